@@ -1,0 +1,106 @@
+//! What the engine reports to its owner.
+
+use protocol::ids::{MacAddr, Qpn};
+use protocol::roce::{Imm, Opcode};
+
+use crate::SendOp;
+
+/// Which queue of a QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// Send queue.
+    Send,
+    /// Receive queue.
+    Recv,
+}
+
+/// Why a request failed, in the words of verbs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Status {
+    LocalLength,
+    LocalQpOperation,
+    LocalProtection,
+    Flushed,
+    BadResponse,
+    RemoteInvalidRequest,
+    RemoteAccess,
+    RemoteOperational,
+    RetryExceeded,
+    RnrRetryExceeded,
+    RemoteInvalidRdRequest,
+}
+
+/// A send request that succeeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendDone {
+    /// The operation.
+    pub op: SendOp,
+    /// Bytes of the message.
+    pub byte_len: u32,
+    /// Peer QP: the connected one, or the datagram's destination.
+    pub remote_qpn: Qpn,
+    /// Where it went.
+    pub remote_mac: MacAddr,
+}
+
+/// A receive request that succeeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecvDone {
+    /// BTH OpCode of the message's last packet.
+    pub opcode: Opcode,
+    /// Bytes received (for WRITE with immediate: bytes written).
+    pub byte_len: u32,
+    /// Immediate data.
+    pub imm: Option<Imm>,
+    /// QP of the sender: the connected one, or DETH's.
+    pub remote_qpn: Qpn,
+    /// Where it came from.
+    pub remote_mac: MacAddr,
+    /// The sender asked for a solicited event.
+    pub solicited: bool,
+}
+
+/// Success of either queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Success {
+    Send(SendDone),
+    Recv(RecvDone),
+}
+
+/// One work request is done: exactly one of these per request, in queue order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The QP.
+    pub qpn: Qpn,
+    /// Its queue.
+    pub queue: Queue,
+    /// As given in the request.
+    pub wr_id: u64,
+    /// How it ended.
+    pub result: Result<Success, Status>,
+}
+
+/// Something happened to a QP that no completion tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AsyncEvent {
+    /// First packet accepted in RTR.
+    CommunicationEstablished,
+    /// The send queue is drained, and software had asked to be told.
+    SqDrained,
+    /// A work queue could not be read.
+    WqCatastrophic,
+    /// The responder refused a request as invalid.
+    InvalidRequest,
+    /// The responder refused a request for lack of rights.
+    AccessError,
+}
+
+/// Output of [`Engine::poll_event`](crate::Engine::poll_event).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Event {
+    Completion(Completion),
+    Async { qpn: Qpn, event: AsyncEvent },
+}

@@ -1,0 +1,109 @@
+//! What the engine borrows from its owner: work queues and memory.
+
+use protocol::ids::{Lkey, Pdn, Qpn, Va};
+
+use crate::{RecvRequest, SendRequest, Status};
+
+/// Result of asking a work queue for its next request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fetch<T> {
+    /// The next request; the queue has moved on.
+    Ready(T),
+    /// Nothing posted.
+    Empty,
+    /// A request was posted but cannot be executed (malformed, unsupported operation, too long). The queue has
+    /// moved on; the engine completes it with `status` and moves the QP as for any such error.
+    Refused {
+        /// Of the request.
+        wr_id: u64,
+        /// Completion status.
+        status: Status,
+    },
+    /// The queue itself cannot be read. No completion is possible; the QP goes to ERR with
+    /// [`AsyncEvent::WqCatastrophic`](crate::AsyncEvent::WqCatastrophic).
+    Broken,
+}
+
+/// The right an access needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Gather: always allowed.
+    LocalRead,
+    /// Scatter.
+    LocalWrite,
+    /// RDMA READ by a peer.
+    RemoteRead,
+    /// RDMA WRITE by a peer.
+    RemoteWrite,
+    /// Atomic by a peer.
+    RemoteAtomic,
+}
+
+/// Why an access was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessError {
+    /// No region has this key.
+    Key,
+    /// The region belongs to another protection domain.
+    Pd,
+    /// The region does not grant the right.
+    Right,
+    /// The range is not inside the region.
+    Bounds,
+    /// The region's page is not backed by memory the device can reach.
+    Unmapped,
+}
+
+/// A read-modify-write of one big-endian-independent 64-bit word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicOp {
+    /// Store `swap` if the word equals `compare`.
+    CompareSwap {
+        /// Expected value.
+        compare: u64,
+        /// New value.
+        swap: u64,
+    },
+    /// Add, modulo 2^64.
+    FetchAdd {
+        /// Addend.
+        add: u64,
+    },
+}
+
+/// Work queues and memory of the engine's owner.
+///
+/// A range passed to `read`, `write` or `atomic` may cross pages; the implementation splits it. Length 0 is never
+/// passed. Each call checks key, PD, right and bounds on its own: regions can vanish between two calls.
+pub trait Host {
+    /// Takes the next request of `qpn`'s send queue.
+    fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest>;
+
+    /// Takes the next request of `qpn`'s receive queue.
+    fn next_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest>;
+
+    /// Whether `access` to the whole range would be granted.
+    ///
+    /// # Errors
+    /// The first reason found, in the order key, PD, right, bounds.
+    fn check(&self, pd: Pdn, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError>;
+
+    /// Copies a range of a region into `out`.
+    ///
+    /// # Errors
+    /// As `check`, or [`AccessError::Unmapped`]; `out` may then be partly written.
+    fn read(&self, pd: Pdn, key: Lkey, va: Va, out: &mut [u8], access: Access) -> Result<(), AccessError>;
+
+    /// Copies `data` into a region.
+    ///
+    /// # Errors
+    /// As `read`; nothing is written outside the granted range.
+    fn write(&mut self, pd: Pdn, key: Lkey, va: Va, data: &[u8], access: Access) -> Result<(), AccessError>;
+
+    /// Executes `op` on the aligned 64-bit word at `va` and returns the original value. The word is in the guest's
+    /// byte order; values are plain integers.
+    ///
+    /// # Errors
+    /// As `read`.
+    fn atomic(&mut self, pd: Pdn, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError>;
+}

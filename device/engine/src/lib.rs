@@ -1,0 +1,30 @@
+//! InfiniBand transport as state machines: requester and responder of RC, UC and UD queue pairs.
+//!
+//! The engine knows no device interface, no socket, no thread and no clock. Its owner
+//!
+//! - tells it what happens: a doorbell rang ([`Engine::ring`]), a packet came ([`Engine::handle_packet`]), a
+//!   deadline passed ([`Engine::handle_timeout`]), software modified a QP ([`Engine::modify_qp`]);
+//! - lends it memory and work queues through [`Host`], which the engine calls only inside those inputs;
+//! - then drains its outputs, in this order: [`Engine::poll_event`] until `None` (so that completions are visible
+//!   to software before the peer learns of them), [`Engine::poll_transmit`] as long as it likes,
+//!   [`Engine::poll_dirty`], [`Engine::poll_timeout`].
+//!
+//! The same inputs at the same instants give the same outputs, always.
+//!
+//! # Spec
+//! IBTA volume 1, sections 9 (transport) and 10 (software transport interface).
+#![forbid(unsafe_code)]
+
+mod engine;
+mod event;
+mod host;
+pub(crate) mod qp;
+mod time;
+mod work;
+
+pub use engine::{Config, Engine, QpError, Transmit};
+pub use event::{AsyncEvent, Completion, Event, Queue, RecvDone, SendDone, Status, Success};
+pub use host::{Access, AccessError, AtomicOp, Fetch, Host};
+pub use qp::attr::{Modify, Mtu, QpAttrs, QpSnapshot, RnrRetry, RnrTimer, Service, State};
+pub use time::Instant;
+pub use work::{Payload, RecvRequest, Remote, SendOp, SendRequest, Sge, SgeList, UdDestination};

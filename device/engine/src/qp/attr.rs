@@ -1,0 +1,174 @@
+//! What software sets on a queue pair and reads back.
+
+use std::time::Duration;
+
+use protocol::Psn;
+use protocol::ids::{Msn, Pdn, Pkey, Qkey, Qpn};
+use protocol::roce::Shell;
+
+/// Transport service of a QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Service {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+}
+
+/// QP states of IBTA volume 1, section 10.3.1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum State {
+    Reset,
+    Init,
+    Rtr,
+    Rts,
+    Sqe,
+    Sqd,
+    Err,
+}
+
+/// Path MTU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum Mtu {
+    Mtu256,
+    Mtu512,
+    Mtu1024,
+    Mtu2048,
+    Mtu4096,
+}
+
+impl Mtu {
+    /// From the IBTA code, 1 = 256 to 5 = 4096.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::Mtu256,
+            2 => Self::Mtu512,
+            3 => Self::Mtu1024,
+            4 => Self::Mtu2048,
+            5 => Self::Mtu4096,
+            _ => return None,
+        })
+    }
+
+    /// Payload bytes of a full packet.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::Mtu256 => 256,
+            Self::Mtu512 => 512,
+            Self::Mtu1024 => 1024,
+            Self::Mtu2048 => 2048,
+            Self::Mtu4096 => 4096,
+        }
+    }
+}
+
+/// How often an RNR NAK is obeyed before the request fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RnrRetry {
+    /// So many times, 0 to 6.
+    Limited(u8),
+    /// Code 7.
+    Infinite,
+}
+
+/// RNR NAK timer code, five bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RnrTimer(u8);
+
+impl RnrTimer {
+    /// Keeps the five bits.
+    pub const fn new(code: u8) -> Self {
+        Self(code & 0x1f)
+    }
+
+    /// The code.
+    pub const fn code(self) -> u8 {
+        self.0
+    }
+
+    /// The time a requester waits.
+    ///
+    /// # Spec
+    /// IBTA volume 1, table 45 (RNR NAK timer field).
+    pub const fn duration(self) -> Duration {
+        /// In units of 10 us.
+        const TABLE: [u32; 32] = [
+            65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
+            4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+        ];
+        Duration::from_micros(TABLE[self.0 as usize] as u64 * 10)
+    }
+}
+
+/// Everything the engine needs to know of a QP that software sets. A front-end keeps its own context and derives
+/// this from it anew at each modification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpAttrs {
+    /// Service; fixed for the life of the QP.
+    pub service: Service,
+    /// Protection domain.
+    pub pd: Pdn,
+    /// Path MTU.
+    pub mtu: Mtu,
+    /// Longest message this QP may send, bytes.
+    pub max_message_len: u32,
+    /// Connected QP (RC, UC).
+    pub remote_qpn: Qpn,
+    /// Addresses of the connected peer (RC, UC). `src_port` carries this QP's entropy.
+    pub path: Shell,
+    /// Partition.
+    pub pkey: Pkey,
+    /// Queue key (UD). Zero is not checked on receive.
+    pub qkey: Qkey,
+    /// ACK timeout; `None` waits for ever.
+    pub ack_timeout: Option<Duration>,
+    /// Timeouts and sequence NAKs without progress before failure, 0 to 7.
+    pub retry_count: u8,
+    /// RNR NAKs obeyed before failure.
+    pub rnr_retry: RnrRetry,
+    /// Sent in RNR NAKs.
+    pub min_rnr_timer: RnrTimer,
+    /// READs and atomics this side may have outstanding.
+    pub max_rd_atomic: u8,
+    /// READs and atomics the peer may have outstanding.
+    pub max_dest_rd_atomic: u8,
+    /// Bytes reserved for the GRH at the head of a UD receive buffer: 0 or 40.
+    pub ud_grh: bool,
+}
+
+/// One modification of a QP. Legality of the transition is the front-end's business, with
+/// [`State`]'s table; the engine executes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Modify {
+    /// New state; equal to the current one to change attributes only.
+    pub to: State,
+    /// New attributes.
+    pub attrs: QpAttrs,
+    /// New next send PSN (and with it the oldest unacknowledged one).
+    pub send_psn: Option<Psn>,
+    /// New expected PSN.
+    pub recv_psn: Option<Psn>,
+    /// To SQD: tell when drained.
+    pub notify_drained: bool,
+}
+
+/// Live values of a QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpSnapshot {
+    /// State.
+    pub state: State,
+    /// In SQD and still finishing started messages.
+    pub draining: bool,
+    /// Next PSN to send.
+    pub send_psn: Psn,
+    /// Oldest unacknowledged PSN; equal to `send_psn` when nothing is outstanding.
+    pub unacked_psn: Psn,
+    /// Expected PSN.
+    pub recv_psn: Psn,
+    /// Messages completed as responder.
+    pub msn: Msn,
+}

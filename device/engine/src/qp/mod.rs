@@ -1,0 +1,3 @@
+//! One queue pair.
+
+pub(crate) mod attr;

@@ -1,0 +1,129 @@
+//! Work requests, as verbs know them.
+
+use protocol::ids::{Lkey, Qkey, Qpn, Rkey, Va};
+use protocol::roce::{Imm, Shell};
+use smallvec::SmallVec;
+
+/// One element of a gather or scatter list. `len` 0 contributes nothing and is not checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sge {
+    /// First address inside the region.
+    pub va: Va,
+    /// Key of the region.
+    pub lkey: Lkey,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// A gather or scatter list; short ones live inside the request.
+pub type SgeList = SmallVec<[Sge; 4]>;
+
+/// Where a send request's bytes come from, or a READ's go to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// Regions of the QP's protection domain.
+    Sges(SgeList),
+    /// Bytes copied out of the work request itself.
+    Inline(SmallVec<[u8; 64]>),
+}
+
+impl Payload {
+    /// Bytes of the whole message. Lists are short and lengths 31 bits, so the sum cannot wrap.
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Sges(sges) => sges.iter().map(|sge| u64::from(sge.len)).sum(),
+            Self::Inline(bytes) => bytes.len() as u64,
+        }
+    }
+
+    /// Whether the message has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Target of an RDMA or atomic request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// First address inside the peer's region.
+    pub va: Va,
+    /// Its key.
+    pub rkey: Rkey,
+}
+
+/// What a send request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendOp {
+    /// SEND, with or without immediate data.
+    Send {
+        /// Immediate data.
+        imm: Option<Imm>,
+    },
+    /// RDMA WRITE, with or without immediate data.
+    Write {
+        /// Target.
+        remote: Remote,
+        /// Immediate data.
+        imm: Option<Imm>,
+    },
+    /// RDMA READ; the payload list is the scatter list.
+    Read {
+        /// Source at the peer.
+        remote: Remote,
+    },
+    /// Compare and swap of a 64-bit word; the payload list takes the original value.
+    CompareSwap {
+        /// Target, 8-byte aligned.
+        remote: Remote,
+        /// Value that must be there.
+        compare: u64,
+        /// Value to store then.
+        swap: u64,
+    },
+    /// Add to a 64-bit word; the payload list takes the original value.
+    FetchAdd {
+        /// Target, 8-byte aligned.
+        remote: Remote,
+        /// Value to add.
+        add: u64,
+    },
+    /// Nothing: completes in its turn.
+    Nop,
+}
+
+/// Destination of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdDestination {
+    /// Addresses, resolved by the front-end.
+    pub path: Shell,
+    /// QP at the destination.
+    pub qpn: Qpn,
+    /// Key to send with, before the rule for controlled keys (bit 31) is applied.
+    pub qkey: Qkey,
+}
+
+/// A request of a send queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SendRequest {
+    /// Returned in the completion; the front-end's business.
+    pub wr_id: u64,
+    /// Operation.
+    pub op: SendOp,
+    /// Gather list, scatter list (READ, atomics) or inline bytes.
+    pub payload: Payload,
+    /// Wait for earlier READs and atomics of this QP.
+    pub fence: bool,
+    /// Ask for a solicited event at the receiver.
+    pub solicited: bool,
+    /// Destination, for UD only.
+    pub ud: Option<UdDestination>,
+}
+
+/// A request of a receive queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecvRequest {
+    /// Returned in the completion; the front-end's business.
+    pub wr_id: u64,
+    /// Scatter list.
+    pub sges: SgeList,
+}

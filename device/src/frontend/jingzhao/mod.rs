@@ -1,0 +1,1 @@
+//! JingZhao (HanGu) HCA front-end.

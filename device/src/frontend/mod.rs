@@ -1,0 +1,58 @@
+//! The seam between a device interface and everything below it.
+//!
+//! A front-end speaks its device's registers, mailboxes, contexts, descriptors and event formats. Towards the engine
+//! it speaks verbs. It owns no socket, thread or clock: [`Context`] lends it what it needs for one turn.
+
+pub mod jingzhao;
+
+use engine::{Engine, Event, Instant};
+
+use crate::memory::GuestMemory;
+use crate::vfio::msix::Interrupts;
+use crate::vfio::{Bar, PciIdentity};
+
+/// What a front-end borrows for the time of one input.
+pub struct Context<'a> {
+    /// When the input came.
+    pub now: Instant,
+    /// Transport.
+    pub engine: &'a mut Engine,
+    /// Memory the guest lets the device reach.
+    pub dma: &'a GuestMemory,
+    /// MSI-X vectors.
+    pub interrupts: &'a mut Interrupts,
+}
+
+/// One device interface.
+///
+/// An HCA calls `bar_read` and `bar_write` in the order the client issued them and does not serve the next access
+/// before the call returns. After any input it drains the engine: every [`Event`] goes to `handle_event`, then
+/// `end_turn` is called once.
+pub trait Frontend {
+    /// Work queues and memory as the engine wants them.
+    type Host<'a>: engine::Host
+    where
+        Self: 'a;
+
+    /// Identity in PCI config space; constant.
+    fn pci_identity(&self) -> PciIdentity;
+
+    /// Serves a read of 1 to 8 bytes inside one BAR. Bytes without a register read 0.
+    fn bar_read(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]);
+
+    /// Serves a write of 1 to 8 bytes inside one BAR.
+    fn bar_write(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &[u8]);
+
+    /// The view the engine works through.
+    fn host<'a>(&'a mut self, dma: &'a GuestMemory) -> Self::Host<'a>;
+
+    /// Reports an event of the engine to the guest.
+    fn handle_event(&mut self, cx: &mut Context<'_>, event: Event);
+
+    /// Does what can wait for the end of a turn, such as writing contexts back.
+    fn end_turn(&mut self, cx: &mut Context<'_>);
+
+    /// Function level reset, or the client is gone: back to power-on, and no DMA after this returns. The engine has
+    /// been reset by the caller.
+    fn reset(&mut self);
+}

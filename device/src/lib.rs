@@ -1,0 +1,8 @@
+//! The hcad daemon as a library: an HCA behind a vfio-user socket, on a fabric.
+//!
+//! `main` parses arguments into a [`config`] value and runs it; everything else is here, so that tests never go
+//! through the command line. `DESIGN.md` beside this crate tells threads, trust and the life of a send.
+
+pub mod frontend;
+pub mod memory;
+pub mod vfio;

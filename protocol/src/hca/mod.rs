@@ -1,0 +1,3 @@
+//! Device interfaces: one folder each, none knows another.
+
+pub mod jingzhao;

@@ -1,0 +1,20 @@
+//! Layouts and meanings of what an HCA exchanges with its peers and with its guest.
+//!
+//! Two levels per object, as everywhere in this crate: a raw layout that is exactly the bytes, and a parsed value
+//! that holds only what is meaningful. `parse` takes bytes from a stranger and never panics; `emit` writes every
+//! byte, reserved ones included.
+//!
+//! - [`roce`]: RoCEv2 frames (Ethernet, IP, UDP, BTH and its extensions, ICRC).
+//! - [`hca`]: one folder per device interface (registers, mailboxes, contexts, queue entries).
+//!
+//! No I/O, no clock, no logging.
+#![forbid(unsafe_code)]
+
+mod error;
+pub mod hca;
+pub mod ids;
+mod psn;
+pub mod roce;
+
+pub use error::WireError;
+pub use psn::Psn;

@@ -1,0 +1,16 @@
+//! RoCEv2 on Ethernet: frames, the base transport header and its extensions, the invariant CRC.
+//!
+//! # Spec
+//! IBTA volume 1, section 9 (transport) and annex A17 (RoCEv2).
+
+pub mod bth;
+pub mod ext;
+pub mod frame;
+pub mod opcode;
+pub mod packet;
+
+pub use bth::Bth;
+pub use ext::{Aeth, AtomicEth, Deth, Ext, Imm, NakCode, Reth, Syndrome};
+pub use frame::{FrameWriter, IpAddrs, Shell};
+pub use opcode::{Opcode, Operation, Transport};
+pub use packet::Packet;
