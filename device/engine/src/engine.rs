@@ -112,7 +112,12 @@ impl Engine {
 
     /// Appends the next frame to `out`, complete from Ethernet header to ICRC. QPs take turns. `None`: nothing to
     /// send until the next input. May itself produce events (a gather that fails, a datagram that is done).
-    pub fn poll_transmit(&mut self, now: Instant, host: &mut impl Host, out: &mut Vec<u8>) -> Option<Transmit> {
+    pub fn poll_transmit(
+        &mut self,
+        now: Instant,
+        host: &mut impl Host,
+        out: &mut Vec<u8>,
+    ) -> Option<Transmit> {
         let _ = (now, host, out);
         None
     }
