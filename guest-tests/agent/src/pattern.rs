@@ -1,0 +1,126 @@
+//! Content of payloads: 64-bit words that depend on a seed and on their position, cheap to write and to check.
+//!
+//! The stream of a seed is the little-endian concatenation of [`word`]`(seed, 0)`, `word(seed, 1)`, ...; a range of
+//! memory holds the stream from its first byte, wherever the range starts. A byte that is missing, shifted, stale or
+//! from another message does not match.
+
+/// Bytes of one word of the stream.
+const WORD: usize = 8;
+
+/// The `index`-th 64-bit word of the stream of `seed`.
+pub const fn word(seed: u64, index: u64) -> u64 {
+    // Two odd multipliers keep neighbouring seeds and neighbouring positions apart; one shift spreads high bits down.
+    let x =
+        seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ index.wrapping_mul(0xd1b5_4a32_d192_ed03);
+    let x = (x ^ (x >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x ^ (x >> 32)
+}
+
+/// Writes the bytes `position..position + into.len()` of the stream of `seed` into `into`.
+pub fn fill(seed: u64, position: u64, into: &mut [u8]) {
+    for_each_word(seed, position, into.len(), |range, bytes| {
+        into[range].copy_from_slice(bytes);
+        true
+    });
+}
+
+/// Compares `bytes` with the bytes of the stream of `seed` from `position` on; the offset of the first difference.
+pub fn first_difference(seed: u64, position: u64, bytes: &[u8]) -> Option<usize> {
+    let mut found = None;
+    for_each_word(seed, position, bytes.len(), |range, expected| {
+        let start = range.start;
+        let actual = &bytes[range];
+        if actual == expected {
+            return true;
+        }
+        found = actual.iter().zip(expected).position(|(a, b)| a != b).map(|i| start + i);
+        false
+    });
+    found
+}
+
+/// A 64-bit digest of a sequence of bytes that may arrive in pieces; the pieces' borders do not matter.
+#[derive(Clone, Copy, Debug)]
+pub struct Digest {
+    state: u64,
+}
+
+impl Default for Digest {
+    fn default() -> Self {
+        Self { state: 0xcbf2_9ce4_8422_2325 }
+    }
+}
+
+impl Digest {
+    /// Takes the next bytes of the sequence.
+    pub fn update(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.state = (self.state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    /// The digest of everything taken so far (FNV-1a).
+    pub const fn finish(self) -> u64 {
+        self.state
+    }
+}
+
+/// Calls `visit` with consecutive ranges of a buffer of `len` bytes and what the stream holds there; stops at `false`.
+fn for_each_word(
+    seed: u64,
+    position: u64,
+    len: usize,
+    mut visit: impl FnMut(std::ops::Range<usize>, &[u8]) -> bool,
+) {
+    let mut done = 0;
+    let mut index = position / WORD as u64;
+    let mut skip = usize::try_from(position % WORD as u64).unwrap_or(0);
+    while done < len {
+        let bytes = word(seed, index).to_le_bytes();
+        let take = (WORD - skip).min(len - done);
+        if !visit(done..done + take, &bytes[skip..skip + take]) {
+            return;
+        }
+        done += take;
+        index = index.wrapping_add(1);
+        skip = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_filled_in_pieces_equals_one_filled_at_once() {
+        let mut whole = [0u8; 100];
+        fill(7, 0, &mut whole);
+        for cut in 0..=whole.len() {
+            let mut pieces = [0u8; 100];
+            fill(7, 0, &mut pieces[..cut]);
+            fill(7, cut as u64, &mut pieces[cut..]);
+            assert_eq!(pieces, whole, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn the_first_wrong_byte_is_named() {
+        let mut bytes = [0u8; 64];
+        fill(3, 5, &mut bytes);
+        assert_eq!(first_difference(3, 5, &bytes), None);
+        for wrong in 0..bytes.len() {
+            let mut copy = bytes;
+            copy[wrong] ^= 0x10;
+            assert_eq!(first_difference(3, 5, &copy), Some(wrong));
+        }
+    }
+
+    #[test]
+    fn neighbouring_seeds_and_positions_differ() {
+        let mut bytes = [0u8; 64];
+        fill(3, 0, &mut bytes);
+        assert_eq!(first_difference(4, 0, &bytes), Some(0));
+        assert!(first_difference(3, 8, &bytes).is_some());
+        assert!(first_difference(3, 1, &bytes).is_some());
+    }
+}

@@ -1,0 +1,82 @@
+//! Bytes as a hexadecimal string, so that a message log can be read.
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Bytes; in JSON a string of two lower-case hexadecimal digits a byte.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Hex(pub Vec<u8>);
+
+impl From<Vec<u8>> for Hex {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+}
+
+impl std::ops::Deref for Hex {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for Hex {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl std::fmt::Debug for Hex {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Hex({self})")
+    }
+}
+
+impl Serialize for Hex {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Hex {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse(&text)
+            .map(Self)
+            .ok_or_else(|| D::Error::custom("expected an even number of hexadecimal digits"))
+    }
+}
+
+fn parse(text: &str) -> Option<Vec<u8>> {
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    if !rest.is_empty() {
+        return None;
+    }
+    pairs
+        .iter()
+        .map(|&[high, low]| {
+            let digit = |c: u8| char::from(c).to_digit(16).and_then(|d| u8::try_from(d).ok());
+            Some(digit(high)? << 4 | digit(low)?)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_written_as_digits_and_read_back() {
+        let hex = Hex(vec![0x00, 0x9f, 0xff]);
+        assert_eq!(serde_json::to_string(&hex).unwrap(), "\"009fff\"");
+        assert_eq!(serde_json::from_str::<Hex>("\"009FfF\"").unwrap(), hex);
+    }
+
+    #[test]
+    fn a_half_byte_or_another_character_is_refused() {
+        assert!(serde_json::from_str::<Hex>("\"00f\"").is_err());
+        assert!(serde_json::from_str::<Hex>("\"0g\"").is_err());
+        assert!(serde_json::from_str::<Hex>("\"+1\"").is_err());
+    }
+}
