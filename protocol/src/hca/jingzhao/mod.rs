@@ -1,5 +1,26 @@
 //! The JingZhao (HanGu) HCA: registers, command mailboxes, contexts and queue entries.
 //!
+//! Each file holds one object of the interface: a private raw layout that is exactly the bytes, and a public value
+//! with `parse` and `emit`. `parse` refuses what the device refuses, with the status it answers
+//! ([`cmd::CmdError`]); `emit` returns the whole object, so that no byte of a recycled buffer can show through.
+//!
+//! Byte order is that of the object: registers, doorbells, work, completion and event queue entries are
+//! little-endian, mailboxes and contexts are big-endian.
+//!
 //! # Spec
 //! JingZhao software/hardware interface V1.3-b; section numbers in this folder are those of the interface summary
 //! used by the project (`spec/jingzhao.md`).
+
+pub mod caps;
+pub mod cmd;
+pub mod cqc;
+pub mod eqc;
+pub mod icm;
+pub mod init;
+pub mod mpt;
+pub mod mtt;
+pub mod pci;
+pub mod regs;
+
+/// Bytes of a command mailbox, and of a page of context memory.
+pub const PAGE: usize = 4096;

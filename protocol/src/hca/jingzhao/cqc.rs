@@ -1,0 +1,256 @@
+//! Completion queue contexts, and the mailbox of RESIZE_CQ.
+//!
+//! # Spec
+//! JingZhao interface, sections 3.11 and 4.4.
+
+use bitfield_struct::bitfield;
+use zerocopy::big_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
+
+use super::cmd::{CmdError, CmdStatus};
+use crate::ids::{Cqn, Eqn, Lkey, Pdn};
+
+/// First word of a context.
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
+#[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct CqFlags {
+    __: u8,
+    /// [11:8] see [`CqArm`].
+    #[bits(4)]
+    pub state: u8,
+    #[bits(5)]
+    __: u8,
+    /// \[17\] ignore overruns (named by the public driver only).
+    pub oi: bool,
+    /// \[18\] translation required (set by the public driver).
+    pub tr: bool,
+    #[bits(9)]
+    __: u16,
+    /// [31:28] 0 is OK, [`STATUS_OVERFLOW`] after an overrun.
+    #[bits(4)]
+    pub status: u8,
+}
+
+/// Status of a CQ that overran.
+pub const STATUS_OVERFLOW: u8 = 9;
+/// Status of a CQ whose buffer could not be written.
+pub const STATUS_WRITE_FAIL: u8 = 10;
+
+/// Which completions raise an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CqArm {
+    /// None.
+    Disarmed,
+    /// The next one.
+    Armed,
+    /// The next solicited or failed one.
+    ArmedSolicited,
+}
+
+impl CqFlags {
+    /// Arming at creation. States the document does not know are disarmed.
+    pub fn arm(self) -> CqArm {
+        match self.state() {
+            1 => CqArm::Armed,
+            4 => CqArm::ArmedSolicited,
+            _ => CqArm::Disarmed,
+        }
+    }
+}
+
+/// What the device uses of a completion queue context. The rest is kept as written, in ICM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cqc {
+    /// Status and arming.
+    pub flags: CqFlags,
+    /// Log2 of the entries.
+    pub log_entries: u8,
+    /// Queue for completion events.
+    pub comp_eqn: Eqn,
+    /// Protection domain of the buffer.
+    pub pd: Pdn,
+    /// Region that is the buffer.
+    pub lkey: Lkey,
+    /// Own number, as software wrote it.
+    pub cqn: Cqn,
+}
+
+impl Cqc {
+    /// Bytes of the mailbox and of the entry in ICM.
+    pub const LEN: usize = 0x40;
+    /// Bytes of the entry in ICM that SW2HW_CQ writes and HW2SW_CQ zeroes.
+    pub const STORED_LEN: usize = 56;
+
+    /// Reads the mailbox of SW2HW_CQ. `max_log_entries` is what QUERY_DEV_LIM reports.
+    ///
+    /// # Errors
+    /// EXCEED_LIM for more entries.
+    pub fn parse(inbox: &[u8; Self::LEN], max_log_entries: u16) -> Result<Self, CmdError> {
+        let raw: Raw = transmute!(*inbox);
+        Ok(Self {
+            flags: raw.flags,
+            log_entries: check_size(raw.logsize, max_log_entries)?,
+            comp_eqn: Eqn::new(raw.comp_eqn.get()),
+            pd: Pdn::new(raw.pd.get()),
+            lkey: Lkey::new(raw.lkey.get()),
+            cqn: Cqn::new(raw.cqn.get()),
+        })
+    }
+
+    /// The mailbox, as a driver builds it.
+    pub fn emit(&self) -> [u8; Self::LEN] {
+        transmute!(Raw {
+            flags: self.flags,
+            start: U64::ZERO,
+            logsize: self.log_entries,
+            usrpage: [0; 3],
+            comp_eqn: self.comp_eqn.get().into(),
+            pd: self.pd.get().into(),
+            lkey: self.lkey.get().into(),
+            last_notified_index: U32::ZERO,
+            solicit_producer_index: U32::ZERO,
+            consumer_index: U32::ZERO,
+            producer_index: U32::ZERO,
+            cqn: self.cqn.get().into(),
+            ci_db: U32::ZERO,
+            state_db: U32::ZERO,
+            reserved_38: [0; 8],
+        })
+    }
+}
+
+/// The mailbox of RESIZE_CQ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResizeCq {
+    /// Log2 of the entries.
+    pub log_entries: u8,
+    /// Region that is the new buffer.
+    pub lkey: Lkey,
+}
+
+impl ResizeCq {
+    /// Bytes of the mailbox.
+    pub const LEN: usize = 8;
+
+    /// Reads the mailbox. `max_log_entries` is what QUERY_DEV_LIM reports.
+    ///
+    /// # Errors
+    /// EXCEED_LIM for more entries.
+    pub fn parse(inbox: &[u8; Self::LEN], max_log_entries: u16) -> Result<Self, CmdError> {
+        let raw: RawResize = transmute!(*inbox);
+        let log_entries = check_size(raw.logsize, max_log_entries)?;
+        Ok(Self { log_entries, lkey: Lkey::new(raw.lkey.get()) })
+    }
+
+    /// The mailbox, as a driver builds it.
+    pub fn emit(&self) -> [u8; Self::LEN] {
+        let lkey = self.lkey.get().into();
+        transmute!(RawResize { logsize: self.log_entries, reserved_01: [0; 3], lkey })
+    }
+}
+
+fn check_size(log_entries: u8, max: u16) -> Result<u8, CmdError> {
+    if u16::from(log_entries) > max {
+        return Err(CmdError::new(CmdStatus::ExceedLim, "log2 of the CQ size", log_entries.into()));
+    }
+    Ok(log_entries)
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Raw {
+    flags: CqFlags,
+    start: U64,
+    logsize: u8,
+    usrpage: [u8; 3],
+    comp_eqn: U32,
+    pd: U32,
+    lkey: U32,
+    last_notified_index: U32,
+    solicit_producer_index: U32,
+    consumer_index: U32,
+    producer_index: U32,
+    cqn: U32,
+    ci_db: U32,
+    state_db: U32,
+    reserved_38: [u8; 8],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawResize {
+    logsize: u8,
+    reserved_01: [u8; 3],
+    lkey: U32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn published_mailbox_is_read_and_written() {
+        let mut bytes = [0; 0x40];
+        bytes[1] = 0x04;
+        bytes[0x0c] = 0x05;
+        let cqc = Cqc {
+            flags: CqFlags::new().with_tr(true),
+            log_entries: 5,
+            comp_eqn: Eqn::new(0),
+            pd: Pdn::new(0),
+            lkey: Lkey::new(0),
+            cqn: Cqn::new(0),
+        };
+        assert_eq!(Cqc::parse(&bytes, 16), Ok(cqc));
+        assert_eq!(cqc.emit(), bytes);
+        assert_eq!(cqc.flags.arm(), CqArm::Disarmed);
+    }
+
+    #[test]
+    fn each_field_has_its_place() {
+        let cqc = Cqc {
+            flags: CqFlags::new().with_status(STATUS_OVERFLOW).with_oi(true).with_state(1),
+            log_entries: 16,
+            comp_eqn: Eqn::new(0x11),
+            pd: Pdn::new(0x2222_2222),
+            lkey: Lkey::new(0x3333_3333),
+            cqn: Cqn::new(0x44_4444),
+        };
+        let bytes = cqc.emit();
+        assert_eq!(bytes[..4], [0x90, 0x02, 0x01, 0x00]);
+        assert_eq!(bytes[0x10..0x1c], [0, 0, 0, 0x11, 0x22, 0x22, 0x22, 0x22, 0x33, 0x33, 0x33, 0x33]);
+        assert_eq!(bytes[0x2c..0x30], [0, 0x44, 0x44, 0x44]);
+        assert_eq!(cqc.flags.arm(), CqArm::Armed);
+        assert_eq!(CqFlags::new().with_state(4).arm(), CqArm::ArmedSolicited);
+    }
+
+    #[test]
+    fn more_entries_than_reported_are_refused() {
+        let mut bytes = [0; 0x40];
+        bytes[0x0c] = 17;
+        assert_eq!(Cqc::parse(&bytes, 16).unwrap_err().status.basic(), CmdStatus::BadParam);
+        assert_eq!(
+            ResizeCq::parse(&[17, 0, 0, 0, 0, 0, 0, 1], 16).unwrap_err().status.basic(),
+            CmdStatus::BadParam
+        );
+    }
+
+    #[test]
+    fn resize_takes_size_and_key() {
+        let bytes = [7, 0, 0, 0, 0x00, 0x02, 0x00, 0x05];
+        let resize = ResizeCq { log_entries: 7, lkey: Lkey::new(0x2_0005) };
+        assert_eq!(ResizeCq::parse(&bytes, 16), Ok(resize));
+        assert_eq!(resize.emit(), bytes);
+    }
+
+    proptest! {
+        #[test]
+        fn any_mailbox_is_read_or_refused(words in prop::array::uniform16(any::<u32>()), log in 0u8..=16) {
+            let mut inbox: [u8; 0x40] = transmute!(words);
+            inbox[0x0c] = log;
+            let cqc = Cqc::parse(&inbox, 16).unwrap();
+            prop_assert_eq!(Cqc::parse(&cqc.emit(), 16), Ok(cqc));
+        }
+    }
+}

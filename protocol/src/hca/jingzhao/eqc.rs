@@ -1,0 +1,178 @@
+//! Event queue contexts.
+//!
+//! # Spec
+//! JingZhao interface, sections 3.10 and 4.5.
+
+use bitfield_struct::bitfield;
+use zerocopy::big_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
+
+use super::cmd::{CmdError, CmdStatus};
+use crate::ids::{Lkey, Pdn};
+
+/// First word of a context.
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
+#[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub struct EqFlags {
+    __: u8,
+    /// \[8\] interrupt at the next event.
+    pub armed: bool,
+    __: u8,
+    /// \[17\] ignore overruns (named by the public driver only).
+    pub oi: bool,
+    /// \[18\] translation required (set by the public driver).
+    pub tr: bool,
+    #[bits(5)]
+    __: u8,
+    /// \[24\] owned by hardware.
+    pub owner: bool,
+    #[bits(3)]
+    __: u8,
+    /// [31:28] 0 is OK.
+    #[bits(4)]
+    pub status: u8,
+}
+
+/// What the device uses of an event queue context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Eqc {
+    /// Status and arming.
+    pub flags: EqFlags,
+    /// Offset of the first entry in the buffer's region, normally 0.
+    pub start: u64,
+    /// Log2 of the entries.
+    pub log_entries: u8,
+    /// MSI-X vector.
+    pub msix_vector: u16,
+    /// Protection domain of the buffer.
+    pub pd: Pdn,
+    /// Region that is the buffer.
+    pub lkey: Lkey,
+    /// Initial consumer index.
+    pub consumer_index: u32,
+    /// Initial producer index.
+    pub producer_index: u32,
+}
+
+impl Eqc {
+    /// Bytes of the mailbox and of the entry in ICM.
+    pub const LEN: usize = 0x40;
+    /// Bytes of the entry in ICM that SW2HW_EQ writes and HW2SW_EQ zeroes.
+    pub const STORED_LEN: usize = 48;
+    /// Greatest log2 of the entries.
+    pub const MAX_LOG_ENTRIES: u8 = 20;
+
+    /// Reads the mailbox of SW2HW_EQ.
+    ///
+    /// # Errors
+    /// EXCEED_LIM for more than 2^20 entries.
+    pub fn parse(inbox: &[u8; Self::LEN]) -> Result<Self, CmdError> {
+        let raw: Raw = transmute!(*inbox);
+        if raw.logsize > Self::MAX_LOG_ENTRIES {
+            return Err(CmdError::new(CmdStatus::ExceedLim, "log2 of the EQ size", raw.logsize.into()));
+        }
+        Ok(Self {
+            flags: raw.flags,
+            start: raw.start.get(),
+            log_entries: raw.logsize,
+            msix_vector: raw.msix_vector.get(),
+            pd: Pdn::new(raw.pd.get()),
+            lkey: Lkey::new(raw.lkey.get()),
+            consumer_index: raw.consumer_index.get(),
+            producer_index: raw.producer_index.get(),
+        })
+    }
+
+    /// The mailbox, as a driver builds it.
+    pub fn emit(&self) -> [u8; Self::LEN] {
+        transmute!(Raw {
+            flags: self.flags,
+            start: self.start.into(),
+            logsize: self.log_entries,
+            reserved_0d: [0; 9],
+            msix_vector: self.msix_vector.into(),
+            pd: self.pd.get().into(),
+            lkey: self.lkey.get().into(),
+            reserved_20: [0; 8],
+            consumer_index: self.consumer_index.into(),
+            producer_index: self.producer_index.into(),
+            reserved_30: [0; 16],
+        })
+    }
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Raw {
+    flags: EqFlags,
+    start: U64,
+    logsize: u8,
+    reserved_0d: [u8; 9],
+    msix_vector: U16,
+    pd: U32,
+    lkey: U32,
+    reserved_20: [u8; 8],
+    consumer_index: U32,
+    producer_index: U32,
+    reserved_30: [u8; 16],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Section 14.6.
+    const MAILBOX: [u8; 0x40] = [
+        0x01, 0x04, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x07, 0x00, 0x00,
+        0x00, //
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x30, //
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x00, //
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+    ];
+
+    #[test]
+    fn published_mailbox_is_read_and_written() {
+        let eqc = Eqc {
+            flags: EqFlags::new().with_owner(true).with_tr(true).with_armed(true),
+            start: 0,
+            log_entries: 7,
+            msix_vector: 2,
+            pd: Pdn::new(0),
+            lkey: Lkey::new(0x30),
+            consumer_index: 0,
+            producer_index: 0,
+        };
+        assert_eq!(Eqc::parse(&MAILBOX), Ok(eqc));
+        assert_eq!(eqc.emit(), MAILBOX);
+    }
+
+    #[test]
+    fn indices_are_at_28h_and_2ch() {
+        let mut bytes = MAILBOX;
+        bytes[0x2b] = 3;
+        bytes[0x2f] = 4;
+        let eqc = Eqc::parse(&bytes).unwrap();
+        assert_eq!((eqc.consumer_index, eqc.producer_index), (3, 4));
+        assert_eq!(eqc.emit(), bytes);
+    }
+
+    #[test]
+    fn more_than_a_million_entries_are_refused() {
+        let mut bytes = MAILBOX;
+        bytes[0x0c] = 21;
+        assert_eq!(Eqc::parse(&bytes).unwrap_err().status.basic(), CmdStatus::BadParam);
+    }
+
+    proptest! {
+        #[test]
+        fn any_mailbox_is_read_or_refused(words in prop::array::uniform16(any::<u32>()), log in 0u8..=20) {
+            let mut inbox: [u8; 0x40] = transmute!(words);
+            inbox[0x0c] = log;
+            let eqc = Eqc::parse(&inbox).unwrap();
+            prop_assert_eq!(Eqc::parse(&eqc.emit()), Ok(eqc));
+        }
+    }
+}

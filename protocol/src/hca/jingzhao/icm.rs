@@ -1,0 +1,221 @@
+//! The inbox of MAP_ICM: which bus pages stand behind which pages of ICM.
+//!
+//! # Spec
+//! JingZhao interface, section 3.5.
+
+use zerocopy::big_endian::U64;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::PAGE;
+use super::cmd::CmdError;
+use crate::ids::{IcmAddr, Iova};
+
+/// Most entries of one MAP_ICM: what one mailbox holds.
+pub const MAX_ENTRIES: u32 = 256;
+
+/// Which of the two translation tables; each is an address space of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IcmTable {
+    /// op_modifier 1: QPC, CQC and EQC.
+    Context,
+    /// op_modifier 2: MPT and MTT.
+    Tpt,
+}
+
+impl IcmTable {
+    /// The table an op_modifier selects.
+    ///
+    /// # Errors
+    /// BAD_PARAM unless 1 or 2.
+    pub const fn from_op_modifier(op_modifier: u8) -> Result<Self, CmdError> {
+        match op_modifier {
+            1 => Ok(Self::Context),
+            2 => Ok(Self::Tpt),
+            other => Err(CmdError::param("op_modifier", other as u64)),
+        }
+    }
+
+    /// The op_modifier that selects it.
+    pub const fn op_modifier(self) -> u8 {
+        match self {
+            Self::Context => 1,
+            Self::Tpt => 2,
+        }
+    }
+}
+
+/// A run of pages to map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapEntry {
+    /// First ICM address, page aligned.
+    pub virt: IcmAddr,
+    /// First bus page, page aligned.
+    pub bus: Iova,
+    /// Pages of 4 KiB, 1 to 4095.
+    pub pages: u16,
+}
+
+/// Bytes the inbox of MAP_ICM takes for `entries` entries.
+///
+/// # Errors
+/// BAD_PARAM for none, or more than [`MAX_ENTRIES`].
+pub fn inbox_len(entries: u32) -> Result<usize, CmdError> {
+    if entries == 0 || entries > MAX_ENTRIES {
+        return Err(CmdError::param("MAP_ICM entry count", entries.into()));
+    }
+    Ok((entries as usize).div_ceil(2) * size_of::<Group>())
+}
+
+/// Reads the inbox of MAP_ICM. An error in any entry refuses the whole command, which then maps nothing.
+///
+/// # Errors
+/// BAD_PARAM for a bad count, an inbox shorter than the count demands, an entry with no pages, an ICM address that
+/// is not page aligned, or a run that passes 2^64.
+pub fn parse(inbox: &[u8], entries: u32) -> Result<Vec<MapEntry>, CmdError> {
+    let len = inbox_len(entries)?;
+    let groups = inbox
+        .get(..len)
+        .and_then(|bytes| <[Group]>::ref_from_bytes(bytes).ok())
+        .ok_or(CmdError::param("MAP_ICM inbox length", inbox.len() as u64))?;
+    groups
+        .iter()
+        .flat_map(|group| [&group.even, &group.odd])
+        .take(entries as usize)
+        .map(parse_entry)
+        .collect()
+}
+
+/// Builds the inbox of MAP_ICM, as a driver does. At most [`MAX_ENTRIES`] entries fit; more are cut off.
+pub fn emit(entries: &[MapEntry]) -> Vec<u8> {
+    let emit_entry = |entry: &MapEntry| Raw {
+        virt: entry.virt.get().into(),
+        page: (entry.bus.get() & !0xfff | u64::from(entry.pages & 0xfff)).into(),
+    };
+    let unused = Raw { virt: U64::ZERO, page: U64::ZERO };
+    let mut inbox = Vec::with_capacity(PAGE);
+    for pair in entries.chunks(2).take(MAX_ENTRIES as usize / 2) {
+        let even = pair.first().map_or(unused, emit_entry);
+        let odd = pair.get(1).map_or(unused, emit_entry);
+        inbox.extend_from_slice(Group { odd, even }.as_bytes());
+    }
+    inbox
+}
+
+fn parse_entry(raw: &Raw) -> Result<MapEntry, CmdError> {
+    const PAGE_MASK: u64 = PAGE as u64 - 1;
+    let virt = raw.virt.get();
+    if virt & PAGE_MASK != 0 {
+        return Err(CmdError::param("unaligned ICM address", virt));
+    }
+    let page = raw.page.get();
+    // The mask leaves 12 bits.
+    let pages = (page & PAGE_MASK) as u16;
+    if pages == 0 {
+        return Err(CmdError::param("ICM entry without pages at", virt));
+    }
+    let last = (u64::from(pages) << 12) - 1;
+    let bus = page & !PAGE_MASK;
+    if virt.checked_add(last).is_none() || bus.checked_add(last).is_none() {
+        return Err(CmdError::param("ICM entry passes the end of memory at", virt));
+    }
+    Ok(MapEntry { virt: IcmAddr::new(virt), bus: Iova::new(bus), pages })
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Raw {
+    virt: U64,
+    /// [63:12] bus address, [11:0] pages.
+    page: U64,
+}
+
+/// Two entries: the one with the odd number comes first.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Group {
+    odd: Raw,
+    even: Raw,
+}
+
+const _: () = assert!(size_of::<Group>() == 0x20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn entry(virt: u64, bus: u64, pages: u16) -> MapEntry {
+        MapEntry { virt: IcmAddr::new(virt), bus: Iova::new(bus), pages }
+    }
+
+    /// Section 14.3, one entry.
+    const ONE: [u8; 0x20] = [
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x00, //
+        0x00, 0x00, 0x00, 0x00, 0x02, 0x40, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x12, 0x34, 0x50, 0x01,
+    ];
+
+    /// Section 14.3, three entries.
+    const THREE: [u8; 0x40] = [
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x04, 0x00, 0x00, 0x00, 0x00, 0x00, 0x01, 0x00, 0x04, 0x00,
+        0x20, //
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00,
+        0x40, //
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x00, //
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x06, 0x00, 0x00, 0x00, 0x00, 0x00, 0x01, 0x00, 0x20, 0x00, 0x20,
+    ];
+
+    #[test]
+    fn a_lone_entry_sits_in_the_second_half_of_its_group() {
+        let entries = [entry(0x240_0000, 0x1234_5000, 1)];
+        assert_eq!(parse(&ONE, 1).unwrap(), entries);
+        assert_eq!(emit(&entries), ONE);
+    }
+
+    #[test]
+    fn entries_are_swapped_inside_a_group() {
+        let entries = [
+            entry(0, 0x1_0000_0000, 64),
+            entry(0x4_0000, 0x1_0004_0000, 32),
+            entry(0x6_0000, 0x1_0020_0000, 32),
+        ];
+        assert_eq!(parse(&THREE, 3).unwrap(), entries);
+        assert_eq!(emit(&entries), THREE);
+    }
+
+    const LAST_PAGE: u64 = !0xfff;
+
+    #[test]
+    fn bad_entries_refuse_the_whole_command() {
+        for bad in [
+            entry(0x1000, 0x1000, 0),
+            entry(0x1001, 0x1000, 1),
+            entry(LAST_PAGE, 0x1000, 2),
+            entry(0x1000, LAST_PAGE, 2),
+        ] {
+            assert!(parse(&emit(&[entry(0, 0x1000, 1), bad]), 2).is_err(), "{bad:?}");
+        }
+        assert!(parse(&emit(&[entry(LAST_PAGE, 0x1000, 1)]), 1).is_ok());
+        assert!(parse(&ONE, 0).is_err());
+        assert!(parse(&ONE, 257).is_err());
+        assert!(parse(&ONE, 3).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_inbox_is_read_or_refused(inbox in prop::collection::vec(any::<u8>(), 0..PAGE), n in 0u32..300) {
+            let _ = parse(&inbox, n);
+        }
+
+        #[test]
+        fn what_is_emitted_is_read_back(
+            runs in prop::collection::vec((0u64..1 << 50, 0u64..1 << 50, 1u16..4096), 1..=256)
+        ) {
+            let entries: Vec<_> =
+                runs.into_iter().map(|(virt, bus, pages)| entry(virt << 12, bus << 12, pages)).collect();
+            let count = u32::try_from(entries.len()).unwrap();
+            prop_assert_eq!(parse(&emit(&entries), count).unwrap(), entries);
+        }
+    }
+}

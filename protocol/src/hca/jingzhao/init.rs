@@ -1,0 +1,172 @@
+//! The inbox of INIT_HCA: where the context tables lie in ICM and how many entries they have.
+//!
+//! # Spec
+//! JingZhao interface, section 3.3.
+
+use zerocopy::big_endian::U64;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
+
+use super::cmd::{CmdError, CmdStatus};
+use crate::ids::IcmAddr;
+
+/// A table in ICM with a count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// ICM virtual address of entry 0, a multiple of 256.
+    pub base: IcmAddr,
+    /// Log2 of the entries.
+    pub log_entries: u8,
+}
+
+impl Table {
+    /// Table index of a number that may have rolling high bits.
+    pub const fn index(&self, number: u32) -> u32 {
+        // A count of 2^32 leaves the number as it is.
+        match 1u32.checked_shl(self.log_entries as u32) {
+            Some(entries) => number & (entries - 1),
+            None => number,
+        }
+    }
+
+    /// Entries.
+    pub const fn entries(&self) -> u64 {
+        match 1u64.checked_shl(self.log_entries as u32) {
+            Some(entries) => entries,
+            None => 0,
+        }
+    }
+}
+
+/// Layout of ICM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InitHca {
+    /// QP contexts.
+    pub qpc: Table,
+    /// CQ contexts.
+    pub cqc: Table,
+    /// EQ contexts.
+    pub eqc: Table,
+    /// Memory protection table.
+    pub mpt: Table,
+    /// Memory translation table. It has no count: it ends where its mapping ends.
+    pub mtt_base: IcmAddr,
+}
+
+impl InitHca {
+    /// Bytes of the inbox.
+    pub const LEN: usize = 0x40;
+
+    /// Reads an inbox. Counts above those QUERY_DEV_LIM reports are accepted (J-09).
+    ///
+    /// # Errors
+    /// EXCEED_LIM for more than 2^24 QPs or CQs, 2^8 EQs or 2^32 MPT entries.
+    pub fn parse(inbox: &[u8; Self::LEN]) -> Result<Self, CmdError> {
+        let raw: RawInitHca = transmute!(*inbox);
+        Ok(Self {
+            qpc: table(raw.qpc, 24, "log2 of the QP count")?,
+            cqc: table(raw.cqc, 24, "log2 of the CQ count")?,
+            eqc: table(raw.eqc, 8, "log2 of the EQ count")?,
+            mpt: table(raw.mpt, 32, "log2 of the MPT count")?,
+            mtt_base: IcmAddr::new(raw.mtt_base.get()),
+        })
+    }
+
+    /// The inbox, as a driver builds it.
+    pub fn emit(&self) -> [u8; Self::LEN] {
+        let pack = |table: Table| U64::new(table.base.get() & !0xff | u64::from(table.log_entries));
+        transmute!(RawInitHca {
+            reserved_00: [0; 8],
+            qpc: pack(self.qpc),
+            cqc: pack(self.cqc),
+            eqc: pack(self.eqc),
+            reserved_20: [0; 16],
+            mpt: pack(self.mpt),
+            mtt_base: self.mtt_base.get().into(),
+        })
+    }
+}
+
+fn table(word: U64, max_log: u8, what: &'static str) -> Result<Table, CmdError> {
+    let [base @ .., log_entries] = word.to_bytes();
+    if log_entries > max_log {
+        return Err(CmdError::new(CmdStatus::ExceedLim, what, log_entries.into()));
+    }
+    let [a, b, c, d, e, f, g] = base;
+    Ok(Table { base: IcmAddr::new(u64::from_be_bytes([a, b, c, d, e, f, g, 0])), log_entries })
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawInitHca {
+    reserved_00: [u8; 8],
+    qpc: U64,
+    cqc: U64,
+    eqc: U64,
+    reserved_20: [u8; 16],
+    mpt: U64,
+    mtt_base: U64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Section 14.2: the layout of the reference bring-up.
+    const INBOX: [u8; 0x40] = [
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x10, //
+        0x00, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x10, 0x00, 0x00, 0x00, 0x00, 0x02, 0x40, 0x00,
+        0x05, //
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x00, //
+        0x00, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x11, 0x00, 0x00, 0x00, 0x00, 0x01, 0x80, 0x00, 0x00,
+    ];
+
+    fn layout() -> InitHca {
+        let table = |base, log_entries| Table { base: IcmAddr::new(base), log_entries };
+        InitHca {
+            qpc: table(0, 16),
+            cqc: table(0x200_0000, 16),
+            eqc: table(0x240_0000, 5),
+            mpt: table(0x100_0000, 17),
+            mtt_base: IcmAddr::new(0x180_0000),
+        }
+    }
+
+    #[test]
+    fn published_inbox_is_the_bring_up_layout() {
+        assert_eq!(InitHca::parse(&INBOX), Ok(layout()));
+        assert_eq!(layout().emit(), INBOX);
+    }
+
+    #[test]
+    fn counts_beyond_the_bounds_are_refused() {
+        for (offset, most) in [(0x0f, 24), (0x17, 24), (0x1f, 8), (0x37, 32)] {
+            let mut inbox = INBOX;
+            inbox[offset] = most;
+            assert!(InitHca::parse(&inbox).is_ok());
+            inbox[offset] = most + 1;
+            assert_eq!(InitHca::parse(&inbox).unwrap_err().status.basic(), CmdStatus::BadParam);
+        }
+    }
+
+    #[test]
+    fn index_drops_the_rolling_high_bits() {
+        let qpc = Table { base: IcmAddr::new(0), log_entries: 16 };
+        assert_eq!(qpc.index(0x7_0005), 5);
+        let mpt = Table { base: IcmAddr::new(0), log_entries: 32 };
+        assert_eq!(mpt.index(0xdead_beef), 0xdead_beef);
+        assert_eq!(mpt.entries(), 1 << 32);
+    }
+
+    proptest! {
+        #[test]
+        fn any_inbox_is_read_or_refused(words in prop::array::uniform16(any::<u32>())) {
+            let inbox: [u8; 0x40] = transmute!(words);
+            if let Ok(init) = InitHca::parse(&inbox) {
+                prop_assert_eq!(InitHca::parse(&init.emit()), Ok(init));
+            }
+        }
+    }
+}

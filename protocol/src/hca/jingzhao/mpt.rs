@@ -1,0 +1,371 @@
+//! Memory protection table entries: what a key grants, and how an address becomes a bus address.
+//!
+//! # Spec
+//! JingZhao interface, sections 3.7, 4.6 and 9.
+
+use bitflags::bitflags;
+use zerocopy::big_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
+
+use super::cmd::{CmdError, CmdStatus};
+use super::init::Table;
+use crate::ids::{Iova, Lkey, Pdn, Va};
+
+bitflags! {
+    /// Flags of an entry. Bits without a name are kept and ignored.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct MptFlags: u32 {
+        /// [31:28] set by the public driver in every entry; never blocks an access.
+        const SW_OWNS = 0xf << 28;
+        /// Memory mapped I/O. Ignored.
+        const MIO = 1 << 17;
+        /// Ignored.
+        const BIND_ENABLE = 1 << 15;
+        /// No translation: the address is the bus address.
+        const PHYSICAL = 1 << 9;
+        /// Memory region, not window. The public driver always sets it.
+        const REGION = 1 << 8;
+        /// Ignored: local reads are always allowed.
+        const LOCAL_READ = 1 << 7;
+        /// Ignored.
+        const ON_DEMAND = 1 << 6;
+        /// Addresses are offsets from the region's start.
+        const ZERO_BASED = 1 << 5;
+        /// Ignored.
+        const MW_BIND = 1 << 4;
+        /// A peer may execute atomics.
+        const REMOTE_ATOMIC = 1 << 3;
+        /// A peer may read.
+        const REMOTE_READ = 1 << 2;
+        /// A peer may write.
+        const REMOTE_WRITE = 1 << 1;
+        /// The device may scatter into the region for its owner.
+        const LOCAL_WRITE = 1;
+        const _ = !0;
+    }
+}
+
+/// Page size of a region: a power of two, 4 KiB to 2 GiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageSize {
+    log: u8,
+}
+
+impl PageSize {
+    /// 4 KiB.
+    pub const MIN: Self = Self { log: 12 };
+
+    /// Reads the field: bytes, or 0 for 4 KiB, or 1 to 19 for 2^13 to 2^31 as the public RTL's tests write it
+    /// (J-20).
+    #[expect(clippy::cast_possible_truncation, reason = "both values are below 32")]
+    pub const fn from_field(field: u32) -> Option<Self> {
+        match field {
+            0 => Some(Self::MIN),
+            1..=19 => Some(Self { log: 12 + field as u8 }),
+            _ if field.is_power_of_two() && field >= 4096 => Some(Self { log: field.trailing_zeros() as u8 }),
+            _ => None,
+        }
+    }
+
+    /// Bytes.
+    pub const fn bytes(self) -> u64 {
+        1 << self.log
+    }
+
+    /// Log2 of the bytes.
+    pub const fn log2(self) -> u8 {
+        self.log
+    }
+}
+
+/// How the address of an access is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addressing {
+    /// As the region's owner sees memory, unless the region is zero-based: data and remote accesses.
+    Region,
+    /// An offset from the region's start: queues.
+    Offset,
+}
+
+/// Where one byte of a region lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// At this bus address, and the rest of the region follows it.
+    Bus(Iova),
+    /// In a page that the translation table names.
+    Page {
+        /// Index of the MTT entry, relative to the table's base.
+        mtt: u64,
+        /// Offset in the page.
+        in_page: u64,
+        /// Bytes from there to the end of the page.
+        left: u64,
+    },
+}
+
+/// An entry of the memory protection table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mpt {
+    /// Rights and kind.
+    pub flags: MptFlags,
+    /// Size of the pages in the translation table.
+    pub page_size: PageSize,
+    /// Local and remote key; its low bits are the entry's index.
+    pub key: Lkey,
+    /// Protection domain.
+    pub pd: Pdn,
+    /// First address.
+    pub start: Va,
+    /// Bytes.
+    pub length: u64,
+    /// First MTT entry, relative to the table's base.
+    pub mtt: u64,
+}
+
+impl Mpt {
+    /// Bytes of the mailbox and of the entry in ICM.
+    pub const LEN: usize = 0x40;
+
+    /// Reads the mailbox of SW2HW_MPT.
+    ///
+    /// # Errors
+    /// BAD_PARAM for a page size the device does not know.
+    pub fn parse(inbox: &[u8; Self::LEN]) -> Result<Self, CmdError> {
+        let raw: Raw = transmute!(*inbox);
+        let page_size = PageSize::from_field(raw.page_size.get())
+            .ok_or(CmdError::param("MPT page size", raw.page_size.get().into()))?;
+        Ok(Self {
+            flags: MptFlags::from_bits_retain(raw.flags.get()),
+            page_size,
+            key: Lkey::new(raw.key.get()),
+            pd: Pdn::new(raw.pd.get()),
+            start: Va::new(raw.start.get()),
+            length: raw.length.get(),
+            mtt: raw.mtt_seg.get(),
+        })
+    }
+
+    /// The mailbox, as a driver builds it.
+    pub fn emit(&self) -> [u8; Self::LEN] {
+        transmute!(Raw {
+            flags: self.flags.bits().into(),
+            page_size: (1u32 << self.page_size.log).into(),
+            key: self.key.get().into(),
+            pd: self.pd.get().into(),
+            start: self.start.get().into(),
+            length: self.length.into(),
+            lkey: U32::ZERO,
+            window_count: U32::ZERO,
+            window_count_limit: U32::ZERO,
+            mtt_seg: self.mtt.into(),
+            mtt_sz: U32::ZERO,
+            reserved_38: [0; 8],
+        })
+    }
+
+    /// Checks the index of SW2HW_MPT against the table and the key.
+    ///
+    /// # Errors
+    /// BAD_INDEX if the index is outside the table or is not the key's.
+    pub fn check_index(&self, index: u32, table: &Table) -> Result<(), CmdError> {
+        if u64::from(index) >= table.entries() {
+            return Err(CmdError::new(CmdStatus::BadIndex, "MPT index", index.into()));
+        }
+        if table.index(self.key.get()) != index {
+            return Err(CmdError::new(CmdStatus::BadIndex, "MPT key does not belong to index", index.into()));
+        }
+        Ok(())
+    }
+
+    /// Whether addresses are bus addresses: by flag, or because the region is all of memory, which is how the public
+    /// driver registers its DMA region (J-26).
+    pub fn is_physical(&self) -> bool {
+        self.flags.contains(MptFlags::PHYSICAL) || (self.start.get() == 0 && self.length == u64::MAX)
+    }
+
+    /// Offset of an access from the region's start, if all its `len` bytes are inside.
+    pub fn offset(&self, va: Va, len: u64, addressing: Addressing) -> Option<u64> {
+        let relative = addressing == Addressing::Offset || self.flags.contains(MptFlags::ZERO_BASED);
+        let offset = if relative { va.get() } else { va.get().checked_sub(self.start.get())? };
+        (len <= self.length.checked_sub(offset)?).then_some(offset)
+    }
+
+    /// Where the byte at `offset` lies, for an offset that [`Mpt::offset`] gave. `None` if the sum of start, offset
+    /// and table index passes 2^64, which is an access out of bounds.
+    pub fn place(&self, offset: u64) -> Option<Place> {
+        if self.is_physical() {
+            return Some(Place::Bus(Iova::new(self.start.get().checked_add(offset)?)));
+        }
+        let mask = self.page_size.bytes() - 1;
+        let linear = (self.start.get() & mask).checked_add(offset)?;
+        let in_page = linear & mask;
+        let mtt = self.mtt.checked_add(linear >> self.page_size.log)?;
+        Some(Place::Page { mtt, in_page, left: self.page_size.bytes() - in_page })
+    }
+
+    /// Bus address of the byte at `in_page` of the page an MTT entry names; low bits of the entry do not count.
+    pub const fn bus(&self, mtt_entry: u64, in_page: u64) -> Iova {
+        Iova::new(mtt_entry & !(self.page_size.bytes() - 1) | in_page)
+    }
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Raw {
+    flags: U32,
+    page_size: U32,
+    key: U32,
+    pd: U32,
+    start: U64,
+    length: U64,
+    lkey: U32,
+    window_count: U32,
+    window_count_limit: U32,
+    mtt_seg: U64,
+    mtt_sz: U32,
+    reserved_38: [u8; 8],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::IcmAddr;
+    use proptest::prelude::*;
+
+    /// Section 14.5, the CQ buffer of the public driver.
+    const CQ_BUFFER: [u8; 0x40] = {
+        let mut bytes = [0; 0x40];
+        bytes[0] = 0xf0;
+        bytes[1] = 0x02;
+        bytes[2] = 0x01;
+        bytes[3] = 0x81;
+        bytes[6] = 0x10;
+        bytes[0x1e] = 0x04;
+        bytes
+    };
+
+    /// Section 14.5, a user region.
+    const USER: [u8; 0x40] = [
+        0xf0, 0x02, 0x01, 0x87, 0x00, 0x00, 0x10, 0x00, 0x00, 0x02, 0x00, 0x05, 0x00, 0x00, 0x00,
+        0x03, //
+        0x00, 0x00, 0x7f, 0x00, 0x12, 0x34, 0x56, 0x78, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x21,
+        0x00, //
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x00, //
+        0x00, 0x00, 0x00, 0x10, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+    ];
+
+    const DRIVER: MptFlags =
+        MptFlags::SW_OWNS.union(MptFlags::MIO).union(MptFlags::REGION).union(MptFlags::LOCAL_READ);
+
+    fn user() -> Mpt {
+        Mpt {
+            flags: DRIVER | MptFlags::LOCAL_WRITE | MptFlags::REMOTE_WRITE | MptFlags::REMOTE_READ,
+            page_size: PageSize::MIN,
+            key: Lkey::new(0x2_0005),
+            pd: Pdn::new(3),
+            start: Va::new(0x7f00_1234_5678),
+            length: 0x2100,
+            mtt: 0x10,
+        }
+    }
+
+    #[test]
+    fn published_entries_are_read_and_written() {
+        let cq = Mpt {
+            flags: DRIVER | MptFlags::LOCAL_WRITE,
+            page_size: PageSize::MIN,
+            key: Lkey::new(0),
+            pd: Pdn::new(0),
+            start: Va::new(0),
+            length: 1024,
+            mtt: 0,
+        };
+        assert_eq!(Mpt::parse(&CQ_BUFFER), Ok(cq));
+        assert_eq!(cq.emit(), CQ_BUFFER);
+        assert_eq!(Mpt::parse(&USER), Ok(user()));
+        assert_eq!(user().emit(), USER);
+    }
+
+    #[test]
+    fn published_addresses_translate() {
+        // The table of section 14.4: entries 10h to 14h are pages 200001000h to 200005000h.
+        let page = |mtt: u64| 0x2_0000_1000 + (mtt - 0x10) * 0x1000;
+        let bus = |va| {
+            let offset = user().offset(Va::new(va), 1, Addressing::Region)?;
+            match user().place(offset)? {
+                Place::Page { mtt, in_page, .. } => Some(user().bus(page(mtt), in_page).get()),
+                Place::Bus(_) => None,
+            }
+        };
+        assert_eq!(bus(0x7f00_1234_5678), Some(0x2_0000_1678));
+        assert_eq!(bus(0x7f00_1234_6000), Some(0x2_0000_2000));
+        assert_eq!(bus(0x7f00_1234_7777), Some(0x2_0000_3777));
+        assert_eq!(bus(0x7f00_1234_7778), None);
+        assert_eq!(bus(0x7f00_1234_5677), None);
+    }
+
+    #[test]
+    fn queue_accesses_are_offsets_even_in_a_region_that_is_not_zero_based() {
+        assert_eq!(user().offset(Va::new(0x20ff), 1, Addressing::Offset), Some(0x20ff));
+        assert_eq!(user().offset(Va::new(0x2100), 1, Addressing::Offset), None);
+        let zero_based = Mpt { flags: user().flags | MptFlags::ZERO_BASED, ..user() };
+        assert_eq!(zero_based.offset(Va::new(0x20ff), 1, Addressing::Region), Some(0x20ff));
+    }
+
+    #[test]
+    fn all_of_memory_is_physical() {
+        let dma = Mpt { start: Va::new(0), length: u64::MAX, mtt: 0, ..user() };
+        assert_eq!(dma.place(0x1234_5678), Some(Place::Bus(Iova::new(0x1234_5678))));
+        let flagged = Mpt { flags: MptFlags::PHYSICAL, start: Va::new(0x1000), ..user() };
+        assert_eq!(flagged.place(0x10), Some(Place::Bus(Iova::new(0x1010))));
+    }
+
+    #[test]
+    fn page_sizes_of_all_three_styles_are_accepted() {
+        assert_eq!(PageSize::from_field(0), Some(PageSize::MIN));
+        assert_eq!(PageSize::from_field(1).map(PageSize::bytes), Some(8192));
+        assert_eq!(PageSize::from_field(19).map(PageSize::bytes), Some(1 << 31));
+        for log in 12..=31 {
+            assert_eq!(PageSize::from_field(1 << log).map(PageSize::bytes), Some(1 << log));
+        }
+        for bad in [20, 32, 2048, 4097, 0x3000, u32::MAX] {
+            assert_eq!(PageSize::from_field(bad), None, "{bad:#x}");
+        }
+    }
+
+    #[test]
+    fn low_bits_of_a_table_entry_are_ignored() {
+        let large = Mpt { page_size: PageSize::from_field(1 << 16).unwrap(), ..user() };
+        assert_eq!(large.bus(0x1_2345_6789, 0x10), Iova::new(0x1_2345_0010));
+    }
+
+    #[test]
+    fn index_must_be_the_keys_and_inside_the_table() {
+        let table = Table { base: IcmAddr::new(0), log_entries: 17 };
+        assert_eq!(user().check_index(5, &table), Ok(()));
+        assert_eq!(user().check_index(6, &table).unwrap_err().status, CmdStatus::BadIndex);
+        assert_eq!(user().check_index(0x2_0005, &table).unwrap_err().status, CmdStatus::BadIndex);
+    }
+
+    proptest! {
+        #[test]
+        fn any_entry_is_read_or_refused_and_locates_any_address(
+            words in prop::array::uniform16(any::<u32>()), va: u64, len: u64
+        ) {
+            let inbox: [u8; 0x40] = transmute!(words);
+            let mut usual = inbox;
+            usual[4..8].copy_from_slice(&[0, 0, 0x10, 0]);
+            for bytes in [inbox, usual] {
+                if let Ok(mpt) = Mpt::parse(&bytes) {
+                    prop_assert_eq!(Mpt::parse(&mpt.emit()), Ok(mpt));
+                    for addressing in [Addressing::Region, Addressing::Offset] {
+                        if let Some(offset) = mpt.offset(Va::new(va), len, addressing) {
+                            let _ = mpt.place(offset);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

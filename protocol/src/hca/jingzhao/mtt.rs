@@ -1,0 +1,156 @@
+//! The inbox of WRITE_MTT: the bus pages of memory regions.
+//!
+//! # Spec
+//! JingZhao interface, sections 3.8 and 4.7.
+
+use zerocopy::big_endian::U64;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::PAGE;
+use super::cmd::CmdError;
+use crate::ids::Iova;
+
+/// Most entries one mailbox holds. Software passes larger counts and sends the rest again (J-11).
+pub const MAX_ENTRIES: usize = 508;
+
+/// Bytes of an entry in ICM: the bus address, big-endian.
+pub const ENTRY_LEN: usize = 8;
+
+/// Consecutive entries of the memory translation table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WriteMtt {
+    /// Index of the first entry, relative to the table's base.
+    pub start: u64,
+    /// Bus address of each page, low bits as software wrote them.
+    pub pages: Vec<Iova>,
+}
+
+/// Bytes the inbox of WRITE_MTT takes for `entries` entries, of which at most [`MAX_ENTRIES`] are looked at.
+///
+/// # Errors
+/// BAD_PARAM for none.
+pub fn inbox_len(entries: u32) -> Result<usize, CmdError> {
+    Ok(size_of::<Head>() + clamp(entries)?.div_ceil(4) * size_of::<Group>())
+}
+
+impl WriteMtt {
+    /// Reads an inbox for an in_modifier of `entries`.
+    ///
+    /// # Errors
+    /// BAD_PARAM for a count of 0, an inbox shorter than the count demands, or a start whose entries pass 2^61, the
+    /// end of what a table base can reach.
+    pub fn parse(inbox: &[u8], entries: u32) -> Result<Self, CmdError> {
+        let count = clamp(entries)?;
+        let short = CmdError::param("WRITE_MTT inbox length", inbox.len() as u64);
+        let inbox = inbox.get(..inbox_len(entries)?).ok_or(short)?;
+        let (head, groups) = Head::ref_from_prefix(inbox).map_err(|_| short)?;
+        let groups = <[Group]>::ref_from_bytes(groups).map_err(|_| short)?;
+        let start = head.start.get();
+        if start > u64::MAX / ENTRY_LEN as u64 - count as u64 {
+            return Err(CmdError::param("MTT start index", start));
+        }
+        let pages = groups.iter().flat_map(|group| group.reversed.iter().rev());
+        Ok(Self { start, pages: pages.take(count).map(|page| Iova::new(page.get())).collect() })
+    }
+
+    /// The inbox, as a driver builds it. At most [`MAX_ENTRIES`] pages fit; more are cut off.
+    pub fn emit(&self) -> Vec<u8> {
+        let mut inbox = Vec::with_capacity(PAGE);
+        inbox.extend_from_slice(Head { reserved_00: [0; 0x18], start: self.start.into() }.as_bytes());
+        let (pages, _) = self.pages.split_at(self.pages.len().min(MAX_ENTRIES));
+        for four in pages.chunks(4) {
+            let mut group = Group { reversed: [U64::ZERO; 4] };
+            for (slot, page) in group.reversed.iter_mut().rev().zip(four) {
+                slot.set(page.get());
+            }
+            inbox.extend_from_slice(group.as_bytes());
+        }
+        inbox
+    }
+}
+
+fn clamp(entries: u32) -> Result<usize, CmdError> {
+    if entries == 0 {
+        return Err(CmdError::param("WRITE_MTT entry count", 0));
+    }
+    Ok((entries as usize).min(MAX_ENTRIES))
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Head {
+    reserved_00: [u8; 0x18],
+    start: U64,
+}
+
+/// Four entries, the last one first.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Group {
+    reversed: [U64; 4],
+}
+
+const _: () = assert!(size_of::<Head>() + MAX_ENTRIES / 4 * size_of::<Group>() == PAGE);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Section 14.4.
+    const INBOX: [u8; 0x60] = [
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x00, //
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x10, //
+        0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x40, 0x00, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x30,
+        0x00, //
+        0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x20, 0x00, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x10,
+        0x00, //
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x00, //
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x50, 0x00,
+    ];
+
+    fn five() -> WriteMtt {
+        WriteMtt { start: 0x10, pages: (1..=5).map(|n| Iova::new(0x2_0000_0000 + n * 0x1000)).collect() }
+    }
+
+    #[test]
+    fn entries_are_reversed_inside_a_group() {
+        assert_eq!(WriteMtt::parse(&INBOX, 5), Ok(five()));
+        assert_eq!(five().emit(), INBOX);
+    }
+
+    #[test]
+    fn counts_above_one_mailbox_take_what_the_mailbox_holds() {
+        let full = WriteMtt { start: 0, pages: (0..508).map(|n| Iova::new(n << 12)).collect() };
+        let inbox = full.emit();
+        assert_eq!(inbox.len(), PAGE);
+        assert_eq!(WriteMtt::parse(&inbox, 512), Ok(full));
+    }
+
+    #[test]
+    fn no_entries_or_a_short_inbox_are_refused() {
+        assert!(WriteMtt::parse(&INBOX, 0).is_err());
+        assert!(WriteMtt::parse(&INBOX, 9).is_err());
+        let wraps = WriteMtt { start: u64::MAX, ..five() };
+        assert!(WriteMtt::parse(&wraps.emit(), 5).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_inbox_is_read_or_refused(inbox in prop::collection::vec(any::<u8>(), 0..=PAGE), n: u32) {
+            let _ = WriteMtt::parse(&inbox, n);
+        }
+
+        #[test]
+        fn what_is_emitted_is_read_back(
+            start in 0u64..1 << 60, pages in prop::collection::vec(any::<u64>(), 1..=508)
+        ) {
+            let write = WriteMtt { start, pages: pages.into_iter().map(Iova::new).collect() };
+            let count = u32::try_from(write.pages.len()).unwrap();
+            prop_assert_eq!(WriteMtt::parse(&write.emit(), count), Ok(write));
+        }
+    }
+}
