@@ -17,10 +17,13 @@ pub mod cqc;
 pub mod eqc;
 pub mod icm;
 pub mod init;
+pub mod modify;
 pub mod mpt;
 pub mod mtt;
 pub mod pci;
+pub mod qpc;
 pub mod regs;
+pub mod transition;
 
 /// Bytes of a command mailbox, and of a page of context memory.
 pub const PAGE: usize = 4096;

@@ -1,0 +1,641 @@
+//! Queue pair contexts: the image that MODIFY_QP commands bring, QUERY_QP returns and ICM holds.
+//!
+//! How a command changes a context is in [`super::modify`].
+//!
+//! # Spec
+//! JingZhao interface, section 4.3.
+
+use std::net::Ipv4Addr;
+
+use bitfield_struct::bitfield;
+use zerocopy::big_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
+
+use crate::Psn;
+use crate::ids::{Cqn, Lid, Lkey, MacAddr, Pdn, Qkey, Qpn};
+
+/// Transport service of a QP. Reliable datagram (code 2) is not supported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ServiceType {
+    /// 0: reliable connection.
+    Rc,
+    /// 1: unreliable connection.
+    Uc,
+    /// 3: unreliable datagram.
+    Ud,
+}
+
+impl ServiceType {
+    /// The service with this code.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            0 => Some(Self::Rc),
+            1 => Some(Self::Uc),
+            3 => Some(Self::Ud),
+            _ => None,
+        }
+    }
+
+    /// The code.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Rc => 0,
+            Self::Uc => 1,
+            Self::Ud => 3,
+        }
+    }
+}
+
+/// State of a QP.
+#[allow(missing_docs)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum QpState {
+    Reset,
+    Init,
+    Rtr,
+    Rts,
+    Sqe,
+    Sqd,
+    Err,
+    /// SQD and not yet drained. Only QUERY_QP says this.
+    Draining,
+}
+
+impl QpState {
+    /// The state with this code (J-27).
+    pub const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            0 => Self::Reset,
+            1 => Self::Init,
+            2 => Self::Rtr,
+            3 => Self::Rts,
+            4 => Self::Sqe,
+            5 => Self::Sqd,
+            6 => Self::Err,
+            7 => Self::Draining,
+            _ => return None,
+        })
+    }
+
+    /// The code.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+}
+
+/// Bytes of the mailbox, and of what commands write to ICM.
+pub const LEN: usize = 0xc0;
+/// Bytes that mean anything; the rest is undefined in a mailbox and 0 in what the device writes.
+pub const MEANINGFUL_LEN: usize = 0xa4;
+
+/// Where the device writes a state and a PSN back in ICM: offset and bytes of each. Each is the big-endian word of
+/// [`Qpc::emit`] at that place.
+pub const WRITE_BACK: [std::ops::Range<usize>; 4] = [0x08..0x0c, 0x6c..0x70, 0x7c..0x80, 0x84..0x88];
+
+/// A context image. Fields the device does not use are kept as written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Qpc {
+    /// 00h: which attributes a command changes, see [`super::transition::Attributes`]. 0 in QUERY_QP.
+    pub opt_param_mask: u32,
+    /// 04h: unused.
+    pub reserved_04: u32,
+    /// 08h [31:28]: see [`Qpc::state`].
+    pub state: u8,
+    /// 08h [27:24]: unused.
+    pub flags_27_24: u8,
+    /// 08h [23:16]: see [`Qpc::service`].
+    pub service: u8,
+    /// 08h [15:0]: unused.
+    pub flags_15_0: u16,
+    /// 0Ch [31:29]: path MTU, the code 1 to 5 for 256 to 4096 bytes.
+    pub mtu: u8,
+    /// 0Ch [28:24]: log2 of the longest message.
+    pub log_max_msg: u8,
+    /// 0Ch [23:16]: log2 of the bytes of a receive WQE slot.
+    pub log_rq_slot: u8,
+    /// 0Ch [15:8]: log2 of the bytes of a send WQE slot.
+    pub log_sq_slot: u8,
+    /// 0Ch [7:0]: unused.
+    pub sched_queue: u8,
+    /// 10h: UAR page; 0 is a QP of the kernel (J-13).
+    pub usr_page: u32,
+    /// 14h: own number.
+    pub local_qpn: Qpn,
+    /// 18h: connected QP.
+    pub remote_qpn: Qpn,
+    /// 1Ch [26:24]: physical port, 1.
+    pub port: u8,
+    /// 1Ch [6:0]: index in the P_Key table.
+    pub pkey_index: u8,
+    /// 20h [31:24]: see [`Qpc::rnr_retry_code`].
+    pub rnr_retry: u8,
+    /// 20h [23:16]: bit 7 GRH present, [6:0] path bits. Unused.
+    pub my_lmc: u8,
+    /// 20h [15:0]: unused.
+    pub rlid: u16,
+    /// 24h [31:24]: see [`Qpc::ack_timeout_code`].
+    pub ack_timeout: u8,
+    /// 24h [23:16]: index of the source GID. Unused.
+    pub mgid_index: u8,
+    /// 24h [15:8]: unused.
+    pub static_rate: u8,
+    /// 24h [7:0]: unused.
+    pub hop_limit: u8,
+    /// 28h [31:28]: service level (J-16).
+    pub service_level: u8,
+    /// 28h [27:20]: traffic class.
+    pub traffic_class: u8,
+    /// 28h [19:0]: flow label.
+    pub flow_label: u32,
+    /// 2Ch: destination GID.
+    pub remote_gid: [u8; 16],
+    /// 3Ch [31:16]: destination LID, or the low half of [`Qpc::dmac`].
+    pub dlid: Lid,
+    /// 3Ch [15:0]: source LID, or the low half of the source MAC.
+    pub slid: Lid,
+    /// 40h: source MAC [47:16].
+    pub smac_high: u32,
+    /// 44h: destination MAC [47:16].
+    pub dmac_high: u32,
+    /// 48h: source IPv4 address.
+    pub source_ip: u32,
+    /// 4Ch: destination IPv4 address, see [`Qpc::dip`].
+    pub dest_ip: u32,
+    /// 50h: alternate path. Unused.
+    pub alternate_path: [u8; 12],
+    /// 5Ch: protection domain of both queues and of data.
+    pub pd: Pdn,
+    /// 60h: unused.
+    pub wqe_base: u32,
+    /// 64h: unused.
+    pub wqe_lkey: u32,
+    /// 68h: [18:16] retry count (J-17).
+    pub params1: u32,
+    /// 6Ch: next PSN to send. Live.
+    pub next_send_psn: Psn,
+    /// 70h: CQ of the send queue.
+    pub send_cqn: Cqn,
+    /// 74h: region that is the send queue.
+    pub sq_lkey: Lkey,
+    /// 78h: bytes of the send queue.
+    pub sq_len: u32,
+    /// 7Ch: oldest unacknowledged PSN. Live.
+    pub unacked_psn: Psn,
+    /// 80h: unused.
+    pub ssn: u32,
+    /// 84h [31:24]: minimal RNR timer code, [28:24] significant.
+    pub min_rnr_timer: u8,
+    /// 84h [23:0]: expected PSN. Live.
+    pub recv_psn: Psn,
+    /// 88h: unused.
+    pub ra_buff_index: u32,
+    /// 8Ch: CQ of the receive queue.
+    pub recv_cqn: Cqn,
+    /// 90h: region that is the receive queue.
+    pub rq_lkey: Lkey,
+    /// 94h: bytes of the receive queue.
+    pub rq_len: u32,
+    /// 98h: Q_Key of a UD QP.
+    pub qkey: Qkey,
+    /// 9Ch: unused.
+    pub rmsn: u32,
+    /// A0h: unused (J-18).
+    pub wqe_counters: u32,
+}
+
+impl Qpc {
+    /// Reads an image. Every content is legal here; what a command demands is checked when it is applied.
+    pub fn parse(image: &[u8; LEN]) -> Self {
+        let raw: Raw = transmute!(*image);
+        Self {
+            opt_param_mask: raw.opt_param_mask.get(),
+            reserved_04: raw.reserved_04.get(),
+            state: raw.flags.state(),
+            flags_27_24: raw.flags.flags_27_24(),
+            service: raw.flags.service(),
+            flags_15_0: raw.flags.flags_15_0(),
+            mtu: raw.mtu_msgmax.mtu(),
+            log_max_msg: raw.mtu_msgmax.log_max_msg(),
+            log_rq_slot: raw.log_rq_slot,
+            log_sq_slot: raw.log_sq_slot,
+            sched_queue: raw.sched_queue,
+            usr_page: raw.usr_page.get(),
+            local_qpn: Qpn::new(raw.local_qpn.get()),
+            remote_qpn: Qpn::new(raw.remote_qpn.get()),
+            port: raw.port_pkey.port(),
+            pkey_index: raw.port_pkey.pkey_index(),
+            rnr_retry: raw.rnr_retry,
+            my_lmc: raw.my_lmc,
+            rlid: raw.rlid.get(),
+            ack_timeout: raw.ack_timeout,
+            mgid_index: raw.mgid_index,
+            static_rate: raw.static_rate,
+            hop_limit: raw.hop_limit,
+            service_level: raw.path.service_level(),
+            traffic_class: raw.path.traffic_class(),
+            flow_label: raw.path.flow_label(),
+            remote_gid: raw.remote_gid,
+            dlid: Lid::new(raw.dlid.get()),
+            slid: Lid::new(raw.slid.get()),
+            smac_high: raw.smac_high.get(),
+            dmac_high: raw.dmac_high.get(),
+            source_ip: raw.source_ip.get(),
+            dest_ip: raw.dest_ip.get(),
+            alternate_path: raw.alternate_path,
+            pd: Pdn::new(raw.pd.get()),
+            wqe_base: raw.wqe_base.get(),
+            wqe_lkey: raw.wqe_lkey.get(),
+            params1: raw.params1.get(),
+            next_send_psn: Psn::new(raw.next_send_psn.get()),
+            send_cqn: Cqn::new(raw.send_cqn.get()),
+            sq_lkey: Lkey::new(raw.sq_lkey.get()),
+            sq_len: raw.sq_len.get(),
+            unacked_psn: Psn::new(raw.unacked_psn.get()),
+            ssn: raw.ssn.get(),
+            min_rnr_timer: raw.recv.min_rnr_timer(),
+            recv_psn: Psn::new(raw.recv.recv_psn()),
+            ra_buff_index: raw.ra_buff_index.get(),
+            recv_cqn: Cqn::new(raw.recv_cqn.get()),
+            rq_lkey: Lkey::new(raw.rq_lkey.get()),
+            rq_len: raw.rq_len.get(),
+            qkey: Qkey::new(raw.qkey.get()),
+            rmsn: raw.rmsn.get(),
+            wqe_counters: raw.wqe_counters.get(),
+        }
+    }
+
+    /// The image. Values wider than their field lose their high bits.
+    pub fn emit(&self) -> [u8; LEN] {
+        transmute!(Raw {
+            opt_param_mask: self.opt_param_mask.into(),
+            reserved_04: self.reserved_04.into(),
+            flags: Flags::new()
+                .with_state(self.state & 0xf)
+                .with_flags_27_24(self.flags_27_24 & 0xf)
+                .with_service(self.service)
+                .with_flags_15_0(self.flags_15_0),
+            mtu_msgmax: MtuMsgMax::new().with_mtu(self.mtu & 0x7).with_log_max_msg(self.log_max_msg & 0x1f),
+            log_rq_slot: self.log_rq_slot,
+            log_sq_slot: self.log_sq_slot,
+            sched_queue: self.sched_queue,
+            usr_page: self.usr_page.into(),
+            local_qpn: self.local_qpn.get().into(),
+            remote_qpn: self.remote_qpn.get().into(),
+            port_pkey: PortPkey::new().with_port(self.port & 0x7).with_pkey_index(self.pkey_index & 0x7f),
+            rnr_retry: self.rnr_retry,
+            my_lmc: self.my_lmc,
+            rlid: self.rlid.into(),
+            ack_timeout: self.ack_timeout,
+            mgid_index: self.mgid_index,
+            static_rate: self.static_rate,
+            hop_limit: self.hop_limit,
+            path: Path::new()
+                .with_service_level(self.service_level & 0xf)
+                .with_traffic_class(self.traffic_class)
+                .with_flow_label(self.flow_label & 0xf_ffff),
+            remote_gid: self.remote_gid,
+            dlid: self.dlid.get().into(),
+            slid: self.slid.get().into(),
+            smac_high: self.smac_high.into(),
+            dmac_high: self.dmac_high.into(),
+            source_ip: self.source_ip.into(),
+            dest_ip: self.dest_ip.into(),
+            alternate_path: self.alternate_path,
+            pd: self.pd.get().into(),
+            wqe_base: self.wqe_base.into(),
+            wqe_lkey: self.wqe_lkey.into(),
+            params1: self.params1.into(),
+            next_send_psn: self.next_send_psn.get().into(),
+            send_cqn: self.send_cqn.get().into(),
+            sq_lkey: self.sq_lkey.get().into(),
+            sq_len: self.sq_len.into(),
+            unacked_psn: self.unacked_psn.get().into(),
+            ssn: self.ssn.into(),
+            recv: Recv::new().with_min_rnr_timer(self.min_rnr_timer).with_recv_psn(self.recv_psn.get()),
+            ra_buff_index: self.ra_buff_index.into(),
+            recv_cqn: self.recv_cqn.get().into(),
+            rq_lkey: self.rq_lkey.get().into(),
+            rq_len: self.rq_len.into(),
+            qkey: self.qkey.get().into(),
+            rmsn: self.rmsn.into(),
+            wqe_counters: self.wqe_counters.into(),
+            reserved_a4: [0; LEN - MEANINGFUL_LEN],
+        })
+    }
+
+    /// Service; `None` for a code that is not supported.
+    pub const fn service(&self) -> Option<ServiceType> {
+        ServiceType::from_code(self.service)
+    }
+
+    /// State; `None` for a code the document does not have.
+    pub const fn state(&self) -> Option<QpState> {
+        QpState::from_code(self.state)
+    }
+
+    /// Destination MAC, if its high part is set.
+    pub const fn dmac(&self) -> Option<MacAddr> {
+        mac(self.dmac_high, self.dlid)
+    }
+
+    /// Source MAC, if its high part is set.
+    pub const fn smac(&self) -> Option<MacAddr> {
+        mac(self.smac_high, self.slid)
+    }
+
+    /// Destination IPv4 address, if set.
+    pub const fn dip(&self) -> Option<Ipv4Addr> {
+        if self.dest_ip == 0 { None } else { Some(Ipv4Addr::from_bits(self.dest_ip)) }
+    }
+
+    /// Source IPv4 address, if set.
+    pub const fn sip(&self) -> Option<Ipv4Addr> {
+        if self.source_ip == 0 { None } else { Some(Ipv4Addr::from_bits(self.source_ip)) }
+    }
+
+    /// RNR retry count, 0 to 7, 7 is for ever. Software puts the three bits at either end of the byte: if any of
+    /// the low five bits is set, at the low end (J-14).
+    pub const fn rnr_retry_code(&self) -> u8 {
+        if self.rnr_retry & 0x1f != 0 { self.rnr_retry & 0x7 } else { self.rnr_retry >> 5 }
+    }
+
+    /// ACK timeout code, 0 to 31, 0 is no timeout. Software puts the five bits at either end of the byte: if any of
+    /// the low three bits is set, at the low end (J-14).
+    pub const fn ack_timeout_code(&self) -> u8 {
+        if self.ack_timeout & 0x7 != 0 { self.ack_timeout & 0x1f } else { self.ack_timeout >> 3 }
+    }
+
+    /// Retry count of 68h, 0 to 7; 0 is not given (J-17).
+    pub const fn retry_count(&self) -> u8 {
+        // The mask leaves three bits.
+        (self.params1 >> 16 & 0x7) as u8
+    }
+
+    /// Sets the retry count of 68h.
+    pub fn set_retry_count(&mut self, count: u8) {
+        self.params1 = self.params1 & !(0x7 << 16) | u32::from(count & 0x7) << 16;
+    }
+}
+
+/// The address whose high 32 bits and low 16 bits are apart in contexts and in the ud unit; none if the high part is
+/// 0, when the low part is a LID.
+pub(super) const fn mac(high: u32, low: Lid) -> Option<MacAddr> {
+    if high == 0 {
+        return None;
+    }
+    let [a, b, c, d] = high.to_be_bytes();
+    let [e, f] = low.get().to_be_bytes();
+    Some(MacAddr([a, b, c, d, e, f]))
+}
+
+/// 08h.
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+struct Flags {
+    flags_15_0: u16,
+    service: u8,
+    #[bits(4)]
+    flags_27_24: u8,
+    #[bits(4)]
+    state: u8,
+}
+
+/// First byte of 0Ch.
+#[bitfield(u8)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+struct MtuMsgMax {
+    #[bits(5)]
+    log_max_msg: u8,
+    #[bits(3)]
+    mtu: u8,
+}
+
+/// 1Ch.
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+struct PortPkey {
+    #[bits(7)]
+    pkey_index: u8,
+    #[bits(17)]
+    __: u32,
+    #[bits(3)]
+    port: u8,
+    #[bits(5)]
+    __: u8,
+}
+
+/// 28h.
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+struct Path {
+    #[bits(20)]
+    flow_label: u32,
+    traffic_class: u8,
+    #[bits(4)]
+    service_level: u8,
+}
+
+/// 84h.
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+struct Recv {
+    #[bits(24)]
+    recv_psn: u32,
+    min_rnr_timer: u8,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Raw {
+    opt_param_mask: U32,
+    reserved_04: U32,
+    flags: Flags,
+    mtu_msgmax: MtuMsgMax,
+    log_rq_slot: u8,
+    log_sq_slot: u8,
+    sched_queue: u8,
+    usr_page: U32,
+    local_qpn: U32,
+    remote_qpn: U32,
+    port_pkey: PortPkey,
+    rnr_retry: u8,
+    my_lmc: u8,
+    rlid: U16,
+    ack_timeout: u8,
+    mgid_index: u8,
+    static_rate: u8,
+    hop_limit: u8,
+    path: Path,
+    remote_gid: [u8; 16],
+    dlid: U16,
+    slid: U16,
+    smac_high: U32,
+    dmac_high: U32,
+    source_ip: U32,
+    dest_ip: U32,
+    alternate_path: [u8; 12],
+    pd: U32,
+    wqe_base: U32,
+    wqe_lkey: U32,
+    params1: U32,
+    next_send_psn: U32,
+    send_cqn: U32,
+    sq_lkey: U32,
+    sq_len: U32,
+    unacked_psn: U32,
+    ssn: U32,
+    recv: Recv,
+    ra_buff_index: U32,
+    recv_cqn: U32,
+    rq_lkey: U32,
+    rq_len: U32,
+    qkey: U32,
+    rmsn: U32,
+    wqe_counters: U32,
+    reserved_a4: [u8; LEN - MEANINGFUL_LEN],
+}
+
+const _: () = assert!(std::mem::offset_of!(Raw, reserved_a4) == MEANINGFUL_LEN);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Section 14.7.
+    pub(crate) const INIT2RTR: [u8; LEN] = {
+        let head: [u8; 0x20] = [
+            0x00, 0x00, 0x00, 0x40, 0x00, 0x00, 0x00, 0x00, 0x20, 0x00, 0x00, 0x00, 0x7f, 0x07, 0x07,
+            0x00, //
+            0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x05, 0x00, 0x00, 0x00, 0x09, 0x01, 0x00, 0x00, 0x00,
+        ];
+        let tail: [u8; 0x50] = [
+            0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+            0x03, //
+            0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x21, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+            0x00, //
+            0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x21, 0x00, 0x00, 0x40, 0x00, 0x00, 0x00, 0x00,
+            0x00, //
+            0x00, 0x00, 0x00, 0x00, 0x0c, 0x12, 0x34, 0x56, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+            0x02, //
+            0x00, 0x00, 0x00, 0x22, 0x00, 0x00, 0x40, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        ];
+        let mut image = [0; LEN];
+        let (first, rest) = image.split_at_mut(0x20);
+        first.copy_from_slice(&head);
+        rest.split_at_mut(0x30).1.split_at_mut(0x50).0.copy_from_slice(&tail);
+        image
+    };
+
+    fn init2rtr() -> Qpc {
+        Qpc {
+            opt_param_mask: 1 << 6,
+            state: 2,
+            mtu: 3,
+            log_max_msg: 31,
+            log_rq_slot: 7,
+            log_sq_slot: 7,
+            usr_page: 1,
+            local_qpn: Qpn::new(5),
+            remote_qpn: Qpn::new(9),
+            port: 1,
+            pd: Pdn::new(3),
+            wqe_lkey: 0x21,
+            send_cqn: Cqn::new(1),
+            sq_lkey: Lkey::new(0x21),
+            sq_len: 0x4000,
+            min_rnr_timer: 12,
+            recv_psn: Psn::new(0x12_3456),
+            recv_cqn: Cqn::new(2),
+            rq_lkey: Lkey::new(0x22),
+            rq_len: 0x4000,
+            ..Qpc::default()
+        }
+    }
+
+    #[test]
+    fn published_mailbox_is_read_and_written() {
+        assert_eq!(Qpc::parse(&INIT2RTR), init2rtr());
+        assert_eq!(init2rtr().emit(), INIT2RTR);
+        assert_eq!(init2rtr().service(), Some(ServiceType::Rc));
+        assert_eq!(init2rtr().state(), Some(QpState::Rtr));
+    }
+
+    #[test]
+    fn bytes_from_a4h_on_are_ignored_and_written_as_zero() {
+        let mut dirty = INIT2RTR;
+        dirty[MEANINGFUL_LEN..].fill(0xa5);
+        assert_eq!(Qpc::parse(&dirty), init2rtr());
+    }
+
+    #[test]
+    fn fields_the_published_mailbox_leaves_zero_have_their_places() {
+        let qpc = Qpc {
+            state: 7,
+            flags_27_24: 0xa,
+            service: 3,
+            flags_15_0: 0xbcde,
+            pkey_index: 0x55,
+            rnr_retry: 0xe0,
+            my_lmc: 0x81,
+            ack_timeout: 0x70,
+            mgid_index: 1,
+            static_rate: 2,
+            hop_limit: 3,
+            service_level: 0xb,
+            traffic_class: 0xcd,
+            flow_label: 0xe_f012,
+            dlid: Lid::new(0x0002),
+            slid: Lid::new(0x0001),
+            smac_high: 0x5254_0000,
+            dmac_high: 0x5254_0001,
+            source_ip: 0x0a00_0001,
+            dest_ip: 0x0a00_0002,
+            next_send_psn: Psn::new(0xff_fff0),
+            unacked_psn: Psn::new(0xff_ffe0),
+            qkey: Qkey::new(0x1111_1111),
+            ..Qpc::default()
+        };
+        let image = qpc.emit();
+        assert_eq!(image[0x08..0x0c], [0x7a, 0x03, 0xbc, 0xde]);
+        assert_eq!(image[0x1c..0x20], [0, 0, 0, 0x55]);
+        assert_eq!(image[0x20..0x2c], [0xe0, 0x81, 0, 0, 0x70, 1, 2, 3, 0xbc, 0xde, 0xf0, 0x12]);
+        assert_eq!(image[0x3c..0x48], [0, 2, 0, 1, 0x52, 0x54, 0, 0, 0x52, 0x54, 0, 1]);
+        assert_eq!(image[0x48..0x50], [10, 0, 0, 1, 10, 0, 0, 2]);
+        assert_eq!(image[0x6c..0x70], [0, 0xff, 0xff, 0xf0]);
+        assert_eq!(image[0x7c..0x80], [0, 0xff, 0xff, 0xe0]);
+        assert_eq!(image[0x98..0x9c], [0x11; 4]);
+        assert_eq!(Qpc::parse(&image), qpc);
+        assert_eq!(qpc.dmac(), Some(MacAddr([0x52, 0x54, 0, 1, 0, 2])));
+        assert_eq!(qpc.smac(), Some(MacAddr([0x52, 0x54, 0, 0, 0, 1])));
+        assert_eq!(qpc.dip(), Some(Ipv4Addr::new(10, 0, 0, 2)));
+    }
+
+    #[test]
+    fn retry_and_timeout_bytes_are_read_at_either_end() {
+        let rnr = |byte| Qpc { rnr_retry: byte, ..Qpc::default() }.rnr_retry_code();
+        assert_eq!([rnr(0), rnr(7), rnr(3), rnr(0xe0), rnr(0x60)], [0, 7, 3, 7, 3]);
+        let timeout = |byte| Qpc { ack_timeout: byte, ..Qpc::default() }.ack_timeout_code();
+        assert_eq!(
+            [timeout(0), timeout(14), timeout(31), timeout(14 << 3), timeout(31 << 3)],
+            [0, 14, 31, 14, 31]
+        );
+    }
+
+    #[test]
+    fn retry_count_is_in_bits_18_to_16_of_68h() {
+        let mut qpc = Qpc { params1: 0x8000_0001, ..Qpc::default() };
+        assert_eq!(qpc.retry_count(), 0);
+        qpc.set_retry_count(5);
+        assert_eq!(qpc.emit()[0x68..0x6c], [0x80, 0x05, 0x00, 0x01]);
+        assert_eq!(qpc.retry_count(), 5);
+    }
+
+    proptest! {
+        #[test]
+        fn any_image_is_read_and_written_back(image in prop::collection::vec(any::<u8>(), LEN)) {
+            let qpc = Qpc::parse(&image.try_into().unwrap());
+            prop_assert_eq!(Qpc::parse(&qpc.emit()), qpc);
+        }
+    }
+}
