@@ -14,7 +14,10 @@
 pub mod caps;
 pub mod cmd;
 pub mod cqc;
+pub mod cqe;
+pub mod doorbell;
 pub mod eqc;
+pub mod eqe;
 pub mod icm;
 pub mod init;
 pub mod modify;
@@ -24,6 +27,7 @@ pub mod pci;
 pub mod qpc;
 pub mod regs;
 pub mod transition;
+pub mod wqe;
 
 /// Bytes of a command mailbox, and of a page of context memory.
 pub const PAGE: usize = 4096;

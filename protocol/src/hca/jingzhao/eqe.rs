@@ -1,0 +1,326 @@
+//! Event queue entries. The document names no format; this one is the project's.
+//!
+//! # Spec
+//! JingZhao interface, sections 8.2 to 8.4.
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
+
+use super::cqe::HARDWARE_OWNED;
+use crate::ids::{Cqn, Qpn};
+
+/// Bytes of an entry.
+pub const LEN: usize = 32;
+/// Offset of the byte that says who owns an entry, its last; it works as that of a completion queue entry.
+pub const OWNER: usize = 31;
+
+/// What an event is about. The code is also the bit in the masks of MAP_EQ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EventType {
+    /// 00h: completion; goes to the CQ's own queue, not by masks.
+    Completion,
+    /// 02h: first valid packet in RTR.
+    CommunicationEstablished,
+    /// 03h: send queue drained.
+    SqDrained,
+    /// 04h: CQ overrun or not writable.
+    CqError,
+    /// 05h: a work queue could not be read.
+    WqCatastrophic,
+    /// 08h: internal failure.
+    LocalCatastrophic,
+    /// 09h: port up or down.
+    PortChange,
+    /// 0Ah: command completed.
+    Command,
+    /// 0Fh: an event queue lost events.
+    EqOverflow,
+    /// 10h: the responder refused a request as invalid.
+    WqInvalidRequest,
+    /// 11h: the responder refused a request for lack of rights.
+    WqAccess,
+}
+
+impl EventType {
+    /// The event with this code.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            0x00 => Self::Completion,
+            0x02 => Self::CommunicationEstablished,
+            0x03 => Self::SqDrained,
+            0x04 => Self::CqError,
+            0x05 => Self::WqCatastrophic,
+            0x08 => Self::LocalCatastrophic,
+            0x09 => Self::PortChange,
+            0x0a => Self::Command,
+            0x0f => Self::EqOverflow,
+            0x10 => Self::WqInvalidRequest,
+            0x11 => Self::WqAccess,
+            _ => return None,
+        })
+    }
+
+    /// The code.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Completion => 0x00,
+            Self::CommunicationEstablished => 0x02,
+            Self::SqDrained => 0x03,
+            Self::CqError => 0x04,
+            Self::WqCatastrophic => 0x05,
+            Self::LocalCatastrophic => 0x08,
+            Self::PortChange => 0x09,
+            Self::Command => 0x0a,
+            Self::EqOverflow => 0x0f,
+            Self::WqInvalidRequest => 0x10,
+            Self::WqAccess => 0x11,
+        }
+    }
+
+    /// Its bit in an event mask.
+    pub const fn mask(self) -> u64 {
+        1 << self.code()
+    }
+}
+
+/// Event of a QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum QpEvent {
+    CommunicationEstablished,
+    SqDrained,
+    WqCatastrophic,
+    WqInvalidRequest,
+    WqAccess,
+}
+
+/// Why a CQ failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CqFault {
+    /// 1
+    Overrun,
+    /// 2
+    Access,
+}
+
+/// An event queue entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Eqe {
+    /// A CQ has a new entry.
+    Completion {
+        /// The CQ, with the high bits software knows it by.
+        cqn: Cqn,
+    },
+    /// A CQ failed.
+    CqError {
+        /// The CQ.
+        cqn: Cqn,
+        /// Why.
+        fault: CqFault,
+    },
+    /// Something happened to a QP.
+    Qp {
+        /// The QP, with the high bits software knows it by.
+        qpn: Qpn,
+        /// What.
+        event: QpEvent,
+    },
+    /// A command with the event bit completed.
+    Command {
+        /// Its token.
+        token: u16,
+        /// Its status code.
+        status: u8,
+        /// Its out_param.
+        out_param: u64,
+    },
+    /// The link changed.
+    PortChange {
+        /// Port.
+        port: u8,
+        /// Now active.
+        active: bool,
+    },
+    /// Internal failure.
+    LocalCatastrophic,
+    /// This queue lost events.
+    EqOverflow,
+}
+
+impl Eqe {
+    /// What it is about.
+    pub const fn event_type(&self) -> EventType {
+        match self {
+            Self::Completion { .. } => EventType::Completion,
+            Self::CqError { .. } => EventType::CqError,
+            Self::Qp { event, .. } => match event {
+                QpEvent::CommunicationEstablished => EventType::CommunicationEstablished,
+                QpEvent::SqDrained => EventType::SqDrained,
+                QpEvent::WqCatastrophic => EventType::WqCatastrophic,
+                QpEvent::WqInvalidRequest => EventType::WqInvalidRequest,
+                QpEvent::WqAccess => EventType::WqAccess,
+            },
+            Self::Command { .. } => EventType::Command,
+            Self::PortChange { .. } => EventType::PortChange,
+            Self::LocalCatastrophic => EventType::LocalCatastrophic,
+            Self::EqOverflow => EventType::EqOverflow,
+        }
+    }
+
+    /// Reads an entry, as a driver does; `None` if it still belongs to the device, or for a type or value this
+    /// device does not write.
+    pub fn parse(entry: &[u8; LEN]) -> Option<Self> {
+        if entry[OWNER] & HARDWARE_OWNED != 0 {
+            return None;
+        }
+        let raw: Raw = transmute!(*entry);
+        let qp = |event| Self::Qp { qpn: Qpn::new(raw.number.get()), event };
+        Some(match EventType::from_code(raw.event_type)? {
+            EventType::Completion => Self::Completion { cqn: Cqn::new(raw.number.get()) },
+            EventType::CommunicationEstablished => qp(QpEvent::CommunicationEstablished),
+            EventType::SqDrained => qp(QpEvent::SqDrained),
+            EventType::CqError => {
+                let fault = match raw.detail.get() & 0xff {
+                    1 => CqFault::Overrun,
+                    2 => CqFault::Access,
+                    _ => return None,
+                };
+                Self::CqError { cqn: Cqn::new(raw.number.get()), fault }
+            }
+            EventType::WqCatastrophic => qp(QpEvent::WqCatastrophic),
+            EventType::LocalCatastrophic => Self::LocalCatastrophic,
+            EventType::PortChange => {
+                let active = match raw.subtype {
+                    PORT_DOWN => false,
+                    PORT_ACTIVE => true,
+                    _ => return None,
+                };
+                let [port, ..] = raw.number.to_bytes();
+                Self::PortChange { port, active }
+            }
+            EventType::Command => {
+                let ([low, high, ..], [.., status]) = (raw.number.to_bytes(), raw.detail.to_bytes());
+                Self::Command {
+                    token: u16::from_le_bytes([low, high]),
+                    status,
+                    out_param: raw.out_param.get(),
+                }
+            }
+            EventType::EqOverflow => Self::EqOverflow,
+            EventType::WqInvalidRequest => qp(QpEvent::WqInvalidRequest),
+            EventType::WqAccess => qp(QpEvent::WqAccess),
+        })
+    }
+
+    /// The entry, handed to software.
+    pub fn emit(&self) -> [u8; LEN] {
+        let (subtype, number, detail, out_param) = match *self {
+            Self::Completion { cqn } => (0, cqn.get(), 0, 0),
+            Self::CqError { cqn, fault: CqFault::Overrun } => (0, cqn.get(), 1, 0),
+            Self::CqError { cqn, fault: CqFault::Access } => (0, cqn.get(), 2, 0),
+            Self::Qp { qpn, .. } => (0, qpn.get(), 0, 0),
+            Self::Command { token, status, out_param } => {
+                (0, token.into(), u32::from(status) << 24, out_param)
+            }
+            Self::PortChange { port, active: false } => (PORT_DOWN, port.into(), 0, 0),
+            Self::PortChange { port, active: true } => (PORT_ACTIVE, port.into(), 0, 0),
+            Self::LocalCatastrophic | Self::EqOverflow => (0, 0, 0, 0),
+        };
+        transmute!(Raw {
+            reserved_00: 0,
+            event_type: self.event_type().code(),
+            reserved_02: 0,
+            subtype,
+            number: number.into(),
+            detail: detail.into(),
+            out_param: out_param.into(),
+            reserved_14: [0; 11],
+            owner: 0,
+        })
+    }
+}
+
+const PORT_DOWN: u8 = 1;
+const PORT_ACTIVE: u8 = 4;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Raw {
+    reserved_00: u8,
+    event_type: u8,
+    reserved_02: u8,
+    subtype: u8,
+    number: U32,
+    detail: U32,
+    out_param: U64,
+    reserved_14: [u8; 11],
+    owner: u8,
+}
+
+const _: () = assert!(std::mem::offset_of!(Raw, owner) == OWNER);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Type, subtype, and the words at 04h, 08h and 0Ch of section 8.4.
+    fn entry(event_type: u8, subtype: u8, number: [u8; 4], detail: [u8; 4], out_param: [u8; 8]) -> [u8; LEN] {
+        let mut bytes = [0; LEN];
+        bytes[1] = event_type;
+        bytes[3] = subtype;
+        bytes[4..8].copy_from_slice(&number);
+        bytes[8..12].copy_from_slice(&detail);
+        bytes[12..20].copy_from_slice(&out_param);
+        bytes
+    }
+
+    #[test]
+    fn each_event_has_its_entry() {
+        let (cqn, qpn) = (Cqn::new(0x01_0203), Qpn::new(0x0a_0b0c));
+        let (cq, qp) = ([3, 2, 1, 0], [0x0c, 0x0b, 0x0a, 0]);
+        let qp_event = |event| Eqe::Qp { qpn, event };
+        let command = Eqe::Command { token: 0xffee, status: 3, out_param: 0x1122_3344_5566_7788 };
+        let out_param = [0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11];
+        for (eqe, bytes) in [
+            (Eqe::Completion { cqn }, entry(0x00, 0, cq, [0; 4], [0; 8])),
+            (qp_event(QpEvent::CommunicationEstablished), entry(0x02, 0, qp, [0; 4], [0; 8])),
+            (qp_event(QpEvent::SqDrained), entry(0x03, 0, qp, [0; 4], [0; 8])),
+            (Eqe::CqError { cqn, fault: CqFault::Overrun }, entry(0x04, 0, cq, [1, 0, 0, 0], [0; 8])),
+            (Eqe::CqError { cqn, fault: CqFault::Access }, entry(0x04, 0, cq, [2, 0, 0, 0], [0; 8])),
+            (qp_event(QpEvent::WqCatastrophic), entry(0x05, 0, qp, [0; 4], [0; 8])),
+            (Eqe::LocalCatastrophic, entry(0x08, 0, [0; 4], [0; 4], [0; 8])),
+            (Eqe::PortChange { port: 1, active: false }, entry(0x09, 1, [1, 0, 0, 0], [0; 4], [0; 8])),
+            (Eqe::PortChange { port: 1, active: true }, entry(0x09, 4, [1, 0, 0, 0], [0; 4], [0; 8])),
+            (command, entry(0x0a, 0, [0xee, 0xff, 0, 0], [0, 0, 0, 3], out_param)),
+            (Eqe::EqOverflow, entry(0x0f, 0, [0; 4], [0; 4], [0; 8])),
+            (qp_event(QpEvent::WqInvalidRequest), entry(0x10, 0, qp, [0; 4], [0; 8])),
+            (qp_event(QpEvent::WqAccess), entry(0x11, 0, qp, [0; 4], [0; 8])),
+        ] {
+            assert_eq!(eqe.emit(), bytes, "{eqe:?}");
+            assert_eq!(Eqe::parse(&bytes), Some(eqe));
+        }
+    }
+
+    #[test]
+    fn mask_bits_are_the_type_codes() {
+        assert_eq!(EventType::WqAccess.mask(), 1 << 0x11);
+        for code in 0..=255 {
+            if let Some(event) = EventType::from_code(code) {
+                assert_eq!(event.code(), code);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_entry_is_read_or_refused(mut entry in prop::array::uniform32(any::<u8>()), code in 0u8..0x14) {
+            let _ = Eqe::parse(&entry);
+            entry[1] = code;
+            entry[OWNER] = 0;
+            if let Some(eqe) = Eqe::parse(&entry) {
+                prop_assert_eq!(Eqe::parse(&eqe.emit()), Some(eqe));
+            }
+        }
+    }
+}
