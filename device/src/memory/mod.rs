@@ -2,4 +2,4 @@
 
 pub mod dma;
 
-pub use dma::{DmaError, GuestMemory};
+pub use dma::{DmaError, GuestMemory, MapError, Permissions};
