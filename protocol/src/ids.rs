@@ -165,7 +165,9 @@ impl std::str::FromStr for MacAddr {
         let mut bytes = [0; 6];
         let mut parts = text.split(':');
         for byte in &mut bytes {
-            let part = parts.next().filter(|part| part.len() == 2).ok_or(ParseMacError)?;
+            // Two characters alone would let the sign of `from_str_radix` in.
+            let is_byte = |part: &&str| part.len() == 2 && part.bytes().all(|c| c.is_ascii_hexdigit());
+            let part = parts.next().filter(is_byte).ok_or(ParseMacError)?;
             *byte = u8::from_str_radix(part, 16).map_err(|_| ParseMacError)?;
         }
         if parts.next().is_some() { Err(ParseMacError) } else { Ok(Self(bytes)) }

@@ -5,6 +5,7 @@
 //! byte, reserved ones included.
 //!
 //! - [`roce`]: RoCEv2 frames (Ethernet, IP, UDP, BTH and its extensions, ICRC).
+//! - [`net`]: what carries them and what a port answers besides (Ethernet, ARP, IPv4, IPv6, ICMP, UDP).
 //! - [`hca`]: one folder per device interface (registers, mailboxes, contexts, queue entries).
 //!
 //! No I/O, no clock, no logging.
@@ -13,8 +14,10 @@
 mod error;
 pub mod hca;
 pub mod ids;
+pub mod net;
 mod psn;
 pub mod roce;
+mod wire;
 
 pub use error::WireError;
 pub use psn::Psn;

@@ -1,8 +1,78 @@
 //! Base transport header.
 
+use bitfield_struct::bitfield;
+use zerocopy::byteorder::network_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
 use super::Opcode;
-use crate::Psn;
 use crate::ids::{Pkey, Qpn};
+use crate::wire::view;
+use crate::{Psn, WireError};
+
+/// The base transport header as its 12 bytes.
+///
+/// # Spec
+/// IBTA volume 1, section 9.2.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+pub struct RawBth {
+    /// OpCode.
+    pub opcode: u8,
+    /// SE, M, PadCnt, TVer.
+    pub flags: BthFlags,
+    /// P_Key.
+    pub pkey: U16,
+    /// F, B and DestQP.
+    pub dest: BthDest,
+    /// A and PSN.
+    pub sequence: BthSequence,
+}
+
+const _: () = assert!(size_of::<RawBth>() == 12);
+
+/// Second byte of the BTH; the standard counts its bits from 7 (SE) down.
+#[bitfield(u8)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+pub struct BthFlags {
+    /// TVer, bits 3:0.
+    #[bits(4)]
+    pub tver: u8,
+    /// PadCnt, bits 5:4.
+    #[bits(2)]
+    pub pad_count: u8,
+    /// M, bit 6.
+    pub mig_req: bool,
+    /// SE, bit 7.
+    pub solicited: bool,
+}
+
+/// Second word of the BTH.
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+pub struct BthDest {
+    /// DestQP, bits 23:0.
+    #[bits(24)]
+    pub qpn: u32,
+    #[bits(6)]
+    __: u8,
+    /// B, bit 30.
+    pub becn: bool,
+    /// F, bit 31.
+    pub fecn: bool,
+}
+
+/// Third word of the BTH.
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+pub struct BthSequence {
+    /// PSN, bits 23:0.
+    #[bits(24)]
+    pub psn: u32,
+    #[bits(7)]
+    __: u8,
+    /// A, bit 31.
+    pub ack_req: bool,
+}
 
 /// Base transport header, parsed. The pad count belongs to the payload and is handled with it.
 ///
@@ -28,4 +98,45 @@ pub struct Bth {
     pub ack_req: bool,
     /// Packet sequence number.
     pub psn: Psn,
+}
+
+impl Bth {
+    /// Reads the header at the front of `bytes`; also gives the pad count (0 to 3) and what follows. Reserved bits
+    /// are ignored.
+    ///
+    /// # Errors
+    /// [`WireError::Short`]; [`WireError::Invalid`] for a transport version other than 0, whose layout may differ.
+    pub fn parse(bytes: &[u8]) -> Result<(Self, usize, &[u8]), WireError> {
+        let (raw, rest) = view::<RawBth>(bytes, "bth")?;
+        if raw.flags.tver() != 0 {
+            return Err(WireError::Invalid { what: "bth tver", value: raw.flags.tver().into() });
+        }
+        let bth = Self {
+            opcode: Opcode::from_byte(raw.opcode),
+            solicited: raw.flags.solicited(),
+            mig_req: raw.flags.mig_req(),
+            pkey: Pkey::new(raw.pkey.get()),
+            fecn: raw.dest.fecn(),
+            becn: raw.dest.becn(),
+            dest_qp: Qpn::new(raw.dest.qpn()),
+            ack_req: raw.sequence.ack_req(),
+            psn: Psn::new(raw.sequence.psn()),
+        };
+        Ok((bth, raw.flags.pad_count().into(), rest))
+    }
+
+    /// The header's bytes, for a payload followed by `pad` bytes (of which the two low bits count).
+    pub fn emit(&self, pad: usize) -> RawBth {
+        let pad = u8::try_from(pad & 3).unwrap_or_default();
+        RawBth {
+            opcode: self.opcode.to_byte(),
+            flags: BthFlags::new()
+                .with_pad_count(pad)
+                .with_mig_req(self.mig_req)
+                .with_solicited(self.solicited),
+            pkey: self.pkey.get().into(),
+            dest: BthDest::new().with_qpn(self.dest_qp.get()).with_becn(self.becn).with_fecn(self.fecn),
+            sequence: BthSequence::new().with_psn(self.psn.get()).with_ack_req(self.ack_req),
+        }
+    }
 }

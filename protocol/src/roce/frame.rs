@@ -1,47 +1,125 @@
-//! The shell around a packet: Ethernet, IP and UDP.
+//! Whole frames, from the Ethernet header to the ICRC.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use zerocopy::IntoBytes;
 
-use crate::ids::MacAddr;
+use super::icrc::{ICRC_LEN, icrc};
+use super::packet::pad_count;
+use super::shell::Unwrapped;
+use super::{Bth, Ext, IpAddrs, Packet, Shell};
+use crate::WireError;
+use crate::net::ether::RawEther;
+use crate::net::udp::RawUdp;
+use crate::wire::split;
 
-/// Source and destination of one IP version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum IpAddrs {
-    /// IPv4.
-    V4 {
-        /// Source.
-        src: Ipv4Addr,
-        /// Destination.
-        dst: Ipv4Addr,
-    },
-    /// IPv6.
-    V6 {
-        /// Source.
-        src: Ipv6Addr,
-        /// Destination.
-        dst: Ipv6Addr,
-    },
+/// Largest payload of one packet: the largest path MTU.
+pub const MAX_PAYLOAD: usize = 4096;
+
+/// A received RoCEv2 frame whose checksums, lengths and ICRC are right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoceFrame<'a> {
+    /// Where it came from and how.
+    pub shell: Shell,
+    /// What it says.
+    pub packet: Packet<'a>,
 }
 
-/// Everything of a RoCEv2 frame that is outside of the transport headers and not computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shell {
-    /// Ethernet source.
-    pub src_mac: MacAddr,
-    /// Ethernet destination.
-    pub dst_mac: MacAddr,
-    /// IP addresses.
-    pub ip: IpAddrs,
-    /// IPv4 TOS or IPv6 traffic class, ECN bits included.
-    pub traffic_class: u8,
-    /// TTL or hop limit.
-    pub hop_limit: u8,
-    /// UDP source port; the destination is always 4791.
-    pub src_port: u16,
+impl<'a> RoceFrame<'a> {
+    /// Reads a frame; bytes behind the IP datagram (Ethernet padding) are ignored.
+    ///
+    /// # Errors
+    /// The first thing found wrong, from the outside in: each header's length and fields, the IPv4 and UDP checksums
+    /// (a UDP checksum of 0 is none), the ICRC, then as [`Packet::parse`].
+    pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
+        let Unwrapped { shell, ip_and_udp, transport } = Shell::unwrap(frame)?;
+        let Some((covered, found)) = transport.split_last_chunk::<ICRC_LEN>() else {
+            return Err(WireError::Short { what: "icrc", need: ICRC_LEN, have: transport.len() });
+        };
+        // Whether the CRC is right or not, what has no BTH is short.
+        split(covered, 12, "bth")?;
+        let expected = icrc(ip_and_udp, covered);
+        let found = u32::from_le_bytes(*found);
+        if found != expected {
+            return Err(WireError::Icrc { found, expected });
+        }
+        Ok(Self { shell, packet: Packet::parse(covered)? })
+    }
 }
 
 /// Writes one frame at the end of a buffer: headers first, then the caller fills the payload in place, then
 /// [`FrameWriter::finish`] adds pad and ICRC. Dropped without `finish`, it takes back what it wrote.
+///
+/// The frame is as short as it is: whoever puts it on real Ethernet pads it to 60 bytes.
+#[derive(Debug)]
 pub struct FrameWriter<'a> {
     out: &'a mut Vec<u8>,
+    /// Length of `out` to go back to when dropped.
+    keep: usize,
+    frame: usize,
+    ip: IpAddrs,
+    payload: usize,
+    payload_len: usize,
+}
+
+impl<'a> FrameWriter<'a> {
+    /// Appends the headers and room for `payload_len` bytes of payload, zero until written. Nothing is allocated but
+    /// by growth of `out`.
+    ///
+    /// # Panics
+    /// When the caller breaks its part: more than [`MAX_PAYLOAD`] bytes, or an `ext` that is not the variant
+    /// `bth.opcode` demands.
+    pub fn new(out: &'a mut Vec<u8>, shell: &Shell, bth: &Bth, ext: &Ext, payload_len: usize) -> Self {
+        assert!(payload_len <= MAX_PAYLOAD, "payload of {payload_len} bytes in one packet");
+        assert_eq!(ext.kind(), bth.opcode.ext_kind(), "extension headers of {:?}", bth.opcode);
+        let frame = out.len();
+        let pad = pad_count(payload_len);
+        let raw_bth = bth.emit(pad);
+        let transport_len = size_of_val(&raw_bth) + ext.kind().len_bytes() + payload_len + pad + ICRC_LEN;
+        out.reserve(size_of::<RawEther>() + shell.ip.header_len() + size_of::<RawUdp>() + transport_len);
+        shell.emit(transport_len, out).expect("MAX_PAYLOAD and headers fit an IP datagram");
+        out.extend_from_slice(raw_bth.as_bytes());
+        ext.emit(out);
+        let payload = out.len();
+        // One pass of zeros over memory that the payload touches next anyway; it also makes the pad zero.
+        out.resize(payload + payload_len + pad + ICRC_LEN, 0);
+        Self { out, keep: frame, frame, ip: shell.ip, payload, payload_len }
+    }
+
+    /// The payload's place.
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        &mut self.out[self.payload..self.payload + self.payload_len]
+    }
+
+    /// Computes what depends on the payload. Returns the frame's length in bytes.
+    pub fn finish(mut self) -> usize {
+        let frame = &mut self.out[self.frame..];
+        let len = frame.len();
+        let (covered, icrc_field) = frame.split_at_mut(len - ICRC_LEN);
+        let (ip_and_udp, transport) =
+            covered[size_of::<RawEther>()..].split_at(self.ip.header_len() + size_of::<RawUdp>());
+        icrc_field.copy_from_slice(&icrc(ip_and_udp, transport).to_le_bytes());
+        if let IpAddrs::V6 { .. } = self.ip {
+            emit_udp_checksum(&self.ip, &mut frame[size_of::<RawEther>() + self.ip.header_len()..]);
+        }
+        self.keep += len;
+        len
+    }
+}
+
+impl Drop for FrameWriter<'_> {
+    fn drop(&mut self) {
+        self.out.truncate(self.keep);
+    }
+}
+
+/// Fills in the UDP checksum of an IPv6 datagram.
+///
+/// Over IPv4 we send 0, none, as soft-RoCE does. Over IPv6 a receiver may discard 0 unless it was told that the port is
+/// a tunnel's (RFC 8200, section 8.1), while every receiver takes a right one; the ICRC leaves the field out.
+fn emit_udp_checksum(ip: &IpAddrs, datagram: &mut [u8]) {
+    let len = u16::try_from(datagram.len()).expect("the UDP length field was filled from it");
+    let sum = match ip.pseudo_header().with_u16(len).with(datagram).value() {
+        0 => 0xffff,
+        sum => sum,
+    };
+    datagram[6..8].copy_from_slice(&sum.to_be_bytes());
 }

@@ -6,11 +6,14 @@
 pub mod bth;
 pub mod ext;
 pub mod frame;
+pub mod icrc;
 pub mod opcode;
 pub mod packet;
+pub mod shell;
 
 pub use bth::Bth;
-pub use ext::{Aeth, AtomicEth, Deth, Ext, Imm, NakCode, Reth, Syndrome};
-pub use frame::{FrameWriter, IpAddrs, Shell};
-pub use opcode::{Opcode, Operation, Transport};
+pub use ext::{Aeth, AtomicEth, Deth, Ext, ExtKind, Imm, NakCode, Reth, Syndrome};
+pub use frame::{FrameWriter, MAX_PAYLOAD, RoceFrame};
+pub use opcode::{Kind, Opcode, Operation, Position, Transport};
 pub use packet::Packet;
+pub use shell::{IpAddrs, Shell};

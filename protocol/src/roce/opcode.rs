@@ -1,5 +1,7 @@
 //! BTH OpCode: a transport service and an operation.
 
+use super::ext::ExtKind;
+
 /// Transport service, the top three bits of the BTH OpCode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
@@ -48,10 +50,396 @@ pub enum Operation {
 }
 
 /// The whole BTH OpCode byte.
+///
+/// Values that come from [`Opcode::from_byte`] hold only operations that the table defines for their service; all
+/// others are [`Operation::Reserved`], which is also how services this crate does not know are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Opcode {
     /// Transport service.
     pub transport: Transport,
     /// Operation and position in the message.
     pub operation: Operation,
+}
+
+/// Where a packet stands in its message.
+#[allow(missing_docs)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Position {
+    First,
+    Middle,
+    Last,
+    Only,
+}
+
+/// What a packet's message is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// SEND, with or without immediate data or invalidation.
+    Send,
+    /// RDMA WRITE, with or without immediate data.
+    Write,
+    /// RDMA READ request.
+    Read,
+    /// CMP_SWAP or FETCH_ADD request.
+    Atomic,
+    /// RDMA READ response.
+    ReadResponse,
+    /// Acknowledge: ACK, NAK or RNR NAK.
+    Acknowledge,
+    /// ATOMIC acknowledge.
+    AtomicAcknowledge,
+    /// Not defined for its service.
+    Reserved,
+}
+
+impl Opcode {
+    /// Congestion notification packet (IBTA annex A17). It has no operation of its own: its service prefix with
+    /// code 1 means it.
+    pub const CNP: Self = Self::from_byte(0x81);
+
+    /// An RC opcode.
+    pub const fn rc(operation: Operation) -> Self {
+        Self { transport: Transport::Rc, operation }
+    }
+
+    /// A UC opcode.
+    pub const fn uc(operation: Operation) -> Self {
+        Self { transport: Transport::Uc, operation }
+    }
+
+    /// A UD opcode.
+    pub const fn ud(operation: Operation) -> Self {
+        Self { transport: Transport::Ud, operation }
+    }
+
+    /// Meaning of the byte. No byte is refused.
+    pub const fn from_byte(byte: u8) -> Self {
+        let code = byte & 0x1f;
+        let (transport, defined) = match byte >> 5 {
+            0 => (Transport::Rc, true),
+            1 => (Transport::Uc, code <= 0x0b),
+            3 => (Transport::Ud, matches!(code, 0x04 | 0x05)),
+            prefix => (Transport::Other(prefix), false),
+        };
+        let operation = if defined { Operation::from_code(code) } else { Operation::Reserved(code) };
+        Self { transport, operation }
+    }
+
+    /// The byte, inverse of [`Opcode::from_byte`].
+    pub const fn to_byte(self) -> u8 {
+        let prefix = match self.transport {
+            Transport::Rc => 0,
+            Transport::Uc => 1,
+            Transport::Ud => 3,
+            Transport::Other(prefix) => prefix & 7,
+        };
+        prefix << 5 | self.operation.code()
+    }
+
+    /// Which [`Ext`](super::Ext) variant a packet with this opcode carries.
+    pub const fn ext_kind(self) -> ExtKind {
+        use Operation as O;
+        let datagram = matches!(self.transport, Transport::Ud);
+        match self.operation {
+            O::SendOnly if datagram => ExtKind::Deth,
+            O::SendOnlyImm if datagram => ExtKind::DethImm,
+            O::SendFirst | O::SendMiddle | O::SendLast | O::SendOnly => ExtKind::None,
+            O::SendLastImm | O::SendOnlyImm | O::WriteLastImm => ExtKind::Imm,
+            O::WriteFirst | O::WriteOnly | O::ReadRequest => ExtKind::Reth,
+            O::WriteMiddle | O::WriteLast => ExtKind::None,
+            O::WriteOnlyImm => ExtKind::RethImm,
+            O::ReadResponseFirst | O::ReadResponseLast | O::ReadResponseOnly => ExtKind::Aeth,
+            O::ReadResponseMiddle => ExtKind::None,
+            O::Acknowledge => ExtKind::Aeth,
+            O::AtomicAcknowledge => ExtKind::AtomicAck,
+            O::CompareSwap | O::FetchAdd => ExtKind::Atomic,
+            O::SendLastInvalidate | O::SendOnlyInvalidate => ExtKind::Invalidate,
+            O::Reserved(_) => ExtKind::None,
+        }
+    }
+
+    /// Whether a requester receives it: READ responses and acknowledges. Everything else is a responder's, codes
+    /// that are reserved included.
+    pub const fn is_response(self) -> bool {
+        self.operation.is_response()
+    }
+}
+
+impl Operation {
+    /// A SEND packet at `position`. Immediate data travels with the last packet: on FIRST and MIDDLE `imm` has no
+    /// effect.
+    pub const fn send(position: Position, imm: bool) -> Self {
+        match (position, imm) {
+            (Position::First, _) => Self::SendFirst,
+            (Position::Middle, _) => Self::SendMiddle,
+            (Position::Last, false) => Self::SendLast,
+            (Position::Last, true) => Self::SendLastImm,
+            (Position::Only, false) => Self::SendOnly,
+            (Position::Only, true) => Self::SendOnlyImm,
+        }
+    }
+
+    /// A WRITE packet at `position`. Immediate data travels with the last packet: on FIRST and MIDDLE `imm` has no
+    /// effect.
+    pub const fn write(position: Position, imm: bool) -> Self {
+        match (position, imm) {
+            (Position::First, _) => Self::WriteFirst,
+            (Position::Middle, _) => Self::WriteMiddle,
+            (Position::Last, false) => Self::WriteLast,
+            (Position::Last, true) => Self::WriteLastImm,
+            (Position::Only, false) => Self::WriteOnly,
+            (Position::Only, true) => Self::WriteOnlyImm,
+        }
+    }
+
+    /// A READ response packet at `position`.
+    pub const fn read_response(position: Position) -> Self {
+        match position {
+            Position::First => Self::ReadResponseFirst,
+            Position::Middle => Self::ReadResponseMiddle,
+            Position::Last => Self::ReadResponseLast,
+            Position::Only => Self::ReadResponseOnly,
+        }
+    }
+
+    /// Where the packet stands in its message. Whatever is always one packet is [`Position::Only`], reserved codes
+    /// too.
+    pub const fn position(self) -> Position {
+        match self {
+            Self::SendFirst | Self::WriteFirst | Self::ReadResponseFirst => Position::First,
+            Self::SendMiddle | Self::WriteMiddle | Self::ReadResponseMiddle => Position::Middle,
+            Self::SendLast
+            | Self::SendLastImm
+            | Self::SendLastInvalidate
+            | Self::WriteLast
+            | Self::WriteLastImm
+            | Self::ReadResponseLast => Position::Last,
+            Self::SendOnly
+            | Self::SendOnlyImm
+            | Self::SendOnlyInvalidate
+            | Self::WriteOnly
+            | Self::WriteOnlyImm
+            | Self::ReadResponseOnly
+            | Self::ReadRequest
+            | Self::Acknowledge
+            | Self::AtomicAcknowledge
+            | Self::CompareSwap
+            | Self::FetchAdd
+            | Self::Reserved(_) => Position::Only,
+        }
+    }
+
+    /// What the message is for.
+    pub const fn kind(self) -> Kind {
+        match self {
+            Self::SendFirst
+            | Self::SendMiddle
+            | Self::SendLast
+            | Self::SendLastImm
+            | Self::SendLastInvalidate
+            | Self::SendOnly
+            | Self::SendOnlyImm
+            | Self::SendOnlyInvalidate => Kind::Send,
+            Self::WriteFirst
+            | Self::WriteMiddle
+            | Self::WriteLast
+            | Self::WriteLastImm
+            | Self::WriteOnly
+            | Self::WriteOnlyImm => Kind::Write,
+            Self::ReadRequest => Kind::Read,
+            Self::CompareSwap | Self::FetchAdd => Kind::Atomic,
+            Self::ReadResponseFirst
+            | Self::ReadResponseMiddle
+            | Self::ReadResponseLast
+            | Self::ReadResponseOnly => Kind::ReadResponse,
+            Self::Acknowledge => Kind::Acknowledge,
+            Self::AtomicAcknowledge => Kind::AtomicAcknowledge,
+            Self::Reserved(_) => Kind::Reserved,
+        }
+    }
+
+    /// As [`Opcode::is_response`].
+    pub const fn is_response(self) -> bool {
+        matches!(self.kind(), Kind::ReadResponse | Kind::Acknowledge | Kind::AtomicAcknowledge)
+    }
+
+    /// Whether immediate data travels with the packet.
+    pub const fn has_imm(self) -> bool {
+        matches!(self, Self::SendLastImm | Self::SendOnlyImm | Self::WriteLastImm | Self::WriteOnlyImm)
+    }
+
+    const fn from_code(code: u8) -> Self {
+        match code {
+            0x00 => Self::SendFirst,
+            0x01 => Self::SendMiddle,
+            0x02 => Self::SendLast,
+            0x03 => Self::SendLastImm,
+            0x04 => Self::SendOnly,
+            0x05 => Self::SendOnlyImm,
+            0x06 => Self::WriteFirst,
+            0x07 => Self::WriteMiddle,
+            0x08 => Self::WriteLast,
+            0x09 => Self::WriteLastImm,
+            0x0a => Self::WriteOnly,
+            0x0b => Self::WriteOnlyImm,
+            0x0c => Self::ReadRequest,
+            0x0d => Self::ReadResponseFirst,
+            0x0e => Self::ReadResponseMiddle,
+            0x0f => Self::ReadResponseLast,
+            0x10 => Self::ReadResponseOnly,
+            0x11 => Self::Acknowledge,
+            0x12 => Self::AtomicAcknowledge,
+            0x13 => Self::CompareSwap,
+            0x14 => Self::FetchAdd,
+            0x16 => Self::SendLastInvalidate,
+            0x17 => Self::SendOnlyInvalidate,
+            reserved => Self::Reserved(reserved),
+        }
+    }
+
+    const fn code(self) -> u8 {
+        match self {
+            Self::SendFirst => 0x00,
+            Self::SendMiddle => 0x01,
+            Self::SendLast => 0x02,
+            Self::SendLastImm => 0x03,
+            Self::SendOnly => 0x04,
+            Self::SendOnlyImm => 0x05,
+            Self::WriteFirst => 0x06,
+            Self::WriteMiddle => 0x07,
+            Self::WriteLast => 0x08,
+            Self::WriteLastImm => 0x09,
+            Self::WriteOnly => 0x0a,
+            Self::WriteOnlyImm => 0x0b,
+            Self::ReadRequest => 0x0c,
+            Self::ReadResponseFirst => 0x0d,
+            Self::ReadResponseMiddle => 0x0e,
+            Self::ReadResponseLast => 0x0f,
+            Self::ReadResponseOnly => 0x10,
+            Self::Acknowledge => 0x11,
+            Self::AtomicAcknowledge => 0x12,
+            Self::CompareSwap => 0x13,
+            Self::FetchAdd => 0x14,
+            Self::SendLastInvalidate => 0x16,
+            Self::SendOnlyInvalidate => 0x17,
+            Self::Reserved(code) => code & 0x1f,
+        }
+    }
+}
+
+impl Position {
+    /// Position of a packet that does or does not begin and end its message.
+    pub const fn of(first: bool, last: bool) -> Self {
+        match (first, last) {
+            (true, true) => Self::Only,
+            (true, false) => Self::First,
+            (false, true) => Self::Last,
+            (false, false) => Self::Middle,
+        }
+    }
+
+    /// First or only.
+    pub const fn begins(self) -> bool {
+        matches!(self, Self::First | Self::Only)
+    }
+
+    /// Last or only.
+    pub const fn ends(self) -> bool {
+        matches!(self, Self::Last | Self::Only)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_survives_the_round_trip() {
+        for byte in 0..=u8::MAX {
+            assert_eq!(Opcode::from_byte(byte).to_byte(), byte);
+        }
+    }
+
+    #[test]
+    fn codes_a_service_does_not_define_are_reserved() {
+        let defined = |prefix: u8| {
+            (0..0x20u8)
+                .filter(|code| {
+                    !matches!(Opcode::from_byte(prefix << 5 | code).operation, Operation::Reserved(_))
+                })
+                .collect::<Vec<_>>()
+        };
+        let rc: Vec<u8> = (0..=0x14).chain([0x16, 0x17]).collect();
+        assert_eq!(defined(0), rc);
+        assert_eq!(defined(1), (0..=0x0b).collect::<Vec<u8>>());
+        assert_eq!(defined(3), [4, 5]);
+        for other in [2, 4, 5, 6, 7] {
+            assert_eq!(defined(other), [], "prefix {other}");
+        }
+    }
+
+    /// Rows of IBTA volume 1, table 38: code, position, kind, extension headers of RC.
+    const TABLE: [(u8, Position, Kind, ExtKind); 23] = [
+        (0x00, Position::First, Kind::Send, ExtKind::None),
+        (0x01, Position::Middle, Kind::Send, ExtKind::None),
+        (0x02, Position::Last, Kind::Send, ExtKind::None),
+        (0x03, Position::Last, Kind::Send, ExtKind::Imm),
+        (0x04, Position::Only, Kind::Send, ExtKind::None),
+        (0x05, Position::Only, Kind::Send, ExtKind::Imm),
+        (0x06, Position::First, Kind::Write, ExtKind::Reth),
+        (0x07, Position::Middle, Kind::Write, ExtKind::None),
+        (0x08, Position::Last, Kind::Write, ExtKind::None),
+        (0x09, Position::Last, Kind::Write, ExtKind::Imm),
+        (0x0a, Position::Only, Kind::Write, ExtKind::Reth),
+        (0x0b, Position::Only, Kind::Write, ExtKind::RethImm),
+        (0x0c, Position::Only, Kind::Read, ExtKind::Reth),
+        (0x0d, Position::First, Kind::ReadResponse, ExtKind::Aeth),
+        (0x0e, Position::Middle, Kind::ReadResponse, ExtKind::None),
+        (0x0f, Position::Last, Kind::ReadResponse, ExtKind::Aeth),
+        (0x10, Position::Only, Kind::ReadResponse, ExtKind::Aeth),
+        (0x11, Position::Only, Kind::Acknowledge, ExtKind::Aeth),
+        (0x12, Position::Only, Kind::AtomicAcknowledge, ExtKind::AtomicAck),
+        (0x13, Position::Only, Kind::Atomic, ExtKind::Atomic),
+        (0x14, Position::Only, Kind::Atomic, ExtKind::Atomic),
+        (0x16, Position::Last, Kind::Send, ExtKind::Invalidate),
+        (0x17, Position::Only, Kind::Send, ExtKind::Invalidate),
+    ];
+
+    #[test]
+    fn rc_opcodes_are_as_the_table_has_them() {
+        for (code, position, kind, ext) in TABLE {
+            let opcode = Opcode::from_byte(code);
+            assert_eq!(opcode.transport, Transport::Rc);
+            assert_eq!(opcode.operation.position(), position, "{opcode:?}");
+            assert_eq!(opcode.operation.kind(), kind, "{opcode:?}");
+            assert_eq!(opcode.ext_kind(), ext, "{opcode:?}");
+            assert_eq!(opcode.is_response(), (0x0d..=0x12).contains(&code), "{opcode:?}");
+            assert_eq!(
+                opcode.operation.has_imm(),
+                matches!(ext, ExtKind::Imm | ExtKind::RethImm),
+                "{opcode:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn datagrams_carry_deth() {
+        assert_eq!(Opcode::from_byte(0x64).ext_kind(), ExtKind::Deth);
+        assert_eq!(Opcode::from_byte(0x65).ext_kind(), ExtKind::DethImm);
+    }
+
+    #[test]
+    fn segmentation_picks_the_opcode_of_the_position() {
+        for (code, position, kind, ext) in TABLE {
+            let imm = matches!(ext, ExtKind::Imm | ExtKind::RethImm);
+            let built = match kind {
+                Kind::Send if ext != ExtKind::Invalidate => Operation::send(position, imm),
+                Kind::Write => Operation::write(position, imm),
+                Kind::ReadResponse => Operation::read_response(position),
+                _ => continue,
+            };
+            assert_eq!(Opcode::rc(built).to_byte(), code);
+            assert_eq!(Position::of(position.begins(), position.ends()), position);
+        }
+    }
 }

@@ -1,0 +1,68 @@
+//! The Internet checksum (RFC 1071).
+
+/// A running sum of 16-bit big-endian words. Every part but the last has an even length.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Checksum(u64);
+
+impl Checksum {
+    /// The sum of nothing.
+    pub const fn new() -> Self {
+        Self(0)
+    }
+
+    /// Adds `bytes`; an odd last byte counts as the high half of a word.
+    #[must_use]
+    pub fn with(self, bytes: &[u8]) -> Self {
+        let (words, tail) = bytes.as_chunks::<4>();
+        // Each step adds less than 2^32, so 2^32 steps (16 GiB) fit.
+        let sum: u64 = words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum();
+        let mut last = [0; 4];
+        last.iter_mut().zip(tail).for_each(|(to, from)| *to = *from);
+        Self(self.0 + sum + u64::from(u32::from_be_bytes(last)))
+    }
+
+    /// Adds a 16-bit number.
+    #[must_use]
+    pub fn with_u16(self, word: u16) -> Self {
+        Self(self.0 + u64::from(word))
+    }
+
+    /// The field's value: the complement of the sum. Over bytes that include a right checksum it is 0.
+    pub fn value(self) -> u16 {
+        let fold = |sum: u64| (sum >> 16) + (sum & 0xffff);
+        // 64 bits fold to 49, 34, 19, 17 and at last 16.
+        let folded = fold(fold(fold(fold(fold(self.0)))));
+        !u16::try_from(folded & 0xffff).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn rfc_1071_example() {
+        let sum = Checksum::new().with(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
+        assert_eq!(sum.value(), !0xddf2);
+    }
+
+    #[test]
+    fn largest_sums_fold() {
+        assert_eq!(Checksum(u64::MAX).value(), 0);
+        assert_eq!(Checksum(0xffff_0001_ffff).value(), !1);
+        assert_eq!(Checksum::new().value(), 0xffff);
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_the_definition(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let mut sum = 0u32;
+            for pair in bytes.chunks(2) {
+                sum += u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
+                sum = (sum & 0xffff) + (sum >> 16);
+            }
+            prop_assert_eq!(u32::from(Checksum::new().with(&bytes).value()), 0xffff - sum);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Ethernet II frames, without VLAN tags and without frame check sequence.
+
+use zerocopy::byteorder::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::udp;
+use crate::WireError;
+use crate::ids::MacAddr;
+use crate::wire::view;
+
+/// Ethernet header as its 14 bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+pub struct RawEther {
+    /// Destination.
+    pub dst: [u8; 6],
+    /// Source.
+    pub src: [u8; 6],
+    /// EtherType.
+    pub ether_type: U16,
+}
+
+const _: () = assert!(size_of::<RawEther>() == 14);
+
+/// What an EtherType means here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EtherType {
+    /// 0800
+    Ipv4,
+    /// 0806
+    Arp,
+    /// 86DD
+    Ipv6,
+    /// Anything else, lengths of IEEE 802.3 frames included.
+    Other(u16),
+}
+
+/// A frame split into its header and the rest, trailing padding included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EtherFrame<'a> {
+    /// Destination.
+    pub dst: MacAddr,
+    /// Source.
+    pub src: MacAddr,
+    /// Type of `payload`.
+    pub ether_type: EtherType,
+    /// Everything behind the header.
+    pub payload: &'a [u8],
+}
+
+impl<'a> EtherFrame<'a> {
+    /// Splits a frame. Nothing behind the header is looked at.
+    ///
+    /// # Errors
+    /// [`WireError::Short`].
+    pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
+        let (raw, payload) = view::<RawEther>(frame, "ethernet")?;
+        Ok(Self {
+            dst: MacAddr(raw.dst),
+            src: MacAddr(raw.src),
+            ether_type: EtherType::from_number(raw.ether_type.get()),
+            payload,
+        })
+    }
+
+    /// Whether this looks like RoCEv2: UDP to port 4791 over either IP. A glance for demultiplexing: no length or
+    /// checksum is verified, so a frame may still fail to parse.
+    pub fn is_roce(&self) -> bool {
+        let protocol_and_udp = match self.ether_type {
+            EtherType::Ipv4 => {
+                let header_len = self.payload.first().map(|first| usize::from(first & 0xf) * 4);
+                self.payload.get(9).copied().zip(header_len.and_then(|len| self.payload.get(len..)))
+            }
+            EtherType::Ipv6 => self.payload.get(6).copied().zip(self.payload.get(40..)),
+            EtherType::Arp | EtherType::Other(_) => None,
+        };
+        protocol_and_udp.is_some_and(|(protocol, udp)| {
+            protocol == udp::PROTOCOL && udp.get(2..4) == Some(&udp::ROCE_PORT.to_be_bytes())
+        })
+    }
+}
+
+impl RawEther {
+    /// A header's bytes.
+    pub fn new(dst: MacAddr, src: MacAddr, ether_type: EtherType) -> Self {
+        Self { dst: dst.0, src: src.0, ether_type: ether_type.number().into() }
+    }
+}
+
+impl EtherType {
+    /// Meaning of the number.
+    pub const fn from_number(number: u16) -> Self {
+        match number {
+            0x0800 => Self::Ipv4,
+            0x0806 => Self::Arp,
+            0x86dd => Self::Ipv6,
+            other => Self::Other(other),
+        }
+    }
+
+    /// The number.
+    pub const fn number(self) -> u16 {
+        match self {
+            Self::Ipv4 => 0x0800,
+            Self::Arp => 0x0806,
+            Self::Ipv6 => 0x86dd,
+            Self::Other(number) => number,
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! IPv4 headers without options.
+
+use std::net::Ipv4Addr;
+
+use bitfield_struct::bitfield;
+use zerocopy::byteorder::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::checksum::Checksum;
+use crate::WireError;
+use crate::wire::{split, view};
+
+/// IPv4 header as its 20 bytes (RFC 791).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+pub struct RawIpv4 {
+    /// Version and header length in words.
+    pub version_ihl: u8,
+    /// Type of service, ECN bits included.
+    pub tos: u8,
+    /// Bytes of header and payload.
+    pub total_len: U16,
+    /// Identification.
+    pub id: U16,
+    /// Flags and fragment offset.
+    pub fragment: Ipv4Fragment,
+    /// Time to live.
+    pub ttl: u8,
+    /// Protocol of the payload.
+    pub protocol: u8,
+    /// Header checksum.
+    pub checksum: U16,
+    /// Source.
+    pub src: [u8; 4],
+    /// Destination.
+    pub dst: [u8; 4],
+}
+
+const _: () = assert!(size_of::<RawIpv4>() == 20);
+
+/// Flags and fragment offset of an IPv4 header.
+#[bitfield(u16, repr = U16, from = U16::new, into = U16::get)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+pub struct Ipv4Fragment {
+    /// Offset in units of 8 bytes, bits 12:0.
+    #[bits(13)]
+    pub offset: u16,
+    /// More fragments follow, bit 13.
+    pub more: bool,
+    /// Routers must not fragment, bit 14.
+    pub dont_fragment: bool,
+    #[bits(1)]
+    __: u8,
+}
+
+/// IPv4 header, parsed: what is neither constant nor computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv4 {
+    /// Type of service, ECN bits included.
+    pub tos: u8,
+    /// Time to live.
+    pub ttl: u8,
+    /// Protocol of the payload.
+    pub protocol: u8,
+    /// Source.
+    pub src: Ipv4Addr,
+    /// Destination.
+    pub dst: Ipv4Addr,
+}
+
+impl Ipv4 {
+    /// Reads a whole datagram; also gives its payload, cut to the header's total length.
+    ///
+    /// # Errors
+    /// [`WireError::Short`]; [`WireError::Invalid`] for other versions, headers with options and fragments;
+    /// [`WireError::Checksum`] of the header.
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
+        let (raw, rest) = view::<RawIpv4>(bytes, "ipv4")?;
+        // Options make the header longer. Nobody sends them on RoCE, and the datagrams of a port's own replies have none.
+        if raw.version_ihl != 0x45 {
+            return Err(WireError::Invalid { what: "ipv4 version and ihl", value: raw.version_ihl.into() });
+        }
+        if Checksum::new().with(raw.as_bytes()).value() != 0 {
+            return Err(WireError::Checksum { what: "ipv4" });
+        }
+        if raw.fragment.more() || raw.fragment.offset() != 0 {
+            return Err(WireError::Invalid { what: "ipv4 fragment", value: raw.fragment.offset().into() });
+        }
+        let total = usize::from(raw.total_len.get());
+        let Some(payload_len) = total.checked_sub(size_of::<RawIpv4>()) else {
+            return Err(WireError::Invalid { what: "ipv4 total length", value: raw.total_len.get().into() });
+        };
+        let (payload, _) = split(rest, payload_len, "ipv4 payload")?;
+        let header = Self {
+            tos: raw.tos,
+            ttl: raw.ttl,
+            protocol: raw.protocol,
+            src: raw.src.into(),
+            dst: raw.dst.into(),
+        };
+        Ok((header, payload))
+    }
+
+    /// The header's bytes in front of `payload_len` bytes, at most 65515.
+    ///
+    /// Identification is 0 and DF is set: such a datagram is atomic, its identification means nothing (RFC 6864,
+    /// section 4.1), and a constant leaks no count of other traffic.
+    ///
+    /// # Errors
+    /// [`WireError::Invalid`] when the total length does not fit its field.
+    pub fn emit(&self, payload_len: usize) -> Result<RawIpv4, WireError> {
+        let total = size_of::<RawIpv4>().saturating_add(payload_len);
+        let total_len = u16::try_from(total).map_err(|_| WireError::Invalid {
+            what: "ipv4 total length",
+            value: u64::try_from(total).unwrap_or(u64::MAX),
+        })?;
+        let mut raw = RawIpv4 {
+            version_ihl: 0x45,
+            tos: self.tos,
+            total_len: total_len.into(),
+            id: U16::ZERO,
+            fragment: Ipv4Fragment::new().with_dont_fragment(true),
+            ttl: self.ttl,
+            protocol: self.protocol,
+            checksum: U16::ZERO,
+            src: self.src.octets(),
+            dst: self.dst.octets(),
+        };
+        raw.checksum = Checksum::new().with(raw.as_bytes()).value().into();
+        Ok(raw)
+    }
+}

@@ -1,0 +1,101 @@
+//! IPv6 headers, no extension headers.
+
+use std::net::Ipv6Addr;
+
+use bitfield_struct::bitfield;
+use zerocopy::byteorder::network_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::WireError;
+use crate::wire::{split, view};
+
+/// IPv6 header as its 40 bytes (RFC 8200).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+pub struct RawIpv6 {
+    /// Version, traffic class, flow label.
+    pub flow: Ipv6Flow,
+    /// Bytes behind this header.
+    pub payload_len: U16,
+    /// Protocol of the payload.
+    pub next_header: u8,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Source.
+    pub src: [u8; 16],
+    /// Destination.
+    pub dst: [u8; 16],
+}
+
+const _: () = assert!(size_of::<RawIpv6>() == 40);
+
+/// First word of an IPv6 header.
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+pub struct Ipv6Flow {
+    /// Flow label, bits 19:0.
+    #[bits(20)]
+    pub label: u32,
+    /// Traffic class, bits 27:20.
+    #[bits(8)]
+    pub traffic_class: u8,
+    /// 6, bits 31:28.
+    #[bits(4)]
+    pub version: u8,
+}
+
+/// IPv6 header, parsed. The flow label is not kept: it means nothing to a receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv6 {
+    /// Traffic class, ECN bits included.
+    pub traffic_class: u8,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Protocol of the payload; extension headers are not followed.
+    pub next_header: u8,
+    /// Source.
+    pub src: Ipv6Addr,
+    /// Destination.
+    pub dst: Ipv6Addr,
+}
+
+impl Ipv6 {
+    /// Reads a whole datagram; also gives its payload, cut to the header's payload length.
+    ///
+    /// # Errors
+    /// [`WireError::Short`]; [`WireError::Invalid`] for other versions.
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
+        let (raw, rest) = view::<RawIpv6>(bytes, "ipv6")?;
+        if raw.flow.version() != 6 {
+            return Err(WireError::Invalid { what: "ipv6 version", value: raw.flow.version().into() });
+        }
+        let (payload, _) = split(rest, raw.payload_len.get().into(), "ipv6 payload")?;
+        let header = Self {
+            traffic_class: raw.flow.traffic_class(),
+            hop_limit: raw.hop_limit,
+            next_header: raw.next_header,
+            src: raw.src.into(),
+            dst: raw.dst.into(),
+        };
+        Ok((header, payload))
+    }
+
+    /// The header's bytes in front of `payload_len` bytes, at most 65535, with flow label 0.
+    ///
+    /// # Errors
+    /// [`WireError::Invalid`] when the length does not fit its field.
+    pub fn emit(&self, payload_len: usize) -> Result<RawIpv6, WireError> {
+        let payload_len = u16::try_from(payload_len).map_err(|_| WireError::Invalid {
+            what: "ipv6 payload length",
+            value: u64::try_from(payload_len).unwrap_or(u64::MAX),
+        })?;
+        Ok(RawIpv6 {
+            flow: Ipv6Flow::new().with_version(6).with_traffic_class(self.traffic_class),
+            payload_len: payload_len.into(),
+            next_header: self.next_header,
+            hop_limit: self.hop_limit,
+            src: self.src.octets(),
+            dst: self.dst.octets(),
+        })
+    }
+}

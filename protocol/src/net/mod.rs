@@ -1,0 +1,10 @@
+//! The layers under RoCEv2, as far as a port needs them: Ethernet II, IPv4 and IPv6 without options, UDP; ARP and ICMP
+//! echo, which a port answers.
+
+pub mod arp;
+pub mod checksum;
+pub mod ether;
+pub mod icmp;
+pub mod ipv4;
+pub mod ipv6;
+pub mod udp;

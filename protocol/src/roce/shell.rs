@@ -1,0 +1,161 @@
+//! The shell around a packet: Ethernet, IP and UDP.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use zerocopy::IntoBytes;
+use zerocopy::byteorder::network_endian::U16;
+
+use crate::WireError;
+use crate::ids::MacAddr;
+use crate::net::checksum::Checksum;
+use crate::net::ether::{EtherFrame, EtherType, RawEther};
+use crate::net::ipv4::Ipv4;
+use crate::net::ipv6::Ipv6;
+use crate::net::udp::{self, RawUdp};
+
+/// Source and destination of one IP version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IpAddrs {
+    /// IPv4.
+    V4 {
+        /// Source.
+        src: Ipv4Addr,
+        /// Destination.
+        dst: Ipv4Addr,
+    },
+    /// IPv6.
+    V6 {
+        /// Source.
+        src: Ipv6Addr,
+        /// Destination.
+        dst: Ipv6Addr,
+    },
+}
+
+/// Everything of a RoCEv2 frame that is outside of the transport headers and not computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shell {
+    /// Ethernet source.
+    pub src_mac: MacAddr,
+    /// Ethernet destination.
+    pub dst_mac: MacAddr,
+    /// IP addresses.
+    pub ip: IpAddrs,
+    /// IPv4 TOS or IPv6 traffic class, ECN bits included.
+    pub traffic_class: u8,
+    /// TTL or hop limit.
+    pub hop_limit: u8,
+    /// UDP source port; the destination is always 4791.
+    pub src_port: u16,
+}
+
+impl IpAddrs {
+    /// Bytes of the IP header.
+    pub const fn header_len(&self) -> usize {
+        match self {
+            Self::V4 { .. } => 20,
+            Self::V6 { .. } => 40,
+        }
+    }
+
+    /// Start of the UDP checksum.
+    pub(super) fn pseudo_header(&self) -> Checksum {
+        match self {
+            Self::V4 { src, dst } => udp::pseudo_header(&src.octets(), &dst.octets()),
+            Self::V6 { src, dst } => udp::pseudo_header(&src.octets(), &dst.octets()),
+        }
+    }
+}
+
+/// A frame's shell and what it holds, checksums and lengths verified.
+pub(super) struct Unwrapped<'a> {
+    pub(super) shell: Shell,
+    /// IP and UDP header as received: the ICRC covers them.
+    pub(super) ip_and_udp: &'a [u8],
+    /// What follows the UDP header, ICRC included.
+    pub(super) transport: &'a [u8],
+}
+
+impl Shell {
+    /// Takes the shell off a frame.
+    pub(super) fn unwrap(frame: &[u8]) -> Result<Unwrapped<'_>, WireError> {
+        let ether = EtherFrame::parse(frame)?;
+        let (ip, traffic_class, hop_limit, protocol, datagram) = match ether.ether_type {
+            EtherType::Ipv4 => {
+                let (ip, datagram) = Ipv4::parse(ether.payload)?;
+                (IpAddrs::V4 { src: ip.src, dst: ip.dst }, ip.tos, ip.ttl, ip.protocol, datagram)
+            }
+            EtherType::Ipv6 => {
+                let (ip, datagram) = Ipv6::parse(ether.payload)?;
+                let addrs = IpAddrs::V6 { src: ip.src, dst: ip.dst };
+                (addrs, ip.traffic_class, ip.hop_limit, ip.next_header, datagram)
+            }
+            other => {
+                return Err(WireError::Invalid { what: "ethertype", value: other.number().into() });
+            }
+        };
+        if protocol != udp::PROTOCOL {
+            return Err(WireError::Invalid { what: "ip protocol", value: protocol.into() });
+        }
+        let (udp, transport) = RawUdp::parse(datagram, ip.pseudo_header())?;
+        // The ICRC ends the datagram, and one length must tell where that is.
+        if usize::from(udp.len.get()) != datagram.len() {
+            return Err(WireError::Invalid { what: "udp length", value: udp.len.get().into() });
+        }
+        if udp.dst_port.get() != udp::ROCE_PORT {
+            return Err(WireError::Invalid { what: "udp port", value: udp.dst_port.get().into() });
+        }
+        let shell = Self {
+            src_mac: ether.src,
+            dst_mac: ether.dst,
+            ip,
+            traffic_class,
+            hop_limit,
+            src_port: udp.src_port.get(),
+        };
+        let ip_and_udp = ether.payload.get(..ip.header_len() + size_of::<RawUdp>()).unwrap_or_default();
+        Ok(Unwrapped { shell, ip_and_udp, transport })
+    }
+
+    /// Appends the headers for `transport_len` bytes behind the UDP header. The UDP checksum is left 0.
+    ///
+    /// # Errors
+    /// [`WireError::Invalid`] when the length does not fit; nothing is then appended.
+    pub(super) fn emit(&self, transport_len: usize, out: &mut Vec<u8>) -> Result<(), WireError> {
+        let udp_len = size_of::<RawUdp>().saturating_add(transport_len);
+        let udp = RawUdp {
+            src_port: self.src_port.into(),
+            dst_port: udp::ROCE_PORT.into(),
+            len: u16::try_from(udp_len)
+                .map_err(|_| WireError::Invalid {
+                    what: "udp length",
+                    value: u64::try_from(udp_len).unwrap_or(u64::MAX),
+                })?
+                .into(),
+            checksum: U16::ZERO,
+        };
+        match self.ip {
+            IpAddrs::V4 { src, dst } => {
+                let ip =
+                    Ipv4 { tos: self.traffic_class, ttl: self.hop_limit, protocol: udp::PROTOCOL, src, dst };
+                let ip = ip.emit(udp_len)?;
+                out.extend_from_slice(RawEther::new(self.dst_mac, self.src_mac, EtherType::Ipv4).as_bytes());
+                out.extend_from_slice(ip.as_bytes());
+            }
+            IpAddrs::V6 { src, dst } => {
+                let ip = Ipv6 {
+                    traffic_class: self.traffic_class,
+                    hop_limit: self.hop_limit,
+                    next_header: udp::PROTOCOL,
+                    src,
+                    dst,
+                };
+                let ip = ip.emit(udp_len)?;
+                out.extend_from_slice(RawEther::new(self.dst_mac, self.src_mac, EtherType::Ipv6).as_bytes());
+                out.extend_from_slice(ip.as_bytes());
+            }
+        }
+        out.extend_from_slice(udp.as_bytes());
+        Ok(())
+    }
+}
