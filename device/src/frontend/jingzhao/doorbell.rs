@@ -1,0 +1,126 @@
+//! UAR pages: the doorbells of BAR2.
+//!
+//! # Spec
+//! JingZhao interface, section 1.6.
+
+use protocol::hca::jingzhao::doorbell::{SendDoorbell, UAR_PAGE, UarRegister, arm_cq, arm_eq};
+use protocol::ids::{Cqn, Eqn};
+
+/// What a store to a UAR page asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rung {
+    /// Execute send WQEs.
+    Send {
+        /// Page that was written.
+        page: u32,
+        /// What was written.
+        doorbell: SendDoorbell,
+    },
+    /// Arm a CQ once.
+    ArmCq(Cqn),
+    /// Arm an EQ once.
+    ArmEq(Eqn),
+}
+
+/// All UAR pages. They are write only: reads give 0.
+#[derive(Debug)]
+pub struct Doorbells {
+    /// First halves of 32-bit software's doorbells, one a page.
+    latched: Vec<u32>,
+}
+
+impl Doorbells {
+    /// Pages for a BAR of `bar_len` bytes.
+    pub fn new(bar_len: u64) -> Self {
+        // Bound: the BAR's size is configured, at most 16 MiB.
+        Self { latched: vec![0; usize::try_from(bar_len / UAR_PAGE).unwrap_or(0)] }
+    }
+
+    /// Forgets halves of doorbells (device reset).
+    pub fn reset(&mut self) {
+        self.latched.fill(0);
+    }
+
+    /// Takes a store to BAR2. The device ignores widths other than four and eight bytes.
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> Option<Rung> {
+        let page = u32::try_from(offset / UAR_PAGE).ok()?;
+        let latch = self.latched.get_mut(page as usize)?;
+        let (first, second) = match data {
+            [a, b, c, d] => (u32::from_le_bytes([*a, *b, *c, *d]), None),
+            [a, b, c, d, e, f, g, h] => {
+                (u32::from_le_bytes([*a, *b, *c, *d]), Some(u32::from_le_bytes([*e, *f, *g, *h])))
+            }
+            _ => return None,
+        };
+        match (UarRegister::at(offset % UAR_PAGE)?, second) {
+            (UarRegister::SendLow, None) => {
+                *latch = first;
+                None
+            }
+            // A whole doorbell leaves the latch alone: another CPU may be between its two halves.
+            (UarRegister::SendLow, Some(high)) => {
+                Some(Rung::Send { page, doorbell: SendDoorbell::parse(first, high) })
+            }
+            (UarRegister::SendHigh, _) => {
+                Some(Rung::Send { page, doorbell: SendDoorbell::parse(*latch, first) })
+            }
+            (UarRegister::ArmCq, _) => Some(Rung::ArmCq(arm_cq(first))),
+            (UarRegister::ArmEq, _) => Some(Rung::ArmEq(arm_eq(first))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::ids::Qpn;
+
+    use super::*;
+
+    /// Section 14.1, second slot.
+    const BYTES: [u8; 8] = [0x0a, 0x08, 0x00, 0x00, 0x02, 0x05, 0x00, 0x00];
+    const SEND: SendDoorbell =
+        SendDoorbell { head: 8, fence: false, opcode: 0x0a, qpn: Qpn::new(5), size: 2 };
+
+    fn doorbells() -> Doorbells {
+        Doorbells::new(8 << 20)
+    }
+
+    #[test]
+    fn eight_bytes_ring_at_once() {
+        assert_eq!(doorbells().write(0x3000, &BYTES), Some(Rung::Send { page: 3, doorbell: SEND }));
+    }
+
+    #[test]
+    fn two_halves_ring_at_the_second() {
+        let mut doorbells = doorbells();
+        assert_eq!(doorbells.write(0x1000, &BYTES[..4]), None);
+        assert_eq!(doorbells.write(0x1004, &BYTES[4..]), Some(Rung::Send { page: 1, doorbell: SEND }));
+    }
+
+    #[test]
+    fn each_page_has_a_first_half_of_its_own() {
+        let mut doorbells = doorbells();
+        doorbells.write(0x1000, &BYTES[..4]);
+        doorbells.write(0x2000, &[0xff; 4]);
+        doorbells.write(0x1000, &[0xff; 8]);
+        assert_eq!(doorbells.write(0x1004, &BYTES[4..]), Some(Rung::Send { page: 1, doorbell: SEND }));
+    }
+
+    #[test]
+    fn arming_names_its_queue() {
+        let mut doorbells = doorbells();
+        assert_eq!(doorbells.write(0x10, &[5, 0, 0, 0]), Some(Rung::ArmCq(Cqn::new(5))));
+        assert_eq!(doorbells.write(0x20, &[7, 0, 0, 0]), Some(Rung::ArmEq(Eqn::new(7))));
+    }
+
+    #[test]
+    fn other_stores_are_ignored() {
+        let mut doorbells = doorbells();
+        for (offset, len) in [(0x18, 4), (0x08, 8), (0x00, 1), (0x00, 2), (0x02, 4), (0xffc, 4), (8 << 20, 8)]
+        {
+            assert_eq!(doorbells.write(offset, &BYTES[..len]), None, "{len} bytes at {offset:#x}");
+        }
+        assert_eq!(doorbells.write(u64::MAX, &BYTES), None);
+        assert!(doorbells.write((8 << 20) - 4096, &BYTES).is_some());
+    }
+}

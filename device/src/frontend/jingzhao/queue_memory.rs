@@ -1,0 +1,124 @@
+//! Memory of the guest's queues, as queue code sees it.
+
+use engine::AccessError;
+use protocol::ids::{Lkey, Pdn};
+
+/// Bytes of regions, counted from the first byte of the region whatever its start address is.
+///
+/// Every call checks key, PD and bounds on its own, and splits what crosses a page.
+///
+/// # Spec
+/// JingZhao interface, sections 9.2 and 9.4 (queue accesses are relative).
+pub trait QueueMemory {
+    /// Copies bytes out of a region.
+    ///
+    /// # Errors
+    /// The first check that fails; `out` may then be partly written.
+    fn read(&self, pd: Pdn, key: Lkey, offset: u64, out: &mut [u8]) -> Result<(), AccessError>;
+
+    /// Changes bytes of a work queue. Needs no right: software registers work queues for local reads only.
+    ///
+    /// # Errors
+    /// As `read`.
+    fn patch(&self, pd: Pdn, key: Lkey, offset: u64, data: &[u8]) -> Result<(), AccessError>;
+
+    /// Writes a completion or event queue entry, its last byte last: whoever sees that byte sees the rest and
+    /// everything written before. Needs the local write right.
+    ///
+    /// # Errors
+    /// As `read`; the last byte is not written then.
+    fn publish(&self, pd: Pdn, key: Lkey, offset: u64, entry: &[u8]) -> Result<(), AccessError>;
+
+    /// Bytes of the region a key names; `None` without such a region.
+    fn region_len(&self, key: Lkey) -> Option<u64>;
+}
+
+#[cfg(test)]
+pub(super) mod testing {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+
+    /// A change of the bytes, and how many reads it is away.
+    type Later = (u32, Box<dyn Fn(&mut [u8])>);
+
+    /// One region, in a vector.
+    pub(crate) struct Region {
+        pub(crate) pd: Pdn,
+        pub(crate) key: Lkey,
+        pub(crate) bytes: RefCell<Vec<u8>>,
+        /// Refuses `patch` and `publish`.
+        pub(crate) read_only: Cell<bool>,
+        /// What software does in the meantime.
+        pub(crate) later: RefCell<Option<Later>>,
+    }
+
+    impl Region {
+        pub(crate) fn new(len: usize) -> Self {
+            Self {
+                pd: Pdn::new(3),
+                key: Lkey::new(0x21),
+                bytes: RefCell::new(vec![0; len]),
+                read_only: Cell::new(false),
+                later: RefCell::new(None),
+            }
+        }
+
+        pub(crate) fn put(&self, offset: usize, bytes: &[u8]) {
+            self.bytes.borrow_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
+        }
+
+        pub(crate) fn get<const N: usize>(&self, offset: usize) -> [u8; N] {
+            self.bytes.borrow()[offset..offset + N].try_into().unwrap()
+        }
+
+        fn find(&self, pd: Pdn, key: Lkey, offset: u64, len: usize) -> Result<usize, AccessError> {
+            if key != self.key {
+                return Err(AccessError::Key);
+            }
+            if pd != self.pd {
+                return Err(AccessError::Pd);
+            }
+            let offset = usize::try_from(offset).map_err(|_| AccessError::Bounds)?;
+            let end = offset.checked_add(len).ok_or(AccessError::Bounds)?;
+            if end > self.bytes.borrow().len() { Err(AccessError::Bounds) } else { Ok(offset) }
+        }
+
+        fn store(&self, pd: Pdn, key: Lkey, offset: u64, data: &[u8]) -> Result<(), AccessError> {
+            let at = self.find(pd, key, offset, data.len())?;
+            if self.read_only.get() {
+                return Err(AccessError::Right);
+            }
+            self.put(at, data);
+            Ok(())
+        }
+    }
+
+    impl QueueMemory for Region {
+        fn read(&self, pd: Pdn, key: Lkey, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
+            let at = self.find(pd, key, offset, out.len())?;
+            out.copy_from_slice(&self.bytes.borrow()[at..at + out.len()]);
+            let mut later = self.later.borrow_mut();
+            if let Some((reads, change)) = later.as_mut() {
+                *reads -= 1;
+                if *reads == 0 {
+                    change(&mut self.bytes.borrow_mut());
+                    *later = None;
+                }
+            }
+            Ok(())
+        }
+
+        fn patch(&self, pd: Pdn, key: Lkey, offset: u64, data: &[u8]) -> Result<(), AccessError> {
+            self.store(pd, key, offset, data)
+        }
+
+        fn publish(&self, pd: Pdn, key: Lkey, offset: u64, entry: &[u8]) -> Result<(), AccessError> {
+            self.store(pd, key, offset, entry)
+        }
+
+        fn region_len(&self, key: Lkey) -> Option<u64> {
+            (key == self.key).then(|| self.bytes.borrow().len() as u64)
+        }
+    }
+}

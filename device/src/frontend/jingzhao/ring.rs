@@ -1,0 +1,121 @@
+//! The buffer of a work queue: a ring of slots in a memory region.
+
+use engine::AccessError;
+use protocol::hca::jingzhao::qpc::Qpc;
+use protocol::ids::{Lkey, Pdn};
+
+use super::options::QueueOptions;
+use super::queue_memory::QueueMemory;
+
+/// Geometry of a work queue.
+///
+/// # Spec
+/// JingZhao interface, sections 6.7 and 6.8 (J-08).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Ring {
+    pd: Pdn,
+    lkey: Lkey,
+    len: u32,
+    log_slot: u8,
+}
+
+impl Ring {
+    /// The send queue of a QP.
+    pub fn of_send(qpc: &Qpc, options: &QueueOptions, mem: &impl QueueMemory) -> Self {
+        let len = effective_len(qpc.sq_len, qpc.sq_lkey, qpc, options, mem);
+        Self { pd: qpc.pd, lkey: qpc.sq_lkey, len, log_slot: qpc.log_sq_slot }
+    }
+
+    /// The receive queue of a QP.
+    pub fn of_recv(qpc: &Qpc, options: &QueueOptions, mem: &impl QueueMemory) -> Self {
+        let len = effective_len(qpc.rq_len, qpc.rq_lkey, qpc, options, mem);
+        Self { pd: qpc.pd, lkey: qpc.rq_lkey, len, log_slot: qpc.log_rq_slot }
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> u32 {
+        self.len
+    }
+
+    /// Log2 of the bytes of a slot.
+    pub fn log_slot(&self) -> u8 {
+        self.log_slot
+    }
+
+    /// Whole slots.
+    pub fn slots(&self) -> u32 {
+        self.len.checked_shr(self.log_slot.into()).unwrap_or(0)
+    }
+
+    /// Copies bytes out, from the start again where the end is passed. `at` is inside the ring.
+    pub fn read(&self, mem: &impl QueueMemory, at: u32, out: &mut [u8]) -> Result<(), AccessError> {
+        let mut at = at;
+        let mut rest = out;
+        // Bound: a WQE has at most 4096 bytes and a ring at least one slot of 32.
+        while !rest.is_empty() {
+            let room = self.len.checked_sub(at).filter(|room| *room != 0).ok_or(AccessError::Bounds)?;
+            let (now, later) = rest.split_at_mut(rest.len().min(room as usize));
+            mem.read(self.pd, self.lkey, at.into(), now)?;
+            rest = later;
+            at = 0;
+        }
+        Ok(())
+    }
+
+    /// Changes bytes that do not pass the end of the ring.
+    pub fn patch(&self, mem: &impl QueueMemory, at: u32, data: &[u8]) -> Result<(), AccessError> {
+        mem.patch(self.pd, self.lkey, at.into(), data)
+    }
+}
+
+/// The public kernel driver gives lengths that are neither rounded nor as long as what its user library works with;
+/// the library's regions have the length that counts.
+fn effective_len(len: u32, key: Lkey, qpc: &Qpc, options: &QueueOptions, mem: &impl QueueMemory) -> u32 {
+    let of_user = qpc.usr_page != 0 && options.queue_len_from_region && len != 0;
+    let region =
+        if of_user { mem.region_len(key).and_then(|region| u32::try_from(region).ok()) } else { None };
+    region.filter(|region| region.is_power_of_two() && *region >= len).unwrap_or(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::queue_memory::testing::Region;
+    use super::*;
+
+    fn qpc(usr_page: u32, sq_len: u32) -> Qpc {
+        let (pd, sq_lkey) = (Pdn::new(3), Lkey::new(0x21));
+        Qpc { usr_page, sq_len, pd, sq_lkey, log_sq_slot: 7, ..Qpc::default() }
+    }
+
+    #[test]
+    fn a_users_queue_is_as_long_as_its_region() {
+        let options = QueueOptions::default();
+        let mem = Region::new(1024);
+        assert_eq!(Ring::of_send(&qpc(1, 640), &options, &mem).bytes(), 1024);
+        assert_eq!(Ring::of_send(&qpc(1, 640), &options, &mem).slots(), 8);
+        assert_eq!(Ring::of_send(&qpc(0, 640), &options, &mem).bytes(), 640, "a kernel QP");
+        assert_eq!(Ring::of_send(&qpc(1, 2048), &options, &mem).bytes(), 2048, "a short region");
+        assert_eq!(Ring::of_send(&qpc(1, 0), &options, &mem).bytes(), 0, "no queue");
+        assert_eq!(Ring::of_send(&qpc(1, 640), &options, &Region::new(1000)).bytes(), 640, "an odd region");
+        let strict = QueueOptions { queue_len_from_region: false, ..options };
+        assert_eq!(Ring::of_send(&qpc(1, 640), &strict, &mem).bytes(), 640);
+    }
+
+    #[test]
+    fn a_read_goes_on_at_the_start_of_the_ring() {
+        let mem = Region::new(256);
+        mem.put(0, &[1; 16]);
+        mem.put(240, &[2; 16]);
+        let ring = Ring::of_send(&qpc(0, 256), &QueueOptions::default(), &mem);
+        let mut bytes = [0; 32];
+        ring.read(&mem, 240, &mut bytes).unwrap();
+        assert_eq!(bytes, [[2; 16], [1; 16]].concat()[..]);
+    }
+
+    #[test]
+    fn an_empty_ring_cannot_be_read() {
+        let ring = Ring::default();
+        assert_eq!(ring.read(&Region::new(16), 0, &mut [0; 16]), Err(AccessError::Bounds));
+        assert_eq!(ring.slots(), 0);
+    }
+}
