@@ -3,6 +3,7 @@
 //! `main` parses arguments into a [`config`] value and runs it; everything else is here, so that tests never go
 //! through the command line. `DESIGN.md` beside this crate tells threads, trust and the life of a send.
 
+pub mod capture;
 pub mod frontend;
 pub mod memory;
 pub mod vfio;
