@@ -6,4 +6,5 @@
 pub mod capture;
 pub mod frontend;
 pub mod memory;
+pub mod telemetry;
 pub mod vfio;

@@ -1,6 +1,7 @@
 //! The PCI function as a vfio-user client sees it: socket protocol, config space, BARs, interrupts.
 
 pub mod msix;
+pub mod pci;
 
 /// Base address registers a front-end can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,4 +37,14 @@ pub struct PciIdentity {
     pub msix_table: u32,
     /// Offset of the MSI-X pending bits in BAR 0.
     pub msix_pba: u32,
+}
+
+impl PciIdentity {
+    /// Bytes of a BAR.
+    pub const fn bar_len(&self, bar: Bar) -> u64 {
+        match bar {
+            Bar::Bar0 => self.bar0_len,
+            Bar::Bar2 => self.bar2_len,
+        }
+    }
 }

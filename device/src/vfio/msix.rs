@@ -1,13 +1,346 @@
 //! MSI-X vectors: eventfds given by the client, one per vector.
+//!
+//! Two parties can hold a vector back. The function's own MSI-X capability can (enable and function mask bits), and
+//! so can the client by SET_IRQS. The table in BAR 0 is storage: a VMM keeps a table of its own and never shows us
+//! the guest's mask bits, so an entry's mask bit counts only once the client has written that entry here.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+/// Bytes of a table entry: address, data, vector control.
+const ENTRY_LEN: usize = 16;
+
+/// Offset of vector control in an entry.
+const VECTOR_CONTROL: usize = 12;
+
+/// Vector control bit 0: masked.
+const MASKED: u8 = 1;
 
 /// Raises the vectors of one function.
 #[derive(Debug, Default)]
-pub struct Interrupts {}
+pub struct Interrupts {
+    vectors: Vec<Vector>,
+    gate: Gate,
+    table: Vec<u8>,
+}
+
+#[derive(Debug, Default)]
+struct Vector {
+    eventfd: Option<OwnedFd>,
+    masked_by_client: bool,
+    masked_in_table: bool,
+    pending: bool,
+}
+
+/// What config space says about sending messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gate {
+    /// MSI-X Enable.
+    pub enabled: bool,
+    /// Function Mask.
+    pub function_masked: bool,
+    /// The function may write to memory: bus master, and not in a low power state.
+    pub bus_master: bool,
+}
 
 impl Interrupts {
+    /// A function with `vectors` vectors, disabled.
+    pub fn new(vectors: u16) -> Self {
+        let count = usize::from(vectors);
+        Self {
+            vectors: (0..count).map(|_| Vector::default()).collect(),
+            gate: Gate::default(),
+            table: initial_table(count),
+        }
+    }
+
+    /// Vectors there are.
+    pub fn count(&self) -> usize {
+        self.vectors.len()
+    }
+
     /// Signals `vector`. Unknown, unset or masked vectors are not an error: nothing is sent, or the pending bit is
     /// set.
     pub fn raise(&mut self, vector: u16) {
-        let _ = vector;
+        if !self.gate.enabled {
+            return;
+        }
+        if let Some(vector) = self.vectors.get_mut(usize::from(vector)) {
+            vector.pending = true;
+            vector.deliver(self.gate);
+        }
+    }
+
+    /// Takes over what config space says, and sends what waited for it.
+    pub fn set_gate(&mut self, gate: Gate) {
+        if gate == self.gate {
+            return;
+        }
+        self.gate = gate;
+        self.deliver_all();
+    }
+
+    /// Gives a vector its eventfd, or takes it away. The vector is signalled at once if it is pending.
+    pub fn set_eventfd(&mut self, vector: usize, eventfd: Option<OwnedFd>) {
+        if let Some(vector) = self.vectors.get_mut(vector) {
+            if let Some(fd) = &eventfd {
+                // A descriptor that blocks would let the client stop this thread. Failure leaves it as it came.
+                let _ = fcntl_getfl(fd).and_then(|flags| fcntl_setfl(fd, flags | OFlags::NONBLOCK));
+            }
+            vector.eventfd = eventfd;
+            vector.deliver(self.gate);
+        }
+    }
+
+    /// Masks or unmasks a vector for the client.
+    pub fn set_masked(&mut self, vector: usize, masked: bool) {
+        if let Some(vector) = self.vectors.get_mut(vector) {
+            vector.masked_by_client = masked;
+            vector.deliver(self.gate);
+        }
+    }
+
+    /// Signals a vector's eventfd for the client's own purposes, whatever the masks are.
+    pub fn trigger(&mut self, vector: usize) {
+        if let Some(vector) = self.vectors.get_mut(vector) {
+            vector.signal();
+        }
+    }
+
+    /// Closes all eventfds and forgets the client's masks and pending bits: the client disables MSI-X or is gone.
+    pub fn disconnect(&mut self) {
+        for vector in &mut self.vectors {
+            *vector = Vector { masked_in_table: vector.masked_in_table, ..Vector::default() };
+        }
+    }
+
+    /// Function level reset: table, pending bits and gate as at power-on. The client's eventfds and masks are its
+    /// wiring, not ours to reset.
+    pub fn reset(&mut self) {
+        self.gate = Gate::default();
+        self.table = initial_table(self.vectors.len());
+        for vector in &mut self.vectors {
+            vector.pending = false;
+            vector.masked_in_table = false;
+        }
+    }
+
+    /// Bytes of the table, for BAR 0.
+    pub fn table_len(&self) -> u64 {
+        self.table.len() as u64
+    }
+
+    /// Bytes of the pending bits, for BAR 0: whole 64-bit words.
+    pub fn pba_len(&self) -> u64 {
+        (self.vectors.len().div_ceil(64) * 8) as u64
+    }
+
+    /// Reads bytes of the table; those outside read 0.
+    pub fn read_table(&self, offset: usize, out: &mut [u8]) {
+        for (at, byte) in out.iter_mut().enumerate() {
+            *byte = self.table.get(offset.saturating_add(at)).copied().unwrap_or(0);
+        }
+    }
+
+    /// Writes bytes of the table; those outside are ignored.
+    pub fn write_table(&mut self, offset: usize, data: &[u8]) {
+        for (at, byte) in data.iter().enumerate() {
+            let at = offset.saturating_add(at);
+            let Some(stored) = self.table.get_mut(at) else { return };
+            *stored = *byte;
+            if at % ENTRY_LEN == VECTOR_CONTROL
+                && let Some(vector) = self.vectors.get_mut(at / ENTRY_LEN)
+            {
+                vector.masked_in_table = byte & MASKED != 0;
+                vector.deliver(self.gate);
+            }
+        }
+    }
+
+    /// Reads bytes of the pending bits.
+    pub fn read_pba(&self, offset: usize, out: &mut [u8]) {
+        for (at, byte) in out.iter_mut().enumerate() {
+            let first = offset.saturating_add(at).saturating_mul(8);
+            *byte = self
+                .vectors
+                .iter()
+                .skip(first)
+                .take(8)
+                .enumerate()
+                .fold(0, |bits, (bit, vector)| bits | u8::from(vector.pending) << bit);
+        }
+    }
+
+    fn deliver_all(&mut self) {
+        for vector in &mut self.vectors {
+            vector.deliver(self.gate);
+        }
+    }
+}
+
+impl Vector {
+    /// Sends what is pending if nothing holds it back.
+    fn deliver(&mut self, gate: Gate) {
+        let held_back = !gate.enabled
+            || gate.function_masked
+            || !gate.bus_master
+            || self.masked_by_client
+            || self.masked_in_table
+            || self.eventfd.is_none();
+        if self.pending && !held_back {
+            self.pending = false;
+            self.signal();
+        }
+    }
+
+    /// A counter that is full has a signal the client has not seen yet, and what is no eventfd is the client's loss:
+    /// failures are not ours to handle.
+    fn signal(&self) {
+        if let Some(fd) = &self.eventfd {
+            let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+        }
+    }
+}
+
+/// All entries zero and masked.
+fn initial_table(vectors: usize) -> Vec<u8> {
+    let mut table = vec![0; vectors * ENTRY_LEN];
+    for entry in table.chunks_exact_mut(ENTRY_LEN) {
+        entry[VECTOR_CONTROL] = MASKED;
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+
+    const OPEN: Gate = Gate { enabled: true, function_masked: false, bus_master: true };
+
+    fn wired(vectors: u16) -> (Interrupts, Vec<OwnedFd>) {
+        let mut interrupts = Interrupts::new(vectors);
+        interrupts.set_gate(OPEN);
+        let fds: Vec<_> = (0..vectors).map(|_| eventfd(0, EventfdFlags::NONBLOCK).unwrap()).collect();
+        for (vector, fd) in fds.iter().enumerate() {
+            interrupts.set_eventfd(vector, Some(fd.as_fd().try_clone_to_owned().unwrap()));
+        }
+        (interrupts, fds)
+    }
+
+    /// Signals since the last call.
+    fn signals(fd: &OwnedFd) -> u64 {
+        let mut count = [0; 8];
+        match rustix::io::read(fd, &mut count) {
+            Ok(_) => u64::from_ne_bytes(count),
+            Err(error) => {
+                assert_eq!(error, rustix::io::Errno::AGAIN);
+                0
+            }
+        }
+    }
+
+    fn pending(interrupts: &Interrupts) -> u64 {
+        let mut bits = [0; 8];
+        interrupts.read_pba(0, &mut bits);
+        u64::from_le_bytes(bits)
+    }
+
+    #[test]
+    fn a_raised_vector_signals_its_own_eventfd() {
+        let (mut interrupts, fds) = wired(3);
+        interrupts.raise(1);
+        interrupts.raise(1);
+        interrupts.raise(7);
+        assert_eq!(fds.iter().map(signals).collect::<Vec<_>>(), [0, 2, 0]);
+        assert_eq!(pending(&interrupts), 0);
+    }
+
+    #[test]
+    fn a_disabled_function_sends_nothing_and_remembers_nothing() {
+        let (mut interrupts, fds) = wired(1);
+        interrupts.set_gate(Gate { enabled: false, ..OPEN });
+        interrupts.raise(0);
+        interrupts.set_gate(OPEN);
+        assert_eq!(signals(&fds[0]), 0);
+    }
+
+    #[test]
+    fn masked_vectors_are_pending_and_sent_once_when_unmasked() {
+        type Toggle = fn(&mut Interrupts, bool);
+        let ways: [(&str, Toggle); 4] = [
+            ("client", |interrupts, masked| interrupts.set_masked(2, masked)),
+            ("function", |interrupts, masked| {
+                interrupts.set_gate(Gate { function_masked: masked, ..OPEN });
+            }),
+            ("bus master", |interrupts, masked| {
+                interrupts.set_gate(Gate { bus_master: !masked, ..OPEN });
+            }),
+            ("table", |interrupts, masked| {
+                interrupts.write_table(2 * 16 + 12, &u32::from(masked).to_le_bytes());
+            }),
+        ];
+        for (name, mask) in ways {
+            let (mut interrupts, fds) = wired(3);
+            mask(&mut interrupts, true);
+            interrupts.raise(2);
+            interrupts.raise(2);
+            assert_eq!((signals(&fds[2]), pending(&interrupts)), (0, 0b100), "{name}");
+            mask(&mut interrupts, false);
+            assert_eq!((signals(&fds[2]), pending(&interrupts)), (1, 0), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_vector_without_eventfd_is_pending_until_it_gets_one() {
+        let mut interrupts = Interrupts::new(70);
+        interrupts.set_gate(OPEN);
+        interrupts.raise(69);
+        let mut pba = [0; 16];
+        interrupts.read_pba(0, &mut pba);
+        assert_eq!(u128::from_le_bytes(pba), 1 << 69);
+        assert_eq!(interrupts.pba_len(), 16);
+        let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        interrupts.set_eventfd(69, Some(fd.as_fd().try_clone_to_owned().unwrap()));
+        assert_eq!(signals(&fd), 1);
+    }
+
+    #[test]
+    fn reset_masks_the_table_and_keeps_the_clients_wiring() {
+        let (mut interrupts, fds) = wired(1);
+        interrupts.write_table(0, &[0xff; 16]);
+        interrupts.raise(0);
+        interrupts.reset();
+        assert_eq!(pending(&interrupts), 0);
+        let mut entry = [0xa5; 16];
+        interrupts.read_table(0, &mut entry);
+        assert_eq!(entry, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]);
+        interrupts.set_gate(OPEN);
+        interrupts.raise(0);
+        assert_eq!(signals(&fds[0]), 1);
+    }
+
+    #[test]
+    fn a_descriptor_that_would_block_does_not_block_us() {
+        let full = eventfd(u32::MAX, EventfdFlags::empty()).unwrap();
+        rustix::io::write(&full, &(u64::MAX - 1 - u64::from(u32::MAX)).to_ne_bytes()).unwrap();
+        let (mut interrupts, _fds) = wired(1);
+        interrupts.set_eventfd(0, Some(full));
+        interrupts.raise(0);
+    }
+
+    #[test]
+    fn accesses_outside_of_the_table_are_harmless() {
+        let mut interrupts = Interrupts::new(1);
+        interrupts.write_table(12, &[0xff; 64]);
+        interrupts.write_table(usize::MAX, &[0xff; 2]);
+        let mut out = [0xa5; 8];
+        interrupts.read_table(usize::MAX - 2, &mut out);
+        interrupts.read_pba(usize::MAX, &mut out);
+        assert_eq!(out, [0; 8]);
     }
 }

@@ -1,0 +1,3 @@
+//! What operators see of a running device.
+
+pub mod log;

@@ -1,0 +1,427 @@
+//! PCI config space of a single-function PCI Express endpoint.
+//!
+//! Three images make it: current bytes, bits software may write, bits software clears by writing 1. What a write
+//! means beyond the bytes is read back from them ([`ConfigSpace::bus_master`] and its like), except a function level
+//! reset, which has no bit to read.
+//!
+//! # Spec
+//! PCI Local Bus 3.0, chapter 6; PCI Express Base 4.0, chapter 7; PCI Power Management 1.2, section 3.2. Register and
+//! field names are theirs.
+
+use super::{Bar, PciIdentity};
+use crate::vfio::msix::Gate;
+
+/// Bytes of PCI Express config space. There are no extended capabilities: what follows the first 256 bytes reads 0.
+pub const CONFIG_LEN: u64 = 4096;
+
+const LEN: usize = 256;
+
+/// Type 0 header.
+mod header {
+    pub(super) const VENDOR_ID: usize = 0x00;
+    pub(super) const DEVICE_ID: usize = 0x02;
+    pub(super) const COMMAND: usize = 0x04;
+    pub(super) const STATUS: usize = 0x06;
+    pub(super) const REVISION_ID: usize = 0x08;
+    pub(super) const CLASS_CODE: usize = 0x09;
+    pub(super) const CACHE_LINE_SIZE: usize = 0x0c;
+    pub(super) const BAR0: usize = 0x10;
+    pub(super) const BAR2: usize = 0x18;
+    pub(super) const SUBSYSTEM_VENDOR_ID: usize = 0x2c;
+    pub(super) const SUBSYSTEM_ID: usize = 0x2e;
+    pub(super) const CAPABILITIES_POINTER: usize = 0x34;
+    pub(super) const INTERRUPT_LINE: usize = 0x3c;
+}
+
+/// Memory space enable.
+const COMMAND_MEMORY: u16 = 1 << 1;
+/// Bus master enable.
+const COMMAND_MASTER: u16 = 1 << 2;
+/// Memory space, bus master, parity error response, SERR# enable, interrupt disable. There is no I/O space.
+const COMMAND_WRITABLE: u16 = COMMAND_MEMORY | COMMAND_MASTER | 1 << 6 | 1 << 8 | 1 << 10;
+/// Capabilities list.
+const STATUS_CAPABILITIES: u16 = 1 << 4;
+/// Data parity error, signalled and received aborts, system error, detected parity error.
+const STATUS_CLEARED_BY_ONE: u16 = 0xf900;
+/// 64-bit memory, not prefetchable.
+const BAR_MEMORY_64: u64 = 0b100;
+
+/// Power management capability, 8 bytes.
+const PM_POINTER: u8 = 0x40;
+const PM: usize = PM_POINTER as usize;
+const PM_PMCSR: usize = PM + 4;
+/// Version 3, no PME, no D1, no D2.
+const PM_PMC: u16 = 3;
+const PMCSR_POWER_STATE: u16 = 0b11;
+const PMCSR_NO_SOFT_RESET: u16 = 1 << 3;
+const POWER_D0: u16 = 0;
+const POWER_D3: u16 = 3;
+
+/// MSI-X capability, 12 bytes.
+const MSIX_POINTER: u8 = 0x50;
+const MSIX: usize = MSIX_POINTER as usize;
+const MSIX_CONTROL: usize = MSIX + 2;
+const MSIX_FUNCTION_MASK: u16 = 1 << 14;
+const MSIX_ENABLE: u16 = 1 << 15;
+
+/// PCI Express capability, 60 bytes.
+const EXPRESS_POINTER: u8 = 0x60;
+const EXPRESS: usize = EXPRESS_POINTER as usize;
+const DEVICE_CONTROL: usize = EXPRESS + 8;
+const DEVICE_CONTROL_FLR: u16 = 1 << 15;
+/// Error reporting enables, relaxed ordering, payload size, extended tags, no snoop, read request size. Phantom
+/// functions and auxiliary power do not exist; Initiate Function Level Reset reads 0.
+const DEVICE_CONTROL_WRITABLE: u16 = 0x791f | 0b111 << 5;
+/// Relaxed ordering and no snoop enabled, payload 128 bytes, read requests 512 bytes.
+const DEVICE_CONTROL_RESET: u16 = 1 << 4 | 1 << 11 | 2 << 12;
+/// Correctable, non-fatal and fatal error, unsupported request.
+const DEVICE_STATUS_CLEARED_BY_ONE: u16 = 0xf;
+/// Payload up to 512 bytes, extended tags, role-based error reporting, function level reset.
+const DEVICE_CAPABILITIES: u32 = 2 | 1 << 5 | 1 << 15 | 1 << 28;
+/// 8 GT/s.
+const LINK_SPEED: u16 = 3;
+const LINK_WIDTH: u16 = 16;
+/// Read completion boundary, common clock, extended synch.
+const LINK_CONTROL_WRITABLE: u16 = 1 << 3 | 1 << 6 | 1 << 7;
+/// 2.5, 5 and 8 GT/s.
+const LINK_SPEEDS: u32 = 0b111 << 1;
+
+/// Config space of one function.
+#[derive(Debug)]
+pub struct ConfigSpace {
+    bytes: [u8; LEN],
+    writable: [u8; LEN],
+    cleared_by_one: [u8; LEN],
+    power_on: [u8; LEN],
+}
+
+/// What a write asks for beyond changing bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Effect {
+    /// Nothing.
+    None,
+    /// Reset the function, this space included.
+    FunctionLevelReset,
+}
+
+impl ConfigSpace {
+    /// As after power-on.
+    pub fn new(identity: &PciIdentity) -> Self {
+        let mut space =
+            Self { bytes: [0; LEN], writable: [0; LEN], cleared_by_one: [0; LEN], power_on: [0; LEN] };
+        space.lay_out_header(identity);
+        space.lay_out_power_management();
+        space.lay_out_msix(identity);
+        space.lay_out_express();
+        space.power_on = space.bytes;
+        space
+    }
+
+    /// Back to power-on.
+    pub fn reset(&mut self) {
+        self.bytes = self.power_on;
+    }
+
+    /// Reads any bytes. What does not exist reads 0.
+    pub fn read(&self, offset: u64, out: &mut [u8]) {
+        out.fill(0);
+        let Some(from) = usize::try_from(offset).ok().and_then(|offset| self.bytes.get(offset..)) else {
+            return;
+        };
+        for (byte, value) in out.iter_mut().zip(from) {
+            *byte = *value;
+        }
+    }
+
+    /// Writes any bytes, each as far as software may.
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> Effect {
+        let power_state = self.word(PM_PMCSR) & PMCSR_POWER_STATE;
+        let mut effect = Effect::None;
+        for (at, new) in data.iter().enumerate() {
+            let Some(at) = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(at)) else {
+                break;
+            };
+            let (Some(byte), Some(writable), Some(cleared)) =
+                (self.bytes.get_mut(at), self.writable.get(at), self.cleared_by_one.get(at))
+            else {
+                break;
+            };
+            *byte = (*byte & !writable | new & writable) & !(new & cleared);
+            if at == DEVICE_CONTROL + 1 && u16::from(*new) << 8 & DEVICE_CONTROL_FLR != 0 {
+                effect = Effect::FunctionLevelReset;
+            }
+        }
+        let wanted = self.word(PM_PMCSR) & PMCSR_POWER_STATE;
+        if wanted != POWER_D0 && wanted != POWER_D3 {
+            // D1 and D2 do not exist: the write completes and the state stays.
+            self.put(PM_PMCSR, &(self.word(PM_PMCSR) & !PMCSR_POWER_STATE | power_state).to_le_bytes());
+        }
+        effect
+    }
+
+    /// Whether BARs answer: memory space enabled, full power.
+    pub fn memory_enabled(&self) -> bool {
+        self.word(header::COMMAND) & COMMAND_MEMORY != 0 && self.full_power()
+    }
+
+    /// Whether the function may access memory: bus master enabled, full power.
+    pub fn bus_master(&self) -> bool {
+        self.word(header::COMMAND) & COMMAND_MASTER != 0 && self.full_power()
+    }
+
+    /// What this space says about interrupts.
+    pub fn msix_gate(&self) -> Gate {
+        let control = self.word(MSIX_CONTROL);
+        Gate {
+            enabled: control & MSIX_ENABLE != 0,
+            function_masked: control & MSIX_FUNCTION_MASK != 0,
+            bus_master: self.bus_master(),
+        }
+    }
+
+    fn full_power(&self) -> bool {
+        self.word(PM_PMCSR) & PMCSR_POWER_STATE == POWER_D0
+    }
+
+    fn lay_out_header(&mut self, identity: &PciIdentity) {
+        let [class, subclass, interface] = identity.class;
+        self.put(header::VENDOR_ID, &identity.vendor.to_le_bytes());
+        self.put(header::DEVICE_ID, &identity.device.to_le_bytes());
+        self.allow(header::COMMAND, &COMMAND_WRITABLE.to_le_bytes());
+        self.put(header::STATUS, &STATUS_CAPABILITIES.to_le_bytes());
+        self.clear_by_one(header::STATUS, &STATUS_CLEARED_BY_ONE.to_le_bytes());
+        self.put(header::REVISION_ID, &[identity.revision]);
+        self.put(header::CLASS_CODE, &[interface, subclass, class]);
+        self.allow(header::CACHE_LINE_SIZE, &[0xff]);
+        for (at, bar) in [(header::BAR0, Bar::Bar0), (header::BAR2, Bar::Bar2)] {
+            let len = identity.bar_len(bar);
+            debug_assert!(len.is_power_of_two() && len >= 16, "BAR of {len} bytes");
+            self.put(at, &BAR_MEMORY_64.to_le_bytes());
+            // Writing all ones and reading back tells software the size.
+            self.allow(at, &len.wrapping_neg().to_le_bytes());
+        }
+        self.put(header::SUBSYSTEM_VENDOR_ID, &identity.subsystem_vendor.to_le_bytes());
+        self.put(header::SUBSYSTEM_ID, &identity.subsystem.to_le_bytes());
+        self.put(header::CAPABILITIES_POINTER, &[PM_POINTER]);
+        self.allow(header::INTERRUPT_LINE, &[0xff]);
+    }
+
+    fn lay_out_power_management(&mut self) {
+        const ID: u8 = 0x01;
+        self.put(PM, &[ID, MSIX_POINTER]);
+        self.put(PM + 2, &PM_PMC.to_le_bytes());
+        self.put(PM_PMCSR, &PMCSR_NO_SOFT_RESET.to_le_bytes());
+        self.allow(PM_PMCSR, &PMCSR_POWER_STATE.to_le_bytes());
+    }
+
+    fn lay_out_msix(&mut self, identity: &PciIdentity) {
+        const ID: u8 = 0x11;
+        self.put(MSIX, &[ID, EXPRESS_POINTER]);
+        self.put(MSIX_CONTROL, &(identity.msix_vectors.saturating_sub(1) & 0x7ff).to_le_bytes());
+        self.allow(MSIX_CONTROL, &(MSIX_ENABLE | MSIX_FUNCTION_MASK).to_le_bytes());
+        // The low three bits name BAR 0.
+        self.put(MSIX + 4, &(identity.msix_table & !0b111).to_le_bytes());
+        self.put(MSIX + 8, &(identity.msix_pba & !0b111).to_le_bytes());
+    }
+
+    fn lay_out_express(&mut self) {
+        const ID: u8 = 0x10;
+        /// Capability version 2, endpoint.
+        const CAPABILITIES: u16 = 2;
+        /// ASPM optionality compliance; no ASPM, port 0.
+        const LINK_OPTIONALITY: u32 = 1 << 22;
+        /// Slot clock configuration.
+        const LINK_STATUS_CLOCK: u16 = 1 << 12;
+
+        let link = LINK_SPEED | LINK_WIDTH << 4;
+        self.put(EXPRESS, &[ID, 0]);
+        self.put(EXPRESS + 0x02, &CAPABILITIES.to_le_bytes());
+        self.put(EXPRESS + 0x04, &DEVICE_CAPABILITIES.to_le_bytes());
+        self.put(DEVICE_CONTROL, &DEVICE_CONTROL_RESET.to_le_bytes());
+        self.allow(DEVICE_CONTROL, &DEVICE_CONTROL_WRITABLE.to_le_bytes());
+        self.clear_by_one(EXPRESS + 0x0a, &DEVICE_STATUS_CLEARED_BY_ONE.to_le_bytes());
+        self.put(EXPRESS + 0x0c, &(u32::from(link) | LINK_OPTIONALITY).to_le_bytes());
+        self.allow(EXPRESS + 0x10, &LINK_CONTROL_WRITABLE.to_le_bytes());
+        self.put(EXPRESS + 0x12, &(link | LINK_STATUS_CLOCK).to_le_bytes());
+        self.put(EXPRESS + 0x2c, &LINK_SPEEDS.to_le_bytes());
+        // Link Control 2: target link speed.
+        self.put(EXPRESS + 0x30, &LINK_SPEED.to_le_bytes());
+        self.allow(EXPRESS + 0x30, &[0xf]);
+    }
+
+    fn word(&self, at: usize) -> u16 {
+        u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]])
+    }
+
+    fn put(&mut self, at: usize, value: &[u8]) {
+        self.bytes[at..at + value.len()].copy_from_slice(value);
+    }
+
+    fn allow(&mut self, at: usize, mask: &[u8]) {
+        self.writable[at..at + mask.len()].copy_from_slice(mask);
+    }
+
+    fn clear_by_one(&mut self, at: usize, mask: &[u8]) {
+        self.cleared_by_one[at..at + mask.len()].copy_from_slice(mask);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDENTITY: PciIdentity = PciIdentity {
+        vendor: 0x10ee,
+        device: 0x7028,
+        subsystem_vendor: 0x10ee,
+        subsystem: 7,
+        revision: 1,
+        class: [2, 7, 0],
+        bar0_len: 1 << 20,
+        bar2_len: 8 << 20,
+        msix_vectors: 64,
+        msix_table: 0x20000,
+        msix_pba: 0x30000,
+    };
+
+    fn space() -> ConfigSpace {
+        ConfigSpace::new(&IDENTITY)
+    }
+
+    fn dword(space: &ConfigSpace, offset: u64) -> u32 {
+        let mut bytes = [0xa5; 4];
+        space.read(offset, &mut bytes);
+        u32::from_le_bytes(bytes)
+    }
+
+    fn write32(space: &mut ConfigSpace, offset: u64, value: u32) -> Effect {
+        space.write(offset, &value.to_le_bytes())
+    }
+
+    fn write16(space: &mut ConfigSpace, offset: u64, value: u16) -> Effect {
+        space.write(offset, &value.to_le_bytes())
+    }
+
+    /// What `lspci -xxx` shows of this identity after power-on.
+    #[test]
+    fn power_on_bytes_are_these() {
+        let mut bytes = [0; 0xa0];
+        space().read(0, &mut bytes);
+        #[rustfmt::skip]
+        let expected: [u8; 0xa0] = [
+            0xee, 0x10, 0x28, 0x70, 0x00, 0x00, 0x10, 0x00, 0x01, 0x00, 0x07, 0x02, 0x00, 0x00, 0x00, 0x00,
+            0x04, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x04, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+            0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xee, 0x10, 0x07, 0x00,
+            0x00, 0x00, 0x00, 0x00, 0x40, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+            0x01, 0x50, 0x03, 0x00, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+            0x11, 0x60, 0x3f, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x03, 0x00, 0x00, 0x00, 0x00, 0x00,
+            0x10, 0x00, 0x02, 0x00, 0x22, 0x80, 0x00, 0x10, 0x10, 0x28, 0x00, 0x00, 0x03, 0x01, 0x40, 0x00,
+            0x00, 0x00, 0x03, 0x11, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+            0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x0e, 0x00, 0x00, 0x00,
+            0x03, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        ];
+        assert_eq!(bytes, expected);
+    }
+
+    #[test]
+    fn sizing_a_bar_tells_its_length() {
+        let mut space = space();
+        for (at, len) in [(0x10, 1_u64 << 20), (0x18, 8 << 20)] {
+            let _ = write32(&mut space, at, u32::MAX);
+            let _ = write32(&mut space, at + 4, u32::MAX);
+            let mask = u64::from(dword(&space, at)) | u64::from(dword(&space, at + 4)) << 32;
+            assert_eq!(mask & 0xf, 0b100, "64-bit memory");
+            assert_eq!((!(mask & !0xf)).wrapping_add(1), len);
+            let _ = write32(&mut space, at, 0xfe12_3456);
+            assert_eq!(u64::from(dword(&space, at)), 0xfe12_3456 & (len.wrapping_neg() & 0xffff_ffff) | 4);
+        }
+        for unimplemented in [0x20, 0x24, 0x30] {
+            let _ = write32(&mut space, unimplemented, u32::MAX);
+            assert_eq!(dword(&space, unimplemented), 0);
+        }
+    }
+
+    #[test]
+    fn read_only_bits_do_not_change() {
+        let mut space = space();
+        let before: Vec<u32> = (0..64).map(|n| dword(&space, n * 4)).collect();
+        for at in [0x00, 0x08, 0x2c, 0x34, 0x40, 0x54, 0x58, 0x60, 0x64, 0x6c, 0x8c] {
+            let flipped = !dword(&space, at);
+            let _ = write32(&mut space, at, flipped);
+            assert_eq!(dword(&space, at), before[usize::try_from(at).unwrap() / 4], "{at:#x}");
+        }
+    }
+
+    #[test]
+    fn memory_and_bus_master_follow_the_command_register() {
+        let mut space = space();
+        assert!(!space.memory_enabled() && !space.bus_master());
+        let _ = write16(&mut space, 4, 0xffff);
+        assert_eq!(dword(&space, 4) & 0xffff, 0x0546, "no I/O space, no special cycles");
+        assert!(space.memory_enabled() && space.bus_master());
+        let _ = write16(&mut space, 4, 2);
+        assert!(space.memory_enabled() && !space.bus_master());
+    }
+
+    #[test]
+    fn d3_stops_memory_and_dma_and_d1_does_not_exist() {
+        let mut space = space();
+        let _ = write16(&mut space, 4, 6);
+        let _ = write16(&mut space, 0x44, 1);
+        assert_eq!(dword(&space, 0x44), 0x8, "still D0, no soft reset");
+        let _ = write16(&mut space, 0x44, 3);
+        assert_eq!(dword(&space, 0x44), 0xb);
+        assert!(!space.memory_enabled() && !space.bus_master());
+        let _ = write16(&mut space, 0x44, 2);
+        assert_eq!(dword(&space, 0x44), 0xb);
+        let _ = write16(&mut space, 0x44, 0);
+        assert!(space.memory_enabled() && space.bus_master());
+    }
+
+    #[test]
+    fn msix_gate_follows_control_and_bus_master() {
+        let mut space = space();
+        let _ = write16(&mut space, 0x52, 0xffff);
+        assert_eq!(dword(&space, 0x50) >> 16, 0xc03f, "table size is read only");
+        assert_eq!(space.msix_gate(), Gate { enabled: true, function_masked: true, bus_master: false });
+        let _ = write16(&mut space, 4, 4);
+        let _ = write16(&mut space, 0x52, 0x8000);
+        assert_eq!(space.msix_gate(), Gate { enabled: true, function_masked: false, bus_master: true });
+    }
+
+    #[test]
+    fn max_read_request_size_takes_every_code() {
+        let mut space = space();
+        for code in 0..6_u16 {
+            let control = u16::try_from(dword(&space, 0x68) & 0x8fff).unwrap() | code << 12;
+            assert_eq!(write16(&mut space, 0x68, control), Effect::None);
+            assert_eq!(dword(&space, 0x68) >> 12 & 0b111, u32::from(code));
+        }
+    }
+
+    #[test]
+    fn function_level_reset_is_asked_for_by_its_bit_which_reads_0() {
+        let mut space = space();
+        let _ = write16(&mut space, 4, 6);
+        assert_eq!(write16(&mut space, 0x68, 0x2810 | 0x8000), Effect::FunctionLevelReset);
+        assert_eq!(dword(&space, 0x68) & 0x8000, 0);
+        assert_eq!(space.write(0x69, &[0x80]), Effect::FunctionLevelReset, "byte access");
+        space.reset();
+        assert!(!space.memory_enabled());
+        assert_eq!(dword(&space, 0x68), 0x2810);
+    }
+
+    #[test]
+    fn accesses_beyond_the_header_read_zero_and_are_harmless() {
+        let mut space = space();
+        let mut out = [0xa5; 16];
+        space.read(0xf8, &mut out);
+        assert_eq!(out, [0; 16]);
+        assert_eq!(space.write(0xfc, &[0xff; 64]), Effect::None);
+        assert_eq!(space.write(u64::MAX, &[0xff; 4]), Effect::None);
+        space.read(0x100, &mut out);
+        assert_eq!(out, [0; 16], "no extended capabilities");
+        space.read(u64::MAX, &mut out);
+    }
+}
