@@ -5,6 +5,7 @@
 
 pub mod capture;
 pub mod frontend;
+pub mod identity;
 pub mod memory;
 pub mod telemetry;
 pub mod vfio;
