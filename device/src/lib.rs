@@ -7,5 +7,6 @@ pub mod capture;
 pub mod frontend;
 pub mod identity;
 pub mod memory;
+pub mod sparse;
 pub mod telemetry;
 pub mod vfio;

@@ -1,5 +1,10 @@
 //! Guest memory: what the client mapped for DMA, and what keys make of it.
 
 pub mod dma;
+pub mod keys;
+pub mod region;
+#[cfg(test)]
+pub(crate) mod testing;
+pub mod translate;
 
 pub use dma::{DmaError, GuestMemory, MapError, Permissions};

@@ -1,0 +1,31 @@
+//! Guest memory for tests.
+
+use protocol::ids::Iova;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+use super::{GuestMemory, Permissions};
+
+/// `pages` pages of zeros, readable and writable, from `iova` on.
+pub(crate) fn guest_memory(iova: u64, pages: u64) -> GuestMemory {
+    let fd = memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    let len = pages * super::dma::PAGE_LEN;
+    ftruncate(&fd, len).unwrap();
+    fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+    let mut memory = GuestMemory::default();
+    memory.map(Iova::new(iova), len, Permissions { read: true, write: true }, Some((fd, 0))).unwrap();
+    memory
+}
+
+impl GuestMemory {
+    /// The bytes at an address, which must be there.
+    pub(crate) fn peek<const N: usize>(&self, iova: u64) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.read(Iova::new(iova), &mut bytes).unwrap();
+        bytes
+    }
+
+    /// Puts bytes at an address, which must be there.
+    pub(crate) fn poke(&self, iova: u64, bytes: &[u8]) {
+        self.write(Iova::new(iova), bytes).unwrap();
+    }
+}

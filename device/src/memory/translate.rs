@@ -1,0 +1,240 @@
+//! From a key and an address to bytes on the bus.
+
+use engine::{Access, AccessError, AtomicOp};
+use protocol::ids::{Iova, Lkey, Pdn, Va};
+
+use super::GuestMemory;
+use super::dma::PAGE_LEN;
+use super::keys::KeyTable;
+use super::region::{MemoryRegion, Origin, Translation};
+
+/// A device's page table.
+pub trait PageTable {
+    /// Bus address of the page that entry `entry` names, low bits meaningless; `None` if the entry was never
+    /// written.
+    fn page(&self, entry: u64) -> Option<Iova>;
+}
+
+/// A run of bytes that is contiguous on the bus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Bus address of the first byte.
+    pub iova: Iova,
+    /// Bytes, never 0.
+    pub len: usize,
+}
+
+/// Where an access begins, and in whose name it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Protection domain of the accessor.
+    pub pd: Pdn,
+    /// Key of the region.
+    pub key: Lkey,
+    /// First byte.
+    pub va: Va,
+    /// What `va` counts from.
+    pub origin: Origin,
+}
+
+impl Place {
+    /// An address as work requests and peers give it.
+    pub const fn address(pd: Pdn, key: Lkey, va: Va) -> Self {
+        Self { pd, key, va, origin: Origin::Zero }
+    }
+
+    /// An offset from the region's first byte, as queues use.
+    pub const fn offset(pd: Pdn, key: Lkey, offset: u64) -> Self {
+        Self { pd, key, va: Va::new(offset), origin: Origin::Start }
+    }
+}
+
+/// A device's keys and pages over guest memory. Every method checks key, PD, right and bounds, in this order, and
+/// splits at page boundaries; a length of 0 is not checked.
+#[derive(Debug)]
+pub struct RegionAccess<'a, P> {
+    /// Regions.
+    pub keys: &'a KeyTable,
+    /// Page table.
+    pub pages: &'a P,
+    /// Guest memory.
+    pub dma: &'a GuestMemory,
+}
+
+impl<P> Clone for RegionAccess<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P> Copy for RegionAccess<'_, P> {}
+
+impl<'a, P: PageTable> RegionAccess<'a, P> {
+    /// Whether `access` to `len` bytes at `at` would be granted. Says nothing on whether its pages are there.
+    ///
+    /// # Errors
+    /// The first check that fails.
+    pub fn check(&self, at: Place, len: u64, access: Access) -> Result<(), AccessError> {
+        if len == 0 {
+            return Ok(());
+        }
+        self.keys.find(at.key)?.grant(at.pd, at.va, at.origin, len, access).map(drop)
+    }
+
+    /// The bus segments of a range.
+    ///
+    /// # Errors
+    /// As `check`; the segments themselves may fail with [`AccessError::Unmapped`].
+    pub fn segments(&self, at: Place, len: usize, access: Access) -> Result<Segments<'a, P>, AccessError> {
+        if len == 0 {
+            return Ok(Segments { region: None, pages: self.pages, offset: 0, left: 0 });
+        }
+        let region = self.keys.find(at.key)?;
+        let offset = region.grant(at.pd, at.va, at.origin, len as u64, access)?;
+        Ok(Segments { region: Some(region), pages: self.pages, offset, left: len })
+    }
+
+    /// Copies a range into `out`.
+    ///
+    /// # Errors
+    /// As `check`, or [`AccessError::Unmapped`]; `out` may then be partly written.
+    pub fn read(&self, at: Place, out: &mut [u8], access: Access) -> Result<(), AccessError> {
+        let mut rest = out;
+        for segment in self.segments(at, rest.len(), access)? {
+            let segment = segment?;
+            let (head, tail) = rest.split_at_mut(segment.len);
+            self.dma.read(segment.iova, head).map_err(|_| AccessError::Unmapped)?;
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    /// Copies `data` into a range.
+    ///
+    /// # Errors
+    /// As `read`; pages before the failing one are written.
+    pub fn write(&self, at: Place, data: &[u8], access: Access) -> Result<(), AccessError> {
+        let mut rest = data;
+        for segment in self.segments(at, rest.len(), access)? {
+            let segment = segment?;
+            let (head, tail) = rest.split_at(segment.len);
+            self.dma.write(segment.iova, head).map_err(|_| AccessError::Unmapped)?;
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    /// Writes an entry whose last byte hands it to software: that byte becomes visible after all others and after
+    /// everything written before. Needs the local write right.
+    ///
+    /// # Errors
+    /// As `write`; the last byte is not written then.
+    pub fn publish(&self, at: Place, entry: &[u8]) -> Result<(), AccessError> {
+        let segments = self.segments(at, entry.len(), Access::LocalWrite)?;
+        let Some((owner, body)) = entry.split_last() else { return Ok(()) };
+        let mut rest = body;
+        for segment in segments {
+            let segment = segment?;
+            let whole = rest.len() == body.len() && segment.len == entry.len();
+            if whole && segment.iova.get() % PAGE_LEN + entry.len() as u64 <= PAGE_LEN {
+                return self.dma.publish(segment.iova, entry).map_err(|_| AccessError::Unmapped);
+            }
+            let (head, tail) = rest.split_at(segment.len.min(rest.len()));
+            self.dma.write(segment.iova, head).map_err(|_| AccessError::Unmapped)?;
+            rest = tail;
+            if head.len() < segment.len {
+                let last = Iova::new(segment.iova.get() + head.len() as u64);
+                self.dma.publish(last, &[*owner]).map_err(|_| AccessError::Unmapped)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Executes `op` on the 64-bit word at `at` and returns its original value.
+    ///
+    /// # Errors
+    /// As `check` with [`Access::RemoteAtomic`]; [`AccessError::Unmapped`] also if the word is not aligned on the
+    /// bus.
+    pub fn atomic(&self, at: Place, op: AtomicOp) -> Result<u64, AccessError> {
+        let mut segments = self.segments(at, 8, Access::RemoteAtomic)?;
+        let iova = match segments.next() {
+            Some(Ok(Segment { iova, len: 8 })) => iova,
+            Some(Err(error)) => return Err(error),
+            _ => return Err(AccessError::Unmapped),
+        };
+        let update = |current: u64| match op {
+            AtomicOp::CompareSwap { compare, swap } => (current == compare).then_some(swap),
+            AtomicOp::FetchAdd { add } => Some(current.wrapping_add(add)),
+        };
+        self.dma.update_u64(iova, update).map_err(|_| AccessError::Unmapped)
+    }
+}
+
+/// Iterator over the bus segments of a granted range; pages that adjoin on the bus come as one segment.
+#[derive(Debug)]
+pub struct Segments<'a, P> {
+    /// `None` only when nothing is left.
+    region: Option<&'a MemoryRegion>,
+    pages: &'a P,
+    offset: u64,
+    left: usize,
+}
+
+impl<P: PageTable> Segments<'_, P> {
+    /// Bus address of the byte at `offset`, and how many bytes from there on lie in the same page.
+    fn locate(&self, region: &MemoryRegion, offset: u64) -> Result<(u64, u64), AccessError> {
+        let start = region.start.get();
+        match region.translation {
+            Translation::Physical => {
+                let bus = start.checked_add(offset).ok_or(AccessError::Bounds)?;
+                Ok((bus, (u64::MAX - bus).saturating_add(1)))
+            }
+            Translation::Paged { page_shift, first_entry } => {
+                let mask = page_shift.offset_mask();
+                let linear = (start & mask).checked_add(offset).ok_or(AccessError::Bounds)?;
+                let page = linear >> page_shift.get();
+                let entry = first_entry.checked_add(page).ok_or(AccessError::Unmapped)?;
+                let base = self.pages.page(entry).ok_or(AccessError::Unmapped)?;
+                let in_page = linear & mask;
+                Ok(((base.get() & !mask) | in_page, mask + 1 - in_page))
+            }
+        }
+    }
+
+    fn advance(&mut self, region: &MemoryRegion) -> Result<Segment, AccessError> {
+        let (first, room) = self.locate(region, self.offset)?;
+        let mut len = take(room, self.left);
+        while len < self.left {
+            let offset = self.offset + len as u64;
+            let next = first.checked_add(len as u64);
+            match self.locate(region, offset) {
+                Ok((bus, room)) if Some(bus) == next => len += take(room, self.left - len),
+                _ => break,
+            }
+        }
+        self.offset += len as u64;
+        self.left -= len;
+        Ok(Segment { iova: Iova::new(first), len })
+    }
+}
+
+/// The smaller of the two.
+fn take(room: u64, left: usize) -> usize {
+    usize::try_from(room).unwrap_or(usize::MAX).min(left)
+}
+
+impl<P: PageTable> Iterator for Segments<'_, P> {
+    type Item = Result<Segment, AccessError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let region = self.region.filter(|_| self.left != 0)?;
+        let segment = self.advance(region);
+        if segment.is_err() {
+            self.left = 0;
+        }
+        Some(segment)
+    }
+}
+
+#[cfg(test)]
+mod tests;

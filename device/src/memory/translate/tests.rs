@@ -1,0 +1,267 @@
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::memory::region::{MemoryRegion, PageShift, Rights};
+use crate::memory::testing::guest_memory;
+
+const PD: Pdn = Pdn::new(3);
+const KEY: Lkey = Lkey::new(0x20005);
+
+#[derive(Debug, Default)]
+struct Pages(BTreeMap<u64, u64>);
+
+impl PageTable for Pages {
+    fn page(&self, entry: u64) -> Option<Iova> {
+        self.0.get(&entry).copied().map(Iova::new)
+    }
+}
+
+/// Section 14.5: the user region, over the pages of section 14.4.
+fn published() -> (KeyTable, Pages) {
+    let region = MemoryRegion {
+        key: KEY,
+        pd: PD,
+        start: Va::new(0x7f00_1234_5678),
+        len: 0x2100,
+        origin: Origin::Zero,
+        rights: Rights::LOCAL_WRITE | Rights::REMOTE_WRITE | Rights::REMOTE_READ,
+        translation: Translation::Paged { page_shift: PageShift::MIN, first_entry: 0x10 },
+    };
+    let pages = Pages((0..5).map(|n| (0x10 + n, 0x2_0000_1000 + n * 0x1000)).collect());
+    (table([region]), pages)
+}
+
+fn table(regions: impl IntoIterator<Item = MemoryRegion>) -> KeyTable {
+    let mut keys = KeyTable::new(17);
+    for region in regions {
+        keys.insert(region).unwrap();
+    }
+    keys
+}
+
+fn at(va: u64) -> Place {
+    Place::address(PD, KEY, Va::new(va))
+}
+
+fn segments(keys: &KeyTable, pages: &Pages, at: Place, len: usize) -> Result<Vec<(u64, usize)>, AccessError> {
+    let dma = GuestMemory::default();
+    let access = RegionAccess { keys, pages, dma: &dma };
+    let found = access.segments(at, len, Access::LocalRead)?;
+    found.map(|segment| segment.map(|Segment { iova, len }| (iova.get(), len))).collect()
+}
+
+#[test]
+fn published_addresses_translate_as_published() {
+    let (keys, pages) = published();
+    for (va, bus) in [
+        (0x7f00_1234_5678, 0x2_0000_1678),
+        (0x7f00_1234_6000, 0x2_0000_2000),
+        (0x7f00_1234_7777, 0x2_0000_3777),
+    ] {
+        assert_eq!(segments(&keys, &pages, at(va), 1), Ok(vec![(bus, 1)]));
+    }
+    assert_eq!(segments(&keys, &pages, at(0x7f00_1234_7778), 1), Err(AccessError::Bounds));
+    assert_eq!(segments(&keys, &pages, at(0x7f00_1234_5677), 1), Err(AccessError::Bounds));
+}
+
+#[test]
+fn a_range_ends_inside_the_region_or_is_refused() {
+    let (keys, pages) = published();
+    let start = 0x7f00_1234_5678;
+    assert_eq!(segments(&keys, &pages, at(start), 0x2100), Ok(vec![(0x2_0000_1678, 0x2100)]));
+    assert_eq!(segments(&keys, &pages, at(start), 0x2101), Err(AccessError::Bounds));
+    assert_eq!(segments(&keys, &pages, at(start + 0x20ff), 2), Err(AccessError::Bounds));
+    assert_eq!(segments(&keys, &pages, at(u64::MAX), 2), Err(AccessError::Bounds));
+}
+
+#[test]
+fn pages_that_do_not_adjoin_split_a_range() {
+    let (keys, mut pages) = published();
+    pages.0.insert(0x11, 0x9000);
+    let split = vec![(0x2_0000_1678, 0x988), (0x9000, 0x1000), (0x2_0000_3000, 0x778)];
+    assert_eq!(segments(&keys, &pages, at(0x7f00_1234_5678), 0x2100), Ok(split));
+}
+
+#[test]
+fn a_page_never_written_fails_only_the_accesses_that_reach_it() {
+    let (keys, mut pages) = published();
+    pages.0.remove(&0x11);
+    assert!(segments(&keys, &pages, at(0x7f00_1234_5678), 0x988).is_ok());
+    assert_eq!(segments(&keys, &pages, at(0x7f00_1234_5678), 0x989), Err(AccessError::Unmapped));
+}
+
+#[test]
+fn checks_come_in_the_order_key_pd_right_bounds_and_spare_empty_ranges() {
+    let (keys, pages) = published();
+    let dma = GuestMemory::default();
+    let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
+    let outside = Va::new(0);
+    let (other_pd, other_key) = (Pdn::new(4), Lkey::new(5));
+    let check = |pd, key, right| access.check(Place::address(pd, key, outside), 1, right);
+    assert_eq!(check(other_pd, other_key, Access::RemoteAtomic), Err(AccessError::Key));
+    assert_eq!(check(other_pd, KEY, Access::RemoteAtomic), Err(AccessError::Pd));
+    assert_eq!(check(PD, KEY, Access::RemoteAtomic), Err(AccessError::Right));
+    assert_eq!(check(PD, KEY, Access::RemoteRead), Err(AccessError::Bounds));
+    assert_eq!(access.check(Place::address(other_pd, other_key, outside), 0, Access::RemoteAtomic), Ok(()));
+}
+
+#[test]
+fn each_access_needs_its_own_right() {
+    use Access::{LocalRead, LocalWrite, RemoteAtomic, RemoteRead, RemoteWrite};
+    for (rights, granted) in [
+        (Rights::empty(), &[LocalRead][..]),
+        (Rights::LOCAL_WRITE, &[LocalRead, LocalWrite]),
+        (Rights::REMOTE_WRITE, &[LocalRead, RemoteWrite]),
+        (Rights::REMOTE_READ, &[LocalRead, RemoteRead]),
+        (Rights::REMOTE_ATOMIC, &[LocalRead, RemoteAtomic]),
+    ] {
+        for access in [LocalRead, LocalWrite, RemoteRead, RemoteWrite, RemoteAtomic] {
+            assert_eq!(rights.permit(access), granted.contains(&access), "{rights:?} and {access:?}");
+        }
+    }
+}
+
+#[test]
+fn every_page_size_places_bytes_by_its_own_mask() {
+    for shift in 12..=31 {
+        let page_shift = PageShift::new(shift).unwrap();
+        let size = 1u64 << shift;
+        let start = 5 * size + size / 2 + 1;
+        let region = MemoryRegion {
+            key: KEY,
+            pd: PD,
+            start: Va::new(start),
+            len: 2 * size,
+            origin: Origin::Zero,
+            rights: Rights::empty(),
+            translation: Translation::Paged { page_shift, first_entry: 7 },
+        };
+        // Low bits of an entry do not count.
+        let pages = Pages([(7, 100 * size + 0xfff), (8, 300 * size), (9, 200 * size)].into());
+        let keys = table([region]);
+        let first = 100 * size + size / 2 + 1;
+        assert_eq!(segments(&keys, &pages, at(start), 1), Ok(vec![(first, 1)]), "shift {shift}");
+        let turn = at(6 * size - 1);
+        let across = vec![(101 * size - 1, 1), (300 * size, 1)];
+        assert_eq!(segments(&keys, &pages, turn, 2), Ok(across), "shift {shift}");
+        let last = 200 * size + size / 2;
+        assert_eq!(
+            segments(&keys, &pages, at(start + 2 * size - 1), 1),
+            Ok(vec![(last, 1)]),
+            "shift {shift}"
+        );
+    }
+    assert_eq!((PageShift::new(11), PageShift::new(32)), (None, None));
+}
+
+#[test]
+fn offsets_and_zero_based_regions_count_from_the_first_byte() {
+    let (keys, pages) = published();
+    let relative = Place::offset(PD, KEY, 0x988);
+    assert_eq!(segments(&keys, &pages, relative, 1), Ok(vec![(0x2_0000_2000, 1)]));
+    assert_eq!(segments(&keys, &pages, Place::offset(PD, KEY, 0x2100), 1), Err(AccessError::Bounds));
+
+    let zero_based = MemoryRegion { origin: Origin::Start, ..*keys.find(KEY).unwrap() };
+    let keys = table([zero_based]);
+    assert_eq!(segments(&keys, &pages, at(0x988), 1), Ok(vec![(0x2_0000_2000, 1)]));
+    assert_eq!(segments(&keys, &pages, at(0x7f00_1234_5678), 1), Err(AccessError::Bounds));
+}
+
+#[test]
+fn physical_regions_are_the_bus_itself_up_to_its_end() {
+    let all = MemoryRegion {
+        key: KEY,
+        pd: PD,
+        start: Va::new(0),
+        len: u64::MAX,
+        origin: Origin::Zero,
+        rights: Rights::empty(),
+        translation: Translation::Physical,
+    };
+    let top = MemoryRegion { start: Va::new(u64::MAX - 3), ..all };
+    let pages = Pages::default();
+    assert_eq!(segments(&table([all]), &pages, at(0x1234), 9), Ok(vec![(0x1234, 9)]));
+    assert_eq!(segments(&table([top]), &pages, at(u64::MAX - 3), 4), Ok(vec![(u64::MAX - 3, 4)]));
+    let beyond = Place::offset(PD, KEY, 0);
+    assert_eq!(segments(&table([top]), &pages, beyond, 5), Err(AccessError::Bounds));
+}
+
+#[test]
+fn sums_that_pass_the_last_address_are_refused() {
+    let region = MemoryRegion {
+        key: KEY,
+        pd: PD,
+        start: Va::new(0xfff),
+        len: u64::MAX,
+        origin: Origin::Start,
+        rights: Rights::empty(),
+        translation: Translation::Paged { page_shift: PageShift::MIN, first_entry: u64::MAX },
+    };
+    let pages = Pages([(u64::MAX, 0)].into());
+    let keys = table([region]);
+    assert_eq!(segments(&keys, &pages, at(0), 1), Ok(vec![(0xfff, 1)]));
+    assert_eq!(segments(&keys, &pages, at(1), 1), Err(AccessError::Unmapped), "the entry passes 2^64");
+    assert_eq!(segments(&keys, &pages, at(u64::MAX - 1), 1), Err(AccessError::Bounds));
+}
+
+/// Two pages of memory at 1000h, which the region sees in the other order, beginning at 800h of its first page.
+fn swapped() -> (GuestMemory, KeyTable, Pages) {
+    let region = MemoryRegion {
+        key: KEY,
+        pd: PD,
+        start: Va::new(0x800),
+        len: 0x1800,
+        origin: Origin::Zero,
+        rights: Rights::LOCAL_WRITE | Rights::REMOTE_ATOMIC,
+        translation: Translation::Paged { page_shift: PageShift::MIN, first_entry: 0 },
+    };
+    (guest_memory(0x1000, 2), table([region]), Pages([(0, 0x2000), (1, 0x1000)].into()))
+}
+
+#[test]
+fn bytes_cross_pages_both_ways() {
+    let (dma, keys, pages) = swapped();
+    let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
+    access.write(at(0xffe), b"abcd", Access::LocalWrite).unwrap();
+    assert_eq!((dma.peek(0x2ffe), dma.peek(0x1000)), (*b"ab", *b"cd"));
+    let mut back = [0; 4];
+    access.read(at(0xffe), &mut back, Access::LocalRead).unwrap();
+    assert_eq!(&back, b"abcd");
+}
+
+#[test]
+fn an_entry_is_published_within_a_page_or_across_two() {
+    let (dma, keys, pages) = swapped();
+    let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
+    access.publish(at(0x900), b"entry").unwrap();
+    assert_eq!(&dma.peek(0x2900), b"entry");
+    access.publish(at(0xffd), b"entry").unwrap();
+    assert_eq!((dma.peek(0x2ffd), dma.peek(0x1000)), (*b"ent", *b"ry"));
+    access.publish(at(0xffc), b"ENTRY").unwrap();
+    assert_eq!((dma.peek(0x2ffc), dma.peek(0x1000)), (*b"ENTR", *b"Yy"));
+}
+
+#[test]
+fn atomics_return_the_original_word() {
+    let (dma, keys, pages) = swapped();
+    let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
+    dma.poke(0x1008, &7u64.to_le_bytes());
+    let word = at(0x1008);
+    assert_eq!(access.atomic(word, AtomicOp::FetchAdd { add: u64::MAX }), Ok(7));
+    assert_eq!(access.atomic(word, AtomicOp::CompareSwap { compare: 5, swap: 1 }), Ok(6));
+    assert_eq!(access.atomic(word, AtomicOp::CompareSwap { compare: 6, swap: 9 }), Ok(6));
+    assert_eq!(dma.peek(0x1008), 9u64.to_le_bytes());
+    assert_eq!(access.atomic(at(0x1004), AtomicOp::FetchAdd { add: 1 }), Err(AccessError::Unmapped));
+}
+
+#[test]
+fn memory_the_client_took_back_is_unmapped() {
+    let (mut dma, keys, pages) = swapped();
+    dma.unmap(Iova::new(0x1000), 0x1000);
+    let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
+    let mut out = [0; 4];
+    assert_eq!(access.read(at(0x1000), &mut out, Access::LocalRead), Err(AccessError::Unmapped));
+    assert_eq!(access.write(at(0x1000), &out, Access::LocalWrite), Err(AccessError::Unmapped));
+    assert_eq!(access.publish(at(0x1000), &out), Err(AccessError::Unmapped));
+    assert_eq!(access.read(at(0x800), &mut out, Access::LocalRead), Ok(()));
+}
