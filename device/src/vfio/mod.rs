@@ -2,6 +2,7 @@
 
 pub mod msix;
 pub mod pci;
+pub mod server;
 
 /// Base address registers a front-end can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,0 +1,124 @@
+//! One client's socket.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use rustix::net::{SendFlags, send};
+use thiserror::Error;
+
+use super::Device;
+use super::input::{Input, ReceiveError, Received, Violation};
+use super::session::Session;
+
+/// Bound: bytes of replies that may wait for the client before we stop serving it. One more reply may come on top.
+const MAX_UNSENT: usize = 256 << 10;
+
+/// A client.
+pub struct Connection {
+    stream: UnixStream,
+    input: Input,
+    session: Session,
+    /// Replies; the first `sent` bytes are on their way.
+    replies: Vec<u8>,
+    sent: usize,
+}
+
+/// Why a client is gone.
+#[derive(Debug, Error)]
+pub enum Gone {
+    /// It closed the socket.
+    #[error("client closed the connection")]
+    Closed,
+    /// It broke the protocol.
+    #[error("client broke the protocol")]
+    Violation(#[from] Violation),
+    /// The socket failed.
+    #[error("socket of the client failed")]
+    Io(#[source] io::Error),
+}
+
+/// Outcome of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// Messages served.
+    pub messages: usize,
+    /// The budget ended before the messages did: serve again without waiting for the socket.
+    pub more: bool,
+}
+
+impl Connection {
+    /// Takes over a connected socket.
+    ///
+    /// # Errors
+    /// The socket cannot be made non-blocking.
+    pub fn new(stream: UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self { stream, input: Input::new(), session: Session::default(), replies: Vec::new(), sent: 0 })
+    }
+
+    /// Serves up to `budget` messages, in order, and sends what it can of their replies.
+    ///
+    /// # Errors
+    /// The client is gone, through its fault or not.
+    pub fn serve(&mut self, device: &mut impl Device, budget: usize) -> Result<Served, Gone> {
+        let mut messages = 0;
+        loop {
+            while messages < budget && self.replies.len() - self.sent < MAX_UNSENT {
+                let Some(message) = self.input.next()? else { break };
+                let (header, payload, fds) = (message.header, message.payload, message.fds);
+                self.session.handle(header, payload, fds, device, &mut self.replies)?;
+                messages += 1;
+            }
+            self.flush()?;
+            if self.input.has_next() {
+                if messages >= budget || self.wants_to_send() {
+                    return Ok(Served { messages, more: !self.wants_to_send() });
+                }
+                continue;
+            }
+            match self.input.receive(&self.stream).map_err(Gone::from)? {
+                Received::Some => {}
+                Received::WouldBlock => return Ok(Served { messages, more: false }),
+                Received::End => return Err(Gone::Closed),
+            }
+        }
+    }
+
+    /// Whether replies wait for the client to read. Until they are sent, only readiness to write is of interest.
+    pub fn wants_to_send(&self) -> bool {
+        self.sent < self.replies.len()
+    }
+
+    fn flush(&mut self) -> Result<(), Gone> {
+        while self.sent < self.replies.len() {
+            match send(&self.stream, &self.replies[self.sent..], SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(sent) => self.sent += sent,
+                Err(rustix::io::Errno::AGAIN) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => return Err(Gone::Closed),
+                Err(error) => return Err(Gone::Io(error.into())),
+            }
+        }
+        self.replies.clear();
+        self.replies.shrink_to(MAX_UNSENT);
+        self.sent = 0;
+        Ok(())
+    }
+}
+
+impl From<ReceiveError> for Gone {
+    fn from(error: ReceiveError) -> Self {
+        match error {
+            ReceiveError::Violation(violation) => Self::Violation(violation),
+            ReceiveError::Io(error) if error.kind() == io::ErrorKind::ConnectionReset => Self::Closed,
+            ReceiveError::Io(error) => Self::Io(error),
+        }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}

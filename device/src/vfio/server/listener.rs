@@ -1,0 +1,235 @@
+//! Where clients come from.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::net::sockopt::{socket_acceptconn, socket_domain};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use thiserror::Error;
+
+/// Why there is no listening socket.
+#[derive(Debug, Error)]
+pub enum ListenError {
+    /// Another process serves this path.
+    #[error("{}: another process is listening on this socket", .0.display())]
+    InUse(PathBuf),
+    /// The path is taken by something we will not remove.
+    #[error("{}: exists and is not a socket", .0.display())]
+    NotASocket(PathBuf),
+    /// The path cannot be bound.
+    #[error("{}: cannot listen: {source}", path.display())]
+    Bind {
+        /// Path of the socket.
+        path: PathBuf,
+        /// Reason.
+        source: io::Error,
+    },
+    /// The descriptor given is not what it should be.
+    #[error("descriptor {fd}: {reason}")]
+    Descriptor {
+        /// Its number.
+        fd: RawFd,
+        /// What is wrong.
+        reason: &'static str,
+    },
+}
+
+/// A listening socket. The file it made goes away with it.
+#[derive(Debug)]
+pub struct Listener {
+    listener: UnixListener,
+    /// Path, device and inode of the file, if we made it.
+    file: Option<(PathBuf, u64, u64)>,
+}
+
+/// What a descriptor given by another process turned out to be.
+#[derive(Debug)]
+pub enum Source {
+    /// A listening socket: one client after the other.
+    Listener(Listener),
+    /// A client that is connected already. There will be no other.
+    Client(UnixStream),
+}
+
+impl Listener {
+    /// Listens on `path`. The socket file of a process that is gone is replaced.
+    ///
+    /// # Errors
+    /// See [`ListenError`].
+    pub fn bind(path: &Path) -> Result<Self, ListenError> {
+        let bind_error = |source| ListenError::Bind { path: path.to_path_buf(), source };
+        // Two processes that find the same stale file must not both replace it: whoever comes second has to see
+        // the first one's socket. The lock is on the folder, so it leaves nothing behind.
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        let folder = File::open(folder).map_err(bind_error)?;
+        flock(&folder, FlockOperation::LockExclusive).map_err(|error| bind_error(error.into()))?;
+
+        remove_stale(path)?;
+        let listener = UnixListener::bind(path).map_err(bind_error)?;
+        listener.set_nonblocking(true).map_err(bind_error)?;
+        let made = std::fs::symlink_metadata(path).map_err(bind_error)?;
+        Ok(Self { listener, file: Some((path.to_path_buf(), made.dev(), made.ino())) })
+    }
+
+    /// The next client that waits, if any.
+    ///
+    /// # Errors
+    /// The socket failed, or descriptors ran out.
+    pub fn accept(&self) -> io::Result<Option<UnixStream>> {
+        match self.listener.accept() {
+            Ok((stream, _)) => Ok(Some(stream)),
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => {
+                    Ok(None)
+                }
+                _ => Err(error),
+            },
+        }
+    }
+}
+
+impl Source {
+    /// Takes over an inherited descriptor: a Unix socket, listening or connected.
+    ///
+    /// # Errors
+    /// [`ListenError::Descriptor`].
+    pub fn from_inherited(fd: RawFd) -> Result<Self, ListenError> {
+        let wrong = |reason| ListenError::Descriptor { fd, reason };
+        if fd <= 2 {
+            return Err(wrong("is a standard stream"));
+        }
+        // Also tells whether there is one, before anything owns it.
+        std::fs::metadata(format!("/proc/self/fd/{fd}"))
+            .ok()
+            .filter(|metadata| metadata.file_type().is_socket())
+            .ok_or(wrong("is no open socket"))?;
+        // SAFETY: it is open, as just seen. It was inherited for this use and nothing else in the process knows its
+        // number: this runs once, from the command line, before any other descriptor could be given it.
+        let owned = unsafe { OwnedFd::from_raw_fd(fd) };
+        if !socket_domain(&owned).is_ok_and(|family| family == AddressFamily::UNIX) {
+            return Err(wrong("is no Unix socket"));
+        }
+        if socket_acceptconn(&owned).is_ok_and(|listening| listening) {
+            let listener = UnixListener::from(owned);
+            listener.set_nonblocking(true).map_err(|_| wrong("cannot be made non-blocking"))?;
+            return Ok(Self::Listener(Listener { listener, file: None }));
+        }
+        let stream = UnixStream::from(owned);
+        stream.peer_addr().map_err(|_| wrong("is neither listening nor connected"))?;
+        Ok(Self::Client(stream))
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some((path, device, inode)) = &self.file {
+            // Somebody may have put another in its place meanwhile.
+            let ours =
+                std::fs::symlink_metadata(path).is_ok_and(|now| (now.dev(), now.ino()) == (*device, *inode));
+            if ours {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+}
+
+/// Removes a socket file nobody listens on.
+fn remove_stale(path: &Path) -> Result<(), ListenError> {
+    let bind_error = |source| ListenError::Bind { path: path.to_path_buf(), source };
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(bind_error(error)),
+        Ok(metadata) if !metadata.file_type().is_socket() => {
+            return Err(ListenError::NotASocket(path.to_path_buf()));
+        }
+        Ok(_) => {}
+    }
+    match connect(path) {
+        Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(bind_error),
+        Err(Errno::NOENT) => Ok(()),
+        // A process whose backlog is full is alive too.
+        Ok(()) | Err(Errno::AGAIN) => Err(ListenError::InUse(path.to_path_buf())),
+        Err(error) => Err(bind_error(error.into())),
+    }
+}
+
+/// Tries to become a client, without waiting.
+fn connect(path: &Path) -> rustix::io::Result<()> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&probe, &SocketAddrUnix::new(path)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stale_socket_file_is_replaced_and_a_live_one_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hca.sock");
+        // std leaves the file when the listener goes, as a process does that is killed.
+        drop(UnixListener::bind(&path).unwrap());
+        let live = Listener::bind(&path).unwrap();
+        assert!(matches!(Listener::bind(&path), Err(ListenError::InUse(_))));
+        drop(live);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_file_that_is_no_socket_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("precious");
+        std::fs::write(&path, "x").unwrap();
+        assert!(matches!(Listener::bind(&path), Err(ListenError::NotASocket(_))));
+        assert_eq!(std::fs::read(&path).unwrap(), b"x");
+    }
+
+    #[test]
+    fn a_successors_socket_file_is_not_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hca.sock");
+        let first = Listener::bind(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let _second = Listener::bind(&path).unwrap();
+        drop(first);
+        UnixStream::connect(&path).unwrap();
+    }
+
+    #[test]
+    fn errors_name_the_path() {
+        let error = Listener::bind(Path::new("/nonexistent/folder/x.sock")).unwrap_err();
+        assert!(error.to_string().starts_with("/nonexistent/folder/x.sock: cannot listen:"), "{error}");
+    }
+
+    #[test]
+    fn inherited_descriptors_are_told_apart() {
+        use std::os::fd::IntoRawFd;
+
+        let folder = tempfile::tempdir().unwrap();
+        let listening = UnixListener::bind(folder.path().join("a")).unwrap().into_raw_fd();
+        assert!(matches!(Source::from_inherited(listening), Ok(Source::Listener(_))));
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        assert!(matches!(Source::from_inherited(ours.into_raw_fd()), Ok(Source::Client(_))));
+        let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into_raw_fd();
+        let error = Source::from_inherited(udp).unwrap_err();
+        assert_eq!(error.to_string(), format!("descriptor {udp}: is no Unix socket"));
+        assert!(Source::from_inherited(1).is_err());
+        assert!(Source::from_inherited(9_999).is_err());
+    }
+}

@@ -1,0 +1,179 @@
+//! Layouts of messages, in host byte order.
+
+use vfio_bindings::bindings::vfio::{
+    VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_BAR2_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX,
+};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::vfio::Bar;
+
+/// Bound: bytes one region access may transfer. Also what a client assumes that is told nothing.
+pub const MAX_TRANSFER_LEN: u32 = 1 << 20;
+
+/// Bound: descriptors one message may carry; what QEMU sends at most.
+pub(super) const MAX_FDS: usize = 16;
+
+/// Bytes of a header.
+pub(super) const HEADER_LEN: usize = size_of::<Header>();
+
+/// Bound: bytes of a message, header included.
+pub(super) const MAX_MESSAGE_LEN: usize = HEADER_LEN + size_of::<RegionAccess>() + MAX_TRANSFER_LEN as usize;
+
+/// Type bits of [`Header::flags`].
+pub(super) const FLAG_TYPE: u32 = 0xf;
+pub(super) const FLAG_REPLY: u32 = 1;
+pub(super) const FLAG_NO_REPLY: u32 = 1 << 4;
+pub(super) const FLAG_ERROR: u32 = 1 << 5;
+
+/// Before every message.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(super) struct Header {
+    pub(super) id: u16,
+    pub(super) command: u16,
+    /// Of the whole message.
+    pub(super) size: u32,
+    pub(super) flags: u32,
+    pub(super) error: u32,
+}
+
+/// Commands of clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Command {
+    Version,
+    DmaMap,
+    DmaUnmap,
+    GetInfo,
+    GetRegionInfo,
+    GetIrqInfo,
+    SetIrqs,
+    RegionRead,
+    RegionWrite,
+    Reset,
+    RegionWriteMulti,
+}
+
+impl Command {
+    /// `None`: unknown, or one we do not serve (region descriptors, migration, and DMA, which is ours to send).
+    pub(super) const fn from_raw(raw: u16) -> Option<Self> {
+        Some(match raw {
+            1 => Self::Version,
+            2 => Self::DmaMap,
+            3 => Self::DmaUnmap,
+            4 => Self::GetInfo,
+            5 => Self::GetRegionInfo,
+            7 => Self::GetIrqInfo,
+            8 => Self::SetIrqs,
+            9 => Self::RegionRead,
+            10 => Self::RegionWrite,
+            13 => Self::Reset,
+            15 => Self::RegionWriteMulti,
+            _ => return None,
+        })
+    }
+}
+
+/// Head of VERSION; a string follows.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(super) struct Version {
+    pub(super) major: u16,
+    pub(super) minor: u16,
+}
+
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(super) struct DmaMap {
+    pub(super) argsz: u32,
+    pub(super) flags: u32,
+    pub(super) offset: u64,
+    pub(super) address: u64,
+    pub(super) size: u64,
+}
+
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(super) struct DmaUnmap {
+    pub(super) argsz: u32,
+    pub(super) flags: u32,
+    pub(super) address: u64,
+    pub(super) size: u64,
+}
+
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(super) struct DeviceInfo {
+    pub(super) argsz: u32,
+    pub(super) flags: u32,
+    pub(super) num_regions: u32,
+    pub(super) num_irqs: u32,
+}
+
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(super) struct RegionInfo {
+    pub(super) argsz: u32,
+    pub(super) flags: u32,
+    pub(super) index: u32,
+    pub(super) cap_offset: u32,
+    pub(super) size: u64,
+    pub(super) offset: u64,
+}
+
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(super) struct IrqInfo {
+    pub(super) argsz: u32,
+    pub(super) flags: u32,
+    pub(super) index: u32,
+    pub(super) count: u32,
+}
+
+/// Head of SET_IRQS; booleans may follow.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(super) struct IrqSet {
+    pub(super) argsz: u32,
+    pub(super) flags: u32,
+    pub(super) index: u32,
+    pub(super) start: u32,
+    pub(super) count: u32,
+}
+
+/// Head of REGION_READ and REGION_WRITE and their replies; data may follow.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(super) struct RegionAccess {
+    pub(super) offset: u64,
+    pub(super) region: u32,
+    pub(super) count: u32,
+}
+
+/// One write of REGION_WRITE_MULTI, whose head is their number as 64 bits.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(super) struct SmallWrite {
+    pub(super) access: RegionAccess,
+    pub(super) data: [u8; 8],
+}
+
+/// A region that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Region {
+    /// A base address register's memory.
+    Bar(Bar),
+    /// Config space.
+    Config,
+}
+
+impl Region {
+    /// From a region index of `linux/vfio.h`.
+    pub(super) const fn from_index(index: u32) -> Option<Self> {
+        Some(match index {
+            VFIO_PCI_BAR0_REGION_INDEX => Self::Bar(Bar::Bar0),
+            VFIO_PCI_BAR2_REGION_INDEX => Self::Bar(Bar::Bar2),
+            VFIO_PCI_CONFIG_REGION_INDEX => Self::Config,
+            _ => return None,
+        })
+    }
+}

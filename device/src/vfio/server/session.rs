@@ -1,0 +1,348 @@
+//! One message in, one reply out.
+
+use std::ffi::CStr;
+use std::os::fd::OwnedFd;
+
+use protocol::ids::Iova;
+use serde::{Deserialize, Serialize};
+use vfio_bindings::bindings::vfio::{
+    VFIO_DEVICE_FLAGS_PCI, VFIO_DEVICE_FLAGS_RESET, VFIO_DMA_MAP_FLAG_READ, VFIO_DMA_MAP_FLAG_WRITE,
+    VFIO_IRQ_INFO_EVENTFD, VFIO_IRQ_INFO_MASKABLE, VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_NUM_IRQS,
+    VFIO_PCI_NUM_REGIONS, VFIO_REGION_INFO_FLAG_READ, VFIO_REGION_INFO_FLAG_WRITE,
+};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::Device;
+use super::input::Violation;
+use super::irqs;
+use super::message::{
+    Command, DeviceInfo, DmaMap, DmaUnmap, FLAG_ERROR, FLAG_NO_REPLY, FLAG_REPLY, FLAG_TYPE, HEADER_LEN,
+    Header, IrqInfo, IrqSet, MAX_FDS, MAX_TRANSFER_LEN, Region, RegionAccess, RegionInfo, SmallWrite,
+    Version,
+};
+use crate::limited;
+use crate::memory::dma::{MAX_WINDOWS, PAGE_LEN};
+use crate::memory::{MapError, Permissions};
+
+/// Version of the protocol we speak.
+const MAJOR: u16 = 0;
+const MINOR: u16 = 1;
+
+/// UNMAP flags that ask for everything: `linux/vfio.h`'s, which QEMU sends, and that of earlier texts of the protocol.
+const UNMAP_ALL: u32 = 1 << 1 | 1 << 2;
+
+/// An errno for the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Errno(i32);
+
+impl Errno {
+    pub(super) const INVALID: Self = Self(libc::EINVAL);
+    pub(super) const NOT_SUPPORTED: Self = Self(libc::ENOTSUP);
+}
+
+impl From<&MapError> for Errno {
+    fn from(error: &MapError) -> Self {
+        Self(match error {
+            MapError::Invalid { .. } | MapError::OutsideFile { .. } => libc::EINVAL,
+            MapError::Overlap { .. } => libc::EEXIST,
+            MapError::TooMany(_) => libc::ENOSPC,
+            MapError::File(error) => error.raw_os_error().unwrap_or(libc::EINVAL),
+        })
+    }
+}
+
+/// State of the protocol with one client.
+#[derive(Debug, Default)]
+pub(super) struct Session {
+    negotiated: bool,
+}
+
+impl Session {
+    /// Serves one whole message and appends the reply, if there is one, to `out`.
+    ///
+    /// # Errors
+    /// Only what leaves no way to go on.
+    pub(super) fn handle(
+        &mut self,
+        header: Header,
+        payload: &[u8],
+        fds: Vec<OwnedFd>,
+        device: &mut impl Device,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Violation> {
+        if header.flags & FLAG_TYPE != 0 {
+            // We send no commands, so there is nothing to reply to.
+            return Err(Violation::NotACommand { flags: header.flags });
+        }
+        let command = Command::from_raw(header.command);
+        if !self.negotiated && command != Some(Command::Version) {
+            return Err(Violation::NoVersion { command: header.command });
+        }
+
+        let reply = Reply::begin(out);
+        let result = match command {
+            Some(command) => self.execute(command, payload, fds, device, reply.out),
+            None => Err(Errno::NOT_SUPPORTED),
+        };
+        if let Err(Errno(errno)) = result {
+            limited!(debug, command = header.command, errno, "refused a vfio-user message");
+        }
+        reply.finish(header, result);
+        Ok(())
+    }
+
+    fn execute(
+        &mut self,
+        command: Command,
+        payload: &[u8],
+        fds: Vec<OwnedFd>,
+        device: &mut impl Device,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Errno> {
+        match command {
+            Command::Version => self.version(payload, out),
+            Command::DmaMap => dma_map(&parse(payload)?, fds, device),
+            Command::DmaUnmap => {
+                let request = parse(payload)?;
+                dma_unmap(&request, device)?;
+                out.extend_from_slice(request.as_bytes());
+                Ok(())
+            }
+            Command::GetInfo => get_info(&parse(payload)?, out),
+            Command::GetRegionInfo => get_region_info(&parse(payload)?, device, out),
+            Command::GetIrqInfo => get_irq_info(&parse(payload)?, device, out),
+            Command::SetIrqs => {
+                let (set, booleans) = IrqSet::read_from_prefix(payload).map_err(|_| Errno::INVALID)?;
+                irqs::set(&set, booleans, fds, device.interrupts())
+            }
+            Command::RegionRead => region_read(&parse(payload)?, device, out),
+            Command::RegionWrite => {
+                let (access, data) = RegionAccess::read_from_prefix(payload).map_err(|_| Errno::INVALID)?;
+                region_write(&access, data, device)?;
+                out.extend_from_slice(access.as_bytes());
+                Ok(())
+            }
+            Command::RegionWriteMulti => region_write_multi(payload, device, out),
+            Command::Reset => {
+                device.reset();
+                Ok(())
+            }
+        }
+    }
+
+    fn version(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Result<(), Errno> {
+        if self.negotiated {
+            return Err(Errno::INVALID);
+        }
+        let (version, data) = Version::read_from_prefix(payload).map_err(|_| Errno::INVALID)?;
+        if version.major != MAJOR {
+            limited!(warn, major = version.major, "vfio-user client speaks an unknown major version");
+            return Err(Errno::INVALID);
+        }
+        let proposed = if data.is_empty() {
+            VersionData::default()
+        } else {
+            let text = CStr::from_bytes_until_nul(data).map_err(|_| Errno::INVALID)?;
+            serde_json::from_slice(text.to_bytes()).map_err(|error| {
+                limited!(warn, %error, "vfio-user client sent version data that is no such JSON");
+                Errno::INVALID
+            })?
+        };
+        let reply = Version { major: MAJOR, minor: version.minor.min(MINOR) };
+        out.extend_from_slice(reply.as_bytes());
+        let accepted = VersionData { capabilities: proposed.capabilities.accept() };
+        serde_json::to_writer(&mut *out, &accepted).map_err(|_| Errno::INVALID)?;
+        out.push(0);
+        self.negotiated = true;
+        tracing::debug!(?proposed, ?accepted, "negotiated vfio-user version");
+        Ok(())
+    }
+}
+
+/// JSON of VERSION. Members we do not know are the client's business.
+#[derive(Debug, Default, Deserialize, Serialize)]
+struct VersionData {
+    #[serde(default)]
+    capabilities: Capabilities,
+}
+
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+struct Capabilities {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_msg_fds: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_data_xfer_size: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_dma_maps: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pgsizes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    write_multiple: Option<bool>,
+}
+
+impl Capabilities {
+    /// Ours, as far as the client named them: a server may not add any.
+    fn accept(&self) -> Self {
+        Self {
+            max_msg_fds: self.max_msg_fds.map(|_| MAX_FDS as u64),
+            max_data_xfer_size: self.max_data_xfer_size.map(|_| u64::from(MAX_TRANSFER_LEN)),
+            max_dma_maps: self.max_dma_maps.map(|theirs| theirs.min(MAX_WINDOWS as u64)),
+            pgsizes: self.pgsizes.map(|_| PAGE_LEN),
+            write_multiple: self.write_multiple,
+        }
+    }
+}
+
+fn dma_map(request: &DmaMap, fds: Vec<OwnedFd>, device: &mut impl Device) -> Result<(), Errno> {
+    if request.flags & !(VFIO_DMA_MAP_FLAG_READ | VFIO_DMA_MAP_FLAG_WRITE) != 0 || fds.len() > 1 {
+        return Err(Errno::INVALID);
+    }
+    let permissions = Permissions {
+        read: request.flags & VFIO_DMA_MAP_FLAG_READ != 0,
+        write: request.flags & VFIO_DMA_MAP_FLAG_WRITE != 0,
+    };
+    let backing = fds.into_iter().next().map(|fd| (fd, request.offset));
+    device.memory().map(Iova::new(request.address), request.size, permissions, backing).map_err(|error| {
+        limited!(warn, address = request.address, size = request.size, %error, "refused a DMA range");
+        Errno::from(&error)
+    })
+}
+
+fn dma_unmap(request: &DmaUnmap, device: &mut impl Device) -> Result<(), Errno> {
+    match request.flags {
+        0 if request.size != 0 => device.memory().unmap(Iova::new(request.address), request.size),
+        flags if flags & !UNMAP_ALL == 0 && flags != 0 && request.address == 0 && request.size == 0 => {
+            device.memory().unmap_all();
+        }
+        _ => return Err(Errno::INVALID),
+    }
+    Ok(())
+}
+
+fn get_info(request: &DeviceInfo, out: &mut Vec<u8>) -> Result<(), Errno> {
+    let argsz = reply_len::<DeviceInfo>(request.argsz)?;
+    let info = DeviceInfo {
+        argsz,
+        flags: VFIO_DEVICE_FLAGS_PCI | VFIO_DEVICE_FLAGS_RESET,
+        num_regions: VFIO_PCI_NUM_REGIONS,
+        num_irqs: VFIO_PCI_NUM_IRQS,
+    };
+    out.extend_from_slice(info.as_bytes());
+    Ok(())
+}
+
+/// No region offers mmap: every access has to arrive here, and a client that may map one stops posting its writes.
+fn get_region_info(request: &RegionInfo, device: &impl Device, out: &mut Vec<u8>) -> Result<(), Errno> {
+    let argsz = reply_len::<RegionInfo>(request.argsz)?;
+    if request.index >= VFIO_PCI_NUM_REGIONS {
+        return Err(Errno::INVALID);
+    }
+    let size = Region::from_index(request.index).map_or(0, |region| device.region_len(region));
+    let flags = if size == 0 { 0 } else { VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE };
+    let info = RegionInfo { argsz, flags, index: request.index, cap_offset: 0, size, offset: 0 };
+    out.extend_from_slice(info.as_bytes());
+    Ok(())
+}
+
+fn get_irq_info(request: &IrqInfo, device: &mut impl Device, out: &mut Vec<u8>) -> Result<(), Errno> {
+    let argsz = reply_len::<IrqInfo>(request.argsz)?;
+    let (flags, count) = match request.index {
+        VFIO_PCI_MSIX_IRQ_INDEX => {
+            let vectors = u32::try_from(device.interrupts().count()).map_err(|_| Errno::INVALID)?;
+            (VFIO_IRQ_INFO_EVENTFD | VFIO_IRQ_INFO_MASKABLE, vectors)
+        }
+        index if index < VFIO_PCI_NUM_IRQS => (0, 0),
+        _ => return Err(Errno::INVALID),
+    };
+    out.extend_from_slice(IrqInfo { argsz, flags, index: request.index, count }.as_bytes());
+    Ok(())
+}
+
+fn region_read(access: &RegionAccess, device: &mut impl Device, out: &mut Vec<u8>) -> Result<(), Errno> {
+    let region = check_access(access, device)?;
+    out.extend_from_slice(access.as_bytes());
+    let data = out.len();
+    // Bound: MAX_TRANSFER_LEN, checked with the access.
+    out.resize(data + access.count as usize, 0);
+    device.region_read(region, access.offset, &mut out[data..]);
+    Ok(())
+}
+
+fn region_write(access: &RegionAccess, data: &[u8], device: &mut impl Device) -> Result<(), Errno> {
+    let region = check_access(access, device)?;
+    let data = data.get(..access.count as usize).ok_or(Errno::INVALID)?;
+    device.region_write(region, access.offset, data);
+    Ok(())
+}
+
+/// Writes in order up to the first that is wrong; the reply says how many.
+fn region_write_multi(payload: &[u8], device: &mut impl Device, out: &mut Vec<u8>) -> Result<(), Errno> {
+    let (count, writes) = u64::read_from_prefix(payload).map_err(|_| Errno::INVALID)?;
+    let count = usize::try_from(count).map_err(|_| Errno::INVALID)?;
+    if count > writes.len() / size_of::<SmallWrite>() {
+        return Err(Errno::INVALID);
+    }
+    let mut done = 0_u64;
+    for write in writes.chunks_exact(size_of::<SmallWrite>()).take(count) {
+        let write = parse::<SmallWrite>(write)?;
+        if region_write(&write.access, &write.data, device).is_err() {
+            break;
+        }
+        done += 1;
+    }
+    out.extend_from_slice(done.as_bytes());
+    Ok(())
+}
+
+/// The region of an access that is wholly inside it.
+fn check_access(access: &RegionAccess, device: &impl Device) -> Result<Region, Errno> {
+    let region = Region::from_index(access.region).ok_or(Errno::INVALID)?;
+    let len = device.region_len(region);
+    let inside = access.offset <= len && u64::from(access.count) <= len - access.offset;
+    if inside && access.count <= MAX_TRANSFER_LEN { Ok(region) } else { Err(Errno::INVALID) }
+}
+
+fn parse<T: FromBytes + KnownLayout + Immutable>(payload: &[u8]) -> Result<T, Errno> {
+    T::read_from_prefix(payload).map(|(value, _)| value).map_err(|_| Errno::INVALID)
+}
+
+/// Bytes of a reply of type `T`, if the client takes so many.
+fn reply_len<T>(argsz: u32) -> Result<u32, Errno> {
+    let len = u32::try_from(size_of::<T>()).map_err(|_| Errno::INVALID)?;
+    if argsz >= len { Ok(len) } else { Err(Errno::INVALID) }
+}
+
+/// A reply under construction at the end of a buffer.
+struct Reply<'a> {
+    out: &'a mut Vec<u8>,
+    start: usize,
+}
+
+impl<'a> Reply<'a> {
+    fn begin(out: &'a mut Vec<u8>) -> Self {
+        let start = out.len();
+        out.resize(start + HEADER_LEN, 0);
+        Self { out, start }
+    }
+
+    /// Fills in the header. An error has no payload, and what wants no reply gets none.
+    fn finish(self, request: Header, result: Result<(), Errno>) {
+        if request.flags & FLAG_NO_REPLY != 0 {
+            self.out.truncate(self.start);
+            return;
+        }
+        let (flags, error) = match result {
+            Ok(()) => (FLAG_REPLY, 0),
+            Err(Errno(errno)) => {
+                self.out.truncate(self.start + HEADER_LEN);
+                (FLAG_REPLY | FLAG_ERROR, errno.unsigned_abs())
+            }
+        };
+        let (_, reply) = self.out.split_at_mut(self.start);
+        // Bound: a reply is at most MAX_MESSAGE_LEN, far below 4 GiB.
+        let size = u32::try_from(reply.len()).unwrap_or(u32::MAX);
+        let header = Header { id: request.id, command: request.command, size, flags, error };
+        reply[..HEADER_LEN].copy_from_slice(header.as_bytes());
+    }
+}
