@@ -4,6 +4,7 @@
 //! through the command line. `DESIGN.md` beside this crate tells threads, trust and the life of a send.
 
 pub mod capture;
+pub mod config;
 pub mod frontend;
 pub mod identity;
 pub mod memory;

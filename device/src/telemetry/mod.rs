@@ -1,3 +1,4 @@
 //! What operators see of a running device.
 
 pub mod log;
+pub mod subscriber;

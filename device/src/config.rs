@@ -1,0 +1,384 @@
+//! The configuration file: JSON with unknown keys rejected, turned into values that need no more checking.
+
+use std::collections::HashSet;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use protocol::ids::{Lid, MacAddr};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use thiserror::Error;
+
+use crate::frontend::jingzhao;
+use crate::identity::Identity;
+
+/// The whole file.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(title = "hcad configuration")]
+pub struct ConfigFile {
+    /// What goes to standard error.
+    #[serde(default)]
+    pub log: LogConfig,
+    /// The HCAs this process serves, one thread each.
+    pub devices: Vec<DeviceEntry>,
+}
+
+/// Log settings.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogConfig {
+    /// Filter directives such as "info" or "info,device::vfio=debug". The environment variable RUST_LOG wins.
+    pub filter: String,
+    /// Form of a line.
+    pub format: LogFormat,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self { filter: "info".into(), format: LogFormat::Text }
+    }
+}
+
+/// Form of a log line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// One HCA as the file describes it.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceEntry {
+    /// Number of this HCA on its fabric, 1..=49151. It is the LID, and gives the MAC 02:00:00:00:hi:lo and the IPv4
+    /// address 10.77.hi.lo unless they are set.
+    pub id: u16,
+    /// Unix socket that the VMM connects to. `--socket-path` and `--fd` override it for a single device.
+    pub socket_path: Option<PathBuf>,
+    /// Device interface.
+    pub frontend: FrontendEntry,
+    /// Ethernet address.
+    pub mac: Option<String>,
+    /// IPv4 address.
+    pub ipv4: Option<Ipv4Addr>,
+    /// Where packets go whose work request or context names no destination.
+    pub default_peer: Option<PeerEntry>,
+    /// How frames reach others.
+    pub fabric: FabricEntry,
+    /// Write every frame to this pcapng file. `--capture` overrides it for a single device.
+    pub capture: Option<PathBuf>,
+}
+
+/// Device interface and its options.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FrontendEntry {
+    /// JingZhao (HanGu) HCA.
+    Jingzhao(jingzhao::options::QueueOptions),
+}
+
+/// An HCA or NIC on the fabric.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PeerEntry {
+    /// Its number; gives the addresses that are not set.
+    pub id: u16,
+    /// Ethernet address.
+    pub mac: Option<String>,
+    /// IPv4 address.
+    pub ipv4: Option<Ipv4Addr>,
+}
+
+/// How frames travel.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FabricEntry {
+    /// One UDP datagram per Ethernet frame; also what QEMU's `-netdev dgram` speaks.
+    Udp(UdpEntry),
+}
+
+/// The `udp` fabric.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UdpEntry {
+    /// Address and port to receive on.
+    pub bind: SocketAddr,
+    /// Where the others receive. Frames from anybody else are dropped.
+    pub peers: Vec<UdpPeerEntry>,
+}
+
+/// One static peer of the `udp` fabric.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UdpPeerEntry {
+    /// Its address and port.
+    pub addr: SocketAddr,
+    /// Its MAC, if known beforehand; otherwise it is learned from its frames.
+    pub mac: Option<String>,
+}
+
+/// A configuration that can be run.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Log settings.
+    pub log: LogConfig,
+    /// At least one.
+    pub devices: Vec<DeviceConfig>,
+}
+
+/// One HCA, checked.
+#[derive(Clone, Debug)]
+pub struct DeviceConfig {
+    /// Own addresses.
+    pub identity: Identity,
+    /// Destination of last resort.
+    pub default_peer: Option<Identity>,
+    /// Socket for the VMM, if the file names one.
+    pub socket_path: Option<PathBuf>,
+    /// Device interface.
+    pub frontend: FrontendEntry,
+    /// How frames travel.
+    pub fabric: FabricConfig,
+    /// Capture file.
+    pub capture: Option<PathBuf>,
+}
+
+/// How frames travel, checked.
+#[derive(Clone, Debug)]
+pub enum FabricConfig {
+    /// See [`FabricEntry::Udp`].
+    Udp {
+        /// Where to receive.
+        bind: SocketAddr,
+        /// Static peers.
+        peers: Vec<UdpPeer>,
+    },
+}
+
+/// A static peer, checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpPeer {
+    /// Address and port.
+    pub addr: SocketAddr,
+    /// MAC, if configured.
+    pub mac: Option<MacAddr>,
+}
+
+/// What is wrong with a configuration. One line each, naming the key.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is not JSON of the right shape.
+    #[error("{path}: {source}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        source: serde_json::Error,
+    },
+    /// A value is out of its range or contradicts another.
+    #[error("{key}: {problem}")]
+    Value {
+        /// Path of the key, such as `devices[0].mac`.
+        key: String,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+impl Config {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or something in it is wrong.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.into(), source })?;
+        let file: ConfigFile =
+            serde_json::from_str(&text).map_err(|source| ConfigError::Parse { path: path.into(), source })?;
+        Self::try_from(file)
+    }
+}
+
+impl TryFrom<ConfigFile> for Config {
+    type Error = ConfigError;
+
+    fn try_from(file: ConfigFile) -> Result<Self, ConfigError> {
+        if file.devices.is_empty() {
+            return Err(value("devices", "at least one device is needed"));
+        }
+        let devices = file
+            .devices
+            .into_iter()
+            .enumerate()
+            .map(|(index, entry)| DeviceConfig::from_entry(entry, &format!("devices[{index}]")))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut macs = HashSet::new();
+        let mut sockets = HashSet::new();
+        for (index, device) in devices.iter().enumerate() {
+            if !macs.insert(device.identity.mac) {
+                return Err(value(
+                    &format!("devices[{index}].id"),
+                    format!("MAC {} belongs to an earlier device", device.identity.mac),
+                ));
+            }
+            if let Some(path) = &device.socket_path
+                && !sockets.insert(path)
+            {
+                return Err(value(
+                    &format!("devices[{index}].socket_path"),
+                    "an earlier device has this path",
+                ));
+            }
+        }
+        Ok(Self { log: file.log, devices })
+    }
+}
+
+impl DeviceConfig {
+    fn from_entry(entry: DeviceEntry, key: &str) -> Result<Self, ConfigError> {
+        let identity = identity(entry.id, entry.mac.as_deref(), entry.ipv4, key)?;
+        let default_peer = entry
+            .default_peer
+            .map(|peer| identity_of_peer(&peer, &format!("{key}.default_peer")))
+            .transpose()?;
+        let fabric = match entry.fabric {
+            FabricEntry::Udp(udp) => FabricConfig::Udp {
+                bind: udp.bind,
+                peers: udp
+                    .peers
+                    .iter()
+                    .enumerate()
+                    .map(|(index, peer)| {
+                        udp_peer(peer, udp.bind, &format!("{key}.fabric.udp.peers[{index}]"))
+                    })
+                    .collect::<Result<_, _>>()?,
+            },
+        };
+        Ok(Self {
+            identity,
+            default_peer,
+            socket_path: entry.socket_path,
+            frontend: entry.frontend,
+            fabric,
+            capture: entry.capture,
+        })
+    }
+}
+
+fn identity_of_peer(peer: &PeerEntry, key: &str) -> Result<Identity, ConfigError> {
+    identity(peer.id, peer.mac.as_deref(), peer.ipv4, key)
+}
+
+fn identity(id: u16, mac: Option<&str>, ipv4: Option<Ipv4Addr>, key: &str) -> Result<Identity, ConfigError> {
+    // Unicast LIDs of IBTA volume 1, section 4.1.3: BFFFh is the last.
+    if !(1..=0xbfff).contains(&id) {
+        return Err(value(&format!("{key}.id"), format!("{id} is not in 1..=49151")));
+    }
+    let derived = Identity::from_lid(Lid::new(id));
+    let mac = mac.map(|text| unicast_mac(text, &format!("{key}.mac"))).transpose()?;
+    Ok(Identity { mac: mac.unwrap_or(derived.mac), ipv4: ipv4.unwrap_or(derived.ipv4), lid: derived.lid })
+}
+
+fn udp_peer(peer: &UdpPeerEntry, bind: SocketAddr, key: &str) -> Result<UdpPeer, ConfigError> {
+    if peer.addr.is_ipv4() != bind.is_ipv4() {
+        return Err(value(
+            &format!("{key}.addr"),
+            format!("{} and bind {bind} differ in IP version", peer.addr),
+        ));
+    }
+    if peer.addr.port() == 0 {
+        return Err(value(&format!("{key}.addr"), "port 0 cannot be sent to"));
+    }
+    let mac = peer.mac.as_deref().map(|text| unicast_mac(text, &format!("{key}.mac"))).transpose()?;
+    Ok(UdpPeer { addr: peer.addr, mac })
+}
+
+fn unicast_mac(text: &str, key: &str) -> Result<MacAddr, ConfigError> {
+    let mac: MacAddr = text.parse().map_err(|error| value(key, format!("{text:?} is {error}")))?;
+    if mac.is_multicast() || mac == MacAddr::default() {
+        return Err(value(key, format!("{mac} is not a unicast address")));
+    }
+    Ok(mac)
+}
+
+fn value(key: &str, problem: impl Into<String>) -> ConfigError {
+    ConfigError::Value { key: key.into(), problem: problem.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+    fn check(devices: &str) -> Result<Config, String> {
+        let text = format!(r#"{{"devices": [{devices}]}}"#);
+        let file: ConfigFile = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        Config::try_from(file).map_err(|error| error.to_string())
+    }
+
+    fn device(extra: &str) -> String {
+        format!(
+            r#"{{"id": 258, "frontend": {{"jingzhao": {{}}}},
+                "fabric": {{"udp": {{"bind": "127.0.0.1:7000", "peers": []}}}} {extra}}}"#
+        )
+    }
+
+    #[test]
+    fn addresses_follow_from_the_id() {
+        let config = check(&device(r#", "default_peer": {"id": 3, "ipv4": "192.0.2.1"}"#)).unwrap();
+        let device = &config.devices[0];
+        assert_eq!(device.identity.mac.to_string(), "02:00:00:00:01:02");
+        assert_eq!(device.identity.ipv4, Ipv4Addr::new(10, 77, 1, 2));
+        let peer = device.default_peer.unwrap();
+        assert_eq!((peer.lid, peer.ipv4), (Lid::new(3), Ipv4Addr::new(192, 0, 2, 1)));
+    }
+
+    #[test]
+    fn errors_name_the_key() {
+        for (devices, message) in [
+            (String::new(), "devices: at least one device is needed"),
+            (device(r#", "mac": "2:0""#), "devices[0].mac: \"2:0\" is not a MAC address"),
+            (device(r#", "mac": "01:00:00:00:00:01""#), "devices[0].mac: 01:00:00:00:00:01 is not a unicast"),
+            (device(r#", "default_peer": {"id": 0}"#), "devices[0].default_peer.id: 0 is not in 1..=49151"),
+            (format!("{},{}", device(""), device("")), "devices[1].id: MAC 02:00:00:00:01:02 belongs to"),
+            (device(r#", "sockt_path": "x""#), "unknown field `sockt_path`"),
+        ] {
+            let error = check(&devices).unwrap_err();
+            assert!(error.contains(message), "{error:?} should contain {message:?}");
+        }
+    }
+
+    #[test]
+    fn shipped_configurations_are_valid() {
+        for name in ["jingzhao.json", "pair.json"] {
+            Config::load(&Path::new(REPOSITORY).join("configs").join(name)).unwrap();
+        }
+    }
+
+    /// Run with HCAD_UPDATE_SCHEMA=1 to write the file anew.
+    #[test]
+    fn schema_file_is_current() {
+        let path = Path::new(REPOSITORY).join("configs/config.schema.json");
+        let mut schema = serde_json::to_string_pretty(&schemars::schema_for!(ConfigFile)).unwrap();
+        schema.push('\n');
+        if std::env::var_os("HCAD_UPDATE_SCHEMA").is_some() {
+            std::fs::write(&path, &schema).unwrap();
+        }
+        let stored = std::fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(stored, schema, "HCAD_UPDATE_SCHEMA=1 cargo test -p device schema_file_is_current");
+    }
+}
