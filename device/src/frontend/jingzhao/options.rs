@@ -31,7 +31,9 @@ pub struct QueueOptions {
     /// J-12: clear the link of a user's send WQE once it is read, so that it is not followed again when the slot is
     /// reused.
     pub clear_links: bool,
-    /// J-23: mark a receive WQE that has no valid bit as consumed, by a terminator in its first data unit.
+    /// J-23: mark a receive WQE that has no valid bit as consumed, by a terminator in its first data unit. Without it
+    /// such a slot looks posted for ever: messages land in buffers that were not posted again, and a QP in ERR never
+    /// ends to flush.
     pub rq_clear: bool,
     /// J-21: no completion for a send WQE without the signalled bit, unless it fails.
     pub honour_c: bool,

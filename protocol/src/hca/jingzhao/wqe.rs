@@ -22,6 +22,9 @@ use crate::roce::Imm;
 /// Bytes of a unit, and the unit of sizes and positions.
 pub const GRANULE: usize = 16;
 
+/// The valid bit of a receive WQE in its first byte, see [`NextUnit::valid`].
+pub const RECV_VALID: u8 = 1 << 5;
+
 /// Most granules of a send WQE.
 pub const MAX_SIZE: u8 = 64;
 

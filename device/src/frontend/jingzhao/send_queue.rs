@@ -1,0 +1,250 @@
+//! The send queue of a QP: doorbells, chains of WQEs, and what the engine gets of them.
+//!
+//! Each call of [`SendQueue::next`] takes one WQE: it is copied out of guest memory once, and its link, which names
+//! the next one, comes from the same copy. Guest memory may link WQEs in a circle; then every call has a WQE to give,
+//! for ever, as if software had posted them, and the engine's bounds on a QP's turn keep other QPs going.
+//!
+//! # Spec
+//! JingZhao interface, section 6.7.
+
+use std::collections::VecDeque;
+
+use bitfield_struct::bitfield;
+use engine::{Fetch, Payload, Remote, SendOp, SendRequest, Sge, Status, UdDestination};
+use protocol::hca::jingzhao::doorbell::{PositionUnit, SendDoorbell};
+use protocol::hca::jingzhao::qpc::Qpc;
+use protocol::hca::jingzhao::wqe::{
+    self, DataUnit, GRANULE, NextUnit, Operation, RemoteUnit, SendWqe, UdUnit, WqeData,
+};
+use protocol::ids::{Lid, Qkey, Qpn};
+use smallvec::SmallVec;
+use thiserror::Error;
+
+use super::address::Addresses;
+use super::options::{QueueOptions, SqAddr};
+use super::queue_memory::QueueMemory;
+use super::ring::Ring;
+
+/// Most doorbells a queue remembers: the most WQEs QUERY_DEV_LIM lets software have in a queue.
+const MAX_DOORBELLS: usize = 1 << 14;
+
+/// More doorbells than the queue has slots: software rang for slots that are still in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("more doorbells than the send queue has slots ({slots})")]
+pub struct TooManyDoorbells {
+    /// Slots of the queue.
+    pub slots: u32,
+}
+
+/// What a send request's `wr_id` holds for its completion.
+#[bitfield(u64)]
+#[derive(PartialEq, Eq)]
+pub struct SendTag {
+    /// Byte offset of the WQE in the queue.
+    pub wqe: u32,
+    /// Opcode of the WQE.
+    pub opcode: u8,
+    /// Software asked for a completion.
+    pub signalled: bool,
+    #[bits(7)]
+    __: u8,
+    /// LID of the peer, for the completion.
+    #[bits(16, from = Lid::new, into = Lid::get, default = Lid::new(0))]
+    pub remote_lid: Lid,
+}
+
+/// A WQE that is next in a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    position: u32,
+    opcode: u8,
+    size: u8,
+    fence: bool,
+}
+
+/// Send queue of one QP.
+#[derive(Debug)]
+pub struct SendQueue {
+    options: QueueOptions,
+    ring: Ring,
+    /// Rung and not begun, in order of arrival.
+    doorbells: VecDeque<SendDoorbell>,
+    /// Linked from the WQE that was read last.
+    linked: Option<Entry>,
+    /// Slot behind the WQE that was read last, where software's next one is expected.
+    expected: u32,
+    unit: PositionUnit,
+}
+
+impl SendQueue {
+    /// A queue as after RESET: nothing rung, no buffer.
+    pub fn new(options: QueueOptions) -> Self {
+        let unit = match options.sq_addr {
+            SqAddr::Unit | SqAddr::Auto => PositionUnit::Granule,
+            SqAddr::Index => PositionUnit::Slot,
+        };
+        Self { options, ring: Ring::default(), doorbells: VecDeque::new(), linked: None, expected: 0, unit }
+    }
+
+    /// Forgets buffer and doorbells (RST2INIT, to RESET).
+    pub fn reset(&mut self) {
+        *self = Self::new(self.options);
+    }
+
+    /// Takes over what a command changed in the QP's context. Doorbells stay.
+    pub fn configure(&mut self, image: &Qpc, mem: &impl QueueMemory) {
+        self.ring = Ring::of_send(image, &self.options, mem);
+    }
+
+    /// Remembers a doorbell.
+    ///
+    /// # Errors
+    /// The doorbell is lost. That cannot happen to correct software: each remembered doorbell announces at least one
+    /// WQE in a slot of its own that software must not use again before its completion, so there are never more than
+    /// slots.
+    pub fn ring(&mut self, doorbell: SendDoorbell) -> Result<(), TooManyDoorbells> {
+        let slots = self.ring.slots();
+        // Bound: at most MAX_DOORBELLS of 12 bytes for each QP, however fast the guest rings.
+        if self.doorbells.len() >= MAX_DOORBELLS.min(slots as usize) {
+            return Err(TooManyDoorbells { slots });
+        }
+        self.doorbells.push_back(doorbell);
+        Ok(())
+    }
+
+    /// Whether a WQE is known to be waiting.
+    pub fn has_work(&self) -> bool {
+        self.linked.is_some() || !self.doorbells.is_empty()
+    }
+
+    /// Takes the next WQE, for QP `qpn` with this context. `wr_id` is a [`SendTag`].
+    pub fn next(
+        &mut self,
+        qpn: Qpn,
+        image: &Qpc,
+        mem: &impl QueueMemory,
+        addresses: &Addresses,
+    ) -> Fetch<SendRequest> {
+        let Some(entry) = self.linked.take().or_else(|| self.begin_chain()) else { return Fetch::Empty };
+        let size_is_bad = entry.size == 0 || entry.size > wqe::MAX_SIZE;
+        // A WQE of impossible size fails, but its next unit still leads to the rest of the chain.
+        let granules = usize::from(if size_is_bad { 1 } else { entry.size });
+        let mut copy = [0; wqe::MAX_SIZE as usize * GRANULE];
+        let (bytes, _) = copy.split_at_mut(granules * GRANULE);
+        if self.ring.read(mem, entry.position, bytes).is_err() {
+            return Fetch::Broken;
+        }
+        let bytes = &*bytes;
+        let next = bytes.first_chunk().map(NextUnit::parse).unwrap_or_default();
+        self.follow(image, mem, entry, &next);
+
+        let tag = SendTag::new()
+            .with_wqe(entry.position)
+            .with_opcode(entry.opcode)
+            .with_signalled(next.signalled)
+            .with_remote_lid(image.dlid);
+        let wqe = image
+            .service()
+            .filter(|_| !size_is_bad)
+            .map(|service| SendWqe::parse(bytes, entry.opcode, service));
+        let request = match &wqe {
+            Some(Ok(wqe)) => self.request(qpn, image, wqe, tag, entry.fence, addresses),
+            Some(Err(_)) | None => None,
+        };
+        let refused = Fetch::Refused { wr_id: tag.into_bits(), status: Status::LocalQpOperation };
+        request.map_or(refused, Fetch::Ready)
+    }
+
+    /// Starts the chain of the oldest doorbell.
+    fn begin_chain(&mut self) -> Option<Entry> {
+        let doorbell = self.doorbells.pop_front()?;
+        let ring = &self.ring;
+        let position = |unit| doorbell.position(unit, ring.log_slot(), ring.bytes());
+        if self.options.sq_addr == SqAddr::Auto {
+            let expected = Some(self.expected);
+            match (position(PositionUnit::Granule), position(PositionUnit::Slot)) {
+                (granule, slot) if granule == slot => {}
+                (granule, _) if granule == expected => self.unit = PositionUnit::Granule,
+                (_, slot) if slot == expected => self.unit = PositionUnit::Slot,
+                _ => {}
+            }
+        }
+        let SendDoorbell { opcode, size, fence, .. } = doorbell;
+        Some(Entry { position: position(self.unit)?, opcode, size, fence })
+    }
+
+    /// Notes where the chain goes on behind `entry`, and that it has been there.
+    fn follow(&mut self, image: &Qpc, mem: &impl QueueMemory, entry: Entry, next: &NextUnit) {
+        let ring = &self.ring;
+        let slot = 1u64.checked_shl(ring.log_slot().into()).unwrap_or(0);
+        let behind = (u64::from(entry.position) + slot).checked_rem(ring.bytes().into());
+        self.expected = behind.and_then(|offset| u32::try_from(offset).ok()).unwrap_or(0);
+
+        self.linked = next.link.and_then(|link| {
+            let position = link.position(self.unit, ring.bytes())?;
+            Some(Entry { position, opcode: link.opcode, size: link.size, fence: link.fence })
+        });
+        if next.link.is_some() && self.options.clear_links && image.usr_page != 0 {
+            // A queue that cannot be written keeps its stale links: no worse than a device that does not clear them.
+            let _ = ring.patch(mem, entry.position, &[0; 8]);
+        }
+    }
+
+    /// The WQE in the engine's words; `None` if a datagram's destination is not known.
+    fn request(
+        &self,
+        qpn: Qpn,
+        image: &Qpc,
+        wqe: &SendWqe<'_>,
+        tag: SendTag,
+        fence: bool,
+        addresses: &Addresses,
+    ) -> Option<SendRequest> {
+        let mut tag = tag;
+        let mut ud = None;
+        let op = match wqe.operation {
+            Operation::Nop => SendOp::Nop,
+            Operation::Send { imm } => SendOp::Send { imm },
+            Operation::Datagram { imm, to } => {
+                tag.set_remote_lid(to.dlid);
+                ud = Some(self.destination(qpn, image, &to, addresses)?);
+                SendOp::Send { imm }
+            }
+            Operation::Write { remote, imm } => SendOp::Write { remote: target(remote), imm },
+            Operation::Read { remote } => SendOp::Read { remote: target(remote) },
+            Operation::CompareSwap { remote, compare, swap } => {
+                SendOp::CompareSwap { remote: target(remote), compare, swap }
+            }
+            Operation::FetchAdd { remote, add } => SendOp::FetchAdd { remote: target(remote), add },
+        };
+        let payload = match &wqe.data {
+            WqeData::Units(units) => Payload::Sges(units.iter().map(sge).collect()),
+            WqeData::Inline(bytes) => Payload::Inline(SmallVec::from_slice(bytes)),
+        };
+        Some(SendRequest { wr_id: tag.into_bits(), op, payload, fence, solicited: wqe.next.solicited, ud })
+    }
+
+    fn destination(
+        &self,
+        qpn: Qpn,
+        image: &Qpc,
+        to: &UdUnit,
+        addresses: &Addresses,
+    ) -> Option<UdDestination> {
+        let path = addresses.datagram(to, image, qpn, self.options.ud_addresses)?;
+        // The engine knows the rule for bit 31; that 0 stands for the QP's own key is this interface's (section 11.1).
+        let qkey = if to.qkey == Qkey::default() { image.qkey } else { to.qkey };
+        Some(UdDestination { path, qpn: to.dqpn, qkey })
+    }
+}
+
+fn target(unit: RemoteUnit) -> Remote {
+    Remote { va: unit.va, rkey: unit.rkey }
+}
+
+pub(super) fn sge(unit: &DataUnit) -> Sge {
+    Sge { va: unit.va, lkey: unit.lkey, len: unit.len }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,360 @@
+use std::net::Ipv4Addr;
+
+use protocol::hca::jingzhao::wqe::{DataUnits, Link};
+use protocol::ids::{Lkey, MacAddr, Pdn, Rkey, Va};
+use protocol::roce::{Imm, IpAddrs};
+use smallvec::smallvec;
+
+use super::super::queue_memory::testing::Region;
+use super::*;
+use crate::identity::Identity;
+
+const QPN: Qpn = Qpn::new(0x7_0005);
+const SEND: u8 = 0x0a;
+const WRITE_IMM: u8 = 0x09;
+
+fn addresses() -> Addresses {
+    Addresses { own: Identity::from_lid(Lid::new(1)), peers: Vec::new(), default_peer: None }
+}
+
+/// A kernel's QP with a queue of eight slots of 128 bytes.
+fn image() -> Qpc {
+    Qpc {
+        pd: Pdn::new(3),
+        sq_lkey: Lkey::new(0x21),
+        sq_len: 1024,
+        log_sq_slot: 7,
+        dlid: Lid::new(2),
+        qkey: Qkey::new(0x55),
+        ..Qpc::default()
+    }
+}
+
+fn user() -> Qpc {
+    Qpc { usr_page: 1, ..image() }
+}
+
+struct Bench {
+    mem: Region,
+    queue: SendQueue,
+    image: Qpc,
+}
+
+impl Bench {
+    fn new(image: Qpc, options: QueueOptions) -> Self {
+        let mem = Region::new(image.sq_len as usize);
+        let mut queue = SendQueue::new(options);
+        queue.configure(&image, &mem);
+        Self { mem, queue, image }
+    }
+
+    fn kernel() -> Self {
+        Self::new(image(), QueueOptions::default())
+    }
+
+    fn ring(&mut self, head: u32, opcode: u8, size: u8) {
+        self.queue.ring(SendDoorbell { head, fence: false, opcode, qpn: QPN, size }).unwrap();
+    }
+
+    fn next(&mut self) -> Fetch<SendRequest> {
+        self.queue.next(QPN, &self.image, &self.mem, &addresses())
+    }
+
+    /// Offset of the next WQE, which must be good.
+    fn next_offset(&mut self) -> u32 {
+        match self.next() {
+            Fetch::Ready(request) => SendTag::from_bits(request.wr_id).wqe(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Puts a SEND of one byte at an offset, linked to another.
+    fn send_at(&self, offset: usize, link: Option<Link>) {
+        let wqe = SendWqe {
+            next: NextUnit { link, ..NextUnit::default() },
+            operation: Operation::Send { imm: None },
+            data: WqeData::Units(smallvec![unit(1)]),
+        };
+        self.mem.put(offset, &wqe.emit());
+    }
+}
+
+fn unit(len: u32) -> DataUnit {
+    DataUnit { len, lkey: Lkey::new(0x2_0005), va: Va::new(0x7f00_1234_6000) }
+}
+
+fn link(address: u32) -> Option<Link> {
+    Some(Link { address, opcode: SEND, size: 2, fence: false, dbd: true })
+}
+
+fn refused(fetch: Fetch<SendRequest>) -> u32 {
+    match fetch {
+        Fetch::Refused { wr_id, status: Status::LocalQpOperation } => SendTag::from_bits(wr_id).wqe(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn published_write_becomes_a_request_and_leads_to_the_linked_send() {
+    let mut bench = Bench::kernel();
+    // Section 14.8.
+    bench.mem.put(
+        0,
+        &[
+            0x0a, 0x02, 0x00, 0x00, 0x82, 0x00, 0x00, 0x00, 0x08, 0x00, 0x00, 0x00, 0x11, 0x22, 0x33,
+            0x44, //
+            0x00, 0x00, 0xbb, 0xaa, 0x00, 0x7f, 0x00, 0x00, 0x77, 0x07, 0x00, 0x00, 0x00, 0x00, 0x00,
+            0x00, //
+            0x00, 0x10, 0x00, 0x00, 0x05, 0x00, 0x02, 0x00, 0x00, 0x60, 0x34, 0x12, 0x00, 0x7f, 0x00, 0x00,
+        ],
+    );
+    bench.send_at(128, None);
+    bench.ring(0, WRITE_IMM, 3);
+    let Fetch::Ready(request) = bench.next() else { panic!() };
+    let remote = Remote { va: Va::new(0x7f00_aabb_0000), rkey: Rkey::new(0x777) };
+    assert_eq!(request.op, SendOp::Write { remote, imm: Some(Imm([0x11, 0x22, 0x33, 0x44])) });
+    let data = Sge { va: Va::new(0x7f00_1234_6000), lkey: Lkey::new(0x2_0005), len: 4096 };
+    assert_eq!(request.payload, Payload::Sges(smallvec![data]));
+    assert!(!request.fence && !request.solicited && request.ud.is_none());
+    let tag = SendTag::from_bits(request.wr_id);
+    assert_eq!((tag.wqe(), tag.opcode(), tag.signalled(), tag.remote_lid()), (0, 0x09, true, Lid::new(2)));
+
+    assert_eq!(bench.next_offset(), 128);
+    assert_eq!(bench.next(), Fetch::Empty);
+}
+
+#[test]
+fn a_running_head_finds_its_slot_on_every_lap() {
+    let mut bench = Bench::kernel();
+    for slot in 0..8 {
+        bench.send_at(slot * 128, None);
+    }
+    for count in 0..100 {
+        bench.ring(count * 8, SEND, 2);
+        assert_eq!(bench.next_offset(), count % 8 * 128);
+    }
+}
+
+#[test]
+fn doorbells_are_kept_in_order_of_arrival() {
+    let mut bench = Bench::kernel();
+    for slot in [0, 1, 2] {
+        bench.send_at(slot * 128, None);
+    }
+    bench.send_at(0, link(24));
+    bench.send_at(384, None);
+    bench.ring(0, SEND, 2);
+    bench.ring(8, SEND, 2);
+    assert_eq!([bench.next_offset(), bench.next_offset(), bench.next_offset()], [0, 384, 128]);
+    assert!(!bench.queue.has_work());
+}
+
+#[test]
+fn a_wqe_that_passes_the_end_of_the_queue_goes_on_at_its_start() {
+    let mut bench = Bench::kernel();
+    let wqe = SendWqe {
+        next: NextUnit::default(),
+        operation: Operation::Send { imm: None },
+        data: WqeData::Units((1..=15).map(unit).collect::<DataUnits>()),
+    }
+    .emit();
+    bench.mem.put(896, &wqe[..128]);
+    bench.mem.put(0, &wqe[128..]);
+    bench.ring(56, SEND, 16);
+    let Fetch::Ready(request) = bench.next() else { panic!() };
+    assert_eq!(request.payload.len(), (1..=15).sum::<u64>());
+}
+
+#[test]
+fn inline_data_is_copied_out_of_the_wqe() {
+    let mut bench = Bench::kernel();
+    let payload: Vec<u8> = (0..40).collect();
+    let wqe = SendWqe {
+        next: NextUnit { solicited: true, ..NextUnit::default() },
+        operation: Operation::Send { imm: None },
+        data: WqeData::Inline(&payload),
+    };
+    bench.mem.put(0, &wqe.emit());
+    bench.ring(0, SEND, 4);
+    let Fetch::Ready(request) = bench.next() else { panic!() };
+    assert_eq!(request.payload, Payload::Inline(SmallVec::from_slice(&payload)));
+    assert!(request.solicited);
+}
+
+#[test]
+fn fence_comes_from_the_doorbell_or_the_link() {
+    let mut bench = Bench::kernel();
+    bench.send_at(0, link(8).map(|link| Link { fence: true, ..link }));
+    bench.send_at(128, None);
+    bench.ring(0, SEND, 2);
+    let fences: Vec<_> = std::iter::from_fn(|| match bench.next() {
+        Fetch::Ready(request) => Some(request.fence),
+        _ => None,
+    })
+    .collect();
+    assert_eq!(fences, [false, true]);
+}
+
+#[test]
+fn the_link_of_a_users_wqe_is_followed_once() {
+    let mut bench = Bench::new(user(), QueueOptions::default());
+    bench.send_at(0, link(8));
+    bench.send_at(128, None);
+    bench.ring(0, SEND, 2);
+    assert_eq!([bench.next_offset(), bench.next_offset()], [0, 128]);
+    assert_eq!(bench.mem.get::<8>(0), [0; 8]);
+    // The library reuses the slot as the last of a batch and leaves the first eight bytes as they are.
+    bench.ring(64, SEND, 2);
+    assert_eq!(bench.next_offset(), 0);
+    assert_eq!(bench.next(), Fetch::Empty);
+}
+
+#[test]
+fn links_stay_for_kernel_qps_and_without_the_option() {
+    let keep = QueueOptions { clear_links: false, ..QueueOptions::default() };
+    for (image, options) in [(image(), QueueOptions::default()), (user(), keep)] {
+        let mut bench = Bench::new(image, options);
+        bench.send_at(0, link(8));
+        bench.ring(0, SEND, 2);
+        assert_eq!(bench.next_offset(), 0);
+        assert_ne!(bench.mem.get::<8>(0), [0; 8]);
+    }
+}
+
+#[test]
+fn a_queue_that_cannot_be_written_still_works() {
+    let mut bench = Bench::new(user(), QueueOptions::default());
+    bench.mem.read_only.set(true);
+    bench.send_at(0, link(8));
+    bench.send_at(128, None);
+    bench.ring(0, SEND, 2);
+    assert_eq!([bench.next_offset(), bench.next_offset()], [0, 128]);
+}
+
+#[test]
+fn a_circle_of_wqes_gives_one_at_a_time() {
+    let mut bench = Bench::kernel();
+    bench.send_at(0, link(0));
+    bench.ring(0, SEND, 2);
+    for _ in 0..1000 {
+        assert_eq!(bench.next_offset(), 0);
+    }
+    assert!(bench.queue.has_work());
+}
+
+#[test]
+fn impossible_sizes_are_refused_and_the_chain_goes_on() {
+    for size in [0, 65, 255] {
+        let mut bench = Bench::kernel();
+        bench.send_at(0, link(8));
+        bench.send_at(128, None);
+        bench.ring(0, SEND, size);
+        assert_eq!(refused(bench.next()), 0);
+        assert_eq!(bench.next_offset(), 128);
+    }
+}
+
+#[test]
+fn what_the_service_cannot_do_is_refused_and_the_chain_goes_on() {
+    let mut bench = Bench::new(Qpc { service: 1, ..image() }, QueueOptions::default());
+    bench.send_at(0, link(8));
+    bench.send_at(128, None);
+    bench.ring(0, 0x10, 3);
+    assert_eq!(refused(bench.next()), 0);
+    assert_eq!(bench.next_offset(), 128);
+}
+
+#[test]
+fn a_queue_that_cannot_be_read_is_broken() {
+    let mut bench = Bench::kernel();
+    bench.ring(0, SEND, 2);
+    bench.mem.key = Lkey::new(0x22);
+    assert_eq!(bench.next(), Fetch::Broken);
+    assert_eq!(bench.next(), Fetch::Empty);
+}
+
+#[test]
+fn no_more_doorbells_than_slots_are_kept() {
+    let mut bench = Bench::kernel();
+    for slot in 0..8 {
+        bench.ring(slot * 8, SEND, 2);
+    }
+    let more = SendDoorbell { head: 64, fence: false, opcode: SEND, qpn: QPN, size: 2 };
+    assert_eq!(bench.queue.ring(more), Err(TooManyDoorbells { slots: 8 }));
+    bench.send_at(0, None);
+    bench.next_offset();
+    assert_eq!(bench.queue.ring(more), Ok(()));
+    assert!(SendQueue::new(QueueOptions::default()).ring(more).is_err(), "a QP without a send queue");
+}
+
+#[test]
+fn reset_forgets_doorbells_and_links() {
+    let mut bench = Bench::kernel();
+    bench.send_at(0, link(8));
+    bench.ring(0, SEND, 2);
+    bench.ring(8, SEND, 2);
+    bench.next_offset();
+    bench.queue.reset();
+    assert!(!bench.queue.has_work());
+    assert_eq!(bench.next(), Fetch::Empty);
+}
+
+#[test]
+fn a_kernel_drivers_doorbells_and_links_count_slots() {
+    let index = QueueOptions { sq_addr: SqAddr::Index, ..QueueOptions::default() };
+    let mut bench = Bench::new(image(), index);
+    bench.send_at(128, link(4));
+    bench.send_at(256, None);
+    bench.ring(1, SEND, 2);
+    assert_eq!([bench.next_offset(), bench.next_offset()], [128, 256]);
+}
+
+#[test]
+fn the_unit_of_positions_is_found_out() {
+    let auto = QueueOptions { sq_addr: SqAddr::Auto, ..QueueOptions::default() };
+    for heads in [[0, 1, 2, 3], [0, 8, 16, 24]] {
+        let mut bench = Bench::new(image(), auto);
+        let offsets = heads.map(|head| {
+            (0..4).for_each(|slot| bench.send_at(slot * 128, None));
+            bench.ring(head, SEND, 2);
+            bench.next_offset()
+        });
+        assert_eq!(offsets, [0, 128, 256, 384]);
+    }
+}
+
+#[test]
+fn a_datagram_goes_where_its_ud_unit_says() {
+    let mut bench = Bench::new(Qpc { service: 3, ..image() }, QueueOptions::default());
+    let to =
+        UdUnit { dlid: Lid::new(7), dqpn: Qpn::new(0x12), qkey: Qkey::new(0x1111_1111), ..UdUnit::default() };
+    for (to, qkey) in [(to, Qkey::new(0x1111_1111)), (UdUnit { qkey: Qkey::new(0), ..to }, Qkey::new(0x55))] {
+        let wqe = SendWqe {
+            next: NextUnit::default(),
+            operation: Operation::Datagram { imm: None, to },
+            data: WqeData::Units(smallvec![unit(64)]),
+        };
+        bench.mem.put(0, &wqe.emit());
+        bench.ring(0, SEND, 5);
+        let Fetch::Ready(request) = bench.next() else { panic!() };
+        let ud = request.ud.unwrap();
+        assert_eq!((ud.qpn, ud.qkey), (Qpn::new(0x12), qkey));
+        assert_eq!(ud.path.dst_mac, MacAddr::from_lid(Lid::new(7)));
+        let (src, dst) = (Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 7));
+        assert_eq!(ud.path.ip, IpAddrs::V4 { src, dst });
+        assert_eq!(SendTag::from_bits(request.wr_id).remote_lid(), Lid::new(7));
+    }
+}
+
+#[test]
+fn a_datagram_to_nobody_is_refused() {
+    let mut bench = Bench::new(Qpc { service: 3, ..image() }, QueueOptions::default());
+    let wqe = SendWqe {
+        next: NextUnit::default(),
+        operation: Operation::Datagram { imm: None, to: UdUnit::default() },
+        data: WqeData::Inline(b""),
+    };
+    bench.mem.put(0, &wqe.emit());
+    bench.ring(0, SEND, 5);
+    assert_eq!(refused(bench.next()), 0);
+}
