@@ -1,16 +1,22 @@
 //! The engine: QPs by number, who is next to transmit, whose deadline is next.
 
+use std::collections::VecDeque;
+
 use protocol::ids::{MacAddr, Qpn};
 use protocol::roce::{Packet, Shell};
 
-use crate::{Event, Host, Instant, Modify, QpAttrs, QpSnapshot};
+use crate::qp::{Ctx, Qp, Step};
+use crate::stats::Stats;
+use crate::table::Table;
+use crate::timers::Timers;
+use crate::{Event, Host, Instant, Modify, QpAttrs, QpSnapshot, State, limits};
 
 /// What an engine is told at its creation.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// Low bits of a QP number that index the table; higher bits are kept but not looked at. At most 24.
     pub qp_index_bits: u8,
-    /// Packets a QP may have unacknowledged.
+    /// Packets an RC QP may have unacknowledged. Loss narrows it for a while, down to 8.
     pub window_packets: u32,
 }
 
@@ -45,17 +51,44 @@ pub enum QpError {
 /// Transport state machines of one HCA.
 pub struct Engine {
     config: Config,
+    table: Table,
+    /// QPs that may have something to send; the front one has its turn.
+    ready: VecDeque<u32>,
+    /// Frames the front QP may still send in its turn; 0 before it began.
+    turn_left: u32,
+    /// Work without frames was left behind by `poll_transmit`: it wants to be called again.
+    unfinished: bool,
+    timers: Timers,
+    /// QPs in ERR, whose receive queues are looked at from time to time.
+    in_error: VecDeque<u32>,
+    error_poll_at: Option<Instant>,
+    events: VecDeque<Event>,
+    dirty: VecDeque<u32>,
+    stats: Stats,
 }
 
 impl Engine {
     /// An engine without QPs.
     pub fn new(config: Config) -> Self {
-        Self { config }
+        Self {
+            config,
+            table: Table::new(config.qp_index_bits),
+            ready: VecDeque::new(),
+            turn_left: 0,
+            unfinished: false,
+            timers: Timers::default(),
+            in_error: VecDeque::new(),
+            error_poll_at: None,
+            events: VecDeque::new(),
+            dirty: VecDeque::new(),
+            stats: Stats::default(),
+        }
     }
 
     /// Forgets all QPs, queued events and deadlines, silently, and takes a new configuration (INIT_HCA, reset).
+    /// Counters go on.
     pub fn reset(&mut self, config: Config) {
-        *self = Self::new(config);
+        *self = Self { stats: self.stats, ..Self::new(config) };
     }
 
     /// Creates a QP in RESET state.
@@ -63,13 +96,27 @@ impl Engine {
     /// # Errors
     /// [`QpError::Exists`].
     pub fn create_qp(&mut self, qpn: Qpn, attrs: QpAttrs) -> Result<(), QpError> {
-        let _ = (qpn, attrs, self.config);
-        Ok(())
+        let qp = Qp::new(qpn, attrs, self.config.window_packets);
+        if self.table.insert(self.table.index(qpn), qp) { Ok(()) } else { Err(QpError::Exists) }
     }
 
     /// Removes a QP: no completions, no events, timers dropped.
     pub fn destroy_qp(&mut self, qpn: Qpn) {
-        let _ = qpn;
+        let index = self.table.index(qpn);
+        let Some(mut qp) = self.table.remove(index) else { return };
+        self.timers.forget(index, &mut qp.registered);
+        if qp.scheduled {
+            if self.ready.front() == Some(&index) {
+                self.turn_left = 0;
+            }
+            self.ready.retain(|&other| other != index);
+        }
+        if qp.dirty {
+            self.dirty.retain(|&other| other != index);
+        }
+        if qp.in_error_list {
+            self.in_error.retain(|&other| other != index);
+        }
     }
 
     /// Moves a QP to a state and replaces its attributes. To ERR: both queues are flushed. To RESET: everything is
@@ -84,56 +131,207 @@ impl Engine {
         modify: &Modify,
         host: &mut impl Host,
     ) -> Result<(), QpError> {
-        let _ = (now, qpn, modify, host);
-        Ok(())
+        self.input(now, qpn, host, |qp, ctx| qp.modify(ctx, modify)).ok_or(QpError::Unknown)
     }
 
     /// Live values of a QP.
     pub fn query_qp(&self, qpn: Qpn) -> Option<QpSnapshot> {
-        let _ = qpn;
-        None
+        self.table.get(self.table.index(qpn)).map(Qp::snapshot)
     }
 
     /// The send queue of `qpn` may have new requests. Outside RTS they wait, are flushed or are ignored, as the
     /// state demands.
     pub fn ring(&mut self, now: Instant, qpn: Qpn, host: &mut impl Host) {
-        let _ = (now, qpn, host);
+        self.input(now, qpn, host, Qp::ring);
     }
 
     /// A packet arrived whose ICRC is right.
     pub fn handle_packet(&mut self, now: Instant, shell: &Shell, packet: &Packet<'_>, host: &mut impl Host) {
-        let _ = (now, shell, packet, host);
+        self.stats.received_packets += 1;
+        self.stats.received_payload_bytes += packet.payload.len() as u64;
+        self.stats.received_fecn += u64::from(shell.traffic_class & 3 == 3);
+        let known = self.input(now, packet.bth.dest_qp, host, |qp, ctx| qp.handle_packet(ctx, shell, packet));
+        if known.is_none() {
+            self.stats.drops.unknown_qp += 1;
+        }
     }
 
     /// The instant of [`Engine::poll_timeout`] may have come. Harmless when early.
     pub fn handle_timeout(&mut self, now: Instant, host: &mut impl Host) {
-        let _ = (now, host);
+        self.unfinished = false;
+        // Bound: what is still due is due at once again.
+        for _ in 0..limits::TIMEOUTS_PER_CALL {
+            let Some(index) = self.timers.pop_due(now) else { break };
+            if let Some(qp) = self.table.get_mut(index) {
+                qp.registered = None;
+            }
+            self.input_at(now, index, host, Qp::handle_timeout);
+        }
+        if self.error_poll_at.is_some_and(|at| at <= now) {
+            self.poll_errors(now, host);
+        }
     }
 
-    /// Appends the next frame to `out`, complete from Ethernet header to ICRC. QPs take turns. `None`: nothing to
-    /// send until the next input. May itself produce events (a gather that fails, a datagram that is done).
+    /// Appends the next frame to `out`, complete from Ethernet header to ICRC. QPs take turns of up to 32 frames.
+    /// `None`: nothing to send until the next input or deadline. May itself produce events (a gather that fails, a
+    /// datagram that is done).
     pub fn poll_transmit(
         &mut self,
         now: Instant,
         host: &mut impl Host,
         out: &mut Vec<u8>,
     ) -> Option<Transmit> {
-        let _ = (now, host, out);
+        let mut idle_steps = 0;
+        while let Some(&index) = self.ready.front() {
+            let Some(qp) = self.table.get_mut(index) else {
+                self.end_turn(false);
+                continue;
+            };
+            if self.turn_left == 0 {
+                self.turn_left = limits::FRAMES_PER_TURN;
+                qp.begin_turn();
+            }
+            let mut ctx = Ctx { now, host, events: &mut self.events, stats: &mut self.stats };
+            let step = qp.transmit(&mut ctx, out);
+            let deadline = qp.deadline();
+            self.timers.want(index, &mut qp.registered, deadline);
+            if step != Step::Idle {
+                note(&mut qp.dirty, &mut self.dirty, index);
+            }
+            if qp.state() == State::Err {
+                watch_error(qp, &mut self.in_error, &mut self.error_poll_at, index, now);
+            }
+            match step {
+                Step::Frame(frame) => {
+                    let qpn = qp.qpn();
+                    let more = qp.wants_turn();
+                    self.turn_left -= 1;
+                    if self.turn_left == 0 || !more {
+                        self.end_turn(more);
+                    }
+                    return Some(Transmit {
+                        len: frame.len,
+                        dst_mac: frame.dst_mac,
+                        qpn,
+                        wr_id: frame.wr_id,
+                    });
+                }
+                Step::Again => {
+                    self.end_turn(true);
+                    idle_steps += 1;
+                    if idle_steps == limits::IDLE_STEPS_PER_POLL {
+                        self.unfinished = true;
+                        return None;
+                    }
+                }
+                Step::Idle => self.end_turn(false),
+            }
+        }
         None
     }
 
     /// The next event, in the order things happened.
     pub fn poll_event(&mut self) -> Option<Event> {
-        None
+        self.events.pop_front()
     }
 
-    /// The next QP whose state or PSNs changed since it was last returned here.
+    /// The next QP whose state or PSNs may have changed since it was last returned here.
     pub fn poll_dirty(&mut self) -> Option<Qpn> {
+        while let Some(index) = self.dirty.pop_front() {
+            if let Some(qp) = self.table.get_mut(index) {
+                qp.dirty = false;
+                return Some(qp.qpn());
+            }
+        }
         None
     }
 
-    /// When [`Engine::handle_timeout`] is wanted next.
+    /// When [`Engine::handle_timeout`] is wanted next. May be earlier than anything is really due; an instant in the
+    /// past asks for a call at once.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        None
+        if self.unfinished {
+            return Some(Instant::ZERO);
+        }
+        self.timers.next().into_iter().chain(self.error_poll_at).min()
     }
+
+    /// Counters.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    fn input<H: Host>(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        host: &mut H,
+        act: impl FnOnce(&mut Qp, &mut Ctx<'_, H>),
+    ) -> Option<()> {
+        self.input_at(now, self.table.index(qpn), host, act)
+    }
+
+    /// Lets a QP act, and takes note of what it wants then.
+    fn input_at<H: Host>(
+        &mut self,
+        now: Instant,
+        index: u32,
+        host: &mut H,
+        act: impl FnOnce(&mut Qp, &mut Ctx<'_, H>),
+    ) -> Option<()> {
+        let qp = self.table.get_mut(index)?;
+        act(qp, &mut Ctx { now, host, events: &mut self.events, stats: &mut self.stats });
+        note(&mut qp.dirty, &mut self.dirty, index);
+        if qp.wants_turn() {
+            note(&mut qp.scheduled, &mut self.ready, index);
+        }
+        let deadline = qp.deadline();
+        self.timers.want(index, &mut qp.registered, deadline);
+        if qp.state() == State::Err {
+            watch_error(qp, &mut self.in_error, &mut self.error_poll_at, index, now);
+        }
+        Some(())
+    }
+
+    /// The front QP's turn is over.
+    fn end_turn(&mut self, again: bool) {
+        self.turn_left = 0;
+        let Some(index) = self.ready.pop_front() else { return };
+        if again {
+            self.ready.push_back(index);
+        } else if let Some(qp) = self.table.get_mut(index) {
+            qp.scheduled = false;
+        }
+    }
+
+    fn poll_errors(&mut self, now: Instant, host: &mut impl Host) {
+        for _ in 0..self.in_error.len().min(limits::ERROR_POLLS_PER_PERIOD) {
+            let Some(index) = self.in_error.pop_front() else { break };
+            let Some(qp) = self.table.get_mut(index) else { continue };
+            qp.in_error_list = false;
+            if qp.state() == State::Err {
+                // Comes back to the end of the list.
+                self.input_at(now, index, host, Qp::poll_error);
+            }
+        }
+        self.error_poll_at = (!self.in_error.is_empty()).then(|| now + limits::ERROR_POLL_PERIOD);
+    }
+}
+
+/// Puts a QP into a list unless it is there.
+fn note(noted: &mut bool, list: &mut VecDeque<u32>, index: u32) {
+    if !*noted {
+        *noted = true;
+        list.push_back(index);
+    }
+}
+
+fn watch_error(
+    qp: &mut Qp,
+    list: &mut VecDeque<u32>,
+    poll_at: &mut Option<Instant>,
+    index: u32,
+    now: Instant,
+) {
+    note(&mut qp.in_error_list, list, index);
+    poll_at.get_or_insert(now + limits::ERROR_POLL_PERIOD);
 }

@@ -91,6 +91,13 @@ pub enum SendOp {
     Nop,
 }
 
+impl SendOp {
+    /// Whether the message takes a receive request at its end, so that a solicited event makes sense.
+    pub(crate) fn consumes_receive(&self) -> bool {
+        matches!(self, Self::Send { .. } | Self::Write { imm: Some(_), .. })
+    }
+}
+
 /// Destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdDestination {
@@ -117,6 +124,14 @@ pub struct SendRequest {
     pub solicited: bool,
     /// Destination, for UD only.
     pub ud: Option<UdDestination>,
+}
+
+impl SendRequest {
+    /// Place holder for a request that could not be read.
+    pub(crate) fn refused(wr_id: u64) -> Self {
+        let payload = Payload::Sges(SgeList::new());
+        Self { wr_id, op: SendOp::Nop, payload, fence: false, solicited: false, ud: None }
+    }
 }
 
 /// A request of a receive queue.

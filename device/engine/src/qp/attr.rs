@@ -108,7 +108,7 @@ impl RnrTimer {
 /// this from it anew at each modification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpAttrs {
-    /// Service; fixed for the life of the QP.
+    /// Service; fixed from the move out of RESET on.
     pub service: Service,
     /// Protection domain.
     pub pd: Pdn,

@@ -1,3 +1,16 @@
-//! One queue pair.
+//! One queue pair: two state machines, a requester for the send queue and a responder for the receive queue, under one
+//! state. They share nothing but the path and the number.
 
 pub(crate) mod attr;
+mod congestion;
+mod context;
+mod pair;
+mod reply;
+mod requester;
+mod responder;
+mod response;
+mod state;
+mod unreliable;
+
+pub(crate) use context::{Core, Ctx, Failure, Frame, Step, ahead};
+pub(crate) use pair::Qp;

@@ -1,0 +1,2 @@
+//! Replays simulated runs.
+fn main() {}

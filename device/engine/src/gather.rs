@@ -1,0 +1,100 @@
+//! Bytes of a message at an offset, out of or into a list of regions.
+
+use protocol::ids::{Pdn, Va};
+
+use crate::{Access, AccessError, Host, Payload, Sge};
+
+/// Copies the message's bytes from `offset` on into `out`.
+///
+/// # Errors
+/// As [`Host::read`]. A list shorter than asked for is [`AccessError::Bounds`].
+pub(crate) fn gather(
+    host: &impl Host,
+    pd: Pdn,
+    payload: &Payload,
+    offset: usize,
+    out: &mut [u8],
+) -> Result<(), AccessError> {
+    match payload {
+        Payload::Inline(bytes) => {
+            let from =
+                bytes.get(offset..).and_then(|rest| rest.get(..out.len())).ok_or(AccessError::Bounds)?;
+            out.copy_from_slice(from);
+            Ok(())
+        }
+        Payload::Sges(sges) => {
+            let mut out = out;
+            for (sge, part) in parts(sges, offset, out.len()) {
+                let (here, rest) = out.split_at_mut(part.len);
+                host.read(pd, sge.lkey, part.va, here, Access::LocalRead)?;
+                out = rest;
+            }
+            if out.is_empty() { Ok(()) } else { Err(AccessError::Bounds) }
+        }
+    }
+}
+
+/// Copies `data` to the list's bytes from `offset` on.
+///
+/// # Errors
+/// As [`Host::write`]. A list shorter than needed is [`AccessError::Bounds`].
+pub(crate) fn scatter(
+    host: &mut impl Host,
+    pd: Pdn,
+    sges: &[Sge],
+    offset: usize,
+    data: &[u8],
+) -> Result<(), AccessError> {
+    let mut data = data;
+    for (sge, part) in parts(sges, offset, data.len()) {
+        let (here, rest) = data.split_at(part.len);
+        host.write(pd, sge.lkey, part.va, here, Access::LocalWrite)?;
+        data = rest;
+    }
+    if data.is_empty() { Ok(()) } else { Err(AccessError::Bounds) }
+}
+
+/// Bytes a list can take.
+pub(crate) fn capacity(sges: &[Sge]) -> u64 {
+    sges.iter().map(|sge| u64::from(sge.len)).sum()
+}
+
+struct Part {
+    va: Va,
+    len: usize,
+}
+
+/// The pieces of `sges` that make up `len` bytes from `offset` on, none of them empty.
+fn parts(sges: &[Sge], offset: usize, len: usize) -> impl Iterator<Item = (&Sge, Part)> {
+    let (mut skip, mut left) = (offset, len);
+    sges.iter().filter_map(move |sge| {
+        let sge_len = sge.len as usize;
+        let from = skip.min(sge_len);
+        skip -= from;
+        let len = left.min(sge_len - from);
+        left -= len;
+        // The host checks the sum against the region; here it must only not panic.
+        (len > 0).then(|| (sge, Part { va: Va::new(sge.va.get().wrapping_add(from as u64)), len }))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::ids::Lkey;
+
+    fn cut(offset: usize, len: usize) -> Vec<(u64, usize)> {
+        let sge = |va, len| Sge { va: Va::new(va), lkey: Lkey::new(1), len };
+        let sges = [sge(100, 4), sge(0, 0), sge(200, 1), sge(300, 10)];
+        parts(&sges, offset, len).map(|(_, part)| (part.va.get(), part.len)).collect()
+    }
+
+    #[test]
+    fn ranges_are_cut_at_element_borders() {
+        assert_eq!(cut(0, 15), [(100, 4), (200, 1), (300, 10)]);
+        assert_eq!(cut(2, 4), [(102, 2), (200, 1), (300, 1)]);
+        assert_eq!(cut(5, 3), [(300, 3)]);
+        assert_eq!(cut(14, 9), [(309, 1)]);
+        assert_eq!(cut(3, 0), []);
+    }
+}

@@ -1,0 +1,131 @@
+//! What the machines of a QP have in common: its identity, its surroundings, and how a step ends.
+
+use std::collections::VecDeque;
+
+use protocol::Psn;
+use protocol::ids::{MacAddr, Qpn};
+use protocol::roce::{Bth, Ext, FrameWriter, Opcode, Operation, Shell, Transport};
+
+use super::attr::{QpAttrs, Service, State};
+use crate::stats::Stats;
+use crate::{
+    AccessError, AsyncEvent, Completion, Event, Host, Instant, Queue, SendDone, SendOp, Status, Success,
+};
+
+/// Identity and attributes.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) qpn: Qpn,
+    pub(crate) state: State,
+    pub(crate) attrs: QpAttrs,
+}
+
+/// Surroundings of one input.
+pub(crate) struct Ctx<'a, H> {
+    pub(crate) now: Instant,
+    pub(crate) host: &'a mut H,
+    pub(crate) events: &'a mut VecDeque<Event>,
+    pub(crate) stats: &'a mut Stats,
+}
+
+/// Why a machine cannot go on. Its own completion, event and NAK are already queued; the QP changes state and flushes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// A send request failed.
+    Send,
+    /// The responder refused a request, and has said so in a NAK that still has to go out.
+    Recv,
+    /// A work queue cannot be read.
+    Queue(Queue),
+}
+
+/// A frame that was appended to the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    pub(crate) len: usize,
+    pub(crate) dst_mac: MacAddr,
+    pub(crate) wr_id: Option<u64>,
+}
+
+/// Result of asking a machine for a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Frame(Frame),
+    /// No frame yet, but there is more to do.
+    Again,
+    /// Nothing to do until the next input.
+    Idle,
+}
+
+/// Packets from `base` to `psn`, modulo 2^24. Within one QP's outstanding range this orders PSNs.
+pub(crate) fn ahead(psn: Psn, base: Psn) -> u32 {
+    Psn::new(psn.get().wrapping_sub(base.get())).get()
+}
+
+impl Core {
+    /// BTH of a packet to the connected peer.
+    pub(crate) fn bth(&self, operation: Operation, psn: Psn) -> Bth {
+        let transport = match self.attrs.service {
+            Service::Rc => Transport::Rc,
+            Service::Uc => Transport::Uc,
+            Service::Ud => Transport::Ud,
+        };
+        Bth {
+            opcode: Opcode { transport, operation },
+            solicited: false,
+            mig_req: true,
+            pkey: self.attrs.pkey,
+            fecn: false,
+            becn: false,
+            dest_qp: self.attrs.remote_qpn,
+            ack_req: false,
+            psn,
+        }
+    }
+
+    pub(crate) fn mtu(&self) -> usize {
+        self.attrs.mtu.bytes()
+    }
+}
+
+impl<H: Host> Ctx<'_, H> {
+    pub(crate) fn complete(
+        &mut self,
+        core: &Core,
+        queue: Queue,
+        wr_id: u64,
+        result: Result<Success, Status>,
+    ) {
+        self.events.push_back(Event::Completion(Completion { qpn: core.qpn, queue, wr_id, result }));
+    }
+
+    /// Success of a send request to the connected peer.
+    pub(crate) fn complete_send(&mut self, core: &Core, wr_id: u64, op: SendOp, byte_len: u32) {
+        let done =
+            SendDone { op, byte_len, remote_qpn: core.attrs.remote_qpn, remote_mac: core.attrs.path.dst_mac };
+        self.complete(core, Queue::Send, wr_id, Ok(Success::Send(done)));
+    }
+
+    pub(crate) fn raise(&mut self, core: &Core, event: AsyncEvent) {
+        self.events.push_back(Event::Async { qpn: core.qpn, event });
+    }
+
+    /// Appends one frame whose payload `fill` writes. When `fill` fails, nothing is appended.
+    pub(crate) fn emit(
+        &mut self,
+        out: &mut Vec<u8>,
+        shell: &Shell,
+        bth: &Bth,
+        ext: &Ext,
+        payload_len: usize,
+        fill: impl FnOnce(&H, &mut [u8]) -> Result<(), AccessError>,
+    ) -> Result<usize, AccessError> {
+        let mut writer = FrameWriter::new(out, shell, bth, ext, payload_len);
+        if payload_len > 0 {
+            fill(self.host, writer.payload_mut())?;
+        }
+        self.stats.sent_packets += 1;
+        self.stats.sent_payload_bytes += payload_len as u64;
+        Ok(writer.finish())
+    }
+}

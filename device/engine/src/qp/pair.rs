@@ -1,0 +1,395 @@
+//! The queue pair: its state, its two machines, and what happens to both when one fails.
+
+use protocol::Psn;
+use protocol::ids::{Msn, Qpn};
+use protocol::roce::{IpAddrs, Packet, Shell, Transport};
+
+use super::attr::{Modify, QpAttrs, QpSnapshot, Service, State};
+use super::requester::Requester;
+use super::responder::Responder;
+use super::unreliable::{Receiver, Sender};
+use super::{Core, Ctx, Failure, Step};
+use crate::{AsyncEvent, Fetch, Host, Instant, Queue, Status, limits};
+
+#[derive(Debug)]
+enum Machines {
+    Reliable(Requester, Responder),
+    Unreliable(Sender, Receiver),
+}
+
+#[derive(Debug)]
+pub(crate) struct Qp {
+    core: Core,
+    machines: Machines,
+    window_packets: u32,
+    /// SQD: messages that were started are not done yet, and whether software wants to hear when they are.
+    draining: bool,
+    notify_drained: bool,
+    /// The first packet in RTR was reported.
+    established: bool,
+    /// Posted requests still to be flushed.
+    flush_send: bool,
+    flush_recv: bool,
+    /// Requests have the next turn before answers.
+    requests_first: bool,
+    /// Engine's notes: waiting for a turn, waiting to be reported as changed, in the list of QPs in ERR, deadline that
+    /// is registered.
+    pub(crate) scheduled: bool,
+    pub(crate) dirty: bool,
+    pub(crate) in_error_list: bool,
+    pub(crate) registered: Option<Instant>,
+}
+
+impl Qp {
+    pub(crate) fn new(qpn: Qpn, attrs: QpAttrs, window_packets: u32) -> Self {
+        Self {
+            machines: machines(&attrs, window_packets),
+            core: Core { qpn, state: State::Reset, attrs },
+            window_packets,
+            draining: false,
+            notify_drained: false,
+            established: false,
+            flush_send: false,
+            flush_recv: false,
+            requests_first: false,
+            scheduled: false,
+            dirty: false,
+            in_error_list: false,
+            registered: None,
+        }
+    }
+
+    pub(crate) fn qpn(&self) -> Qpn {
+        self.core.qpn
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.core.state
+    }
+
+    pub(crate) fn modify<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, modify: &Modify) {
+        let from = self.core.state;
+        if modify.to == State::Reset {
+            self.reset(modify.attrs);
+            return;
+        }
+        if from == State::Reset {
+            self.reset(modify.attrs);
+        }
+        let old = self.core.attrs;
+        self.core.attrs = QpAttrs { service: old.service, ..modify.attrs };
+        if !from.is_unconnected() {
+            // Messages under way were cut by it.
+            self.core.attrs.mtu = old.mtu;
+        }
+        match &mut self.machines {
+            Machines::Reliable(requester, responder) => {
+                modify.send_psn.into_iter().for_each(|psn| requester.set_psn(psn));
+                modify.recv_psn.into_iter().for_each(|psn| responder.set_psn(psn));
+            }
+            Machines::Unreliable(sender, receiver) => {
+                modify.send_psn.into_iter().for_each(|psn| sender.set_psn(psn));
+                modify.recv_psn.into_iter().for_each(|psn| receiver.set_psn(psn));
+            }
+        }
+        self.core.state = modify.to;
+        match modify.to {
+            State::Err if from != State::Err => self.enter_error(ctx),
+            State::Sqd if from != State::Sqd => {
+                (self.draining, self.notify_drained) = (true, modify.notify_drained);
+                self.check_drained(ctx);
+            }
+            State::Rts => {
+                (self.draining, self.flush_send) = (false, false);
+                if from == State::Sqd {
+                    self.ring_machine();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn snapshot(&self) -> QpSnapshot {
+        let (send_psn, unacked_psn, recv_psn, msn): (Psn, Psn, Psn, Msn) = match &self.machines {
+            Machines::Reliable(requester, responder) => {
+                (requester.send_psn(), requester.unacked_psn(), responder.recv_psn(), responder.msn())
+            }
+            Machines::Unreliable(sender, receiver) => {
+                (sender.psn(), sender.psn(), receiver.psn(), receiver.msn())
+            }
+        };
+        let (state, draining) = (self.core.state, self.draining);
+        QpSnapshot { state, draining, send_psn, unacked_psn, recv_psn, msn }
+    }
+
+    pub(crate) fn ring<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
+        match self.core.state {
+            State::Rts | State::Sqd => self.ring_machine(),
+            State::Sqe | State::Err => {
+                self.flush_send = true;
+                self.flush(ctx);
+            }
+            State::Reset | State::Init | State::Rtr => {}
+        }
+    }
+
+    /// In ERR: looks for receive requests that were posted late.
+    pub(crate) fn poll_error<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
+        self.flush_recv = true;
+        self.flush(ctx);
+    }
+
+    pub(crate) fn handle_packet<H: Host>(
+        &mut self,
+        ctx: &mut Ctx<'_, H>,
+        shell: &Shell,
+        packet: &Packet<'_>,
+    ) {
+        let drops = &mut ctx.stats.drops;
+        let transport = match self.core.attrs.service {
+            Service::Rc => Transport::Rc,
+            Service::Uc => Transport::Uc,
+            Service::Ud => Transport::Ud,
+        };
+        let connected = self.core.attrs.service != Service::Ud;
+        let reason = if packet.bth.opcode.transport != transport {
+            Some(&mut drops.wrong_service)
+        } else if !self.core.state.receives() {
+            Some(&mut drops.wrong_state)
+        } else if !self.core.attrs.pkey.matches(packet.bth.pkey) {
+            Some(&mut drops.wrong_pkey)
+        } else if connected && !is_from(shell, &self.core.attrs.path) {
+            Some(&mut drops.wrong_source)
+        } else {
+            None
+        };
+        if let Some(counter) = reason {
+            *counter += 1;
+            return;
+        }
+        let response = packet.bth.opcode.is_response();
+        if self.core.state == State::Rtr && !self.established && !response {
+            self.established = true;
+            ctx.raise(&self.core, AsyncEvent::CommunicationEstablished);
+        }
+        let core = &self.core;
+        let result = match &mut self.machines {
+            Machines::Reliable(requester, _) if response => {
+                if core.state.sends() {
+                    requester.handle_response(core, ctx, packet)
+                } else {
+                    ctx.stats.drops.ghost_response += 1;
+                    Ok(())
+                }
+            }
+            Machines::Reliable(_, responder) => responder.handle_request(core, ctx, packet),
+            Machines::Unreliable(_, receiver) if connected => receiver.handle_connected(core, ctx, packet),
+            Machines::Unreliable(_, receiver) => receiver.handle_datagram(core, ctx, shell, packet),
+        };
+        self.settle(ctx, result);
+    }
+
+    pub(crate) fn handle_timeout<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
+        if let Machines::Reliable(requester, _) = &mut self.machines
+            && self.core.state.sends()
+        {
+            let result = requester.handle_timeout(&self.core, ctx);
+            self.settle(ctx, result);
+        }
+    }
+
+    /// When [`Qp::handle_timeout`] is wanted.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match &self.machines {
+            Machines::Reliable(requester, _) if self.core.state.sends() => requester.deadline(),
+            _ => None,
+        }
+    }
+
+    /// Whether a turn may do anything.
+    pub(crate) fn wants_turn(&self) -> bool {
+        let machine = match &self.machines {
+            Machines::Reliable(requester, responder) => {
+                (self.core.state.sends() && requester.wants_turn()) || responder.wants_turn()
+            }
+            Machines::Unreliable(sender, _) => self.core.state.sends() && sender.wants_turn(),
+        };
+        machine || self.flush_send || self.flush_recv
+    }
+
+    /// A new turn begins: requests and answers take turns in being first, so that neither starves the other.
+    pub(crate) fn begin_turn(&mut self) {
+        self.requests_first = !self.requests_first;
+    }
+
+    /// Appends the QP's next frame to `out`, or does a bounded piece of what else it has to do.
+    pub(crate) fn transmit<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, out: &mut Vec<u8>) -> Step {
+        let core = &self.core;
+        let result = match &mut self.machines {
+            Machines::Reliable(requester, responder) => {
+                let sends = core.state.sends();
+                let mut sides = [false, true];
+                if self.requests_first {
+                    sides.reverse();
+                }
+                let mut result = Ok(Step::Idle);
+                for requests in sides {
+                    result = match requests {
+                        true if sends => requester.transmit(core, ctx, out),
+                        true => Ok(Step::Idle),
+                        false => responder.transmit(core, ctx, out),
+                    };
+                    if result != Ok(Step::Idle) {
+                        break;
+                    }
+                }
+                result
+            }
+            Machines::Unreliable(sender, _) if core.state.sends() => sender.transmit(core, ctx, out),
+            Machines::Unreliable(..) => Ok(Step::Idle),
+        };
+        let step = result.unwrap_or(Step::Again);
+        self.settle(ctx, result.map(|_| ()));
+        if step == Step::Idle && (self.flush_send || self.flush_recv) {
+            self.flush(ctx);
+            return if self.flush_send || self.flush_recv { Step::Again } else { Step::Idle };
+        }
+        step
+    }
+
+    /// After any input: carries out what a failure means for the QP, and reports a drained queue.
+    fn settle<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, result: Result<(), Failure>) {
+        match result {
+            Ok(()) => self.check_drained(ctx),
+            Err(_) if self.core.state == State::Err => self.silence(),
+            Err(Failure::Send) if matches!(self.machines, Machines::Unreliable(..)) => {
+                self.core.state = State::Sqe;
+                self.flush_send = true;
+                self.flush(ctx);
+            }
+            Err(failure) => {
+                if let Failure::Queue(_) = failure {
+                    ctx.raise(&self.core, AsyncEvent::WqCatastrophic);
+                }
+                if failure == Failure::Send || failure == Failure::Queue(Queue::Send) {
+                    self.silence();
+                }
+                self.core.state = State::Err;
+                self.enter_error_keeping_answers(ctx);
+            }
+        }
+    }
+
+    /// ERR by software: what was due to the peer is not sent any more.
+    fn enter_error<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
+        self.silence();
+        self.enter_error_keeping_answers(ctx);
+    }
+
+    fn enter_error_keeping_answers<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
+        self.draining = false;
+        (self.flush_send, self.flush_recv) = (true, true);
+        self.flush(ctx);
+    }
+
+    /// Completes outstanding and posted requests as flushed: first the send queue, then the receive queue, each in
+    /// order. What exceeds the bound follows in later turns.
+    fn flush<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
+        let core = &self.core;
+        let mut left = limits::FLUSHES_PER_STEP;
+        if self.flush_send {
+            match &mut self.machines {
+                Machines::Reliable(requester, _) => requester.flush(core, ctx),
+                Machines::Unreliable(sender, _) => sender.flush(core, ctx),
+            }
+            while self.flush_send && left > 0 {
+                left -= 1;
+                let fetch = ctx.host.next_send(core.qpn);
+                self.flush_send = flush_one(core, ctx, Queue::Send, fetch, |wr| wr.wr_id);
+            }
+        }
+        if self.flush_recv && !self.flush_send {
+            match &mut self.machines {
+                Machines::Reliable(_, responder) => responder.flush(core, ctx),
+                Machines::Unreliable(_, receiver) => receiver.flush(core, ctx),
+            }
+            while self.flush_recv && left > 0 {
+                left -= 1;
+                let fetch = ctx.host.next_recv(core.qpn);
+                self.flush_recv = flush_one(core, ctx, Queue::Recv, fetch, |wr| wr.wr_id);
+            }
+        }
+    }
+
+    fn check_drained<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
+        if !self.draining {
+            return;
+        }
+        self.draining = match &self.machines {
+            Machines::Reliable(requester, _) => !requester.is_drained(),
+            Machines::Unreliable(sender, _) => !sender.is_drained(),
+        };
+        if !self.draining && self.notify_drained {
+            ctx.raise(&self.core, AsyncEvent::SqDrained);
+        }
+    }
+
+    fn ring_machine(&mut self) {
+        match &mut self.machines {
+            Machines::Reliable(requester, _) => requester.ring(),
+            Machines::Unreliable(sender, _) => sender.ring(),
+        }
+    }
+
+    fn silence(&mut self) {
+        if let Machines::Reliable(_, responder) = &mut self.machines {
+            responder.silence();
+        }
+    }
+
+    /// Forgets everything but the engine's notes.
+    fn reset(&mut self, attrs: QpAttrs) {
+        let fresh = Self::new(self.core.qpn, attrs, self.window_packets);
+        *self = Self {
+            scheduled: self.scheduled,
+            dirty: self.dirty,
+            in_error_list: self.in_error_list,
+            registered: self.registered,
+            ..fresh
+        };
+    }
+}
+
+fn machines(attrs: &QpAttrs, window_packets: u32) -> Machines {
+    let psn = Psn::default();
+    match attrs.service {
+        Service::Rc => Machines::Reliable(Requester::new(psn, window_packets), Responder::new(psn)),
+        Service::Uc | Service::Ud => Machines::Unreliable(Sender::new(psn), Receiver::new(psn)),
+    }
+}
+
+/// Whether a packet came from the connected peer's address.
+fn is_from(shell: &Shell, path: &Shell) -> bool {
+    match (shell.ip, path.ip) {
+        (IpAddrs::V4 { src, .. }, IpAddrs::V4 { dst, .. }) => src == dst,
+        (IpAddrs::V6 { src, .. }, IpAddrs::V6 { dst, .. }) => src == dst,
+        _ => false,
+    }
+}
+
+/// Completes one posted request as flushed. False: there was none.
+fn flush_one<H: Host, T>(
+    core: &Core,
+    ctx: &mut Ctx<'_, H>,
+    queue: Queue,
+    fetch: Fetch<T>,
+    wr_id: impl FnOnce(&T) -> u64,
+) -> bool {
+    let wr_id = match &fetch {
+        Fetch::Ready(wr) => wr_id(wr),
+        Fetch::Refused { wr_id, .. } => *wr_id,
+        Fetch::Empty | Fetch::Broken => return false,
+    };
+    ctx.complete(core, queue, wr_id, Err(Status::Flushed));
+    true
+}

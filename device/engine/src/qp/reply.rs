@@ -1,0 +1,200 @@
+//! What a responder owes its peer: acknowledges, READ responses and atomic results, in the order of the requests.
+//!
+//! READ responses are made packet by packet when the QP has its turn, from memory as it is then. Acknowledges that
+//! follow each other merge into the newest, since it covers the older ones.
+//!
+//! # Spec
+//! IBTA volume 1, sections 9.7.5.1 (acknowledge messages) and 9.7.5.1.4 (coalescing).
+
+use std::collections::VecDeque;
+
+use protocol::Psn;
+use protocol::ids::{Msn, Rkey, Va};
+use protocol::roce::{Aeth, Ext, NakCode, Operation, Position, Reth, Syndrome};
+
+use super::{Core, Ctx, Failure, Frame, Step, ahead};
+use crate::segment::{packet_count, payload_len};
+use crate::{Access, AsyncEvent, Host, limits};
+
+/// AETH credit code that says: no end-to-end flow control.
+const NO_CREDITS: u8 = 31;
+
+#[derive(Debug)]
+enum Reply {
+    Acknowledge { psn: Psn, aeth: Aeth },
+    Atomic { psn: Psn, aeth: Aeth, original: u64 },
+    Read(ReadReply),
+}
+
+/// A READ being answered.
+#[derive(Debug)]
+struct ReadReply {
+    first: Psn,
+    va: Va,
+    rkey: Rkey,
+    len: u32,
+    /// Next response packet, and how many there are.
+    next: u32,
+    packets: u32,
+    /// Packet the answer begins with: not 0 when its end is asked for again.
+    begin: u32,
+    msn: Msn,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Replies {
+    queue: VecDeque<Reply>,
+}
+
+impl Replies {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.queue.clear();
+    }
+
+    /// Whether another READ or atomic may be accepted.
+    pub(crate) fn has_room(&self) -> bool {
+        self.queue.len() < limits::PENDING_REPLIES
+    }
+
+    /// Positive acknowledge of everything up to `psn`. Replaces one that still waits, and a sequence NAK that has become
+    /// pointless: what it asked for is here.
+    pub(crate) fn acknowledge(&mut self, psn: Psn, msn: Msn) {
+        let aeth = Aeth { syndrome: Syndrome::Ack { credits: NO_CREDITS }, msn };
+        match self.queue.back_mut() {
+            Some(Reply::Acknowledge { psn: last_psn, aeth: last })
+                if matches!(last.syndrome, Syndrome::Ack { .. } | Syndrome::Nak(NakCode::PsnSequence)) =>
+            {
+                (*last_psn, *last) = (psn, aeth);
+            }
+            _ => self.queue.push_back(Reply::Acknowledge { psn, aeth }),
+        }
+    }
+
+    /// Negative acknowledge of `psn`, unless the same one waits already.
+    pub(crate) fn refuse(&mut self, psn: Psn, msn: Msn, syndrome: Syndrome) {
+        let aeth = Aeth { syndrome, msn };
+        let waits = matches!(self.queue.back(),
+            Some(Reply::Acknowledge { psn: last_psn, aeth: last }) if *last_psn == psn && *last == aeth);
+        if !waits {
+            self.queue.push_back(Reply::Acknowledge { psn, aeth });
+        }
+    }
+
+    pub(crate) fn atomic(&mut self, psn: Psn, msn: Msn, original: u64) {
+        let aeth = Aeth { syndrome: Syndrome::Ack { credits: NO_CREDITS }, msn };
+        self.queue.push_back(Reply::Atomic { psn, aeth, original });
+    }
+
+    pub(crate) fn read(&mut self, psn: Psn, msn: Msn, reth: &Reth, mtu: usize) {
+        self.queue.push_back(Reply::Read(ReadReply {
+            first: psn,
+            va: reth.va,
+            rkey: reth.rkey,
+            len: reth.dma_len,
+            next: 0,
+            packets: packet_count(reth.dma_len, mtu),
+            begin: 0,
+            msn,
+        }));
+    }
+
+    /// A READ whose answer is not all sent yet is asked again from `psn` on: goes back there in place. False: no such
+    /// answer is pending.
+    pub(crate) fn rewind_read(&mut self, psn: Psn) -> bool {
+        for reply in &mut self.queue {
+            if let Reply::Read(read) = reply {
+                let index = ahead(psn, read.first);
+                if index < read.packets {
+                    if index < read.next {
+                        (read.next, read.begin) = (index, index);
+                    }
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Whether the result of the atomic at `psn` waits to be sent.
+    pub(crate) fn has_atomic(&self, psn: Psn) -> bool {
+        self.queue.iter().any(|reply| matches!(reply, Reply::Atomic { psn: waiting, .. } if *waiting == psn))
+    }
+
+    /// Appends the next packet to `out`.
+    pub(crate) fn transmit<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        out: &mut Vec<u8>,
+    ) -> Result<Step, Failure> {
+        let (operation, ext, psn) = match self.queue.front_mut() {
+            None => return Ok(Step::Idle),
+            Some(Reply::Read(_)) => return self.transmit_read(core, ctx, out),
+            Some(Reply::Acknowledge { psn, aeth }) => {
+                count_nak(ctx, aeth.syndrome);
+                (Operation::Acknowledge, Ext::Aeth(*aeth), *psn)
+            }
+            Some(Reply::Atomic { psn, aeth, original }) => {
+                (Operation::AtomicAcknowledge, Ext::AtomicAck(*aeth, *original), *psn)
+            }
+        };
+        self.queue.pop_front();
+        let len = ctx
+            .emit(out, &core.attrs.path, &core.bth(operation, psn), &ext, 0, |_, _| Ok(()))
+            .expect("a packet without payload reads no memory");
+        Ok(Step::Frame(Frame { len, dst_mac: core.attrs.path.dst_mac, wr_id: None }))
+    }
+
+    fn transmit_read<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        out: &mut Vec<u8>,
+    ) -> Result<Step, Failure> {
+        let Some(Reply::Read(read)) = self.queue.front_mut() else { return Ok(Step::Idle) };
+        let index = read.next;
+        let last = index + 1 == read.packets;
+        let position = Position::of(index == read.begin, last);
+        let ext = match position {
+            Position::Middle => Ext::None,
+            _ => Ext::Aeth(Aeth { syndrome: Syndrome::Ack { credits: NO_CREDITS }, msn: read.msn }),
+        };
+        let psn = read.first.advance(index);
+        let bth = core.bth(Operation::read_response(position), psn);
+        let len = payload_len(read.len, core.mtu(), index);
+        let va = Va::new(read.va.get().wrapping_add(u64::from(index) * core.mtu() as u64));
+        let (rkey, msn) = (read.rkey, read.msn);
+        let sent = ctx.emit(out, &core.attrs.path, &bth, &ext, len, |host, payload| {
+            host.read(core.attrs.pd, rkey.as_lkey(), va, payload, Access::RemoteRead)
+        });
+        let Ok(len) = sent else {
+            // The region went away after the request was accepted.
+            self.queue.clear();
+            self.refuse(psn, msn, Syndrome::Nak(NakCode::RemoteAccess));
+            ctx.raise(core, AsyncEvent::AccessError);
+            return Err(Failure::Recv);
+        };
+        read.next += 1;
+        if last {
+            self.queue.pop_front();
+        }
+        Ok(Step::Frame(Frame { len, dst_mac: core.attrs.path.dst_mac, wr_id: None }))
+    }
+}
+
+fn count_nak<H>(ctx: &mut Ctx<'_, H>, syndrome: Syndrome) {
+    let naks = &mut ctx.stats.naks_sent;
+    match syndrome {
+        Syndrome::RnrNak { .. } => naks.rnr += 1,
+        Syndrome::Nak(NakCode::PsnSequence) => naks.sequence += 1,
+        Syndrome::Nak(NakCode::InvalidRequest) => naks.invalid_request += 1,
+        Syndrome::Nak(NakCode::RemoteAccess) => naks.remote_access += 1,
+        Syndrome::Nak(NakCode::RemoteOperational) => naks.remote_operational += 1,
+        Syndrome::Nak(NakCode::InvalidRdRequest) => naks.invalid_rd_request += 1,
+        Syndrome::Ack { .. } | Syndrome::Nak(NakCode::Reserved(_)) | Syndrome::Reserved(_) => {}
+    }
+}

@@ -1,0 +1,231 @@
+//! What a requester does with the responder's answers.
+//!
+//! An answer counts only for a PSN that was sent and is unanswered; everything else is a ghost and dropped. An answer to
+//! a later PSN answers all SENDs and WRITEs before it; a READ or atomic before it that still lacks its data means that
+//! an answer was lost (an implied NAK). To not go back twice for one loss, a hole is acted on only when there was
+//! progress since the requester last went back; else the ACK timeout is the remedy.
+//!
+//! # Spec
+//! IBTA volume 1, section 9.7.5 (acknowledges), section 9.9.2 (requester error behaviour).
+
+use protocol::Psn;
+use protocol::roce::{Aeth, Ext, Kind, NakCode, Packet, Position, Syndrome};
+
+use super::attr::RnrTimer;
+use super::requester::Requester;
+use super::{Core, Ctx, Failure, ahead};
+use crate::gather::scatter;
+use crate::segment::payload_len;
+use crate::{Host, Payload, SendOp, Status};
+
+impl Requester {
+    /// A packet with a response opcode arrived.
+    pub(crate) fn handle_response<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        packet: &Packet<'_>,
+    ) -> Result<(), Failure> {
+        let psn = packet.bth.psn;
+        if !self.is_outstanding(psn) {
+            ctx.stats.drops.ghost_response += 1;
+            return Ok(());
+        }
+        match (packet.bth.opcode.operation.kind(), packet.ext) {
+            (Kind::Acknowledge, Ext::Aeth(aeth)) => self.on_acknowledge(core, ctx, psn, aeth),
+            (Kind::AtomicAcknowledge, Ext::AtomicAck(aeth, original)) => {
+                self.on_atomic_acknowledge(core, ctx, psn, aeth, original)
+            }
+            _ => self.on_read_response(core, ctx, packet),
+        }
+    }
+
+    fn on_acknowledge<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        psn: Psn,
+        aeth: Aeth,
+    ) -> Result<(), Failure> {
+        let holes_count = self.holes_count;
+        match aeth.syndrome {
+            // Credits: 31 says that none are given, and a receiver that runs out of requests says so by RNR NAK. We do
+            // not hold back SENDs for want of credits, which the specification leaves to the requester.
+            Syndrome::Ack { .. } => {
+                let done = self.acknowledge(core, ctx, psn.advance(1));
+                // A duplicate SEND before a READ is answered with the newest PSN, which can be the READ's own: no hole.
+                let behind = self
+                    .queue
+                    .front()
+                    .is_some_and(|front| ahead(psn, self.unacked) >= ahead(front.end(), self.unacked));
+                if !done && behind { self.on_hole(core, ctx, holes_count) } else { Ok(()) }
+            }
+            Syndrome::RnrNak { timer } => {
+                if !self.acknowledge(core, ctx, psn) {
+                    return self.on_hole(core, ctx, holes_count);
+                }
+                if self.rnr_wait.is_some() {
+                    return Ok(());
+                }
+                ctx.stats.naks_received.rnr += 1;
+                self.wait_for_receiver(core, ctx, ctx.now + RnrTimer::new(timer).duration())
+            }
+            Syndrome::Nak(NakCode::PsnSequence) => {
+                self.acknowledge(core, ctx, psn);
+                // The responder's complaint about packets that were in flight behind one it was not ready for must not
+                // shorten the wait; one about packets we are about to send again anyway is late.
+                if self.rnr_wait.is_some() || self.is_rewound() {
+                    return Ok(());
+                }
+                ctx.stats.naks_received.sequence += 1;
+                self.go_back(core, ctx)
+            }
+            Syndrome::Nak(code) => {
+                if !self.acknowledge(core, ctx, psn) {
+                    return self.on_hole(core, ctx, holes_count);
+                }
+                let naks = &mut ctx.stats.naks_received;
+                let (counter, status) = match code {
+                    NakCode::InvalidRequest => (&mut naks.invalid_request, Status::RemoteInvalidRequest),
+                    NakCode::RemoteAccess => (&mut naks.remote_access, Status::RemoteAccess),
+                    NakCode::RemoteOperational => (&mut naks.remote_operational, Status::RemoteOperational),
+                    NakCode::InvalidRdRequest => {
+                        (&mut naks.invalid_rd_request, Status::RemoteInvalidRdRequest)
+                    }
+                    NakCode::PsnSequence | NakCode::Reserved(_) => {
+                        return Err(self.fail_front(core, ctx, Status::BadResponse));
+                    }
+                };
+                *counter += 1;
+                Err(self.fail_front(core, ctx, status))
+            }
+            Syndrome::Reserved(_) => {
+                if !self.acknowledge(core, ctx, psn) {
+                    return self.on_hole(core, ctx, holes_count);
+                }
+                Err(self.fail_front(core, ctx, Status::BadResponse))
+            }
+        }
+    }
+
+    fn on_read_response<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        packet: &Packet<'_>,
+    ) -> Result<(), Failure> {
+        let holes_count = self.holes_count;
+        if !self.acknowledge(core, ctx, packet.bth.psn) {
+            return self.on_hole(core, ctx, holes_count);
+        }
+        let Some(front) = self.queue.front() else { return Ok(()) };
+        let SendOp::Read { .. } = front.wr.op else {
+            return Err(self.fail_front(core, ctx, Status::BadResponse));
+        };
+        let index = ahead(self.unacked, front.first);
+        let last = index + 1 == front.packets;
+        let position = packet.bth.opcode.operation.position();
+        // After a READ was asked again from its middle, packets of both answers may be under way, and some peers answer
+        // from the middle with MIDDLE. The PSN says where they belong; only the end must be one.
+        let in_place = if front.retried || front.chunk > 0 {
+            !last || position.ends()
+        } else {
+            position == Position::of(index == 0, last)
+        };
+        let positive = match packet.ext {
+            Ext::Aeth(aeth) => matches!(aeth.syndrome, Syndrome::Ack { .. }),
+            _ => true,
+        };
+        if !in_place || !positive || packet.payload.len() != payload_len(front.len, core.mtu(), index) {
+            return Err(self.fail_front(core, ctx, Status::BadResponse));
+        }
+        let offset = index as usize * core.mtu();
+        self.take_data(core, ctx, offset, packet.payload)
+    }
+
+    fn on_atomic_acknowledge<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        psn: Psn,
+        aeth: Aeth,
+        original: u64,
+    ) -> Result<(), Failure> {
+        let holes_count = self.holes_count;
+        if !self.acknowledge(core, ctx, psn) {
+            return self.on_hole(core, ctx, holes_count);
+        }
+        let atomic = self
+            .queue
+            .front()
+            .is_some_and(|front| matches!(front.wr.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }));
+        if !atomic || !matches!(aeth.syndrome, Syndrome::Ack { .. }) {
+            return Err(self.fail_front(core, ctx, Status::BadResponse));
+        }
+        // Guests are little-endian machines, and read the result as an integer of theirs.
+        self.take_data(core, ctx, 0, &original.to_le_bytes())
+    }
+
+    /// Puts the front request's next answer into memory, and completes the request with its last.
+    fn take_data<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        offset: usize,
+        data: &[u8],
+    ) -> Result<(), Failure> {
+        let Some(front) = self.queue.front() else { return Ok(()) };
+        let sges = match &front.wr.payload {
+            Payload::Sges(sges) => sges.as_slice(),
+            Payload::Inline(_) => &[],
+        };
+        if scatter(ctx.host, core.attrs.pd, sges, offset, data).is_err() {
+            return Err(self.fail_front(core, ctx, Status::LocalProtection));
+        }
+        self.unacked = self.unacked.advance(1);
+        if self.unacked == front.end() {
+            self.complete_front(core, ctx);
+        }
+        self.on_progress(core, ctx, 1);
+        Ok(())
+    }
+
+    /// Everything before `to` is answered, as far as it needs no data. False: a READ or atomic is in the way; it is at
+    /// the front then. True: `to` itself is the oldest PSN without an answer.
+    fn acknowledge<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, to: Psn) -> bool {
+        let mut left = ahead(to, self.unacked);
+        let mut gained = 0;
+        // Bound: each round but the last takes a request out of the queue.
+        while left > 0 {
+            let Some(front) = self.queue.front() else { break };
+            if front.packets == 0 {
+                // A NOP that was passed before we went back.
+                self.complete_nop(core, ctx);
+                continue;
+            }
+            if front.wants_data() {
+                break;
+            }
+            let step = left.min(ahead(front.end(), self.unacked));
+            self.unacked = self.unacked.advance(step);
+            (left, gained) = (left - step, gained + step);
+            if self.unacked == front.end() {
+                self.complete_front(core, ctx);
+            }
+        }
+        if gained > 0 {
+            self.on_progress(core, ctx, gained);
+        }
+        left == 0
+    }
+
+    /// An answer the front request waits for is missing.
+    fn on_hole<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, counts: bool) -> Result<(), Failure> {
+        ctx.stats.drops.response_gap += 1;
+        if !counts {
+            return Ok(());
+        }
+        ctx.stats.recovery.implied_naks += 1;
+        self.go_back(core, ctx)
+    }
+}

@@ -1,0 +1,63 @@
+//! The 40 bytes in front of a received datagram.
+
+use protocol::roce::{IpAddrs, Shell};
+
+use crate::limits::GRH_BYTES;
+
+const UDP: u8 = 17;
+
+/// What RoCEv2 puts where InfiniBand has its global route header: the IPv6 header, or the IPv4 header in the last 20
+/// bytes. `udp_len` is the length of the UDP datagram.
+///
+/// # Spec
+/// IBTA annex A17, section A17.4.5.1 (placement of the IP header in the receive buffer).
+pub(super) fn grh(shell: &Shell, udp_len: u16) -> [u8; GRH_BYTES] {
+    let mut area = [0; GRH_BYTES];
+    match shell.ip {
+        IpAddrs::V4 { src, dst } => {
+            let header = &mut area[20..];
+            header[0] = 0x45;
+            header[1] = shell.traffic_class;
+            header[2..4].copy_from_slice(&udp_len.saturating_add(20).to_be_bytes());
+            header[6] = 0x40;
+            header[8] = shell.hop_limit;
+            header[9] = UDP;
+            header[12..16].copy_from_slice(&src.octets());
+            header[16..20].copy_from_slice(&dst.octets());
+            let sum = checksum(header);
+            header[10..12].copy_from_slice(&sum.to_be_bytes());
+        }
+        IpAddrs::V6 { src, dst } => {
+            area[0] = 0x60 | shell.traffic_class >> 4;
+            area[1] = shell.traffic_class << 4;
+            area[4..6].copy_from_slice(&udp_len.to_be_bytes());
+            area[6] = UDP;
+            area[7] = shell.hop_limit;
+            area[8..24].copy_from_slice(&src.octets());
+            area[24..40].copy_from_slice(&dst.octets());
+        }
+    }
+    area
+}
+
+/// Internet checksum of a header of even length.
+fn checksum(header: &[u8]) -> u16 {
+    let sum =
+        header.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum::<u32>();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let folded = (folded & 0xffff) + (folded >> 16);
+    !u16::try_from(folded).expect("a sum of 20 words, folded twice, has 16 bits")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The worked example of RFC 1071 implementations: this header's checksum is 0xb861.
+    #[test]
+    fn checksum_of_a_known_header() {
+        let header =
+            [0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8, 0, 0xc7];
+        assert_eq!(checksum(&header), 0xb861);
+    }
+}

@@ -1,0 +1,171 @@
+//! Send queue of UC and UD.
+//!
+//! # Spec
+//! IBTA volume 1, sections 9.8.2 (UC) and 9.8.3 (UD); JingZhao interface, section 6.7.
+
+use protocol::Psn;
+use protocol::ids::Qkey;
+use protocol::roce::{Deth, Ext};
+
+use crate::gather::gather;
+use crate::qp::attr::{Service, State};
+use crate::qp::{Core, Ctx, Failure, Frame, Step};
+use crate::segment::{Segment, packet_count, segment};
+use crate::{Fetch, Host, Queue, SendDone, SendOp, SendRequest, Status, Success, UdDestination, limits};
+
+/// The message being sent.
+#[derive(Debug)]
+struct Current {
+    wr: SendRequest,
+    len: u32,
+    packets: u32,
+    next: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Sender {
+    psn: Psn,
+    current: Option<Current>,
+    more: bool,
+}
+
+impl Sender {
+    pub(crate) fn new(psn: Psn) -> Self {
+        Self { psn, current: None, more: false }
+    }
+
+    pub(crate) fn set_psn(&mut self, psn: Psn) {
+        self.psn = psn;
+    }
+
+    pub(crate) fn psn(&self) -> Psn {
+        self.psn
+    }
+
+    pub(crate) fn ring(&mut self) {
+        self.more = true;
+    }
+
+    pub(crate) fn is_drained(&self) -> bool {
+        self.current.is_none()
+    }
+
+    pub(crate) fn wants_turn(&self) -> bool {
+        self.more || self.current.is_some()
+    }
+
+    pub(crate) fn flush<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
+        if let Some(current) = self.current.take() {
+            ctx.complete(core, Queue::Send, current.wr.wr_id, Err(Status::Flushed));
+        }
+        self.more = false;
+    }
+
+    pub(crate) fn transmit<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        out: &mut Vec<u8>,
+    ) -> Result<Step, Failure> {
+        // Bound: a chain of NOPs can be endless.
+        for _ in 0..limits::REQUESTS_PER_STEP {
+            if self.current.is_some() {
+                return self.send(core, ctx, out);
+            }
+            if !self.more || core.state != State::Rts {
+                return Ok(Step::Idle);
+            }
+            match ctx.host.next_send(core.qpn) {
+                Fetch::Ready(wr) if wr.op == SendOp::Nop => {
+                    ctx.complete_send(core, wr.wr_id, SendOp::Nop, 0);
+                }
+                Fetch::Ready(wr) => match message_len(core, &wr) {
+                    Ok(len) => {
+                        let packets = packet_count(len, core.mtu());
+                        self.current = Some(Current { wr, len, packets, next: 0 });
+                    }
+                    Err(status) => return Err(fail(core, ctx, wr.wr_id, status)),
+                },
+                Fetch::Refused { wr_id, status } => return Err(fail(core, ctx, wr_id, status)),
+                Fetch::Empty => self.more = false,
+                Fetch::Broken => return Err(Failure::Queue(Queue::Send)),
+            }
+        }
+        Ok(Step::Again)
+    }
+
+    fn send<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        out: &mut Vec<u8>,
+    ) -> Result<Step, Failure> {
+        let Some(current) = &mut self.current else { return Ok(Step::Idle) };
+        let wr_id = current.wr.wr_id;
+        let Some(segment) = segment(&current.wr.op, current.len, core.mtu(), current.next) else {
+            self.current = None;
+            return Err(fail(core, ctx, wr_id, Status::LocalQpOperation));
+        };
+        let mut bth = core.bth(segment.operation, self.psn);
+        let last = segment.operation.position().ends();
+        bth.solicited = last && current.wr.solicited && current.wr.op.consumes_receive();
+        let (path, ext) = match &current.wr.ud {
+            Some(to) if core.attrs.service == Service::Ud => {
+                bth.dest_qp = to.qpn;
+                (&to.path, datagram_ext(core, to, &segment))
+            }
+            _ => (&core.attrs.path, segment.ext),
+        };
+        let (dst_mac, remote_qpn) = (path.dst_mac, bth.dest_qp);
+        let sent = ctx.emit(out, path, &bth, &ext, segment.len, |host, payload| {
+            gather(host, core.attrs.pd, &current.wr.payload, segment.offset, payload)
+        });
+        let Ok(len) = sent else {
+            self.current = None;
+            return Err(fail(core, ctx, wr_id, Status::LocalProtection));
+        };
+        self.psn = self.psn.advance(1);
+        current.next += 1;
+        if current.next == current.packets {
+            let (op, byte_len) = (current.wr.op, current.len);
+            let done = SendDone { op, byte_len, remote_qpn, remote_mac: dst_mac };
+            ctx.complete(core, Queue::Send, wr_id, Ok(Success::Send(done)));
+            self.current = None;
+        }
+        Ok(Step::Frame(Frame { len, dst_mac, wr_id: Some(wr_id) }))
+    }
+}
+
+/// Length of a message the service can send.
+fn message_len(core: &Core, wr: &SendRequest) -> Result<u32, Status> {
+    let supported = match (core.attrs.service, &wr.op) {
+        (Service::Ud, SendOp::Send { .. }) => wr.ud.is_some(),
+        (Service::Ud, _) => false,
+        (_, op) => matches!(op, SendOp::Send { .. } | SendOp::Write { .. }),
+    };
+    if !supported {
+        return Err(Status::LocalQpOperation);
+    }
+    let mtu = u32::try_from(core.mtu()).unwrap_or(u32::MAX);
+    let longest = match core.attrs.service {
+        Service::Ud => mtu.min(core.attrs.max_message_len),
+        _ => core.attrs.max_message_len,
+    };
+    u32::try_from(wr.payload.len()).ok().filter(|&len| len <= longest).ok_or(Status::LocalLength)
+}
+
+/// A controlled key (bit 31) in the request stands for the QP's own.
+fn datagram_ext(core: &Core, to: &UdDestination, segment: &Segment) -> Ext {
+    let controlled = to.qkey.get() >> 31 != 0;
+    let qkey: Qkey = if controlled { core.attrs.qkey } else { to.qkey };
+    let deth = Deth { qkey, src_qp: core.qpn };
+    match segment.ext {
+        Ext::Imm(imm) => Ext::DethImm(deth, imm),
+        _ => Ext::Deth(deth),
+    }
+}
+
+fn fail<H: Host>(core: &Core, ctx: &mut Ctx<'_, H>, wr_id: u64, status: Status) -> Failure {
+    ctx.complete(core, Queue::Send, wr_id, Err(status));
+    Failure::Send
+}

@@ -1,0 +1,53 @@
+//! Cutting SEND and WRITE messages into packets of one path MTU.
+
+use protocol::roce::{Ext, Operation, Position, Reth};
+
+use crate::SendOp;
+
+/// One packet of a SEND or WRITE message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment {
+    pub(crate) operation: Operation,
+    pub(crate) ext: Ext,
+    /// Where its payload begins in the message.
+    pub(crate) offset: usize,
+    /// Bytes of payload.
+    pub(crate) len: usize,
+}
+
+/// Packets of a message, or of a READ's response: at least one.
+pub(crate) fn packet_count(len: u32, mtu: usize) -> u32 {
+    u32::try_from((len as usize).div_ceil(mtu).max(1))
+        .expect("a 32-bit length in packets of at least one byte")
+}
+
+/// Payload bytes of packet `index` of a message.
+pub(crate) fn payload_len(len: u32, mtu: usize, index: u32) -> usize {
+    (len as usize).saturating_sub(index as usize * mtu).min(mtu)
+}
+
+/// Packet `index` of a SEND or WRITE of `len` bytes. `None` for operations that have no payload to send.
+pub(crate) fn segment(op: &SendOp, len: u32, mtu: usize, index: u32) -> Option<Segment> {
+    let last = index + 1 == packet_count(len, mtu);
+    let position = Position::of(index == 0, last);
+    let (operation, ext) = match *op {
+        SendOp::Send { imm } => {
+            let ext = imm.filter(|_| last).map_or(Ext::None, Ext::Imm);
+            (Operation::send(position, imm.is_some()), ext)
+        }
+        SendOp::Write { remote, imm } => {
+            let reth = Reth { va: remote.va, rkey: remote.rkey, dma_len: len };
+            let ext = match (position.begins(), imm.filter(|_| last)) {
+                (true, Some(imm)) => Ext::RethImm(reth, imm),
+                (true, None) => Ext::Reth(reth),
+                (false, Some(imm)) => Ext::Imm(imm),
+                (false, None) => Ext::None,
+            };
+            (Operation::write(position, imm.is_some()), ext)
+        }
+        SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::Nop => {
+            return None;
+        }
+    };
+    Some(Segment { operation, ext, offset: index as usize * mtu, len: payload_len(len, mtu, index) })
+}

@@ -1,0 +1,161 @@
+//! Work queues and memory of a simulated machine.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use protocol::ids::{Lkey, Pdn, Qpn, Va};
+
+use crate::{Access, AccessError, AtomicOp, Fetch, Host, RecvRequest, SendRequest, Sge};
+
+/// What a region allows beyond being read locally.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Rights {
+    pub local_write: bool,
+    pub remote_read: bool,
+    pub remote_write: bool,
+    pub remote_atomic: bool,
+}
+
+impl Rights {
+    /// Everything.
+    pub const ALL: Self =
+        Self { local_write: true, remote_read: true, remote_write: true, remote_atomic: true };
+    /// Reading locally.
+    pub const NONE: Self =
+        Self { local_write: false, remote_read: false, remote_write: false, remote_atomic: false };
+
+    fn grants(self, access: Access) -> bool {
+        match access {
+            Access::LocalRead => true,
+            Access::LocalWrite => self.local_write,
+            Access::RemoteRead => self.remote_read,
+            Access::RemoteWrite => self.remote_write,
+            Access::RemoteAtomic => self.remote_atomic,
+        }
+    }
+}
+
+/// A memory region.
+#[derive(Clone, Debug)]
+pub struct Region {
+    /// Its protection domain.
+    pub pd: Pdn,
+    /// Address of its first byte.
+    pub va: Va,
+    /// What it allows.
+    pub rights: Rights,
+    /// Its memory.
+    pub bytes: Vec<u8>,
+}
+
+/// Work queues of one QP.
+#[derive(Clone, Debug, Default)]
+pub struct WorkQueues {
+    /// Posted and not fetched.
+    pub send: VecDeque<Fetch<SendRequest>>,
+    /// Posted and not fetched.
+    pub recv: VecDeque<Fetch<RecvRequest>>,
+}
+
+/// Regions by key and work queues by QP number.
+#[derive(Clone, Debug, Default)]
+pub struct SimHost {
+    /// Regions.
+    pub regions: BTreeMap<u32, Region>,
+    /// Queues.
+    pub queues: BTreeMap<u32, WorkQueues>,
+}
+
+impl SimHost {
+    /// Makes a region of `len` zero bytes at `va` with number `key` in protection domain `pd`.
+    pub fn add_region(&mut self, key: u32, pd: u32, va: u64, len: usize, rights: Rights) {
+        let region = Region { pd: Pdn::new(pd), va: Va::new(va), rights, bytes: vec![0; len] };
+        self.regions.insert(key, region);
+    }
+
+    /// Memory of a region.
+    ///
+    /// # Panics
+    /// When there is none with this key.
+    pub fn bytes(&mut self, key: u32) -> &mut Vec<u8> {
+        &mut self.regions.get_mut(&key).expect("the caller made the region").bytes
+    }
+
+    /// Posts a send request. The engine has to be told by `ring`.
+    pub fn post_send(&mut self, qpn: Qpn, wr: SendRequest) {
+        self.queues.entry(qpn.get()).or_default().send.push_back(Fetch::Ready(wr));
+    }
+
+    /// Posts a receive request.
+    pub fn post_recv(&mut self, qpn: Qpn, wr_id: u64, sges: &[Sge]) {
+        let wr = RecvRequest { wr_id, sges: sges.into() };
+        self.queues.entry(qpn.get()).or_default().recv.push_back(Fetch::Ready(wr));
+    }
+
+    fn locate(
+        &self,
+        pd: Pdn,
+        key: Lkey,
+        va: Va,
+        len: u64,
+        access: Access,
+    ) -> Result<(u32, usize), AccessError> {
+        let region = self.regions.get(&key.get()).ok_or(AccessError::Key)?;
+        if region.pd != pd {
+            return Err(AccessError::Pd);
+        }
+        if !region.rights.grants(access) {
+            return Err(AccessError::Right);
+        }
+        let size = region.bytes.len() as u64;
+        let offset = va.get().checked_sub(region.va.get()).filter(|&offset| offset <= size);
+        let offset = offset.filter(|offset| len <= size - offset).ok_or(AccessError::Bounds)?;
+        Ok((key.get(), usize::try_from(offset).map_err(|_| AccessError::Bounds)?))
+    }
+}
+
+impl Host for SimHost {
+    fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest> {
+        self.queues.get_mut(&qpn.get()).and_then(|queues| queues.send.pop_front()).unwrap_or(Fetch::Empty)
+    }
+
+    fn next_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
+        self.queues.get_mut(&qpn.get()).and_then(|queues| queues.recv.pop_front()).unwrap_or(Fetch::Empty)
+    }
+
+    fn check(&self, pd: Pdn, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {
+        self.locate(pd, key, va, len, access).map(|_| ())
+    }
+
+    fn read(&self, pd: Pdn, key: Lkey, va: Va, out: &mut [u8], access: Access) -> Result<(), AccessError> {
+        assert!(!out.is_empty(), "length 0 is never passed");
+        let (key, offset) = self.locate(pd, key, va, out.len() as u64, access)?;
+        let region = self.regions.get(&key).ok_or(AccessError::Key)?;
+        out.copy_from_slice(region.bytes.get(offset..offset + out.len()).ok_or(AccessError::Bounds)?);
+        Ok(())
+    }
+
+    fn write(&mut self, pd: Pdn, key: Lkey, va: Va, data: &[u8], access: Access) -> Result<(), AccessError> {
+        assert!(!data.is_empty(), "length 0 is never passed");
+        let (key, offset) = self.locate(pd, key, va, data.len() as u64, access)?;
+        let region = self.regions.get_mut(&key).ok_or(AccessError::Key)?;
+        let place = region.bytes.get_mut(offset..offset + data.len()).ok_or(AccessError::Bounds)?;
+        place.copy_from_slice(data);
+        Ok(())
+    }
+
+    fn atomic(&mut self, pd: Pdn, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
+        let (key, offset) = self.locate(pd, key, va, 8, Access::RemoteAtomic)?;
+        let region = self.regions.get_mut(&key).ok_or(AccessError::Key)?;
+        let word = region.bytes.get_mut(offset..).and_then(|rest| rest.first_chunk_mut::<8>());
+        let word = word.ok_or(AccessError::Bounds)?;
+        let original = u64::from_le_bytes(*word);
+        let new = match op {
+            AtomicOp::CompareSwap { compare, swap } if original == compare => swap,
+            AtomicOp::CompareSwap { .. } => original,
+            AtomicOp::FetchAdd { add } => original.wrapping_add(add),
+        };
+        *word = new.to_le_bytes();
+        Ok(original)
+    }
+}

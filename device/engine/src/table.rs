@@ -1,0 +1,65 @@
+//! QPs by number.
+
+use protocol::ids::Qpn;
+
+use crate::qp::Qp;
+
+const LEAF_BITS: u32 = 8;
+const LEAF: usize = 1 << LEAF_BITS;
+
+type Leaf = Box<[Option<Box<Qp>>; LEAF]>;
+
+/// Two-level table over the low bits of a QP number. The upper level is made at once (8 bytes per 256 QPs), leaves when
+/// their first QP is created.
+pub(crate) struct Table {
+    leaves: Vec<Option<Leaf>>,
+    mask: u32,
+}
+
+impl Table {
+    /// A table over `bits` bits, at most 24.
+    pub(crate) fn new(bits: u8) -> Self {
+        let bits = u32::from(bits.min(24));
+        let mut leaves = Vec::new();
+        leaves.resize_with(1 << bits.saturating_sub(LEAF_BITS), || None);
+        Self { leaves, mask: (1 << bits) - 1 }
+    }
+
+    /// Position of a QP number in the table.
+    pub(crate) fn index(&self, qpn: Qpn) -> u32 {
+        qpn.get() & self.mask
+    }
+
+    pub(crate) fn get(&self, index: u32) -> Option<&Qp> {
+        let (leaf, slot) = split(index);
+        self.leaves.get(leaf)?.as_ref()?.get(slot)?.as_deref()
+    }
+
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut Qp> {
+        let (leaf, slot) = split(index);
+        self.leaves.get_mut(leaf)?.as_mut()?.get_mut(slot)?.as_deref_mut()
+    }
+
+    /// Puts `qp` at `index`, unless one is there or the index is outside the table.
+    pub(crate) fn insert(&mut self, index: u32, qp: Qp) -> bool {
+        let (leaf, slot) = split(index);
+        let Some(leaf) = self.leaves.get_mut(leaf) else { return false };
+        let leaf = leaf.get_or_insert_with(|| Box::new([const { None }; LEAF]));
+        match leaf.get_mut(slot) {
+            Some(place @ None) => {
+                *place = Some(Box::new(qp));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(crate) fn remove(&mut self, index: u32) -> Option<Box<Qp>> {
+        let (leaf, slot) = split(index);
+        self.leaves.get_mut(leaf)?.as_mut()?.get_mut(slot)?.take()
+    }
+}
+
+fn split(index: u32) -> (usize, usize) {
+    ((index >> LEAF_BITS) as usize, (index as usize) & (LEAF - 1))
+}

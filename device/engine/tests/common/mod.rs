@@ -1,0 +1,399 @@
+//! Two engines, a wire that the test decides about packet by packet, and a clock that it moves.
+#![allow(clippy::unwrap_used, reason = "test code")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use engine::sim::host::{Rights, SimHost};
+use engine::*;
+use protocol::Psn;
+use protocol::ids::*;
+use protocol::roce::*;
+
+/// Which engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// The one that usually requests.
+    A,
+    /// The one that usually responds.
+    B,
+}
+pub use Who::{A, B};
+
+impl Who {
+    pub fn peer(self) -> Self {
+        match self {
+            A => B,
+            B => A,
+        }
+    }
+
+    fn mac(self) -> MacAddr {
+        MacAddr([2, 0, 0, 0, 0, 1 + self as u8])
+    }
+
+    fn ip(self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 77, 0, 1 + self as u8)
+    }
+
+    /// Number of its only QP.
+    pub fn qpn(self) -> Qpn {
+        Qpn::new(0x10 + self as u32)
+    }
+
+    pub fn path(self) -> Shell {
+        Shell {
+            src_mac: self.mac(),
+            dst_mac: self.peer().mac(),
+            ip: IpAddrs::V4 { src: self.ip(), dst: self.peer().ip() },
+            traffic_class: 0,
+            hop_limit: 64,
+            src_port: 49152,
+        }
+    }
+}
+
+pub const PD: u32 = 3;
+/// Region of both sides with all rights, at [`VA`], 64 KiB.
+pub const KEY: u32 = 0x21;
+pub const VA: u64 = 0x10_0000;
+pub const REGION: usize = 65536;
+/// Region of both sides that only its owner may read.
+pub const LOCKED: u32 = 0x22;
+/// ACK timeout: code 14.
+pub const TIMEOUT: Duration = Duration::from_nanos(4096 << 14);
+
+pub fn psn_a() -> Psn {
+    Psn::new(0x100)
+}
+
+pub fn psn_b() -> Psn {
+    Psn::new(0x900)
+}
+
+pub struct Side {
+    pub engine: Engine,
+    pub host: SimHost,
+    pub completions: Vec<Completion>,
+    pub asyncs: Vec<AsyncEvent>,
+}
+
+pub struct Pair {
+    pub now: Instant,
+    pub a: Side,
+    pub b: Side,
+}
+
+pub fn attrs(who: Who) -> QpAttrs {
+    QpAttrs {
+        service: Service::Rc,
+        pd: Pdn::new(PD),
+        mtu: Mtu::Mtu256,
+        max_message_len: 1 << 31,
+        remote_qpn: who.peer().qpn(),
+        path: who.path(),
+        pkey: Pkey::DEFAULT,
+        qkey: Qkey::new(0x1111_1111),
+        ack_timeout: Some(TIMEOUT),
+        retry_count: 7,
+        rnr_retry: RnrRetry::Limited(6),
+        min_rnr_timer: RnrTimer::new(12),
+        max_rd_atomic: 4,
+        max_dest_rd_atomic: 4,
+        ud_grh: false,
+    }
+}
+
+impl Pair {
+    pub fn new() -> Self {
+        Self::with(|_, _| {})
+    }
+
+    /// A connected pair in RTS whose attributes `tune` may change.
+    pub fn with(tune: impl Fn(Who, &mut QpAttrs)) -> Self {
+        Self::build(tune, psn_a(), psn_b(), Config::default())
+    }
+
+    pub fn with_psns(psn_a: Psn, psn_b: Psn) -> Self {
+        Self::build(|_, _| {}, psn_a, psn_b, Config::default())
+    }
+
+    pub fn with_window(window_packets: u32) -> Self {
+        Self::build(|_, _| {}, psn_a(), psn_b(), Config { window_packets, ..Config::default() })
+    }
+
+    fn build(tune: impl Fn(Who, &mut QpAttrs), psn_a: Psn, psn_b: Psn, config: Config) -> Self {
+        let side = |who: Who| {
+            let mut attrs = attrs(who);
+            tune(who, &mut attrs);
+            let mut engine = Engine::new(config);
+            let mut host = SimHost::default();
+            host.add_region(KEY, PD, VA, REGION, Rights::ALL);
+            host.add_region(LOCKED, PD, VA, REGION, Rights::NONE);
+            let bytes = host.bytes(KEY);
+            for (index, byte) in bytes.iter_mut().enumerate() {
+                *byte = u8::try_from((index * 7 + index / 256 + who as usize * 101) % 256).unwrap();
+            }
+            engine.create_qp(who.qpn(), attrs).unwrap();
+            let (mine, theirs) = if who == A { (psn_a, psn_b) } else { (psn_b, psn_a) };
+            for to in [State::Init, State::Rtr, State::Rts] {
+                let modify = Modify {
+                    to,
+                    attrs,
+                    send_psn: (to == State::Rts).then_some(mine),
+                    recv_psn: (to == State::Rtr).then_some(theirs),
+                    notify_drained: false,
+                };
+                engine.modify_qp(Instant::ZERO, who.qpn(), &modify, &mut host).unwrap();
+            }
+            Side { engine, host, completions: Vec::new(), asyncs: Vec::new() }
+        };
+        Self { now: Instant::from_nanos(1_000_000), a: side(A), b: side(B) }
+    }
+
+    pub fn side(&mut self, who: Who) -> &mut Side {
+        match who {
+            A => &mut self.a,
+            B => &mut self.b,
+        }
+    }
+
+    pub fn post(&mut self, who: Who, wr: SendRequest) {
+        let now = self.now;
+        let side = self.side(who);
+        side.host.post_send(who.qpn(), wr);
+        side.engine.ring(now, who.qpn(), &mut side.host);
+        side.collect();
+    }
+
+    pub fn post_recv(&mut self, who: Who, wr_id: u64, offset: u64, len: u32) {
+        self.side(who).host.post_recv(who.qpn(), wr_id, &[sge(offset, len)]);
+    }
+
+    /// What `who` sends now, frame by frame.
+    pub fn frames(&mut self, who: Who) -> Vec<Vec<u8>> {
+        let now = self.now;
+        let side = self.side(who);
+        let mut frames = Vec::new();
+        loop {
+            side.collect();
+            let mut frame = Vec::new();
+            let Some(transmit) = side.engine.poll_transmit(now, &mut side.host, &mut frame) else { break };
+            assert_eq!(transmit.len, frame.len());
+            frames.push(frame);
+            assert!(frames.len() < 10_000, "the engine never stops sending");
+        }
+        side.collect();
+        frames
+    }
+
+    /// Hands `frame` to `who`.
+    pub fn deliver(&mut self, who: Who, frame: &[u8]) {
+        let frame = RoceFrame::parse(frame).expect("the engine's frames are right");
+        self.deliver_packet(who, &frame.shell, &frame.packet);
+    }
+
+    pub fn deliver_packet(&mut self, who: Who, shell: &Shell, packet: &Packet<'_>) {
+        let now = self.now;
+        let side = self.side(who);
+        side.engine.handle_packet(now, shell, packet, &mut side.host);
+        side.collect();
+    }
+
+    /// A packet of the peer made up by the test.
+    pub fn inject(&mut self, to: Who, operation: Operation, psn: Psn, ext: Ext, payload: &[u8]) {
+        self.inject_with(to, operation, psn, ext, payload, |_| {});
+    }
+
+    pub fn inject_with(
+        &mut self,
+        to: Who,
+        operation: Operation,
+        psn: Psn,
+        ext: Ext,
+        payload: &[u8],
+        tune: impl FnOnce(&mut Bth),
+    ) {
+        let mut bth = Bth {
+            opcode: Opcode::rc(operation),
+            solicited: false,
+            mig_req: true,
+            pkey: Pkey::DEFAULT,
+            fecn: false,
+            becn: false,
+            dest_qp: to.qpn(),
+            ack_req: true,
+            psn,
+        };
+        tune(&mut bth);
+        self.deliver_packet(to, &to.peer().path(), &Packet { bth, ext, payload });
+    }
+
+    /// Lets packets flow, without time passing, until both are silent. `keep` says which arrive. Returns all that were
+    /// sent, in order, as text.
+    pub fn run(&mut self, mut keep: impl FnMut(Who, &str) -> bool) -> Vec<String> {
+        let mut trace = Vec::new();
+        loop {
+            let before = trace.len();
+            for who in [A, B] {
+                for frame in self.frames(who) {
+                    let text = format!("{who:?} {}", describe(&frame));
+                    let kept = keep(who, &text);
+                    trace.push(if kept { text } else { format!("{text} LOST") });
+                    if kept {
+                        self.deliver(who.peer(), &frame);
+                    }
+                }
+            }
+            if trace.len() == before {
+                return trace;
+            }
+            assert!(trace.len() < 100_000, "the engines never stop talking");
+        }
+    }
+
+    /// Lets packets flow on a perfect wire.
+    pub fn flow(&mut self) -> Vec<String> {
+        self.run(|_, _| true)
+    }
+
+    /// Lets packets flow on a wire that loses the `n`-th (from 0) packet that `who` sends.
+    pub fn lose(&mut self, who: Who, n: usize) -> Vec<String> {
+        let mut count = 0;
+        self.run(|from, _| {
+            if from != who {
+                return true;
+            }
+            count += 1;
+            count != n + 1
+        })
+    }
+
+    pub fn advance(&mut self, by: Duration) {
+        self.now = self.now + by;
+        let now = self.now;
+        for side in [&mut self.a, &mut self.b] {
+            side.engine.handle_timeout(now, &mut side.host);
+            side.collect();
+        }
+    }
+
+    pub fn modify(&mut self, who: Who, to: State) {
+        self.modify_with(who, to, |_| {});
+    }
+
+    pub fn modify_with(&mut self, who: Who, to: State, tune: impl FnOnce(&mut Modify)) {
+        let mut modify =
+            Modify { to, attrs: attrs(who), send_psn: None, recv_psn: None, notify_drained: false };
+        tune(&mut modify);
+        let now = self.now;
+        let side = self.side(who);
+        side.engine.modify_qp(now, who.qpn(), &modify, &mut side.host).unwrap();
+        side.collect();
+    }
+
+    pub fn snapshot(&mut self, who: Who) -> QpSnapshot {
+        self.side(who).engine.query_qp(who.qpn()).unwrap()
+    }
+
+    pub fn bytes(&mut self, who: Who, offset: usize, len: usize) -> Vec<u8> {
+        self.side(who).host.bytes(KEY)[offset..offset + len].to_vec()
+    }
+}
+
+impl Side {
+    pub fn collect(&mut self) {
+        while let Some(event) = self.engine.poll_event() {
+            match event {
+                Event::Completion(completion) => self.completions.push(completion),
+                Event::Async { event, .. } => self.asyncs.push(event),
+            }
+        }
+    }
+
+    /// Completions of a queue since the last call: request and result.
+    pub fn take(&mut self, queue: Queue) -> Vec<(u64, Result<(), Status>)> {
+        let (taken, rest) = self.completions.drain(..).partition(|completion| completion.queue == queue);
+        self.completions = rest;
+        let taken: Vec<Completion> = taken;
+        taken.iter().map(|completion| (completion.wr_id, completion.result.map(|_| ()))).collect()
+    }
+
+    pub fn sends(&mut self) -> Vec<(u64, Result<(), Status>)> {
+        self.take(Queue::Send)
+    }
+
+    pub fn recvs(&mut self) -> Vec<(u64, Result<(), Status>)> {
+        self.take(Queue::Recv)
+    }
+}
+
+pub fn sge(offset: u64, len: u32) -> Sge {
+    Sge { va: Va::new(VA + offset), lkey: Lkey::new(KEY), len }
+}
+
+pub fn request(wr_id: u64, op: SendOp, sges: &[Sge]) -> SendRequest {
+    SendRequest { wr_id, op, payload: Payload::Sges(sges.into()), fence: false, solicited: false, ud: None }
+}
+
+pub fn remote(offset: u64) -> Remote {
+    Remote { va: Va::new(VA + offset), rkey: Rkey::new(KEY) }
+}
+
+/// SEND of `len` bytes from the start of the region.
+pub fn send(wr_id: u64, len: u32) -> SendRequest {
+    request(wr_id, SendOp::Send { imm: None }, &[sge(0, len)])
+}
+
+/// WRITE of `len` bytes from the start of the region to the peer's at `to`.
+pub fn write(wr_id: u64, to: u64, len: u32) -> SendRequest {
+    request(wr_id, SendOp::Write { remote: remote(to), imm: None }, &[sge(0, len)])
+}
+
+/// READ of `len` bytes from the start of the peer's region to `to`.
+pub fn read(wr_id: u64, to: u64, len: u32) -> SendRequest {
+    request(wr_id, SendOp::Read { remote: remote(0) }, &[sge(to, len)])
+}
+
+pub fn ok(ids: impl IntoIterator<Item = u64>) -> Vec<(u64, Result<(), Status>)> {
+    ids.into_iter().map(|id| (id, Ok(()))).collect()
+}
+
+pub fn aeth(syndrome: Syndrome) -> Ext {
+    Ext::Aeth(Aeth { syndrome, msn: Msn::new(0) })
+}
+
+pub const ACK: Syndrome = Syndrome::Ack { credits: 31 };
+
+/// A frame in short: operation, PSN, payload length, `?` for AckReq, then what its headers say.
+pub fn describe(frame: &[u8]) -> String {
+    let frame = RoceFrame::parse(frame).expect("the engine's frames are right");
+    let Packet { bth, ext, payload } = frame.packet;
+    let mut text = format!("{:?} {:#x}", bth.opcode.operation, bth.psn.get());
+    if !payload.is_empty() {
+        text += &format!(" {}B", payload.len());
+    }
+    match ext {
+        Ext::Reth(reth) | Ext::RethImm(reth, _) => {
+            text += &format!(" va+{:#x} {}", reth.va.get().wrapping_sub(VA), reth.dma_len);
+        }
+        Ext::Aeth(aeth) | Ext::AtomicAck(aeth, _) => {
+            match aeth.syndrome {
+                Syndrome::Ack { .. } => {}
+                Syndrome::RnrNak { timer } => text += &format!(" RNR{timer}"),
+                Syndrome::Nak(code) => text += &format!(" {code:?}"),
+                Syndrome::Reserved(byte) => text += &format!(" reserved{byte:#x}"),
+            }
+            text += &format!(" msn{}", aeth.msn.get());
+        }
+        _ => {}
+    }
+    if bth.solicited {
+        text += " SE";
+    }
+    if bth.ack_req {
+        text += "?";
+    }
+    text
+}
