@@ -115,3 +115,56 @@ impl Arp {
         out.extend_from_slice(self.emit().as_bytes());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Lid;
+    use crate::net::ether::EtherFrame;
+
+    /// Made by scapy 2.8.0: Ether(src="02:00:00:00:00:01", dst="ff:ff:ff:ff:ff:ff") /
+    /// ARP(op=1, hwsrc="02:00:00:00:00:01", psrc="10.77.0.1", pdst="10.77.0.2").
+    const REQUEST: [u8; 42] = *b"\xff\xff\xff\xff\xff\xff\x02\0\0\0\0\x01\x08\x06\
+        \0\x01\x08\0\x06\x04\0\x01\x02\0\0\0\0\x01\x0a\x4d\0\x01\0\0\0\0\0\0\x0a\x4d\0\x02";
+
+    /// Made by scapy 2.8.0: Ether(src="02:00:00:00:00:02", dst="02:00:00:00:00:01") /
+    /// ARP(op=2, hwsrc="02:00:00:00:00:02", psrc="10.77.0.2", hwdst="02:00:00:00:00:01", pdst="10.77.0.1").
+    const REPLY: [u8; 42] = *b"\x02\0\0\0\0\x01\x02\0\0\0\0\x02\x08\x06\
+        \0\x01\x08\0\x06\x04\0\x02\x02\0\0\0\0\x02\x0a\x4d\0\x02\x02\0\0\0\0\x01\x0a\x4d\0\x01";
+
+    #[test]
+    fn frames_of_scapy_are_read_and_written() {
+        let mac = |lid| MacAddr::from_lid(Lid::new(lid));
+        let request = Arp {
+            operation: ArpOperation::Request,
+            sender_mac: mac(1),
+            sender_ip: Ipv4Addr::new(10, 77, 0, 1),
+            target_mac: MacAddr([0; 6]),
+            target_ip: Ipv4Addr::new(10, 77, 0, 2),
+        };
+        let reply = Arp {
+            operation: ArpOperation::Reply,
+            sender_mac: mac(2),
+            sender_ip: Ipv4Addr::new(10, 77, 0, 2),
+            target_mac: mac(1),
+            target_ip: Ipv4Addr::new(10, 77, 0, 1),
+        };
+        for (bytes, meant) in [(REQUEST, request), (REPLY, reply)] {
+            let ether = EtherFrame::parse(&bytes).unwrap();
+            assert_eq!(ether.ether_type, EtherType::Arp);
+            assert_eq!(Arp::parse(ether.payload), Ok(meant));
+            let mut out = Vec::new();
+            meant.emit_frame(&mut out);
+            assert_eq!(out, bytes);
+        }
+    }
+
+    #[test]
+    fn other_address_types_are_refused() {
+        for offset in [1, 2, 4, 5, 7] {
+            let mut bytes = REQUEST;
+            bytes[14 + offset] ^= 8;
+            assert!(matches!(Arp::parse(&bytes[14..]), Err(WireError::Invalid { .. })), "byte {offset}");
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! What the fuzz targets run, shared with the corpus replay in `protocol/tests/corpus.rs`.
+
+use protocol::net::arp::Arp;
+use protocol::net::ether::EtherFrame;
+use protocol::net::icmp::EchoRequest;
+use protocol::net::ipv4::Ipv4;
+use protocol::roce::{FrameWriter, MAX_PAYLOAD, Packet, RoceFrame};
+
+/// Decodes a frame in every way a port does. A frame that is accepted must mean the same after it is written again.
+///
+/// The ICRC stops almost all mutations, so the transport part is decoded without it too.
+pub fn decode_frame(frame: &[u8]) {
+    let _ = Packet::parse(frame.get(42..).unwrap_or_default());
+    let _ = Packet::parse(frame);
+    if let Ok(ether) = EtherFrame::parse(frame) {
+        let _ = ether.is_roce();
+        let _ = Arp::parse(ether.payload);
+        if let Ok((_, payload)) = Ipv4::parse(ether.payload) {
+            let _ = EchoRequest::parse(payload);
+        }
+    }
+    let Ok(first) = RoceFrame::parse(frame) else { return };
+    let payload = first.packet.payload;
+    if payload.len() > MAX_PAYLOAD {
+        return;
+    }
+    let mut out = Vec::new();
+    let mut writer =
+        FrameWriter::new(&mut out, &first.shell, &first.packet.bth, &first.packet.ext, payload.len());
+    writer.payload_mut().copy_from_slice(payload);
+    writer.finish();
+    assert_eq!(RoceFrame::parse(&out), Ok(first));
+}

@@ -1,0 +1,131 @@
+//! Properties of the RoCE layouts that hold for all values.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use proptest::prelude::*;
+use protocol::Psn;
+use protocol::ids::{MacAddr, Msn, Pkey, Qkey, Qpn, Rkey, Va};
+use protocol::net::arp::Arp;
+use protocol::net::ether::EtherFrame;
+use protocol::net::icmp::EchoRequest;
+use protocol::net::ipv4::Ipv4;
+use protocol::net::ipv6::Ipv6;
+use protocol::roce::ext::ExtKind;
+use protocol::roce::{
+    Aeth, AtomicEth, Bth, Deth, Ext, FrameWriter, Imm, IpAddrs, Opcode, Packet, Reth, RoceFrame, Shell,
+    Syndrome,
+};
+
+fn shells() -> impl Strategy<Value = Shell> {
+    let ip = prop_oneof![
+        any::<[u32; 2]>().prop_map(|[src, dst]| IpAddrs::V4 {
+            src: Ipv4Addr::from_bits(src),
+            dst: Ipv4Addr::from_bits(dst)
+        }),
+        any::<[u128; 2]>().prop_map(|[src, dst]| IpAddrs::V6 {
+            src: Ipv6Addr::from_bits(src),
+            dst: Ipv6Addr::from_bits(dst)
+        }),
+    ];
+    (any::<[[u8; 6]; 2]>(), ip, any::<(u8, u8, u16)>()).prop_map(
+        |([src_mac, dst_mac], ip, (traffic_class, hop_limit, src_port))| Shell {
+            src_mac: MacAddr(src_mac),
+            dst_mac: MacAddr(dst_mac),
+            ip,
+            traffic_class,
+            hop_limit,
+            src_port,
+        },
+    )
+}
+
+fn bths() -> impl Strategy<Value = Bth> {
+    (any::<u8>(), any::<[bool; 5]>(), any::<(u16, u32, u32)>()).prop_map(
+        |(opcode, [solicited, mig_req, fecn, becn, ack_req], (pkey, qpn, psn))| Bth {
+            opcode: Opcode::from_byte(opcode),
+            solicited,
+            mig_req,
+            pkey: Pkey::new(pkey),
+            fecn,
+            becn,
+            dest_qp: Qpn::new(qpn),
+            ack_req,
+            psn: Psn::new(psn),
+        },
+    )
+}
+
+/// Headers of the right kind, every field from `draw`.
+fn ext(kind: ExtKind, [a, b, c, d]: [u64; 4]) -> Ext {
+    let low = |x: u64| u32::try_from(x & 0xffff_ffff).unwrap();
+    let imm = Imm(low(a).to_be_bytes());
+    let reth = Reth { va: Va::new(b), rkey: Rkey::new(low(c)), dma_len: low(d) };
+    let aeth = Aeth { syndrome: Syndrome::from_byte(low(b).to_be_bytes()[3]), msn: Msn::new(low(c)) };
+    let deth = Deth { qkey: Qkey::new(low(b)), src_qp: Qpn::new(low(c)) };
+    match kind {
+        ExtKind::None => Ext::None,
+        ExtKind::Imm => Ext::Imm(imm),
+        ExtKind::Reth => Ext::Reth(reth),
+        ExtKind::RethImm => Ext::RethImm(reth, imm),
+        ExtKind::Aeth => Ext::Aeth(aeth),
+        ExtKind::AtomicAck => Ext::AtomicAck(aeth, d),
+        ExtKind::Atomic => {
+            Ext::Atomic(AtomicEth { va: Va::new(a), rkey: Rkey::new(low(b)), swap_add: c, compare: d })
+        }
+        ExtKind::Deth => Ext::Deth(deth),
+        ExtKind::DethImm => Ext::DethImm(deth, imm),
+        ExtKind::Invalidate => Ext::Invalidate(Rkey::new(low(a))),
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_emitted_parses_to_the_same(
+        shell in shells(),
+        bth in bths(),
+        draw in any::<[u64; 4]>(),
+        payload in proptest::collection::vec(any::<u8>(), 0..300),
+    ) {
+        let ext = ext(bth.opcode.ext_kind(), draw);
+        let mut out = Vec::new();
+        let mut writer = FrameWriter::new(&mut out, &shell, &bth, &ext, payload.len());
+        writer.payload_mut().copy_from_slice(&payload);
+        writer.finish();
+        let packet = Packet { bth, ext, payload: &payload };
+        prop_assert_eq!(RoceFrame::parse(&out), Ok(RoceFrame { shell, packet }));
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = RoceFrame::parse(&bytes);
+        let _ = Packet::parse(&bytes);
+        let _ = EtherFrame::parse(&bytes).map(|frame| frame.is_roce());
+        let _ = Ipv4::parse(&bytes);
+        let _ = Ipv6::parse(&bytes);
+        let _ = Arp::parse(&bytes);
+        let _ = EchoRequest::parse(&bytes);
+    }
+
+    /// Random bytes rarely get past the first header, mutilated frames do.
+    #[test]
+    fn mutilated_frames_never_panic(
+        shell in shells(),
+        bth in bths(),
+        draw in any::<[u64; 4]>(),
+        flips in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        len in any::<prop::sample::Index>(),
+    ) {
+        let ext = ext(bth.opcode.ext_kind(), draw);
+        let mut out = Vec::new();
+        FrameWriter::new(&mut out, &shell, &bth, &ext, 8).finish();
+        for (at, value) in flips {
+            let at = at.index(out.len());
+            out[at] = value;
+        }
+        out.truncate(len.index(out.len()) + 1);
+        let _ = RoceFrame::parse(&out);
+        let _ = EtherFrame::parse(&out).map(|frame| frame.is_roce());
+        let _ = Packet::parse(out.get(42..).unwrap_or_default());
+    }
+}
