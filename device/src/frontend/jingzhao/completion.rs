@@ -1,0 +1,183 @@
+//! From the engine's completions to completion queue entries.
+//!
+//! # Spec
+//! JingZhao interface, sections 7.1 to 7.4.
+
+use engine::{Completion, Queue, Status, Success};
+use protocol::hca::jingzhao::cqe::{Cqe, CqeQueue, Outcome, Syndrome};
+use protocol::ids::{Lid, Qpn};
+use protocol::roce::Imm;
+
+use super::address::Addresses;
+use super::send_queue::SendTag;
+
+/// The entry that tells software of a completion. `qpn` is the QP with the high bits software knows it by,
+/// `connected_lid` the destination LID of its context.
+pub fn cqe(completion: &Completion, qpn: Qpn, connected_lid: Lid, addresses: &Addresses) -> Cqe {
+    let tag = SendTag::from_bits(completion.wr_id);
+    let queue = match completion.queue {
+        Queue::Send => CqeQueue::Send,
+        Queue::Recv => CqeQueue::Recv,
+    };
+    let outcome = match completion.result {
+        Ok(Success::Send(done)) => Outcome::Success {
+            opcode: tag.opcode(),
+            remote_qpn: done.remote_qpn,
+            remote_lid: tag.remote_lid(),
+            imm: Imm::default(),
+            byte_len: done.byte_len,
+        },
+        Ok(Success::Recv(done)) => Outcome::Success {
+            opcode: done.opcode.to_byte(),
+            remote_qpn: done.remote_qpn,
+            remote_lid: match connected_lid.get() {
+                0 => addresses.lid_of(done.remote_mac),
+                _ => connected_lid,
+            },
+            imm: done.imm.unwrap_or_default(),
+            byte_len: done.byte_len,
+        },
+        Err(status) => Outcome::Error { syndrome: syndrome(status), vendor: 0 },
+    };
+    // The tag of a receive is the offset alone, which is where a send's tag has its own.
+    Cqe { qpn, queue, wqe: tag.wqe(), outcome }
+}
+
+/// Whether an armed-for-solicited CQ takes notice: the sender asked for it, or the request failed.
+pub fn is_solicited(completion: &Completion) -> bool {
+    match completion.result {
+        Ok(Success::Recv(done)) => done.solicited,
+        Ok(Success::Send(_)) => false,
+        Err(_) => true,
+    }
+}
+
+/// Whether software wants an entry for a completion if unsignalled sends get none (J-21).
+pub fn is_signalled(completion: &Completion) -> bool {
+    match completion.result {
+        Ok(Success::Send(_)) => SendTag::from_bits(completion.wr_id).signalled(),
+        Ok(Success::Recv(_)) | Err(_) => true,
+    }
+}
+
+const fn syndrome(status: Status) -> Syndrome {
+    match status {
+        Status::LocalLength => Syndrome::LocalLength,
+        Status::LocalQpOperation => Syndrome::LocalQpOperation,
+        Status::LocalProtection => Syndrome::LocalProtection,
+        Status::Flushed => Syndrome::Flushed,
+        Status::BadResponse => Syndrome::BadResponse,
+        Status::RemoteInvalidRequest => Syndrome::RemoteInvalidRequest,
+        Status::RemoteAccess => Syndrome::RemoteAccess,
+        Status::RemoteOperational => Syndrome::RemoteOperation,
+        Status::RetryExceeded => Syndrome::RetryExceeded,
+        Status::RnrRetryExceeded => Syndrome::RnrRetryExceeded,
+        Status::RemoteInvalidRdRequest => Syndrome::RemoteInvalidRdRequest,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::{RecvDone, SendDone, SendOp};
+    use protocol::ids::MacAddr;
+    use protocol::roce::{Opcode, Operation};
+
+    use super::*;
+    use crate::identity::Identity;
+
+    /// As software knows it; the engine's completion may have it masked.
+    const QPN: Qpn = Qpn::new(0x9c_0005);
+
+    fn addresses() -> Addresses {
+        Addresses { own: Identity::from_lid(Lid::new(1)), peers: Vec::new(), default_peer: None }
+    }
+
+    fn sent(signalled: bool) -> Completion {
+        let tag = SendTag::new().with_wqe(0x80).with_opcode(0x0a).with_signalled(signalled);
+        let done = SendDone {
+            op: SendOp::Send { imm: None },
+            byte_len: 64,
+            remote_qpn: Qpn::new(9),
+            remote_mac: MacAddr::from_lid(Lid::new(3)),
+        };
+        Completion {
+            qpn: Qpn::new(5),
+            queue: Queue::Send,
+            wr_id: tag.with_remote_lid(Lid::new(2)).into_bits(),
+            result: Ok(Success::Send(done)),
+        }
+    }
+
+    fn received(solicited: bool) -> Completion {
+        let done = RecvDone {
+            opcode: Opcode::uc(Operation::WriteOnlyImm),
+            byte_len: 4096,
+            imm: Some(Imm([0x11, 0x22, 0x33, 0x44])),
+            remote_qpn: Qpn::new(9),
+            remote_mac: MacAddr::from_lid(Lid::new(3)),
+            solicited,
+        };
+        Completion { queue: Queue::Recv, wr_id: 0x100, result: Ok(Success::Recv(done)), ..sent(true) }
+    }
+
+    fn bytes(completion: &Completion, lid: u16) -> [u8; 32] {
+        cqe(completion, QPN, Lid::new(lid), &addresses()).emit()
+    }
+
+    #[test]
+    fn a_send_has_its_opcode_its_offset_and_the_full_qp_number() {
+        let expected = [
+            0x05, 0x00, 0x9c, 0x00, 0x00, 0x00, 0x00, 0x00, 0x09, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02,
+            0x00, //
+            0x00, 0x00, 0x00, 0x00, 0x40, 0x00, 0x00, 0x00, 0x80, 0x00, 0x00, 0x00, 0x0a, 0x01, 0x00, 0x00,
+        ];
+        assert_eq!(bytes(&sent(true), 2), expected);
+    }
+
+    #[test]
+    fn a_receive_has_the_whole_opcode_of_its_last_packet_and_its_immediate_data() {
+        let expected = [
+            0x05, 0x00, 0x9c, 0x00, 0x00, 0x00, 0x00, 0x00, 0x09, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02,
+            0x00, //
+            0x11, 0x22, 0x33, 0x44, 0x00, 0x10, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x2b, 0x00, 0x00, 0x00,
+        ];
+        assert_eq!(bytes(&received(false), 2), expected);
+    }
+
+    #[test]
+    fn a_sender_without_a_lid_in_the_context_has_the_lid_of_its_mac() {
+        assert_eq!(bytes(&received(false), 0)[0x0e..0x10], [3, 0]);
+    }
+
+    #[test]
+    fn failures_have_their_syndrome_and_the_opcode_of_their_queue() {
+        let failed = |queue, status| Completion { queue, result: Err(status), ..sent(true) };
+        for (status, code) in [
+            (Status::LocalLength, 0x01),
+            (Status::LocalQpOperation, 0x02),
+            (Status::LocalProtection, 0x04),
+            (Status::Flushed, 0x05),
+            (Status::BadResponse, 0x10),
+            (Status::RemoteInvalidRequest, 0x12),
+            (Status::RemoteAccess, 0x13),
+            (Status::RemoteOperational, 0x14),
+            (Status::RetryExceeded, 0x15),
+            (Status::RnrRetryExceeded, 0x16),
+            (Status::RemoteInvalidRdRequest, 0x21),
+        ] {
+            let entry = bytes(&failed(Queue::Send, status), 2);
+            assert_eq!((entry[0x10], entry[0x18], entry[0x1c], entry[0x1d]), (code, 0x80, 0xff, 0));
+        }
+        assert_eq!(bytes(&failed(Queue::Recv, Status::Flushed), 2)[0x1c], 0xfe);
+    }
+
+    #[test]
+    fn failures_are_always_wanted() {
+        let failed = Completion { result: Err(Status::Flushed), ..sent(false) };
+        assert!(is_solicited(&failed) && is_signalled(&failed));
+        assert!(
+            is_solicited(&received(true)) && !is_solicited(&received(false)) && !is_solicited(&sent(true))
+        );
+        assert!(is_signalled(&sent(true)) && !is_signalled(&sent(false)) && is_signalled(&received(false)));
+    }
+}

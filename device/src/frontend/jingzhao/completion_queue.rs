@@ -1,0 +1,238 @@
+//! Completion queues.
+//!
+//! # Spec
+//! JingZhao interface, sections 3.11, 7 and 8.5.
+
+use protocol::hca::jingzhao::cqc::{CqArm, Cqc, ResizeCq};
+use protocol::hca::jingzhao::cqe::Cqe;
+use protocol::hca::jingzhao::eqe::CqFault;
+use protocol::ids::{Cqn, Eqn};
+use thiserror::Error;
+
+use super::entry_ring::{EntryRing, WriteError};
+use super::queue_memory::QueueMemory;
+
+/// What is to be done after an entry was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notify {
+    /// Nothing.
+    No,
+    /// The queue was armed: raise a completion event in this event queue, if it exists.
+    Yes(Eqn),
+}
+
+/// A completion was lost. The QP it belongs to goes to ERR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("completion lost: {fault:?}")]
+pub struct CqError {
+    /// Why.
+    pub fault: CqFault,
+    /// The first one of the queue: software is told by an event. Later ones are consequences, such as the flush of
+    /// the QPs that lost completions.
+    pub first: bool,
+}
+
+/// A completion queue.
+///
+/// After a fault it takes no entries until RESIZE_CQ or until it is made anew: software could not tell that some are
+/// missing between others.
+#[derive(Debug)]
+pub struct CompletionQueue {
+    cqn: Cqn,
+    ring: EntryRing,
+    comp_eqn: Eqn,
+    arm: CqArm,
+    fault: Option<CqFault>,
+}
+
+impl CompletionQueue {
+    /// The queue of a SW2HW_CQ. `cqn` is the whole number software gave.
+    pub fn new(cqn: Cqn, cqc: &Cqc, mem: &impl QueueMemory) -> Self {
+        let ring = EntryRing::new(cqc.pd, cqc.lkey, 0, cqc.log_entries, 0, mem);
+        Self { cqn, ring, comp_eqn: cqc.comp_eqn, arm: cqc.flags.arm(), fault: None }
+    }
+
+    /// Goes on in another buffer. The producer counter is not reset: software moves what it has not read to the same
+    /// count in the new buffer.
+    pub fn resize(&mut self, resize: &ResizeCq, mem: &impl QueueMemory) {
+        self.ring = self.ring.resized(resize.lkey, resize.log_entries, mem);
+        self.fault = None;
+    }
+
+    /// Own number, as software knows it.
+    pub fn cqn(&self) -> Cqn {
+        self.cqn
+    }
+
+    /// Why the queue takes no more entries.
+    pub fn fault(&self) -> Option<CqFault> {
+        self.fault
+    }
+
+    /// Entries written, modulo 2^32.
+    pub fn producer(&self) -> u32 {
+        self.ring.producer()
+    }
+
+    /// Asks for an event at the next entry (ARM_CQ).
+    pub fn arm(&mut self) {
+        self.arm = CqArm::Armed;
+    }
+
+    /// Writes an entry. `solicited`: see [`super::completion::is_solicited`].
+    ///
+    /// # Errors
+    /// The entry is lost, because software has not made room or the buffer cannot be written.
+    pub fn push(&mut self, cqe: &Cqe, solicited: bool, mem: &impl QueueMemory) -> Result<Notify, CqError> {
+        if let Some(fault) = self.fault {
+            return Err(CqError { fault, first: false });
+        }
+        if let Err(error) = self.ring.push(&cqe.emit(), mem) {
+            let fault = match error {
+                WriteError::Full => CqFault::Overrun,
+                WriteError::Access(_) => CqFault::Access,
+            };
+            self.fault = Some(fault);
+            return Err(CqError { fault, first: true });
+        }
+        let notify = match self.arm {
+            CqArm::Disarmed => false,
+            CqArm::Armed => true,
+            CqArm::ArmedSolicited => solicited,
+        };
+        if !notify {
+            return Ok(Notify::No);
+        }
+        self.arm = CqArm::Disarmed;
+        Ok(Notify::Yes(self.comp_eqn))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::hca::jingzhao::cqc::CqFlags;
+    use protocol::hca::jingzhao::cqe::{CqeQueue, HARDWARE_OWNED, LEN, OWNER, Outcome, Syndrome};
+    use protocol::ids::{Lkey, Pdn, Qpn};
+
+    use super::super::queue_memory::testing::Region;
+    use super::*;
+
+    const CQN: Cqn = Cqn::new(0x3_0007);
+
+    /// A buffer for four entries, as software prepares it.
+    fn prepared() -> Region {
+        let mem = Region::new(4 * LEN);
+        (0..4).for_each(|slot| reap(&mem, slot));
+        mem
+    }
+
+    fn cqc(state: u8) -> Cqc {
+        Cqc {
+            flags: CqFlags::new().with_state(state),
+            log_entries: 2,
+            comp_eqn: Eqn::new(4),
+            pd: Pdn::new(3),
+            lkey: Lkey::new(0x21),
+            cqn: CQN,
+        }
+    }
+
+    fn cqe(wqe: u32) -> Cqe {
+        let outcome = Outcome::Error { syndrome: Syndrome::Flushed, vendor: 0 };
+        Cqe { qpn: Qpn::new(5), queue: CqeQueue::Send, wqe, outcome }
+    }
+
+    fn reap(mem: &Region, slot: usize) {
+        mem.put(slot * LEN + OWNER, &[HARDWARE_OWNED]);
+    }
+
+    fn entry(mem: &Region, slot: usize) -> Option<Cqe> {
+        Cqe::parse(&mem.get(slot * LEN))
+    }
+
+    #[test]
+    fn entries_are_written_round_the_ring_and_handed_to_software() {
+        let mem = prepared();
+        let mut cq = CompletionQueue::new(CQN, &cqc(0), &mem);
+        for count in 0..10 {
+            let slot = count as usize % 4;
+            assert_eq!(entry(&mem, slot), None);
+            assert_eq!(cq.push(&cqe(count), false, &mem), Ok(Notify::No));
+            assert_eq!(entry(&mem, slot), Some(cqe(count)));
+            assert_eq!(mem.get::<1>(slot * LEN + OWNER), [0]);
+            reap(&mem, slot);
+        }
+        assert_eq!(cq.producer(), 10);
+    }
+
+    #[test]
+    fn an_entry_software_has_not_read_is_not_overwritten() {
+        let mem = prepared();
+        let mut cq = CompletionQueue::new(CQN, &cqc(0), &mem);
+        (0..4).for_each(|count| assert!(cq.push(&cqe(count), false, &mem).is_ok()));
+        let overrun = |first| Err(CqError { fault: CqFault::Overrun, first });
+        assert_eq!(cq.push(&cqe(4), false, &mem), overrun(true));
+        assert_eq!(entry(&mem, 0), Some(cqe(0)));
+        reap(&mem, 0);
+        assert_eq!(cq.push(&cqe(5), false, &mem), overrun(false));
+        assert_eq!(cq.fault(), Some(CqFault::Overrun));
+    }
+
+    #[test]
+    fn a_buffer_that_was_not_prepared_is_overwritten() {
+        for prepared_slots in [0, 3] {
+            let mem = Region::new(4 * LEN);
+            (0..prepared_slots).for_each(|slot| reap(&mem, slot));
+            let mut cq = CompletionQueue::new(CQN, &cqc(0), &mem);
+            (0..6).for_each(|count| assert!(cq.push(&cqe(count), false, &mem).is_ok()));
+            assert_eq!(entry(&mem, 1), Some(cqe(5)));
+        }
+    }
+
+    #[test]
+    fn a_buffer_that_cannot_be_written_is_a_fault() {
+        let mem = prepared();
+        let mut cq = CompletionQueue::new(CQN, &cqc(0), &mem);
+        mem.read_only.set(true);
+        assert_eq!(cq.push(&cqe(0), false, &mem), Err(CqError { fault: CqFault::Access, first: true }));
+        let none = Region::new(0);
+        let mut cq = CompletionQueue::new(CQN, &cqc(0), &none);
+        assert_eq!(cq.push(&cqe(0), false, &none), Err(CqError { fault: CqFault::Access, first: true }));
+    }
+
+    #[test]
+    fn resizing_goes_on_at_the_same_count() {
+        let mem = prepared();
+        let mut cq = CompletionQueue::new(CQN, &cqc(0), &mem);
+        for count in 0..6 {
+            cq.push(&cqe(count), false, &mem).unwrap();
+            reap(&mem, count as usize % 4);
+        }
+        let mut larger = Region::new(8 * LEN);
+        larger.key = Lkey::new(0x22);
+        cq.resize(&ResizeCq { log_entries: 3, lkey: Lkey::new(0x22) }, &larger);
+        cq.push(&cqe(6), false, &larger).unwrap();
+        assert_eq!(entry(&larger, 6), Some(cqe(6)));
+    }
+
+    #[test]
+    fn an_armed_queue_notifies_once() {
+        let mem = prepared();
+        let mut cq = CompletionQueue::new(CQN, &cqc(1), &mem);
+        let yes = Ok(Notify::Yes(Eqn::new(4)));
+        assert_eq!(cq.push(&cqe(0), false, &mem), yes);
+        assert_eq!(cq.push(&cqe(1), true, &mem), Ok(Notify::No));
+        cq.arm();
+        assert_eq!(cq.push(&cqe(2), false, &mem), yes);
+        assert_eq!(cq.push(&cqe(3), false, &mem), Ok(Notify::No));
+    }
+
+    #[test]
+    fn a_queue_armed_for_solicited_entries_waits_for_one() {
+        let mem = prepared();
+        let mut cq = CompletionQueue::new(CQN, &cqc(4), &mem);
+        assert_eq!(cq.push(&cqe(0), false, &mem), Ok(Notify::No));
+        assert_eq!(cq.push(&cqe(1), true, &mem), Ok(Notify::Yes(Eqn::new(4))));
+        assert_eq!(cq.push(&cqe(2), true, &mem), Ok(Notify::No));
+    }
+}

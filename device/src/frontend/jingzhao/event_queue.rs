@@ -1,0 +1,210 @@
+//! Event queues: completion and asynchronous events, and the interrupts they raise.
+//!
+//! # Spec
+//! JingZhao interface, sections 3.9, 3.10, 8.2, 8.3 and 8.5.
+
+use protocol::hca::jingzhao::cmd::MapEq;
+use protocol::hca::jingzhao::eqc::Eqc;
+use protocol::hca::jingzhao::eqe::{Eqe, EventType};
+
+use super::entry_ring::{EntryRing, WriteError};
+use super::queue_memory::QueueMemory;
+
+/// When the queue interrupts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arm {
+    /// Not.
+    Disarmed,
+    /// At the next event.
+    Once,
+    /// At every event: the context said armed, and software has not shown that it knows the doorbell.
+    UntilFirstDoorbell,
+}
+
+/// An event queue.
+#[derive(Debug)]
+pub struct EventQueue {
+    ring: EntryRing,
+    msix_vector: u16,
+    arm: Arm,
+    /// Bit t: takes asynchronous events of type t.
+    mask: u64,
+    /// Events were lost that software has not been told of.
+    overflowed: bool,
+}
+
+impl EventQueue {
+    /// The queue of a SW2HW_EQ. It takes no asynchronous events until MAP_EQ.
+    pub fn new(eqc: &Eqc, mem: &impl QueueMemory) -> Self {
+        Self {
+            ring: EntryRing::new(eqc.pd, eqc.lkey, eqc.start, eqc.log_entries, eqc.producer_index, mem),
+            msix_vector: eqc.msix_vector,
+            arm: if eqc.flags.armed() { Arm::UntilFirstDoorbell } else { Arm::Disarmed },
+            mask: 0,
+            overflowed: false,
+        }
+    }
+
+    /// Adds events to the mask, or removes them (MAP_EQ).
+    pub fn map(&mut self, map: &MapEq) {
+        if map.remove {
+            self.mask &= !map.events;
+        } else {
+            self.mask |= map.events;
+        }
+    }
+
+    /// Whether asynchronous events of this type come here.
+    pub fn takes(&self, event: EventType) -> bool {
+        self.mask & event.mask() != 0
+    }
+
+    /// Asks for an interrupt at the next event (ARM_EQ).
+    pub fn arm(&mut self) {
+        self.arm = Arm::Once;
+    }
+
+    /// Writes an event. Returns the MSI-X vector to raise, if any.
+    ///
+    /// # Errors
+    /// The event is lost. If the queue was full, software finds EQ_OVERFLOW in front of the next one that fits.
+    pub fn push(&mut self, event: &Eqe, mem: &impl QueueMemory) -> Result<Option<u16>, WriteError> {
+        let mut written = false;
+        let mut result = Ok(());
+        if self.overflowed {
+            result = self.ring.push(&Eqe::EqOverflow.emit(), mem);
+            written = result.is_ok();
+            self.overflowed = !written;
+        }
+        let result = result.and_then(|()| self.ring.push(&event.emit(), mem));
+        if result == Err(WriteError::Full) {
+            self.overflowed = true;
+        }
+        // Software that finds an overflow entry needs its interrupt though the event behind it is lost.
+        if !written {
+            result?;
+        }
+        match self.arm {
+            Arm::Disarmed => Ok(None),
+            Arm::Once => {
+                self.arm = Arm::Disarmed;
+                Ok(Some(self.msix_vector))
+            }
+            Arm::UntilFirstDoorbell => Ok(Some(self.msix_vector)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::hca::jingzhao::cqe::{HARDWARE_OWNED, OWNER};
+    use protocol::hca::jingzhao::eqc::EqFlags;
+    use protocol::hca::jingzhao::eqe::{LEN, QpEvent};
+    use protocol::ids::{Cqn, Eqn, Lkey, Pdn, Qpn};
+
+    use super::super::queue_memory::testing::Region;
+    use super::*;
+
+    const EVENT: Eqe = Eqe::Completion { cqn: Cqn::new(7) };
+
+    /// A queue of two entries behind 64 bytes of something else.
+    fn queue(armed: bool) -> (Region, EventQueue) {
+        let mem = Region::new(64 + 2 * LEN);
+        (0..2).for_each(|slot| reap(&mem, slot));
+        let eqc = Eqc {
+            flags: EqFlags::new().with_armed(armed),
+            start: 64,
+            log_entries: 1,
+            msix_vector: 9,
+            pd: Pdn::new(3),
+            lkey: Lkey::new(0x21),
+            consumer_index: 0,
+            producer_index: 0,
+        };
+        let queue = EventQueue::new(&eqc, &mem);
+        (mem, queue)
+    }
+
+    fn reap(mem: &Region, slot: usize) {
+        mem.put(64 + slot * LEN + OWNER, &[HARDWARE_OWNED]);
+    }
+
+    fn entry(mem: &Region, slot: usize) -> Option<Eqe> {
+        Eqe::parse(&mem.get(64 + slot * LEN))
+    }
+
+    #[test]
+    fn events_are_written_round_the_ring() {
+        let (mem, mut eq) = queue(false);
+        for number in 0..5 {
+            let event = Eqe::Qp { qpn: Qpn::new(number), event: QpEvent::SqDrained };
+            assert_eq!(eq.push(&event, &mem), Ok(None));
+            assert_eq!(entry(&mem, number as usize % 2), Some(event));
+            reap(&mem, number as usize % 2);
+        }
+    }
+
+    #[test]
+    fn a_queue_that_was_never_rung_interrupts_every_time() {
+        let (mem, mut eq) = queue(true);
+        assert_eq!(eq.push(&EVENT, &mem), Ok(Some(9)));
+        assert_eq!(eq.push(&EVENT, &mem), Ok(Some(9)));
+    }
+
+    #[test]
+    fn a_queue_that_is_rung_interrupts_once_for_each_time() {
+        let (mem, mut eq) = queue(true);
+        eq.arm();
+        assert_eq!(eq.push(&EVENT, &mem), Ok(Some(9)));
+        assert_eq!(eq.push(&EVENT, &mem), Ok(None));
+        reap(&mem, 0);
+        eq.arm();
+        assert_eq!(eq.push(&EVENT, &mem), Ok(Some(9)));
+    }
+
+    #[test]
+    fn lost_events_are_announced_when_there_is_room() {
+        let (mem, mut eq) = queue(true);
+        let other = Eqe::PortChange { port: 1, active: false };
+        (0..2).for_each(|_| assert!(eq.push(&EVENT, &mem).is_ok()));
+        assert_eq!(eq.push(&other, &mem), Err(WriteError::Full));
+        assert_eq!(eq.push(&other, &mem), Err(WriteError::Full));
+        (0..2).for_each(|slot| reap(&mem, slot));
+        assert_eq!(eq.push(&other, &mem), Ok(Some(9)));
+        assert_eq!([entry(&mem, 0), entry(&mem, 1)], [Some(Eqe::EqOverflow), Some(other)]);
+        (0..2).for_each(|slot| reap(&mem, slot));
+        assert_eq!(eq.push(&EVENT, &mem), Ok(Some(9)));
+        assert_eq!(entry(&mem, 0), Some(EVENT), "announced once");
+    }
+
+    #[test]
+    fn an_overflow_entry_interrupts_though_its_event_is_lost() {
+        let (mem, mut eq) = queue(true);
+        (0..2).for_each(|_| assert!(eq.push(&EVENT, &mem).is_ok()));
+        assert_eq!(eq.push(&EVENT, &mem), Err(WriteError::Full));
+        reap(&mem, 0);
+        assert_eq!(eq.push(&EVENT, &mem), Ok(Some(9)));
+        assert_eq!(entry(&mem, 0), Some(Eqe::EqOverflow));
+        reap(&mem, 1);
+        assert_eq!(eq.push(&EVENT, &mem), Ok(Some(9)));
+        assert_eq!(entry(&mem, 1), Some(Eqe::EqOverflow), "the event behind the first one was lost, too");
+    }
+
+    #[test]
+    fn a_buffer_that_cannot_be_written_loses_events_without_an_interrupt() {
+        let (mem, mut eq) = queue(true);
+        mem.read_only.set(true);
+        assert!(matches!(eq.push(&EVENT, &mem), Err(WriteError::Access(_))));
+    }
+
+    #[test]
+    fn masks_add_and_remove() {
+        let (_, mut eq) = queue(false);
+        assert!(!eq.takes(EventType::PortChange));
+        let map = MapEq { eqn: Eqn::new(0), remove: false, events: 1 << 9 | 1 << 4 };
+        eq.map(&map);
+        assert!(eq.takes(EventType::PortChange) && eq.takes(EventType::CqError));
+        eq.map(&MapEq { remove: true, events: 1 << 9, ..map });
+        assert!(!eq.takes(EventType::PortChange) && eq.takes(EventType::CqError));
+    }
+}
