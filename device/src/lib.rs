@@ -5,6 +5,7 @@
 
 pub mod capture;
 pub mod config;
+pub mod fabric;
 pub mod frontend;
 pub mod identity;
 pub mod memory;

@@ -1,0 +1,204 @@
+//! Many frames in one buffer, so that neither allocation nor a system call is paid per frame.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use protocol::ids::MacAddr;
+
+/// Frames on their way out, end to end in one buffer that is used again and again.
+#[derive(Debug, Default)]
+pub struct TxBatch {
+    bytes: Vec<u8>,
+    frames: VecDeque<TxFrame>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TxFrame {
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) dst: MacAddr,
+}
+
+impl TxBatch {
+    /// Where the next frame is to be appended. Call [`TxBatch::commit`] after it.
+    pub fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// What was appended since the last commit is a frame for `dst`.
+    pub fn commit(&mut self, dst: MacAddr) {
+        let start = self.frames.back().map_or(0, |frame| frame.end);
+        self.frames.push_back(TxFrame { start, end: self.bytes.len(), dst });
+    }
+
+    /// Frames not sent yet, with their destinations.
+    pub fn iter(&self) -> impl Iterator<Item = (MacAddr, &[u8])> {
+        self.frames.iter().map(|frame| (frame.dst, &self.bytes[frame.start..frame.end]))
+    }
+
+    /// Frames not sent yet.
+    pub fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Whether nothing is left to send.
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// The frame that is last in line.
+    pub fn last(&self) -> Option<&[u8]> {
+        self.frames.back().map(|frame| &self.bytes[frame.start..frame.end])
+    }
+
+    /// Drops all frames and keeps the memory.
+    pub fn clear(&mut self) {
+        self.frames.clear();
+        self.bytes.clear();
+    }
+
+    /// Takes back the frame committed last, if there is one.
+    pub fn take_last(&mut self) -> Option<Vec<u8>> {
+        let frame = self.frames.pop_back()?;
+        let taken = self.bytes.split_off(frame.start);
+        Some(taken)
+    }
+
+    pub(super) fn front(&self) -> Option<TxFrame> {
+        self.frames.front().copied()
+    }
+
+    /// The longest run from the front that one segmented send can carry: same destination and length, of which only
+    /// the last may be shorter.
+    pub(super) fn run(&self, max_frames: usize, max_bytes: usize) -> Run {
+        let Some(first) = self.front() else { return Run { frames: 0, bytes: 0..0, segment: 0 } };
+        let segment = first.end - first.start;
+        let mut run = Run { frames: 1, bytes: first.start..first.end, segment };
+        for frame in self.frames.iter().skip(1).take(max_frames.saturating_sub(1)) {
+            let len = frame.end - frame.start;
+            if frame.dst != first.dst || len > segment || frame.end - first.start > max_bytes {
+                break;
+            }
+            run.frames += 1;
+            run.bytes.end = frame.end;
+            if len < segment {
+                break;
+            }
+        }
+        run
+    }
+
+    pub(super) fn bytes(&self, range: Range<usize>) -> &[u8] {
+        &self.bytes[range]
+    }
+
+    /// Forgets the first `frames`; the memory is reused once all are gone.
+    pub(super) fn advance(&mut self, frames: usize) {
+        self.frames.drain(..frames);
+        if self.frames.is_empty() {
+            self.bytes.clear();
+        }
+    }
+}
+
+/// Frames that one segmented send carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) frames: usize,
+    pub(super) bytes: Range<usize>,
+    pub(super) segment: usize,
+}
+
+/// Frames that arrived, in buffers that are used again and again.
+#[derive(Debug)]
+pub struct RxBatch {
+    pub(super) storage: Vec<u8>,
+    pub(super) frames: Vec<Range<usize>>,
+}
+
+impl RxBatch {
+    /// Buffers that a batch has; each takes one datagram, or a run of datagrams the kernel joined.
+    pub(super) const SLOTS: usize = 32;
+    /// Bytes of one buffer: the most that a UDP receive gives at once.
+    pub(super) const SLOT_LEN: usize = 1 << 16;
+
+    /// An empty batch.
+    pub fn new() -> Self {
+        Self { storage: vec![0; Self::SLOTS * Self::SLOT_LEN], frames: Vec::new() }
+    }
+
+    /// The frames, in order of arrival.
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        self.frames.iter().map(|range| &self.storage[range.clone()])
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Whether nothing arrived.
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+}
+
+impl Default for RxBatch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+    const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+
+    fn batch(frames: &[(MacAddr, usize)]) -> TxBatch {
+        let mut batch = TxBatch::default();
+        for (dst, len) in frames {
+            let end = batch.buffer().len() + len;
+            batch.buffer().resize(end, 0x5a);
+            batch.commit(*dst);
+        }
+        batch
+    }
+
+    #[test]
+    fn a_run_ends_at_another_length_or_destination() {
+        let mut batch = batch(&[(A, 80), (A, 100), (A, 100), (A, 60), (A, 100), (B, 100)]);
+        let mut runs = Vec::new();
+        while !batch.is_empty() {
+            let run = batch.run(64, 60_000);
+            runs.push((run.frames, run.bytes.len(), run.segment));
+            batch.advance(run.frames);
+        }
+        assert_eq!(runs, [(1, 80, 80), (3, 260, 100), (1, 100, 100), (1, 100, 100)]);
+        assert!(batch.buffer().is_empty());
+    }
+
+    #[test]
+    fn a_run_respects_the_limits_of_one_send() {
+        let batch = batch(&[(A, 100); 10]);
+        assert_eq!(batch.run(4, 60_000).frames, 4);
+        assert_eq!(batch.run(64, 350).frames, 3);
+        assert_eq!(batch.run(1, 60_000).frames, 1);
+        assert_eq!(
+            batch.run(64, 10).frames,
+            1,
+            "a frame that is too long is sent alone, for the network to refuse"
+        );
+    }
+
+    #[test]
+    fn the_last_frame_can_be_taken_back() {
+        let mut batch = batch(&[(A, 80), (B, 100)]);
+        assert_eq!(batch.take_last().unwrap().len(), 100);
+        batch.buffer().extend([1; 10]);
+        batch.commit(A);
+        let lengths: Vec<_> = batch.iter().map(|(dst, frame)| (dst, frame.len())).collect();
+        assert_eq!(lengths, [(A, 80), (A, 10)]);
+    }
+}

@@ -1,0 +1,62 @@
+//! How Ethernet frames reach other HCAs and NICs.
+//!
+//! A fabric knows frames and MAC addresses, never a QP.
+
+mod batch;
+mod switch;
+pub mod udp;
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+pub use batch::{RxBatch, TxBatch};
+
+/// Longest frame a fabric carries: a jumbo Ethernet frame. A RoCE packet with a 4096-byte payload needs less than half.
+pub const MAX_FRAME_LEN: usize = 9216;
+
+/// Whether a fabric took everything it was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// The batch is empty.
+    All,
+    /// The kernel's buffer is full: wait until the descriptor is writable. What was not sent is still in the batch.
+    Blocked,
+}
+
+/// A carrier of frames. Neither call blocks.
+pub trait Fabric {
+    /// Sends the frames of `batch` in order and takes them out of it. A frame the network refuses is lost and
+    /// counted, as on any wire.
+    fn send(&mut self, batch: &mut TxBatch) -> Sent;
+
+    /// Replaces the content of `batch` by frames that have arrived, in order of arrival; empty if there are none.
+    ///
+    /// # Errors
+    /// The descriptor is unusable.
+    fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()>;
+
+    /// Becomes readable when frames arrive, writable when [`Sent::Blocked`] is over.
+    fn as_fd(&self) -> BorrowedFd<'_>;
+
+    /// What was carried and what was lost.
+    fn stats(&self) -> &FabricStats;
+}
+
+/// Counters of one fabric.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FabricStats {
+    /// Frames handed to the network; a flooded frame counts once for each peer.
+    pub tx_frames: u64,
+    /// System calls that took.
+    pub tx_calls: u64,
+    /// Frames that arrived.
+    pub rx_frames: u64,
+    /// Frames the network refused to take.
+    pub tx_refused: u64,
+    /// Frames that had no peer to go to.
+    pub tx_no_peer: u64,
+    /// Frames from an address that is not a configured peer's.
+    pub rx_stranger: u64,
+    /// Frames too long or too short to be Ethernet.
+    pub rx_bad_length: u64,
+}
