@@ -3,5 +3,12 @@
 //! The host harness compiles [`wire`] too, so that both ends speak the same types. The driver knows the device only
 //! from its interface specification and shares no code with the device: it is the device's independent judge.
 
+mod alloc;
+mod error;
+mod guest;
+mod hca;
+pub mod init;
 pub mod pattern;
+pub mod serve;
+mod vfio;
 pub mod wire;

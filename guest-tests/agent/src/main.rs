@@ -1,3 +1,28 @@
 //! The agent's program: PID 1 of a small initramfs, or an ordinary program in a running guest.
+//!
+//! With `--stdio` it serves its standard input and output instead of the virtio-serial port.
 
-fn main() {}
+use std::io::Write as _;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    if std::process::id() == 1 {
+        agent::init::run();
+    }
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => agent::init::serve_port(),
+        ["--stdio"] => {
+            agent::serve::Agent::default().serve(std::io::stdin().lock(), std::io::stdout().lock())
+        }
+        _ => Err(anyhow::anyhow!("usage: guest-agent [--stdio]")),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nothing is left to do when standard error is gone too.
+            let _ = writeln!(std::io::stderr(), "guest-agent: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -17,6 +17,8 @@ pub struct OpenHca {
     pub icm: IcmOptions,
     /// Memory mapped for the device, MiB; everything the device reaches lies inside. 0 means 48.
     pub arena_mib: u32,
+    /// Back that memory with huge pages where the kernel has them: fewer and larger DMA mappings.
+    pub huge_pages: bool,
     /// Stop before INIT_HCA: only raw commands and registers work then.
     pub without_init: bool,
 }

@@ -30,10 +30,10 @@ pub use hca::{
 pub use hex::Hex;
 pub use traffic::{Flow, FlowReport, ReceiveFlow, Scatter, SendFlow, Traffic, TrafficReport};
 pub use verbs::{
-    Access, Completions, CqId, CqInfo, Cqe, CreateCq, CreateMr, CreateQp, Data, DestroyCq, DestroyMr,
-    DestroyQp, Digest, DigestValue, Fill, ModifyQp, MrId, MrInfo, Path, Peek, Poke, Poll, PostRecv, PostSend,
-    Posted, QpAttributes, QpId, QpInfo, QueryQp, RecvStyle, Remote, Ring, SendOp, SendRequest, Service, Sge,
-    Transition, Verified, Verify,
+    Access, Completions, CqId, CqInfo, Cqe, CreateCq, CreateMr, CreateQp, Data, Datagram, DestroyCq,
+    DestroyMr, DestroyQp, Digest, DigestValue, Fill, ModifyQp, MrId, MrInfo, Path, Peek, Poke, Poll,
+    PostRecv, PostSend, Posted, QpAttributes, QpId, QpInfo, QueryQp, RecvStyle, Remote, Ring, SendOp,
+    SendRequest, Service, Sge, Transition, Verified, Verify,
 };
 
 use serde::de::DeserializeOwned;

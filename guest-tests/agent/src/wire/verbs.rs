@@ -493,6 +493,20 @@ pub struct SendRequest {
     pub fence: bool,
     /// Solicited event at the peer.
     pub solicited: bool,
+    /// Destination of a UD message.
+    pub datagram: Option<Datagram>,
+}
+
+/// Where a UD message goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Datagram {
+    /// Number of the peer's queue pair.
+    pub qpn: u32,
+    /// Q_Key.
+    pub qkey: u32,
+    /// Where the peer is; its GID and service level are not part of a UD work request.
+    pub path: Path,
 }
 
 /// How the doorbell is written.

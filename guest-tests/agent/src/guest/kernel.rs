@@ -1,0 +1,148 @@
+//! The kernel: messages, modules, power.
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::pci;
+use crate::wire::{GuestInfo, LoadedModules, ShutdownKind};
+
+const LOG: &str = "/dev/kmsg";
+/// Level of warnings; lower is worse.
+const WARNING: u8 = 4;
+
+/// What this guest is.
+pub(crate) fn info() -> Result<GuestInfo> {
+    let read = |path: &str| -> Result<String> {
+        Ok(fs::read_to_string(path).with_context(|| path.to_owned())?.trim().to_owned())
+    };
+    Ok(GuestInfo {
+        kernel: read("/proc/sys/kernel/osrelease")?,
+        cmdline: read("/proc/cmdline")?,
+        devices: pci::functions()?,
+        warnings: messages(Some(WARNING))?,
+    })
+}
+
+/// Time since the guest started.
+pub(crate) fn uptime() -> Result<Duration> {
+    let text = fs::read_to_string("/proc/uptime").context("/proc/uptime")?;
+    let seconds: f64 = text.split_whitespace().next().unwrap_or_default().parse().context("/proc/uptime")?;
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// The kernel's messages of this level and worse.
+pub(crate) fn messages(level: Option<u8>) -> Result<Vec<String>> {
+    let mut log = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(LOG)
+        .context("opening the kernel's log")?;
+    let mut lines = Vec::new();
+    let mut record = vec![0; 8192];
+    loop {
+        match log.read(&mut record) {
+            Ok(0) => break,
+            Ok(len) => {
+                let text = String::from_utf8_lossy(&record[..len]);
+                lines.extend(
+                    parse_record(&text).filter(|(l, _)| level.is_none_or(|most| *l <= most)).map(|(_, m)| m),
+                );
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            // Records overwritten while we read: go on with the oldest that is left.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            Err(error) => return Err(error).context("reading the kernel's log"),
+        }
+    }
+    Ok(lines)
+}
+
+/// Puts a line into the kernel's log, and so on the console.
+pub(crate) fn say(line: &str) {
+    // Without a log there is nobody to tell.
+    if let Ok(mut log) = File::options().write(true).open(LOG) {
+        let _ = writeln!(log, "<5>agent: {line}");
+    }
+}
+
+/// Loads modules in this order; those already there are no error.
+pub(crate) fn load_modules(paths: &[String]) -> Result<LoadedModules> {
+    let mut result = LoadedModules::default();
+    for path in paths {
+        match load_module(Path::new(path)) {
+            Ok(()) => result.loaded.push(path.clone()),
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => result.present.push(path.clone()),
+            Err(error) => return Err(error).with_context(|| format!("loading {path}")),
+        }
+    }
+    Ok(result)
+}
+
+fn load_module(path: &Path) -> io::Result<()> {
+    const COMPRESSED: i32 = 4;
+    let compressed = path.extension().is_some_and(|e| e == "xz" || e == "zst" || e == "gz");
+    let file = File::open(path)?;
+    let parameters = CString::default();
+    let flags = if compressed { COMPRESSED } else { 0 };
+    // SAFETY: the descriptor and the string live through the call, which keeps neither.
+    let result =
+        unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), parameters.as_ptr(), flags) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Runs a shell on the console, or one command line.
+pub(crate) fn shell(command: Option<&str>) -> Result<()> {
+    let mut shell = Command::new("/bin/sh");
+    if let Some(command) = command {
+        shell.args(["-c", command]);
+    }
+    let status = shell.status().context("starting /bin/sh")?;
+    ensure!(command.is_none() || status.success(), "{}: {status}", command.unwrap_or_default());
+    Ok(())
+}
+
+/// Ends the guest.
+pub(crate) fn shutdown(kind: ShutdownKind) -> Result<()> {
+    let how = match kind {
+        ShutdownKind::PowerOff => libc::RB_POWER_OFF,
+        ShutdownKind::Reboot => libc::RB_AUTOBOOT,
+    };
+    // SAFETY: neither call takes memory; data not written out is given up knowingly after the sync.
+    let result = unsafe {
+        libc::sync();
+        libc::reboot(how)
+    };
+    if result < 0 { Err(io::Error::last_os_error()).context("asking the kernel to end") } else { Ok(()) }
+}
+
+/// Level and text of a log record: `facility-and-level,sequence,time,flags;text`, then lines of details.
+fn parse_record(record: &str) -> impl Iterator<Item = (u8, String)> {
+    record
+        .split_once(';')
+        .and_then(|(header, text)| {
+            let priority: u32 = header.split(',').next()?.parse().ok()?;
+            let level = u8::try_from(priority & 7).ok()?;
+            Some((level, text.lines().next().unwrap_or_default().to_owned()))
+        })
+        .into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_record_is_its_level_and_its_first_line() {
+        let record = "30,512,9876,-;vfio: group 3 attached\n SUBSYSTEM=pci\n DEVICE=+pci:0000:00:05.0\n";
+        let parsed: Vec<_> = parse_record(record).collect();
+        assert_eq!(parsed, [(6, "vfio: group 3 attached".to_owned())]);
+    }
+}

@@ -1,0 +1,152 @@
+//! Completion queues: a ring of entries handed over by their owner byte.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use super::hcr::Op;
+use super::layout;
+use super::mr::Region;
+use super::open::{Hca, Inbox};
+use super::wqe::{CQE, CQE_OWNER, OWNED_BY_DEVICE, parse_cqe};
+use crate::error::bad_step;
+use crate::vfio::Arena;
+use crate::wire::{Completions, CqId, CqInfo, Cqe, CreateCq, Poll};
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    /// Full number.
+    pub(crate) cqn: u32,
+    ring: Region,
+    log_entries: u8,
+    /// Entries consumed, free-running.
+    consumed: u32,
+    /// Entries consumed from the ring and not taken yet.
+    kept: VecDeque<Cqe>,
+}
+
+impl Cq {
+    /// Takes the next entry, if the device has written it.
+    pub(crate) fn take(&mut self, arena: &Arena) -> Option<Cqe> {
+        self.kept.pop_front().or_else(|| self.consume(arena))
+    }
+
+    /// Drops the entries of a queue pair that was reset.
+    pub(crate) fn forget(&mut self, arena: &Arena, qpn: u32) {
+        while let Some(cqe) = self.consume(arena) {
+            self.kept.push_back(cqe);
+        }
+        self.kept.retain(|cqe| cqe.qpn != qpn);
+    }
+
+    fn consume(&mut self, arena: &Arena) -> Option<Cqe> {
+        let slot = self.consumed & ((1 << self.log_entries) - 1);
+        // Entries never cross a page: both are powers of two and the ring starts at a page.
+        let at = self.ring.locate(slot as usize * CQE);
+        if arena.observe_byte(at + CQE_OWNER) & OWNED_BY_DEVICE != 0 {
+            return None;
+        }
+        let mut raw = [0; CQE];
+        arena.read(at, &mut raw);
+        arena.publish_byte(at + CQE_OWNER, OWNED_BY_DEVICE);
+        self.consumed = self.consumed.wrapping_add(1);
+        Some(parse_cqe(&raw))
+    }
+}
+
+impl Hca {
+    /// Creates a completion queue.
+    pub(crate) fn create_cq(&mut self, step: &CreateCq) -> Result<CqInfo> {
+        ensure!(step.log_entries <= 16, bad_step(format!("2^{} completions", step.log_entries)));
+        let index = self.cqns.alloc(1, 1).ok_or_else(|| bad_step("no free completion queue"))?;
+        let cqn = self.full_number(self.log_cqs(), index, step.high_bits);
+        let created = self.register_queue(CQE << step.log_entries, step.pd, true).and_then(|ring| {
+            let len = ring.len();
+            for entry in (0..len).step_by(CQE) {
+                ring.set(&self.arena, entry..entry + CQE, OWNED_BY_DEVICE);
+            }
+            let context = layout::cqc(cqn, step.log_entries, step.pd, ring.key);
+            match self.command(Op::Sw2HwCq, 0, cqn, Inbox::Bytes(&context)) {
+                Ok(()) => Ok(ring),
+                Err(error) => {
+                    self.unregister(ring)?;
+                    Err(error)
+                }
+            }
+        });
+        let ring = match created {
+            Ok(ring) => ring,
+            Err(error) => {
+                self.cqns.free(index, 1);
+                return Err(error);
+            }
+        };
+        let id = CqId(self.next_id());
+        let info = CqInfo { id, cqn, lkey: ring.key };
+        self.cqs
+            .insert(id, Cq { cqn, ring, log_entries: step.log_entries, consumed: 0, kept: VecDeque::new() });
+        Ok(info)
+    }
+
+    /// Destroys a completion queue.
+    pub(crate) fn destroy_cq(&mut self, cq: CqId) -> Result<()> {
+        let cq = self.cqs.remove(&cq).ok_or_else(|| bad_step(format!("no {cq:?}")))?;
+        self.command(Op::Hw2SwCq, 0, cq.cqn, Inbox::None)?;
+        let index = cq.cqn & ((1 << self.log_cqs()) - 1);
+        self.cqns.free(index, 1);
+        self.unregister(cq.ring)
+    }
+
+    /// Waits for completions and accounts for their work requests.
+    pub(crate) fn poll(&mut self, step: &Poll) -> Result<Completions> {
+        let started = Instant::now();
+        let patience = Duration::from_millis(step.timeout_ms.into());
+        let mut idle = Idle::default();
+        let mut cqes = Vec::new();
+        while cqes.len() < step.count as usize {
+            match self.take_completion(step.cq)? {
+                Some((cqe, _)) => {
+                    cqes.push(cqe);
+                    idle = Idle::default();
+                }
+                None if started.elapsed() >= patience => break,
+                None => idle.pause(),
+            }
+        }
+        let waited_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Ok(Completions { cqes, waited_ns })
+    }
+
+    /// Takes one completion. The flag says whether it is the oldest outstanding work request of its queue that has
+    /// completed, as it must be.
+    pub(crate) fn take_completion(&mut self, cq: CqId) -> Result<Option<(Cqe, bool)>> {
+        let queue = self.cqs.get_mut(&cq).ok_or_else(|| bad_step(format!("no {cq:?}")))?;
+        let Some(cqe) = queue.take(&self.arena) else { return Ok(None) };
+        let in_order = match self.qpns_in_use.get(&cqe.qpn).and_then(|qp| self.qps.get_mut(qp)) {
+            Some(qp) => qp.account(&self.arena, &cqe)?,
+            None => false,
+        };
+        Ok(Some((cqe, in_order)))
+    }
+}
+
+/// Waiting for the device without keeping the processor from it: an emulated guest and its device share the host's.
+#[derive(Default)]
+pub(crate) struct Idle {
+    rounds: u32,
+}
+
+impl Idle {
+    /// Waits a little, longer each time.
+    pub(crate) fn pause(&mut self) {
+        const SPINS: u32 = 32;
+        const LONGEST: Duration = Duration::from_micros(400);
+        match self.rounds.checked_sub(SPINS) {
+            None => std::hint::spin_loop(),
+            Some(n) => std::thread::sleep(LONGEST.min(Duration::from_micros(20) * (n + 1))),
+        }
+        self.rounds = self.rounds.saturating_add(1).min(SPINS + 1000);
+    }
+}

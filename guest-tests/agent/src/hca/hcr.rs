@@ -1,0 +1,233 @@
+//! The command register: seven words written in order, then polling.
+//!
+//! # Spec
+//! JingZhao interface, sections 1.2 to 1.4 and 2.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use crate::error::timeout;
+use crate::wire::{Failure, FailureKind, HcrBase};
+
+/// What the driver gives a command before it gives up. The public driver waits 60 s; a healthy device needs none.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Offset of the word that starts a command and reports its end.
+const CONTROL: u64 = 0x18;
+/// go, where the interface document has it.
+const GO: u32 = 1 << 23;
+/// go, where the public driver looks for it.
+const GO_DRIVER: u32 = 1 << 15;
+/// The token the public driver always writes.
+const TOKEN: u32 = 0xffff << 16;
+
+/// Opcodes the driver issues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub(crate) enum Op {
+    QueryDevLim = 0x003,
+    QueryAdapter = 0x006,
+    InitHca = 0x007,
+    CloseHca = 0x008,
+    Sw2HwMpt = 0x00d,
+    Hw2SwMpt = 0x00f,
+    WriteMtt = 0x011,
+    Sw2HwCq = 0x016,
+    Hw2SwCq = 0x017,
+    Rst2Init = 0x019,
+    Init2Rtr = 0x01a,
+    Rtr2Rts = 0x01b,
+    ToErr = 0x01e,
+    ToReset = 0x021,
+    QueryQp = 0x022,
+    UnmapIcm = 0xff9,
+    MapIcm = 0xffa,
+}
+
+/// One command as the registers take it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Command {
+    pub(crate) op: u16,
+    pub(crate) op_modifier: u8,
+    pub(crate) in_modifier: u32,
+    pub(crate) in_param: u64,
+    pub(crate) out_param: u64,
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// Status code.
+    pub(crate) status: u8,
+    /// The control word.
+    pub(crate) word: u32,
+    /// How often it still said busy.
+    pub(crate) busy_polls: u32,
+}
+
+/// 32-bit registers of BAR0.
+pub(crate) trait Registers {
+    /// Reads the word at `offset`.
+    fn read(&self, offset: u64) -> Result<u32>;
+    /// Writes the word at `offset`.
+    fn write(&self, offset: u64, value: u32) -> Result<()>;
+}
+
+/// BAR0 offset of the command register.
+pub(crate) const fn base(place: HcrBase) -> u64 {
+    match place {
+        HcrBase::Zero => 0,
+        HcrBase::Document => 0x8_0000,
+    }
+}
+
+/// Issues a command and waits for its end.
+pub(crate) fn execute(registers: &impl Registers, base: u64, command: &Command) -> Result<Outcome> {
+    let words = [
+        high(command.in_param),
+        low(command.in_param),
+        command.in_modifier,
+        high(command.out_param),
+        low(command.out_param),
+        TOKEN,
+        GO | u32::from(command.op_modifier) << 12 | u32::from(command.op & 0xfff),
+    ];
+    for (offset, word) in (base..).step_by(4).zip(words) {
+        registers.write(offset, word)?;
+    }
+    let deadline = Instant::now() + PATIENCE;
+    let mut busy_polls = 0;
+    loop {
+        let word = registers.read(base + CONTROL)?;
+        // The two places of go must agree: software of either kind reads only its own.
+        ensure!(
+            (word & GO != 0) == (word & GO_DRIVER != 0),
+            "control word {word:#010x} after command {:#05x}: bits 23 and 15 disagree",
+            command.op
+        );
+        if word & GO == 0 {
+            return Ok(Outcome { status: (word >> 24) as u8, word, busy_polls });
+        }
+        if Instant::now() > deadline {
+            return Err(timeout(format!("command {:#05x} still runs after {PATIENCE:?}", command.op)));
+        }
+        busy_polls += 1;
+    }
+}
+
+/// A refused command as an error.
+pub(crate) fn check(command: &Command, outcome: Outcome) -> Result<()> {
+    if outcome.status == 0 {
+        return Ok(());
+    }
+    let Outcome { status, .. } = outcome;
+    Err(Failure::new(
+        FailureKind::Command { op: command.op, status },
+        format!(
+            "command {:#05x} (op_modifier {:#x}, in_modifier {:#x}) refused: status {status:#04x} {}",
+            command.op,
+            command.op_modifier,
+            command.in_modifier,
+            status_name(status)
+        ),
+    )
+    .into())
+}
+
+const fn status_name(status: u8) -> &'static str {
+    match status {
+        0x00 => "OK",
+        0x01 => "INTERNAL_ERR",
+        0x02 => "BAD_OP",
+        0x03 => "BAD_PARAM",
+        0x04 => "BAD_SYS_STATE",
+        0x05 => "BAD_RESOURCE",
+        0x06 => "RESOURCE_BUSY",
+        0x08 => "EXCEED_LIM",
+        0x09 => "BAD_RES_STATE",
+        0x0a => "BAD_INDEX",
+        0x10 => "BAD_QPEE_STATE",
+        _ => "unknown",
+    }
+}
+
+const fn high(value: u64) -> u32 {
+    (value >> 32) as u32
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the low half is what is asked for")]
+const fn low(value: u64) -> u32 {
+    value as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// Records writes and answers reads of the control word from a list.
+    struct Script {
+        written: RefCell<Vec<(u64, [u8; 4])>>,
+        control: RefCell<Vec<u32>>,
+    }
+
+    impl Registers for Script {
+        fn read(&self, _offset: u64) -> Result<u32> {
+            Ok(self.control.borrow_mut().remove(0))
+        }
+
+        fn write(&self, offset: u64, value: u32) -> Result<()> {
+            self.written.borrow_mut().push((offset, value.to_le_bytes()));
+            Ok(())
+        }
+    }
+
+    fn script(control: &[u32]) -> Script {
+        Script { written: RefCell::default(), control: RefCell::new(control.to_vec()) }
+    }
+
+    #[test]
+    fn seven_words_are_written_in_order_and_the_last_starts_the_command() {
+        let registers = script(&[0x0080_9ffa, 0x0000_1ffa]);
+        let command = Command {
+            op: Op::MapIcm as u16,
+            op_modifier: 1,
+            in_modifier: 3,
+            in_param: 0x1_2345_6000,
+            out_param: 0x2_0000_1000,
+        };
+        let outcome = execute(&registers, 0x8_0000, &command).unwrap();
+        assert_eq!(outcome, Outcome { status: 0, word: 0x1ffa, busy_polls: 1 });
+        assert_eq!(
+            *registers.written.borrow(),
+            [
+                (0x8_0000, [1, 0, 0, 0]),
+                (0x8_0004, [0x00, 0x60, 0x45, 0x23]),
+                (0x8_0008, [3, 0, 0, 0]),
+                (0x8_000c, [2, 0, 0, 0]),
+                (0x8_0010, [0x00, 0x10, 0, 0]),
+                (0x8_0014, [0, 0, 0xff, 0xff]),
+                // Vector 14.1: start MAP_ICM, op_modifier 1.
+                (0x8_0018, [0xfa, 0x1f, 0x80, 0x00]),
+            ]
+        );
+    }
+
+    #[test]
+    fn an_unknown_opcode_ends_with_its_status() {
+        let registers = script(&[u32::from_le_bytes([0x55, 0x00, 0x00, 0x02])]);
+        let command = Command { op: 0x55, ..Command::default() };
+        let outcome = execute(&registers, 0, &command).unwrap();
+        let error = check(&command, outcome).unwrap_err();
+        let failure = error.downcast_ref::<Failure>().unwrap();
+        assert_eq!(failure.kind, FailureKind::Command { op: 0x55, status: 2 });
+    }
+
+    #[test]
+    fn a_control_word_that_is_busy_for_one_kind_of_software_only_is_an_error() {
+        let registers = script(&[0x0080_0003]);
+        assert!(execute(&registers, 0, &Command { op: 3, ..Command::default() }).is_err());
+    }
+}

@@ -1,0 +1,306 @@
+//! Mailboxes of everything but queue pairs: big-endian bytes as the device reads and writes them.
+//!
+//! # Spec
+//! JingZhao interface, sections 3, 4.4, 4.6; vectors in 14.2 to 14.6.
+
+use anyhow::{Result, ensure};
+
+use crate::wire::Access;
+
+/// Bytes of a mailbox.
+pub(crate) const MAILBOX: usize = 4096;
+/// Entries of one MAP_ICM mailbox.
+pub(crate) const MAP_ICM_MAX: usize = 256;
+/// Addresses of one WRITE_MTT mailbox.
+pub(crate) const WRITE_MTT_MAX: usize = 508;
+/// Bytes of a translation entry.
+pub(crate) const MTT_ENTRY: usize = 8;
+
+/// Writes the big-endian word at `offset`.
+pub(crate) fn put32(bytes: &mut [u8], offset: usize, value: u32) {
+    bytes[offset..offset + 4].copy_from_slice(&value.to_be_bytes());
+}
+
+/// Writes the big-endian double word at `offset`.
+pub(crate) fn put64(bytes: &mut [u8], offset: usize, value: u64) {
+    bytes[offset..offset + 8].copy_from_slice(&value.to_be_bytes());
+}
+
+/// Reads the big-endian word at `offset`; 0 beyond the end.
+pub(crate) fn get32(bytes: &[u8], offset: usize) -> u32 {
+    bytes.get(offset..offset + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_be_bytes)
+}
+
+/// Reads the big-endian double word at `offset`; 0 beyond the end.
+pub(crate) fn get64(bytes: &[u8], offset: usize) -> u64 {
+    u64::from(get32(bytes, offset)) << 32 | u64::from(get32(bytes, offset + 4))
+}
+
+fn get16(bytes: &[u8], offset: usize) -> u16 {
+    bytes.get(offset..offset + 2).and_then(|b| b.try_into().ok()).map_or(0, u16::from_be_bytes)
+}
+
+/// What the driver uses of QUERY_DEV_LIM's outbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DevLim {
+    /// log2 of the queue pairs, completion queues and event queues kept from software.
+    pub(crate) log_reserved: [u8; 3],
+    /// Bytes of a queue pair context.
+    pub(crate) qpc_entry: u16,
+    /// Bytes of a completion queue context.
+    pub(crate) cqc_entry: u16,
+    /// Bytes of an event queue context.
+    pub(crate) eqc_entry: u16,
+    /// Bytes of a memory region entry.
+    pub(crate) mpt_entry: u16,
+    /// Bytes of ICM the device can address.
+    pub(crate) max_icm: u64,
+}
+
+impl DevLim {
+    /// Bytes of the outbox.
+    pub(crate) const LEN: usize = 0x40;
+
+    /// Reads the outbox, refusing what no driver could work with.
+    pub(crate) fn parse(outbox: &[u8]) -> Result<Self> {
+        let lim = Self {
+            log_reserved: [0, 1, 2].map(|i| outbox.get(i).map_or(0, |b| b & 0xf)),
+            qpc_entry: get16(outbox, 0x18),
+            cqc_entry: get16(outbox, 0x1a),
+            eqc_entry: get16(outbox, 0x1c),
+            mpt_entry: get16(outbox, 0x1e),
+            max_icm: get64(outbox, 0x30),
+        };
+        let byte = |offset| outbox.get(offset).copied().unwrap_or(0);
+        ensure!(byte(0x15) == 8, "MTT entries of {} bytes instead of 8", byte(0x15));
+        ensure!(byte(0x23) & 0xf == 1, "{} ports instead of 1", byte(0x23) & 0xf);
+        ensure!(byte(0x25) <= 12, "smallest page 2^{} bytes, larger than this guest's", byte(0x25));
+        for (name, size) in
+            [("QPC", lim.qpc_entry), ("CQC", lim.cqc_entry), ("EQC", lim.eqc_entry), ("MPT", lim.mpt_entry)]
+        {
+            ensure!(size.is_power_of_two() && size <= 4096, "{name} entries of {size} bytes");
+        }
+        Ok(lim)
+    }
+}
+
+/// QUERY_ADAPTER's board id.
+pub(crate) fn board_id(outbox: &[u8]) -> u64 {
+    get64(outbox, 0x18)
+}
+
+/// INIT_HCA's inbox: ICM base and log2 of the entry count of each table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InitHca {
+    pub(crate) qpc: (u64, u8),
+    pub(crate) cqc: (u64, u8),
+    pub(crate) eqc: (u64, u8),
+    pub(crate) mpt: (u64, u8),
+    pub(crate) mtt_base: u64,
+}
+
+impl InitHca {
+    /// The inbox.
+    pub(crate) fn emit(&self) -> [u8; 0x40] {
+        let mut inbox = [0; 0x40];
+        for (offset, (base, log)) in [(0x08, self.qpc), (0x10, self.cqc), (0x18, self.eqc), (0x30, self.mpt)]
+        {
+            put64(&mut inbox, offset, base | u64::from(log));
+        }
+        put64(&mut inbox, 0x38, self.mtt_base);
+        inbox
+    }
+}
+
+/// A run of ICM pages and the bus pages behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IcmRun {
+    /// ICM address of the first page.
+    pub(crate) virt: u64,
+    /// Bus address of the first page.
+    pub(crate) bus: u64,
+    /// Pages, below 4096.
+    pub(crate) pages: u16,
+}
+
+/// MAP_ICM's inbox: 16-byte entries, exchanged in pairs.
+pub(crate) fn map_icm(runs: &[IcmRun]) -> Vec<u8> {
+    let mut inbox = vec![0; runs.len().div_ceil(2) * 0x20];
+    for (i, run) in runs.iter().enumerate() {
+        let offset = (i / 2) * 0x20 + if i.is_multiple_of(2) { 0x10 } else { 0 };
+        put64(&mut inbox, offset, run.virt);
+        put64(&mut inbox, offset + 8, run.bus | u64::from(run.pages & 0xfff));
+    }
+    inbox
+}
+
+/// WRITE_MTT's inbox: the first [`WRITE_MTT_MAX`] addresses, groups of four in reverse.
+pub(crate) fn write_mtt(start_index: u64, pages: &[u64]) -> Vec<u8> {
+    let pages = &pages[..pages.len().min(WRITE_MTT_MAX)];
+    let mut inbox = vec![0; 0x20 + pages.len().div_ceil(4) * 0x20];
+    put64(&mut inbox, 0x18, start_index);
+    for (i, &page) in pages.iter().enumerate() {
+        put64(&mut inbox, 0x20 + (i / 4) * 0x20 + (3 - i % 4) * 8, page);
+    }
+    inbox
+}
+
+/// A memory region entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mpt {
+    pub(crate) access: Access,
+    pub(crate) zero_based: bool,
+    pub(crate) page_size: u32,
+    pub(crate) key: u32,
+    pub(crate) pd: u32,
+    pub(crate) start: u64,
+    pub(crate) length: u64,
+    /// Index of the first translation entry.
+    pub(crate) mtt_seg: u64,
+}
+
+impl Mpt {
+    /// SW2HW_MPT's inbox.
+    pub(crate) fn emit(&self) -> [u8; 0x40] {
+        // Set by the public driver in every region: owner F, MIO, REGION, LOCAL_READ.
+        const ALWAYS: u32 = 0xf << 28 | 1 << 17 | 1 << 8 | 1 << 7;
+        let bit = |set: bool, n: u32| u32::from(set) << n;
+        let flags = ALWAYS
+            | bit(self.access.local_write, 0)
+            | bit(self.access.remote_write, 1)
+            | bit(self.access.remote_read, 2)
+            | bit(self.access.remote_atomic, 3)
+            | bit(self.zero_based, 5);
+        let mut inbox = [0; 0x40];
+        put32(&mut inbox, 0x00, flags);
+        put32(&mut inbox, 0x04, self.page_size);
+        put32(&mut inbox, 0x08, self.key);
+        put32(&mut inbox, 0x0c, self.pd);
+        put64(&mut inbox, 0x10, self.start);
+        put64(&mut inbox, 0x18, self.length);
+        put64(&mut inbox, 0x2c, self.mtt_seg);
+        inbox
+    }
+}
+
+/// SW2HW_CQ's inbox.
+pub(crate) fn cqc(cqn: u32, log_entries: u8, pd: u32, lkey: u32) -> [u8; 0x40] {
+    const TRANSLATED: u32 = 1 << 18;
+    let mut inbox = [0; 0x40];
+    put32(&mut inbox, 0x00, TRANSLATED);
+    put32(&mut inbox, 0x0c, u32::from(log_entries) << 24);
+    put32(&mut inbox, 0x14, pd);
+    put32(&mut inbox, 0x18, lkey);
+    put32(&mut inbox, 0x2c, cqn);
+    inbox
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_bytes::hex;
+    use super::*;
+
+    #[test]
+    fn dev_lim_reads_the_specification_vector() {
+        let outbox = hex("01 00 00 00 00 00 00 00 00 0E 00 10 10 10 05 11
+             0F 00 00 00 00 08 00 00 01 00 00 40 00 40 00 40
+             00 50 00 11 00 0C 00 00 00 10 02 00 00 10 02 00
+             00 00 01 00 00 00 00 00 00 00 00 00 00 00 00 00");
+        let lim = DevLim::parse(&outbox).unwrap();
+        assert_eq!(lim.log_reserved, [1, 0, 0]);
+        assert_eq!((lim.qpc_entry, lim.cqc_entry, lim.eqc_entry, lim.mpt_entry), (256, 64, 64, 64));
+        assert_eq!(lim.max_icm, 1 << 40);
+    }
+
+    #[test]
+    fn init_hca_matches_the_specification_vector() {
+        let init = InitHca {
+            qpc: (0, 16),
+            cqc: (0x200_0000, 16),
+            eqc: (0x240_0000, 5),
+            mpt: (0x100_0000, 17),
+            mtt_base: 0x180_0000,
+        };
+        let expected = hex("00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 10
+             00 00 00 00 02 00 00 10 00 00 00 00 02 40 00 05
+             00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+             00 00 00 00 01 00 00 11 00 00 00 00 01 80 00 00");
+        assert_eq!(init.emit().as_slice(), expected);
+    }
+
+    #[test]
+    fn map_icm_exchanges_the_entries_of_a_pair() {
+        let one = map_icm(&[IcmRun { virt: 0x240_0000, bus: 0x1234_5000, pages: 1 }]);
+        let expected = hex("00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+             00 00 00 00 02 40 00 00 00 00 00 00 12 34 50 01");
+        assert_eq!(one, expected);
+
+        let three = map_icm(&[
+            IcmRun { virt: 0, bus: 0x1_0000_0000, pages: 64 },
+            IcmRun { virt: 0x4_0000, bus: 0x1_0004_0000, pages: 32 },
+            IcmRun { virt: 0x6_0000, bus: 0x1_0020_0000, pages: 32 },
+        ]);
+        let expected = hex("00 00 00 00 00 04 00 00 00 00 00 01 00 04 00 20
+             00 00 00 00 00 00 00 00 00 00 00 01 00 00 00 40
+             00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+             00 00 00 00 00 06 00 00 00 00 00 01 00 20 00 20");
+        assert_eq!(three, expected);
+    }
+
+    #[test]
+    fn write_mtt_reverses_groups_of_four() {
+        let pages: Vec<u64> = (1..=5).map(|i| 0x2_0000_0000 + i * 0x1000).collect();
+        let mut expected = hex("00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+             00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 10
+             00 00 00 02 00 00 40 00 00 00 00 02 00 00 30 00
+             00 00 00 02 00 00 20 00 00 00 00 02 00 00 10 00
+             00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00");
+        expected.extend(hex("00 00 00 00 00 00 00 00 00 00 00 02 00 00 50 00"));
+        assert_eq!(write_mtt(0x10, &pages), expected);
+    }
+
+    #[test]
+    fn a_full_write_mtt_fills_the_mailbox_exactly() {
+        assert_eq!(write_mtt(0, &[0; 600]).len(), MAILBOX);
+    }
+
+    #[test]
+    fn regions_match_the_specification_vectors() {
+        let cq_buffer = Mpt {
+            access: Access { local_write: true, ..Access::default() },
+            zero_based: false,
+            page_size: 4096,
+            key: 0,
+            pd: 0,
+            start: 0,
+            length: 1024,
+            mtt_seg: 0,
+        };
+        let expected = hex("F0 02 01 81 00 00 10 00 00 00 00 00 00 00 00 00
+             00 00 00 00 00 00 00 00 00 00 00 00 00 00 04 00");
+        assert_eq!(cq_buffer.emit()[..0x20], expected);
+        assert_eq!(cq_buffer.emit()[0x20..], [0; 0x20]);
+
+        let user = Mpt {
+            access: Access { local_write: true, remote_write: true, remote_read: true, remote_atomic: false },
+            key: 0x2_0005,
+            pd: 3,
+            start: 0x7f00_1234_5678,
+            length: 0x2100,
+            mtt_seg: 0x10,
+            ..cq_buffer
+        };
+        let expected = hex("F0 02 01 87 00 00 10 00 00 02 00 05 00 00 00 03
+             00 00 7F 00 12 34 56 78 00 00 00 00 00 00 21 00
+             00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+             00 00 00 10 00 00 00 00 00 00 00 00 00 00 00 00");
+        assert_eq!(user.emit().as_slice(), expected);
+    }
+
+    #[test]
+    fn a_cq_context_matches_the_specification_vector() {
+        let expected = hex("00 04 00 00 00 00 00 00 00 00 00 00 05 00 00 00");
+        assert_eq!(cqc(0, 5, 0, 0)[..0x10], expected);
+        assert_eq!(cqc(0, 5, 0, 0)[0x10..], [0; 0x30]);
+    }
+}

@@ -1,0 +1,336 @@
+//! Memory regions: pages of the arena, their translation entries, their key.
+
+use std::ops::Range;
+
+use anyhow::{Result, ensure};
+
+use super::hcr::Op;
+use super::layout::{Mpt, WRITE_MTT_MAX, write_mtt};
+use super::open::{Hca, Inbox};
+use crate::error::bad_step;
+use crate::pattern;
+use crate::vfio::{Arena, PAGE};
+use crate::wire::{Access, CreateMr, MrId, MrInfo};
+
+/// A registered piece of memory.
+#[derive(Debug)]
+pub(crate) struct Region {
+    /// lkey and rkey.
+    pub(crate) key: u32,
+    /// Address of byte 0 in work requests.
+    addr: u64,
+    /// Bytes.
+    len: usize,
+    /// Arena offset of each page, in the region's order.
+    pages: Vec<usize>,
+    page_size: usize,
+    /// Byte of the first page the region starts at.
+    first_byte: usize,
+    /// First translation entry.
+    mtt: u32,
+    /// Arena offset of the whole allocation.
+    allocation: usize,
+}
+
+impl Region {
+    /// Bytes.
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Address of byte `off` in work requests.
+    pub(crate) const fn addr(&self, off: u64) -> u64 {
+        self.addr.wrapping_add(off)
+    }
+
+    /// Arena offset of one byte of the region.
+    pub(crate) fn locate(&self, off: usize) -> usize {
+        let linear = self.first_byte + off;
+        self.pages[linear / self.page_size] + linear % self.page_size
+    }
+
+    /// Refuses a range that is not inside the region.
+    pub(crate) fn range(&self, off: u64, len: u64) -> Result<Range<usize>> {
+        let end = off.checked_add(len).filter(|&end| end <= self.len as u64).ok_or_else(|| {
+            bad_step(format!("{len} bytes at {off} are outside the region of {} bytes", self.len))
+        })?;
+        Ok(usize::try_from(off)?..usize::try_from(end)?)
+    }
+
+    /// Copies bytes out.
+    pub(crate) fn read(&self, arena: &Arena, off: usize, into: &mut [u8]) {
+        for (at, part) in self.pieces(off..off + into.len()) {
+            arena.read(at, &mut into[part]);
+        }
+    }
+
+    /// Copies bytes in.
+    pub(crate) fn write(&self, arena: &Arena, off: usize, bytes: &[u8]) {
+        for (at, part) in self.pieces(off..off + bytes.len()) {
+            arena.write(at, &bytes[part]);
+        }
+    }
+
+    /// Sets a range to one value.
+    pub(crate) fn set(&self, arena: &Arena, range: Range<usize>, value: u8) {
+        for (at, part) in self.pieces(range) {
+            arena.set(at, value, part.len());
+        }
+    }
+
+    /// Writes the stream of `seed` from its byte `position` on.
+    pub(crate) fn fill(&self, arena: &Arena, range: Range<usize>, seed: u64, position: u64) {
+        let mut block = [0; PAGE];
+        for (at, part) in self.pieces(range) {
+            let block = &mut block[..part.len()];
+            pattern::fill(seed, position + part.start as u64, block);
+            arena.write(at, block);
+        }
+    }
+
+    /// Offset in the range of the first byte unlike the stream of `seed` from its byte `position` on.
+    pub(crate) fn first_difference(
+        &self,
+        arena: &Arena,
+        range: Range<usize>,
+        seed: u64,
+        position: u64,
+    ) -> Option<usize> {
+        let mut block = [0; PAGE];
+        self.pieces(range).find_map(|(at, part)| {
+            let block = &mut block[..part.len()];
+            arena.read(at, block);
+            let found = pattern::first_difference(seed, position + part.start as u64, block)?;
+            Some(part.start + found)
+        })
+    }
+
+    /// Offset in the range of the first byte that is not `value`.
+    pub(crate) fn first_other(&self, arena: &Arena, range: Range<usize>, value: u8) -> Option<usize> {
+        let mut block = [0; PAGE];
+        self.pieces(range).find_map(|(at, part)| {
+            let block = &mut block[..part.len()];
+            arena.read(at, block);
+            let found = block.iter().position(|&byte| byte != value)?;
+            Some(part.start + found)
+        })
+    }
+
+    /// Digest of a range.
+    pub(crate) fn digest(&self, arena: &Arena, range: Range<usize>) -> u64 {
+        let mut block = [0; PAGE];
+        let mut digest = pattern::Digest::default();
+        for (at, part) in self.pieces(range) {
+            let block = &mut block[..part.len()];
+            arena.read(at, block);
+            digest.update(block);
+        }
+        digest.finish()
+    }
+
+    /// Arena offset of each piece of a range that lies in one 4 KiB page, and its place in the range.
+    fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let mut off = range.start;
+        std::iter::from_fn(move || {
+            if off >= range.end {
+                return None;
+            }
+            let in_page = (self.first_byte + off) % PAGE;
+            let len = (PAGE - in_page).min(range.end - off);
+            let piece = (self.locate(off), off - range.start..off - range.start + len);
+            off += len;
+            Some(piece)
+        })
+    }
+}
+
+impl Hca {
+    /// Registers memory a step asked for.
+    pub(crate) fn create_mr(&mut self, step: &CreateMr) -> Result<MrInfo> {
+        let region = self.register(step)?;
+        let id = MrId(self.next_id());
+        let info = MrInfo {
+            id,
+            key: region.key,
+            addr: region.addr,
+            len: region.len as u64,
+            iova: self.arena.iova(region.locate(0)),
+        };
+        self.mrs.insert(id, region);
+        Ok(info)
+    }
+
+    /// Registers the buffer of a queue: addresses count from 0, pages lie apart.
+    pub(crate) fn register_queue(&mut self, len: usize, pd: u32, local_write: bool) -> Result<Region> {
+        self.register(&CreateMr {
+            len: len as u64,
+            access: Access { local_write, ..Access::default() },
+            pd,
+            va: Some(0),
+            ..CreateMr::default()
+        })
+    }
+
+    /// Unregisters a region and frees its memory.
+    pub(crate) fn destroy_mr(&mut self, mr: MrId) -> Result<()> {
+        let region = self.mrs.remove(&mr).ok_or_else(|| bad_step(format!("no {mr:?}")))?;
+        self.unregister(region)
+    }
+
+    /// The region a step names.
+    pub(crate) fn mr(&self, mr: MrId) -> Result<&Region> {
+        self.mrs.get(&mr).ok_or_else(|| bad_step(format!("no {mr:?}")))
+    }
+
+    /// Invalidates a region's key and frees what it holds.
+    pub(crate) fn unregister(&mut self, region: Region) -> Result<()> {
+        let index = self.mpt_index(region.key);
+        self.command(Op::Hw2SwMpt, 0, index, Inbox::None)?;
+        self.mpts.free(index, 1);
+        self.release(&region);
+        Ok(())
+    }
+
+    fn register(&mut self, step: &CreateMr) -> Result<Region> {
+        let page_size = step.page_size as usize;
+        ensure!(page_size >= PAGE && page_size.is_power_of_two(), bad_step(format!("page size {page_size}")));
+        let first_byte = match step.va {
+            Some(va) => usize::try_from(va % page_size as u64)?,
+            None => step.page_offset as usize,
+        };
+        ensure!(
+            first_byte < page_size && (step.page_offset == 0 || first_byte == step.page_offset as usize),
+            bad_step("page offset and address do not fit each other or the page size")
+        );
+        let len = usize::try_from(step.len)?;
+        let count = (first_byte + len).div_ceil(page_size).max(1);
+        let allocation = self.arena.alloc(count * page_size / PAGE, page_size)?;
+        let entries = u32::try_from(count)?;
+        let Some(mtt) = self.mtts.alloc(entries, 1) else {
+            self.arena.free(allocation, count * page_size / PAGE);
+            return Err(bad_step(format!("no {count} free translation entries")));
+        };
+        let Some(index) = self.mpts.alloc(1, 1) else {
+            self.arena.free(allocation, count * page_size / PAGE);
+            self.mtts.free(mtt, entries);
+            return Err(bad_step("no free memory region"));
+        };
+        let key = self.new_key(index);
+        let start = step.va.unwrap_or_else(|| virtual_address(key, first_byte));
+        let pages: Vec<usize> =
+            page_order(count, step.scattered).map(|page| allocation + page * page_size).collect();
+        let region = Region {
+            key,
+            addr: if step.zero_based { 0 } else { start },
+            len,
+            pages,
+            page_size,
+            first_byte,
+            mtt,
+            allocation,
+        };
+        let mpt = Mpt {
+            access: step.access,
+            zero_based: step.zero_based,
+            page_size: step.page_size_field.unwrap_or(step.page_size),
+            key,
+            pd: step.pd,
+            start,
+            length: step.len,
+            mtt_seg: u64::from(mtt),
+        };
+        let entered = self
+            .write_mtt(&region)
+            .and_then(|()| self.command(Op::Sw2HwMpt, 0, index, Inbox::Bytes(&mpt.emit())));
+        if let Err(error) = entered {
+            self.mpts.free(index, 1);
+            self.release(&region);
+            return Err(error);
+        }
+        Ok(region)
+    }
+
+    /// Writes a region's translation entries. Like the public driver, each command says how many are left in all.
+    fn write_mtt(&mut self, region: &Region) -> Result<()> {
+        let addresses: Vec<u64> = region.pages.iter().map(|&page| self.arena.iova(page)).collect();
+        let mut start = u64::from(region.mtt);
+        let mut rest = addresses.as_slice();
+        while !rest.is_empty() {
+            let left = u32::try_from(rest.len())?;
+            self.command(Op::WriteMtt, 0, left, Inbox::Bytes(&write_mtt(start, rest)))?;
+            let written = rest.len().min(WRITE_MTT_MAX);
+            rest = &rest[written..];
+            start += written as u64;
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, region: &Region) {
+        let pages = region.pages.len() * region.page_size / PAGE;
+        self.arena.free(region.allocation, pages);
+        self.mtts.free(region.mtt, u32::try_from(region.pages.len()).expect("allocated as 32-bit units"));
+    }
+}
+
+/// An address no bus address of the arena equals, apart from that of every other key.
+fn virtual_address(key: u32, first_byte: usize) -> u64 {
+    0x7e00_0000_0000 + (u64::from(key & 0xffff) << 28) + first_byte as u64
+}
+
+/// `0..count`, in order or so that no two neighbours follow each other (as far as so few pages allow it).
+fn page_order(count: usize, scattered: bool) -> impl Iterator<Item = usize> {
+    let step = if scattered { coprime_step(count) } else { 1 };
+    (0..count).map(move |i| (i * step + if scattered { count / 3 } else { 0 }) % count)
+}
+
+fn coprime_step(count: usize) -> usize {
+    let gcd = |mut a: usize, mut b: usize| {
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    (count * 3 / 5 + 1..count).find(|&step| gcd(step, count) == 1).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scattered_order_has_every_page_once_and_few_neighbours() {
+        for count in 1..200 {
+            let order: Vec<usize> = page_order(count, true).collect();
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            assert!(sorted.into_iter().eq(0..count), "{count}");
+            let neighbours = order.windows(2).filter(|pair| pair[0] + 1 == pair[1]).count();
+            assert!(count < 3 || neighbours == 0, "{count} pages: {neighbours} neighbours");
+        }
+    }
+
+    #[test]
+    fn content_goes_through_unaligned_starts_and_pages_that_lie_apart() {
+        let mut arena = Arena::detached(1 << 20);
+        let allocation = arena.alloc(4, PAGE).unwrap();
+        let region = Region {
+            key: 0,
+            addr: 0x1000,
+            len: 3 * PAGE,
+            pages: [2, 0, 3, 1].map(|page| allocation + page * PAGE).to_vec(),
+            page_size: PAGE,
+            first_byte: 100,
+            mtt: 0,
+            allocation,
+        };
+        region.fill(&arena, 50..3 * PAGE, 9, 0);
+        assert_eq!(region.first_difference(&arena, 50..3 * PAGE, 9, 0), None);
+        assert_eq!(region.first_difference(&arena, 58..3 * PAGE, 9, 8), None);
+        // Byte PAGE of the region is byte 100 of its second page, which is the allocation's first.
+        let mut byte = [0];
+        arena.read(allocation + 100, &mut byte);
+        byte[0] ^= 1;
+        arena.write(allocation + 100, &byte);
+        assert_eq!(region.first_difference(&arena, 50..3 * PAGE, 9, 0), Some(PAGE - 50));
+    }
+}

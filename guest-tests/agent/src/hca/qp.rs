@@ -1,0 +1,341 @@
+//! Queue pairs: their rings, their transitions, posting and accounting.
+
+use std::sync::atomic::{Ordering, fence};
+
+use anyhow::{Result, ensure};
+
+use super::hcr::Op;
+use super::mr::Region;
+use super::open::{Hca, Inbox};
+use super::qpc::{self, Fixed, Image, Queue};
+use super::wqe::{self, SendWqe, UNIT};
+use crate::error::{bad_step, mismatch};
+use crate::vfio::{Arena, Device, Doorbell, PAGE};
+use crate::wire::{
+    CqId, Cqe, CreateQp, ModifyQp, PostRecv, PostSend, Posted, QpAttributes, QpId, QpInfo, RecvStyle, Ring,
+    SendRequest, Sge, Transition,
+};
+
+/// [`UNIT`] as queue arithmetic needs it.
+const UNIT_BYTES: u32 = 16;
+const _: () = assert!(UNIT_BYTES as usize == UNIT);
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    /// What never changes.
+    pub(crate) fixed: Fixed,
+    /// Completion queues of the send and of the receive queue.
+    pub(crate) cqs: [CqId; 2],
+    recv_style: RecvStyle,
+    image: Image,
+    sq: WorkQueue,
+    rq: WorkQueue,
+}
+
+/// One ring of slots.
+#[derive(Debug)]
+struct WorkQueue {
+    ring: Region,
+    slots: u32,
+    slot_bytes: u32,
+    /// Slots ever posted and completed, free-running.
+    posted: u32,
+    completed: u32,
+}
+
+impl WorkQueue {
+    const fn new(ring: Region, log_slots: u8, log_slot_bytes: u8) -> Self {
+        Self { ring, slots: 1 << log_slots, slot_bytes: 1 << log_slot_bytes, posted: 0, completed: 0 }
+    }
+
+    const fn free(&self) -> u32 {
+        self.slots - self.posted.wrapping_sub(self.completed)
+    }
+
+    /// Byte offset of a slot by its free-running count.
+    const fn offset(&self, count: u32) -> u32 {
+        (count & (self.slots - 1)) * self.slot_bytes
+    }
+
+    /// Takes slots; the free-running counts of them.
+    fn reserve(&mut self, count: usize) -> Result<impl Iterator<Item = u32> + use<>> {
+        let (free, slots) = (self.free(), self.slots);
+        let count = u32::try_from(count).ok().filter(|&count| count <= free);
+        let count =
+            count.ok_or_else(|| bad_step(format!("more requests than {free} free slots of {slots}")))?;
+        let first = self.posted;
+        self.posted = first.wrapping_add(count);
+        Ok((0..count).map(move |i| first.wrapping_add(i)))
+    }
+
+    /// Frees slots up to the one at byte offset `wqe`; whether that was the oldest.
+    fn complete(&mut self, wqe: u32) -> Result<bool> {
+        let outstanding = self.posted.wrapping_sub(self.completed);
+        let distance = (wqe / self.slot_bytes).wrapping_sub(self.completed) & (self.slots - 1);
+        ensure!(
+            wqe == self.offset(self.completed.wrapping_add(distance)) && distance < outstanding,
+            mismatch(format!(
+                "completion of a WQE at {wqe:#x}, where none is outstanding ({outstanding} are, from {:#x} on)",
+                self.offset(self.completed)
+            ))
+        );
+        self.completed = self.completed.wrapping_add(distance + 1);
+        Ok(distance == 0)
+    }
+}
+
+impl Qp {
+    /// Full number.
+    pub(crate) const fn qpn(&self) -> u32 {
+        self.fixed.qpn
+    }
+
+    /// Send slots that can be posted to.
+    pub(crate) const fn free_sends(&self) -> u32 {
+        self.sq.free()
+    }
+
+    /// Slots of the receive queue.
+    pub(crate) const fn recv_slots(&self) -> u32 {
+        self.rq.slots
+    }
+
+    /// Writes a chain of requests and rings for it; the byte offset of each WQE.
+    pub(crate) fn post_send(
+        &mut self,
+        arena: &Arena,
+        device: &Device,
+        requests: &[SendRequest],
+        ring: Ring,
+    ) -> Result<Vec<u32>> {
+        let sq = &mut self.sq;
+        let slot_bytes = sq.slot_bytes as usize;
+        let mut wqes =
+            requests.iter().map(|r| SendWqe::new(self.fixed.service, r)).collect::<Result<Vec<_>>>()?;
+        if let Some(wqe) = wqes.iter().find(|wqe| wqe.bytes().len() > slot_bytes) {
+            return Err(bad_step(format!("a WQE of {} bytes for slots of {slot_bytes}", wqe.bytes().len())));
+        }
+        let head = sq.posted.wrapping_mul(sq.slot_bytes / UNIT_BYTES);
+        let offsets: Vec<u32> = sq.reserve(wqes.len())?.map(|count| sq.offset(count)).collect();
+        for i in 1..wqes.len() {
+            let (before, after) = wqes.split_at_mut(i);
+            before[i - 1].link(&after[0], offsets[i] / UNIT_BYTES);
+        }
+        for (wqe, &offset) in wqes.iter().zip(&offsets) {
+            sq.ring.write(arena, offset as usize, wqe.bytes());
+        }
+        let Some(first) = wqes.first() else { return Ok(offsets) };
+        let (word0, word1) = first.doorbell(self.fixed.qpn, head);
+        let page = u64::from(self.fixed.uar_page) * PAGE as u64;
+        // The WQEs must be in memory before the doorbell says so.
+        fence(Ordering::SeqCst);
+        match ring {
+            Ring::Once => {
+                device.ring(page, Doorbell::Double(u64::from(word1) << 32 | u64::from(word0)))?;
+            }
+            Ring::Halves => {
+                device.ring(page, Doorbell::Word(word0))?;
+                device.ring(page + 4, Doorbell::Word(word1))?;
+            }
+            Ring::Never => {}
+        }
+        Ok(offsets)
+    }
+
+    /// Writes receive requests; the byte offset of each WQE.
+    pub(crate) fn post_recv(&mut self, arena: &Arena, requests: &[Vec<Sge>]) -> Result<Vec<u32>> {
+        let rq = &mut self.rq;
+        let slot_bytes = rq.slot_bytes as usize;
+        let style = self.recv_style;
+        let lists = requests
+            .iter()
+            .map(|sges| match style {
+                RecvStyle::Valid => wqe::valid_receive(sges, slot_bytes),
+                RecvStyle::Terminated => wqe::terminated_receive(sges, slot_bytes),
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let offsets: Vec<u32> = rq.reserve(lists.len())?.map(|count| rq.offset(count)).collect();
+        for (list, &offset) in lists.iter().zip(&offsets) {
+            rq.ring.write(arena, offset as usize + UNIT, list);
+            if style == RecvStyle::Valid {
+                arena.publish_word(rq.ring.locate(offset as usize), wqe::VALID);
+            }
+        }
+        Ok(offsets)
+    }
+
+    /// Takes note of a completion; whether it was the oldest request of its queue.
+    pub(crate) fn account(&mut self, arena: &Arena, cqe: &Cqe) -> Result<bool> {
+        if cqe.is_send {
+            return self.sq.complete(cqe.wqe);
+        }
+        let oldest = self.rq.complete(cqe.wqe)?;
+        if self.recv_style == RecvStyle::Valid {
+            let offset = cqe.wqe as usize;
+            self.rq.ring.set(arena, offset..offset + UNIT, 0);
+        }
+        Ok(oldest)
+    }
+
+    /// Both rings as after creation.
+    fn clear_rings(&mut self, arena: &Arena) {
+        for queue in [&mut self.sq, &mut self.rq] {
+            let len = queue.ring.len();
+            queue.ring.set(arena, 0..len, 0);
+            (queue.posted, queue.completed) = (0, 0);
+        }
+        if self.recv_style == RecvStyle::Terminated {
+            for slot in 0..self.rq.slots {
+                let bytes = wqe::kernel_slot(self.rq.offset(slot + 1), self.rq.slot_bytes as usize);
+                self.rq.ring.write(arena, self.rq.offset(slot) as usize, &bytes);
+            }
+        }
+    }
+}
+
+impl Hca {
+    /// Creates a queue pair in RESET.
+    pub(crate) fn create_qp(&mut self, step: &CreateQp) -> Result<QpInfo> {
+        for (name, log_slots, log_bytes) in [
+            ("send", step.log_sq_slots, step.log_sq_slot_bytes),
+            ("receive", step.log_rq_slots, step.log_rq_slot_bytes),
+        ] {
+            ensure!(
+                log_slots <= 14 && (5..=12).contains(&log_bytes),
+                bad_step(format!("a {name} queue of 2^{log_slots} slots of 2^{log_bytes} bytes"))
+            );
+        }
+        let send_cqn = self.cqn(step.send_cq)?;
+        let recv_cqn = self.cqn(step.recv_cq)?;
+        let index = self.qpns.alloc(1, 1).ok_or_else(|| bad_step("no free queue pair"))?;
+        let qpn = self.full_number(self.log_qps(), index, step.high_bits);
+
+        let bytes = |log_slots: u8, log_bytes: u8| 1usize << (log_slots + log_bytes);
+        let sq = match self.register_queue(bytes(step.log_sq_slots, step.log_sq_slot_bytes), step.pd, false) {
+            Ok(sq) => sq,
+            Err(error) => {
+                self.qpns.free(index, 1);
+                return Err(error);
+            }
+        };
+        let rq = match self.register_queue(bytes(step.log_rq_slots, step.log_rq_slot_bytes), step.pd, false) {
+            Ok(rq) => rq,
+            Err(error) => {
+                self.qpns.free(index, 1);
+                self.unregister(sq)?;
+                return Err(error);
+            }
+        };
+        let side = |cqn, ring: &Region, log_slot| -> Result<Queue> {
+            Ok(Queue { cqn, lkey: ring.key, len: u32::try_from(ring.len())?, log_slot })
+        };
+        let fixed = Fixed {
+            service: step.service,
+            qpn,
+            pd: step.pd,
+            uar_page: step.uar_page,
+            sq: side(send_cqn, &sq, step.log_sq_slot_bytes)?,
+            rq: side(recv_cqn, &rq, step.log_rq_slot_bytes)?,
+        };
+        let id = QpId(self.next_id());
+        let mut qp = Qp {
+            fixed,
+            cqs: [step.send_cq, step.recv_cq],
+            recv_style: step.recv_style,
+            image: Image::new(&fixed),
+            sq: WorkQueue::new(sq, step.log_sq_slots, step.log_sq_slot_bytes),
+            rq: WorkQueue::new(rq, step.log_rq_slots, step.log_rq_slot_bytes),
+        };
+        qp.clear_rings(&self.arena);
+        self.qps.insert(id, qp);
+        self.qpns_in_use.insert(qpn, id);
+        Ok(QpInfo { id, qpn, sq_lkey: fixed.sq.lkey, rq_lkey: fixed.rq.lkey })
+    }
+
+    /// Resets and forgets a queue pair.
+    pub(crate) fn destroy_qp(&mut self, id: QpId) -> Result<()> {
+        let qpn = self.qp(id)?.qpn();
+        self.reset_qp(id)?;
+        let qp = self.qps.remove(&id).ok_or_else(|| bad_step(format!("no {id:?}")))?;
+        self.qpns_in_use.remove(&qpn);
+        self.qpns.free(qpn & ((1 << self.log_qps()) - 1), 1);
+        self.unregister(qp.sq.ring)?;
+        self.unregister(qp.rq.ring)
+    }
+
+    /// Runs one transition.
+    pub(crate) fn modify_qp(&mut self, step: &ModifyQp) -> Result<()> {
+        let qp = self.qp(step.qp)?;
+        let qpn = qp.qpn();
+        let mut image = qp.image.clone();
+        let op = match &step.transition {
+            Transition::ToInit { pkey_index, qkey } => {
+                image.prepare_init(*pkey_index, *qkey);
+                Op::Rst2Init
+            }
+            Transition::ToRtr { remote_qpn, mtu, psn, rnr_timer, path } => {
+                image.prepare_rtr(*remote_qpn, *mtu, *psn, *rnr_timer, path)?;
+                Op::Init2Rtr
+            }
+            Transition::ToRts { psn, timeout, retry, rnr_retry } => {
+                image.prepare_rts(*psn, *timeout, *retry, *rnr_retry);
+                Op::Rtr2Rts
+            }
+            Transition::ToErr => return self.command(Op::ToErr, 2, qpn, Inbox::None),
+            Transition::ToReset => {
+                self.reset_qp(step.qp)?;
+                let (qp, arena, _) = self.qp_mut(step.qp)?;
+                qp.image = Image::new(&qp.fixed);
+                qp.clear_rings(arena);
+                return Ok(());
+            }
+        };
+        self.command(op, 0, qpn, Inbox::Bytes(&image.0))?;
+        self.qp_mut(step.qp)?.0.image = image;
+        Ok(())
+    }
+
+    /// Moves to RESET and drops the completions nobody will wait for any more.
+    fn reset_qp(&mut self, id: QpId) -> Result<()> {
+        let qp = self.qp(id)?;
+        let (qpn, cqs) = (qp.qpn(), qp.cqs);
+        self.command(Op::ToReset, 3, qpn, Inbox::None)?;
+        for cq in cqs {
+            if let Some(cq) = self.cqs.get_mut(&cq) {
+                cq.forget(&self.arena, qpn);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the device for a queue pair's context.
+    pub(crate) fn query_qp(&mut self, id: QpId) -> Result<QpAttributes> {
+        let qpn = self.qp(id)?.qpn();
+        let outbox = self.query(Op::QueryQp, qpn, qpc::LEN)?;
+        Ok(qpc::attributes(outbox))
+    }
+
+    /// Runs a [`PostSend`].
+    pub(crate) fn post_send(&mut self, step: &PostSend) -> Result<Posted> {
+        let (qp, arena, device) = self.qp_mut(step.qp)?;
+        Ok(Posted { wqes: qp.post_send(arena, device, &step.requests, step.ring)? })
+    }
+
+    /// Runs a [`PostRecv`].
+    pub(crate) fn post_recv(&mut self, step: &PostRecv) -> Result<Posted> {
+        let (qp, arena, _) = self.qp_mut(step.qp)?;
+        Ok(Posted { wqes: qp.post_recv(arena, &step.requests)? })
+    }
+
+    /// The queue pair a step names.
+    pub(crate) fn qp(&self, id: QpId) -> Result<&Qp> {
+        self.qps.get(&id).ok_or_else(|| bad_step(format!("no {id:?}")))
+    }
+
+    /// The queue pair a step names, with what posting to it needs.
+    pub(crate) fn qp_mut(&mut self, id: QpId) -> Result<(&mut Qp, &Arena, &Device)> {
+        let qp = self.qps.get_mut(&id).ok_or_else(|| bad_step(format!("no {id:?}")))?;
+        Ok((qp, &self.arena, &self.device))
+    }
+}

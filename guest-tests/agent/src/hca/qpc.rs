@@ -1,0 +1,245 @@
+//! The queue pair context image: the mailbox of the MODIFY_QP family and of QUERY_QP.
+//!
+//! The driver keeps one image per queue pair, changes what a transition is about, and sends the whole of it each time,
+//! as the public driver does.
+//!
+//! # Spec
+//! JingZhao interface, sections 4.3, 10.2 to 10.6; vector 14.7.
+
+use anyhow::Result;
+
+use super::layout::{get32, put32};
+use crate::error::bad_step;
+use crate::wire::{Hex, Path, QpAttributes, Service};
+
+/// Bytes of the image.
+pub(crate) const LEN: usize = 0xc0;
+
+/// Attribute bits of opt_param_mask, as the interface document numbers them.
+mod mask {
+    pub(super) const ACCESS_FLAGS: u32 = 1 << 3;
+    pub(super) const PKEY_INDEX: u32 = 1 << 4;
+    pub(super) const PORT: u32 = 1 << 5;
+    pub(super) const QKEY: u32 = 1 << 6;
+    pub(super) const AV: u32 = 1 << 7;
+    pub(super) const PATH_MTU: u32 = 1 << 8;
+    pub(super) const TIMEOUT: u32 = 1 << 9;
+    pub(super) const RETRY_CNT: u32 = 1 << 10;
+    pub(super) const RNR_RETRY: u32 = 1 << 11;
+    pub(super) const RQ_PSN: u32 = 1 << 12;
+    pub(super) const MIN_RNR_TIMER: u32 = 1 << 15;
+    pub(super) const SQ_PSN: u32 = 1 << 16;
+    pub(super) const DEST_QPN: u32 = 1 << 20;
+}
+
+/// log2 of the largest message: 2^31 bytes.
+const LOG_MAX_MESSAGE: u32 = 31;
+
+/// One of the two queues of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Queue {
+    /// Completion queue.
+    pub(crate) cqn: u32,
+    /// lkey of the buffer.
+    pub(crate) lkey: u32,
+    /// Bytes of the buffer.
+    pub(crate) len: u32,
+    /// log2 of the bytes of a slot.
+    pub(crate) log_slot: u8,
+}
+
+/// What stays the same for the life of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fixed {
+    pub(crate) service: Service,
+    pub(crate) qpn: u32,
+    pub(crate) pd: u32,
+    pub(crate) uar_page: u16,
+    pub(crate) sq: Queue,
+    pub(crate) rq: Queue,
+}
+
+/// The image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Image(pub(crate) [u8; LEN]);
+
+impl Image {
+    /// An image with the fixed fields only.
+    pub(crate) fn new(fixed: &Fixed) -> Self {
+        let service = match fixed.service {
+            Service::Rc => 0,
+            Service::Uc => 1,
+            Service::Ud => 3,
+        };
+        let mut image = Self([0; LEN]);
+        image.put(0x08, service << 16);
+        let slots = u32::from(fixed.rq.log_slot) << 16 | u32::from(fixed.sq.log_slot) << 8;
+        image.put(0x0c, LOG_MAX_MESSAGE << 24 | slots);
+        image.put(0x10, u32::from(fixed.uar_page));
+        image.put(0x14, fixed.qpn);
+        image.put(0x5c, fixed.pd);
+        image.put(0x64, fixed.sq.lkey);
+        for (offset, queue) in [(0x70, fixed.sq), (0x8c, fixed.rq)] {
+            image.put(offset, queue.cqn);
+            image.put(offset + 4, queue.lkey);
+            image.put(offset + 8, queue.len);
+        }
+        image
+    }
+
+    /// Prepares RST2INIT.
+    pub(crate) fn prepare_init(&mut self, pkey_index: u8, qkey: u32) {
+        self.start(1, mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS | mask::QKEY);
+        self.put(0x1c, 1 << 24 | u32::from(pkey_index & 0x7f));
+        self.put(0x98, qkey);
+    }
+
+    /// Prepares INIT2RTR.
+    pub(crate) fn prepare_rtr(
+        &mut self,
+        remote_qpn: u32,
+        mtu: u16,
+        psn: u32,
+        rnr_timer: u8,
+        path: &Path,
+    ) -> Result<()> {
+        self.start(2, mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN | mask::MIN_RNR_TIMER);
+        self.0[0x0c] = mtu_code(mtu)? << 5 | (self.0[0x0c] & 0x1f);
+        self.put(0x18, remote_qpn & 0xff_ffff);
+        self.put(0x84, u32::from(rnr_timer & 0x1f) << 24 | psn & 0xff_ffff);
+        self.set_path(path)
+    }
+
+    /// Prepares RTR2RTS.
+    pub(crate) fn prepare_rts(&mut self, psn: u32, timeout: u8, retry: u8, rnr_retry: u8) {
+        self.start(3, mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::SQ_PSN);
+        // The forms with the value in the upper bits of the byte: both are unambiguous there.
+        self.0[0x20] = (rnr_retry & 7) << 5;
+        self.0[0x24] = (timeout & 0x1f) << 3;
+        self.put(0x68, u32::from(retry & 7) << 16);
+        self.put(0x6c, psn & 0xff_ffff);
+        self.put(0x7c, psn & 0xff_ffff);
+    }
+
+    fn set_path(&mut self, path: &Path) -> Result<()> {
+        let local = |lid: Option<u16>, mac: Option<[u8; 6]>, what| match (lid, mac) {
+            (Some(_), Some(_)) => Err(bad_step(format!("{what} LID and MAC share a field"))),
+            (Some(lid), None) => Ok((lid, 0)),
+            (None, Some([a, b, c, d, e, f])) => {
+                Ok((u16::from_be_bytes([e, f]), u32::from_be_bytes([a, b, c, d])))
+            }
+            (None, None) => Ok((0, 0)),
+        };
+        let (destination, dmac) = local(path.dlid, path.dmac, "destination")?;
+        let (source, smac) = local(path.slid, path.smac, "source")?;
+        self.put(0x28, u32::from(path.sl & 0xf) << 28);
+        self.put(0x3c, u32::from(destination) << 16 | u32::from(source));
+        self.put(0x40, smac);
+        self.put(0x44, dmac);
+        self.put(0x48, path.sip.map_or(0, u32::from));
+        self.put(0x4c, path.dip.map_or(0, u32::from));
+        self.0[0x2c..0x3c].copy_from_slice(&path.dgid.unwrap_or_default());
+        self.0[0x21] = if path.dgid.is_some() { 0x80 } else { 0 };
+        Ok(())
+    }
+
+    fn start(&mut self, next_state: u32, mask: u32) {
+        self.put(0x00, mask);
+        self.put(0x08, self.get(0x08) & 0x0fff_ffff | next_state << 28);
+    }
+
+    fn put(&mut self, offset: usize, value: u32) {
+        put32(&mut self.0, offset, value);
+    }
+
+    fn get(&self, offset: usize) -> u32 {
+        get32(&self.0, offset)
+    }
+}
+
+/// Reads QUERY_QP's outbox.
+pub(crate) fn attributes(outbox: Vec<u8>) -> QpAttributes {
+    let word = |offset| get32(&outbox, offset);
+    let byte = |offset: usize| outbox.get(offset).copied().unwrap_or(0);
+    QpAttributes {
+        state: byte(0x08) >> 4,
+        mtu_code: byte(0x0c) >> 5,
+        remote_qpn: word(0x18) & 0xff_ffff,
+        next_send_psn: word(0x6c) & 0xff_ffff,
+        unacked_psn: word(0x7c) & 0xff_ffff,
+        expected_psn: word(0x84) & 0xff_ffff,
+        raw: Hex(outbox),
+    }
+}
+
+fn mtu_code(bytes: u16) -> Result<u8> {
+    match bytes {
+        256 => Ok(1),
+        512 => Ok(2),
+        1024 => Ok(3),
+        2048 => Ok(4),
+        4096 => Ok(5),
+        _ => Err(bad_step(format!("{bytes} is no path MTU"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_bytes::hex;
+    use super::*;
+
+    fn fixed() -> Fixed {
+        Fixed {
+            service: Service::Rc,
+            qpn: 5,
+            pd: 3,
+            uar_page: 1,
+            sq: Queue { cqn: 1, lkey: 0x21, len: 0x4000, log_slot: 7 },
+            rq: Queue { cqn: 2, lkey: 0x22, len: 0x4000, log_slot: 7 },
+        }
+    }
+
+    #[test]
+    fn init2rtr_matches_the_specification_vector() {
+        let mut image = Image::new(&fixed());
+        image.prepare_init(0, 0);
+        image.prepare_rtr(9, 1024, 0x12_3456, 12, &Path::default()).unwrap();
+        // The vector carries the public driver's mask.
+        image.put(0, 0x40);
+        let mut expected = hex("00 00 00 40 00 00 00 00 20 00 00 00 7F 07 07 00
+             00 00 00 01 00 00 00 05 00 00 00 09 01 00 00 00");
+        expected.resize(0x50, 0);
+        expected.extend(hex("00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 03
+             00 00 00 00 00 00 00 21 00 00 00 00 00 00 00 00
+             00 00 00 01 00 00 00 21 00 00 40 00 00 00 00 00
+             00 00 00 00 0C 12 34 56 00 00 00 00 00 00 00 02
+             00 00 00 22 00 00 40 00 00 00 00 00 00 00 00 00"));
+        expected.resize(LEN, 0);
+        assert_eq!(image.0.as_slice(), expected);
+    }
+
+    #[test]
+    fn a_peer_by_mac_and_address_fills_the_address_words() {
+        let mut image = Image::new(&fixed());
+        let path = Path {
+            dmac: Some([0x02, 0, 0, 0, 0x12, 0x34]),
+            smac: Some([0x02, 0, 0, 0, 0x56, 0x78]),
+            dip: Some([10, 77, 0, 2].into()),
+            sip: Some([10, 77, 0, 1].into()),
+            ..Path::default()
+        };
+        image.prepare_rtr(9, 256, 0, 0, &path).unwrap();
+        let expected = hex("12 34 56 78 02 00 00 00 02 00 00 00 0A 4D 00 01 0A 4D 00 02");
+        assert_eq!(image.0[0x3c..0x50], expected);
+    }
+
+    #[test]
+    fn rtr2rts_writes_both_psns_and_the_retry_fields() {
+        let mut image = Image::new(&fixed());
+        image.prepare_rts(0xff_fff0, 14, 5, 3);
+        assert_eq!(image.0[0x6c..0x70], [0, 0xff, 0xff, 0xf0]);
+        assert_eq!(image.0[0x7c..0x80], [0, 0xff, 0xff, 0xf0]);
+        assert_eq!((image.0[0x20], image.0[0x24], image.0[0x69]), (3 << 5, 14 << 3, 5));
+        assert_eq!(image.0[0x08] >> 4, 3);
+    }
+}

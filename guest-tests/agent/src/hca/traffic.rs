@@ -1,0 +1,486 @@
+//! Flows: many messages on queue pairs, posted, completed and checked without the host.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::cq::Idle;
+use super::mr::Region;
+use super::open::Hca;
+use super::wqe;
+use crate::error::{bad_step, mismatch, timeout};
+use crate::vfio::Arena;
+use crate::wire::{
+    CqId, Cqe, Data, Failure, FailureKind, Flow, FlowReport, Hex, MrId, QpId, ReceiveFlow, Remote, Ring,
+    Scatter, SendFlow, SendOp, SendRequest, Sge, Traffic, TrafficReport,
+};
+
+/// Time for flows that do not say how long they may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What a slot holds before a message arrives, and its gaps afterwards.
+const UNTOUCHED: u8 = 0xee;
+/// Bytes behind a message that are watched, where the slot has room.
+const TAIL: u64 = 64;
+
+/// A flow under way.
+struct Running<'a> {
+    flow: &'a Flow,
+    qpn: u32,
+    slots: Slots,
+    /// Messages posted and completed.
+    posted: u32,
+    completed: u32,
+    /// Byte offsets of the WQEs of messages posted and not completed.
+    wqes: VecDeque<u32>,
+    started: Option<Instant>,
+    report: FlowReport,
+}
+
+/// The buffer of a flow.
+#[derive(Clone, Copy)]
+struct Slots {
+    mr: MrId,
+    off: u64,
+    stride: u64,
+    count: u32,
+    scatter: Scatter,
+    len: u32,
+    seed: u64,
+    fresh: bool,
+}
+
+impl Slots {
+    const fn start(&self, message: u32) -> u64 {
+        self.off + self.stride * (message % self.count) as u64
+    }
+
+    const fn seed(&self, message: u32) -> u64 {
+        self.seed.wrapping_add(if self.fresh { message } else { message % self.count } as u64)
+    }
+
+    /// Offset in the region and length of each piece of a message, with its place in the message.
+    fn pieces(self, message: u32) -> impl Iterator<Item = (u64, u32, u64)> {
+        let start = self.start(message);
+        let mut position = 0;
+        self.scatter.layout(self.len).map(move |(at, len)| {
+            let piece = (start + at, len, position);
+            position += u64::from(len);
+            piece
+        })
+    }
+
+    fn sges(self, region: &Region, message: u32) -> Vec<Sge> {
+        // A message without bytes may have no element at all.
+        self.pieces(message)
+            .filter(|_| self.len > 0)
+            .map(|(at, len, _)| Sge { lkey: region.key, addr: region.addr(at), len })
+            .collect()
+    }
+
+    fn fill(self, arena: &Arena, region: &Region, message: u32) -> Result<()> {
+        for (at, len, position) in self.pieces(message) {
+            region.fill(arena, region.range(at, len.into())?, self.seed(message), position);
+        }
+        Ok(())
+    }
+
+    /// Bytes from a slot's start that belong to a message, its gaps and the watched tail.
+    fn watched(self) -> u64 {
+        (self.scatter.span(self.len) + TAIL).min(self.stride)
+    }
+
+    fn wipe(self, arena: &Arena, region: &Region, message: u32) -> Result<()> {
+        region.set(arena, region.range(self.start(message), self.watched())?, UNTOUCHED);
+        Ok(())
+    }
+
+    /// Checks the content of a message and, with `around`, that nothing else of its slot was written.
+    fn check(self, arena: &Arena, region: &Region, message: u32, around: bool) -> Result<()> {
+        let seed = self.seed(message);
+        let mut untouched_from = self.start(message);
+        let gap = |from: u64, to: u64| -> Result<()> {
+            if !around || from >= to {
+                return Ok(());
+            }
+            match region.first_other(arena, region.range(from, to - from)?, UNTOUCHED) {
+                None => Ok(()),
+                Some(at) => Err(mismatch(format!(
+                    "message {message}: byte {:#x} of the region, between or behind its pieces, was written",
+                    from + at as u64
+                ))),
+            }
+        };
+        for (at, len, position) in self.pieces(message) {
+            gap(untouched_from, at)?;
+            untouched_from = at + u64::from(len);
+            if let Some(wrong) = region.first_difference(arena, region.range(at, len.into())?, seed, position)
+            {
+                return Err(mismatch(format!(
+                    "message {message} of {} bytes: byte {} is wrong (seed {seed:#x}, byte {:#x} of the region)",
+                    self.len,
+                    position + wrong as u64,
+                    at + wrong as u64
+                )));
+            }
+        }
+        gap(untouched_from, self.start(message) + self.watched())
+    }
+}
+
+impl<'a> Running<'a> {
+    fn new(hca: &Hca, flow: &'a Flow) -> Result<Self> {
+        let (qp, slots) = match flow {
+            Flow::Send(SendFlow { qp, mr, off, stride, slots, scatter, len, seed, fresh, .. })
+            | Flow::Receive(ReceiveFlow { qp, mr, off, stride, slots, scatter, len, seed, fresh, .. }) => (
+                *qp,
+                Slots {
+                    mr: *mr,
+                    off: *off,
+                    stride: *stride,
+                    count: *slots,
+                    scatter: *scatter,
+                    len: *len,
+                    seed: *seed,
+                    fresh: *fresh,
+                },
+            ),
+        };
+        ensure!(slots.count > 0, bad_step("a flow needs a slot"));
+        ensure!(
+            slots.count == 1 || scatter_fits(&slots),
+            bad_step(format!("messages of {} bytes do not fit slots {} apart", slots.len, slots.stride))
+        );
+        if slots.len > 0 {
+            let end = slots.start(slots.count - 1) - slots.off + slots.scatter.span(slots.len);
+            hca.mr(slots.mr)?.range(slots.off, end)?;
+        }
+        let qpn = hca.qp(qp)?.qpn();
+        Ok(Self {
+            flow,
+            qpn,
+            slots,
+            posted: 0,
+            completed: 0,
+            wqes: VecDeque::new(),
+            started: None,
+            report: FlowReport::default(),
+        })
+    }
+
+    const fn is_send(&self) -> bool {
+        matches!(self.flow, Flow::Send(_))
+    }
+
+    const fn qp(&self) -> QpId {
+        match self.flow {
+            Flow::Send(flow) => flow.qp,
+            Flow::Receive(flow) => flow.qp,
+        }
+    }
+
+    const fn count(&self) -> u32 {
+        match self.flow {
+            Flow::Send(flow) => flow.count,
+            Flow::Receive(flow) => flow.count,
+        }
+    }
+
+    const fn done(&self) -> bool {
+        self.completed == self.count()
+    }
+
+    /// Puts into the buffer what must be there before the first message.
+    fn prepare(&mut self, hca: &Hca) -> Result<()> {
+        let slots = self.slots;
+        if slots.len == 0 {
+            return Ok(());
+        }
+        let region = hca.mr(slots.mr)?;
+        let used = slots.count.min(self.count());
+        let started = Instant::now();
+        match self.flow {
+            Flow::Send(flow) if flow.op == SendOp::Read => {
+                for message in 0..if flow.verify { used } else { 0 } {
+                    slots.wipe(hca.arena(), region, message)?;
+                }
+            }
+            Flow::Send(flow) if !flow.fresh => {
+                for message in 0..used {
+                    slots.fill(hca.arena(), region, message)?;
+                }
+            }
+            _ => {}
+        }
+        self.report.content_ns += elapsed_ns(started);
+        Ok(())
+    }
+
+    /// Posts as much as the flow's depth allows.
+    fn pump(&mut self, hca: &mut Hca) -> Result<()> {
+        let flow = self.flow;
+        match flow {
+            Flow::Send(flow) => self.pump_sends(hca, flow),
+            Flow::Receive(flow) => self.pump_receives(hca, flow),
+        }
+    }
+
+    fn pump_sends(&mut self, hca: &mut Hca, flow: &SendFlow) -> Result<()> {
+        loop {
+            let outstanding = self.posted - self.completed;
+            let room = flow.depth.max(1).min(flow.slots).saturating_sub(outstanding);
+            let room = room.min(hca.qp(flow.qp)?.free_sends());
+            let batch = flow.batch.max(1).min(flow.count - self.posted);
+            // Batches keep their size: a smaller one would measure something else.
+            if batch == 0 || room < batch.min(flow.depth.max(1)) {
+                return Ok(());
+            }
+            let batch = batch.min(room);
+            let requests = (self.posted..self.posted + batch)
+                .map(|message| self.request(hca, flow, message))
+                .collect::<Result<Vec<_>>>()?;
+            self.started.get_or_insert_with(Instant::now);
+            let (qp, arena, device) = hca.qp_mut(flow.qp)?;
+            self.wqes.extend(qp.post_send(arena, device, &requests, Ring::Once)?);
+            self.posted += batch;
+        }
+    }
+
+    fn request(&mut self, hca: &Hca, flow: &SendFlow, message: u32) -> Result<SendRequest> {
+        let slots = self.slots;
+        let region = hca.mr(slots.mr)?;
+        if flow.fresh && flow.op != SendOp::Read && slots.len > 0 {
+            let started = Instant::now();
+            slots.fill(hca.arena(), region, message)?;
+            self.report.content_ns += elapsed_ns(started);
+        }
+        let data = if flow.inline {
+            let mut payload = Vec::with_capacity(slots.len as usize);
+            for (at, len, _) in slots.pieces(message) {
+                let range = region.range(at, len.into())?;
+                let mut piece = vec![0; range.len()];
+                region.read(hca.arena(), range.start, &mut piece);
+                payload.extend(piece);
+            }
+            Data::Inline(Hex(payload))
+        } else {
+            Data::Sges(slots.sges(region, message))
+        };
+        let remote = flow.remote.map(|remote| Remote {
+            va: remote.va.wrapping_add(flow.remote_stride * u64::from(message % flow.slots)),
+            ..remote
+        });
+        Ok(SendRequest { op: flow.op, data, remote, imm: imm(flow.imm, message), ..SendRequest::default() })
+    }
+
+    fn pump_receives(&mut self, hca: &mut Hca, flow: &ReceiveFlow) -> Result<()> {
+        let depth = flow.depth.max(1).min(flow.slots).min(hca.qp(flow.qp)?.recv_slots());
+        while self.posted < flow.count && self.posted - self.completed < depth {
+            let slots = self.slots;
+            // The immediate of a WRITE needs a receive, but not its elements.
+            let sges = if flow.op == SendOp::WriteImm || slots.len == 0 {
+                Vec::new()
+            } else {
+                let region = hca.mr(slots.mr)?;
+                if flow.verify {
+                    let started = Instant::now();
+                    slots.wipe(hca.arena(), region, self.posted)?;
+                    self.report.content_ns += elapsed_ns(started);
+                }
+                slots.sges(region, self.posted)
+            };
+            self.started.get_or_insert_with(Instant::now);
+            let (qp, arena, _) = hca.qp_mut(flow.qp)?;
+            self.wqes.extend(qp.post_recv(arena, &[sges])?);
+            self.posted += 1;
+        }
+        Ok(())
+    }
+
+    /// Checks a completion and what came with it.
+    fn complete(&mut self, hca: &Hca, cqe: &Cqe, in_order: bool) -> Result<()> {
+        if let Some(syndrome) = cqe.syndrome {
+            let kind = FailureKind::Completion { syndrome };
+            let message =
+                format!("message {} ended with syndrome {syndrome:#04x}: {}", self.completed, cqe.raw);
+            return Err(Failure::new(kind, message).into());
+        }
+        let message = self.completed;
+        let expected_wqe = self.wqes.pop_front();
+        ensure!(
+            in_order && expected_wqe == Some(cqe.wqe),
+            mismatch(format!(
+                "message {message}: completion of the WQE at {:#x} instead of {expected_wqe:x?}",
+                cqe.wqe
+            ))
+        );
+        self.check_fields(cqe, message)?;
+        let (len, verify, around) = match self.flow {
+            Flow::Send(flow) => (flow.len, flow.verify && flow.op == SendOp::Read, true),
+            Flow::Receive(flow) => (flow.len, flow.verify, flow.op != SendOp::WriteImm),
+        };
+        if verify && len > 0 {
+            let started = Instant::now();
+            let region = hca.mr(self.slots.mr)?;
+            self.slots.check(hca.arena(), region, message, around)?;
+            // Stale content must not pass for that of the next message in this slot.
+            if self.is_send() {
+                self.slots.wipe(hca.arena(), region, message)?;
+            }
+            self.report.content_ns += elapsed_ns(started);
+            self.report.verified += 1;
+        }
+        self.completed += 1;
+        self.report.messages += 1;
+        self.report.bytes += u64::from(len);
+        if self.done() {
+            self.report.elapsed_ns = self.started.map_or(0, elapsed_ns);
+        }
+        Ok(())
+    }
+
+    fn check_fields(&self, cqe: &Cqe, message: u32) -> Result<()> {
+        let (len, first_imm, op) = match self.flow {
+            Flow::Send(flow) => (flow.len, flow.imm, flow.op),
+            Flow::Receive(flow) => (flow.len, flow.imm, flow.op),
+        };
+        let (what, opcode_fits) = if self.is_send() {
+            ("send", cqe.opcode == wqe::opcode(op))
+        } else {
+            // The transport's opcode of the last packet: SEND or WRITE, last or only.
+            let last = cqe.opcode & 0x1f;
+            let fits = match op {
+                SendOp::Send => matches!(last, 0x02 | 0x04),
+                SendOp::SendImm => matches!(last, 0x03 | 0x05),
+                SendOp::WriteImm => matches!(last, 0x09 | 0x0b),
+                _ => false,
+            };
+            ("receive", fits)
+        };
+        let expected_imm = match (self.is_send(), op) {
+            (false, SendOp::SendImm | SendOp::WriteImm) => imm(first_imm, message),
+            _ => [0; 4],
+        };
+        ensure!(
+            opcode_fits && cqe.byte_count == len && cqe.imm == expected_imm,
+            mismatch(format!(
+                "{what} completion of message {message}: opcode {:#x}, {} bytes, immediate {:02x?}; expected {op:?}, \
+                 {len} bytes, {expected_imm:02x?}",
+                cqe.opcode, cqe.byte_count, cqe.imm
+            ))
+        );
+        Ok(())
+    }
+}
+
+impl Hca {
+    /// Runs flows until all are done.
+    pub(crate) fn traffic(&mut self, step: &Traffic) -> Result<TrafficReport> {
+        let mut running =
+            step.flows.iter().map(|flow| Running::new(self, flow)).collect::<Result<Vec<_>>>()?;
+        let mut cqs = BTreeSet::<CqId>::new();
+        let mut sides = BTreeSet::new();
+        for flow in &running {
+            cqs.extend(self.qp(flow.qp())?.cqs);
+            ensure!(
+                sides.insert((flow.qpn, flow.is_send())),
+                bad_step("two flows on the same side of a queue pair")
+            );
+        }
+        for (i, flow) in running.iter_mut().enumerate() {
+            flow.prepare(self).with_context(|| format!("flow {i}"))?;
+        }
+        let patience = match step.timeout_ms {
+            0 => PATIENCE,
+            ms => Duration::from_millis(ms.into()),
+        };
+        let started = Instant::now();
+        let mut idle = Idle::default();
+        // Receives before sends: the peer's first message may already be on its way.
+        running.sort_by_key(Running::is_send);
+        for flow in &mut running {
+            flow.pump(self)?;
+        }
+        while !running.iter().all(Running::done) {
+            let mut progress = false;
+            for &cq in &cqs {
+                // Bound: one entry a queue and turn, so that no flow waits for another's checks.
+                let Some((cqe, in_order)) = self.take_completion(cq)? else { continue };
+                progress = true;
+                let flow = running
+                    .iter_mut()
+                    .find(|flow| (flow.qpn, flow.is_send()) == (cqe.qpn, cqe.is_send))
+                    .ok_or_else(|| mismatch(format!("completion of no flow: {}", cqe.raw)))?;
+                let context = format!("{} flow of QP {:#x}", side(flow.is_send()), flow.qpn);
+                flow.complete(self, &cqe, in_order).and_then(|()| flow.pump(self)).context(context)?;
+            }
+            if progress {
+                idle = Idle::default();
+            } else if started.elapsed() > patience {
+                let states: Vec<String> = running
+                    .iter()
+                    .map(|f| {
+                        format!("{} on QP {:#x} {} of {}", side(f.is_send()), f.qpn, f.completed, f.count())
+                    })
+                    .collect();
+                return Err(timeout(format!("flows not done after {patience:?}: {}", states.join(", "))));
+            } else {
+                idle.pause();
+            }
+        }
+        let elapsed_ns = elapsed_ns(started);
+        // The order of the step, not of the run.
+        let flows = step
+            .flows
+            .iter()
+            .filter_map(|flow| running.iter().find(|r| std::ptr::eq(r.flow, flow)).map(|r| r.report))
+            .collect();
+        Ok(TrafficReport { flows, elapsed_ns })
+    }
+}
+
+fn scatter_fits(slots: &Slots) -> bool {
+    slots.scatter.span(slots.len) <= slots.stride
+}
+
+const fn side(is_send: bool) -> &'static str {
+    if is_send { "send" } else { "receive" }
+}
+
+fn imm(first: u32, message: u32) -> [u8; 4] {
+    first.wrapping_add(message).to_le_bytes()
+}
+
+fn elapsed_ns(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOTS: Slots = Slots {
+        mr: MrId(1),
+        off: 10,
+        stride: 1000,
+        count: 4,
+        scatter: Scatter { pieces: 3, gap: 50 },
+        len: 100,
+        seed: 7,
+        fresh: false,
+    };
+
+    #[test]
+    fn pieces_cover_the_message_with_gaps_between_them() {
+        let pieces: Vec<_> = SLOTS.pieces(5).collect();
+        assert_eq!(pieces, [(1010, 33, 0), (1093, 33, 33), (1176, 34, 66)]);
+        assert_eq!(SLOTS.watched(), 264);
+    }
+
+    #[test]
+    fn slots_repeat_their_content_unless_messages_are_fresh() {
+        assert_eq!((SLOTS.seed(1), SLOTS.seed(5)), (8, 8));
+        let fresh = Slots { fresh: true, ..SLOTS };
+        assert_eq!((fresh.seed(1), fresh.seed(5)), (8, 12));
+    }
+}

@@ -1,0 +1,224 @@
+//! Work queue entries, doorbells and completion queue entries: little-endian bytes.
+//!
+//! # Spec
+//! JingZhao interface, sections 1.6, 6 and 7; vectors in 14.1, 14.8 and 14.9.
+
+use anyhow::Result;
+
+use crate::error::bad_step;
+use crate::wire::{Cqe, Data, Datagram, Hex, SendOp, SendRequest, Service, Sge};
+
+/// Bytes of the unit positions and sizes are counted in.
+pub(crate) const UNIT: usize = 16;
+/// Bytes of a completion queue entry.
+pub(crate) const CQE: usize = 32;
+/// Offset of the byte that says who owns a completion queue entry.
+pub(crate) const CQE_OWNER: usize = 0x1f;
+/// Owner byte of an entry the device may write.
+pub(crate) const OWNED_BY_DEVICE: u8 = 0x80;
+
+/// Largest send WQE: the size field of a link has 6 bits.
+const MAX_UNITS: usize = 63;
+/// lkey of the kernel driver's terminator.
+const INVALID_LKEY: u32 = 0x100;
+/// First word of a posted receive slot of the user library's kind: V.
+pub(crate) const VALID: u32 = 1 << 5;
+
+/// A send WQE that is not linked yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SendWqe {
+    bytes: Vec<u8>,
+    opcode: u8,
+    fence: bool,
+}
+
+impl SendWqe {
+    /// Lays a request out.
+    pub(crate) fn new(service: Service, request: &SendRequest) -> Result<Self> {
+        const SIGNALLED: u32 = 1 << 3;
+        let opcode = opcode(request.op);
+        let mut bytes = vec![0; UNIT];
+        put32(&mut bytes, 0x08, SIGNALLED | u32::from(request.solicited) << 1);
+        bytes[0x0c..0x10].copy_from_slice(&request.imm);
+        if let Some(remote) = request.remote {
+            bytes.extend(remote.va.to_le_bytes());
+            bytes.extend(remote.rkey.to_le_bytes());
+            bytes.extend([0; 4]);
+        } else if !matches!(request.op, SendOp::Send | SendOp::SendImm | SendOp::Raw(_)) {
+            return Err(bad_step(format!("{:?} needs a remote address", request.op)));
+        }
+        match request.op {
+            SendOp::CmpSwap { compare, swap } => {
+                bytes.extend(swap.to_le_bytes());
+                bytes.extend(compare.to_le_bytes());
+            }
+            SendOp::FetchAdd { add } => {
+                bytes.extend(add.to_le_bytes());
+                bytes.extend([0; 8]);
+            }
+            _ => {}
+        }
+        match (service, &request.datagram) {
+            (Service::Ud, Some(datagram)) => bytes.extend(ud_unit(datagram)?),
+            (Service::Ud, None) => return Err(bad_step("a UD message needs a destination")),
+            (_, Some(_)) => return Err(bad_step("only a UD message has a destination of its own")),
+            (_, None) => {}
+        }
+        match &request.data {
+            Data::Sges(sges) => sges.iter().for_each(|sge| push_sge(&mut bytes, sge)),
+            Data::Inline(payload) => {
+                let len = u32::try_from(payload.len()).map_err(|_| bad_step("inline data too long"))?;
+                bytes.extend((len | 1 << 31).to_le_bytes());
+                bytes.extend_from_slice(payload);
+                bytes.resize(bytes.len().next_multiple_of(UNIT), 0);
+            }
+        }
+        if bytes.len() > MAX_UNITS * UNIT {
+            return Err(bad_step(format!("a send WQE of {} bytes", bytes.len())));
+        }
+        Ok(Self { bytes, opcode, fence: request.fence })
+    }
+
+    /// The bytes to write, the link last.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Lets this WQE be followed by `next`, which lies `position` units from the start of the queue.
+    pub(crate) fn link(&mut self, next: &Self, position: u32) {
+        const DBD: u32 = 1 << 7;
+        put32(&mut self.bytes, 0x00, position << 6 | u32::from(next.opcode));
+        put32(&mut self.bytes, 0x04, DBD | u32::from(next.fence) << 6 | u32::from(next.units()));
+    }
+
+    /// Words 0 and 1 of the doorbell that starts a chain with this WQE. `head` counts units and never wraps at the end
+    /// of the queue.
+    pub(crate) fn doorbell(&self, qpn: u32, head: u32) -> (u32, u32) {
+        let word0 = head << 8 | u32::from(self.fence) << 5 | u32::from(self.opcode);
+        let word1 = qpn << 8 | u32::from(self.units());
+        (word0, word1)
+    }
+
+    fn units(&self) -> u8 {
+        u8::try_from(self.bytes.len() / UNIT).unwrap_or(u8::MAX)
+    }
+}
+
+/// The opcode field of an operation.
+pub(crate) const fn opcode(op: SendOp) -> u8 {
+    match op {
+        SendOp::Send => 0x0a,
+        SendOp::SendImm => 0x0b,
+        SendOp::Write => 0x08,
+        SendOp::WriteImm => 0x09,
+        SendOp::Read => 0x10,
+        SendOp::CmpSwap { .. } => 0x11,
+        SendOp::FetchAdd { .. } => 0x12,
+        SendOp::Raw(code) => code & 0x1f,
+    }
+}
+
+/// A receive WQE of the user library's kind: the bytes from +10h on. [`VALID`] posts it.
+pub(crate) fn valid_receive(sges: &[Sge], slot: usize) -> Result<Vec<u8>> {
+    receive_list(sges, slot, [0; UNIT])
+}
+
+/// A receive WQE of the kernel driver's kind: the bytes from +10h on. The links are those of [`kernel_slot`].
+pub(crate) fn terminated_receive(sges: &[Sge], slot: usize) -> Result<Vec<u8>> {
+    receive_list(sges, slot, kernel_terminator())
+}
+
+/// A free receive slot of the kernel driver's kind: a link to the next slot, and only terminators.
+pub(crate) fn kernel_slot(next_offset: u32, slot: usize) -> Vec<u8> {
+    let mut bytes = vec![0; UNIT];
+    put32(&mut bytes, 0x00, next_offset);
+    put32(&mut bytes, 0x04, u32::try_from(slot / UNIT).unwrap_or(0).min(63));
+    while bytes.len() < slot {
+        bytes.extend(kernel_terminator());
+    }
+    bytes
+}
+
+fn receive_list(sges: &[Sge], slot: usize, terminator: [u8; UNIT]) -> Result<Vec<u8>> {
+    let room = slot - UNIT;
+    let mut bytes = Vec::with_capacity(room);
+    sges.iter().for_each(|sge| push_sge(&mut bytes, sge));
+    if bytes.len() > room {
+        return Err(bad_step(format!("{} elements in a receive slot of {slot} bytes", sges.len())));
+    }
+    if bytes.len() < room {
+        bytes.extend(terminator);
+    }
+    Ok(bytes)
+}
+
+fn kernel_terminator() -> [u8; UNIT] {
+    let mut unit = [0; UNIT];
+    put32(&mut unit, 4, INVALID_LKEY);
+    unit
+}
+
+fn push_sge(bytes: &mut Vec<u8>, sge: &Sge) {
+    bytes.extend((sge.len & 0x7fff_ffff).to_le_bytes());
+    bytes.extend(sge.lkey.to_le_bytes());
+    bytes.extend(sge.addr.to_le_bytes());
+}
+
+fn ud_unit(datagram: &Datagram) -> Result<[u8; 48]> {
+    let path = &datagram.path;
+    // A LID or the two low bytes of a MAC, and the four high bytes.
+    let address = |lid: Option<u16>, mac: Option<[u8; 6]>| match (lid, mac) {
+        (Some(_), Some(_)) => Err(bad_step("a LID and a MAC share a field")),
+        (lid, None) => Ok((lid.unwrap_or(0), 0)),
+        (None, Some([a, b, c, d, e, f])) => {
+            Ok((u16::from_be_bytes([e, f]), u32::from_be_bytes([a, b, c, d])))
+        }
+    };
+    let (source, smac) = address(path.slid, path.smac)?;
+    let (destination, dmac) = address(path.dlid, path.dmac)?;
+    let mut unit = [0; 48];
+    put32(&mut unit, 0x00, 1);
+    unit[0x04..0x06].copy_from_slice(&source.to_le_bytes());
+    unit[0x06..0x08].copy_from_slice(&destination.to_le_bytes());
+    put32(&mut unit, 0x08, smac);
+    put32(&mut unit, 0x0c, dmac);
+    put32(&mut unit, 0x10, path.sip.map_or(0, u32::from));
+    put32(&mut unit, 0x14, path.dip.map_or(0, u32::from));
+    put32(&mut unit, 0x20, datagram.qpn);
+    put32(&mut unit, 0x24, datagram.qkey);
+    Ok(unit)
+}
+
+/// Reads a completion queue entry.
+pub(crate) fn parse_cqe(raw: &[u8; CQE]) -> Cqe {
+    const SEND_ERROR: u8 = 0xff;
+    const RECEIVE_ERROR: u8 = 0xfe;
+    let opcode = raw[0x1c];
+    let error = matches!(opcode, SEND_ERROR | RECEIVE_ERROR);
+    let is_send = if error { opcode == SEND_ERROR } else { raw[0x1d] != 0 };
+    let success = |value: u32| if error { 0 } else { value };
+    Cqe {
+        qpn: get32(raw, 0x00),
+        remote_qpn: success(get32(raw, 0x08)),
+        remote_lid: if error { 0 } else { u16::from_le_bytes([raw[0x0e], raw[0x0f]]) },
+        imm: if error { [0; 4] } else { [raw[0x10], raw[0x11], raw[0x12], raw[0x13]] },
+        byte_count: success(get32(raw, 0x14)),
+        wqe: get32(raw, 0x18),
+        opcode,
+        is_send,
+        syndrome: error.then_some(raw[0x10]),
+        vendor_error: if error { raw[0x11] } else { 0 },
+        raw: Hex(raw.to_vec()),
+    }
+}
+
+fn put32(bytes: &mut [u8], offset: usize, value: u32) {
+    bytes[offset..offset + 4].copy_from_slice(&value.to_le_bytes());
+}
+
+fn get32(raw: &[u8; CQE], offset: usize) -> u32 {
+    u32::from_le_bytes([raw[offset], raw[offset + 1], raw[offset + 2], raw[offset + 3]])
+}
+
+#[cfg(test)]
+mod tests;

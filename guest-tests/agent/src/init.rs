@@ -1,0 +1,106 @@
+//! PID 1 of a small initramfs: file systems, modules, then the agent until the guest ends.
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io::{self, BufReader};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+
+use crate::guest;
+use crate::serve::Agent;
+use crate::wire::PORT_NAME;
+
+/// Modules to load, one path a line, in order. A missing file means none.
+const MODULES: &str = "/lib/modules.list";
+/// How long the port may take to appear after its driver was loaded.
+const PORT_PATIENCE: Duration = Duration::from_secs(20);
+/// How often a port without a host, or not there yet, is looked at again.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// Runs as PID 1, which must never end: the last resort is to power off.
+pub fn run() -> ! {
+    if let Err(error) = prepare().and_then(|()| serve_port()) {
+        guest::say(&format!("giving up: {error:#}"));
+    }
+    if let Err(error) = guest::shutdown(crate::wire::ShutdownKind::PowerOff) {
+        guest::say(&format!("{error:#}"));
+    }
+    loop {
+        std::thread::sleep(Duration::from_secs(3600));
+    }
+}
+
+/// Serves the host over the agent's virtio-serial port until a shutdown step.
+///
+/// # Errors
+/// There is no such port, or it cannot be opened.
+pub fn serve_port() -> Result<()> {
+    let path = wait_for_port()?;
+    let port =
+        File::options().read(true).write(true).open(&path).with_context(|| path.display().to_string())?;
+    let output = port.try_clone().context("duplicating the port's descriptor")?;
+    guest::say(&format!("serving {}", path.display()));
+    let mut agent = Agent::default();
+    let mut input = BufReader::new(port);
+    loop {
+        // The port reads as ended while no host is connected.
+        if let Err(error) = agent.serve(&mut input, &output) {
+            guest::say(&format!("{error:#}"));
+        }
+        std::thread::sleep(RETRY);
+    }
+}
+
+fn prepare() -> Result<()> {
+    for (kind, target) in
+        [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev"), ("tmpfs", "/tmp"), ("tmpfs", "/run")]
+    {
+        fs::create_dir_all(target).with_context(|| format!("creating {target}"))?;
+        match mount(kind, target) {
+            // The kernel may have mounted it already.
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
+            other => other.with_context(|| format!("mounting {target}"))?,
+        }
+    }
+    let Ok(list) = fs::read_to_string(MODULES) else { return Ok(()) };
+    let paths: Vec<String> =
+        list.lines().map(str::trim).filter(|l| !l.is_empty()).map(str::to_owned).collect();
+    for path in &paths {
+        // One module that does not load should not keep the host from asking why.
+        if let Err(error) = guest::load_modules(std::slice::from_ref(path)) {
+            guest::say(&format!("{error:#}"));
+        }
+    }
+    Ok(())
+}
+
+fn mount(kind: &str, target: &str) -> io::Result<()> {
+    let (kind, target) = (CString::new(kind)?, CString::new(target)?);
+    // SAFETY: the strings live through the call, and these file systems take no data.
+    let result = unsafe { libc::mount(kind.as_ptr(), target.as_ptr(), kind.as_ptr(), 0, std::ptr::null()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn wait_for_port() -> Result<PathBuf> {
+    let started = Instant::now();
+    loop {
+        if let Some(path) = find_port() {
+            return Ok(path);
+        }
+        anyhow::ensure!(
+            started.elapsed() < PORT_PATIENCE,
+            "no virtio-serial port named {PORT_NAME} after {PORT_PATIENCE:?}"
+        );
+        std::thread::sleep(RETRY);
+    }
+}
+
+fn find_port() -> Option<PathBuf> {
+    fs::read_dir("/sys/class/virtio-ports").ok()?.flatten().find_map(|entry| {
+        let name = fs::read_to_string(entry.path().join("name")).ok()?;
+        let device = Path::new("/dev").join(entry.file_name());
+        (name.trim() == PORT_NAME && device.exists()).then_some(device)
+    })
+}

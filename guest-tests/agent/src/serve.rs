@@ -1,0 +1,225 @@
+//! Runs steps one at a time and answers each.
+
+use std::io::{BufRead, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::error::{bad_step, into_failure};
+use crate::guest;
+use crate::hca::Hca;
+use crate::vfio::{self, Bar};
+use crate::wire::{
+    self, Call, DigestValue, DmesgLines, Done, Failure, FailureKind, Hex, MmioRead, MmioValue, MmioWrite,
+    OpenHca, Pong, Region, Request, Response, ShutdownKind, Step, Verified,
+};
+
+/// Most bytes one Peek answers.
+const PEEK_MAX: u32 = 65536;
+
+/// What the agent holds between steps.
+#[derive(Debug, Default)]
+pub struct Agent {
+    hca: Option<Hca>,
+    /// Set by a shutdown step, carried out after its answer.
+    ending: Option<ShutdownKind>,
+}
+
+impl Agent {
+    /// Answers requests until the input ends or a shutdown step has been answered.
+    ///
+    /// # Errors
+    /// Reading or writing failed. Nothing a request says is such an error.
+    pub fn serve(&mut self, mut input: impl BufRead, mut output: impl Write) -> Result<()> {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            if input.read_line(&mut line).context("reading a request")? == 0 {
+                return Ok(());
+            }
+            if line.trim().is_empty() {
+                continue;
+            }
+            let response = self.answer_line(&line);
+            output.write_all(response.to_line().as_bytes()).context("writing a response")?;
+            output.flush().context("writing a response")?;
+            if let Some(kind) = self.ending.take() {
+                guest::shutdown(kind)?;
+                return Ok(());
+            }
+        }
+    }
+
+    fn answer_line(&mut self, line: &str) -> Response {
+        let request: Request = match serde_json::from_str(line) {
+            Ok(request) => request,
+            Err(error) => {
+                let failure = Failure::new(FailureKind::Protocol, format!("request not understood: {error}"));
+                return Response { id: request_id(line), result: Err(failure) };
+            }
+        };
+        // A panic is a bug of the driver or of the step: it is answered like an error, and the agent lives on.
+        let result = catch_unwind(AssertUnwindSafe(|| self.run(request.step))).unwrap_or_else(|panic| {
+            let text = panic
+                .downcast_ref::<String>()
+                .cloned()
+                .or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned()))
+                .unwrap_or_default();
+            Err(anyhow::anyhow!("the agent panicked: {text}"))
+        });
+        Response { id: request.id, result: result.map_err(|error| into_failure(&error)) }
+    }
+
+    fn run(&mut self, step: Step) -> Result<Value> {
+        match step {
+            Step::Ping(s) => {
+                answer(&s, |_| Ok(Pong { uptime_ms: u64::try_from(guest::uptime()?.as_millis())? }))
+            }
+            Step::Info(s) => answer(&s, |_| guest::info()),
+            Step::Dmesg(s) => answer(&s, |s| Ok(DmesgLines { lines: guest::messages(s.level)? })),
+            Step::LoadModules(s) => answer(&s, |s| guest::load_modules(&s.paths)),
+            Step::Shell(s) => answer(&s, |s| done(guest::shell(s.command.as_deref()))),
+            Step::Shutdown(s) => answer(&s, |s| {
+                self.hca = None;
+                self.ending = Some(s.kind);
+                Ok(Done {})
+            }),
+            Step::BindVfio(s) => answer(&s, |s| vfio::bind(&s.device)),
+            Step::OpenHca(s) => answer(&s, |s| self.open(s)),
+            Step::CloseHca(s) => answer(&s, |s| {
+                let hca = self.hca.take().ok_or_else(|| bad_step("no HCA is open"))?;
+                done(hca.close(*s))
+            }),
+            Step::RawCommand(s) => answer(&s, |s| self.hca()?.raw_command(s)),
+            Step::MmioRead(s) => answer(&s, |s| mmio_read(self.hca()?, s)),
+            Step::MmioWrite(s) => answer(&s, |s| mmio_write(self.hca()?, s)),
+            Step::ReadContext(s) => answer(&s, |s| self.hca()?.read_context(s)),
+            Step::CreateMr(s) => answer(&s, |s| self.hca()?.create_mr(s)),
+            Step::DestroyMr(s) => answer(&s, |s| done(self.hca()?.destroy_mr(s.mr))),
+            Step::Fill(s) => answer(&s, |s| {
+                let hca = self.hca()?;
+                let mr = hca.mr(s.mr)?;
+                mr.fill(hca.arena(), mr.range(s.off, s.len)?, s.seed, 0);
+                Ok(Done {})
+            }),
+            Step::Verify(s) => answer(&s, |s| {
+                let hca = self.hca()?;
+                let mr = hca.mr(s.mr)?;
+                let first = mr.first_difference(hca.arena(), mr.range(s.off, s.len)?, s.seed, 0);
+                Ok(Verified { first_difference: first.map(|at| at as u64) })
+            }),
+            Step::Digest(s) => answer(&s, |s| {
+                let hca = self.hca()?;
+                let mr = hca.mr(s.mr)?;
+                Ok(DigestValue { digest: mr.digest(hca.arena(), mr.range(s.off, s.len)?) })
+            }),
+            Step::Peek(s) => answer(&s, |s| {
+                ensure!(s.len <= PEEK_MAX, bad_step(format!("at most {PEEK_MAX} bytes at once")));
+                let hca = self.hca()?;
+                let mr = hca.mr(s.mr)?;
+                let range = mr.range(s.off, s.len.into())?;
+                let mut bytes = vec![0; range.len()];
+                mr.read(hca.arena(), range.start, &mut bytes);
+                Ok(Hex(bytes))
+            }),
+            Step::Poke(s) => answer(&s, |s| {
+                let hca = self.hca()?;
+                let mr = hca.mr(s.mr)?;
+                let range = mr.range(s.off, s.bytes.len() as u64)?;
+                mr.write(hca.arena(), range.start, &s.bytes);
+                Ok(Done {})
+            }),
+            Step::CreateCq(s) => answer(&s, |s| self.hca()?.create_cq(s)),
+            Step::DestroyCq(s) => answer(&s, |s| done(self.hca()?.destroy_cq(s.cq))),
+            Step::CreateQp(s) => answer(&s, |s| self.hca()?.create_qp(s)),
+            Step::DestroyQp(s) => answer(&s, |s| done(self.hca()?.destroy_qp(s.qp))),
+            Step::ModifyQp(s) => answer(&s, |s| done(self.hca()?.modify_qp(s))),
+            Step::QueryQp(s) => answer(&s, |s| self.hca()?.query_qp(s.qp)),
+            Step::PostSend(s) => answer(&s, |s| self.hca()?.post_send(s)),
+            Step::PostRecv(s) => answer(&s, |s| self.hca()?.post_recv(s)),
+            Step::Poll(s) => answer(&s, |s| self.hca()?.poll(s)),
+            Step::Traffic(s) => answer(&s, |s| self.hca()?.traffic(s)),
+        }
+    }
+
+    fn hca(&mut self) -> Result<&mut Hca> {
+        self.hca.as_mut().ok_or_else(|| bad_step("no HCA is open"))
+    }
+
+    fn open(&mut self, step: &OpenHca) -> Result<wire::HcaInfo> {
+        ensure!(self.hca.is_none(), bad_step("an HCA is open already"));
+        let (hca, info) = Hca::open(step)?;
+        self.hca = Some(hca);
+        Ok(info)
+    }
+}
+
+/// Runs a step and makes its answer JSON; the types see to it that it is the answer the step promises.
+fn answer<C: Call>(step: &C, run: impl FnOnce(&C) -> Result<C::Answer>) -> Result<Value> {
+    Ok(serde_json::to_value(run(step)?)?)
+}
+
+fn done(result: Result<()>) -> Result<Done> {
+    result.map(|()| Done {})
+}
+
+fn mmio_read(hca: &Hca, step: &MmioRead) -> Result<MmioValue> {
+    let mut bytes = [0; 8];
+    hca.device().read(bar(step.region), step.offset, &mut bytes[..step.width.bytes()])?;
+    Ok(MmioValue { value: u64::from_le_bytes(bytes) })
+}
+
+fn mmio_write(hca: &Hca, step: &MmioWrite) -> Result<Done> {
+    let bytes = step.value.to_le_bytes();
+    done(hca.device().write(bar(step.region), step.offset, &bytes[..step.width.bytes()]))
+}
+
+const fn bar(region: Region) -> Bar {
+    match region {
+        Region::Bar0 => Bar::Zero,
+        Region::Bar2 => Bar::Two,
+        Region::Config => Bar::Config,
+    }
+}
+
+/// The id of a request whose step is not understood, so that the host can match the failure.
+fn request_id(line: &str) -> u64 {
+    serde_json::from_str::<Value>(line).ok().and_then(|value| value.get("id")?.as_u64()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{CloseHca, Ping};
+
+    fn exchange(lines: &str) -> Vec<Response> {
+        let mut output = Vec::new();
+        Agent::default().serve(lines.as_bytes(), &mut output).unwrap();
+        String::from_utf8(output).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn each_request_is_answered_with_its_id() {
+        let lines = Request::new(7, Ping {}).to_line() + &Request::new(8, Ping {}).to_line();
+        let answers = exchange(&lines);
+        assert_eq!(answers.iter().map(|answer| answer.id).collect::<Vec<_>>(), [7, 8]);
+        assert!(answers[0].result.is_ok());
+    }
+
+    #[test]
+    fn what_is_not_a_step_is_answered_and_the_agent_goes_on() {
+        let lines =
+            "{\"id\":3,\"step\":{\"fly\":{}}}\nnonsense\n".to_owned() + &Request::new(4, Ping {}).to_line();
+        let answers = exchange(&lines);
+        assert_eq!(answers.iter().map(|answer| answer.id).collect::<Vec<_>>(), [3, 0, 4]);
+        assert_eq!(answers[0].result.as_ref().unwrap_err().kind, FailureKind::Protocol);
+        assert!(answers[2].result.is_ok());
+    }
+
+    #[test]
+    fn a_step_without_an_open_hca_is_refused_as_such() {
+        let answers = exchange(&Request::new(1, CloseHca::default()).to_line());
+        assert_eq!(answers[0].result.as_ref().unwrap_err().kind, FailureKind::BadStep);
+    }
+}

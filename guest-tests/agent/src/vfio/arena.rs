@@ -1,0 +1,211 @@
+//! The memory lent to the device: mapped once, at bus addresses unlike its process addresses.
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::device::Device;
+use crate::alloc::Units;
+use crate::error::bad_step;
+
+/// Bytes of a page.
+pub(crate) const PAGE: usize = 4096;
+
+/// First bus address: above 4 GiB, so that truncated addresses show, and far from the interrupt window.
+const IOVA: u64 = 0x1_4000_0000;
+/// The arena's alignment, in the process and on the bus.
+const ALIGN: usize = 2 << 20;
+
+/// Memory shared with the device. The device may write any of it at any time, so there are no references into it:
+/// bytes are copied in and out, and the few words both sides poll are atomics.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    base: NonNull<u8>,
+    len: usize,
+    pages: Units,
+    map_time: Duration,
+}
+
+// SAFETY: the arena owns its mapping, and every access to it copies or is atomic.
+unsafe impl Send for Arena {}
+
+impl Arena {
+    /// Allocates `len` bytes and maps them for the device.
+    pub(crate) fn new(device: &Device, len: usize, huge_pages: bool) -> Result<Self> {
+        let len = len.next_multiple_of(ALIGN);
+        let base = reserve(len, huge_pages).context("allocating memory for the device")?;
+        let pages = Units::new(0..u32::try_from(len / PAGE)?);
+        let started = Instant::now();
+        let mut arena = Self { base, len, pages, map_time: Duration::ZERO };
+        let vaddr = arena.base.as_ptr().addr() as u64;
+        super::ioctl::map_dma(device.container().as_fd(), vaddr, IOVA, len as u64)
+            .with_context(|| format!("mapping {len:#x} bytes for the device"))?;
+        arena.map_time = started.elapsed();
+        Ok(arena)
+    }
+
+    /// An arena no device reaches.
+    #[cfg(test)]
+    pub(crate) fn detached(len: usize) -> Self {
+        let base = reserve(len, false).unwrap();
+        let pages = Units::new(0..u32::try_from(len / PAGE).unwrap());
+        Self { base, len, pages, map_time: Duration::ZERO }
+    }
+
+    /// What mapping took.
+    pub(crate) const fn map_time(&self) -> Duration {
+        self.map_time
+    }
+
+    /// Bytes.
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bus address of the byte at `offset`.
+    pub(crate) const fn iova(&self, offset: usize) -> u64 {
+        IOVA + offset as u64
+    }
+
+    /// Takes `count` consecutive pages whose first bus address is a multiple of `align` bytes; the offset of the first.
+    pub(crate) fn alloc(&mut self, count: usize, align: usize) -> Result<usize> {
+        ensure!(align <= ALIGN, bad_step(format!("the arena is not aligned to {align:#x} bytes")));
+        let align = align.div_ceil(PAGE);
+        let first = u32::try_from(count)
+            .ok()
+            .and_then(|count| self.pages.alloc(count, u32::try_from(align).ok()?))
+            .ok_or_else(|| {
+                bad_step(format!("no {count} free pages left in the arena of {} MiB", self.len >> 20))
+            })?;
+        let offset = first as usize * PAGE;
+        self.set(offset, 0, count * PAGE);
+        Ok(offset)
+    }
+
+    /// Returns pages that [`Arena::alloc`] gave.
+    pub(crate) fn free(&mut self, offset: usize, count: usize) {
+        let unit = |n| u32::try_from(n).expect("offsets come from alloc, whose units are 32 bits wide");
+        self.pages.free(unit(offset / PAGE), unit(count));
+    }
+
+    /// Copies bytes out.
+    pub(crate) fn read(&self, offset: usize, into: &mut [u8]) {
+        let from = self.at(offset, into.len());
+        // SAFETY: the source is inside the mapping, the destination is a slice of ours outside it. The device may be
+        // writing meanwhile; what is copied is then old or new bytes, and nothing relies on which.
+        unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
+    }
+
+    /// Copies bytes in.
+    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
+        let to = self.at(offset, bytes.len());
+        // SAFETY: as in `read`, with the directions exchanged.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
+
+    /// Sets `len` bytes to `value`.
+    pub(crate) fn set(&self, offset: usize, value: u8, len: usize) {
+        let to = self.at(offset, len);
+        // SAFETY: the range is inside the mapping.
+        unsafe { to.write_bytes(value, len) };
+    }
+
+    /// Stores a little-endian word after everything written before it: the device that sees it sees the rest.
+    pub(crate) fn publish_word(&self, offset: usize, value: u32) {
+        assert!(offset.is_multiple_of(4), "word at {offset:#x} is not aligned");
+        let at = self.at(offset, 4).cast::<u32>();
+        // SAFETY: aligned, inside the mapping, and accessed by this process only through atomics or copies.
+        unsafe { AtomicU32::from_ptr(at) }.store(value.to_le(), Ordering::Release);
+        // The doorbell that follows is a store too, but to uncached memory: order it as a driver does.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Reads the byte that hands something over; what the device wrote before it is visible afterwards.
+    pub(crate) fn observe_byte(&self, offset: usize) -> u8 {
+        let at = self.at(offset, 1);
+        // SAFETY: inside the mapping; bytes are always aligned.
+        unsafe { AtomicU8::from_ptr(at) }.load(Ordering::Acquire)
+    }
+
+    /// Hands something back to the device after everything read before.
+    pub(crate) fn publish_byte(&self, offset: usize, value: u8) {
+        let at = self.at(offset, 1);
+        // SAFETY: inside the mapping; bytes are always aligned.
+        unsafe { AtomicU8::from_ptr(at) }.store(value, Ordering::Release);
+    }
+
+    fn at(&self, offset: usize, len: usize) -> *mut u8 {
+        let fits = self.len.checked_sub(len).is_some_and(|last| offset <= last);
+        assert!(fits, "{len} bytes at {offset:#x} are outside the arena of {:#x} bytes", self.len);
+        // SAFETY: the offset was just checked to be inside the mapping.
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: the range is the mapping made in `reserve`, and no reference into it exists.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Anonymous memory of `len` bytes at a multiple of [`ALIGN`].
+fn reserve(len: usize, huge_pages: bool) -> io::Result<NonNull<u8>> {
+    let advice = if huge_pages { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
+    // SAFETY: a new private mapping touches no memory of ours. The parts unmapped lie inside it, and only the aligned
+    // part is kept.
+    unsafe {
+        let raw = libc::mmap(
+            std::ptr::null_mut(),
+            len + ALIGN,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        if raw == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let skip = raw.addr().next_multiple_of(ALIGN) - raw.addr();
+        let base = raw.byte_add(skip);
+        if skip > 0 {
+            libc::munmap(raw, skip);
+        }
+        if skip < ALIGN {
+            libc::munmap(base.byte_add(len), ALIGN - skip);
+        }
+        // A kernel without huge pages refuses the advice, which changes nothing but speed.
+        libc::madvise(base, len, advice);
+        NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at address zero"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_written_are_read_back_and_fresh_pages_are_zero() {
+        let mut arena = Arena::detached(ALIGN);
+        let first = arena.alloc(2, PAGE).unwrap();
+        arena.write(first + PAGE - 2, &[1, 2, 3, 4]);
+        let mut bytes = [0; 6];
+        arena.read(first + PAGE - 3, &mut bytes);
+        assert_eq!(bytes, [0, 1, 2, 3, 4, 0]);
+        arena.free(first, 2);
+        let again = arena.alloc(2, PAGE).unwrap();
+        arena.read(again + PAGE - 3, &mut bytes);
+        assert_eq!(bytes, [0; 6]);
+    }
+
+    #[test]
+    #[should_panic(expected = "outside the arena")]
+    fn an_access_across_the_end_is_refused() {
+        let arena = Arena::detached(ALIGN);
+        arena.write(ALIGN - 1, &[0, 0]);
+    }
+}

@@ -1,0 +1,52 @@
+//! Gives a PCI function to vfio-pci through sysfs.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::error::bad_step;
+use crate::guest::pci;
+use crate::wire::{Bound, DeviceSelector};
+
+const DRIVER: &str = "vfio-pci";
+
+/// The address of the function meant.
+pub(crate) fn select(device: &DeviceSelector) -> Result<String> {
+    match device {
+        DeviceSelector::Address(address) => Ok(address.clone()),
+        DeviceSelector::Ids { vendor, device } => pci::functions()?
+            .into_iter()
+            .find(|f| (f.vendor, f.device) == (*vendor, *device))
+            .map(|f| f.address)
+            .ok_or_else(|| bad_step(format!("no PCI function {vendor:04x}:{device:04x} in this guest"))),
+    }
+}
+
+/// Takes the function from the driver it has, if any, and binds it to vfio-pci.
+pub(crate) fn bind(device: &DeviceSelector) -> Result<Bound> {
+    let address = select(device)?;
+    let node = pci::node(&address);
+    if driver(&node).as_deref() != Some(DRIVER) {
+        write(&node.join("driver_override"), DRIVER)?;
+        if driver(&node).is_some() {
+            write(&node.join("driver/unbind"), &address)?;
+        }
+        write(Path::new("/sys/bus/pci/drivers_probe"), &address)?;
+    }
+    match driver(&node).as_deref() {
+        Some(DRIVER) => {}
+        other => bail!("{address} is bound to {other:?} instead of {DRIVER}: is its module loaded?"),
+    }
+    let iommu_group = pci::iommu_group(&node)
+        .with_context(|| format!("{address} is in no IOMMU group: is the guest's IOMMU on?"))?;
+    Ok(Bound { address, iommu_group })
+}
+
+fn driver(node: &Path) -> Option<String> {
+    pci::link_name(&node.join("driver"))
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("writing {text:?} to {}", path.display()))
+}

@@ -1,0 +1,13 @@
+//! A PCI function through the kernel's vfio: its registers, and memory it may reach.
+//!
+//! [`bind`] gives a function to vfio-pci, [`Device`] opens it with the group and type1v2 interfaces, [`Arena`] is the
+//! one piece of memory mapped for its DMA.
+
+mod arena;
+mod bind;
+mod device;
+mod ioctl;
+
+pub(crate) use arena::{Arena, PAGE};
+pub(crate) use bind::{bind, select};
+pub(crate) use device::{Bar, Device, Doorbell};
