@@ -3,6 +3,8 @@
 //! # Spec
 //! JingZhao interface, sections 3.9, 3.10, 8.2, 8.3 and 8.5.
 
+use std::collections::BTreeMap;
+
 use protocol::hca::jingzhao::cmd::MapEq;
 use protocol::hca::jingzhao::eqc::Eqc;
 use protocol::hca::jingzhao::eqe::{Eqe, EventType};
@@ -19,6 +21,47 @@ enum Arm {
     Once,
     /// At every event: the context said armed, and software has not shown that it knows the doorbell.
     UntilFirstDoorbell,
+}
+
+/// The valid event queues of a device, by index.
+#[derive(Debug, Default)]
+pub struct EventQueues {
+    /// Bound: INIT_HCA refuses more than 2^8.
+    queues: BTreeMap<u32, EventQueue>,
+}
+
+impl EventQueues {
+    /// The queue at an index, if it is valid.
+    pub fn get_mut(&mut self, index: u32) -> Option<&mut EventQueue> {
+        self.queues.get_mut(&index)
+    }
+
+    /// Whether the queue at an index is valid.
+    pub fn contains(&self, index: u32) -> bool {
+        self.queues.contains_key(&index)
+    }
+
+    /// Makes a queue valid, in place of what was there.
+    pub fn insert(&mut self, index: u32, queue: EventQueue) {
+        self.queues.insert(index, queue);
+    }
+
+    /// Makes a queue invalid, and with it its mask. `None` if it was not valid.
+    pub fn remove(&mut self, index: u32) -> Option<EventQueue> {
+        self.queues.remove(&index)
+    }
+
+    /// Writes an asynchronous event to the lowest-numbered queue that takes its type; without one it is dropped.
+    /// Returns the MSI-X vector to raise, if any.
+    ///
+    /// # Errors
+    /// As [`EventQueue::push`].
+    pub fn raise(&mut self, event: &Eqe, mem: &impl QueueMemory) -> Result<Option<u16>, WriteError> {
+        match self.queues.values_mut().find(|queue| queue.takes(event.event_type())) {
+            Some(queue) => queue.push(event, mem),
+            None => Ok(None),
+        }
+    }
 }
 
 /// An event queue.
@@ -195,6 +238,24 @@ mod tests {
         let (mem, mut eq) = queue(true);
         mem.read_only.set(true);
         assert!(matches!(eq.push(&EVENT, &mem), Err(WriteError::Access(_))));
+    }
+
+    #[test]
+    fn an_asynchronous_event_goes_to_the_lowest_queue_that_takes_it() {
+        let (mem, idle) = queue(false);
+        let mut queues = EventQueues::default();
+        queues.insert(1, idle);
+        for index in [5, 3] {
+            let (_, mut queue) = queue(true);
+            queue.map(&MapEq { eqn: Eqn::new(index), remove: false, events: 1 << 9 });
+            queue.msix_vector = u16::try_from(index).unwrap();
+            queues.insert(index, queue);
+        }
+        let port = Eqe::PortChange { port: 1, active: true };
+        assert_eq!(queues.raise(&port, &mem), Ok(Some(3)));
+        assert_eq!(queues.raise(&Eqe::LocalCatastrophic, &mem), Ok(None));
+        assert!(queues.remove(3).is_some() && !queues.contains(3));
+        assert_eq!(queues.raise(&port, &mem), Ok(Some(5)));
     }
 
     #[test]
