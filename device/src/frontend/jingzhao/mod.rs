@@ -1,13 +1,35 @@
 //! JingZhao (HanGu) HCA front-end.
+//!
+//! [`JingZhao`] decodes BARs. A write to the command register runs a command ([`cmd`]) on the [`resources`] of the
+//! device: context memory, regions, queues and QPs. A doorbell goes to its QP's send queue and rings the engine, which
+//! comes back through [`host`] for work requests and memory; what it reports becomes entries of completion and event
+//! queues ([`events`]).
+//!
+//! # Spec
+//! JingZhao interface; the files name their sections.
 
 pub mod address;
+pub mod cmd;
 pub mod completion;
 pub mod completion_queue;
+pub mod device;
 pub mod doorbell;
 pub mod entry_ring;
 pub mod event_queue;
+pub mod events;
+pub mod hcr;
+pub mod host;
+pub mod icm;
+pub mod mpt;
+pub mod mtt;
 pub mod options;
+pub mod qp;
 pub mod queue_memory;
 pub mod recv_queue;
+pub mod resources;
 pub mod ring;
 pub mod send_queue;
+
+pub use device::{JingZhao, Setup};
+pub use host::JingZhaoHost;
+pub use options::Options;

@@ -1,5 +1,7 @@
 //! Ways in which software departs from the document, to be chosen by configuration.
 
+use protocol::hca::jingzhao::caps::Adapter;
+use protocol::hca::jingzhao::pci;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -52,5 +54,94 @@ impl Default for QueueOptions {
             honour_c: false,
             ud_addresses: true,
         }
+    }
+}
+
+/// Options of the whole device.
+///
+/// # Spec
+/// JingZhao interface, section 12.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Options {
+    /// Refuse commands with the precise status codes that only the public driver names, instead of 03h.
+    pub extended_status: bool,
+    /// J-02: UAR pages, 2048 or 4096, and with them the size of BAR2.
+    #[schemars(with = "u16")]
+    pub uar_pages: UarPages,
+    /// Obey a doorbell only in the UAR page that the QP's context names.
+    pub uar_check: bool,
+    /// What QUERY_ADAPTER answers.
+    pub board_id: BoardId,
+    /// J-42: RNR timer code to send for QPs whose software gave 0. 0 itself is 655.36 ms.
+    #[schemars(with = "u8", range(max = 31))]
+    pub rnr_timer_zero: RnrTimerCode,
+    /// J-30: reserve the first 40 bytes of a UD receive buffer for the GRH.
+    pub ud_grh: bool,
+    /// Options of work queues.
+    pub queues: QueueOptions,
+}
+
+/// Number of UAR pages (J-02).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
+#[serde(try_from = "u16")]
+pub enum UarPages {
+    /// 2048 (8 MiB), as the document has it.
+    #[default]
+    Documented,
+    /// 4096 (16 MiB), as many as the public driver hands out.
+    Driver,
+}
+
+impl TryFrom<u16> for UarPages {
+    type Error = &'static str;
+
+    fn try_from(pages: u16) -> Result<Self, Self::Error> {
+        match pages {
+            2048 => Ok(Self::Documented),
+            4096 => Ok(Self::Driver),
+            _ => Err("a device has 2048 or 4096 UAR pages"),
+        }
+    }
+}
+
+impl UarPages {
+    /// Bytes of BAR2.
+    pub const fn bar_len(self) -> u64 {
+        match self {
+            Self::Documented => pci::BAR2_LEN,
+            Self::Driver => pci::BAR2_LEN_MAX,
+        }
+    }
+}
+
+/// Identification of the board.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct BoardId(pub u64);
+
+impl Default for BoardId {
+    fn default() -> Self {
+        Self(Adapter::DEFAULT.board_id)
+    }
+}
+
+/// An RNR timer code, 0 to 31.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
+#[serde(try_from = "u8")]
+pub struct RnrTimerCode(u8);
+
+impl RnrTimerCode {
+    /// The code.
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+}
+
+impl TryFrom<u8> for RnrTimerCode {
+    type Error = &'static str;
+
+    fn try_from(code: u8) -> Result<Self, Self::Error> {
+        if code <= 31 { Ok(Self(code)) } else { Err("an RNR timer code is at most 31") }
     }
 }

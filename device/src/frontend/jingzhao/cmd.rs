@@ -1,0 +1,121 @@
+//! Commands: one call executes what a write of the HCR's last word asks for.
+//!
+//! The checks common to all commands are in [`Command::decode`]; each family of commands has a file. A refused command
+//! has no effect.
+//!
+//! # Spec
+//! JingZhao interface, sections 1.4, 2 and 3.
+
+mod cq;
+mod eq;
+mod hca;
+mod icm;
+mod memory;
+mod qp;
+
+use protocol::hca::jingzhao::PAGE;
+use protocol::hca::jingzhao::cmd::{CmdError, CmdStatus, Command, Latched, Op};
+use protocol::hca::jingzhao::transition::Transition;
+use protocol::ids::Iova;
+
+use super::device::Setup;
+use super::resources::Resources;
+use crate::frontend::Context;
+use crate::memory::dma::DmaError;
+
+/// What a command writes to its outbox; empty without one.
+type Outbox = Vec<u8>;
+
+/// Executes a command: reads its inbox once, works on the copy, writes its outbox.
+///
+/// # Errors
+/// The refusal, with its precise status.
+pub fn execute(
+    state: &mut Option<Resources>,
+    setup: &Setup,
+    cx: &mut Context<'_>,
+    latched: &Latched,
+) -> Result<(), CmdError> {
+    refuse_unsupported(latched)?;
+    let command = Command::decode(latched, state.is_some())?;
+    let mut mailbox = [0; PAGE];
+    let (inbox, _) = mailbox.split_at_mut(command.inbox_len.min(PAGE));
+    if !inbox.is_empty() {
+        cx.dma.read(Iova::new(command.in_param), inbox).map_err(|error| beyond_dma("inbox", &error))?;
+    }
+    let outbox = dispatch(state, setup, cx, &command, inbox)?;
+    if command.outbox_len != 0 {
+        cx.dma.write(Iova::new(command.out_param), &outbox).map_err(|error| beyond_dma("outbox", &error))?;
+    }
+    Ok(())
+}
+
+/// Commands of the document that this device does not have: they have no layout there, and no software issues them
+/// (section 3.14).
+fn refuse_unsupported(latched: &Latched) -> Result<(), CmdError> {
+    match Op::from_code(latched.command.op()) {
+        Some(Op::ConfSpecialQp | Op::MadIfc) => {
+            Err(CmdError::new(CmdStatus::BadOp, "opcode", latched.command.op().into()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn dispatch(
+    state: &mut Option<Resources>,
+    setup: &Setup,
+    cx: &mut Context<'_>,
+    command: &Command,
+    inbox: &[u8],
+) -> Result<Outbox, CmdError> {
+    match (command.op, state.as_mut()) {
+        (Op::QueryDevLim, _) => return Ok(hca::query_dev_lim()),
+        (Op::QueryAdapter, _) => return Ok(hca::query_adapter(&setup.options)),
+        (Op::InitHca, _) => hca::init(state, setup, cx, boxed(inbox)?)?,
+        (Op::CloseHca, _) => hca::close(state, setup, cx),
+        (Op::Nop, _) => {}
+        (Op::QueryQp, Some(resources)) => return qp::query(resources, cx, command),
+        (_, Some(resources)) => on_resources(resources, setup, cx, command, inbox)?,
+        (_, None) => {
+            return Err(CmdError::new(CmdStatus::BadSysState, "command before INIT_HCA", 0));
+        }
+    }
+    Ok(Outbox::new())
+}
+
+/// The commands that need INIT_HCA and answer nothing.
+fn on_resources(
+    resources: &mut Resources,
+    setup: &Setup,
+    cx: &mut Context<'_>,
+    command: &Command,
+    inbox: &[u8],
+) -> Result<(), CmdError> {
+    let dma = cx.dma;
+    match command.op {
+        Op::MapIcm => icm::map(resources, command, inbox),
+        Op::UnmapIcm => icm::unmap(resources, command),
+        Op::Sw2HwMpt => memory::sw2hw_mpt(resources, dma, command, boxed(inbox)?),
+        Op::Hw2SwMpt => memory::hw2sw_mpt(resources, dma, command),
+        Op::WriteMtt => memory::write_mtt(resources, dma, command, inbox),
+        Op::Sw2HwCq => cq::sw2hw(resources, dma, command, boxed(inbox)?),
+        Op::Hw2SwCq => cq::hw2sw(resources, dma, command),
+        Op::ResizeCq => cq::resize(resources, dma, command, boxed(inbox)?),
+        Op::Sw2HwEq => eq::sw2hw(resources, dma, command, boxed(inbox)?),
+        Op::Hw2SwEq => eq::hw2sw(resources, dma, command),
+        Op::MapEq => eq::map(resources, command),
+        op => match Transition::from_op(op) {
+            Some(transition) => qp::modify(resources, setup, cx, command, transition, inbox),
+            None => Err(CmdError::new(CmdStatus::BadOp, "opcode", op.spec().code.into())),
+        },
+    }
+}
+
+/// A mailbox of fixed size. The command table and the layouts agree on sizes, so this does not fail.
+fn boxed<const LEN: usize>(inbox: &[u8]) -> Result<&[u8; LEN], CmdError> {
+    inbox.first_chunk().ok_or(CmdError::new(CmdStatus::InternalErr, "inbox length", inbox.len() as u64))
+}
+
+fn beyond_dma(what: &'static str, error: &DmaError) -> CmdError {
+    CmdError::new(CmdStatus::InternalErr, what, error.iova.get())
+}

@@ -1,0 +1,52 @@
+//! Event queues: SW2HW_EQ, HW2SW_EQ, MAP_EQ.
+//!
+//! # Spec
+//! JingZhao interface, sections 3.9 and 3.10.
+
+use protocol::hca::jingzhao::cmd::{CmdError, CmdStatus, Command};
+use protocol::hca::jingzhao::eqc::Eqc;
+use protocol::hca::jingzhao::icm::IcmTable;
+use protocol::ids::Eqn;
+
+use crate::frontend::jingzhao::event_queue::EventQueue;
+use crate::frontend::jingzhao::resources::Resources;
+use crate::memory::GuestMemory;
+
+pub(super) fn sw2hw(
+    resources: &mut Resources,
+    dma: &GuestMemory,
+    command: &Command,
+    inbox: &[u8; Eqc::LEN],
+) -> Result<(), CmdError> {
+    let eqn = command.eqn()?;
+    let eqc = Eqc::parse(inbox)?;
+    // Unlike QP and CQ numbers, EQ numbers have no rolling high bits.
+    if u64::from(eqn.get()) >= resources.layout.eqc.entries() {
+        return Err(CmdError::new(CmdStatus::BadIndex, "EQ number", eqn.get().into()));
+    }
+    if resources.eqs.contains(eqn.get()) {
+        return Err(CmdError::new(CmdStatus::BadResState, "EQ is valid already", eqn.get().into()));
+    }
+    resources.icm.write(dma, IcmTable::Context, resources.eq_entry(eqn), &inbox[..Eqc::STORED_LEN])?;
+    let queue = EventQueue::new(&eqc, &resources.regions.access(dma));
+    resources.eqs.insert(eqn.get(), queue);
+    Ok(())
+}
+
+pub(super) fn hw2sw(resources: &mut Resources, dma: &GuestMemory, command: &Command) -> Result<(), CmdError> {
+    let eqn = command.eqn()?;
+    resources.eqs.remove(eqn.get()).ok_or(not_valid(eqn))?;
+    // The page may have been unmapped; the EQ is invalid all the same.
+    let _ = resources.icm.write(dma, IcmTable::Context, resources.eq_entry(eqn), &[0; Eqc::STORED_LEN]);
+    Ok(())
+}
+
+pub(super) fn map(resources: &mut Resources, command: &Command) -> Result<(), CmdError> {
+    let map = command.map_eq()?;
+    resources.eqs.get_mut(map.eqn.get()).ok_or(not_valid(map.eqn))?.map(&map);
+    Ok(())
+}
+
+fn not_valid(eqn: Eqn) -> CmdError {
+    CmdError::new(CmdStatus::BadResState, "EQ is not valid", eqn.get().into())
+}

@@ -1,0 +1,45 @@
+//! What the device is, its beginning and its end: QUERY_DEV_LIM, QUERY_ADAPTER, INIT_HCA, CLOSE_HCA.
+//!
+//! # Spec
+//! JingZhao interface, sections 3.1 to 3.4.
+
+use protocol::hca::jingzhao::caps::{Adapter, DevLim};
+use protocol::hca::jingzhao::cmd::CmdError;
+use protocol::hca::jingzhao::init::InitHca;
+
+use super::Outbox;
+use crate::frontend::Context;
+use crate::frontend::jingzhao::device::Setup;
+use crate::frontend::jingzhao::options::Options;
+use crate::frontend::jingzhao::resources::Resources;
+
+pub(super) fn query_dev_lim() -> Outbox {
+    DevLim::RECOMMENDED.emit().to_vec()
+}
+
+pub(super) fn query_adapter(options: &Options) -> Outbox {
+    Adapter { board_id: options.board_id.0 }.emit().to_vec()
+}
+
+/// A second INIT_HCA begins anew.
+pub(super) fn init(
+    state: &mut Option<Resources>,
+    setup: &Setup,
+    cx: &mut Context<'_>,
+    inbox: &[u8; InitHca::LEN],
+) -> Result<(), CmdError> {
+    let layout = InitHca::parse(inbox)?;
+    close(state, setup, cx);
+    cx.engine.reset(engine::Config { qp_index_bits: layout.qpc.log_entries, ..setup.engine });
+    *state = Some(Resources::new(layout));
+    Ok(())
+}
+
+/// Contexts in ICM get their last values, since the memory goes back to software.
+pub(super) fn close(state: &mut Option<Resources>, setup: &Setup, cx: &mut Context<'_>) {
+    if let Some(resources) = state.as_mut() {
+        resources.write_back_dirty(cx);
+    }
+    cx.engine.reset(setup.engine);
+    *state = None;
+}

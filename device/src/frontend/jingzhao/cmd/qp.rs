@@ -1,0 +1,104 @@
+//! Queue pairs: the MODIFY_QP family and QUERY_QP.
+//!
+//! # Spec
+//! JingZhao interface, sections 3.12, 3.13 and 10.
+
+use protocol::hca::jingzhao::cmd::{CmdError, CmdStatus, Command};
+use protocol::hca::jingzhao::modify::StoredQpc;
+use protocol::hca::jingzhao::qpc::{self, QpState, Qpc};
+use protocol::hca::jingzhao::transition::Transition;
+
+use super::{Outbox, boxed};
+use crate::frontend::Context;
+use crate::frontend::jingzhao::device::Setup;
+use crate::frontend::jingzhao::host::JingZhaoHost;
+use crate::frontend::jingzhao::qp::{QueuePair, attributes, modification};
+use crate::frontend::jingzhao::resources::Resources;
+
+pub(super) fn modify(
+    resources: &mut Resources,
+    setup: &Setup,
+    cx: &mut Context<'_>,
+    command: &Command,
+    transition: Transition,
+    inbox: &[u8],
+) -> Result<(), CmdError> {
+    let number = command.qpn()?;
+    let (index, entry) = resources.qp_slot(number);
+    let mailbox = if inbox.is_empty() { Qpc::default() } else { Qpc::parse(boxed(inbox)?) };
+    resources.observe(cx, number);
+    let current = resources.qps.get(index).map_or_else(StoredQpc::default, |qp| qp.context);
+    let next = current.modify(transition, &mailbox)?;
+
+    match (resources.qps.get_mut(index), transition) {
+        (None, Transition::ToRst) => return Ok(()),
+        (Some(_), Transition::ToRst) => {
+            forget(resources, cx, index);
+            return Ok(());
+        }
+        (Some(qp), _) => qp.context = next,
+        (None, _) => {
+            let qp = QueuePair::new(number, next, &setup.options);
+            let written = qp.write_entry(&resources.icm, cx.dma, entry);
+            // RESET to ERR leaves nothing behind that software could miss in ICM.
+            if transition == Transition::Rst2Init {
+                written?;
+            }
+            create(resources, setup, cx, index, qp)?;
+        }
+    }
+
+    let Resources { icm, regions, qps, .. } = resources;
+    let Some(qp) = qps.get_mut(index) else { return Ok(()) };
+    qp.configure_queues(&regions.access(cx.dma));
+    // A page that was unmapped meanwhile is the guest's own loss.
+    let _ = qp.write_entry(icm, cx.dma, entry);
+    let qpn = qp.qpn;
+    let attrs = attributes(qpn, &next, &setup.addresses, &setup.options);
+    let modification = modification(transition, &next, attrs, &mailbox);
+    let mut host = JingZhaoHost { resources: Some(resources), addresses: &setup.addresses, dma: cx.dma };
+    cx.engine
+        .modify_qp(cx.now, qpn, &modification, &mut host)
+        .map_err(|_| CmdError::new(CmdStatus::InternalErr, "QP", qpn.get().into()))
+}
+
+/// Puts a QP in the table and in the engine, where it is in RESET.
+fn create(
+    resources: &mut Resources,
+    setup: &Setup,
+    cx: &mut Context<'_>,
+    index: u32,
+    qp: QueuePair,
+) -> Result<(), CmdError> {
+    let exceeded = CmdError::new(CmdStatus::ExceedLim, "QPs in use with", index.into());
+    let attrs = attributes(qp.qpn, &qp.context, &setup.addresses, &setup.options);
+    let qpn = qp.qpn;
+    resources.qps.insert(index, Box::new(qp)).map_err(|_| exceeded)?;
+    cx.engine.create_qp(qpn, attrs).map_err(|_| {
+        resources.qps.remove(index);
+        exceeded
+    })
+}
+
+/// Drops a QP without completions or events. ICM keeps its last PSNs, in state RESET.
+fn forget(resources: &mut Resources, cx: &mut Context<'_>, index: u32) {
+    let Some(mut qp) = resources.qps.remove(index) else { return };
+    cx.engine.destroy_qp(qp.qpn);
+    qp.context.image.state = QpState::Reset.code();
+    let (_, entry) = resources.qp_slot(qp.qpn);
+    let _ = qp.write_entry(&resources.icm, cx.dma, entry);
+}
+
+/// A QP in RESET is all zeros, and so is one that never was: there is no error for a number.
+pub(super) fn query(
+    resources: &mut Resources,
+    cx: &mut Context<'_>,
+    command: &Command,
+) -> Result<Outbox, CmdError> {
+    let number = command.qpn()?;
+    let (index, entry) = resources.qp_slot(number);
+    resources.observe(cx, number);
+    let Some(qp) = resources.qps.get(index) else { return Ok(vec![0; qpc::LEN]) };
+    qp.write_back(&resources.icm, cx.dma, entry);
+    Ok(qp.context.query().emit().to_vec())
+}

@@ -1,0 +1,204 @@
+//! The JingZhao function: BAR0 and BAR2, and what happens at their registers.
+//!
+//! # Spec
+//! JingZhao interface, section 1.
+
+use engine::{Event, State};
+use protocol::hca::jingzhao::cmd::{CmdStatus, Latched, Op};
+use protocol::hca::jingzhao::doorbell::SendDoorbell;
+use protocol::hca::jingzhao::eqe::Eqe;
+use protocol::hca::jingzhao::pci;
+use protocol::hca::jingzhao::regs::{self, Register};
+
+use super::address::Addresses;
+use super::cmd;
+use super::doorbell::{Doorbells, Rung};
+use super::hcr::Hcr;
+use super::host::JingZhaoHost;
+use super::options::Options;
+use super::resources::Resources;
+use crate::frontend::{Context, Frontend};
+use crate::limited;
+use crate::memory::GuestMemory;
+use crate::vfio::{Bar, PciIdentity};
+
+/// What a device is given at its creation and keeps.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Departures from the document.
+    pub options: Options,
+    /// Who is where on the fabric.
+    pub addresses: Addresses,
+    /// Of the engine; INIT_HCA sets the number of QPs.
+    pub engine: engine::Config,
+}
+
+/// A JingZhao HCA.
+#[derive(Debug)]
+pub struct JingZhao {
+    setup: Setup,
+    hcr: Hcr,
+    doorbells: Doorbells,
+    /// From INIT_HCA to CLOSE_HCA.
+    resources: Option<Resources>,
+}
+
+impl JingZhao {
+    /// A device as after power-on.
+    pub fn new(setup: Setup) -> Self {
+        let doorbells = Doorbells::new(setup.options.uar_pages.bar_len());
+        Self { setup, hcr: Hcr::default(), doorbells, resources: None }
+    }
+
+    fn read_register(&self, offset: u64) -> u32 {
+        match Register::at(offset) {
+            Some(Register::Hcr(word)) => self.hcr.read(word),
+            Some(Register::InitDone) => 1,
+            Some(Register::Reset) | None => 0,
+        }
+    }
+
+    fn write_register(&mut self, cx: &mut Context<'_>, offset: u64, value: u32) {
+        match Register::at(offset) {
+            Some(Register::Hcr(word)) => {
+                if let Some(latched) = self.hcr.write(word, value) {
+                    self.execute(cx, &latched);
+                }
+            }
+            Some(Register::Reset) if value & 1 != 0 => {
+                tracing::info!("device reset by its register");
+                cx.engine.reset(self.setup.engine);
+                self.reset();
+            }
+            // init_done is read-only.
+            Some(Register::Reset | Register::InitDone) | None => {}
+        }
+    }
+
+    /// Runs a command from start to end: the public driver takes it as done when its store is.
+    fn execute(&mut self, cx: &mut Context<'_>, latched: &Latched) {
+        let result = cmd::execute(&mut self.resources, &self.setup, cx, latched);
+        let name = Op::from_code(latched.command.op()).map_or("unknown command", Op::name);
+        let status = match result {
+            Ok(()) => {
+                tracing::debug!(command = name, modifier = latched.in_modifier, "command done");
+                CmdStatus::Ok
+            }
+            Err(error) => {
+                limited!(warn, command = name, modifier = latched.in_modifier, "command refused: {error}");
+                if self.setup.options.extended_status { error.status } else { error.status.basic() }
+            }
+        };
+        self.hcr.finish(status);
+        if latched.command.event()
+            && let Some(resources) = &mut self.resources
+        {
+            let Latched { token, out_param, .. } = *latched;
+            resources.raise(cx, &Eqe::Command { token, status: status.code(), out_param });
+        }
+    }
+
+    /// A doorbell of a QP that cannot send is no error of the device: software sees the mistake before it rings.
+    fn ring(&mut self, cx: &mut Context<'_>, page: u32, doorbell: SendDoorbell) {
+        let Some(resources) = &mut self.resources else { return };
+        let Some(qp) = resources.qp_mut(doorbell.qpn) else {
+            limited!(debug, qpn = %doorbell.qpn, "doorbell of a QP in RESET");
+            return;
+        };
+        if self.setup.options.uar_check && qp.image().usr_page != page {
+            limited!(warn, qpn = %qp.qpn, page, "doorbell in a UAR page of another");
+            return;
+        }
+        let state = cx.engine.query_qp(qp.qpn).map(|live| live.state);
+        if matches!(state, None | Some(State::Reset | State::Init | State::Rtr)) {
+            limited!(debug, qpn = %qp.qpn, ?state, "doorbell of a QP that cannot send yet");
+            return;
+        }
+        let qpn = qp.qpn;
+        if let Err(error) = qp.send.ring(doorbell) {
+            limited!(warn, %qpn, "doorbell lost: {error}");
+        }
+        let mut host =
+            JingZhaoHost { resources: Some(resources), addresses: &self.setup.addresses, dma: cx.dma };
+        cx.engine.ring(cx.now, qpn, &mut host);
+    }
+}
+
+impl Frontend for JingZhao {
+    type Host<'a> = JingZhaoHost<'a>;
+
+    fn pci_identity(&self) -> PciIdentity {
+        PciIdentity {
+            vendor: pci::VENDOR_ID,
+            device: pci::DEVICE_ID,
+            subsystem_vendor: pci::SUBSYSTEM_VENDOR_ID,
+            subsystem: pci::SUBSYSTEM_ID,
+            revision: pci::REVISION,
+            class: pci::CLASS_CODE,
+            bar0_len: pci::BAR0_LEN,
+            bar2_len: self.setup.options.uar_pages.bar_len(),
+            msix_vectors: pci::MSIX_VECTORS,
+            msix_table: pci::MSIX_TABLE,
+            msix_pba: pci::MSIX_PBA,
+        }
+    }
+
+    fn bar_read(&mut self, _cx: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]) {
+        match bar {
+            Bar::Bar0 => regs::read(offset, data, |word| self.read_register(word)),
+            // Doorbells are write only.
+            Bar::Bar2 => data.fill(0),
+        }
+    }
+
+    fn bar_write(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &[u8]) {
+        match bar {
+            Bar::Bar0 => {
+                for (offset, value) in regs::writes(offset, data) {
+                    self.write_register(cx, offset, value);
+                }
+            }
+            Bar::Bar2 => match self.doorbells.write(offset, data) {
+                Some(Rung::Send { page, doorbell }) => self.ring(cx, page, doorbell),
+                Some(Rung::ArmCq(cqn)) => {
+                    if let Some(resources) = &mut self.resources {
+                        let (index, _) = resources.cq_slot(cqn);
+                        if let Some(cq) = resources.cqs.get_mut(index) {
+                            cq.arm();
+                        }
+                    }
+                }
+                Some(Rung::ArmEq(eqn)) => {
+                    if let Some(queue) = self.resources.as_mut().and_then(|all| all.eqs.get_mut(eqn.get())) {
+                        queue.arm();
+                    }
+                }
+                None => {}
+            },
+        }
+    }
+
+    fn host<'a>(&'a mut self, dma: &'a GuestMemory) -> JingZhaoHost<'a> {
+        JingZhaoHost { resources: self.resources.as_mut(), addresses: &self.setup.addresses, dma }
+    }
+
+    fn handle_event(&mut self, cx: &mut Context<'_>, event: Event) {
+        let Some(resources) = &mut self.resources else { return };
+        match event {
+            Event::Completion(completion) => resources.complete(&self.setup, cx, &completion),
+            Event::Async { qpn, event } => resources.qp_event(cx, qpn, event),
+        }
+    }
+
+    fn end_turn(&mut self, cx: &mut Context<'_>) {
+        if let Some(resources) = &mut self.resources {
+            resources.write_back_dirty(cx);
+        }
+    }
+
+    fn reset(&mut self) {
+        self.hcr.reset();
+        self.doorbells.reset();
+        self.resources = None;
+    }
+}

@@ -1,0 +1,123 @@
+//! What the guest is told without having asked: completions, and events of the device.
+//!
+//! # Spec
+//! JingZhao interface, sections 7, 8.3, 8.5 and 9.5.
+
+use engine::{AsyncEvent, Completion, Queue};
+use protocol::hca::jingzhao::cqc::{STATUS_OVERFLOW, STATUS_WRITE_FAIL};
+use protocol::hca::jingzhao::eqe::{CqFault, Eqe, QpEvent};
+use protocol::hca::jingzhao::icm::IcmTable;
+use protocol::hca::jingzhao::qpc::Qpc;
+use protocol::hca::jingzhao::transition::Transition;
+use protocol::ids::{Cqn, Eqn, Qpn};
+
+use super::completion::{cqe, is_signalled, is_solicited};
+use super::completion_queue::Notify;
+use super::device::Setup;
+use super::entry_ring::WriteError;
+use super::host::JingZhaoHost;
+use super::qp::{attributes, modification};
+use super::resources::Resources;
+use crate::frontend::Context;
+use crate::limited;
+
+impl Resources {
+    /// Reports an asynchronous event to the lowest-numbered EQ that takes its type; without one it is dropped.
+    pub fn raise(&mut self, cx: &mut Context<'_>, event: &Eqe) {
+        let result = self.eqs.raise(event, &self.regions.access(cx.dma));
+        interrupt(cx, event, result);
+    }
+
+    /// Reports a completion event to the EQ that a CQ names, if it exists.
+    fn notify(&mut self, cx: &mut Context<'_>, eqn: Eqn, cqn: Cqn) {
+        let Some(queue) = self.eqs.get_mut(eqn.get()) else { return };
+        let event = Eqe::Completion { cqn };
+        let result = queue.push(&event, &self.regions.access(cx.dma));
+        interrupt(cx, &event, result);
+    }
+
+    /// Writes the entry of a completion to its queue. A QP whose CQ is gone loses its completions; one whose CQ fails
+    /// goes to ERR.
+    pub(super) fn complete(&mut self, setup: &Setup, cx: &mut Context<'_>, completion: &Completion) {
+        let Some(qp) = self.qp(completion.qpn) else { return };
+        if setup.options.queues.honour_c && !is_signalled(completion) {
+            return;
+        }
+        let image = qp.image();
+        let cqn = match completion.queue {
+            Queue::Send => image.send_cqn,
+            Queue::Recv => image.recv_cqn,
+        };
+        let qpn = qp.qpn;
+        let entry = cqe(completion, qpn, image.dlid, &setup.addresses);
+        let (index, _) = self.cq_slot(cqn);
+        let Some(cq) = self.cqs.get_mut(index) else {
+            limited!(debug, %qpn, %cqn, "completion lost: no such CQ");
+            return;
+        };
+        let full_cqn = cq.cqn();
+        match cq.push(&entry, is_solicited(completion), &self.regions.access(cx.dma)) {
+            Ok(Notify::No) => {}
+            Ok(Notify::Yes(eqn)) => self.notify(cx, eqn, full_cqn),
+            Err(error) => {
+                if error.first {
+                    self.report_cq(cx, full_cqn, error.fault);
+                }
+                self.fail_qp(setup, cx, qpn);
+            }
+        }
+    }
+
+    /// Tells of a CQ that lost a completion: in its context, and by an event.
+    fn report_cq(&mut self, cx: &mut Context<'_>, cqn: Cqn, fault: CqFault) {
+        limited!(warn, %cqn, ?fault, "CQ lost a completion");
+        let status = match fault {
+            CqFault::Overrun => STATUS_OVERFLOW,
+            CqFault::Access => STATUS_WRITE_FAIL,
+        };
+        let (_, entry) = self.cq_slot(cqn);
+        // The status is the high nibble of the first byte; the low one is reserved.
+        let _ = self.icm.write(cx.dma, IcmTable::Context, entry, &[status << 4]);
+        self.raise(cx, &Eqe::CqError { cqn, fault });
+    }
+
+    /// Moves a QP to ERR, as the command would.
+    fn fail_qp(&mut self, setup: &Setup, cx: &mut Context<'_>, qpn: Qpn) {
+        self.observe(cx, qpn);
+        let Some(qp) = self.qp(qpn) else { return };
+        let already_failed = Transition::ToErr.target().code() == qp.image().state;
+        if already_failed {
+            return;
+        }
+        let attrs = attributes(qpn, &qp.context, &setup.addresses, &setup.options);
+        let to_err = modification(Transition::ToErr, &qp.context, attrs, &Qpc::default());
+        let mut host = JingZhaoHost { resources: Some(self), addresses: &setup.addresses, dma: cx.dma };
+        // The QP is known to the engine as long as it is to us.
+        let _ = cx.engine.modify_qp(cx.now, qpn, &to_err, &mut host);
+    }
+
+    /// Reports what happened to a QP that no completion tells.
+    pub(super) fn qp_event(&mut self, cx: &mut Context<'_>, qpn: Qpn, event: AsyncEvent) {
+        let Some(qpn) = self.qp(qpn).map(|qp| qp.qpn) else { return };
+        let event = match event {
+            AsyncEvent::CommunicationEstablished => QpEvent::CommunicationEstablished,
+            AsyncEvent::SqDrained => QpEvent::SqDrained,
+            AsyncEvent::WqCatastrophic => QpEvent::WqCatastrophic,
+            AsyncEvent::InvalidRequest => QpEvent::WqInvalidRequest,
+            AsyncEvent::AccessError => QpEvent::WqAccess,
+        };
+        if matches!(event, QpEvent::WqCatastrophic | QpEvent::WqInvalidRequest | QpEvent::WqAccess) {
+            limited!(info, %qpn, ?event, "QP failed");
+        }
+        self.raise(cx, &Eqe::Qp { qpn, event });
+    }
+}
+
+/// What follows the attempt to write an event.
+fn interrupt(cx: &mut Context<'_>, event: &Eqe, result: Result<Option<u16>, WriteError>) {
+    match result {
+        Ok(Some(vector)) => cx.interrupts.raise(vector),
+        Ok(None) => {}
+        Err(error) => limited!(warn, ?event, "event lost: {error}"),
+    }
+}

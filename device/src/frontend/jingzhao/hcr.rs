@@ -1,0 +1,127 @@
+//! The host command register: seven words, and a command that runs inside the write to the last.
+//!
+//! # Spec
+//! JingZhao interface, sections 1.2 to 1.4.
+
+use protocol::hca::jingzhao::cmd::{CmdStatus, Latched};
+use protocol::hca::jingzhao::regs::{CommandState, CommandWord, HcrWord};
+
+/// Words 00h to 14h and the state of the command unit.
+#[derive(Debug)]
+pub struct Hcr {
+    /// As last written, in address order.
+    parameters: [u32; 6],
+    state: CommandState,
+}
+
+impl Default for Hcr {
+    fn default() -> Self {
+        Self { parameters: [0; 6], state: CommandState::Fresh }
+    }
+}
+
+impl Hcr {
+    /// The value of a word.
+    pub fn read(&self, word: HcrWord) -> u32 {
+        const TOKEN: u32 = 0xffff_0000;
+        match (word, self.parameters.get(word as usize)) {
+            (HcrWord::Token, Some(value)) => value & TOKEN,
+            (_, Some(value)) => *value,
+            (_, None) => self.state.read(),
+        }
+    }
+
+    /// Takes a write. The word that starts a command returns what to execute; its caller reports to
+    /// [`Hcr::finish`]. While a command executes, writes are ignored.
+    pub fn write(&mut self, word: HcrWord, value: u32) -> Option<Latched> {
+        if matches!(self.state, CommandState::Executing(_)) {
+            return None;
+        }
+        if let Some(parameter) = self.parameters.get_mut(word as usize) {
+            *parameter = value;
+            return None;
+        }
+        let command = CommandWord::from_bits(value);
+        if !command.go() {
+            return None;
+        }
+        self.state = CommandState::Executing(command);
+        let [in_high, in_low, in_modifier, out_high, out_low, token] = self.parameters;
+        let wide = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
+        Some(Latched {
+            in_param: wide(in_high, in_low),
+            in_modifier,
+            out_param: wide(out_high, out_low),
+            // The upper half of a word.
+            token: (token >> 16) as u16,
+            command,
+        })
+    }
+
+    /// Ends the command that executes, if one does.
+    pub fn finish(&mut self, status: CmdStatus) {
+        if let CommandState::Executing(command) = self.state {
+            self.state = CommandState::Finished(command, status);
+        }
+    }
+
+    /// Device reset.
+    pub fn reset(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUERY_DEV_LIM: u32 = 0x0080_0003;
+
+    fn started(value: u32) -> (Hcr, Latched) {
+        let mut hcr = Hcr::default();
+        for (word, value) in HcrWord::ALL.into_iter().zip([1, 2, 3, 4, 5, 0xffff_1234]) {
+            assert_eq!(hcr.write(word, value), None);
+        }
+        let latched = hcr.write(HcrWord::Command, value).expect("go is set");
+        (hcr, latched)
+    }
+
+    #[test]
+    fn go_latches_all_parameters() {
+        let (hcr, latched) = started(QUERY_DEV_LIM);
+        assert_eq!((latched.in_param, latched.out_param), (0x1_0000_0002, 0x4_0000_0005));
+        assert_eq!((latched.in_modifier, latched.token, latched.command.op()), (3, 0xffff, 3));
+        assert_eq!(hcr.read(HcrWord::Token), 0xffff_0000);
+        assert_eq!(hcr.read(HcrWord::OutParamLow), 5);
+    }
+
+    #[test]
+    fn both_go_bits_show_while_a_command_executes_and_neither_afterwards() {
+        let (mut hcr, _) = started(QUERY_DEV_LIM);
+        assert_eq!(hcr.read(HcrWord::Command), 0x0080_8003);
+        hcr.finish(CmdStatus::Ok);
+        assert_eq!(hcr.read(HcrWord::Command), 0x0000_0003);
+        let (mut hcr, _) = started(0x0080_0055);
+        hcr.finish(CmdStatus::BadOp);
+        assert_eq!(hcr.read(HcrWord::Command), 0x0200_0055);
+        let (mut hcr, _) = started(0x00c0_f003);
+        hcr.finish(CmdStatus::BadParam);
+        assert_eq!(hcr.read(HcrWord::Command), 0x0340_7003, "op_modifier[3] never shows when idle");
+    }
+
+    #[test]
+    fn writes_during_a_command_are_ignored() {
+        let (mut hcr, _) = started(QUERY_DEV_LIM);
+        assert_eq!(hcr.write(HcrWord::InModifier, 99), None);
+        assert_eq!(hcr.write(HcrWord::Command, 0x0080_0006), None);
+        hcr.finish(CmdStatus::Ok);
+        assert_eq!((hcr.read(HcrWord::InModifier), hcr.read(HcrWord::Command)), (3, 3));
+    }
+
+    #[test]
+    fn a_command_word_without_go_changes_nothing() {
+        let mut hcr = Hcr::default();
+        assert_eq!(hcr.write(HcrWord::Command, 0x0200_0003), None);
+        assert_eq!(hcr.read(HcrWord::Command), 0);
+    }
+}

@@ -1,0 +1,62 @@
+//! The device as the engine sees it: work queues and memory.
+
+use engine::{Access, AccessError, AtomicOp, Fetch, Host, RecvRequest, SendRequest};
+use protocol::ids::{Lkey, Pdn, Qpn, Va};
+
+use super::address::Addresses;
+use super::mtt::Mtt;
+use super::resources::Resources;
+use crate::memory::GuestMemory;
+use crate::memory::translate::{Place, RegionAccess};
+
+/// [`engine::Host`] of a JingZhao. Before INIT_HCA it has no queue and no key.
+pub struct JingZhaoHost<'a> {
+    pub(super) resources: Option<&'a mut Resources>,
+    pub(super) addresses: &'a Addresses,
+    pub(super) dma: &'a GuestMemory,
+}
+
+impl JingZhaoHost<'_> {
+    fn access(&self) -> Result<RegionAccess<'_, Mtt>, AccessError> {
+        let resources = self.resources.as_deref().ok_or(AccessError::Key)?;
+        Ok(resources.regions.access(self.dma))
+    }
+}
+
+impl Host for JingZhaoHost<'_> {
+    fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest> {
+        let Some(Resources { layout, regions, qps, .. }) = self.resources.as_deref_mut() else {
+            return Fetch::Empty;
+        };
+        match qps.get_mut(layout.qpc.index(qpn.get())) {
+            Some(qp) => qp.next_send(&regions.access(self.dma), self.addresses),
+            None => Fetch::Empty,
+        }
+    }
+
+    fn next_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
+        let Some(Resources { layout, regions, qps, .. }) = self.resources.as_deref_mut() else {
+            return Fetch::Empty;
+        };
+        match qps.get_mut(layout.qpc.index(qpn.get())) {
+            Some(qp) => qp.recv.next(&regions.access(self.dma)),
+            None => Fetch::Empty,
+        }
+    }
+
+    fn check(&self, pd: Pdn, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {
+        self.access()?.check(Place::address(pd, key, va), len, access)
+    }
+
+    fn read(&self, pd: Pdn, key: Lkey, va: Va, out: &mut [u8], access: Access) -> Result<(), AccessError> {
+        self.access()?.read(Place::address(pd, key, va), out, access)
+    }
+
+    fn write(&mut self, pd: Pdn, key: Lkey, va: Va, data: &[u8], access: Access) -> Result<(), AccessError> {
+        self.access()?.write(Place::address(pd, key, va), data, access)
+    }
+
+    fn atomic(&mut self, pd: Pdn, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
+        self.access()?.atomic(Place::address(pd, key, va), op)
+    }
+}
