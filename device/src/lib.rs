@@ -9,6 +9,7 @@ pub mod fabric;
 pub mod frontend;
 pub mod identity;
 pub mod memory;
+pub mod net;
 pub mod sparse;
 pub mod telemetry;
 pub mod vfio;

@@ -1,0 +1,185 @@
+//! Which MAC has which IPv4 address.
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use engine::Instant;
+use protocol::ids::MacAddr;
+
+/// Bound: addresses kept besides the fixed ones. Whoever can send us frames could invent any number.
+const MAX_ENTRIES: usize = 1024;
+
+/// Between two requests for one address, at least (RFC 1122, section 2.3.2.1).
+const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
+
+/// After this time without a word from a neighbour, its use makes us ask again. It stays usable meanwhile.
+const CONFIRM_AFTER: Duration = Duration::from_secs(60);
+
+/// Answer to [`Neighbours::resolve`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Resolved {
+    /// The neighbour's MAC, if known.
+    pub(super) mac: Option<MacAddr>,
+    /// Send a request now.
+    pub(super) ask: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Entry {
+    /// Configured: never asked for, never overwritten.
+    Fixed(MacAddr),
+    /// Learned from the neighbour itself.
+    Learned { mac: MacAddr, at: Instant, asked: Option<Instant> },
+    /// Wanted and not known yet.
+    Wanted { asked: Instant },
+}
+
+/// A table of neighbours, the same for any way of asking (ARP today).
+#[derive(Debug, Default)]
+pub struct Neighbours {
+    entries: HashMap<Ipv4Addr, Entry>,
+    /// Entries that are not fixed.
+    changeable: usize,
+}
+
+impl Neighbours {
+    /// Pins a neighbour.
+    pub fn fix(&mut self, ip: Ipv4Addr, mac: MacAddr) {
+        if let Some(Entry::Learned { .. } | Entry::Wanted { .. }) = self.entries.insert(ip, Entry::Fixed(mac))
+        {
+            self.changeable -= 1;
+        }
+    }
+
+    /// The MAC of `ip` as far as it is known, and whether to ask for it.
+    pub(super) fn resolve(&mut self, now: Instant, ip: Ipv4Addr) -> Resolved {
+        let due = |since: Instant| now.saturating_since(since) >= REQUEST_INTERVAL;
+        match self.entries.get_mut(&ip) {
+            Some(Entry::Fixed(mac)) => Resolved { mac: Some(*mac), ask: false },
+            Some(Entry::Learned { mac, at, asked }) => {
+                let ask = now.saturating_since(*at) >= CONFIRM_AFTER && asked.is_none_or(due);
+                if ask {
+                    *asked = Some(now);
+                }
+                Resolved { mac: Some(*mac), ask }
+            }
+            Some(Entry::Wanted { asked }) => {
+                let ask = due(*asked);
+                if ask {
+                    *asked = now;
+                }
+                Resolved { mac: None, ask }
+            }
+            None => {
+                self.insert(ip, Entry::Wanted { asked: now });
+                Resolved { mac: None, ask: true }
+            }
+        }
+    }
+
+    /// Takes a neighbour's word for its own address. A word nobody waited for is believed only about an address that
+    /// is in the table already, or from somebody who is about to talk to us (RFC 826, "Packet Reception").
+    pub(super) fn learn(&mut self, now: Instant, ip: Ipv4Addr, mac: MacAddr, talks_to_us: bool) {
+        match self.entries.get_mut(&ip) {
+            Some(Entry::Fixed(_)) => {}
+            Some(entry) => *entry = Entry::Learned { mac, at: now, asked: None },
+            None if talks_to_us => self.insert(ip, Entry::Learned { mac, at: now, asked: None }),
+            None => {}
+        }
+    }
+
+    /// Makes room by forgetting the entry that was quiet longest.
+    fn insert(&mut self, ip: Ipv4Addr, entry: Entry) {
+        if self.changeable >= MAX_ENTRIES {
+            let age = |entry: &Entry| match entry {
+                Entry::Fixed(_) => None,
+                Entry::Learned { at, .. } => Some(*at),
+                Entry::Wanted { asked } => Some(*asked),
+            };
+            let oldest = self
+                .entries
+                .iter()
+                .filter_map(|(ip, entry)| Some((age(entry)?, *ip)))
+                .min()
+                .map(|(_, ip)| ip);
+            if let Some(oldest) = oldest {
+                self.entries.remove(&oldest);
+                self.changeable -= 1;
+            }
+        }
+        self.entries.insert(ip, entry);
+        self.changeable += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::ids::Lid;
+
+    const IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+
+    fn mac(lid: u16) -> MacAddr {
+        MacAddr::from_lid(Lid::new(lid))
+    }
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    fn resolved(mac: Option<MacAddr>, ask: bool) -> Resolved {
+        Resolved { mac, ask }
+    }
+
+    #[test]
+    fn an_unknown_neighbour_is_asked_for_once_a_second() {
+        let mut table = Neighbours::default();
+        assert_eq!(table.resolve(at(0), IP), resolved(None, true));
+        assert_eq!(table.resolve(at(999), IP), resolved(None, false));
+        assert_eq!(table.resolve(at(1000), IP), resolved(None, true));
+        table.learn(at(1500), IP, mac(2), true);
+        assert_eq!(table.resolve(at(1600), IP), resolved(Some(mac(2)), false));
+    }
+
+    #[test]
+    fn a_quiet_neighbour_stays_usable_while_it_is_asked_again() {
+        let mut table = Neighbours::default();
+        table.learn(at(0), IP, mac(2), true);
+        assert_eq!(table.resolve(at(59_999), IP), resolved(Some(mac(2)), false));
+        assert_eq!(table.resolve(at(60_000), IP), resolved(Some(mac(2)), true));
+        assert_eq!(table.resolve(at(60_500), IP), resolved(Some(mac(2)), false));
+        table.learn(at(60_600), IP, mac(3), false);
+        assert_eq!(table.resolve(at(70_000), IP), resolved(Some(mac(3)), false));
+    }
+
+    #[test]
+    fn a_fixed_neighbour_is_neither_asked_for_nor_replaced() {
+        let mut table = Neighbours::default();
+        table.resolve(at(0), IP);
+        table.fix(IP, mac(2));
+        table.learn(at(1), IP, mac(9), true);
+        assert_eq!(table.resolve(at(100_000), IP), resolved(Some(mac(2)), false));
+        assert_eq!(table.changeable, 0);
+    }
+
+    #[test]
+    fn a_word_nobody_waited_for_adds_nothing() {
+        let mut table = Neighbours::default();
+        table.learn(at(0), IP, mac(2), false);
+        assert_eq!(table.resolve(at(0), IP), resolved(None, true));
+    }
+
+    #[test]
+    fn invented_neighbours_cannot_exhaust_memory_and_the_quietest_goes_first() {
+        let mut table = Neighbours::default();
+        table.fix(IP, mac(2));
+        for n in 0..5000u32 {
+            table.learn(at(n.into()), Ipv4Addr::from_bits(0x0a00_0000 + n), mac(7), true);
+        }
+        assert_eq!(table.entries.len(), MAX_ENTRIES + 1);
+        assert_eq!(table.resolve(at(5000), IP), resolved(Some(mac(2)), false));
+        let last = Ipv4Addr::from_bits(0x0a00_0000 + 4999);
+        assert_eq!(table.resolve(at(5000), last), resolved(Some(mac(7)), false));
+    }
+}
