@@ -69,7 +69,8 @@ pub(crate) fn messages(level: Option<u8>) -> Result<Vec<String>> {
 pub(crate) fn say(line: &str) {
     // Without a log there is nobody to tell.
     if let Ok(mut log) = File::options().write(true).open(LOG) {
-        let _ = writeln!(log, "<5>agent: {line}");
+        // Each write is a record of its own.
+        let _ = log.write_all(format!("<5>agent: {line}\n").as_bytes());
     }
 }
 
