@@ -5,13 +5,29 @@ use std::path::Path;
 
 #[test]
 fn decode_frame_corpus_replays() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/decode_frame");
+    replay("decode_frame", 30, fuzz_targets::decode_frame);
+}
+
+#[test]
+fn decode_wqe_corpus_replays() {
+    replay("decode_wqe", 15, fuzz_targets::jingzhao::decode_wqe);
+}
+
+#[test]
+fn decode_mailbox_corpus_replays() {
+    replay("decode_mailbox", 10, fuzz_targets::jingzhao::decode_mailbox);
+}
+
+/// Runs a target on its corpus, which has at least so many files.
+fn replay(target: &str, at_least: usize, run: impl Fn(&[u8])) {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
     let mut count = 0;
-    for entry in fs::read_dir(corpus).unwrap() {
-        fuzz_targets::decode_frame(&fs::read(entry.unwrap().path()).unwrap());
+    for entry in fs::read_dir(corpus).expect("the corpus is in the repository") {
+        let path = entry.expect("a readable folder").path();
+        run(&fs::read(path).expect("a readable file"));
         count += 1;
     }
-    assert!(count >= 30, "{count} files");
+    assert!(count >= at_least, "{count} files");
 }
 
 #[expect(unreachable_pub, reason = "a library of its own in the fuzz crate")]

@@ -1,5 +1,7 @@
 //! What the fuzz targets run, shared with the corpus replay in `protocol/tests/corpus.rs`.
 
+pub mod jingzhao;
+
 use protocol::net::arp::Arp;
 use protocol::net::ether::EtherFrame;
 use protocol::net::icmp::EchoRequest;
