@@ -1,0 +1,331 @@
+//! One device, without sockets and threads: front-end, engine, guest memory, interrupts and port put together.
+//!
+//! Its owner tells it what happened (an access, a frame, a deadline) and calls [`Hca::drain`] at the end of a turn
+//! for the frames that are to leave. Everything happens inside these calls, on one thread. Two promises follow from
+//! that without further effort: what an access starts is done when the access is, and nothing touches guest memory
+//! between an unmap and the next call.
+
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+use engine::{Config, Engine, Instant};
+use protocol::ids::Qpn;
+
+use crate::capture::{Capture, Direction};
+use crate::fabric::TxBatch;
+use crate::frontend::{Context, Frontend};
+use crate::identity::Identity;
+use crate::limited;
+use crate::memory::GuestMemory;
+use crate::net::Port;
+use crate::vfio::msix::Interrupts;
+use crate::vfio::pci::{CONFIG_LEN, ConfigSpace, Effect};
+use crate::vfio::server::{Device, Region};
+use crate::vfio::{Bar, PciIdentity};
+
+/// Bound: frames that leave in one turn, so that arrivals and accesses are looked at in between. At the largest MTU a
+/// turn's frames are half a megabyte.
+const FRAMES_PER_TURN: usize = 128;
+
+/// Bound: events the front-end is told in one go, so that a flush of many queues does not hold up an access for long.
+const EVENTS_PER_TURN: usize = 4096;
+
+/// Widest access a front-end sees, bytes.
+const ACCESS_LEN: u64 = 8;
+
+/// Work a turn left behind that needs no new input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// More frames can be made once those made have left.
+    pub frames: bool,
+    /// Events to report, or frames of this HCA to itself.
+    pub other: bool,
+}
+
+/// An HCA.
+pub struct Hca<F: Frontend> {
+    identity: Identity,
+    pci: PciIdentity,
+    frontend: F,
+    engine: Engine,
+    memory: GuestMemory,
+    interrupts: Interrupts,
+    config: ConfigSpace,
+    port: Port,
+    capture: Option<Capture>,
+    /// Frames for the fabric.
+    outbound: TxBatch,
+    /// Frames for this HCA itself, for the next turn. Bound: those of one turn.
+    looped: Vec<Vec<u8>>,
+    now: Instant,
+}
+
+impl<F: Frontend> Hca<F> {
+    /// An HCA after power-on.
+    pub fn new(frontend: F, identity: Identity, capture: Option<Capture>) -> Self {
+        let pci = frontend.pci_identity();
+        let mut hca = Self {
+            identity,
+            pci,
+            frontend,
+            engine: Engine::new(Config::default()),
+            memory: GuestMemory::default(),
+            interrupts: Interrupts::new(pci.msix_vectors),
+            config: ConfigSpace::new(&pci),
+            port: Port::new(identity),
+            capture,
+            outbound: TxBatch::default(),
+            looped: Vec::new(),
+            now: Instant::ZERO,
+        };
+        hca.apply_config();
+        hca
+    }
+
+    /// What time it is for everything until the next call.
+    pub fn set_now(&mut self, now: Instant) {
+        self.now = now;
+    }
+
+    /// A frame arrived from the fabric.
+    pub fn handle_frame(&mut self, frame: &[u8]) {
+        if let Some(capture) = &mut self.capture {
+            capture.record(Direction::Inbound, frame, None);
+        }
+        self.deliver(frame);
+    }
+
+    /// When [`Hca::handle_deadline`] is wanted next; the past if at once.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.engine.poll_timeout()
+    }
+
+    /// A deadline may have passed.
+    pub fn handle_deadline(&mut self) {
+        self.engine.handle_timeout(self.now, &mut self.frontend.host(&self.memory));
+        self.report_events();
+    }
+
+    /// Ends a turn: completions become visible to the guest, frames are made, contexts are written back. The frames
+    /// are in [`Hca::outbound`].
+    pub fn drain(&mut self) -> Left {
+        for frame in std::mem::take(&mut self.looped) {
+            self.deliver(&frame);
+        }
+
+        // A peer must not learn of what the guest cannot see yet: events before frames.
+        let more_events = self.report_events();
+        let more_frames = !more_events && self.transmit();
+        // Making frames may have completed or failed requests.
+        let more_events = self.report_events() || more_events;
+        self.frontend.end_turn(&mut context(self.now, &mut self.engine, &self.memory, &mut self.interrupts));
+        Left { frames: more_frames, other: more_events || !self.looped.is_empty() }
+    }
+
+    /// Frames to send.
+    pub fn outbound(&mut self) -> &mut TxBatch {
+        &mut self.outbound
+    }
+
+    /// Lets captured frames reach their file.
+    pub fn flush_capture(&mut self) {
+        if let Some(capture) = &mut self.capture {
+            capture.flush();
+        }
+    }
+
+    /// The client is gone, and with it its memory and eventfds.
+    pub fn disconnect(&mut self) {
+        self.memory.unmap_all();
+        self.interrupts.disconnect();
+        self.reset();
+    }
+
+    fn deliver(&mut self, frame: &[u8]) {
+        let waiting = self.outbound.len();
+        let received = self.port.receive(self.now, frame, &mut self.outbound);
+        if self.outbound.len() > waiting
+            && let (Some(capture), Some(answer)) = (&mut self.capture, self.outbound.last())
+        {
+            capture.record(Direction::Outbound, answer, None);
+        }
+        let Some(received) = received else { return };
+        let mut host = self.frontend.host(&self.memory);
+        self.engine.handle_packet(self.now, &received.shell, &received.packet, &mut host);
+        drop(host);
+        self.report_events();
+    }
+
+    /// Tells the front-end what happened. Done after every input, so that an access never meets the events of an
+    /// earlier one. Whether there are more.
+    fn report_events(&mut self) -> bool {
+        for _ in 0..EVENTS_PER_TURN {
+            let Some(event) = self.engine.poll_event() else { return false };
+            let cx = &mut context(self.now, &mut self.engine, &self.memory, &mut self.interrupts);
+            self.frontend.handle_event(cx, event);
+        }
+        true
+    }
+
+    /// Fills the batch. Whether there may be more.
+    fn transmit(&mut self) -> bool {
+        while self.outbound.len() < FRAMES_PER_TURN && self.looped.len() < FRAMES_PER_TURN {
+            let host = &mut self.frontend.host(&self.memory);
+            let Some(sent) = self.engine.poll_transmit(self.now, host, self.outbound.buffer()) else {
+                return false;
+            };
+            self.outbound.commit(sent.dst_mac);
+            if let (Some(capture), Some(frame)) = (&mut self.capture, self.outbound.last()) {
+                capture.record(Direction::Outbound, frame, Some(comment(sent.qpn, sent.wr_id)));
+            }
+            if sent.dst_mac == self.identity.mac {
+                self.looped.extend(self.outbound.take_last());
+            }
+        }
+        true
+    }
+
+    fn bar_read(&mut self, bar: Bar, offset: u64, out: &mut [u8]) {
+        if !self.config.memory_enabled() {
+            // Nobody answers on the bus.
+            out.fill(0xff);
+            return;
+        }
+        for (at, part) in pieces(offset, out.len()) {
+            let part = &mut out[part];
+            match self.decode(bar, at) {
+                Target::MsixTable(offset) => self.interrupts.read_table(offset, part),
+                Target::MsixPending(offset) => self.interrupts.read_pba(offset, part),
+                Target::Frontend => {
+                    let cx = &mut context(self.now, &mut self.engine, &self.memory, &mut self.interrupts);
+                    self.frontend.bar_read(cx, bar, at, part);
+                }
+            }
+        }
+        self.report_events();
+    }
+
+    fn bar_write(&mut self, bar: Bar, offset: u64, data: &[u8]) {
+        if !self.config.memory_enabled() {
+            limited!(debug, ?bar, offset, "write while memory space is disabled");
+            return;
+        }
+        for (at, part) in pieces(offset, data.len()) {
+            let part = &data[part];
+            match self.decode(bar, at) {
+                Target::MsixTable(offset) => self.interrupts.write_table(offset, part),
+                Target::MsixPending(_) => {}
+                Target::Frontend => {
+                    let cx = &mut context(self.now, &mut self.engine, &self.memory, &mut self.interrupts);
+                    self.frontend.bar_write(cx, bar, at, part);
+                }
+            }
+        }
+        self.report_events();
+    }
+
+    /// Who serves an address. The MSI-X structures begin and end at multiples of 8.
+    fn decode(&self, bar: Bar, offset: u64) -> Target {
+        let inside = |start: u32, len: u64| {
+            let within = offset.checked_sub(u64::from(start)).filter(|within| *within < len);
+            within.and_then(|within| usize::try_from(within).ok())
+        };
+        if bar != Bar::Bar0 {
+            return Target::Frontend;
+        }
+        let table = inside(self.pci.msix_table, self.interrupts.table_len()).map(Target::MsixTable);
+        let pending = || inside(self.pci.msix_pba, self.interrupts.pba_len()).map(Target::MsixPending);
+        table.or_else(pending).unwrap_or(Target::Frontend)
+    }
+
+    /// Makes config space's permissions hold.
+    fn apply_config(&mut self) {
+        self.memory.set_blocked(!self.config.bus_master());
+        self.interrupts.set_gate(self.config.msix_gate());
+    }
+}
+
+impl<F: Frontend> Device for Hca<F> {
+    fn region_len(&self, region: Region) -> u64 {
+        match region {
+            Region::Bar(bar) => self.pci.bar_len(bar),
+            Region::Config => CONFIG_LEN,
+        }
+    }
+
+    fn region_read(&mut self, region: Region, offset: u64, out: &mut [u8]) {
+        match region {
+            Region::Bar(bar) => self.bar_read(bar, offset, out),
+            Region::Config => self.config.read(offset, out),
+        }
+    }
+
+    fn region_write(&mut self, region: Region, offset: u64, data: &[u8]) {
+        match region {
+            Region::Bar(bar) => self.bar_write(bar, offset, data),
+            Region::Config => match self.config.write(offset, data) {
+                Effect::None => self.apply_config(),
+                Effect::FunctionLevelReset => {
+                    limited!(info, "function level reset");
+                    self.reset();
+                }
+            },
+        }
+    }
+
+    fn memory(&mut self) -> &mut GuestMemory {
+        &mut self.memory
+    }
+
+    fn interrupts(&mut self) -> &mut Interrupts {
+        &mut self.interrupts
+    }
+
+    fn reset(&mut self) {
+        self.engine.reset(Config::default());
+        self.frontend.reset();
+        self.outbound.clear();
+        self.looped.clear();
+        self.config.reset();
+        self.interrupts.reset();
+        self.apply_config();
+    }
+}
+
+/// Who serves an address of a BAR.
+enum Target {
+    MsixTable(usize),
+    MsixPending(usize),
+    Frontend,
+}
+
+/// Cuts an access of any length into such as a front-end sees: 8 bytes at most, none across a multiple of 8.
+fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let at = offset.wrapping_add(done as u64);
+        let room = usize::try_from(ACCESS_LEN - at % ACCESS_LEN).unwrap_or(1);
+        let end = done + room.min(len - done);
+        let part = done..end;
+        done = end;
+        (!part.is_empty()).then_some((at, part))
+    })
+}
+
+fn context<'a>(
+    now: Instant,
+    engine: &'a mut Engine,
+    dma: &'a GuestMemory,
+    interrupts: &'a mut Interrupts,
+) -> Context<'a> {
+    Context { now, engine, dma, interrupts }
+}
+
+fn comment(qpn: Qpn, wr_id: Option<u64>) -> String {
+    match wr_id {
+        Some(wr_id) => format!("QP {qpn}, work request {wr_id:#x}"),
+        None => format!("QP {qpn}"),
+    }
+}

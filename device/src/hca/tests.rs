@@ -1,0 +1,303 @@
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+
+use engine::{
+    Access, AccessError, AtomicOp, Event, Fetch, Host, Modify, Mtu, Payload, QpAttrs, RecvRequest, RnrRetry,
+    RnrTimer, SendOp, SendRequest, Service, Sge, State,
+};
+use protocol::Psn;
+use protocol::ids::{Iova, Lid, Lkey, Pdn, Pkey, Qkey, Va};
+use protocol::roce::{IpAddrs, Shell};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+use super::*;
+use crate::memory::Permissions;
+
+const TABLE: u64 = 0x2000;
+const PBA: u64 = 0x3000;
+
+/// A device whose doorbell, any write to BAR 2, writes the bytes to bus address 0 and raises vector 1. Writing
+/// offset 8 of BAR 0 sends a message from QP 1 to QP 2, which are the only ones.
+#[derive(Default)]
+struct Stub {
+    log: Vec<String>,
+    queues: Queues,
+    dma_failed: bool,
+    turns: usize,
+}
+
+#[derive(Default)]
+struct Queues {
+    sends: VecDeque<SendRequest>,
+    received: Vec<u8>,
+}
+
+struct StubHost<'a>(&'a mut Queues);
+
+impl Frontend for Stub {
+    type Host<'a> = StubHost<'a>;
+
+    fn pci_identity(&self) -> PciIdentity {
+        PciIdentity {
+            vendor: 0x1234,
+            device: 0x5678,
+            subsystem_vendor: 0,
+            subsystem: 0,
+            revision: 0,
+            class: [2, 7, 0],
+            bar0_len: 0x10000,
+            bar2_len: 0x1000,
+            msix_vectors: 2,
+            msix_table: 0x2000,
+            msix_pba: 0x3000,
+        }
+    }
+
+    fn bar_read(&mut self, _: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]) {
+        self.log.push(format!("read {bar:?} {offset:#x} {}", data.len()));
+        data.fill(0x5a);
+    }
+
+    fn bar_write(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &[u8]) {
+        self.log.push(format!("write {bar:?} {offset:#x} {data:02x?}"));
+        if bar == Bar::Bar2 {
+            self.dma_failed = cx.dma.write(Iova::new(0), data).is_err();
+            cx.interrupts.raise(1);
+        } else if offset == 8 {
+            self.send(cx);
+        }
+    }
+
+    fn host<'a>(&'a mut self, _: &'a GuestMemory) -> StubHost<'a> {
+        StubHost(&mut self.queues)
+    }
+
+    fn handle_event(&mut self, _: &mut Context<'_>, event: Event) {
+        if let Event::Completion(done) = event {
+            self.log.push(format!("{:?} {:?} {}", done.qpn, done.queue, done.result.is_ok()));
+        }
+    }
+
+    fn end_turn(&mut self, _: &mut Context<'_>) {
+        self.turns += 1;
+    }
+
+    fn reset(&mut self) {
+        self.log.push("reset".to_owned());
+    }
+}
+
+impl Stub {
+    fn send(&mut self, cx: &mut Context<'_>) {
+        let me = Identity::from_lid(Lid::new(1));
+        for (qpn, remote) in [(1, 2), (2, 1)] {
+            let attrs = QpAttrs {
+                service: Service::Rc,
+                pd: Pdn::new(0),
+                mtu: Mtu::Mtu256,
+                max_message_len: 4096,
+                remote_qpn: Qpn::new(remote),
+                path: Shell {
+                    src_mac: me.mac,
+                    dst_mac: me.mac,
+                    ip: IpAddrs::V4 { src: me.ipv4, dst: me.ipv4 },
+                    traffic_class: 0,
+                    hop_limit: 64,
+                    src_port: 0xc000,
+                },
+                pkey: Pkey::DEFAULT,
+                qkey: Qkey::new(0),
+                ack_timeout: None,
+                retry_count: 7,
+                rnr_retry: RnrRetry::Infinite,
+                min_rnr_timer: RnrTimer::new(1),
+                max_rd_atomic: 1,
+                max_dest_rd_atomic: 1,
+                ud_grh: false,
+            };
+            let psn = Some(Psn::new(0xff_fffe));
+            let modify = |to| Modify { to, attrs, send_psn: psn, recv_psn: psn, notify_drained: false };
+            cx.engine.create_qp(Qpn::new(qpn), attrs).unwrap();
+            for state in [State::Init, State::Rtr, State::Rts] {
+                let host = &mut StubHost(&mut self.queues);
+                cx.engine.modify_qp(cx.now, Qpn::new(qpn), &modify(state), host).unwrap();
+            }
+        }
+        self.queues.sends.push_back(SendRequest {
+            wr_id: 77,
+            op: SendOp::Send { imm: None },
+            payload: Payload::Inline((0..200).collect()),
+            fence: false,
+            solicited: false,
+            ud: None,
+        });
+        cx.engine.ring(cx.now, Qpn::new(1), &mut StubHost(&mut self.queues));
+    }
+}
+
+impl Host for StubHost<'_> {
+    fn next_send(&mut self, _: Qpn) -> Fetch<SendRequest> {
+        self.0.sends.pop_front().map_or(Fetch::Empty, Fetch::Ready)
+    }
+
+    fn next_recv(&mut self, _: Qpn) -> Fetch<RecvRequest> {
+        let sge = Sge { va: Va::new(0), lkey: Lkey::new(0), len: 4096 };
+        Fetch::Ready(RecvRequest { wr_id: 78, sges: [sge].into_iter().collect() })
+    }
+
+    fn check(&self, _: Pdn, _: Lkey, _: Va, _: u64, _: Access) -> Result<(), AccessError> {
+        Ok(())
+    }
+
+    fn read(&self, _: Pdn, _: Lkey, _: Va, _: &mut [u8], _: Access) -> Result<(), AccessError> {
+        Err(AccessError::Key)
+    }
+
+    fn write(&mut self, _: Pdn, _: Lkey, _: Va, data: &[u8], _: Access) -> Result<(), AccessError> {
+        self.0.received.extend_from_slice(data);
+        Ok(())
+    }
+
+    fn atomic(&mut self, _: Pdn, _: Lkey, _: Va, _: AtomicOp) -> Result<u64, AccessError> {
+        Err(AccessError::Key)
+    }
+}
+
+fn powered_on() -> Hca<Stub> {
+    Hca::new(Stub::default(), Identity::from_lid(Lid::new(1)), None)
+}
+
+/// With memory space and bus master enabled and a page of memory at 0.
+fn ready() -> Hca<Stub> {
+    let mut hca = powered_on();
+    hca.region_write(Region::Config, 4, &[6, 0]);
+    let fd = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&fd, 4096).unwrap();
+    let permissions = Permissions { read: true, write: true };
+    hca.memory.map(Iova::new(0), 4096, permissions, Some((fd, 0))).unwrap();
+    hca
+}
+
+fn page_start(hca: &Hca<Stub>) -> [u8; 4] {
+    let mut bytes = [0; 4];
+    hca.memory.read(Iova::new(0), &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn accesses_reach_the_front_end_in_pieces_of_at_most_eight_aligned_bytes() {
+    let mut hca = ready();
+    let mut out = [0; 17];
+    hca.region_read(Region::Bar(Bar::Bar0), 0x13, &mut out);
+    assert_eq!(out, [0x5a; 17]);
+    hca.region_write(Region::Bar(Bar::Bar0), 0x40, &[1, 2, 3, 4]);
+    hca.region_write(Region::Bar(Bar::Bar0), 0x44, &[1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(
+        hca.frontend.log,
+        [
+            "read Bar0 0x13 5",
+            "read Bar0 0x18 8",
+            "read Bar0 0x20 4",
+            "write Bar0 0x40 [01, 02, 03, 04]",
+            "write Bar0 0x44 [01, 02, 03, 04]",
+            "write Bar0 0x48 [05, 06, 07, 08]",
+        ]
+    );
+}
+
+#[test]
+fn the_msix_structures_are_not_the_front_ends_business() {
+    let mut hca = ready();
+    hca.region_write(Region::Bar(Bar::Bar0), TABLE, &[0xaa; 40]);
+    let mut table = [0; 40];
+    hca.region_read(Region::Bar(Bar::Bar0), TABLE, &mut table);
+    assert_eq!(table[..32], [0xaa; 32], "two entries");
+    assert_eq!(table[32..], [0x5a; 8], "the window ends with the table");
+    hca.region_write(Region::Bar(Bar::Bar0), PBA, &[0xff; 8]);
+    let mut pending = [0xff; 8];
+    hca.region_read(Region::Bar(Bar::Bar0), PBA, &mut pending);
+    assert_eq!(pending, [0; 8], "pending bits are read only");
+    assert_eq!(hca.frontend.log.len(), 2, "{:?}", hca.frontend.log);
+    hca.region_write(Region::Bar(Bar::Bar2), TABLE & 0xfff, &[0; 4]);
+    assert_eq!(hca.frontend.log.len(), 3);
+}
+
+#[test]
+fn without_memory_space_reads_give_ones_and_writes_are_lost() {
+    let mut hca = powered_on();
+    let mut out = [0; 4];
+    hca.region_read(Region::Bar(Bar::Bar0), 0, &mut out);
+    hca.region_write(Region::Bar(Bar::Bar0), 0, &out);
+    assert_eq!(out, [0xff; 4]);
+    assert!(hca.frontend.log.is_empty());
+}
+
+#[test]
+fn without_bus_master_there_is_neither_dma_nor_interrupt() {
+    let mut hca = ready();
+    let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+    hca.interrupts.set_eventfd(1, Some(fd.as_fd().try_clone_to_owned().unwrap()));
+    hca.region_write(Region::Config, 0x52, &[0x00, 0x80]);
+    hca.region_write(Region::Config, 4, &[2, 0]);
+    hca.region_write(Region::Bar(Bar::Bar2), 0, b"dead");
+    assert!(hca.frontend.dma_failed);
+    assert_eq!(rustix::io::read(&fd, &mut [0; 8]), Err(rustix::io::Errno::AGAIN));
+
+    hca.region_write(Region::Config, 4, &[6, 0]);
+    assert_eq!(rustix::io::read(&fd, &mut [0; 8]), Ok(8), "the vector was pending");
+    hca.region_write(Region::Bar(Bar::Bar2), 0, b"live");
+    assert_eq!(&page_start(&hca), b"live");
+    assert_eq!(rustix::io::read(&fd, &mut [0; 8]), Ok(8));
+}
+
+#[test]
+fn function_level_reset_resets_everything_but_the_clients_wiring() {
+    let mut hca = ready();
+    hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
+    hca.region_write(Region::Config, 0x68, &[0x10, 0xa8]);
+    assert_eq!(hca.frontend.log.last().unwrap(), "reset");
+    assert_eq!(hca.drain(), Left { frames: false, other: false });
+    assert!(hca.outbound().is_empty() && hca.engine.query_qp(Qpn::new(1)).is_none());
+    hca.region_write(Region::Bar(Bar::Bar2), 0, b"dead");
+    assert_eq!(hca.frontend.log.last().unwrap(), "reset", "memory space is off again");
+    hca.region_write(Region::Config, 4, &[6, 0]);
+    hca.region_write(Region::Bar(Bar::Bar2), 0, b"live");
+    assert_eq!(&page_start(&hca), b"live", "the DMA map is still there");
+}
+
+#[test]
+fn a_client_that_leaves_takes_its_memory_with_it() {
+    let mut hca = ready();
+    hca.disconnect();
+    assert_eq!(hca.memory.window_count(), 0);
+    assert_eq!(hca.frontend.log, ["reset"]);
+}
+
+#[test]
+fn frames_to_oneself_arrive_without_the_fabric() {
+    let mut hca = ready();
+    hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
+    // The request, its acknowledgement, the completion: each in a turn of its own.
+    let mut turns = 0;
+    while hca.drain().other {
+        turns += 1;
+        assert!(turns < 10, "the loop does not end");
+    }
+    assert!(hca.outbound().is_empty());
+    assert_eq!(hca.frontend.queues.received, (0..200).collect::<Vec<u8>>());
+    assert_eq!(hca.frontend.log[1..], ["qpn:0x2 Recv true", "qpn:0x1 Send true"]);
+    assert_eq!(hca.frontend.turns, turns + 1, "end_turn is called once a turn");
+}
+
+#[test]
+fn frames_for_others_are_left_to_the_fabric() {
+    let mut hca = powered_on();
+    hca.identity = Identity { ipv4: Ipv4Addr::new(10, 77, 9, 9), ..Identity::from_lid(Lid::new(9)) };
+    hca.region_write(Region::Config, 4, &[6, 0]);
+    hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
+    assert_eq!(hca.drain(), Left { frames: false, other: false });
+    let sent: Vec<_> = hca.outbound().iter().map(|(dst, _)| dst).collect();
+    assert_eq!(sent, [Identity::from_lid(Lid::new(1)).mac]);
+}

@@ -1,0 +1,330 @@
+//! The thread of one HCA: one loop over its sockets, its deadline and the request to stop.
+//!
+//! A turn serves messages of the client, takes frames from the fabric, fires the deadline, then drains the HCA into
+//! the fabric. Each part is bounded, so that neither client nor peers can keep the other waiting; what is left is
+//! taken up at once in the next turn, after every descriptor has been looked at again. With nothing left the thread
+//! sleeps.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::Instant;
+use rustix::buffer::spare_capacity;
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::time::{
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, clock_gettime, timerfd_create,
+    timerfd_settime,
+};
+
+use crate::fabric::{Fabric, RxBatch, Sent};
+use crate::frontend::Frontend;
+use crate::hca::{Hca, Left};
+use crate::limited;
+use crate::vfio::server::{Connection, Gone, Listener, Source};
+
+/// Bound: messages of the client in one turn.
+const MESSAGES_PER_TURN: usize = 64;
+
+/// How long nobody is accepted after accepting failed, which is for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+
+/// What a descriptor is, in the events of `epoll`.
+mod token {
+    pub(super) const LISTENER: u64 = 0;
+    pub(super) const CLIENT: u64 = 1;
+    pub(super) const FABRIC: u64 = 2;
+    pub(super) const TIMER: u64 = 3;
+    pub(super) const SHUTDOWN: u64 = 4;
+}
+
+/// Why a worker ended without a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It was asked to.
+    Shutdown,
+    /// Its only client, which came with the command line, is gone.
+    ClientGone,
+}
+
+/// One HCA with its sockets.
+pub struct Worker<F: Frontend, N: Fabric> {
+    hca: Hca<F>,
+    fabric: N,
+    arrived: RxBatch,
+    /// The fabric took no more frames: it is watched for being writable.
+    blocked: bool,
+    listener: Option<Listener>,
+    accept_after: Option<Instant>,
+    client: Option<Client>,
+    epoll: OwnedFd,
+    timer: OwnedFd,
+    /// When the timer fires, if it is set.
+    armed: Option<Instant>,
+    shutdown: Shutdown,
+}
+
+struct Client {
+    connection: Connection,
+    /// What `epoll` watches it for.
+    interest: epoll::EventFlags,
+    /// The last turn left messages behind.
+    more: bool,
+}
+
+/// Asks a worker to end. May be cloned and sent to other threads.
+#[derive(Clone, Debug)]
+pub struct Shutdown(Arc<OwnedFd>);
+
+impl Shutdown {
+    /// Asks. The worker ends at its next turn.
+    pub fn request(&self) {
+        // Fails only when the counter is full, and then the request is there already.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+}
+
+impl<F: Frontend, N: Fabric> Worker<F, N> {
+    /// Puts a device on its sockets. Clients can connect from now on and are served once [`Worker::run`] runs.
+    ///
+    /// # Errors
+    /// The host has no descriptors left.
+    pub fn new(source: Source, hca: Hca<F>, fabric: N) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let timer =
+            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+        let shutdown = Shutdown(Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?));
+        watch(&epoll, &timer, token::TIMER)?;
+        watch(&epoll, &shutdown.0, token::SHUTDOWN)?;
+        watch(&epoll, fabric.as_fd(), token::FABRIC)?;
+
+        let mut worker = Self {
+            hca,
+            fabric,
+            arrived: RxBatch::new(),
+            blocked: false,
+            listener: None,
+            accept_after: None,
+            client: None,
+            epoll,
+            timer,
+            armed: None,
+            shutdown,
+        };
+        match source {
+            Source::Listener(listener) => {
+                watch(&worker.epoll, &listener, token::LISTENER)?;
+                worker.listener = Some(listener);
+            }
+            Source::Client(stream) => worker.adopt(Connection::new(stream)?)?,
+        }
+        Ok(worker)
+    }
+
+    /// The means to end this worker from another thread.
+    pub fn shutdown_handle(&self) -> Shutdown {
+        self.shutdown.clone()
+    }
+
+    /// Serves until asked to end.
+    ///
+    /// # Errors
+    /// The host failed us: the fabric's socket or `epoll` is unusable. Clients and peers cannot cause that.
+    pub fn run(mut self) -> io::Result<Ended> {
+        let mut ready = Vec::with_capacity(8);
+        let mut work_left = false;
+        loop {
+            let messages_left = self.client.as_ref().is_some_and(|client| client.more);
+            self.wait(&mut ready, work_left || messages_left)?;
+            self.hca.set_now(now());
+
+            let is_ready = |token| ready.iter().any(|event: &epoll::Event| event.data.u64() == token);
+            if is_ready(token::SHUTDOWN) {
+                self.hca.disconnect();
+                self.hca.flush_capture();
+                return Ok(Ended::Shutdown);
+            }
+            if is_ready(token::TIMER) {
+                self.timer_fired();
+            }
+            if is_ready(token::CLIENT) || messages_left {
+                self.serve()?;
+            }
+            if is_ready(token::LISTENER) {
+                self.accept()?;
+            }
+            if self.client.is_none() && self.listener.is_none() {
+                self.hca.flush_capture();
+                return Ok(Ended::ClientGone);
+            }
+            if is_ready(token::FABRIC) {
+                // Bound: one batch, a few hundred frames at most.
+                self.fabric.recv(&mut self.arrived)?;
+                self.arrived.iter().for_each(|frame| self.hca.handle_frame(frame));
+            }
+            if self.hca.next_deadline().is_some_and(|deadline| deadline <= now()) {
+                self.hca.handle_deadline();
+            }
+            let Left { frames, other } = self.hca.drain();
+            work_left = (self.send()? == Sent::All && frames) || other;
+        }
+    }
+
+    /// Looks at all descriptors, and sleeps before that unless there is work or a deadline has passed.
+    fn wait(&mut self, ready: &mut Vec<epoll::Event>, work_left: bool) -> io::Result<()> {
+        const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+        let deadline = self.hca.next_deadline().into_iter().chain(self.accept_after).min();
+        let at_once = work_left || deadline.is_some_and(|deadline| deadline <= now());
+        if !at_once {
+            self.arm(deadline)?;
+            self.hca.flush_capture();
+        }
+        ready.clear();
+        match epoll::wait(&self.epoll, spare_capacity(ready), at_once.then_some(&AT_ONCE)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes the timer fire no later than `deadline`. It may fire earlier, for a deadline that has moved on: setting
+    /// it anew at every acknowledgement would cost more than waking up for nothing once.
+    fn arm(&mut self, deadline: Option<Instant>) -> io::Result<()> {
+        let Some(deadline) = deadline else { return Ok(()) };
+        if self.armed.is_some_and(|armed| armed <= deadline) {
+            return Ok(());
+        }
+        let it_value = timespec(deadline);
+        let setting = Itimerspec { it_interval: timespec(Instant::ZERO), it_value };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &setting)?;
+        self.armed = Some(deadline);
+        Ok(())
+    }
+
+    fn timer_fired(&mut self) {
+        let mut count = [0; 8];
+        if rustix::io::read(&self.timer, &mut count).is_ok() {
+            self.armed = None;
+        }
+        if self.accept_after.is_some_and(|after| after <= now()) {
+            self.accept_after = None;
+            if let Some(listener) = &self.listener {
+                // As it was before; the client that waits makes it ready again.
+                let _ = watch(&self.epoll, listener, token::LISTENER);
+            }
+        }
+    }
+
+    /// Sends what there is, and watches for room if not all of it could be sent.
+    fn send(&mut self) -> io::Result<Sent> {
+        let batch = self.hca.outbound();
+        let sent = if batch.is_empty() { Sent::All } else { self.fabric.send(batch) };
+        let blocked = sent == Sent::Blocked;
+        if blocked != self.blocked {
+            self.blocked = blocked;
+            let interest = match blocked {
+                true => epoll::EventFlags::IN | epoll::EventFlags::OUT,
+                false => epoll::EventFlags::IN,
+            };
+            epoll::modify(
+                &self.epoll,
+                self.fabric.as_fd(),
+                epoll::EventData::new_u64(token::FABRIC),
+                interest,
+            )?;
+        }
+        Ok(sent)
+    }
+
+    fn serve(&mut self) -> io::Result<()> {
+        let Some(client) = &mut self.client else { return Ok(()) };
+        match client.connection.serve(&mut self.hca, MESSAGES_PER_TURN) {
+            Ok(served) => {
+                client.more = served.more;
+                client.watch(&self.epoll)
+            }
+            Err(gone) => {
+                match gone {
+                    Gone::Closed => tracing::info!("client is gone, device reset"),
+                    Gone::Violation(error) => {
+                        limited!(warn, %error, "client broke the vfio-user protocol, device reset");
+                    }
+                    Gone::Io(error) => {
+                        tracing::warn!(%error, "connection of the client failed, device reset")
+                    }
+                }
+                // Closing the socket takes it out of epoll.
+                self.client = None;
+                self.hca.disconnect();
+                Ok(())
+            }
+        }
+    }
+
+    fn accept(&mut self) -> io::Result<()> {
+        // The newcomer may follow one whose end we have not read yet. Bound: what a socket's buffer holds.
+        while self.client.as_ref().is_some_and(|client| client.more) {
+            self.serve()?;
+        }
+        let Some(listener) = &self.listener else { return Ok(()) };
+        match listener.accept() {
+            Ok(None) => Ok(()),
+            Ok(Some(_)) if self.client.is_some() => {
+                limited!(warn, "refused a second client");
+                Ok(())
+            }
+            Ok(Some(stream)) => {
+                tracing::info!("client connected");
+                self.adopt(Connection::new(stream)?)
+            }
+            Err(error) => {
+                limited!(error, %error, "cannot accept clients");
+                epoll::delete(&self.epoll, listener)?;
+                self.accept_after = Some(now() + ACCEPT_PAUSE);
+                Ok(())
+            }
+        }
+    }
+
+    fn adopt(&mut self, connection: Connection) -> io::Result<()> {
+        watch(&self.epoll, &connection, token::CLIENT)?;
+        self.client = Some(Client { connection, interest: epoll::EventFlags::IN, more: false });
+        Ok(())
+    }
+}
+
+impl Client {
+    /// Watches for what lets the connection go on: requests, or room for replies.
+    fn watch(&mut self, epoll: &OwnedFd) -> io::Result<()> {
+        let wanted = match self.connection.wants_to_send() {
+            true => epoll::EventFlags::OUT,
+            false => epoll::EventFlags::IN,
+        };
+        if wanted != self.interest {
+            epoll::modify(epoll, &self.connection, epoll::EventData::new_u64(token::CLIENT), wanted)?;
+            self.interest = wanted;
+        }
+        Ok(())
+    }
+}
+
+fn watch(epoll: &OwnedFd, source: impl AsFd, token: u64) -> io::Result<()> {
+    Ok(epoll::add(epoll, source, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
+}
+
+/// The clock of engine and timer.
+fn now() -> Instant {
+    let time = clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+    Instant::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+}
+
+fn timespec(at: Instant) -> Timespec {
+    let nanos = at.as_nanos();
+    Timespec {
+        tv_sec: i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: i64::try_from(nanos % 1_000_000_000).unwrap_or(0),
+    }
+}
