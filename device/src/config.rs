@@ -79,7 +79,7 @@ pub struct DeviceEntry {
 #[serde(rename_all = "snake_case")]
 pub enum FrontendEntry {
     /// JingZhao (HanGu) HCA.
-    Jingzhao(jingzhao::options::QueueOptions),
+    Jingzhao(jingzhao::Options),
 }
 
 /// An HCA or NIC on the fabric.

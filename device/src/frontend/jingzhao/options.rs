@@ -67,7 +67,7 @@ pub struct Options {
     /// Refuse commands with the precise status codes that only the public driver names, instead of 03h.
     pub extended_status: bool,
     /// J-02: UAR pages, 2048 or 4096, and with them the size of BAR2.
-    #[schemars(with = "u16")]
+    #[schemars(with = "u16", extend("enum" = [2048, 4096]))]
     pub uar_pages: UarPages,
     /// Obey a doorbell only in the UAR page that the QP's context names.
     pub uar_check: bool,
