@@ -29,7 +29,12 @@ def main(paths):
             if not is_roce(frame):
                 continue
             count += 1
-            bth = Ether(frame)[BTH]
+            packet = Ether(frame)
+            if BTH not in packet:
+                wrong += 1
+                print(f"{path}: packet {number}: scapy finds no BTH in {frame.hex()}")
+                continue
+            bth = packet[BTH]
             found, expected = struct.pack("!I", bth.icrc), bth.compute_icrc(b"")
             if found != expected:
                 wrong += 1
