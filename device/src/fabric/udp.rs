@@ -26,6 +26,8 @@ pub struct UdpFabric {
     socket: UdpSocket,
     state: UdpSocketState,
     switch: Switch,
+    /// Frames that one send may carry; 1 once a run was refused.
+    max_run: usize,
     stats: FabricStats,
     meta: [RecvMeta; RxBatch::SLOTS],
 }
@@ -38,13 +40,15 @@ impl UdpFabric {
     pub fn bind(bind: SocketAddr, peers: &[UdpPeer]) -> io::Result<Self> {
         let socket = UdpSocket::bind(bind)?;
         let state = UdpSocketState::new((&socket).into())?;
+        allow_fragments(&socket)?;
+        let max_run = state.max_gso_segments();
         let (receive, send) = enlarge_buffers(&socket)?;
         tracing::info!(
             bind = %socket.local_addr()?,
             peers = peers.len(),
             receive_buffer = receive,
             send_buffer = send,
-            gso_segments = state.max_gso_segments(),
+            gso_segments = max_run,
             "udp fabric"
         );
         if receive < SOCKET_BUFFER_LEN / 4 {
@@ -57,6 +61,7 @@ impl UdpFabric {
             socket,
             state,
             switch: Switch::new(peers),
+            max_run,
             stats: FabricStats::default(),
             meta: [RecvMeta::default(); RxBatch::SLOTS],
         })
@@ -70,8 +75,14 @@ impl UdpFabric {
         self.socket.local_addr()
     }
 
-    /// Sends one datagram or a run of equal ones. False: the socket buffer is full.
-    fn transmit(&mut self, destination: SocketAddr, contents: &[u8], segment: usize, frames: usize) -> bool {
+    /// Sends one datagram or a run of equal ones.
+    fn transmit(
+        &mut self,
+        destination: SocketAddr,
+        contents: &[u8],
+        segment: usize,
+        frames: usize,
+    ) -> Transmitted {
         let transmit = Transmit {
             destination,
             ecn: None,
@@ -82,7 +93,14 @@ impl UdpFabric {
         self.stats.tx_calls += 1;
         match self.state.try_send((&self.socket).into(), &transmit) {
             Ok(()) => self.stats.tx_frames += frames as u64,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Transmitted::Blocked,
+            Err(error) if frames > 1 && refuses_runs(&error) => {
+                // The usual reasons: frames above the path's MTU, which go alone, in fragments; an interface that
+                // cannot segment. Neither passes with time.
+                self.max_run = 1;
+                tracing::warn!(%destination, %error, segment, "runs of frames are refused: one by one from now on");
+                return Transmitted::RunRefused;
+            }
             Err(error) => {
                 self.stats.tx_refused += frames as u64;
                 // A peer that is not up yet answers with ICMP, which the next send reports: no news.
@@ -91,8 +109,19 @@ impl UdpFabric {
                 }
             }
         }
-        true
+        Transmitted::Done
     }
+}
+
+/// What became of a send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Transmitted {
+    /// Taken by the network, or refused for good and counted.
+    Done,
+    /// The socket buffer is full.
+    Blocked,
+    /// Nothing was sent; the frames may go one by one.
+    RunRefused,
 }
 
 impl Fabric for UdpFabric {
@@ -100,11 +129,12 @@ impl Fabric for UdpFabric {
         while let Some(first) = batch.front() {
             let run = match self.switch.route(first.dst) {
                 Route::Peer(addr) => {
-                    let run = batch.run(self.state.max_gso_segments(), MAX_SEND_LEN);
-                    if !self.transmit(addr, batch.bytes(run.bytes.clone()), run.segment, run.frames) {
-                        return Sent::Blocked;
+                    let run = batch.run(self.max_run, MAX_SEND_LEN);
+                    match self.transmit(addr, batch.bytes(run.bytes.clone()), run.segment, run.frames) {
+                        Transmitted::Done => run,
+                        Transmitted::Blocked => return Sent::Blocked,
+                        Transmitted::RunRefused => continue,
                     }
-                    run
                 }
                 Route::Flood => {
                     let run = batch.run(1, MAX_SEND_LEN);
@@ -115,7 +145,8 @@ impl Fabric for UdpFabric {
                         let addr = self.switch.peers()[index];
                         // A full buffer loses a flooded frame for the remaining peers: trying again would repeat it
                         // to the first ones.
-                        if !self.transmit(addr, batch.bytes(run.bytes.clone()), run.segment, 1) {
+                        let sent = self.transmit(addr, batch.bytes(run.bytes.clone()), run.segment, 1);
+                        if sent == Transmitted::Blocked {
                             self.stats.tx_refused += 1;
                         }
                     }
@@ -179,6 +210,25 @@ fn source(frame: &[u8]) -> MacAddr {
     let mut mac = [0; 6];
     mac.copy_from_slice(&frame[6..12]);
     MacAddr(mac)
+}
+
+/// Whether the network refuses a run of frames for being one. The frames alone may still go.
+fn refuses_runs(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::MSGSIZE | Errno::INVAL | Errno::IO | Errno::OPNOTSUPP | Errno::NOPROTOOPT)
+    )
+}
+
+/// Lets the network cut datagrams: a RoCE packet of the largest MTU is longer than an ordinary Ethernet frame, and its
+/// sender does not know what carries it. `UdpSocketState` forbids it, as QUIC wants. (Over IPv6 it stays forbidden: no
+/// safe interface takes IPV6_DONTFRAG back.)
+fn allow_fragments(socket: &UdpSocket) -> io::Result<()> {
+    if socket.local_addr()?.is_ipv4() {
+        sockopt::set_ip_mtu_discover(socket, sockopt::Ipv4PathMtuDiscovery::DONT)?;
+    }
+    Ok(())
 }
 
 /// Asks for large buffers, beyond the system's limit if we may, and returns what we got (receive, send).
@@ -251,10 +301,21 @@ mod tests {
             frames.iter().enumerate().all(|(tag, frame)| frame[12..].iter().all(|b| usize::from(*b) == tag))
         );
         assert_eq!(a.stats().tx_frames, 23);
-        assert!(
-            a.stats().tx_calls < 23 || a.state.max_gso_segments() == 1,
-            "equal frames share a system call"
-        );
+        assert!(a.stats().tx_calls < 23 || a.max_run == 1, "equal frames share a system call");
+    }
+
+    #[test]
+    fn a_run_the_kernel_refuses_goes_frame_by_frame() {
+        let [mut a, mut b] = mesh();
+        // More segments than any kernel takes in one send.
+        a.max_run = 300;
+        let mut batch = TxBatch::default();
+        for _ in 0..300 {
+            push(&mut batch, B, A, 62, 1);
+        }
+        assert_eq!(a.send(&mut batch), Sent::All);
+        assert_eq!(received(&mut b).len(), 300);
+        assert_eq!((a.max_run, a.stats().tx_frames, a.stats().tx_refused), (1, 300, 0));
     }
 
     #[test]
