@@ -15,18 +15,18 @@ use crate::ids::{Cqn, Eqn, Lkey, Pdn};
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct CqFlags {
     __: u8,
-    /// [11:8] see [`CqArm`].
+    /// Bits 11:8: arming, see [`CqArm`].
     #[bits(4)]
     pub state: u8,
     #[bits(5)]
     __: u8,
-    /// \[17\] ignore overruns (named by the public driver only).
+    /// Bit 17: ignore overruns (named by the public driver only).
     pub oi: bool,
-    /// \[18\] translation required (set by the public driver).
+    /// Bit 18: translation required (set by the public driver).
     pub tr: bool,
     #[bits(9)]
     __: u16,
-    /// [31:28] 0 is OK, [`STATUS_OVERFLOW`] after an overrun.
+    /// Bits 31:28: 0 is OK, [`STATUS_OVERFLOW`] after an overrun.
     #[bits(4)]
     pub status: u8,
 }

@@ -15,20 +15,20 @@ use crate::ids::{Lkey, Pdn};
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct EqFlags {
     __: u8,
-    /// \[8\] interrupt at the next event.
+    /// Bit 8: interrupt at the next event.
     pub armed: bool,
     __: u8,
-    /// \[17\] ignore overruns (named by the public driver only).
+    /// Bit 17: ignore overruns (named by the public driver only).
     pub oi: bool,
-    /// \[18\] translation required (set by the public driver).
+    /// Bit 18: translation required (set by the public driver).
     pub tr: bool,
     #[bits(5)]
     __: u8,
-    /// \[24\] owned by hardware.
+    /// Bit 24: owned by hardware.
     pub owner: bool,
     #[bits(3)]
     __: u8,
-    /// [31:28] 0 is OK.
+    /// Bits 31:28: 0 is OK.
     #[bits(4)]
     pub status: u8,
 }

@@ -125,7 +125,7 @@ fn parse_entry(raw: &Raw) -> Result<MapEntry, CmdError> {
 #[repr(C)]
 struct Raw {
     virt: U64,
-    /// [63:12] bus address, [11:0] pages.
+    /// Bits 63:12: bus address; bits 11:0 pages.
     page: U64,
 }
 

@@ -15,7 +15,7 @@ bitflags! {
     /// Flags of an entry. Bits without a name are kept and ignored.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct MptFlags: u32 {
-        /// [31:28] set by the public driver in every entry; never blocks an access.
+        /// Bits 31:28: set by the public driver in every entry; never blocks an access.
         const SW_OWNS = 0xf << 28;
         /// Memory mapped I/O. Ignored.
         const MIO = 1 << 17;

@@ -99,23 +99,23 @@ pub struct Qpc {
     pub opt_param_mask: u32,
     /// 04h: unused.
     pub reserved_04: u32,
-    /// 08h [31:28]: see [`Qpc::state`].
+    /// 08h, bits 31:28: see [`Qpc::state`].
     pub state: u8,
-    /// 08h [27:24]: unused.
+    /// 08h, bits 27:24: unused.
     pub flags_27_24: u8,
-    /// 08h [23:16]: see [`Qpc::service`].
+    /// 08h, bits 23:16: see [`Qpc::service`].
     pub service: u8,
-    /// 08h [15:0]: unused.
+    /// 08h, bits 15:0: unused.
     pub flags_15_0: u16,
-    /// 0Ch [31:29]: path MTU, the code 1 to 5 for 256 to 4096 bytes.
+    /// 0Ch, bits 31:29: path MTU, the code 1 to 5 for 256 to 4096 bytes.
     pub mtu: u8,
-    /// 0Ch [28:24]: log2 of the longest message.
+    /// 0Ch, bits 28:24: log2 of the longest message.
     pub log_max_msg: u8,
-    /// 0Ch [23:16]: log2 of the bytes of a receive WQE slot.
+    /// 0Ch, bits 23:16: log2 of the bytes of a receive WQE slot.
     pub log_rq_slot: u8,
-    /// 0Ch [15:8]: log2 of the bytes of a send WQE slot.
+    /// 0Ch, bits 15:8: log2 of the bytes of a send WQE slot.
     pub log_sq_slot: u8,
-    /// 0Ch [7:0]: unused.
+    /// 0Ch, bits 7:0: unused.
     pub sched_queue: u8,
     /// 10h: UAR page; 0 is a QP of the kernel (J-13).
     pub usr_page: u32,
@@ -123,39 +123,39 @@ pub struct Qpc {
     pub local_qpn: Qpn,
     /// 18h: connected QP.
     pub remote_qpn: Qpn,
-    /// 1Ch [26:24]: physical port, 1.
+    /// 1Ch, bits 26:24: physical port, 1.
     pub port: u8,
-    /// 1Ch [6:0]: index in the P_Key table.
+    /// 1Ch, bits 6:0: index in the P_Key table.
     pub pkey_index: u8,
-    /// 20h [31:24]: see [`Qpc::rnr_retry_code`].
+    /// 20h, bits 31:24: see [`Qpc::rnr_retry_code`].
     pub rnr_retry: u8,
-    /// 20h [23:16]: bit 7 GRH present, [6:0] path bits. Unused.
+    /// 20h, bits 23:16: GRH present (bit 7) and path bits. Unused.
     pub my_lmc: u8,
-    /// 20h [15:0]: unused.
+    /// 20h, bits 15:0: unused.
     pub rlid: u16,
-    /// 24h [31:24]: see [`Qpc::ack_timeout_code`].
+    /// 24h, bits 31:24: see [`Qpc::ack_timeout_code`].
     pub ack_timeout: u8,
-    /// 24h [23:16]: index of the source GID. Unused.
+    /// 24h, bits 23:16: index of the source GID. Unused.
     pub mgid_index: u8,
-    /// 24h [15:8]: unused.
+    /// 24h, bits 15:8: unused.
     pub static_rate: u8,
-    /// 24h [7:0]: unused.
+    /// 24h, bits 7:0: unused.
     pub hop_limit: u8,
-    /// 28h [31:28]: service level (J-16).
+    /// 28h, bits 31:28: service level (J-16).
     pub service_level: u8,
-    /// 28h [27:20]: traffic class.
+    /// 28h, bits 27:20: traffic class.
     pub traffic_class: u8,
-    /// 28h [19:0]: flow label.
+    /// 28h, bits 19:0: flow label.
     pub flow_label: u32,
     /// 2Ch: destination GID.
     pub remote_gid: [u8; 16],
-    /// 3Ch [31:16]: destination LID, or the low half of [`Qpc::dmac`].
+    /// 3Ch, bits 31:16: destination LID, or the low half of [`Qpc::dmac`].
     pub dlid: Lid,
-    /// 3Ch [15:0]: source LID, or the low half of the source MAC.
+    /// 3Ch, bits 15:0: source LID, or the low half of the source MAC.
     pub slid: Lid,
-    /// 40h: source MAC [47:16].
+    /// 40h: source MAC, bits 47:16.
     pub smac_high: u32,
-    /// 44h: destination MAC [47:16].
+    /// 44h: destination MAC, bits 47:16.
     pub dmac_high: u32,
     /// 48h: source IPv4 address.
     pub source_ip: u32,
@@ -169,7 +169,7 @@ pub struct Qpc {
     pub wqe_base: u32,
     /// 64h: unused.
     pub wqe_lkey: u32,
-    /// 68h: [18:16] retry count (J-17).
+    /// 68h: bits 18:16 are the retry count (J-17).
     pub params1: u32,
     /// 6Ch: next PSN to send. Live.
     pub next_send_psn: Psn,
@@ -183,9 +183,9 @@ pub struct Qpc {
     pub unacked_psn: Psn,
     /// 80h: unused.
     pub ssn: u32,
-    /// 84h [31:24]: minimal RNR timer code, [28:24] significant.
+    /// 84h, bits 31:24: minimal RNR timer code, of which five bits count.
     pub min_rnr_timer: u8,
-    /// 84h [23:0]: expected PSN. Live.
+    /// 84h, bits 23:0: expected PSN. Live.
     pub recv_psn: Psn,
     /// 88h: unused.
     pub ra_buff_index: u32,

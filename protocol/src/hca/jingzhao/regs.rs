@@ -140,18 +140,18 @@ pub fn read(offset: u64, out: &mut [u8], mut word: impl FnMut(u64) -> u32) {
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct CommandWord {
-    /// [11:0] opcode.
+    /// Bits 11:0: opcode.
     #[bits(12)]
     pub op: u16,
     /// [19:12]
     pub op_modifier: u8,
     #[bits(2)]
     __: u8,
-    /// \[22\] also report the completion to an event queue.
+    /// Bit 22: also report the completion to an event queue.
     pub event: bool,
-    /// \[23\] start, or executing.
+    /// Bit 23: start, or executing.
     pub go: bool,
-    /// [31:24] result code, valid when `go` is clear.
+    /// Bits 31:24: result code, valid when `go` is clear.
     pub status: u8,
 }
 

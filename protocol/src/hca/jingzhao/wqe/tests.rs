@@ -1,6 +1,13 @@
-use super::*;
+use std::net::Ipv4Addr;
+
 use proptest::prelude::*;
 use smallvec::smallvec;
+
+use super::super::doorbell::PositionUnit;
+use super::super::qpc::ServiceType;
+use super::*;
+use crate::ids::{Lid, Lkey, MacAddr, Qkey, Qpn, Rkey, Va};
+use crate::roce::Imm;
 
 /// Section 14.8.
 const SEND: [u8; 32] = [

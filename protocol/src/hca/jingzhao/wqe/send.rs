@@ -1,0 +1,287 @@
+//! Send WQEs.
+//!
+//! # Spec
+//! JingZhao interface, sections 6.1 and 7.3.
+
+use smallvec::SmallVec;
+use zerocopy::little_endian::U64;
+use zerocopy::{FromBytes, IntoBytes, transmute};
+
+use super::super::qpc::ServiceType;
+use super::units::{INLINE, RawAtomic, RawData, RawRemote};
+use super::{DataUnit, DataUnits, GRANULE, NextUnit, RemoteUnit, UdUnit, WqeError};
+use crate::ids::{Rkey, Va};
+use crate::roce::Imm;
+
+/// Most granules of a send WQE.
+pub const MAX_SIZE: u8 = 64;
+
+/// Bytes of the head of an inline unit, before its data.
+const INLINE_HEAD: usize = 4;
+
+/// What a send WQE does.
+#[allow(missing_docs)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WqeOpcode {
+    Nop,
+    Write,
+    WriteImm,
+    Send,
+    SendImm,
+    Read,
+    CompareSwap,
+    FetchAdd,
+}
+
+impl WqeOpcode {
+    /// The operation with this code; `None` for a code that is not supported.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            0x00 => Self::Nop,
+            0x08 => Self::Write,
+            0x09 => Self::WriteImm,
+            0x0a => Self::Send,
+            0x0b => Self::SendImm,
+            0x10 => Self::Read,
+            0x11 => Self::CompareSwap,
+            0x12 => Self::FetchAdd,
+            _ => return None,
+        })
+    }
+
+    /// The code.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Nop => 0x00,
+            Self::Write => 0x08,
+            Self::WriteImm => 0x09,
+            Self::Send => 0x0a,
+            Self::SendImm => 0x0b,
+            Self::Read => 0x10,
+            Self::CompareSwap => 0x11,
+            Self::FetchAdd => 0x12,
+        }
+    }
+
+    const fn is_atomic(self) -> bool {
+        matches!(self, Self::CompareSwap | Self::FetchAdd)
+    }
+
+    /// Whether a QP of this service can execute it.
+    pub const fn supported(self, service: ServiceType) -> bool {
+        match service {
+            ServiceType::Rc => true,
+            ServiceType::Uc => !matches!(self, Self::Read) && !self.is_atomic(),
+            ServiceType::Ud => matches!(self, Self::Nop | Self::Send | Self::SendImm),
+        }
+    }
+}
+
+/// What a send WQE asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Nothing.
+    Nop,
+    /// SEND on a connected QP.
+    Send {
+        /// Immediate data.
+        imm: Option<Imm>,
+    },
+    /// SEND of a datagram.
+    Datagram {
+        /// Immediate data.
+        imm: Option<Imm>,
+        /// Destination.
+        to: UdUnit,
+    },
+    /// RDMA WRITE.
+    Write {
+        /// Target.
+        remote: RemoteUnit,
+        /// Immediate data.
+        imm: Option<Imm>,
+    },
+    /// RDMA READ; the data units are the scatter list.
+    Read {
+        /// Source.
+        remote: RemoteUnit,
+    },
+    /// Compare and swap; the data unit takes the original value.
+    CompareSwap {
+        /// Target.
+        remote: RemoteUnit,
+        /// Value that must be there.
+        compare: u64,
+        /// Value to store then.
+        swap: u64,
+    },
+    /// Fetch and add; the data unit takes the original value.
+    FetchAdd {
+        /// Target.
+        remote: RemoteUnit,
+        /// Value to add.
+        add: u64,
+    },
+}
+
+impl Operation {
+    /// The opcode that goes with it in a doorbell or link.
+    pub const fn opcode(&self) -> WqeOpcode {
+        match self {
+            Self::Nop => WqeOpcode::Nop,
+            Self::Send { imm: None } | Self::Datagram { imm: None, .. } => WqeOpcode::Send,
+            Self::Send { imm: Some(_) } | Self::Datagram { imm: Some(_), .. } => WqeOpcode::SendImm,
+            Self::Write { imm: None, .. } => WqeOpcode::Write,
+            Self::Write { imm: Some(_), .. } => WqeOpcode::WriteImm,
+            Self::Read { .. } => WqeOpcode::Read,
+            Self::CompareSwap { .. } => WqeOpcode::CompareSwap,
+            Self::FetchAdd { .. } => WqeOpcode::FetchAdd,
+        }
+    }
+}
+
+/// The bytes of a send WQE's message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WqeData<'a> {
+    /// In regions.
+    Units(DataUnits),
+    /// In the WQE itself.
+    Inline(&'a [u8]),
+}
+
+/// A send WQE.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SendWqe<'a> {
+    /// Link, flags and immediate data.
+    pub next: NextUnit,
+    /// What to do.
+    pub operation: Operation,
+    /// Gather list, scatter list (READ, atomics) or inline data.
+    pub data: WqeData<'a>,
+}
+
+impl<'a> SendWqe<'a> {
+    /// Reads a WQE, all of whose bytes are in `wqe`.
+    ///
+    /// # Errors
+    /// A [`WqeError`]. The next unit, with the link to the rest of the chain, can still be had with
+    /// [`NextUnit::parse`].
+    pub fn parse(wqe: &'a [u8], opcode: u8, service: ServiceType) -> Result<Self, WqeError> {
+        let unsupported = WqeError::Opcode(opcode);
+        let code = WqeOpcode::from_code(opcode).filter(|code| code.supported(service)).ok_or(unsupported)?;
+        let mut units = Units { rest: wqe };
+        let next = NextUnit::parse(units.take("next unit")?);
+        let imm = Some(next.imm);
+        let operation = match (code, service) {
+            // What follows the next unit means nothing.
+            (WqeOpcode::Nop, _) => {
+                return Ok(Self { next, operation: Operation::Nop, data: WqeData::Units(SmallVec::new()) });
+            }
+            (WqeOpcode::Send, ServiceType::Ud) => Operation::Datagram { imm: None, to: units.ud()? },
+            (WqeOpcode::SendImm, ServiceType::Ud) => Operation::Datagram { imm, to: units.ud()? },
+            (WqeOpcode::Send, _) => Operation::Send { imm: None },
+            (WqeOpcode::SendImm, _) => Operation::Send { imm },
+            (WqeOpcode::Write, _) => Operation::Write { remote: units.remote()?, imm: None },
+            (WqeOpcode::WriteImm, _) => Operation::Write { remote: units.remote()?, imm },
+            (WqeOpcode::Read, _) => Operation::Read { remote: units.remote()? },
+            (WqeOpcode::CompareSwap, _) => {
+                let remote = units.remote()?;
+                let RawAtomic { swap_add, compare } = units.atomic()?;
+                Operation::CompareSwap { remote, compare: compare.get(), swap: swap_add.get() }
+            }
+            (WqeOpcode::FetchAdd, _) => {
+                let remote = units.remote()?;
+                Operation::FetchAdd { remote, add: units.atomic()?.swap_add.get() }
+            }
+        };
+        let data = units.data()?;
+        let scatters = code == WqeOpcode::Read || code.is_atomic();
+        match &data {
+            WqeData::Inline(_) if scatters => return Err(WqeError::Inline),
+            WqeData::Units(units) if code.is_atomic() && !matches!(units[..], [DataUnit { len: 8, .. }]) => {
+                return Err(WqeError::AtomicResult);
+            }
+            _ => {}
+        }
+        Ok(Self { next, operation, data })
+    }
+
+    /// The WQE, a whole number of granules.
+    pub fn emit(&self) -> Vec<u8> {
+        let mut wqe = Vec::new();
+        let imm = match self.operation {
+            Operation::Send { imm } | Operation::Datagram { imm, .. } | Operation::Write { imm, .. } => imm,
+            _ => None,
+        };
+        wqe.extend_from_slice(&NextUnit { imm: imm.unwrap_or(self.next.imm), ..self.next }.emit());
+        let mut remote_unit = |remote: RemoteUnit| {
+            let raw =
+                RawRemote { va: remote.va.get().into(), rkey: remote.rkey.get().into(), reserved: [0; 4] };
+            wqe.extend_from_slice(raw.as_bytes());
+        };
+        match self.operation {
+            Operation::Nop | Operation::Send { .. } => {}
+            Operation::Datagram { to, .. } => wqe.extend_from_slice(&to.emit()),
+            Operation::Write { remote, .. } | Operation::Read { remote } => remote_unit(remote),
+            Operation::CompareSwap { remote, compare, swap } => {
+                remote_unit(remote);
+                let raw = RawAtomic { swap_add: swap.into(), compare: compare.into() };
+                wqe.extend_from_slice(raw.as_bytes());
+            }
+            Operation::FetchAdd { remote, add } => {
+                remote_unit(remote);
+                let raw = RawAtomic { swap_add: add.into(), compare: U64::ZERO };
+                wqe.extend_from_slice(raw.as_bytes());
+            }
+        }
+        match &self.data {
+            WqeData::Units(units) => units.iter().for_each(|unit| wqe.extend_from_slice(&unit.emit())),
+            WqeData::Inline(bytes) => {
+                // A WQE has at most 63 granules, so longer data has no encoding at all.
+                let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+                wqe.extend_from_slice(&(len | INLINE).to_le_bytes());
+                wqe.extend_from_slice(bytes);
+                wqe.resize(wqe.len().next_multiple_of(GRANULE), 0);
+            }
+        }
+        wqe
+    }
+}
+
+/// The units of a send WQE, one after the other.
+struct Units<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Units<'a> {
+    fn take<const N: usize>(&mut self, what: &'static str) -> Result<&'a [u8; N], WqeError> {
+        let (unit, rest) = self.rest.split_first_chunk().ok_or(WqeError::Truncated(what))?;
+        self.rest = rest;
+        Ok(unit)
+    }
+
+    fn remote(&mut self) -> Result<RemoteUnit, WqeError> {
+        let raw: RawRemote = transmute!(*self.take::<GRANULE>("raddr unit")?);
+        Ok(RemoteUnit { va: Va::new(raw.va.get()), rkey: Rkey::new(raw.rkey.get()) })
+    }
+
+    fn atomic(&mut self) -> Result<RawAtomic, WqeError> {
+        Ok(transmute!(*self.take::<GRANULE>("atomic unit")?))
+    }
+
+    fn ud(&mut self) -> Result<UdUnit, WqeError> {
+        self.take("ud unit").map(UdUnit::parse)
+    }
+
+    fn data(self) -> Result<WqeData<'a>, WqeError> {
+        if let Some((head, bytes)) = self.rest.split_first_chunk::<INLINE_HEAD>() {
+            let head = u32::from_le_bytes(*head);
+            if head & INLINE != 0 {
+                let len = (head & !INLINE) as usize;
+                return bytes.get(..len).map(WqeData::Inline).ok_or(WqeError::Truncated("inline data"));
+            }
+        }
+        let units = <[RawData]>::ref_from_bytes(self.rest).map_err(|_| WqeError::Truncated("data unit"))?;
+        Ok(WqeData::Units(units.iter().map(DataUnit::from_raw).collect::<Result<_, _>>()?))
+    }
+}

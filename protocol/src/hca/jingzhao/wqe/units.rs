@@ -1,0 +1,304 @@
+//! The units WQEs are made of.
+//!
+//! # Spec
+//! JingZhao interface, sections 6.2 to 6.6.
+
+use std::net::Ipv4Addr;
+
+use bitfield_struct::bitfield;
+use smallvec::SmallVec;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
+
+use super::super::doorbell::{PositionUnit, wrap};
+use super::super::qpc::mac;
+use super::{GRANULE, WqeError};
+use crate::ids::{Lid, Lkey, MacAddr, Qkey, Qpn, Rkey, Va};
+use crate::roce::Imm;
+
+/// Where the next WQE of a chain is, and what it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Position, 26 bits; see [`Link::position`].
+    pub address: u32,
+    /// Opcode, five bits.
+    pub opcode: u8,
+    /// Size in granules, 1 to 63.
+    pub size: u8,
+    /// Fence.
+    pub fence: bool,
+    /// Set by software with a link; has no effect.
+    pub dbd: bool,
+}
+
+impl Link {
+    /// Byte offset of the next WQE in a queue of `len` bytes; `None` for an empty queue.
+    pub fn position(&self, unit: PositionUnit, len: u32) -> Option<u32> {
+        let unit = match unit {
+            PositionUnit::Granule => GRANULE as u64,
+            PositionUnit::Slot => 64,
+        };
+        wrap(u64::from(self.address) * unit, len)
+    }
+}
+
+/// The next unit, with which every WQE begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct NextUnit {
+    /// The WQE that follows in the chain.
+    pub link: Option<Link>,
+    /// Receive WQE: posted.
+    pub valid: bool,
+    /// Software wants a completion. The device always gives one (J-21).
+    pub signalled: bool,
+    /// Ask for a solicited event at the receiver.
+    pub solicited: bool,
+    /// Immediate data of this WQE.
+    pub imm: Imm,
+}
+
+impl NextUnit {
+    /// Reads the unit.
+    pub fn parse(unit: &[u8; GRANULE]) -> Self {
+        let raw: RawNext = transmute!(*unit);
+        let link = (raw.size.nds() != 0).then(|| Link {
+            address: raw.address.nda(),
+            opcode: raw.address.nop(),
+            size: raw.size.nds(),
+            fence: raw.size.fence(),
+            dbd: raw.size.dbd(),
+        });
+        Self {
+            link,
+            valid: raw.address.valid(),
+            signalled: raw.flags.signalled(),
+            solicited: raw.flags.solicited(),
+            imm: Imm(raw.imm),
+        }
+    }
+
+    /// The unit. Values wider than their field lose their high bits.
+    pub fn emit(&self) -> [u8; GRANULE] {
+        let (mut address, mut size) = (NextAddress::new().with_valid(self.valid), NextSize::new());
+        if let Some(link) = self.link {
+            address = address.with_nda(link.address & 0x3ff_ffff).with_nop(link.opcode & 0x1f);
+            size = size.with_nds(link.size & 0x3f).with_fence(link.fence).with_dbd(link.dbd);
+        }
+        let flags = NextFlags::new().with_signalled(self.signalled).with_solicited(self.solicited);
+        transmute!(RawNext { address, size, flags, imm: self.imm.0 })
+    }
+}
+
+/// One element of a gather or scatter list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataUnit {
+    /// Bytes, 31 bits. 0 contributes nothing.
+    pub len: u32,
+    /// Key of the region.
+    pub lkey: Lkey,
+    /// First address inside the region.
+    pub va: Va,
+}
+
+/// A gather or scatter list; short ones need no allocation.
+pub type DataUnits = SmallVec<[DataUnit; 4]>;
+
+/// Set in the first word of an inline unit.
+pub(super) const INLINE: u32 = 1 << 31;
+/// The key of a terminator, besides 0.
+const INVALID_LKEY: u32 = 0x100;
+
+impl DataUnit {
+    /// Ends a scatter list, as the public kernel driver writes it.
+    pub const TERMINATOR: [u8; GRANULE] = [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+    pub(super) fn from_raw(raw: &RawData) -> Result<Self, WqeError> {
+        let len = raw.len.get();
+        if len & INLINE != 0 {
+            return Err(WqeError::Inline);
+        }
+        Ok(Self { len, lkey: Lkey::new(raw.lkey.get()), va: Va::new(raw.va.get()) })
+    }
+
+    /// The unit.
+    pub fn emit(&self) -> [u8; GRANULE] {
+        transmute!(RawData {
+            len: (self.len & !INLINE).into(),
+            lkey: self.lkey.get().into(),
+            va: self.va.get().into(),
+        })
+    }
+}
+
+/// Target of an RDMA or atomic operation: the raddr unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteUnit {
+    /// First address in the peer's region.
+    pub va: Va,
+    /// Key of the region.
+    pub rkey: Rkey,
+}
+
+/// Destination of a datagram: the ud unit. The user library of the public driver leaves what it does not know
+/// (MACs, IP addresses) as the buffer held it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct UdUnit {
+    /// 00h: egress port; the public driver puts it in the top byte and its PD in the rest. The device has one port
+    /// and ignores it.
+    pub port: u32,
+    /// 04h: source LID, or the low half of the source MAC.
+    pub slid: Lid,
+    /// 06h: destination LID, or the low half of [`UdUnit::dmac`].
+    pub dlid: Lid,
+    /// 08h: source MAC, bits 47:16.
+    pub smac_high: u32,
+    /// 0Ch: destination MAC, bits 47:16.
+    pub dmac_high: u32,
+    /// 10h: source IPv4 address.
+    pub source_ip: u32,
+    /// 14h: destination IPv4 address.
+    pub dest_ip: u32,
+    /// 20h: destination QP.
+    pub dqpn: Qpn,
+    /// 24h: Q_Key.
+    pub qkey: Qkey,
+}
+
+impl UdUnit {
+    /// Bytes of the unit.
+    pub const LEN: usize = 3 * GRANULE;
+
+    /// Reads the unit.
+    pub fn parse(unit: &[u8; Self::LEN]) -> Self {
+        let raw: RawUd = transmute!(*unit);
+        Self {
+            port: raw.port.get(),
+            slid: Lid::new(raw.slid.get()),
+            dlid: Lid::new(raw.dlid.get()),
+            smac_high: raw.smac_high.get(),
+            dmac_high: raw.dmac_high.get(),
+            source_ip: raw.source_ip.get(),
+            dest_ip: raw.dest_ip.get(),
+            dqpn: Qpn::new(raw.dqpn.get()),
+            qkey: Qkey::new(raw.qkey.get()),
+        }
+    }
+
+    /// The unit.
+    pub fn emit(&self) -> [u8; Self::LEN] {
+        transmute!(RawUd {
+            port: self.port.into(),
+            slid: self.slid.get().into(),
+            dlid: self.dlid.get().into(),
+            smac_high: self.smac_high.into(),
+            dmac_high: self.dmac_high.into(),
+            source_ip: self.source_ip.into(),
+            dest_ip: self.dest_ip.into(),
+            reserved_18: [0; 8],
+            dqpn: self.dqpn.get().into(),
+            qkey: self.qkey.get().into(),
+            reserved_28: [0; 8],
+        })
+    }
+
+    /// Destination MAC, if its high part is set.
+    pub const fn dmac(&self) -> Option<MacAddr> {
+        mac(self.dmac_high, self.dlid)
+    }
+
+    /// Destination IPv4 address, if set.
+    pub const fn dip(&self) -> Option<Ipv4Addr> {
+        if self.dest_ip == 0 { None } else { Some(Ipv4Addr::from_bits(self.dest_ip)) }
+    }
+}
+
+/// 00h of the next unit.
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+struct NextAddress {
+    #[bits(5)]
+    nop: u8,
+    valid: bool,
+    #[bits(26)]
+    nda: u32,
+}
+
+/// 04h of the next unit.
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+struct NextSize {
+    #[bits(6)]
+    nds: u8,
+    fence: bool,
+    dbd: bool,
+    #[bits(24)]
+    nee: u32,
+}
+
+/// 08h of the next unit.
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+struct NextFlags {
+    #[bits(1)]
+    __: u8,
+    solicited: bool,
+    event: bool,
+    signalled: bool,
+    #[bits(28)]
+    __: u32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawNext {
+    address: NextAddress,
+    size: NextSize,
+    flags: NextFlags,
+    imm: [u8; 4],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawRemote {
+    pub(super) va: U64,
+    pub(super) rkey: U32,
+    pub(super) reserved: [u8; 4],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawAtomic {
+    pub(super) swap_add: U64,
+    pub(super) compare: U64,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawData {
+    pub(super) len: U32,
+    pub(super) lkey: U32,
+    pub(super) va: U64,
+}
+
+impl RawData {
+    /// Key 100h and key 0 are ordinary keys when there is a length (J-22).
+    pub(super) fn is_terminator(&self) -> bool {
+        self.len.get() == 0 && matches!(self.lkey.get(), 0 | INVALID_LKEY)
+    }
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawUd {
+    port: U32,
+    slid: U16,
+    dlid: U16,
+    smac_high: U32,
+    dmac_high: U32,
+    source_ip: U32,
+    dest_ip: U32,
+    reserved_18: [u8; 8],
+    dqpn: U32,
+    qkey: U32,
+    reserved_28: [u8; 8],
+}
