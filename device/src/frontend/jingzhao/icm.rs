@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn the_last_page_of_the_address_space_can_be_mapped() {
         let mut icm = Icm::default();
-        let last = u64::MAX & !0xfff;
+        let last = !0xfff;
         icm.map(CONTEXT, &[entry(last, last, 1)]).unwrap();
         assert_eq!(at(&icm, CONTEXT, u64::MAX), Some(u64::MAX));
         assert_eq!(at(&icm, CONTEXT, 0), None);

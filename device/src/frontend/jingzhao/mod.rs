@@ -29,6 +29,8 @@ pub mod recv_queue;
 pub mod resources;
 pub mod ring;
 pub mod send_queue;
+#[cfg(test)]
+mod tests;
 
 pub use device::{JingZhao, Setup};
 pub use host::JingZhaoHost;

@@ -1,0 +1,222 @@
+//! Sections 3.12, 3.13, 4.3 and 10: what QP commands leave in ICM and what QUERY_QP answers.
+
+use super::*;
+
+/// INIT2RTR of section 14.7: RC, QPN 5, remote 9.
+const RTR: &str = "
+    00: 00 00 00 40 00 00 00 00 20 00 00 00 7F 07 07 00
+    10: 00 00 00 01 00 00 00 05 00 00 00 09 01 00 00 00
+    50: 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 03
+    60: 00 00 00 00 00 00 00 21 00 00 00 00 00 00 00 00
+    70: 00 00 00 01 00 00 00 21 00 00 40 00 00 00 00 00
+    80: 00 00 00 00 0C 12 34 56 00 00 00 00 00 00 00 02
+    90: 00 00 00 22 00 00 40 00 00 00 00 00 00 00 00 00";
+
+/// Bits of the number that the table index does not have.
+const ROLLING: u32 = 0x9c_0000;
+const QPN: u32 = 5;
+const ENTRY: u64 = ICM_CONTEXT + QPC + 5 * 256;
+
+fn rtr() -> Vec<u8> {
+    // What lies behind the meaningful bytes is whatever the mailbox held before.
+    let mut inbox = dump(RTR, 0xc0);
+    inbox[0xa4..].fill(0xee);
+    inbox
+}
+
+/// `rtr` as the driver's RESET to INIT: without MTU, peer and PSN.
+fn init() -> Vec<u8> {
+    let mut inbox = rtr();
+    inbox[0x08] = 0x10;
+    inbox[0x0c] = 0;
+    inbox[0x18..0x1c].fill(0);
+    inbox[0x84..0x88].fill(0);
+    inbox
+}
+
+/// `rtr` with first PSN 654321h.
+fn rts() -> Vec<u8> {
+    let mut inbox = rtr();
+    inbox[0x6d..0x70].copy_from_slice(&[0x65, 0x43, 0x21]);
+    inbox
+}
+
+fn state(machine: &mut Machine) -> u8 {
+    machine.peek(ENTRY + 8, 1)[0] >> 4
+}
+
+fn query(machine: &mut Machine, qpn: u32) -> Vec<u8> {
+    machine.poke(OUTBOX, &[0xff; 0xc0]);
+    machine.ok(Op::QueryQp, 0, qpn, &[]);
+    machine.peek(OUTBOX, 0xc0)
+}
+
+fn in_rts() -> Machine {
+    let mut machine = Machine::initialised(Options::default());
+    machine.ok(Op::Rst2Init, 0, ROLLING | QPN, &init());
+    machine.ok(Op::Init2Rtr, 0, ROLLING | QPN, &rtr());
+    machine.ok(Op::Rtr2Rts, 0, ROLLING | QPN, &rts());
+    machine
+}
+
+#[test]
+fn published_mailbox_is_the_context_in_icm_and_the_answer_of_query_qp() {
+    let mut machine = Machine::initialised(Options::default());
+    machine.poke(ENTRY, &[0xaa; 256]);
+    machine.ok(Op::Rst2Init, 0, ROLLING | QPN, &init());
+    let mut expected = dump(RTR, 0xc0);
+    expected[3] = 0;
+    expected[0x08] = 0x10;
+    expected[0x0c] = 0;
+    expected[0x18..0x1c].fill(0);
+    expected[0x84..0x88].fill(0);
+    assert_eq!(machine.peek(ENTRY, 0xc0), expected);
+    assert_eq!(machine.peek(ENTRY + 0xc0, 0x40), [0xaa; 0x40], "an entry is C0h bytes");
+
+    machine.ok(Op::Init2Rtr, 0, QPN, &rtr());
+    let mut expected = dump(RTR, 0xc0);
+    expected[3] = 0;
+    assert_eq!(machine.peek(ENTRY, 0xc0), expected);
+    assert_eq!(query(&mut machine, ROLLING | QPN), expected);
+
+    machine.ok(Op::Rtr2Rts, 0, QPN, &rts());
+    expected[0x08] = 0x30;
+    expected[0x6d..0x70].copy_from_slice(&[0x65, 0x43, 0x21]);
+    expected[0x7d..0x80].copy_from_slice(&[0x65, 0x43, 0x21]);
+    assert_eq!(machine.peek(ENTRY, 0xc0), expected);
+    assert_eq!(query(&mut machine, QPN), expected);
+}
+
+#[test]
+fn a_qp_in_reset_or_unknown_is_all_zero() {
+    let mut machine = in_rts();
+    assert_eq!(query(&mut machine, 77), [0; 0xc0]);
+    machine.ok(Op::ToRst, 3, QPN, &[]);
+    assert_eq!(query(&mut machine, QPN), [0; 0xc0]);
+}
+
+#[test]
+fn reset_takes_the_drivers_zero_mailbox_and_the_documents_none() {
+    for (op_modifier, inbox) in [(0, &[0; 0xc0][..]), (2, &[]), (3, &[])] {
+        let mut machine = in_rts();
+        machine.ok(Op::ToRst, op_modifier, ROLLING | QPN, inbox);
+        assert_eq!(state(&mut machine), 0);
+        assert_eq!(machine.peek(ENTRY + 0x6c, 4), [0, 0x65, 0x43, 0x21], "the last PSN is written back");
+        machine.ok(Op::ToRst, op_modifier, QPN, inbox);
+        machine.ok(Op::Rst2Init, 0, QPN, &init());
+    }
+}
+
+#[test]
+fn any_state_goes_to_err_and_from_there_to_reset_only() {
+    let mut machine = in_rts();
+    machine.ok(Op::ToErr, 0, QPN, &[0; 0xc0]);
+    assert_eq!(state(&mut machine), 6);
+    assert_eq!(query(&mut machine, QPN)[8] >> 4, 6);
+    machine.ok(Op::ToErr, 2, QPN, &[]);
+    for op in
+        [Op::Rst2Init, Op::Init2Init, Op::Init2Rtr, Op::Rtr2Rts, Op::Rts2Rts, Op::SqErr2Rts, Op::Sqd2Rts]
+    {
+        assert_eq!(machine.command(op, 0, QPN, &rts()), CmdStatus::BadParam.code(), "{op}");
+    }
+    assert_eq!(query(&mut machine, QPN)[8] >> 4, 6);
+    machine.ok(Op::ToRst, 3, QPN, &[]);
+
+    // The public driver moves QPs in RESET to ERR.
+    machine.ok(Op::ToErr, 0, 6, &[0; 0xc0]);
+    assert_eq!(query(&mut machine, 6)[8] >> 4, 6);
+    machine.ok(Op::ToRst, 0, 6, &[0; 0xc0]);
+}
+
+#[test]
+fn commands_from_another_state_leave_the_qp_as_it_was() {
+    let mut machine = Machine::initialised(Options::default());
+    for op in [Op::Init2Init, Op::Init2Rtr, Op::Rtr2Rts, Op::Rts2Rts, Op::Rts2Sqd, Op::Sqd2Rts] {
+        assert_eq!(machine.command(op, 0, QPN, &rts()), CmdStatus::BadParam.code(), "{op} in RESET");
+    }
+    assert_eq!(query(&mut machine, QPN), [0; 0xc0]);
+    machine.ok(Op::Rst2Init, 0, QPN, &init());
+    let before = machine.peek(ENTRY, 0xc0);
+    for op in [Op::Rst2Init, Op::Rtr2Rts, Op::Rts2Rts, Op::SqErr2Rts] {
+        assert_eq!(machine.command(op, 0, QPN, &rts()), CmdStatus::BadParam.code(), "{op} in INIT");
+    }
+    assert_eq!(machine.peek(ENTRY, 0xc0), before);
+}
+
+#[test]
+fn values_the_device_does_not_support_are_bad_param() {
+    let refused = |machine: &mut Machine, op: Op, base: &[u8], offset: usize, value: u8, why: &str| {
+        let mut inbox = base.to_vec();
+        inbox[offset] = value;
+        assert_eq!(machine.command(op, 0, QPN, &inbox), CmdStatus::BadParam.code(), "{why}");
+    };
+    let mut machine = Machine::initialised(Options::default());
+    for service in [2, 4, 0xff] {
+        refused(&mut machine, Op::Rst2Init, &init(), 0x09, service, "service type");
+    }
+    refused(&mut machine, Op::Rst2Init, &init(), 0x1c, 2, "port");
+    assert_eq!(machine.command(Op::Rst2Init, 0, 1 << 24, &init()), CmdStatus::BadParam.code(), "number");
+    machine.ok(Op::Rst2Init, 0, QPN, &init());
+    for mtu in [0x1f, 0xdf, 0xff] {
+        refused(&mut machine, Op::Init2Rtr, &rtr(), 0x0c, mtu, "MTU code");
+    }
+    refused(&mut machine, Op::Init2Rtr, &rtr(), 0x0d, 4, "receive slot");
+    refused(&mut machine, Op::Init2Rtr, &rtr(), 0x0d, 13, "receive slot");
+    refused(&mut machine, Op::Init2Rtr, &rtr(), 0x97, 1, "receive queue length");
+    machine.ok(Op::Init2Rtr, 0, QPN, &rtr());
+    refused(&mut machine, Op::Rtr2Rts, &rts(), 0x0e, 13, "send slot");
+    refused(&mut machine, Op::Rtr2Rts, &rts(), 0x7b, 1, "send queue length");
+    assert_eq!(state(&mut machine), 2);
+    machine.ok(Op::Rtr2Rts, 0, QPN, &rts());
+}
+
+#[test]
+fn a_new_qp_needs_its_icm_page() {
+    let mut machine = Machine::initialised(Options::default());
+    assert_eq!(machine.command_at(QPC, Op::UnmapIcm, 1, 1), 0);
+    assert_eq!(machine.command(Op::Rst2Init, 0, QPN, &init()), CmdStatus::BadParam.code());
+    assert_eq!(query(&mut machine, QPN), [0; 0xc0]);
+    machine.map(IcmTable::Context, QPC, ICM_CONTEXT, 1);
+    machine.ok(Op::Rst2Init, 0, QPN, &init());
+    // Later commands do without.
+    assert_eq!(machine.command_at(QPC, Op::UnmapIcm, 1, 1), 0);
+    machine.ok(Op::Init2Rtr, 0, QPN, &rtr());
+    assert_eq!(state(&mut machine), 1);
+    machine.map(IcmTable::Context, QPC, ICM_CONTEXT, 1);
+    machine.ok(Op::Rtr2Rts, 0, QPN, &rts());
+    assert_eq!(state(&mut machine), 3);
+}
+
+#[test]
+fn icm_behind_memory_nobody_lent_is_internal_err() {
+    let mut machine = Machine::initialised(Options::default());
+    machine.map(IcmTable::Context, QPC, NOWHERE, 1);
+    assert_eq!(machine.command(Op::Rst2Init, 0, QPN, &init()), CmdStatus::InternalErr.code());
+    assert_eq!(query(&mut machine, QPN), [0; 0xc0]);
+}
+
+#[test]
+fn an_idle_qp_drains_at_once_and_comes_back() {
+    let mut machine = in_rts();
+    machine.ok(Op::Rts2Sqd, 0, QPN, &rts());
+    machine.settle();
+    assert_eq!(query(&mut machine, QPN)[8] >> 4, 5);
+    assert_eq!(state(&mut machine), 5);
+    machine.ok(Op::Sqd2Sqd, 0, QPN, &rts());
+    machine.ok(Op::Sqd2Rts, 0, QPN, &rts());
+    machine.ok(Op::Rts2Rts, 0, QPN, &rts());
+    assert_eq!(query(&mut machine, QPN)[8] >> 4, 3);
+}
+
+#[test]
+fn the_public_drivers_counts_work_together() {
+    let mut machine = Machine::initialised(Options::default());
+    machine.map(IcmTable::Context, QPC + 0x40_0000, ICM_CONTEXT + 0x40_0000, 3072);
+    // Spread over the whole table of 2^16.
+    for qpn in (0..1u32 << 16).step_by(61) {
+        machine.ok(Op::Rst2Init, 0, ROLLING | qpn, &init());
+    }
+    assert_eq!(query(&mut machine, 61)[8] >> 4, 1);
+    assert_eq!(query(&mut machine, 62), [0; 0xc0]);
+    machine.ok(Op::CloseHca, 0, 0, &[]);
+}

@@ -1,0 +1,385 @@
+//! Two devices back to back: from doorbells to completions.
+
+use protocol::Psn;
+use protocol::hca::jingzhao::cqc::Cqc;
+use protocol::hca::jingzhao::mpt::{Mpt, MptFlags};
+use protocol::hca::jingzhao::mtt::WriteMtt;
+use protocol::hca::jingzhao::qpc::Qpc;
+use protocol::ids::{Cqn, Lkey, Pdn, Qpn, Va};
+
+use super::*;
+
+const PD: u32 = 3;
+/// As software knows it; index 5.
+const QPN: u32 = 0x1_0005;
+const ENTRY: u64 = ICM_CONTEXT + QPC + 5 * 256;
+/// Buffers, by bus address, one page each.
+const CQ: u64 = 0x20_0000;
+const SQ: u64 = 0x20_1000;
+const RQ: u64 = 0x20_2000;
+const EQ: u64 = 0x20_3000;
+/// The data region: pages in descending order on the bus.
+const DATA_KEY: u32 = 0x4_0005;
+const DATA_VA: u64 = 0x7f00_0000_0800;
+const DATA_LEN: u64 = 0x3000;
+const CQ_ENTRIES_LOG: u8 = 5;
+
+fn region(key: u32, start: u64, length: u64, mtt: u64, flags: MptFlags) -> [u8; Mpt::LEN] {
+    let bytes = [0; Mpt::LEN];
+    let blank = Mpt::parse(&bytes).unwrap();
+    let (key, pd, start) = (Lkey::new(key), Pdn::new(PD), Va::new(start));
+    Mpt { flags, key, pd, start, length, mtt, ..blank }.emit()
+}
+
+/// A machine with regions, a CQ and QP [`QPN`] in RTS towards the QP of the same number.
+fn peer(lid: u16, options: Options) -> Machine {
+    let mut machine = Machine::initialised_as(lid, options);
+    let mut pages = vec![CQ, SQ, RQ, EQ];
+    pages.extend((0..4).map(|n| 0x30_3000 - n * 0x1000));
+    let pages = pages.into_iter().map(Iova::new).collect();
+    machine.ok(Op::WriteMtt, 0, 8, &WriteMtt { start: 0, pages }.emit());
+    let none = MptFlags::empty();
+    machine.ok(Op::Sw2HwMpt, 0, 1, &region(1, 0, 0x1000, 0, MptFlags::LOCAL_WRITE));
+    machine.ok(Op::Sw2HwMpt, 0, 2, &region(2, 0, 0x1000, 1, none));
+    machine.ok(Op::Sw2HwMpt, 0, 3, &region(3, 0, 0x1000, 2, none));
+    machine.ok(Op::Sw2HwMpt, 0, 4, &region(4, 0, 0x1000, 3, MptFlags::LOCAL_WRITE));
+    let data = MptFlags::LOCAL_WRITE | MptFlags::REMOTE_WRITE | MptFlags::REMOTE_READ;
+    machine.ok(Op::Sw2HwMpt, 0, 5, &region(DATA_KEY, DATA_VA, DATA_LEN, 4, data));
+    create_cq(&mut machine, CQ_ENTRIES_LOG);
+    for (op, image) in [(Op::Rst2Init, qpc()), (Op::Init2Rtr, qpc()), (Op::Rtr2Rts, qpc())] {
+        machine.ok(op, 0, QPN, &image.emit());
+    }
+    machine
+}
+
+fn create_cq(machine: &mut Machine, log_entries: u8) {
+    machine.poke(CQ, &[0x80; 0x1000]);
+    let blank = Cqc::parse(&[0; Cqc::LEN], 0).unwrap();
+    let cqc = Cqc { log_entries, pd: Pdn::new(PD), lkey: Lkey::new(1), ..blank };
+    machine.ok(Op::Sw2HwCq, 0, 1, &cqc.emit());
+}
+
+fn qpc() -> Qpc {
+    Qpc {
+        mtu: 1,
+        log_max_msg: 31,
+        log_rq_slot: 7,
+        log_sq_slot: 7,
+        usr_page: 1,
+        local_qpn: Qpn::new(5),
+        remote_qpn: Qpn::new(5),
+        port: 1,
+        pd: Pdn::new(PD),
+        next_send_psn: Psn::new(0xff_fffe),
+        send_cqn: Cqn::new(1),
+        sq_lkey: Lkey::new(2),
+        sq_len: 0x1000,
+        recv_psn: Psn::new(0xff_fffe),
+        recv_cqn: Cqn::new(1),
+        rq_lkey: Lkey::new(3),
+        rq_len: 0x1000,
+        ..Qpc::default()
+    }
+}
+
+/// Bus address of a byte of the data region.
+fn data_bus(offset: u64) -> u64 {
+    let linear = 0x800 + offset;
+    0x30_3000 - (linear >> 12 << 12) + (linear & 0xfff)
+}
+
+fn put_data(machine: &mut Machine, offset: u64, data: &[u8]) {
+    for (offset, byte) in (offset..).zip(data) {
+        machine.poke(data_bus(offset), &[*byte]);
+    }
+}
+
+fn get_data(machine: &mut Machine, offset: u64, len: u64) -> Vec<u8> {
+    (offset..offset + len).map(|offset| machine.peek(data_bus(offset), 1)[0]).collect()
+}
+
+fn data_unit(offset: u64, len: u32) -> Vec<u8> {
+    [&len.to_le_bytes()[..], &DATA_KEY.to_le_bytes(), &(DATA_VA + offset).to_le_bytes()].concat()
+}
+
+fn post_recv(machine: &mut Machine, slot: u64, offset: u64, len: u32) {
+    let mut wqe = vec![0x20];
+    wqe.resize(16, 0);
+    wqe.extend(data_unit(offset, len));
+    wqe.resize(48, 0);
+    machine.poke(RQ + slot * 128, &wqe);
+}
+
+/// Writes a WQE in a slot and rings for it.
+fn send(machine: &mut Machine, slot: u32, opcode: u8, units: &[Vec<u8>]) {
+    let mut wqe = vec![0; 16];
+    wqe[8] = 8;
+    wqe.extend(units.concat());
+    machine.poke(SQ + u64::from(slot) * 128, &wqe);
+    let size = u32::try_from(wqe.len() / 16).unwrap();
+    let low = (slot * 8) << 8 | u32::from(opcode);
+    let high = QPN << 8 | size;
+    let doorbell = [low.to_le_bytes(), high.to_le_bytes()].concat();
+    machine.hca.region_write(Region::Bar(Bar::Bar2), 0x1000, &doorbell);
+}
+
+fn remote(offset: u64, rkey: u32) -> Vec<u8> {
+    [&(DATA_VA + offset).to_le_bytes()[..], &rkey.to_le_bytes(), &[0; 4]].concat()
+}
+
+/// Carries frames both ways until both are quiet.
+fn exchange(a: &mut Machine, b: &mut Machine) {
+    loop {
+        let (from_a, from_b) = (a.settle(), b.settle());
+        if from_a.is_empty() && from_b.is_empty() {
+            return;
+        }
+        from_a.iter().for_each(|frame| b.hca.handle_frame(frame));
+        from_b.iter().for_each(|frame| a.hca.handle_frame(frame));
+    }
+}
+
+fn cqe(machine: &mut Machine, slot: u64) -> Vec<u8> {
+    machine.peek(CQ + slot * 32, 32)
+}
+
+fn state(machine: &mut Machine) -> u8 {
+    machine.peek(ENTRY + 8, 1)[0] >> 4
+}
+
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    let mut next = seed;
+    let step = || {
+        next = next.wrapping_mul(5).wrapping_add(113);
+        next
+    };
+    std::iter::repeat_with(step).take(len).collect()
+}
+
+fn pair() -> (Machine, Machine) {
+    (peer(1, Options::default()), peer(2, Options::default()))
+}
+
+#[test]
+fn a_send_lands_in_the_receive_buffer_and_both_sides_are_told() {
+    let (mut a, mut b) = pair();
+    let data = pattern(0x1900, 7);
+    put_data(&mut a, 0x10, &data);
+    post_recv(&mut b, 0, 0x701, 0x2000);
+    send(&mut a, 1, 0x0a, &[data_unit(0x10, 0x1900)]);
+    exchange(&mut a, &mut b);
+    assert_eq!(get_data(&mut b, 0x701, 0x1900), data);
+    assert_eq!(get_data(&mut b, 0x701 + 0x1900, 0x100), [0; 0x100]);
+    // As in section 14.9, but for QP, LID and length.
+    let sent = dump(
+        "00: 05 00 01 00 00 00 00 00 05 00 00 00 00 00 00 00
+         10: 00 00 00 00 00 19 00 00 80 00 00 00 0A 01 00 00",
+        32,
+    );
+    assert_eq!(cqe(&mut a, 0), sent);
+    let received = dump(
+        "00: 05 00 01 00 00 00 00 00 05 00 00 00 00 00 01 00
+         10: 00 00 00 00 00 19 00 00 00 00 00 00 02 00 00 00",
+        32,
+    );
+    assert_eq!(cqe(&mut b, 0), received);
+    assert_eq!(cqe(&mut a, 1), [0x80; 32]);
+    assert_eq!(cqe(&mut b, 1), [0x80; 32]);
+}
+
+#[test]
+fn psns_move_in_the_context_in_icm() {
+    let (mut a, mut b) = pair();
+    send(&mut a, 0, 0x08, &[remote(0, DATA_KEY), data_unit(0, 0x400)]);
+    exchange(&mut a, &mut b);
+    // Four packets from FFFFFEh on.
+    assert_eq!(a.peek(ENTRY + 0x6c, 4), [0, 0, 0, 2]);
+    assert_eq!(a.peek(ENTRY + 0x7c, 4), [0, 0, 0, 2]);
+    assert_eq!(b.peek(ENTRY + 0x84, 4), [0, 0, 0, 2]);
+    assert_eq!(state(&mut a), 3);
+}
+
+#[test]
+fn a_write_and_a_read_move_bytes_without_the_peers_software() {
+    let (mut a, mut b) = pair();
+    let data = pattern(0x2800, 3);
+    put_data(&mut a, 0x100, &data);
+    send(&mut a, 0, 0x08, &[remote(0x7ff, DATA_KEY), data_unit(0x100, 0x2800)]);
+    exchange(&mut a, &mut b);
+    assert_eq!(get_data(&mut b, 0x7ff, 0x2800), data);
+    assert_eq!((cqe(&mut a, 0)[0x1c], cqe(&mut b, 0)), (8, vec![0x80; 32]));
+    put_data(&mut a, 0, &[0; 0x3000]);
+    send(&mut a, 1, 0x10, &[remote(0x7ff, DATA_KEY), data_unit(3, 0x2800)]);
+    exchange(&mut a, &mut b);
+    assert_eq!(get_data(&mut a, 3, 0x2800), data);
+    assert_eq!(cqe(&mut a, 1)[0x14..0x1e], [0, 0x28, 0, 0, 0x80, 0, 0, 0, 0x10, 1]);
+}
+
+#[test]
+fn a_wrong_key_is_a_remote_access_error_and_touches_nothing() {
+    let (mut a, mut b) = pair();
+    for (slot, (offset, key)) in [(0, 5), (DATA_LEN - 1, DATA_KEY)].into_iter().enumerate() {
+        let slot = u32::try_from(slot).unwrap();
+        put_data(&mut a, 0, &[0xff; 2]);
+        send(&mut a, slot, 0x08, &[remote(offset, key), data_unit(0, 2)]);
+        exchange(&mut a, &mut b);
+        let mut error = dump("10: 13 00 00 00 00 00 00 00 00 00 00 00 FF 00 00 00", 32);
+        error[..4].copy_from_slice(&QPN.to_le_bytes());
+        error[0x18] = u8::try_from(slot * 128).unwrap();
+        assert_eq!(cqe(&mut a, slot.into()), error);
+        assert_eq!(get_data(&mut b, 0, DATA_LEN), vec![0; 0x3000]);
+        assert_eq!((state(&mut a), state(&mut b)), (6, 6));
+        for machine in [&mut a, &mut b] {
+            machine.ok(Op::ToRst, 0, QPN, &[0; 0xc0]);
+            for op in [Op::Rst2Init, Op::Init2Rtr, Op::Rtr2Rts] {
+                machine.ok(op, 0, QPN, &qpc().emit());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_local_key_of_another_domain_fails_the_send_and_flushes_what_follows() {
+    let (mut a, mut b) = pair();
+    a.ok(Op::Hw2SwMpt, 0, 5, &[]);
+    let mut foreign = region(DATA_KEY, DATA_VA, DATA_LEN, 4, MptFlags::LOCAL_WRITE);
+    foreign[0x0f] = 9;
+    a.ok(Op::Sw2HwMpt, 0, 5, &foreign);
+    send(&mut a, 0, 0x0a, &[data_unit(0, 4)]);
+    exchange(&mut a, &mut b);
+    send(&mut a, 1, 0x0a, &[data_unit(0, 4)]);
+    exchange(&mut a, &mut b);
+    assert_eq!((cqe(&mut a, 0)[0x10], cqe(&mut a, 0)[0x1c]), (0x04, 0xff));
+    assert_eq!((cqe(&mut a, 1)[0x10], cqe(&mut a, 1)[0x18]), (0x05, 0x80));
+    assert_eq!(state(&mut a), 6);
+    assert_eq!(state(&mut b), 3);
+}
+
+#[test]
+fn posted_receives_are_flushed_when_the_qp_goes_to_err() {
+    let (mut a, _) = pair();
+    post_recv(&mut a, 0, 0, 64);
+    post_recv(&mut a, 1, 64, 64);
+    a.ok(Op::ToErr, 2, QPN, &[]);
+    for slot in 0..2 {
+        // Section 14.9, RQ flush.
+        let entry = cqe(&mut a, slot);
+        assert_eq!(entry[0x10], 5);
+        assert_eq!(entry[0x18..0x1d], [u8::try_from(slot * 128).unwrap(), 0, 0, 0, 0xfe]);
+    }
+    assert_eq!(cqe(&mut a, 2), [0x80; 32]);
+}
+
+#[test]
+fn a_doorbell_before_rts_or_in_another_page_is_discarded() {
+    let (mut a, mut b) = pair();
+    a.ok(Op::ToRst, 3, QPN, &[]);
+    send(&mut a, 0, 0x0a, &[]);
+    for op in [Op::Rst2Init, Op::Init2Rtr] {
+        a.ok(op, 0, QPN, &qpc().emit());
+        send(&mut a, 0, 0x0a, &[]);
+    }
+    a.ok(Op::Rtr2Rts, 0, QPN, &qpc().emit());
+    exchange(&mut a, &mut b);
+    assert_eq!(cqe(&mut a, 0), [0x80; 32]);
+
+    let mut checked = peer(1, Options { uar_check: true, ..Options::default() });
+    let elsewhere = qpc();
+    checked.ok(Op::Rts2Rts, 0, QPN, &Qpc { usr_page: 2, ..elsewhere }.emit());
+    send(&mut checked, 0, 0x00, &[]);
+    checked.settle();
+    assert_eq!(cqe(&mut checked, 0), [0x80; 32]);
+    checked.ok(Op::Rts2Rts, 0, QPN, &elsewhere.emit());
+    send(&mut checked, 0, 0x00, &[]);
+    checked.settle();
+    assert_eq!(cqe(&mut checked, 0)[0x1c..], [0, 1, 0, 0]);
+}
+
+#[test]
+fn a_full_cq_is_an_event_and_fails_the_qp() {
+    let (mut a, mut b) = pair();
+    a.ok(Op::Hw2SwCq, 0, 1, &[]);
+    create_cq(&mut a, 1);
+    a.poke(EQ, &[0x80; 0x1000]);
+    let eqc = dump(
+        "00: 01 04 01 00 00 00 00 00 00 00 00 00 05 00 00 00
+         10: 00 00 00 00 00 00 00 02 00 00 00 03 00 00 00 04",
+        0x40,
+    );
+    a.ok(Op::Sw2HwEq, 0, 0, &eqc);
+    // CQ_ERROR; MAP_EQ's mask is immediate.
+    assert_eq!(a.command_at(1 << 4, Op::MapEq, 0, 0), 0);
+    for slot in 0..4 {
+        send(&mut a, slot, 0x08, &[remote(0, DATA_KEY), data_unit(0, 4)]);
+        exchange(&mut a, &mut b);
+    }
+    assert_eq!(cqe(&mut a, 0)[0x1c..], [8, 1, 0, 0]);
+    assert_eq!(cqe(&mut a, 1)[0x1c..], [8, 1, 0, 0]);
+    assert_eq!(cqe(&mut a, 2), [0x80; 32]);
+    assert_eq!(state(&mut a), 6);
+    assert_eq!(a.peek(ICM_CONTEXT + CQC + 0x40, 1)[0] >> 4, 9, "CQC status is overflow");
+    let event = dump("00: 00 04 00 00 01 00 00 00 01 00 00 00 00 00 00 00", 32);
+    assert_eq!(a.peek(EQ, 32), event);
+    assert_eq!(a.peek(EQ + 32, 32), [0x80; 32], "told once");
+}
+
+#[test]
+fn a_qp_without_its_cq_loses_completions_and_goes_on() {
+    let (mut a, mut b) = pair();
+    a.ok(Op::Hw2SwCq, 0, 1, &[]);
+    send(&mut a, 0, 0x08, &[remote(0, DATA_KEY), data_unit(0, 4)]);
+    exchange(&mut a, &mut b);
+    create_cq(&mut a, CQ_ENTRIES_LOG);
+    send(&mut a, 1, 0x08, &[remote(0, DATA_KEY), data_unit(0, 4)]);
+    exchange(&mut a, &mut b);
+    assert_eq!(cqe(&mut a, 0)[0x18..], [0x80, 0, 0, 0, 8, 1, 0, 0]);
+    assert_eq!(cqe(&mut a, 1), [0x80; 32]);
+}
+
+#[test]
+fn a_region_whose_icm_page_is_unmapped_has_no_pages() {
+    let (mut a, mut b) = pair();
+    assert_eq!(b.command_at(MTT, Op::UnmapIcm, 2, 1), 0);
+    put_data(&mut a, 0, &[0xff; 4]);
+    send(&mut a, 0, 0x08, &[remote(0, DATA_KEY), data_unit(0, 4)]);
+    exchange(&mut a, &mut b);
+    assert_eq!(cqe(&mut a, 0)[0x10], 0x13);
+    assert_eq!(get_data(&mut b, 0, 4), [0; 4]);
+}
+
+#[test]
+fn a_command_with_the_event_bit_reports_its_token() {
+    let mut a = peer(1, Options::default());
+    a.poke(EQ, &[0x80; 0x1000]);
+    let eqc = dump(
+        "00: 01 04 00 00 00 00 00 00 00 00 00 00 05 00 00 00
+         10: 00 00 00 00 00 00 00 02 00 00 00 03 00 00 00 04",
+        0x40,
+    );
+    a.ok(Op::Sw2HwEq, 0, 0, &eqc);
+    assert_eq!(a.command_at(1 << 0xa, Op::MapEq, 0, 0), 0);
+    assert_eq!(a.raw_command(0, 0, 0x1234, 1 << 23 | 1 << 22 | 0x055), 2);
+    let event = dump("00: 00 0A 00 00 FF FF 00 00 00 00 00 02 34 12 00 00", 32);
+    assert_eq!(a.peek(EQ, 32), event);
+}
+
+#[test]
+fn a_peer_that_is_gone_ends_in_retry_exceeded() {
+    let mut a = peer(1, Options::default());
+    send(&mut a, 0, 0x0a, &[data_unit(0, 4)]);
+    a.settle();
+    for _ in 0..100 {
+        let Some(deadline) = a.hca.next_deadline() else { break };
+        a.now = deadline.max(a.now);
+        a.hca.set_now(a.now);
+        a.hca.handle_deadline();
+        a.settle();
+        if cqe(&mut a, 0)[31] == 0 {
+            break;
+        }
+    }
+    assert_eq!((cqe(&mut a, 0)[0x10], cqe(&mut a, 0)[0x1c]), (0x15, 0xff));
+    assert_eq!(state(&mut a), 6);
+    // Eight waits of 67.1 ms: the defaults of software that gives no timeout and no count.
+    assert!(a.now.as_nanos() >= 8 * (4096 << 14), "{:?}", a.now);
+}
