@@ -1,0 +1,110 @@
+//! The yardstick: what UDP over loopback gives two threads of this machine, with nothing of ours in it.
+
+use std::io::{self, IoSliceMut};
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
+use rustix::net::sockopt;
+
+/// Receive buffer, as hcad asks for.
+const BUFFER_LEN: usize = 8 << 20;
+/// A receiver that heard nothing for so long has heard everything.
+const SILENCE: Duration = Duration::from_millis(200);
+
+/// Bytes a second that arrive when datagrams of `datagram_len` bytes are sent as fast as possible for `time`.
+pub(crate) fn bandwidth(datagram_len: usize, gso: bool, time: Duration) -> io::Result<f64> {
+    let (sender, receiver) = connected()?;
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let counting = scope.spawn(|| count(&receiver, &stop));
+        let state = UdpSocketState::new((&sender).into())?;
+        let segments = if gso { state.max_gso_segments().min(65_507 / datagram_len).max(1) } else { 1 };
+        let contents = vec![0x5a; datagram_len * segments];
+        let transmit = Transmit {
+            destination: receiver.local_addr()?,
+            ecn: None,
+            contents: &contents,
+            segment_size: (segments > 1).then_some(datagram_len),
+            src_ip: None,
+        };
+        let begun = Instant::now();
+        while begun.elapsed() < time {
+            match state.try_send((&sender).into(), &transmit) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::yield_now(),
+                other => other?,
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        counting.join().expect("the counting thread does not panic")
+    })
+}
+
+/// One-way latencies of datagrams of `len` bytes: half of `rounds` round trips between two blocking threads, sorted.
+pub(crate) fn latencies(len: usize, rounds: usize) -> io::Result<Vec<Duration>> {
+    let (near, far) = connected()?;
+    let mut taken = thread::scope(|scope| -> io::Result<Vec<Duration>> {
+        scope.spawn(|| -> io::Result<()> {
+            let mut buffer = vec![0; len];
+            for _ in 0..rounds {
+                far.recv(&mut buffer)?;
+                far.send(&buffer)?;
+            }
+            Ok(())
+        });
+        let mut buffer = vec![0x5a; len];
+        (0..rounds)
+            .map(|_| {
+                let begun = Instant::now();
+                near.send(&buffer)?;
+                near.recv(&mut buffer)?;
+                Ok(begun.elapsed() / 2)
+            })
+            .collect()
+    })?;
+    taken.sort_unstable();
+    Ok(taken)
+}
+
+fn connected() -> io::Result<(UdpSocket, UdpSocket)> {
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let (a, b) = (UdpSocket::bind(any)?, UdpSocket::bind(any)?);
+    a.connect(b.local_addr()?)?;
+    b.connect(a.local_addr()?)?;
+    for socket in [&a, &b] {
+        socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+        if sockopt::set_socket_recv_buffer_size_force(socket, BUFFER_LEN).is_err() {
+            sockopt::set_socket_recv_buffer_size(socket, BUFFER_LEN)?;
+        }
+    }
+    Ok((a, b))
+}
+
+/// Receives until `stop` and silence; bytes a second between the first and the last datagram.
+fn count(socket: &UdpSocket, stop: &AtomicBool) -> io::Result<f64> {
+    let state = UdpSocketState::new(socket.into())?;
+    let mut storage = vec![0; BATCH_SIZE << 16];
+    let mut meta = [RecvMeta::default(); BATCH_SIZE];
+    let (mut bytes, mut first, mut last) = (0, None, Instant::now());
+    loop {
+        let mut slots: Vec<_> = storage.chunks_exact_mut(1 << 16).map(IoSliceMut::new).collect();
+        match state.recv(socket.into(), &mut slots, &mut meta) {
+            Ok(count) => {
+                last = Instant::now();
+                first.get_or_insert(last);
+                bytes += meta[..count].iter().map(|meta| meta.len).sum::<usize>();
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if stop.load(Ordering::Relaxed) && last.elapsed() > SILENCE {
+                    break;
+                }
+                thread::yield_now();
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    Ok(bytes as f64 / last.duration_since(first.unwrap_or(last)).as_secs_f64())
+}
