@@ -12,7 +12,7 @@ use super::mr::Region;
 use super::qp::Qp;
 use crate::alloc::Units;
 use crate::error::bad_step;
-use crate::vfio::{self, Arena, Bar, Device, PAGE};
+use crate::vfio::{Arena, Bar, Device, PAGE};
 use crate::wire::{
     CloseHca, CommandResult, ContextBytes, ContextTable, CqId, HcaInfo, HcrBase, Hex, InParam, MrId, OpenHca,
     OutParam, QpId, RawCommand, ReadContext,
@@ -64,8 +64,7 @@ pub(crate) struct Hca {
 impl Hca {
     /// Opens the function and brings the device up.
     pub(crate) fn open(step: &OpenHca) -> Result<(Self, HcaInfo)> {
-        let address = vfio::select(&step.device)?;
-        let device = Device::open(&address)?;
+        let (device, address) = Device::open(&step.device)?;
         let mib = if step.arena_mib == 0 { ARENA_MIB } else { step.arena_mib };
         let mut arena = Arena::new(&device, (mib as usize) << 20, step.huge_pages)?;
         let inbox = arena.alloc(1, PAGE)?;

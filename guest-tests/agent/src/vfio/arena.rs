@@ -1,7 +1,8 @@
 //! The memory lent to the device: mapped once, at bus addresses unlike its process addresses.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
 use std::time::{Duration, Instant};
@@ -37,12 +38,20 @@ impl Arena {
     /// Allocates `len` bytes and maps them for the device.
     pub(crate) fn new(device: &Device, len: usize, huge_pages: bool) -> Result<Self> {
         let len = len.next_multiple_of(ALIGN);
-        let base = reserve(len, huge_pages).context("allocating memory for the device")?;
+        let file = if device.wants_file() {
+            Some(memory_file(len + ALIGN).context("creating a file for the device's memory")?)
+        } else {
+            None
+        };
+        let (base, skipped) =
+            reserve(len, huge_pages, file.as_ref()).context("allocating memory for the device")?;
         let pages = Units::new(0..u32::try_from(len / PAGE)?);
         let started = Instant::now();
         let mut arena = Self { base, len, pages, map_time: Duration::ZERO };
         let vaddr = arena.base.as_ptr().addr() as u64;
-        super::ioctl::map_dma(device.container().as_fd(), vaddr, IOVA, len as u64)
+        let place = file.as_ref().map(|file| (file, skipped as u64));
+        device
+            .map_dma(vaddr, place, IOVA, len as u64)
             .with_context(|| format!("mapping {len:#x} bytes for the device"))?;
         arena.map_time = started.elapsed();
         Ok(arena)
@@ -51,7 +60,7 @@ impl Arena {
     /// An arena no device reaches.
     #[cfg(test)]
     pub(crate) fn detached(len: usize) -> Self {
-        let base = reserve(len, false).unwrap();
+        let (base, _) = reserve(len, false, None).unwrap();
         let pages = Units::new(0..u32::try_from(len / PAGE).unwrap());
         Self { base, len, pages, map_time: Duration::ZERO }
     }
@@ -153,20 +162,33 @@ impl Drop for Arena {
     }
 }
 
-/// Anonymous memory of `len` bytes at a multiple of [`ALIGN`].
-fn reserve(len: usize, huge_pages: bool) -> io::Result<NonNull<u8>> {
+/// A file without a name whose content is memory.
+fn memory_file(len: usize) -> io::Result<File> {
+    // SAFETY: the name is a C string; the result is checked and then owned by the file alone.
+    let file = unsafe {
+        let fd = libc::memfd_create(c"arena".as_ptr(), libc::MFD_CLOEXEC);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        File::from_raw_fd(fd)
+    };
+    file.set_len(len as u64)?;
+    Ok(file)
+}
+
+/// Memory of `len` bytes at a multiple of [`ALIGN`], anonymous or from a file that is longer by [`ALIGN`]; and how many
+/// bytes of the file lie before it.
+fn reserve(len: usize, huge_pages: bool, file: Option<&File>) -> io::Result<(NonNull<u8>, usize)> {
     let advice = if huge_pages { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
-    // SAFETY: a new private mapping touches no memory of ours. The parts unmapped lie inside it, and only the aligned
+    let (sharing, fd) = match file {
+        Some(file) => (libc::MAP_SHARED, file.as_raw_fd()),
+        None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
+    };
+    // SAFETY: a new mapping touches no memory of ours. The parts unmapped lie inside it, and only the aligned
     // part is kept.
     unsafe {
-        let raw = libc::mmap(
-            std::ptr::null_mut(),
-            len + ALIGN,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        );
+        let raw =
+            libc::mmap(std::ptr::null_mut(), len + ALIGN, libc::PROT_READ | libc::PROT_WRITE, sharing, fd, 0);
         if raw == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -180,7 +202,8 @@ fn reserve(len: usize, huge_pages: bool) -> io::Result<NonNull<u8>> {
         }
         // A kernel without huge pages refuses the advice, which changes nothing but speed.
         libc::madvise(base, len, advice);
-        NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at address zero"))
+        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at address zero"))?;
+        Ok((base, skip))
     }
 }
 

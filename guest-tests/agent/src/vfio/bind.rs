@@ -15,6 +15,7 @@ const DRIVER: &str = "vfio-pci";
 pub(crate) fn select(device: &DeviceSelector) -> Result<String> {
     match device {
         DeviceSelector::Address(address) => Ok(address.clone()),
+        DeviceSelector::Socket(_) => bail!("a function behind a socket has no PCI address"),
         DeviceSelector::Ids { vendor, device } => pci::functions()?
             .into_iter()
             .find(|f| (f.vendor, f.device) == (*vendor, *device))

@@ -150,6 +150,8 @@ pub enum DeviceSelector {
         /// Device id.
         device: u16,
     },
+    /// Without a guest: the function that a vfio-user server offers on this Unix socket.
+    Socket(String),
 }
 
 impl Default for DeviceSelector {

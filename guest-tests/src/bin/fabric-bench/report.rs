@@ -55,7 +55,14 @@ impl Figure {
     pub(crate) fn line(&self) -> String {
         format!(
             "{:<28} {:>12.1} {:<8} {:>6.3} of {:<24} ({:.1} .. {:.1}, {} runs)",
-            self.name, self.value, self.unit, self.ratio, self.against, self.spread[0], self.spread[1], self.runs
+            self.name,
+            self.value,
+            self.unit,
+            self.ratio,
+            self.against,
+            self.spread[0],
+            self.spread[1],
+            self.runs
         )
     }
 }

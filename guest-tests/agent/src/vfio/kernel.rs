@@ -1,0 +1,174 @@
+//! A PCI function opened through the kernel's vfio: registers by read and write, doorbells by mapping.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::ptr::NonNull;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::device::{Bar, Doorbell};
+use super::ioctl::{self, RegionInfo};
+use crate::guest::pci;
+
+/// Region numbers of vfio-pci.
+const CONFIG_REGION: u32 = 7;
+/// Command register: memory space and bus master.
+const COMMAND: u64 = 4;
+const MEMORY_AND_MASTER: u16 = 0x6;
+
+/// A function opened through its vfio group.
+#[derive(Debug)]
+pub(crate) struct Function {
+    file: File,
+    regions: [RegionInfo; 3],
+    doorbells: Option<Mapping>,
+    container: OwnedFd,
+    // The group must stay open as long as the device is.
+    _group: File,
+}
+
+impl Function {
+    /// Opens the function, which must be bound to vfio-pci, and lets it master the bus.
+    pub(super) fn open(address: &str) -> Result<Self> {
+        let group_number = pci::iommu_group(&pci::node(address))
+            .with_context(|| format!("{address} is in no IOMMU group"))?;
+        let container = open(Path::new("/dev/vfio/vfio"))?;
+        ioctl::check_container(container.as_fd()).context("asking vfio for its version")?;
+        let group = open(Path::new(&format!("/dev/vfio/{group_number}")))?;
+        ensure!(
+            ioctl::group_is_viable(group.as_fd()).context("asking for the group's state")?,
+            "a function of IOMMU group {group_number} has another driver"
+        );
+        ioctl::attach(group.as_fd(), container.as_fd()).context("attaching the group to the container")?;
+        let file: File = ioctl::device_fd(group.as_fd(), address).context("opening the function")?.into();
+        let info = |index| {
+            ioctl::region_info(file.as_fd(), index).with_context(|| format!("asking for region {index}"))
+        };
+        let regions = [info(0)?, info(2)?, info(CONFIG_REGION)?];
+        let mut device = Self { file, regions, doorbells: None, container: container.into(), _group: group };
+
+        let mut command = [0; 2];
+        device.read(Bar::Config, COMMAND, &mut command)?;
+        let command = u16::from_le_bytes(command) | MEMORY_AND_MASTER;
+        device.write(Bar::Config, COMMAND, &command.to_le_bytes())?;
+        let doorbells = device.region(Bar::Two);
+        if doorbells.mappable {
+            device.doorbells = Some(Mapping::new(device.file.as_fd(), doorbells).context("mapping BAR2")?);
+        }
+        Ok(device)
+    }
+
+    /// Lets the device reach `len` bytes at `vaddr` through bus addresses from `iova`.
+    pub(super) fn map_dma(&self, vaddr: u64, iova: u64, len: u64) -> Result<()> {
+        Ok(ioctl::map_dma(self.container.as_fd(), vaddr, iova, len)?)
+    }
+
+    /// Bytes of a region.
+    pub(super) const fn size(&self, bar: Bar) -> u64 {
+        self.region(bar).size
+    }
+
+    /// Reads registers with one access of `into`'s length.
+    pub(super) fn read(&self, bar: Bar, offset: u64, into: &mut [u8]) -> Result<()> {
+        let at = self.locate(bar, offset, into.len())?;
+        self.file.read_exact_at(into, at).with_context(|| format!("reading {bar:?}+{offset:#x}"))
+    }
+
+    /// Writes registers with one access of `bytes`' length.
+    pub(super) fn write(&self, bar: Bar, offset: u64, bytes: &[u8]) -> Result<()> {
+        let at = self.locate(bar, offset, bytes.len())?;
+        self.file.write_all_at(bytes, at).with_context(|| format!("writing {bar:?}+{offset:#x}"))
+    }
+
+    /// Stores a little-endian 32-bit or 64-bit number into BAR2, through the mapping where there is one.
+    pub(super) fn ring(&self, offset: u64, value: Doorbell) -> Result<()> {
+        match (&self.doorbells, value) {
+            (Some(mapping), value) => mapping.store(offset, value),
+            (None, Doorbell::Word(value)) => self.write(Bar::Two, offset, &value.to_le_bytes()),
+            (None, Doorbell::Double(value)) => self.write(Bar::Two, offset, &value.to_le_bytes()),
+        }
+    }
+
+    const fn region(&self, bar: Bar) -> RegionInfo {
+        match bar {
+            Bar::Zero => self.regions[0],
+            Bar::Two => self.regions[1],
+            Bar::Config => self.regions[2],
+        }
+    }
+
+    fn locate(&self, bar: Bar, offset: u64, len: usize) -> Result<u64> {
+        let region = self.region(bar);
+        let fits = region.size.checked_sub(len as u64).is_some_and(|last| offset <= last);
+        ensure!(fits, "{len} bytes at {offset:#x} are outside {bar:?} of {:#x} bytes", region.size);
+        Ok(region.offset + offset)
+    }
+}
+
+/// BAR2 in this process.
+#[derive(Debug)]
+struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping is device memory that any thread may store to; stores go through `&self` as single volatile
+// accesses and nothing is ever read.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    fn new(device: BorrowedFd<'_>, region: RegionInfo) -> Result<Self> {
+        let len = usize::try_from(region.size)?;
+        let offset = libc::off_t::try_from(region.offset)?;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours; the result is checked.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                device.as_raw_fd(),
+                offset,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error().into());
+        }
+        let base = NonNull::new(base.cast()).context("mapped at address zero")?;
+        Ok(Self { base, len })
+    }
+
+    fn store(&self, offset: u64, value: Doorbell) -> Result<()> {
+        let width = match value {
+            Doorbell::Word(_) => 4,
+            Doorbell::Double(_) => 8,
+        };
+        let offset = usize::try_from(offset)?;
+        if !offset.is_multiple_of(width) || self.len.checked_sub(width).is_none_or(|last| offset > last) {
+            bail!("no aligned {width}-byte store at {offset:#x} of BAR2");
+        }
+        // SAFETY: the store is aligned and inside the mapping, as just checked; the mapping is page aligned.
+        unsafe {
+            let at = self.base.as_ptr().add(offset);
+            match value {
+                Doorbell::Word(value) => at.cast::<u32>().write_volatile(value.to_le()),
+                Doorbell::Double(value) => at.cast::<u64>().write_volatile(value.to_le()),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is the mapping made in `new`, and no reference into it exists.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+fn open(path: &Path) -> Result<File> {
+    File::options().read(true).write(true).open(path).with_context(|| format!("opening {}", path.display()))
+}

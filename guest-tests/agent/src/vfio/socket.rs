@@ -1,0 +1,82 @@
+//! A PCI function served over a vfio-user socket: this program plays the VMM.
+
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context as _, Result, ensure};
+use vfio_user::Client;
+
+use super::device::Bar;
+
+/// Command register in config space, and its bits for memory space and bus master.
+const COMMAND: u64 = 4;
+const MEMORY_AND_MASTER: [u8; 2] = [6, 0];
+
+/// See the module.
+pub(crate) struct Function {
+    client: Mutex<Client>,
+    sizes: [u64; 3],
+}
+
+impl std::fmt::Debug for Function {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Function").field("sizes", &self.sizes).finish_non_exhaustive()
+    }
+}
+
+impl Function {
+    /// Connects and lets the function master the bus.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let client = Client::new(path).with_context(|| format!("connecting to {}", path.display()))?;
+        let size = |bar| client.region(number(bar)).map_or(0, |region| region.size);
+        let sizes = [size(Bar::Zero), size(Bar::Two), size(Bar::Config)];
+        let function = Self { client: Mutex::new(client), sizes };
+        function.write(Bar::Config, COMMAND, &MEMORY_AND_MASTER)?;
+        Ok(function)
+    }
+
+    pub(super) fn map_dma(&self, file: Option<(&File, u64)>, iova: u64, len: u64) -> Result<()> {
+        let (file, offset) = file.context("only memory in a file can be lent over a socket")?;
+        Ok(self.client().dma_map(offset, iova, len, file.as_raw_fd())?)
+    }
+
+    pub(super) const fn size(&self, bar: Bar) -> u64 {
+        match bar {
+            Bar::Zero => self.sizes[0],
+            Bar::Two => self.sizes[1],
+            Bar::Config => self.sizes[2],
+        }
+    }
+
+    pub(super) fn read(&self, bar: Bar, offset: u64, into: &mut [u8]) -> Result<()> {
+        self.check(bar, offset, into.len())?;
+        Ok(self.client().region_read(number(bar), offset, into)?)
+    }
+
+    pub(super) fn write(&self, bar: Bar, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.check(bar, offset, bytes.len())?;
+        Ok(self.client().region_write(number(bar), offset, bytes)?)
+    }
+
+    fn check(&self, bar: Bar, offset: u64, len: usize) -> Result<()> {
+        let size = self.size(bar);
+        let fits = size.checked_sub(len as u64).is_some_and(|last| offset <= last);
+        ensure!(fits, "{len} bytes at {offset:#x} are outside {bar:?} of {size:#x} bytes");
+        Ok(())
+    }
+
+    /// A panic while the lock is held leaves the stream out of step, which the next call reports.
+    fn client(&self) -> MutexGuard<'_, Client> {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+const fn number(bar: Bar) -> u32 {
+    match bar {
+        Bar::Zero => 0,
+        Bar::Two => 2,
+        Bar::Config => 7,
+    }
+}
