@@ -43,8 +43,10 @@ pub(super) struct Request {
     pub(super) packets: u32,
     /// READ: response packet that the newest request packet begins with.
     pub(super) chunk: u32,
-    /// Some packet was sent more than once, or may have been.
-    pub(super) retried: bool,
+    /// READ: longest piece that is asked for at once, a power of two packets; 0 before the first.
+    piece: u32,
+    /// READ: asked for in pieces or more than once, so that answers may begin and end in its middle.
+    pub(super) in_pieces: bool,
     /// It cannot be executed, and completes with this in its turn.
     failure: Option<Status>,
 }
@@ -53,6 +55,10 @@ impl Request {
     /// Whether data comes back, so that an acknowledge does not complete it.
     pub(super) fn wants_data(&self) -> bool {
         matches!(self.wr.op, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
+    }
+
+    fn is_nop(&self) -> bool {
+        self.packets == 0 && self.failure.is_none()
     }
 
     /// One past its last PSN.
@@ -247,7 +253,16 @@ impl Requester {
         };
         let first = self.end;
         self.end = first.advance(packets);
-        self.queue.push_back(Request { wr, len, first, packets, chunk: 0, retried: false, failure });
+        self.queue.push_back(Request {
+            wr,
+            len,
+            first,
+            packets,
+            chunk: 0,
+            piece: 0,
+            in_pieces: false,
+            failure,
+        });
         Ok(true)
     }
 
@@ -288,6 +303,9 @@ impl Requester {
     /// A READ that fits the window is asked for in one packet; a longer one in pieces of half a window, at most two of
     /// them under way, so that the responses cannot overrun the buffers in between. To the responder each piece is a
     /// READ of its own.
+    ///
+    /// Pieces end at multiples of their length, which only ever halves: so a piece that is asked for again never reaches
+    /// from what the responder has executed into what it has not, which would be neither a duplicate nor new.
     fn send_read<H: Host>(
         &mut self,
         core: &Core,
@@ -298,8 +316,16 @@ impl Requester {
         let answers_due = self.answers_due();
         let Some(request) = self.queue.get_mut(self.cursor) else { return Ok(Step::Idle) };
         let SendOp::Read { remote } = request.wr.op else { return Ok(Step::Idle) };
-        let rest = request.packets - next;
-        let piece = if rest <= window { rest } else { (window / 2).max(1) };
+        if request.piece == 0 {
+            let fits = request.packets <= window;
+            request.piece =
+                if fits { request.packets.next_power_of_two() } else { power_of_two_below(window / 2) };
+        }
+        while request.piece.min(request.packets) > window {
+            request.piece /= 2;
+        }
+        let end = ((next / request.piece + 1) * request.piece).min(request.packets);
+        let piece = end - next;
         // A piece under way that is not the newest: wait for it.
         let two_under_way =
             self.cursor == 0 && next > 0 && ahead(self.unacked, request.first) < request.chunk;
@@ -317,6 +343,7 @@ impl Requester {
             dma_len: u32::try_from(bytes).expect("no longer than the request, whose length has 32 bits"),
         };
         request.chunk = next;
+        request.in_pieces |= piece < request.packets;
         let wr_id = request.wr.wr_id;
         let psn = request.first.advance(next);
         Ok(self.send_bare(core, ctx, out, (Operation::ReadRequest, Ext::Reth(reth)), psn, piece, wr_id))
@@ -416,7 +443,10 @@ impl Requester {
         if let Some(request) = self.pop_front() {
             ctx.complete_send(core, request.wr.wr_id, request.wr.op, request.len);
         }
-        while self.cursor > 0 && self.queue.front().is_some_and(|request| request.packets == 0) {
+        // NOPs behind it are done if they were passed, be it before we went back.
+        while (self.cursor > 0 || self.unacked != self.high)
+            && self.queue.front().is_some_and(Request::is_nop)
+        {
             self.complete_nop(core, ctx);
         }
     }
@@ -461,6 +491,8 @@ impl Requester {
             }
             self.rnr_retries += 1;
         }
+        // The peer is there: losses before this answer are forgiven.
+        self.retries = 0;
         self.rewind();
         self.rnr_wait = Some(until);
         Ok(())
@@ -478,7 +510,7 @@ impl Requester {
 
     fn rewind(&mut self) {
         for request in self.queue.iter_mut().take(self.cursor + 1) {
-            request.retried = true;
+            (request.in_pieces, request.chunk) = (true, 0);
         }
         self.cursor = 0;
         self.next = self.queue.front().map_or(0, |front| ahead(self.unacked, front.first));
@@ -504,7 +536,7 @@ impl Requester {
         }
     }
 
-    pub(super) fn complete_nop<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
+    fn complete_nop<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
         if let Some(request) = self.pop_front() {
             ctx.complete_send(core, request.wr.wr_id, SendOp::Nop, 0);
         }
@@ -542,4 +574,9 @@ impl Requester {
             })
             .sum()
     }
+}
+
+/// The largest power of two up to `n`, at least 1.
+fn power_of_two_below(n: u32) -> u32 {
+    n.checked_ilog2().map_or(1, |log2| 1 << log2)
 }

@@ -127,7 +127,7 @@ impl Requester {
         let position = packet.bth.opcode.operation.position();
         // After a READ was asked again from its middle, packets of both answers may be under way, and some peers answer
         // from the middle with MIDDLE. The PSN says where they belong; only the end must be one.
-        let in_place = if front.retried || front.chunk > 0 {
+        let in_place = if front.in_pieces {
             !last || position.ends()
         } else {
             position == Position::of(index == 0, last)
@@ -198,11 +198,6 @@ impl Requester {
         // Bound: each round but the last takes a request out of the queue.
         while left > 0 {
             let Some(front) = self.queue.front() else { break };
-            if front.packets == 0 {
-                // A NOP that was passed before we went back.
-                self.complete_nop(core, ctx);
-                continue;
-            }
             if front.wants_data() {
                 break;
             }

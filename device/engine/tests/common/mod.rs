@@ -366,34 +366,8 @@ pub fn aeth(syndrome: Syndrome) -> Ext {
 
 pub const ACK: Syndrome = Syndrome::Ack { credits: 31 };
 
-/// A frame in short: operation, PSN, payload length, `?` for AckReq, then what its headers say.
+/// A frame in short, see [`engine::sim::trace::describe`].
 pub fn describe(frame: &[u8]) -> String {
     let frame = RoceFrame::parse(frame).expect("the engine's frames are right");
-    let Packet { bth, ext, payload } = frame.packet;
-    let mut text = format!("{:?} {:#x}", bth.opcode.operation, bth.psn.get());
-    if !payload.is_empty() {
-        text += &format!(" {}B", payload.len());
-    }
-    match ext {
-        Ext::Reth(reth) | Ext::RethImm(reth, _) => {
-            text += &format!(" va+{:#x} {}", reth.va.get().wrapping_sub(VA), reth.dma_len);
-        }
-        Ext::Aeth(aeth) | Ext::AtomicAck(aeth, _) => {
-            match aeth.syndrome {
-                Syndrome::Ack { .. } => {}
-                Syndrome::RnrNak { timer } => text += &format!(" RNR{timer}"),
-                Syndrome::Nak(code) => text += &format!(" {code:?}"),
-                Syndrome::Reserved(byte) => text += &format!(" reserved{byte:#x}"),
-            }
-            text += &format!(" msn{}", aeth.msn.get());
-        }
-        _ => {}
-    }
-    if bth.solicited {
-        text += " SE";
-    }
-    if bth.ack_req {
-        text += "?";
-    }
-    text
+    engine::sim::trace::describe(&frame.packet, VA)
 }

@@ -1,0 +1,163 @@
+//! A net between nodes: one queue per direction, ordered by delivery time.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use protocol::roce::{Opcode, RoceFrame};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::Instant;
+
+/// What goes wrong, in parts of a thousand, and how long things take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Packets that vanish.
+    pub loss: u32,
+    /// Packets with a bit turned over behind the UDP header.
+    pub corrupt: u32,
+    /// Packets that arrive twice.
+    pub duplicate: u32,
+    /// Packets that others overtake.
+    pub reorder: u32,
+    /// One-way time of every packet.
+    pub delay: Duration,
+    /// Added to the delay of packets that are reordered or duplicated, at most.
+    pub detour: Duration,
+}
+
+/// Losses of one direction in a row, and losses of one packet (same QP, PSN and opcode), that the net is allowed.
+///
+/// A requester gives up after eight rounds without progress, and must: a net that loses a fifth of everything makes that
+/// happen once in some thousand requests, while we demand that all succeed. So the net is as bad as it is said to be,
+/// but not that unlucky.
+const LOSSES_IN_A_ROW: u32 = 3;
+const LOSSES_OF_ONE_PACKET: u32 = 3;
+
+#[derive(Debug)]
+struct Link {
+    /// By delivery time, then in order of sending.
+    queue: BTreeMap<(Instant, u64), Vec<u8>>,
+    lost_in_a_row: u32,
+    losses: BTreeMap<(u32, u32, u8), u32>,
+}
+
+/// Counts of what the net did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct NetStats {
+    pub sent: u64,
+    pub lost: u64,
+    pub corrupted: u64,
+    pub duplicated: u64,
+    pub reordered: u64,
+}
+
+/// Links between all pairs of nodes.
+#[derive(Debug)]
+pub struct Net {
+    rng: ChaCha8Rng,
+    faults: Faults,
+    links: BTreeMap<(usize, usize), Link>,
+    sent: u64,
+    stats: NetStats,
+}
+
+impl Net {
+    /// A net with `faults`, drawing from `seed`.
+    pub fn new(seed: u64, faults: Faults) -> Self {
+        let rng = ChaCha8Rng::seed_from_u64(seed);
+        Self { rng, faults, links: BTreeMap::new(), sent: 0, stats: NetStats::default() }
+    }
+
+    /// From now on nothing goes wrong. What is on its way arrives as it was going to.
+    pub fn heal(&mut self) {
+        self.faults = Faults { delay: self.faults.delay, ..Faults::default() };
+    }
+
+    /// What happened so far.
+    pub fn stats(&self) -> NetStats {
+        self.stats
+    }
+
+    /// Takes a frame of node `from` for node `to`. Says what became of it, for the trace.
+    pub fn send(&mut self, now: Instant, from: usize, to: usize, frame: Vec<u8>) -> &'static str {
+        self.stats.sent += 1;
+        let link = self.links.entry((from, to)).or_insert_with(|| Link {
+            queue: BTreeMap::new(),
+            lost_in_a_row: 0,
+            losses: BTreeMap::new(),
+        });
+        let faults = self.faults;
+        let mut hits = |per_mille: u32| per_mille > 0 && self.rng.random_range(0..1000) < per_mille;
+        let (lose, corrupt) = (hits(faults.loss), hits(faults.corrupt));
+        let (duplicate, reorder) = (hits(faults.duplicate), hits(faults.reorder));
+        if (lose || corrupt) && link.may_lose(&frame) {
+            if lose {
+                self.stats.lost += 1;
+                return "lost";
+            }
+            self.stats.corrupted += 1;
+            let mut frame = frame;
+            let bit = self.rng.random_range(HEADERS * 8..frame.len() * 8);
+            if let Some(byte) = frame.get_mut(bit / 8) {
+                *byte ^= 1 << (bit % 8);
+            }
+            self.sent += 1;
+            link.queue.insert((now + faults.delay, self.sent), frame);
+            return "corrupted";
+        }
+        link.lost_in_a_row = 0;
+        let detour_ns = u64::try_from(faults.detour.as_nanos()).unwrap_or(u64::MAX);
+        let mut detour = || now + faults.delay + Duration::from_nanos(self.rng.random_range(0..=detour_ns));
+        if duplicate {
+            self.stats.duplicated += 1;
+            self.sent += 1;
+            link.queue.insert((detour(), self.sent), frame.clone());
+        }
+        let arrival = if reorder { detour() } else { now + faults.delay };
+        self.stats.reordered += u64::from(reorder);
+        self.sent += 1;
+        link.queue.insert((arrival, self.sent), frame);
+        match (duplicate, reorder) {
+            (false, false) => "",
+            (true, false) => "duplicated",
+            (false, true) => "delayed",
+            (true, true) => "duplicated, delayed",
+        }
+    }
+
+    /// The next frame that has arrived by `now`, with its destination.
+    pub fn receive(&mut self, now: Instant) -> Option<(usize, Vec<u8>)> {
+        let next = |link: &Link| link.queue.first_key_value().map(|(&key, _)| key);
+        let (&(_, to), link) = self
+            .links
+            .iter_mut()
+            .filter(|(_, link)| next(link).is_some_and(|(at, _)| at <= now))
+            .min_by_key(|(_, link)| next(link))?;
+        link.queue.pop_first().map(|(_, frame)| (to, frame))
+    }
+
+    /// When the next frame arrives.
+    pub fn next_arrival(&self) -> Option<Instant> {
+        self.links.values().filter_map(|link| link.queue.first_key_value()).map(|(&(at, _), _)| at).min()
+    }
+}
+
+/// Ethernet, IPv4 and UDP headers, which the invariant CRC does not cover in full.
+const HEADERS: usize = 14 + 20 + 8;
+
+impl Link {
+    fn may_lose(&mut self, frame: &[u8]) -> bool {
+        let Ok(RoceFrame { packet, .. }) = RoceFrame::parse(frame) else { return true };
+        let opcode: Opcode = packet.bth.opcode;
+        let key = (packet.bth.dest_qp.get(), packet.bth.psn.get(), opcode.to_byte());
+        let losses = self.losses.entry(key).or_default();
+        if self.lost_in_a_row >= LOSSES_IN_A_ROW || *losses >= LOSSES_OF_ONE_PACKET {
+            return false;
+        }
+        self.lost_in_a_row += 1;
+        *losses += 1;
+        true
+    }
+}

@@ -1,0 +1,35 @@
+//! Packets and events as text.
+
+use protocol::roce::{Ext, Packet, Syndrome};
+
+/// A packet in short: operation, PSN, payload length, then what its headers say (`va` relative to `base_va`, length of
+/// the message; syndrome unless it is an ACK, MSN), `SE` for a solicited event, `?` for AckReq.
+pub fn describe(packet: &Packet<'_>, base_va: u64) -> String {
+    let Packet { bth, ext, payload } = packet;
+    let mut text = format!("{:?} {:#x}", bth.opcode.operation, bth.psn.get());
+    if !payload.is_empty() {
+        text += &format!(" {}B", payload.len());
+    }
+    match ext {
+        Ext::Reth(reth) | Ext::RethImm(reth, _) => {
+            text += &format!(" va+{:#x} {}", reth.va.get().wrapping_sub(base_va), reth.dma_len);
+        }
+        Ext::Aeth(aeth) | Ext::AtomicAck(aeth, _) => {
+            match aeth.syndrome {
+                Syndrome::Ack { .. } => {}
+                Syndrome::RnrNak { timer } => text += &format!(" RNR{timer}"),
+                Syndrome::Nak(code) => text += &format!(" {code:?}"),
+                Syndrome::Reserved(byte) => text += &format!(" reserved{byte:#x}"),
+            }
+            text += &format!(" msn{}", aeth.msn.get());
+        }
+        _ => {}
+    }
+    if bth.solicited {
+        text += " SE";
+    }
+    if bth.ack_req {
+        text += "?";
+    }
+    text
+}
