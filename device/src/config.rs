@@ -68,6 +68,9 @@ pub struct DeviceEntry {
     pub ipv4: Option<Ipv4Addr>,
     /// Where packets go whose work request or context names no destination.
     pub default_peer: Option<PeerEntry>,
+    /// Others whose addresses do not follow from their number, so that software can name them by it.
+    #[serde(default)]
+    pub peers: Vec<PeerEntry>,
     /// How frames reach others.
     pub fabric: FabricEntry,
     /// Write every frame to this pcapng file. `--capture` overrides it for a single device.
@@ -138,6 +141,8 @@ pub struct DeviceConfig {
     pub identity: Identity,
     /// Destination of last resort.
     pub default_peer: Option<Identity>,
+    /// Others whose addresses do not follow from their LID.
+    pub peers: Vec<Identity>,
     /// Socket for the VMM, if the file names one.
     pub socket_path: Option<PathBuf>,
     /// Device interface.
@@ -173,7 +178,7 @@ pub struct UdpPeer {
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {path}")]
     Read {
         /// The file.
         path: PathBuf,
@@ -181,12 +186,12 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// The file is not JSON of the right shape.
-    #[error("{path}: {source}")]
+    #[error("{path}: {problem}")]
     Parse {
         /// The file.
         path: PathBuf,
-        /// Where and why.
-        source: serde_json::Error,
+        /// Which key, where and why.
+        problem: String,
     },
     /// A value is out of its range or contradicts another.
     #[error("{key}: {problem}")]
@@ -206,9 +211,16 @@ impl Config {
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.into(), source })?;
-        let file: ConfigFile =
-            serde_json::from_str(&text).map_err(|source| ConfigError::Parse { path: path.into(), source })?;
+        let file = Self::parse(&text).map_err(|problem| ConfigError::Parse { path: path.into(), problem })?;
         Self::try_from(file)
+    }
+
+    /// The shape of the file.
+    fn parse(text: &str) -> Result<ConfigFile, String> {
+        let mut json = serde_json::Deserializer::from_str(text);
+        let file = serde_path_to_error::deserialize(&mut json).map_err(|error| error.to_string())?;
+        json.end().map_err(|error| error.to_string())?;
+        Ok(file)
     }
 }
 
@@ -254,6 +266,12 @@ impl DeviceConfig {
             .default_peer
             .map(|peer| identity_of_peer(&peer, &format!("{key}.default_peer")))
             .transpose()?;
+        let peers = entry
+            .peers
+            .iter()
+            .enumerate()
+            .map(|(index, peer)| identity_of_peer(peer, &format!("{key}.peers[{index}]")))
+            .collect::<Result<_, _>>()?;
         let fabric = match entry.fabric {
             FabricEntry::Udp(udp) => FabricConfig::Udp {
                 bind: udp.bind,
@@ -270,6 +288,7 @@ impl DeviceConfig {
         Ok(Self {
             identity,
             default_peer,
+            peers,
             socket_path: entry.socket_path,
             frontend: entry.frontend,
             fabric,
@@ -326,7 +345,7 @@ mod tests {
 
     fn check(devices: &str) -> Result<Config, String> {
         let text = format!(r#"{{"devices": [{devices}]}}"#);
-        let file: ConfigFile = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        let file = Config::parse(&text)?;
         Config::try_from(file).map_err(|error| error.to_string())
     }
 
@@ -355,7 +374,8 @@ mod tests {
             (device(r#", "mac": "01:00:00:00:00:01""#), "devices[0].mac: 01:00:00:00:00:01 is not a unicast"),
             (device(r#", "default_peer": {"id": 0}"#), "devices[0].default_peer.id: 0 is not in 1..=49151"),
             (format!("{},{}", device(""), device("")), "devices[1].id: MAC 02:00:00:00:01:02 belongs to"),
-            (device(r#", "sockt_path": "x""#), "unknown field `sockt_path`"),
+            (device(r#", "sockt_path": "x""#), "devices[0].sockt_path: unknown field `sockt_path`"),
+            (device(r#", "ipv4": "10.0.0""#), "devices[0].ipv4: invalid IPv4 address syntax"),
         ] {
             let error = check(&devices).unwrap_err();
             assert!(error.contains(message), "{error:?} should contain {message:?}");

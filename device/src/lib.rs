@@ -4,7 +4,9 @@
 //! through the command line. `DESIGN.md` beside this crate tells threads, trust and the life of a send.
 
 pub mod capture;
+pub mod cli;
 pub mod config;
+pub mod daemon;
 pub mod fabric;
 pub mod frontend;
 pub mod hca;

@@ -1,0 +1,190 @@
+//! Running a configuration: one thread per HCA, signals on the main thread.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::thread;
+
+use thiserror::Error;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::capture::Capture;
+use crate::config::{Config, DeviceConfig, FabricConfig, FrontendEntry};
+use crate::fabric::udp::UdpFabric;
+use crate::frontend::jingzhao::address::Addresses;
+use crate::frontend::jingzhao::{JingZhao, Setup};
+use crate::hca::Hca;
+use crate::vfio::server::{ListenError, Listener, Source};
+use crate::worker::{Ended, Worker};
+
+/// Why the daemon did not start or did not go on.
+#[derive(Debug, Error)]
+pub enum DaemonError {
+    /// No socket for a VMM.
+    #[error("{key}")]
+    Listen {
+        /// Which device's.
+        key: String,
+        /// Reason.
+        source: ListenError,
+    },
+    /// No socket for the fabric.
+    #[error("{key}: cannot receive on {bind}")]
+    Fabric {
+        /// Which device's.
+        key: String,
+        /// Configured address.
+        bind: SocketAddr,
+        /// Reason.
+        source: io::Error,
+    },
+    /// No capture file.
+    #[error("{key}: cannot write {}", path.display())]
+    Capture {
+        /// Which device's.
+        key: String,
+        /// Configured file.
+        path: PathBuf,
+        /// Reason.
+        source: io::Error,
+    },
+    /// The host refuses threads, signals or descriptors.
+    #[error("the host does not let us start")]
+    Host(#[from] io::Error),
+    /// A device cannot go on.
+    #[error("{name} stopped")]
+    Device {
+        /// Which.
+        name: String,
+        /// Reason.
+        source: io::Error,
+    },
+    /// A device ended in a panic, which has been reported.
+    #[error("{name} stopped: this is a defect of hcad")]
+    Panicked {
+        /// Which.
+        name: String,
+    },
+}
+
+/// Serves all devices until SIGTERM or SIGINT, or until the only client is gone. `inherited` is for a device without
+/// a path.
+///
+/// # Errors
+/// Something the configuration names cannot be opened, or a device's thread cannot go on.
+pub fn run(config: &Config, mut inherited: Option<Source>) -> Result<(), DaemonError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    // Handlers are in place before the first socket is: whoever sees a socket may already send SIGTERM.
+    let (mut terminate, mut interrupt) = {
+        let _guard = runtime.enter();
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
+    };
+
+    // All are made before any is started: what fails, fails before a VMM is served.
+    let workers = config
+        .devices
+        .iter()
+        .enumerate()
+        .map(|(index, device)| worker(device, &format!("devices[{index}]"), &mut inherited))
+        .collect::<Result<Vec<_>, _>>()?;
+    let shutdowns: Vec<_> = workers.iter().map(Worker::shutdown_handle).collect();
+
+    let (report, mut reports) = mpsc::unbounded_channel();
+    let mut threads = Vec::new();
+    for (device, worker) in config.devices.iter().zip(workers) {
+        let name = name(device);
+        let id = device.identity.lid.get();
+        let mut ending = Ending { name: name.clone(), result: None, report: report.clone() };
+        threads.push(thread::Builder::new().name(name).spawn(move || {
+            let _span = tracing::info_span!("device", id).entered();
+            ending.end(worker.run());
+        })?);
+    }
+    tracing::info!(devices = threads.len(), "ready");
+
+    let ended = runtime.block_on(async {
+        tokio::select! {
+            _ = terminate.recv() => None,
+            _ = interrupt.recv() => None,
+            ended = reports.recv() => ended,
+        }
+    });
+    shutdowns.iter().for_each(crate::worker::Shutdown::request);
+    for thread in threads {
+        // A panic has come as a report.
+        let _ = thread.join();
+    }
+    match ended {
+        None | Some((_, Some(Ok(Ended::Shutdown | Ended::ClientGone)))) => Ok(()),
+        Some((name, Some(Err(source)))) => Err(DaemonError::Device { name, source }),
+        Some((name, None)) => Err(DaemonError::Panicked { name }),
+    }
+}
+
+/// Tells the main thread how a device's thread ended, by a panic too.
+struct Ending {
+    name: String,
+    result: Option<io::Result<Ended>>,
+    report: mpsc::UnboundedSender<(String, Option<io::Result<Ended>>)>,
+}
+
+impl Ending {
+    fn end(&mut self, result: io::Result<Ended>) {
+        self.result = Some(result);
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        // Nobody listens any more only when the daemon is ending anyway.
+        let _ = self.report.send((std::mem::take(&mut self.name), self.result.take()));
+    }
+}
+
+fn worker(
+    device: &DeviceConfig,
+    key: &str,
+    inherited: &mut Option<Source>,
+) -> Result<Worker<JingZhao, UdpFabric>, DaemonError> {
+    let FabricConfig::Udp { bind, peers } = &device.fabric;
+    let fabric = UdpFabric::bind(*bind, peers).map_err(|source| DaemonError::Fabric {
+        key: format!("{key}.fabric.udp.bind"),
+        bind: *bind,
+        source,
+    })?;
+    let capture = device.capture.as_ref().map(|path| {
+        Capture::create(path, &name(device)).map_err(|source| DaemonError::Capture {
+            key: format!("{key}.capture"),
+            path: path.clone(),
+            source,
+        })
+    });
+    let FrontendEntry::Jingzhao(options) = device.frontend;
+    let frontend = JingZhao::new(Setup {
+        options,
+        addresses: Addresses {
+            own: device.identity,
+            peers: device.peers.clone(),
+            default_peer: device.default_peer,
+        },
+        engine: engine::Config::default(),
+    });
+    let hca = Hca::new(frontend, device.identity, capture.transpose()?);
+
+    let source = match (&device.socket_path, inherited.take()) {
+        (Some(path), _) => Listener::bind(path)
+            .map(Source::Listener)
+            .map_err(|source| DaemonError::Listen { key: format!("{key}.socket_path"), source })?,
+        (None, Some(source)) => source,
+        (None, None) => {
+            return Err(DaemonError::Host(io::Error::other(format!("{key} has no socket to listen on"))));
+        }
+    };
+    Ok(Worker::new(source, hca, fabric)?)
+}
+
+/// Of the thread, and of the interface in captures.
+fn name(device: &DeviceConfig) -> String {
+    format!("hca{}", device.identity.lid.get())
+}
