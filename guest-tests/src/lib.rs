@@ -1,1 +1,18 @@
-//! skeleton
+//! The lab: boots stock guests on HCAs served by `hcad` and judges what happens.
+//!
+//! A scenario ([`scenario`]) starts daemons ([`daemon`]) and guests ([`vm`]) from what the [`lab`] has gathered, then
+//! asks the agents in the guests ([`agent_link`]) to do things and compares their answers with the specification.
+
+pub mod agent_link;
+pub mod artifacts;
+pub mod daemon;
+pub mod initramfs;
+pub mod lab;
+pub mod modules;
+pub mod process;
+pub mod programs;
+pub mod qemu;
+pub mod report;
+pub mod run_dir;
+pub mod scenario;
+pub mod vm;

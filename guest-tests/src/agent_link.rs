@@ -1,0 +1,134 @@
+//! Typed requests to the agent of one guest, over its virtio-serial port.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use agent::wire::{Call, Failure, Request, Response};
+use anyhow::{Context, Result, bail};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::timeout;
+
+/// What a step may take when it says nothing else: every step is short but for those with a bound of their own.
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A connection to one agent. One request is in flight at a time.
+#[derive(Debug)]
+pub struct AgentLink {
+    lines: BufReader<OwnedReadHalf>,
+    writer: OwnedWriteHalf,
+    transcript: File,
+    last_id: u64,
+}
+
+impl AgentLink {
+    /// Speaks over `stream`, writing every line of both directions to `transcript`.
+    ///
+    /// # Errors
+    /// When the transcript cannot be made.
+    pub fn new(stream: UnixStream, transcript: &Path) -> Result<Self> {
+        let (reader, writer) = stream.into_split();
+        let transcript = File::create(transcript)
+            .with_context(|| format!("creating the transcript {}", transcript.display()))?;
+        Ok(Self { lines: BufReader::new(reader), writer, transcript, last_id: 0 })
+    }
+
+    /// Runs a step and returns its answer.
+    ///
+    /// # Errors
+    /// The step's [`Failure`] (to be found with `downcast_ref`), or a link that is dead or silent.
+    pub async fn call<C: Call>(&mut self, step: C) -> Result<C::Answer> {
+        self.call_within(STEP_TIMEOUT, step).await
+    }
+
+    /// Runs a step that may take up to `limit`.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn call_within<C: Call>(&mut self, limit: Duration, step: C) -> Result<C::Answer> {
+        Ok(self.exchange(limit, step).await?.into_answer::<C>()?)
+    }
+
+    /// Runs a step that is expected to fail and returns how it did.
+    ///
+    /// # Errors
+    /// When the step succeeds, or the link is dead or silent.
+    pub async fn call_refused<C: Call>(&mut self, step: C) -> Result<Failure> {
+        let response = self.exchange(STEP_TIMEOUT, step).await?;
+        match response.result {
+            Err(failure) => Ok(failure),
+            Ok(answer) => bail!("the step succeeded, though it must fail: {answer}"),
+        }
+    }
+
+    async fn exchange<C: Call>(&mut self, limit: Duration, step: C) -> Result<Response> {
+        let step_name = short_name::<C>();
+        self.last_id += 1;
+        let line = Request::new(self.last_id, step).to_line();
+        timeout(limit, self.send_and_receive(&line))
+            .await
+            .with_context(|| format!("the agent did not answer {step_name} within {limit:?}"))?
+            .with_context(|| format!("asking the agent for {step_name}"))
+    }
+
+    async fn send_and_receive(&mut self, line: &str) -> Result<Response> {
+        self.transcript.write_all(line.as_bytes())?;
+        self.writer.write_all(line.as_bytes()).await?;
+        loop {
+            let mut answer = String::new();
+            if self.lines.read_line(&mut answer).await? == 0 {
+                bail!("the guest closed the link");
+            }
+            self.transcript.write_all(answer.as_bytes())?;
+            let response: Response = serde_json::from_str(&answer)
+                .with_context(|| format!("not an answer: {}", answer.trim_end()))?;
+            // An answer to a request that was given up comes late; id 0 is the agent's word for a request it could
+            // not read, which can only be this one.
+            if response.id == self.last_id || response.id == 0 {
+                return Ok(response);
+            }
+        }
+    }
+}
+
+fn short_name<T>() -> &'static str {
+    let name = std::any::type_name::<T>();
+    name.rsplit("::").next().unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use agent::wire::Ping;
+
+    use super::*;
+
+    async fn answering(answers: &'static str) -> (AgentLink, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (_, mut writer) = theirs.into_split();
+        writer.write_all(answers.as_bytes()).await.unwrap();
+        std::mem::forget(writer);
+        (AgentLink::new(ours, &folder.path().join("t")).unwrap(), folder)
+    }
+
+    #[tokio::test]
+    async fn a_late_answer_to_an_earlier_request_is_passed_over() {
+        let (mut link, _folder) =
+            answering("{\"id\":0,\"result\":{\"Err\":{\"kind\":\"protocol\",\"message\":\"m\"}}}\n\
+                {\"id\":1,\"result\":{\"Ok\":{\"uptime_ms\":1}}}\n{\"id\":2,\"result\":{\"Ok\":{\"uptime_ms\":2}}}\n")
+            .await;
+        let failure = link.call(Ping {}).await.unwrap_err();
+        assert_eq!(failure.downcast_ref::<Failure>().unwrap().message, "m");
+        assert_eq!(link.call(Ping {}).await.unwrap().uptime_ms, 2);
+    }
+
+    #[tokio::test]
+    async fn silence_is_reported_with_the_name_of_the_step() {
+        let (mut link, _folder) = answering("").await;
+        let error = link.call_within(Duration::from_millis(1), Ping {}).await.unwrap_err();
+        assert_eq!(error.to_string(), "the agent did not answer Ping within 1ms");
+    }
+}

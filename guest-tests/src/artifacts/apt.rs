@@ -1,0 +1,168 @@
+//! Debian packages through apt's own machinery, with private state: no root, no change to the host.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+
+use super::sources::Archive;
+
+/// The release whose packages the lab uses, and the newer packages prepared for it.
+const SUITES: &str = "trixie trixie-backports";
+/// The suite that wins where both have a package: only it has a QEMU with a vfio-user client.
+const PREFERRED: &str = "trixie-backports";
+
+/// A package in the version apt chose.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Package {
+    /// Name.
+    pub(super) name: String,
+    /// Version.
+    pub(super) version: String,
+}
+
+/// An apt with its own lists, cache and configuration below one folder.
+pub(super) struct Apt {
+    config: PathBuf,
+}
+
+impl Apt {
+    /// Reads the package lists of the first of the machine's archives that has the suites wanted.
+    ///
+    /// # Errors
+    /// When apt is missing, or no archive of the machine answers.
+    pub(super) fn open(dir: &Path, etc_apt: &Path) -> Result<Self> {
+        for tool in ["apt-get", "dpkg-deb"] {
+            Command::new(tool).arg("--version").output().map_err(|error| {
+                anyhow!(
+                    "{tool} cannot be run ({error}): the lab unpacks Debian packages; run 'apt-get install apt dpkg' \
+                     on Debian, or name your own QEMU and kernel with --qemu and --kernel"
+                )
+            })?;
+        }
+        let apt = Self { config: dir.join("apt.conf") };
+        for folder in ["lists/partial", "archives/partial", "log"] {
+            fs::create_dir_all(dir.join(folder))?;
+        }
+        fs::write(dir.join("status"), "")?;
+        fs::write(&apt.config, private_config(dir))?;
+
+        let mut failures = Vec::new();
+        for archive in Archive::of_machine(etc_apt)? {
+            fs::write(dir.join("debian.sources"), archive.source_list(SUITES))?;
+            match apt.get(["-qq", "update"], None) {
+                Ok(_) => return Ok(apt),
+                Err(error) => failures.push(format!("{error:#}")),
+            }
+        }
+        bail!("no archive of {} offers '{SUITES}':\n{}", etc_apt.display(), failures.join("\n"))
+    }
+
+    /// What installing `names` on an empty system would bring in, without recommendations.
+    ///
+    /// # Errors
+    /// When apt finds no solution.
+    pub(super) fn resolve(&self, names: &[&str]) -> Result<Vec<Package>> {
+        let fixed = ["-s", "-qq", "--no-install-recommends", "-t", PREFERRED, "install"];
+        let plan = self.get(fixed.iter().chain(names), None)?;
+        let packages: Vec<Package> = plan.lines().filter_map(parse_plan_line).collect();
+        ensure!(!packages.is_empty(), "apt has nothing to install for {}", names.join(" "));
+        Ok(packages)
+    }
+
+    /// Downloads packages into `into`; apt checks them against the signed lists.
+    ///
+    /// # Errors
+    /// When one cannot be downloaded.
+    pub(super) fn download(&self, packages: &[Package], into: &Path) -> Result<()> {
+        let wanted: Vec<String> = packages.iter().map(|p| format!("{}={}", p.name, p.version)).collect();
+        self.get(["-qq", "download"].into_iter().chain(wanted.iter().map(String::as_str)), Some(into))?;
+        Ok(())
+    }
+
+    fn get<I>(&self, args: I, folder: Option<&Path>) -> Result<String>
+    where
+        I: IntoIterator,
+        I::Item: AsRef<OsStr>,
+    {
+        let mut command = Command::new("apt-get");
+        command.arg("-c").arg(&self.config).args(args).env("LC_ALL", "C");
+        if let Some(folder) = folder {
+            command.current_dir(folder);
+        }
+        run(&mut command)
+    }
+}
+
+/// Unpacks one downloaded package below `root`. Its maintainer scripts do not run.
+///
+/// # Errors
+/// When dpkg-deb refuses the package.
+pub(super) fn unpack(package: &Path, root: &Path) -> Result<()> {
+    run(Command::new("dpkg-deb").arg("-x").arg(package).arg(root)).map(drop)
+}
+
+fn run(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("starting {command:?}"))?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?} failed ({}):\n{}", output.status, errors.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Read after the machine's own configuration, whose proxies and certificates stay in force.
+///
+/// The hooks cleared would clean or inform the host. As root apt would drop to a user that cannot write here; the
+/// sandbox protects a system's root, and all this run writes is its own folder.
+fn private_config(dir: &Path) -> String {
+    let dir = dir.display();
+    format!(
+        r#"#clear APT::Update::Pre-Invoke;
+#clear APT::Update::Post-Invoke;
+#clear APT::Update::Post-Invoke-Success;
+#clear Acquire::IndexTargets::deb::DEP-11;
+#clear Acquire::IndexTargets::deb::DEP-11-icons;
+#clear Acquire::IndexTargets::deb::DEP-11-icons-small;
+#clear Acquire::IndexTargets::deb::DEP-11-icons-hidpi;
+APT::Architecture "amd64";
+APT::Sandbox::User "root";
+APT::Update::Error-Mode "any";
+Acquire::Languages "none";
+Acquire::Retries "3";
+Dir::State "{dir}";
+Dir::State::lists "{dir}/lists";
+Dir::State::status "{dir}/status";
+Dir::Cache "{dir}";
+Dir::Cache::archives "{dir}/archives";
+Dir::Log "{dir}/log";
+Dir::Etc::sourcelist "{dir}/debian.sources";
+Dir::Etc::sourceparts "/dev/null";
+Dir::Etc::preferences "/dev/null";
+Dir::Etc::preferencesparts "/dev/null";
+"#
+    )
+}
+
+/// `Inst name (version suite [architecture])`.
+fn parse_plan_line(line: &str) -> Option<Package> {
+    let mut words = line.strip_prefix("Inst ")?.split_whitespace();
+    let name = words.next()?.to_owned();
+    let version = words.find_map(|word| word.strip_prefix('('))?.to_owned();
+    Some(Package { name, version })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_names_package_and_version() {
+        let line = "Inst seabios (1.17.0-1~bpo13+1 Debian Backports:stable-backports [all])";
+        assert_eq!(
+            parse_plan_line(line),
+            Some(Package { name: "seabios".into(), version: "1.17.0-1~bpo13+1".into() })
+        );
+        assert_eq!(parse_plan_line("Conf seabios (1.17.0-1~bpo13+1 Debian [all])"), None);
+    }
+}

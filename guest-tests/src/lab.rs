@@ -1,0 +1,195 @@
+//! What all scenarios share: the programs, the machine's shape, and how guests and daemons are started from them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::artifacts::{Artifacts, Overrides, cache_dir};
+use crate::initramfs::Initramfs;
+use crate::qemu::{Accelerator, Machine};
+use crate::run_dir::RunDir;
+use crate::vm::{Image, Vm};
+use crate::{modules, programs};
+
+/// From QEMU's start until the agent answers. Emulated guests on two busy cores have been seen to take a minute.
+const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
+/// The same where the processor runs the guest.
+const KVM_BOOT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The IOMMU is what makes vfio possible in the guest. Warnings go to the console, the rest only to the kernel's log:
+/// an emulated serial line is slow. Mitigations protect guests from nobody here and cost an emulated one dearly. The
+/// timer check counts ticks against busy waiting, and panics on a busy host where both come late.
+const KERNEL_ARGS: &str = "intel_iommu=on loglevel=5 mitigations=off no_timer_check";
+
+/// What the user may choose.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Options {
+    /// A QEMU program to use instead of the fetched one; it must know vfio-user-pci
+    #[arg(long, value_name = "FILE")]
+    pub qemu: Option<PathBuf>,
+    /// A kernel to use instead of the fetched one: a folder like /lib/modules/7.2.12 with the image as `vmlinuz`
+    #[arg(long, value_name = "DIR")]
+    pub kernel: Option<PathBuf>,
+    /// The daemon to test [default: hcad beside this program]
+    #[arg(long, value_name = "FILE")]
+    pub hcad: Option<PathBuf>,
+    /// A static guest agent to use instead of building one
+    #[arg(long, value_name = "FILE")]
+    pub agent: Option<PathBuf>,
+    /// How guests are executed [default: kvm where it runs the guest's kernel, else tcg]
+    #[arg(long, value_enum)]
+    pub accel: Option<Accelerator>,
+    /// Virtual processors of a guest
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub cpus: u32,
+    /// Memory of a guest in MiB
+    #[arg(long, default_value_t = 512, value_name = "MIB")]
+    pub memory: u32,
+}
+
+/// Everything that is needed to start guests.
+#[derive(Debug)]
+pub struct Lab {
+    artifacts: Artifacts,
+    agent: PathBuf,
+    hcad: Option<PathBuf>,
+    accelerator: Accelerator,
+    cpus: u32,
+    memory_mib: u32,
+    runs: PathBuf,
+}
+
+/// One machine of a scenario, beyond what all have in common.
+#[derive(Clone, Debug, Default)]
+pub struct Guest<'a> {
+    /// Name, such as `a`.
+    pub name: &'a str,
+    /// Sockets of its HCAs.
+    pub hcas: Vec<PathBuf>,
+    /// The lab wants to type into its console.
+    pub with_console: bool,
+}
+
+impl Lab {
+    /// Finds, fetches or builds what is needed.
+    ///
+    /// # Errors
+    /// When something is missing.
+    pub async fn prepare(options: &Options) -> Result<Self> {
+        let chosen = options.accel;
+        let options = options.clone();
+        // Downloads and builds block; nothing else is to be done meanwhile.
+        let mut lab = tokio::task::spawn_blocking(move || Self::gather(&options)).await??;
+        lab.accelerator = match chosen {
+            Some(accelerator) => accelerator,
+            None => lab.fastest_accelerator().await?,
+        };
+        Ok(lab)
+    }
+
+    fn gather(options: &Options) -> Result<Self> {
+        let overrides = Overrides { qemu: options.qemu.clone(), kernel: options.kernel.clone() };
+        Ok(Self {
+            artifacts: Artifacts::obtain(&cache_dir()?, &overrides)?,
+            agent: options.agent.clone().map_or_else(programs::build_agent, Ok)?,
+            hcad: options.hcad.clone(),
+            accelerator: Accelerator::Tcg,
+            cpus: options.cpus,
+            memory_mib: options.memory,
+            runs: programs::lab_dir()?,
+        })
+    }
+
+    /// The daemon under test.
+    ///
+    /// # Errors
+    /// When it was not built.
+    pub fn hcad(&self) -> Result<PathBuf> {
+        self.hcad.clone().map_or_else(programs::hcad, Ok)
+    }
+
+    /// How guests are executed.
+    pub fn accelerator(&self) -> Accelerator {
+        self.accelerator
+    }
+
+    /// A folder for a new run of `scenario`.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn new_run(&self, scenario: &str) -> Result<RunDir> {
+        RunDir::create(&self.runs, scenario)
+    }
+
+    /// Packs the agent, busybox and the modules named, with what they depend on.
+    ///
+    /// # Errors
+    /// When a module or a file is missing.
+    pub fn image(&self, run: &RunDir, module_names: &[&str]) -> Result<Image> {
+        let read = |path: &Path| fs::read(path).with_context(|| format!("reading {}", path.display()));
+        let modules = modules::with_dependencies(&self.artifacts.kernel.modules, module_names)?;
+        let mut archive = Initramfs::new(&read(&self.agent)?);
+        archive.add_busybox(&read(&self.artifacts.busybox)?);
+        let modules = archive.add_modules(&modules);
+        let initramfs = run.scratch("initramfs");
+        fs::write(&initramfs, archive.finish())
+            .with_context(|| format!("writing {}", initramfs.display()))?;
+        Ok(Image { initramfs, modules })
+    }
+
+    /// Boots one guest.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn boot(&self, run: &RunDir, image: &Image, guest: Guest<'_>) -> Result<Vm> {
+        self.boot_within(BOOT_TIMEOUT, run, image, guest).await
+    }
+
+    async fn boot_within(
+        &self,
+        limit: Duration,
+        run: &RunDir,
+        image: &Image,
+        guest: Guest<'_>,
+    ) -> Result<Vm> {
+        let machine = Machine {
+            name: guest.name.to_owned(),
+            memory_mib: self.memory_mib,
+            cpus: self.cpus,
+            accelerator: self.accelerator,
+            kernel_args: KERNEL_ARGS.into(),
+            hcas: guest.hcas,
+        };
+        Vm::boot(&machine, &self.artifacts, image, run, guest.with_console, limit).await
+    }
+
+    /// KVM if it really runs the guest's kernel: a device that opens is not enough, since some virtual hosts offer
+    /// one that starts firmware and then cannot run Linux. The answer is kept until the host restarts.
+    async fn fastest_accelerator(&mut self) -> Result<Accelerator> {
+        if fs::File::options().read(true).write(true).open("/dev/kvm").is_err() {
+            return Ok(Accelerator::Tcg);
+        }
+        let host = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let known = cache_dir()?.join(format!("kvm-{}", host.trim()));
+        if let Ok(answer) = fs::read_to_string(&known) {
+            return Ok(if answer == "yes" { Accelerator::Kvm } else { Accelerator::Tcg });
+        }
+        tracing::info!("trying whether KVM runs a guest here (up to {KVM_BOOT_TIMEOUT:?}, once)");
+        self.accelerator = Accelerator::Kvm;
+        let result = self.try_boot().await;
+        if let Err(error) = &result {
+            tracing::debug!("no KVM: {error:#}");
+        }
+        // Without the note the next run asks again.
+        let _ = fs::write(&known, if result.is_ok() { "yes" } else { "no" });
+        Ok(if result.is_ok() { Accelerator::Kvm } else { Accelerator::Tcg })
+    }
+
+    async fn try_boot(&self) -> Result<()> {
+        let run = self.new_run("kvm-probe")?;
+        let image = self.image(&run, &[])?;
+        let guest = Guest { name: "probe", ..Guest::default() };
+        self.boot_within(KVM_BOOT_TIMEOUT, &run, &image, guest).await.map(drop)
+    }
+}

@@ -1,0 +1,123 @@
+//! What a run prints: a line a case, and the counts at the end.
+
+use std::fmt;
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::time::{Instant, timeout};
+
+/// A case that waits for something without a bound of its own is ended by this one.
+const CASE_TIMEOUT: Duration = Duration::from_secs(240);
+
+/// A case that cannot be run here, with the reason. Returned as an error from the case.
+#[derive(Debug)]
+pub struct Skip(pub String);
+
+impl fmt::Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Skip {}
+
+/// Counts of the outcomes so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Cases that did what they must.
+    pub passed: u32,
+    /// Cases that did not.
+    pub failed: u32,
+    /// Cases that could not be run.
+    pub skipped: u32,
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}
+
+/// Runs cases and prints their outcomes as they come.
+#[derive(Debug, Default)]
+pub struct Report {
+    scenario: String,
+    counts: Counts,
+}
+
+impl Report {
+    /// Names the scenario of the cases that follow.
+    pub fn begin(&mut self, scenario: &str) {
+        scenario.clone_into(&mut self.scenario);
+    }
+
+    /// The outcomes so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Runs one case. `hint` says where to look when it fails.
+    ///
+    /// # Errors
+    /// When the outcome cannot be printed.
+    pub async fn case(
+        &mut self,
+        name: &str,
+        hint: &str,
+        case: impl Future<Output = Result<()>>,
+    ) -> Result<()> {
+        let begun = Instant::now();
+        let result = timeout(CASE_TIMEOUT, case)
+            .await
+            .unwrap_or_else(|_| Err(anyhow::anyhow!("the case was not done after {CASE_TIMEOUT:?}")));
+        let seconds = begun.elapsed().as_secs_f64();
+        let scenario = &self.scenario;
+        match result {
+            Ok(()) => {
+                self.counts.passed += 1;
+                line(&format!("ok    {scenario}: {name} ({seconds:.1} s)"))
+            }
+            Err(error) => match error.downcast_ref::<Skip>() {
+                Some(reason) => {
+                    self.counts.skipped += 1;
+                    line(&format!("skip  {scenario}: {name}: {reason}"))
+                }
+                None => {
+                    self.counts.failed += 1;
+                    let causes = indented(&format!("{error:#}"));
+                    line(&format!("FAIL  {scenario}: {name} ({seconds:.1} s)\n{causes}\n{}", indented(hint)))
+                }
+            },
+        }
+    }
+}
+
+/// Prints to standard output and flushes, so that a watcher sees a case when it ends.
+///
+/// # Errors
+/// When standard output is closed.
+pub fn line(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{text}")?;
+    out.flush()?;
+    Ok(())
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("      {line}")).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn outcomes_are_counted_apart() {
+        let mut report = Report::default();
+        report.case("good", "", async { Ok(()) }).await.unwrap();
+        report.case("bad", "", async { anyhow::bail!("broken") }).await.unwrap();
+        report.case("not here", "", async { Err(Skip("no KVM".into()).into()) }).await.unwrap();
+        assert_eq!(report.counts().to_string(), "1 passed, 1 failed, 1 skipped");
+    }
+}

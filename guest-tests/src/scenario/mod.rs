@@ -1,0 +1,58 @@
+//! What can be run: a table of scenarios, each a sequence of cases on guests booted once.
+
+mod boot;
+mod jingzhao_probe;
+mod pair;
+
+use std::pin::Pin;
+
+use anyhow::Result;
+
+use crate::lab::Lab;
+use crate::report::Report;
+
+/// A named group of cases.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// What the user types.
+    pub name: &'static str,
+    /// What it shows, in a line.
+    pub about: &'static str,
+    run: Run,
+}
+
+type Run = for<'a> fn(&'a Lab, &'a mut Report) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
+
+/// Every scenario.
+pub const ALL: &[Scenario] = &[
+    Scenario {
+        name: "boot",
+        about: "stock guests without an HCA boot and answer: the lab itself works",
+        run: |lab, report| Box::pin(boot::run(lab, report)),
+    },
+    Scenario {
+        name: "jingzhao-probe",
+        about: "a stock kernel enumerates the HCA as its interface says, without a warning",
+        run: |lab, report| Box::pin(jingzhao_probe::run(lab, report)),
+    },
+];
+
+impl Scenario {
+    /// The scenario of this name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        ALL.iter().find(|scenario| scenario.name == name)
+    }
+
+    /// Runs all its cases. What keeps them from being run at all counts as one failed case.
+    ///
+    /// # Errors
+    /// When an outcome cannot be printed.
+    pub async fn run(&self, lab: &Lab, report: &mut Report) -> Result<()> {
+        report.begin(self.name);
+        let result = (self.run)(lab, report).await;
+        match result {
+            Ok(()) => Ok(()),
+            Err(error) => report.case("set-up", "", async { Err(error) }).await,
+        }
+    }
+}

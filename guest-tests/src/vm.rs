@@ -1,0 +1,198 @@
+//! One guest: its QEMU, its agent, its end.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use agent::wire::{Call, Failure, LoadModules, Ping};
+use anyhow::{Context, Result, anyhow, bail};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::{Instant, timeout};
+
+use crate::agent_link::AgentLink;
+use crate::artifacts::Artifacts;
+use crate::process::{Process, tail};
+use crate::qemu::{Endpoints, Machine};
+use crate::run_dir::RunDir;
+
+/// From the start of QEMU until it has opened its side of the agent's port.
+const QEMU_START_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a QEMU that has closed a socket may take to end.
+const LAST_BREATH: Duration = Duration::from_secs(1);
+/// Lines of console and log in a failure's message.
+const TAIL_LINES: usize = 12;
+
+/// What a guest starts from.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// The archive given to the kernel.
+    pub initramfs: PathBuf,
+    /// Modules inside, in loading order.
+    pub modules: Vec<String>,
+}
+
+/// A running guest. QEMU is killed when this is dropped.
+#[derive(Debug)]
+pub struct Vm {
+    name: String,
+    qemu: Process,
+    agent: AgentLink,
+    console_log: PathBuf,
+    console: Option<UnixStream>,
+    boot_time: Duration,
+}
+
+impl Vm {
+    /// Starts a machine, waits up to `limit` for its agent and loads the image's modules.
+    ///
+    /// # Errors
+    /// When the guest does not get that far, with the ends of its console and of QEMU's log.
+    pub async fn boot(
+        machine: &Machine,
+        artifacts: &Artifacts,
+        image: &Image,
+        run: &RunDir,
+        with_console: bool,
+        limit: Duration,
+    ) -> Result<Self> {
+        let begun = Instant::now();
+        let name = format!("guest-{}", machine.name);
+        let endpoints = Endpoints {
+            agent: run.socket(&format!("{name}.agent")),
+            console_log: run.file(format!("{name}.console")),
+            console: with_console.then(|| run.socket(&format!("{name}.tty"))),
+        };
+        // QEMU connects to us, so there is nothing to wait for and to try again.
+        let agent_listener = listen(&endpoints.agent)?;
+        let console_listener = endpoints.console.as_deref().map(listen).transpose()?;
+        let command = machine.command(&artifacts.qemu, &artifacts.kernel, &image.initramfs, &endpoints);
+        let mut qemu = Process::start(&name, command, run)?;
+
+        let console = match &console_listener {
+            Some(listener) => Some(accept(listener, &mut qemu).await?),
+            None => None,
+        };
+        let stream = accept(&agent_listener, &mut qemu).await?;
+        let agent = AgentLink::new(stream, &run.file(format!("{name}.agent.jsonl")))?;
+        let mut vm = Self {
+            name: machine.name.clone(),
+            qemu,
+            agent,
+            console_log: endpoints.console_log,
+            console,
+            boot_time: Duration::ZERO,
+        };
+        vm.call_within(limit, Ping {}).await.context("booting")?;
+        vm.boot_time = begun.elapsed();
+        if !image.modules.is_empty() {
+            vm.call(LoadModules { paths: image.modules.clone() }).await.context("loading kernel modules")?;
+        }
+        Ok(vm)
+    }
+
+    /// Its name, such as `a`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// From the start of QEMU to the agent's first answer.
+    pub fn boot_time(&self) -> Duration {
+        self.boot_time
+    }
+
+    /// What the kernel and the agent printed.
+    pub fn console_log(&self) -> &Path {
+        &self.console_log
+    }
+
+    /// The console's other end, for a guest started with one; only once.
+    pub fn take_console(&mut self) -> Option<UnixStream> {
+        self.console.take()
+    }
+
+    /// Runs a step in the guest.
+    ///
+    /// # Errors
+    /// The step's [`Failure`] (to be found with `downcast_ref`), or the guest's end or silence with what it printed
+    /// last.
+    pub async fn call<C: Call>(&mut self, step: C) -> Result<C::Answer> {
+        let result = self.agent.call(step).await;
+        self.explained(result).await
+    }
+
+    /// Runs a step that may take up to `limit`.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn call_within<C: Call>(&mut self, limit: Duration, step: C) -> Result<C::Answer> {
+        let result = self.agent.call_within(limit, step).await;
+        self.explained(result).await
+    }
+
+    /// Runs a step that must fail, and returns its failure.
+    ///
+    /// # Errors
+    /// When it succeeds, or the guest is gone or silent.
+    pub async fn call_refused<C: Call>(&mut self, step: C) -> Result<Failure> {
+        let result = self.agent.call_refused(step).await;
+        self.explained(result).await
+    }
+
+    /// Ends QEMU with SIGKILL: nothing in it can react.
+    ///
+    /// # Errors
+    /// When it cannot be killed.
+    pub async fn kill(mut self) -> Result<()> {
+        self.qemu.kill().await
+    }
+
+    /// Names the guest in an error, and shows what it printed when the error is not the step's own.
+    async fn explained<T>(&mut self, result: Result<T>) -> Result<T> {
+        let Err(error) = result else { return result };
+        if error.is::<Failure>() {
+            return Err(error.context(format!("guest {}", self.name)));
+        }
+        // A QEMU that ends closes its sockets first.
+        let state = match timeout(LAST_BREATH, self.qemu.ended()).await {
+            Ok(Ok(status)) => format!("QEMU ended with {status}"),
+            _ => "QEMU is running".into(),
+        };
+        Err(error.context(format!(
+            "guest {} ({state})\nend of {}:\n{}\nend of {}:\n{}",
+            self.name,
+            self.console_log.display(),
+            tail(&self.console_log, TAIL_LINES),
+            self.qemu.log().display(),
+            tail(self.qemu.log(), TAIL_LINES),
+        )))
+    }
+}
+
+fn listen(path: &Path) -> Result<UnixListener> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("removing {}", path.display()));
+        }
+        _ => {}
+    }
+    UnixListener::bind(path).with_context(|| format!("listening on {}", path.display()))
+}
+
+async fn accept(listener: &UnixListener, qemu: &mut Process) -> Result<UnixStream> {
+    let attempt = timeout(QEMU_START_TIMEOUT, async {
+        tokio::select! {
+            connection = listener.accept() => Ok(connection?.0),
+            status = qemu.ended() => Err(anyhow!("QEMU ended with {}", status?)),
+        }
+    });
+    match attempt.await {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(error)) => {
+            Err(error.context(format!("end of {}:\n{}", qemu.log().display(), tail(qemu.log(), TAIL_LINES))))
+        }
+        Err(_) => bail!(
+            "QEMU did not open its sockets within {QEMU_START_TIMEOUT:?}; end of {}:\n{}",
+            qemu.log().display(),
+            tail(qemu.log(), TAIL_LINES)
+        ),
+    }
+}
