@@ -100,13 +100,13 @@ impl Agent {
             Step::Fill(s) => answer(&s, |s| {
                 let hca = self.hca()?;
                 let mr = hca.mr(s.mr)?;
-                mr.fill(hca.arena(), mr.range(s.off, s.len)?, s.seed, 0);
+                mr.fill(hca.arena(), mr.range(s.off, s.len)?, s.seed, s.position);
                 Ok(Done {})
             }),
             Step::Verify(s) => answer(&s, |s| {
                 let hca = self.hca()?;
                 let mr = hca.mr(s.mr)?;
-                let first = mr.first_difference(hca.arena(), mr.range(s.off, s.len)?, s.seed, 0);
+                let first = mr.first_difference(hca.arena(), mr.range(s.off, s.len)?, s.seed, s.position);
                 Ok(Verified { first_difference: first.map(|at| at as u64) })
             }),
             Step::Digest(s) => answer(&s, |s| {

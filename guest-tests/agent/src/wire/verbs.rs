@@ -114,7 +114,8 @@ pub struct DestroyMr {
 }
 
 /// Fill part of a region with the stream of a seed ([`crate::pattern`]).
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Fill {
     /// Region.
     pub mr: MrId,
@@ -124,10 +125,13 @@ pub struct Fill {
     pub len: u64,
     /// Seed.
     pub seed: u64,
+    /// Byte of the stream the part starts with.
+    pub position: u64,
 }
 
 /// Does part of a region hold the stream of a seed?
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Verify {
     /// Region.
     pub mr: MrId,
@@ -137,6 +141,8 @@ pub struct Verify {
     pub len: u64,
     /// Seed.
     pub seed: u64,
+    /// Byte of the stream the part starts with.
+    pub position: u64,
 }
 
 /// Answer of [`Verify`].
