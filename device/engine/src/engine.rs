@@ -9,7 +9,7 @@ use crate::qp::{Ctx, Qp, Step};
 use crate::stats::Stats;
 use crate::table::Table;
 use crate::timers::Timers;
-use crate::{Event, Host, Instant, Modify, QpAttrs, QpSnapshot, State, limits};
+use crate::{Completion, Event, Host, Instant, Modify, QpAttrs, QpSnapshot, State, limits};
 
 /// What an engine is told at its creation.
 #[derive(Clone, Copy, Debug)]
@@ -117,6 +117,12 @@ impl Engine {
         if qp.in_error_list {
             self.in_error.retain(|&other| other != index);
         }
+        // An owner that has not drained all events of the QP must not report them for the next one of its number.
+        self.events.retain(|event| match event {
+            Event::Completion(Completion { qpn, .. }) | Event::Async { qpn, .. } => {
+                self.table.index(*qpn) != index
+            }
+        });
     }
 
     /// Moves a QP to a state and replaces its attributes. To ERR: both queues are flushed. To RESET: everything is

@@ -265,3 +265,49 @@ fn memory_the_client_took_back_is_unmapped() {
     assert_eq!(access.publish(at(0x1000), &out), Err(AccessError::Unmapped));
     assert_eq!(access.read(at(0x800), &mut out, Access::LocalRead), Ok(()));
 }
+
+#[test]
+fn any_region_and_range_is_located_inside_the_pages_named_or_refused() {
+    let mut state = 1u64;
+    let mut draw = || {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        // Small and huge values both.
+        (state >> 8) >> (state % 57)
+    };
+    let mut granted = 0;
+    for _ in 0..50_000 {
+        let page_shift = PageShift::new(u8::try_from(12 + draw() % 20).unwrap()).unwrap();
+        let paged = Translation::Paged { page_shift, first_entry: draw() };
+        let region = MemoryRegion {
+            key: KEY,
+            pd: PD,
+            start: Va::new(draw()),
+            len: draw() | draw() << 32,
+            origin: if draw() % 2 == 0 { Origin::Start } else { Origin::Zero },
+            rights: Rights::empty(),
+            translation: if draw() % 4 == 0 { Translation::Physical } else { paged },
+        };
+        let len = usize::try_from(1 + draw() % 100_000).unwrap();
+        let place = at(region.start.get().wrapping_add(draw() % 0x1_0000));
+        let keys = table([region]);
+        let dma = GuestMemory::default();
+        let access = RegionAccess { keys: &keys, pages: &Everywhere, dma: &dma };
+        let Ok(found) = access.segments(place, len, Access::LocalRead) else { continue };
+        let found: Result<Vec<Segment>, AccessError> = found.collect();
+        if let Ok(found) = found {
+            granted += 1;
+            assert_eq!(found.iter().map(|segment| segment.len).sum::<usize>(), len);
+        }
+    }
+    assert!(granted > 1000, "{granted}");
+}
+
+/// Every page there is, all of them apart.
+#[derive(Debug)]
+struct Everywhere;
+
+impl PageTable for Everywhere {
+    fn page(&self, entry: u64) -> Option<Iova> {
+        Some(Iova::new(entry.wrapping_mul(3) << 12))
+    }
+}

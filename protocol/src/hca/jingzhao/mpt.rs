@@ -1,7 +1,7 @@
-//! Memory protection table entries: what a key grants, and how an address becomes a bus address.
+//! Memory protection table entries: what a key grants.
 //!
 //! # Spec
-//! JingZhao interface, sections 3.7, 4.6 and 9.
+//! JingZhao interface, sections 3.7, 4.6 and 9.3.
 
 use bitflags::bitflags;
 use zerocopy::big_endian::{U32, U64};
@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmut
 
 use super::cmd::{CmdError, CmdStatus};
 use super::init::Table;
-use crate::ids::{Iova, Lkey, Pdn, Va};
+use crate::ids::{Lkey, Pdn, Va};
 
 bitflags! {
     /// Flags of an entry. Bits without a name are kept and ignored.
@@ -76,31 +76,6 @@ impl PageSize {
     pub const fn log2(self) -> u8 {
         self.log
     }
-}
-
-/// How the address of an access is meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Addressing {
-    /// As the region's owner sees memory, unless the region is zero-based: data and remote accesses.
-    Region,
-    /// An offset from the region's start: queues.
-    Offset,
-}
-
-/// Where one byte of a region lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// At this bus address, and the rest of the region follows it.
-    Bus(Iova),
-    /// In a page that the translation table names.
-    Page {
-        /// Index of the MTT entry, relative to the table's base.
-        mtt: u64,
-        /// Offset in the page.
-        in_page: u64,
-        /// Bytes from there to the end of the page.
-        left: u64,
-    },
 }
 
 /// An entry of the memory protection table.
@@ -181,31 +156,6 @@ impl Mpt {
     /// driver registers its DMA region (J-26).
     pub fn is_physical(&self) -> bool {
         self.flags.contains(MptFlags::PHYSICAL) || (self.start.get() == 0 && self.length == u64::MAX)
-    }
-
-    /// Offset of an access from the region's start, if all its `len` bytes are inside.
-    pub fn offset(&self, va: Va, len: u64, addressing: Addressing) -> Option<u64> {
-        let relative = addressing == Addressing::Offset || self.flags.contains(MptFlags::ZERO_BASED);
-        let offset = if relative { va.get() } else { va.get().checked_sub(self.start.get())? };
-        (len <= self.length.checked_sub(offset)?).then_some(offset)
-    }
-
-    /// Where the byte at `offset` lies, for an offset that [`Mpt::offset`] gave. `None` if the sum of start, offset
-    /// and table index passes 2^64, which is an access out of bounds.
-    pub fn place(&self, offset: u64) -> Option<Place> {
-        if self.is_physical() {
-            return Some(Place::Bus(Iova::new(self.start.get().checked_add(offset)?)));
-        }
-        let mask = self.page_size.bytes() - 1;
-        let linear = (self.start.get() & mask).checked_add(offset)?;
-        let in_page = linear & mask;
-        let mtt = self.mtt.checked_add(linear >> self.page_size.log)?;
-        Some(Place::Page { mtt, in_page, left: self.page_size.bytes() - in_page })
-    }
-
-    /// Bus address of the byte at `in_page` of the page an MTT entry names; low bits of the entry do not count.
-    pub const fn bus(&self, mtt_entry: u64, in_page: u64) -> Iova {
-        Iova::new(mtt_entry & !(self.page_size.bytes() - 1) | in_page)
     }
 }
 
@@ -288,37 +238,10 @@ mod tests {
     }
 
     #[test]
-    fn published_addresses_translate() {
-        // The table of section 14.4: entries 10h to 14h are pages 200001000h to 200005000h.
-        let page = |mtt: u64| 0x2_0000_1000 + (mtt - 0x10) * 0x1000;
-        let bus = |va| {
-            let offset = user().offset(Va::new(va), 1, Addressing::Region)?;
-            match user().place(offset)? {
-                Place::Page { mtt, in_page, .. } => Some(user().bus(page(mtt), in_page).get()),
-                Place::Bus(_) => None,
-            }
-        };
-        assert_eq!(bus(0x7f00_1234_5678), Some(0x2_0000_1678));
-        assert_eq!(bus(0x7f00_1234_6000), Some(0x2_0000_2000));
-        assert_eq!(bus(0x7f00_1234_7777), Some(0x2_0000_3777));
-        assert_eq!(bus(0x7f00_1234_7778), None);
-        assert_eq!(bus(0x7f00_1234_5677), None);
-    }
-
-    #[test]
-    fn queue_accesses_are_offsets_even_in_a_region_that_is_not_zero_based() {
-        assert_eq!(user().offset(Va::new(0x20ff), 1, Addressing::Offset), Some(0x20ff));
-        assert_eq!(user().offset(Va::new(0x2100), 1, Addressing::Offset), None);
-        let zero_based = Mpt { flags: user().flags | MptFlags::ZERO_BASED, ..user() };
-        assert_eq!(zero_based.offset(Va::new(0x20ff), 1, Addressing::Region), Some(0x20ff));
-    }
-
-    #[test]
     fn all_of_memory_is_physical() {
-        let dma = Mpt { start: Va::new(0), length: u64::MAX, mtt: 0, ..user() };
-        assert_eq!(dma.place(0x1234_5678), Some(Place::Bus(Iova::new(0x1234_5678))));
-        let flagged = Mpt { flags: MptFlags::PHYSICAL, start: Va::new(0x1000), ..user() };
-        assert_eq!(flagged.place(0x10), Some(Place::Bus(Iova::new(0x1010))));
+        assert!(Mpt { start: Va::new(0), length: u64::MAX, ..user() }.is_physical());
+        assert!(Mpt { flags: user().flags | MptFlags::PHYSICAL, ..user() }.is_physical());
+        assert!(!user().is_physical());
     }
 
     #[test]
@@ -335,12 +258,6 @@ mod tests {
     }
 
     #[test]
-    fn low_bits_of_a_table_entry_are_ignored() {
-        let large = Mpt { page_size: PageSize::from_field(1 << 16).unwrap(), ..user() };
-        assert_eq!(large.bus(0x1_2345_6789, 0x10), Iova::new(0x1_2345_0010));
-    }
-
-    #[test]
     fn index_must_be_the_keys_and_inside_the_table() {
         let table = Table { base: IcmAddr::new(0), log_entries: 17 };
         assert_eq!(user().check_index(5, &table), Ok(()));
@@ -350,20 +267,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_entry_is_read_or_refused_and_locates_any_address(
-            words in prop::array::uniform16(any::<u32>()), va: u64, len: u64
-        ) {
+        fn any_entry_is_read_or_refused(words in prop::array::uniform16(any::<u32>())) {
             let inbox: [u8; 0x40] = transmute!(words);
             let mut usual = inbox;
             usual[4..8].copy_from_slice(&[0, 0, 0x10, 0]);
             for bytes in [inbox, usual] {
                 if let Ok(mpt) = Mpt::parse(&bytes) {
                     prop_assert_eq!(Mpt::parse(&mpt.emit()), Ok(mpt));
-                    for addressing in [Addressing::Region, Addressing::Offset] {
-                        if let Some(offset) = mpt.offset(Va::new(va), len, addressing) {
-                            let _ = mpt.place(offset);
-                        }
-                    }
                 }
             }
         }
