@@ -147,6 +147,15 @@ fn worker(
     key: &str,
     inherited: &mut Option<Source>,
 ) -> Result<Worker<JingZhao, UdpFabric>, DaemonError> {
+    let source = match (&device.socket_path, inherited.take()) {
+        (Some(path), _) => Listener::bind(path)
+            .map(Source::Listener)
+            .map_err(|source| DaemonError::Listen { key: format!("{key}.socket_path"), source })?,
+        (None, Some(source)) => source,
+        (None, None) => {
+            return Err(DaemonError::Host(io::Error::other(format!("{key} has no socket to listen on"))));
+        }
+    };
     let FabricConfig::Udp { bind, peers } = &device.fabric;
     let fabric = UdpFabric::bind(*bind, peers).map_err(|source| DaemonError::Fabric {
         key: format!("{key}.fabric.udp.bind"),
@@ -172,15 +181,6 @@ fn worker(
     });
     let hca = Hca::new(frontend, device.identity, capture.transpose()?);
 
-    let source = match (&device.socket_path, inherited.take()) {
-        (Some(path), _) => Listener::bind(path)
-            .map(Source::Listener)
-            .map_err(|source| DaemonError::Listen { key: format!("{key}.socket_path"), source })?,
-        (None, Some(source)) => source,
-        (None, None) => {
-            return Err(DaemonError::Host(io::Error::other(format!("{key} has no socket to listen on"))));
-        }
-    };
     Ok(Worker::new(source, hca, fabric)?)
 }
 

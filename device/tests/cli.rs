@@ -1,0 +1,205 @@
+//! What somebody types and reads: arguments, exit codes, the one line that says what is wrong.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::os::fd::AsRawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Output;
+
+use common::{Daemon, configuration, hcad};
+use vfio_user::Client;
+
+fn run(arguments: &[&str]) -> Output {
+    hcad().args(arguments).output().unwrap()
+}
+
+fn run_with(config: &str) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("hcad.json");
+    std::fs::write(&path, config).unwrap();
+    run(&["--config", path.to_str().unwrap()])
+}
+
+/// Standard error of a run that failed with one line.
+fn one_line(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let text = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.starts_with("hcad: "), "{text}");
+    text
+}
+
+fn signal(daemon: &Daemon, signal: libc::c_int) {
+    let pid = libc::pid_t::try_from(daemon.child.id()).unwrap();
+    // SAFETY: sends a signal to a child that has not been waited for, so its number is still its own.
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+}
+
+#[test]
+fn help_names_every_option() {
+    let output = run(&["--help"]);
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    for option in
+        ["--config", "--socket-path", "--fd", "--print-capabilities", "--check", "--capture", "--version"]
+    {
+        assert!(text.contains(option), "{option} is missing in\n{text}");
+    }
+}
+
+#[test]
+fn version_is_that_of_the_package() {
+    let output = run(&["--version"]);
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("hcad {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn capabilities_are_json_and_need_no_configuration() {
+    let output = run(&["--print-capabilities"]);
+    assert!(output.status.success());
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(value["type"], "vfio-user");
+}
+
+#[test]
+fn wrong_arguments_exit_with_2() {
+    assert_eq!(run(&[]).status.code(), Some(2));
+    assert_eq!(run(&["--frobnicate"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let line = one_line(&run(&["--config", "/nonexistent/hcad.json"]));
+    assert_eq!(line, "hcad: cannot read /nonexistent/hcad.json: No such file or directory (os error 2)\n");
+}
+
+#[test]
+fn a_wrong_configuration_is_refused_in_one_line_that_names_the_key() {
+    let cases = [
+        ("{", "EOF while parsing"),
+        (r#"{"devices": []}"#, "devices: at least one device is needed"),
+        (r#"{"devices": [{"id": 1, "frontnd": {}}]}"#, "devices[0].frontnd: unknown field `frontnd`"),
+        (r#"{"devices": [{"id": "one"}]}"#, "devices[0].id: invalid type"),
+        (r#"{"devices": [], "logs": 1}"#, "logs: unknown field"),
+    ];
+    for (config, expected) in cases {
+        let line = one_line(&run_with(config));
+        assert!(line.contains(expected), "{line:?} should contain {expected:?}");
+    }
+}
+
+#[test]
+fn check_says_ok_or_what_is_wrong_and_opens_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("hca.sock");
+    let config = configuration(folder.path(), Some(&socket));
+    let output = run(&["--config", config.to_str().unwrap(), "--check"]);
+    assert!(output.status.success());
+    assert!(!socket.exists());
+
+    let config = configuration(folder.path(), None);
+    let line = one_line(&run(&["--config", config.to_str().unwrap(), "--check"]));
+    assert!(line.contains("devices[0].socket_path: is missing"), "{line}");
+}
+
+#[test]
+fn a_socket_path_that_is_in_use_is_named() {
+    let daemon = Daemon::start();
+    let config = daemon.folder.path().join("hcad.json");
+    let line = one_line(&run(&["--config", config.to_str().unwrap()]));
+    assert!(line.contains("devices[0].socket_path: "), "{line}");
+    assert!(line.contains("hca.sock: another process is listening"), "{line}");
+}
+
+#[test]
+fn a_log_filter_that_is_wrong_is_named() {
+    let line = one_line(&run_with(
+        r#"{"log": {"filter": "device=loud"}, "devices": [{"id": 1, "socket_path": "/nonexistent/s",
+            "frontend": {"jingzhao": {}}, "fabric": {"udp": {"bind": "127.0.0.1:0", "peers": []}}}]}"#,
+    ));
+    assert!(line.contains("log.filter"), "{line}");
+}
+
+#[test]
+fn sigterm_and_sigint_end_it_with_success_and_remove_the_socket() {
+    for number in [libc::SIGTERM, libc::SIGINT] {
+        let mut daemon = Daemon::start();
+        let client = Client::new(&daemon.socket).unwrap();
+        signal(&daemon, number);
+        assert!(daemon.child.wait().unwrap().success());
+        assert!(!daemon.socket.exists());
+        drop(client);
+    }
+}
+
+#[test]
+fn the_socket_of_a_killed_daemon_is_taken_over() {
+    let mut first = Daemon::start();
+    first.child.kill().unwrap();
+    first.child.wait().unwrap();
+    assert!(first.socket.exists());
+    let mut command = hcad();
+    command.arg("--config").arg(first.folder.path().join("hcad.json"));
+    let second = Daemon::ready(command, tempfile::tempdir().unwrap(), first.socket.clone());
+    Client::new(&second.socket).unwrap();
+}
+
+#[test]
+fn socket_path_overrides_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = configuration(folder.path(), Some(Path::new("/nonexistent/s")));
+    let socket = folder.path().join("other.sock");
+    let mut command = hcad();
+    command.arg("--config").arg(config).arg("--socket-path").arg(&socket);
+    let daemon = Daemon::ready(command, folder, socket);
+    Client::new(&daemon.socket).unwrap();
+}
+
+/// Starts a daemon that inherits `socket` as descriptor 3.
+fn start_with_fd(socket: &impl AsRawFd) -> Daemon {
+    let folder = tempfile::tempdir().unwrap();
+    let config = configuration(folder.path(), None);
+    let mut command = hcad();
+    command.arg("--config").arg(config).args(["--fd", "3"]);
+    let fd = socket.as_raw_fd();
+    // SAFETY: between fork and exec this only calls dup2 or fcntl, which are safe there.
+    unsafe {
+        command.pre_exec(move || {
+            let result = if fd == 3 { libc::fcntl(3, libc::F_SETFD, 0) } else { libc::dup2(fd, 3) };
+            if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+        });
+    }
+    Daemon::ready(command, folder, "/nonexistent".into())
+}
+
+#[test]
+fn an_inherited_listening_socket_serves_one_client_after_the_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("inherited.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let mut daemon = start_with_fd(&listener);
+    for _ in 0..2 {
+        drop(Client::new(&path).unwrap());
+        daemon.wait_for_line("client is gone");
+    }
+}
+
+#[test]
+fn an_inherited_client_is_the_only_one_and_the_daemon_ends_with_it() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let mut daemon = start_with_fd(&theirs);
+    drop(theirs);
+    drop(ours);
+    assert!(daemon.child.wait().unwrap().success());
+}
+
+#[test]
+fn a_descriptor_that_is_no_socket_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = configuration(folder.path(), None);
+    let line = one_line(&run(&["--config", config.to_str().unwrap(), "--fd", "250"]));
+    assert_eq!(line, "hcad: --fd: descriptor 250: is no open socket\n");
+}

@@ -1,0 +1,81 @@
+//! An `hcad` process for one test.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use tempfile::TempDir;
+
+/// Ends with the test, whatever its outcome.
+pub(crate) struct Daemon {
+    pub(crate) child: Child,
+    #[allow(dead_code, reason = "not every test looks into it")]
+    pub(crate) folder: TempDir,
+    pub(crate) socket: PathBuf,
+    pub(crate) log: BufReader<ChildStderr>,
+}
+
+/// A configuration of one device that serves `socket`, if one is given.
+pub(crate) fn configuration(folder: &Path, socket: Option<&Path>) -> PathBuf {
+    let mut device = serde_json::json!({
+        "id": 1,
+        "frontend": { "jingzhao": {} },
+        "fabric": { "udp": { "bind": "127.0.0.1:0", "peers": [] } },
+    });
+    if let Some(socket) = socket {
+        device["socket_path"] = serde_json::json!(socket);
+    }
+    let path = folder.join("hcad.json");
+    std::fs::write(&path, serde_json::json!({ "devices": [device] }).to_string()).unwrap();
+    path
+}
+
+/// `hcad` with its standard error piped.
+pub(crate) fn hcad() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hcad"));
+    command.env_remove("RUST_LOG").stderr(Stdio::piped());
+    command
+}
+
+impl Daemon {
+    /// Starts a daemon with one device and waits until clients can connect.
+    pub(crate) fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("hca.sock");
+        let config = configuration(folder.path(), Some(&socket));
+        let mut command = hcad();
+        command.arg("--config").arg(config);
+        Self::ready(command, folder, socket)
+    }
+
+    /// Starts `command` and waits until clients can connect.
+    pub(crate) fn ready(mut command: Command, folder: TempDir, socket: PathBuf) -> Self {
+        let mut child = command.spawn().unwrap();
+        let log = BufReader::new(child.stderr.take().unwrap());
+        let mut daemon = Self { child, folder, socket, log };
+        daemon.wait_for_line("ready");
+        daemon
+    }
+
+    /// Reads log lines up to one that contains `text`; a daemon that ends instead fails the test.
+    pub(crate) fn wait_for_line(&mut self, text: &str) -> String {
+        let mut seen = String::new();
+        loop {
+            let mut line = String::new();
+            let len = self.log.read_line(&mut line).unwrap();
+            assert!(len > 0, "hcad ended before it logged {text:?}:\n{seen}");
+            if line.contains(text) {
+                return line;
+            }
+            seen += &line;
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,347 @@
+//! Somebody else's vfio-user client, and one that misbehaves, against `hcad`.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use common::Daemon;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use vfio_bindings::bindings::vfio::{
+    VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_DATA_EVENTFD, VFIO_IRQ_SET_DATA_NONE,
+    VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_BAR2_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX,
+    VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_ROM_REGION_INDEX,
+};
+use vfio_user::Client;
+
+const CONFIG: u32 = VFIO_PCI_CONFIG_REGION_INDEX;
+const BAR0: u32 = VFIO_PCI_BAR0_REGION_INDEX;
+
+/// Bus address of the mailbox; the page is the third of its file.
+const MAILBOX: u64 = 0x40_0000;
+const MAILBOX_OFFSET: u64 = 0x2000;
+
+fn config_read<const N: usize>(client: &mut Client, offset: u64) -> [u8; N] {
+    let mut bytes = [0; N];
+    client.region_read(CONFIG, offset, &mut bytes).unwrap();
+    bytes
+}
+
+fn config_u32(client: &mut Client, offset: u64) -> u32 {
+    u32::from_le_bytes(config_read(client, offset))
+}
+
+fn register(client: &mut Client, offset: u64) -> u32 {
+    let mut bytes = [0; 4];
+    client.region_read(BAR0, offset, &mut bytes).unwrap();
+    u32::from_le_bytes(bytes)
+}
+
+fn set_register(client: &mut Client, offset: u64, value: u32) {
+    client.region_write(BAR0, offset, &value.to_le_bytes()).unwrap();
+}
+
+/// Memory space and bus master on.
+fn enable(client: &mut Client) {
+    client.region_write(CONFIG, 4, &[6, 0]).unwrap();
+}
+
+fn memory() -> OwnedFd {
+    let fd = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&fd, 0x4000).unwrap();
+    fd
+}
+
+fn map_mailbox(client: &mut Client, memory: &OwnedFd) {
+    client.dma_map(MAILBOX_OFFSET, MAILBOX, 0x1000, memory.as_raw_fd()).unwrap();
+}
+
+/// Executes QUERY_ADAPTER into the mailbox and gives its status.
+///
+/// JingZhao interface, sections 1.2 and 3.2.
+fn query_adapter(client: &mut Client) -> u32 {
+    const GO: u32 = 1 << 23;
+    const QUERY_ADAPTER: u32 = 6;
+    let hcr = 0x8_0000;
+    for (offset, value) in [(0x0c, 0), (0x10, u32::try_from(MAILBOX).unwrap()), (0x18, GO | QUERY_ADAPTER)] {
+        set_register(client, hcr + offset, value);
+    }
+    let word = register(client, hcr + 0x18);
+    assert_eq!(word & GO, 0, "the command is done before the write that started it is acknowledged");
+    word >> 24
+}
+
+#[test]
+fn the_device_is_enumerated() {
+    let daemon = Daemon::start();
+    let mut client = Client::new(&daemon.socket).unwrap();
+    let size = |client: &Client, index| client.region(index).unwrap().size;
+    assert_eq!(size(&client, BAR0), 1 << 20);
+    assert_eq!(size(&client, VFIO_PCI_BAR2_REGION_INDEX), 8 << 20);
+    assert_eq!(size(&client, VFIO_PCI_ROM_REGION_INDEX), 0);
+    assert_eq!(size(&client, CONFIG), 4096);
+    assert!((0..9).all(|index| client.region(index).unwrap().file_offset.is_none()), "nothing may be mapped");
+    assert_eq!(client.get_irq_info(VFIO_PCI_MSIX_IRQ_INDEX).unwrap().count, 64);
+
+    assert_eq!(config_u32(&mut client, 0), 0x7028_10ee);
+    assert_eq!(config_u32(&mut client, 8), 0x0207_0001);
+    for (bar, len) in [(0x10, 1_u32 << 20), (0x18, 8 << 20)] {
+        client.region_write(CONFIG, bar, &[0xff; 8]).unwrap();
+        assert_eq!(config_u32(&mut client, bar), len.wrapping_neg() | 0b100);
+        assert_eq!(config_u32(&mut client, bar + 4), u32::MAX);
+    }
+
+    // Power management, MSI-X, PCI Express, as a list that ends.
+    let mut capabilities = Vec::new();
+    let [mut at] = config_read(&mut client, 0x34);
+    while at != 0 && capabilities.len() < 10 {
+        let [id, next] = config_read(&mut client, at.into());
+        capabilities.push(id);
+        at = next;
+    }
+    assert_eq!(capabilities, [0x01, 0x11, 0x10]);
+}
+
+#[test]
+fn a_command_writes_its_mailbox_in_the_clients_memory() {
+    let daemon = Daemon::start();
+    let mut client = Client::new(&daemon.socket).unwrap();
+    enable(&mut client);
+    let memory = memory();
+    map_mailbox(&mut client, &memory);
+    rustix::io::pwrite(&memory, &[0xa5; 0x40], MAILBOX_OFFSET).unwrap();
+
+    assert_eq!(query_adapter(&mut client), 0);
+    let mut mailbox = [0; 0x28];
+    rustix::io::pread(&memory, &mut mailbox, MAILBOX_OFFSET).unwrap();
+    assert_eq!(mailbox[..0x18], [0; 0x18]);
+    assert_eq!(mailbox[0x18..0x20], 0x0123_4567_89ab_cdef_u64.to_be_bytes());
+    assert_eq!(mailbox[0x20..], [0xa5; 8], "nothing behind the outbox is written");
+}
+
+#[test]
+fn memory_that_is_not_or_no_longer_there_fails_the_command_only() {
+    const INTERNAL_ERR: u32 = 1;
+    let daemon = Daemon::start();
+    let mut client = Client::new(&daemon.socket).unwrap();
+    enable(&mut client);
+    assert_eq!(query_adapter(&mut client), INTERNAL_ERR, "nothing is mapped yet");
+
+    let memory = memory();
+    map_mailbox(&mut client, &memory);
+    assert_eq!(query_adapter(&mut client), 0);
+
+    client.region_write(CONFIG, 4, &[2, 0]).unwrap();
+    assert_eq!(query_adapter(&mut client), INTERNAL_ERR, "no bus master");
+    enable(&mut client);
+    assert_eq!(query_adapter(&mut client), 0);
+
+    client.dma_unmap(MAILBOX, 0x1000).unwrap();
+    rustix::io::pwrite(&memory, &[0xa5; 0x20], MAILBOX_OFFSET).unwrap();
+    assert_eq!(query_adapter(&mut client), INTERNAL_ERR, "unmapped");
+    let mut mailbox = [0; 0x20];
+    rustix::io::pread(&memory, &mut mailbox, MAILBOX_OFFSET).unwrap();
+    assert_eq!(mailbox, [0xa5; 0x20]);
+}
+
+#[test]
+fn a_mailbox_is_reached_through_one_descriptor_a_page() {
+    let daemon = Daemon::start();
+    let mut client = Client::new(&daemon.socket).unwrap();
+    enable(&mut client);
+    let before = descriptors(&daemon);
+    let memory = memory_of(512);
+    for page in 0..512 {
+        client
+            .dma_map(page * 0x1000, MAILBOX - 0x10_0000 + page * 0x1000, 0x1000, memory.as_raw_fd())
+            .unwrap();
+    }
+    assert_eq!(query_adapter(&mut client), 0);
+    assert_eq!(descriptors(&daemon), before + 1, "512 ranges of one file keep one descriptor");
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", daemon.child.id())).unwrap();
+    assert_eq!(maps.matches("memfd:guest").count(), 1);
+}
+
+#[test]
+fn eventfds_are_signalled_and_closed_with_the_client() {
+    let daemon = Daemon::start();
+    let before = descriptors(&daemon);
+    let mut client = Client::new(&daemon.socket).unwrap();
+    let fds: Vec<_> = (0..3).map(|_| eventfd(0, EventfdFlags::NONBLOCK).unwrap()).collect();
+    let raw: Vec<_> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+    let assign = VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER;
+    client.set_irqs(VFIO_PCI_MSIX_IRQ_INDEX, assign, 61, 3, &raw).unwrap();
+    let trigger = VFIO_IRQ_SET_DATA_NONE | VFIO_IRQ_SET_ACTION_TRIGGER;
+    client.set_irqs(VFIO_PCI_MSIX_IRQ_INDEX, trigger, 62, 2, &[]).unwrap();
+    let signals: Vec<_> = fds.iter().map(|fd| rustix::io::read(fd, &mut [0; 8]).is_ok()).collect();
+    assert_eq!(signals, [false, true, true]);
+    drop(client);
+    wait_until("descriptors are closed", || descriptors(&daemon) == before);
+}
+
+#[test]
+fn reset_clears_registers_and_config_space() {
+    let daemon = Daemon::start();
+    let mut client = Client::new(&daemon.socket).unwrap();
+    enable(&mut client);
+    set_register(&mut client, 0x8_0008, 0x1234);
+    assert_eq!(register(&mut client, 8), 0x1234, "both command register locations are one");
+    client.reset().unwrap();
+    assert_eq!(config_u32(&mut client, 4) & 6, 0);
+    enable(&mut client);
+    assert_eq!(register(&mut client, 8), 0);
+
+    set_register(&mut client, 8, 0x1234);
+    let [low, high] = config_read(&mut client, 0x68);
+    client.region_write(CONFIG, 0x68, &[low, high | 0x80]).unwrap();
+    enable(&mut client);
+    assert_eq!(register(&mut client, 8), 0, "function level reset");
+}
+
+#[test]
+fn the_next_client_finds_a_device_as_after_power_on() {
+    let mut daemon = Daemon::start();
+    let memory = memory();
+    for _ in 0..3 {
+        let mut client = Client::new(&daemon.socket).unwrap();
+        assert_eq!(config_u32(&mut client, 4) & 6, 0);
+        enable(&mut client);
+        assert_eq!(register(&mut client, 8), 0);
+        assert_ne!(query_adapter(&mut client), 0, "the memory of the last client is gone");
+        set_register(&mut client, 8, 0x1234);
+        map_mailbox(&mut client, &memory);
+        assert_eq!(query_adapter(&mut client), 0);
+        drop(client);
+        daemon.wait_for_line("client is gone");
+    }
+}
+
+#[test]
+fn a_second_client_is_turned_away_and_the_first_goes_on() {
+    let daemon = Daemon::start();
+    let mut first = Client::new(&daemon.socket).unwrap();
+    assert!(Client::new(&daemon.socket).is_err());
+    assert_eq!(config_u32(&mut first, 0), 0x7028_10ee);
+}
+
+/// Bytes of a message in host order.
+fn message(command: u16, size: u32, flags: u32, payload: &[u8]) -> Vec<u8> {
+    let header = [0_u16.to_ne_bytes(), command.to_ne_bytes()].concat();
+    [header, size.to_ne_bytes().to_vec(), flags.to_ne_bytes().to_vec(), vec![0; 4], payload.to_vec()].concat()
+}
+
+fn whole(command: u16, payload: &[u8]) -> Vec<u8> {
+    message(command, u32::try_from(16 + payload.len()).unwrap(), 0, payload)
+}
+
+#[test]
+fn no_bytes_end_the_daemon() {
+    let daemon = Daemon::start();
+    let version = whole(1, b"\0\0\x01\0{\"capabilities\":{}}\0");
+    let after = |bytes: &[u8]| [version.as_slice(), bytes].concat();
+    let cases = [
+        ("nothing", Vec::new()),
+        ("half a header", version[..7].to_vec()),
+        ("half a message", version[..20].to_vec()),
+        ("size 0", message(1, 0, 0, &[])),
+        ("size of less than a header", message(1, 15, 0, &[])),
+        ("huge size", message(1, u32::MAX, 0, &[])),
+        ("size beyond the transfer limit", message(1, (1 << 20) + 33, 0, &[])),
+        ("version without NUL", whole(1, b"\0\0\x01\0{}")),
+        ("version with NUL inside", whole(1, b"\0\0\x01\0{\0}\0")),
+        ("version that is no text", whole(1, b"\0\0\x01\0\xff\xff\0")),
+        ("version that is no JSON", whole(1, b"\0\0\x01\0{{{\0")),
+        ("deeply nested version", whole(1, &[b"\0\0\x01\0", [b'['; 100_000].as_slice(), b"\0"].concat())),
+        ("another major version", whole(1, b"\x07\0\x01\0{}\0")),
+        ("command before version", whole(9, &[0; 16])),
+        ("unknown command", after(&whole(0x7777, &[]))),
+        ("reply", after(&message(9, 32, 1, &[0; 16]))),
+        ("unknown flags", after(&message(9, 32, 0xffff_ffff, &[0; 16]))),
+        ("empty payloads", after(&(2..20).flat_map(|command| whole(command, &[])).collect::<Vec<_>>())),
+        (
+            "payloads of ones",
+            after(&(2..20).flat_map(|command| whole(command, &[0xff; 40])).collect::<Vec<_>>()),
+        ),
+    ];
+    for (name, bytes) in cases {
+        let mut stream = UnixStream::connect(&daemon.socket).unwrap();
+        // Fails where the daemon has closed the connection in the middle.
+        let _ = stream.write_all(&bytes);
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let mut replies = Vec::new();
+        match stream.read_to_end(&mut replies) {
+            Ok(_) => {}
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{name}"),
+        }
+        let mut client = Client::new(&daemon.socket).unwrap_or_else(|error| panic!("after {name}: {error}"));
+        assert_eq!(config_u32(&mut client, 0), 0x7028_10ee, "after {name}");
+        drop(client);
+    }
+}
+
+#[test]
+fn floods_of_descriptors_are_closed() {
+    let daemon = Daemon::start();
+    drop(Client::new(&daemon.socket).unwrap());
+    let before = descriptors(&daemon);
+    let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+    for count in [1, 16, 17, 200] {
+        let stream = UnixStream::connect(&daemon.socket).unwrap();
+        let bytes = whole(1, b"\0\0\x01\0{}\0");
+        for byte in bytes {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            let fds = vec![fd.as_fd(); count];
+            assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+            let part = [std::io::IoSlice::new(std::slice::from_ref(&byte))];
+            if sendmsg(&stream, &part, &mut control, SendFlags::NOSIGNAL).is_err() {
+                break;
+            }
+        }
+        drop(stream);
+        wait_until("descriptors are closed", || descriptors(&daemon) == before);
+    }
+    Client::new(&daemon.socket).unwrap();
+}
+
+#[test]
+fn a_daemon_without_work_sleeps() {
+    let daemon = Daemon::start();
+    let _client = Client::new(&daemon.socket).unwrap();
+    let ticks = || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", daemon.child.id())).unwrap();
+        let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    };
+    let before = ticks();
+    // What is measured is time itself: a thread that spins would use 50 ticks of 10 ms.
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(ticks() - before <= 5, "used {} ticks in half a second", ticks() - before);
+}
+
+fn memory_of(pages: u64) -> OwnedFd {
+    let fd = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&fd, pages * 0x1000).unwrap();
+    fd
+}
+
+/// Open descriptors of the daemon.
+fn descriptors(daemon: &Daemon) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", daemon.child.id())).unwrap().count()
+}
+
+/// Polls for what another process does without telling.
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what}: not within 10 s");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
