@@ -17,9 +17,16 @@ status=0
 for file in "$@"; do
     # One line a packet: protocols, opcode, malformed marker.
     table=$(tshark -n -r "$file" -Y 'udp.dstport == 4791' -T fields -E separator='|' \
-        -e frame.number -e frame.protocols -e infiniband.bth.opcode -e _ws.malformed -e _ws.expert.message 2>/dev/null)
+        -e frame.number -e frame.protocols -e infiniband.bth.opcode -e _ws.malformed -e _ws.expert.severity \
+        -e _ws.expert.message 2>/dev/null)
     [ -n "$table" ] || { echo "$file: no RoCE packets"; status=1; continue; }
     awk -F'|' -v file="$file" '
+        # Whether a list of severities has one above 1048576, which is the comment that the capture itself has.
+        function remarks(list,    n, i, severity) {
+            n = split(list, severity, ",")
+            for (i = 1; i <= n; i++) if (severity[i] > 1048576) return 1
+            return 0
+        }
         BEGIN {
             rc = "SEND_FIRST SEND_MIDDLE SEND_LAST SEND_LAST_IMM SEND_ONLY SEND_ONLY_IMM WRITE_FIRST WRITE_MIDDLE " \
                  "WRITE_LAST WRITE_LAST_IMM WRITE_ONLY WRITE_ONLY_IMM READ_REQUEST READ_RESPONSE_FIRST " \
@@ -35,9 +42,9 @@ for file in "$@"; do
             name[129] = "CNP"
         }
         $2 !~ /:infiniband/    { print file ": packet " $1 " is not dissected as InfiniBand: " $2; bad = 1; next }
-        $4 != ""               { print file ": packet " $1 " is malformed: " $5; bad = 1; next }
+        $4 != ""               { print file ": packet " $1 " is malformed: " $6; bad = 1; next }
         !($3 in name)          { print file ": packet " $1 " has unknown opcode " $3; bad = 1; next }
-        $5 != ""               { print file ": packet " $1 ": " $5; bad = 1; next }
+        remarks($5)            { print file ": packet " $1 ": " $6; bad = 1; next }
                                { count[$3]++; total++ }
         END {
             printf "%s: %d RoCE packets", file, total
