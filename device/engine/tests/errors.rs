@@ -1,0 +1,410 @@
+//! Requests that are refused, locally or by the peer, and answers that make no sense.
+
+mod common;
+
+use common::*;
+use engine::sim::host::Rights;
+use engine::{AsyncEvent, Fetch, SendOp, Sge, State, Status};
+use protocol::Psn;
+use protocol::ids::{Lkey, Rkey, Va};
+use protocol::roce::{Aeth, AtomicEth, Ext, Imm, NakCode, Operation, Reth, Syndrome};
+
+fn p(psn: u32) -> Psn {
+    Psn::new(psn)
+}
+
+fn reth(offset: u64, dma_len: u32) -> Reth {
+    Reth { va: Va::new(VA + offset), rkey: Rkey::new(KEY), dma_len }
+}
+
+/// Both ends after a refusal: the requester's status, the responder's event, ERR on both sides, silence.
+fn assert_refused(pair: &mut Pair, status: Status, events: &[AsyncEvent]) {
+    assert_eq!(pair.a.sends(), [(1, Err(status))]);
+    assert_eq!(pair.b.asyncs, events);
+    assert_eq!((pair.snapshot(A).state, pair.snapshot(B).state), (State::Err, State::Err));
+    pair.inject(B, Operation::SendOnly, p(0x100), Ext::None, b"");
+    assert_eq!(pair.flow(), Vec::<String>::new());
+}
+
+#[test]
+fn write_with_a_wrong_key_is_refused_on_its_first_packet() {
+    let mut pair = Pair::new();
+    let bad = engine::Remote { rkey: Rkey::new(0x999), ..remote(0x8000) };
+    pair.post(A, request(1, SendOp::Write { remote: bad, imm: None }, &[sge(0, 300)]));
+    let trace = pair.flow();
+    assert_eq!(trace[2..], ["B Acknowledge 0x100 RemoteAccess msn0"]);
+    assert_refused(&mut pair, Status::RemoteAccess, &[AsyncEvent::AccessError]);
+}
+
+#[test]
+fn write_beyond_the_region_leaves_memory_untouched() {
+    let mut pair = Pair::new();
+    let before = pair.bytes(B, 0, REGION);
+    // Only the last byte is outside.
+    pair.post(A, write(1, REGION as u64 - 511, 512));
+    pair.flow();
+    assert_refused(&mut pair, Status::RemoteAccess, &[AsyncEvent::AccessError]);
+    assert_eq!(pair.bytes(B, 0, REGION), before);
+}
+
+#[test]
+fn write_whose_range_wraps_the_address_space_is_refused() {
+    let mut pair = Pair::new();
+    let wrapping = engine::Remote { va: Va::new(u64::MAX - 10), rkey: Rkey::new(KEY) };
+    pair.post(A, request(1, SendOp::Write { remote: wrapping, imm: None }, &[sge(0, 512)]));
+    pair.flow();
+    assert_refused(&mut pair, Status::RemoteAccess, &[AsyncEvent::AccessError]);
+}
+
+#[test]
+fn region_that_vanishes_is_noticed_on_a_later_packet() {
+    let mut pair = Pair::new();
+    pair.post(A, write(1, 0x8000, 700));
+    let frames = pair.frames(A);
+    pair.deliver(B, &frames[0]);
+    pair.b.host.regions.remove(&KEY);
+    pair.deliver(B, &frames[1]);
+    assert_eq!(pair.flow(), ["B Acknowledge 0x101 RemoteAccess msn0"]);
+    assert_refused(&mut pair, Status::RemoteAccess, &[AsyncEvent::AccessError]);
+}
+
+#[test]
+fn read_without_the_right_is_refused() {
+    let mut pair = Pair::new();
+    let locked = engine::Remote { rkey: Rkey::new(LOCKED), ..remote(0) };
+    pair.post(A, request(1, SendOp::Read { remote: locked }, &[sge(0x8000, 10)]));
+    assert_eq!(pair.flow(), ["A ReadRequest 0x100 va+0x0 10?", "B Acknowledge 0x100 RemoteAccess msn0"]);
+    assert_refused(&mut pair, Status::RemoteAccess, &[AsyncEvent::AccessError]);
+}
+
+#[test]
+fn region_that_vanishes_while_a_read_is_answered_ends_it_at_that_packet() {
+    let mut pair = Pair::new();
+    pair.post(A, read(1, 0x8000, 5000));
+    let request = pair.frames(A).remove(0);
+    pair.deliver(B, &request);
+    let mut frame = Vec::new();
+    let side = &mut pair.b;
+    assert!(side.engine.poll_transmit(pair.now, &mut side.host, &mut frame).is_some());
+    side.host.regions.remove(&KEY);
+    pair.deliver(A, &frame);
+    assert_eq!(pair.flow(), ["B Acknowledge 0x101 RemoteAccess msn1"]);
+    assert_refused(&mut pair, Status::RemoteAccess, &[AsyncEvent::AccessError]);
+}
+
+#[test]
+fn answers_that_were_due_before_a_refusal_are_still_sent() {
+    let mut pair = Pair::new();
+    pair.post(A, read(7, 0x8000, 300));
+    let bad = engine::Remote { rkey: Rkey::new(0x999), ..remote(0) };
+    pair.post(A, request(1, SendOp::Write { remote: bad, imm: None }, &[sge(0, 1)]));
+    let trace = pair.flow();
+    assert_eq!(
+        trace[2..],
+        [
+            "B ReadResponseFirst 0x100 256B msn1",
+            "B ReadResponseLast 0x101 44B msn1",
+            "B Acknowledge 0x102 RemoteAccess msn1"
+        ]
+    );
+    assert_eq!(pair.a.sends(), [(7, Ok(())), (1, Err(Status::RemoteAccess))]);
+}
+
+#[test]
+fn atomic_is_refused_without_the_right_and_unaligned() {
+    let mut pair = Pair::new();
+    let locked = engine::Remote { rkey: Rkey::new(LOCKED), ..remote(0) };
+    pair.post(A, request(1, SendOp::FetchAdd { remote: locked, add: 1 }, &[sge(0x8000, 8)]));
+    pair.flow();
+    assert_refused(&mut pair, Status::RemoteAccess, &[AsyncEvent::AccessError]);
+
+    let mut pair = Pair::new();
+    pair.post(A, request(1, SendOp::FetchAdd { remote: remote(4), add: 1 }, &[sge(0x8000, 8)]));
+    pair.flow();
+    assert_refused(&mut pair, Status::RemoteInvalidRequest, &[AsyncEvent::InvalidRequest]);
+}
+
+#[test]
+fn send_longer_than_the_receive_request_is_invalid() {
+    let mut pair = Pair::new();
+    pair.post_recv(B, 7, 0x8000, 299);
+    pair.post_recv(B, 8, 0x9000, 299);
+    pair.post(A, send(1, 300));
+    let trace = pair.flow();
+    assert_eq!(trace[2..], ["B Acknowledge 0x101 InvalidRequest msn0"]);
+    assert_eq!(pair.b.recvs(), [(7, Err(Status::LocalLength)), (8, Err(Status::Flushed))]);
+    assert_refused(&mut pair, Status::RemoteInvalidRequest, &[AsyncEvent::InvalidRequest]);
+}
+
+#[test]
+fn receive_request_that_cannot_be_written_is_a_remote_operational_error() {
+    let mut pair = Pair::new();
+    let bad = Sge { lkey: Lkey::new(LOCKED), ..sge(0, 100) };
+    pair.b.host.post_recv(B.qpn(), 7, &[bad]);
+    pair.post(A, send(1, 10));
+    let trace = pair.flow();
+    assert_eq!(trace[1..], ["B Acknowledge 0x100 RemoteOperational msn0"]);
+    assert_eq!(pair.b.recvs(), [(7, Err(Status::LocalProtection))]);
+    assert_refused(&mut pair, Status::RemoteOperational, &[]);
+}
+
+/// What an RC responder refuses as invalid: the packets before, and the one that is refused.
+#[test]
+fn malformed_requests_are_refused_as_invalid() {
+    use Operation as O;
+    let full = [0u8; 256];
+    let two = Ext::Reth(reth(0x8000, 512));
+    type Bad<'a> = (&'a str, &'a [(O, Ext, usize)]);
+    let cases: &[Bad<'_>] = &[
+        ("middle without a first", &[(O::SendMiddle, Ext::None, 256)]),
+        ("last without a first", &[(O::WriteLast, Ext::None, 10)]),
+        ("first after a first", &[(O::SendFirst, Ext::None, 256), (O::SendFirst, Ext::None, 256)]),
+        ("only in a message", &[(O::WriteFirst, two, 256), (O::SendOnly, Ext::None, 1)]),
+        ("send goes on as write", &[(O::SendFirst, Ext::None, 256), (O::WriteLast, Ext::None, 1)]),
+        ("read in a message", &[(O::SendFirst, Ext::None, 256), (O::ReadRequest, two, 0)]),
+        ("short first", &[(O::SendFirst, Ext::None, 255)]),
+        ("short middle", &[(O::SendFirst, Ext::None, 256), (O::SendMiddle, Ext::None, 255)]),
+        ("empty last", &[(O::SendFirst, Ext::None, 256), (O::SendLast, Ext::None, 0)]),
+        ("write shorter than announced", &[(O::WriteOnly, two, 100)]),
+        ("write longer than announced", &[(O::WriteOnly, Ext::Reth(reth(0x8000, 99)), 100)]),
+        ("write that ends too early", &[(O::WriteFirst, two, 256), (O::WriteLast, Ext::None, 255)]),
+        ("first longer than the message", &[(O::WriteFirst, Ext::Reth(reth(0x8000, 255)), 256)]),
+        (
+            "middle beyond the announced length",
+            &[(O::WriteFirst, Ext::Reth(reth(0x8000, 300)), 256), (O::WriteMiddle, Ext::None, 256)],
+        ),
+        ("write longer than 2^31", &[(O::WriteFirst, Ext::Reth(reth(0, (1 << 31) + 1)), 256)]),
+        ("read longer than 2^31", &[(O::ReadRequest, Ext::Reth(reth(0, (1 << 31) + 1)), 0)]),
+        ("read with a payload", &[(O::ReadRequest, two, 4)]),
+        ("reserved opcode", &[(O::Reserved(0x18), Ext::None, 0)]),
+        ("send with invalidate", &[(O::SendOnlyInvalidate, Ext::Invalidate(Rkey::new(KEY)), 0)]),
+    ];
+    for (name, packets) in cases {
+        let mut pair = Pair::new();
+        pair.post_recv(B, 7, 0x8000, 4096);
+        for (index, &(operation, ext, len)) in packets.iter().enumerate() {
+            let psn = p(0x100 + u32::try_from(index).unwrap());
+            pair.inject_with(B, operation, psn, ext, &full[..len], |bth| bth.ack_req = false);
+        }
+        let nak = format!("B Acknowledge {:#x} InvalidRequest msn0", 0xff + packets.len());
+        assert_eq!(pair.flow(), [nak], "{name}");
+        assert_eq!(pair.b.asyncs, [AsyncEvent::InvalidRequest], "{name}");
+        assert_eq!(pair.b.recvs(), [(7, Err(Status::Flushed))], "{name}");
+        assert_eq!(pair.snapshot(B).state, State::Err, "{name}");
+    }
+}
+
+#[test]
+fn payload_over_the_path_mtu_is_refused() {
+    let mut pair = Pair::new();
+    pair.post_recv(B, 7, 0x8000, 4096);
+    pair.inject(B, Operation::SendOnly, p(0x100), Ext::None, &[0; 257]);
+    assert_eq!(pair.flow(), ["B Acknowledge 0x100 InvalidRequest msn0"]);
+}
+
+#[test]
+fn each_nak_code_has_its_status() {
+    for (code, status) in [
+        (NakCode::InvalidRequest, Status::RemoteInvalidRequest),
+        (NakCode::RemoteAccess, Status::RemoteAccess),
+        (NakCode::RemoteOperational, Status::RemoteOperational),
+        (NakCode::InvalidRdRequest, Status::RemoteInvalidRdRequest),
+        (NakCode::Reserved(9), Status::BadResponse),
+    ] {
+        let mut pair = Pair::new();
+        for id in 1..=4 {
+            pair.post(A, write(id, 0x8000, 10));
+        }
+        pair.frames(A);
+        pair.inject(A, Operation::Acknowledge, p(0x102), aeth(Syndrome::Nak(code)), b"");
+        // Before it: done. Behind it: flushed.
+        let flushed = Err(Status::Flushed);
+        assert_eq!(pair.a.sends(), [(1, Ok(())), (2, Ok(())), (3, Err(status)), (4, flushed)], "{code:?}");
+        assert_eq!(pair.snapshot(A).state, State::Err);
+        pair.advance(TIMEOUT);
+        assert_eq!(pair.frames(A).len(), 0);
+    }
+}
+
+#[test]
+fn answers_that_do_not_fit_the_request_are_bad_responses() {
+    use Operation as O;
+    let ack = aeth(ACK);
+    let atomic_ack = |syndrome| Ext::AtomicAck(Aeth { syndrome, msn: Default::default() }, 0);
+    type Case<'a> = (&'a str, engine::SendRequest, &'a [(O, Ext, usize)]);
+    let fetch_add = || request(1, SendOp::FetchAdd { remote: remote(0), add: 1 }, &[sge(0, 8)]);
+    let cases: &[Case<'_>] = &[
+        ("read response to a write", write(1, 0, 10), &[(O::ReadResponseOnly, ack, 10)]),
+        ("atomic answer to a write", write(1, 0, 10), &[(O::AtomicAcknowledge, atomic_ack(ACK), 0)]),
+        ("atomic answer to a read", read(1, 0, 10), &[(O::AtomicAcknowledge, atomic_ack(ACK), 0)]),
+        ("read response to an atomic", fetch_add(), &[(O::ReadResponseOnly, ack, 8)]),
+        (
+            "first in place of a middle",
+            read(1, 0, 600),
+            &[(O::ReadResponseFirst, ack, 256), (O::ReadResponseFirst, ack, 256)],
+        ),
+        ("middle in place of a first", read(1, 0, 600), &[(O::ReadResponseMiddle, Ext::None, 256)]),
+        (
+            "last too early",
+            read(1, 0, 600),
+            &[(O::ReadResponseFirst, ack, 256), (O::ReadResponseLast, ack, 256)],
+        ),
+        (
+            "short middle",
+            read(1, 0, 600),
+            &[(O::ReadResponseFirst, ack, 256), (O::ReadResponseMiddle, Ext::None, 255)],
+        ),
+        ("short last", read(1, 0, 300), &[(O::ReadResponseFirst, ack, 256), (O::ReadResponseLast, ack, 43)]),
+        ("long last", read(1, 0, 300), &[(O::ReadResponseFirst, ack, 256), (O::ReadResponseLast, ack, 45)]),
+        ("short only", read(1, 0, 10), &[(O::ReadResponseOnly, ack, 9)]),
+        ("reserved syndrome", write(1, 0, 10), &[(O::Acknowledge, aeth(Syndrome::Reserved(0x40)), 0)]),
+        (
+            "reserved syndrome in a read response",
+            read(1, 0, 10),
+            &[(O::ReadResponseOnly, aeth(Syndrome::Reserved(0x40)), 10)],
+        ),
+    ];
+    for (name, wr, packets) in cases {
+        let mut pair = Pair::new();
+        pair.post(A, wr.clone());
+        pair.post(A, send(2, 0));
+        pair.frames(A);
+        for (index, &(operation, ext, len)) in packets.iter().enumerate() {
+            let psn = p(0x100 + u32::try_from(index).unwrap());
+            pair.inject(A, operation, psn, ext, &[0x5a; 256][..len]);
+        }
+        assert_eq!(pair.a.sends(), [(1, Err(Status::BadResponse)), (2, Err(Status::Flushed))], "{name}");
+    }
+}
+
+#[test]
+fn gather_that_fails_waits_for_earlier_requests_to_complete() {
+    let mut pair = Pair::new();
+    pair.post(A, write(1, 0x8000, 10));
+    let bad = Sge { lkey: Lkey::new(0x999), ..sge(0, 300) };
+    pair.post(A, request(2, SendOp::Send { imm: None }, &[bad]));
+    pair.post(A, write(3, 0x8000, 10));
+    let trace = pair.flow();
+    assert_eq!(trace, ["A WriteOnly 0x100 10B va+0x8000 10?", "B Acknowledge 0x100 msn1"]);
+    let failed = Err(Status::LocalProtection);
+    assert_eq!(pair.a.sends(), [(1, Ok(())), (2, failed), (3, Err(Status::Flushed))]);
+    assert_eq!(pair.snapshot(A).state, State::Err);
+    assert_eq!(pair.snapshot(B).state, State::Rts);
+}
+
+#[test]
+fn scatter_of_a_read_that_fails_is_a_local_protection_error() {
+    let mut pair = Pair::new();
+    pair.a.host.add_region(0x30, PD, VA, 100, Rights::NONE);
+    let bad = Sge { lkey: Lkey::new(0x30), ..sge(0, 10) };
+    pair.post(A, request(1, SendOp::Read { remote: remote(0) }, &[bad]));
+    pair.flow();
+    assert_eq!(pair.a.sends(), [(1, Err(Status::LocalProtection))]);
+}
+
+#[test]
+fn message_longer_than_allowed_is_a_local_length_error() {
+    let mut pair = Pair::with(|_, attrs| attrs.max_message_len = 1000);
+    pair.post(A, write(1, 0, 1000));
+    pair.post(A, write(2, 0, 1001));
+    pair.flow();
+    assert_eq!(pair.a.sends(), [(1, Ok(())), (2, Err(Status::LocalLength))]);
+    assert_eq!(pair.snapshot(A).state, State::Err);
+}
+
+#[test]
+fn refused_request_completes_in_its_turn_with_the_given_status() {
+    let mut pair = Pair::new();
+    pair.post(A, write(1, 0x8000, 10));
+    let refused = Fetch::Refused { wr_id: 2, status: Status::LocalQpOperation };
+    pair.a.host.queues.get_mut(&A.qpn().get()).unwrap().send.push_back(refused);
+    pair.flow();
+    assert_eq!(pair.a.sends(), [(1, Ok(())), (2, Err(Status::LocalQpOperation))]);
+}
+
+#[test]
+fn unreadable_queues_are_catastrophic() {
+    let mut pair = Pair::new();
+    pair.post(A, write(1, 0x8000, 10));
+    pair.a.host.queues.get_mut(&A.qpn().get()).unwrap().send.push_back(Fetch::Broken);
+    pair.frames(A);
+    assert_eq!(pair.a.asyncs, [AsyncEvent::WqCatastrophic]);
+    assert_eq!(pair.a.sends(), [(1, Err(Status::Flushed))]);
+
+    let mut pair = Pair::new();
+    pair.b.host.queues.entry(B.qpn().get()).or_default().recv.push_back(Fetch::Broken);
+    pair.post(A, send(1, 10));
+    let trace = pair.flow();
+    assert_eq!(trace[1..], ["B Acknowledge 0x100 RemoteOperational msn0"]);
+    assert_eq!(pair.b.asyncs, [AsyncEvent::WqCatastrophic]);
+    assert_eq!(pair.a.sends(), [(1, Err(Status::RemoteOperational))]);
+}
+
+#[test]
+fn packets_that_are_not_for_the_qp_are_dropped_and_counted() {
+    let mut pair = Pair::new();
+    pair.post_recv(B, 7, 0x8000, 100);
+    let send = |pair: &mut Pair, tune: fn(&mut protocol::roce::Bth)| {
+        pair.inject_with(B, Operation::SendOnly, p(0x100), Ext::None, b"x", tune);
+    };
+    send(&mut pair, |bth| bth.pkey = protocol::ids::Pkey::new(0x8001));
+    send(&mut pair, |bth| bth.dest_qp = protocol::ids::Qpn::new(0x55));
+    send(&mut pair, |bth| bth.opcode = protocol::roce::Opcode::uc(Operation::SendOnly));
+    let bth = {
+        let mut found = None;
+        pair.inject_with(B, Operation::SendOnly, p(0x200), Ext::None, b"", |bth| found = Some(*bth));
+        found.unwrap()
+    };
+    assert_eq!(pair.flow(), ["B Acknowledge 0x100 PsnSequence msn0"]);
+    let stranger = A.path();
+    let mut shell = stranger;
+    shell.ip = protocol::roce::IpAddrs::V4 { src: [10, 0, 0, 9].into(), dst: [10, 77, 0, 2].into() };
+    let packet = protocol::roce::Packet {
+        bth: protocol::roce::Bth { psn: p(0x100), ..bth },
+        ext: Ext::None,
+        payload: b"x",
+    };
+    pair.deliver_packet(B, &shell, &packet);
+    let drops = pair.b.engine.stats().drops;
+    assert_eq!((drops.wrong_pkey, drops.unknown_qp, drops.wrong_service, drops.wrong_source), (1, 1, 1, 1));
+    assert_eq!(pair.b.recvs(), []);
+    // A limited member may talk to a full one; MigReq, FECN, BECN and the numbers' high bits are not looked at.
+    send(&mut pair, |bth| {
+        (bth.pkey, bth.mig_req, bth.fecn, bth.becn) = (protocol::ids::Pkey::new(0x7fff), false, true, true);
+        bth.dest_qp = protocol::ids::Qpn::new(bth.dest_qp.get() | 0xff_0000);
+    });
+    assert_eq!(pair.b.recvs(), ok([7]));
+}
+
+#[test]
+fn requests_beyond_what_is_kept_are_dropped_as_if_lost() {
+    let mut pair = Pair::new();
+    for psn in 0x100..0x100 + 1000 {
+        pair.inject(B, Operation::ReadRequest, p(psn), Ext::Reth(reth(0, 1)), b"");
+    }
+    assert_eq!(pair.frames(B).len(), 64 + 1, "answers, and one sequence NAK");
+    assert_eq!(pair.snapshot(B).recv_psn, p(0x100 + 64));
+}
+
+#[test]
+fn compare_swap_on_the_wire_swaps_only_what_it_expects() {
+    let mut pair = Pair::new();
+    pair.b.host.bytes(KEY)[..8].copy_from_slice(&1u64.to_le_bytes());
+    let cas = |compare, swap_add| {
+        Ext::Atomic(AtomicEth { va: Va::new(VA), rkey: Rkey::new(KEY), swap_add, compare })
+    };
+    pair.inject(B, Operation::CompareSwap, p(0x100), cas(2, 9), b"");
+    assert_eq!(pair.bytes(B, 0, 8), 1u64.to_le_bytes());
+    pair.inject(B, Operation::CompareSwap, p(0x101), cas(1, 9), b"");
+    assert_eq!(pair.bytes(B, 0, 8), 9u64.to_le_bytes());
+}
+
+#[test]
+fn write_with_immediate_and_a_wrong_key_takes_no_receive_request() {
+    let mut pair = Pair::new();
+    pair.post_recv(B, 7, 0, 0);
+    let bad = engine::Remote { rkey: Rkey::new(0x999), ..remote(0) };
+    pair.post(A, request(1, SendOp::Write { remote: bad, imm: Some(Imm([0; 4])) }, &[sge(0, 1)]));
+    pair.flow();
+    assert_eq!(pair.b.recvs(), [(7, Err(Status::Flushed))]);
+}

@@ -1,0 +1,195 @@
+//! Receiver not ready.
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use engine::{RnrRetry, RnrTimer, SendOp, Status};
+use protocol::Psn;
+use protocol::roce::{Imm, NakCode, Operation, Syndrome};
+
+/// Code 12 of the table is 0.64 ms.
+const WAIT: Duration = Duration::from_micros(640);
+
+#[test]
+fn send_without_a_receive_request_is_delivered_when_one_is_posted() {
+    let mut pair = Pair::new();
+    pair.post(A, send(1, 300));
+    assert_eq!(
+        pair.flow(),
+        ["A SendFirst 0x100 256B", "A SendLast 0x101 44B?", "B Acknowledge 0x100 RNR12 msn0"],
+        "packets behind it are dropped in silence"
+    );
+    assert_eq!(pair.a.engine.poll_timeout(), Some(pair.now + WAIT));
+    pair.advance(WAIT - Duration::from_nanos(1));
+    assert_eq!(pair.frames(A).len(), 0);
+    pair.post_recv(B, 7, 0x8000, 300);
+    pair.advance(Duration::from_nanos(1));
+    assert_eq!(pair.flow(), ["A SendFirst 0x100 256B", "A SendLast 0x101 44B?", "B Acknowledge 0x101 msn1"]);
+    assert_eq!(pair.a.sends(), ok([1]));
+    assert_eq!(pair.b.recvs(), ok([7]));
+}
+
+#[test]
+fn write_with_immediate_is_refused_at_its_last_packet() {
+    let mut pair = Pair::new();
+    let op = SendOp::Write { remote: remote(0x8000), imm: Some(Imm([0; 4])) };
+    pair.post(A, request(1, op, &[sge(0, 300)]));
+    assert_eq!(
+        pair.flow(),
+        [
+            "A WriteFirst 0x100 256B va+0x8000 300",
+            "A WriteLastImm 0x101 44B?",
+            "B Acknowledge 0x101 RNR12 msn0"
+        ]
+    );
+    pair.post_recv(B, 7, 0, 0);
+    pair.advance(WAIT);
+    assert_eq!(pair.flow(), ["A WriteLastImm 0x101 44B?", "B Acknowledge 0x101 msn1"]);
+    assert_eq!(pair.a.sends(), ok([1]));
+}
+
+#[test]
+fn requests_before_an_rnr_nak_complete() {
+    let mut pair = Pair::new();
+    pair.post(A, write(1, 0x8000, 10));
+    pair.post(A, send(2, 10));
+    pair.flow();
+    assert_eq!(pair.a.sends(), ok([1]));
+}
+
+#[test]
+fn rnr_retries_are_exhausted_after_as_many_naks() {
+    let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Limited(2));
+    pair.post(A, send(1, 10));
+    pair.post(A, send(2, 10));
+    for _ in 0..2 {
+        pair.flow();
+        assert_eq!(pair.a.sends(), []);
+        pair.advance(WAIT);
+    }
+    pair.flow();
+    assert_eq!(pair.a.sends(), [(1, Err(Status::RnrRetryExceeded)), (2, Err(Status::Flushed))]);
+    assert_eq!(pair.a.engine.stats().naks_received.rnr, 3);
+}
+
+#[test]
+fn rnr_retry_count_zero_fails_at_the_first_nak() {
+    let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Limited(0));
+    pair.post(A, send(1, 10));
+    pair.flow();
+    assert_eq!(pair.a.sends(), [(1, Err(Status::RnrRetryExceeded))]);
+}
+
+#[test]
+fn infinite_rnr_retries_never_end() {
+    let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Infinite);
+    pair.post(A, send(1, 10));
+    for _ in 0..100 {
+        pair.flow();
+        pair.advance(WAIT);
+    }
+    pair.post_recv(B, 7, 0x8000, 10);
+    pair.flow();
+    assert_eq!(pair.a.sends(), ok([1]));
+}
+
+/// soft-RoCE sends one right after an RNR NAK, for the packets in flight behind the refused one.
+#[test]
+fn sequence_nak_neither_shortens_the_wait_nor_counts() {
+    let mut pair = Pair::with(|_, attrs| attrs.retry_count = 0);
+    pair.post(A, send(1, 10));
+    pair.frames(A);
+    let answer = |pair: &mut Pair, syndrome| {
+        pair.inject(A, Operation::Acknowledge, Psn::new(0x100), aeth(syndrome), b"");
+    };
+    answer(&mut pair, Syndrome::RnrNak { timer: 12 });
+    answer(&mut pair, Syndrome::Nak(NakCode::PsnSequence));
+    assert_eq!(pair.frames(A).len(), 0);
+    pair.advance(WAIT - Duration::from_nanos(1));
+    assert_eq!(pair.frames(A).len(), 0);
+    pair.advance(Duration::from_nanos(1));
+    assert_eq!(pair.frames(A).len(), 1);
+    assert_eq!(pair.a.sends(), []);
+}
+
+#[test]
+fn rnr_nak_forgives_the_timeouts_before_it() {
+    let mut pair = Pair::with(|_, attrs| attrs.retry_count = 1);
+    pair.post(A, send(1, 10));
+    for _ in 0..3 {
+        pair.frames(A);
+        pair.advance(TIMEOUT);
+        pair.frames(A);
+        pair.inject(A, Operation::Acknowledge, Psn::new(0x100), aeth(Syndrome::RnrNak { timer: 12 }), b"");
+        pair.advance(WAIT);
+    }
+    assert_eq!(pair.a.sends(), []);
+    assert_eq!(pair.frames(A).len(), 1);
+}
+
+#[test]
+fn rnr_nak_of_a_read_is_obeyed() {
+    let mut pair = Pair::new();
+    pair.post(A, read(1, 0x8000, 10));
+    let request = pair.frames(A).remove(0);
+    pair.inject(A, Operation::Acknowledge, Psn::new(0x100), aeth(Syndrome::RnrNak { timer: 12 }), b"");
+    pair.advance(WAIT);
+    assert_eq!(pair.frames(A), [request]);
+}
+
+#[test]
+fn ack_timer_rests_during_the_wait() {
+    let mut pair = Pair::with(|_, attrs| attrs.min_rnr_timer = RnrTimer::new(0));
+    pair.post(A, send(1, 10));
+    pair.flow();
+    assert!(RnrTimer::new(0).duration() > TIMEOUT);
+    pair.advance(TIMEOUT);
+    assert_eq!(pair.frames(A).len(), 0);
+    pair.advance(RnrTimer::new(0).duration() - TIMEOUT);
+    assert_eq!(pair.frames(A).len(), 1);
+}
+
+/// IBTA volume 1, table 45, in milliseconds.
+#[test]
+fn timer_codes_are_those_of_the_table() {
+    let table = [
+        (0, 655.36),
+        (1, 0.01),
+        (2, 0.02),
+        (3, 0.03),
+        (4, 0.04),
+        (5, 0.06),
+        (6, 0.08),
+        (7, 0.12),
+        (8, 0.16),
+        (9, 0.24),
+        (10, 0.32),
+        (11, 0.48),
+        (12, 0.64),
+        (13, 0.96),
+        (14, 1.28),
+        (15, 1.92),
+        (16, 2.56),
+        (17, 3.84),
+        (18, 5.12),
+        (19, 7.68),
+        (20, 10.24),
+        (21, 15.36),
+        (22, 20.48),
+        (23, 30.72),
+        (24, 40.96),
+        (25, 61.44),
+        (26, 81.92),
+        (27, 122.88),
+        (28, 163.84),
+        (29, 245.76),
+        (30, 327.68),
+        (31, 491.52),
+    ];
+    for (code, millis) in table {
+        let expected = Duration::from_secs_f64(millis / 1000.0).as_micros();
+        assert_eq!(RnrTimer::new(code).duration().as_micros(), expected, "code {code}");
+    }
+}

@@ -1,0 +1,286 @@
+//! What each state does, and the ways between them.
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use engine::{
+    AsyncEvent, Config, Engine, Fetch, Instant, Modify, Queue, SendOp, Service, Sge, State, Status,
+};
+use protocol::Psn;
+use protocol::ids::{Lkey, Msn, Qpn};
+use protocol::roce::{Ext, Operation};
+
+#[test]
+fn to_err_flushes_the_send_queue_then_the_receive_queue_in_order() {
+    let mut pair = Pair::new();
+    pair.post_recv(A, 11, 0, 100);
+    pair.post_recv(A, 12, 0, 100);
+    pair.post(A, write(1, 0x8000, 5000));
+    pair.post(A, write(2, 0x8000, 10));
+    let side = &mut pair.a;
+    let mut frame = Vec::new();
+    side.engine.poll_transmit(pair.now, &mut side.host, &mut frame).unwrap();
+    pair.modify(A, State::Err);
+    let order: Vec<_> = pair.a.completions.iter().map(|done| (done.queue, done.wr_id)).collect();
+    assert_eq!(order, [(Queue::Send, 1), (Queue::Send, 2), (Queue::Recv, 11), (Queue::Recv, 12)]);
+    assert!(pair.a.completions.drain(..).all(|done| done.result == Err(Status::Flushed)));
+    assert_eq!(pair.frames(A).len(), 0);
+    pair.advance(TIMEOUT);
+    assert_eq!(pair.frames(A).len(), 0);
+}
+
+#[test]
+fn err_flushes_what_is_posted_late() {
+    let mut pair = Pair::new();
+    pair.modify(A, State::Err);
+    pair.post(A, write(1, 0x8000, 10));
+    assert_eq!(pair.a.sends(), [(1, Err(Status::Flushed))]);
+    // Nobody rings for receive requests: they are found within 10 ms.
+    pair.post_recv(A, 11, 0, 100);
+    let due = pair.a.engine.poll_timeout().unwrap();
+    assert!(due.saturating_since(pair.now) <= Duration::from_millis(10));
+    pair.advance(due.saturating_since(pair.now));
+    assert_eq!(pair.a.recvs(), [(11, Err(Status::Flushed))]);
+    pair.post_recv(A, 12, 0, 100);
+    pair.advance(Duration::from_millis(10));
+    assert_eq!(pair.a.recvs(), [(12, Err(Status::Flushed))]);
+}
+
+#[test]
+fn err_drops_packets_in_silence() {
+    let mut pair = Pair::new();
+    pair.modify(B, State::Err);
+    pair.inject(B, Operation::SendOnly, psn_a(), Ext::None, b"x");
+    pair.inject(B, Operation::SendOnly, Psn::new(0x500), Ext::None, b"x");
+    assert_eq!(pair.flow(), Vec::<String>::new());
+    assert_eq!(pair.b.engine.stats().drops.wrong_state, 2);
+}
+
+#[test]
+fn reset_forgets_everything_without_completions() {
+    let mut pair = Pair::new();
+    pair.post_recv(A, 11, 0, 100);
+    pair.post(A, write(1, 0x8000, 300));
+    pair.frames(A);
+    pair.modify(A, State::Reset);
+    assert_eq!((pair.a.sends(), pair.a.recvs()), (vec![], vec![]));
+    pair.advance(TIMEOUT);
+    assert_eq!(pair.frames(A).len(), 0);
+    let snapshot = pair.snapshot(A);
+    assert_eq!((snapshot.state, snapshot.msn), (State::Reset, Msn::new(0)));
+}
+
+#[test]
+fn doorbells_before_rts_are_ignored_and_packets_before_rtr_dropped() {
+    let mut pair = Pair::new();
+    pair.modify(A, State::Reset);
+    for state in [State::Init, State::Rtr] {
+        pair.modify_with(A, state, |modify| modify.recv_psn = Some(psn_b()));
+        pair.a.engine.ring(pair.now, A.qpn(), &mut pair.a.host);
+        if state == State::Init {
+            pair.inject(A, Operation::SendOnly, psn_b(), Ext::None, b"x");
+            assert_eq!(pair.a.engine.stats().drops.wrong_state, 1);
+        }
+        assert_eq!(pair.frames(A).len(), 0);
+    }
+}
+
+#[test]
+fn first_packet_in_rtr_establishes_communication() {
+    let mut pair = Pair::new();
+    pair.modify(B, State::Reset);
+    pair.modify(B, State::Init);
+    pair.modify_with(B, State::Rtr, |modify| modify.recv_psn = Some(psn_a()));
+    pair.post(A, write(1, 0x8000, 10));
+    pair.post(A, write(2, 0x8000, 10));
+    pair.flow();
+    assert_eq!(pair.b.asyncs, [AsyncEvent::CommunicationEstablished]);
+    assert_eq!(pair.a.sends(), ok([1, 2]));
+    assert_eq!(pair.snapshot(B).state, State::Rtr);
+}
+
+#[test]
+fn sqd_finishes_started_messages_and_tells_when_drained() {
+    let mut pair = Pair::with_window(4);
+    pair.post(A, write(1, 0x8000, 256 * 6));
+    pair.post(A, write(2, 0x9000, 10));
+    assert_eq!(pair.frames(A).len(), 4);
+    pair.modify_with(A, State::Sqd, |modify| modify.notify_drained = true);
+    assert!(pair.snapshot(A).draining);
+    pair.post(A, write(3, 0x9000, 10));
+    // The window was lost on the way: the started message is retried.
+    pair.advance(TIMEOUT);
+    let trace = pair.flow();
+    assert!(trace.iter().all(|line| !line.contains("va+0x9000")), "{trace:?}");
+    assert_eq!(pair.a.sends(), ok([1]));
+    assert_eq!(pair.a.asyncs, [AsyncEvent::SqDrained]);
+    assert!(!pair.snapshot(A).draining);
+    // Back in RTS it resumes with the oldest that was not started.
+    pair.modify(A, State::Rts);
+    pair.flow();
+    assert_eq!(pair.a.sends(), ok([2, 3]));
+}
+
+#[test]
+fn sqd_of_an_idle_queue_is_drained_at_once() {
+    let mut pair = Pair::new();
+    pair.modify_with(A, State::Sqd, |modify| modify.notify_drained = true);
+    assert_eq!(pair.a.asyncs, [AsyncEvent::SqDrained]);
+    pair.modify(A, State::Rts);
+    pair.modify(A, State::Sqd);
+    assert_eq!(pair.a.asyncs.len(), 1, "nobody asked the second time");
+}
+
+#[test]
+fn responder_works_on_in_sqd() {
+    let mut pair = Pair::new();
+    pair.modify(B, State::Sqd);
+    pair.post(A, write(1, 0x8000, 10));
+    pair.flow();
+    assert_eq!(pair.a.sends(), ok([1]));
+}
+
+#[test]
+fn failed_unreliable_send_leaves_the_receive_queue_alone() {
+    let mut pair = Pair::with(|_, attrs| attrs.service = Service::Uc);
+    pair.post_recv(A, 11, 0x8000, 100);
+    let bad = Sge { lkey: Lkey::new(0x999), ..sge(0, 10) };
+    pair.post(A, request(1, SendOp::Send { imm: None }, &[bad]));
+    pair.post(A, send(2, 10));
+    pair.frames(A);
+    assert_eq!(pair.a.sends(), [(1, Err(Status::LocalProtection)), (2, Err(Status::Flushed))]);
+    assert_eq!(pair.snapshot(A).state, State::Sqe);
+    pair.post(A, send(3, 10));
+    assert_eq!(pair.a.sends(), [(3, Err(Status::Flushed))]);
+    pair.post(B, send(4, 10));
+    pair.flow();
+    assert_eq!(pair.a.recvs(), ok([11]));
+    pair.modify_with(A, State::Rts, |modify| modify.attrs.service = Service::Uc);
+    pair.post_recv(B, 12, 0x8000, 100);
+    pair.post(A, send(5, 10));
+    pair.flow();
+    assert_eq!((pair.a.sends(), pair.b.recvs()), (ok([5]), ok([12])));
+}
+
+/// A guest can link a request to itself.
+#[test]
+fn endless_chains_are_cut_into_bounded_steps() {
+    struct Endless(engine::sim::host::SimHost);
+    impl engine::Host for Endless {
+        fn next_send(&mut self, _: Qpn) -> Fetch<engine::SendRequest> {
+            Fetch::Ready(request(9, SendOp::Nop, &[]))
+        }
+        fn next_recv(&mut self, qpn: Qpn) -> Fetch<engine::RecvRequest> {
+            self.0.next_recv(qpn)
+        }
+        fn check(
+            &self,
+            _: protocol::ids::Pdn,
+            _: Lkey,
+            _: protocol::ids::Va,
+            _: u64,
+            _: engine::Access,
+        ) -> Result<(), engine::AccessError> {
+            Ok(())
+        }
+        fn read(
+            &self,
+            _: protocol::ids::Pdn,
+            _: Lkey,
+            _: protocol::ids::Va,
+            _: &mut [u8],
+            _: engine::Access,
+        ) -> Result<(), engine::AccessError> {
+            Ok(())
+        }
+        fn write(
+            &mut self,
+            _: protocol::ids::Pdn,
+            _: Lkey,
+            _: protocol::ids::Va,
+            _: &[u8],
+            _: engine::Access,
+        ) -> Result<(), engine::AccessError> {
+            Ok(())
+        }
+        fn atomic(
+            &mut self,
+            _: protocol::ids::Pdn,
+            _: Lkey,
+            _: protocol::ids::Va,
+            _: engine::AtomicOp,
+        ) -> Result<u64, engine::AccessError> {
+            Ok(0)
+        }
+    }
+    let mut host = Endless(Default::default());
+    let mut engine = Engine::new(Config::default());
+    let qpn = Qpn::new(1);
+    engine.create_qp(qpn, attrs(A)).unwrap();
+    let to = |engine: &mut Engine, to, host: &mut Endless| {
+        let modify = Modify { to, attrs: attrs(A), send_psn: None, recv_psn: None, notify_drained: false };
+        engine.modify_qp(Instant::ZERO, qpn, &modify, host).unwrap();
+    };
+    for state in [State::Init, State::Rtr, State::Rts] {
+        to(&mut engine, state, &mut host);
+    }
+    engine.ring(Instant::ZERO, qpn, &mut host);
+    assert_eq!(engine.poll_transmit(Instant::ZERO, &mut host, &mut Vec::new()), None);
+    let done = std::iter::from_fn(|| engine.poll_event()).count();
+    assert!((1000..10_000).contains(&done), "{done} NOPs in one call");
+    // It wants to go on at once, and flushing is bounded as well.
+    assert_eq!(engine.poll_timeout(), Some(Instant::ZERO));
+    to(&mut engine, State::Err, &mut host);
+    let flushed = std::iter::from_fn(|| engine.poll_event()).count();
+    assert!((1..1000).contains(&flushed), "{flushed} flushed in one call");
+}
+
+#[test]
+fn destroyed_qp_leaves_nothing_behind() {
+    let mut pair = Pair::new();
+    pair.post(A, write(1, 0x8000, 300));
+    pair.a.engine.destroy_qp(A.qpn());
+    assert_eq!(pair.frames(A).len(), 0);
+    assert_eq!(pair.a.engine.poll_timeout(), None);
+    assert_eq!(pair.a.engine.poll_dirty(), None);
+    assert_eq!(pair.a.engine.query_qp(A.qpn()), None);
+    pair.a.engine.create_qp(A.qpn(), attrs(A)).unwrap();
+    assert!(pair.a.engine.create_qp(A.qpn(), attrs(A)).is_err());
+}
+
+#[test]
+fn qps_take_turns() {
+    let mut pair = Pair::new();
+    let second = Qpn::new(0x30);
+    pair.a.engine.create_qp(second, attrs(A)).unwrap();
+    for to in [State::Init, State::Rtr, State::Rts] {
+        let modify = Modify { to, attrs: attrs(A), send_psn: None, recv_psn: None, notify_drained: false };
+        pair.a.engine.modify_qp(pair.now, second, &modify, &mut pair.a.host).unwrap();
+    }
+    pair.post(A, write(1, 0, 60_000));
+    pair.a.host.post_send(second, write(2, 0, 60_000));
+    pair.a.engine.ring(pair.now, second, &mut pair.a.host);
+    let mut turns: Vec<(Qpn, u32)> = Vec::new();
+    let side = &mut pair.a;
+    while let Some(sent) = side.engine.poll_transmit(pair.now, &mut side.host, &mut Vec::new()) {
+        match turns.last_mut() {
+            Some((qpn, count)) if *qpn == sent.qpn => *count += 1,
+            _ => turns.push((sent.qpn, 1)),
+        }
+    }
+    let expected: Vec<_> = (0..4).flat_map(|_| [(A.qpn(), 32), (second, 32)]).collect();
+    assert_eq!(turns, expected, "each sends its window of 128 in turns of 32");
+}
+
+#[test]
+fn dirty_qps_are_reported_once_until_they_change_again() {
+    let mut pair = Pair::new();
+    while pair.a.engine.poll_dirty().is_some() {}
+    pair.post(A, write(1, 0x8000, 300));
+    pair.frames(A);
+    assert_eq!(pair.a.engine.poll_dirty(), Some(A.qpn()));
+    assert_eq!(pair.a.engine.poll_dirty(), None);
+    assert_eq!(pair.snapshot(A).send_psn, Psn::new(0x102));
+}
