@@ -51,6 +51,15 @@ impl Agent {
         }
     }
 
+    /// Runs one step in this process, for a host that drives a device without a guest.
+    ///
+    /// # Errors
+    /// The step's failure.
+    pub fn call<C: Call>(&mut self, step: C) -> Result<C::Answer, Failure> {
+        let result = self.run(step.into()).map_err(|error| into_failure(&error));
+        Response { id: 0, result }.into_answer::<C>()
+    }
+
     fn answer_line(&mut self, line: &str) -> Response {
         let request: Request = match serde_json::from_str(line) {
             Ok(request) => request,

@@ -1,0 +1,179 @@
+//! Two hcad processes wired to each other, each driven by the userspace driver over its vfio-user socket.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::thread;
+
+use agent::serve::Agent;
+use agent::wire::{
+    Call, CreateCq, CreateMr, CreateQp, DeviceSelector, Flow, FlowReport, ModifyQp, MrInfo, OpenHca,
+    Path as QpPath, QpId, Traffic, Transition,
+};
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::json;
+
+/// Memory lent to each device, MiB: buffers of 8 MiB and everything around them.
+const ARENA_MIB: u32 = 64;
+/// Longest wait for one measurement.
+const TIMEOUT_MS: u32 = 60_000;
+
+/// One daemon and its driver.
+pub(crate) struct Node {
+    agent: Agent,
+    // After the agent: the driver lets go of its device before the daemon ends.
+    _daemon: Daemon,
+}
+
+/// A queue pair of a node, connected.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Qp {
+    pub(crate) id: QpId,
+    qpn: u32,
+}
+
+impl Node {
+    /// Two nodes that are each other's peers.
+    pub(crate) fn pair(folder: &Path) -> Result<[Self; 2]> {
+        let ports = {
+            let any = ("127.0.0.1", 0);
+            let held = [UdpSocket::bind(any)?, UdpSocket::bind(any)?];
+            [held[0].local_addr()?.port(), held[1].local_addr()?.port()]
+        };
+        let node = |own: usize| -> Result<Self> {
+            let daemon = Daemon::start(folder, own, ports)?;
+            let mut agent = Agent::default();
+            let socket = daemon.socket.display().to_string();
+            call(
+                &mut agent,
+                OpenHca {
+                    device: DeviceSelector::Socket(socket),
+                    arena_mib: ARENA_MIB,
+                    huge_pages: true,
+                    ..OpenHca::default()
+                },
+            )?;
+            Ok(Self { agent, _daemon: daemon })
+        };
+        Ok([node(0)?, node(1)?])
+    }
+
+    /// A region of `len` bytes with all rights.
+    pub(crate) fn region(&mut self, len: u64) -> Result<MrInfo> {
+        call(&mut self.agent, CreateMr { len, scattered: false, ..CreateMr::default() })
+    }
+
+    /// Runs flows to their end.
+    pub(crate) fn run(&mut self, flows: Vec<Flow>) -> Result<Vec<FlowReport>> {
+        Ok(call(&mut self.agent, Traffic { flows, timeout_ms: TIMEOUT_MS })?.flows)
+    }
+
+    fn queue_pair(&mut self, log_slots: u8) -> Result<Qp> {
+        let cq = CreateCq { log_entries: log_slots + 1, ..CreateCq::default() };
+        let (send_cq, recv_cq) = (call(&mut self.agent, cq)?.id, call(&mut self.agent, cq)?.id);
+        let step = CreateQp {
+            send_cq,
+            recv_cq,
+            log_sq_slots: log_slots,
+            log_sq_slot_bytes: 7,
+            log_rq_slots: log_slots,
+            log_rq_slot_bytes: 7,
+            ..CreateQp::default()
+        };
+        let info = call(&mut self.agent, step)?;
+        Ok(Qp { id: info.id, qpn: info.qpn })
+    }
+
+    fn connect(&mut self, qp: Qp, peer: Qp) -> Result<()> {
+        let path = QpPath::default();
+        for transition in [
+            Transition::ToInit { pkey_index: 0, qkey: 0 },
+            Transition::ToRtr { remote_qpn: peer.qpn, mtu: 4096, psn: 0, rnr_timer: 1, path },
+            Transition::ToRts { psn: 0, timeout: 14, retry: 7, rnr_retry: 7 },
+        ] {
+            call(&mut self.agent, ModifyQp { qp: qp.id, transition })?;
+        }
+        Ok(())
+    }
+}
+
+/// A connection with `2^log_slots` work requests each way: the queue pair of each node.
+pub(crate) fn connection(nodes: &mut [Node; 2], log_slots: u8) -> Result<[Qp; 2]> {
+    let [a, b] = nodes;
+    let qps = [a.queue_pair(log_slots)?, b.queue_pair(log_slots)?];
+    a.connect(qps[0], qps[1])?;
+    b.connect(qps[1], qps[0])?;
+    Ok(qps)
+}
+
+/// Runs flows on both nodes at once.
+pub(crate) fn run_both(
+    nodes: &mut [Node; 2],
+    near: Vec<Flow>,
+    far: Vec<Flow>,
+) -> Result<[Vec<FlowReport>; 2]> {
+    let [a, b] = nodes;
+    thread::scope(|scope| {
+        let far = scope.spawn(move || b.run(far));
+        let near = a.run(near)?;
+        let Ok(far) = far.join() else { bail!("the far node's thread panicked") };
+        Ok([near, far?])
+    })
+}
+
+fn call<C: Call>(agent: &mut Agent, step: C) -> Result<C::Answer> {
+    Ok(agent.call(step)?)
+}
+
+/// A running hcad, stopped when dropped.
+struct Daemon {
+    child: Child,
+    socket: PathBuf,
+    _stderr: BufReader<ChildStderr>,
+}
+
+impl Daemon {
+    fn start(folder: &Path, own: usize, ports: [u16; 2]) -> Result<Self> {
+        let socket = folder.join(format!("hcad-{own}.sock"));
+        let config = folder.join(format!("hcad-{own}.json"));
+        let text = json!({
+            "devices": [{
+                "id": own + 1,
+                "socket_path": socket,
+                "frontend": { "jingzhao": {} },
+                "default_peer": { "id": 2 - own },
+                "fabric": { "udp": {
+                    "bind": format!("127.0.0.1:{}", ports[own]),
+                    "peers": [{ "addr": format!("127.0.0.1:{}", ports[1 - own]) }],
+                }},
+            }],
+        });
+        std::fs::write(&config, text.to_string())?;
+        let program = std::env::current_exe()?.with_file_name("hcad");
+        let mut child = Command::new(&program)
+            .arg("--config")
+            .arg(&config)
+            .env("RUST_LOG", "info")
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| {
+                format!("cannot start {}: cargo build --release builds it", program.display())
+            })?;
+        let stderr = child.stderr.take().context("standard error is a pipe")?;
+        let mut stderr = BufReader::new(stderr);
+        let mut said = String::new();
+        while !said.contains("ready") {
+            ensure!(stderr.read_line(&mut said)? > 0, "hcad ended before it was ready: {said}");
+        }
+        Ok(Self { child, socket, _stderr: stderr })
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
