@@ -35,8 +35,8 @@ const RUN_TIME: Duration = Duration::from_millis(500);
 
 /// What one bandwidth run moves.
 const RUN_BYTES: u32 = 256 << 20;
-/// Bytes of the region each node lends: the longest message.
-const REGION_LEN: u64 = 8 << 20;
+/// Bytes of the region each node lends: two of the longest messages, so that one is under way while another starts.
+const REGION_LEN: u32 = 16 << 20;
 /// Round trips of one latency run.
 const PINGS: u32 = 5_000;
 
@@ -60,7 +60,7 @@ fn main() -> Result<()> {
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let mut nodes = Node::pair(&folder)?;
     let qps = pair::connection(&mut nodes, 8)?;
-    let regions = [nodes[0].region(REGION_LEN)?, nodes[1].region(REGION_LEN)?];
+    let regions = [nodes[0].region(REGION_LEN.into())?, nodes[1].region(REGION_LEN.into())?];
     for (name, len) in [("4k", 4 << 10), ("64k", 64 << 10), ("1m", 1 << 20), ("8m", 8 << 20)] {
         let write = runs(cli.runs, || write_bandwidth(&mut nodes, qps[0], regions, len))?;
         add(Figure::new(format!("rc_write_{name}_bw"), "MB/s", &write, "udp_4k_bw", udp_bw));
@@ -83,12 +83,15 @@ fn write_bandwidth(nodes: &mut [Node; 2], qp: Qp, regions: [MrInfo; 2], len: u32
     let flow = SendFlow {
         qp: qp.id,
         op: SendOp::Write,
-        count: (RUN_BYTES / len).max(8),
+        count: RUN_BYTES / len,
         len,
-        depth: 16,
-        batch: 8,
+        depth: slots(len),
+        slots: slots(len),
+        stride: len.into(),
+        batch: slots(len) / 2,
         mr: regions[0].id,
         remote: Some(regions[1].remote(0)),
+        remote_stride: len.into(),
         verify: false,
         ..SendFlow::default()
     };
@@ -97,13 +100,15 @@ fn write_bandwidth(nodes: &mut [Node; 2], qp: Qp, regions: [MrInfo; 2], len: u32
 
 /// The same of SENDs.
 fn send_bandwidth(nodes: &mut [Node; 2], qps: [Qp; 2], regions: [MrInfo; 2], len: u32) -> Result<f64> {
-    let count = (RUN_BYTES / len).max(8);
+    let count = RUN_BYTES / len;
     let send = SendFlow {
         qp: qps[0].id,
         count,
         len,
-        depth: 16,
-        batch: 8,
+        depth: slots(len),
+        slots: slots(len),
+        stride: len.into(),
+        batch: slots(len) / 2,
         mr: regions[0].id,
         verify: false,
         ..SendFlow::default()
@@ -112,14 +117,20 @@ fn send_bandwidth(nodes: &mut [Node; 2], qps: [Qp; 2], regions: [MrInfo; 2], len
         qp: qps[1].id,
         count,
         len,
-        depth: 128,
+        depth: slots(len),
+        slots: slots(len),
+        stride: len.into(),
         mr: regions[1].id,
-        slots: 128,
         verify: false,
         ..ReceiveFlow::default()
     };
     let [near, _] = pair::run_both(nodes, vec![Flow::Send(send)], vec![Flow::Receive(receive)])?;
     rate(&near[0])
+}
+
+/// Messages of `len` bytes that are under way at once.
+fn slots(len: u32) -> u32 {
+    (REGION_LEN / len).min(32)
 }
 
 /// From the doorbell of a 64-byte WRITE to its completion, microseconds: there and back.
