@@ -141,7 +141,7 @@ impl Vm {
     ///
     /// # Errors
     /// When it cannot be killed.
-    pub async fn kill(mut self) -> Result<()> {
+    pub async fn kill(&mut self) -> Result<()> {
         self.qemu.kill().await
     }
 

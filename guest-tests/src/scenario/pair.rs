@@ -1,7 +1,6 @@
 //! Two guests, each with one HCA served by a daemon of its own, wired to each other over UDP.
 
-use std::path::PathBuf;
-
+use agent::wire::{BindVfio, CloseHca, HcrBase, OpenHca};
 use anyhow::{Context, Result};
 
 use crate::daemon::{Daemon, HcaSpec};
@@ -17,6 +16,8 @@ pub(super) const VFIO_MODULES: &[&str] = &["vfio-pci", "vfio_iommu_type1"];
 pub(super) struct Node {
     pub(super) vm: Vm,
     pub(super) daemon: Daemon,
+    /// Where its driver issues commands.
+    hcr: HcrBase,
 }
 
 /// Two nodes of one fabric.
@@ -24,38 +25,107 @@ pub(super) struct Node {
 pub(super) struct Pair {
     pub(super) a: Node,
     pub(super) b: Node,
-    pub(super) image: Image,
-    pub(super) run: RunDir,
+    image: Image,
+    run: RunDir,
+}
+
+/// Who sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    /// Guest a is the requester.
+    AToB,
+    /// Guest b is.
+    BToA,
 }
 
 impl Pair {
     /// Starts both daemons, then both guests side by side.
     pub(super) async fn start(lab: &Lab, scenario: &str) -> Result<Self> {
-        let hcad = lab.hcad()?;
         let run = lab.new_run(scenario)?;
-        let image = lab.image(&run, VFIO_MODULES)?;
+        Self::start_in(lab, &run).await.with_context(|| format!("see {}", run.path().display())).map(
+            |(image, a, b)| Self { a, b, image, run },
+        )
+    }
+
+    /// Starts both and brings both HCAs up, one driver using the HCR where the public driver has it, the other where
+    /// the interface document has it.
+    pub(super) async fn start_open(lab: &Lab, scenario: &str) -> Result<Self> {
+        let mut pair = Self::start(lab, scenario).await?;
+        tokio::try_join!(pair.a.open(), pair.b.open())?;
+        Ok(pair)
+    }
+
+    async fn start_in(lab: &Lab, run: &RunDir) -> Result<(Image, Node, Node)> {
+        let hcad = lab.hcad()?;
+        let image = lab.image(run, VFIO_MODULES)?;
         let [a, b] = HcaSpec::pair()?;
-        let context = || format!("see {}", run.path().display());
-        let (a, b) = async {
-            let daemon_a = Daemon::start(&hcad, &a, &run).await?;
-            let daemon_b = Daemon::start(&hcad, &b, &run).await?;
-            let boot_a = boot(lab, &run, &image, "a", daemon_a.socket().to_owned());
-            let boot_b = boot(lab, &run, &image, "b", daemon_b.socket().to_owned());
-            let (vm_a, vm_b) = tokio::try_join!(boot_a, boot_b)?;
-            anyhow::Ok((Node { vm: vm_a, daemon: daemon_a }, Node { vm: vm_b, daemon: daemon_b }))
-        }
-        .await
-        .with_context(context)?;
-        Ok(Self { a, b, image, run })
+        let daemon_a = Daemon::start(&hcad, &a, run).await?;
+        let daemon_b = Daemon::start(&hcad, &b, run).await?;
+        let (vm_a, vm_b) = tokio::try_join!(
+            boot(lab, run, &image, "a", &daemon_a),
+            boot(lab, run, &image, "b", &daemon_b)
+        )?;
+        Ok((
+            image,
+            Node { vm: vm_a, daemon: daemon_a, hcr: HcrBase::Zero },
+            Node { vm: vm_b, daemon: daemon_b, hcr: HcrBase::Document },
+        ))
     }
 
     /// Where to look when a case fails.
     pub(super) fn hint(&self) -> String {
         format!("consoles, logs, captures and command lines: {}", self.run.path().display())
     }
+
+    /// The folder of this run.
+    pub(super) fn run(&self) -> &RunDir {
+        &self.run
+    }
+
+    /// Requester and responder of one direction.
+    pub(super) fn towards(&mut self, direction: Direction) -> (&mut Vm, &mut Vm) {
+        match direction {
+            Direction::AToB => (&mut self.a.vm, &mut self.b.vm),
+            Direction::BToA => (&mut self.b.vm, &mut self.a.vm),
+        }
+    }
+
+    /// Kills guest a without warning, then attaches a new one to the same daemon.
+    pub(super) async fn replace_a(&mut self, lab: &Lab) -> Result<()> {
+        self.a.vm.kill().await?;
+        self.a.daemon.guest_gone().await?;
+        self.a.vm = boot(lab, &self.run, &self.image, "a", &self.a.daemon).await?;
+        self.a.open().await
+    }
+
+    /// Ends the guests, then the daemons as an operator would. The captures are complete afterwards.
+    pub(super) async fn stop(mut self) -> Result<()> {
+        self.a.vm.kill().await?;
+        self.b.vm.kill().await?;
+        self.a.daemon.stop().await?;
+        self.b.daemon.stop().await
+    }
 }
 
-pub(super) async fn boot(lab: &Lab, run: &RunDir, image: &Image, name: &str, socket: PathBuf) -> Result<Vm> {
-    let guest = Guest { name, hcas: vec![socket], with_console: false };
+impl Node {
+    /// Gives the HCA to the userspace driver and brings it up.
+    pub(super) async fn open(&mut self) -> Result<()> {
+        self.vm.call(BindVfio::default()).await?;
+        self.reopen(OpenHca::default()).await
+    }
+
+    /// Brings an HCA up that is bound already.
+    pub(super) async fn reopen(&mut self, step: OpenHca) -> Result<()> {
+        self.vm.call(OpenHca { hcr: self.hcr, ..step }).await.map(drop)
+    }
+
+    /// Lets go of the HCA.
+    pub(super) async fn close(&mut self) -> Result<()> {
+        self.vm.call(CloseHca::default()).await.map(drop)
+    }
+}
+
+async fn boot(lab: &Lab, run: &RunDir, image: &Image, name: &str, daemon: &Daemon) -> Result<Vm> {
+    let guest = Guest { name, hcas: vec![daemon.socket().to_owned()], with_console: false };
     lab.boot(run, image, guest).await
 }

@@ -1,0 +1,271 @@
+//! Moves messages over connections and checks every byte at both ends.
+
+use std::time::Duration;
+
+use agent::wire::{Fill, Flow, FlowReport, MrInfo, ReceiveFlow, Scatter, SendFlow, SendOp, Traffic};
+use anyhow::{Result, ensure};
+
+use super::connection::{Connection, destroy_region, expect_stream, region};
+use super::pair::{Direction, Pair};
+
+/// Bytes before the first and after the last slot of a region, which nobody may write.
+const GUARD: u64 = 64;
+/// What the guards hold.
+const GUARD_SEED: u64 = 0x6775_6172_6400;
+/// For all flows together; 16 MiB take a second or two on an idle machine.
+const TRAFFIC_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// Messages of one kind on one connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    pub(super) op: SendOp,
+    /// Bytes of a message.
+    pub(super) len: u32,
+    /// Messages, each in a slot of its own.
+    pub(super) count: u32,
+    /// Work requests under one doorbell.
+    pub(super) batch: u32,
+    /// Payload in the WQE.
+    pub(super) inline: bool,
+    /// Elements of the local scatter list, and for SEND of the remote one.
+    pub(super) pieces: u32,
+    /// Byte of a page at which the regions begin.
+    pub(super) page_offset: u32,
+    pub(super) seed: u64,
+}
+
+impl Plan {
+    /// A few messages of this size, none of them aligned to anything.
+    pub(super) fn new(op: SendOp, len: u32) -> Self {
+        let count = match len {
+            0..=4096 => 24,
+            4097..=65536 => 8,
+            65537..=1_048_576 => 3,
+            _ => 1,
+        };
+        Self { op, len, count, batch: 1, inline: false, pieces: 1, page_offset: 3001, seed: u64::from(len) << 16 }
+    }
+
+    fn scatter(&self) -> Scatter {
+        // The gap is odd and larger than a page's rest, so that pieces cross pages at changing places.
+        Scatter { pieces: self.pieces, gap: if self.pieces > 1 { 1501 } else { 0 } }
+    }
+
+    /// Bytes from slot to slot where messages are gathered from or scattered to.
+    fn stride(&self) -> u64 {
+        self.scatter().span(self.len).max(1)
+    }
+
+    /// The same where the peer's memory is named by one address.
+    fn flat_stride(&self) -> u64 {
+        u64::from(self.len).max(1)
+    }
+
+    fn is_read(&self) -> bool {
+        self.op == SendOp::Read
+    }
+
+    /// The responder names no memory of its own: its receive queue does.
+    fn is_send(&self) -> bool {
+        matches!(self.op, SendOp::Send | SendOp::SendImm)
+    }
+
+    fn responder_stride(&self) -> u64 {
+        if self.is_send() { self.stride() } else { self.flat_stride() }
+    }
+}
+
+/// A plan on a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Planned<'a> {
+    pub(super) connection: &'a Connection,
+    pub(super) direction: Direction,
+    pub(super) plan: Plan,
+}
+
+/// What was moved.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Transfer {
+    pub(super) messages: u64,
+    pub(super) bytes: u64,
+    /// From the first post to the last completion, without filling and checking.
+    pub(super) time: Duration,
+}
+
+/// Runs one plan from guest a to guest b.
+pub(super) async fn transfer(pair: &mut Pair, connection: &Connection, plan: Plan) -> Result<Transfer> {
+    let planned = Planned { connection, direction: Direction::AToB, plan };
+    let mut transfers = exchange(pair, &[planned]).await?;
+    transfers.pop().ok_or_else(|| anyhow::anyhow!("no transfer was run"))
+}
+
+/// Runs all plans at once.
+pub(super) async fn exchange(pair: &mut Pair, plans: &[Planned<'_>]) -> Result<Vec<Transfer>> {
+    let mut memory = Vec::new();
+    for planned in plans {
+        memory.push(prepare(pair, planned).await?);
+    }
+
+    // Each direction's requester flow and responder flow go to opposite guests.
+    let (mut to_a, mut to_b) = (Vec::new(), Vec::new());
+    let mut places = Vec::new();
+    for (planned, memory) in plans.iter().zip(&memory) {
+        let (requesters, responders) = match planned.direction {
+            Direction::AToB => (&mut to_a, &mut to_b),
+            Direction::BToA => (&mut to_b, &mut to_a),
+        };
+        let place = requesters.len();
+        requesters.push(send_flow(planned, memory));
+        let receive = receive_flow(planned, memory).map(|flow| {
+            responders.push(flow);
+            responders.len() - 1
+        });
+        places.push((place, receive));
+    }
+    let timeout_ms = u32::try_from(TRAFFIC_TIMEOUT.as_millis())?;
+    let limit = TRAFFIC_TIMEOUT + Duration::from_secs(30);
+    let (from_a, from_b) = tokio::try_join!(
+        pair.a.vm.call_within(limit, Traffic { flows: to_a, timeout_ms }),
+        pair.b.vm.call_within(limit, Traffic { flows: to_b, timeout_ms }),
+    )?;
+
+    let mut transfers = Vec::new();
+    for ((planned, memory), (send, receive)) in plans.iter().zip(&memory).zip(places) {
+        let (at_requester, at_responder) = match planned.direction {
+            Direction::AToB => (&from_a, &from_b),
+            Direction::BToA => (&from_b, &from_a),
+        };
+        let sent = at_requester.flows.get(send).copied().unwrap_or_default();
+        let received = receive.map(|at| at_responder.flows.get(at).copied().unwrap_or_default());
+        check_reports(&planned.plan, sent, received)?;
+        check_memory(pair, planned, memory).await?;
+        transfers.push(Transfer {
+            messages: sent.messages,
+            bytes: sent.bytes,
+            time: Duration::from_nanos(sent.elapsed_ns.saturating_sub(sent.content_ns)),
+        });
+    }
+    Ok(transfers)
+}
+
+/// The regions of one plan.
+#[derive(Debug)]
+struct Memory {
+    requester: MrInfo,
+    responder: MrInfo,
+}
+
+async fn prepare(pair: &mut Pair, planned: &Planned<'_>) -> Result<Memory> {
+    let plan = &planned.plan;
+    let (requester_vm, responder_vm) = pair.towards(planned.direction);
+    let len = |stride: u64| 2 * GUARD + stride * u64::from(plan.count);
+    let (requester, responder) = tokio::try_join!(
+        region(requester_vm, len(plan.stride()), plan.page_offset),
+        region(responder_vm, len(plan.responder_stride()), plan.page_offset),
+    )?;
+    for (vm, mr) in [(&mut *requester_vm, &requester), (&mut *responder_vm, &responder)] {
+        for off in [0, mr.len - GUARD] {
+            vm.call(Fill { mr: mr.id, off, len: GUARD, seed: GUARD_SEED }).await?;
+        }
+    }
+    if plan.is_read() {
+        for i in 0..u64::from(plan.count) {
+            let off = GUARD + i * plan.flat_stride();
+            let fill = Fill { mr: responder.id, off, len: u64::from(plan.len), seed: plan.seed + i };
+            responder_vm.call(fill).await?;
+        }
+    }
+    Ok(Memory { requester, responder })
+}
+
+fn send_flow(planned: &Planned<'_>, memory: &Memory) -> Flow {
+    let plan = &planned.plan;
+    Flow::Send(SendFlow {
+        qp: planned.connection.towards(planned.direction).0.qp.id,
+        op: plan.op,
+        count: plan.count,
+        len: plan.len,
+        depth: 16,
+        batch: plan.batch,
+        inline: plan.inline,
+        mr: memory.requester.id,
+        off: GUARD,
+        stride: plan.stride(),
+        slots: plan.count,
+        scatter: plan.scatter(),
+        remote: (!plan.is_send()).then(|| memory.responder.remote(GUARD)),
+        remote_stride: plan.flat_stride(),
+        imm: FIRST_IMM,
+        seed: plan.seed,
+        fresh: false,
+        verify: true,
+    })
+}
+
+/// Immediates differ from message to message, and none of their bytes is zero.
+const FIRST_IMM: u32 = 0x8142_c3e1;
+
+fn receive_flow(planned: &Planned<'_>, memory: &Memory) -> Option<Flow> {
+    let plan = &planned.plan;
+    let consumes_receive = plan.is_send() || plan.op == SendOp::WriteImm;
+    consumes_receive.then(|| {
+        Flow::Receive(ReceiveFlow {
+            qp: planned.connection.towards(planned.direction).1.qp.id,
+            op: plan.op,
+            count: plan.count,
+            len: plan.len,
+            depth: plan.count.min(16),
+            mr: memory.responder.id,
+            off: GUARD,
+            stride: plan.responder_stride(),
+            slots: plan.count,
+            scatter: if plan.is_send() { plan.scatter() } else { Scatter::default() },
+            imm: FIRST_IMM,
+            seed: plan.seed,
+            fresh: false,
+            verify: true,
+        })
+    })
+}
+
+fn check_reports(plan: &Plan, sent: FlowReport, received: Option<FlowReport>) -> Result<()> {
+    let count = u64::from(plan.count);
+    let expected = (count, count * u64::from(plan.len));
+    ensure!((sent.messages, sent.bytes) == expected, "requester moved {sent:?}, not {expected:?}");
+    if plan.is_read() {
+        ensure!(sent.verified == count, "requester checked {} of {count} messages", sent.verified);
+    }
+    if let Some(received) = received {
+        ensure!((received.messages, received.bytes) == expected, "responder moved {received:?}");
+        ensure!(received.verified == count, "responder checked {} of {count} messages", received.verified);
+    }
+    Ok(())
+}
+
+/// Looks at what the flows could not: what WRITE left at the responder, and that nothing else changed at either end.
+async fn check_memory(pair: &mut Pair, planned: &Planned<'_>, memory: &Memory) -> Result<()> {
+    let plan = &planned.plan;
+    let (requester_vm, responder_vm) = pair.towards(planned.direction);
+    let len = u64::from(plan.len);
+    for i in 0..u64::from(plan.count) {
+        let seed = plan.seed + i;
+        // An inline payload never was in the region; a scattered one was checked piece by piece or is the source.
+        if plan.pieces == 1 && !plan.inline {
+            let off = GUARD + i * plan.stride();
+            let what = format!("message {i} at the requester");
+            expect_stream(requester_vm, &memory.requester, off, len, seed, &what).await?;
+        }
+        if !plan.is_send() {
+            let off = GUARD + i * plan.flat_stride();
+            let what = format!("message {i} at the responder");
+            expect_stream(responder_vm, &memory.responder, off, len, seed, &what).await?;
+        }
+    }
+    for (vm, mr) in [(requester_vm, &memory.requester), (responder_vm, &memory.responder)] {
+        for off in [0, mr.len - GUARD] {
+            expect_stream(vm, mr, off, GUARD, GUARD_SEED, "the guard around the messages").await?;
+        }
+        destroy_region(vm, mr).await?;
+    }
+    Ok(())
+}
