@@ -29,6 +29,11 @@ enum Command {
         #[command(flatten)]
         options: Options,
     },
+    /// Moves RDMA traffic between two guests and prints a table of it
+    Demo {
+        #[command(flatten)]
+        options: Options,
+    },
 }
 
 fn main() -> ExitCode {
@@ -73,6 +78,10 @@ async fn run(command: Command) -> Result<bool> {
             }
             line(&report.counts().to_string())?;
             Ok(report.counts().failed == 0)
+        }
+        Command::Demo { options } => {
+            scenario::demo::run(&Lab::prepare(&options).await?).await?;
+            Ok(true)
         }
     }
 }

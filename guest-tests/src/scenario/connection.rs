@@ -1,8 +1,8 @@
 //! Queue pairs of two guests connected to each other.
 
 use agent::wire::{
-    CqInfo, CreateCq, CreateMr, CreateQp, DestroyCq, DestroyMr, DestroyQp, ModifyQp, MrInfo, Path, QpAttributes,
-    QpInfo, QueryQp, Transition, Verify,
+    CqInfo, CreateCq, CreateMr, CreateQp, DestroyCq, DestroyMr, DestroyQp, ModifyQp, MrInfo, Path,
+    QpAttributes, QpInfo, QueryQp, Transition, Verify,
 };
 use anyhow::{Result, ensure};
 
@@ -136,21 +136,15 @@ pub(super) async fn destroy_region(vm: &mut Vm, mr: &MrInfo) -> Result<()> {
     vm.call(DestroyMr { mr: mr.id }).await.map(drop)
 }
 
-/// Fails unless part of a region holds the stream of `seed`.
-pub(super) async fn expect_stream(
-    vm: &mut Vm,
-    mr: &MrInfo,
-    off: u64,
-    len: u64,
-    seed: u64,
-    what: &str,
-) -> Result<()> {
-    let verified = vm.call(Verify { mr: mr.id, off, len, seed }).await?;
+/// Fails unless part of a region holds what `part` says.
+pub(super) async fn expect_stream(vm: &mut Vm, part: Verify, what: &str) -> Result<()> {
+    let verified = vm.call(part).await?;
     ensure!(
         verified.first_difference.is_none(),
-        "{what} in guest {} differs at byte {} of {len}",
+        "{what} in guest {} differs at byte {} of {}",
         vm.name(),
-        verified.first_difference.unwrap_or_default()
+        verified.first_difference.unwrap_or_default(),
+        part.len
     );
     Ok(())
 }

@@ -1,8 +1,13 @@
 //! What can be run: a table of scenarios, each a sequence of cases on guests booted once.
 
 mod boot;
+mod connection;
+pub mod demo;
+mod jingzhao_errors;
 mod jingzhao_probe;
+mod jingzhao_rc;
 mod pair;
+mod transfer;
 
 use std::pin::Pin;
 
@@ -34,6 +39,16 @@ pub const ALL: &[Scenario] = &[
         name: "jingzhao-probe",
         about: "a stock kernel enumerates the HCA as its interface says, without a warning",
         run: |lab, report| Box::pin(jingzhao_probe::run(lab, report)),
+    },
+    Scenario {
+        name: "jingzhao-rc",
+        about: "RC traffic between two guests, every byte checked at both ends",
+        run: |lab, report| Box::pin(jingzhao_rc::run(lab, report)),
+    },
+    Scenario {
+        name: "jingzhao-errors",
+        about: "what goes wrong is answered with the exact status or syndrome, and harms nobody else",
+        run: |lab, report| Box::pin(jingzhao_errors::run(lab, report)),
     },
 ];
 

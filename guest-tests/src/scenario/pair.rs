@@ -1,6 +1,6 @@
 //! Two guests, each with one HCA served by a daemon of its own, wired to each other over UDP.
 
-use agent::wire::{BindVfio, CloseHca, HcrBase, OpenHca};
+use agent::wire::{BindVfio, CloseHca, DeviceSelector, HcrBase, OpenHca};
 use anyhow::{Context, Result};
 
 use crate::daemon::{Daemon, HcaSpec};
@@ -42,9 +42,10 @@ impl Pair {
     /// Starts both daemons, then both guests side by side.
     pub(super) async fn start(lab: &Lab, scenario: &str) -> Result<Self> {
         let run = lab.new_run(scenario)?;
-        Self::start_in(lab, &run).await.with_context(|| format!("see {}", run.path().display())).map(
-            |(image, a, b)| Self { a, b, image, run },
-        )
+        Self::start_in(lab, &run)
+            .await
+            .with_context(|| format!("see {}", run.path().display()))
+            .map(|(image, a, b)| Self { a, b, image, run })
     }
 
     /// Starts both and brings both HCAs up, one driver using the HCR where the public driver has it, the other where
@@ -61,10 +62,8 @@ impl Pair {
         let [a, b] = HcaSpec::pair()?;
         let daemon_a = Daemon::start(&hcad, &a, run).await?;
         let daemon_b = Daemon::start(&hcad, &b, run).await?;
-        let (vm_a, vm_b) = tokio::try_join!(
-            boot(lab, run, &image, "a", &daemon_a),
-            boot(lab, run, &image, "b", &daemon_b)
-        )?;
+        let (vm_a, vm_b) =
+            tokio::try_join!(boot(lab, run, &image, "a", &daemon_a), boot(lab, run, &image, "b", &daemon_b))?;
         Ok((
             image,
             Node { vm: vm_a, daemon: daemon_a, hcr: HcrBase::Zero },
@@ -110,7 +109,7 @@ impl Pair {
 impl Node {
     /// Gives the HCA to the userspace driver and brings it up.
     pub(super) async fn open(&mut self) -> Result<()> {
-        self.vm.call(BindVfio::default()).await?;
+        self.vm.call(BindVfio { device: DeviceSelector::default() }).await?;
         self.reopen(OpenHca::default()).await
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use agent::wire::{Fill, Flow, FlowReport, MrInfo, ReceiveFlow, Scatter, SendFlow, SendOp, Traffic};
+use agent::wire::{Fill, Flow, FlowReport, MrInfo, ReceiveFlow, Scatter, SendFlow, SendOp, Traffic, Verify};
 use anyhow::{Result, ensure};
 
 use super::connection::{Connection, destroy_region, expect_stream, region};
@@ -43,7 +43,16 @@ impl Plan {
             65537..=1_048_576 => 3,
             _ => 1,
         };
-        Self { op, len, count, batch: 1, inline: false, pieces: 1, page_offset: 3001, seed: u64::from(len) << 16 }
+        Self {
+            op,
+            len,
+            count,
+            batch: 1,
+            inline: false,
+            pieces: 1,
+            page_offset: 3001,
+            seed: u64::from(len) << 16,
+        }
     }
 
     fn scatter(&self) -> Scatter {
@@ -165,13 +174,14 @@ async fn prepare(pair: &mut Pair, planned: &Planned<'_>) -> Result<Memory> {
     )?;
     for (vm, mr) in [(&mut *requester_vm, &requester), (&mut *responder_vm, &responder)] {
         for off in [0, mr.len - GUARD] {
-            vm.call(Fill { mr: mr.id, off, len: GUARD, seed: GUARD_SEED }).await?;
+            vm.call(Fill { mr: mr.id, off, len: GUARD, seed: GUARD_SEED, position: 0 }).await?;
         }
     }
     if plan.is_read() {
         for i in 0..u64::from(plan.count) {
             let off = GUARD + i * plan.flat_stride();
-            let fill = Fill { mr: responder.id, off, len: u64::from(plan.len), seed: plan.seed + i };
+            let fill =
+                Fill { mr: responder.id, off, len: u64::from(plan.len), seed: plan.seed + i, position: 0 };
             responder_vm.call(fill).await?;
         }
     }
@@ -246,24 +256,28 @@ fn check_reports(plan: &Plan, sent: FlowReport, received: Option<FlowReport>) ->
 async fn check_memory(pair: &mut Pair, planned: &Planned<'_>, memory: &Memory) -> Result<()> {
     let plan = &planned.plan;
     let (requester_vm, responder_vm) = pair.towards(planned.direction);
-    let len = u64::from(plan.len);
-    for i in 0..u64::from(plan.count) {
-        let seed = plan.seed + i;
-        // An inline payload never was in the region; a scattered one was checked piece by piece or is the source.
-        if plan.pieces == 1 && !plan.inline {
-            let off = GUARD + i * plan.stride();
-            let what = format!("message {i} at the requester");
-            expect_stream(requester_vm, &memory.requester, off, len, seed, &what).await?;
+    let (requester, responder) = (&memory.requester, &memory.responder);
+    for i in 0..plan.count {
+        let slot = |stride: u64| GUARD + u64::from(i) * stride;
+        let seed = plan.seed + u64::from(i);
+        let mut position = 0;
+        for (at, len) in plan.scatter().layout(plan.len) {
+            let off = slot(plan.stride()) + at;
+            let part = Verify { mr: requester.id, off, len: len.into(), seed, position };
+            expect_stream(requester_vm, part, &format!("message {i} at the requester")).await?;
+            position += u64::from(len);
         }
+        // What a SEND left was checked as it was received.
         if !plan.is_send() {
-            let off = GUARD + i * plan.flat_stride();
-            let what = format!("message {i} at the responder");
-            expect_stream(responder_vm, &memory.responder, off, len, seed, &what).await?;
+            let off = slot(plan.flat_stride());
+            let part = Verify { mr: responder.id, off, len: plan.len.into(), seed, position: 0 };
+            expect_stream(responder_vm, part, &format!("message {i} at the responder")).await?;
         }
     }
-    for (vm, mr) in [(requester_vm, &memory.requester), (responder_vm, &memory.responder)] {
+    for (vm, mr) in [(requester_vm, requester), (responder_vm, responder)] {
         for off in [0, mr.len - GUARD] {
-            expect_stream(vm, mr, off, GUARD, GUARD_SEED, "the guard around the messages").await?;
+            let guard = Verify { mr: mr.id, off, len: GUARD, seed: GUARD_SEED, position: 0 };
+            expect_stream(vm, guard, "the guard around the messages").await?;
         }
         destroy_region(vm, mr).await?;
     }

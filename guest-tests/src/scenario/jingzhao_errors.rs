@@ -1,0 +1,287 @@
+//! What goes wrong: bad keys, no receive, a silent peer, bad commands, a guest that is killed.
+
+mod commands;
+
+use std::time::Duration;
+
+use agent::wire::{
+    Access, Cqe, CreateMr, Data, Fill, Flow, MrInfo, Poll, PostRecv, PostSend, Remote, SendFlow, SendOp,
+    SendRequest, Traffic, Transition, Verify,
+};
+use anyhow::{Context, Result, bail, ensure};
+use tokio::time::Instant;
+
+use super::connection::{Attributes, Connection, End, destroy_region, expect_stream, region};
+use super::pair::{Direction, Pair};
+use super::transfer::{Plan, transfer};
+use crate::lab::Lab;
+use crate::report::Report;
+use crate::vm::Vm;
+
+/// Error completion syndromes (JingZhao interface, section 7.4).
+mod syndrome {
+    pub(super) const FLUSHED: u8 = 0x05;
+    pub(super) const REMOTE_ACCESS: u8 = 0x13;
+    pub(super) const RETRY_EXCEEDED: u8 = 0x15;
+    pub(super) const RNR_RETRY_EXCEEDED: u8 = 0x16;
+}
+
+/// State code of ERR (JingZhao interface, section 10.1).
+const STATE_ERR: u8 = 6;
+/// Opcode field of error completions of send queues (JingZhao interface, section 7.2).
+const OPCODE_SEND_ERROR: u8 = 0xff;
+/// For completions that are due at once.
+const SOON_MS: u32 = 10_000;
+
+pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let mut pair = Pair::start_open(lab, "jingzhao-errors").await?;
+    let hint = pair.hint();
+    for (op_name, op) in [("WRITE", SendOp::Write), ("READ", SendOp::Read)] {
+        for fault in Fault::ALL {
+            for len in [1, 10_000] {
+                let name = format!("{op_name} of {len} bytes {}: remote access error", fault.name());
+                report.case(&name, &hint, access_error(&mut pair, op, fault, len)).await?;
+            }
+        }
+    }
+    report
+        .case("SEND without a receive is delivered once there is one", &hint, rnr_recovers(&mut pair))
+        .await?;
+    report.case("SEND without a receive: RNR retries exhausted", &hint, rnr_exhausted(&mut pair)).await?;
+    for retry in [1, 3] {
+        let name = format!("silent peer: retries exceeded, {retry} retries");
+        report.case(&name, &hint, peer_gone(&mut pair, retry)).await?;
+    }
+    commands::run(&mut pair, report, &hint).await?;
+    report
+        .case("guest killed in mid-transfer: its daemon serves the next", &hint, killed(&mut pair, lab))
+        .await?;
+    report.case("daemons end with success on SIGTERM", &hint, pair.stop()).await
+}
+
+/// What is wrong with a remote address.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// A key nobody has.
+    Key,
+    /// The last byte is one past the region.
+    Bounds,
+    /// The region does not allow the operation.
+    Right,
+}
+
+impl Fault {
+    const ALL: [Self; 3] = [Self::Key, Self::Bounds, Self::Right];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Key => "with a wrong rkey",
+            Self::Bounds => "beyond the region",
+            Self::Right => "without the right",
+        }
+    }
+
+    /// The rights of the region, of which one may miss the right that `op` needs.
+    fn access(self, op: SendOp) -> Access {
+        match (self, op) {
+            (Self::Right, SendOp::Read) => Access { remote_read: false, ..Access::ALL },
+            (Self::Right, _) => Access { remote_write: false, ..Access::ALL },
+            _ => Access::ALL,
+        }
+    }
+
+    fn remote(self, target: &MrInfo, len: u32) -> Remote {
+        match self {
+            // Another index of the key table, and other rolling bits.
+            Self::Key => Remote { rkey: target.key ^ 0x8000_0101, ..target.remote(0) },
+            Self::Bounds => target.remote(target.len + 1 - u64::from(len)),
+            Self::Right => target.remote(0),
+        }
+    }
+}
+
+/// JingZhao interface, sections 7.4, 9.5 and 10.5; neither end's memory changes, and other queue pairs go on.
+async fn access_error(pair: &mut Pair, op: SendOp, fault: Fault, len: u32) -> Result<()> {
+    const SEED: u64 = 5;
+    let other = Connection::create(pair, &Attributes::default()).await?;
+    let connection = Connection::create(pair, &Attributes::default()).await?;
+    let (at_a, at_b) = connection.towards(Direction::AToB);
+
+    let target = CreateMr { len: 20_000, access: fault.access(op), page_offset: 100, ..CreateMr::default() };
+    let target = pair.b.vm.call(target).await?;
+    fill(&mut pair.b.vm, &target, SEED).await?;
+    let local = region(&mut pair.a.vm, 20_000, 0).await?;
+    fill(&mut pair.a.vm, &local, SEED + 1).await?;
+
+    let bad = SendRequest {
+        op,
+        data: Data::Sges(vec![local.sge(0, len)]),
+        remote: Some(fault.remote(&target, len)),
+        ..SendRequest::default()
+    };
+    let good = SendRequest { remote: Some(target.remote(0)), ..bad.clone() };
+    let posted = post(&mut pair.a.vm, at_a, vec![bad, good]).await?;
+    let cqes = poll(&mut pair.a.vm, at_a, 2, SOON_MS).await?;
+    expect_error(cqes.first(), syndrome::REMOTE_ACCESS, posted.first().copied())?;
+    expect_error(cqes.get(1), syndrome::FLUSHED, posted.get(1).copied())?;
+
+    for (vm, end) in [(&mut pair.a.vm, at_a), (&mut pair.b.vm, at_b)] {
+        let state = end.query(vm).await?.state;
+        ensure!(state == STATE_ERR, "the queue pair of guest {} is in state {state}", vm.name());
+    }
+    expect_filled(&mut pair.b.vm, &target, SEED, "the responder's memory").await?;
+    expect_filled(&mut pair.a.vm, &local, SEED + 1, "the requester's memory").await?;
+    transfer(pair, &other, Plan::new(op, 5000)).await.context("another queue pair")?;
+
+    destroy_region(&mut pair.a.vm, &local).await?;
+    destroy_region(&mut pair.b.vm, &target).await?;
+    connection.destroy(pair).await?;
+    other.destroy(pair).await
+}
+
+/// JingZhao interface, section 10.6: rnr_retry 7 has no end.
+async fn rnr_recovers(pair: &mut Pair) -> Result<()> {
+    const SEED: u64 = 9;
+    const LEN: u32 = 5000;
+    let connection = Connection::create(pair, &Attributes::default()).await?;
+    let (at_a, at_b) = connection.towards(Direction::AToB);
+    let source = region(&mut pair.a.vm, LEN.into(), 7).await?;
+    fill(&mut pair.a.vm, &source, SEED).await?;
+    let sink = region(&mut pair.b.vm, LEN.into(), 11).await?;
+
+    post(&mut pair.a.vm, at_a, vec![send(&source, LEN)]).await?;
+    let early = pair.a.vm.call(Poll { cq: at_a.cq.id, count: 1, timeout_ms: 300 }).await?.cqes;
+    ensure!(early.is_empty(), "completed without a receive: {early:?}");
+    pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: vec![vec![sink.sge(0, LEN)]] }).await?;
+    for (vm, end) in [(&mut pair.a.vm, at_a), (&mut pair.b.vm, at_b)] {
+        let cqes = poll(vm, end, 1, SOON_MS).await?;
+        ensure!(cqes[0].syndrome.is_none() && cqes[0].byte_count == LEN, "completed with {:?}", cqes[0]);
+    }
+    expect_filled(&mut pair.b.vm, &sink, SEED, "what was received").await?;
+
+    destroy_region(&mut pair.a.vm, &source).await?;
+    destroy_region(&mut pair.b.vm, &sink).await?;
+    connection.destroy(pair).await
+}
+
+/// JingZhao interface, sections 7.4 and 10.6: the first RNR NAK and each retry cost one interval of the RNR timer.
+async fn rnr_exhausted(pair: &mut Pair) -> Result<()> {
+    // 122.88 ms.
+    let attributes = Attributes { rnr_retry: 3, rnr_timer: 27, ..Attributes::default() };
+    let interval = Duration::from_micros(122_880);
+    let took = fails_with(pair, &attributes, syndrome::RNR_RETRY_EXCEEDED, async |_, _| Ok(())).await?;
+    expect_duration(took, 3 * interval)
+}
+
+/// JingZhao interface, section 10.6: the first transmission and each retry wait 4.096 us x 2^code for an answer.
+async fn peer_gone(pair: &mut Pair, retry: u8) -> Result<()> {
+    // 268.4 ms.
+    let attributes = Attributes { timeout: 16, retry, ..Attributes::default() };
+    let interval = Duration::from_nanos(4096) * (1 << 16);
+    let took = fails_with(pair, &attributes, syndrome::RETRY_EXCEEDED, async |vm, end| {
+        // Packets to a queue pair in RESET are dropped without an answer.
+        end.to(vm, Transition::ToReset).await
+    });
+    expect_duration(took.await?, interval * (u32::from(retry) + 1))
+}
+
+/// Sends one message from a after `prepare_b`, and returns how long it took to fail with `expected`.
+async fn fails_with(
+    pair: &mut Pair,
+    attributes: &Attributes,
+    expected: u8,
+    prepare_b: impl AsyncFnOnce(&mut Vm, &End) -> Result<()>,
+) -> Result<Duration> {
+    let connection = Connection::create(pair, attributes).await?;
+    let (at_a, at_b) = connection.towards(Direction::AToB);
+    prepare_b(&mut pair.b.vm, at_b).await?;
+    let source = region(&mut pair.a.vm, 64, 0).await?;
+    let begun = Instant::now();
+    let posted = post(&mut pair.a.vm, at_a, vec![send(&source, 64)]).await?;
+    let cqes = poll(&mut pair.a.vm, at_a, 1, 60_000).await?;
+    let took = begun.elapsed();
+    expect_error(cqes.first(), expected, posted.first().copied())?;
+    let state = at_a.query(&mut pair.a.vm).await?.state;
+    ensure!(state == STATE_ERR, "the requester's queue pair is in state {state}");
+    destroy_region(&mut pair.a.vm, &source).await?;
+    connection.destroy(pair).await?;
+    Ok(took)
+}
+
+/// Never earlier than computed; later by what two busy emulated guests and a timer's coarseness may add.
+fn expect_duration(took: Duration, computed: Duration) -> Result<()> {
+    let latest = computed + computed / 2 + Duration::from_secs(1);
+    ensure!(
+        (computed..=latest).contains(&took),
+        "failed after {took:?}; computed are {computed:?}, allowed is up to {latest:?}"
+    );
+    Ok(())
+}
+
+/// A guest's end is noticed by its daemon, which takes the next guest on the same socket.
+async fn killed(pair: &mut Pair, lab: &Lab) -> Result<()> {
+    const LEN: u32 = 65536;
+    let connection = Connection::create(pair, &Attributes::default()).await?;
+    let (at_a, at_b) = connection.towards(Direction::AToB);
+    let source = region(&mut pair.a.vm, LEN.into(), 0).await?;
+    let sink = region(&mut pair.b.vm, LEN.into(), 0).await?;
+    let receives = vec![Vec::new(); 8];
+    pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: receives }).await?;
+    // More than is ever sent: the guest ends in the middle of it.
+    let endless = Flow::Send(SendFlow {
+        qp: at_a.qp.id,
+        op: SendOp::WriteImm,
+        count: u32::MAX,
+        len: LEN,
+        depth: 8,
+        mr: source.id,
+        remote: Some(sink.remote(0)),
+        ..SendFlow::default()
+    });
+    let limit = Duration::from_secs(60);
+    let traffic = Traffic { flows: vec![endless], timeout_ms: 60_000 };
+    tokio::select! {
+        ended = pair.a.vm.call_within(limit, traffic) => bail!("the transfer ended by itself: {ended:?}"),
+        arrived = poll(&mut pair.b.vm, at_b, 3, SOON_MS) => drop(arrived?),
+    }
+    pair.replace_a(lab).await?;
+
+    let fresh = Connection::create(pair, &Attributes::default()).await?;
+    for (op, len) in [(SendOp::Send, 10_000), (SendOp::Write, 10_000), (SendOp::Read, 10_000)] {
+        transfer(pair, &fresh, Plan::new(op, len)).await.context("with the new guest")?;
+    }
+    fresh.destroy(pair).await
+}
+
+fn send(from: &MrInfo, len: u32) -> SendRequest {
+    SendRequest { data: Data::Sges(vec![from.sge(0, len)]), ..SendRequest::default() }
+}
+
+async fn post(vm: &mut Vm, end: &End, requests: Vec<SendRequest>) -> Result<Vec<u32>> {
+    Ok(vm.call(PostSend { qp: end.qp.id, requests, ..PostSend::default() }).await?.wqes)
+}
+
+/// Exactly `count` completions.
+async fn poll(vm: &mut Vm, end: &End, count: u32, timeout_ms: u32) -> Result<Vec<Cqe>> {
+    let limit = Duration::from_millis(timeout_ms.into()) + Duration::from_secs(20);
+    let cqes = vm.call_within(limit, Poll { cq: end.cq.id, count, timeout_ms }).await?.cqes;
+    ensure!(cqes.len() == count as usize, "{} of {count} completions in guest {}", cqes.len(), vm.name());
+    Ok(cqes)
+}
+
+/// JingZhao interface, section 7.2.
+fn expect_error(cqe: Option<&Cqe>, syndrome: u8, wqe: Option<u32>) -> Result<()> {
+    let cqe = cqe.context("a completion is missing")?;
+    let seen = (cqe.syndrome, cqe.opcode, Some(cqe.wqe));
+    let expected = (Some(syndrome), OPCODE_SEND_ERROR, wqe);
+    ensure!(seen == expected, "syndrome, opcode and WQE are {seen:x?}, not {expected:x?}: {cqe:?}");
+    Ok(())
+}
+
+async fn fill(vm: &mut Vm, mr: &MrInfo, seed: u64) -> Result<()> {
+    vm.call(Fill { mr: mr.id, off: 0, len: mr.len, seed, position: 0 }).await.map(drop)
+}
+
+async fn expect_filled(vm: &mut Vm, mr: &MrInfo, seed: u64, what: &str) -> Result<()> {
+    expect_stream(vm, Verify { mr: mr.id, off: 0, len: mr.len, seed, position: 0 }, what).await
+}
