@@ -1,6 +1,6 @@
 //! A PCI function through the kernel's vfio: its registers, and memory it may reach.
 //!
-//! [`bind`] gives a function to vfio-pci, [`Device`] opens it with the group and type1v2 interfaces (or, without
+//! [`bind()`] gives a function to vfio-pci, [`Device`] opens it with the group and type1v2 interfaces (or, without
 //! a guest, over a vfio-user socket), [`Arena`] is the one piece of memory mapped for its DMA.
 
 mod arena;
