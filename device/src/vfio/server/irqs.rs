@@ -5,14 +5,15 @@ use std::os::fd::OwnedFd;
 use vfio_bindings::bindings::vfio::{
     VFIO_IRQ_SET_ACTION_MASK, VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_ACTION_TYPE_MASK,
     VFIO_IRQ_SET_ACTION_UNMASK, VFIO_IRQ_SET_DATA_BOOL, VFIO_IRQ_SET_DATA_EVENTFD, VFIO_IRQ_SET_DATA_NONE,
-    VFIO_IRQ_SET_DATA_TYPE_MASK, VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_NUM_IRQS,
+    VFIO_IRQ_SET_DATA_TYPE_MASK, VFIO_PCI_ERR_IRQ_INDEX, VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_NUM_IRQS,
 };
 
 use super::message::IrqSet;
 use super::session::Errno;
 use crate::vfio::msix::Interrupts;
 
-/// Executes a SET_IRQS. Only MSI-X has vectors; disabling another type is no mistake.
+/// Executes a SET_IRQS. Only MSI-X has vectors; disabling another type is no mistake. A client may ask to be told of
+/// errors of the device: there are none to tell, so the eventfd is accepted and closed.
 pub(super) fn set(
     set: &IrqSet,
     booleans: &[u8],
@@ -28,7 +29,12 @@ pub(super) fn set(
         && action == VFIO_IRQ_SET_ACTION_TRIGGER
         && (set.start, set.count) == (0, 0);
     if set.index != VFIO_PCI_MSIX_IRQ_INDEX {
-        return if disables { Ok(()) } else { Err(Errno::INVALID) };
+        let listens_for_errors = set.index == VFIO_PCI_ERR_IRQ_INDEX
+            && data == VFIO_IRQ_SET_DATA_EVENTFD
+            && action == VFIO_IRQ_SET_ACTION_TRIGGER
+            && (set.start, set.count) == (0, 1)
+            && fds.len() <= 1;
+        return if disables || listens_for_errors { Ok(()) } else { Err(Errno::INVALID) };
     }
     if disables {
         interrupts.disconnect();

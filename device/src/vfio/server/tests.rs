@@ -247,6 +247,7 @@ fn device_regions_and_interrupts_are_described() {
     assert_eq!(bench.call(5, &beyond).error, errno(libc::EINVAL));
     assert_eq!(bench.call(7, &words(&[16, 0, 2, 0])).payload, words(&[16, 3, 2, 4]));
     assert_eq!(bench.call(7, &words(&[16, 0, 0, 0])).payload, words(&[16, 0, 0, 0]), "no INTx");
+    assert_eq!(bench.call(7, &words(&[16, 0, 3, 0])).payload, words(&[16, 1, 3, 1]), "errors");
     assert_eq!(bench.call(7, &words(&[16, 0, 5, 0])).error, errno(libc::EINVAL));
 }
 
@@ -573,6 +574,15 @@ fn interrupt_requests_that_make_no_sense_are_refused() {
         assert_eq!(bench.call_fds(8, &words(request), fds).error, errno(expected), "{request:x?}");
     }
     assert_eq!(bench.call(8, &words(&[20, 0x21, 0, 0, 0])).error, 0, "disabling INTx is no mistake");
+}
+
+#[test]
+fn a_client_may_listen_for_errors_and_stop() {
+    let mut bench = Bench::new();
+    let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+    assert_eq!(bench.call_fds(8, &words(&[20, 0x24, 3, 0, 1]), &[fd.as_fd()]).error, 0);
+    assert_eq!(bench.call(8, &words(&[20, 0x24, 3, 0, 1])).error, 0);
+    assert_eq!(bench.call(8, &words(&[20, 0x24, 3, 1, 1])).error, errno(libc::EINVAL));
 }
 
 #[test]
