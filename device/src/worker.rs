@@ -27,6 +27,10 @@ use crate::vfio::server::{Connection, Gone, Listener, Source};
 /// Bound: messages of the client in one turn.
 const MESSAGES_PER_TURN: usize = 64;
 
+/// Bound: turns' worth of messages served when another client connects, to find out whether the present one is gone.
+/// More than a socket buffer holds.
+const TURNS_BEFORE_REFUSAL: usize = 256;
+
 /// How long nobody is accepted after accepting failed, which is for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -237,12 +241,14 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(sent)
     }
 
-    fn serve(&mut self) -> io::Result<()> {
-        let Some(client) = &mut self.client else { return Ok(()) };
+    /// Serves the client, if there is one. Whether it had anything to say.
+    fn serve(&mut self) -> io::Result<bool> {
+        let Some(client) = &mut self.client else { return Ok(false) };
         match client.connection.serve(&mut self.hca, MESSAGES_PER_TURN) {
             Ok(served) => {
                 client.more = served.more;
-                client.watch(&self.epoll)
+                client.watch(&self.epoll)?;
+                Ok(served.messages > 0)
             }
             Err(gone) => {
                 match gone {
@@ -257,15 +263,17 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 // Closing the socket takes it out of epoll.
                 self.client = None;
                 self.hca.disconnect();
-                Ok(())
+                Ok(false)
             }
         }
     }
 
     fn accept(&mut self) -> io::Result<()> {
-        // The newcomer may follow one whose end we have not read yet. Bound: what a socket's buffer holds.
-        while self.client.as_ref().is_some_and(|client| client.more) {
-            self.serve()?;
+        // The newcomer may follow one whose end we have not read yet.
+        for _ in 0..TURNS_BEFORE_REFUSAL {
+            if !self.serve()? {
+                break;
+            }
         }
         let Some(listener) = &self.listener else { return Ok(()) };
         match listener.accept() {

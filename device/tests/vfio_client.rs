@@ -230,6 +230,15 @@ fn a_second_client_is_turned_away_and_the_first_goes_on() {
     assert_eq!(config_u32(&mut first, 0), 0x7028_10ee);
 }
 
+#[test]
+fn a_client_that_connects_right_behind_another_is_not_taken_for_a_second() {
+    let daemon = Daemon::start();
+    for _ in 0..200 {
+        let mut client = Client::new(&daemon.socket).unwrap();
+        assert_eq!(config_u32(&mut client, 0), 0x7028_10ee);
+    }
+}
+
 /// Bytes of a message in host order.
 fn message(command: u16, size: u32, flags: u32, payload: &[u8]) -> Vec<u8> {
     let header = [0_u16.to_ne_bytes(), command.to_ne_bytes()].concat();

@@ -63,6 +63,7 @@ impl Connection {
     /// The client is gone, through its fault or not.
     pub fn serve(&mut self, device: &mut impl Device, budget: usize) -> Result<Served, Gone> {
         let mut messages = 0;
+        let mut all_read = false;
         loop {
             while messages < budget && self.replies.len() - self.sent < MAX_UNSENT {
                 let Some(message) = self.input.next()? else { break };
@@ -77,8 +78,11 @@ impl Connection {
                 }
                 continue;
             }
+            if all_read {
+                return Ok(Served { messages, more: false });
+            }
             match self.input.receive(&self.stream).map_err(Gone::from)? {
-                Received::Some => {}
+                Received::Some { all } => all_read = all,
                 Received::WouldBlock => return Ok(Served { messages, more: false }),
                 Received::End => return Err(Gone::Closed),
             }

@@ -46,7 +46,10 @@ pub enum Violation {
 /// Outcome of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Received {
-    Some,
+    /// Bytes. `all`: those there were, as far as one can tell.
+    Some {
+        all: bool,
+    },
     WouldBlock,
     End,
 }
@@ -109,7 +112,7 @@ impl Input {
         let received = match recvmsg(socket, &mut parts, &mut control, flags) {
             Ok(received) => received,
             Err(Errno::AGAIN) => return Ok(Received::WouldBlock),
-            Err(Errno::INTR) => return Ok(Received::Some),
+            Err(Errno::INTR) => return Ok(Received::Some { all: false }),
             Err(error) => return Err(ReceiveError::Io(error.into())),
         };
         self.fds.extend(
@@ -128,7 +131,8 @@ impl Input {
             return Ok(Received::End);
         }
         self.end += received.bytes;
-        Ok(Received::Some)
+        // A read ends early behind descriptors, or when nothing is left.
+        Ok(Received::Some { all: self.end < limit && self.fds.is_empty() })
     }
 
     /// Header and length of the message at `at`, if its header is there.

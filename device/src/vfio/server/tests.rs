@@ -413,6 +413,7 @@ fn a_client_that_leaves_in_the_middle_of_a_message_is_gone() {
     let mut bench = Bench::new();
     bench.send(&message(1, 9, 0, &access(0, 0, 4, &[]))[..20]);
     bench.client.shutdown(std::net::Shutdown::Both).unwrap();
+    assert_eq!(bench.serve().unwrap(), Served { messages: 0, more: false });
     assert!(matches!(bench.serve(), Err(Gone::Closed)));
 }
 
