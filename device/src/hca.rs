@@ -6,7 +6,7 @@
 //! between an unmap and the next call.
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::ops::Range;
 

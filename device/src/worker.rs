@@ -5,6 +5,9 @@
 //! taken up at once in the next turn, after every descriptor has been looked at again. With nothing left the thread
 //! sleeps.
 
+#[cfg(test)]
+mod tests;
+
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -252,7 +255,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             }
             Err(gone) => {
                 match gone {
-                    Gone::Closed => tracing::info!("client is gone, device reset"),
+                    Gone::Closed => limited!(info, "client is gone, device reset"),
                     Gone::Violation(error) => {
                         limited!(warn, %error, "client broke the vfio-user protocol, device reset");
                     }
@@ -283,7 +286,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 Ok(())
             }
             Ok(Some(stream)) => {
-                tracing::info!("client connected");
+                limited!(info, "client connected");
                 self.adopt(Connection::new(stream)?)
             }
             Err(error) => {

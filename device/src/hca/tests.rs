@@ -21,7 +21,7 @@ const PBA: u64 = 0x3000;
 /// A device whose doorbell, any write to BAR 2, writes the bytes to bus address 0 and raises vector 1. Writing
 /// offset 8 of BAR 0 sends a message from QP 1 to QP 2, which are the only ones.
 #[derive(Default)]
-struct Stub {
+pub(crate) struct Stub {
     log: Vec<String>,
     queues: Queues,
     dma_failed: bool,
@@ -29,12 +29,12 @@ struct Stub {
 }
 
 #[derive(Default)]
-struct Queues {
+pub(crate) struct Queues {
     sends: VecDeque<SendRequest>,
     received: Vec<u8>,
 }
 
-struct StubHost<'a>(&'a mut Queues);
+pub(crate) struct StubHost<'a>(&'a mut Queues);
 
 impl Frontend for Stub {
     type Host<'a> = StubHost<'a>;

@@ -66,7 +66,7 @@ impl JingZhao {
                 }
             }
             Some(Register::Reset) if value & 1 != 0 => {
-                tracing::info!("device reset by its register");
+                limited!(info, "device reset by its register");
                 cx.engine.reset(self.setup.engine);
                 self.reset();
             }

@@ -8,6 +8,8 @@ use rustix::fs::{FileType, OFlags, SealFlags, fcntl_get_seals, fcntl_getfl, fsta
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
+use crate::limited;
+
 /// What makes two descriptors the same to us. While a file is mapped its inode number is not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileId {
@@ -53,7 +55,8 @@ impl Candidate {
     pub(super) fn map(self) -> io::Result<MappedFile> {
         let len = usize::try_from(self.len).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
         if !fcntl_get_seals(&self.fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
-            tracing::info!(
+            limited!(
+                info,
                 inode = self.id.inode,
                 "guest memory is a file without F_SEAL_SHRINK: a client that truncates it ends this process"
             );

@@ -1,0 +1,108 @@
+use std::io::{Read, Write};
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use protocol::ids::Lid;
+
+use super::*;
+use crate::fabric::{FabricStats, TxBatch};
+use crate::hca::tests::Stub;
+use crate::identity::Identity;
+
+/// Long enough for anything but a defect.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Takes frames only while its descriptor has room.
+struct Narrow {
+    gate: UnixStream,
+    sent: mpsc::Sender<usize>,
+    stats: FabricStats,
+}
+
+impl Fabric for Narrow {
+    fn send(&mut self, batch: &mut TxBatch) -> Sent {
+        if self.gate.write(&[0]).is_err() {
+            return Sent::Blocked;
+        }
+        self.sent.send(batch.len()).unwrap();
+        batch.clear();
+        Sent::All
+    }
+
+    fn recv(&mut self, _: &mut RxBatch) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.gate.as_fd()
+    }
+
+    fn stats(&self) -> &FabricStats {
+        &self.stats
+    }
+}
+
+/// A posted region write.
+fn write(region: u32, offset: u64, data: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(data.len()).unwrap();
+    let mut message =
+        [[0_u16, 10].map(u16::to_ne_bytes).concat(), (32 + len).to_ne_bytes().to_vec()].concat();
+    message.extend_from_slice(&[0x10_u32, 0].map(u32::to_ne_bytes).concat());
+    message.extend_from_slice(&offset.to_ne_bytes());
+    message.extend_from_slice(&[region, len].map(u32::to_ne_bytes).concat());
+    message.extend_from_slice(data);
+    message
+}
+
+#[test]
+fn a_full_fabric_is_waited_for_and_gets_every_frame() {
+    let (gate, mut other_end) = UnixStream::pair().unwrap();
+    gate.set_nonblocking(true).unwrap();
+    let mut filled = 0;
+    while let Ok(len) = (&gate).write(&[0; 4096]) {
+        filled += len;
+    }
+    let (sent, arrived) = mpsc::channel();
+    let fabric = Narrow { gate, sent, stats: FabricStats::default() };
+
+    // The stub's QPs send to LID 1, so that from LID 9 the frame takes the fabric.
+    let hca = Hca::new(Stub::default(), Identity::from_lid(Lid::new(9)), None);
+    let (server, mut client) = UnixStream::pair().unwrap();
+    let worker = Worker::new(Source::Client(server), hca, fabric).unwrap();
+    let thread = std::thread::spawn(move || worker.run());
+
+    let version = [[0, 0, 1, 0, 20, 0, 0, 0].as_slice(), &[0; 8], &[0; 4]].concat();
+    client.write_all(&version).unwrap();
+    client.read_exact(&mut [0; 16]).unwrap();
+    client.write_all(&write(7, 4, &[6, 0])).unwrap();
+    client.write_all(&write(0, 8, &[1])).unwrap();
+    // A read behind it, so that the write has been served when its reply is here.
+    let mut read = write(0, 0, &[]);
+    read[2] = 9;
+    read[8] = 0;
+    client.write_all(&read).unwrap();
+    assert!(arrived.recv_timeout(Duration::from_millis(50)).is_err(), "the fabric was full");
+
+    other_end.read_exact(&mut vec![0; filled]).unwrap();
+    assert_eq!(arrived.recv_timeout(PATIENCE), Ok(1));
+    drop(client);
+    assert_eq!(thread.join().unwrap().unwrap(), Ended::ClientGone);
+}
+
+#[test]
+fn a_request_to_stop_ends_a_worker_that_sleeps() {
+    let (gate, _other_end) = UnixStream::pair().unwrap();
+    let (sent, _arrived) = mpsc::channel();
+    let fabric = Narrow { gate, sent, stats: FabricStats::default() };
+    let hca = Hca::new(Stub::default(), Identity::from_lid(Lid::new(1)), None);
+    let folder = tempfile::tempdir().unwrap();
+    let listener = Listener::bind(&folder.path().join("s")).unwrap();
+    let worker = Worker::new(Source::Listener(listener), hca, fabric).unwrap();
+    let shutdown = worker.shutdown_handle();
+    let thread = std::thread::spawn(move || worker.run());
+    shutdown.request();
+    assert_eq!(thread.join().unwrap().unwrap(), Ended::Shutdown);
+    assert!(!folder.path().join("s").exists());
+}
