@@ -190,7 +190,7 @@ impl<'a> Running<'a> {
         self.completed == self.count()
     }
 
-    /// Puts into the buffer what must be there before the first message.
+    /// Puts into the buffer what must be there before the first message. The flow's time begins later.
     fn prepare(&mut self, hca: &Hca) -> Result<()> {
         let slots = self.slots;
         if slots.len == 0 {
@@ -198,7 +198,6 @@ impl<'a> Running<'a> {
         }
         let region = hca.mr(slots.mr)?;
         let used = slots.count.min(self.count());
-        let started = Instant::now();
         match self.flow {
             Flow::Send(flow) if flow.op == SendOp::Read => {
                 for message in 0..if flow.verify { used } else { 0 } {
@@ -212,7 +211,6 @@ impl<'a> Running<'a> {
             }
             _ => {}
         }
-        self.report.content_ns += elapsed_ns(started);
         Ok(())
     }
 
@@ -236,10 +234,10 @@ impl<'a> Running<'a> {
                 return Ok(());
             }
             let batch = batch.min(room);
+            self.started.get_or_insert_with(Instant::now);
             let requests = (self.posted..self.posted + batch)
                 .map(|message| self.request(hca, flow, message))
                 .collect::<Result<Vec<_>>>()?;
-            self.started.get_or_insert_with(Instant::now);
             let (qp, arena, device) = hca.qp_mut(flow.qp)?;
             self.wqes.extend(qp.post_send(arena, device, &requests, Ring::Once)?);
             self.posted += batch;
@@ -282,6 +280,7 @@ impl<'a> Running<'a> {
         let depth = flow.depth.max(1).min(flow.slots).min(hca.qp(flow.qp)?.recv_slots());
         while self.posted < flow.count && self.posted - self.completed < depth {
             let slots = self.slots;
+            self.started.get_or_insert_with(Instant::now);
             // The immediate of a WRITE needs a receive, but not its elements.
             let sges = if flow.op == SendOp::WriteImm || slots.len == 0 {
                 Vec::new()
@@ -294,7 +293,6 @@ impl<'a> Running<'a> {
                 }
                 slots.sges(region, self.posted)
             };
-            self.started.get_or_insert_with(Instant::now);
             let (qp, arena, _) = hca.qp_mut(flow.qp)?;
             self.wqes.extend(qp.post_recv(arena, &[sges])?);
             self.posted += 1;
