@@ -10,6 +10,7 @@ mod tests;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,9 +31,9 @@ use crate::vfio::server::{Connection, Gone, Listener, Source};
 /// Bound: messages of the client in one turn.
 const MESSAGES_PER_TURN: usize = 64;
 
-/// Bound: turns' worth of messages served when another client connects, to find out whether the present one is gone.
-/// More than a socket buffer holds.
-const TURNS_BEFORE_REFUSAL: usize = 256;
+/// How long a newcomer waits for the present client to end before it is refused. A VMM that replaces another may come
+/// a little early; QEMU itself waits 5 s for its first reply.
+const SUCCESSION: Duration = Duration::from_secs(1);
 
 /// How long nobody is accepted after accepting failed, which is for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
@@ -63,8 +64,11 @@ pub struct Worker<F: Frontend, N: Fabric> {
     /// The fabric took no more frames: it is watched for being writable.
     blocked: bool,
     listener: Option<Listener>,
+    /// Until then the listener is not watched.
     accept_after: Option<Instant>,
     client: Option<Client>,
+    /// A newcomer while there is a client; waits until `accept_after`.
+    successor: Option<UnixStream>,
     epoll: OwnedFd,
     timer: OwnedFd,
     /// When the timer fires, if it is set.
@@ -114,6 +118,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             listener: None,
             accept_after: None,
             client: None,
+            successor: None,
             epoll,
             timer,
             armed: None,
@@ -160,6 +165,9 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             }
             if is_ready(token::LISTENER) {
                 self.accept()?;
+            }
+            if self.accept_after.is_some_and(|after| after <= now()) {
+                self.resume_accepting()?;
             }
             if self.client.is_none() && self.listener.is_none() {
                 self.hca.flush_capture();
@@ -214,13 +222,6 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         if rustix::io::read(&self.timer, &mut count).is_ok() {
             self.armed = None;
         }
-        if self.accept_after.is_some_and(|after| after <= now()) {
-            self.accept_after = None;
-            if let Some(listener) = &self.listener {
-                // As it was before; the client that waits makes it ready again.
-                let _ = watch(&self.epoll, listener, token::LISTENER);
-            }
-        }
     }
 
     /// Sends what there is, and watches for room if not all of it could be sent.
@@ -244,14 +245,12 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(sent)
     }
 
-    /// Serves the client, if there is one. Whether it had anything to say.
-    fn serve(&mut self) -> io::Result<bool> {
-        let Some(client) = &mut self.client else { return Ok(false) };
+    fn serve(&mut self) -> io::Result<()> {
+        let Some(client) = &mut self.client else { return Ok(()) };
         match client.connection.serve(&mut self.hca, MESSAGES_PER_TURN) {
             Ok(served) => {
                 client.more = served.more;
-                client.watch(&self.epoll)?;
-                Ok(served.messages > 0)
+                client.watch(&self.epoll)
             }
             Err(gone) => {
                 match gone {
@@ -266,39 +265,53 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 // Closing the socket takes it out of epoll.
                 self.client = None;
                 self.hca.disconnect();
-                Ok(false)
+                if self.successor.is_some() { self.resume_accepting() } else { Ok(()) }
             }
         }
     }
 
     fn accept(&mut self) -> io::Result<()> {
-        // The newcomer may follow one whose end we have not read yet.
-        for _ in 0..TURNS_BEFORE_REFUSAL {
-            if !self.serve()? {
-                break;
-            }
-        }
         let Some(listener) = &self.listener else { return Ok(()) };
         match listener.accept() {
             Ok(None) => Ok(()),
-            Ok(Some(_)) if self.client.is_some() => {
-                limited!(warn, "refused a second client");
-                Ok(())
+            Ok(Some(stream)) if self.client.is_some() => {
+                self.successor = Some(stream);
+                self.pause_accepting(SUCCESSION)
             }
-            Ok(Some(stream)) => {
-                limited!(info, "client connected");
-                self.adopt(Connection::new(stream)?)
-            }
+            Ok(Some(stream)) => self.adopt(Connection::new(stream)?),
             Err(error) => {
                 limited!(error, %error, "cannot accept clients");
-                epoll::delete(&self.epoll, listener)?;
-                self.accept_after = Some(now() + ACCEPT_PAUSE);
-                Ok(())
+                self.pause_accepting(ACCEPT_PAUSE)
             }
         }
     }
 
+    fn pause_accepting(&mut self, pause: Duration) -> io::Result<()> {
+        if let Some(listener) = &self.listener {
+            epoll::delete(&self.epoll, listener)?;
+            self.accept_after = Some(now() + pause);
+        }
+        Ok(())
+    }
+
+    /// Takes or refuses the newcomer that waits, if any, and lets others in.
+    fn resume_accepting(&mut self) -> io::Result<()> {
+        self.accept_after = None;
+        if let Some(listener) = &self.listener {
+            watch(&self.epoll, listener, token::LISTENER)?;
+        }
+        match self.successor.take() {
+            Some(_) if self.client.is_some() => {
+                limited!(warn, "refused a second client");
+                Ok(())
+            }
+            Some(stream) => self.adopt(Connection::new(stream)?),
+            None => Ok(()),
+        }
+    }
+
     fn adopt(&mut self, connection: Connection) -> io::Result<()> {
+        limited!(info, "client connected");
         watch(&self.epoll, &connection, token::CLIENT)?;
         self.client = Some(Client { connection, interest: epoll::EventFlags::IN, more: false });
         Ok(())

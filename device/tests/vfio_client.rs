@@ -231,11 +231,19 @@ fn a_second_client_is_turned_away_and_the_first_goes_on() {
 }
 
 #[test]
-fn a_client_that_connects_right_behind_another_is_not_taken_for_a_second() {
+fn a_client_that_connects_before_the_last_has_left_takes_its_place() {
     let daemon = Daemon::start();
-    for _ in 0..200 {
-        let mut client = Client::new(&daemon.socket).unwrap();
-        assert_eq!(config_u32(&mut client, 0), 0x7028_10ee);
+    let mut first = Client::new(&daemon.socket).unwrap();
+    set_register(&mut first, 8, 0x1234);
+    for _ in 0..100 {
+        let mut next = UnixStream::connect(&daemon.socket).unwrap();
+        next.write_all(&whole(1, b"\0\0\x01\0{}\0")).unwrap();
+        // The reply comes after the first is gone.
+        drop(first);
+        next.read_exact(&mut [0; 16]).unwrap();
+        drop(next);
+        first = Client::new(&daemon.socket).unwrap();
+        assert_eq!(config_u32(&mut first, 0), 0x7028_10ee);
     }
 }
 
