@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use protocol::ids::{MacAddr, Qpn};
 use protocol::roce::{Packet, Shell};
 
+use crate::held::Held;
 use crate::qp::{Ctx, Qp, Step};
 use crate::stats::Stats;
 use crate::table::Table;
@@ -65,6 +66,7 @@ pub struct Engine {
     events: VecDeque<Event>,
     dirty: VecDeque<u32>,
     stats: Stats,
+    held: Held,
 }
 
 impl Engine {
@@ -82,6 +84,7 @@ impl Engine {
             events: VecDeque::new(),
             dirty: VecDeque::new(),
             stats: Stats::default(),
+            held: Held::default(),
         }
     }
 
@@ -105,6 +108,7 @@ impl Engine {
         let index = self.table.index(qpn);
         let Some(mut qp) = self.table.remove(index) else { return };
         self.timers.forget(index, &mut qp.registered);
+        self.held.update(qp.held(), Held::default());
         if qp.scheduled {
             if self.ready.front() == Some(&index) {
                 self.turn_left = 0;
@@ -167,6 +171,9 @@ impl Engine {
         self.unfinished = false;
         // Bound: what is still due is due at once again.
         for _ in 0..limits::TIMEOUTS_PER_CALL {
+            if self.events.len() >= limits::EVENT_BACKLOG {
+                return;
+            }
             let Some(index) = self.timers.pop_due(now) else { break };
             if let Some(qp) = self.table.get_mut(index) {
                 qp.registered = None;
@@ -197,8 +204,11 @@ impl Engine {
                 self.turn_left = limits::FRAMES_PER_TURN;
                 qp.begin_turn();
             }
-            let mut ctx = Ctx { now, host, events: &mut self.events, stats: &mut self.stats };
+            let before = qp.held();
+            let mut ctx =
+                Ctx { now, host, events: &mut self.events, stats: &mut self.stats, held: self.held };
             let step = qp.transmit(&mut ctx, out);
+            self.held.update(before, qp.held());
             let deadline = qp.deadline();
             self.timers.want(index, &mut qp.registered, deadline);
             if step != Step::Idle {
@@ -285,7 +295,9 @@ impl Engine {
         act: impl FnOnce(&mut Qp, &mut Ctx<'_, H>),
     ) -> Option<()> {
         let qp = self.table.get_mut(index)?;
-        act(qp, &mut Ctx { now, host, events: &mut self.events, stats: &mut self.stats });
+        let before = qp.held();
+        act(qp, &mut Ctx { now, host, events: &mut self.events, stats: &mut self.stats, held: self.held });
+        self.held.update(before, qp.held());
         note(&mut qp.dirty, &mut self.dirty, index);
         if qp.wants_turn() {
             note(&mut qp.scheduled, &mut self.ready, index);
@@ -311,6 +323,9 @@ impl Engine {
 
     fn poll_errors(&mut self, now: Instant, host: &mut impl Host) {
         for _ in 0..self.in_error.len().min(limits::ERROR_POLLS_PER_PERIOD) {
+            if self.events.len() >= limits::EVENT_BACKLOG {
+                break;
+            }
             let Some(index) = self.in_error.pop_front() else { break };
             let Some(qp) = self.table.get_mut(index) else { continue };
             qp.in_error_list = false;

@@ -18,6 +18,7 @@
 mod engine;
 mod event;
 mod gather;
+mod held;
 mod host;
 mod limits;
 pub(crate) mod qp;

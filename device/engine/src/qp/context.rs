@@ -7,6 +7,7 @@ use protocol::ids::{MacAddr, Qpn};
 use protocol::roce::{Bth, Ext, FrameWriter, Opcode, Operation, Shell, Transport};
 
 use super::attr::{QpAttrs, Service, State};
+use crate::held::Held;
 use crate::stats::Stats;
 use crate::{
     AccessError, AsyncEvent, Completion, Event, Host, Instant, Queue, SendDone, SendOp, Status, Success,
@@ -26,6 +27,8 @@ pub(crate) struct Ctx<'a, H> {
     pub(crate) host: &'a mut H,
     pub(crate) events: &'a mut VecDeque<Event>,
     pub(crate) stats: &'a mut Stats,
+    /// Of all QPs, as of the beginning of the input.
+    pub(crate) held: Held,
 }
 
 /// Why a machine cannot go on. Its own completion, event and NAK are already queued; the QP changes state and flushes.

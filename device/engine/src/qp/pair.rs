@@ -9,6 +9,7 @@ use super::requester::Requester;
 use super::responder::Responder;
 use super::unreliable::{Receiver, Sender};
 use super::{Core, Ctx, Failure, Step};
+use crate::held::Held;
 use crate::{AsyncEvent, Fetch, Host, Instant, Queue, Status, limits};
 
 #[derive(Debug)]
@@ -61,6 +62,16 @@ impl Qp {
 
     pub(crate) fn qpn(&self) -> Qpn {
         self.core.qpn
+    }
+
+    /// What this QP has beyond what it may always have.
+    pub(crate) fn held(&self) -> Held {
+        match &self.machines {
+            Machines::Reliable(requester, responder) => {
+                Held { requests: requester.held(), replies: responder.held() }
+            }
+            Machines::Unreliable(..) => Held::default(),
+        }
     }
 
     pub(crate) fn state(&self) -> State {
@@ -296,7 +307,8 @@ impl Qp {
     /// order. What exceeds the bound follows in later turns.
     fn flush<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
         let core = &self.core;
-        let mut left = limits::FLUSHES_PER_STEP;
+        let room = limits::EVENT_BACKLOG.saturating_sub(ctx.events.len());
+        let mut left = limits::FLUSHES_PER_STEP.min(room);
         if self.flush_send {
             match &mut self.machines {
                 Machines::Reliable(requester, _) => requester.flush(core, ctx),

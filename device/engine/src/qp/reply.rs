@@ -13,6 +13,7 @@ use protocol::ids::{Msn, Rkey, Va};
 use protocol::roce::{Aeth, Ext, NakCode, Operation, Position, Reth, Syndrome};
 
 use super::{Core, Ctx, Failure, Frame, Step, ahead};
+use crate::held::shrink_if_empty;
 use crate::segment::{packet_count, payload_len};
 use crate::{Access, AsyncEvent, Host, limits};
 
@@ -44,6 +45,8 @@ struct ReadReply {
 #[derive(Debug, Default)]
 pub(crate) struct Replies {
     queue: VecDeque<Reply>,
+    /// Only the slots that a QP keeps may be used.
+    restricted: bool,
 }
 
 impl Replies {
@@ -53,11 +56,22 @@ impl Replies {
 
     pub(crate) fn clear(&mut self) {
         self.queue.clear();
+        shrink_if_empty(&mut self.queue, limits::KEPT_REPLIES);
+    }
+
+    /// Slots for answers beyond those a QP keeps.
+    pub(crate) fn held(&self) -> usize {
+        self.queue.capacity().saturating_sub(limits::KEPT_REPLIES)
+    }
+
+    /// Says whether only the slots that a QP keeps may be used from now on.
+    pub(crate) fn restrict(&mut self, restricted: bool) {
+        self.restricted = restricted;
     }
 
     /// Whether another READ or atomic may be accepted.
     pub(crate) fn has_room(&self) -> bool {
-        self.queue.len() < limits::PENDING_REPLIES
+        self.queue.len() < self.most(limits::PENDING_REPLIES)
     }
 
     /// Positive acknowledge of everything up to `psn`. Replaces one that still waits, and a sequence NAK that has become
@@ -70,7 +84,7 @@ impl Replies {
             {
                 (*last_psn, *last) = (psn, aeth);
             }
-            _ => self.queue.push_back(Reply::Acknowledge { psn, aeth }),
+            _ => self.push_acknowledge(psn, aeth),
         }
     }
 
@@ -80,8 +94,19 @@ impl Replies {
         let waits = matches!(self.queue.back(),
             Some(Reply::Acknowledge { psn: last_psn, aeth: last }) if *last_psn == psn && *last == aeth);
         if !waits {
+            self.push_acknowledge(psn, aeth);
+        }
+    }
+
+    /// What does not fit is as good as lost on the wire: the peer asks again.
+    fn push_acknowledge(&mut self, psn: Psn, aeth: Aeth) {
+        if self.queue.len() < self.most(limits::PENDING_ANSWERS) {
             self.queue.push_back(Reply::Acknowledge { psn, aeth });
         }
+    }
+
+    fn most(&self, unrestricted: usize) -> usize {
+        if self.restricted { limits::KEPT_REPLIES } else { unrestricted }
     }
 
     pub(crate) fn atomic(&mut self, psn: Psn, msn: Msn, original: u64) {
@@ -143,6 +168,7 @@ impl Replies {
             }
         };
         self.queue.pop_front();
+        shrink_if_empty(&mut self.queue, limits::KEPT_REPLIES);
         let len = ctx
             .emit(out, &core.attrs.path, &core.bth(operation, psn), &ext, 0, |_, _| Ok(()))
             .expect("a packet without payload reads no memory");
@@ -173,7 +199,7 @@ impl Replies {
         });
         let Ok(len) = sent else {
             // The region went away after the request was accepted.
-            self.queue.clear();
+            self.clear();
             self.refuse(psn, msn, Syndrome::Nak(NakCode::RemoteAccess));
             ctx.raise(core, AsyncEvent::AccessError);
             return Err(Failure::Recv);
@@ -181,6 +207,7 @@ impl Replies {
         read.next += 1;
         if last {
             self.queue.pop_front();
+            shrink_if_empty(&mut self.queue, limits::KEPT_REPLIES);
         }
         Ok(Step::Frame(Frame { len, dst_mac: core.attrs.path.dst_mac, wr_id: None }))
     }

@@ -29,6 +29,7 @@ use super::attr::State;
 use super::congestion::Window;
 use super::{Core, Ctx, Failure, Frame, Step, ahead};
 use crate::gather::gather;
+use crate::held::shrink_if_empty;
 use crate::segment::{packet_count, segment};
 use crate::{Fetch, Host, Instant, Queue, SendOp, SendRequest, Status, limits};
 
@@ -110,6 +111,11 @@ impl Requester {
             rnr_retries: 0,
             holes_count: true,
         }
+    }
+
+    /// Slots for requests beyond those a QP keeps.
+    pub(crate) fn held(&self) -> usize {
+        self.queue.capacity().saturating_sub(limits::KEPT_REQUESTS)
     }
 
     /// Software set the next PSN. Only possible while nothing is under way.
@@ -216,6 +222,7 @@ impl Requester {
         for request in self.queue.drain(..) {
             ctx.complete(core, Queue::Send, request.wr.wr_id, Err(Status::Flushed));
         }
+        shrink_if_empty(&mut self.queue, limits::KEPT_REQUESTS);
         (self.cursor, self.next) = (0, 0);
         (self.unacked, self.end) = (self.high, self.high);
         (self.ack_deadline, self.rnr_wait) = (None, None);
@@ -224,7 +231,10 @@ impl Requester {
 
     /// Takes the next request from the send queue. False: there is none, or none may start.
     fn fetch<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) -> Result<bool, Failure> {
-        if !self.more || core.state != State::Rts || self.queue.len() >= limits::OUTSTANDING_REQUESTS {
+        // Who is refused for want of slots has requests under way, whose end wakes it up.
+        let most =
+            if ctx.held.no_requests_left() { limits::KEPT_REQUESTS } else { limits::OUTSTANDING_REQUESTS };
+        if !self.more || core.state != State::Rts || self.queue.len() >= most {
             return Ok(false);
         }
         let (wr, failure) = match ctx.host.next_send(core.qpn) {
@@ -521,6 +531,7 @@ impl Requester {
 
     fn pop_front(&mut self) -> Option<Request> {
         let request = self.queue.pop_front()?;
+        shrink_if_empty(&mut self.queue, limits::KEPT_REQUESTS);
         match self.cursor.checked_sub(1) {
             Some(cursor) => self.cursor = cursor,
             None => self.next = 0,

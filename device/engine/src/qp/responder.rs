@@ -88,6 +88,11 @@ impl Responder {
         self.msn
     }
 
+    /// Slots for answers beyond those a QP keeps.
+    pub(crate) fn held(&self) -> usize {
+        self.replies.held()
+    }
+
     pub(crate) fn wants_turn(&self) -> bool {
         !self.replies.is_empty()
     }
@@ -120,6 +125,7 @@ impl Responder {
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
     ) -> Result<(), Failure> {
+        self.replies.restrict(ctx.held.no_replies_left());
         match packet.bth.psn.since(self.expected) {
             0 => self.on_expected(core, ctx, packet),
             1.. => {

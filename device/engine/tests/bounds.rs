@@ -1,0 +1,171 @@
+//! What a guest and its peers can make an engine hold, however they go about it.
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+mod common;
+
+use common::{A, psn_a, psn_b};
+use engine::*;
+use protocol::ids::*;
+use protocol::roce::*;
+
+/// Work queues without end, and memory that is always there.
+#[derive(Default)]
+struct Endless {
+    receives: bool,
+    sends_taken: Vec<u32>,
+}
+
+impl Host for Endless {
+    fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest> {
+        self.sends_taken[qpn.get() as usize] += 1;
+        Fetch::Ready(SendRequest {
+            wr_id: 1,
+            op: SendOp::Send { imm: None },
+            payload: Payload::Inline([1, 2, 3, 4].into_iter().collect()),
+            fence: false,
+            solicited: false,
+            ud: None,
+        })
+    }
+
+    fn next_recv(&mut self, _: Qpn) -> Fetch<RecvRequest> {
+        match self.receives {
+            true => Fetch::Ready(RecvRequest { wr_id: 2, sges: SgeList::new() }),
+            false => Fetch::Empty,
+        }
+    }
+
+    fn check(&self, _: Pdn, _: Lkey, _: Va, _: u64, _: engine::Access) -> Result<(), AccessError> {
+        Ok(())
+    }
+
+    fn read(&self, _: Pdn, _: Lkey, _: Va, _: &mut [u8], _: engine::Access) -> Result<(), AccessError> {
+        Ok(())
+    }
+
+    fn write(&mut self, _: Pdn, _: Lkey, _: Va, _: &[u8], _: engine::Access) -> Result<(), AccessError> {
+        Ok(())
+    }
+
+    fn atomic(&mut self, _: Pdn, _: Lkey, _: Va, _: AtomicOp) -> Result<u64, AccessError> {
+        Ok(0)
+    }
+}
+
+fn attrs() -> QpAttrs {
+    QpAttrs {
+        service: Service::Rc,
+        pd: Pdn::new(1),
+        mtu: Mtu::Mtu256,
+        max_message_len: 1 << 20,
+        remote_qpn: Qpn::new(1),
+        path: A.path(),
+        pkey: Pkey::DEFAULT,
+        qkey: Qkey::new(0),
+        ack_timeout: None,
+        retry_count: 7,
+        rnr_retry: RnrRetry::Infinite,
+        min_rnr_timer: RnrTimer::new(1),
+        max_rd_atomic: 16,
+        max_dest_rd_atomic: 16,
+        ud_grh: false,
+    }
+}
+
+fn modify(engine: &mut Engine, host: &mut Endless, qpn: Qpn, to: State) {
+    let modify = Modify {
+        to,
+        attrs: attrs(),
+        send_psn: (to == State::Init).then(psn_a),
+        recv_psn: (to == State::Init).then(psn_b),
+        notify_drained: false,
+    };
+    engine.modify_qp(Instant::ZERO, qpn, &modify, host).unwrap();
+}
+
+fn in_rts(engine: &mut Engine, host: &mut Endless, qpn: Qpn) {
+    engine.create_qp(qpn, attrs()).unwrap();
+    for state in [State::Init, State::Rtr, State::Rts] {
+        modify(engine, host, qpn, state);
+    }
+}
+
+fn frames(engine: &mut Engine, host: &mut Endless) -> usize {
+    let mut out = Vec::new();
+    std::iter::from_fn(|| {
+        out.clear();
+        engine.poll_transmit(Instant::ZERO, host, &mut out)
+    })
+    .count()
+}
+
+#[test]
+fn flushes_wait_for_an_owner_that_does_not_collect_events() {
+    let (mut engine, mut host) = (Engine::new(Config::default()), Endless::default());
+    host.receives = true;
+    host.sends_taken = vec![0; 512];
+    for qpn in (0..512).map(Qpn::new) {
+        in_rts(&mut engine, &mut host, qpn);
+        modify(&mut engine, &mut host, qpn, State::Err);
+    }
+    for period in 1..50 {
+        engine.handle_timeout(Instant::from_nanos(period * 20_000_000), &mut host);
+        frames(&mut engine, &mut host);
+    }
+    let waiting = std::iter::from_fn(|| engine.poll_event()).count();
+    assert!(waiting < 20_000, "{waiting} events");
+    assert!(engine.poll_timeout().is_some_and(|at| at <= Instant::from_nanos(1_000_000_000)), "goes on");
+    frames(&mut engine, &mut host);
+    assert!(engine.poll_event().is_some(), "flushing goes on once there is room");
+}
+
+#[test]
+fn a_peer_that_alternates_duplicates_and_unready_sends_cannot_pile_up_answers() {
+    let (mut engine, mut host) = (Engine::new(Config::default()), Endless::default());
+    let qpn = Qpn::new(1);
+    in_rts(&mut engine, &mut host, qpn);
+    let shell = A.peer().path();
+    for round in 0..10_000 {
+        let psn = if round % 2 == 0 { psn_b() } else { psn_b().retreat(5) };
+        let bth = Bth {
+            opcode: Opcode { transport: Transport::Rc, operation: Operation::SendOnly },
+            solicited: false,
+            mig_req: true,
+            pkey: Pkey::DEFAULT,
+            fecn: false,
+            becn: false,
+            dest_qp: qpn,
+            ack_req: true,
+            psn,
+        };
+        let packet = Packet { bth, ext: Ext::None, payload: &[1, 2, 3, 4] };
+        engine.handle_packet(Instant::ZERO, &shell, &packet, &mut host);
+    }
+    let answers = frames(&mut engine, &mut host);
+    assert!((1..=128).contains(&answers), "{answers} answers");
+}
+
+#[test]
+fn requests_of_all_qps_share_a_budget_and_every_qp_has_some() {
+    const QPS: u32 = 2000;
+    let (mut engine, mut host) = (Engine::new(Config::default()), Endless::default());
+    host.sends_taken = vec![0; QPS as usize];
+    for qpn in (0..QPS).map(Qpn::new) {
+        in_rts(&mut engine, &mut host, qpn);
+        engine.ring(Instant::ZERO, qpn, &mut host);
+    }
+    frames(&mut engine, &mut host);
+    let taken: u32 = host.sends_taken.iter().sum();
+    assert!(taken < (1 << 16) + 4 * QPS + 128, "{taken} requests");
+    assert!(host.sends_taken.iter().all(|taken| *taken >= 4), "no QP is left without");
+
+    // What is destroyed gives its slots back.
+    for qpn in (0..QPS).map(Qpn::new) {
+        engine.destroy_qp(qpn);
+    }
+    host.sends_taken.fill(0);
+    in_rts(&mut engine, &mut host, Qpn::new(7));
+    engine.ring(Instant::ZERO, Qpn::new(7), &mut host);
+    frames(&mut engine, &mut host);
+    assert_eq!(host.sends_taken[7], 128);
+}
