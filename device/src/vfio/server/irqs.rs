@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
+use rustix::fs::{FileType, fstat};
 use vfio_bindings::bindings::vfio::{
     VFIO_IRQ_SET_ACTION_MASK, VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_ACTION_TYPE_MASK,
     VFIO_IRQ_SET_ACTION_UNMASK, VFIO_IRQ_SET_DATA_BOOL, VFIO_IRQ_SET_DATA_EVENTFD, VFIO_IRQ_SET_DATA_NONE,
@@ -68,6 +69,9 @@ pub(super) fn set(
             vectors.for_each(|vector| interrupts.set_eventfd(vector, None));
         }
         VFIO_IRQ_SET_DATA_EVENTFD if fds.len() == count => {
+            if !fds.iter().all(may_be_eventfd) {
+                return Err(Errno::INVALID);
+            }
             for (vector, fd) in vectors.zip(fds) {
                 interrupts.set_eventfd(vector, Some(fd));
             }
@@ -75,6 +79,12 @@ pub(super) fn set(
         _ => return Err(Errno::INVALID),
     }
     Ok(())
+}
+
+/// An eventfd has no file type. What has one (a file of a user's own file system, a pipe, a terminal) may keep us waiting
+/// in a write for as long as its owner likes.
+fn may_be_eventfd(fd: &OwnedFd) -> bool {
+    fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Unknown)
 }
 
 fn to_usize(value: u32) -> Result<usize, Errno> {

@@ -10,6 +10,10 @@ use crate::vfio::Bar;
 /// Bound: bytes one region access may transfer. Also what a client assumes that is told nothing.
 pub const MAX_TRANSFER_LEN: u32 = 1 << 20;
 
+/// Bound: writes of one REGION_WRITE_MULTI. Each may be a whole command, and the other sockets wait meanwhile; QEMU
+/// sends 200 at most.
+pub(super) const MAX_SMALL_WRITES: usize = 256;
+
 /// Bound: descriptors one message may carry; what QEMU sends at most.
 pub(super) const MAX_FDS: usize = 16;
 

@@ -17,8 +17,8 @@ use super::input::Violation;
 use super::irqs;
 use super::message::{
     Command, DeviceInfo, DmaMap, DmaUnmap, FLAG_ERROR, FLAG_NO_REPLY, FLAG_REPLY, FLAG_TYPE, HEADER_LEN,
-    Header, IrqInfo, IrqSet, MAX_FDS, MAX_TRANSFER_LEN, Region, RegionAccess, RegionInfo, SmallWrite,
-    Version,
+    Header, IrqInfo, IrqSet, MAX_FDS, MAX_SMALL_WRITES, MAX_TRANSFER_LEN, Region, RegionAccess, RegionInfo,
+    SmallWrite, Version,
 };
 use crate::limited;
 use crate::memory::dma::{MAX_WINDOWS, PAGE_LEN};
@@ -282,7 +282,7 @@ fn region_write(access: &RegionAccess, data: &[u8], device: &mut impl Device) ->
 fn region_write_multi(payload: &[u8], device: &mut impl Device, out: &mut Vec<u8>) -> Result<(), Errno> {
     let (count, writes) = u64::read_from_prefix(payload).map_err(|_| Errno::INVALID)?;
     let count = usize::try_from(count).map_err(|_| Errno::INVALID)?;
-    if count > writes.len() / size_of::<SmallWrite>() {
+    if count > MAX_SMALL_WRITES || count > writes.len() / size_of::<SmallWrite>() {
         return Err(Errno::INVALID);
     }
     let mut done = 0_u64;

@@ -578,6 +578,30 @@ fn interrupt_requests_that_make_no_sense_are_refused() {
 }
 
 #[test]
+fn only_an_eventfd_becomes_a_vector() {
+    let mut bench = Bench::new();
+    let (_reader, pipe) = rustix::pipe::pipe().unwrap();
+    let file = memfd_create("file", MemfdFlags::CLOEXEC).unwrap();
+    let (socket, _peer) = UnixStream::pair().unwrap();
+    for fd in [pipe.as_fd(), file.as_fd(), socket.as_fd()] {
+        assert_eq!(bench.call_fds(8, &words(&[20, 0x24, 2, 0, 1]), &[fd]).error, errno(libc::EINVAL));
+    }
+    let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+    assert_eq!(bench.call_fds(8, &words(&[20, 0x24, 2, 0, 1]), &[fd.as_fd()]).error, 0);
+}
+
+#[test]
+fn a_message_with_more_writes_than_a_client_collects_is_refused() {
+    let mut bench = Bench::new();
+    let writes = |count: u64| {
+        let write = [access(0, 0, 8, &[]), vec![0; 8]].concat();
+        [count.to_ne_bytes().to_vec(), write.repeat(usize::try_from(count).unwrap())].concat()
+    };
+    assert_eq!(bench.call(15, &writes(257)).error, errno(libc::EINVAL));
+    assert_eq!(bench.call(15, &writes(256)).payload, 256_u64.to_ne_bytes());
+}
+
+#[test]
 fn a_client_may_listen_for_errors_and_stop() {
     let mut bench = Bench::new();
     let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
