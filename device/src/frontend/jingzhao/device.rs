@@ -101,7 +101,8 @@ impl JingZhao {
     /// A doorbell of a QP that cannot send is no error of the device: software sees the mistake before it rings.
     fn ring(&mut self, cx: &mut Context<'_>, page: u32, doorbell: SendDoorbell) {
         let Some(resources) = &mut self.resources else { return };
-        let Some(qp) = resources.qp_mut(doorbell.qpn) else {
+        let index = resources.layout.qpc.index(doorbell.qpn.get());
+        let Some(qp) = resources.qps.get_mut(index) else {
             limited!(debug, qpn = %doorbell.qpn, "doorbell of a QP in RESET");
             return;
         };
@@ -115,9 +116,11 @@ impl JingZhao {
             return;
         }
         let qpn = qp.qpn;
-        if let Err(error) = qp.send.ring(doorbell) {
+        let before = qp.send.doorbells_taken();
+        if let Err(error) = qp.send.ring(doorbell, &resources.doorbells) {
             limited!(warn, %qpn, "doorbell lost: {error}");
         }
+        resources.doorbells.update(before, qp.send.doorbells_taken());
         let mut host =
             JingZhaoHost { resources: Some(resources), addresses: &self.setup.addresses, dma: cx.dma };
         cx.engine.ring(cx.now, qpn, &mut host);

@@ -25,11 +25,16 @@ impl JingZhaoHost<'_> {
 
 impl Host for JingZhaoHost<'_> {
     fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest> {
-        let Some(Resources { layout, regions, qps, .. }) = self.resources.as_deref_mut() else {
+        let Some(Resources { layout, regions, qps, doorbells, .. }) = self.resources.as_deref_mut() else {
             return Fetch::Empty;
         };
         match qps.get_mut(layout.qpc.index(qpn.get())) {
-            Some(qp) => qp.next_send(&regions.access(self.dma), self.addresses),
+            Some(qp) => {
+                let before = qp.send.doorbells_taken();
+                let fetch = qp.next_send(&regions.access(self.dma), self.addresses);
+                doorbells.update(before, qp.send.doorbells_taken());
+                fetch
+            }
             None => Fetch::Empty,
         }
     }

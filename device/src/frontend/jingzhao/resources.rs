@@ -1,5 +1,17 @@
 //! Everything that INIT_HCA begins and CLOSE_HCA ends: the layout of ICM, its mapping, keys, queues and QPs.
 //!
+//! What a hostile guest can make a device hold here (the engine's part is listed with its limits):
+//!
+//! | what | each | most of them | together |
+//! |---|---|---|---|
+//! | QP | 1 KiB | 2^17, in 2^16 groups | 200 MiB |
+//! | pending doorbell | 12 B | 2^17 x 16 kept + 2^20 pooled | 36 MiB |
+//! | CQ | 100 B | 2^17, in 2^16 groups | 60 MiB |
+//! | EQ | 80 B | 2^8 | 20 KiB |
+//! | key | 72 B | 2^20, or 2^14 groups of 64 | 75 MiB |
+//! | page table chunk | 4 KiB | 2^15 | 128 MiB |
+//! | run of ICM pages | 24 B | 2^18 in each of two tables | 24 MiB |
+//!
 //! # Spec
 //! JingZhao interface, sections 3.3, 4 and 5.
 
@@ -14,6 +26,7 @@ use super::icm::Icm;
 use super::mtt::Mtt;
 use super::qp::QueuePair;
 use super::queue_memory::QueueMemory;
+use super::send_queue::DoorbellPool;
 use crate::frontend::Context;
 use crate::memory::GuestMemory;
 use crate::memory::keys::KeyTable;
@@ -40,6 +53,8 @@ pub struct Resources {
     pub cqs: SparseTable<Box<CompletionQueue>>,
     /// Event queues.
     pub eqs: EventQueues,
+    /// Of the send queues of all QPs.
+    pub doorbells: DoorbellPool,
 }
 
 /// Memory regions and the pages behind them.
@@ -61,6 +76,7 @@ impl Resources {
             qps: SparseTable::new(QPS),
             cqs: SparseTable::new(CQS),
             eqs: EventQueues::default(),
+            doorbells: DoorbellPool::default(),
         }
     }
 

@@ -28,12 +28,43 @@ use super::ring::Ring;
 /// Most doorbells a queue remembers: the most WQEs QUERY_DEV_LIM lets software have in a queue.
 const MAX_DOORBELLS: usize = 1 << 14;
 
-/// More doorbells than the queue has slots: software rang for slots that are still in use.
+/// Doorbells a queue keeps room for, and may always remember: bursts of ordinary software.
+const KEPT_DOORBELLS: usize = 16;
+
+/// Room for doorbells beyond those, of all queues of a device: 12 MiB, with which 64 queues can be full. Without it
+/// 2^17 stalled queues held 24 GiB.
+const POOLED_DOORBELLS: usize = 1 << 20;
+
+/// Why a doorbell was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("more doorbells than the send queue has slots ({slots})")]
-pub struct TooManyDoorbells {
-    /// Slots of the queue.
-    pub slots: u32,
+pub enum TooManyDoorbells {
+    /// Software rang for slots that are still in use.
+    #[error("more doorbells than the send queue has slots ({slots})")]
+    OfQueue {
+        /// Slots of the queue.
+        slots: u32,
+    },
+    /// Software let very many queues stall and rang on.
+    #[error("{POOLED_DOORBELLS} doorbells wait in all send queues together")]
+    OfDevice,
+}
+
+/// Room for doorbells that the queues of a device have taken beyond what each keeps.
+#[derive(Debug, Default)]
+pub struct DoorbellPool {
+    taken: usize,
+}
+
+impl DoorbellPool {
+    /// A queue that had taken `before` has taken `after` now; see [`SendQueue::doorbells_taken`].
+    pub fn update(&mut self, before: usize, after: usize) {
+        self.taken = (self.taken + after).saturating_sub(before);
+    }
+
+    /// Whether nothing is left.
+    pub fn is_spent(&self) -> bool {
+        self.taken >= POOLED_DOORBELLS
+    }
 }
 
 /// What a send request's `wr_id` holds for its completion.
@@ -96,20 +127,28 @@ impl SendQueue {
         self.ring = Ring::of_send(image, &self.options, mem);
     }
 
-    /// Remembers a doorbell.
+    /// Remembers a doorbell. From a pool that is spent the queue takes nothing, and lives on what it keeps.
     ///
     /// # Errors
     /// The doorbell is lost. That cannot happen to correct software: each remembered doorbell announces at least one
     /// WQE in a slot of its own that software must not use again before its completion, so there are never more than
     /// slots.
-    pub fn ring(&mut self, doorbell: SendDoorbell) -> Result<(), TooManyDoorbells> {
+    pub fn ring(&mut self, doorbell: SendDoorbell, pool: &DoorbellPool) -> Result<(), TooManyDoorbells> {
         let slots = self.ring.slots();
         // Bound: at most MAX_DOORBELLS of 12 bytes for each QP, however fast the guest rings.
         if self.doorbells.len() >= MAX_DOORBELLS.min(slots as usize) {
-            return Err(TooManyDoorbells { slots });
+            return Err(TooManyDoorbells::OfQueue { slots });
+        }
+        if self.doorbells.len() >= KEPT_DOORBELLS && pool.is_spent() {
+            return Err(TooManyDoorbells::OfDevice);
         }
         self.doorbells.push_back(doorbell);
         Ok(())
+    }
+
+    /// Room for doorbells beyond what a queue keeps. Memory counts, not use.
+    pub fn doorbells_taken(&self) -> usize {
+        self.doorbells.capacity().saturating_sub(KEPT_DOORBELLS)
     }
 
     /// Whether a WQE is known to be waiting.
@@ -158,6 +197,9 @@ impl SendQueue {
     /// Starts the chain of the oldest doorbell.
     fn begin_chain(&mut self) -> Option<Entry> {
         let doorbell = self.doorbells.pop_front()?;
+        if self.doorbells.is_empty() && self.doorbells.capacity() > KEPT_DOORBELLS {
+            self.doorbells.shrink_to(KEPT_DOORBELLS);
+        }
         let ring = &self.ring;
         let position = |unit| doorbell.position(unit, ring.log_slot(), ring.bytes());
         if self.options.sq_addr == SqAddr::Auto {

@@ -84,6 +84,7 @@ fn create(
 fn forget(resources: &mut Resources, cx: &mut Context<'_>, index: u32) {
     let Some(mut qp) = resources.qps.remove(index) else { return };
     cx.engine.destroy_qp(qp.qpn);
+    resources.doorbells.update(qp.send.doorbells_taken(), 0);
     qp.context.image.state = QpState::Reset.code();
     let (_, entry) = resources.qp_slot(qp.qpn);
     let _ = qp.write_entry(&resources.icm, cx.dma, entry);

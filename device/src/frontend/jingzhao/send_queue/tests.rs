@@ -53,7 +53,9 @@ impl Bench {
     }
 
     fn ring(&mut self, head: u32, opcode: u8, size: u8) {
-        self.queue.ring(SendDoorbell { head, fence: false, opcode, qpn: QPN, size }).unwrap();
+        self.queue
+            .ring(SendDoorbell { head, fence: false, opcode, qpn: QPN, size }, &DoorbellPool::default())
+            .unwrap();
     }
 
     fn next(&mut self) -> Fetch<SendRequest> {
@@ -279,12 +281,13 @@ fn no_more_doorbells_than_slots_are_kept() {
     for slot in 0..8 {
         bench.ring(slot * 8, SEND, 2);
     }
+    let pool = DoorbellPool::default();
     let more = SendDoorbell { head: 64, fence: false, opcode: SEND, qpn: QPN, size: 2 };
-    assert_eq!(bench.queue.ring(more), Err(TooManyDoorbells { slots: 8 }));
+    assert_eq!(bench.queue.ring(more, &pool), Err(TooManyDoorbells::OfQueue { slots: 8 }));
     bench.send_at(0, None);
     bench.next_offset();
-    assert_eq!(bench.queue.ring(more), Ok(()));
-    assert!(SendQueue::new(QueueOptions::default()).ring(more).is_err(), "a QP without a send queue");
+    assert_eq!(bench.queue.ring(more, &pool), Ok(()));
+    assert!(SendQueue::new(QueueOptions::default()).ring(more, &pool).is_err(), "a QP without a send queue");
 }
 
 #[test]
@@ -357,4 +360,30 @@ fn a_datagram_to_nobody_is_refused() {
     bench.mem.put(0, &wqe.emit());
     bench.ring(0, SEND, 5);
     assert_eq!(refused(bench.next()), 0);
+}
+
+#[test]
+fn a_spent_pool_leaves_every_queue_what_it_keeps() {
+    let image = Qpc { sq_len: 1 << 18, ..image() };
+    let mut bench = Bench::new(image, QueueOptions::default());
+    let doorbell = SendDoorbell { head: 0, fence: false, opcode: SEND, qpn: QPN, size: 2 };
+    bench.send_at(0, None);
+    let mut pool = DoorbellPool::default();
+    pool.update(0, POOLED_DOORBELLS);
+    for _ in 0..KEPT_DOORBELLS {
+        bench.queue.ring(doorbell, &pool).unwrap();
+    }
+    assert_eq!(bench.queue.ring(doorbell, &pool), Err(TooManyDoorbells::OfDevice));
+    assert_eq!(bench.queue.doorbells_taken(), 0, "what a queue keeps is not of the pool");
+
+    pool.update(1024, 0);
+    let before = bench.queue.doorbells_taken();
+    (KEPT_DOORBELLS..1024).for_each(|_| bench.queue.ring(doorbell, &pool).unwrap());
+    pool.update(before, bench.queue.doorbells_taken());
+    assert_eq!(bench.queue.ring(doorbell, &pool), Ok(()), "16 of 1024 are its own");
+    let before = bench.queue.doorbells_taken();
+    (0..=1024).for_each(|_| assert_eq!(bench.next_offset(), 0));
+    assert_eq!(bench.queue.doorbells_taken(), 0, "given back when drained");
+    pool.update(before, 0);
+    assert!(!pool.is_spent());
 }
