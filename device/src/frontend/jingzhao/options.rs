@@ -25,19 +25,26 @@ pub enum SqAddr {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct QueueOptions {
-    /// J-06, J-07: units of positions in send queues.
+    /// J-06, J-07: units of positions in send queues. The public user library counts in units: finding out could only
+    /// go wrong, since its slots may be larger than its QPs' contexts say.
     pub sq_addr: SqAddr,
     /// J-08: a user's queue is as long as its memory region, if that is a power of two and no shorter than the QPC
-    /// says.
+    /// says. Needed by the public user library, which rounds lengths up and enlarges slots after the kernel driver wrote
+    /// the context.
     pub queue_len_from_region: bool,
     /// J-12: clear the link of a user's send WQE once it is read, so that it is not followed again when the slot is
-    /// reused.
+    /// reused. Needed by the public user library, which leaves the links of earlier batches in place.
     pub clear_links: bool,
     /// J-23: mark a receive WQE that has no valid bit as consumed, by a terminator in its first data unit. Without it
     /// such a slot looks posted for ever: messages land in buffers that were not posted again, and a QP in ERR never
     /// ends to flush.
     pub rq_clear: bool,
-    /// J-21: no completion for a send WQE without the signalled bit, unless it fails.
+    /// J-23: a receive WQE of a user's queue is posted if it has the valid bit, and not otherwise. The public user
+    /// library always sets it, and does not clear its queue when a QP is used again after RESET: without this, WQEs of
+    /// the QP's earlier life look like the first ones of a queue whose software knows no valid bit.
+    pub rq_valid_bit: bool,
+    /// J-21: no completion for a send WQE without the signalled bit, unless it fails. Not with the public driver: its
+    /// kernel consumers never set the bit, and it does not pass on that all of a QP's requests are signalled.
     pub honour_c: bool,
     /// Believe the MAC and IP addresses of a ud unit. The public user library does not write them, so that they are
     /// what the buffer held before.
@@ -51,6 +58,7 @@ impl Default for QueueOptions {
             queue_len_from_region: true,
             clear_links: true,
             rq_clear: true,
+            rq_valid_bit: false,
             honour_c: false,
             ud_addresses: true,
         }
@@ -64,19 +72,22 @@ impl Default for QueueOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// Refuse commands with the precise status codes that only the public driver names, instead of 03h.
+    /// Refuse commands with the precise status codes that only the public driver names, instead of 03h. It turns them
+    /// into error numbers that tell more than EINVAL.
     pub extended_status: bool,
-    /// J-02: UAR pages, 2048 or 4096, and with them the size of BAR2.
+    /// J-02: UAR pages, 2048 or 4096, and with them the size of BAR2. The public driver never reuses a low page, so that
+    /// with 2048 doorbells get lost once its device was opened some 2000 times.
     #[schemars(with = "u16", extend("enum" = [2048, 4096]))]
     pub uar_pages: UarPages,
     /// Obey a doorbell only in the UAR page that the QP's context names.
     pub uar_check: bool,
     /// What QUERY_ADAPTER answers.
     pub board_id: BoardId,
-    /// J-42: RNR timer code to send for QPs whose software gave 0. 0 itself is 655.36 ms.
+    /// J-42: RNR timer code to send for QPs whose software gave 0. 0 itself is 655.36 ms, which the public driver asks
+    /// for whatever its user wanted.
     #[schemars(with = "u8", range(max = 31))]
     pub rnr_timer_zero: RnrTimerCode,
-    /// J-30: reserve the first 40 bytes of a UD receive buffer for the GRH.
+    /// J-30: reserve the first 40 bytes of a UD receive buffer for the GRH, as verbs applications expect.
     pub ud_grh: bool,
     /// Options of work queues.
     pub queues: QueueOptions,

@@ -34,6 +34,8 @@ const FIRST_DATA_UNIT: u32 = 16;
 pub struct RecvQueue {
     options: QueueOptions,
     ring: Ring,
+    /// Only the valid bit makes a slot a posted one.
+    bit_decides: bool,
     /// Next slot.
     slot: u32,
     /// The ring has not been passed once since RESET.
@@ -45,7 +47,7 @@ pub struct RecvQueue {
 impl RecvQueue {
     /// A queue as after RESET.
     pub fn new(options: QueueOptions) -> Self {
-        Self { options, ring: Ring::default(), slot: 0, first_pass: true, unreleased: 0 }
+        Self { options, ring: Ring::default(), bit_decides: false, slot: 0, first_pass: true, unreleased: 0 }
     }
 
     /// Forgets buffer and position (RST2INIT, to RESET).
@@ -56,6 +58,7 @@ impl RecvQueue {
     /// Takes over what a command changed in the QP's context.
     pub fn configure(&mut self, image: &Qpc, mem: &impl QueueMemory) {
         self.ring = Ring::of_recv(image, &self.options, mem);
+        self.bit_decides = self.options.rq_valid_bit && image.usr_page != 0;
     }
 
     /// Takes the WQE of the next slot, if it is posted. `wr_id` is its byte offset.
@@ -103,6 +106,9 @@ impl RecvQueue {
     fn look(&self, mem: &impl QueueMemory, at: u32, bytes: &mut [u8]) -> Result<bool, engine::AccessError> {
         for _ in 0..REREADS {
             self.ring.read(mem, at, bytes)?;
+            if self.bit_decides && bytes.first().is_none_or(|first| first & RECV_VALID == 0) {
+                return Ok(false);
+            }
             match RecvWqe::posted(bytes, self.first_pass) {
                 Posted::Yes => return Ok(true),
                 Posted::No => return Ok(false),

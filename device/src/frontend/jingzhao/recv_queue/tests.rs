@@ -165,3 +165,22 @@ fn a_queue_that_cannot_be_read_is_broken_and_none_is_empty() {
     assert_eq!(queue.next(&mem), Fetch::Broken);
     assert_eq!(RecvQueue::new(QueueOptions::default()).next(&mem), Fetch::Empty);
 }
+
+#[test]
+fn where_the_valid_bit_decides_a_users_old_slots_are_not_posted() {
+    let options = QueueOptions { rq_valid_bit: true, ..QueueOptions::default() };
+    for (usr_page, posted) in [(1, false), (0, true)] {
+        let (mem, mut queue) = queue(options);
+        queue.configure(&Qpc { usr_page, ..image() }, &mem);
+        for slot in [kernel(64), [&[0; 16], &library(64)[16..]].concat()] {
+            mem.put(0, &slot);
+            queue.reset();
+            queue.configure(&Qpc { usr_page, ..image() }, &mem);
+            assert_eq!(matches!(queue.next(&mem), Fetch::Ready(_)), posted, "UAR page {usr_page}");
+        }
+        mem.put(0, &library(64));
+        queue.reset();
+        queue.configure(&Qpc { usr_page, ..image() }, &mem);
+        assert_eq!(lens(queue.next(&mem)), (0, vec![64]));
+    }
+}
