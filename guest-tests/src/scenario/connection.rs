@@ -1,8 +1,10 @@
 //! Queue pairs of two guests connected to each other.
 
+use std::time::Duration;
+
 use agent::wire::{
-    CqInfo, CreateCq, CreateMr, CreateQp, DestroyCq, DestroyMr, DestroyQp, ModifyQp, MrInfo, Path,
-    QpAttributes, QpInfo, QueryQp, Transition, Verify,
+    CqInfo, Cqe, CreateCq, CreateMr, CreateQp, DestroyCq, DestroyMr, DestroyQp, ModifyQp, MrInfo, Path, Poll,
+    PostSend, QpAttributes, QpInfo, QueryQp, SendRequest, Transition, Verify,
 };
 use anyhow::{Result, ensure};
 
@@ -61,12 +63,29 @@ pub(super) struct Connection {
 impl Connection {
     /// Creates a queue pair at each end and moves both to RTS.
     pub(super) async fn create(pair: &mut Pair, attributes: &Attributes) -> Result<Self> {
-        let (a, b) = tokio::try_join!(End::create(&mut pair.a.vm), End::create(&mut pair.b.vm))?;
+        Self::create_as(pair, attributes, [CreateQp::default(); 2]).await
+    }
+
+    /// The same with queue pairs of these shapes at a and at b, whatever completion queues they name.
+    pub(super) async fn create_as(
+        pair: &mut Pair,
+        attributes: &Attributes,
+        shapes: [CreateQp; 2],
+    ) -> Result<Self> {
+        let (a, b) =
+            tokio::try_join!(End::create(&mut pair.a.vm, shapes[0]), End::create(&mut pair.b.vm, shapes[1]))?;
+        let connection = Self { a, b };
+        connection.wire(pair, attributes).await?;
+        Ok(connection)
+    }
+
+    /// Moves both ends from RESET to RTS.
+    pub(super) async fn wire(&self, pair: &mut Pair, attributes: &Attributes) -> Result<()> {
         tokio::try_join!(
-            a.connect(&mut pair.a.vm, &b, attributes, 0),
-            b.connect(&mut pair.b.vm, &a, attributes, 1)
+            self.a.connect(&mut pair.a.vm, &self.b, attributes, 0),
+            self.b.connect(&mut pair.b.vm, &self.a, attributes, 1)
         )?;
-        Ok(Self { a, b })
+        Ok(())
     }
 
     /// Requester's and responder's end of one direction.
@@ -85,9 +104,9 @@ impl Connection {
 }
 
 impl End {
-    async fn create(vm: &mut Vm) -> Result<Self> {
+    async fn create(vm: &mut Vm, shape: CreateQp) -> Result<Self> {
         let cq = vm.call(CreateCq::default()).await?;
-        let qp = vm.call(CreateQp { send_cq: cq.id, recv_cq: cq.id, ..CreateQp::default() }).await?;
+        let qp = vm.call(CreateQp { send_cq: cq.id, recv_cq: cq.id, ..shape }).await?;
         Ok(Self { qp, cq })
     }
 
@@ -113,6 +132,19 @@ impl End {
     /// Moves the queue pair.
     pub(super) async fn to(&self, vm: &mut Vm, transition: Transition) -> Result<()> {
         vm.call(ModifyQp { qp: self.qp.id, transition }).await.map(drop)
+    }
+
+    /// Posts requests under one doorbell, and returns where their WQEs are.
+    pub(super) async fn post(&self, vm: &mut Vm, requests: Vec<SendRequest>) -> Result<Vec<u32>> {
+        Ok(vm.call(PostSend { qp: self.qp.id, requests, ..PostSend::default() }).await?.wqes)
+    }
+
+    /// Exactly `count` completions.
+    pub(super) async fn poll(&self, vm: &mut Vm, count: u32, timeout_ms: u32) -> Result<Vec<Cqe>> {
+        let limit = Duration::from_millis(timeout_ms.into()) + Duration::from_secs(20);
+        let cqes = vm.call_within(limit, Poll { cq: self.cq.id, count, timeout_ms }).await?.cqes;
+        ensure!(cqes.len() == count as usize, "{} of {count} completions in guest {}", cqes.len(), vm.name());
+        Ok(cqes)
     }
 
     /// QUERY_QP.

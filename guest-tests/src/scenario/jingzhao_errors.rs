@@ -5,8 +5,8 @@ mod commands;
 use std::time::Duration;
 
 use agent::wire::{
-    Access, Cqe, CreateMr, Data, Fill, Flow, MrInfo, Poll, PostRecv, PostSend, Remote, SendFlow, SendOp,
-    SendRequest, Traffic, Transition, Verify,
+    Access, Cqe, CreateMr, Data, Fill, Flow, MrInfo, Poll, PostRecv, Remote, SendFlow, SendOp, SendRequest,
+    Traffic, Transition, Verify,
 };
 use anyhow::{Context, Result, bail, ensure};
 use tokio::time::Instant;
@@ -120,8 +120,8 @@ async fn access_error(pair: &mut Pair, op: SendOp, fault: Fault, len: u32) -> Re
         ..SendRequest::default()
     };
     let good = SendRequest { remote: Some(target.remote(0)), ..bad.clone() };
-    let posted = post(&mut pair.a.vm, at_a, vec![bad, good]).await?;
-    let cqes = poll(&mut pair.a.vm, at_a, 2, SOON_MS).await?;
+    let posted = at_a.post(&mut pair.a.vm, vec![bad, good]).await?;
+    let cqes = at_a.poll(&mut pair.a.vm, 2, SOON_MS).await?;
     expect_error(cqes.first(), syndrome::REMOTE_ACCESS, posted.first().copied())?;
     expect_error(cqes.get(1), syndrome::FLUSHED, posted.get(1).copied())?;
 
@@ -149,12 +149,12 @@ async fn rnr_recovers(pair: &mut Pair) -> Result<()> {
     fill(&mut pair.a.vm, &source, SEED).await?;
     let sink = region(&mut pair.b.vm, LEN.into(), 11).await?;
 
-    post(&mut pair.a.vm, at_a, vec![send(&source, LEN)]).await?;
+    at_a.post(&mut pair.a.vm, vec![send(&source, LEN)]).await?;
     let early = pair.a.vm.call(Poll { cq: at_a.cq.id, count: 1, timeout_ms: 300 }).await?.cqes;
     ensure!(early.is_empty(), "completed without a receive: {early:?}");
     pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: vec![vec![sink.sge(0, LEN)]] }).await?;
     for (vm, end) in [(&mut pair.a.vm, at_a), (&mut pair.b.vm, at_b)] {
-        let cqes = poll(vm, end, 1, SOON_MS).await?;
+        let cqes = end.poll(vm, 1, SOON_MS).await?;
         ensure!(cqes[0].syndrome.is_none() && cqes[0].byte_count == LEN, "completed with {:?}", cqes[0]);
     }
     expect_filled(&mut pair.b.vm, &sink, SEED, "what was received").await?;
@@ -197,8 +197,8 @@ async fn fails_with(
     prepare_b(&mut pair.b.vm, at_b).await?;
     let source = region(&mut pair.a.vm, 64, 0).await?;
     let begun = Instant::now();
-    let posted = post(&mut pair.a.vm, at_a, vec![send(&source, 64)]).await?;
-    let cqes = poll(&mut pair.a.vm, at_a, 1, 60_000).await?;
+    let posted = at_a.post(&mut pair.a.vm, vec![send(&source, 64)]).await?;
+    let cqes = at_a.poll(&mut pair.a.vm, 1, 60_000).await?;
     let took = begun.elapsed();
     expect_error(cqes.first(), expected, posted.first().copied())?;
     let state = at_a.query(&mut pair.a.vm).await?.state;
@@ -242,7 +242,7 @@ async fn killed(pair: &mut Pair, lab: &Lab) -> Result<()> {
     let traffic = Traffic { flows: vec![endless], timeout_ms: 60_000 };
     tokio::select! {
         ended = pair.a.vm.call_within(limit, traffic) => bail!("the transfer ended by itself: {ended:?}"),
-        arrived = poll(&mut pair.b.vm, at_b, 3, SOON_MS) => drop(arrived?),
+        arrived = at_b.poll(&mut pair.b.vm, 3, SOON_MS) => drop(arrived?),
     }
     pair.replace_a(lab).await?;
 
@@ -255,18 +255,6 @@ async fn killed(pair: &mut Pair, lab: &Lab) -> Result<()> {
 
 fn send(from: &MrInfo, len: u32) -> SendRequest {
     SendRequest { data: Data::Sges(vec![from.sge(0, len)]), ..SendRequest::default() }
-}
-
-async fn post(vm: &mut Vm, end: &End, requests: Vec<SendRequest>) -> Result<Vec<u32>> {
-    Ok(vm.call(PostSend { qp: end.qp.id, requests, ..PostSend::default() }).await?.wqes)
-}
-
-/// Exactly `count` completions.
-async fn poll(vm: &mut Vm, end: &End, count: u32, timeout_ms: u32) -> Result<Vec<Cqe>> {
-    let limit = Duration::from_millis(timeout_ms.into()) + Duration::from_secs(20);
-    let cqes = vm.call_within(limit, Poll { cq: end.cq.id, count, timeout_ms }).await?.cqes;
-    ensure!(cqes.len() == count as usize, "{} of {count} completions in guest {}", cqes.len(), vm.name());
-    Ok(cqes)
 }
 
 /// JingZhao interface, section 7.2.

@@ -4,6 +4,7 @@ mod boot;
 mod connection;
 pub mod demo;
 mod jingzhao_errors;
+mod jingzhao_interface;
 mod jingzhao_probe;
 mod jingzhao_rc;
 mod pair;
@@ -49,6 +50,11 @@ pub const ALL: &[Scenario] = &[
         name: "jingzhao-errors",
         about: "what goes wrong is answered with the exact status or syndrome, and harms nobody else",
         run: |lab, report| Box::pin(jingzhao_errors::run(lab, report)),
+    },
+    Scenario {
+        name: "jingzhao-interface",
+        about: "what drivers of either kind rely on: queues, regions, registers, contexts, restarts",
+        run: |lab, report| Box::pin(jingzhao_interface::run(lab, report)),
     },
 ];
 
