@@ -167,15 +167,17 @@ impl<T> SparseTable<T> {
         *self = Self::new(self.capacity);
     }
 
-    fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &T)> {
-        let start = Path::of(first).root;
+    /// Entries by ascending index, from `first` on. Takes time by entries and leaves that exist.
+    pub fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &T)> {
+        let start = Path::of(first);
         self.nodes
             .iter()
             .enumerate()
-            .skip(start)
+            .skip(start.root)
             .filter_map(|(root, node)| Some((root, node.as_ref()?)))
             .flat_map(move |(root, node)| {
-                let leaves = node.leaves.iter().enumerate();
+                let passed = if root == start.root { start.node } else { 0 };
+                let leaves = node.leaves.iter().enumerate().skip(passed);
                 leaves.filter_map(|(mid, leaf)| Some((mid, leaf.as_ref()?))).flat_map(move |(mid, leaf)| {
                     let slots = leaf.slots.iter().enumerate();
                     slots.filter_map(move |(slot, value)| Some((index_of(root, mid, slot), value.as_ref()?)))

@@ -4,9 +4,11 @@
 //! it speaks verbs. It owns no socket, thread or clock: [`Context`] lends it what it needs for one turn.
 
 pub mod jingzhao;
+pub mod snapshot;
 
 use engine::{Engine, Event, Instant};
 
+use self::snapshot::{Page, Table};
 use crate::memory::GuestMemory;
 use crate::vfio::msix::Interrupts;
 use crate::vfio::{Bar, PciIdentity};
@@ -51,6 +53,11 @@ pub trait Frontend {
 
     /// Does what can wait for the end of a turn, such as writing contexts back.
     fn end_turn(&mut self, cx: &mut Context<'_>);
+
+    /// Copies out up to [`snapshot::PAGE_ROWS`] objects of one kind for an operator, the first at place `from`: 0, or
+    /// [`Page::next`] of the page before. Values of QPs are those of `engine`, as of this moment. Reads no guest
+    /// memory, and the guest notices nothing. Places that software never used cost no time.
+    fn snapshot(&self, engine: &Engine, table: Table, from: u64) -> Page;
 
     /// Function level reset, or the client is gone: back to power-on, and no DMA after this returns. The engine has
     /// been reset by the caller.

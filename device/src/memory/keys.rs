@@ -60,6 +60,11 @@ impl KeyTable {
         self.regions.remove(index)
     }
 
+    /// Valid entries by ascending index, from one on.
+    pub fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &MemoryRegion)> {
+        self.regions.iter_from(first)
+    }
+
     /// Valid entries, by ascending index.
     pub fn iter(&self) -> impl Iterator<Item = &MemoryRegion> {
         self.regions.iter().map(|(_, region)| region)

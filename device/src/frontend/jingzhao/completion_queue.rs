@@ -74,6 +74,21 @@ impl CompletionQueue {
         self.ring.producer()
     }
 
+    /// Entries of its buffer.
+    pub fn entries(&self) -> u64 {
+        self.ring.entries()
+    }
+
+    /// What raises the next event.
+    pub fn armed(&self) -> CqArm {
+        self.arm
+    }
+
+    /// Event queue of its events.
+    pub fn comp_eqn(&self) -> Eqn {
+        self.comp_eqn
+    }
+
     /// Asks for an event at the next entry (ARM_CQ).
     pub fn arm(&mut self) {
         self.arm = CqArm::Armed;

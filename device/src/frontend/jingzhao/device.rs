@@ -3,7 +3,7 @@
 //! # Spec
 //! JingZhao interface, section 1.
 
-use engine::{Event, State};
+use engine::{Engine, Event, State};
 use protocol::hca::jingzhao::cmd::{CmdStatus, Latched, Op};
 use protocol::hca::jingzhao::doorbell::SendDoorbell;
 use protocol::hca::jingzhao::eqe::Eqe;
@@ -17,6 +17,8 @@ use super::hcr::Hcr;
 use super::host::JingZhaoHost;
 use super::options::Options;
 use super::resources::Resources;
+use super::snapshot;
+use crate::frontend::snapshot::{Page, Table};
 use crate::frontend::{Context, Frontend};
 use crate::limited;
 use crate::memory::GuestMemory;
@@ -197,6 +199,10 @@ impl Frontend for JingZhao {
         if let Some(resources) = &mut self.resources {
             resources.write_back_dirty(cx);
         }
+    }
+
+    fn snapshot(&self, engine: &Engine, table: Table, from: u64) -> Page {
+        snapshot::take(self.resources.as_ref(), &self.setup.addresses, engine, table, from)
     }
 
     fn reset(&mut self) {

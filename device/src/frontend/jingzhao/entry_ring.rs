@@ -57,6 +57,11 @@ impl EntryRing {
         Self::new(self.pd, lkey, self.start, log_entries, self.producer, mem)
     }
 
+    /// Entries of the buffer.
+    pub(super) fn entries(&self) -> u64 {
+        1u64.checked_shl(self.log_entries.into()).unwrap_or(0)
+    }
+
     pub(super) fn producer(&self) -> u32 {
         self.producer
     }

@@ -41,6 +41,11 @@ impl EventQueues {
         self.queues.contains_key(&index)
     }
 
+    /// Valid queues by ascending index, from one on.
+    pub fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &EventQueue)> {
+        self.queues.range(first..).map(|(index, queue)| (*index, queue))
+    }
+
     /// Makes a queue valid, in place of what was there.
     pub fn insert(&mut self, index: u32, queue: EventQueue) {
         self.queues.insert(index, queue);
@@ -100,6 +105,36 @@ impl EventQueue {
     /// Whether asynchronous events of this type come here.
     pub fn takes(&self, event: EventType) -> bool {
         self.mask & event.mask() != 0
+    }
+
+    /// Entries of its buffer.
+    pub fn entries(&self) -> u64 {
+        self.ring.entries()
+    }
+
+    /// Entries written, modulo 2^32.
+    pub fn producer(&self) -> u32 {
+        self.ring.producer()
+    }
+
+    /// Whether the next event interrupts.
+    pub fn is_armed(&self) -> bool {
+        self.arm != Arm::Disarmed
+    }
+
+    /// Vector of its interrupts.
+    pub fn msix_vector(&self) -> u16 {
+        self.msix_vector
+    }
+
+    /// Bit t: asynchronous events of type t come here.
+    pub fn mask(&self) -> u64 {
+        self.mask
+    }
+
+    /// Whether events were lost that software has not been told of.
+    pub fn overflowed(&self) -> bool {
+        self.overflowed
     }
 
     /// Asks for an interrupt at the next event (ARM_EQ).

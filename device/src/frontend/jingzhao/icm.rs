@@ -44,6 +44,17 @@ impl From<IcmError> for CmdError {
     }
 }
 
+/// Pages that are consecutive in ICM and on the bus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IcmRange {
+    /// First address in ICM.
+    pub start: IcmAddr,
+    /// Bytes.
+    pub length: u64,
+    /// Where it is on the bus.
+    pub bus: Iova,
+}
+
 /// The two translation tables.
 #[derive(Debug, Default)]
 pub struct Icm {
@@ -86,12 +97,20 @@ impl Icm {
 
     /// Bus address of an ICM address, if its page is mapped.
     pub fn translate(&self, table: IcmTable, addr: IcmAddr) -> Option<Iova> {
-        let runs = match table {
-            IcmTable::Context => &self.context,
-            IcmTable::Tpt => &self.tpt,
-        };
-        let bus_page = runs.find(page_of(addr))?;
+        let bus_page = self.table(table).find(page_of(addr))?;
         Some(Iova::new(bus_page << PAGE_SHIFT | addr.get() & (PAGE_LEN - 1)))
+    }
+
+    /// Mapped ranges of a table with the numbers of their first ICM pages, ascending, from a page on.
+    pub fn ranges_from(&self, table: IcmTable, page: u64) -> impl Iterator<Item = (u64, IcmRange)> {
+        self.table(table).0.range(page..).map(|(first, run)| {
+            let range = IcmRange {
+                start: IcmAddr::new(first << PAGE_SHIFT),
+                length: run.pages << PAGE_SHIFT,
+                bus: Iova::new(run.bus_page << PAGE_SHIFT),
+            };
+            (*first, range)
+        })
     }
 
     /// Whether `len` bytes at `addr` are mapped.
@@ -140,6 +159,13 @@ impl Icm {
             at = IcmAddr::new(at.get().wrapping_add(now as u64));
         }
         Ok(())
+    }
+
+    fn table(&self, table: IcmTable) -> &PageRuns {
+        match table {
+            IcmTable::Context => &self.context,
+            IcmTable::Tpt => &self.tpt,
+        }
     }
 
     fn table_mut(&mut self, table: IcmTable) -> &mut PageRuns {

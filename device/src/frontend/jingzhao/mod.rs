@@ -29,6 +29,7 @@ pub mod recv_queue;
 pub mod resources;
 pub mod ring;
 pub mod send_queue;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 

@@ -61,6 +61,11 @@ impl RecvQueue {
         self.bit_decides = self.options.rq_valid_bit && image.usr_page != 0;
     }
 
+    /// Slots of the queue.
+    pub fn slots(&self) -> u32 {
+        self.ring.slots()
+    }
+
     /// Takes the WQE of the next slot, if it is posted. `wr_id` is its byte offset.
     pub fn next(&mut self, mem: &impl QueueMemory) -> Fetch<RecvRequest> {
         let slots = self.ring.slots();

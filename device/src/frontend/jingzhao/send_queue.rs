@@ -156,6 +156,16 @@ impl SendQueue {
         self.linked.is_some() || !self.doorbells.is_empty()
     }
 
+    /// Slots of the queue.
+    pub fn slots(&self) -> u32 {
+        self.ring.slots()
+    }
+
+    /// Doorbells remembered; each announces at least one WQE.
+    pub fn waiting(&self) -> usize {
+        self.doorbells.len()
+    }
+
     /// Takes the next WQE, for QP `qpn` with this context. `wr_id` is a [`SendTag`].
     pub fn next(
         &mut self,

@@ -1,0 +1,279 @@
+//! What an operator may see of a device's objects, in terms that every RDMA device has.
+//!
+//! Rows are copies: nothing in them keeps the device from going on. They are also the wire form of the control socket,
+//! so a field's name is part of an interface.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// Most rows of a [`Page`].
+///
+/// Bound: rows are copied on the device's own thread, between two turns of its traffic.
+pub const PAGE_ROWS: usize = 256;
+
+/// Objects of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Table {
+    /// Queue pairs that left RESET.
+    Qps,
+    /// Completion queues.
+    Cqs,
+    /// Event queues.
+    Eqs,
+    /// Memory regions.
+    Mrs,
+    /// Ranges of context memory that the guest lends; a device without any has no rows.
+    Icm,
+}
+
+/// Some rows of a [`Table`], in the order of the table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Page {
+    /// At most [`PAGE_ROWS`].
+    pub rows: Rows,
+    /// Where the next page begins, if there are more rows. Pages are of different moments: a row that comes or goes
+    /// in between may be in none.
+    pub next: Option<u64>,
+}
+
+/// Rows of one kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "as Table")]
+pub enum Rows {
+    Qps(Vec<QpRow>),
+    Cqs(Vec<CqRow>),
+    Eqs(Vec<EqRow>),
+    Mrs(Vec<MrRow>),
+    Icm(Vec<IcmRow>),
+}
+
+/// A queue pair.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QpRow {
+    /// Number, as software knows it.
+    pub qpn: u32,
+    /// State, live.
+    pub state: QpState,
+    /// Transport service.
+    pub service: Service,
+    /// Protection domain.
+    pub pd: u32,
+    /// Next PSN to send.
+    pub send_psn: u32,
+    /// Oldest PSN without acknowledgement; `send_psn` when nothing is outstanding.
+    pub unacked_psn: u32,
+    /// PSN expected from the peer.
+    pub expected_psn: u32,
+    /// Connected peer, if the QP has one and knows the way.
+    pub peer: Option<Peer>,
+    /// Completion queue of sends.
+    pub send_cqn: u32,
+    /// Completion queue of receives.
+    pub recv_cqn: u32,
+    /// Slots of the send queue.
+    pub send_slots: u32,
+    /// Doorbells whose requests were not begun.
+    pub send_waiting: u32,
+    /// Slots of the receive queue.
+    pub recv_slots: u32,
+}
+
+/// The far end of a connected QP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    /// Its QP.
+    pub qpn: u32,
+    /// Ethernet address, `02:00:00:00:00:02`.
+    pub mac: String,
+    /// IP address.
+    pub ip: IpAddr,
+}
+
+/// State of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum QpState {
+    Reset,
+    Init,
+    Rtr,
+    Rts,
+    Sqe,
+    /// SQD, with nothing left to finish.
+    Sqd,
+    /// SQD, still finishing what was begun.
+    Draining,
+    Err,
+}
+
+/// Transport service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum Service {
+    Rc,
+    Uc,
+    Ud,
+}
+
+/// A completion queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CqRow {
+    /// Number, as software knows it.
+    pub cqn: u32,
+    /// Entries of its buffer.
+    pub entries: u64,
+    /// Entries written since its creation, modulo 2^32.
+    pub producer: u32,
+    /// What raises its next event.
+    pub armed: Armed,
+    /// Event queue of its events.
+    pub eqn: u32,
+    /// Why it takes no more entries, if it does not.
+    pub fault: Option<Fault>,
+}
+
+/// What raises the next event of a completion queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Armed {
+    /// Nothing.
+    No,
+    /// Any entry.
+    Any,
+    /// A solicited or failed one.
+    Solicited,
+}
+
+/// What broke a completion queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fault {
+    /// It was full.
+    Overrun,
+    /// Its buffer cannot be reached.
+    Access,
+}
+
+/// An event queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EqRow {
+    /// Number.
+    pub eqn: u32,
+    /// Entries of its buffer.
+    pub entries: u64,
+    /// Entries written, modulo 2^32.
+    pub producer: u32,
+    /// The next event raises its interrupt.
+    pub armed: bool,
+    /// MSI-X vector.
+    pub vector: u16,
+    /// Bit t: takes asynchronous events of type t, as the device's interface numbers them.
+    pub mask: u64,
+    /// Events were lost that software has not been told of.
+    pub overflowed: bool,
+}
+
+/// A memory region.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MrRow {
+    /// Whole key.
+    pub key: u32,
+    /// Protection domain.
+    pub pd: u32,
+    /// First address.
+    pub start: u64,
+    /// Bytes.
+    pub length: u64,
+    /// What it permits besides local reads.
+    pub rights: Vec<Right>,
+    /// Page size in bytes; `None` if its addresses are bus addresses.
+    pub page_bytes: Option<u64>,
+}
+
+/// What a region may permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum Right {
+    LocalWrite,
+    RemoteWrite,
+    RemoteRead,
+    RemoteAtomic,
+}
+
+/// A range of context memory that is consecutive on both sides.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IcmRow {
+    /// Which of the device's translations it belongs to.
+    pub table: IcmTable,
+    /// Address in context memory.
+    pub start: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Bus address of the first byte.
+    pub bus: u64,
+}
+
+/// Translations of context memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IcmTable {
+    /// Contexts of QPs, CQs and EQs.
+    Context,
+    /// Memory protection and translation.
+    Tpt,
+}
+
+/// Takes one page of rows from an iterator; `key` is a row's place in its table.
+pub fn page<K: Into<u64>, T>(entries: impl Iterator<Item = (K, T)>) -> (Vec<T>, Option<u64>) {
+    let mut entries = entries;
+    let rows = entries.by_ref().take(PAGE_ROWS).map(|(_, row)| row).collect();
+    (rows, entries.next().map(|(place, _)| place.into()))
+}
+
+impl From<engine::Service> for Service {
+    fn from(service: engine::Service) -> Self {
+        match service {
+            engine::Service::Rc => Self::Rc,
+            engine::Service::Uc => Self::Uc,
+            engine::Service::Ud => Self::Ud,
+        }
+    }
+}
+
+impl From<&engine::QpSnapshot> for QpState {
+    fn from(live: &engine::QpSnapshot) -> Self {
+        match live.state {
+            engine::State::Reset => Self::Reset,
+            engine::State::Init => Self::Init,
+            engine::State::Rtr => Self::Rtr,
+            engine::State::Rts => Self::Rts,
+            engine::State::Sqe => Self::Sqe,
+            engine::State::Sqd if live.draining => Self::Draining,
+            engine::State::Sqd => Self::Sqd,
+            engine::State::Err => Self::Err,
+        }
+    }
+}
+
+/// In the words of the specification.
+impl fmt::Display for QpState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Reset => "RESET",
+            Self::Init => "INIT",
+            Self::Rtr => "RTR",
+            Self::Rts => "RTS",
+            Self::Sqe => "SQE",
+            Self::Sqd => "SQD",
+            Self::Draining => "SQD (draining)",
+            Self::Err => "ERR",
+        })
+    }
+}
