@@ -1,6 +1,7 @@
 //! Writing what crosses a fabric to a pcapng file.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -44,7 +45,19 @@ impl Capture {
     /// # Errors
     /// The file cannot be created or written.
     pub fn create(path: &Path, interface: &str) -> io::Result<Self> {
-        let file = BufWriter::with_capacity(BUFFER_LEN, File::create(path)?);
+        Self::to_file(File::create(path)?, path, interface)
+    }
+
+    /// Creates the file at `path`, which must not exist: nothing is overwritten, and nobody waits for a pipe.
+    ///
+    /// # Errors
+    /// The file exists, or cannot be created or written.
+    pub fn create_new(path: &Path, interface: &str) -> io::Result<Self> {
+        Self::to_file(File::create_new(path)?, path, interface)
+    }
+
+    fn to_file(file: File, path: &Path, interface: &str) -> io::Result<Self> {
+        let file = BufWriter::with_capacity(BUFFER_LEN, file);
         let mut writer = PcapNgWriter::new(file).map_err(into_io)?;
         writer
             .write_pcapng_block(InterfaceDescriptionBlock {
@@ -58,6 +71,11 @@ impl Capture {
             })
             .map_err(into_io)?;
         Ok(Self { path: path.to_owned(), writer: Some(writer), unflushed: true })
+    }
+
+    /// The file, unless the capture has ended.
+    pub fn path(&self) -> Option<&Path> {
+        self.writer.is_some().then_some(&self.path)
     }
 
     /// Adds one frame, from its Ethernet header to its ICRC.
@@ -98,6 +116,12 @@ impl Capture {
     fn stop(&mut self, error: &io::Error) {
         tracing::error!(path = %self.path.display(), %error, "capture ends: the file cannot be written");
         self.writer = None;
+    }
+}
+
+impl fmt::Debug for Capture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Capture").field("path", &self.path).finish_non_exhaustive()
     }
 }
 

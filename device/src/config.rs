@@ -22,6 +22,8 @@ pub struct ConfigFile {
     pub log: LogConfig,
     /// The HCAs this process serves, one thread each.
     pub devices: Vec<DeviceEntry>,
+    /// Unix socket that `hcactl` connects to, for the user of this process only. Without it there is none.
+    pub control_socket: Option<PathBuf>,
 }
 
 /// Log settings.
@@ -86,6 +88,15 @@ pub enum FrontendEntry {
     Jingzhao(jingzhao::Options),
 }
 
+impl FrontendEntry {
+    /// The key that names the interface.
+    pub const fn key(&self) -> &'static str {
+        match self {
+            Self::Jingzhao(_) => "jingzhao",
+        }
+    }
+}
+
 /// An HCA or NIC on the fabric.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -133,6 +144,8 @@ pub struct Config {
     pub log: LogConfig,
     /// At least one.
     pub devices: Vec<DeviceConfig>,
+    /// Socket for `hcactl`.
+    pub control_socket: Option<PathBuf>,
 }
 
 /// One HCA, checked.
@@ -256,7 +269,10 @@ impl TryFrom<ConfigFile> for Config {
                 ));
             }
         }
-        Ok(Self { log: file.log, devices })
+        if file.control_socket.as_ref().is_some_and(|path| sockets.contains(path)) {
+            return Err(value("control_socket", "a device has this path"));
+        }
+        Ok(Self { log: file.log, devices, control_socket: file.control_socket })
     }
 }
 

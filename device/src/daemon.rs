@@ -1,4 +1,4 @@
-//! Running a configuration: one thread per HCA, signals on the main thread.
+//! Running a configuration: one thread per HCA, signals and the control socket on the main thread.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,6 +11,8 @@ use tokio::sync::mpsc;
 
 use crate::capture::Capture;
 use crate::config::{Config, DeviceConfig, FabricConfig, FrontendEntry};
+use crate::control;
+use crate::control::call::Handle;
 use crate::fabric::udp::UdpFabric;
 use crate::frontend::jingzhao::address::Addresses;
 use crate::frontend::jingzhao::{JingZhao, Setup};
@@ -74,7 +76,7 @@ pub enum DaemonError {
 /// # Errors
 /// Something the configuration names cannot be opened, or a device's thread cannot go on.
 pub fn run(config: &Config, mut inherited: Option<Source>) -> Result<(), DaemonError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Handlers are in place before the first socket is: whoever sees a socket may already send SIGTERM.
     let (mut terminate, mut interrupt) = {
         let _guard = runtime.enter();
@@ -88,7 +90,13 @@ pub fn run(config: &Config, mut inherited: Option<Source>) -> Result<(), DaemonE
         .enumerate()
         .map(|(index, device)| worker(device, &format!("devices[{index}]"), &mut inherited))
         .collect::<Result<Vec<_>, _>>()?;
-    let shutdowns: Vec<_> = workers.iter().map(Worker::shutdown_handle).collect();
+    let handles: Vec<_> = workers.iter().map(Worker::handle).collect();
+    let control = config
+        .control_socket
+        .as_ref()
+        .map(|path| Listener::bind_private(path))
+        .transpose()
+        .map_err(|source| DaemonError::Listen { key: "control_socket".into(), source })?;
 
     let (report, mut reports) = mpsc::unbounded_channel();
     let mut threads = Vec::new();
@@ -108,9 +116,10 @@ pub fn run(config: &Config, mut inherited: Option<Source>) -> Result<(), DaemonE
             _ = terminate.recv() => None,
             _ = interrupt.recv() => None,
             ended = reports.recv() => ended,
+            () = serve_control(control.as_ref(), &config.devices, &handles) => None,
         }
     });
-    shutdowns.iter().for_each(crate::worker::Shutdown::request);
+    handles.iter().for_each(Handle::stop);
     for thread in threads {
         // A panic has come as a report.
         let _ = thread.join();
@@ -120,6 +129,25 @@ pub fn run(config: &Config, mut inherited: Option<Source>) -> Result<(), DaemonE
         Some((name, Some(Err(source)))) => Err(DaemonError::Device { name, source }),
         Some((name, None)) => Err(DaemonError::Panicked { name }),
     }
+}
+
+/// Answers `hcactl` for as long as the daemon runs.
+async fn serve_control(listener: Option<&Listener>, configs: &[DeviceConfig], handles: &[Handle]) {
+    if let Some(listener) = listener {
+        let devices = configs.iter().zip(handles).map(|(config, handle)| control::server::Device {
+            id: config.identity.lid.get(),
+            interface: config.frontend.key(),
+            name: name(config),
+            mac: config.identity.mac,
+            ipv4: config.identity.ipv4,
+            socket: config.socket_path.clone(),
+            handle: handle.clone(),
+        });
+        if let Err(error) = control::server::serve(listener, devices.collect()).await {
+            tracing::error!(%error, "the control socket is not served");
+        }
+    }
+    std::future::pending().await
 }
 
 /// Tells the main thread how a device's thread ended, by a panic too.

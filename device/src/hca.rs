@@ -10,16 +10,17 @@ pub(crate) mod tests;
 
 use std::ops::Range;
 
-use engine::{Config, Engine, Instant};
+use engine::{Config, Engine, Instant, Stats};
 use protocol::ids::Qpn;
 
 use crate::capture::{Capture, Direction};
 use crate::fabric::TxBatch;
+use crate::frontend::snapshot::{Page, Table};
 use crate::frontend::{Context, Frontend};
 use crate::identity::Identity;
 use crate::limited;
 use crate::memory::GuestMemory;
-use crate::net::Port;
+use crate::net::{Port, PortStats};
 use crate::vfio::msix::Interrupts;
 use crate::vfio::pci::{CONFIG_LEN, ConfigSpace, Effect};
 use crate::vfio::server::{Device, Region};
@@ -134,6 +135,31 @@ impl<F: Frontend> Hca<F> {
         if let Some(capture) = &mut self.capture {
             capture.flush();
         }
+    }
+
+    /// Uses another capture from now on, or none, and gives back what was there.
+    pub fn set_capture(&mut self, capture: Option<Capture>) -> Option<Capture> {
+        std::mem::replace(&mut self.capture, capture)
+    }
+
+    /// The capture that is running.
+    pub fn capture(&self) -> Option<&Capture> {
+        self.capture.as_ref()
+    }
+
+    /// See [`Frontend::snapshot`].
+    pub fn snapshot(&self, table: Table, from: u64) -> Page {
+        self.frontend.snapshot(&self.engine, table, from)
+    }
+
+    /// Counters of the transport.
+    pub fn engine_stats(&self) -> &Stats {
+        self.engine.stats()
+    }
+
+    /// Counters of the port.
+    pub fn port_stats(&self) -> &PortStats {
+        self.port.stats()
     }
 
     /// The client is gone, and with it its memory and eventfds.

@@ -6,6 +6,7 @@
 pub mod capture;
 pub mod cli;
 pub mod config;
+pub mod control;
 pub mod daemon;
 pub mod fabric;
 pub mod frontend;

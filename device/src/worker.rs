@@ -1,4 +1,4 @@
-//! The thread of one HCA: one loop over its sockets, its deadline and the request to stop.
+//! The thread of one HCA: one loop over its sockets, its deadline and its mailbox.
 //!
 //! A turn serves messages of the client, takes frames from the fabric, fires the deadline, then drains the HCA into
 //! the fabric. Each part is bounded, so that neither client nor peers can keep the other waiting; what is left is
@@ -11,17 +11,20 @@ mod tests;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::path::Path;
 use std::time::Duration;
 
 use engine::Instant;
 use rustix::buffer::spare_capacity;
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::{Timespec, epoll};
 use rustix::time::{
     ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, clock_gettime, timerfd_create,
     timerfd_settime,
 };
 
+use crate::capture::Capture;
+use crate::control::call::{self, Call, Handle, Mailbox, Status};
+use crate::control::message::Counters;
 use crate::fabric::{Fabric, RxBatch, Sent};
 use crate::frontend::Frontend;
 use crate::hca::{Hca, Left};
@@ -44,7 +47,7 @@ mod token {
     pub(super) const CLIENT: u64 = 1;
     pub(super) const FABRIC: u64 = 2;
     pub(super) const TIMER: u64 = 3;
-    pub(super) const SHUTDOWN: u64 = 4;
+    pub(super) const MAILBOX: u64 = 4;
 }
 
 /// Why a worker ended without a failure.
@@ -73,7 +76,8 @@ pub struct Worker<F: Frontend, N: Fabric> {
     timer: OwnedFd,
     /// When the timer fires, if it is set.
     armed: Option<Instant>,
-    shutdown: Shutdown,
+    handle: Handle,
+    mailbox: Mailbox,
 }
 
 struct Client {
@@ -82,18 +86,6 @@ struct Client {
     interest: epoll::EventFlags,
     /// The last turn left messages behind.
     more: bool,
-}
-
-/// Asks a worker to end. May be cloned and sent to other threads.
-#[derive(Clone, Debug)]
-pub struct Shutdown(Arc<OwnedFd>);
-
-impl Shutdown {
-    /// Asks. The worker ends at its next turn.
-    pub fn request(&self) {
-        // Fails only when the counter is full, and then the request is there already.
-        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
-    }
 }
 
 impl<F: Frontend, N: Fabric> Worker<F, N> {
@@ -105,9 +97,9 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-        let shutdown = Shutdown(Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?));
+        let (handle, mailbox) = call::mailbox()?;
         watch(&epoll, &timer, token::TIMER)?;
-        watch(&epoll, &shutdown.0, token::SHUTDOWN)?;
+        watch(&epoll, &mailbox, token::MAILBOX)?;
         watch(&epoll, fabric.as_fd(), token::FABRIC)?;
 
         let mut worker = Self {
@@ -122,7 +114,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             epoll,
             timer,
             armed: None,
-            shutdown,
+            handle,
+            mailbox,
         };
         match source {
             Source::Listener(listener) => {
@@ -134,9 +127,9 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(worker)
     }
 
-    /// The means to end this worker from another thread.
-    pub fn shutdown_handle(&self) -> Shutdown {
-        self.shutdown.clone()
+    /// The means to reach this worker from other threads.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
     }
 
     /// Serves until asked to end.
@@ -152,10 +145,14 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             self.hca.set_now(now());
 
             let is_ready = |token| ready.iter().any(|event: &epoll::Event| event.data.u64() == token);
-            if is_ready(token::SHUTDOWN) {
-                self.hca.disconnect();
-                self.hca.flush_capture();
-                return Ok(Ended::Shutdown);
+            if is_ready(token::MAILBOX) {
+                self.answer_calls();
+                // Looked at last: the calls took the wake-up of a request to end with them.
+                if self.mailbox.is_stopped() {
+                    self.hca.disconnect();
+                    self.hca.flush_capture();
+                    return Ok(Ended::Shutdown);
+                }
             }
             if is_ready(token::TIMER) {
                 self.timer_fired();
@@ -183,6 +180,33 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             }
             let Left { frames, other } = self.hca.drain();
             work_left = (self.send()? == Sent::All && frames) || other;
+        }
+    }
+
+    /// Answers what other threads want to know. Between turns, so that they see nothing half done.
+    fn answer_calls(&mut self) {
+        let Self { hca, fabric, client, mailbox, .. } = self;
+        for call in mailbox.take() {
+            // An asker that is gone wants no answer.
+            match call {
+                Call::Status(answer) => {
+                    let capture = hca.capture().and_then(Capture::path).map(Path::to_owned);
+                    let _ = answer.send(Status { connected: client.is_some(), capture });
+                }
+                Call::List(table, from, answer) => {
+                    let _ = answer.send(hca.snapshot(table, from));
+                }
+                Call::Counters(answer) => {
+                    let _ = answer.send(Counters {
+                        engine: *hca.engine_stats(),
+                        port: hca.port_stats().into(),
+                        fabric: *fabric.stats(),
+                    });
+                }
+                Call::SetCapture(capture, answer) => {
+                    let _ = answer.send(hca.set_capture(capture));
+                }
+            }
         }
     }
 

@@ -1,7 +1,9 @@
 //! Counters of one engine: plain fields, each drop and each NAK with its own reason.
 
+use serde::{Deserialize, Serialize};
+
 /// What the engine saw and did since it was created. Packets unless said otherwise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Stats {
     /// Frames handed out.
@@ -25,7 +27,7 @@ pub struct Stats {
 }
 
 /// Packets that changed nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Drops {
     /// No such QP.
@@ -61,7 +63,7 @@ pub struct Drops {
 }
 
 /// Negative acknowledgements by meaning.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub struct Naks {
@@ -74,7 +76,7 @@ pub struct Naks {
 }
 
 /// Events of loss recovery.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Recovery {
     /// Request packets sent a second time or more.

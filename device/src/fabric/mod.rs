@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 pub use batch::{RxBatch, TxBatch};
+use serde::{Deserialize, Serialize};
 
 /// Longest frame a fabric carries: a jumbo Ethernet frame. A RoCE packet with a 4096-byte payload needs less than half.
 pub const MAX_FRAME_LEN: usize = 9216;
@@ -43,7 +44,7 @@ pub trait Fabric {
 }
 
 /// Counters of one fabric.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FabricStats {
     /// Frames handed to the network; a flooded frame counts once for each peer.
     pub tx_frames: u64,

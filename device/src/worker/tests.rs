@@ -100,9 +100,9 @@ fn a_request_to_stop_ends_a_worker_that_sleeps() {
     let folder = tempfile::tempdir().unwrap();
     let listener = Listener::bind(&folder.path().join("s")).unwrap();
     let worker = Worker::new(Source::Listener(listener), hca, fabric).unwrap();
-    let shutdown = worker.shutdown_handle();
+    let handle = worker.handle();
     let thread = std::thread::spawn(move || worker.run());
-    shutdown.request();
+    handle.stop();
     assert_eq!(thread.join().unwrap().unwrap(), Ended::Shutdown);
     assert!(!folder.path().join("s").exists());
 }

@@ -7,11 +7,14 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Mode, fchmod, flock};
 use rustix::io::Errno;
 use rustix::net::sockopt::{socket_acceptconn, socket_domain};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use thiserror::Error;
+
+/// Clients that may wait to be accepted.
+const BACKLOG: i32 = 128;
 
 /// Why there is no listening socket.
 #[derive(Debug, Error)]
@@ -63,6 +66,26 @@ impl Listener {
     /// # Errors
     /// See [`ListenError`].
     pub fn bind(path: &Path) -> Result<Self, ListenError> {
+        Self::bind_with(path, None)
+    }
+
+    /// Listens on `path` for the user of this process only.
+    ///
+    /// # Errors
+    /// As [`Listener::bind`].
+    pub fn bind_private(path: &Path) -> Result<Self, ListenError> {
+        Self::bind_with(path, Some(Mode::RUSR | Mode::WUSR))
+    }
+
+    /// The same socket under another descriptor, non-blocking. The file still goes away with `self`.
+    ///
+    /// # Errors
+    /// Descriptors ran out.
+    pub fn try_clone(&self) -> io::Result<UnixListener> {
+        self.listener.try_clone()
+    }
+
+    fn bind_with(path: &Path, mode: Option<Mode>) -> Result<Self, ListenError> {
         let bind_error = |source| ListenError::Bind { path: path.to_path_buf(), source };
         // Two processes that find the same stale file must not both replace it: whoever comes second has to see
         // the first one's socket. The lock is on the folder, so it leaves nothing behind.
@@ -74,7 +97,7 @@ impl Listener {
         flock(&folder, FlockOperation::LockExclusive).map_err(|error| bind_error(error.into()))?;
 
         remove_stale(path)?;
-        let listener = UnixListener::bind(path).map_err(bind_error)?;
+        let listener = listen(path, mode).map_err(|error| bind_error(error.into()))?;
         listener.set_nonblocking(true).map_err(bind_error)?;
         let made = std::fs::symlink_metadata(path).map_err(bind_error)?;
         Ok(Self { listener, file: Some((path.to_path_buf(), made.dev(), made.ino())) })
@@ -148,6 +171,19 @@ impl Drop for Listener {
     }
 }
 
+/// A listening socket whose file has these permissions, or those the umask leaves.
+fn listen(path: &Path, mode: Option<Mode>) -> rustix::io::Result<UnixListener> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    if let Some(mode) = mode {
+        // Linux gives a socket's own mode to the file it makes, so that there is no moment with other permissions.
+        fchmod(&socket, mode)?;
+    }
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(UnixListener::from(socket))
+}
+
 /// Removes a socket file nobody listens on.
 fn remove_stale(path: &Path) -> Result<(), ListenError> {
     let bind_error = |source| ListenError::Bind { path: path.to_path_buf(), source };
@@ -208,6 +244,15 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let _second = Listener::bind(&path).unwrap();
         drop(first);
+        UnixStream::connect(&path).unwrap();
+    }
+
+    #[test]
+    fn a_private_socket_is_for_its_owner_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control.sock");
+        let _listener = Listener::bind_private(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         UnixStream::connect(&path).unwrap();
     }
 

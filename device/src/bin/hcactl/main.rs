@@ -1,0 +1,208 @@
+//! `hcactl`: looks into a running `hcad` and changes what can be changed from outside.
+
+mod table;
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use clap::{Parser, Subcommand};
+use device::control::DEFAULT_SOCKET;
+use device::control::message::{DeviceRow, Request, Response};
+use device::frontend::snapshot::{Rows, Table};
+use serde_json::Value;
+
+/// Looks into a running hcad.
+///
+/// hcad serves the socket that `control_socket` in its configuration names.
+#[derive(Debug, Parser)]
+#[command(name = "hcactl", version)]
+struct Cli {
+    /// Control socket of the daemon
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
+    socket: PathBuf,
+
+    /// Number of the device; needed if the daemon has several
+    #[arg(long, value_name = "ID", global = true)]
+    device: Option<u16>,
+
+    /// Print one line of JSON instead of a table
+    #[arg(long, global = true)]
+    json: bool,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Command {
+    /// Devices, their addresses and who uses them
+    Devices,
+    /// Queue pairs: state, PSNs, peer, queues
+    Qps,
+    /// Completion queues
+    Cqs,
+    /// Event queues
+    Eqs,
+    /// Memory regions
+    Mrs,
+    /// Context memory that the guest lends to the device
+    Icm,
+    /// Everything that is counted
+    Counters,
+    /// Writing every frame to a pcapng file
+    #[command(subcommand)]
+    Capture(Capture),
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Capture {
+    /// Begin; the file must not exist
+    On {
+        /// File to write
+        file: PathBuf,
+    },
+    /// End; the file is complete
+    Off,
+}
+
+fn main() -> ExitCode {
+    match run(&Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "hcactl: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: &Cli) -> anyhow::Result<()> {
+    let mut daemon = Daemon::connect(&cli.socket)?;
+    let text = match &cli.command {
+        Command::Devices => {
+            let devices = daemon.devices()?;
+            if cli.json { json(&devices)? } else { table::devices(&devices) }
+        }
+        Command::Qps => list(&mut daemon, cli, Table::Qps)?,
+        Command::Cqs => list(&mut daemon, cli, Table::Cqs)?,
+        Command::Eqs => list(&mut daemon, cli, Table::Eqs)?,
+        Command::Mrs => list(&mut daemon, cli, Table::Mrs)?,
+        Command::Icm => list(&mut daemon, cli, Table::Icm)?,
+        Command::Counters => {
+            let device = daemon.choose(cli.device)?;
+            let Response::Counters(counters) = daemon.ask(&Request::Counters { device })? else {
+                bail!("the daemon gave an answer to another question");
+            };
+            let value = serde_json::to_value(counters)?;
+            if cli.json { json(&value)? } else { table::counters(&value) }
+        }
+        Command::Capture(capture) => {
+            let device = daemon.choose(cli.device)?;
+            let request = match capture {
+                // The daemon's folder is another.
+                Capture::On { file } => Request::CaptureOn { device, path: std::path::absolute(file)? },
+                Capture::Off => Request::CaptureOff { device },
+            };
+            let Response::Done {} = daemon.ask(&request)? else {
+                bail!("the daemon gave an answer to another question");
+            };
+            String::new()
+        }
+    };
+    match io::stdout().write_all(text.as_bytes()) {
+        // Whoever read us has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => Ok(written?),
+    }
+}
+
+fn json(value: &impl serde::Serialize) -> anyhow::Result<String> {
+    Ok(serde_json::to_string(value)? + "\n")
+}
+
+/// All pages of a table.
+fn list(daemon: &mut Daemon, cli: &Cli, table: Table) -> anyhow::Result<String> {
+    let device = daemon.choose(cli.device)?;
+    let mut all: Vec<Value> = Vec::new();
+    let mut text = table::Text::default();
+    let mut from = 0;
+    loop {
+        let Response::Page(page) = daemon.ask(&Request::List { device, table, from })? else {
+            bail!("the daemon gave an answer to another question");
+        };
+        if cli.json {
+            all.extend(rows(&page.rows)?);
+        } else {
+            text.add(&page.rows);
+        }
+        match page.next {
+            None => break,
+            // A place behind the last one: a daemon cannot keep us here for ever.
+            Some(next) if next > from => from = next,
+            Some(_) => bail!("the daemon's pages do not end"),
+        }
+    }
+    if cli.json { json(&all) } else { Ok(text.finish()) }
+}
+
+fn rows(rows: &Rows) -> serde_json::Result<Vec<Value>> {
+    fn values<T: serde::Serialize>(rows: &[T]) -> serde_json::Result<Vec<Value>> {
+        rows.iter().map(serde_json::to_value).collect()
+    }
+    match rows {
+        Rows::Qps(rows) => values(rows),
+        Rows::Cqs(rows) => values(rows),
+        Rows::Eqs(rows) => values(rows),
+        Rows::Mrs(rows) => values(rows),
+        Rows::Icm(rows) => values(rows),
+    }
+}
+
+/// Connection to a daemon.
+struct Daemon(BufReader<UnixStream>);
+
+impl Daemon {
+    fn connect(path: &Path) -> anyhow::Result<Self> {
+        let stream = UnixStream::connect(path).with_context(|| format!("cannot reach {}", path.display()))?;
+        Ok(Self(BufReader::new(stream)))
+    }
+
+    /// Asks and waits. A refusal is an error.
+    fn ask(&mut self, request: &Request) -> anyhow::Result<Response> {
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        // A daemon that turns us away has written why before it closed.
+        let sent = self.0.get_mut().write_all(&line);
+        let mut answer = String::new();
+        let received = self.0.read_line(&mut answer);
+        if answer.is_empty() {
+            sent.and(received).context("the daemon is gone")?;
+            bail!("the daemon closed the connection");
+        }
+        match serde_json::from_str(&answer).context("the daemon's answer is not understood")? {
+            Response::Error(problem) => bail!(problem),
+            response => Ok(response),
+        }
+    }
+
+    fn devices(&mut self) -> anyhow::Result<Vec<DeviceRow>> {
+        match self.ask(&Request::Devices {})? {
+            Response::Devices(devices) => Ok(devices),
+            _ => bail!("the daemon gave an answer to another question"),
+        }
+    }
+
+    fn choose(&mut self, device: Option<u16>) -> anyhow::Result<u16> {
+        if let Some(device) = device {
+            return Ok(device);
+        }
+        let devices = self.devices()?;
+        let [only] = devices.as_slice() else {
+            let ids: Vec<_> = devices.iter().map(|device| device.id.to_string()).collect();
+            bail!("there are several devices, say --device with one of {}", ids.join(", "));
+        };
+        Ok(only.id)
+    }
+}

@@ -1,0 +1,205 @@
+//! Tables for people.
+
+use std::fmt::{Display, Write};
+
+use device::control::message::DeviceRow;
+use device::frontend::snapshot::{
+    Armed, CqRow, EqRow, Fault, IcmRow, IcmTable, MrRow, Peer, QpRow, Right, Rows, Service,
+};
+use serde_json::Value;
+
+/// Columns as wide as their widest cell; the first line is the head.
+#[derive(Default)]
+pub(crate) struct Text {
+    lines: Vec<Vec<String>>,
+}
+
+impl Text {
+    fn head(&mut self, names: &[&str]) {
+        if self.lines.is_empty() {
+            self.lines.push(names.iter().map(|name| (*name).to_owned()).collect());
+        }
+    }
+
+    /// Adds a page of a table.
+    pub(crate) fn add(&mut self, rows: &Rows) {
+        match rows {
+            Rows::Qps(rows) => {
+                self.head(&[
+                    "QPN", "STATE", "SERVICE", "PD", "SEND-PSN", "UNACKED", "EXPECTED", "PEER", "SEND-CQ",
+                    "RECV-CQ", "SQ-SLOTS", "SQ-RUNG", "RQ-SLOTS",
+                ]);
+                self.lines.extend(rows.iter().map(qp));
+            }
+            Rows::Cqs(rows) => {
+                self.head(&["CQN", "ENTRIES", "PRODUCER", "ARMED", "EQ", "FAULT"]);
+                self.lines.extend(rows.iter().map(cq));
+            }
+            Rows::Eqs(rows) => {
+                self.head(&["EQN", "ENTRIES", "PRODUCER", "ARMED", "VECTOR", "MASK", "OVERFLOWED"]);
+                self.lines.extend(rows.iter().map(eq));
+            }
+            Rows::Mrs(rows) => {
+                self.head(&["KEY", "PD", "START", "LENGTH", "PAGES", "RIGHTS"]);
+                self.lines.extend(rows.iter().map(mr));
+            }
+            Rows::Icm(rows) => {
+                self.head(&["TABLE", "START", "LENGTH", "BUS"]);
+                self.lines.extend(rows.iter().map(icm));
+            }
+        }
+    }
+
+    pub(crate) fn finish(self) -> String {
+        let mut widths: Vec<usize> = Vec::new();
+        for line in &self.lines {
+            widths.resize(widths.len().max(line.len()), 0);
+            for (width, cell) in widths.iter_mut().zip(line) {
+                *width = (*width).max(cell.len());
+            }
+        }
+        let mut text = String::new();
+        for line in &self.lines {
+            let mut padded = String::new();
+            for (cell, width) in line.iter().zip(&widths) {
+                let _ = write!(padded, "{cell:width$}  ");
+            }
+            text += padded.trim_end();
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// The devices of a daemon.
+pub(crate) fn devices(rows: &[DeviceRow]) -> String {
+    let mut text = Text::default();
+    text.head(&["ID", "INTERFACE", "MAC", "IPV4", "VMM", "SOCKET", "CAPTURE"]);
+    text.lines.extend(rows.iter().map(|row| {
+        let path = |path: &Option<std::path::PathBuf>| or_dash(path.as_ref().map(|path| path.display()));
+        vec![
+            row.id.to_string(),
+            row.interface.clone(),
+            row.mac.clone(),
+            row.ipv4.to_string(),
+            if row.connected { "connected" } else { "none" }.to_owned(),
+            path(&row.socket),
+            path(&row.capture),
+        ]
+    }));
+    text.finish()
+}
+
+/// One counter a line, named by its path.
+pub(crate) fn counters(value: &Value) -> String {
+    fn walk(name: &str, value: &Value, lines: &mut Vec<Vec<String>>) {
+        match value {
+            Value::Object(parts) => {
+                for (part, value) in parts {
+                    let name = if name.is_empty() { part.clone() } else { format!("{name}.{part}") };
+                    walk(&name, value, lines);
+                }
+            }
+            leaf => lines.push(vec![name.to_owned(), leaf.to_string()]),
+        }
+    }
+    let mut text = Text::default();
+    text.head(&["COUNTER", "VALUE"]);
+    walk("", value, &mut text.lines);
+    text.finish()
+}
+
+fn qp(row: &QpRow) -> Vec<String> {
+    vec![
+        hex(row.qpn),
+        row.state.to_string(),
+        match row.service {
+            Service::Rc => "RC",
+            Service::Uc => "UC",
+            Service::Ud => "UD",
+        }
+        .to_owned(),
+        hex(row.pd),
+        hex(row.send_psn),
+        hex(row.unacked_psn),
+        hex(row.expected_psn),
+        or_dash(row.peer.as_ref().map(|Peer { qpn, ip, .. }| format!("{ip} {qpn:#x}"))),
+        hex(row.send_cqn),
+        hex(row.recv_cqn),
+        row.send_slots.to_string(),
+        row.send_waiting.to_string(),
+        row.recv_slots.to_string(),
+    ]
+}
+
+fn cq(row: &CqRow) -> Vec<String> {
+    vec![
+        hex(row.cqn),
+        row.entries.to_string(),
+        row.producer.to_string(),
+        match row.armed {
+            Armed::No => "no",
+            Armed::Any => "any",
+            Armed::Solicited => "solicited",
+        }
+        .to_owned(),
+        hex(row.eqn),
+        or_dash(row.fault.map(|fault| match fault {
+            Fault::Overrun => "overrun",
+            Fault::Access => "access",
+        })),
+    ]
+}
+
+fn eq(row: &EqRow) -> Vec<String> {
+    vec![
+        hex(row.eqn),
+        row.entries.to_string(),
+        row.producer.to_string(),
+        yes(row.armed),
+        row.vector.to_string(),
+        hex(row.mask),
+        yes(row.overflowed),
+    ]
+}
+
+fn mr(row: &MrRow) -> Vec<String> {
+    let rights: Vec<_> = row
+        .rights
+        .iter()
+        .map(|right| match right {
+            Right::LocalWrite => "local-write",
+            Right::RemoteWrite => "remote-write",
+            Right::RemoteRead => "remote-read",
+            Right::RemoteAtomic => "remote-atomic",
+        })
+        .collect();
+    vec![
+        hex(row.key),
+        hex(row.pd),
+        hex(row.start),
+        hex(row.length),
+        row.page_bytes.map_or_else(|| "physical".to_owned(), hex),
+        or_dash(Some(rights.join(",")).filter(|text| !text.is_empty())),
+    ]
+}
+
+fn icm(row: &IcmRow) -> Vec<String> {
+    let table = match row.table {
+        IcmTable::Context => "context",
+        IcmTable::Tpt => "tpt",
+    };
+    vec![table.to_owned(), hex(row.start), hex(row.length), hex(row.bus)]
+}
+
+fn hex(number: impl Into<u64>) -> String {
+    format!("{:#x}", number.into())
+}
+
+fn yes(is: bool) -> String {
+    if is { "yes" } else { "no" }.to_owned()
+}
+
+fn or_dash(text: Option<impl Display>) -> String {
+    text.map_or_else(|| "-".to_owned(), |text| text.to_string())
+}

@@ -1,0 +1,184 @@
+//! Requests and responses, one JSON object a line each.
+//!
+//! `{"list":{"device":1,"table":"qps"}}` gets `{"page":{"rows":{"qps":[…]},"next":null}}`. Field names are an interface:
+//! they are added, not changed.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+
+use engine::Stats;
+use serde::{Deserialize, Serialize};
+
+use crate::fabric::FabricStats;
+use crate::frontend::snapshot::{Page, Table};
+use crate::net::{DropReason, PortStats};
+
+/// What a client wants. `device` is the number of an HCA, its `id` in the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// Which devices there are: [`Response::Devices`].
+    Devices {},
+    /// Objects of one kind: [`Response::Page`].
+    List {
+        /// Of which device.
+        device: u16,
+        /// Which kind.
+        table: Table,
+        /// 0, or the `next` of the page before.
+        #[serde(default)]
+        from: u64,
+    },
+    /// What was counted since the daemon started: [`Response::Counters`].
+    Counters {
+        /// By which device.
+        device: u16,
+    },
+    /// Write every frame to a pcapng file from now on: [`Response::Done`].
+    CaptureOn {
+        /// Frames of which device.
+        device: u16,
+        /// A file that does not exist yet; relative to the daemon's folder.
+        path: PathBuf,
+    },
+    /// End the capture; its file is complete when [`Response::Done`] comes.
+    CaptureOff {
+        /// Of which device.
+        device: u16,
+    },
+}
+
+/// What a request led to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Response {
+    /// All devices, in the order of the configuration.
+    Devices(Vec<DeviceRow>),
+    /// Objects.
+    Page(Page),
+    /// Counters.
+    Counters(Box<Counters>),
+    /// It is done.
+    Done {},
+    /// It is not, and nothing has changed. One line for people.
+    Error(String),
+}
+
+/// A device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceRow {
+    /// Its number.
+    pub id: u16,
+    /// Device interface, by its key in the configuration.
+    pub interface: String,
+    /// Ethernet address.
+    pub mac: String,
+    /// IPv4 address.
+    pub ipv4: Ipv4Addr,
+    /// Socket of the VMM, unless it was inherited.
+    pub socket: Option<PathBuf>,
+    /// A VMM is connected.
+    pub connected: bool,
+    /// File that frames are written to.
+    pub capture: Option<PathBuf>,
+}
+
+/// Counters of one device by the part that counts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Transport.
+    pub engine: Stats,
+    /// What arrived at the port.
+    pub port: PortCounters,
+    /// What the fabric carried.
+    pub fabric: FabricStats,
+}
+
+/// See [`PortStats`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortCounters {
+    /// RoCE packets handed on.
+    pub roce: u64,
+    /// ARP messages taken in.
+    pub arp: u64,
+    /// ICMP echo requests answered.
+    pub echo: u64,
+    /// Frames dropped, by [`DropReason::name`].
+    pub dropped: BTreeMap<String, u64>,
+}
+
+impl From<&PortStats> for PortCounters {
+    fn from(stats: &PortStats) -> Self {
+        let dropped = DropReason::ALL.map(|reason| (reason.name().to_owned(), stats.dropped(reason)));
+        Self { roce: stats.roce, arp: stats.arp, echo: stats.echo, dropped: dropped.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frontend::snapshot::Rows;
+
+    fn parse(text: &str) -> Result<Request, serde_json::Error> {
+        serde_json::from_str(text)
+    }
+
+    #[test]
+    fn requests_are_objects_with_one_key() {
+        for (text, request) in [
+            (r#"{"devices":{}}"#, Request::Devices {}),
+            (
+                r#"{"list":{"device":1,"table":"mrs"}}"#,
+                Request::List { device: 1, table: Table::Mrs, from: 0 },
+            ),
+            (
+                r#"{"list":{"device":1,"table":"qps","from":256}}"#,
+                Request::List { device: 1, table: Table::Qps, from: 256 },
+            ),
+            (r#"{"counters":{"device":2}}"#, Request::Counters { device: 2 }),
+            (
+                r#"{"capture_on":{"device":2,"path":"/tmp/x"}}"#,
+                Request::CaptureOn { device: 2, path: "/tmp/x".into() },
+            ),
+            (r#"{"capture_off":{"device":2}}"#, Request::CaptureOff { device: 2 }),
+        ] {
+            assert_eq!(parse(text).unwrap(), request);
+        }
+    }
+
+    #[test]
+    fn requests_with_unknown_parts_are_refused() {
+        for text in [
+            "{}",
+            r#"{"reboot":{}}"#,
+            r#"{"devices":{"all":true}}"#,
+            r#"{"list":{"device":1,"table":"srqs"}}"#,
+            r#"{"list":{"device":65536,"table":"qps"}}"#,
+            r#"{"list":{"device":1,"table":"qps","from":-1}}"#,
+            r#"{"devices":{}} {"devices":{}}"#,
+        ] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn responses_are_objects_with_one_key() {
+        for (response, text) in [
+            (
+                Response::Page(Page { rows: Rows::Eqs(Vec::new()), next: None }),
+                r#"{"page":{"rows":{"eqs":[]},"next":null}}"#,
+            ),
+            (Response::Done {}, r#"{"done":{}}"#),
+            (Response::Error("no".into()), r#"{"error":"no"}"#),
+        ] {
+            assert_eq!(serde_json::to_string(&response).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn every_reason_of_a_drop_is_reported() {
+        let counters = PortCounters::from(&PortStats::default());
+        assert_eq!(counters.dropped.len(), DropReason::ALL.len());
+    }
+}

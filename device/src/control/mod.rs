@@ -1,0 +1,12 @@
+//! The control socket: what `hcactl` asks and the daemon answers.
+//!
+//! A client writes one JSON object a line, a [`message::Request`], and gets one line back for each, a
+//! [`message::Response`], in order. [`server`] runs on the daemon's main thread; what a device must answer goes to its
+//! thread as a [`call::Call`] and is answered between two turns, without locks.
+
+pub mod call;
+pub mod message;
+pub mod server;
+
+/// Where `hcactl` looks for a daemon unless it is told.
+pub const DEFAULT_SOCKET: &str = "/tmp/hcad-control.sock";

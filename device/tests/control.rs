@@ -1,0 +1,333 @@
+//! The control socket and `hcactl` against a daemon whose client brought up a QP.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Command;
+
+use common::{Daemon, configuration, hcad};
+use protocol::Psn;
+use protocol::hca::jingzhao::cmd::Op;
+use protocol::hca::jingzhao::cqc::Cqc;
+use protocol::hca::jingzhao::icm::{self, IcmTable, MapEntry};
+use protocol::hca::jingzhao::init::{InitHca, Table};
+use protocol::hca::jingzhao::mpt::{Mpt, MptFlags};
+use protocol::hca::jingzhao::mtt::WriteMtt;
+use protocol::hca::jingzhao::qpc::Qpc;
+use protocol::ids::{Cqn, IcmAddr, Iova, Lid, Lkey, Pdn, Qpn, Va};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use serde_json::{Value, json};
+use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX};
+use vfio_user::Client;
+
+/// Guest memory, from bus address 0 on.
+const MEMORY: u64 = 1 << 20;
+const INBOX: u64 = 0x1000;
+const OUTBOX: u64 = 0x2000;
+/// Page that backs everything the one region names.
+const BUFFER: u64 = 0x3000;
+/// Pages that back ICM.
+const ICM: u64 = 0x10_000;
+
+const QPN: u32 = 0x1_0005;
+
+/// A daemon with a control socket.
+fn start() -> (Daemon, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("hca.sock");
+    let control = folder.path().join("control.sock");
+    let path = configuration(folder.path(), Some(&socket));
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    config["control_socket"] = json!(control);
+    std::fs::write(&path, config.to_string()).unwrap();
+    let mut command = hcad();
+    command.arg("--config").arg(path);
+    (Daemon::ready(command, folder, socket), control)
+}
+
+/// A guest that owns the device.
+struct Guest {
+    client: Client,
+    memory: OwnedFd,
+}
+
+impl Guest {
+    fn connect(daemon: &Daemon) -> Self {
+        let mut client = Client::new(&daemon.socket).unwrap();
+        client.region_write(VFIO_PCI_CONFIG_REGION_INDEX, 4, &[6, 0]).unwrap();
+        let memory = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&memory, MEMORY).unwrap();
+        client.dma_map(0, 0, MEMORY, memory.as_raw_fd()).unwrap();
+        Self { client, memory }
+    }
+
+    /// JingZhao interface, sections 1.2 and 3.2. The command must succeed.
+    fn command(&mut self, op: Op, op_modifier: u8, in_modifier: u32, inbox: &[u8]) {
+        rustix::io::pwrite(&self.memory, inbox, INBOX).unwrap();
+        let go = 1 << 23 | u32::from(op_modifier) << 12 | u32::from(op.spec().code);
+        let low = |address: u64| u32::try_from(address).unwrap();
+        let words = [0, low(INBOX), in_modifier, 0, low(OUTBOX), 0xffff_0000, go];
+        for (offset, word) in (0..).step_by(4).zip(words) {
+            self.client.region_write(VFIO_PCI_BAR0_REGION_INDEX, offset, &word.to_le_bytes()).unwrap();
+        }
+        let mut word = [0; 4];
+        self.client.region_read(VFIO_PCI_BAR0_REGION_INDEX, 0x18, &mut word).unwrap();
+        assert_eq!(word[3], 0, "status of {op}");
+    }
+
+    /// One region, one CQ, and QP [`QPN`] in RTS towards QP 9 of LID 2.
+    fn bring_up(&mut self) {
+        let table = |base, log_entries| Table { base: IcmAddr::new(base), log_entries };
+        let layout = InitHca {
+            qpc: table(0, 16),
+            cqc: table(0x200_0000, 16),
+            eqc: table(0x240_0000, 5),
+            mpt: table(0x100_0000, 17),
+            mtt_base: IcmAddr::new(0x180_0000),
+        };
+        self.command(Op::InitHca, 0, 0, &layout.emit());
+        for (index, (table, virt)) in [
+            (IcmTable::Context, 0),
+            (IcmTable::Context, 0x200_0000),
+            (IcmTable::Tpt, 0x100_0000),
+            (IcmTable::Tpt, 0x180_0000),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let bus = Iova::new(ICM + 0x1000 * index as u64);
+            let entry = MapEntry { virt: IcmAddr::new(virt), bus, pages: 1 };
+            self.command(Op::MapIcm, table.op_modifier(), 1, &icm::emit(&[entry]));
+        }
+        self.command(Op::WriteMtt, 0, 1, &WriteMtt { start: 0, pages: vec![Iova::new(BUFFER)] }.emit());
+        let region = Mpt {
+            flags: MptFlags::LOCAL_WRITE | MptFlags::REMOTE_READ,
+            key: Lkey::new(1),
+            pd: Pdn::new(3),
+            start: Va::new(0x7000),
+            length: 0x1000,
+            mtt: 0,
+            ..Mpt::parse(&[0; Mpt::LEN]).unwrap()
+        };
+        self.command(Op::Sw2HwMpt, 0, 1, &region.emit());
+        let blank = Cqc::parse(&[0; Cqc::LEN], 0).unwrap();
+        let cqc = Cqc { log_entries: 4, pd: Pdn::new(3), lkey: Lkey::new(1), ..blank };
+        self.command(Op::Sw2HwCq, 0, 6, &cqc.emit());
+        let qpc = Qpc {
+            mtu: 1,
+            log_max_msg: 31,
+            log_rq_slot: 7,
+            log_sq_slot: 7,
+            local_qpn: Qpn::new(5),
+            remote_qpn: Qpn::new(9),
+            port: 1,
+            dlid: Lid::new(2),
+            pd: Pdn::new(3),
+            next_send_psn: Psn::new(0xff_fffe),
+            send_cqn: Cqn::new(6),
+            sq_lkey: Lkey::new(1),
+            sq_len: 0x800,
+            recv_psn: Psn::new(0x123),
+            recv_cqn: Cqn::new(6),
+            rq_lkey: Lkey::new(1),
+            rq_len: 0x400,
+            ..Qpc::default()
+        };
+        for op in [Op::Rst2Init, Op::Init2Rtr, Op::Rtr2Rts] {
+            self.command(op, 0, QPN, &qpc.emit());
+        }
+    }
+}
+
+/// Writes one line and gives the answer.
+fn ask(stream: &mut UnixStream, line: &[u8]) -> Value {
+    stream.write_all(line).unwrap();
+    stream.write_all(b"\n").unwrap();
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).unwrap();
+    serde_json::from_str(&answer).unwrap()
+}
+
+/// Runs `hcactl` and gives what it printed: standard output, or the error.
+fn hcactl(control: &PathBuf, arguments: &[&str]) -> Result<String, String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
+    let output = command.arg("--socket").arg(control).args(arguments).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
+}
+
+fn hcactl_json(control: &PathBuf, command: &str) -> Value {
+    serde_json::from_str(&hcactl(control, &["--json", command]).unwrap()).unwrap()
+}
+
+#[test]
+fn the_objects_a_guest_made_are_listed() {
+    let (daemon, control) = start();
+    assert_eq!(hcactl_json(&control, "qps"), json!([]), "nothing before INIT_HCA");
+    let mut guest = Guest::connect(&daemon);
+    guest.bring_up();
+
+    let devices = hcactl_json(&control, "devices");
+    assert_eq!(
+        devices,
+        json!([{
+            "id": 1, "interface": "jingzhao", "mac": "02:00:00:00:00:01", "ipv4": "10.77.0.1",
+            "socket": daemon.socket, "connected": true, "capture": null,
+        }])
+    );
+    assert_eq!(
+        hcactl_json(&control, "qps"),
+        json!([{
+            "qpn": QPN, "state": "rts", "service": "rc", "pd": 3,
+            "send_psn": 0xff_fffe, "unacked_psn": 0xff_fffe, "expected_psn": 0x123,
+            "peer": { "qpn": 9, "mac": "02:00:00:00:00:02", "ip": "10.77.0.2" },
+            "send_cqn": 6, "recv_cqn": 6, "send_slots": 16, "send_waiting": 0, "recv_slots": 8,
+        }])
+    );
+    assert_eq!(
+        hcactl_json(&control, "cqs"),
+        json!([{ "cqn": 6, "entries": 16, "producer": 0, "armed": "no", "eqn": 0, "fault": null }])
+    );
+    assert_eq!(
+        hcactl_json(&control, "mrs"),
+        json!([{
+            "key": 1, "pd": 3, "start": 0x7000, "length": 0x1000,
+            "rights": ["local_write", "remote_read"], "page_bytes": 4096,
+        }])
+    );
+    assert_eq!(hcactl_json(&control, "eqs"), json!([]));
+    assert_eq!(
+        hcactl_json(&control, "icm"),
+        json!([
+            { "table": "context", "start": 0, "length": 0x1000, "bus": ICM },
+            { "table": "context", "start": 0x200_0000, "length": 0x1000, "bus": ICM + 0x1000 },
+            { "table": "tpt", "start": 0x100_0000, "length": 0x1000, "bus": ICM + 0x2000 },
+            { "table": "tpt", "start": 0x180_0000, "length": 0x1000, "bus": ICM + 0x3000 },
+        ])
+    );
+
+    let text = hcactl(&control, &["qps"]).unwrap();
+    let words: Vec<Vec<_>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(words[0][..3], ["QPN", "STATE", "SERVICE"]);
+    assert_eq!(words[1][..3], ["0x10005", "RTS", "RC"]);
+    assert_eq!(words.len(), 2);
+
+    guest.command(Op::ToErr, 0, QPN, &[]);
+    assert_eq!(hcactl_json(&control, "qps")[0]["state"], "err", "the state of now");
+}
+
+#[test]
+fn lists_come_in_pages() {
+    let (daemon, control) = start();
+    let mut guest = Guest::connect(&daemon);
+    guest.bring_up();
+    // The page of ICM that is mapped has entries 0 to 63.
+    let more = MapEntry { virt: IcmAddr::new(0x100_1000), bus: Iova::new(0x40_000), pages: 8 };
+    guest.command(Op::MapIcm, IcmTable::Tpt.op_modifier(), 1, &icm::emit(&[more]));
+    for key in 2..=300 {
+        let blank = Mpt::parse(&[0; Mpt::LEN]).unwrap();
+        guest.command(Op::Sw2HwMpt, 0, key, &Mpt { key: Lkey::new(key), length: 8, ..blank }.emit());
+    }
+    let keys = |rows: &Value| -> Vec<_> {
+        rows.as_array().unwrap().iter().map(|row| row["key"].as_u64().unwrap()).collect()
+    };
+    assert_eq!(keys(&hcactl_json(&control, "mrs")), (1..=300).collect::<Vec<_>>());
+
+    let mut stream = UnixStream::connect(&control).unwrap();
+    let page = ask(&mut stream, br#"{"list":{"device":1,"table":"mrs"}}"#);
+    assert_eq!(keys(&page["page"]["rows"]["mrs"]), (1..=256).collect::<Vec<_>>());
+    assert_eq!(page["page"]["next"], 257);
+    for from in [301, u64::from(u32::MAX) + 1, u64::MAX] {
+        let request = json!({ "list": { "device": 1, "table": "mrs", "from": from } });
+        let page = ask(&mut stream, request.to_string().as_bytes());
+        assert_eq!(page, json!({ "page": { "rows": { "mrs": [] }, "next": null } }));
+    }
+}
+
+#[test]
+fn counters_are_named_by_who_counts() {
+    let (_daemon, control) = start();
+    let counters = hcactl_json(&control, "counters");
+    assert_eq!(counters["engine"]["drops"]["unknown_qp"], 0);
+    assert_eq!(counters["port"]["dropped"]["icrc"], 0);
+    assert_eq!(counters["fabric"]["rx_frames"], 0);
+    let text = hcactl(&control, &["counters"]).unwrap();
+    assert!(text.lines().any(|line| line.starts_with("engine.naks_sent.rnr ")), "{text}");
+}
+
+#[test]
+fn a_capture_begins_and_ends_on_request_and_overwrites_nothing() {
+    let (daemon, control) = start();
+    let file = daemon.folder.path().join("x.pcapng");
+    let name = file.to_str().unwrap();
+    assert_eq!(hcactl(&control, &["capture", "off"]).unwrap_err(), "hcactl: no capture is running\n");
+    hcactl(&control, &["capture", "on", name]).unwrap();
+    assert_eq!(hcactl_json(&control, "devices")[0]["capture"], name);
+    let error = hcactl(&control, &["capture", "on", name]).unwrap_err();
+    assert_eq!(error, format!("hcactl: a capture to {name} is running\n"));
+    hcactl(&control, &["capture", "off"]).unwrap();
+    assert_eq!(hcactl_json(&control, "devices")[0]["capture"], Value::Null);
+    // A section header block.
+    assert_eq!(std::fs::read(&file).unwrap()[..4], [0x0a, 0x0d, 0x0d, 0x0a]);
+    let error = hcactl(&control, &["capture", "on", name]).unwrap_err();
+    assert!(error.starts_with(&format!("hcactl: cannot create {name}: ")), "{error}");
+}
+
+#[test]
+fn what_is_no_request_is_answered_with_an_error_and_the_next_one_is_served() {
+    let (_daemon, control) = start();
+    let mut stream = UnixStream::connect(&control).unwrap();
+    let nested = [b'['; 4000];
+    for line in [
+        &b""[..],
+        b"{",
+        b"{}",
+        b"\xff\xfe",
+        b"\0",
+        b"devices",
+        br#"{"reboot":{}}"#,
+        br#"{"devices":{"x":1}}"#,
+        br#"{"list":{"device":1,"table":"qps","from":1e99}}"#,
+        br#"{"counters":{"device":2}}"#,
+        &nested,
+    ] {
+        assert!(ask(&mut stream, line)["error"].is_string(), "{}", line.escape_ascii());
+    }
+    assert!(ask(&mut stream, br#"{"devices":{}}"#)["devices"].is_array());
+}
+
+#[test]
+fn a_line_without_end_closes_its_client_only() {
+    let (_daemon, control) = start();
+    let mut stream = UnixStream::connect(&control).unwrap();
+    // Fails where the daemon has closed the connection in the middle.
+    let _ = stream.write_all(&vec![b'x'; 1 << 20]);
+    let mut answer = Vec::new();
+    // The daemon closes with bytes unread, which the socket may report behind the answer.
+    let _ = stream.read_to_end(&mut answer);
+    assert!(answer.starts_with(br#"{"error":"a request is one line of at most"#));
+    assert!(hcactl(&control, &["devices"]).is_ok());
+}
+
+#[test]
+fn a_seventeenth_client_is_told_that_there_are_too_many() {
+    let (_daemon, control) = start();
+    let mut clients: Vec<_> = (0..16).map(|_| UnixStream::connect(&control).unwrap()).collect();
+    for client in &mut clients {
+        assert!(ask(client, br#"{"devices":{}}"#)["devices"].is_array());
+    }
+    assert_eq!(hcactl(&control, &["devices"]).unwrap_err(), "hcactl: too many clients\n");
+    for client in &mut clients {
+        assert!(ask(client, br#"{"counters":{"device":1}}"#)["counters"].is_object());
+    }
+}
+
+#[test]
+fn a_daemon_that_is_not_there_is_named() {
+    let error = hcactl(&"/nonexistent/control.sock".into(), &["devices"]).unwrap_err();
+    assert!(error.starts_with("hcactl: cannot reach /nonexistent/control.sock: "), "{error}");
+}
