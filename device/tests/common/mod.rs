@@ -40,6 +40,7 @@ pub(crate) fn hcad() -> Command {
 
 impl Daemon {
     /// Starts a daemon with one device and waits until clients can connect.
+    #[allow(dead_code, reason = "not every test has a daemon of this kind")]
     pub(crate) fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("hca.sock");
