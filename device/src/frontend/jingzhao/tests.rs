@@ -4,6 +4,7 @@
 mod bringup;
 mod commands;
 mod contexts;
+mod hgrnic;
 mod registers;
 mod traffic;
 
@@ -81,7 +82,10 @@ struct Machine {
 impl Machine {
     /// A machine after power-on; see [`setup`].
     fn new(lid: u16, options: Options) -> Self {
-        let setup = setup(lid, options);
+        Self::with(setup(lid, options))
+    }
+
+    fn with(setup: Setup) -> Self {
         let own = setup.addresses.own;
         let mut hca = Hca::new(JingZhao::new(setup), own, None);
         // Memory space and bus master.

@@ -1,0 +1,409 @@
+//! The public driver and its user library on `configs/hgrnic.json`, without a guest.
+//!
+//! [`driver`] and [`library`] say what the two do to the hardware; they were written from `public-driver.md` alone and
+//! share no encoder with the device.
+//!
+//! # Spec
+//! JingZhao interface, sections 12 and 13; `public-driver.md`.
+
+mod driver;
+mod library;
+
+use std::path::Path;
+
+use driver::{CONTEXT, CQC, Driver, MPT, MTT, TPT};
+use library::{Caps, Program, READ, SEND, SEND_IMM, UC, UD, WRITE, WRITE_IMM, Wr};
+
+use super::*;
+use crate::config::{Config, FrontendEntry};
+
+/// The start of each program's data region.
+const DATA: u64 = 0x7f00_0000_0678;
+
+/// A machine with one of the devices of the configuration.
+fn machine(index: usize) -> Machine {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/hgrnic.json");
+    let config = Config::load(Path::new(file)).unwrap();
+    let device = &config.devices[index];
+    let FrontendEntry::Jingzhao(options) = device.frontend;
+    let addresses =
+        Addresses { own: device.identity, peers: device.peers.clone(), default_peer: device.default_peer };
+    Machine::with(Setup { options, addresses, engine: engine::Config::default() })
+}
+
+/// Two programs whose QPs are connected.
+fn pair(caps: Caps) -> (Program, Program) {
+    let mut a = Program::start(Driver::probe(machine(0)), caps);
+    let mut driver = Driver::probe(machine(1));
+    // The second driver has another history.
+    driver.qpns.alloc();
+    let mut b = Program::start(driver, caps);
+    a.connect(b.qpn);
+    b.connect(a.qpn);
+    (a, b)
+}
+
+/// Carries frames until both are quiet.
+fn exchange(a: &mut Program, b: &mut Program) {
+    loop {
+        let (from_a, from_b) = (a.machine().settle(), b.machine().settle());
+        if from_a.is_empty() && from_b.is_empty() {
+            return;
+        }
+        from_a.iter().for_each(|frame| b.machine().hca.handle_frame(frame));
+        from_b.iter().for_each(|frame| a.machine().hca.handle_frame(frame));
+    }
+}
+
+/// Lets time pass until nothing is left to wait for, at most to `limit`.
+fn wait(program: &mut Program, peer: &mut Program, limit: Instant) {
+    while let Some(deadline) = program.machine().hca.next_deadline().filter(|deadline| *deadline <= limit) {
+        for side in [&mut *program, &mut *peer] {
+            let machine = side.machine();
+            machine.now = deadline.max(machine.now);
+            let now = machine.now;
+            machine.hca.set_now(now);
+            machine.hca.handle_deadline();
+        }
+        exchange(program, peer);
+    }
+}
+
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    let byte = |at: usize| {
+        let [low, high, ..] = at.to_le_bytes();
+        low.wrapping_mul(31).wrapping_add(high).wrapping_add(seed)
+    };
+    (0..len).map(byte).collect()
+}
+
+fn send(va: u64, len: u32) -> Wr {
+    Wr { opcode: SEND, sges: vec![(va, len)], ..Wr::default() }
+}
+
+fn inline(bytes: &[u8]) -> Wr {
+    Wr { opcode: SEND, inline: Some(bytes.to_vec()), ..Wr::default() }
+}
+
+/// byte_cnt, wqe and opcode, is_send of a completion.
+fn done(entry: &[u8]) -> (u32, u32, u8, u8) {
+    let word = |at: usize| u32::from_le_bytes(entry[at..at + 4].try_into().unwrap());
+    (word(0x14), word(0x18), entry[0x1c], entry[0x1d])
+}
+
+#[track_caller]
+fn polled(program: &mut Program) -> (u32, u32, u8, u8) {
+    done(&program.poll().expect("a completion"))
+}
+
+#[test]
+fn the_driver_finds_the_device_leaves_it_and_finds_it_again() {
+    let mut driver = Driver::probe(machine(0));
+    for _ in 0..2 {
+        let mut cq0 = vec![0; 0x30];
+        (cq0[1], cq0[0x0c]) = (4, 5);
+        let entry = driver.icm(CONTEXT, CQC);
+        assert_eq!(driver.machine.peek(entry, 0x30), cq0);
+        let program = Program::start(driver, Caps::default());
+        driver = program.end();
+        driver.remove();
+        driver = driver.probe_again();
+    }
+}
+
+#[test]
+fn numbers_have_high_bits_that_change_when_they_are_taken_again() {
+    let (a, mut b) = pair(Caps::default());
+    assert_eq!((a.qpn, b.qpn), (0x9c_009c, 0x9c_009d));
+    assert_eq!((a.data.key, a.cqn, a.pd), (0xc8_0065, 0x21_0001, 0x45_8002));
+    let mut a = Program::start(a.end(), Caps::default());
+    assert_eq!((a.qpn, a.cqn), (0x9d_009c, 0x22_0001));
+    assert_eq!((a.data.key & 0x1_ffff, a.data.key >> 17), (0x65, 0x64 + 4));
+    b.restart();
+    a.connect(b.qpn);
+    b.connect(a.qpn);
+    b.post_recv(&[&[(DATA, 64)]]);
+    a.post_send(&[
+        inline(b"anew"),
+        Wr { opcode: READ, remote: Some((DATA, b.data.key)), ..send(DATA + 8, 4) },
+    ]);
+    exchange(&mut a, &mut b);
+    assert_eq!((polled(&mut a), polled(&mut b)), ((4, 0, SEND, 1), (4, 0, 0x04, 0)));
+    assert_eq!((polled(&mut a).2, a.get(DATA + 8, 4)), (READ, b"anew".to_vec()));
+}
+
+#[test]
+fn rc_messages_arrive_as_they_were_posted() {
+    let (mut a, mut b) = pair(Caps::default());
+    let content = pattern(0x3000, 9);
+    a.put(DATA + 0x123, &content);
+    b.post_recv(&[&[(DATA + 7, 0x1000), (DATA + 0x2001, 0x3000)], &[(DATA, 16)], &[]]);
+    let immediate = Wr { opcode: SEND_IMM, imm: [0x11, 0x22, 0x33, 0x44], ..inline(b"HELLO") };
+    a.post_send(&[Wr { sges: vec![(DATA + 0x123, 1), (DATA + 0x124, 0x2fff)], ..send(0, 0) }, immediate]);
+    exchange(&mut a, &mut b);
+    assert_eq!(b.get(DATA + 7, 0x1000), content[..0x1000]);
+    assert_eq!(b.get(DATA + 0x2001, 0x2000), content[0x1000..]);
+    assert_eq!(b.get(DATA, 5), b"HELLO");
+    assert_eq!(polled(&mut a), (0x3000, 0, SEND, 1));
+    assert_eq!(polled(&mut a), (5, 0x80, SEND_IMM, 1));
+    // The library looks at the low five bits of the last packet's opcode.
+    assert_eq!(polled(&mut b), (0x3000, 0, 0x02, 0));
+    let entry = b.poll().unwrap();
+    assert_eq!((done(&entry), &entry[0x10..0x14]), ((5, 0x80, 0x05, 0), &[0x11, 0x22, 0x33, 0x44][..]));
+
+    let remote = Some((DATA + 0x1000, b.data.key));
+    let write = Wr { opcode: WRITE, remote, ..send(DATA + 0x123, 0x3000) };
+    let notify = Wr { opcode: WRITE_IMM, imm: [1, 2, 3, 4], remote, ..send(DATA + 0x124, 0x900) };
+    let read = Wr { opcode: READ, remote, ..send(DATA + 0x5000, 0x3000) };
+    a.post_send(&[write, notify]);
+    a.post_send(&[read, Wr { fence: true, opcode: SEND, ..inline(b"AFTER") }]);
+    b.post_recv(&[&[(DATA + 0x40, 64)]]);
+    exchange(&mut a, &mut b);
+    let expected = [&content[1..0x901], &content[0x900..]].concat();
+    assert_eq!(b.get(DATA + 0x1000, 0x3000), expected);
+    assert_eq!(a.get(DATA + 0x5000, 0x3000), expected);
+    assert_eq!(b.get(DATA + 0x40, 5), b"AFTER");
+    assert_eq!(polled(&mut a), (0x3000, 0x100, WRITE, 1));
+    assert_eq!(polled(&mut a), (0x900, 0x180, WRITE_IMM, 1));
+    assert_eq!(polled(&mut a), (0x3000, 0, READ, 1));
+    assert_eq!(polled(&mut a), (5, 0x80, SEND, 1));
+    let entry = b.poll().unwrap();
+    assert_eq!((done(&entry).0, done(&entry).1, entry[0x1c] & 0x1f), (0x900, 0x100, 0x09));
+    assert_eq!(entry[0x10..0x14], [1, 2, 3, 4]);
+    assert_eq!(polled(&mut b), (5, 0x180, 0x04, 0));
+    assert!(a.poll().is_none() && b.poll().is_none());
+}
+
+#[test]
+fn uc_messages_need_no_acknowledgement() {
+    let (mut a, mut b) = pair(Caps { service: UC, ..Caps::default() });
+    a.put(DATA, &pattern(0x1800, 1));
+    b.post_recv(&[&[(DATA + 0x100, 0x2000)]]);
+    a.post_send(&[send(DATA, 0x1800)]);
+    let frames = a.machine().settle();
+    assert_eq!(polled(&mut a), (0x1800, 0, SEND, 1), "complete when the last packet left");
+    frames.iter().for_each(|frame| b.machine().hca.handle_frame(frame));
+    assert!(b.machine().settle().is_empty(), "no packet back");
+    assert_eq!(b.get(DATA + 0x100, 0x1800), pattern(0x1800, 1));
+    assert_eq!(done(&b.poll().unwrap()), (0x1800, 0, 0x22, 0));
+}
+
+#[test]
+fn datagrams_find_the_default_peer_by_the_lid_every_port_has() {
+    let (mut a, mut b) = pair(Caps { service: UD, ..Caps::default() });
+    b.post_recv(&[&[(DATA, 40 + 64)], &[(DATA + 0x200, 40 + 64)]]);
+    // The driver gives no QP a key, so that any will do.
+    a.post_send(&[
+        Wr { to: Some((b.qpn, 0x1111_1111)), ..inline(b"datagram") },
+        Wr { to: Some((b.qpn, 0)), ..inline(b"another") },
+    ]);
+    exchange(&mut a, &mut b);
+    assert_eq!((polled(&mut a), polled(&mut a)), ((8, 0, SEND, 1), (7, 0x80, SEND, 1)));
+    // Applications leave 40 bytes for the GRH.
+    assert_eq!(
+        (b.get(DATA + 40, 8), b.get(DATA + 0x200 + 40, 7)),
+        (b"datagram".to_vec(), b"another".to_vec())
+    );
+    let entry = b.poll().unwrap();
+    assert_eq!(done(&entry), (48, 0, 0x64, 0));
+    assert_eq!(entry[0x08..0x0a], [0x9c, 0], "the sender");
+    assert_eq!(entry[0x0e..0x10], [0x10, 0x10], "the LID software knows the sender by");
+    assert_eq!(polled(&mut b), (47, 0x80, 0x64, 0));
+}
+
+#[test]
+fn heads_of_doorbells_run_on_over_many_laps() {
+    let (mut a, mut b) = pair(Caps::default());
+    // Two laps on, the head leaves the 24 bits of the doorbell.
+    a.age((1 << 21) - 8);
+    for lap in 0..20_u32 {
+        let slot = lap % 4 * 128;
+        b.post_recv(&[&[(DATA, 64)]]);
+        let content = pattern(16, u8::try_from(lap).unwrap());
+        a.post_send(&[inline(&content)]);
+        exchange(&mut a, &mut b);
+        assert_eq!(b.get(DATA, 16), content);
+        assert_eq!(polled(&mut b), (16, slot, 0x04, 0));
+        assert_eq!(polled(&mut a), (16, slot, SEND, 1));
+    }
+}
+
+#[test]
+fn links_of_an_earlier_lap_are_not_followed() {
+    let (mut a, mut b) = pair(Caps::default());
+    for lap in 0..3_u8 {
+        for batch in [4, 1, 1, 2] {
+            let receives: Vec<&[(u64, u32)]> = vec![&[(DATA, 64)]; batch];
+            b.post_recv(&receives);
+            let list: Vec<Wr> = (0..batch).map(|_| inline(&[lap; 8])).collect();
+            a.post_send(&list);
+            exchange(&mut a, &mut b);
+            for program in [&mut a, &mut b] {
+                assert_eq!((0..9).map_while(|_| program.poll()).count(), batch);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_receive_without_the_valid_bit_is_not_ready() {
+    let (mut a, mut b) = pair(Caps::default());
+    b.post_recv(&[&[(DATA, 64)], &[(DATA + 64, 64)]]);
+    a.post_send(&[inline(b"first"), inline(b"second")]);
+    exchange(&mut a, &mut b);
+    assert_eq!((polled(&mut b).1, polled(&mut b).1), (0, 0x80));
+    for program in [&mut a, &mut b] {
+        program.restart();
+    }
+    a.connect(b.qpn);
+    b.connect(a.qpn);
+    while a.poll().is_some() {}
+
+    // The receives of the QP's earlier life are still in the queue, but for their valid bits.
+    b.put(DATA, &[0; 128]);
+    a.post_send(&[inline(b"third")]);
+    exchange(&mut a, &mut b);
+    assert_eq!(b.get(DATA, 128), [0; 128]);
+    assert_eq!((a.poll(), b.poll()), (None, None));
+    b.post_recv(&[&[(DATA + 256, 64)]]);
+    // Software's timer code is 0, for which the configuration has 12: 0.64 ms.
+    wait(&mut a, &mut b, Instant::from_nanos(2_000_000));
+    assert_eq!(b.get(DATA + 256, 5), b"third");
+    assert_eq!((polled(&mut a), polled(&mut b)), ((5, 0, SEND, 1), (5, 0, 0x04, 0)));
+}
+
+#[test]
+fn errors_name_their_queue_and_the_byte_offset_of_their_request() {
+    let (mut a, mut b) = pair(Caps::default());
+    for _ in 0..5 {
+        a.post_send(&[Wr { opcode: WRITE, remote: Some((DATA, b.data.key)), ..send(DATA, 4) }]);
+        exchange(&mut a, &mut b);
+        a.poll().unwrap();
+    }
+    a.post_recv(&[&[(DATA, 64)], &[(DATA, 64)]]);
+    // A key without its high bits is another key.
+    a.post_send(&[
+        Wr { opcode: WRITE, remote: Some((DATA, b.data.key & 0x1_ffff)), ..send(DATA, 4) },
+        send(DATA, 4),
+    ]);
+    exchange(&mut a, &mut b);
+    let number = a.qpn.to_le_bytes();
+    for (syndrome, wqe, opcode) in
+        [(0x13, [0x80, 0], 0xff), (0x05, [0, 1], 0xff), (0x05, [0, 0], 0xfe), (0x05, [0x80, 0], 0xfe)]
+    {
+        let mut expected = [0; 32];
+        expected[..4].copy_from_slice(&number);
+        expected[0x18..0x1a].copy_from_slice(&wqe);
+        (expected[0x10], expected[0x1c]) = (syndrome, opcode);
+        assert_eq!(a.poll().unwrap(), expected);
+    }
+    assert!(a.poll().is_none());
+    assert_eq!(b.get(DATA, 4), [0; 4]);
+}
+
+#[test]
+fn a_failed_qp_flushes_what_was_posted() {
+    let (mut a, _) = pair(Caps::default());
+    a.post_recv(&[&[(DATA, 64)], &[(DATA, 64)], &[]]);
+    a.fail();
+    a.machine().settle();
+    for wqe in [0, 0x80, 0x100] {
+        let entry = a.poll().unwrap();
+        assert_eq!((entry[0x10], done(&entry)), (5, (0, wqe, 0xfe, 0)));
+    }
+    assert!(a.poll().is_none());
+}
+
+#[test]
+fn a_cq_is_resized_while_completions_are_unread() {
+    let (mut a, mut b) = pair(Caps { log_cqes: 3, ..Caps::default() });
+    let write = |b: &Program| Wr { opcode: WRITE, remote: Some((DATA, b.data.key)), ..send(DATA, 4) };
+    let mut next = 0;
+    for log_cqes in [4, 2, 5] {
+        for _ in 0..3 {
+            a.post_send(&[write(&b)]);
+            exchange(&mut a, &mut b);
+        }
+        a.resize_cq(log_cqes);
+        a.post_send(&[write(&b)]);
+        exchange(&mut a, &mut b);
+        for _ in 0..4 {
+            assert_eq!(polled(&mut a), (4, next % 4 * 128, WRITE, 1));
+            next += 1;
+        }
+        assert!(a.poll().is_none());
+    }
+}
+
+#[test]
+fn icm_chunks_may_be_in_pieces_and_come_and_go() {
+    let mut driver = Driver::probe_fragmented(machine(0), &[32, 16, 8, 4, 2, 1, 1]);
+    // In the last page of a chunk of its own.
+    driver.qpns.first = 0x17f1;
+    let mut entries = Vec::new();
+    for _ in 0..3 {
+        let mut program = Program::start(driver, Caps::default());
+        let entry = program.context();
+        assert_eq!(entry & 0xfff, 0x100);
+        assert_eq!(program.machine().peek(entry + 0x14, 4), [0, 0, 0x17, 0xf1]);
+        assert_eq!(program.machine().peek(entry + 8, 1), [0x10], "INIT");
+        driver = program.end();
+        assert_eq!(driver.machine.peek(entry + 8, 1), [0], "written before its memory was taken back");
+        driver.machine.poke(entry, &[0; 0x100]);
+        entries.push(entry);
+    }
+    entries.dedup();
+    assert_eq!(entries.len(), 3, "other memory each time");
+    driver.remove();
+}
+
+#[test]
+fn page_tables_of_more_than_508_entries_are_complete() {
+    let (mut a, mut b) = pair(Caps::default());
+    // 1034 pages: 508 and 4, 508 and 4, 10.
+    let base = 0x7e00_0000_0000;
+    let region = a.driver.register(a.pd, base + 0xffc, 1032 * 0x1000 + 8, 7);
+    let entry = a.driver.icm(TPT, MPT + u64::from(region.key & 0x1_ffff) * 64);
+    let first = u64::from_be_bytes(a.machine().peek(entry + 0x2c, 8).try_into().unwrap());
+    for page in [1, 508, 509, 512, 513, 1020, 1021, 1024, 1025, 1033] {
+        // Four bytes on each side of the page's start.
+        let va = base + page * 0x1000 - 4;
+        let stored = a.driver.icm(TPT, MTT + (first + page) * 8);
+        assert_eq!(a.machine().peek(stored, 8), region.buffer.bus(va + 4).to_be_bytes());
+        let content = pattern(8, page.to_le_bytes()[0]);
+        b.put(DATA, &content);
+        b.post_send(&[Wr { opcode: WRITE, remote: Some((va, region.key)), ..send(DATA, 8) }]);
+        exchange(&mut b, &mut a);
+        assert_eq!(polled(&mut b).2, WRITE, "page {page}");
+        assert_eq!(a.driver.get(&region.buffer, va, 8), content);
+    }
+}
+
+#[test]
+fn queues_are_as_long_and_slots_as_wide_as_the_library_made_them() {
+    // The context says 3 slots of 128 bytes; the library has 4 of 256.
+    let (mut a, mut b) = pair(Caps { max_wr: 3, max_inline: 200, ..Caps::default() });
+    for count in 0..9_u32 {
+        b.post_recv(&[&[(DATA, 256)]]);
+        let content = pattern(200, u8::try_from(count).unwrap());
+        a.post_send(&[inline(&content)]);
+        exchange(&mut a, &mut b);
+        assert_eq!(polled(&mut a), (200, count % 4 * 256, SEND, 1));
+        assert_eq!(polled(&mut b), (200, count % 4 * 128, 0x04, 0));
+        assert_eq!(b.get(DATA, 200), content);
+    }
+}
+
+#[test]
+fn doorbells_behind_8_mib_ring() {
+    let mut driver = Driver::probe(machine(0));
+    driver.next_uar = 0x835;
+    let mut a = Program::start(driver, Caps::default());
+    let mut b = Program::start(Driver::probe(machine(1)), Caps::default());
+    a.connect(b.qpn);
+    b.connect(a.qpn);
+    b.post_recv(&[&[(DATA, 64)]]);
+    a.post_send(&[inline(b"far")]);
+    exchange(&mut a, &mut b);
+    assert_eq!((polled(&mut a).0, polled(&mut b).0), (3, 3));
+}

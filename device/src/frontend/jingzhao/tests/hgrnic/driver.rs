@@ -1,0 +1,383 @@
+//! What the kernel module does to the hardware, after `public-driver.md`, with encoders of its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::Machine;
+use crate::vfio::Bar;
+
+/// The mailbox: the same page for every command, and never cleared.
+pub(super) const MAILBOX: u64 = 0x5000;
+/// ICM is mapped in chunks of so many bytes.
+const CHUNK: u64 = 256 << 10;
+
+/// op_modifier of a table in MAP_ICM and UNMAP_ICM.
+pub(super) const CONTEXT: u32 = 1;
+pub(super) const TPT: u32 = 2;
+
+/// Tables of the default profile, sorted by size.
+pub(super) const QPC: u64 = 0;
+pub(super) const MPT: u64 = 0x100_0000;
+pub(super) const MTT: u64 = 0x180_0000;
+pub(super) const CQC: u64 = 0x200_0000;
+pub(super) const EQC: u64 = 0x240_0000;
+
+/// Access of a region, in its flags.
+pub(super) const LOCAL_WRITE: u32 = 1;
+pub(super) const REMOTE_WRITE: u32 = 2;
+pub(super) const REMOTE_READ: u32 = 4;
+
+/// Numbers of a kind of object: small ones first, with high bits that change at every free.
+pub(super) struct Numbers {
+    log_max: u32,
+    mask: u32,
+    top: u32,
+    /// Smallest to give.
+    pub(super) first: u32,
+    used: BTreeSet<u32>,
+}
+
+impl Numbers {
+    /// As after many creations and destructions.
+    fn aged(log_max: u32, mask: u32, top: u32, first: u32) -> Self {
+        Self { log_max, mask, top, first, used: BTreeSet::new() }
+    }
+
+    pub(super) fn alloc(&mut self) -> u32 {
+        let index = (self.first..1 << self.log_max).find(|index| self.used.insert(*index)).unwrap();
+        self.top | index
+    }
+
+    pub(super) fn free(&mut self, number: u32) {
+        assert!(self.used.remove(&self.index(number)));
+        self.top = self.top.wrapping_add(1 << self.log_max) & self.mask;
+    }
+
+    pub(super) fn index(&self, number: u32) -> u32 {
+        number & ((1 << self.log_max) - 1)
+    }
+}
+
+/// Pages of a program, and where they are on the bus.
+pub(super) struct Buffer {
+    pub(super) start: u64,
+    pub(super) len: u64,
+    pages: Vec<u64>,
+}
+
+impl Buffer {
+    pub(super) fn bus(&self, va: u64) -> u64 {
+        let page = usize::try_from((va >> 12) - (self.start >> 12)).unwrap();
+        self.pages[page] + (va & 0xfff)
+    }
+}
+
+/// A registered buffer.
+pub(super) struct Region {
+    pub(super) key: u32,
+    pub(super) buffer: Buffer,
+}
+
+struct Chunk {
+    users: u32,
+    /// Bus address and pages of each piece.
+    pieces: Vec<(u64, u64)>,
+}
+
+pub(super) struct Driver {
+    pub(super) machine: Machine,
+    /// Pages of each piece of a new chunk: one piece, or more when memory is fragmented.
+    fragments: Vec<u64>,
+    chunks: BTreeMap<(u32, u64), Chunk>,
+    free_block: u64,
+    free_page: u64,
+    pub(super) qpns: Numbers,
+    pub(super) cqns: Numbers,
+    pub(super) pdns: Numbers,
+    pub(super) keys: Numbers,
+    next_mtt: u64,
+    pub(super) next_uar: u32,
+}
+
+impl Driver {
+    /// After a probe whose every step was checked.
+    pub(super) fn probe(machine: Machine) -> Self {
+        Self::probe_fragmented(machine, &[64])
+    }
+
+    /// The same when free memory comes in pieces of so many pages.
+    pub(super) fn probe_fragmented(machine: Machine, fragments: &[u64]) -> Self {
+        let mut driver = Self {
+            machine,
+            fragments: fragments.to_vec(),
+            chunks: BTreeMap::new(),
+            free_block: 0x1000_0000,
+            free_page: 0x3fff_f000,
+            qpns: Numbers::aged(16, 0xff_ffff, 0x9c_0000, 0x9c),
+            cqns: Numbers::aged(16, 0xff_ffff, 0x21_0000, 1),
+            pdns: Numbers::aged(15, 0xff_ffff, 0x45_8000, 1),
+            keys: Numbers::aged(17, u32::MAX, 0xc8_0000, 0x65),
+            next_mtt: 1,
+            next_uar: 1,
+        };
+        driver.bring_up();
+        driver
+    }
+
+    /// The module is loaded again, on the machine as it was left.
+    pub(super) fn probe_again(self) -> Self {
+        Self::probe(self.machine)
+    }
+
+    fn bring_up(&mut self) {
+        self.machine.poke(MAILBOX, &[0xff; 16]);
+        assert_eq!(self.command(0x06, 0, 0, 0, MAILBOX), 0, "QUERY_ADAPTER");
+        assert_eq!(self.machine.peek(MAILBOX + 0x18, 8), 0x0123_4567_89ab_cdef_u64.to_be_bytes());
+        assert_eq!(self.command(0x03, 0, 0, 0, MAILBOX), 0, "QUERY_DEV_LIM");
+        self.check_limits();
+
+        let mut profile = [0; 0x40];
+        for (at, base, log_entries) in
+            [(0x08, QPC, 16), (0x10, CQC, 16), (0x18, EQC, 5), (0x30, MPT, 17), (0x38, MTT, 0)]
+        {
+            put64(&mut profile, at, base | log_entries);
+        }
+        self.with_inbox(&profile);
+        assert_eq!(self.command(0x07, 0, MAILBOX, 0, 0), 0, "INIT_HCA");
+        self.map_chunk(CONTEXT, EQC, &[1]);
+        for (table, base) in [(CONTEXT, QPC), (CONTEXT, CQC), (TPT, MTT), (TPT, MPT)] {
+            self.use_chunk(table, base);
+        }
+        let page = self.take_page();
+        self.write_mtt(0, &[page]);
+        let cq0 = Buffer { start: 0, len: 0x400, pages: vec![page] };
+        self.sw2hw_mpt(0, 0, &cq0, LOCAL_WRITE, 0);
+        self.sw2hw_cq(0, 5, 0, 0);
+    }
+
+    /// What the probe insists on.
+    fn check_limits(&mut self) {
+        let limits = self.machine.peek(MAILBOX, 0x40);
+        let short = |at: usize| u16::from_be_bytes([limits[at], limits[at + 1]]);
+        assert!(limits[0x25] <= 12, "smallest page");
+        assert_eq!(limits[0x23] & 0x0f, 1, "ports");
+        assert_eq!(limits[0x15], 8, "bytes of an MTT entry");
+        assert!([0x18, 0x1a, 0x1c, 0x1e].into_iter().all(|at| short(at).is_power_of_two()), "entry sizes");
+        assert!(short(0x08) < 31 && short(0x0a) < 31, "log2 of queue lengths");
+        assert!(short(0x2a) >= 320 && short(0x2e) >= 320, "WQEs of 16 data units");
+        let icm = u64::from_be_bytes(limits[0x30..0x38].try_into().unwrap());
+        assert!(icm >= 0x240_1000, "ICM");
+        assert_eq!(limits[..8], [1, 0, 0, 0, 0, 0, 0, 0], "stale bytes of QUERY_ADAPTER's preparation");
+    }
+
+    /// The module is removed; what it left behind in tables stays there.
+    pub(super) fn remove(&mut self) {
+        let chunks = std::mem::take(&mut self.chunks);
+        let of = |table, base: u64| {
+            let end = if base == MTT { MTT + (8 << 20) } else { base + (8 << 20) };
+            chunks.keys().copied().filter(move |(t, virt)| *t == table && (base..end).contains(virt))
+        };
+        let order = of(TPT, MPT).chain(of(TPT, MTT)).chain(of(CONTEXT, CQC)).chain(of(CONTEXT, QPC));
+        for (table, virt) in order.filter(|(_, virt)| *virt != EQC) {
+            assert_eq!(self.command(0xff9, table, virt, 0x40, 0), 0, "UNMAP_ICM");
+        }
+        assert_eq!(self.command(0xff9, CONTEXT, EQC, 1, 0), 0, "UNMAP_ICM");
+        assert_eq!(self.command(0x08, 0, 0, 0, 0), 0, "CLOSE_HCA");
+    }
+
+    /// One command: 32-bit accesses only; the go bit is looked for at bit 15.
+    pub(super) fn command(
+        &mut self,
+        op: u32,
+        op_modifier: u32,
+        input: u64,
+        modifier: u32,
+        output: u64,
+    ) -> u8 {
+        const BUSY: u32 = 1 << 15;
+        let halves = |value: u64| {
+            let [a, b, c, d, low @ ..] = value.to_be_bytes();
+            [u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes(low)]
+        };
+        let ([in_high, in_low], [out_high, out_low]) = (halves(input), halves(output));
+        assert_eq!(self.machine.read32(Bar::Bar0, 0x18) & BUSY, 0, "busy before command {op:#x}");
+        let command = 1 << 23 | op_modifier << 12 | op;
+        let words = [in_high, in_low, modifier, out_high, out_low, 0xffff_0000, command];
+        for (offset, word) in (0..).step_by(4).zip(words) {
+            self.machine.write32(Bar::Bar0, offset, word);
+        }
+        // Not busy at once, or the driver would take a command as done that is not.
+        assert_eq!(self.machine.read32(Bar::Bar0, 0x18) & BUSY, 0, "busy after command {op:#x}");
+        assert_eq!(self.machine.read32(Bar::Bar0, 0x18) & BUSY, 0);
+        let [.., status] = self.machine.read32(Bar::Bar0, 0x18).to_le_bytes();
+        status
+    }
+
+    /// Bytes behind `bytes` keep what earlier commands had there.
+    pub(super) fn with_inbox(&mut self, bytes: &[u8]) {
+        self.machine.poke(MAILBOX, bytes);
+    }
+
+    /// Bus address of an ICM address.
+    pub(super) fn icm(&self, table: u32, at: u64) -> u64 {
+        let base = at / CHUNK * CHUNK;
+        let mut offset = at - base;
+        for (bus, pages) in &self.chunks[&(table, base)].pieces {
+            if offset < pages << 12 {
+                return bus + offset;
+            }
+            offset -= pages << 12;
+        }
+        panic!("{at:#x} is behind its chunk");
+    }
+
+    /// An object in the chunk comes to life.
+    pub(super) fn use_chunk(&mut self, table: u32, at: u64) {
+        let base = at / CHUNK * CHUNK;
+        if !self.chunks.contains_key(&(table, base)) {
+            let fragments = self.fragments.clone();
+            self.map_chunk(table, base, &fragments);
+        }
+        self.chunks.get_mut(&(table, base)).unwrap().users += 1;
+    }
+
+    /// An object in the chunk is gone.
+    pub(super) fn release_chunk(&mut self, table: u32, at: u64) {
+        let base = at / CHUNK * CHUNK;
+        let chunk = self.chunks.get_mut(&(table, base)).unwrap();
+        chunk.users -= 1;
+        if chunk.users == 0 {
+            self.chunks.remove(&(table, base));
+            assert_eq!(self.command(0xff9, table, base, 0x40, 0), 0, "UNMAP_ICM");
+        }
+    }
+
+    fn map_chunk(&mut self, table: u32, base: u64, fragments: &[u64]) {
+        let mut pieces = Vec::new();
+        let mut inbox = vec![0; fragments.len().div_ceil(2) * 32];
+        let mut virt = base;
+        for (index, pages) in fragments.iter().enumerate() {
+            let bus = self.free_block;
+            // Blocks are aligned to their size, and not one behind the other.
+            self.free_block += CHUNK;
+            let at = 16 * (index ^ 1);
+            put64(&mut inbox, at, virt);
+            put64(&mut inbox, at + 8, bus | pages);
+            pieces.push((bus, *pages));
+            virt += pages << 12;
+        }
+        self.with_inbox(&inbox);
+        let count = u32::try_from(fragments.len()).unwrap();
+        assert_eq!(self.command(0xffa, table, MAILBOX, count, 0), 0, "MAP_ICM");
+        self.chunks.insert((table, base), Chunk { users: 0, pieces });
+    }
+
+    /// Pages of programs are anywhere.
+    fn take_page(&mut self) -> u64 {
+        self.free_page -= 0x2000;
+        self.free_page
+    }
+
+    pub(super) fn buffer(&mut self, start: u64, len: u64) -> Buffer {
+        let pages = (start + len).div_ceil(0x1000) - (start >> 12);
+        Buffer { start, len, pages: (0..pages).map(|_| self.take_page()).collect() }
+    }
+
+    pub(super) fn put(&mut self, buffer: &Buffer, va: u64, bytes: &[u8]) {
+        let mut va = va;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let room = usize::try_from(0x1000 - (va & 0xfff)).unwrap().min(rest.len());
+            let (now, later) = rest.split_at(room);
+            self.machine.poke(buffer.bus(va), now);
+            rest = later;
+            va += room as u64;
+        }
+    }
+
+    pub(super) fn get(&mut self, buffer: &Buffer, va: u64, len: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while bytes.len() < len {
+            let at = va + bytes.len() as u64;
+            let room = usize::try_from(0x1000 - (at & 0xfff)).unwrap().min(len - bytes.len());
+            bytes.extend(self.machine.peek(buffer.bus(at), room));
+        }
+        bytes
+    }
+
+    /// Registers memory: its pages in the MTT, then its entry in the MPT.
+    pub(super) fn register(&mut self, pd: u32, start: u64, len: u64, access: u32) -> Region {
+        let buffer = self.buffer(start, len);
+        let count = buffer.pages.len() as u64;
+        let key = self.keys.alloc();
+        let first = self.next_mtt.next_multiple_of(count.next_power_of_two());
+        self.next_mtt = first + count.next_power_of_two();
+        self.use_chunk(TPT, MTT + first * 8);
+        self.use_chunk(TPT, MPT + u64::from(self.keys.index(key)) * 64);
+        self.write_mtt(first, &buffer.pages);
+        self.sw2hw_mpt(key, pd, &buffer, access, first);
+        Region { key, buffer }
+    }
+
+    pub(super) fn deregister(&mut self, region: &Region) {
+        let index = self.keys.index(region.key);
+        assert_eq!(self.command(0x0f, 0, 0, index, 0), 0, "HW2SW_MPT");
+        self.release_chunk(TPT, MPT + u64::from(index) * 64);
+        self.keys.free(region.key);
+    }
+
+    /// In lots of 512 pages, although a mailbox holds 508.
+    pub(super) fn write_mtt(&mut self, first: u64, pages: &[u64]) {
+        let mut start = first;
+        for lot in pages.chunks(512) {
+            let mut left = lot;
+            while !left.is_empty() {
+                let (now, later) = left.split_at(left.len().min(508));
+                let mut inbox = vec![0; 0x20 + now.len().div_ceil(4) * 32];
+                put64(&mut inbox, 0x18, start);
+                for (index, page) in now.iter().enumerate() {
+                    put64(&mut inbox, 0x20 + 8 * (index ^ 3), *page);
+                }
+                self.with_inbox(&inbox);
+                let count = u32::try_from(left.len()).unwrap();
+                assert_eq!(self.command(0x11, 0, MAILBOX, count, 0), 0, "WRITE_MTT of {count} entries");
+                start += now.len() as u64;
+                left = later;
+            }
+        }
+    }
+
+    fn sw2hw_mpt(&mut self, key: u32, pd: u32, buffer: &Buffer, access: u32, first: u64) {
+        let mut entry = [0; 0x40];
+        put32(&mut entry, 0x00, 0xf002_0180 | access);
+        put32(&mut entry, 0x04, 0x1000);
+        put32(&mut entry, 0x08, key);
+        put32(&mut entry, 0x0c, pd);
+        put64(&mut entry, 0x10, buffer.start);
+        put64(&mut entry, 0x18, buffer.len);
+        put64(&mut entry, 0x2c, first);
+        self.with_inbox(&entry);
+        let index = self.keys.index(key);
+        assert_eq!(self.command(0x0d, 0, MAILBOX, index, 0), 0, "SW2HW_MPT");
+        let stored = self.icm(TPT, MPT + u64::from(index) * 64);
+        assert_eq!(self.machine.peek(stored, 0x40), entry, "MPT entry in ICM");
+    }
+
+    pub(super) fn sw2hw_cq(&mut self, cqn: u32, log_entries: u32, pd: u32, lkey: u32) {
+        let mut context = [0; 0x40];
+        put32(&mut context, 0x00, 0x0004_0000);
+        put32(&mut context, 0x0c, log_entries << 24);
+        put32(&mut context, 0x14, pd);
+        put32(&mut context, 0x18, lkey);
+        put32(&mut context, 0x2c, cqn);
+        self.with_inbox(&context);
+        assert_eq!(self.command(0x16, 0, MAILBOX, cqn, 0), 0, "SW2HW_CQ");
+    }
+}
+
+pub(super) fn put32(bytes: &mut [u8], at: usize, value: u32) {
+    bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
+}
+
+pub(super) fn put64(bytes: &mut [u8], at: usize, value: u64) {
+    bytes[at..at + 8].copy_from_slice(&value.to_be_bytes());
+}
