@@ -92,7 +92,9 @@ impl<F: Frontend> Hca<F> {
 
     /// A frame arrived from the fabric.
     pub fn handle_frame(&mut self, frame: &[u8]) {
-        if let Some(capture) = &mut self.capture {
+        if let Some(capture) = &mut self.capture
+            && self.port.is_up()
+        {
             capture.record(Direction::Inbound, frame, None);
         }
         self.deliver(frame);
@@ -119,6 +121,11 @@ impl<F: Frontend> Hca<F> {
         // A peer must not learn of what the guest cannot see yet: events before frames.
         let more_events = self.report_events();
         let more_frames = !more_events && self.transmit();
+        if !self.port.is_up() {
+            self.port.count_lost(self.outbound.len() + self.looped.len());
+            self.outbound.clear();
+            self.looped.clear();
+        }
         // Making frames may have completed or failed requests.
         let more_events = self.report_events() || more_events;
         self.frontend.end_turn(&mut context(self.now, &mut self.engine, &self.memory, &mut self.interrupts));
@@ -145,6 +152,22 @@ impl<F: Frontend> Hca<F> {
     /// The capture that is running.
     pub fn capture(&self) -> Option<&Capture> {
         self.capture.as_ref()
+    }
+
+    /// Whether the link of the port is up.
+    pub fn is_link_up(&self) -> bool {
+        self.port.is_up()
+    }
+
+    /// Brings the link up or takes it down, and tells the guest if that is a change. A reset of the device leaves the
+    /// link as it is.
+    pub fn set_link(&mut self, up: bool) {
+        if up != self.port.is_up() {
+            tracing::info!(up, "link changed");
+            self.port.set_up(up);
+            let cx = &mut context(self.now, &mut self.engine, &self.memory, &mut self.interrupts);
+            self.frontend.link_changed(cx, up);
+        }
     }
 
     /// See [`Frontend::snapshot`].
@@ -203,7 +226,9 @@ impl<F: Frontend> Hca<F> {
                 return false;
             };
             self.outbound.commit(sent.dst_mac);
-            if let (Some(capture), Some(frame)) = (&mut self.capture, self.outbound.last()) {
+            if let (Some(capture), Some(frame)) = (&mut self.capture, self.outbound.last())
+                && self.port.is_up()
+            {
                 capture.record(Direction::Outbound, frame, Some(comment(sent.qpn, sent.wr_id)));
             }
             if sent.dst_mac == self.identity.mac {

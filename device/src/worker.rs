@@ -24,7 +24,7 @@ use rustix::time::{
 
 use crate::capture::Capture;
 use crate::control::call::{self, Call, Handle, Mailbox, Status};
-use crate::control::message::Counters;
+use crate::control::message::{Counters, PortState};
 use crate::fabric::{Fabric, RxBatch, Sent};
 use crate::frontend::Frontend;
 use crate::hca::{Hca, Left};
@@ -190,8 +190,9 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             // An asker that is gone wants no answer.
             match call {
                 Call::Status(answer) => {
+                    let port = if hca.is_link_up() { PortState::Up } else { PortState::Down };
                     let capture = hca.capture().and_then(Capture::path).map(Path::to_owned);
-                    let _ = answer.send(Status { connected: client.is_some(), capture });
+                    let _ = answer.send(Status { connected: client.is_some(), port, capture });
                 }
                 Call::List(table, from, answer) => {
                     let _ = answer.send(hca.snapshot(table, from));
@@ -202,6 +203,10 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                         port: hca.port_stats().into(),
                         fabric: *fabric.stats(),
                     });
+                }
+                Call::SetPort(state, answer) => {
+                    hca.set_link(state == PortState::Up);
+                    let _ = answer.send(());
                 }
                 Call::SetCapture(capture, answer) => {
                     let _ = answer.send(hca.set_capture(capture));

@@ -176,7 +176,7 @@ fn the_objects_a_guest_made_are_listed() {
         devices,
         json!([{
             "id": 1, "interface": "jingzhao", "mac": "02:00:00:00:00:01", "ipv4": "10.77.0.1",
-            "socket": daemon.socket, "connected": true, "capture": null,
+            "socket": daemon.socket, "connected": true, "port": "up", "capture": null,
         }])
     );
     assert_eq!(
@@ -245,6 +245,15 @@ fn lists_come_in_pages() {
         let request = json!({ "list": { "device": 1, "table": "mrs", "from": from } });
         let page = ask(&mut stream, request.to_string().as_bytes());
         assert_eq!(page, json!({ "page": { "rows": { "mrs": [] }, "next": null } }));
+    }
+}
+
+#[test]
+fn a_port_goes_down_and_comes_up_on_request() {
+    let (_daemon, control) = start();
+    for state in ["down", "down", "up"] {
+        assert_eq!(hcactl(&control, &["port", state]).unwrap(), "");
+        assert_eq!(hcactl_json(&control, "devices")[0]["port"], state);
     }
 }
 

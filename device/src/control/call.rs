@@ -10,7 +10,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 
-use super::message::Counters;
+use super::message::{Counters, PortState};
 use crate::capture::Capture;
 use crate::frontend::snapshot::{Page, Table};
 
@@ -26,6 +26,8 @@ pub enum Call {
     List(Table, u64, oneshot::Sender<Page>),
     /// Counters.
     Counters(oneshot::Sender<Counters>),
+    /// Bring the link up, or take it down.
+    SetPort(PortState, oneshot::Sender<()>),
     /// Use another capture from now on, or none. Gives back what was there: files are opened and closed elsewhere.
     SetCapture(Option<Capture>, oneshot::Sender<Option<Capture>>),
 }
@@ -35,6 +37,8 @@ pub enum Call {
 pub struct Status {
     /// A VMM is connected.
     pub connected: bool,
+    /// Its link.
+    pub port: PortState,
     /// File of the capture, if one is running.
     pub capture: Option<PathBuf>,
 }

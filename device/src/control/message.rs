@@ -42,6 +42,13 @@ pub enum Request {
         /// A file that does not exist yet; relative to the daemon's folder.
         path: PathBuf,
     },
+    /// Plug the cable in or pull it out: [`Response::Done`]. The guest is told.
+    SetPort {
+        /// Of which device.
+        device: u16,
+        /// What the port is to be.
+        state: PortState,
+    },
     /// End the capture; its file is complete when [`Response::Done`] comes.
     CaptureOff {
         /// Of which device.
@@ -65,6 +72,16 @@ pub enum Response {
     Error(String),
 }
 
+/// Link of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PortState {
+    /// Frames pass.
+    Up,
+    /// Frames are lost, both ways.
+    Down,
+}
+
 /// A device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceRow {
@@ -80,6 +97,8 @@ pub struct DeviceRow {
     pub socket: Option<PathBuf>,
     /// A VMM is connected.
     pub connected: bool,
+    /// Its link.
+    pub port: PortState,
     /// File that frames are written to.
     pub capture: Option<PathBuf>,
 }
@@ -104,6 +123,8 @@ pub struct PortCounters {
     pub arp: u64,
     /// ICMP echo requests answered.
     pub echo: u64,
+    /// Frames to be sent that were lost because the link is down.
+    pub lost_link_down: u64,
     /// Frames dropped, by [`DropReason::name`].
     pub dropped: BTreeMap<String, u64>,
 }
@@ -111,7 +132,13 @@ pub struct PortCounters {
 impl From<&PortStats> for PortCounters {
     fn from(stats: &PortStats) -> Self {
         let dropped = DropReason::ALL.map(|reason| (reason.name().to_owned(), stats.dropped(reason)));
-        Self { roce: stats.roce, arp: stats.arp, echo: stats.echo, dropped: dropped.into() }
+        Self {
+            roce: stats.roce,
+            arp: stats.arp,
+            echo: stats.echo,
+            lost_link_down: stats.lost_link_down,
+            dropped: dropped.into(),
+        }
     }
 }
 

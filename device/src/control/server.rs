@@ -137,6 +137,10 @@ async fn answer(request: Request, devices: &[Device]) -> Result<Response, Refuse
             start_capture(find(device)?, &path).await?;
             Response::Done {}
         }
+        Request::SetPort { device, state } => {
+            find(device)?.handle.call(|answer| Call::SetPort(state, answer)).await?;
+            Response::Done {}
+        }
         Request::CaptureOff { device } => {
             let handle = &find(device)?.handle;
             let capture = handle.call(|answer| Call::SetCapture(None, answer)).await?;
@@ -155,6 +159,7 @@ async fn row(device: &Device) -> Result<DeviceRow, Stopped> {
         ipv4: device.ipv4,
         socket: device.socket.clone(),
         connected: status.connected,
+        port: status.port,
         capture: status.capture,
     })
 }

@@ -54,6 +54,10 @@ pub trait Frontend {
     /// Does what can wait for the end of a turn, such as writing contexts back.
     fn end_turn(&mut self, cx: &mut Context<'_>);
 
+    /// The link of the port came up or went down: tells the guest, if it wants to know. What crosses the link is not
+    /// the front-end's business.
+    fn link_changed(&mut self, cx: &mut Context<'_>, up: bool);
+
     /// Copies out up to [`snapshot::PAGE_ROWS`] objects of one kind for an operator, the first at place `from`: 0, or
     /// [`Page::next`] of the page before. Values of QPs are those of `engine`, as of this moment. Reads no guest
     /// memory, and the guest notices nothing. Places that software never used cost no time.

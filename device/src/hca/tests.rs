@@ -15,6 +15,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use super::*;
 use crate::frontend::snapshot::{Page, Rows, Table};
 use crate::memory::Permissions;
+use crate::net::DropReason;
 
 const TABLE: u64 = 0x2000;
 const PBA: u64 = 0x3000;
@@ -83,6 +84,10 @@ impl Frontend for Stub {
 
     fn end_turn(&mut self, _: &mut Context<'_>) {
         self.turns += 1;
+    }
+
+    fn link_changed(&mut self, _: &mut Context<'_>, up: bool) {
+        self.log.push(format!("link {up}"));
     }
 
     fn snapshot(&self, _: &Engine, _: Table, _: u64) -> Page {
@@ -305,4 +310,29 @@ fn frames_for_others_are_left_to_the_fabric() {
     assert_eq!(hca.drain(), Left { frames: false, other: false });
     let sent: Vec<_> = hca.outbound().iter().map(|(dst, _)| dst).collect();
     assert_eq!(sent, [Identity::from_lid(Lid::new(1)).mac]);
+}
+
+#[test]
+fn while_the_link_is_down_nothing_arrives_and_nothing_leaves() {
+    let mut hca = powered_on();
+    hca.identity = Identity { ipv4: Ipv4Addr::new(10, 77, 9, 9), ..Identity::from_lid(Lid::new(9)) };
+    hca.region_write(Region::Config, 4, &[6, 0]);
+    hca.set_link(true);
+    hca.set_link(false);
+    hca.set_link(false);
+    assert_eq!(hca.frontend.log, ["link false"], "told of changes only");
+
+    hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
+    assert_eq!(hca.drain(), Left { frames: false, other: false });
+    assert!(hca.outbound().is_empty());
+    hca.handle_frame(&[0; 64]);
+    let stats = *hca.port_stats();
+    assert_eq!((stats.lost_link_down, stats.dropped(DropReason::LinkDown)), (1, 1));
+
+    hca.reset();
+    assert!(!hca.is_link_up(), "a reset does not plug the cable in");
+    hca.set_link(true);
+    assert_eq!(hca.frontend.log.last().unwrap(), "link true");
+    hca.handle_frame(&[0; 64]);
+    assert_eq!(hca.port_stats().dropped(DropReason::LinkDown), 1);
 }

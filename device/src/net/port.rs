@@ -27,12 +27,28 @@ pub struct Port {
     identity: Identity,
     neighbours: Neighbours,
     stats: PortStats,
+    up: bool,
 }
 
 impl Port {
-    /// A port that knows nobody.
+    /// A port that knows nobody, with its link up.
     pub fn new(identity: Identity) -> Self {
-        Self { identity, neighbours: Neighbours::default(), stats: PortStats::default() }
+        Self { identity, neighbours: Neighbours::default(), stats: PortStats::default(), up: true }
+    }
+
+    /// Whether the link is up. While it is down every frame that arrives is dropped.
+    pub fn is_up(&self) -> bool {
+        self.up
+    }
+
+    /// Plugs the cable in or pulls it out.
+    pub fn set_up(&mut self, up: bool) {
+        self.up = up;
+    }
+
+    /// Counts frames that could not leave because the link is down.
+    pub fn count_lost(&mut self, frames: usize) {
+        self.stats.lost_link_down += frames as u64;
     }
 
     /// Takes a frame from the fabric. What is for a QP comes back, verified up to its ICRC; the rest is answered into
@@ -89,6 +105,9 @@ impl Port {
         frame: &'a [u8],
         answers: &mut TxBatch,
     ) -> Result<Option<RoceFrame<'a>>, DropReason> {
+        if !self.up {
+            return Err(DropReason::LinkDown);
+        }
         let ether = EtherFrame::parse(frame)?;
         if ether.src.is_multicast() {
             return Err(DropReason::BadSource);

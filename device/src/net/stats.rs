@@ -24,11 +24,13 @@ pub enum DropReason {
     Icrc,
     /// An answer was due, but too many frames were waiting to be sent.
     NoRoom,
+    /// The link is down.
+    LinkDown,
 }
 
 impl DropReason {
     /// All reasons, in the order of their declaration.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::OtherMac,
         Self::BadSource,
         Self::OtherIp,
@@ -38,6 +40,7 @@ impl DropReason {
         Self::Checksum,
         Self::Icrc,
         Self::NoRoom,
+        Self::LinkDown,
     ];
 
     /// Short stable name for counters.
@@ -52,6 +55,7 @@ impl DropReason {
             Self::Checksum => "checksum",
             Self::Icrc => "icrc",
             Self::NoRoom => "no_room",
+            Self::LinkDown => "link_down",
         }
     }
 }
@@ -67,7 +71,7 @@ impl From<WireError> for DropReason {
     }
 }
 
-/// Counters of one port. Every frame is counted once: accepted, answered or dropped.
+/// Counters of one port. Every frame that arrives is counted once: accepted, answered or dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortStats {
     /// RoCE packets handed on.
@@ -76,6 +80,8 @@ pub struct PortStats {
     pub arp: u64,
     /// ICMP echo requests answered.
     pub echo: u64,
+    /// Frames to be sent that were lost because the link is down.
+    pub lost_link_down: u64,
     dropped: [u64; DropReason::ALL.len()],
 }
 

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use device::control::DEFAULT_SOCKET;
-use device::control::message::{DeviceRow, Request, Response};
+use device::control::message::{DeviceRow, PortState, Request, Response};
 use device::frontend::snapshot::{Rows, Table};
 use serde_json::Value;
 
@@ -52,9 +52,21 @@ enum Command {
     Icm,
     /// Everything that is counted
     Counters,
+    /// The link: a port that is down loses every frame, and the guest is told
+    Port {
+        /// What it is to be
+        #[arg(value_enum)]
+        state: Port,
+    },
     /// Writing every frame to a pcapng file
     #[command(subcommand)]
     Capture(Capture),
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Port {
+    Up,
+    Down,
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -97,6 +109,17 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
             };
             let value = serde_json::to_value(counters)?;
             if cli.json { json(&value)? } else { table::counters(&value) }
+        }
+        Command::Port { state } => {
+            let device = daemon.choose(cli.device)?;
+            let state = match state {
+                Port::Up => PortState::Up,
+                Port::Down => PortState::Down,
+            };
+            let Response::Done {} = daemon.ask(&Request::SetPort { device, state })? else {
+                bail!("the daemon gave an answer to another question");
+            };
+            String::new()
         }
         Command::Capture(capture) => {
             let device = daemon.choose(cli.device)?;

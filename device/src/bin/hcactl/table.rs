@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write};
 
-use device::control::message::DeviceRow;
+use device::control::message::{DeviceRow, PortState};
 use device::frontend::snapshot::{
     Armed, CqRow, EqRow, Fault, IcmRow, IcmTable, MrRow, Peer, QpRow, Right, Rows, Service,
 };
@@ -74,7 +74,7 @@ impl Text {
 /// The devices of a daemon.
 pub(crate) fn devices(rows: &[DeviceRow]) -> String {
     let mut text = Text::default();
-    text.head(&["ID", "INTERFACE", "MAC", "IPV4", "VMM", "SOCKET", "CAPTURE"]);
+    text.head(&["ID", "INTERFACE", "MAC", "IPV4", "PORT", "VMM", "SOCKET", "CAPTURE"]);
     text.lines.extend(rows.iter().map(|row| {
         let path = |path: &Option<std::path::PathBuf>| or_dash(path.as_ref().map(|path| path.display()));
         vec![
@@ -82,6 +82,11 @@ pub(crate) fn devices(rows: &[DeviceRow]) -> String {
             row.interface.clone(),
             row.mac.clone(),
             row.ipv4.to_string(),
+            match row.port {
+                PortState::Up => "up",
+                PortState::Down => "down",
+            }
+            .to_owned(),
             if row.connected { "connected" } else { "none" }.to_owned(),
             path(&row.socket),
             path(&row.capture),

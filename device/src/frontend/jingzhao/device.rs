@@ -201,6 +201,12 @@ impl Frontend for JingZhao {
         }
     }
 
+    fn link_changed(&mut self, cx: &mut Context<'_>, up: bool) {
+        if let Some(resources) = &mut self.resources {
+            resources.raise(cx, &Eqe::PortChange { port: 1, active: up });
+        }
+    }
+
     fn snapshot(&self, engine: &Engine, table: Table, from: u64) -> Page {
         snapshot::take(self.resources.as_ref(), &self.setup.addresses, engine, table, from)
     }

@@ -2,6 +2,7 @@
 
 use protocol::Psn;
 use protocol::hca::jingzhao::cqc::Cqc;
+use protocol::hca::jingzhao::eqe::Eqe;
 use protocol::hca::jingzhao::mpt::{Mpt, MptFlags};
 use protocol::hca::jingzhao::mtt::WriteMtt;
 use protocol::hca::jingzhao::qpc::Qpc;
@@ -361,6 +362,29 @@ fn a_command_with_the_event_bit_reports_its_token() {
     assert_eq!(a.raw_command(0, 0, 0x1234, 1 << 23 | 1 << 22 | 0x055), 2);
     let event = dump("00: 00 0A 00 00 FF FF 00 00 00 00 00 02 34 12 00 00", 32);
     assert_eq!(a.peek(EQ, 32), event);
+}
+
+#[test]
+fn a_link_that_goes_down_and_comes_up_is_reported() {
+    let mut a = peer(1, Options::default());
+    a.poke(EQ, &[0x80; 0x1000]);
+    let eqc = dump(
+        "00: 01 04 00 00 00 00 00 00 00 00 00 00 05 00 00 00
+         10: 00 00 00 00 00 00 00 02 00 00 00 03 00 00 00 04",
+        0x40,
+    );
+    a.ok(Op::Sw2HwEq, 0, 0, &eqc);
+    a.hca.set_link(false);
+    assert_eq!(a.peek(EQ, 32), [0x80; 32], "nobody asked");
+    a.hca.set_link(true);
+    assert_eq!(a.command_at(1 << 9, Op::MapEq, 0, 0), 0);
+    a.hca.set_link(false);
+    a.hca.set_link(true);
+    let entries = [a.peek(EQ, 32), a.peek(EQ + 32, 32)].map(|entry| Eqe::parse(&entry.try_into().unwrap()));
+    let event = |active| Some(Eqe::PortChange { port: 1, active });
+    assert_eq!(entries, [event(false), event(true)]);
+    // Section 8.3: type 9, subtype 1 for down and 4 for active.
+    assert_eq!([a.peek(EQ, 4), a.peek(EQ + 32, 4)], [[0, 9, 0, 1], [0, 9, 0, 4]]);
 }
 
 #[test]
