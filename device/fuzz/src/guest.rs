@@ -1,0 +1,305 @@
+//! A guest with one device: memory, a driver's way to queue pairs that work, and mailboxes to start from.
+
+use device::frontend::jingzhao::address::Addresses;
+use device::frontend::jingzhao::{JingZhao, Options, Setup};
+use device::hca::Hca;
+use device::identity::Identity;
+use device::memory::Permissions;
+use device::vfio::Bar;
+use device::vfio::server::{Device, Region};
+use engine::Instant;
+use protocol::Psn;
+use protocol::hca::jingzhao::cmd::Op;
+use protocol::hca::jingzhao::cqc::Cqc;
+use protocol::hca::jingzhao::eqc::{EqFlags, Eqc};
+use protocol::hca::jingzhao::icm::{self, IcmTable, MapEntry};
+use protocol::hca::jingzhao::init::{InitHca, Table};
+use protocol::hca::jingzhao::mpt::{Mpt, MptFlags};
+use protocol::hca::jingzhao::mtt::WriteMtt;
+use protocol::hca::jingzhao::qpc::Qpc;
+use protocol::ids::{Cqn, Eqn, IcmAddr, Iova, Lid, Lkey, Pdn, Qpn, Va};
+use protocol::roce::{IpAddrs, Shell};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+/// Bytes of guest memory, from bus address 0 on.
+pub(crate) const MEMORY: u64 = 1 << 20;
+const INBOX: u64 = 0x1000;
+const OUTBOX: u64 = 0x2000;
+/// Where ICM is backed: a page for each table, from here on.
+const ICM: u64 = 0x8000;
+
+/// Bases of tables in ICM.
+const QPC: u64 = 0;
+const CQC: u64 = 0x10_0000;
+const EQC: u64 = 0x20_0000;
+const MPT: u64 = 0x30_0000;
+const MTT: u64 = 0x40_0000;
+
+/// Buffers, one page each, by bus address.
+const CQ: u64 = 0x2_0000;
+pub(crate) const SQ: u64 = 0x2_1000;
+pub(crate) const RQ: u64 = 0x2_2000;
+const EQ: u64 = 0x2_3000;
+const DATA: u64 = 0x3_0000;
+const DATA_PAGES: u64 = 4;
+/// Key and first address of the data region.
+const KEY: u32 = 5;
+const VA: u64 = 0x7f00_0000_0800;
+const PD: u32 = 3;
+
+/// RC to the peer, RC to itself, and UD.
+pub(crate) const CONNECTED: u32 = 5;
+pub(crate) const LOOPED: u32 = 6;
+const DATAGRAM: u32 = 7;
+const SERVICE_UD: u8 = 3;
+
+/// Where PSNs begin, both ways: about to wrap.
+pub(crate) const PSN: u32 = 0xff_fffe;
+
+/// What a guest can ask for.
+pub(crate) const COMMANDS: [Op; 28] = [
+    Op::QueryDevLim,
+    Op::QueryAdapter,
+    Op::InitHca,
+    Op::CloseHca,
+    Op::MapIcm,
+    Op::UnmapIcm,
+    Op::Sw2HwMpt,
+    Op::Hw2SwMpt,
+    Op::WriteMtt,
+    Op::MapEq,
+    Op::Sw2HwEq,
+    Op::Hw2SwEq,
+    Op::Sw2HwCq,
+    Op::Hw2SwCq,
+    Op::ResizeCq,
+    Op::Rst2Init,
+    Op::Init2Init,
+    Op::Init2Rtr,
+    Op::Rtr2Rts,
+    Op::Rts2Rts,
+    Op::SqErr2Rts,
+    Op::ToErr,
+    Op::Rts2Sqd,
+    Op::Sqd2Sqd,
+    Op::Sqd2Rts,
+    Op::ToRst,
+    Op::QueryQp,
+    Op::Nop,
+];
+
+pub(crate) struct Guest {
+    pub(crate) hca: Hca<JingZhao>,
+    pub(crate) now: Instant,
+}
+
+impl Guest {
+    /// A guest whose queue pairs are in RTS.
+    pub(crate) fn new() -> Self {
+        let own = Identity::from_lid(Lid::new(1));
+        let peer = Identity::from_lid(Lid::new(2));
+        let addresses = Addresses { own, peers: Vec::new(), default_peer: Some(peer) };
+        let setup = Setup { options: Options::default(), addresses, engine: engine::Config::default() };
+        let mut guest = Self { hca: Hca::new(JingZhao::new(setup), own, None), now: Instant::ZERO };
+        guest.lend();
+        guest.bring_up();
+        guest
+    }
+
+    /// Gives the device memory of zeros in place of what it had.
+    pub(crate) fn lend(&mut self) {
+        let fd = memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("a memfd");
+        ftruncate(&fd, MEMORY).expect("a file in memory grows");
+        fcntl_add_seals(&fd, SealFlags::SHRINK).expect("the file allows it");
+        let all = Permissions { read: true, write: true };
+        let memory = self.hca.memory();
+        memory.unmap_all();
+        memory.map(Iova::new(0), MEMORY, all, Some((fd, 0))).expect("nothing is mapped");
+    }
+
+    /// What a driver does from the bus scan on. Outcomes are not looked at: memory may be gone.
+    pub(crate) fn bring_up(&mut self) {
+        self.hca.region_write(Region::Config, 4, &[6, 0]);
+        for (op, modifier, in_modifier) in [(Op::CloseHca, 0, 0), (Op::InitHca, 0, 0)] {
+            self.command(op, modifier, in_modifier, &mailbox(op, in_modifier));
+        }
+        for (n, base) in (0..).zip([QPC, CQC, EQC, MPT, MTT]) {
+            let table = if n < 3 { IcmTable::Context } else { IcmTable::Tpt };
+            let entry = MapEntry { virt: IcmAddr::new(base), bus: Iova::new(ICM + n * 0x1000), pages: 1 };
+            self.command(Op::MapIcm, table.op_modifier(), 1, &icm::emit(&[entry]));
+        }
+        self.poke(CQ, &[0x80; 0x1000]);
+        self.poke(EQ, &[0x80; 0x1000]);
+        self.poke(RQ, &[0; 0x1000]);
+        let steps = [(Op::WriteMtt, 8), (Op::Sw2HwMpt, 1), (Op::Sw2HwMpt, 2), (Op::Sw2HwMpt, 3)];
+        let more = [(Op::Sw2HwMpt, 4), (Op::Sw2HwMpt, KEY), (Op::Sw2HwEq, 1), (Op::Sw2HwCq, 1)];
+        for (op, in_modifier) in steps.into_iter().chain(more) {
+            self.command(op, 0, in_modifier, &mailbox(op, in_modifier));
+        }
+        self.command_at(u64::MAX, Op::MapEq, 0, 1);
+        for qpn in [CONNECTED, LOOPED, DATAGRAM] {
+            for op in [Op::Rst2Init, Op::Init2Rtr, Op::Rtr2Rts] {
+                self.command(op, 0, qpn, &mailbox(op, qpn));
+            }
+        }
+    }
+
+    /// Writes guest memory, as far as it is there.
+    pub(crate) fn poke(&mut self, at: u64, bytes: &[u8]) {
+        let _ = self.hca.memory().write(Iova::new(at), bytes);
+    }
+
+    pub(crate) fn command(&mut self, op: Op, op_modifier: u8, in_modifier: u32, inbox: &[u8]) {
+        self.poke(INBOX, inbox);
+        self.command_at(INBOX, op, op_modifier, in_modifier);
+    }
+
+    fn command_at(&mut self, in_param: u64, op: Op, op_modifier: u8, in_modifier: u32) {
+        let halves = |value: u64| [value >> 32, value & 0xffff_ffff].map(|half| half as u32);
+        let ([in_high, in_low], [out_high, out_low]) = (halves(in_param), halves(OUTBOX));
+        let word = 1 << 23 | u32::from(op_modifier) << 12 | u32::from(op.spec().code);
+        let words = [in_high, in_low, in_modifier, out_high, out_low, 0xffff_0000, word];
+        for (offset, value) in (0..).step_by(4).zip(words) {
+            self.hca.region_write(Region::Bar(Bar::Bar0), offset, &value.to_le_bytes());
+        }
+    }
+
+    /// Posts a receive request into the data region. All QPs share the queue's memory.
+    pub(crate) fn post_receive(&mut self, slot: u8, len: u32) {
+        let mut wqe = vec![0x20];
+        wqe.resize(16, 0);
+        wqe.extend(data_unit(len));
+        wqe.resize(48, 0);
+        self.poke(RQ + u64::from(slot) * 128, &wqe);
+    }
+
+    /// Syndromes of the completions there are, 0 for success.
+    pub(crate) fn completions(&mut self) -> Vec<u8> {
+        let mut entries = [0; 0x400];
+        self.hca.memory().read(Iova::new(CQ), &mut entries).expect("memory was lent");
+        entries
+            .chunks_exact(32)
+            .take_while(|entry| entry[31] & 0x80 == 0)
+            .map(|entry| if entry[0x1c] >= 0xfe { entry[0x10] } else { 0 })
+            .collect()
+    }
+}
+
+/// Headers of a frame to this port, from the peer or from the port itself.
+pub(crate) fn headers(own: bool) -> Shell {
+    let (to, from) = (Identity::from_lid(Lid::new(1)), Identity::from_lid(Lid::new(if own { 1 } else { 2 })));
+    Shell {
+        src_mac: from.mac,
+        dst_mac: to.mac,
+        ip: IpAddrs::V4 { src: from.ipv4, dst: to.ipv4 },
+        traffic_class: 0,
+        hop_limit: 64,
+        src_port: 0xc000,
+    }
+}
+
+/// A SEND of 16 bytes, with a completion.
+pub(crate) fn send_wqe() -> Vec<u8> {
+    let mut wqe = vec![0; 16];
+    wqe[8] = 8;
+    wqe.extend(data_unit(16));
+    wqe
+}
+
+/// Makes extension headers name the data region half of the time: a random key is always a wrong one.
+pub(crate) fn aim(ext: &mut [u8; 64], flags: u8) {
+    if flags & 0x80 == 0 {
+        let low = u64::from(ext[7]) << 3;
+        ext[..8].copy_from_slice(&(VA + low).to_be_bytes());
+        ext[8..12].copy_from_slice(&KEY.to_be_bytes());
+        ext[12..14].fill(0);
+    }
+}
+
+/// The inbox a well-behaved guest gives with a command.
+pub(crate) fn mailbox(op: Op, in_modifier: u32) -> Vec<u8> {
+    match op {
+        Op::InitHca => {
+            let table = |base, log_entries| Table { base: IcmAddr::new(base), log_entries };
+            let (qpc, cqc, eqc, mpt) = (table(QPC, 4), table(CQC, 4), table(EQC, 3), table(MPT, 6));
+            InitHca { qpc, cqc, eqc, mpt, mtt_base: IcmAddr::new(MTT) }.emit().to_vec()
+        }
+        Op::MapIcm => {
+            let entry = MapEntry { virt: IcmAddr::new(QPC), bus: Iova::new(ICM), pages: 1 };
+            icm::emit(&[entry])
+        }
+        Op::WriteMtt => {
+            let data = (0..DATA_PAGES).map(|page| DATA + page * 0x1000);
+            let pages = [CQ, SQ, RQ, EQ].into_iter().chain(data).map(Iova::new).collect();
+            WriteMtt { start: 0, pages }.emit()
+        }
+        Op::Sw2HwMpt => region(in_modifier).to_vec(),
+        Op::Sw2HwCq => {
+            let blank = Cqc::parse(&[0; Cqc::LEN], 0).expect("zeros are a CQ");
+            let buffer = Lkey::new(1);
+            Cqc {
+                log_entries: 5,
+                comp_eqn: Eqn::new(1),
+                pd: Pdn::new(PD),
+                lkey: buffer,
+                cqn: Cqn::new(1),
+                ..blank
+            }
+            .emit()
+            .to_vec()
+        }
+        Op::Sw2HwEq => {
+            let blank = Eqc::parse(&[0; Eqc::LEN]).expect("zeros are an EQ");
+            let flags = EqFlags::new().with_armed(true);
+            Eqc { flags, log_entries: 5, msix_vector: 1, pd: Pdn::new(PD), lkey: Lkey::new(4), ..blank }
+                .emit()
+                .to_vec()
+        }
+        _ => qpc(in_modifier).emit().to_vec(),
+    }
+}
+
+fn region(key: u32) -> [u8; Mpt::LEN] {
+    let blank = Mpt::parse(&[0; Mpt::LEN]).expect("zeros are a region");
+    let queue = |page| (0, 0x1000, page, MptFlags::LOCAL_WRITE);
+    let (start, length, mtt, flags) = match key {
+        1 => queue(0),
+        2 => queue(1),
+        3 => queue(2),
+        4 => queue(3),
+        _ => {
+            let remote = MptFlags::REMOTE_WRITE | MptFlags::REMOTE_READ | MptFlags::REMOTE_ATOMIC;
+            (VA, DATA_PAGES * 0x1000 - 0x800, 4, MptFlags::LOCAL_WRITE | remote)
+        }
+    };
+    Mpt { flags, key: Lkey::new(key), pd: Pdn::new(PD), start: Va::new(start), length, mtt, ..blank }.emit()
+}
+
+fn qpc(qpn: u32) -> Qpc {
+    let qpc = Qpc {
+        mtu: 1,
+        log_max_msg: 31,
+        log_rq_slot: 7,
+        log_sq_slot: 7,
+        usr_page: 1,
+        local_qpn: Qpn::new(qpn),
+        remote_qpn: Qpn::new(qpn),
+        port: 1,
+        pd: Pdn::new(PD),
+        next_send_psn: Psn::new(PSN),
+        send_cqn: Cqn::new(1),
+        sq_lkey: Lkey::new(2),
+        sq_len: 0x1000,
+        recv_psn: Psn::new(PSN),
+        recv_cqn: Cqn::new(1),
+        rq_lkey: Lkey::new(3),
+        rq_len: 0x1000,
+        dlid: Lid::new(if qpn == LOOPED { 1 } else { 2 }),
+        ..Qpc::default()
+    };
+    if qpn == DATAGRAM { Qpc { service: SERVICE_UD, ..qpc } } else { qpc }
+}
+
+fn data_unit(len: u32) -> Vec<u8> {
+    [&len.to_le_bytes()[..], &KEY.to_le_bytes(), &VA.to_le_bytes()].concat()
+}
