@@ -25,8 +25,8 @@ pub enum SqAddr {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct QueueOptions {
-    /// J-06, J-07: units of positions in send queues. The public user library counts in units: finding out could only
-    /// go wrong, since its slots may be larger than its QPs' contexts say.
+    /// J-06, J-07: units of positions in send queues. The public user library counts in units, so that with it
+    /// there is nothing to find out.
     pub sq_addr: SqAddr,
     /// J-08: a user's queue is as long as its memory region, if that is a power of two and no shorter than the QPC
     /// says. Needed by the public user library, which rounds lengths up and enlarges slots after the kernel driver wrote

@@ -395,6 +395,31 @@ fn queues_are_as_long_and_slots_as_wide_as_the_library_made_them() {
 }
 
 #[test]
+fn every_request_completes() {
+    let (mut a, mut b) = pair(Caps::default());
+    let quiet = Wr { opcode: WRITE, remote: Some((DATA, b.data.key)), unsignalled: true, ..send(DATA, 4) };
+    a.post_send(&[quiet.clone(), Wr { unsignalled: false, ..quiet.clone() }, quiet]);
+    exchange(&mut a, &mut b);
+    for wqe in [0, 0x80, 0x100] {
+        assert_eq!(polled(&mut a), (4, wqe, WRITE, 1));
+    }
+    assert!(a.poll().is_none());
+}
+
+#[test]
+fn refusals_have_the_codes_the_driver_tells_apart() {
+    let (mut a, _) = pair(Caps::default());
+    let (qpn, cqn) = (a.qpn, a.cqn);
+    assert_eq!(a.driver.command(0x17, 0, 0, cqn + 1, 0), 0x09, "HW2SW_CQ of no CQ is BAD_RES_STATE: EBADF");
+    assert_eq!(
+        a.driver.command(0x1b, 0, driver::MAILBOX, qpn, 0),
+        0x10,
+        "RTS to RTS is BAD_QP_STATE: EINVAL"
+    );
+    assert_eq!(a.driver.command(0x55, 0, 0, 0, 0), 0x02, "an unknown opcode is BAD_OP: EPERM");
+}
+
+#[test]
 fn doorbells_behind_8_mib_ring() {
     let mut driver = Driver::probe(machine(0));
     driver.next_uar = 0x835;

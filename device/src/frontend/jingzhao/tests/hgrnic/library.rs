@@ -44,6 +44,8 @@ pub(super) struct Wr {
     pub(super) sges: Vec<(u64, u32)>,
     pub(super) inline: Option<Vec<u8>>,
     pub(super) fence: bool,
+    /// The application did not ask for a completion, or asked for all of them at the QP's creation.
+    pub(super) unsignalled: bool,
 }
 
 /// A ring of WQEs with power of two slots.
@@ -242,7 +244,8 @@ impl Program {
     }
 
     fn wqe(&self, wr: &Wr) -> Vec<u8> {
-        let mut wqe = [&[0; 8][..], &8_u32.to_le_bytes(), &wr.imm].concat();
+        let flags: u32 = if wr.unsignalled { 0 } else { 8 };
+        let mut wqe = [&[0; 8][..], &flags.to_le_bytes(), &wr.imm].concat();
         if let Some((va, rkey)) = wr.remote {
             wqe.extend([&va.to_le_bytes()[..], &rkey.to_le_bytes(), &[0; 4]].concat());
         }
