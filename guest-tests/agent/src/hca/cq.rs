@@ -71,7 +71,7 @@ impl Hca {
             match self.command(Op::Sw2HwCq, 0, cqn, Inbox::Bytes(&context)) {
                 Ok(()) => Ok(ring),
                 Err(error) => {
-                    self.unregister(ring)?;
+                    self.unregister(&ring)?;
                     Err(error)
                 }
             }
@@ -92,11 +92,12 @@ impl Hca {
 
     /// Destroys a completion queue.
     pub(crate) fn destroy_cq(&mut self, cq: CqId) -> Result<()> {
+        let cqn = self.cqn(cq)?;
+        self.command(Op::Hw2SwCq, 0, cqn, Inbox::None)?;
         let cq = self.cqs.remove(&cq).ok_or_else(|| bad_step(format!("no {cq:?}")))?;
-        self.command(Op::Hw2SwCq, 0, cq.cqn, Inbox::None)?;
         let index = cq.cqn & ((1 << self.log_cqs()) - 1);
         self.cqns.free(index, 1);
-        self.unregister(cq.ring)
+        self.unregister(&cq.ring)
     }
 
     /// Waits for completions and accounts for their work requests.

@@ -174,7 +174,12 @@ impl Hca {
     /// Unregisters a region and frees its memory.
     pub(crate) fn destroy_mr(&mut self, mr: MrId) -> Result<()> {
         let region = self.mrs.remove(&mr).ok_or_else(|| bad_step(format!("no {mr:?}")))?;
-        self.unregister(region)
+        // What the device refuses to give back is still there.
+        let result = self.unregister(&region);
+        if result.is_err() {
+            self.mrs.insert(mr, region);
+        }
+        result
     }
 
     /// The region a step names.
@@ -183,11 +188,11 @@ impl Hca {
     }
 
     /// Invalidates a region's key and frees what it holds.
-    pub(crate) fn unregister(&mut self, region: Region) -> Result<()> {
+    pub(crate) fn unregister(&mut self, region: &Region) -> Result<()> {
         let index = self.mpt_index(region.key);
         self.command(Op::Hw2SwMpt, 0, index, Inbox::None)?;
         self.mpts.free(index, 1);
-        self.release(&region);
+        self.release(region);
         Ok(())
     }
 

@@ -223,7 +223,7 @@ impl Hca {
             Ok(rq) => rq,
             Err(error) => {
                 self.qpns.free(index, 1);
-                self.unregister(sq)?;
+                self.unregister(&sq)?;
                 return Err(error);
             }
         };
@@ -260,8 +260,8 @@ impl Hca {
         let qp = self.qps.remove(&id).ok_or_else(|| bad_step(format!("no {id:?}")))?;
         self.qpns_in_use.remove(&qpn);
         self.qpns.free(qpn & ((1 << self.log_qps()) - 1), 1);
-        self.unregister(qp.sq.ring)?;
-        self.unregister(qp.rq.ring)
+        self.unregister(&qp.sq.ring)?;
+        self.unregister(&qp.rq.ring)
     }
 
     /// Runs one transition.

@@ -218,3 +218,38 @@ steps! {
     Poll => Completions,
     Traffic => TrafficReport,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_command_is_a_failure_with_its_status() {
+        let line = r#"{"id":5,"result":{"Err":{"kind":"command","op":13,"status":3,"message":"refused"}}}"#;
+        let response: Response = serde_json::from_str(line).unwrap();
+        assert_eq!(response.to_line().trim_end(), line);
+        let failure = response.into_answer::<Ping>().unwrap_err();
+        assert_eq!(failure.command_status(), Some(3));
+    }
+
+    #[test]
+    fn steps_leave_out_what_has_a_default() {
+        let line =
+            r#"{"id":1,"step":{"post_send":{"qp":2,"requests":[{"op":"write","remote":{"rkey":7}}]}}}"#;
+        let request: Request = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}"));
+        let Step::PostSend(step) = request.step else { panic!("{request:?}") };
+        assert_eq!((step.qp, step.ring), (QpId(2), Ring::Once));
+        let expected = SendRequest {
+            op: SendOp::Write,
+            remote: Some(Remote { va: 0, rkey: 7 }),
+            ..SendRequest::default()
+        };
+        assert_eq!(step.requests, [expected]);
+    }
+
+    #[test]
+    fn an_answer_of_another_step_is_not_understood() {
+        let response = Response { id: 1, result: Ok(serde_json::json!({"lines": []})) };
+        assert_eq!(response.into_answer::<Ping>().unwrap_err().kind, FailureKind::Protocol);
+    }
+}

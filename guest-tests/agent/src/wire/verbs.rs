@@ -429,6 +429,7 @@ pub struct Sge {
 
 /// A place in a peer's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Remote {
     /// Virtual address.
     pub va: u64,
