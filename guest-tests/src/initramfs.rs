@@ -29,10 +29,12 @@ impl Initramfs {
         archive
     }
 
-    /// Adds a static busybox as `/bin/busybox` and `/bin/sh`.
-    pub fn add_busybox(&mut self, program: &[u8]) {
+    /// Adds a static busybox under its own name and those of its `applets`.
+    pub fn add_busybox<'a>(&mut self, program: &[u8], applets: impl IntoIterator<Item = &'a str>) {
         self.file("bin/busybox", 0o755, program);
-        self.entry("bin/sh", 0o120_777, b"busybox", (0, 0));
+        for applet in applets.into_iter().filter(|applet| *applet != "busybox") {
+            self.entry(&format!("bin/{applet}"), 0o120_777, b"busybox", (0, 0));
+        }
     }
 
     /// Adds modules and returns their paths in the guest, in the same order.

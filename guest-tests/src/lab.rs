@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -130,7 +131,7 @@ impl Lab {
         let read = |path: &Path| fs::read(path).with_context(|| format!("reading {}", path.display()));
         let modules = modules::with_dependencies(&self.artifacts.kernel.modules, module_names)?;
         let mut archive = Initramfs::new(&read(&self.agent)?);
-        archive.add_busybox(&read(&self.artifacts.busybox)?);
+        archive.add_busybox(&read(&self.artifacts.busybox)?, applets(&self.artifacts.busybox)?.lines());
         let modules = archive.add_modules(&modules);
         let initramfs = run.scratch("initramfs");
         fs::write(&initramfs, archive.finish())
@@ -192,4 +193,13 @@ impl Lab {
         let guest = Guest { name: "probe", ..Guest::default() };
         self.boot_within(KVM_BOOT_TIMEOUT, &run, &image, guest).await.map(drop)
     }
+}
+
+/// The names a busybox goes by; it is static, so it runs here too.
+fn applets(busybox: &Path) -> Result<String> {
+    let output = Command::new(busybox)
+        .arg("--list")
+        .output()
+        .with_context(|| format!("starting {}", busybox.display()))?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

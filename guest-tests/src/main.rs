@@ -2,12 +2,14 @@
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use guest_tests::lab::{Lab, Options};
 use guest_tests::report::{Report, line};
 use guest_tests::scenario::{self, Scenario};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Boots stock guests on HCAs served by hcad and judges what happens.
 #[derive(Debug, Parser)]
@@ -26,6 +28,23 @@ enum Command {
         /// Scenarios, as `list` names them
         #[arg(required = true, value_parser = scenario_named)]
         scenarios: Vec<&'static Scenario>,
+        /// Leave guests and daemons as a failed case left them until Enter is pressed
+        #[arg(long)]
+        keep: bool,
+        /// Longest time for one case
+        #[arg(long, default_value_t = 240, value_name = "SECONDS")]
+        timeout: u64,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Boots a scenario's guests and gives a shell in one of them
+    Shell {
+        /// Scenario, as `list` names it
+        #[arg(value_parser = scenario_named)]
+        scenario: &'static Scenario,
+        /// Which guest
+        #[arg(long, default_value = "a", value_parser = ["a", "b"])]
+        guest: String,
         #[command(flatten)]
         options: Options,
     },
@@ -48,10 +67,7 @@ fn main() -> ExitCode {
         .with_target(false)
         .without_time()
         .init();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let result =
-        runtime.context("starting the runtime").and_then(|runtime| runtime.block_on(run(cli.command)));
-    match result {
+    match run_until_signal(cli.command) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -59,6 +75,24 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Runs the command; a signal ends it early, and with it all guests, daemons and their sockets.
+fn run_until_signal(command: Command) -> Result<bool> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
+    let result = runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        tokio::select! {
+            result = run(command) => result,
+            _ = terminate.recv() => bail!("ended by SIGTERM"),
+            _ = interrupt.recv() => bail!("ended by SIGINT"),
+        }
+    });
+    // A download under way cannot be cancelled; it need not be waited for either.
+    runtime.shutdown_background();
+    result
 }
 
 /// Whether everything passed.
@@ -70,14 +104,19 @@ async fn run(command: Command) -> Result<bool> {
             }
             Ok(true)
         }
-        Command::Run { scenarios, options } => {
+        Command::Run { scenarios, keep, timeout, options } => {
             let lab = Lab::prepare(&options).await?;
-            let mut report = Report::default();
+            let mut report = Report::new(Duration::from_secs(timeout), keep);
             for scenario in scenarios {
                 scenario.run(&lab, &mut report).await?;
             }
             line(&report.counts().to_string())?;
             Ok(report.counts().failed == 0)
+        }
+        Command::Shell { scenario, guest, options } => {
+            let lab = Lab::prepare(&options).await?;
+            scenario::shell::run(&lab, scenario, &guest).await?;
+            Ok(true)
         }
         Command::Demo { options } => {
             scenario::demo::run(&Lab::prepare(&options).await?).await?;

@@ -48,8 +48,9 @@ pub fn build_agent() -> Result<PathBuf> {
         .args(["build", "--quiet", "--release", "--locked", "-p", "agent", "--bin", "guest-agent"])
         .args(["--target", TARGET, "--target-dir"])
         .arg(&target_dir)
-        .env("RUSTFLAGS", "-C target-feature=+crt-static")
+        .env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=symbols")
         .env_remove("CARGO_ENCODED_RUSTFLAGS");
+    tracing::debug!("building the agent: {command:?}");
     let output = command
         .output()
         .with_context(|| format!("starting {command:?} to build the agent (or give one with --agent)"))?;

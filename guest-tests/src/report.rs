@@ -7,9 +7,6 @@ use std::time::Duration;
 use anyhow::Result;
 use tokio::time::{Instant, timeout};
 
-/// A case that waits for something without a bound of its own is ended by this one.
-const CASE_TIMEOUT: Duration = Duration::from_secs(240);
-
 /// A case that cannot be run here, with the reason. Returned as an error from the case.
 #[derive(Debug)]
 pub struct Skip(pub String);
@@ -40,13 +37,21 @@ impl fmt::Display for Counts {
 }
 
 /// Runs cases and prints their outcomes as they come.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Report {
     scenario: String,
     counts: Counts,
+    case_timeout: Duration,
+    stop_at_failure: bool,
 }
 
 impl Report {
+    /// A case that waits for something without a bound of its own is ended after `case_timeout`. With
+    /// `stop_at_failure`, guests and daemons stay as a failed case left them until Enter is pressed.
+    pub fn new(case_timeout: Duration, stop_at_failure: bool) -> Self {
+        Self { scenario: String::new(), counts: Counts::default(), case_timeout, stop_at_failure }
+    }
+
     /// Names the scenario of the cases that follow.
     pub fn begin(&mut self, scenario: &str) {
         scenario.clone_into(&mut self.scenario);
@@ -68,9 +73,9 @@ impl Report {
         case: impl Future<Output = Result<()>>,
     ) -> Result<()> {
         let begun = Instant::now();
-        let result = timeout(CASE_TIMEOUT, case)
+        let result = timeout(self.case_timeout, case)
             .await
-            .unwrap_or_else(|_| Err(anyhow::anyhow!("the case was not done after {CASE_TIMEOUT:?}")));
+            .unwrap_or_else(|_| Err(anyhow::anyhow!("the case was not done after {:?}", self.case_timeout)));
         let seconds = begun.elapsed().as_secs_f64();
         let scenario = &self.scenario;
         match result {
@@ -86,7 +91,15 @@ impl Report {
                 None => {
                     self.counts.failed += 1;
                     let causes = indented(&format!("{error:#}"));
-                    line(&format!("FAIL  {scenario}: {name} ({seconds:.1} s)\n{causes}\n{}", indented(hint)))
+                    line(&format!(
+                        "FAIL  {scenario}: {name} ({seconds:.1} s)\n{causes}\n{}",
+                        indented(hint)
+                    ))?;
+                    if self.stop_at_failure {
+                        line("      guests and daemons are kept as they are until Enter is pressed")?;
+                        tokio::task::spawn_blocking(|| io::stdin().read_line(&mut String::new())).await??;
+                    }
+                    Ok(())
                 }
             },
         }
@@ -114,7 +127,7 @@ mod tests {
 
     #[tokio::test]
     async fn outcomes_are_counted_apart() {
-        let mut report = Report::default();
+        let mut report = Report::new(Duration::from_secs(9), false);
         report.case("good", "", async { Ok(()) }).await.unwrap();
         report.case("bad", "", async { anyhow::bail!("broken") }).await.unwrap();
         report.case("not here", "", async { Err(Skip("no KVM".into()).into()) }).await.unwrap();

@@ -8,6 +8,7 @@ mod jingzhao_interface;
 mod jingzhao_probe;
 mod jingzhao_rc;
 mod pair;
+pub mod shell;
 mod transfer;
 
 use std::pin::Pin;
@@ -24,6 +25,8 @@ pub struct Scenario {
     pub name: &'static str,
     /// What it shows, in a line.
     pub about: &'static str,
+    /// Its guests are a pair, each with an HCA.
+    pair: bool,
     run: Run,
 }
 
@@ -34,26 +37,31 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "boot",
         about: "stock guests without an HCA boot and answer: the lab itself works",
+        pair: false,
         run: |lab, report| Box::pin(boot::run(lab, report)),
     },
     Scenario {
         name: "jingzhao-probe",
         about: "a stock kernel enumerates the HCA as its interface says, without a warning",
+        pair: true,
         run: |lab, report| Box::pin(jingzhao_probe::run(lab, report)),
     },
     Scenario {
         name: "jingzhao-rc",
         about: "RC traffic between two guests, every byte checked at both ends",
+        pair: true,
         run: |lab, report| Box::pin(jingzhao_rc::run(lab, report)),
     },
     Scenario {
         name: "jingzhao-errors",
         about: "what goes wrong is answered with the exact status or syndrome, and harms nobody else",
+        pair: true,
         run: |lab, report| Box::pin(jingzhao_errors::run(lab, report)),
     },
     Scenario {
         name: "jingzhao-interface",
         about: "what drivers of either kind rely on: queues, regions, registers, contexts, restarts",
+        pair: true,
         run: |lab, report| Box::pin(jingzhao_interface::run(lab, report)),
     },
 ];
@@ -75,5 +83,18 @@ impl Scenario {
             Ok(()) => Ok(()),
             Err(error) => report.case("set-up", "", async { Err(error) }).await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scenario_is_found_by_its_name_and_names_are_unique() {
+        for scenario in ALL {
+            assert_eq!(Scenario::named(scenario.name).map(|found| found.about), Some(scenario.about));
+        }
+        assert!(Scenario::named("jingzhao").is_none());
     }
 }

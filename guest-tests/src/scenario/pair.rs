@@ -41,11 +41,15 @@ pub(super) enum Direction {
 impl Pair {
     /// Starts both daemons, then both guests side by side.
     pub(super) async fn start(lab: &Lab, scenario: &str) -> Result<Self> {
+        Self::start_with_console(lab, scenario, "").await
+    }
+
+    /// The same, with the console of one guest in the lab's hands.
+    pub(super) async fn start_with_console(lab: &Lab, scenario: &str, guest: &str) -> Result<Self> {
         let run = lab.new_run(scenario)?;
-        Self::start_in(lab, &run)
-            .await
-            .with_context(|| format!("see {}", run.path().display()))
-            .map(|(image, a, b)| Self { a, b, image, run })
+        let started = Self::start_in(lab, &run, guest).await;
+        let (image, a, b) = started.with_context(|| format!("see {}", run.path().display()))?;
+        Ok(Self { a, b, image, run })
     }
 
     /// Starts both and brings both HCAs up, one driver using the HCR where the public driver has it, the other where
@@ -56,14 +60,16 @@ impl Pair {
         Ok(pair)
     }
 
-    async fn start_in(lab: &Lab, run: &RunDir) -> Result<(Image, Node, Node)> {
+    async fn start_in(lab: &Lab, run: &RunDir, console: &str) -> Result<(Image, Node, Node)> {
         let hcad = lab.hcad()?;
         let image = lab.image(run, VFIO_MODULES)?;
         let [a, b] = HcaSpec::pair()?;
         let daemon_a = Daemon::start(&hcad, &a, run).await?;
         let daemon_b = Daemon::start(&hcad, &b, run).await?;
-        let (vm_a, vm_b) =
-            tokio::try_join!(boot(lab, run, &image, "a", &daemon_a), boot(lab, run, &image, "b", &daemon_b))?;
+        let (vm_a, vm_b) = tokio::try_join!(
+            boot(lab, run, &image, "a", &daemon_a, console),
+            boot(lab, run, &image, "b", &daemon_b, console)
+        )?;
         Ok((
             image,
             Node { vm: vm_a, daemon: daemon_a, hcr: HcrBase::Zero },
@@ -93,7 +99,7 @@ impl Pair {
     pub(super) async fn replace_a(&mut self, lab: &Lab) -> Result<()> {
         self.a.vm.kill().await?;
         self.a.daemon.guest_gone().await?;
-        self.a.vm = boot(lab, &self.run, &self.image, "a", &self.a.daemon).await?;
+        self.a.vm = boot(lab, &self.run, &self.image, "a", &self.a.daemon, "").await?;
         self.a.open().await
     }
 
@@ -124,7 +130,14 @@ impl Node {
     }
 }
 
-async fn boot(lab: &Lab, run: &RunDir, image: &Image, name: &str, daemon: &Daemon) -> Result<Vm> {
-    let guest = Guest { name, hcas: vec![daemon.socket().to_owned()], with_console: false };
+async fn boot(
+    lab: &Lab,
+    run: &RunDir,
+    image: &Image,
+    name: &str,
+    daemon: &Daemon,
+    console: &str,
+) -> Result<Vm> {
+    let guest = Guest { name, hcas: vec![daemon.socket().to_owned()], with_console: name == console };
     lab.boot(run, image, guest).await
 }

@@ -1,0 +1,104 @@
+//! A scenario's guests, left up for a person: a shell on the console of one of them.
+
+use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::time::Duration;
+
+use agent::wire::Shell;
+use anyhow::{Context, Result, ensure};
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+
+use super::Scenario;
+use super::pair::{Direction, Pair};
+use crate::lab::Lab;
+use crate::report::line;
+
+/// Longer than anybody stays.
+const SESSION: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Boots the guests of `scenario` and connects this terminal to a shell in guest `a` or `b` until it ends.
+///
+/// # Errors
+/// When the scenario has no guests with HCAs, or they do not come up.
+pub async fn run(lab: &Lab, scenario: &Scenario, guest: &str) -> Result<()> {
+    ensure!(scenario.pair, "{} has no guests with HCAs", scenario.name);
+    let direction = if guest == "b" { Direction::BToA } else { Direction::AToB };
+    line("booting two guests")?;
+    let mut pair = Pair::start_with_console(lab, "shell", guest).await?;
+    line(&format!("a shell in guest {guest}; 'exit' or Ctrl-D ends it and both guests"))?;
+    line(&pair.hint())?;
+    let (vm, _) = pair.towards(direction);
+    let console = vm.take_console().context("the guest has no console of ours")?;
+    let _terminal = RawTerminal::enter()?;
+    tokio::select! {
+        ended = vm.call_within(SESSION, Shell { command: None }) => {
+            ended?;
+        }
+        relayed = relay(console) => relayed?,
+    }
+    Ok(())
+}
+
+/// Copies what is typed to the console and what it prints to standard output, until the console closes.
+async fn relay(console: UnixStream) -> Result<()> {
+    let (mut from_console, mut to_console) = console.into_split();
+    let mut typed = typed();
+    let mut buffer = [0; 4096];
+    let mut out = std::io::stdout();
+    loop {
+        tokio::select! {
+            read = from_console.read(&mut buffer) => match read? {
+                0 => return Ok(()),
+                len => {
+                    out.write_all(&buffer[..len])?;
+                    out.flush()?;
+                }
+            },
+            Some(bytes) = typed.recv() => to_console.write_all(&bytes).await?,
+        }
+    }
+}
+
+/// Standard input, read by a thread of its own: a blocking read cannot be cancelled, a thread can be left behind.
+fn typed() -> mpsc::Receiver<Vec<u8>> {
+    let (sender, receiver) = mpsc::channel(16);
+    std::thread::spawn(move || {
+        let mut buffer = [0; 256];
+        while let Ok(len @ 1..) = std::io::stdin().lock().read(&mut buffer) {
+            if sender.blocking_send(buffer[..len].to_vec()).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// A terminal that passes every key on. It is as before when this is dropped.
+struct RawTerminal {
+    before: Option<Termios>,
+}
+
+impl RawTerminal {
+    fn enter() -> Result<Self> {
+        let stdin = std::io::stdin();
+        if !stdin.is_terminal() {
+            return Ok(Self { before: None });
+        }
+        let before = tcgetattr(&stdin).context("asking for the terminal's mode")?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        tcsetattr(&stdin, OptionalActions::Now, &raw).context("setting the terminal's mode")?;
+        Ok(Self { before: Some(before) })
+    }
+}
+
+impl Drop for RawTerminal {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            // Nobody is left to tell.
+            let _ = tcsetattr(std::io::stdin(), OptionalActions::Drain, before);
+        }
+    }
+}
