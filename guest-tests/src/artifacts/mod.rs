@@ -88,6 +88,9 @@ pub fn cache_dir() -> Result<PathBuf> {
         .context("set HCAD_LAB_CACHE to a folder: there is no HOME to put the cache in")
 }
 
+/// Beginning of the name of a folder in the cache that holds what is being fetched.
+const WORK: &str = "work-";
+
 /// A set of packages that are fetched and unpacked together.
 struct Set {
     /// Name of the cache entry; the number changes with the recipe.
@@ -126,9 +129,16 @@ impl Set {
     /// Fills the entry. The caller holds the cache's lock.
     fn fetch(&self, cache: &Path, entry: &Path) -> Result<()> {
         let begun = Instant::now();
-        // Absolute, since apt runs in another folder; free of what an interrupted run left.
-        let work = cache.canonicalize()?.join("work");
-        remove_dir(&work)?;
+        // Absolute, since apt runs in another folder. Our own, since an apt that has lost its parent may still write
+        // to that of an interrupted run.
+        let cache = cache.canonicalize()?;
+        let work = cache.join(format!("{WORK}{}", std::process::id()));
+        for leftover in fs::read_dir(&cache)?.flatten() {
+            if leftover.file_name().to_string_lossy().starts_with(WORK) {
+                // If it cannot be removed now, the next run does.
+                let _ = fs::remove_dir_all(leftover.path());
+            }
+        }
         remove_dir(entry)?;
         let (state, debs, root) = (work.join("apt"), work.join("debs"), work.join("entry/root"));
         for folder in [&state, &debs, &root] {

@@ -101,11 +101,20 @@ fn load_module(path: &Path) -> io::Result<()> {
 
 /// Runs a shell on the console, or one command line.
 pub(crate) fn shell(command: Option<&str>) -> Result<()> {
-    let mut shell = Command::new("/bin/sh");
-    if let Some(command) = command {
-        shell.args(["-c", command]);
-    }
-    let status = shell.status().context("starting /bin/sh")?;
+    let mut shell = match command {
+        Some(command) => {
+            let mut shell = Command::new("/bin/sh");
+            shell.args(["-c", command]);
+            shell
+        }
+        // /dev/console cannot control a session, the terminal behind it can: only then does Ctrl-C reach a program.
+        None => {
+            let mut shell = Command::new("/bin/busybox");
+            shell.args(["setsid", "cttyhack", "/bin/sh"]);
+            shell
+        }
+    };
+    let status = shell.status().with_context(|| format!("starting {shell:?}"))?;
     ensure!(command.is_none() || status.success(), "{}: {status}", command.unwrap_or_default());
     Ok(())
 }
