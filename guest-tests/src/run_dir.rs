@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
 /// Runs of one scenario that are kept; older ones are removed when a run begins.
-const KEPT_RUNS: usize = 5;
+const KEPT_RUNS: usize = 3;
 
 /// Where one run of a scenario leaves what it did.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ mod tests {
         }
         let mut runs = numbers(&lab.path().join("x")).unwrap();
         runs.sort_unstable();
-        assert_eq!(runs, [3, 4, 5, 6, 7]);
-        assert_eq!(fs::read_link(lab.path().join("x/latest")).unwrap(), Path::new("0007"));
+        assert_eq!(runs, [3, 4, 5]);
+        assert_eq!(fs::read_link(lab.path().join("x/latest")).unwrap(), Path::new("0005"));
     }
 }
