@@ -9,18 +9,18 @@
 mod tests;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
 use engine::Instant;
-use rustix::buffer::spare_capacity;
-use rustix::event::{Timespec, epoll};
+use rustix::event::Timespec;
 use rustix::time::{
     ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, clock_gettime, timerfd_create,
     timerfd_settime,
 };
+use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 
 use crate::capture::Capture;
 use crate::control::call::{self, Call, Handle, Mailbox, Status};
@@ -72,7 +72,7 @@ pub struct Worker<F: Frontend, N: Fabric> {
     client: Option<Client>,
     /// A newcomer while there is a client; waits until `accept_after`.
     successor: Option<UnixStream>,
-    epoll: OwnedFd,
+    epoll: Epoll,
     timer: OwnedFd,
     /// When the timer fires, if it is set.
     armed: Option<Instant>,
@@ -83,7 +83,7 @@ pub struct Worker<F: Frontend, N: Fabric> {
 struct Client {
     connection: Connection,
     /// What `epoll` watches it for.
-    interest: epoll::EventFlags,
+    interest: EventSet,
     /// The last turn left messages behind.
     more: bool,
 }
@@ -94,7 +94,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
     /// # Errors
     /// The host has no descriptors left.
     pub fn new(source: Source, hca: Hca<F>, fabric: N) -> io::Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let epoll = Epoll::new()?;
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
         let (handle, mailbox) = call::mailbox()?;
@@ -137,14 +137,14 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
     /// # Errors
     /// The host failed us: the fabric's socket or `epoll` is unusable. Clients and peers cannot cause that.
     pub fn run(mut self) -> io::Result<Ended> {
-        let mut ready = Vec::with_capacity(8);
+        let mut ready = Ready::default();
         let mut work_left = false;
         loop {
             let messages_left = self.client.as_ref().is_some_and(|client| client.more);
             self.wait(&mut ready, work_left || messages_left)?;
             self.hca.set_now(now());
 
-            let is_ready = |token| ready.iter().any(|event: &epoll::Event| event.data.u64() == token);
+            let is_ready = |token| ready.has(token);
             if is_ready(token::MAILBOX) {
                 self.answer_calls();
                 // Looked at last: the calls took the wake-up of a request to end with them.
@@ -216,20 +216,18 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
     }
 
     /// Looks at all descriptors, and sleeps before that unless there is work or a deadline has passed.
-    fn wait(&mut self, ready: &mut Vec<epoll::Event>, work_left: bool) -> io::Result<()> {
-        const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-
+    fn wait(&mut self, ready: &mut Ready, work_left: bool) -> io::Result<()> {
         let deadline = self.hca.next_deadline().into_iter().chain(self.accept_after).min();
         let at_once = work_left || deadline.is_some_and(|deadline| deadline <= now());
         if !at_once {
             self.arm(deadline)?;
             self.hca.flush_capture();
         }
-        ready.clear();
-        match epoll::wait(&self.epoll, spare_capacity(ready), at_once.then_some(&AT_ONCE)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        ready.count = match self.epoll.wait(if at_once { 0 } else { -1 }, &mut ready.events) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+            count => count?,
+        };
+        Ok(())
     }
 
     /// Makes the timer fire no later than `deadline`. It may fire earlier, for a deadline that has moved on: setting
@@ -261,15 +259,10 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         if blocked != self.blocked {
             self.blocked = blocked;
             let interest = match blocked {
-                true => epoll::EventFlags::IN | epoll::EventFlags::OUT,
-                false => epoll::EventFlags::IN,
+                true => EventSet::IN | EventSet::OUT,
+                false => EventSet::IN,
             };
-            epoll::modify(
-                &self.epoll,
-                self.fabric.as_fd(),
-                epoll::EventData::new_u64(token::FABRIC),
-                interest,
-            )?;
+            control(&self.epoll, ControlOperation::Modify, &self.fabric.as_fd(), token::FABRIC, interest)?;
         }
         Ok(sent)
     }
@@ -317,7 +310,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
 
     fn pause_accepting(&mut self, pause: Duration) -> io::Result<()> {
         if let Some(listener) = &self.listener {
-            epoll::delete(&self.epoll, listener)?;
+            control(&self.epoll, ControlOperation::Delete, listener, token::LISTENER, EventSet::empty())?;
             self.accept_after = Some(now() + pause);
         }
         Ok(())
@@ -342,28 +335,51 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
     fn adopt(&mut self, connection: Connection) -> io::Result<()> {
         limited!(info, "client connected");
         watch(&self.epoll, &connection, token::CLIENT)?;
-        self.client = Some(Client { connection, interest: epoll::EventFlags::IN, more: false });
+        self.client = Some(Client { connection, interest: EventSet::IN, more: false });
         Ok(())
     }
 }
 
 impl Client {
     /// Watches for what lets the connection go on: requests, or room for replies.
-    fn watch(&mut self, epoll: &OwnedFd) -> io::Result<()> {
+    fn watch(&mut self, epoll: &Epoll) -> io::Result<()> {
         let wanted = match self.connection.wants_to_send() {
-            true => epoll::EventFlags::OUT,
-            false => epoll::EventFlags::IN,
+            true => EventSet::OUT,
+            false => EventSet::IN,
         };
         if wanted != self.interest {
-            epoll::modify(epoll, &self.connection, epoll::EventData::new_u64(token::CLIENT), wanted)?;
+            control(epoll, ControlOperation::Modify, &self.connection, token::CLIENT, wanted)?;
             self.interest = wanted;
         }
         Ok(())
     }
 }
 
-fn watch(epoll: &OwnedFd, source: impl AsFd, token: u64) -> io::Result<()> {
-    Ok(epoll::add(epoll, source, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
+/// What `epoll` found: at most one event for each token.
+#[derive(Default)]
+struct Ready {
+    events: [EpollEvent; 8],
+    count: usize,
+}
+
+impl Ready {
+    fn has(&self, token: u64) -> bool {
+        self.events.iter().take(self.count).any(|event| event.data() == token)
+    }
+}
+
+fn watch(epoll: &Epoll, source: impl AsFd, token: u64) -> io::Result<()> {
+    control(epoll, ControlOperation::Add, &source, token, EventSet::IN)
+}
+
+fn control(
+    epoll: &Epoll,
+    operation: ControlOperation,
+    source: &impl AsFd,
+    token: u64,
+    interest: EventSet,
+) -> io::Result<()> {
+    epoll.ctl(operation, source.as_fd().as_raw_fd(), EpollEvent::new(interest, token))
 }
 
 /// The clock of engine and timer.
