@@ -1,7 +1,5 @@
 //! The first thing a newcomer sees: all operations and sizes between two guests, as a table.
 
-use std::time::Duration;
-
 use anyhow::Result;
 use tokio::time::Instant;
 
@@ -11,6 +9,8 @@ use super::pair::Pair;
 use super::transfer::{Plan, Transfer, transfer};
 use crate::lab::Lab;
 use crate::report::line;
+
+const HEADING: &str = "operation       size  messages        bytes        time        rate  verified";
 
 /// Boots two guests, moves everything once and prints what happened.
 ///
@@ -25,7 +25,7 @@ pub async fn run(lab: &Lab) -> Result<()> {
         pair.a.vm.boot_time().as_secs_f64(),
         pair.b.vm.boot_time().as_secs_f64()
     ))?;
-    line("operation       size  messages        bytes        time        rate  verified")?;
+    line(HEADING)?;
     let mut total = Totals::default();
     for (name, op) in OPS {
         let connection = Connection::create(&mut pair, &Attributes::default()).await?;
@@ -71,7 +71,7 @@ fn row(name: &str, len: u32, moved: &Transfer) -> String {
         moved.messages,
         moved.bytes,
         format!("{:.2} ms", moved.time.as_secs_f64() * 1e3),
-        rate(moved.bytes, moved.time)
+        rate(moved)
     )
 }
 
@@ -83,22 +83,32 @@ fn size(len: u32) -> String {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a rate is printed with three digits")]
-fn rate(bytes: u64, time: Duration) -> String {
-    let mib = bytes as f64 / time.as_secs_f64().max(1e-9) / f64::from(1 << 20);
-    format!("{mib:.1} MiB/s")
+/// Bytes a second where bytes are what takes the time, else messages a second.
+fn rate(moved: &Transfer) -> String {
+    let seconds = moved.time.as_secs_f64().max(1e-9);
+    if moved.bytes / moved.messages.max(1) < 4096 {
+        format!("{:.0} msg/s", moved.messages as f64 / seconds)
+    } else {
+        format!("{:.0} MiB/s", moved.bytes as f64 / seconds / f64::from(1 << 20))
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn columns_line_up_with_their_heading() {
         let moved = Transfer { messages: 1, bytes: 16 << 20, time: Duration::from_millis(500) };
-        assert_eq!(
-            row("SEND", 16 << 20, &moved),
-            "SEND          16 MiB         1     16777216   500.00 ms  32.0 MiB/s  both ends"
-        );
+        let long = row("SEND", 16 << 20, &moved);
+        assert_eq!(long, "SEND          16 MiB         1     16777216   500.00 ms    32 MiB/s  both ends");
+        let moved = Transfer { messages: 24, bytes: 24, time: Duration::from_millis(12) };
+        let short = row("READ", 1, &moved);
+        assert_eq!(short, "READ             1 B        24           24    12.00 ms  2000 msg/s  both ends");
+        for row in [long, short] {
+            assert_eq!(row.len(), HEADING.len() + 1, "{row}");
+        }
     }
 }
