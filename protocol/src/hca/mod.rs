@@ -1,3 +1,11 @@
-//! Device interfaces: one folder each, none knows another.
+//! Device interfaces: one folder each, none knows another. What is beside the folders is what interfaces of one lineage
+//! have in common.
 
+pub mod hcr;
 pub mod jingzhao;
+pub mod opcode;
+pub mod qp;
+pub mod status;
+pub mod syndrome;
+pub mod table;
+pub mod words;

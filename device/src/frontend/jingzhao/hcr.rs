@@ -4,7 +4,7 @@
 //! JingZhao interface, sections 1.2 to 1.4.
 
 use protocol::hca::jingzhao::cmd::{CmdStatus, Latched};
-use protocol::hca::jingzhao::regs::{CommandState, CommandWord, HcrWord};
+use protocol::hca::jingzhao::regs::{CommandState, CommandWord, HcrWord, command_word};
 
 /// Words 00h to 14h and the state of the command unit.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl Hcr {
         match (word, self.parameters.get(word as usize)) {
             (HcrWord::Token, Some(value)) => value & TOKEN,
             (_, Some(value)) => *value,
-            (_, None) => self.state.read(),
+            (_, None) => command_word(self.state),
         }
     }
 

@@ -5,108 +5,11 @@
 
 use std::fmt;
 
-use thiserror::Error;
-
 use super::PAGE;
-use super::regs::CommandWord;
 use super::{icm, mtt};
+pub use crate::hca::hcr::Latched;
+pub use crate::hca::status::{CmdError, CmdStatus};
 use crate::ids::{Cqn, Eqn, Qpn};
-
-/// Result code of a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CmdStatus {
-    /// 00h
-    Ok,
-    /// 01h: DMA to a mailbox failed.
-    InternalErr,
-    /// 02h: unknown or unsupported opcode.
-    BadOp,
-    /// 03h: any bad parameter, index, address or state.
-    BadParam,
-    /// 04h: not allowed before INIT_HCA.
-    BadSysState,
-    /// 08h: beyond a limit of the device. Extended.
-    ExceedLim,
-    /// 09h: the resource is in use or not in use. Extended.
-    BadResState,
-    /// 0Ah: the index is outside its table. Extended.
-    BadIndex,
-    /// 10h: the QP is not in the state the opcode presumes. Extended.
-    BadQpState,
-}
-
-impl CmdStatus {
-    /// The code.
-    pub const fn code(self) -> u8 {
-        match self {
-            Self::Ok => 0x00,
-            Self::InternalErr => 0x01,
-            Self::BadOp => 0x02,
-            Self::BadParam => 0x03,
-            Self::BadSysState => 0x04,
-            Self::ExceedLim => 0x08,
-            Self::BadResState => 0x09,
-            Self::BadIndex => 0x0a,
-            Self::BadQpState => 0x10,
-        }
-    }
-
-    /// The status of a device without extended codes: hardware knows 00h to 04h only, and answers 03h for the
-    /// rest.
-    #[must_use]
-    pub const fn basic(self) -> Self {
-        match self {
-            Self::ExceedLim | Self::BadResState | Self::BadIndex | Self::BadQpState => Self::BadParam,
-            plain => plain,
-        }
-    }
-
-    /// The name software gives the code.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "OK",
-            Self::InternalErr => "INTERNAL_ERR",
-            Self::BadOp => "BAD_OP",
-            Self::BadParam => "BAD_PARAM",
-            Self::BadSysState => "BAD_SYS_STATE",
-            Self::ExceedLim => "EXCEED_LIM",
-            Self::BadResState => "BAD_RES_STATE",
-            Self::BadIndex => "BAD_INDEX",
-            Self::BadQpState => "BAD_QPEE_STATE",
-        }
-    }
-}
-
-impl fmt::Display for CmdStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// Why a command is refused. `status` is the precise code, to be passed through [`CmdStatus::basic`] unless the
-/// device is configured for extended codes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{status}: {what} {value:#x}")]
-pub struct CmdError {
-    /// The code to answer.
-    pub status: CmdStatus,
-    /// What is wrong.
-    pub what: &'static str,
-    /// The offending value.
-    pub value: u64,
-}
-
-impl CmdError {
-    /// A refusal with `status`.
-    pub const fn new(status: CmdStatus, what: &'static str, value: u64) -> Self {
-        Self { status, what, value }
-    }
-
-    /// The usual refusal, BAD_PARAM.
-    pub const fn param(what: &'static str, value: u64) -> Self {
-        Self::new(CmdStatus::BadParam, what, value)
-    }
-}
 
 /// A command the document lists.
 #[allow(missing_docs)]
@@ -292,21 +195,6 @@ impl fmt::Display for Op {
     }
 }
 
-/// The HCR as the device latches it when go is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Latched {
-    /// Inbox address or immediate value.
-    pub in_param: u64,
-    /// Command specific.
-    pub in_modifier: u32,
-    /// Outbox address.
-    pub out_param: u64,
-    /// Tag of the completion event.
-    pub token: u16,
-    /// Opcode, op_modifier and event bit.
-    pub command: CommandWord,
-}
-
 /// A command that passed the checks common to all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
@@ -424,6 +312,7 @@ fn number(in_modifier: u32, what: &'static str) -> Result<u32, CmdError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hca::hcr::CommandWord;
     use proptest::prelude::*;
 
     fn latched(code: u16, op_modifier: u8, in_modifier: u32, in_param: u64, out_param: u64) -> Latched {

@@ -6,6 +6,7 @@
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
+pub use crate::hca::syndrome::Syndrome;
 use crate::ids::{Lid, Qpn};
 use crate::roce::Imm;
 
@@ -20,74 +21,6 @@ pub const HARDWARE_OWNED: u8 = 0x80;
 const SEND_ERROR: u8 = 0xff;
 /// Opcode of an error entry of a receive queue.
 const RECV_ERROR: u8 = 0xfe;
-
-/// Why a work request failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum Syndrome {
-    /// 01h
-    LocalLength,
-    /// 02h
-    LocalQpOperation,
-    /// 04h
-    LocalProtection,
-    /// 05h
-    Flushed,
-    /// 10h
-    BadResponse,
-    /// 12h
-    RemoteInvalidRequest,
-    /// 13h
-    RemoteAccess,
-    /// 14h
-    RemoteOperation,
-    /// 15h
-    RetryExceeded,
-    /// 16h
-    RnrRetryExceeded,
-    /// 21h
-    RemoteInvalidRdRequest,
-    /// A code this device does not write.
-    Other(u8),
-}
-
-impl Syndrome {
-    /// From the code.
-    pub const fn from_code(code: u8) -> Self {
-        match code {
-            0x01 => Self::LocalLength,
-            0x02 => Self::LocalQpOperation,
-            0x04 => Self::LocalProtection,
-            0x05 => Self::Flushed,
-            0x10 => Self::BadResponse,
-            0x12 => Self::RemoteInvalidRequest,
-            0x13 => Self::RemoteAccess,
-            0x14 => Self::RemoteOperation,
-            0x15 => Self::RetryExceeded,
-            0x16 => Self::RnrRetryExceeded,
-            0x21 => Self::RemoteInvalidRdRequest,
-            other => Self::Other(other),
-        }
-    }
-
-    /// The code.
-    pub const fn code(self) -> u8 {
-        match self {
-            Self::LocalLength => 0x01,
-            Self::LocalQpOperation => 0x02,
-            Self::LocalProtection => 0x04,
-            Self::Flushed => 0x05,
-            Self::BadResponse => 0x10,
-            Self::RemoteInvalidRequest => 0x12,
-            Self::RemoteAccess => 0x13,
-            Self::RemoteOperation => 0x14,
-            Self::RetryExceeded => 0x15,
-            Self::RnrRetryExceeded => 0x16,
-            Self::RemoteInvalidRdRequest => 0x21,
-            Self::Other(code) => code,
-        }
-    }
-}
 
 /// A work queue of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -281,14 +214,6 @@ mod tests {
         let mut entry = SEND;
         entry[OWNER] = HARDWARE_OWNED;
         assert_eq!(Cqe::parse(&entry), None);
-    }
-
-    #[test]
-    fn every_syndrome_has_its_code() {
-        for code in 0..=255 {
-            assert_eq!(Syndrome::from_code(code).code(), code);
-        }
-        assert_eq!(Syndrome::from_code(0x11), Syndrome::Other(0x11));
     }
 
     proptest! {

@@ -6,36 +6,9 @@
 use zerocopy::big_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
-use super::cmd::{CmdError, CmdStatus};
+use super::cmd::CmdError;
+pub use crate::hca::table::Table;
 use crate::ids::IcmAddr;
-
-/// A table in ICM with a count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Table {
-    /// ICM virtual address of entry 0, a multiple of 256.
-    pub base: IcmAddr,
-    /// Log2 of the entries.
-    pub log_entries: u8,
-}
-
-impl Table {
-    /// Table index of a number that may have rolling high bits.
-    pub const fn index(&self, number: u32) -> u32 {
-        // A count of 2^32 leaves the number as it is.
-        match 1u32.checked_shl(self.log_entries as u32) {
-            Some(entries) => number & (entries - 1),
-            None => number,
-        }
-    }
-
-    /// Entries.
-    pub const fn entries(&self) -> u64 {
-        match 1u64.checked_shl(self.log_entries as u32) {
-            Some(entries) => entries,
-            None => 0,
-        }
-    }
-}
 
 /// Layout of ICM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,17 +36,17 @@ impl InitHca {
     pub fn parse(inbox: &[u8; Self::LEN]) -> Result<Self, CmdError> {
         let raw: RawInitHca = transmute!(*inbox);
         Ok(Self {
-            qpc: table(raw.qpc, 24, "log2 of the QP count")?,
-            cqc: table(raw.cqc, 24, "log2 of the CQ count")?,
-            eqc: table(raw.eqc, 8, "log2 of the EQ count")?,
-            mpt: table(raw.mpt, 32, "log2 of the MPT count")?,
+            qpc: Table::parse(raw.qpc.get(), 24, "log2 of the QP count")?,
+            cqc: Table::parse(raw.cqc.get(), 24, "log2 of the CQ count")?,
+            eqc: Table::parse(raw.eqc.get(), 8, "log2 of the EQ count")?,
+            mpt: Table::parse(raw.mpt.get(), 32, "log2 of the MPT count")?,
             mtt_base: IcmAddr::new(raw.mtt_base.get()),
         })
     }
 
     /// The inbox, as a driver builds it.
     pub fn emit(&self) -> [u8; Self::LEN] {
-        let pack = |table: Table| U64::new(table.base.get() & !0xff | u64::from(table.log_entries));
+        let pack = |table: Table| U64::new(table.word());
         transmute!(RawInitHca {
             reserved_00: [0; 8],
             qpc: pack(self.qpc),
@@ -84,15 +57,6 @@ impl InitHca {
             mtt_base: self.mtt_base.get().into(),
         })
     }
-}
-
-fn table(word: U64, max_log: u8, what: &'static str) -> Result<Table, CmdError> {
-    let [base @ .., log_entries] = word.to_bytes();
-    if log_entries > max_log {
-        return Err(CmdError::new(CmdStatus::ExceedLim, what, log_entries.into()));
-    }
-    let [a, b, c, d, e, f, g] = base;
-    Ok(Table { base: IcmAddr::new(u64::from_be_bytes([a, b, c, d, e, f, g, 0])), log_entries })
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -110,6 +74,7 @@ struct RawInitHca {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hca::status::CmdStatus;
     use proptest::prelude::*;
 
     /// Section 14.2: the layout of the reference bring-up.

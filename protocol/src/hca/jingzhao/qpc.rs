@@ -12,76 +12,8 @@ use zerocopy::big_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
 use crate::Psn;
+pub use crate::hca::qp::{QpState, ServiceType};
 use crate::ids::{Cqn, Lid, Lkey, MacAddr, Pdn, Qkey, Qpn};
-
-/// Transport service of a QP. Reliable datagram (code 2) is not supported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ServiceType {
-    /// 0: reliable connection.
-    Rc,
-    /// 1: unreliable connection.
-    Uc,
-    /// 3: unreliable datagram.
-    Ud,
-}
-
-impl ServiceType {
-    /// The service with this code.
-    pub const fn from_code(code: u8) -> Option<Self> {
-        match code {
-            0 => Some(Self::Rc),
-            1 => Some(Self::Uc),
-            3 => Some(Self::Ud),
-            _ => None,
-        }
-    }
-
-    /// The code.
-    pub const fn code(self) -> u8 {
-        match self {
-            Self::Rc => 0,
-            Self::Uc => 1,
-            Self::Ud => 3,
-        }
-    }
-}
-
-/// State of a QP.
-#[allow(missing_docs)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum QpState {
-    Reset,
-    Init,
-    Rtr,
-    Rts,
-    Sqe,
-    Sqd,
-    Err,
-    /// SQD and not yet drained. Only QUERY_QP says this.
-    Draining,
-}
-
-impl QpState {
-    /// The state with this code (J-27).
-    pub const fn from_code(code: u8) -> Option<Self> {
-        Some(match code {
-            0 => Self::Reset,
-            1 => Self::Init,
-            2 => Self::Rtr,
-            3 => Self::Rts,
-            4 => Self::Sqe,
-            5 => Self::Sqd,
-            6 => Self::Err,
-            7 => Self::Draining,
-            _ => return None,
-        })
-    }
-
-    /// The code.
-    pub const fn code(self) -> u8 {
-        self as u8
-    }
-}
 
 /// Bytes of the mailbox, and of what commands write to ICM.
 pub const LEN: usize = 0xc0;

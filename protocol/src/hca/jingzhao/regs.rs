@@ -6,41 +6,8 @@
 //! # Spec
 //! JingZhao interface, sections 1.1 to 1.5.
 
-use bitfield_struct::bitfield;
-
-use super::cmd::CmdStatus;
-
-/// One of the seven words of the HCR.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum HcrWord {
-    /// 00h: in_param, high half.
-    InParamHigh,
-    /// 04h: in_param, low half.
-    InParamLow,
-    /// 08h: in_modifier.
-    InModifier,
-    /// 0Ch: out_param, high half.
-    OutParamHigh,
-    /// 10h: out_param, low half.
-    OutParamLow,
-    /// 14h: token in bits 31:16.
-    Token,
-    /// 18h: [`CommandWord`].
-    Command,
-}
-
-impl HcrWord {
-    /// The words in address order.
-    pub const ALL: [Self; 7] = [
-        Self::InParamHigh,
-        Self::InParamLow,
-        Self::InModifier,
-        Self::OutParamHigh,
-        Self::OutParamLow,
-        Self::Token,
-        Self::Command,
-    ];
-}
+pub use crate::hca::hcr::{CommandState, CommandWord, HcrWord};
+use crate::hca::words;
 
 /// A register of BAR0. Everything else in the BAR (the MSI-X structures apart, see [`super::pci`]) reads 0 and
 /// ignores writes.
@@ -108,89 +75,35 @@ impl Register {
     }
 }
 
-/// The words a write means, as (offset, value), lower address first: one for four aligned bytes, two for eight, none
-/// for anything else, which the device ignores.
+/// The words a write means; see [`words::writes`].
 pub fn writes(offset: u64, data: &[u8]) -> impl Iterator<Item = (u64, u32)> {
-    let whole = offset.is_multiple_of(4) && matches!(data.len(), 4 | 8);
-    let words = if whole { data } else { &[] };
-    let (words, _) = words.as_chunks::<4>();
-    (offset..).step_by(4).zip(words).map(|(offset, word)| (offset, u32::from_le_bytes(*word)))
+    words::writes(offset, data).map(|(offset, word)| (offset, u32::from_le_bytes(word)))
 }
 
-/// Serves a read of any width and alignment out of the words it touches: `word` is called once for each, lower
-/// address first, with the word's offset.
+/// Serves a read; see [`words::read`].
 pub fn read(offset: u64, out: &mut [u8], mut word: impl FnMut(u64) -> u32) {
-    let mut at = offset;
-    let mut rest = out;
-    while !rest.is_empty() {
-        let start = at & !3;
-        let bytes = word(start).to_le_bytes();
-        let skip = (at & 3) as usize;
-        let (now, later) = rest.split_at_mut(rest.len().min(4 - skip));
-        now.copy_from_slice(&bytes[skip..skip + now.len()]);
-        rest = later;
-        at = start.wrapping_add(4);
-    }
+    words::read(offset, out, |at| word(at).to_le_bytes());
 }
 
-/// HCR word 18h.
+/// HCR word 18h as it reads.
 ///
 /// The public driver polls bit 15 for "executing" where the document has bit 23, so bit 15, although it is
 /// op_modifier\[3\] when written, is a second go bit when read.
-#[bitfield(u32)]
-#[derive(PartialEq, Eq)]
-pub struct CommandWord {
-    /// Bits 11:0: opcode.
-    #[bits(12)]
-    pub op: u16,
-    /// [19:12]
-    pub op_modifier: u8,
-    #[bits(2)]
-    __: u8,
-    /// Bit 22: also report the completion to an event queue.
-    pub event: bool,
-    /// Bit 23: start, or executing.
-    pub go: bool,
-    /// Bits 31:24: result code, valid when `go` is clear.
-    pub status: u8,
-}
-
-/// What the command unit is doing, for a read of word 18h.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CommandState {
-    /// No command since reset.
-    Fresh,
-    /// Executing the command that this word started.
-    Executing(CommandWord),
-    /// Finished the command that this word started.
-    Finished(CommandWord, CmdStatus),
-}
-
-impl CommandState {
-    /// The value of word 18h.
-    ///
-    /// # Spec
-    /// JingZhao interface, section 1.3 (J-04).
-    pub fn read(self) -> u32 {
-        /// op_modifier\[3\], which is bit 15 of the word.
-        const DRIVER_GO: u8 = 1 << 3;
-        match self {
-            Self::Fresh => 0,
-            Self::Executing(word) => {
-                let op_modifier = word.op_modifier() | DRIVER_GO;
-                word.with_go(true).with_status(0).with_op_modifier(op_modifier).into_bits()
-            }
-            Self::Finished(word, status) => {
-                let op_modifier = word.op_modifier() & !DRIVER_GO;
-                word.with_go(false).with_status(status.code()).with_op_modifier(op_modifier).into_bits()
-            }
-        }
-    }
+///
+/// # Spec
+/// JingZhao interface, section 1.3 (J-04).
+pub fn command_word(state: CommandState) -> u32 {
+    const DRIVER_GO: u8 = 1 << 3;
+    let word = state.word();
+    let others = word.op_modifier() & !DRIVER_GO;
+    let go = if word.go() { DRIVER_GO } else { 0 };
+    word.with_op_modifier(others | go).into_bits()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hca::status::CmdStatus;
 
     #[test]
     fn command_word_matches_the_published_bytes() {
@@ -207,17 +120,17 @@ mod tests {
     #[test]
     fn both_go_bits_are_set_while_executing_and_clear_when_finished() {
         let query = CommandWord::new().with_op(0x003).with_go(true);
-        assert_eq!(CommandState::Fresh.read(), 0);
-        assert_eq!(CommandState::Executing(query).read().to_le_bytes(), [0x03, 0x80, 0x80, 0x00]);
-        assert_eq!(CommandState::Finished(query, CmdStatus::Ok).read().to_le_bytes(), [0x03, 0, 0, 0]);
+        assert_eq!(command_word(CommandState::Fresh), 0);
+        assert_eq!(command_word(CommandState::Executing(query)).to_le_bytes(), [0x03, 0x80, 0x80, 0x00]);
+        assert_eq!(command_word(CommandState::Finished(query, CmdStatus::Ok)).to_le_bytes(), [0x03, 0, 0, 0]);
         let unknown = CommandWord::new().with_op(0x055).with_go(true);
         assert_eq!(
-            CommandState::Finished(unknown, CmdStatus::BadOp).read().to_le_bytes(),
+            command_word(CommandState::Finished(unknown, CmdStatus::BadOp)).to_le_bytes(),
             [0x55, 0, 0, 0x02]
         );
         let all_ones = CommandWord::from_bits(u32::MAX);
-        assert_eq!(CommandState::Finished(all_ones, CmdStatus::Ok).read() & 0x0080_8000, 0);
-        assert_eq!(CommandState::Executing(all_ones).read() >> 24, 0);
+        assert_eq!(command_word(CommandState::Finished(all_ones, CmdStatus::Ok)) & 0x0080_8000, 0);
+        assert_eq!(command_word(CommandState::Executing(all_ones)) >> 24, 0);
     }
 
     #[test]
@@ -239,29 +152,5 @@ mod tests {
         assert_eq!(Register::at(0xf20), Some(Register::InitDone));
         assert_eq!(Register::at(0x1000), None);
         assert_eq!(Register::at(u64::MAX), None);
-    }
-
-    #[test]
-    fn eight_byte_writes_are_two_words_and_narrow_writes_are_none() {
-        let eight: Vec<_> = writes(0x10, &[1, 0, 0, 0, 2, 0, 0, 0]).collect();
-        assert_eq!(eight, [(0x10, 1), (0x14, 2)]);
-        assert_eq!(writes(0x18, &[0, 0, 0x80, 0]).collect::<Vec<_>>(), [(0x18, 0x80_0000)]);
-        assert_eq!(writes(0x18, &[1, 0]).count(), 0);
-        assert_eq!(writes(0x18, &[1]).count(), 0);
-        assert_eq!(writes(0x1a, &[0, 0, 0x80, 0]).count(), 0);
-    }
-
-    #[test]
-    fn narrow_and_straddling_reads_are_served_from_the_words() {
-        let word = |offset| if offset == 0x18 { 0x4433_2211 } else { 0x8877_6655 };
-        let mut byte = [0];
-        read(0x1a, &mut byte, word);
-        assert_eq!(byte, [0x33]);
-        let mut four = [0; 4];
-        read(0x1a, &mut four, word);
-        assert_eq!(four, [0x33, 0x44, 0x55, 0x66]);
-        let mut eight = [0; 8];
-        read(0x18, &mut eight, word);
-        assert_eq!(eight, [0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88]);
     }
 }

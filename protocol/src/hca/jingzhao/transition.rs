@@ -7,7 +7,10 @@
 use bitflags::bitflags;
 
 use super::cmd::Op;
-use super::qpc::{QpState, ServiceType};
+#[cfg(test)]
+use super::qpc::QpState;
+use super::qpc::ServiceType;
+pub use crate::hca::qp::Transition;
 
 bitflags! {
     /// Attributes of a QP, as bits of opt_param_mask in the numbering of the document. The public driver sets bits 6
@@ -59,39 +62,7 @@ bitflags! {
     }
 }
 
-/// A command that moves a QP.
-#[allow(missing_docs)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Transition {
-    Rst2Init,
-    Init2Init,
-    Init2Rtr,
-    Rtr2Rts,
-    Rts2Rts,
-    SqErr2Rts,
-    ToErr,
-    Rts2Sqd,
-    Sqd2Sqd,
-    Sqd2Rts,
-    ToRst,
-}
-
 impl Transition {
-    /// All of them.
-    pub const ALL: [Self; 11] = [
-        Self::Rst2Init,
-        Self::Init2Init,
-        Self::Init2Rtr,
-        Self::Rtr2Rts,
-        Self::Rts2Rts,
-        Self::SqErr2Rts,
-        Self::ToErr,
-        Self::Rts2Sqd,
-        Self::Sqd2Sqd,
-        Self::Sqd2Rts,
-        Self::ToRst,
-    ];
-
     /// The transition a command asks for, if it is one.
     pub const fn from_op(op: Op) -> Option<Self> {
         Some(match op {
@@ -124,32 +95,6 @@ impl Transition {
             Self::Sqd2Sqd => Op::Sqd2Sqd,
             Self::Sqd2Rts => Op::Sqd2Rts,
             Self::ToRst => Op::ToRst,
-        }
-    }
-
-    /// The state it leads to.
-    pub const fn target(self) -> QpState {
-        match self {
-            Self::ToRst => QpState::Reset,
-            Self::Rst2Init | Self::Init2Init => QpState::Init,
-            Self::Init2Rtr => QpState::Rtr,
-            Self::Rtr2Rts | Self::Rts2Rts | Self::SqErr2Rts | Self::Sqd2Rts => QpState::Rts,
-            Self::Rts2Sqd | Self::Sqd2Sqd => QpState::Sqd,
-            Self::ToErr => QpState::Err,
-        }
-    }
-
-    /// Whether a QP of this service may make it from this state. The service counts only where the table has no row
-    /// for one; a QP in RESET has none yet.
-    pub const fn allowed(self, from: QpState, service: ServiceType) -> bool {
-        match self {
-            Self::ToRst | Self::ToErr => true,
-            Self::Rst2Init => matches!(from, QpState::Reset),
-            Self::Init2Init | Self::Init2Rtr => matches!(from, QpState::Init),
-            Self::Rtr2Rts => matches!(from, QpState::Rtr),
-            Self::Rts2Rts | Self::Rts2Sqd => matches!(from, QpState::Rts),
-            Self::SqErr2Rts => matches!(from, QpState::Sqe) && !matches!(service, ServiceType::Rc),
-            Self::Sqd2Sqd | Self::Sqd2Rts => matches!(from, QpState::Sqd | QpState::Draining),
         }
     }
 

@@ -10,6 +10,7 @@ use zerocopy::{FromBytes, IntoBytes, transmute};
 use super::super::qpc::ServiceType;
 use super::units::{INLINE, RawAtomic, RawData, RawRemote};
 use super::{DataUnit, DataUnits, GRANULE, NextUnit, RemoteUnit, UdUnit, WqeError};
+pub use crate::hca::opcode::WqeOpcode;
 use crate::ids::{Rkey, Va};
 use crate::roce::Imm;
 
@@ -18,64 +19,6 @@ pub const MAX_SIZE: u8 = 64;
 
 /// Bytes of the head of an inline unit, before its data.
 const INLINE_HEAD: usize = 4;
-
-/// What a send WQE does.
-#[allow(missing_docs)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum WqeOpcode {
-    Nop,
-    Write,
-    WriteImm,
-    Send,
-    SendImm,
-    Read,
-    CompareSwap,
-    FetchAdd,
-}
-
-impl WqeOpcode {
-    /// The operation with this code; `None` for a code that is not supported.
-    pub const fn from_code(code: u8) -> Option<Self> {
-        Some(match code {
-            0x00 => Self::Nop,
-            0x08 => Self::Write,
-            0x09 => Self::WriteImm,
-            0x0a => Self::Send,
-            0x0b => Self::SendImm,
-            0x10 => Self::Read,
-            0x11 => Self::CompareSwap,
-            0x12 => Self::FetchAdd,
-            _ => return None,
-        })
-    }
-
-    /// The code.
-    pub const fn code(self) -> u8 {
-        match self {
-            Self::Nop => 0x00,
-            Self::Write => 0x08,
-            Self::WriteImm => 0x09,
-            Self::Send => 0x0a,
-            Self::SendImm => 0x0b,
-            Self::Read => 0x10,
-            Self::CompareSwap => 0x11,
-            Self::FetchAdd => 0x12,
-        }
-    }
-
-    const fn is_atomic(self) -> bool {
-        matches!(self, Self::CompareSwap | Self::FetchAdd)
-    }
-
-    /// Whether a QP of this service can execute it.
-    pub const fn supported(self, service: ServiceType) -> bool {
-        match service {
-            ServiceType::Rc => true,
-            ServiceType::Uc => !matches!(self, Self::Read) && !self.is_atomic(),
-            ServiceType::Ud => matches!(self, Self::Nop | Self::Send | Self::SendImm),
-        }
-    }
-}
 
 /// What a send WQE asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,82 @@
+//! Why a work request failed, as completion queue entries of the Mellanox lineage say it.
+
+/// Code of a failed completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Syndrome {
+    /// 01h
+    LocalLength,
+    /// 02h
+    LocalQpOperation,
+    /// 04h
+    LocalProtection,
+    /// 05h
+    Flushed,
+    /// 10h
+    BadResponse,
+    /// 12h
+    RemoteInvalidRequest,
+    /// 13h
+    RemoteAccess,
+    /// 14h
+    RemoteOperation,
+    /// 15h
+    RetryExceeded,
+    /// 16h
+    RnrRetryExceeded,
+    /// 21h
+    RemoteInvalidRdRequest,
+    /// A code this device does not write.
+    Other(u8),
+}
+
+impl Syndrome {
+    /// From the code.
+    pub const fn from_code(code: u8) -> Self {
+        match code {
+            0x01 => Self::LocalLength,
+            0x02 => Self::LocalQpOperation,
+            0x04 => Self::LocalProtection,
+            0x05 => Self::Flushed,
+            0x10 => Self::BadResponse,
+            0x12 => Self::RemoteInvalidRequest,
+            0x13 => Self::RemoteAccess,
+            0x14 => Self::RemoteOperation,
+            0x15 => Self::RetryExceeded,
+            0x16 => Self::RnrRetryExceeded,
+            0x21 => Self::RemoteInvalidRdRequest,
+            other => Self::Other(other),
+        }
+    }
+
+    /// The code.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::LocalLength => 0x01,
+            Self::LocalQpOperation => 0x02,
+            Self::LocalProtection => 0x04,
+            Self::Flushed => 0x05,
+            Self::BadResponse => 0x10,
+            Self::RemoteInvalidRequest => 0x12,
+            Self::RemoteAccess => 0x13,
+            Self::RemoteOperation => 0x14,
+            Self::RetryExceeded => 0x15,
+            Self::RnrRetryExceeded => 0x16,
+            Self::RemoteInvalidRdRequest => 0x21,
+            Self::Other(code) => code,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_syndrome_has_its_code() {
+        for code in 0..=255 {
+            assert_eq!(Syndrome::from_code(code).code(), code);
+        }
+        assert_eq!(Syndrome::from_code(0x11), Syndrome::Other(0x11));
+    }
+}
