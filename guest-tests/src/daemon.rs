@@ -4,11 +4,13 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tokio::process::Command;
+use tokio::time::timeout;
 
 use crate::process::Process;
+use crate::programs;
 use crate::run_dir::RunDir;
 
 /// What the daemon says once guests can be attached.
@@ -17,6 +19,7 @@ const READY: &str = " ready";
 const GONE: &str = "device reset";
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+const CONTROL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One HCA, as the lab wants it.
 #[derive(Clone, Debug)]
@@ -31,6 +34,8 @@ pub struct HcaSpec {
     pub bind: SocketAddr,
     /// Where the others receive theirs.
     pub peers: Vec<SocketAddr>,
+    /// Options of its device interface, an object of the configuration.
+    pub options: Value,
 }
 
 impl HcaSpec {
@@ -46,6 +51,7 @@ impl HcaSpec {
             default_peer,
             bind,
             peers: vec![peer],
+            options: json!({}),
         };
         Ok([spec("a", 1, 2, a, b), spec("b", 2, 1, b, a)])
     }
@@ -56,6 +62,7 @@ impl HcaSpec {
 pub struct Daemon {
     process: Process,
     socket: PathBuf,
+    control: PathBuf,
     capture: PathBuf,
 }
 
@@ -67,15 +74,38 @@ impl Daemon {
     pub async fn start(hcad: &Path, spec: &HcaSpec, run: &RunDir) -> Result<Self> {
         let name = format!("hcad-{}", spec.name);
         let socket = run.socket(&format!("{name}.sock"));
+        let control = run.socket(&format!("{name}.control"));
         let capture = run.file(format!("{name}.pcapng"));
         let config = run.file(format!("{name}.json"));
-        std::fs::write(&config, serde_json::to_string_pretty(&config_of(spec, &socket, &capture))?)
-            .with_context(|| format!("writing {}", config.display()))?;
+        let text = serde_json::to_string_pretty(&config_of(spec, &socket, &control, &capture))?;
+        std::fs::write(&config, text).with_context(|| format!("writing {}", config.display()))?;
         let mut command = Command::new(hcad);
         command.arg("--config").arg(&config);
         let mut process = Process::start(&name, command, run)?;
         process.line(READY, READY_TIMEOUT).await?;
-        Ok(Self { process, socket, capture })
+        Ok(Self { process, socket, control, capture })
+    }
+
+    /// Does what `hcactl` does with these arguments; its answer, null for a command that answers nothing.
+    ///
+    /// # Errors
+    /// When the daemon refuses or is gone.
+    pub async fn control(&self, arguments: &[&str]) -> Result<Value> {
+        let mut command = Command::new(programs::hcactl()?);
+        command.arg("--socket").arg(&self.control).arg("--json").args(arguments).kill_on_drop(true);
+        let answer = timeout(CONTROL_TIMEOUT, command.output())
+            .await
+            .with_context(|| format!("no answer to hcactl {arguments:?} within {CONTROL_TIMEOUT:?}"))?
+            .with_context(|| format!("starting {command:?}"))?;
+        ensure!(
+            answer.status.success(),
+            "hcactl {arguments:?}: {}",
+            String::from_utf8_lossy(&answer.stderr).trim_end()
+        );
+        if answer.stdout.is_empty() {
+            return Ok(Value::Null);
+        }
+        serde_json::from_slice(&answer.stdout).with_context(|| format!("answer to hcactl {arguments:?}"))
     }
 
     /// Where a VMM attaches.
@@ -107,7 +137,7 @@ impl Daemon {
     /// When it does not end, or not with success.
     pub async fn stop(mut self) -> Result<()> {
         let status = self.process.stop(STOP_TIMEOUT).await?;
-        anyhow::ensure!(
+        ensure!(
             status.success(),
             "{} ended with {status} after SIGTERM; see {}",
             self.process.name(),
@@ -117,14 +147,15 @@ impl Daemon {
     }
 }
 
-fn config_of(spec: &HcaSpec, socket: &Path, capture: &Path) -> Value {
+fn config_of(spec: &HcaSpec, socket: &Path, control: &Path, capture: &Path) -> Value {
     let peers: Vec<Value> = spec.peers.iter().map(|addr| json!({ "addr": addr })).collect();
     json!({
         "log": { "filter": "info" },
+        "control_socket": control,
         "devices": [{
             "id": spec.id,
             "socket_path": socket,
-            "frontend": { "jingzhao": {} },
+            "frontend": { "jingzhao": spec.options },
             "default_peer": { "id": spec.default_peer },
             "fabric": { "udp": { "bind": spec.bind, "peers": peers } },
             "capture": capture,

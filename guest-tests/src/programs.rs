@@ -24,13 +24,15 @@ pub fn lab_dir() -> Result<PathBuf> {
 /// # Errors
 /// When it was not built.
 pub fn hcad() -> Result<PathBuf> {
-    let path = profile_dir()?.join("hcad");
-    ensure!(
-        path.is_file(),
-        "{} does not exist: run 'cargo build --release --workspace --bins'",
-        path.display()
-    );
-    Ok(path)
+    beside("hcad")
+}
+
+/// What looks into a running daemon, beside this program.
+///
+/// # Errors
+/// When it was not built.
+pub fn hcactl() -> Result<PathBuf> {
+    beside("hcactl")
 }
 
 /// Builds the agent as a static program, since a guest has no libraries, in a target folder of its own, since the
@@ -60,6 +62,16 @@ pub fn build_agent() -> Result<PathBuf> {
         String::from_utf8_lossy(&output.stderr)
     );
     Ok(target_dir.join(TARGET).join("release/guest-agent"))
+}
+
+fn beside(program: &str) -> Result<PathBuf> {
+    let path = profile_dir()?.join(program);
+    ensure!(
+        path.is_file(),
+        "{} does not exist: run 'cargo build --release --workspace --bins'",
+        path.display()
+    );
+    Ok(path)
 }
 
 /// The folder of this program, such as `target/release`; test programs are one folder deeper.

@@ -2,6 +2,7 @@
 
 use agent::wire::{BindVfio, CloseHca, DeviceSelector, HcrBase, OpenHca};
 use anyhow::{Context, Result};
+use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, HcaSpec};
 use crate::lab::{Guest, Lab};
@@ -46,8 +47,13 @@ impl Pair {
 
     /// The same, with the console of one guest in the lab's hands.
     pub(super) async fn start_with_console(lab: &Lab, scenario: &str, guest: &str) -> Result<Self> {
+        Self::start_as(lab, scenario, guest, [json!({}), json!({})]).await
+    }
+
+    /// Both, with these options of their device interfaces.
+    async fn start_as(lab: &Lab, scenario: &str, console: &str, options: [Value; 2]) -> Result<Self> {
         let run = lab.new_run(scenario)?;
-        let started = Self::start_in(lab, &run, guest).await;
+        let started = Self::start_in(lab, &run, console, options).await;
         let (image, a, b) = started.with_context(|| format!("see {}", run.path().display()))?;
         Ok(Self { a, b, image, run })
     }
@@ -55,15 +61,26 @@ impl Pair {
     /// Starts both and brings both HCAs up, one driver using the HCR where the public driver has it, the other where
     /// the interface document has it.
     pub(super) async fn start_open(lab: &Lab, scenario: &str) -> Result<Self> {
-        let mut pair = Self::start(lab, scenario).await?;
+        Self::start_open_as(lab, scenario, [json!({}), json!({})]).await
+    }
+
+    /// The same with these options of the device interfaces of a and b.
+    pub(super) async fn start_open_as(lab: &Lab, scenario: &str, options: [Value; 2]) -> Result<Self> {
+        let mut pair = Self::start_as(lab, scenario, "", options).await?;
         tokio::try_join!(pair.a.open(), pair.b.open())?;
         Ok(pair)
     }
 
-    async fn start_in(lab: &Lab, run: &RunDir, console: &str) -> Result<(Image, Node, Node)> {
+    async fn start_in(
+        lab: &Lab,
+        run: &RunDir,
+        console: &str,
+        options: [Value; 2],
+    ) -> Result<(Image, Node, Node)> {
         let hcad = lab.hcad()?;
         let image = lab.image(run, VFIO_MODULES)?;
-        let [a, b] = HcaSpec::pair()?;
+        let [mut a, mut b] = HcaSpec::pair()?;
+        [a.options, b.options] = options;
         let daemon_a = Daemon::start(&hcad, &a, run).await?;
         let daemon_b = Daemon::start(&hcad, &b, run).await?;
         let (vm_a, vm_b) = tokio::try_join!(
