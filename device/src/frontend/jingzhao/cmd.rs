@@ -19,6 +19,7 @@ use protocol::hca::jingzhao::transition::Transition;
 use protocol::ids::Iova;
 
 use super::device::Setup;
+use super::options::Options;
 use super::resources::Resources;
 use crate::frontend::Context;
 use crate::memory::dma::DmaError;
@@ -26,7 +27,7 @@ use crate::memory::dma::DmaError;
 /// What a command writes to its outbox; empty without one.
 type Outbox = Vec<u8>;
 
-/// Executes a command: reads its inbox once, works on the copy, writes its outbox.
+/// Executes a command: reads its inbox once, works on the copy, writes its outbox. `link_up` is of the port.
 ///
 /// # Errors
 /// The refusal, with its precise status.
@@ -34,16 +35,17 @@ pub fn execute(
     state: &mut Option<Resources>,
     setup: &Setup,
     cx: &mut Context<'_>,
+    link_up: bool,
     latched: &Latched,
 ) -> Result<(), CmdError> {
-    refuse_unsupported(latched)?;
+    refuse_unsupported(&setup.options, latched)?;
     let command = Command::decode(latched, state.is_some())?;
     let mut mailbox = [0; PAGE];
     let (inbox, _) = mailbox.split_at_mut(command.inbox_len.min(PAGE));
     if !inbox.is_empty() {
         cx.dma.read(Iova::new(command.in_param), inbox).map_err(|error| beyond_dma("inbox", &error))?;
     }
-    let outbox = dispatch(state, setup, cx, &command, inbox)?;
+    let outbox = dispatch(state, setup, cx, link_up, &command, inbox)?;
     if command.outbox_len != 0 {
         cx.dma.write(Iova::new(command.out_param), &outbox).map_err(|error| beyond_dma("outbox", &error))?;
     }
@@ -52,19 +54,23 @@ pub fn execute(
 
 /// Commands of the document that this device does not have: they have no layout there, and no software issues them
 /// (section 3.14).
-fn refuse_unsupported(latched: &Latched) -> Result<(), CmdError> {
-    match Op::from_code(latched.command.op()) {
-        Some(Op::ConfSpecialQp | Op::MadIfc) => {
-            Err(CmdError::new(CmdStatus::BadOp, "opcode", latched.command.op().into()))
-        }
-        _ => Ok(()),
+fn refuse_unsupported(options: &Options, latched: &Latched) -> Result<(), CmdError> {
+    let unsupported = match Op::from_code(latched.command.op()) {
+        Some(Op::ConfSpecialQp) => true,
+        Some(Op::MadIfc) => !options.mad_ifc,
+        _ => false,
+    };
+    if unsupported {
+        return Err(CmdError::new(CmdStatus::BadOp, "opcode", latched.command.op().into()));
     }
+    Ok(())
 }
 
 fn dispatch(
     state: &mut Option<Resources>,
     setup: &Setup,
     cx: &mut Context<'_>,
+    link_up: bool,
     command: &Command,
     inbox: &[u8],
 ) -> Result<Outbox, CmdError> {
@@ -75,6 +81,7 @@ fn dispatch(
         (Op::CloseHca, _) => hca::close(state, setup, cx),
         (Op::Nop, _) => {}
         (Op::QueryQp, Some(resources)) => return qp::query(resources, cx, command),
+        (Op::MadIfc, Some(_)) => return Ok(hca::mad_ifc(setup, link_up)),
         (_, Some(resources)) => on_resources(resources, setup, cx, command, inbox)?,
         (_, None) => {
             return Err(CmdError::new(CmdStatus::BadSysState, "command before INIT_HCA", 0));

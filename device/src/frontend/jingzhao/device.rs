@@ -43,13 +43,15 @@ pub struct JingZhao {
     doorbells: Doorbells,
     /// From INIT_HCA to CLOSE_HCA.
     resources: Option<Resources>,
+    /// The port's link, which no reset of the device changes.
+    link_up: bool,
 }
 
 impl JingZhao {
     /// A device as after power-on.
     pub fn new(setup: Setup) -> Self {
         let doorbells = Doorbells::new(setup.options.uar_pages.bar_len());
-        Self { setup, hcr: Hcr::default(), doorbells, resources: None }
+        Self { setup, hcr: Hcr::default(), doorbells, resources: None, link_up: true }
     }
 
     fn read_register(&self, offset: u64) -> u32 {
@@ -79,7 +81,7 @@ impl JingZhao {
 
     /// Runs a command from start to end: the public driver takes it as done when its store is.
     fn execute(&mut self, cx: &mut Context<'_>, latched: &Latched) {
-        let result = cmd::execute(&mut self.resources, &self.setup, cx, latched);
+        let result = cmd::execute(&mut self.resources, &self.setup, cx, self.link_up, latched);
         let name = Op::from_code(latched.command.op()).map_or("unknown command", Op::name);
         let status = match result {
             Ok(()) => {
@@ -202,6 +204,7 @@ impl Frontend for JingZhao {
     }
 
     fn link_changed(&mut self, cx: &mut Context<'_>, up: bool) {
+        self.link_up = up;
         if let Some(resources) = &mut self.resources {
             resources.raise(cx, &Eqe::PortChange { port: 1, active: up });
         }

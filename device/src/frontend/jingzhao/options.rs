@@ -87,6 +87,9 @@ pub struct Options {
     /// for whatever its user wanted.
     #[schemars(with = "u8", range(max = 31))]
     pub rnr_timer_zero: RnrTimerCode,
+    /// J-38: answer MAD_IFC as the hardware does, with LID and state of the port. The document lists the command without
+    /// a layout, and no driver issues it: without this it is an unknown opcode.
+    pub mad_ifc: bool,
     /// J-30: reserve the first 40 bytes of a UD receive buffer for the GRH, as verbs applications expect.
     pub ud_grh: bool,
     /// Options of work queues.

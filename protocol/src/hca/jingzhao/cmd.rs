@@ -6,6 +6,7 @@
 use std::fmt;
 
 use super::PAGE;
+use super::mad_ifc::MadIfc;
 use super::{icm, mtt};
 pub use crate::hca::hcr::Latched;
 pub use crate::hca::status::{CmdError, CmdStatus};
@@ -130,7 +131,8 @@ const QPC: usize = 0xc0;
 const ICM_TABLES: Modifiers = Modifiers::OneOf(&[1, 2]);
 const QP_TEARDOWN: Modifiers = Modifiers::OneOf(&[0, 2, 3]);
 
-/// The command table of section 2, in the order of [`Op`].
+/// The command table of section 2, in the order of [`Op`]. MAD_IFC is the hardware's (section 3.14): the form with
+/// management datagrams that drivers have for it is issued by nobody.
 pub static COMMANDS: [CommandSpec; 30] = [
     early(outbox(0x40, row(Op::QueryDevLim, 0x003, "QUERY_DEV_LIM"))),
     early(outbox(0x20, row(Op::QueryAdapter, 0x006, "QUERY_ADAPTER"))),
@@ -160,7 +162,7 @@ pub static COMMANDS: [CommandSpec; 30] = [
     modified(QP_TEARDOWN, inbox(Inbox::BytesIfUnmodified(QPC), row(Op::ToRst, 0x021, "ERR2RST_QPEE"))),
     outbox(QPC, row(Op::QueryQp, 0x022, "QUERY_QP")),
     modified(Modifiers::OneOf(&[0, 1, 2, 3]), row(Op::ConfSpecialQp, 0x023, "CONF_SPECIAL_QP")),
-    modified(Modifiers::Any, outbox(0x100, inbox(Inbox::Bytes(0x200), row(Op::MadIfc, 0x024, "MAD_IFC")))),
+    modified(Modifiers::OneOf(&[1]), outbox(MadIfc::LEN, row(Op::MadIfc, 0x024, "MAD_IFC"))),
     early(row(Op::Nop, 0x031, "NOP")),
 ];
 

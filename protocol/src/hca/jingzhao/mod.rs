@@ -20,6 +20,7 @@ pub mod eqc;
 pub mod eqe;
 pub mod icm;
 pub mod init;
+pub mod mad_ifc;
 pub mod modify;
 pub mod mpt;
 pub mod mtt;

@@ -1,11 +1,12 @@
-//! What the device is, its beginning and its end: QUERY_DEV_LIM, QUERY_ADAPTER, INIT_HCA, CLOSE_HCA.
+//! What the device is, its beginning and its end: QUERY_DEV_LIM, QUERY_ADAPTER, MAD_IFC, INIT_HCA, CLOSE_HCA.
 //!
 //! # Spec
-//! JingZhao interface, sections 3.1 to 3.4.
+//! JingZhao interface, sections 3.1 to 3.4 and 3.14.
 
 use protocol::hca::jingzhao::caps::{Adapter, DevLim};
 use protocol::hca::jingzhao::cmd::CmdError;
 use protocol::hca::jingzhao::init::InitHca;
+use protocol::hca::jingzhao::mad_ifc::MadIfc;
 
 use super::Outbox;
 use crate::frontend::Context;
@@ -19,6 +20,10 @@ pub(super) fn query_dev_lim() -> Outbox {
 
 pub(super) fn query_adapter(options: &Options) -> Outbox {
     Adapter { board_id: options.board_id.0 }.emit().to_vec()
+}
+
+pub(super) fn mad_ifc(setup: &Setup, link_up: bool) -> Outbox {
+    MadIfc { lid: setup.addresses.own.lid, link_up }.emit().to_vec()
 }
 
 /// A second INIT_HCA begins anew.

@@ -45,6 +45,38 @@ fn opcodes_the_device_does_not_have_are_bad_op() {
 }
 
 #[test]
+fn mad_ifc_is_bad_op_unless_configured_and_then_tells_of_the_port() {
+    const MAD_IFC: u32 = 0x024;
+    let mut machine = Machine::initialised(Options::default());
+    assert_eq!(machine.raw_command(INBOX, 1, OUTBOX, GO | 1 << 12 | MAD_IFC), BAD_OP);
+
+    let options = Options { mad_ifc: true, ..Options::default() };
+    let mut early = Machine::new(2, options);
+    assert_eq!(early.raw_command(0, 1, OUTBOX, GO | 1 << 12 | MAD_IFC), BAD_SYS_STATE);
+    let mut machine = Machine::initialised_as(2, options);
+    for op_modifier in [0, 2, 5, 0xff] {
+        let status = machine.raw_command(INBOX, 1, OUTBOX, GO | op_modifier << 12 | MAD_IFC);
+        assert_eq!(status, BAD_PARAM, "op_modifier {op_modifier}");
+    }
+    assert_eq!(machine.raw_command(INBOX, 1, 0, GO | 1 << 12 | MAD_IFC), BAD_PARAM, "no outbox");
+    assert_eq!(machine.raw_command(0, 1, NOWHERE, GO | 1 << 12 | MAD_IFC), INTERNAL_ERR);
+    // LID, port state, physical state. A reset of the device does not plug the cable in.
+    for (link_up, states) in [(true, [4, 5]), (false, [1, 2]), (true, [4, 5])] {
+        machine.hca.set_link(link_up);
+        machine.write32(Bar::Bar0, 0xf10, 1);
+        machine.ok(Op::InitHca, 0, 0, &dump(INIT, 0x40));
+        machine.poke(OUTBOX, &[0xa5; 0x21]);
+        // Without an inbox.
+        assert_eq!(machine.raw_command(0, 1, OUTBOX, GO | 1 << 12 | MAD_IFC), OK);
+        let mut expected = [0; 0x21];
+        expected[1] = 2;
+        expected[2..4].copy_from_slice(&states);
+        expected[0x20] = 0xa5;
+        assert_eq!(machine.peek(OUTBOX, 0x21), expected);
+    }
+}
+
+#[test]
 fn op_modifiers_outside_the_list_are_bad_param() {
     let mut machine = Machine::initialised(Options::default());
     for (op, bad) in [
