@@ -11,8 +11,8 @@ use crate::guest;
 use crate::hca::Hca;
 use crate::vfio::{self, Bar};
 use crate::wire::{
-    self, Call, DigestValue, DmesgLines, Done, Failure, FailureKind, Hex, MmioRead, MmioValue, MmioWrite,
-    OpenHca, Pong, Region, Request, Response, ShutdownKind, Step, Verified,
+    self, Call, CommandResults, DigestValue, DmesgLines, Done, Failure, FailureKind, Hex, MmioRead,
+    MmioValue, MmioWrite, OpenHca, Pong, Region, Request, Response, ShutdownKind, Step, Verified,
 };
 
 /// Most bytes one Peek answers.
@@ -101,6 +101,11 @@ impl Agent {
                 done(hca.close(*s))
             }),
             Step::RawCommand(s) => answer(&s, |s| self.hca()?.raw_command(s)),
+            Step::RawCommands(s) => answer(&s, |s| {
+                let hca = self.hca()?;
+                let results = s.commands.iter().map(|command| hca.raw_command(command));
+                Ok(CommandResults { results: results.collect::<Result<_>>()? })
+            }),
             Step::MmioRead(s) => answer(&s, |s| mmio_read(self.hca()?, s)),
             Step::MmioWrite(s) => answer(&s, |s| mmio_write(self.hca()?, s)),
             Step::ReadContext(s) => answer(&s, |s| self.hca()?.read_context(s)),

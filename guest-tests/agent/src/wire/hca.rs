@@ -109,6 +109,20 @@ pub struct RawCommand {
     pub hcr: Option<HcrBase>,
 }
 
+/// HCR commands one after the other, whatever each answers: one round trip between host and guest for all of them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RawCommands {
+    /// The commands, in order.
+    pub commands: Vec<RawCommand>,
+}
+
+/// Answer of [`RawCommands`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommandResults {
+    /// Of each command.
+    pub results: Vec<CommandResult>,
+}
+
 /// What in_param holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

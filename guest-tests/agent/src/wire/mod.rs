@@ -24,8 +24,9 @@ pub use guest::{
     LoadModules, LoadedModules, Ping, Pong, Shell, Shutdown, ShutdownKind,
 };
 pub use hca::{
-    CloseHca, CommandResult, ContextBytes, ContextTable, HcaInfo, HcrBase, IcmOptions, InParam, MmioRead,
-    MmioValue, MmioWidth, MmioWrite, OpenHca, OutParam, RawCommand, ReadContext, Region,
+    CloseHca, CommandResult, CommandResults, ContextBytes, ContextTable, HcaInfo, HcrBase, IcmOptions,
+    InParam, MmioRead, MmioValue, MmioWidth, MmioWrite, OpenHca, OutParam, RawCommand, RawCommands,
+    ReadContext, Region,
 };
 pub use hex::Hex;
 pub use traffic::{Flow, FlowReport, ReceiveFlow, Scatter, SendFlow, Traffic, TrafficReport};
@@ -197,6 +198,7 @@ steps! {
     OpenHca => HcaInfo,
     CloseHca => Done,
     RawCommand => CommandResult,
+    RawCommands => CommandResults,
     MmioRead => MmioValue,
     MmioWrite => Done,
     ReadContext => ContextBytes,
