@@ -14,7 +14,7 @@ use crate::config::{Config, DeviceConfig, FabricConfig, FrontendEntry};
 use crate::control;
 use crate::control::call::Handle;
 use crate::fabric::udp::UdpFabric;
-use crate::frontend::jingzhao::address::Addresses;
+use crate::frontend::address::Addresses;
 use crate::frontend::jingzhao::{JingZhao, Setup};
 use crate::hca::Hca;
 use crate::vfio::server::{ListenError, Listener, Source};

@@ -3,8 +3,13 @@
 //! A front-end speaks its device's registers, mailboxes, contexts, descriptors and event formats. Towards the engine
 //! it speaks verbs. It owns no socket, thread or clock: [`Context`] lends it what it needs for one turn.
 
+pub mod address;
+pub mod entry_ring;
+pub mod hcr;
+pub mod icm;
 pub mod jingzhao;
 pub mod snapshot;
+pub mod verbs;
 
 use engine::{Engine, Event, Instant};
 

@@ -2,6 +2,7 @@
 
 pub mod dma;
 pub mod keys;
+pub mod queue;
 pub mod region;
 #[cfg(test)]
 pub(crate) mod testing;

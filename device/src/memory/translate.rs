@@ -8,11 +8,11 @@ use super::dma::PAGE_LEN;
 use super::keys::KeyTable;
 use super::region::{MemoryRegion, Origin, Translation};
 
-/// A device's page table.
-pub trait PageTable {
+/// A device's page table, as a view that costs nothing to copy.
+pub trait PageTable: Copy {
     /// Bus address of the page that entry `entry` names, low bits meaningless; `None` if the entry was never
     /// written.
-    fn page(&self, entry: u64) -> Option<Iova>;
+    fn page(self, entry: u64) -> Option<Iova>;
 }
 
 /// A run of bytes that is contiguous on the bus.
@@ -51,23 +51,15 @@ impl Place {
 
 /// A device's keys and pages over guest memory. Every method checks key, PD, right and bounds, in this order, and
 /// splits at page boundaries; a length of 0 is not checked.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct RegionAccess<'a, P> {
     /// Regions.
     pub keys: &'a KeyTable,
     /// Page table.
-    pub pages: &'a P,
+    pub pages: P,
     /// Guest memory.
     pub dma: &'a GuestMemory,
 }
-
-impl<P> Clone for RegionAccess<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P> Copy for RegionAccess<'_, P> {}
 
 impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// Whether `access` to `len` bytes at `at` would be granted. Says nothing on whether its pages are there.
@@ -175,7 +167,7 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
 pub struct Segments<'a, P> {
     /// `None` only when nothing is left.
     region: Option<&'a MemoryRegion>,
-    pages: &'a P,
+    pages: P,
     offset: u64,
     left: usize,
 }

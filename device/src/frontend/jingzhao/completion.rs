@@ -3,13 +3,14 @@
 //! # Spec
 //! JingZhao interface, sections 7.1 to 7.4.
 
-use engine::{Completion, Queue, Status, Success};
-use protocol::hca::jingzhao::cqe::{Cqe, CqeQueue, Outcome, Syndrome};
+use engine::{Completion, Queue, Success};
+use protocol::hca::jingzhao::cqe::{Cqe, CqeQueue, Outcome};
 use protocol::ids::{Lid, Qpn};
 use protocol::roce::Imm;
 
-use super::address::Addresses;
 use super::send_queue::SendTag;
+use crate::frontend::address::Addresses;
+use crate::frontend::verbs::syndrome;
 
 /// The entry that tells software of a completion. `qpn` is the QP with the high bits software knows it by,
 /// `connected_lid` the destination LID of its context.
@@ -43,15 +44,6 @@ pub fn cqe(completion: &Completion, qpn: Qpn, connected_lid: Lid, addresses: &Ad
     Cqe { qpn, queue, wqe: tag.wqe(), outcome }
 }
 
-/// Whether an armed-for-solicited CQ takes notice: the sender asked for it, or the request failed.
-pub fn is_solicited(completion: &Completion) -> bool {
-    match completion.result {
-        Ok(Success::Recv(done)) => done.solicited,
-        Ok(Success::Send(_)) => false,
-        Err(_) => true,
-    }
-}
-
 /// Whether software wants an entry for a completion if unsignalled sends get none (J-21).
 pub fn is_signalled(completion: &Completion) -> bool {
     match completion.result {
@@ -60,29 +52,14 @@ pub fn is_signalled(completion: &Completion) -> bool {
     }
 }
 
-const fn syndrome(status: Status) -> Syndrome {
-    match status {
-        Status::LocalLength => Syndrome::LocalLength,
-        Status::LocalQpOperation => Syndrome::LocalQpOperation,
-        Status::LocalProtection => Syndrome::LocalProtection,
-        Status::Flushed => Syndrome::Flushed,
-        Status::BadResponse => Syndrome::BadResponse,
-        Status::RemoteInvalidRequest => Syndrome::RemoteInvalidRequest,
-        Status::RemoteAccess => Syndrome::RemoteAccess,
-        Status::RemoteOperational => Syndrome::RemoteOperation,
-        Status::RetryExceeded => Syndrome::RetryExceeded,
-        Status::RnrRetryExceeded => Syndrome::RnrRetryExceeded,
-        Status::RemoteInvalidRdRequest => Syndrome::RemoteInvalidRdRequest,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use engine::{RecvDone, SendDone, SendOp};
+    use engine::{RecvDone, SendDone, SendOp, Status};
     use protocol::ids::MacAddr;
     use protocol::roce::{Opcode, Operation};
 
     use super::*;
+    use crate::frontend::verbs::is_solicited;
     use crate::identity::Identity;
 
     /// As software knows it; the engine's completion may have it masked.

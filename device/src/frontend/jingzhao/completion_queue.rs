@@ -9,8 +9,8 @@ use protocol::hca::jingzhao::eqe::CqFault;
 use protocol::ids::{Cqn, Eqn};
 use thiserror::Error;
 
-use super::entry_ring::{EntryRing, WriteError};
-use super::queue_memory::QueueMemory;
+use crate::frontend::entry_ring::{Buffer, OwnedRing, WriteError};
+use crate::memory::queue::QueueMemory;
 
 /// What is to be done after an entry was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub struct CqError {
 #[derive(Debug)]
 pub struct CompletionQueue {
     cqn: Cqn,
-    ring: EntryRing,
+    ring: OwnedRing,
     comp_eqn: Eqn,
     arm: CqArm,
     fault: Option<CqFault>,
@@ -48,7 +48,8 @@ pub struct CompletionQueue {
 impl CompletionQueue {
     /// The queue of a SW2HW_CQ. `cqn` is the whole number software gave.
     pub fn new(cqn: Cqn, cqc: &Cqc, mem: &impl QueueMemory) -> Self {
-        let ring = EntryRing::new(cqc.pd, cqc.lkey, 0, cqc.log_entries, 0, mem);
+        let buffer = Buffer { pd: cqc.pd, lkey: cqc.lkey, start: 0, log_entries: cqc.log_entries };
+        let ring = OwnedRing::new(buffer, 0, mem);
         Self { cqn, ring, comp_eqn: cqc.comp_eqn, arm: cqc.flags.arm(), fault: None }
     }
 
@@ -94,7 +95,7 @@ impl CompletionQueue {
         self.arm = CqArm::Armed;
     }
 
-    /// Writes an entry. `solicited`: see [`super::completion::is_solicited`].
+    /// Writes an entry. `solicited`: see [`crate::frontend::verbs::is_solicited`].
     ///
     /// # Errors
     /// The entry is lost, because software has not made room or the buffer cannot be written.
@@ -129,8 +130,8 @@ mod tests {
     use protocol::hca::jingzhao::cqe::{CqeQueue, HARDWARE_OWNED, LEN, OWNER, Outcome, Syndrome};
     use protocol::ids::{Lkey, Pdn, Qpn};
 
-    use super::super::queue_memory::testing::Region;
     use super::*;
+    use crate::memory::queue::testing::Region;
 
     const CQN: Cqn = Cqn::new(0x3_0007);
 

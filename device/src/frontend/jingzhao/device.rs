@@ -8,16 +8,16 @@ use protocol::hca::jingzhao::cmd::{CmdStatus, Latched, Op};
 use protocol::hca::jingzhao::doorbell::SendDoorbell;
 use protocol::hca::jingzhao::eqe::Eqe;
 use protocol::hca::jingzhao::pci;
-use protocol::hca::jingzhao::regs::{self, Register};
+use protocol::hca::jingzhao::regs::{self, HcrWord, Register};
 
-use super::address::Addresses;
 use super::cmd;
 use super::doorbell::{Doorbells, Rung};
-use super::hcr::Hcr;
 use super::host::JingZhaoHost;
 use super::options::Options;
 use super::resources::Resources;
 use super::snapshot;
+use crate::frontend::address::Addresses;
+use crate::frontend::hcr::Hcr;
 use crate::frontend::snapshot::{Page, Table};
 use crate::frontend::{Context, Frontend};
 use crate::limited;
@@ -56,6 +56,7 @@ impl JingZhao {
 
     fn read_register(&self, offset: u64) -> u32 {
         match Register::at(offset) {
+            Some(Register::Hcr(HcrWord::Command)) => regs::command_word(self.hcr.state()),
             Some(Register::Hcr(word)) => self.hcr.read(word),
             Some(Register::InitDone) => 1,
             Some(Register::Reset) | None => 0,

@@ -9,8 +9,8 @@ use protocol::hca::jingzhao::cmd::MapEq;
 use protocol::hca::jingzhao::eqc::Eqc;
 use protocol::hca::jingzhao::eqe::{Eqe, EventType};
 
-use super::entry_ring::{EntryRing, WriteError};
-use super::queue_memory::QueueMemory;
+use crate::frontend::entry_ring::{Buffer, OwnedRing, WriteError};
+use crate::memory::queue::QueueMemory;
 
 /// When the queue interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl EventQueues {
 /// An event queue.
 #[derive(Debug)]
 pub struct EventQueue {
-    ring: EntryRing,
+    ring: OwnedRing,
     msix_vector: u16,
     arm: Arm,
     /// Bit t: takes asynchronous events of type t.
@@ -84,8 +84,9 @@ pub struct EventQueue {
 impl EventQueue {
     /// The queue of a SW2HW_EQ. It takes no asynchronous events until MAP_EQ.
     pub fn new(eqc: &Eqc, mem: &impl QueueMemory) -> Self {
+        let buffer = Buffer { pd: eqc.pd, lkey: eqc.lkey, start: eqc.start, log_entries: eqc.log_entries };
         Self {
-            ring: EntryRing::new(eqc.pd, eqc.lkey, eqc.start, eqc.log_entries, eqc.producer_index, mem),
+            ring: OwnedRing::new(buffer, eqc.producer_index, mem),
             msix_vector: eqc.msix_vector,
             arm: if eqc.flags.armed() { Arm::UntilFirstDoorbell } else { Arm::Disarmed },
             mask: 0,
@@ -180,8 +181,8 @@ mod tests {
     use protocol::hca::jingzhao::eqe::{LEN, QpEvent};
     use protocol::ids::{Cqn, Eqn, Lkey, Pdn, Qpn};
 
-    use super::super::queue_memory::testing::Region;
     use super::*;
+    use crate::memory::queue::testing::Region;
 
     const EVENT: Eqe = Eqe::Completion { cqn: Cqn::new(7) };
 

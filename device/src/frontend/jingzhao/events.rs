@@ -11,14 +11,15 @@ use protocol::hca::jingzhao::qpc::Qpc;
 use protocol::hca::jingzhao::transition::Transition;
 use protocol::ids::{Cqn, Eqn, Qpn};
 
-use super::completion::{cqe, is_signalled, is_solicited};
+use super::completion::{cqe, is_signalled};
 use super::completion_queue::Notify;
 use super::device::Setup;
-use super::entry_ring::WriteError;
 use super::host::JingZhaoHost;
 use super::qp::{attributes, modification};
 use super::resources::Resources;
 use crate::frontend::Context;
+use crate::frontend::entry_ring::WriteError;
+use crate::frontend::verbs::is_solicited;
 use crate::limited;
 
 impl Resources {

@@ -3,9 +3,9 @@
 use engine::{Access, AccessError, AtomicOp, Fetch, Host, RecvRequest, SendRequest};
 use protocol::ids::{Lkey, Pdn, Qpn, Va};
 
-use super::address::Addresses;
 use super::mtt::Mtt;
 use super::resources::Resources;
+use crate::frontend::address::Addresses;
 use crate::memory::GuestMemory;
 use crate::memory::translate::{Place, RegionAccess};
 
@@ -17,7 +17,7 @@ pub struct JingZhaoHost<'a> {
 }
 
 impl JingZhaoHost<'_> {
-    fn access(&self) -> Result<RegionAccess<'_, Mtt>, AccessError> {
+    fn access(&self) -> Result<RegionAccess<'_, &Mtt>, AccessError> {
         let resources = self.resources.as_deref().ok_or(AccessError::Key)?;
         Ok(resources.regions.access(self.dma))
     }

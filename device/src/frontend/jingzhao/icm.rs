@@ -1,130 +1,67 @@
-//! Context memory (ICM): guest memory lent to the device, under addresses of its own.
+//! Context memory of a JingZhao: two address spaces, one for each kind of table.
 //!
 //! The device keeps what it works with, and writes it through to ICM for the guest to see; it never reads ICM back.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.5, 3.6 and 5.
 
-use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use protocol::hca::jingzhao::cmd::{CmdError, CmdStatus};
+use protocol::hca::jingzhao::cmd::CmdError;
 use protocol::hca::jingzhao::icm::{IcmTable, MapEntry};
-use protocol::ids::{IcmAddr, Iova};
-use thiserror::Error;
+use protocol::ids::IcmAddr;
 
+use crate::frontend::icm::{IcmError, IcmRange, PageMap};
 use crate::memory::GuestMemory;
-use crate::memory::dma::{DmaError, PAGE_LEN};
-
-/// log2 of [`PAGE_LEN`].
-const PAGE_SHIFT: u32 = PAGE_LEN.trailing_zeros();
-
-/// Bound: runs of pages in one table, after joining; 12 MiB of them. The public driver's whole ICM is 9217 pages.
-const MAX_RUNS: usize = 1 << 18;
-
-/// Why bytes did not reach ICM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum IcmError {
-    /// No MAP_ICM covers the address.
-    #[error("ICM page of {0} is not mapped")]
-    Unmapped(IcmAddr),
-    /// The page behind it is not the guest's to give.
-    #[error(transparent)]
-    Dma(#[from] DmaError),
-}
-
-impl From<IcmError> for CmdError {
-    fn from(error: IcmError) -> Self {
-        match error {
-            IcmError::Unmapped(addr) => Self::param("unmapped ICM address", addr.get()),
-            IcmError::Dma(error) => {
-                Self::new(CmdStatus::InternalErr, "ICM page beyond DMA at", error.iova.get())
-            }
-        }
-    }
-}
-
-/// Pages that are consecutive in ICM and on the bus.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IcmRange {
-    /// First address in ICM.
-    pub start: IcmAddr,
-    /// Bytes.
-    pub length: u64,
-    /// Where it is on the bus.
-    pub bus: Iova,
-}
+use crate::memory::dma::PAGE_LEN;
 
 /// The two translation tables.
 #[derive(Debug, Default)]
 pub struct Icm {
-    context: PageRuns,
-    tpt: PageRuns,
+    context: PageMap,
+    tpt: PageMap,
 }
 
 impl Icm {
-    /// Maps pages; what was mapped there before is replaced. Refused, it maps nothing.
+    /// See [`PageMap::map`].
     ///
     /// # Errors
-    /// EXCEED_LIM: the table would fall into too many runs.
+    /// As there.
     pub fn map(&mut self, table: IcmTable, entries: &[MapEntry]) -> Result<(), CmdError> {
-        let runs = self.table_mut(table);
-        // An entry adds itself and may cut a run in two.
-        if runs.0.len() + 2 * entries.len() > MAX_RUNS {
-            return Err(too_many(runs));
-        }
-        for entry in entries {
-            let first = page_of(entry.virt);
-            let run = Run { pages: entry.pages.into(), bus_page: entry.bus.get() >> PAGE_SHIFT };
-            runs.cut_out(first..=first + (run.pages - 1));
-            runs.insert(first, run);
-        }
-        Ok(())
+        let range = |entry: &MapEntry| IcmRange {
+            start: entry.virt,
+            length: u64::from(entry.pages) * PAGE_LEN,
+            bus: entry.bus,
+        };
+        let ranges: Vec<_> = entries.iter().map(range).collect();
+        self.table_mut(table).map(&ranges)
     }
 
-    /// Forgets pages, mapped or not. `pages` is not empty.
+    /// See [`PageMap::unmap`].
     ///
     /// # Errors
-    /// EXCEED_LIM: the table would fall into too many runs.
+    /// As there.
     pub fn unmap(&mut self, table: IcmTable, pages: RangeInclusive<u64>) -> Result<(), CmdError> {
-        let runs = self.table_mut(table);
-        if runs.0.len() >= MAX_RUNS {
-            return Err(too_many(runs));
-        }
-        runs.cut_out(pages);
-        Ok(())
+        self.table_mut(table).unmap(pages)
     }
 
-    /// Bus address of an ICM address, if its page is mapped.
-    pub fn translate(&self, table: IcmTable, addr: IcmAddr) -> Option<Iova> {
-        let bus_page = self.table(table).find(page_of(addr))?;
-        Some(Iova::new(bus_page << PAGE_SHIFT | addr.get() & (PAGE_LEN - 1)))
-    }
-
-    /// Mapped ranges of a table with the numbers of their first ICM pages, ascending, from a page on.
+    /// See [`PageMap::ranges_from`].
     pub fn ranges_from(&self, table: IcmTable, page: u64) -> impl Iterator<Item = (u64, IcmRange)> {
-        self.table(table).0.range(page..).map(|(first, run)| {
-            let range = IcmRange {
-                start: IcmAddr::new(first << PAGE_SHIFT),
-                length: run.pages << PAGE_SHIFT,
-                bus: Iova::new(run.bus_page << PAGE_SHIFT),
-            };
-            (*first, range)
-        })
+        self.table(table).ranges_from(page)
     }
 
-    /// Whether `len` bytes at `addr` are mapped.
+    /// See [`PageMap::check`].
     ///
     /// # Errors
-    /// [`IcmError::Unmapped`].
+    /// As there.
     pub fn check(&self, table: IcmTable, addr: IcmAddr, len: usize) -> Result<(), IcmError> {
-        self.pieces(table, addr, len, |_, _| Ok(()))
+        self.table(table).check(addr, len)
     }
 
-    /// Writes bytes through to the guest.
+    /// See [`PageMap::write`].
     ///
     /// # Errors
-    /// See [`IcmError`]; pages before the failing one are written.
+    /// As there.
     pub fn write(
         &self,
         dma: &GuestMemory,
@@ -132,43 +69,17 @@ impl Icm {
         addr: IcmAddr,
         data: &[u8],
     ) -> Result<(), IcmError> {
-        let mut rest = data;
-        self.pieces(table, addr, data.len(), |iova, len| {
-            let (now, later) = rest.split_at(len);
-            rest = later;
-            Ok(dma.write(iova, now)?)
-        })
+        self.table(table).write(dma, addr, data)
     }
 
-    /// Calls `visit` for each part of a range that lies in one page. Callers pass at most one mailbox.
-    fn pieces(
-        &self,
-        table: IcmTable,
-        addr: IcmAddr,
-        len: usize,
-        mut visit: impl FnMut(Iova, usize) -> Result<(), IcmError>,
-    ) -> Result<(), IcmError> {
-        let mut at = addr;
-        let mut left = len;
-        while left != 0 {
-            let iova = self.translate(table, at).ok_or(IcmError::Unmapped(at))?;
-            let room = PAGE_LEN - at.get() % PAGE_LEN;
-            let now = usize::try_from(room).unwrap_or(usize::MAX).min(left);
-            visit(iova, now)?;
-            left -= now;
-            at = IcmAddr::new(at.get().wrapping_add(now as u64));
-        }
-        Ok(())
-    }
-
-    fn table(&self, table: IcmTable) -> &PageRuns {
+    fn table(&self, table: IcmTable) -> &PageMap {
         match table {
             IcmTable::Context => &self.context,
             IcmTable::Tpt => &self.tpt,
         }
     }
 
-    fn table_mut(&mut self, table: IcmTable) -> &mut PageRuns {
+    fn table_mut(&mut self, table: IcmTable) -> &mut PageMap {
         match table {
             IcmTable::Context => &mut self.context,
             IcmTable::Tpt => &mut self.tpt,
@@ -176,188 +87,19 @@ impl Icm {
     }
 }
 
-/// Number of the ICM page of an address.
-pub fn page_of(addr: IcmAddr) -> u64 {
-    addr.get() >> PAGE_SHIFT
-}
-
-fn too_many(runs: &PageRuns) -> CmdError {
-    CmdError::new(CmdStatus::ExceedLim, "runs of mapped ICM pages", runs.0.len() as u64)
-}
-
-/// Pages that are consecutive in ICM and on the bus. By their first ICM page; they do not overlap.
-#[derive(Debug, Default)]
-struct PageRuns(BTreeMap<u64, Run>);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Run {
-    /// At least 1.
-    pages: u64,
-    bus_page: u64,
-}
-
-impl PageRuns {
-    fn find(&self, page: u64) -> Option<u64> {
-        let (first, run) = self.0.range(..=page).next_back()?;
-        let offset = page - first;
-        (offset < run.pages).then(|| run.bus_page + offset)
-    }
-
-    /// Adds a run where nothing is mapped, as part of its neighbours where it continues them.
-    fn insert(&mut self, first: u64, run: Run) {
-        let mut run = run;
-        if let Some(next) = self.0.get(&(first + run.pages)).copied()
-            && run.bus_page + run.pages == next.bus_page
-        {
-            self.0.remove(&(first + run.pages));
-            run.pages += next.pages;
-        }
-        match self.0.range_mut(..first).next_back() {
-            Some((start, before))
-                if start + before.pages == first && before.bus_page + before.pages == run.bus_page =>
-            {
-                before.pages += run.pages;
-            }
-            _ => {
-                self.0.insert(first, run);
-            }
-        }
-    }
-
-    fn cut_out(&mut self, pages: RangeInclusive<u64>) {
-        let (first, last) = pages.into_inner();
-        self.split_at(first);
-        self.split_at(last + 1);
-        self.0.extract_if(first..=last, |_, _| true).for_each(drop);
-    }
-
-    /// Makes `page` the first of its run, if it is mapped.
-    fn split_at(&mut self, page: u64) {
-        let Some((start, run)) = self.0.range_mut(..page).next_back() else { return };
-        let keep = page - start;
-        if keep < run.pages {
-            let rest = Run { pages: run.pages - keep, bus_page: run.bus_page + keep };
-            run.pages = keep;
-            self.0.insert(page, rest);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use protocol::ids::Iova;
+
     use super::*;
-    use crate::memory::testing::guest_memory;
 
-    const CONTEXT: IcmTable = IcmTable::Context;
-
-    fn entry(virt: u64, bus: u64, pages: u16) -> MapEntry {
-        MapEntry { virt: IcmAddr::new(virt), bus: Iova::new(bus), pages }
-    }
-
-    fn at(icm: &Icm, table: IcmTable, addr: u64) -> Option<u64> {
-        icm.translate(table, IcmAddr::new(addr)).map(Iova::get)
-    }
-
-    /// Section 14.3, three entries.
-    fn published() -> Icm {
+    #[test]
+    fn the_tables_are_separate() {
         let mut icm = Icm::default();
-        let entries = [
-            entry(0, 0x1_0000_0000, 64),
-            entry(0x4_0000, 0x1_0004_0000, 32),
-            entry(0x6_0000, 0x1_0020_0000, 32),
-        ];
-        icm.map(CONTEXT, &entries).unwrap();
-        icm
-    }
-
-    #[test]
-    fn published_addresses_translate_as_published() {
-        let icm = published();
-        assert_eq!(at(&icm, CONTEXT, 0x4_1234), Some(0x1_0004_1234));
-        assert_eq!(at(&icm, CONTEXT, 0x6_0ff8), Some(0x1_0020_0ff8));
-        assert_eq!(at(&icm, CONTEXT, 0x8_0000), None);
-        assert_eq!(at(&icm, IcmTable::Tpt, 0x4_1234), None, "the tables are separate");
-    }
-
-    #[test]
-    fn pages_that_adjoin_in_icm_and_on_the_bus_are_one_run() {
-        assert_eq!(published().context.0.len(), 2);
-        let mut icm = Icm::default();
-        for page in [0, 2, 1] {
-            icm.map(CONTEXT, &[entry(page << 12, 0x5000 + (page << 12), 1)]).unwrap();
-        }
-        assert_eq!(icm.context.0.len(), 1);
-        assert_eq!(at(&icm, CONTEXT, 0x2fff), Some(0x7fff));
-    }
-
-    #[test]
-    fn a_later_entry_replaces_an_earlier_one() {
-        let mut icm = published();
-        icm.map(CONTEXT, &[entry(0x1000, 0x9000, 2)]).unwrap();
-        assert_eq!(at(&icm, CONTEXT, 0x0fff), Some(0x1_0000_0fff));
-        assert_eq!(at(&icm, CONTEXT, 0x1000), Some(0x9000));
-        assert_eq!(at(&icm, CONTEXT, 0x2fff), Some(0xafff));
-        assert_eq!(at(&icm, CONTEXT, 0x3000), Some(0x1_0000_3000));
-    }
-
-    #[test]
-    fn unmapping_takes_mapped_and_unmapped_pages_alike() {
-        let mut icm = published();
-        icm.unmap(CONTEXT, 0x30..=0x50).unwrap();
-        icm.unmap(CONTEXT, 0x1000..=0xf_ffff_ffff_ffff).unwrap();
-        assert_eq!(at(&icm, CONTEXT, 0x2_ffff), Some(0x1_0002_ffff));
-        assert_eq!(at(&icm, CONTEXT, 0x3_0000), None);
-        assert_eq!(at(&icm, CONTEXT, 0x5_0fff), None);
-        assert_eq!(at(&icm, CONTEXT, 0x5_1000), Some(0x1_0005_1000));
-        icm.unmap(CONTEXT, 0..=0xf_ffff_ffff_ffff).unwrap();
-        assert!(icm.context.0.is_empty());
-    }
-
-    #[test]
-    fn the_last_page_of_the_address_space_can_be_mapped() {
-        let mut icm = Icm::default();
-        let last = !0xfff;
-        icm.map(CONTEXT, &[entry(last, last, 1)]).unwrap();
-        assert_eq!(at(&icm, CONTEXT, u64::MAX), Some(u64::MAX));
-        assert_eq!(at(&icm, CONTEXT, 0), None);
-    }
-
-    #[test]
-    fn writes_cross_pages_and_stop_at_a_hole() {
-        let dma = guest_memory(0, 4);
-        let mut icm = Icm::default();
-        icm.map(CONTEXT, &[entry(0x1000, 0x3000, 1), entry(0x2000, 0x1000, 1)]).unwrap();
-        icm.write(&dma, CONTEXT, IcmAddr::new(0x1ffe), b"abcd").unwrap();
-        assert_eq!((dma.peek(0x3ffe), dma.peek(0x1000)), (*b"ab", *b"cd"));
-        let hole = icm.write(&dma, CONTEXT, IcmAddr::new(0x2ffe), b"abcd");
-        assert_eq!(hole, Err(IcmError::Unmapped(IcmAddr::new(0x3000))));
-        icm.map(CONTEXT, &[entry(0x3000, 0x10_0000, 1)]).unwrap();
-        let beyond = icm.write(&dma, CONTEXT, IcmAddr::new(0x3000), b"abcd");
-        assert!(matches!(beyond, Err(IcmError::Dma(_))));
-    }
-
-    #[test]
-    fn agrees_with_a_map_page_by_page() {
-        let mut icm = Icm::default();
-        let mut model = BTreeMap::new();
-        let mut state = 7u64;
-        let mut draw = |limit: u64| {
-            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-            (state >> 33) % limit
-        };
-        for _ in 0..3000 {
-            let (first, pages) = (draw(200), 1 + draw(20));
-            if draw(3) == 0 {
-                icm.unmap(CONTEXT, first..=first + pages - 1).unwrap();
-                model.retain(|page, _| !(first..first + pages).contains(page));
-            } else {
-                let bus = 1000 + draw(8) * 16;
-                icm.map(CONTEXT, &[entry(first << 12, bus << 12, u16::try_from(pages).unwrap())]).unwrap();
-                model.extend((0..pages).map(|n| (first + n, bus + n)));
-            }
-            for page in 0..230 {
-                assert_eq!(icm.context.find(page), model.get(&page).copied());
-            }
-        }
+        let entry = MapEntry { virt: IcmAddr::new(0x4_0000), bus: Iova::new(0x1_0004_0000), pages: 32 };
+        icm.map(IcmTable::Context, &[entry]).unwrap();
+        let at = IcmAddr::new(0x4_1234);
+        assert_eq!(icm.check(IcmTable::Context, at, 8), Ok(()));
+        assert_eq!(icm.check(IcmTable::Tpt, at, 8), Err(IcmError::Unmapped(at)));
     }
 }

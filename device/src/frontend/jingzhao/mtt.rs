@@ -12,7 +12,7 @@ use protocol::hca::jingzhao::PAGE;
 use protocol::hca::jingzhao::mtt::ENTRY_LEN;
 use protocol::ids::{IcmAddr, Iova};
 
-use super::icm::page_of;
+use crate::frontend::icm::page_of;
 use crate::memory::dma::PAGE_LEN;
 use crate::memory::translate::PageTable;
 use crate::sparse::{Capacity, SparseTable, TableFull};
@@ -91,8 +91,8 @@ impl Mtt {
     }
 }
 
-impl PageTable for Mtt {
-    fn page(&self, entry: u64) -> Option<Iova> {
+impl PageTable for &Mtt {
+    fn page(self, entry: u64) -> Option<Iova> {
         let (page, slot) = self.locate(entry)?;
         let Slot(value) = self.chunks.get(page)?.0[slot];
         (value & 1 != 0).then_some(Iova::new(value & !1))

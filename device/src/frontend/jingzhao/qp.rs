@@ -3,24 +3,25 @@
 //! # Spec
 //! JingZhao interface, sections 4.3, 10.3 and 10.6.
 
-use std::net::Ipv4Addr;
-
-use engine::{Fetch, Modify, Mtu, QpAttrs, QpSnapshot, RnrRetry, RnrTimer, SendRequest, Service, State};
+use engine::{Fetch, Modify, Mtu, QpAttrs, QpSnapshot, RnrRetry, RnrTimer, SendRequest, Service};
 use protocol::hca::jingzhao::icm::IcmTable;
 use protocol::hca::jingzhao::modify::StoredQpc;
 use protocol::hca::jingzhao::qpc::{self, QpState, Qpc, ServiceType, WRITE_BACK};
 use protocol::hca::jingzhao::transition::{Attributes, Transition};
-use protocol::ids::{IcmAddr, MacAddr, Pkey, Qpn};
-use protocol::roce::{IpAddrs, Shell};
+use protocol::ids::{IcmAddr, Pkey, Qpn};
+use protocol::roce::Shell;
 
-use super::address::Addresses;
+use super::address::connected;
 use super::icm::Icm;
 use super::options::Options;
-use super::queue_memory::QueueMemory;
 use super::recv_queue::RecvQueue;
 use super::send_queue::SendQueue;
+use crate::frontend::address::Addresses;
+use crate::frontend::icm::IcmError;
+use crate::frontend::verbs::{engine_state, state_of};
 use crate::limited;
 use crate::memory::GuestMemory;
+use crate::memory::queue::QueueMemory;
 
 /// READs and atomics outstanding, either way; no field of the context says.
 const MAX_RD_ATOMIC: u8 = 16;
@@ -71,12 +72,7 @@ impl QueuePair {
     }
 
     /// Writes the whole entry to ICM.
-    pub fn write_entry(
-        &self,
-        icm: &Icm,
-        dma: &GuestMemory,
-        entry: IcmAddr,
-    ) -> Result<(), super::icm::IcmError> {
+    pub fn write_entry(&self, icm: &Icm, dma: &GuestMemory, entry: IcmAddr) -> Result<(), IcmError> {
         icm.write(dma, IcmTable::Context, entry, &icm_image(self.image()))
     }
 
@@ -97,32 +93,6 @@ fn icm_image(image: &Qpc) -> [u8; qpc::LEN] {
     let draining = image.state() == Some(QpState::Draining);
     let state = if draining { QpState::Sqd.code() } else { image.state };
     Qpc { state, ..*image }.emit()
-}
-
-/// The engine's state in the words of QUERY_QP.
-fn state_of(live: &QpSnapshot) -> QpState {
-    match live.state {
-        State::Reset => QpState::Reset,
-        State::Init => QpState::Init,
-        State::Rtr => QpState::Rtr,
-        State::Rts => QpState::Rts,
-        State::Sqe => QpState::Sqe,
-        State::Sqd if live.draining => QpState::Draining,
-        State::Sqd => QpState::Sqd,
-        State::Err => QpState::Err,
-    }
-}
-
-fn engine_state(state: QpState) -> State {
-    match state {
-        QpState::Reset => State::Reset,
-        QpState::Init => State::Init,
-        QpState::Rtr => State::Rtr,
-        QpState::Rts => State::Rts,
-        QpState::Sqe => State::Sqe,
-        QpState::Sqd | QpState::Draining => State::Sqd,
-        QpState::Err => State::Err,
-    }
 }
 
 /// The engine's part of a command that led to `context`.
@@ -178,18 +148,11 @@ pub fn attributes(qpn: Qpn, context: &StoredQpc, addresses: &Addresses, options:
 /// The way to the connected peer. Without one the QP sends to an address nobody has, and its requests time out, as
 /// they do on a wire where the peer is gone.
 fn path(qpn: Qpn, image: &Qpc, addresses: &Addresses) -> Shell {
-    addresses.connected(image, qpn).unwrap_or_else(|| {
+    connected(addresses, image, qpn).unwrap_or_else(|| {
         let connected = image.service() != Some(ServiceType::Ud);
         if connected && matches!(image.state(), Some(QpState::Rtr | QpState::Rts)) {
             limited!(warn, %qpn, "QP context names no known peer, and no default peer is configured");
         }
-        Shell {
-            src_mac: addresses.own.mac,
-            dst_mac: MacAddr::default(),
-            ip: IpAddrs::V4 { src: addresses.own.ipv4, dst: Ipv4Addr::UNSPECIFIED },
-            traffic_class: 0,
-            hop_limit: 64,
-            src_port: 0xc000,
-        }
+        addresses.nowhere()
     })
 }

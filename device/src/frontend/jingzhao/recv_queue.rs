@@ -14,9 +14,9 @@ use protocol::hca::jingzhao::wqe::{DataUnit, GRANULE, Posted, RECV_VALID, RecvWq
 use smallvec::SmallVec;
 
 use super::options::QueueOptions;
-use super::queue_memory::QueueMemory;
 use super::ring::Ring;
 use super::send_queue::sge;
+use crate::memory::queue::QueueMemory;
 
 /// How often a slot is read again that is marked as posted but has nothing in it: software marks a slot before it
 /// fills it. We cannot sleep here, and must not answer "not posted", since a receive without buffers is legal. So

@@ -15,22 +15,20 @@
 //! # Spec
 //! JingZhao interface, sections 3.3, 4 and 5.
 
-use engine::{Access, AccessError};
 use protocol::hca::jingzhao::caps::DevLim;
 use protocol::hca::jingzhao::init::{InitHca, Table};
-use protocol::ids::{Cqn, Eqn, IcmAddr, Lkey, Pdn, Qpn};
+use protocol::ids::{Cqn, Eqn, IcmAddr, Qpn};
 
 use super::completion_queue::CompletionQueue;
 use super::event_queue::EventQueues;
 use super::icm::Icm;
 use super::mtt::Mtt;
 use super::qp::QueuePair;
-use super::queue_memory::QueueMemory;
 use super::send_queue::DoorbellPool;
 use crate::frontend::Context;
 use crate::memory::GuestMemory;
 use crate::memory::keys::KeyTable;
-use crate::memory::translate::{Place, RegionAccess};
+use crate::memory::translate::RegionAccess;
 use crate::sparse::{Capacity, SparseTable};
 
 /// Bound: QPs that left RESET, at once. Twice what the public driver's profile has.
@@ -135,7 +133,7 @@ impl Resources {
 
 impl Regions {
     /// Bytes of regions in `dma`.
-    pub fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, Mtt> {
+    pub fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, &'a Mtt> {
         RegionAccess { keys: &self.keys, pages: &self.mtt, dma }
     }
 }
@@ -144,22 +142,4 @@ impl Regions {
 /// then not mapped or the guest's own.
 fn entry(table: &Table, index: u32, len: u16) -> IcmAddr {
     IcmAddr::new(table.base.get().wrapping_add(u64::from(index) * u64::from(len)))
-}
-
-impl QueueMemory for RegionAccess<'_, Mtt> {
-    fn read(&self, pd: Pdn, key: Lkey, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
-        RegionAccess::read(self, Place::offset(pd, key, offset), out, Access::LocalRead)
-    }
-
-    fn patch(&self, pd: Pdn, key: Lkey, offset: u64, data: &[u8]) -> Result<(), AccessError> {
-        RegionAccess::write(self, Place::offset(pd, key, offset), data, Access::LocalRead)
-    }
-
-    fn publish(&self, pd: Pdn, key: Lkey, offset: u64, entry: &[u8]) -> Result<(), AccessError> {
-        RegionAccess::publish(self, Place::offset(pd, key, offset), entry)
-    }
-
-    fn region_len(&self, key: Lkey) -> Option<u64> {
-        self.keys.find(key).ok().map(|region| region.len)
-    }
 }

@@ -5,7 +5,7 @@ use protocol::hca::jingzhao::qpc::Qpc;
 use protocol::ids::{Lkey, Pdn};
 
 use super::options::QueueOptions;
-use super::queue_memory::QueueMemory;
+use crate::memory::queue::QueueMemory;
 
 /// Geometry of a work queue.
 ///
@@ -79,8 +79,8 @@ fn effective_len(len: u32, key: Lkey, qpc: &Qpc, options: &QueueOptions, mem: &i
 
 #[cfg(test)]
 mod tests {
-    use super::super::queue_memory::testing::Region;
     use super::*;
+    use crate::memory::queue::testing::Region;
 
     fn qpc(usr_page: u32, sq_len: u32) -> Qpc {
         let (pd, sq_lkey) = (Pdn::new(3), Lkey::new(0x21));

@@ -20,10 +20,11 @@ use protocol::ids::{Lid, Qkey, Qpn};
 use smallvec::SmallVec;
 use thiserror::Error;
 
-use super::address::Addresses;
+use super::address::datagram;
 use super::options::{QueueOptions, SqAddr};
-use super::queue_memory::QueueMemory;
 use super::ring::Ring;
+use crate::frontend::address::Addresses;
+use crate::memory::queue::QueueMemory;
 
 /// Most doorbells a queue remembers: the most WQEs QUERY_DEV_LIM lets software have in a queue.
 const MAX_DOORBELLS: usize = 1 << 14;
@@ -283,7 +284,7 @@ impl SendQueue {
         to: &UdUnit,
         addresses: &Addresses,
     ) -> Option<UdDestination> {
-        let path = addresses.datagram(to, image, qpn, self.options.ud_addresses)?;
+        let path = datagram(addresses, to, image, qpn, self.options.ud_addresses)?;
         // The engine knows the rule for bit 31; that 0 stands for the QP's own key is this interface's (section 11.1).
         let qkey = if to.qkey == Qkey::default() { image.qkey } else { to.qkey };
         Some(UdDestination { path, qpn: to.dqpn, qkey })

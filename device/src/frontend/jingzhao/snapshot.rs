@@ -9,12 +9,13 @@ use protocol::hca::jingzhao::icm::IcmTable;
 use protocol::hca::jingzhao::qpc::ServiceType;
 use protocol::roce::IpAddrs;
 
-use super::address::Addresses;
+use super::address::connected;
 use super::completion_queue::CompletionQueue;
 use super::event_queue::EventQueue;
-use super::icm::IcmRange;
 use super::qp::QueuePair;
 use super::resources::Resources;
+use crate::frontend::address::Addresses;
+use crate::frontend::icm::IcmRange;
 use crate::frontend::snapshot::{
     Armed, CqRow, EqRow, Fault, IcmRow, IcmTable as IcmTableName, MrRow, Page, Peer, QpRow, Right, Rows,
     Service, Table, page,
@@ -90,9 +91,9 @@ fn qp_row(qp: &QueuePair, live: &QpSnapshot, addresses: &Addresses) -> QpRow {
 
 fn peer(qp: &QueuePair, live: &QpSnapshot, addresses: &Addresses) -> Option<Peer> {
     let image = qp.image();
-    let connected = image.service() != Some(ServiceType::Ud)
+    let is_connected = image.service() != Some(ServiceType::Ud)
         && !matches!(live.state, engine::State::Reset | engine::State::Init);
-    let path = addresses.connected(image, qp.qpn).filter(|_| connected)?;
+    let path = connected(addresses, image, qp.qpn).filter(|_| is_connected)?;
     let ip = match path.ip {
         IpAddrs::V4 { dst, .. } => IpAddr::V4(dst),
         IpAddrs::V6 { dst, .. } => IpAddr::V6(dst),

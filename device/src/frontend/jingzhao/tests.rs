@@ -15,9 +15,9 @@ use protocol::hca::jingzhao::init::{InitHca, Table};
 use protocol::ids::{IcmAddr, Iova, Lid};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
-use super::address::Addresses;
 use super::device::{JingZhao, Setup};
 use super::options::Options;
+use crate::frontend::address::Addresses;
 use crate::hca::Hca;
 use crate::identity::Identity;
 use crate::memory::Permissions;

@@ -10,8 +10,8 @@ const KEY: Lkey = Lkey::new(0x20005);
 #[derive(Debug, Default)]
 struct Pages(BTreeMap<u64, u64>);
 
-impl PageTable for Pages {
-    fn page(&self, entry: u64) -> Option<Iova> {
+impl PageTable for &Pages {
+    fn page(self, entry: u64) -> Option<Iova> {
         self.0.get(&entry).copied().map(Iova::new)
     }
 }
@@ -291,7 +291,7 @@ fn any_region_and_range_is_located_inside_the_pages_named_or_refused() {
         let place = at(region.start.get().wrapping_add(draw() % 0x1_0000));
         let keys = table([region]);
         let dma = GuestMemory::default();
-        let access = RegionAccess { keys: &keys, pages: &Everywhere, dma: &dma };
+        let access = RegionAccess { keys: &keys, pages: Everywhere, dma: &dma };
         let Ok(found) = access.segments(place, len, Access::LocalRead) else { continue };
         let found: Result<Vec<Segment>, AccessError> = found.collect();
         if let Ok(found) = found {
@@ -303,11 +303,11 @@ fn any_region_and_range_is_located_inside_the_pages_named_or_refused() {
 }
 
 /// Every page there is, all of them apart.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct Everywhere;
 
 impl PageTable for Everywhere {
-    fn page(&self, entry: u64) -> Option<Iova> {
+    fn page(self, entry: u64) -> Option<Iova> {
         Some(Iova::new(entry.wrapping_mul(3) << 12))
     }
 }

@@ -8,7 +8,7 @@ use protocol::hca::jingzhao::cmd::{CmdError, Command};
 use protocol::hca::jingzhao::icm::{self, IcmTable};
 use protocol::ids::IcmAddr;
 
-use crate::frontend::jingzhao::icm::page_of;
+use crate::frontend::icm::page_of;
 use crate::frontend::jingzhao::resources::Resources;
 
 pub(super) fn map(resources: &mut Resources, command: &Command, inbox: &[u8]) -> Result<(), CmdError> {

@@ -2,8 +2,8 @@ use engine::Sge;
 use protocol::ids::{Lkey, Pdn, Va};
 use smallvec::smallvec;
 
-use super::super::queue_memory::testing::Region;
 use super::*;
+use crate::memory::queue::testing::Region;
 
 /// A queue of four slots of 64 bytes.
 fn image() -> Qpc {

@@ -5,9 +5,9 @@ use protocol::ids::{Lkey, MacAddr, Pdn, Rkey, Va};
 use protocol::roce::{Imm, IpAddrs};
 use smallvec::smallvec;
 
-use super::super::queue_memory::testing::Region;
 use super::*;
 use crate::identity::Identity;
+use crate::memory::queue::testing::Region;
 
 const QPN: Qpn = Qpn::new(0x7_0005);
 const SEND: u8 = 0x0a;

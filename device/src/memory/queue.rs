@@ -1,14 +1,13 @@
 //! Memory of the guest's queues, as queue code sees it.
 
-use engine::AccessError;
+use engine::{Access, AccessError};
 use protocol::ids::{Lkey, Pdn};
+
+use super::translate::{PageTable, Place, RegionAccess};
 
 /// Bytes of regions, counted from the first byte of the region whatever its start address is.
 ///
 /// Every call checks key, PD and bounds on its own, and splits what crosses a page.
-///
-/// # Spec
-/// JingZhao interface, sections 9.2 and 9.4 (queue accesses are relative).
 pub trait QueueMemory {
     /// Copies bytes out of a region.
     ///
@@ -33,8 +32,26 @@ pub trait QueueMemory {
     fn region_len(&self, key: Lkey) -> Option<u64>;
 }
 
+impl<P: PageTable> QueueMemory for RegionAccess<'_, P> {
+    fn read(&self, pd: Pdn, key: Lkey, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
+        RegionAccess::read(self, Place::offset(pd, key, offset), out, Access::LocalRead)
+    }
+
+    fn patch(&self, pd: Pdn, key: Lkey, offset: u64, data: &[u8]) -> Result<(), AccessError> {
+        RegionAccess::write(self, Place::offset(pd, key, offset), data, Access::LocalRead)
+    }
+
+    fn publish(&self, pd: Pdn, key: Lkey, offset: u64, entry: &[u8]) -> Result<(), AccessError> {
+        RegionAccess::publish(self, Place::offset(pd, key, offset), entry)
+    }
+
+    fn region_len(&self, key: Lkey) -> Option<u64> {
+        self.keys.find(key).ok().map(|region| region.len)
+    }
+}
+
 #[cfg(test)]
-pub(super) mod testing {
+pub(crate) mod testing {
     use std::cell::{Cell, RefCell};
 
     use super::*;

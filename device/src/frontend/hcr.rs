@@ -1,10 +1,7 @@
-//! The host command register: seven words, and a command that runs inside the write to the last.
-//!
-//! # Spec
-//! JingZhao interface, sections 1.2 to 1.4.
+//! The host command register of the Mellanox lineage: seven words, and a command that runs inside the write to the last.
 
-use protocol::hca::jingzhao::cmd::{CmdStatus, Latched};
-use protocol::hca::jingzhao::regs::{CommandState, CommandWord, HcrWord, command_word};
+use protocol::hca::hcr::{CommandState, CommandWord, HcrWord, Latched};
+use protocol::hca::status::CmdStatus;
 
 /// Words 00h to 14h and the state of the command unit.
 #[derive(Debug)]
@@ -27,8 +24,13 @@ impl Hcr {
         match (word, self.parameters.get(word as usize)) {
             (HcrWord::Token, Some(value)) => value & TOKEN,
             (_, Some(value)) => *value,
-            (_, None) => command_word(self.state),
+            (_, None) => self.state.word().into_bits(),
         }
+    }
+
+    /// What the command unit is doing.
+    pub fn state(&self) -> CommandState {
+        self.state
     }
 
     /// Takes a write. The word that starts a command returns what to execute; its caller reports to
@@ -56,6 +58,13 @@ impl Hcr {
             token: (token >> 16) as u16,
             command,
         })
+    }
+
+    /// Puts a command's immediate result where its software looks for it.
+    pub fn answer(&mut self, out_param: u64) {
+        let [.., high, low, _] = &mut self.parameters;
+        let halves = [out_param >> 32, out_param & u64::from(u32::MAX)];
+        [*high, *low] = halves.map(|half| u32::try_from(half).unwrap_or(0));
     }
 
     /// Ends the command that executes, if one does.
@@ -96,17 +105,23 @@ mod tests {
     }
 
     #[test]
-    fn both_go_bits_show_while_a_command_executes_and_neither_afterwards() {
+    fn go_shows_while_a_command_executes_and_the_status_afterwards() {
         let (mut hcr, _) = started(QUERY_DEV_LIM);
-        assert_eq!(hcr.read(HcrWord::Command), 0x0080_8003);
+        assert_eq!(hcr.read(HcrWord::Command), 0x0080_0003);
         hcr.finish(CmdStatus::Ok);
         assert_eq!(hcr.read(HcrWord::Command), 0x0000_0003);
         let (mut hcr, _) = started(0x0080_0055);
         hcr.finish(CmdStatus::BadOp);
         assert_eq!(hcr.read(HcrWord::Command), 0x0200_0055);
-        let (mut hcr, _) = started(0x00c0_f003);
-        hcr.finish(CmdStatus::BadParam);
-        assert_eq!(hcr.read(HcrWord::Command), 0x0340_7003, "op_modifier[3] never shows when idle");
+    }
+
+    #[test]
+    fn an_immediate_result_is_in_out_param() {
+        let (mut hcr, _) = started(QUERY_DEV_LIM);
+        hcr.answer(0x1234_5678_9abc_def0);
+        assert_eq!(hcr.read(HcrWord::OutParamHigh), 0x1234_5678);
+        assert_eq!(hcr.read(HcrWord::OutParamLow), 0x9abc_def0);
+        assert_eq!((hcr.read(HcrWord::InModifier), hcr.read(HcrWord::Token)), (3, 0xffff_0000));
     }
 
     #[test]

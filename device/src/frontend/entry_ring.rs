@@ -1,0 +1,168 @@
+//! A ring of 32-byte entries that the device hands to software: the buffer of a completion or event queue.
+//!
+//! The last byte of an entry says who owns it and is written last. How the device learns that software has read an
+//! entry is the interface's business: [`OwnedRing`] looks at that byte, others are told a consumer index.
+
+use engine::AccessError;
+use protocol::ids::{Lkey, Pdn};
+use thiserror::Error;
+
+use crate::memory::queue::QueueMemory;
+
+/// Bytes of an entry.
+pub const LEN: usize = 32;
+/// Offset of an entry's owner byte, its last.
+pub const OWNER: usize = LEN - 1;
+/// Bit of the owner byte: the device may write the entry. Software sets it when it has read the entry.
+pub const HARDWARE_OWNED: u8 = 0x80;
+
+/// Why an entry was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum WriteError {
+    /// Software has not read the entry that is in its place.
+    #[error("software has not read the oldest entry")]
+    Full,
+    /// The buffer cannot be reached.
+    #[error("the buffer cannot be reached ({0:?})")]
+    Access(AccessError),
+}
+
+/// Where a ring's entries are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// Protection domain the device writes in.
+    pub pd: Pdn,
+    /// Region of the entries.
+    pub lkey: Lkey,
+    /// Offset of entry 0 in the region.
+    pub start: u64,
+    /// Log2 of the entries.
+    pub log_entries: u8,
+}
+
+/// A buffer and the producer's place in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryRing {
+    buffer: Buffer,
+    /// Entries written, counted on for ever; its low bits are the next entry.
+    producer: u32,
+}
+
+impl EntryRing {
+    /// A ring whose next entry has the number `producer`.
+    pub fn new(buffer: Buffer, producer: u32) -> Self {
+        Self { buffer, producer }
+    }
+
+    /// Its buffer.
+    pub fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+
+    /// Goes on in another buffer; the count does not change.
+    pub fn move_to(&mut self, buffer: Buffer) {
+        self.buffer = buffer;
+    }
+
+    /// Entries of the buffer.
+    pub fn entries(&self) -> u64 {
+        1u64.checked_shl(self.buffer.log_entries.into()).unwrap_or(0)
+    }
+
+    /// Entries written, modulo 2^32.
+    pub fn producer(&self) -> u32 {
+        self.producer
+    }
+
+    /// Writes the next entry, whatever is in its place.
+    ///
+    /// # Errors
+    /// The buffer cannot be written; nothing has changed then.
+    pub fn push(&mut self, entry: &[u8; LEN], mem: &impl QueueMemory) -> Result<(), AccessError> {
+        let at = self.next_offset().ok_or(AccessError::Bounds)?;
+        mem.publish(self.buffer.pd, self.buffer.lkey, at, entry)?;
+        self.producer = self.producer.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Offset of the next entry in the region.
+    fn next_offset(&self) -> Option<u64> {
+        let mask = 1u32.checked_shl(self.buffer.log_entries.into()).map_or(u32::MAX, |entries| entries - 1);
+        self.buffer.start.checked_add(u64::from(self.producer & mask) * LEN as u64)
+    }
+}
+
+/// A ring without consumer index: the owner byte is the only flow control. Software sets the bit in all entries before
+/// it creates the queue, and again in each entry it has read. Software that does not do the first must still work, so
+/// the bit is only looked at if it was set everywhere at the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnedRing {
+    ring: EntryRing,
+    checks_owner: bool,
+}
+
+impl OwnedRing {
+    /// A ring whose next entry has the number `producer`.
+    pub fn new(buffer: Buffer, producer: u32, mem: &impl QueueMemory) -> Self {
+        Self { ring: EntryRing::new(buffer, producer), checks_owner: all_owned_by_hardware(&buffer, mem) }
+    }
+
+    /// The same ring with another buffer; the count goes on.
+    #[must_use]
+    pub fn resized(&self, lkey: Lkey, log_entries: u8, mem: &impl QueueMemory) -> Self {
+        Self::new(Buffer { lkey, log_entries, ..self.ring.buffer }, self.ring.producer, mem)
+    }
+
+    /// Entries of the buffer.
+    pub fn entries(&self) -> u64 {
+        self.ring.entries()
+    }
+
+    /// Entries written, modulo 2^32.
+    pub fn producer(&self) -> u32 {
+        self.ring.producer()
+    }
+
+    /// Writes the next entry.
+    ///
+    /// # Errors
+    /// The entry is lost, because software has not made room or the buffer cannot be written.
+    pub fn push(&mut self, entry: &[u8; LEN], mem: &impl QueueMemory) -> Result<(), WriteError> {
+        self.check(mem)?;
+        self.ring.push(entry, mem).map_err(WriteError::Access)
+    }
+
+    /// Whether the next entry may be written.
+    fn check(&self, mem: &impl QueueMemory) -> Result<(), WriteError> {
+        if !self.checks_owner {
+            return Ok(());
+        }
+        let owner = self.ring.next_offset().and_then(|at| at.checked_add(OWNER as u64));
+        let Buffer { pd, lkey, .. } = self.ring.buffer;
+        let mut byte = [0];
+        let read = owner.ok_or(AccessError::Bounds).and_then(|at| mem.read(pd, lkey, at, &mut byte));
+        read.map_err(WriteError::Access)?;
+        if byte[0] & HARDWARE_OWNED == 0 { Err(WriteError::Full) } else { Ok(()) }
+    }
+}
+
+fn all_owned_by_hardware(buffer: &Buffer, mem: &impl QueueMemory) -> bool {
+    const CHUNK: usize = 128;
+    let mut entries = [[0; LEN]; CHUNK];
+    let mut index = 0u64;
+    // Bound: 2^20 entries, the largest queue a command accepts, are 32 MiB.
+    while index < 1u64 << buffer.log_entries.min(20) {
+        let left = (1u64 << buffer.log_entries) - index;
+        let count = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
+        let chunk = &mut entries[..count];
+        let Some(at) = buffer.start.checked_add(index * LEN as u64) else { return false };
+        if mem.read(buffer.pd, buffer.lkey, at, chunk.as_flattened_mut()).is_err() {
+            return false;
+        }
+        if chunk.iter().any(|entry| entry[OWNER] & HARDWARE_OWNED == 0) {
+            return false;
+        }
+        index += count as u64;
+    }
+    true
+}
