@@ -28,6 +28,12 @@ need_toolchain() {
     need_command dpkg-deb dpkg
 }
 
+# A Python that can make virtual environments.
+need_python() {
+    need_command python3 python3
+    python3 -c 'import ensurepip' 2>/dev/null || need_command pyvenv python3-venv
+}
+
 build_release() {
     cargo build --quiet --release --workspace --bins
 }

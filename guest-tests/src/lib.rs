@@ -9,6 +9,7 @@ pub mod daemon;
 pub mod initramfs;
 pub mod lab;
 pub mod modules;
+pub mod packet_peer;
 pub mod process;
 pub mod programs;
 pub mod qemu;

@@ -10,6 +10,7 @@ mod jingzhao_rc;
 mod pair;
 pub mod shell;
 mod transfer;
+mod wire_rc;
 
 use std::pin::Pin;
 
@@ -63,6 +64,12 @@ pub const ALL: &[Scenario] = &[
         about: "what drivers of either kind rely on: queues, regions, registers, contexts, restarts",
         pair: true,
         run: |lab, report| Box::pin(jingzhao_interface::run(lab, report)),
+    },
+    Scenario {
+        name: "wire-rc",
+        about: "RC against a peer of single packets made by scapy: every way a wire or a peer goes wrong",
+        pair: false,
+        run: |lab, report| Box::pin(wire_rc::run(lab, report)),
     },
 ];
 

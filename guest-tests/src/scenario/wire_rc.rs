@@ -1,0 +1,77 @@
+//! RC against a peer of single packets: what the responder answers, and what the requester makes of answers.
+//!
+//! The HCA is driven over its vfio-user socket, without a guest. The peer knows nothing of hcad's encoder: scapy builds
+//! and reads every packet, and checks every ICRC.
+
+mod link;
+mod requester;
+mod responder;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use agent::serve::Agent;
+use agent::wire::{DeviceSelector, OpenHca};
+use anyhow::{Context as _, Result};
+
+use self::link::{Attributes, Link};
+use crate::daemon::{Daemon, HcaSpec};
+use crate::lab::Lab;
+use crate::packet_peer::Peer;
+use crate::report::Report;
+
+/// A behaviour and the function that shows it on a fresh connection.
+struct Case {
+    name: &'static str,
+    attributes: Attributes,
+    run: fn(&mut Link<'_>) -> Result<()>,
+}
+
+/// The HCA's driver and its peer.
+#[derive(Debug)]
+struct Bench {
+    agent: Agent,
+    peer: Peer,
+}
+
+pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let run = lab.new_run("wire-rc")?;
+    let [hca, peer] = HcaSpec::pair()?;
+    let mut daemon = Daemon::start(&lab.hcad()?, &hca, &run).await?;
+    let hint = format!("see {}", run.path().display());
+    let socket = daemon.socket().display().to_string();
+    let bench = blocking(move || {
+        let mut agent = Agent::default();
+        agent.call(OpenHca { device: DeviceSelector::Socket(socket), ..OpenHca::default() })?;
+        let peer = Peer::start(peer.id, peer.bind, hca.id, hca.bind)?;
+        Ok(Arc::new(Mutex::new(Bench { agent, peer })))
+    })
+    .await?;
+    for (role, cases) in [
+        ("responder", responder::CASES),
+        ("responder", responder::refusals::CASES),
+        ("requester", requester::CASES),
+        ("requester", requester::reads::CASES),
+    ] {
+        for case in cases {
+            let held = bench.clone();
+            let running = blocking(move || {
+                let mut bench = held.lock().unwrap_or_else(PoisonError::into_inner);
+                Link::with(&mut bench, &case.attributes, case.run)
+            });
+            report.case(&format!("{role}: {}", case.name), &hint, running).await?;
+        }
+    }
+    drop(bench);
+    report.case("the daemon lives on", &hint, async { daemon.guest_gone().await }).await?;
+    report.case("the daemon ends with success on SIGTERM", &hint, daemon.stop()).await
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.context("a case panicked")?
+}
+
+/// 4.096 us x 2^code (JingZhao interface, section 10.6).
+fn ack_timeout(code: u8) -> Duration {
+    Duration::from_nanos(4096) * (1 << code)
+}
