@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use thiserror::Error;
 
+use crate::fabric::impair::{self, Rule, RuleEntry};
 use crate::frontend::jingzhao;
 use crate::identity::Identity;
 
@@ -78,6 +79,9 @@ pub struct DeviceEntry {
     pub fabric: FabricEntry,
     /// Write every frame to this pcapng file. `--capture` overrides it for a single device.
     pub capture: Option<PathBuf>,
+    /// What is done to frames between this HCA and its fabric, to see how guests and peers take it.
+    #[serde(default)]
+    pub impairments: Vec<RuleEntry>,
 }
 
 /// Device interface and its options.
@@ -165,6 +169,8 @@ pub struct DeviceConfig {
     pub fabric: FabricConfig,
     /// Capture file.
     pub capture: Option<PathBuf>,
+    /// At most [`impair::MAX_RULES`].
+    pub impairments: Vec<Rule>,
 }
 
 /// How frames travel, checked.
@@ -302,6 +308,13 @@ impl DeviceConfig {
                     .collect::<Result<_, _>>()?,
             },
         };
+        if entry.impairments.len() > impair::MAX_RULES {
+            return Err(value(&format!("{key}.impairments"), impair::TooManyRules.to_string()));
+        }
+        let rule = |(index, rule): (usize, RuleEntry)| {
+            Rule::try_from(rule)
+                .map_err(|error| value(&format!("{key}.impairments[{index}].{}", error.key), error.problem))
+        };
         Ok(Self {
             identity,
             default_peer,
@@ -310,6 +323,7 @@ impl DeviceConfig {
             frontend: entry.frontend,
             fabric,
             capture: entry.capture,
+            impairments: entry.impairments.into_iter().enumerate().map(rule).collect::<Result<_, _>>()?,
         })
     }
 }
@@ -393,6 +407,14 @@ mod tests {
             (format!("{},{}", device(""), device("")), "devices[1].id: MAC 02:00:00:00:01:02 belongs to"),
             (device(r#", "sockt_path": "x""#), "devices[0].sockt_path: unknown field `sockt_path`"),
             (device(r#", "ipv4": "10.0.0""#), "devices[0].ipv4: invalid IPv4 address syntax"),
+            (
+                device(r#", "impairments": [{"direction": "tx", "action": "drop", "nth": 0}]"#),
+                "devices[0].impairments[0].nth: is counted from 1",
+            ),
+            (
+                device(r#", "impairments": [{"direction": "tx", "action": "drop", "probability": 1.5}]"#),
+                "devices[0].impairments[0].probability: ",
+            ),
         ] {
             let error = check(&devices).unwrap_err();
             assert!(error.contains(message), "{error:?} should contain {message:?}");
@@ -401,7 +423,7 @@ mod tests {
 
     #[test]
     fn shipped_configurations_are_valid() {
-        for name in ["hgrnic.json", "jingzhao.json", "pair.json"] {
+        for name in ["hgrnic.json", "jingzhao.json", "lossy.json", "pair.json"] {
             Config::load(&Path::new(REPOSITORY).join("configs").join(name)).unwrap();
         }
     }

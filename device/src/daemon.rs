@@ -207,7 +207,10 @@ fn worker(
         },
         engine: engine::Config::default(),
     });
-    let hca = Hca::new(frontend, device.identity, capture.transpose()?);
+    let mut hca = Hca::new(frontend, device.identity, capture.transpose()?);
+    for rule in &device.impairments {
+        hca.impairments().add(rule.clone()).map_err(io::Error::other)?;
+    }
 
     Ok(Worker::new(source, hca, fabric)?)
 }

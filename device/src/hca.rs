@@ -15,6 +15,7 @@ use protocol::ids::Qpn;
 
 use crate::capture::{Capture, Direction};
 use crate::fabric::TxBatch;
+use crate::fabric::impair::{self, Impairments, Verdict};
 use crate::frontend::snapshot::{Page, Table};
 use crate::frontend::{Context, Frontend};
 use crate::identity::Identity;
@@ -56,6 +57,8 @@ pub struct Hca<F: Frontend> {
     config: ConfigSpace,
     port: Port,
     capture: Option<Capture>,
+    /// What is done to frames between the port and the fabric.
+    impairments: Impairments,
     /// Frames for the fabric.
     outbound: TxBatch,
     /// Frames for this HCA itself, for the next turn. Bound: those of one turn.
@@ -77,6 +80,7 @@ impl<F: Frontend> Hca<F> {
             config: ConfigSpace::new(&pci),
             port: Port::new(identity),
             capture,
+            impairments: Impairments::default(),
             outbound: TxBatch::default(),
             looped: Vec::new(),
             now: Instant::ZERO,
@@ -92,21 +96,33 @@ impl<F: Frontend> Hca<F> {
 
     /// A frame arrived from the fabric.
     pub fn handle_frame(&mut self, frame: &[u8]) {
-        if let Some(capture) = &mut self.capture
-            && self.port.is_up()
-        {
-            capture.record(Direction::Inbound, frame, None);
+        if !self.port.is_up() || self.impairments.is_idle() {
+            self.record(Direction::Inbound, frame, || None);
+            self.deliver(frame);
+            return;
         }
-        self.deliver(frame);
+        match self.impairments.judge(self.now, impair::Direction::Rx, frame) {
+            Verdict::Untouched => {
+                self.record(Direction::Inbound, frame, || None);
+                self.deliver(frame);
+            }
+            Verdict::Touched { note, frames } => {
+                self.record(Direction::Inbound, frame, || Some(note));
+                frames.iter().for_each(|frame| self.deliver(frame));
+            }
+        }
+        self.release_inbound();
     }
 
     /// When [`Hca::handle_deadline`] is wanted next; the past if at once.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.engine.poll_timeout()
+        self.engine.poll_timeout().into_iter().chain(self.impairments.next_deadline()).min()
     }
 
     /// A deadline may have passed.
     pub fn handle_deadline(&mut self) {
+        self.release_inbound();
+        self.release_outbound();
         self.engine.handle_timeout(self.now, &mut self.frontend.host(&self.memory));
         self.report_events();
     }
@@ -147,6 +163,11 @@ impl<F: Frontend> Hca<F> {
     /// Uses another capture from now on, or none, and gives back what was there.
     pub fn set_capture(&mut self, capture: Option<Capture>) -> Option<Capture> {
         std::mem::replace(&mut self.capture, capture)
+    }
+
+    /// What is done to frames on their way, to look at and to change.
+    pub fn impairments(&mut self) -> &mut Impairments {
+        &mut self.impairments
     }
 
     /// The capture that is running.
@@ -195,10 +216,8 @@ impl<F: Frontend> Hca<F> {
     fn deliver(&mut self, frame: &[u8]) {
         let waiting = self.outbound.len();
         let received = self.port.receive(self.now, frame, &mut self.outbound);
-        if self.outbound.len() > waiting
-            && let (Some(capture), Some(answer)) = (&mut self.capture, self.outbound.last())
-        {
-            capture.record(Direction::Outbound, answer, None);
+        if self.outbound.len() > waiting {
+            self.leave(|| None);
         }
         let Some(received) = received else { return };
         let mut host = self.frontend.host(&self.memory);
@@ -220,22 +239,74 @@ impl<F: Frontend> Hca<F> {
 
     /// Fills the batch. Whether there may be more.
     fn transmit(&mut self) -> bool {
-        while self.outbound.len() < FRAMES_PER_TURN && self.looped.len() < FRAMES_PER_TURN {
-            let host = &mut self.frontend.host(&self.memory);
-            let Some(sent) = self.engine.poll_transmit(self.now, host, self.outbound.buffer()) else {
+        // Frames that a rule drops or holds back count too.
+        for _ in 0..FRAMES_PER_TURN {
+            if self.outbound.len() >= FRAMES_PER_TURN || self.looped.len() >= FRAMES_PER_TURN {
+                break;
+            }
+            let mut host = self.frontend.host(&self.memory);
+            let Some(sent) = self.engine.poll_transmit(self.now, &mut host, self.outbound.buffer()) else {
                 return false;
             };
+            drop(host);
             self.outbound.commit(sent.dst_mac);
-            if let (Some(capture), Some(frame)) = (&mut self.capture, self.outbound.last())
-                && self.port.is_up()
-            {
-                capture.record(Direction::Outbound, frame, Some(comment(sent.qpn, sent.wr_id)));
-            }
             if sent.dst_mac == self.identity.mac {
-                self.looped.extend(self.outbound.take_last());
+                let Some(frame) = self.outbound.take_last() else { continue };
+                self.record(Direction::Outbound, &frame, || comment(sent.qpn, sent.wr_id));
+                self.looped.push(frame);
+            } else {
+                self.leave(|| comment(sent.qpn, sent.wr_id));
             }
         }
         true
+    }
+
+    /// The frame committed last is on its way to the fabric.
+    fn leave(&mut self, comment: impl FnOnce() -> Option<String>) {
+        let Some(frame) = self.outbound.last().filter(|_| self.port.is_up()) else { return };
+        let verdict = match self.impairments.is_idle() {
+            true => Verdict::Untouched,
+            false => self.impairments.judge(self.now, impair::Direction::Tx, frame),
+        };
+        if let Some(capture) = &mut self.capture {
+            let note = match &verdict {
+                Verdict::Untouched => None,
+                Verdict::Touched { note, .. } => Some(note.clone()),
+            };
+            let comment: Vec<_> = comment().into_iter().chain(note).collect();
+            capture.record(
+                Direction::Outbound,
+                frame,
+                Some(comment.join("; ")).filter(|text| !text.is_empty()),
+            );
+        }
+        if let Verdict::Touched { frames, .. } = verdict {
+            self.outbound.take_last();
+            frames.iter().for_each(|frame| self.outbound.push(frame));
+        }
+        self.release_outbound();
+    }
+
+    /// Frames that were held back on their way out.
+    fn release_outbound(&mut self) {
+        while let Some(frame) = self.impairments.release(self.now, impair::Direction::Tx) {
+            self.outbound.push(&frame);
+        }
+    }
+
+    /// Frames that were held back on their way in.
+    fn release_inbound(&mut self) {
+        while let Some(frame) = self.impairments.release(self.now, impair::Direction::Rx) {
+            self.deliver(&frame);
+        }
+    }
+
+    fn record(&mut self, direction: Direction, frame: &[u8], comment: impl FnOnce() -> Option<String>) {
+        if let Some(capture) = &mut self.capture
+            && self.port.is_up()
+        {
+            capture.record(direction, frame, comment());
+        }
     }
 
     fn bar_read(&mut self, bar: Bar, offset: u64, out: &mut [u8]) {
@@ -374,9 +445,9 @@ fn context<'a>(
     Context { now, engine, dma, interrupts }
 }
 
-fn comment(qpn: Qpn, wr_id: Option<u64>) -> String {
-    match wr_id {
+fn comment(qpn: Qpn, wr_id: Option<u64>) -> Option<String> {
+    Some(match wr_id {
         Some(wr_id) => format!("QP {qpn}, work request {wr_id:#x}"),
         None => format!("QP {qpn}"),
-    }
+    })
 }

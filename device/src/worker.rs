@@ -211,6 +211,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 Call::SetCapture(capture, answer) => {
                     let _ = answer.send(hca.set_capture(capture));
                 }
+                Call::Impair(call) => call.answer(hca.impairments()),
             }
         }
     }

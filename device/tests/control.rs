@@ -287,6 +287,50 @@ fn a_capture_begins_and_ends_on_request_and_overwrites_nothing() {
 }
 
 #[test]
+fn impairments_are_added_listed_and_cleared_at_run_time() {
+    let (_daemon, control) = start();
+    let add =
+        ["impair", "add", "tx", "--qpn", "0x12", "--opcode", "READ response middle", "--nth", "3", "drop"];
+    assert_eq!(hcactl(&control, &add).unwrap(), "1\n");
+    let add =
+        ["impair", "add", "rx", "--probability", "0.01", "--seed", "7", "delay", "500", "--jitter-us", "100"];
+    assert_eq!(hcactl(&control, &add).unwrap(), "2\n");
+    let rules: Value =
+        serde_json::from_str(&hcactl(&control, &["--json", "impair", "list"]).unwrap()).unwrap();
+    assert_eq!(
+        rules,
+        json!([
+            {
+                "id": 1, "matched": 0, "hits": 0,
+                "rule": {
+                    "direction": "tx", "action": "drop", "qpn": 18, "opcode": "READ response middle", "nth": 3
+                },
+            },
+            {
+                "id": 2, "matched": 0, "hits": 0,
+                "rule": {
+                    "direction": "rx", "action": { "delay": { "us": 500, "jitter_us": 100 } },
+                    "probability": 0.01, "seed": 7
+                },
+            },
+        ])
+    );
+    let text = hcactl(&control, &["impair", "list"]).unwrap();
+    assert!(
+        text.contains("QP 0x12, READ response middle  number 3") && text.contains("p=0.01 seed 7"),
+        "{text}"
+    );
+
+    let error = hcactl(&control, &["impair", "add", "tx", "--opcode", "SEND", "drop"]).unwrap_err();
+    assert_eq!(error, "hcactl: opcode: is not a name of IBTA table 38\n");
+    hcactl(&control, &["impair", "clear", "1"]).unwrap();
+    let error = hcactl(&control, &["impair", "clear", "1"]).unwrap_err();
+    assert_eq!(error, "hcactl: there is no impairment 1\n");
+    hcactl(&control, &["impair", "clear"]).unwrap();
+    assert_eq!(hcactl(&control, &["--json", "impair", "list"]).unwrap(), "[]\n");
+}
+
+#[test]
 fn what_is_no_request_is_answered_with_an_error_and_the_next_one_is_served() {
     let (_daemon, control) = start();
     let mut stream = UnixStream::connect(&control).unwrap();

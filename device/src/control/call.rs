@@ -10,6 +10,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 
+use super::impair::ImpairCall;
 use super::message::{Counters, PortState};
 use crate::capture::Capture;
 use crate::frontend::snapshot::{Page, Table};
@@ -30,6 +31,8 @@ pub enum Call {
     SetPort(PortState, oneshot::Sender<()>),
     /// Use another capture from now on, or none. Gives back what was there: files are opened and closed elsewhere.
     SetCapture(Option<Capture>, oneshot::Sender<Option<Capture>>),
+    /// Look at or change its impairments.
+    Impair(ImpairCall),
 }
 
 /// How a device is.

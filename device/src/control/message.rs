@@ -11,6 +11,7 @@ use engine::Stats;
 use serde::{Deserialize, Serialize};
 
 use crate::fabric::FabricStats;
+use crate::fabric::impair::{ImpairmentRow, RuleEntry};
 use crate::frontend::snapshot::{Page, Table};
 use crate::net::{DropReason, PortStats};
 
@@ -54,6 +55,25 @@ pub enum Request {
         /// Of which device.
         device: u16,
     },
+    /// What is done to frames on their way: [`Response::Impairments`].
+    Impairments {
+        /// Of which device.
+        device: u16,
+    },
+    /// One impairment more: [`Response::Impairment`].
+    ImpairAdd {
+        /// Of which device.
+        device: u16,
+        /// What it does.
+        rule: RuleEntry,
+    },
+    /// One impairment less, or none any more: [`Response::Done`]. Frames that are held back still go on.
+    ImpairClear {
+        /// Of which device.
+        device: u16,
+        /// Its number; all without.
+        id: Option<u32>,
+    },
 }
 
 /// What a request led to.
@@ -66,6 +86,10 @@ pub enum Response {
     Page(Page),
     /// Counters.
     Counters(Box<Counters>),
+    /// All impairments.
+    Impairments(Vec<ImpairmentRow>),
+    /// Number of the impairment that was added.
+    Impairment(u32),
     /// It is done.
     Done {},
     /// It is not, and nothing has changed. One line for people.

@@ -5,6 +5,7 @@
 //! thread as a [`call::Call`] and is answered between two turns, without locks.
 
 pub mod call;
+pub mod impair;
 pub mod message;
 pub mod server;
 

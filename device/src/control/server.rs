@@ -12,8 +12,10 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
 use super::call::{Call, Handle, Stopped};
+use super::impair::ImpairCall;
 use super::message::{DeviceRow, Request, Response};
 use crate::capture::Capture;
+use crate::fabric::impair::{Rule, RuleError, TooManyRules};
 use crate::limited;
 use crate::vfio::server::Listener;
 
@@ -113,6 +115,12 @@ enum Refused {
     Capturing(PathBuf),
     #[error("no capture is running")]
     NotCapturing,
+    #[error(transparent)]
+    Rule(#[from] RuleError),
+    #[error(transparent)]
+    TooManyRules(#[from] TooManyRules),
+    #[error("there is no impairment {0}")]
+    NoImpairment(u32),
     #[error("cannot create {}: {error}", path.display())]
     File { path: PathBuf, error: io::Error },
 }
@@ -146,6 +154,23 @@ async fn answer(request: Request, devices: &[Device]) -> Result<Response, Refuse
             let capture = handle.call(|answer| Call::SetCapture(None, answer)).await?;
             capture.ok_or(Refused::NotCapturing)?.flush();
             Response::Done {}
+        }
+        Request::Impairments { device } => {
+            let handle = &find(device)?.handle;
+            Response::Impairments(handle.call(|answer| Call::Impair(ImpairCall::List(answer))).await?)
+        }
+        Request::ImpairAdd { device, rule } => {
+            let handle = &find(device)?.handle;
+            let rule = Box::new(Rule::try_from(rule)?);
+            Response::Impairment(handle.call(|answer| Call::Impair(ImpairCall::Add(rule, answer))).await??)
+        }
+        Request::ImpairClear { device, id } => {
+            let handle = &find(device)?.handle;
+            let found = handle.call(|answer| Call::Impair(ImpairCall::Clear(id, answer))).await?;
+            match id {
+                Some(id) if !found => return Err(Refused::NoImpairment(id)),
+                _ => Response::Done {},
+            }
         }
     })
 }

@@ -31,6 +31,14 @@ impl TxBatch {
         self.frames.push_back(TxFrame { start, end: self.bytes.len(), dst });
     }
 
+    /// Appends a frame that is complete, and at least an Ethernet header.
+    pub fn push(&mut self, frame: &[u8]) {
+        if let Some(dst) = frame.first_chunk() {
+            self.bytes.extend_from_slice(frame);
+            self.commit(MacAddr(*dst));
+        }
+    }
+
     /// Frames not sent yet, with their destinations.
     pub fn iter(&self) -> impl Iterator<Item = (MacAddr, &[u8])> {
         self.frames.iter().map(|frame| (frame.dst, &self.bytes[frame.start..frame.end]))

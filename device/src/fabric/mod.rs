@@ -3,6 +3,7 @@
 //! A fabric knows frames and MAC addresses, never a QP.
 
 mod batch;
+pub mod impair;
 mod switch;
 pub mod udp;
 

@@ -1,3 +1,5 @@
+mod impairments;
+
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;

@@ -8,6 +8,7 @@ pub mod ext;
 pub mod frame;
 pub mod icrc;
 pub mod opcode;
+pub mod opcode_name;
 pub mod packet;
 pub mod shell;
 
@@ -15,5 +16,6 @@ pub use bth::Bth;
 pub use ext::{Aeth, AtomicEth, Deth, Ext, ExtKind, Imm, NakCode, Reth, Syndrome};
 pub use frame::{FrameWriter, MAX_PAYLOAD, RoceFrame};
 pub use opcode::{Kind, Opcode, Operation, Position, Transport};
+pub use opcode_name::OpcodePattern;
 pub use packet::Packet;
 pub use shell::{IpAddrs, Shell};

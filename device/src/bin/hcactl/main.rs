@@ -1,5 +1,6 @@
 //! `hcactl`: looks into a running `hcad` and changes what can be changed from outside.
 
+mod impair;
 mod table;
 
 use std::io::{self, BufRead, BufReader, Write};
@@ -61,6 +62,9 @@ enum Command {
     /// Writing every frame to a pcapng file
     #[command(subcommand)]
     Capture(Capture),
+    /// Making the wire bad: lost, doubled, late, damaged frames
+    #[command(subcommand)]
+    Impair(impair::Impair),
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -132,6 +136,21 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
                 bail!("the daemon gave an answer to another question");
             };
             String::new()
+        }
+        Command::Impair(command) => {
+            let device = daemon.choose(cli.device)?;
+            let request = match command {
+                impair::Impair::List => Request::Impairments { device },
+                impair::Impair::Add(add) => Request::ImpairAdd { device, rule: add.rule() },
+                impair::Impair::Clear { id } => Request::ImpairClear { device, id: *id },
+            };
+            match daemon.ask(&request)? {
+                Response::Impairments(rows) if cli.json => json(&rows)?,
+                Response::Impairments(rows) => table::impairments(&rows),
+                Response::Impairment(id) => format!("{id}\n"),
+                Response::Done {} => String::new(),
+                _ => bail!("the daemon gave an answer to another question"),
+            }
         }
     };
     match io::stdout().write_all(text.as_bytes()) {

@@ -3,6 +3,7 @@
 use std::fmt::{Display, Write};
 
 use device::control::message::{DeviceRow, PortState};
+use device::fabric::impair::ImpairmentRow;
 use device::frontend::snapshot::{
     Armed, CqRow, EqRow, Fault, IcmRow, IcmTable, MrRow, Peer, QpRow, Right, Rows, Service,
 };
@@ -92,6 +93,14 @@ pub(crate) fn devices(rows: &[DeviceRow]) -> String {
             path(&row.capture),
         ]
     }));
+    text.finish()
+}
+
+/// The impairments of a device.
+pub(crate) fn impairments(rows: &[ImpairmentRow]) -> String {
+    let mut text = Text::default();
+    text.head(&["ID", "DIRECTION", "ACTION", "MEETS", "HITS", "MET", "HIT"]);
+    text.lines.extend(rows.iter().map(crate::impair::cells));
     text.finish()
 }
 

@@ -1,0 +1,33 @@
+//! Impairments of a device, asked for through the control socket.
+
+use tokio::sync::oneshot;
+
+use crate::fabric::impair::{ImpairmentRow, Impairments, Rule, TooManyRules};
+
+/// What a device's thread is asked about its impairments, with the way back.
+#[derive(Debug)]
+pub enum ImpairCall {
+    /// Which there are and what they did.
+    List(oneshot::Sender<Vec<ImpairmentRow>>),
+    /// One more; gives its number.
+    Add(Box<Rule>, oneshot::Sender<Result<u32, TooManyRules>>),
+    /// One less, or none; false if there is no such one.
+    Clear(Option<u32>, oneshot::Sender<bool>),
+}
+
+impl ImpairCall {
+    /// Answers. An asker that is gone wants no answer.
+    pub fn answer(self, impairments: &mut Impairments) {
+        match self {
+            Self::List(answer) => {
+                let _ = answer.send(impairments.rows());
+            }
+            Self::Add(rule, answer) => {
+                let _ = answer.send(impairments.add(*rule));
+            }
+            Self::Clear(id, answer) => {
+                let _ = answer.send(impairments.clear(id));
+            }
+        }
+    }
+}

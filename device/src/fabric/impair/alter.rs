@@ -1,0 +1,38 @@
+//! Changing frames as a bad wire or a congested switch does.
+
+use protocol::net::checksum::Checksum;
+use rand::{Rng, RngExt};
+
+use super::glance::{ETHER_LEN, Glance};
+
+/// ECN field of "congestion experienced" (RFC 3168, section 5).
+const CE: u8 = 3;
+
+/// Inverts one bit and gives the byte it is in. In a RoCE packet it is one that the ICRC covers.
+pub(super) fn corrupt(frame: &mut [u8], glance: &Glance, rng: &mut impl Rng) -> Option<usize> {
+    let len = frame.len().checked_sub(glance.body).filter(|len| *len > 0)?;
+    let mut byte = glance.body + rng.random_range(0..len);
+    // FECN, BECN and reserved bits: the ICRC leaves them out.
+    if glance.bth.is_some() && byte == glance.body + 4 {
+        byte -= 1;
+    }
+    *frame.get_mut(byte)? ^= 1 << rng.random_range(0..8_u32);
+    Some(byte)
+}
+
+/// Sets the ECN field of an IP header. The ICRC leaves it out, the checksum of IPv4 does not.
+pub(super) fn mark_ce(frame: &mut [u8], glance: &Glance) {
+    let Some(ip) = &glance.ip else { return };
+    let Some(header) = frame.get_mut(ETHER_LEN..) else { return };
+    if ip.src.is_ipv6() {
+        // Traffic class: bits 27:20 of the first word, of which ECN is 21:20.
+        if let Some(byte) = header.get_mut(1) {
+            *byte |= CE << 4;
+        }
+    } else if let Some(header) = header.first_chunk_mut::<20>() {
+        header[1] |= CE;
+        header[10..12].fill(0);
+        let sum = Checksum::new().with(header).value();
+        header[10..12].copy_from_slice(&sum.to_be_bytes());
+    }
+}

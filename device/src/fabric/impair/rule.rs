@@ -1,0 +1,283 @@
+//! Rules: which frames, when, and what is done to them.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use protocol::Psn;
+use protocol::ids::{MacAddr, Qpn};
+use protocol::roce::OpcodePattern;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::glance::Glance;
+
+/// Bound: how long a frame is held back, microseconds. Far above any timeout that means anything to a QP under test.
+const MAX_HOLD_US: u64 = 60_000_000;
+
+/// Bound: frames that one may be made to wait for.
+const MAX_OVERTAKERS: u32 = 1024;
+
+/// How long a reordered frame waits for others, microseconds, unless the rule says it.
+const OVERTAKEN_WITHIN_US: u64 = 10_000;
+
+/// A rule as it is written in the configuration and given to `hcactl`.
+///
+/// It meets the frames of its direction that all its selectors (`qpn`, `psn`, `opcode`, `peer`) fit; with `qpn`, `psn`
+/// or `opcode` these are RoCE packets only. Of those it hits each one, or the `nth`, or some by `probability`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RuleEntry {
+    /// Frames that leave the HCA, or frames that arrive at it.
+    pub direction: Direction,
+    /// What is done to a frame that is hit.
+    pub action: Action,
+    /// Destination QP in the BTH.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qpn: Option<u32>,
+    /// Packet sequence number in the BTH.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub psn: Option<u32>,
+    /// Operation by its name in IBTA volume 1, table 38, such as "RDMA READ response Middle", with its service in front
+    /// ("RC SEND Only") or for any; also "CNP".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub opcode: Option<String>,
+    /// MAC or IP address of the other side.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+    /// Hit the n-th frame it meets, counted from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nth: Option<u64>,
+    /// With `nth`: hit this many in a row; 1 by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
+    /// Hit a frame it meets with this probability, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probability: Option<Probability>,
+    /// Of everything left to chance; 0 by default. The same seed and the same frames give the same hits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+}
+
+/// Which way a frame goes, from the HCA's point of view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// To the fabric.
+    Tx,
+    /// From the fabric.
+    Rx,
+}
+
+/// What is done to a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Action {
+    /// It vanishes.
+    Drop,
+    /// It comes twice.
+    Duplicate {
+        /// The second time this much later, microseconds.
+        #[serde(default)]
+        after_us: u64,
+    },
+    /// It comes later. Frames with the same delay keep their order.
+    Delay {
+        /// Microseconds.
+        us: u64,
+        /// Up to this many microseconds more, by chance.
+        #[serde(default)]
+        jitter_us: u64,
+    },
+    /// Later frames overtake it.
+    Reorder {
+        /// How many.
+        by: u32,
+        /// It goes on after this time even if there were fewer, microseconds.
+        #[serde(default = "overtaken_within")]
+        within_us: u64,
+    },
+    /// One bit is inverted, by chance: of what the ICRC covers in a RoCE packet, of anything behind the Ethernet header
+    /// in other frames.
+    Corrupt,
+    /// ECN says that congestion was experienced, whether the sender is capable of ECN or not. Frames that are not IP
+    /// stay as they are.
+    MarkCe,
+}
+
+fn overtaken_within() -> u64 {
+    OVERTAKEN_WITHIN_US
+}
+
+/// A number from 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "f64")]
+pub struct Probability(#[schemars(range(min = 0.0, max = 1.0))] f64);
+
+/// It is never NaN.
+impl Eq for Probability {}
+
+impl Probability {
+    pub(super) fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Probability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl TryFrom<f64> for Probability {
+    type Error = RuleError;
+
+    fn try_from(value: f64) -> Result<Self, RuleError> {
+        let valid = (0.0..=1.0).contains(&value);
+        valid.then_some(Self(value)).ok_or(RuleError { key: "probability", problem: "is not in 0..=1" })
+    }
+}
+
+/// What is wrong with a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{key}: {problem}")]
+pub struct RuleError {
+    /// Which part.
+    pub key: &'static str,
+    /// One line for people.
+    pub problem: &'static str,
+}
+
+/// A rule that can be applied.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    entry: RuleEntry,
+    qpn: Option<Qpn>,
+    psn: Option<Psn>,
+    opcode: Option<OpcodePattern>,
+    peer: Option<Peer>,
+    when: When,
+}
+
+/// Which of the frames that a rule meets it hits.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum When {
+    Always,
+    /// Counted from 1; `count` in a row.
+    Nth {
+        first: u64,
+        count: u64,
+    },
+    Chance(Probability),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Peer {
+    Mac(MacAddr),
+    Ip(IpAddr),
+}
+
+impl TryFrom<RuleEntry> for Rule {
+    type Error = RuleError;
+
+    fn try_from(entry: RuleEntry) -> Result<Self, RuleError> {
+        let wrong = |key, problem| RuleError { key, problem };
+        let number = |key, value: Option<u32>| match value {
+            Some(value) if value > 0xff_ffff => Err(wrong(key, "has more than 24 bits")),
+            value => Ok(value),
+        };
+        let when = match (entry.nth, entry.count, entry.probability) {
+            (Some(0), ..) => return Err(wrong("nth", "is counted from 1")),
+            (Some(first), count, None) => When::Nth { first, count: count.unwrap_or(1) },
+            (None, None, Some(probability)) => When::Chance(probability),
+            (None, None, None) => When::Always,
+            (Some(_), _, Some(_)) => return Err(wrong("probability", "excludes nth")),
+            (None, Some(_), _) => return Err(wrong("count", "needs nth")),
+        };
+        let opcode = entry.opcode.as_deref().map(str::parse).transpose();
+        let peer = entry.peer.as_deref().map(Peer::parse).transpose()?;
+        let (times, overtakers) = match entry.action {
+            Action::Delay { us, jitter_us } => ([us, jitter_us], 1),
+            Action::Duplicate { after_us } => ([after_us, 0], 1),
+            Action::Reorder { by, within_us } => ([within_us, 0], by),
+            Action::Drop | Action::Corrupt | Action::MarkCe => ([0, 0], 1),
+        };
+        if times.iter().any(|us| *us > MAX_HOLD_US) {
+            return Err(wrong("action", "holds a frame for more than 60 seconds"));
+        }
+        if !(1..=MAX_OVERTAKERS).contains(&overtakers) {
+            return Err(wrong("action.reorder.by", "is not in 1..=1024"));
+        }
+        Ok(Self {
+            qpn: number("qpn", entry.qpn)?.map(Qpn::new),
+            psn: number("psn", entry.psn)?.map(Psn::new),
+            opcode: opcode.map_err(|_| wrong("opcode", "is not a name of IBTA table 38"))?,
+            peer,
+            when,
+            entry,
+        })
+    }
+}
+
+impl Peer {
+    fn parse(text: &str) -> Result<Self, RuleError> {
+        let mac = text.parse().map(Self::Mac).ok();
+        mac.or_else(|| text.parse().map(Self::Ip).ok())
+            .ok_or(RuleError { key: "peer", problem: "is neither a MAC nor an IP address" })
+    }
+}
+
+impl Rule {
+    /// As it was written.
+    pub(super) fn entry(&self) -> &RuleEntry {
+        &self.entry
+    }
+
+    pub(super) fn direction(&self) -> Direction {
+        self.entry.direction
+    }
+
+    pub(super) fn action(&self) -> Action {
+        self.entry.action
+    }
+
+    pub(super) fn when(&self) -> When {
+        self.when
+    }
+
+    pub(super) fn seed(&self) -> u64 {
+        self.entry.seed.unwrap_or(0)
+    }
+
+    /// A number that differs between kinds of rules.
+    pub(super) fn stream(&self) -> u64 {
+        let action = match self.entry.action {
+            Action::Drop => 0,
+            Action::Duplicate { .. } => 1,
+            Action::Delay { .. } => 2,
+            Action::Reorder { .. } => 3,
+            Action::Corrupt => 4,
+            Action::MarkCe => 5,
+        };
+        let direction = match self.entry.direction {
+            Direction::Tx => 0,
+            Direction::Rx => 1,
+        };
+        action << 1 | direction
+    }
+
+    /// Whether the rule meets this frame, which goes its way.
+    pub(super) fn selects(&self, glance: &Glance) -> bool {
+        let bth = glance.bth.as_ref();
+        let peer = |wanted| match (wanted, self.entry.direction) {
+            (Peer::Mac(mac), Direction::Tx) => glance.dst_mac == mac,
+            (Peer::Mac(mac), Direction::Rx) => glance.src_mac == mac,
+            (Peer::Ip(ip), Direction::Tx) => glance.ip.is_some_and(|addrs| addrs.dst == ip),
+            (Peer::Ip(ip), Direction::Rx) => glance.ip.is_some_and(|addrs| addrs.src == ip),
+        };
+        self.qpn.is_none_or(|qpn| bth.is_some_and(|bth| bth.dest_qp == qpn))
+            && self.psn.is_none_or(|psn| bth.is_some_and(|bth| bth.psn == psn))
+            && self.opcode.is_none_or(|opcode| bth.is_some_and(|bth| opcode.matches(bth.opcode)))
+            && self.peer.is_none_or(peer)
+    }
+}

@@ -1,0 +1,92 @@
+use std::fs::File;
+use std::time::Duration;
+
+use pcap_file::pcapng::{Block, PcapNgReader};
+
+use super::*;
+use crate::fabric::impair::{Rule, RuleEntry};
+
+/// A device from which one packet, QP 1's to LID 1, is about to leave through the fabric.
+fn about_to_send() -> Hca<Stub> {
+    let mut hca = powered_on();
+    hca.identity = Identity { ipv4: Ipv4Addr::new(10, 77, 9, 9), ..Identity::from_lid(Lid::new(9)) };
+    hca.region_write(Region::Config, 4, &[6, 0]);
+    hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
+    hca
+}
+
+fn add(hca: &mut Hca<Stub>, rule: &str) {
+    let entry: RuleEntry = serde_json::from_str(rule).unwrap();
+    hca.impairments().add(Rule::try_from(entry).unwrap()).unwrap();
+}
+
+/// Direction flag and comment of every captured frame.
+fn captured(path: &std::path::Path) -> Vec<(String, Vec<u8>)> {
+    let mut reader = PcapNgReader::new(File::open(path).unwrap()).unwrap();
+    let mut packets = Vec::new();
+    while let Some(block) = reader.next_block() {
+        if let Block::EnhancedPacket(packet) = block.unwrap() {
+            packets.push((format!("{:?}", packet.options), packet.data.to_vec()));
+        }
+    }
+    packets
+}
+
+#[test]
+fn a_frame_that_is_dropped_on_its_way_out_is_captured_with_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.pcapng");
+    let mut hca = about_to_send();
+    hca.set_capture(Some(Capture::create(&path, "hca9").unwrap()));
+    add(&mut hca, r#"{"direction": "tx", "action": "drop", "qpn": 2, "opcode": "SEND Only", "nth": 1}"#);
+    assert_eq!(hca.drain(), Left { frames: false, other: false });
+    assert!(hca.outbound().is_empty());
+    hca.flush_capture();
+    let packets = captured(&path);
+    assert_eq!(packets.len(), 1);
+    let comment = "QP 0x1, work request 0x4d; impairment 1: dropped";
+    assert!(packets[0].0.contains("Flags(2)") && packets[0].0.contains(comment), "{}", packets[0].0);
+}
+
+#[test]
+fn a_frame_that_is_delayed_on_its_way_out_leaves_at_its_deadline() {
+    let mut hca = about_to_send();
+    add(&mut hca, r#"{"direction": "tx", "action": {"delay": {"us": 250}}}"#);
+    hca.drain();
+    assert!(hca.outbound().is_empty());
+    let deadline = Instant::ZERO + Duration::from_micros(250);
+    assert_eq!(hca.next_deadline(), Some(deadline));
+    hca.set_now(deadline);
+    hca.handle_deadline();
+    let sent: Vec<_> = hca.outbound().iter().map(|(dst, _)| dst).collect();
+    assert_eq!(sent, [Identity::from_lid(Lid::new(1)).mac]);
+    assert_eq!(hca.next_deadline(), None);
+}
+
+#[test]
+fn a_frame_is_impaired_on_its_way_in_and_captured_as_it_came() {
+    let mut sender = about_to_send();
+    sender.drain();
+    let frame = sender.outbound().last().unwrap().to_vec();
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.pcapng");
+    let mut hca = ready();
+    hca.set_capture(Some(Capture::create(&path, "hca1").unwrap()));
+    add(&mut hca, r#"{"direction": "rx", "action": "corrupt", "nth": 1}"#);
+    add(&mut hca, r#"{"direction": "rx", "action": "drop", "nth": 2}"#);
+    add(&mut hca, r#"{"direction": "rx", "action": {"duplicate": {}}, "nth": 3}"#);
+    for _ in 0..4 {
+        hca.handle_frame(&frame);
+    }
+    assert_eq!(hca.port_stats().dropped(DropReason::Icrc), 1, "corrupted, found and counted");
+    assert_eq!(hca.port_stats().roce, 3, "one of two, one as it came");
+    hca.flush_capture();
+    let packets = captured(&path);
+    assert_eq!(packets.len(), 4);
+    assert!(packets.iter().all(|(options, data)| options.contains("Flags(1)") && *data == frame));
+    let notes =
+        ["impairment 1: a bit of byte ", "impairment 2: dropped", "impairment 3: sent again after 0 us"];
+    assert!(packets.iter().zip(notes).all(|((options, _), note)| options.contains(note)));
+    assert!(!packets[3].0.contains("impairment"));
+}

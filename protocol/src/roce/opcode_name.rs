@@ -1,0 +1,167 @@
+//! Opcodes by the names of IBTA volume 1, table 38.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use super::opcode::{Opcode, Operation, Transport};
+
+/// Operations with their names, in the order of their codes.
+const NAMES: [(Operation, &str); 23] = [
+    (Operation::SendFirst, "SEND First"),
+    (Operation::SendMiddle, "SEND Middle"),
+    (Operation::SendLast, "SEND Last"),
+    (Operation::SendLastImm, "SEND Last with Immediate"),
+    (Operation::SendOnly, "SEND Only"),
+    (Operation::SendOnlyImm, "SEND Only with Immediate"),
+    (Operation::WriteFirst, "RDMA WRITE First"),
+    (Operation::WriteMiddle, "RDMA WRITE Middle"),
+    (Operation::WriteLast, "RDMA WRITE Last"),
+    (Operation::WriteLastImm, "RDMA WRITE Last with Immediate"),
+    (Operation::WriteOnly, "RDMA WRITE Only"),
+    (Operation::WriteOnlyImm, "RDMA WRITE Only with Immediate"),
+    (Operation::ReadRequest, "RDMA READ Request"),
+    (Operation::ReadResponseFirst, "RDMA READ response First"),
+    (Operation::ReadResponseMiddle, "RDMA READ response Middle"),
+    (Operation::ReadResponseLast, "RDMA READ response Last"),
+    (Operation::ReadResponseOnly, "RDMA READ response Only"),
+    (Operation::Acknowledge, "Acknowledge"),
+    (Operation::AtomicAcknowledge, "ATOMIC Acknowledge"),
+    (Operation::CompareSwap, "CmpSwap"),
+    (Operation::FetchAdd, "FetchAdd"),
+    (Operation::SendLastInvalidate, "SEND Last with Invalidate"),
+    (Operation::SendOnlyInvalidate, "SEND Only with Invalidate"),
+];
+
+const CNP: &str = "CNP";
+
+/// "RC RDMA READ response Middle", "CNP", or "opcode 0x15" for what the table does not define.
+impl fmt::Display for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = NAMES.iter().find(|(operation, _)| *operation == self.operation).map(|(_, name)| *name);
+        match (service(self.transport), name) {
+            (Some(service), Some(name)) => write!(f, "{service} {name}"),
+            _ if *self == Self::CNP => f.write_str(CNP),
+            _ => write!(f, "opcode {:#04x}", self.to_byte()),
+        }
+    }
+}
+
+/// An opcode as people name it: the operation, with its service or for any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpcodePattern {
+    /// This opcode.
+    One(Opcode),
+    /// This operation of any service.
+    AnyService(Operation),
+}
+
+/// No name of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("not an opcode, such as \"RC SEND Only\" or \"RDMA READ response Middle\"")]
+pub struct UnknownOpcode;
+
+impl OpcodePattern {
+    /// Whether `opcode` is meant.
+    pub fn matches(self, opcode: Opcode) -> bool {
+        match self {
+            Self::One(one) => one == opcode,
+            Self::AnyService(operation) => operation == opcode.operation,
+        }
+    }
+}
+
+/// Case does not matter, words may be joined by `_` or `-`, and "RDMA" may be left out.
+impl FromStr for OpcodePattern {
+    type Err = UnknownOpcode;
+
+    fn from_str(text: &str) -> Result<Self, UnknownOpcode> {
+        let words: Vec<_> = words(text).collect();
+        let is = |name: &str, words: &[String]| self::words(name).eq(words.iter().cloned());
+        let operation = |words: &[String]| {
+            NAMES.iter().find(|(_, name)| is(name, words)).map(|(operation, _)| *operation)
+        };
+        if is(CNP, &words) {
+            return Ok(Self::One(Opcode::CNP));
+        }
+        if let Some(operation) = operation(&words) {
+            return Ok(Self::AnyService(operation));
+        }
+        let (first, rest) = words.split_first().ok_or(UnknownOpcode)?;
+        let transport = [Transport::Rc, Transport::Uc, Transport::Ud]
+            .into_iter()
+            .find(|transport| service(*transport).is_some_and(|name| name.eq_ignore_ascii_case(first)))
+            .ok_or(UnknownOpcode)?;
+        let opcode = Opcode { transport, operation: operation(rest).ok_or(UnknownOpcode)? };
+        // Not every service has every operation.
+        if Opcode::from_byte(opcode.to_byte()) == opcode { Ok(Self::One(opcode)) } else { Err(UnknownOpcode) }
+    }
+}
+
+fn words(text: &str) -> impl Iterator<Item = String> {
+    text.split([' ', '_', '-'])
+        .filter(|word| !word.is_empty() && !word.eq_ignore_ascii_case("rdma"))
+        .map(str::to_ascii_lowercase)
+}
+
+fn service(transport: Transport) -> Option<&'static str> {
+    match transport {
+        Transport::Rc => Some("RC"),
+        Transport::Uc => Some("UC"),
+        Transport::Ud => Some("UD"),
+        Transport::Other(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_defined_opcode_is_found_by_its_name() {
+        let mut named = 0;
+        for byte in 0..=u8::MAX {
+            let opcode = Opcode::from_byte(byte);
+            if matches!(opcode.operation, Operation::Reserved(_)) && opcode != Opcode::CNP {
+                assert_eq!(opcode.to_string(), format!("opcode {byte:#04x}"));
+                continue;
+            }
+            named += 1;
+            assert_eq!(opcode.to_string().parse(), Ok(OpcodePattern::One(opcode)));
+        }
+        assert_eq!(named, 23 + 12 + 2 + 1);
+    }
+
+    #[test]
+    fn names_are_as_the_table_has_them() {
+        for (byte, name) in [
+            (0x0e, "RC RDMA READ response Middle"),
+            (0x12, "RC ATOMIC Acknowledge"),
+            (0x2b, "UC RDMA WRITE Only with Immediate"),
+            (0x64, "UD SEND Only"),
+            (0x81, "CNP"),
+        ] {
+            assert_eq!(Opcode::from_byte(byte).to_string(), name);
+        }
+    }
+
+    #[test]
+    fn spelling_is_a_matter_of_taste_and_a_missing_service_means_any() {
+        let middle = OpcodePattern::AnyService(Operation::ReadResponseMiddle);
+        for text in ["RDMA READ response Middle", "READ response middle", "read_response-middle"] {
+            assert_eq!(text.parse(), Ok(middle), "{text}");
+        }
+        assert!(middle.matches(Opcode::rc(Operation::ReadResponseMiddle)));
+        let only: OpcodePattern = "uc send only".parse().unwrap();
+        assert!(only.matches(Opcode::uc(Operation::SendOnly)));
+        assert!(!only.matches(Opcode::rc(Operation::SendOnly)));
+    }
+
+    #[test]
+    fn what_no_service_has_is_no_opcode() {
+        for text in ["", "RC", "XRC SEND Only", "UC FetchAdd", "UD SEND First", "SEND", "RC RC SEND Only"] {
+            assert_eq!(text.parse::<OpcodePattern>(), Err(UnknownOpcode), "{text}");
+        }
+    }
+}
