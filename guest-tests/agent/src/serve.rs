@@ -12,7 +12,8 @@ use crate::hca::Hca;
 use crate::vfio::{self, Bar};
 use crate::wire::{
     self, Call, CommandResults, DigestValue, DmesgLines, Done, Failure, FailureKind, Hex, MmioRead,
-    MmioValue, MmioWrite, OpenHca, Pong, Region, Request, Response, ShutdownKind, Step, Verified,
+    MmioValue, MmioWrite, OpenHca, PendingBits, Pong, Region, Request, Response, ShutdownKind, Step,
+    Verified,
 };
 
 /// Most bytes one Peek answers.
@@ -146,6 +147,21 @@ impl Agent {
             }),
             Step::CreateCq(s) => answer(&s, |s| self.hca()?.create_cq(s)),
             Step::DestroyCq(s) => answer(&s, |s| done(self.hca()?.destroy_cq(s.cq))),
+            Step::ArmCq(s) => answer(&s, |s| done(self.hca()?.arm_cq(*s))),
+            Step::CreateEq(s) => answer(&s, |s| self.hca()?.create_eq(s)),
+            Step::DestroyEq(s) => answer(&s, |s| done(self.hca()?.destroy_eq(s.eq))),
+            Step::MapEq(s) => answer(&s, |s| done(self.hca()?.map_eq(s))),
+            Step::ArmEq(s) => answer(&s, |s| done(self.hca()?.arm_eq(*s))),
+            Step::PollEq(s) => answer(&s, |s| self.hca()?.poll_eq(s)),
+            Step::EnableInterrupts(s) => answer(&s, |s| done(self.hca()?.enable_interrupts(*s))),
+            Step::DisableInterrupts(s) => answer(&s, |_| done(self.hca()?.disable_interrupts())),
+            Step::WaitInterrupt(s) => answer(&s, |s| self.hca()?.wait_interrupt(*s)),
+            Step::MaskInterrupts(s) => {
+                answer(&s, |s| done(self.hca()?.device().mask_interrupts(s.mask, s.masked)))
+            }
+            Step::PendingInterrupts(s) => {
+                answer(&s, |_| Ok(PendingBits { bits: self.hca()?.device().pending_interrupts()? }))
+            }
             Step::CreateQp(s) => answer(&s, |s| self.hca()?.create_qp(s)),
             Step::DestroyQp(s) => answer(&s, |s| done(self.hca()?.destroy_qp(s.qp))),
             Step::ModifyQp(s) => answer(&s, |s| done(self.hca()?.modify_qp(s))),

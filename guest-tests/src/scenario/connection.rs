@@ -16,6 +16,8 @@ use crate::vm::Vm;
 pub(super) struct Attributes {
     /// Path MTU in bytes.
     pub(super) mtu: u16,
+    /// Q_Key of datagrams.
+    pub(super) qkey: u32,
     /// First PSN sent by a and by b.
     pub(super) psn: [u32; 2],
     /// ACK timeout code.
@@ -34,6 +36,7 @@ impl Default for Attributes {
     fn default() -> Self {
         Self {
             mtu: 4096,
+            qkey: 0,
             psn: [0x12_3456, 0xab_cdef],
             // 268 ms: longer than a busy host keeps a daemon waiting.
             timeout: 16,
@@ -72,11 +75,22 @@ impl Connection {
         attributes: &Attributes,
         shapes: [CreateQp; 2],
     ) -> Result<Self> {
-        let (a, b) =
-            tokio::try_join!(End::create(&mut pair.a.vm, shapes[0]), End::create(&mut pair.b.vm, shapes[1]))?;
-        let connection = Self { a, b };
+        let connection = Self::create_unwired(pair, shapes, [CreateCq::default(); 2]).await?;
         connection.wire(pair, attributes).await?;
         Ok(connection)
+    }
+
+    /// Queue pairs of these shapes in RESET, with completion queues of these shapes.
+    pub(super) async fn create_unwired(
+        pair: &mut Pair,
+        shapes: [CreateQp; 2],
+        cqs: [CreateCq; 2],
+    ) -> Result<Self> {
+        let (a, b) = tokio::try_join!(
+            End::create(&mut pair.a.vm, shapes[0], cqs[0]),
+            End::create(&mut pair.b.vm, shapes[1], cqs[1])
+        )?;
+        Ok(Self { a, b })
     }
 
     /// Moves both ends from RESET to RTS.
@@ -104,14 +118,27 @@ impl Connection {
 }
 
 impl End {
-    async fn create(vm: &mut Vm, shape: CreateQp) -> Result<Self> {
-        let cq = vm.call(CreateCq::default()).await?;
+    /// A queue pair in RESET, with a completion queue for both its queues.
+    pub(super) async fn create(vm: &mut Vm, shape: CreateQp, cq: CreateCq) -> Result<Self> {
+        let cq = vm.call(cq).await?;
         let qp = vm.call(CreateQp { send_cq: cq.id, recv_cq: cq.id, ..shape }).await?;
         Ok(Self { qp, cq })
     }
 
     async fn connect(&self, vm: &mut Vm, peer: &Self, attributes: &Attributes, own: usize) -> Result<()> {
-        self.to(vm, Transition::ToInit { pkey_index: 0, qkey: 0 }).await?;
+        self.ready_to_receive(vm, peer, attributes, own).await?;
+        self.ready_to_send(vm, attributes, own).await
+    }
+
+    /// From RESET to RTR, towards `peer`. `own`: 0 at a, 1 at b.
+    pub(super) async fn ready_to_receive(
+        &self,
+        vm: &mut Vm,
+        peer: &Self,
+        attributes: &Attributes,
+        own: usize,
+    ) -> Result<()> {
+        self.to(vm, Transition::ToInit { pkey_index: 0, qkey: attributes.qkey }).await?;
         let rtr = Transition::ToRtr {
             remote_qpn: peer.qp.qpn,
             mtu: attributes.mtu,
@@ -119,7 +146,11 @@ impl End {
             rnr_timer: attributes.rnr_timer,
             path: attributes.path[own],
         };
-        self.to(vm, rtr).await?;
+        self.to(vm, rtr).await
+    }
+
+    /// From RTR to RTS.
+    pub(super) async fn ready_to_send(&self, vm: &mut Vm, attributes: &Attributes, own: usize) -> Result<()> {
         let rts = Transition::ToRts {
             psn: attributes.psn[own],
             timeout: attributes.timeout,
@@ -152,7 +183,8 @@ impl End {
         vm.call(QueryQp { qp: self.qp.id }).await
     }
 
-    async fn destroy(&self, vm: &mut Vm) -> Result<()> {
+    /// Destroys both.
+    pub(super) async fn destroy(&self, vm: &mut Vm) -> Result<()> {
         vm.call(DestroyQp { qp: self.qp.id }).await?;
         vm.call(DestroyCq { cq: self.cq.id }).await.map(drop)
     }

@@ -53,7 +53,7 @@ fn describe(address: String) -> Result<DeviceInfo> {
         class: number("class")?,
         revision: u8::try_from(number("revision")?)?,
         bars: bars(&resources),
-        msix_vectors: msix_vectors(&config),
+        msix_vectors: Msix::find(&config).map_or(0, |msix| msix.vectors.into()),
         driver: link_name(&node.join("driver")),
         iommu_group: iommu_group(&node),
         address,
@@ -83,23 +83,58 @@ fn bars(resources: &str) -> Vec<BarInfo> {
         .collect()
 }
 
-/// The table size of the MSI-X capability in a configuration space, 0 without one.
-fn msix_vectors(config: &[u8]) -> u32 {
-    const CAPABILITY_LIST: usize = 0x34;
-    const MSIX: u8 = 0x11;
-    let byte = |offset: usize| config.get(offset).copied().unwrap_or(0);
-    let mut at = usize::from(byte(CAPABILITY_LIST));
-    // Bound: the list has room for 48 capabilities; a loop in it ends here.
-    for _ in 0..48 {
-        if at == 0 {
-            return 0;
+/// The MSI-X capability of a function whose structures lie in BAR0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Msix {
+    /// Where Message Control is in configuration space.
+    pub(crate) control: u64,
+    /// Vectors.
+    pub(crate) vectors: u16,
+    /// Offset of the table in BAR0.
+    table: u64,
+    /// Offset of the pending bits in BAR0.
+    pub(crate) pending: u64,
+}
+
+impl Msix {
+    /// Message Control: MSI-X Enable.
+    #[cfg(feature = "vfio-user")]
+    pub(crate) const ENABLE: u16 = 1 << 15;
+    /// Message Control: Function Mask.
+    pub(crate) const FUNCTION_MASK: u16 = 1 << 14;
+
+    /// Finds the capability in a configuration space; none if there is none.
+    pub(crate) fn find(config: &[u8]) -> Option<Self> {
+        const CAPABILITY_LIST: usize = 0x34;
+        const MSIX: u8 = 0x11;
+        let byte = |offset: usize| config.get(offset).copied().unwrap_or(0);
+        let word = |at: usize| u32::from_le_bytes([byte(at), byte(at + 1), byte(at + 2), byte(at + 3)]);
+        let mut at = usize::from(byte(CAPABILITY_LIST));
+        // Bound: the list has room for 48 capabilities; a loop in it ends here.
+        for _ in 0..48 {
+            if at == 0 {
+                return None;
+            }
+            if byte(at) == MSIX {
+                let (table, pending) = (word(at + 4), word(at + 8));
+                // The low three bits name the BAR.
+                let offset = |place: u32| (place & 7 == 0).then_some(u64::from(place));
+                return Some(Self {
+                    control: at as u64 + 2,
+                    vectors: (u16::from_le_bytes([byte(at + 2), byte(at + 3)]) & 0x7ff) + 1,
+                    table: offset(table)?,
+                    pending: offset(pending)?,
+                });
+            }
+            at = usize::from(byte(at + 1));
         }
-        if byte(at) == MSIX {
-            return u32::from(u16::from_le_bytes([byte(at + 2), byte(at + 3)]) & 0x7ff) + 1;
-        }
-        at = usize::from(byte(at + 1));
+        None
     }
-    0
+
+    /// Offset in BAR0 of the word that masks a vector.
+    pub(crate) fn vector_control(self, vector: u16) -> Option<u64> {
+        (vector < self.vectors).then(|| self.table + u64::from(vector) * 16 + 12)
+    }
 }
 
 #[cfg(test)]
@@ -125,10 +160,12 @@ mod tests {
         let mut config = [0u8; 256];
         config[0x34] = 0x40;
         config[0x40..0x42].copy_from_slice(&[0x10, 0x80]);
-        config[0x80..0x84].copy_from_slice(&[0x11, 0x00, 63, 0x80]);
-        assert_eq!(msix_vectors(&config), 64);
+        config[0x80..0x8c].copy_from_slice(&[0x11, 0x00, 63, 0x80, 0, 0, 2, 0, 0, 0, 3, 0]);
+        let msix = Msix { control: 0x82, vectors: 64, table: 0x2_0000, pending: 0x3_0000 };
+        assert_eq!(Msix::find(&config), Some(msix));
+        assert_eq!((msix.vector_control(63), msix.vector_control(64)), (Some(0x2_03fc), None));
         config[0x80] = 0x05;
         config[0x81] = 0x40;
-        assert_eq!(msix_vectors(&config), 0);
+        assert_eq!(Msix::find(&config), None);
     }
 }

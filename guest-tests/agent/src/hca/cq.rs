@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use super::hcr::Op;
-use super::layout;
+use super::layout::Cqc;
 use super::mr::Region;
 use super::open::{Hca, Inbox};
 use super::wqe::{CQE, CQE_OWNER, OWNED_BY_DEVICE, parse_cqe};
 use crate::error::bad_step;
-use crate::vfio::Arena;
-use crate::wire::{Completions, CqId, CqInfo, Cqe, CreateCq, Poll};
+use crate::vfio::{Arena, Doorbell};
+use crate::wire::{ArmCq, Completions, CqId, CqInfo, Cqe, CreateCq, Poll};
 
 /// A completion queue.
 #[derive(Debug)]
@@ -60,15 +60,18 @@ impl Hca {
     /// Creates a completion queue.
     pub(crate) fn create_cq(&mut self, step: &CreateCq) -> Result<CqInfo> {
         ensure!(step.log_entries <= 16, bad_step(format!("2^{} completions", step.log_entries)));
+        let eqn = step.eq.map_or(Ok(0), |eq| self.eqn(eq))?;
         let index = self.cqns.alloc(1, 1).ok_or_else(|| bad_step("no free completion queue"))?;
         let cqn = self.full_number(self.log_cqs(), index, step.high_bits);
-        let created = self.register_queue(CQE << step.log_entries, step.pd, true).and_then(|ring| {
+        let buffer_pd = step.buffer_pd.unwrap_or(step.pd);
+        let created = self.register_queue(CQE << step.log_entries, buffer_pd, true).and_then(|ring| {
             let len = ring.len();
             for entry in (0..len).step_by(CQE) {
                 ring.set(&self.arena, entry..entry + CQE, OWNED_BY_DEVICE);
             }
-            let context = layout::cqc(cqn, step.log_entries, step.pd, ring.key);
-            match self.command(Op::Sw2HwCq, 0, cqn, Inbox::Bytes(&context)) {
+            let CreateCq { log_entries, pd, arm, .. } = *step;
+            let context = Cqc { cqn, log_entries, pd, lkey: ring.key, eqn, arm };
+            match self.command(Op::Sw2HwCq, 0, cqn, Inbox::Bytes(&context.emit())) {
                 Ok(()) => Ok(ring),
                 Err(error) => {
                     self.unregister(&ring)?;
@@ -98,6 +101,12 @@ impl Hca {
         let index = cq.cqn & ((1 << self.log_cqs()) - 1);
         self.cqns.free(index, 1);
         self.unregister(&cq.ring)
+    }
+
+    /// Asks for an event at the next entry.
+    pub(crate) fn arm_cq(&self, step: ArmCq) -> Result<()> {
+        const ARM_CQ: u64 = 0x10;
+        self.device.ring(ARM_CQ, Doorbell::Word(self.cqn(step.cq)?))
     }
 
     /// Waits for completions and accounts for their work requests.

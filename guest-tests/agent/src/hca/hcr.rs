@@ -19,8 +19,10 @@ const CONTROL: u64 = 0x18;
 const GO: u32 = 1 << 23;
 /// go, where the public driver looks for it.
 const GO_DRIVER: u32 = 1 << 15;
+/// E: report the end by an event, too.
+const EVENT: u32 = 1 << 22;
 /// The token the public driver always writes.
-const TOKEN: u32 = 0xffff << 16;
+const TOKEN: u16 = 0xffff;
 
 /// Opcodes the driver issues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,14 +35,23 @@ pub(crate) enum Op {
     Sw2HwMpt = 0x00d,
     Hw2SwMpt = 0x00f,
     WriteMtt = 0x011,
+    MapEq = 0x012,
+    Sw2HwEq = 0x013,
+    Hw2SwEq = 0x014,
     Sw2HwCq = 0x016,
     Hw2SwCq = 0x017,
     Rst2Init = 0x019,
     Init2Rtr = 0x01a,
     Rtr2Rts = 0x01b,
+    Rts2Rts = 0x01c,
+    SqErr2Rts = 0x01d,
     ToErr = 0x01e,
+    Rts2Sqd = 0x01f,
+    Sqd2Rts = 0x020,
     ToReset = 0x021,
     QueryQp = 0x022,
+    Init2Init = 0x02d,
+    Sqd2Sqd = 0x038,
     UnmapIcm = 0xff9,
     MapIcm = 0xffa,
 }
@@ -53,6 +64,8 @@ pub(crate) struct Command {
     pub(crate) in_modifier: u32,
     pub(crate) in_param: u64,
     pub(crate) out_param: u64,
+    /// Token of the event wanted at the end, if one is.
+    pub(crate) event: Option<u16>,
 }
 
 /// How a command ended.
@@ -84,14 +97,15 @@ pub(crate) const fn base(place: HcrBase) -> u64 {
 
 /// Issues a command and waits for its end.
 pub(crate) fn execute(registers: &impl Registers, base: u64, command: &Command) -> Result<Outcome> {
+    let event = if command.event.is_some() { EVENT } else { 0 };
     let words = [
         high(command.in_param),
         low(command.in_param),
         command.in_modifier,
         high(command.out_param),
         low(command.out_param),
-        TOKEN,
-        GO | u32::from(command.op_modifier) << 12 | u32::from(command.op & 0xfff),
+        u32::from(command.event.unwrap_or(TOKEN)) << 16,
+        GO | event | u32::from(command.op_modifier) << 12 | u32::from(command.op & 0xfff),
     ];
     for (offset, word) in (base..).step_by(4).zip(words) {
         registers.write(offset, word)?;
@@ -197,6 +211,7 @@ mod tests {
             in_modifier: 3,
             in_param: 0x1_2345_6000,
             out_param: 0x2_0000_1000,
+            event: None,
         };
         let outcome = execute(&registers, 0x8_0000, &command).unwrap();
         assert_eq!(outcome, Outcome { status: 0, word: 0x1ffa, busy_polls: 1 });
@@ -213,6 +228,15 @@ mod tests {
                 (0x8_0018, [0xfa, 0x1f, 0x80, 0x00]),
             ]
         );
+    }
+
+    #[test]
+    fn an_event_is_asked_for_by_its_token_and_a_bit() {
+        let registers = script(&[0x31]);
+        let command = Command { op: 0x31, event: Some(0x1234), ..Command::default() };
+        execute(&registers, 0, &command).unwrap();
+        let written = registers.written.borrow();
+        assert_eq!(written[5..], [(0x14, [0, 0, 0x34, 0x12]), (0x18, [0x31, 0x00, 0xc0, 0x00])]);
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! Mailboxes of everything but queue pairs: big-endian bytes as the device reads and writes them.
 //!
 //! # Spec
-//! JingZhao interface, sections 3, 4.4, 4.6; vectors in 14.2 to 14.6.
+//! JingZhao interface, sections 3, 4.4 to 4.6; vectors in 14.2 to 14.6.
 
 use anyhow::{Result, ensure};
 
-use crate::wire::Access;
+use crate::wire::{Access, CqArm};
 
 /// Bytes of a mailbox.
 pub(crate) const MAILBOX: usize = 4096;
@@ -183,16 +183,62 @@ impl Mpt {
     }
 }
 
-/// SW2HW_CQ's inbox.
-pub(crate) fn cqc(cqn: u32, log_entries: u8, pd: u32, lkey: u32) -> [u8; 0x40] {
-    const TRANSLATED: u32 = 1 << 18;
-    let mut inbox = [0; 0x40];
-    put32(&mut inbox, 0x00, TRANSLATED);
-    put32(&mut inbox, 0x0c, u32::from(log_entries) << 24);
-    put32(&mut inbox, 0x14, pd);
-    put32(&mut inbox, 0x18, lkey);
-    put32(&mut inbox, 0x2c, cqn);
-    inbox
+/// TR, which the public driver sets in every queue.
+const TRANSLATED: u32 = 1 << 18;
+
+/// A completion queue context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cqc {
+    pub(crate) cqn: u32,
+    pub(crate) log_entries: u8,
+    pub(crate) pd: u32,
+    pub(crate) lkey: u32,
+    /// Event queue of its completion events.
+    pub(crate) eqn: u32,
+    pub(crate) arm: CqArm,
+}
+
+impl Cqc {
+    /// SW2HW_CQ's inbox.
+    pub(crate) fn emit(&self) -> [u8; 0x40] {
+        let armed: u32 = match self.arm {
+            CqArm::Disarmed => 0,
+            CqArm::Any => 1,
+            CqArm::Solicited => 4,
+        };
+        let mut inbox = [0; 0x40];
+        put32(&mut inbox, 0x00, TRANSLATED | armed << 8);
+        put32(&mut inbox, 0x0c, u32::from(self.log_entries) << 24);
+        put32(&mut inbox, 0x10, self.eqn);
+        put32(&mut inbox, 0x14, self.pd);
+        put32(&mut inbox, 0x18, self.lkey);
+        put32(&mut inbox, 0x2c, self.cqn);
+        inbox
+    }
+}
+
+/// An event queue context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Eqc {
+    pub(crate) log_entries: u8,
+    pub(crate) vector: u16,
+    pub(crate) pd: u32,
+    pub(crate) lkey: u32,
+    pub(crate) armed: bool,
+}
+
+impl Eqc {
+    /// SW2HW_EQ's inbox.
+    pub(crate) fn emit(&self) -> [u8; 0x40] {
+        const OWNED_BY_HARDWARE: u32 = 1 << 24;
+        let mut inbox = [0; 0x40];
+        put32(&mut inbox, 0x00, OWNED_BY_HARDWARE | TRANSLATED | u32::from(self.armed) << 8);
+        put32(&mut inbox, 0x0c, u32::from(self.log_entries) << 24);
+        put32(&mut inbox, 0x14, self.vector.into());
+        put32(&mut inbox, 0x18, self.pd);
+        put32(&mut inbox, 0x1c, self.lkey);
+        inbox
+    }
 }
 
 #[cfg(test)]
@@ -298,9 +344,23 @@ mod tests {
     }
 
     #[test]
-    fn a_cq_context_matches_the_specification_vector() {
+    fn queue_contexts_match_the_specification_vectors() {
+        let cqc = Cqc { cqn: 0, log_entries: 5, pd: 0, lkey: 0, eqn: 0, arm: CqArm::Disarmed };
         let expected = hex("00 04 00 00 00 00 00 00 00 00 00 00 05 00 00 00");
-        assert_eq!(cqc(0, 5, 0, 0)[..0x10], expected);
-        assert_eq!(cqc(0, 5, 0, 0)[0x10..], [0; 0x30]);
+        assert_eq!(cqc.emit()[..0x10], expected);
+        assert_eq!(cqc.emit()[0x10..], [0; 0x30]);
+
+        let eqc = Eqc { log_entries: 7, vector: 2, pd: 0, lkey: 0x30, armed: true };
+        let expected = hex("01 04 01 00 00 00 00 00 00 00 00 00 07 00 00 00
+             00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 30");
+        assert_eq!(eqc.emit()[..0x20], expected);
+        assert_eq!(eqc.emit()[0x20..], [0; 0x20]);
+    }
+
+    #[test]
+    fn a_completion_queue_names_its_event_queue_and_what_raises_an_event() {
+        let cqc = Cqc { cqn: 0x123, log_entries: 5, pd: 3, lkey: 0x21, eqn: 9, arm: CqArm::Any };
+        assert_eq!((cqc.emit()[2], &cqc.emit()[0x10..0x14]), (1, &[0, 0, 0, 9][..]));
+        assert_eq!(Cqc { arm: CqArm::Solicited, ..cqc }.emit()[2], 4);
     }
 }

@@ -1,9 +1,10 @@
 //! A driver for the JingZhao HCA, written from the interface specification alone.
 //!
-//! [`Hca`] owns the open function and the memory lent to it, and makes memory regions, completion queues and queue
-//! pairs. Layouts are plain functions over bytes, tested against the specification's vectors without a device.
+//! [`Hca`] owns the open function and the memory lent to it, and makes memory regions, completion queues, event
+//! queues and queue pairs. Layouts are plain functions over bytes, tested against the specification's vectors without a device.
 
 mod cq;
+mod eq;
 mod hcr;
 mod icm;
 mod layout;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, ensure};
 
 use super::cq::Cq;
+use super::eq::Eq;
 use super::hcr::{self, Command, Op, Outcome, Registers};
 use super::icm::Icm;
 use super::layout::{self, DevLim, MAILBOX, MAP_ICM_MAX};
@@ -12,10 +13,10 @@ use super::mr::Region;
 use super::qp::Qp;
 use crate::alloc::Units;
 use crate::error::bad_step;
-use crate::vfio::{Arena, Bar, Device, PAGE};
+use crate::vfio::{Arena, Bar, Device, PAGE, Signal};
 use crate::wire::{
-    CloseHca, CommandResult, ContextBytes, ContextTable, CqId, HcaInfo, HcrBase, Hex, InParam, MrId, OpenHca,
-    OutParam, QpId, RawCommand, ReadContext,
+    CloseHca, CommandResult, ContextBytes, ContextTable, CqId, EqId, HcaInfo, HcrBase, Hex, InParam, MrId,
+    OpenHca, OutParam, QpId, RawCommand, ReadContext,
 };
 
 /// Memory lent when a step does not say how much.
@@ -51,13 +52,17 @@ pub(crate) struct Hca {
     pub(super) mtts: Units,
     pub(super) mpts: Units,
     pub(super) cqns: Units,
+    pub(super) eqns: Units,
     pub(super) qpns: Units,
     /// How often each region index was used: the upper bits of its next key.
     key_uses: BTreeMap<u32, u32>,
     pub(super) mrs: BTreeMap<MrId, Region>,
     pub(super) cqs: BTreeMap<CqId, Cq>,
+    pub(super) eqs: BTreeMap<EqId, Eq>,
     pub(super) qps: BTreeMap<QpId, Qp>,
     pub(super) qpns_in_use: BTreeMap<u32, QpId>,
+    /// Counter of each vector's interrupts, while they are enabled.
+    pub(super) interrupts: Vec<Signal>,
     last_id: u32,
 }
 
@@ -79,12 +84,15 @@ impl Hca {
             mtts: Units::new(0..0),
             mpts: Units::new(0..0),
             cqns: Units::new(0..0),
+            eqns: Units::new(0..0),
             qpns: Units::new(0..0),
             key_uses: BTreeMap::new(),
             mrs: BTreeMap::new(),
             cqs: BTreeMap::new(),
+            eqs: BTreeMap::new(),
             qps: BTreeMap::new(),
             qpns_in_use: BTreeMap::new(),
+            interrupts: Vec::new(),
             last_id: 0,
         };
         let board_id = layout::board_id(&hca.query(Op::QueryAdapter, 0, ADAPTER)?);
@@ -122,6 +130,12 @@ impl Hca {
         for cq in self.cqs.keys().copied().collect::<Vec<_>>() {
             self.destroy_cq(cq)?;
         }
+        for eq in self.eqs.keys().copied().collect::<Vec<_>>() {
+            self.destroy_eq(eq)?;
+        }
+        if !self.interrupts.is_empty() {
+            self.disable_interrupts()?;
+        }
         for mr in self.mrs.keys().copied().collect::<Vec<_>>() {
             self.destroy_mr(mr)?;
         }
@@ -147,14 +161,14 @@ impl Hca {
             Inbox::Value(value) => value,
             Inbox::Bytes(bytes) => self.fill_inbox(bytes, UNREADABLE)?,
         };
-        let command = Command { op: op as u16, op_modifier, in_modifier, in_param, out_param: 0 };
+        let command = Command { op: op as u16, op_modifier, in_modifier, in_param, ..Command::default() };
         hcr::check(&command, self.execute(self.place, &command)?).with_context(|| format!("{op:?}"))
     }
 
     /// Issues a command that answers with `len` bytes.
     pub(crate) fn query(&mut self, op: Op, in_modifier: u32, len: usize) -> Result<Vec<u8>> {
         let out_param = self.fill_outbox();
-        let command = Command { op: op as u16, op_modifier: 0, in_modifier, in_param: 0, out_param };
+        let command = Command { op: op as u16, in_modifier, out_param, ..Command::default() };
         hcr::check(&command, self.execute(self.place, &command)?).with_context(|| format!("{op:?}"))?;
         let mut mailbox = vec![0; MAILBOX];
         self.arena.read(self.outbox, &mut mailbox);
@@ -184,6 +198,7 @@ impl Hca {
             in_modifier: step.in_modifier,
             in_param,
             out_param,
+            event: step.event,
         };
         let Outcome { status, word, busy_polls } = self.execute(step.hcr.unwrap_or(self.place), &command)?;
         let mut outbox = Vec::new();
@@ -263,11 +278,13 @@ impl Hca {
             }
         }
         let all = |table| 1u32 << log(&icm, table);
-        let [reserved_qps, reserved_cqs, _] = lim.log_reserved.map(|log| 1u32 << log);
+        let [reserved_qps, reserved_cqs, reserved_eqs] = lim.log_reserved.map(|log| 1u32 << log);
         self.mtts = Units::new(0..all(ContextTable::Mtt));
         self.mpts = Units::new(0..all(ContextTable::Mpt));
-        self.cqns = Units::new(reserved_cqs.min(all(ContextTable::Cqc) - 1)..all(ContextTable::Cqc));
-        self.qpns = Units::new(reserved_qps.min(all(ContextTable::Qpc) - 1)..all(ContextTable::Qpc));
+        let free = |table, reserved: u32| Units::new(reserved.min(all(table) - 1)..all(table));
+        self.cqns = free(ContextTable::Cqc, reserved_cqs);
+        self.eqns = free(ContextTable::Eqc, reserved_eqs);
+        self.qpns = free(ContextTable::Qpc, reserved_qps);
         self.icm = Some(icm);
         Ok(())
     }

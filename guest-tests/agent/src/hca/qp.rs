@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use super::hcr::Op;
 use super::mr::Region;
 use super::open::{Hca, Inbox};
-use super::qpc::{self, Fixed, Image, Queue};
+use super::qpc::{self, Fixed, Image, Queue, State};
 use super::wqe::{self, SendWqe, UNIT};
 use crate::error::{bad_step, mismatch};
 use crate::vfio::{Arena, Device, Doorbell, PAGE};
@@ -211,15 +211,16 @@ impl Hca {
         let index = self.qpns.alloc(1, 1).ok_or_else(|| bad_step("no free queue pair"))?;
         let qpn = self.full_number(self.log_qps(), index, step.high_bits);
 
+        let pd = step.buffer_pd.unwrap_or(step.pd);
         let bytes = |log_slots: u8, log_bytes: u8| 1usize << (log_slots + log_bytes);
-        let sq = match self.register_queue(bytes(step.log_sq_slots, step.log_sq_slot_bytes), step.pd, false) {
+        let sq = match self.register_queue(bytes(step.log_sq_slots, step.log_sq_slot_bytes), pd, false) {
             Ok(sq) => sq,
             Err(error) => {
                 self.qpns.free(index, 1);
                 return Err(error);
             }
         };
-        let rq = match self.register_queue(bytes(step.log_rq_slots, step.log_rq_slot_bytes), step.pd, false) {
+        let rq = match self.register_queue(bytes(step.log_rq_slots, step.log_rq_slot_bytes), pd, false) {
             Ok(rq) => rq,
             Err(error) => {
                 self.qpns.free(index, 1);
@@ -281,6 +282,30 @@ impl Hca {
             Transition::ToRts { psn, timeout, retry, rnr_retry } => {
                 image.prepare_rts(*psn, *timeout, *retry, *rnr_retry);
                 Op::Rtr2Rts
+            }
+            Transition::InitToInit(changes) => {
+                image.prepare_changes(State::Init, changes)?;
+                Op::Init2Init
+            }
+            Transition::RtsToRts(changes) => {
+                image.prepare_changes(State::Rts, changes)?;
+                Op::Rts2Rts
+            }
+            Transition::ToSqd { notify } => {
+                image.prepare_sqd(*notify);
+                Op::Rts2Sqd
+            }
+            Transition::SqdToSqd(changes) => {
+                image.prepare_changes(State::Sqd, changes)?;
+                Op::Sqd2Sqd
+            }
+            Transition::SqdToRts(changes) => {
+                image.prepare_changes(State::Rts, changes)?;
+                Op::Sqd2Rts
+            }
+            Transition::SqeToRts(changes) => {
+                image.prepare_changes(State::Rts, changes)?;
+                Op::SqErr2Rts
             }
             Transition::ToErr => return self.command(Op::ToErr, 2, qpn, Inbox::None),
             Transition::ToReset => {

@@ -10,13 +10,14 @@ use anyhow::Result;
 
 use super::layout::{get32, put32};
 use crate::error::bad_step;
-use crate::wire::{Hex, Path, QpAttributes, Service};
+use crate::wire::{Changes, Hex, Path, QpAttributes, Service};
 
 /// Bytes of the image.
 pub(crate) const LEN: usize = 0xc0;
 
 /// Attribute bits of opt_param_mask, as the interface document numbers them.
 mod mask {
+    pub(super) const EN_SQD_ASYNC_NOTIFY: u32 = 1 << 2;
     pub(super) const ACCESS_FLAGS: u32 = 1 << 3;
     pub(super) const PKEY_INDEX: u32 = 1 << 4;
     pub(super) const PORT: u32 = 1 << 5;
@@ -30,6 +31,16 @@ mod mask {
     pub(super) const MIN_RNR_TIMER: u32 = 1 << 15;
     pub(super) const SQ_PSN: u32 = 1 << 16;
     pub(super) const DEST_QPN: u32 = 1 << 20;
+}
+
+/// State codes of an image a command carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum State {
+    Init = 1,
+    Rtr = 2,
+    Rts = 3,
+    Sqd = 5,
 }
 
 /// log2 of the largest message: 2^31 bytes.
@@ -89,8 +100,8 @@ impl Image {
 
     /// Prepares RST2INIT.
     pub(crate) fn prepare_init(&mut self, pkey_index: u8, qkey: u32) {
-        self.start(1, mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS | mask::QKEY);
-        self.put(0x1c, 1 << 24 | u32::from(pkey_index & 0x7f));
+        self.start(State::Init, mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS | mask::QKEY);
+        self.set_pkey_index(pkey_index);
         self.put(0x98, qkey);
     }
 
@@ -103,7 +114,10 @@ impl Image {
         rnr_timer: u8,
         path: &Path,
     ) -> Result<()> {
-        self.start(2, mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN | mask::MIN_RNR_TIMER);
+        self.start(
+            State::Rtr,
+            mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN | mask::MIN_RNR_TIMER,
+        );
         self.0[0x0c] = mtu_code(mtu)? << 5 | (self.0[0x0c] & 0x1f);
         self.put(0x18, remote_qpn & 0xff_ffff);
         self.put(0x84, u32::from(rnr_timer & 0x1f) << 24 | psn & 0xff_ffff);
@@ -112,13 +126,47 @@ impl Image {
 
     /// Prepares RTR2RTS.
     pub(crate) fn prepare_rts(&mut self, psn: u32, timeout: u8, retry: u8, rnr_retry: u8) {
-        self.start(3, mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::SQ_PSN);
-        // The forms with the value in the upper bits of the byte: both are unambiguous there.
-        self.0[0x20] = (rnr_retry & 7) << 5;
-        self.0[0x24] = (timeout & 0x1f) << 3;
-        self.put(0x68, u32::from(retry & 7) << 16);
+        self.start(State::Rts, mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::SQ_PSN);
+        self.set_retries(Some(timeout), Some(retry), Some(rnr_retry));
         self.put(0x6c, psn & 0xff_ffff);
         self.put(0x7c, psn & 0xff_ffff);
+    }
+
+    /// Prepares RTS2SQD.
+    pub(crate) fn prepare_sqd(&mut self, notify: bool) {
+        self.start(State::Sqd, if notify { mask::EN_SQD_ASYNC_NOTIFY } else { 0 });
+    }
+
+    /// Prepares a transition that changes what `changes` names and nothing else.
+    pub(crate) fn prepare_changes(&mut self, next: State, changes: &Changes) -> Result<()> {
+        let Changes { pkey_index, qkey, rnr_timer, timeout, retry, rnr_retry, path } = *changes;
+        let bits = [
+            (pkey_index.is_some(), mask::PKEY_INDEX),
+            (qkey.is_some(), mask::QKEY),
+            (rnr_timer.is_some(), mask::MIN_RNR_TIMER),
+            (timeout.is_some(), mask::TIMEOUT),
+            (retry.is_some(), mask::RETRY_CNT),
+            (rnr_retry.is_some(), mask::RNR_RETRY),
+            (path.is_some(), mask::AV),
+        ];
+        self.start(next, bits.into_iter().filter(|(given, _)| *given).fold(0, |all, (_, bit)| all | bit));
+        pkey_index.into_iter().for_each(|index| self.set_pkey_index(index));
+        qkey.into_iter().for_each(|qkey| self.put(0x98, qkey));
+        rnr_timer.into_iter().for_each(|timer| self.0[0x84] = timer & 0x1f);
+        self.set_retries(timeout, retry, rnr_retry);
+        path.iter().try_for_each(|path| self.set_path(path))
+    }
+
+    fn set_pkey_index(&mut self, index: u8) {
+        const PORT: u32 = 1 << 24;
+        self.put(0x1c, PORT | u32::from(index & 0x7f));
+    }
+
+    fn set_retries(&mut self, timeout: Option<u8>, retry: Option<u8>, rnr_retry: Option<u8>) {
+        // The forms with the value in the upper bits of the byte: both are unambiguous there.
+        rnr_retry.into_iter().for_each(|count| self.0[0x20] = (count & 7) << 5);
+        timeout.into_iter().for_each(|code| self.0[0x24] = (code & 0x1f) << 3);
+        retry.into_iter().for_each(|count| self.put(0x68, u32::from(count & 7) << 16));
     }
 
     fn set_path(&mut self, path: &Path) -> Result<()> {
@@ -143,9 +191,9 @@ impl Image {
         Ok(())
     }
 
-    fn start(&mut self, next_state: u32, mask: u32) {
+    fn start(&mut self, next: State, mask: u32) {
         self.put(0x00, mask);
-        self.put(0x08, self.get(0x08) & 0x0fff_ffff | next_state << 28);
+        self.put(0x08, self.get(0x08) & 0x0fff_ffff | (next as u32) << 28);
     }
 
     fn put(&mut self, offset: usize, value: u32) {
@@ -241,5 +289,27 @@ mod tests {
         assert_eq!(image.0[0x7c..0x80], [0, 0xff, 0xff, 0xf0]);
         assert_eq!((image.0[0x20], image.0[0x24], image.0[0x69]), (3 << 5, 14 << 3, 5));
         assert_eq!(image.0[0x08] >> 4, 3);
+    }
+
+    #[test]
+    fn changes_name_their_attributes_and_leave_the_others() {
+        let mut image = Image::new(&fixed());
+        image.prepare_init(0, 0x11);
+        let before = image.clone();
+        let changes = Changes { qkey: Some(0x8899_aabb), rnr_timer: Some(7), ..Changes::default() };
+        image.prepare_changes(State::Sqd, &changes).unwrap();
+        assert_eq!(image.0[0x00..0x04], [0x00, 0x00, 0x80, 0x40]);
+        assert_eq!((image.0[0x08] >> 4, image.0[0x84]), (5, 7));
+        assert_eq!(image.0[0x98..0x9c], [0x88, 0x99, 0xaa, 0xbb]);
+        assert_eq!(image.0[0x0c..0x84], before.0[0x0c..0x84]);
+    }
+
+    #[test]
+    fn rts2sqd_asks_for_the_event_in_its_mask() {
+        let mut image = Image::new(&fixed());
+        image.prepare_sqd(true);
+        assert_eq!((image.0[0x03], image.0[0x08] >> 4), (4, 5));
+        image.prepare_sqd(false);
+        assert_eq!(image.0[0x03], 0);
     }
 }

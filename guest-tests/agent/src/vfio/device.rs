@@ -6,9 +6,11 @@ use std::fs::File;
 use anyhow::Result;
 
 use super::kernel;
+use super::signal::Signal;
 #[cfg(feature = "vfio-user")]
 use super::socket;
-use crate::wire::DeviceSelector;
+use crate::guest::pci::Msix;
+use crate::wire::{DeviceSelector, Mask};
 
 /// Regions used here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +115,48 @@ impl Device {
                 Doorbell::Word(value) => function.write(Bar::Two, offset, &value.to_le_bytes()),
                 Doorbell::Double(value) => function.write(Bar::Two, offset, &value.to_le_bytes()),
             },
+        }
+    }
+
+    /// Enables MSI-X: vector v is counted by `signals[v]`.
+    pub(crate) fn enable_interrupts(&self, signals: &[Signal]) -> Result<()> {
+        match self {
+            Self::Kernel(function) => function.enable_interrupts(signals),
+            #[cfg(feature = "vfio-user")]
+            Self::Socket(function) => function.enable_interrupts(signals),
+        }
+    }
+
+    /// Disables MSI-X.
+    pub(crate) fn disable_interrupts(&self) -> Result<()> {
+        match self {
+            Self::Kernel(function) => function.disable_interrupts(),
+            #[cfg(feature = "vfio-user")]
+            Self::Socket(function) => function.disable_interrupts(),
+        }
+    }
+
+    /// Holds interrupts back or lets them go.
+    pub(crate) fn mask_interrupts(&self, mask: Mask, masked: bool) -> Result<()> {
+        match self {
+            Self::Kernel(function) => function.mask_interrupts(mask, masked),
+            #[cfg(feature = "vfio-user")]
+            Self::Socket(function) => function.mask_interrupts(mask, masked),
+        }
+    }
+
+    /// The pending bits of the first 64 vectors.
+    pub(crate) fn pending_interrupts(&self) -> Result<u64> {
+        let mut bits = [0; 8];
+        self.read(Bar::Zero, self.msix()?.pending, &mut bits)?;
+        Ok(u64::from_le_bytes(bits))
+    }
+
+    fn msix(&self) -> Result<Msix> {
+        match self {
+            Self::Kernel(function) => function.msix(),
+            #[cfg(feature = "vfio-user")]
+            Self::Socket(function) => function.msix(),
         }
     }
 }

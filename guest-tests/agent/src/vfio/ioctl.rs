@@ -15,6 +15,7 @@ const GROUP_GET_STATUS: u64 = request(3);
 const GROUP_SET_CONTAINER: u64 = request(4);
 const GROUP_GET_DEVICE_FD: u64 = request(6);
 const DEVICE_GET_REGION_INFO: u64 = request(8);
+const DEVICE_SET_IRQS: u64 = request(10);
 const IOMMU_MAP_DMA: u64 = request(13);
 
 /// The second version of the type 1 IOMMU interface.
@@ -45,6 +46,22 @@ struct DmaMap {
     vaddr: u64,
     iova: u64,
     size: u64,
+}
+
+/// SET_IRQS as numbers: what is done to which vectors.
+pub(super) mod irqs {
+    /// Index of the MSI-X vectors.
+    pub(in super::super) const MSIX: u32 = 2;
+    /// No data: the action is for all vectors of the range. With TRIGGER and none of them, interrupts are disabled.
+    pub(in super::super) const NONE: u32 = 1;
+    /// An eventfd for each vector.
+    pub(in super::super) const EVENTFD: u32 = 1 << 2;
+    /// Hold back.
+    pub(in super::super) const MASK: u32 = 1 << 3;
+    /// Let go.
+    pub(in super::super) const UNMASK: u32 = 1 << 4;
+    /// Interrupt, or with eventfds: tell them of interrupts.
+    pub(in super::super) const TRIGGER: u32 = 1 << 5;
 }
 
 /// `argsz` of an argument structure.
@@ -103,6 +120,23 @@ pub(super) fn region_info(device: BorrowedFd<'_>, index: u32) -> io::Result<Regi
     let mut info = RawRegionInfo { argsz: argsz::<RawRegionInfo>(), index, ..RawRegionInfo::default() };
     call(device, DEVICE_GET_REGION_INFO, (&raw mut info).addr() as u64)?;
     Ok(RegionInfo { size: info.size, offset: info.offset, mappable: info.flags & 4 != 0 })
+}
+
+/// Does `flags` to the MSI-X vectors from `start` on, `count` of them, which with [`irqs::EVENTFD`] get these eventfds.
+pub(super) fn set_irqs(
+    device: BorrowedFd<'_>,
+    flags: u32,
+    start: u32,
+    count: u32,
+    eventfds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let too_many = |_| io::Error::other("too many vectors");
+    // argsz, flags, index, start, count; then a descriptor for each eventfd.
+    let mut set = vec![0, flags, irqs::MSIX, start, count];
+    set.extend(eventfds.iter().map(|fd| fd.as_raw_fd().cast_unsigned()));
+    set[0] = u32::try_from(size_of_val(set.as_slice())).map_err(too_many)?;
+    call(device, DEVICE_SET_IRQS, set.as_ptr().addr() as u64)?;
+    Ok(())
 }
 
 /// Lets the device reach `size` bytes from process address `vaddr` on at bus address `iova`, both ways.

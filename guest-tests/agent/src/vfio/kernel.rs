@@ -4,14 +4,17 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::device::{Bar, Doorbell};
-use super::ioctl::{self, RegionInfo};
-use crate::guest::pci;
+use super::ioctl::{self, RegionInfo, irqs};
+use super::signal::Signal;
+use crate::error::bad_step;
+use crate::guest::pci::{self, Msix};
+use crate::wire::Mask;
 
 /// Region numbers of vfio-pci.
 const CONFIG_REGION: u32 = 7;
@@ -26,6 +29,8 @@ pub(crate) struct Function {
     regions: [RegionInfo; 3],
     doorbells: Option<Mapping>,
     container: OwnedFd,
+    /// Configuration space behind the back of vfio-pci, which shows MSI-X but does not let it be changed.
+    config: PathBuf,
     // The group must stay open as long as the device is.
     _group: File,
 }
@@ -48,7 +53,14 @@ impl Function {
             ioctl::region_info(file.as_fd(), index).with_context(|| format!("asking for region {index}"))
         };
         let regions = [info(0)?, info(2)?, info(CONFIG_REGION)?];
-        let mut device = Self { file, regions, doorbells: None, container: container.into(), _group: group };
+        let mut device = Self {
+            file,
+            regions,
+            doorbells: None,
+            container: container.into(),
+            config: pci::node(address).join("config"),
+            _group: group,
+        };
 
         let mut command = [0; 2];
         device.read(Bar::Config, COMMAND, &mut command)?;
@@ -90,6 +102,49 @@ impl Function {
             (None, Doorbell::Word(value)) => self.write(Bar::Two, offset, &value.to_le_bytes()),
             (None, Doorbell::Double(value)) => self.write(Bar::Two, offset, &value.to_le_bytes()),
         }
+    }
+
+    /// Enables MSI-X with a counter for each of the first vectors.
+    pub(super) fn enable_interrupts(&self, signals: &[Signal]) -> Result<()> {
+        let eventfds: Vec<_> = signals.iter().map(Signal::as_fd).collect();
+        let count = u32::try_from(eventfds.len())?;
+        ioctl::set_irqs(self.file.as_fd(), irqs::EVENTFD | irqs::TRIGGER, 0, count, &eventfds)
+            .with_context(|| format!("enabling {count} vectors"))
+    }
+
+    /// Disables MSI-X.
+    pub(super) fn disable_interrupts(&self) -> Result<()> {
+        ioctl::set_irqs(self.file.as_fd(), irqs::NONE | irqs::TRIGGER, 0, 0, &[]).context("disabling MSI-X")
+    }
+
+    /// vfio-pci has no masks for MSI-X. The table is reached through a mapping of BAR0 (read and write leave it out),
+    /// the capability through sysfs.
+    pub(super) fn mask_interrupts(&self, mask: Mask, masked: bool) -> Result<()> {
+        let msix = self.msix()?;
+        match mask {
+            Mask::Entry(vector) => {
+                let at =
+                    msix.vector_control(vector).ok_or_else(|| bad_step(format!("no vector {vector}")))?;
+                let bar = Mapping::new(self.file.as_fd(), self.region(Bar::Zero)).context("mapping BAR0")?;
+                bar.store(at, Doorbell::Word(masked.into()))
+            }
+            Mask::Function => {
+                let config = File::options().read(true).write(true).open(&self.config)?;
+                let mut control = [0; 2];
+                config.read_exact_at(&mut control, msix.control)?;
+                let others = u16::from_le_bytes(control) & !Msix::FUNCTION_MASK;
+                let control = others | if masked { Msix::FUNCTION_MASK } else { 0 };
+                Ok(config.write_all_at(&control.to_le_bytes(), msix.control)?)
+            }
+            Mask::Vmm(_) => Err(bad_step("this program is not the VMM")),
+        }
+    }
+
+    /// The MSI-X capability.
+    pub(super) fn msix(&self) -> Result<Msix> {
+        let mut config = [0; 256];
+        self.read(Bar::Config, 0, &mut config)?;
+        Msix::find(&config).context("the function has no MSI-X in BAR0")
     }
 
     const fn region(&self, bar: Bar) -> RegionInfo {

@@ -8,9 +8,11 @@ mod bind;
 mod device;
 mod ioctl;
 mod kernel;
+mod signal;
 #[cfg(feature = "vfio-user")]
 mod socket;
 
 pub(crate) use arena::{Arena, PAGE};
 pub(crate) use bind::{bind, select};
 pub(crate) use device::{Bar, Device, Doorbell};
+pub(crate) use signal::Signal;

@@ -1,7 +1,7 @@
 //! A PCI function served over a vfio-user socket: this program plays the VMM.
 
 use std::fs::File;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,6 +9,11 @@ use anyhow::{Context as _, Result, ensure};
 use vfio_user::Client;
 
 use super::device::Bar;
+use super::ioctl::irqs;
+use super::signal::Signal;
+use crate::error::bad_step;
+use crate::guest::pci::Msix;
+use crate::wire::Mask;
 
 /// Command register in config space, and its bits for memory space and bus master.
 const COMMAND: u64 = 4;
@@ -58,6 +63,56 @@ impl Function {
     pub(super) fn write(&self, bar: Bar, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check(bar, offset, bytes.len())?;
         Ok(self.client().region_write(number(bar), offset, bytes)?)
+    }
+
+    /// Does what a VMM and the guest's kernel do together: eventfds, entries unmasked, MSI-X enabled.
+    pub(super) fn enable_interrupts(&self, signals: &[Signal]) -> Result<()> {
+        let eventfds: Vec<_> = signals.iter().map(|signal| signal.as_fd().as_raw_fd()).collect();
+        let vectors = u16::try_from(signals.len())?;
+        self.set_irqs(irqs::EVENTFD | irqs::TRIGGER, 0, vectors, &eventfds)?;
+        for vector in 0..vectors {
+            self.mask_interrupts(Mask::Entry(vector), false)?;
+        }
+        self.set_control(Msix::ENABLE, true)
+    }
+
+    pub(super) fn disable_interrupts(&self) -> Result<()> {
+        self.set_control(Msix::ENABLE, false)?;
+        self.set_irqs(irqs::NONE | irqs::TRIGGER, 0, 0, &[])
+    }
+
+    pub(super) fn mask_interrupts(&self, mask: Mask, masked: bool) -> Result<()> {
+        match mask {
+            Mask::Entry(vector) => {
+                let at = self.msix()?.vector_control(vector);
+                let at = at.ok_or_else(|| bad_step(format!("no vector {vector}")))?;
+                self.write(Bar::Zero, at, &u32::from(masked).to_le_bytes())
+            }
+            Mask::Function => self.set_control(Msix::FUNCTION_MASK, masked),
+            Mask::Vmm(vector) => {
+                self.set_irqs(irqs::NONE | if masked { irqs::MASK } else { irqs::UNMASK }, vector, 1, &[])
+            }
+        }
+    }
+
+    /// The MSI-X capability.
+    pub(super) fn msix(&self) -> Result<Msix> {
+        let mut config = [0; 256];
+        self.read(Bar::Config, 0, &mut config)?;
+        Msix::find(&config).context("the function has no MSI-X in BAR0")
+    }
+
+    /// Sets or clears a bit of Message Control.
+    fn set_control(&self, bit: u16, set: bool) -> Result<()> {
+        let at = self.msix()?.control;
+        let mut control = [0; 2];
+        self.read(Bar::Config, at, &mut control)?;
+        let others = u16::from_le_bytes(control) & !bit;
+        self.write(Bar::Config, at, &(others | if set { bit } else { 0 }).to_le_bytes())
+    }
+
+    fn set_irqs(&self, flags: u32, start: u16, count: u16, eventfds: &[RawFd]) -> Result<()> {
+        Ok(self.client().set_irqs(irqs::MSIX, flags, start.into(), count.into(), eventfds)?)
     }
 
     fn check(&self, bar: Bar, offset: u64, len: usize) -> Result<()> {

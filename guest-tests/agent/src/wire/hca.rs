@@ -107,6 +107,8 @@ pub struct RawCommand {
     pub output: OutParam,
     /// Where; the place chosen at [`OpenHca`] without it.
     pub hcr: Option<HcrBase>,
+    /// Ask for an event at the end, with this token.
+    pub event: Option<u16>,
 }
 
 /// HCR commands one after the other, whatever each answers: one round trip between host and guest for all of them.

@@ -13,12 +13,18 @@
 //! assert_eq!(response.into_answer::<Ping>().unwrap().uptime_ms, 12);
 //! ```
 
+mod events;
 mod guest;
 mod hca;
 mod hex;
+mod qp;
 mod traffic;
 mod verbs;
 
+pub use events::{
+    ArmEq, CreateEq, DestroyEq, DisableInterrupts, EnableInterrupts, EqId, EqInfo, Eqe, Events, Interrupts,
+    MapEq, Mask, MaskInterrupts, PendingBits, PendingInterrupts, PollEq, WaitInterrupt,
+};
 pub use guest::{
     BarInfo, BindVfio, Bound, DeviceInfo, DeviceSelector, Dmesg, DmesgLines, Done, GuestInfo, Info,
     LoadModules, LoadedModules, Ping, Pong, Shell, Shutdown, ShutdownKind,
@@ -29,12 +35,15 @@ pub use hca::{
     ReadContext, Region,
 };
 pub use hex::Hex;
+pub use qp::{
+    Changes, CreateQp, DestroyQp, ModifyQp, Path, QpAttributes, QpId, QpInfo, QueryQp, RecvStyle, Service,
+    Transition,
+};
 pub use traffic::{Flow, FlowReport, ReceiveFlow, Scatter, SendFlow, Traffic, TrafficReport};
 pub use verbs::{
-    Access, Completions, CqId, CqInfo, Cqe, CreateCq, CreateMr, CreateQp, Data, Datagram, DestroyCq,
-    DestroyMr, DestroyQp, Digest, DigestValue, Fill, ModifyQp, MrId, MrInfo, Path, Peek, Poke, Poll,
-    PostRecv, PostSend, Posted, QpAttributes, QpId, QpInfo, QueryQp, RecvStyle, Remote, Ring, SendOp,
-    SendRequest, Service, Sge, Transition, Verified, Verify,
+    Access, ArmCq, Completions, CqArm, CqId, CqInfo, Cqe, CreateCq, CreateMr, Data, Datagram, DestroyCq,
+    DestroyMr, Digest, DigestValue, Fill, MrId, MrInfo, Peek, Poke, Poll, PostRecv, PostSend, Posted, Remote,
+    Ring, SendOp, SendRequest, Sge, Verified, Verify,
 };
 
 use serde::de::DeserializeOwned;
@@ -211,6 +220,17 @@ steps! {
     Poke => Done,
     CreateCq => CqInfo,
     DestroyCq => Done,
+    ArmCq => Done,
+    CreateEq => EqInfo,
+    DestroyEq => Done,
+    MapEq => Done,
+    ArmEq => Done,
+    PollEq => Events,
+    EnableInterrupts => Done,
+    DisableInterrupts => Done,
+    WaitInterrupt => Interrupts,
+    MaskInterrupts => Done,
+    PendingInterrupts => PendingBits,
     CreateQp => QpInfo,
     DestroyQp => Done,
     ModifyQp => Done,

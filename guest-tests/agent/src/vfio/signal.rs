@@ -1,0 +1,65 @@
+//! Counters of interrupts: eventfds.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _};
+use std::time::Duration;
+
+/// Counts the interrupts of one vector.
+#[derive(Debug)]
+pub(crate) struct Signal(File);
+
+impl Signal {
+    /// A counter at zero.
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: the call takes no memory; its result is checked and then owned by the file alone.
+        let file = unsafe {
+            let fd = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            File::from_raw_fd(fd)
+        };
+        Ok(Self(file))
+    }
+
+    /// Waits until there was an interrupt; how many there were since this was called last, 0 when time ran out.
+    pub(crate) fn wait(&self, patience: Duration) -> io::Result<u64> {
+        let mut wanted = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let timeout = libc::c_int::try_from(patience.as_millis()).unwrap_or(libc::c_int::MAX);
+        // SAFETY: the array of one element lives through the call.
+        if unsafe { libc::poll(&raw mut wanted, 1, timeout) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mut count = [0; 8];
+        match (&self.0).read_exact(&mut count) {
+            Ok(()) => Ok(u64::from_ne_bytes(count)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl AsFd for Signal {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn interrupts_are_counted_until_they_are_asked_for() {
+        let signal = Signal::new().unwrap();
+        assert_eq!(signal.wait(Duration::ZERO).unwrap(), 0);
+        for _ in 0..3 {
+            (&signal.0).write_all(&1u64.to_ne_bytes()).unwrap();
+        }
+        assert_eq!(signal.wait(Duration::from_secs(10)).unwrap(), 3);
+        assert_eq!(signal.wait(Duration::ZERO).unwrap(), 0);
+    }
+}
