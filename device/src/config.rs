@@ -415,6 +415,14 @@ mod tests {
                 device(r#", "impairments": [{"direction": "tx", "action": "drop", "probability": 1.5}]"#),
                 "devices[0].impairments[0].probability: ",
             ),
+            (
+                device("").replace(r#""jingzhao": {}"#, r#""jingzhao": {"limits": {"max_qps": 1000}}"#),
+                "devices[0].frontend.jingzhao.limits.max_qps: 1000 is not a power of two from 2 to 131072",
+            ),
+            (
+                device("").replace(r#""jingzhao": {}"#, r#""jingzhao": {"limits": {"max_send_sges": 40}}"#),
+                "devices[0].frontend.jingzhao.limits: max_send_sges: 40 do not fit into a WQE of 512 bytes",
+            ),
         ] {
             let error = check(&devices).unwrap_err();
             assert!(error.contains(message), "{error:?} should contain {message:?}");

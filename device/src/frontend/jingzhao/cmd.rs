@@ -75,7 +75,7 @@ fn dispatch(
     inbox: &[u8],
 ) -> Result<Outbox, CmdError> {
     match (command.op, state.as_mut()) {
-        (Op::QueryDevLim, _) => return Ok(hca::query_dev_lim()),
+        (Op::QueryDevLim, _) => return Ok(hca::query_dev_lim(&setup.options)),
         (Op::QueryAdapter, _) => return Ok(hca::query_adapter(&setup.options)),
         (Op::InitHca, _) => hca::init(state, setup, cx, boxed(inbox)?)?,
         (Op::CloseHca, _) => hca::close(state, setup, cx),
@@ -105,9 +105,9 @@ fn on_resources(
         Op::Sw2HwMpt => memory::sw2hw_mpt(resources, dma, command, boxed(inbox)?),
         Op::Hw2SwMpt => memory::hw2sw_mpt(resources, dma, command),
         Op::WriteMtt => memory::write_mtt(resources, dma, command, inbox),
-        Op::Sw2HwCq => cq::sw2hw(resources, dma, command, boxed(inbox)?),
+        Op::Sw2HwCq => cq::sw2hw(resources, setup, dma, command, boxed(inbox)?),
         Op::Hw2SwCq => cq::hw2sw(resources, dma, command),
-        Op::ResizeCq => cq::resize(resources, dma, command, boxed(inbox)?),
+        Op::ResizeCq => cq::resize(resources, setup, dma, command, boxed(inbox)?),
         Op::Sw2HwEq => eq::sw2hw(resources, dma, command, boxed(inbox)?),
         Op::Hw2SwEq => eq::hw2sw(resources, dma, command),
         Op::MapEq => eq::map(resources, command),

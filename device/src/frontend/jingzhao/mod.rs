@@ -18,6 +18,7 @@ pub mod event_queue;
 pub mod events;
 pub mod host;
 pub mod icm;
+pub mod limits;
 pub mod mpt;
 pub mod mtt;
 pub mod options;

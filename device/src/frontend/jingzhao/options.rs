@@ -5,6 +5,8 @@ use protocol::hca::jingzhao::pci;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::limits::{Limits, LimitsEntry};
+
 /// How queue positions are counted (`sq_addr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -94,6 +96,9 @@ pub struct Options {
     pub ud_grh: bool,
     /// Options of work queues.
     pub queues: QueueOptions,
+    /// What QUERY_DEV_LIM reports.
+    #[schemars(with = "LimitsEntry")]
+    pub limits: Limits,
 }
 
 /// Number of UAR pages (J-02).

@@ -26,14 +26,14 @@ use super::ring::Ring;
 use crate::frontend::address::Addresses;
 use crate::memory::queue::QueueMemory;
 
-/// Most doorbells a queue remembers: the most WQEs QUERY_DEV_LIM lets software have in a queue.
-const MAX_DOORBELLS: usize = 1 << 14;
+/// Most doorbells a queue remembers: the most WQEs QUERY_DEV_LIM can let software have in a queue.
+const MAX_DOORBELLS: usize = 1 << 16;
 
 /// Doorbells a queue keeps room for, and may always remember: bursts of ordinary software.
 const KEPT_DOORBELLS: usize = 16;
 
-/// Room for doorbells beyond those, of all queues of a device: 12 MiB, with which 64 queues can be full. Without it
-/// 2^17 stalled queues held 24 GiB.
+/// Room for doorbells beyond those, of all queues of a device: 12 MiB, with which 64 queues of the recommended 2^14
+/// requests can be full. Without it 2^17 stalled queues held 96 GiB.
 const POOLED_DOORBELLS: usize = 1 << 20;
 
 /// Why a doorbell was lost.

@@ -3,7 +3,7 @@
 //! # Spec
 //! JingZhao interface, sections 3.1 to 3.4 and 3.14.
 
-use protocol::hca::jingzhao::caps::{Adapter, DevLim};
+use protocol::hca::jingzhao::caps::Adapter;
 use protocol::hca::jingzhao::cmd::CmdError;
 use protocol::hca::jingzhao::init::InitHca;
 use protocol::hca::jingzhao::mad_ifc::MadIfc;
@@ -14,8 +14,8 @@ use crate::frontend::jingzhao::device::Setup;
 use crate::frontend::jingzhao::options::Options;
 use crate::frontend::jingzhao::resources::Resources;
 
-pub(super) fn query_dev_lim() -> Outbox {
-    DevLim::RECOMMENDED.emit().to_vec()
+pub(super) fn query_dev_lim(options: &Options) -> Outbox {
+    options.limits.dev_lim().emit().to_vec()
 }
 
 pub(super) fn query_adapter(options: &Options) -> Outbox {

@@ -154,6 +154,23 @@ fn a_mailbox_need_not_be_aligned() {
     assert_eq!(machine.command_at(0x5003, Op::Sw2HwCq, 0, 1), OK);
 }
 
+/// Sections 3.1, 3.3 and 3.11.
+#[test]
+fn configured_limits_are_advertised_and_only_the_length_of_a_cq_is_held_against_them() {
+    let limits = serde_json::from_str(r#"{"max_qps": 64, "max_cqs": 32, "max_cqes": 16}"#).unwrap();
+    let mut machine = Machine::initialised(Options { limits, ..Options::default() });
+    machine.ok(Op::QueryDevLim, 0, 0, &[]);
+    // Log2 of QPs and CQs, and of the entries of a CQ.
+    assert_eq!(machine.peek(OUTBOX + 0x0c, 2), [6, 5]);
+    assert_eq!(machine.peek(OUTBOX + 0x0a, 2), [0, 4]);
+    assert_eq!(machine.command(Op::Sw2HwCq, 0, 40, &cqc(5)), BAD_PARAM);
+    machine.ok(Op::Sw2HwCq, 0, 40, &cqc(4));
+    assert_eq!(machine.command(Op::ResizeCq, 1, 40, &[5, 0, 0, 0, 0, 0, 0, 0]), BAD_PARAM);
+    machine.ok(Op::ResizeCq, 1, 40, &[4, 0, 0, 0, 0, 0, 0, 0]);
+    // J-09: INIT_HCA was granted 2^16 CQs.
+    machine.ok(Op::Sw2HwCq, 0, 0xffff, &cqc(4));
+}
+
 #[test]
 fn counts_that_init_cannot_grant_are_bad_param() {
     let mut machine = Machine::new(1, Options::default());

@@ -1,0 +1,241 @@
+//! What QUERY_DEV_LIM tells software it may use, as configured.
+//!
+//! The device itself holds what the public driver programs whatever it was told (J-09): counts above the advertised ones
+//! are accepted up to the bounds of INIT_HCA. Only the length of a CQ is held against what is advertised here, as the
+//! specification demands.
+//!
+//! # Spec
+//! JingZhao interface, sections 3.1, 3.3 and 3.11.
+
+use std::num::NonZeroU64;
+
+use protocol::hca::jingzhao::caps::DevLim;
+use protocol::hca::jingzhao::wqe::{GRANULE, UdUnit};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use thiserror::Error;
+
+/// The limits of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "LimitsEntry")]
+pub struct Limits(DevLim);
+
+impl Limits {
+    /// What QUERY_DEV_LIM answers.
+    pub const fn dev_lim(&self) -> &DevLim {
+        &self.0
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self(DevLim::RECOMMENDED)
+    }
+}
+
+/// Limits that QUERY_DEV_LIM reports. All counts are powers of two.
+///
+/// # Spec
+/// JingZhao interface, section 3.1.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct LimitsEntry {
+    /// QPs, 2 to 2^17.
+    #[schemars(with = "u32", range(min = 2, max = 131_072))]
+    pub max_qps: Count<1, 17>,
+    /// CQs, 1 to 2^17.
+    #[schemars(with = "u32", range(min = 1, max = 131_072))]
+    pub max_cqs: Count<0, 17>,
+    /// EQs, 1 to 2^7.
+    #[schemars(with = "u32", range(min = 1, max = 128))]
+    pub max_eqs: Count<0, 7>,
+    /// MPT entries, which are memory regions: 1 to 2^20.
+    #[schemars(with = "u32", range(min = 1, max = 1_048_576))]
+    pub max_mpts: Count<0, 20>,
+    /// Protection domains, 1 to 2^24.
+    #[schemars(with = "u32", range(min = 1, max = 16_777_216))]
+    pub max_pds: Count<0, 24>,
+    /// Work requests in a queue, 1 to 2^16.
+    #[schemars(with = "u32", range(min = 1, max = 65_536))]
+    pub max_wqes: Count<0, 16>,
+    /// Entries of a CQ, 1 to 2^20. SW2HW_CQ and RESIZE_CQ refuse more.
+    #[schemars(with = "u32", range(min = 1, max = 1_048_576))]
+    pub max_cqes: Count<0, 20>,
+    /// Elements of a gather list; as many as fit into a WQE of `max_send_wqe_len`.
+    pub max_send_sges: u8,
+    /// Bytes of a send WQE: a multiple of 16, at most 1008.
+    pub max_send_wqe_len: u16,
+    /// Elements of a scatter list; as many as fit into a WQE of `max_recv_wqe_len`.
+    pub max_recv_sges: u8,
+    /// Bytes of a receive WQE: a multiple of 16, at most 4096.
+    pub max_recv_wqe_len: u16,
+    /// QP numbers that software leaves alone, from 0 on: 1 to 2^15 and fewer than `max_qps`.
+    #[schemars(with = "u32", range(min = 1, max = 32_768))]
+    pub reserved_qps: Count<0, 15>,
+    /// Bytes of context memory. The public driver gives up if its tables do not fit.
+    #[schemars(with = "u64", range(min = 1))]
+    pub max_icm_len: NonZeroU64,
+}
+
+impl Default for LimitsEntry {
+    fn default() -> Self {
+        let most = DevLim::RECOMMENDED;
+        Self {
+            max_qps: Count(most.log_max_qps),
+            max_cqs: Count(most.log_max_cqs),
+            max_eqs: Count(most.log_max_eqs),
+            max_mpts: Count(most.log_max_mpts),
+            max_pds: Count(most.log_max_pds),
+            max_wqes: Count(u8::try_from(most.log_max_wqes).unwrap_or(0)),
+            max_cqes: Count(u8::try_from(most.log_max_cqes).unwrap_or(0)),
+            max_send_sges: most.max_send_sges,
+            max_send_wqe_len: most.max_send_wqe_len,
+            max_recv_sges: most.max_recv_sges,
+            max_recv_wqe_len: most.max_recv_wqe_len,
+            reserved_qps: Count(most.log_reserved_qps),
+            max_icm_len: NonZeroU64::new(most.max_icm_len).unwrap_or(NonZeroU64::MIN),
+        }
+    }
+}
+
+/// A count that is a power of two, 2^`MIN` to 2^`MAX`; its logarithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "u64")]
+pub struct Count<const MIN: u8, const MAX: u8>(u8);
+
+impl<const MIN: u8, const MAX: u8> TryFrom<u64> for Count<MIN, MAX> {
+    type Error = String;
+
+    fn try_from(count: u64) -> Result<Self, Self::Error> {
+        let log = (MIN..=MAX).find(|log| 1_u64 << log == count);
+        log.map(Self)
+            .ok_or_else(|| format!("{count} is not a power of two from {} to {}", 1_u64 << MIN, 1_u64 << MAX))
+    }
+}
+
+/// Limits that contradict each other or the format of WQEs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum LimitsError {
+    /// Not a length of WQEs.
+    #[error("{key}: {len} is not a multiple of 16 from 16 to {most}")]
+    WqeLen {
+        /// Which.
+        key: &'static str,
+        /// As given.
+        len: u16,
+        /// Greatest length.
+        most: u16,
+    },
+    /// A list does not fit.
+    #[error("{key}: {sges} do not fit into a WQE of {len} bytes, {most} do")]
+    Sges {
+        /// Which.
+        key: &'static str,
+        /// As given.
+        sges: u8,
+        /// Length of the WQE.
+        len: u16,
+        /// Greatest number.
+        most: usize,
+    },
+    /// Nothing is left to software.
+    #[error("reserved_qps: all QPs are reserved")]
+    Reserved,
+}
+
+impl TryFrom<LimitsEntry> for Limits {
+    type Error = LimitsError;
+
+    fn try_from(entry: LimitsEntry) -> Result<Self, LimitsError> {
+        /// A link has six bits for a size in granules.
+        const MAX_SEND_LEN: u16 = 1008;
+        /// Longest receive slot.
+        const MAX_RECV_LEN: u16 = 4096;
+        // In front of the list of a datagram, the longest: next and ud units.
+        let send_head = GRANULE + UdUnit::LEN;
+        check_len("max_send_wqe_len", entry.max_send_wqe_len, MAX_SEND_LEN)?;
+        check_len("max_recv_wqe_len", entry.max_recv_wqe_len, MAX_RECV_LEN)?;
+        check_sges("max_send_sges", entry.max_send_sges, entry.max_send_wqe_len, send_head)?;
+        check_sges("max_recv_sges", entry.max_recv_sges, entry.max_recv_wqe_len, GRANULE)?;
+        if entry.reserved_qps.0 >= entry.max_qps.0 {
+            return Err(LimitsError::Reserved);
+        }
+        Ok(Self(DevLim {
+            log_max_qps: entry.max_qps.0,
+            log_max_cqs: entry.max_cqs.0,
+            log_max_eqs: entry.max_eqs.0,
+            log_max_mpts: entry.max_mpts.0,
+            log_max_pds: entry.max_pds.0,
+            log_max_wqes: entry.max_wqes.0.into(),
+            log_max_cqes: entry.max_cqes.0.into(),
+            max_send_sges: entry.max_send_sges,
+            max_send_wqe_len: entry.max_send_wqe_len,
+            max_recv_sges: entry.max_recv_sges,
+            max_recv_wqe_len: entry.max_recv_wqe_len,
+            log_reserved_qps: entry.reserved_qps.0,
+            max_icm_len: entry.max_icm_len.get(),
+            ..DevLim::RECOMMENDED
+        }))
+    }
+}
+
+fn check_len(key: &'static str, len: u16, most: u16) -> Result<(), LimitsError> {
+    let legal = len != 0 && usize::from(len).is_multiple_of(GRANULE) && len <= most;
+    if legal { Ok(()) } else { Err(LimitsError::WqeLen { key, len, most }) }
+}
+
+fn check_sges(key: &'static str, sges: u8, len: u16, head: usize) -> Result<(), LimitsError> {
+    let most = usize::from(len).saturating_sub(head) / GRANULE;
+    if usize::from(sges) <= most { Ok(()) } else { Err(LimitsError::Sges { key, sges, len, most }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<DevLim, String> {
+        serde_json::from_str::<Limits>(text).map(|limits| limits.0).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_is_not_given_is_as_recommended() {
+        assert_eq!(parse("{}"), Ok(DevLim::RECOMMENDED));
+        assert_eq!(Limits::default().0, DevLim::RECOMMENDED);
+    }
+
+    /// Section 3.1: the bytes of the outbox.
+    #[test]
+    fn every_limit_reaches_the_outbox() {
+        let limits = parse(
+            r#"{"max_qps": 16384, "max_cqs": 8192, "max_eqs": 64, "max_mpts": 32768, "max_pds": 4096,
+                "max_wqes": 8192, "max_cqes": 4096, "max_send_sges": 59, "max_send_wqe_len": 1008,
+                "max_recv_sges": 7, "max_recv_wqe_len": 128, "reserved_qps": 8, "max_icm_len": 65536}"#,
+        );
+        let bytes = limits.unwrap().emit();
+        assert_eq!(bytes[..0x11], [3, 0, 0, 0, 0, 0, 0, 0, 0, 13, 0, 12, 14, 13, 6, 15, 12]);
+        assert_eq!(bytes[0x29..0x30], [59, 0x03, 0xf0, 0, 7, 0, 0x80]);
+        assert_eq!(bytes[0x30..0x38], [0, 0, 0, 0, 0, 1, 0, 0]);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_the_key_and_the_reason() {
+        for (text, reason) in [
+            (r#"{"max_qps": 1000}"#, "1000 is not a power of two from 2 to 131072"),
+            (r#"{"max_qps": 262144}"#, "262144 is not a power of two from 2 to 131072"),
+            (r#"{"max_eqs": 0}"#, "0 is not a power of two from 1 to 128"),
+            (
+                r#"{"max_send_wqe_len": 1024}"#,
+                "max_send_wqe_len: 1024 is not a multiple of 16 from 16 to 1008",
+            ),
+            (r#"{"max_recv_wqe_len": 40}"#, "max_recv_wqe_len: 40 is not a multiple of 16 from 16 to 4096"),
+            (r#"{"max_send_sges": 29}"#, "max_send_sges: 29 do not fit into a WQE of 512 bytes, 28 do"),
+            (r#"{"max_recv_sges": 32}"#, "max_recv_sges: 32 do not fit into a WQE of 512 bytes, 31 do"),
+            (r#"{"reserved_qps": 16, "max_qps": 16}"#, "reserved_qps: all QPs are reserved"),
+            (r#"{"max_icm_len": 0}"#, "expected a nonzero u64"),
+            (r#"{"max_srqs": 1}"#, "unknown field `max_srqs`"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(reason), "{error:?} should contain {reason:?}");
+        }
+    }
+}
