@@ -7,21 +7,28 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::artifacts::{Artifacts, Overrides, cache_dir};
+use crate::artifacts::{Artifacts, Disks, KernelChoice, Overrides, cache_dir};
 use crate::initramfs::Initramfs;
-use crate::qemu::{Accelerator, Machine};
+use crate::modules::Wanted;
+use crate::programs;
+use crate::qemu::{Accelerator, Machine, Nic};
 use crate::run_dir::RunDir;
 use crate::vm::{Image, Vm};
-use crate::{modules, programs};
 
 /// From QEMU's start until the agent answers. Emulated guests on two busy cores have been seen to take a minute.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 /// The same where the processor runs the guest.
 const KVM_BOOT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The IOMMU is what makes vfio possible in the guest. Warnings go to the console, the rest only to the kernel's log:
-/// an emulated serial line is slow. Mitigations protect guests from nobody here and cost an emulated one dearly. The
-/// timer check counts ticks against busy waiting, and panics on a busy host where both come late.
-const KERNEL_ARGS: &str = "intel_iommu=on loglevel=5 mitigations=off no_timer_check";
+/// Warnings go to the console, the rest only to the kernel's log: an emulated serial line is slow. Mitigations protect
+/// guests from nobody here and cost an emulated one dearly. The timer check counts ticks against busy waiting, and
+/// panics on a busy host where both come late.
+const KERNEL_ARGS: &str = "loglevel=5 mitigations=off no_timer_check";
+/// What makes vfio possible in the guest.
+const IOMMU_ARGS: &str = "intel_iommu=on";
+/// What a guest needs to reach its disks.
+const DISK_MODULES: &[&str] = &["virtio_blk", "ext4", "overlay"];
+/// What ext4 asks for by another name than a module's, as far as a kernel has it.
+const DISK_MODULES_IF_ANY: &[&str] = &["crc32c_generic", "crc32c_cryptoapi"];
 
 /// What the user may choose.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -29,9 +36,16 @@ pub struct Options {
     /// A QEMU program to use instead of the fetched one; it must know vfio-user-pci
     #[arg(long, value_name = "FILE")]
     pub qemu: Option<PathBuf>,
-    /// A kernel to use instead of the fetched one: a folder like /lib/modules/7.2.12 with the image as `vmlinuz`
-    #[arg(long, value_name = "DIR")]
-    pub kernel: Option<PathBuf>,
+    /// Debian's stock kernel of `trixie` or `trixie-backports` [default], or a kernel of your own: a folder like
+    /// /lib/modules/7.2.12 with the image as `vmlinuz`
+    #[arg(long, value_name = "SUITE|DIR")]
+    pub kernel: Option<KernelChoice>,
+    /// User space to use instead of the fetched one, in scenarios whose guests have one: an ext4 image
+    #[arg(long, value_name = "FILE")]
+    pub root: Option<PathBuf>,
+    /// A module built for the guests' kernel to load into them, after the modules it depends on; may be repeated
+    #[arg(long = "module", value_name = "FILE")]
+    pub modules: Vec<PathBuf>,
     /// The daemon to test [default: hcad beside this program]
     #[arg(long, value_name = "FILE")]
     pub hcad: Option<PathBuf>,
@@ -53,6 +67,7 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Lab {
     artifacts: Artifacts,
+    own_modules: Vec<PathBuf>,
     agent: PathBuf,
     hcad: Option<PathBuf>,
     accelerator: Accelerator,
@@ -68,6 +83,8 @@ pub struct Guest<'a> {
     pub name: &'a str,
     /// Sockets of its HCAs.
     pub hcas: Vec<PathBuf>,
+    /// Its Ethernet NICs.
+    pub nics: Vec<Nic>,
     /// The lab wants to type into its console.
     pub with_console: bool,
 }
@@ -90,9 +107,14 @@ impl Lab {
     }
 
     fn gather(options: &Options) -> Result<Self> {
-        let overrides = Overrides { qemu: options.qemu.clone(), kernel: options.kernel.clone() };
+        let overrides = Overrides {
+            qemu: options.qemu.clone(),
+            kernel: options.kernel.clone().unwrap_or_default(),
+            root: options.root.clone(),
+        };
         Ok(Self {
             artifacts: Artifacts::obtain(&cache_dir()?, &overrides)?,
+            own_modules: options.modules.clone(),
             agent: options.agent.clone().map_or_else(programs::build_agent, Ok)?,
             hcad: options.hcad.clone(),
             accelerator: Accelerator::Tcg,
@@ -123,20 +145,55 @@ impl Lab {
         RunDir::create(&self.runs, scenario)
     }
 
-    /// Packs the agent, busybox and the modules named, with what they depend on.
+    /// What a guest without a user space starts from: the agent, busybox and the modules named, with what they depend
+    /// on. Its devices are behind an IOMMU.
     ///
     /// # Errors
     /// When a module or a file is missing.
     pub fn image(&self, run: &RunDir, module_names: &[&str]) -> Result<Image> {
+        self.pack(run, "initramfs", module_names, &[], None)
+    }
+
+    /// What a guest with Debian's user space starts from. All modules of its kernel are there to be loaded by its
+    /// tools.
+    ///
+    /// # Errors
+    /// When a package cannot be fetched, or a module or a file is missing.
+    pub async fn debian_image(&self, run: &RunDir) -> Result<Image> {
+        let artifacts = self.artifacts.clone();
+        let disks = tokio::task::spawn_blocking(move || artifacts.disks()).await??;
+        self.pack(run, "initramfs-debian", DISK_MODULES, DISK_MODULES_IF_ANY, Some(disks))
+    }
+
+    fn pack(
+        &self,
+        run: &RunDir,
+        name: &str,
+        needed: &[&str],
+        if_any: &[&str],
+        disks: Option<Disks>,
+    ) -> Result<Image> {
         let read = |path: &Path| fs::read(path).with_context(|| format!("reading {}", path.display()));
-        let modules = modules::with_dependencies(&self.artifacts.kernel.modules, module_names)?;
+        let mut wanted = Wanted::new(&self.artifacts.kernel.modules)?;
+        for module in if_any {
+            if wanted.exists(module) {
+                wanted.add(module)?;
+            }
+        }
+        for module in needed {
+            wanted.add(module)?;
+        }
+        for file in &self.own_modules {
+            wanted.add_file(file)?;
+        }
+        let modules = wanted.finish();
         let mut archive = Initramfs::new(&read(&self.agent)?);
         archive.add_busybox(&read(&self.artifacts.busybox)?, applets(&self.artifacts.busybox)?.lines());
         let modules = archive.add_modules(&modules);
-        let initramfs = run.scratch("initramfs");
+        let initramfs = run.scratch(name);
         fs::write(&initramfs, archive.finish())
             .with_context(|| format!("writing {}", initramfs.display()))?;
-        Ok(Image { initramfs, modules })
+        Ok(Image { initramfs, modules, disks })
     }
 
     /// Boots one guest.
@@ -154,12 +211,17 @@ impl Lab {
         image: &Image,
         guest: Guest<'_>,
     ) -> Result<Vm> {
+        // Drivers of the guest's kernel do without, and every mapping they make would cost them a trap.
+        let iommu = image.disks.is_none();
         let machine = Machine {
             name: guest.name.to_owned(),
             memory_mib: self.memory_mib,
             cpus: self.cpus,
             accelerator: self.accelerator,
-            kernel_args: KERNEL_ARGS.into(),
+            kernel_args: if iommu { format!("{IOMMU_ARGS} {KERNEL_ARGS}") } else { KERNEL_ARGS.into() },
+            iommu,
+            disks: image.disks.iter().flat_map(|d| [d.system.clone(), d.modules.clone()]).collect(),
+            nics: guest.nics,
             hcas: guest.hcas,
         };
         Vm::boot(&machine, &self.artifacts, image, run, guest.with_console, limit).await

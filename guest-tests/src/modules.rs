@@ -18,37 +18,65 @@ pub struct Module {
     pub object: Vec<u8>,
 }
 
-/// Reads `names` and everything they depend on below `folder`, dependencies first. Names of modules that are built
-/// into the kernel are passed over.
-///
-/// # Errors
-/// When a module is neither there nor built in, or cannot be read.
-pub fn with_dependencies(folder: &Path, names: &[&str]) -> Result<Vec<Module>> {
-    let mut found = Found { files: index(folder)?, builtin: builtin(folder), modules: Vec::new() };
-    for name in names {
-        found.add(&canonical(name))?;
-    }
-    Ok(found.modules)
-}
-
-struct Found {
+/// Modules of one kernel that are to be loaded, each after what it depends on.
+#[derive(Debug)]
+pub struct Wanted {
     files: HashMap<String, PathBuf>,
     builtin: Vec<String>,
     modules: Vec<Module>,
 }
 
-impl Found {
-    fn add(&mut self, name: &str) -> Result<()> {
+impl Wanted {
+    /// None yet, of the kernel whose modules are below `folder`.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn new(folder: &Path) -> Result<Self> {
+        Ok(Self { files: index(folder)?, builtin: builtin(folder), modules: Vec::new() })
+    }
+
+    /// Whether the kernel has a module of this name that is not built in.
+    pub fn exists(&self, name: &str) -> bool {
+        self.files.contains_key(&canonical(name))
+    }
+
+    /// Adds a module; one that is built into the kernel is passed over.
+    ///
+    /// # Errors
+    /// When it or what it depends on is neither there nor built in, or cannot be read.
+    pub fn add(&mut self, name: &str) -> Result<()> {
+        let name = canonical(name);
         // Module dependencies are acyclic, or no order could load them.
-        if self.modules.iter().any(|m| m.name == name) || self.builtin.iter().any(|b| b == name) {
+        if self.modules.iter().any(|m| m.name == name) || self.builtin.contains(&name) {
             return Ok(());
         }
-        let Some(path) = self.files.get(name) else { bail!("the kernel has no module {name}") };
+        let Some(path) = self.files.get(&name) else { bail!("the kernel has no module {name}") };
         let object = read(path)?;
+        self.add_object(name, object)
+    }
+
+    /// Adds a module of the user's own. It stands in for one of the kernel's of the same name.
+    ///
+    /// # Errors
+    /// When it cannot be read, or depends on something the kernel does not have.
+    pub fn add_file(&mut self, file: &Path) -> Result<()> {
+        let stem = file.file_name().and_then(|name| name.to_str()?.split('.').next());
+        let name = canonical(stem.with_context(|| format!("{} is no file of a module", file.display()))?);
+        self.modules.retain(|module| module.name != name);
+        let object = read(file)?;
+        self.add_object(name, object).with_context(|| file.display().to_string())
+    }
+
+    /// The modules in loading order.
+    pub fn finish(self) -> Vec<Module> {
+        self.modules
+    }
+
+    fn add_object(&mut self, name: String, object: Vec<u8>) -> Result<()> {
         for dependency in dependencies(&object) {
             self.add(&dependency)?;
         }
-        self.modules.push(Module { name: name.to_owned(), object });
+        self.modules.push(Module { name, object });
         Ok(())
     }
 }
@@ -118,15 +146,34 @@ mod tests {
         fs::write(folder.path().join("vfio-pci-core.ko"), object("vfio")).unwrap();
         fs::write(folder.path().join("vfio.ko"), object("")).unwrap();
         fs::write(folder.path().join("modules.builtin"), "kernel/drivers/virtio/virtio.ko\n").unwrap();
-        let modules = with_dependencies(folder.path(), &["vfio_pci", "vfio"]).unwrap();
-        let names: Vec<&str> = modules.iter().map(|m| m.name.as_str()).collect();
-        assert_eq!(names, ["vfio", "vfio_pci_core", "vfio_pci"]);
+        let mut wanted = Wanted::new(folder.path()).unwrap();
+        wanted.add("vfio_pci").unwrap();
+        wanted.add("vfio").unwrap();
+        let names = wanted.finish().into_iter().map(|module| module.name);
+        assert_eq!(names.collect::<Vec<_>>(), ["vfio", "vfio_pci_core", "vfio_pci"]);
+    }
+
+    #[test]
+    fn a_module_of_ones_own_comes_after_what_it_needs_and_replaces_the_stock_one() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("ib_core.ko"), object("")).unwrap();
+        fs::write(folder.path().join("rdma_rxe.ko"), object("")).unwrap();
+        let own = tempfile::tempdir().unwrap();
+        let file = own.path().join("rdma-rxe.ko");
+        fs::write(&file, object("ib_core")).unwrap();
+        let mut wanted = Wanted::new(folder.path()).unwrap();
+        wanted.add("rdma_rxe").unwrap();
+        wanted.add_file(&file).unwrap();
+        let modules = wanted.finish();
+        let names: Vec<&str> = modules.iter().map(|module| module.name.as_str()).collect();
+        assert_eq!(names, ["ib_core", "rdma_rxe"]);
+        assert_eq!(modules[1].object, object("ib_core"));
     }
 
     #[test]
     fn a_module_that_is_nowhere_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        let error = with_dependencies(folder.path(), &["ib-mthca"]).unwrap_err();
+        let error = Wanted::new(folder.path()).unwrap().add("ib-mthca").unwrap_err();
         assert!(error.to_string().contains("ib_mthca"), "{error}");
     }
 }

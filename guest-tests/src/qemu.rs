@@ -1,6 +1,7 @@
 //! QEMU's command line.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use tokio::process::Command;
@@ -29,8 +30,25 @@ pub struct Machine {
     pub accelerator: Accelerator,
     /// Added to the kernel's command line.
     pub kernel_args: String,
+    /// Put its devices behind an IOMMU: programs in the guest are to drive them.
+    pub iommu: bool,
+    /// Images of its disks, /dev/vda and so on. Nobody writes to them.
+    pub disks: Vec<PathBuf>,
+    /// Its Ethernet NICs, eth0 and so on.
+    pub nics: Vec<Nic>,
     /// Sockets of the HCAs, each one vfio-user device.
     pub hcas: Vec<PathBuf>,
+}
+
+/// An Ethernet NIC whose wire is UDP: each frame is one datagram, as on the fabric of an HCA.
+#[derive(Clone, Debug)]
+pub struct Nic {
+    /// Its address.
+    pub mac: [u8; 6],
+    /// Where QEMU receives its frames.
+    pub bind: SocketAddr,
+    /// Where QEMU sends all its frames.
+    pub peer: SocketAddr,
 }
 
 /// Sockets and files of one machine.
@@ -81,12 +99,27 @@ impl Machine {
         );
         args.pair("-serial", "chardev:console");
 
-        // caching-mode makes the guest's IOMMU tell about each mapping, so that QEMU can pass it on. It must come
-        // before the devices it translates for.
-        args.pair("-device", "intel-iommu,caching-mode=on");
+        if self.iommu {
+            // caching-mode makes the guest's IOMMU tell about each mapping, so that QEMU can pass it on. It must come
+            // before the devices it translates for.
+            args.pair("-device", "intel-iommu,caching-mode=on");
+        }
         args.pair("-device", "virtio-serial-pci");
         args.pair("-chardev", format!("socket,id=agent,path={}", escaped(&endpoints.agent)));
         args.pair("-device", format!("virtserialport,chardev=agent,name={}", agent::wire::PORT_NAME));
+        for (index, image) in self.disks.iter().enumerate() {
+            let file = escaped(image);
+            args.pair("-drive", format!("if=none,id=disk{index},format=raw,readonly=on,file={file}"));
+            args.pair("-device", format!("virtio-blk-pci,drive=disk{index}"));
+        }
+        for (index, nic) in self.nics.iter().enumerate() {
+            let (local, remote) = (inet("local", nic.bind), inet("remote", nic.peer));
+            args.pair("-netdev", format!("dgram,id=net{index},{local},{remote}"));
+            let [a, b, c, d, e, f] = nic.mac;
+            let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
+            // Without a ROM to boot from: there is nothing to boot.
+            args.pair("-device", format!("virtio-net-pci,netdev=net{index},mac={mac},romfile="));
+        }
         for socket in &self.hcas {
             let device = serde_json::json!({
                 "driver": "vfio-user-pci",
@@ -116,6 +149,11 @@ impl Args {
     }
 }
 
+/// An address as an option of `-netdev dgram`.
+fn inet(name: &str, address: SocketAddr) -> String {
+    format!("{name}.type=inet,{name}.host={},{name}.port={}", address.ip(), address.port())
+}
+
 /// A path inside a comma-separated option.
 fn escaped(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
@@ -141,6 +179,9 @@ mod tests {
             cpus: 1,
             accelerator: Accelerator::Tcg,
             kernel_args: "quiet".into(),
+            iommu: true,
+            disks: Vec::new(),
+            nics: Vec::new(),
             hcas: vec!["s/hca".into()],
         }
     }
@@ -156,6 +197,24 @@ mod tests {
             )
         );
         assert!(line.contains("-append console=ttyS0 panic=-1 quiet -chardev"));
+    }
+
+    #[test]
+    fn a_nic_is_wired_by_udp_and_disks_are_read_only() {
+        let nic = Nic {
+            mac: [2, 0, 0, 0, 0, 2],
+            bind: ([127, 0, 0, 1], 7002).into(),
+            peer: ([127, 0, 0, 1], 7001).into(),
+        };
+        let disks = vec!["c/image.ext4".into()];
+        let line = line(&Machine { iommu: false, disks, nics: vec![nic], ..machine() }, None);
+        assert!(!line.contains("iommu"));
+        assert!(line.contains(
+            "-netdev dgram,id=net0,local.type=inet,local.host=127.0.0.1,local.port=7002,\
+             remote.type=inet,remote.host=127.0.0.1,remote.port=7001 \
+             -device virtio-net-pci,netdev=net0,mac=02:00:00:00:00:02"
+        ));
+        assert!(line.contains("format=raw,readonly=on,file=c/image.ext4 -device virtio-blk-pci,drive=disk0"));
     }
 
     #[test]

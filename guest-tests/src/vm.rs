@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use agent::wire::{Call, Failure, LoadModules, Ping};
-use anyhow::{Context, Result, anyhow, bail};
+use agent::wire::{Call, EnterRoot, ExitStatus, Failure, LoadModules, Ping, Run};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Instant, timeout};
 
 use crate::agent_link::AgentLink;
-use crate::artifacts::Artifacts;
+use crate::artifacts::{Artifacts, Disks};
 use crate::process::{Process, tail};
 use crate::qemu::{Endpoints, Machine};
 use crate::run_dir::RunDir;
@@ -18,6 +18,10 @@ use crate::run_dir::RunDir;
 const QEMU_START_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a QEMU that has closed a socket may take to end.
 const LAST_BREATH: Duration = Duration::from_secs(1);
+/// What a program in the guest may take when nothing else is said.
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(60);
+/// What an answer may take beyond the time a step waits.
+const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 /// Lines of console and log in a failure's message.
 const TAIL_LINES: usize = 12;
 
@@ -28,6 +32,8 @@ pub struct Image {
     pub initramfs: PathBuf,
     /// Modules inside, in loading order.
     pub modules: Vec<String>,
+    /// The disks of a guest with a user space; without them the agent is alone with busybox.
+    pub disks: Option<Disks>,
 }
 
 /// A running guest. QEMU is killed when this is dropped.
@@ -86,6 +92,12 @@ impl Vm {
         if !image.modules.is_empty() {
             vm.call(LoadModules { paths: image.modules.clone() }).await.context("loading kernel modules")?;
         }
+        if image.disks.is_some() {
+            // The disks as `Lab` orders them.
+            let step = EnterRoot { system: "/dev/vda".into(), modules: Some("/dev/vdb".into()) };
+            vm.call(step).await.context("entering the user space")?;
+            vm.run(&["ip", "link", "set", "lo", "up"]).await?;
+        }
         Ok(vm)
     }
 
@@ -135,6 +147,34 @@ impl Vm {
     pub async fn call_refused<C: Call>(&mut self, step: C) -> Result<Failure> {
         let result = self.agent.call_refused(step).await;
         self.explained(result).await
+    }
+
+    /// Runs a program in the guest that must end with success, and returns what it printed.
+    ///
+    /// # Errors
+    /// When it fails or takes longer than a minute, with what it complained about; else as [`Self::call`].
+    pub async fn run(&mut self, argv: &[&str]) -> Result<String> {
+        self.run_within(PROGRAM_TIMEOUT, argv).await
+    }
+
+    /// The same with a time of its own.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub async fn run_within(&mut self, limit: Duration, argv: &[&str]) -> Result<String> {
+        let timeout_ms = u32::try_from(limit.as_millis())?;
+        let words = argv.iter().map(|&word| word.to_owned()).collect();
+        let step = Run { argv: words, timeout_ms, ..Run::default() };
+        let end = self.call_within(limit + ANSWER_MARGIN, step).await?;
+        ensure!(
+            end.status == ExitStatus::Code(0),
+            "{argv:?} in guest {} ended with {:?}: {}{}",
+            self.name,
+            end.status,
+            end.stdout,
+            end.stderr
+        );
+        Ok(end.stdout)
     }
 
     /// Ends QEMU with SIGKILL: nothing in it can react.

@@ -1,6 +1,5 @@
 //! PID 1 of a small initramfs: file systems, modules, then the agent until the guest ends.
 
-use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
@@ -8,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
-use crate::guest;
+use crate::guest::{self, mount::mount};
 use crate::serve::Agent;
 use crate::wire::PORT_NAME;
 
@@ -58,10 +57,10 @@ fn prepare() -> Result<()> {
         [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev"), ("tmpfs", "/tmp"), ("tmpfs", "/run")]
     {
         fs::create_dir_all(target).with_context(|| format!("creating {target}"))?;
-        match mount(kind, target) {
+        match mount(kind, target, kind, 0, "") {
             // The kernel may have mounted it already.
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
-            other => other.with_context(|| format!("mounting {target}"))?,
+            Err(error) if is_busy(&error) => {}
+            other => other?,
         }
     }
     let Ok(list) = fs::read_to_string(MODULES) else { return Ok(()) };
@@ -76,11 +75,8 @@ fn prepare() -> Result<()> {
     Ok(())
 }
 
-fn mount(kind: &str, target: &str) -> io::Result<()> {
-    let (kind, target) = (CString::new(kind)?, CString::new(target)?);
-    // SAFETY: the strings live through the call, and these file systems take no data.
-    let result = unsafe { libc::mount(kind.as_ptr(), target.as_ptr(), kind.as_ptr(), 0, std::ptr::null()) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+fn is_busy(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) == Some(libc::EBUSY)
 }
 
 fn wait_for_port() -> Result<PathBuf> {

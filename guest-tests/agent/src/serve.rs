@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use crate::error::{bad_step, into_failure};
-use crate::guest;
+use crate::guest::{self, Programs};
 use crate::hca::Hca;
 use crate::vfio::{self, Bar};
 use crate::wire::{
@@ -23,6 +23,7 @@ const PEEK_MAX: u32 = 65536;
 #[derive(Debug, Default)]
 pub struct Agent {
     hca: Option<Hca>,
+    programs: Programs,
     /// Set by a shutdown step, carried out after its answer.
     ending: Option<ShutdownKind>,
 }
@@ -89,6 +90,12 @@ impl Agent {
             Step::Info(s) => answer(&s, |_| guest::info()),
             Step::Dmesg(s) => answer(&s, |s| Ok(DmesgLines { lines: guest::messages(s.level)? })),
             Step::LoadModules(s) => answer(&s, |s| guest::load_modules(&s.paths)),
+            Step::EnterRoot(s) => answer(&s, |s| done(guest::enter_root(s))),
+            Step::Run(s) => answer(&s, Programs::run),
+            Step::Spawn(s) => answer(&s, |s| self.programs.spawn(s)),
+            Step::Ask(s) => answer(&s, |s| self.programs.ask(s)),
+            Step::Wait(s) => answer(&s, |s| self.programs.wait(s)),
+            Step::Kill(s) => answer(&s, |s| done(self.programs.kill(s))),
             Step::Shell(s) => answer(&s, |s| done(guest::shell(s.command.as_deref()))),
             Step::Shutdown(s) => answer(&s, |s| {
                 self.hca = None;

@@ -11,8 +11,25 @@ use super::sources::Archive;
 
 /// The release whose packages the lab uses, and the newer packages prepared for it.
 const SUITES: &str = "trixie trixie-backports";
-/// The suite that wins where both have a package: only it has a QEMU with a vfio-user client.
-const PREFERRED: &str = "trixie-backports";
+
+/// One of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suite {
+    /// The release.
+    Trixie,
+    /// The newer packages; only these have a QEMU with a vfio-user client.
+    TrixieBackports,
+}
+
+impl Suite {
+    /// As Debian names it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Trixie => "trixie",
+            Self::TrixieBackports => "trixie-backports",
+        }
+    }
+}
 
 /// A package in the version apt chose.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,12 +77,13 @@ impl Apt {
         bail!("no archive of {} offers '{SUITES}':\n{}", etc_apt.display(), failures.join("\n"))
     }
 
-    /// What installing `names` on an empty system would bring in, without recommendations.
+    /// What installing `names` on an empty system would bring in, without recommendations. Where several suites have
+    /// a package, that of `preferred` is taken.
     ///
     /// # Errors
     /// When apt finds no solution.
-    pub(super) fn resolve(&self, names: &[&str]) -> Result<Vec<Package>> {
-        let fixed = ["-s", "-qq", "--no-install-recommends", "-t", PREFERRED, "install"];
+    pub(super) fn resolve(&self, names: &[&str], preferred: Suite) -> Result<Vec<Package>> {
+        let fixed = ["-s", "-qq", "--no-install-recommends", "-t", preferred.name(), "install"];
         let plan = self.get(fixed.iter().chain(names), None)?;
         let packages: Vec<Package> = plan.lines().filter_map(parse_plan_line).collect();
         ensure!(!packages.is_empty(), "apt has nothing to install for {}", names.join(" "));
@@ -104,7 +122,11 @@ pub(super) fn unpack(package: &Path, root: &Path) -> Result<()> {
     run(Command::new("dpkg-deb").arg("-x").arg(package).arg(root)).map(drop)
 }
 
-fn run(command: &mut Command) -> Result<String> {
+/// Runs a program to its end and returns what it printed.
+///
+/// # Errors
+/// When it cannot be started or fails, with what it complained about.
+pub(super) fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("starting {command:?}"))?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{command:?} failed ({}):\n{}", output.status, errors.trim());

@@ -1,11 +1,13 @@
-//! The lab without anything to test: kernel, initramfs, agent, modules.
+//! The lab without anything to test: kernel, initramfs, agent, modules, user space.
 
 use agent::wire::Info;
 use anyhow::{Result, ensure};
+use tokio::time::Instant;
 
 use super::pair::VFIO_MODULES;
 use crate::lab::{Guest, Lab};
 use crate::report::{Report, line};
+use crate::run_dir::RunDir;
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("boot")?;
@@ -27,5 +29,29 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
             tokio::try_join!(boot("left"), boot("right"))?;
             Ok(())
         })
-        .await
+        .await?;
+    report.case("one guest with Debian's user space", &hint, debian(lab, &run)).await
+}
+
+/// The tools that scenarios use are there and start; modules are found with their dependencies.
+async fn debian(lab: &Lab, run: &RunDir) -> Result<()> {
+    let image = lab.debian_image(run).await?;
+    let begun = Instant::now();
+    let mut vm = lab.boot(run, &image, Guest { name: "debian", ..Guest::default() }).await?;
+    let release = vm.run(&["cat", "/etc/debian_version"]).await?;
+    let up = begun.elapsed();
+    for module in ["rdma_rxe", "ib_mthca", "rdma_ucm"] {
+        vm.run(&["modprobe", module]).await?;
+    }
+    for tool in ["ibv_devinfo", "rping", "ib_write_bw", "ibstat", "iperf3", "ethtool", "ping"] {
+        vm.run(&["sh", "-c", &format!("command -v {tool}")]).await?;
+    }
+    let devices =
+        vm.run(&["python3", "-c", "import pyverbs.device as d; print(d.get_device_list())"]).await?;
+    ensure!(devices.trim() == "[]", "pyverbs sees devices where there are none: {devices}");
+    line(&format!(
+        "      guest debian: {} ran its first program after {:.1} s",
+        release.trim(),
+        up.as_secs_f64()
+    ))
 }

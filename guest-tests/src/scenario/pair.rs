@@ -155,6 +155,7 @@ async fn boot(
     daemon: &Daemon,
     console: &str,
 ) -> Result<Vm> {
-    let guest = Guest { name, hcas: vec![daemon.socket().to_owned()], with_console: name == console };
+    let hcas = vec![daemon.socket().to_owned()];
+    let guest = Guest { name, hcas, with_console: name == console, ..Guest::default() };
     lab.boot(run, image, guest).await
 }

@@ -1,6 +1,11 @@
-//! The guest around the agent: its kernel's messages, modules and PCI functions, and its end.
+//! The guest around the agent: its kernel's messages, modules and PCI functions, its root and programs, and its end.
 
 mod kernel;
+pub(crate) mod mount;
 pub(crate) mod pci;
+mod program;
+mod root;
 
 pub(crate) use kernel::{info, load_modules, messages, say, shell, shutdown, uptime};
+pub(crate) use program::Programs;
+pub(crate) use root::enter as enter_root;

@@ -106,6 +106,17 @@ pub struct LoadedModules {
     pub present: Vec<String>,
 }
 
+/// Make a file system on a disk this guest's root, for good. It is mounted read-only with a tmpfs over it; both are
+/// ext4. The drivers must be loaded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EnterRoot {
+    /// Device of the system.
+    pub system: String,
+    /// Device of what belongs into `/lib/modules/<release>`.
+    pub modules: Option<String>,
+}
+
 /// Give the guest's console a shell (`/bin/sh`) and wait for its end.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Shell {

@@ -17,6 +17,7 @@ mod events;
 mod guest;
 mod hca;
 mod hex;
+mod program;
 mod qp;
 mod traffic;
 mod verbs;
@@ -26,8 +27,8 @@ pub use events::{
     MapEq, Mask, MaskInterrupts, PendingBits, PendingInterrupts, PollEq, WaitInterrupt,
 };
 pub use guest::{
-    BarInfo, BindVfio, Bound, DeviceInfo, DeviceSelector, Dmesg, DmesgLines, Done, GuestInfo, Info,
-    LoadModules, LoadedModules, Ping, Pong, Shell, Shutdown, ShutdownKind,
+    BarInfo, BindVfio, Bound, DeviceInfo, DeviceSelector, Dmesg, DmesgLines, Done, EnterRoot, GuestInfo,
+    Info, LoadModules, LoadedModules, Ping, Pong, Shell, Shutdown, ShutdownKind,
 };
 pub use hca::{
     CloseHca, CommandResult, CommandResults, ContextBytes, ContextTable, HcaInfo, HcrBase, IcmOptions,
@@ -35,6 +36,7 @@ pub use hca::{
     ReadContext, Region,
 };
 pub use hex::Hex;
+pub use program::{Ask, ExitStatus, Kill, ProgramEnd, ProgramId, Run, Said, Spawn, Spawned, Wait};
 pub use qp::{
     Changes, CreateQp, DestroyQp, ModifyQp, Path, QpAttributes, QpId, QpInfo, QueryQp, RecvStyle, Service,
     Transition,
@@ -201,6 +203,12 @@ steps! {
     Info => GuestInfo,
     Dmesg => DmesgLines,
     LoadModules => LoadedModules,
+    EnterRoot => Done,
+    Run => ProgramEnd,
+    Spawn => Spawned,
+    Ask => Said,
+    Wait => ProgramEnd,
+    Kill => Done,
     Shell => Done,
     Shutdown => Done,
     BindVfio => Bound,

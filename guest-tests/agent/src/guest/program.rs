@@ -1,0 +1,325 @@
+//! Programs of the guest: started, talked to, waited for.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write as _};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::error::{bad_step, timeout};
+use crate::wire::{Ask, ExitStatus, Kill, ProgramEnd, ProgramId, Run, Said, Spawn, Spawned, Wait};
+
+/// Bound: bytes kept of one output. What a program prints beyond is read and dropped.
+const MAX_OUTPUT: usize = 1 << 20;
+/// Programs that run beside the steps.
+const MAX_PROGRAMS: usize = 64;
+/// How long the outputs of a program that has ended may stay open: something it started may hold them.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// The agent's own environment is the kernel's, which names no folders.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The programs running.
+#[derive(Debug, Default)]
+pub(crate) struct Programs {
+    running: BTreeMap<ProgramId, Program>,
+    last_id: u32,
+}
+
+impl Programs {
+    /// Runs a [`Run`].
+    pub(crate) fn run(step: &Run) -> Result<ProgramEnd> {
+        let mut program = Program::start(&step.argv)?;
+        let limit = Duration::from_millis(step.timeout_ms.into());
+        if let Some(mut input) = program.stdin.take() {
+            let text = step.stdin.clone();
+            // A program may print before it has read everything, and need not read at all.
+            std::thread::spawn(move || input.write_all(text.as_bytes()));
+        }
+        program.end(limit)
+    }
+
+    /// Runs a [`Spawn`].
+    pub(crate) fn spawn(&mut self, step: &Spawn) -> Result<Spawned> {
+        ensure!(self.running.len() < MAX_PROGRAMS, bad_step(format!("{MAX_PROGRAMS} programs are running")));
+        let program = Program::start(&step.argv)?;
+        self.last_id += 1;
+        let id = ProgramId(self.last_id);
+        self.running.insert(id, program);
+        Ok(Spawned { program: id })
+    }
+
+    /// Runs an [`Ask`].
+    pub(crate) fn ask(&mut self, step: &Ask) -> Result<Said> {
+        let program = self.find(step.program)?;
+        if let Some(line) = &step.line {
+            let input = program.stdin.as_mut().ok_or_else(|| bad_step("its input is closed"))?;
+            let told = writeln!(input, "{line}").and_then(|()| input.flush());
+            told.with_context(|| program.complaint("was not told"))?;
+        }
+        let line = program.next_line(Duration::from_millis(step.timeout_ms.into()))?;
+        Ok(Said { line })
+    }
+
+    /// Runs a [`Wait`].
+    pub(crate) fn wait(&mut self, step: &Wait) -> Result<ProgramEnd> {
+        self.find(step.program)?;
+        let mut program = self.running.remove(&step.program).ok_or_else(|| bad_step("no such program"))?;
+        program.stdin = None;
+        program.end(Duration::from_millis(step.timeout_ms.into()))
+    }
+
+    /// Runs a [`Kill`].
+    pub(crate) fn kill(&mut self, step: &Kill) -> Result<()> {
+        self.find(step.program)?.signal(step.signal).context("sending a signal")
+    }
+
+    fn find(&mut self, id: ProgramId) -> Result<&mut Program> {
+        self.running.get_mut(&id).ok_or_else(|| bad_step(format!("no {id:?}")))
+    }
+}
+
+/// A program. It is killed when this is dropped.
+#[derive(Debug)]
+struct Program {
+    name: String,
+    child: Child,
+    /// Readable when the program has ended.
+    end: OwnedFd,
+    stdin: Option<ChildStdin>,
+    stdout: Arc<Output>,
+    stderr: Arc<Output>,
+}
+
+impl Program {
+    fn start(argv: &[String]) -> Result<Self> {
+        let (name, arguments) = argv.split_first().ok_or_else(|| bad_step("no program is named"))?;
+        let mut child = Command::new(name)
+            .args(arguments)
+            .env("PATH", PATH)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // Signals are for the program with all it starts.
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("starting {name}"))?;
+        let end = pidfd(&child).context("watching a program")?;
+        let stdin = child.stdin.take();
+        let stdout = Output::of(child.stdout.take());
+        let stderr = Output::of(child.stderr.take());
+        Ok(Self { name: name.clone(), child, end, stdin, stdout, stderr })
+    }
+
+    fn next_line(&self, limit: Duration) -> Result<String> {
+        let (mut buffer, _) = self
+            .stdout
+            .changed
+            .wait_timeout_while(self.stdout.lock(), limit, |b| b.line_end().is_none() && !b.closed)
+            .unwrap_or_else(PoisonError::into_inner);
+        let Some(end) = buffer.line_end() else {
+            let closed = buffer.closed;
+            drop(buffer);
+            ensure!(!closed, self.complaint("closed its output"));
+            return Err(timeout(self.complaint("printed no line in time")));
+        };
+        let line: Vec<u8> = buffer.bytes.drain(..=end).collect();
+        Ok(String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_owned())
+    }
+
+    /// Waits for the end; kills the program when it does not come in time.
+    fn end(mut self, limit: Duration) -> Result<ProgramEnd> {
+        if !readable(&self.end, limit).context("waiting for a program")? {
+            let _ = self.signal(libc::SIGKILL);
+            let _ = self.child.wait();
+            return Err(timeout(self.complaint(&format!("was not done after {limit:?}"))));
+        }
+        let status = self.child.wait().context("asking for a program's end")?;
+        let status = match (status.code(), status.signal()) {
+            (Some(code), _) => ExitStatus::Code(code),
+            (None, signal) => ExitStatus::Signal(signal.unwrap_or(0)),
+        };
+        Ok(ProgramEnd { status, stdout: self.stdout.rest(), stderr: self.stderr.rest() })
+    }
+
+    /// Signals the program's group. The group exists as long as the child is not waited for.
+    fn signal(&self, signal: i32) -> io::Result<()> {
+        let group = libc::pid_t::try_from(self.child.id()).map_err(io::Error::other)?;
+        // SAFETY: kill takes no pointers.
+        if unsafe { libc::kill(-group, signal) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    fn complaint(&self, what: &str) -> String {
+        let (stdout, stderr) = (self.stdout.rest(), self.stderr.rest());
+        format!("{} {what}; it printed: {}\nand complained: {}", self.name, stdout.trim(), stderr.trim())
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            let _ = self.signal(libc::SIGKILL);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// What a program has written to one of its outputs, collected by a thread.
+#[derive(Debug, Default)]
+struct Output {
+    buffer: Mutex<Buffer>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Buffer {
+    bytes: Vec<u8>,
+    closed: bool,
+}
+
+impl Buffer {
+    fn line_end(&self) -> Option<usize> {
+        self.bytes.iter().position(|&byte| byte == b'\n')
+    }
+}
+
+impl Output {
+    fn of(source: Option<impl Read + Send + 'static>) -> Arc<Self> {
+        let output = Arc::new(Self::default());
+        let collected = Arc::clone(&output);
+        std::thread::spawn(move || {
+            let mut chunk = [0; 8192];
+            if let Some(mut source) = source {
+                while let Ok(len @ 1..) = source.read(&mut chunk) {
+                    let mut buffer = collected.lock();
+                    let room = MAX_OUTPUT.saturating_sub(buffer.bytes.len());
+                    buffer.bytes.extend_from_slice(&chunk[..len.min(room)]);
+                    drop(buffer);
+                    collected.changed.notify_all();
+                }
+            }
+            collected.lock().closed = true;
+            collected.changed.notify_all();
+        });
+        output
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Buffer> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is there once the output is closed, or does not close soon.
+    fn rest(&self) -> String {
+        let (mut buffer, _) = self
+            .changed
+            .wait_timeout_while(self.lock(), LAST_WORDS, |buffer| !buffer.closed)
+            .unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&std::mem::take(&mut buffer.bytes)).into_owned()
+    }
+}
+
+fn pidfd(child: &Child) -> io::Result<OwnedFd> {
+    // SAFETY: pidfd_open takes no pointers; the descriptor it returns is nobody else's.
+    unsafe {
+        let fd = libc::syscall(libc::SYS_pidfd_open, child.id(), 0);
+        let fd = i32::try_from(fd).map_err(io::Error::other)?;
+        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+    }
+}
+
+fn readable(fd: &OwnedFd, limit: Duration) -> io::Result<bool> {
+    let deadline = Instant::now() + limit;
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let milliseconds = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: the one entry lives through the call.
+        match unsafe { libc::poll(&raw mut poll, 1, milliseconds) } {
+            0 => return Ok(false),
+            1.. => return Ok(true),
+            _ => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::into_failure;
+    use crate::wire::FailureKind;
+
+    fn argv(words: &[&str]) -> Vec<String> {
+        words.iter().map(|&word| word.to_owned()).collect()
+    }
+
+    fn run(script: &str, stdin: &str, timeout_ms: u32) -> Result<ProgramEnd> {
+        Programs::run(&Run { argv: argv(&["sh", "-c", script]), stdin: stdin.into(), timeout_ms })
+    }
+
+    #[test]
+    fn a_program_that_fails_is_an_answer() {
+        let end = run("cat; echo no >&2; exit 3", "yes", 10_000).unwrap();
+        let expected =
+            ProgramEnd { status: ExitStatus::Code(3), stdout: "yes".into(), stderr: "no\n".into() };
+        assert_eq!(end, expected);
+        assert_eq!(run("kill -9 $$", "", 10_000).unwrap().status, ExitStatus::Signal(9));
+    }
+
+    #[test]
+    fn input_nobody_reads_does_not_hold_the_step() {
+        let end = run("echo done", &"x".repeat(1 << 20), 10_000).unwrap();
+        assert_eq!((end.status, end.stdout.as_str()), (ExitStatus::Code(0), "done\n"));
+    }
+
+    #[test]
+    fn a_program_that_is_late_is_killed_with_what_it_started() {
+        let begun = Instant::now();
+        let failure = into_failure(&run("echo begun; sleep 60 & wait", "", 200).unwrap_err());
+        assert_eq!(failure.kind, FailureKind::Timeout);
+        assert!(failure.message.contains("it printed: begun"), "{}", failure.message);
+        // The sleep holds both outputs: had it survived, collecting them would have taken longer.
+        assert!(begun.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn a_program_answers_line_by_line_until_its_input_is_closed() {
+        let mut programs = Programs::default();
+        let script = "echo ready; while read -r line; do echo \"got $line\"; done; echo end";
+        let Spawned { program } = programs.spawn(&Spawn { argv: argv(&["sh", "-c", script]) }).unwrap();
+        let mut ask = |line: Option<&str>| {
+            let step = Ask { program, line: line.map(str::to_owned), timeout_ms: 10_000 };
+            programs.ask(&step).unwrap().line
+        };
+        assert_eq!(ask(None), "ready");
+        assert_eq!(ask(Some("one")), "got one");
+        assert_eq!(ask(Some("two")), "got two");
+        let end = programs.wait(&Wait { program, timeout_ms: 10_000 }).unwrap();
+        assert_eq!((end.status, end.stdout.as_str()), (ExitStatus::Code(0), "end\n"));
+        assert!(programs.wait(&Wait { program, timeout_ms: 1 }).is_err());
+    }
+
+    #[test]
+    fn asking_a_program_that_ends_or_is_silent_fails_with_its_complaint() {
+        let mut programs = Programs::default();
+        let mut spawn = |script: &str| {
+            let program = programs.spawn(&Spawn { argv: argv(&["sh", "-c", script]) }).unwrap().program;
+            let result = programs.ask(&Ask { program, line: None, timeout_ms: 300 });
+            (program, into_failure(&result.unwrap_err()))
+        };
+        let (_, failure) = spawn("echo broken >&2; exit 1");
+        assert!(failure.kind != FailureKind::Timeout && failure.message.contains("broken"), "{failure:?}");
+        let (silent, failure) = spawn("sleep 60");
+        assert_eq!(failure.kind, FailureKind::Timeout);
+        programs.kill(&Kill { program: silent, signal: libc::SIGTERM }).unwrap();
+        let end = programs.wait(&Wait { program: silent, timeout_ms: 10_000 }).unwrap();
+        assert_eq!(end.status, ExitStatus::Signal(libc::SIGTERM));
+    }
+}

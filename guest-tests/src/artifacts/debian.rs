@@ -1,0 +1,237 @@
+//! Disks of guests that have a Debian user space: the system, and the modules of their kernel.
+//!
+//! Both are ext4 images that guests mount read-only, so any number of guests share them. The system is made of
+//! packages without their maintainer scripts; nothing in it starts by itself. The two programs needed to make the
+//! images, mke2fs and depmod, come from it.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use agent::pattern::Digest;
+use anyhow::{Context, Result, ensure};
+
+use super::apt::{Suite, run};
+use super::cache;
+use super::kernel::Kernel;
+use super::packages::{Set, Unpacked};
+
+/// Shells and tools, everything RDMA, and what makes the images.
+const INSTALL: &[&str] = &[
+    "base-files",
+    "base-passwd",
+    "bash",
+    "busybox-static",
+    "coreutils",
+    "dash",
+    "e2fsprogs",
+    "ethtool",
+    "findutils",
+    "grep",
+    "ibverbs-providers",
+    "ibverbs-utils",
+    "infiniband-diags",
+    "iperf3",
+    "iproute2",
+    "iputils-ping",
+    "kmod",
+    "mount",
+    "netbase",
+    "perftest",
+    "procps",
+    "python3-pyverbs",
+    "rdma-core",
+    "rdmacm-utils",
+    "sed",
+    "util-linux",
+];
+
+/// Dependencies that start, install or configure a system, or that only tools nobody here runs want.
+const WITHOUT: &[&str] = &[
+    "adduser",
+    "debconf",
+    "dpkg",
+    "gawk",
+    "init-system-helpers",
+    "libdb5.3t64",
+    "liblastlog2-2",
+    "libpam-modules",
+    "libpam-modules-bin",
+    "libpam-runtime",
+    "libperl5.40",
+    "libsemanage2",
+    "libsemanage-common",
+    "libsepol2",
+    "libsqlite3-0",
+    "libsystemd-shared",
+    "login.defs",
+    "passwd",
+    "pci.ids",
+    "perl",
+    "perl-modules-5.40",
+    "systemd",
+    "tar",
+    "tzdata",
+    "udev",
+];
+
+/// Folders that no program needs to run.
+const PRUNED: &[&str] = &[
+    "usr/lib/x86_64-linux-gnu/gconv",
+    "usr/share/bash-completion",
+    "usr/share/doc",
+    "usr/share/info",
+    "usr/share/lintian",
+    "usr/share/locale",
+    "usr/share/man",
+];
+
+/// Kernel modules for hardware that no guest of ours has: a third of all bytes.
+const NO_HARDWARE: &[&str] = &["sound", "drivers/gpu", "drivers/media", "drivers/net/wireless"];
+
+/// The images of a guest with a Debian user space.
+#[derive(Clone, Debug)]
+pub struct Disks {
+    /// The system, without kernel modules.
+    pub system: PathBuf,
+    /// What belongs into `/lib/modules/<release>`, `modules.dep` included.
+    pub modules: PathBuf,
+}
+
+impl Disks {
+    /// The disks for guests that run `kernel`, made if they are not in the cache.
+    ///
+    /// # Errors
+    /// When packages cannot be fetched or an image cannot be made.
+    pub fn obtain(cache: &Path, kernel: &Kernel) -> Result<Self> {
+        let debian = debian(cache)?;
+        Ok(Self { system: debian.join(IMAGE), modules: modules(cache, &debian.join("root"), kernel)? })
+    }
+}
+
+const IMAGE: &str = "image.ext4";
+
+/// The entry of the system: unpacked in `root`, and as image.
+fn debian(cache: &Path) -> Result<PathBuf> {
+    cache::entry(cache, "debian-1", |work| {
+        let set = Set { install: INSTALL, suite: Suite::Trixie, wanted: |name| !WITHOUT.contains(&name) };
+        let root = set.fetch(work)?;
+        configure(&root)?;
+        make_image(&root, &root, &work.entry.join(IMAGE))
+    })
+}
+
+/// What maintainer scripts would have done, as far as anything here needs it.
+fn configure(root: &Path) -> Result<()> {
+    for folder in PRUNED {
+        fs::remove_dir_all(root.join(folder)).with_context(|| format!("removing {folder}"))?;
+    }
+    for (from, to) in [
+        ("usr/share/base-passwd/passwd.master", "etc/passwd"),
+        ("usr/share/base-passwd/group.master", "etc/group"),
+    ] {
+        fs::copy(root.join(from), root.join(to)).with_context(|| format!("copying {from}"))?;
+    }
+    fs::write(root.join("etc/hosts"), "127.0.0.1 localhost\n::1 localhost\n")?;
+    // For people: the programs a shell user misses most when only packages with libraries were chosen.
+    for applet in ["awk", "less", "vi"] {
+        symlink("busybox", root.join("usr/bin").join(applet)).with_context(|| format!("linking {applet}"))?;
+    }
+    Ok(())
+}
+
+/// The image of a kernel's modules. Its key is the kernel's image: a kernel built anew is another one.
+fn modules(cache: &Path, tools: &Path, kernel: &Kernel) -> Result<PathBuf> {
+    let stat = fs::metadata(&kernel.image).with_context(|| kernel.image.display().to_string())?;
+    let mut digest = Digest::default();
+    digest.update(kernel.modules.as_os_str().as_encoded_bytes());
+    digest.update(format!("{} {} {}", stat.len(), stat.mtime(), stat.mtime_nsec()).as_bytes());
+    let release = kernel.release();
+    let name = format!("modules-1-{release}-{:016x}", digest.finish());
+    let entry = cache::entry(cache, &name, |work| {
+        let begun = Instant::now();
+        let folder = work.scratch.join("lib/modules").join(&release);
+        mirror(&kernel.modules, &folder)?;
+        let depmod = Unpacked::new(tools, "usr/bin/kmod", Some("depmod"));
+        run(depmod.command().arg("-b").arg(&work.scratch).arg(&release)).context("listing modules")?;
+        make_image(tools, &folder, &work.entry.join(IMAGE))?;
+        tracing::info!("packed the modules of {release} in {:.1} s", begun.elapsed().as_secs_f64());
+        Ok(())
+    })?;
+    Ok(entry.join(IMAGE))
+}
+
+/// Repeats a modules folder by links to its files, without hardware nobody has and without links elsewhere.
+fn mirror(from: &Path, to: &Path) -> Result<()> {
+    let mut folders = vec![PathBuf::new()];
+    while let Some(folder) = folders.pop() {
+        fs::create_dir_all(to.join(&folder))?;
+        let source = from.join(&folder);
+        for entry in fs::read_dir(&source).with_context(|| format!("reading {}", source.display()))? {
+            let entry = entry?;
+            let path = folder.join(entry.file_name());
+            let kind = entry.file_type()?;
+            if kind.is_dir() && !NO_HARDWARE.iter().any(|no| path == Path::new("kernel").join(no)) {
+                folders.push(path);
+            } else if kind.is_file() && path != Path::new("vmlinuz") {
+                let target = to.join(&path);
+                // Another file system than the cache's: the user's own kernel.
+                fs::hard_link(entry.path(), &target)
+                    .or_else(|_| fs::copy(entry.path(), &target).map(drop))
+                    .with_context(|| format!("copying {}", entry.path().display()))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes an ext4 image of the content of `tree`. There is no journal: it is never mounted for writing.
+fn make_image(tools: &Path, tree: &Path, image: &Path) -> Result<()> {
+    const BLOCK: u64 = 4096;
+    let (mut bytes, mut files) = (0, 0);
+    let mut folders = vec![tree.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))? {
+            let entry = entry?;
+            let stat = entry.metadata()?;
+            bytes += stat.len().next_multiple_of(BLOCK).max(BLOCK);
+            files += 1;
+            if stat.is_dir() {
+                folders.push(entry.path());
+            }
+        }
+    }
+    // Inodes have 256 bytes; the rest is for bitmaps, descriptors and folders that need an index.
+    let blocks = (bytes + (files + 64) * 256) / BLOCK * 103 / 100 + 1024;
+    let mke2fs = Unpacked::new(tools, "usr/sbin/mke2fs", None);
+    let mut command = mke2fs.command();
+    command.args(["-q", "-t", "ext4", "-O", "^has_journal", "-m", "0"]);
+    command.args(["-b", &BLOCK.to_string(), "-N", &(files + 64).to_string(), "-d"]);
+    command.arg(tree).arg(image).arg(blocks.to_string());
+    // The host's own configuration, if it has one, would give other features than the package's.
+    command.env("MKE2FS_CONFIG", tools.join("etc/mke2fs.conf"));
+    run(&mut command).context("making an image")?;
+    ensure!(image.is_file(), "mke2fs made no {}", image.display());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mirror_has_the_files_without_hardware_nobody_has() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for file in ["modules.order", "vmlinuz", "kernel/net/a.ko.xz", "kernel/sound/b.ko.xz"] {
+            let path = from.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, file).unwrap();
+        }
+        symlink("/usr/src", from.path().join("build")).unwrap();
+        mirror(from.path(), to.path()).unwrap();
+        let exists = |file: &str| to.path().join(file).exists();
+        assert!(exists("modules.order") && exists("kernel/net/a.ko.xz"));
+        assert!(!exists("vmlinuz") && !exists("kernel/sound") && !exists("build"));
+    }
+}

@@ -1,0 +1,95 @@
+//! Sets of Debian packages, fetched together and unpacked below one folder. No maintainer script runs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use super::apt::{Apt, Package, Suite, unpack};
+use super::cache::Work;
+
+/// What is fetched and unpacked together.
+pub(super) struct Set<'a> {
+    /// What apt is asked to install.
+    pub(super) install: &'a [&'a str],
+    /// The suite that wins where several have a package.
+    pub(super) suite: Suite,
+    /// Whether a package of apt's answer, given by name, is wanted.
+    pub(super) wanted: fn(&str) -> bool,
+}
+
+impl Set<'_> {
+    /// Unpacks the set below `root` of the entry, and writes its manifest beside it.
+    ///
+    /// # Errors
+    /// When apt is missing or has no answer, or a package cannot be fetched.
+    pub(super) fn fetch(&self, work: &Work) -> Result<PathBuf> {
+        let begun = Instant::now();
+        let (state, debs, root) =
+            (work.scratch.join("apt"), work.scratch.join("debs"), work.entry.join("root"));
+        for folder in [&state, &debs, &root] {
+            fs::create_dir_all(folder)?;
+        }
+        let (few, others) = self.install.split_at(self.install.len().min(3));
+        let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
+        tracing::info!("fetching {}{more} (Debian packages, once)", few.join(", "));
+        let apt = Apt::open(&state, Path::new("/etc/apt"))?;
+        let mut packages = apt.resolve(self.install, self.suite)?;
+        packages.retain(|package| (self.wanted)(&package.name));
+        apt.download(&packages, &debs)?;
+        for deb in fs::read_dir(&debs)? {
+            unpack(&deb?.path(), &root)?;
+        }
+        let manifest = serde_json::to_string_pretty(&Manifest::new(&packages))?;
+        fs::write(work.entry.join("manifest.json"), manifest)?;
+        tracing::info!("fetched {} packages in {:.0} s", packages.len(), begun.elapsed().as_secs_f64());
+        Ok(root)
+    }
+}
+
+/// What an entry was made of.
+#[derive(Debug, Serialize, Deserialize)]
+struct Manifest {
+    packages: Vec<String>,
+}
+
+impl Manifest {
+    fn new(packages: &[Package]) -> Self {
+        let mut packages: Vec<String> =
+            packages.iter().map(|p| format!("{} {}", p.name, p.version)).collect();
+        packages.sort();
+        Self { packages }
+    }
+}
+
+/// A program of an unpacked root. It and its libraries belong to another release than the host's, so it is started by
+/// the loader it came with.
+#[derive(Clone, Debug)]
+pub(super) struct Unpacked {
+    /// The loader.
+    pub(super) program: PathBuf,
+    /// Its arguments, which come before the program's own.
+    pub(super) leading_args: Vec<String>,
+}
+
+impl Unpacked {
+    /// The program at `path` below `root`, which it sees as its own name if `name` says so.
+    pub(super) fn new(root: &Path, path: &str, name: Option<&str>) -> Self {
+        let at = |path: &str| root.join(path).display().to_string();
+        let libraries = format!("{}:{}", at("usr/lib/x86_64-linux-gnu"), at("usr/lib"));
+        let mut leading_args = vec!["--library-path".into(), libraries];
+        leading_args.extend(name.into_iter().flat_map(|name| ["--argv0".into(), name.into()]));
+        leading_args.push(at(path));
+        Self { program: root.join("usr/lib64/ld-linux-x86-64.so.2"), leading_args }
+    }
+
+    /// The command without arguments of its own.
+    pub(super) fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.leading_args);
+        command
+    }
+}
