@@ -276,6 +276,12 @@ impl Engine {
         &self.stats
     }
 
+    /// Slots that QPs hold beyond what each may always have.
+    #[cfg(feature = "sim")]
+    pub(crate) fn held(&self) -> Held {
+        self.held
+    }
+
     fn input<H: Host>(
         &mut self,
         now: Instant,

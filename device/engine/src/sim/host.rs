@@ -57,6 +57,38 @@ pub struct WorkQueues {
     pub recv: VecDeque<Fetch<RecvRequest>>,
 }
 
+/// What the engine did to its owner's memory and queues, for somebody who judges it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Touch {
+    /// It stored bytes.
+    Write {
+        /// Key of the region.
+        key: u32,
+        /// First address.
+        va: u64,
+        /// What it stored.
+        data: Vec<u8>,
+        /// With which right.
+        access: Access,
+    },
+    /// It executed an atomic operation.
+    Atomic {
+        /// Key of the region.
+        key: u32,
+        /// Address of the word.
+        va: u64,
+        /// Operation.
+        op: AtomicOp,
+        /// What it found there.
+        original: u64,
+    },
+    /// It asked for a receive request, and there was none.
+    NoRecv {
+        /// Of which QP.
+        qpn: Qpn,
+    },
+}
+
 /// Regions by key and work queues by QP number.
 #[derive(Clone, Debug, Default)]
 pub struct SimHost {
@@ -64,6 +96,8 @@ pub struct SimHost {
     pub regions: BTreeMap<u32, Region>,
     /// Queues.
     pub queues: BTreeMap<u32, WorkQueues>,
+    /// What the engine did, if somebody wants to know. Whoever does empties it.
+    pub touches: Option<Vec<Touch>>,
 }
 
 impl SimHost {
@@ -90,6 +124,12 @@ impl SimHost {
     pub fn post_recv(&mut self, qpn: Qpn, wr_id: u64, sges: &[Sge]) {
         let wr = RecvRequest { wr_id, sges: sges.into() };
         self.queues.entry(qpn.get()).or_default().recv.push_back(Fetch::Ready(wr));
+    }
+
+    fn note(&mut self, touch: impl FnOnce() -> Touch) {
+        if let Some(touches) = &mut self.touches {
+            touches.push(touch());
+        }
     }
 
     fn locate(
@@ -120,7 +160,11 @@ impl Host for SimHost {
     }
 
     fn next_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
-        self.queues.get_mut(&qpn.get()).and_then(|queues| queues.recv.pop_front()).unwrap_or(Fetch::Empty)
+        let next = self.queues.get_mut(&qpn.get()).and_then(|queues| queues.recv.pop_front());
+        if next.is_none() {
+            self.note(|| Touch::NoRecv { qpn });
+        }
+        next.unwrap_or(Fetch::Empty)
     }
 
     fn check(&self, pd: Pdn, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {
@@ -141,6 +185,7 @@ impl Host for SimHost {
         let region = self.regions.get_mut(&key).ok_or(AccessError::Key)?;
         let place = region.bytes.get_mut(offset..offset + data.len()).ok_or(AccessError::Bounds)?;
         place.copy_from_slice(data);
+        self.note(|| Touch::Write { key, va: va.get(), data: data.to_vec(), access });
         Ok(())
     }
 
@@ -156,6 +201,7 @@ impl Host for SimHost {
             AtomicOp::FetchAdd { add } => original.wrapping_add(add),
         };
         *word = new.to_le_bytes();
+        self.note(|| Touch::Atomic { key, va: va.get(), op, original });
         Ok(original)
     }
 }

@@ -1,7 +1,9 @@
 //! A net between nodes: one queue per direction, ordered by delivery time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+use protocol::ids::Qpn;
 
 use protocol::roce::{Opcode, RoceFrame};
 use rand::{RngExt, SeedableRng};
@@ -24,6 +26,13 @@ pub struct Faults {
     pub delay: Duration,
     /// Added to the delay of packets that are reordered or duplicated, at most.
     pub detour: Duration,
+}
+
+impl Faults {
+    /// Whether nothing goes wrong.
+    pub fn is_quiet(&self) -> bool {
+        (self.loss, self.corrupt, self.duplicate, self.reorder) == (0, 0, 0, 0)
+    }
 }
 
 /// Losses of one direction in a row, and losses of one packet (same QP, PSN and opcode), that the net is allowed.
@@ -59,6 +68,8 @@ pub struct Net {
     rng: ChaCha8Rng,
     faults: Faults,
     links: BTreeMap<(usize, usize), Link>,
+    /// QPs for which everything is lost.
+    silenced: BTreeSet<(usize, u32)>,
     sent: u64,
     stats: NetStats,
 }
@@ -67,12 +78,22 @@ impl Net {
     /// A net with `faults`, drawing from `seed`.
     pub fn new(seed: u64, faults: Faults) -> Self {
         let rng = ChaCha8Rng::seed_from_u64(seed);
-        Self { rng, faults, links: BTreeMap::new(), sent: 0, stats: NetStats::default() }
+        let (links, silenced) = (BTreeMap::new(), BTreeSet::new());
+        Self { rng, faults, links, silenced, sent: 0, stats: NetStats::default() }
     }
 
     /// From now on nothing goes wrong. What is on its way arrives as it was going to.
     pub fn heal(&mut self) {
         self.faults = Faults { delay: self.faults.delay, ..Faults::default() };
+    }
+
+    /// From now on a QP of `node` hears nothing, or hears again.
+    pub fn silence(&mut self, node: usize, qpn: Qpn, silent: bool) {
+        if silent {
+            self.silenced.insert((node, qpn.get()));
+        } else {
+            self.silenced.remove(&(node, qpn.get()));
+        }
     }
 
     /// What happened so far.
@@ -83,6 +104,11 @@ impl Net {
     /// Takes a frame of node `from` for node `to`. Says what became of it, for the trace.
     pub fn send(&mut self, now: Instant, from: usize, to: usize, frame: Vec<u8>) -> &'static str {
         self.stats.sent += 1;
+        let silenced = |frame: &RoceFrame<'_>| self.silenced.contains(&(to, frame.packet.bth.dest_qp.get()));
+        if !self.silenced.is_empty() && RoceFrame::parse(&frame).is_ok_and(|frame| silenced(&frame)) {
+            self.stats.lost += 1;
+            return "silenced";
+        }
         let link = self.links.entry((from, to)).or_insert_with(|| Link {
             queue: BTreeMap::new(),
             lost_in_a_row: 0,

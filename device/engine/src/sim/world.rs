@@ -1,22 +1,22 @@
-//! Two nodes, the net between them, and time.
+//! Two nodes, the net between them, software, and time.
 
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use protocol::ids::{MacAddr, Pdn, Pkey, Qkey};
-use protocol::roce::{IpAddrs, RoceFrame, Shell};
+use protocol::ids::Qpn;
+use protocol::roce::RoceFrame;
 
-use super::checker::{Checker, Violation};
+use super::check::{Checker, Violation};
 use super::host::{Rights, SimHost};
 use super::net::{Net, NetStats};
-use super::trace::describe;
-use super::workload::{
-    Action, Connection, HOT, HOT_BYTES, PRIVATE, PRIVATE_BYTES, Plan, SOURCE, TARGET, WORDS, WORDS_BYTES,
-    draw,
+use super::plan::draw::NODES;
+use super::plan::{
+    Action, CELLS_BYTES, HOT, HOT_BYTES, PDS, PRIVATE, PRIVATE_BYTES, Pair, Plan, SOURCE, TARGET, cells_key,
+    draw, node_of, va,
 };
-use crate::{Config, Engine, Instant, Modify, QpAttrs, RnrRetry, RnrTimer, Service, State, Stats};
+use super::trace::describe;
+use crate::{Config, Engine, Instant, Modify, Queue, State, Stats};
 
-/// Simulated time in which everything must be done after the net is healed and the last request is posted.
+/// Simulated time in which everything must be done after the net is healed and software did its last.
 const DRAIN_BOUND: Duration = Duration::from_secs(1);
 /// Inputs of one run; more is a livelock.
 const STEPS: u64 = 2_000_000;
@@ -28,17 +28,23 @@ struct Node {
     host: SimHost,
 }
 
+/// How far software is with a pair.
+#[derive(Clone, Copy, Debug, Default)]
+struct Posted {
+    life: usize,
+    sends: [usize; 2],
+    recvs: [usize; 2],
+}
+
 struct World<'a> {
     plan: &'a Plan,
     checker: Checker<'a>,
-    nodes: [Node; 2],
+    nodes: [Node; NODES],
     net: Net,
     now: Instant,
     trace: bool,
     next_action: usize,
-    /// Requests posted so far, by connection and side.
-    sends: Vec<[usize; 2]>,
-    recvs: Vec<[usize; 2]>,
+    posted: Vec<Posted>,
 }
 
 /// A run that went well.
@@ -49,37 +55,36 @@ pub struct Report {
     /// What the net did.
     pub net: NetStats,
     /// What the engines counted.
-    pub engines: [Stats; 2],
-    /// Requests that completed.
+    pub engines: [Stats; NODES],
+    /// Send requests that were posted.
     pub requests: usize,
 }
 
 /// Runs the world of `seed`; `trace` prints every packet, event and fault.
 ///
 /// # Errors
-/// What the checker found, or that the run does not end.
+/// What the checker found, that the run does not end, or that something panicked; with the command that replays it.
 pub fn run(seed: u64, trace: bool) -> Result<Report, Violation> {
-    let plan = draw(seed);
-    let mut world = World::new(seed, &plan, trace);
-    world.run().map_err(|violation| {
+    let outcome = std::panic::catch_unwind(|| {
+        let plan = draw(seed);
+        let mut world = World::new(seed, &plan, trace);
+        match world.run() {
+            Ok(()) => Ok(world.report()),
+            Err(violation) => Err(format!("at {:?}: {violation}", world.now)),
+        }
+    });
+    outcome.unwrap_or_else(|_| Err("panicked, see above".to_owned())).map_err(|violation| {
         format!(
-            "seed {seed}, at {:?}: {violation}\nreplay: cargo run -p engine --features sim --release --bin sim -- \
-             --seed {seed} --trace",
-            world.now
+            "seed {seed}, {violation}\nreplay: cargo run -p engine --features sim --release --bin sim -- \
+             --seed {seed} --trace"
         )
-    })?;
-    Ok(Report {
-        time: world.now.saturating_since(Instant::ZERO),
-        net: world.net.stats(),
-        engines: [*world.nodes[0].engine.stats(), *world.nodes[1].engine.stats()],
-        requests: plan.connections.iter().flat_map(|c| &c.sides).map(|side| side.ops.len()).sum(),
     })
 }
 
 impl<'a> World<'a> {
     fn new(seed: u64, plan: &'a Plan, trace: bool) -> Self {
         let config = Config { qp_index_bits: 8, window_packets: plan.window_packets };
-        let node = || Node { engine: Engine::new(config), host: SimHost::default() };
+        let node = || Node { engine: Engine::new(config), host: host() };
         let mut world = Self {
             plan,
             checker: Checker::new(plan),
@@ -88,74 +93,63 @@ impl<'a> World<'a> {
             now: Instant::ZERO,
             trace,
             next_action: 0,
-            sends: vec![[0; 2]; plan.connections.len()],
-            recvs: vec![[0; 2]; plan.connections.len()],
+            posted: vec![Posted::default(); plan.pairs.len()],
         };
-        for connection in &plan.connections {
+        for pair in &plan.pairs {
             for side in 0..2 {
-                world.connect(connection, side);
+                world.create(pair, side);
             }
+            world.connect(pair.index, 0);
         }
         world
     }
 
-    fn connect(&mut self, connection: &Connection, side: usize) {
-        let (mine, theirs) = (&connection.sides[side], &connection.sides[1 - side]);
-        let Node { engine, host } = &mut self.nodes[mine.node];
-        let pd = connection.index + 1;
-        let rights = Rights::ALL;
+    fn create(&mut self, pair: &Pair, side: usize) {
+        let end = &pair.ends[side];
+        let Node { engine, host } = &mut self.nodes[end.node];
         let readable = Rights { remote_read: true, ..Rights::NONE };
         for (region, len, rights) in [
-            (SOURCE, mine.source.len(), readable),
-            (TARGET, mine.target_len, rights),
-            (HOT, HOT_BYTES, rights),
-            (WORDS, WORDS_BYTES, rights),
+            (SOURCE, end.source.len(), readable),
+            (TARGET, end.target_len, Rights::ALL),
+            (HOT, HOT_BYTES, Rights::ALL),
             (PRIVATE, PRIVATE_BYTES, Rights::NONE),
         ] {
-            host.add_region(connection.key(region), pd, Connection::va(region), len, rights);
+            host.add_region(pair.key(side, region), pair.pd, va(region), len, rights);
         }
-        host.bytes(connection.key(SOURCE)).copy_from_slice(&mine.source);
-        let attrs = QpAttrs {
-            service: Service::Rc,
-            pd: Pdn::new(pd),
-            mtu: connection.mtu,
-            max_message_len: 1 << 31,
-            remote_qpn: theirs.qpn,
-            path: path(mine.node, theirs.node),
-            pkey: Pkey::DEFAULT,
-            qkey: Qkey::new(0),
-            ack_timeout: Some(connection.ack_timeout),
-            retry_count: 7,
-            rnr_retry: RnrRetry::Infinite,
-            min_rnr_timer: RnrTimer::new(connection.rnr_timer),
-            max_rd_atomic: connection.rd_atomic,
-            max_dest_rd_atomic: connection.rd_atomic,
-            ud_grh: false,
-        };
-        engine.create_qp(mine.qpn, attrs).expect("QP numbers differ in their low bits");
-        for to in [State::Init, State::Rtr, State::Rts] {
-            let modify = Modify {
-                to,
-                attrs,
-                send_psn: (to == State::Rts).then_some(mine.psn),
-                recv_psn: (to == State::Rtr).then_some(theirs.psn),
-                notify_drained: false,
-            };
-            engine.modify_qp(self.now, mine.qpn, &modify, host).expect("the QP exists");
+        host.bytes(pair.key(side, SOURCE)).copy_from_slice(&end.source);
+        engine.create_qp(end.qpn, pair.attrs(side, 0)).expect("QP numbers differ in their low bits");
+    }
+
+    /// Both sides go from RESET to RTS.
+    fn connect(&mut self, index: usize, life: usize) {
+        let pair = &self.plan.pairs[index];
+        self.posted[index].life = life;
+        self.checker.on_connect(index, life);
+        for side in 0..2 {
+            let (mine, theirs) = (&pair.lives[life].sides[side], &pair.lives[life].sides[1 - side]);
+            self.net.silence(pair.ends[side].node, pair.ends[side].qpn, false);
+            for to in [State::Init, State::Rtr, State::Rts] {
+                let modify = Modify {
+                    to,
+                    attrs: pair.attrs(side, life),
+                    send_psn: (to == State::Rts).then_some(mine.psn),
+                    recv_psn: (to == State::Rtr).then_some(theirs.psn),
+                    notify_drained: false,
+                };
+                self.modify(index, side, &modify);
+            }
         }
+    }
+
+    fn modify(&mut self, pair: usize, side: usize, modify: &Modify) {
+        let end = &self.plan.pairs[pair].ends[side];
+        let Node { engine, host } = &mut self.nodes[end.node];
+        engine.modify_qp(self.now, end.qpn, modify, host).expect("the QP exists");
     }
 
     fn run(&mut self) -> Result<(), Violation> {
         if self.trace {
-            self.say(&format!("{:?}, window {}", self.plan.faults, self.plan.window_packets));
-            for connection in &self.plan.connections {
-                for (side, of) in connection.sides.iter().enumerate() {
-                    for (nth, op) in of.ops.iter().enumerate() {
-                        let (qpn, what) = (of.qpn, &op.request);
-                        self.say(&format!("{side}: {qpn} request {nth}: {} bytes, {what:?}", op.len));
-                    }
-                }
-            }
+            self.say_plan();
         }
         let last_action = self.plan.actions.last().map_or(Instant::ZERO, |&(at, _)| at);
         let bound = last_action.max(self.plan.heal_at) + DRAIN_BOUND;
@@ -168,8 +162,9 @@ impl<'a> World<'a> {
                     self.say("healed");
                 }
             }
+            self.checker.at(self.now);
             self.input()?;
-            for node in 0..2 {
+            for node in 0..NODES {
                 self.pump(node)?;
             }
             if self.now > bound {
@@ -182,7 +177,8 @@ impl<'a> World<'a> {
             let arrival = self.net.next_arrival();
             // Late packets must do no harm: the net runs dry before the end.
             if self.checker.is_finished() && arrival.is_none() && action.is_none() {
-                return self.checker.at_end([&self.nodes[0].host, &self.nodes[1].host]);
+                self.nodes.iter().try_for_each(|node| holds_nothing(&node.engine))?;
+                return self.checker.at_end();
             }
             let timeouts = self.nodes.iter().filter_map(|node| node.engine.poll_timeout());
             let next = timeouts.chain(action).chain(arrival).min();
@@ -192,65 +188,121 @@ impl<'a> World<'a> {
         Err(format!("no end after {STEPS} steps: {}", self.checker.progress()))
     }
 
+    fn report(&self) -> Report {
+        Report {
+            time: self.now.saturating_since(Instant::ZERO),
+            net: self.net.stats(),
+            engines: [*self.nodes[0].engine.stats(), *self.nodes[1].engine.stats()],
+            requests: self.posted.iter().flat_map(|posted| posted.sends).sum(),
+        }
+    }
+
     /// Everything that is due now.
     fn input(&mut self) -> Result<(), Violation> {
         while let Some(&(at, action)) = self.plan.actions.get(self.next_action)
             && at <= self.now
         {
             self.next_action += 1;
-            self.act(action);
+            self.act(action)?;
         }
         while let Some((to, frame)) = self.net.receive(self.now) {
-            let Ok(RoceFrame { shell, packet }) = RoceFrame::parse(&frame) else { continue };
+            let Ok(frame) = RoceFrame::parse(&frame) else { continue };
+            self.checker.on_arrival(to, &frame)?;
             let Node { engine, host } = &mut self.nodes[to];
-            engine.handle_packet(self.now, &shell, &packet, host);
-            // Completions are checked against memory as it was then.
-            self.drain_events(to)?;
+            engine.handle_packet(self.now, &frame.shell, &frame.packet, host);
+            self.judge(to, Some(frame.packet.bth.dest_qp))?;
+            self.checker.after_arrival()?;
         }
-        for node in 0..2 {
+        for node in 0..NODES {
             let Node { engine, host } = &mut self.nodes[node];
             engine.handle_timeout(self.now, host);
-            self.drain_events(node)?;
+            self.judge(node, None)?;
         }
         Ok(())
     }
 
-    fn act(&mut self, action: Action) {
+    fn act(&mut self, action: Action) -> Result<(), Violation> {
+        if self.trace {
+            self.say(&format!("{action:?}"));
+        }
         match action {
-            Action::Send { connection, side, count } => {
-                let posted = &mut self.sends[connection][side];
-                let side = &self.plan.connections[connection].sides[side];
-                let Node { engine, host } = &mut self.nodes[side.node];
-                for op in &side.ops[*posted..*posted + count] {
-                    host.post_send(side.qpn, op.request.clone());
+            Action::Send { pair, side, count } => {
+                let Posted { life, sends, .. } = &mut self.posted[pair];
+                let Pair { ends, lives, .. } = &self.plan.pairs[pair];
+                let Node { engine, host } = &mut self.nodes[ends[side].node];
+                let from = sends[side];
+                for op in &lives[*life].sides[side].ops[from..from + count] {
+                    host.post_send(ends[side].qpn, op.request.clone());
                 }
-                *posted += count;
-                engine.ring(self.now, side.qpn, host);
+                sends[side] += count;
+                self.checker.on_post(pair, side, Queue::Send, count);
+                engine.ring(self.now, ends[side].qpn, host);
+                self.judge(ends[side].node, None)
             }
-            Action::Recv { connection, side, count } => {
-                let posted = &mut self.recvs[connection][side];
-                let sides = &self.plan.connections[connection].sides;
-                let recvs = sides[1 - side].ops.iter().filter_map(|op| op.recv.as_ref());
-                for (wr_id, recv) in recvs.enumerate().skip(*posted).take(count) {
-                    self.nodes[sides[side].node].host.post_recv(sides[side].qpn, wr_id as u64, &recv.sges);
+            Action::Recv { pair, side, count } => {
+                let Posted { life, recvs, .. } = &mut self.posted[pair];
+                let plan = &self.plan.pairs[pair];
+                let end = &plan.ends[side];
+                let from = recvs[side];
+                for (nth, recv) in
+                    plan.lives[*life].sides[side].recvs.iter().enumerate().skip(from).take(count)
+                {
+                    let wr_id = draw::wr_id(*life as u64, nth);
+                    self.nodes[end.node].host.post_recv(end.qpn, wr_id, &plan.sges(side, &recv.areas));
                 }
-                *posted += count;
+                recvs[side] += count;
+                self.checker.on_post(pair, side, Queue::Recv, count);
+                Ok(())
+            }
+            Action::Move { pair, side, to } => self.go(pair, side, to),
+            Action::Connect { pair } => {
+                let life = self.posted[pair].life + 1;
+                self.posted[pair] = Posted::default();
+                self.connect(pair, life);
+                Ok(())
+            }
+            Action::Silence { pair, side } => {
+                let end = &self.plan.pairs[pair].ends[side];
+                self.net.silence(end.node, end.qpn, true);
+                self.checker.on_silence(pair, side);
+                Ok(())
             }
         }
+    }
+
+    /// Moves a QP as software may.
+    fn go(&mut self, index: usize, side: usize, to: State) -> Result<(), Violation> {
+        let pair = &self.plan.pairs[index];
+        let Posted { life, .. } = self.posted[index];
+        let end = &pair.ends[side];
+        let Node { engine, host } = &mut self.nodes[end.node];
+        let state = engine.query_qp(end.qpn).expect("the QP exists").state;
+        self.checker.is_in(index, side, state)?;
+        if !State::may_move(pair.service, state, to) || state == State::Reset {
+            return Ok(());
+        }
+        self.checker.on_move(index, side, to)?;
+        if to == State::Reset {
+            // Software empties its queues.
+            host.queues.remove(&end.qpn.get());
+        }
+        let attrs = pair.attrs(side, life);
+        let modify = Modify { to, attrs, send_psn: None, recv_psn: None, notify_drained: to == State::Sqd };
+        self.modify(index, side, &modify);
+        self.judge(end.node, None)
     }
 
     /// Lets a node send all it has.
     fn pump(&mut self, node: usize) -> Result<(), Violation> {
         for _ in 0..FRAMES_PER_PUMP {
-            self.drain_events(node)?;
             let Node { engine, host } = &mut self.nodes[node];
             let mut frame = Vec::new();
-            if engine.poll_transmit(self.now, host, &mut frame).is_none() {
-                self.drain_events(node)?;
+            let sent = engine.poll_transmit(self.now, host, &mut frame);
+            let Some(sent) = sent else {
+                self.judge(node, None)?;
                 while self.nodes[node].engine.poll_dirty().is_some() {}
                 return Ok(());
-            }
-            self.checker.on_frame(node, &frame)?;
+            };
             let text = if self.trace {
                 let packet = RoceFrame::parse(&frame).map(|frame| {
                     let packet = frame.packet;
@@ -260,41 +312,72 @@ impl<'a> World<'a> {
             } else {
                 String::new()
             };
-            let fate = self.net.send(self.now, node, 1 - node, frame);
+            let judged = self.checker.on_frame(node, &sent, &frame);
+            let fate = self.net.send(self.now, node, node_of(sent.dst_mac), frame);
             if self.trace {
                 self.say(&format!("{node}> {text} {fate}"));
             }
+            judged?;
+            self.judge(node, None)?;
         }
         Err(format!("node {node} never stops sending"))
     }
 
-    fn drain_events(&mut self, node: usize) -> Result<(), Violation> {
-        while let Some(event) = self.nodes[node].engine.poll_event() {
+    /// Shows the checker what a node did to its memory, for the packet to `cause` if for any, and what it reported.
+    fn judge(&mut self, node: usize, cause: Option<Qpn>) -> Result<(), Violation> {
+        let Node { engine, host } = &mut self.nodes[node];
+        for touch in host.touches.iter_mut().flat_map(|touches| touches.drain(..)) {
+            self.checker.on_touch(node, cause, &touch)?;
+        }
+        while let Some(event) = engine.poll_event() {
             if self.trace {
-                self.say(&format!("{node}: {event:?}"));
+                say(self.now, &format!("{node}: {event:?}"));
             }
-            let [a, b] = &self.nodes;
-            self.checker.on_event(node, &event, [&a.host, &b.host])?;
+            self.checker.on_event(node, &event, host)?;
         }
         Ok(())
     }
 
-    #[expect(clippy::print_stdout, reason = "the trace is what the user asked for")]
+    fn say_plan(&self) {
+        self.say(&format!("{:?}, window {}", self.plan.faults, self.plan.window_packets));
+        for pair in &self.plan.pairs {
+            let (service, nodes) = (pair.service, [pair.ends[0].node, pair.ends[1].node]);
+            self.say(&format!("pair {}: {service:?} between nodes {nodes:?}", pair.index));
+            for (life, of) in pair.lives.iter().enumerate() {
+                for (side, work) in of.sides.iter().enumerate() {
+                    let qpn = pair.ends[side].qpn;
+                    self.say(&format!("pair {} side {side}: {qpn}, life {life}", pair.index));
+                    for (nth, op) in work.ops.iter().enumerate() {
+                        self.say(&format!("  request {nth}: {} bytes, {:?}", op.len, op.request));
+                    }
+                }
+            }
+        }
+    }
+
     fn say(&self, text: &str) {
-        println!("{:>12} {text}", self.now.as_nanos());
+        say(self.now, text);
     }
 }
 
-fn path(from: usize, to: usize) -> Shell {
-    let octet = |node: usize| u8::try_from(node + 1).expect("there are two nodes");
-    let mac = |node| MacAddr([2, 0, 0, 0, 0, octet(node)]);
-    let ip = |node| Ipv4Addr::new(10, 77, 0, octet(node));
-    Shell {
-        src_mac: mac(from),
-        dst_mac: mac(to),
-        ip: IpAddrs::V4 { src: ip(from), dst: ip(to) },
-        traffic_class: 0,
-        hop_limit: 64,
-        src_port: 49152,
+/// A node's memory: the cells, and nothing else yet.
+fn host() -> SimHost {
+    let mut host = SimHost { touches: Some(Vec::new()), ..SimHost::default() };
+    for pd in 1..=PDS {
+        host.add_region(cells_key(pd), pd, va(super::plan::CELLS), CELLS_BYTES, Rights::ALL);
     }
+    host
+}
+
+/// Whether all that an engine took for requests and answers was given back.
+fn holds_nothing(engine: &Engine) -> Result<(), Violation> {
+    match engine.held() {
+        held if held == crate::held::Held::default() => Ok(()),
+        held => Err(format!("idle, and still {held:?}")),
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "the trace is what the user asked for")]
+fn say(now: Instant, text: &str) {
+    println!("{:>12} {text}", now.as_nanos());
 }

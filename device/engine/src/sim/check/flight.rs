@@ -1,0 +1,224 @@
+//! What a requester of a reliable connection may send, given what it has been told.
+//!
+//! The model knows the requests, hears the answers that arrive, and derives from them what is answered. PSNs are
+//! relative to the first of the life.
+//!
+//! # Spec
+//! IBTA volume 1, sections 9.7.5 to 9.7.7 and 9.9.2.1.
+
+use std::time::Duration;
+
+use protocol::Psn;
+use protocol::roce::{Ext, Kind, NakCode, Packet, Syndrome};
+
+use super::{Checker, Place, Violation, demand};
+use crate::segment::packet_count;
+use crate::sim::plan::{Op, Work};
+use crate::{Instant, Mtu, RnrTimer};
+
+/// How late a deadline may be noticed: time moves from event to event, so not at all.
+const SLACK: Duration = Duration::from_nanos(1);
+
+#[derive(Debug)]
+pub(super) struct Flight {
+    start: Psn,
+    /// One past the last PSN of each request.
+    ends: Vec<u32>,
+    /// Oldest PSN without an answer.
+    unacked: u32,
+    /// One past the newest PSN sent, and one past the last one sent.
+    high: u32,
+    next: u32,
+    /// READs and atomics sent, by their PSNs.
+    reads: Vec<(u32, u32)>,
+    /// Since when the ACK timeout runs.
+    timer_from: Option<Instant>,
+    /// An answer gives reason to go back.
+    provoked: bool,
+    /// Times that the oldest PSN without an answer was sent since there was progress.
+    asked: u32,
+    rnr_until: Option<Instant>,
+    /// RNR NAKs since there was progress.
+    rnr_naks: u32,
+}
+
+/// What a connection is set up with.
+struct Limits {
+    window: u32,
+    rd_atomic: usize,
+    ack_timeout: Duration,
+}
+
+impl Flight {
+    pub(super) fn new(work: &Work, mtu: Mtu) -> Self {
+        let ends = work.ops.iter().scan(0, |end, op| {
+            *end += op.packets(mtu);
+            Some(*end)
+        });
+        Self {
+            start: work.psn,
+            ends: ends.collect(),
+            unacked: 0,
+            high: 0,
+            next: 0,
+            reads: Vec::new(),
+            timer_from: None,
+            provoked: false,
+            asked: 0,
+            rnr_until: None,
+            rnr_naks: 0,
+        }
+    }
+
+    pub(super) fn is_answered(&self, nth: usize) -> bool {
+        self.ends[nth] <= self.unacked
+    }
+
+    pub(super) fn times_asked(&self) -> u32 {
+        self.asked
+    }
+
+    pub(super) fn rnr_naks(&self) -> u32 {
+        self.rnr_naks
+    }
+
+    fn relative(&self, psn: Psn) -> u32 {
+        psn.get().wrapping_sub(self.start.get()) & 0xff_ffff
+    }
+
+    fn first(&self, nth: usize) -> u32 {
+        nth.checked_sub(1).map_or(0, |before| self.ends[before])
+    }
+
+    /// A request packet is sent that stands for `covers` PSNs.
+    fn ask(
+        &mut self,
+        now: Instant,
+        ops: &[Op],
+        nth: usize,
+        (psn, covers): (Psn, u32),
+        limits: &Limits,
+    ) -> Result<(), Violation> {
+        let (from, to) = (self.relative(psn), self.relative(psn) + covers);
+        let (first, end) = (self.first(nth), self.ends[nth]);
+        demand!(first <= from && to <= end, "PSNs {from}..{to} of request {nth}, which has {first}..{end}");
+        let Self { unacked, next, high, .. } = *self;
+        demand!(from == next || from == unacked, "PSN {from}: next is {next}, oldest {unacked}");
+        demand!(to - unacked <= limits.window, "PSN {to} is {} beyond {unacked}", to - unacked);
+        if let Some(until) = self.rnr_until.take() {
+            demand!(now >= until && now <= until + SLACK, "sent at {now:?}, told to wait until {until:?}");
+        }
+        if from < next {
+            let due = self.timer_from.map(|from| from + limits.ack_timeout);
+            let on_time = due.is_some_and(|due| now >= due && now <= due + SLACK);
+            demand!(self.provoked || on_time, "sent again for no reason, timeout is at {due:?}");
+            (self.provoked, self.timer_from) = (false, None);
+        }
+        if ops[nth].request.fence && from == first {
+            let mut before = ops[..nth].iter().zip(&self.ends);
+            let open = before.any(|(op, end)| op.wants_data() && *end > unacked && op.fails.is_empty());
+            demand!(!open, "the fence of request {nth}");
+        }
+        if ops[nth].wants_data() {
+            self.reads.retain(|&(_, end)| end <= from && end > unacked);
+            self.reads.push((from, to));
+            let count = self.reads.len();
+            demand!(count <= limits.rd_atomic, "{count} READs and atomics outstanding");
+        }
+        self.asked += u32::from((from..to).contains(&unacked));
+        self.timer_from.get_or_insert(now);
+        (self.high, self.next) = (high.max(to), to);
+        Ok(())
+    }
+
+    /// An answer arrives.
+    fn hear(&mut self, now: Instant, ops: &[Op], packet: &Packet<'_>) {
+        let psn = self.relative(packet.bth.psn);
+        if !(self.unacked..self.high).contains(&psn) {
+            return;
+        }
+        let kind = packet.bth.opcode.operation.kind();
+        let before = self.unacked;
+        match (kind, packet.ext) {
+            (Kind::Acknowledge, Ext::Aeth(aeth)) => match aeth.syndrome {
+                Syndrome::Ack { .. } => {
+                    self.advance(ops, psn + 1);
+                    self.provoked |= self.unacked <= psn;
+                }
+                Syndrome::RnrNak { timer } => {
+                    self.advance(ops, psn);
+                    self.progress(now, before);
+                    if self.unacked == psn && self.rnr_until.is_none() {
+                        self.rnr_until = Some(now + RnrTimer::new(timer).duration());
+                        self.timer_from = None;
+                        self.rnr_naks += 1;
+                    }
+                    self.provoked = true;
+                    return;
+                }
+                Syndrome::Nak(code) => {
+                    self.advance(ops, psn);
+                    self.provoked |= code == NakCode::PsnSequence || self.unacked < psn;
+                }
+                Syndrome::Reserved(_) => {}
+            },
+            _ => {
+                self.advance(ops, psn);
+                if self.unacked == psn {
+                    self.unacked += 1;
+                } else {
+                    self.provoked = true;
+                }
+            }
+        }
+        self.progress(now, before);
+    }
+
+    /// Everything before `to` is answered, as far as it needs no data.
+    fn advance(&mut self, ops: &[Op], to: u32) {
+        while self.unacked < to {
+            let nth = self.ends.partition_point(|&end| end <= self.unacked);
+            if ops[nth].wants_data() {
+                return;
+            }
+            self.unacked = to.min(self.ends[nth]);
+        }
+    }
+
+    fn progress(&mut self, now: Instant, before: u32) {
+        if self.unacked > before {
+            (self.asked, self.rnr_naks, self.rnr_until) = (0, 0, None);
+            self.next = self.next.max(self.unacked);
+            self.timer_from = (self.next > self.unacked).then_some(now);
+        }
+    }
+}
+
+impl Checker<'_> {
+    /// `place` sends a packet of its `nth` request.
+    pub(super) fn ask(&mut self, place: Place, nth: usize, packet: &Packet<'_>) -> Result<(), Violation> {
+        let (now, pair) = (self.now, self.pair(place));
+        let limits = Limits {
+            window: self.plan.window_packets,
+            rd_atomic: usize::from(pair.rd_atomic),
+            ack_timeout: pair.ack_timeout,
+        };
+        let covers = match (packet.bth.opcode.operation.kind(), packet.ext) {
+            (Kind::Read, Ext::Reth(reth)) => packet_count(reth.dma_len, pair.mtu.bytes()),
+            _ => 1,
+        };
+        let side = self.side_mut(place);
+        let ops = &pair.lives[side.life].sides[place.side].ops;
+        side.flight.ask(now, ops, nth, (packet.bth.psn, covers), &limits)
+    }
+
+    /// The net hands an answer to `place`.
+    pub(super) fn hear_response(&mut self, place: Place, packet: &Packet<'_>) {
+        let (now, pair) = (self.now, self.pair(place));
+        let side = self.side_mut(place);
+        if matches!(side.state, crate::State::Rts | crate::State::Sqd) {
+            let ops = &pair.lives[side.life].sides[place.side].ops;
+            side.flight.hear(now, ops, packet);
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Knows the plan and what software did, watches memory, completions and frames, and shares no code with the engines.
+//!
+//! | what must hold | where |
+//! |---|---|
+//! | every request completes once, in posting order, as it must; flushed after a failure; never after RESET | [`side`] |
+//! | RC executes every request once, in order, with the right bytes, and touches no other byte | [`execution`] |
+//! | RC asks, asks again, waits and gives up when the specification says | [`flight`] |
+//! | UC and UD deliver messages whole or not at all, and nothing that the keys forbid | [`unreliable`] |
+//!
+//! Memory is judged access by access, at the moment the engine makes it: so a byte written twice, early or late is
+//! noticed even if its value is right.
+
+mod execution;
+mod flight;
+mod side;
+mod unreliable;
+
+use protocol::ids::Qpn;
+use protocol::roce::RoceFrame;
+
+use self::side::Side;
+use self::unreliable::Arrival;
+use super::host::{SimHost, Touch};
+use super::plan::{Op, Pair, Plan};
+use crate::{Event, Instant, Queue, Service, State, Transmit};
+
+/// What is wrong.
+pub type Violation = String;
+
+macro_rules! demand {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err(format!($($message)+));
+        }
+    };
+}
+use demand;
+
+/// A side of a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    pair: usize,
+    side: usize,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Checker<'a> {
+    plan: &'a Plan,
+    now: Instant,
+    sides: Vec<[Side; 2]>,
+    /// The datagram that is being handed in, until it is received or seen to be dropped.
+    arrival: Option<Arrival>,
+    /// From when on the net neither loses, repeats nor reorders anything.
+    clean_from: Instant,
+}
+
+impl<'a> Checker<'a> {
+    /// A checker of a run of `plan`.
+    pub fn new(plan: &'a Plan) -> Self {
+        let side = |pair: &Pair, side| Side::new(pair, side, 0);
+        let sides = plan.pairs.iter().map(|pair| [side(pair, 0), side(pair, 1)]).collect();
+        let quiet = plan.faults.is_quiet();
+        let clean_from = if quiet { Instant::ZERO } else { plan.heal_at + plan.faults.detour };
+        Self { plan, now: Instant::ZERO, sides, arrival: None, clean_from }
+    }
+
+    /// It is `now`, for everything until the next call.
+    pub fn at(&mut self, now: Instant) {
+        self.now = now;
+    }
+
+    /// Software connected both sides of a pair, for the life that is given.
+    pub fn on_connect(&mut self, pair: usize, life: usize) {
+        let plan = &self.plan.pairs[pair];
+        self.sides[pair] = [Side::new(plan, 0, life), Side::new(plan, 1, life)];
+        self.sides[pair].iter_mut().for_each(|side| side.state = State::Rts);
+    }
+
+    /// The engine says that a QP is in `state`.
+    pub fn is_in(&self, pair: usize, side: usize, state: State) -> Result<(), Violation> {
+        let known = self.sides[pair][side].state;
+        demand!(known == state, "pair {pair} side {side} is in {state:?}, software knows of {known:?}");
+        Ok(())
+    }
+
+    /// Software is about to move a QP; to SQD with the wish to hear when it is drained.
+    pub fn on_move(&mut self, pair: usize, side: usize, to: State) -> Result<(), Violation> {
+        let now = self.now;
+        let of = &mut self.sides[pair][side];
+        demand!(!of.owes_drained(), "pair {pair} side {side} is drained, and nobody was told");
+        of.on_move(to);
+        if matches!(to, State::Reset | State::Err) {
+            of.silent_since.get_or_insert(now);
+        }
+        Ok(())
+    }
+
+    /// The net delivers nothing to a side any more.
+    pub fn on_silence(&mut self, pair: usize, side: usize) {
+        let now = self.now;
+        // It hears no answers, and its own requests are all that its peer hears, whose answers it would not hear.
+        for side in [side, 1 - side] {
+            self.sides[pair][side].silent_since.get_or_insert(now);
+        }
+    }
+
+    /// Software posted `count` more requests.
+    pub fn on_post(&mut self, pair: usize, side: usize, queue: Queue, count: usize) {
+        let now = self.now;
+        self.sides[pair][side].on_post(queue, count, now);
+    }
+
+    /// `node` touched its memory while it took the packet for `cause`, or without a packet.
+    pub fn on_touch(&mut self, node: usize, cause: Option<Qpn>, touch: &Touch) -> Result<(), Violation> {
+        if let Touch::NoRecv { qpn } = touch {
+            let Place { pair, side } = self.find(node, *qpn)?;
+            self.sides[pair][side].missed_receive = true;
+            return Ok(());
+        }
+        let cause = cause.ok_or_else(|| format!("node {node}, without a packet: {touch:x?}"))?;
+        let place = self.find(node, cause)?;
+        let outcome = match self.plan.pairs[place.pair].service {
+            Service::Rc => self.touch_reliable(place, touch),
+            Service::Uc => self.touch_connected(place, touch),
+            Service::Ud => self.touch_datagram(place, touch),
+        };
+        outcome.map_err(|problem| format!("{place:?}: {touch:x?}: {problem}"))
+    }
+
+    /// A node reported `event`; `host` is its memory at that moment.
+    pub fn on_event(&mut self, node: usize, event: &Event, host: &SimHost) -> Result<(), Violation> {
+        let outcome = match event {
+            Event::Completion(completion) => {
+                let place = self.find(node, completion.qpn)?;
+                match completion.queue {
+                    Queue::Send => self.complete_send(place, completion),
+                    Queue::Recv => self.complete_recv(place, completion, host),
+                }
+                .map_err(|problem| (place, problem))
+            }
+            Event::Async { qpn, event } => {
+                let place = self.find(node, *qpn)?;
+                self.on_async(place, *event).map_err(|problem| (place, problem))
+            }
+        };
+        outcome.map_err(|(place, problem)| format!("{place:?}: {event:?}: {problem}"))
+    }
+
+    /// A node sent `frame`.
+    pub fn on_frame(&mut self, node: usize, sent: &Transmit, frame: &[u8]) -> Result<(), Violation> {
+        let parsed = RoceFrame::parse(frame).map_err(|error| format!("node {node}: bad frame: {error}"))?;
+        let place = self.find(node, sent.qpn)?;
+        self.judge_frame(place, sent, &parsed).map_err(|problem| format!("{place:?} sent a frame: {problem}"))
+    }
+
+    /// The net is about to hand `frame` to a node.
+    pub fn on_arrival(&mut self, node: usize, frame: &RoceFrame<'_>) -> Result<(), Violation> {
+        let place = self.find(node, frame.packet.bth.dest_qp)?;
+        match self.plan.pairs[place.pair].service {
+            Service::Rc if frame.packet.bth.opcode.is_response() => self.hear_response(place, &frame.packet),
+            Service::Rc | Service::Uc => {}
+            Service::Ud => self.arrival = self.expect_datagram(place, frame),
+        }
+        Ok(())
+    }
+
+    /// The node has taken the frame, and its events were reported.
+    pub fn after_arrival(&mut self) -> Result<(), Violation> {
+        match self.arrival.take() {
+            None => Ok(()),
+            Some(arrival) => Err(format!("a datagram was not received: {arrival:?}")),
+        }
+    }
+
+    /// Whether every request has completed that is going to.
+    pub fn is_finished(&self) -> bool {
+        self.sides.iter().flatten().all(Side::is_finished)
+    }
+
+    /// What is missing, for the report of a run that does not end.
+    pub fn progress(&self) -> String {
+        let parts = self.sides.iter().enumerate().flat_map(|(pair, sides)| {
+            sides.iter().enumerate().map(move |(side, of)| format!("pair {pair} side {side}: {of}"))
+        });
+        parts.collect::<Vec<_>>().join("; ")
+    }
+
+    /// The run is over.
+    pub fn at_end(&self) -> Result<(), Violation> {
+        demand!(self.is_finished(), "not finished: {}", self.progress());
+        for pair in &self.plan.pairs {
+            for side in 0..2 {
+                let place = Place { pair: pair.index, side };
+                self.nothing_lost(place).map_err(|problem| format!("{place:?}: {problem}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn find(&self, node: usize, qpn: Qpn) -> Result<Place, Violation> {
+        let side = |pair: &Pair| pair.ends.iter().position(|end| end.node == node && end.qpn == qpn);
+        let mut places =
+            self.plan.pairs.iter().filter_map(|pair| Some(Place { pair: pair.index, side: side(pair)? }));
+        places.next().ok_or_else(|| format!("node {node} has no {qpn:?}"))
+    }
+
+    fn pair(&self, place: Place) -> &'a Pair {
+        &self.plan.pairs[place.pair]
+    }
+
+    /// Send requests of a side in its present life.
+    fn ops(&self, place: Place) -> &'a [Op] {
+        &self.pair(place).lives[self.side(place).life].sides[place.side].ops
+    }
+
+    fn side(&self, place: Place) -> &Side {
+        &self.sides[place.pair][place.side]
+    }
+
+    fn side_mut(&mut self, place: Place) -> &mut Side {
+        &mut self.sides[place.pair][place.side]
+    }
+}
+
+impl Place {
+    fn peer(self) -> Self {
+        Self { side: 1 - self.side, ..self }
+    }
+}

@@ -1,0 +1,355 @@
+//! What completions and events a side may have: each request one, in order, and in the state that software knows.
+
+use std::fmt;
+
+use protocol::roce::{Kind, RoceFrame, Transport};
+
+use super::execution::{Cursor, Role};
+use super::flight::Flight;
+use super::unreliable::Received;
+use super::{Checker, Place, Violation, demand};
+use crate::sim::host::SimHost;
+use crate::sim::plan::{Op, Pair, draw::wr_id};
+use crate::{
+    AsyncEvent, Completion, Instant, Queue, RecvDone, RnrRetry, SendDone, Service, State, Status, Success,
+    Transmit,
+};
+
+/// How far one queue is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ledger {
+    pub(super) posted: usize,
+    pub(super) done: usize,
+}
+
+/// One side of a pair in its present life.
+#[derive(Debug)]
+pub(super) struct Side {
+    pub(super) life: usize,
+    /// As software knows it from its own moves, completions and events.
+    pub(super) state: State,
+    pub(super) sends: Ledger,
+    pub(super) recvs: Ledger,
+    /// When each send request was posted.
+    pub(super) posted_at: Vec<Instant>,
+    /// Packets seen of each send request.
+    pub(super) packets: Vec<u32>,
+    /// One past the newest send request of which a packet was seen.
+    started: usize,
+    /// SQD: send requests from here on must wait.
+    may_start: usize,
+    /// SQD: software waits to hear that the queue is drained.
+    drain_due: bool,
+    /// Software moved it to ERR or RESET: nothing may leave any more.
+    muted: bool,
+    /// From when on its peer may hear nothing of it.
+    pub(super) silent_since: Option<Instant>,
+    /// A receive request was wanted and there was none.
+    pub(super) missed_receive: bool,
+    /// The peer's requests that it executed, and the originals of atomics among them.
+    pub(super) executed: Cursor,
+    pub(super) originals: Vec<Option<u64>>,
+    /// Data that its own requests brought back.
+    pub(super) returned: Cursor,
+    pub(super) flight: Flight,
+    pub(super) received: Received,
+}
+
+impl Side {
+    pub(super) fn new(pair: &Pair, side: usize, life: usize) -> Self {
+        let (mine, theirs) = (&pair.lives[life].sides[side], &pair.lives[life].sides[1 - side]);
+        Self {
+            life,
+            state: State::Reset,
+            sends: Ledger::default(),
+            recvs: Ledger::default(),
+            posted_at: Vec::new(),
+            packets: vec![0; mine.ops.len()],
+            started: 0,
+            may_start: 0,
+            drain_due: false,
+            muted: false,
+            silent_since: None,
+            missed_receive: false,
+            executed: Cursor::new(Role::Responder),
+            originals: vec![None; theirs.ops.len()],
+            returned: Cursor::new(Role::Requester),
+            flight: Flight::new(mine, pair.mtu),
+            received: Received::new(theirs.ops.len()),
+        }
+    }
+
+    pub(super) fn on_move(&mut self, to: State) {
+        match to {
+            State::Sqd => (self.may_start, self.drain_due) = (self.started, true),
+            State::Err | State::Reset => self.muted = true,
+            _ => self.drain_due = false,
+        }
+        self.state = to;
+    }
+
+    pub(super) fn on_post(&mut self, queue: Queue, count: usize, now: Instant) {
+        match queue {
+            Queue::Send => {
+                self.sends.posted += count;
+                self.posted_at.resize(self.sends.posted, now);
+            }
+            Queue::Recv => self.recvs.posted += count,
+        }
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        let receives = self.state != State::Err || self.recvs.done == self.recvs.posted;
+        self.state == State::Reset || (self.sends.done == self.sends.posted && receives)
+    }
+
+    /// Whether a drained SQD was not reported.
+    pub(super) fn owes_drained(&self) -> bool {
+        self.drain_due && self.sends.done >= self.started
+    }
+
+    /// Whether all packets of a request were seen.
+    pub(super) fn sent_whole(&self, nth: usize, packets: u32) -> bool {
+        self.packets[nth] == packets
+    }
+
+    fn fail(&mut self, state: State, now: Instant) {
+        self.state = state;
+        if state == State::Err {
+            self.silent_since.get_or_insert(now);
+        }
+    }
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { life, state, sends, recvs, .. } = self;
+        write!(
+            f,
+            "life {life}, {state:?}, {}/{} sends, {}/{} receives",
+            sends.done, sends.posted, recvs.done, recvs.posted
+        )
+    }
+}
+
+impl Checker<'_> {
+    pub(super) fn complete_send(&mut self, place: Place, completion: &Completion) -> Result<(), Violation> {
+        let (pair, side) = (self.pair(place), self.side(place));
+        let nth = side.sends.done;
+        demand!(nth < side.sends.posted, "nothing is posted");
+        let op = &pair.lives[side.life].sides[place.side].ops[nth];
+        demand!(completion.wr_id == wr_id(side.life as u64, nth), "request {nth} is next");
+        let sending = matches!(side.state, State::Rts | State::Sqd);
+        match completion.result {
+            Ok(Success::Recv(_)) => return Err("a receive in the send queue".to_owned()),
+            Ok(Success::Send(done)) => {
+                demand!(sending, "success in {:?}", side.state);
+                demand!(op.fails.is_empty(), "must fail with {:?}", op.fails);
+                self.judge_success(place, nth, op, &done)?;
+            }
+            Err(Status::Flushed) => {
+                demand!(matches!(side.state, State::Err | State::Sqe), "flushed in {:?}", side.state);
+            }
+            Err(status) => {
+                demand!(sending, "a failure in {:?}", side.state);
+                if !op.fails.contains(&status) {
+                    self.judge_giving_up(place, nth, status)?;
+                }
+                let now = self.now;
+                let to = if pair.service == Service::Rc { State::Err } else { State::Sqe };
+                self.side_mut(place).fail(to, now);
+            }
+        }
+        self.side_mut(place).sends.done += 1;
+        Ok(())
+    }
+
+    fn judge_success(&self, place: Place, nth: usize, op: &Op, done: &SendDone) -> Result<(), Violation> {
+        let (pair, side, peer) = (self.pair(place), self.side(place), self.side(place.peer()));
+        let remote_qpn = match (&op.request.ud, pair.service) {
+            (Some(to), Service::Ud) if op.len > 0 || op.takes_receive() => to.qpn,
+            _ => pair.ends[1 - place.side].qpn,
+        };
+        demand!(
+            done.op == op.request.op && done.byte_len == op.len && done.remote_qpn == remote_qpn,
+            "of {op:?}"
+        );
+        if pair.service != Service::Rc {
+            let (sent, due) = (side.packets[nth], op.packets(pair.mtu));
+            demand!(sent == due, "after {sent} of {due} packets");
+            return Ok(());
+        }
+        demand!(side.flight.is_answered(nth), "without an answer");
+        demand!(side.returned.has_done(self.ops(place), nth), "without its data");
+        demand!(peer.executed.has_done(self.ops(place), nth), "not executed");
+        let taken = self.ops(place)[..=nth].iter().filter(|op| op.takes_receive()).count();
+        demand!(peer.recvs.done >= taken, "before the receiver's completion");
+        Ok(())
+    }
+
+    fn judge_giving_up(&self, place: Place, nth: usize, status: Status) -> Result<(), Violation> {
+        let (pair, side, peer) = (self.pair(place), self.side(place), self.side(place.peer()));
+        let life = &pair.lives[side.life];
+        demand!(pair.service == Service::Rc, "unexpected");
+        match status {
+            Status::RetryExceeded => {
+                let silence = [side.silent_since, peer.silent_since].into_iter().flatten().min();
+                let retries = u32::from(life.retry_count);
+                demand!(retries < 7 || silence.is_some(), "everybody answers");
+                demand!(side.flight.times_asked() >= retries, "after {} attempts", side.flight.times_asked());
+                if let Some(silence) = silence.filter(|_| retries == 7) {
+                    // Each timeout once, and what was on its way or waited for a receiver when the silence began.
+                    let longest = pair.ack_timeout * (retries + 2) + std::time::Duration::from_millis(2);
+                    let since = silence.max(side.posted_at[nth]);
+                    demand!(self.now <= since + longest, "silence began at {since:?}");
+                }
+            }
+            Status::RnrRetryExceeded => {
+                let RnrRetry::Limited(limit) = life.rnr_retry else {
+                    return Err("retries have no limit".to_owned());
+                };
+                let naks = side.flight.rnr_naks();
+                demand!(naks > u32::from(limit), "after {naks} RNR NAKs, with {limit} retries");
+            }
+            _ => return Err("unexpected".to_owned()),
+        }
+        Ok(())
+    }
+
+    pub(super) fn complete_recv(
+        &mut self,
+        place: Place,
+        completion: &Completion,
+        host: &SimHost,
+    ) -> Result<(), Violation> {
+        let (pair, side) = (self.pair(place), self.side(place));
+        let nth = side.recvs.done;
+        demand!(nth < side.recvs.posted, "nothing is posted");
+        demand!(completion.wr_id == wr_id(side.life as u64, nth), "receive {nth} is next");
+        match completion.result {
+            Ok(Success::Send(_)) => return Err("a send in the receive queue".to_owned()),
+            Ok(Success::Recv(done)) => {
+                demand!(matches!(side.state, State::Rts | State::Sqd | State::Sqe), "in {:?}", side.state);
+                match pair.service {
+                    Service::Rc => self.receive_reliable(place, nth, &done)?,
+                    Service::Uc => self.receive_connected(place, nth, &done, host)?,
+                    Service::Ud => self.receive_datagram(place, nth, &done, host)?,
+                }
+            }
+            Err(Status::Flushed) => demand!(side.state == State::Err, "flushed in {:?}", side.state),
+            Err(status) => {
+                let expected = pair.lives[side.life].sides[place.side].recvs[nth].fails;
+                demand!(expected == Some(status), "expected {expected:?}");
+                let now = self.now;
+                self.side_mut(place).fail(State::Err, now);
+            }
+        }
+        self.side_mut(place).recvs.done += 1;
+        Ok(())
+    }
+
+    /// The n-th receive request of a reliable connection is for the n-th message that takes one.
+    fn receive_reliable(&self, place: Place, nth: usize, done: &RecvDone) -> Result<(), Violation> {
+        let (side, peer) = (self.side(place), self.side(place.peer()));
+        let ops = &self.ops(place.peer())[..peer.sends.posted];
+        let takers = ops.iter().enumerate().filter(|(_, op)| op.takes_receive());
+        let (at, op) = takers.clone().nth(nth).ok_or("the peer posted nothing for it")?;
+        demand!(op.fails.is_empty(), "request {at} must fail");
+        fits(op, done)?;
+        demand!(done.remote_qpn == self.pair(place).ends[1 - place.side].qpn, "of {op:?}");
+        demand!(side.executed.has_done(ops, at), "request {at} is not executed");
+        Ok(())
+    }
+
+    pub(super) fn on_async(&mut self, place: Place, event: AsyncEvent) -> Result<(), Violation> {
+        let now = self.now;
+        match event {
+            AsyncEvent::AccessError | AsyncEvent::InvalidRequest => {
+                let posted = self.side(place.peer()).sends.posted;
+                let ops = &self.ops(place.peer())[..posted];
+                let status = match event {
+                    AsyncEvent::AccessError => Status::RemoteAccess,
+                    _ => Status::RemoteInvalidRequest,
+                };
+                demand!(ops.iter().any(|op| op.fails.contains(&status)), "the peer asked for nothing wrong");
+                self.side_mut(place).fail(State::Err, now);
+            }
+            AsyncEvent::SqDrained => {
+                let side = self.side_mut(place);
+                demand!(side.state == State::Sqd && side.drain_due, "not asked for");
+                demand!(side.sends.done >= side.started, "request {} is under way", side.sends.done);
+                side.drain_due = false;
+            }
+            AsyncEvent::CommunicationEstablished | AsyncEvent::WqCatastrophic => {
+                return Err("unexpected".to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    /// A frame that `place` sent.
+    pub(super) fn judge_frame(
+        &mut self,
+        place: Place,
+        sent: &Transmit,
+        frame: &RoceFrame<'_>,
+    ) -> Result<(), Violation> {
+        let (pair, side) = (self.pair(place), self.side(place));
+        let (bth, payload) = (&frame.packet.bth, frame.packet.payload);
+        let transport = match pair.service {
+            Service::Rc => Transport::Rc,
+            Service::Uc => Transport::Uc,
+            Service::Ud => Transport::Ud,
+        };
+        demand!(bth.opcode.transport == transport, "opcode {:?}", bth.opcode);
+        demand!(payload.len() <= pair.mtu.bytes(), "a payload of {} bytes", payload.len());
+        demand!(bth.mig_req, "MigReq is 0");
+        demand!(side.state != State::Reset && !side.muted, "in {:?}", side.state);
+        if pair.service != Service::Ud {
+            let to = &pair.ends[1 - place.side];
+            demand!(bth.dest_qp == to.qpn, "for {:?}", bth.dest_qp);
+        }
+        if bth.opcode.is_response() {
+            return Ok(());
+        }
+        let life = side.life;
+        let nth = sent.wr_id.map(|id| usize::try_from(id & 0xffff_ffff).unwrap_or(usize::MAX));
+        let nth = nth.filter(|&nth| sent.wr_id == Some(wr_id(life as u64, nth))).ok_or("of another life")?;
+        let open = side.sends.done..side.sends.posted;
+        demand!(open.contains(&nth), "of request {nth}, when {open:?} are open");
+        let may = match side.state {
+            State::Rts => true,
+            State::Sqd => nth < side.may_start,
+            _ => false,
+        };
+        demand!(may, "of request {nth} in {:?}", side.state);
+        let op = &pair.lives[life].sides[place.side].ops[nth];
+        let ends = bth.opcode.operation.position().ends();
+        let solicited = ends && op.request.solicited && op.takes_receive();
+        demand!(bth.solicited == solicited, "solicited: {}", bth.solicited);
+        match pair.service {
+            Service::Rc => self.ask(place, nth, &frame.packet)?,
+            Service::Uc => demand!(!bth.ack_req, "AckReq is 1"),
+            Service::Ud => self.judge_datagram(place, nth, frame)?,
+        }
+        let side = self.side_mut(place);
+        side.packets[nth] += 1;
+        side.started = side.started.max(nth + 1);
+        Ok(())
+    }
+}
+
+/// Whether a receive completion says what its message says.
+pub(super) fn fits(op: &Op, done: &RecvDone) -> Result<(), Violation> {
+    let kind = match op.request.op {
+        crate::SendOp::Send { .. } => Kind::Send,
+        _ => Kind::Write,
+    };
+    demand!(
+        done.opcode.operation.kind() == kind
+            && done.opcode.operation.position().ends()
+            && (done.byte_len, done.imm, done.solicited) == (op.len, op.imm(), op.request.solicited),
+        "of {op:?}"
+    );
+    Ok(())
+}
