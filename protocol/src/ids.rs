@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use crate::describe::{Field, Value, Visitor};
+
 macro_rules! id {
     ($(#[$doc:meta])* pub struct $name:ident($int:ty, mask $mask:expr, $tag:literal);) => {
         $(#[$doc])*
@@ -32,6 +34,12 @@ macro_rules! id {
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "{:#x}", self.0)
+            }
+        }
+
+        impl Field for $name {
+            fn show(&self, name: &str, to: &mut dyn Visitor) {
+                to.value(name, Value::Hex(self.0.into()));
             }
         }
     };

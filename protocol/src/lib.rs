@@ -7,10 +7,12 @@
 //! - [`roce`]: RoCEv2 frames (Ethernet, IP, UDP, BTH and its extensions, ICRC).
 //! - [`net`]: what carries them and what a port answers besides (Ethernet, ARP, IPv4, IPv6, ICMP, UDP).
 //! - [`hca`]: one folder per device interface (registers, mailboxes, contexts, queue entries).
+//! - [`describe`]: names and values of their fields, for traces.
 //!
 //! No I/O, no clock, no logging.
 #![forbid(unsafe_code)]
 
+pub mod describe;
 mod error;
 pub mod hca;
 pub mod ids;

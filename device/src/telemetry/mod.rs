@@ -1,4 +1,6 @@
 //! What operators see of a running device.
 
 pub mod log;
+pub mod monitor;
 pub mod subscriber;
+pub mod trace;

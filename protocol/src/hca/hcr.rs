@@ -3,6 +3,7 @@
 use bitfield_struct::bitfield;
 
 use super::status::CmdStatus;
+use crate::describe::{Code, Field, Visitor};
 
 /// One of the seven words of the HCR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,6 +69,20 @@ pub struct CommandWord {
     pub go: bool,
     /// Bits 31:24: result code, valid when `go` is clear.
     pub status: u8,
+}
+
+impl CommandWord {
+    /// Tells the fields of the word; `op` is the interface's name for the opcode.
+    pub fn describe(self, op: Option<&'static str>, to: &mut dyn Visitor) {
+        Code(self.op().into(), op).show("op", to);
+        self.op_modifier().show("op_modifier", to);
+        self.event().show("event", to);
+        self.go().show("go", to);
+        // A word that starts a command has no status yet.
+        if !self.go() {
+            CmdStatus::word(self.status()).show("status", to);
+        }
+    }
 }
 
 /// What the command unit is doing, for a read of word 18h.

@@ -1,6 +1,7 @@
 //! Opcodes of send work queue entries, common to the Mellanox lineage.
 
 use super::qp::ServiceType;
+use crate::describe::Code;
 
 /// What a send WQE does.
 #[allow(missing_docs)]
@@ -44,6 +45,25 @@ impl WqeOpcode {
             Self::CompareSwap => 0x11,
             Self::FetchAdd => 0x12,
         }
+    }
+
+    /// The name software gives the code.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Nop => "NOP",
+            Self::Write => "RDMA_WRITE",
+            Self::WriteImm => "RDMA_WRITE_IMM",
+            Self::Send => "SEND",
+            Self::SendImm => "SEND_IMM",
+            Self::Read => "RDMA_READ",
+            Self::CompareSwap => "ATOMIC_CS",
+            Self::FetchAdd => "ATOMIC_FA",
+        }
+    }
+
+    /// A code as traces show it.
+    pub fn word(code: u8) -> Code {
+        Code(code.into(), Self::from_code(code).map(Self::name))
     }
 
     /// Whether it changes a word of the peer and returns what was there.

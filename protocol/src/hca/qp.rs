@@ -1,6 +1,8 @@
 //! Queue pairs as the contexts and commands of the Mellanox lineage know them: services, states, and the commands that
 //! lead from state to state.
 
+use crate::describe::Code;
+
 /// Transport service of a QP. Reliable datagram (code 2) is not supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ServiceType {
@@ -30,6 +32,20 @@ impl ServiceType {
             Self::Uc => 1,
             Self::Ud => 3,
         }
+    }
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rc => "RC",
+            Self::Uc => "UC",
+            Self::Ud => "UD",
+        }
+    }
+
+    /// A code as traces show it.
+    pub fn word(code: u8) -> Code {
+        Code(code.into(), Self::from_code(code).map(Self::name))
     }
 }
 
@@ -67,6 +83,25 @@ impl QpState {
     /// The code.
     pub const fn code(self) -> u8 {
         self as u8
+    }
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Reset => "RESET",
+            Self::Init => "INIT",
+            Self::Rtr => "RTR",
+            Self::Rts => "RTS",
+            Self::Sqe => "SQE",
+            Self::Sqd => "SQD",
+            Self::Err => "ERR",
+            Self::Draining => "SQD_DRAINING",
+        }
+    }
+
+    /// A code as traces show it.
+    pub fn word(code: u8) -> Code {
+        Code(code.into(), Self::from_code(code).map(Self::name))
     }
 }
 

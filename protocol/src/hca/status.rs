@@ -4,6 +4,8 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::describe::Code;
+
 /// Result code of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CmdStatus {
@@ -64,6 +66,12 @@ impl CmdStatus {
         }
     }
 
+    /// A code as traces show it.
+    pub fn word(code: u8) -> Code {
+        let status = STATUSES.into_iter().find(|status| status.code() == code);
+        Code(code.into(), status.map(Self::name))
+    }
+
     /// The name software gives the code.
     pub const fn name(self) -> &'static str {
         match self {
@@ -83,6 +91,23 @@ impl CmdStatus {
         }
     }
 }
+
+/// All of them.
+const STATUSES: [CmdStatus; 13] = [
+    CmdStatus::Ok,
+    CmdStatus::InternalErr,
+    CmdStatus::BadOp,
+    CmdStatus::BadParam,
+    CmdStatus::BadSysState,
+    CmdStatus::ResourceBusy,
+    CmdStatus::ExceedLim,
+    CmdStatus::BadResState,
+    CmdStatus::BadIndex,
+    CmdStatus::BadQpState,
+    CmdStatus::NoLocalMemory,
+    CmdStatus::BadPacket,
+    CmdStatus::BadSize,
+];
 
 impl fmt::Display for CmdStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

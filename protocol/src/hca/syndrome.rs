@@ -1,5 +1,7 @@
 //! Why a work request failed, as completion queue entries of the Mellanox lineage say it.
 
+use crate::describe::{Code, Field, Visitor};
+
 /// Code of a failed completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
@@ -65,6 +67,30 @@ impl Syndrome {
             Self::RemoteInvalidRdRequest => 0x21,
             Self::Other(code) => code,
         }
+    }
+
+    /// The name software gives the code, if the device writes it.
+    pub const fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::LocalLength => "LOCAL_LENGTH_ERR",
+            Self::LocalQpOperation => "LOCAL_QP_OP_ERR",
+            Self::LocalProtection => "LOCAL_PROT_ERR",
+            Self::Flushed => "WR_FLUSH_ERR",
+            Self::BadResponse => "BAD_RESP_ERR",
+            Self::RemoteInvalidRequest => "REMOTE_INVAL_REQ_ERR",
+            Self::RemoteAccess => "REMOTE_ACCESS_ERR",
+            Self::RemoteOperation => "REMOTE_OP_ERR",
+            Self::RetryExceeded => "RETRY_EXC_ERR",
+            Self::RnrRetryExceeded => "RNR_RETRY_EXC_ERR",
+            Self::RemoteInvalidRdRequest => "REMOTE_INVAL_RD_REQ_ERR",
+            Self::Other(_) => return None,
+        })
+    }
+}
+
+impl Field for Syndrome {
+    fn show(&self, name: &str, to: &mut dyn Visitor) {
+        Code(self.code().into(), self.name()).show(name, to);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tables of contexts in the device's context memory (ICM).
 
 use super::status::{CmdError, CmdStatus};
+use crate::describe::describe;
 use crate::ids::IcmAddr;
 
 /// A table in ICM with a count.
@@ -47,3 +48,5 @@ impl Table {
         }
     }
 }
+
+describe!(Table { base, log_entries });

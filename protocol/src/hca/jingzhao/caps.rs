@@ -7,6 +7,8 @@ use bitfield_struct::bitfield;
 use zerocopy::big_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
+use crate::describe::{Hex, describe};
+
 /// Limits of the device (QUERY_DEV_LIM). A field named `log_...` is an exponent of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DevLim {
@@ -224,6 +226,42 @@ impl Adapter {
         transmute!(RawAdapter { reserved_00: [0; 0x18], board_id: self.board_id.into() })
     }
 }
+
+describe!(DevLim {
+    log_reserved_qps,
+    log_reserved_cqs,
+    log_reserved_eqs,
+    log_reserved_mtts,
+    log_reserved_pds,
+    log_reserved_lkeys,
+    log_max_wqes,
+    log_max_cqes,
+    log_max_qps,
+    log_max_cqs,
+    log_max_eqs,
+    log_max_mpts,
+    log_max_pds,
+    log_max_gids,
+    log_max_pkeys,
+    mtt_entry_len,
+    qpc_len,
+    cqc_len,
+    eqc_len,
+    mpt_len,
+    ack_delay,
+    max_mtu,
+    max_port_width,
+    max_vl,
+    ports,
+    log_min_page,
+    max_send_sges,
+    max_send_wqe_len,
+    max_recv_sges,
+    max_recv_wqe_len,
+    max_icm_len as Hex,
+});
+
+describe!(Adapter { board_id as Hex });
 
 /// Two values of four bits in a byte.
 #[bitfield(u8)]

@@ -6,8 +6,11 @@
 use std::fmt;
 
 use super::PAGE;
+use super::icm::IcmTable;
 use super::mad_ifc::MadIfc;
+use super::transition::Transition;
 use super::{icm, mtt};
+use crate::describe::{Field, Hex, Visitor};
 pub use crate::hca::hcr::Latched;
 pub use crate::hca::status::{CmdError, CmdStatus};
 use crate::ids::{Cqn, Eqn, Qpn};
@@ -287,10 +290,47 @@ impl Command {
     /// # Errors
     /// BAD_INDEX for an EQ number above 24 bits.
     pub fn map_eq(&self) -> Result<MapEq, CmdError> {
-        const UNMAP: u32 = 1 << 31;
-        let eqn = number(self.in_modifier & !UNMAP, "EQ number").map(Eqn::new)?;
-        Ok(MapEq { eqn, remove: self.in_modifier & UNMAP != 0, events: self.in_param })
+        let eqn = number(self.in_modifier & !UNMAP_EQ, "EQ number").map(Eqn::new)?;
+        Ok(MapEq { eqn, remove: self.in_modifier & UNMAP_EQ != 0, events: self.in_param })
     }
+}
+
+/// Bit of in_modifier that makes MAP_EQ remove events.
+const UNMAP_EQ: u32 = 1 << 31;
+
+/// Tells the parameters of a command in their meaning for the opcode; as they are if it is unknown.
+pub fn describe_parameters(latched: &Latched, to: &mut dyn Visitor) {
+    let Latched { in_param, in_modifier, out_param, token, command } = *latched;
+    let number = Hex(in_modifier);
+    let op = Op::from_code(command.op());
+    match op {
+        Some(Op::MapIcm | Op::WriteMtt) => in_modifier.show("entries", to),
+        Some(Op::UnmapIcm) => {
+            Hex(in_param).show("virt", to);
+            in_modifier.show("pages", to);
+        }
+        Some(Op::Sw2HwMpt | Op::Hw2SwMpt) => number.show("index", to),
+        Some(Op::Sw2HwEq | Op::Hw2SwEq) => number.show("eqn", to),
+        Some(Op::MapEq) => {
+            Hex(in_modifier & !UNMAP_EQ).show("eqn", to);
+            (in_modifier & UNMAP_EQ != 0).show("remove", to);
+            Hex(in_param).show("events", to);
+        }
+        Some(Op::Sw2HwCq | Op::Hw2SwCq | Op::ResizeCq) => number.show("cqn", to),
+        Some(op) if Transition::from_op(op).is_some() || op == Op::QueryQp => number.show("qpn", to),
+        Some(_) | None => number.show("in_modifier", to),
+    }
+    match op.and_then(|op| IcmTable::of(op, command.op_modifier())) {
+        Some(table) => table.show("table", to),
+        None => command.op_modifier().show("op_modifier", to),
+    }
+    let immediate = matches!(op, Some(Op::UnmapIcm | Op::MapEq));
+    if !immediate {
+        Hex(in_param).show("in_param", to);
+    }
+    Hex(out_param).show("out_param", to);
+    Hex(token).show("token", to);
+    command.event().show("event", to);
 }
 
 /// The parameters of MAP_EQ.

@@ -8,6 +8,7 @@ use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
 use super::cmd::{CmdError, CmdStatus};
+use crate::describe::{Code, Describe, Field, Visitor, describe};
 use crate::ids::{Cqn, Eqn, Lkey, Pdn};
 
 /// First word of a context.
@@ -55,6 +56,27 @@ impl CqFlags {
             4 => CqArm::ArmedSolicited,
             _ => CqArm::Disarmed,
         }
+    }
+}
+
+impl Describe for CqFlags {
+    fn describe(&self, to: &mut dyn Visitor) {
+        let state = match self.state() {
+            0 => None,
+            1 => Some("armed"),
+            4 => Some("armed_solicited"),
+            _ => None,
+        };
+        Code(self.state().into(), state).show("state", to);
+        self.oi().show("oi", to);
+        self.tr().show("tr", to);
+        self.status().show("status", to);
+    }
+}
+
+impl Field for CqFlags {
+    fn show(&self, name: &str, to: &mut dyn Visitor) {
+        to.object(name, self);
     }
 }
 
@@ -148,6 +170,9 @@ impl ResizeCq {
         transmute!(RawResize { logsize: self.log_entries, reserved_01: [0; 3], lkey })
     }
 }
+
+describe!(Cqc { flags, log_entries, comp_eqn, pd, lkey, cqn });
+describe!(ResizeCq { log_entries, lkey });
 
 fn check_size(log_entries: u8, max: u16) -> Result<u8, CmdError> {
     if u16::from(log_entries) > max {

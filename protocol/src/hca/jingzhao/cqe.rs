@@ -6,9 +6,11 @@
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
+use super::wqe::WqeOpcode;
+use crate::describe::{Describe, Field, Hex, Visitor};
 pub use crate::hca::syndrome::Syndrome;
 use crate::ids::{Lid, Qpn};
-use crate::roce::Imm;
+use crate::roce::{Imm, Opcode};
 
 /// Bytes of an entry.
 pub const LEN: usize = 32;
@@ -135,6 +137,34 @@ impl Cqe {
             },
         };
         transmute!(raw)
+    }
+}
+
+impl Describe for Cqe {
+    fn describe(&self, to: &mut dyn Visitor) {
+        let Self { qpn, queue, wqe, outcome } = self;
+        qpn.show("qpn", to);
+        match queue {
+            CqeQueue::Send => "send".show("queue", to),
+            CqeQueue::Recv => "recv".show("queue", to),
+        }
+        Hex(*wqe).show("wqe", to);
+        match *outcome {
+            Outcome::Success { opcode, remote_qpn, remote_lid, imm, byte_len } => {
+                match queue {
+                    CqeQueue::Send => WqeOpcode::word(opcode).show("opcode", to),
+                    CqeQueue::Recv => format_args!("{}", Opcode::from_byte(opcode)).show("opcode", to),
+                }
+                byte_len.show("byte_len", to);
+                remote_qpn.show("remote_qpn", to);
+                remote_lid.show("remote_lid", to);
+                imm.show("imm", to);
+            }
+            Outcome::Error { syndrome, vendor } => {
+                syndrome.show("syndrome", to);
+                vendor.show("vendor", to);
+            }
+        }
     }
 }
 

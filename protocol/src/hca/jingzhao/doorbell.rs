@@ -5,7 +5,8 @@
 
 use bitfield_struct::bitfield;
 
-use super::wqe::GRANULE;
+use super::wqe::{GRANULE, WqeOpcode};
+use crate::describe::describe;
 use crate::ids::{Cqn, Eqn, Qpn};
 
 /// Bytes of a UAR page.
@@ -25,6 +26,16 @@ pub enum UarRegister {
 }
 
 impl UarRegister {
+    /// Name for traces.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SendLow => "sq_doorbell[31:0]",
+            Self::SendHigh => "sq_doorbell[63:32]",
+            Self::ArmCq => "arm_cq",
+            Self::ArmEq => "arm_eq",
+        }
+    }
+
     /// The register at an offset of a page.
     pub const fn at(offset: u64) -> Option<Self> {
         match offset {
@@ -94,6 +105,8 @@ impl SendDoorbell {
         wrap(bytes, len)
     }
 }
+
+describe!(SendDoorbell { qpn, opcode as WqeOpcode::word, size, head, fence });
 
 /// `bytes` modulo the length of a queue.
 pub(super) fn wrap(bytes: u64, len: u32) -> Option<u32> {

@@ -8,6 +8,7 @@ use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
 use super::cmd::{CmdError, CmdStatus};
+use crate::describe::{Describe, Field, Hex, Visitor, describe};
 use crate::ids::{Lkey, Pdn};
 
 /// First word of a context.
@@ -31,6 +32,22 @@ pub struct EqFlags {
     /// Bits 31:28: 0 is OK.
     #[bits(4)]
     pub status: u8,
+}
+
+impl Describe for EqFlags {
+    fn describe(&self, to: &mut dyn Visitor) {
+        self.armed().show("armed", to);
+        self.oi().show("oi", to);
+        self.tr().show("tr", to);
+        self.owner().show("owner", to);
+        self.status().show("status", to);
+    }
+}
+
+impl Field for EqFlags {
+    fn show(&self, name: &str, to: &mut dyn Visitor) {
+        to.object(name, self);
+    }
 }
 
 /// What the device uses of an event queue context.
@@ -100,6 +117,17 @@ impl Eqc {
         })
     }
 }
+
+describe!(Eqc {
+    flags,
+    start as Hex,
+    log_entries,
+    msix_vector,
+    pd,
+    lkey,
+    consumer_index,
+    producer_index,
+});
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]

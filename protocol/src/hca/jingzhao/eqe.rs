@@ -6,7 +6,9 @@
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
+use super::cmd::CmdStatus;
 use super::cqe::HARDWARE_OWNED;
+use crate::describe::{Describe, Field, Hex, Visitor};
 use crate::ids::{Cqn, Qpn};
 
 /// Bytes of an entry.
@@ -74,6 +76,23 @@ impl EventType {
             Self::EqOverflow => 0x0f,
             Self::WqInvalidRequest => 0x10,
             Self::WqAccess => 0x11,
+        }
+    }
+
+    /// Its name in the document.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Completion => "COMP",
+            Self::CommunicationEstablished => "COMM_EST",
+            Self::SqDrained => "SQ_DRAINED",
+            Self::CqError => "CQ_ERROR",
+            Self::WqCatastrophic => "WQ_CATAS_ERROR",
+            Self::LocalCatastrophic => "LOCAL_CATAS_ERROR",
+            Self::PortChange => "PORT_CHANGE",
+            Self::Command => "CMD",
+            Self::EqOverflow => "EQ_OVERFLOW",
+            Self::WqInvalidRequest => "WQ_INVAL_REQ_ERROR",
+            Self::WqAccess => "WQ_ACCESS_ERROR",
         }
     }
 
@@ -242,6 +261,34 @@ impl Eqe {
 
 const PORT_DOWN: u8 = 1;
 const PORT_ACTIVE: u8 = 4;
+
+impl Describe for Eqe {
+    fn describe(&self, to: &mut dyn Visitor) {
+        self.event_type().name().show("type", to);
+        match *self {
+            Self::Completion { cqn } => cqn.show("cqn", to),
+            Self::CqError { cqn, fault } => {
+                cqn.show("cqn", to);
+                let fault = match fault {
+                    CqFault::Overrun => "overrun",
+                    CqFault::Access => "access",
+                };
+                fault.show("fault", to);
+            }
+            Self::Qp { qpn, .. } => qpn.show("qpn", to),
+            Self::Command { token, status, out_param } => {
+                Hex(token).show("token", to);
+                CmdStatus::word(status).show("status", to);
+                Hex(out_param).show("out_param", to);
+            }
+            Self::PortChange { port, active } => {
+                port.show("port", to);
+                if active { "active" } else { "down" }.show("state", to);
+            }
+            Self::LocalCatastrophic | Self::EqOverflow => {}
+        }
+    }
+}
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]

@@ -7,7 +7,8 @@ use zerocopy::big_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::PAGE;
-use super::cmd::CmdError;
+use super::cmd::{CmdError, Op};
+use crate::describe::{Field, Visitor, describe};
 use crate::ids::{IcmAddr, Iova};
 
 /// Most entries of one MAP_ICM: what one mailbox holds.
@@ -35,12 +36,28 @@ impl IcmTable {
         }
     }
 
+    /// The table a command works on, if it works on one.
+    pub fn of(op: Op, op_modifier: u8) -> Option<Self> {
+        let selects = matches!(op, Op::MapIcm | Op::UnmapIcm);
+        Self::from_op_modifier(op_modifier).ok().filter(|_| selects)
+    }
+
     /// The op_modifier that selects it.
     pub const fn op_modifier(self) -> u8 {
         match self {
             Self::Context => 1,
             Self::Tpt => 2,
         }
+    }
+}
+
+impl Field for IcmTable {
+    fn show(&self, name: &str, to: &mut dyn Visitor) {
+        let word = match self {
+            Self::Context => "context",
+            Self::Tpt => "tpt",
+        };
+        word.show(name, to);
     }
 }
 
@@ -54,6 +71,8 @@ pub struct MapEntry {
     /// Pages of 4 KiB, 1 to 4095.
     pub pages: u16,
 }
+
+describe!(MapEntry { virt, bus, pages });
 
 /// Bytes the inbox of MAP_ICM takes for `entries` entries.
 ///

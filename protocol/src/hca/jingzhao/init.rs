@@ -7,6 +7,7 @@ use zerocopy::big_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
 use super::cmd::CmdError;
+use crate::describe::describe;
 pub use crate::hca::table::Table;
 use crate::ids::IcmAddr;
 
@@ -58,6 +59,8 @@ impl InitHca {
         })
     }
 }
+
+describe!(InitHca { qpc, cqc, eqc, mpt, mtt_base });
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]

@@ -9,6 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmut
 
 use super::cmd::{CmdError, CmdStatus};
 use super::init::Table;
+use crate::describe::{Field, Hex, Visitor, describe, show_flags};
 use crate::ids::{Lkey, Pdn, Va};
 
 bitflags! {
@@ -156,6 +157,20 @@ impl Mpt {
     /// driver registers its DMA region (J-26).
     pub fn is_physical(&self) -> bool {
         self.flags.contains(MptFlags::PHYSICAL) || (self.start.get() == 0 && self.length == u64::MAX)
+    }
+}
+
+describe!(Mpt { flags, page_size, key, pd, start, length as Hex, mtt });
+
+impl Field for MptFlags {
+    fn show(&self, name: &str, to: &mut dyn Visitor) {
+        show_flags(self, name, to);
+    }
+}
+
+impl Field for PageSize {
+    fn show(&self, name: &str, to: &mut dyn Visitor) {
+        self.bytes().show(name, to);
     }
 }
 

@@ -8,6 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::PAGE;
 use super::cmd::CmdError;
+use crate::describe::{Describe, Field, Visitor};
 use crate::ids::Iova;
 
 /// Most entries one mailbox holds. Software passes larger counts and sends the rest again (J-11).
@@ -66,6 +67,13 @@ impl WriteMtt {
             inbox.extend_from_slice(group.as_bytes());
         }
         inbox
+    }
+}
+
+impl Describe for WriteMtt {
+    fn describe(&self, to: &mut dyn Visitor) {
+        self.start.show("start", to);
+        to.addresses("pages", &mut self.pages.iter().map(|page| page.get()));
     }
 }
 

@@ -11,7 +11,9 @@ use bitfield_struct::bitfield;
 use zerocopy::big_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
+use super::transition::Attributes;
 use crate::Psn;
+use crate::describe::{Hex, describe};
 pub use crate::hca::qp::{QpState, ServiceType};
 use crate::ids::{Cqn, Lid, Lkey, MacAddr, Pdn, Qkey, Qpn};
 
@@ -307,6 +309,67 @@ impl Qpc {
     pub fn set_retry_count(&mut self, count: u8) {
         self.params1 = self.params1 & !(0x7 << 16) | u32::from(count & 0x7) << 16;
     }
+}
+
+describe!(Qpc {
+    opt_param_mask as Attributes::from_bits_retain,
+    reserved_04 as Hex,
+    state as QpState::word,
+    flags_27_24 as Hex,
+    service as ServiceType::word,
+    flags_15_0 as Hex,
+    mtu,
+    log_max_msg,
+    log_rq_slot,
+    log_sq_slot,
+    sched_queue as Hex,
+    usr_page as Hex,
+    local_qpn,
+    remote_qpn,
+    port,
+    pkey_index,
+    rnr_retry,
+    my_lmc as Hex,
+    rlid as Hex,
+    ack_timeout,
+    mgid_index,
+    static_rate,
+    hop_limit,
+    service_level,
+    traffic_class as Hex,
+    flow_label as Hex,
+    remote_gid,
+    dlid,
+    slid,
+    smac_high as Hex,
+    dmac_high as Hex,
+    source_ip as ip_address,
+    dest_ip as ip_address,
+    alternate_path,
+    pd,
+    wqe_base as Hex,
+    wqe_lkey as Hex,
+    params1 as Hex,
+    next_send_psn,
+    send_cqn,
+    sq_lkey,
+    sq_len as Hex,
+    unacked_psn,
+    ssn as Hex,
+    min_rnr_timer,
+    recv_psn,
+    ra_buff_index as Hex,
+    recv_cqn,
+    rq_lkey,
+    rq_len as Hex,
+    qkey,
+    rmsn as Hex,
+    wqe_counters as Hex,
+});
+
+/// An address that is set.
+fn ip_address(field: u32) -> Option<Ipv4Addr> {
+    (field != 0).then(|| Ipv4Addr::from_bits(field))
 }
 
 /// The address whose high 32 bits and low 16 bits are apart in contexts and in the ud unit; none if the high part is

@@ -10,6 +10,7 @@ use super::cmd::Op;
 #[cfg(test)]
 use super::qpc::QpState;
 use super::qpc::ServiceType;
+use crate::describe::{Field, Visitor, show_flags};
 pub use crate::hca::qp::Transition;
 
 bitflags! {
@@ -59,6 +60,12 @@ bitflags! {
         const CAP = 1 << 19;
         /// Connected QP.
         const DEST_QPN = 1 << 20;
+    }
+}
+
+impl Field for Attributes {
+    fn show(&self, name: &str, to: &mut dyn Visitor) {
+        show_flags(self, name, to);
     }
 }
 

@@ -7,6 +7,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::units::RawData;
 use super::{DataUnit, DataUnits, GRANULE, NextUnit, WqeError};
+use crate::describe::{Describe, Visitor};
 
 /// The valid bit of a receive WQE in its first byte, see [`NextUnit::valid`].
 pub const RECV_VALID: u8 = 1 << 5;
@@ -65,5 +66,11 @@ impl RecvWqe {
         self.data.iter().for_each(|unit| slot.extend_from_slice(&unit.emit()));
         slot.resize(slot_len, 0);
         slot
+    }
+}
+
+impl Describe for RecvWqe {
+    fn describe(&self, to: &mut dyn Visitor) {
+        to.objects("sge", &mut self.data.iter().map(|unit| unit as &dyn Describe));
     }
 }

@@ -10,6 +10,7 @@ use zerocopy::{FromBytes, IntoBytes, transmute};
 use super::super::qpc::ServiceType;
 use super::units::{INLINE, RawAtomic, RawData, RawRemote};
 use super::{DataUnit, DataUnits, GRANULE, NextUnit, RemoteUnit, UdUnit, WqeError};
+use crate::describe::{Describe, Field, Hex, Visitor};
 pub use crate::hca::opcode::WqeOpcode;
 use crate::ids::{Rkey, Va};
 use crate::roce::Imm;
@@ -188,6 +189,31 @@ impl<'a> SendWqe<'a> {
             }
         }
         wqe
+    }
+}
+
+/// Without inline data, of which only the length is told: the rest is what the wire carries.
+impl Describe for SendWqe<'_> {
+    fn describe(&self, to: &mut dyn Visitor) {
+        self.next.show("next", to);
+        match self.operation {
+            Operation::Nop | Operation::Send { .. } => {}
+            Operation::Datagram { to: ud, .. } => ud.show("ud", to),
+            Operation::Write { remote, .. } | Operation::Read { remote } => remote.show("raddr", to),
+            Operation::CompareSwap { remote, compare, swap } => {
+                remote.show("raddr", to);
+                Hex(compare).show("compare", to);
+                Hex(swap).show("swap", to);
+            }
+            Operation::FetchAdd { remote, add } => {
+                remote.show("raddr", to);
+                Hex(add).show("add", to);
+            }
+        }
+        match &self.data {
+            WqeData::Units(units) => to.objects("sge", &mut units.iter().map(|unit| unit as &dyn Describe)),
+            WqeData::Inline(bytes) => bytes.len().show("inline_len", to),
+        }
     }
 }
 

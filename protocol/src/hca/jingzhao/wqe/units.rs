@@ -12,7 +12,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmut
 
 use super::super::doorbell::{PositionUnit, wrap};
 use super::super::qpc::mac;
-use super::{GRANULE, WqeError};
+use super::{GRANULE, WqeError, WqeOpcode};
+use crate::describe::{Hex, describe};
 use crate::ids::{Lid, Lkey, MacAddr, Qkey, Qpn, Rkey, Va};
 use crate::roce::Imm;
 
@@ -211,6 +212,22 @@ impl UdUnit {
         if self.dest_ip == 0 { None } else { Some(Ipv4Addr::from_bits(self.dest_ip)) }
     }
 }
+
+describe!(Link { address as Hex, opcode as WqeOpcode::word, size, fence, dbd });
+describe!(NextUnit { link, valid, signalled, solicited, imm });
+describe!(DataUnit { len, lkey, va });
+describe!(RemoteUnit { va, rkey });
+describe!(UdUnit {
+    port as Hex,
+    slid,
+    dlid,
+    smac_high as Hex,
+    dmac_high as Hex,
+    source_ip as Ipv4Addr::from_bits,
+    dest_ip as Ipv4Addr::from_bits,
+    dqpn,
+    qkey,
+});
 
 /// 00h of the next unit.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]

@@ -1,0 +1,198 @@
+//! The trace: what a driver did to its device and what the device did in answer, one line a record.
+//!
+//! A text line is `time device kind name key=value …`, in that order:
+//!
+//! ```text
+//! 1762351200.000123 hca1 write HCR.in_modifier at=bar0+0x80008 width=4 value=0x5
+//! 1762351200.000241 hca1 command SW2HW_MPT status=OK us=18.2 index=0x5 … in.key=0x20005 in.pd=0x3
+//! 1762351200.000377 hca1 cqe send cqn=0x1 slot=4 qpn=0x5 queue=send wqe=0x80 opcode=SEND byte_len=64 …
+//! ```
+//!
+//! Time is in seconds since 1970, as captures have it. A mailbox's fields follow `in.` and `out.`; those that are 0 are
+//! left out. A JSON line is one object with the same keys and all fields. Kinds, names and keys are an interface: they
+//! are added, not changed. What they mean is said where the types of `protocol` describe themselves.
+
+mod json;
+mod text;
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use protocol::describe::Visitor;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use self::json::JsonLine;
+use self::text::TextLine;
+
+/// Form of a record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TraceFormat {
+    /// For people and grep.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// What a record is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The guest read a register.
+    Read,
+    /// The guest wrote a register.
+    Write,
+    /// A command ended.
+    Command,
+    /// The device took a work queue entry.
+    Wqe,
+    /// The device wrote a completion queue entry, or tried to.
+    Cqe,
+    /// The device wrote an event queue entry, or tried to.
+    Eqe,
+    /// The device raised an MSI-X vector.
+    Interrupt,
+    /// The device was reset.
+    Reset,
+}
+
+impl Kind {
+    /// Its word in a record.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Command => "command",
+            Self::Wqe => "wqe",
+            Self::Cqe => "cqe",
+            Self::Eqe => "eqe",
+            Self::Interrupt => "interrupt",
+            Self::Reset => "reset",
+        }
+    }
+}
+
+/// Where a trace tells the time.
+pub type Clock = fn() -> Duration;
+
+/// The trace of one device.
+///
+/// A write that fails ends it with one log line, never the device.
+pub struct Trace {
+    path: Option<PathBuf>,
+    out: Option<BufWriter<Box<dyn Write + Send>>>,
+    unflushed: bool,
+    device: String,
+    format: TraceFormat,
+    clock: Clock,
+    line: String,
+}
+
+/// Bytes collected before a write. Large enough for some hundred records.
+const BUFFER_LEN: usize = 1 << 16;
+
+impl Trace {
+    /// A trace that goes to `out`. `device` is the name its records have.
+    pub fn new(out: Box<dyn Write + Send>, format: TraceFormat, device: &str) -> Self {
+        Self {
+            path: None,
+            out: Some(BufWriter::with_capacity(BUFFER_LEN, out)),
+            unflushed: false,
+            device: device.to_owned(),
+            format,
+            clock: since_1970,
+            line: String::new(),
+        }
+    }
+
+    /// Creates or replaces the file at `path`.
+    ///
+    /// # Errors
+    /// The file cannot be created.
+    pub fn create(path: &Path, format: TraceFormat, device: &str) -> io::Result<Self> {
+        let file = Box::new(File::create(path)?);
+        Ok(Self { path: Some(path.to_owned()), ..Self::new(file, format, device) })
+    }
+
+    /// Creates the file at `path`, which must not exist: nothing is overwritten, and nobody waits for a pipe.
+    ///
+    /// # Errors
+    /// The file exists, or cannot be created.
+    pub fn create_new(path: &Path, format: TraceFormat, device: &str) -> io::Result<Self> {
+        let file = Box::new(File::create_new(path)?);
+        Ok(Self { path: Some(path.to_owned()), ..Self::new(file, format, device) })
+    }
+
+    /// With another clock: tests have one that stands still.
+    #[must_use]
+    pub fn with_clock(self, clock: Clock) -> Self {
+        Self { clock, ..self }
+    }
+
+    /// The file, if it is one; `None` once the trace has ended.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref().filter(|_| self.out.is_some())
+    }
+
+    /// What time it is.
+    pub fn now(&self) -> Duration {
+        (self.clock)()
+    }
+
+    /// Writes a record; `fields` tells its fields.
+    pub fn record(&mut self, kind: Kind, name: &str, fields: impl FnOnce(&mut dyn Visitor)) {
+        let now = self.now();
+        let Some(out) = &mut self.out else { return };
+        self.line.clear();
+        match self.format {
+            TraceFormat::Text => fields(&mut TextLine::begin(&mut self.line, now, &self.device, kind, name)),
+            TraceFormat::Json => {
+                let mut line = JsonLine::begin(&mut self.line, now, &self.device, kind, name);
+                fields(&mut line);
+                line.end();
+            }
+        }
+        self.line.push('\n');
+        self.unflushed = true;
+        if let Err(error) = out.write_all(self.line.as_bytes()) {
+            self.stop(&error);
+        }
+    }
+
+    /// Hands buffered records to the operating system. Call when there is nothing better to do.
+    pub fn flush(&mut self) {
+        if !std::mem::take(&mut self.unflushed) {
+            return;
+        }
+        if let Some(out) = &mut self.out
+            && let Err(error) = out.flush()
+        {
+            self.stop(&error);
+        }
+    }
+
+    fn stop(&mut self, error: &io::Error) {
+        let path = self.path.as_deref().unwrap_or(Path::new("standard error"));
+        tracing::error!(path = %path.display(), %error, "trace ends: it cannot be written");
+        self.out = None;
+    }
+}
+
+impl fmt::Debug for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, device, format, .. } = self;
+        let mut debug = f.debug_struct("Trace");
+        debug.field("path", path).field("device", device).field("format", format).finish_non_exhaustive()
+    }
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

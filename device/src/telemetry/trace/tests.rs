@@ -1,0 +1,109 @@
+use std::sync::{Arc, Mutex};
+
+use protocol::describe::{Describe, Field, Hex, Value};
+
+use super::*;
+
+/// What was written, for a test to read.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl Written {
+    /// A trace that goes here, at a time that stands still.
+    pub(crate) fn trace(&self, format: TraceFormat) -> Trace {
+        Trace::new(Box::new(self.clone()), format, "hca1").with_clock(|| Duration::from_micros(1_500_000))
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+struct Inner(u64);
+
+impl Describe for Inner {
+    fn describe(&self, to: &mut dyn Visitor) {
+        to.value("zero", Value::Number(0));
+        to.value("address", Value::Hex(self.0));
+        to.value("flags", Value::Set(&["A", "B"], self.0));
+    }
+}
+
+fn fields(to: &mut dyn Visitor) {
+    0_u32.show("count", to);
+    Hex(0x1f_u32).show("key", to);
+    true.show("fence", to);
+    "OK".show("status", to);
+    "it's \"quoted\"".show("error", to);
+    [1_u8, 0xff].show("imm", to);
+    to.object("in", &Inner(16));
+    to.objects("sge", &mut [Inner(1), Inner(0)].iter().map(|inner| inner as &dyn Describe));
+    to.addresses("pages", &mut [0x1000, 0x2000].into_iter());
+    to.value("none", Value::Set(&[], 0));
+}
+
+fn line(format: TraceFormat) -> String {
+    let written = Written::default();
+    let mut trace = written.trace(format);
+    trace.record(Kind::Command, "NOP", fields);
+    trace.flush();
+    written.text()
+}
+
+#[test]
+fn a_text_record_is_words_and_pairs_on_one_line() {
+    assert_eq!(
+        line(TraceFormat::Text),
+        "1.500000 hca1 command NOP count=0 key=0x1f fence=true status=OK error=\"it's \\\"quoted\\\"\" \
+         imm=01ff in.address=0x10 in.flags=A|B|0x10 sge=[{address=0x1 flags=A|B|0x1}{flags=A|B}] \
+         pages=0x1000,0x2000 none=0x0\n"
+    );
+}
+
+#[test]
+fn a_json_record_is_an_object_with_every_field() {
+    let line = line(TraceFormat::Json);
+    assert_eq!(line.matches('\n').count(), 1);
+    assert_eq!(
+        serde_json::from_str::<serde_json::Value>(&line).unwrap(),
+        serde_json::json!({
+            "time": 1.5, "device": "hca1", "kind": "command", "name": "NOP",
+            "count": 0, "key": 31, "fence": true, "status": "OK", "error": "it's \"quoted\"", "imm": "01ff",
+            "in": { "zero": 0, "address": 16, "flags": ["A", "B", "0x10"] },
+            "sge": [
+                { "zero": 0, "address": 1, "flags": ["A", "B", "0x1"] },
+                { "zero": 0, "address": 0, "flags": ["A", "B"] },
+            ],
+            "pages": [4096, 8192], "none": [],
+        })
+    );
+}
+
+#[test]
+fn a_trace_that_cannot_be_written_ends() {
+    struct Full;
+    impl Write for Full {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::StorageFull.into())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut trace = Trace::new(Box::new(Full), TraceFormat::Text, "hca1");
+    trace.record(Kind::Reset, "vfio", |_| {});
+    trace.flush();
+    assert!(trace.out.is_none());
+    trace.record(Kind::Reset, "vfio", |_| {});
+}
