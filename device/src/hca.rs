@@ -7,6 +7,7 @@
 
 #[cfg(test)]
 pub(crate) mod tests;
+mod trace;
 
 use std::ops::Range;
 
@@ -17,11 +18,13 @@ use crate::capture::{Capture, Direction};
 use crate::fabric::TxBatch;
 use crate::fabric::impair::{self, Impairments, Verdict};
 use crate::frontend::snapshot::{Page, Table};
-use crate::frontend::{Context, Frontend};
+use crate::frontend::{Context, Frontend, RegisterAccess};
 use crate::identity::Identity;
 use crate::limited;
 use crate::memory::GuestMemory;
 use crate::net::{Port, PortStats};
+use crate::telemetry::monitor::Monitor;
+use crate::telemetry::trace::{Kind, Trace};
 use crate::vfio::msix::Interrupts;
 use crate::vfio::pci::{CONFIG_LEN, ConfigSpace, Effect};
 use crate::vfio::server::{Device, Region};
@@ -36,6 +39,19 @@ const EVENTS_PER_TURN: usize = 4096;
 
 /// Widest access a front-end sees, bytes.
 const ACCESS_LEN: u64 = 8;
+
+/// All that a front-end borrows from its [`Hca`]: a macro, since the front-end itself is borrowed beside it.
+macro_rules! context {
+    ($hca:ident) => {
+        Context {
+            now: $hca.now,
+            engine: &mut $hca.engine,
+            dma: &$hca.memory,
+            interrupts: &mut $hca.interrupts,
+            monitor: &mut $hca.monitor,
+        }
+    };
+}
 
 /// Work a turn left behind that needs no new input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +75,7 @@ pub struct Hca<F: Frontend> {
     capture: Option<Capture>,
     /// What is done to frames between the port and the fabric.
     impairments: Impairments,
+    monitor: Monitor,
     /// Frames for the fabric.
     outbound: TxBatch,
     /// Frames for this HCA itself, for the next turn. Bound: those of one turn.
@@ -81,6 +98,7 @@ impl<F: Frontend> Hca<F> {
             port: Port::new(identity),
             capture,
             impairments: Impairments::default(),
+            monitor: Monitor::default(),
             outbound: TxBatch::default(),
             looped: Vec::new(),
             now: Instant::ZERO,
@@ -123,7 +141,7 @@ impl<F: Frontend> Hca<F> {
     pub fn handle_deadline(&mut self) {
         self.release_inbound();
         self.release_outbound();
-        self.engine.handle_timeout(self.now, &mut self.frontend.host(&self.memory));
+        self.engine.handle_timeout(self.now, &mut self.frontend.host(&self.memory, &mut self.monitor));
         self.report_events();
     }
 
@@ -144,7 +162,7 @@ impl<F: Frontend> Hca<F> {
         }
         // Making frames may have completed or failed requests.
         let more_events = self.report_events() || more_events;
-        self.frontend.end_turn(&mut context(self.now, &mut self.engine, &self.memory, &mut self.interrupts));
+        self.frontend.end_turn(&mut context!(self));
         Left { frames: more_frames, other: more_events || !self.looped.is_empty() }
     }
 
@@ -153,11 +171,24 @@ impl<F: Frontend> Hca<F> {
         &mut self.outbound
     }
 
-    /// Lets captured frames reach their file.
-    pub fn flush_capture(&mut self) {
+    /// Lets captured frames and records of the trace reach their files.
+    pub fn flush(&mut self) {
         if let Some(capture) = &mut self.capture {
             capture.flush();
         }
+        if let Some(trace) = self.monitor.trace() {
+            trace.flush();
+        }
+    }
+
+    /// Uses another trace from now on, or none, and gives back what was there.
+    pub fn set_trace(&mut self, trace: Option<Trace>) -> Option<Trace> {
+        self.monitor.set_trace(trace)
+    }
+
+    /// Who looks on.
+    pub fn monitor(&self) -> &Monitor {
+        &self.monitor
     }
 
     /// Uses another capture from now on, or none, and gives back what was there.
@@ -186,7 +217,7 @@ impl<F: Frontend> Hca<F> {
         if up != self.port.is_up() {
             tracing::info!(up, "link changed");
             self.port.set_up(up);
-            let cx = &mut context(self.now, &mut self.engine, &self.memory, &mut self.interrupts);
+            let cx = &mut context!(self);
             self.frontend.link_changed(cx, up);
         }
     }
@@ -208,9 +239,27 @@ impl<F: Frontend> Hca<F> {
 
     /// The client is gone, and with it its memory and eventfds.
     pub fn disconnect(&mut self) {
+        self.trace_reset("disconnect");
         self.memory.unmap_all();
         self.interrupts.disconnect();
-        self.reset();
+        self.power_on();
+    }
+
+    /// All but the client's memory and wiring as after power-on.
+    fn power_on(&mut self) {
+        self.engine.reset(Config::default());
+        self.frontend.reset();
+        self.outbound.clear();
+        self.looped.clear();
+        self.config.reset();
+        self.interrupts.reset();
+        self.apply_config();
+    }
+
+    fn trace_reset(&mut self, cause: &str) {
+        if let Some(trace) = self.monitor.trace() {
+            trace.record(Kind::Reset, cause, |_| {});
+        }
     }
 
     fn deliver(&mut self, frame: &[u8]) {
@@ -220,7 +269,7 @@ impl<F: Frontend> Hca<F> {
             self.leave(|| None);
         }
         let Some(received) = received else { return };
-        let mut host = self.frontend.host(&self.memory);
+        let mut host = self.frontend.host(&self.memory, &mut self.monitor);
         self.engine.handle_packet(self.now, &received.shell, &received.packet, &mut host);
         drop(host);
         self.report_events();
@@ -231,7 +280,7 @@ impl<F: Frontend> Hca<F> {
     fn report_events(&mut self) -> bool {
         for _ in 0..EVENTS_PER_TURN {
             let Some(event) = self.engine.poll_event() else { return false };
-            let cx = &mut context(self.now, &mut self.engine, &self.memory, &mut self.interrupts);
+            let cx = &mut context!(self);
             self.frontend.handle_event(cx, event);
         }
         true
@@ -244,7 +293,7 @@ impl<F: Frontend> Hca<F> {
             if self.outbound.len() >= FRAMES_PER_TURN || self.looped.len() >= FRAMES_PER_TURN {
                 break;
             }
-            let mut host = self.frontend.host(&self.memory);
+            let mut host = self.frontend.host(&self.memory, &mut self.monitor);
             let Some(sent) = self.engine.poll_transmit(self.now, &mut host, self.outbound.buffer()) else {
                 return false;
             };
@@ -321,10 +370,11 @@ impl<F: Frontend> Hca<F> {
                 Target::MsixTable(offset) => self.interrupts.read_table(offset, part),
                 Target::MsixPending(offset) => self.interrupts.read_pba(offset, part),
                 Target::Frontend => {
-                    let cx = &mut context(self.now, &mut self.engine, &self.memory, &mut self.interrupts);
+                    let cx = &mut context!(self);
                     self.frontend.bar_read(cx, bar, at, part);
                 }
             }
+            self.trace_access(&RegisterAccess { bar, offset: at, data: part, write: false });
         }
         self.report_events();
     }
@@ -336,16 +386,24 @@ impl<F: Frontend> Hca<F> {
         }
         for (at, part) in pieces(offset, data.len()) {
             let part = &data[part];
+            // Before what it does.
+            self.trace_access(&RegisterAccess { bar, offset: at, data: part, write: true });
             match self.decode(bar, at) {
                 Target::MsixTable(offset) => self.interrupts.write_table(offset, part),
                 Target::MsixPending(_) => {}
                 Target::Frontend => {
-                    let cx = &mut context(self.now, &mut self.engine, &self.memory, &mut self.interrupts);
+                    let cx = &mut context!(self);
                     self.frontend.bar_write(cx, bar, at, part);
                 }
             }
         }
         self.report_events();
+    }
+
+    fn trace_access(&mut self, access: &RegisterAccess<'_>) {
+        if self.monitor.trace().is_some() {
+            trace::access(self, access);
+        }
     }
 
     /// Who serves an address. The MSI-X structures begin and end at multiples of 8.
@@ -391,7 +449,8 @@ impl<F: Frontend> Device for Hca<F> {
                 Effect::None => self.apply_config(),
                 Effect::FunctionLevelReset => {
                     limited!(info, "function level reset");
-                    self.reset();
+                    self.trace_reset("function_level");
+                    self.power_on();
                 }
             },
         }
@@ -406,13 +465,8 @@ impl<F: Frontend> Device for Hca<F> {
     }
 
     fn reset(&mut self) {
-        self.engine.reset(Config::default());
-        self.frontend.reset();
-        self.outbound.clear();
-        self.looped.clear();
-        self.config.reset();
-        self.interrupts.reset();
-        self.apply_config();
+        self.trace_reset("vfio");
+        self.power_on();
     }
 }
 
@@ -434,15 +488,6 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>)> 
         done = end;
         (!part.is_empty()).then_some((at, part))
     })
-}
-
-fn context<'a>(
-    now: Instant,
-    engine: &'a mut Engine,
-    dma: &'a GuestMemory,
-    interrupts: &'a mut Interrupts,
-) -> Context<'a> {
-    Context { now, engine, dma, interrupts }
 }
 
 fn comment(qpn: Qpn, wr_id: Option<u64>) -> Option<String> {

@@ -150,7 +150,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 // Looked at last: the calls took the wake-up of a request to end with them.
                 if self.mailbox.is_stopped() {
                     self.hca.disconnect();
-                    self.hca.flush_capture();
+                    self.hca.flush();
                     return Ok(Ended::Shutdown);
                 }
             }
@@ -167,7 +167,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 self.resume_accepting()?;
             }
             if self.client.is_none() && self.listener.is_none() {
-                self.hca.flush_capture();
+                self.hca.flush();
                 return Ok(Ended::ClientGone);
             }
             if is_ready(token::FABRIC) {
@@ -222,7 +222,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         let at_once = work_left || deadline.is_some_and(|deadline| deadline <= now());
         if !at_once {
             self.arm(deadline)?;
-            self.hca.flush_capture();
+            self.hca.flush();
         }
         ready.count = match self.epoll.wait(if at_once { 0 } else { -1 }, &mut ready.events) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,

@@ -31,12 +31,12 @@ pub enum Value<'a> {
 
 impl Value<'_> {
     /// Whether it is what a field holds that nobody set.
-    pub const fn is_zero(&self) -> bool {
+    pub fn is_zero(&self) -> bool {
         match self {
             Self::Number(number) | Self::Hex(number) => *number == 0,
             Self::Flag(flag) => !*flag,
             Self::Set(names, rest) => names.is_empty() && *rest == 0,
-            Self::Bytes(bytes) => bytes.is_empty(),
+            Self::Bytes(bytes) => bytes.iter().all(|byte| *byte == 0),
             Self::Name(_) | Self::Text(_) => false,
         }
     }
@@ -161,8 +161,7 @@ impl Field for fmt::Arguments<'_> {
 
 impl<const N: usize> Field for [u8; N] {
     fn show(&self, name: &str, to: &mut dyn Visitor) {
-        let used = if self.iter().all(|byte| *byte == 0) { &[][..] } else { self };
-        to.value(name, Value::Bytes(used));
+        to.value(name, Value::Bytes(self));
     }
 }
 

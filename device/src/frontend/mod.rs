@@ -12,9 +12,11 @@ pub mod snapshot;
 pub mod verbs;
 
 use engine::{Engine, Event, Instant};
+use protocol::describe::Visitor;
 
 use self::snapshot::{Page, Table};
 use crate::memory::GuestMemory;
+use crate::telemetry::monitor::Monitor;
 use crate::vfio::msix::Interrupts;
 use crate::vfio::{Bar, PciIdentity};
 
@@ -28,6 +30,21 @@ pub struct Context<'a> {
     pub dma: &'a GuestMemory,
     /// MSI-X vectors.
     pub interrupts: &'a mut Interrupts,
+    /// Who looks on.
+    pub monitor: &'a mut Monitor,
+}
+
+/// A read or write of 1 to 8 bytes inside one BAR, for a trace.
+#[derive(Clone, Copy, Debug)]
+pub struct RegisterAccess<'a> {
+    /// The BAR.
+    pub bar: Bar,
+    /// First byte.
+    pub offset: u64,
+    /// What was read, or is written.
+    pub data: &'a [u8],
+    /// Which of them.
+    pub write: bool,
 }
 
 /// One device interface.
@@ -50,8 +67,14 @@ pub trait Frontend {
     /// Serves a write of 1 to 8 bytes inside one BAR.
     fn bar_write(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &[u8]);
 
+    /// Name of the register that an access begins at, if there is one.
+    fn register_name(&self, access: &RegisterAccess<'_>) -> Option<String>;
+
+    /// Tells the fields of the register's value, if it has any that have names.
+    fn describe_access(&self, access: &RegisterAccess<'_>, to: &mut dyn Visitor);
+
     /// The view the engine works through.
-    fn host<'a>(&'a mut self, dma: &'a GuestMemory) -> Self::Host<'a>;
+    fn host<'a>(&'a mut self, dma: &'a GuestMemory, monitor: &'a mut Monitor) -> Self::Host<'a>;
 
     /// Reports an event of the engine to the guest.
     fn handle_event(&mut self, cx: &mut Context<'_>, event: Event);

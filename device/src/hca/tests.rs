@@ -9,6 +9,7 @@ use engine::{
     RnrTimer, SendOp, SendRequest, Service, Sge, State,
 };
 use protocol::Psn;
+use protocol::describe::Visitor;
 use protocol::ids::{Iova, Lid, Lkey, Pdn, Pkey, Qkey, Va};
 use protocol::roce::{IpAddrs, Shell};
 use rustix::event::{EventfdFlags, eventfd};
@@ -74,7 +75,13 @@ impl Frontend for Stub {
         }
     }
 
-    fn host<'a>(&'a mut self, _: &'a GuestMemory) -> StubHost<'a> {
+    fn register_name(&self, _: &RegisterAccess<'_>) -> Option<String> {
+        None
+    }
+
+    fn describe_access(&self, _: &RegisterAccess<'_>, _: &mut dyn Visitor) {}
+
+    fn host<'a>(&'a mut self, _: &'a GuestMemory, _: &'a mut Monitor) -> StubHost<'a> {
         StubHost(&mut self.queues)
     }
 

@@ -7,6 +7,7 @@
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use serde::{Deserialize, Serialize};
 
 /// Bytes of a table entry: address, data, vector control.
 const ENTRY_LEN: usize = 16;
@@ -23,6 +24,40 @@ pub struct Interrupts {
     vectors: Vec<Vector>,
     gate: Gate,
     table: Vec<u8>,
+    stats: Stats,
+}
+
+/// What became of an interrupt when it was raised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// The client was signalled.
+    Sent,
+    /// It waits to be unmasked, for an eventfd, or for bus mastering.
+    Pending,
+    /// MSI-X is disabled, or there is no such vector.
+    Nowhere,
+}
+
+impl Delivery {
+    /// A word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sent => "sent",
+            Self::Pending => "pending",
+            Self::Nowhere => "nowhere",
+        }
+    }
+}
+
+/// Interrupts by what became of them when they were raised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stats {
+    /// See [`Delivery::Sent`].
+    pub sent: u64,
+    /// See [`Delivery::Pending`]. They are not counted again when they are sent.
+    pub pending: u64,
+    /// See [`Delivery::Nowhere`].
+    pub nowhere: u64,
 }
 
 #[derive(Debug, Default)]
@@ -52,6 +87,7 @@ impl Interrupts {
             vectors: (0..count).map(|_| Vector::default()).collect(),
             gate: Gate::default(),
             table: initial_table(count),
+            stats: Stats::default(),
         }
     }
 
@@ -62,14 +98,28 @@ impl Interrupts {
 
     /// Signals `vector`. Unknown, unset or masked vectors are not an error: nothing is sent, or the pending bit is
     /// set.
-    pub fn raise(&mut self, vector: u16) {
-        if !self.gate.enabled {
-            return;
-        }
-        if let Some(vector) = self.vectors.get_mut(usize::from(vector)) {
-            vector.pending = true;
-            vector.deliver(self.gate);
-        }
+    pub fn raise(&mut self, vector: u16) -> Delivery {
+        let vector = self.vectors.get_mut(usize::from(vector)).filter(|_| self.gate.enabled);
+        let delivery = match vector {
+            None => Delivery::Nowhere,
+            Some(vector) => {
+                vector.pending = true;
+                vector.deliver(self.gate);
+                if vector.pending { Delivery::Pending } else { Delivery::Sent }
+            }
+        };
+        let Stats { sent, pending, nowhere } = &mut self.stats;
+        *match delivery {
+            Delivery::Sent => sent,
+            Delivery::Pending => pending,
+            Delivery::Nowhere => nowhere,
+        } += 1;
+        delivery
+    }
+
+    /// What became of the interrupts raised since the device began.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
     }
 
     /// Takes over what config space says, and sends what waited for it.

@@ -1,7 +1,5 @@
 //! BTH OpCode: a transport service and an operation.
 
-use std::fmt;
-
 use super::ext::ExtKind;
 
 /// Transport service, the top three bits of the BTH OpCode.
@@ -61,54 +59,6 @@ pub struct Opcode {
     pub transport: Transport,
     /// Operation and position in the message.
     pub operation: Operation,
-}
-
-/// `RC_SEND_ONLY`; a code without a meaning is a number.
-impl fmt::Display for Opcode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let service = match self.transport {
-            Transport::Rc => "RC",
-            Transport::Uc => "UC",
-            Transport::Ud => "UD",
-            Transport::Other(_) => return write!(f, "{:#04x}", self.to_byte()),
-        };
-        match self.operation.name() {
-            Some(name) => write!(f, "{service}_{name}"),
-            None => write!(f, "{:#04x}", self.to_byte()),
-        }
-    }
-}
-
-impl Operation {
-    /// Name of the code, unless it is reserved.
-    pub const fn name(self) -> Option<&'static str> {
-        Some(match self {
-            Self::SendFirst => "SEND_FIRST",
-            Self::SendMiddle => "SEND_MIDDLE",
-            Self::SendLast => "SEND_LAST",
-            Self::SendLastImm => "SEND_LAST_IMM",
-            Self::SendOnly => "SEND_ONLY",
-            Self::SendOnlyImm => "SEND_ONLY_IMM",
-            Self::WriteFirst => "WRITE_FIRST",
-            Self::WriteMiddle => "WRITE_MIDDLE",
-            Self::WriteLast => "WRITE_LAST",
-            Self::WriteLastImm => "WRITE_LAST_IMM",
-            Self::WriteOnly => "WRITE_ONLY",
-            Self::WriteOnlyImm => "WRITE_ONLY_IMM",
-            Self::ReadRequest => "READ_REQ",
-            Self::ReadResponseFirst => "READ_RESP_FIRST",
-            Self::ReadResponseMiddle => "READ_RESP_MIDDLE",
-            Self::ReadResponseLast => "READ_RESP_LAST",
-            Self::ReadResponseOnly => "READ_RESP_ONLY",
-            Self::Acknowledge => "ACK",
-            Self::AtomicAcknowledge => "ATOMIC_ACK",
-            Self::CompareSwap => "CMP_SWAP",
-            Self::FetchAdd => "FETCH_ADD",
-            Self::SendLastInvalidate => "SEND_LAST_INV",
-            Self::SendOnlyInvalidate => "SEND_ONLY_INV",
-            Self::Reserved(_) => return None,
-        })
-    }
 }
 
 /// Where a packet stands in its message.

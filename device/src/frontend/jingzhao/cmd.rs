@@ -27,7 +27,34 @@ use crate::memory::dma::DmaError;
 /// What a command writes to its outbox; empty without one.
 type Outbox = Vec<u8>;
 
-/// Executes a command: reads its inbox once, works on the copy, writes its outbox. `link_up` is of the port.
+/// The mailboxes of one command, as far as it had any.
+#[derive(Debug)]
+pub struct Mailboxes {
+    inbox: [u8; PAGE],
+    inbox_len: usize,
+    outbox: Outbox,
+}
+
+impl Default for Mailboxes {
+    fn default() -> Self {
+        Self { inbox: [0; PAGE], inbox_len: 0, outbox: Outbox::new() }
+    }
+}
+
+impl Mailboxes {
+    /// What the command read.
+    pub fn inbox(&self) -> &[u8] {
+        self.inbox.get(..self.inbox_len).unwrap_or_default()
+    }
+
+    /// What it wrote.
+    pub fn outbox(&self) -> &[u8] {
+        &self.outbox
+    }
+}
+
+/// Executes a command: reads its inbox once, works on the copy, writes its outbox. `link_up` is of the port. What was in
+/// the mailboxes is left in `mailboxes`.
 ///
 /// # Errors
 /// The refusal, with its precise status.
@@ -37,17 +64,19 @@ pub fn execute(
     cx: &mut Context<'_>,
     link_up: bool,
     latched: &Latched,
+    mailboxes: &mut Mailboxes,
 ) -> Result<(), CmdError> {
     refuse_unsupported(&setup.options, latched)?;
     let command = Command::decode(latched, state.is_some())?;
-    let mut mailbox = [0; PAGE];
-    let (inbox, _) = mailbox.split_at_mut(command.inbox_len.min(PAGE));
+    let (inbox, _) = mailboxes.inbox.split_at_mut(command.inbox_len.min(PAGE));
     if !inbox.is_empty() {
         cx.dma.read(Iova::new(command.in_param), inbox).map_err(|error| beyond_dma("inbox", &error))?;
+        mailboxes.inbox_len = inbox.len();
     }
-    let outbox = dispatch(state, setup, cx, link_up, &command, inbox)?;
+    mailboxes.outbox = dispatch(state, setup, cx, link_up, &command, inbox)?;
     if command.outbox_len != 0 {
-        cx.dma.write(Iova::new(command.out_param), &outbox).map_err(|error| beyond_dma("outbox", &error))?;
+        let written = cx.dma.write(Iova::new(command.out_param), &mailboxes.outbox);
+        written.map_err(|error| beyond_dma("outbox", &error))?;
     }
     Ok(())
 }

@@ -4,24 +4,27 @@
 //! JingZhao interface, section 1.
 
 use engine::{Engine, Event, State};
+use protocol::describe::Visitor;
 use protocol::hca::jingzhao::cmd::{CmdStatus, Latched, Op};
 use protocol::hca::jingzhao::doorbell::SendDoorbell;
 use protocol::hca::jingzhao::eqe::Eqe;
 use protocol::hca::jingzhao::pci;
 use protocol::hca::jingzhao::regs::{self, HcrWord, Register};
 
-use super::cmd;
+use super::cmd::{self, Mailboxes};
 use super::doorbell::{Doorbells, Rung};
 use super::host::JingZhaoHost;
 use super::options::Options;
 use super::resources::Resources;
 use super::snapshot;
+use super::trace::{self, Ended};
 use crate::frontend::address::Addresses;
 use crate::frontend::hcr::Hcr;
 use crate::frontend::snapshot::{Page, Table};
-use crate::frontend::{Context, Frontend};
+use crate::frontend::{Context, Frontend, RegisterAccess};
 use crate::limited;
 use crate::memory::GuestMemory;
+use crate::telemetry::monitor::Monitor;
 use crate::vfio::{Bar, PciIdentity};
 
 /// What a device is given at its creation and keeps.
@@ -82,9 +85,12 @@ impl JingZhao {
 
     /// Runs a command from start to end: the public driver takes it as done when its store is.
     fn execute(&mut self, cx: &mut Context<'_>, latched: &Latched) {
-        let result = cmd::execute(&mut self.resources, &self.setup, cx, self.link_up, latched);
+        let began = cx.monitor.trace().map(|trace| trace.now());
+        let mut mailboxes = Mailboxes::default();
+        let result =
+            cmd::execute(&mut self.resources, &self.setup, cx, self.link_up, latched, &mut mailboxes);
         let name = Op::from_code(latched.command.op()).map_or("unknown command", Op::name);
-        let status = match result {
+        let status = match &result {
             Ok(()) => {
                 tracing::debug!(command = name, modifier = latched.in_modifier, "command done");
                 CmdStatus::Ok
@@ -95,6 +101,10 @@ impl JingZhao {
             }
         };
         self.hcr.finish(status);
+        if let (Some(trace), Some(began)) = (cx.monitor.trace(), began) {
+            let refusal = result.as_ref().err();
+            trace::command(trace, &Ended { latched, began, mailboxes: &mailboxes, status, refusal });
+        }
         if latched.command.event()
             && let Some(resources) = &mut self.resources
         {
@@ -126,8 +136,12 @@ impl JingZhao {
             limited!(warn, %qpn, "doorbell lost: {error}");
         }
         resources.doorbells.update(before, qp.send.doorbells_taken());
-        let mut host =
-            JingZhaoHost { resources: Some(resources), addresses: &self.setup.addresses, dma: cx.dma };
+        let mut host = JingZhaoHost {
+            resources: Some(resources),
+            addresses: &self.setup.addresses,
+            dma: cx.dma,
+            monitor: cx.monitor,
+        };
         cx.engine.ring(cx.now, qpn, &mut host);
     }
 }
@@ -186,8 +200,17 @@ impl Frontend for JingZhao {
         }
     }
 
-    fn host<'a>(&'a mut self, dma: &'a GuestMemory) -> JingZhaoHost<'a> {
-        JingZhaoHost { resources: self.resources.as_mut(), addresses: &self.setup.addresses, dma }
+    fn register_name(&self, access: &RegisterAccess<'_>) -> Option<String> {
+        trace::register_name(access)
+    }
+
+    fn describe_access(&self, access: &RegisterAccess<'_>, to: &mut dyn Visitor) {
+        trace::describe_access(access, &self.doorbells, to);
+    }
+
+    fn host<'a>(&'a mut self, dma: &'a GuestMemory, monitor: &'a mut Monitor) -> JingZhaoHost<'a> {
+        let Self { setup, resources, .. } = self;
+        JingZhaoHost { resources: resources.as_mut(), addresses: &setup.addresses, dma, monitor }
     }
 
     fn handle_event(&mut self, cx: &mut Context<'_>, event: Event) {

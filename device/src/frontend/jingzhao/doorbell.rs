@@ -41,6 +41,11 @@ impl Doorbells {
         self.latched.fill(0);
     }
 
+    /// First half of a doorbell that waits in a page for its second.
+    pub fn latched(&self, page: u64) -> u32 {
+        usize::try_from(page).ok().and_then(|page| self.latched.get(page)).copied().unwrap_or(0)
+    }
+
     /// Takes a store to BAR2. The device ignores widths other than four and eight bytes.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Option<Rung> {
         let page = u32::try_from(offset / UAR_PAGE).ok()?;

@@ -23,6 +23,15 @@ enum Arm {
     UntilFirstDoorbell,
 }
 
+/// A place in an event queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EqPlace {
+    /// The queue.
+    pub eqn: u32,
+    /// Entries written before, modulo 2^32.
+    pub slot: u32,
+}
+
 /// The valid event queues of a device, by index.
 #[derive(Debug, Default)]
 pub struct EventQueues {
@@ -54,6 +63,12 @@ impl EventQueues {
     /// Makes a queue invalid, and with it its mask. `None` if it was not valid.
     pub fn remove(&mut self, index: u32) -> Option<EventQueue> {
         self.queues.remove(&index)
+    }
+
+    /// Where [`EventQueues::raise`] writes the next event of a type, if a queue takes it.
+    pub fn taker(&self, event: EventType) -> Option<EqPlace> {
+        let (eqn, queue) = self.queues.iter().find(|(_, queue)| queue.takes(event))?;
+        Some(EqPlace { eqn: *eqn, slot: queue.producer() })
     }
 
     /// Writes an asynchronous event to the lowest-numbered queue that takes its type; without one it is dropped.

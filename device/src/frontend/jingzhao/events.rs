@@ -14,9 +14,11 @@ use protocol::ids::{Cqn, Eqn, Qpn};
 use super::completion::{cqe, is_signalled};
 use super::completion_queue::Notify;
 use super::device::Setup;
+use super::event_queue::EqPlace;
 use super::host::JingZhaoHost;
 use super::qp::{attributes, modification};
 use super::resources::Resources;
+use super::trace;
 use crate::frontend::Context;
 use crate::frontend::entry_ring::WriteError;
 use crate::frontend::verbs::is_solicited;
@@ -25,16 +27,19 @@ use crate::limited;
 impl Resources {
     /// Reports an asynchronous event to the lowest-numbered EQ that takes its type; without one it is dropped.
     pub fn raise(&mut self, cx: &mut Context<'_>, event: &Eqe) {
+        // Only a trace needs to know which queue it is.
+        let place = cx.monitor.trace().and_then(|_| self.eqs.taker(event.event_type()));
         let result = self.eqs.raise(event, &self.regions.access(cx.dma));
-        interrupt(cx, event, result);
+        interrupt(cx, event, place, result);
     }
 
     /// Reports a completion event to the EQ that a CQ names, if it exists.
     fn notify(&mut self, cx: &mut Context<'_>, eqn: Eqn, cqn: Cqn) {
         let Some(queue) = self.eqs.get_mut(eqn.get()) else { return };
         let event = Eqe::Completion { cqn };
+        let place = EqPlace { eqn: eqn.get(), slot: queue.producer() };
         let result = queue.push(&event, &self.regions.access(cx.dma));
-        interrupt(cx, &event, result);
+        interrupt(cx, &event, Some(place), result);
     }
 
     /// Writes the entry of a completion to its queue. A QP whose CQ is gone loses its completions; one whose CQ fails
@@ -56,8 +61,12 @@ impl Resources {
             limited!(debug, %qpn, %cqn, "completion lost: no such CQ");
             return;
         };
-        let full_cqn = cq.cqn();
-        match cq.push(&entry, is_solicited(completion), &self.regions.access(cx.dma)) {
+        let (full_cqn, slot) = (cq.cqn(), cq.producer());
+        let result = cq.push(&entry, is_solicited(completion), &self.regions.access(cx.dma));
+        if let Some(trace) = cx.monitor.trace() {
+            trace::cqe(trace, full_cqn, slot, &entry, result.as_ref().err().map(|error| error.fault));
+        }
+        match result {
             Ok(Notify::No) => {}
             Ok(Notify::Yes(eqn)) => self.notify(cx, eqn, full_cqn),
             Err(error) => {
@@ -92,7 +101,12 @@ impl Resources {
         }
         let attrs = attributes(qpn, &qp.context, &setup.addresses, &setup.options);
         let to_err = modification(Transition::ToErr, &qp.context, attrs, &Qpc::default());
-        let mut host = JingZhaoHost { resources: Some(self), addresses: &setup.addresses, dma: cx.dma };
+        let mut host = JingZhaoHost {
+            resources: Some(self),
+            addresses: &setup.addresses,
+            dma: cx.dma,
+            monitor: cx.monitor,
+        };
         // The QP is known to the engine as long as it is to us.
         let _ = cx.engine.modify_qp(cx.now, qpn, &to_err, &mut host);
     }
@@ -115,9 +129,22 @@ impl Resources {
 }
 
 /// What follows the attempt to write an event.
-fn interrupt(cx: &mut Context<'_>, event: &Eqe, result: Result<Option<u16>, WriteError>) {
+fn interrupt(
+    cx: &mut Context<'_>,
+    event: &Eqe,
+    place: Option<EqPlace>,
+    result: Result<Option<u16>, WriteError>,
+) {
+    if let Some(trace) = cx.monitor.trace() {
+        trace::eqe(trace, place, event, result.as_ref().err());
+    }
     match result {
-        Ok(Some(vector)) => cx.interrupts.raise(vector),
+        Ok(Some(vector)) => {
+            let delivery = cx.interrupts.raise(vector);
+            if let Some(trace) = cx.monitor.trace() {
+                trace::interrupt(trace, vector, delivery);
+            }
+        }
         Ok(None) => {}
         Err(error) => limited!(warn, ?event, "event lost: {error}"),
     }

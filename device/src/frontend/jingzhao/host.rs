@@ -5,15 +5,18 @@ use protocol::ids::{Lkey, Pdn, Qpn, Va};
 
 use super::mtt::Mtt;
 use super::resources::Resources;
+use super::trace;
 use crate::frontend::address::Addresses;
 use crate::memory::GuestMemory;
 use crate::memory::translate::{Place, RegionAccess};
+use crate::telemetry::monitor::Monitor;
 
 /// [`engine::Host`] of a JingZhao. Before INIT_HCA it has no queue and no key.
 pub struct JingZhaoHost<'a> {
     pub(super) resources: Option<&'a mut Resources>,
     pub(super) addresses: &'a Addresses,
     pub(super) dma: &'a GuestMemory,
+    pub(super) monitor: &'a mut Monitor,
 }
 
 impl JingZhaoHost<'_> {
@@ -31,7 +34,12 @@ impl Host for JingZhaoHost<'_> {
         match qps.get_mut(layout.qpc.index(qpn.get())) {
             Some(qp) => {
                 let before = qp.send.doorbells_taken();
-                let fetch = qp.next_send(&regions.access(self.dma), self.addresses);
+                let (number, monitor) = (qp.qpn, &mut *self.monitor);
+                let fetch = qp.next_send(&regions.access(self.dma), self.addresses, |taken| {
+                    if let Some(trace) = monitor.trace() {
+                        trace::send_wqe(trace, number, taken);
+                    }
+                });
                 doorbells.update(before, qp.send.doorbells_taken());
                 fetch
             }
@@ -44,7 +52,13 @@ impl Host for JingZhaoHost<'_> {
             return Fetch::Empty;
         };
         match qps.get_mut(layout.qpc.index(qpn.get())) {
-            Some(qp) => qp.recv.next(&regions.access(self.dma)),
+            Some(qp) => {
+                let fetch = qp.recv.next(&regions.access(self.dma));
+                if let Some(trace) = self.monitor.trace() {
+                    trace::recv_wqe(trace, qp.qpn, &fetch);
+                }
+                fetch
+            }
             None => Fetch::Empty,
         }
     }

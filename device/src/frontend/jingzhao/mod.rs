@@ -30,6 +30,7 @@ pub mod send_queue;
 mod snapshot;
 #[cfg(test)]
 mod tests;
+mod trace;
 
 pub use device::{JingZhao, Setup};
 pub use host::JingZhaoHost;

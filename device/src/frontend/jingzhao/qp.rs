@@ -15,7 +15,7 @@ use super::address::connected;
 use super::icm::Icm;
 use super::options::Options;
 use super::recv_queue::RecvQueue;
-use super::send_queue::SendQueue;
+use super::send_queue::{SendQueue, TakenWqe};
 use crate::frontend::address::Addresses;
 use crate::frontend::icm::IcmError;
 use crate::frontend::verbs::{engine_state, state_of};
@@ -58,8 +58,13 @@ impl QueuePair {
     }
 
     /// Takes the next request of the send queue.
-    pub fn next_send(&mut self, mem: &impl QueueMemory, addresses: &Addresses) -> Fetch<SendRequest> {
-        self.send.next(self.qpn, &self.context.image, mem, addresses)
+    pub fn next_send(
+        &mut self,
+        mem: &impl QueueMemory,
+        addresses: &Addresses,
+        watch: impl FnOnce(&TakenWqe<'_>),
+    ) -> Fetch<SendRequest> {
+        self.send.next(self.qpn, &self.context.image, mem, addresses, watch)
     }
 
     /// Takes the live values into the context.

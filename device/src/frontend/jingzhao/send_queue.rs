@@ -14,7 +14,7 @@ use engine::{Fetch, Payload, Remote, SendOp, SendRequest, Sge, Status, UdDestina
 use protocol::hca::jingzhao::doorbell::{PositionUnit, SendDoorbell};
 use protocol::hca::jingzhao::qpc::Qpc;
 use protocol::hca::jingzhao::wqe::{
-    self, DataUnit, GRANULE, NextUnit, Operation, RemoteUnit, SendWqe, UdUnit, WqeData,
+    self, DataUnit, GRANULE, NextUnit, Operation, RemoteUnit, SendWqe, UdUnit, WqeData, WqeError,
 };
 use protocol::ids::{Lid, Qkey, Qpn};
 use smallvec::SmallVec;
@@ -87,11 +87,26 @@ pub struct SendTag {
 
 /// A WQE that is next in a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
-    position: u32,
-    opcode: u8,
-    size: u8,
-    fence: bool,
+pub struct Entry {
+    /// Byte offset in the queue.
+    pub position: u32,
+    /// Opcode, five bits.
+    pub opcode: u8,
+    /// Granules.
+    pub size: u8,
+    /// Waits for earlier READs and atomics.
+    pub fence: bool,
+}
+
+/// A WQE that was taken, for whoever looks on.
+#[derive(Debug)]
+pub struct TakenWqe<'a> {
+    /// As the doorbell or the WQE before it announced it.
+    pub entry: Entry,
+    /// Its bytes.
+    pub bytes: &'a [u8],
+    /// What they mean; `None` if its size is impossible or its QP has no service.
+    pub wqe: Option<&'a Result<SendWqe<'a>, WqeError>>,
 }
 
 /// Send queue of one QP.
@@ -167,13 +182,14 @@ impl SendQueue {
         self.doorbells.len()
     }
 
-    /// Takes the next WQE, for QP `qpn` with this context. `wr_id` is a [`SendTag`].
+    /// Takes the next WQE, for QP `qpn` with this context. `wr_id` is a [`SendTag`]. `watch` is shown what was taken.
     pub fn next(
         &mut self,
         qpn: Qpn,
         image: &Qpc,
         mem: &impl QueueMemory,
         addresses: &Addresses,
+        watch: impl FnOnce(&TakenWqe<'_>),
     ) -> Fetch<SendRequest> {
         let Some(entry) = self.linked.take().or_else(|| self.begin_chain()) else { return Fetch::Empty };
         let size_is_bad = entry.size == 0 || entry.size > wqe::MAX_SIZE;
@@ -197,6 +213,7 @@ impl SendQueue {
             .service()
             .filter(|_| !size_is_bad)
             .map(|service| SendWqe::parse(bytes, entry.opcode, service));
+        watch(&TakenWqe { entry, bytes, wqe: wqe.as_ref() });
         let request = match &wqe {
             Some(Ok(wqe)) => self.request(qpn, image, wqe, tag, entry.fence, addresses),
             Some(Err(_)) | None => None,

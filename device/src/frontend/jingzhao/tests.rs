@@ -6,6 +6,7 @@ mod commands;
 mod contexts;
 mod hgrnic;
 mod registers;
+mod trace;
 mod traffic;
 
 use engine::Instant;

@@ -41,7 +41,7 @@ fn a_frame_that_is_dropped_on_its_way_out_is_captured_with_the_reason() {
     add(&mut hca, r#"{"direction": "tx", "action": "drop", "qpn": 2, "opcode": "SEND Only", "nth": 1}"#);
     assert_eq!(hca.drain(), Left { frames: false, other: false });
     assert!(hca.outbound().is_empty());
-    hca.flush_capture();
+    hca.flush();
     let packets = captured(&path);
     assert_eq!(packets.len(), 1);
     let comment = "QP 0x1, work request 0x4d; impairment 1: dropped";
@@ -81,7 +81,7 @@ fn a_frame_is_impaired_on_its_way_in_and_captured_as_it_came() {
     }
     assert_eq!(hca.port_stats().dropped(DropReason::Icrc), 1, "corrupted, found and counted");
     assert_eq!(hca.port_stats().roce, 3, "one of two, one as it came");
-    hca.flush_capture();
+    hca.flush();
     let packets = captured(&path);
     assert_eq!(packets.len(), 4);
     assert!(packets.iter().all(|(options, data)| options.contains("Flags(1)") && *data == frame));

@@ -66,7 +66,7 @@ fn a_text_record_is_words_and_pairs_on_one_line() {
     assert_eq!(
         line(TraceFormat::Text),
         "1.500000 hca1 command NOP count=0 key=0x1f fence=true status=OK error=\"it's \\\"quoted\\\"\" \
-         imm=01ff in.address=0x10 in.flags=A|B|0x10 sge=[{address=0x1 flags=A|B|0x1}{flags=A|B}] \
+         imm=01ff in.address=0x10 in.flags=A|B|0x10 sge=[{zero=0 address=0x1 flags=A|B|0x1}{zero=0 address=0x0 flags=A|B}] \
          pages=0x1000,0x2000 none=0x0\n"
     );
 }

@@ -7,7 +7,7 @@ use protocol::describe::{Describe, Value, Visitor};
 
 use super::Kind;
 
-/// A line that grows by ` key=value` for every field. Inside objects, fields that are 0 are left out.
+/// A line that grows by ` key=value` for every field. Inside objects, fields that are 0 are left out; lists are complete.
 pub(super) struct TextLine<'a> {
     line: &'a mut String,
     /// Before every key: the names of the objects it is in, each with a dot.
@@ -69,8 +69,7 @@ impl Visitor for TextLine<'_> {
 
     fn objects(&mut self, name: &str, objects: &mut dyn Iterator<Item = &dyn Describe>) {
         self.key(name);
-        let outer = std::mem::take(&mut self.prefix);
-        self.depth += 1;
+        let outer = (std::mem::take(&mut self.prefix), std::mem::take(&mut self.depth));
         self.line.push('[');
         for object in objects {
             self.line.push('{');
@@ -79,9 +78,8 @@ impl Visitor for TextLine<'_> {
             self.line.push('}');
         }
         self.line.push(']');
-        self.depth -= 1;
         self.separator = " ";
-        self.prefix = outer;
+        (self.prefix, self.depth) = outer;
     }
 
     fn addresses(&mut self, name: &str, addresses: &mut dyn Iterator<Item = u64>) {

@@ -528,7 +528,7 @@ fn interrupts_are_assigned_masked_triggered_and_taken_away() {
     let irqs = |flags, start, count| words(&[20, flags, 2, start, count]);
 
     assert_eq!(bench.call_fds(8, &irqs(EVENTFD_TRIGGER, 1, 3), &borrowed).error, 0);
-    (0..4).for_each(|vector| bench.device.interrupts.raise(vector));
+    (0..4).for_each(|vector| _ = bench.device.interrupts.raise(vector));
     assert_eq!(counts(), [1, 1, 1]);
 
     assert_eq!(bench.call(8, &irqs(NONE_TRIGGER, 2, 2)).error, 0);
@@ -537,7 +537,7 @@ fn interrupts_are_assigned_masked_triggered_and_taken_away() {
     assert_eq!(counts(), [1, 0, 1]);
 
     assert_eq!(bench.call(8, &irqs(NONE_MASK, 1, 3)).error, 0);
-    (1..4).for_each(|vector| bench.device.interrupts.raise(vector));
+    (1..4).for_each(|vector| _ = bench.device.interrupts.raise(vector));
     assert_eq!(counts(), [0, 0, 0]);
     assert_eq!(bench.call(8, &[irqs(BOOL_UNMASK, 1, 3), vec![0, 1, 0]].concat()).error, 0);
     assert_eq!(counts(), [0, 1, 0]);
@@ -546,7 +546,7 @@ fn interrupts_are_assigned_masked_triggered_and_taken_away() {
     bench.device.interrupts.raise(2);
     assert_eq!(counts(), [0, 0, 0]);
     assert_eq!(bench.call(8, &irqs(NONE_TRIGGER, 0, 0)).error, 0);
-    (0..4).for_each(|vector| bench.device.interrupts.raise(vector));
+    (0..4).for_each(|vector| _ = bench.device.interrupts.raise(vector));
     assert_eq!(counts(), [0, 0, 0]);
 }
 

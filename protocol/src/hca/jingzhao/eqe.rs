@@ -262,6 +262,16 @@ impl Eqe {
 const PORT_DOWN: u8 = 1;
 const PORT_ACTIVE: u8 = 4;
 
+impl Field for CqFault {
+    fn show(&self, name: &str, to: &mut dyn Visitor) {
+        let word = match self {
+            Self::Overrun => "overrun",
+            Self::Access => "access",
+        };
+        word.show(name, to);
+    }
+}
+
 impl Describe for Eqe {
     fn describe(&self, to: &mut dyn Visitor) {
         self.event_type().name().show("type", to);
@@ -269,10 +279,6 @@ impl Describe for Eqe {
             Self::Completion { cqn } => cqn.show("cqn", to),
             Self::CqError { cqn, fault } => {
                 cqn.show("cqn", to);
-                let fault = match fault {
-                    CqFault::Overrun => "overrun",
-                    CqFault::Access => "access",
-                };
                 fault.show("fault", to);
             }
             Self::Qp { qpn, .. } => qpn.show("qpn", to),

@@ -56,7 +56,12 @@ pub(super) fn modify(
     let qpn = qp.qpn;
     let attrs = attributes(qpn, &next, &setup.addresses, &setup.options);
     let modification = modification(transition, &next, attrs, &mailbox);
-    let mut host = JingZhaoHost { resources: Some(resources), addresses: &setup.addresses, dma: cx.dma };
+    let mut host = JingZhaoHost {
+        resources: Some(resources),
+        addresses: &setup.addresses,
+        dma: cx.dma,
+        monitor: cx.monitor,
+    };
     cx.engine
         .modify_qp(cx.now, qpn, &modification, &mut host)
         .map_err(|_| CmdError::new(CmdStatus::InternalErr, "QP", qpn.get().into()))

@@ -59,7 +59,7 @@ impl Bench {
     }
 
     fn next(&mut self) -> Fetch<SendRequest> {
-        self.queue.next(QPN, &self.image, &self.mem, &addresses())
+        self.queue.next(QPN, &self.image, &self.mem, &addresses(), |_| {})
     }
 
     /// Offset of the next WQE, which must be good.

@@ -407,3 +407,41 @@ fn a_peer_that_is_gone_ends_in_retry_exceeded() {
     // Eight waits of 67.1 ms: the defaults of software that gives no timeout and no count.
     assert!(a.now.as_nanos() >= 8 * (4096 << 14), "{:?}", a.now);
 }
+
+#[test]
+fn a_message_leaves_its_doorbell_wqes_cqes_and_interrupt_in_the_traces() {
+    use crate::telemetry::trace::TraceFormat;
+    use crate::telemetry::trace::tests::Written;
+
+    let (mut a, mut b) = (peer(1, Options::default()), peer(2, Options::default()));
+    let (at_a, at_b) = (Written::default(), Written::default());
+    post_recv(&mut b, 0, 0, 64);
+    a.hca.set_trace(Some(at_a.trace(TraceFormat::Text)));
+    b.hca.set_trace(Some(at_b.trace(TraceFormat::Text)));
+    send(&mut a, 0, 0x0a, &[data_unit(0x100, 5)]);
+    exchange(&mut a, &mut b);
+    send(&mut a, 1, 0x17, &[]);
+    exchange(&mut a, &mut b);
+    a.hca.flush();
+    b.hca.flush();
+    assert_eq!(
+        at_a.text(),
+        "1.500000 hca1 write UAR[1].sq_doorbell at=bar2+0x1000 width=8 value=0x10005020000000a qpn=0x10005 \
+         opcode=SEND size=2 head=0 fence=false\n\
+         1.500000 hca1 wqe send qpn=0x10005 at=0x0 opcode=SEND size=2 fence=false next.signalled=true \
+         sge=[{len=5 lkey=0x40005 va=0x7f0000000900}]\n\
+         1.500000 hca1 cqe send cqn=0x1 slot=0 qpn=0x10005 queue=send wqe=0x0 opcode=SEND byte_len=5 \
+         remote_qpn=0x5 remote_lid=0x0 imm=00000000\n\
+         1.500000 hca1 write UAR[1].sq_doorbell at=bar2+0x1000 width=8 value=0x100050100000817 qpn=0x10005 \
+         opcode=0x17 size=1 head=8 fence=false\n\
+         1.500000 hca1 wqe send qpn=0x10005 at=0x80 opcode=0x17 size=1 fence=false \
+         refused=\"opcode 0x17 is not supported\" bytes=00000000000000000800000000000000\n\
+         1.500000 hca1 cqe send cqn=0x1 slot=1 qpn=0x10005 queue=send wqe=0x80 syndrome=LOCAL_QP_OP_ERR vendor=0\n"
+    );
+    assert_eq!(
+        at_b.text(),
+        "1.500000 hca1 wqe recv qpn=0x10005 at=0x0 refused=false sge=[{len=64 lkey=0x40005 va=0x7f0000000800}]\n\
+         1.500000 hca1 cqe recv cqn=0x1 slot=0 qpn=0x10005 queue=recv wqe=0x0 opcode=\"RC SEND Only\" byte_len=5 \
+         remote_qpn=0x5 remote_lid=0x1 imm=00000000\n"
+    );
+}

@@ -1,0 +1,182 @@
+//! What a trace says of this interface: names of registers, and records of commands and queue entries.
+//!
+//! The fields come from the types that the device itself works with.
+
+use std::time::Duration;
+
+use engine::{Fetch, RecvRequest};
+use protocol::describe::{Describe as _, Field as _, Hex, Value, Visitor};
+use protocol::hca::jingzhao::cmd::{CmdError, CmdStatus, Latched, Op, describe_parameters};
+use protocol::hca::jingzhao::cqe::{Cqe, CqeQueue};
+use protocol::hca::jingzhao::doorbell::{SendDoorbell, UAR_PAGE, UarRegister, arm_cq, arm_eq};
+use protocol::hca::jingzhao::eqe::{CqFault, Eqe};
+use protocol::hca::jingzhao::mailbox::Mailbox;
+use protocol::hca::jingzhao::regs::{CommandWord, HcrWord, Register};
+use protocol::hca::jingzhao::wqe::{DataUnit, DataUnits, RecvWqe, WqeOpcode};
+use protocol::ids::{Cqn, Qpn};
+
+use super::cmd::Mailboxes;
+use super::doorbell::Doorbells;
+
+use super::event_queue::EqPlace;
+use super::send_queue::{Entry, TakenWqe};
+use crate::frontend::RegisterAccess;
+use crate::frontend::entry_ring::WriteError;
+use crate::telemetry::trace::{Kind, Trace};
+use crate::vfio::Bar;
+use crate::vfio::msix::Delivery;
+
+/// Name of the register that an access begins at.
+pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {
+    match access.bar {
+        Bar::Bar0 => Register::at(access.offset & !3).map(|register| register.name().to_owned()),
+        Bar::Bar2 => {
+            let (page, offset) = (access.offset / UAR_PAGE, access.offset % UAR_PAGE);
+            let register = UarRegister::at(offset)?;
+            let whole = register == UarRegister::SendLow && access.data.len() == 8;
+            Some(format!("UAR[{page}].{}", if whole { "sq_doorbell" } else { register.name() }))
+        }
+    }
+}
+
+/// Tells the fields of what is read or written.
+pub(super) fn describe_access(access: &RegisterAccess<'_>, doorbells: &Doorbells, to: &mut dyn Visitor) {
+    let (words, _) = access.data.as_chunks::<4>();
+    for (offset, word) in (access.offset..).step_by(4).zip(words) {
+        let word = u32::from_le_bytes(*word);
+        match access.bar {
+            Bar::Bar0 => {
+                if let Some(Register::Hcr(HcrWord::Command)) = Register::at(offset) {
+                    let word = CommandWord::from_bits(word);
+                    word.describe(Op::from_code(word.op()).map(Op::name), to);
+                }
+            }
+            Bar::Bar2 if access.write => match (UarRegister::at(offset % UAR_PAGE), words) {
+                (Some(UarRegister::SendLow), [low, high]) => {
+                    SendDoorbell::parse(u32::from_le_bytes(*low), u32::from_le_bytes(*high)).describe(to);
+                    return;
+                }
+                (Some(UarRegister::SendHigh), _) => {
+                    SendDoorbell::parse(doorbells.latched(offset / UAR_PAGE), word).describe(to);
+                }
+                (Some(UarRegister::ArmCq), _) => arm_cq(word).show("cqn", to),
+                (Some(UarRegister::ArmEq), _) => arm_eq(word).show("eqn", to),
+                (Some(UarRegister::SendLow) | None, _) => {}
+            },
+            Bar::Bar2 => {}
+        }
+    }
+}
+
+/// A command that ended.
+pub(super) struct Ended<'a> {
+    pub(super) latched: &'a Latched,
+    /// By the trace's clock.
+    pub(super) began: Duration,
+    pub(super) mailboxes: &'a Mailboxes,
+    /// The code software sees.
+    pub(super) status: CmdStatus,
+    pub(super) refusal: Option<&'a CmdError>,
+}
+
+/// Records a command.
+pub(super) fn command(trace: &mut Trace, ended: &Ended<'_>) {
+    let Ended { latched, began, mailboxes, status, refusal } = *ended;
+    let op = Op::from_code(latched.command.op());
+    let took = trace.now().saturating_sub(began);
+    trace.record(Kind::Command, op.map_or("unknown", Op::name), |to| {
+        status.name().show("status", to);
+        if let Some(refusal) = refusal {
+            format_args!("{refusal}").show("refused", to);
+        }
+        format_args!("{:.1}", took.as_secs_f64() * 1e6).show("us", to);
+        if op.is_none() {
+            Hex(latched.command.op()).show("op", to);
+        }
+        describe_parameters(latched, to);
+        let (inbox, outbox) = (mailboxes.inbox(), mailboxes.outbox());
+        mailbox("in", inbox, op.and_then(|op| Mailbox::inbox(op, latched.in_modifier, inbox)), to);
+        mailbox("out", outbox, op.and_then(|op| Mailbox::outbox(op, outbox)), to);
+    });
+}
+
+/// The fields of a mailbox, or its bytes if nobody can read them.
+fn mailbox(name: &str, bytes: &[u8], read: Option<Mailbox>, to: &mut dyn Visitor) {
+    match read {
+        Some(mailbox) => to.object(name, &mailbox),
+        None if bytes.is_empty() => {}
+        None => to.value(name, Value::Bytes(bytes)),
+    }
+}
+
+/// Records a WQE that was taken from a send queue.
+pub(super) fn send_wqe(trace: &mut Trace, qpn: Qpn, taken: &TakenWqe<'_>) {
+    let Entry { position, opcode, size, fence } = taken.entry;
+    trace.record(Kind::Wqe, "send", |to| {
+        qpn.show("qpn", to);
+        Hex(position).show("at", to);
+        WqeOpcode::word(opcode).show("opcode", to);
+        size.show("size", to);
+        fence.show("fence", to);
+        match taken.wqe {
+            Some(Ok(wqe)) => wqe.describe(to),
+            Some(Err(error)) => {
+                format_args!("{error}").show("refused", to);
+                to.value("bytes", Value::Bytes(taken.bytes));
+            }
+            None => to.value("bytes", Value::Bytes(taken.bytes)),
+        }
+    });
+}
+
+/// Records what a receive queue gave.
+pub(super) fn recv_wqe(trace: &mut Trace, qpn: Qpn, fetch: &Fetch<RecvRequest>) {
+    let (at, units, refused) = match fetch {
+        Fetch::Ready(request) => (request.wr_id, &request.sges[..], false),
+        Fetch::Refused { wr_id, .. } => (*wr_id, &[][..], true),
+        // Looked for when a packet needs one, and not there: the CQE or the NAK that follows says so.
+        Fetch::Empty | Fetch::Broken => return,
+    };
+    trace.record(Kind::Wqe, "recv", |to| {
+        qpn.show("qpn", to);
+        Hex(at).show("at", to);
+        refused.show("refused", to);
+        let units: DataUnits =
+            units.iter().map(|sge| DataUnit { len: sge.len, lkey: sge.lkey, va: sge.va }).collect();
+        RecvWqe { data: units }.describe(to);
+    });
+}
+
+/// Records a completion queue entry that was written at the `slot`-th place since the queue began, or was lost.
+pub(super) fn cqe(trace: &mut Trace, cqn: Cqn, slot: u32, cqe: &Cqe, lost: Option<CqFault>) {
+    let name = match cqe.queue {
+        CqeQueue::Send => "send",
+        CqeQueue::Recv => "recv",
+    };
+    trace.record(Kind::Cqe, name, |to| {
+        cqn.show("cqn", to);
+        slot.show("slot", to);
+        lost.show("lost", to);
+        cqe.describe(to);
+    });
+}
+
+/// Records an event: where it was written, if it was.
+pub(super) fn eqe(trace: &mut Trace, to: Option<EqPlace>, eqe: &Eqe, lost: Option<&WriteError>) {
+    trace.record(Kind::Eqe, eqe.event_type().name(), |fields| {
+        match to {
+            Some(EqPlace { eqn, slot }) => {
+                Hex(eqn).show("eqn", fields);
+                slot.show("slot", fields);
+            }
+            None => "no EQ takes it".show("lost", fields),
+        }
+        lost.map(|error| format!("{error}")).as_deref().show("lost", fields);
+        eqe.describe(fields);
+    });
+}
+
+/// Records what became of an interrupt.
+pub(super) fn interrupt(trace: &mut Trace, vector: u16, delivery: Delivery) {
+    trace.record(Kind::Interrupt, &format!("MSIX[{vector}]"), |to| delivery.name().show("delivery", to));
+}
