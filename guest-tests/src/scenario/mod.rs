@@ -3,7 +3,9 @@
 mod boot;
 mod connection;
 pub mod demo;
+mod driver;
 mod jingzhao_errors;
+mod jingzhao_events;
 mod jingzhao_interface;
 mod jingzhao_probe;
 mod jingzhao_rc;
@@ -58,6 +60,12 @@ pub const ALL: &[Scenario] = &[
         about: "what goes wrong is answered with the exact status or syndrome, and harms nobody else",
         pair: true,
         run: |lab, report| Box::pin(jingzhao_errors::run(lab, report)),
+    },
+    Scenario {
+        name: "jingzhao-events",
+        about: "each type of event by MSI-X, byte for byte; masks, arming, overflow",
+        pair: true,
+        run: |lab, report| Box::pin(jingzhao_events::run(lab, report)),
     },
     Scenario {
         name: "jingzhao-interface",

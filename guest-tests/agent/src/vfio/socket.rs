@@ -67,10 +67,9 @@ impl Function {
 
     /// Does what a VMM and the guest's kernel do together: eventfds, entries unmasked, MSI-X enabled.
     pub(super) fn enable_interrupts(&self, signals: &[Signal]) -> Result<()> {
-        let eventfds: Vec<_> = signals.iter().map(|signal| signal.as_fd().as_raw_fd()).collect();
-        let vectors = u16::try_from(signals.len())?;
-        self.set_irqs(irqs::EVENTFD | irqs::TRIGGER, 0, vectors, &eventfds)?;
-        for vector in 0..vectors {
+        for (vector, signal) in (0..).zip(signals) {
+            // One at a time: every server takes a message with one descriptor.
+            self.set_irqs(irqs::EVENTFD | irqs::TRIGGER, vector, 1, &[signal.as_fd().as_raw_fd()])?;
             self.mask_interrupts(Mask::Entry(vector), false)?;
         }
         self.set_control(Msix::ENABLE, true)

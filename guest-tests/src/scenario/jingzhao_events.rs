@@ -1,0 +1,35 @@
+//! Events: each type there is, delivered by MSI-X and compared byte by byte; masks, overflow, arming.
+
+mod commands;
+mod completions;
+mod interrupts;
+mod queue_pairs;
+mod watch;
+
+use agent::wire::{EnableInterrupts, MrInfo, SendRequest};
+use anyhow::Result;
+
+use super::pair::Pair;
+use crate::lab::Lab;
+use crate::report::Report;
+
+/// Vectors of the device (JingZhao interface, section 1).
+const VECTORS: u16 = 64;
+
+pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let mut pair = Pair::start_open(lab, "jingzhao-events").await?;
+    let hint = pair.hint();
+    for vm in [&mut pair.a.vm, &mut pair.b.vm] {
+        vm.call(EnableInterrupts { vectors: VECTORS }).await?;
+    }
+    completions::run(&mut pair, report, &hint).await?;
+    queue_pairs::run(&mut pair, report, &hint).await?;
+    commands::run(&mut pair, report, &hint).await?;
+    interrupts::run(&mut pair, lab, report, &hint).await?;
+    report.case("daemons end with success on SIGTERM", &hint, pair.stop()).await
+}
+
+/// A SEND of the first `len` bytes of a region.
+fn send(from: &MrInfo, len: u32) -> SendRequest {
+    SendRequest { data: agent::wire::Data::Sges(vec![from.sge(0, len)]), ..SendRequest::default() }
+}

@@ -1,0 +1,282 @@
+//! Events of queue pairs and of their completion queues.
+
+use std::time::Duration;
+
+use agent::wire::{
+    Changes, ContextTable, Cqe, CreateCq, CreateQp, PostRecv, QpAttributes, ReadContext, Remote, SendOp,
+    SendRequest, Service, Transition,
+};
+use anyhow::{Result, ensure};
+use tokio::time::Instant;
+
+use super::send;
+use super::watch::{Event, Watch, kind};
+use crate::report::Report;
+use crate::scenario::connection::{Attributes, Connection, End, destroy_region, region};
+use crate::scenario::pair::{Direction, Pair};
+use crate::vm::Vm;
+
+/// For completions that are due at once.
+const SOON_MS: u32 = 10_000;
+/// For completions that must not come.
+const NEVER_MS: u32 = 200;
+/// A protection domain nobody else has.
+const OTHER_PD: u32 = 77;
+
+/// State codes (JingZhao interface, section 10.1).
+mod state {
+    pub(super) const RTR: u8 = 2;
+    pub(super) const RTS: u8 = 3;
+    pub(super) const SQD: u8 = 5;
+    pub(super) const ERR: u8 = 6;
+    pub(super) const DRAINING: u8 = 7;
+}
+
+/// Error completion syndromes (JingZhao interface, section 7.4).
+mod syndrome {
+    pub(super) const LOCAL_LENGTH: u8 = 0x01;
+    pub(super) const REMOTE_INVALID_REQUEST: u8 = 0x12;
+    pub(super) const REMOTE_ACCESS: u8 = 0x13;
+    pub(super) const REMOTE_OPERATION: u8 = 0x14;
+}
+
+pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
+    report.case("communication established: first packet in RTR, once", hint, established(pair)).await?;
+    report.case("SQ drained: after the message that was started", hint, drained(pair)).await?;
+    for service in [Service::Rc, Service::Uc, Service::Ud] {
+        let name = format!("SQ drained: an idle {service:?} queue pair, when asked for");
+        report.case(&name, hint, drained_idle(pair, service)).await?;
+    }
+    report.case("CQ error: overrun", hint, cq_overrun(pair)).await?;
+    report.case("CQ error: the buffer cannot be written", hint, cq_unreachable(pair)).await?;
+    report.case("WQ catastrophic: the send queue cannot be read", hint, sq_unreachable(pair)).await?;
+    report.case("WQ catastrophic: the receive queue cannot be read", hint, rq_unreachable(pair)).await?;
+    report.case("invalid request: SEND longer than the receive", hint, invalid_request(pair)).await?;
+    report.case("access error: WRITE with a wrong key", hint, access_error(pair)).await
+}
+
+/// Numbers whose upper bits the table does not need.
+fn high() -> CreateQp {
+    CreateQp { high_bits: 5, ..CreateQp::default() }
+}
+
+/// Sections 8.3 and 10.5: the event, and the queue pair stays in RTR.
+async fn established(pair: &mut Pair) -> Result<()> {
+    let eq = Watch::create(&mut pair.b.vm, 1, &[kind::COMMUNICATION_ESTABLISHED]).await?;
+    let attributes = Attributes::default();
+    let connection = Connection::create_unwired(pair, [high(); 2], [CreateCq::default(); 2]).await?;
+    let (at_a, at_b) = connection.towards(Direction::AToB);
+    at_a.ready_to_receive(&mut pair.a.vm, at_b, &attributes, 0).await?;
+    at_a.ready_to_send(&mut pair.a.vm, &attributes, 0).await?;
+    at_b.ready_to_receive(&mut pair.b.vm, at_a, &attributes, 1).await?;
+    pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: vec![Vec::new(); 2] }).await?;
+    eq.expect_entries(&mut pair.b.vm, &[]).await?;
+
+    at_a.post(&mut pair.a.vm, vec![SendRequest::default()]).await?;
+    eq.expect(&mut pair.b.vm, Event::of(kind::COMMUNICATION_ESTABLISHED, at_b.qp.qpn)).await?;
+    at_a.post(&mut pair.a.vm, vec![SendRequest::default()]).await?;
+    for (vm, end) in [(&mut pair.a.vm, at_a), (&mut pair.b.vm, at_b)] {
+        let cqes = end.poll(vm, 2, SOON_MS).await?;
+        ensure!(cqes.iter().all(|cqe| cqe.syndrome.is_none()), "{cqes:?}");
+    }
+    expect_state(&mut pair.b.vm, at_b, state::RTR).await?;
+    connection.destroy(pair).await?;
+    eq.destroy(&mut pair.b.vm).await
+}
+
+/// Section 10.5. The message waits for a receive; state 7 is for QUERY_QP, memory shows 5.
+async fn drained(pair: &mut Pair) -> Result<()> {
+    let eq = Watch::create(&mut pair.a.vm, 2, &[kind::SQ_DRAINED]).await?;
+    let attributes = Attributes::default();
+    let connection = Connection::create_as(pair, &attributes, [high(); 2]).await?;
+    let (at_a, at_b) = connection.towards(Direction::AToB);
+    at_a.post(&mut pair.a.vm, vec![SendRequest::default()]).await?;
+    let started = |qp: &QpAttributes| qp.next_send_psn == (attributes.psn[0] + 1) & 0xff_ffff;
+    await_qp(&mut pair.a.vm, at_a, "the message has started", started).await?;
+
+    at_a.to(&mut pair.a.vm, Transition::ToSqd { notify: true }).await?;
+    expect_state(&mut pair.a.vm, at_a, state::DRAINING).await?;
+    let context = pair.a.vm.call(ReadContext { table: ContextTable::Qpc, index: at_a.qp.qpn }).await?.bytes;
+    ensure!(context.get(0x08).map(|flags| flags >> 4) == Some(state::SQD), "context in memory {context}");
+    // Not started, so it waits for RTS, although its receive is there first.
+    at_a.post(&mut pair.a.vm, vec![SendRequest::default()]).await?;
+    eq.expect_entries(&mut pair.a.vm, &[]).await?;
+
+    pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: vec![Vec::new(); 2] }).await?;
+    eq.expect(&mut pair.a.vm, Event::of(kind::SQ_DRAINED, at_a.qp.qpn)).await?;
+    expect_state(&mut pair.a.vm, at_a, state::SQD).await?;
+    at_a.poll(&mut pair.a.vm, 1, SOON_MS).await?;
+    let early = pair.a.vm.call(agent::wire::Poll { cq: at_a.cq.id, count: 1, timeout_ms: NEVER_MS }).await?;
+    ensure!(early.cqes.is_empty(), "a message that was not started completed in SQD: {early:?}");
+
+    at_a.to(&mut pair.a.vm, Transition::SqdToRts(Changes::default())).await?;
+    at_a.poll(&mut pair.a.vm, 1, SOON_MS).await?;
+    at_b.poll(&mut pair.b.vm, 2, SOON_MS).await?;
+    connection.destroy(pair).await?;
+    eq.destroy(&mut pair.a.vm).await
+}
+
+async fn drained_idle(pair: &mut Pair, service: Service) -> Result<()> {
+    let eq = Watch::create(&mut pair.a.vm, 2, &[kind::SQ_DRAINED]).await?;
+    let shape = CreateQp { service, ..high() };
+    let connection = Connection::create_as(pair, &Attributes::default(), [shape; 2]).await?;
+    let (at_a, _) = connection.towards(Direction::AToB);
+    for notify in [false, true] {
+        at_a.to(&mut pair.a.vm, Transition::ToSqd { notify }).await?;
+        expect_state(&mut pair.a.vm, at_a, state::SQD).await?;
+        if notify {
+            // Had the first time told, there would be two.
+            eq.expect(&mut pair.a.vm, Event::of(kind::SQ_DRAINED, at_a.qp.qpn)).await?;
+        }
+        at_a.to(&mut pair.a.vm, Transition::SqdToRts(Changes::default())).await?;
+        expect_state(&mut pair.a.vm, at_a, state::RTS).await?;
+    }
+    connection.destroy(pair).await?;
+    eq.destroy(&mut pair.a.vm).await
+}
+
+/// Section 7: the entry that does not fit is not written, and its queue pair fails.
+async fn cq_overrun(pair: &mut Pair) -> Result<()> {
+    let small = CreateCq { log_entries: 1, high_bits: 3, ..CreateCq::default() };
+    let at_a = cq_failure(pair, small, 1, 0x9).await?;
+    let cqes = at_a.poll(&mut pair.a.vm, 2, SOON_MS).await?;
+    ensure!(cqes.iter().all(|cqe| cqe.syndrome.is_none()), "what fitted was overwritten: {cqes:?}");
+    at_a.destroy(&mut pair.a.vm).await
+}
+
+async fn cq_unreachable(pair: &mut Pair) -> Result<()> {
+    let unreachable = CreateCq { buffer_pd: Some(OTHER_PD), high_bits: 3, ..CreateCq::default() };
+    cq_failure(pair, unreachable, 2, 0xa).await?.destroy(&mut pair.a.vm).await
+}
+
+/// A queue pair of a makes three completions for a queue that fails.
+async fn cq_failure(pair: &mut Pair, cq: CreateCq, reason: u32, status: u8) -> Result<End> {
+    const NOP: SendOp = SendOp::Raw(0);
+    let eq = Watch::create(&mut pair.a.vm, 4, &[kind::CQ_ERROR]).await?;
+    let attributes = Attributes::default();
+    let connection =
+        Connection::create_unwired(pair, [CreateQp::default(); 2], [cq, CreateCq::default()]).await?;
+    connection.wire(pair, &attributes).await?;
+    let (at_a, at_b) = connection.towards(Direction::AToB);
+    at_a.post(&mut pair.a.vm, vec![SendRequest { op: NOP, ..SendRequest::default() }; 3]).await?;
+    let event = Event { detail: reason, ..Event::of(kind::CQ_ERROR, at_a.cq.cqn) };
+    eq.expect(&mut pair.a.vm, event).await?;
+    expect_state(&mut pair.a.vm, at_a, state::ERR).await?;
+    let context = pair.a.vm.call(ReadContext { table: ContextTable::Cqc, index: at_a.cq.cqn }).await?.bytes;
+    ensure!(context.first().map(|flags| flags >> 4) == Some(status), "context in memory {context}");
+    // The flush that follows fails, too: once is enough.
+    eq.destroy(&mut pair.a.vm).await?;
+    at_b.destroy(&mut pair.b.vm).await?;
+    Ok(*at_a)
+}
+
+/// Section 9.5: no completion is possible for a request that cannot be read.
+async fn sq_unreachable(pair: &mut Pair) -> Result<()> {
+    let eq = Watch::create(&mut pair.a.vm, 5, &[kind::WQ_CATASTROPHIC]).await?;
+    let broken = CreateQp { buffer_pd: Some(OTHER_PD), ..high() };
+    let connection = Connection::create_as(pair, &Attributes::default(), [broken, high()]).await?;
+    let (at_a, _) = connection.towards(Direction::AToB);
+    at_a.post(&mut pair.a.vm, vec![SendRequest::default()]).await?;
+    eq.expect(&mut pair.a.vm, Event::of(kind::WQ_CATASTROPHIC, at_a.qp.qpn)).await?;
+    expect_state(&mut pair.a.vm, at_a, state::ERR).await?;
+    expect_completions(&mut pair.a.vm, at_a, &[]).await?;
+    connection.destroy(pair).await?;
+    eq.destroy(&mut pair.a.vm).await
+}
+
+async fn rq_unreachable(pair: &mut Pair) -> Result<()> {
+    let eq = Watch::create(&mut pair.b.vm, 5, &[kind::WQ_CATASTROPHIC]).await?;
+    let broken = CreateQp { buffer_pd: Some(OTHER_PD), ..high() };
+    let connection = Connection::create_as(pair, &Attributes::default(), [high(), broken]).await?;
+    let (at_a, at_b) = connection.towards(Direction::AToB);
+    pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: vec![Vec::new()] }).await?;
+    at_a.post(&mut pair.a.vm, vec![SendRequest::default()]).await?;
+    eq.expect(&mut pair.b.vm, Event::of(kind::WQ_CATASTROPHIC, at_b.qp.qpn)).await?;
+    expect_completions(&mut pair.a.vm, at_a, &[syndrome::REMOTE_OPERATION]).await?;
+    for (vm, end) in [(&mut pair.a.vm, at_a), (&mut pair.b.vm, at_b)] {
+        expect_state(vm, end, state::ERR).await?;
+    }
+    expect_completions(&mut pair.b.vm, at_b, &[]).await?;
+    connection.destroy(pair).await?;
+    eq.destroy(&mut pair.b.vm).await
+}
+
+async fn invalid_request(pair: &mut Pair) -> Result<()> {
+    let sink = region(&mut pair.b.vm, 64, 0).await?;
+    let source = region(&mut pair.a.vm, 64, 0).await?;
+    let failed = Refused {
+        event: kind::INVALID_REQUEST,
+        at_requester: syndrome::REMOTE_INVALID_REQUEST,
+        at_responder: Some(syndrome::LOCAL_LENGTH),
+    };
+    refused(pair, send(&source, 64), vec![vec![sink.sge(0, 63)]], failed).await?;
+    destroy_region(&mut pair.a.vm, &source).await?;
+    destroy_region(&mut pair.b.vm, &sink).await
+}
+
+async fn access_error(pair: &mut Pair) -> Result<()> {
+    let source = region(&mut pair.a.vm, 64, 0).await?;
+    let remote = Some(Remote { va: 0x1000, rkey: 0x7777_7777 });
+    let failed =
+        Refused { event: kind::ACCESS_ERROR, at_requester: syndrome::REMOTE_ACCESS, at_responder: None };
+    let write = SendRequest { op: SendOp::Write, remote, ..send(&source, 64) };
+    refused(pair, write, Vec::new(), failed).await?;
+    destroy_region(&mut pair.a.vm, &source).await
+}
+
+/// How a refusal is told.
+struct Refused {
+    event: u8,
+    at_requester: u8,
+    at_responder: Option<u8>,
+}
+
+/// Section 9.5: the responder's guest learns of it by an event, and both queue pairs fail.
+async fn refused(
+    pair: &mut Pair,
+    request: SendRequest,
+    receives: Vec<Vec<agent::wire::Sge>>,
+    failed: Refused,
+) -> Result<()> {
+    let eq = Watch::create(&mut pair.b.vm, 6, &[failed.event]).await?;
+    let connection = Connection::create_as(pair, &Attributes::default(), [high(); 2]).await?;
+    let (at_a, at_b) = connection.towards(Direction::AToB);
+    pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: receives }).await?;
+    at_a.post(&mut pair.a.vm, vec![request]).await?;
+    eq.expect(&mut pair.b.vm, Event::of(failed.event, at_b.qp.qpn)).await?;
+    expect_completions(&mut pair.a.vm, at_a, &[failed.at_requester]).await?;
+    expect_completions(&mut pair.b.vm, at_b, failed.at_responder.as_slice()).await?;
+    for (vm, end) in [(&mut pair.a.vm, at_a), (&mut pair.b.vm, at_b)] {
+        expect_state(vm, end, state::ERR).await?;
+    }
+    connection.destroy(pair).await?;
+    eq.destroy(&mut pair.b.vm).await
+}
+
+/// Exactly these error completions.
+async fn expect_completions(vm: &mut Vm, end: &End, syndromes: &[u8]) -> Result<()> {
+    let cqes: Vec<Cqe> = end.poll(vm, u32::try_from(syndromes.len())?, SOON_MS).await?;
+    let more = vm.call(agent::wire::Poll { cq: end.cq.id, count: 1, timeout_ms: 0 }).await?.cqes;
+    let seen: Vec<_> = cqes.iter().chain(&more).map(|cqe| cqe.syndrome).collect();
+    let expected: Vec<_> = syndromes.iter().map(|&syndrome| Some(syndrome)).collect();
+    ensure!(seen == expected, "syndromes {seen:x?} in guest {}, not {expected:x?}", vm.name());
+    Ok(())
+}
+
+async fn expect_state(vm: &mut Vm, end: &End, expected: u8) -> Result<()> {
+    let state = end.query(vm).await?.state;
+    ensure!(state == expected, "the queue pair of guest {} is in state {state}, not {expected}", vm.name());
+    Ok(())
+}
+
+/// Asks until the device's answer is as wanted.
+async fn await_qp(vm: &mut Vm, end: &End, what: &str, wanted: impl Fn(&QpAttributes) -> bool) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_millis(SOON_MS.into());
+    loop {
+        let qp = end.query(vm).await?;
+        if wanted(&qp) {
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "not within {SOON_MS} ms: {what}; {qp:?}");
+    }
+}
