@@ -58,6 +58,10 @@ id! {
     pub struct Eqn(u32, mask 0xff_ffff, "eqn");
 }
 id! {
+    /// Shared receive queue number, 24 bits.
+    pub struct Srqn(u32, mask 0xff_ffff, "srqn");
+}
+id! {
     /// Protection domain.
     pub struct Pdn(u32, mask u32::MAX, "pd");
 }

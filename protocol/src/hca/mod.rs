@@ -3,6 +3,7 @@
 
 pub mod hcr;
 pub mod jingzhao;
+pub mod mthca;
 pub mod opcode;
 pub mod qp;
 pub mod status;

@@ -1,0 +1,352 @@
+//! What the device tells of itself: the outboxes of QUERY_FW, QUERY_DEV_LIM and QUERY_ADAPTER.
+//!
+//! Software reads single fields of mailboxes that are mostly empty, so these are written field by field, at the offsets
+//! of the specification's tables.
+//!
+//! # Spec
+//! mthca interface, sections 3.3.1, 3.3.6 and 3.4.
+
+use super::regs;
+
+/// Bytes of each outbox.
+pub const LEN: usize = 0x100;
+
+/// Outbox of QUERY_FW: version, and where registers are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueryFw {
+    /// Pages of 4 KiB the firmware wants; none are ever used.
+    pub area_pages: u16,
+    /// Major, minor, subminor.
+    pub version: [u16; 3],
+    /// Log2 of the commands that may wait for their events.
+    pub log_max_commands: u8,
+}
+
+impl QueryFw {
+    /// The lowest version the driver does not complain about.
+    pub const RECOMMENDED: Self = Self { area_pages: 1, version: [1, 2, 0], log_max_commands: 5 };
+
+    /// The outbox. Registers are where [`regs`] has them.
+    pub fn emit(&self) -> [u8; LEN] {
+        let mut out = [0; LEN];
+        let [major, minor, subminor] = self.version;
+        put(&mut out, 0x00, self.area_pages.to_be_bytes());
+        put(&mut out, 0x02, major.to_be_bytes());
+        put(&mut out, 0x04, subminor.to_be_bytes());
+        put(&mut out, 0x06, minor.to_be_bytes());
+        out[0x0f] = self.log_max_commands;
+        put(&mut out, 0x20, u64::from(regs::CLEAR_INTERRUPT).to_be_bytes());
+        put(&mut out, 0x30, u64::from(regs::CATASTROPHE).to_be_bytes());
+        put(&mut out, 0x38, regs::CATASTROPHE_DWORDS.to_be_bytes());
+        put(&mut out, 0x40, u64::from(regs::EQ_ARM).to_be_bytes());
+        put(&mut out, 0x48, u64::from(regs::EQ_SET_CI).to_be_bytes());
+        out
+    }
+}
+
+/// Limits of the device. A field named `log_...` is an exponent of two. What software of a device without memory never
+/// looks at has no field and reads 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DevLim {
+    /// Work requests of an SRQ.
+    pub log_max_srq_wqes: u8,
+    /// Work requests of a queue of a QP.
+    pub log_max_wqes: u8,
+    /// QP numbers software leaves alone, counted from 0.
+    pub log_reserved_qps: u8,
+    /// QPs.
+    pub log_max_qps: u8,
+    /// SRQ numbers software leaves alone.
+    pub log_reserved_srqs: u8,
+    /// SRQs; software sizes its table by it.
+    pub log_max_srqs: u8,
+    /// Entries of a CQ.
+    pub log_max_cqes: u8,
+    /// CQ numbers software leaves alone.
+    pub log_reserved_cqs: u8,
+    /// CQs.
+    pub log_max_cqs: u8,
+    /// MPT entries.
+    pub log_max_mpts: u8,
+    /// EQ numbers software leaves alone.
+    pub log_reserved_eqs: u8,
+    /// EQs.
+    pub log_max_eqs: u8,
+    /// MTT entries software leaves alone.
+    pub log_reserved_mtts: u8,
+    /// MPT entries software leaves alone; at least 1, so that slot 1 (the end mark of scatter lists) is never used.
+    pub log_reserved_mpts: u8,
+    /// MTT segments.
+    pub log_max_mtt_segments: u8,
+    /// Bytes of a region.
+    pub log_max_mr_len: u8,
+    /// READs and atomics outstanding as requester.
+    pub log_max_requester_resources: u8,
+    /// Likewise as responder.
+    pub log_max_responder_resources: u8,
+    /// Delay of local ACKs, a timeout code.
+    pub ack_delay: u8,
+    /// Greatest path MTU, the code 1 to 5.
+    pub max_mtu: u8,
+    /// Mask of port widths.
+    pub port_width: u8,
+    /// Virtual lanes.
+    pub max_vl: u8,
+    /// Ports.
+    pub ports: u8,
+    /// GIDs of the port.
+    pub log_max_gids: u8,
+    /// P_Keys of the port.
+    pub log_max_pkeys: u8,
+    /// Mask of static rates.
+    pub static_rates: u16,
+    /// What the device can do, see [`DevLim::FLAG_RC`] and its like.
+    pub flags: u32,
+    /// UAR pages software leaves alone; a plain number.
+    pub reserved_uars: u8,
+    /// Log2 of the MiB of UAR pages.
+    pub log_uar_mib: u8,
+    /// Smallest page of a region.
+    pub log_min_page: u8,
+    /// Elements of a gather list.
+    pub max_send_sges: u8,
+    /// Bytes of a send WQE.
+    pub max_send_wqe_len: u16,
+    /// Elements of a scatter list.
+    pub max_recv_sges: u8,
+    /// Bytes of a receive WQE.
+    pub max_recv_wqe_len: u16,
+    /// QPs of a multicast group.
+    pub log_max_group_qps: u8,
+    /// Multicast groups.
+    pub log_max_groups: u8,
+    /// Protection domains software leaves alone; a plain number.
+    pub reserved_pds: u8,
+    /// Protection domains.
+    pub log_max_pds: u8,
+    /// Bytes of ICM the device can address.
+    pub max_icm_len: u64,
+}
+
+impl DevLim {
+    /// Reliable connections.
+    pub const FLAG_RC: u32 = 1 << 0;
+    /// Unreliable connections.
+    pub const FLAG_UC: u32 = 1 << 1;
+    /// Unreliable datagrams.
+    pub const FLAG_UD: u32 = 1 << 2;
+    /// Shared receive queues.
+    pub const FLAG_SRQ: u32 = 1 << 6;
+    /// Counts violations of P_Keys and Q_Keys.
+    pub const FLAG_VIOLATIONS: u32 = 0b11 << 8;
+    /// Atomics.
+    pub const FLAG_ATOMICS: u32 = 1 << 18;
+    /// Multicast of datagrams.
+    pub const FLAG_MULTICAST: u32 = 1 << 21;
+
+    /// The values of this device.
+    pub const RECOMMENDED: Self = Self {
+        log_max_srq_wqes: 14,
+        log_max_wqes: 14,
+        log_reserved_qps: 4,
+        log_max_qps: 16,
+        log_reserved_srqs: 4,
+        log_max_srqs: 12,
+        log_max_cqes: 17,
+        log_reserved_cqs: 4,
+        log_max_cqs: 16,
+        log_max_mpts: 17,
+        log_reserved_eqs: 0,
+        log_max_eqs: 5,
+        log_reserved_mtts: 4,
+        log_reserved_mpts: 4,
+        log_max_mtt_segments: 20,
+        log_max_mr_len: 30,
+        log_max_requester_resources: 4,
+        log_max_responder_resources: 2,
+        ack_delay: 15,
+        max_mtu: 4,
+        port_width: 3,
+        max_vl: 4,
+        ports: 1,
+        log_max_gids: 5,
+        log_max_pkeys: 6,
+        static_rates: 0xf,
+        flags: Self::FLAG_RC
+            | Self::FLAG_UC
+            | Self::FLAG_UD
+            | Self::FLAG_SRQ
+            | Self::FLAG_VIOLATIONS
+            | Self::FLAG_ATOMICS
+            | Self::FLAG_MULTICAST,
+        reserved_uars: 1,
+        log_uar_mib: 3,
+        log_min_page: 12,
+        max_send_sges: 30,
+        max_send_wqe_len: 1008,
+        max_recv_sges: 30,
+        max_recv_wqe_len: 1008,
+        log_max_group_qps: 6,
+        log_max_groups: 13,
+        reserved_pds: 1,
+        log_max_pds: 15,
+        max_icm_len: 0x8_0000_0000,
+    };
+
+    /// First of the special QPs: S of section 8.1.
+    pub const fn special_qp_base(&self) -> u32 {
+        (1u32 << self.log_reserved_qps).next_multiple_of(2)
+    }
+
+    /// The outbox. Values wider than their field lose their high bits.
+    pub fn emit(&self) -> [u8; LEN] {
+        /// Log2 of RDMA resources of the whole device.
+        const LOG_MAX_RESOURCES: u8 = 20;
+        /// Bytes of table entries: what software reserves in ICM for each context.
+        const EEC: u16 = 0x100;
+        const QPC: u16 = 0x100;
+        const EEEC: u16 = 0x20;
+        const EQPC: u16 = 0x20;
+        const EQC: u16 = 0x40;
+        const CQC: u16 = 0x40;
+        const SRQC: u16 = 0x40;
+        const SCRATCH: u16 = 0x20;
+        const MTT: u16 = 8;
+        const MPT: u16 = 0x40;
+
+        let mut out = [0; LEN];
+        out[0x10] = self.log_max_srq_wqes;
+        out[0x11] = self.log_max_wqes;
+        out[0x12] = self.log_reserved_qps & 0xf;
+        out[0x13] = self.log_max_qps & 0x1f;
+        out[0x14] = self.log_reserved_srqs << 4;
+        out[0x15] = self.log_max_srqs & 0x1f;
+        out[0x19] = self.log_max_cqes;
+        out[0x1a] = self.log_reserved_cqs & 0xf;
+        out[0x1b] = self.log_max_cqs & 0x1f;
+        out[0x1d] = self.log_max_mpts & 0x3f;
+        out[0x1e] = self.log_reserved_eqs & 0xf;
+        out[0x1f] = self.log_max_eqs & 0x7;
+        out[0x20] = self.log_reserved_mtts << 4;
+        out[0x21] = self.log_max_mr_len;
+        out[0x22] = self.log_reserved_mpts & 0xf;
+        out[0x23] = self.log_max_mtt_segments & 0x3f;
+        out[0x29] = self.log_max_requester_resources & 0x3f;
+        out[0x2b] = self.log_max_responder_resources & 0x3f;
+        out[0x2f] = LOG_MAX_RESOURCES;
+        out[0x35] = self.ack_delay & 0x1f;
+        out[0x36] = self.max_mtu << 4 | self.port_width & 0xf;
+        out[0x37] = self.max_vl << 4 | self.ports & 0xf;
+        out[0x3b] = self.log_max_gids & 0xf;
+        put(&mut out, 0x3c, self.static_rates.to_be_bytes());
+        out[0x3f] = self.log_max_pkeys & 0xf;
+        put(&mut out, 0x44, self.flags.to_be_bytes());
+        out[0x48] = self.reserved_uars << 4;
+        out[0x49] = self.log_uar_mib & 0x3f;
+        out[0x4b] = self.log_min_page;
+        out[0x51] = self.max_send_sges;
+        put(&mut out, 0x52, self.max_send_wqe_len.to_be_bytes());
+        out[0x55] = self.max_recv_sges;
+        put(&mut out, 0x56, self.max_recv_wqe_len.to_be_bytes());
+        out[0x61] = self.log_max_group_qps;
+        out[0x63] = self.log_max_groups;
+        out[0x64] = self.reserved_pds << 4;
+        out[0x65] = self.log_max_pds & 0x3f;
+        for (at, len) in (0x80..).step_by(2).zip([EEC, QPC, EEEC, EQPC, EQC, CQC, SRQC, SCRATCH, MTT, MPT]) {
+            put(&mut out, at, len.to_be_bytes());
+        }
+        put(&mut out, 0xa0, self.max_icm_len.to_be_bytes());
+        out
+    }
+}
+
+/// Outbox of QUERY_ADAPTER. INTx is pin 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Adapter {
+    /// What the driver shows as board_id, padded with NUL.
+    pub board_id: [u8; 16],
+}
+
+impl Adapter {
+    /// The outbox.
+    pub fn emit(&self) -> [u8; LEN] {
+        let mut out = [0; LEN];
+        let (dwords, _) = self.board_id.as_chunks::<4>();
+        for (at, [a, b, c, d]) in (0xf0..).step_by(4).zip(dwords) {
+            // Software swaps the bytes of each dword.
+            put(&mut out, at, [*d, *c, *b, *a]);
+        }
+        out
+    }
+}
+
+/// Puts a field at its offset, which is inside by construction.
+fn put<const N: usize>(out: &mut [u8; LEN], at: usize, field: [u8; N]) {
+    if let Some(place) = out.get_mut(at..at + N) {
+        place.copy_from_slice(&field);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines of offset and bytes; everything else is zero.
+    fn check(out: &[u8; LEN], lines: &[(usize, &[u8])]) {
+        let mut expected = [0; LEN];
+        for (at, bytes) in lines {
+            expected[*at..*at + bytes.len()].copy_from_slice(bytes);
+        }
+        assert_eq!(out[..], expected[..]);
+    }
+
+    /// Section 3.3.1, last column.
+    #[test]
+    fn query_fw_has_subminor_before_minor_and_the_registers() {
+        check(
+            &QueryFw::RECOMMENDED.emit(),
+            &[
+                (0x00, &[0, 1, 0, 1, 0, 0, 0, 2]),
+                (0x0f, &[5]),
+                (0x20, &[0, 0, 0, 0, 0, 0x0f, 0x00, 0xd8]),
+                (0x30, &[0, 0, 0, 0, 0, 0x08, 0x30, 0x00]),
+                (0x38, &[0, 0, 0, 1]),
+                (0x40, &[0, 0, 0, 0, 0, 0x08, 0x0a, 0x00]),
+                (0x48, &[0, 0, 0, 0, 0, 0x08, 0x0b, 0x00]),
+            ],
+        );
+    }
+
+    /// Section 3.4, last column.
+    #[test]
+    fn query_dev_lim_has_the_recommended_values() {
+        check(
+            &DevLim::RECOMMENDED.emit(),
+            &[
+                (0x10, &[14, 14, 4, 16, 0x40, 12]),
+                (0x19, &[17, 4, 16]),
+                (0x1d, &[17, 0, 5, 0x40, 30, 4, 20]),
+                (0x29, &[4, 0, 2]),
+                (0x2f, &[20]),
+                (0x35, &[15, 0x43, 0x41]),
+                (0x3b, &[5, 0x00, 0x0f, 0, 6]),
+                (0x44, &[0x00, 0x24, 0x03, 0x47]),
+                (0x48, &[0x10, 3]),
+                (0x4b, &[12]),
+                (0x51, &[30, 0x03, 0xf0]),
+                (0x55, &[30, 0x03, 0xf0]),
+                (0x61, &[6, 0, 13, 0x10, 15]),
+                (0x80, &[0x01, 0x00, 0x01, 0x00, 0x00, 0x20, 0x00, 0x20, 0x00, 0x40, 0x00, 0x40]),
+                (0x8c, &[0x00, 0x40, 0x00, 0x20, 0x00, 0x08, 0x00, 0x40]),
+                (0xa0, &[0, 0, 0, 0x08, 0, 0, 0, 0]),
+            ],
+        );
+        assert_eq!(DevLim::RECOMMENDED.special_qp_base(), 16);
+    }
+
+    #[test]
+    fn the_board_id_has_the_bytes_of_each_dword_swapped() {
+        let out = Adapter { board_id: *b"HCAD_MT25204\0\0\0\0" }.emit();
+        check(&out, &[(0xf0, b"DACH2TM_4025")]);
+    }
+}

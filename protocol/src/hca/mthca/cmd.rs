@@ -1,0 +1,320 @@
+//! Commands of the HCR: opcodes, and what each takes and gives.
+//!
+//! # Spec
+//! mthca interface, sections 3.1 and 3.5.
+
+use std::fmt;
+
+use super::icm;
+use crate::hca::hcr::Latched;
+use crate::hca::qp::Transition;
+use crate::hca::status::{CmdError, CmdStatus};
+use crate::ids::{Cqn, Eqn, Qpn};
+
+/// A command that software of a device without memory issues.
+#[allow(missing_docs)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    QueryFw,
+    EnableLam,
+    DisableLam,
+    MapFa,
+    UnmapFa,
+    RunFw,
+    QueryDevLim,
+    QueryAdapter,
+    SetIcmSize,
+    MapIcmAux,
+    UnmapIcmAux,
+    MapIcm,
+    UnmapIcm,
+    InitHca,
+    CloseHca,
+    InitIb,
+    CloseIb,
+    SetIb,
+    Sw2HwMpt,
+    Hw2SwMpt,
+    MapEq,
+    Sw2HwEq,
+    Hw2SwEq,
+    Sw2HwCq,
+    Hw2SwCq,
+    ResizeCq,
+    /// One of the commands that move a QP.
+    Modify(Transition),
+    QueryQp,
+    ConfSpecialQp,
+    MadIfc,
+    ReadMgm,
+    WriteMgm,
+    MgidHash,
+    Sw2HwSrq,
+    Hw2SwSrq,
+    QuerySrq,
+    ArmSrq,
+    Nop,
+}
+
+/// What in_param is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Input {
+    /// Nothing, or a value.
+    Immediate,
+    /// Address of so many bytes.
+    Mailbox(usize),
+    /// Address of as many entries as in_modifier says.
+    Blocks,
+}
+
+/// One row of the command table.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    op: Op,
+    code: u16,
+    name: &'static str,
+    input: Input,
+    /// Accepted before INIT_HCA and after CLOSE_HCA.
+    always: bool,
+}
+
+const fn row(code: u16, op: Op, name: &'static str) -> Row {
+    Row { op, code, name, input: Input::Immediate, always: false }
+}
+
+const fn inbox(len: usize, row: Row) -> Row {
+    Row { input: Input::Mailbox(len), ..row }
+}
+
+const fn blocks(row: Row) -> Row {
+    Row { input: Input::Blocks, ..row }
+}
+
+const fn always(row: Row) -> Row {
+    Row { always: true, ..row }
+}
+
+/// A QP command: a mask, four bytes unused, and a QPC.
+const fn modify(code: u16, transition: Transition, name: &'static str) -> Row {
+    inbox(super::modify::ModifyQp::LEN, row(code, Op::Modify(transition), name))
+}
+
+/// In the order of section 3.1.
+static TABLE: [Row; 48] = [
+    always(row(0x003, Op::QueryDevLim, "QUERY_DEV_LIM")),
+    always(row(0x004, Op::QueryFw, "QUERY_FW")),
+    always(row(0x006, Op::QueryAdapter, "QUERY_ADAPTER")),
+    always(inbox(super::init::InitHca::LEN, row(0x007, Op::InitHca, "INIT_HCA"))),
+    always(row(0x008, Op::CloseHca, "CLOSE_HCA")),
+    inbox(super::port::InitIb::LEN, row(0x009, Op::InitIb, "INIT_IB")),
+    row(0x00a, Op::CloseIb, "CLOSE_IB"),
+    inbox(super::port::SetIb::LEN, row(0x00c, Op::SetIb, "SET_IB")),
+    inbox(super::mpt::Mpt::LEN, row(0x00d, Op::Sw2HwMpt, "SW2HW_MPT")),
+    row(0x00f, Op::Hw2SwMpt, "HW2SW_MPT"),
+    row(0x012, Op::MapEq, "MAP_EQ"),
+    inbox(super::eqc::Eqc::LEN, row(0x013, Op::Sw2HwEq, "SW2HW_EQ")),
+    row(0x014, Op::Hw2SwEq, "HW2SW_EQ"),
+    inbox(super::cqc::Cqc::LEN, row(0x016, Op::Sw2HwCq, "SW2HW_CQ")),
+    row(0x017, Op::Hw2SwCq, "HW2SW_CQ"),
+    modify(0x019, Transition::Rst2Init, "RST2INIT_QP"),
+    modify(0x01a, Transition::Init2Rtr, "INIT2RTR_QP"),
+    modify(0x01b, Transition::Rtr2Rts, "RTR2RTS_QP"),
+    modify(0x01c, Transition::Rts2Rts, "RTS2RTS_QP"),
+    modify(0x01d, Transition::SqErr2Rts, "SQERR2RTS_QP"),
+    row(0x01e, Op::Modify(Transition::ToErr), "2ERR_QP"),
+    row(0x01f, Op::Modify(Transition::Rts2Sqd), "RTS2SQD_QP"),
+    modify(0x020, Transition::Sqd2Rts, "SQD2RTS_QP"),
+    row(0x021, Op::Modify(Transition::ToRst), "ERR2RST_QP"),
+    row(0x022, Op::QueryQp, "QUERY_QP"),
+    row(0x023, Op::ConfSpecialQp, "CONF_SPECIAL_QP"),
+    inbox(super::mad_ifc::MadIfc::LEN, row(0x024, Op::MadIfc, "MAD_IFC")),
+    row(0x025, Op::ReadMgm, "READ_MGM"),
+    inbox(super::mgm::Mgm::LEN, row(0x026, Op::WriteMgm, "WRITE_MGM")),
+    inbox(super::mgm::GID_LEN, row(0x027, Op::MgidHash, "MGID_HASH")),
+    inbox(super::cqc::ResizeCq::LEN, row(0x02c, Op::ResizeCq, "RESIZE_CQ")),
+    modify(0x02d, Transition::Init2Init, "INIT2INIT_QP"),
+    always(row(0x031, Op::Nop, "NOP")),
+    inbox(super::srqc::Srqc::LEN, row(0x035, Op::Sw2HwSrq, "SW2HW_SRQ")),
+    row(0x036, Op::Hw2SwSrq, "HW2SW_SRQ"),
+    row(0x037, Op::QuerySrq, "QUERY_SRQ"),
+    modify(0x038, Transition::Sqd2Sqd, "SQD2SQD_QP"),
+    row(0x040, Op::ArmSrq, "ARM_SRQ"),
+    always(row(0xff6, Op::RunFw, "RUN_FW")),
+    always(row(0xff7, Op::DisableLam, "DISABLE_LAM")),
+    always(row(0xff8, Op::EnableLam, "ENABLE_LAM")),
+    always(row(0xff9, Op::UnmapIcm, "UNMAP_ICM")),
+    always(blocks(row(0xffa, Op::MapIcm, "MAP_ICM"))),
+    always(row(0xffb, Op::UnmapIcmAux, "UNMAP_ICM_AUX")),
+    always(blocks(row(0xffc, Op::MapIcmAux, "MAP_ICM_AUX"))),
+    always(row(0xffd, Op::SetIcmSize, "SET_ICM_SIZE")),
+    always(row(0xffe, Op::UnmapFa, "UNMAP_FA")),
+    always(blocks(row(0xfff, Op::MapFa, "MAP_FA"))),
+];
+
+impl Op {
+    /// The command with this opcode.
+    pub fn from_code(code: u16) -> Option<Self> {
+        find(code).map(|row| row.op)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        TABLE.iter().find(|row| row.op == self).map_or("unknown", |row| row.name)
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+fn find(code: u16) -> Option<&'static Row> {
+    TABLE.iter().find(|row| row.code == code)
+}
+
+/// A command that passed the checks common to all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// Which one.
+    pub op: Op,
+    /// Variant of the command.
+    pub op_modifier: u8,
+    /// Command specific; see [`Command::qpn`] and its like.
+    pub in_modifier: u32,
+    /// Address of the inbox, or an immediate value.
+    pub in_param: u64,
+    /// Address of the outbox, if the command has one.
+    pub out_param: u64,
+    /// Bytes to read at `in_param`, at most a page; 0 without inbox.
+    pub inbox_len: usize,
+}
+
+impl Command {
+    /// Applies the generic checks.
+    ///
+    /// # Errors
+    /// BAD_OP for an unknown opcode, BAD_SYS_STATE for a command that needs INIT_HCA first, BAD_PARAM for a count that
+    /// no mailbox holds.
+    pub fn decode(latched: &Latched, initialised: bool) -> Result<Self, CmdError> {
+        let Latched { in_param, in_modifier, out_param, command, .. } = *latched;
+        let code = command.op();
+        let row = find(code).ok_or(CmdError::new(CmdStatus::BadOp, "opcode", code.into()))?;
+        if !initialised && !row.always {
+            return Err(CmdError::new(CmdStatus::BadSysState, "command before INIT_HCA", code.into()));
+        }
+        let inbox_len = match row.input {
+            Input::Immediate => 0,
+            Input::Mailbox(len) => len,
+            Input::Blocks => icm::inbox_len(in_modifier)?,
+        };
+        let op_modifier = command.op_modifier();
+        Ok(Self { op: row.op, op_modifier, in_modifier, in_param, out_param, inbox_len })
+    }
+
+    /// in_modifier as the whole number of a QP, whose bits above the table's size are a generation.
+    pub const fn qpn(&self) -> Qpn {
+        Qpn::new(self.in_modifier)
+    }
+
+    /// in_modifier as the whole number of a CQ, as [`Command::qpn`].
+    pub const fn cqn(&self) -> Cqn {
+        Cqn::new(self.in_modifier)
+    }
+
+    /// in_modifier as the number of an EQ.
+    pub const fn eqn(&self) -> Eqn {
+        Eqn::new(self.in_modifier & 0xff)
+    }
+
+    /// RTS2SQD_QP: software wants to know when the send queue is drained.
+    pub const fn wants_drained_event(&self) -> bool {
+        self.in_modifier >> 31 != 0
+    }
+
+    /// ERR2RST_QP: the context is to be written to the outbox.
+    pub const fn wants_context(&self) -> bool {
+        self.op_modifier == 2
+    }
+
+    /// The parameters of MAP_EQ.
+    pub const fn map_eq(&self) -> MapEq {
+        MapEq { eqn: self.eqn(), unmap: self.in_modifier >> 31 != 0, events: self.in_param }
+    }
+}
+
+/// The parameters of MAP_EQ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapEq {
+    /// The event queue.
+    pub eqn: Eqn,
+    /// Take the events from the queue, instead of giving them to it.
+    pub unmap: bool,
+    /// Bit t is event type t.
+    pub events: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hca::hcr::CommandWord;
+
+    fn latched(code: u16, in_modifier: u32) -> Latched {
+        let command = CommandWord::new().with_op(code).with_go(true);
+        Latched { in_param: 0x1_2345_6000, in_modifier, out_param: 0, token: 0xffff, command }
+    }
+
+    /// Section 13.3: the last word of QUERY_FW and of the first NOP.
+    #[test]
+    fn published_command_words_are_understood() {
+        let query_fw = CommandWord::from_bits(u32::from_be_bytes([0x00, 0x80, 0x00, 0x04]));
+        assert!(query_fw.go() && !query_fw.event());
+        assert_eq!(Op::from_code(query_fw.op()), Some(Op::QueryFw));
+        let nop = CommandWord::from_bits(u32::from_be_bytes([0x00, 0xc0, 0x00, 0x31]));
+        assert!(nop.go() && nop.event());
+        assert_eq!(Op::from_code(nop.op()), Some(Op::Nop));
+    }
+
+    #[test]
+    fn no_opcode_and_no_command_is_double() {
+        for (index, row) in TABLE.iter().enumerate() {
+            assert_eq!(Op::from_code(row.code), Some(row.op));
+            assert!(TABLE[..index].iter().all(|other| other.op != row.op), "{}", row.name);
+        }
+        for code in [0x001, 0x002, 0x005, 0x00b, 0x00e, 0x010, 0x015, 0x018, 0x02a, 0x034] {
+            assert_eq!(Op::from_code(code), None, "{code:#x}");
+        }
+    }
+
+    #[test]
+    fn commands_on_objects_need_init_hca() {
+        let status =
+            |code, initialised| Command::decode(&latched(code, 1), initialised).map_err(|e| e.status);
+        assert_eq!(status(0x00d, false), Err(CmdStatus::BadSysState));
+        assert!(status(0x00d, true).is_ok());
+        for code in [0x003, 0x004, 0x006, 0x007, 0x008, 0x031, 0xff6, 0xff8, 0xff9, 0xffa, 0xffd, 0xfff] {
+            assert!(status(code, false).is_ok(), "{code:#x}");
+        }
+        assert_eq!(status(0x055, true), Err(CmdStatus::BadOp));
+    }
+
+    #[test]
+    fn a_mailbox_of_blocks_is_as_long_as_their_count_says() {
+        let len = |count| Command::decode(&latched(0xffa, count), true).map(|command| command.inbox_len);
+        assert_eq!(len(1), Ok(16));
+        assert_eq!(len(256), Ok(4096));
+        assert_eq!(len(257).unwrap_err().status, CmdStatus::BadParam);
+        assert_eq!(len(0).unwrap_err().status, CmdStatus::BadParam);
+    }
+
+    /// Section 14.4, commands 208 and 33.
+    #[test]
+    fn map_eq_splits_the_flag_from_the_number() {
+        let unmap = Latched { in_param: 0x1f_43fe, ..latched(0x012, 0x8000_0002) };
+        let expected = MapEq { eqn: Eqn::new(2), unmap: true, events: 0x1f_43fe };
+        assert_eq!(Command::decode(&unmap, true).unwrap().map_eq(), expected);
+        let map = Latched { in_param: 0x400, ..latched(0x012, 3) };
+        let expected = MapEq { eqn: Eqn::new(3), unmap: false, events: 0x400 };
+        assert_eq!(Command::decode(&map, true).unwrap().map_eq(), expected);
+    }
+}

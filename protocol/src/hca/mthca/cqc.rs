@@ -1,0 +1,161 @@
+//! Completion queue contexts, and the inbox of RESIZE_CQ.
+//!
+//! # Spec
+//! mthca interface, sections 3.5 and 6.4.
+
+use zerocopy::big_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
+
+use super::eqc::RingSize;
+use crate::hca::status::{CmdError, CmdStatus};
+use crate::ids::{Cqn, Eqn, Lkey, Pdn};
+
+/// What the device uses of a completion queue context. The queue is not armed at the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cqc {
+    /// Log2 of the entries.
+    pub log_entries: u8,
+    /// UAR page of its doorbells and records.
+    pub page: u32,
+    /// Event queue of its events.
+    pub comp_eqn: Eqn,
+    /// Protection domain of the buffer.
+    pub pd: Pdn,
+    /// Region that is the buffer.
+    pub lkey: Lkey,
+    /// The whole number.
+    pub cqn: Cqn,
+    /// Doorbell record of the consumer index.
+    pub consumer_record: u32,
+}
+
+impl Cqc {
+    /// Bytes of the inbox.
+    pub const LEN: usize = 0x40;
+
+    /// Reads the inbox of SW2HW_CQ. `max_log_entries` is what QUERY_DEV_LIM reports.
+    ///
+    /// # Errors
+    /// EXCEED_LIM for more entries.
+    pub fn parse(inbox: &[u8; Self::LEN], max_log_entries: u8) -> Result<Self, CmdError> {
+        let raw: Raw = transmute!(*inbox);
+        Ok(Self {
+            log_entries: check_size(raw.size.log_entries(), max_log_entries)?,
+            page: raw.size.page(),
+            comp_eqn: Eqn::new(raw.comp_eqn.get() & 0xff),
+            pd: Pdn::new(raw.pd.get() & 0xff_ffff),
+            lkey: Lkey::new(raw.lkey.get()),
+            cqn: Cqn::new(raw.cqn.get()),
+            consumer_record: raw.consumer_record.get(),
+        })
+    }
+}
+
+/// The inbox of RESIZE_CQ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResizeCq {
+    /// Log2 of the entries.
+    pub log_entries: u8,
+    /// Region that is the new buffer.
+    pub lkey: Lkey,
+}
+
+impl ResizeCq {
+    /// Bytes of the inbox.
+    pub const LEN: usize = 0x40;
+
+    /// Reads the inbox. `max_log_entries` is what QUERY_DEV_LIM reports.
+    ///
+    /// # Errors
+    /// EXCEED_LIM for more entries.
+    pub fn parse(inbox: &[u8; Self::LEN], max_log_entries: u8) -> Result<Self, CmdError> {
+        let raw: Raw = transmute!(*inbox);
+        // The size is a whole byte here.
+        let [log_entries, ..] = raw.size.into_bits().to_bytes();
+        Ok(Self { log_entries: check_size(log_entries, max_log_entries)?, lkey: Lkey::new(raw.lkey.get()) })
+    }
+}
+
+fn check_size(log_entries: u8, max: u8) -> Result<u8, CmdError> {
+    if log_entries > max {
+        return Err(CmdError::new(CmdStatus::ExceedLim, "log2 of the CQ size", log_entries.into()));
+    }
+    Ok(log_entries)
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Raw {
+    flags: U32,
+    start: U64,
+    size: RingSize,
+    error_eqn: U32,
+    comp_eqn: U32,
+    pd: U32,
+    lkey: U32,
+    last_notified: U32,
+    solicited_producer: U32,
+    consumer: U32,
+    producer: U32,
+    cqn: U32,
+    consumer_record: U32,
+    arm_record: U32,
+    reserved_3c: [u8; 4],
+}
+
+const _: () = assert!(size_of::<Raw>() == Cqc::LEN);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Section 6.4 for the first queue of the kernel: 2048 entries, records 0 and 32767 of UAR page 2.
+    fn inbox() -> [u8; Cqc::LEN] {
+        let mut inbox = [0; Cqc::LEN];
+        for (at, bytes) in [
+            (0x00, [0x00, 0x04, 0x00, 0x00]),
+            (0x0c, [0x0b, 0x00, 0x00, 0x02]),
+            (0x10, [0, 0, 0, 2]),
+            (0x14, [0, 0, 0, 1]),
+            (0x18, [0, 0, 0, 1]),
+            (0x1c, [0x00, 0x00, 0x16, 0x00]),
+            (0x30, [0, 0, 0, 0x10]),
+            (0x34, [0, 0, 0x7f, 0xff]),
+        ] {
+            inbox[at..at + 4].copy_from_slice(&bytes);
+        }
+        inbox
+    }
+
+    #[test]
+    fn each_field_has_its_place() {
+        let expected = Cqc {
+            log_entries: 11,
+            page: 2,
+            comp_eqn: Eqn::new(1),
+            pd: Pdn::new(1),
+            lkey: Lkey::new(0x1600),
+            cqn: Cqn::new(0x10),
+            consumer_record: 32767,
+        };
+        assert_eq!(Cqc::parse(&inbox(), 17), Ok(expected));
+    }
+
+    #[test]
+    fn resize_takes_size_and_key() {
+        let mut bytes = [0; ResizeCq::LEN];
+        bytes[0x0c] = 8;
+        bytes[0x1c..0x20].copy_from_slice(&[0, 0, 0x17, 0]);
+        let expected = ResizeCq { log_entries: 8, lkey: Lkey::new(0x1700) };
+        assert_eq!(ResizeCq::parse(&bytes, 17), Ok(expected));
+        bytes[0x0c] = 0x28;
+        assert_eq!(ResizeCq::parse(&bytes, 17).unwrap_err().status, CmdStatus::ExceedLim);
+    }
+
+    #[test]
+    fn more_entries_than_reported_are_refused() {
+        let mut inbox = inbox();
+        inbox[0x0c] = 18;
+        assert_eq!(Cqc::parse(&inbox, 17).unwrap_err().status, CmdStatus::ExceedLim);
+    }
+}

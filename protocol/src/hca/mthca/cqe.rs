@@ -1,0 +1,200 @@
+//! Completion queue entries.
+//!
+//! # Spec
+//! mthca interface, section 7.6.
+
+use bitfield_struct::bitfield;
+use zerocopy::big_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
+
+use crate::hca::syndrome::Syndrome;
+use crate::ids::{Lid, Qpn};
+use crate::roce::Imm;
+
+/// Bytes of an entry.
+pub const LEN: usize = 32;
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// A send succeeded.
+    Sent {
+        /// Opcode of the WQE.
+        opcode: u8,
+        /// Bytes, of READs and atomics.
+        byte_len: u32,
+    },
+    /// A receive succeeded.
+    Received(Received),
+    /// The request failed.
+    Failed {
+        /// It was one of the send queue.
+        send: bool,
+        /// Why.
+        syndrome: Syndrome,
+    },
+}
+
+/// What is told of a received message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Received {
+    /// Sender's QP.
+    pub remote_qpn: Qpn,
+    /// Sender's port.
+    pub remote_lid: Lid,
+    /// Service level.
+    pub service_level: u8,
+    /// The message came with a global route header.
+    pub grh: bool,
+    /// Low bits of the destination LID.
+    pub path_bits: u8,
+    /// What the message brought besides its bytes.
+    pub with: With,
+    /// BTH OpCode of its last packet.
+    pub opcode: u8,
+    /// Bytes; of a datagram 40 more.
+    pub byte_len: u32,
+}
+
+/// Immediate data, or the place in the P_Key table: they share a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum With {
+    /// Immediate data.
+    Imm(Imm),
+    /// Index of the P_Key.
+    PkeyIndex(u16),
+}
+
+impl Default for With {
+    fn default() -> Self {
+        Self::PkeyIndex(0)
+    }
+}
+
+/// A completion queue entry that belongs to software.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cqe {
+    /// Local QP, the whole number; of QP0 and QP1 the internal one.
+    pub qpn: Qpn,
+    /// Byte offset of the WQE in its region, a multiple of 64.
+    pub wqe: u32,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+impl Cqe {
+    /// The entry, handed to software.
+    pub fn emit(&self) -> [u8; LEN] {
+        const SEND_ERROR: u8 = 0xff;
+        const RECV_ERROR: u8 = 0xfe;
+        const SENT: u8 = 0x80;
+        let blank = Raw { my_qpn: self.qpn.get().into(), wqe: self.wqe.into(), ..Raw::default() };
+        let raw = match self.outcome {
+            Outcome::Sent { opcode, byte_len } => {
+                Raw { opcode, byte_len: byte_len.into(), is_send: SENT, ..blank }
+            }
+            Outcome::Received(received) => Raw {
+                remote_qpn: received.remote_qpn.get().into(),
+                service_level: received.service_level << 4,
+                path: PathByte::new().with_grh(received.grh).with_path_bits(received.path_bits & 0x7f),
+                remote_lid: received.remote_lid.get().into(),
+                imm: match received.with {
+                    With::Imm(imm) => imm.0,
+                    With::PkeyIndex(index) => {
+                        let [high, low] = index.to_be_bytes();
+                        [high, low, 0, 0]
+                    }
+                },
+                byte_len: received.byte_len.into(),
+                opcode: received.opcode,
+                ..blank
+            },
+            Outcome::Failed { send, syndrome } => Raw {
+                imm: [syndrome.code(), 0, 0, 0],
+                opcode: if send { SEND_ERROR } else { RECV_ERROR },
+                ..blank
+            },
+        };
+        transmute!(raw)
+    }
+}
+
+#[bitfield(u8)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+struct PathByte {
+    #[bits(7)]
+    path_bits: u8,
+    grh: bool,
+}
+
+#[derive(Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Raw {
+    my_qpn: U32,
+    my_ee: U32,
+    remote_qpn: U32,
+    service_level: u8,
+    path: PathByte,
+    remote_lid: U16,
+    /// In an error entry: syndrome, vendor code, and a count of doorbells that is 0.
+    imm: [u8; 4],
+    byte_len: U32,
+    wqe: U32,
+    opcode: u8,
+    is_send: u8,
+    reserved_1e: u8,
+    owner: u8,
+}
+
+const _: () = assert!(size_of::<Raw>() == LEN);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn emit(outcome: Outcome) -> [u8; LEN] {
+        Cqe { qpn: Qpn::new(0x1_0014), wqe: 0x440, outcome }.emit()
+    }
+
+    #[test]
+    fn a_send_says_its_opcode_and_that_it_is_one() {
+        let mut expected = [0; LEN];
+        expected[..4].copy_from_slice(&[0, 1, 0, 0x14]);
+        expected[0x14..].copy_from_slice(&[0, 0, 0, 8, 0, 0, 0x04, 0x40, 0x12, 0x80, 0, 0]);
+        assert_eq!(emit(Outcome::Sent { opcode: 0x12, byte_len: 8 }), expected);
+    }
+
+    #[test]
+    fn a_receive_says_where_it_came_from() {
+        let received = Received {
+            remote_qpn: Qpn::new(0x15),
+            remote_lid: Lid::new(0x102),
+            service_level: 3,
+            grh: true,
+            path_bits: 1,
+            with: With::PkeyIndex(2),
+            opcode: 0x64,
+            byte_len: 296,
+        };
+        let expected = [
+            0x00, 0x01, 0x00, 0x14, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x15, 0x30, 0x81, 0x01,
+            0x02, //
+            0x00, 0x02, 0x00, 0x00, 0x00, 0x00, 0x01, 0x28, 0x00, 0x00, 0x04, 0x40, 0x64, 0x00, 0x00, 0x00,
+        ];
+        assert_eq!(emit(Outcome::Received(received)), expected);
+        let with = With::Imm(Imm([1, 2, 3, 4]));
+        let entry = emit(Outcome::Received(Received { with, ..received }));
+        assert_eq!(entry[0x10..0x14], [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_failure_says_its_queue_by_its_opcode() {
+        for (send, opcode) in [(true, 0xff), (false, 0xfe)] {
+            let mut expected = [0; LEN];
+            expected[..4].copy_from_slice(&[0, 1, 0, 0x14]);
+            expected[0x10] = 0x05;
+            expected[0x1a..0x1d].copy_from_slice(&[0x04, 0x40, opcode]);
+            assert_eq!(emit(Outcome::Failed { send, syndrome: Syndrome::Flushed }), expected);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Event queue contexts.
+//!
+//! # Spec
+//! mthca interface, sections 1.7 and 6.3.
+
+use bitfield_struct::bitfield;
+use zerocopy::big_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
+
+use crate::hca::status::{CmdError, CmdStatus};
+use crate::ids::{Lkey, Pdn};
+
+/// How a queue interrupts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interrupt {
+    /// By this MSI-X vector.
+    MsiX(u16),
+    /// By INTx.
+    Pin,
+}
+
+/// What the device uses of an event queue context. The queue is armed from the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Eqc {
+    /// Log2 of the entries.
+    pub log_entries: u8,
+    /// How it interrupts.
+    pub interrupt: Interrupt,
+    /// Protection domain of the buffer.
+    pub pd: Pdn,
+    /// Region that is the buffer.
+    pub lkey: Lkey,
+}
+
+impl Eqc {
+    /// Bytes of the inbox.
+    pub const LEN: usize = 0x40;
+    /// Greatest log2 of the entries. The driver's completion queue has 2^17.
+    pub const MAX_LOG_ENTRIES: u8 = 20;
+
+    /// Reads the inbox of SW2HW_EQ.
+    ///
+    /// # Errors
+    /// EXCEED_LIM for more than 2^20 entries.
+    pub fn parse(inbox: &[u8; Self::LEN]) -> Result<Self, CmdError> {
+        const MSIX: u8 = 1 << 7;
+        let raw: Raw = transmute!(*inbox);
+        let log_entries = raw.size.log_entries();
+        if log_entries > Self::MAX_LOG_ENTRIES {
+            return Err(CmdError::new(CmdStatus::ExceedLim, "log2 of the EQ size", log_entries.into()));
+        }
+        let vector = raw.interrupt & !MSIX;
+        let interrupt =
+            if raw.interrupt & MSIX == 0 { Interrupt::Pin } else { Interrupt::MsiX(vector.into()) };
+        let (pd, lkey) = (Pdn::new(raw.pd.get() & 0xff_ffff), Lkey::new(raw.lkey.get()));
+        Ok(Self { log_entries, interrupt, pd, lkey })
+    }
+}
+
+/// A ring's size and UAR page, as contexts of event and completion queues have them.
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+pub(super) struct RingSize {
+    #[bits(24)]
+    pub(super) page: u32,
+    #[bits(5)]
+    pub(super) log_entries: u8,
+    #[bits(3)]
+    __: u8,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Raw {
+    flags: U32,
+    start: U64,
+    size: RingSize,
+    reserved_10: [u8; 7],
+    interrupt: u8,
+    pd: U32,
+    lkey: U32,
+    reserved_20: [u8; 8],
+    consumer: U32,
+    producer: U32,
+    reserved_30: [u8; 16],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Section 13.3, with the PD and key of section 14.
+    const INBOX: [u8; Eqc::LEN] = {
+        let mut inbox = [0; Eqc::LEN];
+        let head: [u8; 32] = [
+            0x01, 0x04, 0x09, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, 0x11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0, 0,
+            0, 1, 0, 0, 0x11, 0x00,
+        ];
+        let mut i = 0;
+        while i < head.len() {
+            inbox[i] = head[i];
+            i += 1;
+        }
+        inbox
+    };
+
+    #[test]
+    fn published_completion_queue_is_read() {
+        let expected =
+            Eqc { log_entries: 17, interrupt: Interrupt::MsiX(0), pd: Pdn::new(1), lkey: Lkey::new(0x1100) };
+        assert_eq!(Eqc::parse(&INBOX), Ok(expected));
+    }
+
+    #[test]
+    fn bit_7_chooses_between_msix_and_the_pin() {
+        let with = |interrupt| {
+            let mut inbox = INBOX;
+            inbox[0x17] = interrupt;
+            Eqc::parse(&inbox).unwrap().interrupt
+        };
+        assert_eq!(with(0x82), Interrupt::MsiX(2));
+        assert_eq!(with(0), Interrupt::Pin);
+    }
+
+    #[test]
+    fn more_than_2_to_the_20_entries_are_refused() {
+        let mut inbox = INBOX;
+        inbox[0x0c] = 21;
+        assert_eq!(Eqc::parse(&inbox).unwrap_err().status, CmdStatus::ExceedLim);
+    }
+}

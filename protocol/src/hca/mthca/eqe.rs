@@ -1,0 +1,180 @@
+//! Event queue entries.
+//!
+//! # Spec
+//! mthca interface, section 7.7.
+
+use crate::ids::{Cqn, Qpn, Srqn};
+
+/// Bytes of an entry.
+pub const LEN: usize = 32;
+
+/// What happened to a QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum QpEvent {
+    /// 02h: first packet in RTR.
+    CommunicationEstablished,
+    /// 03h: the send queue is drained.
+    SqDrained,
+    /// 05h: a work queue cannot be read.
+    Catastrophic,
+    /// 10h: a peer's request was refused as invalid.
+    InvalidRequest,
+    /// 11h: a peer's request was refused for lack of rights.
+    AccessViolation,
+    /// 13h: no more receives will come of a shared queue.
+    LastWqeReached,
+}
+
+/// Why a CQ failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CqFault {
+    /// 1
+    Overrun,
+    /// 2: its buffer cannot be written. Software takes any code but 1 for this.
+    Access,
+}
+
+/// An event queue entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Eqe {
+    /// 00h: a CQ has a new entry.
+    Completion(Cqn),
+    /// An event of a QP.
+    Qp(Qpn, QpEvent),
+    /// 04h: a CQ failed.
+    CqError(Cqn, CqFault),
+    /// 09h: a port came up or went down.
+    PortChange {
+        /// From 1.
+        port: u8,
+        /// It is usable.
+        active: bool,
+    },
+    /// 0Ah: a command is done.
+    Command {
+        /// As given with the command.
+        token: u16,
+        /// How it ended.
+        status: u8,
+        /// Its immediate result.
+        out_param: u64,
+    },
+    /// 0Fh: an event queue lost events.
+    EqOverflow,
+    /// 14h: a shared receive queue has fewer requests than its limit.
+    SrqLimit(Srqn),
+}
+
+impl Eqe {
+    /// Code of the type; also its bit in the masks of MAP_EQ. Completions go to the queue that their CQ names,
+    /// whatever the masks are.
+    pub const fn event_type(&self) -> u8 {
+        match self {
+            Self::Completion(_) => 0x00,
+            Self::Qp(_, event) => match event {
+                QpEvent::CommunicationEstablished => 0x02,
+                QpEvent::SqDrained => 0x03,
+                QpEvent::Catastrophic => 0x05,
+                QpEvent::InvalidRequest => 0x10,
+                QpEvent::AccessViolation => 0x11,
+                QpEvent::LastWqeReached => 0x13,
+            },
+            Self::CqError(..) => 0x04,
+            Self::PortChange { .. } => 0x09,
+            Self::Command { .. } => 0x0a,
+            Self::EqOverflow => 0x0f,
+            Self::SrqLimit(_) => 0x14,
+        }
+    }
+
+    /// The entry, handed to software.
+    pub fn emit(&self) -> [u8; LEN] {
+        const ACTIVE: u8 = 4;
+        const DOWN: u8 = 1;
+        let mut entry = [0; LEN];
+        entry[0x01] = self.event_type();
+        let mut number = |number: u32| entry[0x04..0x08].copy_from_slice(&number.to_be_bytes());
+        match *self {
+            Self::Completion(cqn) => number(cqn.get()),
+            Self::Qp(qpn, _) => number(qpn.get()),
+            Self::SrqLimit(srqn) => number(srqn.get()),
+            Self::CqError(cqn, fault) => {
+                number(cqn.get());
+                entry[0x0f] = match fault {
+                    CqFault::Overrun => 1,
+                    CqFault::Access => 2,
+                };
+            }
+            Self::PortChange { port, active } => {
+                entry[0x03] = if active { ACTIVE } else { DOWN };
+                entry[0x0c] = port << 4;
+            }
+            Self::Command { token, status, out_param } => {
+                entry[0x06..0x08].copy_from_slice(&token.to_be_bytes());
+                entry[0x0f] = status;
+                entry[0x10..0x18].copy_from_slice(&out_param.to_be_bytes());
+            }
+            Self::EqOverflow => {}
+        }
+        entry
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes of an entry by offset, the rest zero.
+    fn check(event: Eqe, bytes: &[(usize, u8)]) {
+        let mut expected = [0; LEN];
+        for (at, byte) in bytes {
+            expected[*at] = *byte;
+        }
+        assert_eq!(event.emit(), expected, "{event:?}");
+    }
+
+    /// Section 13.3: the first NOP, and the port that comes up.
+    #[test]
+    fn published_entries_are_written() {
+        check(Eqe::Command { token: 0x20, status: 0, out_param: 0 }, &[(1, 0x0a), (7, 0x20)]);
+        check(Eqe::PortChange { port: 1, active: true }, &[(1, 0x09), (3, 0x04), (0x0c, 0x10)]);
+    }
+
+    #[test]
+    fn each_field_has_its_place() {
+        check(Eqe::Completion(Cqn::new(0x11)), &[(7, 0x11)]);
+        check(Eqe::PortChange { port: 1, active: false }, &[(1, 0x09), (3, 0x01), (0x0c, 0x10)]);
+        let command = Eqe::Command { token: 0x1234, status: 0x10, out_param: 0x0102_0304_0506_0708 };
+        check(
+            command,
+            &[
+                (1, 0x0a),
+                (6, 0x12),
+                (7, 0x34),
+                (0x0f, 0x10),
+                (0x10, 1),
+                (0x11, 2),
+                (0x12, 3),
+                (0x13, 4),
+                (0x14, 5),
+                (0x15, 6),
+                (0x16, 7),
+                (0x17, 8),
+            ],
+        );
+        check(Eqe::CqError(Cqn::new(0x11), CqFault::Overrun), &[(1, 0x04), (7, 0x11), (0x0f, 1)]);
+        check(Eqe::CqError(Cqn::new(0x11), CqFault::Access), &[(1, 0x04), (7, 0x11), (0x0f, 2)]);
+        check(Eqe::EqOverflow, &[(1, 0x0f)]);
+        check(Eqe::SrqLimit(Srqn::new(0x12)), &[(1, 0x14), (7, 0x12)]);
+        for (event, code) in [
+            (QpEvent::CommunicationEstablished, 0x02),
+            (QpEvent::SqDrained, 0x03),
+            (QpEvent::Catastrophic, 0x05),
+            (QpEvent::InvalidRequest, 0x10),
+            (QpEvent::AccessViolation, 0x11),
+            (QpEvent::LastWqeReached, 0x13),
+        ] {
+            check(Eqe::Qp(Qpn::new(0x2_0015), event), &[(1, code), (5, 2), (7, 0x15)]);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The inboxes of MAP_ICM, MAP_ICM_AUX and MAP_FA: memory the guest lends.
+//!
+//! # Spec
+//! mthca interface, section 3.3.3.
+
+use zerocopy::big_endian::U64;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::hca::status::CmdError;
+use crate::ids::{IcmAddr, Iova};
+
+/// Most blocks of one command: what one mailbox holds.
+pub const MAX_BLOCKS: u32 = 256;
+
+/// A block of guest memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Where it appears in ICM, page aligned; 0 outside of MAP_ICM.
+    pub start: IcmAddr,
+    /// Where it is on the bus, page aligned.
+    pub bus: Iova,
+    /// Bytes: a power of two, at least a page.
+    pub length: u64,
+}
+
+/// Bytes the inbox takes for `blocks` blocks.
+///
+/// # Errors
+/// BAD_PARAM for none, or more than [`MAX_BLOCKS`].
+pub fn inbox_len(blocks: u32) -> Result<usize, CmdError> {
+    if blocks == 0 || blocks > MAX_BLOCKS {
+        return Err(CmdError::param("count of blocks", blocks.into()));
+    }
+    Ok(blocks as usize * size_of::<Raw>())
+}
+
+/// Reads an inbox of whole blocks.
+///
+/// # Errors
+/// BAD_PARAM for an address that is not page aligned, or a block that passes 2^64.
+pub fn parse(inbox: &[u8]) -> Result<Vec<Block>, CmdError> {
+    let raw = <[Raw]>::ref_from_bytes(inbox)
+        .map_err(|_| CmdError::param("length of the list of blocks", inbox.len() as u64))?;
+    raw.iter().map(Block::parse).collect()
+}
+
+impl Block {
+    fn parse(raw: &Raw) -> Result<Self, CmdError> {
+        const OFFSET: u64 = 0xfff;
+        const LOG: u64 = 0x3f;
+        let (start, word) = (raw.start.get(), raw.bus.get());
+        if start & OFFSET != 0 {
+            return Err(CmdError::param("unaligned ICM address", start));
+        }
+        let bus = word & !OFFSET;
+        let log = word & LOG;
+        let length = if log < 52 { 4096u64 << log } else { 0 };
+        let ends = |first: u64| length.checked_sub(1).and_then(|reach| first.checked_add(reach)).is_some();
+        if !ends(start) || !ends(bus) {
+            return Err(CmdError::param("block passes the end of memory", word));
+        }
+        Ok(Self { start: IcmAddr::new(start), bus: Iova::new(bus), length })
+    }
+
+    /// The entry, as a driver builds it.
+    pub fn emit(&self) -> [u8; 16] {
+        let log = u64::from(self.length.max(4096).ilog2() - 12);
+        zerocopy::transmute!(Raw {
+            start: self.start.get().into(),
+            bus: (self.bus.get() & !0xfff | log).into()
+        })
+    }
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Raw {
+    start: U64,
+    /// Bits 63:12: bus address; bits 5:0: log2 of the pages.
+    bus: U64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Section 13.3: 256 KiB of MTT.
+    const ENTRY: [u8; 16] =
+        [0x00, 0x00, 0x00, 0x00, 0x20, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x12, 0x34, 0x00, 0x06];
+
+    #[test]
+    fn published_entry_is_read_and_written() {
+        let block =
+            Block { start: IcmAddr::new(0x2000_0000), bus: Iova::new(0x1234_0000), length: 256 << 10 };
+        assert_eq!(parse(&ENTRY), Ok(vec![block]));
+        assert_eq!(block.emit(), ENTRY);
+    }
+
+    #[test]
+    fn blocks_beyond_memory_are_refused() {
+        let with = |start: u64, bus: u64| parse(&[start.to_be_bytes(), bus.to_be_bytes()].concat());
+        assert!(with(0x2000_0800, 0x1234_0000).is_err());
+        assert!(with(0, 0xffff_ffff_ffff_f001).is_err());
+        assert!(with(0xffff_ffff_ffff_f000, 1).is_err());
+        assert!(with(0, 0x3f).is_err());
+        assert!(with(0, 51).is_ok());
+        assert!(with(0xffff_ffff_ffff_f000, 0xffff_ffff_ffff_f000).is_ok());
+        assert!(parse(&ENTRY[..15]).is_err());
+    }
+}

@@ -1,0 +1,152 @@
+//! The inbox of INIT_HCA: where the tables lie in ICM and how many entries they have.
+//!
+//! # Spec
+//! mthca interface, sections 3.3.5 and 4.2.
+
+use zerocopy::big_endian::U64;
+
+use crate::hca::status::{CmdError, CmdStatus};
+use crate::hca::table::Table;
+use crate::ids::{Eqn, IcmAddr};
+
+/// What the device uses of the layout of ICM. It keeps contexts to itself, so of most tables only the sizes count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InitHca {
+    /// QP contexts.
+    pub qpc: Table,
+    /// SRQ contexts.
+    pub srqc: Table,
+    /// CQ contexts.
+    pub cqc: Table,
+    /// EQ contexts.
+    pub eqc: Table,
+    /// Memory protection table.
+    pub mpt: Table,
+    /// Hash buckets of the multicast table.
+    pub group_buckets: u16,
+    /// Log2 of all its entries.
+    pub log_groups: u8,
+    /// Log2 of the bytes of doorbell records of a UAR page.
+    pub log_uarc: u8,
+    /// First doorbell record of UAR page 0.
+    pub uarc_base: IcmAddr,
+}
+
+const _: () = assert!(1 << InitHca::LOG_MAX_EQS == super::regs::EQS);
+
+impl InitHca {
+    /// Bytes of the inbox.
+    pub const LEN: usize = 0x200;
+
+    /// Reads an inbox. Software does not keep to the limits of QUERY_DEV_LIM, so counts above them are accepted.
+    ///
+    /// # Errors
+    /// EXCEED_LIM for more than 2^24 QPs, SRQs, CQs or MPT entries, 2^5 EQs, 2^16 groups, or more than 4 GiB of
+    /// doorbell records of a page.
+    pub fn parse(inbox: &[u8; Self::LEN]) -> Result<Self, CmdError> {
+        let wide = |at: usize| U64::from_bytes(field(inbox, at)).get();
+        let table = |at: usize, max_log, what| Table::parse(wide(at), max_log, what);
+        let [mpt_log] = field(inbox, 0xfb);
+        // The base of the MPT has no count of its own.
+        let mpt = Table::parse(wide(0xf0) & !0xff | u64::from(mpt_log), 24, "log2 of the MPT count")?;
+        let [log_groups] = field(inbox, 0xdb);
+        let [uarc_pages] = field(inbox, 0x129);
+        Ok(Self {
+            qpc: table(0x30, 24, "log2 of the QP count")?,
+            srqc: table(0x48, 24, "log2 of the SRQ count")?,
+            cqc: table(0x50, 24, "log2 of the CQ count")?,
+            eqc: table(0x80, Self::LOG_MAX_EQS, "log2 of the EQ count")?,
+            mpt,
+            group_buckets: u16::from_be_bytes(field(inbox, 0xd6)),
+            log_groups: limit(log_groups, 16, "log2 of the multicast groups")?,
+            log_uarc: 12 + limit(uarc_pages, 20, "log2 of the pages of doorbell records")?,
+            uarc_base: IcmAddr::new(wide(0x138)),
+        })
+    }
+
+    /// Log2 of the event queues there can be: the arm register has as many bits.
+    const LOG_MAX_EQS: u8 = 5;
+
+    /// Whether there can be an event queue of this number.
+    pub const fn has_eq(&self, eqn: Eqn) -> bool {
+        (eqn.get() as u64) < self.eqc.entries()
+    }
+
+    /// ICM address of a doorbell record: number `index` of a UAR page.
+    pub const fn record(&self, page: u32, index: u32) -> IcmAddr {
+        let page = (page as u64).wrapping_shl(self.log_uarc as u32);
+        let offset = page.wrapping_add(index as u64 * super::doorbell::RECORD_LEN);
+        IcmAddr::new(self.uarc_base.get().wrapping_add(offset))
+    }
+}
+
+fn limit(value: u8, max: u8, what: &'static str) -> Result<u8, CmdError> {
+    if value > max { Err(CmdError::new(CmdStatus::ExceedLim, what, value.into())) } else { Ok(value) }
+}
+
+/// The bytes of a field, which is inside by construction.
+fn field<const N: usize>(inbox: &[u8; InitHca::LEN], at: usize) -> [u8; N] {
+    inbox.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Section 3.3.5, last column, with the addresses of section 4.3.
+    fn inbox() -> [u8; InitHca::LEN] {
+        let mut inbox = [0; InitHca::LEN];
+        for (at, bytes) in [
+            (0x0c, &[0, 0, 0, 1][..]),
+            (0x14, &[0, 0, 0, 1]),
+            (0x30, &[0, 0, 0, 0, 0x24, 0, 0, 16]),
+            (0x48, &[0, 0, 0, 0, 0x26, 0x80, 0, 12]),
+            (0x50, &[0, 0, 0, 0, 0x26, 0, 0, 16]),
+            (0x80, &[0, 0, 0, 0, 0x26, 0x85, 0x20, 5]),
+            (0xc0, &[0, 0, 0, 0, 0x26, 0x60, 0, 0]),
+            (0xd2, &[0, 8, 0, 0, 0x10, 0, 0, 0, 0, 13]),
+            (0xf0, &[0, 0, 0, 0, 0x25, 0x80, 0, 0, 0, 0, 0, 17]),
+            (0x100, &[0, 0, 0, 0, 0x20, 0, 0, 0]),
+            (0x129, &[6, 11, 0]),
+        ] {
+            inbox[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+        inbox
+    }
+
+    #[test]
+    fn the_default_profile_is_read() {
+        let init = InitHca::parse(&inbox()).unwrap();
+        let table = |base, log_entries| Table { base: IcmAddr::new(base), log_entries };
+        assert_eq!(init.qpc, table(0x2400_0000, 16));
+        assert_eq!(init.srqc, table(0x2680_0000, 12));
+        assert_eq!(init.cqc, table(0x2600_0000, 16));
+        assert_eq!(init.eqc, table(0x2685_2000, 5));
+        assert_eq!(init.mpt, table(0x2580_0000, 17));
+        assert_eq!((init.group_buckets, init.log_groups), (4096, 13));
+        assert_eq!((init.log_uarc, init.uarc_base), (18, IcmAddr::new(0)));
+    }
+
+    /// Section 14.3, commands 174 and 175: the records of UAR page 2 begin at 80000h, its last page is at BF000h.
+    #[test]
+    fn records_of_a_uar_page_are_where_software_maps_them() {
+        let init = InitHca::parse(&inbox()).unwrap();
+        assert_eq!(init.record(2, 0), IcmAddr::new(0x8_0000));
+        assert_eq!(init.record(2, 32767), IcmAddr::new(0xb_fff8));
+        let moved = InitHca { uarc_base: IcmAddr::new(0x400_0000), ..init };
+        assert_eq!(moved.record(1, 1), IcmAddr::new(0x404_0008));
+    }
+
+    #[test]
+    fn counts_beyond_the_limits_of_dev_lim_are_accepted_up_to_what_numbers_hold() {
+        for (at, accepted) in
+            [(0x37, 24), (0x4f, 24), (0x57, 24), (0x87, 5), (0xdb, 16), (0xfb, 24), (0x129, 20)]
+        {
+            let mut inbox = inbox();
+            inbox[at] = accepted;
+            assert!(InitHca::parse(&inbox).is_ok(), "{at:#x}");
+            inbox[at] = accepted + 1;
+            assert_eq!(InitHca::parse(&inbox).unwrap_err().status, CmdStatus::ExceedLim, "{at:#x}");
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! How a QP command changes a context.
+//!
+//! Software builds the whole context anew for each command, with zero in what its caller did not name. So a command
+//! takes what it always brings, and of the rest only what the mask names.
+//!
+//! # Spec
+//! mthca interface, section 6.5.
+
+use bitflags::bitflags;
+
+use super::qpc::{self, QpKind, Qpc};
+use crate::Psn;
+use crate::hca::qp::{QpState, ServiceType, Transition};
+use crate::hca::status::{CmdError, CmdStatus};
+
+bitflags! {
+    /// What a command brings besides what it always brings.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Named: u32 {
+        /// Alternate path.
+        const ALTERNATE_PATH = 1 << 0;
+        /// Whether a peer may read.
+        const REMOTE_READ = 1 << 1;
+        /// Whether a peer may send atomics.
+        const REMOTE_ATOMIC = 1 << 2;
+        /// Whether a peer may write.
+        const REMOTE_WRITE = 1 << 3;
+        /// P_Key index.
+        const PKEY_INDEX = 1 << 4;
+        /// Q_Key.
+        const QKEY = 1 << 5;
+        /// RNR timer.
+        const RNR_TIMER = 1 << 6;
+        /// Address of the primary path.
+        const PRIMARY_PATH = 1 << 7;
+        /// READs and atomics as requester.
+        const REQUESTER_DEPTH = 1 << 8;
+        /// READs and atomics as responder.
+        const RESPONDER_DEPTH = 1 << 9;
+        /// Migration state.
+        const MIGRATION = 1 << 10;
+        /// Port.
+        const PORT = 1 << 11;
+        /// Retry count.
+        const RETRY_COUNT = 1 << 12;
+        /// RNR retry count of the alternate path.
+        const ALTERNATE_RNR_RETRY = 1 << 13;
+        /// ACK timeout.
+        const ACK_TIMEOUT = 1 << 14;
+        /// RNR retry count.
+        const RNR_RETRY = 1 << 15;
+        /// Scheduling queue.
+        const SCHED_QUEUE = 1 << 16;
+        const _ = !0;
+    }
+}
+
+/// The inbox of a QP command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModifyQp {
+    /// What counts of the context.
+    pub named: Named,
+    /// New values.
+    pub qpc: Qpc,
+}
+
+/// Most slots of a work queue, log2: producers are counted with 16 bits.
+const MAX_LOG_SLOTS: u8 = 16;
+
+impl ModifyQp {
+    /// Bytes of the inbox: a mask, a word unused, the context.
+    pub const LEN: usize = 8 + qpc::LEN;
+
+    /// Bytes of the outbox of QUERY_QP and ERR2RST_QP, which has the form of the inbox.
+    pub const OUTBOX_LEN: usize = 0x200;
+
+    /// Reads an inbox.
+    pub fn parse(inbox: &[u8; Self::LEN]) -> Self {
+        let (mask, rest) = inbox.split_first_chunk().unwrap_or((&[0; 4], &[]));
+        let image = rest.last_chunk().unwrap_or(&[0; qpc::LEN]);
+        Self { named: Named::from_bits_retain(u32::from_be_bytes(*mask)), qpc: Qpc::parse(image) }
+    }
+
+    /// The outbox that tells of a context.
+    pub fn outbox(qpc: &Qpc) -> [u8; Self::OUTBOX_LEN] {
+        let mut outbox = [0; Self::OUTBOX_LEN];
+        outbox[8..Self::LEN].copy_from_slice(&qpc.emit());
+        outbox
+    }
+}
+
+impl Qpc {
+    /// The context after a command, this one untouched. A command without inbox brings a default one.
+    ///
+    /// # Errors
+    /// BAD_QP_STATE if the QP is not in a state the command starts from, BAD_PARAM for a value the device does not
+    /// support.
+    pub fn modify(&self, transition: Transition, new: &ModifyQp) -> Result<Self, CmdError> {
+        let kind = match transition {
+            Transition::Rst2Init => new.qpc.kind(),
+            _ => self.kind(),
+        };
+        let service = kind.map_or(ServiceType::Rc, QpKind::service);
+        let from = self.state().unwrap_or(QpState::Err);
+        if !transition.allowed(from, service) {
+            return Err(CmdError::new(CmdStatus::BadQpState, "QP is in state", from.code().into()));
+        }
+        let mut next = *self;
+        match transition {
+            Transition::ToRst => return Ok(Self::default()),
+            Transition::ToErr | Transition::Rts2Sqd => {}
+            Transition::Rst2Init => {
+                if kind.is_none() {
+                    return Err(CmdError::param("service type", new.qpc.kind.into()));
+                }
+                next = new.qpc.initial()?;
+                next.take(new);
+            }
+            Transition::Init2Rtr => {
+                next.mtu = new.qpc.mtu;
+                next.log_max_msg = new.qpc.log_max_msg;
+                next.remote_qpn = new.qpc.remote_qpn;
+                next.recv_psn = new.qpc.recv_psn;
+                next.take(new);
+                next.check_connection(service)?;
+            }
+            Transition::Rtr2Rts => {
+                next.next_send_psn = new.qpc.next_send_psn;
+                next.last_acked_psn = new.qpc.next_send_psn;
+                next.take(new);
+            }
+            _ => next.take(new),
+        }
+        next.state = transition.target().code();
+        Ok(next)
+    }
+
+    /// What RST2INIT always takes of this context, and zero in the rest.
+    fn initial(&self) -> Result<Self, CmdError> {
+        for queue in [self.rq, self.sq] {
+            if queue.log_slots > MAX_LOG_SLOTS {
+                return Err(CmdError::param("log2 of the slots of a work queue", queue.log_slots.into()));
+            }
+        }
+        let mut next = Self {
+            kind: self.kind,
+            rq: self.rq,
+            sq: self.sq,
+            page: self.page,
+            local_qpn: self.local_qpn,
+            pd: self.pd,
+            wqe_lkey: self.wqe_lkey,
+            send_cqn: self.send_cqn,
+            sq_base: self.sq_base,
+            sq_record: self.sq_record,
+            recv_cqn: self.recv_cqn,
+            rq_base: self.rq_base,
+            rq_record: self.rq_record,
+            srqn: self.srqn,
+            ..Self::default()
+        };
+        next.requester.set_signal_all(self.requester.signal_all());
+        next.requester.set_writes(self.requester.writes());
+        next.requester.set_ack_frequency(self.requester.ack_frequency());
+        next.requester.set_flight_limit(self.requester.flight_limit());
+        next.responder.set_srq(self.responder.srq());
+        next.responder.set_signal_all(self.responder.signal_all());
+        // QP0 and QP1 never name their port.
+        next.primary.port = self.primary.port;
+        Ok(next)
+    }
+
+    /// Takes what the mask names.
+    fn take(&mut self, new: &ModifyQp) {
+        let ModifyQp { named, qpc: from } = new;
+        let is = |bit| named.contains(bit);
+        if is(Named::ALTERNATE_PATH) {
+            self.alternate = from.alternate;
+        }
+        if is(Named::REMOTE_READ) {
+            self.responder.set_reads(from.responder.reads());
+        }
+        if is(Named::REMOTE_ATOMIC) {
+            self.responder.set_atomics(from.responder.atomics());
+        }
+        if is(Named::REMOTE_WRITE) {
+            self.responder.set_writes(from.responder.writes());
+        }
+        if is(Named::PKEY_INDEX) {
+            self.primary.pkey_index = from.primary.pkey_index;
+        }
+        if is(Named::QKEY) {
+            self.qkey = from.qkey;
+        }
+        if is(Named::RNR_TIMER) {
+            self.min_rnr_timer = from.min_rnr_timer;
+        }
+        if is(Named::PRIMARY_PATH) {
+            self.primary.address = from.primary.address;
+            self.primary.static_rate = from.primary.static_rate;
+        }
+        if is(Named::REQUESTER_DEPTH) {
+            self.requester.set_log_depth(from.requester.log_depth());
+            self.requester.set_reads(from.requester.reads());
+            self.requester.set_atomics(from.requester.atomics());
+        }
+        if is(Named::RESPONDER_DEPTH) {
+            self.responder.set_log_depth(from.responder.log_depth());
+        }
+        if is(Named::MIGRATION) {
+            self.migration = from.migration;
+        }
+        if is(Named::PORT) {
+            self.primary.port = from.primary.port;
+        }
+        if is(Named::RETRY_COUNT) {
+            self.requester.set_retry_count(from.requester.retry_count());
+        }
+        if is(Named::ALTERNATE_RNR_RETRY) {
+            self.alternate.rnr_retry = from.alternate.rnr_retry;
+        }
+        if is(Named::ACK_TIMEOUT) {
+            self.primary.ack_timeout = from.primary.ack_timeout;
+        }
+        if is(Named::RNR_RETRY) {
+            self.primary.rnr_retry = from.primary.rnr_retry;
+        }
+        if is(Named::SCHED_QUEUE) {
+            self.sched_queue = from.sched_queue;
+        }
+    }
+
+    /// Whether a connection can be made with the context.
+    fn check_connection(&self, service: ServiceType) -> Result<(), CmdError> {
+        if service != ServiceType::Ud && !(1..=5).contains(&self.mtu) {
+            return Err(CmdError::param("path MTU code", self.mtu.into()));
+        }
+        Ok(())
+    }
+
+    /// READs and atomics this side may have outstanding.
+    pub const fn requester_depth(&self) -> u8 {
+        if self.requester.reads() || self.requester.atomics() { 1 << self.requester.log_depth() } else { 0 }
+    }
+
+    /// READs and atomics the peer may have outstanding.
+    pub const fn responder_depth(&self) -> u8 {
+        1 << self.responder.log_depth()
+    }
+
+    /// Takes live values.
+    pub const fn observe(&mut self, state: QpState, next_send: Psn, unacked: Psn, expected: Psn) {
+        self.state = state.code();
+        self.next_send_psn = next_send;
+        self.last_acked_psn = unacked;
+        self.recv_psn = expected;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::path::{Address, Path};
+    use super::super::qpc::Geometry;
+    use super::*;
+    use crate::ids::{Cqn, Lid, Lkey, Pdn, Qkey, Qpn, Srqn};
+
+    /// Everything set, so that what a command takes shows.
+    fn full() -> Qpc {
+        let address = Address { dlid: Lid::new(2), service_level: 1, ..Address::default() };
+        let path = Path { port: 1, pkey_index: 3, rnr_retry: 6, ack_timeout: 14, static_rate: 2, address };
+        let mut qpc = Qpc {
+            state: 0,
+            kind: 0,
+            migration: 3,
+            mtu: 4,
+            log_max_msg: 31,
+            rq: Geometry { log_slots: 4, log_slot: 6 },
+            sq: Geometry { log_slots: 5, log_slot: 7 },
+            sched_queue: 2,
+            page: 7,
+            local_qpn: Qpn::new(0x14),
+            remote_qpn: Qpn::new(0x15),
+            primary: path,
+            alternate: path,
+            pd: Pdn::new(5),
+            wqe_lkey: Lkey::new(0x1800),
+            next_send_psn: Psn::new(100),
+            send_cqn: Cqn::new(0x11),
+            sq_base: 0x400,
+            sq_record: 1,
+            last_acked_psn: Psn::new(99),
+            ssn: 7,
+            min_rnr_timer: 12,
+            recv_psn: Psn::new(200),
+            recv_cqn: Cqn::new(0x12),
+            rq_base: 0,
+            rq_record: 0x7ffe,
+            qkey: Qkey::new(0x1111),
+            srqn: Srqn::new(0x17),
+            rmsn: 9,
+            rq_counter: 10,
+            sq_counter: 11,
+            ..Qpc::default()
+        };
+        qpc.requester = qpc.requester.with_signal_all(true).with_reads(true).with_atomics(true);
+        qpc.requester = qpc.requester.with_log_depth(4).with_retry_count(7);
+        qpc.responder = qpc.responder.with_srq(true).with_reads(true).with_writes(true).with_atomics(true);
+        qpc.responder = qpc.responder.with_log_depth(2);
+        qpc
+    }
+
+    fn command(named: Named) -> ModifyQp {
+        ModifyQp { named, qpc: full() }
+    }
+
+    fn after(qpc: &Qpc, transition: Transition, named: Named) -> Qpc {
+        qpc.modify(transition, &command(named)).unwrap()
+    }
+
+    fn init() -> Qpc {
+        after(&Qpc::default(), Transition::Rst2Init, Named::empty())
+    }
+
+    #[test]
+    fn rst2init_takes_what_never_changes_and_no_more() {
+        let qpc = init();
+        assert_eq!((qpc.state, qpc.kind, qpc.page, qpc.pd), (1, 0, 7, Pdn::new(5)));
+        assert_eq!((qpc.rq, qpc.sq, qpc.sq_base), (full().rq, full().sq, 0x400));
+        assert_eq!((qpc.wqe_lkey, qpc.sq_record, qpc.rq_record), (Lkey::new(0x1800), 1, 0x7ffe));
+        assert_eq!((qpc.send_cqn, qpc.recv_cqn, qpc.srqn), (Cqn::new(0x11), Cqn::new(0x12), Srqn::new(0x17)));
+        assert!(qpc.requester.signal_all() && qpc.responder.srq());
+        assert_eq!(qpc.primary, Path { port: 1, ..Path::default() });
+        assert_eq!((qpc.mtu, qpc.remote_qpn, qpc.recv_psn), (0, Qpn::new(0), Psn::new(0)));
+        assert_eq!((qpc.ssn, qpc.rmsn, qpc.rq_counter, qpc.sq_counter), (0, 0, 0, 0));
+        assert!(!qpc.responder.reads() && !qpc.responder.writes() && !qpc.responder.atomics());
+        assert_eq!((qpc.qkey, qpc.requester_depth(), qpc.responder_depth()), (Qkey::new(0), 0, 1));
+    }
+
+    #[test]
+    fn each_bit_of_the_mask_brings_its_own_field() {
+        type Get = fn(&Qpc) -> u32;
+        let fields: [(Named, Get, u32); 15] = [
+            (Named::ALTERNATE_PATH, |qpc| qpc.alternate.address.dlid.get().into(), 2),
+            (Named::REMOTE_READ, |qpc| qpc.responder.reads().into(), 1),
+            (Named::REMOTE_ATOMIC, |qpc| qpc.responder.atomics().into(), 1),
+            (Named::REMOTE_WRITE, |qpc| qpc.responder.writes().into(), 1),
+            (Named::PKEY_INDEX, |qpc| qpc.primary.pkey_index.into(), 3),
+            (Named::QKEY, |qpc| qpc.qkey.get(), 0x1111),
+            (Named::RNR_TIMER, |qpc| qpc.min_rnr_timer.into(), 12),
+            (Named::PRIMARY_PATH, |qpc| qpc.primary.address.dlid.get().into(), 2),
+            (Named::REQUESTER_DEPTH, |qpc| qpc.requester_depth().into(), 16),
+            (Named::RESPONDER_DEPTH, |qpc| (qpc.responder_depth() - 1).into(), 3),
+            (Named::MIGRATION, |qpc| qpc.migration.into(), 3),
+            (Named::RETRY_COUNT, |qpc| qpc.requester.retry_count().into(), 7),
+            (Named::ACK_TIMEOUT, |qpc| qpc.primary.ack_timeout.into(), 14),
+            (Named::RNR_RETRY, |qpc| qpc.primary.rnr_retry.into(), 6),
+            (Named::SCHED_QUEUE, |qpc| qpc.sched_queue.into(), 2),
+        ];
+        for (bit, _, _) in fields {
+            let qpc = after(&init(), Transition::Init2Init, bit);
+            for (other, get, value) in fields {
+                assert_eq!(get(&qpc), if other == bit { value } else { 0 }, "{bit:?} changes {other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn psns_and_mtu_come_without_a_bit_in_the_commands_that_set_them() {
+        let rtr = after(&init(), Transition::Init2Rtr, Named::empty());
+        assert_eq!((rtr.mtu, rtr.log_max_msg, rtr.remote_qpn), (4, 31, Qpn::new(0x15)));
+        assert_eq!((rtr.recv_psn, rtr.next_send_psn), (Psn::new(200), Psn::new(0)));
+        let rts = after(&rtr, Transition::Rtr2Rts, Named::RNR_TIMER);
+        assert_eq!((rts.next_send_psn, rts.last_acked_psn), (Psn::new(100), Psn::new(100)));
+        let live = Qpc { next_send_psn: Psn::new(500), recv_psn: Psn::new(600), ..rts };
+        let again = after(&live, Transition::Rts2Rts, Named::RNR_TIMER | Named::PRIMARY_PATH);
+        assert_eq!((again.next_send_psn, again.recv_psn), (Psn::new(500), Psn::new(600)));
+    }
+
+    #[test]
+    fn commands_to_sqd_err_and_reset_bring_nothing() {
+        let rts =
+            after(&after(&init(), Transition::Init2Rtr, Named::empty()), Transition::Rtr2Rts, Named::empty());
+        let err = after(&rts, Transition::ToErr, Named::all());
+        assert_eq!(err, Qpc { state: 6, ..rts });
+        assert_eq!(after(&rts, Transition::Rts2Sqd, Named::all()), Qpc { state: 5, ..rts });
+        assert_eq!(after(&err, Transition::ToRst, Named::all()), Qpc::default());
+    }
+
+    #[test]
+    fn a_command_from_the_wrong_state_is_refused() {
+        let status = |qpc: &Qpc, transition| {
+            qpc.modify(transition, &command(Named::empty())).map_err(|error| error.status)
+        };
+        assert_eq!(status(&Qpc::default(), Transition::Init2Rtr), Err(CmdStatus::BadQpState));
+        assert_eq!(status(&init(), Transition::Rst2Init), Err(CmdStatus::BadQpState));
+        assert_eq!(status(&init(), Transition::Rtr2Rts), Err(CmdStatus::BadQpState));
+    }
+
+    #[test]
+    fn what_the_device_does_not_have_is_refused() {
+        let refused = |change: fn(&mut Qpc), from: &Qpc, transition| {
+            let mut command = command(Named::empty());
+            change(&mut command.qpc);
+            from.modify(transition, &command).unwrap_err().status
+        };
+        let reset = Qpc::default();
+        assert_eq!(refused(|qpc| qpc.kind = 2, &reset, Transition::Rst2Init), CmdStatus::BadParam);
+        assert_eq!(refused(|qpc| qpc.sq.log_slots = 17, &reset, Transition::Rst2Init), CmdStatus::BadParam);
+        assert_eq!(refused(|qpc| qpc.mtu = 0, &init(), Transition::Init2Rtr), CmdStatus::BadParam);
+        assert_eq!(refused(|qpc| qpc.mtu = 6, &init(), Transition::Init2Rtr), CmdStatus::BadParam);
+    }
+
+    #[test]
+    fn the_context_is_behind_the_mask() {
+        let mut inbox = [0; ModifyQp::LEN];
+        inbox[3] = 0x20;
+        inbox[8..].copy_from_slice(&full().emit());
+        assert_eq!(ModifyQp::parse(&inbox), command(Named::QKEY));
+        let outbox = ModifyQp::outbox(&full());
+        assert_eq!((&outbox[..8], &outbox[8..0x108]), (&[0; 8][..], &full().emit()[..]));
+        assert!(outbox[0x108..].iter().all(|byte| *byte == 0));
+    }
+}

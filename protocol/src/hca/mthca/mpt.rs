@@ -1,0 +1,169 @@
+//! Memory keys and memory protection table entries: what a key grants.
+//!
+//! # Spec
+//! mthca interface, sections 6.1 and 6.2.
+
+use bitflags::bitflags;
+use zerocopy::big_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
+
+use crate::hca::status::{CmdError, CmdStatus};
+use crate::hca::table::Table;
+use crate::ids::{IcmAddr, Lkey, Pdn, Va};
+
+/// Bits by which a key is its index rotated to the left.
+pub const KEY_ROTATION: u32 = 8;
+
+/// Ends a scatter list: the key of slot 1, which is never valid.
+pub const END_KEY: Lkey = key(1);
+
+/// The key of an index; the index's bits above the table's size are a generation.
+pub const fn key(index: u32) -> Lkey {
+    Lkey::new(index.rotate_left(KEY_ROTATION))
+}
+
+bitflags! {
+    /// Flags of an entry. Bits without a name are kept and ignored.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct MptFlags: u32 {
+        /// A peer may execute atomics.
+        const REMOTE_ATOMIC = 1 << 14;
+        /// A peer may write.
+        const REMOTE_WRITE = 1 << 13;
+        /// A peer may read.
+        const REMOTE_READ = 1 << 12;
+        /// The device may scatter into the region for its owner.
+        const LOCAL_WRITE = 1 << 11;
+        /// Always granted.
+        const LOCAL_READ = 1 << 10;
+        /// No translation: the address is the bus address.
+        const PHYSICAL = 1 << 9;
+        const _ = !0;
+    }
+}
+
+/// An entry of the memory protection table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mpt {
+    /// Rights and kind.
+    pub flags: MptFlags,
+    /// Log2 of the bytes of a page, 12 to 31.
+    pub page_shift: u8,
+    /// Key, local and remote.
+    pub key: Lkey,
+    /// Protection domain.
+    pub pd: Pdn,
+    /// First address.
+    pub start: Va,
+    /// Bytes.
+    pub length: u64,
+    /// ICM address of the MTT entry of the page that contains the first address.
+    pub mtt: IcmAddr,
+}
+
+impl Mpt {
+    /// Bytes of the inbox.
+    pub const LEN: usize = 0x40;
+
+    /// Reads the inbox of SW2HW_MPT for an entry of `table`.
+    ///
+    /// # Errors
+    /// BAD_INDEX if `index` is not that of the key, BAD_PARAM for pages of more than 2 GiB.
+    pub fn parse(inbox: &[u8; Self::LEN], index: u32, table: &Table) -> Result<Self, CmdError> {
+        const MAX_LOG_PAGES: u32 = 31 - 12;
+        let raw: Raw = transmute!(*inbox);
+        let key_index = raw.key_index.get();
+        if table.index(key_index) != index {
+            return Err(CmdError::new(CmdStatus::BadIndex, "MPT index is not that of the key", index.into()));
+        }
+        let log_pages = raw.log_pages.get();
+        let page_shift = u8::try_from(log_pages)
+            .ok()
+            .filter(|log| u32::from(*log) <= MAX_LOG_PAGES)
+            .ok_or(CmdError::param("MPT page size", log_pages.into()))?;
+        Ok(Self {
+            flags: MptFlags::from_bits_retain(raw.flags.get()),
+            page_shift: 12 + page_shift,
+            key: key(key_index),
+            pd: Pdn::new(raw.pd.get() & 0xff_ffff),
+            start: Va::new(raw.start.get()),
+            length: raw.length.get(),
+            mtt: IcmAddr::new(raw.mtt.get()),
+        })
+    }
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Raw {
+    flags: U32,
+    log_pages: U32,
+    key_index: U32,
+    pd: U32,
+    start: U64,
+    length: U64,
+    window_key: U32,
+    window_count: U32,
+    window_count_limit: U32,
+    mtt: U64,
+    mtt_len: U32,
+    reserved_38: [u8; 8],
+}
+
+const _: () = assert!(std::mem::offset_of!(Raw, mtt) == 0x2c && size_of::<Raw>() == Mpt::LEN);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: Table = Table { base: IcmAddr::new(0x2580_0000), log_entries: 17 };
+
+    /// Section 13.3: the region of the driver's PD, in slot 10h.
+    fn driver_pd() -> [u8; Mpt::LEN] {
+        let mut inbox = [0; Mpt::LEN];
+        inbox[..0x10].copy_from_slice(&[0xf0, 0x02, 0x0f, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 1]);
+        inbox[0x18..0x20].fill(0xff);
+        inbox
+    }
+
+    #[test]
+    fn keys_are_rotated_indices() {
+        // Section 13.3: slot 18h, of which bit 3 is copied to bit 23.
+        assert_eq!(key(0x0080_0018), Lkey::new(0x8000_1800));
+        assert_eq!(TABLE.index(0x0080_0018), 0x18);
+        assert_eq!(key(0x10), Lkey::new(0x1000));
+        assert_eq!(END_KEY, Lkey::new(0x100));
+    }
+
+    #[test]
+    fn published_region_of_all_memory_is_read() {
+        let mpt = Mpt::parse(&driver_pd(), 0x10, &TABLE).unwrap();
+        assert_eq!((mpt.key, mpt.pd), (Lkey::new(0x1000), Pdn::new(1)));
+        assert_eq!((mpt.start, mpt.length), (Va::new(0), u64::MAX));
+        assert!(mpt.flags.contains(MptFlags::PHYSICAL | MptFlags::LOCAL_WRITE));
+        assert!(
+            !mpt.flags.intersects(MptFlags::REMOTE_READ | MptFlags::REMOTE_WRITE | MptFlags::REMOTE_ATOMIC)
+        );
+    }
+
+    /// Section 12, T38: a queue's buffer, which the device may only read.
+    #[test]
+    fn pages_are_named_by_an_absolute_address_at_an_odd_place() {
+        let mut inbox = driver_pd();
+        inbox[..8].copy_from_slice(&[0xf0, 0x02, 0x05, 0x00, 0, 0, 0, 1]);
+        inbox[0x2c..0x34].copy_from_slice(&[0, 0, 0, 0, 0x20, 0x00, 0x20, 0x08]);
+        let mpt = Mpt::parse(&inbox, 0x10, &TABLE).unwrap();
+        assert_eq!((mpt.page_shift, mpt.mtt), (13, IcmAddr::new(0x2000_2008)));
+        assert!(!mpt.flags.intersects(MptFlags::PHYSICAL | MptFlags::LOCAL_WRITE));
+    }
+
+    #[test]
+    fn an_index_of_another_key_and_pages_beyond_2_gib_are_refused() {
+        let mut inbox = driver_pd();
+        assert_eq!(Mpt::parse(&inbox, 0x11, &TABLE).unwrap_err().status, CmdStatus::BadIndex);
+        inbox[7] = 20;
+        assert_eq!(Mpt::parse(&inbox, 0x10, &TABLE).unwrap_err().status, CmdStatus::BadParam);
+        inbox[7] = 19;
+        assert_eq!(Mpt::parse(&inbox, 0x10, &TABLE).unwrap().page_shift, 31);
+    }
+}

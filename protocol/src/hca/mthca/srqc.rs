@@ -1,0 +1,172 @@
+//! Shared receive queue contexts.
+//!
+//! # Spec
+//! mthca interface, section 6.6.
+
+use bitfield_struct::bitfield;
+use zerocopy::big_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
+
+use crate::hca::status::{CmdError, CmdStatus};
+use crate::ids::{Lkey, Pdn, Srqn};
+
+/// What the device uses of a shared receive queue context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Srqc {
+    /// Log2 of the slots.
+    pub log_slots: u8,
+    /// Own number; it has no generation.
+    pub srqn: Srqn,
+    /// Region that is the queue.
+    pub lkey: Lkey,
+    /// UAR page of its doorbell record.
+    pub page: u32,
+    /// Doorbell record of the requests posted.
+    pub record: u32,
+    /// Log2 of the bytes of a slot.
+    pub log_slot: u8,
+    /// Protection domain of the buffer and of data.
+    pub pd: Pdn,
+    /// Tell software once when fewer requests are posted; 0 is never.
+    pub limit: u16,
+}
+
+impl Srqc {
+    /// Bytes of the inbox that software fills.
+    pub const LEN: usize = 0x30;
+    /// Bytes of the outbox of QUERY_SRQ.
+    pub const QUERY_LEN: usize = 0x40;
+
+    /// Reads the inbox of SW2HW_SRQ. `max_log_slots` is what QUERY_DEV_LIM reports.
+    ///
+    /// # Errors
+    /// EXCEED_LIM for more slots.
+    pub fn parse(inbox: &[u8; Self::LEN], max_log_slots: u8) -> Result<Self, CmdError> {
+        let raw: Raw = transmute!(*inbox);
+        let log_slots = raw.head.log_slots();
+        if log_slots > max_log_slots {
+            return Err(CmdError::new(CmdStatus::ExceedLim, "log2 of the SRQ size", log_slots.into()));
+        }
+        Ok(Self {
+            log_slots,
+            srqn: Srqn::new(raw.head.srqn()),
+            lkey: Lkey::new(raw.lkey.get()),
+            record: raw.record.get(),
+            log_slot: raw.stride.log_stride() + 4,
+            page: raw.stride.page(),
+            pd: Pdn::new(raw.owner.pd()),
+            limit: raw.limit.get(),
+        })
+    }
+
+    /// The outbox of QUERY_SRQ. `posted` requests wait, `taken` were taken.
+    pub fn emit(&self, posted: u16, taken: u16) -> [u8; Self::QUERY_LEN] {
+        let raw = Raw {
+            head: Head::new().with_log_slots(self.log_slots & 0xf).with_srqn(self.srqn.get()),
+            lkey: self.lkey.get().into(),
+            record: self.record.into(),
+            stride: Stride::new()
+                .with_log_stride(self.log_slot.saturating_sub(4) & 0x7)
+                .with_page(self.page & 0xff_ffff),
+            start: U64::ZERO,
+            owner: Owner::new().with_pd(self.pd.get() & 0xff_ffff),
+            limit: self.limit.into(),
+            count: posted.into(),
+            reserved_20: [0; 2],
+            counter: taken.into(),
+            reserved_24: [0; 12],
+        };
+        let bytes: [u8; Self::LEN] = transmute!(raw);
+        let mut out = [0; Self::QUERY_LEN];
+        out[..Self::LEN].copy_from_slice(&bytes);
+        out
+    }
+}
+
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+struct Head {
+    #[bits(24)]
+    srqn: u32,
+    #[bits(4)]
+    log_slots: u8,
+    #[bits(4)]
+    state: u8,
+}
+
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+struct Stride {
+    #[bits(24)]
+    page: u32,
+    #[bits(5)]
+    __: u8,
+    #[bits(3)]
+    log_stride: u8,
+}
+
+/// The event queue software names here is a constant, and not the one of its events.
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+struct Owner {
+    #[bits(24)]
+    pd: u32,
+    eqn: u8,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Raw {
+    head: Head,
+    lkey: U32,
+    record: U32,
+    stride: Stride,
+    start: U64,
+    owner: Owner,
+    limit: U16,
+    count: U16,
+    reserved_20: [u8; 2],
+    counter: U16,
+    reserved_24: [u8; 12],
+}
+
+const _: () = assert!(size_of::<Raw>() == Srqc::LEN);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 256 slots of 64 bytes, number 11h, key 1a00h, record 32764 of UAR page 3, PD 5.
+    const INBOX: [u8; Srqc::LEN] = [
+        0x08, 0x00, 0x00, 0x11, 0x00, 0x00, 0x1a, 0x00, 0x00, 0x00, 0x7f, 0xfc, 0x40, 0x00, 0x00,
+        0x03, //
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x05, 0x00, 0x00, 0x00,
+        0x00, //
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+    ];
+
+    #[test]
+    fn each_field_has_its_place() {
+        let srqc = Srqc {
+            log_slots: 8,
+            srqn: Srqn::new(0x11),
+            lkey: Lkey::new(0x1a00),
+            page: 3,
+            record: 32764,
+            log_slot: 6,
+            pd: Pdn::new(5),
+            limit: 0,
+        };
+        assert_eq!(Srqc::parse(&INBOX, 14), Ok(srqc));
+        let armed = Srqc { limit: 0x1234, ..srqc }.emit(0x0102, 0x0304);
+        assert_eq!(armed[0x1c..0x24], [0x12, 0x34, 0x01, 0x02, 0, 0, 0x03, 0x04]);
+        assert_eq!(armed[..0x18], INBOX[..0x18]);
+    }
+
+    #[test]
+    fn more_slots_than_reported_are_refused() {
+        let mut inbox = INBOX;
+        inbox[0] = 0x0f;
+        assert_eq!(Srqc::parse(&inbox, 14).unwrap_err().status, CmdStatus::ExceedLim);
+    }
+}

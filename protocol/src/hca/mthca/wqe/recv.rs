@@ -1,0 +1,49 @@
+//! Receive WQEs, of a QP's own queue or of a shared one.
+//!
+//! # Spec
+//! mthca interface, section 7.4.
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::segments::RawData;
+use super::{DataSegment, DataSegments, GRANULE, NextSegment, WqeError};
+
+/// A receive WQE.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecvWqe {
+    /// Byte offset of the WQE that follows in a shared queue. Without meaning in a QP's own, which is a ring.
+    pub successor: u32,
+    /// Scatter list.
+    pub data: DataSegments,
+}
+
+impl RecvWqe {
+    /// Reads a slot: data segments up to the end mark, or to the end of the slot. The size that software wrote into the
+    /// slot before it means nothing.
+    ///
+    /// # Errors
+    /// [`WqeError::Inline`] for a data segment with the inline bit, [`WqeError::Truncated`] for a slot without next
+    /// segment.
+    pub fn parse(slot: &[u8]) -> Result<Self, WqeError> {
+        let (next, rest) = slot.split_first_chunk::<GRANULE>().ok_or(WqeError::Truncated("next segment"))?;
+        let whole = rest.len() - rest.len() % GRANULE;
+        let list = rest.get(..whole).and_then(|list| <[RawData]>::ref_from_bytes(list).ok());
+        let list = list.unwrap_or_default().iter().take_while(|raw| !raw.is_end());
+        Ok(Self {
+            successor: NextSegment::parse(next).link.address,
+            data: list.map(DataSegment::from_raw).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// A slot of `len` bytes as software fills it. Data segments beyond the slot are cut off.
+    pub fn emit(&self, len: usize) -> Vec<u8> {
+        let mut next = NextSegment::default();
+        next.link.address = self.successor;
+        let mut slot = next.emit().to_vec();
+        self.data.iter().for_each(|data| slot.extend_from_slice(&data.emit()));
+        let end = RawData { len: 0.into(), lkey: super::super::mpt::END_KEY.get().into(), va: 0.into() };
+        slot.extend_from_slice(end.as_bytes());
+        slot.resize(len, 0);
+        slot
+    }
+}

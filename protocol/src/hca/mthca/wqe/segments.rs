@@ -1,0 +1,236 @@
+//! The segments WQEs are made of.
+//!
+//! # Spec
+//! mthca interface, section 7.1.
+
+use bitfield_struct::bitfield;
+use smallvec::SmallVec;
+use zerocopy::big_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
+
+use super::super::mpt::END_KEY;
+use super::super::path::{self, AddressVector};
+use super::{GRANULE, WqeError};
+use crate::ids::{Lkey, Qkey, Qpn, Rkey, Va};
+use crate::roce::Imm;
+
+/// What a slot says of the WQE in the next slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Link {
+    /// Byte offset of the next WQE, a multiple of 64.
+    pub address: u32,
+    /// Its opcode, five bits.
+    pub opcode: u8,
+    /// Its size in granules, six bits.
+    pub size: u8,
+    /// Its fence.
+    pub fence: bool,
+}
+
+/// The next segment, with which every WQE begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct NextSegment {
+    /// The WQE that follows.
+    pub link: Link,
+    /// Software wants a completion.
+    pub signalled: bool,
+    /// Ask for a solicited event at the receiver.
+    pub solicited: bool,
+    /// Immediate data of this WQE.
+    pub imm: Imm,
+}
+
+impl NextSegment {
+    /// Reads the segment.
+    pub fn parse(segment: &[u8; GRANULE]) -> Self {
+        let raw: RawNext = transmute!(*segment);
+        let (address, size) = (raw.address, raw.size);
+        Self {
+            link: Link {
+                address: address.nda() << 6,
+                opcode: address.opcode(),
+                size: size.size(),
+                fence: size.fence(),
+            },
+            signalled: raw.flags.signalled(),
+            solicited: raw.flags.solicited(),
+            imm: Imm(raw.imm),
+        }
+    }
+
+    /// The segment, as software writes it. Values wider than their field lose their high bits.
+    pub fn emit(&self) -> [u8; GRANULE] {
+        transmute!(RawNext {
+            address: RawAddress::new().with_nda(self.link.address >> 6).with_opcode(self.link.opcode & 0x1f),
+            size: RawSize::new().with_size(self.link.size & 0x3f).with_fence(self.link.fence).with_dbd(true),
+            flags: RawFlags::new()
+                .with_one(true)
+                .with_signalled(self.signalled)
+                .with_solicited(self.solicited),
+            imm: self.imm.0,
+        })
+    }
+}
+
+/// One element of a gather or scatter list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataSegment {
+    /// Bytes, 31 bits. 0 contributes nothing.
+    pub len: u32,
+    /// Key of the region.
+    pub lkey: Lkey,
+    /// First address inside the region.
+    pub va: Va,
+}
+
+/// A gather or scatter list; short ones need no allocation.
+pub type DataSegments = SmallVec<[DataSegment; 4]>;
+
+/// Set in the first word of an inline segment.
+pub(super) const INLINE: u32 = 1 << 31;
+
+impl DataSegment {
+    pub(super) fn from_raw(raw: &RawData) -> Result<Self, WqeError> {
+        let len = raw.len.get();
+        if len & INLINE != 0 {
+            return Err(WqeError::Inline);
+        }
+        Ok(Self { len, lkey: Lkey::new(raw.lkey.get()), va: Va::new(raw.va.get()) })
+    }
+
+    /// The segment.
+    pub fn emit(&self) -> [u8; GRANULE] {
+        transmute!(RawData {
+            len: (self.len & !INLINE).into(),
+            lkey: self.lkey.get().into(),
+            va: self.va.get().into(),
+        })
+    }
+}
+
+/// Target of an RDMA or atomic operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteSegment {
+    /// First address in the peer's region.
+    pub va: Va,
+    /// Key of the region.
+    pub rkey: Rkey,
+}
+
+/// Destination of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct UdSegment {
+    /// The way there.
+    pub vector: AddressVector,
+    /// Destination QP.
+    pub dqpn: Qpn,
+    /// Q_Key; with bit 31 set the QP's own counts.
+    pub qkey: Qkey,
+}
+
+impl UdSegment {
+    /// Bytes of the segment.
+    pub const LEN: usize = 3 * GRANULE;
+
+    /// Reads the segment.
+    pub fn parse(segment: &[u8; Self::LEN]) -> Self {
+        let raw: RawUd = transmute!(*segment);
+        Self {
+            vector: AddressVector::parse(&raw.vector),
+            dqpn: Qpn::new(raw.dqpn.get()),
+            qkey: Qkey::new(raw.qkey.get()),
+        }
+    }
+
+    /// The segment.
+    pub fn emit(&self) -> [u8; Self::LEN] {
+        transmute!(RawUd {
+            vector: self.vector.emit(),
+            dqpn: self.dqpn.get().into(),
+            qkey: self.qkey.get().into(),
+            reserved_28: [0; 8],
+        })
+    }
+}
+
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+struct RawAddress {
+    #[bits(5)]
+    opcode: u8,
+    /// Set by software in receive queues.
+    #[bits(1)]
+    __: u8,
+    #[bits(26)]
+    nda: u32,
+}
+
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+struct RawSize {
+    #[bits(6)]
+    size: u8,
+    fence: bool,
+    dbd: bool,
+    #[bits(24)]
+    __: u32,
+}
+
+#[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+struct RawFlags {
+    one: bool,
+    solicited: bool,
+    event: bool,
+    signalled: bool,
+    #[bits(28)]
+    __: u32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawNext {
+    address: RawAddress,
+    size: RawSize,
+    flags: RawFlags,
+    imm: [u8; 4],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawRemote {
+    pub(super) va: U64,
+    pub(super) rkey: U32,
+    pub(super) reserved: [u8; 4],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawAtomic {
+    pub(super) swap_add: U64,
+    pub(super) compare: U64,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawData {
+    pub(super) len: U32,
+    pub(super) lkey: U32,
+    pub(super) va: U64,
+}
+
+impl RawData {
+    /// Whether a scatter list ends in front of this segment.
+    pub(super) fn is_end(&self) -> bool {
+        self.len.get() == 0 && self.lkey.get() == END_KEY.get()
+    }
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawUd {
+    vector: [u8; path::LEN],
+    dqpn: U32,
+    qkey: U32,
+    reserved_28: [u8; 8],
+}
