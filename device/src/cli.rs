@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, TraceConfig};
+use crate::telemetry::trace::TraceFormat;
 
 /// Serves RDMA HCAs as vfio-user PCI devices.
 ///
@@ -29,6 +30,15 @@ pub struct Cli {
     #[arg(long, value_name = "FILE")]
     pub capture: Option<PathBuf>,
 
+    /// Record register accesses, commands and queue entries in this file, or on standard error for "-"; for a
+    /// configuration with one device
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+
+    /// Form of the records
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t, requires = "trace")]
+    pub trace_format: TraceFormat,
+
     /// Check the configuration and exit
     #[arg(long)]
     pub check: bool,
@@ -48,6 +58,7 @@ impl Cli {
             ("--socket-path", self.socket_path.is_some()),
             ("--fd", self.fd.is_some()),
             ("--capture", self.capture.is_some()),
+            ("--trace", self.trace.is_some()),
         ];
         if let Some((option, _)) = overrides.iter().find(|(_, given)| *given) {
             let [device] = config.devices.as_mut_slice() else {
@@ -60,6 +71,9 @@ impl Cli {
             }
             if self.capture.is_some() {
                 device.capture.clone_from(&self.capture);
+            }
+            if let Some(file) = &self.trace {
+                device.trace = Some(TraceConfig { file: file.clone(), format: self.trace_format });
             }
         }
         match config.devices.iter().position(|device| device.socket_path.is_none()) {
@@ -77,7 +91,8 @@ impl Cli {
 /// # Spec
 /// QEMU interop documents, "Backend program conventions".
 pub fn capabilities() -> String {
-    serde_json::json!({ "type": "vfio-user", "features": ["jingzhao", "udp", "capture"] }).to_string()
+    serde_json::json!({ "type": "vfio-user", "features": ["jingzhao", "udp", "capture", "trace"] })
+        .to_string()
 }
 
 #[cfg(test)]
@@ -116,6 +131,12 @@ mod tests {
         cli.apply(&mut config).unwrap();
         assert_eq!(config.devices[0].socket_path.as_deref(), Some(Path::new("/run/s")));
         assert_eq!(config.devices[0].capture.as_deref(), Some(Path::new("c")));
+
+        let cli = parse(&["--config", "x", "--trace", "-", "--trace-format", "json"]).unwrap();
+        cli.apply(&mut config).unwrap();
+        let trace = TraceConfig { file: "-".into(), format: TraceFormat::Json };
+        assert_eq!(config.devices[0].trace, Some(trace));
+        assert!(parse(&["--config", "x", "--trace-format", "json"]).is_err());
 
         let cli = parse(&["--config", "x", "--fd", "3"]).unwrap();
         cli.apply(&mut config).unwrap();

@@ -12,6 +12,7 @@ use thiserror::Error;
 use crate::fabric::impair::{self, Rule, RuleEntry};
 use crate::frontend::jingzhao;
 use crate::identity::Identity;
+use crate::telemetry::trace::TraceFormat;
 
 /// The whole file.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -79,9 +80,22 @@ pub struct DeviceEntry {
     pub fabric: FabricEntry,
     /// Write every frame to this pcapng file. `--capture` overrides it for a single device.
     pub capture: Option<PathBuf>,
+    /// Record register accesses, commands and queue entries. `--trace` overrides it for a single device.
+    pub trace: Option<TraceConfig>,
     /// What is done to frames between this HCA and its fabric, to see how guests and peers take it.
     #[serde(default)]
     pub impairments: Vec<RuleEntry>,
+}
+
+/// Where the trace of a device goes, see [`crate::telemetry::trace`].
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TraceConfig {
+    /// File to write, or "-" for standard error.
+    pub file: PathBuf,
+    /// Form of a record.
+    #[serde(default)]
+    pub format: TraceFormat,
 }
 
 /// Device interface and its options.
@@ -169,6 +183,8 @@ pub struct DeviceConfig {
     pub fabric: FabricConfig,
     /// Capture file.
     pub capture: Option<PathBuf>,
+    /// Where its trace goes.
+    pub trace: Option<TraceConfig>,
     /// At most [`impair::MAX_RULES`].
     pub impairments: Vec<Rule>,
 }
@@ -323,6 +339,7 @@ impl DeviceConfig {
             frontend: entry.frontend,
             fabric,
             capture: entry.capture,
+            trace: entry.trace,
             impairments: entry.impairments.into_iter().enumerate().map(rule).collect::<Result<_, _>>()?,
         })
     }

@@ -10,13 +10,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::capture::Capture;
-use crate::config::{Config, DeviceConfig, FabricConfig, FrontendEntry};
+use crate::config::{Config, DeviceConfig, FabricConfig, FrontendEntry, TraceConfig};
 use crate::control;
 use crate::control::call::Handle;
 use crate::fabric::udp::UdpFabric;
 use crate::frontend::address::Addresses;
 use crate::frontend::jingzhao::{JingZhao, Setup};
 use crate::hca::Hca;
+use crate::telemetry::trace::Trace;
 use crate::vfio::server::{ListenError, Listener, Source};
 use crate::worker::{Ended, Worker};
 
@@ -41,9 +42,9 @@ pub enum DaemonError {
         /// Reason.
         source: io::Error,
     },
-    /// No capture file.
+    /// No capture or trace file.
     #[error("{key}: cannot write {}", path.display())]
-    Capture {
+    File {
         /// Which device's.
         key: String,
         /// Configured file.
@@ -191,7 +192,7 @@ fn worker(
         source,
     })?;
     let capture = device.capture.as_ref().map(|path| {
-        Capture::create(path, &name(device)).map_err(|source| DaemonError::Capture {
+        Capture::create(path, &name(device)).map_err(|source| DaemonError::File {
             key: format!("{key}.capture"),
             path: path.clone(),
             source,
@@ -208,6 +209,14 @@ fn worker(
         engine: engine::Config::default(),
     });
     let mut hca = Hca::new(frontend, device.identity, capture.transpose()?);
+    if let Some(TraceConfig { file, format }) = &device.trace {
+        let trace = Trace::create(file, *format, &name(device)).map_err(|source| DaemonError::File {
+            key: format!("{key}.trace.file"),
+            path: file.clone(),
+            source,
+        })?;
+        hca.set_trace(Some(trace));
+    }
     for rule in &device.impairments {
         hca.impairments().add(rule.clone()).map_err(io::Error::other)?;
     }

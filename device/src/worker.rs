@@ -192,7 +192,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 Call::Status(answer) => {
                     let port = if hca.is_link_up() { PortState::Up } else { PortState::Down };
                     let capture = hca.capture().and_then(Capture::path).map(Path::to_owned);
-                    let _ = answer.send(Status { connected: client.is_some(), port, capture });
+                    let trace = hca.monitor().trace_path().map(Path::to_owned);
+                    let _ = answer.send(Status { connected: client.is_some(), port, capture, trace });
                 }
                 Call::List(table, from, answer) => {
                     let _ = answer.send(hca.snapshot(table, from));
@@ -210,6 +211,9 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 }
                 Call::SetCapture(capture, answer) => {
                     let _ = answer.send(hca.set_capture(capture));
+                }
+                Call::SetTrace(trace, answer) => {
+                    let _ = answer.send(hca.set_trace(trace.map(|trace| *trace)));
                 }
                 Call::Impair(call) => call.answer(hca.impairments()),
             }

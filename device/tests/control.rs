@@ -177,6 +177,7 @@ fn the_objects_a_guest_made_are_listed() {
         json!([{
             "id": 1, "interface": "jingzhao", "mac": "02:00:00:00:00:01", "ipv4": "10.77.0.1",
             "socket": daemon.socket, "connected": true, "port": "up", "capture": null,
+            "trace": null,
         }])
     );
     assert_eq!(
@@ -284,6 +285,38 @@ fn a_capture_begins_and_ends_on_request_and_overwrites_nothing() {
     assert_eq!(std::fs::read(&file).unwrap()[..4], [0x0a, 0x0d, 0x0d, 0x0a]);
     let error = hcactl(&control, &["capture", "on", name]).unwrap_err();
     assert!(error.starts_with(&format!("hcactl: cannot create {name}: ")), "{error}");
+}
+
+#[test]
+fn a_trace_begins_and_ends_on_request_and_overwrites_nothing() {
+    let (daemon, control) = start();
+    let mut guest = Guest::connect(&daemon);
+    let file = daemon.folder.path().join("x.trace");
+    let name = file.to_str().unwrap();
+    assert_eq!(hcactl(&control, &["trace", "off"]).unwrap_err(), "hcactl: no trace is running\n");
+    hcactl(&control, &["trace", "on", name]).unwrap();
+    assert_eq!(hcactl_json(&control, "devices")[0]["trace"], name);
+    let error = hcactl(&control, &["trace", "on", name]).unwrap_err();
+    assert_eq!(error, format!("hcactl: a trace to {name} is running\n"));
+    guest.command(Op::Nop, 0, 0x1f, &[]);
+    hcactl(&control, &["trace", "off"]).unwrap();
+    guest.command(Op::Nop, 0, 0x1f, &[]);
+
+    let text = std::fs::read_to_string(&file).unwrap();
+    let kinds: Vec<_> = text.lines().map(|line| line.split(' ').nth(2).unwrap()).collect();
+    let expected = ["write"; 7].into_iter().chain(["command", "read"]).collect::<Vec<_>>();
+    assert_eq!(kinds, expected);
+    assert!(text.lines().nth(7).unwrap().contains(" hca1 command NOP status=OK us="), "{text}");
+    let error = hcactl(&control, &["trace", "on", name]).unwrap_err();
+    assert!(error.starts_with(&format!("hcactl: cannot create {name}: ")), "{error}");
+
+    let json = daemon.folder.path().join("x.json");
+    hcactl(&control, &["--json", "trace", "on", json.to_str().unwrap()]).unwrap();
+    guest.command(Op::QueryAdapter, 0, 0, &[]);
+    hcactl(&control, &["trace", "off"]).unwrap();
+    let text = std::fs::read_to_string(&json).unwrap();
+    let command: Value = serde_json::from_str(text.lines().nth(7).unwrap()).unwrap();
+    assert_eq!(command["out"]["board_id"], 0x0123_4567_89ab_cdef_u64);
 }
 
 #[test]

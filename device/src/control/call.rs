@@ -14,6 +14,7 @@ use super::impair::ImpairCall;
 use super::message::{Counters, PortState};
 use crate::capture::Capture;
 use crate::frontend::snapshot::{Page, Table};
+use crate::telemetry::trace::Trace;
 
 /// Bound: calls that wait for a device, and calls it answers between two turns.
 const CALLS: usize = 16;
@@ -31,6 +32,8 @@ pub enum Call {
     SetPort(PortState, oneshot::Sender<()>),
     /// Use another capture from now on, or none. Gives back what was there: files are opened and closed elsewhere.
     SetCapture(Option<Capture>, oneshot::Sender<Option<Capture>>),
+    /// Use another trace from now on, or none. Gives back what was there.
+    SetTrace(Option<Box<Trace>>, oneshot::Sender<Option<Trace>>),
     /// Look at or change its impairments.
     Impair(ImpairCall),
 }
@@ -44,6 +47,8 @@ pub struct Status {
     pub port: PortState,
     /// File of the capture, if one is running.
     pub capture: Option<PathBuf>,
+    /// Where the trace goes, if one is running.
+    pub trace: Option<PathBuf>,
 }
 
 /// The device's thread has ended.

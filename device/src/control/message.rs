@@ -14,6 +14,7 @@ use crate::fabric::FabricStats;
 use crate::fabric::impair::{ImpairmentRow, RuleEntry};
 use crate::frontend::snapshot::{Page, Table};
 use crate::net::{DropReason, PortStats};
+use crate::telemetry::trace::TraceFormat;
 
 /// What a client wants. `device` is the number of an HCA, its `id` in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +53,21 @@ pub enum Request {
     },
     /// End the capture; its file is complete when [`Response::Done`] comes.
     CaptureOff {
+        /// Of which device.
+        device: u16,
+    },
+    /// Record register accesses, commands and queue entries from now on: [`Response::Done`].
+    TraceOn {
+        /// Of which device.
+        device: u16,
+        /// A file that does not exist yet, relative to the daemon's folder, or "-" for the daemon's standard error.
+        path: PathBuf,
+        /// Form of a record.
+        #[serde(default)]
+        format: TraceFormat,
+    },
+    /// End the trace; its file is complete when [`Response::Done`] comes.
+    TraceOff {
         /// Of which device.
         device: u16,
     },
@@ -125,6 +141,8 @@ pub struct DeviceRow {
     pub port: PortState,
     /// File that frames are written to.
     pub capture: Option<PathBuf>,
+    /// File that the trace is written to, or "-" for standard error.
+    pub trace: Option<PathBuf>,
 }
 
 /// Counters of one device by the part that counts.

@@ -17,6 +17,7 @@ use super::message::{DeviceRow, Request, Response};
 use crate::capture::Capture;
 use crate::fabric::impair::{Rule, RuleError, TooManyRules};
 use crate::limited;
+use crate::telemetry::trace::{Trace, TraceFormat};
 use crate::vfio::server::Listener;
 
 /// Bound: clients at a time. More are told so and turned away.
@@ -115,6 +116,10 @@ enum Refused {
     Capturing(PathBuf),
     #[error("no capture is running")]
     NotCapturing,
+    #[error("a trace to {} is running", .0.display())]
+    Tracing(PathBuf),
+    #[error("no trace is running")]
+    NotTracing,
     #[error(transparent)]
     Rule(#[from] RuleError),
     #[error(transparent)]
@@ -155,6 +160,15 @@ async fn answer(request: Request, devices: &[Device]) -> Result<Response, Refuse
             capture.ok_or(Refused::NotCapturing)?.flush();
             Response::Done {}
         }
+        Request::TraceOn { device, path, format } => {
+            start_trace(find(device)?, &path, format).await?;
+            Response::Done {}
+        }
+        Request::TraceOff { device } => {
+            let trace = find(device)?.handle.call(|answer| Call::SetTrace(None, answer)).await?;
+            trace.ok_or(Refused::NotTracing)?.flush();
+            Response::Done {}
+        }
         Request::Impairments { device } => {
             let handle = &find(device)?.handle;
             Response::Impairments(handle.call(|answer| Call::Impair(ImpairCall::List(answer))).await?)
@@ -186,6 +200,7 @@ async fn row(device: &Device) -> Result<DeviceRow, Stopped> {
         connected: status.connected,
         port: status.port,
         capture: status.capture,
+        trace: status.trace,
     })
 }
 
@@ -197,6 +212,18 @@ async fn start_capture(device: &Device, path: &Path) -> Result<(), Refused> {
         .map_err(|error| Refused::File { path: path.to_owned(), error })?;
     // If another client was faster, its capture ends here: the later request wins.
     device.handle.call(|answer| Call::SetCapture(Some(capture), answer)).await?;
+    Ok(())
+}
+
+async fn start_trace(device: &Device, path: &Path, format: TraceFormat) -> Result<(), Refused> {
+    if let Some(running) = device.handle.call(Call::Status).await?.trace {
+        return Err(Refused::Tracing(running));
+    }
+    let trace = Trace::create_new(path, format, &device.name)
+        .map_err(|error| Refused::File { path: path.to_owned(), error })?;
+    let trace = Some(Box::new(trace));
+    // As with captures: of two clients at the same moment the later wins.
+    device.handle.call(|answer| Call::SetTrace(trace, answer)).await?;
     Ok(())
 }
 

@@ -21,6 +21,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use clap::ValueEnum;
 use protocol::describe::Visitor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -29,7 +30,7 @@ use self::json::JsonLine;
 use self::text::TextLine;
 
 /// Form of a record.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum TraceFormat {
     /// For people and grep.
@@ -79,11 +80,14 @@ impl Kind {
 /// Where a trace tells the time.
 pub type Clock = fn() -> Duration;
 
+/// What stands for standard error where a file is named.
+pub const STANDARD_ERROR: &str = "-";
+
 /// The trace of one device.
 ///
 /// A write that fails ends it with one log line, never the device.
 pub struct Trace {
-    path: Option<PathBuf>,
+    path: PathBuf,
     out: Option<BufWriter<Box<dyn Write + Send>>>,
     unflushed: bool,
     device: String,
@@ -96,10 +100,10 @@ pub struct Trace {
 const BUFFER_LEN: usize = 1 << 16;
 
 impl Trace {
-    /// A trace that goes to `out`. `device` is the name its records have.
-    pub fn new(out: Box<dyn Write + Send>, format: TraceFormat, device: &str) -> Self {
+    /// A trace that goes to `out`, which is called `path`. `device` is the name its records have.
+    pub fn new(out: Box<dyn Write + Send>, path: &Path, format: TraceFormat, device: &str) -> Self {
         Self {
-            path: None,
+            path: path.to_owned(),
             out: Some(BufWriter::with_capacity(BUFFER_LEN, out)),
             unflushed: false,
             device: device.to_owned(),
@@ -109,22 +113,34 @@ impl Trace {
         }
     }
 
-    /// Creates or replaces the file at `path`.
+    /// Creates or replaces the file at `path`, or goes to [`STANDARD_ERROR`].
     ///
     /// # Errors
     /// The file cannot be created.
     pub fn create(path: &Path, format: TraceFormat, device: &str) -> io::Result<Self> {
-        let file = Box::new(File::create(path)?);
-        Ok(Self { path: Some(path.to_owned()), ..Self::new(file, format, device) })
+        Self::open(path, format, device, |path| File::create(path))
     }
 
-    /// Creates the file at `path`, which must not exist: nothing is overwritten, and nobody waits for a pipe.
+    /// Creates the file at `path`, which must not exist: nothing is overwritten, and nobody waits for a pipe. Or goes to
+    /// [`STANDARD_ERROR`].
     ///
     /// # Errors
     /// The file exists, or cannot be created.
     pub fn create_new(path: &Path, format: TraceFormat, device: &str) -> io::Result<Self> {
-        let file = Box::new(File::create_new(path)?);
-        Ok(Self { path: Some(path.to_owned()), ..Self::new(file, format, device) })
+        Self::open(path, format, device, |path| File::create_new(path))
+    }
+
+    fn open(
+        path: &Path,
+        format: TraceFormat,
+        device: &str,
+        file: impl FnOnce(&Path) -> io::Result<File>,
+    ) -> io::Result<Self> {
+        let out: Box<dyn Write + Send> = match path.to_str() {
+            Some(STANDARD_ERROR) => Box::new(io::stderr()),
+            _ => Box::new(file(path)?),
+        };
+        Ok(Self::new(out, path, format, device))
     }
 
     /// With another clock: tests have one that stands still.
@@ -133,9 +149,9 @@ impl Trace {
         Self { clock, ..self }
     }
 
-    /// The file, if it is one; `None` once the trace has ended.
+    /// Where it goes, unless it has ended.
     pub fn path(&self) -> Option<&Path> {
-        self.path.as_deref().filter(|_| self.out.is_some())
+        self.out.is_some().then_some(&self.path)
     }
 
     /// What time it is.
@@ -176,8 +192,7 @@ impl Trace {
     }
 
     fn stop(&mut self, error: &io::Error) {
-        let path = self.path.as_deref().unwrap_or(Path::new("standard error"));
-        tracing::error!(path = %path.display(), %error, "trace ends: it cannot be written");
+        tracing::error!(path = %self.path.display(), %error, "trace ends: it cannot be written");
         self.out = None;
     }
 }

@@ -13,6 +13,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use device::control::DEFAULT_SOCKET;
 use device::control::message::{DeviceRow, PortState, Request, Response};
 use device::frontend::snapshot::{Rows, Table};
+use device::telemetry::trace::{STANDARD_ERROR, TraceFormat};
 use serde_json::Value;
 
 /// Looks into a running hcad.
@@ -62,6 +63,9 @@ enum Command {
     /// Writing every frame to a pcapng file
     #[command(subcommand)]
     Capture(Capture),
+    /// Recording register accesses, commands, queue entries and interrupts, a line each
+    #[command(subcommand)]
+    Trace(Trace),
     /// Making the wire bad: lost, doubled, late, damaged frames
     #[command(subcommand)]
     Impair(impair::Impair),
@@ -79,6 +83,17 @@ enum Capture {
     On {
         /// File to write
         file: PathBuf,
+    },
+    /// End; the file is complete
+    Off,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Trace {
+    /// Begin; the file must not exist. With --json, a record is a JSON object
+    On {
+        /// File to write; without one it goes to the daemon's standard error
+        file: Option<PathBuf>,
     },
     /// End; the file is complete
     Off,
@@ -131,6 +146,21 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
                 // The daemon's folder is another.
                 Capture::On { file } => Request::CaptureOn { device, path: std::path::absolute(file)? },
                 Capture::Off => Request::CaptureOff { device },
+            };
+            let Response::Done {} = daemon.ask(&request)? else {
+                bail!("the daemon gave an answer to another question");
+            };
+            String::new()
+        }
+        Command::Trace(trace) => {
+            let device = daemon.choose(cli.device)?;
+            let request = match trace {
+                Trace::On { file } => Request::TraceOn {
+                    device,
+                    path: file.as_ref().map_or_else(|| Ok(STANDARD_ERROR.into()), std::path::absolute)?,
+                    format: if cli.json { TraceFormat::Json } else { TraceFormat::Text },
+                },
+                Trace::Off => Request::TraceOff { device },
             };
             let Response::Done {} = daemon.ask(&request)? else {
                 bail!("the daemon gave an answer to another question");

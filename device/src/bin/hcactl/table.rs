@@ -75,7 +75,7 @@ impl Text {
 /// The devices of a daemon.
 pub(crate) fn devices(rows: &[DeviceRow]) -> String {
     let mut text = Text::default();
-    text.head(&["ID", "INTERFACE", "MAC", "IPV4", "PORT", "VMM", "SOCKET", "CAPTURE"]);
+    text.head(&["ID", "INTERFACE", "MAC", "IPV4", "PORT", "VMM", "SOCKET", "CAPTURE", "TRACE"]);
     text.lines.extend(rows.iter().map(|row| {
         let path = |path: &Option<std::path::PathBuf>| or_dash(path.as_ref().map(|path| path.display()));
         vec![
@@ -91,6 +91,7 @@ pub(crate) fn devices(rows: &[DeviceRow]) -> String {
             if row.connected { "connected" } else { "none" }.to_owned(),
             path(&row.socket),
             path(&row.capture),
+            path(&row.trace),
         ]
     }));
     text.finish()

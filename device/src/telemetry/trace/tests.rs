@@ -11,7 +11,8 @@ pub(crate) struct Written(Arc<Mutex<Vec<u8>>>);
 impl Written {
     /// A trace that goes here, at a time that stands still.
     pub(crate) fn trace(&self, format: TraceFormat) -> Trace {
-        Trace::new(Box::new(self.clone()), format, "hca1").with_clock(|| Duration::from_micros(1_500_000))
+        Trace::new(Box::new(self.clone()), Path::new("test"), format, "hca1")
+            .with_clock(|| Duration::from_micros(1_500_000))
     }
 
     pub(crate) fn text(&self) -> String {
@@ -101,9 +102,9 @@ fn a_trace_that_cannot_be_written_ends() {
             Ok(())
         }
     }
-    let mut trace = Trace::new(Box::new(Full), TraceFormat::Text, "hca1");
+    let mut trace = Trace::new(Box::new(Full), Path::new("test"), TraceFormat::Text, "hca1");
     trace.record(Kind::Reset, "vfio", |_| {});
     trace.flush();
-    assert!(trace.out.is_none());
+    assert_eq!(trace.path(), None);
     trace.record(Kind::Reset, "vfio", |_| {});
 }
