@@ -9,8 +9,8 @@ use engine::{
     AsyncEvent, Config, Engine, Fetch, Instant, Modify, Queue, SendOp, Service, Sge, State, Status,
 };
 use protocol::Psn;
-use protocol::ids::{Lkey, Msn, Qpn};
-use protocol::roce::{Ext, Operation};
+use protocol::ids::{Lkey, Msn, Qkey, Qpn};
+use protocol::roce::{Deth, Ext, Opcode, Operation};
 
 #[test]
 fn to_err_flushes_the_send_queue_then_the_receive_queue_in_order() {
@@ -102,6 +102,42 @@ fn first_packet_in_rtr_establishes_communication() {
 }
 
 #[test]
+fn packets_that_are_not_accepted_establish_nothing() {
+    let in_rtr = |service| {
+        let mut pair = Pair::with(|_, attrs| attrs.service = service);
+        let with = |modify: &mut Modify| modify.attrs.service = service;
+        pair.modify_with(B, State::Reset, with);
+        pair.modify_with(B, State::Init, with);
+        pair.modify_with(B, State::Rtr, |modify| {
+            (modify.attrs.service, modify.recv_psn) = (service, Some(psn_a()));
+        });
+        pair
+    };
+    let mut pair = in_rtr(Service::Rc);
+    pair.inject(B, Operation::SendOnly, psn_a().advance(1), Ext::None, b"");
+    pair.inject(B, Operation::SendOnly, psn_a().retreat(1), Ext::None, b"");
+    // Nor is one that the receiver is not ready for.
+    pair.inject(B, Operation::SendOnly, psn_a(), Ext::None, b"");
+    assert_eq!(pair.b.asyncs, []);
+    pair.post_recv(B, 1, 0, 10);
+    pair.inject(B, Operation::SendOnly, psn_a(), Ext::None, b"");
+    assert_eq!(pair.b.asyncs, [AsyncEvent::CommunicationEstablished]);
+
+    let mut pair = in_rtr(Service::Ud);
+    let datagram = |pair: &mut Pair, qkey| {
+        let deth = Ext::Deth(Deth { qkey: Qkey::new(qkey), src_qp: A.qpn() });
+        pair.inject_with(B, Operation::SendOnly, psn_a(), deth, b"", |bth| {
+            bth.opcode = Opcode::ud(Operation::SendOnly);
+        });
+    };
+    datagram(&mut pair, 0x2222_2222);
+    assert_eq!(pair.b.asyncs, []);
+    pair.post_recv(B, 1, 0, 100);
+    datagram(&mut pair, 0x1111_1111);
+    assert_eq!(pair.b.asyncs, [AsyncEvent::CommunicationEstablished]);
+}
+
+#[test]
 fn sqd_finishes_started_messages_and_tells_when_drained() {
     let mut pair = Pair::with_window(4);
     pair.post(A, write(1, 0x8000, 256 * 6));
@@ -162,6 +198,49 @@ fn failed_unreliable_send_leaves_the_receive_queue_alone() {
     pair.post(A, send(5, 10));
     pair.flow();
     assert_eq!((pair.a.sends(), pair.b.recvs()), (ok([5]), ok([12])));
+}
+
+/// JingZhao interface, section 10.5: SQERR2RTS resumes at the next doorbell.
+#[test]
+fn what_was_rung_before_sqe_is_left_is_flushed_however_much_it_is() {
+    let mut pair = Pair::with(|_, attrs| attrs.service = Service::Uc);
+    let bad = Sge { lkey: Lkey::new(0x999), ..sge(0, 10) };
+    pair.a.host.post_send(A.qpn(), request(0, SendOp::Send { imm: None }, &[bad]));
+    for id in 1..1000 {
+        pair.a.host.post_send(A.qpn(), send(id, 10));
+    }
+    let now = pair.now;
+    let side = pair.side(A);
+    side.engine.ring(now, A.qpn(), &mut side.host);
+    // One step: the failure, and as many flushes as a step has.
+    assert_eq!(side.engine.poll_transmit(now, &mut side.host, &mut Vec::new()), None);
+    pair.modify_with(A, State::Rts, |modify| modify.attrs.service = Service::Uc);
+    pair.post(A, send(1000, 10));
+    assert_eq!(pair.frames(A).len(), 1);
+    let mut results = vec![(0, Err(Status::LocalProtection))];
+    results.extend((1..1000).map(|id| (id, Err(Status::Flushed))));
+    results.push((1000, Ok(())));
+    assert_eq!(pair.a.sends(), results);
+}
+
+#[test]
+fn unreliable_send_that_fails_in_sqd_is_no_drained_queue() {
+    let mut pair = Pair::with(|_, attrs| attrs.service = Service::Uc);
+    let bad = Sge { lkey: Lkey::new(0x999), ..sge(0, 10) };
+    // Three packets, the third of which cannot be gathered; two of them go out before SQD.
+    pair.post(A, request(1, SendOp::Send { imm: None }, &[sge(0, 512), bad]));
+    let now = pair.now;
+    let side = pair.side(A);
+    for _ in 0..2 {
+        assert!(side.engine.poll_transmit(now, &mut side.host, &mut Vec::new()).is_some());
+    }
+    pair.modify_with(A, State::Sqd, |modify| {
+        (modify.attrs.service, modify.notify_drained) = (Service::Uc, true);
+    });
+    assert_eq!(pair.frames(A).len(), 0);
+    assert_eq!(pair.a.sends(), [(1, Err(Status::LocalProtection))]);
+    assert_eq!(pair.a.asyncs, []);
+    assert_eq!((pair.snapshot(A).state, pair.snapshot(A).draining), (State::Sqe, false));
 }
 
 /// A guest can link a request to itself.

@@ -87,6 +87,9 @@ impl Qp {
         if from == State::Reset {
             self.reset(modify.attrs);
         }
+        if from == State::Sqe && modify.to == State::Rts {
+            self.finish_flush(ctx);
+        }
         let old = self.core.attrs;
         self.core.attrs = QpAttrs { service: old.service, ..modify.attrs };
         if !from.is_unconnected() {
@@ -111,7 +114,7 @@ impl Qp {
                 self.check_drained(ctx);
             }
             State::Rts => {
-                (self.draining, self.flush_send) = (false, false);
+                self.draining = false;
                 if from == State::Sqd {
                     self.ring_machine();
                 }
@@ -179,25 +182,25 @@ impl Qp {
             return;
         }
         let response = packet.bth.opcode.is_response();
-        if self.core.state == State::Rtr && !self.established && !response {
-            self.established = true;
-            ctx.raise(&self.core, AsyncEvent::CommunicationEstablished);
-        }
         let core = &self.core;
         let result = match &mut self.machines {
             Machines::Reliable(requester, _) if response => {
                 if core.state.sends() {
-                    requester.handle_response(core, ctx, packet)
+                    requester.handle_response(core, ctx, packet).map(|()| false)
                 } else {
                     ctx.stats.drops.ghost_response += 1;
-                    Ok(())
+                    Ok(false)
                 }
             }
             Machines::Reliable(_, responder) => responder.handle_request(core, ctx, packet),
             Machines::Unreliable(_, receiver) if connected => receiver.handle_connected(core, ctx, packet),
             Machines::Unreliable(_, receiver) => receiver.handle_datagram(core, ctx, shell, packet),
         };
-        self.settle(ctx, result);
+        if core.state == State::Rtr && !self.established && result == Ok(true) {
+            self.established = true;
+            ctx.raise(&self.core, AsyncEvent::CommunicationEstablished);
+        }
+        self.settle(ctx, result.map(|_| ()));
     }
 
     pub(crate) fn handle_timeout<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
@@ -275,7 +278,7 @@ impl Qp {
             Err(_) if self.core.state == State::Err => self.silence(),
             Err(Failure::Send) if matches!(self.machines, Machines::Unreliable(..)) => {
                 self.core.state = State::Sqe;
-                self.flush_send = true;
+                (self.draining, self.flush_send) = (false, true);
                 self.flush(ctx);
             }
             Err(failure) => {
@@ -301,6 +304,19 @@ impl Qp {
         self.draining = false;
         (self.flush_send, self.flush_recv) = (true, true);
         self.flush(ctx);
+    }
+
+    /// Software leaves SQE: what was rung before it does belongs to the failure.
+    fn finish_flush<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
+        // Bound: a guest can link a request to itself. What is left then is its own fault, and is executed.
+        for _ in 0..limits::EVENT_BACKLOG {
+            if !self.flush_send {
+                return;
+            }
+            let fetch = ctx.host.next_send(self.core.qpn);
+            self.flush_send = flush_one(&self.core, ctx, Queue::Send, fetch, |wr| wr.wr_id);
+        }
+        self.flush_send = false;
     }
 
     /// Completes outstanding and posted requests as flushed: first the send queue, then the receive queue, each in

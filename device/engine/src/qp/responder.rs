@@ -118,13 +118,13 @@ impl Responder {
         }
     }
 
-    /// A packet with a request opcode arrived.
+    /// A packet with a request opcode arrived. Whether it was executed.
     pub(crate) fn handle_request<H: Host>(
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         self.replies.restrict(ctx.held.no_replies_left());
         match packet.bth.psn.since(self.expected) {
             0 => self.on_expected(core, ctx, packet),
@@ -134,11 +134,11 @@ impl Responder {
                     self.told = true;
                     self.replies.refuse(self.expected, self.msn, Syndrome::Nak(NakCode::PsnSequence));
                 }
-                Ok(())
+                Ok(false)
             }
             _ => {
                 self.on_duplicate(core, ctx, packet);
-                Ok(())
+                Ok(false)
             }
         }
     }
@@ -148,7 +148,7 @@ impl Responder {
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         let bth = &packet.bth;
         match self.execute(core, ctx, packet) {
             Ok(psns) => {
@@ -157,17 +157,17 @@ impl Responder {
                 if bth.ack_req && matches!(bth.opcode.operation.kind(), Kind::Send | Kind::Write) {
                     self.replies.acknowledge(bth.psn, self.msn);
                 }
-                Ok(())
+                Ok(true)
             }
             Err(Refusal::NotReady) => {
                 self.told = true;
                 let timer = core.attrs.min_rnr_timer.code();
                 self.replies.refuse(self.expected, self.msn, Syndrome::RnrNak { timer });
-                Ok(())
+                Ok(false)
             }
             Err(Refusal::Overflow) => {
                 ctx.stats.drops.reply_overflow += 1;
-                Ok(())
+                Ok(false)
             }
             Err(Refusal::Fatal { nak, event, recv }) => {
                 let taken = match self.inbound.take() {

@@ -120,7 +120,7 @@ impl<'a> World<'a> {
         engine.create_qp(end.qpn, pair.attrs(side, 0)).expect("QP numbers differ in their low bits");
     }
 
-    /// Both sides go from RESET to RTS.
+    /// Both sides go from RESET to RTS, or side 1 to RTR for a while.
     fn connect(&mut self, index: usize, life: usize) {
         let pair = &self.plan.pairs[index];
         self.posted[index].life = life;
@@ -128,7 +128,9 @@ impl<'a> World<'a> {
         for side in 0..2 {
             let (mine, theirs) = (&pair.lives[life].sides[side], &pair.lives[life].sides[1 - side]);
             self.net.silence(pair.ends[side].node, pair.ends[side].qpn, false);
-            for to in [State::Init, State::Rtr, State::Rts] {
+            let states = [State::Init, State::Rtr, State::Rts];
+            let waits = side == 1 && pair.lives[life].late_ns > 0;
+            for to in states.into_iter().take(if waits { 2 } else { 3 }) {
                 let modify = Modify {
                     to,
                     attrs: pair.attrs(side, life),
@@ -287,7 +289,8 @@ impl<'a> World<'a> {
             host.queues.remove(&end.qpn.get());
         }
         let attrs = pair.attrs(side, life);
-        let modify = Modify { to, attrs, send_psn: None, recv_psn: None, notify_drained: to == State::Sqd };
+        let send_psn = (state == State::Rtr).then_some(pair.lives[life].sides[side].psn);
+        let modify = Modify { to, attrs, send_psn, recv_psn: None, notify_drained: to == State::Sqd };
         self.modify(index, side, &modify);
         self.judge(end.node, None)
     }

@@ -63,36 +63,36 @@ impl Receiver {
         }
     }
 
-    /// A packet of a connection.
+    /// A packet of a connection. Whether it was taken.
     pub(crate) fn handle_connected<H: Host>(
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         let result = self.connected(core, ctx, packet);
         self.end(ctx, result)
     }
 
-    /// A datagram.
+    /// A datagram. Whether it was taken.
     pub(crate) fn handle_datagram<H: Host>(
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         shell: &Shell,
         packet: &Packet<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         let result = self.datagram(core, ctx, shell, packet);
         self.end(ctx, result)
     }
 
-    fn end<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, result: Result<(), End>) -> Result<(), Failure> {
+    fn end<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, result: Result<(), End>) -> Result<bool, Failure> {
         match result {
-            Ok(()) => Ok(()),
+            Ok(()) => Ok(true),
             Err(End::Dropped(counter)) => {
                 *counter(&mut ctx.stats.drops) += 1;
                 self.inbound = None;
-                Ok(())
+                Ok(false)
             }
             Err(End::Failed(failure)) => Err(failure),
         }

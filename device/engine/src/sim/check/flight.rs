@@ -14,7 +14,7 @@ use protocol::roce::{Ext, Kind, NakCode, Packet, Syndrome};
 use super::{Checker, Place, Violation, demand};
 use crate::segment::packet_count;
 use crate::sim::plan::{Op, Work};
-use crate::{Instant, Mtu, RnrTimer};
+use crate::{Instant, Mtu, RnrRetry, RnrTimer};
 
 /// How late a deadline may be noticed: time moves from event to event, so not at all.
 const SLACK: Duration = Duration::from_nanos(1);
@@ -45,6 +45,8 @@ pub(super) struct Flight {
 /// What a connection is set up with.
 struct Limits {
     window: u32,
+    retries: u32,
+    rnr_retries: u32,
     rd_atomic: usize,
     ack_timeout: Duration,
 }
@@ -107,6 +109,7 @@ impl Flight {
         demand!(to - unacked <= limits.window, "PSN {to} is {} beyond {unacked}", to - unacked);
         if let Some(until) = self.rnr_until.take() {
             demand!(now >= until && now <= until + SLACK, "sent at {now:?}, told to wait until {until:?}");
+            demand!(self.rnr_naks <= limits.rnr_retries, "after {} RNR NAKs", self.rnr_naks);
         }
         if from < next {
             let due = self.timer_from.map(|from| from + limits.ack_timeout);
@@ -126,6 +129,7 @@ impl Flight {
             demand!(count <= limits.rd_atomic, "{count} READs and atomics outstanding");
         }
         self.asked += u32::from((from..to).contains(&unacked));
+        demand!(self.asked <= limits.retries + 1, "PSN {unacked} is sent {} times", self.asked);
         self.timer_from.get_or_insert(now);
         (self.high, self.next) = (high.max(to), to);
         Ok(())
@@ -150,7 +154,8 @@ impl Flight {
                     self.progress(now, before);
                     if self.unacked == psn && self.rnr_until.is_none() {
                         self.rnr_until = Some(now + RnrTimer::new(timer).duration());
-                        self.timer_from = None;
+                        // The peer is there: losses before this answer are forgiven.
+                        (self.timer_from, self.asked) = (None, 0);
                         self.rnr_naks += 1;
                     }
                     self.provoked = true;
@@ -198,8 +203,14 @@ impl Checker<'_> {
     /// `place` sends a packet of its `nth` request.
     pub(super) fn ask(&mut self, place: Place, nth: usize, packet: &Packet<'_>) -> Result<(), Violation> {
         let (now, pair) = (self.now, self.pair(place));
+        let life = &pair.lives[self.side(place).life];
         let limits = Limits {
             window: self.plan.window_packets,
+            retries: u32::from(life.retry_count),
+            rnr_retries: match life.rnr_retry {
+                RnrRetry::Limited(limit) => u32::from(limit),
+                RnrRetry::Infinite => u32::MAX,
+            },
             rd_atomic: usize::from(pair.rd_atomic),
             ack_timeout: pair.ack_timeout,
         };
@@ -208,7 +219,7 @@ impl Checker<'_> {
             _ => 1,
         };
         let side = self.side_mut(place);
-        let ops = &pair.lives[side.life].sides[place.side].ops;
+        let ops = &life.sides[place.side].ops;
         side.flight.ask(now, ops, nth, (packet.bth.psn, covers), &limits)
     }
 

@@ -74,7 +74,9 @@ impl<'a> Checker<'a> {
     pub fn on_connect(&mut self, pair: usize, life: usize) {
         let plan = &self.plan.pairs[pair];
         self.sides[pair] = [Side::new(plan, 0, life), Side::new(plan, 1, life)];
-        self.sides[pair].iter_mut().for_each(|side| side.state = State::Rts);
+        let late = plan.lives[life].late_ns > 0;
+        let states = [State::Rts, if late { State::Rtr } else { State::Rts }];
+        self.sides[pair].iter_mut().zip(states).for_each(|(side, state)| side.state = state);
     }
 
     /// The engine says that a QP is in `state`.
@@ -89,10 +91,8 @@ impl<'a> Checker<'a> {
         let now = self.now;
         let of = &mut self.sides[pair][side];
         demand!(!of.owes_drained(), "pair {pair} side {side} is drained, and nobody was told");
-        of.on_move(to);
-        if matches!(to, State::Reset | State::Err) {
-            of.silent_since.get_or_insert(now);
-        }
+        demand!(!of.owes_established(), "pair {pair} side {side} received in RTR, and nobody was told");
+        of.on_move(to, now);
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! What completions and events a side may have: each request one, in order, and in the state that software knows.
 
 use std::fmt;
+use std::time::Duration;
 
 use protocol::roce::{Kind, RoceFrame, Transport};
 
@@ -14,6 +15,9 @@ use crate::{
     AsyncEvent, Completion, Instant, Queue, RecvDone, RnrRetry, SendDone, Service, State, Status, Success,
     Transmit,
 };
+
+/// A receive request that is posted in ERR is flushed within this time (JingZhao interface, section 10.5).
+const LATE_RECEIVE: Duration = Duration::from_millis(10);
 
 /// How far one queue is.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,8 +34,11 @@ pub(super) struct Side {
     pub(super) state: State,
     pub(super) sends: Ledger,
     pub(super) recvs: Ledger,
-    /// When each send request was posted.
-    pub(super) posted_at: Vec<Instant>,
+    /// When each request was posted.
+    pub(super) sent_at: Vec<Instant>,
+    received_at: Vec<Instant>,
+    /// When it came to ERR.
+    broken_at: Option<Instant>,
     /// Packets seen of each send request.
     pub(super) packets: Vec<u32>,
     /// One past the newest send request of which a packet was seen.
@@ -40,6 +47,8 @@ pub(super) struct Side {
     may_start: usize,
     /// SQD: software waits to hear that the queue is drained.
     drain_due: bool,
+    /// It told that communication is established.
+    established: bool,
     /// Software moved it to ERR or RESET: nothing may leave any more.
     muted: bool,
     /// From when on its peer may hear nothing of it.
@@ -63,11 +72,14 @@ impl Side {
             state: State::Reset,
             sends: Ledger::default(),
             recvs: Ledger::default(),
-            posted_at: Vec::new(),
+            sent_at: Vec::new(),
+            received_at: Vec::new(),
+            broken_at: None,
             packets: vec![0; mine.ops.len()],
             started: 0,
             may_start: 0,
             drain_due: false,
+            established: false,
             muted: false,
             silent_since: None,
             missed_receive: false,
@@ -79,11 +91,14 @@ impl Side {
         }
     }
 
-    pub(super) fn on_move(&mut self, to: State) {
+    pub(super) fn on_move(&mut self, to: State, now: Instant) {
         match to {
             State::Sqd => (self.may_start, self.drain_due) = (self.started, true),
             State::Err | State::Reset => self.muted = true,
-            _ => self.drain_due = false,
+            _ => {}
+        }
+        if to != State::Sqd {
+            self.enter(to, now);
         }
         self.state = to;
     }
@@ -92,9 +107,12 @@ impl Side {
         match queue {
             Queue::Send => {
                 self.sends.posted += count;
-                self.posted_at.resize(self.sends.posted, now);
+                self.sent_at.resize(self.sends.posted, now);
             }
-            Queue::Recv => self.recvs.posted += count,
+            Queue::Recv => {
+                self.recvs.posted += count;
+                self.received_at.resize(self.recvs.posted, now);
+            }
         }
     }
 
@@ -108,14 +126,22 @@ impl Side {
         self.drain_due && self.sends.done >= self.started
     }
 
+    /// Whether something was received in RTR, and not reported.
+    pub(super) fn owes_established(&self) -> bool {
+        self.state == State::Rtr && self.recvs.done > 0 && !self.established
+    }
+
     /// Whether all packets of a request were seen.
     pub(super) fn sent_whole(&self, nth: usize, packets: u32) -> bool {
         self.packets[nth] == packets
     }
 
-    fn fail(&mut self, state: State, now: Instant) {
-        self.state = state;
+    fn enter(&mut self, state: State, now: Instant) {
+        (self.state, self.drain_due) = (state, false);
         if state == State::Err {
+            self.broken_at.get_or_insert(now);
+        }
+        if matches!(state, State::Err | State::Reset) {
             self.silent_since.get_or_insert(now);
         }
     }
@@ -157,7 +183,7 @@ impl Checker<'_> {
                 }
                 let now = self.now;
                 let to = if pair.service == Service::Rc { State::Err } else { State::Sqe };
-                self.side_mut(place).fail(to, now);
+                self.side_mut(place).enter(to, now);
             }
         }
         self.side_mut(place).sends.done += 1;
@@ -199,8 +225,8 @@ impl Checker<'_> {
                 demand!(side.flight.times_asked() >= retries, "after {} attempts", side.flight.times_asked());
                 if let Some(silence) = silence.filter(|_| retries == 7) {
                     // Each timeout once, and what was on its way or waited for a receiver when the silence began.
-                    let longest = pair.ack_timeout * (retries + 2) + std::time::Duration::from_millis(2);
-                    let since = silence.max(side.posted_at[nth]);
+                    let longest = pair.ack_timeout * (retries + 2) + Duration::from_millis(2);
+                    let since = silence.max(side.sent_at[nth]);
                     demand!(self.now <= since + longest, "silence began at {since:?}");
                 }
             }
@@ -229,19 +255,28 @@ impl Checker<'_> {
         match completion.result {
             Ok(Success::Send(_)) => return Err("a send in the receive queue".to_owned()),
             Ok(Success::Recv(done)) => {
-                demand!(matches!(side.state, State::Rts | State::Sqd | State::Sqe), "in {:?}", side.state);
+                let states = [State::Rtr, State::Rts, State::Sqd, State::Sqe];
+                demand!(states.contains(&side.state), "in {:?}", side.state);
                 match pair.service {
                     Service::Rc => self.receive_reliable(place, nth, &done)?,
                     Service::Uc => self.receive_connected(place, nth, &done, host)?,
                     Service::Ud => self.receive_datagram(place, nth, &done, host)?,
                 }
             }
-            Err(Status::Flushed) => demand!(side.state == State::Err, "flushed in {:?}", side.state),
+            Err(Status::Flushed) => {
+                let broken_at = side.broken_at.ok_or_else(|| format!("flushed in {:?}", side.state))?;
+                demand!(side.sends.done == side.sends.posted, "flushed before the send queue");
+                // Posted late, it is found by looking for it, which happens at least every 10 ms.
+                let posted_at = side.received_at[nth];
+                let late = if posted_at > broken_at { LATE_RECEIVE } else { Duration::ZERO };
+                let due = posted_at.max(broken_at) + late;
+                demand!(self.now <= due, "flushed after {due:?}");
+            }
             Err(status) => {
                 let expected = pair.lives[side.life].sides[place.side].recvs[nth].fails;
                 demand!(expected == Some(status), "expected {expected:?}");
                 let now = self.now;
-                self.side_mut(place).fail(State::Err, now);
+                self.side_mut(place).enter(State::Err, now);
             }
         }
         self.side_mut(place).recvs.done += 1;
@@ -272,7 +307,7 @@ impl Checker<'_> {
                     _ => Status::RemoteInvalidRequest,
                 };
                 demand!(ops.iter().any(|op| op.fails.contains(&status)), "the peer asked for nothing wrong");
-                self.side_mut(place).fail(State::Err, now);
+                self.side_mut(place).enter(State::Err, now);
             }
             AsyncEvent::SqDrained => {
                 let side = self.side_mut(place);
@@ -280,9 +315,12 @@ impl Checker<'_> {
                 demand!(side.sends.done >= side.started, "request {} is under way", side.sends.done);
                 side.drain_due = false;
             }
-            AsyncEvent::CommunicationEstablished | AsyncEvent::WqCatastrophic => {
-                return Err("unexpected".to_owned());
+            AsyncEvent::CommunicationEstablished => {
+                let side = self.side_mut(place);
+                demand!(side.state == State::Rtr && !side.established, "in {:?}, or again", side.state);
+                side.established = true;
             }
+            AsyncEvent::WqCatastrophic => return Err("unexpected".to_owned()),
         }
         Ok(())
     }

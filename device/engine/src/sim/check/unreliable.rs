@@ -124,7 +124,8 @@ impl Checker<'_> {
     pub(super) fn nothing_lost(&self, place: Place) -> Result<(), Violation> {
         let (pair, peer) = (self.pair(place), place.peer());
         let (side, sender) = (self.side(place), self.side(peer));
-        let receives = matches!(side.state, State::Rts | State::Sqd | State::Sqe) && side.life == sender.life;
+        let states = [State::Rtr, State::Rts, State::Sqd, State::Sqe];
+        let receives = states.contains(&side.state) && side.life == sender.life;
         if pair.service != crate::Service::Uc
             || !receives
             || side.missed_receive
@@ -139,7 +140,7 @@ impl Checker<'_> {
             // An empty message may have been taken for another one.
             let known = op.imm().is_some() || (op.len >= 8 && op.request.op != SendOp::Nop);
             let fits = op.imm().is_none() && !op.takes_receive() || Some(op.len as usize) <= shortest;
-            let sent = op.fails.is_empty() && !op.refused && sender.posted_at[*index] > self.clean_from;
+            let sent = op.fails.is_empty() && !op.refused && sender.sent_at[*index] > self.clean_from;
             known && fits && sent && sender.sent_whole(*index, op.packets(pair.mtu))
         });
         match due.find(|(index, _)| !side.received.whole[*index]) {

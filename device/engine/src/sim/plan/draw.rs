@@ -102,6 +102,7 @@ fn draw_life(rng: &mut ChaCha8Rng, pair: &mut Pair, script: &Script) {
             Script::Unready => RnrRetry::Limited(rng.random_range(0..=6)),
             _ => RnrRetry::Infinite,
         },
+        late_ns: if rng.random_ratio(1, 4) { rng.random_range(1..500_000) } else { 0 },
     });
     let total = rng.random_range(1..=40);
     let poison_at = (*script == Script::Poison).then(|| rng.random_range(0..total));

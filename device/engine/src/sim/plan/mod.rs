@@ -107,6 +107,8 @@ pub struct Life {
     pub retry_count: u8,
     /// RNR NAKs obeyed.
     pub rnr_retry: RnrRetry,
+    /// Nanoseconds that side 1 stays in RTR.
+    pub late_ns: u64,
 }
 
 /// What stays of a side from life to life.
@@ -179,7 +181,7 @@ pub enum Action {
         /// New state.
         to: State,
     },
-    /// Both sides go from RESET to RTS and begin their next life.
+    /// Both sides go from RESET to RTS, side 1 perhaps to RTR only, and begin their next life.
     Connect {
         /// Pair.
         pair: usize,

@@ -77,6 +77,10 @@ pub(super) fn schedule(
             for _ in 0..rng.random_range(0..4) {
                 push(rng.random_range(0..span_ns * 2), go(0, State::Rts));
             }
+            if rng.random_ratio(1, 4) {
+                push(rng.random_range(0..span_ns), go(0, State::Sqd));
+                push(span_ns * 2, go(0, State::Rts));
+            }
         }
         Script::Error { side, at, .. } => push(at, go(side, State::Err)),
         Script::Drain { side, at, until } => {
@@ -115,7 +119,14 @@ fn post(
     actions: &mut Vec<(Instant, Action)>,
 ) {
     let index = pair.index;
+    let late_ns = pair.lives[life].late_ns;
+    if late_ns > 0 && span.start + late_ns < end {
+        let at = Instant::from_nanos(span.start + late_ns);
+        actions.push((at, Action::Move { pair: index, side: 1, to: State::Rts }));
+    }
     for (side, work) in pair.lives[life].sides.iter().enumerate() {
+        let begin = if side == 1 { span.start + late_ns } else { span.start };
+        let span = begin..span.end.max(begin + 1);
         let mut burst = |total: usize, action: &dyn Fn(usize) -> Action| {
             let early = rng.random_bool(0.5);
             let mut left = total;
