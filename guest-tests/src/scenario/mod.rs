@@ -6,6 +6,7 @@ pub mod demo;
 mod driver;
 mod jingzhao_errors;
 mod jingzhao_events;
+mod jingzhao_full;
 mod jingzhao_interface;
 mod jingzhao_probe;
 mod jingzhao_rc;
@@ -72,6 +73,12 @@ pub const ALL: &[Scenario] = &[
         about: "what drivers of either kind rely on: queues, regions, registers, contexts, restarts",
         pair: true,
         run: |lab, report| Box::pin(jingzhao_interface::run(lab, report)),
+    },
+    Scenario {
+        name: "jingzhao-full",
+        about: "every command in every form, every transition from every state, as the tables of the interface",
+        pair: true,
+        run: |lab, report| Box::pin(jingzhao_full::run(lab, report)),
     },
     Scenario {
         name: "wire-rc",

@@ -1,6 +1,6 @@
 //! Two guests, each with one HCA served by a daemon of its own, wired to each other over UDP.
 
-use agent::wire::{BindVfio, CloseHca, DeviceSelector, HcrBase, OpenHca};
+use agent::wire::{BindVfio, CloseHca, DeviceSelector, HcaInfo, HcrBase, OpenHca};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
@@ -133,12 +133,12 @@ impl Node {
     /// Gives the HCA to the userspace driver and brings it up.
     pub(super) async fn open(&mut self) -> Result<()> {
         self.vm.call(BindVfio { device: DeviceSelector::default() }).await?;
-        self.reopen(OpenHca::default()).await
+        self.reopen(OpenHca::default()).await.map(drop)
     }
 
     /// Brings an HCA up that is bound already.
-    pub(super) async fn reopen(&mut self, step: OpenHca) -> Result<()> {
-        self.vm.call(OpenHca { hcr: self.hcr, ..step }).await.map(drop)
+    pub(super) async fn reopen(&mut self, step: OpenHca) -> Result<HcaInfo> {
+        self.vm.call(OpenHca { hcr: self.hcr, ..step }).await
     }
 
     /// Lets go of the HCA.

@@ -1,0 +1,78 @@
+//! The whole command interface: every opcode in its good form and in every bad one, and every transition of QPs from
+//! every state. The tables of the interface are data here ([`spec`], [`expected`], [`transitions`]); what devices answer
+//! is compared with them both ways.
+
+mod answers;
+mod commands;
+mod device;
+mod expected;
+mod mailbox;
+mod spec;
+mod transitions;
+
+use agent::wire::{OpenHca, Service};
+use anyhow::{Result, ensure};
+use serde_json::json;
+
+use self::answers::{Answers, issue};
+use self::device::{Device, TestQp};
+use super::pair::{Node, Pair};
+use crate::lab::Lab;
+use crate::report::Report;
+
+pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    // a is as a device is by default.
+    let options = [json!({}), json!({ "extended_status": true, "mad_ifc": true })];
+    let mut pair = Pair::start_open_as(lab, "jingzhao-full", options).await?;
+    let hint = pair.hint();
+    report.case("every command in every form", &hint, every_command(&mut pair)).await?;
+    report.case("every other opcode is BAD_OP", &hint, undefined_opcodes(&mut pair)).await?;
+    for service in [Service::Rc, Service::Uc, Service::Ud] {
+        let name = format!("every transition of {service:?} from every state");
+        report.case(&name, &hint, transitions::run(&mut pair.a.vm, service)).await?;
+    }
+    report.case("daemons end with success on SIGTERM", &hint, pair.stop()).await
+}
+
+/// Sections 2 and 3.
+async fn every_command(pair: &mut Pair) -> Result<()> {
+    let (a, b) = tokio::try_join!(answers(&mut pair.a), answers(&mut pair.b))?;
+    answers::judge(&[a, b])
+}
+
+/// Everything one device answers.
+async fn answers(node: &mut Node) -> Result<Answers> {
+    let mut answers = Answers::new();
+    node.close().await?;
+    node.reopen(OpenHca { without_init: true, ..OpenHca::default() }).await?;
+    commands::uninitialised().run(&mut node.vm, &mut answers).await?;
+    node.close().await?;
+
+    let info = node.reopen(OpenHca::default()).await?;
+    let vm = &mut node.vm;
+    let device = Device::new(vm, info).await?;
+    let qp = TestQp::create(vm, Service::Uc).await?;
+    issue(vm, transitions::to_rts(&qp)).await?;
+    qp.fail_a_send(vm).await?;
+    for script in [
+        commands::generic(&device),
+        commands::queries(),
+        commands::icm(&device),
+        commands::regions(),
+        commands::event_queues(&device),
+        commands::completion_queues(&device),
+        commands::queue_pairs(&device, qp.qp.qpn),
+    ] {
+        script.run(vm, &mut answers).await?;
+    }
+    Ok(answers)
+}
+
+/// Section 2, check a.
+async fn undefined_opcodes(pair: &mut Pair) -> Result<()> {
+    const BAD_OP: u8 = 0x02;
+    for result in issue(&mut pair.a.vm, commands::undefined().collect()).await? {
+        ensure!(result.status == BAD_OP, "word {:08x}h", result.word);
+    }
+    Ok(())
+}

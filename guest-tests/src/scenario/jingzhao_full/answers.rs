@@ -1,0 +1,180 @@
+//! What devices answered, beside what the interface says.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use agent::wire::{CommandResult, OutParam, RawCommand, RawCommands};
+use anyhow::{Context as _, Result, ensure};
+
+use super::expected::{self, Expected};
+use super::spec::{Form, name_of, row_of};
+use crate::report::line;
+use crate::vm::Vm;
+
+/// A command in a form.
+pub(super) type Key = (u16, Form);
+
+/// Statuses of one device. A form that was tried in several ways has several, if they differ.
+pub(super) type Answers = BTreeMap<Key, BTreeSet<u8>>;
+
+/// Commands to issue one after the other.
+#[derive(Debug, Default)]
+pub(super) struct Script(Vec<(Option<Form>, RawCommand)>);
+
+impl Script {
+    /// Issues a command and notes what it answers under this form.
+    pub(super) fn tries(&mut self, form: Form, command: RawCommand) {
+        self.0.push((Some(form), command));
+    }
+
+    pub(super) fn good(&mut self, how: &'static str, command: RawCommand) {
+        self.tries(Form::Good(how), command);
+    }
+
+    pub(super) fn bad(&mut self, what: &'static str, command: RawCommand) {
+        self.tries(Form::Bad(what), command);
+    }
+
+    /// Issues a command that others need. It must succeed.
+    pub(super) fn needs(&mut self, command: RawCommand) {
+        self.0.push((None, command));
+    }
+
+    /// Issues everything.
+    pub(super) async fn run(self, vm: &mut Vm, answers: &mut Answers) -> Result<()> {
+        let (forms, commands): (Vec<_>, Vec<_>) = self.0.into_iter().unzip();
+        let results = issue(vm, commands.clone()).await?;
+        for ((form, command), result) in forms.into_iter().zip(&commands).zip(results) {
+            match form {
+                Some(form) => {
+                    check_outbox(command, &result).with_context(|| format!("{command:x?}"))?;
+                    answers.entry((command.op, form)).or_default().insert(result.status);
+                }
+                None => ensure!(result.status == 0, "status {:02x}h of {command:x?}", result.status),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Issues commands in as few round trips as their mailboxes allow.
+pub(super) async fn issue(vm: &mut Vm, commands: Vec<RawCommand>) -> Result<Vec<CommandResult>> {
+    const AT_ONCE: usize = 256;
+    let mut results = Vec::with_capacity(commands.len());
+    for part in commands.chunks(AT_ONCE) {
+        results.extend(vm.call(RawCommands { commands: part.to_vec() }).await?.results);
+    }
+    ensure!(results.len() == commands.len(), "{} results of {} commands", results.len(), commands.len());
+    Ok(results)
+}
+
+/// Section 2: a command that succeeds writes its whole outbox and no byte more, a refused one writes nothing.
+fn check_outbox(command: &RawCommand, result: &CommandResult) -> Result<()> {
+    let expected = match (&command.output, row_of(command.op)) {
+        (OutParam::Mailbox, Some(row)) if result.status == 0 => row.outbox.unwrap_or(0),
+        _ => 0,
+    };
+    let written = result.outbox.len() as u64;
+    ensure!(written == expected, "{written:#x} bytes in the outbox, not {expected:#x}");
+    Ok(())
+}
+
+/// Prints the table of results and compares it with the table of the interface, both ways.
+pub(super) fn judge(devices: &[Answers; 2]) -> Result<()> {
+    let expected: BTreeMap<Key, Expected> = expected::all().map(|row| ((row.op, row.form), row)).collect();
+    print(devices, &expected)?;
+    let wrong = differences(devices, &expected);
+    ensure!(wrong.is_empty(), "{} rows differ:\n{}", wrong.len(), wrong.join("\n"));
+    Ok(())
+}
+
+/// Rows that were not tried, tries that have no row, and answers that are not those of their row.
+fn differences(devices: &[Answers; 2], expected: &BTreeMap<Key, Expected>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (key, row) in expected {
+        for (answers, status) in devices.iter().zip(row.status) {
+            let what = format!("{:03X}h {}: {} (section {})", key.0, name_of(key.0), key.1, row.section);
+            match answers.get(key) {
+                None => wrong.push(format!("{what} was not tried")),
+                Some(seen) if *seen != BTreeSet::from([status]) => {
+                    wrong.push(format!("{what} is answered {seen:02x?}, not {status:02x}h"));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    let tried: BTreeSet<_> = devices.iter().flat_map(BTreeMap::keys).collect();
+    for (op, form) in tried.into_iter().filter(|key| !expected.contains_key(key)) {
+        wrong.push(format!("{op:03X}h {}: {form} was tried, and has no row", name_of(*op)));
+    }
+    wrong
+}
+
+/// A block for each opcode: its forms by the statuses of both devices.
+fn print(devices: &[Answers; 2], expected: &BTreeMap<Key, Expected>) -> Result<()> {
+    line("      commands of section 2: status by default, status with extended_status and mad_ifc; forms")?;
+    let keys: BTreeSet<Key> = devices.iter().flat_map(BTreeMap::keys).copied().collect();
+    let mut blocks: BTreeMap<u16, BTreeMap<Vec<String>, Vec<String>>> = BTreeMap::new();
+    for key in keys {
+        let statuses = devices.iter().map(|answers| match answers.get(&key) {
+            Some(seen) => seen.iter().map(|status| format!("{status:02X}")).collect::<Vec<_>>().join("/"),
+            None => "--".into(),
+        });
+        let section = expected.get(&key).map_or("?", |row| row.section);
+        let forms = blocks.entry(key.0).or_default().entry(statuses.collect()).or_default();
+        forms.push(format!("{} [{section}]", key.1));
+    }
+    for (op, block) in blocks {
+        line(&format!("      {op:03X}h {}", name_of(op)))?;
+        for (statuses, forms) in block {
+            line(&format!("           {}  {}", statuses.join(" "), forms.join(", ")))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Table = BTreeMap<Key, Expected>;
+
+    /// The whole table, and two devices that answer as it says.
+    fn faithful() -> (Table, [Answers; 2]) {
+        let table: Table = expected::all().map(|row| ((row.op, row.form), row)).collect();
+        let device = |n: usize| {
+            table.iter().map(|(key, row)| (*key, BTreeSet::from([row.status[n]]))).collect::<Answers>()
+        };
+        let devices = [device(0), device(1)];
+        (table, devices)
+    }
+
+    #[test]
+    fn no_form_of_a_command_has_two_rows() {
+        assert_eq!(expected::all().count(), faithful().0.len());
+    }
+
+    #[test]
+    fn a_row_missing_on_either_side_is_a_difference() {
+        let (table, devices) = faithful();
+        assert_eq!(differences(&devices, &table), Vec::<String>::new());
+        let key = (0x016, Form::Bad("valid already"));
+        let mut silent = devices.clone();
+        silent[1].remove(&key);
+        assert_eq!(
+            differences(&silent, &table),
+            ["016h SW2HW_CQ: valid already (section 3.11) was not tried"]
+        );
+        let mut short = table.clone();
+        short.remove(&key);
+        assert_eq!(differences(&devices, &short), ["016h SW2HW_CQ: valid already was tried, and has no row"]);
+    }
+
+    #[test]
+    fn another_status_is_a_difference_even_if_the_right_one_was_seen_too() {
+        let (table, mut devices) = faithful();
+        let seen = devices[0].get_mut(&(0x00d, Form::OpModifier)).unwrap();
+        seen.insert(0);
+        let expected = "00Dh SW2HW_MPT: op_modifier not listed (section 2 b) is answered {00, 03}, not 03h";
+        assert_eq!(differences(&devices, &table), [expected]);
+    }
+}

@@ -1,0 +1,115 @@
+//! An open HCA and what raw commands need of it: where its tables are, and memory to name in them.
+
+use agent::wire::{
+    CqInfo, CreateCq, CreateMr, CreateQp, Data, Datagram, HcaInfo, MrInfo, Poll, PostSend, QpInfo,
+    SendRequest, Service, Sge,
+};
+use anyhow::{Result, ensure};
+
+use super::mailbox::{Mailbox, WorkQueue, qpc, service};
+use crate::vm::Vm;
+
+const PAGE: u64 = 0x1000;
+/// Syndrome of a send whose data cannot be gathered (section 7.4).
+const LOCAL_PROT_ERR: u8 = 0x04;
+/// For completions that are due at once.
+const SOON_MS: u32 = 10_000;
+
+/// What a driver knows of an HCA it has opened with the agent's default tables.
+#[derive(Debug)]
+pub(super) struct Device {
+    info: HcaInfo,
+    /// Pages that are ours, one after the other on the bus.
+    pages: MrInfo,
+    /// Memory for queues.
+    queues: MrInfo,
+}
+
+impl Device {
+    pub(super) async fn new(vm: &mut Vm, info: HcaInfo) -> Result<Self> {
+        let pages = CreateMr { len: 6 * PAGE, scattered: false, ..CreateMr::default() };
+        let queues = CreateMr { len: 0x8000, ..CreateMr::default() };
+        Ok(Self { info, pages: vm.call(pages).await?, queues: vm.call(queues).await? })
+    }
+
+    /// First bus address behind all memory of the device.
+    pub(super) fn memory_end(&self) -> u64 {
+        self.info.arena_iova + self.info.arena_size
+    }
+
+    /// A key of 32 KiB.
+    pub(super) fn lkey(&self) -> u32 {
+        self.queues.key
+    }
+
+    /// Bus addresses of pages that nobody else uses.
+    pub(super) fn pages(&self) -> [u64; 6] {
+        [0, 1, 2, 3, 4, 5].map(|page| self.pages.iova + page * PAGE)
+    }
+
+    /// ICM addresses of the last pages of QPC, CQC, EQC, MPT and MTT.
+    pub(super) fn last_pages(&self) -> [u64; 5] {
+        let [qpc, cqc, eqc, mpt, mtt] = self.info.icm_bases;
+        // Entries by the agent's default, and bytes of each (section 4.1). All EQCs are in one page.
+        let last = |base: u64, log_entries: u32, bytes: u64| base + (bytes << log_entries) - PAGE;
+        [last(qpc, 10, 256), last(cqc, 10, 64), eqc, last(mpt, 12, 64), last(mtt, 16, 8)]
+    }
+}
+
+/// A QP whose queues the agent keeps, to be moved by raw commands.
+#[derive(Debug)]
+pub(super) struct TestQp {
+    pub(super) service: Service,
+    pub(super) qp: QpInfo,
+    cq: CqInfo,
+}
+
+impl TestQp {
+    /// A QP in RESET.
+    pub(super) async fn create(vm: &mut Vm, service: Service) -> Result<Self> {
+        let cq = vm.call(CreateCq::default()).await?;
+        let qp = CreateQp { send_cq: cq.id, recv_cq: cq.id, service, ..CreateQp::default() };
+        Ok(Self { service, qp: vm.call(qp).await?, cq })
+    }
+
+    /// Its whole context, good for every command.
+    pub(super) fn image(&self) -> Mailbox {
+        let CreateQp { log_sq_slots, log_sq_slot_bytes, .. } = CreateQp::default();
+        let queue = |lkey| WorkQueue {
+            lkey,
+            len: 1 << (log_sq_slots + log_sq_slot_bytes),
+            log_slot: log_sq_slot_bytes,
+            cqn: self.cq.cqn,
+        };
+        let service = match self.service {
+            Service::Rc => service::RC,
+            Service::Uc => service::UC,
+            Service::Ud => service::UD,
+        };
+        qpc(service, queue(self.qp.sq_lkey), queue(self.qp.rq_lkey)).word(0x14, self.qp.qpn)
+    }
+
+    /// Rings for a SEND from `sge`.
+    pub(super) async fn send(&self, vm: &mut Vm, sge: Sge) -> Result<()> {
+        let datagram = (self.service == Service::Ud).then(Datagram::default);
+        let request = SendRequest { data: Data::Sges(vec![sge]), datagram, ..SendRequest::default() };
+        vm.call(PostSend { qp: self.qp.id, requests: vec![request], ..PostSend::default() }).await.map(drop)
+    }
+
+    /// Waits for the completion of a send; its syndrome, none for success.
+    pub(super) async fn completes(&self, vm: &mut Vm) -> Result<Option<u8>> {
+        let cqes = vm.call(Poll { cq: self.cq.id, count: 1, timeout_ms: SOON_MS }).await?.cqes;
+        match cqes.as_slice() {
+            [cqe] => Ok(cqe.syndrome),
+            _ => anyhow::bail!("no completion of QP {:#x}", self.qp.qpn),
+        }
+    }
+
+    /// Lets a send fail in RTS, which is how a QP comes to SQE (section 10.5): its data has a key nobody has.
+    pub(super) async fn fail_a_send(&self, vm: &mut Vm) -> Result<()> {
+        self.send(vm, Sge { lkey: 0xfff, addr: 0, len: 64 }).await?;
+        let syndrome = self.completes(vm).await?;
+        ensure!(syndrome == Some(LOCAL_PROT_ERR), "a send with a bad key completes with {syndrome:02x?}");
+        Ok(())
+    }
+}

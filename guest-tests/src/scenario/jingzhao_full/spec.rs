@@ -1,0 +1,285 @@
+//! The command table of the interface document, and what its generic checks make of every command.
+//!
+//! # Spec
+//! JingZhao interface, sections 1.4, 2 and 3.14.
+
+use std::fmt;
+
+use super::expected::Expected;
+
+/// Status codes (section 1.4).
+pub(super) mod status {
+    pub(crate) const OK: u8 = 0x00;
+    pub(crate) const INTERNAL_ERR: u8 = 0x01;
+    pub(crate) const BAD_OP: u8 = 0x02;
+    pub(crate) const BAD_PARAM: u8 = 0x03;
+    pub(crate) const BAD_SYS_STATE: u8 = 0x04;
+    pub(crate) const EXCEED_LIM: u8 = 0x08;
+    pub(crate) const BAD_RES_STATE: u8 = 0x09;
+    pub(crate) const BAD_INDEX: u8 = 0x0a;
+    pub(crate) const BAD_QPEE_STATE: u8 = 0x10;
+}
+
+/// A status of each of the two devices: one as it is by default, and one with the options `extended_status` and
+/// `mad_ifc`.
+pub(super) type Statuses = [u8; 2];
+
+/// op_modifier column.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum OpModifier {
+    /// Ignored.
+    Any,
+    /// One of these.
+    In(&'static [u8]),
+}
+
+impl OpModifier {
+    /// One that is good.
+    pub(super) fn first(self) -> u8 {
+        match self {
+            Self::Any => 0,
+            Self::In(list) => list.first().copied().unwrap_or(0),
+        }
+    }
+
+    /// Some that are not listed: neighbours of those that are, single bits, all bits.
+    pub(super) fn unlisted(self) -> impl Iterator<Item = u8> {
+        const TRIED: [u8; 10] = [0, 1, 2, 3, 4, 5, 8, 16, 128, 255];
+        TRIED.into_iter().filter(move |modifier| match self {
+            Self::Any => false,
+            Self::In(list) => !list.contains(modifier),
+        })
+    }
+}
+
+/// in_modifier column, as far as the generic rule for numbers goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InModifier {
+    /// Zero, a count or an index.
+    Other,
+    /// A QPN, CQN or EQN of at most 24 bits.
+    Number,
+}
+
+/// inbox column.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Inbox {
+    None,
+    Bytes(u64),
+    /// The same, if op_modifier is 0.
+    Unmodified(u64),
+    /// ceil(n/2) * 20h for n entries.
+    MapIcm,
+    /// 20h + ceil(n/4) * 20h for n entries.
+    WriteMtt,
+}
+
+impl Inbox {
+    /// Bytes for one entry where the length depends on their number.
+    pub(super) fn bytes(self) -> Option<u64> {
+        match self {
+            Self::None => None,
+            Self::Bytes(len) | Self::Unmodified(len) => Some(len),
+            Self::MapIcm => Some(0x20),
+            Self::WriteMtt => Some(0x40),
+        }
+    }
+}
+
+/// A row of section 2.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    pub(super) op: u16,
+    pub(super) name: &'static str,
+    pub(super) op_modifier: OpModifier,
+    pub(super) in_modifier: InModifier,
+    pub(super) inbox: Inbox,
+    /// Bytes.
+    pub(super) outbox: Option<u64>,
+}
+
+const fn row(
+    op: u16,
+    name: &'static str,
+    op_modifier: OpModifier,
+    in_modifier: InModifier,
+    inbox: Inbox,
+    outbox: Option<u64>,
+) -> Row {
+    Row { op, name, op_modifier, in_modifier, inbox, outbox }
+}
+
+/// Section 2: op, name, op_modifier, in_modifier, inbox, outbox. MAD_IFC is that of section 3.14.
+#[rustfmt::skip]
+pub(super) const SECTION_2: [Row; 30] = {
+    use InModifier::{Number, Other};
+    use Inbox::{Bytes, MapIcm, Unmodified, WriteMtt};
+    use OpModifier::{Any, In};
+    const NO: Inbox = Inbox::None;
+    [
+        row(0x003, "QUERY_DEV_LIM",   In(&[0]),          Other,  NO,               Some(0x40)),
+        row(0x006, "QUERY_ADAPTER",   In(&[0]),          Other,  NO,               Some(0x20)),
+        row(0x007, "INIT_HCA",        In(&[0]),          Other,  Bytes(0x40),      None),
+        row(0x008, "CLOSE_HCA",       In(&[0]),          Other,  NO,               None),
+        row(0xffa, "MAP_ICM",         In(&[1, 2]),       Other,  MapIcm,           None),
+        row(0xff9, "UNMAP_ICM",       In(&[1, 2]),       Other,  NO,               None),
+        row(0x00d, "SW2HW_MPT",       In(&[0]),          Other,  Bytes(0x40),      None),
+        row(0x00f, "HW2SW_MPT",       In(&[0]),          Other,  NO,               None),
+        row(0x011, "WRITE_MTT",       In(&[0]),          Other,  WriteMtt,         None),
+        row(0x012, "MAP_EQ",          In(&[0]),          Number, NO,               None),
+        row(0x013, "SW2HW_EQ",        In(&[0]),          Number, Bytes(0x40),      None),
+        row(0x014, "HW2SW_EQ",        In(&[0]),          Number, NO,               None),
+        row(0x016, "SW2HW_CQ",        In(&[0]),          Number, Bytes(0x40),      None),
+        row(0x017, "HW2SW_CQ",        In(&[0]),          Number, NO,               None),
+        row(0x02c, "RESIZE_CQ",       Any,               Number, Bytes(8),         None),
+        row(0x019, "RST2INIT_QPEE",   In(&[0]),          Number, Bytes(0xc0),      None),
+        row(0x02d, "INIT2INIT_QPEE",  In(&[0]),          Number, Bytes(0xc0),      None),
+        row(0x01a, "INIT2RTR_QPEE",   In(&[0]),          Number, Bytes(0xc0),      None),
+        row(0x01b, "RTR2RTS_QPEE",    In(&[0]),          Number, Bytes(0xc0),      None),
+        row(0x01c, "RTS2RTS_QPEE",    In(&[0]),          Number, Bytes(0xc0),      None),
+        row(0x01d, "SQERR2RTS_QPEE",  In(&[0]),          Number, Bytes(0xc0),      None),
+        row(0x01e, "2ERR_QPEE",       In(&[0, 2, 3]),    Number, Unmodified(0xc0), None),
+        row(0x01f, "RTS2SQD_QPEE",    In(&[0]),          Number, Bytes(0xc0),      None),
+        row(0x038, "SQD2SQD_QPEE",    In(&[0]),          Number, Bytes(0xc0),      None),
+        row(0x020, "SQD2RTS_QPEE",    In(&[0]),          Number, Bytes(0xc0),      None),
+        row(0x021, "ERR2RST_QPEE",    In(&[0, 2, 3]),    Number, Unmodified(0xc0), None),
+        row(0x022, "QUERY_QP",        In(&[0]),          Number, NO,               Some(0xc0)),
+        row(0x023, "CONF_SPECIAL_QP", In(&[0, 1, 2, 3]), Number, NO,               None),
+        row(0x024, "MAD_IFC",         In(&[1]),          Other,  NO,               Some(0x20)),
+        row(0x031, "NOP",             In(&[0]),          Other,  NO,               None),
+    ]
+};
+
+/// Section 2: opcodes that drivers define and no device has.
+pub(super) const UNSUPPORTED: [(u16, &str); 11] = [
+    (0x009, "INIT_IB"),
+    (0x00a, "CLOSE_IB"),
+    (0x00c, "SET_IB"),
+    (0x025, "multicast"),
+    (0x026, "multicast"),
+    (0x027, "multicast"),
+    (0x02a, "debug"),
+    (0x02b, "debug"),
+    (0x030, "DIAG_RPRT"),
+    (0x032, "SUSPEND"),
+    (0x033, "UNSUSPEND"),
+];
+
+/// Commands accepted before INIT_HCA (section 2, check d).
+const BEFORE_INIT_HCA: [u16; 5] = [0x003, 0x006, 0x007, 0x008, 0x031];
+
+/// How a command is issued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Form {
+    /// As it should be, in the way named, if there are several.
+    Good(&'static str),
+    /// Check b: an op_modifier that is not listed.
+    OpModifier,
+    /// Check c: a needed inbox at address 0.
+    NoInbox,
+    /// Check c: a needed outbox at address 0.
+    NoOutbox,
+    /// Check d.
+    BeforeInitHca,
+    /// Check e: an inbox that no memory is behind.
+    InboxNowhere,
+    /// Check e: an inbox whose last bytes no memory is behind.
+    InboxCut,
+    /// Check e: an outbox that no memory is behind.
+    OutboxNowhere,
+    /// Check e: an outbox whose last bytes no memory is behind.
+    OutboxCut,
+    /// A QPN, CQN or EQN above FFFFFFh.
+    NumberOver24Bits,
+    /// With an error that a part of section 3 lists.
+    Bad(&'static str),
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Good("") => "good",
+            Self::Good(how) => how,
+            Self::OpModifier => "op_modifier not listed",
+            Self::NoInbox => "no inbox",
+            Self::NoOutbox => "no outbox",
+            Self::BeforeInitHca => "before INIT_HCA",
+            Self::InboxNowhere => "inbox outside memory",
+            Self::InboxCut => "inbox across the end of memory",
+            Self::OutboxNowhere => "outbox outside memory",
+            Self::OutboxCut => "outbox across the end of memory",
+            Self::NumberOver24Bits => "number above FFFFFFh",
+            Self::Bad(what) => what,
+        })
+    }
+}
+
+impl Row {
+    /// Which of the two devices have the command (section 3.14).
+    fn supported(&self) -> [bool; 2] {
+        match self.op {
+            0x023 => [false, false],
+            0x024 => [false, true],
+            _ => [true, true],
+        }
+    }
+
+    /// What the generic checks of section 2 make of each form of this command.
+    fn generic(self) -> impl Iterator<Item = Expected> {
+        use status::{BAD_INDEX, BAD_PARAM, BAD_SYS_STATE, INTERNAL_ERR, OK};
+        let early = if BEFORE_INIT_HCA.contains(&self.op) { OK } else { BAD_SYS_STATE };
+        let limited = matches!(self.op_modifier, OpModifier::In(_));
+        let (inbox, outbox) = (self.inbox.bytes().is_some(), self.outbox.is_some());
+        let number = self.in_modifier == InModifier::Number;
+        [
+            (limited, Form::OpModifier, "2 b", [BAD_PARAM; 2]),
+            (inbox, Form::NoInbox, "2 c", [BAD_PARAM; 2]),
+            (outbox, Form::NoOutbox, "2 c", [BAD_PARAM; 2]),
+            (true, Form::BeforeInitHca, "2 d", [early; 2]),
+            (inbox, Form::InboxNowhere, "2 e", [INTERNAL_ERR; 2]),
+            (inbox, Form::InboxCut, "2 e", [INTERNAL_ERR; 2]),
+            (outbox, Form::OutboxNowhere, "2 e", [INTERNAL_ERR; 2]),
+            (outbox, Form::OutboxCut, "2 e", [INTERNAL_ERR; 2]),
+            (number, Form::NumberOver24Bits, "2", [BAD_PARAM, BAD_INDEX]),
+        ]
+        .into_iter()
+        .filter(|(applies, ..)| *applies)
+        .map(move |(_, form, section, status)| Expected { op: self.op, form, section, status })
+        .map(move |expected| self.unless_unsupported(expected))
+    }
+
+    /// An opcode that a device does not have is refused before anything else is looked at (check a).
+    fn unless_unsupported(&self, expected: Expected) -> Expected {
+        let mut status = expected.status;
+        for (status, supported) in status.iter_mut().zip(self.supported()) {
+            if !supported {
+                *status = status::BAD_OP;
+            }
+        }
+        Expected { status, ..expected }
+    }
+}
+
+/// What section 2 says of every command in every form it knows.
+pub(super) fn section_2() -> impl Iterator<Item = Expected> {
+    let unsupported = UNSUPPORTED.into_iter().flat_map(|(op, _)| {
+        [Form::Good(""), Form::BeforeInitHca].map(|form| Expected {
+            op,
+            form,
+            section: "2 a",
+            status: [status::BAD_OP; 2],
+        })
+    });
+    SECTION_2.into_iter().flat_map(Row::generic).chain(unsupported)
+}
+
+/// The row of an opcode.
+pub(super) fn row_of(op: u16) -> Option<&'static Row> {
+    const { &SECTION_2 }.iter().find(|row| row.op == op)
+}
+
+/// The name of an opcode.
+pub(super) fn name_of(op: u16) -> &'static str {
+    let unsupported = || UNSUPPORTED.iter().find(|(code, _)| *code == op).map(|(_, name)| *name);
+    row_of(op).map(|row| row.name).or_else(unsupported).unwrap_or("not defined")
+}

@@ -1,0 +1,306 @@
+//! Every command of the MODIFY_QP family, on QPs of each service type in each state.
+//!
+//! # Spec
+//! JingZhao interface, sections 10.1, 10.2 and 10.5.
+
+use std::collections::BTreeMap;
+
+use agent::wire::{CommandResult, RawCommand, Service};
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::answers::issue;
+use super::commands::{on, query, with};
+use super::device::TestQp;
+use super::spec::name_of;
+use super::spec::status::{BAD_PARAM, OK};
+use crate::report::line;
+use crate::vm::Vm;
+
+/// States with their codes (section 10.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum State {
+    Reset = 0,
+    Init = 1,
+    Rtr = 2,
+    Rts = 3,
+    Sqe = 4,
+    Sqd = 5,
+    Err = 6,
+}
+
+use State::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+
+const STATES: [State; 7] = [Reset, Init, Rtr, Rts, Sqe, Sqd, Err];
+
+const RC: Service = Service::Rc;
+const UC: Service = Service::Uc;
+const UD: Service = Service::Ud;
+
+/// A row of section 10.2.
+struct Row {
+    from: &'static [State],
+    to: State,
+    op: u16,
+    types: &'static [Service],
+}
+
+const fn row(from: &'static [State], to: State, op: u16, types: &'static [Service]) -> Row {
+    Row { from, to, op, types }
+}
+
+/// Section 10.2: from, to, op, service types.
+#[rustfmt::skip]
+const SECTION_10_2: [Row; 11] = [
+    row(&STATES,  Reset, 0x021, &[RC, UC, UD]),
+    row(&STATES,  Err,   0x01e, &[RC, UC, UD]),
+    row(&[Reset], Init,  0x019, &[RC, UC, UD]),
+    row(&[Init],  Init,  0x02d, &[RC, UC, UD]),
+    row(&[Init],  Rtr,   0x01a, &[RC, UC, UD]),
+    row(&[Rtr],   Rts,   0x01b, &[RC, UC, UD]),
+    row(&[Rts],   Rts,   0x01c, &[RC, UC, UD]),
+    row(&[Rts],   Sqd,   0x01f, &[RC, UC, UD]),
+    row(&[Sqd],   Sqd,   0x038, &[RC, UC, UD]),
+    row(&[Sqd],   Rts,   0x020, &[RC, UC, UD]),
+    row(&[Sqe],   Rts,   0x01d, &[UC, UD]),
+];
+
+/// The commands, as section 2 lists them.
+const OPS: [u16; 11] = [0x019, 0x02d, 0x01a, 0x01b, 0x01c, 0x01d, 0x01e, 0x01f, 0x038, 0x020, 0x021];
+
+/// op_modifiers a command has (section 2, J-36).
+fn modifiers(op: u16) -> &'static [u8] {
+    match op {
+        0x01e | 0x021 => &[0, 2, 3],
+        _ => &[0],
+    }
+}
+
+/// The target state of `op` in state `from`, if section 10.2 has it.
+fn listed(service: Service, from: State, op: u16) -> Option<State> {
+    let row = SECTION_10_2
+        .iter()
+        .find(|row| row.op == op && row.from.contains(&from) && row.types.contains(&service));
+    row.map(|row| row.to)
+}
+
+/// A command in a state.
+type Key = (State, u16, u8);
+
+/// What came of it: status, and the state code QUERY_QP tells afterwards.
+type Outcome = (u8, u8);
+
+/// Tries everything on QPs of one service type, prints the table and compares it with section 10.2, both ways.
+pub(super) async fn run(vm: &mut Vm, service: Service) -> Result<()> {
+    let qp = TestQp::create(vm, service).await?;
+    let mut outcomes = BTreeMap::new();
+    for from in STATES {
+        if (service, from) == (RC, Sqe) {
+            rc_never_enters_sqe(vm, &qp).await?;
+        } else if from == Sqe {
+            for (op, op_modifier) in attempts() {
+                issue(vm, walk(&qp, Rts)).await?;
+                qp.fail_a_send(vm).await?;
+                let results = issue(vm, observed(&qp, op, op_modifier)).await?;
+                outcomes.insert((from, op, op_modifier), outcome(from, &results)?);
+            }
+        } else {
+            let scripts = attempts().map(|(op, op_modifier)| {
+                let mut script = walk(&qp, from);
+                script.extend(observed(&qp, op, op_modifier));
+                script
+            });
+            let scripts: Vec<_> = scripts.collect();
+            let mut results = issue(vm, scripts.concat()).await?.into_iter();
+            for ((op, op_modifier), script) in attempts().zip(&scripts) {
+                let results: Vec<_> = results.by_ref().take(script.len()).collect();
+                let outcome = outcome(from, &results).with_context(|| format!("before {op:03X}h"))?;
+                outcomes.insert((from, op, op_modifier), outcome);
+            }
+        }
+    }
+    print(service, &outcomes)?;
+    let wrong = differences(service, &outcomes);
+    ensure!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
+    Ok(())
+}
+
+/// Commands that move a QP from any state to RTS.
+pub(super) fn to_rts(qp: &TestQp) -> Vec<RawCommand> {
+    walk(qp, Rts)
+}
+
+fn attempts() -> impl Iterator<Item = (u16, u8)> {
+    OPS.into_iter().flat_map(|op| modifiers(op).iter().map(move |&op_modifier| (op, op_modifier)))
+}
+
+/// Commands from wherever the QP is to a state that commands alone lead to.
+fn walk(qp: &TestQp, to: State) -> Vec<RawCommand> {
+    const TO_RTS: [(u16, u8); 4] = [(0x021, 3), (0x019, 0), (0x01a, 0), (0x01b, 0)];
+    let steps: &[(u16, u8)] = match to {
+        Reset => &TO_RTS[..1],
+        Init => &TO_RTS[..2],
+        Rtr => &TO_RTS[..3],
+        Rts | Sqe => &TO_RTS,
+        Sqd => &[(0x021, 3), (0x019, 0), (0x01a, 0), (0x01b, 0), (0x01f, 0)],
+        Err => &[(0x021, 3), (0x019, 0), (0x01a, 0), (0x01b, 0), (0x01e, 2)],
+    };
+    steps.iter().map(|&(op, op_modifier)| command(qp, op, op_modifier)).collect()
+}
+
+/// A command between two QUERY_QP.
+fn observed(qp: &TestQp, op: u16, op_modifier: u8) -> Vec<RawCommand> {
+    let query = query(0x022, qp.qp.qpn);
+    vec![query.clone(), command(qp, op, op_modifier), query]
+}
+
+/// A command that nothing is wrong with but, perhaps, the state of its QP.
+fn command(qp: &TestQp, op: u16, op_modifier: u8) -> RawCommand {
+    match op_modifier {
+        0 => with(op, qp.qp.qpn, &qp.image()),
+        _ => RawCommand { op_modifier, ..on(op, qp.qp.qpn) },
+    }
+}
+
+/// The last three results are those of [`observed`]; all but the command's own must be OK.
+fn outcome(from: State, results: &[CommandResult]) -> Result<Outcome> {
+    let [steps @ .., before, command, after] = results else { bail!("{} results", results.len()) };
+    ensure!(steps.iter().all(|step| step.status == OK), "the way to {from:?}: {steps:?}");
+    let before = state(before)?;
+    ensure!(before == from as u8, "the QP is in state {before}, not in {from:?}");
+    Ok((command.status, state(after)?))
+}
+
+/// The state code in a QUERY_QP image. A QP in RESET is all zero (section 3.13).
+pub(super) fn state(query: &CommandResult) -> Result<u8> {
+    ensure!(query.status == OK && query.outbox.len() == 0xc0, "QUERY_QP: {query:?}");
+    let state = query.outbox[8] >> 4;
+    ensure!(state != 0 || query.outbox.iter().all(|&byte| byte == 0), "RESET: {}", query.outbox);
+    Ok(state)
+}
+
+/// Section 10.1: what leads QPs of other types to SQE leads an RC QP to ERR.
+async fn rc_never_enters_sqe(vm: &mut Vm, qp: &TestQp) -> Result<()> {
+    issue(vm, walk(qp, Rts)).await?;
+    qp.fail_a_send(vm).await?;
+    let results = issue(vm, vec![query(0x022, qp.qp.qpn)]).await?;
+    let state = results.first().map(state).context("no answer")??;
+    ensure!(state == Err as u8, "an RC QP is in state {state} after a failed send");
+    Ok(())
+}
+
+/// Attempts that are missing or came out otherwise than section 10.2 says, and rows of section 10.2 that no attempt
+/// shows.
+fn differences(service: Service, outcomes: &BTreeMap<Key, Outcome>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let states = || STATES.into_iter().filter(|&from| (service, from) != (RC, Sqe));
+    for (from, (op, op_modifier)) in states().flat_map(|from| attempts().map(move |try_| (from, try_))) {
+        let what = format!("{from:?}: {op:03X}h {}, op_modifier {op_modifier}", name_of(op));
+        let expected = match listed(service, from, op) {
+            Some(to) => (OK, to as u8),
+            None => (BAD_PARAM, from as u8),
+        };
+        match outcomes.get(&(from, op, op_modifier)) {
+            None => wrong.push(format!("{what} was not tried")),
+            Some(seen) if *seen != expected => {
+                wrong.push(format!("{what}: status and state are {seen:x?}, not {expected:x?}"));
+            }
+            Some(_) => {}
+        }
+    }
+    for row in SECTION_10_2.iter().filter(|row| row.types.contains(&service)) {
+        for from in states().filter(|from| row.from.contains(from)) {
+            let shown = outcomes.iter().any(|(&(state, op, _), &outcome)| {
+                (state, op, outcome) == (from, row.op, (OK, row.to as u8))
+            });
+            if !shown {
+                wrong.push(format!("{from:?} -> {:?} by {:03X}h was never seen", row.to, row.op));
+            }
+        }
+    }
+    wrong
+}
+
+/// Columns are commands, rows the states before; a cell is the state after, or the status of a refusal that left the
+/// state alone.
+fn print(service: Service, outcomes: &BTreeMap<Key, Outcome>) -> Result<()> {
+    let ops: String = OPS.iter().map(|op| format!("  {op:02X}h ")).collect();
+    line(&format!("      {:5}  {ops}", format!("{service:?}").to_uppercase()))?;
+    for from in STATES {
+        let cells: String = OPS.iter().map(|&op| format!(" {:5}", cell(from, op, outcomes))).collect();
+        line(&format!("      {:5}  {cells}", format!("{from:?}").to_uppercase()))?;
+    }
+    Ok(())
+}
+
+fn cell(from: State, op: u16, outcomes: &BTreeMap<Key, Outcome>) -> String {
+    let mut seen: Vec<String> = modifiers(op)
+        .iter()
+        .map(|&op_modifier| match outcomes.get(&(from, op, op_modifier)) {
+            None => "-".into(),
+            Some((OK, code)) => STATES
+                .into_iter()
+                .find(|state| *state as u8 == *code)
+                .map_or(format!("?{code}"), |state| format!("{state:?}").to_uppercase()),
+            Some((status, code)) if *code == from as u8 => format!("{status:02X}"),
+            Some((status, code)) => format!("{status:02X}?{code}"),
+        })
+        .collect();
+    seen.dedup();
+    seen.join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device that does what section 10.2 says.
+    fn faithful(service: Service) -> BTreeMap<Key, Outcome> {
+        let states = STATES.into_iter().filter(|&from| (service, from) != (RC, Sqe));
+        let tries = states.flat_map(|from| attempts().map(move |(op, op_modifier)| (from, op, op_modifier)));
+        tries
+            .map(|(from, op, op_modifier)| {
+                let refused = (BAD_PARAM, from as u8);
+                let outcome = listed(service, from, op).map_or(refused, |to| (OK, to as u8));
+                ((from, op, op_modifier), outcome)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_faithful_device_is_accepted_and_one_that_allows_more_or_less_is_not() {
+        for service in [RC, UC, UD] {
+            let outcomes = faithful(service);
+            assert_eq!(outcomes.len(), 7 * 15 - if service == RC { 15 } else { 0 });
+            assert_eq!(differences(service, &outcomes), Vec::<String>::new());
+        }
+        let mut more = faithful(UC);
+        more.insert((Rtr, 0x01d, 0), (OK, Rts as u8));
+        assert_eq!(
+            differences(UC, &more),
+            ["Rtr: 01Dh SQERR2RTS_QPEE, op_modifier 0: status and state are (0, 3), not (3, 2)"]
+        );
+        let mut less = faithful(UC);
+        less.insert((Sqe, 0x01d, 0), (BAD_PARAM, Sqe as u8));
+        assert_eq!(
+            differences(UC, &less),
+            [
+                "Sqe: 01Dh SQERR2RTS_QPEE, op_modifier 0: status and state are (3, 4), not (0, 3)",
+                "Sqe -> Rts by 01Dh was never seen"
+            ]
+        );
+    }
+
+    #[test]
+    fn an_attempt_that_was_not_made_is_missed() {
+        let mut outcomes = faithful(UD);
+        outcomes.remove(&(Err, 0x021, 2));
+        assert_eq!(differences(UD, &outcomes), ["Err: 021h ERR2RST_QPEE, op_modifier 2 was not tried"]);
+    }
+
+    #[test]
+    fn a_refusal_that_moves_the_queue_pair_is_a_difference() {
+        let mut outcomes = faithful(RC);
+        outcomes.insert((Sqd, 0x019, 0), (BAD_PARAM, Init as u8));
+        assert_eq!(differences(RC, &outcomes).len(), 1);
+    }
+}
