@@ -162,8 +162,8 @@ impl<F: Frontend> Hca<F> {
         }
         // Making frames may have completed or failed requests.
         let more_events = self.report_events() || more_events;
-        self.frontend.end_turn(&mut context!(self));
-        Left { frames: more_frames, other: more_events || !self.looped.is_empty() }
+        let more_work = self.frontend.end_turn(&mut context!(self));
+        Left { frames: more_frames, other: more_events || more_work || !self.looped.is_empty() }
     }
 
     /// Frames to send.

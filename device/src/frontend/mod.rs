@@ -79,8 +79,9 @@ pub trait Frontend {
     /// Reports an event of the engine to the guest.
     fn handle_event(&mut self, cx: &mut Context<'_>, event: Event);
 
-    /// Does what can wait for the end of a turn, such as writing contexts back.
-    fn end_turn(&mut self, cx: &mut Context<'_>);
+    /// Does what can wait for the end of a turn, such as writing contexts back. Whether some of it is left for the next
+    /// turn, which then comes at once.
+    fn end_turn(&mut self, cx: &mut Context<'_>) -> bool;
 
     /// The link of the port came up or went down: tells the guest, if it wants to know. What crosses the link is not
     /// the front-end's business.

@@ -91,8 +91,9 @@ impl Frontend for Stub {
         }
     }
 
-    fn end_turn(&mut self, _: &mut Context<'_>) {
+    fn end_turn(&mut self, _: &mut Context<'_>) -> bool {
         self.turns += 1;
+        false
     }
 
     fn link_changed(&mut self, _: &mut Context<'_>, up: bool) {

@@ -3,38 +3,47 @@
 //! # Spec
 //! JingZhao interface, section 11.4 (J-31).
 
-use protocol::hca::jingzhao::qpc::Qpc;
 use protocol::hca::jingzhao::wqe::UdUnit;
 use protocol::ids::Qpn;
 use protocol::roce::Shell;
 
+use super::ctxmgt::message::RdEncap;
 use crate::frontend::address::{Addresses, Class, Peer};
 
 /// The way to the peer of a connected QP; `None` if software named none that is known, and no default is configured.
-pub fn connected(addresses: &Addresses, qpc: &Qpc, qpn: Qpn) -> Option<Shell> {
-    let peer = Peer { ip: qpc.dip(), mac: qpc.dmac(), gid: qpc.remote_gid, lid: qpc.dlid };
-    addresses.path(&peer, &class(qpc), qpn, qpc.remote_qpn)
+pub fn connected(addresses: &Addresses, encap: &RdEncap, qpn: Qpn, remote_qpn: Qpn) -> Option<Shell> {
+    let peer = Peer { ip: encap.dip, mac: encap.dmac, gid: encap.remote_gid, lid: encap.dlid };
+    addresses.path(&peer, &class(encap), qpn, remote_qpn)
 }
 
 /// The way to the destination of a datagram. `believe`: MAC and IP addresses of the unit mean something.
-pub fn datagram(addresses: &Addresses, unit: &UdUnit, qpc: &Qpc, qpn: Qpn, believe: bool) -> Option<Shell> {
+pub fn datagram(
+    addresses: &Addresses,
+    unit: &UdUnit,
+    encap: &RdEncap,
+    qpn: Qpn,
+    believe: bool,
+) -> Option<Shell> {
     let (ip, mac) = if believe { (unit.dip(), unit.dmac()) } else { (None, None) };
     let peer = Peer { ip, mac, lid: unit.dlid, ..Peer::default() };
-    addresses.path(&peer, &class(qpc), qpn, unit.dqpn)
+    addresses.path(&peer, &class(encap), qpn, unit.dqpn)
 }
 
-fn class(qpc: &Qpc) -> Class {
-    Class { traffic_class: qpc.traffic_class, hop_limit: qpc.hop_limit }
+fn class(encap: &RdEncap) -> Class {
+    Class { traffic_class: encap.traffic_class, hop_limit: encap.hop_limit }
 }
 
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
 
+    use protocol::hca::jingzhao::modify::StoredQpc;
+    use protocol::hca::jingzhao::qpc::Qpc;
     use protocol::ids::{Lid, MacAddr};
     use protocol::roce::IpAddrs;
 
     use super::*;
+    use crate::frontend::jingzhao::ctxmgt::key_qpc_data::KeyQpc;
     use crate::identity::Identity;
 
     const OTHER: Identity = Identity {
@@ -52,9 +61,15 @@ mod tests {
         Addresses { own: Identity::from_lid(Lid::new(1)), peers: vec![OTHER], default_peer: Some(DEFAULT) }
     }
 
+    fn encap(image: Qpc) -> RdEncap {
+        let mut context = StoredQpc::default();
+        context.image = image;
+        KeyQpc::new(context).read()
+    }
+
     /// Destination MAC and IPv4 address for a context.
     fn to(qpc: Qpc) -> Option<(MacAddr, Ipv4Addr)> {
-        let shell = connected(&addresses(), &qpc, Qpn::new(5))?;
+        let shell = connected(&addresses(), &encap(qpc), Qpn::new(5), qpc.remote_qpn)?;
         assert_eq!(shell.src_mac, addresses().own.mac);
         match shell.ip {
             IpAddrs::V4 { src, dst } if src == addresses().own.ipv4 => Some((shell.dst_mac, dst)),
@@ -98,16 +113,16 @@ mod tests {
         assert_eq!(to(Qpc { dest_ip: far.to_bits(), ..Qpc::default() }), Some((DEFAULT.mac, far)));
         assert_eq!(to(Qpc { dmac_high: 0x5254_7777, ..Qpc::default() }), None);
         let lonely = Addresses { default_peer: None, ..addresses() };
-        assert_eq!(connected(&lonely, &Qpc::default(), Qpn::new(5)), None);
+        assert_eq!(connected(&lonely, &RdEncap::default(), Qpn::new(5), Qpn::new(9)), None);
     }
 
     #[test]
     fn stale_addresses_in_a_ud_unit_are_ignored_when_not_believed() {
         let unit =
             UdUnit { dlid: Lid::new(0x900), dmac_high: 0xdead_beef, dest_ip: 0xffff, ..UdUnit::default() };
-        let shell = datagram(&addresses(), &unit, &Qpc::default(), Qpn::new(5), false).unwrap();
+        let shell = datagram(&addresses(), &unit, &RdEncap::default(), Qpn::new(5), false).unwrap();
         assert_eq!(shell.dst_mac, OTHER.mac);
-        let believed = datagram(&addresses(), &unit, &Qpc::default(), Qpn::new(5), true).unwrap();
+        let believed = datagram(&addresses(), &unit, &RdEncap::default(), Qpn::new(5), true).unwrap();
         assert_eq!(believed.dst_mac, MacAddr([0xde, 0xad, 0xbe, 0xef, 0x09, 0x00]));
     }
 

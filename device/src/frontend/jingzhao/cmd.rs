@@ -20,7 +20,7 @@ use protocol::ids::Iova;
 
 use super::device::Setup;
 use super::options::Options;
-use super::resources::Resources;
+use super::resources::{DeviceState, Resources};
 use crate::frontend::Context;
 use crate::memory::dma::DmaError;
 
@@ -59,7 +59,7 @@ impl Mailboxes {
 /// # Errors
 /// The refusal, with its precise status.
 pub fn execute(
-    state: &mut Option<Resources>,
+    state: &mut DeviceState,
     setup: &Setup,
     cx: &mut Context<'_>,
     link_up: bool,
@@ -67,7 +67,7 @@ pub fn execute(
     mailboxes: &mut Mailboxes,
 ) -> Result<(), CmdError> {
     refuse_unsupported(&setup.options, latched)?;
-    let command = Command::decode(latched, state.is_some())?;
+    let command = Command::decode(latched, state.resources.is_some())?;
     let (inbox, _) = mailboxes.inbox.split_at_mut(command.inbox_len.min(PAGE));
     if !inbox.is_empty() {
         cx.dma.read(Iova::new(command.in_param), inbox).map_err(|error| beyond_dma("inbox", &error))?;
@@ -96,14 +96,14 @@ fn refuse_unsupported(options: &Options, latched: &Latched) -> Result<(), CmdErr
 }
 
 fn dispatch(
-    state: &mut Option<Resources>,
+    state: &mut DeviceState,
     setup: &Setup,
     cx: &mut Context<'_>,
     link_up: bool,
     command: &Command,
     inbox: &[u8],
 ) -> Result<Outbox, CmdError> {
-    match (command.op, state.as_mut()) {
+    match (command.op, state.resources.as_mut()) {
         (Op::QueryDevLim, _) => return Ok(hca::query_dev_lim(&setup.options)),
         (Op::QueryAdapter, _) => return Ok(hca::query_adapter(&setup.options)),
         (Op::InitHca, _) => hca::init(state, setup, cx, boxed(inbox)?)?,

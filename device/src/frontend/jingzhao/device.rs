@@ -3,19 +3,21 @@
 //! # Spec
 //! JingZhao interface, section 1.
 
-use engine::{Engine, Event, State};
+use engine::{Engine, Event};
 use protocol::describe::Visitor;
 use protocol::hca::jingzhao::cmd::{CmdStatus, Latched, Op};
 use protocol::hca::jingzhao::doorbell::SendDoorbell;
 use protocol::hca::jingzhao::eqe::Eqe;
 use protocol::hca::jingzhao::pci;
+use protocol::hca::jingzhao::qpc::QpState;
 use protocol::hca::jingzhao::regs::{self, HcrWord, Register};
 
 use super::cmd::{self, Mailboxes};
+use super::ctxmgt::message::{RdQpSst, RdQpState};
 use super::doorbell::{Doorbells, Rung};
 use super::host::JingZhaoHost;
 use super::options::Options;
-use super::resources::Resources;
+use super::resources::DeviceState;
 use super::snapshot;
 use super::trace::{self, Ended};
 use crate::frontend::address::Addresses;
@@ -44,8 +46,7 @@ pub struct JingZhao {
     setup: Setup,
     hcr: Hcr,
     doorbells: Doorbells,
-    /// From INIT_HCA to CLOSE_HCA.
-    resources: Option<Resources>,
+    state: DeviceState,
     /// The port's link, which no reset of the device changes.
     link_up: bool,
 }
@@ -54,7 +55,7 @@ impl JingZhao {
     /// A device as after power-on.
     pub fn new(setup: Setup) -> Self {
         let doorbells = Doorbells::new(setup.options.uar_pages.bar_len());
-        Self { setup, hcr: Hcr::default(), doorbells, resources: None, link_up: true }
+        Self { setup, hcr: Hcr::default(), doorbells, state: DeviceState::default(), link_up: true }
     }
 
     fn read_register(&self, offset: u64) -> u32 {
@@ -87,8 +88,7 @@ impl JingZhao {
     fn execute(&mut self, cx: &mut Context<'_>, latched: &Latched) {
         let began = cx.monitor.trace().map(|trace| trace.now());
         let mut mailboxes = Mailboxes::default();
-        let result =
-            cmd::execute(&mut self.resources, &self.setup, cx, self.link_up, latched, &mut mailboxes);
+        let result = cmd::execute(&mut self.state, &self.setup, cx, self.link_up, latched, &mut mailboxes);
         let name = Op::from_code(latched.command.op()).map_or("unknown command", Op::name);
         let status = match &result {
             Ok(()) => {
@@ -106,7 +106,7 @@ impl JingZhao {
             trace::command(trace, &Ended { latched, began, mailboxes: &mailboxes, status, refusal });
         }
         if latched.command.event()
-            && let Some(resources) = &mut self.resources
+            && let Some(resources) = &mut self.state.resources
         {
             let Latched { token, out_param, .. } = *latched;
             resources.raise(cx, &Eqe::Command { token, status: status.code(), out_param });
@@ -115,18 +115,22 @@ impl JingZhao {
 
     /// A doorbell of a QP that cannot send is no error of the device: software sees the mistake before it rings.
     fn ring(&mut self, cx: &mut Context<'_>, page: u32, doorbell: SendDoorbell) {
-        let Some(resources) = &mut self.resources else { return };
-        let index = resources.layout.qpc.index(doorbell.qpn.get());
-        let Some(qp) = resources.qps.get_mut(index) else {
+        let Some(resources) = &mut self.state.resources else { return };
+        // A state the engine changed in this turn counts.
+        resources.observe(cx, doorbell.qpn);
+        let index = resources.ctx.qp_index(doorbell.qpn);
+        let qp = resources.qps.get_mut(index);
+        let Some(RdQpSst { usr_page, .. }) = resources.ctx.read(qp.as_ref().map(|qp| &qp.key)) else {
             limited!(debug, qpn = %doorbell.qpn, "doorbell of a QP in RESET");
             return;
         };
-        if self.setup.options.uar_check && qp.image().usr_page != page {
+        let Some(qp) = qp else { return };
+        if self.setup.options.uar_check && usr_page != page {
             limited!(warn, qpn = %qp.qpn, page, "doorbell in a UAR page of another");
             return;
         }
-        let state = cx.engine.query_qp(qp.qpn).map(|live| live.state);
-        if matches!(state, None | Some(State::Reset | State::Init | State::Rtr)) {
+        let RdQpState { state, .. } = resources.ctx.read_of(&qp.key);
+        if matches!(state, None | Some(QpState::Reset | QpState::Init | QpState::Rtr)) {
             limited!(debug, qpn = %qp.qpn, ?state, "doorbell of a QP that cannot send yet");
             return;
         }
@@ -183,15 +187,14 @@ impl Frontend for JingZhao {
             Bar::Bar2 => match self.doorbells.write(offset, data) {
                 Some(Rung::Send { page, doorbell }) => self.ring(cx, page, doorbell),
                 Some(Rung::ArmCq(cqn)) => {
-                    if let Some(resources) = &mut self.resources {
-                        let (index, _) = resources.cq_slot(cqn);
-                        if let Some(cq) = resources.cqs.get_mut(index) {
-                            cq.arm();
-                        }
+                    if let Some(cq) = self.state.resources.as_mut().and_then(|all| all.cq_mut(cqn)) {
+                        cq.arm();
                     }
                 }
                 Some(Rung::ArmEq(eqn)) => {
-                    if let Some(queue) = self.resources.as_mut().and_then(|all| all.eqs.get_mut(eqn.get())) {
+                    if let Some(queue) =
+                        self.state.resources.as_mut().and_then(|all| all.eqs.get_mut(eqn.get()))
+                    {
                         queue.arm();
                     }
                 }
@@ -209,38 +212,36 @@ impl Frontend for JingZhao {
     }
 
     fn host<'a>(&'a mut self, dma: &'a GuestMemory, monitor: &'a mut Monitor) -> JingZhaoHost<'a> {
-        let Self { setup, resources, .. } = self;
-        JingZhaoHost { resources: resources.as_mut(), addresses: &setup.addresses, dma, monitor }
+        let Self { setup, state, .. } = self;
+        JingZhaoHost { resources: state.resources.as_mut(), addresses: &setup.addresses, dma, monitor }
     }
 
     fn handle_event(&mut self, cx: &mut Context<'_>, event: Event) {
-        let Some(resources) = &mut self.resources else { return };
+        let Some(resources) = &mut self.state.resources else { return };
         match event {
             Event::Completion(completion) => resources.complete(&self.setup, cx, &completion),
             Event::Async { qpn, event } => resources.qp_event(cx, qpn, event),
         }
     }
 
-    fn end_turn(&mut self, cx: &mut Context<'_>) {
-        if let Some(resources) = &mut self.resources {
-            resources.write_back_dirty(cx);
-        }
+    fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
+        self.state.resources.as_mut().is_some_and(|resources| resources.write_back_some(cx))
     }
 
     fn link_changed(&mut self, cx: &mut Context<'_>, up: bool) {
         self.link_up = up;
-        if let Some(resources) = &mut self.resources {
+        if let Some(resources) = &mut self.state.resources {
             resources.raise(cx, &Eqe::PortChange { port: 1, active: up });
         }
     }
 
     fn snapshot(&self, engine: &Engine, table: Table, from: u64) -> Page {
-        snapshot::take(self.resources.as_ref(), &self.setup.addresses, engine, table, from)
+        snapshot::take(self.state.resources.as_ref(), &self.setup.addresses, engine, table, from)
     }
 
     fn reset(&mut self) {
         self.hcr.reset();
         self.doorbells.reset();
-        self.resources = None;
+        self.state.close();
     }
 }

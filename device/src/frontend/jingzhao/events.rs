@@ -6,13 +6,16 @@
 use engine::{AsyncEvent, Completion, Queue};
 use protocol::hca::jingzhao::cqc::{STATUS_OVERFLOW, STATUS_WRITE_FAIL};
 use protocol::hca::jingzhao::eqe::{CqFault, Eqe, QpEvent};
-use protocol::hca::jingzhao::icm::IcmTable;
-use protocol::hca::jingzhao::qpc::Qpc;
+use protocol::hca::jingzhao::qpc::{QpState, Qpc, ServiceType};
 use protocol::hca::jingzhao::transition::Transition;
-use protocol::ids::{Cqn, Eqn, Qpn};
+use protocol::ids::{Cqn, Eqn, Lid, Qpn};
 
 use super::completion::{cqe, is_signalled};
 use super::completion_queue::Notify;
+use super::ctxmgt::CtxMgt;
+use super::ctxmgt::key_qpc_data::KeyQpc;
+use super::ctxmgt::message::{RdCqCst, RdQpNpst, RdQpRst, RdQpSst, RdQpState, ReadQp};
+use super::ctxmgt::request_controller::Channel;
 use super::device::Setup;
 use super::event_queue::EqPlace;
 use super::host::JingZhaoHost;
@@ -45,24 +48,21 @@ impl Resources {
     /// Writes the entry of a completion to its queue. A QP whose CQ is gone loses its completions; one whose CQ fails
     /// goes to ERR.
     pub(super) fn complete(&mut self, setup: &Setup, cx: &mut Context<'_>, completion: &Completion) {
-        let Some(qp) = self.qp(completion.qpn) else { return };
+        let Self { ctx, qps, cqs, regions, .. } = self;
+        let Some(qp) = qps.get(ctx.qp_index(completion.qpn)) else { return };
         if setup.options.queues.honour_c && !is_signalled(completion) {
             return;
         }
-        let image = qp.image();
-        let cqn = match completion.queue {
-            Queue::Send => image.send_cqn,
-            Queue::Recv => image.recv_cqn,
-        };
         let qpn = qp.qpn;
-        let entry = cqe(completion, qpn, image.dlid, &setup.addresses);
-        let (index, _) = self.cq_slot(cqn);
-        let Some(cq) = self.cqs.get_mut(index) else {
+        let (channel, cqn, rlid) = reader(ctx, &qp.key, completion.queue);
+        let entry = cqe(completion, qpn, rlid, &setup.addresses);
+        let Some(cq) = cqs.get_mut(ctx.cq_index(cqn)) else {
+            ctx.miss(channel);
             limited!(debug, %qpn, %cqn, "completion lost: no such CQ");
             return;
         };
         let (full_cqn, slot) = (cq.cqn(), cq.producer());
-        let result = cq.push(&entry, is_solicited(completion), &self.regions.access(cx.dma));
+        let result = cq.push(&entry, is_solicited(completion), &regions.access(cx.dma));
         if let Some(trace) = cx.monitor.trace() {
             trace::cqe(trace, full_cqn, slot, &entry, result.as_ref().err().map(|error| error.fault));
         }
@@ -85,9 +85,7 @@ impl Resources {
             CqFault::Overrun => STATUS_OVERFLOW,
             CqFault::Access => STATUS_WRITE_FAIL,
         };
-        let (_, entry) = self.cq_slot(cqn);
-        // The status is the high nibble of the first byte; the low one is reserved.
-        let _ = self.icm.write(cx.dma, IcmTable::Context, entry, &[status << 4]);
+        self.ctx.wr_cq_status(cx.dma, cqn, status);
         self.raise(cx, &Eqe::CqError { cqn, fault });
     }
 
@@ -95,12 +93,12 @@ impl Resources {
     fn fail_qp(&mut self, setup: &Setup, cx: &mut Context<'_>, qpn: Qpn) {
         self.observe(cx, qpn);
         let Some(qp) = self.qp(qpn) else { return };
-        let already_failed = Transition::ToErr.target().code() == qp.image().state;
-        if already_failed {
+        let RdQpState { state, .. } = qp.key.read();
+        if state == Some(QpState::Err) {
             return;
         }
-        let attrs = attributes(qpn, &qp.context, &setup.addresses, &setup.options);
-        let to_err = modification(Transition::ToErr, &qp.context, attrs, &Qpc::default());
+        let attrs = attributes(qpn, &qp.key, &setup.addresses, &setup.options);
+        let to_err = modification(Transition::ToErr, &qp.key, attrs, &Qpc::default());
         let mut host = JingZhaoHost {
             resources: Some(self),
             addresses: &setup.addresses,
@@ -125,6 +123,26 @@ impl Resources {
             limited!(info, %qpn, ?event, "QP failed");
         }
         self.raise(cx, &Eqe::Qp { qpn, event });
+    }
+}
+
+/// Which unit writes the entry of a completion, into which CQ, and the connected peer's LID for it. Sends of RC complete
+/// when the acknowledgement is received, those of UC and UD when they are sent.
+fn reader(ctx: &mut CtxMgt, key: &KeyQpc, queue: Queue) -> (Channel, Cqn, Lid) {
+    let RdQpSst { service, .. } = key.read();
+    match (queue, service) {
+        (Queue::Recv, _) => {
+            let RdQpRst { recv_cqn, rlid, .. } = ctx.read_of(key);
+            (RdQpRst::CHANNEL, recv_cqn, rlid)
+        }
+        (Queue::Send, Some(ServiceType::Uc | ServiceType::Ud)) => {
+            let RdQpNpst { send_cqn, rlid, .. } = ctx.read_of(key);
+            (RdQpNpst::CHANNEL, send_cqn, rlid)
+        }
+        (Queue::Send, Some(ServiceType::Rc) | None) => {
+            let RdCqCst { send_cqn, rlid, .. } = ctx.read_of(key);
+            (RdCqCst::CHANNEL, send_cqn, rlid)
+        }
     }
 }
 

@@ -28,14 +28,14 @@ impl JingZhaoHost<'_> {
 
 impl Host for JingZhaoHost<'_> {
     fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest> {
-        let Some(Resources { layout, regions, qps, doorbells, .. }) = self.resources.as_deref_mut() else {
+        let Some(Resources { ctx, regions, qps, doorbells, .. }) = self.resources.as_deref_mut() else {
             return Fetch::Empty;
         };
-        match qps.get_mut(layout.qpc.index(qpn.get())) {
+        match qps.get_mut(ctx.qp_index(qpn)) {
             Some(qp) => {
                 let before = qp.send.doorbells_taken();
                 let (number, monitor) = (qp.qpn, &mut *self.monitor);
-                let fetch = qp.next_send(&regions.access(self.dma), self.addresses, |taken| {
+                let fetch = qp.next_send(ctx, &regions.access(self.dma), self.addresses, |taken| {
                     if let Some(trace) = monitor.trace() {
                         trace::send_wqe(trace, number, taken);
                     }
@@ -48,10 +48,10 @@ impl Host for JingZhaoHost<'_> {
     }
 
     fn next_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
-        let Some(Resources { layout, regions, qps, .. }) = self.resources.as_deref_mut() else {
+        let Some(Resources { ctx, regions, qps, .. }) = self.resources.as_deref_mut() else {
             return Fetch::Empty;
         };
-        match qps.get_mut(layout.qpc.index(qpn.get())) {
+        match qps.get_mut(ctx.qp_index(qpn)) {
             Some(qp) => {
                 let fetch = qp.recv.next(&regions.access(self.dma));
                 if let Some(trace) = self.monitor.trace() {

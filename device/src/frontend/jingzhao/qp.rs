@@ -1,27 +1,27 @@
-//! A queue pair as the device keeps it: context, work queues, and what they mean to the engine.
+//! A queue pair as the device keeps it: key data, work queues, and what they mean to the engine.
 //!
 //! # Spec
 //! JingZhao interface, sections 4.3, 10.3 and 10.6.
 
-use engine::{Fetch, Modify, Mtu, QpAttrs, QpSnapshot, RnrRetry, RnrTimer, SendRequest, Service};
-use protocol::hca::jingzhao::icm::IcmTable;
+use engine::{Fetch, Modify, Mtu, QpAttrs, RnrRetry, RnrTimer, SendRequest, Service};
 use protocol::hca::jingzhao::modify::StoredQpc;
-use protocol::hca::jingzhao::qpc::{self, QpState, Qpc, ServiceType, WRITE_BACK};
+use protocol::hca::jingzhao::qpc::{QpState, Qpc, ServiceType};
 use protocol::hca::jingzhao::transition::{Attributes, Transition};
-use protocol::ids::{IcmAddr, Pkey, Qpn};
+use protocol::ids::{Pkey, Qpn};
 use protocol::roce::Shell;
 
 use super::address::connected;
-use super::icm::Icm;
+use super::ctxmgt::CtxMgt;
+use super::ctxmgt::key_qpc_data::{KeyData, KeyQpc};
+use super::ctxmgt::message::{RdCqCst, RdEncap, RdQpNpst, RdQpRst, RdQpSst};
 use super::options::Options;
 use super::recv_queue::RecvQueue;
-use super::send_queue::{SendQueue, TakenWqe};
+use super::send_queue::{SendQueue, Sender, TakenWqe};
 use crate::frontend::address::Addresses;
-use crate::frontend::icm::IcmError;
-use crate::frontend::verbs::{engine_state, state_of};
+use crate::frontend::verbs::engine_state;
 use crate::limited;
-use crate::memory::GuestMemory;
 use crate::memory::queue::QueueMemory;
+use crate::sparse::SparseTable;
 
 /// READs and atomics outstanding, either way; no field of the context says.
 const MAX_RD_ATOMIC: u8 = 16;
@@ -31,8 +31,8 @@ const MAX_RD_ATOMIC: u8 = 16;
 pub struct QueuePair {
     /// With the high bits software knows it by.
     pub qpn: Qpn,
-    /// State and PSNs in it are as of the last [`QueuePair::observe`].
-    pub context: StoredQpc,
+    /// Context.
+    pub key: KeyQpc,
     /// Send queue.
     pub send: SendQueue,
     /// Receive queue.
@@ -43,103 +43,79 @@ impl QueuePair {
     /// A QP with empty queues.
     pub fn new(qpn: Qpn, context: StoredQpc, options: &Options) -> Self {
         let queues = options.queues;
-        Self { qpn, context, send: SendQueue::new(queues), recv: RecvQueue::new(queues) }
-    }
-
-    /// The context as commands left it, with the values of now.
-    pub fn image(&self) -> &Qpc {
-        &self.context.image
+        Self { qpn, key: KeyQpc::new(context), send: SendQueue::new(queues), recv: RecvQueue::new(queues) }
     }
 
     /// Lets the work queues follow the context.
     pub fn configure_queues(&mut self, mem: &impl QueueMemory) {
-        self.send.configure(&self.context.image, mem);
-        self.recv.configure(&self.context.image, mem);
+        self.send.configure(&self.key.read(), mem);
+        self.recv.configure(&self.key.read(), mem);
     }
 
     /// Takes the next request of the send queue.
     pub fn next_send(
         &mut self,
+        ctx: &mut CtxMgt,
         mem: &impl QueueMemory,
         addresses: &Addresses,
         watch: impl FnOnce(&TakenWqe<'_>),
     ) -> Fetch<SendRequest> {
-        self.send.next(self.qpn, &self.context.image, mem, addresses, watch)
-    }
-
-    /// Takes the live values into the context.
-    pub fn observe(&mut self, live: &QpSnapshot) {
-        let image = &mut self.context.image;
-        image.state = state_of(live).code();
-        image.next_send_psn = live.send_psn;
-        image.unacked_psn = live.unacked_psn;
-        image.recv_psn = live.recv_psn;
-    }
-
-    /// Writes the whole entry to ICM.
-    pub fn write_entry(&self, icm: &Icm, dma: &GuestMemory, entry: IcmAddr) -> Result<(), IcmError> {
-        icm.write(dma, IcmTable::Context, entry, &icm_image(self.image()))
-    }
-
-    /// Writes state and PSNs to ICM, and nothing else of the entry. An entry that is not mapped is left alone.
-    pub fn write_back(&self, icm: &Icm, dma: &GuestMemory, entry: IcmAddr) {
-        let image = icm_image(self.image());
-        for field in WRITE_BACK {
-            let at = IcmAddr::new(entry.get().wrapping_add(field.start as u64));
-            if icm.write(dma, IcmTable::Context, at, &image[field]).is_err() {
-                return;
-            }
+        if !self.send.has_work() {
+            return Fetch::Empty;
         }
+        let RdQpNpst { rlid, .. } = ctx.read_of(&self.key);
+        let sender = Sender { qpn: self.qpn, sst: ctx.read_of(&self.key), rlid };
+        self.send.next(&sender, || ctx.read_of(&self.key), mem, addresses, watch)
     }
 }
 
-/// What ICM shows: state 7 is for QUERY_QP only.
-fn icm_image(image: &Qpc) -> [u8; qpc::LEN] {
-    let draining = image.state() == Some(QpState::Draining);
-    let state = if draining { QpState::Sqd.code() } else { image.state };
-    Qpc { state, ..*image }.emit()
+impl KeyData for SparseTable<Box<QueuePair>> {
+    fn key(&mut self, index: u32) -> Option<&mut KeyQpc> {
+        self.get_mut(index).map(|qp| &mut qp.key)
+    }
 }
 
-/// The engine's part of a command that led to `context`.
-pub fn modification(transition: Transition, context: &StoredQpc, attrs: QpAttrs, mailbox: &Qpc) -> Modify {
+/// The engine's part of a command that led to this context.
+pub fn modification(transition: Transition, key: &KeyQpc, attrs: QpAttrs, mailbox: &Qpc) -> Modify {
     use Transition::{Init2Init, Init2Rtr, Rst2Init, Rtr2Rts, Rts2Sqd};
-    let image = &context.image;
+    let (RdQpNpst { next_psn, .. }, RdQpRst { expected_psn, .. }) = (key.read(), key.read());
     let early = matches!(transition, Rst2Init | Init2Init | Init2Rtr);
     let asked = Attributes::from_bits_retain(mailbox.opt_param_mask);
     Modify {
         to: engine_state(transition.target()),
         attrs,
-        send_psn: (early || transition == Rtr2Rts).then_some(image.next_send_psn),
-        recv_psn: early.then_some(image.recv_psn),
+        send_psn: (early || transition == Rtr2Rts).then_some(next_psn),
+        recv_psn: early.then_some(expected_psn),
         notify_drained: transition == Rts2Sqd && asked.contains(Attributes::EN_SQD_ASYNC_NOTIFY),
     }
 }
 
-/// What the engine has to know of a context.
-pub fn attributes(qpn: Qpn, context: &StoredQpc, addresses: &Addresses, options: &Options) -> QpAttrs {
-    let image = &context.image;
-    let rnr_timer = match context.min_rnr_timer() {
+/// What the engine has to know of a context: what its units read. They are told at each command, and not for each
+/// packet, since only commands change these fields.
+pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Options) -> QpAttrs {
+    let (sst, cst, rst): (RdQpSst, RdCqCst, RdQpRst) = (key.read(), key.read(), key.read());
+    let rnr_timer = match rst.rnr_timer {
         0 => options.rnr_timer_zero.get(),
         code => code,
     };
     QpAttrs {
-        service: match image.service() {
+        service: match sst.service {
             // A QP that went from RESET to ERR has no valid service, and never uses it.
             Some(ServiceType::Rc) | None => Service::Rc,
             Some(ServiceType::Uc) => Service::Uc,
             Some(ServiceType::Ud) => Service::Ud,
         },
-        pd: image.pd,
+        pd: sst.pd,
         // RC and UC cannot enter RTR without a valid code; a UD message is one packet of any size.
-        mtu: Mtu::from_code(image.mtu).unwrap_or(Mtu::Mtu4096),
-        max_message_len: 1 << (image.log_max_msg & 0x1f),
-        remote_qpn: image.remote_qpn,
-        path: path(qpn, image, addresses),
+        mtu: Mtu::from_code(sst.mtu).unwrap_or(Mtu::Mtu4096),
+        max_message_len: 1 << (sst.log_max_msg & 0x1f),
+        remote_qpn: sst.remote_qpn,
+        path: path(qpn, &sst, &rst, &key.read(), addresses),
         pkey: Pkey::DEFAULT,
-        qkey: image.qkey,
-        ack_timeout: context.ack_timeout(),
-        retry_count: context.retry_count(),
-        rnr_retry: match context.rnr_retry() {
+        qkey: rst.qkey,
+        ack_timeout: cst.ack_timeout,
+        retry_count: cst.retry_count,
+        rnr_retry: match cst.rnr_retry {
             7.. => RnrRetry::Infinite,
             count => RnrRetry::Limited(count),
         },
@@ -152,10 +128,10 @@ pub fn attributes(qpn: Qpn, context: &StoredQpc, addresses: &Addresses, options:
 
 /// The way to the connected peer. Without one the QP sends to an address nobody has, and its requests time out, as
 /// they do on a wire where the peer is gone.
-fn path(qpn: Qpn, image: &Qpc, addresses: &Addresses) -> Shell {
-    connected(addresses, image, qpn).unwrap_or_else(|| {
-        let connected = image.service() != Some(ServiceType::Ud);
-        if connected && matches!(image.state(), Some(QpState::Rtr | QpState::Rts)) {
+fn path(qpn: Qpn, sst: &RdQpSst, rst: &RdQpRst, encap: &RdEncap, addresses: &Addresses) -> Shell {
+    connected(addresses, encap, qpn, sst.remote_qpn).unwrap_or_else(|| {
+        let is_connected = sst.service != Some(ServiceType::Ud);
+        if is_connected && matches!(rst.state, Some(QpState::Rtr | QpState::Rts)) {
             limited!(warn, %qpn, "QP context names no known peer, and no default peer is configured");
         }
         addresses.nowhere()

@@ -9,10 +9,10 @@
 //! JingZhao interface, section 6.8 (J-22, J-23).
 
 use engine::{Fetch, RecvRequest, Status};
-use protocol::hca::jingzhao::qpc::Qpc;
 use protocol::hca::jingzhao::wqe::{DataUnit, GRANULE, Posted, RECV_VALID, RecvWqe};
 use smallvec::SmallVec;
 
+use super::ctxmgt::message::RdQpRst;
 use super::options::QueueOptions;
 use super::ring::Ring;
 use super::send_queue::sge;
@@ -56,9 +56,9 @@ impl RecvQueue {
     }
 
     /// Takes over what a command changed in the QP's context.
-    pub fn configure(&mut self, image: &Qpc, mem: &impl QueueMemory) {
-        self.ring = Ring::of_recv(image, &self.options, mem);
-        self.bit_decides = self.options.rq_valid_bit && image.usr_page != 0;
+    pub fn configure(&mut self, rst: &RdQpRst, mem: &impl QueueMemory) {
+        self.ring = Ring::of_recv(rst, &self.options, mem);
+        self.bit_decides = self.options.rq_valid_bit && rst.usr_page != 0;
     }
 
     /// Slots of the queue.

@@ -17,15 +17,17 @@
 
 use protocol::hca::jingzhao::caps::DevLim;
 use protocol::hca::jingzhao::init::{InitHca, Table};
-use protocol::ids::{Cqn, Eqn, IcmAddr, Qpn};
+use protocol::ids::{Cqn, IcmAddr, Qpn};
 
 use super::completion_queue::CompletionQueue;
+use super::ctxmgt::CtxMgt;
+use super::ctxmgt::stats::CtxStats;
 use super::event_queue::EventQueues;
-use super::icm::Icm;
 use super::mtt::Mtt;
 use super::qp::QueuePair;
 use super::send_queue::DoorbellPool;
 use crate::frontend::Context;
+use crate::frontend::icm::PageMap;
 use crate::memory::GuestMemory;
 use crate::memory::keys::KeyTable;
 use crate::memory::translate::RegionAccess;
@@ -36,13 +38,43 @@ const QPS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
 /// Bound: CQs, at once.
 const CQS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
 
+/// Bound: write-backs at the end of one turn, so that accesses and arrivals are looked at in between. Some hundred
+/// microseconds.
+const WRITE_BACKS_PER_TURN: usize = 1024;
+
+/// What a device has, and what it counted over all the times it was initialised.
+#[derive(Debug, Default)]
+pub struct DeviceState {
+    /// From INIT_HCA to CLOSE_HCA.
+    pub resources: Option<Resources>,
+    /// While there are none.
+    stats: CtxStats,
+}
+
+impl DeviceState {
+    /// Begins anew (INIT_HCA).
+    pub fn open(&mut self, layout: &InitHca) {
+        self.close();
+        self.resources = Some(Resources::new(layout, self.stats));
+    }
+
+    /// Forgets everything (CLOSE_HCA, reset).
+    pub fn close(&mut self) {
+        self.stats = *self.stats();
+        self.resources = None;
+    }
+
+    /// Counters of the context manager.
+    pub fn stats(&self) -> &CtxStats {
+        self.resources.as_ref().map_or(&self.stats, |resources| resources.ctx.stats())
+    }
+}
+
 /// The device from INIT_HCA to CLOSE_HCA.
 #[derive(Debug)]
 pub struct Resources {
-    /// Where ICM has which table.
-    pub layout: InitHca,
-    /// Mapping of ICM.
-    pub icm: Icm,
+    /// Contexts of QPs, CQs and EQs.
+    pub ctx: CtxMgt,
     /// Keys and pages.
     pub regions: Regions,
     /// QPs not in RESET, by index.
@@ -55,9 +87,13 @@ pub struct Resources {
     pub doorbells: DoorbellPool,
 }
 
-/// Memory regions and the pages behind them.
+/// VirtToPhys: memory regions and the pages behind them.
 #[derive(Debug)]
 pub struct Regions {
+    /// Where MPT and MTT are in ICM.
+    pub icm: PageMap,
+    /// The MPT.
+    pub mpt: Table,
     /// Valid MPT entries.
     pub keys: KeyTable,
     /// MTT entries.
@@ -65,12 +101,11 @@ pub struct Regions {
 }
 
 impl Resources {
-    /// A device with nothing mapped and nothing valid.
-    pub fn new(layout: InitHca) -> Self {
+    /// A device with nothing mapped and nothing valid. Counting goes on from `stats`.
+    fn new(layout: &InitHca, stats: CtxStats) -> Self {
         Self {
-            layout,
-            icm: Icm::default(),
-            regions: Regions { keys: KeyTable::new(layout.mpt.log_entries), mtt: Mtt::new(layout.mtt_base) },
+            ctx: CtxMgt::new(layout, stats),
+            regions: Regions::new(layout),
             qps: SparseTable::new(QPS),
             cqs: SparseTable::new(CQS),
             eqs: EventQueues::default(),
@@ -78,68 +113,70 @@ impl Resources {
         }
     }
 
-    /// Index of a QP and ICM address of its context.
-    pub fn qp_slot(&self, qpn: Qpn) -> (u32, IcmAddr) {
-        let index = self.layout.qpc.index(qpn.get());
-        (index, entry(&self.layout.qpc, index, DevLim::RECOMMENDED.qpc_len))
-    }
-
-    /// Index of a CQ and ICM address of its context.
-    pub fn cq_slot(&self, cqn: Cqn) -> (u32, IcmAddr) {
-        let index = self.layout.cqc.index(cqn.get());
-        (index, entry(&self.layout.cqc, index, DevLim::RECOMMENDED.cqc_len))
-    }
-
-    /// ICM address of an EQ's context.
-    pub fn eq_entry(&self, eqn: Eqn) -> IcmAddr {
-        entry(&self.layout.eqc, eqn.get(), DevLim::RECOMMENDED.eqc_len)
-    }
-
-    /// ICM address of an MPT entry.
-    pub fn mpt_entry(&self, index: u32) -> IcmAddr {
-        entry(&self.layout.mpt, index, DevLim::RECOMMENDED.mpt_len)
-    }
-
-    /// Takes the live values of a QP into its context.
-    pub fn observe(&mut self, cx: &Context<'_>, qpn: Qpn) {
-        if let Some(qp) = self.qp_mut(qpn)
-            && let Some(live) = cx.engine.query_qp(qp.qpn)
-        {
-            qp.observe(&live);
-        }
-    }
-
-    /// Writes state and PSNs of QPs that changed to their contexts in ICM.
-    pub fn write_back_dirty(&mut self, cx: &mut Context<'_>) {
-        while let Some(qpn) = cx.engine.poll_dirty() {
-            self.observe(cx, qpn);
-            let (index, entry) = self.qp_slot(qpn);
-            if let Some(qp) = self.qps.get(index) {
-                qp.write_back(&self.icm, cx.dma, entry);
-            }
-        }
-    }
-
     /// A QP that left RESET.
     pub fn qp(&self, qpn: Qpn) -> Option<&QueuePair> {
-        self.qps.get(self.layout.qpc.index(qpn.get())).map(|qp| &**qp)
+        self.qps.get(self.ctx.qp_index(qpn)).map(|qp| &**qp)
     }
 
-    /// A QP that left RESET.
-    pub fn qp_mut(&mut self, qpn: Qpn) -> Option<&mut QueuePair> {
-        self.qps.get_mut(self.layout.qpc.index(qpn.get())).map(|qp| &mut **qp)
+    /// A valid CQ.
+    pub fn cq_mut(&mut self, cqn: Cqn) -> Option<&mut CompletionQueue> {
+        self.cqs.get_mut(self.ctx.cq_index(cqn)).map(|cq| &mut **cq)
+    }
+
+    /// Takes the live values of a QP into its key data.
+    pub fn observe(&mut self, cx: &Context<'_>, qpn: Qpn) {
+        let index = self.ctx.qp_index(qpn);
+        if let Some(qp) = self.qps.get_mut(index)
+            && let Some(live) = cx.engine.query_qp(qp.qpn)
+        {
+            self.ctx.observe(index, &mut qp.key, &live);
+        }
+    }
+
+    /// Ends a turn: takes what the engine changed into the key data, and writes some of it back to the contexts in guest
+    /// memory. Whether more waits.
+    pub fn write_back_some(&mut self, cx: &mut Context<'_>) -> bool {
+        self.observe_dirty(cx);
+        let Self { ctx, qps, .. } = self;
+        for _ in 0..WRITE_BACKS_PER_TURN {
+            if ctx.serve(cx.dma, qps).is_none() {
+                return false;
+            }
+        }
+        !ctx.is_idle()
+    }
+
+    /// Writes everything back that the engine changed.
+    pub fn write_back_all(&mut self, cx: &mut Context<'_>) {
+        while self.write_back_some(cx) {}
+    }
+
+    fn observe_dirty(&mut self, cx: &mut Context<'_>) {
+        while let Some(qpn) = cx.engine.poll_dirty() {
+            self.observe(cx, qpn);
+        }
     }
 }
 
 impl Regions {
+    fn new(layout: &InitHca) -> Self {
+        Self {
+            icm: PageMap::default(),
+            mpt: layout.mpt,
+            keys: KeyTable::new(layout.mpt.log_entries),
+            mtt: Mtt::new(layout.mtt_base),
+        }
+    }
+
+    /// ICM address of an MPT entry. The base comes from the guest, so that the sum may wrap; what is there is then not
+    /// mapped or the guest's own.
+    pub fn mpt_entry(&self, index: u32) -> IcmAddr {
+        let offset = u64::from(index) * u64::from(DevLim::RECOMMENDED.mpt_len);
+        IcmAddr::new(self.mpt.base.get().wrapping_add(offset))
+    }
+
     /// Bytes of regions in `dma`.
     pub fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, &'a Mtt> {
         RegionAccess { keys: &self.keys, pages: &self.mtt, dma }
     }
-}
-
-/// Entries are as far apart as QUERY_DEV_LIM says. Bases come from the guest, so that a sum may wrap; what is there is
-/// then not mapped or the guest's own.
-fn entry(table: &Table, index: u32, len: u16) -> IcmAddr {
-    IcmAddr::new(table.base.get().wrapping_add(u64::from(index) * u64::from(len)))
 }

@@ -1,9 +1,9 @@
 //! The buffer of a work queue: a ring of slots in a memory region.
 
 use engine::AccessError;
-use protocol::hca::jingzhao::qpc::Qpc;
 use protocol::ids::{Lkey, Pdn};
 
+use super::ctxmgt::message::{RdQpRst, RdQpSst};
 use super::options::QueueOptions;
 use crate::memory::queue::QueueMemory;
 
@@ -21,15 +21,15 @@ pub struct Ring {
 
 impl Ring {
     /// The send queue of a QP.
-    pub fn of_send(qpc: &Qpc, options: &QueueOptions, mem: &impl QueueMemory) -> Self {
-        let len = effective_len(qpc.sq_len, qpc.sq_lkey, qpc, options, mem);
-        Self { pd: qpc.pd, lkey: qpc.sq_lkey, len, log_slot: qpc.log_sq_slot }
+    pub fn of_send(sst: &RdQpSst, options: &QueueOptions, mem: &impl QueueMemory) -> Self {
+        let len = effective_len(sst.sq_len, sst.sq_lkey, sst.usr_page, options, mem);
+        Self { pd: sst.pd, lkey: sst.sq_lkey, len, log_slot: sst.log_sq_slot }
     }
 
     /// The receive queue of a QP.
-    pub fn of_recv(qpc: &Qpc, options: &QueueOptions, mem: &impl QueueMemory) -> Self {
-        let len = effective_len(qpc.rq_len, qpc.rq_lkey, qpc, options, mem);
-        Self { pd: qpc.pd, lkey: qpc.rq_lkey, len, log_slot: qpc.log_rq_slot }
+    pub fn of_recv(rst: &RdQpRst, options: &QueueOptions, mem: &impl QueueMemory) -> Self {
+        let len = effective_len(rst.rq_len, rst.rq_lkey, rst.usr_page, options, mem);
+        Self { pd: rst.pd, lkey: rst.rq_lkey, len, log_slot: rst.log_rq_slot }
     }
 
     /// Length in bytes.
@@ -70,8 +70,8 @@ impl Ring {
 
 /// The public kernel driver gives lengths that are neither rounded nor as long as what its user library works with;
 /// the library's regions have the length that counts.
-fn effective_len(len: u32, key: Lkey, qpc: &Qpc, options: &QueueOptions, mem: &impl QueueMemory) -> u32 {
-    let of_user = qpc.usr_page != 0 && options.queue_len_from_region && len != 0;
+fn effective_len(len: u32, key: Lkey, usr_page: u32, options: &QueueOptions, mem: &impl QueueMemory) -> u32 {
+    let of_user = usr_page != 0 && options.queue_len_from_region && len != 0;
     let region =
         if of_user { mem.region_len(key).and_then(|region| u32::try_from(region).ok()) } else { None };
     region.filter(|region| region.is_power_of_two() && *region >= len).unwrap_or(len)
@@ -82,23 +82,23 @@ mod tests {
     use super::*;
     use crate::memory::queue::testing::Region;
 
-    fn qpc(usr_page: u32, sq_len: u32) -> Qpc {
+    fn sst(usr_page: u32, sq_len: u32) -> RdQpSst {
         let (pd, sq_lkey) = (Pdn::new(3), Lkey::new(0x21));
-        Qpc { usr_page, sq_len, pd, sq_lkey, log_sq_slot: 7, ..Qpc::default() }
+        RdQpSst { usr_page, sq_len, pd, sq_lkey, log_sq_slot: 7, ..RdQpSst::default() }
     }
 
     #[test]
     fn a_users_queue_is_as_long_as_its_region() {
         let options = QueueOptions::default();
         let mem = Region::new(1024);
-        assert_eq!(Ring::of_send(&qpc(1, 640), &options, &mem).bytes(), 1024);
-        assert_eq!(Ring::of_send(&qpc(1, 640), &options, &mem).slots(), 8);
-        assert_eq!(Ring::of_send(&qpc(0, 640), &options, &mem).bytes(), 640, "a kernel QP");
-        assert_eq!(Ring::of_send(&qpc(1, 2048), &options, &mem).bytes(), 2048, "a short region");
-        assert_eq!(Ring::of_send(&qpc(1, 0), &options, &mem).bytes(), 0, "no queue");
-        assert_eq!(Ring::of_send(&qpc(1, 640), &options, &Region::new(1000)).bytes(), 640, "an odd region");
+        assert_eq!(Ring::of_send(&sst(1, 640), &options, &mem).bytes(), 1024);
+        assert_eq!(Ring::of_send(&sst(1, 640), &options, &mem).slots(), 8);
+        assert_eq!(Ring::of_send(&sst(0, 640), &options, &mem).bytes(), 640, "a kernel QP");
+        assert_eq!(Ring::of_send(&sst(1, 2048), &options, &mem).bytes(), 2048, "a short region");
+        assert_eq!(Ring::of_send(&sst(1, 0), &options, &mem).bytes(), 0, "no queue");
+        assert_eq!(Ring::of_send(&sst(1, 640), &options, &Region::new(1000)).bytes(), 640, "an odd region");
         let strict = QueueOptions { queue_len_from_region: false, ..options };
-        assert_eq!(Ring::of_send(&qpc(1, 640), &strict, &mem).bytes(), 640);
+        assert_eq!(Ring::of_send(&sst(1, 640), &strict, &mem).bytes(), 640);
     }
 
     #[test]
@@ -106,7 +106,7 @@ mod tests {
         let mem = Region::new(256);
         mem.put(0, &[1; 16]);
         mem.put(240, &[2; 16]);
-        let ring = Ring::of_send(&qpc(0, 256), &QueueOptions::default(), &mem);
+        let ring = Ring::of_send(&sst(0, 256), &QueueOptions::default(), &mem);
         let mut bytes = [0; 32];
         ring.read(&mem, 240, &mut bytes).unwrap();
         assert_eq!(bytes, [[2; 16], [1; 16]].concat()[..]);

@@ -12,7 +12,6 @@ use std::collections::VecDeque;
 use bitfield_struct::bitfield;
 use engine::{Fetch, Payload, Remote, SendOp, SendRequest, Sge, Status, UdDestination};
 use protocol::hca::jingzhao::doorbell::{PositionUnit, SendDoorbell};
-use protocol::hca::jingzhao::qpc::Qpc;
 use protocol::hca::jingzhao::wqe::{
     self, DataUnit, GRANULE, NextUnit, Operation, RemoteUnit, SendWqe, UdUnit, WqeData, WqeError,
 };
@@ -21,6 +20,7 @@ use smallvec::SmallVec;
 use thiserror::Error;
 
 use super::address::datagram;
+use super::ctxmgt::message::{RdEncap, RdQpSst};
 use super::options::{QueueOptions, SqAddr};
 use super::ring::Ring;
 use crate::frontend::address::Addresses;
@@ -85,6 +85,17 @@ pub struct SendTag {
     pub remote_lid: Lid,
 }
 
+/// Whose queue it is, as Doorbell Processing hands it on with a doorbell.
+#[derive(Clone, Copy, Debug)]
+pub struct Sender {
+    /// The QP, with the high bits software knows it by.
+    pub qpn: Qpn,
+    /// What Doorbell Processing reads.
+    pub sst: RdQpSst,
+    /// LID of the connected peer, as Requester Trans Control reads it.
+    pub rlid: Lid,
+}
+
 /// A WQE that is next in a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -139,8 +150,8 @@ impl SendQueue {
     }
 
     /// Takes over what a command changed in the QP's context. Doorbells stay.
-    pub fn configure(&mut self, image: &Qpc, mem: &impl QueueMemory) {
-        self.ring = Ring::of_send(image, &self.options, mem);
+    pub fn configure(&mut self, sst: &RdQpSst, mem: &impl QueueMemory) {
+        self.ring = Ring::of_send(sst, &self.options, mem);
     }
 
     /// Remembers a doorbell. From a pool that is spent the queue takes nothing, and lives on what it keeps.
@@ -182,11 +193,12 @@ impl SendQueue {
         self.doorbells.len()
     }
 
-    /// Takes the next WQE, for QP `qpn` with this context. `wr_id` is a [`SendTag`]. `watch` is shown what was taken.
+    /// Takes the next WQE. `wr_id` is a [`SendTag`]; `encap` is asked if it is a datagram. `watch` is shown what was
+    /// taken.
     pub fn next(
         &mut self,
-        qpn: Qpn,
-        image: &Qpc,
+        sender: &Sender,
+        encap: impl FnOnce() -> RdEncap,
         mem: &impl QueueMemory,
         addresses: &Addresses,
         watch: impl FnOnce(&TakenWqe<'_>),
@@ -202,20 +214,21 @@ impl SendQueue {
         }
         let bytes = &*bytes;
         let next = bytes.first_chunk().map(NextUnit::parse).unwrap_or_default();
-        self.follow(image, mem, entry, &next);
+        self.follow(&sender.sst, mem, entry, &next);
 
         let tag = SendTag::new()
             .with_wqe(entry.position)
             .with_opcode(entry.opcode)
             .with_signalled(next.signalled)
-            .with_remote_lid(image.dlid);
-        let wqe = image
-            .service()
+            .with_remote_lid(sender.rlid);
+        let wqe = sender
+            .sst
+            .service
             .filter(|_| !size_is_bad)
             .map(|service| SendWqe::parse(bytes, entry.opcode, service));
         watch(&TakenWqe { entry, bytes, wqe: wqe.as_ref() });
         let request = match &wqe {
-            Some(Ok(wqe)) => self.request(qpn, image, wqe, tag, entry.fence, addresses),
+            Some(Ok(wqe)) => self.request(sender, encap, wqe, tag, entry.fence, addresses),
             Some(Err(_)) | None => None,
         };
         let refused = Fetch::Refused { wr_id: tag.into_bits(), status: Status::LocalQpOperation };
@@ -244,7 +257,7 @@ impl SendQueue {
     }
 
     /// Notes where the chain goes on behind `entry`, and that it has been there.
-    fn follow(&mut self, image: &Qpc, mem: &impl QueueMemory, entry: Entry, next: &NextUnit) {
+    fn follow(&mut self, sst: &RdQpSst, mem: &impl QueueMemory, entry: Entry, next: &NextUnit) {
         let ring = &self.ring;
         let slot = 1u64.checked_shl(ring.log_slot().into()).unwrap_or(0);
         let behind = (u64::from(entry.position) + slot).checked_rem(ring.bytes().into());
@@ -254,7 +267,7 @@ impl SendQueue {
             let position = link.position(self.unit, ring.bytes())?;
             Some(Entry { position, opcode: link.opcode, size: link.size, fence: link.fence })
         });
-        if next.link.is_some() && self.options.clear_links && image.usr_page != 0 {
+        if next.link.is_some() && self.options.clear_links && sst.usr_page != 0 {
             // A queue that cannot be written keeps its stale links: no worse than a device that does not clear them.
             let _ = ring.patch(mem, entry.position, &[0; 8]);
         }
@@ -263,8 +276,8 @@ impl SendQueue {
     /// The WQE in the engine's words; `None` if a datagram's destination is not known.
     fn request(
         &self,
-        qpn: Qpn,
-        image: &Qpc,
+        sender: &Sender,
+        encap: impl FnOnce() -> RdEncap,
         wqe: &SendWqe<'_>,
         tag: SendTag,
         fence: bool,
@@ -277,7 +290,7 @@ impl SendQueue {
             Operation::Send { imm } => SendOp::Send { imm },
             Operation::Datagram { imm, to } => {
                 tag.set_remote_lid(to.dlid);
-                ud = Some(self.destination(qpn, image, &to, addresses)?);
+                ud = Some(self.destination(sender, &encap(), &to, addresses)?);
                 SendOp::Send { imm }
             }
             Operation::Write { remote, imm } => SendOp::Write { remote: target(remote), imm },
@@ -296,14 +309,14 @@ impl SendQueue {
 
     fn destination(
         &self,
-        qpn: Qpn,
-        image: &Qpc,
+        sender: &Sender,
+        encap: &RdEncap,
         to: &UdUnit,
         addresses: &Addresses,
     ) -> Option<UdDestination> {
-        let path = datagram(addresses, to, image, qpn, self.options.ud_addresses)?;
+        let path = datagram(addresses, to, encap, sender.qpn, self.options.ud_addresses)?;
         // The engine knows the rule for bit 31; that 0 stands for the QP's own key is this interface's (section 11.1).
-        let qkey = if to.qkey == Qkey::default() { image.qkey } else { to.qkey };
+        let qkey = if to.qkey == Qkey::default() { sender.sst.qkey } else { to.qkey };
         Some(UdDestination { path, qpn: to.dqpn, qkey })
     }
 }

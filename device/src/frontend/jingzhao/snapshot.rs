@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use engine::{Engine, QpSnapshot};
 use protocol::hca::jingzhao::cqc::CqArm;
 use protocol::hca::jingzhao::eqe::CqFault;
-use protocol::hca::jingzhao::icm::IcmTable;
 use protocol::hca::jingzhao::qpc::ServiceType;
 use protocol::roce::IpAddrs;
 
@@ -17,8 +16,7 @@ use super::resources::Resources;
 use crate::frontend::address::Addresses;
 use crate::frontend::icm::IcmRange;
 use crate::frontend::snapshot::{
-    Armed, CqRow, EqRow, Fault, IcmRow, IcmTable as IcmTableName, MrRow, Page, Peer, QpRow, Right, Rows,
-    Service, Table, page,
+    Armed, CqRow, EqRow, Fault, IcmRow, IcmTable, MrRow, Page, Peer, QpRow, Right, Rows, Service, Table, page,
 };
 use crate::memory::region::{MemoryRegion, Rights, Translation};
 
@@ -67,7 +65,7 @@ pub(super) fn take(
 }
 
 fn qp_row(qp: &QueuePair, live: &QpSnapshot, addresses: &Addresses) -> QpRow {
-    let image = qp.image();
+    let image = &qp.key.context().image;
     QpRow {
         qpn: qp.qpn.get(),
         state: live.into(),
@@ -90,10 +88,10 @@ fn qp_row(qp: &QueuePair, live: &QpSnapshot, addresses: &Addresses) -> QpRow {
 }
 
 fn peer(qp: &QueuePair, live: &QpSnapshot, addresses: &Addresses) -> Option<Peer> {
-    let image = qp.image();
+    let image = &qp.key.context().image;
     let is_connected = image.service() != Some(ServiceType::Ud)
         && !matches!(live.state, engine::State::Reset | engine::State::Init);
-    let path = connected(addresses, image, qp.qpn).filter(|_| is_connected)?;
+    let path = connected(addresses, &qp.key.read(), qp.qpn, image.remote_qpn).filter(|_| is_connected)?;
     let ip = match path.ip {
         IpAddrs::V4 { dst, .. } => IpAddr::V4(dst),
         IpAddrs::V6 { dst, .. } => IpAddr::V6(dst),
@@ -162,11 +160,11 @@ fn icm_rows(resources: &Resources, from: u64) -> impl Iterator<Item = (u64, IcmR
         length,
         bus: bus.get(),
     };
-    let context = (from & TPT_ROWS == 0).then(|| resources.icm.ranges_from(IcmTable::Context, from));
+    let context = (from & TPT_ROWS == 0).then(|| resources.ctx.ctxmdata().ranges_from(from));
     let tpt_from = if from & TPT_ROWS == 0 { 0 } else { from & !TPT_ROWS };
-    let tpt = resources.icm.ranges_from(IcmTable::Tpt, tpt_from);
+    let tpt = resources.regions.icm.ranges_from(tpt_from);
     let context = context.into_iter().flatten();
     context
-        .map(move |(page, range)| (page, row(IcmTableName::Context, range)))
-        .chain(tpt.map(move |(page, range)| (page | TPT_ROWS, row(IcmTableName::Tpt, range))))
+        .map(move |(page, range)| (page, row(IcmTable::Context, range)))
+        .chain(tpt.map(move |(page, range)| (page | TPT_ROWS, row(IcmTable::Tpt, range))))
 }

@@ -32,6 +32,15 @@ pub struct CqFlags {
     pub status: u8,
 }
 
+/// Offset of log2 of the entries in a context.
+pub const LOG_SIZE: usize = 0x0c;
+/// Offset of the key of the buffer in a context.
+pub const LKEY: usize = 0x18;
+const _: () = {
+    assert!(std::mem::offset_of!(Raw, logsize) == LOG_SIZE);
+    assert!(std::mem::offset_of!(Raw, lkey) == LKEY);
+};
+
 /// Status of a CQ that overran.
 pub const STATUS_OVERFLOW: u8 = 9;
 /// Status of a CQ whose buffer could not be written.

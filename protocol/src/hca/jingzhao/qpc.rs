@@ -22,9 +22,16 @@ pub const LEN: usize = 0xc0;
 /// Bytes that mean anything; the rest is undefined in a mailbox and 0 in what the device writes.
 pub const MEANINGFUL_LEN: usize = 0xa4;
 
-/// Where the device writes a state and a PSN back in ICM: offset and bytes of each. Each is the big-endian word of
-/// [`Qpc::emit`] at that place.
-pub const WRITE_BACK: [std::ops::Range<usize>; 4] = [0x08..0x0c, 0x6c..0x70, 0x7c..0x80, 0x84..0x88];
+/// Offsets of the words that the device writes back in ICM: the state, and a PSN.
+#[allow(missing_docs)]
+pub mod write_back {
+    /// See [`Qpc::state_word`](super::Qpc::state_word).
+    pub const STATE: usize = 0x08;
+    pub const NEXT_SEND_PSN: usize = 0x6c;
+    pub const LAST_ACKED_PSN: usize = 0x7c;
+    /// See [`Qpc::next_recv_word`](super::Qpc::next_recv_word).
+    pub const NEXT_RECV_PSN: usize = 0x84;
+}
 
 /// A context image. Fields the device does not use are kept as written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -203,11 +210,7 @@ impl Qpc {
         transmute!(Raw {
             opt_param_mask: self.opt_param_mask.into(),
             reserved_04: self.reserved_04.into(),
-            flags: Flags::new()
-                .with_state(self.state & 0xf)
-                .with_flags_27_24(self.flags_27_24 & 0xf)
-                .with_service(self.service)
-                .with_flags_15_0(self.flags_15_0),
+            flags: self.flags(),
             mtu_msgmax: MtuMsgMax::new().with_mtu(self.mtu & 0x7).with_log_max_msg(self.log_max_msg & 0x1f),
             log_rq_slot: self.log_rq_slot,
             log_sq_slot: self.log_sq_slot,
@@ -245,7 +248,7 @@ impl Qpc {
             sq_len: self.sq_len.into(),
             unacked_psn: self.unacked_psn.get().into(),
             ssn: self.ssn.into(),
-            recv: Recv::new().with_min_rnr_timer(self.min_rnr_timer).with_recv_psn(self.recv_psn.get()),
+            recv: self.recv(),
             ra_buff_index: self.ra_buff_index.into(),
             recv_cqn: self.recv_cqn.get().into(),
             rq_lkey: self.rq_lkey.get().into(),
@@ -255,6 +258,28 @@ impl Qpc {
             wqe_counters: self.wqe_counters.into(),
             reserved_a4: [0; LEN - MEANINGFUL_LEN],
         })
+    }
+
+    /// The word at 08h of the image: the state, and flags that the device leaves as they are.
+    pub fn state_word(&self) -> [u8; 4] {
+        transmute!(self.flags())
+    }
+
+    /// The word at 84h of the image: the expected PSN, and the RNR timer beside it.
+    pub fn next_recv_word(&self) -> [u8; 4] {
+        transmute!(self.recv())
+    }
+
+    fn flags(&self) -> Flags {
+        Flags::new()
+            .with_state(self.state & 0xf)
+            .with_flags_27_24(self.flags_27_24 & 0xf)
+            .with_service(self.service)
+            .with_flags_15_0(self.flags_15_0)
+    }
+
+    fn recv(&self) -> Recv {
+        Recv::new().with_min_rnr_timer(self.min_rnr_timer).with_recv_psn(self.recv_psn.get())
     }
 
     /// Service; `None` for a code that is not supported.

@@ -5,7 +5,6 @@
 
 use protocol::hca::jingzhao::cmd::{CmdError, CmdStatus, Command};
 use protocol::hca::jingzhao::cqc::{Cqc, ResizeCq};
-use protocol::hca::jingzhao::icm::IcmTable;
 
 use crate::frontend::jingzhao::completion_queue::CompletionQueue;
 use crate::frontend::jingzhao::device::Setup;
@@ -20,12 +19,12 @@ pub(super) fn sw2hw(
     inbox: &[u8; Cqc::LEN],
 ) -> Result<(), CmdError> {
     let cqn = command.cqn()?;
-    let (index, entry) = resources.cq_slot(cqn);
+    let index = resources.ctx.cq_index(cqn);
     let cqc = Cqc::parse(inbox, setup.options.limits.dev_lim().log_max_cqes)?;
     if resources.cqs.get(index).is_some() {
         return Err(CmdError::new(CmdStatus::BadResState, "CQ is valid already", index.into()));
     }
-    resources.icm.write(dma, IcmTable::Context, entry, &inbox[..Cqc::STORED_LEN])?;
+    resources.ctx.wr_cq_all(dma, cqn, inbox)?;
     let cq = CompletionQueue::new(cqn, &cqc, &resources.regions.access(dma));
     resources
         .cqs
@@ -36,10 +35,10 @@ pub(super) fn sw2hw(
 
 /// QPs that still name it lose their completions.
 pub(super) fn hw2sw(resources: &mut Resources, dma: &GuestMemory, command: &Command) -> Result<(), CmdError> {
-    let (index, entry) = resources.cq_slot(command.cqn()?);
+    let cqn = command.cqn()?;
+    let index = resources.ctx.cq_index(cqn);
     resources.cqs.remove(index).ok_or(not_valid(index))?;
-    // The page may have been unmapped; the CQ is invalid all the same.
-    let _ = resources.icm.write(dma, IcmTable::Context, entry, &[0; Cqc::STORED_LEN]);
+    resources.ctx.wr_cq_invalid(dma, cqn);
     Ok(())
 }
 
@@ -51,11 +50,14 @@ pub(super) fn resize(
     command: &Command,
     inbox: &[u8; ResizeCq::LEN],
 ) -> Result<(), CmdError> {
-    let (index, _) = resources.cq_slot(command.cqn()?);
+    let cqn = command.cqn()?;
+    let index = resources.ctx.cq_index(cqn);
     let resize = ResizeCq::parse(inbox, setup.options.limits.dev_lim().log_max_cqes)?;
-    let Resources { regions, cqs, .. } = resources;
+    let Resources { ctx, regions, cqs, .. } = resources;
     let cq = cqs.get_mut(index).ok_or(not_valid(index))?;
     cq.resize(&resize, &regions.access(dma));
+    // The page may have been unmapped, which the CQ works without.
+    let _ = ctx.wr_cq_modify(dma, cqn, &resize);
     Ok(())
 }
 

@@ -5,7 +5,6 @@
 
 use protocol::hca::jingzhao::cmd::{CmdError, CmdStatus, Command};
 use protocol::hca::jingzhao::eqc::Eqc;
-use protocol::hca::jingzhao::icm::IcmTable;
 use protocol::ids::Eqn;
 
 use crate::frontend::jingzhao::event_queue::EventQueue;
@@ -21,13 +20,13 @@ pub(super) fn sw2hw(
     let eqn = command.eqn()?;
     let eqc = Eqc::parse(inbox)?;
     // Unlike QP and CQ numbers, EQ numbers have no rolling high bits.
-    if u64::from(eqn.get()) >= resources.layout.eqc.entries() {
+    if !resources.ctx.ctxmdata().eqc.contains(eqn.get()) {
         return Err(CmdError::new(CmdStatus::BadIndex, "EQ number", eqn.get().into()));
     }
     if resources.eqs.contains(eqn.get()) {
         return Err(CmdError::new(CmdStatus::BadResState, "EQ is valid already", eqn.get().into()));
     }
-    resources.icm.write(dma, IcmTable::Context, resources.eq_entry(eqn), &inbox[..Eqc::STORED_LEN])?;
+    resources.ctx.wr_eq_all(dma, eqn, inbox)?;
     let queue = EventQueue::new(&eqc, &resources.regions.access(dma));
     resources.eqs.insert(eqn.get(), queue);
     Ok(())
@@ -36,8 +35,7 @@ pub(super) fn sw2hw(
 pub(super) fn hw2sw(resources: &mut Resources, dma: &GuestMemory, command: &Command) -> Result<(), CmdError> {
     let eqn = command.eqn()?;
     resources.eqs.remove(eqn.get()).ok_or(not_valid(eqn))?;
-    // The page may have been unmapped; the EQ is invalid all the same.
-    let _ = resources.icm.write(dma, IcmTable::Context, resources.eq_entry(eqn), &[0; Eqc::STORED_LEN]);
+    resources.ctx.wr_eq_invalid(dma, eqn);
     Ok(())
 }
 

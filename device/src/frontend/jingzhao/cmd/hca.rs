@@ -12,7 +12,7 @@ use super::Outbox;
 use crate::frontend::Context;
 use crate::frontend::jingzhao::device::Setup;
 use crate::frontend::jingzhao::options::Options;
-use crate::frontend::jingzhao::resources::Resources;
+use crate::frontend::jingzhao::resources::DeviceState;
 
 pub(super) fn query_dev_lim(options: &Options) -> Outbox {
     options.limits.dev_lim().emit().to_vec()
@@ -28,7 +28,7 @@ pub(super) fn mad_ifc(setup: &Setup, link_up: bool) -> Outbox {
 
 /// A second INIT_HCA begins anew.
 pub(super) fn init(
-    state: &mut Option<Resources>,
+    state: &mut DeviceState,
     setup: &Setup,
     cx: &mut Context<'_>,
     inbox: &[u8; InitHca::LEN],
@@ -36,15 +36,15 @@ pub(super) fn init(
     let layout = InitHca::parse(inbox)?;
     close(state, setup, cx);
     cx.engine.reset(engine::Config { qp_index_bits: layout.qpc.log_entries, ..setup.engine });
-    *state = Some(Resources::new(layout));
+    state.open(&layout);
     Ok(())
 }
 
 /// Contexts in ICM get their last values, since the memory goes back to software.
-pub(super) fn close(state: &mut Option<Resources>, setup: &Setup, cx: &mut Context<'_>) {
-    if let Some(resources) = state.as_mut() {
-        resources.write_back_dirty(cx);
+pub(super) fn close(state: &mut DeviceState, setup: &Setup, cx: &mut Context<'_>) {
+    if let Some(resources) = &mut state.resources {
+        resources.write_back_all(cx);
     }
     cx.engine.reset(setup.engine);
-    *state = None;
+    state.close();
 }

@@ -9,12 +9,16 @@ use protocol::hca::jingzhao::icm::{self, IcmTable};
 use protocol::ids::IcmAddr;
 
 use crate::frontend::icm::page_of;
+use crate::frontend::jingzhao::ctxmgt::ctxmdata::ranges;
 use crate::frontend::jingzhao::resources::Resources;
 
 pub(super) fn map(resources: &mut Resources, command: &Command, inbox: &[u8]) -> Result<(), CmdError> {
     let table = IcmTable::from_op_modifier(command.op_modifier)?;
     let entries = icm::parse(inbox, command.in_modifier)?;
-    resources.icm.map(table, &entries)
+    match table {
+        IcmTable::Context => resources.ctx.map_icm_en(&entries),
+        IcmTable::Tpt => resources.regions.icm.map(&ranges(&entries)),
+    }
 }
 
 /// Pages that are not mapped are no error: the public driver unmaps whole chunks whatever it mapped of them.
@@ -30,9 +34,12 @@ pub(super) fn unmap(resources: &mut Resources, command: &Command) -> Result<(), 
     };
     let first = page_of(IcmAddr::new(virt));
     let pages = first..=LAST_PAGE.min(first + more);
-    resources.icm.unmap(table, pages.clone())?;
-    if table == IcmTable::Tpt {
-        resources.regions.mtt.forget(pages);
+    match table {
+        IcmTable::Context => resources.ctx.map_icm_dis(pages),
+        IcmTable::Tpt => {
+            resources.regions.icm.unmap(pages.clone())?;
+            resources.regions.mtt.forget(pages);
+            Ok(())
+        }
     }
-    Ok(())
 }

@@ -4,12 +4,11 @@
 //! JingZhao interface, sections 3.7 and 3.8.
 
 use protocol::hca::jingzhao::cmd::{CmdError, CmdStatus, Command};
-use protocol::hca::jingzhao::icm::IcmTable;
 use protocol::hca::jingzhao::mpt::Mpt;
 use protocol::hca::jingzhao::mtt::{ENTRY_LEN, WriteMtt};
 
 use crate::frontend::jingzhao::mpt::region;
-use crate::frontend::jingzhao::resources::Resources;
+use crate::frontend::jingzhao::resources::{Regions, Resources};
 use crate::memory::GuestMemory;
 
 pub(super) fn sw2hw_mpt(
@@ -20,11 +19,11 @@ pub(super) fn sw2hw_mpt(
 ) -> Result<(), CmdError> {
     let index = command.in_modifier;
     let mpt = Mpt::parse(inbox)?;
-    mpt.check_index(index, &resources.layout.mpt)?;
+    mpt.check_index(index, &resources.regions.mpt)?;
     if resources.regions.keys.get(index).is_some() {
         return Err(CmdError::new(CmdStatus::BadResState, "MPT entry is valid already", index.into()));
     }
-    resources.icm.write(dma, IcmTable::Tpt, resources.mpt_entry(index), inbox)?;
+    resources.regions.icm.write(dma, resources.regions.mpt_entry(index), inbox)?;
     resources
         .regions
         .keys
@@ -46,7 +45,7 @@ pub(super) fn hw2sw_mpt(
         return Err(CmdError::new(CmdStatus::BadResState, "MPT entry is not valid", index.into()));
     }
     // The page may have been unmapped; the entry is invalid all the same.
-    let _ = resources.icm.write(dma, IcmTable::Tpt, resources.mpt_entry(index), &[0; Mpt::LEN]);
+    let _ = resources.regions.icm.write(dma, resources.regions.mpt_entry(index), &[0; Mpt::LEN]);
     Ok(())
 }
 
@@ -57,15 +56,14 @@ pub(super) fn write_mtt(
     inbox: &[u8],
 ) -> Result<(), CmdError> {
     let write = WriteMtt::parse(inbox, command.in_modifier)?;
-    let Resources { icm, regions, .. } = resources;
-    let mtt = &mut regions.mtt;
+    let Regions { icm, mtt, .. } = &mut resources.regions;
     let start = write.start;
     let addr = mtt.addr(start).ok_or(CmdError::param("MTT start index", start))?;
-    icm.check(IcmTable::Tpt, addr, write.pages.len() * ENTRY_LEN)?;
+    icm.check(addr, write.pages.len() * ENTRY_LEN)?;
     mtt.reserve(start, write.pages.len())
         .map_err(|_| CmdError::new(CmdStatus::ExceedLim, "MTT entries in use with", start))?;
     let stored: Vec<u8> = write.pages.iter().flat_map(|page| page.get().to_be_bytes()).collect();
-    icm.write(dma, IcmTable::Tpt, addr, &stored)?;
+    icm.write(dma, addr, &stored)?;
     for (entry, page) in (start..).zip(write.pages) {
         mtt.set(entry, page);
     }

@@ -24,10 +24,10 @@ pub(super) fn modify(
     inbox: &[u8],
 ) -> Result<(), CmdError> {
     let number = command.qpn()?;
-    let (index, entry) = resources.qp_slot(number);
+    let index = resources.ctx.qp_index(number);
     let mailbox = if inbox.is_empty() { Qpc::default() } else { Qpc::parse(boxed(inbox)?) };
     resources.observe(cx, number);
-    let current = resources.qps.get(index).map_or_else(StoredQpc::default, |qp| qp.context);
+    let current = resources.qps.get(index).map_or_else(StoredQpc::default, |qp| *qp.key.context());
     let next = current.modify(transition, &mailbox)?;
 
     match (resources.qps.get_mut(index), transition) {
@@ -36,10 +36,10 @@ pub(super) fn modify(
             forget(resources, cx, index);
             return Ok(());
         }
-        (Some(qp), _) => qp.context = next,
+        (Some(qp), _) => qp.key.load(next),
         (None, _) => {
-            let qp = QueuePair::new(number, next, &setup.options);
-            let written = qp.write_entry(&resources.icm, cx.dma, entry);
+            let mut qp = QueuePair::new(number, next, &setup.options);
+            let written = resources.ctx.wr_qp_all(cx.dma, index, &mut qp.key);
             // RESET to ERR leaves nothing behind that software could miss in ICM.
             if transition == Transition::Rst2Init {
                 written?;
@@ -48,14 +48,14 @@ pub(super) fn modify(
         }
     }
 
-    let Resources { icm, regions, qps, .. } = resources;
+    let Resources { ctx, regions, qps, .. } = resources;
     let Some(qp) = qps.get_mut(index) else { return Ok(()) };
     qp.configure_queues(&regions.access(cx.dma));
     // A page that was unmapped meanwhile is the guest's own loss.
-    let _ = qp.write_entry(icm, cx.dma, entry);
+    let _ = ctx.wr_qp_all(cx.dma, index, &mut qp.key);
     let qpn = qp.qpn;
-    let attrs = attributes(qpn, &next, &setup.addresses, &setup.options);
-    let modification = modification(transition, &next, attrs, &mailbox);
+    let attrs = attributes(qpn, &qp.key, &setup.addresses, &setup.options);
+    let modification = modification(transition, &qp.key, attrs, &mailbox);
     let mut host = JingZhaoHost {
         resources: Some(resources),
         addresses: &setup.addresses,
@@ -76,7 +76,7 @@ fn create(
     qp: QueuePair,
 ) -> Result<(), CmdError> {
     let exceeded = CmdError::new(CmdStatus::ExceedLim, "QPs in use with", index.into());
-    let attrs = attributes(qp.qpn, &qp.context, &setup.addresses, &setup.options);
+    let attrs = attributes(qp.qpn, &qp.key, &setup.addresses, &setup.options);
     let qpn = qp.qpn;
     resources.qps.insert(index, Box::new(qp)).map_err(|_| exceeded)?;
     cx.engine.create_qp(qpn, attrs).map_err(|_| {
@@ -90,9 +90,10 @@ fn forget(resources: &mut Resources, cx: &mut Context<'_>, index: u32) {
     let Some(mut qp) = resources.qps.remove(index) else { return };
     cx.engine.destroy_qp(qp.qpn);
     resources.doorbells.update(qp.send.doorbells_taken(), 0);
-    qp.context.image.state = QpState::Reset.code();
-    let (_, entry) = resources.qp_slot(qp.qpn);
-    let _ = qp.write_entry(&resources.icm, cx.dma, entry);
+    let mut last = *qp.key.context();
+    last.image.state = QpState::Reset.code();
+    qp.key.load(last);
+    let _ = resources.ctx.wr_qp_all(cx.dma, index, &mut qp.key);
 }
 
 /// A QP in RESET is all zeros, and so is one that never was: there is no error for a number.
@@ -102,9 +103,8 @@ pub(super) fn query(
     command: &Command,
 ) -> Result<Outbox, CmdError> {
     let number = command.qpn()?;
-    let (index, entry) = resources.qp_slot(number);
+    let index = resources.ctx.qp_index(number);
     resources.observe(cx, number);
-    let Some(qp) = resources.qps.get(index) else { return Ok(vec![0; qpc::LEN]) };
-    qp.write_back(&resources.icm, cx.dma, entry);
-    Ok(qp.context.query().emit().to_vec())
+    let Some(qp) = resources.qps.get_mut(index) else { return Ok(vec![0; qpc::LEN]) };
+    Ok(resources.ctx.rd_qp_all(cx.dma, index, &mut qp.key).query().emit().to_vec())
 }

@@ -6,14 +6,14 @@ use super::*;
 use crate::memory::queue::testing::Region;
 
 /// A queue of four slots of 64 bytes.
-fn image() -> Qpc {
-    Qpc { pd: Pdn::new(3), rq_lkey: Lkey::new(0x21), rq_len: 256, log_rq_slot: 6, ..Qpc::default() }
+fn rst() -> RdQpRst {
+    RdQpRst { pd: Pdn::new(3), rq_lkey: Lkey::new(0x21), rq_len: 256, log_rq_slot: 6, ..RdQpRst::default() }
 }
 
 fn queue(options: QueueOptions) -> (Region, RecvQueue) {
     let mem = Region::new(256);
     let mut queue = RecvQueue::new(options);
-    queue.configure(&image(), &mem);
+    queue.configure(&rst(), &mem);
     (mem, queue)
 }
 
@@ -129,7 +129,7 @@ fn an_unmarked_slot_with_data_is_posted_on_the_first_pass_only() {
     }
     assert_eq!(queue.next(&mem), Fetch::Empty);
     queue.reset();
-    queue.configure(&image(), &mem);
+    queue.configure(&rst(), &mem);
     assert_eq!(lens(queue.next(&mem)), (0, vec![5]), "RESET begins a first pass");
 }
 
@@ -171,16 +171,16 @@ fn where_the_valid_bit_decides_a_users_old_slots_are_not_posted() {
     let options = QueueOptions { rq_valid_bit: true, ..QueueOptions::default() };
     for (usr_page, posted) in [(1, false), (0, true)] {
         let (mem, mut queue) = queue(options);
-        queue.configure(&Qpc { usr_page, ..image() }, &mem);
+        queue.configure(&RdQpRst { usr_page, ..rst() }, &mem);
         for slot in [kernel(64), [&[0; 16], &library(64)[16..]].concat()] {
             mem.put(0, &slot);
             queue.reset();
-            queue.configure(&Qpc { usr_page, ..image() }, &mem);
+            queue.configure(&RdQpRst { usr_page, ..rst() }, &mem);
             assert_eq!(matches!(queue.next(&mem), Fetch::Ready(_)), posted, "UAR page {usr_page}");
         }
         mem.put(0, &library(64));
         queue.reset();
-        queue.configure(&Qpc { usr_page, ..image() }, &mem);
+        queue.configure(&RdQpRst { usr_page, ..rst() }, &mem);
         assert_eq!(lens(queue.next(&mem)), (0, vec![64]));
     }
 }

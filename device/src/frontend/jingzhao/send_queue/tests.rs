@@ -1,5 +1,6 @@
 use std::net::Ipv4Addr;
 
+use protocol::hca::jingzhao::qpc::ServiceType;
 use protocol::hca::jingzhao::wqe::{DataUnits, Link};
 use protocol::ids::{Lkey, MacAddr, Pdn, Rkey, Va};
 use protocol::roce::{Imm, IpAddrs};
@@ -18,38 +19,38 @@ fn addresses() -> Addresses {
 }
 
 /// A kernel's QP with a queue of eight slots of 128 bytes.
-fn image() -> Qpc {
-    Qpc {
+fn sst() -> RdQpSst {
+    RdQpSst {
         pd: Pdn::new(3),
         sq_lkey: Lkey::new(0x21),
         sq_len: 1024,
         log_sq_slot: 7,
-        dlid: Lid::new(2),
+        service: Some(ServiceType::Rc),
         qkey: Qkey::new(0x55),
-        ..Qpc::default()
+        ..RdQpSst::default()
     }
 }
 
-fn user() -> Qpc {
-    Qpc { usr_page: 1, ..image() }
+fn user() -> RdQpSst {
+    RdQpSst { usr_page: 1, ..sst() }
 }
 
 struct Bench {
     mem: Region,
     queue: SendQueue,
-    image: Qpc,
+    sst: RdQpSst,
 }
 
 impl Bench {
-    fn new(image: Qpc, options: QueueOptions) -> Self {
-        let mem = Region::new(image.sq_len as usize);
+    fn new(sst: RdQpSst, options: QueueOptions) -> Self {
+        let mem = Region::new(sst.sq_len as usize);
         let mut queue = SendQueue::new(options);
-        queue.configure(&image, &mem);
-        Self { mem, queue, image }
+        queue.configure(&sst, &mem);
+        Self { mem, queue, sst }
     }
 
     fn kernel() -> Self {
-        Self::new(image(), QueueOptions::default())
+        Self::new(sst(), QueueOptions::default())
     }
 
     fn ring(&mut self, head: u32, opcode: u8, size: u8) {
@@ -59,7 +60,8 @@ impl Bench {
     }
 
     fn next(&mut self) -> Fetch<SendRequest> {
-        self.queue.next(QPN, &self.image, &self.mem, &addresses(), |_| {})
+        let sender = Sender { qpn: QPN, sst: self.sst, rlid: Lid::new(2) };
+        self.queue.next(&sender, RdEncap::default, &self.mem, &addresses(), |_| {})
     }
 
     /// Offset of the next WQE, which must be good.
@@ -214,8 +216,8 @@ fn the_link_of_a_users_wqe_is_followed_once() {
 #[test]
 fn links_stay_for_kernel_qps_and_without_the_option() {
     let keep = QueueOptions { clear_links: false, ..QueueOptions::default() };
-    for (image, options) in [(image(), QueueOptions::default()), (user(), keep)] {
-        let mut bench = Bench::new(image, options);
+    for (sst, options) in [(sst(), QueueOptions::default()), (user(), keep)] {
+        let mut bench = Bench::new(sst, options);
         bench.send_at(0, link(8));
         bench.ring(0, SEND, 2);
         assert_eq!(bench.next_offset(), 0);
@@ -258,7 +260,7 @@ fn impossible_sizes_are_refused_and_the_chain_goes_on() {
 
 #[test]
 fn what_the_service_cannot_do_is_refused_and_the_chain_goes_on() {
-    let mut bench = Bench::new(Qpc { service: 1, ..image() }, QueueOptions::default());
+    let mut bench = Bench::new(RdQpSst { service: Some(ServiceType::Uc), ..sst() }, QueueOptions::default());
     bench.send_at(0, link(8));
     bench.send_at(128, None);
     bench.ring(0, 0x10, 3);
@@ -305,7 +307,7 @@ fn reset_forgets_doorbells_and_links() {
 #[test]
 fn a_kernel_drivers_doorbells_and_links_count_slots() {
     let index = QueueOptions { sq_addr: SqAddr::Index, ..QueueOptions::default() };
-    let mut bench = Bench::new(image(), index);
+    let mut bench = Bench::new(sst(), index);
     bench.send_at(128, link(4));
     bench.send_at(256, None);
     bench.ring(1, SEND, 2);
@@ -316,7 +318,7 @@ fn a_kernel_drivers_doorbells_and_links_count_slots() {
 fn the_unit_of_positions_is_found_out() {
     let auto = QueueOptions { sq_addr: SqAddr::Auto, ..QueueOptions::default() };
     for heads in [[0, 1, 2, 3], [0, 8, 16, 24]] {
-        let mut bench = Bench::new(image(), auto);
+        let mut bench = Bench::new(sst(), auto);
         let offsets = heads.map(|head| {
             (0..4).for_each(|slot| bench.send_at(slot * 128, None));
             bench.ring(head, SEND, 2);
@@ -328,7 +330,7 @@ fn the_unit_of_positions_is_found_out() {
 
 #[test]
 fn a_datagram_goes_where_its_ud_unit_says() {
-    let mut bench = Bench::new(Qpc { service: 3, ..image() }, QueueOptions::default());
+    let mut bench = Bench::new(RdQpSst { service: Some(ServiceType::Ud), ..sst() }, QueueOptions::default());
     let to =
         UdUnit { dlid: Lid::new(7), dqpn: Qpn::new(0x12), qkey: Qkey::new(0x1111_1111), ..UdUnit::default() };
     for (to, qkey) in [(to, Qkey::new(0x1111_1111)), (UdUnit { qkey: Qkey::new(0), ..to }, Qkey::new(0x55))] {
@@ -351,7 +353,7 @@ fn a_datagram_goes_where_its_ud_unit_says() {
 
 #[test]
 fn a_datagram_to_nobody_is_refused() {
-    let mut bench = Bench::new(Qpc { service: 3, ..image() }, QueueOptions::default());
+    let mut bench = Bench::new(RdQpSst { service: Some(ServiceType::Ud), ..sst() }, QueueOptions::default());
     let wqe = SendWqe {
         next: NextUnit::default(),
         operation: Operation::Datagram { imm: None, to: UdUnit::default() },
@@ -364,8 +366,8 @@ fn a_datagram_to_nobody_is_refused() {
 
 #[test]
 fn a_spent_pool_leaves_every_queue_what_it_keeps() {
-    let image = Qpc { sq_len: 1 << 18, ..image() };
-    let mut bench = Bench::new(image, QueueOptions::default());
+    let sst = RdQpSst { sq_len: 1 << 18, ..sst() };
+    let mut bench = Bench::new(sst, QueueOptions::default());
     let doorbell = SendDoorbell { head: 0, fence: false, opcode: SEND, qpn: QPN, size: 2 };
     bench.send_at(0, None);
     let mut pool = DoorbellPool::default();

@@ -284,7 +284,9 @@ fn completion_queues_are_refused_for_size_validity_and_mapping() {
     let resize = |log_entries| ResizeCq { log_entries, lkey: Lkey::new(7) }.emit();
     assert_eq!(machine.command(Op::ResizeCq, 1, 1, &resize(17)), BAD_PARAM);
     machine.ok(Op::ResizeCq, 1, 1, &resize(6));
-    assert_eq!(machine.peek(ICM_CONTEXT + CQC + 0x4c, 1), [16]);
+    // CtxMgt document, table 3.1: WR_CQ_MODIFY.
+    assert_eq!(machine.peek(ICM_CONTEXT + CQC + 0x4c, 1), [6]);
+    assert_eq!(machine.peek(ICM_CONTEXT + CQC + 0x58, 4), [0, 0, 0, 7]);
     machine.ok(Op::Hw2SwCq, 0, 0x340001, &[]);
     assert_eq!(machine.peek(ICM_CONTEXT + CQC + 0x40, 56), [0; 56]);
     assert_eq!(machine.command_at(CQC, Op::UnmapIcm, 1, 1), OK);

@@ -1,0 +1,119 @@
+//! ctxmdata: which pages of guest memory the context tables are in.
+//!
+//! | table | entry | page of entry n | offset in it | document's RAM |
+//! |---|---|---|---|---|
+//! | qpctxmdata | 256 bytes | `(n << 8)[..12]` | `(n << 8)[11:0]` | `[21:12]`, 1024 pages, 2^14 QPs |
+//! | cqctxmdata | 64 bytes | `(n << 6)[..12]` | `(n << 6)[11:0]` | `[19:12]`, 256 pages, 2^14 CQs |
+//! | eqctxmdata | 64 bytes | `(n << 6)[..12]` | `(n << 6)[11:0]` | one register, 32 EQs |
+//!
+//! Pages count from the base that INIT_HCA gives the table. The three tables are one page map here, by ICM address, as
+//! one MAP_ICM may cover parts of several; it has no sizes of its own (J-09). A table's base is a multiple of 256, so
+//! no entry crosses a page.
+//!
+//! # Spec
+//! CtxMgt document, section 5.3.3; JingZhao interface, sections 3.5, 3.6 and 5.2.
+
+use std::ops::RangeInclusive;
+
+use protocol::hca::jingzhao::caps::DevLim;
+use protocol::hca::jingzhao::cmd::CmdError;
+use protocol::hca::jingzhao::icm::MapEntry;
+use protocol::hca::jingzhao::init::{InitHca, Table};
+use protocol::ids::{IcmAddr, Iova};
+
+use crate::frontend::icm::{IcmError, IcmRange, PageMap};
+use crate::memory::dma::PAGE_LEN;
+
+/// Pages of contexts.
+#[derive(Debug)]
+pub struct CtxMdata {
+    /// Of QPs.
+    pub qpc: CtxTable,
+    /// Of CQs.
+    pub cqc: CtxTable,
+    /// Of EQs.
+    pub eqc: CtxTable,
+    pages: PageMap,
+}
+
+/// A table of contexts of one kind.
+#[derive(Clone, Copy, Debug)]
+pub struct CtxTable {
+    table: Table,
+    /// Log2 of the bytes between two entries.
+    shift: u32,
+}
+
+const QPC_SHIFT: u32 = 8;
+const CQC_SHIFT: u32 = 6;
+const EQC_SHIFT: u32 = 6;
+
+const _: () = {
+    // Software places entries as far apart as QUERY_DEV_LIM says.
+    assert!(DevLim::RECOMMENDED.qpc_len == 1 << QPC_SHIFT);
+    assert!(DevLim::RECOMMENDED.cqc_len == 1 << CQC_SHIFT);
+    assert!(DevLim::RECOMMENDED.eqc_len == 1 << EQC_SHIFT);
+};
+
+impl CtxTable {
+    /// Table index of a number, which may have rolling high bits.
+    pub const fn index(&self, number: u32) -> u32 {
+        self.table.index(number)
+    }
+
+    /// Whether the table has such an index.
+    pub const fn contains(&self, index: u32) -> bool {
+        (index as u64) < self.table.entries()
+    }
+
+    /// ICM address of an entry. The base comes from the guest, so that the sum may wrap; what is there is then not
+    /// mapped or the guest's own.
+    pub const fn entry(&self, index: u32) -> IcmAddr {
+        IcmAddr::new(self.table.base.get().wrapping_add((index as u64) << self.shift))
+    }
+}
+
+impl CtxMdata {
+    /// Tables without pages.
+    pub(super) fn new(layout: &InitHca) -> Self {
+        Self {
+            qpc: CtxTable { table: layout.qpc, shift: QPC_SHIFT },
+            cqc: CtxTable { table: layout.cqc, shift: CQC_SHIFT },
+            eqc: CtxTable { table: layout.eqc, shift: EQC_SHIFT },
+            pages: PageMap::default(),
+        }
+    }
+
+    /// Where an entry is on the bus.
+    ///
+    /// # Errors
+    /// [`IcmError::Unmapped`].
+    pub fn locate(&self, entry: IcmAddr) -> Result<Iova, IcmError> {
+        self.pages.translate(entry).ok_or(IcmError::Unmapped(entry))
+    }
+
+    /// See [`PageMap::ranges_from`].
+    pub fn ranges_from(&self, page: u64) -> impl Iterator<Item = (u64, IcmRange)> {
+        self.pages.ranges_from(page)
+    }
+
+    /// See [`PageMap::map`].
+    pub(super) fn map(&mut self, entries: &[MapEntry]) -> Result<(), CmdError> {
+        self.pages.map(&ranges(entries))
+    }
+
+    /// See [`PageMap::unmap`].
+    pub(super) fn unmap(&mut self, pages: RangeInclusive<u64>) -> Result<(), CmdError> {
+        self.pages.unmap(pages)
+    }
+}
+
+/// What MAP_ICM brings, as page maps take it.
+pub fn ranges(entries: &[MapEntry]) -> Vec<IcmRange> {
+    let range = |entry: &MapEntry| IcmRange {
+        start: entry.virt,
+        length: u64::from(entry.pages) * PAGE_LEN,
+        bus: entry.bus,
+    };
+    entries.iter().map(range).collect()
+}

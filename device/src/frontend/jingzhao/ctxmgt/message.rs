@@ -1,0 +1,350 @@
+//! What the RDMA engine's units ask for, one type for each message. A message has the fields that its unit may read or
+//! write, and no others.
+//!
+//! | unit | reads | writes |
+//! |---|---|---|
+//! | Doorbell Processing | [`RdQpSst`] | |
+//! | WQE Parser | [`RdQpState`] | |
+//! | Requester Trans Control | [`RdQpNpst`] | [`WrQpNpst`] |
+//! | Requester Recv Control | [`RdCqCst`] | [`WrQpUapst`] |
+//! | Execution Engine | [`RdQpRst`] | [`WrQpEpst`] |
+//! | Frame Encap | [`RdEncap`] | |
+//!
+//! The document's responses to RTC, RRC and EE also have the key data of a CQ and of its EQ. Here they have the number of
+//! the CQ, and the rest is read where the entry of the queue is written: what writes no entry looks for no queue.
+//!
+//! Fields under "Model" are not in the document's lists. They are of the context, and some unit of a device that does
+//! what the interface document asks must read them.
+//!
+//! # Spec
+//! CtxMgt document, table 2.2 (types and opcodes), section 3.2 (who reads and writes what, table 3.2) and section 5.4.2;
+//! JingZhao interface, section 5.5.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use protocol::Psn;
+use protocol::hca::jingzhao::modify::StoredQpc;
+use protocol::hca::jingzhao::qpc::{QpState, Qpc, ServiceType};
+use protocol::ids::{Cqn, Lid, Lkey, MacAddr, Pdn, Qkey, Qpn};
+
+use super::request_controller::{Channel, Writer};
+
+/// A request for key data of a QP.
+pub trait ReadQp {
+    /// The unit that makes it.
+    const CHANNEL: Channel;
+
+    /// The response.
+    fn of(key: &StoredQpc) -> Self;
+}
+
+/// A request to change key data of a QP: the state and one PSN.
+pub trait WriteQp {
+    /// The unit that makes it.
+    const WRITER: Writer;
+
+    /// Carries it out. Whether anything changed.
+    fn apply(self, key: &mut Qpc) -> bool;
+}
+
+/// RD_QP_SST of Doorbell Processing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RdQpSst {
+    /// ST; `None` for a code that is not supported.
+    pub service: Option<ServiceType>,
+    /// DstQPN.
+    pub remote_qpn: Qpn,
+    /// PMTU_MSGMAX, bits 7:5: 1 to 5 for 256 to 4096 bytes.
+    pub mtu: u8,
+    /// PMTU_MSGMAX, bits 4:0: log2 of the longest message.
+    pub log_max_msg: u8,
+    /// PKey: index in the P_Key table.
+    pub pkey_index: u8,
+    /// SQ LKey.
+    pub sq_lkey: Lkey,
+    /// QP PD.
+    pub pd: Pdn,
+    /// SQ_Entry_Size_Log.
+    pub log_sq_slot: u8,
+    /// SQ_Length, bytes.
+    pub sq_len: u32,
+    /// Model: UAR page; 0 is a QP of the kernel (J-08, J-12, J-13).
+    pub usr_page: u32,
+    /// Model: Q_Key that datagrams without one of their own carry.
+    pub qkey: Qkey,
+}
+
+impl ReadQp for RdQpSst {
+    const CHANNEL: Channel = Channel::DoorbellProcessing;
+
+    fn of(StoredQpc { image, .. }: &StoredQpc) -> Self {
+        Self {
+            service: image.service(),
+            remote_qpn: image.remote_qpn,
+            mtu: image.mtu,
+            log_max_msg: image.log_max_msg,
+            pkey_index: image.pkey_index,
+            sq_lkey: image.sq_lkey,
+            pd: image.pd,
+            log_sq_slot: image.log_sq_slot,
+            sq_len: image.sq_len,
+            usr_page: image.usr_page,
+            qkey: image.qkey,
+        }
+    }
+}
+
+/// RD_QP_STATE of the WQE Parser.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RdQpState {
+    /// QP State; `None` for a code the interface does not have.
+    pub state: Option<QpState>,
+    /// SQ_Entry_Size_Log.
+    pub log_sq_slot: u8,
+    /// SQ_Length, bytes.
+    pub sq_len: u32,
+}
+
+impl ReadQp for RdQpState {
+    const CHANNEL: Channel = Channel::WqeParser;
+
+    fn of(StoredQpc { image, .. }: &StoredQpc) -> Self {
+        Self { state: image.state(), log_sq_slot: image.log_sq_slot, sq_len: image.sq_len }
+    }
+}
+
+/// RD_QP_NPST of Requester Trans Control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RdQpNpst {
+    /// QP State.
+    pub state: Option<QpState>,
+    /// NextPSN.
+    pub next_psn: Psn,
+    /// CQN of the send queue.
+    pub send_cqn: Cqn,
+    /// RLID.
+    pub rlid: Lid,
+}
+
+impl ReadQp for RdQpNpst {
+    const CHANNEL: Channel = Channel::RequesterTransControl;
+
+    fn of(StoredQpc { image, .. }: &StoredQpc) -> Self {
+        Self {
+            state: image.state(),
+            next_psn: image.next_send_psn,
+            send_cqn: image.send_cqn,
+            rlid: image.dlid,
+        }
+    }
+}
+
+/// WR_QP_NPST of Requester Trans Control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WrQpNpst {
+    /// QP State.
+    pub state: QpState,
+    /// NextPSN.
+    pub next_psn: Psn,
+}
+
+impl WriteQp for WrQpNpst {
+    const WRITER: Writer = Writer::RequesterTransControl;
+
+    fn apply(self, key: &mut Qpc) -> bool {
+        write(&mut key.state, self.state, &mut key.next_send_psn, self.next_psn)
+    }
+}
+
+/// RD_CQ_CST of Requester Recv Control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RdCqCst {
+    /// QP State.
+    pub state: Option<QpState>,
+    /// UnAckedPSN.
+    pub unacked_psn: Psn,
+    /// NextPSN.
+    pub next_psn: Psn,
+    /// DstQPN.
+    pub remote_qpn: Qpn,
+    /// RLID.
+    pub rlid: Lid,
+    /// QP PD.
+    pub pd: Pdn,
+    /// CQN of the send queue.
+    pub send_cqn: Cqn,
+    /// Model: ACK timeout in force; `None` waits for ever.
+    pub ack_timeout: Option<Duration>,
+    /// Model: retry count in force.
+    pub retry_count: u8,
+    /// Model: RNR retry count in force, 7 is for ever.
+    pub rnr_retry: u8,
+}
+
+impl ReadQp for RdCqCst {
+    const CHANNEL: Channel = Channel::RequesterRecvControl;
+
+    fn of(key: &StoredQpc) -> Self {
+        let image = &key.image;
+        Self {
+            state: image.state(),
+            unacked_psn: image.unacked_psn,
+            next_psn: image.next_send_psn,
+            remote_qpn: image.remote_qpn,
+            rlid: image.dlid,
+            pd: image.pd,
+            send_cqn: image.send_cqn,
+            ack_timeout: key.ack_timeout(),
+            retry_count: key.retry_count(),
+            rnr_retry: key.rnr_retry(),
+        }
+    }
+}
+
+/// WR_QP_UAPST of Requester Recv Control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WrQpUapst {
+    /// QP State.
+    pub state: QpState,
+    /// UnAckedPSN.
+    pub unacked_psn: Psn,
+}
+
+impl WriteQp for WrQpUapst {
+    const WRITER: Writer = Writer::RequesterRecvControl;
+
+    fn apply(self, key: &mut Qpc) -> bool {
+        write(&mut key.state, self.state, &mut key.unacked_psn, self.unacked_psn)
+    }
+}
+
+/// RD_QP_RST of the Execution Engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RdQpRst {
+    /// QP State.
+    pub state: Option<QpState>,
+    /// Expected PSN.
+    pub expected_psn: Psn,
+    /// RNR timer: the code to send, 0 to 31 (J-15).
+    pub rnr_timer: u8,
+    /// PMTU, the code 1 to 5.
+    pub mtu: u8,
+    /// PKey: index in the P_Key table.
+    pub pkey_index: u8,
+    /// RQ_Entry_Size_Log.
+    pub log_rq_slot: u8,
+    /// DstQPN.
+    pub remote_qpn: Qpn,
+    /// RQ LKey.
+    pub rq_lkey: Lkey,
+    /// QP PD.
+    pub pd: Pdn,
+    /// RQ_Length, bytes.
+    pub rq_len: u32,
+    /// CQN of the receive queue.
+    pub recv_cqn: Cqn,
+    /// RLID.
+    pub rlid: Lid,
+    /// Model: UAR page; 0 is a QP of the kernel (J-08, J-23).
+    pub usr_page: u32,
+    /// Model: Q_Key that datagrams must carry.
+    pub qkey: Qkey,
+}
+
+impl ReadQp for RdQpRst {
+    const CHANNEL: Channel = Channel::ExecutionEngine;
+
+    fn of(key: &StoredQpc) -> Self {
+        let image = &key.image;
+        Self {
+            state: image.state(),
+            expected_psn: image.recv_psn,
+            rnr_timer: key.min_rnr_timer(),
+            mtu: image.mtu,
+            pkey_index: image.pkey_index,
+            log_rq_slot: image.log_rq_slot,
+            remote_qpn: image.remote_qpn,
+            rq_lkey: image.rq_lkey,
+            pd: image.pd,
+            rq_len: image.rq_len,
+            recv_cqn: image.recv_cqn,
+            rlid: image.dlid,
+            usr_page: image.usr_page,
+            qkey: image.qkey,
+        }
+    }
+}
+
+/// WR_QP_EPST of the Execution Engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WrQpEpst {
+    /// QP State.
+    pub state: QpState,
+    /// Expected PSN.
+    pub expected_psn: Psn,
+}
+
+impl WriteQp for WrQpEpst {
+    const WRITER: Writer = Writer::ExecutionEngine;
+
+    fn apply(self, key: &mut Qpc) -> bool {
+        write(&mut key.state, self.state, &mut key.recv_psn, self.expected_psn)
+    }
+}
+
+/// RD_ENCAP of Frame Encap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RdEncap {
+    /// PKey: index in the P_Key table.
+    pub pkey_index: u8,
+    /// SL.
+    pub service_level: u8,
+    /// Port.
+    pub port: u8,
+    /// Source IP, if set.
+    pub sip: Option<Ipv4Addr>,
+    /// Destination IP, if set.
+    pub dip: Option<Ipv4Addr>,
+    /// Source MAC, if its high part is set.
+    pub smac: Option<MacAddr>,
+    /// Source LID: Source MAC, bits 15:0.
+    pub slid: Lid,
+    /// Destination MAC, if its high part is set.
+    pub dmac: Option<MacAddr>,
+    /// Destination LID: Destination MAC, bits 15:0.
+    pub dlid: Lid,
+    /// Model: destination GID.
+    pub remote_gid: [u8; 16],
+    /// Model: traffic class.
+    pub traffic_class: u8,
+    /// Model: hop limit, 0 if not given.
+    pub hop_limit: u8,
+}
+
+impl ReadQp for RdEncap {
+    const CHANNEL: Channel = Channel::FrameEncap;
+
+    fn of(StoredQpc { image, .. }: &StoredQpc) -> Self {
+        Self {
+            pkey_index: image.pkey_index,
+            service_level: image.service_level,
+            port: image.port,
+            sip: image.sip(),
+            dip: image.dip(),
+            smac: image.smac(),
+            slid: image.slid,
+            dmac: image.dmac(),
+            dlid: image.dlid,
+            remote_gid: image.remote_gid,
+            traffic_class: image.traffic_class,
+            hop_limit: image.hop_limit,
+        }
+    }
+}
+
+fn write(state: &mut u8, new_state: QpState, psn: &mut Psn, new_psn: Psn) -> bool {
+    let changes = (*state, *psn) != (new_state.code(), new_psn);
+    (*state, *psn) = (new_state.code(), new_psn);
+    changes
+}

@@ -1,0 +1,81 @@
+//! Counters of the context manager, by channel.
+
+use serde::{Deserialize, Serialize};
+
+use super::request_controller::{Channel, Writer};
+
+/// What the context manager was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CtxStats {
+    /// Command unit.
+    pub ceu_parser: CeuStats,
+    /// RD_QP_SST.
+    pub doorbell_processing: ReadStats,
+    /// RD_QP_STATE.
+    pub wqe_parser: ReadStats,
+    /// RD_QP_NPST and WR_QP_NPST.
+    pub requester_trans_control: WriterStats,
+    /// RD_CQ_CST and WR_QP_UAPST.
+    pub requester_recv_control: WriterStats,
+    /// RD_QP_RST and WR_QP_EPST.
+    pub execution_engine: WriterStats,
+    /// RD_ENCAP.
+    pub frame_encap: ReadStats,
+}
+
+/// Requests of the command unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CeuStats {
+    /// Contexts read.
+    pub reads: u64,
+    /// Contexts written or made invalid.
+    pub writes: u64,
+    /// Changes of the ICM mapping.
+    pub maps: u64,
+}
+
+/// Requests of a unit that reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadStats {
+    /// Answered from the key data.
+    pub hits: u64,
+    /// There was no such QP outside RESET, or its CQ was gone.
+    pub misses: u64,
+}
+
+/// Requests of a unit that also writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WriterStats {
+    /// What it read.
+    #[serde(flatten)]
+    pub reads: ReadStats,
+    /// Changes of the key data.
+    pub writes: u64,
+    /// Changes that reached guest memory: fewer than `writes` if they came faster than their turn.
+    pub write_backs: u64,
+    /// Write-backs without a place to go to, because the ICM page is not mapped.
+    pub unmapped: u64,
+}
+
+impl CtxStats {
+    /// Reads of a unit. The command unit does not read key data.
+    pub(super) fn reads(&mut self, channel: Channel) -> &mut ReadStats {
+        match channel {
+            Channel::DoorbellProcessing => &mut self.doorbell_processing,
+            Channel::WqeParser => &mut self.wqe_parser,
+            Channel::RequesterTransControl => &mut self.requester_trans_control.reads,
+            Channel::RequesterRecvControl => &mut self.requester_recv_control.reads,
+            Channel::ExecutionEngine => &mut self.execution_engine.reads,
+            Channel::FrameEncap => &mut self.frame_encap,
+        }
+    }
+
+    /// Of a unit that writes.
+    pub(super) fn writer(&mut self, writer: Writer) -> &mut WriterStats {
+        match writer {
+            Writer::RequesterTransControl => &mut self.requester_trans_control,
+            Writer::RequesterRecvControl => &mut self.requester_recv_control,
+            Writer::ExecutionEngine => &mut self.execution_engine,
+        }
+    }
+}

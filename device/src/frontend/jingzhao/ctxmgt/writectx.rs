@@ -1,0 +1,47 @@
+//! writectx: contexts into guest memory, the whole of one or a unit's part of it.
+//!
+//! # Spec
+//! CtxMgt document, section 5.6; JingZhao interface, section 4.3 (J-19).
+
+use protocol::hca::jingzhao::qpc::{self, QpState, Qpc, write_back as offset};
+use protocol::ids::Iova;
+
+use super::ctxmdata::CtxMdata;
+use super::request_controller::Writer;
+use crate::frontend::icm::IcmError;
+use crate::memory::GuestMemory;
+
+/// Writes the state and the PSN of a unit: the words that have them, the other fields of those words unchanged.
+pub(super) fn write_back(
+    ctxmdata: &CtxMdata,
+    dma: &GuestMemory,
+    index: u32,
+    image: &Qpc,
+    writer: Writer,
+) -> Result<(), IcmError> {
+    let entry = ctxmdata.locate(ctxmdata.qpc.entry(index))?;
+    let (psn_at, psn) = match writer {
+        Writer::RequesterTransControl => (offset::NEXT_SEND_PSN, image.next_send_psn.get().to_be_bytes()),
+        Writer::RequesterRecvControl => (offset::LAST_ACKED_PSN, image.unacked_psn.get().to_be_bytes()),
+        Writer::ExecutionEngine => (offset::NEXT_RECV_PSN, image.next_recv_word()),
+    };
+    put(dma, entry, offset::STATE, &shown(image).state_word())?;
+    put(dma, entry, psn_at, &psn)
+}
+
+/// The bytes of a whole entry.
+pub(super) fn qpc_entry(image: &Qpc) -> [u8; qpc::LEN] {
+    shown(image).emit()
+}
+
+/// Writes bytes of an entry that is at `entry` on the bus. An entry does not cross a page, so that the sum does not wrap.
+pub(super) fn put(dma: &GuestMemory, entry: Iova, offset: usize, bytes: &[u8]) -> Result<(), IcmError> {
+    Ok(dma.write(Iova::new(entry.get() | offset as u64), bytes)?)
+}
+
+/// What ICM shows: state 7 is for QUERY_QP only.
+fn shown(image: &Qpc) -> Qpc {
+    let draining = image.state() == Some(QpState::Draining);
+    let state = if draining { QpState::Sqd.code() } else { image.state };
+    Qpc { state, ..*image }
+}
