@@ -5,6 +5,7 @@ pub mod arp;
 pub mod checksum;
 pub mod ether;
 pub mod icmp;
+pub mod icmpv6;
 pub mod ipv4;
 pub mod ipv6;
 pub mod udp;
