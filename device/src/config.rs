@@ -1,7 +1,7 @@
 //! The configuration file: JSON with unknown keys rejected, turned into values that need no more checking.
 
 use std::collections::HashSet;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use protocol::ids::{Lid, MacAddr};
@@ -70,6 +70,8 @@ pub struct DeviceEntry {
     pub mac: Option<String>,
     /// IPv4 address.
     pub ipv4: Option<Ipv4Addr>,
+    /// IPv6 address, beside the link-local one that follows from the MAC.
+    pub ipv6: Option<Ipv6Addr>,
     /// Where packets go whose work request or context names no destination. The public JingZhao driver never names one
     /// for a connection, and gives every port the LID 4112 (1010h): a default peer with that id also gets datagrams.
     pub default_peer: Option<PeerEntry>,
@@ -125,6 +127,11 @@ pub struct PeerEntry {
     pub mac: Option<String>,
     /// IPv4 address.
     pub ipv4: Option<Ipv4Addr>,
+    /// IPv6 address, beside the link-local one that follows from the MAC.
+    pub ipv6: Option<Ipv6Addr>,
+    /// Reach it over IPv6 when software names it by number or MAC.
+    #[serde(default)]
+    pub prefer_ipv6: bool,
 }
 
 /// How frames travel.
@@ -300,16 +307,23 @@ impl TryFrom<ConfigFile> for Config {
 
 impl DeviceConfig {
     fn from_entry(entry: DeviceEntry, key: &str) -> Result<Self, ConfigError> {
-        let identity = identity(entry.id, entry.mac.as_deref(), entry.ipv4, key)?;
+        let own = PeerEntry {
+            id: entry.id,
+            mac: entry.mac,
+            ipv4: entry.ipv4,
+            ipv6: entry.ipv6,
+            prefer_ipv6: false,
+        };
+        let identity = identity(&own, key)?;
         let default_peer = entry
             .default_peer
-            .map(|peer| identity_of_peer(&peer, &format!("{key}.default_peer")))
+            .map(|peer| self::identity(&peer, &format!("{key}.default_peer")))
             .transpose()?;
         let peers = entry
             .peers
             .iter()
             .enumerate()
-            .map(|(index, peer)| identity_of_peer(peer, &format!("{key}.peers[{index}]")))
+            .map(|(index, peer)| self::identity(peer, &format!("{key}.peers[{index}]")))
             .collect::<Result<_, _>>()?;
         let fabric = match entry.fabric {
             FabricEntry::Udp(udp) => FabricConfig::Udp {
@@ -345,18 +359,23 @@ impl DeviceConfig {
     }
 }
 
-fn identity_of_peer(peer: &PeerEntry, key: &str) -> Result<Identity, ConfigError> {
-    identity(peer.id, peer.mac.as_deref(), peer.ipv4, key)
-}
-
-fn identity(id: u16, mac: Option<&str>, ipv4: Option<Ipv4Addr>, key: &str) -> Result<Identity, ConfigError> {
+fn identity(entry: &PeerEntry, key: &str) -> Result<Identity, ConfigError> {
     // Unicast LIDs of IBTA volume 1, section 4.1.3: BFFFh is the last.
-    if !(1..=0xbfff).contains(&id) {
-        return Err(value(&format!("{key}.id"), format!("{id} is not in 1..=49151")));
+    if !(1..=0xbfff).contains(&entry.id) {
+        return Err(value(&format!("{key}.id"), format!("{} is not in 1..=49151", entry.id)));
     }
-    let derived = Identity::from_lid(Lid::new(id));
-    let mac = mac.map(|text| unicast_mac(text, &format!("{key}.mac"))).transpose()?;
-    Ok(Identity { mac: mac.unwrap_or(derived.mac), ipv4: ipv4.unwrap_or(derived.ipv4), lid: derived.lid })
+    let derived = Identity::from_lid(Lid::new(entry.id));
+    let mac = entry.mac.as_deref().map(|text| unicast_mac(text, &format!("{key}.mac"))).transpose()?;
+    if let Some(ip) = entry.ipv6.filter(|ip| ip.is_multicast() || ip.is_unspecified() || ip.is_loopback()) {
+        return Err(value(&format!("{key}.ipv6"), format!("{ip} is not an address a port can have")));
+    }
+    Ok(Identity {
+        mac: mac.unwrap_or(derived.mac),
+        ipv4: entry.ipv4.unwrap_or(derived.ipv4),
+        ipv6: entry.ipv6,
+        lid: derived.lid,
+        prefer_ipv6: entry.prefer_ipv6,
+    })
 }
 
 fn udp_peer(peer: &UdpPeerEntry, bind: SocketAddr, key: &str) -> Result<UdpPeer, ConfigError> {
@@ -424,6 +443,7 @@ mod tests {
             (format!("{},{}", device(""), device("")), "devices[1].id: MAC 02:00:00:00:01:02 belongs to"),
             (device(r#", "sockt_path": "x""#), "devices[0].sockt_path: unknown field `sockt_path`"),
             (device(r#", "ipv4": "10.0.0""#), "devices[0].ipv4: invalid IPv4 address syntax"),
+            (device(r#", "ipv6": "ff02::1""#), "devices[0].ipv6: ff02::1 is not an address a port can have"),
             (
                 device(r#", "impairments": [{"direction": "tx", "action": "drop", "nth": 0}]"#),
                 "devices[0].impairments[0].nth: is counted from 1",

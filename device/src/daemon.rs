@@ -139,8 +139,7 @@ async fn serve_control(listener: Option<&Listener>, configs: &[DeviceConfig], ha
             id: config.identity.lid.get(),
             interface: config.frontend.key(),
             name: name(config),
-            mac: config.identity.mac,
-            ipv4: config.identity.ipv4,
+            identity: config.identity,
             socket: config.socket_path.clone(),
             handle: handle.clone(),
         });

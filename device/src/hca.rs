@@ -8,15 +8,15 @@
 #[cfg(test)]
 pub(crate) mod tests;
 mod trace;
+mod wire;
 
 use std::ops::Range;
 
 use engine::{Config, Engine, Instant, Stats};
-use protocol::ids::Qpn;
 
-use crate::capture::{Capture, Direction};
+use crate::capture::Capture;
 use crate::fabric::TxBatch;
-use crate::fabric::impair::{self, Impairments, Verdict};
+use crate::fabric::impair::Impairments;
 use crate::frontend::snapshot::{Page, Table};
 use crate::frontend::{Context, Frontend, RegisterAccess};
 use crate::identity::Identity;
@@ -29,10 +29,6 @@ use crate::vfio::msix::Interrupts;
 use crate::vfio::pci::{CONFIG_LEN, ConfigSpace, Effect};
 use crate::vfio::server::{Device, Region};
 use crate::vfio::{Bar, PciIdentity};
-
-/// Bound: frames that leave in one turn, so that arrivals and accesses are looked at in between. At the largest MTU a
-/// turn's frames are half a megabyte.
-const FRAMES_PER_TURN: usize = 128;
 
 /// Bound: events the front-end is told in one go, so that a flush of many queues does not hold up an access for long.
 const EVENTS_PER_TURN: usize = 4096;
@@ -110,26 +106,6 @@ impl<F: Frontend> Hca<F> {
     /// What time it is for everything until the next call.
     pub fn set_now(&mut self, now: Instant) {
         self.now = now;
-    }
-
-    /// A frame arrived from the fabric.
-    pub fn handle_frame(&mut self, frame: &[u8]) {
-        if !self.port.is_up() || self.impairments.is_idle() {
-            self.record(Direction::Inbound, frame, || None);
-            self.deliver(frame);
-            return;
-        }
-        match self.impairments.judge(self.now, impair::Direction::Rx, frame) {
-            Verdict::Untouched => {
-                self.record(Direction::Inbound, frame, || None);
-                self.deliver(frame);
-            }
-            Verdict::Touched { note, frames } => {
-                self.record(Direction::Inbound, frame, || Some(note));
-                frames.iter().for_each(|frame| self.deliver(frame));
-            }
-        }
-        self.release_inbound();
     }
 
     /// When [`Hca::handle_deadline`] is wanted next; the past if at once.
@@ -251,6 +227,7 @@ impl<F: Frontend> Hca<F> {
         self.frontend.reset();
         self.outbound.clear();
         self.looped.clear();
+        self.port.forget_waiting();
         self.config.reset();
         self.interrupts.reset();
         self.apply_config();
@@ -262,19 +239,6 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    fn deliver(&mut self, frame: &[u8]) {
-        let waiting = self.outbound.len();
-        let received = self.port.receive(self.now, frame, &mut self.outbound);
-        if self.outbound.len() > waiting {
-            self.leave(|| None);
-        }
-        let Some(received) = received else { return };
-        let mut host = self.frontend.host(&self.memory, &mut self.monitor);
-        self.engine.handle_packet(self.now, &received.shell, &received.packet, &mut host);
-        drop(host);
-        self.report_events();
-    }
-
     /// Tells the front-end what happened. Done after every input, so that an access never meets the events of an
     /// earlier one. Whether there are more.
     fn report_events(&mut self) -> bool {
@@ -284,78 +248,6 @@ impl<F: Frontend> Hca<F> {
             self.frontend.handle_event(cx, event);
         }
         true
-    }
-
-    /// Fills the batch. Whether there may be more.
-    fn transmit(&mut self) -> bool {
-        // Frames that a rule drops or holds back count too.
-        for _ in 0..FRAMES_PER_TURN {
-            if self.outbound.len() >= FRAMES_PER_TURN || self.looped.len() >= FRAMES_PER_TURN {
-                break;
-            }
-            let mut host = self.frontend.host(&self.memory, &mut self.monitor);
-            let Some(sent) = self.engine.poll_transmit(self.now, &mut host, self.outbound.buffer()) else {
-                return false;
-            };
-            drop(host);
-            self.outbound.commit(sent.dst_mac);
-            if sent.dst_mac == self.identity.mac {
-                let Some(frame) = self.outbound.take_last() else { continue };
-                self.record(Direction::Outbound, &frame, || comment(sent.qpn, sent.wr_id));
-                self.looped.push(frame);
-            } else {
-                self.leave(|| comment(sent.qpn, sent.wr_id));
-            }
-        }
-        true
-    }
-
-    /// The frame committed last is on its way to the fabric.
-    fn leave(&mut self, comment: impl FnOnce() -> Option<String>) {
-        let Some(frame) = self.outbound.last().filter(|_| self.port.is_up()) else { return };
-        let verdict = match self.impairments.is_idle() {
-            true => Verdict::Untouched,
-            false => self.impairments.judge(self.now, impair::Direction::Tx, frame),
-        };
-        if let Some(capture) = &mut self.capture {
-            let note = match &verdict {
-                Verdict::Untouched => None,
-                Verdict::Touched { note, .. } => Some(note.clone()),
-            };
-            let comment: Vec<_> = comment().into_iter().chain(note).collect();
-            capture.record(
-                Direction::Outbound,
-                frame,
-                Some(comment.join("; ")).filter(|text| !text.is_empty()),
-            );
-        }
-        if let Verdict::Touched { frames, .. } = verdict {
-            self.outbound.take_last();
-            frames.iter().for_each(|frame| self.outbound.push(frame));
-        }
-        self.release_outbound();
-    }
-
-    /// Frames that were held back on their way out.
-    fn release_outbound(&mut self) {
-        while let Some(frame) = self.impairments.release(self.now, impair::Direction::Tx) {
-            self.outbound.push(&frame);
-        }
-    }
-
-    /// Frames that were held back on their way in.
-    fn release_inbound(&mut self) {
-        while let Some(frame) = self.impairments.release(self.now, impair::Direction::Rx) {
-            self.deliver(&frame);
-        }
-    }
-
-    fn record(&mut self, direction: Direction, frame: &[u8], comment: impl FnOnce() -> Option<String>) {
-        if let Some(capture) = &mut self.capture
-            && self.port.is_up()
-        {
-            capture.record(direction, frame, comment());
-        }
     }
 
     fn bar_read(&mut self, bar: Bar, offset: u64, out: &mut [u8]) {
@@ -487,12 +379,5 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>)> 
         let part = done..end;
         done = end;
         (!part.is_empty()).then_some((at, part))
-    })
-}
-
-fn comment(qpn: Qpn, wr_id: Option<u64>) -> Option<String> {
-    Some(match wr_id {
-        Some(wr_id) => format!("QP {qpn}, work request {wr_id:#x}"),
-        None => format!("QP {qpn}"),
     })
 }

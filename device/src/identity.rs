@@ -1,28 +1,39 @@
 //! Who an HCA is on the fabric, and who its peers are.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use protocol::ids::{Lid, MacAddr};
+use protocol::roce::IpAddrs;
 
 /// Addresses of one port.
 ///
-/// All three follow from a LID by the default rule, so that ports which know each other only by LID (InfiniBand-link
-/// front-ends) and ports which know MAC and IP meet on one fabric.
+/// MAC and IPv4 address follow from a LID by the default rule, so that ports which know each other only by LID
+/// (InfiniBand-link front-ends) and ports which know MAC and IP meet on one fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Ethernet address.
     pub mac: MacAddr,
     /// IPv4 address.
     pub ipv4: Ipv4Addr,
+    /// IPv6 address beside [`Identity::link_local`].
+    pub ipv6: Option<Ipv6Addr>,
     /// Local identifier.
     pub lid: Lid,
+    /// Named by MAC or LID it is reached over IPv6.
+    pub prefer_ipv6: bool,
 }
 
 impl Identity {
     /// The default rule: LID n is MAC 02:00:00:00:hi:lo and IP 10.77.hi.lo.
     pub const fn from_lid(lid: Lid) -> Self {
         let [hi, lo] = lid.get().to_be_bytes();
-        Self { mac: MacAddr::from_lid(lid), ipv4: Ipv4Addr::new(10, 77, hi, lo), lid }
+        Self {
+            mac: MacAddr::from_lid(lid),
+            ipv4: Ipv4Addr::new(10, 77, hi, lo),
+            ipv6: None,
+            lid,
+            prefer_ipv6: false,
+        }
     }
 
     /// The LID that the default rule gives to a MAC, zero for a MAC outside of the rule.
@@ -30,6 +41,50 @@ impl Identity {
         match mac.0 {
             [2, 0, 0, 0, hi, lo] => Lid::new(u16::from_be_bytes([hi, lo])),
             _ => Lid::new(0),
+        }
+    }
+
+    /// The IPv6 address that every port has: of its MAC, as the default GID of RoCE ports is (RFC 4291, appendix A).
+    pub const fn link_local(&self) -> Ipv6Addr {
+        let [a, b, c, d, e, f] = self.mac.0;
+        let word = u16::from_be_bytes;
+        Ipv6Addr::new(0xfe80, 0, 0, 0, word([a ^ 2, b]), word([c, 0xff]), word([0xfe, d]), word([e, f]))
+    }
+
+    /// The MAC that a link-local address is of, if it is of one.
+    pub fn mac_of_link_local(ip: Ipv6Addr) -> Option<MacAddr> {
+        match ip.octets() {
+            [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] => {
+                Some(MacAddr([a ^ 2, b, c, d, e, f])).filter(|mac| !mac.is_multicast())
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether an address is this port's.
+    pub fn owns(&self, ip: IpAddr) -> bool {
+        match ip {
+            IpAddr::V4(ip) => ip == self.ipv4,
+            IpAddr::V6(ip) => self.ipv6 == Some(ip) || ip == self.link_local(),
+        }
+    }
+
+    /// The address that stands for the port when it is named by MAC or LID.
+    pub fn ip(&self) -> IpAddr {
+        if self.prefer_ipv6 { self.own_ipv6().into() } else { self.ipv4.into() }
+    }
+
+    /// The configured IPv6 address, else the link-local one.
+    pub fn own_ipv6(&self) -> Ipv6Addr {
+        self.ipv6.unwrap_or(self.link_local())
+    }
+
+    /// Addresses of packets from this port to `dst`: a link-local one is spoken to from such a one.
+    pub fn towards(&self, dst: IpAddr) -> IpAddrs {
+        match dst {
+            IpAddr::V4(dst) => IpAddrs::V4 { src: self.ipv4, dst },
+            IpAddr::V6(dst) if dst.is_unicast_link_local() => IpAddrs::V6 { src: self.link_local(), dst },
+            IpAddr::V6(dst) => IpAddrs::V6 { src: self.own_ipv6(), dst },
         }
     }
 }
@@ -44,5 +99,31 @@ mod tests {
         assert_eq!(identity.ipv4, Ipv4Addr::new(10, 77, 1, 0xfe));
         assert_eq!(Identity::lid_of(identity.mac), identity.lid);
         assert_eq!(Identity::lid_of(MacAddr([0x52, 0x54, 0, 0, 1, 2])), Lid::new(0));
+    }
+
+    #[test]
+    fn link_local_addresses_are_of_macs() {
+        // The example of RFC 4291, appendix A: 34-56-78-9A-BC-DE is ...36-56-78-FF-FE-9A-BC-DE.
+        let mac = MacAddr([0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde]);
+        let identity = Identity { mac, ..Identity::from_lid(Lid::new(1)) };
+        let ip: Ipv6Addr = "fe80::3656:78ff:fe9a:bcde".parse().unwrap();
+        assert_eq!(identity.link_local(), ip);
+        assert_eq!(Identity::mac_of_link_local(ip), Some(mac));
+        assert_eq!(Identity::mac_of_link_local("fe80::1".parse().unwrap()), None);
+        assert_eq!(Identity::mac_of_link_local("2001:db8::3656:78ff:fe9a:bcde".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn a_link_local_peer_is_spoken_to_from_a_link_local_address() {
+        let global: Ipv6Addr = "2001:db8::1".parse().unwrap();
+        let identity = Identity { ipv6: Some(global), ..Identity::from_lid(Lid::new(1)) };
+        let source = |dst: &str| match identity.towards(dst.parse().unwrap()) {
+            IpAddrs::V6 { src, .. } => src,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(source("fe80::2"), identity.link_local());
+        assert_eq!(source("2001:db8::2"), global);
+        assert!(identity.owns(global.into()) && identity.owns(identity.link_local().into()));
+        assert!(!identity.owns("fe80::2".parse().unwrap()));
     }
 }

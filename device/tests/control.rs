@@ -176,6 +176,7 @@ fn the_objects_a_guest_made_are_listed() {
         devices,
         json!([{
             "id": 1, "interface": "jingzhao", "mac": "02:00:00:00:00:01", "ipv4": "10.77.0.1",
+            "ipv6": "fe80::ff:fe00:1",
             "socket": daemon.socket, "connected": true, "port": "up", "capture": null,
             "trace": null,
         }])

@@ -4,7 +4,7 @@
 //! they are added, not changed.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use engine::Stats;
@@ -133,6 +133,8 @@ pub struct DeviceRow {
     pub mac: String,
     /// IPv4 address.
     pub ipv4: Ipv4Addr,
+    /// IPv6 address: the configured one, else the link-local one of its MAC.
+    pub ipv6: Ipv6Addr,
     /// Socket of the VMM, unless it was inherited.
     pub socket: Option<PathBuf>,
     /// A VMM is connected.
@@ -163,10 +165,14 @@ pub struct PortCounters {
     pub roce: u64,
     /// ARP messages taken in.
     pub arp: u64,
-    /// ICMP echo requests answered.
+    /// IPv6 neighbour discovery messages taken in.
+    pub neighbour_discovery: u64,
+    /// ICMP and ICMPv6 echo requests answered.
     pub echo: u64,
     /// Frames to be sent that were lost because the link is down.
     pub lost_link_down: u64,
+    /// Frames to be sent that were lost because nobody told the MAC of their destination.
+    pub lost_unresolved: u64,
     /// Frames dropped, by [`DropReason::name`].
     pub dropped: BTreeMap<String, u64>,
 }
@@ -177,8 +183,10 @@ impl From<&PortStats> for PortCounters {
         Self {
             roce: stats.roce,
             arp: stats.arp,
+            neighbour_discovery: stats.neighbour_discovery,
             echo: stats.echo,
             lost_link_down: stats.lost_link_down,
+            lost_unresolved: stats.lost_unresolved,
             dropped: dropped.into(),
         }
     }

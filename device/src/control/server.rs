@@ -1,12 +1,10 @@
 //! Serving the control socket.
 
 use std::io;
-use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::ids::MacAddr;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
@@ -16,6 +14,7 @@ use super::impair::ImpairCall;
 use super::message::{DeviceRow, Request, Response};
 use crate::capture::Capture;
 use crate::fabric::impair::{Rule, RuleError, TooManyRules};
+use crate::identity::Identity;
 use crate::limited;
 use crate::telemetry::trace::{Trace, TraceFormat};
 use crate::vfio::server::Listener;
@@ -38,10 +37,8 @@ pub struct Device {
     pub interface: &'static str,
     /// Interface name in captures.
     pub name: String,
-    /// Ethernet address.
-    pub mac: MacAddr,
-    /// IPv4 address.
-    pub ipv4: Ipv4Addr,
+    /// Addresses.
+    pub identity: Identity,
     /// Socket of the VMM.
     pub socket: Option<PathBuf>,
     /// Its thread.
@@ -194,8 +191,9 @@ async fn row(device: &Device) -> Result<DeviceRow, Stopped> {
     Ok(DeviceRow {
         id: device.id,
         interface: device.interface.to_owned(),
-        mac: device.mac.to_string(),
-        ipv4: device.ipv4,
+        mac: device.identity.mac.to_string(),
+        ipv4: device.identity.ipv4,
+        ipv6: device.identity.own_ipv6(),
         socket: device.socket.clone(),
         connected: status.connected,
         port: status.port,

@@ -39,6 +39,16 @@ impl TxBatch {
         }
     }
 
+    /// Gives the frame committed last another destination.
+    pub fn readdress_last(&mut self, dst: MacAddr) {
+        if let Some(frame) = self.frames.back_mut()
+            && let Some(field) = self.bytes.get_mut(frame.start..).and_then(<[u8]>::first_chunk_mut)
+        {
+            frame.dst = dst;
+            *field = dst.0;
+        }
+    }
+
     /// Frames not sent yet, with their destinations.
     pub fn iter(&self) -> impl Iterator<Item = (MacAddr, &[u8])> {
         self.frames.iter().map(|frame| (frame.dst, &self.bytes[frame.start..frame.end]))

@@ -3,12 +3,13 @@
 //! # Spec
 //! `design.md`, section 5.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use protocol::ids::{Lid, MacAddr, Qpn};
 use protocol::roce::{IpAddrs, Shell};
 
 use crate::identity::Identity;
+use crate::net::UNRESOLVED;
 
 /// Hop limit when software gives none.
 const HOP_LIMIT: u8 = 64;
@@ -31,7 +32,7 @@ pub struct Peer {
     pub ip: Option<Ipv4Addr>,
     /// Ethernet address.
     pub mac: Option<MacAddr>,
-    /// GID; counts if it is a mapped IPv4 address.
+    /// GID; counts if it is an address: a mapped IPv4 one, or IPv6.
     pub gid: [u8; 16],
     /// LID; 0 is none.
     pub lid: Lid,
@@ -47,14 +48,15 @@ pub struct Class {
 }
 
 impl Addresses {
-    /// The way to a peer; `None` if software named none that is known, and no default is configured. The source is
-    /// always our own: a guest must not speak in another's name, whatever its context says.
+    /// The way to a peer; `None` if software named none that is known, and no default is configured. With an IP address
+    /// whose MAC is not known, the destination MAC is [`UNRESOLVED`]. The source is always our own: a guest must not
+    /// speak in another's name, whatever its context says.
     pub fn path(&self, peer: &Peer, class: &Class, local: Qpn, remote: Qpn) -> Option<Shell> {
         let (dst_mac, dst) = self.resolve(peer)?;
         Some(Shell {
             src_mac: self.own.mac,
             dst_mac,
-            ip: IpAddrs::V4 { src: self.own.ipv4, dst },
+            ip: self.own.towards(dst),
             traffic_class: class.traffic_class,
             hop_limit: if class.hop_limit == 0 { HOP_LIMIT } else { class.hop_limit },
             src_port: entropy(local, remote),
@@ -66,7 +68,7 @@ impl Addresses {
     pub fn nowhere(&self) -> Shell {
         Shell {
             src_mac: self.own.mac,
-            dst_mac: MacAddr::default(),
+            dst_mac: UNRESOLVED,
             ip: IpAddrs::V4 { src: self.own.ipv4, dst: Ipv4Addr::UNSPECIFIED },
             traffic_class: 0,
             hop_limit: HOP_LIMIT,
@@ -79,32 +81,44 @@ impl Addresses {
         self.known(|port| port.mac == mac).map_or(Identity::lid_of(mac), |port| port.lid)
     }
 
-    /// The peer's MAC and IPv4 address; the first kind of address that is given decides.
-    fn resolve(&self, peer: &Peer) -> Option<(MacAddr, Ipv4Addr)> {
-        let mapped = || Ipv6Addr::from(peer.gid).to_ipv4_mapped().filter(|ip| !ip.is_unspecified());
+    /// The peer's MAC and IP address; the first kind of address that is given decides.
+    fn resolve(&self, peer: &Peer) -> Option<(MacAddr, IpAddr)> {
+        let gid = Ipv6Addr::from(peer.gid);
         if let Some(ip) = peer.ip {
-            return Some((peer.mac.or_else(|| self.mac_of(ip, peer.lid))?, ip));
+            return Some((peer.mac.unwrap_or_else(|| self.mac_of(ip, peer.lid)), ip.into()));
         }
         if let Some(mac) = peer.mac {
             let by_rule = || Some(Identity::lid_of(mac)).filter(is_set).map(Identity::from_lid);
-            let port = self.known(|port| port.mac == mac).or_else(by_rule)?;
-            return Some((mac, port.ipv4));
+            let by_mac = || self.known(|port| port.mac == mac).or_else(by_rule).map(|port| port.ip());
+            let ip = ipv6(gid).map(IpAddr::V6).or_else(by_mac).or_else(|| mapped(gid).map(IpAddr::V4))?;
+            return Some((mac, ip));
         }
-        if let Some(ip) = mapped() {
-            return Some((self.mac_of(ip, peer.lid)?, ip));
+        if let Some(ip) = mapped(gid) {
+            return Some((self.mac_of(ip, peer.lid), ip.into()));
         }
-        let port = if is_set(&peer.lid) { self.of_lid(peer.lid) } else { self.default_peer? };
-        Some((port.mac, port.ipv4))
+        if let Some(port) = ipv6(gid).and_then(|ip| self.known(|port| port.owns(ip.into()))) {
+            return Some((port.mac, gid.into()));
+        }
+        if is_set(&peer.lid) {
+            // On InfiniBand links a GID may be any number, and the LID beside it is what counts.
+            let port = self.of_lid(peer.lid);
+            return Some((port.mac, port.ip()));
+        }
+        if let Some(ip) = ipv6(gid) {
+            return Some((Identity::mac_of_link_local(ip).unwrap_or(UNRESOLVED), ip.into()));
+        }
+        let port = self.default_peer?;
+        Some((port.mac, port.ip()))
     }
 
-    /// MAC to send to for an IPv4 address: of the port that has it, else of the LID given beside it, else of the
-    /// default peer, as of a gateway.
-    fn mac_of(&self, ip: Ipv4Addr, lid: Lid) -> Option<MacAddr> {
+    /// MAC to send to for an IPv4 address: of the port that has it, else of the LID given beside it, else to be asked
+    /// for.
+    fn mac_of(&self, ip: Ipv4Addr, lid: Lid) -> MacAddr {
         let [_, _, hi, lo] = ip.octets();
         let by_rule = Identity::from_lid(Lid::new(u16::from_be_bytes([hi, lo])));
         let port = self.known(|port| port.ipv4 == ip).or(Some(by_rule).filter(|port| port.ipv4 == ip));
         let by_lid = || is_set(&lid).then(|| self.of_lid(lid));
-        port.or_else(by_lid).or(self.default_peer).map(|port| port.mac)
+        port.or_else(by_lid).map_or(UNRESOLVED, |port| port.mac)
     }
 
     fn of_lid(&self, lid: Lid) -> Identity {
@@ -114,6 +128,17 @@ impl Addresses {
     fn known(&self, wanted: impl Fn(&Identity) -> bool) -> Option<Identity> {
         [&self.own].into_iter().chain(&self.peers).chain(&self.default_peer).copied().find(wanted)
     }
+}
+
+/// The IPv4 address that a GID stands for.
+fn mapped(gid: Ipv6Addr) -> Option<Ipv4Addr> {
+    gid.to_ipv4_mapped().filter(|ip| !ip.is_unspecified())
+}
+
+/// A GID that is the IPv6 address of a port. What begins with zeros is no address a port can have, and all zeros is no
+/// GID.
+fn ipv6(gid: Ipv6Addr) -> Option<Ipv6Addr> {
+    Some(gid).filter(|gid| gid.segments()[0] != 0 && !gid.is_multicast())
 }
 
 fn is_set(lid: &Lid) -> bool {
@@ -133,15 +158,17 @@ fn entropy(local: Qpn, remote: Qpn) -> u16 {
 mod tests {
     use super::*;
 
+    const GLOBAL: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 9);
     const OTHER: Identity = Identity {
         mac: MacAddr([0x52, 0x54, 0, 1, 0, 2]),
         ipv4: Ipv4Addr::new(192, 168, 7, 9),
-        lid: Lid::new(0x900),
+        ipv6: Some(GLOBAL),
+        ..Identity::from_lid(Lid::new(0x900))
     };
     const DEFAULT: Identity = Identity {
         mac: MacAddr([0x52, 0x54, 0, 9, 9, 9]),
         ipv4: Ipv4Addr::new(10, 1, 1, 1),
-        lid: Lid::new(0x901),
+        ..Identity::from_lid(Lid::new(0x901))
     };
 
     fn addresses() -> Addresses {
@@ -154,6 +181,73 @@ mod tests {
         assert_eq!(addresses().lid_of(MacAddr([2, 0, 0, 0, 1, 2])), Lid::new(0x102));
         assert_eq!(addresses().lid_of(addresses().own.mac), Lid::new(1));
         assert_eq!(addresses().lid_of(MacAddr([0x52, 0x54, 0, 7, 7, 7])), Lid::default());
+    }
+
+    fn path(peer: &Peer) -> Option<Shell> {
+        addresses().path(peer, &Class::default(), Qpn::new(5), Qpn::new(6))
+    }
+
+    fn to(peer: &Peer) -> Option<(MacAddr, IpAddr)> {
+        path(peer).map(|shell| match shell.ip {
+            IpAddrs::V4 { dst, .. } => (shell.dst_mac, dst.into()),
+            IpAddrs::V6 { dst, .. } => (shell.dst_mac, dst.into()),
+        })
+    }
+
+    fn gid(text: &str) -> [u8; 16] {
+        text.parse::<Ipv6Addr>().unwrap().octets()
+    }
+
+    #[test]
+    fn an_ip_whose_mac_nobody_knows_is_to_be_resolved() {
+        let far = Ipv4Addr::new(172, 16, 0, 1);
+        assert_eq!(to(&Peer { ip: Some(far), ..Peer::default() }), Some((UNRESOLVED, far.into())));
+        let by_gid = Peer { gid: far.to_ipv6_mapped().octets(), ..Peer::default() };
+        assert_eq!(to(&by_gid), Some((UNRESOLVED, far.into())));
+        let with_lid = Peer { ip: Some(far), lid: Lid::new(0x900), ..Peer::default() };
+        assert_eq!(to(&with_lid), Some((OTHER.mac, far.into())));
+    }
+
+    #[test]
+    fn a_gid_that_is_an_ipv6_address_is_the_destination() {
+        let own = Identity::from_lid(Lid::new(1));
+        let cases = [
+            ("2001:db8::9", OTHER.mac, own.link_local()),
+            // rdma_rxe's default GID is the link-local address of its MAC.
+            ("fe80::5054:ff:fe01:2", OTHER.mac, own.link_local()),
+            ("fe80::5054:ff:fe77:7777", MacAddr([0x52, 0x54, 0, 0x77, 0x77, 0x77]), own.link_local()),
+            ("fe80::1234", UNRESOLVED, own.link_local()),
+            ("2001:db8::77", UNRESOLVED, own.link_local()),
+        ];
+        for (text, mac, src) in cases {
+            let shell = path(&Peer { gid: gid(text), ..Peer::default() }).unwrap();
+            let dst = text.parse().unwrap();
+            assert_eq!((shell.dst_mac, shell.ip), (mac, IpAddrs::V6 { src, dst }), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_mac_beside_an_ipv6_gid_is_where_it_is() {
+        let mac = MacAddr([0x52, 0x54, 0, 1, 1, 1]);
+        let peer = Peer { mac: Some(mac), gid: gid("2001:db8::77"), ..Peer::default() };
+        assert_eq!(to(&peer), Some((mac, "2001:db8::77".parse().unwrap())));
+    }
+
+    #[test]
+    fn a_lid_counts_more_than_a_gid_nobody_knows() {
+        let peer = Peer { lid: Lid::new(3), gid: gid("fe80::2:c903:0:1234"), ..Peer::default() };
+        assert_eq!(to(&peer), Some((MacAddr([2, 0, 0, 0, 0, 3]), Ipv4Addr::new(10, 77, 0, 3).into())));
+    }
+
+    #[test]
+    fn a_peer_that_prefers_ipv6_is_reached_over_it_by_number_and_by_mac() {
+        let peers = vec![Identity { prefer_ipv6: true, ..OTHER }];
+        let addresses = Addresses { peers, ..addresses() };
+        for peer in
+            [Peer { lid: OTHER.lid, ..Peer::default() }, Peer { mac: Some(OTHER.mac), ..Peer::default() }]
+        {
+            assert_eq!(addresses.resolve(&peer), Some((OTHER.mac, GLOBAL.into())));
+        }
     }
 
     #[test]

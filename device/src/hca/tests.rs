@@ -10,7 +10,7 @@ use engine::{
 };
 use protocol::Psn;
 use protocol::describe::Visitor;
-use protocol::ids::{Iova, Lid, Lkey, Pdn, Pkey, Qkey, Va};
+use protocol::ids::{Iova, Lid, Lkey, Pdn, Pkey, Qkey, Qpn, Va};
 use protocol::roce::{IpAddrs, Shell};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};

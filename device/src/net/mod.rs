@@ -5,7 +5,12 @@
 mod neighbour;
 mod port;
 mod stats;
+mod waiting;
 
-pub use neighbour::Neighbours;
+pub use neighbour::{Neighbours, Resolved};
 pub use port::Port;
+use protocol::ids::MacAddr;
 pub use stats::{DropReason, PortStats};
+
+/// Destination MAC of frames whose sender knows the IP address only: the port finds it out (ARP, neighbour discovery).
+pub const UNRESOLVED: MacAddr = MacAddr([0; 6]);

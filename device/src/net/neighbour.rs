@@ -1,7 +1,7 @@
-//! Which MAC has which IPv4 address.
+//! Which MAC has which IP address.
 
 use std::collections::HashMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use engine::Instant;
@@ -10,19 +10,19 @@ use protocol::ids::MacAddr;
 /// Bound: addresses kept besides the fixed ones. Whoever can send us frames could invent any number.
 const MAX_ENTRIES: usize = 1024;
 
-/// Between two requests for one address, at least (RFC 1122, section 2.3.2.1).
+/// Between two requests for one address, at least (RFC 1122, section 2.3.2.1; RFC 4861, section 10).
 const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
 
 /// After this time without a word from a neighbour, its use makes us ask again. It stays usable meanwhile.
 const CONFIRM_AFTER: Duration = Duration::from_secs(60);
 
-/// Answer to [`Neighbours::resolve`].
+/// What is known of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Resolved {
-    /// The neighbour's MAC, if known.
-    pub(super) mac: Option<MacAddr>,
-    /// Send a request now.
-    pub(super) ask: bool,
+pub struct Resolved {
+    /// Its MAC.
+    pub mac: Option<MacAddr>,
+    /// It is time to ask for it.
+    pub ask: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -35,17 +35,17 @@ enum Entry {
     Wanted { asked: Instant },
 }
 
-/// A table of neighbours, the same for any way of asking (ARP today).
+/// A table of neighbours, the same for ARP and IPv6 neighbour discovery.
 #[derive(Debug, Default)]
 pub struct Neighbours {
-    entries: HashMap<Ipv4Addr, Entry>,
+    entries: HashMap<IpAddr, Entry>,
     /// Entries that are not fixed.
     changeable: usize,
 }
 
 impl Neighbours {
     /// Pins a neighbour.
-    pub fn fix(&mut self, ip: Ipv4Addr, mac: MacAddr) {
+    pub fn fix(&mut self, ip: IpAddr, mac: MacAddr) {
         if let Some(Entry::Learned { .. } | Entry::Wanted { .. }) = self.entries.insert(ip, Entry::Fixed(mac))
         {
             self.changeable -= 1;
@@ -53,7 +53,7 @@ impl Neighbours {
     }
 
     /// The MAC of `ip` as far as it is known, and whether to ask for it.
-    pub(super) fn resolve(&mut self, now: Instant, ip: Ipv4Addr) -> Resolved {
+    pub(super) fn resolve(&mut self, now: Instant, ip: IpAddr) -> Resolved {
         let due = |since: Instant| now.saturating_since(since) >= REQUEST_INTERVAL;
         match self.entries.get_mut(&ip) {
             Some(Entry::Fixed(mac)) => Resolved { mac: Some(*mac), ask: false },
@@ -80,7 +80,7 @@ impl Neighbours {
 
     /// Takes a neighbour's word for its own address. A word nobody waited for is believed only about an address that
     /// is in the table already, or from somebody who is about to talk to us (RFC 826, "Packet Reception").
-    pub(super) fn learn(&mut self, now: Instant, ip: Ipv4Addr, mac: MacAddr, talks_to_us: bool) {
+    pub(super) fn learn(&mut self, now: Instant, ip: IpAddr, mac: MacAddr, talks_to_us: bool) {
         match self.entries.get_mut(&ip) {
             Some(Entry::Fixed(_)) => {}
             Some(entry) => *entry = Entry::Learned { mac, at: now, asked: None },
@@ -90,7 +90,7 @@ impl Neighbours {
     }
 
     /// Makes room by forgetting the entry that was quiet longest.
-    fn insert(&mut self, ip: Ipv4Addr, entry: Entry) {
+    fn insert(&mut self, ip: IpAddr, entry: Entry) {
         if self.changeable >= MAX_ENTRIES {
             let age = |entry: &Entry| match entry {
                 Entry::Fixed(_) => None,
@@ -116,9 +116,11 @@ impl Neighbours {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
+
     use protocol::ids::Lid;
 
-    const IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+    const IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
 
     fn mac(lid: u16) -> MacAddr {
         MacAddr::from_lid(Lid::new(lid))
@@ -175,11 +177,11 @@ mod tests {
         let mut table = Neighbours::default();
         table.fix(IP, mac(2));
         for n in 0..5000u32 {
-            table.learn(at(n.into()), Ipv4Addr::from_bits(0x0a00_0000 + n), mac(7), true);
+            table.learn(at(n.into()), Ipv4Addr::from_bits(0x0a00_0000 + n).into(), mac(7), true);
         }
         assert_eq!(table.entries.len(), MAX_ENTRIES + 1);
         assert_eq!(table.resolve(at(5000), IP), resolved(Some(mac(2)), false));
-        let last = Ipv4Addr::from_bits(0x0a00_0000 + 4999);
+        let last = Ipv4Addr::from_bits(0x0a00_0000 + 4999).into();
         assert_eq!(table.resolve(at(5000), last), resolved(Some(mac(7)), false));
     }
 }

@@ -1,16 +1,20 @@
 //! Sorting what arrives at one port, and answering what needs no QP.
 
-use std::net::Ipv4Addr;
+mod discovery;
+
+use std::net::IpAddr;
 
 use engine::Instant;
 use protocol::ids::MacAddr;
-use protocol::net::arp::{Arp, ArpOperation};
 use protocol::net::ether::{EtherFrame, EtherType};
 use protocol::net::icmp::{self, EchoRequest};
+use protocol::net::icmpv6::{self, Icmpv6};
 use protocol::net::ipv4::Ipv4;
+use protocol::net::ipv6::Ipv6;
 use protocol::roce::{IpAddrs, RoceFrame};
 
-use super::{DropReason, Neighbours, PortStats};
+use super::waiting::Waiting;
+use super::{DropReason, Neighbours, PortStats, Resolved};
 use crate::fabric::TxBatch;
 use crate::identity::Identity;
 
@@ -26,6 +30,7 @@ const HOP_LIMIT: u8 = 64;
 pub struct Port {
     identity: Identity,
     neighbours: Neighbours,
+    waiting: Waiting,
     stats: PortStats,
     up: bool,
 }
@@ -33,7 +38,13 @@ pub struct Port {
 impl Port {
     /// A port that knows nobody, with its link up.
     pub fn new(identity: Identity) -> Self {
-        Self { identity, neighbours: Neighbours::default(), stats: PortStats::default(), up: true }
+        Self {
+            identity,
+            neighbours: Neighbours::default(),
+            waiting: Waiting::default(),
+            stats: PortStats::default(),
+            up: true,
+        }
     }
 
     /// Whether the link is up. While it is down every frame that arrives is dropped.
@@ -68,25 +79,29 @@ impl Port {
         }
     }
 
-    /// The MAC of a neighbour. While it is not known, each call may put a request into `out`; call again when frames
-    /// have arrived.
-    pub fn resolve(&mut self, now: Instant, ip: Ipv4Addr, out: &mut TxBatch) -> Option<MacAddr> {
-        if ip == self.identity.ipv4 {
-            return Some(self.identity.mac);
-        }
-        let resolved = self.neighbours.resolve(now, ip);
-        if resolved.ask && out.len() < MAX_WAITING {
-            let request = Arp {
-                operation: ArpOperation::Request,
-                sender_mac: self.identity.mac,
-                sender_ip: self.identity.ipv4,
-                target_mac: MacAddr::default(),
-                target_ip: ip,
-            };
-            request.emit_frame(out.buffer());
-            out.commit(MacAddr::BROADCAST);
-        }
-        resolved.mac
+    /// What is known of a neighbour. While its MAC is not known, frames for it can [`wait`](Self::wait).
+    pub fn resolve(&mut self, now: Instant, ip: IpAddr) -> Resolved {
+        self.neighbours.resolve(now, ip)
+    }
+
+    /// Lets a frame wait for the MAC of its destination; see [`Port::next_resolved`].
+    pub fn wait(&mut self, now: Instant, ip: IpAddr, frame: Vec<u8>) {
+        self.stats.lost_unresolved += self.waiting.push(now, ip, frame) as u64;
+    }
+
+    /// The next frame whose destination has become known, which is filled in. Ask after [`Port::receive`].
+    pub fn next_resolved(&mut self) -> Option<Vec<u8>> {
+        self.waiting.pop_ready()
+    }
+
+    /// Counts a frame that names no destination.
+    pub fn count_unresolvable(&mut self) {
+        self.stats.lost_unresolved += 1;
+    }
+
+    /// Forgets frames that wait.
+    pub fn forget_waiting(&mut self) {
+        self.waiting.clear();
     }
 
     /// The neighbours, to fix some.
@@ -112,64 +127,35 @@ impl Port {
         if ether.src.is_multicast() {
             return Err(DropReason::BadSource);
         }
-        let broadcast = ether.dst == MacAddr::BROADCAST;
-        if !broadcast && ether.dst != self.identity.mac {
+        let group = ether.dst.is_multicast();
+        if !group && ether.dst != self.identity.mac {
             return Err(DropReason::OtherMac);
         }
         match ether.ether_type {
-            EtherType::Arp => self.on_arp(now, &ether, answers).map(|()| None),
-            // Nothing else that we speak is ever broadcast.
-            _ if broadcast => Err(DropReason::OtherMac),
+            EtherType::Arp if !group || ether.dst == MacAddr::BROADCAST => {
+                self.on_arp(now, &ether, answers).map(|()| None)
+            }
+            EtherType::Ipv6 if group && self.hears(ether.dst) => {
+                self.on_ipv6(now, &ether, answers).map(|()| None)
+            }
+            // Nothing else that we speak is sent to groups.
+            _ if group => Err(DropReason::OtherMac),
             EtherType::Ipv4 | EtherType::Ipv6 if ether.is_roce() => {
                 let roce = RoceFrame::parse(frame)?;
-                match roce.shell.ip {
-                    IpAddrs::V4 { dst, .. } if dst == self.identity.ipv4 => {
-                        self.stats.roce += 1;
-                        Ok(Some(roce))
-                    }
-                    IpAddrs::V4 { .. } | IpAddrs::V6 { .. } => Err(DropReason::OtherIp),
+                let dst = match roce.shell.ip {
+                    IpAddrs::V4 { dst, .. } => dst.into(),
+                    IpAddrs::V6 { dst, .. } => dst.into(),
+                };
+                if !self.identity.owns(dst) {
+                    return Err(DropReason::OtherIp);
                 }
+                self.stats.roce += 1;
+                Ok(Some(roce))
             }
             EtherType::Ipv4 => self.on_ipv4(&ether, answers).map(|()| None),
-            // Neighbour discovery belongs here once a port has an IPv6 address.
-            EtherType::Ipv6 | EtherType::Other(_) => Err(DropReason::Protocol),
+            EtherType::Ipv6 => self.on_ipv6(now, &ether, answers).map(|()| None),
+            EtherType::Arp | EtherType::Other(_) => Err(DropReason::Protocol),
         }
-    }
-
-    fn on_arp(
-        &mut self,
-        now: Instant,
-        ether: &EtherFrame<'_>,
-        answers: &mut TxBatch,
-    ) -> Result<(), DropReason> {
-        let arp = Arp::parse(ether.payload)?;
-        if arp.sender_mac.is_multicast() || arp.sender_ip == self.identity.ipv4 {
-            // Somebody claims our address, or it is our own request coming back.
-            return Err(DropReason::BadSource);
-        }
-        let for_us = arp.target_ip == self.identity.ipv4;
-        // A probe (RFC 5227) has no sender address yet.
-        if !arp.sender_ip.is_unspecified() {
-            self.neighbours.learn(now, arp.sender_ip, arp.sender_mac, for_us);
-        }
-        if !for_us || arp.operation != ArpOperation::Request {
-            self.stats.arp += 1;
-            return Ok(());
-        }
-        if answers.len() >= MAX_WAITING {
-            return Err(DropReason::NoRoom);
-        }
-        let reply = Arp {
-            operation: ArpOperation::Reply,
-            sender_mac: self.identity.mac,
-            sender_ip: self.identity.ipv4,
-            target_mac: arp.sender_mac,
-            target_ip: arp.sender_ip,
-        };
-        reply.emit_frame(answers.buffer());
-        answers.commit(arp.sender_mac);
-        self.stats.arp += 1;
-        Ok(())
     }
 
     fn on_ipv4(&mut self, ether: &EtherFrame<'_>, answers: &mut TxBatch) -> Result<(), DropReason> {
@@ -186,6 +172,40 @@ impl Port {
         }
         let header = Ipv4 { src: ip.dst, dst: ip.src, ttl: HOP_LIMIT, ..ip };
         echo.emit_reply_frame(ether.src, self.identity.mac, header, answers.buffer())?;
+        answers.commit(ether.src);
+        self.stats.echo += 1;
+        Ok(())
+    }
+
+    fn on_ipv6(
+        &mut self,
+        now: Instant,
+        ether: &EtherFrame<'_>,
+        answers: &mut TxBatch,
+    ) -> Result<(), DropReason> {
+        let (ip, payload) = Ipv6::parse(ether.payload)?;
+        let group = ip.dst.is_multicast();
+        // A group's IP address needs no look: whoever sends to its MAC means us, as one of many.
+        if group != ether.dst.is_multicast() || !group && !self.identity.owns(ip.dst.into()) {
+            return Err(DropReason::OtherIp);
+        }
+        if ip.next_header != icmpv6::PROTOCOL {
+            return Err(DropReason::Protocol);
+        }
+        let data = match Icmpv6::parse(&ip, payload)? {
+            Icmpv6::Solicitation(solicitation) => {
+                return self.on_solicitation(now, ether, &ip, &solicitation, answers);
+            }
+            Icmpv6::Advertisement(advertisement) => return self.on_advertisement(now, &advertisement),
+            // An answer to a group's request would come from every member (RFC 4443, section 4.2, leaves it open).
+            Icmpv6::EchoRequest(data) if !group && !ip.src.is_multicast() && !ip.src.is_unspecified() => data,
+            Icmpv6::EchoRequest(_) | Icmpv6::Other => return Err(DropReason::Protocol),
+        };
+        if answers.len() >= MAX_WAITING {
+            return Err(DropReason::NoRoom);
+        }
+        let header = Ipv6 { src: ip.dst, dst: ip.src, hop_limit: HOP_LIMIT, ..ip };
+        icmpv6::emit_echo_reply(ether.src, self.identity.mac, header, data, answers.buffer())?;
         answers.commit(ether.src);
         self.stats.echo += 1;
         Ok(())

@@ -78,10 +78,14 @@ pub struct PortStats {
     pub roce: u64,
     /// ARP messages taken in, answered or not.
     pub arp: u64,
-    /// ICMP echo requests answered.
+    /// IPv6 neighbour discovery messages taken in, answered or not.
+    pub neighbour_discovery: u64,
+    /// ICMP and ICMPv6 echo requests answered.
     pub echo: u64,
     /// Frames to be sent that were lost because the link is down.
     pub lost_link_down: u64,
+    /// Frames to be sent that were lost because nobody told the MAC of their destination.
+    pub lost_unresolved: u64,
     dropped: [u64; DropReason::ALL.len()],
 }
 

@@ -75,7 +75,7 @@ impl Text {
 /// The devices of a daemon.
 pub(crate) fn devices(rows: &[DeviceRow]) -> String {
     let mut text = Text::default();
-    text.head(&["ID", "INTERFACE", "MAC", "IPV4", "PORT", "VMM", "SOCKET", "CAPTURE", "TRACE"]);
+    text.head(&["ID", "INTERFACE", "MAC", "IPV4", "IPV6", "PORT", "VMM", "SOCKET", "CAPTURE", "TRACE"]);
     text.lines.extend(rows.iter().map(|row| {
         let path = |path: &Option<std::path::PathBuf>| or_dash(path.as_ref().map(|path| path.display()));
         vec![
@@ -83,6 +83,7 @@ pub(crate) fn devices(rows: &[DeviceRow]) -> String {
             row.interface.clone(),
             row.mac.clone(),
             row.ipv4.to_string(),
+            row.ipv6.to_string(),
             match row.port {
                 PortState::Up => "up",
                 PortState::Down => "down",

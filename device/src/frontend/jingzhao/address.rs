@@ -45,16 +45,17 @@ mod tests {
     use super::*;
     use crate::frontend::jingzhao::ctxmgt::key_qpc_data::KeyQpc;
     use crate::identity::Identity;
+    use crate::net::UNRESOLVED;
 
     const OTHER: Identity = Identity {
         mac: MacAddr([0x52, 0x54, 0, 1, 0, 2]),
         ipv4: Ipv4Addr::new(192, 168, 7, 9),
-        lid: Lid::new(0x900),
+        ..Identity::from_lid(Lid::new(0x900))
     };
     const DEFAULT: Identity = Identity {
         mac: MacAddr([0x52, 0x54, 0, 9, 9, 9]),
         ipv4: Ipv4Addr::new(10, 1, 1, 1),
-        lid: Lid::new(0x901),
+        ..Identity::from_lid(Lid::new(0x901))
     };
 
     fn addresses() -> Addresses {
@@ -108,9 +109,9 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_ip_goes_through_the_default_peer_and_an_unknown_mac_nowhere() {
+    fn an_unknown_ip_is_to_be_resolved_and_an_unknown_mac_goes_nowhere() {
         let far = Ipv4Addr::new(172, 16, 0, 1);
-        assert_eq!(to(Qpc { dest_ip: far.to_bits(), ..Qpc::default() }), Some((DEFAULT.mac, far)));
+        assert_eq!(to(Qpc { dest_ip: far.to_bits(), ..Qpc::default() }), Some((UNRESOLVED, far)));
         assert_eq!(to(Qpc { dmac_high: 0x5254_7777, ..Qpc::default() }), None);
         let lonely = Addresses { default_peer: None, ..addresses() };
         assert_eq!(connected(&lonely, &RdEncap::default(), Qpn::new(5), Qpn::new(9)), None);

@@ -102,7 +102,11 @@ impl Machine {
     }
 
     fn initialised_as(lid: u16, options: Options) -> Self {
-        let mut machine = Self::new(lid, options);
+        Self::initialised_with(setup(lid, options))
+    }
+
+    fn initialised_with(setup: Setup) -> Self {
+        let mut machine = Self::with(setup);
         machine.ok(Op::InitHca, 0, 0, &dump(INIT, 0x40));
         // 4095 pages are 16 MiB less a page.
         for (table, base, bus) in [

@@ -1,5 +1,7 @@
 //! Frames are those of scapy wherever they come from outside.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use super::*;
 use protocol::ids::Lid;
 
@@ -95,31 +97,31 @@ fn arp_for_others_is_not_answered() {
     assert_eq!(answers(&mut port(), &[other]), []);
 }
 
+fn known(port: &mut Port, ip: impl Into<IpAddr>) -> Option<MacAddr> {
+    port.resolve(NOW, ip.into()).mac
+}
+
 #[test]
 fn asker_becomes_a_neighbour() {
     let mut port = port();
     answers(&mut port, &[arp_request()]);
-    let mut out = TxBatch::default();
-    assert_eq!(port.resolve(NOW, Ipv4Addr::new(10, 77, 0, 1), &mut out), Some(mac(1)));
-    assert!(out.is_empty());
+    let resolved = Resolved { mac: Some(mac(1)), ask: false };
+    assert_eq!(port.resolve(NOW, Ipv4Addr::new(10, 77, 0, 1).into()), resolved);
 }
 
 #[test]
 fn unknown_neighbours_are_asked_for_and_their_reply_is_taken() {
     let mut port = Port::new(Identity::from_lid(Lid::new(1)));
-    let (mut out, ip) = (TxBatch::default(), Ipv4Addr::new(10, 77, 0, 2));
-    assert_eq!(port.resolve(NOW, ip, &mut out), None);
-    assert_eq!(port.resolve(NOW, ip, &mut out), None);
+    let (mut out, ip) = (TxBatch::default(), Ipv4Addr::new(10, 77, 0, 2).into());
+    assert_eq!(port.resolve(NOW, ip), Resolved { mac: None, ask: true });
+    assert_eq!(port.resolve(NOW, ip), Resolved { mac: None, ask: false });
+    port.ask(ip, &mut out);
     assert_eq!(out.iter().collect::<Vec<_>>(), [(MacAddr::BROADCAST, arp_request().as_slice())]);
+    port.wait(NOW, ip, vec![0; 60]);
     assert_eq!(answers(&mut port, &[arp_reply()]), []);
-    assert_eq!(port.resolve(NOW, ip, &mut out), Some(mac(2)));
-}
-
-#[test]
-fn our_own_address_needs_no_neighbour() {
-    let mut out = TxBatch::default();
-    assert_eq!(port().resolve(NOW, Ipv4Addr::new(10, 77, 0, 2), &mut out), Some(mac(2)));
-    assert!(out.is_empty());
+    assert_eq!(known(&mut port, ip), Some(mac(2)));
+    assert_eq!(port.next_resolved().map(|frame| frame[..6].to_vec()), Some(mac(2).0.to_vec()));
+    assert_eq!(port.next_resolved(), None);
 }
 
 #[test]
@@ -135,8 +137,7 @@ fn probes_are_answered_and_not_learned() {
     probe[28..32].fill(0);
     let mut port = port();
     assert_eq!(answers(&mut port, &[probe]).len(), 1);
-    let mut out = TxBatch::default();
-    assert_eq!(port.resolve(NOW, Ipv4Addr::UNSPECIFIED, &mut out), None);
+    assert_eq!(known(&mut port, Ipv4Addr::UNSPECIFIED), None);
 }
 
 #[test]
@@ -183,7 +184,13 @@ fn each_drop_has_its_reason() {
         (DropReason::Checksum, edit(ping(), 50, 0)),
         (DropReason::Icrc, edit(roce(), last, 0)),
         (DropReason::OtherIp, port_3_over_ip_of_2()),
-        (DropReason::OtherIp, self::roce("v6_rc_ack")),
+        (DropReason::OtherIp, edit(ping6(), 53, 3)),
+        (DropReason::OtherMac, edit(solicitation(), 5, 3)),
+        (DropReason::OtherIp, edit(solicitation(), 38, 0xfe)),
+        (DropReason::Checksum, edit(ping6(), 62, 0)),
+        (DropReason::Invalid, edit(solicitation(), 21, 254)),
+        (DropReason::Protocol, edit(ping6(), 20, 6)),
+        (DropReason::BadSource, our_own_solicitation()),
     ] {
         assert_eq!(drop_reason(frame.clone()), reason, "{frame:02x?}");
     }
@@ -203,4 +210,152 @@ fn port_3_over_ip_of_2() -> Vec<u8> {
     frame[33] = 3;
     frame[25] -= 1;
     frame
+}
+
+/// LID 1's address by the rule for link-local ones.
+const PEER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 1);
+
+/// Made by scapy 2.8.0: who has fe80::ff:fe00:2, to its group; tell fe80::ff:fe00:1 at 02:00:00:00:00:01.
+fn solicitation() -> Vec<u8> {
+    frame(
+        "3333ff00000202000000000186dd6000000000203afffe80000000000000000000fffe000001ff0200000000000000000001ff00\
+         000287007c9700000000fe80000000000000000000fffe0000020101020000000001",
+    )
+}
+
+/// Made by scapy 2.8.0: the same, to the address itself and without saying the asker's MAC.
+fn unicast_solicitation() -> Vec<u8> {
+    frame(
+        "02000000000202000000000186dd6000000000183afffe80000000000000000000fffe000001fe80000000000000000000fffe00\
+         00028700802500000000fe80000000000000000000fffe000002",
+    )
+}
+
+/// Made by scapy 2.8.0: solicited, override.
+fn advertisement() -> Vec<u8> {
+    frame(
+        "02000000000102000000000286dd6000000000203afffe80000000000000000000fffe000002fe80000000000000000000fffe00\
+         000188001b1a60000000fe80000000000000000000fffe0000020201020000000002",
+    )
+}
+
+/// Made by scapy 2.8.0: LID 1's card tries whether it may have LID 2's address.
+fn probe6() -> Vec<u8> {
+    frame(
+        "3333ff00000202000000000186dd6000000000183aff00000000000000000000000000000000ff0200000000000000000001ff00\
+         000287007d2300000000fe80000000000000000000fffe000002",
+    )
+}
+
+/// Made by scapy 2.8.0: to all nodes, override.
+fn probe6_answer() -> Vec<u8> {
+    frame(
+        "33330000000102000000000286dd6000000000203afffe80000000000000000000fffe000002ff02000000000000000000000000\
+         00018800599820000000fe80000000000000000000fffe0000020201020000000002",
+    )
+}
+
+/// Made by scapy 2.8.0: echo request from fe80::ff:fe00:1, identifier 4321h, sequence 7, and its reply.
+fn ping6() -> Vec<u8> {
+    frame(
+        "02000000000202000000000186dd6000000000113a40fe80000000000000000000fffe000001fe80000000000000000000fffe00\
+         0002800086e043210007686361642070696e67",
+    )
+}
+
+fn pong6() -> Vec<u8> {
+    frame(
+        "02000000000102000000000286dd6000000000113a40fe80000000000000000000fffe000002fe80000000000000000000fffe00\
+         0001810085e043210007686361642070696e67",
+    )
+}
+
+/// Somebody asks for an address in the name of that address.
+fn our_own_solicitation() -> Vec<u8> {
+    let mut frame = solicitation();
+    // The checksum is the sum of halves: what the source gains it loses.
+    frame[37] = 2;
+    let sum = u16::from_be_bytes([frame[56], frame[57]]) - 1;
+    frame[56..58].copy_from_slice(&sum.to_be_bytes());
+    frame
+}
+
+fn replace_mac(mut frame: Vec<u8>, at: usize, mac: MacAddr) -> Vec<u8> {
+    frame[at..at + 6].copy_from_slice(&mac.0);
+    frame
+}
+
+#[test]
+fn packets_over_ipv6_are_handed_on() {
+    let mut port = port();
+    let frame = roce("v6_rc_ack");
+    let mut out = TxBatch::default();
+    assert!(port.receive(NOW, &frame, &mut out).is_some());
+    assert_eq!((out.len(), port.stats().roce), (0, 1));
+}
+
+#[test]
+fn solicitations_for_our_address_are_answered_and_teach_the_asker() {
+    let mut port = port();
+    assert_eq!(answers(&mut port, &[solicitation()]), [(mac(1), advertisement())]);
+    assert_eq!(port.stats().neighbour_discovery, 1);
+    assert_eq!(known(&mut port, PEER), Some(mac(1)));
+}
+
+#[test]
+fn a_solicitation_without_the_askers_mac_is_answered_where_it_came_from() {
+    let mut port = port();
+    assert_eq!(answers(&mut port, &[unicast_solicitation()]), [(mac(1), advertisement())]);
+    assert_eq!(known(&mut port, PEER), None);
+}
+
+#[test]
+fn probes_for_a_duplicate_address_are_answered_to_everybody() {
+    let group = MacAddr([0x33, 0x33, 0, 0, 0, 1]);
+    assert_eq!(answers(&mut port(), &[probe6()]), [(group, probe6_answer())]);
+}
+
+#[test]
+fn both_ipv6_addresses_of_a_port_are_its_own() {
+    let global: Ipv6Addr = "2001:db8::ff:fe00:2".parse().unwrap();
+    let mut port = Port::new(Identity { ipv6: Some(global), ..Identity::from_lid(Lid::new(2)) });
+    assert_eq!(answers(&mut port, &[solicitation(), ping6()]).len(), 2);
+    let mut out = TxBatch::default();
+    Port::new(Identity::from_lid(Lid::new(1))).ask(global.into(), &mut out);
+    let asked = out.last().unwrap().to_vec();
+    let told = answers(&mut port, &[asked]);
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].1[62..78], global.octets(), "the target of the answer");
+}
+
+#[test]
+fn unknown_ipv6_neighbours_are_asked_for_and_their_word_is_taken() {
+    let mut port = Port::new(Identity::from_lid(Lid::new(1)));
+    let ip: IpAddr = Identity::from_lid(Lid::new(2)).link_local().into();
+    assert_eq!(port.resolve(NOW, ip), Resolved { mac: None, ask: true });
+    let mut out = TxBatch::default();
+    port.ask(ip, &mut out);
+    assert_eq!(out.last().unwrap(), solicitation());
+    assert_eq!(answers(&mut port, &[advertisement()]), []);
+    assert_eq!(known(&mut port, ip), Some(mac(2)));
+}
+
+#[test]
+fn an_advertisement_nobody_waited_for_or_of_our_own_address_teaches_nothing() {
+    let mut port = Port::new(Identity::from_lid(Lid::new(9)));
+    let frame = replace_mac(advertisement(), 0, mac(9));
+    answers(&mut port, &[frame]);
+    assert_eq!(port.stats().dropped(DropReason::OtherIp), 1, "it is for another IP address");
+
+    let mut port = self::port();
+    let to_us = replace_mac(probe6_answer(), 6, mac(7));
+    assert_eq!(answers(&mut port, &[to_us]), []);
+    assert_eq!(port.stats().dropped(DropReason::BadSource), 1);
+}
+
+#[test]
+fn pings_over_ipv6_are_answered() {
+    let mut port = port();
+    assert_eq!(answers(&mut port, &[ping6()]), [(mac(1), pong6())]);
+    assert_eq!(port.stats().echo, 1);
 }

@@ -1,5 +1,7 @@
 //! Two devices back to back: from doorbells to completions.
 
+mod addresses;
+
 use protocol::Psn;
 use protocol::hca::jingzhao::cqc::Cqc;
 use protocol::hca::jingzhao::eqe::Eqe;
@@ -34,7 +36,11 @@ fn region(key: u32, start: u64, length: u64, mtt: u64, flags: MptFlags) -> [u8; 
 
 /// A machine with regions, a CQ and QP [`QPN`] in RTS towards the QP of the same number.
 fn peer(lid: u16, options: Options) -> Machine {
-    let mut machine = Machine::initialised_as(lid, options);
+    connected(Machine::initialised_as(lid, options), &qpc())
+}
+
+/// Gives a machine regions, a CQ and QP [`QPN`] in RTS.
+fn connected(mut machine: Machine, image: &Qpc) -> Machine {
     let mut pages = vec![CQ, SQ, RQ, EQ];
     pages.extend((0..4).map(|n| 0x30_3000 - n * 0x1000));
     let pages = pages.into_iter().map(Iova::new).collect();
@@ -47,7 +53,7 @@ fn peer(lid: u16, options: Options) -> Machine {
     let data = MptFlags::LOCAL_WRITE | MptFlags::REMOTE_WRITE | MptFlags::REMOTE_READ;
     machine.ok(Op::Sw2HwMpt, 0, 5, &region(DATA_KEY, DATA_VA, DATA_LEN, 4, data));
     create_cq(&mut machine, CQ_ENTRIES_LOG);
-    for (op, image) in [(Op::Rst2Init, qpc()), (Op::Init2Rtr, qpc()), (Op::Rtr2Rts, qpc())] {
+    for op in [Op::Rst2Init, Op::Init2Rtr, Op::Rtr2Rts] {
         machine.ok(op, 0, QPN, &image.emit());
     }
     machine

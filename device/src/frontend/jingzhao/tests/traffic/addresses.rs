@@ -1,0 +1,93 @@
+//! Peers named by IP addresses whose MAC only they know.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use protocol::net::ether::{EtherFrame, EtherType};
+use protocol::roce::{IpAddrs, RoceFrame};
+
+use super::*;
+
+/// Two machines that know nothing of each other but what `image` says of the other.
+fn strangers(own: [Identity; 2], image: impl Fn(&Identity) -> Qpc) -> [Machine; 2] {
+    let [a, b] = own;
+    [(a, b), (b, a)].map(|(own, other)| {
+        let addresses = Addresses { own, peers: Vec::new(), default_peer: None };
+        let setup = Setup { addresses, ..setup(1, Options::default()) };
+        connected(Machine::initialised_with(setup), &image(&other))
+    })
+}
+
+fn identities() -> [Identity; 2] {
+    [1, 2].map(|n| Identity {
+        ipv4: Ipv4Addr::new(192, 0, 2, n),
+        ipv6: Some(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, n.into())),
+        ..Identity::from_lid(Lid::new(n.into()))
+    })
+}
+
+/// Moves data from one to the other and back, and gives the frames from `a` to `b`, up to the first answer.
+fn write_and_read(a: &mut Machine, b: &mut Machine) -> Vec<Vec<u8>> {
+    let data = pattern(0x1900, 7);
+    put_data(a, 0, &data);
+    send(a, 0, 0x08, &[remote(0, DATA_KEY), data_unit(0, 0x1900)]);
+    let first = a.settle();
+    first.iter().for_each(|frame| b.hca.handle_frame(frame));
+    let answer = b.settle();
+    answer.iter().for_each(|frame| a.hca.handle_frame(frame));
+    let rest = a.settle();
+    rest.iter().for_each(|frame| b.hca.handle_frame(frame));
+    exchange(a, b);
+    assert_eq!(get_data(b, 0, 0x1900), data);
+    put_data(a, 0, &[0; 0x1900]);
+    send(a, 1, 0x10, &[remote(0, DATA_KEY), data_unit(0, 0x1900)]);
+    exchange(a, b);
+    assert_eq!(get_data(a, 0, 0x1900), data);
+    assert_eq!([0, 1].map(|slot| cqe(a, slot)[0x1c]), [0x08, 0x10]);
+    [first, rest].concat()
+}
+
+fn kinds(frames: &[Vec<u8>]) -> Vec<EtherType> {
+    frames.iter().map(|frame| EtherFrame::parse(frame).unwrap().ether_type).collect()
+}
+
+#[test]
+fn an_ipv4_peer_is_asked_for_its_mac_and_gets_every_packet() {
+    let image = |other: &Identity| Qpc { dest_ip: other.ipv4.to_bits(), ..qpc() };
+    let [mut a, mut b] = strangers(identities(), image);
+    let frames = write_and_read(&mut a, &mut b);
+    assert_eq!(frames.len(), 26, "a request, and 25 packets that waited");
+    assert_eq!(kinds(&frames[..2]), [EtherType::Arp, EtherType::Ipv4]);
+    assert_eq!(a.hca.port_stats().arp, 1, "asked once");
+    assert_eq!(b.hca.port_stats().arp, 1, "the asker is known by its question");
+}
+
+#[test]
+fn a_gid_that_is_an_ipv6_address_leads_there() {
+    let image =
+        |other: &Identity| Qpc { remote_gid: other.own_ipv6().octets(), traffic_class: 0x6a, ..qpc() };
+    let [own, other] = identities();
+    let [mut a, mut b] = strangers([own, other], image);
+    let frames = write_and_read(&mut a, &mut b);
+    assert_eq!(kinds(&frames), [EtherType::Ipv6; 26]);
+    let packet = RoceFrame::parse(&frames[1]).unwrap();
+    let (src, dst) = (own.own_ipv6(), other.own_ipv6());
+    assert_eq!(packet.shell.ip, IpAddrs::V6 { src, dst });
+    assert_eq!(packet.shell.traffic_class, 0x6a, "DSCP and ECN are the context's");
+    assert_eq!(a.hca.port_stats().neighbour_discovery, 1);
+}
+
+#[test]
+fn a_link_local_gid_of_a_mac_needs_no_question() {
+    let image = |other: &Identity| Qpc { remote_gid: other.link_local().octets(), ..qpc() };
+    let [mut a, mut b] = strangers(identities(), image);
+    let frames = write_and_read(&mut a, &mut b);
+    assert_eq!(kinds(&frames), [EtherType::Ipv6; 25]);
+}
+
+#[test]
+fn packets_to_nobody_do_not_leave() {
+    let [mut a, _] = strangers(identities(), |_| qpc());
+    send(&mut a, 0, 0x08, &[remote(0, DATA_KEY), data_unit(0, 0x100)]);
+    assert_eq!(a.settle(), Vec::<Vec<u8>>::new());
+    assert_eq!(a.hca.port_stats().lost_unresolved, 1);
+}
