@@ -4,6 +4,7 @@
 pub(crate) mod attr;
 mod congestion;
 mod context;
+mod inbound;
 mod pair;
 mod reply;
 mod requester;

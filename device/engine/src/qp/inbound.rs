@@ -1,0 +1,216 @@
+//! SENDs and WRITEs of a connection on their way into memory, packet by packet. What a fault means for the connection is
+//! its service's business.
+//!
+//! # Spec
+//! IBTA volume 1, sections 9.7.4 and 9.8.2.2 (validation of requests), 9.4 (operations).
+
+use protocol::ids::{MacAddr, Qpn, Rkey, Va};
+use protocol::roce::{Ext, Kind, Operation, Packet};
+
+use super::{Core, Ctx};
+use crate::gather::{capacity, scatter};
+use crate::{Access, Fetch, Host, Queue, RecvDone, RecvRequest, Status, Success, limits};
+
+/// Message whose first packet was accepted and whose last was not yet.
+#[derive(Clone, Copy, Debug)]
+enum Message {
+    Send { received: u64 },
+    Write { rkey: Rkey, va: Va, len: u32, received: u32 },
+}
+
+/// Why a packet was not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It is no legal packet, or not at this place.
+    Invalid,
+    /// No receive request is posted.
+    NotReady,
+    /// The receive request that was posted cannot be executed. It is completed.
+    BadReceive,
+    /// The receive queue cannot be read.
+    Broken,
+    /// The message is longer than the receive request.
+    TooLong,
+    /// The receive request's memory cannot be written.
+    Scatter,
+    /// The key, right or range of a WRITE was refused.
+    NoAccess,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Inbound {
+    message: Option<Message>,
+    /// Taken from the queue and not completed.
+    recv: Option<RecvRequest>,
+}
+
+impl Inbound {
+    /// Whether a message is under way.
+    pub(crate) fn is_open(&self) -> bool {
+        self.message.is_some()
+    }
+
+    /// Gives up the message under way. Its receive request serves the next one.
+    pub(crate) fn abandon(&mut self) {
+        self.message = None;
+    }
+
+    /// A message is under way and `operation` does not go on with it, or the other way round.
+    pub(crate) fn is_misplaced(&self, operation: Operation) -> bool {
+        let begins = operation.position().begins();
+        match self.message {
+            None => !begins,
+            Some(Message::Send { .. }) => begins || operation.kind() != Kind::Send,
+            Some(Message::Write { .. }) => begins || operation.kind() != Kind::Write,
+        }
+    }
+
+    /// Completes the receive request that was taken, if any.
+    pub(crate) fn fail_receive<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, status: Status) {
+        if let Some(recv) = self.recv.take() {
+            ctx.complete(core, Queue::Recv, recv.wr_id, Err(status));
+        }
+    }
+
+    /// A SEND or WRITE packet whose place in the sequence is right. Whether it ended its message; if so, the receive
+    /// request that the message took is completed.
+    pub(crate) fn accept<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        packet: &Packet<'_>,
+    ) -> Result<bool, Fault> {
+        let operation = packet.bth.opcode.operation;
+        let byte_len = match operation.kind() {
+            Kind::Send => self.on_send(core, ctx, packet)?,
+            Kind::Write => self.on_write(core, ctx, packet)?,
+            _ => return Err(Fault::Invalid),
+        };
+        let ends = operation.position().ends();
+        if ends {
+            self.message = None;
+            if operation.kind() == Kind::Send || operation.has_imm() {
+                let from = (core.attrs.remote_qpn, core.attrs.path.dst_mac);
+                self.deliver(core, ctx, packet, byte_len, from);
+            }
+        }
+        Ok(ends)
+    }
+
+    /// Returns the bytes of the message so far.
+    fn on_send<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        packet: &Packet<'_>,
+    ) -> Result<u32, Fault> {
+        let operation = packet.bth.opcode.operation;
+        if let Operation::SendLastInvalidate | Operation::SendOnlyInvalidate = operation {
+            return Err(Fault::Invalid);
+        }
+        let before = match self.message {
+            Some(Message::Send { received }) => received,
+            _ => 0,
+        };
+        let received = before + packet.payload.len() as u64;
+        let sges = &self.take_receive(core, ctx)?.sges;
+        if received > capacity(sges).min(u64::from(limits::MAX_RDMA_LEN)) {
+            return Err(Fault::TooLong);
+        }
+        let offset = usize::try_from(before).map_err(|_| Fault::TooLong)?;
+        scatter(ctx.host, core.attrs.pd, sges, offset, packet.payload).map_err(|_| Fault::Scatter)?;
+        self.message = Some(Message::Send { received });
+        u32::try_from(received).map_err(|_| Fault::TooLong)
+    }
+
+    /// Returns the length of the message.
+    fn on_write<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        packet: &Packet<'_>,
+    ) -> Result<u32, Fault> {
+        let operation = packet.bth.opcode.operation;
+        let (begins, ends) = (operation.position().begins(), operation.position().ends());
+        let (rkey, va, len, before) = match (packet.ext, self.message) {
+            (Ext::Reth(reth) | Ext::RethImm(reth, _), _) => (reth.rkey, reth.va, reth.dma_len, 0),
+            (_, Some(Message::Write { rkey, va, len, received })) => (rkey, va, len, received),
+            _ => return Err(Fault::Invalid),
+        };
+        let here = u32::try_from(packet.payload.len()).map_err(|_| Fault::Invalid)?;
+        let fits = if ends { here == len - before } else { here <= len - before };
+        if len > limits::MAX_RDMA_LEN || !fits {
+            return Err(Fault::Invalid);
+        }
+        let (pd, key) = (core.attrs.pd, rkey.as_lkey());
+        if begins && len > 0 {
+            // The whole range, once; the host checks each packet's part again.
+            ctx.host.check(pd, key, va, u64::from(len), Access::RemoteWrite).map_err(|_| Fault::NoAccess)?;
+        }
+        // Before the data, so that a packet the receiver is not ready for has no effect.
+        if operation.has_imm() {
+            self.take_receive(core, ctx)?;
+        }
+        if here > 0 {
+            let at = Va::new(va.get().wrapping_add(u64::from(before)));
+            let written = ctx.host.write(pd, key, at, packet.payload, Access::RemoteWrite);
+            written.map_err(|_| Fault::NoAccess)?;
+        }
+        self.message = Some(Message::Write { rkey, va, len, received: before + here });
+        Ok(len)
+    }
+
+    /// The receive request for the message under way.
+    pub(crate) fn take_receive<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+    ) -> Result<&RecvRequest, Fault> {
+        if self.recv.is_none() {
+            match ctx.host.next_recv(core.qpn) {
+                Fetch::Ready(recv) => self.recv = Some(recv),
+                Fetch::Empty => return Err(Fault::NotReady),
+                Fetch::Refused { wr_id, status } => {
+                    ctx.complete(core, Queue::Recv, wr_id, Err(status));
+                    return Err(Fault::BadReceive);
+                }
+                Fetch::Broken => return Err(Fault::Broken),
+            }
+        }
+        self.recv.as_ref().ok_or(Fault::NotReady)
+    }
+
+    /// A message of `byte_len` bytes is whole: its receive request completes.
+    pub(crate) fn deliver<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        packet: &Packet<'_>,
+        byte_len: u32,
+        (remote_qpn, remote_mac): (Qpn, MacAddr),
+    ) {
+        let Some(recv) = self.recv.take() else { return };
+        let done = RecvDone {
+            opcode: packet.bth.opcode,
+            byte_len,
+            imm: packet.ext.imm(),
+            remote_qpn,
+            remote_mac,
+            solicited: packet.bth.solicited,
+        };
+        ctx.complete(core, Queue::Recv, recv.wr_id, Ok(Success::Recv(done)));
+    }
+}
+
+/// FIRST and MIDDLE are full, LAST is not empty, ONLY may be; nothing exceeds the path MTU. READ and atomic requests
+/// have no payload.
+pub(crate) fn has_right_length(operation: Operation, len: usize, mtu: usize) -> bool {
+    if matches!(operation.kind(), Kind::Read | Kind::Atomic) {
+        return len == 0;
+    }
+    match (operation.position().begins(), operation.position().ends()) {
+        (_, false) => len == mtu,
+        (false, true) => (1..=mtu).contains(&len),
+        (true, true) => len <= mtu,
+    }
+}
