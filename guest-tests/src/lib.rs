@@ -16,4 +16,5 @@ pub mod qemu;
 pub mod report;
 pub mod run_dir;
 pub mod scenario;
+pub mod stock_verbs;
 pub mod vm;

@@ -96,6 +96,12 @@ impl Agent {
             Step::Ask(s) => answer(&s, |s| self.programs.ask(s)),
             Step::Wait(s) => answer(&s, |s| self.programs.wait(s)),
             Step::Kill(s) => answer(&s, |s| done(self.programs.kill(s))),
+            Step::FillFile(s) => answer(&s, |s| done(guest::file::fill(s))),
+            Step::VerifyFile(s) => answer(&s, guest::file::verify),
+            Step::PeekFile(s) => answer(&s, |s| {
+                ensure!(s.len <= PEEK_MAX, bad_step(format!("at most {PEEK_MAX} bytes at once")));
+                guest::file::peek(s)
+            }),
             Step::Shell(s) => answer(&s, |s| done(guest::shell(s.command.as_deref()))),
             Step::Shutdown(s) => answer(&s, |s| {
                 self.hca = None;

@@ -4,6 +4,7 @@ mod boot;
 mod connection;
 pub mod demo;
 mod driver;
+mod endpoint;
 mod jingzhao_errors;
 mod jingzhao_events;
 mod jingzhao_full;
@@ -11,6 +12,7 @@ mod jingzhao_interface;
 mod jingzhao_probe;
 mod jingzhao_rc;
 mod pair;
+mod rxe_interop;
 pub mod shell;
 mod transfer;
 mod wire_rc;
@@ -19,6 +21,7 @@ use std::pin::Pin;
 
 use anyhow::Result;
 
+use self::rxe_interop::Extent;
 use crate::lab::Lab;
 use crate::report::Report;
 
@@ -79,6 +82,18 @@ pub const ALL: &[Scenario] = &[
         about: "every command in every form, every transition from every state, as the tables of the interface",
         pair: true,
         run: |lab, report| Box::pin(jingzhao_full::run(lab, report)),
+    },
+    Scenario {
+        name: "rxe-interop",
+        about: "a JingZhao HCA and Linux's soft-RoCE talk to each other, every byte checked at both ends",
+        pair: false,
+        run: |lab, report| Box::pin(rxe_interop::run(lab, report, Extent::Core)),
+    },
+    Scenario {
+        name: "rxe-interop-full",
+        about: "the same with every operation, path MTU and size; takes minutes",
+        pair: false,
+        run: |lab, report| Box::pin(rxe_interop::run(lab, report, Extent::Full)),
     },
     Scenario {
         name: "wire-rc",

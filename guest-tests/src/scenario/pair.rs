@@ -130,6 +130,18 @@ impl Pair {
 }
 
 impl Node {
+    /// A guest whose HCA `daemon` serves.
+    pub(super) async fn boot(
+        lab: &Lab,
+        run: &RunDir,
+        image: &Image,
+        name: &str,
+        daemon: Daemon,
+    ) -> Result<Self> {
+        let vm = boot(lab, run, image, name, &daemon, "").await?;
+        Ok(Self { vm, daemon, hcr: HcrBase::Zero })
+    }
+
     /// Gives the HCA to the userspace driver and brings it up.
     pub(super) async fn open(&mut self) -> Result<()> {
         self.vm.call(BindVfio { device: DeviceSelector::default() }).await?;

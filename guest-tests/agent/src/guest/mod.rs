@@ -1,5 +1,6 @@
 //! The guest around the agent: its kernel's messages, modules and PCI functions, its root and programs, and its end.
 
+pub(crate) mod file;
 mod kernel;
 pub(crate) mod mount;
 pub(crate) mod pci;

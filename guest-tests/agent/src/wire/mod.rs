@@ -14,6 +14,7 @@
 //! ```
 
 mod events;
+mod file;
 mod guest;
 mod hca;
 mod hex;
@@ -26,6 +27,7 @@ pub use events::{
     ArmEq, CreateEq, DestroyEq, DisableInterrupts, EnableInterrupts, EqId, EqInfo, Eqe, Events, Interrupts,
     MapEq, Mask, MaskInterrupts, PendingBits, PendingInterrupts, PollEq, WaitInterrupt,
 };
+pub use file::{FillFile, PeekFile, VerifyFile};
 pub use guest::{
     BarInfo, BindVfio, Bound, DeviceInfo, DeviceSelector, Dmesg, DmesgLines, Done, EnterRoot, GuestInfo,
     Info, LoadModules, LoadedModules, Ping, Pong, Shell, Shutdown, ShutdownKind,
@@ -209,6 +211,9 @@ steps! {
     Ask => Said,
     Wait => ProgramEnd,
     Kill => Done,
+    FillFile => Done,
+    VerifyFile => Verified,
+    PeekFile => Hex,
     Shell => Done,
     Shutdown => Done,
     BindVfio => Bound,

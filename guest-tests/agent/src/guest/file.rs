@@ -1,0 +1,69 @@
+//! The content of files.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+
+use anyhow::{Context as _, Result};
+
+use crate::pattern;
+use crate::wire::{FillFile, Hex, PeekFile, Verified, VerifyFile};
+
+/// Bytes written or read at once.
+const CHUNK: u64 = 1 << 16;
+
+/// Runs a [`FillFile`].
+pub(crate) fn fill(step: &FillFile) -> Result<()> {
+    let file = File::options().write(true).open(&step.path).with_context(|| step.path.clone())?;
+    let mut buffer = Vec::new();
+    for at in (0..step.len).step_by(usize::try_from(CHUNK)?) {
+        buffer.resize(usize::try_from(CHUNK.min(step.len - at))?, 0);
+        pattern::fill(step.seed, step.position + at, &mut buffer);
+        file.write_all_at(&buffer, step.off + at).with_context(|| step.path.clone())?;
+    }
+    Ok(())
+}
+
+/// Runs a [`VerifyFile`].
+pub(crate) fn verify(step: &VerifyFile) -> Result<Verified> {
+    let file = File::open(&step.path).with_context(|| step.path.clone())?;
+    let mut buffer = Vec::new();
+    for at in (0..step.len).step_by(usize::try_from(CHUNK)?) {
+        buffer.resize(usize::try_from(CHUNK.min(step.len - at))?, 0);
+        file.read_exact_at(&mut buffer, step.off + at).with_context(|| step.path.clone())?;
+        if let Some(first) = pattern::first_difference(step.seed, step.position + at, &buffer) {
+            return Ok(Verified { first_difference: Some(at + first as u64) });
+        }
+    }
+    Ok(Verified { first_difference: None })
+}
+
+/// Runs a [`PeekFile`].
+pub(crate) fn peek(step: &PeekFile) -> Result<Hex> {
+    let file = File::open(&step.path).with_context(|| step.path.clone())?;
+    let mut bytes = vec![0; usize::try_from(step.len)?];
+    file.read_exact_at(&mut bytes, step.off).with_context(|| step.path.clone())?;
+    Ok(Hex(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_filled_in_one_step_is_verified_in_parts_and_a_wrong_byte_is_found() {
+        let path = std::env::temp_dir().join(format!("hcad-agent-file-{}", std::process::id()));
+        let (off, len) = (5, 3 * CHUNK + 7);
+        let file = File::create(&path).unwrap();
+        let path = path.display().to_string();
+        fill(&FillFile { path: path.clone(), off, len, seed: 9, position: 2 }).unwrap();
+        let verify = |cut: u64, len: u64| {
+            let step = VerifyFile { path: path.clone(), off: off + cut, len, seed: 9, position: 2 + cut };
+            verify(&step).unwrap().first_difference
+        };
+        assert_eq!(verify(0, len), None);
+        assert_eq!(verify(CHUNK + 1, CHUNK), None);
+        file.write_all_at(&[0; 2], off + 2 * CHUNK + 1).unwrap();
+        assert_eq!(verify(0, len), Some(2 * CHUNK + 1));
+        std::fs::remove_file(&path).unwrap();
+    }
+}

@@ -1,0 +1,185 @@
+"""The stock verbs of a guest, one request a line on standard input, one answer a line on standard output.
+
+A request is {"do": NAME, ...}; the answer is {"ok": VALUE} or {"error": TEXT}. NAME is a method of Verbs, the other
+keys are its arguments. Every number is in host order; an immediate is four bytes as they appear in memory, in
+hexadecimal.
+"""
+
+import ctypes
+import itertools
+import json
+import mmap
+import os
+import sys
+import time
+
+from pyverbs import libibverbs_enums as e
+from pyverbs.addr import AH, GID, AHAttr, GlobalRoute
+from pyverbs.cq import CQ
+from pyverbs.device import Context
+from pyverbs.mr import MR
+from pyverbs.pd import PD
+from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
+from pyverbs.wr import SGE, RecvWR, SendWR
+
+SERVICES = {"rc": e.IBV_QPT_RC, "uc": e.IBV_QPT_UC, "ud": e.IBV_QPT_UD}
+OPERATIONS = {
+    "send": e.IBV_WR_SEND,
+    "send_imm": e.IBV_WR_SEND_WITH_IMM,
+    "write": e.IBV_WR_RDMA_WRITE,
+    "write_imm": e.IBV_WR_RDMA_WRITE_WITH_IMM,
+    "read": e.IBV_WR_RDMA_READ,
+    "cmp_swap": e.IBV_WR_ATOMIC_CMP_AND_SWP,
+    "fetch_add": e.IBV_WR_ATOMIC_FETCH_AND_ADD,
+}
+MTUS = {256: e.IBV_MTU_256, 512: e.IBV_MTU_512, 1024: e.IBV_MTU_1024, 2048: e.IBV_MTU_2048, 4096: e.IBV_MTU_4096}
+# By its bit: what is received has it set.
+RECEIVED = e.IBV_WC_RECV
+# What remote peers may do, for the services that let them.
+REMOTE = {
+    "rc": e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_ATOMIC,
+    "uc": e.IBV_ACCESS_REMOTE_WRITE,
+    "ud": 0,
+}
+QUEUE_LEN = 128
+
+
+class Verbs:
+    """One device with its objects, which requests name by the numbers they were given."""
+
+    def __init__(self):
+        self.context = self.pd = None
+        self.objects = {}
+        self.numbers = itertools.count(1)
+
+    def add(self, value):
+        number = next(self.numbers)
+        self.objects[number] = value
+        return number
+
+    def open(self, device):
+        """Opens a device by name. What its first port is."""
+        self.context = Context(name=device)
+        self.pd = PD(self.context)
+        port = self.context.query_port(1)
+        gids = [str(self.context.query_gid(1, i)) for i in range(port.gid_tbl_len)]
+        return {"lid": port.lid, "gids": gids, "mtu": 128 << port.active_mtu, "active": port.state == e.IBV_PORT_ACTIVE}
+
+    def region(self, path, len):
+        """Registers a file of `len` bytes with every right, so that others can look into it."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.ftruncate(descriptor, len)
+        memory = mmap.mmap(descriptor, len)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        mr = MR(self.pd, len, e.IBV_ACCESS_LOCAL_WRITE | REMOTE["rc"], address=address)
+        return {"id": self.add((memory, mr)), "addr": address, "lkey": mr.lkey, "rkey": mr.rkey}
+
+    def queue_pair(self, service):
+        """A queue pair in RESET with a completion queue for both its queues."""
+        cq = CQ(self.context, 2 * QUEUE_LEN)
+        cap = QPCap(max_send_wr=QUEUE_LEN, max_recv_wr=QUEUE_LEN, max_send_sge=4, max_recv_sge=4)
+        attributes = QPInitAttr(qp_type=SERVICES[service], scq=cq, rcq=cq, cap=cap, sq_sig_all=1)
+        qp = QP(self.pd, attributes)
+        return {"id": self.add((qp, cq, service)), "qpn": qp.qp_num}
+
+    def route(self, gid, sgid_index, lid):
+        """To a GID if there is one, else within the subnet."""
+        if gid is None:
+            return AHAttr(port_num=1, dlid=lid)
+        gr = GlobalRoute(dgid=GID(gid), sgid_index=sgid_index, hop_limit=64)
+        return AHAttr(port_num=1, is_global=1, dlid=lid, gr=gr)
+
+    def connect(self, qp, peer, mtu, psn, peer_psn, qkey, timeout, retry, rnr_retry, rnr_timer):
+        """From RESET to RTS. A datagram queue pair only takes its own PSN and Q_Key."""
+        qp, _, service = self.objects[qp]
+        attributes = QPAttr(port_num=1)
+        attributes.sq_psn = psn
+        if service == "ud":
+            attributes.qkey = qkey
+        else:
+            attributes.qp_access_flags = REMOTE[service]
+            attributes.dest_qp_num = peer["qpn"]
+            attributes.ah_attr = self.route(peer["gid"], peer["sgid_index"], peer["lid"])
+            attributes.path_mtu = MTUS[mtu]
+            attributes.rq_psn = peer_psn
+        if service == "rc":
+            attributes.max_rd_atomic = attributes.max_dest_rd_atomic = 4
+            attributes.min_rnr_timer = rnr_timer
+            attributes.timeout = timeout
+            attributes.retry_cnt = retry
+            attributes.rnr_retry = rnr_retry
+        qp.to_rts(attributes)
+
+    def address(self, peer):
+        """An address handle."""
+        return self.add(AH(self.pd, attr=self.route(peer["gid"], peer["sgid_index"], peer["lid"])))
+
+    def post_recv(self, qp, lists):
+        """Posts receives, each a list of [addr, len, lkey]."""
+        for elements in lists:
+            sges = [SGE(*element) for element in elements]
+            self.objects[qp][0].post_recv(RecvWR(num_sge=len(sges), sg=sges))
+
+    def post_send(self, qp, requests):
+        """Posts requests one by one, each with a completion."""
+        for request in requests:
+            sges = [SGE(*element) for element in request["sges"]]
+            wr = SendWR(
+                opcode=OPERATIONS[request["op"]],
+                num_sge=len(sges),
+                sg=sges,
+                imm_data=int.from_bytes(bytes.fromhex(request["imm"]), sys.byteorder),
+            )
+            if request["op"] in ("cmp_swap", "fetch_add"):
+                wr.set_wr_atomic(request["rkey"], request["va"], request["compare_add"], request["swap"])
+            elif request["op"] in ("write", "write_imm", "read"):
+                wr.set_wr_rdma(request["rkey"], request["va"])
+            if request["ah"] is not None:
+                wr.set_wr_ud(self.objects[request["ah"]], request["qpn"], request["qkey"])
+            self.objects[qp][0].post_send(wr)
+
+    def poll(self, qp, count, timeout_ms):
+        """Up to `count` completions; fewer when time runs out."""
+        cq = self.objects[qp][1]
+        deadline = time.monotonic() + timeout_ms / 1000
+        found = []
+        while len(found) < count:
+            number, completions = cq.poll(count - len(found))
+            found += [self.completion(wc) for wc in completions]
+            if number == 0:
+                if time.monotonic() > deadline:
+                    break
+                # The device's work is done by the same processor.
+                time.sleep(0.0005)
+        return found
+
+    def completion(self, wc):
+        imm = wc.imm_data.to_bytes(4, sys.byteorder).hex() if wc.wc_flags & e.IBV_WC_WITH_IMM else None
+        return {
+            "status": wc.status,
+            "received": bool(wc.opcode & RECEIVED),
+            "bytes": wc.byte_len,
+            "imm": imm,
+            "grh": bool(wc.wc_flags & e.IBV_WC_GRH),
+            "src_qp": wc.src_qp,
+        }
+
+    def destroy(self, qp):
+        """Closes a queue pair and its completion queue."""
+        qp, cq, _ = self.objects.pop(qp)
+        qp.close()
+        cq.close()
+
+
+def main():
+    verbs = Verbs()
+    for line in sys.stdin:
+        try:
+            request = json.loads(line)
+            answer = {"ok": getattr(verbs, request.pop("do"))(**request)}
+        except Exception as error:  # Whatever it is, the lab is to see it.
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+
+
+main()

@@ -1,0 +1,108 @@
+//! Users of verbs on one fabric, whatever they stand on: what a scenario needs to let any two of them talk.
+
+pub(super) mod jingzhao;
+pub(super) mod stock;
+
+use std::net::Ipv4Addr;
+
+use agent::wire::Verified;
+use agent::wire::{Remote, SendOp, Service};
+use anyhow::{Result, ensure};
+
+/// Bytes in front of a received datagram.
+pub(super) const GRH: u64 = 40;
+/// Bytes of an endpoint's region: the longest message of a matrix with room around it.
+pub(super) const REGION: u64 = (8 << 20) + (1 << 16);
+
+/// ACK timeout: 67 ms, below what rxe's own grain of timers would notice.
+const ACK_TIMEOUT: u8 = 14;
+/// Retries of either kind; for RNR without end.
+const RETRIES: u8 = 7;
+/// Code of RNR NAKs: 1.28 ms.
+const RNR_TIMER: u8 = 14;
+
+/// How the queue pairs of two endpoints are connected, seen from one of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Link {
+    /// The peer's number.
+    pub(super) peer_qpn: u32,
+    /// The peer's address.
+    pub(super) peer_ip: Ipv4Addr,
+    /// Path MTU in bytes.
+    pub(super) mtu: u16,
+    /// First PSN sent.
+    pub(super) psn: u32,
+    /// First PSN expected.
+    pub(super) peer_psn: u32,
+    /// Q_Key of datagrams.
+    pub(super) qkey: u32,
+}
+
+/// One request of a send queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Message {
+    pub(super) op: SendOp,
+    /// Place in the own region.
+    pub(super) off: u64,
+    pub(super) len: u32,
+    /// Place in the peer's region, for all but SEND.
+    pub(super) remote: Option<Remote>,
+    /// As it appears in memory.
+    pub(super) imm: [u8; 4],
+    /// Goes to the peer by an address of its own.
+    pub(super) datagram: bool,
+}
+
+/// A completion with success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Completion {
+    /// Of a receive.
+    pub(super) received: bool,
+    /// Bytes received, GRH area included.
+    pub(super) bytes: u32,
+    /// Immediate received.
+    pub(super) imm: Option<[u8; 4]>,
+}
+
+/// A user of verbs: one region of [`REGION`] bytes, and one queue pair at a time.
+pub(super) trait Endpoint {
+    /// Its address on the fabric.
+    fn ip(&self) -> Ipv4Addr;
+
+    /// A place in its region as a peer names it.
+    fn remote(&self, off: u64) -> Remote;
+
+    /// Replaces the queue pair by a new one in RESET, and returns its number.
+    async fn create(&mut self, service: Service) -> Result<u32>;
+
+    /// Takes the queue pair to RTS.
+    async fn connect(&mut self, link: &Link) -> Result<()>;
+
+    /// Fills part of the region with the stream of a seed from its first byte on.
+    async fn fill(&mut self, off: u64, len: u64, seed: u64) -> Result<()>;
+
+    /// Fails unless part of the region holds the stream of a seed from byte `position` on.
+    async fn verify(&mut self, off: u64, len: u64, seed: u64, position: u64) -> Result<()>;
+
+    /// A few bytes of the region.
+    async fn peek(&mut self, off: u64, len: u32) -> Result<Vec<u8>>;
+
+    /// Posts receives of `len` bytes each.
+    async fn post_recv(&mut self, places: &[(u64, u32)]) -> Result<()>;
+
+    /// Posts requests, in order.
+    async fn post_send(&mut self, messages: &[Message]) -> Result<()>;
+
+    /// Exactly so many completions, all with success.
+    async fn poll(&mut self, count: u32) -> Result<Vec<Completion>>;
+}
+
+fn expect_same(name: &str, off: u64, len: u64, verified: Verified) -> Result<()> {
+    let first = verified.first_difference;
+    ensure!(
+        first.is_none(),
+        "the {len} bytes from {off:#x} on at {name} differ at byte {}",
+        first.unwrap_or_default()
+    );
+    Ok(())
+}

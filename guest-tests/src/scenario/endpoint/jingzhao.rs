@@ -1,0 +1,157 @@
+//! An endpoint on a JingZhao HCA, driven by the agent of its guest.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use agent::wire::{
+    CqInfo, Cqe, CreateCq, CreateMr, CreateQp, Data, Datagram, DestroyCq, DestroyQp, Fill, ModifyQp, MrInfo,
+    Path, Peek, Poll, PostRecv, PostSend, QpInfo, Remote, SendRequest, Service, Transition, Verify,
+};
+use anyhow::{Context, Result, ensure};
+
+use super::super::pair::Node;
+use super::{Completion, Endpoint, Link, Message, REGION};
+
+/// Until messages of megabytes are through, in emulated guests on a busy host.
+const POLL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// One HCA, brought up.
+#[derive(Debug)]
+pub(in super::super) struct Jingzhao {
+    ip: Ipv4Addr,
+    /// Its guest and its daemon.
+    pub(in super::super) node: Node,
+    mr: MrInfo,
+    queues: Option<(QpInfo, CqInfo)>,
+    /// Where datagrams go.
+    link: Option<Link>,
+}
+
+impl Jingzhao {
+    /// Uses an HCA that is open.
+    pub(in super::super) async fn new(mut node: Node, ip: Ipv4Addr) -> Result<Self> {
+        // Aligned as atomics need it, and no more.
+        let mr = node.vm.call(CreateMr { len: REGION, page_offset: 8, ..CreateMr::default() }).await?;
+        Ok(Self { ip, node, mr, queues: None, link: None })
+    }
+
+    fn queues(&self) -> Result<(QpInfo, CqInfo)> {
+        self.queues.context("no queue pair was created")
+    }
+
+    async fn to(&mut self, transition: Transition) -> Result<()> {
+        let qp = self.queues()?.0.id;
+        self.node.vm.call(ModifyQp { qp, transition }).await.map(drop)
+    }
+}
+
+/// Names a peer in one of the ways the interface has (its section 10.7), a different one for each path MTU.
+fn path(link: &Link) -> Path {
+    let ip = link.peer_ip;
+    let [.., high, low] = ip.octets();
+    match link.mtu {
+        256 => Path { dip: Some(ip), ..Path::default() },
+        512 => Path { dmac: Some([2, 0, 0, 0, high, low]), dip: Some(ip), ..Path::default() },
+        1024 => Path { dlid: Some(u16::from_be_bytes([high, low])), ..Path::default() },
+        2048 => Path { dgid: Some(ip.to_ipv6_mapped().octets()), ..Path::default() },
+        _ => Path::default(),
+    }
+}
+
+impl Endpoint for Jingzhao {
+    fn ip(&self) -> Ipv4Addr {
+        self.ip
+    }
+
+    fn remote(&self, off: u64) -> Remote {
+        self.mr.remote(off)
+    }
+
+    async fn create(&mut self, service: Service) -> Result<u32> {
+        let vm = &mut self.node.vm;
+        if let Some((qp, cq)) = self.queues.take() {
+            vm.call(DestroyQp { qp: qp.id }).await?;
+            vm.call(DestroyCq { cq: cq.id }).await?;
+        }
+        let cq = vm.call(CreateCq::default()).await?;
+        let shape = CreateQp { send_cq: cq.id, recv_cq: cq.id, service, ..CreateQp::default() };
+        let qp = vm.call(shape).await?;
+        self.queues = Some((qp, cq));
+        Ok(qp.qpn)
+    }
+
+    async fn connect(&mut self, link: &Link) -> Result<()> {
+        self.link = Some(*link);
+        self.to(Transition::ToInit { pkey_index: 0, qkey: link.qkey }).await?;
+        let rtr = Transition::ToRtr {
+            remote_qpn: link.peer_qpn,
+            mtu: link.mtu,
+            psn: link.peer_psn,
+            rnr_timer: super::RNR_TIMER,
+            path: path(link),
+        };
+        self.to(rtr).await?;
+        let rts = Transition::ToRts {
+            psn: link.psn,
+            timeout: super::ACK_TIMEOUT,
+            retry: super::RETRIES,
+            rnr_retry: super::RETRIES,
+        };
+        self.to(rts).await
+    }
+
+    async fn fill(&mut self, off: u64, len: u64, seed: u64) -> Result<()> {
+        self.node.vm.call(Fill { mr: self.mr.id, off, len, seed, position: 0 }).await.map(drop)
+    }
+
+    async fn verify(&mut self, off: u64, len: u64, seed: u64, position: u64) -> Result<()> {
+        let verified = self.node.vm.call(Verify { mr: self.mr.id, off, len, seed, position }).await?;
+        super::expect_same("hcad", off, len, verified)
+    }
+
+    async fn peek(&mut self, off: u64, len: u32) -> Result<Vec<u8>> {
+        Ok(self.node.vm.call(Peek { mr: self.mr.id, off, len }).await?.0)
+    }
+
+    async fn post_recv(&mut self, places: &[(u64, u32)]) -> Result<()> {
+        let requests = places.iter().map(|&(off, len)| vec![self.mr.sge(off, len)]).collect();
+        self.node.vm.call(PostRecv { qp: self.queues()?.0.id, requests }).await.map(drop)
+    }
+
+    async fn post_send(&mut self, messages: &[Message]) -> Result<()> {
+        let link = self.link.context("the queue pair is not connected")?;
+        let request = |message: &Message| SendRequest {
+            op: message.op,
+            data: Data::Sges(vec![self.mr.sge(message.off, message.len)]),
+            remote: message.remote,
+            imm: message.imm,
+            datagram: message.datagram.then(|| Datagram {
+                qpn: link.peer_qpn,
+                qkey: link.qkey,
+                path: Path { dip: Some(link.peer_ip), ..Path::default() },
+            }),
+            ..SendRequest::default()
+        };
+        let requests = messages.iter().map(request).collect();
+        let step = PostSend { qp: self.queues()?.0.id, requests, ..PostSend::default() };
+        self.node.vm.call(step).await.map(drop)
+    }
+
+    async fn poll(&mut self, count: u32) -> Result<Vec<Completion>> {
+        let timeout_ms = u32::try_from(POLL_TIMEOUT.as_millis())?;
+        let step = Poll { cq: self.queues()?.1.id, count, timeout_ms };
+        let found = self.node.vm.call_within(POLL_TIMEOUT * 2, step).await?.cqes;
+        ensure!(found.len() == count as usize, "{} of {count} completions at hcad", found.len());
+        let bad = found.iter().find(|cqe| cqe.syndrome.is_some());
+        ensure!(bad.is_none(), "hcad completes with {bad:?}");
+        // A receive's entry has the transport's opcode of the last packet (J-39): here SEND last and only, WRITE last
+        // and only, each with immediate.
+        let has_imm = |cqe: &Cqe| !cqe.is_send && [0x03, 0x05, 0x09, 0x0b].contains(&(cqe.opcode & 0x1f));
+        let completion = |cqe: &Cqe| Completion {
+            received: !cqe.is_send,
+            bytes: cqe.byte_count,
+            imm: has_imm(cqe).then_some(cqe.imm),
+        };
+        Ok(found.iter().map(completion).collect())
+    }
+}

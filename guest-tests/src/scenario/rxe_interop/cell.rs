@@ -1,0 +1,201 @@
+//! One cell: a message of one size by one operation from one endpoint to another, checked to the last byte.
+
+use agent::pattern;
+use agent::wire::{SendOp, Service};
+use anyhow::{Context, Result, ensure};
+
+use super::super::endpoint::{Completion, Endpoint, GRH, Message};
+
+/// What a cell does.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cell {
+    pub(super) service: Service,
+    pub(super) operation: Operation,
+    pub(super) len: u32,
+    /// No two cells of a run have the same: nothing an earlier one left can stand in for what this one should bring.
+    pub(super) seed: u64,
+}
+
+/// Operations of verbs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    Send,
+    SendImm,
+    Write,
+    WriteImm,
+    Read,
+    /// Compare and swap that finds what it compares with.
+    Swap,
+    /// Compare and swap that does not.
+    NoSwap,
+    FetchAdd,
+}
+
+/// Where messages begin at the requester and at the responder: neither is aligned to anything.
+const REQUESTER_OFF: u64 = 3 * 4096 + 1501;
+const RESPONDER_OFF: u64 = 2 * 4096 + 777;
+/// Bytes of an atomic's operand, and a place that suits it.
+const ATOMIC: u32 = 8;
+const ATOMIC_OFF: u64 = 4096;
+/// Bytes around a message that nobody may write.
+const GUARD: u64 = 64;
+const GUARD_SEED: u64 = 0x6775_6172_6400;
+/// None of its bytes is zero.
+const IMM: [u8; 4] = [0x81, 0x42, 0xc3, 0xe1];
+
+impl Operation {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Send => "SEND",
+            Self::SendImm => "SEND_IMM",
+            Self::Write => "WRITE",
+            Self::WriteImm => "WRITE_IMM",
+            Self::Read => "READ",
+            Self::Swap => "CMP_SWAP equal",
+            Self::NoSwap => "CMP_SWAP other",
+            Self::FetchAdd => "FETCH_ADD",
+        }
+    }
+
+    pub(super) const fn is_atomic(self) -> bool {
+        matches!(self, Self::Swap | Self::NoSwap | Self::FetchAdd)
+    }
+
+    const fn takes_receive(self) -> bool {
+        matches!(self, Self::Send | Self::SendImm | Self::WriteImm)
+    }
+
+    const fn has_imm(self) -> bool {
+        matches!(self, Self::SendImm | Self::WriteImm)
+    }
+}
+
+impl Cell {
+    /// Moves the message and checks what both ends hold and report.
+    pub(super) async fn run<A: Endpoint, B: Endpoint>(
+        &self,
+        requester: &mut A,
+        responder: &mut B,
+    ) -> Result<()> {
+        match self.operation {
+            operation if operation.is_atomic() => self.atomic(requester, responder).await,
+            Operation::Read => {
+                responder.fill(RESPONDER_OFF, self.len.into(), self.seed).await?;
+                guard(requester, REQUESTER_OFF, self.len.into()).await?;
+                self.request(requester, responder).await?;
+                self.arrived(requester, REQUESTER_OFF, self.len.into()).await?;
+                responder.verify(RESPONDER_OFF, self.len.into(), self.seed, 0).await
+            }
+            _ => {
+                let (grh, len) = (self.grh(), u64::from(self.len));
+                requester.fill(REQUESTER_OFF, len, self.seed).await?;
+                guard(responder, RESPONDER_OFF, grh + len).await?;
+                self.request(requester, responder).await?;
+                if grh > 0 {
+                    let area = responder.peek(RESPONDER_OFF, u32::try_from(grh)?).await?;
+                    check_grh(&area, requester, responder)?;
+                    responder.verify(RESPONDER_OFF - GUARD, GUARD, GUARD_SEED, 0).await?;
+                    responder.verify(RESPONDER_OFF + grh, len, self.seed, 0).await?;
+                    responder.verify(RESPONDER_OFF + grh + len, GUARD, GUARD_SEED, GUARD + grh + len).await?;
+                } else {
+                    self.arrived(responder, RESPONDER_OFF, len).await?;
+                }
+                requester.verify(REQUESTER_OFF, len, self.seed, 0).await
+            }
+        }
+    }
+
+    /// Posts everything and takes exactly the completions it must have.
+    async fn request<A: Endpoint, B: Endpoint>(&self, requester: &mut A, responder: &mut B) -> Result<()> {
+        let mut messages = vec![self.message(responder)];
+        let mut receives = Vec::new();
+        let mut expected = Vec::new();
+        if self.operation.takes_receive() {
+            let grh = u32::try_from(self.grh())?;
+            // For a WRITE only its coming is reported; its bytes have a place already.
+            let place = if self.operation == Operation::WriteImm { 0 } else { self.len + grh };
+            receives.push((RESPONDER_OFF, place));
+            let imm = self.operation.has_imm().then_some(IMM);
+            expected.push(Completion { received: true, bytes: self.len + grh, imm });
+        } else if self.service == Service::Uc {
+            // Nothing tells when it has arrived but what comes behind it.
+            messages.push(Message { op: SendOp::Send, len: 0, remote: None, ..messages[0] });
+            receives.push((RESPONDER_OFF, 0));
+            expected.push(Completion { received: true, bytes: 0, imm: None });
+        }
+        if !receives.is_empty() {
+            responder.post_recv(&receives).await?;
+        }
+        requester.post_send(&messages).await?;
+        let sent = requester.poll(u32::try_from(messages.len())?).await.context("requester")?;
+        ensure!(sent.iter().all(|completion| !completion.received), "the requester received: {sent:?}");
+        let received = responder.poll(u32::try_from(expected.len())?).await.context("responder")?;
+        ensure!(received == expected, "the responder reports {received:?}, not {expected:?}");
+        Ok(())
+    }
+
+    fn message(&self, responder: &impl Endpoint) -> Message {
+        let value = |index: u64| pattern::word(self.seed + index, 0);
+        let op = match self.operation {
+            Operation::Send => SendOp::Send,
+            Operation::SendImm => SendOp::SendImm,
+            Operation::Write => SendOp::Write,
+            Operation::WriteImm => SendOp::WriteImm,
+            Operation::Read => SendOp::Read,
+            Operation::Swap => SendOp::CmpSwap { compare: value(0), swap: value(1) },
+            Operation::NoSwap => SendOp::CmpSwap { compare: value(0) ^ 1 << 63, swap: value(1) },
+            Operation::FetchAdd => SendOp::FetchAdd { add: value(1).wrapping_sub(value(0)) },
+        };
+        let (off, len) =
+            if self.operation.is_atomic() { (ATOMIC_OFF, ATOMIC) } else { (RESPONDER_OFF, self.len) };
+        let needs_remote = !matches!(self.operation, Operation::Send | Operation::SendImm);
+        Message {
+            op,
+            off: REQUESTER_OFF,
+            len,
+            remote: needs_remote.then(|| responder.remote(off)),
+            imm: IMM,
+            datagram: self.service == Service::Ud,
+        }
+    }
+
+    /// The operand holds the stream of the seed before, and that of the next seed after, if it is changed.
+    async fn atomic<A: Endpoint, B: Endpoint>(&self, requester: &mut A, responder: &mut B) -> Result<()> {
+        let len = u64::from(ATOMIC);
+        guard(responder, ATOMIC_OFF, len).await?;
+        responder.fill(ATOMIC_OFF, len, self.seed).await?;
+        guard(requester, REQUESTER_OFF, len).await?;
+        self.request(requester, responder).await?;
+        self.arrived(requester, REQUESTER_OFF, len).await?;
+        let after = self.seed + u64::from(self.operation != Operation::NoSwap);
+        Cell { seed: after, ..*self }.arrived(responder, ATOMIC_OFF, len).await
+    }
+
+    /// A place that was guarded holds the message, and its guards what they held.
+    async fn arrived(&self, at: &mut impl Endpoint, off: u64, len: u64) -> Result<()> {
+        at.verify(off - GUARD, GUARD, GUARD_SEED, 0).await.context("before the message")?;
+        at.verify(off, len, self.seed, 0).await.context("the message")?;
+        at.verify(off + len, GUARD, GUARD_SEED, GUARD + len).await.context("behind the message")
+    }
+
+    fn grh(&self) -> u64 {
+        if self.service == Service::Ud { GRH } else { 0 }
+    }
+}
+
+/// Prepares a place for a message.
+async fn guard(at: &mut impl Endpoint, off: u64, len: u64) -> Result<()> {
+    at.fill(off - GUARD, len + 2 * GUARD, GUARD_SEED).await
+}
+
+/// The IPv4 header is in the last 20 of the 40 bytes (IBTA annex A17, section A17.4.5.1).
+fn check_grh(area: &[u8], requester: &impl Endpoint, responder: &impl Endpoint) -> Result<()> {
+    let header = area.get(20..40).context("40 bytes")?;
+    let addresses = (&header[12..16], &header[16..20]);
+    let expected = (requester.ip().octets(), responder.ip().octets());
+    ensure!(
+        header[0] == 0x45 && header[9] == 17 && addresses == (&expected.0[..], &expected.1[..]),
+        "the GRH area holds {area:02x?}"
+    );
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! Which cells there are, and how they went.
+
+use std::fmt;
+
+use agent::wire::Service;
+use anyhow::{Context, Result};
+
+use super::super::endpoint::Endpoint;
+use super::Extent;
+use super::cell::{Cell, Operation};
+
+use Operation::{FetchAdd, NoSwap, Read, Send, SendImm, Swap, Write, WriteImm};
+
+const RC: [Operation; 8] = [Send, SendImm, Write, WriteImm, Read, Swap, NoSwap, FetchAdd];
+const UC: [Operation; 4] = [Send, SendImm, Write, WriteImm];
+const UD: [Operation; 2] = [Send, SendImm];
+const MTUS: [u16; 5] = [256, 512, 1024, 2048, 4096];
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Requester,
+    Responder,
+}
+
+/// The cells of one operation in one role of the HCA on one connection.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    service: Service,
+    mtu: u16,
+    operation: Operation,
+    role: Role,
+    sizes: Vec<u32>,
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sizes: Vec<String> = self.sizes.iter().map(u32::to_string).collect();
+        write!(
+            f,
+            "{} {} {}, path MTU {}, {} bytes",
+            service_name(self.service),
+            self.operation.name(),
+            self.role.name(),
+            self.mtu,
+            sizes.join(" ")
+        )
+    }
+}
+
+impl Role {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Requester => "hcad -> rxe",
+            Self::Responder => "rxe -> hcad",
+        }
+    }
+}
+
+/// The cells, and those that passed so far.
+#[derive(Debug)]
+pub(super) struct Matrix {
+    extent: Extent,
+    /// Rows that were run, with the number of their cells that passed.
+    done: Vec<(Row, usize)>,
+    cells: u64,
+}
+
+impl Matrix {
+    pub(super) const fn new(extent: Extent) -> Self {
+        Self { extent, done: Vec::new(), cells: 0 }
+    }
+
+    /// A connection for each service and path MTU.
+    pub(super) fn connections(&self) -> Vec<(Service, u16)> {
+        let connected = [Service::Rc, Service::Uc].into_iter().flat_map(|s| MTUS.map(|mtu| (s, mtu)));
+        // The longest datagram is the port's business, not the connection's.
+        connected.chain([(Service::Ud, 4096)]).collect()
+    }
+
+    /// The rows of a connection.
+    pub(super) fn rows(&self, service: Service, mtu: u16) -> Vec<Row> {
+        let operations = match service {
+            Service::Rc => &RC[..],
+            Service::Uc => &UC,
+            Service::Ud => &UD,
+        };
+        let mut rows = Vec::new();
+        for &operation in operations {
+            for role in [Role::Requester, Role::Responder] {
+                let sizes = self.sizes(service, mtu, operation);
+                rows.push(Row { service, mtu, operation, role, sizes });
+            }
+        }
+        rows
+    }
+
+    fn sizes(&self, service: Service, mtu: u16, operation: Operation) -> Vec<u32> {
+        let full = self.extent == Extent::Full;
+        let packet = u32::from(mtu);
+        if operation.is_atomic() {
+            return vec![8];
+        }
+        let around = [packet - 1, packet, packet + 1];
+        match service {
+            Service::Ud => [0, 1, 17, 1024, packet - 1, packet].to_vec(),
+            // What arrives late at a full socket is lost, and UC does not ask again.
+            Service::Uc if full => [0, 1, 17].into_iter().chain(around).chain([8 * packet + 3]).collect(),
+            Service::Uc => vec![1, packet, packet + 1],
+            Service::Rc if full => {
+                [0, 1, 17].into_iter().chain(around).chain([65536, 1 << 20, 8 << 20]).collect()
+            }
+            Service::Rc => match mtu {
+                256 => vec![0, packet - 1, packet, packet + 1],
+                4096 => [0, 1, 17].into_iter().chain(around).chain([65536, 1 << 20]).collect(),
+                _ => vec![packet + 1, 65536],
+            },
+        }
+    }
+
+    /// Runs a row.
+    pub(super) async fn run(
+        &mut self,
+        row: &Row,
+        hca: &mut impl Endpoint,
+        rxe: &mut impl Endpoint,
+    ) -> Result<()> {
+        self.done.push((row.clone(), 0));
+        for &len in &row.sizes {
+            self.cells += 1;
+            let Row { service, operation, .. } = *row;
+            let cell = Cell { service, operation, len, seed: self.cells << 32 };
+            match row.role {
+                Role::Requester => cell.run(hca, rxe).await,
+                Role::Responder => cell.run(rxe, hca).await,
+            }
+            .with_context(|| format!("{len} bytes"))?;
+            if let Some((_, passed)) = self.done.last_mut() {
+                *passed += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Matrix {
+    /// A line for each operation and role: cells that passed of those there are, by path MTU.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\n{:30}{}", "cells passed, by path MTU", MTUS.map(|mtu| format!("{mtu:>8}")).concat())?;
+        let (mut passed, mut all) = (0, 0);
+        for service in [Service::Rc, Service::Uc, Service::Ud] {
+            for operation in RC {
+                for role in [Role::Requester, Role::Responder] {
+                    let of_mtu = |mtu| {
+                        let mut rows = self.done.iter();
+                        rows.find(|(row, _)| {
+                            (row.service, row.operation, row.role, row.mtu) == (service, operation, role, mtu)
+                        })
+                    };
+                    let found = MTUS.map(of_mtu);
+                    if found.iter().all(Option::is_none) {
+                        continue;
+                    }
+                    let name = format!("{} {} {}", service_name(service), operation.name(), role.name());
+                    let counts = found.map(|row| match row {
+                        Some((row, passed)) => format!("{:>8}", format!("{passed}/{}", row.sizes.len())),
+                        None => format!("{:>8}", "-"),
+                    });
+                    writeln!(f, "{name:30}{}", counts.concat())?;
+                    for (row, row_passed) in found.into_iter().flatten() {
+                        passed += row_passed;
+                        all += row.sizes.len();
+                    }
+                }
+            }
+        }
+        writeln!(f, "{passed} of {all} cells passed")
+    }
+}
+
+const fn service_name(service: Service) -> &'static str {
+    match service {
+        Service::Rc => "RC",
+        Service::Uc => "UC",
+        Service::Ud => "UD",
+    }
+}

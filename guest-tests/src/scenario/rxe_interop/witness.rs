@@ -1,0 +1,62 @@
+//! What both sides counted.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::Bench;
+
+/// Every RoCE packet that reached one side was whole: its ICRC was right, and nothing else was wrong with it.
+///
+/// soft-RoCE does not count what its ICRC check drops, but counts what passes; the kernel counts what came by UDP.
+/// What it sent must all have reached the HCA, whose socket has room. The other way a burst may overrun the socket of
+/// an emulated NIC.
+pub(super) async fn check(bench: &mut Bench) -> Result<()> {
+    let vm = &mut bench.rxe.vm;
+    let hw = vm.run(&["grep", "-r", ".", "/sys/class/infiniband/rxe0/ports/1/hw_counters"]).await?;
+    let snmp = vm.run(&["grep", "^Udp:", "/proc/net/snmp"]).await?;
+    let counters = bench.hca.node.daemon.control(&["counters"]).await?;
+
+    let udp = snmp_counter(&snmp, "InDatagrams").context("no count of UDP datagrams")?;
+    let (received, sent) = (hw_counter(&hw, "rcvd_pkts")?, hw_counter(&hw, "sent_pkts")?);
+    ensure!(received > 0 && received == udp, "rxe took {received} of {udp} datagrams");
+    let hca = |pointer: &str| counters.pointer(pointer).and_then(Value::as_u64);
+    let arrived = hca("/port/roce").with_context(|| format!("counters: {counters}"))?;
+    ensure!(arrived == sent, "hcad took {arrived} of the {sent} packets rxe sent: {counters}");
+    for reason in ["icrc", "invalid", "short", "checksum", "no_room"] {
+        let dropped = hca(&format!("/port/dropped/{reason}"));
+        ensure!(dropped == Some(0), "hcad dropped {dropped:?} frames for {reason}");
+    }
+    let malformed = hca("/engine/drops/malformed");
+    ensure!(malformed == Some(0), "hcad dropped {malformed:?} malformed packets");
+    Ok(())
+}
+
+/// From lines `/path/of/NAME:VALUE`.
+fn hw_counter(text: &str, name: &str) -> Result<u64> {
+    let counters: HashMap<&str, &str> =
+        text.lines().filter_map(|line| line.rsplit('/').next()?.split_once(':')).collect();
+    counters.get(name).and_then(|value| value.parse().ok()).with_context(|| format!("no {name} in {text}"))
+}
+
+/// From a line of names and a line of values.
+fn snmp_counter(text: &str, name: &str) -> Option<u64> {
+    let (names, values) = text.split_once('\n')?;
+    let mut both = names.split_whitespace().zip(values.split_whitespace());
+    both.find(|(found, _)| *found == name)?.1.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_found_by_name() {
+        assert_eq!(snmp_counter("Udp: InDatagrams NoPorts\nUdp: 31 0\n", "NoPorts"), Some(0));
+        assert_eq!(snmp_counter("Udp: InDatagrams NoPorts\nUdp: 31 0\n", "InDatagrams"), Some(31));
+        let hw = "/sys/hw_counters/rcvd_pkts:7\n/sys/hw_counters/sent_pkts:8\n";
+        assert_eq!(hw_counter(hw, "sent_pkts").unwrap(), 8);
+        assert!(hw_counter(hw, "icrc").is_err());
+    }
+}
