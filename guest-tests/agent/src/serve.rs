@@ -182,6 +182,7 @@ impl Agent {
             Step::PostSend(s) => answer(&s, |s| self.hca()?.post_send(s)),
             Step::PostRecv(s) => answer(&s, |s| self.hca()?.post_recv(s)),
             Step::Poll(s) => answer(&s, |s| self.hca()?.poll(s)),
+            Step::PingPong(s) => answer(&s, |s| self.hca()?.ping_pong(s)),
             Step::Traffic(s) => answer(&s, |s| self.hca()?.traffic(s)),
         }
     }

@@ -18,6 +18,7 @@ mod file;
 mod guest;
 mod hca;
 mod hex;
+mod latency;
 mod program;
 mod qp;
 mod traffic;
@@ -38,6 +39,7 @@ pub use hca::{
     ReadContext, Region,
 };
 pub use hex::Hex;
+pub use latency::{PingPong, RoundTrips};
 pub use program::{Ask, ExitStatus, Kill, ProgramEnd, ProgramId, Run, Said, Spawn, Spawned, Wait};
 pub use qp::{
     Changes, CreateQp, DestroyQp, ModifyQp, Path, QpAttributes, QpId, QpInfo, QueryQp, RecvStyle, Service,
@@ -252,6 +254,7 @@ steps! {
     PostRecv => Posted,
     Poll => Completions,
     Traffic => TrafficReport,
+    PingPong => RoundTrips,
 }
 
 #[cfg(test)]

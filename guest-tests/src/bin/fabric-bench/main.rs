@@ -10,11 +10,11 @@ mod udp;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use agent::wire::{Flow, MrInfo, ReceiveFlow, SendFlow, SendOp};
+use agent::wire::{Flow, MrInfo, PingPong, ReceiveFlow, SendFlow, SendOp, TrafficReport};
 use anyhow::{Context as _, Result};
 use clap::Parser;
 use pair::{Node, Qp};
-use report::Figure;
+use report::{Figure, Reference};
 
 /// Measures hcad over the udp fabric against raw UDP.
 #[derive(Debug, Parser)]
@@ -30,7 +30,9 @@ struct Cli {
 
 /// Bytes of a full MIDDLE packet's frame at path MTU 4096: Ethernet, IPv4, UDP, BTH, payload, ICRC.
 const FRAME_LEN: usize = 14 + 20 + 8 + 12 + 4096 + 4;
-/// Time of one bandwidth run.
+/// Bytes of the frame of a 64-byte RDMA WRITE: the same headers and a RETH.
+const SMALL_FRAME_LEN: usize = 14 + 20 + 8 + 12 + 16 + 64 + 4;
+/// Time of one run of raw UDP.
 const RUN_TIME: Duration = Duration::from_millis(500);
 
 /// What one bandwidth run moves.
@@ -39,6 +41,10 @@ const RUN_BYTES: u32 = 256 << 20;
 const REGION_LEN: u32 = 16 << 20;
 /// Round trips of one latency run.
 const PINGS: u32 = 5_000;
+/// Messages of one rate run, on all queue pairs together.
+const RATE_MESSAGES: u32 = 200_000;
+/// Send slots of a queue pair, log2.
+const LOG_SLOTS: u8 = 8;
 
 fn main() -> Result<()> {
     let cli = Cli::parse();
@@ -48,118 +54,166 @@ fn main() -> Result<()> {
         figures.push(figure);
     };
 
-    let gso = runs(cli.runs, || Ok(udp::bandwidth(FRAME_LEN, true, RUN_TIME)? / 1e6))?;
-    let plain = runs(cli.runs, || Ok(udp::bandwidth(FRAME_LEN, false, RUN_TIME)? / 1e6))?;
-    let one_way = runs(cli.runs, || micros(udp::latencies(UDP_SMALL, PINGS as usize)?[PINGS as usize / 2]))?;
-    let (udp_bw, udp_latency) = (report::median(&gso), report::median(&one_way));
-    add(Figure::new("udp_4k_bw", "MB/s", &gso, "udp_4k_bw", udp_bw));
-    add(Figure::new("udp_4k_nogso_bw", "MB/s", &plain, "udp_4k_bw", udp_bw));
-    add(Figure::new("udp_64b_latency", "us", &one_way, "udp_64b_latency", udp_latency));
+    let mega = |rate: f64| rate / 1e6;
+    let gso = runs(cli.runs, || Ok(mega(udp::bandwidth(FRAME_LEN, true, RUN_TIME)?)))?;
+    let plain = runs(cli.runs, || Ok(mega(udp::bandwidth(FRAME_LEN, false, RUN_TIME)?)))?;
+    let rate = runs(cli.runs, || datagram_rate(true))?;
+    let plain_rate = runs(cli.runs, || datagram_rate(false))?;
+    let one_way = repeated(cli.runs, udp_latency)?;
+    let reference = |name, runs: &[f64]| Reference { name, value: report::median(runs) };
+    let (udp_bw, udp_rate) = (reference("udp_4k_bw", &gso), reference("udp_64b_rate", &rate));
+    let udp_latency =
+        [reference("udp_64b_latency", &one_way[0]), reference("udp_64b_latency_p99", &one_way[1])];
+    add(Figure::new("udp_4k_bw", "MB/s", &gso, udp_bw));
+    add(Figure::new("udp_4k_nogso_bw", "MB/s", &plain, udp_bw));
+    add(Figure::new("udp_64b_rate", "1/s", &rate, udp_rate));
+    add(Figure::new("udp_64b_nogso_rate", "1/s", &plain_rate, udp_rate));
+    for (runs, reference) in one_way.iter().zip(udp_latency) {
+        add(Figure::new(reference.name, "us", runs, reference));
+    }
 
-    let folder = std::env::temp_dir().join(format!("fabric-bench-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let mut nodes = Node::pair(&folder)?;
-    let qps = pair::connection(&mut nodes, 8)?;
+    let folder = tempfile::tempdir().context("cannot make a folder for sockets")?;
+    let mut nodes = Node::pair(folder.path())?;
+    let qps = pair::connections(&mut nodes, 16, LOG_SLOTS)?;
     let regions = [nodes[0].region(REGION_LEN.into())?, nodes[1].region(REGION_LEN.into())?];
+    let one = &qps[..1];
     for (name, len) in [("4k", 4 << 10), ("64k", 64 << 10), ("1m", 1 << 20), ("8m", 8 << 20)] {
-        let write = runs(cli.runs, || write_bandwidth(&mut nodes, qps[0], regions, len))?;
-        add(Figure::new(format!("rc_write_{name}_bw"), "MB/s", &write, "udp_4k_bw", udp_bw));
+        let write = runs(cli.runs, || write_bandwidth(&mut nodes, one, regions, len))?;
+        add(Figure::new(format!("rc_write_{name}_bw"), "MB/s", &write, udp_bw));
+        let send = runs(cli.runs, || send_bandwidth(&mut nodes, one, regions, len))?;
+        add(Figure::new(format!("rc_send_{name}_bw"), "MB/s", &send, udp_bw));
     }
-    for (name, len) in [("64k", 64 << 10), ("1m", 1 << 20)] {
-        let send = runs(cli.runs, || send_bandwidth(&mut nodes, qps, regions, len))?;
-        add(Figure::new(format!("rc_send_{name}_bw"), "MB/s", &send, "udp_4k_bw", udp_bw));
+    let one_way = repeated(cli.runs, || write_latency(&mut nodes, qps[0], regions))?;
+    for ((name, runs), reference) in
+        ["rc_write_64b_latency", "rc_write_64b_latency_p99"].into_iter().zip(&one_way).zip(udp_latency)
+    {
+        add(Figure::new(name, "us", runs, reference));
     }
-    let round_trip = runs(cli.runs, || write_round_trip(&mut nodes, qps[0], regions))?;
-    add(Figure::new("rc_write_64b_completion", "us", &round_trip, "udp_64b_latency", udp_latency));
-    std::fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+    for (name, qps) in [("rc_send_64b_rate_1qp", one), ("rc_send_64b_rate_16qp", &qps)] {
+        let rate = runs(cli.runs, || send_rate(&mut nodes, qps, regions))?;
+        add(Figure::new(name, "1/s", &rate, udp_rate));
+    }
     report::write(&cli.output, &figures)
 }
 
-/// Bytes of the smallest datagram that carries 64 bytes in a RoCE frame.
-const UDP_SMALL: usize = 14 + 20 + 8 + 12 + 16 + 64 + 4;
+#[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+fn datagram_rate(gso: bool) -> Result<f64> {
+    Ok(udp::bandwidth(SMALL_FRAME_LEN, gso, RUN_TIME)? / SMALL_FRAME_LEN as f64)
+}
+
+/// Median and 99th percentile of UDP's one-way latency, microseconds.
+fn udp_latency() -> Result<[f64; 2]> {
+    let sorted = udp::latencies(SMALL_FRAME_LEN, PINGS as usize)?;
+    Ok([50, 99].map(|part| micros(sorted[sorted.len() * part / 100])))
+}
 
 /// Payload of RDMA WRITEs of `len` bytes, MB a second, from the first post to the last completion.
-fn write_bandwidth(nodes: &mut [Node; 2], qp: Qp, regions: [MrInfo; 2], len: u32) -> Result<f64> {
-    let flow = SendFlow {
-        qp: qp.id,
-        op: SendOp::Write,
-        count: RUN_BYTES / len,
-        len,
-        depth: slots(len),
-        slots: slots(len),
-        stride: len.into(),
-        batch: slots(len) / 2,
-        mr: regions[0].id,
-        remote: Some(regions[1].remote(0)),
-        remote_stride: len.into(),
-        verify: false,
-        ..SendFlow::default()
-    };
-    rate(&nodes[0].run(vec![Flow::Send(flow)])?[0])
+fn write_bandwidth(nodes: &mut [Node; 2], qps: &[[Qp; 2]], regions: [MrInfo; 2], len: u32) -> Result<f64> {
+    let mut run = sends(qps, regions[0], SendOp::Write, len, RUN_BYTES / len);
+    for flow in &mut run {
+        flow.remote = Some(regions[1].remote(0));
+        flow.remote_stride = len.into();
+    }
+    let report = nodes[0].run(run.into_iter().map(Flow::Send).collect())?;
+    Ok(bandwidth(&report))
 }
 
 /// The same of SENDs.
-fn send_bandwidth(nodes: &mut [Node; 2], qps: [Qp; 2], regions: [MrInfo; 2], len: u32) -> Result<f64> {
-    let count = RUN_BYTES / len;
-    let send = SendFlow {
-        qp: qps[0].id,
-        count,
+fn send_bandwidth(nodes: &mut [Node; 2], qps: &[[Qp; 2]], regions: [MrInfo; 2], len: u32) -> Result<f64> {
+    Ok(bandwidth(&run_sends(nodes, qps, regions, len, RUN_BYTES / len)?))
+}
+
+/// SENDs of 64 bytes a second, on all queue pairs together.
+#[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+fn send_rate(nodes: &mut [Node; 2], qps: &[[Qp; 2]], regions: [MrInfo; 2]) -> Result<f64> {
+    let report = run_sends(nodes, qps, regions, 64, RATE_MESSAGES)?;
+    let messages: u64 = report.flows.iter().map(|flow| flow.messages).sum();
+    Ok(messages as f64 / report.elapsed_ns as f64 * 1e9)
+}
+
+fn run_sends(
+    nodes: &mut [Node; 2],
+    qps: &[[Qp; 2]],
+    regions: [MrInfo; 2],
+    len: u32,
+    count: u32,
+) -> Result<TrafficReport> {
+    let sends = sends(qps, regions[0], SendOp::Send, len, count);
+    let receives = qps.iter().zip(&sends).map(|(qp, send)| ReceiveFlow {
+        qp: qp[1].id,
+        count: send.count,
         len,
-        depth: slots(len),
-        slots: slots(len),
-        stride: len.into(),
-        batch: slots(len) / 2,
-        mr: regions[0].id,
-        verify: false,
-        ..SendFlow::default()
-    };
-    let receive = ReceiveFlow {
-        qp: qps[1].id,
-        count,
-        len,
-        depth: slots(len),
-        slots: slots(len),
+        depth: send.depth,
+        slots: send.slots,
         stride: len.into(),
         mr: regions[1].id,
         verify: false,
         ..ReceiveFlow::default()
-    };
-    let [near, _] = pair::run_both(nodes, vec![Flow::Send(send)], vec![Flow::Receive(receive)])?;
-    rate(&near[0])
+    });
+    let receives = receives.map(Flow::Receive).collect();
+    let [near, _] = pair::run_both(nodes, sends.into_iter().map(Flow::Send).collect(), receives)?;
+    Ok(near)
 }
 
-/// Messages of `len` bytes that are under way at once.
-fn slots(len: u32) -> u32 {
-    (REGION_LEN / len).min(32)
-}
-
-/// From the doorbell of a 64-byte WRITE to its completion, microseconds: there and back.
-fn write_round_trip(nodes: &mut [Node; 2], qp: Qp, regions: [MrInfo; 2]) -> Result<f64> {
-    let flow = SendFlow {
-        qp: qp.id,
-        op: SendOp::Write,
-        count: PINGS,
-        len: 64,
-        mr: regions[0].id,
-        remote: Some(regions[1].remote(0)),
+/// Flows that share `count` messages among queue pairs.
+fn sends(qps: &[[Qp; 2]], region: MrInfo, op: SendOp, len: u32, count: u32) -> Vec<SendFlow> {
+    let share = count / u32::try_from(qps.len()).unwrap_or(1);
+    // Messages that are under way at once, posted by halves.
+    let slots = (REGION_LEN / len).min(1 << (LOG_SLOTS - 1));
+    let flow = |qp: &[Qp; 2]| SendFlow {
+        qp: qp[0].id,
+        op,
+        count: share,
+        len,
+        depth: slots,
+        slots,
+        stride: len.into(),
+        batch: (slots / 2).max(1),
+        mr: region.id,
         verify: false,
         ..SendFlow::default()
     };
-    let report = nodes[0].run(vec![Flow::Send(flow)])?[0];
-    micros(Duration::from_nanos(report.elapsed_ns - report.content_ns) / PINGS)
+    qps.iter().map(flow).collect()
+}
+
+/// Median and 99th percentile of the time from the doorbell of a 64-byte WRITE until its bytes are seen in the peer's
+/// memory, microseconds: half of the way there and back.
+fn write_latency(nodes: &mut [Node; 2], qps: [Qp; 2], regions: [MrInfo; 2]) -> Result<[f64; 2]> {
+    let ping = |own: usize| PingPong {
+        qp: qps[own].id,
+        mr: regions[own].id,
+        remote: regions[1 - own].remote(0),
+        rounds: PINGS,
+        first: own == 0,
+        ..PingPong::default()
+    };
+    let [round_trips, _] = pair::both(nodes, [ping(0), ping(1)], |node, step| node.ping_pong(step))?;
+    Ok([round_trips.median_ns, round_trips.p99_ns].map(|nanos| micros(Duration::from_nanos(nanos)) / 2.0))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-fn rate(report: &agent::wire::FlowReport) -> Result<f64> {
-    Ok(report.bytes as f64 / (report.elapsed_ns - report.content_ns) as f64 * 1e3)
+fn bandwidth(report: &TrafficReport) -> f64 {
+    let bytes: u64 = report.flows.iter().map(|flow| flow.bytes).sum();
+    bytes as f64 / report.elapsed_ns as f64 * 1e3
 }
 
-fn micros(time: Duration) -> Result<f64> {
-    Ok(time.as_secs_f64() * 1e6)
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
 }
 
 fn runs(count: u16, mut measure: impl FnMut() -> Result<f64>) -> Result<Vec<f64>> {
     (0..count).map(|_| measure()).collect()
+}
+
+/// Runs that give two figures each, by figure.
+fn repeated(count: u16, mut measure: impl FnMut() -> Result<[f64; 2]>) -> Result<[Vec<f64>; 2]> {
+    let mut figures = [Vec::new(), Vec::new()];
+    for _ in 0..count {
+        for (runs, value) in figures.iter_mut().zip(measure()?) {
+            runs.push(value);
+        }
+    }
+    Ok(figures)
 }
 
 #[expect(clippy::print_stdout, reason = "the table")]

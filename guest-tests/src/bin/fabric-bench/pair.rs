@@ -8,14 +8,16 @@ use std::thread;
 
 use agent::serve::Agent;
 use agent::wire::{
-    Call, CreateCq, CreateMr, CreateQp, DeviceSelector, Flow, FlowReport, ModifyQp, MrInfo, OpenHca,
-    Path as QpPath, QpId, Traffic, Transition,
+    Call, CreateCq, CreateMr, CreateQp, DeviceSelector, Flow, ModifyQp, MrInfo, OpenHca, Path as QpPath,
+    PingPong, QpId, RoundTrips, Traffic, TrafficReport, Transition,
 };
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::json;
 
 /// Memory lent to each device, MiB: buffers of 8 MiB and everything around them.
 const ARENA_MIB: u32 = 64;
+/// Completions of all queue pairs that wait to be taken, log2.
+const CQ_LOG_ENTRIES: u8 = 14;
 /// Longest wait for one measurement.
 const TIMEOUT_MS: u32 = 60_000;
 
@@ -65,12 +67,18 @@ impl Node {
     }
 
     /// Runs flows to their end.
-    pub(crate) fn run(&mut self, flows: Vec<Flow>) -> Result<Vec<FlowReport>> {
-        Ok(call(&mut self.agent, Traffic { flows, timeout_ms: TIMEOUT_MS })?.flows)
+    pub(crate) fn run(&mut self, flows: Vec<Flow>) -> Result<TrafficReport> {
+        call(&mut self.agent, Traffic { flows, timeout_ms: TIMEOUT_MS })
     }
 
-    fn queue_pair(&mut self, log_slots: u8) -> Result<Qp> {
-        let cq = CreateCq { log_entries: log_slots + 1, ..CreateCq::default() };
+    /// Exchanges messages with the other node.
+    pub(crate) fn ping_pong(&mut self, step: PingPong) -> Result<RoundTrips> {
+        call(&mut self.agent, step)
+    }
+
+    /// Queue pairs with `2^log_slots` work requests each way, that share two completion queues.
+    fn queue_pairs(&mut self, count: usize, log_slots: u8) -> Result<Vec<Qp>> {
+        let cq = CreateCq { log_entries: CQ_LOG_ENTRIES, ..CreateCq::default() };
         let (send_cq, recv_cq) = (call(&mut self.agent, cq)?.id, call(&mut self.agent, cq)?.id);
         let step = CreateQp {
             send_cq,
@@ -81,8 +89,11 @@ impl Node {
             log_rq_slot_bytes: 7,
             ..CreateQp::default()
         };
-        let info = call(&mut self.agent, step)?;
-        Ok(Qp { id: info.id, qpn: info.qpn })
+        let create = |_| {
+            let info = call(&mut self.agent, step)?;
+            Ok(Qp { id: info.id, qpn: info.qpn })
+        };
+        (0..count).map(create).collect()
     }
 
     fn connect(&mut self, qp: Qp, peer: Qp) -> Result<()> {
@@ -98,25 +109,34 @@ impl Node {
     }
 }
 
-/// A connection with `2^log_slots` work requests each way: the queue pair of each node.
-pub(crate) fn connection(nodes: &mut [Node; 2], log_slots: u8) -> Result<[Qp; 2]> {
+/// Connections: the queue pairs of each, at either node.
+pub(crate) fn connections(nodes: &mut [Node; 2], count: usize, log_slots: u8) -> Result<Vec<[Qp; 2]>> {
     let [a, b] = nodes;
-    let qps = [a.queue_pair(log_slots)?, b.queue_pair(log_slots)?];
-    a.connect(qps[0], qps[1])?;
-    b.connect(qps[1], qps[0])?;
-    Ok(qps)
+    let near = a.queue_pairs(count, log_slots)?;
+    let far = b.queue_pairs(count, log_slots)?;
+    let connect = |(near, far): (Qp, Qp)| {
+        a.connect(near, far)?;
+        b.connect(far, near)?;
+        Ok([near, far])
+    };
+    near.into_iter().zip(far).map(connect).collect()
 }
 
 /// Runs flows on both nodes at once.
-pub(crate) fn run_both(
+pub(crate) fn run_both(nodes: &mut [Node; 2], near: Vec<Flow>, far: Vec<Flow>) -> Result<[TrafficReport; 2]> {
+    both(nodes, [near, far], Node::run)
+}
+
+/// Does something on both nodes at once.
+pub(crate) fn both<S: Send, T: Send>(
     nodes: &mut [Node; 2],
-    near: Vec<Flow>,
-    far: Vec<Flow>,
-) -> Result<[Vec<FlowReport>; 2]> {
+    [near, far]: [S; 2],
+    run: impl Fn(&mut Node, S) -> Result<T> + Sync,
+) -> Result<[T; 2]> {
     let [a, b] = nodes;
     thread::scope(|scope| {
-        let far = scope.spawn(move || b.run(far));
-        let near = a.run(near)?;
+        let far = scope.spawn(|| run(b, far));
+        let near = run(a, near)?;
         let Ok(far) = far.join() else { bail!("the far node's thread panicked") };
         Ok([near, far?])
     })
@@ -138,6 +158,7 @@ impl Daemon {
         let socket = folder.join(format!("hcad-{own}.sock"));
         let config = folder.join(format!("hcad-{own}.json"));
         let text = json!({
+            "control": folder.join(format!("hcad-{own}.control")),
             "devices": [{
                 "id": own + 1,
                 "socket_path": socket,

@@ -16,7 +16,7 @@ pub(crate) struct Figure {
     pub(crate) value: f64,
     pub(crate) unit: &'static str,
     /// What the reference was measured on, in the same run.
-    pub(crate) against: String,
+    pub(crate) against: &'static str,
     pub(crate) reference: f64,
     /// `value` divided by `reference`.
     pub(crate) ratio: f64,
@@ -25,14 +25,20 @@ pub(crate) struct Figure {
     pub(crate) runs: usize,
 }
 
+/// What a figure is measured against.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reference {
+    pub(crate) name: &'static str,
+    pub(crate) value: f64,
+}
+
 impl Figure {
     /// A figure from its runs. There is at least one.
     pub(crate) fn new(
         name: impl Into<String>,
         unit: &'static str,
         runs: &[f64],
-        against: impl Into<String>,
-        reference: f64,
+        reference: Reference,
     ) -> Self {
         let value = median(runs);
         let spread = [
@@ -43,9 +49,9 @@ impl Figure {
             name: name.into(),
             value,
             unit,
-            against: against.into(),
-            reference,
-            ratio: value / reference,
+            against: reference.name,
+            reference: reference.value,
+            ratio: value / reference.value,
             spread,
             runs: runs.len(),
         }
