@@ -26,6 +26,10 @@ struct Cli {
     /// Runs of each figure
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
+
+    /// Of the figures of RDMA, only those with this in their name
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
 }
 
 /// Bytes of a full MIDDLE packet's frame at path MTU 4096: Ethernet, IPv4, UDP, BTH, payload, ICRC.
@@ -77,21 +81,32 @@ fn main() -> Result<()> {
     let qps = pair::connections(&mut nodes, 16, LOG_SLOTS)?;
     let regions = [nodes[0].region(REGION_LEN.into())?, nodes[1].region(REGION_LEN.into())?];
     let one = &qps[..1];
-    for (name, len) in [("4k", 4 << 10), ("64k", 64 << 10), ("1m", 1 << 20), ("8m", 8 << 20)] {
-        let write = runs(cli.runs, || write_bandwidth(&mut nodes, one, regions, len))?;
-        add(Figure::new(format!("rc_write_{name}_bw"), "MB/s", &write, udp_bw));
-        let send = runs(cli.runs, || send_bandwidth(&mut nodes, one, regions, len))?;
-        add(Figure::new(format!("rc_send_{name}_bw"), "MB/s", &send, udp_bw));
+    let wanted = |name: &str| cli.only.as_ref().is_none_or(|part| name.contains(part));
+    for (size, len) in [("4k", 4 << 10), ("64k", 64 << 10), ("1m", 1 << 20), ("8m", 8 << 20)] {
+        let name = format!("rc_write_{size}_bw");
+        if wanted(&name) {
+            let write = runs(cli.runs, || write_bandwidth(&mut nodes, one, regions, len))?;
+            add(Figure::new(name, "MB/s", &write, udp_bw));
+        }
+        let name = format!("rc_send_{size}_bw");
+        if wanted(&name) {
+            let send = runs(cli.runs, || send_bandwidth(&mut nodes, one, regions, len))?;
+            add(Figure::new(name, "MB/s", &send, udp_bw));
+        }
     }
-    let one_way = repeated(cli.runs, || write_latency(&mut nodes, qps[0], regions))?;
-    for ((name, runs), reference) in
-        ["rc_write_64b_latency", "rc_write_64b_latency_p99"].into_iter().zip(&one_way).zip(udp_latency)
-    {
-        add(Figure::new(name, "us", runs, reference));
+    if wanted("rc_write_64b_latency") {
+        let one_way = repeated(cli.runs, || write_latency(&mut nodes, qps[0], regions))?;
+        for ((name, runs), reference) in
+            ["rc_write_64b_latency", "rc_write_64b_latency_p99"].into_iter().zip(&one_way).zip(udp_latency)
+        {
+            add(Figure::new(name, "us", runs, reference));
+        }
     }
     for (name, qps) in [("rc_send_64b_rate_1qp", one), ("rc_send_64b_rate_16qp", &qps)] {
-        let rate = runs(cli.runs, || send_rate(&mut nodes, qps, regions))?;
-        add(Figure::new(name, "1/s", &rate, udp_rate));
+        if wanted(name) {
+            let rate = runs(cli.runs, || send_rate(&mut nodes, qps, regions))?;
+            add(Figure::new(name, "1/s", &rate, udp_rate));
+        }
     }
     report::write(&cli.output, &figures)
 }
