@@ -16,12 +16,11 @@ impl Hca {
         let region = self.mr(step.mr)?;
         region.range(0, step.len.into())?;
         let mark = region.locate(last as usize);
-        self.arena().publish_byte(mark, 0);
         let patience = Duration::from_millis(step.timeout_ms.into());
         let mut taken = Vec::with_capacity(step.rounds as usize);
         let mut begun = Instant::now();
         for round in 0..step.rounds {
-            // Never 0, which is there before the first, and never the same twice in a row.
+            // Never 0, which is there before the first message, and never the same twice in a row.
             let number = u8::try_from(round % 255).unwrap_or(0) + 1;
             if step.first {
                 begun = Instant::now();
@@ -38,8 +37,11 @@ impl Hca {
             }
             taken.push(begun.elapsed());
             begun = Instant::now();
-            self.take_pings(step)?;
+            self.take_pings(step, 1)?;
         }
+        self.take_pings(step, self.qp(step.qp)?.send_slots())?;
+        // For the next exchange. Not at its beginning: the peer may begin first.
+        self.arena().publish_byte(mark, 0);
         taken.sort_unstable();
         let at = |part: usize| -> Result<u64> {
             let index = (taken.len() * part / 100).min(taken.len().saturating_sub(1));
@@ -60,8 +62,8 @@ impl Hca {
         qp.post_send(arena, device, &[request], Ring::Once).map(drop)
     }
 
-    /// Takes the completions there are; while the queue is full, waits for one.
-    fn take_pings(&mut self, step: &PingPong) -> Result<()> {
+    /// Takes the completions there are, and waits for more until so many slots are free.
+    fn take_pings(&mut self, step: &PingPong, free: u32) -> Result<()> {
         let [cq, _] = self.qp(step.qp)?.cqs;
         loop {
             match self.take_completion(cq)? {
@@ -71,7 +73,7 @@ impl Hca {
                         return Err(Failure::new(FailureKind::Completion { syndrome }, message).into());
                     }
                 }
-                None if self.qp(step.qp)?.free_sends() > 0 => return Ok(()),
+                None if self.qp(step.qp)?.free_sends() >= free => return Ok(()),
                 None => thread::yield_now(),
             }
         }

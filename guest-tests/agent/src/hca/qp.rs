@@ -96,6 +96,11 @@ impl Qp {
         self.sq.free()
     }
 
+    /// Slots of the send queue.
+    pub(crate) const fn send_slots(&self) -> u32 {
+        self.sq.slots
+    }
+
     /// Slots of the receive queue.
     pub(crate) const fn recv_slots(&self) -> u32 {
         self.rq.slots

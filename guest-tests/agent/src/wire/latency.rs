@@ -11,7 +11,7 @@ use super::{MrId, QpId, Remote};
 pub struct PingPong {
     /// Queue pair, in RTS.
     pub qp: QpId,
-    /// Region whose first `len` bytes the peer writes.
+    /// Region whose first `len` bytes the peer writes. The last of them must be 0, and is again afterwards.
     pub mr: MrId,
     /// The same bytes of the peer's region.
     pub remote: Remote,

@@ -95,7 +95,8 @@ fn main() -> Result<()> {
         }
     }
     if wanted("rc_write_64b_latency") {
-        let one_way = repeated(cli.runs, || write_latency(&mut nodes, qps[0], regions))?;
+        let marks = [nodes[0].region(4096)?, nodes[1].region(4096)?];
+        let one_way = repeated(cli.runs, || write_latency(&mut nodes, qps[0], marks))?;
         for ((name, runs), reference) in
             ["rc_write_64b_latency", "rc_write_64b_latency_p99"].into_iter().zip(&one_way).zip(udp_latency)
         {

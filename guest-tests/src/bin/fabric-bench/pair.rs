@@ -158,7 +158,7 @@ impl Daemon {
         let socket = folder.join(format!("hcad-{own}.sock"));
         let config = folder.join(format!("hcad-{own}.json"));
         let text = json!({
-            "control": folder.join(format!("hcad-{own}.control")),
+            "control_socket": folder.join(format!("hcad-{own}.control")),
             "devices": [{
                 "id": own + 1,
                 "socket_path": socket,
