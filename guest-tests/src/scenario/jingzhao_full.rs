@@ -3,19 +3,23 @@
 //! is compared with them both ways.
 
 mod answers;
+mod attributes;
+mod behaviour;
 mod commands;
 mod device;
 mod expected;
 mod mailbox;
+mod section_10_2;
 mod spec;
 mod transitions;
 
-use agent::wire::{OpenHca, Service};
+use agent::wire::{CreateEq, MapEq, OpenHca, Service};
 use anyhow::{Result, ensure};
 use serde_json::json;
 
-use self::answers::{Answers, issue};
+use self::answers::{Answers, LOG_EVENTS, issue};
 use self::device::{Device, TestQp};
+use self::section_10_2::State;
 use super::pair::{Node, Pair};
 use crate::lab::Lab;
 use crate::report::Report;
@@ -31,6 +35,17 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         let name = format!("every transition of {service:?} from every state");
         report.case(&name, &hint, transitions::run(&mut pair.a.vm, service)).await?;
     }
+    for service in [Service::Rc, Service::Uc, Service::Ud] {
+        let name = format!("every attribute of every transition of {service:?}, given alone");
+        report.case(&name, &hint, attributes::run(&mut pair.a.vm, service)).await?;
+    }
+    let vm = &mut pair.a.vm;
+    for service in [Service::Uc, Service::Ud] {
+        let name = format!("{service:?}: SQE flushes, and SQERR2RTS leads back");
+        report.case(&name, &hint, behaviour::way_back_from_sqe(vm, service)).await?;
+    }
+    report.case("RC: draining, and every way out of it", &hint, behaviour::draining(vm)).await?;
+    report.case("RESIZE_CQ goes on where the count is", &hint, behaviour::resize_cq_moves_on(vm)).await?;
     report.case("daemons end with success on SIGTERM", &hint, pair.stop()).await
 }
 
@@ -42,18 +57,21 @@ async fn every_command(pair: &mut Pair) -> Result<()> {
 
 /// Everything one device answers.
 async fn answers(node: &mut Node) -> Result<Answers> {
+    const COMMAND_EVENTS: u64 = 1 << 0x0a;
     let mut answers = Answers::new();
     node.close().await?;
     node.reopen(OpenHca { without_init: true, ..OpenHca::default() }).await?;
-    commands::uninitialised().run(&mut node.vm, &mut answers).await?;
+    commands::uninitialised().run(&mut node.vm, None, &mut answers).await?;
     node.close().await?;
 
     let info = node.reopen(OpenHca::default()).await?;
     let vm = &mut node.vm;
     let device = Device::new(vm, info).await?;
     let qp = TestQp::create(vm, Service::Uc).await?;
-    issue(vm, transitions::to_rts(&qp)).await?;
+    issue(vm, transitions::walk(&qp, State::Sqe)).await?;
     qp.fail_a_send(vm).await?;
+    let eq = vm.call(CreateEq { log_entries: LOG_EVENTS, ..CreateEq::default() }).await?.id;
+    vm.call(MapEq { eq, events: COMMAND_EVENTS, remove: false }).await?;
     for script in [
         commands::generic(&device),
         commands::queries(),
@@ -63,7 +81,7 @@ async fn answers(node: &mut Node) -> Result<Answers> {
         commands::completion_queues(&device),
         commands::queue_pairs(&device, qp.qp.qpn),
     ] {
-        script.run(vm, &mut answers).await?;
+        script.run(vm, Some(eq), &mut answers).await?;
     }
     Ok(answers)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use agent::wire::{CommandResult, OutParam, RawCommand, RawCommands};
+use agent::wire::{CommandResult, EqId, OutParam, PollEq, RawCommand, RawCommands};
 use anyhow::{Context as _, Result, ensure};
 
 use super::expected::{self, Expected};
@@ -39,10 +39,13 @@ impl Script {
         self.0.push((None, command));
     }
 
-    /// Issues everything.
-    pub(super) async fn run(self, vm: &mut Vm, answers: &mut Answers) -> Result<()> {
+    /// Issues everything. With an event queue that takes command events, each command asks for its own.
+    pub(super) async fn run(self, vm: &mut Vm, eq: Option<EqId>, answers: &mut Answers) -> Result<()> {
         let (forms, commands): (Vec<_>, Vec<_>) = self.0.into_iter().unzip();
-        let results = issue(vm, commands.clone()).await?;
+        let results = match eq {
+            Some(eq) => issue_with_events(vm, eq, commands.clone()).await?,
+            None => issue(vm, commands.clone()).await?,
+        };
         for ((form, command), result) in forms.into_iter().zip(&commands).zip(results) {
             match form {
                 Some(form) => {
@@ -56,9 +59,41 @@ impl Script {
     }
 }
 
+/// Commands in one step.
+const AT_ONCE: usize = 256;
+
+/// log2 of the entries that an event queue needs for as many events.
+pub(super) const LOG_EVENTS: u8 = 9;
+
+/// Issues commands with the E bit. Section 1.4: each ends with one event that has its token and its status, whatever
+/// that is.
+async fn issue_with_events(
+    vm: &mut Vm,
+    eq: EqId,
+    mut commands: Vec<RawCommand>,
+) -> Result<Vec<CommandResult>> {
+    const COMMAND: u8 = 0x0a;
+    let mut results = Vec::with_capacity(commands.len());
+    for part in commands.chunks_mut(AT_ONCE) {
+        (0x8000..).zip(part.iter_mut()).for_each(|(token, command)| command.event = Some(token));
+        let answers = issue(vm, part.to_vec()).await?;
+        // One more than there may be.
+        let count = u32::try_from(part.len() + 1)?;
+        let events = vm.call(PollEq { eq, count, timeout_ms: 0 }).await?.eqes;
+        ensure!(events.len() == part.len(), "{} events of {} commands", events.len(), part.len());
+        for ((event, command), answer) in events.iter().zip(&*part).zip(&answers) {
+            let seen = (event.event, event.subtype, event.number, event.detail);
+            let token = command.event.unwrap_or_default();
+            let expected = (COMMAND, 0, token.into(), u32::from(answer.status) << 24);
+            ensure!(seen == expected, "type, subtype, token and status of {event:x?}, not {expected:x?}");
+        }
+        results.extend(answers);
+    }
+    Ok(results)
+}
+
 /// Issues commands in as few round trips as their mailboxes allow.
 pub(super) async fn issue(vm: &mut Vm, commands: Vec<RawCommand>) -> Result<Vec<CommandResult>> {
-    const AT_ONCE: usize = 256;
     let mut results = Vec::with_capacity(commands.len());
     for part in commands.chunks(AT_ONCE) {
         results.extend(vm.call(RawCommands { commands: part.to_vec() }).await?.results);

@@ -10,8 +10,9 @@ use super::mailbox::{Mailbox, WorkQueue, qpc, service};
 use crate::vm::Vm;
 
 const PAGE: u64 = 0x1000;
-/// Syndrome of a send whose data cannot be gathered (section 7.4).
+/// Syndrome of a send whose data cannot be gathered, and of one that is flushed (section 7.4).
 const LOCAL_PROT_ERR: u8 = 0x04;
+pub(super) const WR_FLUSH_ERR: u8 = 0x05;
 /// For completions that are due at once.
 const SOON_MS: u32 = 10_000;
 
@@ -81,12 +82,16 @@ impl TestQp {
             log_slot: log_sq_slot_bytes,
             cqn: self.cq.cqn,
         };
-        let service = match self.service {
+        qpc(self.service_code(), queue(self.qp.sq_lkey), queue(self.qp.rq_lkey)).word(0x14, self.qp.qpn)
+    }
+
+    /// Its service type (section 4.3).
+    pub(super) const fn service_code(&self) -> u8 {
+        match self.service {
             Service::Rc => service::RC,
             Service::Uc => service::UC,
             Service::Ud => service::UD,
-        };
-        qpc(service, queue(self.qp.sq_lkey), queue(self.qp.rq_lkey)).word(0x14, self.qp.qpn)
+        }
     }
 
     /// Rings for a SEND from `sge`.

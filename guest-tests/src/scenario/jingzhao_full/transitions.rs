@@ -11,58 +11,12 @@ use anyhow::{Context as _, Result, bail, ensure};
 use super::answers::issue;
 use super::commands::{on, query, with};
 use super::device::TestQp;
+use super::section_10_2::State::{self, Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+use super::section_10_2::{ROWS, STATES, listed, occurs};
 use super::spec::name_of;
 use super::spec::status::{BAD_PARAM, OK};
 use crate::report::line;
 use crate::vm::Vm;
-
-/// States with their codes (section 10.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum State {
-    Reset = 0,
-    Init = 1,
-    Rtr = 2,
-    Rts = 3,
-    Sqe = 4,
-    Sqd = 5,
-    Err = 6,
-}
-
-use State::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
-
-const STATES: [State; 7] = [Reset, Init, Rtr, Rts, Sqe, Sqd, Err];
-
-const RC: Service = Service::Rc;
-const UC: Service = Service::Uc;
-const UD: Service = Service::Ud;
-
-/// A row of section 10.2.
-struct Row {
-    from: &'static [State],
-    to: State,
-    op: u16,
-    types: &'static [Service],
-}
-
-const fn row(from: &'static [State], to: State, op: u16, types: &'static [Service]) -> Row {
-    Row { from, to, op, types }
-}
-
-/// Section 10.2: from, to, op, service types.
-#[rustfmt::skip]
-const SECTION_10_2: [Row; 11] = [
-    row(&STATES,  Reset, 0x021, &[RC, UC, UD]),
-    row(&STATES,  Err,   0x01e, &[RC, UC, UD]),
-    row(&[Reset], Init,  0x019, &[RC, UC, UD]),
-    row(&[Init],  Init,  0x02d, &[RC, UC, UD]),
-    row(&[Init],  Rtr,   0x01a, &[RC, UC, UD]),
-    row(&[Rtr],   Rts,   0x01b, &[RC, UC, UD]),
-    row(&[Rts],   Rts,   0x01c, &[RC, UC, UD]),
-    row(&[Rts],   Sqd,   0x01f, &[RC, UC, UD]),
-    row(&[Sqd],   Sqd,   0x038, &[RC, UC, UD]),
-    row(&[Sqd],   Rts,   0x020, &[RC, UC, UD]),
-    row(&[Sqe],   Rts,   0x01d, &[UC, UD]),
-];
 
 /// The commands, as section 2 lists them.
 const OPS: [u16; 11] = [0x019, 0x02d, 0x01a, 0x01b, 0x01c, 0x01d, 0x01e, 0x01f, 0x038, 0x020, 0x021];
@@ -73,14 +27,6 @@ fn modifiers(op: u16) -> &'static [u8] {
         0x01e | 0x021 => &[0, 2, 3],
         _ => &[0],
     }
-}
-
-/// The target state of `op` in state `from`, if section 10.2 has it.
-fn listed(service: Service, from: State, op: u16) -> Option<State> {
-    let row = SECTION_10_2
-        .iter()
-        .find(|row| row.op == op && row.from.contains(&from) && row.types.contains(&service));
-    row.map(|row| row.to)
 }
 
 /// A command in a state.
@@ -94,7 +40,7 @@ pub(super) async fn run(vm: &mut Vm, service: Service) -> Result<()> {
     let qp = TestQp::create(vm, service).await?;
     let mut outcomes = BTreeMap::new();
     for from in STATES {
-        if (service, from) == (RC, Sqe) {
+        if !occurs(service, from) {
             rc_never_enters_sqe(vm, &qp).await?;
         } else if from == Sqe {
             for (op, op_modifier) in attempts() {
@@ -124,17 +70,12 @@ pub(super) async fn run(vm: &mut Vm, service: Service) -> Result<()> {
     Ok(())
 }
 
-/// Commands that move a QP from any state to RTS.
-pub(super) fn to_rts(qp: &TestQp) -> Vec<RawCommand> {
-    walk(qp, Rts)
-}
-
 fn attempts() -> impl Iterator<Item = (u16, u8)> {
     OPS.into_iter().flat_map(|op| modifiers(op).iter().map(move |&op_modifier| (op, op_modifier)))
 }
 
-/// Commands from wherever the QP is to a state that commands alone lead to.
-fn walk(qp: &TestQp, to: State) -> Vec<RawCommand> {
+/// Commands from wherever the QP is to `to`; for SQE to RTS, where a send has to fail.
+pub(super) fn walk(qp: &TestQp, to: State) -> Vec<RawCommand> {
     const TO_RTS: [(u16, u8); 4] = [(0x021, 3), (0x019, 0), (0x01a, 0), (0x01b, 0)];
     let steps: &[(u16, u8)] = match to {
         Reset => &TO_RTS[..1],
@@ -165,13 +106,19 @@ fn command(qp: &TestQp, op: u16, op_modifier: u8) -> RawCommand {
 fn outcome(from: State, results: &[CommandResult]) -> Result<Outcome> {
     let [steps @ .., before, command, after] = results else { bail!("{} results", results.len()) };
     ensure!(steps.iter().all(|step| step.status == OK), "the way to {from:?}: {steps:?}");
-    let before = state(before)?;
-    ensure!(before == from as u8, "the QP is in state {before}, not in {from:?}");
+    expect_state(before, from)?;
     Ok((command.status, state(after)?))
 }
 
+/// Fails unless QUERY_QP tells of this state.
+pub(super) fn expect_state(query: &CommandResult, expected: State) -> Result<()> {
+    let state = state(query)?;
+    ensure!(state == expected as u8, "the QP is in state {state}, not in {expected:?}");
+    Ok(())
+}
+
 /// The state code in a QUERY_QP image. A QP in RESET is all zero (section 3.13).
-pub(super) fn state(query: &CommandResult) -> Result<u8> {
+fn state(query: &CommandResult) -> Result<u8> {
     ensure!(query.status == OK && query.outbox.len() == 0xc0, "QUERY_QP: {query:?}");
     let state = query.outbox[8] >> 4;
     ensure!(state != 0 || query.outbox.iter().all(|&byte| byte == 0), "RESET: {}", query.outbox);
@@ -183,16 +130,14 @@ async fn rc_never_enters_sqe(vm: &mut Vm, qp: &TestQp) -> Result<()> {
     issue(vm, walk(qp, Rts)).await?;
     qp.fail_a_send(vm).await?;
     let results = issue(vm, vec![query(0x022, qp.qp.qpn)]).await?;
-    let state = results.first().map(state).context("no answer")??;
-    ensure!(state == Err as u8, "an RC QP is in state {state} after a failed send");
-    Ok(())
+    expect_state(results.first().context("no answer")?, Err).context("after a failed send")
 }
 
 /// Attempts that are missing or came out otherwise than section 10.2 says, and rows of section 10.2 that no attempt
 /// shows.
 fn differences(service: Service, outcomes: &BTreeMap<Key, Outcome>) -> Vec<String> {
     let mut wrong = Vec::new();
-    let states = || STATES.into_iter().filter(|&from| (service, from) != (RC, Sqe));
+    let states = || STATES.into_iter().filter(|&from| occurs(service, from));
     for (from, (op, op_modifier)) in states().flat_map(|from| attempts().map(move |try_| (from, try_))) {
         let what = format!("{from:?}: {op:03X}h {}, op_modifier {op_modifier}", name_of(op));
         let expected = match listed(service, from, op) {
@@ -207,7 +152,7 @@ fn differences(service: Service, outcomes: &BTreeMap<Key, Outcome>) -> Vec<Strin
             Some(_) => {}
         }
     }
-    for row in SECTION_10_2.iter().filter(|row| row.types.contains(&service)) {
+    for row in ROWS.iter().filter(|row| row.types.contains(&service)) {
         for from in states().filter(|from| row.from.contains(from)) {
             let shown = outcomes.iter().any(|(&(state, op, _), &outcome)| {
                 (state, op, outcome) == (from, row.op, (OK, row.to as u8))
@@ -251,11 +196,12 @@ fn cell(from: State, op: u16, outcomes: &BTreeMap<Key, Outcome>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::section_10_2::{RC, UC, UD};
     use super::*;
 
     /// A device that does what section 10.2 says.
     fn faithful(service: Service) -> BTreeMap<Key, Outcome> {
-        let states = STATES.into_iter().filter(|&from| (service, from) != (RC, Sqe));
+        let states = STATES.into_iter().filter(|&from| occurs(service, from));
         let tries = states.flat_map(|from| attempts().map(move |(op, op_modifier)| (from, op, op_modifier)));
         tries
             .map(|(from, op, op_modifier)| {

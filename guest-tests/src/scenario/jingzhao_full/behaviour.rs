@@ -1,0 +1,157 @@
+//! What commands do beyond their status.
+//!
+//! # Spec
+//! JingZhao interface, sections 3.11, 7.2, 10.1 and 10.5.
+
+use agent::wire::{CommandResult, ContextTable, CreateMr, MrInfo, Peek, RawCommand, ReadContext, Service};
+use anyhow::{Result, ensure};
+
+use super::answers::issue;
+use super::commands::{of, on, query, with};
+use super::device::{TestQp, WR_FLUSH_ERR};
+use super::mailbox::{Mailbox, cqc, resize_cq};
+use super::section_10_2::State::{Err, Reset, Rts, Sqd, Sqe};
+use super::transitions::{expect_state, walk};
+use crate::vm::Vm;
+
+/// Commands without an op_modifier, on one QP.
+const SQERR2RTS: u16 = 0x01d;
+const RTS2SQD: u16 = 0x01f;
+const SQD2SQD: u16 = 0x038;
+const SQD2RTS: u16 = 0x020;
+const QUERY_QP: u16 = 0x022;
+
+/// Sections 10.1 and 10.5: SQE flushes what is rung; back in RTS, the next doorbell is obeyed.
+pub(super) async fn way_back_from_sqe(vm: &mut Vm, service: Service) -> Result<()> {
+    let memory = vm.call(CreateMr::default()).await?;
+    let qp = TestQp::create(vm, service).await?;
+    issue(vm, walk(&qp, Sqe)).await?;
+    qp.fail_a_send(vm).await?;
+    qp.send(vm, memory.sge(0, 64)).await?;
+    let syndrome = qp.completes(vm).await?;
+    ensure!(syndrome == Some(WR_FLUSH_ERR), "a send in SQE completes with {syndrome:02x?}");
+    let commands = vec![query(QUERY_QP, qp.qp.qpn), zeros(SQERR2RTS, &qp), query(QUERY_QP, qp.qp.qpn)];
+    let results = succeed(vm, commands).await?;
+    expect_state(&results[0], Sqe)?;
+    expect_state(&results[2], Rts)?;
+    qp.send(vm, memory.sge(0, 64)).await?;
+    let syndrome = qp.completes(vm).await?;
+    ensure!(syndrome.is_none(), "a send in RTS completes with {syndrome:02x?}");
+    Ok(())
+}
+
+/// Section 10.5: as long as a started message is not answered, QUERY_QP says draining (7) where the context in ICM says
+/// SQD (5). Every way out of SQD is open meanwhile.
+pub(super) async fn draining(vm: &mut Vm) -> Result<()> {
+    const DRAINING: u8 = 7;
+    /// TIMEOUT in opt_param_mask: with a code of 0 the ACK is waited for without end (section 10.6).
+    const TIMEOUT_GIVEN: u32 = 1 << 9;
+    let memory = vm.call(CreateMr::default()).await?;
+    let qp = TestQp::create(vm, Service::Rc).await?;
+    let qpn = qp.qp.qpn;
+    let mut to_rts = walk(&qp, Rts);
+    to_rts.pop();
+    to_rts.push(with(0x01b, qpn, &qp.image().word(0, TIMEOUT_GIVEN)));
+    for (out, to) in [
+        (zeros(SQD2RTS, &qp), Some(Rts)),
+        (zeros(SQD2SQD, &qp), None),
+        (RawCommand { op_modifier: 2, ..on(0x01e, qpn) }, Some(Err)),
+        (RawCommand { op_modifier: 3, ..on(0x021, qpn) }, Some(Reset)),
+    ] {
+        succeed(vm, to_rts.clone()).await?;
+        // The peer has no such QP, and does not answer.
+        qp.send(vm, memory.sge(0, 64)).await?;
+        let results = succeed(vm, vec![zeros(RTS2SQD, &qp), query(QUERY_QP, qpn)]).await?;
+        let state = |outbox: &[u8]| outbox.get(8).map(|byte| byte >> 4);
+        ensure!(state(&results[1].outbox) == Some(DRAINING), "{:?}", results[1].outbox);
+        let context = vm.call(ReadContext { table: ContextTable::Qpc, index: qpn }).await?.bytes;
+        ensure!(state(&context) == Some(Sqd as u8), "the context in ICM is {context}");
+        let op = out.op;
+        let results = succeed(vm, vec![out, query(QUERY_QP, qpn)]).await?;
+        match to {
+            Some(to) => expect_state(&results[1], to)?,
+            None => {
+                ensure!(state(&results[1].outbox) == Some(DRAINING), "{op:03X}h: {:?}", results[1].outbox)
+            }
+        }
+        if to == Some(Err) {
+            let syndrome = qp.completes(vm).await?;
+            ensure!(syndrome == Some(WR_FLUSH_ERR), "the started send completes with {syndrome:02x?}");
+        }
+    }
+    Ok(())
+}
+
+/// Section 3.11: RESIZE_CQ switches buffer and size, and its entries go on at the free-running count modulo the size.
+pub(super) async fn resize_cq_moves_on(vm: &mut Vm) -> Result<()> {
+    const CQN: u32 = 1001;
+    let old = vm.call(CreateMr::default()).await?;
+    let new = vm.call(CreateMr::default()).await?;
+    let qp = TestQp::create(vm, Service::Rc).await?;
+    // 4 entries; the QP is in ERR, where each doorbell is a flushed completion (section 10.5).
+    let mut commands = vec![with(0x016, CQN, &cqc(2, old.key))];
+    commands.extend(walk(&qp, Rts).into_iter().take(1));
+    let image = qp.image().word(0x70, CQN).word(0x8c, CQN);
+    commands.extend([0x019, 0x01a, 0x01b].map(|op| with(op, qp.qp.qpn, &image)));
+    commands.push(RawCommand { op_modifier: 2, ..on(0x01e, qp.qp.qpn) });
+    succeed(vm, commands).await?;
+
+    // Completions so far, by buffer and slot.
+    let mut expected = Vec::new();
+    let places = [(&old, 0), (&old, 1), (&old, 2), (&new, 3), (&new, 4), (&old, 1), (&old, 0)];
+    for (count, (buffer, slot)) in (0u32..).zip(places) {
+        match count {
+            // To 8 entries, as the document issues it, and to 2, as the driver does.
+            3 => drop(succeed(vm, vec![with(0x02c, CQN, &resize_cq(3, new.key))]).await?),
+            5 => {
+                let resize = with(0x02c, CQN, &resize_cq(1, old.key));
+                drop(succeed(vm, vec![RawCommand { op_modifier: 1, ..resize }]).await?);
+            }
+            _ => {}
+        }
+        qp.send(vm, old.sge(0, 4)).await?;
+        // A command is behind every doorbell before it.
+        succeed(vm, vec![of(0x031)]).await?;
+        expected.retain(|(key, at, _)| (*key, *at) != (buffer.key, slot));
+        expected.push((buffer.key, slot, flushed(qp.qp.qpn, count * 512)));
+        for buffer in [&old, &new] {
+            expect_entries(vm, buffer, &expected).await?;
+        }
+    }
+    succeed(vm, vec![RawCommand { op_modifier: 3, ..on(0x021, qp.qp.qpn) }, on(0x017, CQN)]).await.map(drop)
+}
+
+/// Section 7.2: a flushed send.
+fn flushed(qpn: u32, wqe: u32) -> [u8; 32] {
+    let mut cqe = [0; 32];
+    cqe[0x00..0x04].copy_from_slice(&qpn.to_le_bytes());
+    cqe[0x10] = WR_FLUSH_ERR;
+    cqe[0x18..0x1c].copy_from_slice(&wqe.to_le_bytes());
+    cqe[0x1c] = 0xff;
+    cqe
+}
+
+/// The entries of a buffer are those listed for it, and zeros.
+async fn expect_entries(vm: &mut Vm, buffer: &MrInfo, entries: &[(u32, u32, [u8; 32])]) -> Result<()> {
+    let bytes = vm.call(Peek { mr: buffer.id, off: 0, len: 512 }).await?;
+    for (slot, seen) in (0u32..).zip(bytes.chunks(32)) {
+        let listed = entries.iter().find(|(key, at, _)| (*key, *at) == (buffer.key, slot));
+        let expected = listed.map_or([0; 32], |(.., cqe)| *cqe);
+        ensure!(seen == expected, "slot {slot} holds {seen:02x?}, not {expected:02x?}");
+    }
+    Ok(())
+}
+
+/// A command with a mailbox of zeros, which changes nothing but the state (section 10.3).
+fn zeros(op: u16, qp: &TestQp) -> RawCommand {
+    with(op, qp.qp.qpn, &Mailbox::new(0xc0))
+}
+
+/// Issues commands that must all succeed.
+async fn succeed(vm: &mut Vm, commands: Vec<RawCommand>) -> Result<Vec<CommandResult>> {
+    let results = issue(vm, commands.clone()).await?;
+    for (command, result) in commands.iter().zip(&results) {
+        ensure!(result.status == 0, "status {:02x}h of {command:x?}", result.status);
+    }
+    Ok(results)
+}

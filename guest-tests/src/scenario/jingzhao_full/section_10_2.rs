@@ -1,0 +1,139 @@
+//! The table of transitions: which command leads from which state to which, for which service types, and the
+//! attributes it takes.
+//!
+//! # Spec
+//! JingZhao interface, sections 10.1, 10.2, 10.4 and 10.7.
+
+use agent::wire::Service;
+
+/// States with their codes (section 10.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum State {
+    Reset = 0,
+    Init = 1,
+    Rtr = 2,
+    Rts = 3,
+    Sqe = 4,
+    Sqd = 5,
+    Err = 6,
+}
+
+use State::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+
+pub(super) const STATES: [State; 7] = [Reset, Init, Rtr, Rts, Sqe, Sqd, Err];
+
+pub(super) const RC: Service = Service::Rc;
+pub(super) const UC: Service = Service::Uc;
+pub(super) const UD: Service = Service::Ud;
+
+/// An attribute: its bit of opt_param_mask (section 10.4), and where QUERY_QP has it (10.7).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attribute {
+    pub(super) name: &'static str,
+    pub(super) bit: u32,
+    /// Words of the QPC: offset, bits, and a value that no QPC of these tests has otherwise. None for an attribute that
+    /// has no field.
+    pub(super) fields: &'static [(usize, u32, u32)],
+}
+
+const fn attribute(name: &'static str, bit: u32, fields: &'static [(usize, u32, u32)]) -> Attribute {
+    Attribute { name, bit, fields }
+}
+
+const CUR_STATE: Attribute = attribute("CUR_STATE", 1, &[]);
+const EN_SQD_ASYNC_NOTIFY: Attribute = attribute("EN_SQD_ASYNC_NOTIFY", 2, &[]);
+const ACCESS_FLAGS: Attribute = attribute("ACCESS_FLAGS", 3, &[]);
+const PKEY_INDEX: Attribute = attribute("PKEY_INDEX", 4, &[(0x1c, 0x7f, 3)]);
+const PORT: Attribute = attribute("PORT", 5, &[(0x1c, 7 << 24, 1 << 24)]);
+const QKEY: Attribute = attribute("QKEY", 6, &[(0x98, !0, 0x1122_3344)]);
+/// GRH flag and path bits; source GID index, static rate and hop limit; SL, traffic class and flow label; destination
+/// GID; destination LID.
+const AV: Attribute = attribute(
+    "AV",
+    7,
+    &[
+        (0x20, 0xff << 16, 0x95 << 16),
+        (0x24, 0x00ff_ffff, 0x0001_033f),
+        (0x28, !0, 0x542a_bcde),
+        (0x2c, !0, 0xfe80_0000),
+        (0x30, !0, 0x0000_0001),
+        (0x34, !0, 0x0102_0304),
+        (0x38, !0, 0x0506_0708),
+        (0x3c, 0xffff << 16, 0x0102 << 16),
+    ],
+);
+const PATH_MTU: Attribute = attribute("PATH_MTU", 8, &[(0x0c, 7 << 29, 3 << 29)]);
+const TIMEOUT: Attribute = attribute("TIMEOUT", 9, &[(0x24, 0x1f << 27, 19 << 27)]);
+const RETRY_CNT: Attribute = attribute("RETRY_CNT", 10, &[(0x68, 7 << 16, 5 << 16)]);
+const RNR_RETRY: Attribute = attribute("RNR_RETRY", 11, &[(0x20, 7 << 29, 6 << 29)]);
+const RQ_PSN: Attribute = attribute("RQ_PSN", 12, &[(0x84, 0xff_ffff, 0x65_4321)]);
+const ALT_PATH: Attribute = attribute("ALT_PATH", 14, &[]);
+const MIN_RNR_TIMER: Attribute = attribute("MIN_RNR_TIMER", 15, &[(0x84, 0x1f << 24, 17 << 24)]);
+const SQ_PSN: Attribute = attribute("SQ_PSN", 16, &[(0x6c, 0xff_ffff, 0xab_cdef)]);
+const PATH_MIG_STATE: Attribute = attribute("PATH_MIG_STATE", 18, &[]);
+const DEST_QPN: Attribute = attribute("DEST_QPN", 20, &[(0x18, 0xff_ffff, 0x12_3456)]);
+
+/// A row of section 10.2.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    pub(super) from: &'static [State],
+    pub(super) to: State,
+    pub(super) op: u16,
+    pub(super) types: &'static [Service],
+    /// What software must supply.
+    pub(super) req: &'static [Attribute],
+    /// What it may supply.
+    pub(super) opt: &'static [Attribute],
+}
+
+const fn row(
+    from: &'static [State],
+    to: State,
+    op: u16,
+    types: &'static [Service],
+    req: &'static [Attribute],
+    opt: &'static [Attribute],
+) -> Row {
+    Row { from, to, op, types, req, opt }
+}
+
+/// Section 10.2: from, to, op, types, req, opt. SQD -> RTS has what \[S\] lists for it, too.
+#[rustfmt::skip]
+pub(super) const ROWS: [Row; 24] = [
+    row(&STATES,  Reset, 0x021, &[RC, UC, UD], &[], &[]),
+    row(&STATES,  Err,   0x01e, &[RC, UC, UD], &[], &[]),
+    row(&[Reset], Init,  0x019, &[UD],     &[PKEY_INDEX, PORT, QKEY], &[]),
+    row(&[Reset], Init,  0x019, &[UC, RC], &[PKEY_INDEX, PORT, ACCESS_FLAGS], &[]),
+    row(&[Init],  Init,  0x02d, &[UD],     &[PKEY_INDEX, PORT, QKEY], &[]),
+    row(&[Init],  Init,  0x02d, &[UC, RC], &[PKEY_INDEX, PORT, ACCESS_FLAGS], &[]),
+    row(&[Init],  Rtr,   0x01a, &[UD], &[], &[PKEY_INDEX, QKEY]),
+    row(&[Init],  Rtr,   0x01a, &[UC], &[AV, PATH_MTU, DEST_QPN, RQ_PSN], &[ALT_PATH, ACCESS_FLAGS, PKEY_INDEX]),
+    row(&[Init],  Rtr,   0x01a, &[RC], &[AV, PATH_MTU, DEST_QPN, RQ_PSN, MIN_RNR_TIMER], &[ALT_PATH, ACCESS_FLAGS, PKEY_INDEX]),
+    row(&[Rtr],   Rts,   0x01b, &[UD], &[SQ_PSN], &[CUR_STATE, QKEY]),
+    row(&[Rtr],   Rts,   0x01b, &[UC], &[SQ_PSN], &[CUR_STATE, ALT_PATH, ACCESS_FLAGS, PATH_MIG_STATE]),
+    row(&[Rtr],   Rts,   0x01b, &[RC], &[TIMEOUT, RETRY_CNT, RNR_RETRY, SQ_PSN], &[CUR_STATE, ALT_PATH, ACCESS_FLAGS, MIN_RNR_TIMER, PATH_MIG_STATE]),
+    row(&[Rts],   Rts,   0x01c, &[UD], &[], &[CUR_STATE, QKEY]),
+    row(&[Rts],   Rts,   0x01c, &[UC], &[], &[CUR_STATE, ACCESS_FLAGS, ALT_PATH, PATH_MIG_STATE]),
+    row(&[Rts],   Rts,   0x01c, &[RC], &[], &[CUR_STATE, ACCESS_FLAGS, ALT_PATH, PATH_MIG_STATE, MIN_RNR_TIMER]),
+    row(&[Rts],   Sqd,   0x01f, &[RC, UC, UD], &[], &[EN_SQD_ASYNC_NOTIFY]),
+    row(&[Sqd],   Sqd,   0x038, &[UD], &[], &[PKEY_INDEX, QKEY]),
+    row(&[Sqd],   Sqd,   0x038, &[UC], &[], &[AV, ALT_PATH, ACCESS_FLAGS, PKEY_INDEX, PATH_MIG_STATE]),
+    row(&[Sqd],   Sqd,   0x038, &[RC], &[], &[PORT, AV, TIMEOUT, RETRY_CNT, RNR_RETRY, ALT_PATH, ACCESS_FLAGS, PKEY_INDEX, MIN_RNR_TIMER, PATH_MIG_STATE]),
+    row(&[Sqd],   Rts,   0x020, &[UD], &[], &[CUR_STATE, QKEY]),
+    row(&[Sqd],   Rts,   0x020, &[UC], &[], &[CUR_STATE, ALT_PATH, ACCESS_FLAGS, PATH_MIG_STATE, AV]),
+    row(&[Sqd],   Rts,   0x020, &[RC], &[], &[CUR_STATE, ALT_PATH, ACCESS_FLAGS, MIN_RNR_TIMER, PATH_MIG_STATE, AV, RETRY_CNT, RNR_RETRY, TIMEOUT, PORT]),
+    row(&[Sqe],   Rts,   0x01d, &[UD], &[], &[CUR_STATE, QKEY]),
+    row(&[Sqe],   Rts,   0x01d, &[UC], &[], &[CUR_STATE, ACCESS_FLAGS]),
+];
+
+/// The target state of `op` in state `from`, if section 10.2 has it.
+pub(super) fn listed(service: Service, from: State, op: u16) -> Option<State> {
+    let row =
+        ROWS.iter().find(|row| row.op == op && row.from.contains(&from) && row.types.contains(&service));
+    row.map(|row| row.to)
+}
+
+/// Whether QPs of the type ever are in the state: RC has no row for SQE, and never enters it.
+pub(super) fn occurs(service: Service, state: State) -> bool {
+    (service, state) != (RC, Sqe)
+}
