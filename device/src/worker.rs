@@ -24,12 +24,12 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 
 use crate::capture::Capture;
 use crate::control::call::{self, Call, Handle, Mailbox, Status};
-use crate::control::message::{Counters, PortState};
+use crate::control::message::{Counters, PortState, VfioCounters};
 use crate::fabric::{Fabric, RxBatch, Sent};
 use crate::frontend::Frontend;
 use crate::hca::{Hca, Left};
 use crate::limited;
-use crate::vfio::server::{Connection, Gone, Listener, Source};
+use crate::vfio::server::{Connection, Device as _, Gone, Listener, MessageStats, Source};
 
 /// Bound: messages of the client in one turn.
 const MESSAGES_PER_TURN: usize = 64;
@@ -70,6 +70,9 @@ pub struct Worker<F: Frontend, N: Fabric> {
     /// Until then the listener is not watched.
     accept_after: Option<Instant>,
     client: Option<Client>,
+    /// Clients there were, and messages of those that are gone.
+    clients: u64,
+    gone: MessageStats,
     /// A newcomer while there is a client; waits until `accept_after`.
     successor: Option<UnixStream>,
     epoll: Epoll,
@@ -110,6 +113,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             listener: None,
             accept_after: None,
             client: None,
+            clients: 0,
+            gone: MessageStats::default(),
             successor: None,
             epoll,
             timer,
@@ -185,7 +190,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
 
     /// Answers what other threads want to know. Between turns, so that they see nothing half done.
     fn answer_calls(&mut self) {
-        let Self { hca, fabric, client, mailbox, .. } = self;
+        let Self { hca, fabric, client, clients, gone, mailbox, .. } = self;
         for call in mailbox.take() {
             // An asker that is gone wants no answer.
             match call {
@@ -199,10 +204,21 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                     let _ = answer.send(hca.snapshot(table, from));
                 }
                 Call::Counters(answer) => {
+                    let mut messages = *gone;
+                    if let Some(client) = client {
+                        messages += *client.connection.stats();
+                    }
                     let _ = answer.send(Counters {
                         engine: *hca.engine_stats(),
                         port: hca.port_stats().into(),
                         fabric: *fabric.stats(),
+                        vfio: VfioCounters {
+                            clients: *clients,
+                            messages,
+                            dma_ranges: hca.memory().ranges(),
+                            interrupts: *hca.interrupts().stats(),
+                        },
+                        interface: hca.monitor().into(),
                     });
                 }
                 Call::SetPort(state, answer) => {
@@ -289,6 +305,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                         tracing::warn!(%error, "connection of the client failed, device reset")
                     }
                 }
+                self.gone += *client.connection.stats();
                 // Closing the socket takes it out of epoll.
                 self.client = None;
                 self.hca.disconnect();
@@ -340,6 +357,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
     fn adopt(&mut self, connection: Connection) -> io::Result<()> {
         limited!(info, "client connected");
         watch(&self.epoll, &connection, token::CLIENT)?;
+        self.clients += 1;
         self.client = Some(Client { connection, interest: EventSet::IN, more: false });
         Ok(())
     }

@@ -21,7 +21,9 @@ use protocol::hca::jingzhao::qpc::Qpc;
 use protocol::ids::{Cqn, IcmAddr, Iova, Lid, Lkey, Pdn, Qpn, Va};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use serde_json::{Value, json};
-use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX};
+use vfio_bindings::bindings::vfio::{
+    VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_BAR2_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX,
+};
 use vfio_user::Client;
 
 /// Guest memory, from bus address 0 on.
@@ -188,6 +190,7 @@ fn the_objects_a_guest_made_are_listed() {
             "send_psn": 0xff_fffe, "unacked_psn": 0xff_fffe, "expected_psn": 0x123,
             "peer": { "qpn": 9, "mac": "02:00:00:00:00:02", "ip": "10.77.0.2" },
             "send_cqn": 6, "recv_cqn": 6, "send_slots": 16, "send_waiting": 0, "recv_slots": 8,
+            "counters": { "doorbells": 0, "sends": 0, "receives": 0, "completed": 0, "failed": 0 },
         }])
     );
     assert_eq!(
@@ -268,6 +271,40 @@ fn counters_are_named_by_who_counts() {
     assert_eq!(counters["fabric"]["rx_frames"], 0);
     let text = hcactl(&control, &["counters"]).unwrap();
     assert!(text.lines().any(|line| line.starts_with("engine.naks_sent.rnr ")), "{text}");
+}
+
+#[test]
+fn what_vmm_and_driver_asked_for_is_counted() {
+    let (daemon, control) = start();
+    let mut guest = Guest::connect(&daemon);
+    guest.bring_up();
+    // A SEND of no bytes, whose WQE is all zero but for the link's absence, of the QP and of one that is not there.
+    for qpn in [QPN, 9] {
+        let doorbell = [0x0a_u32.to_le_bytes(), (qpn << 8 | 1).to_le_bytes()].concat();
+        guest.client.region_write(VFIO_PCI_BAR2_REGION_INDEX, 0, &doorbell).unwrap();
+    }
+    guest.command(Op::ToErr, 2, QPN, &[]);
+    guest.client.dma_unmap(0, MEMORY).unwrap();
+
+    let counters = hcactl_json(&control, "counters");
+    let vfio = &counters["vfio"];
+    assert_eq!((&vfio["clients"], &vfio["dma_ranges"]), (&1.into(), &0.into()));
+    let messages = &vfio["messages"];
+    assert_eq!((&messages["dma_map"], &messages["dma_unmap"]), (&1.into(), &1.into()));
+    // Config space, seven words a command, two doorbells.
+    let commands = 12;
+    assert_eq!(messages["region_write"], 1 + commands * 7 + 2);
+    assert_eq!(messages["region_read"], commands);
+    assert_eq!(vfio["interrupts"], json!({ "sent": 0, "pending": 0, "nowhere": 0 }));
+    let interface = &counters["interface"];
+    assert_eq!(interface["commands"]["MAP_ICM"], json!({ "OK": 4 }));
+    assert_eq!(interface["doorbells"], json!({ "send": 1, "send_no_qp": 1 }));
+    assert_eq!(interface["violations"], json!({}));
+    let qp = &hcactl_json(&control, "qps")[0]["counters"];
+    assert_eq!(*qp, json!({ "doorbells": 1, "sends": 1, "receives": 0, "completed": 0, "failed": 1 }));
+
+    let text = hcactl(&control, &["counters"]).unwrap();
+    assert!(text.lines().any(|line| line.starts_with("interface.commands.MAP_ICM.OK ")), "{text}");
 }
 
 #[test]

@@ -14,7 +14,10 @@ use crate::fabric::FabricStats;
 use crate::fabric::impair::{ImpairmentRow, RuleEntry};
 use crate::frontend::snapshot::{Page, Table};
 use crate::net::{DropReason, PortStats};
+use crate::telemetry::monitor::Monitor;
 use crate::telemetry::trace::TraceFormat;
+use crate::vfio::msix;
+use crate::vfio::server::MessageStats;
 
 /// What a client wants. `device` is the number of an HCA, its `id` in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -156,6 +159,48 @@ pub struct Counters {
     pub port: PortCounters,
     /// What the fabric carried.
     pub fabric: FabricStats,
+    /// What the VMM asked for.
+    pub vfio: VfioCounters,
+    /// What the driver asked for.
+    pub interface: InterfaceCounters,
+}
+
+/// Counters of the vfio-user server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VfioCounters {
+    /// Clients that connected.
+    pub clients: u64,
+    /// Messages of all of them.
+    pub messages: MessageStats,
+    /// Ranges of memory that are mapped, as of this moment.
+    pub dma_ranges: u64,
+    /// Interrupts.
+    pub interrupts: msix::Stats,
+}
+
+/// What the device interface served.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterfaceCounters {
+    /// Commands by name and status.
+    pub commands: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Doorbells by kind, or by why they were ignored.
+    pub doorbells: BTreeMap<String, u64>,
+    /// What the driver did against the interface, by rule; of a strict device only.
+    pub violations: BTreeMap<String, u64>,
+}
+
+impl From<&Monitor> for InterfaceCounters {
+    fn from(monitor: &Monitor) -> Self {
+        let owned = |(name, count): (&&str, &u64)| ((*name).to_owned(), *count);
+        let by_status = |(name, statuses): (&&str, &BTreeMap<&str, u64>)| {
+            ((*name).to_owned(), statuses.iter().map(owned).collect())
+        };
+        Self {
+            commands: monitor.commands().iter().map(by_status).collect(),
+            doorbells: monitor.doorbells().iter().map(owned).collect(),
+            violations: monitor.violations().map(|(rule, count)| (rule.to_owned(), count)).collect(),
+        }
+    }
 }
 
 /// See [`PortStats`].

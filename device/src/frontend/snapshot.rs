@@ -81,6 +81,23 @@ pub struct QpRow {
     pub send_waiting: u32,
     /// Slots of the receive queue.
     pub recv_slots: u32,
+    /// What it did since RESET.
+    pub counters: QpCounters,
+}
+
+/// What a queue pair did since it left RESET.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QpCounters {
+    /// Doorbells of its send queue that were obeyed.
+    pub doorbells: u64,
+    /// Work requests taken from its send queue.
+    pub sends: u64,
+    /// Work requests taken from its receive queue.
+    pub receives: u64,
+    /// Requests of both queues that completed well.
+    pub completed: u64,
+    /// Requests of both queues that failed or were flushed.
+    pub failed: u64,
 }
 
 /// The far end of a connected QP.

@@ -154,6 +154,11 @@ impl GuestMemory {
         self.insert(first, Window { last, permissions, host })
     }
 
+    /// Ranges that are mapped.
+    pub fn ranges(&self) -> u64 {
+        self.windows.len() as u64
+    }
+
     /// Forgets whatever is mapped between `iova` and `iova + len`, which need not be what was mapped at once; `len`
     /// may reach beyond the address space. Nothing inside is touched after this returns.
     pub fn unmap(&mut self, iova: Iova, len: u64) {

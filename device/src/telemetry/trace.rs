@@ -59,6 +59,8 @@ pub enum Kind {
     Interrupt,
     /// The device was reset.
     Reset,
+    /// The driver did something against the interface; of a strict device only.
+    Violation,
 }
 
 impl Kind {
@@ -73,6 +75,7 @@ impl Kind {
             Self::Eqe => "eqe",
             Self::Interrupt => "interrupt",
             Self::Reset => "reset",
+            Self::Violation => "violation",
         }
     }
 }

@@ -27,8 +27,24 @@ impl Text {
         match rows {
             Rows::Qps(rows) => {
                 self.head(&[
-                    "QPN", "STATE", "SERVICE", "PD", "SEND-PSN", "UNACKED", "EXPECTED", "PEER", "SEND-CQ",
-                    "RECV-CQ", "SQ-SLOTS", "SQ-RUNG", "RQ-SLOTS",
+                    "QPN",
+                    "STATE",
+                    "SERVICE",
+                    "PD",
+                    "SEND-PSN",
+                    "UNACKED",
+                    "EXPECTED",
+                    "PEER",
+                    "SEND-CQ",
+                    "RECV-CQ",
+                    "SQ-SLOTS",
+                    "SQ-RUNG",
+                    "RQ-SLOTS",
+                    "DOORBELLS",
+                    "SENDS",
+                    "RECEIVES",
+                    "COMPLETED",
+                    "FAILED",
                 ]);
                 self.lines.extend(rows.iter().map(qp));
             }
@@ -126,6 +142,7 @@ pub(crate) fn counters(value: &Value) -> String {
 }
 
 fn qp(row: &QpRow) -> Vec<String> {
+    let counters = &row.counters;
     vec![
         hex(row.qpn),
         row.state.to_string(),
@@ -145,6 +162,11 @@ fn qp(row: &QpRow) -> Vec<String> {
         row.send_slots.to_string(),
         row.send_waiting.to_string(),
         row.recv_slots.to_string(),
+        counters.doorbells.to_string(),
+        counters.sends.to_string(),
+        counters.receives.to_string(),
+        counters.completed.to_string(),
+        counters.failed.to_string(),
     ]
 }
 

@@ -89,7 +89,7 @@ impl JingZhao {
         let began = cx.monitor.trace().map(|trace| trace.now());
         let mut mailboxes = Mailboxes::default();
         let result = cmd::execute(&mut self.state, &self.setup, cx, self.link_up, latched, &mut mailboxes);
-        let name = Op::from_code(latched.command.op()).map_or("unknown command", Op::name);
+        let name = Op::from_code(latched.command.op()).map_or("unknown", Op::name);
         let status = match &result {
             Ok(()) => {
                 tracing::debug!(command = name, modifier = latched.in_modifier, "command done");
@@ -101,6 +101,7 @@ impl JingZhao {
             }
         };
         self.hcr.finish(status);
+        cx.monitor.count_command(name, status.name());
         if let (Some(trace), Some(began)) = (cx.monitor.trace(), began) {
             let refusal = result.as_ref().err();
             trace::command(trace, &Ended { latched, began, mailboxes: &mailboxes, status, refusal });
@@ -121,23 +122,31 @@ impl JingZhao {
         let index = resources.ctx.qp_index(doorbell.qpn);
         let qp = resources.qps.get_mut(index);
         let Some(RdQpSst { usr_page, .. }) = resources.ctx.read(qp.as_ref().map(|qp| &qp.key)) else {
+            cx.monitor.count_doorbell("send_no_qp");
             limited!(debug, qpn = %doorbell.qpn, "doorbell of a QP in RESET");
             return;
         };
         let Some(qp) = qp else { return };
         if self.setup.options.uar_check && usr_page != page {
+            cx.monitor.count_doorbell("send_wrong_page");
             limited!(warn, qpn = %qp.qpn, page, "doorbell in a UAR page of another");
             return;
         }
         let RdQpState { state, .. } = resources.ctx.read_of(&qp.key);
         if matches!(state, None | Some(QpState::Reset | QpState::Init | QpState::Rtr)) {
+            cx.monitor.count_doorbell("send_wrong_state");
             limited!(debug, qpn = %qp.qpn, ?state, "doorbell of a QP that cannot send yet");
             return;
         }
         let qpn = qp.qpn;
+        qp.counters.doorbells += 1;
         let before = qp.send.doorbells_taken();
-        if let Err(error) = qp.send.ring(doorbell, &resources.doorbells) {
-            limited!(warn, %qpn, "doorbell lost: {error}");
+        match qp.send.ring(doorbell, &resources.doorbells) {
+            Ok(()) => cx.monitor.count_doorbell("send"),
+            Err(error) => {
+                cx.monitor.count_doorbell("send_overflow");
+                limited!(warn, %qpn, "doorbell lost: {error}");
+            }
         }
         resources.doorbells.update(before, qp.send.doorbells_taken());
         let mut host = JingZhaoHost {
@@ -188,6 +197,7 @@ impl Frontend for JingZhao {
                 Some(Rung::Send { page, doorbell }) => self.ring(cx, page, doorbell),
                 Some(Rung::ArmCq(cqn)) => {
                     if let Some(cq) = self.state.resources.as_mut().and_then(|all| all.cq_mut(cqn)) {
+                        cx.monitor.count_doorbell("arm_cq");
                         cq.arm();
                     }
                 }
@@ -195,6 +205,7 @@ impl Frontend for JingZhao {
                     if let Some(queue) =
                         self.state.resources.as_mut().and_then(|all| all.eqs.get_mut(eqn.get()))
                     {
+                        cx.monitor.count_doorbell("arm_eq");
                         queue.arm();
                     }
                 }

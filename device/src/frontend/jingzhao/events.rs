@@ -49,7 +49,11 @@ impl Resources {
     /// goes to ERR.
     pub(super) fn complete(&mut self, setup: &Setup, cx: &mut Context<'_>, completion: &Completion) {
         let Self { ctx, qps, cqs, regions, .. } = self;
-        let Some(qp) = qps.get(ctx.qp_index(completion.qpn)) else { return };
+        let Some(qp) = qps.get_mut(ctx.qp_index(completion.qpn)) else { return };
+        match completion.result {
+            Ok(_) => qp.counters.completed += 1,
+            Err(_) => qp.counters.failed += 1,
+        }
         if setup.options.queues.honour_c && !is_signalled(completion) {
             return;
         }

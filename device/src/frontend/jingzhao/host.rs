@@ -40,6 +40,7 @@ impl Host for JingZhaoHost<'_> {
                         trace::send_wqe(trace, number, taken);
                     }
                 });
+                qp.counters.sends += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
                 doorbells.update(before, qp.send.doorbells_taken());
                 fetch
             }
@@ -54,6 +55,7 @@ impl Host for JingZhaoHost<'_> {
         match qps.get_mut(ctx.qp_index(qpn)) {
             Some(qp) => {
                 let fetch = qp.recv.next(&regions.access(self.dma));
+                qp.counters.receives += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
                 if let Some(trace) = self.monitor.trace() {
                     trace::recv_wqe(trace, qp.qpn, &fetch);
                 }

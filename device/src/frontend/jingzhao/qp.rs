@@ -18,6 +18,7 @@ use super::options::Options;
 use super::recv_queue::RecvQueue;
 use super::send_queue::{SendQueue, Sender, TakenWqe};
 use crate::frontend::address::Addresses;
+use crate::frontend::snapshot::QpCounters;
 use crate::frontend::verbs::engine_state;
 use crate::limited;
 use crate::memory::queue::QueueMemory;
@@ -37,13 +38,21 @@ pub struct QueuePair {
     pub send: SendQueue,
     /// Receive queue.
     pub recv: RecvQueue,
+    /// What it did since RESET.
+    pub counters: QpCounters,
 }
 
 impl QueuePair {
     /// A QP with empty queues.
     pub fn new(qpn: Qpn, context: StoredQpc, options: &Options) -> Self {
         let queues = options.queues;
-        Self { qpn, key: KeyQpc::new(context), send: SendQueue::new(queues), recv: RecvQueue::new(queues) }
+        Self {
+            qpn,
+            key: KeyQpc::new(context),
+            send: SendQueue::new(queues),
+            recv: RecvQueue::new(queues),
+            counters: QpCounters::default(),
+        }
     }
 
     /// Lets the work queues follow the context.

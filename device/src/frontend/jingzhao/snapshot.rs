@@ -84,6 +84,7 @@ fn qp_row(qp: &QueuePair, live: &QpSnapshot, addresses: &Addresses) -> QpRow {
         send_slots: qp.send.slots(),
         send_waiting: u32::try_from(qp.send.waiting()).unwrap_or(u32::MAX),
         recv_slots: qp.recv.slots(),
+        counters: qp.counters,
     }
 }
 

@@ -10,6 +10,7 @@ use thiserror::Error;
 use super::Device;
 use super::input::{Input, ReceiveError, Received, Violation};
 use super::session::Session;
+use super::stats::MessageStats;
 
 /// Bound: bytes of replies that may wait for the client before we stop serving it. One more reply may come on top.
 const MAX_UNSENT: usize = 256 << 10;
@@ -92,6 +93,11 @@ impl Connection {
     /// Whether replies wait for the client to read. Until they are sent, only readiness to write is of interest.
     pub fn wants_to_send(&self) -> bool {
         self.sent < self.replies.len()
+    }
+
+    /// Messages this client sent.
+    pub fn stats(&self) -> &MessageStats {
+        &self.session.stats
     }
 
     fn flush(&mut self) -> Result<(), Gone> {

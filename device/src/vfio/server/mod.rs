@@ -17,6 +17,7 @@ mod irqs;
 mod listener;
 mod message;
 mod session;
+mod stats;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +25,7 @@ pub use connection::{Connection, Gone, Served};
 pub use input::Violation;
 pub use listener::{ListenError, Listener, Source};
 pub use message::{MAX_TRANSFER_LEN, Region};
+pub use stats::MessageStats;
 
 use super::msix::Interrupts;
 use crate::memory::GuestMemory;

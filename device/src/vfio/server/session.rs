@@ -20,6 +20,7 @@ use super::message::{
     Header, IrqInfo, IrqSet, MAX_FDS, MAX_SMALL_WRITES, MAX_TRANSFER_LEN, Region, RegionAccess, RegionInfo,
     SmallWrite, Version,
 };
+use super::stats::MessageStats;
 use crate::limited;
 use crate::memory::dma::{MAX_WINDOWS, PAGE_LEN};
 use crate::memory::{MapError, Permissions};
@@ -55,6 +56,7 @@ impl From<&MapError> for Errno {
 #[derive(Debug, Default)]
 pub(super) struct Session {
     negotiated: bool,
+    pub(super) stats: MessageStats,
 }
 
 impl Session {
@@ -79,12 +81,14 @@ impl Session {
             return Err(Violation::NoVersion { command: header.command });
         }
 
+        self.stats.count(command);
         let reply = Reply::begin(out);
         let result = match command {
             Some(command) => self.execute(command, payload, fds, device, reply.out),
             None => Err(Errno::NOT_SUPPORTED),
         };
         if let Err(Errno(errno)) = result {
+            self.stats.refused += 1;
             limited!(debug, command = header.command, errno, "refused a vfio-user message");
         }
         reply.finish(header, result);
