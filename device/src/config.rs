@@ -1,7 +1,9 @@
 //! The configuration file: JSON with unknown keys rejected, turned into values that need no more checking.
 
+mod fabric;
+
 use std::collections::HashSet;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use protocol::ids::{Lid, MacAddr};
@@ -9,6 +11,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use thiserror::Error;
 
+pub use self::fabric::{FabricConfig, FabricEntry, UdpEntry, UdpPeer, UdpPeerEntry};
 use crate::fabric::impair::{self, Rule, RuleEntry};
 use crate::frontend::jingzhao;
 use crate::identity::Identity;
@@ -134,34 +137,6 @@ pub struct PeerEntry {
     pub prefer_ipv6: bool,
 }
 
-/// How frames travel.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum FabricEntry {
-    /// One UDP datagram per Ethernet frame; also what QEMU's `-netdev dgram` speaks.
-    Udp(UdpEntry),
-}
-
-/// The `udp` fabric.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct UdpEntry {
-    /// Address and port to receive on.
-    pub bind: SocketAddr,
-    /// Where the others receive. Frames from anybody else are dropped.
-    pub peers: Vec<UdpPeerEntry>,
-}
-
-/// One static peer of the `udp` fabric.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct UdpPeerEntry {
-    /// Its address and port.
-    pub addr: SocketAddr,
-    /// Its MAC, if known beforehand; otherwise it is learned from its frames.
-    pub mac: Option<String>,
-}
-
 /// A configuration that can be run.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -194,27 +169,6 @@ pub struct DeviceConfig {
     pub trace: Option<TraceConfig>,
     /// At most [`impair::MAX_RULES`].
     pub impairments: Vec<Rule>,
-}
-
-/// How frames travel, checked.
-#[derive(Clone, Debug)]
-pub enum FabricConfig {
-    /// See [`FabricEntry::Udp`].
-    Udp {
-        /// Where to receive.
-        bind: SocketAddr,
-        /// Static peers.
-        peers: Vec<UdpPeer>,
-    },
-}
-
-/// A static peer, checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UdpPeer {
-    /// Address and port.
-    pub addr: SocketAddr,
-    /// MAC, if configured.
-    pub mac: Option<MacAddr>,
 }
 
 /// What is wrong with a configuration. One line each, naming the key.
@@ -325,19 +279,7 @@ impl DeviceConfig {
             .enumerate()
             .map(|(index, peer)| self::identity(peer, &format!("{key}.peers[{index}]")))
             .collect::<Result<_, _>>()?;
-        let fabric = match entry.fabric {
-            FabricEntry::Udp(udp) => FabricConfig::Udp {
-                bind: udp.bind,
-                peers: udp
-                    .peers
-                    .iter()
-                    .enumerate()
-                    .map(|(index, peer)| {
-                        udp_peer(peer, udp.bind, &format!("{key}.fabric.udp.peers[{index}]"))
-                    })
-                    .collect::<Result<_, _>>()?,
-            },
-        };
+        let fabric = FabricConfig::check(entry.fabric, &format!("{key}.fabric"))?;
         if entry.impairments.len() > impair::MAX_RULES {
             return Err(value(&format!("{key}.impairments"), impair::TooManyRules.to_string()));
         }
@@ -376,20 +318,6 @@ fn identity(entry: &PeerEntry, key: &str) -> Result<Identity, ConfigError> {
         lid: derived.lid,
         prefer_ipv6: entry.prefer_ipv6,
     })
-}
-
-fn udp_peer(peer: &UdpPeerEntry, bind: SocketAddr, key: &str) -> Result<UdpPeer, ConfigError> {
-    if peer.addr.is_ipv4() != bind.is_ipv4() {
-        return Err(value(
-            &format!("{key}.addr"),
-            format!("{} and bind {bind} differ in IP version", peer.addr),
-        ));
-    }
-    if peer.addr.port() == 0 {
-        return Err(value(&format!("{key}.addr"), "port 0 cannot be sent to"));
-    }
-    let mac = peer.mac.as_deref().map(|text| unicast_mac(text, &format!("{key}.mac"))).transpose()?;
-    Ok(UdpPeer { addr: peer.addr, mac })
 }
 
 fn unicast_mac(text: &str, key: &str) -> Result<MacAddr, ConfigError> {

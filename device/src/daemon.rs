@@ -1,7 +1,6 @@
 //! Running a configuration: one thread per HCA, signals and the control socket on the main thread.
 
 use std::io;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::thread;
 
@@ -13,6 +12,7 @@ use crate::capture::Capture;
 use crate::config::{Config, DeviceConfig, FabricConfig, FrontendEntry, TraceConfig};
 use crate::control;
 use crate::control::call::Handle;
+use crate::fabric::Fabric;
 use crate::fabric::udp::UdpFabric;
 use crate::frontend::address::Addresses;
 use crate::frontend::jingzhao::{JingZhao, Setup};
@@ -32,13 +32,13 @@ pub enum DaemonError {
         /// Reason.
         source: ListenError,
     },
-    /// No socket for the fabric.
-    #[error("{key}: cannot receive on {bind}")]
+    /// No fabric.
+    #[error("{key}: cannot receive on {name}")]
     Fabric {
         /// Which device's.
         key: String,
-        /// Configured address.
-        bind: SocketAddr,
+        /// Configured address or interface.
+        name: String,
         /// Reason.
         source: io::Error,
     },
@@ -174,7 +174,7 @@ fn worker(
     device: &DeviceConfig,
     key: &str,
     inherited: &mut Option<Source>,
-) -> Result<Worker<JingZhao, UdpFabric>, DaemonError> {
+) -> Result<Worker<JingZhao, Box<dyn Fabric + Send>>, DaemonError> {
     let source = match (&device.socket_path, inherited.take()) {
         (Some(path), _) => Listener::bind(path)
             .map(Source::Listener)
@@ -184,12 +184,7 @@ fn worker(
             return Err(DaemonError::Host(io::Error::other(format!("{key} has no socket to listen on"))));
         }
     };
-    let FabricConfig::Udp { bind, peers } = &device.fabric;
-    let fabric = UdpFabric::bind(*bind, peers).map_err(|source| DaemonError::Fabric {
-        key: format!("{key}.fabric.udp.bind"),
-        bind: *bind,
-        source,
-    })?;
+    let fabric = fabric(device, &format!("{key}.fabric"))?;
     let capture = device.capture.as_ref().map(|path| {
         Capture::create(path, &name(device)).map_err(|source| DaemonError::File {
             key: format!("{key}.capture"),
@@ -221,6 +216,17 @@ fn worker(
     }
 
     Ok(Worker::new(source, hca, fabric)?)
+}
+
+fn fabric(device: &DeviceConfig, key: &str) -> Result<Box<dyn Fabric + Send>, DaemonError> {
+    match &device.fabric {
+        FabricConfig::Udp { bind, peers } => {
+            let fabric = UdpFabric::bind(*bind, device.identity.mac, peers).map_err(|source| {
+                DaemonError::Fabric { key: format!("{key}.udp.bind"), name: bind.to_string(), source }
+            })?;
+            Ok(Box::new(fabric))
+        }
+    }
 }
 
 /// Of the thread, and of the interface in captures.

@@ -14,6 +14,7 @@ pub mod hca;
 pub mod identity;
 pub mod memory;
 pub mod net;
+pub mod rate;
 pub mod sparse;
 pub mod telemetry;
 pub mod vfio;

@@ -402,6 +402,37 @@ fn impairments_are_added_listed_and_cleared_at_run_time() {
 }
 
 #[test]
+fn peers_come_and_go_at_run_time() {
+    let (_daemon, control) = start();
+    let peers = || -> Value {
+        serde_json::from_str(&hcactl(&control, &["--json", "peer", "list"]).unwrap()).unwrap()
+    };
+    assert_eq!(peers(), json!([]));
+    let nic = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let addr = nic.local_addr().unwrap().to_string();
+    let mac = "52:54:00:00:00:07";
+    let add = ["peer", "add", &addr, "--mac", mac, "--leaf", "--max-frames-per-second", "100"];
+    assert_eq!(hcactl(&control, &add).unwrap(), "");
+    assert_eq!(
+        peers(),
+        json!([{
+            "addr": addr, "leaf": true, "macs": [mac], "rx_frames": 0, "rx_over_rate": 0, "tx_frames": 0
+        }])
+    );
+    assert_eq!(hcactl(&control, &add).unwrap_err(), format!("hcactl: {addr} is a peer already\n"));
+    let wrong = ["peer", "add", "127.0.0.1:9", "--mac", "01:00:00:00:00:00"];
+    let error = hcactl(&control, &wrong).unwrap_err();
+    assert_eq!(error, "hcactl: mac: 01:00:00:00:00:00 is not a unicast address\n");
+
+    hcactl(&control, &["peer", "remove", &addr]).unwrap();
+    assert_eq!(peers(), json!([]));
+    let error = hcactl(&control, &["peer", "remove", &addr]).unwrap_err();
+    assert_eq!(error, format!("hcactl: {addr} is not a peer\n"));
+    let text = hcactl(&control, &["peer", "list"]).unwrap();
+    assert!(text.starts_with("ADDRESS"), "{text}");
+}
+
+#[test]
 fn what_is_no_request_is_answered_with_an_error_and_the_next_one_is_served() {
     let (_daemon, control) = start();
     let mut stream = UnixStream::connect(&control).unwrap();

@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::impair::ImpairCall;
 use super::message::{Counters, PortState};
+use super::peers::PeerCall;
 use crate::capture::Capture;
 use crate::frontend::snapshot::{Page, Table};
 use crate::telemetry::trace::Trace;
@@ -36,6 +37,8 @@ pub enum Call {
     SetTrace(Option<Box<Trace>>, oneshot::Sender<Option<Trace>>),
     /// Look at or change its impairments.
     Impair(ImpairCall),
+    /// Look at or change who is on its fabric.
+    Peers(PeerCall),
 }
 
 /// How a device is.

@@ -4,14 +4,16 @@
 //! they are added, not changed.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use engine::Stats;
 use serde::{Deserialize, Serialize};
 
+use crate::config::UdpPeerEntry;
 use crate::fabric::FabricStats;
 use crate::fabric::impair::{ImpairmentRow, RuleEntry};
+use crate::fabric::switch::PeerRow;
 use crate::frontend::snapshot::{Page, Table};
 use crate::net::{DropReason, PortStats};
 use crate::telemetry::monitor::Monitor;
@@ -86,6 +88,25 @@ pub enum Request {
         /// What it does.
         rule: RuleEntry,
     },
+    /// Who is on its fabric: [`Response::Peers`].
+    Peers {
+        /// Of which device.
+        device: u16,
+    },
+    /// One peer more: [`Response::Done`].
+    PeerAdd {
+        /// Of which device.
+        device: u16,
+        /// As in the configuration.
+        peer: UdpPeerEntry,
+    },
+    /// One peer less: [`Response::Done`].
+    PeerRemove {
+        /// Of which device.
+        device: u16,
+        /// Its address and port.
+        addr: SocketAddr,
+    },
     /// One impairment less, or none any more: [`Response::Done`]. Frames that are held back still go on.
     ImpairClear {
         /// Of which device.
@@ -107,6 +128,8 @@ pub enum Response {
     Counters(Box<Counters>),
     /// All impairments.
     Impairments(Vec<ImpairmentRow>),
+    /// All peers.
+    Peers(Vec<PeerRow>),
     /// Number of the impairment that was added.
     Impairment(u32),
     /// It is done.

@@ -7,6 +7,7 @@
 pub mod call;
 pub mod impair;
 pub mod message;
+pub mod peers;
 pub mod server;
 
 /// Where `hcactl` looks for a daemon unless it is told.

@@ -12,7 +12,9 @@ use tokio::sync::Semaphore;
 use super::call::{Call, Handle, Stopped};
 use super::impair::ImpairCall;
 use super::message::{DeviceRow, Request, Response};
+use super::peers::{PeerCall, PeersError};
 use crate::capture::Capture;
+use crate::config::{ConfigError, UdpPeer};
 use crate::fabric::impair::{Rule, RuleError, TooManyRules};
 use crate::identity::Identity;
 use crate::limited;
@@ -121,6 +123,10 @@ enum Refused {
     Rule(#[from] RuleError),
     #[error(transparent)]
     TooManyRules(#[from] TooManyRules),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Peers(#[from] PeersError),
     #[error("there is no impairment {0}")]
     NoImpairment(u32),
     #[error("cannot create {}: {error}", path.display())]
@@ -174,6 +180,21 @@ async fn answer(request: Request, devices: &[Device]) -> Result<Response, Refuse
             let handle = &find(device)?.handle;
             let rule = Box::new(Rule::try_from(rule)?);
             Response::Impairment(handle.call(|answer| Call::Impair(ImpairCall::Add(rule, answer))).await??)
+        }
+        Request::Peers { device } => {
+            let handle = &find(device)?.handle;
+            Response::Peers(handle.call(|answer| Call::Peers(PeerCall::List(answer))).await??)
+        }
+        Request::PeerAdd { device, peer } => {
+            let handle = &find(device)?.handle;
+            let peer = UdpPeer::check(&peer, "")?;
+            handle.call(|answer| Call::Peers(PeerCall::Add(peer, answer))).await??;
+            Response::Done {}
+        }
+        Request::PeerRemove { device, addr } => {
+            let handle = &find(device)?.handle;
+            handle.call(|answer| Call::Peers(PeerCall::Remove(addr, answer))).await??;
+            Response::Done {}
         }
         Request::ImpairClear { device, id } => {
             let handle = &find(device)?.handle;

@@ -4,7 +4,7 @@
 
 mod batch;
 pub mod impair;
-mod switch;
+pub mod switch;
 pub mod udp;
 
 use std::io;
@@ -12,6 +12,8 @@ use std::os::fd::BorrowedFd;
 
 pub use batch::{RxBatch, TxBatch};
 use serde::{Deserialize, Serialize};
+
+use self::switch::Switch;
 
 /// Longest frame a fabric carries: a jumbo Ethernet frame. A RoCE packet with a 4096-byte payload needs less than half.
 pub const MAX_FRAME_LEN: usize = 9216;
@@ -42,6 +44,33 @@ pub trait Fabric {
 
     /// What was carried and what was lost.
     fn stats(&self) -> &FabricStats;
+
+    /// The list of peers, if the fabric has one.
+    fn switch(&mut self) -> Option<&mut Switch> {
+        None
+    }
+}
+
+impl<F: Fabric + ?Sized> Fabric for Box<F> {
+    fn send(&mut self, batch: &mut TxBatch) -> Sent {
+        (**self).send(batch)
+    }
+
+    fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()> {
+        (**self).recv(batch)
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        (**self).as_fd()
+    }
+
+    fn stats(&self) -> &FabricStats {
+        (**self).stats()
+    }
+
+    fn switch(&mut self) -> Option<&mut Switch> {
+        (**self).switch()
+    }
 }
 
 /// Counters of one fabric.
@@ -61,4 +90,8 @@ pub struct FabricStats {
     pub rx_stranger: u64,
     /// Frames too long or too short to be Ethernet.
     pub rx_bad_length: u64,
+    /// Frames of peers that sent more than they may.
+    pub rx_over_rate: u64,
+    /// Frames of one peer sent on to another.
+    pub passed_on: u64,
 }

@@ -1,76 +1,290 @@
-//! Which peer has which MAC: a learning switch without ports of its own.
+//! Which peer has which MAC: a learning switch whose ports are the peers of a `udp` fabric, and its HCA.
+//!
+//! Frames of the HCA go to the peer that has their destination, to all peers if nobody is known to have it. Frames of a
+//! peer are for the HCA; those between a leaf and another peer pass through. Two peers that are no leaves know each
+//! other and need nobody in between: so the mesh has no loops.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
+use engine::Instant;
 use protocol::ids::MacAddr;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use crate::config::UdpPeer;
+use crate::rate::Bucket;
 
-/// Addresses that can be learned. Bound: a peer can invent source MACs; beyond this many they are flooded to.
-const MAX_LEARNED: usize = 4096;
+/// Bound: MACs learned of one peer. It can invent source MACs; those beyond are flooded to, and cost others nothing.
+const MAX_LEARNED: usize = 512;
 
-/// Where a frame goes.
+/// Bound: peers. Whatever is flooded is sent to each.
+const MAX_PEERS: usize = 256;
+
+/// Bound: MACs that a row of the list shows.
+const MACS_SHOWN: usize = 16;
+
+/// Where a frame of the HCA goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route {
     /// To one peer.
-    Peer(SocketAddr),
+    Peer(usize),
     /// To every peer.
     Flood,
 }
 
+/// Why a frame is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// Nobody we talk to sent it.
+    Stranger,
+    /// Its sender sends too much.
+    OverRate,
+}
+
+/// Why the list of peers stays as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs)]
+pub enum PeerError {
+    #[error("{0} is a peer already")]
+    Known(SocketAddr),
+    #[error("{0} is not a peer")]
+    Unknown(SocketAddr),
+    #[error("{0} differs from our own address in IP version")]
+    IpVersion(SocketAddr),
+    #[error("there are {MAX_PEERS} peers already")]
+    TooMany,
+}
+
+/// A peer and what it did, as `hcactl` lists it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerRow {
+    /// Where it receives.
+    pub addr: SocketAddr,
+    /// It sends to this HCA only.
+    pub leaf: bool,
+    /// MACs that are reached through it, at most 16 of them: the configured one and those learned.
+    pub macs: Vec<String>,
+    /// Frames that came from it.
+    pub rx_frames: u64,
+    /// Frames that came from it and were dropped, because it sends more than it may.
+    pub rx_over_rate: u64,
+    /// Frames sent to it.
+    pub tx_frames: u64,
+}
+
 /// The peers and what is known of them.
 #[derive(Debug)]
-pub(super) struct Switch {
-    peers: Vec<SocketAddr>,
-    fixed: HashMap<MacAddr, SocketAddr>,
-    learned: HashMap<MacAddr, SocketAddr>,
+pub struct Switch {
+    ipv4: bool,
+    peers: Vec<Peer>,
+    by_addr: HashMap<SocketAddr, usize>,
+    by_mac: HashMap<MacAddr, Entry>,
+    leaves: usize,
+    /// Who sent the frame before, and as whom: mostly the next one is alike.
+    last: Option<(SocketAddr, MacAddr, usize)>,
+}
+
+#[derive(Debug)]
+struct Peer {
+    config: UdpPeer,
+    bucket: Option<Bucket>,
+    learned: usize,
+    rx_frames: u64,
+    rx_over_rate: u64,
+    tx_frames: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    peer: usize,
+    fixed: bool,
 }
 
 impl Switch {
-    pub(super) fn new(peers: &[UdpPeer]) -> Self {
-        Self {
-            peers: peers.iter().map(|peer| peer.addr).collect(),
-            fixed: peers.iter().filter_map(|peer| Some((peer.mac?, peer.addr))).collect(),
-            learned: HashMap::new(),
-        }
-    }
-
-    pub(super) fn peers(&self) -> &[SocketAddr] {
-        &self.peers
-    }
-
-    /// Notes that `src` is reached through `from`. False if `from` is nobody we talk to.
+    /// A switch with its first peers. `ipv4` says how they are reached.
     ///
-    /// Only configured peers are believed: anybody can send to a UDP port, and whoever may teach us addresses may
-    /// redirect traffic.
-    pub(super) fn learn(&mut self, src: MacAddr, from: SocketAddr) -> bool {
-        if !self.peers.contains(&from) {
-            return false;
-        }
-        let known = self.fixed.contains_key(&src);
-        if !known
-            && !src.is_multicast()
-            && (self.learned.len() < MAX_LEARNED || self.learned.contains_key(&src))
-        {
-            self.learned.insert(src, from);
-        }
-        true
+    /// # Errors
+    /// [`PeerError`].
+    pub(super) fn new(ipv4: bool, peers: &[UdpPeer]) -> Result<Self, PeerError> {
+        let mut switch = Self {
+            ipv4,
+            peers: Vec::new(),
+            by_addr: HashMap::new(),
+            by_mac: HashMap::new(),
+            leaves: 0,
+            last: None,
+        };
+        peers.iter().try_for_each(|peer| switch.add(*peer))?;
+        Ok(switch)
     }
 
+    /// One peer more.
+    ///
+    /// # Errors
+    /// [`PeerError`].
+    pub fn add(&mut self, peer: UdpPeer) -> Result<(), PeerError> {
+        if peer.addr.is_ipv4() != self.ipv4 {
+            return Err(PeerError::IpVersion(peer.addr));
+        }
+        if self.by_addr.contains_key(&peer.addr) {
+            return Err(PeerError::Known(peer.addr));
+        }
+        if self.peers.len() >= MAX_PEERS {
+            return Err(PeerError::TooMany);
+        }
+        let index = self.peers.len();
+        self.by_addr.insert(peer.addr, index);
+        if let Some(mac) = peer.mac {
+            self.unlearn(mac);
+            self.by_mac.insert(mac, Entry { peer: index, fixed: true });
+        }
+        self.leaves += usize::from(peer.leaf);
+        self.peers.push(Peer {
+            config: peer,
+            bucket: peer.max_frames_per_second.map(Bucket::new),
+            learned: 0,
+            rx_frames: 0,
+            rx_over_rate: 0,
+            tx_frames: 0,
+        });
+        self.last = None;
+        Ok(())
+    }
+
+    /// One peer less. What it sends from now on is a stranger's.
+    ///
+    /// # Errors
+    /// [`PeerError::Unknown`].
+    pub fn remove(&mut self, addr: SocketAddr) -> Result<(), PeerError> {
+        let gone = self.by_addr.remove(&addr).ok_or(PeerError::Unknown(addr))?;
+        let peer = self.peers.remove(gone);
+        self.leaves -= usize::from(peer.config.leaf);
+        // Those behind it move up.
+        self.by_addr.values_mut().filter(|index| **index > gone).for_each(|index| *index -= 1);
+        self.by_mac.retain(|_, entry| entry.peer != gone);
+        self.by_mac.values_mut().filter(|entry| entry.peer > gone).for_each(|entry| entry.peer -= 1);
+        self.last = None;
+        Ok(())
+    }
+
+    /// The peers and what they did.
+    pub fn rows(&self) -> Vec<PeerRow> {
+        let mut macs = vec![Vec::new(); self.peers.len()];
+        for (mac, entry) in &self.by_mac {
+            if let Some(macs) = macs.get_mut(entry.peer) {
+                macs.push(*mac);
+            }
+        }
+        let row = |(peer, mut macs): (&Peer, Vec<MacAddr>)| {
+            macs.sort_unstable_by_key(|mac| mac.0);
+            PeerRow {
+                addr: peer.config.addr,
+                leaf: peer.config.leaf,
+                macs: macs.iter().take(MACS_SHOWN).map(MacAddr::to_string).collect(),
+                rx_frames: peer.rx_frames,
+                rx_over_rate: peer.rx_over_rate,
+                tx_frames: peer.tx_frames,
+            }
+        };
+        self.peers.iter().zip(macs).map(row).collect()
+    }
+
+    /// How many peers there are; they are numbered from 0 on.
+    pub(super) fn len(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// Where a peer receives.
+    pub(super) fn addr(&self, peer: usize) -> Option<SocketAddr> {
+        self.peers.get(peer).map(|peer| peer.config.addr)
+    }
+
+    /// Frames were sent to a peer.
+    pub(super) fn count_sent(&mut self, peer: usize, frames: usize) {
+        if let Some(peer) = self.peers.get_mut(peer) {
+            peer.tx_frames += frames as u64;
+        }
+    }
+
+    /// A frame from `src` came through `from`: whose it is. The MAC is learned.
+    ///
+    /// Only peers are believed: anybody can send to a UDP port, and whoever may teach us addresses may redirect traffic.
+    pub(super) fn admit(
+        &mut self,
+        now: impl Fn() -> Instant,
+        src: MacAddr,
+        from: SocketAddr,
+    ) -> Result<usize, Refusal> {
+        let alike = self.last.filter(|(addr, mac, _)| (*addr, *mac) == (from, src));
+        let index = match alike {
+            Some((_, _, index)) => index,
+            None => *self.by_addr.get(&from).ok_or(Refusal::Stranger)?,
+        };
+        let Some(peer) = self.peers.get_mut(index) else { return Err(Refusal::Stranger) };
+        if peer.bucket.as_mut().is_some_and(|bucket| !bucket.take(now())) {
+            peer.rx_over_rate += 1;
+            return Err(Refusal::OverRate);
+        }
+        peer.rx_frames += 1;
+        if alike.is_none() {
+            self.learn(src, index);
+            self.last = Some((from, src, index));
+        }
+        Ok(index)
+    }
+
+    /// Where a frame of the HCA goes.
     pub(super) fn route(&self, dst: MacAddr) -> Route {
-        let known = || self.fixed.get(&dst).or_else(|| self.learned.get(&dst));
-        match (self.peers.as_slice(), dst.is_multicast()) {
-            // With one peer there is nothing to choose, and no flood to pay for.
-            ([only], _) => Route::Peer(*only),
-            (_, true) => Route::Flood,
-            (_, false) => known().map_or(Route::Flood, |addr| Route::Peer(*addr)),
+        // With one peer there is nothing to choose, and no flood to pay for.
+        if self.peers.len() == 1 {
+            return Route::Peer(0);
+        }
+        let known = self.by_mac.get(&dst).filter(|_| !dst.is_multicast());
+        known.map_or(Route::Flood, |entry| Route::Peer(entry.peer))
+    }
+
+    /// Whether a frame of `from` can have a way that leads past the HCA.
+    pub(super) fn may_pass(&self, from: usize) -> bool {
+        if self.is_leaf(from) { self.len() > 1 } else { self.leaves > 0 }
+    }
+
+    /// Whether a frame of `from` passes on to `to`.
+    pub(super) fn passes(&self, from: usize, to: usize) -> bool {
+        from != to && (self.is_leaf(from) || self.is_leaf(to))
+    }
+
+    fn is_leaf(&self, peer: usize) -> bool {
+        self.peers.get(peer).is_some_and(|peer| peer.config.leaf)
+    }
+
+    fn learn(&mut self, mac: MacAddr, index: usize) {
+        if mac.is_multicast() || self.by_mac.get(&mac).is_some_and(|entry| entry.fixed || entry.peer == index)
+        {
+            return;
+        }
+        let Some(peer) = self.peers.get_mut(index) else { return };
+        // Sources follow their owner.
+        if peer.learned < MAX_LEARNED {
+            peer.learned += 1;
+            self.unlearn(mac);
+            self.by_mac.insert(mac, Entry { peer: index, fixed: false });
+        }
+    }
+
+    fn unlearn(&mut self, mac: MacAddr) {
+        if let Some(Entry { peer, fixed: false }) = self.by_mac.remove(&mac)
+            && let Some(peer) = self.peers.get_mut(peer)
+        {
+            peer.learned -= 1;
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+
     use super::*;
 
     const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
@@ -80,8 +294,16 @@ mod tests {
         ([127, 0, 0, 1], port).into()
     }
 
+    fn peer(port: u16) -> UdpPeer {
+        UdpPeer::at(addr(port))
+    }
+
     fn switch() -> Switch {
-        Switch::new(&[UdpPeer { addr: addr(1), mac: Some(A) }, UdpPeer { addr: addr(2), mac: None }])
+        Switch::new(true, &[UdpPeer { mac: Some(A), ..peer(1) }, peer(2)]).unwrap()
+    }
+
+    fn admit(switch: &mut Switch, src: MacAddr, from: u16) -> Result<usize, Refusal> {
+        switch.admit(|| Instant::ZERO, src, addr(from))
     }
 
     #[test]
@@ -89,39 +311,107 @@ mod tests {
         let switch = switch();
         assert_eq!(switch.route(B), Route::Flood);
         assert_eq!(switch.route(MacAddr::BROADCAST), Route::Flood);
-        assert_eq!(switch.route(A), Route::Peer(addr(1)));
+        assert_eq!(switch.route(A), Route::Peer(0));
     }
 
     #[test]
     fn sources_are_learned_and_follow_their_owner() {
         let mut switch = switch();
-        assert!(switch.learn(B, addr(2)));
-        assert_eq!(switch.route(B), Route::Peer(addr(2)));
-        assert!(switch.learn(B, addr(1)));
-        assert_eq!(switch.route(B), Route::Peer(addr(1)));
+        assert_eq!(admit(&mut switch, B, 2), Ok(1));
+        assert_eq!(switch.route(B), Route::Peer(1));
+        assert_eq!(admit(&mut switch, B, 1), Ok(0));
+        assert_eq!(switch.route(B), Route::Peer(0));
     }
 
     #[test]
     fn strangers_teach_nothing() {
         let mut switch = switch();
-        assert!(!switch.learn(B, addr(9)));
+        assert_eq!(admit(&mut switch, B, 9), Err(Refusal::Stranger));
         assert_eq!(switch.route(B), Route::Flood);
     }
 
     #[test]
     fn configured_addresses_cannot_be_taken_over() {
         let mut switch = switch();
-        assert!(switch.learn(A, addr(2)));
-        assert_eq!(switch.route(A), Route::Peer(addr(1)));
+        assert_eq!(admit(&mut switch, A, 2), Ok(1));
+        assert_eq!(switch.route(A), Route::Peer(0));
     }
 
     #[test]
-    fn invented_addresses_cannot_exhaust_memory() {
+    fn a_peer_that_invents_addresses_costs_only_itself() {
         let mut switch = switch();
         for n in 0..10_000u32 {
             let [_, _, hi, lo] = n.to_be_bytes();
-            switch.learn(MacAddr([6, 0, 0, 0, hi, lo]), addr(2));
+            admit(&mut switch, MacAddr([6, 0, 0, 0, hi, lo]), 2).unwrap();
         }
-        assert_eq!(switch.learned.len(), MAX_LEARNED);
+        assert_eq!(switch.by_mac.len(), MAX_LEARNED + 1);
+        admit(&mut switch, B, 1).unwrap();
+        assert_eq!(switch.route(B), Route::Peer(0), "another's address is learned");
+    }
+
+    #[test]
+    fn a_peer_that_is_removed_is_forgotten_and_the_others_are_not() {
+        let mut switch = Switch::new(true, &[peer(1), peer(2), peer(3)]).unwrap();
+        admit(&mut switch, A, 1).unwrap();
+        admit(&mut switch, B, 3).unwrap();
+        switch.remove(addr(1)).unwrap();
+        assert_eq!(switch.remove(addr(1)), Err(PeerError::Unknown(addr(1))));
+        assert_eq!((switch.route(A), switch.route(B)), (Route::Flood, Route::Peer(1)));
+        assert_eq!(admit(&mut switch, A, 1), Err(Refusal::Stranger));
+        assert_eq!(admit(&mut switch, B, 3), Ok(1));
+        switch.add(peer(1)).unwrap();
+        assert_eq!(admit(&mut switch, A, 1), Ok(2));
+        assert_eq!(switch.addr(2), Some(addr(1)));
+    }
+
+    #[test]
+    fn peers_that_make_no_sense_are_refused() {
+        let mut switch = switch();
+        let v6: SocketAddr = "[::1]:5".parse().unwrap();
+        assert_eq!(switch.add(peer(2)), Err(PeerError::Known(addr(2))));
+        assert_eq!(switch.add(UdpPeer::at(v6)), Err(PeerError::IpVersion(v6)));
+        while switch.len() < MAX_PEERS {
+            switch.add(peer(1000 + u16::try_from(switch.len()).unwrap())).unwrap();
+        }
+        assert_eq!(switch.add(peer(9)), Err(PeerError::TooMany));
+    }
+
+    #[test]
+    fn a_configured_address_replaces_a_learned_one() {
+        let mut switch = switch();
+        admit(&mut switch, B, 1).unwrap();
+        switch.add(UdpPeer { mac: Some(B), ..peer(3) }).unwrap();
+        assert_eq!(switch.route(B), Route::Peer(2));
+        assert_eq!(switch.peers[0].learned, 0);
+    }
+
+    #[test]
+    fn a_peer_that_sends_too_much_is_cut_to_its_rate() {
+        let limit = NonZeroU32::new(100);
+        let mut switch =
+            Switch::new(true, &[UdpPeer { max_frames_per_second: limit, ..peer(1) }, peer(2)]).unwrap();
+        let admitted = (0..50).filter(|_| admit(&mut switch, A, 1).is_ok()).count();
+        assert_eq!(admitted, 10);
+        assert_eq!(admit(&mut switch, A, 1), Err(Refusal::OverRate));
+        assert!((0..50).all(|_| admit(&mut switch, B, 2).is_ok()));
+        let rows = switch.rows();
+        assert_eq!((rows[0].rx_frames, rows[0].rx_over_rate), (10, 41));
+        assert_eq!((rows[1].rx_frames, rows[1].macs.clone()), (50, vec![B.to_string()]));
+    }
+
+    #[test]
+    fn frames_pass_between_a_leaf_and_others_only() {
+        let leaf = |port| UdpPeer { leaf: true, ..peer(port) };
+        let switch = Switch::new(true, &[peer(1), peer(2), leaf(3), leaf(4)]).unwrap();
+        for (from, to, passes) in
+            [(0, 1, false), (0, 2, true), (2, 0, true), (2, 3, true), (2, 2, false), (1, 0, false)]
+        {
+            assert_eq!(switch.passes(from, to), passes, "{from} to {to}");
+        }
+        assert!(switch.may_pass(0) && switch.may_pass(2));
+        let mesh = Switch::new(true, &[peer(1), peer(2)]).unwrap();
+        assert!(!mesh.may_pass(0));
+        let one_nic = Switch::new(true, &[leaf(1)]).unwrap();
+        assert!(!one_nic.may_pass(0));
     }
 }

@@ -4,12 +4,13 @@
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
 
 use protocol::ids::MacAddr;
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use rustix::net::sockopt;
 
-use super::switch::{Route, Switch};
+use super::switch::{Refusal, Route, Switch};
 use super::{Fabric, FabricStats, MAX_FRAME_LEN, RxBatch, Sent, TxBatch};
 use crate::config::UdpPeer;
 
@@ -23,9 +24,13 @@ const MIN_FRAME_LEN: usize = 14;
 /// See the module.
 #[derive(Debug)]
 pub struct UdpFabric {
+    /// MAC of the HCA.
+    own: MacAddr,
     socket: UdpSocket,
     state: UdpSocketState,
     switch: Switch,
+    /// Origin of the clock that limits rates.
+    started: Instant,
     /// Frames that one send may carry; 1 once a run was refused.
     max_run: usize,
     stats: FabricStats,
@@ -33,11 +38,11 @@ pub struct UdpFabric {
 }
 
 impl UdpFabric {
-    /// Receives on `bind`, sends to `peers`.
+    /// Receives on `bind` for the HCA with the MAC `own`, sends to `peers`.
     ///
     /// # Errors
-    /// The socket cannot be opened or bound.
-    pub fn bind(bind: SocketAddr, peers: &[UdpPeer]) -> io::Result<Self> {
+    /// The socket cannot be opened or bound; two peers are the same, or cannot be reached from there.
+    pub fn bind(bind: SocketAddr, own: MacAddr, peers: &[UdpPeer]) -> io::Result<Self> {
         let socket = UdpSocket::bind(bind)?;
         let state = UdpSocketState::new((&socket).into())?;
         allow_fragments(&socket)?;
@@ -58,9 +63,11 @@ impl UdpFabric {
             );
         }
         Ok(Self {
+            own,
             socket,
             state,
-            switch: Switch::new(peers),
+            switch: Switch::new(bind.is_ipv4(), peers).map_err(io::Error::other)?,
+            started: Instant::now(),
             max_run,
             stats: FabricStats::default(),
             meta: [RecvMeta::default(); RxBatch::SLOTS],
@@ -75,14 +82,9 @@ impl UdpFabric {
         self.socket.local_addr()
     }
 
-    /// Sends one datagram or a run of equal ones.
-    fn transmit(
-        &mut self,
-        destination: SocketAddr,
-        contents: &[u8],
-        segment: usize,
-        frames: usize,
-    ) -> Transmitted {
+    /// Sends one datagram or a run of equal ones to a peer.
+    fn transmit(&mut self, peer: usize, contents: &[u8], segment: usize, frames: usize) -> Transmitted {
+        let Some(destination) = self.switch.addr(peer) else { return Transmitted::Done };
         let transmit = Transmit {
             destination,
             ecn: None,
@@ -92,7 +94,10 @@ impl UdpFabric {
         };
         self.stats.tx_calls += 1;
         match self.state.try_send((&self.socket).into(), &transmit) {
-            Ok(()) => self.stats.tx_frames += frames as u64,
+            Ok(()) => {
+                self.stats.tx_frames += frames as u64;
+                self.switch.count_sent(peer, frames);
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Transmitted::Blocked,
             Err(error) if frames > 1 && refuses_runs(&error) => {
                 // The usual reasons: frames above the path's MTU, which go alone, in fragments; an interface that
@@ -111,6 +116,39 @@ impl UdpFabric {
         }
         Transmitted::Done
     }
+
+    /// Sends one of several copies of a frame. A full buffer loses it: trying again would repeat it to the peers that
+    /// have it.
+    fn transmit_now(&mut self, peer: usize, frame: &[u8]) {
+        if self.transmit(peer, frame, frame.len(), 1) == Transmitted::Blocked {
+            self.stats.tx_refused += 1;
+        }
+    }
+
+    /// Passes a frame of one peer on to others, if that is our part. Whether it may be for the HCA too.
+    fn pass_on(&mut self, from: usize, frame: &[u8]) -> bool {
+        let dst = address(frame, 0);
+        if dst == self.own {
+            return true;
+        }
+        match self.switch.route(dst) {
+            Route::Peer(to) if !self.switch.passes(from, to) => true,
+            Route::Peer(to) => {
+                self.stats.passed_on += 1;
+                self.transmit_now(to, frame);
+                false
+            }
+            Route::Flood => {
+                for to in 0..self.switch.len() {
+                    if self.switch.passes(from, to) {
+                        self.stats.passed_on += 1;
+                        self.transmit_now(to, frame);
+                    }
+                }
+                true
+            }
+        }
+    }
 }
 
 /// What became of a send.
@@ -128,9 +166,9 @@ impl Fabric for UdpFabric {
     fn send(&mut self, batch: &mut TxBatch) -> Sent {
         while let Some(first) = batch.front() {
             let run = match self.switch.route(first.dst) {
-                Route::Peer(addr) => {
+                Route::Peer(peer) => {
                     let run = batch.run(self.max_run, MAX_SEND_LEN);
-                    match self.transmit(addr, batch.bytes(run.bytes.clone()), run.segment, run.frames) {
+                    match self.transmit(peer, batch.bytes(run.bytes.clone()), run.segment, run.frames) {
                         Transmitted::Done => run,
                         Transmitted::Blocked => return Sent::Blocked,
                         Transmitted::RunRefused => continue,
@@ -138,17 +176,11 @@ impl Fabric for UdpFabric {
                 }
                 Route::Flood => {
                     let run = batch.run(1, MAX_SEND_LEN);
-                    if self.switch.peers().is_empty() {
+                    if self.switch.len() == 0 {
                         self.stats.tx_no_peer += 1;
                     }
-                    for index in 0..self.switch.peers().len() {
-                        let addr = self.switch.peers()[index];
-                        // A full buffer loses a flooded frame for the remaining peers: trying again would repeat it
-                        // to the first ones.
-                        let sent = self.transmit(addr, batch.bytes(run.bytes.clone()), run.segment, 1);
-                        if sent == Transmitted::Blocked {
-                            self.stats.tx_refused += 1;
-                        }
+                    for peer in 0..self.switch.len() {
+                        self.transmit_now(peer, batch.bytes(run.bytes.clone()));
                     }
                     run
                 }
@@ -173,7 +205,10 @@ impl Fabric for UdpFabric {
             }
             Err(error) => return Err(error),
         };
-        for (slot, meta) in self.meta[..count].iter().enumerate() {
+        let started = self.started;
+        let now = || engine::Instant::ZERO + started.elapsed();
+        for slot in 0..count {
+            let meta = self.meta[slot];
             let base = slot * RxBatch::SLOT_LEN;
             let mut offset = 0;
             while offset < meta.len {
@@ -185,13 +220,22 @@ impl Fabric for UdpFabric {
                     self.stats.rx_bad_length += 1;
                     continue;
                 }
-                if !self.switch.learn(source(frame), meta.addr) {
-                    self.stats.rx_stranger += 1;
-                    crate::limited!(warn, from = %meta.addr, "frames of a stranger are dropped");
-                    continue;
+                match self.switch.admit(now, address(frame, 6), meta.addr) {
+                    Ok(peer) => {
+                        self.stats.rx_frames += 1;
+                        if !self.switch.may_pass(peer) || self.pass_on(peer, frame) {
+                            batch.frames.push(range);
+                        }
+                    }
+                    Err(Refusal::Stranger) => {
+                        self.stats.rx_stranger += 1;
+                        crate::limited!(warn, from = %meta.addr, "frames of a stranger are dropped");
+                    }
+                    Err(Refusal::OverRate) => {
+                        self.stats.rx_over_rate += 1;
+                        crate::limited!(warn, from = %meta.addr, "a peer sends more than it may");
+                    }
                 }
-                self.stats.rx_frames += 1;
-                batch.frames.push(range);
             }
         }
         Ok(())
@@ -204,12 +248,15 @@ impl Fabric for UdpFabric {
     fn stats(&self) -> &FabricStats {
         &self.stats
     }
+
+    fn switch(&mut self) -> Option<&mut Switch> {
+        Some(&mut self.switch)
+    }
 }
 
-fn source(frame: &[u8]) -> MacAddr {
-    let mut mac = [0; 6];
-    mac.copy_from_slice(&frame[6..12]);
-    MacAddr(mac)
+/// The MAC address at an offset of an Ethernet header.
+fn address(frame: &[u8], at: usize) -> MacAddr {
+    frame.get(at..).and_then(|bytes| bytes.first_chunk()).map_or_else(MacAddr::default, |mac| MacAddr(*mac))
 }
 
 /// Whether the network refuses a run of frames for being one. The frames alone may still go.
@@ -246,6 +293,8 @@ mod tests {
 
     const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
     const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+    /// Of HCAs whose MAC does not matter.
+    const OWN: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 
     fn localhost() -> SocketAddr {
         ([127, 0, 0, 1], 0).into()
@@ -259,8 +308,8 @@ mod tests {
         drop(held);
         std::array::from_fn(|own| {
             let others = addrs.iter().enumerate().filter(|(n, _)| *n != own);
-            let peers: Vec<_> = others.map(|(_, addr)| UdpPeer { addr: *addr, mac: None }).collect();
-            UdpFabric::bind(addrs[own], &peers).unwrap()
+            let peers: Vec<_> = others.map(|(_, addr)| UdpPeer::at(*addr)).collect();
+            UdpFabric::bind(addrs[own], OWN, &peers).unwrap()
         })
     }
 
@@ -362,10 +411,46 @@ mod tests {
         }
         assert_eq!(received(&mut a).len(), 0);
 
-        let mut b = UdpFabric::bind(addr, &[UdpPeer { addr: a.local_addr().unwrap(), mac: None }]).unwrap();
+        let mut b = UdpFabric::bind(addr, OWN, &[UdpPeer::at(a.local_addr().unwrap())]).unwrap();
         push(&mut batch, B, A, 64, 9);
         push(&mut batch, B, A, 64, 9);
         a.send(&mut batch);
         assert!(!received(&mut b).is_empty());
+    }
+
+    #[test]
+    fn nics_that_know_one_hca_only_reach_everybody_through_it() {
+        let [mut hub, mut other] = mesh();
+        let nic = |fabric: &mut UdpFabric| {
+            let socket = UdpSocket::bind(localhost()).unwrap();
+            socket.connect(fabric.local_addr().unwrap()).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            let addr = socket.local_addr().unwrap();
+            fabric.switch().unwrap().add(UdpPeer { leaf: true, ..UdpPeer::at(addr) }).unwrap();
+            socket
+        };
+        let (a, b) = (nic(&mut hub), nic(&mut hub));
+        let frame = |dst: MacAddr, src: MacAddr| [&dst.0[..], &src.0, &[0x88; 48]].concat();
+        let arrived = |socket: &UdpSocket| std::iter::from_fn(|| socket.recv(&mut [0; 100]).ok()).count();
+
+        a.send(&frame(MacAddr::BROADCAST, A)).unwrap();
+        assert_eq!(received(&mut hub).len(), 1, "the hub's HCA hears it too");
+        assert_eq!((arrived(&a), arrived(&b), received(&mut other).len()), (0, 1, 1));
+
+        b.send(&frame(A, B)).unwrap();
+        assert_eq!(received(&mut hub).len(), 0, "it is for the NIC only");
+        assert_eq!((arrived(&a), arrived(&b), received(&mut other).len()), (1, 0, 0));
+
+        let mut batch = TxBatch::default();
+        push(&mut batch, B, OWN, 64, 1);
+        push(&mut batch, MacAddr::BROADCAST, OWN, 64, 1);
+        other.send(&mut batch);
+        assert_eq!(received(&mut hub).len(), 1, "the broadcast; the other is for a NIC");
+        assert_eq!((arrived(&a), arrived(&b)), (1, 2));
+
+        a.send(&frame(OWN, A)).unwrap();
+        assert_eq!(received(&mut hub).len(), 1);
+        assert_eq!(received(&mut other).len(), 0);
+        assert_eq!(hub.stats().passed_on, 6);
     }
 }

@@ -1,6 +1,7 @@
 //! `hcactl`: looks into a running `hcad` and changes what can be changed from outside.
 
 mod impair;
+mod peer;
 mod table;
 
 use std::io::{self, BufRead, BufReader, Write};
@@ -69,6 +70,9 @@ enum Command {
     /// Making the wire bad: lost, doubled, late, damaged frames
     #[command(subcommand)]
     Impair(impair::Impair),
+    /// Who is on the fabric
+    #[command(subcommand)]
+    Peer(peer::Peer),
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -166,6 +170,15 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
                 bail!("the daemon gave an answer to another question");
             };
             String::new()
+        }
+        Command::Peer(command) => {
+            let device = daemon.choose(cli.device)?;
+            match daemon.ask(&command.request(device))? {
+                Response::Peers(rows) if cli.json => json(&rows)?,
+                Response::Peers(rows) => table::peers(&rows),
+                Response::Done {} => String::new(),
+                _ => bail!("the daemon gave an answer to another question"),
+            }
         }
         Command::Impair(command) => {
             let device = daemon.choose(cli.device)?;

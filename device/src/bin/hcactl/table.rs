@@ -4,6 +4,7 @@ use std::fmt::{Display, Write};
 
 use device::control::message::{DeviceRow, PortState};
 use device::fabric::impair::ImpairmentRow;
+use device::fabric::switch::PeerRow;
 use device::frontend::snapshot::{
     Armed, CqRow, EqRow, Fault, IcmRow, IcmTable, MrRow, Peer, QpRow, Right, Rows, Service,
 };
@@ -111,6 +112,14 @@ pub(crate) fn devices(rows: &[DeviceRow]) -> String {
             path(&row.trace),
         ]
     }));
+    text.finish()
+}
+
+/// The peers of a device.
+pub(crate) fn peers(rows: &[PeerRow]) -> String {
+    let mut text = Text::default();
+    text.head(&["ADDRESS", "KIND", "RX-FRAMES", "OVER-RATE", "TX-FRAMES", "MACS"]);
+    text.lines.extend(rows.iter().map(crate::peer::cells));
     text.finish()
 }
 

@@ -1,0 +1,65 @@
+//! `hcactl peer`: who is on the fabric of a device.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+
+use clap::Subcommand;
+use device::config::UdpPeerEntry;
+use device::control::message::Request;
+use device::fabric::switch::PeerRow;
+
+/// What to do with peers.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Peer {
+    /// List them, their MACs and what they sent
+    List,
+    /// Add one; frames go to it and are taken from it at once
+    Add {
+        /// Its address and port
+        addr: SocketAddr,
+        /// Its MAC; learned from its frames otherwise
+        #[arg(long)]
+        mac: Option<String>,
+        /// It sends to this device only, as QEMU's -netdev dgram does: pass frames between it and the others
+        #[arg(long)]
+        leaf: bool,
+        /// Drop what it sends beyond this
+        #[arg(long, value_name = "N")]
+        max_frames_per_second: Option<NonZeroU32>,
+    },
+    /// Remove one; its frames are a stranger's from now on
+    Remove {
+        /// Its address and port
+        addr: SocketAddr,
+    },
+}
+
+impl Peer {
+    pub(crate) fn request(&self, device: u16) -> Request {
+        match self {
+            Self::List => Request::Peers { device },
+            Self::Add { addr, mac, leaf, max_frames_per_second } => Request::PeerAdd {
+                device,
+                peer: UdpPeerEntry {
+                    addr: *addr,
+                    mac: mac.clone(),
+                    leaf: *leaf,
+                    max_frames_per_second: *max_frames_per_second,
+                },
+            },
+            Self::Remove { addr } => Request::PeerRemove { device, addr: *addr },
+        }
+    }
+}
+
+/// Cells of a row: address, kind, MACs, frames each way.
+pub(crate) fn cells(row: &PeerRow) -> Vec<String> {
+    vec![
+        row.addr.to_string(),
+        if row.leaf { "leaf" } else { "mesh" }.to_owned(),
+        row.rx_frames.to_string(),
+        row.rx_over_rate.to_string(),
+        row.tx_frames.to_string(),
+        if row.macs.is_empty() { "-".to_owned() } else { row.macs.join(",") },
+    ]
+}

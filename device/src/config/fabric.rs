@@ -1,0 +1,116 @@
+//! How frames travel.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+
+use protocol::ids::MacAddr;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{ConfigError, unicast_mac, value};
+
+/// How frames travel.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FabricEntry {
+    /// One UDP datagram per Ethernet frame; also what QEMU's `-netdev dgram` speaks.
+    Udp(UdpEntry),
+}
+
+/// The `udp` fabric.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UdpEntry {
+    /// Address and port to receive on.
+    pub bind: SocketAddr,
+    /// Where the others receive. Frames from anybody else are dropped.
+    pub peers: Vec<UdpPeerEntry>,
+}
+
+/// One peer of the `udp` fabric.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UdpPeerEntry {
+    /// Its address and port.
+    pub addr: SocketAddr,
+    /// Its MAC, if known beforehand; otherwise it is learned from its frames.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mac: Option<String>,
+    /// It sends to this HCA only, as QEMU's `-netdev dgram` does: frames pass between it and the other peers. Peers that
+    /// are no leaves must know each other.
+    #[serde(default)]
+    pub leaf: bool,
+    /// What it sends beyond this is dropped. No limit by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_frames_per_second: Option<NonZeroU32>,
+}
+
+/// How frames travel, checked.
+#[derive(Clone, Debug)]
+pub enum FabricConfig {
+    /// See [`FabricEntry::Udp`].
+    Udp {
+        /// Where to receive.
+        bind: SocketAddr,
+        /// Peers from the start.
+        peers: Vec<UdpPeer>,
+    },
+}
+
+/// A peer of the `udp` fabric, checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpPeer {
+    /// Address and port.
+    pub addr: SocketAddr,
+    /// MAC, if configured.
+    pub mac: Option<MacAddr>,
+    /// Whether it knows us only.
+    pub leaf: bool,
+    /// Frames it may send.
+    pub max_frames_per_second: Option<NonZeroU32>,
+}
+
+impl UdpPeer {
+    /// A peer of which nothing but its address is known.
+    pub const fn at(addr: SocketAddr) -> Self {
+        Self { addr, mac: None, leaf: false, max_frames_per_second: None }
+    }
+
+    /// Checks a peer; `key` is where it stands.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`].
+    pub fn check(entry: &UdpPeerEntry, key: &str) -> Result<Self, ConfigError> {
+        if entry.addr.port() == 0 {
+            return Err(value(&format!("{key}addr"), "port 0 cannot be sent to"));
+        }
+        let mac = entry.mac.as_deref().map(|text| unicast_mac(text, &format!("{key}mac"))).transpose()?;
+        Ok(Self {
+            addr: entry.addr,
+            mac,
+            leaf: entry.leaf,
+            max_frames_per_second: entry.max_frames_per_second,
+        })
+    }
+}
+
+impl FabricConfig {
+    pub(super) fn check(entry: FabricEntry, key: &str) -> Result<Self, ConfigError> {
+        match entry {
+            FabricEntry::Udp(udp) => Self::check_udp(&udp, &format!("{key}.udp")),
+        }
+    }
+
+    fn check_udp(udp: &UdpEntry, key: &str) -> Result<Self, ConfigError> {
+        let bind = udp.bind;
+        let peer = |(index, entry): (usize, &UdpPeerEntry)| {
+            let key = format!("{key}.peers[{index}].");
+            if entry.addr.is_ipv4() != bind.is_ipv4() {
+                let problem = format!("{} and bind {bind} differ in IP version", entry.addr);
+                return Err(value(&format!("{key}addr"), problem));
+            }
+            UdpPeer::check(entry, &key)
+        };
+        Ok(Self::Udp { bind, peers: udp.peers.iter().enumerate().map(peer).collect::<Result<_, _>>()? })
+    }
+}
