@@ -38,6 +38,8 @@ pub mod key_qpc_data;
 pub mod message;
 pub mod request_controller;
 pub mod stats;
+#[cfg(test)]
+mod tests;
 mod writectx;
 
 use engine::QpSnapshot;
