@@ -17,7 +17,7 @@ use engine::{Config, Engine, Instant, Stats};
 use crate::capture::Capture;
 use crate::fabric::TxBatch;
 use crate::fabric::impair::Impairments;
-use crate::frontend::snapshot::{Page, Table};
+use crate::frontend::snapshot::{FrontendCounters, Page, Table};
 use crate::frontend::{Context, Frontend, RegisterAccess};
 use crate::identity::Identity;
 use crate::limited;
@@ -201,6 +201,11 @@ impl<F: Frontend> Hca<F> {
     /// See [`Frontend::snapshot`].
     pub fn snapshot(&self, table: Table, from: u64) -> Page {
         self.frontend.snapshot(&self.engine, table, from)
+    }
+
+    /// Counters of the device interface.
+    pub fn frontend_counters(&self) -> FrontendCounters {
+        self.frontend.counters()
     }
 
     /// Counters of the transport.

@@ -209,6 +209,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                         messages += *client.connection.stats();
                     }
                     let _ = answer.send(Counters {
+                        frontend: hca.frontend_counters(),
                         engine: *hca.engine_stats(),
                         port: hca.port_stats().into(),
                         fabric: *fabric.stats(),

@@ -264,13 +264,21 @@ fn a_port_goes_down_and_comes_up_on_request() {
 
 #[test]
 fn counters_are_named_by_who_counts() {
-    let (_daemon, control) = start();
+    let (daemon, control) = start();
+    Guest::connect(&daemon).bring_up();
     let counters = hcactl_json(&control, "counters");
+    let ctxmgt = &counters["frontend"]["jingzhao"]["ctxmgt"];
+    // One CQ; for the QP, its first entry and one for each of three commands.
+    assert_eq!(ctxmgt["ceu_parser"], json!({"reads": 0, "writes": 5, "maps": 2}));
+    let idle = json!({"hits": 0, "misses": 0, "writes": 0, "write_backs": 0, "unmapped": 0});
+    assert_eq!(ctxmgt["requester_trans_control"], idle);
     assert_eq!(counters["engine"]["drops"]["unknown_qp"], 0);
     assert_eq!(counters["port"]["dropped"]["icrc"], 0);
     assert_eq!(counters["fabric"]["rx_frames"], 0);
     let text = hcactl(&control, &["counters"]).unwrap();
     assert!(text.lines().any(|line| line.starts_with("engine.naks_sent.rnr ")), "{text}");
+    let hits = "frontend.jingzhao.ctxmgt.execution_engine.hits ";
+    assert!(text.lines().any(|line| line.starts_with(hits)), "{text}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::config::UdpPeerEntry;
 use crate::fabric::FabricStats;
 use crate::fabric::impair::{ImpairmentRow, RuleEntry};
 use crate::fabric::switch::PeerRow;
-use crate::frontend::snapshot::{Page, Table};
+use crate::frontend::snapshot::{FrontendCounters, Page, Table};
 use crate::net::{DropReason, PortStats};
 use crate::telemetry::monitor::Monitor;
 use crate::telemetry::trace::TraceFormat;
@@ -176,6 +176,8 @@ pub struct DeviceRow {
 /// Counters of one device by the part that counts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
+    /// Parts of the device that its interface describes.
+    pub frontend: FrontendCounters,
     /// Transport.
     pub engine: Stats,
     /// What arrived at the port.

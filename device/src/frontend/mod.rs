@@ -14,7 +14,7 @@ pub mod verbs;
 use engine::{Engine, Event, Instant};
 use protocol::describe::Visitor;
 
-use self::snapshot::{Page, Table};
+use self::snapshot::{FrontendCounters, Page, Table};
 use crate::memory::GuestMemory;
 use crate::telemetry::monitor::Monitor;
 use crate::vfio::msix::Interrupts;
@@ -91,6 +91,9 @@ pub trait Frontend {
     /// [`Page::next`] of the page before. Values of QPs are those of `engine`, as of this moment. Reads no guest
     /// memory, and the guest notices nothing. Places that software never used cost no time.
     fn snapshot(&self, engine: &Engine, table: Table, from: u64) -> Page;
+
+    /// What the interface has counted since the device was made.
+    fn counters(&self) -> FrontendCounters;
 
     /// Function level reset, or the client is gone: back to power-on, and no DMA after this returns. The engine has
     /// been reset by the caller.

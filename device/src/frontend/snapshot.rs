@@ -8,10 +8,23 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::jingzhao::ctxmgt::stats::CtxStats;
+
 /// Most rows of a [`Page`].
 ///
 /// Bound: rows are copied on the device's own thread, between two turns of its traffic.
 pub const PAGE_ROWS: usize = 256;
+
+/// What an interface counts of the parts only it has, under the key that names it in the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FrontendCounters {
+    /// JingZhao HCA.
+    Jingzhao {
+        /// Context manager, by channel.
+        ctxmgt: CtxStats,
+    },
+}
 
 /// Objects of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -16,7 +16,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use super::*;
-use crate::frontend::snapshot::{Page, Rows, Table};
+use crate::frontend::jingzhao::ctxmgt::stats::CtxStats;
+use crate::frontend::snapshot::{FrontendCounters, Page, Rows, Table};
 use crate::memory::Permissions;
 use crate::net::DropReason;
 
@@ -102,6 +103,10 @@ impl Frontend for Stub {
 
     fn snapshot(&self, _: &Engine, _: Table, _: u64) -> Page {
         Page { rows: Rows::Qps(Vec::new()), next: None }
+    }
+
+    fn counters(&self) -> FrontendCounters {
+        FrontendCounters::Jingzhao { ctxmgt: CtxStats::default() }
     }
 
     fn reset(&mut self) {

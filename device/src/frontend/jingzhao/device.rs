@@ -22,7 +22,7 @@ use super::snapshot;
 use super::trace::{self, Ended};
 use crate::frontend::address::Addresses;
 use crate::frontend::hcr::Hcr;
-use crate::frontend::snapshot::{Page, Table};
+use crate::frontend::snapshot::{FrontendCounters, Page, Table};
 use crate::frontend::{Context, Frontend, RegisterAccess};
 use crate::limited;
 use crate::memory::GuestMemory;
@@ -248,6 +248,10 @@ impl Frontend for JingZhao {
 
     fn snapshot(&self, engine: &Engine, table: Table, from: u64) -> Page {
         snapshot::take(self.state.resources.as_ref(), &self.setup.addresses, engine, table, from)
+    }
+
+    fn counters(&self) -> FrontendCounters {
+        FrontendCounters::Jingzhao { ctxmgt: *self.state.stats() }
     }
 
     fn reset(&mut self) {
