@@ -4,6 +4,7 @@
 mod bringup;
 mod commands;
 mod contexts;
+mod ctxmgt;
 mod hgrnic;
 mod registers;
 mod trace;

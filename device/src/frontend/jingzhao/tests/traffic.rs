@@ -14,15 +14,15 @@ use super::*;
 
 const PD: u32 = 3;
 /// As software knows it; index 5.
-const QPN: u32 = 0x1_0005;
-const ENTRY: u64 = ICM_CONTEXT + QPC + 5 * 256;
+pub(super) const QPN: u32 = 0x1_0005;
+pub(super) const ENTRY: u64 = ICM_CONTEXT + QPC + 5 * 256;
 /// Buffers, by bus address, one page each.
 const CQ: u64 = 0x20_0000;
 const SQ: u64 = 0x20_1000;
 const RQ: u64 = 0x20_2000;
 const EQ: u64 = 0x20_3000;
 /// The data region: pages in descending order on the bus.
-const DATA_KEY: u32 = 0x4_0005;
+pub(super) const DATA_KEY: u32 = 0x4_0005;
 const DATA_VA: u64 = 0x7f00_0000_0800;
 const DATA_LEN: u64 = 0x3000;
 const CQ_ENTRIES_LOG: u8 = 5;
@@ -66,7 +66,7 @@ fn create_cq(machine: &mut Machine, log_entries: u8) {
     machine.ok(Op::Sw2HwCq, 0, 1, &cqc.emit());
 }
 
-fn qpc() -> Qpc {
+pub(super) fn qpc() -> Qpc {
     Qpc {
         mtu: 1,
         log_max_msg: 31,
@@ -95,21 +95,21 @@ fn data_bus(offset: u64) -> u64 {
     0x30_3000 - (linear >> 12 << 12) + (linear & 0xfff)
 }
 
-fn put_data(machine: &mut Machine, offset: u64, data: &[u8]) {
+pub(super) fn put_data(machine: &mut Machine, offset: u64, data: &[u8]) {
     for (offset, byte) in (offset..).zip(data) {
         machine.poke(data_bus(offset), &[*byte]);
     }
 }
 
-fn get_data(machine: &mut Machine, offset: u64, len: u64) -> Vec<u8> {
+pub(super) fn get_data(machine: &mut Machine, offset: u64, len: u64) -> Vec<u8> {
     (offset..offset + len).map(|offset| machine.peek(data_bus(offset), 1)[0]).collect()
 }
 
-fn data_unit(offset: u64, len: u32) -> Vec<u8> {
+pub(super) fn data_unit(offset: u64, len: u32) -> Vec<u8> {
     [&len.to_le_bytes()[..], &DATA_KEY.to_le_bytes(), &(DATA_VA + offset).to_le_bytes()].concat()
 }
 
-fn post_recv(machine: &mut Machine, slot: u64, offset: u64, len: u32) {
+pub(super) fn post_recv(machine: &mut Machine, slot: u64, offset: u64, len: u32) {
     let mut wqe = vec![0x20];
     wqe.resize(16, 0);
     wqe.extend(data_unit(offset, len));
@@ -118,7 +118,7 @@ fn post_recv(machine: &mut Machine, slot: u64, offset: u64, len: u32) {
 }
 
 /// Writes a WQE in a slot and rings for it.
-fn send(machine: &mut Machine, slot: u32, opcode: u8, units: &[Vec<u8>]) {
+pub(super) fn send(machine: &mut Machine, slot: u32, opcode: u8, units: &[Vec<u8>]) {
     let mut wqe = vec![0; 16];
     wqe[8] = 8;
     wqe.extend(units.concat());
@@ -130,12 +130,12 @@ fn send(machine: &mut Machine, slot: u32, opcode: u8, units: &[Vec<u8>]) {
     machine.hca.region_write(Region::Bar(Bar::Bar2), 0x1000, &doorbell);
 }
 
-fn remote(offset: u64, rkey: u32) -> Vec<u8> {
+pub(super) fn remote(offset: u64, rkey: u32) -> Vec<u8> {
     [&(DATA_VA + offset).to_le_bytes()[..], &rkey.to_le_bytes(), &[0; 4]].concat()
 }
 
 /// Carries frames both ways until both are quiet.
-fn exchange(a: &mut Machine, b: &mut Machine) {
+pub(super) fn exchange(a: &mut Machine, b: &mut Machine) {
     loop {
         let (from_a, from_b) = (a.settle(), b.settle());
         if from_a.is_empty() && from_b.is_empty() {
@@ -163,7 +163,7 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
     std::iter::repeat_with(step).take(len).collect()
 }
 
-fn pair() -> (Machine, Machine) {
+pub(super) fn pair() -> (Machine, Machine) {
     (peer(1, Options::default()), peer(2, Options::default()))
 }
 

@@ -1,0 +1,100 @@
+//! The context manager in a device: CtxMgt document, sections 1 and 5, as a guest sees it.
+
+use protocol::Psn;
+use protocol::hca::jingzhao::qpc::Qpc;
+
+use super::traffic::{
+    DATA_KEY, ENTRY, QPN, data_unit, exchange, get_data, pair, post_recv, put_data, qpc, remote, send,
+};
+use super::*;
+use crate::frontend::jingzhao::ctxmgt::stats::CtxStats;
+use crate::frontend::snapshot::FrontendCounters;
+
+/// WQE opcodes.
+const SEND: u8 = 0x0a;
+const WRITE: u8 = 0x08;
+
+fn stats(machine: &Machine) -> CtxStats {
+    let FrontendCounters::Jingzhao { ctxmgt } = machine.hca.frontend_counters();
+    ctxmgt
+}
+
+fn query(machine: &mut Machine) -> Qpc {
+    machine.ok(Op::QueryQp, 0, QPN, &[]);
+    Qpc::parse(machine.peek(OUTBOX, 0xc0).first_chunk().unwrap())
+}
+
+/// Section 5.4.2: a SEND, and which units read and write for it on either side.
+#[test]
+fn a_message_is_read_and_written_for_by_its_units() {
+    let (mut a, mut b) = pair();
+    let before = [stats(&a), stats(&b)];
+    post_recv(&mut b, 0, 0, 64);
+    put_data(&mut a, 0, b"context");
+    send(&mut a, 0, SEND, &[data_unit(0, 7)]);
+    exchange(&mut a, &mut b);
+    assert_eq!(get_data(&mut b, 0, 7), b"context");
+
+    let (near, far) = (stats(&a), stats(&b));
+    // Its doorbell and its WQE; whether the QP may send; its WQE, its CQE.
+    assert_eq!(near.doorbell_processing.hits, 2);
+    assert_eq!(near.wqe_parser.hits, 1);
+    assert_eq!(near.requester_trans_control.reads.hits, 1);
+    assert_eq!(near.requester_recv_control.reads.hits, 1);
+    assert_eq!(near.execution_engine, before[0].execution_engine);
+    assert_eq!((near.requester_trans_control.writes, near.requester_trans_control.write_backs), (1, 1));
+    assert_eq!((near.requester_recv_control.writes, near.requester_recv_control.write_backs), (1, 1));
+    // The receiver's CQE, and the PSN it expects next.
+    assert_eq!(far.execution_engine.reads.hits, 1);
+    assert_eq!((far.execution_engine.writes, far.execution_engine.write_backs), (1, 1));
+    assert_eq!(far.requester_trans_control, before[1].requester_trans_control);
+    assert_eq!(far.ceu_parser, before[1].ceu_parser, "no command was needed");
+}
+
+/// Section 5.2.1 and interface, section 4.3: a command comes before the write-backs of the turn it falls in, and
+/// QUERY_QP after those of its QP.
+#[test]
+fn a_query_in_the_middle_of_a_turn_sees_psns_and_so_does_memory() {
+    let (mut a, mut b) = pair();
+    send(&mut a, 0, WRITE, &[remote(0, DATA_KEY), data_unit(0, 0x400)]);
+    // Four packets from FFFFFEh on; the receiver's turn does not end.
+    for frame in a.settle() {
+        b.hca.handle_frame(&frame);
+    }
+    assert_eq!(b.peek(ENTRY + 0x84, 4), [0, 0xff, 0xff, 0xfe]);
+    assert_eq!(query(&mut b).recv_psn.get(), 2);
+    assert_eq!(b.peek(ENTRY + 0x84, 4), [0, 0, 0, 2]);
+}
+
+/// Interface, section 5.4: what the engine did before a command does not undo it afterwards.
+#[test]
+fn a_qp_that_is_made_anew_keeps_its_new_psns() {
+    let (mut a, mut b) = pair();
+    send(&mut a, 0, WRITE, &[remote(0, DATA_KEY), data_unit(0, 0x400)]);
+    for frame in a.settle() {
+        b.hca.handle_frame(&frame);
+    }
+    b.ok(Op::ToRst, 3, QPN, &[]);
+    assert_eq!(b.peek(ENTRY + 0x84, 4), [0, 0, 0, 2], "the last PSN is written back");
+    let anew = Qpc { recv_psn: Psn::new(0x77), ..qpc() };
+    for op in [Op::Rst2Init, Op::Init2Rtr] {
+        b.ok(op, 0, QPN, &anew.emit());
+    }
+    b.settle();
+    assert_eq!(b.peek(ENTRY + 0x84, 4), [0, 0, 0, 0x77]);
+}
+
+#[test]
+fn doorbells_of_qps_in_reset_miss_and_counting_survives_a_close() {
+    let (mut a, _) = pair();
+    a.ok(Op::ToRst, 3, QPN, &[]);
+    send(&mut a, 0, SEND, &[]);
+    assert_eq!(stats(&a).doorbell_processing.misses, 1);
+    let before = stats(&a);
+    a.ok(Op::CloseHca, 0, 0, &[]);
+    assert_eq!(stats(&a), before);
+    a.ok(Op::InitHca, 0, 0, &dump(INIT, 0x40));
+    assert_eq!(stats(&a), before);
+    a.hca.region_write(Region::Bar(Bar::Bar0), 0xf0010, &[1, 0, 0, 0]);
+    assert_eq!(stats(&a), before);
+}
