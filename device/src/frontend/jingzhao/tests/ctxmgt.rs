@@ -4,7 +4,7 @@ use protocol::Psn;
 use protocol::hca::jingzhao::qpc::Qpc;
 
 use super::traffic::{
-    DATA_KEY, ENTRY, QPN, data_unit, exchange, get_data, pair, post_recv, put_data, qpc, remote, send,
+    DATA_KEY, ENTRY, QPN, cqe, data_unit, exchange, get_data, pair, post_recv, put_data, qpc, remote, send,
 };
 use super::*;
 use crate::frontend::jingzhao::ctxmgt::stats::CtxStats;
@@ -97,4 +97,22 @@ fn doorbells_of_qps_in_reset_miss_and_counting_survives_a_close() {
     assert_eq!(stats(&a), before);
     a.hca.region_write(Region::Bar(Bar::Bar0), 0xf0010, &[1, 0, 0, 0]);
     assert_eq!(stats(&a), before);
+}
+
+/// Interface, section 10.5: a QP in ERR flushes what it is rung for, also when it went there in this very turn.
+#[test]
+fn a_doorbell_meets_the_state_the_engine_has_just_set() {
+    let (mut a, mut b) = pair();
+    b.ok(Op::ToRst, 3, QPN, &[]);
+    for op in [Op::Rst2Init, Op::Init2Rtr] {
+        b.ok(op, 0, QPN, &qpc().emit());
+    }
+    send(&mut a, 0, WRITE, &[remote(0, 5), data_unit(0, 4)]);
+    for frame in a.settle() {
+        b.hca.handle_frame(&frame);
+    }
+    assert_eq!(b.peek(ENTRY + 8, 1)[0] >> 4, 2, "the turn has not ended");
+    send(&mut b, 0, SEND, &[]);
+    let entry = cqe(&mut b, 0);
+    assert_eq!((entry[0x10], entry[0x1c]), (5, 0xff));
 }

@@ -146,7 +146,7 @@ pub(super) fn exchange(a: &mut Machine, b: &mut Machine) {
     }
 }
 
-fn cqe(machine: &mut Machine, slot: u64) -> Vec<u8> {
+pub(super) fn cqe(machine: &mut Machine, slot: u64) -> Vec<u8> {
     machine.peek(CQ + slot * 32, 32)
 }
 
