@@ -6,7 +6,7 @@ use protocol::ids::{MacAddr, Qpn};
 use protocol::roce::{Packet, Shell};
 
 use crate::held::Held;
-use crate::qp::{Ctx, Qp, Step};
+use crate::qp::{Ctx, Qp, Step, is_marked};
 use crate::stats::Stats;
 use crate::table::Table;
 use crate::timers::Timers;
@@ -159,7 +159,7 @@ impl Engine {
     pub fn handle_packet(&mut self, now: Instant, shell: &Shell, packet: &Packet<'_>, host: &mut impl Host) {
         self.stats.received_packets += 1;
         self.stats.received_payload_bytes += packet.payload.len() as u64;
-        self.stats.received_fecn += u64::from(shell.traffic_class & 3 == 3);
+        self.stats.congestion.received_marked += u64::from(is_marked(shell.traffic_class));
         let known = self.input(now, packet.bth.dest_qp, host, |qp, ctx| qp.handle_packet(ctx, shell, packet));
         if known.is_none() {
             self.stats.drops.unknown_qp += 1;

@@ -35,6 +35,6 @@ pub use engine::{Config, Engine, QpError, Transmit};
 pub use event::{AsyncEvent, Completion, Event, Queue, RecvDone, SendDone, Status, Success};
 pub use host::{Access, AccessError, AtomicOp, Fetch, Host};
 pub use qp::attr::{Modify, Mtu, QpAttrs, QpSnapshot, RnrRetry, RnrTimer, Service, State};
-pub use stats::{Drops, Naks, Recovery, Stats};
+pub use stats::{Congestion, Drops, Naks, Recovery, Stats};
 pub use time::Instant;
 pub use work::{Payload, RecvRequest, Remote, SendOp, SendRequest, Sge, SgeList, UdDestination};

@@ -14,8 +14,6 @@ pub struct Stats {
     pub received_packets: u64,
     /// Payload bytes in them.
     pub received_payload_bytes: u64,
-    /// Packets handed in with the ECN mark of a congested switch.
-    pub received_fecn: u64,
     /// Packets dropped, by reason.
     pub drops: Drops,
     /// Negative acknowledgements sent.
@@ -24,6 +22,8 @@ pub struct Stats {
     pub naks_received: Naks,
     /// Recovery from loss.
     pub recovery: Recovery,
+    /// Congestion on the way.
+    pub congestion: Congestion,
 }
 
 /// Packets that changed nothing.
@@ -73,6 +73,18 @@ pub struct Naks {
     pub remote_operational: u64,
     pub invalid_rd_request: u64,
     pub rnr: u64,
+}
+
+/// Congestion management (IBTA annex A17, section A17.9).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Congestion {
+    /// Packets handed in with the ECN mark of a congested switch (CE).
+    pub received_marked: u64,
+    /// Notifications sent for them.
+    pub sent_cnps: u64,
+    /// Notifications that slowed a QP.
+    pub received_cnps: u64,
 }
 
 /// Events of loss recovery.

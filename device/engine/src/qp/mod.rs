@@ -13,5 +13,6 @@ mod response;
 mod state;
 mod unreliable;
 
+pub(crate) use congestion::is_marked;
 pub(crate) use context::{Core, Ctx, Failure, Frame, Step, ahead};
 pub(crate) use pair::Qp;

@@ -2,13 +2,14 @@
 
 use protocol::Psn;
 use protocol::ids::{Msn, Qpn};
-use protocol::roce::{IpAddrs, Packet, Shell, Transport};
+use protocol::roce::{Bth, Ext, IpAddrs, Opcode, Packet, Shell, Transport};
 
 use super::attr::{Modify, QpAttrs, QpSnapshot, Service, State};
+use super::congestion::{Notifier, Pace, ecn_capable, is_marked, not_ecn_capable};
 use super::requester::Requester;
 use super::responder::Responder;
 use super::unreliable::{Receiver, Sender};
-use super::{Core, Ctx, Failure, Step};
+use super::{Core, Ctx, Failure, Frame, Step};
 use crate::held::Held;
 use crate::{AsyncEvent, Fetch, Host, Instant, Queue, Status, limits};
 
@@ -33,6 +34,8 @@ pub(crate) struct Qp {
     flush_recv: bool,
     /// Requests have the next turn before answers.
     requests_first: bool,
+    notifier: Notifier,
+    pace: Option<Pace>,
     /// Engine's notes: waiting for a turn, waiting to be reported as changed, in the list of QPs in ERR, deadline that
     /// is registered.
     pub(crate) scheduled: bool,
@@ -45,7 +48,7 @@ impl Qp {
     pub(crate) fn new(qpn: Qpn, attrs: QpAttrs, window_packets: u32) -> Self {
         Self {
             machines: machines(&attrs, window_packets),
-            core: Core { qpn, state: State::Reset, attrs },
+            core: Core { qpn, state: State::Reset, attrs: on_the_wire(attrs) },
             window_packets,
             draining: false,
             notify_drained: false,
@@ -53,6 +56,8 @@ impl Qp {
             flush_send: false,
             flush_recv: false,
             requests_first: false,
+            notifier: Notifier::default(),
+            pace: None,
             scheduled: false,
             dirty: false,
             in_error_list: false,
@@ -91,7 +96,7 @@ impl Qp {
             self.finish_flush(ctx);
         }
         let old = self.core.attrs;
-        self.core.attrs = QpAttrs { service: old.service, ..modify.attrs };
+        self.core.attrs = on_the_wire(QpAttrs { service: old.service, ..modify.attrs });
         if !from.is_unconnected() {
             // Messages under way were cut by it.
             self.core.attrs.mtu = old.mtu;
@@ -166,7 +171,8 @@ impl Qp {
             Service::Ud => Transport::Ud,
         };
         let connected = self.core.attrs.service != Service::Ud;
-        let reason = if packet.bth.opcode.transport != transport {
+        let notification = connected && packet.bth.opcode == Opcode::CNP;
+        let reason = if packet.bth.opcode.transport != transport && !notification {
             Some(&mut drops.wrong_service)
         } else if !self.core.state.receives() {
             Some(&mut drops.wrong_state)
@@ -180,6 +186,14 @@ impl Qp {
         if let Some(counter) = reason {
             *counter += 1;
             return;
+        }
+        if notification {
+            ctx.stats.congestion.received_cnps += 1;
+            self.pace.get_or_insert_with(|| Pace::new(ctx.now)).on_notification(ctx.now);
+            return;
+        }
+        if connected && is_marked(shell.traffic_class) && !packet.payload.is_empty() {
+            self.notifier.on_marked(ctx.now);
         }
         let response = packet.bth.opcode.is_response();
         let core = &self.core;
@@ -204,6 +218,9 @@ impl Qp {
     }
 
     pub(crate) fn handle_timeout<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
+        if let Some(pace) = &mut self.pace {
+            pace.on_time(ctx.now);
+        }
         if let Machines::Reliable(requester, _) = &mut self.machines
             && self.core.state.sends()
         {
@@ -214,21 +231,28 @@ impl Qp {
 
     /// When [`Qp::handle_timeout`] is wanted.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        match &self.machines {
+        let machine = match &self.machines {
             Machines::Reliable(requester, _) if self.core.state.sends() => requester.deadline(),
             _ => None,
-        }
+        };
+        machine.into_iter().chain(self.pace.and_then(|pace| pace.paused_until())).min()
     }
 
     /// Whether a turn may do anything.
     pub(crate) fn wants_turn(&self) -> bool {
+        let (sends, paused) = (self.core.state.sends() && !self.is_paused(), self.is_paused());
         let machine = match &self.machines {
             Machines::Reliable(requester, responder) => {
-                (self.core.state.sends() && requester.wants_turn()) || responder.wants_turn()
+                (sends && requester.wants_turn()) || responder.wants_turn(paused)
             }
-            Machines::Unreliable(sender, _) => self.core.state.sends() && sender.wants_turn(),
+            Machines::Unreliable(sender, _) => sends && sender.wants_turn(),
         };
-        machine || self.flush_send || self.flush_recv
+        machine || self.notifier.is_due() || self.flush_send || self.flush_recv
+    }
+
+    /// Data has to wait, since what was sent before met congestion.
+    fn is_paused(&self) -> bool {
+        self.pace.is_some_and(|pace| pace.paused_until().is_some())
     }
 
     /// A new turn begins: requests and answers take turns in being first, so that neither starves the other.
@@ -238,10 +262,14 @@ impl Qp {
 
     /// Appends the QP's next frame to `out`, or does a bounded piece of what else it has to do.
     pub(crate) fn transmit<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, out: &mut Vec<u8>) -> Step {
+        if self.notifier.is_due() {
+            return Step::Frame(self.notify(ctx, out));
+        }
+        let paused = self.is_paused();
         let core = &self.core;
+        let sends = core.state.sends() && !paused;
         let result = match &mut self.machines {
             Machines::Reliable(requester, responder) => {
-                let sends = core.state.sends();
                 let mut sides = [false, true];
                 if self.requests_first {
                     sides.reverse();
@@ -251,7 +279,8 @@ impl Qp {
                     result = match requests {
                         true if sends => requester.transmit(core, ctx, out),
                         true => Ok(Step::Idle),
-                        false => responder.transmit(core, ctx, out),
+                        false if responder.wants_turn(paused) => responder.transmit(core, ctx, out),
+                        false => Ok(Step::Idle),
                     };
                     if result != Ok(Step::Idle) {
                         break;
@@ -259,16 +288,51 @@ impl Qp {
                 }
                 result
             }
-            Machines::Unreliable(sender, _) if core.state.sends() => sender.transmit(core, ctx, out),
+            Machines::Unreliable(sender, _) if sends => sender.transmit(core, ctx, out),
             Machines::Unreliable(..) => Ok(Step::Idle),
         };
         let step = result.unwrap_or(Step::Again);
+        if let (Some(pace), Step::Frame(frame)) = (&mut self.pace, step)
+            && !pace.on_sent(ctx.now, frame.len)
+        {
+            self.pace = None;
+        }
         self.settle(ctx, result.map(|_| ()));
         if step == Step::Idle && (self.flush_send || self.flush_recv) {
             self.flush(ctx);
             return if self.flush_send || self.flush_recv { Step::Again } else { Step::Idle };
         }
         step
+    }
+
+    /// Tells the peer that its data meets congestion.
+    ///
+    /// # Spec
+    /// IBTA annex A17, section A17.9.3: format of the notification.
+    fn notify<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, out: &mut Vec<u8>) -> Frame {
+        const RESERVED_LEN: usize = 16;
+        self.notifier.told(ctx.now);
+        ctx.stats.congestion.sent_cnps += 1;
+        let attrs = &self.core.attrs;
+        let bth = Bth {
+            opcode: Opcode::CNP,
+            solicited: false,
+            mig_req: false,
+            pkey: attrs.pkey,
+            fecn: false,
+            becn: true,
+            dest_qp: attrs.remote_qpn,
+            ack_req: false,
+            psn: Psn::default(),
+        };
+        let shell = Shell { traffic_class: not_ecn_capable(attrs.path.traffic_class), ..attrs.path };
+        let len = ctx
+            .emit(out, &shell, &bth, &Ext::None, RESERVED_LEN, |_, payload| {
+                payload.fill(0);
+                Ok(())
+            })
+            .expect("a packet without data reads no memory");
+        Frame { len, dst_mac: shell.dst_mac, wr_id: None }
     }
 
     /// After any input: carries out what a failure means for the QP, and reports a drained queue.
@@ -302,6 +366,7 @@ impl Qp {
 
     fn enter_error_keeping_answers<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
         self.draining = false;
+        self.notifier = Notifier::default();
         (self.flush_send, self.flush_recv) = (true, true);
         self.flush(ctx);
     }
@@ -394,6 +459,14 @@ fn machines(attrs: &QpAttrs, window_packets: u32) -> Machines {
         Service::Rc => Machines::Reliable(Requester::new(psn, window_packets), Responder::new(psn)),
         Service::Uc | Service::Ud => Machines::Unreliable(Sender::new(psn), Receiver::new(psn)),
     }
+}
+
+/// Attributes as the QP uses them: the packets of a connection may be marked by congested switches.
+fn on_the_wire(mut attrs: QpAttrs) -> QpAttrs {
+    if attrs.service != Service::Ud {
+        attrs.path.traffic_class = ecn_capable(attrs.path.traffic_class);
+    }
+    attrs
 }
 
 /// Whether a packet came from the connected peer's address.

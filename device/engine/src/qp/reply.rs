@@ -54,6 +54,11 @@ impl Replies {
         self.queue.is_empty()
     }
 
+    /// Whether the next answer carries data.
+    pub(crate) fn has_data_next(&self) -> bool {
+        matches!(self.queue.front(), Some(Reply::Read(_)))
+    }
+
     pub(crate) fn clear(&mut self) {
         self.queue.clear();
         shrink_if_empty(&mut self.queue, limits::KEPT_REPLIES);

@@ -79,8 +79,9 @@ impl Responder {
         self.replies.held()
     }
 
-    pub(crate) fn wants_turn(&self) -> bool {
-        !self.replies.is_empty()
+    /// Whether an answer is due; one with data is not while data has to wait.
+    pub(crate) fn wants_turn(&self, data_waits: bool) -> bool {
+        !self.replies.is_empty() && (!data_waits || !self.replies.has_data_next())
     }
 
     pub(crate) fn transmit<H: Host>(

@@ -1,11 +1,14 @@
 //! Packets and events as text.
 
-use protocol::roce::{Ext, Packet, Syndrome};
+use protocol::roce::{Ext, Opcode, Packet, Syndrome};
 
-/// A packet in short: operation, PSN, payload length, then what its headers say (`va` relative to `base_va`, length of
+/// A packet in short: `Cnp`, or operation, PSN, payload length, then what its headers say (`va` relative to `base_va`, length of
 /// the message; syndrome unless it is an ACK, MSN), `SE` for a solicited event, `?` for AckReq.
 pub fn describe(packet: &Packet<'_>, base_va: u64) -> String {
     let Packet { bth, ext, payload } = packet;
+    if bth.opcode == Opcode::CNP {
+        return "Cnp".to_owned();
+    }
     let mut text = format!("{:?} {:#x}", bth.opcode.operation, bth.psn.get());
     if !payload.is_empty() {
         text += &format!(" {}B", payload.len());

@@ -1,4 +1,4 @@
-//! How many packets a QP may have unacknowledged.
+//! Packets that a QP may have unacknowledged.
 //!
 //! Below us are UDP sockets whose buffers may hold no more than some dozen full frames, so a fixed window would lose
 //! the same packets again in every round. The rule is additive increase, multiplicative decrease:

@@ -1,0 +1,239 @@
+//! ECN marks, congestion notification packets and the rate of a flow: IBTA annex A17, section A17.9.
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use engine::{SendOp, SendRequest, Service, State};
+use protocol::Psn;
+use protocol::ids::Pkey;
+use protocol::roce::{Bth, Deth, Ext, IpAddrs, Opcode, Operation, Packet, RoceFrame, Shell};
+
+/// IP traffic class of marked packets (RFC 3168: 11 is CE).
+const CE: u8 = 0b11;
+const INTERVAL: Duration = Duration::from_micros(50);
+
+fn of(service: Service) -> Pair {
+    Pair::with(|_, attrs| attrs.service = service)
+}
+
+/// Hands `frame` to B as a congested switch would.
+fn deliver_marked(pair: &mut Pair, to: Who, frame: &[u8]) {
+    let frame = RoceFrame::parse(frame).expect("the engine's frames are right");
+    let shell = Shell { traffic_class: frame.shell.traffic_class | CE, ..frame.shell };
+    pair.deliver_packet(to, &shell, &frame.packet);
+}
+
+fn cnp(to: Who) -> Bth {
+    Bth {
+        opcode: Opcode::CNP,
+        solicited: false,
+        mig_req: false,
+        pkey: Pkey::DEFAULT,
+        fecn: false,
+        becn: true,
+        dest_qp: to.qpn(),
+        ack_req: false,
+        psn: Psn::new(0),
+    }
+}
+
+fn notify(pair: &mut Pair, to: Who) {
+    let packet = Packet { bth: cnp(to), ext: Ext::None, payload: &[0; 16] };
+    pair.deliver_packet(to, &to.peer().path(), &packet);
+}
+
+/// Bytes that `who` sends in `time`, at least as long as it is asked.
+fn bytes_in(pair: &mut Pair, who: Who, time: Duration) -> usize {
+    let end = pair.now + time;
+    let mut bytes = 0;
+    while pair.now < end {
+        let frames = pair.frames(who);
+        bytes += frames.iter().map(Vec::len).sum::<usize>();
+        for frame in frames {
+            pair.deliver(who.peer(), &frame);
+        }
+        for frame in pair.frames(who.peer()) {
+            pair.deliver(who, &frame);
+        }
+        pair.advance(Duration::from_micros(1));
+    }
+    bytes
+}
+
+#[test]
+fn packets_of_connections_are_ecn_capable_with_the_dscp_that_software_chose() {
+    for (service, given, sent) in [
+        (Service::Rc, 0x00, 0x02),
+        (Service::Rc, 0xb8, 0xba),
+        (Service::Uc, 0x61, 0x62),
+        // Nobody would obey a notification about datagrams.
+        (Service::Ud, 0xb8, 0xb8),
+    ] {
+        let mut pair = Pair::with(|_, attrs| (attrs.service, attrs.path.traffic_class) = (service, given));
+        let path = Shell { traffic_class: given, ..A.path() };
+        let ud = engine::UdDestination { path, qpn: B.qpn(), qkey: protocol::ids::Qkey::new(1) };
+        pair.post(A, SendRequest { ud: Some(ud), ..send(1, 10) });
+        let frame = pair.frames(A).remove(0);
+        assert_eq!(RoceFrame::parse(&frame).unwrap().shell.traffic_class, sent, "{service:?}");
+    }
+}
+
+/// The format of annex A17, section A17.9.3, byte by byte as adapters of another make send it, but for the QP number.
+#[test]
+fn marked_data_is_answered_with_a_notification_to_its_sender() {
+    for service in [Service::Rc, Service::Uc] {
+        let mut pair = Pair::with(|_, attrs| {
+            (attrs.service, attrs.path.traffic_class) = (service, 0xb8);
+        });
+        pair.post_recv(B, 1, 0x8000, 100);
+        pair.post(A, send(1, 10));
+        let frame = pair.frames(A).remove(0);
+        deliver_marked(&mut pair, B, &frame);
+        let answer = pair.frames(B).remove(0);
+        let parsed = RoceFrame::parse(&answer).unwrap();
+        assert_eq!(parsed.shell, Shell { traffic_class: 0xb8, ..B.path() }, "not ECN-capable itself");
+        let expected = [0x81, 0x00, 0xff, 0xff, 0x40, 0x00, 0x00, 0x10, 0, 0, 0, 0];
+        assert_eq!(answer[42..54], expected);
+        assert_eq!(answer[54..70], [0; 16]);
+        assert_eq!(answer.len(), 74);
+        let stats = pair.b.engine.stats().congestion;
+        assert_eq!((stats.received_marked, stats.sent_cnps), (1, 1));
+        assert_eq!(pair.b.recvs(), ok([1]), "the data itself is good");
+    }
+}
+
+#[test]
+fn a_flow_is_notified_once_in_an_interval() {
+    let mut pair = Pair::new();
+    let mut sent = 0;
+    for n in 0..100 {
+        pair.post(A, write(n, 0x8000, 10));
+        let frame = pair.frames(A).remove(0);
+        deliver_marked(&mut pair, B, &frame);
+        for frame in pair.frames(B) {
+            sent += usize::from(describe(&frame) == "Cnp");
+            // Else the flow would be slower than the test wants.
+            if describe(&frame) != "Cnp" {
+                pair.deliver(A, &frame);
+            }
+        }
+        pair.advance(INTERVAL / 10);
+    }
+    assert_eq!(sent, 10);
+}
+
+#[test]
+fn read_responses_are_data_too() {
+    let mut pair = Pair::new();
+    pair.post(A, read(1, 0x8000, 10));
+    let request = pair.frames(A).remove(0);
+    pair.deliver(B, &request);
+    let response = pair.frames(B).remove(0);
+    deliver_marked(&mut pair, A, &response);
+    assert_eq!(pair.flow(), ["A Cnp"]);
+    assert_eq!(pair.b.engine.stats().congestion.received_cnps, 1);
+}
+
+#[test]
+fn marks_that_tell_of_no_flow_of_ours_are_not_answered() {
+    // An acknowledge has no data, whoever marked it.
+    let mut pair = Pair::new();
+    pair.post(A, write(1, 0x8000, 10));
+    let frame = pair.frames(A).remove(0);
+    pair.deliver(B, &frame);
+    let ack = pair.frames(B).remove(0);
+    deliver_marked(&mut pair, A, &ack);
+    assert_eq!(pair.flow(), [""; 0]);
+    // The sender of a datagram has no flow that could be slowed.
+    let mut pair = of(Service::Ud);
+    let deth = Ext::Deth(Deth { qkey: protocol::ids::Qkey::new(0x1111_1111), src_qp: A.qpn() });
+    let bth = Bth { opcode: Opcode::ud(Operation::SendOnly), becn: false, ..cnp(B) };
+    let shell = Shell { traffic_class: CE, ..A.path() };
+    pair.deliver_packet(B, &shell, &Packet { bth, ext: deth, payload: b"data" });
+    assert_eq!(pair.flow(), [""; 0]);
+    assert_eq!(pair.b.engine.stats().congestion.received_marked, 1);
+    // A packet that is dropped for what it is says nothing.
+    let mut pair = Pair::new();
+    let bth = Bth { opcode: Opcode::rc(Operation::SendOnly), pkey: Pkey::new(0x8001), ..cnp(B) };
+    pair.deliver_packet(B, &shell, &Packet { bth, ext: Ext::None, payload: b"data" });
+    assert_eq!(pair.flow(), [""; 0]);
+}
+
+#[test]
+fn notification_slows_the_flow_and_its_rate_recovers() {
+    for service in [Service::Rc, Service::Uc] {
+        let mut pair = Pair::with(|_, attrs| {
+            (attrs.service, attrs.mtu) = (service, engine::Mtu::Mtu4096);
+        });
+        let sges = [sge(0, 32768); 60];
+        for n in 0..100 {
+            let remote = remote(0);
+            let op = if service == Service::Rc {
+                SendOp::Write { remote, imm: None }
+            } else {
+                SendOp::Send { imm: None }
+            };
+            pair.side(A).host.post_send(A.qpn(), request(n, op, &sges[..32]));
+        }
+        // 1.5 GB/s after one notification, 100 MB/s after some more: see the rule in `Pace`.
+        for _ in 0..5 {
+            notify(&mut pair, A);
+        }
+        assert_eq!(pair.a.engine.stats().congestion.received_cnps, 5);
+        let now = pair.now;
+        let side = pair.side(A);
+        side.engine.ring(now, A.qpn(), &mut side.host);
+        let slow = bytes_in(&mut pair, A, Duration::from_micros(500));
+        assert!((10_000..250_000).contains(&slow), "{service:?}: {slow} bytes in 500 us");
+        // A second later nothing is left of it.
+        pair.advance(Duration::from_secs(1));
+        let unlimited = bytes_in(&mut pair, A, Duration::from_micros(500));
+        assert!(unlimited > 20 * slow, "{service:?}: {unlimited} bytes, {slow} before");
+    }
+}
+
+#[test]
+fn notification_slows_read_responses_but_not_acknowledges() {
+    let mut pair = Pair::with(|_, attrs| attrs.mtu = engine::Mtu::Mtu4096);
+    for _ in 0..8 {
+        notify(&mut pair, B);
+    }
+    pair.post(A, read(1, 0, 65536));
+    pair.post(A, read(2, 0, 65536));
+    let requests = pair.frames(A);
+    requests.iter().for_each(|frame| pair.deliver(B, frame));
+    let burst = pair.frames(B).len();
+    assert!(burst < 32, "{burst} packets at once");
+    assert_eq!(pair.frames(B).len(), 0);
+    let until = pair.b.engine.poll_timeout().expect("the pause ends");
+    assert!(until > pair.now);
+
+    // An answer without data leaves at once: here a NAK, in a pause that a SEND began.
+    let mut pair = Pair::with(|_, attrs| attrs.mtu = engine::Mtu::Mtu4096);
+    for _ in 0..8 {
+        notify(&mut pair, B);
+    }
+    pair.post(B, write(1, 0, 65536));
+    let burst = pair.frames(B).len();
+    assert!(burst < 16, "{burst} packets at once");
+    pair.inject(B, Operation::SendOnly, psn_a().advance(3), Ext::None, b"");
+    assert_eq!(pair.frames(B).len(), 1);
+}
+
+#[test]
+fn notifications_of_strangers_are_ignored() {
+    let mut pair = Pair::new();
+    let with = |pair: &mut Pair, bth: Bth, shell: Shell| {
+        pair.deliver_packet(A, &shell, &Packet { bth, ext: Ext::None, payload: &[0; 16] });
+    };
+    let stranger = IpAddrs::V4 { src: [10, 77, 0, 9].into(), dst: [10, 77, 0, 1].into() };
+    with(&mut pair, cnp(A), Shell { ip: stranger, ..B.path() });
+    with(&mut pair, Bth { pkey: Pkey::new(0x8001), ..cnp(A) }, B.path());
+    pair.modify(A, State::Err);
+    with(&mut pair, cnp(A), B.path());
+    let stats = pair.a.engine.stats();
+    assert_eq!(stats.congestion.received_cnps, 0);
+    assert_eq!((stats.drops.wrong_source, stats.drops.wrong_pkey, stats.drops.wrong_state), (1, 1, 1));
+}
