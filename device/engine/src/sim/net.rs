@@ -22,6 +22,8 @@ pub struct Faults {
     pub duplicate: u32,
     /// Packets that others overtake.
     pub reorder: u32,
+    /// ECN-capable packets that get the mark of congestion.
+    pub mark: u32,
     /// One-way time of every packet.
     pub delay: Duration,
     /// Added to the delay of packets that are reordered or duplicated, at most.
@@ -60,6 +62,7 @@ pub struct NetStats {
     pub corrupted: u64,
     pub duplicated: u64,
     pub reordered: u64,
+    pub marked: u64,
 }
 
 /// Links between all pairs of nodes.
@@ -118,13 +121,13 @@ impl Net {
         let mut hits = |per_mille: u32| per_mille > 0 && self.rng.random_range(0..1000) < per_mille;
         let (lose, corrupt) = (hits(faults.loss), hits(faults.corrupt));
         let (duplicate, reorder) = (hits(faults.duplicate), hits(faults.reorder));
+        let mut frame = frame;
         if (lose || corrupt) && link.may_lose(&frame) {
             if lose {
                 self.stats.lost += 1;
                 return "lost";
             }
             self.stats.corrupted += 1;
-            let mut frame = frame;
             let bit = self.rng.random_range(HEADERS * 8..frame.len() * 8);
             if let Some(byte) = frame.get_mut(bit / 8) {
                 *byte ^= 1 << (bit % 8);
@@ -132,6 +135,9 @@ impl Net {
             self.sent += 1;
             link.queue.insert((now + faults.delay, self.sent), frame);
             return "corrupted";
+        }
+        if hits(faults.mark) && mark(&mut frame) {
+            self.stats.marked += 1;
         }
         link.lost_in_a_row = 0;
         let detour_ns = u64::try_from(faults.detour.as_nanos()).unwrap_or(u64::MAX);
@@ -172,6 +178,24 @@ impl Net {
 
 /// Ethernet, IPv4 and UDP headers, which the invariant CRC does not cover in full.
 const HEADERS: usize = 14 + 20 + 8;
+
+/// Marks an IPv4 packet as a congested switch does, if it is ECN-capable.
+fn mark(frame: &mut [u8]) -> bool {
+    const TRAFFIC_CLASS: usize = 15;
+    const CHECKSUM: usize = 24;
+    let old = frame[TRAFFIC_CLASS];
+    if !matches!(old & 3, 1 | 2) {
+        return false;
+    }
+    frame[TRAFFIC_CLASS] = old | 3;
+    // RFC 1624: the one's complement sum changes by the difference.
+    let sum = u32::from(u16::from_be_bytes([frame[CHECKSUM], frame[CHECKSUM + 1]]));
+    let sum = (!sum & 0xffff) + u32::from((old | 3) - old);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = !u16::try_from(sum).expect("a folded sum has 16 bits");
+    frame[CHECKSUM..CHECKSUM + 2].copy_from_slice(&sum.to_be_bytes());
+    true
+}
 
 impl Link {
     fn may_lose(&mut self, frame: &[u8]) -> bool {

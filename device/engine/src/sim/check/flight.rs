@@ -16,9 +16,6 @@ use crate::segment::packet_count;
 use crate::sim::plan::{Op, Work};
 use crate::{Instant, Mtu, RnrRetry, RnrTimer};
 
-/// How late a deadline may be noticed: time moves from event to event, so not at all.
-const SLACK: Duration = Duration::from_nanos(1);
-
 #[derive(Debug)]
 pub(super) struct Flight {
     start: Psn,
@@ -49,6 +46,8 @@ struct Limits {
     rnr_retries: u32,
     rd_atomic: usize,
     ack_timeout: Duration,
+    /// How late a deadline may have its effect.
+    slack: Duration,
 }
 
 impl Flight {
@@ -108,12 +107,15 @@ impl Flight {
         demand!(from == next || from == unacked, "PSN {from}: next is {next}, oldest {unacked}");
         demand!(to - unacked <= limits.window, "PSN {to} is {} beyond {unacked}", to - unacked);
         if let Some(until) = self.rnr_until.take() {
-            demand!(now >= until && now <= until + SLACK, "sent at {now:?}, told to wait until {until:?}");
+            demand!(
+                now >= until && now <= until + limits.slack,
+                "sent at {now:?}, told to wait until {until:?}"
+            );
             demand!(self.rnr_naks <= limits.rnr_retries, "after {} RNR NAKs", self.rnr_naks);
         }
         if from < next {
             let due = self.timer_from.map(|from| from + limits.ack_timeout);
-            let on_time = due.is_some_and(|due| now >= due && now <= due + SLACK);
+            let on_time = due.is_some_and(|due| now >= due && now <= due + limits.slack);
             demand!(self.provoked || on_time, "sent again for no reason, timeout is at {due:?}");
             (self.provoked, self.timer_from) = (false, None);
         }
@@ -213,6 +215,7 @@ impl Checker<'_> {
             },
             rd_atomic: usize::from(pair.rd_atomic),
             ack_timeout: pair.ack_timeout,
+            slack: self.slack(place),
         };
         let covers = match (packet.bth.opcode.operation.kind(), packet.ext) {
             (Kind::Read, Ext::Reth(reth)) => packet_count(reth.dma_len, pair.mtu.bytes()),

@@ -5,11 +5,13 @@
 //! | every request completes once, in posting order, as it must; flushed after a failure; never after RESET | [`side`] |
 //! | RC executes every request once, in order, with the right bytes, and touches no other byte | [`execution`] |
 //! | RC asks, asks again, waits and gives up when the specification says | [`flight`] |
+//! | congestion is told of and obeyed, and not without reason | [`congestion`] |
 //! | UC and UD deliver messages whole or not at all, and nothing that the keys forbid | [`unreliable`] |
 //!
 //! Memory is judged access by access, at the moment the engine makes it: so a byte written twice, early or late is
 //! noticed even if its value is right.
 
+mod congestion;
 mod execution;
 mod flight;
 mod side;
@@ -157,6 +159,7 @@ impl<'a> Checker<'a> {
     /// The net is about to hand `frame` to a node.
     pub fn on_arrival(&mut self, node: usize, frame: &RoceFrame<'_>) -> Result<(), Violation> {
         let place = self.find(node, frame.packet.bth.dest_qp)?;
+        self.hear_congestion(place, frame);
         match self.plan.pairs[place.pair].service {
             Service::Rc if frame.packet.bth.opcode.is_response() => self.hear_response(place, &frame.packet),
             Service::Rc | Service::Uc => {}

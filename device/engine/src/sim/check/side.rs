@@ -3,8 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use protocol::roce::{Kind, RoceFrame, Transport};
+use protocol::roce::{Kind, Opcode, RoceFrame, Transport};
 
+use super::congestion::Congestion;
 use super::execution::{Cursor, Role};
 use super::flight::Flight;
 use super::unreliable::Received;
@@ -62,6 +63,7 @@ pub(super) struct Side {
     pub(super) returned: Cursor,
     pub(super) flight: Flight,
     pub(super) received: Received,
+    pub(super) congestion: Congestion,
 }
 
 impl Side {
@@ -88,6 +90,7 @@ impl Side {
             returned: Cursor::new(Role::Requester),
             flight: Flight::new(mine, pair.mtu),
             received: Received::new(theirs.ops.len()),
+            congestion: Congestion::default(),
         }
     }
 
@@ -225,7 +228,8 @@ impl Checker<'_> {
                 demand!(side.flight.times_asked() >= retries, "after {} attempts", side.flight.times_asked());
                 if let Some(silence) = silence.filter(|_| retries == 7) {
                     // Each timeout once, and what was on its way or waited for a receiver when the silence began.
-                    let longest = pair.ack_timeout * (retries + 2) + Duration::from_millis(2);
+                    let longest =
+                        pair.ack_timeout * (retries + 2) + Duration::from_millis(2) + self.slack(place);
                     let since = silence.max(side.sent_at[nth]);
                     demand!(self.now <= since + longest, "silence began at {since:?}");
                 }
@@ -339,6 +343,9 @@ impl Checker<'_> {
             Service::Uc => Transport::Uc,
             Service::Ud => Transport::Ud,
         };
+        if bth.opcode == Opcode::CNP {
+            return self.judge_notification(place, bth);
+        }
         demand!(bth.opcode.transport == transport, "opcode {:?}", bth.opcode);
         demand!(payload.len() <= pair.mtu.bytes(), "a payload of {} bytes", payload.len());
         demand!(bth.mig_req, "MigReq is 0");

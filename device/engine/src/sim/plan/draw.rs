@@ -21,6 +21,7 @@ pub fn draw(seed: u64) -> Plan {
     let rng = &mut rng;
     let faults = draw_faults(rng);
     let window_packets = *pick(rng, &[1, 2, 5, 8, 16, 64, 128]);
+    let frames_per_step = *pick(rng, &[1, 3, u32::MAX, u32::MAX, u32::MAX, u32::MAX]);
     let span_ns = rng.random_range(1..20_000_000);
     let count = rng.random_range(1..=4);
     let mut scripts = Vec::new();
@@ -42,7 +43,7 @@ pub fn draw(seed: u64) -> Plan {
     }
     actions.sort_by_key(|&(at, _)| at);
     let heal_at = Instant::from_nanos(rng.random_range(span_ns / 2..=span_ns * 3));
-    Plan { faults, heal_at, window_packets, pairs, actions }
+    Plan { faults, heal_at, window_packets, frames_per_step, pairs, actions }
 }
 
 fn draw_faults(rng: &mut ChaCha8Rng) -> Faults {
@@ -54,6 +55,7 @@ fn draw_faults(rng: &mut ChaCha8Rng) -> Faults {
         corrupt: rate(rng, quiet) / 8,
         duplicate: rate(rng, ordered),
         reorder: rate(rng, ordered),
+        mark: if rng.random_ratio(1, 4) { rate(rng, quiet) } else { 0 },
         delay: Duration::from_nanos(rng.random_range(500..20_000)),
         detour: Duration::from_nanos(rng.random_range(0..200_000)),
     }

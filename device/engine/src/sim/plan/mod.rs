@@ -204,6 +204,8 @@ pub struct Plan {
     pub heal_at: Instant,
     /// Of the engines.
     pub window_packets: u32,
+    /// Frames that a node's link takes at once; the next ones a microsecond later.
+    pub frames_per_step: u32,
     /// Queue pairs.
     pub pairs: Vec<Pair>,
     /// In order of time.
