@@ -33,7 +33,7 @@ impl Resources {
         // Only a trace needs to know which queue it is.
         let place = cx.monitor.trace().and_then(|_| self.eqs.taker(event.event_type()));
         let result = self.eqs.raise(event, &self.regions.access(cx.dma));
-        interrupt(cx, event, place, result);
+        self.announce(cx, event, place, result);
     }
 
     /// Reports a completion event to the EQ that a CQ names, if it exists.
@@ -42,7 +42,7 @@ impl Resources {
         let event = Eqe::Completion { cqn };
         let place = EqPlace { eqn: eqn.get(), slot: queue.producer() };
         let result = queue.push(&event, &self.regions.access(cx.dma));
-        interrupt(cx, &event, Some(place), result);
+        self.announce(cx, &event, Some(place), result);
     }
 
     /// Writes the entry of a completion to its queue. A QP whose CQ is gone loses its completions; one whose CQ fails
@@ -128,6 +128,37 @@ impl Resources {
         }
         self.raise(cx, &Eqe::Qp { qpn, event });
     }
+
+    /// What follows the attempt to write an event.
+    fn announce(
+        &mut self,
+        cx: &mut Context<'_>,
+        event: &Eqe,
+        place: Option<EqPlace>,
+        result: Result<Option<u16>, WriteError>,
+    ) {
+        if let Some(trace) = cx.monitor.trace() {
+            trace::eqe(trace, place, event, result.as_ref().err());
+        }
+        match result {
+            Ok(Some(vector)) => {
+                let delivery = cx.interrupts.raise(vector);
+                if let Some(trace) = cx.monitor.trace() {
+                    trace::interrupt(trace, vector, delivery);
+                }
+            }
+            Ok(None) => {}
+            Err(error) => {
+                limited!(warn, ?event, "event lost: {error}");
+                // A queue that was full says so itself. One whose memory is gone cannot: that is the device's internal
+                // failure, for whichever queue takes those.
+                let reachable = error == WriteError::Full;
+                if !reachable && *event != Eqe::LocalCatastrophic {
+                    self.raise(cx, &Eqe::LocalCatastrophic);
+                }
+            }
+        }
+    }
 }
 
 /// Which unit writes the entry of a completion, into which CQ, and the connected peer's LID for it. Sends of RC complete
@@ -147,27 +178,5 @@ fn reader(ctx: &mut CtxMgt, key: &KeyQpc, queue: Queue) -> (Channel, Cqn, Lid) {
             let RdCqCst { send_cqn, rlid, .. } = ctx.read_of(key);
             (RdCqCst::CHANNEL, send_cqn, rlid)
         }
-    }
-}
-
-/// What follows the attempt to write an event.
-fn interrupt(
-    cx: &mut Context<'_>,
-    event: &Eqe,
-    place: Option<EqPlace>,
-    result: Result<Option<u16>, WriteError>,
-) {
-    if let Some(trace) = cx.monitor.trace() {
-        trace::eqe(trace, place, event, result.as_ref().err());
-    }
-    match result {
-        Ok(Some(vector)) => {
-            let delivery = cx.interrupts.raise(vector);
-            if let Some(trace) = cx.monitor.trace() {
-                trace::interrupt(trace, vector, delivery);
-            }
-        }
-        Ok(None) => {}
-        Err(error) => limited!(warn, ?event, "event lost: {error}"),
     }
 }

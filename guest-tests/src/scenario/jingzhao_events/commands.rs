@@ -21,6 +21,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("port change: down and up by hcactl", hint, port(pair)).await?;
     let vm = &mut pair.a.vm;
     report.case("command: token, status and output parameter", hint, command(vm)).await?;
+    report.case("local catastrophic: a queue that cannot be written", hint, unwritable(vm)).await?;
     report.case("events that a mask does not have are dropped", hint, masked_types(vm)).await?;
     report.case("the lowest-numbered queue that takes an event has it", hint, lowest(vm)).await?;
     report.case("a queue takes nothing of what its predecessor took", hint, forgotten_mask(vm)).await?;
@@ -60,6 +61,20 @@ pub(super) async fn nop(driver: &mut impl Driver, token: u16) -> Result<Event> {
     let result = driver.call(RawCommand { op: NOP, event: Some(token), ..RawCommand::default() }).await?;
     ensure!(result.status == 0, "{result:?}");
     Ok(Event::command(token, 0, 0))
+}
+
+/// The event is lost, which another queue is told.
+async fn unwritable(driver: &mut impl Driver) -> Result<()> {
+    let shape = CreateEq { vector: 21, buffer_pd: Some(77), ..CreateEq::default() };
+    let unwritable = Watch::create_as(driver, shape, &[kind::COMMAND]).await?;
+    let eq = Watch::create(driver, 22, &[kind::COMMAND, kind::LOCAL_CATASTROPHIC]).await?;
+    ensure!(unwritable.eq.eqn < eq.eq.eqn, "{unwritable:?} is not the lower one of {eq:?}");
+    nop(driver, 1).await?;
+    eq.expect(driver, Event::of(kind::LOCAL_CATASTROPHIC, 0)).await?;
+    unwritable.destroy(driver).await?;
+    let event = nop(driver, 2).await?;
+    eq.expect(driver, event).await?;
+    eq.destroy(driver).await
 }
 
 /// Section 3.9: bits are added and removed one by one.

@@ -17,6 +17,7 @@ pub(super) mod kind {
     pub(in super::super) const SQ_DRAINED: u8 = 0x03;
     pub(in super::super) const CQ_ERROR: u8 = 0x04;
     pub(in super::super) const WQ_CATASTROPHIC: u8 = 0x05;
+    pub(in super::super) const LOCAL_CATASTROPHIC: u8 = 0x08;
     pub(in super::super) const PORT_CHANGE: u8 = 0x09;
     pub(in super::super) const COMMAND: u8 = 0x0a;
     pub(in super::super) const EQ_OVERFLOW: u8 = 0x0f;

@@ -371,6 +371,28 @@ fn a_command_with_the_event_bit_reports_its_token() {
 }
 
 #[test]
+fn an_event_whose_queue_cannot_be_written_is_a_catastrophe_told_elsewhere() {
+    let mut a = peer(1, Options::default());
+    a.poke(EQ, &[0x80; 0x1000]);
+    // Key 2 gives no right to write.
+    for (eqn, key) in [(0, "02"), (1, "04")] {
+        let eqc = format!(
+            "00: 01 04 00 00 00 00 00 00 00 00 00 00 05 00 00 00
+             10: 00 00 00 00 00 00 00 02 00 00 00 03 00 00 00 {key}"
+        );
+        a.ok(Op::Sw2HwEq, 0, eqn, &dump(&eqc, 0x40));
+    }
+    assert_eq!(a.command_at(1 << 0xa, Op::MapEq, 0, 0), 0);
+    assert_eq!(a.command_at(1 << 0x8, Op::MapEq, 0, 1), 0);
+    assert_eq!(a.raw_command(0, 0, 0, 1 << 23 | 1 << 22 | 0x031), 0);
+    assert_eq!(a.peek(EQ, 32), dump("00: 00 08 00 00 00 00 00 00 00 00 00 00 00 00 00 00", 32));
+    // Nobody is left to be told.
+    assert_eq!(a.command_at(1 << 0x8, Op::MapEq, 0, 0), 0);
+    assert_eq!(a.raw_command(0, 0, 0, 1 << 23 | 1 << 22 | 0x031), 0);
+    assert_eq!(a.peek(EQ + 32, 32), [0x80; 32]);
+}
+
+#[test]
 fn a_link_that_goes_down_and_comes_up_is_reported() {
     let mut a = peer(1, Options::default());
     a.poke(EQ, &[0x80; 0x1000]);
