@@ -123,6 +123,16 @@ impl Daemon {
         &mut self.process
     }
 
+    /// One of its counters, by its place in `hcactl counters`, such as `/engine/drops/wrong_qkey`.
+    ///
+    /// # Errors
+    /// When there is no such counter, or no answer.
+    pub async fn counter(&self, place: &str) -> Result<u64> {
+        let counters = self.control(&["counters"]).await?;
+        let value = counters.pointer(place).and_then(Value::as_u64);
+        value.with_context(|| format!("no counter {place} in {counters}"))
+    }
+
     /// Waits until it has noticed that its guest is gone, and takes the next.
     ///
     /// # Errors

@@ -183,6 +183,31 @@ impl End {
         vm.call(QueryQp { qp: self.qp.id }).await
     }
 
+    /// Fails unless the device says that the queue pair is in this state.
+    pub(super) async fn expect_state(&self, vm: &mut Vm, expected: u8) -> Result<()> {
+        let state = self.query(vm).await?.state;
+        ensure!(
+            state == expected,
+            "the queue pair of guest {} is in state {state}, not {expected}",
+            vm.name()
+        );
+        Ok(())
+    }
+
+    /// Exactly these completions, each a success or an error with its syndrome.
+    pub(super) async fn expect_completions(
+        &self,
+        vm: &mut Vm,
+        expected: &[Option<u8>],
+        timeout_ms: u32,
+    ) -> Result<Vec<Cqe>> {
+        let mut cqes = self.poll(vm, u32::try_from(expected.len())?, timeout_ms).await?;
+        cqes.extend(vm.call(Poll { cq: self.cq.id, count: 1, timeout_ms: 0 }).await?.cqes);
+        let seen: Vec<_> = cqes.iter().map(|cqe| cqe.syndrome).collect();
+        ensure!(seen == expected, "syndromes {seen:x?} in guest {}, not {expected:x?}", vm.name());
+        Ok(cqes)
+    }
+
     /// Destroys both.
     pub(super) async fn destroy(&self, vm: &mut Vm) -> Result<()> {
         vm.call(DestroyQp { qp: self.qp.id }).await?;

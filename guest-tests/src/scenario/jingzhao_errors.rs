@@ -11,6 +11,7 @@ use agent::wire::{
 use anyhow::{Context, Result, bail, ensure};
 use tokio::time::Instant;
 
+use super::codes::{state, syndrome};
 use super::connection::{Attributes, Connection, End, destroy_region, expect_stream, region};
 use super::pair::{Direction, Pair};
 use super::transfer::{Plan, transfer};
@@ -18,16 +19,6 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::vm::Vm;
 
-/// Error completion syndromes (JingZhao interface, section 7.4).
-mod syndrome {
-    pub(super) const FLUSHED: u8 = 0x05;
-    pub(super) const REMOTE_ACCESS: u8 = 0x13;
-    pub(super) const RETRY_EXCEEDED: u8 = 0x15;
-    pub(super) const RNR_RETRY_EXCEEDED: u8 = 0x16;
-}
-
-/// State code of ERR (JingZhao interface, section 10.1).
-const STATE_ERR: u8 = 6;
 /// Opcode field of error completions of send queues (JingZhao interface, section 7.2).
 const OPCODE_SEND_ERROR: u8 = 0xff;
 /// For completions that are due at once.
@@ -127,7 +118,7 @@ async fn access_error(pair: &mut Pair, op: SendOp, fault: Fault, len: u32) -> Re
 
     for (vm, end) in [(&mut pair.a.vm, at_a), (&mut pair.b.vm, at_b)] {
         let state = end.query(vm).await?.state;
-        ensure!(state == STATE_ERR, "the queue pair of guest {} is in state {state}", vm.name());
+        ensure!(state == state::ERR, "the queue pair of guest {} is in state {state}", vm.name());
     }
     expect_filled(&mut pair.b.vm, &target, SEED, "the responder's memory").await?;
     expect_filled(&mut pair.a.vm, &local, SEED + 1, "the requester's memory").await?;
@@ -202,7 +193,7 @@ async fn fails_with(
     let took = begun.elapsed();
     expect_error(cqes.first(), expected, posted.first().copied())?;
     let state = at_a.query(&mut pair.a.vm).await?.state;
-    ensure!(state == STATE_ERR, "the requester's queue pair is in state {state}");
+    ensure!(state == state::ERR, "the requester's queue pair is in state {state}");
     destroy_region(&mut pair.a.vm, &source).await?;
     connection.destroy(pair).await?;
     Ok(took)

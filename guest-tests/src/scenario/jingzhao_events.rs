@@ -6,7 +6,7 @@ mod interrupts;
 mod queue_pairs;
 mod watch;
 
-use agent::wire::{EnableInterrupts, MrInfo, SendRequest};
+use agent::wire::{Data, EnableInterrupts, MrInfo, SendRequest};
 use anyhow::Result;
 
 use super::pair::Pair;
@@ -31,5 +31,5 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
 
 /// A SEND of the first `len` bytes of a region.
 fn send(from: &MrInfo, len: u32) -> SendRequest {
-    SendRequest { data: agent::wire::Data::Sges(vec![from.sge(0, len)]), ..SendRequest::default() }
+    SendRequest { data: Data::Sges(vec![from.sge(0, len)]), ..SendRequest::default() }
 }

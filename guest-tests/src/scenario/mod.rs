@@ -1,6 +1,7 @@
 //! What can be run: a table of scenarios, each a sequence of cases on guests booted once.
 
 mod boot;
+mod codes;
 mod connection;
 pub mod demo;
 mod driver;
@@ -11,6 +12,7 @@ mod jingzhao_full;
 mod jingzhao_interface;
 mod jingzhao_probe;
 mod jingzhao_rc;
+mod jingzhao_services;
 mod pair;
 mod rxe_interop;
 pub mod shell;
@@ -70,6 +72,12 @@ pub const ALL: &[Scenario] = &[
         about: "each type of event by MSI-X, byte for byte; masks, arming, overflow",
         pair: true,
         run: |lab, report| Box::pin(jingzhao_events::run(lab, report)),
+    },
+    Scenario {
+        name: "jingzhao-services",
+        about: "UC, UD and atomics between two guests, contexts in memory, also under loss",
+        pair: true,
+        run: |lab, report| Box::pin(jingzhao_services::run(lab, report)),
     },
     Scenario {
         name: "jingzhao-interface",

@@ -8,13 +8,12 @@ use anyhow::{Result, ensure};
 use super::send;
 use super::watch::{Event, Watch, kind};
 use crate::report::Report;
+use crate::scenario::codes::syndrome;
 use crate::scenario::connection::{Attributes, Connection, End, destroy_region, region};
 use crate::scenario::pair::{Direction, Pair};
 
 /// For completions that are due at once.
 const SOON_MS: u32 = 10_000;
-/// Work request flushed.
-const FLUSHED: u8 = 0x05;
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
     report.case("completion: an armed CQ tells once", hint, armed(pair)).await?;
@@ -129,7 +128,7 @@ async fn failed(pair: &mut Pair) -> Result<()> {
     at_b.to(&mut pair.b.vm, Transition::ToErr).await?;
     setup.eq.expect(&mut pair.b.vm, setup.event()).await?;
     let cqes = at_b.poll(&mut pair.b.vm, 2, SOON_MS).await?;
-    ensure!(cqes.iter().all(|cqe| cqe.syndrome == Some(FLUSHED)), "{cqes:?}");
+    ensure!(cqes.iter().all(|cqe| cqe.syndrome == Some(syndrome::FLUSHED)), "{cqes:?}");
     setup.destroy(pair).await
 }
 

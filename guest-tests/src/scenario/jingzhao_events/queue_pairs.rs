@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use agent::wire::{
-    Changes, ContextTable, Cqe, CreateCq, CreateQp, PostRecv, QpAttributes, ReadContext, Remote, SendOp,
-    SendRequest, Service, Transition,
+    Changes, ContextTable, CreateCq, CreateQp, Poll, PostRecv, QpAttributes, ReadContext, Remote, SendOp,
+    SendRequest, Service, Sge, Transition,
 };
 use anyhow::{Result, ensure};
 use tokio::time::Instant;
@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::send;
 use super::watch::{Event, Watch, kind};
 use crate::report::Report;
+use crate::scenario::codes::{state, syndrome};
 use crate::scenario::connection::{Attributes, Connection, End, destroy_region, region};
 use crate::scenario::pair::{Direction, Pair};
 use crate::vm::Vm;
@@ -22,23 +23,6 @@ const SOON_MS: u32 = 10_000;
 const NEVER_MS: u32 = 200;
 /// A protection domain nobody else has.
 const OTHER_PD: u32 = 77;
-
-/// State codes (JingZhao interface, section 10.1).
-mod state {
-    pub(super) const RTR: u8 = 2;
-    pub(super) const RTS: u8 = 3;
-    pub(super) const SQD: u8 = 5;
-    pub(super) const ERR: u8 = 6;
-    pub(super) const DRAINING: u8 = 7;
-}
-
-/// Error completion syndromes (JingZhao interface, section 7.4).
-mod syndrome {
-    pub(super) const LOCAL_LENGTH: u8 = 0x01;
-    pub(super) const REMOTE_INVALID_REQUEST: u8 = 0x12;
-    pub(super) const REMOTE_ACCESS: u8 = 0x13;
-    pub(super) const REMOTE_OPERATION: u8 = 0x14;
-}
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
     report.case("communication established: first packet in RTR, once", hint, established(pair)).await?;
@@ -79,7 +63,7 @@ async fn established(pair: &mut Pair) -> Result<()> {
         let cqes = end.poll(vm, 2, SOON_MS).await?;
         ensure!(cqes.iter().all(|cqe| cqe.syndrome.is_none()), "{cqes:?}");
     }
-    expect_state(&mut pair.b.vm, at_b, state::RTR).await?;
+    at_b.expect_state(&mut pair.b.vm, state::RTR).await?;
     connection.destroy(pair).await?;
     eq.destroy(&mut pair.b.vm).await
 }
@@ -95,7 +79,7 @@ async fn drained(pair: &mut Pair) -> Result<()> {
     await_qp(&mut pair.a.vm, at_a, "the message has started", started).await?;
 
     at_a.to(&mut pair.a.vm, Transition::ToSqd { notify: true }).await?;
-    expect_state(&mut pair.a.vm, at_a, state::DRAINING).await?;
+    at_a.expect_state(&mut pair.a.vm, state::DRAINING).await?;
     let context = pair.a.vm.call(ReadContext { table: ContextTable::Qpc, index: at_a.qp.qpn }).await?.bytes;
     ensure!(context.get(0x08).map(|flags| flags >> 4) == Some(state::SQD), "context in memory {context}");
     // Not started, so it waits for RTS, although its receive is there first.
@@ -104,9 +88,9 @@ async fn drained(pair: &mut Pair) -> Result<()> {
 
     pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: vec![Vec::new(); 2] }).await?;
     eq.expect(&mut pair.a.vm, Event::of(kind::SQ_DRAINED, at_a.qp.qpn)).await?;
-    expect_state(&mut pair.a.vm, at_a, state::SQD).await?;
+    at_a.expect_state(&mut pair.a.vm, state::SQD).await?;
     at_a.poll(&mut pair.a.vm, 1, SOON_MS).await?;
-    let early = pair.a.vm.call(agent::wire::Poll { cq: at_a.cq.id, count: 1, timeout_ms: NEVER_MS }).await?;
+    let early = pair.a.vm.call(Poll { cq: at_a.cq.id, count: 1, timeout_ms: NEVER_MS }).await?;
     ensure!(early.cqes.is_empty(), "a message that was not started completed in SQD: {early:?}");
 
     at_a.to(&mut pair.a.vm, Transition::SqdToRts(Changes::default())).await?;
@@ -123,13 +107,13 @@ async fn drained_idle(pair: &mut Pair, service: Service) -> Result<()> {
     let (at_a, _) = connection.towards(Direction::AToB);
     for notify in [false, true] {
         at_a.to(&mut pair.a.vm, Transition::ToSqd { notify }).await?;
-        expect_state(&mut pair.a.vm, at_a, state::SQD).await?;
+        at_a.expect_state(&mut pair.a.vm, state::SQD).await?;
         if notify {
             // Had the first time told, there would be two.
             eq.expect(&mut pair.a.vm, Event::of(kind::SQ_DRAINED, at_a.qp.qpn)).await?;
         }
         at_a.to(&mut pair.a.vm, Transition::SqdToRts(Changes::default())).await?;
-        expect_state(&mut pair.a.vm, at_a, state::RTS).await?;
+        at_a.expect_state(&mut pair.a.vm, state::RTS).await?;
     }
     connection.destroy(pair).await?;
     eq.destroy(&mut pair.a.vm).await
@@ -161,7 +145,7 @@ async fn cq_failure(pair: &mut Pair, cq: CreateCq, reason: u32, status: u8) -> R
     at_a.post(&mut pair.a.vm, vec![SendRequest { op: NOP, ..SendRequest::default() }; 3]).await?;
     let event = Event { detail: reason, ..Event::of(kind::CQ_ERROR, at_a.cq.cqn) };
     eq.expect(&mut pair.a.vm, event).await?;
-    expect_state(&mut pair.a.vm, at_a, state::ERR).await?;
+    at_a.expect_state(&mut pair.a.vm, state::ERR).await?;
     let context = pair.a.vm.call(ReadContext { table: ContextTable::Cqc, index: at_a.cq.cqn }).await?.bytes;
     ensure!(context.first().map(|flags| flags >> 4) == Some(status), "context in memory {context}");
     // The flush that follows fails, too: once is enough.
@@ -178,8 +162,8 @@ async fn sq_unreachable(pair: &mut Pair) -> Result<()> {
     let (at_a, _) = connection.towards(Direction::AToB);
     at_a.post(&mut pair.a.vm, vec![SendRequest::default()]).await?;
     eq.expect(&mut pair.a.vm, Event::of(kind::WQ_CATASTROPHIC, at_a.qp.qpn)).await?;
-    expect_state(&mut pair.a.vm, at_a, state::ERR).await?;
-    expect_completions(&mut pair.a.vm, at_a, &[]).await?;
+    at_a.expect_state(&mut pair.a.vm, state::ERR).await?;
+    at_a.expect_completions(&mut pair.a.vm, &[], SOON_MS).await?;
     connection.destroy(pair).await?;
     eq.destroy(&mut pair.a.vm).await
 }
@@ -192,11 +176,11 @@ async fn rq_unreachable(pair: &mut Pair) -> Result<()> {
     pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: vec![Vec::new()] }).await?;
     at_a.post(&mut pair.a.vm, vec![SendRequest::default()]).await?;
     eq.expect(&mut pair.b.vm, Event::of(kind::WQ_CATASTROPHIC, at_b.qp.qpn)).await?;
-    expect_completions(&mut pair.a.vm, at_a, &[syndrome::REMOTE_OPERATION]).await?;
+    at_a.expect_completions(&mut pair.a.vm, &[Some(syndrome::REMOTE_OPERATION)], SOON_MS).await?;
     for (vm, end) in [(&mut pair.a.vm, at_a), (&mut pair.b.vm, at_b)] {
-        expect_state(vm, end, state::ERR).await?;
+        end.expect_state(vm, state::ERR).await?;
     }
-    expect_completions(&mut pair.b.vm, at_b, &[]).await?;
+    at_b.expect_completions(&mut pair.b.vm, &[], SOON_MS).await?;
     connection.destroy(pair).await?;
     eq.destroy(&mut pair.b.vm).await
 }
@@ -228,6 +212,7 @@ async fn access_error(pair: &mut Pair) -> Result<()> {
 struct Refused {
     event: u8,
     at_requester: u8,
+    /// Of the receive, if one was taken.
     at_responder: Option<u8>,
 }
 
@@ -235,7 +220,7 @@ struct Refused {
 async fn refused(
     pair: &mut Pair,
     request: SendRequest,
-    receives: Vec<Vec<agent::wire::Sge>>,
+    receives: Vec<Vec<Sge>>,
     failed: Refused,
 ) -> Result<()> {
     let eq = Watch::create(&mut pair.b.vm, 6, &[failed.event]).await?;
@@ -244,29 +229,14 @@ async fn refused(
     pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: receives }).await?;
     at_a.post(&mut pair.a.vm, vec![request]).await?;
     eq.expect(&mut pair.b.vm, Event::of(failed.event, at_b.qp.qpn)).await?;
-    expect_completions(&mut pair.a.vm, at_a, &[failed.at_requester]).await?;
-    expect_completions(&mut pair.b.vm, at_b, failed.at_responder.as_slice()).await?;
+    at_a.expect_completions(&mut pair.a.vm, &[Some(failed.at_requester)], SOON_MS).await?;
+    let at_responder: Vec<_> = failed.at_responder.into_iter().map(Some).collect();
+    at_b.expect_completions(&mut pair.b.vm, &at_responder, SOON_MS).await?;
     for (vm, end) in [(&mut pair.a.vm, at_a), (&mut pair.b.vm, at_b)] {
-        expect_state(vm, end, state::ERR).await?;
+        end.expect_state(vm, state::ERR).await?;
     }
     connection.destroy(pair).await?;
     eq.destroy(&mut pair.b.vm).await
-}
-
-/// Exactly these error completions.
-async fn expect_completions(vm: &mut Vm, end: &End, syndromes: &[u8]) -> Result<()> {
-    let cqes: Vec<Cqe> = end.poll(vm, u32::try_from(syndromes.len())?, SOON_MS).await?;
-    let more = vm.call(agent::wire::Poll { cq: end.cq.id, count: 1, timeout_ms: 0 }).await?.cqes;
-    let seen: Vec<_> = cqes.iter().chain(&more).map(|cqe| cqe.syndrome).collect();
-    let expected: Vec<_> = syndromes.iter().map(|&syndrome| Some(syndrome)).collect();
-    ensure!(seen == expected, "syndromes {seen:x?} in guest {}, not {expected:x?}", vm.name());
-    Ok(())
-}
-
-async fn expect_state(vm: &mut Vm, end: &End, expected: u8) -> Result<()> {
-    let state = end.query(vm).await?.state;
-    ensure!(state == expected, "the queue pair of guest {} is in state {state}, not {expected}", vm.name());
-    Ok(())
 }
 
 /// Asks until the device's answer is as wanted.

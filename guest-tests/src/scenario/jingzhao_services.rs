@@ -1,0 +1,71 @@
+//! UC, UD and atomics between two guests; contexts in the guests' memory; what loss does to each.
+
+mod atomics;
+mod connected;
+mod contexts;
+mod datagrams;
+mod lossy;
+mod message;
+mod order;
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::pair::{Node, Pair};
+use crate::lab::Lab;
+use crate::report::Report;
+
+/// For completions that are due at once.
+const SOON_MS: u32 = 10_000;
+/// None of its bytes is zero, and no two are equal.
+const FIRST_IMM: [u8; 4] = [0xe1, 0xc3, 0x42, 0x81];
+
+/// Guest b reserves room for the network header in front of datagrams, guest a does not.
+pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let options = [json!({}), json!({ "ud_grh": true })];
+    let mut pair = Pair::start_open_as(lab, "jingzhao-services", options).await?;
+    let hint = pair.hint();
+    connected::run(&mut pair, report, &hint).await?;
+    datagrams::run(&mut pair, report, &hint).await?;
+    atomics::run(&mut pair, report, &hint).await?;
+    order::run(&mut pair, report, &hint).await?;
+    contexts::run(&mut pair, report, &hint).await?;
+    lossy::run(&mut pair, report, &hint).await?;
+    report.case("daemons end with success on SIGTERM", &hint, pair.stop()).await
+}
+
+/// A counter of a daemon, and what it was.
+struct Growth {
+    place: &'static str,
+    before: u64,
+}
+
+impl Growth {
+    async fn of(node: &Node, place: &'static str) -> Result<Self> {
+        Ok(Self { place, before: node.daemon.counter(place).await? })
+    }
+
+    async fn so_far(&self, node: &Node) -> Result<u64> {
+        Ok(node.daemon.counter(self.place).await? - self.before)
+    }
+
+    /// Waits until it has grown by so much, and not more.
+    async fn await_growth(&self, node: &Node, by: u64) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_millis(SOON_MS.into());
+        loop {
+            let growth = self.so_far(node).await?;
+            if growth == by {
+                return Ok(());
+            }
+            ensure!(growth < by, "{} grew by {growth}, not {by}", self.place);
+            ensure!(
+                Instant::now() < deadline,
+                "not within {SOON_MS} ms: {} grows by {by}; it grew by {growth}",
+                self.place
+            );
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What loss does to services that cannot or must not do things twice.
+
+use std::time::Duration;
+
+use agent::wire::{Data, Fill, PostRecv, SendOp, SendRequest, Verify};
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::atomics::Counter;
+use super::connected::Link;
+use super::{Growth, SOON_MS};
+use crate::report::Report;
+use crate::scenario::connection::{Attributes, destroy_region, expect_stream, region};
+use crate::scenario::pair::{Direction, Node, Pair};
+
+pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
+    for op in [SendOp::FetchAdd { add: 1 }, SendOp::CmpSwap { compare: 0, swap: 1 }] {
+        let name = format!("{op:?} whose answer is lost executes once");
+        report.case(&name, hint, lost_answer(pair, op)).await?;
+        let name = format!("{op:?} that arrives twice executes once");
+        report.case(&name, hint, doubled_request(pair, op)).await?;
+    }
+    report.case("atomics under heavy loss each execute once", hint, lossy_atomics(pair)).await?;
+    for part in ["First", "Middle", "Last"] {
+        for (name, op) in [("SEND", SendOp::SendImm), ("RDMA WRITE", SendOp::WriteImm)] {
+            let name_ = format!("UC {name} that loses its {part} packet is dropped whole");
+            report.case(&name_, hint, broken(pair, op, name, part)).await?;
+        }
+    }
+    report.case("UC under loss: what arrives is whole and in order", hint, lossy_messages(pair)).await
+}
+
+/// Rules of one device's wire.
+#[derive(Debug, Default)]
+pub(super) struct Impairments(Vec<u64>);
+
+impl Impairments {
+    /// Adds a rule in the words of `hcactl impair add`.
+    pub(super) async fn add(&mut self, node: &Node, rule: &[&str]) -> Result<()> {
+        let answer = node.daemon.control(&[&["impair", "add"], rule].concat()).await?;
+        let id = answer.as_u64().with_context(|| format!("no number of a rule: {answer}"))?;
+        self.0.push(id);
+        Ok(())
+    }
+
+    /// Frames that the rules were about.
+    pub(super) async fn matched(&self, node: &Node) -> Result<u64> {
+        self.sum(node, "matched").await
+    }
+
+    /// Frames that the rules did something to.
+    async fn hits(&self, node: &Node) -> Result<u64> {
+        self.sum(node, "hits").await
+    }
+
+    async fn sum(&self, node: &Node, column: &str) -> Result<u64> {
+        let rows = node.daemon.control(&["impair", "list"]).await?;
+        let number = |row: &Value, column: &str| row.get(column).and_then(Value::as_u64);
+        let rows = rows.as_array().with_context(|| format!("no list: {rows}"))?;
+        rows.iter()
+            .filter(|row| number(row, "id").is_some_and(|id| self.0.contains(&id)))
+            .map(|row| number(row, column).with_context(|| format!("no {column} in {row}")))
+            .sum()
+    }
+
+    /// Takes the rules away.
+    pub(super) async fn clear(self, node: &Node) -> Result<()> {
+        for id in self.0 {
+            node.daemon.control(&["impair", "clear", &id.to_string()]).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Waits until so many frames have met the rules.
+pub(super) async fn await_matches(node: &Node, rules: &Impairments, count: u64) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_millis(SOON_MS.into());
+    while rules.matched(node).await? < count {
+        ensure!(Instant::now() < deadline, "not within {SOON_MS} ms: {count} frames");
+    }
+    Ok(())
+}
+
+/// An attribute set with which loss is soon noticed.
+fn impatient() -> Attributes {
+    // 4.2 ms; and enough retries for whatever is lost.
+    Attributes { timeout: 10, retry: 7, ..Attributes::default() }
+}
+
+/// JingZhao interface, section 11.3: a duplicate is answered with the result of the first time.
+async fn lost_answer(pair: &mut Pair, op: SendOp) -> Result<()> {
+    let counter = Counter::create(pair, &impatient()).await?;
+    let mut loss = Impairments::default();
+    loss.add(&pair.b, &["tx", "--opcode", "RC ATOMIC Acknowledge", "--nth", "1", "--count", "2", "drop"])
+        .await?;
+    executes_once(pair, &counter, op).await?;
+    let hits = loss.hits(&pair.b).await?;
+    ensure!(hits == 2, "{hits} answers were lost, not two");
+    loss.clear(&pair.b).await?;
+    counter.destroy(pair).await
+}
+
+async fn doubled_request(pair: &mut Pair, op: SendOp) -> Result<()> {
+    let counter = Counter::create(pair, &impatient()).await?;
+    let name = if matches!(op, SendOp::FetchAdd { .. }) { "RC FetchAdd" } else { "RC CmpSwap" };
+    let mut double = Impairments::default();
+    double.add(&pair.b, &["rx", "--opcode", name, "duplicate"]).await?;
+    executes_once(pair, &counter, op).await?;
+    let hits = double.hits(&pair.b).await?;
+    ensure!(hits > 0, "no request came twice");
+    double.clear(&pair.b).await?;
+    counter.destroy(pair).await
+}
+
+/// One atomic and what it left behind: with CMP_SWAP the second time would see its own value, with FETCH_ADD add again.
+async fn executes_once(pair: &mut Pair, counter: &Counter, op: SendOp) -> Result<()> {
+    let duplicates = Growth::of(&pair.b, "/engine/recovery/duplicates").await?;
+    counter.execute(pair, vec![counter.request(op, 0)]).await?;
+    let (value, result) = (counter.value(pair).await?, counter.result(pair, 0).await?);
+    ensure!((value, result) == (1, 0), "{op:?} left {value}, and its result is {result}");
+    ensure!(duplicates.so_far(&pair.b).await? > 0, "no duplicate was answered");
+    Ok(())
+}
+
+/// Every count is returned once, in order, and the word has them all.
+async fn lossy_atomics(pair: &mut Pair) -> Result<()> {
+    const ROUNDS: u64 = 5;
+    const EACH: u32 = 60;
+    let counter = Counter::create(pair, &impatient()).await?;
+    let duplicates = Growth::of(&pair.b, "/engine/recovery/duplicates").await?;
+    let mut at_a = Impairments::default();
+    at_a.add(&pair.a, &["tx", "--opcode", "RC FetchAdd", "--probability", "0.1", "--seed", "1", "drop"])
+        .await?;
+    let mut at_b = Impairments::default();
+    for (seed, action) in [("2", "drop"), ("3", "duplicate")] {
+        let rule =
+            ["tx", "--opcode", "RC ATOMIC Acknowledge", "--probability", "0.1", "--seed", seed, action];
+        at_b.add(&pair.b, &rule).await?;
+    }
+    for round in 0..ROUNDS {
+        let add = |i| counter.request(SendOp::FetchAdd { add: 1 }, i);
+        counter.execute(pair, (0..EACH).map(add).collect()).await?;
+        for i in 0..EACH {
+            let result = counter.result(pair, i).await?;
+            let expected = round * u64::from(EACH) + u64::from(i);
+            ensure!(result == expected, "addition {i} of round {round} returned {result}, not {expected}");
+        }
+    }
+    let value = counter.value(pair).await?;
+    ensure!(value == ROUNDS * u64::from(EACH), "counted to {value}");
+    ensure!(duplicates.so_far(&pair.b).await? > 0, "no duplicate was answered");
+    at_a.clear(&pair.a).await?;
+    at_b.clear(&pair.b).await?;
+    counter.destroy(pair).await
+}
+
+/// Section 11.3: no completion, and the receive is for the next message, which is whole.
+async fn broken(pair: &mut Pair, op: SendOp, name: &str, part: &str) -> Result<()> {
+    const LEN: u32 = 5000;
+    let mut link = Link::create(pair, 1024, Direction::AToB).await?;
+    let mut loss = Impairments::default();
+    // The message's last packet says that it has an immediate.
+    let with = if part == "Last" { " with Immediate" } else { "" };
+    let opcode = format!("UC {name} {part}{with}");
+    loss.add(&pair.b, &["rx", "--opcode", &opcode, "--nth", "1", "drop"]).await?;
+    link.buffers.prepare(pair, LEN).await?;
+    let list = if op == SendOp::SendImm { link.buffers.scatter(LEN) } else { Vec::new() };
+    link.receive(pair, list).await?;
+    link.send(pair, vec![link.request(op, LEN)]).await?;
+    // The second one, unlike the first, in all its bytes.
+    link.buffers.prepare(pair, LEN).await?;
+    link.send(pair, vec![SendRequest { imm: [9; 4], ..link.request(op, LEN) }]).await?;
+    let arrived = link.arrival(pair, SOON_MS).await?.context("the message after it does not arrive")?;
+    ensure!((arrived.syndrome, arrived.byte_count, arrived.imm) == (None, LEN, [9; 4]), "{arrived:?}");
+    link.buffers.expect_arrived(pair, 0, LEN).await?;
+    let more = link.arrival(pair, 0).await?;
+    ensure!(more.is_none(), "{more:?}");
+    let hits = loss.hits(&pair.b).await?;
+    ensure!(hits == 1, "{hits} packets were lost, not one");
+    loss.clear(&pair.b).await?;
+    link.destroy(pair).await
+}
+
+/// Messages of five packets each, numbered by their immediates.
+async fn lossy_messages(pair: &mut Pair) -> Result<()> {
+    const LEN: u32 = 5000;
+    const MESSAGES: u32 = 60;
+    let link = Link::create(pair, 1024, Direction::AToB).await?;
+    let (at_a, at_b) = link.ends();
+    let all = u64::from(MESSAGES * LEN);
+    let source = region(&mut pair.a.vm, all, 13).await?;
+    let sink = region(&mut pair.b.vm, all, 99).await?;
+    let slot = |i: u32| u64::from(i * LEN);
+    let fill = Fill { mr: source.id, len: all, seed: 11, ..Fill::default() };
+    pair.a.vm.call(fill).await?;
+    let receives = (0..MESSAGES).map(|i| vec![sink.sge(slot(i), LEN)]).collect();
+    pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: receives }).await?;
+
+    let mut loss = Impairments::default();
+    loss.add(&pair.b, &["rx", "--probability", "0.05", "--seed", "4", "drop"]).await?;
+    let requests = (0..MESSAGES)
+        .map(|i| SendRequest {
+            op: SendOp::SendImm,
+            data: Data::Sges(vec![source.sge(slot(i), LEN)]),
+            imm: i.to_le_bytes(),
+            ..SendRequest::default()
+        })
+        .collect();
+    at_a.post(&mut pair.a.vm, requests).await?;
+    at_a.expect_completions(&mut pair.a.vm, &[None; MESSAGES as usize], SOON_MS).await?;
+    // Everything that was sent has been judged once this has.
+    await_matches(&pair.b, &loss, u64::from(MESSAGES * LEN.div_ceil(1024))).await?;
+    let lost = loss.hits(&pair.b).await?;
+    loss.clear(&pair.b).await?;
+    let mut last = None;
+    for arrived in 0.. {
+        let Some(cqe) = link.arrival(pair, 100).await? else {
+            ensure!(arrived > 0 && arrived < MESSAGES, "{arrived} of {MESSAGES} messages arrived");
+            // A message is lost with the first of its packets, and with more it is lost only once.
+            ensure!(
+                u64::from(MESSAGES - arrived) <= lost,
+                "{arrived} arrived though {lost} packets were lost"
+            );
+            break;
+        };
+        let number = u32::from_le_bytes(cqe.imm);
+        ensure!(
+            (cqe.syndrome, cqe.byte_count) == (None, LEN) && last < Some(number),
+            "{cqe:?} after {last:?}"
+        );
+        if number >= MESSAGES {
+            bail!("message {number} was never sent");
+        }
+        last = Some(number);
+        let (off, position) = (slot(arrived), slot(number));
+        let part = Verify { mr: sink.id, off, len: LEN.into(), seed: 11, position };
+        expect_stream(&mut pair.b.vm, part, &format!("message {number}")).await?;
+    }
+    for (vm, mr) in [(&mut pair.a.vm, &source), (&mut pair.b.vm, &sink)] {
+        destroy_region(vm, mr).await?;
+    }
+    link.destroy(pair).await
+}

@@ -1,0 +1,158 @@
+//! What waits for what: fences, and how many READs and atomics are under way at once.
+
+use agent::wire::{Data, Fill, MrInfo, PostRecv, SendOp, SendRequest, Verify};
+use anyhow::{Result, ensure};
+
+use super::SOON_MS;
+use super::atomics::Counter;
+use super::lossy::{Impairments, await_matches};
+use crate::report::Report;
+use crate::scenario::connection::{Attributes, Connection, destroy_region, expect_stream, region};
+use crate::scenario::pair::{Direction, Pair};
+
+/// READs and atomics of one queue pair under way (JingZhao interface, section 10.4).
+const LIMIT: u64 = 16;
+
+pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
+    for (name, op) in [("SEND", SendOp::Send), ("WRITE", SendOp::Write), ("READ", SendOp::Read)] {
+        let name = format!("fence: {name} of what a READ brings");
+        report.case(&name, hint, fenced(pair, op)).await?;
+    }
+    report.case("fence: SEND of an atomic's result", hint, fenced_result(pair)).await?;
+    report.case("many READs and atomics complete in order", hint, many(pair)).await?;
+    let (read, add) = (SendOp::Read, SendOp::FetchAdd { add: 1 });
+    for (name, ops) in [("READs", [read, read]), ("atomics", [add, add]), ("both together", [read, add])] {
+        let name = format!("no more than {LIMIT} under way: {name}");
+        report.case(&name, hint, limited(pair, ops)).await?;
+    }
+    Ok(())
+}
+
+/// Section 6.7. Without the fence the second request would read its memory before the READ's response is there.
+async fn fenced(pair: &mut Pair, op: SendOp) -> Result<()> {
+    const LEN: u32 = 400_000;
+    let connection = Connection::create(pair, &Attributes::default()).await?;
+    let (at_a, at_b) = connection.towards(Direction::AToB);
+    let source = region(&mut pair.b.vm, LEN.into(), 5).await?;
+    let between = region(&mut pair.a.vm, LEN.into(), 77).await?;
+    let sink = region(&mut pair.b.vm, LEN.into(), 1234).await?;
+    for seed in 1..6 {
+        let fill = |mr: &MrInfo, seed| Fill { mr: mr.id, len: mr.len, seed, ..Fill::default() };
+        pair.b.vm.call(fill(&source, seed)).await?;
+        pair.a.vm.call(fill(&between, 100 + seed)).await?;
+        pair.b.vm.call(fill(&sink, 200 + seed)).await?;
+        if op == SendOp::Send {
+            let receive = PostRecv { qp: at_b.qp.id, requests: vec![vec![sink.sge(0, LEN)]] };
+            pair.b.vm.call(receive).await?;
+        }
+        let first = SendRequest { remote: Some(source.remote(0)), ..request(SendOp::Read, &between, LEN) };
+        // A READ behind a READ reads what the one before it left at b, and that is the same again.
+        let remote = match op {
+            SendOp::Send => None,
+            SendOp::Write => Some(sink.remote(0)),
+            _ => Some(source.remote(0)),
+        };
+        let second = SendRequest { remote, fence: true, ..request(op, &between, LEN) };
+        at_a.post(&mut pair.a.vm, vec![first, second]).await?;
+        at_a.expect_completions(&mut pair.a.vm, &[None; 2], SOON_MS).await?;
+        if op == SendOp::Send {
+            at_b.expect_completions(&mut pair.b.vm, &[None], SOON_MS).await?;
+        }
+        let (vm, target) =
+            if op == SendOp::Read { (&mut pair.a.vm, &between) } else { (&mut pair.b.vm, &sink) };
+        let whole = Verify { mr: target.id, len: target.len, seed, ..Verify::default() };
+        expect_stream(vm, whole, "what the READ brought").await?;
+    }
+    connection.destroy(pair).await?;
+    destroy_region(&mut pair.a.vm, &between).await?;
+    destroy_region(&mut pair.b.vm, &source).await?;
+    destroy_region(&mut pair.b.vm, &sink).await
+}
+
+async fn fenced_result(pair: &mut Pair) -> Result<()> {
+    let counter = Counter::create(pair, &Attributes::default()).await?;
+    let at_b = *counter.connection.towards(Direction::AToB).1;
+    // The message lands on the word itself, after the atomic has read it.
+    for round in 0..20 {
+        counter.set(pair, 1000 + round).await?;
+        let receive = PostRecv { qp: at_b.qp.id, requests: vec![vec![counter.word.sge(8, 8)]] };
+        pair.b.vm.call(receive).await?;
+        let add = counter.request(SendOp::FetchAdd { add: 500 }, 0);
+        let send = SendRequest { fence: true, ..request(SendOp::Send, &counter.results, 8) };
+        counter.execute(pair, vec![add, send]).await?;
+        at_b.expect_completions(&mut pair.b.vm, &[None], SOON_MS).await?;
+        let value = counter.value(pair).await?;
+        ensure!(value == 1000 + round, "the message brought {value}, not the result {}", 1000 + round);
+    }
+    counter.destroy(pair).await
+}
+
+async fn many(pair: &mut Pair) -> Result<()> {
+    const COUNT: u32 = 60;
+    const LEN: u32 = 3000;
+    let counter = Counter::create(pair, &Attributes { mtu: 256, ..Attributes::default() }).await?;
+    let source = region(&mut pair.b.vm, LEN.into(), 5).await?;
+    let sink = region(&mut pair.a.vm, u64::from(COUNT * LEN), 9).await?;
+    pair.b.vm.call(Fill { mr: source.id, len: source.len, seed: 3, ..Fill::default() }).await?;
+    let at_a = *counter.connection.towards(Direction::AToB).0;
+    let requests: Vec<_> = (0..COUNT)
+        .map(|i| {
+            if i % 3 == 2 {
+                return counter.request(SendOp::FetchAdd { add: 1 }, i);
+            }
+            let data = Data::Sges(vec![sink.sge(u64::from(i * LEN), LEN)]);
+            SendRequest { op: SendOp::Read, data, remote: Some(source.remote(0)), ..SendRequest::default() }
+        })
+        .collect();
+    let posted = at_a.post(&mut pair.a.vm, requests).await?;
+    let cqes = at_a.expect_completions(&mut pair.a.vm, &[None; COUNT as usize], SOON_MS).await?;
+    ensure!(cqes.iter().map(|cqe| cqe.wqe).eq(posted), "completions out of order: {cqes:?}");
+    for i in 0..COUNT {
+        if i % 3 == 2 {
+            let result = counter.result(pair, i).await?;
+            ensure!(result == u64::from(i / 3), "atomic {i} returned {result}");
+        } else {
+            let off = u64::from(i * LEN);
+            let part = Verify { mr: sink.id, off, len: LEN.into(), seed: 3, position: 0 };
+            expect_stream(&mut pair.a.vm, part, &format!("READ {i}")).await?;
+        }
+    }
+    destroy_region(&mut pair.a.vm, &sink).await?;
+    destroy_region(&mut pair.b.vm, &source).await?;
+    counter.destroy(pair).await
+}
+
+/// Nobody answers, and nobody asks again: what left is what may be under way.
+async fn limited(pair: &mut Pair, ops: [SendOp; 2]) -> Result<()> {
+    const READ: &str = "RC RDMA READ Request";
+    const ADD: &str = "RC FetchAdd";
+    let attributes = Attributes { timeout: 0, ..Attributes::default() };
+    let counter = Counter::create(pair, &attributes).await?;
+    let mut at_b = Impairments::default();
+    for response in ["RC RDMA READ response Only", "RC ATOMIC Acknowledge"] {
+        at_b.add(&pair.b, &["tx", "--opcode", response, "drop"]).await?;
+    }
+    // Rules that only count.
+    let mut at_a = Impairments::default();
+    for request in [READ, ADD] {
+        at_a.add(&pair.a, &["tx", "--opcode", request, "--nth", "1000000", "drop"]).await?;
+    }
+    let requests = ops.into_iter().cycle().take(40).enumerate().map(|(i, op)| {
+        let slot = u32::try_from(i).unwrap_or_default();
+        counter.request(op, slot)
+    });
+    let end = *counter.connection.towards(Direction::AToB).0;
+    end.post(&mut pair.a.vm, requests.collect()).await?;
+    await_matches(&pair.a, &at_a, LIMIT).await?;
+    // What comes later comes with the next turn of the device, long before the answer to a command.
+    end.query(&mut pair.a.vm).await?;
+    let left = at_a.matched(&pair.a).await?;
+    ensure!(left == LIMIT, "{left} requests left without an answer");
+    at_a.clear(&pair.a).await?;
+    at_b.clear(&pair.b).await?;
+    counter.destroy(pair).await
+}
+
+fn request(op: SendOp, local: &MrInfo, len: u32) -> SendRequest {
+    SendRequest { op, data: Data::Sges(vec![local.sge(0, len)]), ..SendRequest::default() }
+}
