@@ -11,7 +11,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use thiserror::Error;
 
-pub use self::fabric::{FabricConfig, FabricEntry, UdpEntry, UdpPeer, UdpPeerEntry};
+pub use self::fabric::{
+    FabricConfig, FabricEntry, InterfaceName, LocalEntry, TapEntry, UdpEntry, UdpPeer, UdpPeerEntry,
+};
 use crate::fabric::impair::{self, Rule, RuleEntry};
 use crate::frontend::jingzhao;
 use crate::identity::Identity;
@@ -395,8 +397,23 @@ mod tests {
     }
 
     #[test]
+    fn a_tap_has_a_name_an_interface_can_have() {
+        let tap = |name: &str| {
+            let device = format!(
+                r#"{{"id": 1, "frontend": {{"jingzhao": {{}}}}, "fabric": {{"tap": {{"interface": "{name}"}}}}}}"#
+            );
+            check(&device).map(drop)
+        };
+        assert_eq!(tap("hca-tap.0"), Ok(()));
+        for name in ["", "sixteen-letters-", "a b", "a/b", "..", "tap%d", "a:1", "\u{e4}"] {
+            let error = tap(name).unwrap_err();
+            assert!(error.starts_with("devices[0].fabric.tap.interface: "), "{error}");
+        }
+    }
+
+    #[test]
     fn shipped_configurations_are_valid() {
-        for name in ["hgrnic.json", "jingzhao.json", "lossy.json", "pair.json"] {
+        for name in ["hgrnic.json", "jingzhao.json", "local.json", "lossy.json", "pair.json"] {
             Config::load(&Path::new(REPOSITORY).join("configs").join(name)).unwrap();
         }
     }

@@ -13,6 +13,8 @@ use crate::config::{Config, DeviceConfig, FabricConfig, FrontendEntry, TraceConf
 use crate::control;
 use crate::control::call::Handle;
 use crate::fabric::Fabric;
+use crate::fabric::local::Networks;
+use crate::fabric::tap::TapFabric;
 use crate::fabric::udp::UdpFabric;
 use crate::frontend::address::Addresses;
 use crate::frontend::jingzhao::{JingZhao, Setup};
@@ -84,12 +86,13 @@ pub fn run(config: &Config, mut inherited: Option<Source>) -> Result<(), DaemonE
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
     };
 
+    let mut networks = Networks::default();
     // All are made before any is started: what fails, fails before a VMM is served.
     let workers = config
         .devices
         .iter()
         .enumerate()
-        .map(|(index, device)| worker(device, &format!("devices[{index}]"), &mut inherited))
+        .map(|(index, device)| worker(device, &format!("devices[{index}]"), &mut networks, &mut inherited))
         .collect::<Result<Vec<_>, _>>()?;
     let handles: Vec<_> = workers.iter().map(Worker::handle).collect();
     let control = config
@@ -173,6 +176,7 @@ impl Drop for Ending {
 fn worker(
     device: &DeviceConfig,
     key: &str,
+    networks: &mut Networks,
     inherited: &mut Option<Source>,
 ) -> Result<Worker<JingZhao, Box<dyn Fabric + Send>>, DaemonError> {
     let source = match (&device.socket_path, inherited.take()) {
@@ -184,7 +188,7 @@ fn worker(
             return Err(DaemonError::Host(io::Error::other(format!("{key} has no socket to listen on"))));
         }
     };
-    let fabric = fabric(device, &format!("{key}.fabric"))?;
+    let fabric = fabric(device, networks, &format!("{key}.fabric"))?;
     let capture = device.capture.as_ref().map(|path| {
         Capture::create(path, &name(device)).map_err(|source| DaemonError::File {
             key: format!("{key}.capture"),
@@ -218,15 +222,25 @@ fn worker(
     Ok(Worker::new(source, hca, fabric)?)
 }
 
-fn fabric(device: &DeviceConfig, key: &str) -> Result<Box<dyn Fabric + Send>, DaemonError> {
-    match &device.fabric {
+fn fabric(
+    device: &DeviceConfig,
+    networks: &mut Networks,
+    key: &str,
+) -> Result<Box<dyn Fabric + Send>, DaemonError> {
+    let mac = device.identity.mac;
+    let failed =
+        |part: &str, name: String, source| DaemonError::Fabric { key: format!("{key}.{part}"), name, source };
+    Ok(match &device.fabric {
         FabricConfig::Udp { bind, peers } => {
-            let fabric = UdpFabric::bind(*bind, device.identity.mac, peers).map_err(|source| {
-                DaemonError::Fabric { key: format!("{key}.udp.bind"), name: bind.to_string(), source }
-            })?;
-            Ok(Box::new(fabric))
+            let fabric = UdpFabric::bind(*bind, mac, peers);
+            Box::new(fabric.map_err(|source| failed("udp.bind", bind.to_string(), source))?)
         }
-    }
+        FabricConfig::Local { network } => Box::new(networks.join(network, mac)?),
+        FabricConfig::Tap { interface } => {
+            let fabric = TapFabric::open(interface);
+            Box::new(fabric.map_err(|source| failed("tap.interface", interface.to_string(), source))?)
+        }
+    })
 }
 
 /// Of the thread, and of the interface in captures.

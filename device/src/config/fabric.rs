@@ -1,5 +1,6 @@
 //! How frames travel.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 
@@ -15,6 +16,33 @@ use super::{ConfigError, unicast_mac, value};
 pub enum FabricEntry {
     /// One UDP datagram per Ethernet frame; also what QEMU's `-netdev dgram` speaks.
     Udp(UdpEntry),
+    /// Memory shared by the HCAs of this process.
+    Local(LocalEntry),
+    /// A Linux tap interface, for bridges, VXLAN and other networks of the host.
+    Tap(TapEntry),
+}
+
+/// The `local` fabric.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct LocalEntry {
+    /// HCAs that name the same network reach each other.
+    pub network: String,
+}
+
+impl Default for LocalEntry {
+    fn default() -> Self {
+        Self { network: "local".to_owned() }
+    }
+}
+
+/// The `tap` fabric.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TapEntry {
+    /// Name of the interface, which exists and is ours (`ip tuntap add dev NAME mode tap user USER`), or is created where
+    /// the process may. Its MTU and that of the network must have room for the path MTU: 4200 bytes for 4096.
+    pub interface: String,
 }
 
 /// The `udp` fabric.
@@ -55,6 +83,46 @@ pub enum FabricConfig {
         /// Peers from the start.
         peers: Vec<UdpPeer>,
     },
+    /// See [`FabricEntry::Local`].
+    Local {
+        /// Name of the network.
+        network: String,
+    },
+    /// See [`FabricEntry::Tap`].
+    Tap {
+        /// Name of the interface.
+        interface: InterfaceName,
+    },
+}
+
+/// Name of a network interface: 1 to 15 characters, none of them a slash, a colon or white space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceName(String);
+
+impl InterfaceName {
+    /// Its bytes, without a terminator.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+impl TryFrom<String> for InterfaceName {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        // `dev_valid_name` of the kernel; a percent sign would ask it to choose a number.
+        let is_valid = (1..16).contains(&name.len())
+            && name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b':' | b'%'))
+            && name != "."
+            && name != "..";
+        if is_valid { Ok(Self(name)) } else { Err(format!("{name:?} is not a name of an interface")) }
+    }
+}
+
+impl fmt::Display for InterfaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
 }
 
 /// A peer of the `udp` fabric, checked.
@@ -98,6 +166,12 @@ impl FabricConfig {
     pub(super) fn check(entry: FabricEntry, key: &str) -> Result<Self, ConfigError> {
         match entry {
             FabricEntry::Udp(udp) => Self::check_udp(&udp, &format!("{key}.udp")),
+            FabricEntry::Local(LocalEntry { network }) => Ok(Self::Local { network }),
+            FabricEntry::Tap(TapEntry { interface }) => {
+                let name = InterfaceName::try_from(interface);
+                let interface = name.map_err(|problem| value(&format!("{key}.tap.interface"), problem))?;
+                Ok(Self::Tap { interface })
+            }
         }
     }
 

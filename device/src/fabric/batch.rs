@@ -134,6 +134,33 @@ pub struct RxBatch {
     pub(super) frames: Vec<Range<usize>>,
 }
 
+/// Frames end to end, to become those of an [`RxBatch`] without being copied.
+#[derive(Debug, Default)]
+pub(super) struct Frames {
+    bytes: Vec<u8>,
+    frames: Vec<Range<usize>>,
+}
+
+impl Frames {
+    pub(super) fn push(&mut self, frame: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(frame);
+        self.frames.push(start..self.bytes.len());
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+}
+
 impl RxBatch {
     /// Buffers that a batch has; each takes one datagram, or a run of datagrams the kernel joined.
     pub(super) const SLOTS: usize = 32;
@@ -143,6 +170,14 @@ impl RxBatch {
     /// An empty batch.
     pub fn new() -> Self {
         Self { storage: vec![0; Self::SLOTS * Self::SLOT_LEN], frames: Vec::new() }
+    }
+
+    /// Takes the frames of `other` in place of its own, and leaves the memory of those to it.
+    pub(super) fn swap(&mut self, other: &mut Frames) {
+        self.storage.clear();
+        self.frames.clear();
+        std::mem::swap(&mut self.storage, &mut other.bytes);
+        std::mem::swap(&mut self.frames, &mut other.frames);
     }
 
     /// The frames, in order of arrival.

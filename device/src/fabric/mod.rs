@@ -4,7 +4,9 @@
 
 mod batch;
 pub mod impair;
+pub mod local;
 pub mod switch;
+pub mod tap;
 pub mod udp;
 
 use std::io;

@@ -1,0 +1,120 @@
+//! The `tap` fabric: frames on a Linux tap interface, for bridges, VXLAN and whatever else networks are made of.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
+
+use super::{Fabric, FabricStats, MAX_FRAME_LEN, RxBatch, Sent, TxBatch};
+use crate::config::InterfaceName;
+
+const DEVICE: &str = "/dev/net/tun";
+
+/// Without its Ethernet header, the longest frame of a RoCE packet with a payload of 4096 bytes: IPv6, UDP, BTH, the
+/// longest extension headers, ICRC.
+const ROCE_MTU: usize = 40 + 8 + 12 + 28 + 4096 + 4;
+
+/// See the module.
+#[derive(Debug)]
+pub struct TapFabric {
+    tap: OwnedFd,
+    stats: FabricStats,
+}
+
+impl TapFabric {
+    /// Attaches to the interface, which is created if there is none and we may.
+    ///
+    /// # Errors
+    /// There is no tap, or somebody else uses it.
+    pub fn open(interface: &InterfaceName) -> io::Result<Self> {
+        let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+        let tap: OwnedFd =
+            OpenOptions::new().read(true).write(true).custom_flags(nonblocking).open(DEVICE)?.into();
+        attach(&tap, interface)?;
+        let mtu = mtu(interface);
+        tracing::info!(%interface, mtu, "tap fabric");
+        if mtu.is_some_and(|mtu| mtu < ROCE_MTU) {
+            tracing::warn!(%interface, mtu, need = ROCE_MTU, "packets of path MTU 4096 do not fit the interface");
+        }
+        Ok(Self { tap, stats: FabricStats::default() })
+    }
+}
+
+impl Fabric for TapFabric {
+    fn send(&mut self, batch: &mut TxBatch) -> Sent {
+        while let Some(first) = batch.front() {
+            self.stats.tx_calls += 1;
+            match rustix::io::write(&self.tap, batch.bytes(first.start..first.end)) {
+                Ok(_) => self.stats.tx_frames += 1,
+                Err(Errno::AGAIN) => return Sent::Blocked,
+                Err(Errno::INTR) => continue,
+                Err(error) => {
+                    self.stats.tx_refused += 1;
+                    // EIO: the interface is down.
+                    crate::limited!(warn, %error, "the tap refuses frames");
+                }
+            }
+            batch.advance(1);
+        }
+        Sent::All
+    }
+
+    fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()> {
+        batch.frames.clear();
+        for (index, slot) in batch.storage.chunks_exact_mut(RxBatch::SLOT_LEN).enumerate() {
+            let len = match rustix::io::read(&self.tap, &mut *slot) {
+                Ok(len) => len,
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            if len > MAX_FRAME_LEN {
+                self.stats.rx_bad_length += 1;
+                continue;
+            }
+            self.stats.rx_frames += 1;
+            let start = index * RxBatch::SLOT_LEN;
+            batch.frames.push(start..start + len);
+        }
+        Ok(())
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.tap.as_fd()
+    }
+
+    fn stats(&self) -> &FabricStats {
+        &self.stats
+    }
+}
+
+/// Makes an open `/dev/net/tun` an interface's: whole Ethernet frames, nothing in front of them.
+fn attach(tap: &OwnedFd, interface: &InterfaceName) -> io::Result<()> {
+    // linux/if_tun.h: _IOW('T', 202, int), though what it takes is longer.
+    const TUNSETIFF: Opcode = opcode::write::<libc::c_int>(b'T', 202);
+    let mut name = [0; libc::IFNAMSIZ];
+    for (to, from) in name.iter_mut().zip(interface.as_bytes()) {
+        *to = libc::c_char::from_ne_bytes([*from]);
+    }
+    let flags = libc::c_short::try_from(libc::IFF_TAP | libc::IFF_NO_PI).unwrap_or_default();
+    let request =
+        libc::ifreq { ifr_name: name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags } };
+    // SAFETY: TUNSETIFF reads one `ifreq` and writes to it no more than its length; the kernel keeps no pointer. A
+    // descriptor that is no tun device is refused with an error.
+    unsafe {
+        let setter = Setter::<TUNSETIFF, libc::ifreq>::new(request);
+        ioctl(tap, setter)?;
+    }
+    Ok(())
+}
+
+/// MTU of an interface, if the host tells.
+fn mtu(interface: &InterfaceName) -> Option<usize> {
+    let path = format!("/sys/class/net/{interface}/mtu");
+    let text = io::read_to_string(File::open(path).ok()?).ok()?;
+    text.trim().parse().ok()
+}
