@@ -1,0 +1,150 @@
+//! As many objects as the public driver programs, all of them made by commands, and memory by what was made.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "figures, for whoever asks with --nocapture")]
+
+mod machine;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use device::frontend::jingzhao::Options;
+use machine::{BUFFERS, LOG_CQS, LOG_MPTS, LOG_QPS, Machine, PAGE, rc};
+use protocol::hca::jingzhao::cmd::Op;
+use protocol::hca::jingzhao::icm::IcmTable;
+use protocol::hca::jingzhao::mpt::MptFlags;
+use protocol::hca::jingzhao::qpc::Qpc;
+
+/// Taken by every test: memory is that of the process.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Memory of this process that is not the guest's, bytes.
+fn own_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+/// Makes something, says what it took, and holds it to a bound of bytes for each.
+fn measured<T>(what: &str, count: u64, commands: u64, bytes_each: u64, make: impl FnOnce() -> T) -> T {
+    let (memory, began) = (own_memory(), Instant::now());
+    let made = make();
+    let (took, grown) = (began.elapsed(), own_memory().saturating_sub(memory));
+    let ns = took.as_nanos() / u128::from(commands.max(1));
+    println!("{what}: {count} in {took:.2?}, {ns} ns a command; {} bytes each", grown / count);
+    // The allocator takes memory in pieces of its own.
+    assert!(grown <= count * bytes_each + (1 << 20), "{what}: {grown} bytes for {count}");
+    made
+}
+
+/// Interface, sections 3.3 and 12 (J-09).
+#[test]
+fn all_qps_of_the_public_drivers_profile_can_be_made_and_unmade() {
+    const QPS: u32 = 1 << LOG_QPS;
+    let _alone = alone();
+    let mut machine = Machine::new(1, Options::default());
+    measured("QPs in RTS", QPS.into(), 3 * u64::from(QPS), 1536, || {
+        (0..QPS).for_each(|qpn| machine.connect(qpn, &rc(qpn, 0, 1, 2)));
+    });
+    for qpn in [0, 1, QPS / 2, QPS - 1] {
+        assert_eq!(machine.context_word(qpn, 0x08) >> 28, 3, "state in ICM of QP {qpn:#x}");
+        assert_eq!(machine.context_word(qpn, 0x18), qpn, "remote QPN in ICM of QP {qpn:#x}");
+    }
+    (0..QPS).for_each(|qpn| machine.ok(Op::ToRst, 3, qpn, &[]));
+    measured("the same QPs again", QPS.into(), u64::from(QPS), 256, || {
+        (0..QPS).for_each(|qpn| machine.ok(Op::Rst2Init, 0, qpn, &rc(qpn, 0, 1, 2).emit()));
+    });
+}
+
+#[test]
+fn all_cqs_of_the_public_drivers_profile_can_be_made_and_unmade() {
+    const CQS: u32 = 1 << LOG_CQS;
+    let _alone = alone();
+    let mut machine = Machine::new(1, Options::default());
+    machine.write_mtt(0, 1, BUFFERS);
+    machine.region(1, 0, 0, PAGE, MptFlags::LOCAL_WRITE);
+    measured("CQs", CQS.into(), CQS.into(), 128, || (0..CQS).for_each(|cqn| machine.cq(cqn, 1, 7)));
+    assert_ne!(machine.command(Op::Sw2HwCq, 0, CQS, &[0; 64]), 0, "the number of CQ 0, with a higher bit");
+    (0..CQS).for_each(|cqn| machine.ok(Op::Hw2SwCq, 0, cqn, &[]));
+    machine.cq(CQS, 1, 7);
+}
+
+#[test]
+fn all_regions_of_the_public_drivers_profile_can_be_made_and_unmade() {
+    const MPTS: u32 = 1 << LOG_MPTS;
+    let _alone = alone();
+    let mut machine = Machine::new(1, Options::default());
+    measured("MPT entries", MPTS.into(), MPTS.into(), 128, || {
+        for index in 0..MPTS {
+            machine.region(0x5_0000 << 12 | index, index.into(), 0, PAGE, MptFlags::LOCAL_WRITE);
+        }
+    });
+    (0..MPTS).for_each(|index| machine.ok(Op::Hw2SwMpt, 0, index, &[]));
+    assert_ne!(machine.command(Op::Hw2SwMpt, 0, 0, &[]), 0, "none is left");
+}
+
+/// The last entries are used: a CQE goes through the last page that has an entry.
+#[test]
+fn all_page_table_entries_of_the_public_drivers_profile_can_be_written() {
+    const MTTS: u64 = 1 << 20;
+    let _alone = alone();
+    let mut machine = Machine::new(1, Options::default());
+    measured("MTT entries", MTTS, MTTS.div_ceil(508), 9, || machine.write_mtt(0, MTTS, 0));
+    // Bus page n has MTT entry n.
+    let page = BUFFERS / PAGE;
+    machine.region(1, page, 0, PAGE, MptFlags::LOCAL_WRITE);
+    machine.region(2, page + 1, 0, PAGE, MptFlags::empty());
+    machine.cq(1, 1, 5);
+    machine.connect(5, &rc(5, 1, 2, 2));
+    machine.write_mtt(MTTS - 1, 1, BUFFERS + 2 * PAGE);
+    machine.region(3, MTTS - 1, 0, PAGE, MptFlags::LOCAL_WRITE);
+    machine.ok(Op::ResizeCq, 1, 1, &[5, 0, 0, 0, 0, 0, 0, 3]);
+    machine.ring(1, 5, 0x00, 1);
+    machine.turn();
+    assert_eq!(machine.peek::<4>(BUFFERS + 2 * PAGE), 5u32.to_le_bytes(), "QPN of the CQE of a NOP");
+}
+
+/// Interface, section 1.6 (J-02): each QP is rung for in a page of its own.
+#[test]
+fn all_uar_pages_of_the_public_driver_take_doorbells() {
+    const PAGES: u32 = 4096;
+    let _alone = alone();
+    let options: Options = serde_json::from_str(r#"{"uar_pages": 4096, "uar_check": true}"#).unwrap();
+    let mut machine = Machine::new(1, options);
+    machine.write_mtt(0, 33, BUFFERS);
+    machine.region(1, 0, 0, 32 * PAGE, MptFlags::LOCAL_WRITE);
+    machine.region(2, 32, 0, PAGE, MptFlags::empty());
+    machine.cq(1, 1, 12);
+    for page in 0..PAGES {
+        machine.connect(page, &Qpc { usr_page: page, ..rc(page, 1, 2, 2) });
+    }
+    for page in 0..PAGES {
+        // A page of another is not listened to.
+        machine.ring(u64::from(page + 1) % 4096, page, 0x00, 1);
+        machine.ring(page.into(), page, 0x00, 1);
+    }
+    while machine.turn().1 {}
+    let mut rung: Vec<u32> =
+        (0..PAGES).map(|slot| u32::from_le_bytes(machine.peek(BUFFERS + u64::from(slot) * 32))).collect();
+    rung.sort_unstable();
+    assert!(rung.into_iter().eq(0..PAGES), "one completion for each QP");
+}
+
+/// Interface, section 3.3: the greatest counts, of which hardly anything is used.
+#[test]
+fn great_tables_cost_what_is_in_them() {
+    let _alone = alone();
+    let mut machine = Machine::powered_on(1, Options::default());
+    measured("the greatest tables, empty", 1, 1, 1 << 20, || machine.init(24, 24, 32));
+    // Entries lie 256 bytes apart: 64 pages of ICM, far from each other.
+    measured("QPs far apart", 64, 64, 16 << 10, || {
+        for n in 0..64 {
+            let qpn = n << 18;
+            let (virt, bus) = (u64::from(qpn) * 256, BUFFERS + u64::from(n) * PAGE);
+            machine.map_chunk(IcmTable::Context, virt, bus, PAGE);
+            machine.ok(Op::Rst2Init, 0, qpn, &rc(qpn, 0, 1, 2).emit());
+        }
+    });
+}
