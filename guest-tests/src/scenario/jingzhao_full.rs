@@ -7,6 +7,7 @@ mod attributes;
 mod behaviour;
 mod commands;
 mod device;
+mod error_states;
 mod expected;
 mod mailbox;
 mod section_10_2;
@@ -24,6 +25,8 @@ use super::pair::{Node, Pair};
 use crate::lab::Lab;
 use crate::report::Report;
 
+const SERVICES: [Service; 3] = [Service::Rc, Service::Uc, Service::Ud];
+
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     // a is as a device is by default.
     let options = [json!({}), json!({ "extended_status": true, "mad_ifc": true })];
@@ -31,18 +34,29 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let hint = pair.hint();
     report.case("every command in every form", &hint, every_command(&mut pair)).await?;
     report.case("every other opcode is BAD_OP", &hint, undefined_opcodes(&mut pair)).await?;
-    for service in [Service::Rc, Service::Uc, Service::Ud] {
-        let name = format!("every transition of {service:?} from every state");
+    for service in SERVICES {
+        let name = format!("every transition of {} from every state", service_name(service));
         report.case(&name, &hint, transitions::run(&mut pair.a.vm, service)).await?;
     }
-    for service in [Service::Rc, Service::Uc, Service::Ud] {
-        let name = format!("every attribute of every transition of {service:?}, given alone");
+    for service in SERVICES {
+        let name = format!("every attribute of every transition of {}, given alone", service_name(service));
         report.case(&name, &hint, attributes::run(&mut pair.a.vm, service)).await?;
     }
     let vm = &mut pair.a.vm;
     for service in [Service::Uc, Service::Ud] {
-        let name = format!("{service:?}: SQE flushes, and SQERR2RTS leads back");
-        report.case(&name, &hint, behaviour::way_back_from_sqe(vm, service)).await?;
+        let name = format!("{}: SQE flushes, and SQERR2RTS leads back", service_name(service));
+        report.case(&name, &hint, error_states::way_back_from_sqe(vm, service)).await?;
+    }
+    report
+        .case(
+            "UC: SQE receives, and a receive that fails leads to ERR",
+            &hint,
+            error_states::receiving_in_sqe(vm),
+        )
+        .await?;
+    for service in SERVICES {
+        let name = format!("{}: ERR flushes both queues in order, RESET neither", service_name(service));
+        report.case(&name, &hint, error_states::outstanding_work(vm, service)).await?;
     }
     report.case("RC: draining, and every way out of it", &hint, behaviour::draining(vm)).await?;
     report.case("RESIZE_CQ goes on where the count is", &hint, behaviour::resize_cq_moves_on(vm)).await?;
@@ -93,4 +107,13 @@ async fn undefined_opcodes(pair: &mut Pair) -> Result<()> {
         ensure!(result.status == BAD_OP, "word {:08x}h", result.word);
     }
     Ok(())
+}
+
+/// A service type as the interface writes it.
+fn service_name(service: Service) -> &'static str {
+    match service {
+        Service::Rc => "RC",
+        Service::Uc => "UC",
+        Service::Ud => "UD",
+    }
 }

@@ -1,7 +1,7 @@
 //! An open HCA and what raw commands need of it: where its tables are, and memory to name in them.
 
 use agent::wire::{
-    CqInfo, CreateCq, CreateMr, CreateQp, Data, Datagram, HcaInfo, MrInfo, Poll, PostSend, QpInfo,
+    CqInfo, CreateCq, CreateMr, CreateQp, Data, Datagram, HcaInfo, MrInfo, Poll, PostRecv, PostSend, QpInfo,
     SendRequest, Service, Sge,
 };
 use anyhow::{Result, ensure};
@@ -11,8 +11,13 @@ use crate::vm::Vm;
 
 const PAGE: u64 = 0x1000;
 /// Syndrome of a send whose data cannot be gathered, and of one that is flushed (section 7.4).
-const LOCAL_PROT_ERR: u8 = 0x04;
+pub(super) const LOCAL_PROT_ERR: u8 = 0x04;
 pub(super) const WR_FLUSH_ERR: u8 = 0x05;
+/// Opcodes of failed completions of the send and of the receive queue (section 7.2).
+pub(super) const SEND_ERROR: u8 = 0xff;
+pub(super) const RECEIVE_ERROR: u8 = 0xfe;
+/// Memory behind a key that nobody has.
+pub(super) const NOWHERE: Sge = Sge { lkey: 0xfff, addr: 0, len: 64 };
 /// For completions that are due at once.
 const SOON_MS: u32 = 10_000;
 
@@ -101,20 +106,30 @@ impl TestQp {
         vm.call(PostSend { qp: self.qp.id, requests: vec![request], ..PostSend::default() }).await.map(drop)
     }
 
-    /// Waits for the completion of a send; its syndrome, none for success.
-    pub(super) async fn completes(&self, vm: &mut Vm) -> Result<Option<u8>> {
-        let cqes = vm.call(Poll { cq: self.cq.id, count: 1, timeout_ms: SOON_MS }).await?.cqes;
-        match cqes.as_slice() {
-            [cqe] => Ok(cqe.syndrome),
-            _ => anyhow::bail!("no completion of QP {:#x}", self.qp.qpn),
-        }
+    /// Posts a receive.
+    pub(super) async fn receive(&self, vm: &mut Vm, sge: Sge) -> Result<()> {
+        vm.call(PostRecv { qp: self.qp.id, requests: vec![vec![sge]] }).await.map(drop)
+    }
+
+    /// Waits for its next completions: opcode and syndrome of each, 0 for success.
+    pub(super) async fn expect(&self, vm: &mut Vm, expected: &[(u8, u8)]) -> Result<()> {
+        let count = u32::try_from(expected.len())?;
+        let cqes = vm.call(Poll { cq: self.cq.id, count, timeout_ms: SOON_MS }).await?.cqes;
+        let seen: Vec<_> = cqes.iter().map(|cqe| (cqe.opcode, cqe.syndrome.unwrap_or(0))).collect();
+        ensure!(seen == expected, "opcodes and syndromes are {seen:02x?}, not {expected:02x?}");
+        Ok(())
+    }
+
+    /// Fails if it has a completion.
+    pub(super) async fn expect_silence(&self, vm: &mut Vm) -> Result<()> {
+        let cqes = vm.call(Poll { cq: self.cq.id, count: 1, timeout_ms: 0 }).await?.cqes;
+        ensure!(cqes.is_empty(), "completed: {cqes:?}");
+        Ok(())
     }
 
     /// Lets a send fail in RTS, which is how a QP comes to SQE (section 10.5): its data has a key nobody has.
     pub(super) async fn fail_a_send(&self, vm: &mut Vm) -> Result<()> {
-        self.send(vm, Sge { lkey: 0xfff, addr: 0, len: 64 }).await?;
-        let syndrome = self.completes(vm).await?;
-        ensure!(syndrome == Some(LOCAL_PROT_ERR), "a send with a bad key completes with {syndrome:02x?}");
-        Ok(())
+        self.send(vm, NOWHERE).await?;
+        self.expect(vm, &[(SEND_ERROR, LOCAL_PROT_ERR)]).await
     }
 }

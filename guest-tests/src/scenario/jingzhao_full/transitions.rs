@@ -153,6 +153,9 @@ fn differences(service: Service, outcomes: &BTreeMap<Key, Outcome>) -> Vec<Strin
         }
     }
     for row in ROWS.iter().filter(|row| row.types.contains(&service)) {
+        if !states().any(|from| row.from.contains(&from)) {
+            wrong.push(format!("{:?} -> {:?} by {:03X}h starts nowhere", row.from, row.to, row.op));
+        }
         for from in states().filter(|from| row.from.contains(from)) {
             let shown = outcomes.iter().any(|(&(state, op, _), &outcome)| {
                 (state, op, outcome) == (from, row.op, (OK, row.to as u8))
@@ -169,7 +172,7 @@ fn differences(service: Service, outcomes: &BTreeMap<Key, Outcome>) -> Vec<Strin
 /// state alone.
 fn print(service: Service, outcomes: &BTreeMap<Key, Outcome>) -> Result<()> {
     let ops: String = OPS.iter().map(|op| format!("  {op:02X}h ")).collect();
-    line(&format!("      {:5}  {ops}", format!("{service:?}").to_uppercase()))?;
+    line(&format!("      {:5}  {ops}", super::service_name(service)))?;
     for from in STATES {
         let cells: String = OPS.iter().map(|&op| format!(" {:5}", cell(from, op, outcomes))).collect();
         line(&format!("      {:5}  {cells}", format!("{from:?}").to_uppercase()))?;

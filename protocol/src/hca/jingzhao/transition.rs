@@ -124,7 +124,7 @@ impl Transition {
         }
     }
 
-    /// Attributes software may give.
+    /// Attributes software may give. For SQD to RTS, what the state machine notes add is among them.
     pub const fn optional(self, service: ServiceType) -> Attributes {
         use Attributes as A;
         let path = A::ALT_PATH.union(A::ACCESS_FLAGS);
@@ -135,10 +135,19 @@ impl Transition {
             (Self::Rtr2Rts | Self::Rts2Rts | Self::Sqd2Rts | Self::SqErr2Rts, ServiceType::Ud) => {
                 A::CUR_STATE.union(A::QKEY)
             }
-            (Self::Rtr2Rts | Self::Rts2Rts | Self::Sqd2Rts, ServiceType::Uc) => migrating.union(A::CUR_STATE),
-            (Self::Rtr2Rts | Self::Rts2Rts | Self::Sqd2Rts, ServiceType::Rc) => {
+            (Self::Rtr2Rts | Self::Rts2Rts, ServiceType::Uc) => migrating.union(A::CUR_STATE),
+            (Self::Rtr2Rts | Self::Rts2Rts, ServiceType::Rc) => {
                 migrating.union(A::CUR_STATE).union(A::MIN_RNR_TIMER)
             }
+            (Self::Sqd2Rts, ServiceType::Uc) => migrating.union(A::CUR_STATE).union(A::AV),
+            (Self::Sqd2Rts, ServiceType::Rc) => migrating
+                .union(A::CUR_STATE)
+                .union(A::MIN_RNR_TIMER)
+                .union(A::AV)
+                .union(A::RETRY_CNT)
+                .union(A::RNR_RETRY)
+                .union(A::TIMEOUT)
+                .union(A::PORT),
             (Self::SqErr2Rts, ServiceType::Uc) => A::CUR_STATE.union(A::ACCESS_FLAGS),
             (Self::Rts2Sqd, _) => A::EN_SQD_ASYNC_NOTIFY,
             (Self::Sqd2Sqd, ServiceType::Ud) => A::PKEY_INDEX.union(A::QKEY),

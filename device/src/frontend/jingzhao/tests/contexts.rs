@@ -87,6 +87,53 @@ fn published_mailbox_is_the_context_in_icm_and_the_answer_of_query_qp() {
     assert_eq!(query(&mut machine, QPN), expected);
 }
 
+/// Section 10.7. What software gives with a command is what `ibv_query_qp` finds; PSNs are those of the queues.
+#[test]
+fn query_qp_has_every_attribute_of_ibv_query_qp_that_the_context_has() {
+    // Word, bits, value.
+    const ATTRIBUTES: [(&str, usize, u32, u32); 17] = [
+        ("path_mtu", 0x0c, 0xe000_0000, 4 << 29),
+        ("dest_qp_num", 0x18, 0x00ff_ffff, 0x12_3456),
+        ("port_num", 0x1c, 0x0700_0000, 1 << 24),
+        ("pkey_index", 0x1c, 0x0000_007f, 3),
+        ("rnr_retry", 0x20, 0xe000_0000, 6 << 29),
+        ("GRH and path bits", 0x20, 0x00ff_0000, 0x95 << 16),
+        ("timeout", 0x24, 0xf800_0000, 19 << 27),
+        ("sgid_index", 0x24, 0x00ff_0000, 7 << 16),
+        ("static_rate", 0x24, 0x0000_0f00, 5 << 8),
+        ("hop_limit", 0x24, 0x0000_00ff, 63),
+        ("sl, traffic_class, flow_label", 0x28, 0xffff_ffff, 0x542a_bcde),
+        ("dlid", 0x3c, 0xffff_0000, 0x0102 << 16),
+        ("retry_cnt", 0x68, 0x0007_0000, 5 << 16),
+        ("sq_psn", 0x6c, 0x00ff_ffff, 0xab_cdef),
+        ("min_rnr_timer", 0x84, 0x1f00_0000, 17 << 24),
+        ("rq_psn", 0x84, 0x00ff_ffff, 0x65_4321),
+        ("qkey", 0x98, 0xffff_ffff, 0x1122_3344),
+    ];
+    const DGID: std::ops::Range<usize> = 0x2c..0x3c;
+    let dgid = [0xfe, 0x80, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
+    for service in [0, 1, 3] {
+        let mut inbox = rts();
+        inbox[9] = service;
+        inbox[DGID].copy_from_slice(&dgid);
+        for (_, at, bits, value) in ATTRIBUTES {
+            let word = u32::from_be_bytes(inbox[at..at + 4].try_into().unwrap());
+            inbox[at..at + 4].copy_from_slice(&(word & !bits | value).to_be_bytes());
+        }
+        let mut machine = Machine::initialised(Options::default());
+        for (op, expected_state) in [(Op::Rst2Init, 1), (Op::Init2Rtr, 2), (Op::Rtr2Rts, 3)] {
+            machine.ok(op, 0, QPN, &inbox);
+            let answer = query(&mut machine, QPN);
+            assert_eq!(answer[8] >> 4, expected_state, "qp_state");
+            assert_eq!(answer[DGID], dgid, "dgid");
+            for (name, at, bits, value) in ATTRIBUTES {
+                let word = u32::from_be_bytes(answer[at..at + 4].try_into().unwrap());
+                assert_eq!(word & bits, value, "{name} after {op} of service type {service}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_qp_in_reset_or_unknown_is_all_zero() {
     let mut machine = in_rts();

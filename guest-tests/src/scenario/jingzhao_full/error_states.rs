@@ -1,0 +1,90 @@
+//! What SQE, ERR and RESET do with the work of both queues.
+//!
+//! # Spec
+//! JingZhao interface, sections 10.1 and 10.5.
+
+use agent::wire::{CreateMr, RawCommand, Service};
+use anyhow::Result;
+
+use super::answers::issue;
+use super::behaviour::{succeed, zeros};
+use super::commands::{of, on, query, with};
+use super::device::{LOCAL_PROT_ERR, NOWHERE, RECEIVE_ERROR, SEND_ERROR, TestQp, WR_FLUSH_ERR};
+use super::section_10_2::State::{self, Err, Reset, Rts, Sqe};
+use super::transitions::{expect_state, walk};
+use crate::vm::Vm;
+
+/// Opcode of a completed SEND, as its own queue and as its receiver's has it (sections 7.3 and 11.2; UC is service 001).
+const SEND: u8 = 0x0a;
+const UC_SEND_ONLY: u8 = 0x24;
+
+/// SQE flushes what is rung; back in RTS, the next doorbell is obeyed.
+pub(super) async fn way_back_from_sqe(vm: &mut Vm, service: Service) -> Result<()> {
+    const SQERR2RTS: u16 = 0x01d;
+    let memory = vm.call(CreateMr::default()).await?;
+    let qp = TestQp::create(vm, service).await?;
+    issue(vm, walk(&qp, Sqe)).await?;
+    qp.fail_a_send(vm).await?;
+    qp.send(vm, memory.sge(0, 64)).await?;
+    qp.expect(vm, &[(SEND_ERROR, WR_FLUSH_ERR)]).await?;
+    in_state(vm, &qp, Sqe).await?;
+    succeed(vm, vec![zeros(SQERR2RTS, &qp)]).await?;
+    in_state(vm, &qp, Rts).await?;
+    qp.send(vm, memory.sge(0, 64)).await?;
+    qp.expect(vm, &[(SEND, 0)]).await
+}
+
+/// In SQE the receive queue works on; when it fails, the QP goes to ERR.
+pub(super) async fn receiving_in_sqe(vm: &mut Vm) -> Result<()> {
+    /// The LID of this device's own port, to which messages come back.
+    const OWN_LID: u32 = 1;
+    let memory = vm.call(CreateMr::default()).await?;
+    let (sender, receiver) = (TestQp::create(vm, Service::Uc).await?, TestQp::create(vm, Service::Uc).await?);
+    for (qp, peer) in [(&sender, &receiver), (&receiver, &sender)] {
+        let image = qp.image().word(0x18, peer.qp.qpn).word(0x3c, OWN_LID << 16).word(0x84, 0x100);
+        succeed(vm, [0x019, 0x01a, 0x01b].map(|op| with(op, qp.qp.qpn, &image)).to_vec()).await?;
+    }
+    receiver.fail_a_send(vm).await?;
+    receiver.receive(vm, memory.sge(0, 64)).await?;
+    sender.send(vm, memory.sge(64, 64)).await?;
+    receiver.expect(vm, &[(UC_SEND_ONLY, 0)]).await?;
+    in_state(vm, &receiver, Sqe).await?;
+    receiver.receive(vm, NOWHERE).await?;
+    receiver.receive(vm, memory.sge(0, 64)).await?;
+    sender.send(vm, memory.sge(64, 64)).await?;
+    receiver.expect(vm, &[(RECEIVE_ERROR, LOCAL_PROT_ERR), (RECEIVE_ERROR, WR_FLUSH_ERR)]).await?;
+    in_state(vm, &receiver, Err).await?;
+    sender.expect(vm, &[(SEND, 0), (SEND, 0)]).await
+}
+
+/// 2ERR completes what was rung, in order, then what is posted to the receive queue. ERR2RST completes nothing.
+pub(super) async fn outstanding_work(vm: &mut Vm, service: Service) -> Result<()> {
+    let memory = vm.call(CreateMr::default()).await?;
+    let qp = TestQp::create(vm, service).await?;
+    for (out, to, completions) in [
+        (RawCommand { op_modifier: 2, ..on(0x01e, qp.qp.qpn) }, Err, true),
+        (RawCommand { op_modifier: 3, ..on(0x021, qp.qp.qpn) }, Reset, false),
+    ] {
+        // In SQD nothing that is rung starts, whatever the service.
+        succeed(vm, walk(&qp, State::Sqd)).await?;
+        for slot in [0, 1] {
+            qp.receive(vm, memory.sge(slot * 64, 64)).await?;
+            qp.send(vm, memory.sge(1000, 64)).await?;
+        }
+        succeed(vm, vec![of(0x031)]).await?;
+        qp.expect_silence(vm).await?;
+        succeed(vm, vec![out]).await?;
+        if completions {
+            let [send, receive] = [(SEND_ERROR, WR_FLUSH_ERR), (RECEIVE_ERROR, WR_FLUSH_ERR)];
+            qp.expect(vm, &[send, send, receive, receive]).await?;
+        }
+        in_state(vm, &qp, to).await?;
+        qp.expect_silence(vm).await?;
+    }
+    Ok(())
+}
+
+async fn in_state(vm: &mut Vm, qp: &TestQp, state: State) -> Result<()> {
+    let results = succeed(vm, vec![query(0x022, qp.qp.qpn)]).await?;
+    results.iter().try_for_each(|result| expect_state(result, state))
+}
