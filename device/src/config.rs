@@ -89,6 +89,10 @@ pub struct DeviceEntry {
     pub capture: Option<PathBuf>,
     /// Record register accesses, commands and queue entries. `--trace` overrides it for a single device.
     pub trace: Option<TraceConfig>,
+    /// Report what the driver does against the interface though the device tolerates it: a log line each, limited, a
+    /// record in the trace, and counters. Costs time.
+    #[serde(default)]
+    pub strict: bool,
     /// What is done to frames between this HCA and its fabric, to see how guests and peers take it.
     #[serde(default)]
     pub impairments: Vec<RuleEntry>,
@@ -169,6 +173,8 @@ pub struct DeviceConfig {
     pub capture: Option<PathBuf>,
     /// Where its trace goes.
     pub trace: Option<TraceConfig>,
+    /// Report what the driver does against the interface.
+    pub strict: bool,
     /// At most [`impair::MAX_RULES`].
     pub impairments: Vec<Rule>,
 }
@@ -298,6 +304,7 @@ impl DeviceConfig {
             fabric,
             capture: entry.capture,
             trace: entry.trace,
+            strict: entry.strict,
             impairments: entry.impairments.into_iter().enumerate().map(rule).collect::<Result<_, _>>()?,
         })
     }

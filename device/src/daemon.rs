@@ -207,6 +207,7 @@ fn worker(
         engine: engine::Config::default(),
     });
     let mut hca = Hca::new(frontend, device.identity, capture.transpose()?);
+    hca.set_strict(device.strict);
     if let Some(TraceConfig { file, format }) = &device.trace {
         let trace = Trace::create(file, *format, &name(device)).map_err(|source| DaemonError::File {
             key: format!("{key}.trace.file"),

@@ -162,6 +162,11 @@ impl<F: Frontend> Hca<F> {
         self.monitor.set_trace(trace)
     }
 
+    /// Begins or ends to report what the driver does against the interface.
+    pub fn set_strict(&mut self, strict: bool) {
+        self.monitor.set_strict(strict);
+    }
+
     /// Who looks on.
     pub fn monitor(&self) -> &Monitor {
         &self.monitor

@@ -107,6 +107,16 @@ impl OwnedRing {
         Self { ring: EntryRing::new(buffer, producer), checks_owner: all_owned_by_hardware(&buffer, mem) }
     }
 
+    /// Its buffer.
+    pub fn buffer(&self) -> &Buffer {
+        self.ring.buffer()
+    }
+
+    /// Whether software gave all entries to the device at the start, so that overruns are noticed.
+    pub fn checks_owner(&self) -> bool {
+        self.checks_owner
+    }
+
     /// The same ring with another buffer; the count goes on.
     #[must_use]
     pub fn resized(&self, lkey: Lkey, log_entries: u8, mem: &impl QueueMemory) -> Self {

@@ -107,10 +107,19 @@ pub struct QpCounters {
     pub sends: u64,
     /// Work requests taken from its receive queue.
     pub receives: u64,
-    /// Requests of both queues that completed well.
-    pub completed: u64,
-    /// Requests of both queues that failed or were flushed.
+    /// Of them, those that completed, well or not.
+    pub sends_completed: u64,
+    /// Likewise.
+    pub receives_completed: u64,
+    /// Of those of both queues, those that failed or were flushed.
     pub failed: u64,
+}
+
+impl QpCounters {
+    /// Requests taken from the send queue that have not completed.
+    pub const fn sends_outstanding(&self) -> u64 {
+        self.sends.saturating_sub(self.sends_completed)
+    }
 }
 
 /// The far end of a connected QP.

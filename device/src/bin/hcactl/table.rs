@@ -174,7 +174,7 @@ fn qp(row: &QpRow) -> Vec<String> {
         counters.doorbells.to_string(),
         counters.sends.to_string(),
         counters.receives.to_string(),
-        counters.completed.to_string(),
+        (counters.sends_completed + counters.receives_completed).to_string(),
         counters.failed.to_string(),
     ]
 }

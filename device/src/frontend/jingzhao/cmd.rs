@@ -21,6 +21,7 @@ use protocol::ids::Iova;
 use super::device::Setup;
 use super::options::Options;
 use super::resources::{DeviceState, Resources};
+use super::strict;
 use crate::frontend::Context;
 use crate::memory::dma::DmaError;
 
@@ -73,7 +74,13 @@ pub fn execute(
         cx.dma.read(Iova::new(command.in_param), inbox).map_err(|error| beyond_dma("inbox", &error))?;
         mailboxes.inbox_len = inbox.len();
     }
+    let strict = cx.monitor.is_strict();
+    let found = strict.then(|| strict::examine(state, setup, cx.dma, latched, &command, inbox));
     mailboxes.outbox = dispatch(state, setup, cx, link_up, &command, inbox)?;
+    if let Some(found) = found {
+        state.strict.remember(&found);
+        found.report(cx.monitor);
+    }
     if command.outbox_len != 0 {
         let written = cx.dma.write(Iova::new(command.out_param), &mailboxes.outbox);
         written.map_err(|error| beyond_dma("outbox", &error))?;

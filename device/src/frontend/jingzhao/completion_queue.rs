@@ -75,6 +75,11 @@ impl CompletionQueue {
         self.ring.producer()
     }
 
+    /// Its buffer.
+    pub fn buffer(&self) -> &Buffer {
+        self.ring.buffer()
+    }
+
     /// Entries of its buffer.
     pub fn entries(&self) -> u64 {
         self.ring.entries()

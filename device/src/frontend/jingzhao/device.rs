@@ -19,6 +19,7 @@ use super::host::JingZhaoHost;
 use super::options::Options;
 use super::resources::DeviceState;
 use super::snapshot;
+use super::strict::{self, Strict};
 use super::trace::{self, Ended};
 use crate::frontend::address::Addresses;
 use crate::frontend::hcr::Hcr;
@@ -119,6 +120,9 @@ impl JingZhao {
         let Some(resources) = &mut self.state.resources else { return };
         // A state the engine changed in this turn counts.
         resources.observe(cx, doorbell.qpn);
+        if cx.monitor.is_strict() {
+            strict::doorbell(resources, page, &doorbell).report(cx.monitor);
+        }
         let index = resources.ctx.qp_index(doorbell.qpn);
         let qp = resources.qps.get_mut(index);
         let Some(RdQpSst { usr_page, .. }) = resources.ctx.read(qp.as_ref().map(|qp| &qp.key)) else {
@@ -178,7 +182,10 @@ impl Frontend for JingZhao {
         }
     }
 
-    fn bar_read(&mut self, _cx: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]) {
+    fn bar_read(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]) {
+        if cx.monitor.is_strict() {
+            strict::read(&mut self.state.strict, bar, offset, data.len()).report(cx.monitor);
+        }
         match bar {
             Bar::Bar0 => regs::read(offset, data, |word| self.read_register(word)),
             // Doorbells are write only.
@@ -187,6 +194,9 @@ impl Frontend for JingZhao {
     }
 
     fn bar_write(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &[u8]) {
+        if cx.monitor.is_strict() {
+            strict::write(&mut self.state.strict, bar, offset, data).report(cx.monitor);
+        }
         match bar {
             Bar::Bar0 => {
                 for (offset, value) in regs::writes(offset, data) {
@@ -199,6 +209,8 @@ impl Frontend for JingZhao {
                     if let Some(cq) = self.state.resources.as_mut().and_then(|all| all.cq_mut(cqn)) {
                         cx.monitor.count_doorbell("arm_cq");
                         cq.arm();
+                    } else if cx.monitor.is_strict() {
+                        strict::arm("CQ", cqn.get()).report(cx.monitor);
                     }
                 }
                 Some(Rung::ArmEq(eqn)) => {
@@ -207,6 +219,8 @@ impl Frontend for JingZhao {
                     {
                         cx.monitor.count_doorbell("arm_eq");
                         queue.arm();
+                    } else if cx.monitor.is_strict() {
+                        strict::arm("EQ", eqn.get()).report(cx.monitor);
                     }
                 }
                 None => {}
@@ -258,5 +272,6 @@ impl Frontend for JingZhao {
         self.hcr.reset();
         self.doorbells.reset();
         self.state.close();
+        self.state.strict = Strict::default();
     }
 }

@@ -123,6 +123,11 @@ impl EventQueue {
         self.mask & event.mask() != 0
     }
 
+    /// Its buffer.
+    pub fn buffer(&self) -> &Buffer {
+        self.ring.buffer()
+    }
+
     /// Entries of its buffer.
     pub fn entries(&self) -> u64 {
         self.ring.entries()

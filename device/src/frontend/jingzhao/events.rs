@@ -50,10 +50,11 @@ impl Resources {
     pub(super) fn complete(&mut self, setup: &Setup, cx: &mut Context<'_>, completion: &Completion) {
         let Self { ctx, qps, cqs, regions, .. } = self;
         let Some(qp) = qps.get_mut(ctx.qp_index(completion.qpn)) else { return };
-        match completion.result {
-            Ok(_) => qp.counters.completed += 1,
-            Err(_) => qp.counters.failed += 1,
+        match completion.queue {
+            Queue::Send => qp.counters.sends_completed += 1,
+            Queue::Recv => qp.counters.receives_completed += 1,
         }
+        qp.counters.failed += u64::from(completion.result.is_err());
         if setup.options.queues.honour_c && !is_signalled(completion) {
             return;
         }

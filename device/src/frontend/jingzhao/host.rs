@@ -5,7 +5,7 @@ use protocol::ids::{Lkey, Pdn, Qpn, Va};
 
 use super::mtt::Mtt;
 use super::resources::Resources;
-use super::trace;
+use super::{strict, trace};
 use crate::frontend::address::Addresses;
 use crate::memory::GuestMemory;
 use crate::memory::translate::{Place, RegionAccess};
@@ -39,6 +39,9 @@ impl Host for JingZhaoHost<'_> {
                     if let Some(trace) = monitor.trace() {
                         trace::send_wqe(trace, number, taken);
                     }
+                    if monitor.is_strict() {
+                        strict::send_wqe(number, taken).report(monitor);
+                    }
                 });
                 qp.counters.sends += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
                 doorbells.update(before, qp.send.doorbells_taken());
@@ -58,6 +61,11 @@ impl Host for JingZhaoHost<'_> {
                 qp.counters.receives += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
                 if let Some(trace) = self.monitor.trace() {
                     trace::recv_wqe(trace, qp.qpn, &fetch);
+                }
+                if self.monitor.is_strict()
+                    && let Fetch::Ready(RecvRequest { wr_id, .. }) = &fetch
+                {
+                    strict::recv_wqe(qp, *wr_id).report(self.monitor);
                 }
                 fetch
             }

@@ -28,6 +28,7 @@ pub mod resources;
 pub mod ring;
 pub mod send_queue;
 mod snapshot;
+pub mod strict;
 #[cfg(test)]
 mod tests;
 mod trace;

@@ -42,12 +42,22 @@ pub struct RecvQueue {
     first_pass: bool,
     /// Slots given in a row that still look posted.
     unreleased: u32,
+    /// The last slot given had the valid bit.
+    marked: bool,
 }
 
 impl RecvQueue {
     /// A queue as after RESET.
     pub fn new(options: QueueOptions) -> Self {
-        Self { options, ring: Ring::default(), bit_decides: false, slot: 0, first_pass: true, unreleased: 0 }
+        Self {
+            options,
+            ring: Ring::default(),
+            bit_decides: false,
+            slot: 0,
+            first_pass: true,
+            unreleased: 0,
+            marked: false,
+        }
     }
 
     /// Forgets buffer and position (RST2INIT, to RESET).
@@ -64,6 +74,11 @@ impl RecvQueue {
     /// Slots of the queue.
     pub fn slots(&self) -> u32 {
         self.ring.slots()
+    }
+
+    /// Whether the WQE that was taken last had the valid bit.
+    pub fn was_marked(&self) -> bool {
+        self.marked
     }
 
     /// Takes the WQE of the next slot, if it is posted. `wr_id` is its byte offset.
@@ -100,6 +115,7 @@ impl RecvQueue {
             self.slot = 0;
             self.first_pass = false;
         }
+        self.marked = bytes.first().is_some_and(|first| first & RECV_VALID != 0);
         let wr_id = u64::from(at);
         match RecvWqe::parse(bytes) {
             Ok(wqe) => Fetch::Ready(RecvRequest { wr_id, sges: wqe.data.iter().map(sge).collect() }),

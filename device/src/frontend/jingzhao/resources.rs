@@ -26,6 +26,7 @@ use super::event_queue::EventQueues;
 use super::mtt::Mtt;
 use super::qp::QueuePair;
 use super::send_queue::DoorbellPool;
+use super::strict::Strict;
 use crate::frontend::Context;
 use crate::frontend::icm::PageMap;
 use crate::memory::GuestMemory;
@@ -47,6 +48,8 @@ const WRITE_BACKS_PER_TURN: usize = 1024;
 pub struct DeviceState {
     /// From INIT_HCA to CLOSE_HCA.
     pub resources: Option<Resources>,
+    /// What strict mode remembers.
+    pub(super) strict: Strict,
     /// While there are none.
     stats: CtxStats,
 }
@@ -62,6 +65,7 @@ impl DeviceState {
     pub fn close(&mut self) {
         self.stats = *self.stats();
         self.resources = None;
+        self.strict.close();
     }
 
     /// Counters of the context manager.

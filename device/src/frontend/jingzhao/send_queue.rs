@@ -114,6 +114,8 @@ pub struct Entry {
 pub struct TakenWqe<'a> {
     /// As the doorbell or the WQE before it announced it.
     pub entry: Entry,
+    /// Log2 of the bytes of a slot.
+    pub log_slot: u8,
     /// Its bytes.
     pub bytes: &'a [u8],
     /// What they mean; `None` if its size is impossible or its QP has no service.
@@ -226,7 +228,7 @@ impl SendQueue {
             .service
             .filter(|_| !size_is_bad)
             .map(|service| SendWqe::parse(bytes, entry.opcode, service));
-        watch(&TakenWqe { entry, bytes, wqe: wqe.as_ref() });
+        watch(&TakenWqe { entry, log_slot: self.ring.log_slot(), bytes, wqe: wqe.as_ref() });
         let request = match &wqe {
             Some(Ok(wqe)) => self.request(sender, encap, wqe, tag, entry.fence, addresses),
             Some(Err(_)) | None => None,

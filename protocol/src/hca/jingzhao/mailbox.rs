@@ -59,6 +59,24 @@ impl Mailbox {
     }
 }
 
+impl Mailbox {
+    /// The bytes that mean the same; what the device ignores is 0 in them.
+    pub fn emit(&self) -> Vec<u8> {
+        match self {
+            Self::DevLim(limits) => limits.emit().to_vec(),
+            Self::Adapter(adapter) => adapter.emit().to_vec(),
+            Self::InitHca(init) => init.emit().to_vec(),
+            Self::MapIcm(entries) => icm::emit(entries),
+            Self::Mpt(mpt) => mpt.emit().to_vec(),
+            Self::WriteMtt(write) => write.emit(),
+            Self::Eqc(eqc) => eqc.emit().to_vec(),
+            Self::Cqc(cqc) => cqc.emit().to_vec(),
+            Self::ResizeCq(resize) => resize.emit().to_vec(),
+            Self::Qpc(qpc) => qpc.emit().to_vec(),
+        }
+    }
+}
+
 impl Describe for Mailbox {
     fn describe(&self, to: &mut dyn Visitor) {
         match self {

@@ -1,0 +1,102 @@
+//! MAP_ICM and UNMAP_ICM.
+
+use std::ops::RangeInclusive;
+
+use protocol::hca::jingzhao::cmd::Command;
+use protocol::hca::jingzhao::icm::{IcmTable, MapEntry};
+use protocol::ids::IcmAddr;
+
+use super::Findings;
+use super::rules::{MAP_OVER_MAPPED, MAP_SAME_PAGE, UNMAP_IN_USE, UNMAP_NOTHING};
+use crate::frontend::icm::{IcmRange, page_of};
+use crate::frontend::jingzhao::resources::Resources;
+use crate::memory::dma::PAGE_LEN;
+
+pub(super) fn map(resources: &Resources, command: &Command, entries: &[MapEntry], found: &mut Findings) {
+    let Ok(table) = IcmTable::from_op_modifier(command.op_modifier) else { return };
+    let lent = ranges(resources, IcmTable::Context).chain(ranges(resources, IcmTable::Tpt));
+    let lent: Vec<_> = lent.map(|range| (range.bus.get(), range.length)).collect();
+    let mapped: Vec<_> = ranges(resources, table).map(|range| (range.start.get(), range.length)).collect();
+    for (n, entry) in entries.iter().enumerate() {
+        let length = u64::from(entry.pages) * PAGE_LEN;
+        let earlier = || entries.iter().take(n).map(|other| (other, u64::from(other.pages) * PAGE_LEN));
+        let (virt, bus) = ((entry.virt.get(), length), (entry.bus.get(), length));
+        if mapped
+            .iter()
+            .copied()
+            .chain(earlier().map(|(other, len)| (other.virt.get(), len)))
+            .any(meets(virt))
+        {
+            found.add(&MAP_OVER_MAPPED, format!("{} pages at ICM {}", entry.pages, entry.virt));
+        }
+        if lent.iter().copied().chain(earlier().map(|(other, len)| (other.bus.get(), len))).any(meets(bus)) {
+            found.add(&MAP_SAME_PAGE, format!("{} pages at bus address {}", entry.pages, entry.bus));
+        }
+    }
+}
+
+pub(super) fn unmap(resources: &Resources, command: &Command, found: &mut Findings) {
+    let Ok(table) = IcmTable::from_op_modifier(command.op_modifier) else { return };
+    let Some(more) = command.in_modifier.checked_sub(1) else { return };
+    let first = page_of(IcmAddr::new(command.in_param));
+    let pages = first..=first.saturating_add(more.into());
+    let asked = (command.in_param, u64::from(command.in_modifier).saturating_mul(PAGE_LEN));
+    if !ranges(resources, table).map(|range| (range.start.get(), range.length)).any(meets(asked)) {
+        found.add(&UNMAP_NOTHING, format!("{} pages at ICM {:#x}", command.in_modifier, command.in_param));
+    }
+    let used = match table {
+        IcmTable::Context => context_in(resources, &pages),
+        IcmTable::Tpt => region_in(resources, &pages),
+    };
+    if let Some(used) = used {
+        found.add(
+            &UNMAP_IN_USE,
+            format!("{used} is in the {} pages at ICM {:#x}", command.in_modifier, command.in_param),
+        );
+    }
+}
+
+/// A context that is in use in these pages.
+fn context_in(resources: &Resources, pages: &RangeInclusive<u64>) -> Option<String> {
+    let Resources { ctx, qps, cqs, eqs, .. } = resources;
+    let data = ctx.ctxmdata();
+    let inside = |entry: IcmAddr| pages.contains(&page_of(entry));
+    let qp = || qps.iter().find(|(index, _)| inside(data.qpc.entry(*index)));
+    let cq = || cqs.iter().find(|(index, _)| inside(data.cqc.entry(*index)));
+    let eq = || eqs.iter_from(0).find(|(index, _)| inside(data.eqc.entry(*index)));
+    qp().map(|(_, qp)| format!("QP {}", qp.qpn))
+        .or_else(|| cq().map(|(_, cq)| format!("CQ {}", cq.cqn())))
+        .or_else(|| eq().map(|(index, _)| format!("EQ {index:#x}")))
+}
+
+/// A region whose entry or whose first page is in these pages.
+fn region_in(resources: &Resources, pages: &RangeInclusive<u64>) -> Option<String> {
+    let regions = &resources.regions;
+    let inside = |entry: IcmAddr| pages.contains(&page_of(entry));
+    let in_use = |index: u32, region: &crate::memory::region::MemoryRegion| {
+        let mtt = super::memory::mtt_entries(region).and_then(|entries| regions.mtt.addr(entries.start));
+        inside(regions.mpt_entry(index)) || mtt.is_some_and(inside)
+    };
+    regions
+        .keys
+        .iter_from(0)
+        .find(|(index, region)| in_use(*index, region))
+        .map(|(_, region)| format!("the region of key {}", region.key))
+}
+
+fn ranges(resources: &Resources, table: IcmTable) -> impl Iterator<Item = IcmRange> {
+    let (context, tpt) = match table {
+        IcmTable::Context => (Some(resources.ctx.ctxmdata().ranges_from(0)), None),
+        IcmTable::Tpt => (None, Some(resources.regions.icm.ranges_from(0))),
+    };
+    context.into_iter().flatten().chain(tpt.into_iter().flatten()).map(|(_, range)| range)
+}
+
+/// Whether a range, as start and length, has a byte of another.
+fn meets((start, length): (u64, u64)) -> impl Fn((u64, u64)) -> bool {
+    move |(other, other_length)| {
+        let overlap =
+            start.max(other)..(start.saturating_add(length)).min(other.saturating_add(other_length));
+        !overlap.is_empty()
+    }
+}

@@ -1,0 +1,149 @@
+//! Commands and doorbells of QPs.
+
+use engine::Access;
+use protocol::hca::jingzhao::cmd::Command;
+use protocol::hca::jingzhao::doorbell::SendDoorbell;
+use protocol::hca::jingzhao::qpc::{QpState, Qpc, ServiceType};
+use protocol::hca::jingzhao::transition::{Attributes, Transition};
+use protocol::ids::{Cqn, Lkey, Qpn};
+
+use super::rules::{
+    CQ_OVERRUN_RISK, DOORBELL_NO_QP, DOORBELL_NUMBER, DOORBELL_PAGE, DOORBELL_STATE, QP_ATTRIBUTES,
+    QP_BUFFER, QP_CQ, QP_NUMBER, QUERY_RESET, SQ_OVERRUN,
+};
+use super::{Findings, View};
+use crate::frontend::jingzhao::resources::Resources;
+use crate::memory::translate::Place;
+
+/// Looks at a doorbell, before it has an effect. State and counters of its QP are as of this moment.
+pub(in super::super) fn doorbell(resources: &Resources, page: u32, doorbell: &SendDoorbell) -> Findings {
+    let mut found = Findings::default();
+    let number = doorbell.qpn;
+    let Some(qp) = resources.qp(number) else {
+        found.add(&DOORBELL_NO_QP, format!("QP {number}"));
+        return found;
+    };
+    let image = &qp.key.context().image;
+    if let Some(state @ (QpState::Init | QpState::Rtr)) = image.state() {
+        found.add(&DOORBELL_STATE, format!("QP {number} in {}", state.name()));
+        return found;
+    }
+    if image.usr_page != page {
+        found.add(&DOORBELL_PAGE, format!("QP {number} of page {:#x} in page {page:#x}", image.usr_page));
+    }
+    if number != qp.qpn {
+        found.add(&DOORBELL_NUMBER, format!("{number} for QP {}", qp.qpn));
+    }
+    // Every doorbell announces at least one request.
+    let announced = qp.counters.sends_outstanding() + qp.send.waiting() as u64 + 1;
+    if announced > u64::from(qp.send.slots()) {
+        let slots = qp.send.slots();
+        found.add(&SQ_OVERRUN, format!("QP {number} has {slots} slots and {announced} requests or more"));
+    }
+    found
+}
+
+pub(super) fn query(resources: &Resources, command: &Command, found: &mut Findings) {
+    if let Ok(number) = command.qpn()
+        && resources.qp(number).is_none()
+    {
+        found.add(&QUERY_RESET, format!("QP {number}"));
+    }
+}
+
+pub(super) fn modify(
+    view: View<'_>,
+    command: &Command,
+    transition: Transition,
+    mailbox: &Qpc,
+    found: &mut Findings,
+) {
+    let Ok(number) = command.qpn() else { return };
+    let ctx = &view.resources.ctx;
+    if !matches!(transition, Transition::ToErr | Transition::ToRst)
+        && mailbox.local_qpn != Qpn::default()
+        && ctx.qp_index(mailbox.local_qpn) != ctx.qp_index(number)
+    {
+        found.add(&QP_NUMBER, format!("{} in the context of QP {number}", mailbox.local_qpn));
+    }
+    let current = view.resources.qp(number).map(|qp| *qp.key.context()).unwrap_or_default();
+    let Ok(next) = current.modify(transition, mailbox) else { return };
+    let service = next.image.service().unwrap_or(ServiceType::Rc);
+    attributes(number, transition, service, mailbox, found);
+    let Qpc { pd, rq_lkey, rq_len, recv_cqn, sq_lkey, sq_len, send_cqn, .. } = next.image;
+    let mut begin = |queue, key, len, cqn| queue_begins(view, number, queue, (pd, key, len), cqn, found);
+    match transition {
+        Transition::Init2Rtr => begin("receive", rq_lkey, rq_len, recv_cqn),
+        Transition::Rtr2Rts => {
+            begin("send", sq_lkey, sq_len, send_cqn);
+            overrun_risk(view.resources, number, &next.image, found);
+        }
+        _ => {}
+    }
+}
+
+fn attributes(
+    number: Qpn,
+    transition: Transition,
+    service: ServiceType,
+    mailbox: &Qpc,
+    found: &mut Findings,
+) {
+    let given = Attributes::from_bits_retain(mailbox.opt_param_mask);
+    let taken = transition.required(service) | transition.optional(service) | Attributes::STATE;
+    let others = given.difference(taken);
+    if !others.is_empty() {
+        found.add(
+            &QP_ATTRIBUTES,
+            format!("bits {:#x} with {} of QP {number}", others.bits(), transition.op()),
+        );
+    }
+}
+
+fn queue_begins(
+    view: View<'_>,
+    number: Qpn,
+    queue: &str,
+    (pd, key, len): (protocol::ids::Pdn, Lkey, u32),
+    cqn: Cqn,
+    found: &mut Findings,
+) {
+    if len == 0 {
+        return;
+    }
+    let access = view.resources.regions.access(view.dma);
+    if let Err(error) = access.check(Place::offset(pd, key, 0), len.into(), Access::LocalRead) {
+        let what =
+            format!("{len} bytes in the region of key {key} for the {queue} queue of QP {number}: {error:?}");
+        found.add(&QP_BUFFER, what);
+    }
+    if view.resources.cqs.get(view.resources.ctx.cq_index(cqn)).is_none() {
+        found.add(&QP_CQ, format!("CQ {cqn} of the {queue} queue of QP {number}"));
+    }
+}
+
+/// Whether all requests of the queues that complete to the QP's CQs could overrun one of them.
+fn overrun_risk(resources: &Resources, number: Qpn, image: &Qpc, found: &mut Findings) {
+    let ctx = &resources.ctx;
+    let this = ctx.qp_index(number);
+    let slots = |len: u32, log_slot: u8| u64::from(len.checked_shr(log_slot.into()).unwrap_or(0));
+    let of = |image: &Qpc, cq| {
+        let part = |cqn, slots| if ctx.cq_index(cqn) == cq { slots } else { 0 };
+        part(image.send_cqn, slots(image.sq_len, image.log_sq_slot))
+            + part(image.recv_cqn, slots(image.rq_len, image.log_rq_slot))
+    };
+    let mut cqs = vec![ctx.cq_index(image.send_cqn), ctx.cq_index(image.recv_cqn)];
+    cqs.dedup();
+    for cq in cqs {
+        let others = resources.qps.iter().filter(|(index, _)| *index != this);
+        let requests: u64 =
+            of(image, cq) + others.map(|(_, qp)| of(&qp.key.context().image, cq)).sum::<u64>();
+        if let Some(queue) = resources.cqs.get(cq).filter(|queue| requests > queue.entries()) {
+            let (cqn, entries) = (queue.cqn(), queue.entries());
+            found.add(
+                &CQ_OVERRUN_RISK,
+                format!("CQ {cqn} has {entries} entries, its queues {requests} slots"),
+            );
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Commands of completion and event queues.
+
+use engine::Access;
+use protocol::hca::jingzhao::cmd::Command;
+use protocol::hca::jingzhao::cqc::{CqArm, Cqc, ResizeCq};
+use protocol::hca::jingzhao::eqc::Eqc;
+use protocol::hca::jingzhao::eqe::EventType;
+use protocol::hca::jingzhao::pci::MSIX_VECTORS;
+
+use super::rules::{
+    CQ_BUFFER, CQ_EQ, CQ_IN_USE, CQ_NUMBER, CQ_OWNER, EQ_BUFFER, EQ_EVENTS, EQ_IN_USE, EQ_OWNER, EQ_VECTOR,
+};
+use super::{Findings, View};
+use crate::frontend::entry_ring::{Buffer, LEN, OwnedRing};
+use crate::frontend::jingzhao::resources::Resources;
+use crate::memory::translate::Place;
+use crate::telemetry::monitor::Rule;
+
+pub(super) fn sw2hw_cq(view: View<'_>, command: &Command, cqc: &Cqc, found: &mut Findings) {
+    let ctx = &view.resources.ctx;
+    let Ok(number) = command.cqn() else { return };
+    if ctx.cq_index(cqc.cqn) != ctx.cq_index(number) {
+        found.add(&CQ_NUMBER, format!("{} in the context of CQ {number}", cqc.cqn));
+    }
+    if cqc.flags.arm() != CqArm::Disarmed && !view.resources.eqs.contains(cqc.comp_eqn.get()) {
+        found.add(&CQ_EQ, format!("CQ {number} names EQ {}", cqc.comp_eqn));
+    }
+    let buffer = Buffer { pd: cqc.pd, lkey: cqc.lkey, start: 0, log_entries: cqc.log_entries };
+    check_buffer(view, &buffer, &format!("CQ {number}"), (&CQ_BUFFER, &CQ_OWNER), found);
+}
+
+pub(super) fn resize_cq(view: View<'_>, command: &Command, resize: &ResizeCq, found: &mut Findings) {
+    let Ok(number) = command.cqn() else { return };
+    let Some(cq) = view.resources.cqs.get(view.resources.ctx.cq_index(number)) else { return };
+    let buffer = Buffer { lkey: resize.lkey, log_entries: resize.log_entries, ..*cq.buffer() };
+    // Unread entries are in the new buffer already, and are software's.
+    check_access(view, &buffer, &format!("CQ {number}"), &CQ_BUFFER, found);
+}
+
+pub(super) fn hw2sw_cq(resources: &Resources, command: &Command, found: &mut Findings) {
+    let Ok(number) = command.cqn() else { return };
+    let index = resources.ctx.cq_index(number);
+    let uses = |cqn, len| resources.ctx.cq_index(cqn) == index && len != 0;
+    let user = resources.qps.iter().find(|(_, qp)| {
+        let image = &qp.key.context().image;
+        uses(image.send_cqn, image.sq_len) || uses(image.recv_cqn, image.rq_len)
+    });
+    if let Some((_, qp)) = user {
+        found.add(&CQ_IN_USE, format!("CQ {number} is used by QP {}", qp.qpn));
+    }
+}
+
+pub(super) fn sw2hw_eq(view: View<'_>, command: &Command, eqc: &Eqc, found: &mut Findings) {
+    let number = command.in_modifier;
+    if eqc.msix_vector >= MSIX_VECTORS {
+        found.add(&EQ_VECTOR, format!("EQ {number:#x} has vector {}", eqc.msix_vector));
+    }
+    let buffer = Buffer { pd: eqc.pd, lkey: eqc.lkey, start: eqc.start, log_entries: eqc.log_entries };
+    check_buffer(view, &buffer, &format!("EQ {number:#x}"), (&EQ_BUFFER, &EQ_OWNER), found);
+}
+
+pub(super) fn hw2sw_eq(resources: &Resources, command: &Command, found: &mut Findings) {
+    let armed = |cq: &&super::super::completion_queue::CompletionQueue| {
+        cq.armed() != CqArm::Disarmed && cq.comp_eqn().get() == command.in_modifier
+    };
+    if let Some(cq) = resources.cqs.iter().map(|(_, cq)| &**cq).find(armed) {
+        found.add(&EQ_IN_USE, format!("EQ {:#x} is named by CQ {}", command.in_modifier, cq.cqn()));
+    }
+}
+
+pub(super) fn map_eq(command: &Command, found: &mut Findings) {
+    let by_mask = |code: &u8| EventType::from_code(*code).is_some_and(|event| event != EventType::Completion);
+    let known = (0..64).filter(by_mask).fold(0u64, |mask, code| mask | 1 << code);
+    let unknown = command.in_param & !known;
+    if unknown != 0 {
+        found.add(&EQ_EVENTS, format!("bits {unknown:#x} of the mask"));
+    }
+}
+
+fn check_buffer(
+    view: View<'_>,
+    buffer: &Buffer,
+    queue: &str,
+    (reach, owner): (&'static Rule, &'static Rule),
+    found: &mut Findings,
+) {
+    if check_access(view, buffer, queue, reach, found)
+        && !OwnedRing::new(*buffer, 0, &view.resources.regions.access(view.dma)).checks_owner()
+    {
+        found.add(owner, format!("entries of {queue} without the owner bit: overruns are not noticed"));
+    }
+}
+
+/// Whether the device may write the whole buffer.
+fn check_access(
+    view: View<'_>,
+    buffer: &Buffer,
+    queue: &str,
+    rule: &'static Rule,
+    found: &mut Findings,
+) -> bool {
+    let len = (LEN as u64) << buffer.log_entries.min(32);
+    let place = Place::offset(buffer.pd, buffer.lkey, buffer.start);
+    let access = view.resources.regions.access(view.dma).check(place, len, Access::LocalWrite);
+    if let Err(error) = access {
+        found.add(rule, format!("{len} bytes in the region of key {} for {queue}: {error:?}", buffer.lkey));
+    }
+    access.is_ok()
+}

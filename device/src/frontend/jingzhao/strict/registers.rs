@@ -1,0 +1,115 @@
+//! Register accesses.
+
+use protocol::hca::jingzhao::doorbell::{UAR_PAGE, UarRegister};
+use protocol::hca::jingzhao::regs::{CommandWord, HcrWord, Register};
+
+use super::rules::{
+    ARM_NOTHING, DOORBELL_HALF, DOORBELL_READ, DOORBELL_RESERVED, HCR_NOT_POLLED, HCR_RESERVED, NARROW_WRITE,
+    NO_EFFECT, NO_REGISTER, READ_ONLY_WRITE,
+};
+use super::{Findings, Strict};
+use crate::vfio::Bar;
+
+/// Looks at a read of a register.
+pub(in super::super) fn read(strict: &mut Strict, bar: Bar, offset: u64, len: usize) -> Findings {
+    let mut found = Findings::default();
+    match bar {
+        Bar::Bar0 => {
+            let end = offset.saturating_add(len as u64);
+            let mut words = (offset & !3..end).step_by(4).map(Register::at);
+            if words.any(|word| word == Some(Register::Hcr(HcrWord::Command))) {
+                strict.unseen_command = false;
+            }
+        }
+        Bar::Bar2 => found.add(&DOORBELL_READ, format!("{len} bytes at bar2+{offset:#x}")),
+    }
+    found
+}
+
+/// Looks at a write to a register, before it has an effect.
+pub(in super::super) fn write(strict: &mut Strict, bar: Bar, offset: u64, data: &[u8]) -> Findings {
+    let mut found = Findings::default();
+    let number = if bar == Bar::Bar0 { 0 } else { 2 };
+    if !offset.is_multiple_of(4) || !matches!(data.len(), 4 | 8) {
+        let len = data.len();
+        found.add(&NARROW_WRITE, format!("{len} bytes at bar{number}+{offset:#x} are ignored"));
+        return found;
+    }
+    let (words, _) = data.as_chunks::<4>();
+    match bar {
+        Bar::Bar0 => {
+            for (offset, word) in (offset..).step_by(4).zip(words) {
+                bar0(strict, offset, u32::from_le_bytes(*word), &mut found);
+            }
+        }
+        Bar::Bar2 => bar2(strict, offset, words, &mut found),
+    }
+    found
+}
+
+fn bar0(strict: &mut Strict, offset: u64, value: u32, found: &mut Findings) {
+    match Register::at(offset) {
+        Some(Register::Hcr(word)) => {
+            if strict.unseen_command {
+                let name = Register::Hcr(word).name();
+                found.add(
+                    &HCR_NOT_POLLED,
+                    format!("{name} is written and the end of the command before was not read"),
+                );
+            }
+            hcr(strict, word, value, found);
+        }
+        Some(Register::Reset) if value & 1 == 0 => {
+            found.add(&NO_EFFECT, format!("reset without bit 0: {value:#x}"));
+        }
+        Some(Register::Reset) => {}
+        Some(Register::InitDone) => found.add(&READ_ONLY_WRITE, "init_done"),
+        None => found.add(&NO_REGISTER, format!("bar0+{offset:#x}")),
+    }
+}
+
+fn hcr(strict: &mut Strict, word: HcrWord, value: u32, found: &mut Findings) {
+    const COMMAND_RESERVED: u32 = 0xff30_0000;
+    let reserved = match word {
+        HcrWord::Token => value & 0xffff,
+        HcrWord::Command => value & COMMAND_RESERVED,
+        _ => 0,
+    };
+    if reserved != 0 {
+        found.add(&HCR_RESERVED, format!("bits {reserved:#x} of {}", Register::Hcr(word).name()));
+    }
+    if word == HcrWord::Command {
+        let go = CommandWord::from_bits(value).go();
+        if !go {
+            found.add(&NO_EFFECT, format!("command word without go: {value:#x}"));
+        }
+        strict.unseen_command |= go;
+    }
+}
+
+fn bar2(strict: &mut Strict, offset: u64, words: &[[u8; 4]], found: &mut Findings) {
+    const LOW_RESERVED: u32 = 0xc0;
+    let page = offset / UAR_PAGE;
+    let register = UarRegister::at(offset % UAR_PAGE);
+    if let (Some(UarRegister::SendLow), [low, ..]) = (register, words) {
+        let reserved = u32::from_le_bytes(*low) & LOW_RESERVED;
+        if reserved != 0 {
+            found.add(&DOORBELL_RESERVED, format!("bits {reserved:#x} of a doorbell in UAR page {page}"));
+        }
+    }
+    match (register, words.len()) {
+        (Some(UarRegister::SendLow), 1) => strict.half_page = Some(page),
+        (Some(UarRegister::SendHigh), _) if strict.half_page.take() != Some(page) => {
+            found.add(&DOORBELL_HALF, format!("second half alone in UAR page {page}"));
+        }
+        (Some(_), _) => {}
+        (None, _) => found.add(&NO_REGISTER, format!("bar2+{offset:#x}")),
+    }
+}
+
+/// Looks at ARM_CQ or ARM_EQ of a queue that is not valid.
+pub(in super::super) fn arm(queue: &str, number: u32) -> Findings {
+    let mut found = Findings::default();
+    found.add(&ARM_NOTHING, format!("{queue} {number:#x}"));
+    found
+}

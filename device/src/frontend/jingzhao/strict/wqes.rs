@@ -1,0 +1,51 @@
+//! Work queue entries that the device takes.
+
+use protocol::hca::jingzhao::wqe::{GRANULE, SendWqe, WqeData};
+use protocol::ids::Qpn;
+use smallvec::SmallVec;
+
+use super::Findings;
+use super::rules::{RECV_UNMARKED, WQE_RESERVED, WQE_SLOT};
+use crate::frontend::jingzhao::qp::QueuePair;
+use crate::frontend::jingzhao::send_queue::TakenWqe;
+
+/// Looks at a WQE that was taken from a send queue.
+pub(in super::super) fn send_wqe(qpn: Qpn, taken: &TakenWqe<'_>) -> Findings {
+    /// nda and nds: software may leave links of earlier WQEs in place.
+    const LINK_LEN: usize = 8;
+    let mut found = Findings::default();
+    let entry = taken.entry;
+    let slot = 1u64 << taken.log_slot.min(31);
+    let at = u64::from(entry.position);
+    let len = u64::from(entry.size) * GRANULE as u64;
+    if !at.is_multiple_of(slot) || len > slot {
+        found.add(
+            &WQE_SLOT,
+            format!("{len} bytes at {at:#x} in the send queue of QP {qpn}, slots have {slot}"),
+        );
+    }
+    if let Some(Ok(wqe)) = taken.wqe {
+        // Data units have no reserved bits, and behind inline data anything may stand.
+        let head = SendWqe { data: WqeData::Units(SmallVec::new()), ..wqe.clone() }.emit();
+        let mut bytes = taken.bytes.iter().zip(&head).enumerate().skip(LINK_LEN);
+        if let Some((at_byte, (given, kept))) = bytes.find(|(_, (given, kept))| **given & !**kept != 0) {
+            let bits = given & !kept;
+            found.add(
+                &WQE_RESERVED,
+                format!("bits {bits:#04x} of byte {at_byte:#x} of the WQE at {at:#x} of QP {qpn}"),
+            );
+        }
+    }
+    found
+}
+
+/// Looks at the WQE that was taken from a receive queue last, at a byte offset.
+pub(in super::super) fn recv_wqe(qp: &QueuePair, at: u64) -> Findings {
+    let mut found = Findings::default();
+    // The kernel driver does not know the bit.
+    let of_user = qp.key.context().image.usr_page != 0;
+    if of_user && !qp.recv.was_marked() {
+        found.add(&RECV_UNMARKED, format!("WQE at {at:#x} of the receive queue of QP {}", qp.qpn));
+    }
+    found
+}

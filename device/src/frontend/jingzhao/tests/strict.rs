@@ -1,0 +1,432 @@
+//! Strict mode: every rule is reported when software breaks it, alone, and correct software is not reported.
+
+use protocol::Psn;
+use protocol::hca::jingzhao::cqc::{CqFlags, Cqc, ResizeCq};
+use protocol::hca::jingzhao::doorbell::SendDoorbell;
+use protocol::hca::jingzhao::eqc::{EqFlags, Eqc};
+use protocol::hca::jingzhao::mpt::{Mpt, MptFlags};
+use protocol::hca::jingzhao::mtt::WriteMtt;
+use protocol::hca::jingzhao::qpc::Qpc;
+use protocol::hca::jingzhao::transition::Attributes;
+use protocol::ids::{Cqn, Eqn, Lkey, Pdn, Qpn, Va};
+
+use super::*;
+use crate::frontend::jingzhao::strict::rules::{self, *};
+use crate::telemetry::monitor::Rule;
+
+const PD: u32 = 3;
+const CQ: u32 = 1;
+const EQ: u32 = 1;
+const QP: u32 = 5;
+/// UAR page of the QP.
+const PAGE: u32 = 2;
+/// Buffers, by bus address, one page each, in the order of their MTT entries and keys from 1 on.
+const CQ_BUFFER: u64 = 0x20_0000;
+const SQ_BUFFER: u64 = 0x20_1000;
+const RQ_BUFFER: u64 = 0x20_2000;
+const EQ_BUFFER: u64 = 0x20_3000;
+const CQ_KEY: u32 = 1;
+const SQ_KEY: u32 = 2;
+const RQ_KEY: u32 = 3;
+const EQ_KEY: u32 = 4;
+const DATA_KEY: u32 = 5;
+/// MTT entry of the data region, and the first one that nothing uses.
+const DATA_MTT: u64 = 4;
+const FREE_MTT: u64 = 5;
+
+/// Issues a command as the command table has it: parameters it does not use are 0.
+fn command(machine: &mut Machine, op: Op, op_modifier: u8, in_modifier: u32, inbox: &[u8]) -> u8 {
+    machine.poke(INBOX, inbox);
+    let in_param = if inbox.is_empty() { 0 } else { INBOX };
+    let out_param = if op.spec().outbox_len == 0 { 0 } else { OUTBOX };
+    let word = 1 << 23 | u32::from(op_modifier) << 12 | u32::from(op.spec().code);
+    machine.raw_command(in_param, in_modifier, out_param, word)
+}
+
+#[track_caller]
+fn ok(machine: &mut Machine, op: Op, op_modifier: u8, in_modifier: u32, inbox: &[u8]) {
+    let status = command(machine, op, op_modifier, in_modifier, inbox);
+    assert_eq!(status, CmdStatus::Ok.code(), "status of {op}");
+}
+
+fn map(machine: &mut Machine, table: IcmTable, virt: u64, bus: u64, pages: u16) {
+    let entry = MapEntry { virt: IcmAddr::new(virt), bus: Iova::new(bus), pages };
+    ok(machine, Op::MapIcm, table.op_modifier(), 1, &icm::emit(&[entry]));
+}
+
+fn unmap(machine: &mut Machine, table: IcmTable, virt: u64, pages: u32) {
+    let word = 1 << 23 | u32::from(table.op_modifier()) << 12 | u32::from(Op::UnmapIcm.spec().code);
+    assert_eq!(machine.raw_command(virt, pages, 0, word), CmdStatus::Ok.code());
+}
+
+fn mpt(key: u32, mtt: u64, flags: MptFlags) -> Mpt {
+    let blank = Mpt::parse(&[0; Mpt::LEN]).unwrap();
+    let (key, pd, start) = (Lkey::new(key), Pdn::new(PD), Va::new(0));
+    Mpt { flags, key, pd, start, length: 0x1000, mtt, ..blank }
+}
+
+fn cqc() -> Cqc {
+    let blank = Cqc::parse(&[0; Cqc::LEN], 0).unwrap();
+    Cqc {
+        log_entries: 7,
+        pd: Pdn::new(PD),
+        lkey: Lkey::new(CQ_KEY),
+        cqn: Cqn::new(CQ),
+        comp_eqn: Eqn::new(EQ),
+        ..blank
+    }
+}
+
+fn eqc() -> Eqc {
+    let blank = Eqc::parse(&[0; Eqc::LEN]).unwrap();
+    let flags = EqFlags::new().with_owner(true).with_armed(true);
+    Eqc { flags, log_entries: 7, msix_vector: 1, pd: Pdn::new(PD), lkey: Lkey::new(EQ_KEY), ..blank }
+}
+
+fn qpc() -> Qpc {
+    Qpc {
+        mtu: 1,
+        log_max_msg: 31,
+        log_rq_slot: 7,
+        log_sq_slot: 7,
+        usr_page: PAGE,
+        local_qpn: Qpn::new(QP),
+        remote_qpn: Qpn::new(QP),
+        port: 1,
+        pd: Pdn::new(PD),
+        next_send_psn: Psn::new(7),
+        send_cqn: Cqn::new(CQ),
+        sq_lkey: Lkey::new(SQ_KEY),
+        sq_len: 0x1000,
+        recv_cqn: Cqn::new(CQ),
+        rq_lkey: Lkey::new(RQ_KEY),
+        rq_len: 0x1000,
+        ..Qpc::default()
+    }
+}
+
+/// A strict machine whose driver has done everything right, up to a QP in RTS.
+fn machine() -> Machine {
+    let mut machine = Machine::new(1, Options::default());
+    machine.hca.set_strict(true);
+    let machine_ref = &mut machine;
+    ok(machine_ref, Op::InitHca, 0, 0, &dump(INIT, 0x40));
+    for (table, base, bus) in [
+        (IcmTable::Context, QPC, ICM_CONTEXT),
+        (IcmTable::Context, CQC, ICM_CONTEXT + CQC),
+        (IcmTable::Context, EQC, ICM_CONTEXT + EQC),
+        (IcmTable::Tpt, MPT, ICM_TPT + MPT),
+        (IcmTable::Tpt, MTT, ICM_TPT + MTT),
+    ] {
+        map(machine_ref, table, base, bus, 1);
+    }
+    let pages = [CQ_BUFFER, SQ_BUFFER, RQ_BUFFER, EQ_BUFFER, 0x30_0000].map(Iova::new).to_vec();
+    ok(machine_ref, Op::WriteMtt, 0, 5, &WriteMtt { start: 0, pages }.emit());
+    for (key, mtt) in (1..).zip(0..5) {
+        let access = if matches!(key, SQ_KEY | RQ_KEY) { MptFlags::empty() } else { MptFlags::LOCAL_WRITE };
+        ok(machine_ref, Op::Sw2HwMpt, 0, key, &mpt(key, mtt, access).emit());
+    }
+    machine.poke(CQ_BUFFER, &[0x80; 0x1000]);
+    machine.poke(EQ_BUFFER, &[0x80; 0x1000]);
+    ok(&mut machine, Op::Sw2HwEq, 0, EQ, &eqc().emit());
+    map_eq(&mut machine, 1 << 9 | 1 << 0x0a);
+    ok(&mut machine, Op::Sw2HwCq, 0, CQ, &cqc().emit());
+    for op in [Op::Rst2Init, Op::Init2Rtr, Op::Rtr2Rts] {
+        ok(&mut machine, op, 0, QP, &qpc().emit());
+    }
+    machine
+}
+
+fn map_eq(machine: &mut Machine, events: u64) {
+    let word = 1 << 23 | u32::from(Op::MapEq.spec().code);
+    assert_eq!(machine.raw_command(events, EQ, 0, word), CmdStatus::Ok.code());
+}
+
+fn ring(machine: &mut Machine, page: u32, doorbell: SendDoorbell) {
+    let [low, high] = doorbell.emit();
+    let bytes = [low.to_le_bytes(), high.to_le_bytes()].concat();
+    machine.hca.region_write(Region::Bar(Bar::Bar2), u64::from(page) * 0x1000, &bytes);
+}
+
+/// A SEND of nothing, in a slot.
+fn doorbell(slot: u32) -> SendDoorbell {
+    SendDoorbell { head: slot * 8, fence: false, opcode: 0x0a, qpn: Qpn::new(QP), size: 1 }
+}
+
+/// An RDMA WRITE of nothing with these last four bytes in its raddr unit.
+fn write_wqe(reserved: [u8; 4]) -> Vec<u8> {
+    let mut wqe = vec![0; 32];
+    wqe[28..].copy_from_slice(&reserved);
+    wqe
+}
+
+fn reset_qp(machine: &mut Machine) {
+    ok(machine, Op::ToRst, 3, QP, &[]);
+}
+
+/// A rule, and software that breaks it.
+type Case = (&'static Rule, fn(&mut Machine));
+
+/// At least one for every rule.
+const CASES: &[Case] = &[
+    (&NARROW_WRITE, |m| m.hca.region_write(Region::Bar(Bar::Bar0), 8, &[1, 0])),
+    (&NO_REGISTER, |m| m.write32(Bar::Bar2, 0x18, 0)),
+    (&READ_ONLY_WRITE, |m| m.write32(Bar::Bar0, 0xf20, 0)),
+    (&NO_EFFECT, |m| m.write32(Bar::Bar0, 0xf10, 2)),
+    (&HCR_RESERVED, |m| m.write32(Bar::Bar0, 0x14, 0xffff_0001)),
+    (&HCR_NOT_POLLED, |m| {
+        m.write32(Bar::Bar0, 0x04, 0);
+        m.write32(Bar::Bar0, 0x18, 1 << 23 | 0x031);
+        m.write32(Bar::Bar0, 0x00, 0);
+        m.read32(Bar::Bar0, 0x18);
+    }),
+    (&DOORBELL_READ, |m| {
+        m.read32(Bar::Bar2, 0);
+    }),
+    (&DOORBELL_HALF, |m| {
+        m.write32(Bar::Bar2, u64::from(PAGE) * 0x1000, doorbell(0).emit()[0]);
+        m.write32(Bar::Bar2, u64::from(PAGE) * 0x1000 + 4, doorbell(0).emit()[1]);
+        m.write32(Bar::Bar2, u64::from(PAGE) * 0x1000 + 4, doorbell(0).emit()[1]);
+    }),
+    (&DOORBELL_RESERVED, |m| m.write32(Bar::Bar2, 0, 0x4a)),
+    (&DOORBELL_NO_QP, |m| ring(m, PAGE, SendDoorbell { qpn: Qpn::new(9), ..doorbell(0) })),
+    (&DOORBELL_STATE, |m| {
+        reset_qp(m);
+        ok(m, Op::Rst2Init, 0, QP, &qpc().emit());
+        ring(m, PAGE, doorbell(0));
+    }),
+    (&DOORBELL_PAGE, |m| ring(m, 0, doorbell(0))),
+    (&DOORBELL_NUMBER, |m| ring(m, PAGE, SendDoorbell { qpn: Qpn::new(0x1_0005), ..doorbell(0) })),
+    // Nobody answers: none of 32 requests completes.
+    (&SQ_OVERRUN, |m| (0..33).for_each(|slot| ring(m, PAGE, doorbell(slot)))),
+    (&ARM_NOTHING, |m| m.write32(Bar::Bar2, 0x10, 7)),
+    (&ARM_NOTHING, |m| m.write32(Bar::Bar2, 0x20, 7)),
+    (&WQE_RESERVED, |m| {
+        m.poke(SQ_BUFFER, &write_wqe([0, 0, 1, 0]));
+        ring(m, PAGE, SendDoorbell { opcode: 0x08, size: 2, ..doorbell(0) });
+    }),
+    (&WQE_SLOT, |m| ring(m, PAGE, SendDoorbell { size: 9, ..doorbell(0) })),
+    (&WQE_SLOT, |m| ring(m, PAGE, SendDoorbell { head: 1, ..doorbell(0) })),
+    (&RECV_UNMARKED, |m| {
+        let unit = [&8_u32.to_le_bytes()[..], &DATA_KEY.to_le_bytes(), &[0; 8]].concat();
+        m.poke(RQ_BUFFER, &[&[0, 0, 0, 0, 1, 0, 0, 0][..], &[0; 8], &unit].concat());
+        ok(m, Op::ToErr, 2, QP, &[]);
+    }),
+    (&UNUSED_PARAMETER, |m| {
+        m.raw_command(0, 0, OUTBOX, 1 << 23 | 0x031);
+    }),
+    (&UNUSED_PARAMETER, |m| {
+        m.raw_command(0, 1, OUTBOX, 1 << 23 | 0x003);
+    }),
+    (&UNDOCUMENTED_MODIFIER, |m| ok(m, Op::ToRst, 2, QP, &[])),
+    (&UNDOCUMENTED_MODIFIER, |m| {
+        ok(m, Op::ResizeCq, 1, CQ, &ResizeCq { log_entries: 7, lkey: Lkey::new(CQ_KEY) }.emit());
+    }),
+    (&MAILBOX_ALIGNMENT, |m| {
+        m.raw_command(0, 0, OUTBOX + 8, 1 << 23 | 0x003);
+    }),
+    (&MAILBOX_IGNORED, |m| {
+        let mut inbox = mpt(6, DATA_MTT, MptFlags::empty()).emit();
+        inbox[0x3f] = 1;
+        ok(m, Op::Sw2HwMpt, 0, 6, &inbox);
+    }),
+    (&EVENT_DROPPED, |m| {
+        let word = 1 << 23 | u32::from(Op::MapEq.spec().code);
+        m.raw_command(1 << 0x0a, 1 << 31 | EQ, 0, word);
+        m.raw_command(0, 0x1f, 0, 1 << 23 | 1 << 22 | 0x031);
+    }),
+    (&INIT_TWICE, |m| ok(m, Op::InitHca, 0, 0, &dump(INIT, 0x40))),
+    (&INIT_COUNTS, |m| {
+        teardown(m);
+        ok(m, Op::InitHca, 0, 0, &InitHca { mtt_base: IcmAddr::new(0x300_0000), ..layout(16, 18) }.emit());
+    }),
+    (&INIT_OVERLAP, |m| {
+        teardown(m);
+        let mut init = layout(16, 17);
+        init.cqc.base = IcmAddr::new(QPC + 0x1000);
+        ok(m, Op::InitHca, 0, 0, &init.emit());
+    }),
+    (&INIT_OVERLAP, |m| {
+        teardown(m);
+        ok(m, Op::InitHca, 0, 0, &InitHca { mtt_base: IcmAddr::new(MPT + 0x100), ..layout(16, 17) }.emit());
+    }),
+    (&CLOSE_IN_USE, |m| ok(m, Op::CloseHca, 0, 0, &[])),
+    (&CLOSE_TWICE, |m| {
+        teardown(m);
+        ok(m, Op::CloseHca, 0, 0, &[]);
+    }),
+    (&MAP_OVER_MAPPED, |m| map(m, IcmTable::Context, QPC, 0x40_0000, 1)),
+    (&MAP_SAME_PAGE, |m| map(m, IcmTable::Context, QPC + 0x1000, ICM_TPT + MPT, 1)),
+    (&UNMAP_IN_USE, |m| unmap(m, IcmTable::Context, CQC, 64)),
+    (&UNMAP_IN_USE, |m| unmap(m, IcmTable::Tpt, MTT, 64)),
+    (&UNMAP_NOTHING, |m| unmap(m, IcmTable::Context, QPC + 0x8000, 64)),
+    (&KEY_REUSE, |m| {
+        ok(m, Op::Hw2SwMpt, 0, DATA_KEY, &[]);
+        ok(m, Op::Sw2HwMpt, 0, DATA_KEY, &mpt(DATA_KEY, DATA_MTT, MptFlags::empty()).emit());
+    }),
+    (&MPT_IN_USE, |m| ok(m, Op::Hw2SwMpt, 0, RQ_KEY, &[])),
+    (&MPT_PAGES, |m| ok(m, Op::Sw2HwMpt, 0, 6, &mpt(6, FREE_MTT, MptFlags::empty()).emit())),
+    (&MTT_IN_USE, |m| {
+        ok(m, Op::WriteMtt, 0, 1, &WriteMtt { start: DATA_MTT, pages: vec![Iova::new(0x40_0000)] }.emit());
+    }),
+    (&MTT_COUNT, |m| {
+        map(m, IcmTable::Tpt, MTT + 0x1000, ICM_TPT + MTT + 0x1000, 1);
+        let pages = (0..508).map(|n| Iova::new(0x40_0000 + n * 0x1000)).collect();
+        ok(m, Op::WriteMtt, 0, 512, &WriteMtt { start: FREE_MTT, pages }.emit());
+    }),
+    (&CQ_BUFFER_RULE, |m| {
+        ok(m, Op::Sw2HwCq, 0, 2, &Cqc { cqn: Cqn::new(2), pd: Pdn::new(4), ..cqc() }.emit())
+    }),
+    (&CQ_BUFFER_RULE, |m| {
+        ok(m, Op::Sw2HwCq, 0, 2, &Cqc { cqn: Cqn::new(2), log_entries: 8, ..cqc() }.emit())
+    }),
+    (&CQ_BUFFER_RULE, |m| {
+        ok(m, Op::ResizeCq, 0, CQ, &ResizeCq { log_entries: 7, lkey: Lkey::new(99) }.emit())
+    }),
+    (&CQ_OWNER, |m| {
+        m.poke(CQ_BUFFER + 31, &[0]);
+        ok(m, Op::Sw2HwCq, 0, 2, &Cqc { cqn: Cqn::new(2), ..cqc() }.emit());
+    }),
+    (&CQ_NUMBER, |m| ok(m, Op::Sw2HwCq, 0, 2, &cqc().emit())),
+    (&CQ_EQ, |m| {
+        let (flags, comp_eqn) = (CqFlags::new().with_state(1), Eqn::new(9));
+        ok(m, Op::Sw2HwCq, 0, 2, &Cqc { cqn: Cqn::new(2), flags, comp_eqn, ..cqc() }.emit());
+    }),
+    (&CQ_IN_USE, |m| ok(m, Op::Hw2SwCq, 0, CQ, &[])),
+    (&CQ_OVERRUN_RISK, |m| {
+        // 64 slots of the QP that is there, and as many of each of two more: the CQ has 128 entries.
+        for qpn in [6, 7] {
+            let qpc = Qpc { local_qpn: Qpn::new(qpn), ..qpc() };
+            for op in [Op::Rst2Init, Op::Init2Rtr, Op::Rtr2Rts] {
+                ok(m, op, 0, qpn, &qpc.emit());
+            }
+        }
+    }),
+    (&EQ_BUFFER_RULE, |m| ok(m, Op::Sw2HwEq, 0, 2, &Eqc { lkey: Lkey::new(RQ_KEY), ..eqc() }.emit())),
+    (&EQ_OWNER, |m| {
+        m.poke(EQ_BUFFER + 63, &[0x7f]);
+        ok(m, Op::Sw2HwEq, 0, 2, &eqc().emit());
+    }),
+    (&EQ_VECTOR, |m| ok(m, Op::Sw2HwEq, 0, 2, &Eqc { msix_vector: 64, ..eqc() }.emit())),
+    (&EQ_EVENTS, |m| map_eq(m, 1)),
+    (&EQ_EVENTS, |m| map_eq(m, 1 << 32)),
+    (&EQ_IN_USE, |m| {
+        m.write32(Bar::Bar2, 0x10, CQ);
+        ok(m, Op::Hw2SwEq, 0, EQ, &[]);
+    }),
+    (&QP_NUMBER, |m| ok(m, Op::Rst2Init, 0, 6, &qpc().emit())),
+    (&QP_CQ, |m| {
+        reset_qp(m);
+        let qpc = Qpc { recv_cqn: Cqn::new(9), ..qpc() };
+        ok(m, Op::Rst2Init, 0, QP, &qpc.emit());
+        ok(m, Op::Init2Rtr, 0, QP, &qpc.emit());
+    }),
+    (&QP_BUFFER, |m| {
+        reset_qp(m);
+        let qpc = Qpc { sq_len: 0x2000, ..qpc() };
+        for op in [Op::Rst2Init, Op::Init2Rtr, Op::Rtr2Rts] {
+            ok(m, op, 0, QP, &qpc.emit());
+        }
+    }),
+    (&QP_ATTRIBUTES, |m| {
+        let opt_param_mask = (Attributes::AV | Attributes::ALT_PATH).bits();
+        ok(m, Op::Rts2Rts, 0, QP, &Qpc { opt_param_mask, ..qpc() }.emit());
+    }),
+    (&QUERY_RESET, |m| ok(m, Op::QueryQp, 0, 9, &[])),
+];
+
+use rules::{CQ_BUFFER as CQ_BUFFER_RULE, EQ_BUFFER as EQ_BUFFER_RULE};
+
+/// What a driver does when it is unloaded (section 13).
+fn teardown(machine: &mut Machine) {
+    reset_qp(machine);
+    ok(machine, Op::Hw2SwCq, 0, CQ, &[]);
+    ok(machine, Op::Hw2SwEq, 0, EQ, &[]);
+    for key in CQ_KEY..=DATA_KEY {
+        ok(machine, Op::Hw2SwMpt, 0, key, &[]);
+    }
+    for (table, base) in
+        [(IcmTable::Tpt, MPT), (IcmTable::Tpt, MTT), (IcmTable::Context, CQC), (IcmTable::Context, QPC)]
+    {
+        unmap(machine, table, base, 64);
+    }
+    unmap(machine, IcmTable::Context, EQC, 1);
+    ok(machine, Op::CloseHca, 0, 0, &[]);
+}
+
+fn violations(machine: &Machine) -> Vec<(&'static str, u64)> {
+    machine.hca.monitor().violations().collect()
+}
+
+#[test]
+fn a_driver_that_does_everything_right_is_not_reported() {
+    let mut machine = machine();
+    let unit = [&8_u32.to_le_bytes()[..], &DATA_KEY.to_le_bytes(), &[0; 8]].concat();
+    machine.poke(RQ_BUFFER, &[&[0x20][..], &[0; 15], &unit].concat());
+    machine.poke(SQ_BUFFER + 0x80, &write_wqe([0; 4]));
+    (0..32).for_each(|slot| ring(&mut machine, PAGE, doorbell(slot)));
+    machine.write32(Bar::Bar2, 0x10, CQ);
+    ok(&mut machine, Op::QueryQp, 0, QP, &[]);
+    ok(&mut machine, Op::ToErr, 2, QP, &[]);
+    machine.settle();
+    teardown(&mut machine);
+    ok(&mut machine, Op::InitHca, 0, 0, &dump(INIT, 0x40));
+    assert_eq!(violations(&machine), []);
+}
+
+#[test]
+fn every_rule_is_reported_when_it_is_broken_and_no_other() {
+    let reported = |(rule, software): &Case| {
+        let mut machine = machine();
+        software(&mut machine);
+        machine.settle();
+        (rule.name, violations(&machine))
+    };
+    let wrong: Vec<_> = CASES.iter().map(reported).filter(|(rule, found)| *found != [(*rule, 1)]).collect();
+    assert!(wrong.is_empty(), "rule, and what was reported: {wrong:#?}");
+}
+
+#[test]
+fn every_rule_has_a_case() {
+    for rule in rules::ALL {
+        assert!(CASES.iter().any(|(broken, _)| broken == rule), "{}", rule.name);
+    }
+}
+
+#[test]
+fn nothing_is_reported_unless_asked_for() {
+    for (rule, software) in CASES {
+        let mut machine = machine();
+        machine.hca.set_strict(false);
+        software(&mut machine);
+        assert_eq!(violations(&machine), [], "{}", rule.name);
+    }
+}
+
+#[test]
+fn a_command_that_is_refused_is_not_reported() {
+    let mut machine = machine();
+    // The CQ is valid already.
+    let cqc = Cqc { pd: Pdn::new(4), ..cqc() };
+    assert_eq!(command(&mut machine, Op::Sw2HwCq, 0, CQ, &cqc.emit()), CmdStatus::BadParam.code());
+    assert_eq!(violations(&machine), []);
+}
+
+#[test]
+fn a_report_says_what_and_where() {
+    use crate::telemetry::trace::TraceFormat;
+    use crate::telemetry::trace::tests::Written;
+
+    let written = Written::default();
+    let mut machine = machine();
+    machine.hca.set_trace(Some(written.trace(TraceFormat::Text)));
+    ok(&mut machine, Op::Hw2SwMpt, 0, RQ_KEY, &[]);
+    machine.hca.flush();
+    let text = written.text();
+    let report = text.lines().find(|line| line.contains(" violation ")).unwrap();
+    assert_eq!(
+        report,
+        "1.500000 hca1 violation mpt_in_use section=\"3.7, 7\" what=\"the region of key 0x3 is the buffer of QP \
+         0x5\""
+    );
+}
