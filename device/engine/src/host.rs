@@ -82,6 +82,14 @@ pub trait Host {
     /// Takes the next request of `qpn`'s receive queue.
     fn next_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest>;
 
+    /// Receive requests of `qpn` that are posted and not taken, if counting them costs next to nothing. They are told to
+    /// the peer of a reliable connection, who then need not try in vain. `None`, where posting leaves no trace but in
+    /// guest memory: the peer is told that it is not limited.
+    fn posted_receives(&self, qpn: Qpn) -> Option<u32> {
+        let _ = qpn;
+        None
+    }
+
     /// Whether `access` to the whole range would be granted.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use engine::{SendOp, SendRequest, Service, State};
+use engine::{SendRequest, Service, State};
 use protocol::Psn;
 use protocol::ids::Pkey;
 use protocol::roce::{Bth, Deth, Ext, IpAddrs, Opcode, Operation, Packet, RoceFrame, Shell};
@@ -167,15 +167,8 @@ fn notification_slows_the_flow_and_its_rate_recovers() {
         let mut pair = Pair::with(|_, attrs| {
             (attrs.service, attrs.mtu) = (service, engine::Mtu::Mtu4096);
         });
-        let sges = [sge(0, 32768); 60];
-        for n in 0..100 {
-            let remote = remote(0);
-            let op = if service == Service::Rc {
-                SendOp::Write { remote, imm: None }
-            } else {
-                SendOp::Send { imm: None }
-            };
-            pair.side(A).host.post_send(A.qpn(), request(n, op, &sges[..32]));
+        for n in 0..400 {
+            pair.a.host.post_send(A.qpn(), write(n, 0, 65536));
         }
         // 1.5 GB/s after one notification, 100 MB/s after some more: see the rule in `Pace`.
         for _ in 0..5 {

@@ -9,7 +9,6 @@ mod pair;
 mod reply;
 mod requester;
 mod responder;
-mod response;
 mod state;
 mod unreliable;
 

@@ -12,13 +12,11 @@ use protocol::Psn;
 use protocol::ids::{Msn, Rkey, Va};
 use protocol::roce::{Aeth, Ext, NakCode, Operation, Position, Reth, Syndrome};
 
+use super::requester::credits::code_of;
 use super::{Core, Ctx, Failure, Frame, Step, ahead};
 use crate::held::shrink_if_empty;
 use crate::segment::{packet_count, payload_len};
 use crate::{Access, AsyncEvent, Host, limits};
-
-/// AETH credit code that says: no end-to-end flow control.
-const NO_CREDITS: u8 = 31;
 
 #[derive(Debug)]
 enum Reply {
@@ -82,7 +80,7 @@ impl Replies {
     /// Positive acknowledge of everything up to `psn`. Replaces one that still waits, and a sequence NAK that has become
     /// pointless: what it asked for is here.
     pub(crate) fn acknowledge(&mut self, psn: Psn, msn: Msn) {
-        let aeth = Aeth { syndrome: Syndrome::Ack { credits: NO_CREDITS }, msn };
+        let aeth = Aeth { syndrome: Syndrome::ACK, msn };
         match self.queue.back_mut() {
             Some(Reply::Acknowledge { psn: last_psn, aeth: last })
                 if matches!(last.syndrome, Syndrome::Ack { .. } | Syndrome::Nak(NakCode::PsnSequence)) =>
@@ -115,7 +113,7 @@ impl Replies {
     }
 
     pub(crate) fn atomic(&mut self, psn: Psn, msn: Msn, original: u64) {
-        let aeth = Aeth { syndrome: Syndrome::Ack { credits: NO_CREDITS }, msn };
+        let aeth = Aeth { syndrome: Syndrome::ACK, msn };
         self.queue.push_back(Reply::Atomic { psn, aeth, original });
     }
 
@@ -166,11 +164,13 @@ impl Replies {
             Some(Reply::Read(_)) => return self.transmit_read(core, ctx, out),
             Some(Reply::Acknowledge { psn, aeth }) => {
                 count_nak(ctx, aeth.syndrome);
-                (Operation::Acknowledge, Ext::Aeth(*aeth), *psn)
+                (Operation::Acknowledge, Ext::Aeth(with_credits(core, ctx, *aeth)), *psn)
             }
-            Some(Reply::Atomic { psn, aeth, original }) => {
-                (Operation::AtomicAcknowledge, Ext::AtomicAck(*aeth, *original), *psn)
-            }
+            Some(Reply::Atomic { psn, aeth, original }) => (
+                Operation::AtomicAcknowledge,
+                Ext::AtomicAck(with_credits(core, ctx, *aeth), *original),
+                *psn,
+            ),
         };
         self.queue.pop_front();
         shrink_if_empty(&mut self.queue, limits::KEPT_REPLIES);
@@ -192,7 +192,7 @@ impl Replies {
         let position = Position::of(index == read.begin, last);
         let ext = match position {
             Position::Middle => Ext::None,
-            _ => Ext::Aeth(Aeth { syndrome: Syndrome::Ack { credits: NO_CREDITS }, msn: read.msn }),
+            _ => Ext::Aeth(with_credits(core, ctx, Aeth { syndrome: Syndrome::ACK, msn: read.msn })),
         };
         let psn = read.first.advance(index);
         let bth = core.bth(Operation::read_response(position), psn);
@@ -215,6 +215,17 @@ impl Replies {
             shrink_if_empty(&mut self.queue, limits::KEPT_REPLIES);
         }
         Ok(Step::Frame(Frame { len, dst_mac: core.attrs.path.dst_mac, wr_id: None }))
+    }
+}
+
+/// Positive acknowledges say how many receive requests are posted, as far as the host can tell.
+fn with_credits<H: Host>(core: &Core, ctx: &Ctx<'_, H>, aeth: Aeth) -> Aeth {
+    match aeth.syndrome {
+        Syndrome::Ack { .. } => {
+            let credits = code_of(ctx.host.posted_receives(core.qpn));
+            Aeth { syndrome: Syndrome::Ack { credits }, ..aeth }
+        }
+        _ => aeth,
     }
 }
 

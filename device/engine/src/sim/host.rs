@@ -96,6 +96,8 @@ pub struct SimHost {
     pub regions: BTreeMap<u32, Region>,
     /// Queues.
     pub queues: BTreeMap<u32, WorkQueues>,
+    /// Whether peers are told of posted receive requests.
+    pub counts_receives: bool,
     /// What the engine did, if somebody wants to know. Whoever does empties it.
     pub touches: Option<Vec<Touch>>,
 }
@@ -165,6 +167,11 @@ impl Host for SimHost {
             self.note(|| Touch::NoRecv { qpn });
         }
         next.unwrap_or(Fetch::Empty)
+    }
+
+    fn posted_receives(&self, qpn: Qpn) -> Option<u32> {
+        let queued = self.queues.get(&qpn.get()).map_or(0, |queues| queues.recv.len());
+        self.counts_receives.then(|| u32::try_from(queued).unwrap_or(u32::MAX))
     }
 
     fn check(&self, pd: Pdn, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {

@@ -86,7 +86,7 @@ pub fn run(seed: u64, trace: bool) -> Result<Report, Violation> {
 impl<'a> World<'a> {
     fn new(seed: u64, plan: &'a Plan, trace: bool) -> Self {
         let config = Config { qp_index_bits: 8, window_packets: plan.window_packets };
-        let node = || Node { engine: Engine::new(config), host: host() };
+        let node = || Node { engine: Engine::new(config), host: host(plan.credits) };
         let mut world = Self {
             plan,
             checker: Checker::new(plan),
@@ -369,8 +369,9 @@ impl<'a> World<'a> {
 }
 
 /// A node's memory: the cells, and nothing else yet.
-fn host() -> SimHost {
-    let mut host = SimHost { touches: Some(Vec::new()), ..SimHost::default() };
+fn host(counts_receives: bool) -> SimHost {
+    let touches = Some(Vec::new());
+    let mut host = SimHost { touches, counts_receives, ..SimHost::default() };
     for pd in 1..=PDS {
         host.add_region(cells_key(pd), pd, va(super::plan::CELLS), CELLS_BYTES, Rights::ALL);
     }

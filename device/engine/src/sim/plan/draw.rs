@@ -22,6 +22,7 @@ pub fn draw(seed: u64) -> Plan {
     let faults = draw_faults(rng);
     let window_packets = *pick(rng, &[1, 2, 5, 8, 16, 64, 128]);
     let frames_per_step = *pick(rng, &[1, 3, u32::MAX, u32::MAX, u32::MAX, u32::MAX]);
+    let credits = rng.random();
     let span_ns = rng.random_range(1..20_000_000);
     let count = rng.random_range(1..=4);
     let mut scripts = Vec::new();
@@ -43,7 +44,7 @@ pub fn draw(seed: u64) -> Plan {
     }
     actions.sort_by_key(|&(at, _)| at);
     let heal_at = Instant::from_nanos(rng.random_range(span_ns / 2..=span_ns * 3));
-    Plan { faults, heal_at, window_packets, frames_per_step, pairs, actions }
+    Plan { faults, heal_at, window_packets, frames_per_step, credits, pairs, actions }
 }
 
 fn draw_faults(rng: &mut ChaCha8Rng) -> Faults {

@@ -206,6 +206,8 @@ pub struct Plan {
     pub window_packets: u32,
     /// Frames that a node's link takes at once; the next ones a microsecond later.
     pub frames_per_step: u32,
+    /// Whether nodes tell of their posted receive requests.
+    pub credits: bool,
     /// Queue pairs.
     pub pairs: Vec<Pair>,
     /// In order of time.

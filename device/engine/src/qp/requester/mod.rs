@@ -1,5 +1,5 @@
 //! The requester of a reliable connection: takes send requests, cuts them into packets, and sends them again until they
-//! are acknowledged. What the responder answers is handled in [`response`](super::response).
+//! are acknowledged. What it sends next is decided in [`transmit`], what the responder answers handled in [`response`].
 //!
 //! Requests stand in a queue in posting order, each with its range of PSNs; a READ has one PSN per response packet.
 //! Three PSNs describe everything:
@@ -19,42 +19,46 @@
 //! # Spec
 //! IBTA volume 1, sections 9.7.2 to 9.7.5 and 9.9.2; JingZhao interface, sections 6.7, 10.6 and 11.3.
 
+pub(super) mod credits;
+mod response;
+mod transmit;
+
 use std::collections::VecDeque;
 
 use protocol::Psn;
-use protocol::ids::Va;
-use protocol::roce::{AtomicEth, Ext, Operation, Reth};
 
-use super::attr::State;
+use self::credits::Credits;
+use super::attr::{RnrRetry, State};
 use super::congestion::Window;
-use super::{Core, Ctx, Failure, Frame, Step, ahead};
-use crate::gather::gather;
+use super::{Core, Ctx, Failure, ahead};
 use crate::held::shrink_if_empty;
-use crate::segment::{packet_count, segment};
+use crate::segment::packet_count;
 use crate::{Fetch, Host, Instant, Queue, SendOp, SendRequest, Status, limits};
 
 /// A send request between its fetch and its completion.
 #[derive(Debug)]
-pub(super) struct Request {
-    pub(super) wr: SendRequest,
+struct Request {
+    wr: SendRequest,
     /// Bytes of the message.
-    pub(super) len: u32,
-    pub(super) first: Psn,
+    len: u32,
+    first: Psn,
     /// PSNs it takes; 0 for a NOP and for requests that were refused.
-    pub(super) packets: u32,
+    packets: u32,
     /// READ: response packet that the newest request packet begins with.
-    pub(super) chunk: u32,
+    chunk: u32,
     /// READ: longest piece that is asked for at once, a power of two packets; 0 before the first.
     piece: u32,
     /// READ: asked for in pieces or more than once, so that answers may begin and end in its middle.
-    pub(super) in_pieces: bool,
+    in_pieces: bool,
+    /// Number of the message among those that take a receive request, or of the last such one before it.
+    taker: u32,
     /// It cannot be executed, and completes with this in its turn.
     failure: Option<Status>,
 }
 
 impl Request {
     /// Whether data comes back, so that an acknowledge does not complete it.
-    pub(super) fn wants_data(&self) -> bool {
+    fn wants_data(&self) -> bool {
         matches!(self.wr.op, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
     }
 
@@ -63,34 +67,38 @@ impl Request {
     }
 
     /// One past its last PSN.
-    pub(super) fn end(&self) -> Psn {
+    fn end(&self) -> Psn {
         self.first.advance(self.packets)
     }
 }
 
 #[derive(Debug)]
 pub(crate) struct Requester {
-    pub(super) queue: VecDeque<Request>,
+    queue: VecDeque<Request>,
     /// Request to send from next, and its packet.
     cursor: usize,
     next: u32,
-    pub(super) unacked: Psn,
-    pub(super) high: Psn,
+    unacked: Psn,
+    high: Psn,
     /// PSN of the next request that is fetched.
     end: Psn,
     /// The send queue may hold requests that were not fetched.
     more: bool,
-    pub(super) window: Window,
+    window: Window,
     /// Packets sent since one asked for an acknowledge.
     since_ack_req: u32,
     ack_deadline: Option<Instant>,
     /// Waiting until then because the receiver was not ready.
-    pub(super) rnr_wait: Option<Instant>,
+    rnr_wait: Option<Instant>,
     /// Retries since the last progress.
     retries: u8,
     rnr_retries: u8,
     /// A hole seen now is news: there was progress since we last went back.
-    pub(super) holes_count: bool,
+    holes_count: bool,
+    /// Messages that take a receive request: fetched, and completed with success.
+    takers: u32,
+    takers_done: u32,
+    credits: Credits,
 }
 
 impl Requester {
@@ -110,6 +118,9 @@ impl Requester {
             retries: 0,
             rnr_retries: 0,
             holes_count: true,
+            takers: 0,
+            takers_done: 0,
+            credits: Credits::default(),
         }
     }
 
@@ -169,54 +180,6 @@ impl Requester {
         Ok(())
     }
 
-    /// Appends the next request packet to `out`.
-    pub(crate) fn transmit<H: Host>(
-        &mut self,
-        core: &Core,
-        ctx: &mut Ctx<'_, H>,
-        out: &mut Vec<u8>,
-    ) -> Result<Step, Failure> {
-        // Bound: a chain of NOPs can be endless.
-        for _ in 0..limits::REQUESTS_PER_STEP {
-            if self.rnr_wait.is_some() || (self.cursor == self.queue.len() && !self.fetch(core, ctx)?) {
-                return Ok(Step::Idle);
-            }
-            let Some(request) = self.queue.get(self.cursor) else { return Ok(Step::Idle) };
-            if core.state == State::Sqd && !self.has_started(self.cursor) {
-                return Ok(Step::Idle);
-            }
-            if let Some(status) = request.failure {
-                // Earlier requests get their chance first.
-                return if self.cursor > 0 {
-                    Ok(Step::Idle)
-                } else {
-                    Err(self.fail_front(core, ctx, status))
-                };
-            }
-            if request.packets == 0 {
-                self.pass_nop(core, ctx);
-                continue;
-            }
-            if self.next == 0 && !self.may_start(request) {
-                return Ok(Step::Idle);
-            }
-            let frame = match request.wr.op {
-                SendOp::Read { .. } => self.send_read(core, ctx, out),
-                SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => self.send_atomic(core, ctx, out),
-                _ => self.send_segment(core, ctx, out),
-            };
-            match frame {
-                Ok(step) => return Ok(step),
-                Err(status) => {
-                    if let Some(request) = self.queue.get_mut(self.cursor) {
-                        request.failure = Some(status);
-                    }
-                }
-            }
-        }
-        Ok(Step::Again)
-    }
-
     /// Completes everything in the queue as flushed and stops all timers. Requests not fetched yet are the caller's.
     pub(crate) fn flush<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
         for request in self.queue.drain(..) {
@@ -263,6 +226,7 @@ impl Requester {
         };
         let first = self.end;
         self.end = first.advance(packets);
+        self.takers = self.takers.wrapping_add(u32::from(failure.is_none() && wr.op.consumes_receive()));
         self.queue.push_back(Request {
             wr,
             len,
@@ -271,166 +235,14 @@ impl Requester {
             chunk: 0,
             piece: 0,
             in_pieces: false,
+            taker: self.takers,
             failure,
         });
         Ok(true)
     }
 
-    /// Fence, and the PSN space. Asked once per request and round, before its first packet.
-    fn may_start(&self, request: &Request) -> bool {
-        let fenced = request.wr.fence && self.queue.iter().take(self.cursor).any(Request::wants_data);
-        let in_space = ahead(request.first, self.unacked) + request.packets <= limits::PSN_SPAN;
-        !fenced && (in_space || self.cursor == 0)
-    }
-
-    fn send_segment<H: Host>(
-        &mut self,
-        core: &Core,
-        ctx: &mut Ctx<'_, H>,
-        out: &mut Vec<u8>,
-    ) -> Result<Step, Status> {
-        let in_flight = self.in_flight();
-        if in_flight >= self.window.packets() {
-            return Ok(Step::Idle);
-        }
-        let Some(request) = self.queue.get(self.cursor) else { return Ok(Step::Idle) };
-        let segment =
-            segment(&request.wr.op, request.len, core.mtu(), self.next).ok_or(Status::LocalQpOperation)?;
-        let mut bth = core.bth(segment.operation, request.first.advance(self.next));
-        let last = segment.operation.position().ends();
-        bth.ack_req = last || self.asks_for_ack(in_flight);
-        bth.solicited = last && request.wr.solicited && request.wr.op.consumes_receive();
-        let wr_id = request.wr.wr_id;
-        let len = ctx
-            .emit(out, &core.attrs.path, &bth, &segment.ext, segment.len, |host, payload| {
-                gather(host, core.attrs.pd, &request.wr.payload, segment.offset, payload)
-            })
-            .map_err(|_| Status::LocalProtection)?;
-        self.sent(core, ctx, 1, bth.ack_req);
-        Ok(Step::Frame(Frame { len, dst_mac: core.attrs.path.dst_mac, wr_id: Some(wr_id) }))
-    }
-
-    /// A READ that fits the window is asked for in one packet; a longer one in pieces of half a window, at most two of
-    /// them under way, so that the responses cannot overrun the buffers in between. To the responder each piece is a
-    /// READ of its own.
-    ///
-    /// Pieces end at multiples of their length, which only ever halves: so a piece that is asked for again never reaches
-    /// from what the responder has executed into what it has not, which would be neither a duplicate nor new.
-    fn send_read<H: Host>(
-        &mut self,
-        core: &Core,
-        ctx: &mut Ctx<'_, H>,
-        out: &mut Vec<u8>,
-    ) -> Result<Step, Status> {
-        let (window, in_flight, next) = (self.window.packets(), self.in_flight(), self.next);
-        let answers_due = self.answers_due();
-        let Some(request) = self.queue.get_mut(self.cursor) else { return Ok(Step::Idle) };
-        let SendOp::Read { remote } = request.wr.op else { return Ok(Step::Idle) };
-        if request.piece == 0 {
-            let fits = request.packets <= window;
-            request.piece =
-                if fits { request.packets.next_power_of_two() } else { power_of_two_below(window / 2) };
-        }
-        while request.piece.min(request.packets) > window {
-            request.piece /= 2;
-        }
-        let end = ((next / request.piece + 1) * request.piece).min(request.packets);
-        let piece = end - next;
-        // A piece under way that is not the newest: wait for it.
-        let two_under_way =
-            self.cursor == 0 && next > 0 && ahead(self.unacked, request.first) < request.chunk;
-        if (in_flight > 0 && in_flight + piece > window)
-            || answers_due >= u32::from(core.attrs.max_rd_atomic.max(1))
-            || two_under_way
-        {
-            return Ok(Step::Idle);
-        }
-        let offset = next as usize * core.mtu();
-        let bytes = (request.len as usize - offset).min(piece as usize * core.mtu());
-        let reth = Reth {
-            va: Va::new(remote.va.get().wrapping_add(offset as u64)),
-            rkey: remote.rkey,
-            dma_len: u32::try_from(bytes).expect("no longer than the request, whose length has 32 bits"),
-        };
-        request.chunk = next;
-        request.in_pieces |= piece < request.packets;
-        let wr_id = request.wr.wr_id;
-        let psn = request.first.advance(next);
-        Ok(self.send_bare(core, ctx, out, (Operation::ReadRequest, Ext::Reth(reth)), psn, piece, wr_id))
-    }
-
-    fn send_atomic<H: Host>(
-        &mut self,
-        core: &Core,
-        ctx: &mut Ctx<'_, H>,
-        out: &mut Vec<u8>,
-    ) -> Result<Step, Status> {
-        if self.in_flight() >= self.window.packets()
-            || self.answers_due() >= u32::from(core.attrs.max_rd_atomic.max(1))
-        {
-            return Ok(Step::Idle);
-        }
-        let Some(request) = self.queue.get(self.cursor) else { return Ok(Step::Idle) };
-        let (operation, remote, swap_add, compare) = match request.wr.op {
-            SendOp::CompareSwap { remote, compare, swap } => (Operation::CompareSwap, remote, swap, compare),
-            SendOp::FetchAdd { remote, add } => (Operation::FetchAdd, remote, add, 0),
-            _ => return Ok(Step::Idle),
-        };
-        let atomic = AtomicEth { va: remote.va, rkey: remote.rkey, swap_add, compare };
-        let (wr_id, psn) = (request.wr.wr_id, request.first);
-        Ok(self.send_bare(core, ctx, out, (operation, Ext::Atomic(atomic)), psn, 1, wr_id))
-    }
-
-    /// Sends a request packet without payload that stands for `packets` PSNs.
-    #[expect(clippy::too_many_arguments, reason = "private, and each value is one field of the packet")]
-    fn send_bare<H: Host>(
-        &mut self,
-        core: &Core,
-        ctx: &mut Ctx<'_, H>,
-        out: &mut Vec<u8>,
-        (operation, ext): (Operation, Ext),
-        psn: Psn,
-        packets: u32,
-        wr_id: u64,
-    ) -> Step {
-        let mut bth = core.bth(operation, psn);
-        bth.ack_req = true;
-        let len = ctx
-            .emit(out, &core.attrs.path, &bth, &ext, 0, |_, _| Ok(()))
-            .expect("a packet without payload reads no memory");
-        self.sent(core, ctx, packets, true);
-        Step::Frame(Frame { len, dst_mac: core.attrs.path.dst_mac, wr_id: Some(wr_id) })
-    }
-
-    /// The packet at the cursor, which stands for `packets` PSNs, has gone out.
-    fn sent<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, packets: u32, ack_req: bool) {
-        let psn = self.cursor_psn();
-        let after = psn.advance(packets);
-        if ahead(psn, self.unacked) < ahead(self.high, self.unacked) {
-            ctx.stats.recovery.retransmitted_packets += 1;
-        }
-        if ahead(after, self.unacked) > ahead(self.high, self.unacked) {
-            self.high = after;
-        }
-        self.next += packets;
-        if self.queue.get(self.cursor).is_some_and(|request| self.next == request.packets) {
-            (self.cursor, self.next) = (self.cursor + 1, 0);
-        }
-        self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + 1 };
-        if self.ack_deadline.is_none() {
-            self.ack_deadline = core.attrs.ack_timeout.map(|timeout| ctx.now + timeout);
-        }
-    }
-
-    /// Whether a packet in the middle of a message asks for an acknowledge: four times per window, and when it is the
-    /// last that the window lets out. Without that a message longer than the window would never end.
-    fn asks_for_ack(&self, in_flight: u32) -> bool {
-        let window = self.window.packets();
-        self.since_ack_req + 1 >= (window / 4).max(1) || in_flight + 1 >= window
-    }
-
     /// Progress: `packets` more are acknowledged, and completed requests have left the queue.
-    pub(super) fn on_progress<H: Host>(&mut self, core: &Core, ctx: &Ctx<'_, H>, packets: u32) {
+    fn on_progress<H: Host>(&mut self, core: &Core, ctx: &Ctx<'_, H>, packets: u32) {
         (self.retries, self.rnr_retries) = (0, 0);
         self.holes_count = true;
         self.rnr_wait = None;
@@ -449,8 +261,9 @@ impl Requester {
     }
 
     /// The front request is done: it completes with success.
-    pub(super) fn complete_front<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
+    fn complete_front<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
         if let Some(request) = self.pop_front() {
+            self.takers_done = request.taker;
             ctx.complete_send(core, request.wr.wr_id, request.wr.op, request.len);
         }
         // NOPs behind it are done if they were passed, be it before we went back.
@@ -462,12 +275,7 @@ impl Requester {
     }
 
     /// The front request failed.
-    pub(super) fn fail_front<H: Host>(
-        &mut self,
-        core: &Core,
-        ctx: &mut Ctx<'_, H>,
-        status: Status,
-    ) -> Failure {
+    fn fail_front<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, status: Status) -> Failure {
         if let Some(request) = self.pop_front() {
             ctx.complete(core, Queue::Send, request.wr.wr_id, Err(status));
         }
@@ -475,7 +283,7 @@ impl Requester {
     }
 
     /// Something is lost: send again from the oldest PSN without an answer, if there are retries left.
-    pub(super) fn go_back<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) -> Result<(), Failure> {
+    fn go_back<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) -> Result<(), Failure> {
         if self.retries >= core.attrs.retry_count {
             return Err(self.fail_front(core, ctx, Status::RetryExceeded));
         }
@@ -488,13 +296,12 @@ impl Requester {
     }
 
     /// The receiver was not ready for the front request: send again from there, later.
-    pub(super) fn wait_for_receiver<H: Host>(
+    fn wait_for_receiver<H: Host>(
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         until: Instant,
     ) -> Result<(), Failure> {
-        use super::attr::RnrRetry;
         if let RnrRetry::Limited(limit) = core.attrs.rnr_retry {
             if self.rnr_retries >= limit {
                 return Err(self.fail_front(core, ctx, Status::RnrRetryExceeded));
@@ -509,12 +316,12 @@ impl Requester {
     }
 
     /// Whether the cursor is at the oldest PSN without an answer: we went back and sent nothing since.
-    pub(super) fn is_rewound(&self) -> bool {
+    fn is_rewound(&self) -> bool {
         self.in_flight() == 0
     }
 
     /// Whether `psn` was sent and has no answer yet.
-    pub(super) fn is_outstanding(&self, psn: Psn) -> bool {
+    fn is_outstanding(&self, psn: Psn) -> bool {
         ahead(psn, self.unacked) < ahead(self.high, self.unacked)
     }
 
@@ -585,9 +392,4 @@ impl Requester {
             })
             .sum()
     }
-}
-
-/// The largest power of two up to `n`, at least 1.
-fn power_of_two_below(n: u32) -> u32 {
-    n.checked_ilog2().map_or(1, |log2| 1 << log2)
 }

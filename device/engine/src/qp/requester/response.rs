@@ -11,10 +11,10 @@
 use protocol::Psn;
 use protocol::roce::{Aeth, Ext, Kind, NakCode, Packet, Position, Syndrome};
 
-use super::attr::RnrTimer;
-use super::requester::Requester;
-use super::{Core, Ctx, Failure, ahead};
+use super::Requester;
 use crate::gather::scatter;
+use crate::qp::attr::RnrTimer;
+use crate::qp::{Core, Ctx, Failure, ahead};
 use crate::segment::payload_len;
 use crate::{Host, Payload, SendOp, Status};
 
@@ -29,6 +29,10 @@ impl Requester {
         let psn = packet.bth.psn;
         if !self.is_outstanding(psn) {
             ctx.stats.drops.ghost_response += 1;
+            // A responder that has more receive requests now may say so by repeating its last acknowledge.
+            if let (Ext::Aeth(aeth), true) = (packet.ext, psn.advance(1) == self.unacked) {
+                self.take_credits(aeth);
+            }
             return Ok(());
         }
         match (packet.bth.opcode.operation.kind(), packet.ext) {
@@ -49,10 +53,9 @@ impl Requester {
     ) -> Result<(), Failure> {
         let holes_count = self.holes_count;
         match aeth.syndrome {
-            // Credits: 31 says that none are given, and a receiver that runs out of requests says so by RNR NAK. We do
-            // not hold back SENDs for want of credits, which the specification leaves to the requester.
             Syndrome::Ack { .. } => {
                 let done = self.acknowledge(core, ctx, psn.advance(1));
+                self.take_credits(aeth);
                 // A duplicate SEND before a READ is answered with the newest PSN, which can be the READ's own: no hole.
                 let behind = self
                     .queue
@@ -139,6 +142,9 @@ impl Requester {
         if !in_place || !positive || packet.payload.len() != payload_len(front.len, core.mtu(), index) {
             return Err(self.fail_front(core, ctx, Status::BadResponse));
         }
+        if let Ext::Aeth(aeth) = packet.ext {
+            self.take_credits(aeth);
+        }
         let offset = index as usize * core.mtu();
         self.take_data(core, ctx, offset, packet.payload)
     }
@@ -159,11 +165,18 @@ impl Requester {
             .queue
             .front()
             .is_some_and(|front| matches!(front.wr.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }));
-        if !atomic || !matches!(aeth.syndrome, Syndrome::Ack { .. }) {
+        if !atomic || !self.take_credits(aeth) {
             return Err(self.fail_front(core, ctx, Status::BadResponse));
         }
         // Guests are little-endian machines, and read the result as an integer of theirs.
         self.take_data(core, ctx, 0, &original.to_le_bytes())
+    }
+
+    /// Takes the credits of an acknowledge, after the messages that it completes have left. Whether it is a positive one.
+    fn take_credits(&mut self, aeth: Aeth) -> bool {
+        let Syndrome::Ack { credits } = aeth.syndrome else { return false };
+        self.credits.on_given(credits, self.takers_done);
+        true
     }
 
     /// Puts the front request's next answer into memory, and completes the request with its last.

@@ -1,0 +1,249 @@
+//! What a requester sends next: request packets in PSN order, as far as window, limits, fence and credits allow.
+
+use std::cmp::Ordering;
+
+use protocol::Psn;
+use protocol::ids::Va;
+use protocol::roce::{AtomicEth, Ext, Operation, Reth};
+
+use super::{Request, Requester};
+use crate::gather::gather;
+use crate::qp::attr::State;
+use crate::qp::{Core, Ctx, Failure, Frame, Step, ahead};
+use crate::segment::segment;
+use crate::{Host, SendOp, Status, limits};
+
+impl Requester {
+    /// Appends the next request packet to `out`.
+    pub(crate) fn transmit<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        out: &mut Vec<u8>,
+    ) -> Result<Step, Failure> {
+        // Bound: a chain of NOPs can be endless.
+        for _ in 0..limits::REQUESTS_PER_STEP {
+            if self.rnr_wait.is_some() || (self.cursor == self.queue.len() && !self.fetch(core, ctx)?) {
+                return Ok(Step::Idle);
+            }
+            let Some(request) = self.queue.get(self.cursor) else { return Ok(Step::Idle) };
+            if core.state == State::Sqd && !self.has_started(self.cursor) {
+                return Ok(Step::Idle);
+            }
+            if let Some(status) = request.failure {
+                // Earlier requests get their chance first.
+                return if self.cursor > 0 {
+                    Ok(Step::Idle)
+                } else {
+                    Err(self.fail_front(core, ctx, status))
+                };
+            }
+            if request.packets == 0 {
+                self.pass_nop(core, ctx);
+                continue;
+            }
+            if (self.next == 0 && !self.may_start(request)) || self.lacks_credit(request) {
+                return Ok(Step::Idle);
+            }
+            let frame = match request.wr.op {
+                SendOp::Read { .. } => self.send_read(core, ctx, out),
+                SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => self.send_atomic(core, ctx, out),
+                _ => self.send_segment(core, ctx, out),
+            };
+            match frame {
+                Ok(step) => return Ok(step),
+                Err(status) => {
+                    if let Some(request) = self.queue.get_mut(self.cursor) {
+                        request.failure = Some(status);
+                    }
+                }
+            }
+        }
+        Ok(Step::Again)
+    }
+
+    /// Fence, and the PSN space. Asked once per request and round, before its first packet.
+    fn may_start(&self, request: &Request) -> bool {
+        let fenced = request.wr.fence && self.queue.iter().take(self.cursor).any(Request::wants_data);
+        let in_space = ahead(request.first, self.unacked) + request.packets <= limits::PSN_SPAN;
+        !fenced && (in_space || self.cursor == 0)
+    }
+
+    /// The packet that takes a receive request, of a message that there may be none for.
+    fn is_limited(&self, request: &Request) -> bool {
+        self.credits.beyond(request.taker) > 0 && taking_packet(request) == Some(self.next)
+    }
+
+    /// Whether the packet at the cursor must wait for an acknowledge: the message is beyond the responder's credits, and
+    /// the one packet that may ask for more is under way.
+    fn lacks_credit(&self, request: &Request) -> bool {
+        let beyond = self.credits.beyond(request.taker);
+        let Some(taking) = taking_packet(request).filter(|_| beyond > 0) else { return false };
+        match self.next.cmp(&taking) {
+            Ordering::Less => false,
+            Ordering::Equal => beyond > 1 && self.in_flight() > 0,
+            // It goes on when the packet that asked was accepted.
+            Ordering::Greater => self.cursor > 0 || ahead(self.unacked, request.first) <= taking,
+        }
+    }
+
+    fn send_segment<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        out: &mut Vec<u8>,
+    ) -> Result<Step, Status> {
+        let in_flight = self.in_flight();
+        if in_flight >= self.window.packets() {
+            return Ok(Step::Idle);
+        }
+        let Some(request) = self.queue.get(self.cursor) else { return Ok(Step::Idle) };
+        let segment =
+            segment(&request.wr.op, request.len, core.mtu(), self.next).ok_or(Status::LocalQpOperation)?;
+        let mut bth = core.bth(segment.operation, request.first.advance(self.next));
+        let last = segment.operation.position().ends();
+        bth.ack_req = last || self.is_limited(request) || self.asks_for_ack(in_flight);
+        bth.solicited = last && request.wr.solicited && request.wr.op.consumes_receive();
+        let wr_id = request.wr.wr_id;
+        let len = ctx
+            .emit(out, &core.attrs.path, &bth, &segment.ext, segment.len, |host, payload| {
+                gather(host, core.attrs.pd, &request.wr.payload, segment.offset, payload)
+            })
+            .map_err(|_| Status::LocalProtection)?;
+        self.sent(core, ctx, 1, bth.ack_req);
+        Ok(Step::Frame(Frame { len, dst_mac: core.attrs.path.dst_mac, wr_id: Some(wr_id) }))
+    }
+
+    /// A READ that fits the window is asked for in one packet; a longer one in pieces of half a window, at most two of
+    /// them under way, so that the responses cannot overrun the buffers in between. To the responder each piece is a
+    /// READ of its own.
+    ///
+    /// Pieces end at multiples of their length, which only ever halves: so a piece that is asked for again never reaches
+    /// from what the responder has executed into what it has not, which would be neither a duplicate nor new.
+    fn send_read<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        out: &mut Vec<u8>,
+    ) -> Result<Step, Status> {
+        let (window, in_flight, next) = (self.window.packets(), self.in_flight(), self.next);
+        let answers_due = self.answers_due();
+        let Some(request) = self.queue.get_mut(self.cursor) else { return Ok(Step::Idle) };
+        let SendOp::Read { remote } = request.wr.op else { return Ok(Step::Idle) };
+        if request.piece == 0 {
+            let fits = request.packets <= window;
+            request.piece =
+                if fits { request.packets.next_power_of_two() } else { power_of_two_below(window / 2) };
+        }
+        while request.piece.min(request.packets) > window {
+            request.piece /= 2;
+        }
+        let end = ((next / request.piece + 1) * request.piece).min(request.packets);
+        let piece = end - next;
+        // A piece under way that is not the newest: wait for it.
+        let two_under_way =
+            self.cursor == 0 && next > 0 && ahead(self.unacked, request.first) < request.chunk;
+        if (in_flight > 0 && in_flight + piece > window)
+            || answers_due >= u32::from(core.attrs.max_rd_atomic.max(1))
+            || two_under_way
+        {
+            return Ok(Step::Idle);
+        }
+        let offset = next as usize * core.mtu();
+        let bytes = (request.len as usize - offset).min(piece as usize * core.mtu());
+        let reth = Reth {
+            va: Va::new(remote.va.get().wrapping_add(offset as u64)),
+            rkey: remote.rkey,
+            dma_len: u32::try_from(bytes).expect("no longer than the request, whose length has 32 bits"),
+        };
+        request.chunk = next;
+        request.in_pieces |= piece < request.packets;
+        let wr_id = request.wr.wr_id;
+        let psn = request.first.advance(next);
+        Ok(self.send_bare(core, ctx, out, (Operation::ReadRequest, Ext::Reth(reth)), psn, piece, wr_id))
+    }
+
+    fn send_atomic<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        out: &mut Vec<u8>,
+    ) -> Result<Step, Status> {
+        if self.in_flight() >= self.window.packets()
+            || self.answers_due() >= u32::from(core.attrs.max_rd_atomic.max(1))
+        {
+            return Ok(Step::Idle);
+        }
+        let Some(request) = self.queue.get(self.cursor) else { return Ok(Step::Idle) };
+        let (operation, remote, swap_add, compare) = match request.wr.op {
+            SendOp::CompareSwap { remote, compare, swap } => (Operation::CompareSwap, remote, swap, compare),
+            SendOp::FetchAdd { remote, add } => (Operation::FetchAdd, remote, add, 0),
+            _ => return Ok(Step::Idle),
+        };
+        let atomic = AtomicEth { va: remote.va, rkey: remote.rkey, swap_add, compare };
+        let (wr_id, psn) = (request.wr.wr_id, request.first);
+        Ok(self.send_bare(core, ctx, out, (operation, Ext::Atomic(atomic)), psn, 1, wr_id))
+    }
+
+    /// Sends a request packet without payload that stands for `packets` PSNs.
+    #[expect(clippy::too_many_arguments, reason = "private, and each value is one field of the packet")]
+    fn send_bare<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        out: &mut Vec<u8>,
+        (operation, ext): (Operation, Ext),
+        psn: Psn,
+        packets: u32,
+        wr_id: u64,
+    ) -> Step {
+        let mut bth = core.bth(operation, psn);
+        bth.ack_req = true;
+        let len = ctx
+            .emit(out, &core.attrs.path, &bth, &ext, 0, |_, _| Ok(()))
+            .expect("a packet without payload reads no memory");
+        self.sent(core, ctx, packets, true);
+        Step::Frame(Frame { len, dst_mac: core.attrs.path.dst_mac, wr_id: Some(wr_id) })
+    }
+
+    /// The packet at the cursor, which stands for `packets` PSNs, has gone out.
+    fn sent<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, packets: u32, ack_req: bool) {
+        let psn = self.cursor_psn();
+        let after = psn.advance(packets);
+        if ahead(psn, self.unacked) < ahead(self.high, self.unacked) {
+            ctx.stats.recovery.retransmitted_packets += 1;
+        }
+        if ahead(after, self.unacked) > ahead(self.high, self.unacked) {
+            self.high = after;
+        }
+        self.next += packets;
+        if self.queue.get(self.cursor).is_some_and(|request| self.next == request.packets) {
+            (self.cursor, self.next) = (self.cursor + 1, 0);
+        }
+        self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + 1 };
+        if self.ack_deadline.is_none() {
+            self.ack_deadline = core.attrs.ack_timeout.map(|timeout| ctx.now + timeout);
+        }
+    }
+
+    /// Whether a packet in the middle of a message asks for an acknowledge: four times per window, and when it is the
+    /// last that the window lets out. Without that a message longer than the window would never end.
+    fn asks_for_ack(&self, in_flight: u32) -> bool {
+        let window = self.window.packets();
+        self.since_ack_req + 1 >= (window / 4).max(1) || in_flight + 1 >= window
+    }
+}
+
+/// The packet that takes a receive request, if the message takes one.
+fn taking_packet(request: &Request) -> Option<u32> {
+    match request.wr.op {
+        SendOp::Send { .. } => Some(0),
+        SendOp::Write { imm: Some(_), .. } => Some(request.packets.saturating_sub(1)),
+        _ => None,
+    }
+}
+
+/// The largest power of two up to `n`, at least 1.
+fn power_of_two_below(n: u32) -> u32 {
+    n.checked_ilog2().map_or(1, |log2| 1 << log2)
+}
