@@ -185,6 +185,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             }
             let Left { frames, other } = self.hca.drain();
             work_left = (self.send()? == Sent::All && frames) || other;
+            self.reply()?;
         }
     }
 
@@ -295,25 +296,39 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         match client.connection.serve(&mut self.hca, MESSAGES_PER_TURN) {
             Ok(served) => {
                 client.more = served.more;
+                Ok(())
+            }
+            Err(gone) => self.lose_client(&gone),
+        }
+    }
+
+    /// Ends what a turn does for the client.
+    fn reply(&mut self) -> io::Result<()> {
+        let Some(client) = &mut self.client else { return Ok(()) };
+        match client.connection.reply() {
+            Ok(()) => {
+                client.more &= !client.connection.wants_to_send();
                 client.watch(&self.epoll)
             }
-            Err(gone) => {
-                match gone {
-                    Gone::Closed => limited!(info, "client is gone, device reset"),
-                    Gone::Violation(error) => {
-                        limited!(warn, %error, "client broke the vfio-user protocol, device reset");
-                    }
-                    Gone::Io(error) => {
-                        tracing::warn!(%error, "connection of the client failed, device reset")
-                    }
-                }
-                self.gone += *client.connection.stats();
-                // Closing the socket takes it out of epoll.
-                self.client = None;
-                self.hca.disconnect();
-                if self.successor.is_some() { self.resume_accepting() } else { Ok(()) }
-            }
+            Err(gone) => self.lose_client(&gone),
         }
+    }
+
+    fn lose_client(&mut self, gone: &Gone) -> io::Result<()> {
+        match gone {
+            Gone::Closed => limited!(info, "client is gone, device reset"),
+            Gone::Violation(error) => {
+                limited!(warn, %error, "client broke the vfio-user protocol, device reset");
+            }
+            Gone::Io(error) => tracing::warn!(%error, "connection of the client failed, device reset"),
+        }
+        if let Some(client) = &self.client {
+            self.gone += *client.connection.stats();
+        }
+        // Closing the socket takes it out of epoll.
+        self.client = None;
+        self.hca.disconnect();
+        if self.successor.is_some() { self.resume_accepting() } else { Ok(()) }
     }
 
     fn accept(&mut self) -> io::Result<()> {

@@ -44,7 +44,8 @@ pub enum Gone {
 pub struct Served {
     /// Messages served.
     pub messages: usize,
-    /// The budget ended before the messages did: serve again without waiting for the socket.
+    /// There are more messages than the budget, or the room for replies, allowed: serve again without waiting for the
+    /// socket, unless replies wait for the client.
     pub more: bool,
 }
 
@@ -58,7 +59,8 @@ impl Connection {
         Ok(Self { stream, input: Input::new(), session: Session::default(), replies: Vec::new(), sent: 0 })
     }
 
-    /// Serves up to `budget` messages, in order, and sends what it can of their replies.
+    /// Serves up to `budget` messages, in order. Their replies wait for [`Connection::reply`]: what a store set in
+    /// motion should not wait for the client to be told that the store is done.
     ///
     /// # Errors
     /// The client is gone, through its fault or not.
@@ -72,12 +74,8 @@ impl Connection {
                 self.session.handle(header, payload, fds, device, &mut self.replies)?;
                 messages += 1;
             }
-            self.flush()?;
             if self.input.has_next() {
-                if messages >= budget || self.wants_to_send() {
-                    return Ok(Served { messages, more: !self.wants_to_send() });
-                }
-                continue;
+                return Ok(Served { messages, more: true });
             }
             if all_read {
                 return Ok(Served { messages, more: false });
@@ -100,7 +98,11 @@ impl Connection {
         &self.session.stats
     }
 
-    fn flush(&mut self) -> Result<(), Gone> {
+    /// Sends what the client takes of the replies.
+    ///
+    /// # Errors
+    /// The client is gone.
+    pub fn reply(&mut self) -> Result<(), Gone> {
         while self.sent < self.replies.len() {
             match send(&self.stream, &self.replies[self.sent..], SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                 Ok(sent) => self.sent += sent,

@@ -98,7 +98,9 @@ impl Bench {
     }
 
     fn serve(&mut self) -> Result<Served, Gone> {
-        self.connection.serve(&mut self.device, 1000)
+        let served = self.connection.serve(&mut self.device, 1000)?;
+        self.connection.reply()?;
+        Ok(served)
     }
 
     fn send(&mut self, message: &[u8]) {

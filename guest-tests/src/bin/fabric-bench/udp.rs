@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
 use rustix::net::sockopt;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Receive buffer, as hcad asks for.
 const BUFFER_LEN: usize = 8 << 20;
@@ -43,10 +44,14 @@ pub(crate) fn bandwidth(datagram_len: usize, gso: bool, time: Duration) -> io::R
 }
 
 /// One-way latencies of datagrams of `len` bytes: half of `rounds` round trips between two blocking threads, sorted.
+/// Each has a processor of its own, as two machines have: on one processor, where the scheduler may or may not put both,
+/// they do not run side by side, and nobody is woken up.
 pub(crate) fn latencies(len: usize, rounds: usize) -> io::Result<Vec<Duration>> {
     let (near, far) = connected()?;
+    let [near_cpu, far_cpu] = two_processors()?;
     let mut taken = thread::scope(|scope| -> io::Result<Vec<Duration>> {
-        scope.spawn(|| -> io::Result<()> {
+        scope.spawn(move || -> io::Result<()> {
+            sched_setaffinity(None, &far_cpu)?;
             let mut buffer = vec![0; len];
             for _ in 0..rounds {
                 far.recv(&mut buffer)?;
@@ -54,18 +59,34 @@ pub(crate) fn latencies(len: usize, rounds: usize) -> io::Result<Vec<Duration>> 
             }
             Ok(())
         });
-        let mut buffer = vec![0x5a; len];
-        (0..rounds)
-            .map(|_| {
+        let ping = scope.spawn(move || {
+            sched_setaffinity(None, &near_cpu)?;
+            let mut buffer = vec![0x5a; len];
+            let round_trip = |_| {
                 let begun = Instant::now();
                 near.send(&buffer)?;
                 near.recv(&mut buffer)?;
                 Ok(begun.elapsed() / 2)
-            })
-            .collect()
+            };
+            (0..rounds).map(round_trip).collect()
+        });
+        ping.join().expect("the thread does not panic")
     })?;
     taken.sort_unstable();
     Ok(taken)
+}
+
+/// Two of the processors this process may use; the same one twice where it has only one.
+fn two_processors() -> io::Result<[CpuSet; 2]> {
+    let all = sched_getaffinity(None)?;
+    let only = |cpu: Option<usize>| {
+        let mut set = CpuSet::new();
+        cpu.into_iter().for_each(|cpu| set.set(cpu));
+        set
+    };
+    let mut usable = (0..CpuSet::MAX_CPU).filter(|&cpu| all.is_set(cpu));
+    let first = usable.next();
+    Ok([only(first), only(usable.next().or(first))])
 }
 
 fn connected() -> io::Result<(UdpSocket, UdpSocket)> {
