@@ -38,6 +38,8 @@ pub(crate) const BUFFERS: u64 = 0x2000_0000;
 /// MTT entries of one WRITE_MTT.
 const MTT_BATCH: u64 = 508;
 pub(crate) const PD: u32 = 3;
+/// Bytes of a WQE slot.
+pub(crate) const SLOT: u32 = 128;
 
 /// What the public driver programs.
 pub(crate) const LOG_QPS: u8 = 16;
@@ -97,8 +99,9 @@ impl Machine {
     /// Backs `len` bytes of ICM in chunks of 256 KiB, as the public driver does.
     fn map(&mut self, table: IcmTable, virt: u64, len: u64) {
         const CHUNK: u64 = 64 * PAGE;
-        for at in (virt..virt + len).step_by(CHUNK as usize) {
-            self.map_chunk(table, at, ICM + at, CHUNK.min(virt + len - at));
+        for chunk in 0..len.div_ceil(CHUNK) {
+            let done = chunk * CHUNK;
+            self.map_chunk(table, virt + done, ICM + virt + done, CHUNK.min(len - done));
         }
     }
 
@@ -110,7 +113,8 @@ impl Machine {
 
     /// Points MTT entries at consecutive bus pages.
     pub(crate) fn write_mtt(&mut self, start: u64, count: u64, bus: u64) {
-        for done in (0..count).step_by(MTT_BATCH as usize) {
+        for batch in 0..count.div_ceil(MTT_BATCH) {
+            let done = batch * MTT_BATCH;
             let now = MTT_BATCH.min(count - done);
             let pages = (done..done + now).map(|page| Iova::new(bus + page * PAGE)).collect();
             let inbox = WriteMtt { start: start + done, pages }.emit();
@@ -163,9 +167,11 @@ impl Machine {
         word[3]
     }
 
-    /// Rings for a WQE of `size` granules in the first slot of a QP's queue.
-    pub(crate) fn ring(&mut self, page: u64, qpn: u32, opcode: u8, size: u32) {
-        let doorbell = [u32::from(opcode).to_le_bytes(), (qpn << 8 | size).to_le_bytes()].concat();
+    /// Rings for a WQE of `size` granules in a slot of a QP's queue.
+    pub(crate) fn ring(&mut self, page: u64, qpn: u32, slot: u32, opcode: u8, size: u32) {
+        let position = slot * (SLOT / 16);
+        let low = position << 8 | u32::from(opcode);
+        let doorbell = [low.to_le_bytes(), (qpn << 8 | size).to_le_bytes()].concat();
         self.hca.region_write(Region::Bar(Bar::Bar2), page * PAGE, &doorbell);
     }
 
@@ -184,6 +190,11 @@ impl Machine {
         u32::from_be_bytes(self.peek(ICM + QPC + u64::from(qpn) * 256 + offset))
     }
 
+    /// A frame from the peer.
+    pub(crate) fn arrive(&mut self, frame: &[u8]) {
+        self.hca.handle_frame(frame);
+    }
+
     /// Ends a turn. The frames that leave, and whether there is more to do.
     pub(crate) fn turn(&mut self) -> (Vec<Vec<u8>>, bool) {
         self.hca.set_now(Instant::ZERO);
@@ -194,7 +205,7 @@ impl Machine {
     }
 }
 
-/// A connected QP, with slots of 128 bytes.
+/// A connected QP with eight slots of [`SLOT`] bytes each way.
 pub(crate) fn rc(remote: u32, cqn: u32, sq: u32, rq: u32) -> Qpc {
     Qpc {
         mtu: 1,

@@ -1,0 +1,182 @@
+//! Ten thousand connections between two HCAs, all of them with messages under way at once.
+
+use device::frontend::jingzhao::Options;
+use protocol::Psn;
+use protocol::hca::jingzhao::mpt::MptFlags;
+use protocol::hca::jingzhao::qpc::Qpc;
+
+use super::machine::{BUFFERS, Machine, PAGE, SLOT, rc};
+use super::{alone, measured, own_memory, work_time};
+
+const QPS: u32 = 10_000;
+/// QP numbers begin here.
+const FIRST: u32 = 16;
+/// Messages each QP sends, one after the other; each round has all QPs' messages under way at once.
+const ROUNDS: u32 = 4;
+
+/// A QP has a page of guest memory for all it needs; offsets in it.
+const SQ: u64 = 0;
+const RQ: u64 = 0x400;
+const CQ: u64 = 0x800;
+const OUT: u64 = 0xc00;
+const IN: u64 = 0xe00;
+/// A buffer of [`IN`] for each round.
+const IN_LEN: u32 = 128;
+const LOG_CQES: u8 = 5;
+
+/// Key and first address of the region that is all of these pages.
+const DATA_KEY: u32 = 0x1_8000;
+const VA: u64 = 0x7f00_0000_0000;
+const SEND: u8 = 0x0a;
+const FIRST_PSN: u32 = 0xff_fffe;
+
+/// QP of the other side that QP `n` of the first side is connected to.
+fn far(n: u32) -> u32 {
+    // A step that has no factor in common with the count passes every number.
+    (n * 7919 + 13) % QPS
+}
+
+fn qpn(n: u32) -> u32 {
+    FIRST + n
+}
+
+fn page(n: u32) -> u64 {
+    BUFFERS + u64::from(n) * PAGE
+}
+
+/// What QP `n` of a side sends in a round: of a length and with bytes that nobody else's message has.
+fn message(side: u8, n: u32, round: u32) -> Vec<u8> {
+    let len = 16 + (n * 5 + round) % (IN_LEN - 16);
+    let head = [&[side, 0][..], &n.to_le_bytes(), &round.to_le_bytes()].concat();
+    let tail = (0..).map(|at: u32| at.wrapping_mul(n | 1).to_le_bytes()[1]);
+    head.into_iter().chain(tail).take(len as usize).collect()
+}
+
+/// Regions, CQs and QPs; `peer` is whom each is connected to.
+fn bring_up(machine: &mut Machine, peer: &[u32]) {
+    machine.write_mtt(0, QPS.into(), BUFFERS);
+    let all = u64::from(QPS) * PAGE;
+    machine.region(DATA_KEY, 0, VA, all, MptFlags::LOCAL_WRITE | MptFlags::REMOTE_WRITE);
+    for (n, peer) in (0..).zip(peer) {
+        machine.poke(page(n) + CQ, &[0x80; 32 << LOG_CQES]);
+        let (sq, rq, cq) = (3 * n + 1, 3 * n + 2, 3 * n + 3);
+        machine.region(sq, n.into(), SQ, 0x400, MptFlags::empty());
+        machine.region(rq, n.into(), RQ, 0x400, MptFlags::empty());
+        machine.region(cq, n.into(), CQ, 0x400, MptFlags::LOCAL_WRITE);
+        machine.cq(n, cq, LOG_CQES);
+        let psn = Psn::new(FIRST_PSN);
+        let qpc = Qpc { next_send_psn: psn, recv_psn: psn, ..rc(qpn(*peer), n, sq, rq) };
+        machine.connect(qpn(n), &qpc);
+    }
+}
+
+fn data_unit(va: u64, len: u32) -> Vec<u8> {
+    [&len.to_le_bytes()[..], &DATA_KEY.to_le_bytes(), &va.to_le_bytes()].concat()
+}
+
+fn post_receive(machine: &mut Machine, n: u32, round: u32) {
+    // Posted, by the valid bit; nothing linked.
+    let mut wqe = vec![0x20];
+    wqe.resize(16, 0);
+    let buffer = VA + u64::from(n) * PAGE + IN + u64::from(round * IN_LEN);
+    wqe.extend(data_unit(buffer, IN_LEN));
+    wqe.resize(48, 0);
+    machine.poke(page(n) + RQ + u64::from(round * SLOT), &wqe);
+}
+
+fn send(machine: &mut Machine, side: u8, n: u32, round: u32) {
+    let message = message(side, n, round);
+    machine.poke(page(n) + OUT, &message);
+    let mut wqe = vec![0; 16];
+    // Signalled.
+    wqe[8] = 8;
+    let out = VA + u64::from(n) * PAGE + OUT;
+    wqe.extend(data_unit(out, u32::try_from(message.len()).unwrap()));
+    machine.poke(page(n) + SQ + u64::from(round * SLOT), &wqe);
+    machine.ring(1, qpn(n), round, SEND, 2);
+}
+
+/// Carries frames both ways until both sides are quiet. The number of frames.
+fn exchange(a: &mut Machine, b: &mut Machine) -> u64 {
+    let mut carried = 0;
+    loop {
+        let ((from_a, more_a), (from_b, more_b)) = (a.turn(), b.turn());
+        from_a.iter().for_each(|frame| b.arrive(frame));
+        from_b.iter().for_each(|frame| a.arrive(frame));
+        let frames = from_a.len() + from_b.len();
+        carried += frames as u64;
+        if frames == 0 && !more_a && !more_b {
+            return carried;
+        }
+    }
+}
+
+/// What QP `n` received, and its completions, of which those of a round are one of each queue in either order.
+fn verify(machine: &mut Machine, n: u32, sender: (u8, u32)) {
+    for round in 0..ROUNDS {
+        let expected = message(sender.0, sender.1, round);
+        let received: [u8; IN_LEN as usize] = machine.peek(page(n) + IN + u64::from(round * IN_LEN));
+        let (body, rest) = received.split_at(expected.len());
+        assert!(body == expected && rest.iter().all(|byte| *byte == 0), "message {round} to QP {n}");
+
+        let mut completed = [false; 2];
+        for slot in 2 * round..2 * round + 2 {
+            let entry: [u8; 32] = machine.peek(page(n) + CQ + u64::from(slot) * 32);
+            assert_eq!(entry[..4], qpn(n).to_le_bytes(), "QPN of the CQE");
+            assert_eq!(entry[0x18..0x1c], (round * SLOT).to_le_bytes(), "WQE of the CQE");
+            let is_send = entry[0x1d] == 1;
+            let (opcode, len) = if is_send { (SEND, None) } else { (0x04, Some(expected.len())) };
+            assert_eq!((entry[0x1c], entry[0x1f]), (opcode, 0), "QP {n}: {entry:02x?}");
+            let bytes = u32::from_le_bytes(entry[0x14..0x18].try_into().unwrap());
+            assert!(len.is_none_or(|len| bytes as usize == len), "length {bytes}");
+            completed[usize::from(is_send)] = true;
+        }
+        assert_eq!(completed, [true; 2], "a completion of either queue");
+    }
+    // One packet a message, either way.
+    let psn = (FIRST_PSN + ROUNDS) & 0xff_ffff;
+    for offset in [0x6c, 0x7c, 0x84] {
+        assert_eq!(machine.context_word(qpn(n), offset), psn, "PSN at {offset:#x} in the context");
+    }
+}
+
+#[test]
+fn ten_thousand_connections_work_at_once() {
+    let _alone = alone();
+    let mut a = Machine::new(1, Options::default());
+    let mut b = Machine::new(2, Options::default());
+    let to: Vec<u32> = (0..QPS).map(far).collect();
+    let mut from = vec![0; QPS as usize];
+    (0..QPS).for_each(|n| from[to[n as usize] as usize] = n);
+
+    // With three regions and a CQ each.
+    let commands = 7 * u64::from(QPS);
+    measured("QPs of the first HCA, connected", QPS.into(), commands, 2048, || bring_up(&mut a, &to));
+    measured("QPs of the second HCA, connected", QPS.into(), commands, 2048, || bring_up(&mut b, &from));
+
+    let (memory, began) = (own_memory(), work_time());
+    let mut frames = 0;
+    for round in 0..ROUNDS {
+        for n in 0..QPS {
+            post_receive(&mut a, n, round);
+            post_receive(&mut b, n, round);
+        }
+        for n in 0..QPS {
+            send(&mut a, 1, n, round);
+            send(&mut b, 2, n, round);
+        }
+        frames += exchange(&mut a, &mut b);
+    }
+    let (took, grown) = (work_time() - began, own_memory().saturating_sub(memory));
+    let messages = 2 * ROUNDS * QPS;
+    println!(
+        "{messages} messages in {took:.2?}, {frames} frames, {} ns a message; {} bytes more each QP",
+        took.as_nanos() / u128::from(messages),
+        grown / u64::from(2 * QPS)
+    );
+
+    for n in 0..QPS {
+        verify(&mut a, n, (2, to[n as usize]));
+        verify(&mut b, n, (1, from[n as usize]));
+    }
+}
