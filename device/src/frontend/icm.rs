@@ -146,6 +146,22 @@ impl PageMap {
     }
 }
 
+/// The pages of an UNMAP_ICM, as far as there are so many.
+///
+/// # Errors
+/// BAD_PARAM for an address that is not a page's, or no pages.
+pub fn pages(start: u64, count: u32) -> Result<RangeInclusive<u64>, CmdError> {
+    const LAST_PAGE: u64 = u64::MAX >> PAGE_SHIFT;
+    if !start.is_multiple_of(PAGE_LEN) {
+        return Err(CmdError::param("unaligned ICM address", start));
+    }
+    let Some(more) = u64::from(count).checked_sub(1) else {
+        return Err(CmdError::param("UNMAP_ICM page count", 0));
+    };
+    let first = page_of(IcmAddr::new(start));
+    Ok(first..=LAST_PAGE.min(first + more))
+}
+
 /// Number of the ICM page of an address.
 pub fn page_of(addr: IcmAddr) -> u64 {
     addr.get() >> PAGE_SHIFT

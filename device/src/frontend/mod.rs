@@ -4,19 +4,22 @@
 //! it speaks verbs. It owns no socket, thread or clock: [`Context`] lends it what it needs for one turn.
 
 pub mod address;
+pub mod command;
 pub mod entry_ring;
 pub mod hcr;
 pub mod icm;
 pub mod jingzhao;
+pub mod mtt;
 pub mod snapshot;
 pub mod verbs;
 
 use engine::{Engine, Event, Instant};
-use protocol::describe::Visitor;
+use protocol::describe::{Field as _, Visitor};
 
 use self::snapshot::{FrontendCounters, Page, Table};
 use crate::memory::GuestMemory;
 use crate::telemetry::monitor::Monitor;
+use crate::telemetry::trace::Kind;
 use crate::vfio::msix::Interrupts;
 use crate::vfio::{Bar, PciIdentity};
 
@@ -32,6 +35,18 @@ pub struct Context<'a> {
     pub interrupts: &'a mut Interrupts,
     /// Who looks on.
     pub monitor: &'a mut Monitor,
+}
+
+impl Context<'_> {
+    /// Raises an MSI-X vector.
+    pub fn interrupt(&mut self, vector: u16) {
+        let delivery = self.interrupts.raise(vector);
+        if let Some(trace) = self.monitor.trace() {
+            trace.record(Kind::Interrupt, &format!("MSIX[{vector}]"), |to| {
+                delivery.name().show("delivery", to);
+            });
+        }
+    }
 }
 
 /// A read or write of 1 to 8 bytes inside one BAR, for a trace.

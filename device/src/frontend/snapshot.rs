@@ -8,7 +8,9 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::icm::IcmRange;
 use super::jingzhao::ctxmgt::stats::CtxStats;
+use crate::memory::region::{MemoryRegion, Rights, Translation};
 
 /// Most rows of a [`Page`].
 ///
@@ -274,6 +276,37 @@ pub fn page<K: Into<u64>, T>(entries: impl Iterator<Item = (K, T)>) -> (Vec<T>, 
     let mut entries = entries;
     let rows = entries.by_ref().take(PAGE_ROWS).map(|(_, row)| row).collect();
     (rows, entries.next().map(|(place, _)| place.into()))
+}
+
+impl From<&MemoryRegion> for MrRow {
+    fn from(region: &MemoryRegion) -> Self {
+        let rights = [
+            (Rights::LOCAL_WRITE, Right::LocalWrite),
+            (Rights::REMOTE_WRITE, Right::RemoteWrite),
+            (Rights::REMOTE_READ, Right::RemoteRead),
+            (Rights::REMOTE_ATOMIC, Right::RemoteAtomic),
+        ];
+        let granted = rights.into_iter().filter(|(right, _)| region.rights.contains(*right));
+        Self {
+            key: region.key.get(),
+            pd: region.pd.get(),
+            start: region.start.get(),
+            length: region.len,
+            rights: granted.map(|(_, name)| name).collect(),
+            page_bytes: match region.translation {
+                Translation::Physical => None,
+                Translation::Paged { page_shift, .. } => Some(1 << page_shift.get()),
+            },
+        }
+    }
+}
+
+impl IcmRow {
+    /// The row of a range.
+    pub fn new(table: IcmTable, range: &IcmRange) -> Self {
+        let IcmRange { start, length, bus } = *range;
+        Self { table, start: start.get(), length, bus: bus.get() }
+    }
 }
 
 impl From<engine::Service> for Service {

@@ -13,46 +13,15 @@ mod icm;
 mod memory;
 mod qp;
 
-use protocol::hca::jingzhao::PAGE;
 use protocol::hca::jingzhao::cmd::{CmdError, CmdStatus, Command, Latched, Op};
 use protocol::hca::jingzhao::transition::Transition;
-use protocol::ids::Iova;
 
 use super::device::Setup;
 use super::options::Options;
 use super::resources::{DeviceState, Resources};
 use super::strict;
 use crate::frontend::Context;
-use crate::memory::dma::DmaError;
-
-/// What a command writes to its outbox; empty without one.
-type Outbox = Vec<u8>;
-
-/// The mailboxes of one command, as far as it had any.
-#[derive(Debug)]
-pub struct Mailboxes {
-    inbox: [u8; PAGE],
-    inbox_len: usize,
-    outbox: Outbox,
-}
-
-impl Default for Mailboxes {
-    fn default() -> Self {
-        Self { inbox: [0; PAGE], inbox_len: 0, outbox: Outbox::new() }
-    }
-}
-
-impl Mailboxes {
-    /// What the command read.
-    pub fn inbox(&self) -> &[u8] {
-        self.inbox.get(..self.inbox_len).unwrap_or_default()
-    }
-
-    /// What it wrote.
-    pub fn outbox(&self) -> &[u8] {
-        &self.outbox
-    }
-}
+use crate::frontend::command::{Mailboxes, Outbox, fixed};
 
 /// Executes a command: reads its inbox once, works on the copy, writes its outbox. `link_up` is of the port. What was in
 /// the mailboxes is left in `mailboxes`.
@@ -69,11 +38,7 @@ pub fn execute(
 ) -> Result<(), CmdError> {
     refuse_unsupported(&setup.options, latched)?;
     let command = Command::decode(latched, state.resources.is_some())?;
-    let (inbox, _) = mailboxes.inbox.split_at_mut(command.inbox_len.min(PAGE));
-    if !inbox.is_empty() {
-        cx.dma.read(Iova::new(command.in_param), inbox).map_err(|error| beyond_dma("inbox", &error))?;
-        mailboxes.inbox_len = inbox.len();
-    }
+    let inbox = mailboxes.inbox.fetch(cx.dma, command.in_param, command.inbox_len)?;
     let strict = cx.monitor.is_strict();
     let found = strict.then(|| strict::examine(state, setup, cx.dma, latched, &command, inbox));
     mailboxes.outbox = dispatch(state, setup, cx, link_up, &command, inbox)?;
@@ -81,11 +46,7 @@ pub fn execute(
         state.strict.remember(&found);
         found.report(cx.monitor);
     }
-    if command.outbox_len != 0 {
-        let written = cx.dma.write(Iova::new(command.out_param), &mailboxes.outbox);
-        written.map_err(|error| beyond_dma("outbox", &error))?;
-    }
-    Ok(())
+    mailboxes.send(cx.dma, command.out_param)
 }
 
 /// Commands of the document that this device does not have: they have no layout there, and no software issues them
@@ -113,7 +74,7 @@ fn dispatch(
     match (command.op, state.resources.as_mut()) {
         (Op::QueryDevLim, _) => return Ok(hca::query_dev_lim(&setup.options)),
         (Op::QueryAdapter, _) => return Ok(hca::query_adapter(&setup.options)),
-        (Op::InitHca, _) => hca::init(state, setup, cx, boxed(inbox)?)?,
+        (Op::InitHca, _) => hca::init(state, setup, cx, fixed(inbox)?)?,
         (Op::CloseHca, _) => hca::close(state, setup, cx),
         (Op::Nop, _) => {}
         (Op::QueryQp, Some(resources)) => return qp::query(resources, cx, command),
@@ -138,13 +99,13 @@ fn on_resources(
     match command.op {
         Op::MapIcm => icm::map(resources, command, inbox),
         Op::UnmapIcm => icm::unmap(resources, command),
-        Op::Sw2HwMpt => memory::sw2hw_mpt(resources, dma, command, boxed(inbox)?),
+        Op::Sw2HwMpt => memory::sw2hw_mpt(resources, dma, command, fixed(inbox)?),
         Op::Hw2SwMpt => memory::hw2sw_mpt(resources, dma, command),
         Op::WriteMtt => memory::write_mtt(resources, dma, command, inbox),
-        Op::Sw2HwCq => cq::sw2hw(resources, setup, dma, command, boxed(inbox)?),
+        Op::Sw2HwCq => cq::sw2hw(resources, setup, dma, command, fixed(inbox)?),
         Op::Hw2SwCq => cq::hw2sw(resources, dma, command),
-        Op::ResizeCq => cq::resize(resources, setup, dma, command, boxed(inbox)?),
-        Op::Sw2HwEq => eq::sw2hw(resources, dma, command, boxed(inbox)?),
+        Op::ResizeCq => cq::resize(resources, setup, dma, command, fixed(inbox)?),
+        Op::Sw2HwEq => eq::sw2hw(resources, dma, command, fixed(inbox)?),
         Op::Hw2SwEq => eq::hw2sw(resources, dma, command),
         Op::MapEq => eq::map(resources, command),
         op => match Transition::from_op(op) {
@@ -152,13 +113,4 @@ fn on_resources(
             None => Err(CmdError::new(CmdStatus::BadOp, "opcode", op.spec().code.into())),
         },
     }
-}
-
-/// A mailbox of fixed size. The command table and the layouts agree on sizes, so this does not fail.
-fn boxed<const LEN: usize>(inbox: &[u8]) -> Result<&[u8; LEN], CmdError> {
-    inbox.first_chunk().ok_or(CmdError::new(CmdStatus::InternalErr, "inbox length", inbox.len() as u64))
-}
-
-fn beyond_dma(what: &'static str, error: &DmaError) -> CmdError {
-    CmdError::new(CmdStatus::InternalErr, what, error.iova.get())
 }

@@ -12,7 +12,7 @@ use protocol::hca::jingzhao::pci;
 use protocol::hca::jingzhao::qpc::QpState;
 use protocol::hca::jingzhao::regs::{self, HcrWord, Register};
 
-use super::cmd::{self, Mailboxes};
+use super::cmd;
 use super::ctxmgt::message::{RdQpSst, RdQpState};
 use super::doorbell::{Doorbells, Rung};
 use super::host::JingZhaoHost;
@@ -20,8 +20,9 @@ use super::options::Options;
 use super::resources::DeviceState;
 use super::snapshot;
 use super::strict::{self, Strict};
-use super::trace::{self, Ended};
+use super::trace;
 use crate::frontend::address::Addresses;
+use crate::frontend::command::{self, Words};
 use crate::frontend::hcr::Hcr;
 use crate::frontend::snapshot::{FrontendCounters, Page, Table};
 use crate::frontend::{Context, Frontend, RegisterAccess};
@@ -87,26 +88,17 @@ impl JingZhao {
 
     /// Runs a command from start to end: the public driver takes it as done when its store is.
     fn execute(&mut self, cx: &mut Context<'_>, latched: &Latched) {
-        let began = cx.monitor.trace().map(|trace| trace.now());
-        let mut mailboxes = Mailboxes::default();
-        let result = cmd::execute(&mut self.state, &self.setup, cx, self.link_up, latched, &mut mailboxes);
-        let name = Op::from_code(latched.command.op()).map_or("unknown", Op::name);
-        let status = match &result {
-            Ok(()) => {
-                tracing::debug!(command = name, modifier = latched.in_modifier, "command done");
-                CmdStatus::Ok
-            }
-            Err(error) => {
-                limited!(warn, command = name, modifier = latched.in_modifier, "command refused: {error}");
-                if self.setup.options.extended_status { error.status } else { error.status.basic() }
-            }
+        let words = Words {
+            name: |code| Op::from_code(code).map(Op::name),
+            describe: trace::describe_command,
+            visible: if self.setup.options.extended_status { |status| status } else { CmdStatus::basic },
         };
+        let Self { state, setup, link_up, .. } = self;
+        let result = command::run(cx, &words, latched, |cx, mailboxes| {
+            cmd::execute(state, setup, cx, *link_up, latched, mailboxes)
+        });
+        let status = result.err().unwrap_or(CmdStatus::Ok);
         self.hcr.finish(status);
-        cx.monitor.count_command(name, status.name());
-        if let (Some(trace), Some(began)) = (cx.monitor.trace(), began) {
-            let refusal = result.as_ref().err();
-            trace::command(trace, &Ended { latched, began, mailboxes: &mailboxes, status, refusal });
-        }
         if latched.command.event()
             && let Some(resources) = &mut self.state.resources
         {

@@ -142,12 +142,7 @@ impl Resources {
             trace::eqe(trace, place, event, result.as_ref().err());
         }
         match result {
-            Ok(Some(vector)) => {
-                let delivery = cx.interrupts.raise(vector);
-                if let Some(trace) = cx.monitor.trace() {
-                    trace::interrupt(trace, vector, delivery);
-                }
-            }
+            Ok(Some(vector)) => cx.interrupt(vector),
             Ok(None) => {}
             Err(error) => {
                 limited!(warn, ?event, "event lost: {error}");

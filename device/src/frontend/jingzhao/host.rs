@@ -3,10 +3,10 @@
 use engine::{Access, AccessError, AtomicOp, Fetch, Host, RecvRequest, SendRequest};
 use protocol::ids::{Lkey, Pdn, Qpn, Va};
 
-use super::mtt::Mtt;
 use super::resources::Resources;
 use super::{strict, trace};
 use crate::frontend::address::Addresses;
+use crate::frontend::mtt::Mtt;
 use crate::memory::GuestMemory;
 use crate::memory::translate::{Place, RegionAccess};
 use crate::telemetry::monitor::Monitor;

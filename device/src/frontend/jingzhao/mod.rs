@@ -20,7 +20,6 @@ pub mod events;
 pub mod host;
 pub mod limits;
 pub mod mpt;
-pub mod mtt;
 pub mod options;
 pub mod qp;
 pub mod recv_queue;

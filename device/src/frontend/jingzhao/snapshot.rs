@@ -14,11 +14,9 @@ use super::event_queue::EventQueue;
 use super::qp::QueuePair;
 use super::resources::Resources;
 use crate::frontend::address::Addresses;
-use crate::frontend::icm::IcmRange;
 use crate::frontend::snapshot::{
-    Armed, CqRow, EqRow, Fault, IcmRow, IcmTable, MrRow, Page, Peer, QpRow, Right, Rows, Service, Table, page,
+    Armed, CqRow, EqRow, Fault, IcmRow, IcmTable, Page, Peer, QpRow, Rows, Service, Table, page,
 };
-use crate::memory::region::{MemoryRegion, Rights, Translation};
 
 /// Set in the place of a row of the TPT translation, whose rows come after those of the context translation.
 const TPT_ROWS: u64 = 1 << 63;
@@ -53,7 +51,7 @@ pub(super) fn take(
         }
         Table::Mrs => {
             let regions = indexed.into_iter().flat_map(|(all, from)| all.regions.keys.iter_from(from));
-            let (rows, next) = page(regions.map(|(index, region)| (index, mr_row(region))));
+            let (rows, next) = page(regions.map(|(index, region)| (index, region.into())));
             (Rows::Mrs(rows), next)
         }
         Table::Icm => {
@@ -130,42 +128,12 @@ fn eq_row(eqn: u32, eq: &EventQueue) -> EqRow {
     }
 }
 
-fn mr_row(region: &MemoryRegion) -> MrRow {
-    let rights = [
-        (Rights::LOCAL_WRITE, Right::LocalWrite),
-        (Rights::REMOTE_WRITE, Right::RemoteWrite),
-        (Rights::REMOTE_READ, Right::RemoteRead),
-        (Rights::REMOTE_ATOMIC, Right::RemoteAtomic),
-    ];
-    MrRow {
-        key: region.key.get(),
-        pd: region.pd.get(),
-        start: region.start.get(),
-        length: region.len,
-        rights: rights
-            .into_iter()
-            .filter(|(right, _)| region.rights.contains(*right))
-            .map(|(_, name)| name)
-            .collect(),
-        page_bytes: match region.translation {
-            Translation::Physical => None,
-            Translation::Paged { page_shift, .. } => Some(1 << page_shift.get()),
-        },
-    }
-}
-
 fn icm_rows(resources: &Resources, from: u64) -> impl Iterator<Item = (u64, IcmRow)> {
-    let row = |table, IcmRange { start, length, bus }: IcmRange| IcmRow {
-        table,
-        start: start.get(),
-        length,
-        bus: bus.get(),
-    };
     let context = (from & TPT_ROWS == 0).then(|| resources.ctx.ctxmdata().ranges_from(from));
     let tpt_from = if from & TPT_ROWS == 0 { 0 } else { from & !TPT_ROWS };
     let tpt = resources.regions.icm.ranges_from(tpt_from);
     let context = context.into_iter().flatten();
     context
-        .map(move |(page, range)| (page, row(IcmTable::Context, range)))
-        .chain(tpt.map(move |(page, range)| (page | TPT_ROWS, row(IcmTable::Tpt, range))))
+        .map(move |(page, range)| (page, IcmRow::new(IcmTable::Context, &range)))
+        .chain(tpt.map(move |(page, range)| (page | TPT_ROWS, IcmRow::new(IcmTable::Tpt, &range))))
 }

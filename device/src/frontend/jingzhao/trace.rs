@@ -2,11 +2,9 @@
 //!
 //! The fields come from the types that the device itself works with.
 
-use std::time::Duration;
-
 use engine::{Fetch, RecvRequest};
 use protocol::describe::{Describe as _, Field as _, Hex, Value, Visitor};
-use protocol::hca::jingzhao::cmd::{CmdError, CmdStatus, Latched, Op, describe_parameters};
+use protocol::hca::jingzhao::cmd::{Latched, Op, describe_parameters};
 use protocol::hca::jingzhao::cqe::{Cqe, CqeQueue};
 use protocol::hca::jingzhao::doorbell::{SendDoorbell, UAR_PAGE, UarRegister, arm_cq, arm_eq};
 use protocol::hca::jingzhao::eqe::{CqFault, Eqe};
@@ -15,16 +13,15 @@ use protocol::hca::jingzhao::regs::{CommandWord, HcrWord, Register};
 use protocol::hca::jingzhao::wqe::{DataUnit, DataUnits, RecvWqe, WqeOpcode};
 use protocol::ids::{Cqn, Qpn};
 
-use super::cmd::Mailboxes;
 use super::doorbell::Doorbells;
 
 use super::event_queue::EqPlace;
 use super::send_queue::{Entry, TakenWqe};
 use crate::frontend::RegisterAccess;
+use crate::frontend::command::{Mailboxes, show_bytes};
 use crate::frontend::entry_ring::WriteError;
 use crate::telemetry::trace::{Kind, Trace};
 use crate::vfio::Bar;
-use crate::vfio::msix::Delivery;
 
 /// Name of the register that an access begins at.
 pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {
@@ -68,44 +65,20 @@ pub(super) fn describe_access(access: &RegisterAccess<'_>, doorbells: &Doorbells
     }
 }
 
-/// A command that ended.
-pub(super) struct Ended<'a> {
-    pub(super) latched: &'a Latched,
-    /// By the trace's clock.
-    pub(super) began: Duration,
-    pub(super) mailboxes: &'a Mailboxes,
-    /// The code software sees.
-    pub(super) status: CmdStatus,
-    pub(super) refusal: Option<&'a CmdError>,
-}
-
-/// Records a command.
-pub(super) fn command(trace: &mut Trace, ended: &Ended<'_>) {
-    let Ended { latched, began, mailboxes, status, refusal } = *ended;
+/// Tells parameters and mailboxes of a command.
+pub(super) fn describe_command(latched: &Latched, mailboxes: &Mailboxes, to: &mut dyn Visitor) {
     let op = Op::from_code(latched.command.op());
-    let took = trace.now().saturating_sub(began);
-    trace.record(Kind::Command, op.map_or("unknown", Op::name), |to| {
-        status.name().show("status", to);
-        if let Some(refusal) = refusal {
-            format_args!("{refusal}").show("refused", to);
-        }
-        format_args!("{:.1}", took.as_secs_f64() * 1e6).show("us", to);
-        if op.is_none() {
-            Hex(latched.command.op()).show("op", to);
-        }
-        describe_parameters(latched, to);
-        let (inbox, outbox) = (mailboxes.inbox(), mailboxes.outbox());
-        mailbox("in", inbox, op.and_then(|op| Mailbox::inbox(op, latched.in_modifier, inbox)), to);
-        mailbox("out", outbox, op.and_then(|op| Mailbox::outbox(op, outbox)), to);
-    });
+    describe_parameters(latched, to);
+    let (inbox, outbox) = (mailboxes.inbox.bytes(), &mailboxes.outbox[..]);
+    mailbox("in", inbox, op.and_then(|op| Mailbox::inbox(op, latched.in_modifier, inbox)), to);
+    mailbox("out", outbox, op.and_then(|op| Mailbox::outbox(op, outbox)), to);
 }
 
 /// The fields of a mailbox, or its bytes if nobody can read them.
 fn mailbox(name: &str, bytes: &[u8], read: Option<Mailbox>, to: &mut dyn Visitor) {
     match read {
         Some(mailbox) => to.object(name, &mailbox),
-        None if bytes.is_empty() => {}
-        None => to.value(name, Value::Bytes(bytes)),
+        None => show_bytes(name, bytes, to),
     }
 }
 
@@ -174,9 +147,4 @@ pub(super) fn eqe(trace: &mut Trace, to: Option<EqPlace>, eqe: &Eqe, lost: Optio
         lost.map(|error| format!("{error}")).as_deref().show("lost", fields);
         eqe.describe(fields);
     });
-}
-
-/// Records what became of an interrupt.
-pub(super) fn interrupt(trace: &mut Trace, vector: u16, delivery: Delivery) {
-    trace.record(Kind::Interrupt, &format!("MSIX[{vector}]"), |to| delivery.name().show("delivery", to));
 }

@@ -8,8 +8,8 @@ use protocol::hca::jingzhao::cmd::CmdError;
 use protocol::hca::jingzhao::init::InitHca;
 use protocol::hca::jingzhao::mad_ifc::MadIfc;
 
-use super::Outbox;
 use crate::frontend::Context;
+use crate::frontend::command::Outbox;
 use crate::frontend::jingzhao::device::Setup;
 use crate::frontend::jingzhao::options::Options;
 use crate::frontend::jingzhao::resources::DeviceState;

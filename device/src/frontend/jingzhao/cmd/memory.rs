@@ -65,7 +65,7 @@ pub(super) fn write_mtt(
     let stored: Vec<u8> = write.pages.iter().flat_map(|page| page.get().to_be_bytes()).collect();
     icm.write(dma, addr, &stored)?;
     for (entry, page) in (start..).zip(write.pages) {
-        mtt.set(entry, page);
+        mtt.set(entry, Some(page));
     }
     Ok(())
 }

@@ -8,8 +8,8 @@ use protocol::hca::jingzhao::modify::StoredQpc;
 use protocol::hca::jingzhao::qpc::{self, QpState, Qpc};
 use protocol::hca::jingzhao::transition::Transition;
 
-use super::{Outbox, boxed};
 use crate::frontend::Context;
+use crate::frontend::command::{Outbox, fixed};
 use crate::frontend::jingzhao::device::Setup;
 use crate::frontend::jingzhao::host::JingZhaoHost;
 use crate::frontend::jingzhao::qp::{QueuePair, attributes, modification};
@@ -25,7 +25,7 @@ pub(super) fn modify(
 ) -> Result<(), CmdError> {
     let number = command.qpn()?;
     let index = resources.ctx.qp_index(number);
-    let mailbox = if inbox.is_empty() { Qpc::default() } else { Qpc::parse(boxed(inbox)?) };
+    let mailbox = if inbox.is_empty() { Qpc::default() } else { Qpc::parse(fixed(inbox)?) };
     resources.observe(cx, number);
     let current = resources.qps.get(index).map_or_else(StoredQpc::default, |qp| *qp.key.context());
     let next = current.modify(transition, &mailbox)?;

@@ -1,15 +1,11 @@
-//! The memory translation table: bus pages of memory regions, as the data path looks them up.
+//! The memory translation table (MTT) of the Mellanox lineage: bus pages of memory regions, as the data path looks them
+//! up.
 //!
-//! The device's copy follows ICM page by page: a chunk exists from the first WRITE_MTT into its ICM page until that
-//! page is unmapped.
-//!
-//! # Spec
-//! JingZhao interface, sections 3.8, 4.7 and 9.4.
+//! The table is in ICM, and this is the device's copy of the entries it was told of. It follows ICM page by page: a
+//! chunk exists from the first entry that is taken over into its ICM page until that page is unmapped.
 
 use std::ops::RangeInclusive;
 
-use protocol::hca::jingzhao::PAGE;
-use protocol::hca::jingzhao::mtt::ENTRY_LEN;
 use protocol::ids::{IcmAddr, Iova};
 
 use crate::frontend::icm::page_of;
@@ -17,8 +13,10 @@ use crate::memory::dma::PAGE_LEN;
 use crate::memory::translate::PageTable;
 use crate::sparse::{Capacity, SparseTable, TableFull};
 
+/// Bytes of an entry.
+pub const ENTRY_LEN: usize = 8;
 /// Entries of an ICM page.
-const CHUNK_LEN: usize = PAGE / ENTRY_LEN;
+const CHUNK_LEN: usize = PAGE_LEN as usize / ENTRY_LEN;
 
 /// Bound: 128 MiB of chunks, which translate 64 GiB of 4 KiB pages.
 const CAPACITY: Capacity = Capacity { entries: 1 << 15, leaves: 1 << 15 };
@@ -64,12 +62,12 @@ impl Mtt {
         Ok(())
     }
 
-    /// Writes an entry for which there is room.
-    pub fn set(&mut self, entry: u64, page: Iova) {
+    /// Writes an entry for which there is room; `None` is an entry that names no page.
+    pub fn set(&mut self, entry: u64, page: Option<Iova>) {
         if let Some((chunk, slot)) = self.locate(entry)
             && let Some(chunk) = self.chunks.get_mut(chunk)
         {
-            chunk.0[slot] = Slot(page.get() & !(PAGE_LEN - 1) | 1);
+            chunk.0[slot] = Slot(page.map_or(0, |page| page.get() & !(PAGE_LEN - 1) | 1));
         }
     }
 
@@ -107,7 +105,7 @@ mod tests {
         let mut mtt = Mtt::new(IcmAddr::new(base));
         for &entry in entries {
             mtt.reserve(entry, 1).unwrap();
-            mtt.set(entry, Iova::new(entry << 12 | 0xff8));
+            mtt.set(entry, Some(Iova::new(entry << 12 | 0xff8)));
         }
         mtt
     }
@@ -119,6 +117,13 @@ mod tests {
         assert_eq!(mtt.page(0), Some(Iova::new(0)), "bus page 0 is a page");
         assert_eq!((mtt.page(1), mtt.page(513), mtt.page(1024)), (None, None, None));
         assert_eq!(mtt.addr(0x10), Some(IcmAddr::new(0x180_0080)));
+    }
+
+    #[test]
+    fn an_entry_can_name_no_page() {
+        let mut mtt = written(0, &[4, 5]);
+        mtt.set(4, None);
+        assert_eq!((mtt.page(4), mtt.page(5)), (None, Some(Iova::new(0x5000))));
     }
 
     #[test]
