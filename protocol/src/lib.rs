@@ -6,6 +6,7 @@
 //!
 //! - [`roce`]: RoCEv2 frames (Ethernet, IP, UDP, BTH and its extensions, ICRC).
 //! - [`net`]: what carries them and what a port answers besides (Ethernet, ARP, IPv4, IPv6, ICMP, UDP).
+//! - [`mad`]: management datagrams.
 //! - [`hca`]: one folder per device interface (registers, mailboxes, contexts, queue entries).
 //! - [`describe`]: names and values of their fields, for traces.
 //!
@@ -16,6 +17,7 @@ pub mod describe;
 mod error;
 pub mod hca;
 pub mod ids;
+pub mod mad;
 pub mod net;
 mod psn;
 pub mod roce;

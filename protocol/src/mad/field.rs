@@ -1,0 +1,172 @@
+//! Attributes as the tables of the specification give them: fields by their offset and length in bits.
+
+use crate::ids::{Lid, Pkey, Qkey, Qpn};
+
+/// A field: bits counted from the most significant bit of the first byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BitField {
+    /// Bits before it.
+    pub offset: usize,
+    /// Bits of it.
+    pub len: usize,
+}
+
+impl BitField {
+    /// The first bit behind it.
+    pub const fn end(&self) -> usize {
+        self.offset + self.len
+    }
+
+    /// Whether it lies in an attribute of so many bytes and a value of type `T` can hold it.
+    pub(crate) const fn fits<T>(&self, attribute_len: usize) -> bool {
+        self.end() <= 8 * attribute_len && self.len <= 8 * size_of::<T>()
+    }
+
+    /// The value of a field of up to 128 bits; bits behind the end of `bytes` read 0.
+    pub(crate) fn get(&self, bytes: &[u8]) -> u128 {
+        (self.offset..self.end()).fold(0, |value, bit| value << 1 | u128::from(bit_at(bytes, bit)))
+    }
+
+    /// Writes a field of up to 128 bits; bits behind the end of `bytes` are lost.
+    pub(crate) fn put(&self, bytes: &mut [u8], value: u128) {
+        for (above, bit) in (self.offset..self.end()).rev().enumerate() {
+            let mask = 0x80 >> (bit % 8);
+            let Some(byte) = bytes.get_mut(bit / 8) else { continue };
+            if value >> above & 1 != 0 { *byte |= mask } else { *byte &= !mask }
+        }
+    }
+
+    /// Whether the field is the same in both.
+    pub fn equal(&self, a: &[u8], b: &[u8]) -> bool {
+        (self.offset..self.end()).all(|bit| bit_at(a, bit) == bit_at(b, bit))
+    }
+}
+
+fn bit_at(bytes: &[u8], bit: usize) -> bool {
+    bytes.get(bit / 8).is_some_and(|byte| byte & 0x80 >> (bit % 8) != 0)
+}
+
+/// What a field can hold.
+pub(crate) trait FieldValue: Copy {
+    /// From the bits of the field, most significant first.
+    fn from_bits(bits: u128) -> Self;
+    /// The bits; those the field has no room for are lost.
+    fn to_bits(self) -> u128;
+}
+
+macro_rules! integers {
+    ($($int:ty),*) => {$(
+        impl FieldValue for $int {
+            #[expect(clippy::cast_possible_truncation, reason = "a field is declared with a type that holds it")]
+            fn from_bits(bits: u128) -> Self {
+                bits as Self
+            }
+
+            fn to_bits(self) -> u128 {
+                self.into()
+            }
+        }
+    )*};
+}
+integers!(u8, u16, u32, u64);
+
+macro_rules! ids {
+    ($($id:ty, $int:ty);*) => {$(
+        impl FieldValue for $id {
+            fn from_bits(bits: u128) -> Self {
+                Self::new(<$int>::from_bits(bits))
+            }
+
+            fn to_bits(self) -> u128 {
+                self.get().to_bits()
+            }
+        }
+    )*};
+}
+ids!(Lid, u16; Pkey, u16; Qkey, u32; Qpn, u32);
+
+impl FieldValue for bool {
+    fn from_bits(bits: u128) -> Self {
+        bits & 1 != 0
+    }
+
+    fn to_bits(self) -> u128 {
+        self.into()
+    }
+}
+
+impl FieldValue for [u8; 16] {
+    fn from_bits(bits: u128) -> Self {
+        bits.to_be_bytes()
+    }
+
+    fn to_bits(self) -> u128 {
+        u128::from_be_bytes(self)
+    }
+}
+
+/// `attribute! { pub struct Name[LEN] { field: Type = offset, bits; … } }` declares an attribute of `LEN` bytes with
+/// `parse`, which refuses nothing, and `emit`, which writes 0 into what is reserved.
+macro_rules! attribute {
+    (
+        $(#[$doc:meta])*
+        pub struct $name:ident[$len:expr] {
+            $($(#[$field_doc:meta])* $field:ident: $type:ty = $offset:expr, $bits:expr;)*
+        }
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $name {
+            $($(#[$field_doc])* pub $field: $type,)*
+        }
+
+        impl $name {
+            /// Bytes of the attribute.
+            pub const LEN: usize = $len;
+
+            /// Reads an attribute.
+            pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
+                use $crate::mad::field::{BitField, FieldValue};
+
+                $(const { assert!(BitField { offset: $offset, len: $bits }.fits::<$type>($name::LEN)); })*
+                Self {
+                    $($field: FieldValue::from_bits(BitField { offset: $offset, len: $bits }.get(bytes)),)*
+                }
+            }
+
+            /// The attribute's bytes.
+            pub fn emit(&self) -> [u8; Self::LEN] {
+                use $crate::mad::field::{BitField, FieldValue};
+
+                let mut bytes = [0; Self::LEN];
+                $(BitField { offset: $offset, len: $bits }.put(&mut bytes, FieldValue::to_bits(self.$field));)*
+                bytes
+            }
+        }
+    };
+}
+pub(crate) use attribute;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_are_counted_from_the_most_significant() {
+        let bytes = [0x12, 0x34, 0x56];
+        assert_eq!(BitField { offset: 4, len: 12 }.get(&bytes), 0x234);
+        assert_eq!(BitField { offset: 23, len: 1 }.get(&bytes), 0);
+        let mut out = [0xff; 3];
+        BitField { offset: 4, len: 12 }.put(&mut out, 0xf_f001);
+        assert_eq!(out, [0xf0, 0x01, 0xff]);
+    }
+
+    #[test]
+    fn what_lies_behind_the_bytes_reads_0_and_takes_nothing() {
+        let field = BitField { offset: 12, len: 16 };
+        assert_eq!(field.get(&[0xff, 0xff]), 0xf000);
+        let mut out = [0; 2];
+        field.put(&mut out, 0xffff);
+        assert_eq!(out, [0, 0x0f]);
+    }
+}

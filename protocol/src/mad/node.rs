@@ -1,0 +1,90 @@
+//! NodeInfo and NodeDescription: what a node is.
+//!
+//! # Spec
+//! IBTA volume 1, sections 14.2.5.2 and 14.2.5.3.
+
+use super::field::attribute;
+use super::smp::DATA_LEN;
+use crate::ids::MacAddr;
+
+/// `NodeType` of a channel adapter.
+pub const CHANNEL_ADAPTER: u8 = 1;
+/// `NodeType` of a switch.
+pub const SWITCH: u8 = 2;
+
+attribute! {
+    /// NodeInfo.
+    pub struct NodeInfo[40] {
+        /// Supported version of management datagrams.
+        base_version: u8 = 0, 8;
+        /// Supported version of subnet management.
+        class_version: u8 = 8, 8;
+        /// [`CHANNEL_ADAPTER`] or [`SWITCH`].
+        node_type: u8 = 16, 8;
+        /// Physical ports.
+        ports: u8 = 24, 8;
+        /// What several nodes of one box have in common.
+        system_image_guid: u64 = 32, 64;
+        /// GUID of the node.
+        node_guid: u64 = 96, 64;
+        /// GUID of the port the question came through; of a switch that of port 0.
+        port_guid: u64 = 160, 64;
+        /// Entries of the P_Key table.
+        partition_cap: u16 = 224, 16;
+        /// Device, as its vendor counts.
+        device_id: u16 = 240, 16;
+        /// Revision, as its vendor counts.
+        revision: u32 = 256, 32;
+        /// The port the question came through.
+        local_port: u8 = 288, 8;
+        /// OUI of the vendor.
+        vendor_id: u32 = 296, 24;
+    }
+}
+
+/// A name for people: UTF-8, padded with zeros, cut at 64 bytes.
+pub fn description(text: &str) -> [u8; DATA_LEN] {
+    let mut bytes = [0; DATA_LEN];
+    for (to, from) in bytes.iter_mut().zip(text.bytes()) {
+        *to = from;
+    }
+    bytes
+}
+
+/// The GUID of a port by its MAC: the modified EUI-64, as the link-local IPv6 address of a RoCE port has it.
+///
+/// # Spec
+/// RFC 4291, appendix A.
+pub const fn guid_of_mac(mac: MacAddr) -> u64 {
+    let [a, b, c, d, e, f] = mac.0;
+    u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+}
+
+/// The MAC a GUID is made of, if it is made of one a station can have.
+pub const fn mac_of_guid(guid: u64) -> Option<MacAddr> {
+    match guid.to_be_bytes() {
+        [a, b, c, 0xff, 0xfe, d, e, f] if a & 1 == 0 => Some(MacAddr([a ^ 2, b, c, d, e, f])),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guids_are_of_macs() {
+        // The example of RFC 4291, appendix A.
+        let mac = MacAddr([0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde]);
+        assert_eq!(guid_of_mac(mac), 0x3656_78ff_fe9a_bcde);
+        assert_eq!(mac_of_guid(0x3656_78ff_fe9a_bcde), Some(mac));
+        assert_eq!(mac_of_guid(0x3656_78ff_ff9a_bcde), None);
+        assert_eq!(mac_of_guid(0x0156_78ff_fe9a_bcde), None, "a group");
+    }
+
+    #[test]
+    fn a_description_is_padded_and_cut() {
+        assert_eq!(description("hcad")[..6], *b"hcad\0\0");
+        assert_eq!(description(&"x".repeat(70)), [b'x'; 64]);
+    }
+}

@@ -1,0 +1,174 @@
+//! Performance management: the counters of a port.
+//!
+//! # Spec
+//! IBTA volume 1, section 16.1.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute_mut, transmute_ref};
+
+use super::Mad;
+use super::field::attribute;
+
+/// Attributes of performance management.
+pub mod attribute {
+    #![expect(missing_docs, reason = "the names are the specification's (section 16.1.3)")]
+
+    pub const PORT_COUNTERS: u16 = 0x12;
+    pub const PORT_COUNTERS_EXTENDED: u16 = 0x1d;
+}
+
+/// Capability: a port number of 255 stands for all ports.
+pub const ALL_PORT_SELECT: u16 = 1 << 8;
+/// Capability: there is PortCountersExtended, with all its counters.
+pub const EXTENDED_WIDTH: u16 = 1 << 9;
+/// The port number that stands for all.
+pub const ALL_PORTS: u8 = 0xff;
+
+/// The sections of a datagram of the class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct PerfMad {
+    header: [u8; 24],
+    reserved: [u8; 40],
+    /// The attribute.
+    pub data: [u8; 192],
+}
+
+impl PerfMad {
+    /// A management datagram as one of the class.
+    pub fn of(mad: &Mad) -> &Self {
+        transmute_ref!(mad)
+    }
+
+    /// A management datagram as one of the class, to change.
+    pub fn of_mut(mad: &mut Mad) -> &mut Self {
+        transmute_mut!(mad)
+    }
+}
+
+attribute! {
+    /// PortCounters. Counters stay at their largest value.
+    pub struct PortCounters[44] {
+        /// The port.
+        port: u8 = 8, 8;
+        /// In Set: which counters to set, by bit in the order of the fields, from `symbol_errors` to
+        /// `received_packets`.
+        select: u16 = 16, 16;
+        /// Symbol errors.
+        symbol_errors: u16 = 32, 16;
+        /// Times the link recovered.
+        link_recovered: u8 = 48, 8;
+        /// Times the link went down.
+        link_downed: u8 = 56, 8;
+        /// Packets received with errors.
+        receive_errors: u16 = 64, 16;
+        /// Packets received that were marked bad.
+        remote_physical_errors: u16 = 80, 16;
+        /// Of switches.
+        switch_relay_errors: u16 = 96, 16;
+        /// Packets that could not be sent.
+        transmit_discards: u16 = 112, 16;
+        /// Packets not sent for a constraint.
+        transmit_constraint_errors: u8 = 128, 8;
+        /// Packets dropped for a constraint.
+        receive_constraint_errors: u8 = 136, 8;
+        /// Local integrity errors.
+        local_integrity_errors: u8 = 152, 4;
+        /// Overruns of buffers.
+        buffer_overruns: u8 = 156, 4;
+        /// Subnet management packets dropped.
+        vl15_dropped: u16 = 176, 16;
+        /// Words of four octets sent.
+        transmit_data: u32 = 192, 32;
+        /// Words of four octets received.
+        receive_data: u32 = 224, 32;
+        /// Packets sent.
+        transmit_packets: u32 = 256, 32;
+        /// Packets received.
+        receive_packets: u32 = 288, 32;
+        /// Ticks with data that could not be sent.
+        transmit_wait: u32 = 320, 32;
+    }
+}
+
+attribute! {
+    /// PortCountersExtended. Counters wrap.
+    pub struct PortCountersExtended[72] {
+        /// The port.
+        port: u8 = 8, 8;
+        /// In Set: which counters to set, by bit in the order of the fields.
+        select: u16 = 16, 16;
+        /// Words of four octets sent.
+        transmit_data: u64 = 64, 64;
+        /// Words of four octets received.
+        receive_data: u64 = 128, 64;
+        /// Packets sent.
+        transmit_packets: u64 = 192, 64;
+        /// Packets received.
+        receive_packets: u64 = 256, 64;
+        /// Packets sent to one port.
+        unicast_transmit_packets: u64 = 320, 64;
+        /// Packets received that were for this port.
+        unicast_receive_packets: u64 = 384, 64;
+        /// Packets sent to groups.
+        multicast_transmit_packets: u64 = 448, 64;
+        /// Packets received for groups.
+        multicast_receive_packets: u64 = 512, 64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Offsets of section 8.6 of the mthca interface.
+    #[test]
+    fn counters_are_where_the_interface_has_them() {
+        let counters = PortCounters {
+            port: 1,
+            link_downed: 2,
+            receive_errors: 0x0304,
+            transmit_discards: 0x0506,
+            receive_constraint_errors: 7,
+            vl15_dropped: 0x0809,
+            transmit_data: 0x0a0b_0c0d,
+            receive_data: 0x0e0f_1011,
+            transmit_packets: 0x1213_1415,
+            receive_packets: 0x1617_1819,
+            transmit_wait: 0x1a1b_1c1d,
+            ..PortCounters::default()
+        };
+        let mut bytes = [0; 44];
+        bytes[1] = 1;
+        bytes[7..10].copy_from_slice(&[2, 3, 4]);
+        bytes[14..16].copy_from_slice(&[5, 6]);
+        bytes[17] = 7;
+        for (at, value) in (22..24).zip(8..).chain((24..44).zip(0x0a..)) {
+            bytes[at] = value;
+        }
+        assert_eq!(counters.emit(), bytes);
+        assert_eq!(PortCounters::parse(&bytes), counters);
+    }
+
+    #[test]
+    fn extended_counters_are_where_the_interface_has_them() {
+        let counters = PortCountersExtended {
+            port: 1,
+            transmit_data: 1,
+            receive_data: 2,
+            transmit_packets: 3,
+            receive_packets: 4,
+            unicast_transmit_packets: 5,
+            unicast_receive_packets: 6,
+            multicast_transmit_packets: 7,
+            multicast_receive_packets: 8,
+            ..PortCountersExtended::default()
+        };
+        let mut bytes = [0; 72];
+        bytes[1] = 1;
+        for (at, value) in (15..72).step_by(8).zip(1..) {
+            bytes[at] = value;
+        }
+        assert_eq!(counters.emit(), bytes);
+        assert_eq!(PortCountersExtended::parse(&bytes), counters);
+    }
+}

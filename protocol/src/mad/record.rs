@@ -1,0 +1,349 @@
+//! Attributes of subnet administration, and their components: which fields a bit of the component mask speaks of.
+//!
+//! # Spec
+//! IBTA volume 1, section 15.2.5.
+
+use super::BitField;
+use super::field::attribute;
+use crate::ids::{Lid, Pkey, Qkey};
+
+/// In a selector: exactly the value.
+pub const EXACTLY: u8 = 2;
+
+attribute! {
+    /// MCMemberRecord (section 15.2.5.17): a port in a multicast group.
+    pub struct McMemberRecord[52] {
+        /// GID of the group.
+        mgid: [u8; 16] = 0, 128;
+        /// GID of the member.
+        port_gid: [u8; 16] = 128, 128;
+        /// Q_Key of the group.
+        qkey: Qkey = 256, 32;
+        /// LID of the group.
+        mlid: Lid = 288, 16;
+        /// How `mtu` is meant.
+        mtu_selector: u8 = 304, 2;
+        /// MTU code.
+        mtu: u8 = 306, 6;
+        /// Traffic class.
+        traffic_class: u8 = 312, 8;
+        /// Partition.
+        pkey: Pkey = 320, 16;
+        /// How `rate` is meant.
+        rate_selector: u8 = 336, 2;
+        /// Rate code.
+        rate: u8 = 338, 6;
+        /// How `life_time` is meant.
+        life_time_selector: u8 = 344, 2;
+        /// Packet life time: 4.096 us times 2 to this.
+        life_time: u8 = 346, 6;
+        /// Service level.
+        sl: u8 = 352, 4;
+        /// Flow label.
+        flow_label: u32 = 356, 20;
+        /// Hop limit.
+        hop_limit: u8 = 376, 8;
+        /// Scope of the group.
+        scope: u8 = 384, 4;
+        /// How the port belongs to the group, a bit each.
+        join_state: u8 = 388, 4;
+        /// Somebody else asks in the port's name.
+        proxy_join: bool = 392, 1;
+    }
+}
+
+/// Components of [`McMemberRecord`].
+pub mod mc_member {
+    #![expect(missing_docs, reason = "named as the fields are")]
+
+    pub const MGID: u64 = 1 << 0;
+    pub const PORT_GID: u64 = 1 << 1;
+    pub const QKEY: u64 = 1 << 2;
+    pub const MLID: u64 = 1 << 3;
+    pub const MTU_SELECTOR: u64 = 1 << 4;
+    pub const MTU: u64 = 1 << 5;
+    pub const TRAFFIC_CLASS: u64 = 1 << 6;
+    pub const PKEY: u64 = 1 << 7;
+    pub const RATE_SELECTOR: u64 = 1 << 8;
+    pub const RATE: u64 = 1 << 9;
+    pub const LIFE_TIME_SELECTOR: u64 = 1 << 10;
+    pub const LIFE_TIME: u64 = 1 << 11;
+    pub const SL: u64 = 1 << 12;
+    pub const FLOW_LABEL: u64 = 1 << 13;
+    pub const HOP_LIMIT: u64 = 1 << 14;
+    pub const SCOPE: u64 = 1 << 15;
+    pub const JOIN_STATE: u64 = 1 << 16;
+}
+
+attribute! {
+    /// PathRecord (section 15.2.5.16): a way from one port to another.
+    pub struct PathRecord[64] {
+        /// The service the path is for, if that matters.
+        service_id: u64 = 0, 64;
+        /// GID of the end.
+        dgid: [u8; 16] = 64, 128;
+        /// GID of the beginning.
+        sgid: [u8; 16] = 192, 128;
+        /// LID of the end.
+        dlid: Lid = 320, 16;
+        /// LID of the beginning.
+        slid: Lid = 336, 16;
+        /// For raw packets.
+        raw_traffic: bool = 352, 1;
+        /// Flow label.
+        flow_label: u32 = 356, 20;
+        /// Hop limit: 0 where packets need no GRH.
+        hop_limit: u8 = 376, 8;
+        /// Traffic class.
+        traffic_class: u8 = 384, 8;
+        /// Works in the other direction too.
+        reversible: bool = 392, 1;
+        /// Most paths wanted.
+        path_count: u8 = 393, 7;
+        /// Partition.
+        pkey: Pkey = 400, 16;
+        /// Class of quality of service.
+        qos_class: u16 = 416, 12;
+        /// Service level.
+        sl: u8 = 428, 4;
+        /// How `mtu` is meant.
+        mtu_selector: u8 = 432, 2;
+        /// MTU code.
+        mtu: u8 = 434, 6;
+        /// How `rate` is meant.
+        rate_selector: u8 = 440, 2;
+        /// Rate code.
+        rate: u8 = 442, 6;
+        /// How `life_time` is meant.
+        life_time_selector: u8 = 448, 2;
+        /// Packet life time: 4.096 us times 2 to this.
+        life_time: u8 = 450, 6;
+        /// The lower, the better.
+        preference: u8 = 456, 8;
+    }
+}
+
+/// Components of [`PathRecord`].
+pub mod path {
+    #![expect(missing_docs, reason = "named as the fields are")]
+
+    pub const DGID: u64 = 1 << 2;
+    pub const SGID: u64 = 1 << 3;
+    pub const DLID: u64 = 1 << 4;
+    pub const SLID: u64 = 1 << 5;
+    pub const PATH_COUNT: u64 = 1 << 12;
+    pub const PKEY: u64 = 1 << 13;
+    pub const SL: u64 = 1 << 15;
+    pub const MTU_SELECTOR: u64 = 1 << 16;
+    pub const MTU: u64 = 1 << 17;
+    pub const RATE_SELECTOR: u64 = 1 << 18;
+    pub const RATE: u64 = 1 << 19;
+}
+
+/// What an attribute of a table looks like to the one who searches it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordLayout {
+    /// Bytes of a record.
+    pub len: usize,
+    /// Its components in the order of their bits.
+    pub components: &'static [BitField],
+}
+
+impl RecordLayout {
+    /// Bytes from one record of a table to the next: whole words of eight bytes.
+    pub const fn stride(&self) -> usize {
+        self.len.next_multiple_of(8)
+    }
+
+    /// Whether a record has what the component mask demands of it: bits without a component demand nothing.
+    pub fn matches(&self, record: &[u8], wanted: &[u8], mask: u64) -> bool {
+        self.components
+            .iter()
+            .enumerate()
+            .filter(|(bit, _)| mask >> bit & 1 != 0)
+            .all(|(_, component)| component.equal(record, wanted))
+    }
+}
+
+/// A layout by the lengths of its components in bits, one after the other.
+macro_rules! layout {
+    ($(#[$doc:meta])* $name:ident, $len:expr, [$($bits:expr),* $(,)?]) => {
+        $(#[$doc])*
+        pub const $name: RecordLayout = {
+            const LENGTHS: &[usize] = &[$($bits),*];
+            const COMPONENTS: [BitField; LENGTHS.len()] = {
+                let mut fields = [BitField { offset: 0, len: 0 }; LENGTHS.len()];
+                let mut offset = 0;
+                let mut at = 0;
+                while at < LENGTHS.len() {
+                    fields[at] = BitField { offset, len: LENGTHS[at] };
+                    offset += LENGTHS[at];
+                    at += 1;
+                }
+                assert!(offset <= 8 * $len);
+                fields
+            };
+            RecordLayout { len: $len, components: &COMPONENTS }
+        };
+    };
+}
+
+layout! {
+    /// NodeRecord (section 15.2.5.2): LID, reserved, the fields of NodeInfo, NodeDescription.
+    NODE, 108, [16, 16, 8, 8, 8, 8, 64, 64, 64, 16, 16, 32, 8, 24, 512]
+}
+layout! {
+    /// PortInfoRecord (section 15.2.5.3): LID, port, options; then PortInfo, of which the fields up to the LID of the
+    /// subnet manager and the capability mask can be searched for.
+    PORT_INFO, 68, [16, 8, 8, 64, 64, 16, 16, 32]
+}
+layout! {
+    /// SwitchInfoRecord (section 15.2.5.6): LID, reserved, SwitchInfo.
+    SWITCH_INFO, 24, [16, 16, 16, 16, 16, 16, 8, 8, 8, 5, 1, 2, 16, 16]
+}
+layout! {
+    /// SMInfoRecord (section 15.2.5.12): LID, reserved, SMInfo.
+    SM_INFO, 28, [16, 16, 64, 64, 32, 4, 4]
+}
+layout! {
+    /// LinkRecord (section 15.2.5.13): LID and port of one end, port and LID of the other.
+    LINK, 6, [16, 8, 8, 16]
+}
+layout! {
+    /// GuidInfoRecord (section 15.2.5.18): LID, block, reserved, reserved, eight GUIDs.
+    GUID_INFO, 72, [16, 8, 8, 32, 64, 64, 64, 64, 64, 64, 64, 64]
+}
+layout! {
+    /// P_KeyTableRecord (section 15.2.5.11): LID, block, port, reserved, 32 P_Keys.
+    PKEY_TABLE, 72, [16, 16, 8, 24, 512]
+}
+layout! {
+    /// ServiceRecord (section 15.2.5.14): ServiceID, GID, P_Key, reserved, lease, key, name, then data in pieces of 8, 16,
+    /// 32 and 64 bits.
+    SERVICE, 176, [
+        64, 128, 16, 16, 32, 128, 512, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 16, 16, 16, 16, 16, 16,
+        16, 16, 32, 32, 32, 32, 64, 64,
+    ]
+}
+layout! {
+    /// PathRecord (section 15.2.5.16); the first two components are halves of the service ID.
+    PATH, PathRecord::LEN, [
+        32, 32, 128, 128, 16, 16, 1, 3, 20, 8, 8, 1, 7, 16, 12, 4, 2, 6, 2, 6, 2, 6, 8,
+    ]
+}
+layout! {
+    /// MCMemberRecord (section 15.2.5.17).
+    MC_MEMBER, McMemberRecord::LEN, [
+        128, 128, 32, 16, 2, 6, 8, 16, 2, 6, 2, 6, 4, 20, 8, 4, 4, 1,
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Offsets of section 9.3 of the mthca interface; the answer to the join of a broadcast group.
+    #[test]
+    fn a_member_of_the_broadcast_group() {
+        let mut bytes = [0; 52];
+        bytes[..16]
+            .copy_from_slice(&[0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
+        bytes[16..32].copy_from_slice(&[0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 1]);
+        bytes[32..36].copy_from_slice(&[0, 0, 0x0b, 0x1b]);
+        bytes[36..44].copy_from_slice(&[0xc0, 0, 0x84, 0x12, 0xff, 0xff, 0x86, 0x92]);
+        bytes[44..49].copy_from_slice(&[0x3a, 0xbc, 0xde, 0x40, 0x21]);
+        bytes[49] = 0x80;
+        let record = McMemberRecord {
+            mgid: bytes[..16].try_into().unwrap(),
+            port_gid: bytes[16..32].try_into().unwrap(),
+            qkey: Qkey::new(0x0b1b),
+            mlid: Lid::new(0xc000),
+            mtu_selector: EXACTLY,
+            mtu: 4,
+            traffic_class: 0x12,
+            pkey: Pkey::DEFAULT,
+            rate_selector: EXACTLY,
+            rate: 6,
+            life_time_selector: EXACTLY,
+            life_time: 18,
+            sl: 3,
+            flow_label: 0xabcde,
+            hop_limit: 0x40,
+            scope: 2,
+            join_state: 1,
+            proxy_join: true,
+        };
+        assert_eq!(record.emit(), bytes);
+        assert_eq!(McMemberRecord::parse(&bytes), record);
+    }
+
+    /// Offsets of section 9.4 of the mthca interface.
+    #[test]
+    fn a_path() {
+        let mut bytes = [0; 64];
+        bytes[..8].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
+        bytes[8..24].fill(0x11);
+        bytes[24..40].fill(0x22);
+        bytes[40..44].copy_from_slice(&[0, 2, 0, 1]);
+        bytes[44..48].copy_from_slice(&[0x8a, 0xbc, 0xde, 0x3f]);
+        bytes[48..58].copy_from_slice(&[0x12, 0x81, 0xff, 0xff, 0x12, 0x34, 0x84, 0x86, 0x92, 5]);
+        let record = PathRecord {
+            service_id: 0x0102_0304_0506_0708,
+            dgid: [0x11; 16],
+            sgid: [0x22; 16],
+            dlid: Lid::new(2),
+            slid: Lid::new(1),
+            raw_traffic: true,
+            flow_label: 0xabcde,
+            hop_limit: 0x3f,
+            traffic_class: 0x12,
+            reversible: true,
+            path_count: 1,
+            pkey: Pkey::DEFAULT,
+            qos_class: 0x123,
+            sl: 4,
+            mtu_selector: EXACTLY,
+            mtu: 4,
+            rate_selector: EXACTLY,
+            rate: 6,
+            life_time_selector: EXACTLY,
+            life_time: 18,
+            preference: 5,
+        };
+        assert_eq!(record.emit(), bytes);
+        assert_eq!(PathRecord::parse(&bytes), record);
+    }
+
+    /// The component masks that the kernel was seen to use (mthca interface, section 9.3), and where each field lies.
+    #[test]
+    fn components_are_counted_as_the_kernel_does() {
+        use mc_member::{JOIN_STATE, MGID, PKEY, PORT_GID, QKEY};
+        assert_eq!(MGID | PORT_GID | PKEY | JOIN_STATE, 0x1_0083);
+        let at = |layout: &RecordLayout, bit: u64| {
+            let field = layout.components[usize::try_from(bit.trailing_zeros()).unwrap()];
+            (field.offset, field.len)
+        };
+        assert_eq!(at(&MC_MEMBER, QKEY), (256, 32));
+        assert_eq!(at(&MC_MEMBER, mc_member::RATE), (338, 6));
+        assert_eq!(at(&MC_MEMBER, JOIN_STATE), (388, 4));
+        assert_eq!(at(&PATH, path::DGID), (64, 128));
+        assert_eq!(at(&PATH, path::SLID), (336, 16));
+        assert_eq!(at(&PATH, path::PKEY), (400, 16));
+        assert_eq!(at(&PATH, path::SL), (428, 4));
+        assert_eq!(at(&PATH, path::RATE), (442, 6));
+        assert_eq!(NODE.components.last(), Some(&BitField { offset: 44 * 8, len: 512 }));
+        assert_eq!(SERVICE.components.last().map(BitField::end), Some(176 * 8));
+    }
+
+    #[test]
+    fn only_what_the_mask_names_has_to_match() {
+        let (mut record, mut wanted) = ([0; 6], [0; 6]);
+        record[..2].copy_from_slice(&[0, 7]);
+        wanted[..3].copy_from_slice(&[0, 7, 9]);
+        assert!(LINK.matches(&record, &wanted, 0b0001));
+        assert!(!LINK.matches(&record, &wanted, 0b0010));
+        assert!(LINK.matches(&record, &wanted, 1 << 63), "no such component");
+        assert_eq!(LINK.stride(), 8);
+        assert_eq!(MC_MEMBER.stride(), 56);
+    }
+}

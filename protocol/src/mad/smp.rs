@@ -1,0 +1,177 @@
+//! Subnet management packets, LID-routed and of a directed route.
+//!
+//! # Spec
+//! IBTA volume 1, sections 14.2.1 and 14.2.2.
+
+use zerocopy::big_endian::{U16, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute_mut, transmute_ref};
+
+use super::{Header, Mad};
+use crate::ids::Lid;
+
+/// Bytes of an attribute of subnet management.
+pub const DATA_LEN: usize = 64;
+
+/// Most hops of a directed route.
+pub const MAX_HOPS: u8 = 63;
+
+/// Attributes of subnet management.
+pub mod attribute {
+    #![expect(missing_docs, reason = "the names are the specification's (section 14.2.5)")]
+
+    pub const NODE_DESCRIPTION: u16 = 0x10;
+    pub const NODE_INFO: u16 = 0x11;
+    pub const SWITCH_INFO: u16 = 0x12;
+    pub const GUID_INFO: u16 = 0x14;
+    pub const PORT_INFO: u16 = 0x15;
+    pub const PKEY_TABLE: u16 = 0x16;
+    pub const SL_TO_VL: u16 = 0x17;
+    pub const VL_ARBITRATION: u16 = 0x18;
+    pub const LINEAR_FORWARDING_TABLE: u16 = 0x19;
+    pub const MULTICAST_FORWARDING_TABLE: u16 = 0x1b;
+    pub const SM_INFO: u16 = 0x20;
+}
+
+/// The sections of an SMP. Those of the directed route are reserved in LID-routed ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Smp {
+    header: [u8; 24],
+    m_key: U64,
+    dr_slid: U16,
+    dr_dlid: U16,
+    reserved: [u8; 28],
+    /// The attribute.
+    pub data: [u8; DATA_LEN],
+    initial_path: [u8; 64],
+    return_path: [u8; 64],
+}
+
+const _: () = assert!(std::mem::offset_of!(Smp, data) == 64 && size_of::<Smp>() == super::MAD_LEN);
+
+/// The fields of a directed route.
+///
+/// # Spec
+/// IBTA volume 1, section 14.2.2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirectedRoute {
+    /// On its way back (D).
+    pub returning: bool,
+    /// Where on the path it is.
+    pub hop_pointer: u8,
+    /// Hops of the path.
+    pub hop_count: u8,
+    /// LID to begin the directed part at, or the permissive one.
+    pub source: Lid,
+    /// LID to go on to behind the directed part, or the permissive one.
+    pub destination: Lid,
+}
+
+const RETURNING: u16 = 1 << 15;
+
+impl Smp {
+    /// A management datagram as an SMP.
+    pub fn of(mad: &Mad) -> &Self {
+        transmute_ref!(mad)
+    }
+
+    /// A management datagram as an SMP, to change.
+    pub fn of_mut(mad: &mut Mad) -> &mut Self {
+        transmute_mut!(mad)
+    }
+
+    /// The common header.
+    pub fn header(&self) -> Header {
+        Header::parse(&self.header)
+    }
+
+    /// Replaces the common header.
+    pub fn set_header(&mut self, header: &Header) {
+        self.header = header.emit();
+    }
+
+    /// Key of the one who manages.
+    pub fn m_key(&self) -> u64 {
+        self.m_key.get()
+    }
+
+    /// Sets the key.
+    pub fn set_m_key(&mut self, key: u64) {
+        self.m_key = key.into();
+    }
+
+    /// The directed route, which only its class has.
+    pub fn route(&self) -> DirectedRoute {
+        let header = self.header();
+        let [hop_pointer, hop_count] = header.class_specific.to_be_bytes();
+        DirectedRoute {
+            returning: header.status.0 & RETURNING != 0,
+            hop_pointer,
+            hop_count,
+            source: Lid::new(self.dr_slid.get()),
+            destination: Lid::new(self.dr_dlid.get()),
+        }
+    }
+
+    /// Moves on the route.
+    pub fn set_hop_pointer(&mut self, hop: u8) {
+        self.header[6] = hop;
+    }
+
+    /// Turns round.
+    pub fn set_returning(&mut self, returning: bool) {
+        self.header[4] = self.header[4] & 0x7f | u8::from(returning) << 7;
+    }
+
+    /// The port to leave through at a hop, 0 beyond the path.
+    pub fn initial_port(&self, hop: u8) -> u8 {
+        self.initial_path.get(usize::from(hop)).copied().unwrap_or(0)
+    }
+
+    /// The port it was received through at a hop, 0 beyond the path.
+    pub fn return_port(&self, hop: u8) -> u8 {
+        self.return_path.get(usize::from(hop)).copied().unwrap_or(0)
+    }
+
+    /// Notes the port it was received through.
+    pub fn set_return_port(&mut self, hop: u8, port: u8) {
+        if let Some(at) = self.return_path.get_mut(usize::from(hop)) {
+            *at = port;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Offsets of IBTA volume 1, figure 172 (table 116): D is the upper bit of the status, hop pointer and count
+    /// follow, paths are at 128 and 192.
+    #[test]
+    fn the_directed_route_is_where_the_specification_has_it() {
+        let mut mad = [0; 256];
+        mad[4..8].copy_from_slice(&[0x80, 0x0c, 2, 3]);
+        mad[32..36].copy_from_slice(&[0xff, 0xff, 0x12, 0x34]);
+        mad[24..32].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
+        mad[128 + 2] = 7;
+        mad[192 + 3] = 9;
+        let smp = Smp::of(&mad);
+        let route = DirectedRoute {
+            returning: true,
+            hop_pointer: 2,
+            hop_count: 3,
+            source: Lid::new(0xffff),
+            destination: Lid::new(0x1234),
+        };
+        assert_eq!(smp.route(), route);
+        assert_eq!((smp.m_key(), smp.initial_port(2), smp.return_port(3)), (0x0102_0304_0506_0708, 7, 9));
+        assert_eq!((smp.initial_port(64), smp.return_port(255)), (0, 0));
+
+        let smp = Smp::of_mut(&mut mad);
+        smp.set_returning(false);
+        smp.set_hop_pointer(4);
+        smp.set_return_port(4, 5);
+        smp.set_return_port(64, 5);
+        assert_eq!((&mad[4..8], mad[196]), (&[0, 0x0c, 4, 3][..], 5));
+    }
+}
