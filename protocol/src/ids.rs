@@ -106,12 +106,13 @@ impl Pkey {
     /// Full member of the default partition.
     pub const DEFAULT: Self = Self(0xffff);
 
-    /// Whether two keys may talk: same partition and at least one full member.
+    /// Whether two keys may talk: same partition and at least one full member. The partition whose number is zero does not
+    /// exist: its keys are invalid.
     ///
     /// # Spec
     /// IBTA volume 1, section 10.9.3.
     pub const fn matches(self, other: Self) -> bool {
-        (self.0 ^ other.0) & 0x7fff == 0 && (self.0 | other.0) & 0x8000 != 0
+        self.0 & 0x7fff != 0 && (self.0 ^ other.0) & 0x7fff == 0 && (self.0 | other.0) & 0x8000 != 0
     }
 }
 
@@ -200,6 +201,7 @@ mod tests {
         assert!(Pkey::new(0xffff).matches(Pkey::new(0x7fff)));
         assert!(!Pkey::new(0x7fff).matches(Pkey::new(0x7fff)));
         assert!(!Pkey::new(0xffff).matches(Pkey::new(0x8001)));
+        assert!(!Pkey::new(0x8000).matches(Pkey::new(0x8000)), "invalid");
     }
 
     #[test]

@@ -2,15 +2,15 @@
 
 use std::collections::VecDeque;
 
-use protocol::ids::{MacAddr, Qpn};
-use protocol::roce::{Packet, Shell};
+use protocol::ids::{MacAddr, Pkey, Qpn};
 
 use crate::held::Held;
-use crate::qp::{Ctx, Qp, Step, is_marked};
+use crate::pkeys::Pkeys;
+use crate::qp::{Ctx, Qp, Step};
 use crate::stats::Stats;
 use crate::table::Table;
 use crate::timers::Timers;
-use crate::{Completion, Event, Host, Instant, Modify, QpAttrs, QpSnapshot, State, limits};
+use crate::{Completion, Event, Host, Instant, Modify, QpAttrs, QpSnapshot, Service, State, limits};
 
 /// What an engine is told at its creation.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +53,10 @@ pub enum QpError {
 pub struct Engine {
     config: Config,
     table: Table,
+    pkeys: Pkeys,
+    /// The QPs that others know as 0 and 1.
+    smi: Option<Qpn>,
+    gsi: Option<Qpn>,
     /// QPs that may have something to send; the front one has its turn.
     ready: VecDeque<u32>,
     /// Frames the front QP may still send in its turn; 0 before it began.
@@ -65,7 +69,7 @@ pub struct Engine {
     error_poll_at: Option<Instant>,
     events: VecDeque<Event>,
     dirty: VecDeque<u32>,
-    stats: Stats,
+    pub(crate) stats: Stats,
     held: Held,
 }
 
@@ -75,6 +79,9 @@ impl Engine {
         Self {
             config,
             table: Table::new(config.qp_index_bits),
+            pkeys: Pkeys::default(),
+            smi: None,
+            gsi: None,
             ready: VecDeque::new(),
             turn_left: 0,
             unfinished: false,
@@ -88,10 +95,36 @@ impl Engine {
         }
     }
 
-    /// Forgets all QPs, queued events and deadlines, silently, and takes a new configuration (INIT_HCA, reset).
-    /// Counters go on.
+    /// Forgets all QPs, queued events, deadlines and partitions, silently, and takes a new configuration (INIT_HCA,
+    /// reset). Counters go on.
     pub fn reset(&mut self, config: Config) {
         *self = Self { stats: self.stats, ..Self::new(config) };
+    }
+
+    /// Replaces the P_Key table, for all QPs at once. Before the first call it has one entry, the default partition. An
+    /// entry whose low 15 bits are zero is invalid: its QPs talk to nobody.
+    pub fn set_pkeys(&mut self, entries: &[Pkey]) {
+        self.pkeys.set(entries);
+    }
+
+    /// Declares which QP others know as QP0, if any. It may be created later.
+    pub fn set_smi(&mut self, qpn: Option<Qpn>) {
+        self.smi = qpn;
+    }
+
+    /// The QP that others know as QP0.
+    pub fn smi(&self) -> Option<Qpn> {
+        self.smi
+    }
+
+    /// The QP that others know as QP1.
+    pub fn gsi(&self) -> Option<Qpn> {
+        self.gsi
+    }
+
+    /// Declares which QP others know as QP1, if any. It may be created later.
+    pub fn set_gsi(&mut self, qpn: Option<Qpn>) {
+        self.gsi = qpn;
     }
 
     /// Creates a QP in RESET state.
@@ -155,17 +188,6 @@ impl Engine {
         self.input(now, qpn, host, Qp::ring);
     }
 
-    /// A packet arrived whose ICRC is right.
-    pub fn handle_packet(&mut self, now: Instant, shell: &Shell, packet: &Packet<'_>, host: &mut impl Host) {
-        self.stats.received_packets += 1;
-        self.stats.received_payload_bytes += packet.payload.len() as u64;
-        self.stats.congestion.received_marked += u64::from(is_marked(shell.traffic_class));
-        let known = self.input(now, packet.bth.dest_qp, host, |qp, ctx| qp.handle_packet(ctx, shell, packet));
-        if known.is_none() {
-            self.stats.drops.unknown_qp += 1;
-        }
-    }
-
     /// The instant of [`Engine::poll_timeout`] may have come. Harmless when early.
     pub fn handle_timeout(&mut self, now: Instant, host: &mut impl Host) {
         self.unfinished = false;
@@ -205,8 +227,14 @@ impl Engine {
                 qp.begin_turn();
             }
             let before = qp.held();
-            let mut ctx =
-                Ctx { now, host, events: &mut self.events, stats: &mut self.stats, held: self.held };
+            let mut ctx = Ctx {
+                now,
+                host,
+                events: &mut self.events,
+                stats: &mut self.stats,
+                pkeys: &self.pkeys,
+                held: self.held,
+            };
             let step = qp.transmit(&mut ctx, out);
             self.held.update(before, qp.held());
             let deadline = qp.deadline();
@@ -282,7 +310,11 @@ impl Engine {
         self.held
     }
 
-    fn input<H: Host>(
+    pub(crate) fn service_of(&self, qpn: Qpn) -> Option<Service> {
+        self.table.get(self.table.index(qpn)).map(Qp::service)
+    }
+
+    pub(crate) fn input<H: Host>(
         &mut self,
         now: Instant,
         qpn: Qpn,
@@ -302,7 +334,15 @@ impl Engine {
     ) -> Option<()> {
         let qp = self.table.get_mut(index)?;
         let before = qp.held();
-        act(qp, &mut Ctx { now, host, events: &mut self.events, stats: &mut self.stats, held: self.held });
+        let mut ctx = Ctx {
+            now,
+            host,
+            events: &mut self.events,
+            stats: &mut self.stats,
+            pkeys: &self.pkeys,
+            held: self.held,
+        };
+        act(qp, &mut ctx);
         self.held.update(before, qp.held());
         note(&mut qp.dirty, &mut self.dirty, index);
         if qp.wants_turn() {
@@ -359,6 +399,9 @@ fn watch_error(
     index: u32,
     now: Instant,
 ) {
+    if !qp.has_own_receives() {
+        return;
+    }
     note(&mut qp.in_error_list, list, index);
     poll_at.get_or_insert(now + limits::ERROR_POLL_PERIOD);
 }

@@ -59,6 +59,12 @@ pub struct RecvDone {
     pub remote_mac: MacAddr,
     /// The sender asked for a solicited event.
     pub solicited: bool,
+    /// IPv4 TOS or IPv6 traffic class of the message's last packet.
+    pub traffic_class: u8,
+    /// A datagram with a global route header, which is in the GRH area if there is one.
+    pub grh: bool,
+    /// The entry of the P_Key table that the message was received for.
+    pub pkey_index: u16,
 }
 
 /// Success of either queue.
@@ -95,6 +101,10 @@ pub enum AsyncEvent {
     InvalidRequest,
     /// The responder refused a request for lack of rights.
     AccessError,
+    /// The shared receive queue of this QP could not be read. It concerns the queue, so each of its QPs may say so.
+    SrqCatastrophic,
+    /// The QP is in ERR, and holds no request of its shared receive queue any more: none will complete for it.
+    LastWqeReached,
 }
 
 /// Output of [`Engine::poll_event`](crate::Engine::poll_event).

@@ -1,6 +1,7 @@
 //! What the engine borrows from its owner: work queues and memory.
 
 use protocol::ids::{Lkey, Pdn, Qpn, Va};
+use smallvec::SmallVec;
 
 use crate::{RecvRequest, SendRequest, Status};
 
@@ -20,7 +21,8 @@ pub enum Fetch<T> {
         status: Status,
     },
     /// The queue itself cannot be read. No completion is possible; the QP goes to ERR with
-    /// [`AsyncEvent::WqCatastrophic`](crate::AsyncEvent::WqCatastrophic).
+    /// [`AsyncEvent::WqCatastrophic`](crate::AsyncEvent::WqCatastrophic), or, where the queue is shared,
+    /// [`AsyncEvent::SrqCatastrophic`](crate::AsyncEvent::SrqCatastrophic).
     Broken,
 }
 
@@ -79,7 +81,7 @@ pub trait Host {
     /// Takes the next request of `qpn`'s send queue.
     fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest>;
 
-    /// Takes the next request of `qpn`'s receive queue.
+    /// Takes the next request of `qpn`'s receive queue, or of the one it shares. From then on the request is the QP's.
     fn next_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest>;
 
     /// Receive requests of `qpn` that are posted and not taken, if counting them costs next to nothing. They are told to
@@ -88,6 +90,12 @@ pub trait Host {
     fn posted_receives(&self, qpn: Qpn) -> Option<u32> {
         let _ = qpn;
         None
+    }
+
+    /// QPs that are attached to a multicast group. Only the first 64 are served.
+    fn group_members(&self, gid: &[u8; 16]) -> SmallVec<[Qpn; 8]> {
+        let _ = gid;
+        SmallVec::new()
     }
 
     /// Whether `access` to the whole range would be granted.

@@ -15,12 +15,14 @@
 //! IBTA volume 1, sections 9 (transport) and 10 (software transport interface).
 #![forbid(unsafe_code)]
 
+mod arrival;
 mod engine;
 mod event;
 mod gather;
 mod held;
 mod host;
 mod limits;
+mod pkeys;
 pub(crate) mod qp;
 mod segment;
 #[cfg(feature = "sim")]
@@ -34,7 +36,7 @@ mod work;
 pub use engine::{Config, Engine, QpError, Transmit};
 pub use event::{AsyncEvent, Completion, Event, Queue, RecvDone, SendDone, Status, Success};
 pub use host::{Access, AccessError, AtomicOp, Fetch, Host};
-pub use qp::attr::{Modify, Mtu, QpAttrs, QpSnapshot, RnrRetry, RnrTimer, Service, State};
+pub use qp::attr::{GrhArea, Modify, Mtu, QpAttrs, QpSnapshot, RnrRetry, RnrTimer, Service, State};
 pub use stats::{Congestion, Drops, Naks, Recovery, Stats};
 pub use time::Instant;
-pub use work::{Payload, RecvRequest, Remote, SendOp, SendRequest, Sge, SgeList, UdDestination};
+pub use work::{Payload, ReadyHeader, RecvRequest, Remote, SendOp, SendRequest, Sge, SgeList, UdDestination};

@@ -81,5 +81,9 @@ pub(crate) const MAX_RDMA_LEN: u32 = 1 << 31;
 /// tell old from new.
 pub(crate) const PSN_SPAN: u32 = 1 << 23;
 
+/// QPs that one packet to a group is delivered to: what an entry of mthca's multicast table holds, rounded up. A guest
+/// that attaches more makes each of its groups' packets dear for others.
+pub(crate) const GROUP_MEMBERS: usize = 64;
+
 /// Bytes in front of a datagram in its receive buffer.
 pub(crate) const GRH_BYTES: usize = 40;

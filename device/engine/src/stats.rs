@@ -32,6 +32,8 @@ pub struct Stats {
 pub struct Drops {
     /// No such QP.
     pub unknown_qp: u64,
+    /// For a group that no QP is attached to.
+    pub unknown_group: u64,
     /// The opcode's service is not the QP's.
     pub wrong_service: u64,
     /// The QP is in a state without reception.
@@ -52,6 +54,8 @@ pub struct Drops {
     pub response_gap: u64,
     /// No receive request was posted (UC, UD).
     pub no_receive: u64,
+    /// No receive request was posted for a datagram of subnet management (QP0).
+    pub vl15_dropped: u64,
     /// Longer than the receive request (UC, UD).
     pub too_long: u64,
     /// Not a legal packet of its service, or part of a message that was given up (UC, UD).

@@ -1,6 +1,7 @@
 //! Work requests, as verbs know them.
 
-use protocol::ids::{Lkey, Qkey, Qpn, Rkey, Va};
+use protocol::Psn;
+use protocol::ids::{Lkey, Pkey, Qkey, Qpn, Rkey, Va};
 use protocol::roce::{Imm, Shell};
 use smallvec::SmallVec;
 
@@ -107,6 +108,20 @@ pub struct UdDestination {
     pub qpn: Qpn,
     /// Key to send with, before the rule for controlled keys (bit 31) is applied.
     pub qkey: Qkey,
+    /// What software of QP0 and QP1 says itself; not for others.
+    pub header: Option<ReadyHeader>,
+}
+
+/// Header fields that software of QP0 and QP1 makes where the interface has it bring the headers of its packets. The
+/// queue key is then sent as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadyHeader {
+    /// Partition.
+    pub pkey: Pkey,
+    /// Packet sequence number.
+    pub psn: Psn,
+    /// Source QP, as others know it.
+    pub src_qp: Qpn,
 }
 
 /// A request of a send queue.

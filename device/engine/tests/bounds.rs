@@ -60,15 +60,17 @@ fn attrs() -> QpAttrs {
         max_message_len: 1 << 20,
         remote_qpn: Qpn::new(1),
         path: A.path(),
-        pkey: Pkey::DEFAULT,
+        pkey_index: 0,
         qkey: Qkey::new(0),
+        any_qkey: true,
         ack_timeout: None,
         retry_count: 7,
         rnr_retry: RnrRetry::Infinite,
         min_rnr_timer: RnrTimer::new(1),
         max_rd_atomic: 16,
         max_dest_rd_atomic: 16,
-        ud_grh: false,
+        grh_area: GrhArea::None,
+        srq: false,
     }
 }
 

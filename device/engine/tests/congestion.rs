@@ -73,7 +73,8 @@ fn packets_of_connections_are_ecn_capable_with_the_dscp_that_software_chose() {
     ] {
         let mut pair = Pair::with(|_, attrs| (attrs.service, attrs.path.traffic_class) = (service, given));
         let path = Shell { traffic_class: given, ..A.path() };
-        let ud = engine::UdDestination { path, qpn: B.qpn(), qkey: protocol::ids::Qkey::new(1) };
+        let ud =
+            engine::UdDestination { path, qpn: B.qpn(), qkey: protocol::ids::Qkey::new(1), header: None };
         pair.post(A, SendRequest { ud: Some(ud), ..send(1, 10) });
         let frame = pair.frames(A).remove(0);
         assert_eq!(RoceFrame::parse(&frame).unwrap().shell.traffic_class, sent, "{service:?}");

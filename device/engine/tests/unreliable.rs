@@ -5,7 +5,7 @@ mod common;
 use std::net::Ipv4Addr;
 
 use common::*;
-use engine::{SendOp, SendRequest, Service, Status, Success, UdDestination};
+use engine::{GrhArea, SendOp, SendRequest, Service, Status, Success, UdDestination};
 use protocol::Psn;
 use protocol::ids::Qkey;
 use protocol::roce::{Ext, Imm, Operation};
@@ -14,12 +14,12 @@ fn uc() -> Pair {
     Pair::with(|_, attrs| attrs.service = Service::Uc)
 }
 
-fn ud(grh: bool) -> Pair {
-    Pair::with(|_, attrs| (attrs.service, attrs.ud_grh) = (Service::Ud, grh))
+fn ud(grh_area: GrhArea) -> Pair {
+    Pair::with(|_, attrs| (attrs.service, attrs.grh_area) = (Service::Ud, grh_area))
 }
 
 fn datagram(wr_id: u64, len: u32, qkey: u32) -> SendRequest {
-    let to = UdDestination { path: A.path(), qpn: B.qpn(), qkey: Qkey::new(qkey) };
+    let to = UdDestination { path: A.path(), qpn: B.qpn(), qkey: Qkey::new(qkey), header: None };
     SendRequest { ud: Some(to), ..send(wr_id, len) }
 }
 
@@ -81,7 +81,7 @@ fn read_on_uc_is_a_local_operation_error() {
 
 #[test]
 fn datagram_carries_its_sender() {
-    let mut pair = ud(false);
+    let mut pair = ud(GrhArea::None);
     pair.post_recv(B, 7, 0x8000, 100);
     let mut wr = datagram(1, 17, 0x1111_1111);
     wr.op = SendOp::Send { imm: Some(Imm([1, 2, 3, 4])) };
@@ -96,7 +96,7 @@ fn datagram_carries_its_sender() {
 
 #[test]
 fn datagram_with_the_ip_header_in_front() {
-    let mut pair = ud(true);
+    let mut pair = ud(GrhArea::Roce);
     pair.post_recv(B, 7, 0x8000, 100);
     pair.post(A, datagram(1, 17, 0x1111_1111));
     pair.flow();
@@ -112,7 +112,7 @@ fn datagram_with_the_ip_header_in_front() {
 
 #[test]
 fn datagram_with_a_wrong_queue_key_is_dropped() {
-    let mut pair = ud(false);
+    let mut pair = ud(GrhArea::None);
     pair.post_recv(B, 7, 0x8000, 100);
     pair.post(A, datagram(1, 17, 0x2222));
     pair.flow();
@@ -126,7 +126,7 @@ fn datagram_with_a_wrong_queue_key_is_dropped() {
 
 #[test]
 fn datagram_limits() {
-    let mut pair = ud(false);
+    let mut pair = ud(GrhArea::None);
     pair.post(A, datagram(1, 17, 0x1111_1111));
     pair.flow();
     assert_eq!(pair.b.engine.stats().drops.no_receive, 1);

@@ -160,6 +160,8 @@ pub enum Service {
     Rc,
     Uc,
     Ud,
+    Smi,
+    Gsi,
 }
 
 /// A completion queue.
@@ -315,6 +317,8 @@ impl From<engine::Service> for Service {
             engine::Service::Rc => Self::Rc,
             engine::Service::Uc => Self::Uc,
             engine::Service::Ud => Self::Ud,
+            engine::Service::Smi => Self::Smi,
+            engine::Service::Gsi => Self::Gsi,
         }
     }
 }

@@ -5,12 +5,12 @@ use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 
 use engine::{
-    Access, AccessError, AtomicOp, Event, Fetch, Host, Modify, Mtu, Payload, QpAttrs, RecvRequest, RnrRetry,
-    RnrTimer, SendOp, SendRequest, Service, Sge, State,
+    Access, AccessError, AtomicOp, Event, Fetch, GrhArea, Host, Modify, Mtu, Payload, QpAttrs, RecvRequest,
+    RnrRetry, RnrTimer, SendOp, SendRequest, Service, Sge, State,
 };
 use protocol::Psn;
 use protocol::describe::Visitor;
-use protocol::ids::{Iova, Lid, Lkey, Pdn, Pkey, Qkey, Qpn, Va};
+use protocol::ids::{Iova, Lid, Lkey, Pdn, Qkey, Qpn, Va};
 use protocol::roce::{IpAddrs, Shell};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -132,15 +132,17 @@ impl Stub {
                     hop_limit: 64,
                     src_port: 0xc000,
                 },
-                pkey: Pkey::DEFAULT,
+                pkey_index: 0,
                 qkey: Qkey::new(0),
+                any_qkey: true,
                 ack_timeout: None,
                 retry_count: 7,
                 rnr_retry: RnrRetry::Infinite,
                 min_rnr_timer: RnrTimer::new(1),
                 max_rd_atomic: 1,
                 max_dest_rd_atomic: 1,
-                ud_grh: false,
+                grh_area: GrhArea::None,
+                srq: false,
             };
             let psn = Some(Psn::new(0xff_fffe));
             let modify = |to| Modify { to, attrs, send_psn: psn, recv_psn: psn, notify_drained: false };

@@ -1,6 +1,6 @@
 //! The shell around a packet: Ethernet, IP and UDP.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::network_endian::U16;
@@ -55,6 +55,14 @@ impl IpAddrs {
         match self {
             Self::V4 { .. } => 20,
             Self::V6 { .. } => 40,
+        }
+    }
+
+    /// Destination.
+    pub fn dst(&self) -> IpAddr {
+        match *self {
+            Self::V4 { dst, .. } => dst.into(),
+            Self::V6 { dst, .. } => dst.into(),
         }
     }
 

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use protocol::Psn;
-use protocol::ids::{Msn, Pdn, Pkey, Qkey, Qpn};
-use protocol::roce::Shell;
+use protocol::ids::{Msn, Pdn, Qkey, Qpn};
+use protocol::roce::{Shell, Transport};
+
+use crate::limits::GRH_BYTES;
 
 /// Transport service of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,6 +17,57 @@ pub enum Service {
     Uc,
     /// Unreliable datagram.
     Ud,
+    /// Datagrams of subnet management: QP0.
+    Smi,
+    /// Datagrams of general management: QP1.
+    Gsi,
+}
+
+impl Service {
+    /// Whether each message names its destination. The others have one peer.
+    pub const fn is_datagram(self) -> bool {
+        matches!(self, Self::Ud | Self::Smi | Self::Gsi)
+    }
+
+    /// The number by which others know the QP, if that is not its own.
+    pub(crate) const fn wire_number(self) -> Option<Qpn> {
+        match self {
+            Self::Smi => Some(Qpn::new(0)),
+            Self::Gsi => Some(Qpn::new(1)),
+            Self::Rc | Self::Uc | Self::Ud => None,
+        }
+    }
+
+    /// Bits 7:5 of its opcodes.
+    pub(crate) const fn transport(self) -> Transport {
+        match self {
+            Self::Rc => Transport::Rc,
+            Self::Uc => Transport::Uc,
+            Self::Ud | Self::Smi | Self::Gsi => Transport::Ud,
+        }
+    }
+}
+
+/// What a datagram's receive request begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GrhArea {
+    /// The payload.
+    None,
+    /// 40 bytes with the IP header: RoCE's (IBTA annex A17, section A17.4.5.1).
+    Roce,
+    /// 40 bytes with the global route header, if the datagram has one: InfiniBand's. What came over IPv6 has one. Else
+    /// they stay as they are.
+    InfiniBand,
+}
+
+impl GrhArea {
+    /// Bytes in front of the payload.
+    pub(crate) const fn len_bytes(self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Roce | Self::InfiniBand => GRH_BYTES,
+        }
+    }
 }
 
 /// QP states of IBTA volume 1, section 10.3.1.
@@ -120,10 +173,12 @@ pub struct QpAttrs {
     pub remote_qpn: Qpn,
     /// Addresses of the connected peer (RC, UC). `src_port` carries this QP's entropy.
     pub path: Shell,
-    /// Partition.
-    pub pkey: Pkey,
-    /// Queue key (UD). Zero is not checked on receive.
+    /// Partition, by its place in the table of [`Engine::set_pkeys`](crate::Engine::set_pkeys).
+    pub pkey_index: u16,
+    /// Queue key (UD): demanded of datagrams that arrive, and sent where a request has a controlled key.
     pub qkey: Qkey,
+    /// Datagrams are received whatever their queue key is (UD).
+    pub any_qkey: bool,
     /// ACK timeout; `None` waits for ever.
     pub ack_timeout: Option<Duration>,
     /// Timeouts and sequence NAKs without progress before failure, 0 to 7.
@@ -136,8 +191,10 @@ pub struct QpAttrs {
     pub max_rd_atomic: u8,
     /// READs and atomics the peer may have outstanding.
     pub max_dest_rd_atomic: u8,
-    /// Bytes reserved for the GRH at the head of a UD receive buffer: 0 or 40.
-    pub ud_grh: bool,
+    /// What a datagram's receive request begins with.
+    pub grh_area: GrhArea,
+    /// Receive requests come from a queue that other QPs share (SRQ).
+    pub srq: bool,
 }
 
 /// One modification of a QP. Legality of the transition is the front-end's business, with

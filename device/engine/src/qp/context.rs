@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 
 use protocol::Psn;
 use protocol::ids::{MacAddr, Qpn};
-use protocol::roce::{Bth, Ext, FrameWriter, Opcode, Operation, Shell, Transport};
+use protocol::roce::{Bth, Ext, FrameWriter, Opcode, Operation, Shell};
 
-use super::attr::{QpAttrs, Service, State};
+use super::attr::{QpAttrs, State};
 use crate::held::Held;
+use crate::pkeys::Pkeys;
 use crate::stats::Stats;
 use crate::{
     AccessError, AsyncEvent, Completion, Event, Host, Instant, Queue, SendDone, SendOp, Status, Success,
@@ -27,6 +28,7 @@ pub(crate) struct Ctx<'a, H> {
     pub(crate) host: &'a mut H,
     pub(crate) events: &'a mut VecDeque<Event>,
     pub(crate) stats: &'a mut Stats,
+    pub(crate) pkeys: &'a Pkeys,
     /// Of all QPs, as of the beginning of the input.
     pub(crate) held: Held,
 }
@@ -67,23 +69,23 @@ pub(crate) fn ahead(psn: Psn, base: Psn) -> u32 {
 
 impl Core {
     /// BTH of a packet to the connected peer.
-    pub(crate) fn bth(&self, operation: Operation, psn: Psn) -> Bth {
-        let transport = match self.attrs.service {
-            Service::Rc => Transport::Rc,
-            Service::Uc => Transport::Uc,
-            Service::Ud => Transport::Ud,
-        };
+    pub(crate) fn bth<H>(&self, ctx: &Ctx<'_, H>, operation: Operation, psn: Psn) -> Bth {
         Bth {
-            opcode: Opcode { transport, operation },
+            opcode: Opcode { transport: self.attrs.service.transport(), operation },
             solicited: false,
             mig_req: true,
-            pkey: self.attrs.pkey,
+            pkey: ctx.pkeys.get(self.attrs.pkey_index),
             fecn: false,
             becn: false,
             dest_qp: self.attrs.remote_qpn,
             ack_req: false,
             psn,
         }
+    }
+
+    /// The number by which others know the QP.
+    pub(crate) fn wire_qpn(&self) -> Qpn {
+        self.attrs.service.wire_number().unwrap_or(self.qpn)
     }
 
     pub(crate) fn mtu(&self) -> usize {

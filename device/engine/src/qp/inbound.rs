@@ -18,6 +18,16 @@ enum Message {
     Write { rkey: Rkey, va: Va, len: u32, received: u32 },
 }
 
+/// Where a message came from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    pub(crate) qpn: Qpn,
+    pub(crate) mac: MacAddr,
+    pub(crate) traffic_class: u8,
+    pub(crate) grh: bool,
+    pub(crate) pkey_index: u16,
+}
+
 /// Why a packet was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -90,7 +100,14 @@ impl Inbound {
         if ends {
             self.message = None;
             if operation.kind() == Kind::Send || operation.has_imm() {
-                let from = (core.attrs.remote_qpn, core.attrs.path.dst_mac);
+                let attrs = &core.attrs;
+                let from = Origin {
+                    qpn: attrs.remote_qpn,
+                    mac: attrs.path.dst_mac,
+                    traffic_class: attrs.path.traffic_class,
+                    grh: false,
+                    pkey_index: attrs.pkey_index,
+                };
                 self.deliver(core, ctx, packet, byte_len, from);
             }
         }
@@ -187,16 +204,19 @@ impl Inbound {
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
         byte_len: u32,
-        (remote_qpn, remote_mac): (Qpn, MacAddr),
+        from: Origin,
     ) {
         let Some(recv) = self.recv.take() else { return };
         let done = RecvDone {
             opcode: packet.bth.opcode,
             byte_len,
             imm: packet.ext.imm(),
-            remote_qpn,
-            remote_mac,
+            remote_qpn: from.qpn,
+            remote_mac: from.mac,
             solicited: packet.bth.solicited,
+            traffic_class: from.traffic_class,
+            grh: from.grh,
+            pkey_index: from.pkey_index,
         };
         ctx.complete(core, Queue::Recv, recv.wr_id, Ok(Success::Recv(done)));
     }

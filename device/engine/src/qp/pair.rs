@@ -1,8 +1,8 @@
 //! The queue pair: its state, its two machines, and what happens to both when one fails.
 
 use protocol::Psn;
-use protocol::ids::{Msn, Qpn};
-use protocol::roce::{Bth, Ext, IpAddrs, Opcode, Packet, Shell, Transport};
+use protocol::ids::{Msn, Pkey, Qpn};
+use protocol::roce::{Bth, Ext, IpAddrs, Opcode, Packet, Shell};
 
 use super::attr::{Modify, QpAttrs, QpSnapshot, Service, State};
 use super::congestion::{Notifier, Pace, ecn_capable, is_marked, not_ecn_capable};
@@ -11,6 +11,7 @@ use super::responder::Responder;
 use super::unreliable::{Receiver, Sender};
 use super::{Core, Ctx, Failure, Frame, Step};
 use crate::held::Held;
+use crate::pkeys::Pkeys;
 use crate::{AsyncEvent, Fetch, Host, Instant, Queue, Status, limits};
 
 #[derive(Debug)]
@@ -81,6 +82,15 @@ impl Qp {
 
     pub(crate) fn state(&self) -> State {
         self.core.state
+    }
+
+    pub(crate) fn service(&self) -> Service {
+        self.core.attrs.service
+    }
+
+    /// Whether, in ERR, receive requests may be posted that nobody tells of.
+    pub(crate) fn has_own_receives(&self) -> bool {
+        !self.core.attrs.srq
     }
 
     pub(crate) fn modify<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, modify: &Modify) {
@@ -154,7 +164,7 @@ impl Qp {
 
     /// In ERR: looks for receive requests that were posted late.
     pub(crate) fn poll_error<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
-        self.flush_recv = true;
+        self.flush_recv |= self.has_own_receives();
         self.flush(ctx);
     }
 
@@ -164,29 +174,29 @@ impl Qp {
         shell: &Shell,
         packet: &Packet<'_>,
     ) {
-        let drops = &mut ctx.stats.drops;
-        let transport = match self.core.attrs.service {
-            Service::Rc => Transport::Rc,
-            Service::Uc => Transport::Uc,
-            Service::Ud => Transport::Ud,
-        };
-        let connected = self.core.attrs.service != Service::Ud;
+        let service = self.core.attrs.service;
+        let connected = !service.is_datagram();
         let notification = connected && packet.bth.opcode == Opcode::CNP;
-        let reason = if packet.bth.opcode.transport != transport && !notification {
-            Some(&mut drops.wrong_service)
+        let partition = self.partition(ctx.pkeys, packet.bth.pkey);
+        let drops = &mut ctx.stats.drops;
+        let drop = if service.wire_number().is_some_and(|number| number != packet.bth.dest_qp) {
+            Err(&mut drops.unknown_qp)
+        } else if packet.bth.opcode.transport != service.transport() && !notification {
+            Err(&mut drops.wrong_service)
         } else if !self.core.state.receives() {
-            Some(&mut drops.wrong_state)
-        } else if !self.core.attrs.pkey.matches(packet.bth.pkey) {
-            Some(&mut drops.wrong_pkey)
+            Err(&mut drops.wrong_state)
         } else if connected && !is_from(shell, &self.core.attrs.path) {
-            Some(&mut drops.wrong_source)
+            Err(&mut drops.wrong_source)
         } else {
-            None
+            partition.ok_or(&mut drops.wrong_pkey)
         };
-        if let Some(counter) = reason {
-            *counter += 1;
-            return;
-        }
+        let pkey_index = match drop {
+            Ok(index) => index,
+            Err(counter) => {
+                *counter += 1;
+                return;
+            }
+        };
         if notification {
             ctx.stats.congestion.received_cnps += 1;
             self.pace.get_or_insert_with(|| Pace::new(ctx.now)).on_notification(ctx.now);
@@ -208,13 +218,28 @@ impl Qp {
             }
             Machines::Reliable(_, responder) => responder.handle_request(core, ctx, packet),
             Machines::Unreliable(_, receiver) if connected => receiver.handle_connected(core, ctx, packet),
-            Machines::Unreliable(_, receiver) => receiver.handle_datagram(core, ctx, shell, packet),
+            Machines::Unreliable(_, receiver) => {
+                receiver.handle_datagram(core, ctx, shell, pkey_index, packet)
+            }
         };
         if core.state == State::Rtr && !self.established && result == Ok(true) {
             self.established = true;
             ctx.raise(&self.core, AsyncEvent::CommunicationEstablished);
         }
         self.settle(ctx, result.map(|_| ()));
+    }
+
+    /// The place in the P_Key table of the key that a packet's key may talk to.
+    ///
+    /// # Spec
+    /// IBTA volume 1, section 9.6.1.1.3: QP0 takes every key, QP1 those of the whole table.
+    fn partition(&self, pkeys: &Pkeys, found: Pkey) -> Option<u16> {
+        let own = self.core.attrs.pkey_index;
+        match self.core.attrs.service {
+            Service::Smi => Some(own),
+            Service::Gsi => pkeys.find(found),
+            Service::Rc | Service::Uc | Service::Ud => pkeys.get(own).matches(found).then_some(own),
+        }
     }
 
     pub(crate) fn handle_timeout<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
@@ -318,7 +343,7 @@ impl Qp {
             opcode: Opcode::CNP,
             solicited: false,
             mig_req: false,
-            pkey: attrs.pkey,
+            pkey: ctx.pkeys.get(attrs.pkey_index),
             fecn: false,
             becn: true,
             dest_qp: attrs.remote_qpn,
@@ -346,8 +371,10 @@ impl Qp {
                 self.flush(ctx);
             }
             Err(failure) => {
-                if let Failure::Queue(_) = failure {
-                    ctx.raise(&self.core, AsyncEvent::WqCatastrophic);
+                if let Failure::Queue(queue) = failure {
+                    let shared = queue == Queue::Recv && self.core.attrs.srq;
+                    let event = if shared { AsyncEvent::SrqCatastrophic } else { AsyncEvent::WqCatastrophic };
+                    ctx.raise(&self.core, event);
                 }
                 if failure == Failure::Send || failure == Failure::Queue(Queue::Send) {
                     self.silence();
@@ -406,6 +433,10 @@ impl Qp {
                 Machines::Reliable(_, responder) => responder.flush(core, ctx),
                 Machines::Unreliable(_, receiver) => receiver.flush(core, ctx),
             }
+            if core.attrs.srq {
+                self.flush_recv = false;
+                ctx.raise(core, AsyncEvent::LastWqeReached);
+            }
             while self.flush_recv && left > 0 {
                 left -= 1;
                 let fetch = ctx.host.next_recv(core.qpn);
@@ -457,24 +488,27 @@ fn machines(attrs: &QpAttrs, window_packets: u32) -> Machines {
     let psn = Psn::default();
     match attrs.service {
         Service::Rc => Machines::Reliable(Requester::new(psn, window_packets), Responder::new(psn)),
-        Service::Uc | Service::Ud => Machines::Unreliable(Sender::new(psn), Receiver::new(psn)),
+        Service::Uc | Service::Ud | Service::Smi | Service::Gsi => {
+            Machines::Unreliable(Sender::new(psn), Receiver::new(psn))
+        }
     }
 }
 
 /// Attributes as the QP uses them: the packets of a connection may be marked by congested switches.
 fn on_the_wire(mut attrs: QpAttrs) -> QpAttrs {
-    if attrs.service != Service::Ud {
+    if !attrs.service.is_datagram() {
         attrs.path.traffic_class = ecn_capable(attrs.path.traffic_class);
     }
     attrs
 }
 
-/// Whether a packet came from the connected peer's address.
+/// Whether a packet came from the connected peer's address. Where only one direction of an InfiniBand connection has
+/// global route headers, the two have different IP versions, and the MAC tells.
 fn is_from(shell: &Shell, path: &Shell) -> bool {
     match (shell.ip, path.ip) {
         (IpAddrs::V4 { src, .. }, IpAddrs::V4 { dst, .. }) => src == dst,
         (IpAddrs::V6 { src, .. }, IpAddrs::V6 { dst, .. }) => src == dst,
-        _ => false,
+        _ => shell.src_mac == path.dst_mac,
     }
 }
 

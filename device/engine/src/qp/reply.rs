@@ -175,7 +175,7 @@ impl Replies {
         self.queue.pop_front();
         shrink_if_empty(&mut self.queue, limits::KEPT_REPLIES);
         let len = ctx
-            .emit(out, &core.attrs.path, &core.bth(operation, psn), &ext, 0, |_, _| Ok(()))
+            .emit(out, &core.attrs.path, &core.bth(ctx, operation, psn), &ext, 0, |_, _| Ok(()))
             .expect("a packet without payload reads no memory");
         Ok(Step::Frame(Frame { len, dst_mac: core.attrs.path.dst_mac, wr_id: None }))
     }
@@ -195,7 +195,7 @@ impl Replies {
             _ => Ext::Aeth(with_credits(core, ctx, Aeth { syndrome: Syndrome::ACK, msn: read.msn })),
         };
         let psn = read.first.advance(index);
-        let bth = core.bth(Operation::read_response(position), psn);
+        let bth = core.bth(ctx, Operation::read_response(position), psn);
         let len = payload_len(read.len, core.mtu(), index);
         let va = Va::new(read.va.get().wrapping_add(u64::from(index) * core.mtu() as u64));
         let (rkey, msn) = (read.rkey, read.msn);
@@ -222,7 +222,9 @@ impl Replies {
 fn with_credits<H: Host>(core: &Core, ctx: &Ctx<'_, H>, aeth: Aeth) -> Aeth {
     match aeth.syndrome {
         Syndrome::Ack { .. } => {
-            let credits = code_of(ctx.host.posted_receives(core.qpn));
+            // Requests of a shared queue are promised to nobody (IBTA volume 1, section 9.7.7.2).
+            let posted = if core.attrs.srq { None } else { ctx.host.posted_receives(core.qpn) };
+            let credits = code_of(posted);
             Aeth { syndrome: Syndrome::Ack { credits }, ..aeth }
         }
         _ => aeth,

@@ -22,7 +22,8 @@ struct Move {
     services: &'static [Service],
 }
 
-const ALL: &[Service] = &[Service::Rc, Service::Uc, Service::Ud];
+const ALL: &[Service] = &[Service::Rc, Service::Uc, Service::Ud, Service::Smi, Service::Gsi];
+const UNRELIABLE: &[Service] = &[Service::Uc, Service::Ud, Service::Smi, Service::Gsi];
 
 const MOVES: [Move; 9] = [
     Move { from: State::Reset, to: State::Init, services: ALL },
@@ -34,7 +35,7 @@ const MOVES: [Move; 9] = [
     Move { from: State::Sqd, to: State::Sqd, services: ALL },
     Move { from: State::Sqd, to: State::Rts, services: ALL },
     // A reliable connection goes from a send error straight to ERR.
-    Move { from: State::Sqe, to: State::Rts, services: &[Service::Uc, Service::Ud] },
+    Move { from: State::Sqe, to: State::Rts, services: UNRELIABLE },
 ];
 
 impl State {
@@ -85,6 +86,8 @@ mod tests {
             (Service::Rc, &[Reset, Err][..]),
             (Service::Uc, &[Reset, Rts, Err]),
             (Service::Ud, &[Reset, Rts, Err]),
+            (Service::Smi, &[Reset, Rts, Err]),
+            (Service::Gsi, &[Reset, Rts, Err]),
         ] {
             for (from, allowed) in rows(sqe) {
                 for to in STATES {

@@ -93,15 +93,17 @@ pub fn attrs(who: Who) -> QpAttrs {
         max_message_len: 1 << 31,
         remote_qpn: who.peer().qpn(),
         path: who.path(),
-        pkey: Pkey::DEFAULT,
+        pkey_index: 0,
         qkey: Qkey::new(0x1111_1111),
+        any_qkey: false,
         ack_timeout: Some(TIMEOUT),
         retry_count: 7,
         rnr_retry: RnrRetry::Limited(6),
         min_rnr_timer: RnrTimer::new(12),
         max_rd_atomic: 4,
         max_dest_rd_atomic: 4,
-        ud_grh: false,
+        grh_area: GrhArea::None,
+        srq: false,
     }
 }
 

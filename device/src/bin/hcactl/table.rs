@@ -159,6 +159,8 @@ fn qp(row: &QpRow) -> Vec<String> {
             Service::Rc => "RC",
             Service::Uc => "UC",
             Service::Ud => "UD",
+            Service::Smi => "SMI",
+            Service::Gsi => "GSI",
         }
         .to_owned(),
         hex(row.pd),

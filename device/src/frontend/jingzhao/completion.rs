@@ -93,6 +93,9 @@ mod tests {
             remote_qpn: Qpn::new(9),
             remote_mac: MacAddr::from_lid(Lid::new(3)),
             solicited,
+            traffic_class: 0,
+            grh: false,
+            pkey_index: 0,
         };
         Completion { queue: Queue::Recv, wr_id: 0x100, result: Ok(Success::Recv(done)), ..sent(true) }
     }

@@ -123,6 +123,8 @@ impl Resources {
             AsyncEvent::WqCatastrophic => QpEvent::WqCatastrophic,
             AsyncEvent::InvalidRequest => QpEvent::WqInvalidRequest,
             AsyncEvent::AccessError => QpEvent::WqAccess,
+            // No queue of this interface is shared.
+            AsyncEvent::SrqCatastrophic | AsyncEvent::LastWqeReached => return,
         };
         if matches!(event, QpEvent::WqCatastrophic | QpEvent::WqInvalidRequest | QpEvent::WqAccess) {
             limited!(info, %qpn, ?event, "QP failed");

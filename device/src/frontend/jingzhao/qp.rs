@@ -3,11 +3,11 @@
 //! # Spec
 //! JingZhao interface, sections 4.3, 10.3 and 10.6.
 
-use engine::{Fetch, Modify, Mtu, QpAttrs, RnrRetry, RnrTimer, SendRequest, Service};
+use engine::{Fetch, GrhArea, Modify, Mtu, QpAttrs, RnrRetry, RnrTimer, SendRequest, Service};
 use protocol::hca::jingzhao::modify::StoredQpc;
 use protocol::hca::jingzhao::qpc::{QpState, Qpc, ServiceType};
 use protocol::hca::jingzhao::transition::{Attributes, Transition};
-use protocol::ids::{Pkey, Qpn};
+use protocol::ids::{Qkey, Qpn};
 use protocol::roce::Shell;
 
 use super::address::connected;
@@ -120,8 +120,9 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
         max_message_len: 1 << (sst.log_max_msg & 0x1f),
         remote_qpn: sst.remote_qpn,
         path: path(qpn, &sst, &rst, &key.read(), addresses),
-        pkey: Pkey::DEFAULT,
+        pkey_index: 0,
         qkey: rst.qkey,
+        any_qkey: rst.qkey == Qkey::default(),
         ack_timeout: cst.ack_timeout,
         retry_count: cst.retry_count,
         rnr_retry: match cst.rnr_retry {
@@ -131,7 +132,8 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
         min_rnr_timer: RnrTimer::new(rnr_timer),
         max_rd_atomic: MAX_RD_ATOMIC,
         max_dest_rd_atomic: MAX_RD_ATOMIC,
-        ud_grh: options.ud_grh,
+        grh_area: if options.ud_grh { GrhArea::Roce } else { GrhArea::None },
+        srq: false,
     }
 }
 

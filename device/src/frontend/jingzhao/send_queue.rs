@@ -319,7 +319,7 @@ impl SendQueue {
         let path = datagram(addresses, to, encap, sender.qpn, self.options.ud_addresses)?;
         // The engine knows the rule for bit 31; that 0 stands for the QP's own key is this interface's (section 11.1).
         let qkey = if to.qkey == Qkey::default() { sender.sst.qkey } else { to.qkey };
-        Some(UdDestination { path, qpn: to.dqpn, qkey })
+        Some(UdDestination { path, qpn: to.dqpn, qkey, header: None })
     }
 }
 

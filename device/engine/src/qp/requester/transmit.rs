@@ -100,7 +100,7 @@ impl Requester {
         let Some(request) = self.queue.get(self.cursor) else { return Ok(Step::Idle) };
         let segment =
             segment(&request.wr.op, request.len, core.mtu(), self.next).ok_or(Status::LocalQpOperation)?;
-        let mut bth = core.bth(segment.operation, request.first.advance(self.next));
+        let mut bth = core.bth(ctx, segment.operation, request.first.advance(self.next));
         let last = segment.operation.position().ends();
         bth.ack_req = last || self.is_limited(request) || self.asks_for_ack(in_flight);
         bth.solicited = last && request.wr.solicited && request.wr.op.consumes_receive();
@@ -197,7 +197,7 @@ impl Requester {
         packets: u32,
         wr_id: u64,
     ) -> Step {
-        let mut bth = core.bth(operation, psn);
+        let mut bth = core.bth(ctx, operation, psn);
         bth.ack_req = true;
         let len = ctx
             .emit(out, &core.attrs.path, &bth, &ext, 0, |_, _| Ok(()))

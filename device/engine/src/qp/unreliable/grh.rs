@@ -6,12 +6,29 @@ use crate::limits::GRH_BYTES;
 
 const UDP: u8 = 17;
 
+/// Next header of a global route header: InfiniBand transport (IBTA volume 1, section 8.3.3).
+const IBA: u8 = 0x1b;
+/// Bytes of a UDP header.
+const UDP_HEADER: u16 = 8;
+
+/// The global route header of a datagram, if it has one: RoCEv2's IPv6 header with what is inside of it as InfiniBand has
+/// it. `udp_len` is the length of the UDP datagram.
+///
+/// # Spec
+/// IBTA volume 1, section 8.3; annex A17, section A17.3.2 (the IP header takes the place of the GRH).
+pub(super) fn infiniband(shell: &Shell, udp_len: u16) -> Option<[u8; GRH_BYTES]> {
+    let IpAddrs::V6 { .. } = shell.ip else { return None };
+    let mut area = roce(shell, udp_len.saturating_sub(UDP_HEADER));
+    area[6] = IBA;
+    Some(area)
+}
+
 /// What RoCEv2 puts where InfiniBand has its global route header: the IPv6 header, or the IPv4 header in the last 20
 /// bytes. `udp_len` is the length of the UDP datagram.
 ///
 /// # Spec
 /// IBTA annex A17, section A17.4.5.1 (placement of the IP header in the receive buffer).
-pub(super) fn grh(shell: &Shell, udp_len: u16) -> [u8; GRH_BYTES] {
+pub(super) fn roce(shell: &Shell, udp_len: u16) -> [u8; GRH_BYTES] {
     let mut area = [0; GRH_BYTES];
     match shell.ip {
         IpAddrs::V4 { src, dst } => {

@@ -6,15 +6,22 @@
 //! IBTA volume 1, sections 9.8.2.2 and 9.8.3.2; JingZhao interface, sections 9.5 and 11.3, J-30 and J-46.
 
 use protocol::Psn;
-use protocol::ids::Msn;
+use protocol::ids::{Msn, Qkey};
 use protocol::roce::{Deth, Ext, Operation, Packet, Shell};
 
-use super::grh::grh;
+use super::grh;
 use crate::gather::{capacity, scatter};
-use crate::qp::inbound::{Fault, Inbound, has_right_length};
+use crate::qp::attr::{GrhArea, Service};
+use crate::qp::inbound::{Fault, Inbound, Origin, has_right_length};
 use crate::qp::{Core, Ctx, Failure};
 use crate::stats::Drops;
-use crate::{Host, Queue, Status, limits};
+use crate::{Host, Queue, Status};
+
+/// Queue key of general management.
+///
+/// # Spec
+/// IBTA volume 1, section 13.5.
+const GSI_QKEY: Qkey = Qkey::new(0x8001_0000);
 
 /// Why a message ends early.
 enum End {
@@ -76,9 +83,10 @@ impl Receiver {
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         shell: &Shell,
+        pkey_index: u16,
         packet: &Packet<'_>,
     ) -> Result<bool, Failure> {
-        let result = self.datagram(core, ctx, shell, packet);
+        let result = self.datagram(core, ctx, shell, pkey_index, packet);
         self.end(core, ctx, result)
     }
 
@@ -95,6 +103,7 @@ impl Receiver {
             Ok(()) => return Ok(true),
             Err(End::Dropped(counter)) => counter(drops),
             Err(End::Fault(Fault::Invalid)) => &mut drops.malformed,
+            Err(End::Fault(Fault::NotReady)) if core.attrs.service == Service::Smi => &mut drops.vl15_dropped,
             Err(End::Fault(Fault::NotReady)) => &mut drops.no_receive,
             Err(End::Fault(Fault::TooLong)) => &mut drops.too_long,
             Err(End::Fault(Fault::NoAccess)) => &mut drops.no_access,
@@ -139,6 +148,7 @@ impl Receiver {
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         shell: &Shell,
+        pkey_index: u16,
         packet: &Packet<'_>,
     ) -> Result<(), End> {
         let (Operation::SendOnly | Operation::SendOnlyImm, Ext::Deth(deth) | Ext::DethImm(deth, _)) =
@@ -147,26 +157,43 @@ impl Receiver {
             return Err(MALFORMED);
         };
         let Deth { qkey, src_qp } = deth;
-        if core.attrs.qkey.get() != 0 && qkey != core.attrs.qkey {
+        let allowed = match core.attrs.service {
+            Service::Smi => true,
+            Service::Gsi => qkey == GSI_QKEY,
+            _ => core.attrs.any_qkey || qkey == core.attrs.qkey,
+        };
+        if !allowed {
             return Err(End::Dropped(|drops| &mut drops.wrong_qkey));
         }
         if packet.payload.len() > core.mtu() {
             return Err(MALFORMED);
         }
         self.expected = packet.bth.psn.advance(1);
-        let head = if core.attrs.ud_grh { limits::GRH_BYTES } else { 0 };
+        let head = core.attrs.grh_area.len_bytes();
         let byte_len = head + packet.payload.len();
         let sges = &self.inbound.take_receive(core, ctx)?.sges;
         if byte_len as u64 > capacity(sges) {
             return Err(Fault::TooLong.into());
         }
-        let area = grh(shell, udp_len(packet));
-        scatter(ctx.host, core.attrs.pd, sges, 0, area.get(..head).unwrap_or_default())
+        let (infiniband, roce) = (grh::infiniband(shell, udp_len(packet)), grh::roce(shell, udp_len(packet)));
+        let area = match core.attrs.grh_area {
+            GrhArea::None => &[][..],
+            GrhArea::Roce => &roce,
+            GrhArea::InfiniBand => infiniband.as_ref().map_or(&[][..], |area| area),
+        };
+        scatter(ctx.host, core.attrs.pd, sges, 0, area)
             .and_then(|()| scatter(ctx.host, core.attrs.pd, sges, head, packet.payload))
             .map_err(|_| Fault::Scatter)?;
         let byte_len = u32::try_from(byte_len).map_err(|_| MALFORMED)?;
         self.msn = self.msn.next();
-        self.inbound.deliver(core, ctx, packet, byte_len, (src_qp, shell.src_mac));
+        let from = Origin {
+            qpn: src_qp,
+            mac: shell.src_mac,
+            traffic_class: shell.traffic_class,
+            grh: infiniband.is_some(),
+            pkey_index,
+        };
+        self.inbound.deliver(core, ctx, packet, byte_len, from);
         Ok(())
     }
 }

@@ -11,7 +11,9 @@ use crate::gather::gather;
 use crate::qp::attr::{Service, State};
 use crate::qp::{Core, Ctx, Failure, Frame, Step};
 use crate::segment::{Segment, packet_count, segment};
-use crate::{Fetch, Host, Queue, SendDone, SendOp, SendRequest, Status, Success, UdDestination, limits};
+use crate::{
+    Fetch, Host, Queue, ReadyHeader, SendDone, SendOp, SendRequest, Status, Success, UdDestination, limits,
+};
 
 /// The message being sent.
 #[derive(Debug)]
@@ -106,12 +108,15 @@ impl Sender {
             self.current = None;
             return Err(fail(core, ctx, wr_id, Status::LocalQpOperation));
         };
-        let mut bth = core.bth(segment.operation, self.psn);
+        let mut bth = core.bth(ctx, segment.operation, self.psn);
         let last = segment.operation.position().ends();
         bth.solicited = last && current.wr.solicited && current.wr.op.consumes_receive();
         let (path, ext) = match &current.wr.ud {
-            Some(to) if core.attrs.service == Service::Ud => {
+            Some(to) if core.attrs.service.is_datagram() => {
                 bth.dest_qp = to.qpn;
+                if let Some(header) = header_of(core, to) {
+                    (bth.pkey, bth.psn) = (header.pkey, header.psn);
+                }
                 (&to.path, datagram_ext(core, to, &segment))
             }
             _ => (&core.attrs.path, segment.ext),
@@ -138,27 +143,32 @@ impl Sender {
 
 /// Length of a message the service can send.
 fn message_len(core: &Core, wr: &SendRequest) -> Result<u32, Status> {
-    let supported = match (core.attrs.service, &wr.op) {
-        (Service::Ud, SendOp::Send { .. }) => wr.ud.is_some(),
-        (Service::Ud, _) => false,
-        (_, op) => matches!(op, SendOp::Send { .. } | SendOp::Write { .. }),
+    let datagram = core.attrs.service.is_datagram();
+    let supported = match &wr.op {
+        SendOp::Send { .. } => !datagram || wr.ud.is_some(),
+        SendOp::Write { .. } => !datagram,
+        _ => false,
     };
     if !supported {
         return Err(Status::LocalQpOperation);
     }
     let mtu = u32::try_from(core.mtu()).unwrap_or(u32::MAX);
-    let longest = match core.attrs.service {
-        Service::Ud => mtu.min(core.attrs.max_message_len),
-        _ => core.attrs.max_message_len,
-    };
+    let most = core.attrs.max_message_len;
+    let longest = if datagram { mtu.min(most) } else { most };
     u32::try_from(wr.payload.len()).ok().filter(|&len| len <= longest).ok_or(Status::LocalLength)
+}
+
+/// What software says itself of a management datagram.
+fn header_of(core: &Core, to: &UdDestination) -> Option<ReadyHeader> {
+    to.header.filter(|_| matches!(core.attrs.service, Service::Smi | Service::Gsi))
 }
 
 /// A controlled key (bit 31) in the request stands for the QP's own.
 fn datagram_ext(core: &Core, to: &UdDestination, segment: &Segment) -> Ext {
-    let controlled = to.qkey.get() >> 31 != 0;
+    let header = header_of(core, to);
+    let controlled = to.qkey.get() >> 31 != 0 && header.is_none();
     let qkey: Qkey = if controlled { core.attrs.qkey } else { to.qkey };
-    let deth = Deth { qkey, src_qp: core.qpn };
+    let deth = Deth { qkey, src_qp: header.map_or(core.wire_qpn(), |header| header.src_qp) };
     match segment.ext {
         Ext::Imm(imm) => Ext::DethImm(deth, imm),
         _ => Ext::Deth(deth),

@@ -125,7 +125,7 @@ impl<'a> Checker<'a> {
         let outcome = match self.plan.pairs[place.pair].service {
             Service::Rc => self.touch_reliable(place, touch),
             Service::Uc => self.touch_connected(place, touch),
-            Service::Ud => self.touch_datagram(place, touch),
+            _ => self.touch_datagram(place, touch),
         };
         outcome.map_err(|problem| format!("{place:?}: {touch:x?}: {problem}"))
     }
@@ -163,7 +163,7 @@ impl<'a> Checker<'a> {
         match self.plan.pairs[place.pair].service {
             Service::Rc if frame.packet.bth.opcode.is_response() => self.hear_response(place, &frame.packet),
             Service::Rc | Service::Uc => {}
-            Service::Ud => self.arrival = self.expect_datagram(place, frame),
+            _ => self.arrival = self.expect_datagram(place, frame),
         }
         Ok(())
     }

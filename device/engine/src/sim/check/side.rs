@@ -264,7 +264,7 @@ impl Checker<'_> {
                 match pair.service {
                     Service::Rc => self.receive_reliable(place, nth, &done)?,
                     Service::Uc => self.receive_connected(place, nth, &done, host)?,
-                    Service::Ud => self.receive_datagram(place, nth, &done, host)?,
+                    _ => self.receive_datagram(place, nth, &done, host)?,
                 }
             }
             Err(Status::Flushed) => {
@@ -324,7 +324,9 @@ impl Checker<'_> {
                 demand!(side.state == State::Rtr && !side.established, "in {:?}, or again", side.state);
                 side.established = true;
             }
-            AsyncEvent::WqCatastrophic => return Err("unexpected".to_owned()),
+            AsyncEvent::WqCatastrophic | AsyncEvent::SrqCatastrophic | AsyncEvent::LastWqeReached => {
+                return Err("unexpected".to_owned());
+            }
         }
         Ok(())
     }
@@ -341,7 +343,7 @@ impl Checker<'_> {
         let transport = match pair.service {
             Service::Rc => Transport::Rc,
             Service::Uc => Transport::Uc,
-            Service::Ud => Transport::Ud,
+            _ => Transport::Ud,
         };
         if bth.opcode == Opcode::CNP {
             return self.judge_notification(place, bth);
@@ -375,7 +377,7 @@ impl Checker<'_> {
         match pair.service {
             Service::Rc => self.ask(place, nth, &frame.packet)?,
             Service::Uc => demand!(!bth.ack_req, "AckReq is 1"),
-            Service::Ud => self.judge_datagram(place, nth, frame)?,
+            _ => self.judge_datagram(place, nth, frame)?,
         }
         let side = self.side_mut(place);
         side.packets[nth] += 1;

@@ -18,13 +18,14 @@ mod unreliable;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use protocol::ids::{Lkey, MacAddr, Pdn, Pkey, Qkey, Qpn, Va};
+use protocol::ids::{Lkey, MacAddr, Pdn, Qkey, Qpn, Va};
 use protocol::roce::{IpAddrs, Shell};
 use protocol::{Psn, roce};
 
 use super::net::Faults;
 use crate::{
-    Instant, Mtu, QpAttrs, Remote, RnrRetry, RnrTimer, SendOp, SendRequest, Service, Sge, State, Status,
+    GrhArea, Instant, Mtu, QpAttrs, Remote, RnrRetry, RnrTimer, SendOp, SendRequest, Service, Sge, State,
+    Status,
 };
 
 pub use draw::draw;
@@ -282,15 +283,17 @@ impl Pair {
             max_message_len: 1 << 31,
             remote_qpn: theirs.qpn,
             path: path(mine.node, theirs.node),
-            pkey: Pkey::DEFAULT,
+            pkey_index: 0,
             qkey: mine.qkey,
+            any_qkey: mine.qkey == Qkey::default(),
             ack_timeout: Some(self.ack_timeout),
             retry_count: self.lives[life].retry_count,
             rnr_retry: self.lives[life].rnr_retry,
             min_rnr_timer: RnrTimer::new(self.rnr_timer),
             max_rd_atomic: self.rd_atomic,
             max_dest_rd_atomic: self.rd_atomic,
-            ud_grh: self.ud_grh,
+            grh_area: if self.ud_grh { GrhArea::Roce } else { GrhArea::None },
+            srq: false,
         }
     }
 

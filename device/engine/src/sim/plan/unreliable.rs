@@ -105,7 +105,7 @@ pub(super) fn address_datagrams(rng: &mut ChaCha8Rng, pairs: &mut [Pair]) {
                         _ => right,
                     };
                     let path = path(pair.ends[side].node, node);
-                    op.request.ud = Some(UdDestination { path, qpn, qkey });
+                    op.request.ud = Some(UdDestination { path, qpn, qkey, header: None });
                 }
             }
         }

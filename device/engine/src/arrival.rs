@@ -1,0 +1,73 @@
+//! Which queue pairs a packet is for.
+//!
+//! | destination | who |
+//! |---|---|
+//! | QP 0 and 1 | the QPs that were declared to be the management QPs, where there are such |
+//! | QP ffffff and the address of a group | every UD QP attached to the group |
+//! | any other | the QP of that number, unless it is a management QP |
+//!
+//! # Spec
+//! IBTA volume 1, sections 9.6.1.1 (checks of the BTH), 10.5.2 (multicast) and 13.5 (management QPs).
+
+use std::net::IpAddr;
+
+use protocol::ids::Qpn;
+use protocol::roce::{Packet, Shell};
+
+use crate::qp::is_marked;
+use crate::{Engine, Host, Instant, Service, limits};
+
+/// Destination QP of packets to groups.
+const GROUP_QPN: Qpn = Qpn::new(0xff_ffff);
+
+impl Engine {
+    /// A packet arrived whose ICRC is right.
+    pub fn handle_packet(&mut self, now: Instant, shell: &Shell, packet: &Packet<'_>, host: &mut impl Host) {
+        self.stats.received_packets += 1;
+        self.stats.received_payload_bytes += packet.payload.len() as u64;
+        self.stats.congestion.received_marked += u64::from(is_marked(shell.traffic_class));
+        let to = packet.bth.dest_qp;
+        if let Some(group) = group_of(shell) {
+            self.hand_to_group(now, &group, shell, packet, host);
+            return;
+        }
+        let qpn = match (to.get(), self.smi(), self.gsi()) {
+            (0, Some(smi), _) => smi,
+            (1, _, Some(gsi)) => gsi,
+            _ => to,
+        };
+        let known = self.input(now, qpn, host, |qp, ctx| qp.handle_packet(ctx, shell, packet));
+        if known.is_none() {
+            self.stats.drops.unknown_qp += 1;
+        }
+    }
+
+    fn hand_to_group(
+        &mut self,
+        now: Instant,
+        group: &[u8; 16],
+        shell: &Shell,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) {
+        let mut members = host.group_members(group);
+        members.truncate(limits::GROUP_MEMBERS);
+        members.retain(|&mut qpn| self.service_of(qpn) == Some(Service::Ud));
+        if packet.bth.dest_qp != GROUP_QPN || members.is_empty() {
+            self.stats.drops.unknown_group += 1;
+            return;
+        }
+        for qpn in members {
+            self.input(now, qpn, host, |qp, ctx| qp.handle_packet(ctx, shell, packet));
+        }
+    }
+}
+
+/// The group that a packet is for, as its MGID: the IPv6 address, or the mapped IPv4 address.
+fn group_of(shell: &Shell) -> Option<[u8; 16]> {
+    match shell.ip.dst() {
+        IpAddr::V6(dst) if dst.is_multicast() => Some(dst.octets()),
+        IpAddr::V4(dst) if dst.is_multicast() => Some(dst.to_ipv6_mapped().octets()),
+        _ => None,
+    }
+}
