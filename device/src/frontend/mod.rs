@@ -5,11 +5,13 @@
 
 pub mod address;
 pub mod command;
+pub mod doorbell;
 pub mod entry_ring;
 pub mod hcr;
 pub mod icm;
 pub mod jingzhao;
 pub mod mtt;
+pub mod notify;
 pub mod snapshot;
 pub mod verbs;
 

@@ -5,6 +5,7 @@ pub mod hcr;
 pub mod jingzhao;
 pub mod mthca;
 pub mod opcode;
+pub mod operation;
 pub mod qp;
 pub mod status;
 pub mod syndrome;

@@ -8,14 +8,13 @@ use protocol::hca::jingzhao::cqe::{Cqe, CqeQueue, Outcome};
 use protocol::ids::{Lid, Qpn};
 use protocol::roce::Imm;
 
-use super::send_queue::SendTag;
 use crate::frontend::address::Addresses;
-use crate::frontend::verbs::syndrome;
+use crate::frontend::verbs::{WorkTag, syndrome};
 
 /// The entry that tells software of a completion. `qpn` is the QP with the high bits software knows it by,
 /// `connected_lid` the destination LID of its context.
 pub fn cqe(completion: &Completion, qpn: Qpn, connected_lid: Lid, addresses: &Addresses) -> Cqe {
-    let tag = SendTag::from_bits(completion.wr_id);
+    let tag = WorkTag::from_bits(completion.wr_id);
     let queue = match completion.queue {
         Queue::Send => CqeQueue::Send,
         Queue::Recv => CqeQueue::Recv,
@@ -44,14 +43,6 @@ pub fn cqe(completion: &Completion, qpn: Qpn, connected_lid: Lid, addresses: &Ad
     Cqe { qpn, queue, wqe: tag.wqe(), outcome }
 }
 
-/// Whether software wants an entry for a completion if unsignalled sends get none (J-21).
-pub fn is_signalled(completion: &Completion) -> bool {
-    match completion.result {
-        Ok(Success::Send(_)) => SendTag::from_bits(completion.wr_id).signalled(),
-        Ok(Success::Recv(_)) | Err(_) => true,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use engine::{RecvDone, SendDone, SendOp, Status};
@@ -70,7 +61,7 @@ mod tests {
     }
 
     fn sent(signalled: bool) -> Completion {
-        let tag = SendTag::new().with_wqe(0x80).with_opcode(0x0a).with_signalled(signalled);
+        let tag = WorkTag::new().with_wqe(0x80).with_opcode(0x0a).with_signalled(signalled);
         let done = SendDone {
             op: SendOp::Send { imm: None },
             byte_len: 64,
@@ -154,10 +145,14 @@ mod tests {
     #[test]
     fn failures_are_always_wanted() {
         let failed = Completion { result: Err(Status::Flushed), ..sent(false) };
-        assert!(is_solicited(&failed) && is_signalled(&failed));
+        assert!(is_solicited(&failed) && WorkTag::wants_entry(&failed));
         assert!(
             is_solicited(&received(true)) && !is_solicited(&received(false)) && !is_solicited(&sent(true))
         );
-        assert!(is_signalled(&sent(true)) && !is_signalled(&sent(false)) && is_signalled(&received(false)));
+        assert!(
+            WorkTag::wants_entry(&sent(true))
+                && !WorkTag::wants_entry(&sent(false))
+                && WorkTag::wants_entry(&received(false))
+        );
     }
 }

@@ -5,44 +5,19 @@
 
 use protocol::hca::jingzhao::cqc::{CqArm, Cqc, ResizeCq};
 use protocol::hca::jingzhao::cqe::Cqe;
-use protocol::hca::jingzhao::eqe::CqFault;
-use protocol::ids::{Cqn, Eqn};
-use thiserror::Error;
+use protocol::ids::Cqn;
 
-use crate::frontend::entry_ring::{Buffer, OwnedRing, WriteError};
+use crate::frontend::entry_ring::{Buffer, OwnedRing};
+use crate::frontend::notify::{CqError, Notifier, Notify};
+use crate::frontend::snapshot::Armed;
 use crate::memory::queue::QueueMemory;
 
-/// What is to be done after an entry was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Notify {
-    /// Nothing.
-    No,
-    /// The queue was armed: raise a completion event in this event queue, if it exists.
-    Yes(Eqn),
-}
-
-/// A completion was lost. The QP it belongs to goes to ERR.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("completion lost: {fault:?}")]
-pub struct CqError {
-    /// Why.
-    pub fault: CqFault,
-    /// The first one of the queue: software is told by an event. Later ones are consequences, such as the flush of
-    /// the QPs that lost completions.
-    pub first: bool,
-}
-
-/// A completion queue.
-///
-/// After a fault it takes no entries until RESIZE_CQ or until it is made anew: software could not tell that some are
-/// missing between others.
+/// A completion queue. After a fault it takes no entries until RESIZE_CQ or until it is made anew.
 #[derive(Debug)]
 pub struct CompletionQueue {
     cqn: Cqn,
     ring: OwnedRing,
-    comp_eqn: Eqn,
-    arm: CqArm,
-    fault: Option<CqFault>,
+    notifier: Notifier,
 }
 
 impl CompletionQueue {
@@ -50,14 +25,19 @@ impl CompletionQueue {
     pub fn new(cqn: Cqn, cqc: &Cqc, mem: &impl QueueMemory) -> Self {
         let buffer = Buffer { pd: cqc.pd, lkey: cqc.lkey, start: 0, log_entries: cqc.log_entries };
         let ring = OwnedRing::new(buffer, 0, mem);
-        Self { cqn, ring, comp_eqn: cqc.comp_eqn, arm: cqc.flags.arm(), fault: None }
+        let armed = match cqc.flags.arm() {
+            CqArm::Disarmed => Armed::No,
+            CqArm::Armed => Armed::Any,
+            CqArm::ArmedSolicited => Armed::Solicited,
+        };
+        Self { cqn, ring, notifier: Notifier::new(cqc.comp_eqn, armed) }
     }
 
     /// Goes on in another buffer. The producer counter is not reset: software moves what it has not read to the same
     /// count in the new buffer.
     pub fn resize(&mut self, resize: &ResizeCq, mem: &impl QueueMemory) {
         self.ring = self.ring.resized(resize.lkey, resize.log_entries, mem);
-        self.fault = None;
+        self.notifier.forget_fault();
     }
 
     /// Own number, as software knows it.
@@ -65,9 +45,9 @@ impl CompletionQueue {
         self.cqn
     }
 
-    /// Why the queue takes no more entries.
-    pub fn fault(&self) -> Option<CqFault> {
-        self.fault
+    /// What it owes its software beside entries.
+    pub fn notifier(&self) -> &Notifier {
+        &self.notifier
     }
 
     /// Entries written, modulo 2^32.
@@ -85,19 +65,9 @@ impl CompletionQueue {
         self.ring.entries()
     }
 
-    /// What raises the next event.
-    pub fn armed(&self) -> CqArm {
-        self.arm
-    }
-
-    /// Event queue of its events.
-    pub fn comp_eqn(&self) -> Eqn {
-        self.comp_eqn
-    }
-
     /// Asks for an event at the next entry (ARM_CQ).
     pub fn arm(&mut self) {
-        self.arm = CqArm::Armed;
+        self.notifier.arm(Armed::Any);
     }
 
     /// Writes an entry. `solicited`: see [`crate::frontend::verbs::is_solicited`].
@@ -105,27 +75,7 @@ impl CompletionQueue {
     /// # Errors
     /// The entry is lost, because software has not made room or the buffer cannot be written.
     pub fn push(&mut self, cqe: &Cqe, solicited: bool, mem: &impl QueueMemory) -> Result<Notify, CqError> {
-        if let Some(fault) = self.fault {
-            return Err(CqError { fault, first: false });
-        }
-        if let Err(error) = self.ring.push(&cqe.emit(), mem) {
-            let fault = match error {
-                WriteError::Full => CqFault::Overrun,
-                WriteError::Access(_) => CqFault::Access,
-            };
-            self.fault = Some(fault);
-            return Err(CqError { fault, first: true });
-        }
-        let notify = match self.arm {
-            CqArm::Disarmed => false,
-            CqArm::Armed => true,
-            CqArm::ArmedSolicited => solicited,
-        };
-        if !notify {
-            return Ok(Notify::No);
-        }
-        self.arm = CqArm::Disarmed;
-        Ok(Notify::Yes(self.comp_eqn))
+        self.notifier.push(solicited, || self.ring.push(&cqe.emit(), mem))
     }
 }
 
@@ -133,9 +83,10 @@ impl CompletionQueue {
 mod tests {
     use protocol::hca::jingzhao::cqc::CqFlags;
     use protocol::hca::jingzhao::cqe::{CqeQueue, HARDWARE_OWNED, LEN, OWNER, Outcome, Syndrome};
-    use protocol::ids::{Lkey, Pdn, Qpn};
+    use protocol::ids::{Eqn, Lkey, Pdn, Qpn};
 
     use super::*;
+    use crate::frontend::snapshot::Fault;
     use crate::memory::queue::testing::Region;
 
     const CQN: Cqn = Cqn::new(0x3_0007);
@@ -191,12 +142,12 @@ mod tests {
         let mem = prepared();
         let mut cq = CompletionQueue::new(CQN, &cqc(0), &mem);
         (0..4).for_each(|count| assert!(cq.push(&cqe(count), false, &mem).is_ok()));
-        let overrun = |first| Err(CqError { fault: CqFault::Overrun, first });
+        let overrun = |first| Err(CqError { fault: Fault::Overrun, first });
         assert_eq!(cq.push(&cqe(4), false, &mem), overrun(true));
         assert_eq!(entry(&mem, 0), Some(cqe(0)));
         reap(&mem, 0);
         assert_eq!(cq.push(&cqe(5), false, &mem), overrun(false));
-        assert_eq!(cq.fault(), Some(CqFault::Overrun));
+        assert_eq!(cq.notifier().fault(), Some(Fault::Overrun));
     }
 
     #[test]
@@ -215,10 +166,10 @@ mod tests {
         let mem = prepared();
         let mut cq = CompletionQueue::new(CQN, &cqc(0), &mem);
         mem.read_only.set(true);
-        assert_eq!(cq.push(&cqe(0), false, &mem), Err(CqError { fault: CqFault::Access, first: true }));
+        assert_eq!(cq.push(&cqe(0), false, &mem), Err(CqError { fault: Fault::Access, first: true }));
         let none = Region::new(0);
         let mut cq = CompletionQueue::new(CQN, &cqc(0), &none);
-        assert_eq!(cq.push(&cqe(0), false, &none), Err(CqError { fault: CqFault::Access, first: true }));
+        assert_eq!(cq.push(&cqe(0), false, &none), Err(CqError { fault: Fault::Access, first: true }));
     }
 
     #[test]

@@ -6,6 +6,8 @@
 use protocol::hca::jingzhao::doorbell::{SendDoorbell, UAR_PAGE, UarRegister, arm_cq, arm_eq};
 use protocol::ids::{Cqn, Eqn};
 
+use crate::frontend::doorbell::FirstHalves;
+
 /// What a store to a UAR page asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rung {
@@ -25,52 +27,43 @@ pub enum Rung {
 /// All UAR pages. They are write only: reads give 0.
 #[derive(Debug)]
 pub struct Doorbells {
-    /// First halves of 32-bit software's doorbells, one a page.
-    latched: Vec<u32>,
+    /// Of the send doorbells of 32-bit software.
+    halves: FirstHalves<1>,
 }
 
 impl Doorbells {
     /// Pages for a BAR of `bar_len` bytes.
     pub fn new(bar_len: u64) -> Self {
-        // Bound: the BAR's size is configured, at most 16 MiB.
-        Self { latched: vec![0; usize::try_from(bar_len / UAR_PAGE).unwrap_or(0)] }
+        Self { halves: FirstHalves::new(bar_len / UAR_PAGE) }
     }
 
     /// Forgets halves of doorbells (device reset).
     pub fn reset(&mut self) {
-        self.latched.fill(0);
+        self.halves.reset();
     }
 
     /// First half of a doorbell that waits in a page for its second.
     pub fn latched(&self, page: u64) -> u32 {
-        usize::try_from(page).ok().and_then(|page| self.latched.get(page)).copied().unwrap_or(0)
+        u32::try_from(page).map_or(0, |page| u32::from_le_bytes(self.halves.waiting(page, 0)))
     }
 
     /// Takes a store to BAR2. The device ignores widths other than four and eight bytes.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Option<Rung> {
-        let page = u32::try_from(offset / UAR_PAGE).ok()?;
-        let latch = self.latched.get_mut(page as usize)?;
-        let (first, second) = match data {
-            [a, b, c, d] => (u32::from_le_bytes([*a, *b, *c, *d]), None),
-            [a, b, c, d, e, f, g, h] => {
-                (u32::from_le_bytes([*a, *b, *c, *d]), Some(u32::from_le_bytes([*e, *f, *g, *h])))
-            }
-            _ => return None,
+        let page = u32::try_from(offset / UAR_PAGE).ok().filter(|page| self.halves.has_page(*page))?;
+        let number = |data: &[u8]| match data {
+            [a, b, c, d] | [a, b, c, d, _, _, _, _] => Some(u32::from_le_bytes([*a, *b, *c, *d])),
+            _ => None,
         };
-        match (UarRegister::at(offset % UAR_PAGE)?, second) {
-            (UarRegister::SendLow, None) => {
-                *latch = first;
-                None
+        match UarRegister::at(offset % UAR_PAGE)? {
+            half @ (UarRegister::SendLow | UarRegister::SendHigh) => {
+                let whole = self.halves.store(page, 0, half == UarRegister::SendHigh, data)?;
+                let [a, b, c, d, e, f, g, h] = whole;
+                let doorbell =
+                    SendDoorbell::parse(u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+                Some(Rung::Send { page, doorbell })
             }
-            // A whole doorbell leaves the latch alone: another CPU may be between its two halves.
-            (UarRegister::SendLow, Some(high)) => {
-                Some(Rung::Send { page, doorbell: SendDoorbell::parse(first, high) })
-            }
-            (UarRegister::SendHigh, _) => {
-                Some(Rung::Send { page, doorbell: SendDoorbell::parse(*latch, first) })
-            }
-            (UarRegister::ArmCq, _) => Some(Rung::ArmCq(arm_cq(first))),
-            (UarRegister::ArmEq, _) => Some(Rung::ArmEq(arm_eq(first))),
+            UarRegister::ArmCq => number(data).map(|number| Rung::ArmCq(arm_cq(number))),
+            UarRegister::ArmEq => number(data).map(|number| Rung::ArmEq(arm_eq(number))),
         }
     }
 }

@@ -10,8 +10,7 @@ use protocol::hca::jingzhao::qpc::{QpState, Qpc, ServiceType};
 use protocol::hca::jingzhao::transition::Transition;
 use protocol::ids::{Cqn, Eqn, Lid, Qpn};
 
-use super::completion::{cqe, is_signalled};
-use super::completion_queue::Notify;
+use super::completion::cqe;
 use super::ctxmgt::CtxMgt;
 use super::ctxmgt::key_qpc_data::KeyQpc;
 use super::ctxmgt::message::{RdCqCst, RdQpNpst, RdQpRst, RdQpSst, RdQpState, ReadQp};
@@ -24,7 +23,9 @@ use super::resources::Resources;
 use super::trace;
 use crate::frontend::Context;
 use crate::frontend::entry_ring::WriteError;
-use crate::frontend::verbs::is_solicited;
+use crate::frontend::notify::Notify;
+use crate::frontend::snapshot::Fault;
+use crate::frontend::verbs::{WorkTag, is_solicited};
 use crate::limited;
 
 impl Resources {
@@ -55,7 +56,7 @@ impl Resources {
             Queue::Recv => qp.counters.receives_completed += 1,
         }
         qp.counters.failed += u64::from(completion.result.is_err());
-        if setup.options.queues.honour_c && !is_signalled(completion) {
+        if setup.options.queues.honour_c && !WorkTag::wants_entry(completion) {
             return;
         }
         let qpn = qp.qpn;
@@ -69,7 +70,7 @@ impl Resources {
         let (full_cqn, slot) = (cq.cqn(), cq.producer());
         let result = cq.push(&entry, is_solicited(completion), &regions.access(cx.dma));
         if let Some(trace) = cx.monitor.trace() {
-            trace::cqe(trace, full_cqn, slot, &entry, result.as_ref().err().map(|error| error.fault));
+            trace::cqe(trace, full_cqn, slot, &entry, result.as_ref().err().map(|error| code(error.fault)));
         }
         match result {
             Ok(Notify::No) => {}
@@ -84,14 +85,14 @@ impl Resources {
     }
 
     /// Tells of a CQ that lost a completion: in its context, and by an event.
-    fn report_cq(&mut self, cx: &mut Context<'_>, cqn: Cqn, fault: CqFault) {
+    fn report_cq(&mut self, cx: &mut Context<'_>, cqn: Cqn, fault: Fault) {
         limited!(warn, %cqn, ?fault, "CQ lost a completion");
         let status = match fault {
-            CqFault::Overrun => STATUS_OVERFLOW,
-            CqFault::Access => STATUS_WRITE_FAIL,
+            Fault::Overrun => STATUS_OVERFLOW,
+            Fault::Access => STATUS_WRITE_FAIL,
         };
         self.ctx.wr_cq_status(cx.dma, cqn, status);
-        self.raise(cx, &Eqe::CqError { cqn, fault });
+        self.raise(cx, &Eqe::CqError { cqn, fault: code(fault) });
     }
 
     /// Moves a QP to ERR, as the command would.
@@ -176,5 +177,12 @@ fn reader(ctx: &mut CtxMgt, key: &KeyQpc, queue: Queue) -> (Channel, Cqn, Lid) {
             let RdCqCst { send_cqn, rlid, .. } = ctx.read_of(key);
             (RdCqCst::CHANNEL, send_cqn, rlid)
         }
+    }
+}
+
+fn code(fault: Fault) -> CqFault {
+    match fault {
+        Fault::Overrun => CqFault::Overrun,
+        Fault::Access => CqFault::Access,
     }
 }

@@ -9,11 +9,10 @@
 
 use std::collections::VecDeque;
 
-use bitfield_struct::bitfield;
-use engine::{Fetch, Payload, Remote, SendOp, SendRequest, Sge, Status, UdDestination};
+use engine::{Fetch, Payload, SendRequest, Sge, Status, UdDestination};
 use protocol::hca::jingzhao::doorbell::{PositionUnit, SendDoorbell};
 use protocol::hca::jingzhao::wqe::{
-    self, DataUnit, GRANULE, NextUnit, Operation, RemoteUnit, SendWqe, UdUnit, WqeData, WqeError,
+    self, DataUnit, GRANULE, NextUnit, Operation, SendWqe, UdUnit, WqeData, WqeError,
 };
 use protocol::ids::{Lid, Qkey, Qpn};
 use smallvec::SmallVec;
@@ -24,6 +23,7 @@ use super::ctxmgt::message::{RdEncap, RdQpSst};
 use super::options::{QueueOptions, SqAddr};
 use super::ring::Ring;
 use crate::frontend::address::Addresses;
+use crate::frontend::verbs::{WorkTag, send_op};
 use crate::memory::queue::QueueMemory;
 
 /// Most doorbells a queue remembers: the most WQEs QUERY_DEV_LIM can let software have in a queue.
@@ -66,23 +66,6 @@ impl DoorbellPool {
     pub fn is_spent(&self) -> bool {
         self.taken >= POOLED_DOORBELLS
     }
-}
-
-/// What a send request's `wr_id` holds for its completion.
-#[bitfield(u64)]
-#[derive(PartialEq, Eq)]
-pub struct SendTag {
-    /// Byte offset of the WQE in the queue.
-    pub wqe: u32,
-    /// Opcode of the WQE.
-    pub opcode: u8,
-    /// Software asked for a completion.
-    pub signalled: bool,
-    #[bits(7)]
-    __: u8,
-    /// LID of the peer, for the completion.
-    #[bits(16, from = Lid::new, into = Lid::get, default = Lid::new(0))]
-    pub remote_lid: Lid,
 }
 
 /// Whose queue it is, as Doorbell Processing hands it on with a doorbell.
@@ -195,7 +178,7 @@ impl SendQueue {
         self.doorbells.len()
     }
 
-    /// Takes the next WQE. `wr_id` is a [`SendTag`]; `encap` is asked if it is a datagram. `watch` is shown what was
+    /// Takes the next WQE. `wr_id` is a [`WorkTag`]; `encap` is asked if it is a datagram. `watch` is shown what was
     /// taken.
     pub fn next(
         &mut self,
@@ -218,7 +201,7 @@ impl SendQueue {
         let next = bytes.first_chunk().map(NextUnit::parse).unwrap_or_default();
         self.follow(&sender.sst, mem, entry, &next);
 
-        let tag = SendTag::new()
+        let tag = WorkTag::new()
             .with_wqe(entry.position)
             .with_opcode(entry.opcode)
             .with_signalled(next.signalled)
@@ -281,31 +264,21 @@ impl SendQueue {
         sender: &Sender,
         encap: impl FnOnce() -> RdEncap,
         wqe: &SendWqe<'_>,
-        tag: SendTag,
+        tag: WorkTag,
         fence: bool,
         addresses: &Addresses,
     ) -> Option<SendRequest> {
         let mut tag = tag;
         let mut ud = None;
-        let op = match wqe.operation {
-            Operation::Nop => SendOp::Nop,
-            Operation::Send { imm } => SendOp::Send { imm },
-            Operation::Datagram { imm, to } => {
-                tag.set_remote_lid(to.dlid);
-                ud = Some(self.destination(sender, &encap(), &to, addresses)?);
-                SendOp::Send { imm }
-            }
-            Operation::Write { remote, imm } => SendOp::Write { remote: target(remote), imm },
-            Operation::Read { remote } => SendOp::Read { remote: target(remote) },
-            Operation::CompareSwap { remote, compare, swap } => {
-                SendOp::CompareSwap { remote: target(remote), compare, swap }
-            }
-            Operation::FetchAdd { remote, add } => SendOp::FetchAdd { remote: target(remote), add },
-        };
+        if let Operation::Datagram { to, .. } = wqe.operation {
+            tag.set_remote_lid(to.dlid);
+            ud = Some(self.destination(sender, &encap(), &to, addresses)?);
+        }
         let payload = match &wqe.data {
             WqeData::Units(units) => Payload::Sges(units.iter().map(sge).collect()),
             WqeData::Inline(bytes) => Payload::Inline(SmallVec::from_slice(bytes)),
         };
+        let op = send_op(&wqe.operation);
         Some(SendRequest { wr_id: tag.into_bits(), op, payload, fence, solicited: wqe.next.solicited, ud })
     }
 
@@ -321,10 +294,6 @@ impl SendQueue {
         let qkey = if to.qkey == Qkey::default() { sender.sst.qkey } else { to.qkey };
         Some(UdDestination { path, qpn: to.dqpn, qkey, header: None })
     }
-}
-
-fn target(unit: RemoteUnit) -> Remote {
-    Remote { va: unit.va, rkey: unit.rkey }
 }
 
 pub(super) fn sge(unit: &DataUnit) -> Sge {

@@ -3,8 +3,6 @@
 use std::net::IpAddr;
 
 use engine::{Engine, QpSnapshot};
-use protocol::hca::jingzhao::cqc::CqArm;
-use protocol::hca::jingzhao::eqe::CqFault;
 use protocol::hca::jingzhao::qpc::ServiceType;
 use protocol::roce::IpAddrs;
 
@@ -15,7 +13,7 @@ use super::qp::QueuePair;
 use super::resources::Resources;
 use crate::frontend::address::Addresses;
 use crate::frontend::snapshot::{
-    Armed, CqRow, EqRow, Fault, IcmRow, IcmTable, Page, Peer, QpRow, Rows, Service, Table, page,
+    CqRow, EqRow, IcmRow, IcmTable, Page, Peer, QpRow, Rows, Service, Table, page,
 };
 
 /// Set in the place of a row of the TPT translation, whose rows come after those of the context translation.
@@ -103,16 +101,9 @@ fn cq_row(cq: &CompletionQueue) -> CqRow {
         cqn: cq.cqn().get(),
         entries: cq.entries(),
         producer: cq.producer(),
-        armed: match cq.armed() {
-            CqArm::Disarmed => Armed::No,
-            CqArm::Armed => Armed::Any,
-            CqArm::ArmedSolicited => Armed::Solicited,
-        },
-        eqn: cq.comp_eqn().get(),
-        fault: cq.fault().map(|fault| match fault {
-            CqFault::Overrun => Fault::Overrun,
-            CqFault::Access => Fault::Access,
-        }),
+        armed: cq.notifier().armed(),
+        eqn: cq.notifier().eqn().get(),
+        fault: cq.notifier().fault(),
     }
 }
 

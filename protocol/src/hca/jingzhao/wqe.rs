@@ -14,7 +14,7 @@ mod units;
 
 pub use recv::{Posted, RECV_VALID, RecvWqe};
 pub use send::{MAX_SIZE, Operation, SendWqe, WqeData, WqeOpcode};
-pub use units::{DataUnit, DataUnits, Link, NextUnit, RemoteUnit, UdUnit};
+pub use units::{DataUnit, DataUnits, Link, NextUnit, UdUnit};
 
 /// Bytes of a unit, and the unit of sizes and positions.
 pub const GRANULE: usize = 16;

@@ -16,7 +16,7 @@ mod send;
 
 pub use mlx::MlxWqe;
 pub use recv::RecvWqe;
-pub use segments::{DataSegment, DataSegments, Link, NextSegment, RemoteSegment, UdSegment};
+pub use segments::{DataSegment, DataSegments, Link, NextSegment, UdSegment};
 pub use send::{Operation, SendWqe, WqeData};
 
 /// Bytes of a segment, and the unit of sizes.

@@ -1,5 +1,6 @@
 use std::net::Ipv4Addr;
 
+use engine::{Remote, SendOp};
 use protocol::hca::jingzhao::qpc::ServiceType;
 use protocol::hca::jingzhao::wqe::{DataUnits, Link};
 use protocol::ids::{Lkey, MacAddr, Pdn, Rkey, Va};
@@ -67,7 +68,7 @@ impl Bench {
     /// Offset of the next WQE, which must be good.
     fn next_offset(&mut self) -> u32 {
         match self.next() {
-            Fetch::Ready(request) => SendTag::from_bits(request.wr_id).wqe(),
+            Fetch::Ready(request) => WorkTag::from_bits(request.wr_id).wqe(),
             other => panic!("{other:?}"),
         }
     }
@@ -93,7 +94,7 @@ fn link(address: u32) -> Option<Link> {
 
 fn refused(fetch: Fetch<SendRequest>) -> u32 {
     match fetch {
-        Fetch::Refused { wr_id, status: Status::LocalQpOperation } => SendTag::from_bits(wr_id).wqe(),
+        Fetch::Refused { wr_id, status: Status::LocalQpOperation } => WorkTag::from_bits(wr_id).wqe(),
         other => panic!("{other:?}"),
     }
 }
@@ -120,7 +121,7 @@ fn published_write_becomes_a_request_and_leads_to_the_linked_send() {
     let data = Sge { va: Va::new(0x7f00_1234_6000), lkey: Lkey::new(0x2_0005), len: 4096 };
     assert_eq!(request.payload, Payload::Sges(smallvec![data]));
     assert!(!request.fence && !request.solicited && request.ud.is_none());
-    let tag = SendTag::from_bits(request.wr_id);
+    let tag = WorkTag::from_bits(request.wr_id);
     assert_eq!((tag.wqe(), tag.opcode(), tag.signalled(), tag.remote_lid()), (0, 0x09, true, Lid::new(2)));
 
     assert_eq!(bench.next_offset(), 128);
@@ -347,7 +348,7 @@ fn a_datagram_goes_where_its_ud_unit_says() {
         assert_eq!(ud.path.dst_mac, MacAddr::from_lid(Lid::new(7)));
         let (src, dst) = (Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 7));
         assert_eq!(ud.path.ip, IpAddrs::V4 { src, dst });
-        assert_eq!(SendTag::from_bits(request.wr_id).remote_lid(), Lid::new(7));
+        assert_eq!(WorkTag::from_bits(request.wr_id).remote_lid(), Lid::new(7));
     }
 }
 

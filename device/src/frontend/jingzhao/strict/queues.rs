@@ -13,6 +13,7 @@ use super::rules::{
 use super::{Findings, View};
 use crate::frontend::entry_ring::{Buffer, LEN, OwnedRing};
 use crate::frontend::jingzhao::resources::Resources;
+use crate::frontend::snapshot::Armed;
 use crate::memory::translate::Place;
 use crate::telemetry::monitor::Rule;
 
@@ -61,7 +62,7 @@ pub(super) fn sw2hw_eq(view: View<'_>, command: &Command, eqc: &Eqc, found: &mut
 
 pub(super) fn hw2sw_eq(resources: &Resources, command: &Command, found: &mut Findings) {
     let armed = |cq: &&super::super::completion_queue::CompletionQueue| {
-        cq.armed() != CqArm::Disarmed && cq.comp_eqn().get() == command.in_modifier
+        cq.notifier().armed() != Armed::No && cq.notifier().eqn().get() == command.in_modifier
     };
     if let Some(cq) = resources.cqs.iter().map(|(_, cq)| &**cq).find(armed) {
         found.add(&EQ_IN_USE, format!("EQ {:#x} is named by CQ {}", command.in_modifier, cq.cqn()));

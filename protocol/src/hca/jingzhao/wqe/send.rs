@@ -9,11 +9,11 @@ use zerocopy::{FromBytes, IntoBytes, transmute};
 
 use super::super::qpc::ServiceType;
 use super::units::{INLINE, RawAtomic, RawData, RawRemote};
-use super::{DataUnit, DataUnits, GRANULE, NextUnit, RemoteUnit, UdUnit, WqeError};
+use super::{DataUnit, DataUnits, GRANULE, NextUnit, UdUnit, WqeError};
 use crate::describe::{Describe, Field, Hex, Visitor};
 pub use crate::hca::opcode::WqeOpcode;
+use crate::hca::operation::RemoteAddress;
 use crate::ids::{Rkey, Va};
-use crate::roce::Imm;
 
 /// Most granules of a send WQE.
 pub const MAX_SIZE: u8 = 64;
@@ -22,67 +22,7 @@ pub const MAX_SIZE: u8 = 64;
 const INLINE_HEAD: usize = 4;
 
 /// What a send WQE asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
-    /// Nothing.
-    Nop,
-    /// SEND on a connected QP.
-    Send {
-        /// Immediate data.
-        imm: Option<Imm>,
-    },
-    /// SEND of a datagram.
-    Datagram {
-        /// Immediate data.
-        imm: Option<Imm>,
-        /// Destination.
-        to: UdUnit,
-    },
-    /// RDMA WRITE.
-    Write {
-        /// Target.
-        remote: RemoteUnit,
-        /// Immediate data.
-        imm: Option<Imm>,
-    },
-    /// RDMA READ; the data units are the scatter list.
-    Read {
-        /// Source.
-        remote: RemoteUnit,
-    },
-    /// Compare and swap; the data unit takes the original value.
-    CompareSwap {
-        /// Target.
-        remote: RemoteUnit,
-        /// Value that must be there.
-        compare: u64,
-        /// Value to store then.
-        swap: u64,
-    },
-    /// Fetch and add; the data unit takes the original value.
-    FetchAdd {
-        /// Target.
-        remote: RemoteUnit,
-        /// Value to add.
-        add: u64,
-    },
-}
-
-impl Operation {
-    /// The opcode that goes with it in a doorbell or link.
-    pub const fn opcode(&self) -> WqeOpcode {
-        match self {
-            Self::Nop => WqeOpcode::Nop,
-            Self::Send { imm: None } | Self::Datagram { imm: None, .. } => WqeOpcode::Send,
-            Self::Send { imm: Some(_) } | Self::Datagram { imm: Some(_), .. } => WqeOpcode::SendImm,
-            Self::Write { imm: None, .. } => WqeOpcode::Write,
-            Self::Write { imm: Some(_), .. } => WqeOpcode::WriteImm,
-            Self::Read { .. } => WqeOpcode::Read,
-            Self::CompareSwap { .. } => WqeOpcode::CompareSwap,
-            Self::FetchAdd { .. } => WqeOpcode::FetchAdd,
-        }
-    }
-}
+pub type Operation = crate::hca::operation::Operation<UdUnit>;
 
 /// The bytes of a send WQE's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,7 +98,7 @@ impl<'a> SendWqe<'a> {
             _ => None,
         };
         wqe.extend_from_slice(&NextUnit { imm: imm.unwrap_or(self.next.imm), ..self.next }.emit());
-        let mut remote_unit = |remote: RemoteUnit| {
+        let mut remote_unit = |remote: RemoteAddress| {
             let raw =
                 RawRemote { va: remote.va.get().into(), rkey: remote.rkey.get().into(), reserved: [0; 4] };
             wqe.extend_from_slice(raw.as_bytes());
@@ -229,9 +169,9 @@ impl<'a> Units<'a> {
         Ok(unit)
     }
 
-    fn remote(&mut self) -> Result<RemoteUnit, WqeError> {
+    fn remote(&mut self) -> Result<RemoteAddress, WqeError> {
         let raw: RawRemote = transmute!(*self.take::<GRANULE>("raddr unit")?);
-        Ok(RemoteUnit { va: Va::new(raw.va.get()), rkey: Rkey::new(raw.rkey.get()) })
+        Ok(RemoteAddress { va: Va::new(raw.va.get()), rkey: Rkey::new(raw.rkey.get()) })
     }
 
     fn atomic(&mut self) -> Result<RawAtomic, WqeError> {

@@ -6,6 +6,7 @@ use smallvec::smallvec;
 use super::super::doorbell::PositionUnit;
 use super::super::qpc::ServiceType;
 use super::*;
+use crate::hca::operation::RemoteAddress;
 use crate::ids::{Lid, Lkey, MacAddr, Qkey, Qpn, Rkey, Va};
 use crate::roce::Imm;
 
@@ -45,8 +46,8 @@ fn signalled() -> NextUnit {
     NextUnit { signalled: true, ..NextUnit::default() }
 }
 
-fn remote() -> RemoteUnit {
-    RemoteUnit { va: Va::new(0x7f00_aabb_0000), rkey: Rkey::new(0x777) }
+fn remote() -> RemoteAddress {
+    RemoteAddress { va: Va::new(0x7f00_aabb_0000), rkey: Rkey::new(0x777) }
 }
 
 fn raddr() -> [u8; 16] {

@@ -14,7 +14,7 @@ use super::super::doorbell::{PositionUnit, wrap};
 use super::super::qpc::mac;
 use super::{GRANULE, WqeError, WqeOpcode};
 use crate::describe::{Hex, describe};
-use crate::ids::{Lid, Lkey, MacAddr, Qkey, Qpn, Rkey, Va};
+use crate::ids::{Lid, Lkey, MacAddr, Qkey, Qpn, Va};
 use crate::roce::Imm;
 
 /// Where the next WQE of a chain is, and what it does.
@@ -131,15 +131,6 @@ impl DataUnit {
     }
 }
 
-/// Target of an RDMA or atomic operation: the raddr unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RemoteUnit {
-    /// First address in the peer's region.
-    pub va: Va,
-    /// Key of the region.
-    pub rkey: Rkey,
-}
-
 /// Destination of a datagram: the ud unit. The user library of the public driver leaves what it does not know
 /// (MACs, IP addresses) as the buffer held it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -216,7 +207,6 @@ impl UdUnit {
 describe!(Link { address as Hex, opcode as WqeOpcode::word, size, fence, dbd });
 describe!(NextUnit { link, valid, signalled, solicited, imm });
 describe!(DataUnit { len, lkey, va });
-describe!(RemoteUnit { va, rkey });
 describe!(UdUnit {
     port as Hex,
     slid,

@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmut
 use super::super::mpt::END_KEY;
 use super::super::path::{self, AddressVector};
 use super::{GRANULE, WqeError};
-use crate::ids::{Lkey, Qkey, Qpn, Rkey, Va};
+use crate::ids::{Lkey, Qkey, Qpn, Va};
 use crate::roce::Imm;
 
 /// What a slot says of the WQE in the next slot.
@@ -106,15 +106,6 @@ impl DataSegment {
             va: self.va.get().into(),
         })
     }
-}
-
-/// Target of an RDMA or atomic operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RemoteSegment {
-    /// First address in the peer's region.
-    pub va: Va,
-    /// Key of the region.
-    pub rkey: Rkey,
 }
 
 /// Destination of a datagram.

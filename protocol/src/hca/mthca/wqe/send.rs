@@ -7,58 +7,15 @@ use smallvec::SmallVec;
 use zerocopy::{FromBytes, IntoBytes, transmute};
 
 use super::segments::{INLINE, RawAtomic, RawData, RawRemote};
-use super::{DataSegment, DataSegments, GRANULE, NextSegment, RemoteSegment, UdSegment, WqeError};
+use super::{DataSegment, DataSegments, GRANULE, NextSegment, UdSegment, WqeError};
 use crate::hca::opcode::WqeOpcode;
+use crate::hca::operation::RemoteAddress;
 use crate::hca::qp::ServiceType;
 use crate::ids::{Rkey, Va};
 use crate::roce::Imm;
 
 /// What a send WQE asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
-    /// Nothing.
-    Nop,
-    /// SEND on a connected QP.
-    Send {
-        /// Immediate data.
-        imm: Option<Imm>,
-    },
-    /// SEND of a datagram.
-    Datagram {
-        /// Immediate data.
-        imm: Option<Imm>,
-        /// Destination.
-        to: UdSegment,
-    },
-    /// RDMA WRITE.
-    Write {
-        /// Target.
-        remote: RemoteSegment,
-        /// Immediate data.
-        imm: Option<Imm>,
-    },
-    /// RDMA READ; the data segments are the scatter list.
-    Read {
-        /// Source.
-        remote: RemoteSegment,
-    },
-    /// Compare and swap; the data segment takes the original value.
-    CompareSwap {
-        /// Target.
-        remote: RemoteSegment,
-        /// Value that must be there.
-        compare: u64,
-        /// Value to store then.
-        swap: u64,
-    },
-    /// Fetch and add; the data segment takes the original value.
-    FetchAdd {
-        /// Target.
-        remote: RemoteSegment,
-        /// Value to add.
-        add: u64,
-    },
-}
+pub type Operation = crate::hca::operation::Operation<UdSegment>;
 
 /// The bytes of a send WQE's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,7 +79,7 @@ impl SendWqe {
     /// The WQE as software writes it, a whole number of granules.
     pub fn emit(&self) -> Vec<u8> {
         let mut wqe = self.next.emit().to_vec();
-        let remote = |remote: RemoteSegment| RawRemote {
+        let remote = |remote: RemoteAddress| RawRemote {
             va: remote.va.get().into(),
             rkey: remote.rkey.get().into(),
             reserved: [0; 4],
@@ -177,9 +134,9 @@ impl<'a> Segments<'a> {
         })
     }
 
-    fn remote(&mut self) -> Result<RemoteSegment, WqeError> {
+    fn remote(&mut self) -> Result<RemoteAddress, WqeError> {
         let raw: RawRemote = transmute!(*self.take::<GRANULE>("remote address segment")?);
-        Ok(RemoteSegment { va: Va::new(raw.va.get()), rkey: Rkey::new(raw.rkey.get()) })
+        Ok(RemoteAddress { va: Va::new(raw.va.get()), rkey: Rkey::new(raw.rkey.get()) })
     }
 
     fn atomic(&mut self, code: WqeOpcode) -> Result<Operation, WqeError> {

@@ -3,6 +3,7 @@ use smallvec::smallvec;
 
 use super::*;
 use crate::hca::mthca::path::{Address, AddressVector};
+use crate::hca::operation::RemoteAddress;
 use crate::hca::qp::ServiceType;
 use crate::ids::{Lid, Lkey, Pdn, Qkey, Qpn, Rkey, Va};
 use crate::roce::Imm;
@@ -18,7 +19,7 @@ const NEXT_BYTES: [u8; 16] =
 const DATA: DataSegment = DataSegment { len: 64, lkey: Lkey::new(0x1900), va: Va::new(0x7f00_1234_5678) };
 const DATA_BYTES: [u8; 16] =
     [0x00, 0x00, 0x00, 0x40, 0x00, 0x00, 0x19, 0x00, 0x00, 0x00, 0x7f, 0x00, 0x12, 0x34, 0x56, 0x78];
-const REMOTE: RemoteSegment = RemoteSegment { va: Va::new(0x5500_0000_1000), rkey: Rkey::new(0x2a00) };
+const REMOTE: RemoteAddress = RemoteAddress { va: Va::new(0x5500_0000_1000), rkey: Rkey::new(0x2a00) };
 const REMOTE_BYTES: [u8; 16] =
     [0x00, 0x00, 0x55, 0x00, 0x00, 0x00, 0x10, 0x00, 0x00, 0x00, 0x2a, 0x00, 0x00, 0x00, 0x00, 0x00];
 
