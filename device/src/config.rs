@@ -15,7 +15,7 @@ pub use self::fabric::{
     FabricConfig, FabricEntry, InterfaceName, LocalEntry, TapEntry, UdpEntry, UdpPeer, UdpPeerEntry,
 };
 use crate::fabric::impair::{self, Rule, RuleEntry};
-use crate::frontend::jingzhao;
+use crate::frontend::FrontendEntry;
 use crate::identity::Identity;
 use crate::telemetry::trace::TraceFormat;
 
@@ -107,23 +107,6 @@ pub struct TraceConfig {
     /// Form of a record.
     #[serde(default)]
     pub format: TraceFormat,
-}
-
-/// Device interface and its options.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum FrontendEntry {
-    /// JingZhao (HanGu) HCA.
-    Jingzhao(jingzhao::Options),
-}
-
-impl FrontendEntry {
-    /// The key that names the interface.
-    pub const fn key(&self) -> &'static str {
-        match self {
-            Self::Jingzhao(_) => "jingzhao",
-        }
-    }
 }
 
 /// An HCA or NIC on the fabric.
@@ -420,7 +403,7 @@ mod tests {
 
     #[test]
     fn shipped_configurations_are_valid() {
-        for name in ["hgrnic.json", "jingzhao.json", "local.json", "lossy.json", "pair.json"] {
+        for name in ["hgrnic.json", "jingzhao.json", "local.json", "lossy.json", "mthca.json", "pair.json"] {
             Config::load(&Path::new(REPOSITORY).join("configs").join(name)).unwrap();
         }
     }

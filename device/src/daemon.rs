@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::capture::Capture;
-use crate::config::{Config, DeviceConfig, FabricConfig, FrontendEntry, TraceConfig};
+use crate::config::{Config, DeviceConfig, FabricConfig, TraceConfig};
 use crate::control;
 use crate::control::call::Handle;
 use crate::fabric::Fabric;
@@ -17,11 +17,11 @@ use crate::fabric::local::Networks;
 use crate::fabric::tap::TapFabric;
 use crate::fabric::udp::UdpFabric;
 use crate::frontend::address::Addresses;
-use crate::frontend::jingzhao::{JingZhao, Setup};
+use crate::frontend::{Interface, Setup, Taker};
 use crate::hca::Hca;
 use crate::telemetry::trace::Trace;
 use crate::vfio::server::{ListenError, Listener, Source};
-use crate::worker::{Ended, Worker};
+use crate::worker::{Ended, Run, Worker};
 
 /// Why the daemon did not start or did not go on.
 #[derive(Debug, Error)]
@@ -94,7 +94,7 @@ pub fn run(config: &Config, mut inherited: Option<Source>) -> Result<(), DaemonE
         .enumerate()
         .map(|(index, device)| worker(device, &format!("devices[{index}]"), &mut networks, &mut inherited))
         .collect::<Result<Vec<_>, _>>()?;
-    let handles: Vec<_> = workers.iter().map(Worker::handle).collect();
+    let handles: Vec<_> = workers.iter().map(|worker| worker.handle()).collect();
     let control = config
         .control_socket
         .as_ref()
@@ -178,7 +178,7 @@ fn worker(
     key: &str,
     networks: &mut Networks,
     inherited: &mut Option<Source>,
-) -> Result<Worker<JingZhao, Box<dyn Fabric + Send>>, DaemonError> {
+) -> Result<Box<dyn Run>, DaemonError> {
     let source = match (&device.socket_path, inherited.take()) {
         (Some(path), _) => Listener::bind(path)
             .map(Source::Listener)
@@ -196,31 +196,47 @@ fn worker(
             source,
         })
     });
-    let FrontendEntry::Jingzhao(options) = device.frontend;
-    let frontend = JingZhao::new(Setup {
-        options,
+    let common = Setup {
+        options: (),
         addresses: Addresses {
             own: device.identity,
             peers: device.peers.clone(),
             default_peer: device.default_peer,
         },
         engine: engine::Config::default(),
-    });
-    let mut hca = Hca::new(frontend, device.identity, capture.transpose()?);
-    hca.set_strict(device.strict);
-    if let Some(TraceConfig { file, format }) = &device.trace {
-        let trace = Trace::create(file, *format, &name(device)).map_err(|source| DaemonError::File {
-            key: format!("{key}.trace.file"),
-            path: file.clone(),
-            source,
-        })?;
-        hca.set_trace(Some(trace));
-    }
-    for rule in &device.impairments {
-        hca.impairments().add(rule.clone()).map_err(io::Error::other)?;
-    }
+    };
+    device.frontend.make(&common, Parts { device, key, source, fabric, capture: capture.transpose()? })
+}
 
-    Ok(Worker::new(source, hca, fabric)?)
+/// What a worker is made of beside its front-end.
+struct Parts<'a> {
+    device: &'a DeviceConfig,
+    key: &'a str,
+    source: Source,
+    fabric: Box<dyn Fabric + Send>,
+    capture: Option<Capture>,
+}
+
+impl Taker for Parts<'_> {
+    type Output = Result<Box<dyn Run>, DaemonError>;
+
+    fn take<F: Interface>(self, frontend: F) -> Self::Output {
+        let Self { device, key, source, fabric, capture } = self;
+        let mut hca = Hca::new(frontend, device.identity, capture);
+        hca.set_strict(device.strict);
+        if let Some(TraceConfig { file, format }) = &device.trace {
+            let trace = Trace::create(file, *format, &name(device)).map_err(|source| DaemonError::File {
+                key: format!("{key}.trace.file"),
+                path: file.clone(),
+                source,
+            })?;
+            hca.set_trace(Some(trace));
+        }
+        for rule in &device.impairments {
+            hca.impairments().add(rule.clone()).map_err(io::Error::other)?;
+        }
+        Ok(Box::new(Worker::new(source, hca, fabric)?))
+    }
 }
 
 fn fabric(

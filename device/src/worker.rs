@@ -83,6 +83,28 @@ pub struct Worker<F: Frontend, N: Fabric> {
     mailbox: Mailbox,
 }
 
+/// A worker whatever its front-end and fabric are.
+pub trait Run: Send {
+    /// See [`Worker::handle`].
+    fn handle(&self) -> Handle;
+
+    /// See [`Worker::run`].
+    ///
+    /// # Errors
+    /// As there.
+    fn run(self: Box<Self>) -> io::Result<Ended>;
+}
+
+impl<F: Frontend + Send, N: Fabric + Send> Run for Worker<F, N> {
+    fn handle(&self) -> Handle {
+        Worker::handle(self)
+    }
+
+    fn run(self: Box<Self>) -> io::Result<Ended> {
+        Worker::run(*self)
+    }
+}
+
 struct Client {
     connection: Connection,
     /// What `epoll` watches it for.

@@ -1,5 +1,6 @@
 //! A guest with one device: memory, a driver's way to queue pairs that work, and mailboxes to start from.
 
+use device::frontend::Interface as _;
 use device::frontend::address::Addresses;
 use device::frontend::jingzhao::{JingZhao, Options, Setup};
 use device::hca::Hca;

@@ -10,8 +10,11 @@ use protocol::ids::Iova;
 use super::Context;
 use crate::limited;
 use crate::memory::GuestMemory;
-use crate::memory::dma::{DmaError, PAGE_LEN};
+use crate::memory::dma::DmaError;
 use crate::telemetry::trace::{Kind, Trace};
+
+/// Bytes of a mailbox, at most.
+const MAILBOX_LEN: usize = 4096;
 
 /// What a command writes to its outbox; empty without one.
 pub type Outbox = Vec<u8>;
@@ -28,13 +31,13 @@ pub struct Mailboxes {
 /// A copy of an inbox.
 #[derive(Debug)]
 pub struct Inbox {
-    page: [u8; PAGE_LEN as usize],
+    page: [u8; MAILBOX_LEN],
     len: usize,
 }
 
 impl Default for Inbox {
     fn default() -> Self {
-        Self { page: [0; PAGE_LEN as usize], len: 0 }
+        Self { page: [0; MAILBOX_LEN], len: 0 }
     }
 }
 
@@ -44,7 +47,7 @@ impl Inbox {
     /// # Errors
     /// INTERNAL_ERR: it is not the guest's to give.
     pub fn fetch(&mut self, dma: &GuestMemory, at: u64, len: usize) -> Result<&[u8], CmdError> {
-        let (copy, _) = self.page.split_at_mut(len.min(PAGE_LEN as usize));
+        let (copy, _) = self.page.split_at_mut(len.min(MAILBOX_LEN));
         if !copy.is_empty() {
             dma.read(Iova::new(at), copy).map_err(|error| beyond_dma("inbox", &error))?;
         }

@@ -156,6 +156,106 @@ impl OwnedRing {
     }
 }
 
+/// A ring whose software tells how far it has read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CountedRing {
+    ring: EntryRing,
+    /// Entries software has read, modulo 2^32.
+    consumer: u32,
+}
+
+impl CountedRing {
+    /// A ring without entries.
+    pub fn new(buffer: Buffer) -> Self {
+        Self { ring: EntryRing::new(buffer, 0), consumer: 0 }
+    }
+
+    /// Its buffer and place.
+    pub fn ring(&self) -> &EntryRing {
+        &self.ring
+    }
+
+    /// Takes over how far software has read.
+    pub fn set_consumer(&mut self, consumer: u32) {
+        self.consumer = consumer;
+    }
+
+    /// Entries that software has not read, as far as it told.
+    pub fn unread(&self) -> u32 {
+        self.ring.producer().wrapping_sub(self.consumer)
+    }
+}
+
+/// Where entries go.
+pub trait Ring {
+    /// Writes the next entry.
+    ///
+    /// # Errors
+    /// The entry is lost, because software has not made room or the buffer cannot be written.
+    fn push(&mut self, entry: &[u8; LEN], mem: &impl QueueMemory) -> Result<(), WriteError>;
+}
+
+impl Ring for OwnedRing {
+    fn push(&mut self, entry: &[u8; LEN], mem: &impl QueueMemory) -> Result<(), WriteError> {
+        OwnedRing::push(self, entry, mem)
+    }
+}
+
+impl Ring for CountedRing {
+    fn push(&mut self, entry: &[u8; LEN], mem: &impl QueueMemory) -> Result<(), WriteError> {
+        if u64::from(self.unread()) >= self.ring.entries() {
+            return Err(WriteError::Full);
+        }
+        self.ring.push(entry, mem).map_err(WriteError::Access)
+    }
+}
+
+/// A ring of events that tells software when it lost some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventRing<R> {
+    /// Where the events go.
+    pub ring: R,
+    /// Events were lost that software has not been told of.
+    overflowed: bool,
+}
+
+impl<R: Ring> EventRing<R> {
+    /// A ring that has lost nothing.
+    pub fn new(ring: R) -> Self {
+        Self { ring, overflowed: false }
+    }
+
+    /// Whether events were lost that software has not been told of.
+    pub fn overflowed(&self) -> bool {
+        self.overflowed
+    }
+
+    /// Writes an event, behind `overflow` if others were lost since the last one that fitted. `Ok` if software has
+    /// something new to read, be it only that.
+    ///
+    /// # Errors
+    /// The event is lost.
+    pub fn push(
+        &mut self,
+        event: &[u8; LEN],
+        overflow: &[u8; LEN],
+        mem: &impl QueueMemory,
+    ) -> Result<(), WriteError> {
+        let mut told = false;
+        let mut result = Ok(());
+        if self.overflowed {
+            result = self.ring.push(overflow, mem);
+            told = result.is_ok();
+            self.overflowed = !told;
+        }
+        let result = result.and_then(|()| self.ring.push(event, mem));
+        if result == Err(WriteError::Full) {
+            self.overflowed = true;
+        }
+        if told { Ok(()) } else { result }
+    }
+}
+
 fn all_owned_by_hardware(buffer: &Buffer, mem: &impl QueueMemory) -> bool {
     const CHUNK: usize = 128;
     let mut entries = [[0; LEN]; CHUNK];

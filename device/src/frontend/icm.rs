@@ -112,6 +112,20 @@ impl PageMap {
         self.pieces(addr, len, |_, _| Ok(()))
     }
 
+    /// Reads bytes from the guest.
+    ///
+    /// # Errors
+    /// See [`IcmError`]; `out` may then be partly written.
+    pub fn read(&self, dma: &GuestMemory, addr: IcmAddr, out: &mut [u8]) -> Result<(), IcmError> {
+        let len = out.len();
+        let mut rest = out;
+        self.pieces(addr, len, |iova, len| {
+            let (now, later) = std::mem::take(&mut rest).split_at_mut(len);
+            rest = later;
+            Ok(dma.read(iova, now)?)
+        })
+    }
+
     /// Writes bytes through to the guest.
     ///
     /// # Errors

@@ -10,6 +10,8 @@ pub mod entry_ring;
 pub mod hcr;
 pub mod icm;
 pub mod jingzhao;
+pub mod list;
+pub mod mthca;
 pub mod mtt;
 pub mod notify;
 pub mod snapshot;
@@ -18,12 +20,32 @@ pub mod verbs;
 use engine::{Engine, Event, Instant};
 use protocol::describe::{Field as _, Visitor};
 
-use self::snapshot::{FrontendCounters, Page, Table};
+use self::address::Addresses;
+pub use self::list::{FrontendCounters, FrontendEntry, Interface, Taker};
+use self::snapshot::{Page, Table};
 use crate::memory::GuestMemory;
 use crate::telemetry::monitor::Monitor;
 use crate::telemetry::trace::Kind;
 use crate::vfio::msix::Interrupts;
 use crate::vfio::{Bar, PciIdentity};
+
+/// What a device is given at its creation and keeps.
+#[derive(Clone, Debug)]
+pub struct Setup<Options> {
+    /// What its interface lets the configuration choose.
+    pub options: Options,
+    /// Who is where on the fabric.
+    pub addresses: Addresses,
+    /// Of the engine; INIT_HCA sets the number of QPs.
+    pub engine: engine::Config,
+}
+
+impl<Options> Setup<Options> {
+    /// The same with other options.
+    pub fn with<Other>(&self, options: Other) -> Setup<Other> {
+        Setup { options, addresses: self.addresses.clone(), engine: self.engine }
+    }
+}
 
 /// What a front-end borrows for the time of one input.
 pub struct Context<'a> {

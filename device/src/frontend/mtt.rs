@@ -16,7 +16,8 @@ use crate::sparse::{Capacity, SparseTable, TableFull};
 /// Bytes of an entry.
 pub const ENTRY_LEN: usize = 8;
 /// Entries of an ICM page.
-const CHUNK_LEN: usize = PAGE_LEN as usize / ENTRY_LEN;
+const CHUNK_LEN: usize = 4096 / ENTRY_LEN;
+const _: () = assert!(CHUNK_LEN as u64 * ENTRY_LEN as u64 == PAGE_LEN);
 
 /// Bound: 128 MiB of chunks, which translate 64 GiB of 4 KiB pages.
 const CAPACITY: Capacity = Capacity { entries: 1 << 15, leaves: 1 << 15 };

@@ -9,24 +9,12 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::icm::IcmRange;
-use super::jingzhao::ctxmgt::stats::CtxStats;
 use crate::memory::region::{MemoryRegion, Rights, Translation};
 
 /// Most rows of a [`Page`].
 ///
 /// Bound: rows are copied on the device's own thread, between two turns of its traffic.
 pub const PAGE_ROWS: usize = 256;
-
-/// What an interface counts of the parts only it has, under the key that names it in the configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FrontendCounters {
-    /// JingZhao HCA.
-    Jingzhao {
-        /// Context manager, by channel.
-        ctxmgt: CtxStats,
-    },
-}
 
 /// Objects of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -214,8 +202,8 @@ pub struct EqRow {
     pub producer: u32,
     /// The next event raises its interrupt.
     pub armed: bool,
-    /// MSI-X vector.
-    pub vector: u16,
+    /// MSI-X vector, if it interrupts by one.
+    pub vector: Option<u16>,
     /// Bit t: takes asynchronous events of type t, as the device's interface numbers them.
     pub mask: u64,
     /// Events were lost that software has not been told of.
@@ -271,6 +259,8 @@ pub enum IcmTable {
     Context,
     /// Memory protection and translation.
     Tpt,
+    /// Everything: the device has one translation.
+    All,
 }
 
 /// Takes one page of rows from an iterator; `key` is a row's place in its table.

@@ -16,8 +16,9 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use super::*;
-use crate::frontend::jingzhao::ctxmgt::stats::CtxStats;
-use crate::frontend::snapshot::{FrontendCounters, Page, Rows, Table};
+use crate::frontend::FrontendCounters;
+use crate::frontend::jingzhao::Counters;
+use crate::frontend::snapshot::{Page, Rows, Table};
 use crate::memory::Permissions;
 use crate::net::DropReason;
 
@@ -106,7 +107,7 @@ impl Frontend for Stub {
     }
 
     fn counters(&self) -> FrontendCounters {
-        FrontendCounters::Jingzhao { ctxmgt: CtxStats::default() }
+        FrontendCounters::Jingzhao(Counters::default())
     }
 
     fn reset(&mut self) {

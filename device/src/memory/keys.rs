@@ -6,9 +6,11 @@ use protocol::ids::Lkey;
 use super::region::MemoryRegion;
 use crate::sparse::{Capacity, SparseTable, TableFull};
 
-/// Regions by key: the key's low bits are the index, and the whole key must match.
+/// Regions by key: some of the key's bits are the index, and the whole key must match.
 #[derive(Debug)]
 pub struct KeyTable {
+    /// Bits above which the index begins.
+    shift: u32,
     mask: u32,
     regions: SparseTable<MemoryRegion>,
 }
@@ -18,10 +20,15 @@ impl KeyTable {
     /// which is 75 MiB of regions at the most.
     const CAPACITY: Capacity = Capacity { entries: 1 << 20, leaves: 1 << 14 };
 
-    /// A table of `2^log2_entries` entries, at most 2^32, all invalid.
+    /// A table of `2^log2_entries` entries, at most 2^32, all invalid. Its keys' low bits are the index.
     pub fn new(log2_entries: u8) -> Self {
+        Self::rotated(log2_entries, 0)
+    }
+
+    /// The same for keys that are rotated to the left by `shift` bits, so that the index begins there.
+    pub fn rotated(log2_entries: u8, shift: u32) -> Self {
         let mask = u32::MAX.checked_shr(32u32.saturating_sub(u32::from(log2_entries))).unwrap_or(0);
-        Self { mask, regions: SparseTable::new(Self::CAPACITY) }
+        Self { shift, mask, regions: SparseTable::new(Self::CAPACITY) }
     }
 
     /// Whether the table has such an entry, valid or not.
@@ -31,7 +38,7 @@ impl KeyTable {
 
     /// Index of a key.
     pub fn index(&self, key: Lkey) -> u32 {
-        key.get() & self.mask
+        key.get().rotate_right(self.shift) & self.mask
     }
 
     /// The region of a key.
@@ -98,6 +105,15 @@ mod tests {
         assert_eq!(table.find(Lkey::new(5)), Err(AccessError::Key));
         assert_eq!(table.find(Lkey::new(0x40005)), Err(AccessError::Key));
         assert_eq!(table.get(5).map(|region| region.key), Some(Lkey::new(0x20005)));
+    }
+
+    #[test]
+    fn the_index_of_a_rotated_key_is_above_its_generation() {
+        let mut table = KeyTable::rotated(17, 8);
+        table.insert(region(0x8000_1800)).unwrap();
+        assert_eq!(table.get(0x18).map(|region| region.key), Some(Lkey::new(0x8000_1800)));
+        assert!(table.find(Lkey::new(0x8000_1800)).is_ok());
+        assert_eq!(table.find(Lkey::new(0x1800)), Err(AccessError::Key));
     }
 
     #[test]

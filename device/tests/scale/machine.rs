@@ -1,5 +1,6 @@
 //! A guest with one HCA, in this process: memory, and a driver's way to very many objects.
 
+use device::frontend::Interface as _;
 use device::frontend::address::Addresses;
 use device::frontend::jingzhao::{JingZhao, Options, Setup};
 use device::hca::Hca;

@@ -35,6 +35,19 @@ impl HcrWord {
         Self::Token,
         Self::Command,
     ];
+
+    /// Name for traces.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::InParamHigh => "HCR.in_param[63:32]",
+            Self::InParamLow => "HCR.in_param[31:0]",
+            Self::InModifier => "HCR.in_modifier",
+            Self::OutParamHigh => "HCR.out_param[63:32]",
+            Self::OutParamLow => "HCR.out_param[31:0]",
+            Self::Token => "HCR.token",
+            Self::Command => "HCR.command",
+        }
+    }
 }
 
 /// The HCR as the device latches it when go is written.

@@ -206,7 +206,7 @@ fn eq(row: &EqRow) -> Vec<String> {
         row.entries.to_string(),
         row.producer.to_string(),
         yes(row.armed),
-        row.vector.to_string(),
+        row.vector.map_or_else(|| "-".to_owned(), |vector| vector.to_string()),
         hex(row.mask),
         yes(row.overflowed),
     ]
@@ -237,6 +237,7 @@ fn icm(row: &IcmRow) -> Vec<String> {
     let table = match row.table {
         IcmTable::Context => "context",
         IcmTable::Tpt => "tpt",
+        IcmTable::All => "all",
     };
     vec![table.to_owned(), hex(row.start), hex(row.length), hex(row.bus)]
 }

@@ -11,9 +11,11 @@ use protocol::hca::jingzhao::eqe::Eqe;
 use protocol::hca::jingzhao::pci;
 use protocol::hca::jingzhao::qpc::QpState;
 use protocol::hca::jingzhao::regs::{self, HcrWord, Register};
+use serde::{Deserialize, Serialize};
 
 use super::cmd;
 use super::ctxmgt::message::{RdQpSst, RdQpState};
+use super::ctxmgt::stats::CtxStats;
 use super::doorbell::{Doorbells, Rung};
 use super::host::JingZhaoHost;
 use super::options::Options;
@@ -21,25 +23,23 @@ use super::resources::DeviceState;
 use super::snapshot;
 use super::strict::{self, Strict};
 use super::trace;
-use crate::frontend::address::Addresses;
 use crate::frontend::command::{self, Words};
 use crate::frontend::hcr::Hcr;
-use crate::frontend::snapshot::{FrontendCounters, Page, Table};
-use crate::frontend::{Context, Frontend, RegisterAccess};
+use crate::frontend::snapshot::{Page, Table};
+use crate::frontend::{self, Context, Frontend, FrontendCounters, Interface, RegisterAccess};
 use crate::limited;
 use crate::memory::GuestMemory;
 use crate::telemetry::monitor::Monitor;
 use crate::vfio::{Bar, PciIdentity};
 
 /// What a device is given at its creation and keeps.
-#[derive(Clone, Debug)]
-pub struct Setup {
-    /// Departures from the document.
-    pub options: Options,
-    /// Who is where on the fabric.
-    pub addresses: Addresses,
-    /// Of the engine; INIT_HCA sets the number of QPs.
-    pub engine: engine::Config,
+pub type Setup = frontend::Setup<Options>;
+
+/// What only this interface counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Context manager, by channel.
+    pub ctxmgt: CtxStats,
 }
 
 /// A JingZhao HCA.
@@ -53,13 +53,16 @@ pub struct JingZhao {
     link_up: bool,
 }
 
-impl JingZhao {
-    /// A device as after power-on.
-    pub fn new(setup: Setup) -> Self {
+impl Interface for JingZhao {
+    type Options = Options;
+
+    fn new(setup: Setup) -> Self {
         let doorbells = Doorbells::new(setup.options.uar_pages.bar_len());
         Self { setup, hcr: Hcr::default(), doorbells, state: DeviceState::default(), link_up: true }
     }
+}
 
+impl JingZhao {
     fn read_register(&self, offset: u64) -> u32 {
         match Register::at(offset) {
             Some(Register::Hcr(HcrWord::Command)) => regs::command_word(self.hcr.state()),
@@ -257,7 +260,7 @@ impl Frontend for JingZhao {
     }
 
     fn counters(&self) -> FrontendCounters {
-        FrontendCounters::Jingzhao { ctxmgt: *self.state.stats() }
+        FrontendCounters::Jingzhao(Counters { ctxmgt: *self.state.stats() })
     }
 
     fn reset(&mut self) {

@@ -9,7 +9,7 @@ use protocol::hca::jingzhao::cmd::MapEq;
 use protocol::hca::jingzhao::eqc::Eqc;
 use protocol::hca::jingzhao::eqe::{Eqe, EventType};
 
-use crate::frontend::entry_ring::{Buffer, OwnedRing, WriteError};
+use crate::frontend::entry_ring::{Buffer, EventRing, OwnedRing, WriteError};
 use crate::memory::queue::QueueMemory;
 
 /// When the queue interrupts.
@@ -87,13 +87,11 @@ impl EventQueues {
 /// An event queue.
 #[derive(Debug)]
 pub struct EventQueue {
-    ring: OwnedRing,
+    ring: EventRing<OwnedRing>,
     msix_vector: u16,
     arm: Arm,
     /// Bit t: takes asynchronous events of type t.
     mask: u64,
-    /// Events were lost that software has not been told of.
-    overflowed: bool,
 }
 
 impl EventQueue {
@@ -101,11 +99,10 @@ impl EventQueue {
     pub fn new(eqc: &Eqc, mem: &impl QueueMemory) -> Self {
         let buffer = Buffer { pd: eqc.pd, lkey: eqc.lkey, start: eqc.start, log_entries: eqc.log_entries };
         Self {
-            ring: OwnedRing::new(buffer, eqc.producer_index, mem),
+            ring: EventRing::new(OwnedRing::new(buffer, eqc.producer_index, mem)),
             msix_vector: eqc.msix_vector,
             arm: if eqc.flags.armed() { Arm::UntilFirstDoorbell } else { Arm::Disarmed },
             mask: 0,
-            overflowed: false,
         }
     }
 
@@ -125,17 +122,17 @@ impl EventQueue {
 
     /// Its buffer.
     pub fn buffer(&self) -> &Buffer {
-        self.ring.buffer()
+        self.ring.ring.buffer()
     }
 
     /// Entries of its buffer.
     pub fn entries(&self) -> u64 {
-        self.ring.entries()
+        self.ring.ring.entries()
     }
 
     /// Entries written, modulo 2^32.
     pub fn producer(&self) -> u32 {
-        self.ring.producer()
+        self.ring.ring.producer()
     }
 
     /// Whether the next event interrupts.
@@ -155,7 +152,7 @@ impl EventQueue {
 
     /// Whether events were lost that software has not been told of.
     pub fn overflowed(&self) -> bool {
-        self.overflowed
+        self.ring.overflowed()
     }
 
     /// Asks for an interrupt at the next event (ARM_EQ).
@@ -168,21 +165,7 @@ impl EventQueue {
     /// # Errors
     /// The event is lost. If the queue was full, software finds EQ_OVERFLOW in front of the next one that fits.
     pub fn push(&mut self, event: &Eqe, mem: &impl QueueMemory) -> Result<Option<u16>, WriteError> {
-        let mut written = false;
-        let mut result = Ok(());
-        if self.overflowed {
-            result = self.ring.push(&Eqe::EqOverflow.emit(), mem);
-            written = result.is_ok();
-            self.overflowed = !written;
-        }
-        let result = result.and_then(|()| self.ring.push(&event.emit(), mem));
-        if result == Err(WriteError::Full) {
-            self.overflowed = true;
-        }
-        // Software that finds an overflow entry needs its interrupt though the event behind it is lost.
-        if !written {
-            result?;
-        }
+        self.ring.push(&event.emit(), &Eqe::EqOverflow.emit(), mem)?;
         match self.arm {
             Arm::Disarmed => Ok(None),
             Arm::Once => {

@@ -32,6 +32,6 @@ pub mod strict;
 mod tests;
 mod trace;
 
-pub use device::{JingZhao, Setup};
+pub use device::{Counters, JingZhao, JingZhao as Device, Setup};
 pub use host::JingZhaoHost;
 pub use options::Options;

@@ -113,7 +113,7 @@ fn eq_row(eqn: u32, eq: &EventQueue) -> EqRow {
         entries: eq.entries(),
         producer: eq.producer(),
         armed: eq.is_armed(),
-        vector: eq.msix_vector(),
+        vector: Some(eq.msix_vector()),
         mask: eq.mask(),
         overflowed: eq.overflowed(),
     }

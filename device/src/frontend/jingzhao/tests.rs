@@ -20,6 +20,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 
 use super::device::{JingZhao, Setup};
 use super::options::Options;
+use crate::frontend::Interface as _;
 use crate::frontend::address::Addresses;
 use crate::hca::Hca;
 use crate::identity::Identity;

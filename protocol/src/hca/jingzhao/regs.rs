@@ -62,13 +62,7 @@ impl Register {
     /// Name for traces.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Hcr(HcrWord::InParamHigh) => "HCR.in_param[63:32]",
-            Self::Hcr(HcrWord::InParamLow) => "HCR.in_param[31:0]",
-            Self::Hcr(HcrWord::InModifier) => "HCR.in_modifier",
-            Self::Hcr(HcrWord::OutParamHigh) => "HCR.out_param[63:32]",
-            Self::Hcr(HcrWord::OutParamLow) => "HCR.out_param[31:0]",
-            Self::Hcr(HcrWord::Token) => "HCR.token",
-            Self::Hcr(HcrWord::Command) => "HCR.command",
+            Self::Hcr(word) => word.name(),
             Self::Reset => "reset",
             Self::InitDone => "init_done",
         }

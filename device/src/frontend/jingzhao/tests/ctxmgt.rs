@@ -7,16 +7,18 @@ use super::traffic::{
     DATA_KEY, ENTRY, QPN, cqe, data_unit, exchange, get_data, pair, post_recv, put_data, qpc, remote, send,
 };
 use super::*;
+use crate::frontend::FrontendCounters;
 use crate::frontend::jingzhao::ctxmgt::stats::CtxStats;
-use crate::frontend::snapshot::FrontendCounters;
 
 /// WQE opcodes.
 const SEND: u8 = 0x0a;
 const WRITE: u8 = 0x08;
 
 fn stats(machine: &Machine) -> CtxStats {
-    let FrontendCounters::Jingzhao { ctxmgt } = machine.hca.frontend_counters();
-    ctxmgt
+    match machine.hca.frontend_counters() {
+        FrontendCounters::Jingzhao(counters) => counters.ctxmgt,
+        other => panic!("{other:?}"),
+    }
 }
 
 fn query(machine: &mut Machine) -> Qpc {

@@ -15,7 +15,8 @@ use driver::{CONTEXT, CQC, Driver, MPT, MTT, TPT};
 use library::{Caps, Program, READ, SEND, SEND_IMM, UC, UD, WRITE, WRITE_IMM, Wr};
 
 use super::*;
-use crate::config::{Config, FrontendEntry};
+use crate::config::Config;
+use crate::frontend::FrontendEntry;
 
 /// The start of each program's data region.
 const DATA: u64 = 0x7f00_0000_0678;
@@ -25,7 +26,7 @@ fn machine(index: usize) -> Machine {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/hgrnic.json");
     let config = Config::load(Path::new(file)).unwrap();
     let device = &config.devices[index];
-    let FrontendEntry::Jingzhao(options) = device.frontend;
+    let FrontendEntry::Jingzhao(options) = device.frontend else { panic!("{:?}", device.frontend) };
     let addresses =
         Addresses { own: device.identity, peers: device.peers.clone(), default_peer: device.default_peer };
     Machine::with(Setup { options, addresses, engine: engine::Config::default() })

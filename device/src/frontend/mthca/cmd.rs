@@ -1,0 +1,122 @@
+//! Commands: one call executes what a write of the HCR's last word asks for.
+//!
+//! The checks common to all commands are in [`Command::decode`]; each family of commands has a file. A refused command
+//! has no effect.
+//!
+//! # Spec
+//! mthca interface, section 3.
+
+mod cq;
+mod eq;
+mod hca;
+mod icm;
+mod memory;
+mod multicast;
+mod port;
+mod qp;
+mod srq;
+
+use protocol::hca::hcr::Latched;
+use protocol::hca::mthca::cmd::{Command, Op};
+use protocol::hca::status::{CmdError, CmdStatus};
+
+use super::device::Setup;
+use super::resources::{DeviceState, Resources};
+use crate::frontend::Context;
+use crate::frontend::command::{Mailboxes, Outbox};
+
+/// What a command gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Nothing.
+    Nothing,
+    /// A value in out_param.
+    Immediate(u64),
+    /// An outbox.
+    Mailbox(Outbox),
+}
+
+/// Executes a command: reads its inbox once, works on the copy, writes its outbox. What was in the mailboxes is left in
+/// `mailboxes`.
+///
+/// # Errors
+/// The refusal.
+pub fn execute(
+    state: &mut DeviceState,
+    setup: &Setup,
+    cx: &mut Context<'_>,
+    latched: &Latched,
+    mailboxes: &mut Mailboxes,
+) -> Result<Answer, CmdError> {
+    let command = Command::decode(latched, state.resources().is_some())?;
+    let inbox = mailboxes.inbox.fetch(cx.dma, command.in_param, command.inbox_len)?;
+    let answer = dispatch(state, setup, cx, &command, inbox)?;
+    if let Answer::Mailbox(outbox) = &answer {
+        mailboxes.outbox.clone_from(outbox);
+        mailboxes.send(cx.dma, command.out_param)?;
+    }
+    Ok(answer)
+}
+
+/// The commands of a device that is not initialised, and the rest.
+fn dispatch(
+    state: &mut DeviceState,
+    setup: &Setup,
+    cx: &mut Context<'_>,
+    command: &Command,
+    inbox: &[u8],
+) -> Result<Answer, CmdError> {
+    match command.op {
+        Op::QueryFw => Ok(hca::query_fw()),
+        Op::EnableLam | Op::DisableLam => Err(hca::no_local_memory()),
+        Op::MapFa | Op::MapIcmAux => icm::map_unused(inbox),
+        // Firmware and its memory are none of this device's.
+        Op::UnmapFa | Op::RunFw | Op::UnmapIcmAux | Op::Nop => Ok(Answer::Nothing),
+        Op::QueryDevLim => Ok(hca::query_dev_lim(setup)),
+        Op::QueryAdapter => Ok(hca::query_adapter(setup)),
+        Op::SetIcmSize => hca::set_icm_size(setup, command),
+        Op::MapIcm => icm::map(state, inbox),
+        Op::UnmapIcm => icm::unmap(state, command),
+        Op::InitHca => hca::init(state, setup, cx, inbox),
+        Op::CloseHca => Ok(hca::close(state, setup, cx)),
+        _ => match state.resources_mut() {
+            Some(resources) => on_resources(resources, setup, cx, command, inbox),
+            None => Err(CmdError::new(CmdStatus::BadSysState, "command before INIT_HCA", 0)),
+        },
+    }
+}
+
+/// The commands that need INIT_HCA.
+fn on_resources(
+    resources: &mut Resources,
+    setup: &Setup,
+    cx: &mut Context<'_>,
+    command: &Command,
+    inbox: &[u8],
+) -> Result<Answer, CmdError> {
+    match command.op {
+        Op::InitIb => port::init(resources, setup, cx, command, inbox),
+        Op::CloseIb => port::close(resources, setup, cx, command, inbox),
+        Op::SetIb => port::set(resources, setup, cx, command, inbox),
+        Op::MadIfc => port::mad_ifc(resources, setup, cx, command, inbox),
+        Op::Sw2HwMpt => memory::sw2hw(resources, setup, cx, command, inbox),
+        Op::Hw2SwMpt => memory::hw2sw(resources, setup, cx, command, inbox),
+        Op::MapEq => eq::map(resources, setup, cx, command, inbox),
+        Op::Sw2HwEq => eq::sw2hw(resources, setup, cx, command, inbox),
+        Op::Hw2SwEq => eq::hw2sw(resources, setup, cx, command, inbox),
+        Op::Sw2HwCq => cq::sw2hw(resources, setup, cx, command, inbox),
+        Op::Hw2SwCq => cq::hw2sw(resources, setup, cx, command, inbox),
+        Op::ResizeCq => cq::resize(resources, setup, cx, command, inbox),
+        Op::Modify(transition) => qp::modify(resources, setup, cx, command, transition, inbox),
+        Op::QueryQp => qp::query(resources, setup, cx, command, inbox),
+        Op::ConfSpecialQp => qp::conf_special(resources, setup, cx, command, inbox),
+        Op::ReadMgm => multicast::read(resources, setup, cx, command, inbox),
+        Op::WriteMgm => multicast::write(resources, setup, cx, command, inbox),
+        Op::MgidHash => multicast::hash(resources, setup, cx, command, inbox),
+        Op::Sw2HwSrq => srq::sw2hw(resources, setup, cx, command, inbox),
+        Op::Hw2SwSrq => srq::hw2sw(resources, setup, cx, command, inbox),
+        Op::QuerySrq => srq::query(resources, setup, cx, command, inbox),
+        Op::ArmSrq => srq::arm(resources, setup, cx, command, inbox),
+        op => Err(CmdError::new(CmdStatus::BadOp, op.name(), 0)),
+    }
+}

@@ -1,0 +1,66 @@
+//! Event queues: SW2HW_EQ, HW2SW_EQ, MAP_EQ.
+//!
+//! # Spec
+//! mthca interface, sections 3.5 and 6.3.
+
+use protocol::hca::mthca::cmd::Command;
+use protocol::hca::mthca::eqc::Eqc;
+use protocol::hca::status::{CmdError, CmdStatus};
+use protocol::ids::Eqn;
+
+use super::Answer;
+use crate::frontend::Context;
+use crate::frontend::command::fixed;
+use crate::frontend::mthca::device::Setup;
+use crate::frontend::mthca::event_queue::EventQueue;
+use crate::frontend::mthca::resources::Resources;
+
+pub(super) fn sw2hw(
+    resources: &mut Resources,
+    _: &Setup,
+    _: &mut Context<'_>,
+    command: &Command,
+    inbox: &[u8],
+) -> Result<Answer, CmdError> {
+    let eqn = command.eqn();
+    let eqc = Eqc::parse(fixed(inbox)?)?;
+    if !resources.layout.has_eq(eqn) {
+        return Err(CmdError::new(CmdStatus::BadIndex, "EQ number", eqn.get().into()));
+    }
+    if resources.eqs.contains(eqn) {
+        return Err(CmdError::new(CmdStatus::BadResState, "EQ is valid already", eqn.get().into()));
+    }
+    resources.eqs.insert(eqn, EventQueue::new(&eqc));
+    Ok(Answer::Nothing)
+}
+
+pub(super) fn hw2sw(
+    resources: &mut Resources,
+    _: &Setup,
+    _: &mut Context<'_>,
+    command: &Command,
+    _: &[u8],
+) -> Result<Answer, CmdError> {
+    let eqn = command.eqn();
+    resources.eqs.remove(eqn).ok_or(not_valid(eqn))?;
+    Ok(Answer::Nothing)
+}
+
+pub(super) fn map(
+    resources: &mut Resources,
+    _: &Setup,
+    _: &mut Context<'_>,
+    command: &Command,
+    _: &[u8],
+) -> Result<Answer, CmdError> {
+    let map = command.map_eq();
+    if !resources.eqs.contains(map.eqn) {
+        return Err(not_valid(map.eqn));
+    }
+    resources.eqs.map(&map);
+    Ok(Answer::Nothing)
+}
+
+fn not_valid(eqn: Eqn) -> CmdError {
+    CmdError::new(CmdStatus::BadResState, "EQ is not valid", eqn.get().into())
+}

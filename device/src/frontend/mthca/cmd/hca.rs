@@ -1,0 +1,66 @@
+//! What the device is, its beginning and its end.
+//!
+//! # Spec
+//! mthca interface, sections 3.2 to 3.4.
+
+use protocol::hca::mthca::PAGE;
+use protocol::hca::mthca::caps::{Adapter, DevLim, QueryFw};
+use protocol::hca::mthca::cmd::Command;
+use protocol::hca::mthca::init::InitHca;
+use protocol::hca::status::{CmdError, CmdStatus};
+
+use super::Answer;
+use crate::frontend::Context;
+use crate::frontend::command::fixed;
+use crate::frontend::mthca::device::Setup;
+use crate::frontend::mthca::resources::DeviceState;
+
+/// Pages the device wants for itself beside ICM; it never uses them. With none the driver would leave commands out.
+const AUX_PAGES: u64 = 1;
+
+pub(super) fn query_fw() -> Answer {
+    Answer::Mailbox(QueryFw::RECOMMENDED.emit().to_vec())
+}
+
+/// The answer of a device without memory to commands that are about its memory; any other makes the driver give up.
+pub(super) fn no_local_memory() -> CmdError {
+    CmdError::new(CmdStatus::NoLocalMemory, "memory of its own", 0)
+}
+
+pub(super) fn query_dev_lim(_: &Setup) -> Answer {
+    Answer::Mailbox(DevLim::RECOMMENDED.emit().to_vec())
+}
+
+pub(super) fn query_adapter(setup: &Setup) -> Answer {
+    Answer::Mailbox(Adapter { board_id: setup.options.board_id.0 }.emit().to_vec())
+}
+
+pub(super) fn set_icm_size(_: &Setup, command: &Command) -> Result<Answer, CmdError> {
+    let bytes = command.in_param;
+    if bytes > DevLim::RECOMMENDED.max_icm_len {
+        return Err(CmdError::new(CmdStatus::ExceedLim, "bytes of ICM", bytes));
+    }
+    if !bytes.is_multiple_of(PAGE as u64) {
+        return Err(CmdError::param("bytes of ICM", bytes));
+    }
+    Ok(Answer::Immediate(AUX_PAGES))
+}
+
+/// A second INIT_HCA begins anew.
+pub(super) fn init(
+    state: &mut DeviceState,
+    setup: &Setup,
+    cx: &mut Context<'_>,
+    inbox: &[u8],
+) -> Result<Answer, CmdError> {
+    let layout = InitHca::parse(fixed(inbox)?)?;
+    cx.engine.reset(engine::Config { qp_index_bits: layout.qpc.log_entries, ..setup.engine });
+    state.open(&layout);
+    Ok(Answer::Nothing)
+}
+
+pub(super) fn close(state: &mut DeviceState, setup: &Setup, cx: &mut Context<'_>) -> Answer {
+    cx.engine.reset(setup.engine);
+    state.close();
+    Answer::Nothing
+}

@@ -1,0 +1,41 @@
+//! Seam of the queue half.
+
+use protocol::hca::mthca::cmd::Command;
+use protocol::hca::qp::Transition;
+use protocol::hca::status::{CmdError, CmdStatus};
+
+use super::Answer;
+use crate::frontend::Context;
+use crate::frontend::mthca::device::Setup;
+use crate::frontend::mthca::resources::Resources;
+
+pub(super) fn query(
+    _: &mut Resources,
+    _: &Setup,
+    _: &mut Context<'_>,
+    command: &Command,
+    _: &[u8],
+) -> Result<Answer, CmdError> {
+    Err(CmdError::new(CmdStatus::BadOp, command.op.name(), 0))
+}
+
+pub(super) fn conf_special(
+    _: &mut Resources,
+    _: &Setup,
+    _: &mut Context<'_>,
+    command: &Command,
+    _: &[u8],
+) -> Result<Answer, CmdError> {
+    Err(CmdError::new(CmdStatus::BadOp, command.op.name(), 0))
+}
+
+pub(super) fn modify(
+    _: &mut Resources,
+    _: &Setup,
+    _: &mut Context<'_>,
+    command: &Command,
+    _: Transition,
+    _: &[u8],
+) -> Result<Answer, CmdError> {
+    Err(CmdError::new(CmdStatus::BadOp, command.op.name(), 0))
+}

@@ -1,0 +1,216 @@
+//! The function: BAR0 and BAR2, and what happens at their registers.
+//!
+//! # Spec
+//! mthca interface, sections 1 and 2.
+
+use engine::{Engine, Event};
+use protocol::describe::Visitor;
+use protocol::hca::hcr::Latched;
+use protocol::hca::mthca::cmd::Op;
+use protocol::hca::mthca::eqe::Eqe;
+use protocol::hca::mthca::pci;
+use protocol::hca::mthca::regs::{RESET_VALUE, Register};
+use protocol::hca::status::CmdStatus;
+use protocol::hca::words;
+use serde::{Deserialize, Serialize};
+
+use super::cmd::{self, Answer};
+use super::doorbell::Doorbells;
+use super::host::MthcaHost;
+use super::options::Options;
+use super::resources::DeviceState;
+use super::{snapshot, trace};
+use crate::frontend::command::{self, Words};
+use crate::frontend::hcr::Hcr;
+use crate::frontend::snapshot::{Page, Table};
+use crate::frontend::{self, Context, Frontend, FrontendCounters, Interface, RegisterAccess};
+use crate::limited;
+use crate::memory::GuestMemory;
+use crate::telemetry::monitor::Monitor;
+use crate::vfio::{Bar, PciIdentity};
+
+/// What a device is given at its creation and keeps.
+pub type Setup = frontend::Setup<Options>;
+
+/// What only this interface counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Counters {
+    /// Resets by the register of BAR0.
+    pub resets: u64,
+}
+
+/// An InfiniHost III Lx.
+#[derive(Debug)]
+pub struct Mthca {
+    setup: Setup,
+    hcr: Hcr,
+    doorbells: Doorbells,
+    state: DeviceState,
+    counters: Counters,
+}
+
+impl Interface for Mthca {
+    type Options = Options;
+
+    fn new(setup: Setup) -> Self {
+        Self {
+            setup,
+            hcr: Hcr::default(),
+            doorbells: Doorbells::new(pci::BAR2_LEN),
+            state: DeviceState::default(),
+            counters: Counters::default(),
+        }
+    }
+}
+
+impl Mthca {
+    fn read_register(&self, offset: u64) -> u32 {
+        match Register::at(offset) {
+            Some(Register::Hcr(word)) => self.hcr.read(word),
+            _ => 0,
+        }
+    }
+
+    fn write_register(&mut self, cx: &mut Context<'_>, offset: u64, value: u32) {
+        let resources = self.state.resources_mut();
+        match (Register::at(offset), resources) {
+            (Some(Register::Hcr(word)), _) => {
+                if let Some(latched) = self.hcr.write(word, value) {
+                    self.execute(cx, &latched);
+                }
+            }
+            (Some(Register::EqArm), Some(resources)) => resources.arm_eqs(cx, value),
+            (Some(Register::EqSetCi(eqn)), Some(resources)) => {
+                if let Some(queue) = resources.eqs.get_mut(eqn) {
+                    queue.set_consumer(value);
+                }
+            }
+            (Some(Register::Reset), _) if value == RESET_VALUE => {
+                limited!(info, "device reset by its register");
+                self.counters.resets += 1;
+                cx.engine.reset(self.setup.engine);
+                self.reset();
+            }
+            _ => {}
+        }
+    }
+
+    /// Runs a command from start to end (section 2.2, execution model).
+    fn execute(&mut self, cx: &mut Context<'_>, latched: &Latched) {
+        const WORDS: Words = Words {
+            name: |code| Op::from_code(code).map(Op::name),
+            describe: trace::describe_command,
+            visible: |status| status,
+        };
+        let Self { state, setup, .. } = self;
+        let result = command::run(cx, &WORDS, latched, |cx, mailboxes| {
+            cmd::execute(state, setup, cx, latched, mailboxes)
+        });
+        let (status, out_param) = match result {
+            Ok(Answer::Immediate(value)) => {
+                self.hcr.answer(value);
+                (CmdStatus::Ok, value)
+            }
+            Ok(Answer::Nothing | Answer::Mailbox(_)) => (CmdStatus::Ok, latched.out_param),
+            Err(status) => (status, latched.out_param),
+        };
+        self.hcr.finish(status);
+        if latched.command.event()
+            && let Some(resources) = self.state.resources_mut()
+        {
+            let token = latched.token;
+            resources.raise(cx, &Eqe::Command { token, status: status.code(), out_param });
+        }
+    }
+}
+
+impl Frontend for Mthca {
+    type Host<'a> = MthcaHost<'a>;
+
+    fn pci_identity(&self) -> PciIdentity {
+        PciIdentity {
+            vendor: pci::VENDOR_ID,
+            device: pci::DEVICE_ID,
+            subsystem_vendor: pci::VENDOR_ID,
+            subsystem: pci::DEVICE_ID,
+            revision: pci::REVISION,
+            class: pci::CLASS_CODE,
+            bar0_len: pci::BAR0_LEN,
+            bar2_len: pci::BAR2_LEN,
+            msix_vectors: pci::MSIX_VECTORS,
+            msix_table: pci::MSIX_TABLE,
+            msix_pba: pci::MSIX_PBA,
+        }
+    }
+
+    fn bar_read(&mut self, _: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]) {
+        match bar {
+            Bar::Bar0 => words::read(offset, data, |word| self.read_register(word).to_be_bytes()),
+            // Doorbells are write only.
+            Bar::Bar2 => data.fill(0),
+        }
+    }
+
+    fn bar_write(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &[u8]) {
+        match bar {
+            Bar::Bar0 => {
+                for (offset, word) in words::writes(offset, data) {
+                    self.write_register(cx, offset, u32::from_be_bytes(word));
+                }
+            }
+            Bar::Bar2 => {
+                if let Some(rung) = self.doorbells.write(offset, data)
+                    && let Some(resources) = self.state.resources_mut()
+                {
+                    resources.ring(&self.setup, cx, rung);
+                }
+            }
+        }
+    }
+
+    fn register_name(&self, access: &RegisterAccess<'_>) -> Option<String> {
+        trace::register_name(access)
+    }
+
+    fn describe_access(&self, access: &RegisterAccess<'_>, to: &mut dyn Visitor) {
+        trace::describe_access(access, to);
+    }
+
+    fn host<'a>(&'a mut self, dma: &'a GuestMemory, monitor: &'a mut Monitor) -> MthcaHost<'a> {
+        let Self { setup, state, .. } = self;
+        MthcaHost { resources: state.resources_mut(), addresses: &setup.addresses, dma, monitor }
+    }
+
+    fn handle_event(&mut self, cx: &mut Context<'_>, event: Event) {
+        let Some(resources) = self.state.resources_mut() else { return };
+        match event {
+            Event::Completion(completion) => resources.complete(&self.setup, cx, &completion),
+            Event::Async { qpn, event } => resources.qp_event(cx, qpn, event),
+        }
+    }
+
+    fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
+        self.state.resources_mut().is_some_and(|resources| resources.end_turn(&self.setup, cx))
+    }
+
+    fn link_changed(&mut self, cx: &mut Context<'_>, up: bool) {
+        if let Some(resources) = self.state.resources_mut() {
+            resources.raise(cx, &Eqe::PortChange { port: 1, active: up });
+        }
+    }
+
+    fn snapshot(&self, engine: &Engine, table: Table, from: u64) -> Page {
+        snapshot::take(&self.state, &self.setup.addresses, engine, table, from)
+    }
+
+    fn counters(&self) -> FrontendCounters {
+        FrontendCounters::Mthca(self.counters)
+    }
+
+    fn reset(&mut self) {
+        self.hcr.reset();
+        self.doorbells.reset();
+        self.state = DeviceState::default();
+    }
+}

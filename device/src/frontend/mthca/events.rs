@@ -1,0 +1,58 @@
+//! What the guest is told without having asked: events, and the interrupts they raise.
+//!
+//! # Spec
+//! mthca interface, sections 7.7 and 7.8.
+
+use protocol::hca::mthca::eqc::Interrupt;
+use protocol::hca::mthca::eqe::Eqe;
+use protocol::ids::{Cqn, Eqn};
+
+use super::resources::Resources;
+use super::trace;
+use crate::frontend::Context;
+use crate::limited;
+
+impl Resources {
+    /// Reports an asynchronous event to the EQ its type is mapped to; without one it is dropped.
+    pub fn raise(&mut self, cx: &mut Context<'_>, event: &Eqe) {
+        self.report(cx, self.eqs.taker(event), event);
+    }
+
+    /// Reports a completion event to the EQ that a CQ names, if it exists.
+    pub fn notify(&mut self, cx: &mut Context<'_>, eqn: Eqn, cqn: Cqn) {
+        self.report(cx, Some(eqn), &Eqe::Completion(cqn));
+    }
+
+    /// Obeys a write to the arm register: bit n arms queue n. Queues that do not exist are not missed.
+    pub fn arm_eqs(&mut self, cx: &mut Context<'_>, mask: u32) {
+        for eqn in (0..u32::BITS).filter(|eqn| mask >> eqn & 1 != 0) {
+            let Some(queue) = self.eqs.get_mut(Eqn::new(eqn)) else { continue };
+            cx.monitor.count_doorbell("arm_eq");
+            if let Some(interrupt) = queue.arm() {
+                interrupt_by(cx, interrupt);
+            }
+        }
+    }
+
+    fn report(&mut self, cx: &mut Context<'_>, eqn: Option<Eqn>, event: &Eqe) {
+        let queue = eqn.and_then(|eqn| self.eqs.get_mut(eqn));
+        let place = eqn.zip(queue.as_ref().map(|queue| queue.ring().producer()));
+        let result = queue.map_or(Ok(None), |queue| queue.push(event, &self.regions.access(cx.dma)));
+        if let Some(trace) = cx.monitor.trace() {
+            trace::eqe(trace, place, event, result.as_ref().err());
+        }
+        match result {
+            Ok(Some(interrupt)) => interrupt_by(cx, interrupt),
+            Ok(None) => {}
+            Err(error) => limited!(warn, ?eqn, ?event, "event lost: {error}"),
+        }
+    }
+}
+
+/// The function has no INTx: software that found too few MSI-X vectors waits in vain, and says so.
+fn interrupt_by(cx: &mut Context<'_>, interrupt: Interrupt) {
+    match interrupt {
+        Interrupt::MsiX(vector) => cx.interrupt(vector),
+        Interrupt::Pin => limited!(warn, "the driver wants INTx, which this device does not have"),
+    }
+}

@@ -1,0 +1,29 @@
+//! Front-end of the Mellanox InfiniHost III Lx (MT25204), which Linux's `ib_mthca` and rdma-core's `libmthca` drive.
+//!
+//! [`Mthca`] decodes BARs. A write to the command register runs a command ([`cmd`]) on the [`resources`] of the device.
+//! A doorbell ([`doorbell`]) rings the engine, which comes back through [`host`] for work requests and memory; what it
+//! reports becomes entries of completion and event queues ([`completion`], [`events`]).
+//!
+//! # Spec
+//! mthca interface; the files name their sections.
+
+pub mod cmd;
+pub mod completion;
+pub mod completion_queue;
+pub mod device;
+pub mod doorbell;
+pub mod event_queue;
+pub mod events;
+pub mod groups;
+pub mod host;
+pub mod mpt;
+pub mod options;
+pub mod qp;
+pub mod resources;
+mod snapshot;
+pub mod srq;
+mod trace;
+
+pub use device::{Counters, Mthca, Mthca as Device, Setup};
+pub use host::MthcaHost;
+pub use options::Options;

@@ -1,0 +1,78 @@
+//! What a memory protection table entry means as a memory region.
+//!
+//! # Spec
+//! mthca interface, sections 6.1 and 6.2.
+
+use protocol::hca::mthca::mpt::{END_KEY, Mpt, MptFlags};
+use protocol::hca::status::{CmdError, CmdStatus};
+
+use crate::frontend::mtt::ENTRY_LEN;
+use crate::memory::region::{MemoryRegion, Origin, PageShift, Rights, Translation};
+
+/// Bound: pages of one region, as many as the device holds for all of them.
+const MAX_PAGES: u64 = 1 << 24;
+
+/// MTT entries of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageEntries {
+    /// Number of the first, counted from ICM address 0.
+    pub first: u64,
+    /// How many.
+    pub count: usize,
+}
+
+/// The region of an entry, and its MTT entries if it has pages.
+///
+/// # Errors
+/// BAD_INDEX for the key that ends scatter lists, BAD_PARAM for MTT entries that are not aligned, EXCEED_LIM for more
+/// than 2^24 pages.
+pub fn region(mpt: &Mpt) -> Result<(MemoryRegion, Option<PageEntries>), CmdError> {
+    if mpt.key == END_KEY {
+        return Err(CmdError::new(CmdStatus::BadIndex, "key that ends scatter lists", END_KEY.get().into()));
+    }
+    let (translation, entries) = if mpt.flags.contains(MptFlags::PHYSICAL) {
+        (Translation::Physical, None)
+    } else {
+        let entries = entries(mpt)?;
+        // A page size and a shift have the same range.
+        let page_shift = PageShift::new(mpt.page_shift).unwrap_or(PageShift::MIN);
+        (Translation::Paged { page_shift, first_entry: entries.first }, Some(entries))
+    };
+    let region = MemoryRegion {
+        key: mpt.key,
+        pd: mpt.pd,
+        start: mpt.start,
+        len: mpt.length,
+        origin: Origin::Zero,
+        rights: rights(mpt.flags),
+        translation,
+    };
+    Ok((region, entries))
+}
+
+fn entries(mpt: &Mpt) -> Result<PageEntries, CmdError> {
+    const ALIGN: u64 = ENTRY_LEN as u64;
+    let mtt = mpt.mtt.get();
+    if !mtt.is_multiple_of(ALIGN) {
+        return Err(CmdError::param("unaligned MTT address", mtt));
+    }
+    let in_page = mpt.start.get() & ((1 << mpt.page_shift) - 1);
+    let pages = u128::from(in_page) + u128::from(mpt.length);
+    let pages = pages.div_ceil(1 << mpt.page_shift);
+    let count = u64::try_from(pages).ok().filter(|pages| *pages <= MAX_PAGES);
+    let count = count.and_then(|pages| usize::try_from(pages).ok());
+    let count = count.ok_or(CmdError::new(CmdStatus::ExceedLim, "length of the region", mpt.length))?;
+    Ok(PageEntries { first: mtt / ALIGN, count })
+}
+
+fn rights(flags: MptFlags) -> Rights {
+    let right = |flag| match flag {
+        MptFlags::LOCAL_WRITE => Rights::LOCAL_WRITE,
+        MptFlags::REMOTE_WRITE => Rights::REMOTE_WRITE,
+        MptFlags::REMOTE_READ => Rights::REMOTE_READ,
+        MptFlags::REMOTE_ATOMIC => Rights::REMOTE_ATOMIC,
+        // Local reads are always granted, and the rest says nothing of rights.
+        _ => Rights::empty(),
+    };
+    flags.iter().map(right).collect()
+}

@@ -1,0 +1,271 @@
+//! Everything that INIT_HCA begins and CLOSE_HCA ends: keys, pages, queues and QPs.
+//!
+//! Contexts are kept here and not in ICM: of the memory software lends, the device reads page table entries and
+//! doorbell records, and nothing else (section 4.1).
+//!
+//! What a hostile guest can make a device hold here (the engine's part is listed with its limits):
+//!
+//! | what | each | most of them | together |
+//! |---|---|---|---|
+//! | QP | 1 KiB | 2^17, in 2^16 groups | 200 MiB |
+//! | CQ | 100 B | 2^17, in 2^16 groups | 60 MiB |
+//! | SRQ | 100 B | 2^16, in 2^14 groups | 15 MiB |
+//! | EQ | 80 B | 2^5 | 3 KiB |
+//! | key | 72 B | 2^20, or 2^14 groups of 64 | 75 MiB |
+//! | page table chunk | 4 KiB | 2^15 | 128 MiB |
+//! | run of ICM pages | 24 B | 2^18 | 12 MiB |
+//!
+//! # Spec
+//! mthca interface, sections 3.3, 4 and 5.4.
+
+use std::ops::RangeInclusive;
+
+use protocol::hca::mthca::init::InitHca;
+use protocol::hca::mthca::mpt::{KEY_ROTATION, Mpt};
+use protocol::hca::status::{CmdError, CmdStatus};
+use protocol::ids::{Cqn, IcmAddr, Iova, Lkey, Qpn, Srqn};
+
+use super::completion_queue::CompletionQueue;
+use super::event_queue::EventQueues;
+use super::groups::Groups;
+use super::mpt::{PageEntries, region};
+use super::qp::QueuePair;
+use super::srq::SharedReceiveQueue;
+use crate::frontend::icm::{IcmRange, PageMap};
+use crate::frontend::mtt::{ENTRY_LEN, Mtt};
+use crate::memory::GuestMemory;
+use crate::memory::keys::KeyTable;
+use crate::memory::region::MemoryRegion;
+use crate::memory::translate::RegionAccess;
+use crate::sparse::{Capacity, SparseTable, TableFull};
+
+/// Bound: QPs that left RESET, at once. Twice what the driver's profile has.
+const QPS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
+/// Bound: CQs, at once.
+const CQS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
+/// Bound: SRQs, at once.
+const SRQS: Capacity = Capacity { entries: 1 << 16, leaves: 1 << 14 };
+
+/// What a device has. ICM is lent before INIT_HCA, and taken back after CLOSE_HCA.
+#[derive(Debug)]
+pub enum DeviceState {
+    /// Before INIT_HCA, or after CLOSE_HCA.
+    Closed(PageMap),
+    /// In between.
+    Open(Box<Resources>),
+}
+
+impl Default for DeviceState {
+    fn default() -> Self {
+        Self::Closed(PageMap::default())
+    }
+}
+
+impl DeviceState {
+    /// Begins anew (INIT_HCA).
+    pub fn open(&mut self, layout: &InitHca) {
+        let icm = std::mem::take(self.icm());
+        *self = Self::Open(Box::new(Resources::new(layout, icm)));
+    }
+
+    /// Forgets everything but what is lent (CLOSE_HCA).
+    pub fn close(&mut self) {
+        *self = Self::Closed(std::mem::take(self.icm()));
+    }
+
+    /// What is between INIT_HCA and CLOSE_HCA.
+    pub fn resources(&self) -> Option<&Resources> {
+        match self {
+            Self::Closed(_) => None,
+            Self::Open(resources) => Some(resources),
+        }
+    }
+
+    /// Likewise.
+    pub fn resources_mut(&mut self) -> Option<&mut Resources> {
+        match self {
+            Self::Closed(_) => None,
+            Self::Open(resources) => Some(resources),
+        }
+    }
+
+    /// Lends pages (MAP_ICM).
+    ///
+    /// # Errors
+    /// EXCEED_LIM, see [`PageMap::map`].
+    pub fn lend(&mut self, ranges: &[IcmRange]) -> Result<(), CmdError> {
+        self.icm().map(ranges)
+    }
+
+    /// Takes pages back (UNMAP_ICM). MTT entries that were read from them are forgotten.
+    ///
+    /// # Errors
+    /// EXCEED_LIM, see [`PageMap::unmap`].
+    pub fn take_back(&mut self, pages: RangeInclusive<u64>) -> Result<(), CmdError> {
+        self.icm().unmap(pages.clone())?;
+        if let Some(resources) = self.resources_mut() {
+            resources.regions.mtt.forget(pages);
+        }
+        Ok(())
+    }
+
+    /// Where the pages are.
+    pub fn page_map(&self) -> &PageMap {
+        match self {
+            Self::Closed(icm) => icm,
+            Self::Open(resources) => &resources.regions.icm,
+        }
+    }
+
+    fn icm(&mut self) -> &mut PageMap {
+        match self {
+            Self::Closed(icm) => icm,
+            Self::Open(resources) => &mut resources.regions.icm,
+        }
+    }
+}
+
+/// The device from INIT_HCA to CLOSE_HCA.
+#[derive(Debug)]
+pub struct Resources {
+    /// Sizes of the tables.
+    pub layout: InitHca,
+    /// Keys and pages.
+    pub regions: Regions,
+    /// Event queues.
+    pub eqs: EventQueues,
+    /// Valid CQs, by index.
+    pub cqs: SparseTable<Box<CompletionQueue>>,
+    /// QPs not in RESET, by index.
+    pub qps: SparseTable<Box<QueuePair>>,
+    /// Valid SRQs, by index.
+    pub srqs: SparseTable<Box<SharedReceiveQueue>>,
+    /// Multicast groups.
+    pub groups: Groups,
+}
+
+impl Resources {
+    fn new(layout: &InitHca, icm: PageMap) -> Self {
+        Self {
+            layout: *layout,
+            regions: Regions::new(layout, icm),
+            eqs: EventQueues::default(),
+            cqs: SparseTable::new(CQS),
+            qps: SparseTable::new(QPS),
+            srqs: SparseTable::new(SRQS),
+            groups: Groups::default(),
+        }
+    }
+
+    /// Index of a QP, whose number has a generation above it.
+    pub fn qp_index(&self, qpn: Qpn) -> u32 {
+        self.layout.qpc.index(qpn.get())
+    }
+
+    /// Index of a CQ, likewise.
+    pub fn cq_index(&self, cqn: Cqn) -> u32 {
+        self.layout.cqc.index(cqn.get())
+    }
+
+    /// Index of an SRQ.
+    pub fn srq_index(&self, srqn: Srqn) -> u32 {
+        self.layout.srqc.index(srqn.get())
+    }
+}
+
+/// Memory regions and the pages behind them.
+#[derive(Debug)]
+pub struct Regions {
+    /// What software lends.
+    pub icm: PageMap,
+    /// Valid MPT entries.
+    pub keys: KeyTable,
+    /// MTT entries of regions, as they were at SW2HW_MPT. Numbered from ICM address 0.
+    pub mtt: Mtt,
+}
+
+impl Regions {
+    fn new(layout: &InitHca, icm: PageMap) -> Self {
+        Self {
+            icm,
+            keys: KeyTable::rotated(layout.mpt.log_entries, KEY_ROTATION),
+            mtt: Mtt::new(IcmAddr::new(0)),
+        }
+    }
+
+    /// Bytes of regions in `dma`.
+    pub fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, &'a Mtt> {
+        RegionAccess { keys: &self.keys, pages: &self.mtt, dma }
+    }
+
+    /// Makes an entry valid, and takes over the MTT entries of its pages.
+    ///
+    /// # Errors
+    /// BAD_RES_STATE if it is valid already, BAD_PARAM for pages whose MTT entries are not lent, EXCEED_LIM for more
+    /// regions or pages than the device holds.
+    pub fn validate(&mut self, dma: &GuestMemory, mpt: &Mpt) -> Result<(), CmdError> {
+        let index = self.keys.index(mpt.key);
+        if self.keys.get(index).is_some() {
+            return Err(CmdError::new(CmdStatus::BadResState, "MPT entry is valid already", index.into()));
+        }
+        let (region, entries) = region(mpt)?;
+        if let Some(entries) = entries {
+            self.take_over(dma, &entries)?;
+        }
+        let full = |TableFull| CmdError::new(CmdStatus::ExceedLim, "MPT entries in use with", index.into());
+        self.keys.insert(region).map_err(full)?;
+        Ok(())
+    }
+
+    /// Makes an entry invalid.
+    ///
+    /// # Errors
+    /// BAD_INDEX, or BAD_RES_STATE if it is not valid.
+    pub fn invalidate(&mut self, index: u32) -> Result<MemoryRegion, CmdError> {
+        if !self.keys.contains_index(index) {
+            return Err(CmdError::new(CmdStatus::BadIndex, "MPT index", index.into()));
+        }
+        let not_valid = CmdError::new(CmdStatus::BadResState, "MPT entry is not valid", index.into());
+        self.keys.remove(index).ok_or(not_valid)
+    }
+
+    /// The first half of a doorbell record, as it is now: the counter. `None` if it cannot be reached.
+    pub fn record(&self, layout: &InitHca, dma: &GuestMemory, page: u32, index: u32) -> Option<u32> {
+        let mut counter = [0; 4];
+        self.icm.read(dma, layout.record(page, index), &mut counter).ok()?;
+        Some(u32::from_be_bytes(counter))
+    }
+
+    /// Copies MTT entries out of ICM.
+    fn take_over(&mut self, dma: &GuestMemory, entries: &PageEntries) -> Result<(), CmdError> {
+        /// Of one ICM page.
+        const AT_ONCE: usize = 512;
+        let PageEntries { first, count } = *entries;
+        let unmapped = CmdError::param("MTT entry", first);
+        let start = self.mtt.addr(first).ok_or(unmapped)?;
+        self.icm.check(start, count * ENTRY_LEN)?;
+        let full = |TableFull| CmdError::new(CmdStatus::ExceedLim, "MTT entries in use with", first);
+        self.mtt.reserve(first, count).map_err(full)?;
+        let mut at = first;
+        let mut left = count;
+        let mut bytes = [0; AT_ONCE * ENTRY_LEN];
+        while left != 0 {
+            let now = left.min(AT_ONCE);
+            let (part, _) = bytes.split_at_mut(now * ENTRY_LEN);
+            self.icm.read(dma, self.mtt.addr(at).ok_or(unmapped)?, part)?;
+            let (words, _) = part.as_chunks::<ENTRY_LEN>();
+            for word in words {
+                let word = u64::from_be_bytes(*word);
+                self.mtt.set(at, (word & 1 != 0).then_some(Iova::new(word)));
+                at += 1;
+            }
+            left -= now;
+        }
+        Ok(())
+    }
+
+    /// Whether a key names a region.
+    pub fn is_valid(&self, key: Lkey) -> bool {
+        self.keys.find(key).is_ok()
+    }
+}
