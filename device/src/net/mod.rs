@@ -2,6 +2,7 @@
 //!
 //! Nothing here owns a socket or a clock: frames, time and the batch for answers come with each call.
 
+mod limit;
 mod neighbour;
 mod port;
 mod stats;

@@ -13,13 +13,15 @@ use protocol::net::ipv4::Ipv4;
 use protocol::net::ipv6::Ipv6;
 use protocol::roce::{IpAddrs, RoceFrame};
 
+use super::limit::AnswerLimit;
 use super::waiting::Waiting;
 use super::{DropReason, Neighbours, PortStats, Resolved};
 use crate::fabric::TxBatch;
 use crate::identity::Identity;
 
-/// Bound: an answer is given up when this many frames wait already. One frame draws one answer of at most its own
-/// length, so a peer cannot make us send more than it sends; but it can send while our way out is blocked.
+/// Bound: an answer is given up when this many frames wait already. One frame draws one answer of its own length (or
+/// eight bytes more: the advertisement that answers a solicitation without an option), so a peer cannot make us send
+/// more than it sends; but it can send while our way out is blocked.
 const MAX_WAITING: usize = 256;
 
 /// Hop limit of what the port itself sends.
@@ -31,6 +33,7 @@ pub struct Port {
     identity: Identity,
     neighbours: Neighbours,
     waiting: Waiting,
+    limit: AnswerLimit,
     stats: PortStats,
     up: bool,
 }
@@ -42,6 +45,7 @@ impl Port {
             identity,
             neighbours: Neighbours::default(),
             waiting: Waiting::default(),
+            limit: AnswerLimit::default(),
             stats: PortStats::default(),
             up: true,
         }
@@ -152,13 +156,26 @@ impl Port {
                 self.stats.roce += 1;
                 Ok(Some(roce))
             }
-            EtherType::Ipv4 => self.on_ipv4(&ether, answers).map(|()| None),
+            EtherType::Ipv4 => self.on_ipv4(now, &ether, answers).map(|()| None),
             EtherType::Ipv6 => self.on_ipv6(now, &ether, answers).map(|()| None),
             EtherType::Arp | EtherType::Other(_) => Err(DropReason::Protocol),
         }
     }
 
-    fn on_ipv4(&mut self, ether: &EtherFrame<'_>, answers: &mut TxBatch) -> Result<(), DropReason> {
+    /// Whether an answer may be given: not more than `sender` may have, and not more than there is room for.
+    fn allow_answer(&mut self, now: Instant, sender: MacAddr, answers: &TxBatch) -> Result<(), DropReason> {
+        if answers.len() >= MAX_WAITING {
+            return Err(DropReason::NoRoom);
+        }
+        if self.limit.take(now, sender) { Ok(()) } else { Err(DropReason::OverRate) }
+    }
+
+    fn on_ipv4(
+        &mut self,
+        now: Instant,
+        ether: &EtherFrame<'_>,
+        answers: &mut TxBatch,
+    ) -> Result<(), DropReason> {
         let (ip, payload) = Ipv4::parse(ether.payload)?;
         if ip.dst != self.identity.ipv4 {
             return Err(DropReason::OtherIp);
@@ -167,9 +184,7 @@ impl Port {
             return Err(DropReason::Protocol);
         }
         let echo = EchoRequest::parse(payload)?.ok_or(DropReason::Protocol)?;
-        if answers.len() >= MAX_WAITING {
-            return Err(DropReason::NoRoom);
-        }
+        self.allow_answer(now, ether.src, answers)?;
         let header = Ipv4 { src: ip.dst, dst: ip.src, ttl: HOP_LIMIT, ..ip };
         echo.emit_reply_frame(ether.src, self.identity.mac, header, answers.buffer())?;
         answers.commit(ether.src);
@@ -201,9 +216,7 @@ impl Port {
             Icmpv6::EchoRequest(data) if !group && !ip.src.is_multicast() && !ip.src.is_unspecified() => data,
             Icmpv6::EchoRequest(_) | Icmpv6::Other => return Err(DropReason::Protocol),
         };
-        if answers.len() >= MAX_WAITING {
-            return Err(DropReason::NoRoom);
-        }
+        self.allow_answer(now, ether.src, answers)?;
         let header = Ipv6 { src: ip.dst, dst: ip.src, hop_limit: HOP_LIMIT, ..ip };
         icmpv6::emit_echo_reply(ether.src, self.identity.mac, header, data, answers.buffer())?;
         answers.commit(ether.src);

@@ -24,13 +24,15 @@ pub enum DropReason {
     Icrc,
     /// An answer was due, but too many frames were waiting to be sent.
     NoRoom,
+    /// An answer was due, but its sender had as many as it may have.
+    OverRate,
     /// The link is down.
     LinkDown,
 }
 
 impl DropReason {
     /// All reasons, in the order of their declaration.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::OtherMac,
         Self::BadSource,
         Self::OtherIp,
@@ -40,6 +42,7 @@ impl DropReason {
         Self::Checksum,
         Self::Icrc,
         Self::NoRoom,
+        Self::OverRate,
         Self::LinkDown,
     ];
 
@@ -55,6 +58,7 @@ impl DropReason {
             Self::Checksum => "checksum",
             Self::Icrc => "icrc",
             Self::NoRoom => "no_room",
+            Self::OverRate => "over_rate",
             Self::LinkDown => "link_down",
         }
     }

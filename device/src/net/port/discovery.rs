@@ -10,7 +10,7 @@ use protocol::net::icmpv6::{self, Advertisement, Solicitation};
 use protocol::net::ipv6::Ipv6;
 use protocol::roce::IpAddrs;
 
-use super::{MAX_WAITING, Port};
+use super::Port;
 use crate::fabric::TxBatch;
 use crate::net::DropReason;
 
@@ -57,9 +57,7 @@ impl Port {
             self.stats.arp += 1;
             return Ok(());
         }
-        if answers.len() >= MAX_WAITING {
-            return Err(DropReason::NoRoom);
-        }
+        self.allow_answer(now, ether.src, answers)?;
         let reply = Arp {
             operation: ArpOperation::Reply,
             sender_mac: self.identity.mac,
@@ -95,9 +93,7 @@ impl Port {
         if !probe && let Some(mac) = solicitation.source_mac {
             self.learn(now, ip.src.into(), mac, true);
         }
-        if answers.len() >= MAX_WAITING {
-            return Err(DropReason::NoRoom);
-        }
+        self.allow_answer(now, ether.src, answers)?;
         let (dst_mac, dst) = match probe {
             true => (icmpv6::multicast_mac(icmpv6::ALL_NODES), icmpv6::ALL_NODES),
             false => (mac, ip.src),

@@ -156,10 +156,39 @@ fn pings_padded_by_ethernet_are_answered_without_the_padding() {
 
 #[test]
 fn answers_wait_in_a_bounded_line() {
-    let mut port = port();
-    let frames: Vec<_> = std::iter::repeat_n(ping(), MAX_WAITING + 3).collect();
-    assert_eq!(answers(&mut port, &frames).len(), MAX_WAITING);
-    assert_eq!(port.stats().dropped(DropReason::NoRoom), 3);
+    let (mut port, mut out) = (port(), TxBatch::default());
+    for _ in 0..MAX_WAITING {
+        out.push(&pong());
+    }
+    for frame in [ping(), arp_request(), ping6(), solicitation()] {
+        assert_eq!(port.receive(NOW, &frame, &mut out), None);
+    }
+    assert_eq!(out.len(), MAX_WAITING);
+    assert_eq!(port.stats().dropped(DropReason::NoRoom), 4);
+}
+
+#[test]
+fn a_flood_of_questions_draws_a_bounded_number_of_answers_and_starves_nobody() {
+    for question in [ping(), arp_request(), ping6(), solicitation(), unicast_solicitation(), probe6()] {
+        let mut port = port();
+        let flood = vec![question.clone(); 250];
+        assert_eq!(answers(&mut port, &flood).len(), 100, "{question:02x?}");
+        assert_eq!(port.stats().dropped(DropReason::OverRate), 150);
+        let other = replace_mac(question, 6, mac(9));
+        assert_eq!(answers(&mut port, &[other]).len(), 1, "another's question");
+    }
+}
+
+/// Whoever forges a source makes us send no more than it sends itself.
+#[test]
+fn answers_are_no_longer_than_the_questions() {
+    for question in [ping(), arp_request(), ping6(), solicitation(), probe6(), unicast_solicitation()] {
+        let found = answers(&mut port(), std::slice::from_ref(&question));
+        // The answer to a solicitation must name our MAC in an option of eight bytes (RFC 4861, section 7.2.4).
+        let option = if question[12..14] == [0x86, 0xdd] && question[54] == 135 { 8 } else { 0 };
+        assert_eq!(found.len(), 1);
+        assert!(found[0].1.len() <= question.len() + option, "{question:02x?}");
+    }
 }
 
 #[test]
