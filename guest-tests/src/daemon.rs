@@ -21,6 +21,26 @@ const READY_TIMEOUT: Duration = Duration::from_secs(10);
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A device interface, by its name in configurations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Interface {
+    /// The JingZhao document's.
+    #[default]
+    Jingzhao,
+    /// That of Linux's `ib_mthca`.
+    Mthca,
+}
+
+impl Interface {
+    /// Its key in a configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Jingzhao => "jingzhao",
+            Self::Mthca => "mthca",
+        }
+    }
+}
+
 /// One HCA, as the lab wants it.
 #[derive(Clone, Debug)]
 pub struct HcaSpec {
@@ -32,10 +52,39 @@ pub struct HcaSpec {
     pub default_peer: u16,
     /// Where it receives frames.
     pub bind: SocketAddr,
-    /// Where the others receive theirs.
-    pub peers: Vec<SocketAddr>,
+    /// The others.
+    pub peers: Vec<Peer>,
+    /// What carries its frames.
+    pub fabric: Fabric,
+    /// What its guest's driver sees.
+    pub interface: Interface,
     /// Options of its device interface, an object of the configuration.
     pub options: Value,
+    /// Write what it sends and receives to a file.
+    pub capture: bool,
+    /// Write what its driver does and what it answers to a file.
+    pub trace: bool,
+}
+
+/// What carries frames between HCAs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Fabric {
+    /// UDP datagrams, from the HCA's own socket to those of its peers.
+    #[default]
+    Udp,
+    /// Memory of the process that serves them all.
+    Local,
+    /// A tap interface of this name.
+    Tap(String),
+}
+
+/// Another user of a fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Where it receives frames.
+    pub addr: SocketAddr,
+    /// It is the NIC of a guest and knows only this HCA, which passes its frames on.
+    pub leaf: bool,
 }
 
 impl HcaSpec {
@@ -50,20 +99,47 @@ impl HcaSpec {
             id,
             default_peer,
             bind,
-            peers: vec![peer],
+            peers: vec![Peer { addr: peer, leaf: false }],
+            fabric: Fabric::Udp,
+            interface: Interface::Jingzhao,
             options: json!({}),
+            capture: true,
+            trace: false,
         };
         Ok([spec("a", 1, 2, a, b), spec("b", 2, 1, b, a)])
     }
+
+    /// HCAs numbered from 1 on, each of which knows all the others.
+    ///
+    /// # Errors
+    /// When there are no free ports.
+    pub fn mesh<const N: usize>() -> Result<[Self; N]> {
+        let ports: [SocketAddr; N] = free_udp_ports()?;
+        let [example, _] = Self::pair()?;
+        let mut specs = ports.map(|bind| Self { bind, ..example.clone() });
+        for (id, spec) in (1..).zip(&mut specs) {
+            let others = ports.iter().filter(|addr| **addr != spec.bind);
+            spec.peers = others.map(|&addr| Peer { addr, leaf: false }).collect();
+            (spec.name, spec.id, spec.default_peer) = (id.to_string(), id, 1 + u16::from(id == 1));
+        }
+        Ok(specs)
+    }
 }
 
-/// A running daemon that serves one HCA.
+/// A running daemon. What is said of its HCA is said of the first, if it serves several.
 #[derive(Debug)]
 pub struct Daemon {
     process: Process,
-    socket: PathBuf,
-    control: PathBuf,
+    sockets: Vec<PathBuf>,
+    control: Control,
     capture: PathBuf,
+}
+
+/// What `hcactl` reaches of a daemon, whoever holds the daemon.
+#[derive(Clone, Debug)]
+pub struct Control {
+    socket: PathBuf,
+    device: u16,
 }
 
 impl Daemon {
@@ -72,18 +148,34 @@ impl Daemon {
     /// # Errors
     /// When it does not get that far.
     pub async fn start(hcad: &Path, spec: &HcaSpec, run: &RunDir) -> Result<Self> {
-        let name = format!("hcad-{}", spec.name);
-        let socket = run.socket(&format!("{name}.sock"));
-        let control = run.socket(&format!("{name}.control"));
-        let capture = run.file(format!("{name}.pcapng"));
+        Self::start_by(Command::new(hcad), std::slice::from_ref(spec), run).await
+    }
+
+    /// Starts a program that becomes `hcad`, for one HCA or several, and waits until it takes guests.
+    ///
+    /// # Errors
+    /// When it does not get that far, or is to serve none.
+    pub async fn start_by(mut command: Command, specs: &[HcaSpec], run: &RunDir) -> Result<Self> {
+        let first = specs.first().context("a daemon without an HCA")?;
+        let path_of = |spec: &HcaSpec| run.socket(&format!("hcad-{}.sock", spec.name));
+        let capture_of = |spec: &HcaSpec| run.file(format!("hcad-{}.pcapng", spec.name));
+        let name = format!("hcad-{}", first.name);
+        let control = Control { socket: run.socket(&format!("{name}.control")), device: first.id };
+        let devices: Vec<Value> =
+            specs.iter().map(|spec| device_of(spec, &path_of(spec), &capture_of(spec))).collect();
+        let text = json!({
+            "log": { "filter": "info" },
+            "control_socket": control.socket,
+            "devices": devices,
+        });
         let config = run.file(format!("{name}.json"));
-        let text = serde_json::to_string_pretty(&config_of(spec, &socket, &control, &capture))?;
-        std::fs::write(&config, text).with_context(|| format!("writing {}", config.display()))?;
-        let mut command = Command::new(hcad);
+        std::fs::write(&config, serde_json::to_string_pretty(&text)?)
+            .with_context(|| format!("writing {}", config.display()))?;
         command.arg("--config").arg(&config);
         let mut process = Process::start(&name, command, run)?;
         process.line(READY, READY_TIMEOUT).await?;
-        Ok(Self { process, socket, control, capture })
+        let sockets = specs.iter().map(path_of).collect();
+        Ok(Self { process, sockets, control, capture: capture_of(first) })
     }
 
     /// Does what `hcactl` does with these arguments; its answer, null for a command that answers nothing.
@@ -91,26 +183,22 @@ impl Daemon {
     /// # Errors
     /// When the daemon refuses or is gone.
     pub async fn control(&self, arguments: &[&str]) -> Result<Value> {
-        let mut command = Command::new(programs::hcactl()?);
-        command.arg("--socket").arg(&self.control).arg("--json").args(arguments).kill_on_drop(true);
-        let answer = timeout(CONTROL_TIMEOUT, command.output())
-            .await
-            .with_context(|| format!("no answer to hcactl {arguments:?} within {CONTROL_TIMEOUT:?}"))?
-            .with_context(|| format!("starting {command:?}"))?;
-        ensure!(
-            answer.status.success(),
-            "hcactl {arguments:?}: {}",
-            String::from_utf8_lossy(&answer.stderr).trim_end()
-        );
-        if answer.stdout.is_empty() {
-            return Ok(Value::Null);
-        }
-        serde_json::from_slice(&answer.stdout).with_context(|| format!("answer to hcactl {arguments:?}"))
+        self.control.ask(arguments).await
+    }
+
+    /// The way to ask it from elsewhere.
+    pub fn controls(&self) -> Control {
+        self.control.clone()
     }
 
     /// Where a VMM attaches.
     pub fn socket(&self) -> &Path {
-        &self.socket
+        self.sockets.first().map_or(Path::new(""), PathBuf::as_path)
+    }
+
+    /// Where VMMs attach, by HCA.
+    pub fn sockets(&self) -> &[PathBuf] {
+        &self.sockets
     }
 
     /// The frames it sent and received.
@@ -128,9 +216,7 @@ impl Daemon {
     /// # Errors
     /// When there is no such counter, or no answer.
     pub async fn counter(&self, place: &str) -> Result<u64> {
-        let counters = self.control(&["counters"]).await?;
-        let value = counters.pointer(place).and_then(Value::as_u64);
-        value.with_context(|| format!("no counter {place} in {counters}"))
+        self.control.counter(place).await
     }
 
     /// Waits until it has noticed that its guest is gone, and takes the next.
@@ -157,24 +243,65 @@ impl Daemon {
     }
 }
 
-fn config_of(spec: &HcaSpec, socket: &Path, control: &Path, capture: &Path) -> Value {
-    let peers: Vec<Value> = spec.peers.iter().map(|addr| json!({ "addr": addr })).collect();
+impl Control {
+    /// See [`Daemon::control`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn ask(&self, arguments: &[&str]) -> Result<Value> {
+        let mut command = Command::new(programs::hcactl()?);
+        command.arg("--socket").arg(&self.socket).args(["--device", &self.device.to_string(), "--json"]);
+        command.args(arguments).kill_on_drop(true);
+        let answer = timeout(CONTROL_TIMEOUT, command.output())
+            .await
+            .with_context(|| format!("no answer to hcactl {arguments:?} within {CONTROL_TIMEOUT:?}"))?
+            .with_context(|| format!("starting {command:?}"))?;
+        ensure!(
+            answer.status.success(),
+            "hcactl {arguments:?}: {}",
+            String::from_utf8_lossy(&answer.stderr).trim_end()
+        );
+        if answer.stdout.is_empty() {
+            return Ok(Value::Null);
+        }
+        serde_json::from_slice(&answer.stdout).with_context(|| format!("answer to hcactl {arguments:?}"))
+    }
+
+    /// See [`Daemon::counter`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn counter(&self, place: &str) -> Result<u64> {
+        let counters = self.ask(&["counters"]).await?;
+        let value = counters.pointer(place).and_then(Value::as_u64);
+        value.with_context(|| format!("no counter {place} in {counters}"))
+    }
+}
+
+fn device_of(spec: &HcaSpec, socket: &Path, capture: &Path) -> Value {
+    let peers: Vec<Value> =
+        spec.peers.iter().map(|peer| json!({ "addr": peer.addr, "leaf": peer.leaf })).collect();
+    let fabric = match &spec.fabric {
+        Fabric::Udp => json!({ "udp": { "bind": spec.bind, "peers": peers } }),
+        Fabric::Local => json!({ "local": {} }),
+        Fabric::Tap(interface) => json!({ "tap": { "interface": interface } }),
+    };
     json!({
-        "log": { "filter": "info" },
-        "control_socket": control,
-        "devices": [{
-            "id": spec.id,
-            "socket_path": socket,
-            "frontend": { "jingzhao": spec.options },
-            "default_peer": { "id": spec.default_peer },
-            "fabric": { "udp": { "bind": spec.bind, "peers": peers } },
-            "capture": capture,
-        }],
+        "id": spec.id,
+        "socket_path": socket,
+        "frontend": { spec.interface.name(): spec.options },
+        "default_peer": { "id": spec.default_peer },
+        "fabric": fabric,
+        "capture": spec.capture.then_some(capture),
+        "trace": spec.trace.then(|| json!({ "file": capture.with_extension("trace") })),
     })
 }
 
 /// Ports nobody has now. Another program could take one before the daemon does, which then says so and ends.
-fn free_udp_ports<const N: usize>() -> Result<[SocketAddr; N]> {
+///
+/// # Errors
+/// When there are none.
+pub fn free_udp_ports<const N: usize>() -> Result<[SocketAddr; N]> {
     let sockets: Vec<UdpSocket> = (0..N)
         .map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)))
         .collect::<Result<_, _>>()

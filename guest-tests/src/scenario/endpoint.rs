@@ -97,6 +97,22 @@ pub(super) trait Endpoint {
     async fn poll(&mut self, count: u32) -> Result<Vec<Completion>>;
 }
 
+/// Gives two endpoints new queue pairs, connected to each other. PSNs wrap within the first messages, one way.
+pub(super) async fn connect<A: Endpoint, B: Endpoint>(
+    a: &mut A,
+    b: &mut B,
+    service: Service,
+    mtu: u16,
+) -> Result<[u32; 2]> {
+    let (a_qpn, b_qpn) = tokio::try_join!(a.create(service), b.create(service))?;
+    let (a_psn, b_psn) = (0xff_fff8, 0x12_3456 + u32::from(mtu));
+    let qkey = 0x1234_5678;
+    let to_b = Link { peer_qpn: b_qpn, peer_ip: b.ip(), mtu, psn: a_psn, peer_psn: b_psn, qkey };
+    let to_a = Link { peer_qpn: a_qpn, peer_ip: a.ip(), mtu, psn: b_psn, peer_psn: a_psn, qkey };
+    tokio::try_join!(a.connect(&to_b), b.connect(&to_a))?;
+    Ok([a_qpn, b_qpn])
+}
+
 fn expect_same(name: &str, off: u64, len: u64, verified: Verified) -> Result<()> {
     let first = verified.first_difference;
     ensure!(

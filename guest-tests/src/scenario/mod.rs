@@ -1,11 +1,14 @@
 //! What can be run: a table of scenarios, each a sequence of cases on guests booted once.
 
 mod boot;
+mod cell;
 mod codes;
 mod connection;
 pub mod demo;
 mod driver;
 mod endpoint;
+mod fabric_mesh;
+mod impairments;
 mod jingzhao_errors;
 mod jingzhao_events;
 mod jingzhao_full;
@@ -102,6 +105,18 @@ pub const ALL: &[Scenario] = &[
         about: "the same with every operation, path MTU and size; takes minutes",
         pair: false,
         run: |lab, report| Box::pin(rxe_interop::run(lab, report, Extent::Full)),
+    },
+    Scenario {
+        name: "rxe-loss",
+        about: "the same on a wire that loses, doubles, reorders, damages and marks frames",
+        pair: false,
+        run: |lab, report| Box::pin(rxe_interop::loss::run(lab, report)),
+    },
+    Scenario {
+        name: "fabric-mesh",
+        about: "eight on one fabric, all with all, by UDP with a NIC and in one process; peers come and go",
+        pair: false,
+        run: |lab, report| Box::pin(fabric_mesh::run(lab, report)),
     },
     Scenario {
         name: "wire-rc",

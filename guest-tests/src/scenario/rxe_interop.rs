@@ -2,20 +2,20 @@
 //!
 //! The soft-RoCE guest's virtio NIC is wired straight to the HCA's fabric: each frame is one UDP datagram.
 
-mod cell;
+pub(super) mod loss;
 mod matrix;
 mod witness;
 
 use std::net::Ipv4Addr;
 
 use agent::wire::Service;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use self::matrix::Matrix;
 use super::endpoint::jingzhao::Jingzhao;
 use super::endpoint::stock::Stock;
-use super::endpoint::{Endpoint, Link};
+use super::endpoint::{Endpoint, connect};
 use super::pair::{Node, VFIO_MODULES};
 use crate::daemon::{Daemon, HcaSpec};
 use crate::lab::{Guest, Lab};
@@ -30,23 +30,31 @@ pub(super) enum Extent {
     Core,
     /// Everything with everything.
     Full,
+    /// What a lost packet cannot hurt: RC.
+    Lossy,
+}
+
+impl Extent {
+    const fn scenario(self) -> &'static str {
+        match self {
+            Self::Core => "rxe-interop",
+            Self::Full => "rxe-interop-full",
+            Self::Lossy => "rxe-loss",
+        }
+    }
 }
 
 /// The guests, and where they leave their traces.
 struct Bench {
     run: RunDir,
-    hca: Jingzhao,
+    hca: Jingzhao<Node>,
     rxe: Stock,
 }
 
 pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
-    let run = lab.new_run(match extent {
-        Extent::Core => "rxe-interop",
-        Extent::Full => "rxe-interop-full",
-    })?;
-    let mut bench = Bench::start(lab, run).await?;
+    let mut bench = Bench::start(lab, lab.new_run(extent.scenario())?).await?;
     let hint = bench.hint();
-    report.case("the HCA answers ping", &hint, bench.ping()).await?;
+    report.case("the HCA answers ping, by IPv4 and by IPv6", &hint, bench.ping()).await?;
 
     let mut matrix = Matrix::new(extent);
     for (service, mtu) in matrix.connections() {
@@ -70,7 +78,7 @@ impl Bench {
         Ok(Self { run, hca, rxe })
     }
 
-    async fn boot(lab: &Lab, run: &RunDir) -> Result<(Jingzhao, Stock)> {
+    async fn boot(lab: &Lab, run: &RunDir) -> Result<(Jingzhao<Node>, Stock)> {
         let [mut hca, rxe] = HcaSpec::pair()?;
         // Verbs programs expect the area in front of datagrams.
         hca.options = json!({ "ud_grh": true });
@@ -83,22 +91,7 @@ impl Bench {
                 node.open().await?;
                 Jingzhao::new(node, ip(hca.id)).await
             },
-            async {
-                let image = lab.debian_image(run).await?;
-                let guest = Guest { name: "rxe", nics: vec![nic], ..Guest::default() };
-                let mut vm = lab.boot(run, &image, guest).await?;
-                let address = format!("{}/16", ip(rxe.id));
-                for command in [
-                    &["modprobe", "-a", "virtio_net", "rdma_rxe"][..],
-                    // Room for a path MTU of 4096 and its headers.
-                    &["ip", "link", "set", "eth0", "mtu", "4200", "up"],
-                    &["ip", "address", "add", &address, "dev", "eth0"],
-                    &["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0"],
-                ] {
-                    vm.run(command).await?;
-                }
-                Stock::open("rxe", vm, "rxe0", ip(rxe.id)).await
-            }
+            boot_rxe(lab, run, rxe.id, nic)
         )?;
         Ok((node, rxe_guest))
     }
@@ -109,40 +102,56 @@ impl Bench {
     }
 
     async fn ping(&mut self) -> Result<()> {
-        let address = self.hca.ip().to_string();
-        self.rxe.vm.run(&["ping", "-c", "3", "-i", "0.2", "-s", "4000", &address]).await.map(drop)
+        let ipv4 = self.hca.ip();
+        // The link-local address that follows from the MAC.
+        let [.., high, low] = ipv4.octets();
+        let ipv6 = format!("fe80::ff:fe00:{:x}%eth0", u16::from_be_bytes([high, low]));
+        for address in [ipv4.to_string(), ipv6] {
+            self.rxe.vm.run(&["ping", "-c", "3", "-i", "0.2", "-s", "4000", &address]).await?;
+        }
+        let echo = self.hca.driver.daemon.counter("/port/echo").await?;
+        ensure!(echo == 6, "{echo} of 6 echo requests were answered");
+        Ok(())
     }
 
-    /// New queue pairs at both ends, connected to each other.
-    async fn connect(&mut self, service: Service, mtu: u16) -> Result<()> {
-        let Self { hca, rxe, .. } = self;
-        let (hca_qpn, rxe_qpn) = tokio::try_join!(hca.create(service), rxe.create(service))?;
-        // PSNs that wrap within the first messages of the connection, one way.
-        let (hca_psn, rxe_psn) = (0xff_fff8, 0x12_3456 + u32::from(mtu));
-        let qkey = 0x1234_5678;
-        let to_rxe =
-            Link { peer_qpn: rxe_qpn, peer_ip: rxe.ip(), mtu, psn: hca_psn, peer_psn: rxe_psn, qkey };
-        let to_hca =
-            Link { peer_qpn: hca_qpn, peer_ip: hca.ip(), mtu, psn: rxe_psn, peer_psn: hca_psn, qkey };
-        tokio::try_join!(hca.connect(&to_rxe), rxe.connect(&to_hca))?;
-        Ok(())
+    /// New queue pairs at both ends, connected to each other; the numbers of the HCA's and of rxe's.
+    async fn connect(&mut self, service: Service, mtu: u16) -> Result<[u32; 2]> {
+        connect(&mut self.hca, &mut self.rxe, service, mtu).await
     }
 
     async fn stop(self) -> Result<()> {
         let Self { mut hca, mut rxe, .. } = self;
         rxe.vm.kill().await?;
-        hca.node.vm.kill().await?;
-        hca.node.daemon.stop().await
+        hca.driver.vm.kill().await?;
+        hca.driver.daemon.stop().await
     }
 }
 
+/// A guest with soft-RoCE on a NIC of this number.
+pub(super) async fn boot_rxe(lab: &Lab, run: &RunDir, id: u16, nic: Nic) -> Result<Stock> {
+    let image = lab.debian_image(run).await?;
+    let guest = Guest { name: "rxe", nics: vec![nic], ..Guest::default() };
+    let mut vm = lab.boot(run, &image, guest).await?;
+    let address = format!("{}/16", ip(id));
+    for command in [
+        &["modprobe", "-a", "virtio_net", "rdma_rxe"][..],
+        // Room for a path MTU of 4096 and its headers.
+        &["ip", "link", "set", "eth0", "mtu", "4200", "up"],
+        &["ip", "address", "add", &address, "dev", "eth0"],
+        &["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0"],
+    ] {
+        vm.run(command).await?;
+    }
+    Stock::open("rxe", vm, "rxe0", ip(id)).await
+}
+
 /// Addresses follow from the number, as those of HCAs do.
-fn mac(id: u16) -> [u8; 6] {
+pub(super) fn mac(id: u16) -> [u8; 6] {
     let [high, low] = id.to_be_bytes();
     [2, 0, 0, 0, high, low]
 }
 
-fn ip(id: u16) -> Ipv4Addr {
+pub(super) fn ip(id: u16) -> Ipv4Addr {
     let [high, low] = id.to_be_bytes();
     [10, 77, high, low].into()
 }

@@ -59,9 +59,9 @@ use serde::{Deserialize, Serialize};
 pub const PORT_NAME: &str = "org.hcad.agent";
 
 /// A step and the type of what it answers.
-pub trait Call: Into<Step> {
+pub trait Call: Into<Step> + Send + 'static {
     /// What the step answers when it succeeds.
-    type Answer: Serialize + DeserializeOwned;
+    type Answer: Serialize + DeserializeOwned + Send + 'static;
 }
 
 /// One step to run, host to agent.

@@ -1,11 +1,15 @@
-//! An endpoint on a JingZhao HCA, driven by the agent of its guest.
+//! An endpoint on a JingZhao HCA, driven by the agent in its guest or in this process.
 
 use std::net::Ipv4Addr;
+use std::path::Path as FilePath;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use agent::serve::Agent;
 use agent::wire::{
-    CqInfo, Cqe, CreateCq, CreateMr, CreateQp, Data, Datagram, DestroyCq, DestroyQp, Fill, ModifyQp, MrInfo,
-    Path, Peek, Poll, PostRecv, PostSend, QpInfo, Remote, SendRequest, Service, Transition, Verify,
+    Call, CqInfo, Cqe, CreateCq, CreateMr, CreateQp, Data, Datagram, DestroyCq, DestroyQp, DeviceSelector,
+    Fill, ModifyQp, MrInfo, OpenHca, Path, Peek, Poll, PostRecv, PostSend, QpInfo, Remote, SendRequest,
+    Service, Transition, Verify,
 };
 use anyhow::{Context, Result, ensure};
 
@@ -14,25 +18,67 @@ use super::{Completion, Endpoint, Link, Message, REGION};
 
 /// Until messages of megabytes are through, in emulated guests on a busy host.
 const POLL_TIMEOUT: Duration = Duration::from_secs(60);
+/// For a step that waits for nothing but an emulated guest.
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Who drives an HCA.
+pub(in super::super) trait Driver {
+    /// Runs a step that may take up to `limit`.
+    async fn step<C: Call>(&mut self, limit: Duration, step: C) -> Result<C::Answer>;
+}
+
+/// The agent in this process, without a guest: it is the VMM too.
+#[derive(Debug, Default)]
+pub(in super::super) struct InProcess(Arc<Mutex<Agent>>);
 
 /// One HCA, brought up.
 #[derive(Debug)]
-pub(in super::super) struct Jingzhao {
+pub(in super::super) struct Jingzhao<D> {
     ip: Ipv4Addr,
-    /// Its guest and its daemon.
-    pub(in super::super) node: Node,
+    /// Its guest and its daemon, or the agent here.
+    pub(in super::super) driver: D,
     mr: MrInfo,
     queues: Option<(QpInfo, CqInfo)>,
     /// Where datagrams go.
     link: Option<Link>,
 }
 
-impl Jingzhao {
+impl Driver for Node {
+    async fn step<C: Call>(&mut self, limit: Duration, step: C) -> Result<C::Answer> {
+        self.vm.call_within(limit, step).await
+    }
+}
+
+impl Driver for InProcess {
+    async fn step<C: Call>(&mut self, _: Duration, step: C) -> Result<C::Answer> {
+        let agent = self.0.clone();
+        // The steps that wait have a bound of their own.
+        let run = move || agent.lock().unwrap_or_else(PoisonError::into_inner).call(step);
+        Ok(tokio::task::spawn_blocking(run).await.context("the agent panicked")??)
+    }
+}
+
+impl Jingzhao<InProcess> {
+    /// Brings up the HCA that a daemon serves at `socket`.
+    pub(in super::super) async fn attach(socket: &FilePath, ip: Ipv4Addr) -> Result<Self> {
+        let mut driver = InProcess::default();
+        let device = DeviceSelector::Socket(socket.display().to_string());
+        driver.step(STEP_TIMEOUT, OpenHca { device, ..OpenHca::default() }).await?;
+        Self::new(driver, ip).await
+    }
+}
+
+impl<D: Driver> Jingzhao<D> {
     /// Uses an HCA that is open.
-    pub(in super::super) async fn new(mut node: Node, ip: Ipv4Addr) -> Result<Self> {
+    pub(in super::super) async fn new(mut driver: D, ip: Ipv4Addr) -> Result<Self> {
         // Aligned as atomics need it, and no more.
-        let mr = node.vm.call(CreateMr { len: REGION, page_offset: 8, ..CreateMr::default() }).await?;
-        Ok(Self { ip, node, mr, queues: None, link: None })
+        let region = CreateMr { len: REGION, page_offset: 8, ..CreateMr::default() };
+        let mr = driver.step(STEP_TIMEOUT, region).await?;
+        Ok(Self { ip, driver, mr, queues: None, link: None })
+    }
+
+    async fn call<C: Call>(&mut self, step: C) -> Result<C::Answer> {
+        self.driver.step(STEP_TIMEOUT, step).await
     }
 
     fn queues(&self) -> Result<(QpInfo, CqInfo)> {
@@ -41,7 +87,7 @@ impl Jingzhao {
 
     async fn to(&mut self, transition: Transition) -> Result<()> {
         let qp = self.queues()?.0.id;
-        self.node.vm.call(ModifyQp { qp, transition }).await.map(drop)
+        self.call(ModifyQp { qp, transition }).await.map(drop)
     }
 }
 
@@ -58,7 +104,7 @@ fn path(link: &Link) -> Path {
     }
 }
 
-impl Endpoint for Jingzhao {
+impl<D: Driver> Endpoint for Jingzhao<D> {
     fn ip(&self) -> Ipv4Addr {
         self.ip
     }
@@ -68,14 +114,13 @@ impl Endpoint for Jingzhao {
     }
 
     async fn create(&mut self, service: Service) -> Result<u32> {
-        let vm = &mut self.node.vm;
         if let Some((qp, cq)) = self.queues.take() {
-            vm.call(DestroyQp { qp: qp.id }).await?;
-            vm.call(DestroyCq { cq: cq.id }).await?;
+            self.call(DestroyQp { qp: qp.id }).await?;
+            self.call(DestroyCq { cq: cq.id }).await?;
         }
-        let cq = vm.call(CreateCq::default()).await?;
+        let cq = self.call(CreateCq::default()).await?;
         let shape = CreateQp { send_cq: cq.id, recv_cq: cq.id, service, ..CreateQp::default() };
-        let qp = vm.call(shape).await?;
+        let qp = self.call(shape).await?;
         self.queues = Some((qp, cq));
         Ok(qp.qpn)
     }
@@ -101,21 +146,21 @@ impl Endpoint for Jingzhao {
     }
 
     async fn fill(&mut self, off: u64, len: u64, seed: u64) -> Result<()> {
-        self.node.vm.call(Fill { mr: self.mr.id, off, len, seed, position: 0 }).await.map(drop)
+        self.call(Fill { mr: self.mr.id, off, len, seed, position: 0 }).await.map(drop)
     }
 
     async fn verify(&mut self, off: u64, len: u64, seed: u64, position: u64) -> Result<()> {
-        let verified = self.node.vm.call(Verify { mr: self.mr.id, off, len, seed, position }).await?;
+        let verified = self.call(Verify { mr: self.mr.id, off, len, seed, position }).await?;
         super::expect_same("hcad", off, len, verified)
     }
 
     async fn peek(&mut self, off: u64, len: u32) -> Result<Vec<u8>> {
-        Ok(self.node.vm.call(Peek { mr: self.mr.id, off, len }).await?.0)
+        Ok(self.call(Peek { mr: self.mr.id, off, len }).await?.0)
     }
 
     async fn post_recv(&mut self, places: &[(u64, u32)]) -> Result<()> {
         let requests = places.iter().map(|&(off, len)| vec![self.mr.sge(off, len)]).collect();
-        self.node.vm.call(PostRecv { qp: self.queues()?.0.id, requests }).await.map(drop)
+        self.call(PostRecv { qp: self.queues()?.0.id, requests }).await.map(drop)
     }
 
     async fn post_send(&mut self, messages: &[Message]) -> Result<()> {
@@ -134,13 +179,13 @@ impl Endpoint for Jingzhao {
         };
         let requests = messages.iter().map(request).collect();
         let step = PostSend { qp: self.queues()?.0.id, requests, ..PostSend::default() };
-        self.node.vm.call(step).await.map(drop)
+        self.call(step).await.map(drop)
     }
 
     async fn poll(&mut self, count: u32) -> Result<Vec<Completion>> {
         let timeout_ms = u32::try_from(POLL_TIMEOUT.as_millis())?;
         let step = Poll { cq: self.queues()?.1.id, count, timeout_ms };
-        let found = self.node.vm.call_within(POLL_TIMEOUT * 2, step).await?.cqes;
+        let found = self.driver.step(POLL_TIMEOUT * 2, step).await?.cqes;
         ensure!(found.len() == count as usize, "{} of {count} completions at hcad", found.len());
         let bad = found.iter().find(|cqe| cqe.syndrome.is_some());
         ensure!(bad.is_none(), "hcad completes with {bad:?}");

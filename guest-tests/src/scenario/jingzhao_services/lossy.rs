@@ -1,18 +1,15 @@
 //! What loss does to services that cannot or must not do things twice.
 
-use std::time::Duration;
-
 use agent::wire::{Data, Fill, PostRecv, SendOp, SendRequest, Verify};
 use anyhow::{Context as _, Result, bail, ensure};
-use serde_json::Value;
-use tokio::time::Instant;
 
 use super::atomics::Counter;
 use super::connected::Link;
 use super::{Growth, SOON_MS};
 use crate::report::Report;
 use crate::scenario::connection::{Attributes, destroy_region, expect_stream, region};
-use crate::scenario::pair::{Direction, Node, Pair};
+use crate::scenario::impairments::Impairments;
+use crate::scenario::pair::{Direction, Pair};
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
     for op in [SendOp::FetchAdd { add: 1 }, SendOp::CmpSwap { compare: 0, swap: 1 }] {
@@ -31,57 +28,6 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("UC under loss: what arrives is whole and in order", hint, lossy_messages(pair)).await
 }
 
-/// Rules of one device's wire.
-#[derive(Debug, Default)]
-pub(super) struct Impairments(Vec<u64>);
-
-impl Impairments {
-    /// Adds a rule in the words of `hcactl impair add`.
-    pub(super) async fn add(&mut self, node: &Node, rule: &[&str]) -> Result<()> {
-        let answer = node.daemon.control(&[&["impair", "add"], rule].concat()).await?;
-        let id = answer.as_u64().with_context(|| format!("no number of a rule: {answer}"))?;
-        self.0.push(id);
-        Ok(())
-    }
-
-    /// Frames that the rules were about.
-    pub(super) async fn matched(&self, node: &Node) -> Result<u64> {
-        self.sum(node, "matched").await
-    }
-
-    /// Frames that the rules did something to.
-    async fn hits(&self, node: &Node) -> Result<u64> {
-        self.sum(node, "hits").await
-    }
-
-    async fn sum(&self, node: &Node, column: &str) -> Result<u64> {
-        let rows = node.daemon.control(&["impair", "list"]).await?;
-        let number = |row: &Value, column: &str| row.get(column).and_then(Value::as_u64);
-        let rows = rows.as_array().with_context(|| format!("no list: {rows}"))?;
-        rows.iter()
-            .filter(|row| number(row, "id").is_some_and(|id| self.0.contains(&id)))
-            .map(|row| number(row, column).with_context(|| format!("no {column} in {row}")))
-            .sum()
-    }
-
-    /// Takes the rules away.
-    pub(super) async fn clear(self, node: &Node) -> Result<()> {
-        for id in self.0 {
-            node.daemon.control(&["impair", "clear", &id.to_string()]).await?;
-        }
-        Ok(())
-    }
-}
-
-/// Waits until so many frames have met the rules.
-pub(super) async fn await_matches(node: &Node, rules: &Impairments, count: u64) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_millis(SOON_MS.into());
-    while rules.matched(node).await? < count {
-        ensure!(Instant::now() < deadline, "not within {SOON_MS} ms: {count} frames");
-    }
-    Ok(())
-}
-
 /// An attribute set with which loss is soon noticed.
 fn impatient() -> Attributes {
     // 4.2 ms; and enough retries for whatever is lost.
@@ -92,12 +38,15 @@ fn impatient() -> Attributes {
 async fn lost_answer(pair: &mut Pair, op: SendOp) -> Result<()> {
     let counter = Counter::create(pair, &impatient()).await?;
     let mut loss = Impairments::default();
-    loss.add(&pair.b, &["tx", "--opcode", "RC ATOMIC Acknowledge", "--nth", "1", "--count", "2", "drop"])
-        .await?;
+    loss.add(
+        &pair.b.daemon,
+        &["tx", "--opcode", "RC ATOMIC Acknowledge", "--nth", "1", "--count", "2", "drop"],
+    )
+    .await?;
     executes_once(pair, &counter, op).await?;
-    let hits = loss.hits(&pair.b).await?;
+    let hits = loss.hits(&pair.b.daemon).await?;
     ensure!(hits == 2, "{hits} answers were lost, not two");
-    loss.clear(&pair.b).await?;
+    loss.clear(&pair.b.daemon).await?;
     counter.destroy(pair).await
 }
 
@@ -105,11 +54,11 @@ async fn doubled_request(pair: &mut Pair, op: SendOp) -> Result<()> {
     let counter = Counter::create(pair, &impatient()).await?;
     let name = if matches!(op, SendOp::FetchAdd { .. }) { "RC FetchAdd" } else { "RC CmpSwap" };
     let mut double = Impairments::default();
-    double.add(&pair.b, &["rx", "--opcode", name, "duplicate"]).await?;
+    double.add(&pair.b.daemon, &["rx", "--opcode", name, "duplicate"]).await?;
     executes_once(pair, &counter, op).await?;
-    let hits = double.hits(&pair.b).await?;
+    let hits = double.hits(&pair.b.daemon).await?;
     ensure!(hits > 0, "no request came twice");
-    double.clear(&pair.b).await?;
+    double.clear(&pair.b.daemon).await?;
     counter.destroy(pair).await
 }
 
@@ -130,13 +79,16 @@ async fn lossy_atomics(pair: &mut Pair) -> Result<()> {
     let counter = Counter::create(pair, &impatient()).await?;
     let duplicates = Growth::of(&pair.b, "/engine/recovery/duplicates").await?;
     let mut at_a = Impairments::default();
-    at_a.add(&pair.a, &["tx", "--opcode", "RC FetchAdd", "--probability", "0.1", "--seed", "1", "drop"])
-        .await?;
+    at_a.add(
+        &pair.a.daemon,
+        &["tx", "--opcode", "RC FetchAdd", "--probability", "0.1", "--seed", "1", "drop"],
+    )
+    .await?;
     let mut at_b = Impairments::default();
     for (seed, action) in [("2", "drop"), ("3", "duplicate")] {
         let rule =
             ["tx", "--opcode", "RC ATOMIC Acknowledge", "--probability", "0.1", "--seed", seed, action];
-        at_b.add(&pair.b, &rule).await?;
+        at_b.add(&pair.b.daemon, &rule).await?;
     }
     for round in 0..ROUNDS {
         let add = |i| counter.request(SendOp::FetchAdd { add: 1 }, i);
@@ -150,8 +102,8 @@ async fn lossy_atomics(pair: &mut Pair) -> Result<()> {
     let value = counter.value(pair).await?;
     ensure!(value == ROUNDS * u64::from(EACH), "counted to {value}");
     ensure!(duplicates.so_far(&pair.b).await? > 0, "no duplicate was answered");
-    at_a.clear(&pair.a).await?;
-    at_b.clear(&pair.b).await?;
+    at_a.clear(&pair.a.daemon).await?;
+    at_b.clear(&pair.b.daemon).await?;
     counter.destroy(pair).await
 }
 
@@ -163,7 +115,7 @@ async fn broken(pair: &mut Pair, op: SendOp, name: &str, part: &str) -> Result<(
     // The message's last packet says that it has an immediate.
     let with = if part == "Last" { " with Immediate" } else { "" };
     let opcode = format!("UC {name} {part}{with}");
-    loss.add(&pair.b, &["rx", "--opcode", &opcode, "--nth", "1", "drop"]).await?;
+    loss.add(&pair.b.daemon, &["rx", "--opcode", &opcode, "--nth", "1", "drop"]).await?;
     link.buffers.prepare(pair, LEN).await?;
     let list = if op == SendOp::SendImm { link.buffers.scatter(LEN) } else { Vec::new() };
     link.receive(pair, list).await?;
@@ -176,9 +128,9 @@ async fn broken(pair: &mut Pair, op: SendOp, name: &str, part: &str) -> Result<(
     link.buffers.expect_arrived(pair, 0, LEN).await?;
     let more = link.arrival(pair, 0).await?;
     ensure!(more.is_none(), "{more:?}");
-    let hits = loss.hits(&pair.b).await?;
+    let hits = loss.hits(&pair.b.daemon).await?;
     ensure!(hits == 1, "{hits} packets were lost, not one");
-    loss.clear(&pair.b).await?;
+    loss.clear(&pair.b.daemon).await?;
     link.destroy(pair).await
 }
 
@@ -198,7 +150,7 @@ async fn lossy_messages(pair: &mut Pair) -> Result<()> {
     pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: receives }).await?;
 
     let mut loss = Impairments::default();
-    loss.add(&pair.b, &["rx", "--probability", "0.05", "--seed", "4", "drop"]).await?;
+    loss.add(&pair.b.daemon, &["rx", "--probability", "0.05", "--seed", "4", "drop"]).await?;
     let requests = (0..MESSAGES)
         .map(|i| SendRequest {
             op: SendOp::SendImm,
@@ -210,9 +162,9 @@ async fn lossy_messages(pair: &mut Pair) -> Result<()> {
     at_a.post(&mut pair.a.vm, requests).await?;
     at_a.expect_completions(&mut pair.a.vm, &[None; MESSAGES as usize], SOON_MS).await?;
     // Everything that was sent has been judged once this has.
-    await_matches(&pair.b, &loss, u64::from(MESSAGES * LEN.div_ceil(1024))).await?;
-    let lost = loss.hits(&pair.b).await?;
-    loss.clear(&pair.b).await?;
+    loss.await_matches(&pair.b.daemon, u64::from(MESSAGES * LEN.div_ceil(1024))).await?;
+    let lost = loss.hits(&pair.b.daemon).await?;
+    loss.clear(&pair.b.daemon).await?;
     let mut last = None;
     for arrived in 0.. {
         let Some(cqe) = link.arrival(pair, 100).await? else {

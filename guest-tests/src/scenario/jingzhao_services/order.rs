@@ -5,9 +5,9 @@ use anyhow::{Result, ensure};
 
 use super::SOON_MS;
 use super::atomics::Counter;
-use super::lossy::{Impairments, await_matches};
 use crate::report::Report;
 use crate::scenario::connection::{Attributes, Connection, destroy_region, expect_stream, region};
+use crate::scenario::impairments::Impairments;
 use crate::scenario::pair::{Direction, Pair};
 
 /// READs and atomics of one queue pair under way (JingZhao interface, section 10.4).
@@ -130,12 +130,12 @@ async fn limited(pair: &mut Pair, ops: [SendOp; 2]) -> Result<()> {
     let counter = Counter::create(pair, &attributes).await?;
     let mut at_b = Impairments::default();
     for response in ["RC RDMA READ response Only", "RC ATOMIC Acknowledge"] {
-        at_b.add(&pair.b, &["tx", "--opcode", response, "drop"]).await?;
+        at_b.add(&pair.b.daemon, &["tx", "--opcode", response, "drop"]).await?;
     }
     // Rules that only count.
     let mut at_a = Impairments::default();
     for request in [READ, ADD] {
-        at_a.add(&pair.a, &["tx", "--opcode", request, "--nth", "1000000", "drop"]).await?;
+        at_a.add(&pair.a.daemon, &["tx", "--opcode", request, "--nth", "1000000", "drop"]).await?;
     }
     let requests = ops.into_iter().cycle().take(40).enumerate().map(|(i, op)| {
         let slot = u32::try_from(i).unwrap_or_default();
@@ -143,13 +143,13 @@ async fn limited(pair: &mut Pair, ops: [SendOp; 2]) -> Result<()> {
     });
     let end = *counter.connection.towards(Direction::AToB).0;
     end.post(&mut pair.a.vm, requests.collect()).await?;
-    await_matches(&pair.a, &at_a, LIMIT).await?;
+    at_a.await_matches(&pair.a.daemon, LIMIT).await?;
     // What comes later comes with the next turn of the device, long before the answer to a command.
     end.query(&mut pair.a.vm).await?;
-    let left = at_a.matched(&pair.a).await?;
+    let left = at_a.matched(&pair.a.daemon).await?;
     ensure!(left == LIMIT, "{left} requests left without an answer");
-    at_a.clear(&pair.a).await?;
-    at_b.clear(&pair.b).await?;
+    at_a.clear(&pair.a.daemon).await?;
+    at_b.clear(&pair.b.daemon).await?;
     counter.destroy(pair).await
 }
 

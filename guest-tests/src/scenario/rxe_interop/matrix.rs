@@ -5,9 +5,9 @@ use std::fmt;
 use agent::wire::Service;
 use anyhow::{Context, Result};
 
+use super::super::cell::{Cell, Operation};
 use super::super::endpoint::Endpoint;
 use super::Extent;
-use super::cell::{Cell, Operation};
 
 use Operation::{FetchAdd, NoSwap, Read, Send, SendImm, Swap, Write, WriteImm};
 
@@ -73,6 +73,9 @@ impl Matrix {
 
     /// A connection for each service and path MTU.
     pub(super) fn connections(&self) -> Vec<(Service, u16)> {
+        if self.extent == Extent::Lossy {
+            return [256, 1024, 4096].map(|mtu| (Service::Rc, mtu)).to_vec();
+        }
         let connected = [Service::Rc, Service::Uc].into_iter().flat_map(|s| MTUS.map(|mtu| (s, mtu)));
         // The longest datagram is the port's business, not the connection's.
         connected.chain([(Service::Ud, 4096)]).collect()
@@ -107,6 +110,12 @@ impl Matrix {
             // What arrives late at a full socket is lost, and UC does not ask again.
             Service::Uc if full => [0, 1, 17].into_iter().chain(around).chain([8 * packet + 3]).collect(),
             Service::Uc => vec![1, packet, packet + 1],
+            // A few packets, each of which may be lost, and some hundred, of which some are.
+            Service::Rc if self.extent == Extent::Lossy => match mtu {
+                256 => vec![1, packet + 1, 8 * packet],
+                1024 => vec![0, 3 * packet - 1, 65536],
+                _ => vec![packet, 65537, 1 << 20],
+            },
             Service::Rc if full => {
                 [0, 1, 17].into_iter().chain(around).chain([65536, 1 << 20, 8 << 20]).collect()
             }

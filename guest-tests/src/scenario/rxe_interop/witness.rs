@@ -7,6 +7,8 @@ use serde_json::Value;
 
 use super::Bench;
 
+const HW_COUNTERS: &str = "/sys/class/infiniband/rxe0/ports/1/hw_counters";
+
 /// Every RoCE packet that reached one side was whole: its ICRC was right, and nothing else was wrong with it.
 ///
 /// soft-RoCE does not count what its ICRC check drops, but counts what passes; the kernel counts what came by UDP.
@@ -14,9 +16,9 @@ use super::Bench;
 /// an emulated NIC.
 pub(super) async fn check(bench: &mut Bench) -> Result<()> {
     let vm = &mut bench.rxe.vm;
-    let hw = vm.run(&["grep", "-r", ".", "/sys/class/infiniband/rxe0/ports/1/hw_counters"]).await?;
+    let hw = vm.run(&["grep", "-r", ".", HW_COUNTERS]).await?;
     let snmp = vm.run(&["grep", "^Udp:", "/proc/net/snmp"]).await?;
-    let counters = bench.hca.node.daemon.control(&["counters"]).await?;
+    let counters = bench.hca.driver.daemon.control(&["counters"]).await?;
 
     let udp = snmp_counter(&snmp, "InDatagrams").context("no count of UDP datagrams")?;
     let (received, sent) = (hw_counter(&hw, "rcvd_pkts")?, hw_counter(&hw, "sent_pkts")?);
@@ -31,6 +33,16 @@ pub(super) async fn check(bench: &mut Bench) -> Result<()> {
     let malformed = hca("/engine/drops/malformed");
     ensure!(malformed == Some(0), "hcad dropped {malformed:?} malformed packets");
     Ok(())
+}
+
+/// Datagrams that came to soft-RoCE and did not pass its checks.
+pub(super) async fn dropped_by_rxe(bench: &mut Bench) -> Result<u64> {
+    let vm = &mut bench.rxe.vm;
+    // In this order: what comes in between is not taken for dropped.
+    let snmp = vm.run(&["grep", "^Udp:", "/proc/net/snmp"]).await?;
+    let hw = vm.run(&["grep", "-r", ".", HW_COUNTERS]).await?;
+    let udp = snmp_counter(&snmp, "InDatagrams").context("no count of UDP datagrams")?;
+    Ok(udp.saturating_sub(hw_counter(&hw, "rcvd_pkts")?))
 }
 
 /// From lines `/path/of/NAME:VALUE`.

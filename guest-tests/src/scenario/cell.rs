@@ -4,7 +4,7 @@ use agent::pattern;
 use agent::wire::{SendOp, Service};
 use anyhow::{Context, Result, ensure};
 
-use super::super::endpoint::{Completion, Endpoint, GRH, Message};
+use super::endpoint::{Completion, Endpoint, GRH, Message};
 
 /// What a cell does.
 #[derive(Clone, Copy, Debug)]

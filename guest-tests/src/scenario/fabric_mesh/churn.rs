@@ -1,0 +1,85 @@
+//! Peers that come and go.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::Mesh;
+use super::rounds::{Station, talk};
+use crate::daemon::Daemon;
+
+/// Who leaves and comes back, and who wants to talk to it.
+const LEAVES: usize = 3;
+const CALLS: usize = 4;
+/// Rounds of talk of each pair that goes on meanwhile, in each phase.
+const TALKS: u64 = 2;
+const PHASE: Duration = Duration::from_secs(60);
+
+/// Two pairs go on talking, one of them with the NIC behind HCA 1, while every HCA drops HCA 4 from its list of peers,
+/// which costs that one its connections, and takes it up again.
+pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
+    let address = mesh.specs[LEAVES].bind.to_string();
+    let others: Vec<&Daemon> =
+        mesh.daemons.iter().enumerate().filter(|(n, _)| *n != LEAVES).map(|(_, daemon)| daemon).collect();
+    let [hub, second, third, leaver, caller, _, _, nic] = mesh.stations.as_mut_slice() else {
+        anyhow::bail!("eight stations, no more and no less")
+    };
+    let (stop, stopped) = watch::channel(false);
+    let (near_count, near) = watch::channel(0);
+    let (far_count, far) = watch::channel(0);
+
+    let change = async {
+        let mut counts = [near, far];
+        go_on(&mut counts).await.context("before")?;
+        for daemon in &others {
+            daemon.control(&["peer", "remove", &address]).await?;
+        }
+        let called = talk(caller, leaver, 0x71_0000 << 32).await;
+        ensure!(called.is_err(), "HCA {} is heard though it is nobody's peer", LEAVES + 1);
+        let strangers = others.get(CALLS - 1).context("the caller's daemon")?.counter("/fabric/rx_stranger");
+        ensure!(strangers.await? > 0, "its frames are not a stranger's");
+        go_on(&mut counts).await.context("without it")?;
+        for daemon in &others {
+            daemon.control(&["peer", "add", &address]).await?;
+        }
+        talk(caller, leaver, 0x72_0000 << 32).await.context("with it again")?;
+        go_on(&mut counts).await.context("afterwards")?;
+        stop.send(true).context("the others have stopped")
+    };
+    let near_talk = talk_on(second, third, 0x73_0000, &near_count, stopped.clone());
+    let far_talk = talk_on(hub, nic, 0x74_0000, &far_count, stopped);
+    tokio::try_join!(change, near_talk, far_talk)?;
+    Ok(())
+}
+
+/// Waits until each pair has gone on for a while.
+async fn go_on(counts: &mut [watch::Receiver<u64>]) -> Result<()> {
+    for count in counts {
+        let goal = *count.borrow() + TALKS;
+        timeout(PHASE, count.wait_for(|done| *done >= goal))
+            .await
+            .with_context(|| format!("no {TALKS} talks of the others within {PHASE:?}"))?
+            .context("the others have stopped")?;
+    }
+    Ok(())
+}
+
+/// Talks again and again, and says how often it has.
+async fn talk_on(
+    a: &mut Station,
+    b: &mut Station,
+    seed: u64,
+    count: &watch::Sender<u64>,
+    stopped: watch::Receiver<bool>,
+) -> Result<()> {
+    while !*stopped.borrow() {
+        let done = *count.borrow();
+        talk(a, b, (seed + 16 * done) << 32)
+            .await
+            .with_context(|| format!("talk {done} of those who go on"))?;
+        count.send_replace(done + 1);
+    }
+    Ok(())
+}

@@ -1,0 +1,42 @@
+//! Marks of a congested switch, both ends ours.
+
+use agent::wire::Service;
+use anyhow::{Context as _, Result, ensure};
+
+use super::Mesh;
+use crate::daemon::Daemon;
+use crate::report::line;
+use crate::scenario::cell::{Cell, Operation};
+use crate::scenario::endpoint::connect;
+use crate::scenario::impairments::Impairments;
+
+/// IBTA annex A17, section A17.9: HCA 3 tells HCA 2 that its data is marked, by far not for each packet, and HCA 2 takes
+/// notice.
+pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
+    let daemons = mesh.daemons.as_slice();
+    let [_, sender, receiver, ..] = daemons else { anyhow::bail!("seven daemons") };
+    let [_, a, b, ..] = mesh.stations.as_mut_slice() else { anyhow::bail!("eight stations") };
+    let mut marks = Impairments::default();
+    marks.add(receiver, &["rx", "--opcode", "RDMA WRITE Middle", "mark-ce"]).await?;
+    connect(a, b, Service::Rc, 1024).await?;
+    let before = counts(sender, receiver).await?;
+    let cell = Cell { service: Service::Rc, operation: Operation::Write, len: 4 << 20, seed: 0x75 << 48 };
+    cell.run(a, b).await.context("marked data")?;
+    let after = counts(sender, receiver).await?;
+    let [seen, told, heard] = [0, 1, 2].map(|n| after[n] - before[n]);
+    let hits = marks.hits(receiver).await?;
+    ensure!(seen == hits && hits > 1000, "{seen} of {hits} marks seen");
+    ensure!(told > 0 && told < seen && heard == told, "{told} notifications for {seen} marks, {heard} heard");
+    marks.clear(receiver).await?;
+    line(&format!("      {seen} packets marked, {told} notifications sent and heard"))
+}
+
+/// Marked packets seen, notifications sent for them, notifications heard.
+async fn counts(sender: &Daemon, receiver: &Daemon) -> Result<[u64; 3]> {
+    let of = async |daemon: &Daemon, name: &str| daemon.counter(&format!("/engine/congestion/{name}")).await;
+    Ok([
+        of(receiver, "received_marked").await?,
+        of(receiver, "sent_cnps").await?,
+        of(sender, "received_cnps").await?,
+    ])
+}

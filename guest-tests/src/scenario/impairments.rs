@@ -1,0 +1,68 @@
+//! A bad wire, made by the rules of a daemon.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::daemon::Daemon;
+
+/// For frames that are due at once.
+const SOON: Duration = Duration::from_secs(10);
+
+/// Rules of one device's wire.
+#[derive(Debug, Default)]
+pub(super) struct Impairments(Vec<u64>);
+
+impl Impairments {
+    /// Adds a rule in the words of `hcactl impair add`.
+    pub(super) async fn add(&mut self, daemon: &Daemon, rule: &[&str]) -> Result<()> {
+        let answer = daemon.control(&[&["impair", "add"], rule].concat()).await?;
+        let id = answer.as_u64().with_context(|| format!("no number of a rule: {answer}"))?;
+        self.0.push(id);
+        Ok(())
+    }
+
+    /// Frames that the rules were about.
+    pub(super) async fn matched(&self, daemon: &Daemon) -> Result<u64> {
+        Ok(self.column(daemon, "matched").await?.iter().sum())
+    }
+
+    /// Frames that the rules did something to.
+    pub(super) async fn hits(&self, daemon: &Daemon) -> Result<u64> {
+        Ok(self.hits_of_each(daemon).await?.iter().sum())
+    }
+
+    /// The same, by rule.
+    pub(super) async fn hits_of_each(&self, daemon: &Daemon) -> Result<Vec<u64>> {
+        self.column(daemon, "hits").await
+    }
+
+    async fn column(&self, daemon: &Daemon, column: &str) -> Result<Vec<u64>> {
+        let rows = daemon.control(&["impair", "list"]).await?;
+        let number = |row: &Value, column: &str| row.get(column).and_then(Value::as_u64);
+        let rows = rows.as_array().with_context(|| format!("no list: {rows}"))?;
+        rows.iter()
+            .filter(|row| number(row, "id").is_some_and(|id| self.0.contains(&id)))
+            .map(|row| number(row, column).with_context(|| format!("no {column} in {row}")))
+            .collect()
+    }
+
+    /// Waits until so many frames have met the rules.
+    pub(super) async fn await_matches(&self, daemon: &Daemon, count: u64) -> Result<()> {
+        let deadline = Instant::now() + SOON;
+        while self.matched(daemon).await? < count {
+            ensure!(Instant::now() < deadline, "not within {SOON:?}: {count} frames");
+        }
+        Ok(())
+    }
+
+    /// Takes the rules away.
+    pub(super) async fn clear(self, daemon: &Daemon) -> Result<()> {
+        for id in self.0 {
+            daemon.control(&["impair", "clear", &id.to_string()]).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,128 @@
+//! The same two on a wire that loses, doubles and reorders frames, damages them or marks them as congested.
+
+use std::time::Duration;
+
+use agent::wire::Service;
+use anyhow::{Result, ensure};
+use tokio::time::Instant;
+
+use super::super::cell::{Cell, Operation};
+use super::super::impairments::Impairments;
+use super::matrix::Matrix;
+use super::{Bench, Extent, witness};
+use crate::lab::Lab;
+use crate::report::{Report, line};
+
+/// For frames that are under way to be counted.
+const SOON: Duration = Duration::from_secs(10);
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let mut bench = Bench::start(lab, lab.new_run(Extent::Lossy.scenario())?).await?;
+    let hint = bench.hint();
+    for (percent, probability) in [("1 %", "0.01"), ("5 %", "0.05")] {
+        let rules = bad_wire(&bench, probability).await?;
+        let mut matrix = Matrix::new(Extent::Lossy);
+        for (service, mtu) in matrix.connections() {
+            bench.connect(service, mtu).await?;
+            for row in matrix.rows(service, mtu) {
+                let name = format!("{percent} bad: {row}");
+                report.case(&name, &hint, matrix.run(&row, &mut bench.hca, &mut bench.rxe)).await?;
+            }
+        }
+        line(&format!("\n{percent} lost, {percent} doubled, {percent} overtaken, each way:{matrix}"))?;
+        report.case(&format!("{percent} bad: every rule met frames"), &hint, met(&bench, &rules)).await?;
+        rules.clear(&bench.hca.driver.daemon).await?;
+    }
+    report.case("damaged frames are dropped and counted, both ways", &hint, damaged(&mut bench)).await?;
+    report.case("marked data is answered with notifications, and arrives", &hint, marked(&mut bench)).await?;
+    report.case("the daemon ends with success on SIGTERM", &hint, bench.stop()).await
+}
+
+/// Each way, each evil with this probability.
+async fn bad_wire(bench: &Bench, probability: &str) -> Result<Impairments> {
+    let mut rules = Impairments::default();
+    for (direction, seed) in [("tx", "1"), ("rx", "2")] {
+        for evil in [&["drop"][..], &["duplicate"], &["reorder", "3"]] {
+            let rule = [&[direction, "--probability", probability, "--seed", seed][..], evil].concat();
+            rules.add(&bench.hca.driver.daemon, &rule).await?;
+        }
+    }
+    Ok(rules)
+}
+
+async fn met(bench: &Bench, rules: &Impairments) -> Result<()> {
+    let hits = rules.hits_of_each(&bench.hca.driver.daemon).await?;
+    ensure!(hits.len() == 6 && hits.iter().all(|&hits| hits > 0), "hits by rule: {hits:?}");
+    line(&format!("      frames lost, doubled, overtaken: sent {:?}, received {:?}", &hits[..3], &hits[3..]))
+}
+
+/// 64 KiB each way, as SEND and as READ.
+async fn traffic(bench: &mut Bench, seed: u64) -> Result<()> {
+    for (n, operation) in (0..).zip([Operation::Send, Operation::Read]) {
+        let cell = Cell { service: Service::Rc, operation, len: 65536, seed: (seed + n) << 32 };
+        cell.run(&mut bench.hca, &mut bench.rxe).await?;
+        cell.run(&mut bench.rxe, &mut bench.hca).await?;
+    }
+    Ok(())
+}
+
+/// A bit of what the ICRC covers is inverted in some packets of either connection's end. hcad says why it dropped each;
+/// soft-RoCE counts what passes its checks, and its kernel what came before them.
+async fn damaged(bench: &mut Bench) -> Result<()> {
+    let [hca_qpn, rxe_qpn] = bench.connect(Service::Rc, 1024).await?;
+    let (ours, theirs) = (dropped(bench).await?, witness::dropped_by_rxe(bench).await?);
+    let [mut received, mut sent] = [Impairments::default(), Impairments::default()];
+    for (rules, way, qpn) in [(&mut received, "rx", hca_qpn), (&mut sent, "tx", rxe_qpn)] {
+        let qpn = qpn.to_string();
+        let rule = [way, "--qpn", &qpn, "--probability", "0.05", "--seed", "3", "corrupt"];
+        rules.add(&bench.hca.driver.daemon, &rule).await?;
+    }
+    for seed in 0..3 {
+        traffic(bench, 0x5000 + 16 * seed).await?;
+    }
+    let daemon = &bench.hca.driver.daemon;
+    let (in_hits, out_hits) = (received.hits(daemon).await?, sent.hits(daemon).await?);
+    ensure!(in_hits > 0 && out_hits > 0, "{in_hits} packets damaged on their way in, {out_hits} out");
+    received.clear(daemon).await?;
+    sent.clear(daemon).await?;
+
+    let icrc = dropped(bench).await? - ours;
+    ensure!(icrc == in_hits, "hcad dropped {icrc} of {in_hits} damaged packets");
+    let deadline = Instant::now() + SOON;
+    loop {
+        let by_rxe = witness::dropped_by_rxe(bench).await? - theirs;
+        if by_rxe == out_hits {
+            break;
+        }
+        ensure!(Instant::now() < deadline, "rxe dropped {by_rxe} of {out_hits} damaged packets");
+    }
+    line(&format!("      damaged and dropped: {in_hits} by hcad, {out_hits} by soft-RoCE"))
+}
+
+/// Packets that hcad dropped because a bit of them was wrong: the ICRC says so, unless a length does before.
+async fn dropped(bench: &Bench) -> Result<u64> {
+    let mut sum = 0;
+    for reason in ["icrc", "invalid", "short"] {
+        sum += bench.hca.driver.daemon.counter(&format!("/port/dropped/{reason}")).await?;
+    }
+    Ok(sum)
+}
+
+/// IBTA annex A17, section A17.9: who receives marked data tells its sender. Soft-RoCE knows no notifications, and takes
+/// no harm.
+async fn marked(bench: &mut Bench) -> Result<()> {
+    let [hca_qpn, _] = bench.connect(Service::Rc, 1024).await?;
+    let mut marks = Impairments::default();
+    let daemon = &bench.hca.driver.daemon;
+    marks.add(daemon, &["rx", "--qpn", &hca_qpn.to_string(), "mark-ce"]).await?;
+    let of = async |name: &str| daemon.counter(&format!("/engine/congestion/{name}")).await;
+    let before = (of("received_marked").await?, of("sent_cnps").await?);
+    traffic(bench, 0x7000).await?;
+    let daemon = &bench.hca.driver.daemon;
+    let of = async |name: &str| daemon.counter(&format!("/engine/congestion/{name}")).await;
+    let (seen, told) = (of("received_marked").await? - before.0, of("sent_cnps").await? - before.1);
+    let hits = marks.hits(daemon).await?;
+    ensure!(seen == hits && told > 0 && told <= seen, "{hits} packets marked, {seen} seen, {told} told");
+    marks.clear(daemon).await?;
+    line(&format!("      {seen} packets marked, {told} notifications"))
+}
