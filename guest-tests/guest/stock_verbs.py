@@ -10,6 +10,7 @@ import itertools
 import json
 import mmap
 import os
+import select
 import sys
 import time
 
@@ -59,7 +60,9 @@ class Verbs:
 
     def open(self, device):
         """Opens a device by name. What its first port is."""
+        before = event_descriptors()
         self.context = Context(name=device)
+        (self.event_descriptor,) = event_descriptors() - before
         self.pd = PD(self.context)
         port = self.context.query_port(1)
         gids = [str(self.context.query_gid(1, i)) for i in range(port.gid_tbl_len)]
@@ -74,9 +77,9 @@ class Verbs:
         mr = MR(self.pd, len, e.IBV_ACCESS_LOCAL_WRITE | REMOTE["rc"], address=address)
         return {"id": self.add((memory, mr)), "addr": address, "lkey": mr.lkey, "rkey": mr.rkey}
 
-    def queue_pair(self, service):
-        """A queue pair in RESET with a completion queue for both its queues."""
-        cq = CQ(self.context, 2 * QUEUE_LEN)
+    def queue_pair(self, service, completions):
+        """A queue pair in RESET with a completion queue for both its queues; with room for all without `completions`."""
+        cq = CQ(self.context, completions or 2 * QUEUE_LEN)
         cap = QPCap(max_send_wr=QUEUE_LEN, max_recv_wr=QUEUE_LEN, max_send_sge=4, max_recv_sge=4)
         attributes = QPInitAttr(qp_type=SERVICES[service], scq=cq, rcq=cq, cap=cap, sq_sig_all=1)
         qp = QP(self.pd, attributes)
@@ -153,6 +156,18 @@ class Verbs:
                 time.sleep(0.0005)
         return found
 
+    def events(self, timeout_ms):
+        """Asynchronous events of the device and of its objects here, by their codes: the first within a time, and what came with it."""
+        descriptor = select.poll()
+        descriptor.register(self.event_descriptor, select.POLLIN)
+        found = []
+        while descriptor.poll(0 if found else timeout_ms):
+            event = self.context.get_async_event()
+            found.append(event.event_type)
+            # An object is not destroyed before its events are acknowledged.
+            event.ack()
+        return found
+
     def completion(self, wc):
         imm = wc.imm_data.to_bytes(4, sys.byteorder).hex() if wc.wc_flags & e.IBV_WC_WITH_IMM else None
         return {
@@ -169,6 +184,18 @@ class Verbs:
         qp, cq, _ = self.objects.pop(qp)
         qp.close()
         cq.close()
+
+
+def event_descriptors():
+    """The descriptors events are read from; the binding does not tell which is its own."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if "infinibandevent" in os.readlink(f"/proc/self/fd/{name}"):
+                found.add(int(name))
+        except FileNotFoundError:  # The one the folder was read with.
+            pass
+    return found
 
 
 def main():

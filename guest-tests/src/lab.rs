@@ -58,6 +58,9 @@ pub struct Options {
     /// Virtual processors of a guest
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub cpus: u32,
+    /// Record what drivers do and devices answer, in the run's folder; only of HCAs that stock drivers use
+    #[arg(long)]
+    pub trace: bool,
     /// Memory of a guest in MiB
     #[arg(long, default_value_t = 512, value_name = "MIB")]
     pub memory: u32,
@@ -73,6 +76,7 @@ pub struct Lab {
     accelerator: Accelerator,
     cpus: u32,
     memory_mib: u32,
+    trace: bool,
     runs: PathBuf,
 }
 
@@ -87,6 +91,10 @@ pub struct Guest<'a> {
     pub nics: Vec<Nic>,
     /// The lab wants to type into its console.
     pub with_console: bool,
+    /// Images of disks beyond those of its user space: /dev/vdc and so on.
+    pub disks: Vec<PathBuf>,
+    /// It may restart; otherwise its QEMU ends when it does.
+    pub reboots: bool,
 }
 
 impl Lab {
@@ -120,6 +128,7 @@ impl Lab {
             accelerator: Accelerator::Tcg,
             cpus: options.cpus,
             memory_mib: options.memory,
+            trace: options.trace,
             runs: programs::lab_dir()?,
         })
     }
@@ -130,6 +139,11 @@ impl Lab {
     /// When it was not built.
     pub fn hcad(&self) -> Result<PathBuf> {
         self.hcad.clone().map_or_else(programs::hcad, Ok)
+    }
+
+    /// Whether daemons are to record what drivers do.
+    pub fn trace(&self) -> bool {
+        self.trace
     }
 
     /// How guests are executed.
@@ -163,6 +177,15 @@ impl Lab {
         let artifacts = self.artifacts.clone();
         let disks = tokio::task::spawn_blocking(move || artifacts.disks()).await??;
         self.pack(run, "initramfs-debian", DISK_MODULES, DISK_MODULES_IF_ANY, Some(disks))
+    }
+
+    /// A disk with rdma-core's tests, whose folder `tests` is to be mounted somewhere.
+    ///
+    /// # Errors
+    /// When they cannot be fetched.
+    pub async fn rdma_core_tests(&self) -> Result<PathBuf> {
+        let artifacts = self.artifacts.clone();
+        tokio::task::spawn_blocking(move || artifacts.rdma_core_tests()).await?
     }
 
     fn pack(
@@ -220,9 +243,15 @@ impl Lab {
             accelerator: self.accelerator,
             kernel_args: if iommu { format!("{IOMMU_ARGS} {KERNEL_ARGS}") } else { KERNEL_ARGS.into() },
             iommu,
-            disks: image.disks.iter().flat_map(|d| [d.system.clone(), d.modules.clone()]).collect(),
+            disks: image
+                .disks
+                .iter()
+                .flat_map(|d| [d.system.clone(), d.modules.clone()])
+                .chain(guest.disks)
+                .collect(),
             nics: guest.nics,
             hcas: guest.hcas,
+            reboots: guest.reboots,
         };
         Vm::boot(&machine, &self.artifacts, image, run, guest.with_console, limit).await
     }

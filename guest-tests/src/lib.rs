@@ -17,4 +17,5 @@ pub mod report;
 pub mod run_dir;
 pub mod scenario;
 pub mod stock_verbs;
+pub mod tools;
 pub mod vm;

@@ -38,6 +38,8 @@ pub struct Machine {
     pub nics: Vec<Nic>,
     /// Sockets of the HCAs, each one vfio-user device.
     pub hcas: Vec<PathBuf>,
+    /// Restart when the guest does, instead of ending.
+    pub reboots: bool,
 }
 
 /// An Ethernet NIC whose wire is UDP: each frame is one datagram, as on the fabric of an HCA.
@@ -72,7 +74,10 @@ impl Machine {
         endpoints: &Endpoints,
     ) -> Command {
         let mut args = Args(Vec::new());
-        args.flag("-nodefaults").flag("-no-user-config").flag("-no-reboot");
+        args.flag("-nodefaults").flag("-no-user-config");
+        if !self.reboots {
+            args.flag("-no-reboot");
+        }
         args.pair("-name", format!("guest-{}", self.name)).pair("-display", "none");
         // A memory backend that other processes can map is what makes DMA possible.
         args.pair("-M", "q35,memory-backend=mem");
@@ -183,6 +188,7 @@ mod tests {
             disks: Vec::new(),
             nics: Vec::new(),
             hcas: vec!["s/hca".into()],
+            reboots: false,
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use agent::wire::{Ask, Hex, ProgramId, Service, Spawn};
+use agent::wire::{Ask, Hex, ProgramId, Service, Spawn, Wait};
 use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -168,7 +168,20 @@ impl StockVerbs {
     /// # Errors
     /// When the kernel refuses.
     pub async fn queue_pair(&self, vm: &mut Vm, service: Service) -> Result<StockQp> {
-        self.ask(vm, "queue_pair", json!({ "service": service })).await
+        self.queue_pair_with(vm, service, None).await
+    }
+
+    /// The same with a completion queue that has room for so many completions only, if a number is given.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub async fn queue_pair_with(
+        &self,
+        vm: &mut Vm,
+        service: Service,
+        completions: Option<u32>,
+    ) -> Result<StockQp> {
+        self.ask(vm, "queue_pair", json!({ "service": service, "completions": completions })).await
     }
 
     /// Takes a queue pair from RESET to RTS.
@@ -221,12 +234,31 @@ impl StockVerbs {
         self.ask_within(limit + TIMEOUT, vm, "poll", arguments).await
     }
 
+    /// Asynchronous events of the device and of its objects of this program, by their codes in `ibv_event_type`: the
+    /// first within a time, and what came with it.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub async fn events(&self, vm: &mut Vm, limit: Duration) -> Result<Vec<u32>> {
+        let timeout_ms = u64::try_from(limit.as_millis())?;
+        self.ask_within(limit + TIMEOUT, vm, "events", json!({ "timeout_ms": timeout_ms })).await
+    }
+
     /// Destroys a queue pair.
     ///
     /// # Errors
     /// When the kernel refuses.
     pub async fn destroy(&self, vm: &mut Vm, qp: StockQp) -> Result<()> {
         self.ask(vm, "destroy", json!({ "qp": qp.id })).await
+    }
+
+    /// Ends the program; its objects go with it.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub async fn close(self, vm: &mut Vm) -> Result<()> {
+        let step = Wait { program: self.program, timeout_ms: u32::try_from(TIMEOUT.as_millis())? };
+        vm.call_within(TIMEOUT + TIMEOUT, step).await.map(drop)
     }
 
     async fn ask<T: DeserializeOwned>(&self, vm: &mut Vm, what: &str, arguments: Value) -> Result<T> {

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use agent::wire::{Call, EnterRoot, ExitStatus, Failure, LoadModules, Ping, Run};
+use agent::wire::{
+    Call, EnterRoot, ExitStatus, Failure, LoadModules, Ping, ProgramEnd, Run, Shutdown, ShutdownKind,
+};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Instant, timeout};
@@ -13,6 +15,7 @@ use crate::artifacts::{Artifacts, Disks};
 use crate::process::{Process, tail};
 use crate::qemu::{Endpoints, Machine};
 use crate::run_dir::RunDir;
+use crate::tools::words;
 
 /// From the start of QEMU until it has opened its side of the agent's port.
 const QEMU_START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -22,6 +25,9 @@ const LAST_BREATH: Duration = Duration::from_secs(1);
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(60);
 /// What an answer may take beyond the time a step waits.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
+/// How long a guest that restarts may leave a question unanswered, and how often it is asked again.
+const REBOOT_PATIENCE: Duration = Duration::from_secs(20);
+const REBOOT_QUESTIONS: u32 = 9;
 /// Lines of console and log in a failure's message.
 const TAIL_LINES: usize = 12;
 
@@ -89,16 +95,46 @@ impl Vm {
         };
         vm.call_within(limit, Ping {}).await.context("booting")?;
         vm.boot_time = begun.elapsed();
+        vm.furnish(image).await?;
+        Ok(vm)
+    }
+
+    /// Restarts a guest that may restart, and waits until it answers again.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub async fn reboot(&mut self, image: &Image) -> Result<()> {
+        let before = self.call(Ping {}).await?.uptime_ms;
+        self.call(Shutdown { kind: ShutdownKind::Reboot }).await?;
+        // A question may still reach the agent that is going, and is lost with it.
+        for _ in 0..REBOOT_QUESTIONS {
+            if self
+                .agent
+                .call_within(REBOOT_PATIENCE, Ping {})
+                .await
+                .is_ok_and(|pong| pong.uptime_ms < before)
+            {
+                return self.furnish(image).await;
+            }
+        }
+        let result = Err(anyhow!("the guest did not come back"));
+        self.explained(result).await
+    }
+
+    /// Loads modules and enters the user space.
+    async fn furnish(&mut self, image: &Image) -> Result<()> {
         if !image.modules.is_empty() {
-            vm.call(LoadModules { paths: image.modules.clone() }).await.context("loading kernel modules")?;
+            self.call(LoadModules { paths: image.modules.clone() })
+                .await
+                .context("loading kernel modules")?;
         }
         if image.disks.is_some() {
             // The disks as `Lab` orders them.
             let step = EnterRoot { system: "/dev/vda".into(), modules: Some("/dev/vdb".into()) };
-            vm.call(step).await.context("entering the user space")?;
-            vm.run(&["ip", "link", "set", "lo", "up"]).await?;
+            self.call(step).await.context("entering the user space")?;
+            self.run(&["ip", "link", "set", "lo", "up"]).await?;
         }
-        Ok(vm)
+        Ok(())
     }
 
     /// Its name, such as `a`.
@@ -162,10 +198,7 @@ impl Vm {
     /// # Errors
     /// As [`Self::run`].
     pub async fn run_within(&mut self, limit: Duration, argv: &[&str]) -> Result<String> {
-        let timeout_ms = u32::try_from(limit.as_millis())?;
-        let words = argv.iter().map(|&word| word.to_owned()).collect();
-        let step = Run { argv: words, timeout_ms, ..Run::default() };
-        let end = self.call_within(limit + ANSWER_MARGIN, step).await?;
+        let end = self.end_of(limit, argv.iter().map(|&word| word.to_owned()).collect()).await?;
         ensure!(
             end.status == ExitStatus::Code(0),
             "{argv:?} in guest {} ended with {:?}: {}{}",
@@ -175,6 +208,20 @@ impl Vm {
             end.stderr
         );
         Ok(end.stdout)
+    }
+
+    /// Runs a program of the guest to its end, whatever that is; its command line has no words with spaces in them.
+    ///
+    /// # Errors
+    /// When it cannot be started or takes longer than `limit`; else as [`Self::call`].
+    pub async fn program(&mut self, limit: Duration, line: &str) -> Result<ProgramEnd> {
+        self.end_of(limit, words(line)).await
+    }
+
+    async fn end_of(&mut self, limit: Duration, argv: Vec<String>) -> Result<ProgramEnd> {
+        let timeout_ms = u32::try_from(limit.as_millis())?;
+        let step = Run { argv, timeout_ms, ..Run::default() };
+        self.call_within(limit + ANSWER_MARGIN, step).await
     }
 
     /// Ends QEMU with SIGKILL: nothing in it can react.

@@ -102,6 +102,7 @@ impl Agent {
                 ensure!(s.len <= PEEK_MAX, bad_step(format!("at most {PEEK_MAX} bytes at once")));
                 guest::file::peek(s)
             }),
+            Step::AwaitText(s) => answer(&s, |s| done(guest::file::await_text(s))),
             Step::Shell(s) => answer(&s, |s| done(guest::shell(s.command.as_deref()))),
             Step::Shutdown(s) => answer(&s, |s| {
                 self.hca = None;

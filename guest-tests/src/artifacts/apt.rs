@@ -31,6 +31,15 @@ impl Suite {
     }
 }
 
+/// What an archive is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Packages to unpack and run.
+    Binary,
+    /// What they were built from.
+    Source,
+}
+
 /// A package in the version apt chose.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Package {
@@ -50,7 +59,7 @@ impl Apt {
     ///
     /// # Errors
     /// When apt is missing, or no archive of the machine answers.
-    pub(super) fn open(dir: &Path, etc_apt: &Path) -> Result<Self> {
+    pub(super) fn open(dir: &Path, etc_apt: &Path, kind: Kind) -> Result<Self> {
         for tool in ["apt-get", "dpkg-deb"] {
             Command::new(tool).arg("--version").output().map_err(|error| {
                 anyhow!(
@@ -68,7 +77,7 @@ impl Apt {
 
         let mut failures = Vec::new();
         for archive in Archive::of_machine(etc_apt)? {
-            fs::write(dir.join("debian.sources"), archive.source_list(SUITES))?;
+            fs::write(dir.join("debian.sources"), archive.source_list(kind, SUITES))?;
             match apt.get(["-qq", "update"], None) {
                 Ok(_) => return Ok(apt),
                 Err(error) => failures.push(format!("{error:#}")),
@@ -98,6 +107,18 @@ impl Apt {
         let wanted: Vec<String> = packages.iter().map(|p| format!("{}={}", p.name, p.version)).collect();
         self.get(["-qq", "download"].into_iter().chain(wanted.iter().map(String::as_str)), Some(into))?;
         Ok(())
+    }
+
+    /// Downloads what the authors of a source package publish, without Debian's changes, into the empty folder `into`.
+    ///
+    /// # Errors
+    /// When the archive has no such version.
+    pub(super) fn download_upstream(&self, package: &Package, into: &Path) -> Result<PathBuf> {
+        let wanted = format!("{}={}", package.name, package.version);
+        self.get(["-qq", "source", "--download-only", "--tar-only", &wanted], Some(into))?;
+        let mut files = fs::read_dir(into)?.filter_map(|entry| Some(entry.ok()?.path()));
+        let is_upstream = |path: &PathBuf| path.to_string_lossy().contains(".orig.tar.");
+        files.find(is_upstream).with_context(|| format!("apt brought no sources of {wanted}"))
     }
 
     fn get<I>(&self, args: I, folder: Option<&Path>) -> Result<String>

@@ -110,10 +110,10 @@ impl Disks {
     }
 }
 
-const IMAGE: &str = "image.ext4";
+pub(super) const IMAGE: &str = "image.ext4";
 
 /// The entry of the system: unpacked in `root`, and as image.
-fn debian(cache: &Path) -> Result<PathBuf> {
+pub(super) fn debian(cache: &Path) -> Result<PathBuf> {
     cache::entry(cache, "debian-1", |work| {
         let set = Set { install: INSTALL, suite: Suite::Trixie, wanted: |name| !WITHOUT.contains(&name) };
         let root = set.fetch(work)?;
@@ -187,7 +187,7 @@ fn mirror(from: &Path, to: &Path) -> Result<()> {
 }
 
 /// Makes an ext4 image of the content of `tree`. There is no journal: it is never mounted for writing.
-fn make_image(tools: &Path, tree: &Path, image: &Path) -> Result<()> {
+pub(super) fn make_image(tools: &Path, tree: &Path, image: &Path) -> Result<()> {
     const BLOCK: u64 = 4096;
     let (mut bytes, mut files) = (0, 0);
     let mut folders = vec![tree.to_owned()];

@@ -8,6 +8,7 @@ mod cache;
 mod debian;
 mod kernel;
 mod packages;
+mod rdma_core;
 mod sources;
 
 use std::path::{Path, PathBuf};
@@ -77,6 +78,14 @@ impl Artifacts {
     pub fn disks(&self) -> Result<Disks> {
         let disks = Disks::obtain(&self.cache, &self.kernel)?;
         Ok(Disks { system: self.root.clone().unwrap_or(disks.system), ..disks })
+    }
+
+    /// A disk with rdma-core's own tests, in the version of the lab's user space.
+    ///
+    /// # Errors
+    /// When they cannot be fetched or the image cannot be made.
+    pub fn rdma_core_tests(&self) -> Result<PathBuf> {
+        rdma_core::tests(&self.cache)
     }
 }
 

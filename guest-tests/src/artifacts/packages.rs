@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
-use super::apt::{Apt, Package, Suite, unpack};
+use super::apt::{Apt, Kind, Package, Suite, unpack};
 use super::cache::Work;
 
 /// What is fetched and unpacked together.
@@ -36,7 +36,7 @@ impl Set<'_> {
         let (few, others) = self.install.split_at(self.install.len().min(3));
         let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
         tracing::info!("fetching {}{more} (Debian packages, once)", few.join(", "));
-        let apt = Apt::open(&state, Path::new("/etc/apt"))?;
+        let apt = Apt::open(&state, Path::new("/etc/apt"), Kind::Binary)?;
         let mut packages = apt.resolve(self.install, self.suite)?;
         packages.retain(|package| (self.wanted)(&package.name));
         apt.download(&packages, &debs)?;
@@ -44,11 +44,26 @@ impl Set<'_> {
             unpack(&deb?.path(), &root)?;
         }
         let manifest = serde_json::to_string_pretty(&Manifest::new(&packages))?;
-        fs::write(work.entry.join("manifest.json"), manifest)?;
+        fs::write(work.entry.join(MANIFEST), manifest)?;
         tracing::info!("fetched {} packages in {:.0} s", packages.len(), begun.elapsed().as_secs_f64());
         Ok(root)
     }
 }
+
+/// The version in which an entry has a package.
+///
+/// # Errors
+/// When the entry was not made of packages, or not of this one.
+pub(super) fn version(entry: &Path, package: &str) -> Result<String> {
+    let path = entry.join(MANIFEST);
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let Manifest { packages } =
+        serde_json::from_str(&text).with_context(|| format!("understanding {}", path.display()))?;
+    let of = |line: &String| Some(line.strip_prefix(package)?.strip_prefix(' ')?.to_owned());
+    packages.iter().find_map(of).with_context(|| format!("{} has no {package}", path.display()))
+}
+
+const MANIFEST: &str = "manifest.json";
 
 /// What an entry was made of.
 #[derive(Debug, Serialize, Deserialize)]

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
+use super::apt::Kind;
+
 /// Names a Debian release may have in a source list; what else carries `main` is not Debian's archive.
 const RELEASES: [&str; 12] = [
     "stable",
@@ -60,9 +62,13 @@ impl Archive {
     }
 
     /// A deb822 source list that asks this archive for other suites.
-    pub(super) fn source_list(&self, suites: &str) -> String {
+    pub(super) fn source_list(&self, kind: Kind, suites: &str) -> String {
+        let kind = match kind {
+            Kind::Binary => "deb",
+            Kind::Source => "deb-src",
+        };
         let mut text = format!(
-            "Types: deb\nURIs: {}\nSuites: {suites}\nComponents: main\nArchitectures: amd64\n",
+            "Types: {kind}\nURIs: {}\nSuites: {suites}\nComponents: main\nArchitectures: amd64\n",
             self.uris
         );
         for (name, value) in &self.options {
@@ -172,7 +178,7 @@ mod tests {
         let archives = parse_deb822(text);
         assert_eq!(archives.len(), 1);
         assert_eq!(
-            archives[0].source_list("trixie"),
+            archives[0].source_list(Kind::Binary, "trixie"),
             "Types: deb\nURIs: mirror+file:/etc/apt/mirrors/debian.list\nSuites: trixie\nComponents: main\n\
              Architectures: amd64\nSigned-By: \n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n abc\n"
         );

@@ -16,9 +16,11 @@ mod jingzhao_interface;
 mod jingzhao_probe;
 mod jingzhao_rc;
 mod jingzhao_services;
+mod mthca;
 mod pair;
 mod rxe_interop;
 pub mod shell;
+mod stock_pair;
 mod transfer;
 mod wire_rc;
 
@@ -117,6 +119,42 @@ pub const ALL: &[Scenario] = &[
         about: "eight on one fabric, all with all, by UDP with a NIC and in one process; peers come and go",
         pair: false,
         run: |lab, report| Box::pin(fabric_mesh::run(lab, report)),
+    },
+    Scenario {
+        name: "mthca-probe",
+        about: "Debian's own ib_mthca binds, with every attribute as on hardware; reloads, restarts, recovery",
+        pair: false,
+        run: |lab, report| Box::pin(mthca::probe::run(lab, report)),
+    },
+    Scenario {
+        name: "mthca-pingpong",
+        about: "rdma-core's ping-pong programs between two guests with ib_mthca, content checked",
+        pair: false,
+        run: |lab, report| Box::pin(mthca::pingpong::run(lab, report)),
+    },
+    Scenario {
+        name: "mthca-perftest",
+        about: "perftest between two guests with ib_mthca, its figures beside those of soft-RoCE",
+        pair: false,
+        run: |lab, report| Box::pin(mthca::perftest::run(lab, report)),
+    },
+    Scenario {
+        name: "mthca-pyverbs",
+        about: "rdma-core's own tests for devices in a guest with ib_mthca",
+        pair: false,
+        run: |lab, report| Box::pin(mthca::pyverbs::run(lab, report)),
+    },
+    Scenario {
+        name: "mthca-ipoib",
+        about: "IPoIB, rdma_cm and the subnet's diagnostics between two guests with ib_mthca",
+        pair: false,
+        run: |lab, report| Box::pin(mthca::ipoib::run(lab, report)),
+    },
+    Scenario {
+        name: "mthca-errors",
+        about: "what goes wrong shows in status, event and kernel message as on hardware",
+        pair: false,
+        run: |lab, report| Box::pin(mthca::errors::run(lab, report)),
     },
     Scenario {
         name: "wire-rc",

@@ -1,15 +1,19 @@
 //! The content of files.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
+use crate::error::timeout;
 use crate::pattern;
-use crate::wire::{FillFile, Hex, PeekFile, Verified, VerifyFile};
+use crate::wire::{AwaitText, FillFile, Hex, PeekFile, Verified, VerifyFile};
 
 /// Bytes written or read at once.
 const CHUNK: u64 = 1 << 16;
+/// How often files of the kernel are looked at: they tell nobody when they change.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Runs a [`FillFile`].
 pub(crate) fn fill(step: &FillFile) -> Result<()> {
@@ -45,6 +49,23 @@ pub(crate) fn peek(step: &PeekFile) -> Result<Hex> {
     Ok(Hex(bytes))
 }
 
+/// Runs an [`AwaitText`].
+pub(crate) fn await_text(step: &AwaitText) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_millis(step.timeout_ms.into());
+    loop {
+        let read = |path: &String| fs::read_to_string(path).unwrap_or_else(|error| format!("({error})"));
+        let held: Vec<String> = step.paths.iter().map(read).collect();
+        if step.texts.iter().any(|text| held.iter().any(|content| content.contains(text))) {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            let (texts, paths) = (&step.texts, &step.paths);
+            return Err(timeout(format!("none of {texts:?} in {paths:?}:\n{}", held.concat())));
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,5 +86,24 @@ mod tests {
         file.write_all_at(&[0; 2], off + 2 * CHUNK + 1).unwrap();
         assert_eq!(verify(0, len), Some(2 * CHUNK + 1));
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn text_is_awaited_in_files_that_may_not_be_there_yet() {
+        let path = std::env::temp_dir().join(format!("hcad-agent-await-{}", std::process::id()));
+        let step = AwaitText {
+            paths: vec!["/nonexistent".into(), path.display().to_string()],
+            texts: vec!["ACTIVE".into()],
+            timeout_ms: 10_000,
+        };
+        let failure = await_text(&AwaitText { timeout_ms: 0, ..step.clone() }).unwrap_err();
+        assert_eq!(crate::error::into_failure(&failure).kind, crate::wire::FailureKind::Timeout);
+        let writer = std::thread::spawn({
+            let path = path.clone();
+            move || fs::write(path, "4: ACTIVE\n").unwrap()
+        });
+        await_text(&step).unwrap();
+        writer.join().unwrap();
+        fs::remove_file(&path).unwrap();
     }
 }

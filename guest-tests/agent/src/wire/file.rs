@@ -45,3 +45,15 @@ pub struct VerifyFile {
     /// Byte of the stream the part starts with.
     pub position: u64,
 }
+
+/// Wait until one of some files holds one of some texts: the kernel tells most of what it knows that way.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AwaitText {
+    /// The files. One that cannot be read holds nothing.
+    pub paths: Vec<String>,
+    /// The texts.
+    pub texts: Vec<String>,
+    /// After so long the step fails with what the files hold.
+    pub timeout_ms: u32,
+}

@@ -28,7 +28,7 @@ pub use events::{
     ArmEq, CreateEq, DestroyEq, DisableInterrupts, EnableInterrupts, EqId, EqInfo, Eqe, Events, Interrupts,
     MapEq, Mask, MaskInterrupts, PendingBits, PendingInterrupts, PollEq, WaitInterrupt,
 };
-pub use file::{FillFile, PeekFile, VerifyFile};
+pub use file::{AwaitText, FillFile, PeekFile, VerifyFile};
 pub use guest::{
     BarInfo, BindVfio, Bound, DeviceInfo, DeviceSelector, Dmesg, DmesgLines, Done, EnterRoot, GuestInfo,
     Info, LoadModules, LoadedModules, Ping, Pong, Shell, Shutdown, ShutdownKind,
@@ -216,6 +216,7 @@ steps! {
     FillFile => Done,
     VerifyFile => Verified,
     PeekFile => Hex,
+    AwaitText => Done,
     Shell => Done,
     Shutdown => Done,
     BindVfio => Bound,

@@ -1,0 +1,59 @@
+//! The tests rdma-core has for devices: Debian packages the programs without them, so they come from its source package.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::apt::{Apt, Kind, Package, run};
+use super::cache;
+use super::debian::{IMAGE, debian, make_image};
+use super::packages;
+
+/// What they test against, and in whose version they must be.
+const TESTED: &str = "python3-pyverbs";
+
+/// An image with the tests, made if it is not in the cache.
+pub(super) fn tests(cache: &Path) -> Result<PathBuf> {
+    let system = debian(cache)?;
+    let built = packages::version(&system, TESTED)?;
+    let version = source_version(&built);
+    let entry = cache::entry(cache, &format!("rdma-core-tests-{version}"), |work| {
+        let folder = |name: &str| -> Result<PathBuf> {
+            let folder = work.scratch.join(name);
+            fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+            Ok(folder)
+        };
+        let package = Package { name: "rdma-core".into(), version: version.into() };
+        let apt = Apt::open(&folder("apt")?, Path::new("/etc/apt"), Kind::Source)?;
+        let archive = apt.download_upstream(&package, &folder("download")?)?;
+        let tree = folder("tree")?;
+        // The archive's one folder has the version in its name.
+        let mut tar = Command::new("tar");
+        tar.arg("-xf").arg(&archive).arg("-C").arg(&tree);
+        run(tar.args(["--strip-components=1", "--wildcards", "*/tests"])).context("unpacking the tests")?;
+        make_image(&system.join("root"), &tree, &work.entry.join(IMAGE))
+    })?;
+    Ok(entry.join(IMAGE))
+}
+
+/// Without what Debian adds when it builds the same sources again.
+fn source_version(built: &str) -> &str {
+    match built.rsplit_once("+b") {
+        Some((source, number)) if number.parse::<u32>().is_ok() => source,
+        _ => built,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rebuild_has_the_sources_of_the_first_build() {
+        assert_eq!(source_version("56.1-1+b2"), "56.1-1");
+        assert_eq!(source_version("56.1-1"), "56.1-1");
+        assert_eq!(source_version("56.1-1~bpo12+1"), "56.1-1~bpo12+1");
+    }
+}

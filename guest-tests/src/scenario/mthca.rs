@@ -1,0 +1,8 @@
+//! Stock guests whose kernel's own `ib_mthca` drives the HCA, judged by the tools Debian has for RDMA hardware.
+
+pub(super) mod errors;
+pub(super) mod ipoib;
+pub(super) mod perftest;
+pub(super) mod pingpong;
+pub(super) mod probe;
+pub(super) mod pyverbs;

@@ -1,0 +1,220 @@
+//! IP over InfiniBand, connections by `rdma_cm`, and the programs that look at a subnet.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::super::stock_pair::{StockNode, StockPair};
+use crate::lab::Lab;
+use crate::report::Report;
+use crate::tools::{Exchange, Ready, await_text};
+
+/// From the interface's start until it has joined the broadcast group.
+const CARRIER_TIMEOUT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
+/// Where iperf3 and perftest wait for their clients.
+const IPERF_PORT: u16 = 5201;
+const PERFTEST_PORT: u16 = 18515;
+
+/// How IPoIB carries packets, with the interface's MTU (RFC 4391 and 4755).
+const MODES: &[(&str, u32)] = &[("datagram", 2044), ("connected", 65520)];
+/// Payload of pings: one packet, the longest one of either mode, many fragments.
+const PINGS: &[u32] = &[1, 56, 2016, 2017, 20000, 60000];
+
+/// Programs of `rdma_cm`: name, server, client and how the server shows that it waits. `{a}` and `{b}` are the
+/// addresses of client and server.
+const CONNECTED: &[(&str, &str, Ready)] = &[
+    ("rping -s -a {b} -C 50 -V", "rping -c -a {b} -C 50 -V", Ready::Cm),
+    ("rping -s -a {b} -C 20 -S 65536 -V", "rping -c -a {b} -C 20 -S 65536 -V", Ready::Cm),
+    ("udaddy -b {b} -C 20 -S 1024", "udaddy -s {b} -b {a} -C 20 -S 1024", Ready::Cm),
+    ("ucmatose -b {b} -C 50 -S 4096", "ucmatose -s {b} -b {a} -C 50 -S 4096", Ready::Cm),
+    ("ucmatose -b {b} -c 8 -C 10", "ucmatose -s {b} -b {a} -c 8 -C 10", Ready::Cm),
+    (
+        "mckey -m 239.1.1.1 -b {b} -C 20",
+        "mckey -m 239.1.1.1 -b {a} -s -C 20",
+        Ready::Line("receiving data transfers"),
+    ),
+    ("rstream -b {b} -S all -T v", "rstream -s {b} -S all -T v", Ready::Cm),
+    ("riostream -b {b} -T v", "riostream -s {b} -T v", Ready::Cm),
+    ("udpong -b {b}", "udpong -s {b}", Ready::Cm),
+];
+
+/// perftest, its connections made by `rdma_cm`.
+const PERFTEST: &[&str] = &[
+    "ib_send_bw -R -n 500",
+    "ib_write_bw -R -n 500",
+    "ib_read_lat -R -n 200",
+    "ib_send_lat -R -c UD -s 1024 -n 200",
+];
+
+/// Programs that look at the subnet, and what they say. `{lid}` is the guest's own LID, `{peer}` the other's, in
+/// decimal; `{guid}` its node GUID and `{peer_guid}` the other's, in hexadecimal.
+const DIAGNOSTICS: &[(&str, &[&str])] = &[
+    (
+        "ibstat",
+        &[
+            "CA type: MT25204",
+            "Firmware version: 1.2.0",
+            "State: Active",
+            "Physical state: LinkUp",
+            "Base lid: {lid}",
+            "Node GUID: 0x{guid}",
+        ],
+    ),
+    ("ibstatus", &["mthca0", "4: ACTIVE", "20 Gb/sec (4X DDR)", "InfiniBand"]),
+    ("ibaddr", &["LID start"]),
+    ("sminfo", &["sm lid 49151", "SMINFO_MASTER"]),
+    ("smpquery nodeinfo {lid}", &["NodeType:........................Channel Adapter", "{guid}"]),
+    ("smpquery -D nodeinfo 0", &["Channel Adapter", "{guid}"]),
+    ("smpquery nodeinfo {peer}", &["Channel Adapter", "{peer_guid}"]),
+    (
+        "smpquery portinfo {lid} 1",
+        &["LinkState:.......................Active", "PhysLinkState:...................LinkUp"],
+    ),
+    ("smpquery portinfo {peer} 1", &["LinkState:.......................Active"]),
+    ("smpquery nodedesc {peer}", &["Node Description:"]),
+    ("smpquery pkeys {lid} 1", &["0xffff"]),
+    ("smpquery guids {lid}", &["{guid}"]),
+    ("perfquery", &["PortXmitPkts:", "PortRcvPkts:"]),
+    ("perfquery -x", &["PortXmitPkts:", "PortUnicastRcvPkts:"]),
+    ("perfquery {peer} 1", &["PortRcvPkts:"]),
+    ("saquery -c", &["ClassPortInfo"]),
+    (
+        "saquery -p --sgid-to-dgid {gid}-{peer_gid}",
+        &["dlid....................{peer}", "mtu.....................0x84"],
+    ),
+    ("saquery -g", &["ff12:401b:ffff::ffff:ffff"]),
+    ("ibnodes", &["Ca	: 0x{guid}", "Ca	: 0x{peer_guid}", "Switch"]),
+    ("ibhosts", &["0x{guid}", "0x{peer_guid}"]),
+    ("ibswitches", &["Switch"]),
+    ("iblinkinfo", &["4X", "Active/  LinkUp"]),
+    ("ibnetdiscover", &["Ca	1", "Switch"]),
+    ("ibtracert {lid} {peer}", &["To ca"]),
+];
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let mut pair = StockPair::start(lab, "mthca-ipoib").await?;
+    let hint = pair.hint();
+    report.case("both ports are active", &hint, pair.load()).await?;
+    report.case("both interfaces have a carrier", &hint, both_up(&mut pair)).await?;
+    for &(mode, mtu) in MODES {
+        report.case(&format!("{mode} mode"), &hint, switch(&mut pair, mode, mtu)).await?;
+        for &size in PINGS {
+            report.case(&format!("ping of {size} bytes, {mode} mode"), &hint, ping(&mut pair, size)).await?;
+        }
+        report.case(&format!("iperf3, {mode} mode"), &hint, iperf(&mut pair)).await?;
+    }
+    for &(server, client, ready) in CONNECTED {
+        report.case(client, &hint, connected(&mut pair, server, client, ready)).await?;
+    }
+    for case in PERFTEST {
+        report.case(case, &hint, perftest(&mut pair, case)).await?;
+    }
+    for &(command, expected) in DIAGNOSTICS {
+        report.case(command, &hint, diagnose(&mut pair, command, expected)).await?;
+    }
+    report.case("ibping", &hint, ibping(&mut pair)).await?;
+    report.case("no kernel warned of anything", &hint, pair.no_warnings()).await?;
+    report.case("the daemons end with success on SIGTERM", &hint, pair.stop()).await
+}
+
+/// Address of a guest's `ib0`.
+fn address(node: &StockNode) -> String {
+    format!("10.99.0.{}", node.id)
+}
+
+async fn both_up(pair: &mut StockPair) -> Result<()> {
+    tokio::try_join!(up(&mut pair.a), up(&mut pair.b)).map(drop)
+}
+
+/// Gives `ib0` an address and waits until it can be used.
+pub(super) async fn up(node: &mut StockNode) -> Result<()> {
+    node.vm.run(&["modprobe", "ib_ipoib"]).await?;
+    let address = format!("{}/24", address(node));
+    node.vm.run(&["ip", "address", "add", &address, "dev", "ib0"]).await?;
+    node.vm.run(&["ip", "link", "set", "ib0", "up"]).await?;
+    await_text(&mut node.vm, &["/sys/class/net/ib0/carrier"], &["1"], CARRIER_TIMEOUT)
+        .await
+        .context("no carrier")
+}
+
+async fn switch(pair: &mut StockPair, mode: &str, mtu: u32) -> Result<()> {
+    for node in [&mut pair.a, &mut pair.b] {
+        let commands = format!("echo {mode} > /sys/class/net/ib0/mode; ip link set ib0 mtu {mtu}");
+        node.vm.run(&["sh", "-c", &commands]).await?;
+        let state = node.vm.run(&["cat", "/sys/class/net/ib0/mode", "/sys/class/net/ib0/mtu"]).await?;
+        ensure!(state == format!("{mode}\n{mtu}\n"), "{state}");
+        await_text(&mut node.vm, &["/sys/class/net/ib0/carrier"], &["1"], CARRIER_TIMEOUT).await?;
+    }
+    Ok(())
+}
+
+async fn ping(pair: &mut StockPair, size: u32) -> Result<()> {
+    let peer = address(&pair.b);
+    let text = pair.a.vm.run(&["ping", "-c", "5", "-i", "0.2", "-s", &size.to_string(), &peer]).await?;
+    ensure!(text.contains(" 0% packet loss") && !text.contains("duplicates"), "{text}");
+    Ok(())
+}
+
+async fn iperf(pair: &mut StockPair) -> Result<()> {
+    let peer = address(&pair.b);
+    let server = format!("iperf3 -s -1 -B {peer}");
+    let client = format!("iperf3 -c {peer} -n 20M -J");
+    // Bound to one address, it does not listen on any.
+    let ready = Ready::Tcp(IPERF_PORT);
+    let ends = pair.exchange(&Exchange { server, client, ready, limit: LIMIT }).await?;
+    let result: Value = serde_json::from_str(&ends.client.stdout).context("iperf3's report")?;
+    let received = result.pointer("/end/sum_received/bytes").and_then(Value::as_u64);
+    ensure!(received.is_some_and(|bytes| bytes >= 20_000_000), "{received:?} bytes received");
+    Ok(())
+}
+
+async fn connected(pair: &mut StockPair, server: &str, client: &str, ready: Ready) -> Result<()> {
+    let (a, b) = (address(&pair.a), address(&pair.b));
+    let fill = |line: &str| line.replace("{a}", &a).replace("{b}", &b);
+    let exchange = Exchange { server: fill(server), client: fill(client), ready, limit: LIMIT };
+    pair.exchange(&exchange).await.map(drop)
+}
+
+async fn perftest(pair: &mut StockPair, case: &str) -> Result<()> {
+    let server = format!("{case} -F -d mthca0");
+    let client = format!("{server} {}", address(&pair.b));
+    let ready = if case.contains("-R") { Ready::Cm } else { Ready::Tcp(PERFTEST_PORT) };
+    pair.exchange(&Exchange { server, client, ready, limit: LIMIT }).await.map(drop)
+}
+
+async fn diagnose(pair: &mut StockPair, command: &str, expected: &[&str]) -> Result<()> {
+    let mut guids = Vec::new();
+    let mut gids = Vec::new();
+    for node in [&mut pair.a, &mut pair.b] {
+        let read = |file: &str| format!("/sys/class/infiniband/mthca0/{file}");
+        let guid = node.vm.run(&["cat", &read("node_guid")]).await?;
+        guids.push(guid.trim().replace(':', ""));
+        gids.push(node.vm.run(&["cat", &read("ports/1/gids/0")]).await?.trim().to_owned());
+    }
+    let fill = |text: &str| {
+        text.replace("{lid}", &pair.a.id.to_string())
+            .replace("{peer}", &pair.b.id.to_string())
+            .replace("{guid}", &guids[0])
+            .replace("{peer_guid}", &guids[1])
+            .replace("{gid}", &gids[0])
+            .replace("{peer_gid}", &gids[1])
+    };
+    let end = pair.a.vm.program(LIMIT, &fill(command)).await?;
+    for text in expected {
+        let text = fill(text);
+        ensure!(end.stdout.contains(&text), "no {text:?} in {}{}", end.stdout, end.stderr);
+    }
+    ensure!(end.status == agent::wire::ExitStatus::Code(0), "{:?}: {}{}", end.status, end.stdout, end.stderr);
+    Ok(())
+}
+
+async fn ibping(pair: &mut StockPair) -> Result<()> {
+    let server = crate::tools::spawn(&mut pair.b.vm, "ibping -S").await?;
+    let result = pair.a.vm.run(&["ibping", "-c", "5", &pair.b.id.to_string()]).await;
+    crate::tools::stop(&mut pair.b.vm, server).await?;
+    let text = result?;
+    ensure!(text.contains("5 received, 0% packet loss"), "{text}");
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! rdma-core's ping-pong programs between two guests: each message is checked by the program itself.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::super::stock_pair::StockPair;
+use crate::lab::Lab;
+use crate::report::Report;
+use crate::tools::{Exchange, Ready};
+
+/// Program and arguments, beside the device's and the check of the content.
+const CASES: &[&str] = &[
+    "ibv_rc_pingpong",
+    "ibv_rc_pingpong -e",
+    "ibv_rc_pingpong -s 1 -n 5000",
+    "ibv_rc_pingpong -s 1 -n 2000 -e",
+    "ibv_rc_pingpong -s 2047",
+    "ibv_rc_pingpong -s 2049 -m 2048",
+    "ibv_rc_pingpong -s 4096 -m 256",
+    "ibv_rc_pingpong -s 4096 -m 512",
+    "ibv_rc_pingpong -s 4096 -m 1024 -g 0",
+    "ibv_rc_pingpong -s 4096 -m 2048 -g 0 -e",
+    "ibv_rc_pingpong -s 65536 -m 2048 -n 500",
+    "ibv_rc_pingpong -s 1048576 -m 256 -n 50",
+    "ibv_rc_pingpong -s 1048576 -m 2048 -n 100",
+    "ibv_rc_pingpong -s 1048576 -m 2048 -n 50 -e",
+    "ibv_rc_pingpong -r 1 -n 2000",
+    "ibv_uc_pingpong",
+    "ibv_uc_pingpong -e",
+    "ibv_uc_pingpong -s 1 -n 5000",
+    "ibv_uc_pingpong -s 4096 -m 256",
+    "ibv_uc_pingpong -s 4096 -m 512 -g 0",
+    "ibv_uc_pingpong -s 4096 -m 1024 -e",
+    "ibv_uc_pingpong -s 65536 -m 2048 -n 200",
+    "ibv_ud_pingpong",
+    "ibv_ud_pingpong -e",
+    "ibv_ud_pingpong -s 1 -n 5000",
+    "ibv_ud_pingpong -s 2048",
+    "ibv_ud_pingpong -s 2048 -g 0 -e",
+    "ibv_srq_pingpong",
+    "ibv_srq_pingpong -e",
+    "ibv_srq_pingpong -s 1 -q 1 -n 2000",
+    "ibv_srq_pingpong -s 4096 -m 256 -q 4",
+    "ibv_srq_pingpong -s 4096 -m 2048 -q 16 -e -g 0",
+    "ibv_srq_pingpong -s 65536 -m 2048 -q 8 -n 200",
+    "ibv_srq_pingpong -s 1048576 -m 2048 -n 32",
+];
+
+/// Where all of them wait for their client.
+const PORT: u16 = 18515;
+const LIMIT: Duration = Duration::from_secs(60);
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let mut pair = StockPair::start(lab, "mthca-pingpong").await?;
+    let hint = pair.hint();
+    report.case("both ports are active", &hint, pair.load()).await?;
+    for case in CASES {
+        report.case(case, &hint, ping_pong(&mut pair, case)).await?;
+    }
+    report.case("no kernel warned of anything", &hint, pair.no_warnings()).await?;
+    report.case("the daemons end with success on SIGTERM", &hint, pair.stop()).await
+}
+
+async fn ping_pong(pair: &mut StockPair, case: &str) -> Result<()> {
+    let server = format!("{case} -c -d mthca0");
+    let client = format!("{server} {}", pair.b.ip);
+    let ends = pair.exchange(&Exchange { server, client, ready: Ready::Tcp(PORT), limit: LIMIT }).await?;
+    for end in [&ends.client, &ends.server] {
+        // What it finds wrong it prints, and ends with success all the same.
+        ensure!(!end.stdout.contains("invalid data"), "{}", end.stdout);
+        ensure!(end.stdout.contains(" iters in "), "no result: {}{}", end.stdout, end.stderr);
+    }
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! The driver finds what it expects, again and again (mthca specification, section 13.2).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use agent::wire::Info;
+use anyhow::{Context, Result, ensure};
+
+use super::super::stock_pair::{StockNode, StockPair};
+use crate::lab::Lab;
+use crate::report::Report;
+use crate::vm::Vm;
+
+/// `ibv_devinfo -v`, by the names it prints (section 13.2).
+const DEVINFO: &[(&str, &str)] = &[
+    ("fw_ver", "1.2.0"),
+    ("vendor_id", "0x02c9"),
+    ("vendor_part_id", "25204"),
+    ("hw_ver", "0xA0"),
+    ("phys_port_cnt", "1"),
+    ("max_qp", "65520"),
+    ("max_qp_wr", "16384"),
+    ("device_cap_flags", "0x00001c26"),
+    ("max_sge", "30"),
+    ("max_cq", "65520"),
+    ("max_cqe", "131071"),
+    ("max_mr", "131056"),
+    ("max_pd", "32767"),
+    ("max_qp_rd_atom", "4"),
+    ("max_qp_init_rd_atom", "16"),
+    ("max_res_rd_atom", "262080"),
+    ("atomic_cap", "ATOMIC_HCA (1)"),
+    ("max_mcast_grp", "8192"),
+    ("max_mcast_qp_attach", "56"),
+    ("max_srq", "4080"),
+    ("max_srq_wr", "16384"),
+    ("max_srq_sge", "30"),
+    ("max_pkeys", "64"),
+    ("local_ca_ack_delay", "15"),
+    ("state", "PORT_ACTIVE (4)"),
+    ("max_mtu", "2048 (4)"),
+    ("active_mtu", "2048 (4)"),
+    ("port_lmc", "0x00"),
+    ("link_layer", "InfiniBand"),
+    ("active_width", "4X (2)"),
+    ("active_speed", "5.0 Gbps (2)"),
+    ("phys_state", "LINK_UP (5)"),
+];
+
+/// Files below `/sys/class/infiniband/mthca0`.
+const SYSFS: &[(&str, &str)] = &[
+    ("fw_ver", "1.2.0"),
+    ("hca_type", "MT25204"),
+    ("hw_rev", "a0"),
+    ("node_type", "1: CA"),
+    ("ports/1/state", "4: ACTIVE"),
+    ("ports/1/phys_state", "5: LinkUp"),
+    ("ports/1/rate", "20 Gb/sec (4X DDR)"),
+    ("ports/1/link_layer", "InfiniBand"),
+    ("ports/1/lid_mask_count", "0"),
+    ("ports/1/pkeys/0", "0xffff"),
+    ("ports/1/counters/symbol_error", "0"),
+];
+
+/// Interrupts by name, and how many there were at least when the driver has its port active.
+const INTERRUPTS: &[(&str, u64)] = &[("ib_mthca-comp", 0), ("ib_mthca-async", 1), ("ib_mthca-cmd", 100)];
+
+/// Ways to load the driver: its tables at other sizes than the default ones, also a table that is smaller than the
+/// chunks it is mapped in (section 12, T17 and T18).
+const PARAMETERS: &[&str] = &[
+    "num_qp=1024 num_cq=1024 num_mpt=4096 rdb_per_qp=16",
+    "num_qp=1024 num_cq=1024 num_mpt=4096",
+    "num_qp=16384 num_mcg=1024 num_mtt=131072",
+];
+
+const CYCLES: u32 = 50;
+/// Each waits a second for the device's reset.
+const CYCLES_TIMEOUT: Duration = Duration::from_secs(230);
+/// Memory that may be gone afterwards: caches of the kernel, not 50 times anything.
+const LEAK_KIB: u64 = 8 << 10;
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let mut pair = StockPair::start(lab, "mthca-probe").await?;
+    let hint = pair.hint();
+    report.case("the driver binds and its port becomes active", &hint, binds(&mut pair)).await?;
+    report.case("ibv_devinfo", &hint, devinfo(&mut pair.a)).await?;
+    report.case("sysfs", &hint, sysfs(&mut pair.a)).await?;
+    report.case("three interrupts", &hint, interrupts(&mut pair.a.vm)).await?;
+    report.case("two HCAs differ", &hint, differ(&mut pair)).await?;
+    report.case("kernel messages of driver and core", &hint, messages(&mut pair.a)).await?;
+    for parameters in PARAMETERS {
+        report
+            .case(&format!("loaded with {parameters}"), &hint, loaded_with(&mut pair.a, parameters))
+            .await?;
+    }
+    report.case(&format!("{CYCLES} times unloaded and loaded"), &hint, cycles(&mut pair.a)).await?;
+    report.case("the guest restarts", &hint, restarts(&mut pair)).await?;
+    report.case("the guest dies and another takes its place", &hint, replaced(lab, &mut pair)).await?;
+    report.case("no kernel warned of anything", &hint, pair.no_warnings()).await?;
+    report.case("the daemons end with success on SIGTERM", &hint, pair.stop()).await
+}
+
+async fn binds(pair: &mut StockPair) -> Result<()> {
+    pair.load().await?;
+    let info = pair.a.vm.call(Info {}).await?;
+    let function = info.devices.iter().find(|f| (f.vendor, f.device) == (0x15b3, 0x6274));
+    let function = function.context("no function 15b3:6274")?;
+    ensure!(function.driver.as_deref() == Some("ib_mthca"), "bound to {:?}", function.driver);
+    pair.no_warnings().await
+}
+
+async fn devinfo(node: &mut StockNode) -> Result<()> {
+    let text = node.vm.run(&["ibv_devinfo", "-v", "-d", "mthca0"]).await?;
+    // Lines `name: value`; some names come again for GIDs.
+    let mut found = BTreeMap::new();
+    for (name, value) in text.lines().filter_map(|line| line.split_once(':')) {
+        found.entry(name.trim()).or_insert(value.trim());
+    }
+    let differences: Vec<String> = DEVINFO
+        .iter()
+        .filter(|(name, value)| found.get(name) != Some(value))
+        .map(|(name, value)| format!("{name}: {:?}, not {value}", found.get(name)))
+        .collect();
+    ensure!(differences.is_empty(), "{}\n{text}", differences.join("\n"));
+    let lid = found.get("port_lid").and_then(|lid| lid.parse::<u16>().ok());
+    ensure!(lid == Some(node.id), "LID {lid:?}, though the HCA's number is {}", node.id);
+    Ok(())
+}
+
+async fn sysfs(node: &mut StockNode) -> Result<()> {
+    for (file, value) in SYSFS {
+        let text = node.vm.run(&["cat", &format!("/sys/class/infiniband/mthca0/{file}")]).await?;
+        ensure!(text.trim() == *value, "{file} is {}, not {value}", text.trim());
+    }
+    let lid = node.vm.run(&["cat", "/sys/class/infiniband/mthca0/ports/1/lid"]).await?;
+    ensure!(lid.trim() == format!("{:#x}", node.id), "LID {lid}");
+    let board = node.vm.run(&["cat", "/sys/class/infiniband/mthca0/board_id"]).await?;
+    ensure!(!board.trim().is_empty(), "no board id");
+    Ok(())
+}
+
+async fn interrupts(vm: &mut Vm) -> Result<()> {
+    let text = vm.run(&["cat", "/proc/interrupts"]).await?;
+    for (name, least) in INTERRUPTS {
+        let line = text.lines().find(|line| line.contains(name));
+        let line = line.with_context(|| format!("no {name} in\n{text}"))?;
+        // Number, then a count for each processor.
+        let counts = line.split_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok());
+        let count: u64 = counts.sum();
+        ensure!(count >= *least, "{name} came {count} times, not {least}");
+    }
+    ensure!(text.contains("MSI") && !text.contains("ib_mthca\n"), "not by MSI-X:\n{text}");
+    Ok(())
+}
+
+async fn differ(pair: &mut StockPair) -> Result<()> {
+    for file in ["node_guid", "sys_image_guid", "ports/1/gids/0", "ports/1/lid"] {
+        let path = format!("/sys/class/infiniband/mthca0/{file}");
+        let (a, b) = (pair.a.vm.run(&["cat", &path]).await?, pair.b.vm.run(&["cat", &path]).await?);
+        ensure!(a != b, "{file} of both is {a}");
+    }
+    Ok(())
+}
+
+/// Nothing but the driver's banner and the port's state.
+async fn messages(node: &mut StockNode) -> Result<()> {
+    let lines = node.vm.call(agent::wire::Dmesg { level: None }).await?.lines;
+    let about: Vec<&String> = lines.iter().filter(|line| line.contains("mthca")).collect();
+    let expected = ["Mellanox InfiniBand HCA driver", "Initializing", "Link ACTIVE"];
+    for text in expected {
+        ensure!(about.iter().any(|line| line.contains(text)), "no {text:?} in {about:#?}");
+    }
+    // Binding a function enables it and routes its interrupt.
+    let known = |line: &str| {
+        expected.iter().any(|text| line.contains(text))
+            || line.contains("enabling device")
+            || line.contains("ACPI")
+    };
+    let others: Vec<_> = about.iter().filter(|line| !known(line)).collect();
+    ensure!(others.is_empty(), "{others:#?}");
+    Ok(())
+}
+
+async fn loaded_with(node: &mut StockNode, parameters: &str) -> Result<()> {
+    node.vm.run(&["modprobe", "-r", "ib_mthca"]).await?;
+    let mut command = vec!["modprobe", "ib_mthca"];
+    command.extend(parameters.split_whitespace());
+    node.vm.run(&command).await?;
+    node.port_is("4: ACTIVE").await?;
+    node.no_warnings().await
+}
+
+async fn cycles(node: &mut StockNode) -> Result<()> {
+    let cycles = |count: u32| {
+        let cycle = "modprobe -r ib_mthca && modprobe ib_mthca || exit 1";
+        format!(
+            "i=0; while [ $i -lt {count} ]; do {cycle}; i=$((i + 1)); done; echo 3 > /proc/sys/vm/drop_caches"
+        )
+    };
+    // What the first does for good, such as caches of the kernel, is no leak.
+    node.vm.run(&["sh", "-c", &cycles(1)]).await?;
+    let before = free_memory(&mut node.vm).await?;
+    node.vm.run_within(CYCLES_TIMEOUT, &["sh", "-c", &cycles(CYCLES - 1)]).await?;
+    let after = free_memory(&mut node.vm).await?;
+    ensure!(after + LEAK_KIB > before, "{before} KiB of memory were free, now {after} KiB");
+    node.port_is("4: ACTIVE").await?;
+    devinfo(node).await?;
+    node.no_warnings().await
+}
+
+/// KiB.
+async fn free_memory(vm: &mut Vm) -> Result<u64> {
+    let text = vm.run(&["cat", "/proc/meminfo"]).await?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemFree:"));
+    let number = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+    number.with_context(|| format!("no free memory in {text}"))
+}
+
+async fn restarts(pair: &mut StockPair) -> Result<()> {
+    pair.reboot_a().await?;
+    pair.a.load().await?;
+    devinfo(&mut pair.a).await
+}
+
+async fn replaced(lab: &Lab, pair: &mut StockPair) -> Result<()> {
+    pair.replace_a(lab).await?;
+    pair.a.load().await?;
+    devinfo(&mut pair.a).await
+}

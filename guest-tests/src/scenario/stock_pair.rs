@@ -1,0 +1,240 @@
+//! Two guests with Debian's user space. Each has an HCA that a driver of its stock kernel drives, and an Ethernet NIC
+//! wired to the other's: for what tools tell each other outside RDMA, and for soft-RoCE to compare with.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use agent::wire::Dmesg;
+use anyhow::{Context, Result, ensure};
+
+use crate::daemon::{Daemon, HcaSpec, Interface, free_udp_ports};
+use crate::lab::{Guest, Lab};
+use crate::qemu::Nic;
+use crate::run_dir::RunDir;
+use crate::tools::{Ends, Exchange, await_text};
+use crate::vm::{Image, Vm};
+
+/// Modules behind the tools: verbs for programs, management datagrams for programs, connections for programs.
+const MODULES: &[&str] = &["ib_uverbs", "ib_umad", "rdma_ucm"];
+/// Room on the Ethernet for a path MTU of 4096 and its headers.
+const ETHERNET_MTU: &str = "4200";
+/// Kernel messages of this level or worse are not to be there.
+const WARNING: u8 = 4;
+/// From the driver's start until its port is active. The driver waits a second for the device's reset.
+const PORT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// One guest, its HCA's daemon, and its place on the Ethernet.
+#[derive(Debug)]
+pub(super) struct StockNode {
+    pub(super) vm: Vm,
+    pub(super) daemon: Daemon,
+    /// Number of the HCA, which is also its LID.
+    pub(super) id: u16,
+    /// Address of its NIC.
+    pub(super) ip: Ipv4Addr,
+    place: Place,
+    /// Warnings of the kernel that are accounted for.
+    old_warnings: usize,
+}
+
+/// What a guest finds around it.
+#[derive(Debug)]
+struct Place {
+    name: String,
+    hcas: Vec<PathBuf>,
+    nic: Nic,
+    disks: Vec<PathBuf>,
+}
+
+impl Place {
+    fn guest(&self) -> Guest<'_> {
+        Guest {
+            name: &self.name,
+            hcas: self.hcas.clone(),
+            nics: vec![self.nic.clone()],
+            disks: self.disks.clone(),
+            reboots: true,
+            ..Guest::default()
+        }
+    }
+}
+
+/// Two of them.
+#[derive(Debug)]
+pub(super) struct StockPair {
+    pub(super) a: StockNode,
+    pub(super) b: StockNode,
+    image: Image,
+    run: RunDir,
+}
+
+impl StockPair {
+    /// Starts daemons and guests. No driver of an HCA is loaded yet.
+    pub(super) async fn start(lab: &Lab, scenario: &str) -> Result<Self> {
+        let run = lab.new_run(scenario)?;
+        let started = Self::start_in(lab, &run).await;
+        let (image, a, b) = started.with_context(|| format!("see {}", run.path().display()))?;
+        Ok(Self { a, b, image, run })
+    }
+
+    async fn start_in(lab: &Lab, run: &RunDir) -> Result<(Image, StockNode, StockNode)> {
+        let image = lab.debian_image(run).await?;
+        let ports = free_udp_ports::<2>()?;
+        let specs = HcaSpec::pair()?.map(|spec| HcaSpec {
+            interface: Interface::Mthca,
+            // These tools move gigabytes.
+            capture: false,
+            trace: lab.trace(),
+            ..spec
+        });
+        let wires = [ports, [ports[1], ports[0]]];
+        let (a, b) = tokio::try_join!(
+            StockNode::start(lab, run, &image, &specs[0], wires[0], Vec::new()),
+            StockNode::start(lab, run, &image, &specs[1], wires[1], Vec::new())
+        )?;
+        Ok((image, a, b))
+    }
+
+    /// Loads `ib_mthca` on both sides and waits until both ports are active.
+    pub(super) async fn load(&mut self) -> Result<()> {
+        tokio::try_join!(self.a.load(), self.b.load()).map(drop)
+    }
+
+    /// Puts a soft-RoCE device `rxe0` on the Ethernet of both.
+    pub(super) async fn add_soft_roce(&mut self) -> Result<()> {
+        tokio::try_join!(self.a.add_soft_roce(), self.b.add_soft_roce()).map(drop)
+    }
+
+    /// Runs a program of two ends, the server at b.
+    pub(super) async fn exchange(&mut self, exchange: &Exchange) -> Result<Ends> {
+        exchange.run(&mut self.b.vm, &mut self.a.vm).await
+    }
+
+    /// Neither kernel has warned of anything.
+    pub(super) async fn no_warnings(&mut self) -> Result<()> {
+        self.a.no_warnings().await?;
+        self.b.no_warnings().await
+    }
+
+    /// Where to look when a case fails.
+    pub(super) fn hint(&self) -> String {
+        format!("consoles, logs and command lines: {}", self.run.path().display())
+    }
+
+    /// Kills guest a without warning, then attaches a new one to the same daemon.
+    pub(super) async fn replace_a(&mut self, lab: &Lab) -> Result<()> {
+        self.a.vm.kill().await?;
+        self.a.daemon.guest_gone().await?;
+        self.a.boot_again(lab, &self.run, &self.image).await
+    }
+
+    /// Restarts guest a as its user would, in the same QEMU.
+    pub(super) async fn reboot_a(&mut self) -> Result<()> {
+        self.a.vm.reboot(&self.image).await?;
+        self.a.set_up().await
+    }
+
+    /// Ends the guests, then the daemons as an operator would.
+    pub(super) async fn stop(mut self) -> Result<()> {
+        self.a.vm.kill().await?;
+        self.b.vm.kill().await?;
+        self.a.daemon.stop().await?;
+        self.b.daemon.stop().await
+    }
+}
+
+impl StockNode {
+    /// Starts one whose HCA and NIC have nobody to talk to, with these further disks.
+    pub(super) async fn start_alone(lab: &Lab, run: &RunDir, disks: Vec<PathBuf>) -> Result<Self> {
+        let image = lab.debian_image(run).await?;
+        let [spec, _] = HcaSpec::pair()?;
+        let spec = HcaSpec { interface: Interface::Mthca, capture: false, trace: lab.trace(), ..spec };
+        Self::start(lab, run, &image, &spec, free_udp_ports()?, disks).await
+    }
+
+    /// Ends the guest, then the daemon as an operator would.
+    pub(super) async fn stop(mut self) -> Result<()> {
+        self.vm.kill().await?;
+        self.daemon.stop().await
+    }
+
+    /// Starts a daemon and its guest; `wire` is the NIC's end and the other.
+    async fn start(
+        lab: &Lab,
+        run: &RunDir,
+        image: &Image,
+        spec: &HcaSpec,
+        wire: [SocketAddr; 2],
+        disks: Vec<PathBuf>,
+    ) -> Result<Self> {
+        let daemon = Daemon::start(&lab.hcad()?, spec, run).await?;
+        let nic = Nic { mac: mac(spec.id), bind: wire[0], peer: wire[1] };
+        let [high, low] = spec.id.to_be_bytes();
+        let ip = Ipv4Addr::new(192, 168, high, low);
+        let place = Place { name: spec.name.clone(), hcas: vec![daemon.socket().to_owned()], nic, disks };
+        let vm = lab.boot(run, image, place.guest()).await?;
+        let mut node = Self { vm, daemon, id: spec.id, ip, place, old_warnings: 0 };
+        node.set_up().await?;
+        Ok(node)
+    }
+
+    /// A new guest on the same daemon.
+    async fn boot_again(&mut self, lab: &Lab, run: &RunDir, image: &Image) -> Result<()> {
+        self.vm = lab.boot(run, image, self.place.guest()).await?;
+        self.set_up().await
+    }
+
+    /// Brings the Ethernet up. What the kernel has warned of until then is not about RDMA.
+    async fn set_up(&mut self) -> Result<()> {
+        self.vm.run(&["modprobe", "virtio_net"]).await?;
+        self.vm.run(&["ip", "link", "set", "eth0", "mtu", ETHERNET_MTU, "up"]).await?;
+        self.vm.run(&["ip", "address", "add", &format!("{}/16", self.ip), "dev", "eth0"]).await?;
+        self.old_warnings = self.warnings().await?.len();
+        Ok(())
+    }
+
+    /// Loads `ib_mthca` and what tools need, and waits until its port is active.
+    pub(super) async fn load(&mut self) -> Result<()> {
+        self.vm.run(&[&["modprobe", "-a", "ib_mthca"], MODULES].concat()).await?;
+        self.port_is("4: ACTIVE").await
+    }
+
+    /// Waits for a state of the port of `mthca0`, as sysfs writes it.
+    pub(super) async fn port_is(&mut self, state: &str) -> Result<()> {
+        let path = "/sys/class/infiniband/mthca0/ports/1/state";
+        await_text(&mut self.vm, &[path], &[state], PORT_TIMEOUT).await
+    }
+
+    /// Puts a soft-RoCE device `rxe0` on the Ethernet.
+    async fn add_soft_roce(&mut self) -> Result<()> {
+        self.vm.run(&[&["modprobe", "-a", "rdma_rxe"], MODULES].concat()).await?;
+        self.vm.run(&["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0"]).await?;
+        Ok(())
+    }
+
+    /// The kernel has warned of nothing that is not accounted for.
+    pub(super) async fn no_warnings(&mut self) -> Result<()> {
+        let new = self.new_warnings().await?;
+        ensure!(new.is_empty(), "guest {} warns:\n{}", self.place.name, new.join("\n"));
+        Ok(())
+    }
+
+    /// Warnings since they were last asked for, which are accounted for by that.
+    pub(super) async fn new_warnings(&mut self) -> Result<Vec<String>> {
+        let mut all = self.warnings().await?;
+        let new = all.split_off(self.old_warnings.min(all.len()));
+        self.old_warnings = all.len() + new.len();
+        Ok(new)
+    }
+
+    async fn warnings(&mut self) -> Result<Vec<String>> {
+        Ok(self.vm.call(Dmesg { level: Some(WARNING) }).await?.lines)
+    }
+}
+
+/// Of the NIC, not the HCA: the two are on different networks, and are still told apart.
+fn mac(id: u16) -> [u8; 6] {
+    let [high, low] = id.to_be_bytes();
+    [2, 0, 0, 1, high, low]
+}

@@ -1,0 +1,194 @@
+//! Programs of two ends, one in each of two guests: the server waits, the client comes.
+
+use std::time::Duration;
+
+use agent::wire::{AwaitText, ExitStatus, Kill, ProgramEnd, ProgramId, Spawn, Wait};
+use anyhow::{Context, Result, anyhow, bail};
+
+use crate::vm::Vm;
+
+/// Loading a program and its libraries in an emulated guest on a busy host, until it waits for its client.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a server may take to end when its client has, or when it was told to.
+const END_TIMEOUT: Duration = Duration::from_secs(30);
+/// Beyond the time a step waits.
+const ANSWER_MARGIN: Duration = Duration::from_secs(20);
+
+/// A program of two ends.
+#[derive(Clone, Debug)]
+pub struct Exchange {
+    /// Command line of the end that waits.
+    pub server: String,
+    /// Command line of the other.
+    pub client: String,
+    /// How to see that the server waits.
+    pub ready: Ready,
+    /// What the client may take.
+    pub limit: Duration,
+}
+
+/// How a server shows that a client may come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ready {
+    /// It listens on this TCP port.
+    Tcp(u16),
+    /// It listens for connections of `rdma_cm`.
+    Cm,
+    /// It prints a line that contains this.
+    Line(&'static str),
+}
+
+/// How both ended.
+#[derive(Clone, Debug)]
+pub struct Ends {
+    /// The server.
+    pub server: ProgramEnd,
+    /// The client.
+    pub client: ProgramEnd,
+}
+
+/// The words of a command line, none of which has a space in it.
+pub fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+impl Exchange {
+    /// Runs both; both must end with success.
+    ///
+    /// # Errors
+    /// When one does not, with what both printed.
+    pub async fn run(&self, server: &mut Vm, client: &mut Vm) -> Result<Ends> {
+        let ends = self.ends(server, client).await?;
+        for (end, line) in [(&ends.client, &self.client), (&ends.server, &self.server)] {
+            if end.status != ExitStatus::Code(0) {
+                let Ends { server, client } = &ends;
+                bail!(
+                    "{line} ended with {:?}\nclient: {}{}\nserver: {}{}",
+                    end.status,
+                    client.stdout,
+                    client.stderr,
+                    server.stdout,
+                    server.stderr
+                );
+            }
+        }
+        Ok(ends)
+    }
+
+    /// Runs both, whatever their statuses. A server that waits on though its client has failed is ended.
+    ///
+    /// # Errors
+    /// When the server does not get ready, or the client takes too long.
+    pub async fn ends(&self, server: &mut Vm, client: &mut Vm) -> Result<Ends> {
+        let waiting = spawn(server, &self.server).await?;
+        if let Err(error) = self.ready.wait(server, waiting).await {
+            let end = stop(server, waiting).await?;
+            return Err(error.context(format!(
+                "{} does not wait for a client: {}{}",
+                self.server, end.stdout, end.stderr
+            )));
+        }
+        let ended = client.program(self.limit, &self.client).await;
+        match ended {
+            Ok(client) if client.status == ExitStatus::Code(0) => {
+                let server = wait(server, waiting, END_TIMEOUT).await.with_context(|| {
+                    format!("the client of {} ended with success: {}", self.server, client.stdout)
+                })?;
+                Ok(Ends { server, client })
+            }
+            Ok(client) => Ok(Ends { server: stop(server, waiting).await?, client }),
+            Err(error) => {
+                let end = stop(server, waiting).await?;
+                Err(error.context(format!("server of {}: {}{}", self.client, end.stdout, end.stderr)))
+            }
+        }
+    }
+}
+
+impl Ready {
+    /// Waits until a server shows it.
+    ///
+    /// # Errors
+    /// When it does not in time.
+    pub async fn wait(self, vm: &mut Vm, program: ProgramId) -> Result<()> {
+        match self {
+            Self::Tcp(port) => {
+                // Local port, no peer, state LISTEN, as the kernel prints them for IPv4 and IPv6.
+                let any = |digits: usize| format!(":{port:04X} {}:0000 0A", "0".repeat(digits));
+                await_text(vm, &["/proc/net/tcp", "/proc/net/tcp6"], &[&any(8), &any(32)], READY_TIMEOUT)
+                    .await
+            }
+            Self::Cm => {
+                let until = "until rdma resource show cm_id | grep -q LISTEN; do sleep 0.1; done";
+                vm.run_within(READY_TIMEOUT, &["sh", "-c", until]).await.map(drop)
+            }
+            Self::Line(text) => line(vm, program, text, READY_TIMEOUT).await.map(drop),
+        }
+    }
+}
+
+/// Waits until one of some files of a guest holds one of some texts.
+///
+/// # Errors
+/// When none does in time.
+pub async fn await_text(vm: &mut Vm, paths: &[&str], texts: &[&str], limit: Duration) -> Result<()> {
+    let owned = |list: &[&str]| list.iter().map(|&text| text.to_owned()).collect();
+    let timeout_ms = u32::try_from(limit.as_millis())?;
+    let step = AwaitText { paths: owned(paths), texts: owned(texts), timeout_ms };
+    vm.call_within(limit + ANSWER_MARGIN, step).await.map(drop)
+}
+
+/// Starts a program beside what follows. Its lines come as it prints them.
+///
+/// # Errors
+/// When it cannot be started.
+pub async fn spawn(vm: &mut Vm, line: &str) -> Result<ProgramId> {
+    let mut argv = words("stdbuf -oL");
+    argv.extend(words(line));
+    Ok(vm.call(Spawn { argv }).await?.program)
+}
+
+/// Waits for the next line of a program that contains `text`.
+///
+/// # Errors
+/// When there is none in time, with the lines there were.
+pub async fn line(vm: &mut Vm, program: ProgramId, text: &str, limit: Duration) -> Result<String> {
+    let deadline = tokio::time::Instant::now() + limit;
+    let mut before = Vec::new();
+    loop {
+        let left = deadline.saturating_duration_since(tokio::time::Instant::now());
+        let step = agent::wire::Ask { program, line: None, timeout_ms: u32::try_from(left.as_millis())? };
+        let said = vm.call_within(left + ANSWER_MARGIN, step).await;
+        let said = said.with_context(|| anyhow!("waiting for {text:?} after {before:?}"))?.line;
+        if said.contains(text) {
+            return Ok(said);
+        }
+        before.push(said);
+    }
+}
+
+/// Waits for a program's end.
+///
+/// # Errors
+/// When it does not end in time.
+pub async fn wait(vm: &mut Vm, program: ProgramId, limit: Duration) -> Result<ProgramEnd> {
+    let step = Wait { program, timeout_ms: u32::try_from(limit.as_millis())? };
+    vm.call_within(limit + ANSWER_MARGIN, step).await
+}
+
+/// Sends a signal to a program.
+///
+/// # Errors
+/// When there is no such program.
+pub async fn signal(vm: &mut Vm, program: ProgramId, signal: i32) -> Result<()> {
+    vm.call(Kill { program, signal }).await.map(drop)
+}
+
+/// Ends a program that would go on.
+///
+/// # Errors
+/// When it does not end.
+pub async fn stop(vm: &mut Vm, program: ProgramId) -> Result<ProgramEnd> {
+    signal(vm, program, libc::SIGKILL).await?;
+    wait(vm, program, END_TIMEOUT).await
+}
