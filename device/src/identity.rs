@@ -51,6 +51,17 @@ impl Identity {
         Ipv6Addr::new(0xfe80, 0, 0, 0, word([a ^ 2, b]), word([c, 0xff]), word([0xfe, d]), word([e, f]))
     }
 
+    /// The port's GUID: the EUI-64 of its MAC.
+    pub const fn guid(&self) -> u64 {
+        let [a, b, c, d, e, f] = self.mac.0;
+        u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+    }
+
+    /// The port's only GID: its GUID with the default prefix. This is [`Identity::link_local`].
+    pub const fn gid(&self) -> [u8; 16] {
+        self.link_local().octets()
+    }
+
     /// The MAC that a link-local address is of, if it is of one.
     pub fn mac_of_link_local(ip: Ipv6Addr) -> Option<MacAddr> {
         match ip.octets() {

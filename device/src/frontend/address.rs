@@ -12,7 +12,7 @@ use crate::identity::Identity;
 use crate::net::UNRESOLVED;
 
 /// Hop limit when software gives none.
-const HOP_LIMIT: u8 = 64;
+pub(super) const HOP_LIMIT: u8 = 64;
 
 /// The ports an HCA knows, all of them from its configuration. A port that follows the LID rule need not be listed.
 #[derive(Clone, Debug)]
@@ -121,7 +121,7 @@ impl Addresses {
         port.or_else(by_lid).map_or(UNRESOLVED, |port| port.mac)
     }
 
-    fn of_lid(&self, lid: Lid) -> Identity {
+    pub(super) fn of_lid(&self, lid: Lid) -> Identity {
         self.known(|port| port.lid == lid).unwrap_or(Identity::from_lid(lid))
     }
 
@@ -147,7 +147,7 @@ fn is_set(lid: &Lid) -> bool {
 
 /// UDP source port of a flow, in the dynamic range: stable, and spread over the ports so that networks can spread
 /// flows over paths.
-fn entropy(local: Qpn, remote: Qpn) -> u16 {
+pub(super) fn entropy(local: Qpn, remote: Qpn) -> u16 {
     const DYNAMIC: u16 = 0xc000;
     let mixed = (local.get() ^ remote.get().rotate_left(12)).wrapping_mul(0x9e37_79b1);
     let [high, low, ..] = mixed.to_be_bytes();

@@ -10,6 +10,7 @@ pub mod entry_ring;
 pub mod hcr;
 pub mod icm;
 pub mod jingzhao;
+pub mod lid;
 pub mod list;
 pub mod mthca;
 pub mod mtt;

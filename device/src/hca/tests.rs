@@ -1,23 +1,27 @@
 mod impairments;
 
 use std::collections::VecDeque;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 
 use engine::{
     Access, AccessError, AtomicOp, Event, Fetch, GrhArea, Host, Modify, Mtu, Payload, QpAttrs, RecvRequest,
-    RnrRetry, RnrTimer, SendOp, SendRequest, Service, Sge, State,
+    RnrRetry, RnrTimer, SendOp, SendRequest, Service, Sge, State, UdDestination,
 };
 use protocol::Psn;
 use protocol::describe::Visitor;
-use protocol::ids::{Iova, Lid, Lkey, Pdn, Qkey, Qpn, Va};
+use protocol::ids::{Iova, Lid, Lkey, MacAddr, Pdn, Qkey, Qpn, Va};
 use protocol::roce::{IpAddrs, Shell};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
+use smallvec::SmallVec;
+
 use super::*;
 use crate::frontend::FrontendCounters;
+use crate::frontend::address::Addresses;
 use crate::frontend::jingzhao::Counters;
+use crate::frontend::lid::{Grh, Route};
 use crate::frontend::snapshot::{Page, Rows, Table};
 use crate::memory::Permissions;
 use crate::net::DropReason;
@@ -26,7 +30,7 @@ const TABLE: u64 = 0x2000;
 const PBA: u64 = 0x3000;
 
 /// A device whose doorbell, any write to BAR 2, writes the bytes to bus address 0 and raises vector 1. Writing
-/// offset 8 of BAR 0 sends a message from QP 1 to QP 2, which are the only ones.
+/// offset 8 of BAR 0 sends a message from QP 1 to QP 2, offset 16 a datagram of QP 3 to a group that it is attached to.
 #[derive(Default)]
 pub(crate) struct Stub {
     log: Vec<String>,
@@ -74,6 +78,8 @@ impl Frontend for Stub {
             cx.interrupts.raise(1);
         } else if offset == 8 {
             self.send(cx);
+        } else if offset == 16 {
+            self.send_to_group(cx);
         }
     }
 
@@ -115,53 +121,75 @@ impl Frontend for Stub {
     }
 }
 
+/// IPoIB's broadcast group.
+const GROUP: Ipv6Addr = Ipv6Addr::new(0xff12, 0x401b, 0xffff, 0, 0, 0, 0xffff, 0xffff);
+
 impl Stub {
     fn send(&mut self, cx: &mut Context<'_>) {
-        let me = Identity::from_lid(Lid::new(1));
         for (qpn, remote) in [(1, 2), (2, 1)] {
-            let attrs = QpAttrs {
-                service: Service::Rc,
-                pd: Pdn::new(0),
-                mtu: Mtu::Mtu256,
-                max_message_len: 4096,
-                remote_qpn: Qpn::new(remote),
-                path: Shell {
-                    src_mac: me.mac,
-                    dst_mac: me.mac,
-                    ip: IpAddrs::V4 { src: me.ipv4, dst: me.ipv4 },
-                    traffic_class: 0,
-                    hop_limit: 64,
-                    src_port: 0xc000,
-                },
-                pkey_index: 0,
-                qkey: Qkey::new(0),
-                any_qkey: true,
-                ack_timeout: None,
-                retry_count: 7,
-                rnr_retry: RnrRetry::Infinite,
-                min_rnr_timer: RnrTimer::new(1),
-                max_rd_atomic: 1,
-                max_dest_rd_atomic: 1,
-                grh_area: GrhArea::None,
-                srq: false,
-            };
-            let psn = Some(Psn::new(0xff_fffe));
-            let modify = |to| Modify { to, attrs, send_psn: psn, recv_psn: psn, notify_drained: false };
-            cx.engine.create_qp(Qpn::new(qpn), attrs).unwrap();
-            for state in [State::Init, State::Rtr, State::Rts] {
-                let host = &mut StubHost(&mut self.queues);
-                cx.engine.modify_qp(cx.now, Qpn::new(qpn), &modify(state), host).unwrap();
-            }
+            self.create(cx, Service::Rc, qpn, remote);
         }
+        self.post(cx, 1, None);
+    }
+
+    fn send_to_group(&mut self, cx: &mut Context<'_>) {
+        self.create(cx, Service::Ud, 3, 0);
+        let own = Identity::from_lid(Lid::new(1));
+        let addresses = Addresses { own, peers: Vec::new(), default_peer: None };
+        let grh = Some(Grh { dgid: GROUP.octets(), ..Grh::default() });
+        let route = Route { dlid: Lid::new(0xc000), service_level: 0, grh };
+        let group = Qpn::new(0xff_ffff);
+        let path = addresses.route(&route, Qpn::new(3), group).unwrap();
+        self.post(cx, 3, Some(UdDestination { path, qpn: group, qkey: Qkey::new(0), header: None }));
+    }
+
+    fn create(&mut self, cx: &mut Context<'_>, service: Service, qpn: u32, remote: u32) {
+        let me = Identity::from_lid(Lid::new(1));
+        let attrs = QpAttrs {
+            service,
+            pd: Pdn::new(0),
+            mtu: Mtu::Mtu256,
+            max_message_len: 4096,
+            remote_qpn: Qpn::new(remote),
+            path: Shell {
+                src_mac: me.mac,
+                dst_mac: me.mac,
+                ip: IpAddrs::V4 { src: me.ipv4, dst: me.ipv4 },
+                traffic_class: 0,
+                hop_limit: 64,
+                src_port: 0xc000,
+            },
+            pkey_index: 0,
+            qkey: Qkey::new(0),
+            any_qkey: true,
+            ack_timeout: None,
+            retry_count: 7,
+            rnr_retry: RnrRetry::Infinite,
+            min_rnr_timer: RnrTimer::new(1),
+            max_rd_atomic: 1,
+            max_dest_rd_atomic: 1,
+            grh_area: GrhArea::None,
+            srq: false,
+        };
+        let psn = Some(Psn::new(0xff_fffe));
+        let modify = |to| Modify { to, attrs, send_psn: psn, recv_psn: psn, notify_drained: false };
+        cx.engine.create_qp(Qpn::new(qpn), attrs).unwrap();
+        for state in [State::Init, State::Rtr, State::Rts] {
+            let host = &mut StubHost(&mut self.queues);
+            cx.engine.modify_qp(cx.now, Qpn::new(qpn), &modify(state), host).unwrap();
+        }
+    }
+
+    fn post(&mut self, cx: &mut Context<'_>, qpn: u32, ud: Option<UdDestination>) {
         self.queues.sends.push_back(SendRequest {
             wr_id: 77,
             op: SendOp::Send { imm: None },
             payload: Payload::Inline((0..200).collect()),
             fence: false,
             solicited: false,
-            ud: None,
+            ud,
         });
-        cx.engine.ring(cx.now, Qpn::new(1), &mut StubHost(&mut self.queues));
+        cx.engine.ring(cx.now, Qpn::new(qpn), &mut StubHost(&mut self.queues));
     }
 }
 
@@ -173,6 +201,10 @@ impl Host for StubHost<'_> {
     fn next_recv(&mut self, _: Qpn) -> Fetch<RecvRequest> {
         let sge = Sge { va: Va::new(0), lkey: Lkey::new(0), len: 4096 };
         Fetch::Ready(RecvRequest { wr_id: 78, sges: [sge].into_iter().collect() })
+    }
+
+    fn group_members(&self, gid: &[u8; 16]) -> SmallVec<[Qpn; 8]> {
+        if *gid == GROUP.octets() { [Qpn::new(3)].into_iter().collect() } else { SmallVec::new() }
     }
 
     fn check(&self, _: Pdn, _: Lkey, _: Va, _: u64, _: Access) -> Result<(), AccessError> {
@@ -317,6 +349,25 @@ fn frames_to_oneself_arrive_without_the_fabric() {
     assert_eq!(hca.frontend.queues.received, (0..200).collect::<Vec<u8>>());
     assert_eq!(hca.frontend.log[1..], ["qpn:0x2 Recv true", "qpn:0x1 Send true"]);
     assert_eq!(hca.frontend.turns, turns + 1, "end_turn is called once a turn");
+}
+
+#[test]
+fn frames_to_a_group_leave_and_come_back_to_its_members_at_home() {
+    let mut hca = ready();
+    hca.region_write(Region::Bar(Bar::Bar0), 16, &[1]);
+    assert_eq!(hca.drain(), Left { frames: false, other: true });
+    let sent: Vec<_> = hca.outbound().iter().map(|(dst, frame)| (dst, frame.to_vec())).collect();
+    let [(dst, frame)] = sent.as_slice() else { panic!("{sent:?}") };
+    assert_eq!(*dst, MacAddr([0x33, 0x33, 0xff, 0xff, 0xff, 0xff]));
+    hca.outbound().clear();
+    assert_eq!(hca.drain(), Left { frames: false, other: false });
+    assert_eq!(hca.frontend.queues.received, (0..200).collect::<Vec<u8>>());
+    assert_eq!(hca.frontend.log[1..], ["qpn:0x3 Send true", "qpn:0x3 Recv true"]);
+    // From another port, over the fabric.
+    hca.frontend.queues.received.clear();
+    hca.handle_frame(frame);
+    assert_eq!(hca.frontend.queues.received.len(), 200);
+    assert_eq!(hca.port_stats().roce, 2);
 }
 
 #[test]

@@ -52,6 +52,12 @@ impl<F: Frontend> Hca<F> {
             };
             drop(host);
             self.outbound.commit(sent.dst_mac);
+            // Our own QPs are members of the group like any others'.
+            if sent.dst_mac.is_multicast()
+                && let Some(frame) = self.outbound.last()
+            {
+                self.looped.push(frame.to_vec());
+            }
             if sent.dst_mac == self.identity.mac {
                 let Some(frame) = self.outbound.take_last() else { continue };
                 self.record(Direction::Outbound, &frame, || comment(sent.qpn, sent.wr_id));

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 
 use engine::Instant;
 use protocol::ids::MacAddr;
-use protocol::net::ether::{EtherFrame, EtherType};
+use protocol::net::ether::{EtherFrame, EtherType, group_mac};
 use protocol::net::icmp::{self, EchoRequest};
 use protocol::net::icmpv6::{self, Icmpv6};
 use protocol::net::ipv4::Ipv4;
 use protocol::net::ipv6::Ipv6;
-use protocol::roce::{IpAddrs, RoceFrame};
+use protocol::roce::RoceFrame;
 
 use super::limit::AnswerLimit;
 use super::waiting::Waiting;
@@ -139,23 +139,24 @@ impl Port {
             EtherType::Arp if !group || ether.dst == MacAddr::BROADCAST => {
                 self.on_arp(now, &ether, answers).map(|()| None)
             }
-            EtherType::Ipv6 if group && self.hears(ether.dst) => {
-                self.on_ipv6(now, &ether, answers).map(|()| None)
-            }
-            // Nothing else that we speak is sent to groups.
-            _ if group => Err(DropReason::OtherMac),
             EtherType::Ipv4 | EtherType::Ipv6 if ether.is_roce() => {
                 let roce = RoceFrame::parse(frame)?;
-                let dst = match roce.shell.ip {
-                    IpAddrs::V4 { dst, .. } => dst.into(),
-                    IpAddrs::V6 { dst, .. } => dst.into(),
-                };
-                if !self.identity.owns(dst) {
+                let dst = roce.shell.ip.dst();
+                // Which groups we are in, the transport knows.
+                if group && group_mac(dst) != Some(ether.dst) {
+                    return Err(DropReason::OtherMac);
+                }
+                if !group && !self.identity.owns(dst) {
                     return Err(DropReason::OtherIp);
                 }
                 self.stats.roce += 1;
                 Ok(Some(roce))
             }
+            EtherType::Ipv6 if group && self.hears(ether.dst) => {
+                self.on_ipv6(now, &ether, answers).map(|()| None)
+            }
+            // Nothing else that we speak is sent to groups.
+            _ if group => Err(DropReason::OtherMac),
             EtherType::Ipv4 => self.on_ipv4(now, &ether, answers).map(|()| None),
             EtherType::Ipv6 => self.on_ipv6(now, &ether, answers).map(|()| None),
             EtherType::Arp | EtherType::Other(_) => Err(DropReason::Protocol),

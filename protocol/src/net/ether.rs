@@ -1,5 +1,7 @@
 //! Ethernet II frames, without VLAN tags and without frame check sequence.
 
+use std::net::IpAddr;
+
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -85,6 +87,23 @@ impl RawEther {
     pub fn new(dst: MacAddr, src: MacAddr, ether_type: EtherType) -> Self {
         Self { dst: dst.0, src: src.0, ether_type: ether_type.number().into() }
     }
+}
+
+/// The Ethernet address of an IP group: RFC 1112, section 6.4, and RFC 2464, section 7. `None` for other addresses.
+pub fn group_mac(group: IpAddr) -> Option<MacAddr> {
+    if !group.is_multicast() {
+        return None;
+    }
+    Some(match group {
+        IpAddr::V4(group) => {
+            let [_, b, c, d] = group.octets();
+            MacAddr([0x01, 0x00, 0x5e, b & 0x7f, c, d])
+        }
+        IpAddr::V6(group) => {
+            let [.., a, b, c, d] = group.octets();
+            MacAddr([0x33, 0x33, a, b, c, d])
+        }
+    })
 }
 
 impl EtherType {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use protocol::ids::{Lkey, Pdn, Qpn, Va};
+use smallvec::SmallVec;
 
 use crate::{Access, AccessError, AtomicOp, Fetch, Host, RecvRequest, SendRequest, Sge};
 
@@ -96,6 +97,12 @@ pub struct SimHost {
     pub regions: BTreeMap<u32, Region>,
     /// Queues.
     pub queues: BTreeMap<u32, WorkQueues>,
+    /// Receive queues that QPs share, by number.
+    pub shared: BTreeMap<u32, VecDeque<Fetch<RecvRequest>>>,
+    /// Which of them a QP takes its requests from, by the number of the QP.
+    pub shares: BTreeMap<u32, u32>,
+    /// QPs attached to groups.
+    pub groups: BTreeMap<[u8; 16], Vec<Qpn>>,
     /// Whether peers are told of posted receive requests.
     pub counts_receives: bool,
     /// What the engine did, if somebody wants to know. Whoever does empties it.
@@ -126,6 +133,19 @@ impl SimHost {
     pub fn post_recv(&mut self, qpn: Qpn, wr_id: u64, sges: &[Sge]) {
         let wr = RecvRequest { wr_id, sges: sges.into() };
         self.queues.entry(qpn.get()).or_default().recv.push_back(Fetch::Ready(wr));
+    }
+
+    /// Posts a receive request to a shared queue.
+    pub fn post_shared(&mut self, srq: u32, wr_id: u64, sges: &[Sge]) {
+        let wr = RecvRequest { wr_id, sges: sges.into() };
+        self.shared.entry(srq).or_default().push_back(Fetch::Ready(wr));
+    }
+
+    fn receives(&mut self, qpn: Qpn) -> Option<&mut VecDeque<Fetch<RecvRequest>>> {
+        match self.shares.get(&qpn.get()) {
+            Some(srq) => self.shared.get_mut(srq),
+            None => self.queues.get_mut(&qpn.get()).map(|queues| &mut queues.recv),
+        }
     }
 
     fn note(&mut self, touch: impl FnOnce() -> Touch) {
@@ -162,7 +182,7 @@ impl Host for SimHost {
     }
 
     fn next_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
-        let next = self.queues.get_mut(&qpn.get()).and_then(|queues| queues.recv.pop_front());
+        let next = self.receives(qpn).and_then(VecDeque::pop_front);
         if next.is_none() {
             self.note(|| Touch::NoRecv { qpn });
         }
@@ -172,6 +192,10 @@ impl Host for SimHost {
     fn posted_receives(&self, qpn: Qpn) -> Option<u32> {
         let queued = self.queues.get(&qpn.get()).map_or(0, |queues| queues.recv.len());
         self.counts_receives.then(|| u32::try_from(queued).unwrap_or(u32::MAX))
+    }
+
+    fn group_members(&self, gid: &[u8; 16]) -> SmallVec<[Qpn; 8]> {
+        self.groups.get(gid).into_iter().flatten().copied().collect()
     }
 
     fn check(&self, pd: Pdn, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {

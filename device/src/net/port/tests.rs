@@ -191,6 +191,29 @@ fn answers_are_no_longer_than_the_questions() {
     }
 }
 
+/// Made by scapy 2.8.0: fe80::ff:fe00:1 sends 8 bytes to QP ffffff of IPoIB's broadcast group, with Q_Key b1b.
+fn datagram_to_group() -> Vec<u8> {
+    frame(
+        "3333ffffffff02000000000186dd6000000000281101fe80000000000000000000fffe000001ff12401bffff000000000000ffff\
+         ffffc00112b70028d4aa6440ffff00ffffff0000000700000b1b0000001468616c6c6f2121219420b1e4",
+    )
+}
+
+#[test]
+fn datagrams_to_groups_go_to_the_transport_if_both_addresses_are_the_groups() {
+    let mut port = port();
+    let frame = datagram_to_group();
+    let roce = port.receive(Instant::ZERO, &frame, &mut TxBatch::default()).unwrap();
+    assert_eq!((roce.packet.bth.dest_qp.get(), roce.packet.payload), (0xff_ffff, &b"hallo!!!"[..]));
+    assert_eq!(port.stats().roce, 1);
+    for dst in [[0x33, 0x33, 0xff, 0xff, 0xff, 0xfe], [0x01, 0x00, 0x5e, 0x7f, 0xff, 0xff], [0xff; 6]] {
+        let frame = [&dst, &frame[6..]].concat();
+        assert_eq!(drop_reason(frame), DropReason::OtherMac);
+    }
+    let ours = [&[2, 0, 0, 0, 0, 2], &frame[6..]].concat();
+    assert_eq!(drop_reason(ours), DropReason::OtherIp, "a group's address is not ours alone");
+}
+
 #[test]
 fn each_drop_has_its_reason() {
     let edit = |mut frame: Vec<u8>, at: usize, byte: u8| {
