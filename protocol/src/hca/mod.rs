@@ -7,6 +7,7 @@ pub mod mthca;
 pub mod opcode;
 pub mod operation;
 pub mod qp;
+pub mod segment;
 pub mod status;
 pub mod syndrome;
 pub mod table;

@@ -66,6 +66,11 @@ impl WqeOpcode {
         Code(code.into(), Self::from_code(code).map(Self::name))
     }
 
+    /// Whether it brings immediate data.
+    pub const fn has_imm(self) -> bool {
+        matches!(self, Self::SendImm | Self::WriteImm)
+    }
+
     /// Whether it changes a word of the peer and returns what was there.
     pub const fn is_atomic(self) -> bool {
         matches!(self, Self::CompareSwap | Self::FetchAdd)

@@ -1,4 +1,26 @@
-//! Accesses of any width to registers that are 32-bit words.
+//! Registers that are 32-bit words: where they are, and accesses of any width to them.
+
+/// Registers that follow each other: first byte, bytes, first register.
+pub type Block<R> = (u32, u32, R);
+
+/// Whether no block begins before the one in front of it ends.
+pub const fn in_order<R>(map: &[Block<R>]) -> bool {
+    let mut i = 1;
+    while i < map.len() {
+        if map[i - 1].0 + map[i - 1].1 > map[i].0 {
+            return false;
+        }
+        i += 1;
+    }
+    true
+}
+
+/// First register of the block that has a word at `offset`, and where in the block the word is, in bytes.
+pub fn find<R: Copy>(map: &[Block<R>], offset: u64) -> Option<(R, u32)> {
+    let offset = u32::try_from(offset).ok().filter(|offset| offset.is_multiple_of(4))?;
+    let (start, _, first) = map.iter().find(|(start, len, _)| (*start..start + len).contains(&offset))?;
+    Some((*first, offset - start))
+}
 
 /// The words a write means, as (offset, bytes), lower address first: one for four aligned bytes, two for eight, none
 /// for anything else, which the device ignores.

@@ -9,7 +9,7 @@
 //! JingZhao interface, section 6.8 (J-22, J-23).
 
 use engine::{Fetch, RecvRequest, Status};
-use protocol::hca::jingzhao::wqe::{DataUnit, GRANULE, Posted, RECV_VALID, RecvWqe};
+use protocol::hca::jingzhao::wqe::{GRANULE, Posted, RECV_VALID, RecvWqe, TERMINATOR};
 use smallvec::SmallVec;
 
 use super::ctxmgt::message::RdQpRst;
@@ -147,9 +147,7 @@ impl RecvQueue {
                 // behind it: without the bit that is the kernel driver's idea of a posted slot.
                 self.ring.patch(mem, at, &[0; GRANULE]).is_ok()
             }
-            _ if self.options.rq_clear => {
-                self.ring.patch(mem, at + FIRST_DATA_UNIT, &DataUnit::TERMINATOR).is_ok()
-            }
+            _ if self.options.rq_clear => self.ring.patch(mem, at + FIRST_DATA_UNIT, &TERMINATOR).is_ok(),
             _ => false,
         }
     }

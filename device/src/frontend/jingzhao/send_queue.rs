@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use engine::{Fetch, Payload, SendRequest, Sge, Status, UdDestination};
 use protocol::hca::jingzhao::doorbell::{PositionUnit, SendDoorbell};
 use protocol::hca::jingzhao::wqe::{
-    self, DataUnit, GRANULE, NextUnit, Operation, SendWqe, UdUnit, WqeData, WqeError,
+    self, DataSegment, GRANULE, NextUnit, Operation, SendWqe, UdUnit, WqeData, WqeError,
 };
 use protocol::ids::{Lid, Qkey, Qpn};
 use smallvec::SmallVec;
@@ -275,7 +275,7 @@ impl SendQueue {
             ud = Some(self.destination(sender, &encap(), &to, addresses)?);
         }
         let payload = match &wqe.data {
-            WqeData::Units(units) => Payload::Sges(units.iter().map(sge).collect()),
+            WqeData::Segments(units) => Payload::Sges(units.iter().map(sge).collect()),
             WqeData::Inline(bytes) => Payload::Inline(SmallVec::from_slice(bytes)),
         };
         let op = send_op(&wqe.operation);
@@ -296,7 +296,7 @@ impl SendQueue {
     }
 }
 
-pub(super) fn sge(unit: &DataUnit) -> Sge {
+pub(super) fn sge(unit: &DataSegment) -> Sge {
     Sge { va: unit.va, lkey: unit.lkey, len: unit.len }
 }
 

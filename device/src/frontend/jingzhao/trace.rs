@@ -10,7 +10,7 @@ use protocol::hca::jingzhao::doorbell::{SendDoorbell, UAR_PAGE, UarRegister, arm
 use protocol::hca::jingzhao::eqe::{CqFault, Eqe};
 use protocol::hca::jingzhao::mailbox::Mailbox;
 use protocol::hca::jingzhao::regs::{CommandWord, HcrWord, Register};
-use protocol::hca::jingzhao::wqe::{DataUnit, DataUnits, RecvWqe, WqeOpcode};
+use protocol::hca::jingzhao::wqe::{DataSegment, DataSegments, RecvWqe, WqeOpcode};
 use protocol::ids::{Cqn, Qpn};
 
 use super::doorbell::Doorbells;
@@ -114,8 +114,8 @@ pub(super) fn recv_wqe(trace: &mut Trace, qpn: Qpn, fetch: &Fetch<RecvRequest>) 
         qpn.show("qpn", to);
         Hex(at).show("at", to);
         refused.show("refused", to);
-        let units: DataUnits =
-            units.iter().map(|sge| DataUnit { len: sge.len, lkey: sge.lkey, va: sge.va }).collect();
+        let units: DataSegments =
+            units.iter().map(|sge| DataSegment { len: sge.len, lkey: sge.lkey, va: sge.va }).collect();
         RecvWqe { data: units }.describe(to);
     });
 }

@@ -7,7 +7,7 @@
 //! JingZhao interface, sections 1.1 to 1.5.
 
 pub use crate::hca::hcr::{CommandState, CommandWord, HcrWord};
-use crate::hca::words;
+use crate::hca::words::{self, Block};
 
 /// A register of BAR0. Everything else in the BAR (the MSI-X structures apart, see [`super::pci`]) reads 0 and
 /// ignores writes.
@@ -31,7 +31,7 @@ pub const INIT_DONE: u32 = 0x0_0f20;
 pub const HCR_LEN: u32 = 28;
 
 /// First byte, bytes and first register of each block, in address order.
-const MAP: [(u32, u32, Register); 5] = [
+const MAP: [Block<Register>; 5] = [
     (HCR[1], HCR_LEN, Register::Hcr(HcrWord::InParamHigh)),
     (RESET[1], 4, Register::Reset),
     (INIT_DONE, 4, Register::InitDone),
@@ -39,22 +39,14 @@ const MAP: [(u32, u32, Register); 5] = [
     (RESET[0], 4, Register::Reset),
 ];
 
-const _: () = {
-    let mut i = 1;
-    while i < MAP.len() {
-        assert!(MAP[i - 1].0 + MAP[i - 1].1 <= MAP[i].0, "register blocks overlap or are out of order");
-        i += 1;
-    }
-};
+const _: () = assert!(words::in_order(&MAP), "register blocks overlap or are out of order");
 
 impl Register {
     /// The register whose word begins at `offset` of BAR0.
     pub fn at(offset: u64) -> Option<Self> {
-        let offset = u32::try_from(offset).ok().filter(|offset| offset.is_multiple_of(4))?;
-        let (start, _, block) =
-            MAP.into_iter().find(|(start, len, _)| (*start..start + len).contains(&offset))?;
+        let (block, inside) = words::find(&MAP, offset)?;
         match block {
-            Self::Hcr(_) => HcrWord::ALL.get((offset - start) as usize / 4).copied().map(Self::Hcr),
+            Self::Hcr(_) => HcrWord::ALL.get(inside as usize / 4).copied().map(Self::Hcr),
             single => Some(single),
         }
     }

@@ -6,35 +6,20 @@
 //! # Spec
 //! JingZhao interface, sections 6.1 to 6.6, 6.8 and 7.3.
 
-use thiserror::Error;
-
 mod recv;
 mod send;
 mod units;
 
 pub use recv::{Posted, RECV_VALID, RecvWqe};
 pub use send::{MAX_SIZE, Operation, SendWqe, WqeData, WqeOpcode};
-pub use units::{DataUnit, DataUnits, Link, NextUnit, UdUnit};
+pub use units::{Link, NextUnit, UdUnit};
 
-/// Bytes of a unit, and the unit of sizes and positions.
-pub const GRANULE: usize = 16;
+pub use crate::hca::segment::{DataSegment, DataSegments, GRANULE, WqeError};
 
-/// Why a WQE cannot be executed. It completes with LOCAL_QP_OP_ERR.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum WqeError {
-    /// The opcode is unknown, or the service does not have it.
-    #[error("opcode {0:#04x} is not supported")]
-    Opcode(u8),
-    /// The WQE ends inside a unit that its operation needs.
-    #[error("the WQE ends inside its {0}")]
-    Truncated(&'static str),
-    /// Inline data where the operation scatters, or behind another data unit.
-    #[error("inline data is not allowed here")]
-    Inline,
-    /// An atomic operation needs exactly one data unit of eight bytes.
-    #[error("the result of an atomic operation is not one unit of eight bytes")]
-    AtomicResult,
-}
+type RawData = crate::hca::segment::RawData<zerocopy::LittleEndian>;
+
+/// Ends a scatter list, as the public kernel driver writes it.
+pub const TERMINATOR: [u8; GRANULE] = [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[cfg(test)]
 mod tests;

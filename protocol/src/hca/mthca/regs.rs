@@ -4,6 +4,7 @@
 //! mthca interface, section 2.
 
 use super::super::hcr::HcrWord;
+use super::super::words::{self, Block};
 use crate::ids::Eqn;
 
 /// A register of BAR0, 32 bits. Everything else in the BAR (the MSI-X structures apart, see [`super::pci`]) reads 0
@@ -43,7 +44,7 @@ pub const CLEAR_INTERRUPT: u32 = 0xf_00d8;
 pub const RESET: u32 = 0xf_0010;
 
 /// First byte, bytes and first register of each block, in address order.
-const MAP: [(u32, u32, Register); 6] = [
+const MAP: [Block<Register>; 6] = [
     (HCR, 4 * 7, Register::Hcr(HcrWord::InParamHigh)),
     (EQ_ARM + 4, 4, Register::EqArm),
     (EQ_SET_CI, 8 * EQS, Register::EqSetCi(Eqn::new(0))),
@@ -52,21 +53,12 @@ const MAP: [(u32, u32, Register); 6] = [
     (CLEAR_INTERRUPT, 8, Register::ClearInterrupt),
 ];
 
-const _: () = {
-    let mut i = 1;
-    while i < MAP.len() {
-        assert!(MAP[i - 1].0 + MAP[i - 1].1 <= MAP[i].0, "register blocks overlap or are out of order");
-        i += 1;
-    }
-};
+const _: () = assert!(words::in_order(&MAP), "register blocks overlap or are out of order");
 
 impl Register {
     /// The register whose word begins at `offset` of BAR0.
     pub fn at(offset: u64) -> Option<Self> {
-        let offset = u32::try_from(offset).ok().filter(|offset| offset.is_multiple_of(4))?;
-        let (start, _, block) =
-            MAP.into_iter().find(|(start, len, _)| (*start..start + len).contains(&offset))?;
-        let inside = offset - start;
+        let (block, inside) = words::find(&MAP, offset)?;
         match block {
             Self::Hcr(_) => HcrWord::ALL.get(inside as usize / 4).copied().map(Self::Hcr),
             Self::EqSetCi(_) => inside.is_multiple_of(8).then_some(Self::EqSetCi(Eqn::new(inside / 8))),

@@ -1,4 +1,5 @@
 use engine::Sge;
+use protocol::hca::jingzhao::wqe::DataSegment;
 use protocol::ids::{Lkey, Pdn, Va};
 use smallvec::smallvec;
 
@@ -17,8 +18,8 @@ fn queue(options: QueueOptions) -> (Region, RecvQueue) {
     (mem, queue)
 }
 
-fn unit(len: u32) -> DataUnit {
-    DataUnit { len, lkey: Lkey::new(0x2_0005), va: Va::new(0x7f00_1234_6000) }
+fn unit(len: u32) -> DataSegment {
+    DataSegment { len, lkey: Lkey::new(0x2_0005), va: Va::new(0x7f00_1234_6000) }
 }
 
 /// A slot as the user library posts it.
@@ -29,8 +30,8 @@ fn library(len: u32) -> Vec<u8> {
 /// A slot as the kernel driver posts it: linked for good, no valid bit, terminator with its invalid key.
 fn kernel(len: u32) -> Vec<u8> {
     let mut slot = vec![0x80, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    slot.extend_from_slice(&unit(len).emit());
-    slot.extend_from_slice(&DataUnit::TERMINATOR);
+    slot.extend_from_slice(&unit(len).emit_le());
+    slot.extend_from_slice(&TERMINATOR);
     slot.resize(64, 0);
     slot
 }
@@ -93,7 +94,7 @@ fn a_linked_slot_is_taken_once_and_again_when_it_is_filled_again() {
         assert!(matches!(queue.next(&mem), Fetch::Ready(_)));
     }
     assert_eq!(queue.next(&mem), Fetch::Empty);
-    mem.put(16, &unit(77).emit());
+    mem.put(16, &unit(77).emit_le());
     assert_eq!(lens(queue.next(&mem)), (0, vec![77]));
 }
 
@@ -137,7 +138,7 @@ fn an_unmarked_slot_with_data_is_posted_on_the_first_pass_only() {
 fn a_slot_that_is_being_filled_is_read_until_it_is() {
     let (mem, mut queue) = queue(QueueOptions::default());
     mem.put(0, &[RECV_VALID]);
-    let fill = |bytes: &mut [u8]| bytes[16..32].copy_from_slice(&unit(8).emit());
+    let fill = |bytes: &mut [u8]| bytes[16..32].copy_from_slice(&unit(8).emit_le());
     *mem.later.borrow_mut() = Some((3, Box::new(fill)));
     assert_eq!(lens(queue.next(&mem)), (0, vec![8]));
 }

@@ -2,7 +2,7 @@ use std::net::Ipv4Addr;
 
 use engine::{Remote, SendOp};
 use protocol::hca::jingzhao::qpc::ServiceType;
-use protocol::hca::jingzhao::wqe::{DataUnits, Link};
+use protocol::hca::jingzhao::wqe::{DataSegments, Link};
 use protocol::ids::{Lkey, MacAddr, Pdn, Rkey, Va};
 use protocol::roce::{Imm, IpAddrs};
 use smallvec::smallvec;
@@ -78,14 +78,14 @@ impl Bench {
         let wqe = SendWqe {
             next: NextUnit { link, ..NextUnit::default() },
             operation: Operation::Send { imm: None },
-            data: WqeData::Units(smallvec![unit(1)]),
+            data: WqeData::Segments(smallvec![unit(1)]),
         };
         self.mem.put(offset, &wqe.emit());
     }
 }
 
-fn unit(len: u32) -> DataUnit {
-    DataUnit { len, lkey: Lkey::new(0x2_0005), va: Va::new(0x7f00_1234_6000) }
+fn unit(len: u32) -> DataSegment {
+    DataSegment { len, lkey: Lkey::new(0x2_0005), va: Va::new(0x7f00_1234_6000) }
 }
 
 fn link(address: u32) -> Option<Link> {
@@ -160,7 +160,7 @@ fn a_wqe_that_passes_the_end_of_the_queue_goes_on_at_its_start() {
     let wqe = SendWqe {
         next: NextUnit::default(),
         operation: Operation::Send { imm: None },
-        data: WqeData::Units((1..=15).map(unit).collect::<DataUnits>()),
+        data: WqeData::Segments((1..=15).map(unit).collect::<DataSegments>()),
     }
     .emit();
     bench.mem.put(896, &wqe[..128]);
@@ -338,7 +338,7 @@ fn a_datagram_goes_where_its_ud_unit_says() {
         let wqe = SendWqe {
             next: NextUnit::default(),
             operation: Operation::Datagram { imm: None, to },
-            data: WqeData::Units(smallvec![unit(64)]),
+            data: WqeData::Segments(smallvec![unit(64)]),
         };
         bench.mem.put(0, &wqe.emit());
         bench.ring(0, SEND, 5);

@@ -26,7 +26,7 @@ pub(in super::super) fn send_wqe(qpn: Qpn, taken: &TakenWqe<'_>) -> Findings {
     }
     if let Some(Ok(wqe)) = taken.wqe {
         // Data units have no reserved bits, and behind inline data anything may stand.
-        let head = SendWqe { data: WqeData::Units(SmallVec::new()), ..wqe.clone() }.emit();
+        let head = SendWqe { data: WqeData::Segments(SmallVec::new()), ..wqe.clone() }.emit();
         let mut bytes = taken.bytes.iter().zip(&head).enumerate().skip(LINK_LEN);
         if let Some((at_byte, (given, kept))) = bytes.find(|(_, (given, kept))| **given & !**kept != 0) {
             let bits = given & !kept;

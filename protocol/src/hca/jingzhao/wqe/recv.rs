@@ -5,8 +5,7 @@
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::units::RawData;
-use super::{DataUnit, DataUnits, GRANULE, NextUnit, WqeError};
+use super::{DataSegment, DataSegments, GRANULE, NextUnit, RawData, WqeError};
 use crate::describe::{Describe, Visitor};
 
 /// The valid bit of a receive WQE in its first byte, see [`NextUnit::valid`].
@@ -28,7 +27,7 @@ pub enum Posted {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecvWqe {
     /// Scatter list.
-    pub data: DataUnits,
+    pub data: DataSegments,
 }
 
 impl RecvWqe {
@@ -37,7 +36,7 @@ impl RecvWqe {
     pub fn posted(slot: &[u8], first_pass: bool) -> Posted {
         let Some((next, rest)) = slot.split_first_chunk::<GRANULE>() else { return Posted::No };
         let first = RawData::ref_from_prefix(rest).ok().map(|(unit, _)| unit);
-        let has_data = first.is_some_and(|unit| !unit.is_terminator());
+        let has_data = first.is_some_and(|unit| !is_terminator(unit));
         if NextUnit::parse(next).valid {
             let zero = first.is_none_or(|unit| unit.as_bytes().iter().all(|byte| *byte == 0));
             return if zero { Posted::Unsettled } else { Posted::Yes };
@@ -55,18 +54,25 @@ impl RecvWqe {
         let (_, rest) = slot.split_first_chunk::<GRANULE>().ok_or(WqeError::Truncated("next unit"))?;
         let whole = rest.len() - rest.len() % GRANULE;
         let units = rest.get(..whole).and_then(|units| <[RawData]>::ref_from_bytes(units).ok());
-        let units = units.unwrap_or_default().iter().take_while(|unit| !unit.is_terminator());
-        Ok(Self { data: units.map(DataUnit::from_raw).collect::<Result<_, _>>()? })
+        let units = units.unwrap_or_default().iter().take_while(|unit| !is_terminator(unit));
+        Ok(Self { data: units.map(DataSegment::parse).collect::<Result<_, _>>()? })
     }
 
     /// A posted slot of `slot_len` bytes as the public user library writes it: valid bit, data units, and a zero
     /// terminator if there is room. Data units beyond the slot are cut off.
     pub fn emit(&self, slot_len: usize) -> Vec<u8> {
         let mut slot = NextUnit { valid: true, ..NextUnit::default() }.emit().to_vec();
-        self.data.iter().for_each(|unit| slot.extend_from_slice(&unit.emit()));
+        self.data.iter().for_each(|unit| slot.extend_from_slice(&unit.emit_le()));
         slot.resize(slot_len, 0);
         slot
     }
+}
+
+/// Key 100h and key 0 are ordinary keys when there is a length (J-22).
+fn is_terminator(unit: &RawData) -> bool {
+    /// The key of a terminator, besides 0.
+    const INVALID_LKEY: u32 = 0x100;
+    unit.len.get() == 0 && matches!(unit.lkey.get(), 0 | INVALID_LKEY)
 }
 
 impl Describe for RecvWqe {

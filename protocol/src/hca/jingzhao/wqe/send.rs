@@ -3,17 +3,13 @@
 //! # Spec
 //! JingZhao interface, sections 6.1 and 7.3.
 
-use smallvec::SmallVec;
-use zerocopy::little_endian::U64;
-use zerocopy::{FromBytes, IntoBytes, transmute};
+use zerocopy::{FromBytes, LittleEndian};
 
 use super::super::qpc::ServiceType;
-use super::units::{INLINE, RawAtomic, RawData, RawRemote};
-use super::{DataUnit, DataUnits, GRANULE, NextUnit, UdUnit, WqeError};
+use super::{DataSegment, DataSegments, NextUnit, RawData, UdUnit, WqeError};
 use crate::describe::{Describe, Field, Hex, Visitor};
 pub use crate::hca::opcode::WqeOpcode;
-use crate::hca::operation::RemoteAddress;
-use crate::ids::{Rkey, Va};
+use crate::hca::segment::{INLINE, Segments, check_data, emit_inline};
 
 /// Most granules of a send WQE.
 pub const MAX_SIZE: u8 = 64;
@@ -28,9 +24,30 @@ pub type Operation = crate::hca::operation::Operation<UdUnit>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WqeData<'a> {
     /// In regions.
-    Units(DataUnits),
+    Segments(DataSegments),
     /// In the WQE itself.
     Inline(&'a [u8]),
+}
+
+impl<'a> WqeData<'a> {
+    fn parse(rest: &'a [u8]) -> Result<Self, WqeError> {
+        if let Some((head, bytes)) = rest.split_first_chunk::<INLINE_HEAD>() {
+            let head = u32::from_le_bytes(*head);
+            if head & INLINE != 0 {
+                let len = (head & !INLINE) as usize;
+                return bytes.get(..len).map(Self::Inline).ok_or(WqeError::Truncated("inline data"));
+            }
+        }
+        let units = <[RawData]>::ref_from_bytes(rest).map_err(|_| WqeError::Truncated("data unit"))?;
+        Ok(Self::Segments(units.iter().map(DataSegment::parse).collect::<Result<_, _>>()?))
+    }
+
+    fn segments(&self) -> Option<&[DataSegment]> {
+        match self {
+            Self::Segments(list) => Some(list),
+            Self::Inline(_) => None,
+        }
+    }
 }
 
 /// A send WQE.
@@ -53,40 +70,17 @@ impl<'a> SendWqe<'a> {
     pub fn parse(wqe: &'a [u8], opcode: u8, service: ServiceType) -> Result<Self, WqeError> {
         let unsupported = WqeError::Opcode(opcode);
         let code = WqeOpcode::from_code(opcode).filter(|code| code.supported(service)).ok_or(unsupported)?;
-        let mut units = Units { rest: wqe };
-        let next = NextUnit::parse(units.take("next unit")?);
-        let imm = Some(next.imm);
-        let operation = match (code, service) {
+        let mut rest = Segments(wqe);
+        let next = NextUnit::parse(rest.take("next unit")?);
+        let operation = rest.operation::<LittleEndian, _>(code, service, next.imm, |rest| {
+            rest.take("ud unit").map(UdUnit::parse)
+        })?;
+        let data = match code {
             // What follows the next unit means nothing.
-            (WqeOpcode::Nop, _) => {
-                return Ok(Self { next, operation: Operation::Nop, data: WqeData::Units(SmallVec::new()) });
-            }
-            (WqeOpcode::Send, ServiceType::Ud) => Operation::Datagram { imm: None, to: units.ud()? },
-            (WqeOpcode::SendImm, ServiceType::Ud) => Operation::Datagram { imm, to: units.ud()? },
-            (WqeOpcode::Send, _) => Operation::Send { imm: None },
-            (WqeOpcode::SendImm, _) => Operation::Send { imm },
-            (WqeOpcode::Write, _) => Operation::Write { remote: units.remote()?, imm: None },
-            (WqeOpcode::WriteImm, _) => Operation::Write { remote: units.remote()?, imm },
-            (WqeOpcode::Read, _) => Operation::Read { remote: units.remote()? },
-            (WqeOpcode::CompareSwap, _) => {
-                let remote = units.remote()?;
-                let RawAtomic { swap_add, compare } = units.atomic()?;
-                Operation::CompareSwap { remote, compare: compare.get(), swap: swap_add.get() }
-            }
-            (WqeOpcode::FetchAdd, _) => {
-                let remote = units.remote()?;
-                Operation::FetchAdd { remote, add: units.atomic()?.swap_add.get() }
-            }
+            WqeOpcode::Nop => WqeData::Segments(DataSegments::new()),
+            _ => WqeData::parse(rest.0)?,
         };
-        let data = units.data()?;
-        let scatters = code == WqeOpcode::Read || code.is_atomic();
-        match &data {
-            WqeData::Inline(_) if scatters => return Err(WqeError::Inline),
-            WqeData::Units(units) if code.is_atomic() && !matches!(units[..], [DataUnit { len: 8, .. }]) => {
-                return Err(WqeError::AtomicResult);
-            }
-            _ => {}
-        }
+        check_data(code, data.segments())?;
         Ok(Self { next, operation, data })
     }
 
@@ -98,35 +92,10 @@ impl<'a> SendWqe<'a> {
             _ => None,
         };
         wqe.extend_from_slice(&NextUnit { imm: imm.unwrap_or(self.next.imm), ..self.next }.emit());
-        let mut remote_unit = |remote: RemoteAddress| {
-            let raw =
-                RawRemote { va: remote.va.get().into(), rkey: remote.rkey.get().into(), reserved: [0; 4] };
-            wqe.extend_from_slice(raw.as_bytes());
-        };
-        match self.operation {
-            Operation::Nop | Operation::Send { .. } => {}
-            Operation::Datagram { to, .. } => wqe.extend_from_slice(&to.emit()),
-            Operation::Write { remote, .. } | Operation::Read { remote } => remote_unit(remote),
-            Operation::CompareSwap { remote, compare, swap } => {
-                remote_unit(remote);
-                let raw = RawAtomic { swap_add: swap.into(), compare: compare.into() };
-                wqe.extend_from_slice(raw.as_bytes());
-            }
-            Operation::FetchAdd { remote, add } => {
-                remote_unit(remote);
-                let raw = RawAtomic { swap_add: add.into(), compare: U64::ZERO };
-                wqe.extend_from_slice(raw.as_bytes());
-            }
-        }
+        self.operation.emit::<LittleEndian>(&mut wqe, |to, wqe| wqe.extend_from_slice(&to.emit()));
         match &self.data {
-            WqeData::Units(units) => units.iter().for_each(|unit| wqe.extend_from_slice(&unit.emit())),
-            WqeData::Inline(bytes) => {
-                // A WQE has at most 63 granules, so longer data has no encoding at all.
-                let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-                wqe.extend_from_slice(&(len | INLINE).to_le_bytes());
-                wqe.extend_from_slice(bytes);
-                wqe.resize(wqe.len().next_multiple_of(GRANULE), 0);
-            }
+            WqeData::Segments(units) => units.iter().for_each(|unit| wqe.extend_from_slice(&unit.emit_le())),
+            WqeData::Inline(bytes) => emit_inline::<LittleEndian>(bytes, &mut wqe),
         }
         wqe
     }
@@ -151,46 +120,10 @@ impl Describe for SendWqe<'_> {
             }
         }
         match &self.data {
-            WqeData::Units(units) => to.objects("sge", &mut units.iter().map(|unit| unit as &dyn Describe)),
+            WqeData::Segments(units) => {
+                to.objects("sge", &mut units.iter().map(|unit| unit as &dyn Describe))
+            }
             WqeData::Inline(bytes) => bytes.len().show("inline_len", to),
         }
-    }
-}
-
-/// The units of a send WQE, one after the other.
-struct Units<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> Units<'a> {
-    fn take<const N: usize>(&mut self, what: &'static str) -> Result<&'a [u8; N], WqeError> {
-        let (unit, rest) = self.rest.split_first_chunk().ok_or(WqeError::Truncated(what))?;
-        self.rest = rest;
-        Ok(unit)
-    }
-
-    fn remote(&mut self) -> Result<RemoteAddress, WqeError> {
-        let raw: RawRemote = transmute!(*self.take::<GRANULE>("raddr unit")?);
-        Ok(RemoteAddress { va: Va::new(raw.va.get()), rkey: Rkey::new(raw.rkey.get()) })
-    }
-
-    fn atomic(&mut self) -> Result<RawAtomic, WqeError> {
-        Ok(transmute!(*self.take::<GRANULE>("atomic unit")?))
-    }
-
-    fn ud(&mut self) -> Result<UdUnit, WqeError> {
-        self.take("ud unit").map(UdUnit::parse)
-    }
-
-    fn data(self) -> Result<WqeData<'a>, WqeError> {
-        if let Some((head, bytes)) = self.rest.split_first_chunk::<INLINE_HEAD>() {
-            let head = u32::from_le_bytes(*head);
-            if head & INLINE != 0 {
-                let len = (head & !INLINE) as usize;
-                return bytes.get(..len).map(WqeData::Inline).ok_or(WqeError::Truncated("inline data"));
-            }
-        }
-        let units = <[RawData]>::ref_from_bytes(self.rest).map_err(|_| WqeError::Truncated("data unit"))?;
-        Ok(WqeData::Units(units.iter().map(DataUnit::from_raw).collect::<Result<_, _>>()?))
     }
 }

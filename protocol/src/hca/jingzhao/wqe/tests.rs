@@ -38,8 +38,8 @@ const UD_UNIT: [u8; 48] = [
     0x12, 0x00, 0x00, 0x00, 0x11, 0x11, 0x11, 0x11, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
 ];
 
-fn page_of_data() -> DataUnit {
-    DataUnit { len: 4096, lkey: Lkey::new(0x2_0005), va: Va::new(0x7f00_1234_6000) }
+fn page_of_data() -> DataSegment {
+    DataSegment { len: 4096, lkey: Lkey::new(0x2_0005), va: Va::new(0x7f00_1234_6000) }
 }
 
 fn signalled() -> NextUnit {
@@ -60,11 +60,11 @@ fn with_units(units: &[&[u8]]) -> Vec<u8> {
 
 #[test]
 fn published_send_is_read_and_written() {
-    let data = DataUnit { len: 64, lkey: Lkey::new(0x2_0005), va: Va::new(0x7f00_1234_5678) };
+    let data = DataSegment { len: 64, lkey: Lkey::new(0x2_0005), va: Va::new(0x7f00_1234_5678) };
     let wqe = SendWqe {
         next: signalled(),
         operation: Operation::Send { imm: None },
-        data: WqeData::Units(smallvec![data]),
+        data: WqeData::Segments(smallvec![data]),
     };
     assert_eq!(SendWqe::parse(&SEND, 0x0a, ServiceType::Rc), Ok(wqe.clone()));
     assert_eq!(wqe.emit(), SEND);
@@ -77,7 +77,7 @@ fn published_linked_write_is_read_and_written() {
     let wqe = SendWqe {
         next: NextUnit { link: Some(link), imm, ..signalled() },
         operation: Operation::Write { remote: remote(), imm: Some(imm) },
-        data: WqeData::Units(smallvec![page_of_data()]),
+        data: WqeData::Segments(smallvec![page_of_data()]),
     };
     assert_eq!(SendWqe::parse(&WRITE_IMM, 0x09, ServiceType::Rc), Ok(wqe.clone()));
     assert_eq!(wqe.emit(), WRITE_IMM);
@@ -157,7 +157,7 @@ fn ud_unit_of_the_library_has_a_lid_and_no_addresses() {
 #[test]
 fn atomics_take_their_operands_from_the_atomic_unit() {
     let operands = [1, 0, 0, 0, 0, 0, 0, 0x80, 2, 0, 0, 0, 0, 0, 0, 0x40];
-    let result = DataUnit { len: 8, ..page_of_data() }.emit();
+    let result = DataSegment { len: 8, ..page_of_data() }.emit_le();
     let bytes = with_units(&[&raddr(), &operands, &result]);
     let swap = SendWqe::parse(&bytes, 0x11, ServiceType::Rc).unwrap();
     let (compare, swap_add) = (0x4000_0000_0000_0002, 0x8000_0000_0000_0001);
@@ -169,7 +169,7 @@ fn atomics_take_their_operands_from_the_atomic_unit() {
 
 #[test]
 fn atomics_need_one_result_of_eight_bytes() {
-    let result = |len| DataUnit { len, ..page_of_data() }.emit();
+    let result = |len| DataSegment { len, ..page_of_data() }.emit_le();
     for units in [vec![], vec![result(4)], vec![result(8), result(8)]] {
         let units: Vec<_> = units.concat();
         let bytes = with_units(&[&raddr(), &[0; 16], &units]);
@@ -187,11 +187,11 @@ fn inline_data_is_refused_where_the_operation_scatters() {
 
 #[test]
 fn sixteen_data_units_are_read_in_order() {
-    let units: DataUnits = (0..16).map(|n| DataUnit { len: n, ..page_of_data() }).collect();
+    let units: DataSegments = (0..16).map(|n| DataSegment { len: n, ..page_of_data() }).collect();
     let wqe = SendWqe {
         next: NextUnit::default(),
         operation: Operation::Read { remote: remote() },
-        data: WqeData::Units(units),
+        data: WqeData::Segments(units),
     };
     let bytes = wqe.emit();
     assert_eq!(bytes.len(), 18 * GRANULE);
@@ -205,7 +205,7 @@ fn each_service_has_its_operations() {
         (ServiceType::Uc, &[0x00, 0x08, 0x09, 0x0a, 0x0b]),
         (ServiceType::Ud, &[0x00, 0x0a, 0x0b]),
     ] {
-        let result = DataUnit { len: 8, ..page_of_data() }.emit();
+        let result = DataSegment { len: 8, ..page_of_data() }.emit_le();
         let wqe = with_units(&[&[0; 16], &[0; 16], &result]);
         let wqe = if service == ServiceType::Ud { with_units(&[&UD_UNIT, &result]) } else { wqe };
         let accepted: Vec<u8> = (0..=255)
@@ -221,7 +221,10 @@ fn a_wqe_that_ends_early_is_refused() {
         let short = vec![0; len];
         assert_eq!(SendWqe::parse(&short, 0x0a, ServiceType::Rc), Err(WqeError::Truncated("next unit")));
     }
-    assert_eq!(SendWqe::parse(&[0; 16], 0x08, ServiceType::Rc), Err(WqeError::Truncated("raddr unit")));
+    assert_eq!(
+        SendWqe::parse(&[0; 16], 0x08, ServiceType::Rc),
+        Err(WqeError::Truncated("remote address segment"))
+    );
     assert_eq!(SendWqe::parse(&[0; 48], 0x0a, ServiceType::Ud), Err(WqeError::Truncated("ud unit")));
     assert_eq!(SendWqe::parse(&[0; 24], 0x0a, ServiceType::Rc), Err(WqeError::Truncated("data unit")));
 }
@@ -229,7 +232,7 @@ fn a_wqe_that_ends_early_is_refused() {
 #[test]
 fn no_data_units_are_a_message_without_bytes() {
     let wqe = SendWqe::parse(&[0; 16], 0x0a, ServiceType::Rc).unwrap();
-    assert_eq!(wqe.data, WqeData::Units(smallvec![]));
+    assert_eq!(wqe.data, WqeData::Segments(smallvec![]));
 }
 
 #[test]
@@ -252,7 +255,7 @@ fn a_slot_the_library_has_reaped_is_free() {
 #[test]
 fn a_linked_slot_without_data_is_free() {
     let mut slot = RECV_KERNEL;
-    slot[16..32].copy_from_slice(&DataUnit::TERMINATOR);
+    slot[16..32].copy_from_slice(&TERMINATOR);
     assert_eq!(RecvWqe::posted(&slot, true), Posted::No);
     slot[16..32].fill(0);
     assert_eq!(RecvWqe::posted(&slot, true), Posted::No);
@@ -271,19 +274,19 @@ fn a_marked_slot_whose_data_is_still_zero_is_unsettled() {
 #[test]
 fn terminator_keys_with_a_length_are_ordinary() {
     for lkey in [0, 0x100] {
-        let data: DataUnits = smallvec![DataUnit { len: 1, lkey: Lkey::new(lkey), va: Va::new(0) }];
+        let data: DataSegments = smallvec![DataSegment { len: 1, lkey: Lkey::new(lkey), va: Va::new(0) }];
         let slot = RecvWqe { data: data.clone() }.emit(128);
         assert_eq!(RecvWqe::posted(&slot, false), Posted::Yes);
         assert_eq!(RecvWqe::parse(&slot).unwrap().data, data);
     }
-    let skipped: DataUnits = smallvec![DataUnit { len: 0, ..page_of_data() }, page_of_data()];
+    let skipped: DataSegments = smallvec![DataSegment { len: 0, ..page_of_data() }, page_of_data()];
     let slot = RecvWqe { data: skipped.clone() }.emit(128);
     assert_eq!(RecvWqe::parse(&slot).unwrap().data, skipped);
 }
 
 #[test]
 fn a_full_slot_needs_no_terminator() {
-    let data: DataUnits = (1..8).map(|n| DataUnit { len: n, ..page_of_data() }).collect();
+    let data: DataSegments = (1..8).map(|n| DataSegment { len: n, ..page_of_data() }).collect();
     let slot = RecvWqe { data: data.clone() }.emit(128);
     assert_eq!(RecvWqe::parse(&slot).unwrap().data, data);
 }

@@ -6,15 +6,14 @@
 use std::net::Ipv4Addr;
 
 use bitfield_struct::bitfield;
-use smallvec::SmallVec;
-use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
 use super::super::doorbell::{PositionUnit, wrap};
 use super::super::qpc::mac;
-use super::{GRANULE, WqeError, WqeOpcode};
+use super::{GRANULE, WqeOpcode};
 use crate::describe::{Hex, describe};
-use crate::ids::{Lid, Lkey, MacAddr, Qkey, Qpn, Va};
+use crate::ids::{Lid, MacAddr, Qkey, Qpn};
 use crate::roce::Imm;
 
 /// Where the next WQE of a chain is, and what it does.
@@ -87,47 +86,6 @@ impl NextUnit {
         }
         let flags = NextFlags::new().with_signalled(self.signalled).with_solicited(self.solicited);
         transmute!(RawNext { address, size, flags, imm: self.imm.0 })
-    }
-}
-
-/// One element of a gather or scatter list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DataUnit {
-    /// Bytes, 31 bits. 0 contributes nothing.
-    pub len: u32,
-    /// Key of the region.
-    pub lkey: Lkey,
-    /// First address inside the region.
-    pub va: Va,
-}
-
-/// A gather or scatter list; short ones need no allocation.
-pub type DataUnits = SmallVec<[DataUnit; 4]>;
-
-/// Set in the first word of an inline unit.
-pub(super) const INLINE: u32 = 1 << 31;
-/// The key of a terminator, besides 0.
-const INVALID_LKEY: u32 = 0x100;
-
-impl DataUnit {
-    /// Ends a scatter list, as the public kernel driver writes it.
-    pub const TERMINATOR: [u8; GRANULE] = [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-
-    pub(super) fn from_raw(raw: &RawData) -> Result<Self, WqeError> {
-        let len = raw.len.get();
-        if len & INLINE != 0 {
-            return Err(WqeError::Inline);
-        }
-        Ok(Self { len, lkey: Lkey::new(raw.lkey.get()), va: Va::new(raw.va.get()) })
-    }
-
-    /// The unit.
-    pub fn emit(&self) -> [u8; GRANULE] {
-        transmute!(RawData {
-            len: (self.len & !INLINE).into(),
-            lkey: self.lkey.get().into(),
-            va: self.va.get().into(),
-        })
     }
 }
 
@@ -206,7 +164,6 @@ impl UdUnit {
 
 describe!(Link { address as Hex, opcode as WqeOpcode::word, size, fence, dbd });
 describe!(NextUnit { link, valid, signalled, solicited, imm });
-describe!(DataUnit { len, lkey, va });
 describe!(UdUnit {
     port as Hex,
     slid,
@@ -262,36 +219,6 @@ struct RawNext {
     size: NextSize,
     flags: NextFlags,
     imm: [u8; 4],
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub(super) struct RawRemote {
-    pub(super) va: U64,
-    pub(super) rkey: U32,
-    pub(super) reserved: [u8; 4],
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub(super) struct RawAtomic {
-    pub(super) swap_add: U64,
-    pub(super) compare: U64,
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub(super) struct RawData {
-    pub(super) len: U32,
-    pub(super) lkey: U32,
-    pub(super) va: U64,
-}
-
-impl RawData {
-    /// Key 100h and key 0 are ordinary keys when there is a length (J-22).
-    pub(super) fn is_terminator(&self) -> bool {
-        self.len.get() == 0 && matches!(self.lkey.get(), 0 | INVALID_LKEY)
-    }
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -7,8 +7,9 @@ use bitfield_struct::bitfield;
 use zerocopy::big_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
-use super::send::{Data, Segments};
+use super::send::{Data, next_data};
 use super::{DataSegments, GRANULE, WqeError};
+use crate::hca::segment::Segments;
 use crate::ids::Lid;
 
 /// A management datagram to send.
@@ -38,7 +39,7 @@ impl MlxWqe {
         let raw: Raw = transmute!(*rest.take::<GRANULE>("MLX segment")?);
         let mut data = DataSegments::new();
         while !rest.0.is_empty() {
-            if let Data::Region(segment) = rest.next_data()? {
+            if let Data::Region(segment) = next_data(&mut rest)? {
                 data.push(segment);
             }
         }

@@ -3,10 +3,11 @@
 //! # Spec
 //! mthca interface, section 7.4.
 
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
-use super::segments::RawData;
-use super::{DataSegment, DataSegments, GRANULE, NextSegment, WqeError};
+use super::super::mpt::END_KEY;
+use super::{DataSegment, DataSegments, GRANULE, NextSegment, RawData, WqeError};
+use crate::ids::Va;
 
 /// A receive WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,10 +29,10 @@ impl RecvWqe {
         let (next, rest) = slot.split_first_chunk::<GRANULE>().ok_or(WqeError::Truncated("next segment"))?;
         let whole = rest.len() - rest.len() % GRANULE;
         let list = rest.get(..whole).and_then(|list| <[RawData]>::ref_from_bytes(list).ok());
-        let list = list.unwrap_or_default().iter().take_while(|raw| !raw.is_end());
+        let list = list.unwrap_or_default().iter().take_while(|raw| !is_end(raw));
         Ok(Self {
             successor: NextSegment::parse(next).link.address,
-            data: list.map(DataSegment::from_raw).collect::<Result<_, _>>()?,
+            data: list.map(DataSegment::parse).collect::<Result<_, _>>()?,
         })
     }
 
@@ -40,10 +41,15 @@ impl RecvWqe {
         let mut next = NextSegment::default();
         next.link.address = self.successor;
         let mut slot = next.emit().to_vec();
-        self.data.iter().for_each(|data| slot.extend_from_slice(&data.emit()));
-        let end = RawData { len: 0.into(), lkey: super::super::mpt::END_KEY.get().into(), va: 0.into() };
-        slot.extend_from_slice(end.as_bytes());
+        self.data.iter().for_each(|data| slot.extend_from_slice(&data.emit_be()));
+        let end = DataSegment { len: 0, lkey: END_KEY, va: Va::new(0) };
+        slot.extend_from_slice(&end.emit_be());
         slot.resize(len, 0);
         slot
     }
+}
+
+/// Whether a scatter list ends in front of this segment.
+fn is_end(raw: &RawData) -> bool {
+    raw.len.get() == 0 && raw.lkey.get() == END_KEY.get()
 }

@@ -4,14 +4,12 @@
 //! mthca interface, section 7.1.
 
 use bitfield_struct::bitfield;
-use smallvec::SmallVec;
-use zerocopy::big_endian::{U32, U64};
+use zerocopy::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
-use super::super::mpt::END_KEY;
 use super::super::path::{self, AddressVector};
-use super::{GRANULE, WqeError};
-use crate::ids::{Lkey, Qkey, Qpn, Va};
+use super::GRANULE;
+use crate::ids::{Qkey, Qpn};
 use crate::roce::Imm;
 
 /// What a slot says of the WQE in the next slot.
@@ -68,42 +66,6 @@ impl NextSegment {
                 .with_signalled(self.signalled)
                 .with_solicited(self.solicited),
             imm: self.imm.0,
-        })
-    }
-}
-
-/// One element of a gather or scatter list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DataSegment {
-    /// Bytes, 31 bits. 0 contributes nothing.
-    pub len: u32,
-    /// Key of the region.
-    pub lkey: Lkey,
-    /// First address inside the region.
-    pub va: Va,
-}
-
-/// A gather or scatter list; short ones need no allocation.
-pub type DataSegments = SmallVec<[DataSegment; 4]>;
-
-/// Set in the first word of an inline segment.
-pub(super) const INLINE: u32 = 1 << 31;
-
-impl DataSegment {
-    pub(super) fn from_raw(raw: &RawData) -> Result<Self, WqeError> {
-        let len = raw.len.get();
-        if len & INLINE != 0 {
-            return Err(WqeError::Inline);
-        }
-        Ok(Self { len, lkey: Lkey::new(raw.lkey.get()), va: Va::new(raw.va.get()) })
-    }
-
-    /// The segment.
-    pub fn emit(&self) -> [u8; GRANULE] {
-        transmute!(RawData {
-            len: (self.len & !INLINE).into(),
-            lkey: self.lkey.get().into(),
-            va: self.va.get().into(),
         })
     }
 }
@@ -185,36 +147,6 @@ struct RawNext {
     size: RawSize,
     flags: RawFlags,
     imm: [u8; 4],
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub(super) struct RawRemote {
-    pub(super) va: U64,
-    pub(super) rkey: U32,
-    pub(super) reserved: [u8; 4],
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub(super) struct RawAtomic {
-    pub(super) swap_add: U64,
-    pub(super) compare: U64,
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub(super) struct RawData {
-    pub(super) len: U32,
-    pub(super) lkey: U32,
-    pub(super) va: U64,
-}
-
-impl RawData {
-    /// Whether a scatter list ends in front of this segment.
-    pub(super) fn is_end(&self) -> bool {
-        self.len.get() == 0 && self.lkey.get() == END_KEY.get()
-    }
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -69,11 +69,11 @@ fn atomics_take_swap_or_addend_first_and_give_eight_bytes() {
     let atomic: [u8; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0, 9];
     let result = DataSegment { len: 8, ..DATA };
     let data = || WqeData::Segments(smallvec![result]);
-    let parts: [&[u8]; 4] = [&NEXT_BYTES, &REMOTE_BYTES, &atomic, &result.emit()];
+    let parts: [&[u8]; 4] = [&NEXT_BYTES, &REMOTE_BYTES, &atomic, &result.emit_be()];
     let swap = Operation::CompareSwap { remote: REMOTE, compare: 9, swap: 0x0102_0304_0506_0708 };
     check(&parts, 0x11, ServiceType::Rc, swap, data());
     let add: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0];
-    let parts: [&[u8]; 4] = [&NEXT_BYTES, &REMOTE_BYTES, &add, &result.emit()];
+    let parts: [&[u8]; 4] = [&NEXT_BYTES, &REMOTE_BYTES, &add, &result.emit_be()];
     check(&parts, 0x12, ServiceType::Rc, Operation::FetchAdd { remote: REMOTE, add: 7 }, data());
     let parts: [&[u8]; 4] = [&NEXT_BYTES, &REMOTE_BYTES, &add, &DATA_BYTES];
     assert_eq!(refused(&parts, 0x12, ServiceType::Rc), WqeError::AtomicResult);
@@ -121,7 +121,7 @@ fn a_receive_ends_at_its_end_mark_or_with_its_slot() {
     assert_eq!(parse(&[&head, &DATA_BYTES, &DATA_BYTES, &DATA_BYTES]).data.len(), 3);
     assert_eq!(parse(&[&head, &end]).data.len(), 0);
     let empty = DataSegment { len: 0, ..DATA };
-    assert_eq!(parse(&[&head, &empty.emit(), &DATA_BYTES, &end]).data[..], [empty, DATA]);
+    assert_eq!(parse(&[&head, &empty.emit_be(), &DATA_BYTES, &end]).data[..], [empty, DATA]);
     let slot = RecvWqe { successor: 0x100, data: smallvec![DATA] }.emit(64);
     assert_eq!(RecvWqe::parse(&slot), Ok(RecvWqe { successor: 0x100, data: smallvec![DATA] }));
 }

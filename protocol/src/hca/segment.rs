@@ -1,0 +1,210 @@
+//! Segments of WQEs that mean the same in every interface of the lineage: a WQE is a sequence of 16-byte granules, the
+//! first of which links to the next WQE. `O` is the byte order of the interface.
+//!
+//! # Spec
+//! JingZhao interface, sections 6.2 to 6.6 (which calls them units); mthca interface, section 7.1.
+
+use smallvec::SmallVec;
+use thiserror::Error;
+use zerocopy::byteorder::{BigEndian, ByteOrder, LittleEndian, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
+
+use super::opcode::WqeOpcode;
+use super::operation::{Operation, RemoteAddress};
+use super::qp::ServiceType;
+use crate::describe::describe;
+use crate::ids::{Lkey, Rkey, Va};
+use crate::roce::Imm;
+
+/// Bytes of a granule, and the unit of sizes.
+pub const GRANULE: usize = 16;
+
+/// Set in the first word of an inline segment, whose other bits are the length.
+pub(super) const INLINE: u32 = 1 << 31;
+
+/// Why a WQE cannot be executed. It completes with LOCAL_QP_OP_ERR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum WqeError {
+    /// The opcode is unknown, or the service does not have it.
+    #[error("opcode {0:#04x} is not supported")]
+    Opcode(u8),
+    /// The WQE ends inside a segment that its operation needs.
+    #[error("the WQE ends inside its {0}")]
+    Truncated(&'static str),
+    /// Inline data where the operation scatters, or beside data in regions.
+    #[error("inline data is not allowed here")]
+    Inline,
+    /// An atomic operation needs exactly one data segment of eight bytes.
+    #[error("the result of an atomic operation is not one segment of eight bytes")]
+    AtomicResult,
+}
+
+/// One element of a gather or scatter list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataSegment {
+    /// Bytes, 31 bits. 0 contributes nothing.
+    pub len: u32,
+    /// Key of the region.
+    pub lkey: Lkey,
+    /// First address inside the region.
+    pub va: Va,
+}
+
+describe!(DataSegment { len, lkey, va });
+
+/// A gather or scatter list; short ones need no allocation.
+pub type DataSegments = SmallVec<[DataSegment; 4]>;
+
+impl DataSegment {
+    pub(super) fn parse<O: ByteOrder>(raw: &RawData<O>) -> Result<Self, WqeError> {
+        let len = raw.len.get();
+        if len & INLINE != 0 {
+            return Err(WqeError::Inline);
+        }
+        Ok(Self { len, lkey: Lkey::new(raw.lkey.get()), va: Va::new(raw.va.get()) })
+    }
+
+    /// The segment, little-endian.
+    pub fn emit_le(&self) -> [u8; GRANULE] {
+        self.emit::<LittleEndian>()
+    }
+
+    /// The segment, big-endian.
+    pub fn emit_be(&self) -> [u8; GRANULE] {
+        self.emit::<BigEndian>()
+    }
+
+    fn emit<O: ByteOrder>(&self) -> [u8; GRANULE] {
+        transmute!(RawData::<O> {
+            len: U32::new(self.len & !INLINE),
+            lkey: U32::new(self.lkey.get()),
+            va: U64::new(self.va.get()),
+        })
+    }
+}
+
+/// The segments of a send WQE that were not taken yet.
+pub(super) struct Segments<'a>(pub(super) &'a [u8]);
+
+impl<'a> Segments<'a> {
+    pub(super) fn take<const N: usize>(&mut self, what: &'static str) -> Result<&'a [u8; N], WqeError> {
+        let (segment, rest) = self.0.split_first_chunk().ok_or(WqeError::Truncated(what))?;
+        self.0 = rest;
+        Ok(segment)
+    }
+
+    /// What the WQE asks for, from the segments between next segment and data. `datagram` takes the destination of a
+    /// datagram.
+    pub(super) fn operation<O: ByteOrder, To>(
+        &mut self,
+        code: WqeOpcode,
+        service: ServiceType,
+        imm: Imm,
+        datagram: impl FnOnce(&mut Self) -> Result<To, WqeError>,
+    ) -> Result<Operation<To>, WqeError> {
+        let imm = code.has_imm().then_some(imm);
+        Ok(match code {
+            WqeOpcode::Nop => Operation::Nop,
+            WqeOpcode::Send | WqeOpcode::SendImm if service == ServiceType::Ud => {
+                Operation::Datagram { imm, to: datagram(self)? }
+            }
+            WqeOpcode::Send | WqeOpcode::SendImm => Operation::Send { imm },
+            WqeOpcode::Write | WqeOpcode::WriteImm => Operation::Write { remote: self.remote::<O>()?, imm },
+            WqeOpcode::Read => Operation::Read { remote: self.remote::<O>()? },
+            WqeOpcode::CompareSwap => {
+                let remote = self.remote::<O>()?;
+                let operands = self.operands::<O>()?;
+                Operation::CompareSwap {
+                    remote,
+                    compare: operands.compare.get(),
+                    swap: operands.swap_add.get(),
+                }
+            }
+            WqeOpcode::FetchAdd => {
+                let remote = self.remote::<O>()?;
+                Operation::FetchAdd { remote, add: self.operands::<O>()?.swap_add.get() }
+            }
+        })
+    }
+
+    fn remote<O: ByteOrder>(&mut self) -> Result<RemoteAddress, WqeError> {
+        let raw: RawRemote<O> = transmute!(*self.take::<GRANULE>("remote address segment")?);
+        Ok(RemoteAddress { va: Va::new(raw.va.get()), rkey: Rkey::new(raw.rkey.get()) })
+    }
+
+    fn operands<O: ByteOrder>(&mut self) -> Result<RawAtomic<O>, WqeError> {
+        Ok(transmute!(*self.take::<GRANULE>("atomic segment")?))
+    }
+}
+
+/// Whether the operation can have this data: `list` in regions, or inline.
+pub(super) fn check_data(code: WqeOpcode, list: Option<&[DataSegment]>) -> Result<(), WqeError> {
+    match list {
+        None if code.is_atomic() || code == WqeOpcode::Read => Err(WqeError::Inline),
+        Some(list) if code.is_atomic() && !matches!(list, [DataSegment { len: 8, .. }]) => {
+            Err(WqeError::AtomicResult)
+        }
+        _ => Ok(()),
+    }
+}
+
+impl<To> Operation<To> {
+    /// Appends the segments between next segment and data. `datagram` appends the destination of a datagram.
+    pub(super) fn emit<O: ByteOrder>(&self, wqe: &mut Vec<u8>, datagram: impl FnOnce(&To, &mut Vec<u8>)) {
+        let operands =
+            |compare, swap_add| RawAtomic::<O> { swap_add: U64::new(swap_add), compare: U64::new(compare) };
+        match self {
+            Self::Nop | Self::Send { .. } => {}
+            Self::Datagram { to, .. } => datagram(to, wqe),
+            Self::Write { remote, .. } | Self::Read { remote } => remote.emit::<O>(wqe),
+            Self::CompareSwap { remote, compare, swap } => {
+                remote.emit::<O>(wqe);
+                wqe.extend_from_slice(operands(*compare, *swap).as_bytes());
+            }
+            Self::FetchAdd { remote, add } => {
+                remote.emit::<O>(wqe);
+                wqe.extend_from_slice(operands(0, *add).as_bytes());
+            }
+        }
+    }
+}
+
+impl RemoteAddress {
+    fn emit<O: ByteOrder>(self, wqe: &mut Vec<u8>) {
+        let raw =
+            RawRemote::<O> { va: U64::new(self.va.get()), rkey: U32::new(self.rkey.get()), reserved: [0; 4] };
+        wqe.extend_from_slice(raw.as_bytes());
+    }
+}
+
+/// Appends an inline segment, filled up to a whole granule.
+pub(super) fn emit_inline<O: ByteOrder>(bytes: &[u8], wqe: &mut Vec<u8>) {
+    // A WQE has at most 63 granules, so longer data has no encoding at all.
+    let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+    wqe.extend_from_slice(U32::<O>::new(len | INLINE).as_bytes());
+    wqe.extend_from_slice(bytes);
+    wqe.resize(wqe.len().next_multiple_of(GRANULE), 0);
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawRemote<O> {
+    va: U64<O>,
+    rkey: U32<O>,
+    reserved: [u8; 4],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawAtomic<O> {
+    swap_add: U64<O>,
+    compare: U64<O>,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawData<O> {
+    pub(super) len: U32<O>,
+    pub(super) lkey: U32<O>,
+    pub(super) va: U64<O>,
+}
