@@ -180,6 +180,16 @@ impl CountedRing {
         self.consumer = consumer;
     }
 
+    /// Goes on in another buffer; the counts do not change.
+    pub fn move_to(&mut self, buffer: Buffer) {
+        self.ring.move_to(buffer);
+    }
+
+    /// Whether there is no room, as far as software told.
+    pub fn is_full(&self) -> bool {
+        u64::from(self.unread()) >= self.ring.entries()
+    }
+
     /// Entries that software has not read, as far as it told.
     pub fn unread(&self) -> u32 {
         self.ring.producer().wrapping_sub(self.consumer)
@@ -203,7 +213,7 @@ impl Ring for OwnedRing {
 
 impl Ring for CountedRing {
     fn push(&mut self, entry: &[u8; LEN], mem: &impl QueueMemory) -> Result<(), WriteError> {
-        if u64::from(self.unread()) >= self.ring.entries() {
+        if self.is_full() {
             return Err(WriteError::Full);
         }
         self.ring.push(entry, mem).map_err(WriteError::Access)

@@ -1,21 +1,172 @@
-//! Seam of the queue half.
+//! What the guest is told of work: completions, and what happens to QPs and shared receive queues.
+//!
+//! # Spec
+//! mthca interface, sections 7.5 to 7.7.
 
-use engine::{AsyncEvent, Completion};
-use protocol::ids::Qpn;
+use engine::{AsyncEvent, Completion, Engine, Queue, SendOp, Success};
+use protocol::hca::mthca::cqe::{Cqe, Outcome, Received, With};
+use protocol::hca::mthca::eqe::{CqFault, Eqe, QpEvent};
+use protocol::hca::qp::Transition;
+use protocol::ids::{Cqn, Qpn, Srqn};
 
 use super::device::Setup;
+use super::host::MthcaHost;
+use super::qp::QueuePair;
 use super::resources::Resources;
 use crate::frontend::Context;
+use crate::frontend::address::Addresses;
+use crate::frontend::notify::{CqError, Notify};
+use crate::frontend::snapshot::Fault;
+use crate::frontend::verbs::{WorkTag, is_solicited, syndrome};
+use crate::limited;
+
+/// The entry that tells software of a completion.
+fn cqe(completion: &Completion, qp: &QueuePair, addresses: &Addresses) -> Cqe {
+    let tag = WorkTag::from_bits(completion.wr_id);
+    let outcome = match completion.result {
+        Ok(Success::Send(done)) => Outcome::Sent {
+            opcode: tag.opcode(),
+            byte_len: match done.op {
+                SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => done.byte_len,
+                SendOp::Send { .. } | SendOp::Write { .. } | SendOp::Nop => 0,
+            },
+        },
+        Ok(Success::Recv(done)) => Outcome::Received(Received {
+            remote_qpn: done.remote_qpn,
+            remote_lid: addresses.lid_of(done.remote_mac),
+            service_level: 0,
+            grh: done.grh,
+            path_bits: 0,
+            with: done.imm.map_or(With::PkeyIndex(done.pkey_index), With::Imm),
+            opcode: done.opcode.to_byte(),
+            byte_len: done.byte_len,
+        }),
+        Err(status) => Outcome::Failed { send: completion.queue == Queue::Send, syndrome: syndrome(status) },
+    };
+    // The tag of a receive is the offset alone, which is where a send's tag has its own.
+    Cqe { qpn: qp.qpn, wqe: tag.wqe(), outcome }
+}
 
 impl Resources {
-    /// Writes the entry of a completion to its queue.
-    pub fn complete(&mut self, _: &Setup, _: &mut Context<'_>, _: &Completion) {}
+    /// Takes the live values of a QP into its context.
+    pub fn observe(&mut self, engine: &Engine, qpn: Qpn) {
+        let index = self.qp_index(qpn);
+        if let Some(qp) = self.qps.get_mut(index)
+            && let Some(live) = engine.query_qp(qp.qpn)
+        {
+            qp.observe(&live);
+        }
+    }
+
+    /// Writes the entry of a completion to its queue. A QP whose CQ is gone loses its completions; one whose CQ fails
+    /// goes to ERR.
+    pub fn complete(&mut self, setup: &Setup, cx: &mut Context<'_>, completion: &Completion) {
+        let Self { layout, qps, cqs, regions, .. } = self;
+        let Some(qp) = qps.get_mut(layout.qpc.index(completion.qpn.get())) else { return };
+        let cqn = match completion.queue {
+            Queue::Send => {
+                qp.counters.sends_completed += 1;
+                qp.qpc.send_cqn
+            }
+            Queue::Recv => {
+                qp.counters.receives_completed += 1;
+                qp.qpc.recv_cqn
+            }
+        };
+        qp.counters.failed += u64::from(completion.result.is_err());
+        if !WorkTag::wants_entry(completion) {
+            return;
+        }
+        let qpn = qp.qpn;
+        let Some(cq) = cqs.get_mut(layout.cqc.index(cqn.get())).filter(|cq| cq.cqn() == cqn) else {
+            limited!(debug, %qpn, %cqn, "completion lost: no such CQ");
+            return;
+        };
+        let entry = cqe(completion, qp, &setup.addresses);
+        let (page, record) = cq.record();
+        let written = cq.push(&entry, is_solicited(completion), &regions.access(cx.dma), || {
+            regions.record(layout, cx.dma, page, record)
+        });
+        match written {
+            Ok(Notify::No) => {}
+            Ok(Notify::Yes(eqn)) => self.notify(cx, eqn, cqn),
+            Err(CqError { fault, first }) => {
+                if first {
+                    self.report_cq(cx, cqn, fault);
+                }
+                self.fail_qp(setup, cx, qpn);
+            }
+        }
+    }
 
     /// Reports what happened to a QP that no completion tells.
-    pub fn qp_event(&mut self, _: &mut Context<'_>, _: Qpn, _: AsyncEvent) {}
+    pub fn qp_event(&mut self, cx: &mut Context<'_>, qpn: Qpn, event: AsyncEvent) {
+        let index = self.qp_index(qpn);
+        let Some(qp) = self.qps.get(index) else { return };
+        let (qpn, srqn) = (qp.qpn, qp.qpc.srqn);
+        let event = match event {
+            AsyncEvent::CommunicationEstablished => QpEvent::CommunicationEstablished,
+            AsyncEvent::SqDrained => QpEvent::SqDrained,
+            AsyncEvent::WqCatastrophic => QpEvent::Catastrophic,
+            AsyncEvent::InvalidRequest => QpEvent::InvalidRequest,
+            AsyncEvent::AccessError => QpEvent::AccessViolation,
+            AsyncEvent::LastWqeReached => QpEvent::LastWqeReached,
+            AsyncEvent::SrqCatastrophic => {
+                self.report_srq(cx, srqn);
+                return;
+            }
+        };
+        if matches!(event, QpEvent::Catastrophic | QpEvent::InvalidRequest | QpEvent::AccessViolation) {
+            limited!(info, %qpn, ?event, "QP failed");
+        }
+        self.raise(cx, &Eqe::Qp(qpn, event));
+    }
 
-    /// Does what can wait for the end of a turn. Whether more waits.
-    pub fn end_turn(&mut self, _: &Setup, _: &mut Context<'_>) -> bool {
+    /// Does what can wait for the end of a turn: tells of shared receive queues that ran low. Whether more waits.
+    pub fn end_turn(&mut self, _: &Setup, cx: &mut Context<'_>) -> bool {
+        while let Some(srqn) = self.low_srqs.pop() {
+            self.raise(cx, &Eqe::SrqLimit(srqn));
+        }
+        // Contexts are kept here, and read from the engine when software asks for them.
+        while cx.engine.poll_dirty().is_some() {}
         false
+    }
+
+    /// Tells of a CQ that lost a completion.
+    fn report_cq(&mut self, cx: &mut Context<'_>, cqn: Cqn, fault: Fault) {
+        limited!(warn, %cqn, ?fault, "CQ lost a completion");
+        let fault = match fault {
+            Fault::Overrun => CqFault::Overrun,
+            Fault::Access => CqFault::Access,
+        };
+        self.raise(cx, &Eqe::CqError(cqn, fault));
+    }
+
+    /// Tells once of a shared receive queue that cannot be read. Each of its QPs notices.
+    fn report_srq(&mut self, cx: &mut Context<'_>, srqn: Srqn) {
+        let index = self.srq_index(srqn);
+        let reported = self.srqs.get_mut(index).map(|srq| std::mem::replace(&mut srq.reported_broken, true));
+        if reported != Some(true) {
+            limited!(warn, %srqn, "SRQ cannot be read");
+            self.raise(cx, &Eqe::SrqCatastrophic(srqn));
+        }
+    }
+
+    /// Moves a QP to ERR, as the command would.
+    fn fail_qp(&mut self, setup: &Setup, cx: &mut Context<'_>, qpn: Qpn) {
+        if cx.engine.query_qp(qpn).is_none_or(|live| live.state == engine::State::Err) {
+            return;
+        }
+        let index = self.qp_index(qpn);
+        let Some(qp) = self.qps.get(index) else { return };
+        let to_err = qp.modification(Transition::ToErr, &setup.addresses, false);
+        let mut host = MthcaHost {
+            resources: Some(self),
+            addresses: &setup.addresses,
+            dma: cx.dma,
+            monitor: cx.monitor,
+        };
+        // The QP is known to the engine as long as it is to us.
+        let _ = cx.engine.modify_qp(cx.now, qpn, &to_err, &mut host);
     }
 }

@@ -1,35 +1,201 @@
-//! Seam of the queue half.
+//! UAR pages: the doorbells of BAR2, and what they start.
+//!
+//! # Spec
+//! mthca interface, sections 5.1 to 5.3.
+
+use protocol::hca::mthca::doorbell::{ArmCq, SendDoorbell, UAR_PAGE, UarRegister};
 
 use super::device::Setup;
+use super::host::MthcaHost;
 use super::resources::Resources;
 use crate::frontend::Context;
+use crate::frontend::doorbell::FirstHalves;
+use crate::frontend::notify::Notify;
+use crate::limited;
 
-/// Seam of the queue half.
+/// What a store to a UAR page asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rung {}
+pub enum Rung {
+    /// Execute send WQEs.
+    Send {
+        /// Page that was written.
+        page: u32,
+        /// What was written.
+        doorbell: SendDoorbell,
+    },
+    /// Arm a CQ.
+    Arm {
+        /// Page that was written.
+        page: u32,
+        /// What was written.
+        arm: ArmCq,
+    },
+}
 
-/// Seam of the queue half.
+/// All UAR pages. They are write only: reads give 0.
 #[derive(Debug)]
-pub struct Doorbells;
+pub struct Doorbells {
+    halves: FirstHalves<2>,
+}
 
 impl Doorbells {
     /// Pages for a BAR of `bar_len` bytes.
-    pub fn new(_bar_len: u64) -> Self {
-        Self
+    pub fn new(bar_len: u64) -> Self {
+        Self { halves: FirstHalves::new(bar_len / UAR_PAGE) }
     }
 
     /// Forgets halves of doorbells (device reset).
-    pub fn reset(&mut self) {}
+    pub fn reset(&mut self) {
+        self.halves.reset();
+    }
 
-    /// Takes a store to BAR2.
-    pub fn write(&mut self, _offset: u64, _data: &[u8]) -> Option<Rung> {
-        None
+    /// Takes a store to BAR2: eight bytes at once, or one half after the other.
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> Option<Rung> {
+        let page = u32::try_from(offset / UAR_PAGE).ok()?;
+        let (register, second) = UarRegister::at(offset % UAR_PAGE)?;
+        let place = match register {
+            UarRegister::Send => 0,
+            UarRegister::ArmCq => 1,
+        };
+        let whole = self.halves.store(page, place, second, data)?;
+        Some(match register {
+            UarRegister::Send => Rung::Send { page, doorbell: SendDoorbell::parse(whole) },
+            UarRegister::ArmCq => Rung::Arm { page, arm: ArmCq::parse(whole) },
+        })
     }
 }
 
 impl Resources {
-    /// Obeys a doorbell.
-    pub fn ring(&mut self, _: &Setup, _: &mut Context<'_>, rung: Rung) {
-        match rung {}
+    /// Obeys a doorbell. One that names nothing, or an object of another UAR page, is no error of the device: software
+    /// cannot be told of it.
+    pub fn ring(&mut self, setup: &Setup, cx: &mut Context<'_>, rung: Rung) {
+        match rung {
+            Rung::Send { page, doorbell } => self.ring_send(setup, cx, page, &doorbell),
+            Rung::Arm { page, arm } => self.arm_cq(cx, page, &arm),
+        }
+    }
+
+    fn ring_send(&mut self, setup: &Setup, cx: &mut Context<'_>, page: u32, doorbell: &SendDoorbell) {
+        let Self { layout, regions, qps, .. } = self;
+        let qp = qps.get_mut(layout.qpc.index(doorbell.qpn.get())).filter(|qp| qp.qpn == doorbell.qpn);
+        let Some(qp) = qp else {
+            cx.monitor.count_doorbell("send_no_qp");
+            limited!(debug, qpn = %doorbell.qpn, "doorbell of a QP in RESET");
+            return;
+        };
+        if qp.qpc.page != page {
+            cx.monitor.count_doorbell("send_wrong_page");
+            limited!(warn, qpn = %qp.qpn, page, "doorbell in a UAR page of another");
+            return;
+        }
+        let live = cx.engine.query_qp(qp.qpn).map(|live| live.state);
+        if matches!(live, None | Some(engine::State::Reset | engine::State::Init | engine::State::Rtr)) {
+            cx.monitor.count_doorbell("send_wrong_state");
+            limited!(debug, qpn = %qp.qpn, state = ?live, "doorbell of a QP that cannot send yet");
+            return;
+        }
+        let record = regions.record(layout, cx.dma, page, qp.qpc.sq_record);
+        qp.counters.doorbells += 1;
+        match qp.send.ring(doorbell, record) {
+            Ok(true) => cx.monitor.count_doorbell("send"),
+            Ok(false) => {
+                // What it announces was found in memory before it arrived.
+                cx.monitor.count_doorbell("send_stale");
+                return;
+            }
+            Err(error) => {
+                cx.monitor.count_doorbell("send_overflow");
+                limited!(warn, qpn = %qp.qpn, "doorbell lost: {error}");
+                return;
+            }
+        }
+        let qpn = qp.qpn;
+        let mut host = MthcaHost {
+            resources: Some(self),
+            addresses: &setup.addresses,
+            dma: cx.dma,
+            monitor: cx.monitor,
+        };
+        cx.engine.ring(cx.now, qpn, &mut host);
+    }
+
+    fn arm_cq(&mut self, cx: &mut Context<'_>, page: u32, arm: &ArmCq) {
+        let cq = self.cqs.get_mut(self.layout.cqc.index(arm.cqn.get())).filter(|cq| cq.cqn() == arm.cqn);
+        let Some(cq) = cq else {
+            cx.monitor.count_doorbell("arm_no_cq");
+            return;
+        };
+        if cq.page() != page {
+            cx.monitor.count_doorbell("arm_wrong_page");
+            limited!(warn, cqn = %arm.cqn, page, "doorbell in a UAR page of another");
+            return;
+        }
+        cx.monitor.count_doorbell("arm_cq");
+        if let Notify::Yes(eqn) = cq.arm(arm) {
+            self.notify(cx, eqn, arm.cqn);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::hca::mthca::doorbell::ArmFor;
+    use protocol::ids::{Cqn, Qpn};
+
+    use super::*;
+
+    /// Section 13.3.
+    const SEND: [u8; 8] = [0x01, 0x00, 0x00, 0x0a, 0x00, 0x00, 0x14, 0x02];
+    const ARM: [u8; 8] = [0x12, 0x00, 0x00, 0x11, 0x00, 0x00, 0x00, 0x05];
+
+    fn sent(page: u32) -> Option<Rung> {
+        let doorbell =
+            SendDoorbell { count: 1, first: 0, fence: false, opcode: 0x0a, qpn: Qpn::new(0x14), size: 2 };
+        Some(Rung::Send { page, doorbell })
+    }
+
+    fn armed(page: u32) -> Option<Rung> {
+        let arm = ArmCq { arm_for: Some(ArmFor::Any), cqn: Cqn::new(0x11), consumer: 5 };
+        Some(Rung::Arm { page, arm })
+    }
+
+    fn pages() -> Doorbells {
+        Doorbells::new(8 << 20)
+    }
+
+    #[test]
+    fn published_doorbells_ring_at_once() {
+        assert_eq!(pages().write(0x2010, &SEND), sent(2));
+        assert_eq!(pages().write(0x2020, &ARM), armed(2));
+    }
+
+    #[test]
+    fn two_halves_ring_at_the_second() {
+        let mut pages = pages();
+        assert_eq!(pages.write(0x3010, &SEND[..4]), None);
+        assert_eq!(pages.write(0x3020, &ARM[..4]), None);
+        assert_eq!(pages.write(0x3014, &SEND[4..]), sent(3));
+        assert_eq!(pages.write(0x3024, &ARM[4..]), armed(3));
+    }
+
+    #[test]
+    fn each_page_has_halves_of_its_own() {
+        let mut pages = pages();
+        pages.write(0x3010, &SEND[..4]);
+        pages.write(0x4010, &[0xff; 4]);
+        pages.write(0x3010, &[0xff; 8]);
+        assert_eq!(pages.write(0x3014, &SEND[4..]), sent(3));
+    }
+
+    #[test]
+    fn other_stores_are_ignored() {
+        let mut pages = pages();
+        for (offset, len) in
+            [(0x2018, 8), (0x2028, 8), (0x2000, 8), (0x2010, 2), (0x2012, 4), (0x2014, 8), (8 << 20, 8)]
+        {
+            assert_eq!(pages.write(offset, &SEND[..len]), None, "{len} bytes at {offset:#x}");
+        }
+        assert_eq!(pages.write(u64::MAX - 7, &SEND), None);
+        assert_eq!(pages.write((8 << 20) - 4096 + 0x10, &SEND), sent(2047));
     }
 }

@@ -1,5 +1,108 @@
-//! Seam of the queue half.
+//! The multicast table: hash buckets, each with a chain of entries.
+//!
+//! Software keeps the chains. It may leave a copy of an entry behind that no chain leads to any more, so only a walk
+//! along the chain finds who is attached.
+//!
+//! # Spec
+//! mthca interface, sections 3.5 (MGID_HASH) and 6.7.
 
-/// Seam of the queue half.
+use std::collections::BTreeMap;
+
+use protocol::hca::mthca::mgm::{self, GID_LEN, Mgm};
+use protocol::ids::Qpn;
+use smallvec::SmallVec;
+
+/// Bound: entries looked at for one packet. Software could link a chain to itself; the longest chain that 2^12 groups
+/// make by chance is far shorter.
+const MAX_CHAIN: usize = 256;
+
+/// Entries of the multicast table.
+///
+/// Bound: INIT_HCA refuses more than 2^16, which are 16 MiB.
 #[derive(Debug, Default)]
-pub struct Groups(());
+pub struct Groups(BTreeMap<u32, Box<Mgm>>);
+
+impl Groups {
+    /// The entry at an index; an empty one if it was never written.
+    pub fn read(&self, index: u32) -> &Mgm {
+        self.0.get(&index).map_or(&Mgm::EMPTY, |entry| entry)
+    }
+
+    /// Replaces the entry at an index.
+    pub fn write(&mut self, index: u32, entry: Mgm) {
+        if entry == Mgm::EMPTY {
+            self.0.remove(&index);
+        } else {
+            self.0.insert(index, Box::new(entry));
+        }
+    }
+
+    /// QPs that are attached to a group. The table has so many hash buckets.
+    pub fn members(&self, buckets: u16, gid: &[u8; GID_LEN]) -> SmallVec<[Qpn; 8]> {
+        let mut index = u32::from(mgm::hash(gid, buckets));
+        for _ in 0..MAX_CHAIN {
+            let entry = self.read(index);
+            if entry.gid() == *gid {
+                return entry.qpns().collect();
+            }
+            match entry.next() {
+                Some(next) => index = next,
+                None => break,
+            }
+        }
+        SmallVec::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GID: [u8; GID_LEN] = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
+
+    /// Another group of the same bucket: words are XORed, so their order does not matter.
+    const SAME_BUCKET: [u8; GID_LEN] =
+        [0xff, 0x12, 0xff, 0xff, 0x40, 0x1b, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
+
+    fn entry(next: u32, gid: &[u8; GID_LEN], qpns: &[u32]) -> Mgm {
+        let mut bytes = [0; Mgm::LEN];
+        bytes[..4].copy_from_slice(&(next << 6).to_be_bytes());
+        bytes[0x10..0x20].copy_from_slice(gid);
+        for (place, qpn) in bytes[0x20..].chunks_exact_mut(4).zip(qpns) {
+            place.copy_from_slice(&(1 << 31 | qpn).to_be_bytes());
+        }
+        Mgm::new(bytes)
+    }
+
+    fn members(groups: &Groups, gid: &[u8; GID_LEN]) -> Vec<u32> {
+        groups.members(4096, gid).iter().map(|qpn| qpn.get()).collect()
+    }
+
+    #[test]
+    fn the_chain_of_the_bucket_decides() {
+        let bucket = mgm::hash(&GID, 4096).into();
+        assert_eq!(bucket, u32::from(mgm::hash(&SAME_BUCKET, 4096)));
+        let mut groups = Groups::default();
+        assert!(members(&groups, &GID).is_empty());
+        groups.write(bucket, entry(4096, &SAME_BUCKET, &[0x16]));
+        groups.write(4096, entry(0, &GID, &[0x14, 0x1_0015]));
+        assert_eq!(members(&groups, &GID), [0x14, 0x1_0015]);
+        assert_eq!(members(&groups, &SAME_BUCKET), [0x16]);
+        // Detached: the overflow entry moves into the bucket, and its copy stays behind without a chain.
+        groups.write(bucket, entry(0, &GID, &[0x14]));
+        assert_eq!(members(&groups, &GID), [0x14]);
+        assert!(members(&groups, &SAME_BUCKET).is_empty());
+        groups.write(bucket, Mgm::EMPTY);
+        assert!(members(&groups, &GID).is_empty());
+        assert_eq!(groups.read(4096).qpns().count(), 2);
+    }
+
+    #[test]
+    fn a_chain_without_end_is_left() {
+        let bucket = mgm::hash(&GID, 4096).into();
+        let mut groups = Groups::default();
+        groups.write(bucket, entry(4096, &SAME_BUCKET, &[0x16]));
+        groups.write(4096, entry(4096, &SAME_BUCKET, &[0x16]));
+        assert!(members(&groups, &GID).is_empty());
+    }
+}

@@ -2,6 +2,7 @@
 
 use engine::{Access, AccessError, AtomicOp, Fetch, Host, RecvRequest, SendRequest};
 use protocol::ids::{Lkey, Pdn, Qpn, Va};
+use smallvec::SmallVec;
 
 use super::resources::Resources;
 use crate::frontend::address::Addresses;
@@ -30,12 +31,48 @@ impl MthcaHost<'_> {
 }
 
 impl Host for MthcaHost<'_> {
-    fn next_send(&mut self, _: Qpn) -> Fetch<SendRequest> {
-        Fetch::Empty
+    fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest> {
+        let Some(Resources { layout, regions, qps, .. }) = self.resources.as_deref_mut() else {
+            return Fetch::Empty;
+        };
+        let Some(qp) = qps.get_mut(layout.qpc.index(qpn.get())) else { return Fetch::Empty };
+        let fetch = qp.next_send(&regions.access(self.dma), self.addresses);
+        qp.counters.sends += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
+        fetch
     }
 
-    fn next_recv(&mut self, _: Qpn) -> Fetch<RecvRequest> {
-        Fetch::Empty
+    fn next_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
+        let Some(Resources { layout, regions, qps, srqs, low_srqs, .. }) = self.resources.as_deref_mut()
+        else {
+            return Fetch::Empty;
+        };
+        let Some(qp) = qps.get_mut(layout.qpc.index(qpn.get())) else { return Fetch::Empty };
+        let memory = regions.access(self.dma);
+        let fetch = if qp.qpc.responder.srq() {
+            // Software does not destroy a queue that has QPs.
+            let Some(srq) = srqs.get_mut(layout.srqc.index(qp.qpc.srqn.get())) else {
+                return Fetch::Broken;
+            };
+            let (page, index) = srq.record();
+            let record = || regions.record(layout, self.dma, page, index);
+            let fetch = srq.take(&memory, record);
+            if srq.passes_limit(record) {
+                low_srqs.push(srq.srqn());
+            }
+            fetch
+        } else {
+            let (page, index) = (qp.qpc.page, qp.qpc.rq_record);
+            qp.recv.take(&memory, || regions.record(layout, self.dma, page, index))
+        };
+        qp.counters.receives += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
+        fetch
+    }
+
+    fn group_members(&self, gid: &[u8; 16]) -> SmallVec<[Qpn; 8]> {
+        let Some(Resources { layout, groups, .. }) = self.resources.as_deref() else {
+            return SmallVec::new();
+        };
+        groups.members(layout.group_buckets, gid)
     }
 
     fn check(&self, pd: Pdn, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {

@@ -7,6 +7,7 @@
 //! # Spec
 //! mthca interface; the files name their sections.
 
+pub mod address;
 pub mod cmd;
 pub mod completion;
 pub mod completion_queue;
@@ -19,10 +20,13 @@ pub mod host;
 pub mod mpt;
 pub mod options;
 pub mod qp;
+pub mod recv_queue;
 pub mod resources;
+pub mod send_queue;
 mod snapshot;
 pub mod srq;
 mod trace;
+pub mod work_queue;
 
 pub use device::{Counters, Mthca, Mthca as Device, Setup};
 pub use host::MthcaHost;

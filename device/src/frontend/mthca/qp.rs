@@ -1,5 +1,249 @@
-//! Seam of the queue half.
+//! A queue pair as the device keeps it: its context, its work queues, and what they mean to the engine.
+//!
+//! # Spec
+//! mthca interface, sections 6.5, 7.3 and 8.3.
 
-/// Seam of the queue half.
+use std::net::IpAddr;
+use std::time::Duration;
+
+use engine::{
+    Fetch, GrhArea, Modify, Mtu, Payload, QpAttrs, QpSnapshot, ReadyHeader, RnrRetry, RnrTimer, SendOp,
+    SendRequest, Service, Status, UdDestination,
+};
+use protocol::hca::mthca::qpc::{QpKind, Qpc};
+use protocol::hca::mthca::wqe::{MlxWqe, Operation, PackedHeaders, SendWqe, WqeData};
+use protocol::hca::qp::{ServiceType, Transition};
+use protocol::ids::Qpn;
+use protocol::roce::{IpAddrs, Shell};
+use smallvec::SmallVec;
+
+use super::address;
+use super::recv_queue::{RecvQueue, sge};
+use super::send_queue::{SendQueue, Work};
+use super::work_queue::WorkQueue;
+use crate::frontend::address::Addresses;
+use crate::frontend::mtt::Mtt;
+use crate::frontend::snapshot::{Peer, QpCounters, QpRow};
+use crate::frontend::verbs::{engine_state, send_op, state_of};
+use crate::memory::translate::{Place, RegionAccess};
+
+/// Longest payload of a management datagram: what one packet holds.
+const MAX_MANAGEMENT_LEN: usize = 2048;
+
+/// A QP that left RESET.
 #[derive(Debug)]
-pub struct QueuePair;
+pub struct QueuePair {
+    /// The whole number.
+    pub qpn: Qpn,
+    /// Service, which does not change.
+    pub service: Service,
+    /// Context.
+    pub qpc: Qpc,
+    /// Send queue.
+    pub send: SendQueue,
+    /// Receive queue of its own. A QP of a shared one does not use it.
+    pub recv: RecvQueue,
+    /// What it did since RESET.
+    pub counters: QpCounters,
+}
+
+impl QueuePair {
+    /// A QP with empty queues, of a context that RST2INIT made.
+    pub fn new(qpn: Qpn, service: Service, kind: QpKind, qpc: Qpc) -> Self {
+        let queue = |base, geometry| WorkQueue { pd: qpc.pd, lkey: qpc.wqe_lkey, base, geometry };
+        Self {
+            qpn,
+            service,
+            qpc,
+            send: SendQueue::new(queue(qpc.sq_base, qpc.sq), kind, qpc.requester.signal_all()),
+            recv: RecvQueue::new(queue(qpc.rq_base, qpc.rq)),
+            counters: QpCounters::default(),
+        }
+    }
+
+    /// Takes the live values into the context.
+    pub fn observe(&mut self, live: &QpSnapshot) {
+        self.qpc.observe(state_of(live), live.send_psn, live.unacked_psn, live.recv_psn);
+        self.qpc.rmsn = live.msn.get();
+        (self.qpc.sq_counter, self.qpc.rq_counter) = (self.send.taken(), self.recv.taken());
+    }
+
+    /// Takes the next request of the send queue. `wr_id` is a [`WorkTag`](crate::frontend::verbs::WorkTag).
+    pub fn next_send(
+        &mut self,
+        memory: &RegionAccess<'_, &Mtt>,
+        addresses: &Addresses,
+    ) -> Fetch<SendRequest> {
+        let taken = match self.send.take(memory) {
+            Fetch::Ready(taken) => taken,
+            Fetch::Empty => return Fetch::Empty,
+            Fetch::Refused { wr_id, status } => return Fetch::Refused { wr_id, status },
+            Fetch::Broken => return Fetch::Broken,
+        };
+        let wr_id = taken.tag.into_bits();
+        let request = match taken.work {
+            Work::Ordinary(wqe) => self.ordinary(wr_id, wqe, taken.fence, addresses),
+            Work::Management(wqe) => self.management(wr_id, &wqe, memory, addresses),
+        };
+        request.map_or_else(|status| Fetch::Refused { wr_id, status }, Fetch::Ready)
+    }
+
+    fn ordinary(
+        &self,
+        wr_id: u64,
+        wqe: SendWqe,
+        fence: bool,
+        addresses: &Addresses,
+    ) -> Result<SendRequest, Status> {
+        let mut ud = None;
+        if let Operation::Datagram { to, .. } = &wqe.operation {
+            // An address vector of another protection domain is not this QP's to use.
+            if to.vector.pd != self.qpc.pd {
+                return Err(Status::LocalQpOperation);
+            }
+            let path = address::path(addresses, &to.vector.address, self.qpn, to.dqpn);
+            ud = Some(UdDestination { path, qpn: to.dqpn, qkey: to.qkey, header: None });
+        }
+        let payload = match wqe.data {
+            WqeData::Segments(list) => Payload::Sges(list.iter().map(sge).collect()),
+            WqeData::Inline(bytes) => Payload::Inline(bytes),
+        };
+        let op = send_op(&wqe.operation);
+        Ok(SendRequest { wr_id, op, payload, fence, solicited: wqe.next.solicited, ud })
+    }
+
+    /// A datagram whose headers software has made. What they say is said again in the headers of the frame.
+    fn management(
+        &self,
+        wr_id: u64,
+        wqe: &MlxWqe,
+        memory: &RegionAccess<'_, &Mtt>,
+        addresses: &Addresses,
+    ) -> Result<SendRequest, Status> {
+        let mut bytes: SmallVec<[u8; 512]> = SmallVec::new();
+        for data in &wqe.data {
+            let (start, len) = (bytes.len(), data.len as usize);
+            if len > PackedHeaders::MAX_LEN + MAX_MANAGEMENT_LEN - start {
+                return Err(Status::LocalLength);
+            }
+            bytes.resize(start + len, 0);
+            let place = Place::address(self.qpc.pd, data.lkey, data.va);
+            let (_, part) = bytes.split_at_mut(start);
+            memory.read(place, part, engine::Access::LocalRead).map_err(|_| Status::LocalProtection)?;
+        }
+        let (headers, payload) = PackedHeaders::parse(&bytes).map_err(|_| Status::LocalQpOperation)?;
+        let PackedHeaders { bth, deth, imm, .. } = headers;
+        let path = address::management(addresses, wqe.dlid, self.qpn, bth.dest_qp);
+        let header = Some(ReadyHeader { pkey: bth.pkey, psn: bth.psn, src_qp: deth.src_qp });
+        Ok(SendRequest {
+            wr_id,
+            op: SendOp::Send { imm },
+            payload: Payload::Inline(SmallVec::from_slice(payload)),
+            fence: false,
+            solicited: bth.solicited,
+            ud: Some(UdDestination { path, qpn: bth.dest_qp, qkey: deth.qkey, header }),
+        })
+    }
+
+    /// What the engine has to know of the context.
+    pub fn attributes(&self, addresses: &Addresses) -> QpAttrs {
+        let Qpc { primary, .. } = &self.qpc;
+        QpAttrs {
+            service: self.service,
+            pd: self.qpc.pd,
+            // RC and UC cannot enter RTR without a valid code, and datagrams go in packets of 2048.
+            mtu: Mtu::from_code(self.qpc.mtu).unwrap_or(Mtu::Mtu2048),
+            max_message_len: 1 << (self.qpc.log_max_msg & 0x1f),
+            remote_qpn: self.qpc.remote_qpn,
+            path: self.peer_path(addresses),
+            pkey_index: primary.pkey_index.into(),
+            qkey: self.qpc.qkey,
+            any_qkey: false,
+            ack_timeout: ack_timeout(primary.ack_timeout),
+            retry_count: self.qpc.requester.retry_count(),
+            rnr_retry: match primary.rnr_retry {
+                7.. => RnrRetry::Infinite,
+                count => RnrRetry::Limited(count),
+            },
+            min_rnr_timer: RnrTimer::new(self.qpc.min_rnr_timer),
+            max_rd_atomic: self.qpc.requester_depth(),
+            max_dest_rd_atomic: self.qpc.responder_depth(),
+            grh_area: GrhArea::InfiniBand,
+            srq: self.qpc.responder.srq(),
+        }
+    }
+
+    /// The engine's part of a command that led to this context.
+    pub fn modification(
+        &self,
+        transition: Transition,
+        addresses: &Addresses,
+        notify_drained: bool,
+    ) -> Modify {
+        use Transition::{Init2Rtr, Rst2Init, Rtr2Rts, Rts2Sqd};
+        let starts = transition == Rst2Init;
+        Modify {
+            to: engine_state(transition.target()),
+            attrs: self.attributes(addresses),
+            send_psn: (starts || transition == Rtr2Rts).then_some(self.qpc.next_send_psn),
+            recv_psn: (starts || transition == Init2Rtr).then_some(self.qpc.recv_psn),
+            notify_drained: transition == Rts2Sqd && notify_drained,
+        }
+    }
+
+    /// The QP as an operator sees it.
+    pub fn row(&self, live: &QpSnapshot, addresses: &Addresses) -> QpRow {
+        QpRow {
+            qpn: self.qpn.get(),
+            state: live.into(),
+            service: self.service.into(),
+            pd: self.qpc.pd.get(),
+            send_psn: live.send_psn.get(),
+            unacked_psn: live.unacked_psn.get(),
+            expected_psn: live.recv_psn.get(),
+            peer: self.peer(live, addresses),
+            send_cqn: self.qpc.send_cqn.get(),
+            recv_cqn: self.qpc.recv_cqn.get(),
+            send_slots: self.send.slots().into(),
+            send_waiting: self.send.waiting().into(),
+            recv_slots: if self.qpc.responder.srq() { 0 } else { self.recv.slots().into() },
+            counters: self.counters,
+        }
+    }
+
+    fn peer(&self, live: &QpSnapshot, addresses: &Addresses) -> Option<Peer> {
+        if self.service.is_datagram() || matches!(live.state, engine::State::Reset | engine::State::Init) {
+            return None;
+        }
+        let path = self.peer_path(addresses);
+        let ip = match path.ip {
+            IpAddrs::V4 { dst, .. } => IpAddr::V4(dst),
+            IpAddrs::V6 { dst, .. } => IpAddr::V6(dst),
+        };
+        Some(Peer { qpn: self.qpc.remote_qpn.get(), mac: path.dst_mac.to_string(), ip })
+    }
+
+    fn peer_path(&self, addresses: &Addresses) -> Shell {
+        address::path(addresses, &self.qpc.primary.address, self.qpn, self.qpc.remote_qpn)
+    }
+}
+
+/// The service of a QP; `None` for management datagrams whose QP is not the one that others know as QP0 or QP1.
+pub fn service(kind: QpKind, qpn: Qpn, smi: Option<Qpn>, gsi: Option<Qpn>) -> Option<Service> {
+    Some(match kind {
+        QpKind::Service(ServiceType::Rc) => Service::Rc,
+        QpKind::Service(ServiceType::Uc) => Service::Uc,
+        QpKind::Service(ServiceType::Ud) => Service::Ud,
+        QpKind::Mlx if smi == Some(qpn) => Service::Smi,
+        QpKind::Mlx if gsi == Some(qpn) => Service::Gsi,
+        QpKind::Mlx => return None,
+    })
+}
+
+/// The time a code stands for; 0 is for ever.
+fn ack_timeout(code: u8) -> Option<Duration> {
+    match code & 0x1f {
+        0 => None,
+        code => Some(Duration::from_nanos(4096 << code)),
+    }
+}

@@ -140,6 +140,8 @@ pub struct Resources {
     pub qps: SparseTable<Box<QueuePair>>,
     /// Valid SRQs, by index.
     pub srqs: SparseTable<Box<SharedReceiveQueue>>,
+    /// SRQs that passed their limit in this turn, which software is told of when it ends.
+    pub low_srqs: Vec<Srqn>,
     /// Multicast groups.
     pub groups: Groups,
 }
@@ -153,6 +155,7 @@ impl Resources {
             cqs: SparseTable::new(CQS),
             qps: SparseTable::new(QPS),
             srqs: SparseTable::new(SRQS),
+            low_srqs: Vec::new(),
             groups: Groups::default(),
         }
     }

@@ -11,16 +11,25 @@ use crate::frontend::snapshot::{EqRow, IcmRow, IcmTable, Page, Rows, Table, page
 /// One page of a table. Before INIT_HCA there is nothing but what is lent.
 pub(super) fn take(
     state: &DeviceState,
-    _addresses: &Addresses,
-    _engine: &Engine,
+    addresses: &Addresses,
+    engine: &Engine,
     table: Table,
     from: u64,
 ) -> Page {
     // Places in the other tables have 32 bits; behind them there is nothing.
     let indexed = state.resources().zip(u32::try_from(from).ok());
     let (rows, next) = match table {
-        Table::Qps => (Rows::Qps(Vec::new()), None),
-        Table::Cqs => (Rows::Cqs(Vec::new()), None),
+        Table::Qps => {
+            let qps = indexed.into_iter().flat_map(|(all, from)| all.qps.iter_from(from));
+            let live = qps.filter_map(|(index, qp)| Some((index, (qp, engine.query_qp(qp.qpn)?))));
+            let (rows, next) = page(live.map(|(index, (qp, live))| (index, qp.row(&live, addresses))));
+            (Rows::Qps(rows), next)
+        }
+        Table::Cqs => {
+            let cqs = indexed.into_iter().flat_map(|(all, from)| all.cqs.iter_from(from));
+            let (rows, next) = page(cqs.map(|(index, cq)| (index, cq.row())));
+            (Rows::Cqs(rows), next)
+        }
         Table::Eqs => {
             let eqs = indexed.into_iter().flat_map(|(all, from)| eq_rows(all, from));
             let (rows, next) = page(eqs);

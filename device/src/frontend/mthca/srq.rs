@@ -1,5 +1,93 @@
-//! Seam of the queue half.
+//! Shared receive queues: a chain of WQEs from which any of its QPs takes the next.
+//!
+//! # Spec
+//! mthca interface, sections 3.5 (ARM_SRQ), 5.4, 6.6 and 7.4.
 
-/// Seam of the queue half.
+use engine::{Fetch, RecvRequest};
+use protocol::hca::mthca::qpc::Geometry;
+use protocol::hca::mthca::srqc::Srqc;
+use protocol::ids::Srqn;
+
+use super::recv_queue::{read, request};
+use super::work_queue::{Counters, WorkQueue};
+use crate::memory::queue::QueueMemory;
+
+/// A shared receive queue.
 #[derive(Debug)]
-pub struct SharedReceiveQueue;
+pub struct SharedReceiveQueue {
+    context: Srqc,
+    queue: WorkQueue,
+    counters: Counters,
+    /// Offset of the next WQE.
+    next: u32,
+    /// Software was told that it cannot be read.
+    pub reported_broken: bool,
+}
+
+impl SharedReceiveQueue {
+    /// The queue of a SW2HW_SRQ.
+    pub fn new(context: Srqc) -> Self {
+        let geometry = Geometry { log_slots: context.log_slots, log_slot: context.log_slot };
+        let queue = WorkQueue { pd: context.pd, lkey: context.lkey, base: 0, geometry };
+        Self { context, queue, counters: Counters::default(), next: 0, reported_broken: false }
+    }
+
+    /// Own number.
+    pub fn srqn(&self) -> Srqn {
+        self.context.srqn
+    }
+
+    /// UAR page and number of its doorbell record.
+    pub fn record(&self) -> (u32, u32) {
+        (self.context.page, self.context.record)
+    }
+
+    /// Takes the next WQE, if one is posted. `wr_id` is its offset. `record` reads the doorbell record.
+    pub fn take(
+        &mut self,
+        mem: &impl QueueMemory,
+        record: impl FnOnce() -> Option<u32>,
+    ) -> Fetch<RecvRequest> {
+        // The limit is about what waits now, not about what is known to wait.
+        if self.counters.waiting() <= self.context.limit {
+            self.counters.learn(record(), self.queue.slots());
+        }
+        if self.counters.waiting() == 0 {
+            return Fetch::Empty;
+        }
+        let offset = self.next;
+        let Ok(wqe) = read(&self.queue, offset, mem) else { return Fetch::Broken };
+        self.counters.taken = self.counters.taken.wrapping_add(1);
+        if let Ok(wqe) = &wqe {
+            self.next = wqe.successor;
+        }
+        request(offset, &wqe)
+    }
+
+    /// Sets the limit below which software is told once; 0 is never.
+    pub fn arm(&mut self, limit: u16) {
+        self.context.limit = limit;
+    }
+
+    /// Whether software is to be told now that fewer requests wait than the limit says; once for each time it is set.
+    pub fn passes_limit(&mut self, record: impl FnOnce() -> Option<u32>) -> bool {
+        let limit = self.context.limit;
+        if self.counters.waiting() < limit {
+            self.counters.learn(record(), self.queue.slots());
+        }
+        let passes = self.counters.waiting() < limit;
+        if passes {
+            self.context.limit = 0;
+        }
+        passes
+    }
+
+    /// Its context, for QUERY_SRQ.
+    pub fn query(&mut self, record: Option<u32>) -> [u8; Srqc::QUERY_LEN] {
+        self.counters.learn(record, self.queue.slots());
+        self.context.emit(self.counters.waiting(), self.counters.taken)
+    }
+}
+
+#[cfg(test)]
+mod tests;

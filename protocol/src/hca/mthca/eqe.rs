@@ -61,6 +61,8 @@ pub enum Eqe {
     },
     /// 0Fh: an event queue lost events.
     EqOverflow,
+    /// 12h: a shared receive queue cannot be read.
+    SrqCatastrophic(Srqn),
     /// 14h: a shared receive queue has fewer requests than its limit.
     SrqLimit(Srqn),
 }
@@ -83,6 +85,7 @@ impl Eqe {
             Self::PortChange { .. } => 0x09,
             Self::Command { .. } => 0x0a,
             Self::EqOverflow => 0x0f,
+            Self::SrqCatastrophic(_) => 0x12,
             Self::SrqLimit(_) => 0x14,
         }
     }
@@ -97,7 +100,7 @@ impl Eqe {
         match *self {
             Self::Completion(cqn) => number(cqn.get()),
             Self::Qp(qpn, _) => number(qpn.get()),
-            Self::SrqLimit(srqn) => number(srqn.get()),
+            Self::SrqCatastrophic(srqn) | Self::SrqLimit(srqn) => number(srqn.get()),
             Self::CqError(cqn, fault) => {
                 number(cqn.get());
                 entry[0x0f] = match fault {

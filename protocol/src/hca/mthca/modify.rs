@@ -64,8 +64,8 @@ pub struct ModifyQp {
     pub qpc: Qpc,
 }
 
-/// Most slots of a work queue, log2: producers are counted with 16 bits.
-const MAX_LOG_SLOTS: u8 = 16;
+/// Most slots of a work queue, log2: producers are counted with 16 bits, of which one tells new from old.
+const MAX_LOG_SLOTS: u8 = 15;
 
 impl ModifyQp {
     /// Bytes of the inbox: a mask, a word unused, the context.
@@ -405,7 +405,7 @@ mod tests {
         };
         let reset = Qpc::default();
         assert_eq!(refused(|qpc| qpc.kind = 2, &reset, Transition::Rst2Init), CmdStatus::BadParam);
-        assert_eq!(refused(|qpc| qpc.sq.log_slots = 17, &reset, Transition::Rst2Init), CmdStatus::BadParam);
+        assert_eq!(refused(|qpc| qpc.sq.log_slots = 16, &reset, Transition::Rst2Init), CmdStatus::BadParam);
         assert_eq!(refused(|qpc| qpc.mtu = 0, &init(), Transition::Init2Rtr), CmdStatus::BadParam);
         assert_eq!(refused(|qpc| qpc.mtu = 6, &init(), Transition::Init2Rtr), CmdStatus::BadParam);
     }

@@ -57,6 +57,9 @@ pub struct Geometry {
 }
 
 impl Geometry {
+    /// Log2 of the bytes of the largest slot.
+    pub const MAX_LOG_SLOT: u8 = 11;
+
     const fn from_byte(byte: u8) -> Self {
         Self { log_slots: byte >> 3, log_slot: (byte & 0x7) + 4 }
     }

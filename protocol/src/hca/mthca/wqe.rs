@@ -8,11 +8,13 @@
 //! mthca interface, sections 7.1 to 7.4 and 8.3.
 
 mod mlx;
+mod packed;
 mod recv;
 mod segments;
 mod send;
 
 pub use mlx::MlxWqe;
+pub use packed::{PackedGrh, PackedHeaders};
 pub use recv::RecvWqe;
 pub use segments::{Link, NextSegment, UdSegment};
 pub use send::{Operation, SendWqe, WqeData};

@@ -1,39 +1,70 @@
-//! Seam of the queue half.
+//! Completion queues: SW2HW_CQ, HW2SW_CQ, RESIZE_CQ.
+//!
+//! # Spec
+//! mthca interface, sections 3.5 and 6.4.
 
+use protocol::hca::mthca::caps::DevLim;
 use protocol::hca::mthca::cmd::Command;
+use protocol::hca::mthca::cqc::{Cqc, ResizeCq};
 use protocol::hca::status::{CmdError, CmdStatus};
 
 use super::Answer;
 use crate::frontend::Context;
+use crate::frontend::command::fixed;
+use crate::frontend::mthca::completion_queue::CompletionQueue;
 use crate::frontend::mthca::device::Setup;
 use crate::frontend::mthca::resources::Resources;
+use crate::sparse::TableFull;
 
 pub(super) fn sw2hw(
-    _: &mut Resources,
+    resources: &mut Resources,
     _: &Setup,
     _: &mut Context<'_>,
     command: &Command,
-    _: &[u8],
+    inbox: &[u8],
 ) -> Result<Answer, CmdError> {
-    Err(CmdError::new(CmdStatus::BadOp, command.op.name(), 0))
+    let cqn = command.cqn();
+    let index = resources.cq_index(cqn);
+    let cqc = Cqc::parse(fixed(inbox)?, DevLim::RECOMMENDED.log_max_cqes)?;
+    if resources.cqs.get(index).is_some() {
+        return Err(CmdError::new(CmdStatus::BadResState, "CQ is valid already", index.into()));
+    }
+    let full = |TableFull| CmdError::new(CmdStatus::ExceedLim, "CQs in use with", index.into());
+    resources.cqs.insert(index, Box::new(CompletionQueue::new(cqn, &cqc))).map_err(full)?;
+    Ok(Answer::Nothing)
 }
 
+/// QPs that still name it lose their completions.
 pub(super) fn hw2sw(
-    _: &mut Resources,
+    resources: &mut Resources,
     _: &Setup,
     _: &mut Context<'_>,
     command: &Command,
     _: &[u8],
 ) -> Result<Answer, CmdError> {
-    Err(CmdError::new(CmdStatus::BadOp, command.op.name(), 0))
+    find(resources, command)?;
+    let index = resources.cq_index(command.cqn());
+    resources.cqs.remove(index);
+    Ok(Answer::Nothing)
 }
 
 pub(super) fn resize(
-    _: &mut Resources,
+    resources: &mut Resources,
     _: &Setup,
-    _: &mut Context<'_>,
+    cx: &mut Context<'_>,
     command: &Command,
-    _: &[u8],
+    inbox: &[u8],
 ) -> Result<Answer, CmdError> {
-    Err(CmdError::new(CmdStatus::BadOp, command.op.name(), 0))
+    let resize = ResizeCq::parse(fixed(inbox)?, DevLim::RECOMMENDED.log_max_cqes)?;
+    let (page, record) = find(resources, command)?.record();
+    let consumer = resources.regions.record(&resources.layout, cx.dma, page, record);
+    find(resources, command)?.resize(&resize, consumer)?;
+    Ok(Answer::Nothing)
+}
+
+fn find<'a>(resources: &'a mut Resources, command: &Command) -> Result<&'a mut CompletionQueue, CmdError> {
+    let cqn = command.cqn();
+    let index = resources.cq_index(cqn);
+    let cq = resources.cqs.get_mut(index).filter(|cq| cq.cqn() == cqn);
+    cq.map(|cq| &mut **cq).ok_or(CmdError::new(CmdStatus::BadResState, "CQ is not valid", cqn.get().into()))
 }

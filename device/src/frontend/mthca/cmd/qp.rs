@@ -1,41 +1,121 @@
-//! Seam of the queue half.
+//! Queue pairs: the commands that move one, QUERY_QP, and CONF_SPECIAL_QP.
+//!
+//! # Spec
+//! mthca interface, sections 3.1, 6.5 and 8.1.
 
 use protocol::hca::mthca::cmd::Command;
+use protocol::hca::mthca::modify::{ModifyQp, Named};
+use protocol::hca::mthca::qpc::Qpc;
 use protocol::hca::qp::Transition;
 use protocol::hca::status::{CmdError, CmdStatus};
+use protocol::ids::Qpn;
 
 use super::Answer;
 use crate::frontend::Context;
+use crate::frontend::command::fixed;
 use crate::frontend::mthca::device::Setup;
+use crate::frontend::mthca::host::MthcaHost;
+use crate::frontend::mthca::qp::{QueuePair, service};
 use crate::frontend::mthca::resources::Resources;
 
+pub(super) fn modify(
+    resources: &mut Resources,
+    setup: &Setup,
+    cx: &mut Context<'_>,
+    command: &Command,
+    transition: Transition,
+    inbox: &[u8],
+) -> Result<Answer, CmdError> {
+    let qpn = command.qpn();
+    let index = resources.qp_index(qpn);
+    if resources.qps.get(index).is_some_and(|qp| qp.qpn != qpn) {
+        return Err(CmdError::new(CmdStatus::BadResState, "another QP is in the place of", qpn.get().into()));
+    }
+    let new = match inbox {
+        [] => ModifyQp { named: Named::empty(), qpc: Qpc::default() },
+        inbox => ModifyQp::parse(fixed(inbox)?),
+    };
+    resources.observe(cx.engine, qpn);
+    let current = resources.qps.get(index).map_or_else(Qpc::default, |qp| qp.qpc);
+    let next = current.modify(transition, &new)?;
+    match (transition, resources.qps.get_mut(index)) {
+        (Transition::ToRst, _) => {
+            // Nothing of the QP is touched any more when the command is done: its buffers are freed then.
+            cx.engine.destroy_qp(qpn);
+            resources.qps.remove(index);
+            let wanted = command.wants_context().then(|| ModifyQp::outbox(&current).to_vec());
+            return Ok(wanted.map_or(Answer::Nothing, Answer::Mailbox));
+        }
+        (Transition::Rst2Init, _) => create(resources, setup, cx, qpn, next)?,
+        (_, Some(qp)) => qp.qpc = next,
+        // A QP in RESET has no queues that could be in error.
+        (_, None) => return Err(CmdError::new(CmdStatus::BadQpState, "no such QP", qpn.get().into())),
+    }
+    let Some(qp) = resources.qps.get(index) else { return Ok(Answer::Nothing) };
+    let modification = qp.modification(transition, &setup.addresses, command.wants_drained_event());
+    let mut host = MthcaHost {
+        resources: Some(resources),
+        addresses: &setup.addresses,
+        dma: cx.dma,
+        monitor: cx.monitor,
+    };
+    let moved = cx.engine.modify_qp(cx.now, qpn, &modification, &mut host);
+    moved.map_err(|_| CmdError::new(CmdStatus::InternalErr, "QP", qpn.get().into()))?;
+    Ok(Answer::Nothing)
+}
+
+/// Puts a QP in the table and in the engine, where it is in RESET.
+fn create(
+    resources: &mut Resources,
+    setup: &Setup,
+    cx: &mut Context<'_>,
+    qpn: Qpn,
+    qpc: Qpc,
+) -> Result<(), CmdError> {
+    let index = resources.qp_index(qpn);
+    let exceeded = CmdError::new(CmdStatus::ExceedLim, "QPs in use with", index.into());
+    let kind = qpc.kind().ok_or(CmdError::param("service type", qpc.kind.into()))?;
+    let service = service(kind, qpn, cx.engine.smi(), cx.engine.gsi());
+    let service = service.ok_or(CmdError::param("QP for management datagrams", qpn.get().into()))?;
+    let qp = QueuePair::new(qpn, service, kind, qpc);
+    cx.engine.create_qp(qpn, qp.attributes(&setup.addresses)).map_err(|_| exceeded)?;
+    if resources.qps.insert(index, Box::new(qp)).is_err() {
+        cx.engine.destroy_qp(qpn);
+        return Err(exceeded);
+    }
+    Ok(())
+}
+
+/// A QP in RESET is all zeros, and so is one that never was: there is no error for a number.
 pub(super) fn query(
-    _: &mut Resources,
+    resources: &mut Resources,
     _: &Setup,
-    _: &mut Context<'_>,
+    cx: &mut Context<'_>,
     command: &Command,
     _: &[u8],
 ) -> Result<Answer, CmdError> {
-    Err(CmdError::new(CmdStatus::BadOp, command.op.name(), 0))
+    let qpn = command.qpn();
+    resources.observe(cx.engine, qpn);
+    let qp = resources.qps.get(resources.qp_index(qpn)).filter(|qp| qp.qpn == qpn);
+    let qpc = qp.map_or_else(Qpc::default, |qp| qp.qpc);
+    Ok(Answer::Mailbox(ModifyQp::outbox(&qpc).to_vec()))
 }
 
+/// Declares which QPs others know as QP0 and QP1. The number is of the first port; 0 is none.
 pub(super) fn conf_special(
     _: &mut Resources,
     _: &Setup,
-    _: &mut Context<'_>,
+    cx: &mut Context<'_>,
     command: &Command,
     _: &[u8],
 ) -> Result<Answer, CmdError> {
-    Err(CmdError::new(CmdStatus::BadOp, command.op.name(), 0))
-}
-
-pub(super) fn modify(
-    _: &mut Resources,
-    _: &Setup,
-    _: &mut Context<'_>,
-    command: &Command,
-    _: Transition,
-    _: &[u8],
-) -> Result<Answer, CmdError> {
-    Err(CmdError::new(CmdStatus::BadOp, command.op.name(), 0))
+    const SMI: u8 = 0;
+    const GSI: u8 = 1;
+    let qpn = Some(command.qpn()).filter(|qpn| qpn.get() != 0);
+    match command.op_modifier {
+        SMI => cx.engine.set_smi(qpn),
+        GSI => cx.engine.set_gsi(qpn),
+        other => return Err(CmdError::new(CmdStatus::BadOp, "kind of special QP", other.into())),
+    }
+    Ok(Answer::Nothing)
 }

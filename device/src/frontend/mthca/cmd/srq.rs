@@ -1,49 +1,95 @@
-//! Seam of the queue half.
+//! Shared receive queues: SW2HW_SRQ, HW2SW_SRQ, QUERY_SRQ, ARM_SRQ.
+//!
+//! # Spec
+//! mthca interface, sections 3.5 and 6.6.
 
+use protocol::hca::mthca::caps::DevLim;
 use protocol::hca::mthca::cmd::Command;
+use protocol::hca::mthca::eqe::Eqe;
+use protocol::hca::mthca::srqc::Srqc;
 use protocol::hca::status::{CmdError, CmdStatus};
+use protocol::ids::Srqn;
 
 use super::Answer;
 use crate::frontend::Context;
+use crate::frontend::command::fixed;
 use crate::frontend::mthca::device::Setup;
 use crate::frontend::mthca::resources::Resources;
+use crate::frontend::mthca::srq::SharedReceiveQueue;
+use crate::sparse::TableFull;
 
 pub(super) fn sw2hw(
-    _: &mut Resources,
+    resources: &mut Resources,
     _: &Setup,
     _: &mut Context<'_>,
     command: &Command,
-    _: &[u8],
+    inbox: &[u8],
 ) -> Result<Answer, CmdError> {
-    Err(CmdError::new(CmdStatus::BadOp, command.op.name(), 0))
+    let srqn = number(command);
+    let index = resources.srq_index(srqn);
+    let context = Srqc::parse(fixed(inbox)?, DevLim::RECOMMENDED.log_max_srq_wqes)?;
+    if resources.srqs.get(index).is_some() {
+        return Err(CmdError::new(CmdStatus::BadResState, "SRQ is valid already", index.into()));
+    }
+    let queue = SharedReceiveQueue::new(Srqc { srqn, ..context });
+    let full = |TableFull| CmdError::new(CmdStatus::ExceedLim, "SRQs in use with", index.into());
+    resources.srqs.insert(index, Box::new(queue)).map_err(full)?;
+    Ok(Answer::Nothing)
 }
 
+/// The outbox gets the context.
 pub(super) fn hw2sw(
-    _: &mut Resources,
-    _: &Setup,
-    _: &mut Context<'_>,
+    resources: &mut Resources,
+    setup: &Setup,
+    cx: &mut Context<'_>,
     command: &Command,
-    _: &[u8],
+    inbox: &[u8],
 ) -> Result<Answer, CmdError> {
-    Err(CmdError::new(CmdStatus::BadOp, command.op.name(), 0))
+    let answer = query(resources, setup, cx, command, inbox)?;
+    let index = resources.srq_index(number(command));
+    resources.srqs.remove(index);
+    Ok(if command.out_param == 0 { Answer::Nothing } else { answer })
 }
 
 pub(super) fn query(
-    _: &mut Resources,
+    resources: &mut Resources,
     _: &Setup,
-    _: &mut Context<'_>,
+    cx: &mut Context<'_>,
     command: &Command,
     _: &[u8],
 ) -> Result<Answer, CmdError> {
-    Err(CmdError::new(CmdStatus::BadOp, command.op.name(), 0))
+    let Resources { layout, regions, srqs, .. } = resources;
+    let srq = srqs.get_mut(layout.srqc.index(number(command).get())).ok_or(not_valid(command))?;
+    let (page, record) = srq.record();
+    let outbox = srq.query(regions.record(layout, cx.dma, page, record));
+    Ok(Answer::Mailbox(outbox.to_vec()))
 }
 
+/// If fewer requests wait than the limit says already, software is told at once.
 pub(super) fn arm(
-    _: &mut Resources,
+    resources: &mut Resources,
     _: &Setup,
-    _: &mut Context<'_>,
+    cx: &mut Context<'_>,
     command: &Command,
     _: &[u8],
 ) -> Result<Answer, CmdError> {
-    Err(CmdError::new(CmdStatus::BadOp, command.op.name(), 0))
+    let limit = command.in_param;
+    let limit = u16::try_from(limit).map_err(|_| CmdError::param("limit of an SRQ", limit))?;
+    let Resources { layout, regions, srqs, .. } = resources;
+    let srq = srqs.get_mut(layout.srqc.index(number(command).get())).ok_or(not_valid(command))?;
+    let (page, record) = srq.record();
+    srq.arm(limit);
+    if srq.passes_limit(|| regions.record(layout, cx.dma, page, record)) {
+        let srqn = srq.srqn();
+        resources.raise(cx, &Eqe::SrqLimit(srqn));
+    }
+    Ok(Answer::Nothing)
+}
+
+fn number(command: &Command) -> Srqn {
+    Srqn::new(command.in_modifier)
+}
+
+fn not_valid(command: &Command) -> CmdError {
+    CmdError::new(CmdStatus::BadResState, "SRQ is not valid", command.in_modifier.into())
 }

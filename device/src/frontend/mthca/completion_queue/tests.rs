@@ -1,0 +1,161 @@
+use protocol::hca::mthca::cqe::{LEN, Outcome};
+use protocol::hca::syndrome::Syndrome;
+use protocol::ids::{Eqn, Lkey, Qpn};
+
+use super::*;
+use crate::frontend::snapshot::Fault;
+use crate::memory::queue::testing::Region;
+
+const CQN: Cqn = Cqn::new(0x1_0011);
+const YES: Notify = Notify::Yes(Eqn::new(1));
+
+/// Four entries.
+fn queue(mem: &Region) -> CompletionQueue {
+    let cqc = Cqc {
+        log_entries: 2,
+        page: 2,
+        comp_eqn: Eqn::new(1),
+        pd: mem.pd,
+        lkey: mem.key,
+        cqn: CQN,
+        consumer_record: 32767,
+    };
+    CompletionQueue::new(CQN, &cqc)
+}
+
+fn memory() -> Region {
+    let mem = Region::new(8 * LEN);
+    (0..8).for_each(|slot| mem.put(slot * LEN + LEN - 1, &[0x80]));
+    mem
+}
+
+fn cqe(wqe: u32) -> Cqe {
+    Cqe { qpn: Qpn::new(0x14), wqe, outcome: Outcome::Sent { opcode: 0x0a, byte_len: 0 } }
+}
+
+fn push(queue: &mut CompletionQueue, mem: &Region, wqe: u32, consumer: u32) -> Result<Notify, CqError> {
+    queue.push(&cqe(wqe), false, mem, || Some(consumer))
+}
+
+fn arm(arm_for: ArmFor, consumer: u32) -> ArmCq {
+    ArmCq { arm_for: Some(arm_for), cqn: CQN, consumer }
+}
+
+#[test]
+fn entries_go_round_as_software_reads_them() {
+    let mem = memory();
+    let mut queue = queue(&mem);
+    for count in 0..10u32 {
+        assert_eq!(push(&mut queue, &mem, count << 6, count), Ok(Notify::No));
+        assert_eq!(mem.get::<LEN>((count as usize & 3) * LEN), cqe(count << 6).emit());
+    }
+    assert_eq!(mem.get::<1>(5 * LEN - 1), [0x80], "behind the buffer");
+}
+
+#[test]
+fn the_consumer_index_is_read_only_when_the_queue_looks_full() {
+    let mem = memory();
+    let mut queue = queue(&mem);
+    for count in 0..4 {
+        assert_eq!(queue.push(&cqe(count), false, &mem, || panic!("read")), Ok(Notify::No));
+    }
+    assert_eq!(push(&mut queue, &mem, 4, 2), Ok(Notify::No));
+}
+
+#[test]
+fn an_entry_too_many_is_an_overrun_for_ever() {
+    let mem = memory();
+    let mut queue = queue(&mem);
+    (0..4).for_each(|count| assert_eq!(push(&mut queue, &mem, count, 0), Ok(Notify::No)));
+    let lost = |first| Err(CqError { fault: Fault::Overrun, first });
+    assert_eq!(push(&mut queue, &mem, 4, 0), lost(true));
+    assert_eq!(push(&mut queue, &mem, 5, 4), lost(false));
+    assert_eq!(mem.get::<LEN>(0), cqe(0).emit());
+}
+
+#[test]
+fn a_buffer_that_is_gone_is_a_fault() {
+    let mem = memory();
+    let mut queue = queue(&mem);
+    mem.read_only.set(true);
+    let lost = Err(CqError { fault: Fault::Access, first: true });
+    assert_eq!(push(&mut queue, &mem, 0, 0), lost);
+}
+
+#[test]
+fn an_armed_queue_raises_one_event_at_the_next_entry() {
+    let mem = memory();
+    let mut queue = queue(&mem);
+    assert_eq!(queue.arm(&arm(ArmFor::Any, 0)), Notify::No);
+    assert_eq!(push(&mut queue, &mem, 0, 0), Ok(YES));
+    assert_eq!(push(&mut queue, &mem, 1, 0), Ok(Notify::No));
+}
+
+#[test]
+fn arming_raises_an_event_at_once_if_software_has_not_seen_an_entry() {
+    let mem = memory();
+    let mut queue = queue(&mem);
+    push(&mut queue, &mem, 0, 0).unwrap();
+    assert_eq!(queue.arm(&arm(ArmFor::Any, 0)), YES);
+    assert_eq!(push(&mut queue, &mem, 1, 0), Ok(Notify::No), "the event disarmed it");
+    assert_eq!(queue.arm(&arm(ArmFor::Any, 2)), Notify::No);
+    assert_eq!(push(&mut queue, &mem, 2, 0), Ok(YES));
+}
+
+#[test]
+fn arming_for_solicited_entries_waits_for_one() {
+    let mem = memory();
+    let mut queue = queue(&mem);
+    push(&mut queue, &mem, 0, 0).unwrap();
+    assert_eq!(queue.arm(&arm(ArmFor::Solicited, 0)), Notify::No, "the entry there is not solicited");
+    assert_eq!(push(&mut queue, &mem, 1, 0), Ok(Notify::No));
+    assert_eq!(queue.push(&cqe(2), true, &mem, || Some(0)), Ok(YES));
+    assert_eq!(queue.arm(&arm(ArmFor::Solicited, 3)), Notify::No, "software has seen it");
+    assert_eq!(queue.arm(&arm(ArmFor::Solicited, 2)), YES, "software has not seen it");
+}
+
+#[test]
+fn any_entry_is_more_than_a_solicited_one() {
+    let mem = memory();
+    let mut queue = queue(&mem);
+    assert_eq!(queue.arm(&arm(ArmFor::Any, 0)), Notify::No);
+    assert_eq!(queue.arm(&arm(ArmFor::Solicited, 0)), Notify::No);
+    assert_eq!(push(&mut queue, &mem, 0, 0), Ok(YES));
+    assert_eq!(queue.arm(&arm(ArmFor::Solicited, 1)), Notify::No);
+    assert_eq!(queue.arm(&arm(ArmFor::Any, 1)), Notify::No);
+    assert_eq!(push(&mut queue, &mem, 1, 0), Ok(YES));
+}
+
+#[test]
+fn a_failure_counts_as_solicited() {
+    let mem = memory();
+    let mut queue = queue(&mem);
+    queue.arm(&arm(ArmFor::Solicited, 0));
+    let outcome = Outcome::Failed { send: true, syndrome: Syndrome::Flushed };
+    let entry = Cqe { outcome, ..cqe(0) };
+    assert_eq!(queue.push(&entry, true, &mem, || Some(0)), Ok(YES));
+}
+
+#[test]
+fn resizing_goes_on_at_the_same_count() {
+    let mem = memory();
+    let mut queue = queue(&mem);
+    (0..6).for_each(|count| assert!(push(&mut queue, &mem, count, count).is_ok()));
+    let mut larger = memory();
+    larger.key = Lkey::new(0x22);
+    queue.arm(&arm(ArmFor::Any, 6));
+    queue.resize(&ResizeCq { log_entries: 3, lkey: larger.key }, Some(3)).unwrap();
+    assert_eq!(push(&mut queue, &larger, 6, 3), Ok(YES), "still armed");
+    assert_eq!(larger.get::<LEN>(6 * LEN), cqe(6).emit());
+}
+
+#[test]
+fn what_software_has_not_read_must_fit() {
+    let mem = memory();
+    let mut queue = queue(&mem);
+    (0..3).for_each(|count| assert!(push(&mut queue, &mem, count, 0).is_ok()));
+    let resize = ResizeCq { log_entries: 1, lkey: mem.key };
+    assert_eq!(queue.resize(&resize, Some(0)).unwrap_err().status, CmdStatus::BadSize);
+    assert_eq!(queue.row().entries, 4);
+    assert!(queue.resize(&resize, Some(1)).is_ok());
+}

@@ -1,0 +1,85 @@
+//! The receive queue of a QP: a ring of slots.
+//!
+//! There is no doorbell. The device learns of posted requests from the doorbell record, and reads it whenever it has no
+//! more of those it knows.
+//!
+//! # Spec
+//! mthca interface, sections 5.4 and 7.4.
+
+use engine::{AccessError, Fetch, RecvRequest, Sge, Status};
+use protocol::hca::mthca::wqe::{DataSegment, RecvWqe, WqeError};
+use smallvec::SmallVec;
+
+use super::work_queue::{Counters, WorkQueue};
+use crate::memory::queue::QueueMemory;
+
+/// Receive queue of one QP.
+#[derive(Debug)]
+pub struct RecvQueue {
+    queue: WorkQueue,
+    counters: Counters,
+}
+
+impl RecvQueue {
+    /// A queue as after RESET.
+    pub fn new(queue: WorkQueue) -> Self {
+        Self { queue, counters: Counters::default() }
+    }
+
+    /// Slots of the queue.
+    pub fn slots(&self) -> u16 {
+        self.queue.slots()
+    }
+
+    /// Requests taken, modulo 2^16.
+    pub fn taken(&self) -> u16 {
+        self.counters.taken
+    }
+
+    /// Takes the next WQE, if one is posted. `wr_id` is its offset. `record` reads the doorbell record.
+    pub fn take(
+        &mut self,
+        mem: &impl QueueMemory,
+        record: impl FnOnce() -> Option<u32>,
+    ) -> Fetch<RecvRequest> {
+        if self.counters.waiting() == 0 {
+            self.counters.learn(record(), self.queue.slots());
+        }
+        if self.counters.waiting() == 0 {
+            return Fetch::Empty;
+        }
+        let offset = self.queue.offset(self.counters.taken);
+        let Ok(wqe) = read(&self.queue, offset, mem) else { return Fetch::Broken };
+        self.counters.taken = self.counters.taken.wrapping_add(1);
+        request(offset, &wqe)
+    }
+}
+
+/// Copies a slot out of guest memory and reads the copy.
+pub(super) fn read(
+    queue: &WorkQueue,
+    offset: u32,
+    mem: &impl QueueMemory,
+) -> Result<Result<RecvWqe, WqeError>, AccessError> {
+    // Most slots have 64 to 512 bytes; larger ones cost an allocation.
+    let mut copy: SmallVec<[u8; 512]> = SmallVec::from_elem(0, queue.slot_len());
+    queue.read(mem, offset, &mut copy)?;
+    Ok(RecvWqe::parse(&copy))
+}
+
+/// The WQE at `offset` in the words of the engine.
+pub(super) fn request(offset: u32, wqe: &Result<RecvWqe, WqeError>) -> Fetch<RecvRequest> {
+    let wr_id = offset.into();
+    match wqe {
+        Ok(wqe) => Fetch::Ready(RecvRequest { wr_id, sges: wqe.data.iter().map(sge).collect() }),
+        Err(_) => Fetch::Refused { wr_id, status: Status::LocalQpOperation },
+    }
+}
+
+/// An element of a list in the words of the engine.
+pub(super) fn sge(data: &DataSegment) -> Sge {
+    Sge { va: data.va, lkey: data.lkey, len: data.len }
+}
+
+#[cfg(test)]
+mod tests;

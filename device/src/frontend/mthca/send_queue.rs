@@ -1,0 +1,157 @@
+//! The send queue of a QP: what was posted, and one WQE after the other.
+//!
+//! A WQE does not hold its own opcode, size and fence. They are in the WQE of the slot before it, where software adds
+//! them when it posts the next one, and, of the first of a doorbell, in the doorbell. Each WQE is copied out of guest
+//! memory once; if the next one was posted by then, what is said of it comes from the same copy.
+//!
+//! # Spec
+//! mthca interface, sections 5.2 and 7.3.
+
+use engine::{AccessError, Fetch, Status};
+use protocol::hca::mthca::doorbell::SendDoorbell;
+use protocol::hca::mthca::qpc::QpKind;
+use protocol::hca::mthca::wqe::{GRANULE, Link, MAX_SIZE, MlxWqe, NextSegment, SendWqe, WqeError};
+use thiserror::Error;
+
+use super::work_queue::{Advance, Counters, WorkQueue};
+use crate::frontend::verbs::WorkTag;
+use crate::memory::queue::QueueMemory;
+
+/// Software rang for slots that are still in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("more requests than the send queue has slots ({0})")]
+pub struct TooMany(u16);
+
+/// What a WQE holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Of an ordinary QP.
+    Ordinary(SendWqe),
+    /// A management datagram with its headers.
+    Management(MlxWqe),
+}
+
+/// A WQE that was taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// For the completion.
+    pub tag: WorkTag,
+    /// Waits for earlier READs and atomics.
+    pub fence: bool,
+    /// What to do.
+    pub work: Work,
+}
+
+/// Send queue of one QP.
+#[derive(Debug)]
+pub struct SendQueue {
+    queue: WorkQueue,
+    kind: QpKind,
+    /// Every request gets a completion.
+    signal_all: bool,
+    counters: Counters,
+    /// What is known of the next WQE.
+    next: Option<Link>,
+}
+
+impl SendQueue {
+    /// A queue as after RESET.
+    pub fn new(queue: WorkQueue, kind: QpKind, signal_all: bool) -> Self {
+        Self { queue, kind, signal_all, counters: Counters::default(), next: None }
+    }
+
+    /// Slots of the queue.
+    pub fn slots(&self) -> u16 {
+        self.queue.slots()
+    }
+
+    /// Requests that were posted and not taken.
+    pub fn waiting(&self) -> u16 {
+        self.counters.waiting()
+    }
+
+    /// Requests taken, modulo 2^16.
+    pub fn taken(&self) -> u16 {
+        self.counters.taken
+    }
+
+    /// Takes note of a doorbell, and of what the doorbell record says by now, which is often more: stores to UAR pages
+    /// are posted, and arrive when software is ahead already. Whether there is anything new.
+    ///
+    /// # Errors
+    /// The doorbell is lost.
+    pub fn ring(&mut self, doorbell: &SendDoorbell, record: Option<u32>) -> Result<bool, TooMany> {
+        let slots = self.slots();
+        if self.waiting() == 0 && doorbell.first == self.counters.taken {
+            let SendDoorbell { opcode, size, fence, .. } = *doorbell;
+            self.next = Some(Link { address: self.queue.offset(doorbell.first), opcode, size, fence });
+        }
+        let rung = self.counters.advance(doorbell.producer(), slots);
+        let recorded = self.counters.learn(record, slots);
+        match (rung, recorded) {
+            (Advance::More, _) | (_, Advance::More) => Ok(true),
+            (Advance::TooMany, _) => Err(TooMany(slots)),
+            (Advance::Nothing, _) => Ok(false),
+        }
+    }
+
+    /// Takes the next WQE.
+    pub fn take(&mut self, mem: &impl QueueMemory) -> Fetch<Taken> {
+        if self.waiting() == 0 {
+            return Fetch::Empty;
+        }
+        let count = self.counters.taken;
+        let Ok(link) = self.next.take().map_or_else(|| self.read_link(count, mem), Ok) else {
+            return Fetch::Broken;
+        };
+        self.counters.taken = count.wrapping_add(1);
+        let offset = self.queue.offset(count);
+        let mut tag =
+            WorkTag::new().with_wqe(offset).with_opcode(link.opcode).with_signalled(self.signal_all);
+        let refused =
+            |tag: WorkTag| Fetch::Refused { wr_id: tag.into_bits(), status: Status::LocalQpOperation };
+        let len = usize::from(link.size) * GRANULE;
+        if link.size == 0 || link.size > MAX_SIZE || len > self.queue.slot_len() {
+            return refused(tag);
+        }
+        let mut copy = [0; MAX_SIZE as usize * GRANULE];
+        let (bytes, _) = copy.split_at_mut(len);
+        if self.queue.read(mem, offset, bytes).is_err() {
+            return Fetch::Broken;
+        }
+        if self.waiting() != 0 {
+            self.next = bytes.first_chunk().map(|segment| NextSegment::parse(segment).link);
+        }
+        match self.parse(bytes, link.opcode) {
+            Ok((work, signalled)) => {
+                tag.set_signalled(self.signal_all || signalled);
+                Fetch::Ready(Taken { tag, fence: link.fence, work })
+            }
+            Err(_) => refused(tag),
+        }
+    }
+
+    /// What the slot before says of a WQE.
+    fn read_link(&self, count: u16, mem: &impl QueueMemory) -> Result<Link, AccessError> {
+        let mut segment = [0; GRANULE];
+        self.queue.read(mem, self.queue.offset(count.wrapping_sub(1)), &mut segment)?;
+        Ok(NextSegment::parse(&segment).link)
+    }
+
+    /// The WQE, and whether software wants a completion.
+    fn parse(&self, bytes: &[u8], opcode: u8) -> Result<(Work, bool), WqeError> {
+        match self.kind {
+            QpKind::Service(service) => SendWqe::parse(bytes, opcode, service).map(|wqe| {
+                let signalled = wqe.next.signalled;
+                (Work::Ordinary(wqe), signalled)
+            }),
+            QpKind::Mlx => MlxWqe::parse(bytes).map(|wqe| {
+                let signalled = wqe.signalled;
+                (Work::Management(wqe), signalled)
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
