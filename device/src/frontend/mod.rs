@@ -16,6 +16,8 @@ pub mod mthca;
 pub mod mtt;
 pub mod notify;
 pub mod snapshot;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod verbs;
 
 use engine::{Engine, Event, Instant};

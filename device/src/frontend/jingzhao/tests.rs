@@ -11,25 +11,23 @@ mod strict;
 mod trace;
 mod traffic;
 
+use std::ops::{Deref, DerefMut};
+
 use engine::Instant;
 use protocol::hca::jingzhao::cmd::{CmdStatus, Op};
 use protocol::hca::jingzhao::icm::{self, IcmTable, MapEntry};
 use protocol::hca::jingzhao::init::{InitHca, Table};
 use protocol::ids::{IcmAddr, Iova, Lid};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 use super::device::{JingZhao, Setup};
 use super::options::Options;
 use crate::frontend::Interface as _;
 use crate::frontend::address::Addresses;
-use crate::hca::Hca;
+use crate::frontend::testing::{Guest, MEMORY, dump};
 use crate::identity::Identity;
-use crate::memory::Permissions;
 use crate::vfio::Bar;
 use crate::vfio::server::{Device, Region};
 
-/// Bytes of guest memory, from bus address 0 on. A memfd has pages where they are touched only.
-const MEMORY: u64 = 1 << 30;
 /// Bus address of the mailbox the machine fills.
 const INBOX: u64 = 0x1000;
 /// Bus address of the mailbox the device fills.
@@ -54,20 +52,6 @@ const INIT: &str = "
     10: 00 00 00 00 02 00 00 10 00 00 00 00 02 40 00 05
     30: 00 00 00 00 01 00 00 11 00 00 00 00 01 80 00 00";
 
-/// Bytes as the specification prints them: an offset, a colon and sixteen bytes a line, omitted lines zero.
-fn dump(text: &str, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        let (offset, values) = line.split_once(':').expect("an offset");
-        let offset = usize::from_str_radix(offset, 16).expect("a hexadecimal offset");
-        let values = values.split_whitespace().map(|value| u8::from_str_radix(value, 16).expect("a byte"));
-        for (byte, value) in bytes[offset..].iter_mut().zip(values) {
-            *byte = value;
-        }
-    }
-    bytes
-}
-
 /// An HCA with this LID, whose default peer is the other of 1 and 2.
 fn setup(lid: u16, options: Options) -> Setup {
     let port = |lid| Identity::from_lid(Lid::new(lid));
@@ -77,10 +61,23 @@ fn setup(lid: u16, options: Options) -> Setup {
 
 /// A guest with one HCA.
 struct Machine {
-    hca: Hca<JingZhao>,
+    guest: Guest<JingZhao>,
     /// First address of the HCR the program uses.
     hcr: u64,
-    now: Instant,
+}
+
+impl Deref for Machine {
+    type Target = Guest<JingZhao>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.guest
+    }
+}
+
+impl DerefMut for Machine {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.guest
+    }
 }
 
 impl Machine {
@@ -91,12 +88,7 @@ impl Machine {
 
     fn with(setup: Setup) -> Self {
         let own = setup.addresses.own;
-        let mut hca = Hca::new(JingZhao::new(setup), own, None);
-        // Memory space and bus master.
-        hca.region_write(Region::Config, 4, &[6, 0]);
-        let mut machine = Self { hca, hcr: 0, now: Instant::ZERO };
-        machine.lend(0, MEMORY);
-        machine
+        Self { guest: Guest::new(JingZhao::new(setup), own), hcr: 0 }
     }
 
     /// With INIT_HCA done and the tables of section 13 mapped.
@@ -125,38 +117,17 @@ impl Machine {
         machine
     }
 
-    /// Lends zeroed memory to the device.
-    fn lend(&mut self, iova: u64, len: u64) {
-        let fd = memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-        ftruncate(&fd, len).unwrap();
-        fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
-        let all = Permissions { read: true, write: true };
-        self.hca.memory().map(Iova::new(iova), len, all, Some((fd, 0))).unwrap();
-    }
-
     fn map(&mut self, table: IcmTable, virt: u64, bus: u64, pages: u16) {
         let entry = MapEntry { virt: IcmAddr::new(virt), bus: Iova::new(bus), pages };
         self.ok(Op::MapIcm, table.op_modifier(), 1, &icm::emit(&[entry]));
     }
 
-    fn poke(&mut self, at: u64, bytes: &[u8]) {
-        self.hca.memory().poke(at, bytes);
-    }
-
-    fn peek(&mut self, at: u64, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        self.hca.memory().read(Iova::new(at), &mut bytes).unwrap();
-        bytes
-    }
-
     fn write32(&mut self, bar: Bar, offset: u64, value: u32) {
-        self.hca.region_write(Region::Bar(bar), offset, &value.to_le_bytes());
+        self.store(bar, offset, &value.to_le_bytes());
     }
 
     fn read32(&mut self, bar: Bar, offset: u64) -> u32 {
-        let mut bytes = [0; 4];
-        self.hca.region_read(Region::Bar(bar), offset, &mut bytes);
-        u32::from_le_bytes(bytes)
+        u32::from_le_bytes(self.load(bar, offset))
     }
 
     /// Writes the seven words as the public driver does and returns the status byte.
@@ -173,7 +144,7 @@ impl Machine {
 
     /// Issues a command with both mailboxes where they belong; what it wrote is at [`OUTBOX`].
     fn command(&mut self, op: Op, op_modifier: u8, in_modifier: u32, inbox: &[u8]) -> u8 {
-        self.hca.memory().poke(INBOX, inbox);
+        self.poke(INBOX, inbox);
         self.command_at(INBOX, op, op_modifier, in_modifier)
     }
 
@@ -187,20 +158,6 @@ impl Machine {
     fn ok(&mut self, op: Op, op_modifier: u8, in_modifier: u32, inbox: &[u8]) {
         let status = self.command(op, op_modifier, in_modifier, inbox);
         assert_eq!(status, CmdStatus::Ok.code(), "status of {op}");
-    }
-
-    /// Ends turns until nothing is left to do; returns the frames that left.
-    fn settle(&mut self) -> Vec<Vec<u8>> {
-        let mut frames = Vec::new();
-        loop {
-            self.hca.set_now(self.now);
-            let left = self.hca.drain();
-            frames.extend(self.hca.outbound().iter().map(|(_, frame)| frame.to_vec()));
-            self.hca.outbound().clear();
-            if !left.frames && !left.other {
-                return frames;
-            }
-        }
     }
 }
 

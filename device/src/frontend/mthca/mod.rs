@@ -25,6 +25,8 @@ pub mod resources;
 pub mod send_queue;
 mod snapshot;
 pub mod srq;
+#[cfg(test)]
+mod tests;
 mod trace;
 pub mod work_queue;
 

@@ -423,7 +423,8 @@ fn a_peer_that_is_gone_ends_in_retry_exceeded() {
     for _ in 0..100 {
         let Some(deadline) = a.hca.next_deadline() else { break };
         a.now = deadline.max(a.now);
-        a.hca.set_now(a.now);
+        let now = a.now;
+        a.hca.set_now(now);
         a.hca.handle_deadline();
         a.settle();
         if cqe(&mut a, 0)[31] == 0 {

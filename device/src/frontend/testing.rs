@@ -1,0 +1,86 @@
+//! A driver's view of a device, without QEMU: a guest whose memory is a memfd, and whose program reads and writes the
+//! registers as a driver does.
+
+use engine::Instant;
+use protocol::ids::Iova;
+
+use super::Frontend;
+use crate::hca::Hca;
+use crate::identity::Identity;
+use crate::vfio::Bar;
+use crate::vfio::server::{Device as _, Region};
+
+/// Bytes of guest memory, from bus address 0 on.
+pub(crate) const MEMORY: u64 = 1 << 30;
+
+/// Bytes as the specification prints them: an offset, a colon and sixteen bytes a line, omitted lines zero.
+pub(crate) fn dump(text: &str, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let (offset, values) = line.split_once(':').expect("an offset");
+        let offset = usize::from_str_radix(offset, 16).expect("a hexadecimal offset");
+        let values = values.split_whitespace().map(|value| u8::from_str_radix(value, 16).expect("a byte"));
+        for (byte, value) in bytes[offset..].iter_mut().zip(values) {
+            *byte = value;
+        }
+    }
+    bytes
+}
+
+/// A guest with one HCA.
+pub(crate) struct Guest<F: Frontend> {
+    pub(crate) hca: Hca<F>,
+    pub(crate) now: Instant,
+}
+
+impl<F: Frontend> Guest<F> {
+    /// After power-on, with memory space and bus mastering enabled.
+    pub(crate) fn new(frontend: F, own: Identity) -> Self {
+        let mut hca = Hca::new(frontend, own, None);
+        hca.region_write(Region::Config, 4, &[6, 0]);
+        let mut guest = Self { hca, now: Instant::ZERO };
+        guest.lend(0, MEMORY);
+        guest
+    }
+
+    /// Lends zeroed memory to the device.
+    pub(crate) fn lend(&mut self, iova: u64, len: u64) {
+        self.hca.memory().lend(iova, len);
+    }
+
+    pub(crate) fn poke(&mut self, at: u64, bytes: &[u8]) {
+        self.hca.memory().poke(at, bytes);
+    }
+
+    pub(crate) fn peek(&mut self, at: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.hca.memory().read(Iova::new(at), &mut bytes).unwrap();
+        bytes
+    }
+
+    /// Stores to a register.
+    pub(crate) fn store(&mut self, bar: Bar, offset: u64, bytes: &[u8]) {
+        self.hca.region_write(Region::Bar(bar), offset, bytes);
+    }
+
+    /// Loads from a register.
+    pub(crate) fn load<const N: usize>(&mut self, bar: Bar, offset: u64) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.hca.region_read(Region::Bar(bar), offset, &mut bytes);
+        bytes
+    }
+
+    /// Ends turns until nothing is left to do; returns the frames that left.
+    pub(crate) fn settle(&mut self) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        loop {
+            self.hca.set_now(self.now);
+            let left = self.hca.drain();
+            frames.extend(self.hca.outbound().iter().map(|(_, frame)| frame.to_vec()));
+            self.hca.outbound().clear();
+            if !left.frames && !left.other {
+                return frames;
+            }
+        }
+    }
+}
