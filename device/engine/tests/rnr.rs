@@ -31,6 +31,45 @@ fn send_without_a_receive_request_is_delivered_when_one_is_posted() {
     assert_eq!(pair.b.recvs(), ok([7]));
 }
 
+/// Whatever else is posted would be dropped like it.
+#[test]
+fn until_there_is_progress_only_the_refused_request_is_sent_again() {
+    let mut pair = Pair::new();
+    for id in 0..100 {
+        pair.post(A, send(id, 10));
+    }
+    pair.post(A, read(100, 0, 10));
+    assert_eq!(pair.flow().len(), 101 + 1, "and one RNR NAK");
+    for _ in 0..3 {
+        pair.advance(WAIT);
+        assert_eq!(pair.flow(), ["A SendOnly 0x100 10B?", "B Acknowledge 0x100 RNR12 msn0"]);
+    }
+    // Nor when it is lost.
+    pair.advance(WAIT);
+    assert_eq!(pair.frames(A).len(), 1);
+    pair.advance(TIMEOUT);
+    for id in 0..100 {
+        pair.post_recv(B, id, 0x8000, 10);
+    }
+    let trace = pair.flow();
+    assert_eq!(trace[..2], ["A SendOnly 0x100 10B?", "B Acknowledge 0x100 msn1"]);
+    assert_eq!(pair.a.sends(), ok(0..=100));
+}
+
+#[test]
+fn of_a_long_message_a_few_packets_are_sent_again() {
+    let mut pair = Pair::new();
+    pair.post(A, send(1, 256 * 100));
+    pair.flow();
+    pair.advance(WAIT);
+    assert_eq!(pair.frames(A).len(), 8);
+    pair.post_recv(B, 7, 0x4000, 256 * 100);
+    pair.advance(TIMEOUT);
+    let trace = pair.flow();
+    assert_eq!(trace[7..9], ["A SendMiddle 0x107 256B?", "B Acknowledge 0x107 msn0"]);
+    assert_eq!(pair.a.sends(), ok([1]));
+}
+
 #[test]
 fn write_with_immediate_is_refused_at_its_last_packet() {
     let mut pair = Pair::new();

@@ -77,6 +77,8 @@ pub struct Side {
     pub host: SimHost,
     pub completions: Vec<Completion>,
     pub asyncs: Vec<AsyncEvent>,
+    /// All of both, in order.
+    pub events: Vec<Event>,
 }
 
 pub struct Pair {
@@ -137,21 +139,27 @@ impl Pair {
             for (index, byte) in bytes.iter_mut().enumerate() {
                 *byte = u8::try_from((index * 7 + index / 256 + who as usize * 101) % 256).unwrap();
             }
-            engine.create_qp(who.qpn(), attrs).unwrap();
-            let (mine, theirs) = if who == A { (psn_a, psn_b) } else { (psn_b, psn_a) };
-            for to in [State::Init, State::Rtr, State::Rts] {
-                let modify = Modify {
-                    to,
-                    attrs,
-                    send_psn: (to == State::Rts).then_some(mine),
-                    recv_psn: (to == State::Rtr).then_some(theirs),
-                    notify_drained: false,
-                };
-                engine.modify_qp(Instant::ZERO, who.qpn(), &modify, &mut host).unwrap();
-            }
-            Side { engine, host, completions: Vec::new(), asyncs: Vec::new() }
+            let psns = if who == A { (psn_a, psn_b) } else { (psn_b, psn_a) };
+            bring_up(&mut engine, &mut host, who.qpn(), attrs, psns);
+            Side { engine, host, completions: Vec::new(), asyncs: Vec::new(), events: Vec::new() }
         };
         Self { now: Instant::from_nanos(1_000_000), a: side(A), b: side(B) }
+    }
+
+    /// Adds a QP in RTS.
+    pub fn add(&mut self, who: Who, qpn: Qpn, attrs: QpAttrs) {
+        let psns = if who == A { (psn_a(), psn_b()) } else { (psn_b(), psn_a()) };
+        let Side { engine, host, .. } = self.side(who);
+        bring_up(engine, host, qpn, attrs, psns);
+    }
+
+    /// Posts to another QP than the first.
+    pub fn post_on(&mut self, who: Who, qpn: Qpn, wr: SendRequest) {
+        let now = self.now;
+        let side = self.side(who);
+        side.host.post_send(qpn, wr);
+        side.engine.ring(now, qpn, &mut side.host);
+        side.collect();
     }
 
     pub fn side(&mut self, who: Who) -> &mut Side {
@@ -162,11 +170,7 @@ impl Pair {
     }
 
     pub fn post(&mut self, who: Who, wr: SendRequest) {
-        let now = self.now;
-        let side = self.side(who);
-        side.host.post_send(who.qpn(), wr);
-        side.engine.ring(now, who.qpn(), &mut side.host);
-        side.collect();
+        self.post_on(who, who.qpn(), wr);
     }
 
     pub fn post_recv(&mut self, who: Who, wr_id: u64, offset: u64, len: u32) {
@@ -304,9 +308,25 @@ impl Pair {
     }
 }
 
+/// Creates a QP and moves it to RTS, with the PSNs it sends and expects first.
+fn bring_up(engine: &mut Engine, host: &mut SimHost, qpn: Qpn, attrs: QpAttrs, (mine, theirs): (Psn, Psn)) {
+    engine.create_qp(qpn, attrs).unwrap();
+    for to in [State::Init, State::Rtr, State::Rts] {
+        let modify = Modify {
+            to,
+            attrs,
+            send_psn: (to == State::Rts).then_some(mine),
+            recv_psn: (to == State::Rtr).then_some(theirs),
+            notify_drained: false,
+        };
+        engine.modify_qp(Instant::ZERO, qpn, &modify, host).unwrap();
+    }
+}
+
 impl Side {
     pub fn collect(&mut self) {
         while let Some(event) = self.engine.poll_event() {
+            self.events.push(event);
             match event {
                 Event::Completion(completion) => self.completions.push(completion),
                 Event::Async { event, .. } => self.asyncs.push(event),

@@ -90,6 +90,8 @@ pub(crate) struct Requester {
     ack_deadline: Option<Instant>,
     /// Waiting until then because the receiver was not ready.
     rnr_wait: Option<Instant>,
+    /// It was not ready since the last progress: it is asked with care.
+    probing: bool,
     /// Retries since the last progress.
     retries: u8,
     rnr_retries: u8,
@@ -115,6 +117,7 @@ impl Requester {
             since_ack_req: 0,
             ack_deadline: None,
             rnr_wait: None,
+            probing: false,
             retries: 0,
             rnr_retries: 0,
             holes_count: true,
@@ -151,7 +154,9 @@ impl Requester {
 
     /// Whether asking for a frame may give one.
     pub(crate) fn wants_turn(&self) -> bool {
-        self.rnr_wait.is_none() && (self.more || self.cursor < self.queue.len())
+        self.rnr_wait.is_none()
+            && (self.more || self.cursor < self.queue.len())
+            && !(self.probing && self.cursor > 0)
     }
 
     /// No message is under way (SQD is drained).
@@ -189,7 +194,7 @@ impl Requester {
         (self.cursor, self.next) = (0, 0);
         (self.unacked, self.end) = (self.high, self.high);
         (self.ack_deadline, self.rnr_wait) = (None, None);
-        self.more = false;
+        (self.more, self.probing) = (false, false);
     }
 
     /// Takes the next request from the send queue. False: there is none, or none may start.
@@ -245,7 +250,7 @@ impl Requester {
     fn on_progress<H: Host>(&mut self, core: &Core, ctx: &Ctx<'_, H>, packets: u32) {
         (self.retries, self.rnr_retries) = (0, 0);
         self.holes_count = true;
-        self.rnr_wait = None;
+        (self.rnr_wait, self.probing) = (None, false);
         self.window.on_acknowledged(packets);
         // Answers to what was sent before we went back can overtake the cursor.
         if self.cursor == 0
@@ -295,7 +300,8 @@ impl Requester {
         Ok(())
     }
 
-    /// The receiver was not ready for the front request: send again from there, later.
+    /// The receiver was not ready for the front request: send again from there, later, and until there is progress no other
+    /// request: it would be dropped as well.
     fn wait_for_receiver<H: Host>(
         &mut self,
         core: &Core,
@@ -311,7 +317,7 @@ impl Requester {
         // The peer is there: losses before this answer are forgiven.
         self.retries = 0;
         self.rewind();
-        self.rnr_wait = Some(until);
+        (self.rnr_wait, self.probing) = (Some(until), true);
         Ok(())
     }
 

@@ -23,7 +23,11 @@ impl Requester {
     ) -> Result<Step, Failure> {
         // Bound: a chain of NOPs can be endless.
         for _ in 0..limits::REQUESTS_PER_STEP {
-            if self.rnr_wait.is_some() || (self.cursor == self.queue.len() && !self.fetch(core, ctx)?) {
+            let probed = self.probing && self.cursor > 0;
+            if self.rnr_wait.is_some()
+                || probed
+                || (self.cursor == self.queue.len() && !self.fetch(core, ctx)?)
+            {
                 return Ok(Step::Idle);
             }
             let Some(request) = self.queue.get(self.cursor) else { return Ok(Step::Idle) };
@@ -94,7 +98,7 @@ impl Requester {
         out: &mut Vec<u8>,
     ) -> Result<Step, Status> {
         let in_flight = self.in_flight();
-        if in_flight >= self.window.packets() {
+        if in_flight >= self.window() {
             return Ok(Step::Idle);
         }
         let Some(request) = self.queue.get(self.cursor) else { return Ok(Step::Idle) };
@@ -226,10 +230,16 @@ impl Requester {
         }
     }
 
+    /// Packets of a message that may be unacknowledged.
+    fn window(&self) -> u32 {
+        let window = self.window.packets();
+        if self.probing { window.min(limits::MIN_WINDOW) } else { window }
+    }
+
     /// Whether a packet in the middle of a message asks for an acknowledge: four times per window, and when it is the
     /// last that the window lets out. Without that a message longer than the window would never end.
     fn asks_for_ack(&self, in_flight: u32) -> bool {
-        let window = self.window.packets();
+        let window = self.window();
         self.since_ack_req + 1 >= (window / 4).max(1) || in_flight + 1 >= window
     }
 }

@@ -1,0 +1,135 @@
+//! Datagrams to multicast groups.
+//!
+//! # Spec
+//! IBTA volume 1, section 10.5.2; annex A17, section A17.3.2 (MGIDs are IP group addresses).
+
+mod common;
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use common::*;
+use engine::*;
+use protocol::Psn;
+use protocol::ids::{MacAddr, Pkey, Qkey, Qpn};
+use protocol::roce::*;
+
+const GROUP: Ipv6Addr = Ipv6Addr::new(0xff12, 0x401b, 0xffff, 0, 0, 0, 0xffff, 0xffff);
+const GROUP_QPN: Qpn = Qpn::new(0xff_ffff);
+const QKEY: u32 = 0x1111_1111;
+
+fn member(nth: u32) -> Qpn {
+    Qpn::new(0x40 + nth)
+}
+
+fn shell(group: Ipv6Addr) -> Shell {
+    let ip = IpAddrs::V6 { src: "fe80::ff:fe00:1".parse().unwrap(), dst: group };
+    Shell { dst_mac: MacAddr([0x33, 0x33, 0xff, 0xff, 0xff, 0xff]), ip, ..A.path() }
+}
+
+fn ud() -> QpAttrs {
+    QpAttrs { service: Service::Ud, grh_area: GrhArea::InfiniBand, ..attrs(B) }
+}
+
+/// B with UD QPs 0x40.. that `tune` may change, each attached and with one receive request of its number.
+fn members(count: u32, tune: impl Fn(u32, &mut QpAttrs)) -> Pair {
+    let mut pair = Pair::new();
+    for nth in 0..count {
+        let mut attrs = ud();
+        tune(nth, &mut attrs);
+        pair.add(B, member(nth), attrs);
+        pair.b.host.post_recv(member(nth), nth.into(), &[sge(0x1000 + u64::from(nth) * 0x80, 0x80)]);
+    }
+    pair.b.host.groups.insert(GROUP.octets(), (0..count).map(member).collect());
+    pair
+}
+
+fn arrive(pair: &mut Pair, shell: &Shell, tune: impl FnOnce(&mut Bth)) {
+    let mut bth = Bth {
+        opcode: Opcode::ud(Operation::SendOnly),
+        solicited: false,
+        mig_req: true,
+        pkey: Pkey::DEFAULT,
+        fecn: false,
+        becn: false,
+        dest_qp: GROUP_QPN,
+        ack_req: false,
+        psn: Psn::new(1),
+    };
+    tune(&mut bth);
+    let ext = Ext::Deth(Deth { qkey: Qkey::new(QKEY), src_qp: A.qpn() });
+    pair.deliver_packet(B, shell, &Packet { bth, ext, payload: b"to all of you" });
+}
+
+fn receivers(pair: &mut Pair) -> Vec<u32> {
+    pair.b.completions.drain(..).map(|done| done.qpn.get() - member(0).get()).collect()
+}
+
+#[test]
+fn every_attached_qp_receives_a_copy() {
+    let mut pair = members(3, |_, _| {});
+    arrive(&mut pair, &shell(GROUP), |_| {});
+    for nth in 0..3usize {
+        let Ok(Success::Recv(done)) = pair.b.completions[nth].result else { panic!() };
+        assert_eq!((done.byte_len, done.remote_qpn, done.grh), (40 + 13, A.qpn(), true));
+        assert_eq!(pair.bytes(B, 0x1000 + nth * 0x80 + 40, 13), b"to all of you");
+    }
+    assert_eq!(receivers(&mut pair), [0, 1, 2]);
+    assert_eq!(pair.b.engine.stats().received_packets, 1);
+}
+
+#[test]
+fn each_member_checks_for_itself() {
+    let mut pair = members(5, |nth, attrs| match nth {
+        0 => attrs.qkey = Qkey::new(0x2222),
+        1 => attrs.pkey_index = 1,
+        // Only datagrams go to groups.
+        2 => attrs.service = Service::Uc,
+        _ => {}
+    });
+    pair.b.host.next_recv(member(3));
+    arrive(&mut pair, &shell(GROUP), |_| {});
+    assert_eq!(receivers(&mut pair), [4]);
+    let drops = pair.b.engine.stats().drops;
+    assert_eq!((drops.wrong_qkey, drops.wrong_pkey, drops.no_receive), (1, 1, 1));
+    assert_eq!((drops.wrong_service, drops.unknown_group), (0, 0));
+}
+
+#[test]
+fn a_group_without_members_and_a_group_address_with_an_ordinary_qp_are_dropped() {
+    let mut pair = members(1, |_, _| {});
+    arrive(&mut pair, &shell("ff12::1".parse().unwrap()), |_| {});
+    arrive(&mut pair, &shell(GROUP), |bth| bth.dest_qp = member(0));
+    assert_eq!(pair.b.engine.stats().drops.unknown_group, 2);
+    arrive(&mut pair, &A.path(), |_| {});
+    assert_eq!(pair.b.engine.stats().drops.unknown_qp, 1);
+    assert_eq!(receivers(&mut pair), []);
+}
+
+#[test]
+fn an_ipv4_group_is_known_by_its_mapped_address() {
+    let mut pair = members(1, |_, _| {});
+    let group = Ipv4Addr::new(239, 1, 2, 3);
+    pair.b.host.groups.insert(group.to_ipv6_mapped().octets(), vec![member(0)]);
+    let shell = Shell { ip: IpAddrs::V4 { src: Ipv4Addr::new(10, 77, 0, 1), dst: group }, ..shell(GROUP) };
+    arrive(&mut pair, &shell, |_| {});
+    let Ok(Success::Recv(done)) = pair.b.completions[0].result else { panic!() };
+    assert!(!done.grh);
+}
+
+#[test]
+fn the_copies_of_one_packet_are_bounded() {
+    let mut pair = members(80, |_, _| {});
+    arrive(&mut pair, &shell(GROUP), |_| {});
+    assert_eq!(receivers(&mut pair), (0..64).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_datagram_to_a_group_names_qp_ffffff_and_completes_when_it_is_sent() {
+    let mut pair = Pair::with(|_, attrs| attrs.service = Service::Ud);
+    let to = UdDestination { path: shell(GROUP), qpn: GROUP_QPN, qkey: Qkey::new(QKEY), header: None };
+    pair.post(A, SendRequest { ud: Some(to), ..send(1, 13) });
+    let frames = pair.frames(A);
+    let frame = RoceFrame::parse(&frames[0]).unwrap();
+    assert_eq!((frame.shell, frame.packet.bth.dest_qp), (shell(GROUP), GROUP_QPN));
+    assert_eq!(pair.a.sends(), ok([1]));
+}

@@ -1,0 +1,186 @@
+//! Receive queues that QPs share.
+//!
+//! # Spec
+//! IBTA volume 1, sections 10.2.9 (shared receive queues), 9.7.7.2 (no credits), 11.6.3 (affiliated events).
+
+mod common;
+
+use common::*;
+use engine::*;
+use protocol::ids::Qpn;
+use protocol::roce::{Operation, RoceFrame, Syndrome};
+
+const SRQ: u32 = 5;
+
+/// The second pair of QPs.
+fn second(who: Who) -> Qpn {
+    Qpn::new(who.qpn().get() + 0x10)
+}
+
+/// Two connections whose ends at B share a receive queue.
+fn shared(tune: impl Fn(&mut QpAttrs)) -> Pair {
+    let tuned = |who: Who| {
+        let mut attrs = QpAttrs { srq: who == B, ..attrs(who) };
+        tune(&mut attrs);
+        attrs
+    };
+    let mut pair = Pair::with(|who, attrs| *attrs = tuned(who));
+    for who in [A, B] {
+        pair.add(who, second(who), QpAttrs { remote_qpn: second(who.peer()), ..tuned(who) });
+        pair.b.host.shares.insert(B.qpn().get(), SRQ);
+        pair.b.host.shares.insert(second(B).get(), SRQ);
+    }
+    pair
+}
+
+fn post_recv(pair: &mut Pair, wr_id: u64, offset: u64, len: u32) {
+    pair.b.host.post_shared(SRQ, wr_id, &[sge(offset, len)]);
+}
+
+/// QP, request and result of the receives since the last call.
+fn received(pair: &mut Pair) -> Vec<(Qpn, u64, Result<(), Status>)> {
+    let done = pair.b.completions.drain(..).filter(|done| done.queue == Queue::Recv);
+    done.map(|done| (done.qpn, done.wr_id, done.result.map(|_| ()))).collect()
+}
+
+#[test]
+fn whose_message_comes_first_takes_the_first_request() {
+    let mut pair = shared(|_| {});
+    for id in 1..=3 {
+        post_recv(&mut pair, id, 0x8000 + id * 0x100, 10);
+    }
+    pair.post_on(A, second(A), send(1, 10));
+    pair.flow();
+    pair.post(A, send(1, 10));
+    pair.post(A, send(2, 10));
+    pair.flow();
+    assert_eq!(received(&mut pair), [(second(B), 1, Ok(())), (B.qpn(), 2, Ok(())), (B.qpn(), 3, Ok(()))]);
+    assert_eq!(pair.b.host.shared[&SRQ].len(), 0);
+}
+
+#[test]
+fn a_message_under_way_keeps_its_request_while_others_take_theirs() {
+    let mut pair = shared(|_| {});
+    post_recv(&mut pair, 1, 0x8000, 300);
+    post_recv(&mut pair, 2, 0x9000, 300);
+    pair.post(A, send(1, 300));
+    let frames = pair.frames(A);
+    pair.deliver(B, &frames[0]);
+    pair.post_on(A, second(A), send(2, 300));
+    pair.flow();
+    assert_eq!(received(&mut pair), [(second(B), 2, Ok(()))]);
+    pair.deliver(B, &frames[1]);
+    assert_eq!(received(&mut pair), [(B.qpn(), 1, Ok(()))]);
+    assert_eq!(pair.bytes(B, 0x8000, 300), pair.bytes(A, 0, 300));
+}
+
+#[test]
+fn an_empty_queue_makes_the_receiver_not_ready() {
+    let mut pair = shared(|_| {});
+    post_recv(&mut pair, 1, 0x8000, 10);
+    pair.post(A, send(1, 10));
+    pair.post_on(A, second(A), send(2, 10));
+    let trace = pair.flow();
+    assert!(trace.iter().any(|line| line == "B Acknowledge 0x100 RNR12 msn0"), "{trace:?}");
+    assert_eq!(received(&mut pair), [(B.qpn(), 1, Ok(()))]);
+    post_recv(&mut pair, 2, 0x8000, 10);
+    pair.advance(RnrTimer::new(12).duration());
+    pair.flow();
+    assert_eq!(received(&mut pair), [(second(B), 2, Ok(()))]);
+    assert_eq!(pair.a.sends(), ok([1, 2]));
+}
+
+#[test]
+fn requests_of_a_shared_queue_are_promised_to_nobody() {
+    let credits = |srq| {
+        let mut pair = shared(|attrs| attrs.srq &= srq);
+        pair.b.host.counts_receives = true;
+        post_recv(&mut pair, 1, 0x8000, 10);
+        pair.post(A, send(1, 10));
+        let request = pair.frames(A);
+        pair.deliver(B, &request[0]);
+        let ack = pair.frames(B);
+        match RoceFrame::parse(&ack[0]).unwrap().packet.ext {
+            protocol::roce::Ext::Aeth(aeth) => aeth.syndrome,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(credits(true), Syndrome::Ack { credits: 31 });
+    assert_eq!(credits(false), Syndrome::Ack { credits: 0 });
+}
+
+#[test]
+fn in_err_the_request_that_is_held_is_flushed_and_the_last_wqe_is_reached_once() {
+    let mut pair = shared(|_| {});
+    for id in 1..=3 {
+        post_recv(&mut pair, id, 0x8000, 300);
+    }
+    pair.post(A, send(1, 300));
+    let frames = pair.frames(A);
+    pair.deliver(B, &frames[0]);
+    pair.b.events.clear();
+    pair.modify_with(B, State::Err, |modify| modify.attrs.srq = true);
+    let flushed = Completion { qpn: B.qpn(), queue: Queue::Recv, wr_id: 1, result: Err(Status::Flushed) };
+    let last = Event::Async { qpn: B.qpn(), event: AsyncEvent::LastWqeReached };
+    assert_eq!(pair.b.events, [Event::Completion(flushed), last]);
+    // What is in the queue is for others, also what is posted later.
+    for _ in 0..3 {
+        pair.advance(std::time::Duration::from_millis(10));
+    }
+    pair.modify_with(B, State::Err, |modify| modify.attrs.srq = true);
+    assert_eq!(pair.b.events.len(), 2);
+    pair.post_on(A, second(A), send(2, 300));
+    pair.flow();
+    assert_eq!(pair.b.completions.last().map(|done| (done.qpn, done.wr_id)), Some((second(B), 2)));
+}
+
+#[test]
+fn a_failure_reaches_the_last_wqe_too_and_reset_does_not() {
+    let mut pair = shared(|_| {});
+    pair.inject(B, Operation::SendMiddle, psn_a(), protocol::roce::Ext::None, &[0; 256]);
+    assert_eq!(pair.b.asyncs, [AsyncEvent::InvalidRequest, AsyncEvent::LastWqeReached]);
+    let mut pair = shared(|_| {});
+    post_recv(&mut pair, 1, 0x8000, 300);
+    pair.modify_with(B, State::Reset, |modify| modify.attrs.srq = true);
+    assert_eq!((pair.b.asyncs.len(), pair.b.host.shared[&SRQ].len()), (0, 1));
+}
+
+#[test]
+fn a_request_that_cannot_be_executed_fails_the_qp_that_took_it() {
+    let mut pair = shared(|_| {});
+    let refused = Fetch::Refused { wr_id: 9, status: Status::LocalQpOperation };
+    pair.b.host.shared.entry(SRQ).or_default().push_back(refused);
+    pair.post(A, send(1, 10));
+    pair.flow();
+    assert_eq!(received(&mut pair), [(B.qpn(), 9, Err(Status::LocalQpOperation))]);
+    assert_eq!(pair.a.sends(), [(1, Err(Status::RemoteOperational))]);
+    assert_eq!(pair.b.asyncs, [AsyncEvent::LastWqeReached]);
+}
+
+#[test]
+fn a_queue_that_cannot_be_read_is_told_of_by_each_qp_that_wants_a_request() {
+    let mut pair = shared(|_| {});
+    pair.b.host.shared.entry(SRQ).or_default().extend([Fetch::Broken, Fetch::Broken]);
+    pair.post(A, send(1, 10));
+    pair.post_on(A, second(A), send(2, 10));
+    pair.flow();
+    let failed = [Err(Status::RemoteOperational), Err(Status::RemoteOperational)];
+    assert_eq!(pair.a.sends().iter().map(|(_, result)| *result).collect::<Vec<_>>(), failed);
+    let each = [AsyncEvent::SrqCatastrophic, AsyncEvent::LastWqeReached];
+    assert_eq!(pair.b.asyncs, [each, each].concat());
+    assert_eq!(pair.snapshot(B).state, State::Err);
+}
+
+#[test]
+fn a_broken_message_of_an_unreliable_connection_leaves_its_request_to_the_next() {
+    let mut pair = shared(|attrs| attrs.service = Service::Uc);
+    post_recv(&mut pair, 1, 0x8000, 300);
+    post_recv(&mut pair, 2, 0x9000, 300);
+    pair.post(A, send(1, 300));
+    pair.lose(A, 1);
+    pair.post(A, send(2, 20));
+    pair.flow();
+    pair.post_on(A, second(A), send(3, 20));
+    pair.flow();
+    assert_eq!(received(&mut pair), [(B.qpn(), 1, Ok(())), (second(B), 2, Ok(()))]);
+}
