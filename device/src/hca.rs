@@ -203,6 +203,13 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
+    /// See [`Frontend::fail`].
+    pub fn fail(&mut self) {
+        tracing::info!("the device is told to fail");
+        let cx = &mut context!(self);
+        self.frontend.fail(cx);
+    }
+
     /// See [`Frontend::snapshot`].
     pub fn snapshot(&self, table: Table, from: u64) -> Page {
         self.frontend.snapshot(&self.engine, table, from)

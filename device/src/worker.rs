@@ -245,6 +245,10 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                         interface: hca.monitor().into(),
                     });
                 }
+                Call::Fail(answer) => {
+                    hca.fail();
+                    let _ = answer.send(());
+                }
                 Call::SetPort(state, answer) => {
                     hca.set_link(state == PortState::Up);
                     let _ = answer.send(());

@@ -31,6 +31,8 @@ pub enum Call {
     Counters(oneshot::Sender<Counters>),
     /// Bring the link up, or take it down.
     SetPort(PortState, oneshot::Sender<()>),
+    /// Have an internal error.
+    Fail(oneshot::Sender<()>),
     /// Use another capture from now on, or none. Gives back what was there: files are opened and closed elsewhere.
     SetCapture(Option<Capture>, oneshot::Sender<Option<Capture>>),
     /// Use another trace from now on, or none. Gives back what was there.

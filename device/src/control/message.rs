@@ -57,6 +57,11 @@ pub enum Request {
         /// What the port is to be.
         state: PortState,
     },
+    /// Have an internal error: [`Response::Done`]. The guest is told as such devices do.
+    Fail {
+        /// Which device.
+        device: u16,
+    },
     /// End the capture; its file is complete when [`Response::Done`] comes.
     CaptureOff {
         /// Of which device.

@@ -157,6 +157,10 @@ async fn answer(request: Request, devices: &[Device]) -> Result<Response, Refuse
             find(device)?.handle.call(|answer| Call::SetPort(state, answer)).await?;
             Response::Done {}
         }
+        Request::Fail { device } => {
+            find(device)?.handle.call(Call::Fail).await?;
+            Response::Done {}
+        }
         Request::CaptureOff { device } => {
             let handle = &find(device)?.handle;
             let capture = handle.call(|answer| Call::SetCapture(None, answer)).await?;

@@ -11,6 +11,7 @@ pub mod hcr;
 pub mod icm;
 pub mod jingzhao;
 pub mod lid;
+pub mod limits;
 pub mod list;
 pub mod mthca;
 pub mod mtt;
@@ -128,6 +129,10 @@ pub trait Frontend {
     /// The link of the port came up or went down: tells the guest, if it wants to know. What crosses the link is not
     /// the front-end's business.
     fn link_changed(&mut self, cx: &mut Context<'_>, up: bool);
+
+    /// The device has an internal error, because an operator says so: tells the guest as such devices do. Until its
+    /// driver resets it, it goes on to serve.
+    fn fail(&mut self, cx: &mut Context<'_>);
 
     /// Copies out up to [`snapshot::PAGE_ROWS`] objects of one kind for an operator, the first at place `from`: 0, or
     /// [`Page::next`] of the page before. Values of QPs are those of `engine`, as of this moment. Reads no guest

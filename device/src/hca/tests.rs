@@ -108,6 +108,10 @@ impl Frontend for Stub {
         self.log.push(format!("link {up}"));
     }
 
+    fn fail(&mut self, _: &mut Context<'_>) {
+        self.log.push("fail".to_owned());
+    }
+
     fn snapshot(&self, _: &Engine, _: Table, _: u64) -> Page {
         Page { rows: Rows::Qps(Vec::new()), next: None }
     }

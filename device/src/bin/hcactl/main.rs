@@ -61,6 +61,8 @@ enum Command {
         #[arg(value_enum)]
         state: Port,
     },
+    /// An internal error of the device: the guest is told, and its driver is to reset it
+    Fail,
     /// Writing every frame to a pcapng file
     #[command(subcommand)]
     Capture(Capture),
@@ -140,6 +142,13 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
                 Port::Down => PortState::Down,
             };
             let Response::Done {} = daemon.ask(&Request::SetPort { device, state })? else {
+                bail!("the daemon gave an answer to another question");
+            };
+            String::new()
+        }
+        Command::Fail => {
+            let device = daemon.choose(cli.device)?;
+            let Response::Done {} = daemon.ask(&Request::Fail { device })? else {
                 bail!("the daemon gave an answer to another question");
             };
             String::new()

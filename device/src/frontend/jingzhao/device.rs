@@ -260,6 +260,12 @@ impl Frontend for JingZhao {
         }
     }
 
+    fn fail(&mut self, cx: &mut Context<'_>) {
+        if let Some(resources) = &mut self.state.resources {
+            resources.raise(cx, &Eqe::LocalCatastrophic);
+        }
+    }
+
     fn snapshot(&self, engine: &Engine, table: Table, from: u64) -> Page {
         snapshot::take(self.state.resources.as_ref(), &self.setup.addresses, engine, table, from)
     }

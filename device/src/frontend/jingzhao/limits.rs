@@ -15,6 +15,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use thiserror::Error;
 
+use crate::frontend::limits::Count;
+
 /// The limits of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "LimitsEntry")]
@@ -81,35 +83,20 @@ impl Default for LimitsEntry {
     fn default() -> Self {
         let most = DevLim::RECOMMENDED;
         Self {
-            max_qps: Count(most.log_max_qps),
-            max_cqs: Count(most.log_max_cqs),
-            max_eqs: Count(most.log_max_eqs),
-            max_mpts: Count(most.log_max_mpts),
-            max_pds: Count(most.log_max_pds),
-            max_wqes: Count(u8::try_from(most.log_max_wqes).unwrap_or(0)),
-            max_cqes: Count(u8::try_from(most.log_max_cqes).unwrap_or(0)),
+            max_qps: Count::of_log(most.log_max_qps),
+            max_cqs: Count::of_log(most.log_max_cqs),
+            max_eqs: Count::of_log(most.log_max_eqs),
+            max_mpts: Count::of_log(most.log_max_mpts),
+            max_pds: Count::of_log(most.log_max_pds),
+            max_wqes: Count::of_log(u8::try_from(most.log_max_wqes).unwrap_or(0)),
+            max_cqes: Count::of_log(u8::try_from(most.log_max_cqes).unwrap_or(0)),
             max_send_sges: most.max_send_sges,
             max_send_wqe_len: most.max_send_wqe_len,
             max_recv_sges: most.max_recv_sges,
             max_recv_wqe_len: most.max_recv_wqe_len,
-            reserved_qps: Count(most.log_reserved_qps),
+            reserved_qps: Count::of_log(most.log_reserved_qps),
             max_icm_len: NonZeroU64::new(most.max_icm_len).unwrap_or(NonZeroU64::MIN),
         }
-    }
-}
-
-/// A count that is a power of two, 2^`MIN` to 2^`MAX`; its logarithm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "u64")]
-pub struct Count<const MIN: u8, const MAX: u8>(u8);
-
-impl<const MIN: u8, const MAX: u8> TryFrom<u64> for Count<MIN, MAX> {
-    type Error = String;
-
-    fn try_from(count: u64) -> Result<Self, Self::Error> {
-        let log = (MIN..=MAX).find(|log| 1_u64 << log == count);
-        log.map(Self)
-            .ok_or_else(|| format!("{count} is not a power of two from {} to {}", 1_u64 << MIN, 1_u64 << MAX))
     }
 }
 
@@ -157,22 +144,22 @@ impl TryFrom<LimitsEntry> for Limits {
         check_len("max_recv_wqe_len", entry.max_recv_wqe_len, MAX_RECV_LEN)?;
         check_sges("max_send_sges", entry.max_send_sges, entry.max_send_wqe_len, send_head)?;
         check_sges("max_recv_sges", entry.max_recv_sges, entry.max_recv_wqe_len, GRANULE)?;
-        if entry.reserved_qps.0 >= entry.max_qps.0 {
+        if entry.reserved_qps.log() >= entry.max_qps.log() {
             return Err(LimitsError::Reserved);
         }
         Ok(Self(DevLim {
-            log_max_qps: entry.max_qps.0,
-            log_max_cqs: entry.max_cqs.0,
-            log_max_eqs: entry.max_eqs.0,
-            log_max_mpts: entry.max_mpts.0,
-            log_max_pds: entry.max_pds.0,
-            log_max_wqes: entry.max_wqes.0.into(),
-            log_max_cqes: entry.max_cqes.0.into(),
+            log_max_qps: entry.max_qps.log(),
+            log_max_cqs: entry.max_cqs.log(),
+            log_max_eqs: entry.max_eqs.log(),
+            log_max_mpts: entry.max_mpts.log(),
+            log_max_pds: entry.max_pds.log(),
+            log_max_wqes: entry.max_wqes.log().into(),
+            log_max_cqes: entry.max_cqes.log().into(),
             max_send_sges: entry.max_send_sges,
             max_send_wqe_len: entry.max_send_wqe_len,
             max_recv_sges: entry.max_recv_sges,
             max_recv_wqe_len: entry.max_recv_wqe_len,
-            log_reserved_qps: entry.reserved_qps.0,
+            log_reserved_qps: entry.reserved_qps.log(),
             max_icm_len: entry.max_icm_len.get(),
             ..DevLim::RECOMMENDED
         }))

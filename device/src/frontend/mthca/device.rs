@@ -29,6 +29,10 @@ use crate::memory::GuestMemory;
 use crate::telemetry::monitor::Monitor;
 use crate::vfio::{Bar, PciIdentity};
 
+/// First dword of the buffer of catastrophic errors: the type in its highest byte, 0 for an internal error, and anything
+/// else that makes it not 0.
+const INTERNAL_ERROR: u32 = 1;
+
 /// What a device is given at its creation and keeps.
 pub type Setup = frontend::Setup<Options>;
 
@@ -48,18 +52,22 @@ pub struct Mthca {
     doorbells: Doorbells,
     state: DeviceState,
     counters: Counters,
+    /// The buffer of catastrophic errors says so.
+    failed: bool,
 }
 
 impl Interface for Mthca {
     type Options = Options;
 
     fn new(setup: Setup) -> Self {
+        let doorbells = Doorbells::new(setup.options.limits.bar2_len());
         Self {
             setup,
             hcr: Hcr::default(),
-            doorbells: Doorbells::new(pci::BAR2_LEN),
+            doorbells,
             state: DeviceState::default(),
             counters: Counters::default(),
+            failed: false,
         }
     }
 }
@@ -68,6 +76,7 @@ impl Mthca {
     fn read_register(&self, offset: u64) -> u32 {
         match Register::at(offset) {
             Some(Register::Hcr(word)) => self.hcr.read(word),
+            Some(Register::Catastrophe) if self.failed => INTERNAL_ERROR,
             _ => 0,
         }
     }
@@ -137,7 +146,7 @@ impl Frontend for Mthca {
             revision: pci::REVISION,
             class: pci::CLASS_CODE,
             bar0_len: pci::BAR0_LEN,
-            bar2_len: pci::BAR2_LEN,
+            bar2_len: self.setup.options.limits.bar2_len(),
             msix_vectors: pci::MSIX_VECTORS,
             msix_table: pci::MSIX_TABLE,
             msix_pba: pci::MSIX_PBA,
@@ -200,6 +209,11 @@ impl Frontend for Mthca {
         }
     }
 
+    /// The driver looks at the buffer of catastrophic errors every five seconds, and then resets the device.
+    fn fail(&mut self, _: &mut Context<'_>) {
+        self.failed = true;
+    }
+
     fn snapshot(&self, engine: &Engine, table: Table, from: u64) -> Page {
         snapshot::take(&self.state, &self.setup.addresses, engine, table, from)
     }
@@ -210,6 +224,7 @@ impl Frontend for Mthca {
 
     fn reset(&mut self) {
         self.hcr.reset();
+        self.failed = false;
         self.doorbells.reset();
         self.state = DeviceState::default();
     }

@@ -17,6 +17,7 @@ pub mod event_queue;
 pub mod events;
 pub mod groups;
 pub mod host;
+pub mod limits;
 pub mod mpt;
 pub mod options;
 pub mod qp;

@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::limits::{Limits, LimitsEntry};
+
 /// Options of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -10,6 +12,9 @@ pub struct Options {
     /// What QUERY_ADAPTER answers, and the driver shows in sysfs: at most 16 ASCII characters.
     #[schemars(with = "String", length(max = 16))]
     pub board_id: BoardId,
+    /// What QUERY_DEV_LIM reports.
+    #[schemars(with = "LimitsEntry")]
+    pub limits: Limits,
 }
 
 /// Identification of the board, padded with NUL.

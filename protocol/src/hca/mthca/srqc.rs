@@ -37,7 +37,7 @@ impl Srqc {
     /// Bytes of the outbox of QUERY_SRQ.
     pub const QUERY_LEN: usize = 0x40;
 
-    /// Reads the inbox of SW2HW_SRQ. `max_log_slots` is what QUERY_DEV_LIM reports.
+    /// Reads the inbox of SW2HW_SRQ. `max_log_slots` follows from what QUERY_DEV_LIM reports.
     ///
     /// # Errors
     /// EXCEED_LIM for more slots.

@@ -3,7 +3,6 @@
 //! # Spec
 //! mthca interface, sections 3.5 and 6.4.
 
-use protocol::hca::mthca::caps::DevLim;
 use protocol::hca::mthca::cmd::Command;
 use protocol::hca::mthca::cqc::{Cqc, ResizeCq};
 use protocol::hca::status::{CmdError, CmdStatus};
@@ -18,14 +17,14 @@ use crate::sparse::TableFull;
 
 pub(super) fn sw2hw(
     resources: &mut Resources,
-    _: &Setup,
+    setup: &Setup,
     _: &mut Context<'_>,
     command: &Command,
     inbox: &[u8],
 ) -> Result<Answer, CmdError> {
     let cqn = command.cqn();
     let index = resources.cq_index(cqn);
-    let cqc = Cqc::parse(fixed(inbox)?, DevLim::RECOMMENDED.log_max_cqes)?;
+    let cqc = Cqc::parse(fixed(inbox)?, setup.options.limits.dev_lim().log_max_cqes)?;
     if resources.cqs.get(index).is_some() {
         return Err(CmdError::new(CmdStatus::BadResState, "CQ is valid already", index.into()));
     }
@@ -50,12 +49,12 @@ pub(super) fn hw2sw(
 
 pub(super) fn resize(
     resources: &mut Resources,
-    _: &Setup,
+    setup: &Setup,
     cx: &mut Context<'_>,
     command: &Command,
     inbox: &[u8],
 ) -> Result<Answer, CmdError> {
-    let resize = ResizeCq::parse(fixed(inbox)?, DevLim::RECOMMENDED.log_max_cqes)?;
+    let resize = ResizeCq::parse(fixed(inbox)?, setup.options.limits.dev_lim().log_max_cqes)?;
     let (page, record) = find(resources, command)?.record();
     let consumer = resources.regions.record(&resources.layout, cx.dma, page, record);
     find(resources, command)?.resize(&resize, consumer)?;

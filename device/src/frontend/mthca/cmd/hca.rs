@@ -4,7 +4,7 @@
 //! mthca interface, sections 3.2 to 3.4.
 
 use protocol::hca::mthca::PAGE;
-use protocol::hca::mthca::caps::{Adapter, DevLim, QueryFw};
+use protocol::hca::mthca::caps::{Adapter, QueryFw};
 use protocol::hca::mthca::cmd::Command;
 use protocol::hca::mthca::init::InitHca;
 use protocol::hca::status::{CmdError, CmdStatus};
@@ -27,17 +27,17 @@ pub(super) fn no_local_memory() -> CmdError {
     CmdError::new(CmdStatus::NoLocalMemory, "memory of its own", 0)
 }
 
-pub(super) fn query_dev_lim(_: &Setup) -> Answer {
-    Answer::Mailbox(DevLim::RECOMMENDED.emit().to_vec())
+pub(super) fn query_dev_lim(setup: &Setup) -> Answer {
+    Answer::Mailbox(setup.options.limits.dev_lim().emit().to_vec())
 }
 
 pub(super) fn query_adapter(setup: &Setup) -> Answer {
     Answer::Mailbox(Adapter { board_id: setup.options.board_id.0 }.emit().to_vec())
 }
 
-pub(super) fn set_icm_size(_: &Setup, command: &Command) -> Result<Answer, CmdError> {
+pub(super) fn set_icm_size(setup: &Setup, command: &Command) -> Result<Answer, CmdError> {
     let bytes = command.in_param;
-    if bytes > DevLim::RECOMMENDED.max_icm_len {
+    if bytes > setup.options.limits.dev_lim().max_icm_len {
         return Err(CmdError::new(CmdStatus::ExceedLim, "bytes of ICM", bytes));
     }
     if !bytes.is_multiple_of(PAGE as u64) {

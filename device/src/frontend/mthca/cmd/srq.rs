@@ -3,7 +3,6 @@
 //! # Spec
 //! mthca interface, sections 3.5 and 6.6.
 
-use protocol::hca::mthca::caps::DevLim;
 use protocol::hca::mthca::cmd::Command;
 use protocol::hca::mthca::eqe::Eqe;
 use protocol::hca::mthca::srqc::Srqc;
@@ -20,14 +19,16 @@ use crate::sparse::TableFull;
 
 pub(super) fn sw2hw(
     resources: &mut Resources,
-    _: &Setup,
+    setup: &Setup,
     _: &mut Context<'_>,
     command: &Command,
     inbox: &[u8],
 ) -> Result<Answer, CmdError> {
     let srqn = number(command);
     let index = resources.srq_index(srqn);
-    let context = Srqc::parse(fixed(inbox)?, DevLim::RECOMMENDED.log_max_srq_wqes)?;
+    // Software's ring has a slot that it never posts, and a power of two of them (section 6.6).
+    let max_log_slots = setup.options.limits.dev_lim().log_max_srq_wqes + 1;
+    let context = Srqc::parse(fixed(inbox)?, max_log_slots)?;
     if resources.srqs.get(index).is_some() {
         return Err(CmdError::new(CmdStatus::BadResState, "SRQ is valid already", index.into()));
     }

@@ -209,3 +209,19 @@ fn reset_forgets_everything_but_config_space() {
     driver.ok(0x031, &[], 0x1f);
     assert_eq!(driver.with_inbox(0x00d, &Mpt::everything().bytes(), 0x10), 0);
 }
+
+/// Section 2.6.
+#[test]
+fn a_failed_device_says_so_until_it_is_reset_and_serves_meanwhile() {
+    const CATASTROPHE: u64 = 0x8_3000;
+    let mut driver = Driver::initialised();
+    assert_eq!(driver.read(CATASTROPHE), 0);
+    driver.guest.hca.fail();
+    assert_eq!(driver.guest.load::<4>(Bar::Bar0, CATASTROPHE), [0, 0, 0, 1], "internal error");
+    driver.write(CATASTROPHE, 0);
+    assert_eq!(driver.read(CATASTROPHE), 1);
+    driver.replay(TEAR_DOWN);
+    driver.write(RESET, 1);
+    assert_eq!(driver.read(CATASTROPHE), 0);
+    driver.replay(BRING_UP);
+}

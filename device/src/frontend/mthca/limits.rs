@@ -1,0 +1,188 @@
+//! What QUERY_DEV_LIM tells software it may use, as configured.
+//!
+//! Software keeps to some of them only: it sizes its tables of QPs, CQs and MPT entries by module parameters, and the
+//! device accepts them up to the bounds of INIT_HCA (section 12, T17). Lengths of CQs and SRQs are held against what is
+//! told here.
+//!
+//! # Spec
+//! mthca interface, section 3.4.
+
+use protocol::hca::mthca::caps::DevLim;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use thiserror::Error;
+
+use crate::frontend::limits::Count;
+
+/// The limits of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "LimitsEntry")]
+pub struct Limits(DevLim);
+
+impl Limits {
+    /// What QUERY_DEV_LIM answers.
+    pub const fn dev_lim(&self) -> &DevLim {
+        &self.0
+    }
+
+    /// Bytes of BAR2.
+    pub const fn bar2_len(&self) -> u64 {
+        1 << (20 + self.0.log_uar_mib)
+    }
+
+    /// Entries of the port's GID table.
+    pub const fn gids(&self) -> u8 {
+        1 << self.0.log_max_gids
+    }
+
+    /// Entries of the port's P_Key table.
+    pub const fn pkeys(&self) -> u16 {
+        1 << self.0.log_max_pkeys
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self(DevLim::RECOMMENDED)
+    }
+}
+
+/// Limits that QUERY_DEV_LIM reports. All counts but those of lists are powers of two.
+///
+/// # Spec
+/// mthca interface, section 3.4.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct LimitsEntry {
+    /// QPs, 2^8 to 2^17. The driver's module parameter num_qp counts.
+    #[schemars(with = "u32", range(min = 256, max = 131_072))]
+    pub max_qps: Count<8, 17>,
+    /// CQs, 2^8 to 2^17. The driver's module parameter num_cq counts.
+    #[schemars(with = "u32", range(min = 256, max = 131_072))]
+    pub max_cqs: Count<8, 17>,
+    /// SRQs, 2^12 to 2^16: the driver's table must fill a whole chunk of ICM.
+    #[schemars(with = "u32", range(min = 4096, max = 65_536))]
+    pub max_srqs: Count<12, 16>,
+    /// MPT entries, which are memory regions: 2^8 to 2^20. The driver's module parameter num_mpt counts.
+    #[schemars(with = "u32", range(min = 256, max = 1_048_576))]
+    pub max_mpts: Count<8, 20>,
+    /// Work requests in a queue of a QP, 1 to 2^15.
+    #[schemars(with = "u32", range(min = 1, max = 32_768))]
+    pub max_wqes: Count<0, 15>,
+    /// Work requests in an SRQ, 1 to 2^14.
+    #[schemars(with = "u32", range(min = 1, max = 16_384))]
+    pub max_srq_wqes: Count<0, 14>,
+    /// Entries of a CQ, 1 to 2^17.
+    #[schemars(with = "u32", range(min = 1, max = 131_072))]
+    pub max_cqes: Count<0, 17>,
+    /// READs and atomics a QP has outstanding as requester, 1 to 2^4.
+    #[schemars(with = "u32", range(min = 1, max = 16))]
+    pub max_rd_atomic: Count<0, 4>,
+    /// GIDs of the port, 8 to 2^5. The driver asks for each when it is loaded.
+    #[schemars(with = "u32", range(min = 8, max = 32))]
+    pub max_gids: Count<3, 5>,
+    /// P_Keys of the port, 2^5 or 2^6. The driver asks for each when it is loaded.
+    #[schemars(with = "u32", range(min = 32, max = 64))]
+    pub max_pkeys: Count<5, 6>,
+    /// MiB of UAR pages, which are the size of BAR2: 1 to 2^3.
+    #[schemars(with = "u32", range(min = 1, max = 8))]
+    pub uar_mib: Count<0, 3>,
+    /// Elements of a gather list, 4 to 30.
+    #[schemars(range(min = 4, max = 30))]
+    pub max_send_sges: u8,
+    /// Elements of a scatter list, 4 to 30.
+    #[schemars(range(min = 4, max = 30))]
+    pub max_recv_sges: u8,
+}
+
+impl Default for LimitsEntry {
+    fn default() -> Self {
+        let most = DevLim::RECOMMENDED;
+        Self {
+            max_qps: Count::of_log(most.log_max_qps),
+            max_cqs: Count::of_log(most.log_max_cqs),
+            max_srqs: Count::of_log(most.log_max_srqs),
+            max_mpts: Count::of_log(most.log_max_mpts),
+            max_wqes: Count::of_log(most.log_max_wqes),
+            max_srq_wqes: Count::of_log(most.log_max_srq_wqes),
+            max_cqes: Count::of_log(most.log_max_cqes),
+            max_rd_atomic: Count::of_log(most.log_max_requester_resources),
+            max_gids: Count::of_log(most.log_max_gids),
+            max_pkeys: Count::of_log(most.log_max_pkeys),
+            uar_mib: Count::of_log(most.log_uar_mib),
+            max_send_sges: most.max_send_sges,
+            max_recv_sges: most.max_recv_sges,
+        }
+    }
+}
+
+/// A list longer than WQEs have room for, or shorter than the driver needs for management datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{key}: {sges} is not in 4..=30")]
+pub struct LimitsError {
+    key: &'static str,
+    sges: u8,
+}
+
+impl TryFrom<LimitsEntry> for Limits {
+    type Error = LimitsError;
+
+    fn try_from(entry: LimitsEntry) -> Result<Self, LimitsError> {
+        for (key, sges) in [("max_send_sges", entry.max_send_sges), ("max_recv_sges", entry.max_recv_sges)] {
+            if !(4..=30).contains(&sges) {
+                return Err(LimitsError { key, sges });
+            }
+        }
+        Ok(Self(DevLim {
+            log_max_qps: entry.max_qps.log(),
+            log_max_cqs: entry.max_cqs.log(),
+            log_max_srqs: entry.max_srqs.log(),
+            log_max_mpts: entry.max_mpts.log(),
+            log_max_wqes: entry.max_wqes.log(),
+            log_max_srq_wqes: entry.max_srq_wqes.log(),
+            log_max_cqes: entry.max_cqes.log(),
+            log_max_requester_resources: entry.max_rd_atomic.log(),
+            log_max_gids: entry.max_gids.log(),
+            log_max_pkeys: entry.max_pkeys.log(),
+            log_uar_mib: entry.uar_mib.log(),
+            max_send_sges: entry.max_send_sges,
+            max_recv_sges: entry.max_recv_sges,
+            ..DevLim::RECOMMENDED
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Limits, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn without_limits_they_are_the_recommended_ones() {
+        assert_eq!(parse("{}").map(|limits| *limits.dev_lim()), Ok(DevLim::RECOMMENDED));
+    }
+
+    #[test]
+    fn what_is_set_is_told() {
+        let limits = parse(r#"{"max_wqes": 256, "max_gids": 8, "uar_mib": 1, "max_recv_sges": 4}"#).unwrap();
+        assert_eq!((limits.gids(), limits.bar2_len()), (8, 1 << 20));
+        let out = limits.dev_lim().emit();
+        assert_eq!((out[0x11], out[0x3b], out[0x49], out[0x55]), (8, 3, 0, 4));
+    }
+
+    #[test]
+    fn what_the_driver_cannot_work_with_is_refused() {
+        for (text, problem) in [
+            (r#"{"max_srqs": 2048}"#, "2048 is not a power of two from 4096 to 65536"),
+            (r#"{"max_cqes": 262144}"#, "262144 is not a power of two from 1 to 131072"),
+            (r#"{"max_send_sges": 3}"#, "max_send_sges: 3 is not in 4..=30"),
+            (r#"{"max_recv_sges": 31}"#, "max_recv_sges: 31 is not in 4..=30"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.starts_with(problem), "{error}");
+        }
+    }
+}
