@@ -84,3 +84,25 @@ impl<F: Frontend> Guest<F> {
         }
     }
 }
+
+/// Carries frames between two guests until none is left.
+pub(crate) fn exchange<A: Frontend, B: Frontend>(a: &mut Guest<A>, b: &mut Guest<B>) {
+    loop {
+        let (from_a, from_b) = (a.settle(), b.settle());
+        if from_a.is_empty() && from_b.is_empty() {
+            return;
+        }
+        from_a.iter().for_each(|frame| b.hca.handle_frame(frame));
+        from_b.iter().for_each(|frame| a.hca.handle_frame(frame));
+    }
+}
+
+/// Bytes that hardly repeat, another row for each seed.
+pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    let mut next = seed;
+    let step = || {
+        next = next.wrapping_mul(5).wrapping_add(113);
+        next
+    };
+    std::iter::repeat_with(step).take(len).collect()
+}

@@ -16,7 +16,6 @@ mod jingzhao_interface;
 mod jingzhao_probe;
 mod jingzhao_rc;
 mod jingzhao_services;
-mod mixed_fabric;
 mod mthca;
 mod pair;
 mod rxe_interop;
@@ -156,12 +155,6 @@ pub const ALL: &[Scenario] = &[
         about: "what goes wrong shows in status, event and kernel message as on hardware",
         pair: false,
         run: |lab, report| Box::pin(mthca::errors::run(lab, report)),
-    },
-    Scenario {
-        name: "mixed-fabric",
-        about: "guests with ib_mthca, a JingZhao HCA and soft-RoCE on one fabric, each with each, content checked",
-        pair: false,
-        run: |lab, report| Box::pin(mixed_fabric::run(lab, report)),
     },
     Scenario {
         name: "wire-rc",

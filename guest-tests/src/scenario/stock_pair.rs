@@ -194,14 +194,16 @@ impl StockNode {
         Ok(())
     }
 
-    /// See [`load_mthca`].
+    /// Loads `ib_mthca` and what tools need, and waits until its port is active.
     pub(super) async fn load(&mut self) -> Result<()> {
-        load_mthca(&mut self.vm).await
+        self.vm.run(&[&["modprobe", "-a", "ib_mthca"], MODULES].concat()).await?;
+        self.port_is("4: ACTIVE").await
     }
 
-    /// See [`port_is`].
+    /// Waits for a state of the port of `mthca0`, as sysfs writes it.
     pub(super) async fn port_is(&mut self, state: &str) -> Result<()> {
-        port_is(&mut self.vm, state).await
+        let path = "/sys/class/infiniband/mthca0/ports/1/state";
+        await_text(&mut self.vm, &[path], &[state], PORT_TIMEOUT).await
     }
 
     /// Puts a soft-RoCE device `rxe0` on the Ethernet.
@@ -229,18 +231,6 @@ impl StockNode {
     async fn warnings(&mut self) -> Result<Vec<String>> {
         Ok(self.vm.call(Dmesg { level: Some(WARNING) }).await?.lines)
     }
-}
-
-/// Loads `ib_mthca` and what tools need, and waits until its port is active.
-pub(super) async fn load_mthca(vm: &mut Vm) -> Result<()> {
-    vm.run(&[&["modprobe", "-a", "ib_mthca"], MODULES].concat()).await?;
-    port_is(vm, "4: ACTIVE").await
-}
-
-/// Waits for a state of the port of `mthca0`, as sysfs writes it.
-async fn port_is(vm: &mut Vm, state: &str) -> Result<()> {
-    let path = "/sys/class/infiniband/mthca0/ports/1/state";
-    await_text(vm, &[path], &[state], PORT_TIMEOUT).await
 }
 
 /// Of the NIC, not the HCA: the two are on different networks, and are still told apart.

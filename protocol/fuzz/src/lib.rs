@@ -1,6 +1,5 @@
 //! What the fuzz targets run, shared with the corpus replay in `protocol/tests/corpus.rs`.
 
-pub mod context;
 pub mod jingzhao;
 
 use protocol::net::arp::Arp;

@@ -23,7 +23,7 @@ use super::device::{JingZhao, Setup};
 use super::options::Options;
 use crate::frontend::Interface as _;
 use crate::frontend::address::Addresses;
-use crate::frontend::testing::{Guest, MEMORY, dump};
+use crate::frontend::testing::{Guest, MEMORY, dump, exchange};
 use crate::identity::Identity;
 use crate::vfio::Bar;
 use crate::vfio::server::{Device, Region};

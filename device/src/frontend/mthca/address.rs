@@ -4,22 +4,28 @@
 //! mthca interface, sections 6.5, 6.8 and 8.3.
 
 use protocol::hca::mthca::path::Address;
-use protocol::ids::{Lid, Qpn};
+use protocol::hca::mthca::wqe::{MlxWqe, PackedHeaders};
+use protocol::ids::Qpn;
 use protocol::roce::Shell;
 
-use crate::frontend::address::{Addresses, Class, Peer};
+use crate::frontend::address::Addresses;
+use crate::frontend::lid::{Grh, Route};
 
 /// The way to a destination. A packet to one that does not exist is sent all the same, and lost.
 pub fn path(addresses: &Addresses, to: &Address, local: Qpn, remote: Qpn) -> Shell {
-    lid_path(addresses, to.dlid, local, remote)
+    let Address { dlid, service_level, traffic_class, hop_limit, dgid, .. } = *to;
+    let grh = to.grh.then_some(Grh { dgid, traffic_class, hop_limit });
+    let route = Route { dlid, service_level, grh };
+    addresses.route(&route, local, remote).unwrap_or_else(|| addresses.nowhere())
 }
 
 /// Likewise of a management datagram.
-pub fn management(addresses: &Addresses, dlid: Lid, local: Qpn, remote: Qpn) -> Shell {
-    lid_path(addresses, dlid, local, remote)
-}
-
-fn lid_path(addresses: &Addresses, lid: Lid, local: Qpn, remote: Qpn) -> Shell {
-    let peer = Peer { lid, ..Peer::default() };
-    addresses.path(&peer, &Class::default(), local, remote).unwrap_or_else(|| addresses.nowhere())
+pub fn management(addresses: &Addresses, wqe: &MlxWqe, headers: &PackedHeaders, local: Qpn) -> Shell {
+    let grh = headers.grh.map(|grh| Grh {
+        dgid: grh.dgid,
+        traffic_class: grh.traffic_class,
+        hop_limit: grh.hop_limit,
+    });
+    let route = Route { dlid: wqe.dlid, service_level: headers.service_level, grh };
+    addresses.route(&route, local, headers.bth.dest_qp).unwrap_or_else(|| addresses.nowhere())
 }

@@ -15,6 +15,7 @@ use super::qp::QueuePair;
 use super::resources::Resources;
 use crate::frontend::Context;
 use crate::frontend::address::Addresses;
+use crate::frontend::lid::Source;
 use crate::frontend::notify::{CqError, Notify};
 use crate::frontend::snapshot::Fault;
 use crate::frontend::verbs::{WorkTag, is_solicited, syndrome};
@@ -31,16 +32,19 @@ fn cqe(completion: &Completion, qp: &QueuePair, addresses: &Addresses) -> Cqe {
                 SendOp::Send { .. } | SendOp::Write { .. } | SendOp::Nop => 0,
             },
         },
-        Ok(Success::Recv(done)) => Outcome::Received(Received {
-            remote_qpn: done.remote_qpn,
-            remote_lid: addresses.lid_of(done.remote_mac),
-            service_level: 0,
-            grh: done.grh,
-            path_bits: 0,
-            with: done.imm.map_or(With::PkeyIndex(done.pkey_index), With::Imm),
-            opcode: done.opcode.to_byte(),
-            byte_len: done.byte_len,
-        }),
+        Ok(Success::Recv(done)) => {
+            let Source { slid, service_level, grh } = addresses.source(&done);
+            Outcome::Received(Received {
+                remote_qpn: done.remote_qpn,
+                remote_lid: slid,
+                service_level,
+                grh,
+                path_bits: 0,
+                with: done.imm.map_or(With::PkeyIndex(done.pkey_index), With::Imm),
+                opcode: done.opcode.to_byte(),
+                byte_len: done.byte_len,
+            })
+        }
         Err(status) => Outcome::Failed { send: completion.queue == Queue::Send, syndrome: syndrome(status) },
     };
     // The tag of a receive is the offset alone, which is where a send's tag has its own.

@@ -133,7 +133,7 @@ impl QueuePair {
         }
         let (headers, payload) = PackedHeaders::parse(&bytes).map_err(|_| Status::LocalQpOperation)?;
         let PackedHeaders { bth, deth, imm, .. } = headers;
-        let path = address::management(addresses, wqe.dlid, self.qpn, bth.dest_qp);
+        let path = address::management(addresses, wqe, &headers, self.qpn);
         let header = Some(ReadyHeader { pkey: bth.pkey, psn: bth.psn, src_qp: deth.src_qp });
         Ok(SendRequest {
             wr_id,

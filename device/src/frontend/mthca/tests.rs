@@ -2,9 +2,14 @@
 //! that were seen on a running kernel (sections 13.3 and 14).
 
 mod commands;
+mod datagrams;
 mod events;
 mod probe;
 mod regions;
+mod shared;
+mod states;
+mod traffic;
+mod user;
 
 use std::os::fd::OwnedFd;
 
@@ -118,7 +123,11 @@ impl Driver {
     }
 
     fn with(options: Options) -> Self {
-        let setup = setup(1, options);
+        Self::of_lid(1, options)
+    }
+
+    fn of_lid(lid: u16, options: Options) -> Self {
+        let setup = setup(lid, options);
         let own = setup.addresses.own;
         let mut guest = Guest::new(Mthca::new(setup), own);
         guest.lend(ICM, ICM_LEN);

@@ -4,7 +4,7 @@ use protocol::Psn;
 use protocol::hca::jingzhao::qpc::Qpc;
 
 use super::traffic::{
-    DATA_KEY, ENTRY, QPN, cqe, data_unit, exchange, get_data, pair, post_recv, put_data, qpc, remote, send,
+    DATA_KEY, ENTRY, QPN, cqe, data_unit, get_data, pair, post_recv, put_data, qpc, remote, send,
 };
 use super::*;
 use crate::frontend::FrontendCounters;

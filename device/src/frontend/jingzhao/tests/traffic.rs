@@ -1,7 +1,6 @@
 //! Two devices back to back: from doorbells to completions.
 
 mod addresses;
-mod options;
 
 use protocol::Psn;
 use protocol::hca::jingzhao::cqc::Cqc;
@@ -12,6 +11,7 @@ use protocol::hca::jingzhao::qpc::Qpc;
 use protocol::ids::{Cqn, Lkey, Pdn, Qpn, Va};
 
 use super::*;
+use crate::frontend::testing::pattern;
 
 const PD: u32 = 3;
 /// As software knows it; index 5.
@@ -136,32 +136,12 @@ pub(super) fn remote(offset: u64, rkey: u32) -> Vec<u8> {
 }
 
 /// Carries frames both ways until both are quiet.
-pub(super) fn exchange(a: &mut Machine, b: &mut Machine) {
-    loop {
-        let (from_a, from_b) = (a.settle(), b.settle());
-        if from_a.is_empty() && from_b.is_empty() {
-            return;
-        }
-        from_a.iter().for_each(|frame| b.hca.handle_frame(frame));
-        from_b.iter().for_each(|frame| a.hca.handle_frame(frame));
-    }
-}
-
 pub(super) fn cqe(machine: &mut Machine, slot: u64) -> Vec<u8> {
     machine.peek(CQ + slot * 32, 32)
 }
 
 fn state(machine: &mut Machine) -> u8 {
     machine.peek(ENTRY + 8, 1)[0] >> 4
-}
-
-fn pattern(len: usize, seed: u8) -> Vec<u8> {
-    let mut next = seed;
-    let step = || {
-        next = next.wrapping_mul(5).wrapping_add(113);
-        next
-    };
-    std::iter::repeat_with(step).take(len).collect()
 }
 
 pub(super) fn pair() -> (Machine, Machine) {

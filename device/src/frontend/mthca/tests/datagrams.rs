@@ -1,0 +1,214 @@
+//! Datagrams: of users, of QP1, and to groups (sections 6.7, 6.8, 8.1 to 8.4).
+
+use protocol::hca::mthca::modify::Named;
+use protocol::hca::mthca::path::{Address, AddressVector};
+use protocol::hca::mthca::wqe::{Operation, SendWqe, UdSegment};
+use protocol::ids::{Lid, Pdn, Qkey, Qpn};
+
+use super::user::{QKEY, QPN, UD, User, data, modify, qpc, request, syndromes};
+use super::*;
+use crate::frontend::testing::{exchange, pattern};
+
+const GROUP: [u8; 16] = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
+
+fn settle(a: &mut User, b: &mut User) {
+    exchange(&mut a.guest, &mut b.guest);
+}
+
+fn datagram(address: Address, dqpn: u32, qkey: u32, offset: u64, len: u32) -> SendWqe {
+    let vector = AddressVector { port: 1, pd: Pdn::new(1), address };
+    let to = UdSegment { vector, dqpn: Qpn::new(dqpn), qkey: Qkey::new(qkey) };
+    request(Operation::Datagram { imm: None, to }, offset, len)
+}
+
+fn lid(dlid: u16) -> Address {
+    Address { dlid: Lid::new(dlid), service_level: 3, ..Address::default() }
+}
+
+#[test]
+fn a_datagram_arrives_behind_forty_bytes() {
+    let (mut a, mut b) = User::pair(UD);
+    let message = pattern(200, 9);
+    a.put(0, &message);
+    b.put(0, &[0x77; 240]);
+    b.post_recv(0, 240);
+    a.post(&datagram(lid(2), QPN, QKEY, 0, 200));
+    settle(&mut a, &mut b);
+    assert_eq!(b.get(40, 200), message);
+    assert_eq!(b.get(0, 40), [0x77; 40], "no global route header");
+    let received = [
+        0x00, 0x01, 0x00, 0x14, 0, 0, 0, 0, 0x00, 0x01, 0x00, 0x14, 0x30, 0x00, 0x00, 0x01, //
+        0, 0, 0, 0, 0x00, 0x00, 0x00, 0xf0, 0, 0, 0, 0, 0x64, 0, 0, 0,
+    ];
+    assert_eq!(b.reap(), [received]);
+    assert_eq!(syndromes(&a.reap()), [0]);
+}
+
+#[test]
+fn a_global_route_header_arrives_with_its_datagram() {
+    let (mut a, mut b) = User::pair(UD);
+    let (own, peer) = (Identity::from_lid(Lid::new(1)).gid(), Identity::from_lid(Lid::new(2)).gid());
+    b.post_recv(0, 240);
+    a.post(&datagram(Address { grh: true, dgid: peer, hop_limit: 1, ..lid(2) }, QPN, QKEY, 0, 200));
+    settle(&mut a, &mut b);
+    let grh = b.get(0, 40);
+    assert_eq!((grh[0] >> 4, &grh[8..24], &grh[24..40]), (6, &own[..], &peer[..]));
+    assert_eq!(b.reap()[0][0x0d], 0x80);
+}
+
+#[test]
+fn datagrams_that_are_not_for_the_qp_are_dropped() {
+    let (mut a, mut b) = User::pair(UD);
+    b.post_recv(0, 240);
+    a.post(&datagram(lid(2), QPN, QKEY + 1, 0, 8));
+    a.post(&datagram(lid(2), QPN + 1, QKEY, 0, 8));
+    a.post(&datagram(lid(0), QPN, QKEY, 0, 8));
+    settle(&mut a, &mut b);
+    assert_eq!((syndromes(&a.reap()), b.reap().len()), (vec![0, 0, 0], 0));
+    // A controlled key stands for the sender's own.
+    a.post(&datagram(lid(2), QPN, 1 << 31, 0, 8));
+    settle(&mut a, &mut b);
+    assert_eq!((syndromes(&a.reap()), b.reap().len()), (vec![0], 1));
+}
+
+#[test]
+fn datagrams_that_cannot_be_fail_and_the_queue_waits() {
+    let (mut a, mut b) = User::pair(UD);
+    a.post(&datagram(lid(2), QPN, QKEY, 0, 2049));
+    settle(&mut a, &mut b);
+    assert_eq!((syndromes(&a.reap()), a.query().state), (vec![0x01], 4));
+    a.post(&datagram(lid(2), QPN, QKEY, 0, 8));
+    settle(&mut a, &mut b);
+    assert_eq!(syndromes(&a.reap()), [0x05]);
+    // Software goes on after the error.
+    b.post_recv(0, 240);
+    a.ok(0x01d, &modify(Named::empty(), &qpc(UD, 2)), QPN);
+    a.post(&datagram(lid(2), QPN, QKEY, 0, 8));
+    settle(&mut a, &mut b);
+    assert_eq!((syndromes(&a.reap()), b.reap().len()), (vec![0], 1));
+    // An address vector of another protection domain.
+    let mut foreign = datagram(lid(2), QPN, QKEY, 0, 8);
+    if let Operation::Datagram { to, .. } = &mut foreign.operation {
+        to.vector.pd = Pdn::new(2);
+    }
+    a.post(&foreign);
+    settle(&mut a, &mut b);
+    assert_eq!(syndromes(&a.reap()), [0x02]);
+}
+
+#[test]
+fn a_qp_may_send_to_itself() {
+    let (mut a, mut b) = User::pair(UD);
+    a.post_recv(0x100, 240);
+    a.put(0, b"to myself");
+    a.post(&datagram(lid(1), QPN, QKEY, 0, 9));
+    settle(&mut a, &mut b);
+    assert_eq!(a.get(0x128, 9), b"to myself");
+    assert_eq!(a.reap().len(), 2);
+}
+
+/// Attaches the QP to the group, as the driver does: hash, read, write.
+fn attach(user: &mut User) {
+    user.poke(INBOX, &GROUP);
+    let (status, bucket) = user.command(0x027, INBOX, 0);
+    assert_eq!(status, 0);
+    let bucket = u32::try_from(bucket).unwrap();
+    assert!(bucket < 4096);
+    user.ok(0x025, &[], bucket);
+    let mut entry = user.guest.peek(OUTBOX, 0x100);
+    assert_eq!(entry, [0; 0x100]);
+    entry[0x10..0x20].copy_from_slice(&GROUP);
+    entry[0x20..0x24].copy_from_slice(&(1 << 31 | QPN).to_be_bytes());
+    user.ok(0x026, &entry, bucket);
+    user.ok(0x025, &[], bucket);
+    assert_eq!(user.guest.peek(OUTBOX, 0x100), entry);
+}
+
+#[test]
+fn a_group_has_its_members_on_every_port_the_senders_too() {
+    let (mut a, mut b) = User::pair(UD);
+    attach(&mut a);
+    attach(&mut b);
+    a.put(0, b"to all");
+    a.post_recv(0x100, 240);
+    b.post_recv(0x100, 240);
+    let group = Address { dlid: Lid::new(0xc000), grh: true, dgid: GROUP, ..Address::default() };
+    a.post(&datagram(group, 0xff_ffff, QKEY, 0, 6));
+    settle(&mut a, &mut b);
+    for user in [&mut a, &mut b] {
+        assert_eq!(user.get(0x128, 6), b"to all");
+        let entries = user.reap();
+        let received = entries.iter().find(|entry| entry[0x1d] == 0).expect("a receive");
+        // From LID 1, by its QP: so the sender knows its own.
+        assert_eq!((&received[8..12], &received[14..16]), (&[0, 1, 0, 0x14][..], &[0, 1][..]));
+    }
+    let index = CmdStatus::BadIndex.code();
+    assert_eq!(a.with_inbox(0x026, &[0; 0x100], 8192), index);
+    assert_eq!(a.command(0x025, 0, 8192).0, index);
+}
+
+/// Makes QP1 of the device of the QP's memory.
+fn management(user: &mut User) {
+    user.ok(0x023 | 1 << 12, &[], QPN);
+    let mut context = qpc(UD, 0);
+    context.kind = 7;
+    context.qkey = Qkey::new(0x8001_0000);
+    context.requester.set_signal_all(true);
+    for op in [0x019, 0x01a, 0x01b] {
+        user.ok(op, &modify(Named::all(), &context), QPN);
+    }
+}
+
+/// Headers as the driver makes them, to QP1 of LID 2 (section 8.3).
+const HEADERS: [u8; 28] = [
+    0x00, 0x02, 0x00, 0x02, 0x00, 0x48, 0x00, 0x00, //
+    0x64, 0x00, 0xff, 0xff, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x07, //
+    0x80, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x01,
+];
+
+#[test]
+fn a_management_datagram_goes_with_the_headers_that_software_made() {
+    let (mut a, mut b) = (User::new(1), User::new(2));
+    management(&mut a);
+    management(&mut b);
+    let mad = pattern(256, 4);
+    a.put(0, &HEADERS);
+    a.put(0x100, &mad);
+    b.post_recv(0x200, 296);
+    // Flags: completion wanted; DLID 2; headers, two parts of the MAD, place of the CRC.
+    let segment = |offset, len| data(offset, len).emit_be();
+    let wqe = [
+        &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 2, 0, 0][..],
+        &segment(0, 28),
+        &segment(0x100, 24),
+        &segment(0x118, 232),
+        &[0x80, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+    ];
+    let doorbell = a.post_bytes(0x0a, &wqe.concat());
+    a.ring(&doorbell);
+    let frames = a.guest.settle();
+    let [frame] = &frames[..] else { panic!("one frame") };
+    // BTH and DETH behind Ethernet, IPv4 and UDP; the migration bit is the link's own.
+    assert_eq!((frame[42], &frame[44..54]), (0x64, &HEADERS[10..20]));
+    assert_eq!(frame[54..62], HEADERS[20..28]);
+    b.guest.hca.handle_frame(frame);
+    settle(&mut a, &mut b);
+    assert_eq!(b.get(0x228, 256), mad);
+    let received = [
+        0x00, 0x01, 0x00, 0x14, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0x00, 0x01, //
+        0, 0, 0, 0, 0x00, 0x00, 0x01, 0x28, 0, 0, 0, 0, 0x64, 0, 0, 0,
+    ];
+    assert_eq!(b.reap(), [received]);
+    let sent = a.reap();
+    assert_eq!((syndromes(&sent), sent[0][0x1c], &sent[0][..4]), (vec![0], 0x0a, &[0, 1, 0, 0x14][..]));
+}
+
+#[test]
+fn only_the_declared_qps_are_special() {
+    let mut user = User::new(1);
+    let inbox = modify(Named::all(), &qpc(7, 0));
+    assert_eq!(user.with_inbox(0x019, &inbox, QPN), CmdStatus::BadParam.code());
+    assert_eq!(user.with_inbox(0x023 | 2 << 12, &[], QPN), CmdStatus::BadOp.code());
+    user.ok(0x023, &[], QPN);
+    user.ok(0x019, &inbox, QPN);
+}

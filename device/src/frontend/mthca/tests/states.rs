@@ -1,0 +1,158 @@
+//! QP states: commands, what they bring, and what becomes of work (sections 6.5 and 7.5).
+
+use protocol::hca::mthca::modify::Named;
+use protocol::hca::mthca::qpc::Qpc;
+use protocol::ids::Qkey;
+
+use super::user::{CQN, QPN, RC, UD, User, cq_context, modify, qpc, send, syndromes};
+use super::*;
+use crate::frontend::testing::exchange;
+
+const RST2INIT: u32 = 0x019;
+const INIT2RTR: u32 = 0x01a;
+const RTR2RTS: u32 = 0x01b;
+const RTS2RTS: u32 = 0x01c;
+const TO_ERR: u32 = 0x01e;
+const RTS2SQD: u32 = 0x01f;
+const SQD2RTS: u32 = 0x020;
+const TO_RST: u32 = 0x021;
+
+fn settle(a: &mut User, b: &mut User) {
+    exchange(&mut a.guest, &mut b.guest);
+}
+
+#[test]
+fn a_query_tells_all_that_software_set_and_what_lives() {
+    let (mut a, mut b) = User::pair(RC);
+    let set = qpc(RC, 2);
+    let asked = a.query();
+    assert_eq!(asked.state, 3);
+    assert_eq!((asked.primary, asked.qkey, asked.min_rnr_timer), (set.primary, set.qkey, 1));
+    assert_eq!((asked.requester.retry_count(), asked.requester_depth(), asked.responder_depth()), (7, 4, 4));
+    assert_eq!((asked.next_send_psn, asked.recv_psn), (set.next_send_psn, set.recv_psn));
+    b.post_recv(0, 64);
+    a.post(&send(0, 8));
+    settle(&mut a, &mut b);
+    assert_eq!(a.query().next_send_psn.get(), 0xff_ffff);
+    assert_eq!((b.query().recv_psn.get(), b.query().rmsn), (0xff_ffff, 1));
+}
+
+#[test]
+fn a_context_with_zeros_takes_nothing_away() {
+    let mut user = User::new(1);
+    user.connect(&qpc(UD, 2));
+    let only = Qpc { qkey: Qkey::new(0x77), ..Qpc::default() };
+    user.ok(RTS2RTS, &modify(Named::QKEY, &only), QPN);
+    let asked = user.query();
+    assert_eq!((asked.qkey, asked.primary, asked.mtu), (Qkey::new(0x77), qpc(UD, 2).primary, 4));
+}
+
+#[test]
+fn a_command_from_the_wrong_state_is_refused() {
+    let bad = CmdStatus::BadQpState.code();
+    let mut user = User::new(1);
+    let inbox = modify(Named::all(), &qpc(RC, 2));
+    for op in [INIT2RTR, RTR2RTS, RTS2RTS, 0x01d, TO_ERR, RTS2SQD, SQD2RTS, 0x02d, 0x038] {
+        assert_eq!(user.with_inbox(op, &inbox, QPN), bad, "{op:03x} of a QP in RESET");
+    }
+    user.ok(RST2INIT, &inbox, QPN);
+    assert_eq!(user.with_inbox(RST2INIT, &inbox, QPN), bad);
+    assert_eq!(user.with_inbox(RTR2RTS, &inbox, QPN), bad);
+    // Another number in the same place.
+    assert_eq!(user.with_inbox(RST2INIT, &inbox, QPN + 0x1_0000), CmdStatus::BadResState.code());
+    user.ok(TO_RST, &[], QPN);
+    user.ok(TO_RST, &[], QPN);
+    user.ok(RST2INIT, &inbox, QPN + 0x1_0000);
+    assert_eq!(user.query().emit(), Qpc::default().emit(), "the number that was is in RESET");
+}
+
+#[test]
+fn err_flushes_what_is_posted_and_what_is_posted_later() {
+    let (mut a, mut b) = User::pair(RC);
+    a.post_recv(0, 64);
+    a.ok(TO_ERR, &[], QPN);
+    settle(&mut a, &mut b);
+    assert_eq!(syndromes(&a.reap()), [0x05]);
+    a.post(&send(0, 8));
+    settle(&mut a, &mut b);
+    let sends = a.reap();
+    assert_eq!((syndromes(&sends), sends[0][0x1c]), (vec![0x05], 0xff));
+    // Nothing rings for a receive: the doorbell record is looked at from time to time.
+    a.post_recv(0, 64);
+    let later = a.guest.hca.next_deadline().expect("a look at the record");
+    a.guest.now = later;
+    a.guest.hca.set_now(later);
+    a.guest.hca.handle_deadline();
+    settle(&mut a, &mut b);
+    let receives = a.reap();
+    assert_eq!((syndromes(&receives), receives[0][0x1c]), (vec![0x05], 0xfe));
+}
+
+/// T41: the memory of a QP is freed when the command is done.
+#[test]
+fn reset_completes_nothing_and_touches_nothing() {
+    let (mut a, mut b) = User::pair(RC);
+    a.post_recv(0, 64);
+    a.post(&send(0, 8));
+    // Frames were made, and the peer has not answered.
+    a.guest.settle();
+    a.ok(TO_RST | 3 << 12, &[], QPN);
+    settle(&mut a, &mut b);
+    assert!(a.reap().is_empty());
+    assert_eq!(a.query().emit(), Qpc::default().emit());
+    // Counters start from 0.
+    let (mut a, mut b) = User::pair(RC);
+    b.post_recv(0, 64);
+    a.post(&send(0, 8));
+    settle(&mut a, &mut b);
+    assert_eq!(a.reap().len(), 1);
+}
+
+#[test]
+fn the_outbox_of_reset_is_the_context_if_it_is_wanted() {
+    let (mut a, _) = User::pair(RC);
+    a.poke(OUTBOX, &[0x5a; 8]);
+    a.ok(TO_RST | 3 << 12, &[], QPN);
+    assert_eq!(a.guest.peek(OUTBOX, 8), [0x5a; 8]);
+    a.connect(&qpc(RC, 2));
+    a.ok(TO_RST | 2 << 12, &[], QPN);
+    assert_eq!(a.guest.peek(OUTBOX + 8, 1)[0] >> 4, 3);
+}
+
+#[test]
+fn a_send_queue_is_drained_and_goes_on() {
+    let (mut a, mut b) = User::pair(RC);
+    (0..2).for_each(|_| b.post_recv(0, 64));
+    a.post(&send(0, 8));
+    a.guest.settle();
+    a.ok(RTS2SQD, &[], QPN | 1 << 31);
+    assert_eq!(a.query().state, 7, "draining");
+    assert!(a.events().is_empty());
+    // The packet was lost here; it is sent again.
+    let deadline = a.guest.hca.next_deadline().unwrap();
+    a.guest.now = deadline;
+    a.guest.hca.set_now(deadline);
+    a.guest.hca.handle_deadline();
+    settle(&mut a, &mut b);
+    assert_eq!((a.query().state, a.events()), (5, vec![(0x03, QPN)]));
+    a.post(&send(0, 8));
+    settle(&mut a, &mut b);
+    assert_eq!(a.reap().len(), 1, "not begun in SQD");
+    a.ok(SQD2RTS, &modify(Named::empty(), &Qpc::default()), QPN);
+    settle(&mut a, &mut b);
+    assert_eq!(a.reap().len(), 1);
+}
+
+#[test]
+fn completions_of_a_cq_that_is_gone_are_lost_and_nothing_else() {
+    let (mut a, mut b) = User::pair(RC);
+    b.post_recv(0, 64);
+    a.ok(0x017, &[], CQN);
+    assert_eq!(a.with_inbox(0x017, &[], CQN), CmdStatus::BadResState.code());
+    a.post(&send(0, 8));
+    settle(&mut a, &mut b);
+    assert!(a.unread().is_empty());
+    assert_eq!((a.query().state, b.reap().len()), (3, 1));
+    a.ok(0x016, &cq_context(), CQN);
+    assert_eq!(a.with_inbox(0x016, &cq_context(), CQN), CmdStatus::BadResState.code());
+}

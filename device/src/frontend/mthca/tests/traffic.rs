@@ -1,0 +1,371 @@
+//! Messages of connections between two devices, from doorbells to completions (sections 5, 7.3 to 7.6).
+
+use protocol::hca::mthca::wqe::{Operation, WqeData};
+use protocol::ids::Rkey;
+use protocol::roce::Imm;
+use smallvec::SmallVec;
+
+use super::user::{RC, SEND, UC, User, qpc, remote, request, send, syndromes};
+use super::*;
+use crate::frontend::testing::{exchange, pattern};
+
+fn settle(a: &mut User, b: &mut User) {
+    exchange(&mut a.guest, &mut b.guest);
+}
+
+/// Lets time pass until nothing is waited for, at most for a minute.
+fn wait(a: &mut User, b: &mut User) {
+    let limit = a.guest.now + std::time::Duration::from_secs(60);
+    loop {
+        settle(a, b);
+        let next = [&mut *a, &mut *b].map(|side| side.guest.hca.next_deadline());
+        let Some(now) = next.into_iter().flatten().filter(|deadline| *deadline < limit).min() else { return };
+        for side in [&mut *a, &mut *b] {
+            side.guest.now = now.max(side.guest.now);
+            let now = side.guest.now;
+            side.guest.hca.set_now(now);
+            side.guest.hca.handle_deadline();
+        }
+    }
+}
+
+#[test]
+fn a_send_becomes_a_receive() {
+    for kind in [RC, UC] {
+        let (mut a, mut b) = User::pair(kind);
+        let message = pattern(1000, 3);
+        a.put(0x10, &message);
+        b.post_recv(0x20, 1000);
+        a.post(&send(0x10, 1000));
+        settle(&mut a, &mut b);
+        assert_eq!(b.get(0x20, 1000), message);
+        let sent = [
+            0x00, 0x01, 0x00, 0x14, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, //
+            0, 0, 0, 0, 0, 0, 0, 0, 0x00, 0x00, 0x02, 0x00, SEND, 0x80, 0, 0,
+        ];
+        assert_eq!(a.reap(), [sent]);
+        // 1000 bytes in four packets: the opcode is SEND last.
+        let opcode = if kind == RC { 0x02 } else { 0x22 };
+        let received = [
+            0x00, 0x01, 0x00, 0x14, 0, 0, 0, 0, 0x00, 0x01, 0x00, 0x14, 0, 0, 0x00, 0x01, //
+            0, 0, 0, 0, 0x00, 0x00, 0x03, 0xe8, 0, 0, 0, 0, opcode, 0, 0, 0,
+        ];
+        assert_eq!(b.reap(), [received]);
+    }
+}
+
+#[test]
+fn immediate_data_is_in_the_entry_of_the_receive() {
+    let (mut a, mut b) = User::pair(RC);
+    b.post_recv(0, 64);
+    b.post_recv(0, 64);
+    let imm = Imm([0x11, 0x22, 0x33, 0x44]);
+    let mut wqe = request(Operation::Send { imm: Some(imm) }, 0, 8);
+    wqe.next.imm = imm;
+    a.post(&wqe);
+    wqe.operation = Operation::Write { remote: remote(0x100), imm: Some(imm) };
+    a.post(&wqe);
+    settle(&mut a, &mut b);
+    let entries = b.reap();
+    assert_eq!(entries.iter().map(|entry| entry[0x1c]).collect::<Vec<_>>(), [0x05, 0x0b]);
+    assert!(entries.iter().all(|entry| entry[0x10..0x18] == [0x11, 0x22, 0x33, 0x44, 0, 0, 0, 8]));
+    assert_eq!(a.reap().iter().map(|entry| entry[0x1c]).collect::<Vec<_>>(), [0x0b, 0x09]);
+}
+
+#[test]
+fn inline_data_is_sent_out_of_the_wqe() {
+    let (mut a, mut b) = User::pair(RC);
+    b.post_recv(0, 64);
+    let mut wqe = send(0, 0);
+    wqe.data = WqeData::Inline(SmallVec::from_slice(b"thirteen here"));
+    a.post(&wqe);
+    settle(&mut a, &mut b);
+    assert_eq!(b.get(0, 13), b"thirteen here");
+    assert_eq!(b.reap()[0][0x14..0x18], [0, 0, 0, 13]);
+}
+
+#[test]
+fn a_message_without_bytes_is_a_message() {
+    let (mut a, mut b) = User::pair(RC);
+    b.post_recv(0, 0);
+    let mut wqe = send(0, 0);
+    wqe.data = WqeData::Segments(SmallVec::new());
+    a.post(&wqe);
+    settle(&mut a, &mut b);
+    assert_eq!((a.reap().len(), syndromes(&b.reap())), (1, vec![0]));
+}
+
+#[test]
+fn peers_write_read_and_change_memory() {
+    let (mut a, mut b) = User::pair(RC);
+    let (to, from) = (pattern(5000, 1), pattern(3000, 2));
+    a.put(0x100, &to);
+    b.put(0x2000, &from);
+    a.post(&request(Operation::Write { remote: remote(0x88), imm: None }, 0x100, 5000));
+    a.post(&request(Operation::Read { remote: remote(0x2000) }, 0x1800, 3000));
+    settle(&mut a, &mut b);
+    assert_eq!(b.get(0x88, 5000), to);
+    assert_eq!(a.get(0x1800, 3000), from);
+    let entries = a.reap();
+    assert_eq!(entries.iter().map(|entry| entry[0x1c]).collect::<Vec<_>>(), [0x08, 0x10]);
+    assert_eq!(entries[1][0x14..0x18], 3000u32.to_be_bytes());
+    assert!(b.reap().is_empty());
+
+    // The word is a number in the host's order; the operands in the WQE are big-endian (T48).
+    b.put(0x40, &1000u64.to_le_bytes());
+    a.post(&request(Operation::FetchAdd { remote: remote(0x40), add: 7 }, 0, 8));
+    a.post(&request(Operation::CompareSwap { remote: remote(0x40), compare: 1007, swap: 5 }, 8, 8));
+    a.post(&request(Operation::CompareSwap { remote: remote(0x40), compare: 1007, swap: 6 }, 16, 8));
+    settle(&mut a, &mut b);
+    let originals = [1000u64, 1007, 5].map(u64::to_le_bytes).concat();
+    assert_eq!((a.get(0, 24), b.get(0x40, 8)), (originals, 5u64.to_le_bytes().to_vec()));
+    for (entry, opcode) in a.reap().iter().zip([0x12, 0x11, 0x11]) {
+        assert_eq!((entry[0x1c], &entry[0x14..0x18]), (opcode, &[0, 0, 0, 8][..]));
+    }
+}
+
+#[test]
+fn requests_without_signal_complete_silently_unless_the_queue_signals_all() {
+    let (mut a, mut b) = User::pair(RC);
+    (0..3).for_each(|_| b.post_recv(0, 64));
+    let mut silent = send(0, 8);
+    silent.next.signalled = false;
+    a.post(&silent);
+    a.post(&send(0, 8));
+    settle(&mut a, &mut b);
+    assert_eq!(a.reap().iter().map(|entry| entry[0x1a]).collect::<Vec<_>>(), [0x02], "the second, at 280h");
+    a.ok(0x021, &[], user::QPN);
+    let mut context = qpc(RC, 2);
+    context.requester.set_signal_all(true);
+    let (mut a, mut b) = (User::new(1), User::new(2));
+    a.connect(&context);
+    b.connect(&qpc(RC, 1));
+    b.post_recv(0, 64);
+    a.post(&silent);
+    settle(&mut a, &mut b);
+    assert_eq!(a.reap().len(), 1);
+}
+
+/// T51: in memory there may be more than the doorbells that have arrived announce.
+#[test]
+fn doorbells_that_arrive_late_change_nothing() {
+    let (mut a, mut b) = User::pair(RC);
+    (0..3).for_each(|_| b.post_recv(0, 64));
+    let rings: Vec<_> = (0..3).map(|_| a.post_unrung(&send(0, 8))).collect();
+    a.ring(&rings[0]);
+    settle(&mut a, &mut b);
+    assert_eq!((a.reap().len(), b.reap().len()), (3, 3));
+    a.ring(&rings[1]);
+    a.ring(&rings[2]);
+    settle(&mut a, &mut b);
+    assert_eq!((a.reap().len(), b.reap().len()), (0, 0));
+    b.post_recv(0, 64);
+    a.post(&send(0, 8));
+    settle(&mut a, &mut b);
+    assert_eq!((a.reap().len(), b.reap().len()), (1, 1));
+}
+
+#[test]
+fn a_doorbell_in_the_page_of_another_is_ignored() {
+    let (mut a, mut b) = User::pair(RC);
+    b.post_recv(0, 64);
+    let doorbell = a.post_unrung(&send(0, 8));
+    a.guest.store(Bar::Bar2, 0x3010, &doorbell.emit());
+    settle(&mut a, &mut b);
+    assert!(a.reap().is_empty());
+}
+
+#[test]
+fn requests_of_many_rounds_keep_their_order() {
+    let (mut a, mut b) = User::pair(RC);
+    for round in 0..100u32 {
+        for n in 0..5 {
+            b.post_recv(0x100 * n, 64);
+            a.put(0x40 * n, &pattern(64, u8::try_from(round).unwrap() ^ u8::try_from(n).unwrap()));
+            a.post(&send(0x40 * n, 64));
+        }
+        settle(&mut a, &mut b);
+        let offsets = |entries: Vec<Vec<u8>>| {
+            entries
+                .iter()
+                .map(|entry| u32::from_be_bytes(entry[0x18..0x1c].try_into().unwrap()))
+                .collect::<Vec<_>>()
+        };
+        let slots =
+            |base: u32, len: u32| (0..5).map(|n| base + (round * 5 + n) % 8 * len).collect::<Vec<_>>();
+        assert_eq!(offsets(a.reap()), slots(0x200, 128));
+        assert_eq!(offsets(b.reap()), slots(0, 64));
+        for n in 0..5u64 {
+            let sent = pattern(64, u8::try_from(round).unwrap() ^ u8::try_from(n).unwrap());
+            assert_eq!(b.get(0x100 * n, 64), sent);
+        }
+    }
+}
+
+#[test]
+fn a_wrong_key_fails_the_request_and_flushes_the_rest() {
+    let (mut a, mut b) = User::pair(RC);
+    b.post_recv(0, 64);
+    let mut wrong = remote(0);
+    wrong.rkey = Rkey::new(0x100);
+    let mut silent = send(0, 8);
+    silent.next.signalled = false;
+    a.post_recv(0, 64);
+    a.post_unrung(&request(Operation::Write { remote: wrong, imm: None }, 0, 8));
+    a.post_unrung(&silent);
+    let last = a.post_unrung(&send(0, 8));
+    a.ring(&last);
+    settle(&mut a, &mut b);
+    let entries = a.reap();
+    // Remote access error; then flushes, signalled or not: the send queue, then the receive queue.
+    assert_eq!(syndromes(&entries), [0x13, 0x05, 0x05, 0x05]);
+    assert_eq!(entries.iter().map(|entry| entry[0x1c]).collect::<Vec<_>>(), [0xff, 0xff, 0xff, 0xfe]);
+    let failed = [
+        0x00, 0x01, 0x00, 0x14, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, //
+        0x13, 0, 0, 0, 0, 0, 0, 0, 0x00, 0x00, 0x02, 0x00, 0xff, 0, 0, 0,
+    ];
+    assert_eq!(entries[0], failed);
+    assert_eq!((a.query().state, b.query().state), (6, 6));
+    assert_eq!(b.events(), [(0x11, user::QPN)]);
+    assert_eq!(syndromes(&b.reap()), [0x05]);
+}
+
+#[test]
+fn local_errors_have_their_syndromes() {
+    let failing = |wqe: &protocol::hca::mthca::wqe::SendWqe| {
+        let (mut a, mut b) = User::pair(RC);
+        b.post_recv(0, 16);
+        a.post(wqe);
+        settle(&mut a, &mut b);
+        (syndromes(&a.reap()), syndromes(&b.reap()))
+    };
+    let mut foreign = send(0, 8);
+    foreign.data = WqeData::Segments(SmallVec::from_elem(
+        protocol::hca::mthca::wqe::DataSegment {
+            len: 8,
+            lkey: protocol::ids::Lkey::new(0x7700),
+            va: protocol::ids::Va::new(0),
+        },
+        1,
+    ));
+    assert_eq!(failing(&foreign), (vec![0x04], vec![]), "local protection");
+    assert_eq!(failing(&send(0x3000, 8)), (vec![0x04], vec![]), "outside the region");
+    // The receive is too short: local length there, remote invalid request here.
+    assert_eq!(failing(&send(0, 17)), (vec![0x12], vec![0x01]));
+}
+
+#[test]
+fn a_peer_that_is_gone_exhausts_the_retries() {
+    let (mut a, mut b) = (User::new(1), User::new(2));
+    a.connect(&qpc(RC, 2));
+    a.post(&send(0, 8));
+    wait(&mut a, &mut b);
+    assert_eq!(syndromes(&a.reap()), [0x15]);
+}
+
+#[test]
+fn a_receiver_that_is_never_ready_exhausts_the_rnr_retries() {
+    let (mut a, mut b) = (User::new(1), User::new(2));
+    let mut context = qpc(RC, 2);
+    context.primary.rnr_retry = 2;
+    a.connect(&context);
+    b.connect(&qpc(RC, 1));
+    a.post(&send(0, 8));
+    wait(&mut a, &mut b);
+    assert_eq!(syndromes(&a.reap()), [0x16]);
+    // And one that is ready late does not: the doorbell record is read again each time.
+    let (mut a, mut b) = User::pair(RC);
+    a.post(&send(0, 8));
+    settle(&mut a, &mut b);
+    b.post_recv(0, 8);
+    wait(&mut a, &mut b);
+    assert_eq!((syndromes(&a.reap()), syndromes(&b.reap())), (vec![0], vec![0]));
+}
+
+#[test]
+fn an_armed_cq_raises_an_event_and_one_that_has_entries_at_once() {
+    let (mut a, mut b) = User::pair(RC);
+    b.post_recv(0, 64);
+    b.post_recv(0, 64);
+    b.arm(2);
+    a.post(&send(0, 8));
+    settle(&mut a, &mut b);
+    let event = |driver: &mut User, number| driver.eqe(1, number)[..8].to_vec();
+    assert_eq!(event(&mut b, 0), [0, 0, 0, 0, 0x00, 0x01, 0x00, 0x11]);
+    assert_eq!(b.eqe(1, 0)[31], 0);
+    assert_eq!(b.interrupts(0), 1);
+    // Not read yet.
+    b.arm(2);
+    assert_eq!(event(&mut b, 1), [0, 0, 0, 0, 0x00, 0x01, 0x00, 0x11]);
+    b.reap();
+    // Solicited only: the first is not, the second is.
+    b.arm(1);
+    let mut wqe = send(0, 8);
+    b.poke(EQ_BUFFERS[1] + 64, &[0x5a; 32]);
+    a.post(&wqe);
+    settle(&mut a, &mut b);
+    assert_eq!(b.eqe(1, 2), [0x5a; 32]);
+    b.post_recv(0, 64);
+    wqe.next.solicited = true;
+    a.post(&wqe);
+    settle(&mut a, &mut b);
+    assert_eq!(b.eqe(1, 2)[31], 0);
+}
+
+#[test]
+fn a_cq_that_overruns_says_so_and_fails_its_qp() {
+    let (mut a, mut b) = User::pair(RC);
+    for _ in 0..=user::CQ_ENTRIES {
+        b.post_recv(0, 64);
+        a.post(&send(0, 8));
+        settle(&mut a, &mut b);
+        a.reap();
+    }
+    assert_eq!(b.unread().len(), user::CQ_ENTRIES as usize);
+    let events = b.events();
+    assert!(events.contains(&(0x04, user::CQN)), "{events:02x?}");
+    let place = u64::try_from(events.iter().position(|(kind, _)| *kind == 0x04).unwrap()).unwrap();
+    assert_eq!(b.eqe(2, place)[0x0f], 1);
+    assert_eq!(b.query().state, 6);
+}
+
+#[test]
+fn a_resized_cq_goes_on_in_its_new_buffer() {
+    let (mut a, mut b) = User::pair(RC);
+    for _ in 0..3 {
+        b.post_recv(0, 64);
+        a.post(&send(0, 8));
+    }
+    settle(&mut a, &mut b);
+    assert_eq!(b.unread().len(), 3);
+    // 32 entries under key 24h.
+    const NEW: u64 = 0x403_0000;
+    b.write_mtt(0x4100, &[NEW]);
+    b.ok(0x00d, &Mpt { flags: 0xf002_0d00, ..Mpt::buffer(0x24, 0x1000, MTT + 0x4100) }.bytes(), 0x24);
+    b.poke(NEW, &[0x80; 1024]);
+    let mut resize = vec![0; 0x40];
+    resize[0x0c] = 1;
+    resize[0x1e] = 0x24;
+    let op = 0x02c | 1 << 12;
+    assert_eq!(b.with_inbox(op, &resize, user::CQN), 0x40, "three entries have no room in two");
+    resize[0x0c] = 5;
+    b.ok(op, &resize, user::CQN);
+    b.post_recv(0, 64);
+    a.post(&send(0, 8));
+    settle(&mut a, &mut b);
+    assert_eq!(b.unread().len(), 3, "nothing is copied and nothing is added");
+    assert_eq!(b.guest.peek(NEW + 3 * 32, 4), [0x00, 0x01, 0x00, 0x14]);
+    assert_eq!(b.guest.peek(NEW, 32), [0x80; 32]);
+}
+
+#[test]
+fn a_queue_whose_region_is_gone_fails_its_qp() {
+    let (mut a, mut b) = User::pair(RC);
+    let doorbell = a.post_unrung(&send(0, 8));
+    // The key names nothing any more when the command is done.
+    a.ok(0x00f, &[], 0x21);
+    a.ring(&doorbell);
+    settle(&mut a, &mut b);
+    assert_eq!(a.events(), [(0x05, user::QPN)]);
+    assert_eq!(a.query().state, 6);
+}
