@@ -196,15 +196,7 @@ fn worker(
             source,
         })
     });
-    let common = Setup {
-        options: (),
-        addresses: Addresses {
-            own: device.identity,
-            peers: device.peers.clone(),
-            default_peer: device.default_peer,
-        },
-        engine: engine::Config::default(),
-    };
+    let common = Setup { options: (), addresses: addresses(device), engine: engine::Config::default() };
     device.frontend.make(&common, Parts { device, key, source, fabric, capture: capture.transpose()? })
 }
 
@@ -222,7 +214,7 @@ impl Taker for Parts<'_> {
 
     fn take<F: Interface>(self, frontend: F) -> Self::Output {
         let Self { device, key, source, fabric, capture } = self;
-        let mut hca = Hca::new(frontend, device.identity, capture);
+        let mut hca = Hca::new(frontend, addresses(device), capture);
         hca.set_strict(device.strict);
         if let Some(TraceConfig { file, format }) = &device.trace {
             let trace = Trace::create(file, *format, &name(device)).map_err(|source| DaemonError::File {
@@ -237,6 +229,10 @@ impl Taker for Parts<'_> {
         }
         Ok(Box::new(Worker::new(source, hca, fabric)?))
     }
+}
+
+fn addresses(device: &DeviceConfig) -> Addresses {
+    Addresses { own: device.identity, peers: device.peers.clone(), default_peer: device.default_peer }
 }
 
 fn fabric(

@@ -5,6 +5,7 @@
 //! that without further effort: what an access starts is done when the access is, and nothing touches guest memory
 //! between an unmap and the next call.
 
+mod management;
 #[cfg(test)]
 pub(crate) mod tests;
 mod trace;
@@ -17,10 +18,12 @@ use engine::{Config, Engine, Instant, Stats};
 use crate::capture::Capture;
 use crate::fabric::TxBatch;
 use crate::fabric::impair::Impairments;
+use crate::frontend::address::Addresses;
 use crate::frontend::snapshot::{Page, Table};
 use crate::frontend::{Context, Frontend, FrontendCounters, RegisterAccess};
 use crate::identity::Identity;
 use crate::limited;
+use crate::management::Management;
 use crate::memory::GuestMemory;
 use crate::net::{Port, PortStats};
 use crate::telemetry::monitor::Monitor;
@@ -43,6 +46,8 @@ macro_rules! context {
             now: $hca.now,
             engine: &mut $hca.engine,
             dma: &$hca.memory,
+            port: &$hca.port,
+            management: &mut $hca.management,
             interrupts: &mut $hca.interrupts,
             monitor: &mut $hca.monitor,
         }
@@ -68,6 +73,7 @@ pub struct Hca<F: Frontend> {
     interrupts: Interrupts,
     config: ConfigSpace,
     port: Port,
+    management: Management,
     capture: Option<Capture>,
     /// What is done to frames between the port and the fabric.
     impairments: Impairments,
@@ -81,8 +87,11 @@ pub struct Hca<F: Frontend> {
 
 impl<F: Frontend> Hca<F> {
     /// An HCA after power-on.
-    pub fn new(frontend: F, identity: Identity, capture: Option<Capture>) -> Self {
+    pub fn new(frontend: F, addresses: impl Into<Addresses>, capture: Option<Capture>) -> Self {
         let pci = frontend.pci_identity();
+        let addresses = addresses.into();
+        let identity = addresses.own;
+        let management = Management::new(addresses, frontend.node());
         let mut hca = Self {
             identity,
             pci,
@@ -92,6 +101,7 @@ impl<F: Frontend> Hca<F> {
             interrupts: Interrupts::new(pci.msix_vectors),
             config: ConfigSpace::new(&pci),
             port: Port::new(identity),
+            management,
             capture,
             impairments: Impairments::default(),
             monitor: Monitor::default(),
@@ -110,7 +120,8 @@ impl<F: Frontend> Hca<F> {
 
     /// When [`Hca::handle_deadline`] is wanted next; the past if at once.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.engine.poll_timeout().into_iter().chain(self.impairments.next_deadline()).min()
+        let others = [self.impairments.next_deadline(), self.management.next_deadline()];
+        self.engine.poll_timeout().into_iter().chain(others.into_iter().flatten()).min()
     }
 
     /// A deadline may have passed.
@@ -119,14 +130,16 @@ impl<F: Frontend> Hca<F> {
         self.release_outbound();
         self.engine.handle_timeout(self.now, &mut self.frontend.host(&self.memory, &mut self.monitor));
         self.report_events();
+        self.management_deadline();
     }
 
     /// Ends a turn: completions become visible to the guest, frames are made, contexts are written back. The frames
     /// are in [`Hca::outbound`].
     pub fn drain(&mut self) -> Left {
         for frame in std::mem::take(&mut self.looped) {
-            self.deliver(&frame);
+            self.deliver_looped(&frame);
         }
+        self.serve_management();
 
         // A peer must not learn of what the guest cannot see yet: events before frames.
         let more_events = self.report_events();
@@ -197,9 +210,14 @@ impl<F: Frontend> Hca<F> {
     pub fn set_link(&mut self, up: bool) {
         if up != self.port.is_up() {
             tracing::info!(up, "link changed");
+            let was_active = self.management.is_active();
             self.port.set_up(up);
-            let cx = &mut context!(self);
-            self.frontend.link_changed(cx, up);
+            let view = self.view();
+            self.management.set_link(up, &view);
+            if self.management.is_active() != was_active {
+                let cx = &mut context!(self);
+                self.frontend.link_changed(cx, up);
+            }
         }
     }
 
@@ -242,6 +260,7 @@ impl<F: Frontend> Hca<F> {
     fn power_on(&mut self) {
         self.engine.reset(Config::default());
         self.frontend.reset();
+        self.management.reset();
         self.outbound.clear();
         self.looped.clear();
         self.port.forget_waiting();

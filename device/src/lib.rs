@@ -12,6 +12,7 @@ pub mod fabric;
 pub mod frontend;
 pub mod hca;
 pub mod identity;
+pub mod management;
 pub mod memory;
 pub mod net;
 pub mod rate;

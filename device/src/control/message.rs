@@ -16,7 +16,7 @@ use crate::fabric::impair::{ImpairmentRow, RuleEntry};
 use crate::fabric::switch::PeerRow;
 use crate::frontend::FrontendCounters;
 use crate::frontend::snapshot::{Page, Table};
-use crate::net::{DropReason, PortStats};
+use crate::net::{DropReason, PortStats, Traffic};
 use crate::telemetry::monitor::Monitor;
 use crate::telemetry::trace::TraceFormat;
 use crate::vfio::msix;
@@ -239,6 +239,12 @@ impl From<&Monitor> for InterfaceCounters {
 pub struct PortCounters {
     /// RoCE packets handed on.
     pub roce: u64,
+    /// RoCE packets for the fabric.
+    pub transmit: Traffic,
+    /// RoCE packets from the fabric that were handed on.
+    pub receive: Traffic,
+    /// Times the link went down.
+    pub link_downed: u64,
     /// ARP messages taken in.
     pub arp: u64,
     /// IPv6 neighbour discovery messages taken in.
@@ -258,6 +264,9 @@ impl From<&PortStats> for PortCounters {
         let dropped = DropReason::ALL.map(|reason| (reason.name().to_owned(), stats.dropped(reason)));
         Self {
             roce: stats.roce,
+            transmit: stats.transmit,
+            receive: stats.receive,
+            link_downed: stats.link_downed,
             arp: stats.arp,
             neighbour_discovery: stats.neighbour_discovery,
             echo: stats.echo,

@@ -47,7 +47,19 @@ pub struct Class {
     pub hop_limit: u8,
 }
 
+impl From<Identity> for Addresses {
+    /// A port that knows no others.
+    fn from(own: Identity) -> Self {
+        Self { own, peers: Vec::new(), default_peer: None }
+    }
+}
+
 impl Addresses {
+    /// All ports that are known, its own first.
+    pub fn ports(&self) -> impl Iterator<Item = &Identity> {
+        [&self.own].into_iter().chain(&self.peers).chain(&self.default_peer)
+    }
+
     /// The way to a peer; `None` if software named none that is known, and no default is configured. With an IP address
     /// whose MAC is not known, the destination MAC is [`UNRESOLVED`]. The source is always our own: a guest must not
     /// speak in another's name, whatever its context says.
@@ -126,7 +138,7 @@ impl Addresses {
     }
 
     fn known(&self, wanted: impl Fn(&Identity) -> bool) -> Option<Identity> {
-        [&self.own].into_iter().chain(&self.peers).chain(&self.default_peer).copied().find(wanted)
+        self.ports().copied().find(wanted)
     }
 }
 

@@ -23,11 +23,14 @@ pub mod verbs;
 
 use engine::{Engine, Event, Instant};
 use protocol::describe::{Field as _, Visitor};
+use protocol::mad::Mad;
 
 use self::address::Addresses;
 pub use self::list::{FrontendCounters, FrontendEntry, Interface, Taker};
 use self::snapshot::{Page, Table};
+use crate::management::{Counters, Management, MkeyCheck, NodeProfile, View};
 use crate::memory::GuestMemory;
+use crate::net::Port;
 use crate::telemetry::monitor::Monitor;
 use crate::telemetry::trace::Kind;
 use crate::vfio::msix::Interrupts;
@@ -59,6 +62,10 @@ pub struct Context<'a> {
     pub engine: &'a mut Engine,
     /// Memory the guest lets the device reach.
     pub dma: &'a GuestMemory,
+    /// The port on the fabric.
+    pub port: &'a Port,
+    /// Agents of the port.
+    pub management: &'a mut Management,
     /// MSI-X vectors.
     pub interrupts: &'a mut Interrupts,
     /// Who looks on.
@@ -66,6 +73,25 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// Has a MAD answered that software gave to the device itself; `None` if it is to be discarded.
+    pub fn mad_ifc(&mut self, mad: &Mad, m_key: MkeyCheck) -> Option<Mad> {
+        let answer = self.management.mad_ifc(&self.view(), mad, m_key);
+        if self.management.take_pkey_change() {
+            self.engine.set_pkeys(self.management.pkeys());
+        }
+        answer
+    }
+
+    /// Software wants the port to be up.
+    pub fn open_port(&mut self) {
+        self.management.open_port(&self.view());
+    }
+
+    /// What management is to know of the HCA.
+    pub fn view(&self) -> View {
+        View { now: self.now, counters: Counters::of(self.port.stats(), self.engine.stats()) }
+    }
+
     /// Raises an MSI-X vector.
     pub fn interrupt(&mut self, vector: u16) {
         let delivery = self.interrupts.raise(vector);
@@ -104,6 +130,9 @@ pub trait Frontend {
     /// Identity in PCI config space; constant.
     fn pci_identity(&self) -> PciIdentity;
 
+    /// The node that management shows; constant.
+    fn node(&self) -> NodeProfile;
+
     /// Serves a read of 1 to 8 bytes inside one BAR. Bytes without a register read 0.
     fn bar_read(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]);
 
@@ -126,7 +155,7 @@ pub trait Frontend {
     /// turn, which then comes at once.
     fn end_turn(&mut self, cx: &mut Context<'_>) -> bool;
 
-    /// The link of the port came up or went down: tells the guest, if it wants to know. What crosses the link is not
+    /// The link of a port that is open came up or went down: tells the guest, if it wants to know. What crosses the link is not
     /// the front-end's business.
     fn link_changed(&mut self, cx: &mut Context<'_>, up: bool);
 

@@ -23,6 +23,7 @@ use crate::frontend::address::Addresses;
 use crate::frontend::jingzhao::Counters;
 use crate::frontend::lid::{Grh, Route};
 use crate::frontend::snapshot::{Page, Rows, Table};
+use crate::management::NodeProfile;
 use crate::memory::Permissions;
 use crate::net::DropReason;
 
@@ -63,6 +64,19 @@ impl Frontend for Stub {
             msix_vectors: 2,
             msix_table: 0x2000,
             msix_pba: 0x3000,
+        }
+    }
+
+    fn node(&self) -> NodeProfile {
+        NodeProfile {
+            vendor_id: 0x1234,
+            device_id: 0x5678,
+            revision: 0,
+            gids: 8,
+            pkeys: 32,
+            mtu: 5,
+            capabilities: 0,
+            opened_by_software: false,
         }
     }
 

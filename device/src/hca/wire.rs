@@ -7,6 +7,7 @@ use protocol::ids::Qpn;
 use protocol::net::ether::{EtherFrame, EtherType};
 use protocol::net::ipv4::Ipv4;
 use protocol::net::ipv6::Ipv6;
+use protocol::roce::RoceFrame;
 
 use super::Hca;
 use crate::capture::Direction;
@@ -58,13 +59,20 @@ impl<F: Frontend> Hca<F> {
             {
                 self.looped.push(frame.to_vec());
             }
-            if sent.dst_mac == self.identity.mac {
+            if self.management.serves(sent.dst_mac) {
+                let Some(frame) = self.outbound.take_last() else { continue };
+                self.record(Direction::Outbound, &frame, || comment(sent.qpn, sent.wr_id));
+                self.port.count_sent(&frame);
+                self.manage(&frame);
+            } else if sent.dst_mac == self.identity.mac {
                 let Some(frame) = self.outbound.take_last() else { continue };
                 self.record(Direction::Outbound, &frame, || comment(sent.qpn, sent.wr_id));
                 self.looped.push(frame);
             } else if sent.dst_mac == UNRESOLVED {
+                self.count_sent();
                 self.resolve_and_leave(|| comment(sent.qpn, sent.wr_id));
             } else {
+                self.count_sent();
                 self.leave(|| comment(sent.qpn, sent.wr_id));
             }
         }
@@ -82,14 +90,38 @@ impl<F: Frontend> Hca<F> {
             self.leave(|| Some("waited for the MAC of its destination".to_owned()));
         }
         let Some(received) = received else { return };
+        self.port.count_received(frame);
+        if self.admit(&received) {
+            self.accept(&received);
+        }
+    }
+
+    /// A frame of this HCA for itself, or of its management.
+    pub(super) fn deliver_looped(&mut self, frame: &[u8]) {
+        let answers = self.outbound.len();
+        let received = self.port.receive(self.now, frame, &mut self.outbound);
+        debug_assert_eq!(self.outbound.len(), answers, "RoCE packets draw no answer of the port");
+        if let Some(received) = received {
+            self.accept(&received);
+        }
+    }
+
+    /// Hands a packet to the engine.
+    pub(super) fn accept(&mut self, received: &RoceFrame<'_>) {
         let mut host = self.frontend.host(&self.memory, &mut self.monitor);
         self.engine.handle_packet(self.now, &received.shell, &received.packet, &mut host);
         drop(host);
         self.report_events();
     }
 
+    pub(super) fn count_sent(&mut self) {
+        if let Some(frame) = self.outbound.last() {
+            self.port.count_sent(frame);
+        }
+    }
+
     /// The frame committed last is on its way to the fabric.
-    fn leave(&mut self, comment: impl FnOnce() -> Option<String>) {
+    pub(super) fn leave(&mut self, comment: impl FnOnce() -> Option<String>) {
         let Some(frame) = self.outbound.last().filter(|_| self.port.is_up()) else { return };
         let verdict = match self.impairments.is_idle() {
             true => Verdict::Untouched,
@@ -149,7 +181,12 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    fn record(&mut self, direction: Direction, frame: &[u8], comment: impl FnOnce() -> Option<String>) {
+    pub(super) fn record(
+        &mut self,
+        direction: Direction,
+        frame: &[u8],
+        comment: impl FnOnce() -> Option<String>,
+    ) {
         if let Some(capture) = &mut self.capture
             && self.port.is_up()
         {

@@ -11,7 +11,7 @@ mod waiting;
 pub use neighbour::{Neighbours, Resolved};
 pub use port::Port;
 use protocol::ids::MacAddr;
-pub use stats::{DropReason, PortStats};
+pub use stats::{DropReason, PortStats, Traffic};
 
 /// Destination MAC of frames whose sender knows the IP address only: the port finds it out (ARP, neighbour discovery).
 pub const UNRESOLVED: MacAddr = MacAddr([0; 6]);

@@ -58,7 +58,20 @@ impl Port {
 
     /// Plugs the cable in or pulls it out.
     pub fn set_up(&mut self, up: bool) {
+        self.stats.link_downed += u64::from(self.up && !up);
         self.up = up;
+    }
+
+    /// Counts a RoCE packet for the fabric.
+    pub fn count_sent(&mut self, frame: &[u8]) {
+        if self.up {
+            self.stats.transmit.count(frame);
+        }
+    }
+
+    /// Counts a RoCE packet from the fabric that [`Port::receive`] handed on.
+    pub fn count_received(&mut self, frame: &[u8]) {
+        self.stats.receive.count(frame);
     }
 
     /// Counts frames that could not leave because the link is down.

@@ -1,6 +1,7 @@
 //! What a port counts.
 
 use protocol::WireError;
+use serde::{Deserialize, Serialize};
 
 /// Why a frame was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,11 +76,39 @@ impl From<WireError> for DropReason {
     }
 }
 
+/// RoCE packets in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Packets.
+    pub packets: u64,
+    /// Those of them that were sent to a group.
+    pub multicast_packets: u64,
+    /// Octets from BTH to ICRC.
+    pub octets: u64,
+}
+
+impl Traffic {
+    /// Counts a frame that carries RoCE.
+    pub(super) fn count(&mut self, frame: &[u8]) {
+        const IPV6: [u8; 2] = [0x86, 0xdd];
+        let headers = if frame.get(12..14) == Some(&IPV6) { 14 + 40 + 8 } else { 14 + 20 + 8 };
+        self.packets += 1;
+        self.octets += frame.len().saturating_sub(headers) as u64;
+        self.multicast_packets += u64::from(frame.first().is_some_and(|first| first & 1 != 0));
+    }
+}
+
 /// Counters of one port. Every frame that arrives is counted once: accepted, answered or dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortStats {
-    /// RoCE packets handed on.
+    /// RoCE packets handed on, those of this HCA to itself too.
     pub roce: u64,
+    /// RoCE packets for the fabric.
+    pub transmit: Traffic,
+    /// RoCE packets from the fabric that were handed on.
+    pub receive: Traffic,
+    /// Times the link went down.
+    pub link_downed: u64,
     /// ARP messages taken in, answered or not.
     pub arp: u64,
     /// IPv6 neighbour discovery messages taken in, answered or not.

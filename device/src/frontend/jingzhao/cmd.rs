@@ -23,8 +23,8 @@ use super::strict;
 use crate::frontend::Context;
 use crate::frontend::command::{Mailboxes, Outbox, fixed};
 
-/// Executes a command: reads its inbox once, works on the copy, writes its outbox. `link_up` is of the port. What was in
-/// the mailboxes is left in `mailboxes`.
+/// Executes a command: reads its inbox once, works on the copy, writes its outbox. What was in the mailboxes is
+/// left in `mailboxes`.
 ///
 /// # Errors
 /// The refusal, with its precise status.
@@ -32,7 +32,6 @@ pub fn execute(
     state: &mut DeviceState,
     setup: &Setup,
     cx: &mut Context<'_>,
-    link_up: bool,
     latched: &Latched,
     mailboxes: &mut Mailboxes,
 ) -> Result<(), CmdError> {
@@ -41,7 +40,7 @@ pub fn execute(
     let inbox = mailboxes.inbox.fetch(cx.dma, command.in_param, command.inbox_len)?;
     let strict = cx.monitor.is_strict();
     let found = strict.then(|| strict::examine(state, setup, cx.dma, latched, &command, inbox));
-    mailboxes.outbox = dispatch(state, setup, cx, link_up, &command, inbox)?;
+    mailboxes.outbox = dispatch(state, setup, cx, &command, inbox)?;
     if let Some(found) = found {
         state.strict.remember(&found);
         found.report(cx.monitor);
@@ -67,7 +66,6 @@ fn dispatch(
     state: &mut DeviceState,
     setup: &Setup,
     cx: &mut Context<'_>,
-    link_up: bool,
     command: &Command,
     inbox: &[u8],
 ) -> Result<Outbox, CmdError> {
@@ -78,7 +76,7 @@ fn dispatch(
         (Op::CloseHca, _) => hca::close(state, setup, cx),
         (Op::Nop, _) => {}
         (Op::QueryQp, Some(resources)) => return qp::query(resources, cx, command),
-        (Op::MadIfc, Some(_)) => return Ok(hca::mad_ifc(setup, link_up)),
+        (Op::MadIfc, Some(_)) => return Ok(hca::mad_ifc(cx)),
         (_, Some(resources)) => on_resources(resources, setup, cx, command, inbox)?,
         (_, None) => {
             return Err(CmdError::new(CmdStatus::BadSysState, "command before INIT_HCA", 0));

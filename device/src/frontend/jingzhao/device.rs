@@ -28,6 +28,7 @@ use crate::frontend::hcr::Hcr;
 use crate::frontend::snapshot::{Page, Table};
 use crate::frontend::{self, Context, Frontend, FrontendCounters, Interface, RegisterAccess};
 use crate::limited;
+use crate::management::NodeProfile;
 use crate::memory::GuestMemory;
 use crate::telemetry::monitor::Monitor;
 use crate::vfio::{Bar, PciIdentity};
@@ -49,8 +50,6 @@ pub struct JingZhao {
     hcr: Hcr,
     doorbells: Doorbells,
     state: DeviceState,
-    /// The port's link, which no reset of the device changes.
-    link_up: bool,
 }
 
 impl Interface for JingZhao {
@@ -58,7 +57,7 @@ impl Interface for JingZhao {
 
     fn new(setup: Setup) -> Self {
         let doorbells = Doorbells::new(setup.options.uar_pages.bar_len());
-        Self { setup, hcr: Hcr::default(), doorbells, state: DeviceState::default(), link_up: true }
+        Self { setup, hcr: Hcr::default(), doorbells, state: DeviceState::default() }
     }
 }
 
@@ -96,9 +95,9 @@ impl JingZhao {
             describe: trace::describe_command,
             visible: if self.setup.options.extended_status { |status| status } else { CmdStatus::basic },
         };
-        let Self { state, setup, link_up, .. } = self;
+        let Self { state, setup, .. } = self;
         let result = command::run(cx, &words, latched, |cx, mailboxes| {
-            cmd::execute(state, setup, cx, *link_up, latched, mailboxes)
+            cmd::execute(state, setup, cx, latched, mailboxes)
         });
         let status = result.err().unwrap_or(CmdStatus::Ok);
         self.hcr.finish(status);
@@ -177,6 +176,19 @@ impl Frontend for JingZhao {
         }
     }
 
+    fn node(&self) -> NodeProfile {
+        NodeProfile {
+            vendor_id: u32::from(pci::VENDOR_ID),
+            device_id: pci::DEVICE_ID,
+            revision: u32::from(pci::REVISION),
+            gids: 8,
+            pkeys: 32,
+            mtu: 5,
+            capabilities: 0,
+            opened_by_software: false,
+        }
+    }
+
     fn bar_read(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]) {
         if cx.monitor.is_strict() {
             strict::read(&mut self.state.strict, bar, offset, data.len()).report(cx.monitor);
@@ -249,7 +261,6 @@ impl Frontend for JingZhao {
     }
 
     fn link_changed(&mut self, cx: &mut Context<'_>, up: bool) {
-        self.link_up = up;
         if let Some(resources) = &mut self.state.resources {
             resources.raise(cx, &Eqe::PortChange { port: 1, active: up });
         }

@@ -25,6 +25,7 @@ use crate::frontend::hcr::Hcr;
 use crate::frontend::snapshot::{Page, Table};
 use crate::frontend::{self, Context, Frontend, FrontendCounters, Interface, RegisterAccess};
 use crate::limited;
+use crate::management::NodeProfile;
 use crate::memory::GuestMemory;
 use crate::telemetry::monitor::Monitor;
 use crate::vfio::{Bar, PciIdentity};
@@ -99,6 +100,7 @@ impl Mthca {
                 limited!(info, "device reset by its register");
                 self.counters.resets += 1;
                 cx.engine.reset(self.setup.engine);
+                cx.management.reset();
                 self.reset();
             }
             _ => {}
@@ -150,6 +152,19 @@ impl Frontend for Mthca {
             msix_vectors: pci::MSIX_VECTORS,
             msix_table: pci::MSIX_TABLE,
             msix_pba: pci::MSIX_PBA,
+        }
+    }
+
+    fn node(&self) -> NodeProfile {
+        NodeProfile {
+            vendor_id: 0x0002c9,
+            device_id: pci::DEVICE_ID,
+            revision: 0xa0,
+            gids: 32,
+            pkeys: 64,
+            mtu: 4,
+            capabilities: 0x0251_0a68,
+            opened_by_software: true,
         }
     }
 

@@ -7,6 +7,7 @@ use protocol::hca::jingzhao::caps::Adapter;
 use protocol::hca::jingzhao::cmd::CmdError;
 use protocol::hca::jingzhao::init::InitHca;
 use protocol::hca::jingzhao::mad_ifc::MadIfc;
+use protocol::mad::port::{LinkState, PortInfo};
 
 use crate::frontend::Context;
 use crate::frontend::command::Outbox;
@@ -22,8 +23,10 @@ pub(super) fn query_adapter(options: &Options) -> Outbox {
     Adapter { board_id: options.board_id.0 }.emit().to_vec()
 }
 
-pub(super) fn mad_ifc(setup: &Setup, link_up: bool) -> Outbox {
-    MadIfc { lid: setup.addresses.own.lid, link_up }.emit().to_vec()
+/// What the agent of the port says in PortInfo, in this interface's form.
+pub(super) fn mad_ifc(cx: &Context<'_>) -> Outbox {
+    let PortInfo { lid, state, .. } = cx.management.port_info(&cx.view());
+    MadIfc { lid, link_up: state == LinkState::ACTIVE }.emit().to_vec()
 }
 
 /// A second INIT_HCA begins anew.

@@ -55,6 +55,7 @@ pub(super) fn init(
 ) -> Result<Answer, CmdError> {
     let layout = InitHca::parse(fixed(inbox)?)?;
     cx.engine.reset(engine::Config { qp_index_bits: layout.qpc.log_entries, ..setup.engine });
+    cx.engine.set_pkeys(cx.management.pkeys());
     state.open(&layout);
     Ok(Answer::Nothing)
 }

@@ -13,6 +13,10 @@ use crate::frontend::Context;
 use crate::frontend::command::fixed;
 use crate::frontend::mthca::device::Setup;
 use crate::frontend::mthca::resources::Resources;
+use crate::management::MkeyCheck;
+
+/// In op_modifier of MAD_IFC: the M_Key need not be right.
+const IGNORE_M_KEY: u8 = 1;
 
 pub(super) fn init(
     resources: &mut Resources,
@@ -22,7 +26,11 @@ pub(super) fn init(
     _: &[u8],
 ) -> Result<Answer, CmdError> {
     port::check(command.in_modifier)?;
-    resources.raise(cx, &Eqe::PortChange { port: 1, active: true });
+    let was_active = cx.management.is_active();
+    cx.open_port();
+    if cx.management.is_active() != was_active {
+        resources.raise(cx, &Eqe::PortChange { port: 1, active: true });
+    }
     Ok(Answer::Nothing)
 }
 
@@ -34,28 +42,44 @@ pub(super) fn close(
     _: &[u8],
 ) -> Result<Answer, CmdError> {
     port::check(command.in_modifier)?;
-    resources.raise(cx, &Eqe::PortChange { port: 1, active: false });
+    let was_active = cx.management.is_active();
+    cx.management.close_port();
+    if was_active {
+        resources.raise(cx, &Eqe::PortChange { port: 1, active: false });
+    }
     Ok(Answer::Nothing)
 }
 
 pub(super) fn set(
     _: &mut Resources,
     _: &Setup,
-    _: &mut Context<'_>,
+    cx: &mut Context<'_>,
     command: &Command,
     inbox: &[u8],
 ) -> Result<Answer, CmdError> {
     port::check(command.in_modifier)?;
-    let _ = SetIb::parse(fixed(inbox)?);
+    let SetIb { reset_qkey_violations, capabilities } = SetIb::parse(fixed(inbox)?);
+    cx.management.set_capabilities(capabilities);
+    if reset_qkey_violations {
+        let counters = cx.view().counters;
+        cx.management.reset_qkey_violations(&counters);
+    }
     Ok(Answer::Nothing)
 }
 
 pub(super) fn mad_ifc(
     _: &mut Resources,
     _: &Setup,
-    _: &mut Context<'_>,
+    cx: &mut Context<'_>,
     command: &Command,
-    _: &[u8],
+    inbox: &[u8],
 ) -> Result<Answer, CmdError> {
-    Err(CmdError::new(CmdStatus::BadPacket, "management of port", command.in_modifier.into()))
+    port::check(command.in_modifier)?;
+    let m_key = match command.op_modifier & IGNORE_M_KEY {
+        0 => MkeyCheck::Enforce,
+        _ => MkeyCheck::Ignore,
+    };
+    let answer = cx.mad_ifc(fixed(inbox)?, m_key);
+    let discarded = CmdError::new(CmdStatus::BadPacket, "MAD without an answer", command.in_modifier.into());
+    answer.map(|mad| Answer::Mailbox(mad.to_vec())).ok_or(discarded)
 }

@@ -1,0 +1,130 @@
+//! What goes between the wire, the guest's QP0 and QP1, and management.
+
+use protocol::ids::MacAddr;
+use protocol::net::icmpv6;
+use protocol::roce::{IpAddrs, RoceFrame, Shell};
+
+use super::Hca;
+use crate::capture::Direction;
+use crate::frontend::Frontend;
+use crate::identity::Identity;
+use crate::management::{Admitted, Counters, Datagram, Output, PERMISSIVE_LID, QP0, QP1, View};
+
+/// Hop limit of what stays on the link.
+const HOP_LIMIT: u8 = 64;
+/// UDP source port of management datagrams.
+const SOURCE_PORT: u16 = 0xc000;
+
+impl<F: Frontend> Hca<F> {
+    /// What management is to know.
+    pub(super) fn view(&self) -> View {
+        View { now: self.now, counters: Counters::of(self.port.stats(), self.engine.stats()) }
+    }
+
+    /// Takes a frame that the guest sent to management.
+    pub(super) fn manage(&mut self, frame: &[u8]) {
+        let Ok(frame) = RoceFrame::parse(frame) else { return };
+        let own = self.identity.lid;
+        let Some(sent) = Datagram::of(&frame.packet, own, Identity::lid_of(frame.shell.dst_mac)) else {
+            return;
+        };
+        let view = self.view();
+        self.management.handle_guest(&view, &sent);
+        self.serve_management();
+    }
+
+    /// Shows management a packet from the wire, if it may be for it. Whether the engine is to have it.
+    pub(super) fn admit(&mut self, received: &RoceFrame<'_>) -> bool {
+        let qpn = received.packet.bth.dest_qp;
+        let special = match qpn {
+            QP0 => self.engine.smi(),
+            QP1 => self.engine.gsi(),
+            _ => return true,
+        };
+        // Interfaces without management give these numbers to any queue pair.
+        let listening = special.is_some() || self.engine.query_qp(qpn).is_some();
+        let source = self.management.lid_of(received.shell.src_mac);
+        let destination = if self.is_for_all(received) { PERMISSIVE_LID } else { self.identity.lid };
+        let Some(datagram) = Datagram::of(&received.packet, source, destination) else { return true };
+        let view = self.view();
+        let admitted = self.management.handle_wire(&view, &datagram, listening);
+        match admitted {
+            Admitted::Unchanged => return true,
+            Admitted::From(source) => {
+                self.give_guest(&Datagram { source, destination: self.identity.lid, ..datagram });
+            }
+            Admitted::Taken => {}
+        }
+        self.serve_management();
+        false
+    }
+
+    /// Does what management wants done.
+    pub(super) fn serve_management(&mut self) {
+        while let Some(output) = self.management.poll_output() {
+            match output {
+                Output::ToGuest(datagram) => self.give_guest(&datagram),
+                Output::ToFabric(datagram) => self.send_out(&datagram),
+                Output::Link(up) => self.set_link(up),
+            }
+        }
+    }
+
+    pub(super) fn management_deadline(&mut self) {
+        let view = self.view();
+        self.management.handle_deadline(&view);
+        self.serve_management();
+    }
+
+    /// Has a datagram delivered in the next turn, as if it had come from the wire.
+    fn give_guest(&mut self, datagram: &Datagram) {
+        let source = Identity::from_lid(datagram.source);
+        let shell = Shell {
+            src_mac: source.mac,
+            dst_mac: self.identity.mac,
+            ip: IpAddrs::V4 { src: source.ipv4, dst: self.identity.ipv4 },
+            traffic_class: 0,
+            hop_limit: HOP_LIMIT,
+            src_port: SOURCE_PORT,
+        };
+        let mut frame = Vec::new();
+        datagram.emit(&shell, &mut frame);
+        self.record(Direction::Inbound, &frame, || Some("of management".to_owned()));
+        self.looped.push(frame);
+    }
+
+    fn send_out(&mut self, datagram: &Datagram) {
+        if !self.port.is_up() {
+            return;
+        }
+        let shell = match datagram.destination {
+            PERMISSIVE_LID => Some(self.shell_for_all()),
+            _ => self.management.route(datagram),
+        };
+        let Some(shell) = shell else { return };
+        datagram.emit(&shell, self.outbound.buffer());
+        self.outbound.commit(shell.dst_mac);
+        self.count_sent();
+        self.leave(|| Some("of management".to_owned()));
+    }
+
+    /// To QP0 of everybody: all nodes of the link (RFC 4291, section 2.7.1).
+    fn shell_for_all(&self) -> Shell {
+        Shell {
+            src_mac: self.identity.mac,
+            dst_mac: all_nodes(),
+            ip: IpAddrs::V6 { src: self.identity.link_local(), dst: icmpv6::ALL_NODES },
+            traffic_class: 0,
+            hop_limit: HOP_LIMIT,
+            src_port: SOURCE_PORT,
+        }
+    }
+
+    fn is_for_all(&self, received: &RoceFrame<'_>) -> bool {
+        received.shell.dst_mac == all_nodes()
+    }
+}
+
+fn all_nodes() -> MacAddr {
+    icmpv6::multicast_mac(icmpv6::ALL_NODES)
+}

@@ -1,0 +1,57 @@
+//! MADs as packets of the fabric.
+//!
+//! # Spec
+//! IBTA volume 1, section 13.5.2 and annex A17.
+
+use protocol::Psn;
+use protocol::ids::{Lid, Pkey, Qkey, Qpn};
+use protocol::mad::{MAD_LEN, Mad};
+use protocol::roce::{Bth, Deth, Ext, FrameWriter, Opcode, Operation, Packet, Shell};
+
+/// The Q_Key of QP1 (section 10.2.5).
+const QP1_QKEY: Qkey = Qkey::new(0x8001_0000);
+
+/// A MAD with where it comes from and where it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// LID of the sender.
+    pub source: Lid,
+    /// QP of the sender.
+    pub source_qp: Qpn,
+    /// LID of the receiver.
+    pub destination: Lid,
+    /// QP of the receiver, as the wire numbers it.
+    pub destination_qp: Qpn,
+    /// The MAD.
+    pub mad: Mad,
+}
+
+impl Datagram {
+    /// Reads a packet; `None` unless it is a datagram of the length a MAD has.
+    pub fn of(packet: &Packet<'_>, source: Lid, destination: Lid) -> Option<Self> {
+        let Ext::Deth(deth) = packet.ext else { return None };
+        let mad: Mad = packet.payload.try_into().ok()?;
+        let Deth { src_qp, .. } = deth;
+        Some(Self { source, source_qp: src_qp, destination, destination_qp: packet.bth.dest_qp, mad })
+    }
+
+    /// Writes it as a frame to `out`.
+    pub fn emit(&self, shell: &Shell, out: &mut Vec<u8>) {
+        let bth = Bth {
+            opcode: Opcode::ud(Operation::SendOnly),
+            solicited: false,
+            mig_req: true,
+            pkey: Pkey::DEFAULT,
+            fecn: false,
+            becn: false,
+            dest_qp: self.destination_qp,
+            ack_req: false,
+            psn: Psn::new(0),
+        };
+        let qkey = if self.destination_qp == super::QP0 { Qkey::default() } else { QP1_QKEY };
+        let ext = Ext::Deth(Deth { qkey, src_qp: self.source_qp });
+        let mut writer = FrameWriter::new(out, shell, &bth, &ext, MAD_LEN);
+        writer.payload_mut().copy_from_slice(&self.mad);
+        writer.finish();
+    }
+}

@@ -1,0 +1,161 @@
+//! The agent for the counters of a port (PMA).
+//!
+//! # Spec
+//! IBTA volume 1, section 16.1; mthca interface, section 8.6.
+
+use protocol::mad::class_port_info::{self, ClassPortInfo};
+use protocol::mad::header::Header;
+use protocol::mad::perf::{self, PerfMad, PortCounters, PortCountersExtended, attribute};
+use protocol::mad::{Mad, MadStatus, Method};
+
+use super::Counters;
+use super::port::response;
+
+/// Counters since they were last reset: those of the device are never set back, so what they were is remembered.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Perf {
+    base: Counters,
+    extended_base: Counters,
+}
+
+impl Perf {
+    /// Answers a request of performance management; `None` if it is to be discarded.
+    pub(super) fn answer(&mut self, counters: &Counters, request: &Mad) -> Option<Mad> {
+        let header = protocol::mad::header(request);
+        if header.method.is_response() {
+            return None;
+        }
+        let mut answer = *request;
+        let status = if header.base_version != Header::BASE_VERSION || header.class_version != 1 {
+            MadStatus::BAD_VERSION
+        } else if !matches!(header.method, Method::GET | Method::SET) {
+            MadStatus::BAD_METHOD
+        } else {
+            let set = header.method == Method::SET;
+            let data = &mut PerfMad::of_mut(&mut answer).data;
+            let result = match (header.attribute, set) {
+                (class_port_info::ATTRIBUTE, false) => {
+                    put(data, &class_info().emit());
+                    Ok(())
+                }
+                (attribute::PORT_COUNTERS, _) => self.port_counters(counters, set, data),
+                (attribute::PORT_COUNTERS_EXTENDED, _) => self.extended(counters, set, data),
+                _ => Err(MadStatus::BAD_ATTRIBUTE),
+            };
+            result.err().unwrap_or(MadStatus::OK)
+        };
+        protocol::mad::set_header(&mut answer, &response(&header, status));
+        Some(answer)
+    }
+
+    fn port_counters(&mut self, now: &Counters, set: bool, data: &mut [u8; 192]) -> Result<(), MadStatus> {
+        let asked = PortCounters::parse(prefix(data));
+        check_port(asked.port)?;
+        if set {
+            let base = &mut self.base;
+            let counters = [
+                (2, &mut base.link_downed, now.link_downed),
+                (3, &mut base.receive_errors, now.receive_errors),
+                (6, &mut base.transmit_discards, now.transmit_discards),
+                (8, &mut base.pkey_violations, now.pkey_violations),
+                (11, &mut base.vl15_dropped, now.vl15_dropped),
+                (12, &mut base.transmit_octets, now.transmit_octets),
+                (13, &mut base.receive_octets, now.receive_octets),
+                (14, &mut base.transmit_packets, now.transmit_packets),
+                (15, &mut base.receive_packets, now.receive_packets),
+            ];
+            reset(asked.select, counters);
+        }
+        let since = now.since(&self.base);
+        let counters = PortCounters {
+            port: asked.port,
+            select: asked.select,
+            link_downed: saturated(since.link_downed),
+            receive_errors: saturated(since.receive_errors),
+            transmit_discards: saturated(since.transmit_discards),
+            receive_constraint_errors: saturated(since.pkey_violations),
+            vl15_dropped: saturated(since.vl15_dropped),
+            transmit_data: saturated(since.transmit_octets / 4),
+            receive_data: saturated(since.receive_octets / 4),
+            transmit_packets: saturated(since.transmit_packets),
+            receive_packets: saturated(since.receive_packets),
+            ..PortCounters::default()
+        };
+        put(data, &counters.emit());
+        Ok(())
+    }
+
+    fn extended(&mut self, now: &Counters, set: bool, data: &mut [u8; 192]) -> Result<(), MadStatus> {
+        let asked = PortCountersExtended::parse(prefix(data));
+        check_port(asked.port)?;
+        if set {
+            let base = &mut self.extended_base;
+            let counters = [
+                (0, &mut base.transmit_octets, now.transmit_octets),
+                (1, &mut base.receive_octets, now.receive_octets),
+                (2, &mut base.transmit_packets, now.transmit_packets),
+                (3, &mut base.receive_packets, now.receive_packets),
+                (4, &mut base.transmit_unicast_packets, now.transmit_unicast_packets),
+                (5, &mut base.receive_unicast_packets, now.receive_unicast_packets),
+                (6, &mut base.transmit_multicast_packets, now.transmit_multicast_packets),
+                (7, &mut base.receive_multicast_packets, now.receive_multicast_packets),
+            ];
+            reset(asked.select, counters);
+        }
+        let since = now.since(&self.extended_base);
+        let counters = PortCountersExtended {
+            port: asked.port,
+            select: asked.select,
+            transmit_data: since.transmit_octets / 4,
+            receive_data: since.receive_octets / 4,
+            transmit_packets: since.transmit_packets,
+            receive_packets: since.receive_packets,
+            unicast_transmit_packets: since.transmit_unicast_packets,
+            unicast_receive_packets: since.receive_unicast_packets,
+            multicast_transmit_packets: since.transmit_multicast_packets,
+            multicast_receive_packets: since.receive_multicast_packets,
+        };
+        put(data, &counters.emit());
+        Ok(())
+    }
+}
+
+fn class_info() -> ClassPortInfo {
+    ClassPortInfo {
+        base_version: Header::BASE_VERSION,
+        class_version: 1,
+        capabilities: perf::ALL_PORT_SELECT | perf::EXTENDED_WIDTH,
+        capabilities2: 0,
+        resp_time: 16,
+    }
+}
+
+/// Begins to count anew where the mask has a bit. Counters can be set to 0 only.
+fn reset<const N: usize>(select: u16, counters: [(u8, &mut u64, u64); N]) {
+    for (bit, base, now) in counters {
+        if select >> bit & 1 != 0 {
+            *base = now;
+        }
+    }
+}
+
+fn check_port(port: u8) -> Result<(), MadStatus> {
+    if matches!(port, 1 | perf::ALL_PORTS) { Ok(()) } else { Err(MadStatus::BAD_VALUE) }
+}
+
+fn prefix<const LEN: usize>(data: &[u8; 192]) -> &[u8; LEN] {
+    const { assert!(LEN <= 192) };
+    data.first_chunk().unwrap_or(&[0; LEN])
+}
+
+fn put(data: &mut [u8; 192], attribute: &[u8]) {
+    *data = [0; 192];
+    for (to, from) in data.iter_mut().zip(attribute) {
+        *to = *from;
+    }
+}
+
+/// Counters of PortCounters stay at their largest value.
+fn saturated<T: TryFrom<u64> + std::ops::Not<Output = T> + Default>(value: u64) -> T {
+    T::try_from(value).unwrap_or(!T::default())
+}

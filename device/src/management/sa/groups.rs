@@ -1,0 +1,212 @@
+//! Multicast groups: who creates one says what it is like.
+//!
+//! # Spec
+//! IBTA volume 1, section 15.2.5.17; mthca interface, section 9.3.
+
+use std::collections::BTreeMap;
+
+use protocol::ids::{Lid, Pkey, Qkey};
+use protocol::mad::MadStatus;
+use protocol::mad::record::mc_member::{
+    FLOW_LABEL, HOP_LIMIT, JOIN_STATE, LIFE_TIME, LIFE_TIME_SELECTOR, MGID, MTU, MTU_SELECTOR, PKEY,
+    PORT_GID, QKEY, RATE, RATE_SELECTOR, SL, TRAFFIC_CLASS,
+};
+use protocol::mad::record::{EXACTLY, McMemberRecord};
+
+use super::{Answer, Request, World};
+use crate::management::gid;
+
+/// Bound: groups.
+const MAX_GROUPS: usize = 4096;
+
+/// GID of the group that every IPoIB interface of the default partition joins first (RFC 4391, section 4).
+const BROADCAST: [u8; 16] = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
+
+/// Multicast LIDs (IBTA volume 1, section 4.1.3): from the first, which is the broadcast group's, to the last.
+const FIRST_MLID: u16 = 0xc000;
+const LAST_MLID: u16 = 0xfffe;
+
+/// Rate code of 20 Gb/s, that of the port: four lanes of DDR.
+pub(super) const RATE_20: u8 = 6;
+/// Packet life time code: 4.096 us times 2 to this, a second.
+pub(super) const ONE_SECOND: u8 = 18;
+
+/// All groups, with the guest's own membership as join state.
+#[derive(Clone, Debug)]
+pub(super) struct Groups {
+    all: BTreeMap<[u8; 16], McMemberRecord>,
+    /// What those who create a group leave open.
+    defaults: McMemberRecord,
+}
+
+impl Groups {
+    /// The broadcast group, without members.
+    pub(super) fn new(mtu: u8) -> Self {
+        let defaults = McMemberRecord {
+            qkey: Qkey::new(0x0b1b),
+            mtu_selector: EXACTLY,
+            // IPoIB would take more than every port can do.
+            mtu: mtu.min(4),
+            pkey: Pkey::DEFAULT,
+            rate_selector: EXACTLY,
+            rate: RATE_20,
+            life_time_selector: EXACTLY,
+            life_time: ONE_SECOND,
+            ..McMemberRecord::default()
+        };
+        let broadcast = McMemberRecord { mgid: BROADCAST, mlid: mlid(&BROADCAST), scope: 2, ..defaults };
+        Self { all: [(BROADCAST, broadcast)].into(), defaults }
+    }
+
+    pub(super) fn records(&self) -> Vec<Vec<u8>> {
+        self.all.values().map(|group| group.emit().to_vec()).collect()
+    }
+
+    /// The guest's port joins a group, which comes into being if it does not exist.
+    pub(super) fn join(&mut self, world: &World<'_>, request: &Request<'_>) -> Result<Answer, MadStatus> {
+        let wanted = member(world, request)?;
+        let group = match self.all.get(&wanted.mgid) {
+            Some(group) => {
+                if !agrees(group, &wanted, request) {
+                    return Err(MadStatus::REQUEST_INVALID);
+                }
+                *group
+            }
+            None if self.all.len() >= MAX_GROUPS => return Err(MadStatus::NO_RESOURCES),
+            None => self.create(&wanted, request)?,
+        };
+        let group = McMemberRecord {
+            port_gid: wanted.port_gid,
+            join_state: group.join_state | wanted.join_state,
+            ..group
+        };
+        self.all.insert(group.mgid, group);
+        Ok(Answer::Attribute(group.emit().to_vec()))
+    }
+
+    /// The guest's port leaves a group, which is gone then unless it is the broadcast group.
+    pub(super) fn leave(&mut self, world: &World<'_>, request: &Request<'_>) -> Result<Answer, MadStatus> {
+        let wanted = member(world, request)?;
+        let group = self.all.get_mut(&wanted.mgid).ok_or(MadStatus::REQUEST_INVALID)?;
+        if group.join_state & wanted.join_state != wanted.join_state {
+            return Err(MadStatus::REQUEST_INVALID);
+        }
+        let left = McMemberRecord { join_state: wanted.join_state, ..*group };
+        group.join_state &= !wanted.join_state;
+        if group.join_state == 0 {
+            group.port_gid = [0; 16];
+            if wanted.mgid != BROADCAST {
+                self.all.remove(&wanted.mgid);
+            }
+        }
+        Ok(Answer::Attribute(left.emit().to_vec()))
+    }
+
+    /// A group as its first member wants it.
+    fn create(&self, wanted: &McMemberRecord, request: &Request<'_>) -> Result<McMemberRecord, MadStatus> {
+        let McMemberRecord { mtu: mtu_default, rate: rate_default, life_time: life_time_default, .. } =
+            self.defaults;
+        let has = |component| request.has(component);
+        let bounded = |selector, value, wanted_selector, wanted_value, default| {
+            if !has(value) {
+                return Ok(default);
+            }
+            let selector = if has(selector) { wanted_selector } else { EXACTLY };
+            exact(selector, wanted_value, default).ok_or(MadStatus::REQUEST_INVALID)
+        };
+        let defaults = self.defaults;
+        Ok(McMemberRecord {
+            mgid: wanted.mgid,
+            mlid: mlid(&wanted.mgid),
+            qkey: if has(QKEY) { wanted.qkey } else { defaults.qkey },
+            mtu: bounded(MTU_SELECTOR, MTU, wanted.mtu_selector, wanted.mtu, mtu_default)?,
+            traffic_class: if has(TRAFFIC_CLASS) { wanted.traffic_class } else { 0 },
+            pkey: if has(PKEY) { wanted.pkey } else { defaults.pkey },
+            rate: bounded(RATE_SELECTOR, RATE, wanted.rate_selector, wanted.rate, rate_default)?,
+            life_time: bounded(
+                LIFE_TIME_SELECTOR,
+                LIFE_TIME,
+                wanted.life_time_selector,
+                wanted.life_time,
+                life_time_default,
+            )?,
+            sl: if has(SL) { wanted.sl } else { 0 },
+            flow_label: if has(FLOW_LABEL) { wanted.flow_label } else { 0 },
+            hop_limit: if has(HOP_LIMIT) { wanted.hop_limit } else { 0 },
+            scope: wanted.mgid[1] & 0xf,
+            ..defaults
+        })
+    }
+}
+
+/// What a request to join or leave says, if it says enough.
+fn member(world: &World<'_>, request: &Request<'_>) -> Result<McMemberRecord, MadStatus> {
+    if !request.has(MGID | PORT_GID | JOIN_STATE) {
+        return Err(MadStatus::INSUFFICIENT_COMPONENTS);
+    }
+    let wanted = McMemberRecord::parse(request.attribute());
+    // Nobody joins for another: others have an administration of their own.
+    if wanted.mgid[0] != 0xff || wanted.port_gid != gid(world.port.guid()) {
+        return Err(MadStatus::INVALID_GID);
+    }
+    if wanted.join_state == 0 {
+        return Err(MadStatus::REQUEST_INVALID);
+    }
+    Ok(wanted)
+}
+
+/// Whether a group is as the request demands.
+fn agrees(group: &McMemberRecord, wanted: &McMemberRecord, request: &Request<'_>) -> bool {
+    let same = |component, equal: bool| !request.has(component) || equal;
+    let bounded = |selector, value, wanted_selector, wanted_value, is| {
+        let selector = if request.has(selector) { wanted_selector } else { EXACTLY };
+        !request.has(value) || satisfies(selector, wanted_value, is)
+    };
+    same(QKEY, group.qkey == wanted.qkey)
+        && same(PKEY, group.pkey.get() & 0x7fff == wanted.pkey.get() & 0x7fff)
+        && same(TRAFFIC_CLASS, group.traffic_class == wanted.traffic_class)
+        && same(SL, group.sl == wanted.sl)
+        && same(FLOW_LABEL, group.flow_label == wanted.flow_label)
+        && same(HOP_LIMIT, group.hop_limit == wanted.hop_limit)
+        && bounded(MTU_SELECTOR, MTU, wanted.mtu_selector, wanted.mtu, group.mtu)
+        && bounded(RATE_SELECTOR, RATE, wanted.rate_selector, wanted.rate, group.rate)
+        && bounded(
+            LIFE_TIME_SELECTOR,
+            LIFE_TIME,
+            wanted.life_time_selector,
+            wanted.life_time,
+            group.life_time,
+        )
+}
+
+/// Whether a value is greater than (selector 0), less than (1) or exactly (2) another; 3 asks for the largest there is.
+pub(super) fn satisfies(selector: u8, wanted: u8, is: u8) -> bool {
+    match selector {
+        0 => is > wanted,
+        1 => is < wanted,
+        2 => is == wanted,
+        _ => true,
+    }
+}
+
+/// The value a selector picks, of those up to the largest.
+fn exact(selector: u8, wanted: u8, largest: u8) -> Option<u8> {
+    let value = match selector {
+        0 => wanted.checked_add(1)?,
+        1 => wanted.checked_sub(1)?.min(largest),
+        2 => wanted,
+        _ => largest,
+    };
+    (value != 0).then_some(value)
+}
+
+/// The LID of a group. Groups may share one; it tells switches where to, and ours sends to everybody.
+pub(super) fn mlid(mgid: &[u8; 16]) -> Lid {
+    if *mgid == BROADCAST {
+        return Lid::new(FIRST_MLID);
+    }
+    let words = mgid.as_chunks::<2>().0.iter().map(|word| u32::from(u16::from_be_bytes(*word)));
+    let mixed = words.fold(0_u32, |mixed, word| mixed.rotate_left(5) ^ word.wrapping_mul(0x9e37_79b1));
+    let span = u32::from(LAST_MLID - FIRST_MLID);
+    Lid::new(FIRST_MLID + 1 + u16::try_from(mixed % span).unwrap_or(0))
+}

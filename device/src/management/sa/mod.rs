@@ -1,0 +1,232 @@
+//! The subnet administration (SA): answers what the own guest asks of the subnet.
+//!
+//! # Spec
+//! IBTA volume 1, chapter 15; mthca interface, section 9.
+
+mod groups;
+mod paths;
+mod records;
+mod services;
+mod transfers;
+
+use engine::Instant;
+use protocol::ids::Qpn;
+use protocol::mad::class_port_info::{self, ClassPortInfo};
+use protocol::mad::header::Header;
+use protocol::mad::record::{self, RecordLayout};
+use protocol::mad::sa::{CLASS_VERSION, DATA_LEN, SaMad, attribute};
+use protocol::mad::{Mad, MadStatus, Method};
+
+use self::groups::Groups;
+use self::services::Services;
+use self::transfers::Transfers;
+use super::port::{ManagedPort, response};
+use super::subnet::Subnet;
+use super::switch::Switch;
+use super::{Datagram, View};
+use crate::frontend::address::Addresses;
+
+/// In the second capability mask of ClassPortInfo: full members that only send are supported.
+const SEND_ONLY_FULL_MEMBER: u32 = 1 << 12;
+/// In the capability mask of ClassPortInfo: there are multicast groups.
+const UD_MULTICAST: u16 = 1 << 9;
+
+/// All that answers are made of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct World<'a> {
+    pub(super) view: &'a View,
+    pub(super) port: &'a ManagedPort,
+    pub(super) subnet: &'a Subnet,
+    pub(super) addresses: &'a Addresses,
+}
+
+impl World<'_> {
+    fn switch(&self) -> Switch<'_> {
+        Switch { subnet: self.subnet, port: self.port }
+    }
+}
+
+/// Records of one kind, all of the same length.
+#[derive(Clone, Debug)]
+struct Records {
+    layout: &'static RecordLayout,
+    all: Vec<Vec<u8>>,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct SubnetAdministration {
+    groups: Groups,
+    services: Services,
+    transfers: Transfers,
+    /// The last question depends on who is there.
+    wants_subnet: bool,
+}
+
+impl SubnetAdministration {
+    pub(super) fn new(mtu: u8) -> Self {
+        Self {
+            groups: Groups::new(mtu),
+            services: Services::default(),
+            transfers: Transfers::default(),
+            wants_subnet: false,
+        }
+    }
+
+    /// Takes a datagram of the class and appends what is to be sent back.
+    pub(super) fn handle(&mut self, world: &World<'_>, sent: &Datagram, out: &mut Vec<Mad>) {
+        let header = protocol::mad::header(&sent.mad);
+        let rmpp = SaMad::of(&sent.mad).rmpp();
+        self.wants_subnet = false;
+        if rmpp.active && header.method == Method::GET_TABLE.response() {
+            self.transfers.handle(world.view.now, sent.source_qp, &header, &rmpp, out);
+            return;
+        }
+        if header.method.is_response() {
+            return;
+        }
+        let request = Request { header, sa: SaMad::of(&sent.mad) };
+        match self.answer(world, &request) {
+            Ok(Answer::Attribute(bytes)) => out.push(request.reply(MadStatus::OK, &bytes)),
+            Ok(Answer::Table(records)) => {
+                let template = request.reply(MadStatus::OK, &[]);
+                self.transfers.begin(world.view.now, sent.source_qp, template, &records, out);
+            }
+            Err(status) => out.push(request.reply(status, &[])),
+        }
+    }
+
+    /// Whether the last question depends on who is there, so that it is worth to look around.
+    pub(super) fn wants_subnet(&self) -> bool {
+        self.wants_subnet
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.transfers.next_deadline()
+    }
+
+    pub(super) fn handle_deadline(&mut self, now: Instant, out: &mut Vec<(Qpn, Mad)>) {
+        self.transfers.handle_deadline(now, out);
+    }
+
+    fn answer(&mut self, world: &World<'_>, request: &Request<'_>) -> Result<Answer, MadStatus> {
+        let Header { base_version, class_version, method, attribute, .. } = request.header;
+        if base_version != Header::BASE_VERSION || class_version != CLASS_VERSION {
+            return Err(MadStatus::BAD_VERSION);
+        }
+        match (method, attribute) {
+            (Method::GET, class_port_info::ATTRIBUTE) => Ok(Answer::Attribute(class_info().emit().to_vec())),
+            (Method::SET, attribute::MC_MEMBER_RECORD) => self.groups.join(world, request),
+            (Method::DELETE, attribute::MC_MEMBER_RECORD) => self.groups.leave(world, request),
+            (Method::SET, attribute::SERVICE_RECORD) => self.services.register(request),
+            (Method::DELETE, attribute::SERVICE_RECORD) => self.services.withdraw(request),
+            // Nobody is told of anything, since there is no event to tell of.
+            (Method::SET, attribute::INFORM_INFO) => Ok(Answer::Attribute(request.sa.data.to_vec())),
+            (Method::GET | Method::GET_TABLE, attribute) => {
+                let records = self.records(world, request, attribute)?;
+                select(records, request, method == Method::GET_TABLE)
+            }
+            (Method::SET | Method::DELETE, _) => Err(MadStatus::BAD_ATTRIBUTE),
+            _ => Err(MadStatus::BAD_METHOD),
+        }
+    }
+
+    /// All records of a kind; of paths those that may be meant.
+    fn records(
+        &mut self,
+        world: &World<'_>,
+        request: &Request<'_>,
+        attribute: u16,
+    ) -> Result<Records, MadStatus> {
+        let (layout, all) = match attribute {
+            attribute::PATH_RECORD => (&record::PATH, paths::find(world, request)?),
+            attribute::MC_MEMBER_RECORD => (&record::MC_MEMBER, self.groups.records()),
+            attribute::SERVICE_RECORD => (&record::SERVICE, self.services.records()),
+            attribute::NODE_RECORD => (&record::NODE, records::nodes(world)),
+            attribute::PORT_INFO_RECORD => (&record::PORT_INFO, records::ports(world)),
+            attribute::SWITCH_INFO_RECORD => (&record::SWITCH_INFO, records::switches()),
+            attribute::SM_INFO_RECORD => (&record::SM_INFO, records::subnet_managers()),
+            attribute::LINK_RECORD => (&record::LINK, records::links(world)),
+            attribute::GUID_INFO_RECORD => (&record::GUID_INFO, records::guids(world)),
+            attribute::PKEY_TABLE_RECORD => (&record::PKEY_TABLE, records::pkeys(world)),
+            _ => return Err(MadStatus::BAD_ATTRIBUTE),
+        };
+        self.wants_subnet = !matches!(attribute, attribute::MC_MEMBER_RECORD | attribute::SERVICE_RECORD);
+        Ok(Records { layout, all })
+    }
+}
+
+/// What is sent back, but for the headers.
+#[derive(Clone, Debug)]
+enum Answer {
+    Attribute(Vec<u8>),
+    Table(Records),
+}
+
+/// A request, taken apart.
+#[derive(Clone, Copy, Debug)]
+struct Request<'a> {
+    header: Header,
+    sa: &'a SaMad,
+}
+
+impl Request<'_> {
+    /// The attribute of the request.
+    fn attribute<const LEN: usize>(&self) -> &[u8; LEN] {
+        const { assert!(LEN <= DATA_LEN) };
+        self.sa.data.first_chunk().unwrap_or(&[0; LEN])
+    }
+
+    /// Whether the component mask has all these bits.
+    fn has(&self, components: u64) -> bool {
+        self.sa.component_mask() & components == components
+    }
+
+    /// An answer that fits into one datagram. An error returns the attribute of the request.
+    fn reply(&self, status: MadStatus, attribute: &[u8]) -> Mad {
+        let mut mad = [0; 256];
+        protocol::mad::set_header(&mut mad, &response(&self.header, status));
+        let sa = SaMad::of_mut(&mut mad);
+        sa.set_component_mask(self.sa.component_mask());
+        if status == MadStatus::OK {
+            for (to, from) in sa.data.iter_mut().zip(attribute) {
+                *to = *from;
+            }
+        } else {
+            sa.data = self.sa.data;
+        }
+        mad
+    }
+}
+
+/// Those records that have what the request names (section 15.4.4).
+fn select(records: Records, request: &Request<'_>, table: bool) -> Result<Answer, MadStatus> {
+    let Records { layout, mut all } = records;
+    let mask = match request.header.attribute {
+        // What a path has to have was looked at when it was made.
+        attribute::PATH_RECORD => 0,
+        attribute::PORT_INFO_RECORD => records::filter_capabilities(&mut all, request),
+        _ => request.sa.component_mask(),
+    };
+    all.retain(|record| layout.matches(record, &request.sa.data, mask));
+    if table {
+        return Ok(Answer::Table(Records { layout, all }));
+    }
+    match all.len() {
+        0 => Err(MadStatus::NO_RECORDS),
+        1 => Ok(Answer::Attribute(all.swap_remove(0))),
+        // Any of several paths will do, and the first is as good as the others.
+        _ if request.header.attribute == attribute::PATH_RECORD => Ok(Answer::Attribute(all.swap_remove(0))),
+        _ => Err(MadStatus::TOO_MANY_RECORDS),
+    }
+}
+
+fn class_info() -> ClassPortInfo {
+    ClassPortInfo {
+        base_version: Header::BASE_VERSION,
+        class_version: CLASS_VERSION,
+        capabilities: UD_MULTICAST,
+        capabilities2: SEND_ONLY_FULL_MEMBER,
+        resp_time: 16,
+    }
+}

@@ -1,0 +1,125 @@
+//! Paths: from every port to every other there is one, through the switch.
+//!
+//! # Spec
+//! IBTA volume 1, section 15.2.5.16; mthca interface, section 9.4.
+
+use std::net::Ipv6Addr;
+
+use protocol::ids::{Lid, MacAddr, Pkey};
+use protocol::mad::node::{guid_of_mac, mac_of_guid};
+use protocol::mad::record::path::{DGID, DLID, MTU, MTU_SELECTOR, PKEY, RATE, RATE_SELECTOR, SGID, SL, SLID};
+use protocol::mad::record::{EXACTLY, PathRecord};
+use protocol::mad::{MadStatus, Method};
+
+use super::groups::{ONE_SECOND, RATE_20, mlid, satisfies};
+use super::{Request, World};
+use crate::management::{GID_PREFIX, SM_LID, gid};
+
+/// One end of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct End {
+    gid: [u8; 16],
+    lid: Lid,
+}
+
+/// The paths that a request means.
+pub(super) fn find(world: &World<'_>, request: &Request<'_>) -> Result<Vec<Vec<u8>>, MadStatus> {
+    let wanted = PathRecord::parse(request.attribute());
+    let has = |component| request.has(component);
+    // Who asks for one path has to say which (section 15.2.5.16).
+    if request.header.method == Method::GET && !(has(DGID) || has(DLID)) {
+        return Err(MadStatus::INSUFFICIENT_COMPONENTS);
+    }
+    let Some(pkey) = partition(world, has(PKEY).then_some(wanted.pkey)) else { return Ok(Vec::new()) };
+    let mtu = world.port.mtu();
+    let selected = |selector, value, wanted_selector, wanted_value, is| {
+        let selector = if has(selector) { wanted_selector } else { EXACTLY };
+        !has(value) || satisfies(selector, wanted_value, is)
+    };
+    if !selected(MTU_SELECTOR, MTU, wanted.mtu_selector, wanted.mtu, mtu)
+        || !selected(RATE_SELECTOR, RATE, wanted.rate_selector, wanted.rate, RATE_20)
+        || has(SL) && wanted.sl != 0
+    {
+        return Ok(Vec::new());
+    }
+    let own = End { gid: gid(world.port.guid()), lid: world.port.lid() };
+    let everybody = || world.subnet.lids().chain([SM_LID]).map(|lid| by_lid(world, lid)).collect();
+    let ends = |gid: Option<[u8; 16]>, lid: Option<Lid>, any: Vec<End>| -> Vec<End> {
+        let found = match (gid, lid) {
+            (Some(gid), _) => by_gid(world, gid).into_iter().collect(),
+            (None, Some(lid)) => vec![by_lid(world, lid)],
+            (None, None) => any,
+        };
+        found.into_iter().filter(|end| lid.is_none_or(|lid| end.lid == lid)).collect()
+    };
+    let sources = match request.header.method {
+        Method::GET => vec![own],
+        _ => everybody(),
+    };
+    let sources = ends(has(SGID).then_some(wanted.sgid), has(SLID).then_some(wanted.slid), sources);
+    let destinations = ends(has(DGID).then_some(wanted.dgid), has(DLID).then_some(wanted.dlid), everybody());
+    let path = |source: &End, destination: &End| PathRecord {
+        service_id: wanted.service_id,
+        dgid: destination.gid,
+        sgid: source.gid,
+        dlid: destination.lid,
+        slid: source.lid,
+        // With 0 nobody adds a GRH, which LIDs do not need.
+        hop_limit: 0,
+        traffic_class: wanted.traffic_class,
+        reversible: true,
+        path_count: 1,
+        pkey,
+        mtu_selector: EXACTLY,
+        mtu,
+        rate_selector: EXACTLY,
+        rate: RATE_20,
+        life_time_selector: EXACTLY,
+        life_time: ONE_SECOND,
+        ..PathRecord::default()
+    };
+    let paths = sources.iter().flat_map(|source| destinations.iter().map(move |end| path(source, end)));
+    Ok(paths.map(|path| path.emit().to_vec()).collect())
+}
+
+/// The P_Key of a path: the one that is asked for if the port has it, else the first one the port has.
+fn partition(world: &World<'_>, wanted: Option<Pkey>) -> Option<Pkey> {
+    let mut valid = world.port.pkeys().iter().copied().filter(|pkey| pkey.get() & 0x7fff != 0);
+    match wanted {
+        Some(wanted) => valid.find(|pkey| pkey.get() & 0x7fff == wanted.get() & 0x7fff),
+        None => valid.next(),
+    }
+}
+
+/// The port with a LID: of a configured peer, else by the LID rule.
+fn by_lid(world: &World<'_>, lid: Lid) -> End {
+    let known = world.addresses.ports().find(|port| port.lid == lid);
+    let mac = known.map_or(MacAddr::from_lid(lid), |port| port.mac);
+    End { gid: gid(guid_of_mac(mac)), lid }
+}
+
+/// The port with a GID: that of its MAC, or an IP address of its own. Or a group.
+fn by_gid(world: &World<'_>, gid: [u8; 16]) -> Option<End> {
+    if gid[0] == 0xff {
+        return Some(End { gid, lid: mlid(&gid) });
+    }
+    let ip = Ipv6Addr::from(gid);
+    let known = world.addresses.ports().find(|port| match ip.to_ipv4_mapped() {
+        Some(ip) => port.owns(ip.into()),
+        None => port.owns(ip.into()),
+    });
+    let lid = match known {
+        Some(port) => port.lid,
+        None => {
+            let [prefix, guid] = halves(gid);
+            let mac = mac_of_guid(guid).filter(|_| prefix == GID_PREFIX)?;
+            world.addresses.lid_of(mac)
+        }
+    };
+    (1..=SM_LID.get()).contains(&lid.get()).then_some(End { gid, lid })
+}
+
+fn halves(gid: [u8; 16]) -> [u64; 2] {
+    let bits = u128::from_be_bytes(gid);
+    [bits >> 64, bits].map(|half| u64::try_from(half & u128::from(u64::MAX)).unwrap_or(0))
+}

@@ -1,0 +1,109 @@
+//! Records of what there is: nodes, ports, links.
+
+use protocol::ids::{Lid, MacAddr};
+use protocol::mad::node::guid_of_mac;
+use protocol::mad::port::PortInfo;
+use protocol::mad::record::PORT_INFO;
+
+use super::{Request, World};
+use crate::management::SM_LID;
+use crate::management::subnet::switch_port;
+use crate::management::switch;
+
+/// In the attribute modifier of PortInfoRecord: of the capability mask those bits count that are set (section
+/// 15.2.5.3).
+const MATCH_CAPABILITY_BITS: u32 = 1 << 31;
+/// Component of the capability mask in PortInfoRecord.
+const CAPABILITIES: u64 = 1 << 7;
+/// GUIDs in a block.
+const GUIDS_PER_BLOCK: usize = 8;
+/// P_Keys in a block.
+const PKEYS_PER_BLOCK: usize = 32;
+
+pub(super) fn nodes(world: &World<'_>) -> Vec<Vec<u8>> {
+    let record = |lid: Lid, info: [u8; 40], description: [u8; 64]| {
+        [&lid.get().to_be_bytes()[..], &[0; 2], &info, &description].concat()
+    };
+    let own = (world.port.lid(), world.port.node_info().emit(), world.port.description());
+    let switch = (SM_LID, world.switch().node_info().emit(), switch::description());
+    let others = world.subnet.nodes().map(|(lid, node)| (lid, node.info.emit(), node.description));
+    [own]
+        .into_iter()
+        .chain(others)
+        .chain([switch])
+        .map(|(lid, info, description)| record(lid, info, description))
+        .collect()
+}
+
+pub(super) fn ports(world: &World<'_>) -> Vec<Vec<u8>> {
+    let record = |(lid, port, info): (Lid, u8, PortInfo)| {
+        [&lid.get().to_be_bytes()[..], &[port, 0], &info.emit()].concat()
+    };
+    let own = (world.port.lid(), 1, world.port.port_info(world.view));
+    let others = world.subnet.nodes().filter_map(|(lid, node)| Some((lid, 1, node.port?)));
+    let switch = world.switch();
+    let of_switch = (0..=switch.ports()).filter_map(|port| Some((SM_LID, port, switch.port_info(port)?)));
+    [own].into_iter().chain(others).chain(of_switch).map(record).collect()
+}
+
+/// Searches by capabilities, if the request wants their bits to match; returns the components that are left.
+pub(super) fn filter_capabilities(all: &mut Vec<Vec<u8>>, request: &Request<'_>) -> u64 {
+    let mask = request.sa.component_mask();
+    if request.header.modifier & MATCH_CAPABILITY_BITS == 0 || mask & CAPABILITIES == 0 {
+        return mask;
+    }
+    let at = PORT_INFO.len - PortInfo::LEN;
+    let of = |record: &[u8]| {
+        let info = record.get(at..).and_then(|info| info.first_chunk()).map(PortInfo::parse);
+        info.map_or(0, |info| info.capabilities)
+    };
+    let wanted = of(&request.sa.data);
+    all.retain(|record| of(record) & wanted == wanted);
+    mask & !CAPABILITIES
+}
+
+pub(super) fn switches() -> Vec<Vec<u8>> {
+    vec![[&SM_LID.get().to_be_bytes()[..], &[0; 2], &switch::info().emit()].concat()]
+}
+
+pub(super) fn subnet_managers() -> Vec<Vec<u8>> {
+    vec![[&SM_LID.get().to_be_bytes()[..], &[0; 2], &switch::sm_info().emit()].concat()]
+}
+
+pub(super) fn links(world: &World<'_>) -> Vec<Vec<u8>> {
+    let record = |from: Lid, from_port: u8, to_port: u8, to: Lid| {
+        [&from.get().to_be_bytes()[..], &[from_port, to_port], &to.get().to_be_bytes()].concat()
+    };
+    let attached = world.subnet.lids().filter(|lid| world.subnet.attached(switch_port(*lid)) == Some(*lid));
+    attached
+        .flat_map(|lid| {
+            let port = switch_port(lid);
+            [record(lid, 1, port, SM_LID), record(SM_LID, port, 1, lid)]
+        })
+        .collect()
+}
+
+/// Of others the first block, which is all an HCA has.
+pub(super) fn guids(world: &World<'_>) -> Vec<Vec<u8>> {
+    let record = |lid: Lid, block: u8, guid: u64| {
+        [&lid.get().to_be_bytes()[..], &[block, 0, 0, 0, 0, 0], &guid.to_be_bytes(), &[0; 56]].concat()
+    };
+    let blocks = u8::try_from(world.port.gids().div_ceil(GUIDS_PER_BLOCK)).unwrap_or(u8::MAX);
+    let own = (0..blocks)
+        .map(|block| record(world.port.lid(), block, if block == 0 { world.port.guid() } else { 0 }));
+    let others = world.subnet.nodes().map(|(lid, node)| record(lid, 0, node.info.port_guid));
+    let switch = record(SM_LID, 0, guid_of_mac(MacAddr::from_lid(SM_LID)));
+    own.chain(others).chain([switch]).collect()
+}
+
+/// Of the own port only: others are not asked for their tables.
+pub(super) fn pkeys(world: &World<'_>) -> Vec<Vec<u8>> {
+    let blocks = world.port.pkeys().chunks(PKEYS_PER_BLOCK);
+    let record = |(number, block): (u16, &[protocol::ids::Pkey])| {
+        let mut record =
+            [&world.port.lid().get().to_be_bytes()[..], &number.to_be_bytes(), &[1, 0, 0, 0]].concat();
+        record.extend(block.iter().flat_map(|pkey| pkey.get().to_be_bytes()));
+        record
+    };
+    (0..).zip(blocks).map(record).collect()
+}

@@ -1,0 +1,197 @@
+//! Tables on their way to the guest: the sending side of RMPP.
+//!
+//! # Spec
+//! IBTA volume 1, section 13.6.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use engine::Instant;
+use protocol::ids::Qpn;
+use protocol::mad::Mad;
+use protocol::mad::header::Header;
+use protocol::mad::rmpp::{self, Rmpp};
+use protocol::mad::sa::{DATA_LEN, SA_HEADER_LEN, SaMad};
+
+use super::Records;
+
+/// Bound: tables on their way. The oldest gives way.
+const MAX_TRANSFERS: usize = 16;
+
+/// Bound: segments sent for one acknowledgement. The kernel opens a window of 64 and says nothing before its end.
+const MAX_BURST: u32 = 64;
+
+/// Time after which what is not acknowledged is sent again, and how often.
+const TIMEOUT: Duration = Duration::from_secs(1);
+const TRIES: u8 = 4;
+
+/// A table.
+#[derive(Clone, Debug)]
+struct Transfer {
+    to: Qpn,
+    /// Headers of every segment.
+    template: Mad,
+    tid: u64,
+    payload: Vec<u8>,
+    /// Segments that have been acknowledged.
+    acknowledged: u32,
+    /// Segments that have been sent.
+    sent: u32,
+    /// The last segment that may be sent.
+    window: u32,
+    deadline: Instant,
+    tries: u8,
+}
+
+/// All of them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Transfers {
+    all: VecDeque<Transfer>,
+}
+
+impl Transfers {
+    /// Begins to send a table, and appends its first segment: the receiver opens the window by acknowledging it.
+    pub(super) fn begin(
+        &mut self,
+        now: Instant,
+        to: Qpn,
+        template: Mad,
+        records: &Records,
+        out: &mut Vec<Mad>,
+    ) {
+        let stride = records.layout.stride();
+        let payload = records
+            .all
+            .iter()
+            .flat_map(|record| record.iter().copied().chain(std::iter::repeat(0)).take(stride));
+        let mut template = template;
+        let words = u16::try_from(stride / 8).unwrap_or(0);
+        SaMad::of_mut(&mut template).set_attribute_offset(words);
+        let mut transfer = Transfer {
+            to,
+            tid: protocol::mad::header(&template).tid,
+            template,
+            payload: payload.collect(),
+            acknowledged: 0,
+            sent: 0,
+            window: 1,
+            deadline: now + TIMEOUT,
+            tries: TRIES,
+        };
+        transfer.send(|mad| out.push(mad));
+        self.all.retain(|other| (other.to, other.tid) != (transfer.to, transfer.tid));
+        if self.all.len() >= MAX_TRANSFERS {
+            self.all.pop_front();
+        }
+        self.all.push_back(transfer);
+    }
+
+    /// The receiver says something of a transfer.
+    pub(super) fn handle(
+        &mut self,
+        now: Instant,
+        from: Qpn,
+        header: &Header,
+        rmpp: &Rmpp,
+        out: &mut Vec<Mad>,
+    ) {
+        let Some(at) = self.all.iter().position(|transfer| (transfer.to, transfer.tid) == (from, header.tid))
+        else {
+            return;
+        };
+        let Some(transfer) = self.all.get_mut(at) else { return };
+        let goes_on = rmpp.kind == rmpp::ACK && transfer.acknowledge(now, rmpp);
+        if goes_on {
+            transfer.send(|mad| out.push(mad));
+        } else if matches!(rmpp.kind, rmpp::ACK | rmpp::STOP | rmpp::ABORT) {
+            self.all.remove(at);
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.all.iter().map(|transfer| transfer.deadline).min()
+    }
+
+    /// Sends again what nobody acknowledged, or gives it up.
+    pub(super) fn handle_deadline(&mut self, now: Instant, out: &mut Vec<(Qpn, Mad)>) {
+        self.all.retain_mut(|transfer| {
+            if transfer.deadline > now {
+                return true;
+            }
+            transfer.tries = transfer.tries.saturating_sub(1);
+            if transfer.tries == 0 {
+                return false;
+            }
+            transfer.deadline = now + TIMEOUT;
+            transfer.sent = transfer.acknowledged;
+            let to = transfer.to;
+            transfer.send(|mad| out.push((to, mad)));
+            true
+        });
+    }
+}
+
+impl Transfer {
+    /// Segments of the table; one that is empty has one too.
+    fn segments(&self) -> u32 {
+        u32::try_from(self.payload.len().div_ceil(DATA_LEN)).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// Takes an acknowledgement. Whether there is more to send.
+    fn acknowledge(&mut self, now: Instant, rmpp: &Rmpp) -> bool {
+        // One for a segment that was not sent, or that narrows the window, is an error (section 13.6.2.3).
+        if rmpp.segment > self.sent || rmpp.length_or_window < rmpp.segment {
+            return false;
+        }
+        if rmpp.segment > self.acknowledged {
+            self.acknowledged = rmpp.segment;
+            self.tries = TRIES;
+        }
+        self.window = self.window.max(rmpp.length_or_window);
+        self.deadline = now + TIMEOUT;
+        self.acknowledged < self.segments()
+    }
+
+    /// Sends what the window allows.
+    fn send(&mut self, mut out: impl FnMut(Mad)) {
+        let end = self.segments().min(self.window).min(self.acknowledged.saturating_add(MAX_BURST));
+        while self.sent < end {
+            self.sent += 1;
+            out(self.segment(self.sent));
+        }
+    }
+
+    /// A segment, counted from 1.
+    fn segment(&self, number: u32) -> Mad {
+        let at = usize::try_from(number - 1).unwrap_or(usize::MAX).saturating_mul(DATA_LEN);
+        let rest = self.payload.get(at..).unwrap_or_default();
+        let data = rest.get(..DATA_LEN).unwrap_or(rest);
+        let segments = self.segments();
+        let (first, last) = (number == 1, number == segments);
+        let length = match (first, last) {
+            (_, true) => SA_HEADER_LEN + data.len(),
+            (true, false) => {
+                self.payload.len() + SA_HEADER_LEN * usize::try_from(segments).unwrap_or(usize::MAX)
+            }
+            (false, false) => 0,
+        };
+        let mut mad = self.template;
+        let sa = SaMad::of_mut(&mut mad);
+        sa.set_rmpp(&Rmpp {
+            version: rmpp::VERSION,
+            kind: rmpp::DATA,
+            resp_time: 31,
+            first,
+            last,
+            active: true,
+            status: 0,
+            segment: number,
+            length_or_window: u32::try_from(length).unwrap_or(u32::MAX),
+        });
+        sa.data = [0; DATA_LEN];
+        for (to, from) in sa.data.iter_mut().zip(data) {
+            *to = *from;
+        }
+        mad
+    }
+}

@@ -1,0 +1,179 @@
+//! Who else is on the fabric, found out by asking.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use engine::Instant;
+use protocol::ids::Lid;
+use protocol::mad::header::Header;
+use protocol::mad::node::NodeInfo;
+use protocol::mad::port::PortInfo;
+use protocol::mad::smp::{DATA_LEN, Smp, attribute};
+use protocol::mad::{Class, Mad, MadStatus, Method};
+
+use super::{Datagram, PERMISSIVE_LID, QP0};
+
+/// Ports of the switch that an HCA can be attached to.
+const SWITCH_PORTS: u16 = 254;
+
+/// Bound: HCAs that are known. A peer can claim any number of LIDs.
+const MAX_NODES: usize = 1024;
+
+/// Time from one look around to the next, at least.
+const SWEEP_PERIOD: Duration = Duration::from_secs(1);
+
+/// Looks around that an HCA may leave unanswered.
+pub(super) const PATIENCE: u8 = 3;
+
+/// Upper half of the transaction IDs of our questions. Software's begin with the number of its agent, which is small.
+const TID: u64 = 0x6863_6164 << 32;
+
+/// The port of the switch that an HCA is attached to.
+pub(super) const fn switch_port(lid: Lid) -> u8 {
+    let [_, port] = ((lid.get().wrapping_sub(1)) % SWITCH_PORTS + 1).to_be_bytes();
+    port
+}
+
+/// Another HCA, as far as it has answered.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) info: NodeInfo,
+    pub(super) description: [u8; DATA_LEN],
+    pub(super) port: Option<PortInfo>,
+    /// Looks around since it last answered.
+    unanswered: u8,
+}
+
+/// An answer was for us.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// What to ask next.
+    pub(super) questions: Vec<Datagram>,
+}
+
+/// The other HCAs.
+#[derive(Clone, Debug)]
+pub(super) struct Subnet {
+    own: Lid,
+    nodes: BTreeMap<Lid, Node>,
+    last_sweep: Option<Instant>,
+    questions: u32,
+}
+
+impl Subnet {
+    pub(super) fn new(own: Lid) -> Self {
+        Self { own, nodes: BTreeMap::new(), last_sweep: None, questions: 0 }
+    }
+
+    pub(super) fn own(&self) -> Lid {
+        self.own
+    }
+
+    /// Those that are known, by LID.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = (Lid, &Node)> {
+        self.nodes.iter().map(|(lid, node)| (*lid, node))
+    }
+
+    /// All HCAs, the own one too.
+    pub(super) fn lids(&self) -> impl Iterator<Item = Lid> {
+        [self.own].into_iter().chain(self.nodes.keys().copied())
+    }
+
+    /// The HCA at a port of the switch.
+    pub(super) fn attached(&self, port: u8) -> Option<Lid> {
+        if switch_port(self.own) == port {
+            return Some(self.own);
+        }
+        self.nodes.keys().copied().find(|lid| switch_port(*lid) == port)
+    }
+
+    /// Ports of the switch: as many as are needed for those who are attached.
+    pub(super) fn switch_ports(&self) -> u8 {
+        self.lids().map(switch_port).max().unwrap_or(1)
+    }
+
+    /// Asks everybody who they are, unless that was done just now.
+    pub(super) fn sweep(&mut self, now: Instant) -> Option<Datagram> {
+        if self.last_sweep.is_some_and(|last| now.saturating_since(last) < SWEEP_PERIOD) {
+            return None;
+        }
+        self.last_sweep = Some(now);
+        self.nodes.retain(|_, node| {
+            node.unanswered = node.unanswered.saturating_add(1);
+            node.unanswered <= PATIENCE
+        });
+        Some(self.question(PERMISSIVE_LID, attribute::NODE_INFO))
+    }
+
+    /// Somebody looks around: asks them back, if they are new.
+    pub(super) fn meet(&mut self, lid: Lid) -> Option<Datagram> {
+        (self.may_know(lid) && !self.nodes.contains_key(&lid))
+            .then(|| self.question(lid, attribute::NODE_INFO))
+    }
+
+    /// An SMP came that answers something. `None` if it was not asked here.
+    pub(super) fn handle_answer(&mut self, from: Lid, header: &Header, mad: &Mad) -> Option<Known> {
+        if header.tid & 0xffff_ffff_0000_0000 != TID {
+            return None;
+        }
+        if header.status != MadStatus::OK || !self.may_know(from) {
+            return Some(Known::default());
+        }
+        let data = &Smp::of(mad).data;
+        match (header.attribute, self.nodes.get_mut(&from)) {
+            (attribute::NODE_INFO, node) => {
+                let info = NodeInfo::parse(data.first_chunk().unwrap_or(&[0; NodeInfo::LEN]));
+                match node {
+                    Some(node) => (node.info, node.unanswered) = (info, 0),
+                    None => {
+                        let node = Node { info, description: [0; DATA_LEN], port: None, unanswered: 0 };
+                        self.nodes.insert(from, node);
+                    }
+                }
+                let questions = [attribute::NODE_DESCRIPTION, attribute::PORT_INFO]
+                    .map(|attribute| self.question(from, attribute))
+                    .into();
+                return Some(Known { questions });
+            }
+            (attribute::NODE_DESCRIPTION, Some(node)) => node.description = *data,
+            (attribute::PORT_INFO, Some(node)) => node.port = Some(PortInfo::parse(data)),
+            _ => {}
+        }
+        Some(Known::default())
+    }
+
+    fn may_know(&self, lid: Lid) -> bool {
+        lid != self.own
+            && (1..super::SM_LID.get()).contains(&lid.get())
+            && (self.nodes.len() < MAX_NODES || self.nodes.contains_key(&lid))
+    }
+
+    fn question(&mut self, lid: Lid, attribute: u16) -> Datagram {
+        self.questions = self.questions.wrapping_add(1);
+        let header = Header {
+            base_version: Header::BASE_VERSION,
+            class: Class::SUBN,
+            class_version: 1,
+            method: Method::GET,
+            tid: TID | u64::from(self.questions),
+            attribute,
+            modifier: u32::from(attribute == attribute::PORT_INFO),
+            ..Header::default()
+        };
+        let mut mad = [0; 256];
+        protocol::mad::set_header(&mut mad, &header);
+        Datagram { source: self.own, source_qp: QP0, destination: lid, destination_qp: QP0, mad }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_of_the_switch_follow_from_lids() {
+        for (lid, port) in [(1, 1), (2, 2), (254, 254), (255, 1), (0xbffe, 128)] {
+            assert_eq!(switch_port(Lid::new(lid)), port, "LID {lid}");
+        }
+    }
+}

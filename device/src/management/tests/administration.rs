@@ -1,0 +1,309 @@
+//! The subnet administration, asked as ib_sa, IPoIB, rdma_cm and saquery do.
+
+use super::*;
+
+const GET: u8 = 1;
+const SET: u8 = 2;
+const GET_TABLE: u8 = 0x12;
+const DELETE: u8 = 0x15;
+
+const PATH: u16 = 0x35;
+const GROUP: u16 = 0x38;
+
+const BROADCAST: [u8; 16] = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
+
+fn sa(method: u8, attribute: u16, mask: u64, data: &[u8]) -> Mad {
+    let mut mad = request(3, 2, method, attribute, 0);
+    mad[48..56].copy_from_slice(&mask.to_be_bytes());
+    mad[56..56 + data.len()].copy_from_slice(data);
+    mad
+}
+
+fn answer(management: &mut Management, mad: Mad) -> Mad {
+    let answers = ask(management, QP1, mad);
+    assert_eq!(answers.len(), 1);
+    assert_eq!(answers[0][8..18], mad[8..18], "TID and attribute are the request's");
+    answers[0]
+}
+
+/// MGID, PortGID, then as a request has it.
+fn group(mgid: [u8; 16], join_state: u8) -> [u8; 52] {
+    let mut record = [0; 52];
+    record[..16].copy_from_slice(&mgid);
+    record[16..32].copy_from_slice(&GID_1);
+    record[48] = join_state;
+    record
+}
+
+/// mthca interface, section 9.3: the mask has no create parameters.
+#[test]
+fn the_broadcast_group_can_be_joined_without_saying_what_it_is_like() {
+    let mut management = open(1);
+    let mut wanted = group(BROADCAST, 1);
+    wanted[40..42].fill(0xff);
+    let joined = answer(&mut management, sa(SET, GROUP, 0x1_0083, &wanted));
+    assert_eq!((joined[3], status(&joined)), (0x81, 0));
+    let mut expected = group(BROADCAST, 0x21);
+    expected[32..44].copy_from_slice(&[0, 0, 0x0b, 0x1b, 0xc0, 0x00, 0x84, 0, 0xff, 0xff, 0x86, 0x92]);
+    assert_eq!(joined[56..108], expected);
+
+    let left = answer(&mut management, sa(DELETE, GROUP, 0x1_0003, &group(BROADCAST, 1)));
+    assert_eq!((left[3], status(&left)), (0x95, 0));
+    let again = answer(&mut management, sa(DELETE, GROUP, 0x1_0003, &group(BROADCAST, 1)));
+    assert_eq!(status(&again), 0x0200, "it is no member any more");
+    assert_eq!(status(&answer(&mut management, sa(SET, GROUP, 0x1_0083, &wanted))), 0, "but the group is");
+}
+
+/// mthca interface, sections 9.3 and 12, T52: mckey brings a Q_Key of its own.
+#[test]
+fn who_creates_a_group_says_what_it_is_like() {
+    let mut management = open(1);
+    let mgid = [0xff, 0x12, 0x40, 0x01, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0x0f, 0x01, 0x01, 0x01];
+    let mut wanted = group(mgid, 1);
+    wanted[32..36].copy_from_slice(&[0x01, 0x23, 0x45, 0x67]);
+    (wanted[39], wanted[40], wanted[41]) = (0x11, 0xff, 0xff);
+    wanted[44..48].copy_from_slice(&[0x3a, 0xbc, 0xde, 0x40]);
+    let mask = 0x1_70c7;
+    let joined = answer(&mut management, sa(SET, GROUP, mask, &wanted));
+    assert_eq!(status(&joined), 0);
+    let record = &joined[56..108];
+    assert_eq!(record[32..36], [0x01, 0x23, 0x45, 0x67], "Q_Key");
+    assert_eq!((record[39], &record[40..42]), (0x11, &[0xff, 0xff][..]), "TClass and P_Key");
+    assert_eq!(record[44..48], [0x3a, 0xbc, 0xde, 0x40], "SL, flow label, hop limit");
+    let mlid = u16::from_be_bytes([record[36], record[37]]);
+    assert!((0xc001..=0xfffe).contains(&mlid), "{mlid:#x}");
+
+    // Another HCA's administration gives the group the same LID.
+    let mut other = open(2);
+    wanted[16..32].copy_from_slice(&GID_2);
+    let there = answer(&mut other, sa(SET, GROUP, mask, &wanted));
+    assert_eq!(there[92..94], joined[92..94]);
+
+    wanted[16..32].copy_from_slice(&GID_1);
+    wanted[32] = 0x77;
+    assert_eq!(
+        status(&answer(&mut management, sa(SET, GROUP, mask, &wanted))),
+        0x0200,
+        "it has another Q_Key"
+    );
+    let rejoined = answer(&mut management, sa(SET, GROUP, 0x1_0003, &group(mgid, 8)));
+    assert_eq!(rejoined[56 + 32..56 + 36], [0x01, 0x23, 0x45, 0x67]);
+    assert_eq!(rejoined[56 + 48], 0x29, "a full member that only sends, too");
+
+    for state in [1, 8] {
+        assert_eq!(status(&answer(&mut management, sa(DELETE, GROUP, 0x1_0003, &group(mgid, state)))), 0);
+    }
+    let found = answer(&mut management, sa(GET, GROUP, 1, &group(mgid, 0)));
+    assert_eq!(status(&found), 0x0300, "without members it is gone");
+}
+
+#[test]
+fn joins_that_cannot_be_are_refused() {
+    let mut management = open(1);
+    let mut refused =
+        |mask, record: [u8; 52]| status(&answer(&mut management, sa(SET, GROUP, mask, &record)));
+    assert_eq!(refused(0x3, group(BROADCAST, 1)), 0x0600, "no join state in the mask");
+    assert_eq!(refused(0x1_0003, group(BROADCAST, 0)), 0x0200, "no bit in it");
+    assert_eq!(refused(0x1_0003, group(GID_2, 1)), 0x0500, "no group");
+    let mut foreign = group(BROADCAST, 1);
+    foreign[16..32].copy_from_slice(&GID_2);
+    assert_eq!(refused(0x1_0003, foreign), 0x0500, "another's port");
+    let mut limited = group([0xff, 0x15, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9], 1);
+    limited[38] = 0 << 6 | 4;
+    assert_eq!(refused(0x1_0003 | 0b11 << 4, limited), 0, "greater than 2048 is 4096");
+    limited[15] = 10;
+    limited[38] = 1 << 6;
+    assert_eq!(refused(0x1_0003 | 0b11 << 4, limited), 0x0200, "less than nothing");
+}
+
+fn path(dgid: [u8; 16], sgid: [u8; 16]) -> [u8; 64] {
+    let mut record = [0; 64];
+    record[8..24].copy_from_slice(&dgid);
+    record[24..40].copy_from_slice(&sgid);
+    (record[49], record[50], record[51]) = (1, 0xff, 0xff);
+    record
+}
+
+/// mthca interface, section 9.4.
+#[test]
+fn a_path_follows_from_the_gid() {
+    let mut management = open(1);
+    let found = answer(&mut management, sa(GET, PATH, 0x300c, &path(GID_2, GID_1)));
+    assert_eq!(status(&found), 0);
+    let mut expected = path(GID_2, GID_1);
+    expected[40..44].copy_from_slice(&[0, 2, 0, 1]);
+    expected[49] = 0x81;
+    expected[54..57].copy_from_slice(&[0x84, 0x86, 0x92]);
+    assert_eq!(found[56..120], expected, "hop limit 0, reversible, P_Key, MTU, rate, life time");
+
+    let loopback = answer(&mut management, sa(GET, PATH, 0x300c, &path(GID_1, GID_1)));
+    assert_eq!(loopback[96..100], [0, 1, 0, 1]);
+    let manager = answer(&mut management, sa(GET, PATH, 0x300c, &path(gid(switch::GUID), GID_1)));
+    assert_eq!(manager[96..98], [0xbf, 0xff]);
+    let by_lid = answer(&mut management, sa(GET, PATH, 1 << 4, &expected));
+    assert_eq!(by_lid[56..120], found[56..120].to_vec().tap(|path| path[0] = 0));
+}
+
+trait Tap: Sized {
+    fn tap(mut self, act: impl FnOnce(&mut Self)) -> Self {
+        act(&mut self);
+        self
+    }
+}
+
+impl Tap for Vec<u8> {}
+
+#[test]
+fn a_configured_peer_is_found_by_any_of_its_addresses() {
+    let peer = Identity {
+        mac: MacAddr([0x52, 0x54, 0, 1, 2, 3]),
+        ipv4: "192.0.2.9".parse().unwrap(),
+        ..Identity::from_lid(Lid::new(0x900))
+    };
+    let own = Identity::from_lid(Lid::new(1));
+    let addresses = Addresses { own, peers: vec![peer], default_peer: None };
+    let mut management = Management::new(addresses, SINAI);
+    management.open_port(&at(0));
+    while management.poll_output().is_some() {}
+    for gid in [peer.link_local(), peer.ipv4.to_ipv6_mapped()] {
+        let found = answer(&mut management, sa(GET, PATH, 0xc, &path(gid.octets(), GID_1)));
+        assert_eq!(found[96..98], [0x09, 0x00], "{gid}");
+    }
+}
+
+#[test]
+fn what_nobody_has_is_no_record() {
+    let mut management = open(1);
+    let mut get = |mask, record: &[u8]| status(&answer(&mut management, sa(GET, PATH, mask, record)));
+    let vendor = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 2, 0xc9, 3, 0, 0x12, 0x34, 0x56];
+    assert_eq!(get(0xc, &path(vendor, GID_1)), 0x0300, "no GUID of a MAC");
+    let off_rule = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x50, 0x54, 0, 0xff, 0xfe, 0x77, 0x77, 0x77];
+    assert_eq!(get(0xc, &path(off_rule, GID_1)), 0x0300, "a MAC without a LID");
+    let global = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 2];
+    assert_eq!(get(0xc, &path(global, GID_1)), 0x0300, "another prefix");
+    let mut partition = path(GID_2, GID_1);
+    partition[50..52].copy_from_slice(&[0x80, 0x05]);
+    assert_eq!(get(0x200c, &partition), 0x0300, "a partition the port is not in");
+    assert_eq!(get(0x8, &path(GID_2, GID_1)), 0x0600, "no destination");
+}
+
+#[test]
+fn unknown_attributes_methods_and_versions_have_their_status() {
+    let mut management = open(1);
+    let mut ask = |mad| status(&answer(&mut management, mad));
+    assert_eq!(ask(sa(GET, 0x36, 0, &[])), 0x000c, "VLArbitrationTableRecord");
+    assert_eq!(ask(sa(SET, PATH, 0, &[])), 0x000c, "Set(PathRecord)");
+    assert_eq!(ask(sa(0x13, PATH, 0, &[])), 0x0008, "GetTraceTable");
+    assert_eq!(ask(request(3, 1, GET, 1, 0)), 0x0004, "class version 1");
+    let info = answer(&mut management, sa(GET, 1, 0, &[]));
+    assert_eq!((status(&info), &info[56..60], &info[60..64]), (0, &[1, 2, 2, 0][..], &[0, 2, 0, 16][..]));
+}
+
+#[test]
+fn answers_and_strangers_classes_draw_nothing() {
+    let mut management = open(1);
+    assert_eq!(ask(&mut management, QP1, sa(0x81, PATH, 0, &[])), [] as [Mad; 0]);
+    assert_eq!(
+        ask(&mut management, QP1, request(7, 2, 3, 0x10, 0)),
+        [] as [Mad; 0],
+        "CM to the subnet manager"
+    );
+    assert_eq!(ask(&mut management, QP0, request(1, 1, 5, 2, 0)), [] as [Mad; 0], "a trap");
+    management.close_port();
+    assert_eq!(ask(&mut management, QP1, sa(GET, 1, 0, &[])), [] as [Mad; 0], "a closed port");
+}
+
+#[test]
+fn services_can_be_entered_found_and_withdrawn() {
+    let mut management = open(1);
+    let mut record = [0; 176];
+    record[..8].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0x12, 0x34]);
+    record[8..24].copy_from_slice(&GID_1);
+    record[48..52].copy_from_slice(b"name");
+    let mut ask = |method, mask, record: &[u8]| answer(&mut management, sa(method, 0x31, mask, record));
+    assert_eq!(status(&ask(SET, 0b11, &record)), 0x0600, "without a P_Key");
+    assert_eq!(status(&ask(SET, 0x7f, &record)), 0);
+    let found = ask(GET, 1, &record[..8]);
+    assert_eq!((status(&found), &found[56..56 + 176]), (0, &record[..]));
+    assert_eq!(status(&ask(DELETE, 0b111, &record)), 0);
+    assert_eq!(status(&ask(GET, 1, &record[..8])), 0x0300);
+}
+
+/// An acknowledgement as the kernel sends it: version 1, type 2, active, the segment and the end of the window.
+fn acknowledge(table: &Mad, segment: u32, window: u32) -> Mad {
+    let mut mad = *table;
+    mad[24..28].copy_from_slice(&[1, 2, 0x01, 0]);
+    mad[28..32].copy_from_slice(&segment.to_be_bytes());
+    mad[32..36].copy_from_slice(&window.to_be_bytes());
+    mad
+}
+
+#[test]
+fn a_table_of_one_segment_is_first_and_last() {
+    let mut management = open(1);
+    let table = answer(&mut management, sa(GET_TABLE, 0x11, 1, &[0, 1]));
+    assert_eq!((table[3], status(&table)), (0x92, 0));
+    assert_eq!(table[24..27], [1, 1, 0xff]);
+    assert_eq!(table[28..36], [0, 0, 0, 1, 0, 0, 0, 20 + 112], "one segment, and what it holds");
+    assert_eq!(table[44..46], [0, 14], "108 bytes take 14 words");
+    assert_eq!(table[56..60], [0, 1, 0, 0]);
+    assert_eq!(ask(&mut management, QP1, acknowledge(&table, 1, 64)), [] as [Mad; 0]);
+    assert_eq!(management.next_deadline(), None);
+
+    let none = answer(&mut management, sa(GET_TABLE, 0x11, 1, &[0, 9]));
+    assert_eq!(
+        (status(&none), &none[32..36]),
+        (0, &[0, 0, 0, 20][..]),
+        "a table without records is no error"
+    );
+}
+
+#[test]
+fn a_longer_table_goes_by_windows_and_is_repeated() {
+    let mut management = open(200);
+    // PortInfo of the HCA and of 201 ports of the switch: 202 records of 72 bytes in 73 segments.
+    let first = answer(&mut management, sa(GET_TABLE, 0x12, 0, &[]));
+    assert_eq!((first[26] & 7, &first[28..32]), (0b011, &[0, 0, 0, 1][..]), "first and active");
+    assert_eq!(u32::from_be_bytes(first[32..36].try_into().unwrap()), 202 * 72 + 73 * 20);
+    let mut bytes = first[56..].to_vec();
+
+    let window = ask(&mut management, QP1, acknowledge(&first, 1, 65));
+    assert_eq!(window.len(), 64);
+    // Nothing comes back: it is sent again.
+    management.handle_deadline(&at(1010));
+    let again: Vec<_> = outputs(&mut management)
+        .into_iter()
+        .map(|output| match output {
+            Output::ToGuest(segment) => segment.mad,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(again, window);
+    bytes.extend(window.iter().flat_map(|segment| segment[56..].to_vec()));
+
+    let rest = ask(&mut management, QP1, acknowledge(&first, 65, 129));
+    assert_eq!(rest.len(), 8);
+    bytes.extend(rest.iter().flat_map(|segment| segment[56..].to_vec()));
+    let last = rest.last().unwrap();
+    assert_eq!((last[26] & 7, last[31]), (0b101, 73), "last and active");
+    assert_eq!(u32::from_be_bytes(last[32..36].try_into().unwrap()), 20 + 202 * 72 - 72 * 200);
+    for (number, record) in bytes[..202 * 72].chunks(72).enumerate().skip(1) {
+        assert_eq!((&record[..2], usize::from(record[2])), (&[0xbf, 0xff][..], number - 1));
+    }
+    assert_eq!(ask(&mut management, QP1, acknowledge(&first, 73, 200)), [] as [Mad; 0]);
+    assert_eq!(management.next_deadline(), None, "it is done");
+}
+
+#[test]
+fn a_table_nobody_acknowledges_is_given_up() {
+    let mut management = open(1);
+    answer(&mut management, sa(GET_TABLE, 0x11, 0, &[]));
+    let sent: Vec<_> = (1..10)
+        .map(|second| {
+            management.handle_deadline(&at(10 + 1000 * second));
+            outputs(&mut management).len()
+        })
+        .collect();
+    assert_eq!(sent, [1, 1, 1, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(management.next_deadline(), None);
+}

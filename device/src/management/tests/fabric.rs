@@ -1,0 +1,268 @@
+//! Several HCAs on one fabric, as the tools of infiniband-diags find them.
+
+use std::collections::VecDeque;
+
+use super::*;
+
+/// HCAs, and whether software listens to QP0 in each.
+struct Fabric {
+    all: Vec<(Management, bool)>,
+    now: u64,
+}
+
+impl Fabric {
+    fn new(hcas: &[(u16, bool)]) -> Self {
+        let mut fabric = Self { all: Vec::new(), now: 0 };
+        for (lid, listens) in hcas {
+            let management = Management::new(Identity::from_lid(Lid::new(*lid)).into(), SINAI);
+            fabric.all.push((management, *listens));
+            let newcomer = fabric.all.len() - 1;
+            fabric.all[newcomer].0.open_port(&at(0));
+            assert_eq!(fabric.settle(usize::MAX), []);
+        }
+        fabric
+    }
+
+    /// Carries everything to its end; the answers that the guest of one HCA got are returned. Guests answer as the kernel
+    /// does: by MAD_IFC, moving directed routes themselves.
+    fn settle(&mut self, watched: usize) -> Vec<Datagram> {
+        let mut seen = Vec::new();
+        for _ in 0..100 {
+            let mut moved = false;
+            for index in 0..self.all.len() {
+                while let Some(output) = self.all[index].0.poll_output() {
+                    moved = true;
+                    match output {
+                        Output::ToGuest(datagram) if index == watched && is_answer(&datagram) => {
+                            seen.push(datagram);
+                        }
+                        Output::ToGuest(datagram) => self.guest(index, &datagram),
+                        Output::ToFabric(datagram) => self.carry(index, &datagram, watched, &mut seen),
+                        Output::Link(_) => panic!("nobody touches the link"),
+                    }
+                }
+            }
+            if !moved {
+                return seen;
+            }
+        }
+        panic!("it does not end");
+    }
+
+    fn carry(&mut self, from: usize, datagram: &Datagram, watched: usize, seen: &mut Vec<Datagram>) {
+        let mut to_guests = VecDeque::new();
+        for (index, (management, listens)) in self.all.iter_mut().enumerate() {
+            if index == from || ![PERMISSIVE_LID, management.lid()].contains(&datagram.destination) {
+                continue;
+            }
+            match management.handle_wire(&at(self.now), datagram, *listens) {
+                Admitted::Unchanged => to_guests.push_back((index, *datagram)),
+                Admitted::From(source) => to_guests.push_back((index, Datagram { source, ..*datagram })),
+                Admitted::Taken => {}
+            }
+        }
+        for (index, datagram) in to_guests {
+            if index == watched && is_answer(&datagram) {
+                seen.push(datagram);
+            } else {
+                self.guest(index, &datagram);
+            }
+        }
+    }
+
+    /// A kernel: at the end of a directed route it notes the port and moves on, answers, and moves back.
+    fn guest(&mut self, index: usize, received: &Datagram) {
+        let mut mad = received.mad;
+        let directed = mad[1] == 0x81;
+        if mad[3] & 0x80 != 0 {
+            return;
+        }
+        if directed {
+            assert_eq!(received.source, PERMISSIVE_LID);
+            if mad[6] != mad[7] {
+                return;
+            }
+            mad[192 + usize::from(mad[6])] = 1;
+            mad[6] += 1;
+        }
+        let (management, _) = &mut self.all[index];
+        let view = at(self.now);
+        let mut answer = management.mad_ifc(&view, &mad, MkeyCheck::Ignore).expect("an answer");
+        if directed {
+            answer[4] |= 0x80;
+            answer[6] -= 1;
+            assert_eq!(answer[192 + usize::from(answer[6])], 1);
+        } else if answer[17] == 0x10 {
+            answer[64..128].copy_from_slice(&node_name(management.lid()));
+        }
+        self.send(index, received.source, answer);
+    }
+
+    fn send(&mut self, index: usize, destination: Lid, mad: Mad) {
+        let (management, _) = &mut self.all[index];
+        let source = management.lid();
+        let sent = Datagram { source, source_qp: QP0, destination, destination_qp: QP0, mad };
+        if management.serves(MacAddr::from_lid(destination)) {
+            management.handle_guest(&at(self.now), &sent);
+        } else {
+            let mut nobody = Vec::new();
+            self.carry(index, &sent, usize::MAX, &mut nobody);
+        }
+    }
+
+    /// The answer to a Get on a directed route from the first HCA, as its kernel's send leaves it: at the first hop.
+    fn directed(&mut self, path: &[u8], attribute: u16, modifier: u32) -> Option<Mad> {
+        let mut mad = request(0x81, 1, 1, attribute, modifier);
+        (mad[6], mad[7]) = (1, u8::try_from(path.len()).unwrap());
+        mad[32..36].fill(0xff);
+        mad[129..129 + path.len()].copy_from_slice(path);
+        self.send(0, PERMISSIVE_LID, mad);
+        let seen = self.settle(0);
+        assert!(seen.len() <= 1);
+        let answer = seen.first()?;
+        assert_eq!((answer.source, answer.mad[3]), (PERMISSIVE_LID, 0x81));
+        assert_eq!((answer.mad[4] & 0x80, answer.mad[6]), (0x80, 1), "it came all the way back (C14-13:3)");
+        Some(answer.mad)
+    }
+}
+
+fn is_answer(datagram: &Datagram) -> bool {
+    datagram.mad[3] & 0x80 != 0
+}
+
+fn node_name(lid: Lid) -> [u8; 64] {
+    protocol::mad::node::description(&format!("guest {}", lid.get()))
+}
+
+/// What ibnetdiscover asks: the switch, its ports, and who is at their other ends.
+#[test]
+fn a_directed_route_leads_through_the_switch_to_the_other_adapter() {
+    for listens in [false, true] {
+        let mut fabric = Fabric::new(&[(1, true), (2, listens)]);
+        let switch = fabric.directed(&[1], 0x11, 0).expect("the switch answers");
+        assert_eq!(switch[66..68], [2, 2], "a switch of two ports");
+        assert_eq!(switch[84..92], [0, 0, 0, 0xff, 0xfe, 0, 0xbf, 0xff], "its port GUID");
+        assert_eq!(switch[100], 1, "the question came through port 1");
+        for port in [1, 2] {
+            let info = fabric.directed(&[1], 0x15, port).unwrap();
+            assert_eq!((status(&info), info[96] & 0xf, info[97] >> 4), (0x8000, 4, 5), "port {port}");
+        }
+        assert_eq!(status(&fabric.directed(&[1], 0x15, 3).unwrap()), 0x801c, "there is no port 3");
+        let info = fabric.directed(&[1], 0x12, 0).unwrap();
+        assert_eq!(info[64..66], [0xc0, 0], "SwitchInfo");
+        let adapter = fabric.directed(&[1, 2], 0x11, 0).expect("the adapter answers");
+        assert_eq!((adapter[66], &adapter[84..92]), (1, &GID_2[8..]));
+        let own = fabric.directed(&[1, 1], 0x11, 0).expect("the own adapter answers too");
+        assert_eq!(own[84..92], GID_1[8..]);
+        assert_eq!(fabric.directed(&[1, 3], 0x11, 0), None, "nobody is at port 3");
+        assert_eq!(fabric.directed(&[1, 2, 1], 0x11, 0), None, "an adapter leads nowhere");
+    }
+}
+
+#[test]
+fn lids_far_apart_share_the_switch() {
+    let mut fabric = Fabric::new(&[(300, true), (40_000, true)]);
+    // (300 - 1) mod 254 + 1 and (40000 - 1) mod 254 + 1.
+    let switch = fabric.directed(&[1], 0x11, 0).unwrap();
+    assert_eq!((switch[67], switch[100]), (122, 46));
+    let adapter = fabric.directed(&[1, 122], 0x11, 0).unwrap();
+    assert_eq!(adapter[84..92], [0, 0, 0, 0xff, 0xfe, 0, 0x9c, 0x40]);
+}
+
+/// What ibnodes does with saquery's help: every node, by its software's name where there is software.
+#[test]
+fn node_records_tell_of_all() {
+    let mut fabric = Fabric::new(&[(1, true), (2, true), (3, false)]);
+    let mut mad = request(3, 2, 0x12, 0x11, 0);
+    mad[55] = 0;
+    let table = {
+        let (management, _) = &mut fabric.all[0];
+        let sent =
+            Datagram { source: Lid::new(1), source_qp: QP1, destination: SM_LID, destination_qp: QP1, mad };
+        management.handle_guest(&at(0), &sent);
+        let first = fabric.settle(0);
+        assert_eq!(first.len(), 1);
+        let mut bytes = first[0].mad[56..].to_vec();
+        let mut acknowledgement = first[0].mad;
+        acknowledgement[24..28].copy_from_slice(&[1, 2, 1, 0]);
+        acknowledgement[35] = 64;
+        let (management, _) = &mut fabric.all[0];
+        management.handle_guest(&at(0), &Datagram { mad: acknowledgement, ..sent });
+        bytes.extend(fabric.settle(0).iter().flat_map(|segment| segment.mad[56..].to_vec()));
+        bytes
+    };
+    let records: Vec<_> = table.chunks(112).take(4).collect();
+    let lids: Vec<_> = records.iter().map(|record| u16::from_be_bytes([record[0], record[1]])).collect();
+    assert_eq!(lids, [1, 2, 3, 0xbfff]);
+    assert_eq!(records[1][16..24], GID_2[8..], "its GUID");
+    assert_eq!(records[1][44..52], *b"guest 2\0");
+    assert_eq!(records[2][44..51], *b"hcad 3\0");
+    assert_eq!(records[3][44..56], *b"hcad fabric\0");
+}
+
+#[test]
+fn who_does_not_answer_is_forgotten() {
+    let mut fabric = Fabric::new(&[(1, true), (2, true)]);
+    assert!(fabric.directed(&[1, 2], 0x11, 0).is_some());
+    fabric.all.truncate(1);
+    let ports = |fabric: &mut Fabric| fabric.directed(&[1], 0x11, 0).unwrap()[67];
+    let seen: Vec<_> = (1..6)
+        .map(|second| {
+            fabric.now = second * 1000;
+            ports(&mut fabric)
+        })
+        .collect();
+    assert_eq!(seen, [2, 2, 2, 1, 1]);
+}
+
+#[test]
+fn answers_to_the_guests_own_questions_reach_the_guest() {
+    let mut fabric = Fabric::new(&[(1, true), (2, true)]);
+    fabric.send(0, Lid::new(2), request(1, 1, 1, 0x11, 0));
+    let seen = fabric.settle(0);
+    assert_eq!(seen.len(), 0, "carried at once, to software that is not watched");
+    let mut answer = request(1, 1, 0x81, 0x11, 0);
+    let datagram = |mad| Datagram {
+        source: Lid::new(2),
+        source_qp: QP0,
+        destination: Lid::new(1),
+        destination_qp: QP0,
+        mad,
+    };
+    let (management, _) = &mut fabric.all[0];
+    assert_eq!(management.handle_wire(&at(0), &datagram(answer), true), Admitted::Unchanged);
+    answer[8..12].copy_from_slice(b"hcad");
+    assert_eq!(
+        management.handle_wire(&at(0), &datagram(answer), true),
+        Admitted::Taken,
+        "one to ours does not"
+    );
+}
+
+#[test]
+fn requests_from_the_wire_are_answered_where_no_software_listens() {
+    let mut management = open(1);
+    let mut ask = |qp: Qpn, mad: Mad| {
+        let received = Datagram {
+            source: Lid::new(2),
+            source_qp: qp,
+            destination: Lid::new(1),
+            destination_qp: qp,
+            mad,
+        };
+        assert_eq!(management.handle_wire(&at(0), &received, false), Admitted::Taken);
+        match outputs(&mut management).as_slice() {
+            [] => None,
+            [Output::ToFabric(answer)] => {
+                assert_eq!((answer.destination, answer.destination_qp), (Lid::new(2), qp));
+                Some(answer.mad)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(ask(QP0, request(1, 1, 1, 0x11, 0)).map(|mad| mad[66]), Some(1));
+    assert_eq!(ask(QP1, request(4, 1, 1, 1, 0)).map(|mad| status(&mad)), Some(0));
+    assert_eq!(ask(QP1, request(1, 1, 1, 0x11, 0)), None, "subnet management is QP0's");
+    assert_eq!(ask(QP0, request(4, 1, 1, 1, 0)), None, "and nothing else is");
+    assert_eq!(ask(QP1, request(3, 2, 1, 0x11, 0)), None, "who asks the administration of another");
+}
