@@ -36,7 +36,9 @@ mod work;
 pub use engine::{Config, Engine, QpError, Transmit};
 pub use event::{AsyncEvent, Completion, Event, Queue, RecvDone, SendDone, Status, Success};
 pub use host::{Access, AccessError, AtomicOp, Fetch, Host};
-pub use qp::attr::{GrhArea, Modify, Mtu, QpAttrs, QpSnapshot, RnrRetry, RnrTimer, Service, State};
+pub use qp::attr::{
+    GrhArea, Modify, Mtu, QpAttrs, QpSnapshot, RemoteAccess, RnrRetry, RnrTimer, Service, State,
+};
 pub use stats::{Congestion, Drops, Naks, Recovery, Stats};
 pub use time::Instant;
 pub use work::{Payload, ReadyHeader, RecvRequest, Remote, SendOp, SendRequest, Sge, SgeList, UdDestination};

@@ -69,6 +69,7 @@ fn attrs() -> QpAttrs {
         min_rnr_timer: RnrTimer::new(1),
         max_rd_atomic: 16,
         max_dest_rd_atomic: 16,
+        remote: RemoteAccess::ALL,
         grh_area: GrhArea::None,
         srq: false,
     }

@@ -377,6 +377,39 @@ fn packets_that_are_not_for_the_qp_are_dropped_and_counted() {
 }
 
 #[test]
+fn an_operation_that_is_not_enabled_on_the_qp_is_an_invalid_request() {
+    use engine::RemoteAccess;
+    let posted = |allowed: RemoteAccess, wr: engine::SendRequest| {
+        let mut pair = Pair::with(|who, attrs| {
+            if who == B {
+                attrs.remote = allowed;
+            }
+        });
+        pair.post(A, wr);
+        pair.flow();
+        (pair.a.sends()[0].1, pair.b.asyncs.clone())
+    };
+    let add = request(1, SendOp::FetchAdd { remote: remote(0), add: 1 }, &[sge(0, 8)]);
+    let all = RemoteAccess::ALL;
+    for (without, wr) in [
+        (RemoteAccess { read: false, ..all }, read(1, 0, 10)),
+        (RemoteAccess { write: false, ..all }, write(1, 0, 10)),
+        (RemoteAccess { write: false, ..all }, write(1, 0, 0)),
+        (RemoteAccess { atomic: false, ..all }, add),
+    ] {
+        let refused = (Err(Status::RemoteInvalidRequest), vec![AsyncEvent::InvalidRequest]);
+        assert_eq!(posted(without, wr.clone()), refused, "{without:?}");
+        assert_eq!(posted(all, wr), (Ok(()), vec![]));
+    }
+    let mut pair = Pair::with(|_, attrs| {
+        (attrs.service, attrs.remote) = (engine::Service::Uc, RemoteAccess { write: false, ..all });
+    });
+    pair.post(A, write(1, 0, 10));
+    pair.flow();
+    assert_eq!((pair.b.engine.stats().drops.no_access, pair.b.asyncs.len()), (1, 0));
+}
+
+#[test]
 fn requests_beyond_what_is_kept_are_dropped_as_if_lost() {
     let mut pair = Pair::new();
     for psn in 0x100..0x100 + 1000 {

@@ -22,7 +22,7 @@ fn member(nth: u32) -> Qpn {
 }
 
 fn shell(group: Ipv6Addr) -> Shell {
-    let ip = IpAddrs::V6 { src: "fe80::ff:fe00:1".parse().unwrap(), dst: group };
+    let ip = IpAddrs::V6 { src: Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 1), dst: group };
     Shell { dst_mac: MacAddr([0x33, 0x33, 0xff, 0xff, 0xff, 0xff]), ip, ..A.path() }
 }
 

@@ -101,7 +101,7 @@ fn mad(wr_id: u64, to: u32, header: Option<ReadyHeader>) -> SendRequest {
 }
 
 fn headers(frame: &[u8]) -> (Bth, Deth) {
-    let RoceFrame { packet, .. } = RoceFrame::parse(frame).unwrap();
+    let RoceFrame { packet, .. } = RoceFrame::parse(frame).expect("the engine's frames are right");
     let Ext::Deth(deth) = packet.ext else { panic!("{packet:?}") };
     (packet.bth, deth)
 }

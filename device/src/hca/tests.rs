@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use engine::{
     Access, AccessError, AtomicOp, Event, Fetch, GrhArea, Host, Modify, Mtu, Payload, QpAttrs, RecvRequest,
-    RnrRetry, RnrTimer, SendOp, SendRequest, Service, Sge, State, UdDestination,
+    RemoteAccess, RnrRetry, RnrTimer, SendOp, SendRequest, Service, Sge, State, UdDestination,
 };
 use protocol::Psn;
 use protocol::describe::Visitor;
@@ -186,6 +186,7 @@ impl Stub {
             min_rnr_timer: RnrTimer::new(1),
             max_rd_atomic: 1,
             max_dest_rd_atomic: 1,
+            remote: RemoteAccess::ALL,
             grh_area: GrhArea::None,
             srq: false,
         };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use protocol::Psn;
 use protocol::ids::{Msn, Pdn, Qkey, Qpn};
-use protocol::roce::{Shell, Transport};
+use protocol::roce::{Kind, Shell, Transport};
 
 use crate::limits::GRH_BYTES;
 
@@ -44,6 +44,32 @@ impl Service {
             Self::Rc => Transport::Rc,
             Self::Uc => Transport::Uc,
             Self::Ud | Self::Smi | Self::Gsi => Transport::Ud,
+        }
+    }
+}
+
+/// What the peer of a connection may ask for, beside what keys allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RemoteAccess {
+    /// READ.
+    pub read: bool,
+    /// WRITE.
+    pub write: bool,
+    /// Atomics.
+    pub atomic: bool,
+}
+
+impl RemoteAccess {
+    /// Everything.
+    pub const ALL: Self = Self { read: true, write: true, atomic: true };
+
+    /// Whether requests of this kind are enabled.
+    pub(crate) const fn allows(self, kind: Kind) -> bool {
+        match kind {
+            Kind::Read => self.read,
+            Kind::Write => self.write,
+            Kind::Atomic => self.atomic,
+            _ => true,
         }
     }
 }
@@ -191,6 +217,8 @@ pub struct QpAttrs {
     pub max_rd_atomic: u8,
     /// READs and atomics the peer may have outstanding.
     pub max_dest_rd_atomic: u8,
+    /// What the peer may ask for.
+    pub remote: RemoteAccess,
     /// What a datagram's receive request begins with.
     pub grh_area: GrhArea,
     /// Receive requests come from a queue that other QPs share (SRQ).

@@ -190,7 +190,9 @@ impl Responder {
     ) -> Result<u32, Refusal> {
         let operation = packet.bth.opcode.operation;
         let right_length = has_right_length(operation, packet.payload.len(), core.mtu());
-        if self.inbound.is_misplaced(operation) || !right_length {
+        // IBTA volume 1, section 9.7.4.1.5: an operation that the QP does not support.
+        let enabled = core.attrs.remote.allows(operation.kind());
+        if self.inbound.is_misplaced(operation) || !right_length || !enabled {
             return Err(INVALID);
         }
         match (operation.kind(), packet.ext) {

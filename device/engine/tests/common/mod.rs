@@ -104,6 +104,7 @@ pub fn attrs(who: Who) -> QpAttrs {
         min_rnr_timer: RnrTimer::new(12),
         max_rd_atomic: 4,
         max_dest_rd_atomic: 4,
+        remote: RemoteAccess::ALL,
         grh_area: GrhArea::None,
         srq: false,
     }

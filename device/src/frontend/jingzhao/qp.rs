@@ -3,7 +3,7 @@
 //! # Spec
 //! JingZhao interface, sections 4.3, 10.3 and 10.6.
 
-use engine::{Fetch, GrhArea, Modify, Mtu, QpAttrs, RnrRetry, RnrTimer, SendRequest, Service};
+use engine::{Fetch, GrhArea, Modify, Mtu, QpAttrs, RemoteAccess, RnrRetry, RnrTimer, SendRequest, Service};
 use protocol::hca::jingzhao::modify::StoredQpc;
 use protocol::hca::jingzhao::qpc::{QpState, Qpc, ServiceType};
 use protocol::hca::jingzhao::transition::{Attributes, Transition};
@@ -132,6 +132,7 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
         min_rnr_timer: RnrTimer::new(rnr_timer),
         max_rd_atomic: MAX_RD_ATOMIC,
         max_dest_rd_atomic: MAX_RD_ATOMIC,
+        remote: RemoteAccess::ALL,
         grh_area: if options.ud_grh { GrhArea::Roce } else { GrhArea::None },
         srq: false,
     }

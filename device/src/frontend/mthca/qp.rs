@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use engine::{
-    Fetch, GrhArea, Modify, Mtu, Payload, QpAttrs, QpSnapshot, ReadyHeader, RnrRetry, RnrTimer, SendOp,
-    SendRequest, Service, Status, UdDestination,
+    Fetch, GrhArea, Modify, Mtu, Payload, QpAttrs, QpSnapshot, ReadyHeader, RemoteAccess, RnrRetry, RnrTimer,
+    SendOp, SendRequest, Service, Status, UdDestination,
 };
 use protocol::hca::mthca::qpc::{QpKind, Qpc};
 use protocol::hca::mthca::wqe::{MlxWqe, Operation, PackedHeaders, SendWqe, WqeData};
@@ -168,6 +168,11 @@ impl QueuePair {
             min_rnr_timer: RnrTimer::new(self.qpc.min_rnr_timer),
             max_rd_atomic: self.qpc.requester_depth(),
             max_dest_rd_atomic: self.qpc.responder_depth(),
+            remote: RemoteAccess {
+                read: self.qpc.responder.reads(),
+                write: self.qpc.responder.writes(),
+                atomic: self.qpc.responder.atomics(),
+            },
             grh_area: GrhArea::InfiniBand,
             srq: self.qpc.responder.srq(),
         }

@@ -137,6 +137,9 @@ impl Receiver {
         if self.inbound.is_misplaced(operation) || !right_length {
             return Err(MALFORMED);
         }
+        if !core.attrs.remote.allows(operation.kind()) {
+            return Err(Fault::NoAccess.into());
+        }
         if self.inbound.accept(core, ctx, packet)? {
             self.msn = self.msn.next();
         }

@@ -24,8 +24,8 @@ use protocol::{Psn, roce};
 
 use super::net::Faults;
 use crate::{
-    GrhArea, Instant, Mtu, QpAttrs, Remote, RnrRetry, RnrTimer, SendOp, SendRequest, Service, Sge, State,
-    Status,
+    GrhArea, Instant, Mtu, QpAttrs, Remote, RemoteAccess, RnrRetry, RnrTimer, SendOp, SendRequest, Service,
+    Sge, State, Status,
 };
 
 pub use draw::draw;
@@ -292,6 +292,7 @@ impl Pair {
             min_rnr_timer: RnrTimer::new(self.rnr_timer),
             max_rd_atomic: self.rd_atomic,
             max_dest_rd_atomic: self.rd_atomic,
+            remote: RemoteAccess::ALL,
             grh_area: if self.ud_grh { GrhArea::Roce } else { GrhArea::None },
             srq: false,
         }
