@@ -1,7 +1,7 @@
 """Recomputes the invariant CRC of every RoCEv2 packet in captures with scapy's implementation.
 
-Usage: icrc_scapy.py FILE.pcapng...
-Fails on a packet whose ICRC scapy computes otherwise, and on captures without RoCE packets. A frame that occurs more
+Usage: icrc_scapy.py [--from MAC] FILE.pcapng...
+With --from only packets that this MAC sent count: where the other side breaks rules on purpose. Fails on a packet whose ICRC scapy computes otherwise, and on captures without RoCE packets. A frame that occurs more
 than once (captured at both ends, or sent again) is computed once: scapy needs about a millisecond for each.
 """
 
@@ -23,13 +23,13 @@ def is_roce(frame):
     return frame[12:14] == b"\x86\xdd" and frame[20] == 17 and frame[56:58] == ROCE_PORT
 
 
-def roce_frames(paths):
-    """Every different RoCE frame with the place it is first seen at."""
+def roce_frames(paths, source):
+    """Every different RoCE frame, of one source if there is one, with the place it is first seen at."""
     seen = set()
     for path in paths:
         count = 0
         for number, (frame, _) in enumerate(RawPcapNgReader(path), start=1):
-            if is_roce(frame):
+            if is_roce(frame) and source in (None, frame[6:12]):
                 count += 1
                 if frame not in seen:
                     seen.add(frame)
@@ -50,10 +50,13 @@ def judge(place):
     return f"{path}: packet {number}: icrc {found.hex()}, scapy computes {expected.hex()}"
 
 
-def main(paths):
+def main(arguments):
+    source, paths = None, arguments
+    if arguments[:1] == ["--from"]:
+        source, paths = bytes.fromhex(arguments[1].replace(":", "")), arguments[2:]
     total, wrong = 0, 0
     with multiprocessing.Pool() as pool:
-        for complaint in pool.imap(judge, roce_frames(paths), chunksize=256):
+        for complaint in pool.imap(judge, roce_frames(paths, source), chunksize=256):
             total += 1
             if complaint:
                 wrong += 1

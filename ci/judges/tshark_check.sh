@@ -1,8 +1,14 @@
 #!/usr/bin/env bash
 # Wireshark's dissector as judge of captures: every UDP packet to port 4791 must be dissected as InfiniBand, with an
-# opcode its service defines, nothing malformed and no data left over that it cannot name.
+# opcode its service defines, nothing malformed and no data left over that it cannot name. With --from, of the packets
+# that this MAC sent: where the other side breaks rules on purpose.
 set -euo pipefail
-[ $# -gt 0 ] || { echo "usage: $0 FILE.pcapng..." >&2; exit 2; }
+packets='udp.dstport == 4791'
+if [ "${1-}" = --from ]; then
+    packets="$packets && eth.src == $2"
+    shift 2
+fi
+[ $# -gt 0 ] || { echo "usage: $0 [--from MAC] FILE.pcapng..." >&2; exit 2; }
 
 # Wireshark guesses from a payload's first bytes which protocol may be above InfiniBand, and calls a packet malformed
 # when the guess does not fit (RPC over RDMA takes any SEND that is too short for it). Payloads here are ours, so the
@@ -16,7 +22,7 @@ printf '%s,0\n' drbd_rdma eth_over_ib fc_infiniband iser_infiniband lnet_ib mell
 status=0
 for file in "$@"; do
     # One line a packet: protocols, opcode, malformed marker.
-    table=$(tshark -n -r "$file" -Y 'udp.dstport == 4791' -T fields -E separator='|' \
+    table=$(tshark -n -r "$file" -Y "$packets" -T fields -E separator='|' \
         -e frame.number -e frame.protocols -e infiniband.bth.opcode -e _ws.malformed -e _ws.expert.severity \
         -e _ws.expert.message 2>/dev/null)
     [ -n "$table" ] || { echo "$file: no RoCE packets"; status=1; continue; }

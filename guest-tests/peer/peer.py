@@ -9,8 +9,9 @@ line, and each is answered by one line:
 {"receive": {"timeout_ms": N}}    -> {"ok": PACKET or null}
 {"barrier": null}                 -> {"ok": [PACKET, ...]}: all that came before the peer had nothing left to say
 
-A packet: {"op": name or number, "qpn", "psn", "ack_req", "solicited", "mig_req", "pkey", "ecn", "bad_icrc",
-"reth": {"va", "rkey", "len"}, "atomic": {"va", "rkey", "swap_add", "compare"}, "aeth": {"syndrome", "msn"},
+A packet: {"op": name or number, "qpn", "psn", "ack_req", "solicited", "mig_req", "pkey", "ecn", "bad_icrc", "tver",
+"fecn", "becn", "reserved": whether reserved bits of the BTH are set, "ttl", "source": IP address or null for the peer's
+own, "pad": pad count or null for the right one, "cut": bytes that are missing at the end of the frame, "reth": {"va", "rkey", "len"}, "atomic": {"va", "rkey", "swap_add", "compare"}, "aeth": {"syndrome", "msn"},
 "original": number, "imm": hex, "payload": hex}. A number or a name of scapy's table says which operation it is.
 """
 
@@ -102,11 +103,18 @@ class Peer:
         pad = -len(payload) % 4
         frame = bytes(
             Ether(src=self.own_mac, dst=self.peer_mac)
-            / IP(src=self.own_ip, dst=self.peer_ip, flags="DF", ttl=64, tos=packet["ecn"])
+            / IP(
+                src=packet["source"] or self.own_ip, dst=self.peer_ip, flags="DF", ttl=packet["ttl"], tos=packet["ecn"]
+            )
             / UDP(sport=0xC123, dport=ROCE_PORT, chksum=0)
             / BTH(
                 opcode=CODES[op] if isinstance(op, str) else op,
-                padcount=pad,
+                padcount=pad if packet["pad"] is None else packet["pad"],
+                version=packet["tver"],
+                fecn=packet["fecn"],
+                becn=packet["becn"],
+                resv6=0x3F if packet["reserved"] else 0,
+                resv7=0x7F if packet["reserved"] else 0,
                 solicited=packet["solicited"],
                 migreq=packet["mig_req"],
                 pkey=packet["pkey"],
@@ -116,7 +124,9 @@ class Peer:
             )
             / Raw(body + payload + bytes(pad))
         )
-        return frame[:-1] + bytes([frame[-1] ^ 1]) if packet["bad_icrc"] else frame
+        if packet["bad_icrc"]:
+            frame = frame[:-1] + bytes([frame[-1] ^ 1])
+        return frame[: len(frame) - packet["cut"]]
 
     def parse(self, frame):
         """The packet in a frame, or None for another protocol. One with a wrong ICRC is an error."""

@@ -3,7 +3,7 @@
 //! It has no state of a queue pair: a test says each packet, and sees each packet that comes.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -85,8 +85,24 @@ pub struct Packet {
     pub pkey: u16,
     /// The two ECN bits of the IP header.
     pub ecn: u8,
-    /// Send it with a wrong ICRC; never set in what was received.
+    /// Send it with a wrong ICRC; never set in what was received, like all up to `cut`.
     pub bad_icrc: bool,
+    /// Transport version.
+    pub tver: u8,
+    /// Forward congestion notification.
+    pub fecn: bool,
+    /// Backward congestion notification.
+    pub becn: bool,
+    /// Set the reserved bits of the BTH.
+    pub reserved: bool,
+    /// Hops left.
+    pub ttl: u8,
+    /// IP address it claims to come from; the peer's own without.
+    pub source: Option<Ipv4Addr>,
+    /// Pad count; the right one without.
+    pub pad: Option<u8>,
+    /// Bytes missing at the end of the frame.
+    pub cut: u8,
     /// RETH of WRITEs and READ requests.
     pub reth: Option<Reth>,
     /// AtomicETH of atomic requests.
@@ -113,6 +129,14 @@ impl Default for Packet {
             pkey: 0xffff,
             ecn: 0,
             bad_icrc: false,
+            tver: 0,
+            fecn: false,
+            becn: false,
+            reserved: false,
+            ttl: 64,
+            source: None,
+            pad: None,
+            cut: 0,
             reth: None,
             atomic: None,
             aeth: None,

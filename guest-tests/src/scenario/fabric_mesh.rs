@@ -12,7 +12,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 
 use self::rounds::Station;
-use super::endpoint::jingzhao::Jingzhao;
+use super::endpoint::jingzhao::{InProcess, Jingzhao};
 use super::rxe_interop::{boot_rxe, ip, mac};
 use crate::daemon::{Daemon, Fabric, HcaSpec, Peer, free_udp_ports};
 use crate::lab::Lab;
@@ -82,8 +82,10 @@ impl Mesh {
     }
 }
 
-async fn attach(socket: &Path, spec: &HcaSpec) -> Result<Jingzhao<super::endpoint::jingzhao::InProcess>> {
-    Jingzhao::attach(socket, ip(spec.id)).await.with_context(|| format!("HCA {}", spec.id))
+async fn attach(socket: &Path, spec: &HcaSpec) -> Result<Jingzhao<InProcess>> {
+    Jingzhao::attach(socket, ip(spec.id), ip(spec.default_peer))
+        .await
+        .with_context(|| format!("HCA {}", spec.id))
 }
 
 fn local_hcas() -> Result<Vec<HcaSpec>> {

@@ -8,6 +8,7 @@ pub mod demo;
 mod driver;
 mod endpoint;
 mod fabric_mesh;
+mod fabric_tap;
 mod impairments;
 mod jingzhao_errors;
 mod jingzhao_events;
@@ -155,6 +156,12 @@ pub const ALL: &[Scenario] = &[
         about: "what goes wrong shows in status, event and kernel message as on hardware",
         pair: false,
         run: |lab, report| Box::pin(mthca::errors::run(lab, report)),
+    },
+    Scenario {
+        name: "fabric-tap",
+        about: "HCAs on tap interfaces: a bridge, a VXLAN, and the kernel's ping",
+        pair: false,
+        run: |lab, report| Box::pin(fabric_tap::run(lab, report)),
     },
     Scenario {
         name: "wire-rc",

@@ -89,7 +89,7 @@ impl Bench {
                 let image = lab.image(run, VFIO_MODULES)?;
                 let mut node = Node::boot(lab, run, &image, "jingzhao", daemon).await?;
                 node.open().await?;
-                Jingzhao::new(node, ip(hca.id)).await
+                Jingzhao::new(node, ip(hca.id), ip(hca.default_peer)).await
             },
             boot_rxe(lab, run, rxe.id, nic)
         )?;

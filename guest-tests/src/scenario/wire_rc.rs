@@ -13,9 +13,10 @@ use std::time::Duration;
 use agent::serve::Agent;
 use agent::wire::{DeviceSelector, OpenHca};
 use anyhow::{Context as _, Result};
+use tokio::runtime::Handle;
 
 use self::link::{Attributes, Link};
-use crate::daemon::{Daemon, HcaSpec};
+use crate::daemon::{Control, Daemon, HcaSpec};
 use crate::lab::Lab;
 use crate::packet_peer::Peer;
 use crate::report::Report;
@@ -27,11 +28,13 @@ struct Case {
     run: fn(&mut Link<'_>) -> Result<()>,
 }
 
-/// The HCA's driver and its peer.
+/// The HCA's driver, its peer and its operator.
 #[derive(Debug)]
 struct Bench {
     agent: Agent,
     peer: Peer,
+    control: Control,
+    runtime: Handle,
 }
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -40,18 +43,24 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let mut daemon = Daemon::start(&lab.hcad()?, &hca, &run).await?;
     let hint = format!("see {}", run.path().display());
     let socket = daemon.socket().display().to_string();
+    let (control, runtime) = (daemon.controls(), Handle::current());
     let bench = blocking(move || {
         let mut agent = Agent::default();
         agent.call(OpenHca { device: DeviceSelector::Socket(socket), ..OpenHca::default() })?;
         let peer = Peer::start(peer.id, peer.bind, hca.id, hca.bind)?;
-        Ok(Arc::new(Mutex::new(Bench { agent, peer })))
+        Ok(Arc::new(Mutex::new(Bench { agent, peer, control, runtime })))
     })
     .await?;
     for (role, cases) in [
         ("responder", responder::CASES),
+        ("responder", responder::headers::CASES),
+        ("responder", responder::messages::CASES),
+        ("responder", responder::states::CASES),
         ("responder", responder::refusals::CASES),
         ("requester", requester::CASES),
         ("requester", requester::reads::CASES),
+        ("requester", requester::answers::CASES),
+        ("requester", requester::limits::CASES),
     ] {
         for case in cases {
             let held = bench.clone();

@@ -35,6 +35,8 @@ pub(in super::super) struct InProcess(Arc<Mutex<Agent>>);
 #[derive(Debug)]
 pub(in super::super) struct Jingzhao<D> {
     ip: Ipv4Addr,
+    /// Where what names no destination goes.
+    default_peer: Ipv4Addr,
     /// Its guest and its daemon, or the agent here.
     pub(in super::super) driver: D,
     mr: MrInfo,
@@ -60,21 +62,25 @@ impl Driver for InProcess {
 
 impl Jingzhao<InProcess> {
     /// Brings up the HCA that a daemon serves at `socket`.
-    pub(in super::super) async fn attach(socket: &FilePath, ip: Ipv4Addr) -> Result<Self> {
+    pub(in super::super) async fn attach(
+        socket: &FilePath,
+        ip: Ipv4Addr,
+        default_peer: Ipv4Addr,
+    ) -> Result<Self> {
         let mut driver = InProcess::default();
         let device = DeviceSelector::Socket(socket.display().to_string());
         driver.step(STEP_TIMEOUT, OpenHca { device, ..OpenHca::default() }).await?;
-        Self::new(driver, ip).await
+        Self::new(driver, ip, default_peer).await
     }
 }
 
 impl<D: Driver> Jingzhao<D> {
     /// Uses an HCA that is open.
-    pub(in super::super) async fn new(mut driver: D, ip: Ipv4Addr) -> Result<Self> {
+    pub(in super::super) async fn new(mut driver: D, ip: Ipv4Addr, default_peer: Ipv4Addr) -> Result<Self> {
         // Aligned as atomics need it, and no more.
         let region = CreateMr { len: REGION, page_offset: 8, ..CreateMr::default() };
         let mr = driver.step(STEP_TIMEOUT, region).await?;
-        Ok(Self { ip, driver, mr, queues: None, link: None })
+        Ok(Self { ip, default_peer, driver, mr, queues: None, link: None })
     }
 
     async fn call<C: Call>(&mut self, step: C) -> Result<C::Answer> {
@@ -92,7 +98,7 @@ impl<D: Driver> Jingzhao<D> {
 }
 
 /// Names a peer in one of the ways the interface has (its section 10.7), a different one for each path MTU.
-fn path(link: &Link) -> Path {
+fn path(link: &Link, default_peer: Ipv4Addr) -> Path {
     let ip = link.peer_ip;
     let [.., high, low] = ip.octets();
     match link.mtu {
@@ -100,7 +106,8 @@ fn path(link: &Link) -> Path {
         512 => Path { dmac: Some([2, 0, 0, 0, high, low]), dip: Some(ip), ..Path::default() },
         1024 => Path { dlid: Some(u16::from_be_bytes([high, low])), ..Path::default() },
         2048 => Path { dgid: Some(ip.to_ipv6_mapped().octets()), ..Path::default() },
-        _ => Path::default(),
+        _ if ip == default_peer => Path::default(),
+        _ => Path { dip: Some(ip), ..Path::default() },
     }
 }
 
@@ -133,7 +140,7 @@ impl<D: Driver> Endpoint for Jingzhao<D> {
             mtu: link.mtu,
             psn: link.peer_psn,
             rnr_timer: super::RNR_TIMER,
-            path: path(link),
+            path: path(link, self.default_peer),
         };
         self.to(rtr).await?;
         let rts = Transition::ToRts {

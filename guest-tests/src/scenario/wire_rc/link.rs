@@ -36,6 +36,8 @@ pub(super) mod syndrome {
 
 /// State codes (JingZhao interface, section 10.1).
 pub(super) mod state {
+    pub(in super::super) const INIT: u8 = 1;
+    pub(in super::super) const RTR: u8 = 2;
     pub(in super::super) const RTS: u8 = 3;
     pub(in super::super) const ERR: u8 = 6;
 }
@@ -85,6 +87,18 @@ pub(super) fn message(len: usize) -> Vec<u8> {
     bytes
 }
 
+const INIT: Transition = Transition::ToInit { pkey_index: 0, qkey: 0 };
+
+fn rtr(attributes: &Attributes) -> Transition {
+    Transition::ToRtr {
+        remote_qpn: PEER_QPN,
+        mtu: attributes.mtu,
+        psn: PEER_PSN,
+        rnr_timer: attributes.rnr_timer,
+        path: Path::default(),
+    }
+}
+
 impl<'a> Link<'a> {
     /// Runs a case on a fresh connection, and takes it down whatever came of it.
     pub(super) fn with(
@@ -114,14 +128,8 @@ impl<'a> Link<'a> {
 
     fn bring_to_rts(&mut self, attributes: &Attributes) -> Result<()> {
         for transition in [
-            Transition::ToInit { pkey_index: 0, qkey: 0 },
-            Transition::ToRtr {
-                remote_qpn: PEER_QPN,
-                mtu: attributes.mtu,
-                psn: PEER_PSN,
-                rnr_timer: attributes.rnr_timer,
-                path: Path::default(),
-            },
+            INIT,
+            rtr(attributes),
             Transition::ToRts {
                 psn: OWN_PSN,
                 timeout: attributes.timeout,
@@ -129,15 +137,30 @@ impl<'a> Link<'a> {
                 rnr_retry: attributes.rnr_retry,
             },
         ] {
-            self.bench.agent.call(ModifyQp { qp: self.qp.id, transition })?;
+            self.modify(transition)?;
         }
         Ok(())
     }
 
+    /// Moves the queue pair.
+    pub(super) fn modify(&mut self, transition: Transition) -> Result<()> {
+        Ok(self.bench.agent.call(ModifyQp { qp: self.qp.id, transition }).map(drop)?)
+    }
+
+    /// Moves the queue pair through RESET to INIT.
+    pub(super) fn back_to_init(&mut self) -> Result<()> {
+        self.modify(Transition::ToReset)?;
+        self.modify(INIT)
+    }
+
+    /// Moves the queue pair from INIT to RTR.
+    pub(super) fn to_rtr(&mut self) -> Result<()> {
+        self.modify(rtr(&Attributes::DEFAULT))
+    }
+
     /// Moves the queue pair through RESET to RTS, with the same PSNs.
     pub(super) fn reconnect(&mut self) -> Result<()> {
-        let step = ModifyQp { qp: self.qp.id, transition: Transition::ToReset };
-        self.bench.agent.call(step)?;
+        self.modify(Transition::ToReset)?;
         self.bring_to_rts(&Attributes::DEFAULT)
     }
 
@@ -252,6 +275,23 @@ impl<'a> Link<'a> {
             "not an acknowledge of {:#x} with syndrome {syndrome:#x} and MSN {msn}: {packet:?}",
             Self::peer_psn(n),
         );
+        Ok(())
+    }
+
+    /// One of hcad's counters, by its place in `hcactl counters`.
+    pub(super) fn counter(&mut self, place: &str) -> Result<u64> {
+        let Bench { control, runtime, .. } = &*self.bench;
+        runtime.block_on(control.counter(place))
+    }
+
+    /// The HCA drops these packets without a word, and counts each at `place`.
+    pub(super) fn expect_drops(&mut self, place: &str, packets: &[Packet]) -> Result<()> {
+        let before = self.counter(place)?;
+        self.send_all(packets)?;
+        self.expect_silence()?;
+        self.expect_no_completion()?;
+        let dropped = self.counter(place)? - before;
+        ensure!(dropped == packets.len() as u64, "{place} counts {dropped} of {} packets", packets.len());
         Ok(())
     }
 

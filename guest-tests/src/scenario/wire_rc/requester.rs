@@ -1,5 +1,7 @@
 //! The HCA as requester: the peer answers, or does not.
 
+pub(super) mod answers;
+pub(super) mod limits;
 pub(super) mod reads;
 
 use std::time::{Duration, Instant};
@@ -13,6 +15,7 @@ use crate::packet_peer::Packet;
 
 /// Completion syndromes of the send queue (JingZhao interface, section 7.4).
 mod completion {
+    pub(super) const FLUSHED: u8 = 0x05;
     pub(super) const BAD_RESPONSE: u8 = 0x10;
     pub(super) const REMOTE_INVALID_REQUEST: u8 = 0x12;
     pub(super) const REMOTE_ACCESS: u8 = 0x13;
@@ -219,10 +222,8 @@ fn corrupt_ack(link: &mut Link<'_>) -> Result<()> {
     send(link, 8)?;
     link.expect("RC_SEND_ONLY", 0)?;
     let ack = link.ack(0, syndrome::ACK, 1);
-    link.send(&Packet { bad_icrc: true, ..ack.clone() })?;
-    link.send(&Packet { pkey: 0x8123, ..ack.clone() })?;
-    link.expect_silence()?;
-    link.expect_no_completion()?;
+    link.expect_drops("/port/dropped/icrc", &[Packet { bad_icrc: true, ..ack.clone() }])?;
+    link.expect_drops("/engine/drops/wrong_pkey", &[Packet { pkey: 0x8123, ..ack.clone() }])?;
     link.send(&ack)?;
     link.expect_success().map(drop)
 }
@@ -248,7 +249,7 @@ fn nak_of_second(link: &mut Link<'_>) -> Result<()> {
     link.expect_success()?;
     link.expect_error(completion::REMOTE_OPERATION)?;
     let flushed = link.completion()?;
-    ensure!(flushed.syndrome == Some(0x05), "the third completed with {flushed:?}");
+    ensure!(flushed.syndrome == Some(completion::FLUSHED), "the third completed with {flushed:?}");
     Ok(())
 }
 

@@ -1,6 +1,9 @@
 //! The HCA as responder: the peer sends requests.
 
+pub(super) mod headers;
+pub(super) mod messages;
 pub(super) mod refusals;
+pub(super) mod states;
 
 use anyhow::{Result, ensure};
 
@@ -304,26 +307,21 @@ fn ghost_response(link: &mut Link<'_>) -> Result<()> {
 
 fn wrong_service(link: &mut Link<'_>) -> Result<()> {
     link.post_receive(0, 64)?;
-    for op in ["UC_SEND_ONLY", "UC_SEND_FIRST"] {
-        let packet = Packet { ack_req: true, ..link.packet(op, 0, &message(link.mtu)) };
-        link.send(&packet)?;
-    }
+    let uc = |op| Packet { ack_req: true, ..link.packet(op, 0, &message(link.mtu)) };
+    let mut packets = vec![uc("UC_SEND_ONLY"), uc("UC_SEND_FIRST")];
     // A datagram's header follows: Q_Key and source queue pair.
-    let packet = link.packet("UD_SEND_ONLY", 0, &message(72));
-    link.send(&packet)?;
-    link.expect_silence()?;
-    link.expect_no_completion()?;
+    packets.push(link.packet("UD_SEND_ONLY", 0, &message(72)));
+    link.expect_drops("/engine/drops/wrong_service", &packets)?;
     link.expect_state(state::RTS)
 }
 
-fn dropped(link: &mut Link<'_>, change: fn(&mut Packet)) -> Result<()> {
+/// A packet that is changed so is dropped and counted at `place`; unchanged it is executed.
+fn dropped(link: &mut Link<'_>, place: &str, change: fn(&mut Packet)) -> Result<()> {
     link.post_receive(0, 64)?;
     let good = link.send_message(0, &message(64));
     let mut bad = good[0].clone();
     change(&mut bad);
-    link.send(&bad)?;
-    link.expect_silence()?;
-    link.expect_no_completion()?;
+    link.expect_drops(place, &[bad])?;
     link.send_all(&good)?;
     link.expect_acknowledge(0, syndrome::ACK, 1)?;
     link.expect_success()?;
@@ -331,11 +329,11 @@ fn dropped(link: &mut Link<'_>, change: fn(&mut Packet)) -> Result<()> {
 }
 
 fn wrong_pkey(link: &mut Link<'_>) -> Result<()> {
-    dropped(link, |packet| packet.pkey = 0x8123)
+    dropped(link, "/engine/drops/wrong_pkey", |packet| packet.pkey = 0x8123)
 }
 
 fn bad_icrc(link: &mut Link<'_>) -> Result<()> {
-    dropped(link, |packet| packet.bad_icrc = true)
+    dropped(link, "/port/dropped/icrc", |packet| packet.bad_icrc = true)
 }
 
 fn accepted(link: &mut Link<'_>, change: fn(&mut Packet)) -> Result<()> {

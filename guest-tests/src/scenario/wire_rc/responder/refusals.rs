@@ -1,7 +1,9 @@
 //! Requests that are refused: a NAK, the queue pair in ERR, and silence from then on.
 
+use agent::wire::Hex;
 use anyhow::{Context as _, Result, ensure};
 
+use super::messages::write_packets;
 use super::{case, fetch_add, write_only};
 use crate::packet_peer::{Atomic, Op, Packet, Reth};
 use crate::scenario::wire_rc::Case;
@@ -15,6 +17,68 @@ mod completion {
 
 pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
     case("a reserved opcode: invalid request", reserved_opcode),
+    case("a reserved opcode below the others: invalid request", |link| unknown_opcode(link, 0x15)),
+    case("a reserved opcode in between: invalid request", |link| unknown_opcode(link, 0x18)),
+    case("SEND LAST with invalidate: invalid request", |link| unknown_opcode(link, 0x16)),
+    case("SEND ONLY with invalidate: invalid request", |link| unknown_opcode(link, 0x17)),
+    case("FIRST that is padded: invalid request", |link| {
+        invalid(link, |link| vec![link.packet("RC_SEND_FIRST", 0, &message(link.mtu - 1))])
+    }),
+    case("ONLY within a message: invalid request", |link| {
+        invalid(link, |link| {
+            vec![
+                link.packet("RC_SEND_FIRST", 0, &message(link.mtu)),
+                link.packet("RC_SEND_ONLY", 1, &message(8)),
+            ]
+        })
+    }),
+    case("SEND MIDDLE within a WRITE: invalid request", |link| {
+        invalid(link, |link| {
+            let [first, ..] = write_of_three(link);
+            vec![first, link.packet("RC_SEND_MIDDLE", 1, &message(link.mtu))]
+        })
+    }),
+    case("an atomic within a WRITE: invalid request", |link| {
+        invalid(link, |link| {
+            let [first, ..] = write_of_three(link);
+            vec![first, fetch_add(link, 1, 0, 1)]
+        })
+    }),
+    case("WRITE LAST without FIRST: invalid request", |link| {
+        invalid(link, |link| vec![link.packet("RC_RDMA_WRITE_LAST", 0, &message(8))])
+    }),
+    case("a WRITE that ends before its RETH says: invalid request", |link| {
+        invalid(link, |link| {
+            let [first, middle, last] = write_of_three(link);
+            vec![first, middle, Packet { payload: Hex(message(link.mtu - 4)), ..last }]
+        })
+    }),
+    case("a WRITE that goes on behind what its RETH says: invalid request", |link| {
+        invalid(link, |link| {
+            let [first, middle, _] = write_of_three(link);
+            let beyond = |n| Packet { psn: Link::peer_psn(n), ..middle.clone() };
+            vec![first, beyond(1), beyond(2), beyond(3)]
+        })
+    }),
+    case("a READ request with payload: invalid request", |link| {
+        invalid(link, |link| {
+            vec![Packet { payload: Hex(message(8)), ..link.read_request(0, link.reth(0, 8)) }]
+        })
+    }),
+    case("an atomic with payload: invalid request", |link| {
+        invalid(link, |link| vec![Packet { payload: Hex(message(8)), ..fetch_add(link, 0, 0, 1) }])
+    }),
+    case("wrong rkey in READ: remote access error", |link| {
+        forbidden(link, |link| {
+            vec![link.read_request(0, Reth { rkey: link.mr.key ^ 0x101, ..link.reth(0, 64) })]
+        })
+    }),
+    case("a WRITE of three packets beyond the region: remote access error on the first", |link| {
+        forbidden(link, |link| {
+            let [first, ..] = write_of_three(link);
+            vec![Packet { reth: Some(link.reth(65536 - 512, 768)), ..first }]
+        })
+    }),
     case("ONLY longer than the path MTU: invalid request", |link| {
         invalid(link, |link| vec![link.packet("RC_SEND_ONLY", 0, &message(link.mtu + 1))])
     }),
@@ -109,6 +173,20 @@ pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
     }),
     case("WRITE, READ and atomic without the right: remote access error", without_right),
 ];
+
+fn unknown_opcode(link: &mut Link<'_>, code: u8) -> Result<()> {
+    let packet = Packet { ack_req: true, ..link.packet(Op::Code(code), 0, &message(16)) };
+    refused(link, &[packet], syndrome::NAK_INVALID_REQUEST)?;
+    link.completion().map(drop)
+}
+
+/// A WRITE of three full packets to where [`refused`] does not look.
+fn write_of_three(link: &Link<'_>) -> [Packet; 3] {
+    let payload = message(3 * link.mtu);
+    let len = u32::try_from(payload.len()).unwrap_or_default();
+    let packets = write_packets(link, link.reth(16384, len), &payload);
+    packets.try_into().unwrap_or_else(|packets| panic!("three packets, not {packets:?}"))
+}
 
 fn reserved_opcode(link: &mut Link<'_>) -> Result<()> {
     invalid(link, |link| vec![Packet { ack_req: true, ..link.packet(Op::Code(0x1f), 0, &message(16)) }])

@@ -1,0 +1,79 @@
+//! A network namespace that goes when its owner does.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use tokio::process::Command;
+use tokio::time::Instant;
+
+/// Far above the second that duplicate address detection and the activation of a link take.
+const SETTLED: Duration = Duration::from_secs(20);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    /// A new one, with its loopback interface up. The name is made unique.
+    pub(super) async fn create(name: &str) -> Result<Self> {
+        let name = format!("hcad-lab-{}-{name}", std::process::id());
+        run(&["ip", "netns", "add", &name]).await?;
+        let namespace = Self { name };
+        namespace.ip(&["link", "set", "lo", "up"]).await?;
+        Ok(namespace)
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs `ip` with these arguments in it.
+    pub(super) async fn ip(&self, arguments: &[&str]) -> Result<()> {
+        self.show(arguments).await.map(drop)
+    }
+
+    /// Waits until no interface has an address that is being checked for duplicates, and none that is up waits to be used.
+    pub(super) async fn settle(&self) -> Result<()> {
+        let deadline = Instant::now() + SETTLED;
+        loop {
+            let tentative = self.show(&["-6", "address", "show", "tentative"]).await?;
+            let links = self.show(&["-oneline", "link", "show", "up"]).await?;
+            if tentative.is_empty() && !links.contains("state DOWN") {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "not settled within {SETTLED:?}: {tentative}{links}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn show(&self, arguments: &[&str]) -> Result<String> {
+        run(&[&["ip", "-netns", &self.name][..], arguments].concat()).await
+    }
+
+    /// Runs a program in it, which must end with success.
+    pub(super) async fn exec(&self, argv: &[&str]) -> Result<()> {
+        run(&[&["ip", "netns", "exec", &self.name][..], argv].concat()).await.map(drop)
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // Processes in it end before; whatever is left of it goes with the last of them.
+        let _ = std::process::Command::new("ip").args(["netns", "del", &self.name]).status();
+    }
+}
+
+/// What it printed.
+async fn run(argv: &[&str]) -> Result<String> {
+    let (program, arguments) = argv.split_first().context("no program")?;
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
+    let output = command.output().await.with_context(|| format!("starting {program}"))?;
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}: {printed}{}", argv.join(" "), complaint.trim_end());
+    Ok(printed)
+}

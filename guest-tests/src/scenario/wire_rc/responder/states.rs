@@ -1,0 +1,53 @@
+//! The states in which requests are heard (IBTA volume 1, section 10.3.1).
+
+use agent::wire::Transition;
+use anyhow::Result;
+
+use super::case;
+use crate::scenario::wire_rc::Case;
+use crate::scenario::wire_rc::link::{Link, message, state, syndrome};
+
+pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
+    case("in INIT requests are dropped", in_init),
+    case("in RTR requests are executed", in_rtr),
+    case("in SQD requests are executed", in_sqd),
+    case("in ERR, entered by software, requests are dropped", in_err),
+    case("after RESET the connection begins anew", after_reset),
+];
+
+fn in_init(link: &mut Link<'_>) -> Result<()> {
+    link.back_to_init()?;
+    link.post_receive(0, 64)?;
+    let packets = link.send_message(0, &message(8));
+    link.expect_drops("/engine/drops/wrong_state", &packets)?;
+    link.expect_state(state::INIT)
+}
+
+fn in_rtr(link: &mut Link<'_>) -> Result<()> {
+    link.back_to_init()?;
+    link.to_rtr()?;
+    link.expect_receives(0, 1)?;
+    link.expect_state(state::RTR)
+}
+
+fn in_sqd(link: &mut Link<'_>) -> Result<()> {
+    link.modify(Transition::ToSqd { notify: false })?;
+    link.expect_receives(0, 1)
+}
+
+fn in_err(link: &mut Link<'_>) -> Result<()> {
+    link.modify(Transition::ToErr)?;
+    let packets = link.send_message(0, &message(8));
+    link.expect_drops("/engine/drops/wrong_state", &packets)?;
+    link.expect_state(state::ERR)
+}
+
+fn after_reset(link: &mut Link<'_>) -> Result<()> {
+    link.expect_receives(0, 1)?;
+    let late = link.send_message(3, &message(8)).remove(0);
+    link.reconnect()?;
+    // What the old connection had under way is ahead of the new one.
+    link.send(&late)?;
+    link.expect_acknowledge(0, syndrome::NAK_SEQUENCE, 0)?;
+    link.expect_receives(0, 1)
+}
