@@ -65,7 +65,7 @@ impl Mesh {
             stations.push(Station::Hca(attach(daemon.socket(), spec).await?));
             daemons.push(daemon);
         }
-        stations.push(Station::Rxe(boot_rxe(lab, run, id, nic).await?));
+        stations.push(Station::Rxe(Box::new(boot_rxe(lab, run, id, nic).await?)));
         Ok(Self { stations, specs, daemons })
     }
 

@@ -36,7 +36,7 @@ pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
         for daemon in &others {
             daemon.control(&["peer", "remove", &address]).await?;
         }
-        let called = talk(caller, leaver, 0x71_0000 << 32).await;
+        let called = talk(leaver, caller, 0x71_0000 << 32).await;
         ensure!(called.is_err(), "HCA {} is heard though it is nobody's peer", LEAVES + 1);
         let strangers = others.get(CALLS - 1).context("the caller's daemon")?.counter("/fabric/rx_stranger");
         ensure!(strangers.await? > 0, "its frames are not a stranger's");
@@ -44,7 +44,7 @@ pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
         for daemon in &others {
             daemon.control(&["peer", "add", &address]).await?;
         }
-        talk(caller, leaver, 0x72_0000 << 32).await.context("with it again")?;
+        talk(leaver, caller, 0x72_0000 << 32).await.context("with it again")?;
         go_on(&mut counts).await.context("afterwards")?;
         stop.send(true).context("the others have stopped")
     };

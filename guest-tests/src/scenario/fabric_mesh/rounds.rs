@@ -25,7 +25,7 @@ const MTU: u16 = 4096;
 #[derive(Debug)]
 pub(super) enum Station {
     Hca(Jingzhao<InProcess>),
-    Rxe(Stock),
+    Rxe(Box<Stock>),
 }
 
 /// A case a round. The number of stations is even.

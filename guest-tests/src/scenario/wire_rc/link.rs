@@ -154,7 +154,7 @@ impl<'a> Link<'a> {
     }
 
     /// Moves the queue pair from INIT to RTR.
-    pub(super) fn to_rtr(&mut self) -> Result<()> {
+    pub(super) fn ready_to_receive(&mut self) -> Result<()> {
         self.modify(rtr(&Attributes::DEFAULT))
     }
 

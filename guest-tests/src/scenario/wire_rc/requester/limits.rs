@@ -11,11 +11,6 @@ use crate::scenario::wire_rc::Case;
 use crate::scenario::wire_rc::link::{Attributes, Link, content, message, state, syndrome};
 
 pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
-    case(
-        "retry 0: one transmission, then 15h",
-        Attributes { retry: 0, timeout: 12, ..Attributes::DEFAULT },
-        no_retry,
-    ),
     case("rnr_retry 0: one transmission, then 16h", Attributes { rnr_retry: 0, ..PATIENT }, no_rnr_retry),
     case("RNR timer code 0 is 655 ms", PATIENT, longest_rnr_wait),
     case("without credits one SEND at a time is tried", PATIENT, credits),
@@ -28,13 +23,6 @@ pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
     case("a SEND of five bytes has three bytes of pad", PATIENT, odd),
     case("immediate and solicited event are in the last packet only", PATIENT, last_packet),
 ];
-
-fn no_retry(link: &mut Link<'_>) -> Result<()> {
-    send(link, 8)?;
-    link.expect("RC_SEND_ONLY", 0)?;
-    link.expect_error(completion::RETRY_EXCEEDED)?;
-    link.expect_silence()
-}
 
 fn no_rnr_retry(link: &mut Link<'_>) -> Result<()> {
     send(link, 8)?;
@@ -197,7 +185,7 @@ fn odd(link: &mut Link<'_>) -> Result<()> {
 
 fn last_packet(link: &mut Link<'_>) -> Result<()> {
     let request = link.request(SendOp::SendImm, 0, super::THREE);
-    link.post(vec![SendRequest { imm: [1, 2, 3, 4], solicited: true, ..request }])?;
+    link.post(vec![SendRequest { imm: [1, 2, 3, 4], solicited: true, remote: None, ..request }])?;
     for (n, name) in (0..).zip(["RC_SEND_FIRST", "RC_SEND_MIDDLE", "RC_SEND_LAST_WITH_IMMEDIATE"]) {
         let packet = link.expect(name, n)?;
         let last = n == 2;

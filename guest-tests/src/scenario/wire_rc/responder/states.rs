@@ -25,7 +25,7 @@ fn in_init(link: &mut Link<'_>) -> Result<()> {
 
 fn in_rtr(link: &mut Link<'_>) -> Result<()> {
     link.back_to_init()?;
-    link.to_rtr()?;
+    link.ready_to_receive()?;
     link.expect_receives(0, 1)?;
     link.expect_state(state::RTR)
 }
