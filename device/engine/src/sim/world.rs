@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use protocol::ids::Qpn;
+use protocol::ids::{Pkey, Qpn};
 use protocol::roce::RoceFrame;
 
 use super::check::{Checker, Violation};
@@ -11,7 +11,7 @@ use super::net::{Net, NetStats};
 use super::plan::draw::NODES;
 use super::plan::{
     Action, CELLS_BYTES, HOT, HOT_BYTES, PDS, PRIVATE, PRIVATE_BYTES, Pair, Plan, SOURCE, TARGET, cells_key,
-    draw, node_of, va,
+    draw, node_of, pkey_index, va,
 };
 use super::trace::describe;
 use crate::{Config, Engine, Instant, Modify, Queue, State, Stats};
@@ -47,6 +47,7 @@ struct World<'a> {
     trace: bool,
     next_action: usize,
     posted: Vec<Posted>,
+    pkeys: [Vec<Pkey>; NODES],
 }
 
 /// A run that went well.
@@ -96,6 +97,7 @@ impl<'a> World<'a> {
             trace,
             next_action: 0,
             posted: vec![Posted::default(); plan.pairs.len()],
+            pkeys: [(); NODES].map(|()| vec![Pkey::DEFAULT; 1 + plan.pairs.len() * 2]),
         };
         for pair in &plan.pairs {
             for side in 0..2 {
@@ -128,6 +130,7 @@ impl<'a> World<'a> {
         self.posted[index].life = life;
         self.checker.on_connect(index, life);
         for side in 0..2 {
+            self.set_pkey(index, side, pair.ends[side].pkey);
             let (mine, theirs) = (&pair.lives[life].sides[side], &pair.lives[life].sides[1 - side]);
             self.net.silence(pair.ends[side].node, pair.ends[side].qpn, false);
             let states = [State::Init, State::Rtr, State::Rts];
@@ -143,6 +146,12 @@ impl<'a> World<'a> {
                 self.modify(index, side, &modify);
             }
         }
+    }
+
+    fn set_pkey(&mut self, pair: usize, side: usize, pkey: Pkey) {
+        let node = self.plan.pairs[pair].ends[side].node;
+        self.pkeys[node][usize::from(pkey_index(pair, side))] = pkey;
+        self.nodes[node].engine.set_pkeys(&self.pkeys[node]);
     }
 
     fn modify(&mut self, pair: usize, side: usize, modify: &Modify) {
@@ -265,6 +274,11 @@ impl<'a> World<'a> {
                 let life = self.posted[pair].life + 1;
                 self.posted[pair] = Posted::default();
                 self.connect(pair, life);
+                Ok(())
+            }
+            Action::Partition { pair, side, pkey } => {
+                self.set_pkey(pair, side, pkey);
+                self.checker.on_partition(pair, side, pkey);
                 Ok(())
             }
             Action::Silence { pair, side } => {

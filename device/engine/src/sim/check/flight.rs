@@ -16,6 +16,9 @@ use crate::segment::packet_count;
 use crate::sim::plan::{Op, Work};
 use crate::{Instant, Mtu, RnrRetry, RnrTimer};
 
+/// Packets that may be sent at once to a receiver that was not ready.
+const PROBE: u32 = 8;
+
 #[derive(Debug)]
 pub(super) struct Flight {
     start: Psn,
@@ -118,6 +121,11 @@ impl Flight {
             let on_time = due.is_some_and(|due| now >= due && now <= due + limits.slack);
             demand!(self.provoked || on_time, "sent again for no reason, timeout is at {due:?}");
             (self.provoked, self.timer_from) = (false, None);
+        }
+        if self.rnr_naks > 0 {
+            demand!((first..end).contains(&unacked), "request {nth} behind one that was not received");
+            let few = ops[nth].wants_data() || to - unacked <= PROBE;
+            demand!(few, "PSN {to} is {} beyond {unacked}, which was not received", to - unacked);
         }
         if ops[nth].request.fence && from == first {
             let mut before = ops[..nth].iter().zip(&self.ends);

@@ -5,19 +5,23 @@
 //! | every request completes once, in posting order, as it must; flushed after a failure; never after RESET | [`side`] |
 //! | RC executes every request once, in order, with the right bytes, and touches no other byte | [`execution`] |
 //! | RC asks, asks again, waits and gives up when the specification says | [`flight`] |
+//! | nobody hears or is heard outside of the partition | [`partition`] |
+//! | answers are no more than what is asked for | [`amplification`] |
 //! | congestion is told of and obeyed, and not without reason | [`congestion`] |
 //! | UC and UD deliver messages whole or not at all, and nothing that the keys forbid | [`unreliable`] |
 //!
 //! Memory is judged access by access, at the moment the engine makes it: so a byte written twice, early or late is
 //! noticed even if its value is right.
 
+mod amplification;
 mod congestion;
 mod execution;
 mod flight;
+mod partition;
 mod side;
 mod unreliable;
 
-use protocol::ids::Qpn;
+use protocol::ids::{Pkey, Qpn};
 use protocol::roce::RoceFrame;
 
 use self::side::Side;
@@ -53,6 +57,10 @@ pub struct Checker<'a> {
     sides: Vec<[Side; 2]>,
     /// The datagram that is being handed in, until it is received or seen to be dropped.
     arrival: Option<Arrival>,
+    /// P_Keys as they are now, of each side.
+    pkeys: Vec<[Pkey; 2]>,
+    /// The packet that is being handed in is of another partition: of this one.
+    outsider: Option<Pkey>,
     /// From when on the net neither loses, repeats nor reorders anything.
     clean_from: Instant,
 }
@@ -64,7 +72,8 @@ impl<'a> Checker<'a> {
         let sides = plan.pairs.iter().map(|pair| [side(pair, 0), side(pair, 1)]).collect();
         let quiet = plan.faults.is_quiet();
         let clean_from = if quiet { Instant::ZERO } else { plan.heal_at + plan.faults.detour };
-        Self { plan, now: Instant::ZERO, sides, arrival: None, clean_from }
+        let pkeys = plan.pairs.iter().map(|pair| [pair.ends[0].pkey, pair.ends[1].pkey]).collect();
+        Self { plan, now: Instant::ZERO, sides, arrival: None, pkeys, outsider: None, clean_from }
     }
 
     /// It is `now`, for everything until the next call.
@@ -76,6 +85,7 @@ impl<'a> Checker<'a> {
     pub fn on_connect(&mut self, pair: usize, life: usize) {
         let plan = &self.plan.pairs[pair];
         self.sides[pair] = [Side::new(plan, 0, life), Side::new(plan, 1, life)];
+        self.pkeys[pair] = [plan.ends[0].pkey, plan.ends[1].pkey];
         let late = plan.lives[life].late_ns > 0;
         let states = [State::Rts, if late { State::Rtr } else { State::Rts }];
         self.sides[pair].iter_mut().zip(states).for_each(|(side, state)| side.state = state);
@@ -121,6 +131,7 @@ impl<'a> Checker<'a> {
             return Ok(());
         }
         let cause = cause.ok_or_else(|| format!("node {node}, without a packet: {touch:x?}"))?;
+        demand!(self.outsider.is_none(), "node {node}, by a packet of {:?}: {touch:x?}", self.outsider);
         let place = self.find(node, cause)?;
         let outcome = match self.plan.pairs[place.pair].service {
             Service::Rc => self.touch_reliable(place, touch),
@@ -159,10 +170,15 @@ impl<'a> Checker<'a> {
     /// The net is about to hand `frame` to a node.
     pub fn on_arrival(&mut self, node: usize, frame: &RoceFrame<'_>) -> Result<(), Violation> {
         let place = self.find(node, frame.packet.bth.dest_qp)?;
+        if !self.is_member(place, frame.packet.bth.pkey) {
+            self.outsider = Some(frame.packet.bth.pkey);
+            return Ok(());
+        }
         self.hear_congestion(place, frame);
         match self.plan.pairs[place.pair].service {
             Service::Rc if frame.packet.bth.opcode.is_response() => self.hear_response(place, &frame.packet),
-            Service::Rc | Service::Uc => {}
+            Service::Rc => self.owe(place, &frame.packet),
+            Service::Uc => {}
             _ => self.arrival = self.expect_datagram(place, frame),
         }
         Ok(())
@@ -170,6 +186,7 @@ impl<'a> Checker<'a> {
 
     /// The node has taken the frame, and its events were reported.
     pub fn after_arrival(&mut self) -> Result<(), Violation> {
+        self.outsider = None;
         match self.arrival.take() {
             None => Ok(()),
             Some(arrival) => Err(format!("a datagram was not received: {arrival:?}")),

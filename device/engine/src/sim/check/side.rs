@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use protocol::roce::{Kind, Opcode, RoceFrame, Transport};
 
+use super::amplification::Owed;
 use super::congestion::Congestion;
 use super::execution::{Cursor, Role};
 use super::flight::Flight;
@@ -64,6 +65,7 @@ pub(super) struct Side {
     pub(super) flight: Flight,
     pub(super) received: Received,
     pub(super) congestion: Congestion,
+    pub(super) owed: Owed,
 }
 
 impl Side {
@@ -91,6 +93,7 @@ impl Side {
             flight: Flight::new(mine, pair.mtu),
             received: Received::new(theirs.ops.len()),
             congestion: Congestion::default(),
+            owed: Owed::default(),
         }
     }
 
@@ -259,6 +262,7 @@ impl Checker<'_> {
         match completion.result {
             Ok(Success::Send(_)) => return Err("a send in the receive queue".to_owned()),
             Ok(Success::Recv(done)) => {
+                demand!(self.outsider.is_none(), "of {:?}", self.outsider);
                 let states = [State::Rtr, State::Rts, State::Sqd, State::Sqe];
                 demand!(states.contains(&side.state), "in {:?}", side.state);
                 match pair.service {
@@ -345,6 +349,7 @@ impl Checker<'_> {
             Service::Uc => Transport::Uc,
             _ => Transport::Ud,
         };
+        demand!(bth.pkey == self.pkey(place), "{:?}", bth.pkey);
         if bth.opcode == Opcode::CNP {
             return self.judge_notification(place, bth);
         }
@@ -357,7 +362,7 @@ impl Checker<'_> {
             demand!(bth.dest_qp == to.qpn, "for {:?}", bth.dest_qp);
         }
         if bth.opcode.is_response() {
-            return Ok(());
+            return self.judge_answer(place, &frame.packet);
         }
         let life = side.life;
         let nth = sent.wr_id.map(|id| usize::try_from(id & 0xffff_ffff).unwrap_or(usize::MAX));

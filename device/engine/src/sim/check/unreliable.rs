@@ -129,6 +129,7 @@ impl Checker<'_> {
         if pair.service != crate::Service::Uc
             || !receives
             || side.missed_receive
+            || side.silent_since.is_some()
             || sender.state != State::Rts
         {
             return Ok(());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use protocol::Psn;
-use protocol::ids::{Qkey, Qpn};
+use protocol::ids::{Pkey, Qkey, Qpn};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -67,13 +67,14 @@ fn draw_pair(rng: &mut ChaCha8Rng, index: usize) -> Pair {
     let service = *pick(rng, &[Service::Rc, Service::Rc, Service::Rc, Service::Uc, Service::Ud]);
     // Some talk to a QP of their own node.
     let nodes = if rng.random_ratio(1, 8) { [index % NODES; 2] } else { [0, 1] };
+    let pkeys = draw_pkeys(rng, service);
     let mut end = |side: usize| {
         let mut source = vec![0; mtu.bytes() * 8];
         rng.fill(source.as_mut_slice());
         let number = u32::try_from(index * 2 + side).expect("there are few pairs");
         let qpn = Qpn::new((rng.random_range(0..16u32) << 16) + 0x40 + number);
         let qkey = Qkey::new(if rng.random_ratio(1, 4) { 0 } else { rng.random_range(1..1 << 31) });
-        End { node: nodes[side], qpn, source, target_len: 0, qkey }
+        End { node: nodes[side], qpn, source, target_len: 0, qkey, pkey: pkeys[side] }
     };
     let ends = [end(0), end(1)];
     Pair {
@@ -88,6 +89,18 @@ fn draw_pair(rng: &mut ChaCha8Rng, index: usize) -> Pair {
         rd_atomic: *pick(rng, &[1, 1, 2, 4, 16]),
         ud_grh: rng.random(),
     }
+}
+
+/// Keys that may talk, of connections; of datagrams any.
+fn draw_pkeys(rng: &mut ChaCha8Rng, service: Service) -> [Pkey; 2] {
+    const FULL: u16 = 0x8000;
+    let keys = if service.is_datagram() {
+        [(); 2].map(|()| *pick(rng, &[FULL | 0x11, FULL | 0x11, 0x11, FULL | 0x12]))
+    } else {
+        let partition = rng.random_range(1..FULL);
+        *pick(rng, &[[FULL; 2], [0, FULL], [FULL, 0]].map(|member| member.map(|full| partition | full)))
+    };
+    keys.map(Pkey::new)
 }
 
 fn draw_life(rng: &mut ChaCha8Rng, pair: &mut Pair, script: &Script) {

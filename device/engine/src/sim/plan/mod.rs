@@ -18,7 +18,7 @@ mod unreliable;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use protocol::ids::{Lkey, MacAddr, Pdn, Qkey, Qpn, Va};
+use protocol::ids::{Lkey, MacAddr, Pdn, Pkey, Qkey, Qpn, Va};
 use protocol::roce::{IpAddrs, Shell};
 use protocol::{Psn, roce};
 
@@ -125,6 +125,8 @@ pub struct End {
     pub target_len: usize,
     /// Queue key (UD).
     pub qkey: Qkey,
+    /// Its entry of the node's P_Key table, in the beginning and after each connection.
+    pub pkey: Pkey,
 }
 
 /// Two queue pairs.
@@ -186,6 +188,15 @@ pub enum Action {
     Connect {
         /// Pair.
         pair: usize,
+    },
+    /// A side's entry of the P_Key table is replaced, until the pair is connected anew.
+    Partition {
+        /// Pair.
+        pair: usize,
+        /// Side.
+        side: usize,
+        /// New entry.
+        pkey: Pkey,
     },
     /// The net loses everything for a side, until it is connected anew.
     Silence {
@@ -283,7 +294,7 @@ impl Pair {
             max_message_len: 1 << 31,
             remote_qpn: theirs.qpn,
             path: path(mine.node, theirs.node),
-            pkey_index: 0,
+            pkey_index: pkey_index(self.index, side),
             qkey: mine.qkey,
             any_qkey: mine.qkey == Qkey::default(),
             ack_timeout: Some(self.ack_timeout),
@@ -343,6 +354,11 @@ impl Op {
         }
         u32::try_from((self.len as usize).div_ceil(mtu.bytes()).max(1)).expect("messages are short")
     }
+}
+
+/// Place of a side's entry in the P_Key table of its node.
+pub fn pkey_index(pair: usize, side: usize) -> u16 {
+    u16::try_from(1 + pair * 2 + side).expect("there are few pairs")
 }
 
 fn key_base(pair: usize, side: usize) -> u32 {

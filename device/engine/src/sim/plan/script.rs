@@ -1,5 +1,6 @@
 //! What befalls a pair, and when its work is posted.
 
+use protocol::ids::Pkey;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
@@ -25,6 +26,8 @@ pub(super) enum Script {
     Drain { side: usize, at: u64, until: u64 },
     /// Software resets both sides.
     Reset { at: u64 },
+    /// A side leaves the partition.
+    Partition { side: usize, at: u64, pkey: Pkey, connects_again: bool },
     /// A side hears nothing any more.
     Silence { side: usize, at: u64, connects_again: bool },
 }
@@ -41,6 +44,10 @@ impl Script {
             4 => Self::Error { side, at, connects_again },
             5 => Self::Drain { side, at, until: at + rng.random_range(0..span_ns) },
             6 => Self::Reset { at },
+            7 if service != Service::Ud => {
+                let pkey = Pkey::new(if rng.random() { 0 } else { rng.random() });
+                Self::Partition { side, at, pkey, connects_again }
+            }
             _ => Self::Plain,
         }
     }
@@ -48,7 +55,9 @@ impl Script {
     /// Whether a second life follows.
     pub(super) fn connects_again(&self) -> bool {
         match *self {
-            Self::Error { connects_again, .. } | Self::Silence { connects_again, .. } => connects_again,
+            Self::Error { connects_again, .. }
+            | Self::Silence { connects_again, .. }
+            | Self::Partition { connects_again, .. } => connects_again,
             Self::Reset { .. } => true,
             _ => false,
         }
@@ -56,7 +65,7 @@ impl Script {
 
     /// Whether somebody may stop to answer.
     pub(super) fn ends_in_silence(&self) -> bool {
-        matches!(self, Self::Error { .. } | Self::Silence { .. })
+        matches!(self, Self::Error { .. } | Self::Silence { .. } | Self::Partition { .. })
     }
 }
 
@@ -86,6 +95,9 @@ pub(super) fn schedule(
         Script::Drain { side, at, until } => {
             push(at, go(side, State::Sqd));
             push(until, go(side, State::Rts));
+        }
+        Script::Partition { side, at, pkey, .. } => {
+            push(at, Action::Partition { pair: index, side, pkey });
         }
         Script::Silence { side, at, .. } => push(at, Action::Silence { pair: index, side }),
     }
