@@ -5,7 +5,9 @@ use tokio::time::Instant;
 
 use super::connection::{Attributes, Connection};
 use super::jingzhao_rc::{OPS, SIZES};
+use super::mthca;
 use super::pair::Pair;
+use super::stock_pair::StockPair;
 use super::transfer::{Plan, Transfer, transfer};
 use crate::lab::Lab;
 use crate::report::line;
@@ -48,8 +50,40 @@ pub async fn run(lab: &Lab) -> Result<()> {
     for capture in captures {
         line(&format!("capture: {}", capture.display()))?;
     }
+    line(&format!("consoles, logs and command lines: {}", folder.display()))?;
+    stock(lab).await
+}
+
+/// The same on what Debian ships: kernel, driver, user library and tools.
+async fn stock(lab: &Lab) -> Result<()> {
+    let begun = Instant::now();
+    line("\nbooting two guests whose kernel's own ib_mthca drives the HCA")?;
+    let mut pair = StockPair::start(lab, "demo-stock").await?;
+    pair.load().await?;
+    for command in ["ibv_devices", "ibv_rc_pingpong -d mthca0 -c -s 4096 -n 1000"] {
+        line(&format!("\n# {command}"))?;
+        let output = if command.contains("pingpong") {
+            mthca::pingpong::ping_pong(&mut pair, command).await?.stdout
+        } else {
+            pair.a.vm.run(&[command]).await?
+        };
+        line(output.trim_end())?;
+    }
+    let command = "ib_write_bw -a -n 100";
+    line(&format!("\n# {command}\n{BANDWIDTH_HEADING}"))?;
+    for row in mthca::perftest::measure(&mut pair, command, "mthca0").await? {
+        // Message size, messages, bandwidth at best and on average, messages a second in millions.
+        if let [size, messages, _, average, rate, ..] = row[..] {
+            line(&format!("{size:>10} {messages:>9} {average:>10.1} {:>10.0}", rate * 1e6))?;
+        }
+    }
+    let folder = pair.folder().to_owned();
+    pair.stop().await?;
+    line(&format!("\nstock guests, start to end: {:.0} s", begun.elapsed().as_secs_f64()))?;
     line(&format!("consoles, logs and command lines: {}", folder.display()))
 }
+
+const BANDWIDTH_HEADING: &str = "     bytes  messages      MiB/s      msg/s";
 
 #[derive(Debug, Default)]
 struct Totals {

@@ -2,7 +2,7 @@
 //! wired to the other's: for what tools tell each other outside RDMA, and for soft-RoCE to compare with.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agent::wire::Dmesg;
@@ -120,6 +120,11 @@ impl StockPair {
     /// Where to look when a case fails.
     pub(super) fn hint(&self) -> String {
         format!("consoles, logs and command lines: {}", self.run.path().display())
+    }
+
+    /// The folder of this run.
+    pub(super) fn folder(&self) -> &Path {
+        self.run.path()
     }
 
     /// Kills guest a without warning, then attaches a new one to the same daemon.

@@ -151,7 +151,11 @@ impl Figure {
 }
 
 /// Runs a program of perftest on both sides; the rows of the client's table as numbers.
-async fn measure(pair: &mut StockPair, command: &str, device: &str) -> Result<Vec<Vec<f64>>> {
+pub(in super::super) async fn measure(
+    pair: &mut StockPair,
+    command: &str,
+    device: &str,
+) -> Result<Vec<Vec<f64>>> {
     // Without -F it complains of processors whose frequency it cannot find out.
     let server = format!("{command} -F -d {device}");
     let client = format!("{server} {}", pair.b.ip);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use agent::wire::ProgramEnd;
 use anyhow::{Result, ensure};
 
 use super::super::stock_pair::StockPair;
@@ -56,14 +57,16 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     let hint = pair.hint();
     report.case("both ports are active", &hint, pair.load()).await?;
     for case in CASES {
-        report.case(case, &hint, ping_pong(&mut pair, case)).await?;
+        let command = format!("{case} -c -d mthca0");
+        report.case(case, &hint, async { ping_pong(&mut pair, &command).await.map(drop) }).await?;
     }
     report.case("no kernel warned of anything", &hint, pair.no_warnings()).await?;
     report.case("the daemons end with success on SIGTERM", &hint, pair.stop()).await
 }
 
-async fn ping_pong(pair: &mut StockPair, case: &str) -> Result<()> {
-    let server = format!("{case} -c -d mthca0");
+/// Runs a program of its family on both sides, as the client's end tells.
+pub(in super::super) async fn ping_pong(pair: &mut StockPair, command: &str) -> Result<ProgramEnd> {
+    let server = command.to_owned();
     let client = format!("{server} {}", pair.b.ip);
     let ends = pair.exchange(&Exchange { server, client, ready: Ready::Tcp(PORT), limit: LIMIT }).await?;
     for end in [&ends.client, &ends.server] {
@@ -71,5 +74,5 @@ async fn ping_pong(pair: &mut StockPair, case: &str) -> Result<()> {
         ensure!(!end.stdout.contains("invalid data"), "{}", end.stdout);
         ensure!(end.stdout.contains(" iters in "), "no result: {}{}", end.stdout, end.stderr);
     }
-    Ok(())
+    Ok(ends.client)
 }
