@@ -38,7 +38,7 @@ const CASES: &[(&str, usize)] = &[
     ("ib_write_lat -a -n 50", 23),
     ("ib_read_lat -a -n 20", 23),
     ("ib_send_lat -a -n 50", 23),
-    ("ib_send_lat -s 64 -n 500 -e", 1),
+    ("ib_read_bw -s 4096 -n 1000 -e", 1),
     ("ib_send_lat -s 64 -n 500 -I 0", 1),
     ("ib_write_lat -c UC -s 4096 -n 200", 1),
     ("ib_send_lat -c UC -s 4096 -n 200", 1),

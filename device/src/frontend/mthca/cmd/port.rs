@@ -74,7 +74,8 @@ pub(super) fn mad_ifc(
     command: &Command,
     inbox: &[u8],
 ) -> Result<Answer, CmdError> {
-    port::check(command.in_modifier)?;
+    // The upper half is the LID a MAD from the wire came from.
+    port::check(command.in_modifier & 0xffff)?;
     let m_key = match command.op_modifier & IGNORE_M_KEY {
         0 => MkeyCheck::Enforce,
         _ => MkeyCheck::Ignore,
