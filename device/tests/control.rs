@@ -13,6 +13,7 @@ use common::{Daemon, configuration, hcad};
 use protocol::Psn;
 use protocol::hca::jingzhao::cmd::Op;
 use protocol::hca::jingzhao::cqc::Cqc;
+use protocol::hca::jingzhao::eqc::Eqc;
 use protocol::hca::jingzhao::icm::{self, IcmTable, MapEntry};
 use protocol::hca::jingzhao::init::{InitHca, Table};
 use protocol::hca::jingzhao::mpt::{Mpt, MptFlags};
@@ -39,12 +40,20 @@ const QPN: u32 = 0x1_0005;
 
 /// A daemon with a control socket.
 fn start() -> (Daemon, PathBuf) {
+    start_with(&[])
+}
+
+/// The same, with more keys for its device.
+fn start_with(more: &[(&str, Value)]) -> (Daemon, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");
     let control = folder.path().join("control.sock");
     let path = configuration(folder.path(), Some(&socket));
     let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     config["control_socket"] = json!(control);
+    for (key, value) in more {
+        config["devices"][0][key] = value.clone();
+    }
     std::fs::write(&path, config.to_string()).unwrap();
     let mut command = hcad();
     command.arg("--config").arg(path);
@@ -67,18 +76,23 @@ impl Guest {
         Self { client, memory }
     }
 
-    /// JingZhao interface, sections 1.2 and 3.2. The command must succeed.
+    /// A command with both mailboxes, which must succeed.
     fn command(&mut self, op: Op, op_modifier: u8, in_modifier: u32, inbox: &[u8]) {
         rustix::io::pwrite(&self.memory, inbox, INBOX).unwrap();
-        let go = 1 << 23 | u32::from(op_modifier) << 12 | u32::from(op.spec().code);
-        let low = |address: u64| u32::try_from(address).unwrap();
-        let words = [0, low(INBOX), in_modifier, 0, low(OUTBOX), 0xffff_0000, go];
-        for (offset, word) in (0..).step_by(4).zip(words) {
-            self.client.region_write(VFIO_PCI_BAR0_REGION_INDEX, offset, &word.to_le_bytes()).unwrap();
-        }
+        self.command_at(INBOX, op, op_modifier, in_modifier);
         let mut word = [0; 4];
         self.client.region_read(VFIO_PCI_BAR0_REGION_INDEX, 0x18, &mut word).unwrap();
         assert_eq!(word[3], 0, "status of {op}");
+    }
+
+    /// JingZhao interface, sections 1.2 and 1.3: the seven stores, without a look at the status.
+    fn command_at(&mut self, in_param: u64, op: Op, op_modifier: u8, in_modifier: u32) {
+        let go = 1 << 23 | u32::from(op_modifier) << 12 | u32::from(op.spec().code);
+        let low = |address: u64| u32::try_from(address).unwrap();
+        let words = [0, low(in_param), in_modifier, 0, low(OUTBOX), 0xffff_0000, go];
+        for (offset, word) in (0..).step_by(4).zip(words) {
+            self.client.region_write(VFIO_PCI_BAR0_REGION_INDEX, offset, &word.to_le_bytes()).unwrap();
+        }
     }
 
     /// One region, one CQ, and QP [`QPN`] in RTS towards QP 9 of LID 2.
@@ -97,6 +111,7 @@ impl Guest {
             (IcmTable::Context, 0x200_0000),
             (IcmTable::Tpt, 0x100_0000),
             (IcmTable::Tpt, 0x180_0000),
+            (IcmTable::Context, 0x240_0000),
         ]
         .into_iter()
         .enumerate()
@@ -119,6 +134,9 @@ impl Guest {
         let blank = Cqc::parse(&[0; Cqc::LEN], 0).unwrap();
         let cqc = Cqc { log_entries: 4, pd: Pdn::new(3), lkey: Lkey::new(1), ..blank };
         self.command(Op::Sw2HwCq, 0, 6, &cqc.emit());
+        let blank = Eqc::parse(&[0; Eqc::LEN]).unwrap();
+        let eqc = Eqc { log_entries: 3, msix_vector: 2, pd: Pdn::new(3), lkey: Lkey::new(1), ..blank };
+        self.command(Op::Sw2HwEq, 0, 4, &eqc.emit());
         let qpc = Qpc {
             mtu: 1,
             log_max_msg: 31,
@@ -206,22 +224,35 @@ fn the_objects_a_guest_made_are_listed() {
             "rights": ["local_write", "remote_read"], "page_bytes": 4096,
         }])
     );
-    assert_eq!(hcactl_json(&control, "eqs"), json!([]));
+    assert_eq!(
+        hcactl_json(&control, "eqs"),
+        json!([{
+            "eqn": 4, "entries": 8, "producer": 0, "armed": false, "vector": 2, "mask": 0, "overflowed": false,
+        }])
+    );
     assert_eq!(
         hcactl_json(&control, "icm"),
         json!([
             { "table": "context", "start": 0, "length": 0x1000, "bus": ICM },
             { "table": "context", "start": 0x200_0000, "length": 0x1000, "bus": ICM + 0x1000 },
+            { "table": "context", "start": 0x240_0000, "length": 0x1000, "bus": ICM + 0x4000 },
             { "table": "tpt", "start": 0x100_0000, "length": 0x1000, "bus": ICM + 0x2000 },
             { "table": "tpt", "start": 0x180_0000, "length": 0x1000, "bus": ICM + 0x3000 },
         ])
     );
 
-    let text = hcactl(&control, &["qps"]).unwrap();
-    let words: Vec<Vec<_>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(words[0][..3], ["QPN", "STATE", "SERVICE"]);
-    assert_eq!(words[1][..3], ["0x10005", "RTS", "RC"]);
-    assert_eq!(words.len(), 2);
+    for (command, lines, heads, cells) in [
+        ("devices", 2, ["ID", "INTERFACE", "MAC"], ["1", "jingzhao", "02:00:00:00:00:01"]),
+        ("qps", 2, ["QPN", "STATE", "SERVICE"], ["0x10005", "RTS", "RC"]),
+        ("cqs", 2, ["CQN", "ENTRIES", "PRODUCER"], ["0x6", "16", "0"]),
+        ("eqs", 2, ["EQN", "ENTRIES", "PRODUCER"], ["0x4", "8", "0"]),
+        ("mrs", 2, ["KEY", "PD", "START"], ["0x1", "0x3", "0x7000"]),
+        ("icm", 6, ["TABLE", "START", "LENGTH"], ["context", "0x0", "0x1000"]),
+    ] {
+        let text = hcactl(&control, &[command]).unwrap();
+        let words: Vec<Vec<_>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!((words.len(), &words[0][..3], &words[1][..3]), (lines, &heads[..], &cells[..]), "{text}");
+    }
 
     guest.command(Op::ToErr, 0, QPN, &[]);
     assert_eq!(hcactl_json(&control, "qps")[0]["state"], "err", "the state of now");
@@ -270,8 +301,8 @@ fn counters_are_named_by_who_counts() {
     Guest::connect(&daemon).bring_up();
     let counters = hcactl_json(&control, "counters");
     let ctxmgt = &counters["frontend"]["jingzhao"]["ctxmgt"];
-    // One CQ; for the QP, its first entry and one for each of three commands.
-    assert_eq!(ctxmgt["ceu_parser"], json!({"reads": 0, "writes": 5, "maps": 2}));
+    // One CQ and one EQ; for the QP, its first entry and one for each of three commands.
+    assert_eq!(ctxmgt["ceu_parser"], json!({"reads": 0, "writes": 6, "maps": 3}));
     let idle = json!({"hits": 0, "misses": 0, "writes": 0, "write_backs": 0, "unmapped": 0});
     assert_eq!(ctxmgt["requester_trans_control"], idle);
     assert_eq!(counters["engine"]["drops"]["unknown_qp"], 0);
@@ -302,12 +333,12 @@ fn what_vmm_and_driver_asked_for_is_counted() {
     let messages = &vfio["messages"];
     assert_eq!((&messages["dma_map"], &messages["dma_unmap"]), (&1.into(), &1.into()));
     // Config space, seven words a command, two doorbells.
-    let commands = 12;
+    let commands = 14;
     assert_eq!(messages["region_write"], 1 + commands * 7 + 2);
     assert_eq!(messages["region_read"], commands);
     assert_eq!(vfio["interrupts"], json!({ "sent": 0, "pending": 0, "nowhere": 0 }));
     let interface = &counters["interface"];
-    assert_eq!(interface["commands"]["MAP_ICM"], json!({ "OK": 4 }));
+    assert_eq!(interface["commands"]["MAP_ICM"], json!({ "OK": 5 }));
     assert_eq!(interface["doorbells"], json!({ "send": 1, "send_no_qp": 1 }));
     assert_eq!(interface["violations"], json!({}));
     let qp = &hcactl_json(&control, "qps")[0]["counters"];
@@ -316,6 +347,43 @@ fn what_vmm_and_driver_asked_for_is_counted() {
 
     let text = hcactl(&control, &["counters"]).unwrap();
     assert!(text.lines().any(|line| line.starts_with("interface.commands.MAP_ICM.OK ")), "{text}");
+}
+
+#[test]
+fn a_strict_device_reports_a_line_each() {
+    let (mut daemon, control) = start_with(&[("strict", json!(true))]);
+    let mut guest = Guest::connect(&daemon);
+    guest.bring_up();
+    // A doorbell of a QP in INIT.
+    guest.command(Op::ToRst, 3, QPN, &[]);
+    guest.command(Op::Rst2Init, 0, QPN, &Qpc { local_qpn: Qpn::new(5), port: 1, ..Qpc::default() }.emit());
+    let doorbell = [0x0a_u32.to_le_bytes(), (QPN << 8 | 1).to_le_bytes()].concat();
+    guest.client.region_write(VFIO_PCI_BAR2_REGION_INDEX, 0, &doorbell).unwrap();
+    // A key for the second time.
+    let region = Mpt { key: Lkey::new(2), length: 8, ..Mpt::parse(&[0; Mpt::LEN]).unwrap() };
+    for op in [Op::Sw2HwMpt, Op::Hw2SwMpt, Op::Sw2HwMpt] {
+        guest.command(op, 0, 2, &region.emit());
+    }
+    // The HCR while it may be busy.
+    guest.command_at(0, Op::Nop, 0, 0x1f);
+    guest.command(Op::Nop, 0, 0x1f, &[]);
+    // The page of the CQ's context.
+    guest.command_at(0x200_0000, Op::UnmapIcm, 1, 1);
+
+    let violations = hcactl_json(&control, "counters")["interface"]["violations"].clone();
+    daemon.child.kill().unwrap();
+    let mut log = String::new();
+    daemon.log.read_to_string(&mut log).unwrap();
+    for (rule, what) in [
+        ("doorbell_state", "QP 0x10005 in INIT"),
+        ("key_reuse", "key 0x2"),
+        ("hcr_not_polled", "is written and the end of the command before was not read"),
+        ("unmap_in_use", "CQ 0x6"),
+    ] {
+        assert_eq!(violations[rule], 1, "{rule}: {violations}");
+        let lines: Vec<_> = log.lines().filter(|line| line.contains(rule)).collect();
+        assert!(matches!(lines[..], [line] if line.contains(what)), "{rule}: {what}: {lines:#?}\n{log}");
+    }
 }
 
 #[test]

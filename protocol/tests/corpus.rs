@@ -18,6 +18,11 @@ fn decode_mailbox_corpus_replays() {
     replay("decode_mailbox", 10, fuzz_targets::jingzhao::decode_mailbox);
 }
 
+#[test]
+fn decode_context_corpus_replays() {
+    replay("decode_context", 8, fuzz_targets::context::decode_context);
+}
+
 /// Runs a target on its corpus, which has at least so many files.
 fn replay(target: &str, at_least: usize, run: impl Fn(&[u8])) {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);

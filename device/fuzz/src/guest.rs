@@ -1,11 +1,15 @@
 //! A guest with one device: memory, a driver's way to queue pairs that work, and mailboxes to start from.
 
+use std::path::Path;
+
 use device::frontend::Interface as _;
 use device::frontend::address::Addresses;
+use device::frontend::jingzhao::options::{QueueOptions, RnrTimerTable, SqAddr, UarPages};
 use device::frontend::jingzhao::{JingZhao, Options, Setup};
 use device::hca::Hca;
 use device::identity::Identity;
 use device::memory::Permissions;
+use device::telemetry::trace::{Trace, TraceFormat};
 use device::vfio::Bar;
 use device::vfio::server::{Device, Region};
 use engine::Instant;
@@ -58,7 +62,7 @@ const SERVICE_UD: u8 = 3;
 pub(crate) const PSN: u32 = 0xff_fffe;
 
 /// What a guest can ask for.
-pub(crate) const COMMANDS: [Op; 28] = [
+pub(crate) const COMMANDS: [Op; 30] = [
     Op::QueryDevLim,
     Op::QueryAdapter,
     Op::InitHca,
@@ -86,22 +90,33 @@ pub(crate) const COMMANDS: [Op; 28] = [
     Op::Sqd2Rts,
     Op::ToRst,
     Op::QueryQp,
+    Op::ConfSpecialQp,
+    Op::MadIfc,
     Op::Nop,
 ];
 
 pub(crate) struct Guest {
     pub(crate) hca: Hca<JingZhao>,
     pub(crate) now: Instant,
+    /// PSN of the packet that left last.
+    pub(crate) sent: Psn,
 }
 
 impl Guest {
-    /// A guest whose queue pairs are in RTS.
-    pub(crate) fn new() -> Self {
+    /// A guest whose queue pairs are in RTS, on a device with these options (a bit each) that somebody looks at or not.
+    pub(crate) fn new(options: u16, watched: u8) -> Self {
         let own = Identity::from_lid(Lid::new(1));
         let peer = Identity::from_lid(Lid::new(2));
         let addresses = Addresses { own, peers: Vec::new(), default_peer: Some(peer) };
-        let setup = Setup { options: Options::default(), addresses, engine: engine::Config::default() };
-        let mut guest = Self { hca: Hca::new(JingZhao::new(setup), own, None), now: Instant::ZERO };
+        let setup = Setup { options: self::options(options), addresses, engine: engine::Config::default() };
+        let hca = Hca::new(JingZhao::new(setup), own, None);
+        let mut guest = Self { hca, now: Instant::ZERO, sent: Psn::new(PSN) };
+        guest.hca.set_strict(watched & 1 != 0);
+        if watched & 2 != 0 {
+            let format = if watched & 4 == 0 { TraceFormat::Text } else { TraceFormat::Json };
+            let nowhere = Box::new(std::io::sink());
+            guest.hca.set_trace(Some(Trace::new(nowhere, Path::new("nowhere"), format, "hca1")));
+        }
         guest.lend();
         guest.bring_up();
         guest
@@ -186,6 +201,39 @@ impl Guest {
     }
 }
 
+/// Each bit departs from a default.
+fn options(bits: u16) -> Options {
+    let bit = |n: u16| bits >> n & 1 != 0;
+    let sq_addr = match bits & 3 {
+        0 | 3 => SqAddr::Unit,
+        1 => SqAddr::Index,
+        _ => SqAddr::Auto,
+    };
+    let queues = QueueOptions {
+        sq_addr,
+        late_link: bit(2),
+        queue_len_from_region: !bit(3),
+        clear_links: !bit(4),
+        rq_clear: !bit(5),
+        rq_valid_bit: bit(6),
+        honour_c: bit(7),
+        ud_addresses: !bit(8),
+    };
+    let timers = if bit(13) { RnrTimerTable::QueryQpNotes } else { RnrTimerTable::Ibta };
+    Options {
+        extended_status: bit(9),
+        uar_pages: if bit(10) { UarPages::Driver } else { UarPages::Documented },
+        uar_check: bit(11),
+        qpn_check: bit(12),
+        rnr_timer_table: timers,
+        rnr_timer_zero: if bit(13) { 12.try_into().unwrap_or_default() } else { Default::default() },
+        mad_ifc: bit(14),
+        ud_grh: bit(15),
+        queues,
+        ..Options::default()
+    }
+}
+
 /// Headers of a frame to this port, from the peer or from the port itself.
 pub(crate) fn headers(own: bool) -> Shell {
     let (to, from) = (Identity::from_lid(Lid::new(1)), Identity::from_lid(Lid::new(if own { 1 } else { 2 })));
@@ -197,6 +245,37 @@ pub(crate) fn headers(own: bool) -> Shell {
         hop_limit: 64,
         src_port: 0xc000,
     }
+}
+
+/// A WQE that is well-formed but for what `flags` damages: an operation on the data region, and a link to another slot.
+pub(crate) fn wqe(opcode: u8, qpn: u32, link: u8, len: u32, flags: u8) -> Vec<u8> {
+    let mut wqe = vec![0; 16];
+    if flags & 1 != 0 {
+        let next = u32::from(link % 32) * 8;
+        wqe[..4].copy_from_slice(&((next << 6) | (u32::from(link >> 5) + 8)).to_le_bytes());
+        wqe[4] = 0x80 | (link % 5);
+    }
+    wqe[8] = flags & 0x0a;
+    if qpn == DATAGRAM {
+        let mut unit = [0; 48];
+        unit[6] = if flags & 4 == 0 { 1 } else { 2 };
+        unit[0x20] = DATAGRAM.to_le_bytes()[0];
+        wqe.extend(unit);
+    } else if !matches!(opcode, 0x00 | 0x0a | 0x0b) {
+        let rkey = if flags & 0x10 == 0 { KEY } else { KEY ^ 0x100 };
+        wqe.extend([&VA.to_le_bytes()[..], &rkey.to_le_bytes(), &[0; 4]].concat());
+    }
+    if matches!(opcode, 0x11 | 0x12) {
+        wqe.extend([link; 16]);
+    }
+    if flags & 0x20 == 0 {
+        wqe.extend(data_unit(len));
+    } else {
+        wqe.extend(((1 << 31) | (len % 64)).to_le_bytes());
+        wqe.resize(wqe.len() + (len % 64) as usize, link);
+        wqe.resize(wqe.len().next_multiple_of(16), 0);
+    }
+    wqe
 }
 
 /// A SEND of 16 bytes, with a completion.

@@ -1,18 +1,19 @@
 //! What the fuzz target runs, shared with `device/tests/hostile.rs`.
 //!
-//! The input is a list of operations on one device: what its guest, its client and its wire may do, well-formed as often
-//! as not, since a device refuses most of what is random. Whatever came before, the device must serve a well-behaved
-//! guest afterwards.
+//! The input is the device's options, two bytes, who looks on, and a list of operations on one device: what its guest, its
+//! client and its wire may do, well-formed as often as not, since a device refuses most of what is random. Whatever came
+//! before, the device must serve a well-behaved guest afterwards.
 
 mod guest;
 mod input;
 
+use device::frontend::snapshot::Table;
 use device::vfio::Bar;
 use device::vfio::server::{Device, Region};
 use engine::Instant;
 use protocol::Psn;
 use protocol::ids::{Iova, Pkey, Qpn};
-use protocol::roce::{Bth, Ext, FrameWriter, Opcode, RoceFrame};
+use protocol::roce::{Aeth, Bth, Ext, FrameWriter, NakCode, Opcode, RoceFrame, Syndrome};
 use rustix::event::{EventfdFlags, eventfd};
 
 use self::guest::{COMMANDS, Guest, LOOPED, MEMORY, PSN, RQ, SQ};
@@ -27,7 +28,7 @@ const TURNS: usize = 4;
 /// Runs an input.
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
-    let mut guest = Guest::new();
+    let mut guest = Guest::new(input.half(), input.byte());
     for _ in 0..OPERATIONS {
         let Some(operation) = input.next_byte() else { break };
         operate(&mut guest, operation, &mut input);
@@ -37,7 +38,7 @@ pub fn run(input: &[u8]) {
 }
 
 fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
-    match operation % 16 {
+    match operation % 24 {
         0 => {
             let (region, offset) = place(guest, input);
             let data = input.bytes(16);
@@ -88,7 +89,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
             2 => guest.hca.region_write(Region::Config, 0x69, &[0x80]),
             _ => guest.bring_up(),
         },
-        _ => {
+        15 => {
             let vector = usize::from(input.byte() % 65);
             let fd = eventfd(0, EventfdFlags::CLOEXEC).ok();
             match input.byte() % 4 {
@@ -98,7 +99,108 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
                 _ => guest.hca.region_write(Region::Config, 0x52, &[0, 0x80]),
             }
         }
+        16 | 17 => doorbell(guest, input),
+        18 => {
+            let queue = u32::from(input.byte());
+            let offset = if input.byte() < 128 { 0x10 } else { 0x20 };
+            guest.hca.region_write(Region::Bar(Bar::Bar2), offset, &queue.to_le_bytes());
+        }
+        19 => guest.hca.set_link(input.byte() < 192),
+        20 => look(guest, input),
+        21 => {
+            const OPCODES: [u8; 8] = [0x0a, 0x0b, 0x08, 0x09, 0x10, 0x11, 0x12, 0x00];
+            let opcode = OPCODES[usize::from(input.byte() % 8)];
+            let (qpn, slot, link) = (qpn(input), input.byte() % 32, input.byte());
+            let (len, flags) = (u32::from(input.half()), input.byte());
+            let wqe = guest::wqe(opcode, qpn, link, len, flags);
+            guest.poke(SQ + u64::from(slot) * 128, &wqe);
+            let size = u32::try_from(wqe.len() / 16).unwrap_or(0);
+            ring(guest, 1, [(u32::from(slot) * 8) << 8 | u32::from(opcode), qpn << 8 | size], 8);
+        }
+        22 => {
+            let frame = response(guest, input);
+            guest.hca.handle_frame(&frame);
+        }
+        _ => guest.now = guest.hca.next_deadline().unwrap_or(guest.now).max(guest.now),
     }
+}
+
+/// A send doorbell of any shape.
+fn doorbell(guest: &mut Guest, input: &mut Input<'_>) {
+    let page = match input.byte() % 4 {
+        0 => 0,
+        1 => u64::from(input.half()),
+        _ => 1,
+    };
+    let words = [input.word(), qpn(input) << 8 | u32::from(input.byte())];
+    ring(guest, page, words, input.byte() % 9);
+}
+
+/// Stores the first bytes of a doorbell: all at once, or its words one after the other.
+fn ring(guest: &mut Guest, page: u64, words: [u32; 2], len: u8) {
+    let at = page * 0x1000;
+    if at >= guest.hca.region_len(Region::Bar(Bar::Bar2)) {
+        return;
+    }
+    let bytes = words.map(u32::to_le_bytes).concat();
+    if len == 0 {
+        guest.hca.region_write(Region::Bar(Bar::Bar2), at, &bytes[..4]);
+        guest.hca.region_write(Region::Bar(Bar::Bar2), at + 4, &bytes[4..]);
+    } else {
+        guest.hca.region_write(Region::Bar(Bar::Bar2), at, &bytes[..usize::from(len)]);
+    }
+}
+
+/// What an operator asks.
+fn look(guest: &mut Guest, input: &mut Input<'_>) {
+    const TABLES: [Table; 5] = [Table::Qps, Table::Cqs, Table::Eqs, Table::Mrs, Table::Icm];
+    let from = if input.byte() < 128 { 0 } else { u64::from(input.word()) };
+    for table in TABLES {
+        let _ = guest.hca.snapshot(table, from);
+    }
+    let _ = guest.hca.frontend_counters();
+    guest.hca.flush();
+}
+
+/// The peer's answer to about what was sent last.
+fn response(guest: &Guest, input: &mut Input<'_>) -> Vec<u8> {
+    let (choice, back, qpn) = (input.byte(), i32::from(input.byte().cast_signed() / 32), qpn(input));
+    let syndrome = match choice >> 4 {
+        0..10 => Syndrome::ACK,
+        10 => Syndrome::Nak(NakCode::PsnSequence),
+        11 => Syndrome::Nak(NakCode::InvalidRequest),
+        12 => Syndrome::Nak(NakCode::RemoteAccess),
+        13 => Syndrome::RnrNak { timer: input.byte() % 32 },
+        14 => Syndrome::Ack { credits: input.byte() % 32 },
+        _ => Syndrome::from_byte(input.byte()),
+    };
+    let aeth = Aeth { syndrome, msn: protocol::ids::Msn::new(input.byte().into()) };
+    // READ responses, ACK, atomic ACK.
+    let opcode = Opcode::from_byte([0x11, 0x0d, 0x0e, 0x0f, 0x10, 0x12, 0x11, 0x10][usize::from(choice % 8)]);
+    let ext = match opcode.to_byte() {
+        0x0e => Ext::None,
+        0x12 => Ext::AtomicAck(aeth, 7),
+        _ => Ext::Aeth(aeth),
+    };
+    let len = match opcode.to_byte() {
+        0x11 | 0x12 => 0,
+        0x0d | 0x0e => 256,
+        _ => usize::from(input.byte()),
+    };
+    let bth = Bth {
+        opcode,
+        solicited: false,
+        mig_req: true,
+        pkey: Pkey::DEFAULT,
+        fecn: false,
+        becn: false,
+        dest_qp: Qpn::new(qpn),
+        ack_req: false,
+        psn: Psn::new(guest.sent.get().wrapping_add_signed(back)),
+    };
+    let mut frame = Vec::new();
+    FrameWriter::new(&mut frame, &guest::headers(false), &bth, &ext, len).finish();
+    frame
 }
 
 /// A byte of a region.
@@ -185,10 +287,14 @@ fn turns(guest: &mut Guest, most: usize) {
             guest.hca.handle_deadline();
         }
         let left = guest.hca.drain();
+        let mut sent = guest.sent;
         for (_, frame) in guest.hca.outbound().iter() {
             let is_roce = frame.get(36..38) == Some(&4791_u16.to_be_bytes()[..]) && frame[12..14] == [8, 0];
-            assert!(!is_roce || RoceFrame::parse(frame).is_ok(), "sent a frame nobody takes: {frame:02x?}");
+            let packet = RoceFrame::parse(frame);
+            assert!(!is_roce || packet.is_ok(), "sent a frame nobody takes: {frame:02x?}");
+            sent = packet.map_or(sent, |packet| packet.packet.bth.psn);
         }
+        guest.sent = sent;
         guest.hca.outbound().clear();
         if !left.frames && !left.other {
             return;
@@ -199,6 +305,7 @@ fn turns(guest: &mut Guest, most: usize) {
 /// A new client with a driver that knows nothing of what was before gets a message across.
 fn serves_still(guest: &mut Guest) {
     guest.hca.disconnect();
+    guest.hca.set_link(true);
     guest.lend();
     guest.bring_up();
     guest.post_receive(0, 64);

@@ -78,6 +78,23 @@ fn all_cqs_of_the_public_drivers_profile_can_be_made_and_unmade() {
     machine.cq(CQS, 1, 7);
 }
 
+/// Interface, section 7: whether software gave all entries to the device is looked at when the CQ is made.
+#[test]
+fn a_cq_of_the_most_entries_is_looked_through_in_one_command() {
+    const LOG_CQES: u8 = 16;
+    const PAGES: u64 = (32 << LOG_CQES) / PAGE;
+    const TIMES: u32 = 16;
+    let _alone = alone();
+    let mut machine = Machine::new(1, Options::default());
+    machine.write_mtt(0, PAGES, BUFFERS);
+    machine.region(1, 0, 0, PAGES * PAGE, MptFlags::LOCAL_WRITE);
+    let prepared = [0x80; 4096];
+    (0..PAGES).for_each(|page| machine.poke(BUFFERS + page * PAGE, &prepared));
+    measured("CQs of 2^16 entries", TIMES.into(), TIMES.into(), 128, || {
+        (0..TIMES).for_each(|cqn| machine.cq(cqn, 1, LOG_CQES));
+    });
+}
+
 #[test]
 fn all_regions_of_the_public_drivers_profile_can_be_made_and_unmade() {
     const MPTS: u32 = 1 << LOG_MPTS;

@@ -92,8 +92,12 @@ impl Cell {
                 guard(responder, RESPONDER_OFF, grh + len).await?;
                 self.request(requester, responder).await?;
                 if grh > 0 {
-                    let area = responder.peek(RESPONDER_OFF, u32::try_from(grh)?).await?;
-                    check_grh(&area, requester, responder)?;
+                    if responder.tells_route() {
+                        let area = responder.peek(RESPONDER_OFF, u32::try_from(grh)?).await?;
+                        check_grh(&area, requester, responder)?;
+                    } else {
+                        responder.verify(RESPONDER_OFF, grh, GUARD_SEED, GUARD).await?;
+                    }
                     responder.verify(RESPONDER_OFF - GUARD, GUARD, GUARD_SEED, 0).await?;
                     responder.verify(RESPONDER_OFF + grh, len, self.seed, 0).await?;
                     responder.verify(RESPONDER_OFF + grh + len, GUARD, GUARD_SEED, GUARD + grh + len).await?;

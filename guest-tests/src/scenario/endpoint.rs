@@ -69,6 +69,12 @@ pub(super) trait Endpoint {
     /// Its address on the fabric.
     fn ip(&self) -> Ipv4Addr;
 
+    /// It writes the IP header of a datagram in front of it, as RoCE does. InfiniBand has a header to write there only
+    /// when a GRH came, and keeps the place free otherwise.
+    fn tells_route(&self) -> bool {
+        true
+    }
+
     /// A place in its region as a peer names it.
     fn remote(&self, off: u64) -> Remote;
 

@@ -17,6 +17,7 @@ mod jingzhao_interface;
 mod jingzhao_probe;
 mod jingzhao_rc;
 mod jingzhao_services;
+mod mixed_fabric;
 mod mthca;
 mod pair;
 mod rxe_interop;
@@ -162,6 +163,12 @@ pub const ALL: &[Scenario] = &[
         about: "HCAs on tap interfaces: a bridge, a VXLAN, and the kernel's ping",
         pair: false,
         run: |lab, report| Box::pin(fabric_tap::run(lab, report)),
+    },
+    Scenario {
+        name: "mixed-fabric",
+        about: "guests with ib_mthca, a JingZhao HCA and soft-RoCE on one fabric, each with each, content checked",
+        pair: false,
+        run: |lab, report| Box::pin(mixed_fabric::run(lab, report)),
     },
     Scenario {
         name: "wire-rc",

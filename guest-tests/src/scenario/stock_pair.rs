@@ -199,16 +199,14 @@ impl StockNode {
         Ok(())
     }
 
-    /// Loads `ib_mthca` and what tools need, and waits until its port is active.
+    /// See [`load_mthca`].
     pub(super) async fn load(&mut self) -> Result<()> {
-        self.vm.run(&[&["modprobe", "-a", "ib_mthca"], MODULES].concat()).await?;
-        self.port_is("4: ACTIVE").await
+        load_mthca(&mut self.vm).await
     }
 
-    /// Waits for a state of the port of `mthca0`, as sysfs writes it.
+    /// See [`port_is`].
     pub(super) async fn port_is(&mut self, state: &str) -> Result<()> {
-        let path = "/sys/class/infiniband/mthca0/ports/1/state";
-        await_text(&mut self.vm, &[path], &[state], PORT_TIMEOUT).await
+        port_is(&mut self.vm, state).await
     }
 
     /// Puts a soft-RoCE device `rxe0` on the Ethernet.
@@ -236,6 +234,18 @@ impl StockNode {
     async fn warnings(&mut self) -> Result<Vec<String>> {
         Ok(self.vm.call(Dmesg { level: Some(WARNING) }).await?.lines)
     }
+}
+
+/// Loads `ib_mthca` and what tools need, and waits until its port is active.
+pub(super) async fn load_mthca(vm: &mut Vm) -> Result<()> {
+    vm.run(&[&["modprobe", "-a", "ib_mthca"], MODULES].concat()).await?;
+    port_is(vm, "4: ACTIVE").await
+}
+
+/// Waits for a state of the port of `mthca0`, as sysfs writes it.
+async fn port_is(vm: &mut Vm, state: &str) -> Result<()> {
+    let path = "/sys/class/infiniband/mthca0/ports/1/state";
+    await_text(vm, &[path], &[state], PORT_TIMEOUT).await
 }
 
 /// Of the NIC, not the HCA: the two are on different networks, and are still told apart.

@@ -135,7 +135,7 @@ fn read(op: Op, in_modifier: u32, mailbox: &[u8]) {
 }
 
 /// What a device reads of a mailbox whose rest is zero.
-fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
+pub(crate) fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut padded = [0; N];
     let len = bytes.len().min(N);
     padded[..len].copy_from_slice(&bytes[..len]);

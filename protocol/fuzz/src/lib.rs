@@ -1,5 +1,6 @@
 //! What the fuzz targets run, shared with the corpus replay in `protocol/tests/corpus.rs`.
 
+pub mod context;
 pub mod jingzhao;
 
 use protocol::net::arp::Arp;

@@ -130,6 +130,11 @@ impl JingZhao {
             limited!(warn, qpn = %qp.qpn, page, "doorbell in a UAR page of another");
             return;
         }
+        if self.setup.options.qpn_check && qp.qpn != doorbell.qpn {
+            cx.monitor.count_doorbell("send_stale_qpn");
+            limited!(warn, qpn = %qp.qpn, rung = %doorbell.qpn, "doorbell of an earlier QP of this number");
+            return;
+        }
         let RdQpState { state, .. } = resources.ctx.read_of(&qp.key);
         if matches!(state, None | Some(QpState::Reset | QpState::Init | QpState::Rtr)) {
             cx.monitor.count_doorbell("send_wrong_state");

@@ -30,6 +30,9 @@ pub struct QueueOptions {
     /// J-06, J-07: units of positions in send queues. The public user library counts in units, so that with it
     /// there is nothing to find out.
     pub sq_addr: SqAddr,
+    /// J-24: skip a doorbell whose WQE was run already, through a link that was set after the chain's doorbell rang. The
+    /// public kernel driver links WQEs of different doorbells; without this such a WQE may run twice.
+    pub late_link: bool,
     /// J-08: a user's queue is as long as its memory region, if that is a power of two and no shorter than the QPC
     /// says. Needed by the public user library, which rounds lengths up and enlarges slots after the kernel driver wrote
     /// the context.
@@ -57,6 +60,7 @@ impl Default for QueueOptions {
     fn default() -> Self {
         Self {
             sq_addr: SqAddr::default(),
+            late_link: false,
             queue_len_from_region: true,
             clear_links: true,
             rq_clear: true,
@@ -83,8 +87,13 @@ pub struct Options {
     pub uar_pages: UarPages,
     /// Obey a doorbell only in the UAR page that the QP's context names.
     pub uar_check: bool,
+    /// J-33: obey a doorbell only if it has the whole number its QP was last given, high bits included. The public
+    /// driver changes them when it gives a number again, so that doorbells of the number's earlier life are told apart.
+    pub qpn_check: bool,
     /// What QUERY_ADAPTER answers.
     pub board_id: BoardId,
+    /// J-29: which times software means by its RNR timer codes.
+    pub rnr_timer_table: RnrTimerTable,
     /// J-42: RNR timer code to send for QPs whose software gave 0. 0 itself is 655.36 ms, which the public driver asks
     /// for whatever its user wanted.
     #[schemars(with = "u8", range(max = 31))]
@@ -99,6 +108,33 @@ pub struct Options {
     /// What QUERY_DEV_LIM reports.
     #[schemars(with = "LimitsEntry")]
     pub limits: Limits,
+}
+
+/// Times of the RNR timer codes of contexts (`rnr_timer_table`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RnrTimerTable {
+    /// IBTA's.
+    #[default]
+    Ibta,
+    /// Those of the ibv_query_qp notes, which have the times of codes 6 to 21 in another order.
+    QueryQpNotes,
+}
+
+impl RnrTimerTable {
+    /// The code that IBTA has for what software means by `code`: packets carry nothing else.
+    ///
+    /// # Spec
+    /// JingZhao interface, section 10.6.
+    pub const fn on_the_wire(self, code: u8) -> u8 {
+        match (self, code) {
+            // 2.56 to 15.36 ms, which IBTA has from 16 on.
+            (Self::QueryQpNotes, 6..=11) => code + 10,
+            // 0.08 to 1.92 ms, which IBTA has from 6 on.
+            (Self::QueryQpNotes, 12..=21) => code - 6,
+            _ => code,
+        }
+    }
 }
 
 /// Number of UAR pages (J-02).

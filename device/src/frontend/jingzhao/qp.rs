@@ -105,7 +105,7 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
     let (sst, cst, rst): (RdQpSst, RdCqCst, RdQpRst) = (key.read(), key.read(), key.read());
     let rnr_timer = match rst.rnr_timer {
         0 => options.rnr_timer_zero.get(),
-        code => code,
+        code => options.rnr_timer_table.on_the_wire(code),
     };
     QpAttrs {
         service: match sst.service {

@@ -116,6 +116,8 @@ pub struct SendQueue {
     linked: Option<Entry>,
     /// Slot behind the WQE that was read last, where software's next one is expected.
     expected: u32,
+    /// How many slots up to there were run through links, one behind the other, since the last doorbell (J-24).
+    linked_run: u32,
     unit: PositionUnit,
 }
 
@@ -126,7 +128,15 @@ impl SendQueue {
             SqAddr::Unit | SqAddr::Auto => PositionUnit::Granule,
             SqAddr::Index => PositionUnit::Slot,
         };
-        Self { options, ring: Ring::default(), doorbells: VecDeque::new(), linked: None, expected: 0, unit }
+        Self {
+            options,
+            ring: Ring::default(),
+            doorbells: VecDeque::new(),
+            linked: None,
+            expected: 0,
+            linked_run: 0,
+            unit,
+        }
     }
 
     /// Forgets buffer and doorbells (RST2INIT, to RESET).
@@ -188,7 +198,9 @@ impl SendQueue {
         addresses: &Addresses,
         watch: impl FnOnce(&TakenWqe<'_>),
     ) -> Fetch<SendRequest> {
-        let Some(entry) = self.linked.take().or_else(|| self.begin_chain()) else { return Fetch::Empty };
+        let Some(entry) = self.take_linked().or_else(|| self.begin_unread_chain()) else {
+            return Fetch::Empty;
+        };
         let size_is_bad = entry.size == 0 || entry.size > wqe::MAX_SIZE;
         // A WQE of impossible size fails, but its next unit still leads to the rest of the chain.
         let granules = usize::from(if size_is_bad { 1 } else { entry.size });
@@ -218,6 +230,39 @@ impl SendQueue {
         };
         let refused = Fetch::Refused { wr_id: tag.into_bits(), status: Status::LocalQpOperation };
         request.map_or(refused, Fetch::Ready)
+    }
+
+    /// The WQE the last one leads to.
+    fn take_linked(&mut self) -> Option<Entry> {
+        let entry = self.linked.take()?;
+        let before = if entry.position == self.expected { self.linked_run } else { 0 };
+        // A chain that goes round the ring passes slots twice.
+        self.linked_run = (before + 1).min(self.ring.slots());
+        Some(entry)
+    }
+
+    /// Starts the chain of the oldest doorbell. With the option `late_link`, doorbells of WQEs that were run through a
+    /// link are skipped.
+    fn begin_unread_chain(&mut self) -> Option<Entry> {
+        loop {
+            let entry = self.begin_chain()?;
+            let run = std::mem::take(&mut self.linked_run);
+            let behind = self.slots_to_expected(entry.position);
+            if !self.options.late_link || !(1..=run).contains(&behind) {
+                // Doorbells come in the order of their slots: those of earlier WQEs will not come any more.
+                return Some(entry);
+            }
+            self.linked_run = behind - 1;
+        }
+    }
+
+    /// Slots from a position to the one behind the WQE that was read last.
+    fn slots_to_expected(&self, position: u32) -> u32 {
+        let bytes = match self.expected.checked_sub(position) {
+            Some(bytes) => bytes,
+            None => self.ring.bytes().saturating_sub(position - self.expected),
+        };
+        bytes.checked_shr(self.ring.log_slot().into()).unwrap_or(0)
     }
 
     /// Starts the chain of the oldest doorbell.

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::{Completion, Endpoint, Link, Message, REGION};
 use crate::stock_verbs::{
-    FileRegion, StockAh, StockCompletion, StockConnect, StockPath, StockQp, StockSend, StockVerbs,
+    FileRegion, Port, StockAh, StockCompletion, StockConnect, StockPath, StockQp, StockSend, StockVerbs,
 };
 use crate::vm::Vm;
 
@@ -16,6 +16,15 @@ use crate::vm::Vm;
 const FILE: &str = "/dev/shm/region";
 /// Until messages of megabytes are through, in emulated guests on a busy host.
 const POLL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How peers are named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Names {
+    /// On Ethernet, by the GIDs of their IPv4 addresses; with the index of the own one.
+    Gids(u32),
+    /// On InfiniBand, by their LIDs, which are the numbers their IPv4 addresses end with.
+    Lids,
+}
 
 /// One device of a guest with a user space.
 #[derive(Debug)]
@@ -25,7 +34,7 @@ pub(in super::super) struct Stock {
     /// The guest.
     pub(in super::super) vm: Vm,
     verbs: StockVerbs,
-    sgid_index: u32,
+    names: Names,
     region: FileRegion,
     qp: Option<StockQp>,
     /// Where datagrams go.
@@ -36,23 +45,54 @@ impl Stock {
     /// Opens a RoCE device of the guest, whose GID comes from `ip`.
     pub(in super::super) async fn open(
         name: &'static str,
-        mut vm: Vm,
+        vm: Vm,
         device: &str,
         ip: Ipv4Addr,
     ) -> Result<Self> {
-        let (verbs, port) = StockVerbs::open(&mut vm, device).await?;
-        ensure!(port.active, "the port of {device} is not active");
+        let (mut stock, port) = Self::open_port(name, vm, device, ip).await?;
         let own = gid(ip);
         let index = port.gids.iter().position(|gid| *gid == own);
         let index = index.with_context(|| format!("{device} has no GID {own} among {:?}", port.gids))?;
+        stock.names = Names::Gids(u32::try_from(index)?);
+        Ok(stock)
+    }
+
+    /// Opens an InfiniBand device of the guest, whose LID is the number `ip` ends with.
+    pub(in super::super) async fn open_infiniband(
+        name: &'static str,
+        vm: Vm,
+        device: &str,
+        ip: Ipv4Addr,
+    ) -> Result<Self> {
+        let (stock, port) = Self::open_port(name, vm, device, ip).await?;
+        ensure!(port.lid == lid(ip), "{device} has LID {}, not {}", port.lid, lid(ip));
+        Ok(stock)
+    }
+
+    async fn open_port(name: &'static str, mut vm: Vm, device: &str, ip: Ipv4Addr) -> Result<(Self, Port)> {
+        let (verbs, port) = StockVerbs::open(&mut vm, device).await?;
+        ensure!(port.active, "the port of {device} is not active");
         let region = verbs.region(&mut vm, FILE, REGION).await?;
-        let sgid_index = u32::try_from(index)?;
-        Ok(Self { name, ip, vm, verbs, sgid_index, region, qp: None, datagram: None })
+        Ok((Self { name, ip, vm, verbs, names: Names::Lids, region, qp: None, datagram: None }, port))
+    }
+
+    fn path(&self, link: &Link) -> StockPath {
+        let (gid, sgid_index, lid) = match self.names {
+            Names::Gids(index) => (Some(gid(link.peer_ip)), index, 0),
+            Names::Lids => (None, 0, lid(link.peer_ip)),
+        };
+        StockPath { qpn: link.peer_qpn, gid, sgid_index, lid }
     }
 
     fn qp(&self) -> Result<StockQp> {
         self.qp.context("no queue pair was created")
     }
+}
+
+/// The number an address ends with.
+fn lid(ip: Ipv4Addr) -> u16 {
+    let [.., high, low] = ip.octets();
+    u16::from_be_bytes([high, low])
 }
 
 /// The GID of an IPv4 address, as rdma-core writes it.
@@ -64,6 +104,10 @@ fn gid(ip: Ipv4Addr) -> String {
 impl Endpoint for Stock {
     fn ip(&self) -> Ipv4Addr {
         self.ip
+    }
+
+    fn tells_route(&self) -> bool {
+        matches!(self.names, Names::Gids(_))
     }
 
     fn remote(&self, off: u64) -> Remote {
@@ -81,12 +125,7 @@ impl Endpoint for Stock {
 
     async fn connect(&mut self, link: &Link) -> Result<()> {
         let qp = self.qp()?;
-        let peer = StockPath {
-            qpn: link.peer_qpn,
-            gid: Some(gid(link.peer_ip)),
-            sgid_index: self.sgid_index,
-            lid: 0,
-        };
+        let peer = self.path(link);
         self.datagram = Some((self.verbs.address(&mut self.vm, &peer).await?, *link));
         let connect = StockConnect {
             peer,

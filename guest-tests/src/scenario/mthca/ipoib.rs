@@ -35,9 +35,9 @@ const CONNECTED: &[(&str, &str, Ready)] = &[
         "mckey -m 239.1.1.1 -b {a} -s -C 20",
         Ready::Line("receiving data transfers"),
     ),
-    ("rstream -b {b} -S all -T v", "rstream -s {b} -S all -T v", Ready::Cm),
-    ("riostream -b {b} -T v", "riostream -s {b} -T v", Ready::Cm),
-    ("udpong -b {b}", "udpong -s {b}", Ready::Cm),
+    ("rstream -b {b} -S 65536 -C 100 -T v", "rstream -s {b} -S 65536 -C 100 -T v", Ready::Cm),
+    ("rstream -b {b} -S 1000 -C 100 -T a", "rstream -s {b} -S 1000 -C 100 -T a", Ready::Cm),
+    ("riostream -b {b} -S 4096 -C 50 -T v", "riostream -s {b} -S 4096 -C 50 -T v", Ready::Cm),
 ];
 
 /// perftest, its connections made by `rdma_cm`.

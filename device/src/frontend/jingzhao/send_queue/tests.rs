@@ -329,6 +329,72 @@ fn the_unit_of_positions_is_found_out() {
     }
 }
 
+/// Kernel driver: each WQE is linked from the one before, whatever rang for that one, and has a doorbell of its own.
+fn linked_late(late_link: bool) -> Bench {
+    let options = QueueOptions { sq_addr: SqAddr::Index, late_link, ..QueueOptions::default() };
+    let bench = Bench::new(sst(), options);
+    for slot in 0..8 {
+        let next = (slot + 1) % 8;
+        bench.send_at(slot * 128, if next == 0 { None } else { link(u32::try_from(next * 2).unwrap()) });
+    }
+    bench.send_at(3 * 128, None);
+    bench
+}
+
+#[test]
+fn a_wqe_that_was_run_through_a_late_link_runs_again_unless_its_doorbell_is_skipped() {
+    for (late_link, expected) in
+        [(false, vec![0, 128, 256, 384, 128, 256, 384, 256, 384, 384]), (true, vec![0, 128, 256, 384])]
+    {
+        let mut bench = linked_late(late_link);
+        (0..4).for_each(|head| bench.ring(head, SEND, 2));
+        let offsets: Vec<u32> = std::iter::from_fn(|| match bench.next() {
+            Fetch::Ready(request) => Some(WorkTag::from_bits(request.wr_id).wqe()),
+            _ => None,
+        })
+        .collect();
+        assert_eq!(offsets, expected, "late_link {late_link}");
+    }
+}
+
+#[test]
+fn a_skipped_doorbell_comes_late_once_and_counts_on_the_next_lap() {
+    let mut bench = linked_late(true);
+    bench.ring(0, SEND, 2);
+    assert_eq!([bench.next_offset(), bench.next_offset()], [0, 128]);
+    // The doorbell of slot 1 while its chain goes on.
+    bench.ring(1, SEND, 2);
+    assert_eq!([bench.next_offset(), bench.next_offset()], [256, 384]);
+    // Those of slots 2 and 3 after it.
+    bench.ring(2, SEND, 2);
+    bench.ring(3, SEND, 2);
+    assert_eq!(bench.next(), Fetch::Empty);
+    (0..8).for_each(|slot| bench.send_at(slot * 128, None));
+    for head in [4, 5, 6, 7, 0, 1, 2, 3] {
+        bench.ring(head, SEND, 2);
+        assert_eq!(bench.next_offset(), head * 128);
+    }
+}
+
+#[test]
+fn a_doorbell_is_not_late_for_what_a_batch_before_it_linked() {
+    let options = QueueOptions { late_link: true, ..QueueOptions::default() };
+    let mut bench = Bench::new(sst(), options);
+    // As the user library does: a doorbell for a batch, and no links between batches. The whole ring in each lap.
+    for lap in 0..3 {
+        for first in [0, 4] {
+            for slot in first..first + 4 {
+                let next = u32::try_from(slot + 1).unwrap() * 8;
+                bench.send_at(slot * 128, if slot % 4 == 3 { None } else { link(next) });
+            }
+            let head = u32::try_from(first).unwrap();
+            bench.ring(lap * 64 + head * 8, SEND, 2);
+            assert_eq!([(); 4].map(|()| bench.next_offset()), [0, 1, 2, 3].map(|slot| (head + slot) * 128));
+        }
+    }
+    assert_eq!(bench.next(), Fetch::Empty);
+}
+
 #[test]
 fn a_datagram_goes_where_its_ud_unit_says() {
     let mut bench = Bench::new(RdQpSst { service: Some(ServiceType::Ud), ..sst() }, QueueOptions::default());

@@ -50,7 +50,8 @@ pub(in super::super) fn write(strict: &mut Strict, bar: Bar, offset: u64, data: 
 fn bar0(strict: &mut Strict, offset: u64, value: u32, found: &mut Findings) {
     match Register::at(offset) {
         Some(Register::Hcr(word)) => {
-            if strict.unseen_command {
+            // Once for all the words of the command that comes too early.
+            if std::mem::take(&mut strict.unseen_command) {
                 let name = Register::Hcr(word).name();
                 found.add(
                     &HCR_NOT_POLLED,

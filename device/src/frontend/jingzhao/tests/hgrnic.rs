@@ -23,10 +23,16 @@ const DATA: u64 = 0x7f00_0000_0678;
 
 /// A machine with one of the devices of the configuration.
 fn machine(index: usize) -> Machine {
+    machine_with(index, |_| {})
+}
+
+/// The same, with other options.
+fn machine_with(index: usize, change: impl FnOnce(&mut Options)) -> Machine {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/hgrnic.json");
     let config = Config::load(Path::new(file)).unwrap();
     let device = &config.devices[index];
-    let FrontendEntry::Jingzhao(options) = device.frontend else { panic!("{:?}", device.frontend) };
+    let FrontendEntry::Jingzhao(mut options) = device.frontend else { panic!("{:?}", device.frontend) };
+    change(&mut options);
     let addresses =
         Addresses { own: device.identity, peers: device.peers.clone(), default_peer: device.default_peer };
     Machine::with(Setup { options, addresses, engine: engine::Config::default() })
@@ -103,6 +109,27 @@ fn the_driver_finds_the_device_leaves_it_and_finds_it_again() {
         driver.remove();
         driver = driver.probe_again();
     }
+}
+
+/// The driver does not look at what the device says it has of them.
+#[test]
+fn counts_beyond_the_advertised_maxima_are_granted() {
+    let few = |options: &mut Options| {
+        let limits = r#"{"max_qps": 4, "max_cqs": 4, "max_mpts": 8}"#;
+        options.limits = serde_json::from_str(limits).unwrap();
+    };
+    let [mut a, mut b] = [0, 1].map(|index| {
+        let mut driver = Driver::probe(machine_with(index, few));
+        (driver.qpns.first, driver.cqns.first, driver.keys.first) = (0xffff, 0xffff, 0x1_fff8);
+        Program::start(driver, Caps::default())
+    });
+    assert_eq!((a.qpn & 0xffff, a.cqn & 0xffff, a.data.key & 0x1_ffff), (0xffff, 0xffff, 0x1_fff8));
+    a.connect(b.qpn);
+    b.connect(a.qpn);
+    b.post_recv(&[&[(DATA, 64)]]);
+    a.post_send(&[inline(b"last")]);
+    settle(&mut a, &mut b);
+    assert_eq!((polled(&mut a), polled(&mut b)), ((4, 0, SEND, 1), (4, 0, 0x04, 0)));
 }
 
 #[test]

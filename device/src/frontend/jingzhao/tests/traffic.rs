@@ -1,6 +1,7 @@
 //! Two devices back to back: from doorbells to completions.
 
 mod addresses;
+mod options;
 
 use protocol::Psn;
 use protocol::hca::jingzhao::cqc::Cqc;

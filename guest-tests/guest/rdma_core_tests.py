@@ -1,0 +1,86 @@
+"""Runs rdma-core's tests in a guest: `FOLDER DEVICE MODULE...`. One line of JSON on standard output for each test:
+{"test": ID, "outcome": "passed" | "skipped" | "failed", "text": reason, or what went wrong}.
+
+Each test has a process of its own, made from one that has loaded them all. The verbs of Python leave objects of a test
+that skips itself half-way to the garbage collector, which closes a device before what was made on it, and crashes.
+"""
+
+import gc
+import json
+import os
+import signal
+import sys
+import tempfile
+import unittest
+from importlib.machinery import SourceFileLoader
+
+# A test that waits for what never comes is killed, and has failed. Seconds.
+LIMIT = 120
+
+
+def load(folder, device, modules):
+    """The tests, as the suite's own `run_tests.py` finds them."""
+    sys.path.insert(0, folder)
+    sys.argv = ["run_tests.py", "--dev", device, "--port", "1"]
+    from args_parser import parser
+
+    package = SourceFileLoader("tests", os.path.join(folder, "__init__.py")).load_module()
+    parser.parse_args()
+    return unittest.defaultTestLoader.loadTestsFromNames(modules, package)
+
+
+def cases(suite):
+    for test in suite:
+        if isinstance(test, unittest.TestSuite):
+            yield from cases(test)
+        else:
+            yield test
+
+
+def judge(test):
+    """What became of a test: run as a suite of its own, so that its class is set up too."""
+    result = unittest.TestResult()
+    unittest.TestSuite([test]).run(result)
+    if result.skipped:
+        return "skipped", result.skipped[0][1]
+    wrong = [text for _, text in result.errors + result.failures]
+    wrong += ["passed, though marked to fail" for _ in result.unexpectedSuccesses]
+    return ("failed", "\n".join(wrong)) if wrong else ("passed", "")
+
+
+def run(test):
+    """Runs a test in a process of its own."""
+    with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as printed:
+        child = os.fork()
+        if child == 0:
+            gc.disable()
+            # Also what it starts goes when it is killed.
+            os.setpgid(0, 0)
+            os.dup2(printed.fileno(), 1)
+            os.dup2(printed.fileno(), 2)
+            signal.alarm(LIMIT)
+            answer.write(json.dumps(judge(test)).encode())
+            answer.flush()
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        try:
+            os.killpg(child, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        for file in (answer, printed):
+            file.seek(0)
+        text = answer.read().decode()
+        outcome, text = json.loads(text) if text else ("failed", f"ended with status {status:#x}")
+        if outcome == "failed":
+            text += printed.read().decode(errors="replace")
+    return {"test": test.id(), "outcome": outcome, "text": text}
+
+
+def main():
+    folder, device, *modules = sys.argv[1:]
+    tests = load(folder, device, modules)
+    for test in cases(tests):
+        print(json.dumps(run(test)), flush=True)
+
+
+main()

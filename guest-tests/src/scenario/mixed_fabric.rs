@@ -1,0 +1,132 @@
+//! Three that have nothing in common but the fabric: a guest with `ib_mthca`, a guest that drives a JingZhao HCA, and a
+//! guest with soft-RoCE on a plain NIC. Each talks to each, every byte checked at both ends.
+
+use agent::wire::Service;
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use super::cell::{Cell, Operation};
+use super::endpoint::jingzhao::Jingzhao;
+use super::endpoint::stock::Stock;
+use super::endpoint::{Endpoint, connect};
+use super::pair::{Node, VFIO_MODULES};
+use super::rxe_interop::{boot_rxe, ip, mac};
+use super::stock_pair::load_mthca;
+use crate::daemon::{Daemon, HcaSpec, Interface, Peer, free_udp_ports};
+use crate::lab::{Guest, Lab};
+use crate::qemu::Nic;
+use crate::report::Report;
+use crate::run_dir::RunDir;
+
+/// What `ib_mthca` can at most.
+const MTU: u16 = 2048;
+/// What each does to each, by service. Sizes share no divisor with the path MTU.
+const CELLS: &[(Service, &[(Operation, u32)])] = &[
+    (
+        Service::Rc,
+        &[
+            (Operation::Send, 0),
+            (Operation::Send, 20_011),
+            (Operation::SendImm, 1),
+            (Operation::Write, 100_003),
+            (Operation::WriteImm, 2049),
+            (Operation::Read, 65_537),
+            (Operation::Swap, 8),
+            (Operation::NoSwap, 8),
+            (Operation::FetchAdd, 8),
+        ],
+    ),
+    (Service::Uc, &[(Operation::Send, 2047), (Operation::SendImm, 5000), (Operation::Write, 2049)]),
+    (
+        Service::Ud,
+        &[(Operation::Send, 0), (Operation::Send, 1), (Operation::SendImm, 1023), (Operation::Send, 2048)],
+    ),
+];
+
+/// The three, and the daemons of those that have an HCA.
+struct Fabric {
+    mthca: Stock,
+    jingzhao: Jingzhao<Node>,
+    rxe: Stock,
+    mthca_daemon: Daemon,
+    hint: String,
+}
+
+pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let run = lab.new_run("mixed-fabric")?;
+    let hint = format!("consoles, logs, captures and command lines: {}", run.path().display());
+    let mut fabric = Fabric::start(lab, &run, hint.clone()).await.context(hint)?;
+    let Fabric { mthca, jingzhao, rxe, hint, .. } = &mut fabric;
+    for (number, &(service, cells)) in (1..).zip(CELLS) {
+        let name = |pair: &str| format!("{service:?}, {pair}");
+        let talk = Talk { service, cells, seed: number << 48 };
+        report.case(&name("mthca and JingZhao"), hint, talk.run(mthca, jingzhao)).await?;
+        report.case(&name("mthca and soft-RoCE"), hint, talk.run(mthca, rxe)).await?;
+        report.case(&name("JingZhao and soft-RoCE"), hint, talk.run(jingzhao, rxe)).await?;
+    }
+    let hint = hint.clone();
+    report.case("the daemons end with success on SIGTERM", &hint, fabric.stop()).await
+}
+
+/// Everything two say to each other on one connection.
+#[derive(Clone, Copy)]
+struct Talk {
+    service: Service,
+    cells: &'static [(Operation, u32)],
+    seed: u64,
+}
+
+impl Talk {
+    async fn run<A: Endpoint, B: Endpoint>(self, a: &mut A, b: &mut B) -> Result<()> {
+        connect(a, b, self.service, MTU).await?;
+        for (n, &(operation, len)) in (0..).step_by(2).zip(self.cells) {
+            let cell = |n: u64| Cell { service: self.service, operation, len, seed: self.seed + (n << 32) };
+            let what = format!("{} of {len} bytes", operation.name());
+            cell(n).run(a, b).await.with_context(|| format!("{what}, there"))?;
+            cell(n + 1).run(b, a).await.with_context(|| format!("{what}, back"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Fabric {
+    async fn start(lab: &Lab, run: &RunDir, hint: String) -> Result<Self> {
+        let [mut mthca, mut jingzhao] = HcaSpec::mesh()?;
+        let [bind] = free_udp_ports()?;
+        let rxe_id = 3;
+        mthca.interface = Interface::Mthca;
+        mthca.trace = lab.trace();
+        mthca.peers.push(Peer { addr: bind, leaf: true });
+        // Verbs programs expect the area in front of datagrams.
+        jingzhao.options = json!({ "ud_grh": true });
+        let nic = Nic { mac: mac(rxe_id), bind, peer: mthca.bind };
+        let mthca_daemon = Daemon::start(&lab.hcad()?, &mthca, run).await?;
+        let jingzhao_daemon = Daemon::start(&lab.hcad()?, &jingzhao, run).await?;
+        let (mthca, jingzhao, rxe) = tokio::try_join!(
+            async {
+                let image = lab.debian_image(run).await?;
+                let hcas = vec![mthca_daemon.socket().to_owned()];
+                let mut vm = lab.boot(run, &image, Guest { name: "mthca", hcas, ..Guest::default() }).await?;
+                load_mthca(&mut vm).await?;
+                Stock::open_infiniband("mthca", vm, "mthca0", ip(mthca.id)).await
+            },
+            async {
+                let image = lab.image(run, VFIO_MODULES)?;
+                let mut node = Node::boot(lab, run, &image, "jingzhao", jingzhao_daemon).await?;
+                node.open().await?;
+                Jingzhao::new(node, ip(jingzhao.id), ip(jingzhao.default_peer)).await
+            },
+            boot_rxe(lab, run, rxe_id, nic)
+        )?;
+        Ok(Self { mthca, jingzhao, rxe, mthca_daemon, hint })
+    }
+
+    async fn stop(self) -> Result<()> {
+        let Self { mut mthca, mut jingzhao, mut rxe, mthca_daemon, .. } = self;
+        mthca.vm.kill().await?;
+        rxe.vm.kill().await?;
+        jingzhao.driver.vm.kill().await?;
+        jingzhao.driver.daemon.stop().await?;
+        mthca_daemon.stop().await
+    }
+}
