@@ -17,6 +17,7 @@ pub use self::fabric::{
 use crate::fabric::impair::{self, Rule, RuleEntry};
 use crate::frontend::FrontendEntry;
 use crate::identity::Identity;
+use crate::management;
 use crate::telemetry::trace::TraceFormat;
 
 /// The whole file.
@@ -64,7 +65,7 @@ pub enum LogFormat {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceEntry {
-    /// Number of this HCA on its fabric, 1..=49151. It is the LID, and gives the MAC 02:00:00:00:hi:lo and the IPv4
+    /// Number of this HCA on its fabric, 1..=49150. It is the LID, and gives the MAC 02:00:00:00:hi:lo and the IPv4
     /// address 10.77.hi.lo unless they are set.
     pub id: u16,
     /// Unix socket that the VMM connects to. `--socket-path` and `--fd` override it for a single device.
@@ -294,9 +295,9 @@ impl DeviceConfig {
 }
 
 fn identity(entry: &PeerEntry, key: &str) -> Result<Identity, ConfigError> {
-    // Unicast LIDs of IBTA volume 1, section 4.1.3: BFFFh is the last.
-    if !(1..=0xbfff).contains(&entry.id) {
-        return Err(value(&format!("{key}.id"), format!("{} is not in 1..=49151", entry.id)));
+    // Unicast LIDs of IBTA volume 1, section 4.1.3, but for the last, which is of the subnet manager.
+    if !(1..management::SM_LID.get()).contains(&entry.id) {
+        return Err(value(&format!("{key}.id"), format!("{} is not in 1..=49150", entry.id)));
     }
     let derived = Identity::from_lid(Lid::new(entry.id));
     let mac = entry.mac.as_deref().map(|text| unicast_mac(text, &format!("{key}.mac"))).transpose()?;
@@ -359,7 +360,7 @@ mod tests {
             (String::new(), "devices: at least one device is needed"),
             (device(r#", "mac": "2:0""#), "devices[0].mac: \"2:0\" is not a MAC address"),
             (device(r#", "mac": "01:00:00:00:00:01""#), "devices[0].mac: 01:00:00:00:00:01 is not a unicast"),
-            (device(r#", "default_peer": {"id": 0}"#), "devices[0].default_peer.id: 0 is not in 1..=49151"),
+            (device(r#", "default_peer": {"id": 0}"#), "devices[0].default_peer.id: 0 is not in 1..=49150"),
             (format!("{},{}", device(""), device("")), "devices[1].id: MAC 02:00:00:00:01:02 belongs to"),
             (device(r#", "sockt_path": "x""#), "devices[0].sockt_path: unknown field `sockt_path`"),
             (device(r#", "ipv4": "10.0.0""#), "devices[0].ipv4: invalid IPv4 address syntax"),

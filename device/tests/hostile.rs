@@ -1,33 +1,49 @@
-//! A device among a hostile guest, client and wire: the fuzzer's operations, from its corpus and at random.
+//! A device among a hostile guest, client and wire: the fuzzers' operations, from their corpora and at random.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::fs;
 use std::path::Path;
 
 #[test]
-fn the_corpus_replays() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/device_ops");
+fn the_corpora_replay() {
+    replay("device_ops", 20, device_fuzz::run);
+    replay("mads", 20, device_fuzz::mads::run);
+}
+
+/// Runs a target on its corpus, which has at least so many files.
+fn replay(target: &str, at_least: usize, run: impl Fn(&[u8])) {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
     let mut count = 0;
     for entry in fs::read_dir(corpus).expect("the corpus is in the repository") {
-        device_fuzz::run(&fs::read(entry.unwrap().path()).unwrap());
+        run(&fs::read(entry.unwrap().path()).unwrap());
         count += 1;
     }
-    assert!(count >= 20, "{count} files");
+    assert!(count >= at_least, "{count} files of {target}");
 }
 
 #[test]
 fn a_device_serves_on_whatever_happened() {
+    random_inputs(200, 8, device_fuzz::run);
+}
+
+#[test]
+fn management_answers_on_whatever_it_was_sent() {
+    random_inputs(500, 16, device_fuzz::mads::run);
+}
+
+/// Runs a target on so many inputs, each longer than the one before by so many bytes.
+fn random_inputs(runs: usize, step: usize, target: impl Fn(&[u8])) {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    for run in 0..200 {
+    for run in 0..runs {
         let input: Vec<u8> = std::iter::repeat_with(|| {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
             (state >> 56).to_le_bytes()[0]
         })
-        .take(run * 8)
+        .take(run * step)
         .collect();
-        device_fuzz::run(&input);
+        target(&input);
     }
 }
 

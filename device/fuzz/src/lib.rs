@@ -1,4 +1,4 @@
-//! What the fuzz target runs, shared with `device/tests/hostile.rs`.
+//! What the fuzz targets run, shared with `device/tests/hostile.rs`.
 //!
 //! The input is the device's options, two bytes, who looks on, and a list of operations on one device: what its guest, its
 //! client and its wire may do, well-formed as often as not, since a device refuses most of what is random. Whatever came
@@ -6,6 +6,7 @@
 
 mod guest;
 mod input;
+pub mod mads;
 
 use device::frontend::snapshot::Table;
 use device::vfio::Bar;

@@ -22,7 +22,7 @@ impl Perf {
     /// Answers a request of performance management; `None` if it is to be discarded.
     pub(super) fn answer(&mut self, counters: &Counters, request: &Mad) -> Option<Mad> {
         let header = protocol::mad::header(request);
-        if header.method.is_response() {
+        if !header.method.is_request() {
             return None;
         }
         let mut answer = *request;

@@ -227,7 +227,7 @@ impl ManagedPort {
         effects: &mut Vec<Effect>,
     ) -> Option<Mad> {
         let header = protocol::mad::header(request);
-        if header.method.is_response() || header.method == Method::TRAP_REPRESS {
+        if !header.method.is_request() {
             return None;
         }
         let mut answer = *request;

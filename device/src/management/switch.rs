@@ -37,7 +37,8 @@ impl Switch<'_> {
     /// Answers a request of subnet management; `None` if it is to be discarded. Nothing can be set.
     pub(super) fn answer(&self, request: &Mad, qp: Qpn) -> Option<Mad> {
         let header = protocol::mad::header(request);
-        if qp != QP0 || header.method.is_response() {
+        // Traps are for the subnet manager, which has nothing to do about them.
+        if qp != QP0 || !header.method.is_request() {
             return None;
         }
         let mut answer = *request;
@@ -50,8 +51,7 @@ impl Switch<'_> {
                     result.err().unwrap_or(MadStatus::OK)
                 }
                 Method::SET => MadStatus::BAD_ATTRIBUTE,
-                // Traps go to the subnet manager, which has nothing to do about them.
-                _ => return None,
+                _ => MadStatus::BAD_METHOD,
             }
         };
         protocol::mad::set_header(&mut answer, &response(&header, status));

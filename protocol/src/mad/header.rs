@@ -34,6 +34,10 @@ impl Method {
     pub const GET: Self = Self(0x01);
     /// Set.
     pub const SET: Self = Self(0x02);
+    /// Send.
+    pub const SEND: Self = Self(0x03);
+    /// Trap.
+    pub const TRAP: Self = Self(0x05);
     /// TrapRepress.
     pub const TRAP_REPRESS: Self = Self(0x07);
     /// GetTable, of subnet administration.
@@ -48,6 +52,11 @@ impl Method {
     /// Whether it is an answer.
     pub const fn is_response(self) -> bool {
         self.0 & Self::RESPONSE != 0
+    }
+
+    /// Whether it wants an answer (section 13.4.5).
+    pub const fn is_request(self) -> bool {
+        !self.is_response() && !matches!(self, Self::SEND | Self::TRAP | Self::TRAP_REPRESS)
     }
 
     /// The method of the answer: of Get and Set the same one.

@@ -82,7 +82,7 @@ impl SubnetAdministration {
             self.transfers.handle(world.view.now, sent.source_qp, &header, &rmpp, out);
             return;
         }
-        if header.method.is_response() {
+        if !header.method.is_request() {
             return;
         }
         let request = Request { header, sa: SaMad::of(&sent.mad) };

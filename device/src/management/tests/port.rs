@@ -76,7 +76,8 @@ fn what_is_not_there_has_the_status_of_the_specification() {
     assert_eq!(status(&get(&mut management, 0x31, 0)), 0x0c, "LedInfo");
     assert_eq!(status(&get(&mut management, 0x15, 2)), 0x1c, "PortInfo of port 2");
     let mut ifc = |mad: Mad| management.mad_ifc(&at(0), &mad, MkeyCheck::Ignore);
-    assert_eq!(ifc(request(1, 1, 5, 0x11, 0)).map(|mad| status(&mad)), Some(0x08), "Trap is no request");
+    assert_eq!(ifc(request(1, 1, 6, 0x11, 0)).map(|mad| status(&mad)), Some(0x08), "Report");
+    assert_eq!(ifc(request(1, 1, 5, 0x02, 0)), None, "Trap");
     assert_eq!(ifc(request(1, 2, GET, 0x11, 0)).map(|mad| status(&mad)), Some(0x04), "class version 2");
     assert_eq!(ifc(request(1, 1, SET, 0x11, 0)).map(|mad| status(&mad)), Some(0x0c), "Set(NodeInfo)");
     assert_eq!(ifc(request(1, 1, 0x81, 0x11, 0)), None, "an answer draws none");
