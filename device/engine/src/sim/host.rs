@@ -83,6 +83,13 @@ pub enum Touch {
         /// What it found there.
         original: u64,
     },
+    /// It took a receive request of a shared queue.
+    Took {
+        /// For which QP.
+        qpn: Qpn,
+        /// The request.
+        wr_id: u64,
+    },
     /// It asked for a receive request, and there was none.
     NoRecv {
         /// Of which QP.
@@ -183,8 +190,13 @@ impl Host for SimHost {
 
     fn next_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
         let next = self.receives(qpn).and_then(VecDeque::pop_front);
-        if next.is_none() {
-            self.note(|| Touch::NoRecv { qpn });
+        match &next {
+            Some(Fetch::Ready(wr)) if self.shares.contains_key(&qpn.get()) => {
+                let wr_id = wr.wr_id;
+                self.note(|| Touch::Took { qpn, wr_id });
+            }
+            Some(_) => {}
+            None => self.note(|| Touch::NoRecv { qpn }),
         }
         next.unwrap_or(Fetch::Empty)
     }

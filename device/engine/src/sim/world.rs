@@ -1,8 +1,9 @@
 //! Two nodes, the net between them, software, and time.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use protocol::ids::{Pkey, Qpn};
+use protocol::ids::{Lkey, Pkey, Qpn, Va};
 use protocol::roce::RoceFrame;
 
 use super::check::{Checker, Violation};
@@ -10,14 +11,16 @@ use super::host::{Rights, SimHost};
 use super::net::{Net, NetStats};
 use super::plan::draw::NODES;
 use super::plan::{
-    Action, CELLS_BYTES, HOT, HOT_BYTES, PDS, PRIVATE, PRIVATE_BYTES, Pair, Plan, SOURCE, TARGET, cells_key,
-    draw, node_of, pkey_index, va,
+    Action, CELLS_BYTES, End, Group, HOT, HOT_BYTES, PDS, PRIVATE, PRIVATE_BYTES, Pair, Plan, SHARED, SLOTS,
+    SOURCE, TARGET, cells_key, draw, nodes_of, pkey_index, slots_key, va,
 };
 use super::trace::describe;
-use crate::{Config, Engine, Instant, Modify, Queue, State, Stats};
+use crate::{Completion, Config, Engine, Event, Instant, Modify, Queue, Sge, State, Stats};
 
 /// Simulated time in which everything must be done after the net is healed and software did its last.
 const DRAIN_BOUND: Duration = Duration::from_secs(1);
+/// Requests of shared queues have this in their numbers.
+const SHARED_ID: u64 = 1 << 63;
 /// Inputs of one run; more is a livelock.
 const STEPS: u64 = 2_000_000;
 /// Time until a slow link takes the next frames.
@@ -48,6 +51,18 @@ struct World<'a> {
     next_action: usize,
     posted: Vec<Posted>,
     pkeys: [Vec<Pkey>; NODES],
+    srqs: BTreeMap<usize, Slots>,
+    /// Software posts to a shared queue as soon as it can.
+    attentive: bool,
+}
+
+/// Software's view of a shared receive queue.
+#[derive(Debug)]
+struct Slots {
+    free: VecDeque<usize>,
+    /// Which slot each request is for that was posted and did not complete.
+    used: BTreeMap<u64, usize>,
+    posted: u64,
 }
 
 /// A run that went well.
@@ -97,8 +112,11 @@ impl<'a> World<'a> {
             trace,
             next_action: 0,
             posted: vec![Posted::default(); plan.pairs.len()],
+            srqs: BTreeMap::new(),
+            attentive: false,
             pkeys: [(); NODES].map(|()| vec![Pkey::DEFAULT; 1 + plan.pairs.len() * 2]),
         };
+        world.make_shared();
         for pair in &plan.pairs {
             for side in 0..2 {
                 world.create(pair, side);
@@ -121,6 +139,9 @@ impl<'a> World<'a> {
             host.add_region(pair.key(side, region), pair.pd, va(region), len, rights);
         }
         host.bytes(pair.key(side, SOURCE)).copy_from_slice(&end.source);
+        if let Some(srq) = end.srq {
+            host.shares.insert(end.qpn.get(), u32::try_from(srq).expect("there are few queues"));
+        }
         engine.create_qp(end.qpn, pair.attrs(side, 0)).expect("QP numbers differ in their low bits");
     }
 
@@ -148,6 +169,55 @@ impl<'a> World<'a> {
         }
     }
 
+    /// Makes the memory of shared queues, and the groups.
+    fn make_shared(&mut self) {
+        for (&srq, &len) in &self.plan.slots {
+            let (node, pd) = (srq / PDS as usize, srq % PDS as usize + 1);
+            let pd = u32::try_from(pd).expect("there are few protection domains");
+            let rights = Rights { local_write: true, ..Rights::NONE };
+            self.nodes[node].host.add_region(slots_key(srq), pd, va(SHARED), SLOTS * len, rights);
+            let slots = Slots { free: (0..SLOTS).collect(), used: BTreeMap::new(), posted: 0 };
+            self.srqs.insert(srq, slots);
+        }
+        for Group { gid, members } in &self.plan.groups {
+            for &(pair, side) in members {
+                let End { node, qpn, .. } = self.plan.pairs[pair].ends[side];
+                self.nodes[node].host.groups.entry(gid.octets()).or_default().push(qpn);
+            }
+        }
+    }
+
+    /// Posts up to `count` requests to a shared queue.
+    fn share(&mut self, srq: usize, count: usize) {
+        let (host, len) = (&mut self.nodes[srq / PDS as usize].host, self.plan.slots[&srq]);
+        let Some(slots) = self.srqs.get_mut(&srq) else { return };
+        for slot in slots.free.drain(..count.min(slots.free.len())) {
+            let wr_id = SHARED_ID | (srq as u64) << 32 | slots.posted;
+            slots.posted += 1;
+            slots.used.insert(wr_id, slot);
+            let sge = Sge {
+                va: Va::new(va(SHARED) + (slot * len) as u64),
+                lkey: Lkey::new(slots_key(srq)),
+                len: u32::try_from(len).expect("slots are small"),
+            };
+            let number = u32::try_from(srq).expect("there are few queues");
+            host.post_shared(number, wr_id, &[sge]);
+            self.checker.on_share(srq, wr_id, slot);
+        }
+    }
+
+    /// A request of a shared queue completed: its slot is free again.
+    fn take_back(&mut self, wr_id: u64) {
+        let Some((&srq, slots)) = self.srqs.iter_mut().find(|(_, slots)| slots.used.contains_key(&wr_id))
+        else {
+            return;
+        };
+        slots.free.extend(slots.used.remove(&wr_id));
+        if self.attentive {
+            self.share(srq, SLOTS);
+        }
+    }
+
     fn set_pkey(&mut self, pair: usize, side: usize, pkey: Pkey) {
         let node = self.plan.pairs[pair].ends[side].node;
         self.pkeys[node][usize::from(pkey_index(pair, side))] = pkey;
@@ -171,6 +241,8 @@ impl<'a> World<'a> {
             if !healed && self.now >= self.plan.heal_at {
                 healed = true;
                 self.net.heal();
+                self.attentive = true;
+                self.plan.slots.keys().for_each(|&srq| self.share(srq, SLOTS));
                 if self.trace {
                     self.say("healed");
                 }
@@ -269,6 +341,10 @@ impl<'a> World<'a> {
                 self.checker.on_post(pair, side, Queue::Recv, count);
                 Ok(())
             }
+            Action::Share { srq, count } => {
+                self.share(srq, count);
+                Ok(())
+            }
             Action::Move { pair, side, to } => self.go(pair, side, to),
             Action::Connect { pair } => {
                 let life = self.posted[pair].life + 1;
@@ -334,9 +410,11 @@ impl<'a> World<'a> {
                 String::new()
             };
             let judged = self.checker.on_frame(node, &sent, &frame);
-            let fate = self.net.send(self.now, node, node_of(sent.dst_mac), frame);
-            if self.trace {
-                self.say(&format!("{node}> {text} {fate}"));
+            for to in nodes_of(sent.dst_mac) {
+                let fate = self.net.send(self.now, node, to, frame.clone());
+                if self.trace {
+                    self.say(&format!("{node}> {text} {fate}"));
+                }
             }
             judged?;
             self.judge(node, None)?;
@@ -351,12 +429,17 @@ impl<'a> World<'a> {
         for touch in host.touches.iter_mut().flat_map(|touches| touches.drain(..)) {
             self.checker.on_touch(node, cause, &touch)?;
         }
+        let mut completed = Vec::new();
         while let Some(event) = engine.poll_event() {
             if self.trace {
                 say(self.now, &format!("{node}: {event:?}"));
             }
             self.checker.on_event(node, &event, host)?;
+            if let Event::Completion(Completion { queue: Queue::Recv, wr_id, .. }) = event {
+                completed.push(wr_id);
+            }
         }
+        completed.into_iter().for_each(|wr_id| self.take_back(wr_id));
         Ok(())
     }
 

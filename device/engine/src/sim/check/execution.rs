@@ -64,13 +64,14 @@ impl Cursor {
         ops: &[Op],
         key_of: impl Fn(u32) -> u32,
         bytes_of: impl Fn(usize, &Op) -> Vec<u8>,
+        held: Option<Area>,
         (key, at, data): (u32, u64, &[u8]),
     ) -> Result<(), Violation> {
         let index = self.next(ops)?;
         let op = &ops[index];
         let offset = self.offset;
-        let (area, within) =
-            locate(&op.to, offset).ok_or_else(|| format!("request {index} has no room for it"))?;
+        let (area, within) = locate(received_into(op, held.as_slice()), offset)
+            .ok_or_else(|| format!("request {index} has no room for it"))?;
         let expected_at = va(area.region) + (area.offset + within) as u64;
         demand!(
             (key, at) == (key_of(area.region), expected_at) && data.len() <= area.len - within,
@@ -80,6 +81,14 @@ impl Cursor {
         demand!(bytes.get(offset..offset + data.len()) == Some(data), "not the bytes of request {index}");
         self.offset += data.len();
         Ok(())
+    }
+}
+
+/// Where the bytes of a message go: its receive request decides if that came from a shared queue.
+fn received_into<'a>(op: &'a Op, held: &'a [Area]) -> &'a [Area] {
+    match op.request.op {
+        SendOp::Send { .. } if !held.is_empty() => held,
+        _ => &op.to,
     }
 }
 
@@ -113,9 +122,10 @@ impl Checker<'_> {
                 let side = self.side_mut(place);
                 let posted = side.sends.posted;
                 let key_of = |region| pair.key(place.side, region);
-                side.returned.store(&ops[..posted], key_of, bytes, (*key, *va, data))
+                side.returned.store(&ops[..posted], key_of, bytes, None, (*key, *va, data))
             }
             Touch::Write { key, va, data, access } => {
+                let held = self.held_area(place);
                 let ops = &pair.lives[life].sides[peer.side].ops[..self.side(peer).sends.posted];
                 let side = self.side_mut(place);
                 let index = side.executed.next(ops)?;
@@ -126,7 +136,7 @@ impl Checker<'_> {
                 demand!(*access == right, "request {index} is next");
                 let bytes = |_: usize, op: &Op| pair.source_bytes(peer.side, &op.from);
                 let key_of = |region| pair.key(place.side, region);
-                side.executed.store(ops, key_of, bytes, (*key, *va, data))
+                side.executed.store(ops, key_of, bytes, held, (*key, *va, data))
             }
             Touch::Atomic { key, va: at, op, original } => {
                 let ops = &pair.lives[life].sides[peer.side].ops[..self.side(peer).sends.posted];
@@ -145,7 +155,7 @@ impl Checker<'_> {
                 side.originals[index] = Some(*original);
                 Ok(())
             }
-            Touch::NoRecv { .. } => Ok(()),
+            Touch::Took { .. } | Touch::NoRecv { .. } => Ok(()),
         }
     }
 

@@ -7,6 +7,7 @@
 //! | RC asks, asks again, waits and gives up when the specification says | [`flight`] |
 //! | nobody hears or is heard outside of the partition | [`partition`] |
 //! | answers are no more than what is asked for | [`amplification`] |
+//! | a request of a shared queue belongs to one QP, and the last one is told of | [`shared`] |
 //! | congestion is told of and obeyed, and not without reason | [`congestion`] |
 //! | UC and UD deliver messages whole or not at all, and nothing that the keys forbid | [`unreliable`] |
 //!
@@ -18,16 +19,20 @@ mod congestion;
 mod execution;
 mod flight;
 mod partition;
+mod shared;
 mod side;
 mod unreliable;
+
+use std::collections::BTreeMap;
 
 use protocol::ids::{Pkey, Qpn};
 use protocol::roce::RoceFrame;
 
+use self::shared::SharedQueue;
 use self::side::Side;
 use self::unreliable::Arrival;
 use super::host::{SimHost, Touch};
-use super::plan::{Op, Pair, Plan};
+use super::plan::{GROUP_QPN, Op, Pair, Plan};
 use crate::{Event, Instant, Queue, Service, State, Transmit};
 
 /// What is wrong.
@@ -55,8 +60,10 @@ pub struct Checker<'a> {
     plan: &'a Plan,
     now: Instant,
     sides: Vec<[Side; 2]>,
-    /// The datagram that is being handed in, until it is received or seen to be dropped.
-    arrival: Option<Arrival>,
+    /// The datagrams that are being handed in, one for each receiver, until they are received.
+    arrivals: Vec<Arrival>,
+    /// Shared receive queues.
+    queues: BTreeMap<usize, SharedQueue>,
     /// P_Keys as they are now, of each side.
     pkeys: Vec<[Pkey; 2]>,
     /// The packet that is being handed in is of another partition: of this one.
@@ -73,7 +80,16 @@ impl<'a> Checker<'a> {
         let quiet = plan.faults.is_quiet();
         let clean_from = if quiet { Instant::ZERO } else { plan.heal_at + plan.faults.detour };
         let pkeys = plan.pairs.iter().map(|pair| [pair.ends[0].pkey, pair.ends[1].pkey]).collect();
-        Self { plan, now: Instant::ZERO, sides, arrival: None, pkeys, outsider: None, clean_from }
+        Self {
+            plan,
+            now: Instant::ZERO,
+            sides,
+            arrivals: Vec::new(),
+            queues: BTreeMap::new(),
+            pkeys,
+            outsider: None,
+            clean_from,
+        }
     }
 
     /// It is `now`, for everything until the next call.
@@ -130,9 +146,12 @@ impl<'a> Checker<'a> {
             self.sides[pair][side].missed_receive = true;
             return Ok(());
         }
+        if let Touch::Took { qpn, wr_id } = touch {
+            return self.on_taken(node, *qpn, *wr_id);
+        }
         let cause = cause.ok_or_else(|| format!("node {node}, without a packet: {touch:x?}"))?;
         demand!(self.outsider.is_none(), "node {node}, by a packet of {:?}: {touch:x?}", self.outsider);
-        let place = self.find(node, cause)?;
+        let place = if cause == GROUP_QPN { self.member_of(touch)? } else { self.find(node, cause)? };
         let outcome = match self.plan.pairs[place.pair].service {
             Service::Rc => self.touch_reliable(place, touch),
             Service::Uc => self.touch_connected(place, touch),
@@ -169,6 +188,10 @@ impl<'a> Checker<'a> {
 
     /// The net is about to hand `frame` to a node.
     pub fn on_arrival(&mut self, node: usize, frame: &RoceFrame<'_>) -> Result<(), Violation> {
+        if frame.packet.bth.dest_qp == GROUP_QPN {
+            self.expect_copies(node, frame);
+            return Ok(());
+        }
         let place = self.find(node, frame.packet.bth.dest_qp)?;
         if !self.is_member(place, frame.packet.bth.pkey) {
             self.outsider = Some(frame.packet.bth.pkey);
@@ -179,7 +202,7 @@ impl<'a> Checker<'a> {
             Service::Rc if frame.packet.bth.opcode.is_response() => self.hear_response(place, &frame.packet),
             Service::Rc => self.owe(place, &frame.packet),
             Service::Uc => {}
-            _ => self.arrival = self.expect_datagram(place, frame),
+            _ => self.arrivals.extend(self.expect_datagram(place, frame, 0)),
         }
         Ok(())
     }
@@ -187,7 +210,7 @@ impl<'a> Checker<'a> {
     /// The node has taken the frame, and its events were reported.
     pub fn after_arrival(&mut self) -> Result<(), Violation> {
         self.outsider = None;
-        match self.arrival.take() {
+        match self.arrivals.pop() {
             None => Ok(()),
             Some(arrival) => Err(format!("a datagram was not received: {arrival:?}")),
         }

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use protocol::roce::{Kind, Opcode, RoceFrame, Transport};
+use protocol::roce::{Aeth, Ext, Kind, Opcode, RoceFrame, Syndrome, Transport};
 
 use super::amplification::Owed;
 use super::congestion::Congestion;
 use super::execution::{Cursor, Role};
 use super::flight::Flight;
+use super::shared::Held;
 use super::unreliable::Received;
 use super::{Checker, Place, Violation, demand};
 use crate::sim::host::SimHost;
@@ -55,6 +56,10 @@ pub(super) struct Side {
     muted: bool,
     /// From when on its peer may hear nothing of it.
     pub(super) silent_since: Option<Instant>,
+    /// Its receive requests come from a shared queue: the one it holds, and whether it told of the last.
+    pub(super) shared: bool,
+    pub(super) held: Option<Held>,
+    pub(super) last_wqe: bool,
     /// A receive request was wanted and there was none.
     pub(super) missed_receive: bool,
     /// The peer's requests that it executed, and the originals of atomics among them.
@@ -86,6 +91,9 @@ impl Side {
             established: false,
             muted: false,
             silent_since: None,
+            shared: pair.ends[side].srq.is_some(),
+            held: None,
+            last_wqe: false,
             missed_receive: false,
             executed: Cursor::new(Role::Responder),
             originals: vec![None; theirs.ops.len()],
@@ -123,7 +131,8 @@ impl Side {
     }
 
     pub(super) fn is_finished(&self) -> bool {
-        let receives = self.state != State::Err || self.recvs.done == self.recvs.posted;
+        let receives =
+            self.state != State::Err || self.recvs.done == self.recvs.posted && self.shared == self.last_wqe;
         self.state == State::Reset || (self.sends.done == self.sends.posted && receives)
     }
 
@@ -257,8 +266,12 @@ impl Checker<'_> {
     ) -> Result<(), Violation> {
         let (pair, side) = (self.pair(place), self.side(place));
         let nth = side.recvs.done;
-        demand!(nth < side.recvs.posted, "nothing is posted");
-        demand!(completion.wr_id == wr_id(side.life as u64, nth), "receive {nth} is next");
+        let next = match side.held {
+            _ if !side.shared => (nth < side.recvs.posted).then(|| wr_id(side.life as u64, nth)),
+            held => held.map(|held| held.wr_id),
+        };
+        let next = next.ok_or("nothing is posted")?;
+        demand!(completion.wr_id == next, "receive {nth}, {next:#x}, is next");
         match completion.result {
             Ok(Success::Send(_)) => return Err("a send in the receive queue".to_owned()),
             Ok(Success::Recv(done)) => {
@@ -267,27 +280,32 @@ impl Checker<'_> {
                 demand!(states.contains(&side.state), "in {:?}", side.state);
                 match pair.service {
                     Service::Rc => self.receive_reliable(place, nth, &done)?,
-                    Service::Uc => self.receive_connected(place, nth, &done, host)?,
-                    _ => self.receive_datagram(place, nth, &done, host)?,
+                    Service::Uc => self.receive_connected(place, &done, host)?,
+                    _ => self.receive_datagram(place, &done, host)?,
                 }
             }
             Err(Status::Flushed) => {
                 let broken_at = side.broken_at.ok_or_else(|| format!("flushed in {:?}", side.state))?;
                 demand!(side.sends.done == side.sends.posted, "flushed before the send queue");
                 // Posted late, it is found by looking for it, which happens at least every 10 ms.
-                let posted_at = side.received_at[nth];
+                let posted_at = side.received_at.get(nth).copied().unwrap_or(broken_at);
                 let late = if posted_at > broken_at { LATE_RECEIVE } else { Duration::ZERO };
                 let due = posted_at.max(broken_at) + late;
                 demand!(self.now <= due, "flushed after {due:?}");
             }
             Err(status) => {
-                let expected = pair.lives[side.life].sides[place.side].recvs[nth].fails;
+                let expected =
+                    pair.lives[side.life].sides[place.side].recvs.get(nth).and_then(|recv| recv.fails);
                 demand!(expected == Some(status), "expected {expected:?}");
                 let now = self.now;
                 self.side_mut(place).enter(State::Err, now);
             }
         }
-        self.side_mut(place).recvs.done += 1;
+        let side = self.side_mut(place);
+        side.recvs.done += 1;
+        if side.held.take().is_some() {
+            side.recvs.posted += 1;
+        }
         Ok(())
     }
 
@@ -328,7 +346,13 @@ impl Checker<'_> {
                 demand!(side.state == State::Rtr && !side.established, "in {:?}, or again", side.state);
                 side.established = true;
             }
-            AsyncEvent::WqCatastrophic | AsyncEvent::SrqCatastrophic | AsyncEvent::LastWqeReached => {
+            AsyncEvent::LastWqeReached => {
+                let side = self.side_mut(place);
+                demand!(side.shared && side.state == State::Err, "in {:?}", side.state);
+                demand!(side.held.is_none() && !side.last_wqe, "holds {:?}, or again", side.held);
+                side.last_wqe = true;
+            }
+            AsyncEvent::WqCatastrophic | AsyncEvent::SrqCatastrophic => {
                 return Err("unexpected".to_owned());
             }
         }
@@ -360,6 +384,11 @@ impl Checker<'_> {
         if pair.service != Service::Ud {
             let to = &pair.ends[1 - place.side];
             demand!(bth.dest_qp == to.qpn, "for {:?}", bth.dest_qp);
+        }
+        if let (true, Ext::Aeth(Aeth { syndrome: Syndrome::Ack { credits }, .. })) =
+            (side.shared, frame.packet.ext)
+        {
+            demand!(credits == 31, "{credits} credits of a shared queue");
         }
         if bth.opcode.is_response() {
             return self.judge_answer(place, &frame.packet);

@@ -1,15 +1,15 @@
 //! What UC and UD may deliver: messages whole, as they were posted, and nothing that is refused.
 
 use protocol::ids::{MacAddr, Qkey, Qpn};
-use protocol::roce::{Ext, Imm, RoceFrame};
+use protocol::roce::{Ext, Imm, IpAddrs, RoceFrame};
 
 use super::execution::locate;
 use super::side::fits;
 use super::{Checker, Place, Violation, demand};
 use crate::limits::GRH_BYTES;
 use crate::sim::host::{SimHost, Touch};
-use crate::sim::plan::{Area, Op, Pair, va};
-use crate::{Access, RecvDone, SendOp, State};
+use crate::sim::plan::{Area, Op, Pair, pkey_index, va};
+use crate::{Access, GrhArea, RecvDone, SendOp, State};
 
 /// What a side received of its peer's messages.
 #[derive(Debug)]
@@ -32,6 +32,8 @@ pub(super) struct Arrival {
     imm: Option<Imm>,
     solicited: bool,
     source: (Qpn, MacAddr),
+    /// It has a global route header.
+    grh: bool,
 }
 
 impl Received {
@@ -52,7 +54,7 @@ impl Checker<'_> {
             return Err("no such operation".to_owned());
         };
         if *access == Access::LocalWrite {
-            return self.fill_receive(place, *key, *at, data.len());
+            return self.fill_receive(place, 0, *key, *at, data.len());
         }
         let ops = &self.ops(peer)[..self.side(peer).sends.posted];
         let holds = |op: &&Op| op.to.first().is_some_and(|to| range(to).contains(at));
@@ -76,19 +78,26 @@ impl Checker<'_> {
     }
 
     /// Stores for the receive request at the head of the queue begin at its start, and go on without a hole.
-    fn fill_receive(&mut self, place: Place, key: u32, at: u64, len: usize) -> Result<(), Violation> {
+    fn fill_receive(
+        &mut self,
+        place: Place,
+        start: usize,
+        key: u32,
+        at: u64,
+        len: usize,
+    ) -> Result<(), Violation> {
         let pair: &Pair = self.pair(place);
+        let areas = self.next_areas(place, 0).ok_or("no receive request is posted")?;
         let side = self.side_mut(place);
-        demand!(side.recvs.done < side.recvs.posted, "no receive request is posted");
-        let areas = &pair.lives[side.life].sides[place.side].recvs[side.recvs.done].areas;
+        demand!(side.held.is_some() || !side.shared, "no receive request was taken");
         let is_at = |offset: usize| {
-            locate(areas, offset).is_some_and(|(area, within)| {
+            locate(&areas, offset).is_some_and(|(area, within)| {
                 let place_of = range(&area).start + within as u64;
                 (pair.key(place.side, area.region), place_of) == (key, at) && len <= area.len - within
             })
         };
         let filled = side.received.filled;
-        let from = [filled, 0].into_iter().find(|&offset| is_at(offset));
+        let from = [filled, start].into_iter().find(|&offset| is_at(offset));
         let from = from.ok_or_else(|| format!("receive request has {filled} bytes"))?;
         side.received.filled = from + len;
         Ok(())
@@ -97,13 +106,12 @@ impl Checker<'_> {
     pub(super) fn receive_connected(
         &mut self,
         place: Place,
-        nth: usize,
         done: &RecvDone,
         host: &SimHost,
     ) -> Result<(), Violation> {
         let (pair, peer) = (self.pair(place), place.peer());
         let side = self.side(place);
-        let areas = &pair.lives[side.life].sides[place.side].recvs[nth].areas;
+        let areas = &self.next_areas(place, 0).ok_or("no receive request")?;
         let skip = if self.is_ordered() { side.received.next } else { 0 };
         let posted = self.side(peer).sends.posted;
         let found = self.ops(peer)[..posted].iter().enumerate().skip(skip).find(|(_, op)| {
@@ -134,8 +142,11 @@ impl Checker<'_> {
         {
             return Ok(());
         }
-        let recvs = &pair.lives[side.life].sides[place.side].recvs[..side.recvs.posted];
-        let shortest = recvs.iter().map(|recv| recv.areas.iter().map(|area| area.len).sum::<usize>()).min();
+        let recvs = pair.lives[side.life].sides[place.side].recvs.iter().take(side.recvs.posted);
+        let shortest = match self.srq(place) {
+            Some(srq) => Some(self.plan.slots[&srq]),
+            None => recvs.map(|recv| recv.areas.iter().map(|area| area.len).sum()).min(),
+        };
         let ops = self.ops(peer)[..sender.sends.done].iter().enumerate();
         let mut due = ops.filter(|(index, op)| {
             // An empty message may have been taken for another one.
@@ -150,18 +161,56 @@ impl Checker<'_> {
         }
     }
 
-    /// What must become of a datagram; `None` if it must be dropped.
-    pub(super) fn expect_datagram(&self, place: Place, frame: &RoceFrame<'_>) -> Option<Arrival> {
+    /// What must become of a datagram to a group: each member receives what it would receive of one for itself.
+    pub(super) fn expect_copies(&mut self, node: usize, frame: &RoceFrame<'_>) {
+        let groups = self.plan.groups.iter().filter(|group| frame.shell.ip.dst() == group.gid);
+        let mut taken = std::collections::BTreeMap::<_, usize>::new();
+        for &(pair, side) in groups.flat_map(|group| &group.members) {
+            let place = Place { pair, side };
+            let of = self.pair(place);
+            let concerned = of.service.is_datagram() && of.ends[side].node == node;
+            if !concerned || !self.is_member(place, frame.packet.bth.pkey) {
+                continue;
+            }
+            let ahead = taken.entry(self.srq(place)).or_default();
+            if let Some(arrival) = self.expect_datagram(place, frame, *ahead) {
+                *ahead += usize::from(self.side(place).held.is_none());
+                self.arrivals.push(arrival);
+            }
+        }
+    }
+
+    /// The receiver of a copy that is being stored.
+    pub(super) fn member_of(&self, touch: &Touch) -> Result<Place, Violation> {
+        let Touch::Write { key, va, .. } = touch else { return Err("no such operation".to_owned()) };
+        let is_of = |place: &Place| {
+            let into = |area: &Area| {
+                self.pair(*place).key(place.side, area.region) == *key && range(area).contains(va)
+            };
+            self.next_areas(*place, 0).is_some_and(|areas| areas.iter().any(into))
+        };
+        let mut places = self.arrivals.iter().map(|due| due.place);
+        places.find(is_of).ok_or_else(|| format!("a datagram to a group must not be stored: {touch:x?}"))
+    }
+
+    /// What must become of a datagram; `None` if it must be dropped. `ahead` others take requests of a shared queue
+    /// before.
+    pub(super) fn expect_datagram(
+        &self,
+        place: Place,
+        frame: &RoceFrame<'_>,
+        ahead: usize,
+    ) -> Option<Arrival> {
         let (pair, side) = (self.pair(place), self.side(place));
         let (Ext::Deth(deth) | Ext::DethImm(deth, _)) = frame.packet.ext else { return None };
         let qkey = pair.ends[place.side].qkey;
         let receives = matches!(side.state, State::Rtr | State::Rts | State::Sqd | State::Sqe);
         let allowed = qkey == Qkey::new(0) || qkey == deth.qkey;
         let payload = frame.packet.payload;
-        if !receives || !allowed || payload.len() > pair.mtu.bytes() || side.recvs.done == side.recvs.posted {
+        if !receives || !allowed || payload.len() > pair.mtu.bytes() {
             return None;
         }
-        let areas = &pair.lives[side.life].sides[place.side].recvs[side.recvs.done].areas;
+        let areas = self.next_areas(place, ahead)?;
         let room: usize = areas.iter().map(|area| area.len).sum();
         (head(pair) + payload.len() <= room).then(|| Arrival {
             place,
@@ -169,14 +218,20 @@ impl Checker<'_> {
             imm: frame.packet.ext.imm(),
             solicited: frame.packet.bth.solicited,
             source: (deth.src_qp, frame.shell.src_mac),
+            grh: matches!(frame.shell.ip, IpAddrs::V6 { .. }),
         })
     }
 
     pub(super) fn touch_datagram(&mut self, place: Place, touch: &Touch) -> Result<(), Violation> {
-        demand!(self.arrival.as_ref().is_some_and(|due| due.place == place), "the datagram must be dropped");
+        let due =
+            self.arrivals.iter().find(|due| due.place == place).ok_or("the datagram must be dropped")?;
+        let pair = self.pair(place);
+        // The area of a header that the packet does not have stays as it is.
+        let skipped = pair.grh_area == GrhArea::InfiniBand && !due.grh;
+        let start = if skipped { GRH_BYTES } else { 0 };
         match touch {
             Touch::Write { key, va, data, access: Access::LocalWrite } => {
-                self.fill_receive(place, *key, *va, data.len())
+                self.fill_receive(place, start, *key, *va, data.len())
             }
             _ => Err("no such operation".to_owned()),
         }
@@ -185,20 +240,27 @@ impl Checker<'_> {
     pub(super) fn receive_datagram(
         &mut self,
         place: Place,
-        nth: usize,
         done: &RecvDone,
         host: &SimHost,
     ) -> Result<(), Violation> {
         let pair = self.pair(place);
-        let due =
-            self.arrival.take().filter(|due| due.place == place).ok_or("the datagram must be dropped")?;
-        let life = self.side(place).life;
-        let areas = &pair.lives[life].sides[place.side].recvs[nth].areas;
+        let due = self.arrivals.iter().position(|due| due.place == place);
+        let due = self.arrivals.remove(due.ok_or("the datagram must be dropped")?);
+        let areas = &self.next_areas(place, 0).ok_or("no receive request")?;
         let len = head(pair) + due.payload.len();
         let found = stored(host, pair, place.side, areas, len).ok_or("longer than its receive request")?;
         demand!(found.ends_with(&due.payload), "wrong bytes");
         // IBTA annex A17: the IPv4 header is the second half of the GRH area.
-        demand!(head(pair) == 0 || found[20] == 0x45, "no IPv4 header in the GRH area");
+        let header = match (pair.grh_area, due.grh) {
+            (GrhArea::None, _) | (GrhArea::InfiniBand, false) => true,
+            (GrhArea::Roce, false) => found[20] == 0x45,
+            (GrhArea::Roce, true) => (found[0] >> 4, found[6]) == (6, 17),
+            // IBTA volume 1, section 8.3.3.
+            (GrhArea::InfiniBand, true) => (found[0] >> 4, found[6]) == (6, 0x1b),
+        };
+        demand!(header, "the GRH area begins with {:02x?}", &found[..head(pair)]);
+        let index = pkey_index(place.pair, place.side);
+        demand!((done.grh, done.pkey_index) == (due.grh, index), "of {due:?}");
         demand!(
             done.byte_len as usize == len
                 && (done.imm, done.solicited) == (due.imm, due.solicited)
@@ -234,7 +296,7 @@ impl Checker<'_> {
 }
 
 fn head(pair: &Pair) -> usize {
-    if pair.ud_grh { GRH_BYTES } else { 0 }
+    if pair.grh_area == GrhArea::None { 0 } else { GRH_BYTES }
 }
 
 /// Addresses of an area.

@@ -1,5 +1,7 @@
 //! Drawing a plan from a seed.
 
+use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use protocol::Psn;
@@ -8,9 +10,12 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::script::{Script, schedule};
-use super::{Area, End, Life, Op, Pair, Plan, Recv, SOURCE, Work, reliable, unreliable};
+use super::{
+    Action, Area, End, Group, Life, Op, Pair, Plan, Recv, SOURCE, Work, reliable, srq_of, unreliable,
+};
+use crate::limits::GRH_BYTES;
 use crate::sim::net::Faults;
-use crate::{Instant, Mtu, Payload, RnrRetry, SendOp, SendRequest, Service, SgeList};
+use crate::{GrhArea, Instant, Mtu, Payload, RnrRetry, SendOp, SendRequest, Service, SgeList};
 
 /// Nodes of a plan.
 pub(in crate::sim) const NODES: usize = 2;
@@ -37,14 +42,22 @@ pub fn draw(seed: u64) -> Plan {
         pairs.push(pair);
         scripts.push(script);
     }
-    unreliable::address_datagrams(rng, &mut pairs);
+    let groups = draw_groups(rng, &pairs);
+    unreliable::address_datagrams(rng, &mut pairs, &groups);
+    let slots = slots(&pairs);
     let mut actions = Vec::new();
     for (pair, script) in pairs.iter().zip(&scripts) {
         schedule(rng, span_ns, pair, script, &mut actions);
     }
+    for &srq in slots.keys() {
+        for _ in 0..rng.random_range(0..12) {
+            let at = Instant::from_nanos(rng.random_range(0..span_ns));
+            actions.push((at, Action::Share { srq, count: rng.random_range(1..=8) }));
+        }
+    }
     actions.sort_by_key(|&(at, _)| at);
     let heal_at = Instant::from_nanos(rng.random_range(span_ns / 2..=span_ns * 3));
-    Plan { faults, heal_at, window_packets, frames_per_step, credits, pairs, actions }
+    Plan { faults, heal_at, window_packets, frames_per_step, credits, pairs, groups, slots, actions }
 }
 
 fn draw_faults(rng: &mut ChaCha8Rng) -> Faults {
@@ -67,28 +80,53 @@ fn draw_pair(rng: &mut ChaCha8Rng, index: usize) -> Pair {
     let service = *pick(rng, &[Service::Rc, Service::Rc, Service::Rc, Service::Uc, Service::Ud]);
     // Some talk to a QP of their own node.
     let nodes = if rng.random_ratio(1, 8) { [index % NODES; 2] } else { [0, 1] };
+    let pd = rng.random_range(1..=super::PDS);
     let pkeys = draw_pkeys(rng, service);
     let mut end = |side: usize| {
         let mut source = vec![0; mtu.bytes() * 8];
         rng.fill(source.as_mut_slice());
         let number = u32::try_from(index * 2 + side).expect("there are few pairs");
         let qpn = Qpn::new((rng.random_range(0..16u32) << 16) + 0x40 + number);
+        let srq = rng.random_ratio(1, 3).then(|| srq_of(nodes[side], pd));
         let qkey = Qkey::new(if rng.random_ratio(1, 4) { 0 } else { rng.random_range(1..1 << 31) });
-        End { node: nodes[side], qpn, source, target_len: 0, qkey, pkey: pkeys[side] }
+        End { node: nodes[side], qpn, source, target_len: 0, qkey, srq, pkey: pkeys[side] }
     };
     let ends = [end(0), end(1)];
     Pair {
         index,
         service,
-        pd: rng.random_range(1..=super::PDS),
+        pd,
         mtu,
         ends,
         lives: Vec::new(),
         ack_timeout: Duration::from_nanos(4096 << rng.random_range(7..11)),
         rnr_timer: rng.random_range(1..12),
         rd_atomic: *pick(rng, &[1, 1, 2, 4, 16]),
-        ud_grh: rng.random(),
+        grh_area: *pick(rng, &[GrhArea::None, GrhArea::Roce, GrhArea::InfiniBand]),
     }
+}
+
+/// Groups of members of all services: only datagrams reach them.
+fn draw_groups(rng: &mut ChaCha8Rng, pairs: &[Pair]) -> Vec<Group> {
+    let mut groups = Vec::new();
+    for nth in 0..rng.random_range(0..3u16) {
+        let ends = pairs.iter().flat_map(|pair| [(pair.index, 0), (pair.index, 1)]);
+        let members = ends.filter(|_| rng.random_ratio(2, 3)).collect();
+        groups.push(Group { gid: Ipv6Addr::new(0xff12, 0x401b, 0xffff, 0, 0, 0, 0, nth), members });
+    }
+    groups
+}
+
+/// Bytes of the requests of each shared queue: enough for the longest message of all who share it.
+fn slots(pairs: &[Pair]) -> BTreeMap<usize, usize> {
+    let mut slots = BTreeMap::new();
+    for pair in pairs {
+        for srq in pair.ends.iter().filter_map(|end| end.srq) {
+            let len = slots.entry(srq).or_default();
+            *len = (pair.mtu.bytes() * 6 + GRH_BYTES).max(*len);
+        }
+    }
+    slots
 }
 
 /// Keys that may talk, of connections; of datagrams any.
@@ -137,7 +175,7 @@ fn draw_life(rng: &mut ChaCha8Rng, pair: &mut Pair, script: &Script) {
         }
     }
     if pair.service != Service::Rc {
-        for side in 0..2 {
+        for side in (0..2).filter(|&side| pair.ends[side].srq.is_none()).collect::<Vec<_>>() {
             unreliable::draw_recvs(rng, pair, side);
         }
     }

@@ -15,7 +15,8 @@ mod reliable;
 mod script;
 mod unreliable;
 
-use std::net::Ipv4Addr;
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use protocol::ids::{Lkey, MacAddr, Pdn, Pkey, Qkey, Qpn, Va};
@@ -40,6 +41,8 @@ pub const HOT: u32 = 3;
 pub const PRIVATE: u32 = 4;
 /// Region number of the cells, which belong to no side.
 pub const CELLS: u32 = 5;
+/// Region number of the slots of a shared receive queue.
+pub const SHARED: u32 = 6;
 
 /// Bytes of HOT.
 pub const HOT_BYTES: usize = 8192;
@@ -49,6 +52,10 @@ pub const PRIVATE_BYTES: usize = 4096;
 pub const CELLS_BYTES: usize = 32;
 /// Protection domains in use.
 pub const PDS: u32 = 2;
+/// Receive requests that a shared queue's software has.
+pub const SLOTS: usize = 32;
+/// Destination QP of packets to groups.
+pub const GROUP_QPN: Qpn = Qpn::new(0xff_ffff);
 
 /// A range of a region of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +132,8 @@ pub struct End {
     pub target_len: usize,
     /// Queue key (UD).
     pub qkey: Qkey,
+    /// The queue it takes its receive requests from, if that is shared.
+    pub srq: Option<usize>,
     /// Its entry of the node's P_Key table, in the beginning and after each connection.
     pub pkey: Pkey,
 }
@@ -150,8 +159,17 @@ pub struct Pair {
     pub rnr_timer: u8,
     /// READs and atomics outstanding.
     pub rd_atomic: u8,
-    /// Room for the IP header in front of datagrams.
-    pub ud_grh: bool,
+    /// What is in front of datagrams.
+    pub grh_area: GrhArea,
+}
+
+/// A multicast group.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// Its MGID.
+    pub gid: Ipv6Addr,
+    /// Pairs and sides that are attached, of any service.
+    pub members: Vec<(usize, usize)>,
 }
 
 /// A doing of software, or a change of the net.
@@ -172,6 +190,13 @@ pub enum Action {
         pair: usize,
         /// Side.
         side: usize,
+        /// Requests.
+        count: usize,
+    },
+    /// Posts requests to a shared queue, as far as there are slots.
+    Share {
+        /// The queue.
+        srq: usize,
         /// Requests.
         count: usize,
     },
@@ -222,6 +247,10 @@ pub struct Plan {
     pub credits: bool,
     /// Queue pairs.
     pub pairs: Vec<Pair>,
+    /// Groups.
+    pub groups: Vec<Group>,
+    /// Bytes of a request of each shared queue that is in use.
+    pub slots: BTreeMap<usize, usize>,
     /// In order of time.
     pub actions: Vec<(Instant, Action)>,
 }
@@ -251,15 +280,50 @@ pub fn path(from: usize, to: usize) -> Shell {
     }
 }
 
-/// Node whose address a frame is sent to.
-pub fn node_of(mac: MacAddr) -> usize {
-    usize::from(mac.0[5]) - 1
+/// The way from a node to a group.
+pub fn group_path(from: usize, gid: Ipv6Addr) -> Shell {
+    let [.., a, b, c, d] = gid.octets();
+    let src = Ipv6Addr::new(
+        0xfe80,
+        0,
+        0,
+        0,
+        0,
+        0xff,
+        0xfe00,
+        u16::try_from(from + 1).expect("there are few nodes"),
+    );
+    let dst_mac = MacAddr([0x33, 0x33, a, b, c, d]);
+    Shell { dst_mac, ip: IpAddrs::V6 { src, dst: gid }, ..path(from, from) }
+}
+
+/// Nodes that a frame to an address arrives at.
+pub fn nodes_of(mac: MacAddr) -> std::ops::Range<usize> {
+    if mac.is_multicast() {
+        return 0..draw::NODES;
+    }
+    let node = usize::from(mac.0[5]) - 1;
+    node..node + 1
+}
+
+/// Key of the slots of a shared queue.
+pub fn slots_key(srq: usize) -> u32 {
+    u32::try_from(0x100_0000 + srq).expect("there are few queues")
+}
+
+/// The shared queue of a node and a protection domain.
+pub fn srq_of(node: usize, pd: u32) -> usize {
+    node * PDS as usize + pd as usize - 1
 }
 
 impl Pair {
     /// Key of a region of a side.
     pub fn key(&self, side: usize, region: u32) -> u32 {
-        if region == CELLS { cells_key(self.pd) } else { key_base(self.index, side) + region }
+        match (region, self.ends[side].srq) {
+            (CELLS, _) => cells_key(self.pd),
+            (SHARED, Some(srq)) => slots_key(srq),
+            _ => key_base(self.index, side) + region,
+        }
     }
 
     /// Scatter or gather list of areas of a side.
@@ -304,8 +368,8 @@ impl Pair {
             max_rd_atomic: self.rd_atomic,
             max_dest_rd_atomic: self.rd_atomic,
             remote: RemoteAccess::ALL,
-            grh_area: if self.ud_grh { GrhArea::Roce } else { GrhArea::None },
-            srq: false,
+            grh_area: self.grh_area,
+            srq: mine.srq.is_some(),
         }
     }
 

@@ -16,12 +16,14 @@ const SWAPPED: std::ops::Range<u64> = 0..4;
 pub(super) fn draw_op(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> (Op, Option<Recv>) {
     let len = draw_len(rng, pair.mtu.bytes());
     let imm = rng.random_bool(0.3).then(|| Imm(rng.random()));
+    let shared = pair.ends[1 - side].srq.is_some();
     let (op, recv) = match rng.random_range(0..12) {
         0..=3 => {
             let (payload, from) = draw_gather(rng, pair, side, len);
             let slack = if rng.random_bool(0.5) { rng.random_range(0..100) } else { 0 };
-            let recv = draw_recv(rng, pair, 1 - side, len + slack);
-            (of_bytes(SendOp::Send { imm }, payload, len, from, recv.areas.clone()), Some(recv))
+            let recv = (!shared).then(|| draw_recv(rng, pair, 1 - side, len + slack));
+            let to = recv.as_ref().map(|recv| recv.areas.clone()).unwrap_or_default();
+            (of_bytes(SendOp::Send { imm }, payload, len, from, to), recv)
         }
         4..=7 => {
             let (payload, from) = draw_gather(rng, pair, side, len);
@@ -32,7 +34,7 @@ pub(super) fn draw_op(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> (Op
                 pair.allocate(1 - side, len)
             };
             let write = SendOp::Write { remote: pair.remote(1 - side, to), imm };
-            let recv = imm.map(|_| Recv { areas: Vec::new(), fails: None });
+            let recv = imm.filter(|_| !shared).map(|_| Recv { areas: Vec::new(), fails: None });
             (of_bytes(write, payload, len, from, vec![to]), recv)
         }
         8..=9 => {
@@ -72,6 +74,7 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
     let own = &pair.sges(side, &[private])[0];
     let broken = |sge| Payload::Sges(SgeList::from_iter([sge]));
     let write = |remote| SendOp::Write { remote, imm: None };
+    let shared = pair.ends[1 - side].srq.is_some();
     let (op, fails) = match rng.random_range(0..8) {
         0 => (of_bytes(write(remote), payload, len, from, Vec::new()), Status::RemoteAccess),
         1 => {
@@ -87,7 +90,7 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
             let (payload, from) = draw_gather(rng, pair, side, len);
             (of_bytes(write(remote), payload, len, from, Vec::new()), Status::RemoteAccess)
         }
-        4 => {
+        4 if !shared => {
             let areas = draw_scatter(rng, pair, 1 - side, len - 1);
             let recv = Recv { areas: areas.clone(), fails: Some(Status::LocalLength) };
             let op = of_bytes(SendOp::Send { imm: None }, payload, len, from, areas);

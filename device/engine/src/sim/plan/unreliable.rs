@@ -6,7 +6,7 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
 use super::draw::{bare, draw_gather, draw_len, draw_recv, list, of_bytes, pick};
-use super::{Area, Op, PRIVATE, Pair, path};
+use super::{Area, GROUP_QPN, Group, Op, PRIVATE, Pair, group_path, path};
 use crate::limits::GRH_BYTES;
 use crate::{Payload, Remote, SendOp, SendRequest, Service, Sge, SgeList, Status, UdDestination};
 
@@ -89,8 +89,8 @@ pub(super) fn draw_recvs(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) {
     }
 }
 
-/// Gives every datagram its destination, among all QPs of its service, and a key that may be wrong.
-pub(super) fn address_datagrams(rng: &mut ChaCha8Rng, pairs: &mut [Pair]) {
+/// Gives every datagram its destination, among all QPs of its service and the groups, and a key that may be wrong.
+pub(super) fn address_datagrams(rng: &mut ChaCha8Rng, pairs: &mut [Pair], groups: &[Group]) {
     let ends = pairs.iter().filter(|pair| pair.service == Service::Ud).flat_map(|pair| &pair.ends);
     let destinations: Vec<_> = ends.map(|end| (end.node, end.qpn, end.qkey)).collect();
     for pair in pairs.iter_mut().filter(|pair| pair.service == Service::Ud) {
@@ -104,7 +104,13 @@ pub(super) fn address_datagrams(rng: &mut ChaCha8Rng, pairs: &mut [Pair]) {
                         1 => Qkey::new(rng.random_range(1 << 31..=u32::MAX)),
                         _ => right,
                     };
-                    let path = path(pair.ends[side].node, node);
+                    let from = pair.ends[side].node;
+                    let (path, qpn) = match groups {
+                        [_, ..] if rng.random_ratio(1, 4) => {
+                            (group_path(from, pick(rng, groups).gid), GROUP_QPN)
+                        }
+                        _ => (path(from, node), qpn),
+                    };
                     op.request.ud = Some(UdDestination { path, qpn, qkey, header: None });
                 }
             }
