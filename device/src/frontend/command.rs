@@ -95,6 +95,8 @@ pub struct Words {
     pub describe: fn(&Latched, &Mailboxes, &mut dyn Visitor),
     /// The status that software is told.
     pub visible: fn(CmdStatus) -> CmdStatus,
+    /// Statuses that are answers, and no refusals that somebody should know of.
+    pub answers: &'static [CmdStatus],
 }
 
 /// Runs a command from start to end, and tells the log, the counters and the trace.
@@ -116,6 +118,10 @@ pub fn run<T>(
         Ok(_) => {
             tracing::debug!(command = name, modifier = latched.in_modifier, "command done");
             CmdStatus::Ok
+        }
+        Err(error) if words.answers.contains(&error.status) => {
+            tracing::debug!(command = name, modifier = latched.in_modifier, "command answered: {error}");
+            (words.visible)(error.status)
         }
         Err(error) => {
             limited!(warn, command = name, modifier = latched.in_modifier, "command refused: {error}");

@@ -93,6 +93,7 @@ impl JingZhao {
         let words = Words {
             name: |code| Op::from_code(code).map(Op::name),
             describe: trace::describe_command,
+            answers: &[],
             visible: if self.setup.options.extended_status { |status| status } else { CmdStatus::basic },
         };
         let Self { state, setup, .. } = self;

@@ -113,6 +113,8 @@ impl Mthca {
             name: |code| Op::from_code(code).map(Op::name),
             describe: trace::describe_command,
             visible: |status| status,
+            // The driver asks for memory that the device does not have, and passes on MADs that nobody answers.
+            answers: &[CmdStatus::NoLocalMemory, CmdStatus::BadPacket],
         };
         let Self { state, setup, .. } = self;
         let result = command::run(cx, &WORDS, latched, |cx, mailboxes| {
@@ -160,8 +162,8 @@ impl Frontend for Mthca {
             vendor_id: 0x0002c9,
             device_id: pci::DEVICE_ID,
             revision: 0xa0,
-            gids: 32,
-            pkeys: 64,
+            gids: self.setup.options.limits.gids(),
+            pkeys: self.setup.options.limits.pkeys(),
             mtu: 4,
             capabilities: 0x0251_0a68,
             opened_by_software: true,

@@ -4,6 +4,7 @@
 mod commands;
 mod datagrams;
 mod events;
+mod port;
 mod probe;
 mod regions;
 mod shared;
@@ -143,6 +144,17 @@ impl Driver {
     fn initialised() -> Self {
         let mut driver = Self::new();
         driver.replay(probe::BRING_UP);
+        driver
+    }
+
+    /// Likewise, with the port open, and no event of it so far.
+    fn with_port() -> Self {
+        const PORT_CHANGE: u64 = 1 << 9;
+        const UNMAP: u32 = 1 << 31;
+        let mut driver = Self::initialised();
+        assert_eq!(driver.command(0x012, PORT_CHANGE, UNMAP | 2).0, 0);
+        driver.ok(0x009, &[0; 56], 1);
+        assert_eq!(driver.command(0x012, PORT_CHANGE, 2).0, 0);
         driver
     }
 

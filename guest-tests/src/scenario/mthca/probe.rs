@@ -73,6 +73,11 @@ const PARAMETERS: &[&str] = &[
     "num_qp=16384 num_mcg=1024 num_mtt=131072",
 ];
 
+/// From the device's failure until its port is active again.
+const RECOVERY: Duration = Duration::from_secs(40);
+/// Resets that the driver asked for.
+const RESETS: &str = "/frontend/mthca/resets";
+
 const CYCLES: u32 = 50;
 /// Each waits a second for the device's reset.
 const CYCLES_TIMEOUT: Duration = Duration::from_secs(230);
@@ -94,6 +99,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
             .await?;
     }
     report.case(&format!("{CYCLES} times unloaded and loaded"), &hint, cycles(&mut pair.a)).await?;
+    report.case("the driver recovers from a catastrophic error", &hint, recovers(&mut pair.a)).await?;
     report.case("the guest restarts", &hint, restarts(&mut pair)).await?;
     report.case("the guest dies and another takes its place", &hint, replaced(lab, &mut pair)).await?;
     report.case("no kernel warned of anything", &hint, pair.no_warnings()).await?;
@@ -206,6 +212,23 @@ async fn cycles(node: &mut StockNode) -> Result<()> {
     node.port_is("4: ACTIVE").await?;
     devinfo(node).await?;
     node.no_warnings().await
+}
+
+/// The driver looks every five seconds, resets the device and begins again. It says so, and nothing else goes wrong
+/// (section 2.6).
+async fn recovers(node: &mut StockNode) -> Result<()> {
+    node.no_warnings().await?;
+    let resets = node.daemon.counter(RESETS).await?;
+    node.daemon.control(&["fail"]).await?;
+    let since = "dmesg | sed -n '/Catastrophic error detected: internal error/,$p'";
+    let until = format!("until {since} | grep -q 'Link ACTIVE'; do sleep 0.2; done");
+    node.vm.run_within(RECOVERY, &["sh", "-c", &until]).await?;
+    let after = node.daemon.counter(RESETS).await?;
+    ensure!(after == resets + 1, "{resets} resets before, {after} after");
+    let warnings = node.new_warnings().await?;
+    let expected = |line: &String| line.contains("Catastrophic error detected") || line.contains("buf[");
+    ensure!(warnings.iter().all(expected), "{warnings:#?}");
+    devinfo(node).await
 }
 
 /// KiB.

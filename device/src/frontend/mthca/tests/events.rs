@@ -5,7 +5,7 @@ use super::*;
 /// Section 13.3.
 #[test]
 fn a_port_event_is_as_published_and_goes_where_it_is_mapped() {
-    let mut driver = Driver::initialised();
+    let mut driver = Driver::with_port();
     driver.guest.hca.set_link(false);
     driver.guest.hca.set_link(true);
     let entry = driver.eqe(2, 1);
@@ -24,7 +24,7 @@ fn a_port_event_is_as_published_and_goes_where_it_is_mapped() {
 
 #[test]
 fn an_armed_queue_interrupts_once_and_again_when_it_is_armed_with_entries_unread() {
-    let mut driver = Driver::initialised();
+    let mut driver = Driver::with_port();
     let change = |driver: &mut Driver, up| driver.guest.hca.set_link(up);
     change(&mut driver, false);
     change(&mut driver, true);
@@ -44,7 +44,7 @@ fn an_armed_queue_interrupts_once_and_again_when_it_is_armed_with_entries_unread
 
 #[test]
 fn lost_events_are_announced_once_there_is_room() {
-    let mut driver = Driver::initialised();
+    let mut driver = Driver::with_port();
     let mut up = true;
     let mut change = |driver: &mut Driver| {
         up = !up;
@@ -60,7 +60,7 @@ fn lost_events_are_announced_once_there_is_room() {
 
 #[test]
 fn a_destroyed_queue_takes_no_events_and_is_written_no_more() {
-    let mut driver = Driver::initialised();
+    let mut driver = Driver::with_port();
     driver.ok(0x014, &[], 2);
     driver.guest.hca.set_link(false);
     assert_eq!(driver.eqe(2, 0), [0; 32]);
@@ -72,7 +72,7 @@ fn a_destroyed_queue_takes_no_events_and_is_written_no_more() {
 
 #[test]
 fn a_queue_whose_region_is_gone_loses_events_and_nothing_else() {
-    let mut driver = Driver::initialised();
+    let mut driver = Driver::with_port();
     driver.ok(0x100f, &[], 0x12);
     driver.guest.hca.set_link(false);
     assert_eq!((driver.eqe(2, 0), driver.interrupts(1)), (vec![0; 32], 0));

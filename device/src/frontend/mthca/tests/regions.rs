@@ -22,7 +22,7 @@ fn lands_at(driver: &mut Driver, bus: u64) -> bool {
 
 #[test]
 fn entries_are_those_of_the_moment_a_region_became_valid() {
-    let mut driver = Driver::initialised();
+    let mut driver = Driver::with_port();
     let mpt = Mpt::buffer(0x14, 8192, MTT + 0x1000);
     driver.write_mtt(0x1000, &[0x500_0000, 0x501_0000]);
     assert_eq!(queue(&mut driver, &mpt), 0);
@@ -37,7 +37,7 @@ fn entries_are_those_of_the_moment_a_region_became_valid() {
 
 #[test]
 fn unmapping_icm_forgets_the_entries_in_it() {
-    let mut driver = Driver::initialised();
+    let mut driver = Driver::with_port();
     driver.write_mtt(0x1000, &[0x500_0000, 0x501_0000]);
     assert_eq!(queue(&mut driver, &Mpt::buffer(0x14, 8192, MTT + 0x1000)), 0);
     make(&mut driver);
@@ -49,7 +49,7 @@ fn unmapping_icm_forgets_the_entries_in_it() {
 
 #[test]
 fn a_region_may_begin_inside_a_page_and_have_larger_pages() {
-    let mut driver = Driver::initialised();
+    let mut driver = Driver::with_port();
     driver.write_mtt(0x1000, &[0x500_4000]);
     // One page of 16 KiB whose low address bits are not the table's.
     let mpt = Mpt { log_pages: 2, ..Mpt::buffer(0x14, 0x2000, MTT + 0x1000) };
@@ -61,7 +61,7 @@ fn a_region_may_begin_inside_a_page_and_have_larger_pages() {
 
 #[test]
 fn entries_without_the_present_bit_and_pages_nobody_lent_are_not_reached() {
-    let mut driver = Driver::initialised();
+    let mut driver = Driver::with_port();
     driver.guest.poke(MTT_BUS + 0x1000, &0x500_0000_u64.to_be_bytes());
     driver.guest.poke(MTT_BUS + 0x1008, &0x4000_0000_0001_u64.to_be_bytes());
     assert_eq!(queue(&mut driver, &Mpt::buffer(0x14, 8192, MTT + 0x1000)), 0);
@@ -74,7 +74,7 @@ fn entries_without_the_present_bit_and_pages_nobody_lent_are_not_reached() {
 
 #[test]
 fn a_key_counts_with_its_generation() {
-    let mut driver = Driver::initialised();
+    let mut driver = Driver::with_port();
     // Slot 0x18 as published: bit 23 is a copy of bit 3.
     let mpt = Mpt::buffer(0x18, 8192, MTT + 0x1000);
     assert_eq!((mpt.key, mpt.lkey()), (0x80_0018, 0x8000_1800));

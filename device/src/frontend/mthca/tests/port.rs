@@ -1,0 +1,113 @@
+//! The port: commands 37 to 171 of section 14.3, and its coming up and going down (sections 3.5, 8.2 and 8.5).
+
+use super::*;
+
+const MAD_IFC: u32 = 0x024;
+const NODE_DESCRIPTION: u16 = 0x10;
+const NODE_INFO: u16 = 0x11;
+const GUID_INFO: u16 = 0x14;
+const PORT_INFO: u16 = 0x15;
+const PKEY_TABLE: u16 = 0x16;
+
+/// A query of the driver's own: base version 1, class, version 1, Get.
+fn get(class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
+    let mut mad = vec![0; 256];
+    mad[..4].copy_from_slice(&[1, class, 1, 1]);
+    mad[16..18].copy_from_slice(&attribute.to_be_bytes());
+    mad[20..24].copy_from_slice(&modifier.to_be_bytes());
+    mad
+}
+
+impl Driver {
+    /// Issues such a query, which must succeed, and returns what is behind the header.
+    #[track_caller]
+    fn attribute(&mut self, class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
+        self.guest.poke(OUTBOX, &[0xff; 256]);
+        self.ok(MAD_IFC | 0x3000, &get(class, attribute, modifier), 1);
+        let mad = self.guest.peek(OUTBOX, 256);
+        assert_eq!((mad[3], &mad[4..6]), (0x81, &[0, 0][..]), "method and status");
+        mad[64..].to_vec()
+    }
+
+    fn port_state(&mut self) -> (u8, u8) {
+        let info = self.attribute(1, PORT_INFO, 1);
+        (info[32] & 0xf, info[33] >> 4)
+    }
+}
+
+#[test]
+fn the_queries_of_registration_are_answered_before_the_port_is_up() {
+    let mut driver = Driver::initialised();
+    driver.token = Some(0x20);
+    driver.attribute(1, NODE_DESCRIPTION, 0);
+    let node = driver.attribute(1, NODE_INFO, 0);
+    assert_eq!(node[..4], [1, 1, 1, 1], "versions, a channel adapter with one port");
+    assert_eq!((&node[28..36], &node[37..40]), (&[0, 64, 0x62, 0x74, 0, 0, 0, 0xa0][..], &[0, 2, 0xc9][..]));
+    for index in 0..32 {
+        let info = driver.attribute(1, PORT_INFO, 1);
+        assert_eq!(
+            (info[..16].to_vec(), info[32] & 0xf),
+            ([&[0; 8][..], &[0xfe, 0x80, 0, 0, 0, 0, 0, 0]].concat(), 1)
+        );
+        assert!(matches!(info[31], 1 | 2 | 4 | 8), "a width that software can decode");
+        assert_eq!(info[50], 32, "GIDs");
+        let guids = driver.attribute(1, GUID_INFO, index / 8);
+        let own = Identity::from_lid(Lid::new(1)).gid();
+        let first = if index < 8 { own[8..].to_vec() } else { vec![0; 8] };
+        assert_eq!((&guids[..8], &guids[8..64]), (&first[..], &[0; 56][..]), "block {}", index / 8);
+        assert_eq!(first == node[20..28], index < 8, "the port's GUID is the first");
+    }
+    for index in 0..64 {
+        let keys = driver.attribute(1, PKEY_TABLE, index / 32);
+        let first = if index < 32 { [0xff; 2] } else { [0; 2] };
+        assert_eq!((&keys[..2], &keys[2..64]), (&first[..], &[0; 62][..]), "block {}", index / 32);
+    }
+    let class = driver.attribute(4, 1, 0);
+    assert_eq!(class[..2], [1, 1]);
+}
+
+#[test]
+fn the_port_is_active_from_init_ib_to_close_ib() {
+    let mut driver = Driver::initialised();
+    assert_eq!(driver.port_state().0, 1, "down");
+    let mut init = vec![0; 56];
+    init[..12].copy_from_slice(&[0, 0, 0x43, 0x40, 0, 0, 0, 0x20, 0, 0, 0, 0x40]);
+    driver.ok(0x009, &init, 1);
+    assert_eq!(driver.port_state(), (4, 5), "active, link up");
+    assert_eq!(driver.attribute(1, PORT_INFO, 1)[16..18], [0, 1], "LID");
+    let mut expected = vec![0; 32];
+    (expected[1], expected[3], expected[0x0c]) = (0x09, 0x04, 0x10);
+    assert_eq!(driver.eqe(2, 0), expected);
+
+    driver.guest.hca.set_link(false);
+    assert_eq!(driver.port_state().0, 1);
+    driver.guest.hca.set_link(true);
+    assert_eq!((driver.eqe(2, 1)[3], driver.eqe(2, 2)[3]), (1, 4));
+    driver.ok(0x00a, &[], 1);
+    assert_eq!((driver.port_state().0, driver.eqe(2, 3)[3]), (1, 1));
+    driver.ok(0x00a, &[], 1);
+    assert_eq!(driver.eqe(2, 4), [0; 32], "it was down already");
+}
+
+/// Section 13.3, behind the probe: SET_IB adds the bit of the connection manager.
+#[test]
+fn the_capability_mask_is_what_set_ib_stored() {
+    let mut driver = Driver::initialised();
+    let mask = driver.attribute(1, PORT_INFO, 1)[20..24].to_vec();
+    assert_eq!(mask, [0x02, 0x51, 0x0a, 0x68]);
+    let mut inbox = vec![0; 0x40];
+    inbox[4..8].copy_from_slice(&[0x02, 0x50, 0x0a, 0x6a]);
+    driver.ok(0x00c, &inbox, 1);
+    assert_eq!(driver.attribute(1, PORT_INFO, 1)[20..24], [0x02, 0x50, 0x0a, 0x6a]);
+}
+
+#[test]
+fn a_mad_from_the_wire_names_its_lid_beside_the_port_and_what_nobody_answers_is_dropped() {
+    let mut driver = Driver::initialised();
+    driver.ok(MAD_IFC | 0x4000, &get(1, NODE_INFO, 0), 0x2_0001);
+    let refused = driver.with_inbox(MAD_IFC | 0x3000, &get(1, NODE_INFO, 0), 2);
+    assert_eq!(refused, CmdStatus::BadParam.code());
+    // Vendor classes (section 8.2).
+    let dropped = driver.with_inbox(MAD_IFC | 0x3000, &get(9, 0x10, 0), 1);
+    assert_eq!(dropped, CmdStatus::BadPacket.code());
+}
