@@ -58,8 +58,8 @@ pub(super) struct Attributes {
 }
 
 impl Attributes {
-    /// 134 ms, 7 retries, RNR NAKs of 40.96 ms.
-    pub(super) const DEFAULT: Self = Self { mtu: 256, timeout: 15, retry: 7, rnr_retry: 7, rnr_timer: 24 };
+    /// 537 ms, longer than a busy host keeps the peer waiting; 7 retries; RNR NAKs of 40.96 ms.
+    pub(super) const DEFAULT: Self = Self { mtu: 256, timeout: 17, retry: 7, rnr_retry: 7, rnr_timer: 24 };
 }
 
 /// See the module.

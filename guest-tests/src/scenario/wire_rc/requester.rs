@@ -72,7 +72,7 @@ pub(super) const CASES: &[Case] = &[
         retry_exhausted,
     ),
     case("sequence NAKs use up the retries too", Attributes { retry: 2, ..PATIENT }, nak_retries_exhausted),
-    case("progress gives the retries back", Attributes { retry: 1, timeout: 17, ..PATIENT }, retries_reload),
+    case("progress gives the retries back", Attributes { retry: 1, ..Attributes::DEFAULT }, retries_reload),
     case(
         "retry 7: eight transmissions, then 15h",
         Attributes { timeout: 10, ..PATIENT },
