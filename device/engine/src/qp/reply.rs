@@ -3,6 +3,14 @@
 //! READ responses are made packet by packet when the QP has its turn, from memory as it is then. Acknowledges that
 //! follow each other merge into the newest, since it covers the older ones.
 //!
+//! A peer cannot make much of little:
+//!
+//! - an answer goes to the address of the connection, never to one that a packet brings;
+//! - a request packet draws at most one acknowledge, refusal or result, of 62 bytes over IPv4 or 70 with a result;
+//! - a READ draws the bytes it asks for, which its key must grant, and asked again while it is being answered it goes back
+//!   instead of being answered twice;
+//! - what no QP accepts, and every datagram, draws nothing.
+//!
 //! # Spec
 //! IBTA volume 1, sections 9.7.5.1 (acknowledge messages) and 9.7.5.1.4 (coalescing).
 
