@@ -109,7 +109,7 @@ fn joins_that_cannot_be_are_refused() {
     foreign[16..32].copy_from_slice(&GID_2);
     assert_eq!(refused(0x1_0003, foreign), 0x0500, "another's port");
     let mut limited = group([0xff, 0x15, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9], 1);
-    limited[38] = 0 << 6 | 4;
+    limited[38] = 4;
     assert_eq!(refused(0x1_0003 | 0b11 << 4, limited), 0, "greater than 2048 is 4096");
     limited[15] = 10;
     limited[38] = 1 << 6;
