@@ -14,6 +14,7 @@ use protocol::ids::Qpn;
 use protocol::mad::class_port_info::{self, ClassPortInfo};
 use protocol::mad::header::Header;
 use protocol::mad::record::{self, RecordLayout};
+use protocol::mad::rmpp;
 use protocol::mad::sa::{CLASS_VERSION, DATA_LEN, SaMad, attribute};
 use protocol::mad::{Mad, MadStatus, Method};
 
@@ -76,10 +77,11 @@ impl SubnetAdministration {
     /// Takes a datagram of the class and appends what is to be sent back.
     pub(super) fn handle(&mut self, world: &World<'_>, sent: &Datagram, out: &mut Vec<Mad>) {
         let header = protocol::mad::header(&sent.mad);
-        let rmpp = SaMad::of(&sent.mad).rmpp();
+        let transfer = SaMad::of(&sent.mad).rmpp();
         self.wants_subnet = false;
-        if rmpp.active && header.method == Method::GET_TABLE.response() {
-            self.transfers.handle(world.view.now, sent.source_qp, &header, &rmpp, out);
+        // About a transfer under way. Linux acknowledges an answer with the method of the question.
+        if transfer.active && transfer.kind != rmpp::DATA {
+            self.transfers.handle(world.view.now, sent.source_qp, &header, &transfer, out);
             return;
         }
         if !header.method.is_request() {

@@ -232,6 +232,8 @@ fn services_can_be_entered_found_and_withdrawn() {
 /// An acknowledgement as the kernel sends it: version 1, type 2, active, the segment and the end of the window.
 fn acknowledge(table: &Mad, segment: u32, window: u32) -> Mad {
     let mut mad = *table;
+    // As Linux makes it: with the method of the question.
+    mad[3] = GET_TABLE;
     mad[24..28].copy_from_slice(&[1, 2, 0x01, 0]);
     mad[28..32].copy_from_slice(&segment.to_be_bytes());
     mad[32..36].copy_from_slice(&window.to_be_bytes());

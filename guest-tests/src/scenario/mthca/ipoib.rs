@@ -26,7 +26,7 @@ const PINGS: &[u32] = &[1, 56, 2016, 2017, 20000, 60000];
 /// addresses of client and server.
 const CONNECTED: &[(&str, &str, Ready)] = &[
     ("rping -s -a {b} -C 50 -V", "rping -c -a {b} -C 50 -V", Ready::Cm),
-    ("rping -s -a {b} -C 20 -S 65536 -V", "rping -c -a {b} -C 20 -S 65536 -V", Ready::Cm),
+    ("rping -s -a {b} -C 20 -S 65000 -V", "rping -c -a {b} -C 20 -S 65000 -V", Ready::Cm),
     ("udaddy -b {b} -C 20 -S 1024", "udaddy -s {b} -b {a} -C 20 -S 1024", Ready::Cm),
     ("ucmatose -b {b} -C 50 -S 4096", "ucmatose -s {b} -b {a} -C 50 -S 4096", Ready::Cm),
     ("ucmatose -b {b} -c 8 -C 10", "ucmatose -s {b} -b {a} -c 8 -C 10", Ready::Cm),
@@ -75,7 +75,7 @@ const DIAGNOSTICS: &[(&str, &[&str])] = &[
     ("smpquery portinfo {peer} 1", &["LinkState:.......................Active"]),
     ("smpquery nodedesc {peer}", &["Node Description:"]),
     ("smpquery pkeys {lid} 1", &["0xffff"]),
-    ("smpquery guids {lid}", &["{guid}"]),
+    ("smpquery guidinfo {lid}", &["{guid}"]),
     ("perfquery", &["PortXmitPkts:", "PortRcvPkts:"]),
     ("perfquery -x", &["PortXmitPkts:", "PortUnicastRcvPkts:"]),
     ("perfquery {peer} 1", &["PortRcvPkts:"]),
@@ -146,6 +146,10 @@ async fn switch(pair: &mut StockPair, mode: &str, mtu: u32) -> Result<()> {
         let state = node.vm.run(&["cat", "/sys/class/net/ib0/mode", "/sys/class/net/ib0/mtu"]).await?;
         ensure!(state == format!("{mode}\n{mtu}\n"), "{state}");
         await_text(&mut node.vm, &["/sys/class/net/ib0/carrier"], &["1"], CARRIER_TIMEOUT).await?;
+        // That packets of connections do not fit into those of groups.
+        let warnings = node.new_warnings().await?;
+        let expected = |line: &String| line.contains("will cause multicast packet drops");
+        ensure!(warnings.iter().all(expected), "the kernel warns: {warnings:?}");
     }
     Ok(())
 }

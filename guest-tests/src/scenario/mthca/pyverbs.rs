@@ -49,6 +49,8 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
 async fn prepare(node: &mut StockNode) -> Result<()> {
     node.load().await?;
     super::ipoib::up(node).await?;
+    // Some tests want huge pages first and look at what the device can do then.
+    node.vm.run(&["sysctl", "-q", "vm.nr_hugepages=16"]).await?;
     node.vm.run(&["mount", "-o", "ro", "/dev/vdc", "/mnt"]).await.map(drop)
 }
 
