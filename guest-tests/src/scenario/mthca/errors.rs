@@ -238,11 +238,11 @@ async fn port_down(pair: &mut StockPair) -> Result<()> {
     tools::line(vm, watch, "async event FD", LIMIT).await?;
     pair.a.daemon.control(&["port", "down"]).await?;
     pair.a.port_is("1: DOWN").await?;
-    tools::line(&mut pair.a.vm, watch, "event_type port error (10), port 1", EVENT_LIMIT).await?;
+    tools::line(&mut pair.a.vm, watch, "event_type IBV_EVENT_PORT_ERR (10), port 1", EVENT_LIMIT).await?;
     pair.a.daemon.control(&["port", "up"]).await?;
     pair.a.port_is("4: ACTIVE").await?;
     let vm = &mut pair.a.vm;
-    tools::line(vm, watch, "event_type port active (9), port 1", EVENT_LIMIT).await?;
+    tools::line(vm, watch, "event_type IBV_EVENT_PORT_ACTIVE (9), port 1", EVENT_LIMIT).await?;
     tools::stop(vm, watch).await?;
     let messages = vm.call(agent::wire::Dmesg { level: None }).await?.lines;
     let mut states = messages.iter().filter(|line| line.contains("mthca0: Port: 1 Link "));
