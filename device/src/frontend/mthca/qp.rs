@@ -95,6 +95,14 @@ impl QueuePair {
         fence: bool,
         addresses: &Addresses,
     ) -> Result<SendRequest, Status> {
+        let enabled = match wqe.operation {
+            Operation::Read { .. } => self.qpc.requester.reads(),
+            Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => self.qpc.requester.atomics(),
+            _ => true,
+        };
+        if !enabled {
+            return Err(Status::LocalQpOperation);
+        }
         let mut ud = None;
         if let Operation::Datagram { to, .. } = &wqe.operation {
             // An address vector of another protection domain is not this QP's to use.

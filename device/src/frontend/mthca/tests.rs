@@ -4,6 +4,7 @@
 mod commands;
 mod datagrams;
 mod events;
+mod hostile;
 mod port;
 mod probe;
 mod regions;

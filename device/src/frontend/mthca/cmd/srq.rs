@@ -47,8 +47,11 @@ pub(super) fn hw2sw(
     inbox: &[u8],
 ) -> Result<Answer, CmdError> {
     let answer = query(resources, setup, cx, command, inbox)?;
-    let index = resources.srq_index(number(command));
+    let srqn = number(command);
+    let index = resources.srq_index(srqn);
     resources.srqs.remove(index);
+    // Software must not hear of a queue that is gone.
+    resources.low_srqs.retain(|low| *low != srqn);
     Ok(if command.out_param == 0 { Answer::Nothing } else { answer })
 }
 

@@ -2,9 +2,10 @@
 
 use protocol::hca::mthca::modify::Named;
 use protocol::hca::mthca::qpc::Qpc;
+use protocol::hca::mthca::wqe::Operation;
 use protocol::ids::Qkey;
 
-use super::user::{CQN, QPN, RC, UD, User, cq_context, modify, qpc, send, syndromes};
+use super::user::{CQN, QPN, RC, UD, User, cq_context, modify, qpc, remote, request, send, syndromes};
 use super::*;
 use crate::frontend::testing::exchange;
 
@@ -155,4 +156,36 @@ fn completions_of_a_cq_that_is_gone_are_lost_and_nothing_else() {
     assert_eq!((a.query().state, b.reap().len()), (3, 1));
     a.ok(0x016, &cq_context(), CQN);
     assert_eq!(a.with_inbox(0x016, &cq_context(), CQN), CmdStatus::BadResState.code());
+}
+
+/// Software that may have no READ outstanding must not send one.
+#[test]
+fn reads_and_atomics_are_sent_by_qps_with_a_depth_for_them() {
+    for (operation, refused) in [
+        (Operation::Read { remote: remote(0) }, true),
+        (Operation::FetchAdd { remote: remote(0), add: 1 }, true),
+        (Operation::Write { remote: remote(0), imm: None }, false),
+    ] {
+        let (mut a, mut b) = (User::new(1), User::new(2));
+        let mut context = qpc(RC, 2);
+        context.requester = context.requester.with_reads(false).with_atomics(false);
+        a.connect(&context);
+        b.connect(&qpc(RC, 1));
+        a.post(&request(operation, 0, 8));
+        settle(&mut a, &mut b);
+        assert_eq!(syndromes(&a.reap()), [if refused { 0x02 } else { 0 }]);
+    }
+}
+
+/// What a peer may do is of the QP, beside what its keys permit.
+#[test]
+fn a_peers_request_that_the_qp_does_not_enable_is_invalid() {
+    let (mut a, mut b) = (User::new(1), User::new(2));
+    a.connect(&qpc(RC, 2));
+    let mut context = qpc(RC, 1);
+    context.responder.set_writes(false);
+    b.connect(&context);
+    a.post(&request(Operation::Write { remote: remote(0), imm: None }, 0, 8));
+    settle(&mut a, &mut b);
+    assert_eq!((syndromes(&a.reap()), b.events()), (vec![0x12], vec![(0x10, QPN)]));
 }

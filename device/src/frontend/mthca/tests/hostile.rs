@@ -1,0 +1,112 @@
+//! Guests whose memory, doorbells and commands are anything: the device goes on, and so does its peer.
+
+use proptest::prelude::*;
+use protocol::hca::mthca::doorbell::SendDoorbell;
+use protocol::hca::mthca::modify::Named;
+use protocol::ids::Qpn;
+
+use super::user::{CQN, QPN, RC, SRQN, UC, UD, User, modify, qpc};
+use super::*;
+use crate::frontend::testing::exchange;
+
+/// What a guest does next.
+#[derive(Clone, Debug)]
+enum Act {
+    /// Overwrites memory that queues, records or page tables are in.
+    Poke { place: usize, offset: u64, bytes: Vec<u8> },
+    /// Stores to a UAR page.
+    Store { offset: u64, bytes: Vec<u8> },
+    /// Rings for so many WQEs, whatever is there.
+    Ring { first: u16, count: u8, opcode: u8, size: u8 },
+    /// Issues a command with what is in the inbox.
+    Command { op: usize, op_modifier: u32, in_modifier: u32, immediate: Option<u64> },
+    /// Lets frames and time pass.
+    Wait,
+}
+
+/// Where the device reads: work queues, CQ, SRQ, data, doorbell records, page table, inbox.
+const PLACES: [u64; 8] =
+    [0x401_0000, 0x400_0000, 0x402_0000, 0x500_0000, ICM + 0x8_0000, ICM + 0xb_f000, MTT_BUS + 0x4000, INBOX];
+
+const COMMANDS: [u32; 32] = [
+    0x00d, 0x00f, 0x012, 0x013, 0x014, 0x016, 0x017, 0x019, 0x01a, 0x01b, 0x01c, 0x01d, 0x01e, 0x01f, 0x020,
+    0x021, 0x022, 0x023, 0x025, 0x026, 0x027, 0x02c, 0x02d, 0x031, 0x035, 0x036, 0x037, 0x038, 0x040, 0xff9,
+    0xffa, 0x008,
+];
+
+fn numbers() -> impl Strategy<Value = u32> {
+    prop_oneof![
+        Just(QPN),
+        Just(CQN),
+        Just(SRQN),
+        Just(QPN | 1 << 31),
+        Just(0x20),
+        Just(0x22),
+        0..64u32,
+        any::<u32>()
+    ]
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let bytes = || prop::collection::vec(any::<u8>(), 1..96);
+    prop_oneof![
+        4 => (0..PLACES.len(), 0..64u64, bytes()).prop_map(|(place, offset, bytes)| {
+            Act::Poke { place, offset: offset * 16, bytes }
+        }),
+        1 => (0..0x3000u64, prop::collection::vec(any::<u8>(), 1..9))
+            .prop_map(|(offset, bytes)| Act::Store { offset, bytes }),
+        4 => (any::<u16>(), any::<u8>(), 0..32u8, 0..64u8)
+            .prop_map(|(first, count, opcode, size)| Act::Ring { first: first % 16, count: count % 12, opcode, size }),
+        3 => (0..COMMANDS.len(), 0..4u32, numbers(), prop::option::of(0..0x10_0000u64))
+            .prop_map(|(op, op_modifier, in_modifier, immediate)| Act::Command { op, op_modifier, in_modifier, immediate }),
+        2 => Just(Act::Wait),
+    ]
+}
+
+fn perform(user: &mut User, peer: &mut User, act: Act) {
+    match act {
+        Act::Poke { place, offset, bytes } => user.poke(PLACES[place] + offset, &bytes),
+        Act::Store { offset, bytes } => user.guest.store(Bar::Bar2, offset, &bytes),
+        Act::Ring { first, count, opcode, size } => {
+            user.ring(&SendDoorbell { count, first, fence: false, opcode, qpn: Qpn::new(QPN), size });
+        }
+        Act::Command { op, op_modifier, in_modifier, immediate } => {
+            user.command(COMMANDS[op] | op_modifier << 12, immediate.unwrap_or(INBOX), in_modifier);
+        }
+        Act::Wait => {
+            exchange(&mut user.guest, &mut peer.guest);
+            for side in [user, peer] {
+                let Some(deadline) = side.guest.hca.next_deadline() else { continue };
+                side.guest.now = deadline.max(side.guest.now);
+                let now = side.guest.now;
+                side.guest.hca.set_now(now);
+                side.guest.hca.handle_deadline();
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn nothing_a_guest_does_stops_the_device(
+        kind in prop::sample::select(vec![RC, UC, UD]),
+        shared in any::<bool>(),
+        acts in prop::collection::vec(act(), 1..80),
+    ) {
+        let (mut user, mut peer) = (User::new(1), User::new(2));
+        let mut context = qpc(kind, 2);
+        context.responder.set_srq(shared);
+        user.connect(&context);
+        peer.connect(&qpc(kind, 1));
+        user.poke(INBOX, &modify(Named::all(), &context));
+        for act in acts {
+            perform(&mut user, &mut peer, act);
+        }
+        // Commands are answered, and the peer, which did nothing wrong, is as it was or has failed its own requests only.
+        prop_assert_eq!(user.command(0x031, 0, 0x1f).0, 0);
+        prop_assert_eq!(peer.command(0x031, 0, 0x1f).0, 0);
+        prop_assert!(matches!(peer.query().state, 3 | 4 | 6));
+    }
+}
