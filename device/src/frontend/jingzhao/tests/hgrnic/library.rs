@@ -22,13 +22,21 @@ pub(super) const READ: u8 = 0x10;
 pub(super) struct Caps {
     pub(super) service: u32,
     pub(super) max_wr: u32,
+    /// Receives; 0 for as many as sends.
+    pub(super) max_recv: u32,
     pub(super) max_inline: u32,
     pub(super) log_cqes: u32,
 }
 
+impl Caps {
+    fn receives(&self) -> u32 {
+        if self.max_recv == 0 { self.max_wr } else { self.max_recv }
+    }
+}
+
 impl Default for Caps {
     fn default() -> Self {
-        Self { service: RC, max_wr: 4, max_inline: 0, log_cqes: 4 }
+        Self { service: RC, max_wr: 4, max_recv: 0, max_inline: 0, log_cqes: 4 }
     }
 }
 
@@ -94,13 +102,13 @@ impl Program {
         driver.use_chunk(CONTEXT, CQC + u64::from(driver.cqns.index(cqn)) * 64);
         driver.sw2hw_cq(cqn, caps.log_cqes, library_pd, cq.key);
 
-        let slots = caps.max_wr.next_power_of_two();
         let log_slot = (16 + 16 + caps.max_inline.max(32) + 4).next_power_of_two().ilog2().max(7);
-        let ring = |driver: &mut Driver, log_slot| {
+        let ring = |driver: &mut Driver, max_wr: u32, log_slot| {
+            let slots = max_wr.next_power_of_two();
             let region = driver.register(pd, 0, u64::from(slots) << log_slot, 0);
             Ring { region, log_slot, slots, head: 0 }
         };
-        let (rq, sq) = (ring(&mut driver, 7), ring(&mut driver, log_slot));
+        let (rq, sq) = (ring(&mut driver, caps.receives(), 7), ring(&mut driver, caps.max_wr, log_slot));
         let qpn = driver.qpns.alloc();
         driver.use_chunk(CONTEXT, QPC + u64::from(driver.qpns.index(qpn)) * 256);
         let log_cqes = caps.log_cqes;
@@ -150,7 +158,7 @@ impl Program {
         put32(&mut context, 0x84, if state == 1 { 0 } else { 0xff_fff0 });
         put32(&mut context, 0x8c, self.cqn);
         put32(&mut context, 0x90, self.rq.region.key);
-        put32(&mut context, 0x94, caps.max_wr << 7);
+        put32(&mut context, 0x94, caps.receives() << 7);
         driver.with_inbox(&context);
         assert_eq!(driver.command(op, 0, MAILBOX, self.qpn, 0), 0, "MODIFY_QP {op:#x}");
     }
