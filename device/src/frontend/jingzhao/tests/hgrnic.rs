@@ -12,7 +12,7 @@ mod library;
 use std::path::Path;
 
 use driver::{CONTEXT, CQC, Driver, MPT, MTT, TPT};
-use library::{Caps, Program, READ, SEND, SEND_IMM, UC, UD, WRITE, WRITE_IMM, Wr};
+use library::{Caps, Program, RC, READ, SEND, SEND_IMM, UC, UD, WRITE, WRITE_IMM, Wr};
 
 use super::*;
 use crate::config::Config;
@@ -275,11 +275,11 @@ fn pingpong_goes_on_over_laps_of_a_queue_of_one_and_one_of_500() {
             let content = pattern(4096, round.to_le_bytes()[0]);
             client.program.put(DATA, &content);
             client.send();
-            exchange(&mut client.program, &mut server.program);
+            settle(&mut client.program, &mut server.program);
             assert!(server.poll() && server.program.get(DATA, 4096) == content, "ping {round}");
             client.program.put(DATA, &[0; 4096]);
             server.send();
-            exchange(&mut client.program, &mut server.program);
+            settle(&mut client.program, &mut server.program);
             assert!(client.poll() && client.program.get(DATA, 4096) == content, "pong {round}");
             assert!(!server.poll(), "waits for the next message");
         }
