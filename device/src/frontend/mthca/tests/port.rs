@@ -89,6 +89,17 @@ fn the_port_is_active_from_init_ib_to_close_ib() {
     assert_eq!(driver.eqe(2, 4), [0; 32], "it was down already");
 }
 
+#[test]
+fn a_port_that_was_left_open_is_down_after_close_hca() {
+    let mut driver = Driver::initialised();
+    driver.ok(0x009, &[0; 56], 1);
+    driver.replay(probe::TEAR_DOWN);
+    driver.replay(probe::BRING_UP);
+    assert_eq!(driver.port_state().0, 1, "down");
+    driver.ok(0x009, &[0; 56], 1);
+    assert_eq!(driver.eqe(2, 0)[3], 4, "told again");
+}
+
 /// Section 13.3, behind the probe: SET_IB adds the bit of the connection manager.
 #[test]
 fn the_capability_mask_is_what_set_ib_stored() {

@@ -39,7 +39,7 @@ pub(super) const BRING_UP: &str = "
     012 0 03 400";
 
 /// Commands 208 to 234.
-const TEAR_DOWN: &str = "
+pub(super) const TEAR_DOWN: &str = "
     012 0 80000002 1f43fe
     012 0 80000003 400
     014 0 03
