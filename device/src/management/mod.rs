@@ -110,7 +110,7 @@ impl Counters {
             link_downed: port.link_downed,
             receive_errors: errors.map(|reason| port.dropped(reason)).iter().sum(),
             transmit_discards: port.lost_unresolved + port.lost_link_down,
-            vl15_dropped: 0,
+            vl15_dropped: engine.drops.vl15_dropped,
             pkey_violations: engine.drops.wrong_pkey,
             qkey_violations: engine.drops.wrong_qkey,
         }
