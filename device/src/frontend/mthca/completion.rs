@@ -13,6 +13,7 @@ use super::device::Setup;
 use super::host::MthcaHost;
 use super::qp::QueuePair;
 use super::resources::Resources;
+use super::trace;
 use crate::frontend::Context;
 use crate::frontend::address::Addresses;
 use crate::frontend::lid::Source;
@@ -88,9 +89,13 @@ impl Resources {
         };
         let entry = cqe(completion, qp, &setup.addresses);
         let (page, record) = cq.record();
+        let slot = cq.row().producer;
         let written = cq.push(&entry, is_solicited(completion), &regions.access(cx.dma), || {
             regions.record(layout, cx.dma, page, record)
         });
+        if let Some(trace) = cx.monitor.trace() {
+            trace::cqe(trace, cqn, slot, &entry, written.as_ref().err());
+        }
         match written {
             Ok(Notify::No) => {}
             Ok(Notify::Yes(eqn)) => self.notify(cx, eqn, cqn),

@@ -5,6 +5,7 @@ use protocol::ids::{Lkey, Pdn, Qpn, Va};
 use smallvec::SmallVec;
 
 use super::resources::Resources;
+use super::trace;
 use crate::frontend::address::Addresses;
 use crate::frontend::mtt::Mtt;
 use crate::memory::GuestMemory;
@@ -38,6 +39,9 @@ impl Host for MthcaHost<'_> {
         let Some(qp) = qps.get_mut(layout.qpc.index(qpn.get())) else { return Fetch::Empty };
         let fetch = qp.next_send(&regions.access(self.dma), self.addresses);
         qp.counters.sends += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
+        if let Some(trace) = self.monitor.trace() {
+            trace::send_wqe(trace, qp.qpn, &fetch);
+        }
         fetch
     }
 
@@ -65,6 +69,9 @@ impl Host for MthcaHost<'_> {
             qp.recv.take(&memory, || regions.record(layout, self.dma, page, index))
         };
         qp.counters.receives += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
+        if let Some(trace) = self.monitor.trace() {
+            trace::recv_wqe(trace, qp.qpn, &fetch);
+        }
         fetch
     }
 

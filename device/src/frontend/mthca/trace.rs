@@ -1,16 +1,23 @@
 //! What a trace says of this interface: names of registers, and records of commands and queue entries.
 
-use protocol::describe::{Field as _, Hex, Visitor};
+use engine::{Fetch, Payload, RecvRequest, SendRequest, Sge};
+use protocol::describe::{Describe, Field as _, Hex, Visitor};
 use protocol::hca::hcr::{CommandWord, HcrWord, Latched};
 use protocol::hca::mthca::cmd::Op;
+use protocol::hca::mthca::cqe::{Cqe, Outcome, With};
 use protocol::hca::mthca::doorbell::{ArmCq, SendDoorbell, UAR_PAGE, UarRegister};
 use protocol::hca::mthca::eqe::Eqe;
 use protocol::hca::mthca::regs::Register;
-use protocol::ids::Eqn;
+use protocol::hca::mthca::wqe::DataSegment;
+use protocol::hca::opcode::WqeOpcode;
+use protocol::ids::{Cqn, Eqn, Qpn};
+use protocol::roce::Opcode;
 
 use crate::frontend::RegisterAccess;
 use crate::frontend::command::{Mailboxes, show_bytes};
 use crate::frontend::entry_ring::WriteError;
+use crate::frontend::notify::CqError;
+use crate::frontend::verbs::{WorkTag, syndrome};
 use crate::telemetry::trace::{Kind, Trace};
 use crate::vfio::Bar;
 
@@ -103,5 +110,87 @@ pub(super) fn eqe(trace: &mut Trace, place: Option<(Eqn, u32)>, event: &Eqe, los
             None => "no EQ takes it".show("lost", fields),
         }
         lost.map(|error| format!("{error}")).as_deref().show("lost", fields);
+    });
+}
+
+/// Records what was taken from a send queue.
+pub(super) fn send_wqe(trace: &mut Trace, qpn: Qpn, fetch: &Fetch<SendRequest>) {
+    let (wr_id, refused) = match fetch {
+        Fetch::Ready(request) => (request.wr_id, None),
+        Fetch::Refused { wr_id, status } => (*wr_id, Some(status)),
+        Fetch::Empty | Fetch::Broken => return,
+    };
+    let tag = WorkTag::from_bits(wr_id);
+    trace.record(Kind::Wqe, "send", |to| {
+        qpn.show("qpn", to);
+        Hex(tag.wqe()).show("wqe", to);
+        WqeOpcode::word(tag.opcode()).show("opcode", to);
+        tag.signalled().show("signalled", to);
+        if let Fetch::Ready(request) = fetch {
+            request.fence.show("fence", to);
+            request.solicited.show("solicited", to);
+            request.payload.len().show("len", to);
+            if let Payload::Sges(sges) = &request.payload {
+                to.objects("sge", &mut data(sges).iter().map(|data| data as &dyn Describe));
+            }
+            if let Some(ud) = &request.ud {
+                ud.qpn.show("dqpn", to);
+                ud.qkey.show("qkey", to);
+                format_args!("{}", ud.path.dst_mac).show("dmac", to);
+            }
+        }
+        refused.map(|status| syndrome(*status)).show("refused", to);
+    });
+}
+
+/// Records what was taken from a receive queue.
+pub(super) fn recv_wqe(trace: &mut Trace, qpn: Qpn, fetch: &Fetch<RecvRequest>) {
+    let (wr_id, sges) = match fetch {
+        Fetch::Ready(request) => (request.wr_id, data(&request.sges)),
+        Fetch::Refused { wr_id, .. } => (*wr_id, Vec::new()),
+        Fetch::Empty | Fetch::Broken => return,
+    };
+    trace.record(Kind::Wqe, "recv", |to| {
+        qpn.show("qpn", to);
+        Hex(WorkTag::from_bits(wr_id).wqe()).show("wqe", to);
+        to.objects("sge", &mut sges.iter().map(|data| data as &dyn Describe));
+    });
+}
+
+fn data(sges: &[Sge]) -> Vec<DataSegment> {
+    sges.iter().map(|sge| DataSegment { len: sge.len, lkey: sge.lkey, va: sge.va }).collect()
+}
+
+/// Records a completion queue entry that was written at the `slot`-th place since the queue began, or was lost.
+pub(super) fn cqe(trace: &mut Trace, cqn: Cqn, slot: u32, cqe: &Cqe, lost: Option<&CqError>) {
+    let name = match cqe.outcome {
+        Outcome::Sent { .. } | Outcome::Failed { send: true, .. } => "send",
+        Outcome::Received(_) | Outcome::Failed { send: false, .. } => "recv",
+    };
+    trace.record(Kind::Cqe, name, |to| {
+        cqn.show("cqn", to);
+        slot.show("slot", to);
+        lost.map(|error| format!("{error}")).as_deref().show("lost", to);
+        cqe.qpn.show("qpn", to);
+        Hex(cqe.wqe).show("wqe", to);
+        match cqe.outcome {
+            Outcome::Sent { opcode, byte_len } => {
+                WqeOpcode::word(opcode).show("opcode", to);
+                byte_len.show("byte_len", to);
+            }
+            Outcome::Received(received) => {
+                format_args!("{}", Opcode::from_byte(received.opcode)).show("opcode", to);
+                received.byte_len.show("byte_len", to);
+                received.remote_qpn.show("remote_qpn", to);
+                received.remote_lid.show("remote_lid", to);
+                received.service_level.show("sl", to);
+                received.grh.show("grh", to);
+                match received.with {
+                    With::Imm(imm) => imm.show("imm", to),
+                    With::PkeyIndex(index) => index.show("pkey_index", to),
+                }
+            }
+            Outcome::Failed { syndrome, .. } => syndrome.show("syndrome", to),
+        }
     });
 }

@@ -8,6 +8,8 @@ use smallvec::SmallVec;
 use super::user::{RC, SEND, UC, User, qpc, remote, request, send, syndromes};
 use super::*;
 use crate::frontend::testing::{exchange, pattern};
+use crate::telemetry::trace::TraceFormat;
+use crate::telemetry::trace::tests::Written;
 
 fn settle(a: &mut User, b: &mut User) {
     exchange(&mut a.guest, &mut b.guest);
@@ -368,4 +370,39 @@ fn a_queue_whose_region_is_gone_fails_its_qp() {
     settle(&mut a, &mut b);
     assert_eq!(a.events(), [(0x05, user::QPN)]);
     assert_eq!(a.query().state, 6);
+}
+
+#[test]
+fn a_trace_has_the_wqes_and_the_entries_of_a_message() {
+    let (mut a, mut b) = User::pair(RC);
+    let written = Written::default();
+    b.guest.hca.set_trace(Some(written.trace(TraceFormat::Json)));
+    a.post_recv(0, 64);
+    b.post_recv(0x20, 64);
+    a.post(&send(0, 8));
+    settle(&mut a, &mut b);
+    b.post(&send(0, 9));
+    settle(&mut a, &mut b);
+    b.guest.hca.flush();
+    let text = written.text();
+    let records = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let records: Vec<_> =
+        records.filter(|record| record["kind"] == "wqe" || record["kind"] == "cqe").collect();
+    let shown: Vec<_> = records.iter().map(|record| (&record["kind"], &record["name"])).collect();
+    let expected = [("wqe", "recv"), ("cqe", "recv"), ("wqe", "send"), ("cqe", "send")];
+    assert!(
+        shown.iter().zip(expected).all(|(shown, (kind, name))| shown == &(&kind.into(), &name.into())),
+        "{text}"
+    );
+    let [taken, received, request, sent] = &records[..] else { panic!("{text}") };
+    assert_eq!((&taken["wqe"], &taken["sge"][0]["len"]), (&0.into(), &64.into()));
+    assert_eq!(
+        (&received["byte_len"], &received["remote_lid"], &received["slot"]),
+        (&8.into(), &1.into(), &0.into())
+    );
+    assert_eq!(
+        (&request["opcode"], &request["len"], &request["wqe"]),
+        (&"SEND".into(), &9.into(), &0x200.into())
+    );
+    assert_eq!((&sent["opcode"], &sent["cqn"]), (&"SEND".into(), &user::CQN.into()));
 }
