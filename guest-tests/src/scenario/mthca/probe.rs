@@ -70,7 +70,7 @@ const INTERRUPTS: &[(&str, u64)] = &[("ib_mthca-comp", 0), ("ib_mthca-async", 1)
 const PARAMETERS: &[&str] = &[
     "num_qp=1024 num_cq=1024 num_mpt=4096 rdb_per_qp=16",
     "num_qp=1024 num_cq=1024 num_mpt=4096",
-    "num_qp=16384 num_mcg=1024 num_mtt=131072",
+    "num_qp=16384 num_mcg=1024 num_mtt=524288",
 ];
 
 /// From the device's failure until its port is active again.
