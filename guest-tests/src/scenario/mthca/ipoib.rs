@@ -216,9 +216,23 @@ async fn diagnose(pair: &mut StockPair, command: &str, expected: &[&str]) -> Res
 
 async fn ibping(pair: &mut StockPair) -> Result<()> {
     let server = crate::tools::spawn(&mut pair.b.vm, "ibping -S").await?;
-    let result = pair.a.vm.run(&["ibping", "-c", "5", &pair.b.id.to_string()]).await;
+    let result = ping_agent(pair).await;
     crate::tools::stop(&mut pair.b.vm, server).await?;
-    let text = result?;
+    result
+}
+
+async fn ping_agent(pair: &mut StockPair) -> Result<()> {
+    /// Pings of a second each until the server, which does not say when it is ready, answers the first.
+    const ATTEMPTS: usize = 20;
+    let lid = pair.b.id.to_string();
+    for attempt in 1.. {
+        let first = pair.a.vm.run(&["ibping", "-c", "1", &lid]).await;
+        match first {
+            Ok(text) if text.contains("1 received") => break,
+            other => ensure!(attempt < ATTEMPTS, "no answer to {ATTEMPTS} pings: {other:?}"),
+        }
+    }
+    let text = pair.a.vm.run(&["ibping", "-c", "5", &lid]).await?;
     ensure!(text.contains("5 received, 0% packet loss"), "{text}");
     Ok(())
 }

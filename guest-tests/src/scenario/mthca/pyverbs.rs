@@ -51,6 +51,8 @@ async fn prepare(node: &mut StockNode) -> Result<()> {
     super::ipoib::up(node).await?;
     // Some tests want huge pages first and look at what the device can do then.
     node.vm.run(&["sysctl", "-q", "vm.nr_hugepages=16"]).await?;
+    // Debian's base-files makes it when it is configured; our root is unpacked only.
+    node.vm.run(&["mkdir", "-p", "/mnt"]).await?;
     node.vm.run(&["mount", "-o", "ro", "/dev/vdc", "/mnt"]).await.map(drop)
 }
 
