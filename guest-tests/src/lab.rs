@@ -36,7 +36,7 @@ pub struct Options {
     /// A QEMU program to use instead of the fetched one; it must know vfio-user-pci
     #[arg(long, value_name = "FILE")]
     pub qemu: Option<PathBuf>,
-    /// Debian's stock kernel of `trixie` or `trixie-backports` [default], or a kernel of your own: a folder like
+    /// Debian's stock kernel of `trixie` or `trixie-backports` (the default), or a kernel of your own: a folder like
     /// /lib/modules/7.2.12 with the image as `vmlinuz`
     #[arg(long, value_name = "SUITE|DIR")]
     pub kernel: Option<KernelChoice>,

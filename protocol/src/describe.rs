@@ -1,6 +1,6 @@
 //! What the fields of an object are called and how their values read.
 //!
-//! A type says it once, beside its layout, with [`describe!`]. What shows an object to people or programs is a
+//! A type says it once, beside its layout, with `describe!`. What shows an object to people or programs is a
 //! [`Visitor`], and knows no object.
 
 use std::fmt;

@@ -1,8 +1,8 @@
 //! Management: what InfiniBand software expects of the fabric it is on, though there is only Ethernet.
 //!
-//! Each HCA has agents that answer for its port (subnet management, SMA, in [`port`], performance management, PMA, in
-//! [`perf`]) and, for its own guest, the subnet around it: one switch to which every HCA is attached, and in it the
-//! subnet manager and the subnet administration ([`sa`]). No HCA is special, none keeps state for another, and none is
+//! Each HCA has agents that answer for its port (subnet management, SMA, in `port`, performance management, PMA, in
+//! `perf`) and, for its own guest, the subnet around it: one switch to which every HCA is attached, and in it the
+//! subnet manager and the subnet administration (`sa`). No HCA is special, none keeps state for another, and none is
 //! asked for anything a rule can tell. How they agree nevertheless:
 //!
 //! - **Addresses.** A LID is the `id` of the configuration. The GUID of node and port is the modified EUI-64 of the
@@ -17,7 +17,7 @@
 //!   with which all begin alike.
 //! - **Who is there** is found out as subnet managers do it: a Get(NodeInfo) to QP0 of everybody, by Ethernet multicast,
 //!   when the port comes up and when the guest asks for something that depends on it, at most once a second. Who
-//!   answers is known, and asked for NodeDescription and PortInfo; who does not for [`subnet::PATIENCE`] times is
+//!   answers is known, and asked for NodeDescription and PortInfo; who does not for `subnet::PATIENCE` times is
 //!   forgotten.
 //! - **Who answers** a request from the wire: software of the guest, if it has a queue pair for QP0 or QP1; else the
 //!   agents. Directed routes go through the switch of the sender's HCA, then as a frame to the HCA at the end; the answer

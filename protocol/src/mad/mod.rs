@@ -1,6 +1,6 @@
 //! Management datagrams (MADs): subnet management, subnet administration, performance management.
 //!
-//! A datagram is 256 bytes. A common [`header`] is followed by sections that each class has of its own ([`smp`], [`sa`],
+//! A datagram is 256 bytes. A common [`mod@header`] is followed by sections that each class has of its own ([`smp`], [`sa`],
 //! [`perf`]), and one of the sections is the attribute. Attributes are declared as the tables of the specification have
 //! them, with offset and length of each field in bits.
 //!

@@ -2,14 +2,14 @@
 //!
 //! | what must hold | where |
 //! |---|---|
-//! | every request completes once, in posting order, as it must; flushed after a failure; never after RESET | [`side`] |
-//! | RC executes every request once, in order, with the right bytes, and touches no other byte | [`execution`] |
-//! | RC asks, asks again, waits and gives up when the specification says | [`flight`] |
-//! | nobody hears or is heard outside of the partition | [`partition`] |
-//! | answers are no more than what is asked for | [`amplification`] |
-//! | a request of a shared queue belongs to one QP, and the last one is told of | [`shared`] |
-//! | congestion is told of and obeyed, and not without reason | [`congestion`] |
-//! | UC and UD deliver messages whole or not at all, and nothing that the keys forbid | [`unreliable`] |
+//! | every request completes once, in posting order, as it must; flushed after a failure; never after RESET | `side` |
+//! | RC executes every request once, in order, with the right bytes, and touches no other byte | `execution` |
+//! | RC asks, asks again, waits and gives up when the specification says | `flight` |
+//! | nobody hears or is heard outside of the partition | `partition` |
+//! | answers are no more than what is asked for | `amplification` |
+//! | a request of a shared queue belongs to one QP, and the last one is told of | `shared` |
+//! | congestion is told of and obeyed, and not without reason | `congestion` |
+//! | UC and UD deliver messages whole or not at all, and nothing that the keys forbid | `unreliable` |
 //!
 //! Memory is judged access by access, at the moment the engine makes it: so a byte written twice, early or late is
 //! noticed even if its value is right.
