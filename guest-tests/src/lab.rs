@@ -21,8 +21,8 @@ const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 const KVM_BOOT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Warnings go to the console, the rest only to the kernel's log: an emulated serial line is slow. Mitigations protect
 /// guests from nobody here and cost an emulated one dearly. The timer check counts ticks against busy waiting, and
-/// panics on a busy host where both come late.
-const KERNEL_ARGS: &str = "loglevel=5 mitigations=off no_timer_check";
+/// panics on a busy host where both come late; the watchdog of the TSC warns there of its own delays.
+const KERNEL_ARGS: &str = "loglevel=5 mitigations=off no_timer_check tsc=nowatchdog";
 /// What makes vfio possible in the guest.
 const IOMMU_ARGS: &str = "intel_iommu=on";
 /// What a guest needs to reach its disks.

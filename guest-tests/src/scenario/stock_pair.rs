@@ -231,11 +231,8 @@ impl StockNode {
         Ok(new)
     }
 
-    /// Without those about the guest's clocks: they tell that the host left the guest without a processor for a while.
     async fn warnings(&mut self) -> Result<Vec<String>> {
-        let mut lines = self.vm.call(Dmesg { level: Some(WARNING) }).await?.lines;
-        lines.retain(|line| !line.contains("clocksource: "));
-        Ok(lines)
+        Ok(self.vm.call(Dmesg { level: Some(WARNING) }).await?.lines)
     }
 }
 
