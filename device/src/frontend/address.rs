@@ -169,24 +169,9 @@ pub(super) fn entropy(local: Qpn, remote: Qpn) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frontend::testing::{OTHER, addresses};
 
     const GLOBAL: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 9);
-    const OTHER: Identity = Identity {
-        mac: MacAddr([0x52, 0x54, 0, 1, 0, 2]),
-        ipv4: Ipv4Addr::new(192, 168, 7, 9),
-        ipv6: Some(GLOBAL),
-        ..Identity::from_lid(Lid::new(0x900))
-    };
-    const DEFAULT: Identity = Identity {
-        mac: MacAddr([0x52, 0x54, 0, 9, 9, 9]),
-        ipv4: Ipv4Addr::new(10, 1, 1, 1),
-        ..Identity::from_lid(Lid::new(0x901))
-    };
-
-    fn addresses() -> Addresses {
-        Addresses { own: Identity::from_lid(Lid::new(1)), peers: vec![OTHER], default_peer: Some(DEFAULT) }
-    }
-
     #[test]
     fn a_mac_has_a_lid_by_table_or_by_rule() {
         assert_eq!(addresses().lid_of(OTHER.mac), Lid::new(0x900));

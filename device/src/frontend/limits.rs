@@ -1,5 +1,8 @@
 //! Limits that a configuration can set.
 
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
 /// A count that is a power of two, 2^`MIN` to 2^`MAX`; its logarithm.
@@ -22,6 +25,26 @@ impl<const MIN: u8, const MAX: u8> Count<MIN, MAX> {
     /// The logarithm.
     pub const fn log(self) -> u8 {
         self.0
+    }
+}
+
+/// Of the range; that only powers of two are in it, a schema cannot say.
+impl<const MIN: u8, const MAX: u8> JsonSchema for Count<MIN, MAX> {
+    fn schema_name() -> Cow<'static, str> {
+        format!("Count{MIN}To{MAX}").into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "integer",
+            "format": "uint32",
+            "minimum": 1_u32 << MIN,
+            "maximum": 1_u32 << MAX,
+        })
     }
 }
 

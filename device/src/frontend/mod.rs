@@ -8,6 +8,7 @@ pub mod command;
 pub mod doorbell;
 pub mod entry_ring;
 pub mod hcr;
+pub mod host;
 pub mod icm;
 pub mod jingzhao;
 pub mod lid;

@@ -6,8 +6,12 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use engine::Engine;
+use protocol::ids::Qpn;
+use protocol::roce::{IpAddrs, Shell};
 use serde::{Deserialize, Serialize};
 
+use super::address::Addresses;
 use super::icm::IcmRange;
 use crate::memory::region::{MemoryRegion, Rights, Translation};
 
@@ -121,6 +125,17 @@ pub struct Peer {
     pub mac: String,
     /// IP address.
     pub ip: IpAddr,
+}
+
+impl Peer {
+    /// The QP with this number at the end of a path.
+    pub fn new(qpn: Qpn, path: &Shell) -> Self {
+        let ip = match path.ip {
+            IpAddrs::V4 { dst, .. } => IpAddr::V4(dst),
+            IpAddrs::V6 { dst, .. } => IpAddr::V6(dst),
+        };
+        Self { qpn: qpn.get(), mac: path.dst_mac.to_string(), ip }
+    }
 }
 
 /// State of a queue pair.
@@ -263,11 +278,45 @@ pub enum IcmTable {
     All,
 }
 
-/// Takes one page of rows from an iterator; `key` is a row's place in its table.
-pub fn page<K: Into<u64>, T>(entries: impl Iterator<Item = (K, T)>) -> (Vec<T>, Option<u64>) {
+/// What a device has from INIT_HCA to CLOSE_HCA: rows by ascending place, from one on.
+pub trait Objects {
+    /// Queue pairs, with the values of the engine.
+    fn qps(&self, engine: &Engine, addresses: &Addresses, from: u32) -> impl Iterator<Item = (u32, QpRow)>;
+
+    /// Completion queues.
+    fn cqs(&self, from: u32) -> impl Iterator<Item = (u32, CqRow)>;
+
+    /// Event queues.
+    fn eqs(&self, from: u32) -> impl Iterator<Item = (u32, EqRow)>;
+
+    /// Memory regions.
+    fn mrs(&self, from: u32) -> impl Iterator<Item = (u32, MrRow)>;
+}
+
+/// One page of a table. Before INIT_HCA there are no objects, but there may be rows of `icm`, which begin at place `from`.
+pub fn take(
+    objects: Option<&impl Objects>,
+    icm: impl Iterator<Item = (u64, IcmRow)>,
+    (engine, addresses): (&Engine, &Addresses),
+    table: Table,
+    from: u64,
+) -> Page {
+    // Places of objects have 32 bits; behind them there is nothing.
+    let objects = objects.zip(u32::try_from(from).ok()).into_iter();
+    match table {
+        Table::Qps => page(objects.flat_map(|(all, from)| all.qps(engine, addresses, from)), Rows::Qps),
+        Table::Cqs => page(objects.flat_map(|(all, from)| all.cqs(from)), Rows::Cqs),
+        Table::Eqs => page(objects.flat_map(|(all, from)| all.eqs(from)), Rows::Eqs),
+        Table::Mrs => page(objects.flat_map(|(all, from)| all.mrs(from)), Rows::Mrs),
+        Table::Icm => page(icm, Rows::Icm),
+    }
+}
+
+/// The first rows of an iterator that gives each with its place in the table.
+fn page<P: Into<u64>, T>(entries: impl Iterator<Item = (P, T)>, rows: fn(Vec<T>) -> Rows) -> Page {
     let mut entries = entries;
-    let rows = entries.by_ref().take(PAGE_ROWS).map(|(_, row)| row).collect();
-    (rows, entries.next().map(|(place, _)| place.into()))
+    let first = entries.by_ref().take(PAGE_ROWS).map(|(_, row)| row).collect();
+    Page { rows: rows(first), next: entries.next().map(|(place, _)| place.into()) }
 }
 
 impl From<&MemoryRegion> for MrRow {

@@ -1,10 +1,13 @@
 //! A driver's view of a device, without QEMU: a guest whose memory is a memfd, and whose program reads and writes the
 //! registers as a driver does.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use engine::Instant;
-use protocol::ids::Iova;
+use protocol::ids::{Iova, Lid, MacAddr};
 
 use super::Frontend;
+use super::address::Addresses;
 use crate::hca::Hca;
 use crate::identity::Identity;
 use crate::vfio::Bar;
@@ -12,6 +15,25 @@ use crate::vfio::server::{Device as _, Region};
 
 /// Bytes of guest memory, from bus address 0 on.
 pub(crate) const MEMORY: u64 = 1 << 30;
+
+/// A peer that a configuration names.
+pub(crate) const OTHER: Identity = Identity {
+    mac: MacAddr([0x52, 0x54, 0, 1, 0, 2]),
+    ipv4: Ipv4Addr::new(192, 168, 7, 9),
+    ipv6: Some(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 9)),
+    ..Identity::from_lid(Lid::new(0x900))
+};
+/// Where packets go that name nobody else.
+pub(crate) const DEFAULT: Identity = Identity {
+    mac: MacAddr([0x52, 0x54, 0, 9, 9, 9]),
+    ipv4: Ipv4Addr::new(10, 1, 1, 1),
+    ..Identity::from_lid(Lid::new(0x901))
+};
+
+/// LID 1, which knows both.
+pub(crate) fn addresses() -> Addresses {
+    Addresses { own: Identity::from_lid(Lid::new(1)), peers: vec![OTHER], default_peer: Some(DEFAULT) }
+}
 
 /// Bytes as the specification prints them: an offset, a colon and sixteen bytes a line, omitted lines zero.
 pub(crate) fn dump(text: &str, len: usize) -> Vec<u8> {

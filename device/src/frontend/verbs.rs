@@ -2,10 +2,13 @@
 
 use bitfield_struct::bitfield;
 use engine::{Completion, QpSnapshot, Remote, SendOp, State, Status, Success};
+use protocol::hca::event::CqFault;
 use protocol::hca::operation::{Operation, RemoteAddress};
 use protocol::hca::qp::QpState;
 use protocol::hca::syndrome::Syndrome;
 use protocol::ids::Lid;
+
+use super::snapshot::Fault;
 
 /// What a request's `wr_id` holds for its completion. Of a receive it is the offset alone.
 #[bitfield(u64)]
@@ -100,5 +103,13 @@ pub fn is_solicited(completion: &Completion) -> bool {
         Ok(Success::Recv(done)) => done.solicited,
         Ok(Success::Send(_)) => false,
         Err(_) => true,
+    }
+}
+
+/// The code of what broke a completion queue.
+pub const fn cq_fault(fault: Fault) -> CqFault {
+    match fault {
+        Fault::Overrun => CqFault::Overrun,
+        Fault::Access => CqFault::Access,
     }
 }

@@ -1,6 +1,7 @@
 //! Queue pairs as the contexts and commands of the Mellanox lineage know them: services, states, and the commands that
 //! lead from state to state.
 
+use super::status::{CmdError, CmdStatus};
 use crate::describe::Code;
 
 /// Transport service of a QP. Reliable datagram (code 2) is not supported.
@@ -162,5 +163,17 @@ impl Transition {
             Self::SqErr2Rts => matches!(from, QpState::Sqe) && !matches!(service, ServiceType::Rc),
             Self::Sqd2Sqd | Self::Sqd2Rts => matches!(from, QpState::Sqd | QpState::Draining),
         }
+    }
+
+    /// Refuses what is not [`Transition::allowed`]. A state that does not exist counts as ERR.
+    ///
+    /// # Errors
+    /// BAD_QP_STATE.
+    pub fn check(self, from: Option<QpState>, service: ServiceType) -> Result<(), CmdError> {
+        let from = from.unwrap_or(QpState::Err);
+        if self.allowed(from, service) {
+            return Ok(());
+        }
+        Err(CmdError::new(CmdStatus::BadQpState, "QP is in state", from.code().into()))
     }
 }

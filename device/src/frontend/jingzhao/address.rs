@@ -44,23 +44,8 @@ mod tests {
 
     use super::*;
     use crate::frontend::jingzhao::ctxmgt::key_qpc_data::KeyQpc;
-    use crate::identity::Identity;
+    use crate::frontend::testing::{DEFAULT, OTHER, addresses};
     use crate::net::UNRESOLVED;
-
-    const OTHER: Identity = Identity {
-        mac: MacAddr([0x52, 0x54, 0, 1, 0, 2]),
-        ipv4: Ipv4Addr::new(192, 168, 7, 9),
-        ..Identity::from_lid(Lid::new(0x900))
-    };
-    const DEFAULT: Identity = Identity {
-        mac: MacAddr([0x52, 0x54, 0, 9, 9, 9]),
-        ipv4: Ipv4Addr::new(10, 1, 1, 1),
-        ..Identity::from_lid(Lid::new(0x901))
-    };
-
-    fn addresses() -> Addresses {
-        Addresses { own: Identity::from_lid(Lid::new(1)), peers: vec![OTHER], default_peer: Some(DEFAULT) }
-    }
 
     fn encap(image: Qpc) -> RdEncap {
         let mut context = StoredQpc::default();

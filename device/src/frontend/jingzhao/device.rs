@@ -17,15 +17,15 @@ use super::cmd;
 use super::ctxmgt::message::{RdQpSst, RdQpState};
 use super::ctxmgt::stats::CtxStats;
 use super::doorbell::{Doorbells, Rung};
-use super::host::JingZhaoHost;
 use super::options::Options;
-use super::resources::DeviceState;
-use super::snapshot;
+use super::resources::{DeviceState, Resources};
+use super::snapshot::icm_rows;
 use super::strict::{self, Strict};
 use super::trace;
 use crate::frontend::command::{self, Words};
 use crate::frontend::hcr::Hcr;
-use crate::frontend::snapshot::{Page, Table};
+use crate::frontend::host::{Around, Host};
+use crate::frontend::snapshot::{self, Page, Table};
 use crate::frontend::{self, Context, Frontend, FrontendCounters, Interface, RegisterAccess};
 use crate::limited;
 use crate::management::NodeProfile;
@@ -153,18 +153,12 @@ impl JingZhao {
             }
         }
         resources.doorbells.update(before, qp.send.doorbells_taken());
-        let mut host = JingZhaoHost {
-            resources: Some(resources),
-            addresses: &self.setup.addresses,
-            dma: cx.dma,
-            monitor: cx.monitor,
-        };
-        cx.engine.ring(cx.now, qpn, &mut host);
+        cx.ring(resources, &self.setup.addresses, qpn);
     }
 }
 
 impl Frontend for JingZhao {
-    type Host<'a> = JingZhaoHost<'a>;
+    type Host<'a> = Host<'a, Resources>;
 
     fn pci_identity(&self) -> PciIdentity {
         PciIdentity {
@@ -249,9 +243,9 @@ impl Frontend for JingZhao {
         trace::describe_access(access, &self.doorbells, to);
     }
 
-    fn host<'a>(&'a mut self, dma: &'a GuestMemory, monitor: &'a mut Monitor) -> JingZhaoHost<'a> {
-        let Self { setup, state, .. } = self;
-        JingZhaoHost { resources: state.resources.as_mut(), addresses: &setup.addresses, dma, monitor }
+    fn host<'a>(&'a mut self, dma: &'a GuestMemory, monitor: &'a mut Monitor) -> Self::Host<'a> {
+        let around = Around { addresses: &self.setup.addresses, dma, monitor };
+        Host { queues: self.state.resources.as_mut(), around }
     }
 
     fn handle_event(&mut self, cx: &mut Context<'_>, event: Event) {
@@ -279,7 +273,9 @@ impl Frontend for JingZhao {
     }
 
     fn snapshot(&self, engine: &Engine, table: Table, from: u64) -> Page {
-        snapshot::take(self.state.resources.as_ref(), &self.setup.addresses, engine, table, from)
+        let objects = self.state.resources.as_ref();
+        let icm = objects.into_iter().flat_map(|all| icm_rows(all, from));
+        snapshot::take(objects, icm, (engine, &self.setup.addresses), table, from)
     }
 
     fn counters(&self) -> FrontendCounters {

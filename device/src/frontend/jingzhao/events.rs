@@ -5,7 +5,7 @@
 
 use engine::{AsyncEvent, Completion, Queue};
 use protocol::hca::jingzhao::cqc::{STATUS_OVERFLOW, STATUS_WRITE_FAIL};
-use protocol::hca::jingzhao::eqe::{CqFault, Eqe, QpEvent};
+use protocol::hca::jingzhao::eqe::{Eqe, QpEvent};
 use protocol::hca::jingzhao::qpc::{QpState, Qpc, ServiceType};
 use protocol::hca::jingzhao::transition::Transition;
 use protocol::ids::{Cqn, Eqn, Lid, Qpn};
@@ -17,7 +17,6 @@ use super::ctxmgt::message::{RdCqCst, RdQpNpst, RdQpRst, RdQpSst, RdQpState, Rea
 use super::ctxmgt::request_controller::Channel;
 use super::device::Setup;
 use super::event_queue::EqPlace;
-use super::host::JingZhaoHost;
 use super::qp::{attributes, modification};
 use super::resources::Resources;
 use super::trace;
@@ -25,7 +24,7 @@ use crate::frontend::Context;
 use crate::frontend::entry_ring::WriteError;
 use crate::frontend::notify::Notify;
 use crate::frontend::snapshot::Fault;
-use crate::frontend::verbs::{WorkTag, is_solicited};
+use crate::frontend::verbs::{WorkTag, cq_fault, is_solicited};
 use crate::limited;
 
 impl Resources {
@@ -70,7 +69,13 @@ impl Resources {
         let (full_cqn, slot) = (cq.cqn(), cq.producer());
         let result = cq.push(&entry, is_solicited(completion), &regions.access(cx.dma));
         if let Some(trace) = cx.monitor.trace() {
-            trace::cqe(trace, full_cqn, slot, &entry, result.as_ref().err().map(|error| code(error.fault)));
+            trace::cqe(
+                trace,
+                full_cqn,
+                slot,
+                &entry,
+                result.as_ref().err().map(|error| cq_fault(error.fault)),
+            );
         }
         match result {
             Ok(Notify::No) => {}
@@ -92,7 +97,7 @@ impl Resources {
             Fault::Access => STATUS_WRITE_FAIL,
         };
         self.ctx.wr_cq_status(cx.dma, cqn, status);
-        self.raise(cx, &Eqe::CqError { cqn, fault: code(fault) });
+        self.raise(cx, &Eqe::CqError { cqn, fault: cq_fault(fault) });
     }
 
     /// Moves a QP to ERR, as the command would.
@@ -105,14 +110,8 @@ impl Resources {
         }
         let attrs = attributes(qpn, &qp.key, &setup.addresses, &setup.options);
         let to_err = modification(Transition::ToErr, &qp.key, attrs, &Qpc::default());
-        let mut host = JingZhaoHost {
-            resources: Some(self),
-            addresses: &setup.addresses,
-            dma: cx.dma,
-            monitor: cx.monitor,
-        };
         // The QP is known to the engine as long as it is to us.
-        let _ = cx.engine.modify_qp(cx.now, qpn, &to_err, &mut host);
+        let _ = cx.modify_qp(self, &setup.addresses, qpn, &to_err);
     }
 
     /// Reports what happened to a QP that no completion tells.
@@ -177,12 +176,5 @@ fn reader(ctx: &mut CtxMgt, key: &KeyQpc, queue: Queue) -> (Channel, Cqn, Lid) {
             let RdCqCst { send_cqn, rlid, .. } = ctx.read_of(key);
             (RdCqCst::CHANNEL, send_cqn, rlid)
         }
-    }
-}
-
-fn code(fault: Fault) -> CqFault {
-    match fault {
-        Fault::Overrun => CqFault::Overrun,
-        Fault::Access => CqFault::Access,
     }
 }

@@ -1,91 +1,51 @@
 //! The device as the engine sees it: work queues and memory.
 
-use engine::{Access, AccessError, AtomicOp, Fetch, Host, RecvRequest, SendRequest};
-use protocol::ids::{Lkey, Pdn, Qpn, Va};
+use engine::{Fetch, RecvRequest, SendRequest};
+use protocol::ids::Qpn;
 
 use super::resources::Resources;
 use super::{strict, trace};
-use crate::frontend::address::Addresses;
+use crate::frontend::host::{Around, Queues};
 use crate::frontend::mtt::Mtt;
 use crate::memory::GuestMemory;
-use crate::memory::translate::{Place, RegionAccess};
-use crate::telemetry::monitor::Monitor;
+use crate::memory::translate::RegionAccess;
 
-/// [`engine::Host`] of a JingZhao. Before INIT_HCA it has no queue and no key.
-pub struct JingZhaoHost<'a> {
-    pub(super) resources: Option<&'a mut Resources>,
-    pub(super) addresses: &'a Addresses,
-    pub(super) dma: &'a GuestMemory,
-    pub(super) monitor: &'a mut Monitor,
-}
-
-impl JingZhaoHost<'_> {
-    fn access(&self) -> Result<RegionAccess<'_, &Mtt>, AccessError> {
-        let resources = self.resources.as_deref().ok_or(AccessError::Key)?;
-        Ok(resources.regions.access(self.dma))
-    }
-}
-
-impl Host for JingZhaoHost<'_> {
-    fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest> {
-        let Some(Resources { ctx, regions, qps, doorbells, .. }) = self.resources.as_deref_mut() else {
-            return Fetch::Empty;
-        };
-        match qps.get_mut(ctx.qp_index(qpn)) {
-            Some(qp) => {
-                let before = qp.send.doorbells_taken();
-                let (number, monitor) = (qp.qpn, &mut *self.monitor);
-                let fetch = qp.next_send(ctx, &regions.access(self.dma), self.addresses, |taken| {
-                    if let Some(trace) = monitor.trace() {
-                        trace::send_wqe(trace, number, taken);
-                    }
-                    if monitor.is_strict() {
-                        strict::send_wqe(number, taken).report(monitor);
-                    }
-                });
-                qp.counters.sends += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
-                doorbells.update(before, qp.send.doorbells_taken());
-                fetch
+impl Queues for Resources {
+    fn next_send(&mut self, qpn: Qpn, around: &mut Around<'_>) -> Fetch<SendRequest> {
+        let Self { ctx, regions, qps, doorbells, .. } = self;
+        let Some(qp) = qps.get_mut(ctx.qp_index(qpn)) else { return Fetch::Empty };
+        let before = qp.send.doorbells_taken();
+        let (number, monitor) = (qp.qpn, &mut *around.monitor);
+        let fetch = qp.next_send(ctx, &regions.access(around.dma), around.addresses, |taken| {
+            if let Some(trace) = monitor.trace() {
+                trace::send_wqe(trace, number, taken);
             }
-            None => Fetch::Empty,
-        }
-    }
-
-    fn next_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
-        let Some(Resources { ctx, regions, qps, .. }) = self.resources.as_deref_mut() else {
-            return Fetch::Empty;
-        };
-        match qps.get_mut(ctx.qp_index(qpn)) {
-            Some(qp) => {
-                let fetch = qp.recv.next(&regions.access(self.dma));
-                qp.counters.receives += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
-                if let Some(trace) = self.monitor.trace() {
-                    trace::recv_wqe(trace, qp.qpn, &fetch);
-                }
-                if self.monitor.is_strict()
-                    && let Fetch::Ready(RecvRequest { wr_id, .. }) = &fetch
-                {
-                    strict::recv_wqe(qp, *wr_id).report(self.monitor);
-                }
-                fetch
+            if monitor.is_strict() {
+                strict::send_wqe(number, taken).report(monitor);
             }
-            None => Fetch::Empty,
+        });
+        qp.counters.sends += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
+        doorbells.update(before, qp.send.doorbells_taken());
+        fetch
+    }
+
+    fn next_recv(&mut self, qpn: Qpn, around: &mut Around<'_>) -> Fetch<RecvRequest> {
+        let Self { ctx, regions, qps, .. } = self;
+        let Some(qp) = qps.get_mut(ctx.qp_index(qpn)) else { return Fetch::Empty };
+        let fetch = qp.recv.next(&regions.access(around.dma));
+        qp.counters.receives += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
+        if let Some(trace) = around.monitor.trace() {
+            trace::recv_wqe(trace, qp.qpn, &fetch);
         }
+        if around.monitor.is_strict()
+            && let Fetch::Ready(RecvRequest { wr_id, .. }) = &fetch
+        {
+            strict::recv_wqe(qp, *wr_id).report(around.monitor);
+        }
+        fetch
     }
 
-    fn check(&self, pd: Pdn, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {
-        self.access()?.check(Place::address(pd, key, va), len, access)
-    }
-
-    fn read(&self, pd: Pdn, key: Lkey, va: Va, out: &mut [u8], access: Access) -> Result<(), AccessError> {
-        self.access()?.read(Place::address(pd, key, va), out, access)
-    }
-
-    fn write(&mut self, pd: Pdn, key: Lkey, va: Va, data: &[u8], access: Access) -> Result<(), AccessError> {
-        self.access()?.write(Place::address(pd, key, va), data, access)
-    }
-
-    fn atomic(&mut self, pd: Pdn, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
-        self.access()?.atomic(Place::address(pd, key, va), op)
+    fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, &'a Mtt> {
+        self.regions.access(dma)
     }
 }

@@ -43,25 +43,18 @@ impl Default for Limits {
 #[serde(default, deny_unknown_fields)]
 pub struct LimitsEntry {
     /// QPs, 2 to 2^17.
-    #[schemars(with = "u32", range(min = 2, max = 131_072))]
     pub max_qps: Count<1, 17>,
     /// CQs, 1 to 2^17.
-    #[schemars(with = "u32", range(min = 1, max = 131_072))]
     pub max_cqs: Count<0, 17>,
     /// EQs, 1 to 2^7.
-    #[schemars(with = "u32", range(min = 1, max = 128))]
     pub max_eqs: Count<0, 7>,
     /// MPT entries, which are memory regions: 1 to 2^20.
-    #[schemars(with = "u32", range(min = 1, max = 1_048_576))]
     pub max_mpts: Count<0, 20>,
     /// Protection domains, 1 to 2^24.
-    #[schemars(with = "u32", range(min = 1, max = 16_777_216))]
     pub max_pds: Count<0, 24>,
     /// Work requests in a queue, 1 to 2^16.
-    #[schemars(with = "u32", range(min = 1, max = 65_536))]
     pub max_wqes: Count<0, 16>,
     /// Entries of a CQ, 1 to 2^20. SW2HW_CQ and RESIZE_CQ refuse more.
-    #[schemars(with = "u32", range(min = 1, max = 1_048_576))]
     pub max_cqes: Count<0, 20>,
     /// Elements of a gather list; as many as fit into a WQE of `max_send_wqe_len`.
     pub max_send_sges: u8,
@@ -72,7 +65,6 @@ pub struct LimitsEntry {
     /// Bytes of a receive WQE: a multiple of 16, at most 4096.
     pub max_recv_wqe_len: u16,
     /// QP numbers that software leaves alone, from 0 on: 1 to 2^15 and fewer than `max_qps`.
-    #[schemars(with = "u32", range(min = 1, max = 32_768))]
     pub reserved_qps: Count<0, 15>,
     /// Bytes of context memory. The public driver gives up if its tables do not fit.
     #[schemars(with = "u64", range(min = 1))]

@@ -33,5 +33,4 @@ mod tests;
 mod trace;
 
 pub use device::{Counters, JingZhao, JingZhao as Device, Setup};
-pub use host::JingZhaoHost;
 pub use options::Options;

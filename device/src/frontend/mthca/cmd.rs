@@ -80,43 +80,46 @@ fn dispatch(
         Op::InitHca => hca::init(state, setup, cx, inbox),
         Op::CloseHca => Ok(hca::close(state, setup, cx)),
         _ => match state.resources_mut() {
-            Some(resources) => on_resources(resources, setup, cx, command, inbox),
+            Some(resources) => on_resources(Call { resources, setup, cx, command, inbox }),
             None => Err(CmdError::new(CmdStatus::BadSysState, "command before INIT_HCA", 0)),
         },
     }
 }
 
-/// The commands that need INIT_HCA.
-fn on_resources(
-    resources: &mut Resources,
-    setup: &Setup,
-    cx: &mut Context<'_>,
-    command: &Command,
-    inbox: &[u8],
-) -> Result<Answer, CmdError> {
-    match command.op {
-        Op::InitIb => port::init(resources, setup, cx, command, inbox),
-        Op::CloseIb => port::close(resources, setup, cx, command, inbox),
-        Op::SetIb => port::set(resources, setup, cx, command, inbox),
-        Op::MadIfc => port::mad_ifc(resources, setup, cx, command, inbox),
-        Op::Sw2HwMpt => memory::sw2hw(resources, setup, cx, command, inbox),
-        Op::Hw2SwMpt => memory::hw2sw(resources, setup, cx, command, inbox),
-        Op::MapEq => eq::map(resources, setup, cx, command, inbox),
-        Op::Sw2HwEq => eq::sw2hw(resources, setup, cx, command, inbox),
-        Op::Hw2SwEq => eq::hw2sw(resources, setup, cx, command, inbox),
-        Op::Sw2HwCq => cq::sw2hw(resources, setup, cx, command, inbox),
-        Op::Hw2SwCq => cq::hw2sw(resources, setup, cx, command, inbox),
-        Op::ResizeCq => cq::resize(resources, setup, cx, command, inbox),
-        Op::Modify(transition) => qp::modify(resources, setup, cx, command, transition, inbox),
-        Op::QueryQp => qp::query(resources, setup, cx, command, inbox),
-        Op::ConfSpecialQp => qp::conf_special(resources, setup, cx, command, inbox),
-        Op::ReadMgm => multicast::read(resources, setup, cx, command, inbox),
-        Op::WriteMgm => multicast::write(resources, setup, cx, command, inbox),
-        Op::MgidHash => multicast::hash(resources, setup, cx, command, inbox),
-        Op::Sw2HwSrq => srq::sw2hw(resources, setup, cx, command, inbox),
-        Op::Hw2SwSrq => srq::hw2sw(resources, setup, cx, command, inbox),
-        Op::QuerySrq => srq::query(resources, setup, cx, command, inbox),
-        Op::ArmSrq => srq::arm(resources, setup, cx, command, inbox),
+/// A command that needs INIT_HCA, with all that it may look at and change.
+struct Call<'a, 'cx> {
+    resources: &'a mut Resources,
+    setup: &'a Setup,
+    cx: &'a mut Context<'cx>,
+    command: &'a Command,
+    /// As many bytes as the command says.
+    inbox: &'a [u8],
+}
+
+fn on_resources(call: Call<'_, '_>) -> Result<Answer, CmdError> {
+    match call.command.op {
+        Op::InitIb => port::init(call),
+        Op::CloseIb => port::close(call),
+        Op::SetIb => port::set(call),
+        Op::MadIfc => port::mad_ifc(call),
+        Op::Sw2HwMpt => memory::sw2hw(call),
+        Op::Hw2SwMpt => memory::hw2sw(call),
+        Op::MapEq => eq::map(call),
+        Op::Sw2HwEq => eq::sw2hw(call),
+        Op::Hw2SwEq => eq::hw2sw(call),
+        Op::Sw2HwCq => cq::sw2hw(call),
+        Op::Hw2SwCq => cq::hw2sw(call),
+        Op::ResizeCq => cq::resize(call),
+        Op::Modify(transition) => qp::modify(call, transition),
+        Op::QueryQp => qp::query(call),
+        Op::ConfSpecialQp => qp::conf_special(call),
+        Op::ReadMgm => multicast::read(call),
+        Op::WriteMgm => multicast::write(call),
+        Op::MgidHash => multicast::hash(call),
+        Op::Sw2HwSrq => srq::sw2hw(call),
+        Op::Hw2SwSrq => srq::hw2sw(call),
+        Op::QuerySrq => srq::query(call),
+        Op::ArmSrq => srq::arm(call),
         op => Err(CmdError::new(CmdStatus::BadOp, op.name(), 0)),
     }
 }

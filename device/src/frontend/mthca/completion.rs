@@ -5,12 +5,11 @@
 
 use engine::{AsyncEvent, Completion, Engine, Queue, SendOp, Success};
 use protocol::hca::mthca::cqe::{Cqe, Outcome, Received, With};
-use protocol::hca::mthca::eqe::{CqFault, Eqe, QpEvent};
+use protocol::hca::mthca::eqe::{Eqe, QpEvent};
 use protocol::hca::qp::Transition;
 use protocol::ids::{Cqn, Qpn, Srqn};
 
 use super::device::Setup;
-use super::host::MthcaHost;
 use super::qp::QueuePair;
 use super::resources::Resources;
 use super::trace;
@@ -19,7 +18,7 @@ use crate::frontend::address::Addresses;
 use crate::frontend::lid::Source;
 use crate::frontend::notify::{CqError, Notify};
 use crate::frontend::snapshot::Fault;
-use crate::frontend::verbs::{WorkTag, is_solicited, syndrome};
+use crate::frontend::verbs::{WorkTag, cq_fault, is_solicited, syndrome};
 use crate::limited;
 
 /// The entry that tells software of a completion.
@@ -144,11 +143,7 @@ impl Resources {
     /// Tells of a CQ that lost a completion.
     fn report_cq(&mut self, cx: &mut Context<'_>, cqn: Cqn, fault: Fault) {
         limited!(warn, %cqn, ?fault, "CQ lost a completion");
-        let fault = match fault {
-            Fault::Overrun => CqFault::Overrun,
-            Fault::Access => CqFault::Access,
-        };
-        self.raise(cx, &Eqe::CqError(cqn, fault));
+        self.raise(cx, &Eqe::CqError(cqn, cq_fault(fault)));
     }
 
     /// Tells once of a shared receive queue that cannot be read. Each of its QPs notices.
@@ -169,13 +164,7 @@ impl Resources {
         let index = self.qp_index(qpn);
         let Some(qp) = self.qps.get(index) else { return };
         let to_err = qp.modification(Transition::ToErr, &setup.addresses, false);
-        let mut host = MthcaHost {
-            resources: Some(self),
-            addresses: &setup.addresses,
-            dma: cx.dma,
-            monitor: cx.monitor,
-        };
         // The QP is known to the engine as long as it is to us.
-        let _ = cx.engine.modify_qp(cx.now, qpn, &to_err, &mut host);
+        let _ = cx.modify_qp(self, &setup.addresses, qpn, &to_err);
     }
 }

@@ -16,13 +16,14 @@ use serde::{Deserialize, Serialize};
 
 use super::cmd::{self, Answer};
 use super::doorbell::Doorbells;
-use super::host::MthcaHost;
 use super::options::Options;
-use super::resources::DeviceState;
-use super::{snapshot, trace};
+use super::resources::{DeviceState, Resources};
+use super::snapshot::icm_rows;
+use super::trace;
 use crate::frontend::command::{self, Words};
 use crate::frontend::hcr::Hcr;
-use crate::frontend::snapshot::{Page, Table};
+use crate::frontend::host::{Around, Host};
+use crate::frontend::snapshot::{self, Page, Table};
 use crate::frontend::{self, Context, Frontend, FrontendCounters, Interface, RegisterAccess};
 use crate::limited;
 use crate::management::NodeProfile;
@@ -139,7 +140,7 @@ impl Mthca {
 }
 
 impl Frontend for Mthca {
-    type Host<'a> = MthcaHost<'a>;
+    type Host<'a> = Host<'a, Resources>;
 
     fn pci_identity(&self) -> PciIdentity {
         PciIdentity {
@@ -203,9 +204,9 @@ impl Frontend for Mthca {
         trace::describe_access(access, to);
     }
 
-    fn host<'a>(&'a mut self, dma: &'a GuestMemory, monitor: &'a mut Monitor) -> MthcaHost<'a> {
-        let Self { setup, state, .. } = self;
-        MthcaHost { resources: state.resources_mut(), addresses: &setup.addresses, dma, monitor }
+    fn host<'a>(&'a mut self, dma: &'a GuestMemory, monitor: &'a mut Monitor) -> Self::Host<'a> {
+        let around = Around { addresses: &self.setup.addresses, dma, monitor };
+        Host { queues: self.state.resources_mut(), around }
     }
 
     fn handle_event(&mut self, cx: &mut Context<'_>, event: Event) {
@@ -232,7 +233,8 @@ impl Frontend for Mthca {
     }
 
     fn snapshot(&self, engine: &Engine, table: Table, from: u64) -> Page {
-        snapshot::take(&self.state, &self.setup.addresses, engine, table, from)
+        let icm = icm_rows(self.state.page_map(), from);
+        snapshot::take(self.state.resources(), icm, (engine, &self.setup.addresses), table, from)
     }
 
     fn counters(&self) -> FrontendCounters {

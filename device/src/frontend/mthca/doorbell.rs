@@ -6,7 +6,6 @@
 use protocol::hca::mthca::doorbell::{ArmCq, SendDoorbell, UAR_PAGE, UarRegister};
 
 use super::device::Setup;
-use super::host::MthcaHost;
 use super::resources::Resources;
 use crate::frontend::Context;
 use crate::frontend::doorbell::FirstHalves;
@@ -110,13 +109,7 @@ impl Resources {
             }
         }
         let qpn = qp.qpn;
-        let mut host = MthcaHost {
-            resources: Some(self),
-            addresses: &setup.addresses,
-            dma: cx.dma,
-            monitor: cx.monitor,
-        };
-        cx.engine.ring(cx.now, qpn, &mut host);
+        cx.ring(self, &setup.addresses, qpn);
     }
 
     fn arm_cq(&mut self, cx: &mut Context<'_>, page: u32, arm: &ArmCq) {

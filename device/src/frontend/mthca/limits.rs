@@ -55,37 +55,26 @@ impl Default for Limits {
 #[serde(default, deny_unknown_fields)]
 pub struct LimitsEntry {
     /// QPs, 2^8 to 2^17. The driver's module parameter num_qp counts.
-    #[schemars(with = "u32", range(min = 256, max = 131_072))]
     pub max_qps: Count<8, 17>,
     /// CQs, 2^8 to 2^17. The driver's module parameter num_cq counts.
-    #[schemars(with = "u32", range(min = 256, max = 131_072))]
     pub max_cqs: Count<8, 17>,
     /// SRQs, 2^12 to 2^16: the driver's table must fill a whole chunk of ICM.
-    #[schemars(with = "u32", range(min = 4096, max = 65_536))]
     pub max_srqs: Count<12, 16>,
     /// MPT entries, which are memory regions: 2^8 to 2^20. The driver's module parameter num_mpt counts.
-    #[schemars(with = "u32", range(min = 256, max = 1_048_576))]
     pub max_mpts: Count<8, 20>,
     /// Work requests in a queue of a QP, 1 to 2^15.
-    #[schemars(with = "u32", range(min = 1, max = 32_768))]
     pub max_wqes: Count<0, 15>,
     /// Work requests in an SRQ, 1 to 2^14.
-    #[schemars(with = "u32", range(min = 1, max = 16_384))]
     pub max_srq_wqes: Count<0, 14>,
     /// Entries of a CQ, 1 to 2^17.
-    #[schemars(with = "u32", range(min = 1, max = 131_072))]
     pub max_cqes: Count<0, 17>,
     /// READs and atomics a QP has outstanding as requester, 1 to 2^4.
-    #[schemars(with = "u32", range(min = 1, max = 16))]
     pub max_rd_atomic: Count<0, 4>,
     /// GIDs of the port, 8 to 2^5. The driver asks for each when it is loaded.
-    #[schemars(with = "u32", range(min = 8, max = 32))]
     pub max_gids: Count<3, 5>,
     /// P_Keys of the port, 2^5 or 2^6. The driver asks for each when it is loaded.
-    #[schemars(with = "u32", range(min = 32, max = 64))]
     pub max_pkeys: Count<5, 6>,
     /// MiB of UAR pages, which are the size of BAR2: 1 to 2^3.
-    #[schemars(with = "u32", range(min = 1, max = 8))]
     pub uar_mib: Count<0, 3>,
     /// Elements of a gather list, 4 to 30.
     #[schemars(range(min = 4, max = 30))]

@@ -32,5 +32,4 @@ mod trace;
 pub mod work_queue;
 
 pub use device::{Counters, Mthca, Mthca as Device, Setup};
-pub use host::MthcaHost;
 pub use options::Options;

@@ -3,7 +3,6 @@
 //! # Spec
 //! mthca interface, sections 6.5, 7.3 and 8.3.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use engine::{
@@ -14,7 +13,7 @@ use protocol::hca::mthca::qpc::{QpKind, Qpc};
 use protocol::hca::mthca::wqe::{MlxWqe, Operation, PackedHeaders, SendWqe, WqeData};
 use protocol::hca::qp::{ServiceType, Transition};
 use protocol::ids::Qpn;
-use protocol::roce::{IpAddrs, Shell};
+use protocol::roce::Shell;
 use smallvec::SmallVec;
 
 use super::address;
@@ -229,11 +228,7 @@ impl QueuePair {
             return None;
         }
         let path = self.peer_path(addresses);
-        let ip = match path.ip {
-            IpAddrs::V4 { dst, .. } => IpAddr::V4(dst),
-            IpAddrs::V6 { dst, .. } => IpAddr::V6(dst),
-        };
-        Some(Peer { qpn: self.qpc.remote_qpn.get(), mac: path.dst_mac.to_string(), ip })
+        Some(Peer::new(self.qpc.remote_qpn, &path))
     }
 
     fn peer_path(&self, addresses: &Addresses) -> Shell {

@@ -9,6 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmut
 use super::cmd::CmdStatus;
 use super::cqe::HARDWARE_OWNED;
 use crate::describe::{Describe, Field, Hex, Visitor};
+pub use crate::hca::event::CqFault;
 use crate::ids::{Cqn, Qpn};
 
 /// Bytes of an entry.
@@ -113,15 +114,6 @@ pub enum QpEvent {
     WqAccess,
 }
 
-/// Why a CQ failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CqFault {
-    /// 1
-    Overrun,
-    /// 2
-    Access,
-}
-
 /// An event queue entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Eqe {
@@ -199,12 +191,8 @@ impl Eqe {
             EventType::CommunicationEstablished => qp(QpEvent::CommunicationEstablished),
             EventType::SqDrained => qp(QpEvent::SqDrained),
             EventType::CqError => {
-                let fault = match raw.detail.get() & 0xff {
-                    1 => CqFault::Overrun,
-                    2 => CqFault::Access,
-                    _ => return None,
-                };
-                Self::CqError { cqn: Cqn::new(raw.number.get()), fault }
+                let [code, ..] = raw.detail.to_bytes();
+                Self::CqError { cqn: Cqn::new(raw.number.get()), fault: CqFault::from_code(code)? }
             }
             EventType::WqCatastrophic => qp(QpEvent::WqCatastrophic),
             EventType::LocalCatastrophic => Self::LocalCatastrophic,
@@ -235,8 +223,7 @@ impl Eqe {
     pub fn emit(&self) -> [u8; LEN] {
         let (subtype, number, detail, out_param) = match *self {
             Self::Completion { cqn } => (0, cqn.get(), 0, 0),
-            Self::CqError { cqn, fault: CqFault::Overrun } => (0, cqn.get(), 1, 0),
-            Self::CqError { cqn, fault: CqFault::Access } => (0, cqn.get(), 2, 0),
+            Self::CqError { cqn, fault } => (0, cqn.get(), fault.code().into(), 0),
             Self::Qp { qpn, .. } => (0, qpn.get(), 0, 0),
             Self::Command { token, status, out_param } => {
                 (0, token.into(), u32::from(status) << 24, out_param)
@@ -261,16 +248,6 @@ impl Eqe {
 
 const PORT_DOWN: u8 = 1;
 const PORT_ACTIVE: u8 = 4;
-
-impl Field for CqFault {
-    fn show(&self, name: &str, to: &mut dyn Visitor) {
-        let word = match self {
-            Self::Overrun => "overrun",
-            Self::Access => "access",
-        };
-        word.show(name, to);
-    }
-}
 
 impl Describe for Eqe {
     fn describe(&self, to: &mut dyn Visitor) {

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use super::cmd::{CmdError, CmdStatus};
+use super::cmd::CmdError;
 use super::qpc::{QpState, Qpc, ServiceType};
 use super::transition::{Attributes, Transition};
 
@@ -42,10 +42,7 @@ impl StoredQpc {
         let unsupported = CmdError::param("service type", mailbox.service.into());
         // A QP in RESET may have no valid service, and needs none to be moved to ERR or RESET.
         let checked = service.unwrap_or(ServiceType::Rc);
-        let from = self.image.state().unwrap_or(QpState::Err);
-        if !transition.allowed(from, checked) {
-            return Err(CmdError::new(CmdStatus::BadQpState, "QP is in state", from.code().into()));
-        }
+        transition.check(self.image.state(), checked)?;
         let mut next = *self;
         match transition {
             Transition::ToRst => return Ok(Self::default()),
@@ -230,6 +227,7 @@ mod tests {
     use super::*;
     use crate::Psn;
     use crate::hca::jingzhao::qpc::LEN;
+    use crate::hca::status::CmdStatus;
     use crate::ids::{Lkey, Qkey, Qpn};
     use proptest::prelude::*;
 

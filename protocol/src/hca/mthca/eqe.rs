@@ -3,6 +3,7 @@
 //! # Spec
 //! mthca interface, section 7.7.
 
+pub use crate::hca::event::CqFault;
 use crate::ids::{Cqn, Qpn, Srqn};
 
 /// Bytes of an entry.
@@ -23,15 +24,6 @@ pub enum QpEvent {
     AccessViolation,
     /// 13h: no more receives will come of a shared queue.
     LastWqeReached,
-}
-
-/// Why a CQ failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CqFault {
-    /// 1
-    Overrun,
-    /// 2: its buffer cannot be written. Software takes any code but 1 for this.
-    Access,
 }
 
 /// An event queue entry.
@@ -103,10 +95,7 @@ impl Eqe {
             Self::SrqCatastrophic(srqn) | Self::SrqLimit(srqn) => number(srqn.get()),
             Self::CqError(cqn, fault) => {
                 number(cqn.get());
-                entry[0x0f] = match fault {
-                    CqFault::Overrun => 1,
-                    CqFault::Access => 2,
-                };
+                entry[0x0f] = fault.code();
             }
             Self::PortChange { port, active } => {
                 entry[0x03] = if active { ACTIVE } else { DOWN };

@@ -64,6 +64,36 @@ impl InitHca {
         })
     }
 
+    /// What the driver programs unless its module parameters say otherwise (sections 3.3.5 and 4.3).
+    pub const DRIVERS: Self = Self {
+        qpc: Table { base: IcmAddr::new(0x2400_0000), log_entries: 16 },
+        srqc: Table { base: IcmAddr::new(0x2680_0000), log_entries: 12 },
+        cqc: Table { base: IcmAddr::new(0x2600_0000), log_entries: 16 },
+        eqc: Table { base: IcmAddr::new(0x2685_2000), log_entries: 5 },
+        mpt: Table { base: IcmAddr::new(0x2580_0000), log_entries: 17 },
+        group_buckets: 4096,
+        log_groups: 13,
+        log_uarc: 18,
+        uarc_base: IcmAddr::new(0),
+    };
+
+    /// The inbox as software builds it, as far as the device reads it.
+    pub fn emit(&self) -> [u8; Self::LEN] {
+        let mut inbox = [0; Self::LEN];
+        let mut put = |at: usize, bytes: &[u8]| inbox[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0x30, &self.qpc.word().to_be_bytes());
+        put(0x48, &self.srqc.word().to_be_bytes());
+        put(0x50, &self.cqc.word().to_be_bytes());
+        put(0x80, &self.eqc.word().to_be_bytes());
+        put(0xd6, &self.group_buckets.to_be_bytes());
+        put(0xdb, &[self.log_groups]);
+        put(0xf0, &self.mpt.base.get().to_be_bytes());
+        put(0xfb, &[self.mpt.log_entries]);
+        put(0x129, &[self.log_uarc.saturating_sub(12)]);
+        put(0x138, &self.uarc_base.get().to_be_bytes());
+        inbox
+    }
+
     /// Log2 of the event queues there can be: the arm register has as many bits.
     const LOG_MAX_EQS: u8 = 5;
 
@@ -115,22 +145,21 @@ mod tests {
     }
 
     #[test]
-    fn the_default_profile_is_read() {
-        let init = InitHca::parse(&inbox()).unwrap();
-        let table = |base, log_entries| Table { base: IcmAddr::new(base), log_entries };
-        assert_eq!(init.qpc, table(0x2400_0000, 16));
-        assert_eq!(init.srqc, table(0x2680_0000, 12));
-        assert_eq!(init.cqc, table(0x2600_0000, 16));
-        assert_eq!(init.eqc, table(0x2685_2000, 5));
-        assert_eq!(init.mpt, table(0x2580_0000, 17));
-        assert_eq!((init.group_buckets, init.log_groups), (4096, 13));
-        assert_eq!((init.log_uarc, init.uarc_base), (18, IcmAddr::new(0)));
+    fn the_default_profile_is_read_and_written() {
+        assert_eq!(InitHca::parse(&inbox()), Ok(InitHca::DRIVERS));
+        let emitted = InitHca::DRIVERS.emit();
+        for (at, (byte, published)) in emitted.into_iter().zip(inbox()).enumerate() {
+            assert!(byte == published || byte == 0, "{at:#x}: {byte:#x}, published is {published:#x}");
+        }
+        let moved = InitHca { uarc_base: IcmAddr::new(0x400_0000), ..InitHca::DRIVERS };
+        assert_eq!(InitHca::parse(&moved.emit()), Ok(moved));
+        assert_eq!(InitHca::parse(&emitted), Ok(InitHca::DRIVERS));
     }
 
     /// Section 14.3, commands 174 and 175: the records of UAR page 2 begin at 80000h, its last page is at BF000h.
     #[test]
     fn records_of_a_uar_page_are_where_software_maps_them() {
-        let init = InitHca::parse(&inbox()).unwrap();
+        let init = InitHca::DRIVERS;
         assert_eq!(init.record(2, 0), IcmAddr::new(0x8_0000));
         assert_eq!(init.record(2, 32767), IcmAddr::new(0xb_fff8));
         let moved = InitHca { uarc_base: IcmAddr::new(0x400_0000), ..init };

@@ -11,7 +11,7 @@ use bitflags::bitflags;
 use super::qpc::{self, QpKind, Qpc};
 use crate::Psn;
 use crate::hca::qp::{QpState, ServiceType, Transition};
-use crate::hca::status::{CmdError, CmdStatus};
+use crate::hca::status::CmdError;
 
 bitflags! {
     /// What a command brings besides what it always brings.
@@ -101,10 +101,7 @@ impl Qpc {
             _ => self.kind(),
         };
         let service = kind.map_or(ServiceType::Rc, QpKind::service);
-        let from = self.state().unwrap_or(QpState::Err);
-        if !transition.allowed(from, service) {
-            return Err(CmdError::new(CmdStatus::BadQpState, "QP is in state", from.code().into()));
-        }
+        transition.check(self.state(), service)?;
         let mut next = *self;
         match transition {
             Transition::ToRst => return Ok(Self::default()),
@@ -262,6 +259,7 @@ mod tests {
     use super::super::path::{Address, Path};
     use super::super::qpc::Geometry;
     use super::*;
+    use crate::hca::status::CmdStatus;
     use crate::ids::{Cqn, Lid, Lkey, Pdn, Qkey, Qpn, Srqn};
 
     /// Everything set, so that what a command takes shows.

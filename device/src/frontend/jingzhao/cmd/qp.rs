@@ -11,7 +11,6 @@ use protocol::hca::jingzhao::transition::Transition;
 use crate::frontend::Context;
 use crate::frontend::command::{Outbox, fixed};
 use crate::frontend::jingzhao::device::Setup;
-use crate::frontend::jingzhao::host::JingZhaoHost;
 use crate::frontend::jingzhao::qp::{QueuePair, attributes, modification};
 use crate::frontend::jingzhao::resources::Resources;
 
@@ -56,15 +55,7 @@ pub(super) fn modify(
     let qpn = qp.qpn;
     let attrs = attributes(qpn, &qp.key, &setup.addresses, &setup.options);
     let modification = modification(transition, &qp.key, attrs, &mailbox);
-    let mut host = JingZhaoHost {
-        resources: Some(resources),
-        addresses: &setup.addresses,
-        dma: cx.dma,
-        monitor: cx.monitor,
-    };
-    cx.engine
-        .modify_qp(cx.now, qpn, &modification, &mut host)
-        .map_err(|_| CmdError::new(CmdStatus::InternalErr, "QP", qpn.get().into()))
+    cx.modify_qp(resources, &setup.addresses, qpn, &modification)
 }
 
 /// Puts a QP in the table and in the engine, where it is in RESET.

@@ -7,21 +7,14 @@ use protocol::hca::mthca::cmd::Command;
 use protocol::hca::mthca::cqc::{Cqc, ResizeCq};
 use protocol::hca::status::{CmdError, CmdStatus};
 
-use super::Answer;
-use crate::frontend::Context;
+use super::{Answer, Call};
 use crate::frontend::command::fixed;
 use crate::frontend::mthca::completion_queue::CompletionQueue;
-use crate::frontend::mthca::device::Setup;
 use crate::frontend::mthca::resources::Resources;
 use crate::sparse::TableFull;
 
-pub(super) fn sw2hw(
-    resources: &mut Resources,
-    setup: &Setup,
-    _: &mut Context<'_>,
-    command: &Command,
-    inbox: &[u8],
-) -> Result<Answer, CmdError> {
+pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
+    let Call { resources, setup, command, inbox, .. } = call;
     let cqn = command.cqn();
     let index = resources.cq_index(cqn);
     let cqc = Cqc::parse(fixed(inbox)?, setup.options.limits.dev_lim().log_max_cqes)?;
@@ -34,26 +27,16 @@ pub(super) fn sw2hw(
 }
 
 /// QPs that still name it lose their completions.
-pub(super) fn hw2sw(
-    resources: &mut Resources,
-    _: &Setup,
-    _: &mut Context<'_>,
-    command: &Command,
-    _: &[u8],
-) -> Result<Answer, CmdError> {
+pub(super) fn hw2sw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
+    let Call { resources, command, .. } = call;
     find(resources, command)?;
     let index = resources.cq_index(command.cqn());
     resources.cqs.remove(index);
     Ok(Answer::Nothing)
 }
 
-pub(super) fn resize(
-    resources: &mut Resources,
-    setup: &Setup,
-    cx: &mut Context<'_>,
-    command: &Command,
-    inbox: &[u8],
-) -> Result<Answer, CmdError> {
+pub(super) fn resize(call: Call<'_, '_>) -> Result<Answer, CmdError> {
+    let Call { resources, setup, cx, command, inbox } = call;
     let resize = ResizeCq::parse(fixed(inbox)?, setup.options.limits.dev_lim().log_max_cqes)?;
     let (page, record) = find(resources, command)?.record();
     let consumer = resources.regions.record(&resources.layout, cx.dma, page, record);

@@ -3,25 +3,16 @@
 //! # Spec
 //! mthca interface, sections 3.5 and 6.3.
 
-use protocol::hca::mthca::cmd::Command;
 use protocol::hca::mthca::eqc::Eqc;
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::Eqn;
 
-use super::Answer;
-use crate::frontend::Context;
+use super::{Answer, Call};
 use crate::frontend::command::fixed;
-use crate::frontend::mthca::device::Setup;
 use crate::frontend::mthca::event_queue::EventQueue;
-use crate::frontend::mthca::resources::Resources;
 
-pub(super) fn sw2hw(
-    resources: &mut Resources,
-    _: &Setup,
-    _: &mut Context<'_>,
-    command: &Command,
-    inbox: &[u8],
-) -> Result<Answer, CmdError> {
+pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
+    let Call { resources, command, inbox, .. } = call;
     let eqn = command.eqn();
     let eqc = Eqc::parse(fixed(inbox)?)?;
     if !resources.layout.has_eq(eqn) {
@@ -34,25 +25,15 @@ pub(super) fn sw2hw(
     Ok(Answer::Nothing)
 }
 
-pub(super) fn hw2sw(
-    resources: &mut Resources,
-    _: &Setup,
-    _: &mut Context<'_>,
-    command: &Command,
-    _: &[u8],
-) -> Result<Answer, CmdError> {
+pub(super) fn hw2sw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
+    let Call { resources, command, .. } = call;
     let eqn = command.eqn();
     resources.eqs.remove(eqn).ok_or(not_valid(eqn))?;
     Ok(Answer::Nothing)
 }
 
-pub(super) fn map(
-    resources: &mut Resources,
-    _: &Setup,
-    _: &mut Context<'_>,
-    command: &Command,
-    _: &[u8],
-) -> Result<Answer, CmdError> {
+pub(super) fn map(call: Call<'_, '_>) -> Result<Answer, CmdError> {
+    let Call { resources, command, .. } = call;
     let map = command.map_eq();
     if !resources.eqs.contains(map.eqn) {
         return Err(not_valid(map.eqn));

@@ -7,41 +7,24 @@ use protocol::hca::mthca::cmd::Command;
 use protocol::hca::mthca::mgm::{self, Mgm};
 use protocol::hca::status::{CmdError, CmdStatus};
 
-use super::Answer;
-use crate::frontend::Context;
+use super::{Answer, Call};
 use crate::frontend::command::fixed;
-use crate::frontend::mthca::device::Setup;
 use crate::frontend::mthca::resources::Resources;
 
-pub(super) fn hash(
-    resources: &mut Resources,
-    _: &Setup,
-    _: &mut Context<'_>,
-    _: &Command,
-    inbox: &[u8],
-) -> Result<Answer, CmdError> {
+pub(super) fn hash(call: Call<'_, '_>) -> Result<Answer, CmdError> {
+    let Call { resources, inbox, .. } = call;
     let bucket = mgm::hash(fixed(inbox)?, resources.layout.group_buckets);
     Ok(Answer::Immediate(bucket.into()))
 }
 
-pub(super) fn read(
-    resources: &mut Resources,
-    _: &Setup,
-    _: &mut Context<'_>,
-    command: &Command,
-    _: &[u8],
-) -> Result<Answer, CmdError> {
+pub(super) fn read(call: Call<'_, '_>) -> Result<Answer, CmdError> {
+    let Call { resources, command, .. } = call;
     let index = index(resources, command)?;
     Ok(Answer::Mailbox(resources.groups.read(index).bytes().to_vec()))
 }
 
-pub(super) fn write(
-    resources: &mut Resources,
-    _: &Setup,
-    _: &mut Context<'_>,
-    command: &Command,
-    inbox: &[u8],
-) -> Result<Answer, CmdError> {
+pub(super) fn write(call: Call<'_, '_>) -> Result<Answer, CmdError> {
+    let Call { resources, command, inbox, .. } = call;
     let index = index(resources, command)?;
     resources.groups.write(index, Mgm::new(*fixed(inbox)?));
     Ok(Answer::Nothing)

@@ -3,28 +3,19 @@
 //! # Spec
 //! mthca interface, sections 3.5, 8.2 and 8.5.
 
-use protocol::hca::mthca::cmd::Command;
 use protocol::hca::mthca::eqe::Eqe;
 use protocol::hca::mthca::port::{self, SetIb};
 use protocol::hca::status::{CmdError, CmdStatus};
 
-use super::Answer;
-use crate::frontend::Context;
+use super::{Answer, Call};
 use crate::frontend::command::fixed;
-use crate::frontend::mthca::device::Setup;
-use crate::frontend::mthca::resources::Resources;
 use crate::management::MkeyCheck;
 
 /// In op_modifier of MAD_IFC: the M_Key need not be right.
 const IGNORE_M_KEY: u8 = 1;
 
-pub(super) fn init(
-    resources: &mut Resources,
-    _: &Setup,
-    cx: &mut Context<'_>,
-    command: &Command,
-    _: &[u8],
-) -> Result<Answer, CmdError> {
+pub(super) fn init(call: Call<'_, '_>) -> Result<Answer, CmdError> {
+    let Call { resources, cx, command, .. } = call;
     port::check(command.in_modifier)?;
     let was_active = cx.management.is_active();
     cx.open_port();
@@ -34,13 +25,8 @@ pub(super) fn init(
     Ok(Answer::Nothing)
 }
 
-pub(super) fn close(
-    resources: &mut Resources,
-    _: &Setup,
-    cx: &mut Context<'_>,
-    command: &Command,
-    _: &[u8],
-) -> Result<Answer, CmdError> {
+pub(super) fn close(call: Call<'_, '_>) -> Result<Answer, CmdError> {
+    let Call { resources, cx, command, .. } = call;
     port::check(command.in_modifier)?;
     let was_active = cx.management.is_active();
     cx.management.close_port();
@@ -50,13 +36,8 @@ pub(super) fn close(
     Ok(Answer::Nothing)
 }
 
-pub(super) fn set(
-    _: &mut Resources,
-    _: &Setup,
-    cx: &mut Context<'_>,
-    command: &Command,
-    inbox: &[u8],
-) -> Result<Answer, CmdError> {
+pub(super) fn set(call: Call<'_, '_>) -> Result<Answer, CmdError> {
+    let Call { cx, command, inbox, .. } = call;
     port::check(command.in_modifier)?;
     let SetIb { reset_qkey_violations, capabilities } = SetIb::parse(fixed(inbox)?);
     cx.management.set_capabilities(capabilities);
@@ -67,13 +48,8 @@ pub(super) fn set(
     Ok(Answer::Nothing)
 }
 
-pub(super) fn mad_ifc(
-    _: &mut Resources,
-    _: &Setup,
-    cx: &mut Context<'_>,
-    command: &Command,
-    inbox: &[u8],
-) -> Result<Answer, CmdError> {
+pub(super) fn mad_ifc(call: Call<'_, '_>) -> Result<Answer, CmdError> {
+    let Call { cx, command, inbox, .. } = call;
     // The upper half is the LID a MAD from the wire came from.
     port::check(command.in_modifier & 0xffff)?;
     let m_key = match command.op_modifier & IGNORE_M_KEY {

@@ -3,29 +3,21 @@
 //! # Spec
 //! mthca interface, sections 3.1, 6.5 and 8.1.
 
-use protocol::hca::mthca::cmd::Command;
 use protocol::hca::mthca::modify::{ModifyQp, Named};
 use protocol::hca::mthca::qpc::Qpc;
 use protocol::hca::qp::Transition;
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::Qpn;
 
-use super::Answer;
+use super::{Answer, Call};
 use crate::frontend::Context;
 use crate::frontend::command::fixed;
 use crate::frontend::mthca::device::Setup;
-use crate::frontend::mthca::host::MthcaHost;
 use crate::frontend::mthca::qp::{QueuePair, service};
 use crate::frontend::mthca::resources::Resources;
 
-pub(super) fn modify(
-    resources: &mut Resources,
-    setup: &Setup,
-    cx: &mut Context<'_>,
-    command: &Command,
-    transition: Transition,
-    inbox: &[u8],
-) -> Result<Answer, CmdError> {
+pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answer, CmdError> {
+    let Call { resources, setup, cx, command, inbox } = call;
     let qpn = command.qpn();
     let index = resources.qp_index(qpn);
     if resources.qps.get(index).is_some_and(|qp| qp.qpn != qpn) {
@@ -53,14 +45,7 @@ pub(super) fn modify(
     }
     let Some(qp) = resources.qps.get(index) else { return Ok(Answer::Nothing) };
     let modification = qp.modification(transition, &setup.addresses, command.wants_drained_event());
-    let mut host = MthcaHost {
-        resources: Some(resources),
-        addresses: &setup.addresses,
-        dma: cx.dma,
-        monitor: cx.monitor,
-    };
-    let moved = cx.engine.modify_qp(cx.now, qpn, &modification, &mut host);
-    moved.map_err(|_| CmdError::new(CmdStatus::InternalErr, "QP", qpn.get().into()))?;
+    cx.modify_qp(resources, &setup.addresses, qpn, &modification)?;
     Ok(Answer::Nothing)
 }
 
@@ -87,13 +72,8 @@ fn create(
 }
 
 /// A QP in RESET is all zeros, and so is one that never was: there is no error for a number.
-pub(super) fn query(
-    resources: &mut Resources,
-    _: &Setup,
-    cx: &mut Context<'_>,
-    command: &Command,
-    _: &[u8],
-) -> Result<Answer, CmdError> {
+pub(super) fn query(call: Call<'_, '_>) -> Result<Answer, CmdError> {
+    let Call { resources, cx, command, .. } = call;
     let qpn = command.qpn();
     resources.observe(cx.engine, qpn);
     let qp = resources.qps.get(resources.qp_index(qpn)).filter(|qp| qp.qpn == qpn);
@@ -102,13 +82,8 @@ pub(super) fn query(
 }
 
 /// Declares which QPs others know as QP0 and QP1. The number is of the first port; 0 is none.
-pub(super) fn conf_special(
-    _: &mut Resources,
-    _: &Setup,
-    cx: &mut Context<'_>,
-    command: &Command,
-    _: &[u8],
-) -> Result<Answer, CmdError> {
+pub(super) fn conf_special(call: Call<'_, '_>) -> Result<Answer, CmdError> {
+    let Call { cx, command, .. } = call;
     const SMI: u8 = 0;
     const GSI: u8 = 1;
     let qpn = Some(command.qpn()).filter(|qpn| qpn.get() != 0);

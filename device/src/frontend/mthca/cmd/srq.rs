@@ -9,21 +9,15 @@ use protocol::hca::mthca::srqc::Srqc;
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::Srqn;
 
-use super::Answer;
+use super::{Answer, Call};
 use crate::frontend::Context;
 use crate::frontend::command::fixed;
-use crate::frontend::mthca::device::Setup;
 use crate::frontend::mthca::resources::Resources;
 use crate::frontend::mthca::srq::SharedReceiveQueue;
 use crate::sparse::TableFull;
 
-pub(super) fn sw2hw(
-    resources: &mut Resources,
-    setup: &Setup,
-    _: &mut Context<'_>,
-    command: &Command,
-    inbox: &[u8],
-) -> Result<Answer, CmdError> {
+pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
+    let Call { resources, setup, command, inbox, .. } = call;
     let srqn = number(command);
     let index = resources.srq_index(srqn);
     // Software's ring has a slot that it never posts, and a power of two of them (section 6.6).
@@ -39,14 +33,9 @@ pub(super) fn sw2hw(
 }
 
 /// The outbox gets the context.
-pub(super) fn hw2sw(
-    resources: &mut Resources,
-    setup: &Setup,
-    cx: &mut Context<'_>,
-    command: &Command,
-    inbox: &[u8],
-) -> Result<Answer, CmdError> {
-    let answer = query(resources, setup, cx, command, inbox)?;
+pub(super) fn hw2sw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
+    let Call { resources, cx, command, .. } = call;
+    let answer = context(resources, cx, command)?;
     let srqn = number(command);
     let index = resources.srq_index(srqn);
     resources.srqs.remove(index);
@@ -55,28 +44,14 @@ pub(super) fn hw2sw(
     Ok(if command.out_param == 0 { Answer::Nothing } else { answer })
 }
 
-pub(super) fn query(
-    resources: &mut Resources,
-    _: &Setup,
-    cx: &mut Context<'_>,
-    command: &Command,
-    _: &[u8],
-) -> Result<Answer, CmdError> {
-    let Resources { layout, regions, srqs, .. } = resources;
-    let srq = srqs.get_mut(layout.srqc.index(number(command).get())).ok_or(not_valid(command))?;
-    let (page, record) = srq.record();
-    let outbox = srq.query(regions.record(layout, cx.dma, page, record));
-    Ok(Answer::Mailbox(outbox.to_vec()))
+pub(super) fn query(call: Call<'_, '_>) -> Result<Answer, CmdError> {
+    let Call { resources, cx, command, .. } = call;
+    context(resources, cx, command)
 }
 
 /// If fewer requests wait than the limit says already, software is told at once.
-pub(super) fn arm(
-    resources: &mut Resources,
-    _: &Setup,
-    cx: &mut Context<'_>,
-    command: &Command,
-    _: &[u8],
-) -> Result<Answer, CmdError> {
+pub(super) fn arm(call: Call<'_, '_>) -> Result<Answer, CmdError> {
+    let Call { resources, cx, command, .. } = call;
     let limit = command.in_param;
     let limit = u16::try_from(limit).map_err(|_| CmdError::param("limit of an SRQ", limit))?;
     let Resources { layout, regions, srqs, .. } = resources;
@@ -88,6 +63,15 @@ pub(super) fn arm(
         resources.raise(cx, &Eqe::SrqLimit(srqn));
     }
     Ok(Answer::Nothing)
+}
+
+/// The context as it is now.
+fn context(resources: &mut Resources, cx: &Context<'_>, command: &Command) -> Result<Answer, CmdError> {
+    let Resources { layout, regions, srqs, .. } = resources;
+    let srq = srqs.get_mut(layout.srqc.index(number(command).get())).ok_or(not_valid(command))?;
+    let (page, record) = srq.record();
+    let outbox = srq.query(regions.record(layout, cx.dma, page, record));
+    Ok(Answer::Mailbox(outbox.to_vec()))
 }
 
 fn number(command: &Command) -> Srqn {

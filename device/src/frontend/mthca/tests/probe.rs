@@ -1,5 +1,7 @@
 //! The commands of a successful probe, and of the unload that followed (sections 14.3 and 14.4).
 
+use protocol::hca::mthca::init::InitHca;
+
 use super::*;
 
 /// Commands 1 to 33: opcode, op_modifier, in_modifier, then in_param or what the inbox is about. All are polled.
@@ -68,27 +70,6 @@ pub(super) const TEAR_DOWN: &str = "
     ffb 0 00
     ffe 0 00";
 
-/// INIT_HCA with the driver's profile (sections 3.3.5 and 4.3).
-fn init_hca() -> Vec<u8> {
-    let mut inbox = vec![0; 0x200];
-    for (at, bytes) in [
-        (0x0c, &[0, 0, 0, 1][..]),
-        (0x14, &[0, 0, 0, 1]),
-        (0x30, &[0, 0, 0, 0, 0x24, 0, 0, 16]),
-        (0x48, &[0, 0, 0, 0, 0x26, 0x80, 0, 12]),
-        (0x50, &[0, 0, 0, 0, 0x26, 0, 0, 16]),
-        (0x80, &[0, 0, 0, 0, 0x26, 0x85, 0x20, 5]),
-        (0xc0, &[0, 0, 0, 0, 0x26, 0x60, 0, 0]),
-        (0xd2, &[0, 8, 0, 0, 0x10, 0, 0, 0, 0, 13]),
-        (0xf0, &[0, 0, 0, 0, 0x25, 0x80, 0, 0, 0, 0, 0, 17]),
-        (0x100, &[0, 0, 0, 0, 0x20, 0, 0, 0]),
-        (0x129, &[6, 11, 0]),
-    ] {
-        inbox[at..at + bytes.len()].copy_from_slice(bytes);
-    }
-    inbox
-}
-
 impl Driver {
     /// Issues the commands of a list. Each must succeed but ENABLE_LAM.
     pub(super) fn replay(&mut self, list: &str) {
@@ -120,7 +101,7 @@ impl Driver {
             (0xffa, _) if argument == MTT => block(MTT, MTT_BUS, log),
             (0xffa, _) => block(argument, ICM + argument, log),
             (0xfff | 0xffc, _) => block(0, 0x40_0000, log),
-            (0x007, _) => init_hca(),
+            (0x007, _) => InitHca::DRIVERS.emit().to_vec(),
             (0x00d, 0x10) => Mpt::everything().bytes(),
             (0x00d, 0x11) => {
                 let pages: Vec<_> = (0..1024).map(|page| EQ_BUFFERS[1] + 0x1000 * page).collect();
@@ -201,7 +182,7 @@ fn reset_forgets_everything_but_config_space() {
     let (status, _) = driver.command(0x012, 1 << 9, 2);
     assert_eq!(status, CmdStatus::BadSysState.code());
     // Nothing is lent any more: the region's page table entries cannot be read.
-    driver.ok(0x007, &init_hca(), 0);
+    driver.ok(0x007, &InitHca::DRIVERS.emit(), 0);
     let refused = driver.with_inbox(0x00d, &Mpt::buffer(0x11, 4096, MTT + 0x2000).bytes(), 0x11);
     assert_eq!(refused, CmdStatus::BadParam.code());
     // Any other value is no reset.
