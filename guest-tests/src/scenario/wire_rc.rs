@@ -55,12 +55,14 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         ("responder", responder::CASES),
         ("responder", responder::headers::CASES),
         ("responder", responder::messages::CASES),
+        ("responder", responder::order::CASES),
         ("responder", responder::states::CASES),
         ("responder", responder::refusals::CASES),
         ("requester", requester::CASES),
         ("requester", requester::reads::CASES),
         ("requester", requester::answers::CASES),
         ("requester", requester::limits::CASES),
+        ("requester", requester::recovery::CASES),
     ] {
         for case in cases {
             let held = bench.clone();

@@ -85,13 +85,13 @@ impl Replies {
         self.queue.len() < self.most(limits::PENDING_REPLIES)
     }
 
-    /// Positive acknowledge of everything up to `psn`. Replaces one that still waits, and a sequence NAK that has become
-    /// pointless: what it asked for is here.
+    /// Positive acknowledge of everything up to `psn`. Replaces one that still waits. A NAK is never taken back, not even
+    /// when what it asks for is here: only acknowledges may be coalesced (IBTA volume 1, section 9.7.5.1.4).
     pub(crate) fn acknowledge(&mut self, psn: Psn, msn: Msn) {
         let aeth = Aeth { syndrome: Syndrome::ACK, msn };
         match self.queue.back_mut() {
             Some(Reply::Acknowledge { psn: last_psn, aeth: last })
-                if matches!(last.syndrome, Syndrome::Ack { .. } | Syndrome::Nak(NakCode::PsnSequence)) =>
+                if matches!(last.syndrome, Syndrome::Ack { .. }) =>
             {
                 (*last_psn, *last) = (psn, aeth);
             }
@@ -138,14 +138,14 @@ impl Replies {
         }));
     }
 
-    /// A READ whose answer is not all sent yet is asked again from `psn` on: goes back there in place. False: no such
-    /// answer is pending.
+    /// A READ whose answer is not all sent yet is asked again from `psn` on: goes back there in place, and begins anew with
+    /// FIRST or ONLY. False: no such answer is pending.
     pub(crate) fn rewind_read(&mut self, psn: Psn) -> bool {
         for reply in &mut self.queue {
             if let Reply::Read(read) = reply {
                 let index = ahead(psn, read.first);
                 if index < read.packets {
-                    if index < read.next {
+                    if index <= read.next {
                         (read.next, read.begin) = (index, index);
                     }
                     return true;

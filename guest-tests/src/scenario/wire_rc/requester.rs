@@ -3,6 +3,7 @@
 pub(super) mod answers;
 pub(super) mod limits;
 pub(super) mod reads;
+pub(super) mod recovery;
 
 use std::time::{Duration, Instant};
 

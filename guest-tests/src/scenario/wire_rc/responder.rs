@@ -2,6 +2,7 @@
 
 pub(super) mod headers;
 pub(super) mod messages;
+pub(super) mod order;
 pub(super) mod refusals;
 pub(super) mod states;
 

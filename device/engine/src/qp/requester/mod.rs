@@ -90,7 +90,7 @@ pub(crate) struct Requester {
     ack_deadline: Option<Instant>,
     /// Waiting until then because the receiver was not ready.
     rnr_wait: Option<Instant>,
-    /// It was not ready since the last progress: it is asked with care.
+    /// It was not ready since the last progress: few packets are sent at once.
     probing: bool,
     /// Retries since the last progress.
     retries: u8,
@@ -154,9 +154,7 @@ impl Requester {
 
     /// Whether asking for a frame may give one.
     pub(crate) fn wants_turn(&self) -> bool {
-        self.rnr_wait.is_none()
-            && (self.more || self.cursor < self.queue.len())
-            && !(self.probing && self.cursor > 0)
+        self.rnr_wait.is_none() && (self.more || self.cursor < self.queue.len())
     }
 
     /// No message is under way (SQD is drained).
@@ -300,8 +298,8 @@ impl Requester {
         Ok(())
     }
 
-    /// The receiver was not ready for the front request: send again from there, later, and until there is progress no other
-    /// request: it would be dropped as well.
+    /// The receiver was not ready for the front request: send again from there, later, and until there is progress only few
+    /// packets: they may be dropped as well.
     fn wait_for_receiver<H: Host>(
         &mut self,
         core: &Core,

@@ -129,9 +129,11 @@ impl Requester {
         let last = index + 1 == front.packets;
         let position = packet.bth.opcode.operation.position();
         // After a READ was asked again from its middle, packets of both answers may be under way, and some peers answer
-        // from the middle with MIDDLE. The PSN says where they belong; only the end must be one.
+        // from the middle with MIDDLE. The PSN says where they belong; only the end must be one, and nothing else but the
+        // end of a piece may be.
         let in_place = if front.in_pieces {
-            !last || position.ends()
+            let ends_piece = (index + 1).is_multiple_of(front.piece.max(1));
+            position.ends() == last || (position.ends() && ends_piece)
         } else {
             position == Position::of(index == 0, last)
         };

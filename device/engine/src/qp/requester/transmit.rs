@@ -23,11 +23,7 @@ impl Requester {
     ) -> Result<Step, Failure> {
         // Bound: a chain of NOPs can be endless.
         for _ in 0..limits::REQUESTS_PER_STEP {
-            let probed = self.probing && self.cursor > 0;
-            if self.rnr_wait.is_some()
-                || probed
-                || (self.cursor == self.queue.len() && !self.fetch(core, ctx)?)
-            {
+            if self.rnr_wait.is_some() || (self.cursor == self.queue.len() && !self.fetch(core, ctx)?) {
                 return Ok(Step::Idle);
             }
             let Some(request) = self.queue.get(self.cursor) else { return Ok(Step::Idle) };
@@ -131,7 +127,10 @@ impl Requester {
         out: &mut Vec<u8>,
     ) -> Result<Step, Status> {
         let (window, in_flight, next) = (self.window.packets(), self.in_flight(), self.next);
-        let answers_due = self.answers_due();
+        let (room, answers_due) = (self.window(), self.answers_due());
+        // Without any answer to it, it is asked for as before: what was lost is not the end of a burst.
+        let repeated = next == 0
+            && self.queue.get(self.cursor).is_some_and(|request| self.is_outstanding(request.first));
         let Some(request) = self.queue.get_mut(self.cursor) else { return Ok(Step::Idle) };
         let SendOp::Read { remote } = request.wr.op else { return Ok(Step::Idle) };
         if request.piece == 0 {
@@ -139,7 +138,7 @@ impl Requester {
             request.piece =
                 if fits { request.packets.next_power_of_two() } else { power_of_two_below(window / 2) };
         }
-        while request.piece.min(request.packets) > window {
+        while !repeated && request.piece.min(request.packets) > window {
             request.piece /= 2;
         }
         let end = ((next / request.piece + 1) * request.piece).min(request.packets);
@@ -147,7 +146,7 @@ impl Requester {
         // A piece under way that is not the newest: wait for it.
         let two_under_way =
             self.cursor == 0 && next > 0 && ahead(self.unacked, request.first) < request.chunk;
-        if (in_flight > 0 && in_flight + piece > window)
+        if (in_flight > 0 && in_flight + piece > room)
             || answers_due >= u32::from(core.attrs.max_rd_atomic.max(1))
             || two_under_way
         {
@@ -173,7 +172,7 @@ impl Requester {
         ctx: &mut Ctx<'_, H>,
         out: &mut Vec<u8>,
     ) -> Result<Step, Status> {
-        if self.in_flight() >= self.window.packets()
+        if self.in_flight() >= self.window()
             || self.answers_due() >= u32::from(core.attrs.max_rd_atomic.max(1))
         {
             return Ok(Step::Idle);
@@ -230,7 +229,7 @@ impl Requester {
         }
     }
 
-    /// Packets of a message that may be unacknowledged.
+    /// Packets that may be unacknowledged.
     fn window(&self) -> u32 {
         let window = self.window.packets();
         if self.probing { window.min(limits::MIN_WINDOW) } else { window }

@@ -123,8 +123,8 @@ impl Flight {
             (self.provoked, self.timer_from) = (false, None);
         }
         if self.rnr_naks > 0 {
-            demand!((first..end).contains(&unacked), "request {nth} behind one that was not received");
-            let few = ops[nth].wants_data() || to - unacked <= PROBE;
+            let refused = (first..end).contains(&unacked) && ops[nth].wants_data();
+            let few = refused || to - unacked <= PROBE;
             demand!(few, "PSN {to} is {} beyond {unacked}, which was not received", to - unacked);
         }
         if ops[nth].request.fence && from == first {

@@ -1,0 +1,307 @@
+//! Every answer to every request: what a requester makes of it (IBTA volume 1, sections 9.7.5 and 9.9.2).
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use engine::*;
+use protocol::Psn;
+use protocol::roce::{Aeth, Ext, NakCode, Operation as O, Syndrome};
+
+fn acknowledge(pair: &mut Pair, psn: Psn, syndrome: Syndrome) {
+    pair.inject(A, O::Acknowledge, psn, aeth(syndrome), b"");
+}
+
+fn read_response(pair: &mut Pair, psn: Psn, operation: O, len: usize) {
+    let ext = if operation == O::ReadResponseMiddle { Ext::None } else { aeth(ACK) };
+    pair.inject(A, operation, psn, ext, &[0x5a; 300][..len]);
+}
+
+fn atomic_acknowledge(pair: &mut Pair, psn: Psn) {
+    let ext = Ext::AtomicAck(Aeth { syndrome: ACK, msn: Default::default() }, 7);
+    pair.inject(A, O::AtomicAcknowledge, psn, ext, b"");
+}
+
+fn fetch_add() -> SendRequest {
+    request(1, SendOp::FetchAdd { remote: remote(0), add: 1 }, &[sge(0, 8)])
+}
+
+const RESPONSES: [O; 4] =
+    [O::ReadResponseFirst, O::ReadResponseMiddle, O::ReadResponseLast, O::ReadResponseOnly];
+
+/// How a request stands after one answer to its first packet.
+#[derive(Debug, PartialEq)]
+enum Outcome {
+    Done,
+    /// Neither completed nor failed, with so many PSNs answered.
+    Open(u32),
+    Bad,
+}
+
+fn outcome(wr: &SendRequest, answer: impl FnOnce(&mut Pair)) -> Outcome {
+    let mut pair = Pair::new();
+    pair.post(A, wr.clone());
+    pair.frames(A);
+    answer(&mut pair);
+    match *pair.a.sends() {
+        [(1, Ok(()))] => Outcome::Done,
+        [(1, Err(Status::BadResponse))] => {
+            assert_eq!(pair.snapshot(A).state, State::Err);
+            Outcome::Bad
+        }
+        [] => {
+            assert_eq!(pair.frames(A).len(), 0, "nothing is sent again");
+            Outcome::Open(pair.snapshot(A).unacked_psn.since(psn_a()).cast_unsigned())
+        }
+        ref other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_answer_of_another_kind_is_a_bad_response_and_an_acknowledge_brings_no_data() {
+    use Outcome::{Bad, Done, Open};
+    let long_read = || read(1, 0x8000, 600);
+    // Request; what ACK, READ response FIRST, MIDDLE, LAST, ONLY and ATOMIC acknowledge of its first PSN make of it.
+    for (name, wr, expected) in [
+        ("send", send(1, 10), [Done, Bad, Bad, Bad, Bad, Bad]),
+        ("long send", send(1, 600), [Open(1), Bad, Bad, Bad, Bad, Bad]),
+        ("write", write(1, 0, 10), [Done, Bad, Bad, Bad, Bad, Bad]),
+        ("read", read(1, 0x8000, 10), [Open(0), Bad, Bad, Bad, Done, Bad]),
+        ("empty read", read(1, 0x8000, 0), [Open(0), Bad, Bad, Bad, Done, Bad]),
+        ("long read", long_read(), [Open(0), Open(1), Bad, Bad, Bad, Bad]),
+        ("atomic", fetch_add(), [Open(0), Bad, Bad, Bad, Bad, Done]),
+    ] {
+        let len = wr.payload.len().min(256) as usize;
+        let [ack, responses @ .., atomic] = expected;
+        assert_eq!(outcome(&wr, |pair| acknowledge(pair, psn_a(), ACK)), ack, "{name}, ACK");
+        for (operation, expected) in RESPONSES.into_iter().zip::<[Outcome; 4]>(responses) {
+            let outcome = outcome(&wr, |pair| read_response(pair, psn_a(), operation, len));
+            assert_eq!(outcome, expected, "{name}, {operation:?}");
+        }
+        assert_eq!(
+            outcome(&wr, |pair| atomic_acknowledge(pair, psn_a())),
+            atomic,
+            "{name}, ATOMIC acknowledge"
+        );
+    }
+}
+
+/// A READ of three packets whose responses before `index` are there.
+fn read_up_to(index: u32) -> Pair {
+    let mut pair = Pair::new();
+    pair.post(A, read(1, 0x8000, 600));
+    pair.frames(A);
+    for (n, operation) in (0..index).zip(RESPONSES) {
+        read_response(&mut pair, psn_a().advance(n), operation, 256);
+    }
+    pair
+}
+
+#[test]
+fn read_responses_have_their_place_and_length() {
+    for index in 0..3 {
+        let (right, right_len) = (RESPONSES[index as usize], if index == 2 { 88 } else { 256 });
+        let cases = RESPONSES.map(|operation| (operation, right_len)).into_iter();
+        for (operation, len) in cases
+            .chain([0, right_len - 4, right_len - 1, right_len + 1, right_len + 4].map(|len| (right, len)))
+        {
+            let mut pair = read_up_to(index);
+            read_response(&mut pair, psn_a().advance(index), operation, len);
+            if (operation, len) == (right, right_len) {
+                assert_eq!(pair.snapshot(A).unacked_psn, psn_a().advance(index + 1));
+                assert_eq!(pair.a.sends(), ok((index == 2).then_some(1)));
+            } else {
+                let failed = [(1, Err(Status::BadResponse))];
+                assert_eq!(pair.a.sends(), failed, "{operation:?} of {len} bytes as response {index}");
+            }
+            assert_eq!(pair.bytes(A, 0x8000 + 600, 8), Pair::new().bytes(A, 0x8000 + 600, 8), "behind it");
+        }
+    }
+}
+
+/// Some responders answer the rest of a READ beginning with MIDDLE, and responses to the first request may still come.
+#[test]
+fn responses_to_a_repeated_read_end_at_its_end_only() {
+    use O::{
+        ReadResponseFirst as F, ReadResponseLast as L, ReadResponseMiddle as M, ReadResponseOnly as Only,
+    };
+    for (second, third, accepted) in [
+        (F, L, true),
+        (M, L, true),
+        (F, Only, true),
+        (M, Only, true),
+        (F, M, false),
+        (M, F, false),
+        (L, L, false),
+        (Only, Only, false),
+    ] {
+        let mut pair = read_up_to(1);
+        pair.advance(TIMEOUT);
+        assert_eq!(describe(&pair.frames(A)[0]), "ReadRequest 0x101 va+0x100 344?");
+        read_response(&mut pair, psn_a().advance(1), second, 256);
+        read_response(&mut pair, psn_a().advance(2), third, 88);
+        let expected = if accepted { Ok(()) } else { Err(Status::BadResponse) };
+        assert_eq!(pair.a.sends(), [(1, expected)], "{second:?}, {third:?}");
+    }
+}
+
+/// Section 9.3.5 with its tables: AETH syndrome, credits, RNR NAK timer, NAK codes.
+#[test]
+fn every_syndrome_has_its_effect() {
+    for byte in 0..=u8::MAX {
+        let mut pair = Pair::new();
+        pair.post(A, write(1, 0x8000, 10));
+        pair.frames(A);
+        acknowledge(&mut pair, psn_a(), Syndrome::from_byte(byte));
+        let failed = |status| vec![(1, Err(status))];
+        let (expected, again) = match byte {
+            0x00..=0x1f => (ok([1]), None),
+            0x20..=0x3f => (vec![], Some(RnrTimer::new(byte).duration())),
+            0x60 => (vec![], Some(Duration::ZERO)),
+            0x61 => (failed(Status::RemoteInvalidRequest), None),
+            0x62 => (failed(Status::RemoteAccess), None),
+            0x63 => (failed(Status::RemoteOperational), None),
+            0x64 => (failed(Status::RemoteInvalidRdRequest), None),
+            _ => (failed(Status::BadResponse), None),
+        };
+        assert_eq!(pair.a.sends(), expected, "{byte:#x}");
+        if let Some(wait) = again.filter(|wait| !wait.is_zero()) {
+            pair.advance(wait - Duration::from_nanos(1));
+            assert_eq!(pair.frames(A).len(), 0, "{byte:#x}: too early");
+            pair.advance(Duration::from_nanos(1));
+        }
+        assert_eq!(pair.frames(A).len(), usize::from(again.is_some()), "{byte:#x}");
+    }
+}
+
+/// Six WRITEs are under way, and their PSNs wrap. An answer to the n-th is an answer to those before it; one to any other
+/// PSN is a ghost.
+#[test]
+fn an_answer_counts_for_the_psns_that_are_outstanding() {
+    let first = Psn::new(0xff_fffd);
+    let sent =
+        |pair: &mut Pair| -> Vec<String> { pair.frames(A).iter().map(|frame| describe(frame)).collect() };
+    for n in [-0x80_0000, -0x7f_ffff, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7, 128, 0x7f_ffff] {
+        for syndrome in [
+            ACK,
+            Syndrome::Nak(NakCode::PsnSequence),
+            Syndrome::RnrNak { timer: 1 },
+            Syndrome::Nak(NakCode::RemoteAccess),
+            Syndrome::Reserved(0x40),
+        ] {
+            let mut pair = Pair::with_psns(first, psn_b());
+            for id in 0..6 {
+                pair.post(A, write(id, 0x8000, 10));
+            }
+            let all = sent(&mut pair);
+            acknowledge(&mut pair, Psn::new(first.get().wrapping_add_signed(n)), syndrome);
+            pair.advance(RnrTimer::new(1).duration());
+            let (completions, again) = (pair.a.sends(), sent(&mut pair));
+            let Some(n) = u32::try_from(n).ok().filter(|n| *n < 6) else {
+                assert_eq!((completions, again), (vec![], vec![]), "{syndrome:?} of {n}");
+                assert_eq!(pair.snapshot(A).state, State::Rts);
+                continue;
+            };
+            let done = n + u32::from(syndrome == ACK);
+            assert_eq!(completions[..done as usize], ok(0..done.into()), "{syndrome:?} of {n}");
+            let rest = &completions[done as usize..];
+            match syndrome {
+                Syndrome::Ack { .. } => assert_eq!((rest, again), (&[][..], vec![])),
+                Syndrome::RnrNak { .. } | Syndrome::Nak(NakCode::PsnSequence) => {
+                    assert_eq!((rest, &again[..]), (&[][..], &all[n as usize..]), "{syndrome:?} of {n}");
+                }
+                _ => {
+                    let status = if syndrome == Syndrome::Reserved(0x40) {
+                        Status::BadResponse
+                    } else {
+                        Status::RemoteAccess
+                    };
+                    assert_eq!(rest[0], (n.into(), Err(status)));
+                    assert!(rest[1..].iter().all(|(_, result)| *result == Err(Status::Flushed)), "{rest:?}");
+                    assert_eq!((rest.len(), again), (6 - n as usize, vec![]));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_acknowledge_during_the_rnr_wait_ends_it() {
+    let mut pair = Pair::new();
+    pair.post(A, send(1, 10));
+    pair.post(A, send(2, 10));
+    pair.frames(A);
+    acknowledge(&mut pair, psn_a(), Syndrome::RnrNak { timer: 0 });
+    acknowledge(&mut pair, psn_a(), ACK);
+    assert_eq!(pair.a.sends(), ok([1]));
+    assert_eq!(pair.frames(A).len(), 1, "the second, at once");
+}
+
+#[test]
+fn a_late_acknowledge_spares_what_was_to_be_sent_again() {
+    let mut pair = Pair::new();
+    for id in 0..3 {
+        pair.post(A, write(id, 0x8000, 10));
+    }
+    pair.frames(A);
+    pair.advance(TIMEOUT);
+    acknowledge(&mut pair, psn_a().advance(1), ACK);
+    assert_eq!(pair.a.sends(), ok([0, 1]));
+    assert_eq!(pair.flow(), ["A WriteOnly 0x102 10B va+0x8000 10?", "B Acknowledge 0x100 PsnSequence msn0"]);
+}
+
+/// One counter for both: `retry_count` + 1 transmissions in all.
+#[test]
+fn timeouts_and_sequence_naks_share_the_retry_counter() {
+    for retry_count in 0..=7 {
+        let mut pair = Pair::with(|_, attrs| attrs.retry_count = retry_count);
+        pair.post(A, write(1, 0x8000, 10));
+        for attempt in 0..=retry_count {
+            assert_eq!(pair.a.sends(), [], "{retry_count}");
+            assert_eq!(pair.frames(A).len(), 1, "attempt {attempt} of {retry_count}");
+            if attempt % 2 == 0 {
+                pair.advance(TIMEOUT);
+            } else {
+                acknowledge(&mut pair, psn_a(), Syndrome::Nak(NakCode::PsnSequence));
+            }
+        }
+        assert_eq!(pair.a.sends(), [(1, Err(Status::RetryExceeded))]);
+        assert_eq!(pair.frames(A).len(), 0);
+    }
+}
+
+/// Section 9.7.6 (local ACK timeout): the timer runs from the oldest packet without an acknowledge.
+#[test]
+fn the_ack_timer_is_restarted_by_progress_and_not_by_sending() {
+    let third = TIMEOUT / 3;
+    let mut pair = Pair::new();
+    for id in 0..3 {
+        pair.post(A, write(id, 0x8000, 10));
+        assert_eq!(pair.frames(A).len(), 1);
+        pair.advance(third);
+    }
+    pair.advance(Duration::from_nanos(2));
+    assert_eq!(pair.frames(A).len(), 3, "a timeout after the first");
+    pair.advance(2 * third);
+    acknowledge(&mut pair, psn_a(), ACK);
+    pair.advance(2 * third);
+    assert_eq!(pair.frames(A).len(), 0);
+    pair.advance(third + Duration::from_nanos(2));
+    assert_eq!(pair.frames(A).len(), 2, "a timeout after the acknowledge");
+}
+
+/// Nothing tells that the request is too long for the way.
+#[test]
+fn a_read_without_any_answer_is_asked_for_as_before() {
+    let mut pair = Pair::new();
+    pair.post(A, read(1, 0, 256 * 100));
+    for _ in 0..=7 {
+        assert_eq!(
+            pair.frames(A).iter().map(|frame| describe(frame)).collect::<Vec<_>>(),
+            ["ReadRequest 0x100 va+0x0 25600?"]
+        );
+        pair.advance(TIMEOUT);
+    }
+    assert_eq!(pair.a.sends(), [(1, Err(Status::RetryExceeded))]);
+}

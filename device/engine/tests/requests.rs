@@ -1,0 +1,356 @@
+//! Every request in every situation: what a responder makes of it (IBTA volume 1, sections 9.7.1, 9.7.4 and 9.7.5).
+
+mod common;
+
+use common::*;
+use engine::*;
+use protocol::Psn;
+use protocol::ids::{Rkey, Va};
+use protocol::roce::{AtomicEth, Ext, ExtKind, Imm, Kind, Opcode, Operation as O, Position, Reth};
+
+fn reth(dma_len: u32) -> Reth {
+    Reth { va: Va::new(VA + 0x8000), rkey: Rkey::new(KEY), dma_len }
+}
+
+/// The extension headers of an operation on `dma_len` bytes.
+fn ext(operation: O, dma_len: u32) -> Ext {
+    match Opcode::rc(operation).ext_kind() {
+        ExtKind::Imm => Ext::Imm(Imm([1, 2, 3, 4])),
+        ExtKind::Reth => Ext::Reth(reth(dma_len)),
+        ExtKind::RethImm => Ext::RethImm(reth(dma_len), Imm([1, 2, 3, 4])),
+        ExtKind::Atomic => {
+            let Reth { va, rkey, .. } = reth(8);
+            Ext::Atomic(AtomicEth { va, rkey, swap_add: 1, compare: 0 })
+        }
+        ExtKind::Invalidate => Ext::Invalidate(Rkey::new(KEY)),
+        _ => Ext::None,
+    }
+}
+
+/// The peer's `n`-th packet.
+fn inject(pair: &mut Pair, n: u32, operation: O, dma_len: u32, len: usize) {
+    pair.inject(B, operation, psn_a().advance(n), ext(operation, dma_len), &[0x5a; 512][..len]);
+}
+
+/// Payload of a packet at its place, for operations that have any.
+fn full_len(operation: O) -> usize {
+    match (operation.kind(), operation.position()) {
+        (Kind::Send | Kind::Write, Position::First | Position::Middle) => 256,
+        (Kind::Send | Kind::Write, _) => 44,
+        _ => 0,
+    }
+}
+
+fn ready(receives: u64) -> Pair {
+    let mut pair = Pair::new();
+    for id in 0..receives {
+        pair.post_recv(B, id, 0x4000, 4096);
+    }
+    pair
+}
+
+/// Section 9.7.4.1 (opcode sequence, opcode validation); reserved codes, SEND with invalidate and READ or atomic within a message
+/// included.
+#[test]
+fn opcodes_are_accepted_in_their_sequence_only() {
+    // The message that is under way, if any, and the opcodes that may come.
+    let cases: [(Option<O>, &[u8]); 5] = [
+        (None, &[0x00, 0x04, 0x05, 0x06, 0x0a, 0x0b, 0x0c, 0x13, 0x14]),
+        (Some(O::SendFirst), &[0x01, 0x02, 0x03]),
+        (Some(O::SendMiddle), &[0x01, 0x02, 0x03]),
+        (Some(O::WriteFirst), &[0x07, 0x08, 0x09]),
+        (Some(O::WriteMiddle), &[0x07, 0x08, 0x09]),
+    ];
+    for (open, legal) in cases {
+        for code in 0..0x20u8 {
+            let operation = Opcode::from_byte(code).operation;
+            if operation.is_response() {
+                continue;
+            }
+            let before = match open {
+                None => vec![],
+                Some(O::SendMiddle) => vec![O::SendFirst, O::SendMiddle],
+                Some(O::WriteMiddle) => vec![O::WriteFirst, O::WriteMiddle],
+                Some(first) => vec![first],
+            };
+            let (n, begun) = (u32::try_from(before.len()).unwrap(), before.len() * 256);
+            let len = full_len(operation);
+            // As long as the message becomes, so that the length is no reason to refuse it.
+            let whole = match operation.position() {
+                Position::First | Position::Middle => begun + len + 44,
+                Position::Last | Position::Only => begun + len,
+            };
+            let whole = u32::try_from(whole).unwrap();
+            let mut pair = ready(1);
+            for (n, operation) in (0..).zip(before) {
+                inject(&mut pair, n, operation, whole, 256);
+            }
+            pair.frames(B);
+            inject(
+                &mut pair,
+                n,
+                operation,
+                if n == 0 { u32::try_from(len).unwrap().max(whole) } else { whole },
+                len,
+            );
+            let answers = pair.flow();
+            if legal.contains(&code) {
+                assert_eq!(pair.snapshot(B).state, State::Rts, "{operation:?} after {open:?}: {answers:?}");
+            } else {
+                let nak = format!("B Acknowledge {:#x} InvalidRequest msn0", psn_a().advance(n).get());
+                assert_eq!(answers, [nak], "{operation:?} after {open:?}");
+                assert_eq!(pair.snapshot(B).state, State::Err);
+            }
+        }
+    }
+}
+
+/// Section 9.7.4.1 (length validation), with a path MTU of 256.
+#[test]
+fn payloads_are_as_long_as_their_place_demands() {
+    for (first, last, only) in
+        [(O::SendFirst, O::SendLast, O::SendOnly), (O::WriteFirst, O::WriteLast, O::WriteOnly)]
+    {
+        let middle = if first == O::SendFirst { O::SendMiddle } else { O::WriteMiddle };
+        for (len, as_first, as_middle, as_last, as_only) in [
+            (0, false, false, false, true),
+            (1, false, false, true, true),
+            (252, false, false, true, true),
+            (255, false, false, true, true),
+            (256, true, true, true, true),
+            (257, false, false, false, false),
+            (260, false, false, false, false),
+        ] {
+            let whole = u32::try_from(len).unwrap();
+            for (before, operation, dma_len, accepted) in [
+                (None, first, whole + 100, as_first),
+                (Some(first), middle, 256 + whole + 100, as_middle),
+                (Some(first), last, 256 + whole, as_last),
+                (None, only, whole, as_only),
+            ] {
+                let mut pair = ready(1);
+                if let Some(first) = before {
+                    inject(&mut pair, 0, first, dma_len, 256);
+                }
+                inject(&mut pair, u32::from(before.is_some()), operation, dma_len, len);
+                let answers = pair.flow();
+                let refused = answers.iter().any(|answer| answer.contains("InvalidRequest"));
+                assert_eq!(refused, !accepted, "{operation:?} of {len} bytes: {answers:?}");
+            }
+        }
+    }
+}
+
+/// Section 9.7.1, with one message executed before: what lies up to 2^23 behind is a duplicate, what lies less ahead a gap.
+#[test]
+fn half_the_psn_space_is_behind_and_half_ahead() {
+    for (n, answer) in [
+        (-0x80_0000, "B Acknowledge 0x100 msn1"),
+        (-0x7f_ffff, "B Acknowledge 0x100 msn1"),
+        (-2, "B Acknowledge 0x100 msn1"),
+        (-1, "B Acknowledge 0x100 msn1"),
+        (0, "B Acknowledge 0x101 msn2"),
+        (1, "B Acknowledge 0x101 PsnSequence msn1"),
+        (2, "B Acknowledge 0x101 PsnSequence msn1"),
+        (0x7f_ffff, "B Acknowledge 0x101 PsnSequence msn1"),
+    ] {
+        for operation in [O::SendOnly, O::WriteOnly, O::SendOnlyImm, O::WriteOnlyImm] {
+            let mut pair = ready(2);
+            inject(&mut pair, 0, operation, 44, 44);
+            pair.flow();
+            let psn = Psn::new(0x101u32.wrapping_add_signed(n));
+            pair.inject(B, operation, psn, ext(operation, 44), &[1; 44]);
+            assert_eq!(pair.flow(), [answer], "{operation:?} at {n}");
+        }
+    }
+}
+
+/// A duplicate draws its answer whether it asks for one or not.
+#[test]
+fn duplicates_without_ack_req_are_acknowledged() {
+    let mut pair = ready(1);
+    inject(&mut pair, 0, O::SendOnly, 0, 44);
+    pair.flow();
+    pair.inject_with(B, O::SendOnly, psn_a(), Ext::None, &[1; 44], |bth| bth.ack_req = false);
+    assert_eq!(pair.flow(), ["B Acknowledge 0x100 msn1"]);
+}
+
+/// Two packets change places on the way: the gap was there, and is told of, though it is closed before the answer leaves.
+#[test]
+fn a_sequence_nak_is_not_taken_back() {
+    let mut pair = ready(2);
+    for n in [1, 0, 1] {
+        inject(&mut pair, n, O::SendOnly, 0, 44);
+    }
+    assert_eq!(pair.flow(), ["B Acknowledge 0x100 PsnSequence msn0", "B Acknowledge 0x101 msn2"]);
+}
+
+/// One NAK, then silence to what is ahead until the expected packet comes; duplicates are answered.
+#[test]
+fn between_a_nak_and_the_expected_packet_only_duplicates_are_answered() {
+    let mut pair = ready(3);
+    inject(&mut pair, 0, O::ReadRequest, 300, 0);
+    inject(&mut pair, 2, O::SendOnly, 0, 44);
+    inject(&mut pair, 3, O::FetchAdd, 0, 0);
+    pair.flow();
+    // Refused, since the FETCH_ADD was taken.
+    for (n, operation, answers) in [
+        (5, O::SendOnly, &["B Acknowledge 0x104 PsnSequence msn3"][..]),
+        (5, O::SendOnly, &[]),
+        (6, O::ReadRequest, &[]),
+        (9, O::FetchAdd, &[]),
+        (2, O::SendOnly, &["B Acknowledge 0x103 msn3"]),
+        (3, O::FetchAdd, &["B AtomicAcknowledge 0x103 msn3"]),
+        (0, O::ReadRequest, &["B ReadResponseFirst 0x100 256B msn3", "B ReadResponseLast 0x101 44B msn3"]),
+        (5, O::WriteOnly, &[]),
+        (4, O::SendOnly, &["B Acknowledge 0x104 msn4"]),
+        (6, O::SendOnly, &["B Acknowledge 0x105 PsnSequence msn4"]),
+    ] {
+        inject(&mut pair, n, operation, 300, full_len(operation));
+        assert_eq!(pair.flow(), answers, "{operation:?} at {n}");
+    }
+}
+
+/// The first packet of a SEND and the last of a WRITE with immediate want a receive request (section 9.7.5.2, RNR NAK).
+#[test]
+fn packets_that_take_a_receive_request_draw_an_rnr_nak_without_one() {
+    for (before, operation, taker) in [
+        (None, O::SendFirst, true),
+        (None, O::SendOnly, true),
+        (None, O::SendOnlyImm, true),
+        (None, O::WriteFirst, false),
+        (None, O::WriteOnly, false),
+        (None, O::WriteOnlyImm, true),
+        (Some(O::WriteFirst), O::WriteMiddle, false),
+        (Some(O::WriteFirst), O::WriteLast, false),
+        (Some(O::WriteFirst), O::WriteLastImm, true),
+        (None, O::ReadRequest, false),
+        (None, O::FetchAdd, false),
+        (None, O::CompareSwap, false),
+    ] {
+        let mut pair = Pair::new();
+        let (n, len) = (u32::from(before.is_some()), full_len(operation));
+        let whole = match operation.position() {
+            Position::First | Position::Middle => 600,
+            Position::Last => 256 + 44,
+            Position::Only => 44,
+        };
+        if let Some(first) = before {
+            inject(&mut pair, 0, first, whole, 256);
+            pair.flow();
+        }
+        let untouched = pair.bytes(B, 0x8000 + 256, 44);
+        for _ in 0..2 {
+            inject(&mut pair, n, operation, whole, len);
+            let answers = pair.flow();
+            let nak = format!("B Acknowledge {:#x} RNR12 msn0", psn_a().advance(n).get());
+            assert_eq!(answers == [nak], taker, "{operation:?}: {answers:?}");
+            if !taker {
+                break;
+            }
+            assert_eq!(pair.bytes(B, 0x8000 + 256, 44), untouched);
+        }
+        assert_eq!(pair.snapshot(B).state, State::Rts);
+    }
+}
+
+/// Each message counts once, when it is complete (section 9.7.7).
+#[test]
+fn the_msn_counts_messages() {
+    let mut pair = ready(5);
+    for (n, operation, dma_len, answers) in [
+        (0, O::SendFirst, 0, &["B Acknowledge 0x100 msn0"][..]),
+        (1, O::SendMiddle, 0, &["B Acknowledge 0x101 msn0"]),
+        (2, O::SendLast, 0, &["B Acknowledge 0x102 msn1"]),
+        (3, O::WriteFirst, 300, &["B Acknowledge 0x103 msn1"]),
+        (4, O::WriteLastImm, 0, &["B Acknowledge 0x104 msn2"]),
+        (5, O::ReadRequest, 0, &["B ReadResponseOnly 0x105 msn3"]),
+        (6, O::FetchAdd, 0, &["B AtomicAcknowledge 0x106 msn4"]),
+        (7, O::SendOnlyImm, 0, &["B Acknowledge 0x107 msn5"]),
+    ] {
+        inject(&mut pair, n, operation, dma_len, full_len(operation));
+        assert_eq!(pair.flow(), answers, "{operation:?}");
+    }
+}
+
+/// The responses to `count` packets of a READ from packet `start` on, of four with 44 bytes in the last.
+fn responses(start: u32, count: u32) -> Vec<String> {
+    (start..start + count)
+        .map(|index| {
+            let position = Position::of(index == start, index + 1 == start + count);
+            let aeth = if position == Position::Middle { "" } else { " msn1" };
+            let len = if index == 3 { 44 } else { 256 };
+            format!("B {:?} {:#x} {len}B{aeth}", O::read_response(position), 0x100 + index)
+        })
+        .collect()
+}
+
+fn ask(pair: &mut Pair, start: u32, count: u32) {
+    let dma_len = if start + count == 4 { 256 * (count - 1) + 44 } else { 256 * count };
+    let va = Va::new(VA + 0x8000 + 256 * u64::from(start));
+    let reth = Reth { va, dma_len, ..reth(0) };
+    pair.inject(B, O::ReadRequest, psn_a().advance(start), Ext::Reth(reth), b"");
+}
+
+/// A duplicate READ may ask for any part of what was read, and its responses begin and end as such.
+#[test]
+fn any_part_of_a_read_is_answered_again() {
+    for start in 0..4 {
+        for count in 1..=4 - start {
+            let mut pair = Pair::new();
+            ask(&mut pair, 0, 4);
+            assert_eq!(pair.flow(), responses(0, 4));
+            for _ in 0..2 {
+                ask(&mut pair, start, count);
+                assert_eq!(pair.flow(), responses(start, count));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_read_that_is_being_answered_goes_back_to_where_it_is_asked_from() {
+    for sent in 0..4 {
+        for start in 0..=sent {
+            let mut pair = Pair::new();
+            ask(&mut pair, 0, 4);
+            for _ in 0..sent {
+                let side = &mut pair.b;
+                assert!(side.engine.poll_transmit(pair.now, &mut side.host, &mut Vec::new()).is_some());
+            }
+            ask(&mut pair, start, 4 - start);
+            assert_eq!(pair.flow(), responses(start, 4 - start), "{sent} sent, asked from {start}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_said_after_a_fatal_nak() {
+    let mut pair = ready(9);
+    inject(&mut pair, 0, O::SendMiddle, 0, 256);
+    assert_eq!(pair.flow().len(), 1);
+    for code in 0..0x20 {
+        let operation = Opcode::from_byte(code).operation;
+        for n in [0, 1, 0xff_ffff] {
+            inject(&mut pair, n, operation, 8, full_len(operation));
+        }
+    }
+    assert_eq!(pair.flow(), Vec::<String>::new());
+}
+
+/// Length 2^31 is the longest; whether the key grants it is the next question.
+#[test]
+fn lengths_up_to_2_31_are_legal() {
+    for (operation, dma_len, answer) in [
+        (O::WriteFirst, 1 << 31, "B Acknowledge 0x100 RemoteAccess msn0"),
+        (O::WriteFirst, (1 << 31) + 1, "B Acknowledge 0x100 InvalidRequest msn0"),
+        (O::WriteFirst, u32::MAX, "B Acknowledge 0x100 InvalidRequest msn0"),
+        (O::ReadRequest, 1 << 31, "B Acknowledge 0x100 RemoteAccess msn0"),
+        (O::ReadRequest, (1 << 31) + 1, "B Acknowledge 0x100 InvalidRequest msn0"),
+        (O::ReadRequest, u32::MAX, "B Acknowledge 0x100 InvalidRequest msn0"),
+    ] {
+        let mut pair = Pair::new();
+        inject(&mut pair, 0, operation, dma_len, full_len(operation));
+        assert_eq!(pair.flow(), [answer], "{operation:?} of {dma_len}");
+    }
+}

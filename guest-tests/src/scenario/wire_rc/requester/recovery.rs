@@ -1,0 +1,220 @@
+//! What is sent again, when, and how often.
+
+use std::time::{Duration, Instant};
+
+use agent::wire::SendOp;
+use anyhow::{Result, ensure};
+
+use super::{PATIENT, RNR_CODE, RNR_TIME, acknowledge, case, completion, send};
+use crate::scenario::wire_rc::link::{Attributes, Link, content, message, state, syndrome};
+use crate::scenario::wire_rc::{Case, ack_timeout};
+
+/// Timeouts of 4 ms.
+const HASTY: Attributes = Attributes { timeout: 10, ..PATIENT };
+
+pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
+    case("RNR NAK for the second of four SENDs: one is done, three come again", PATIENT, rnr_of_second),
+    case("an acknowledge during the RNR wait ends it", PATIENT, acknowledged_while_waiting),
+    case("after each RNR NAK the wait begins anew, whatever its code", PATIENT, rnr_codes),
+    case("a sequence NAK of the PSN behind the last one is dropped", PATIENT, nak_of_next),
+    case("a sequence NAK acknowledges what is before it", PATIENT, nak_acknowledges),
+    case("retry 0: one transmission, then 15h", Attributes { retry: 0, ..HASTY }, no_retry),
+    case("retry 0: a sequence NAK, then 15h", Attributes { retry: 0, ..PATIENT }, |link| {
+        send(link, 8)?;
+        link.expect("RC_SEND_ONLY", 0)?;
+        let nak = link.ack(0, syndrome::NAK_SEQUENCE, 0);
+        link.send(&nak)?;
+        link.expect_error(completion::RETRY_EXCEEDED)?;
+        link.expect_silence()
+    }),
+    case("each retransmission comes within one to four timeouts", Attributes::DEFAULT, on_time),
+    case("a READ of sixteen packets without an answer is asked for as before", HASTY, unanswered_read),
+    case(
+        "a SEND of eight packets without an answer comes again whole",
+        Attributes { retry: 3, ..HASTY },
+        unanswered_send,
+    ),
+    case("a repeated READ answered by LAST in its middle: bad response", Attributes::DEFAULT, |link| {
+        repeated_read(link, "RC_RDMA_READ_RESPONSE_LAST")
+    }),
+    case("a repeated READ answered by ONLY in its middle: bad response", Attributes::DEFAULT, |link| {
+        repeated_read(link, "RC_RDMA_READ_RESPONSE_ONLY")
+    }),
+    case("the first READ response lost: asked once again from the start", PATIENT, first_response_lost),
+];
+
+fn rnr_of_second(link: &mut Link<'_>) -> Result<()> {
+    let request = link.request(SendOp::Send, 0, 8);
+    link.post(vec![request; 4])?;
+    for n in 0..4 {
+        link.expect("RC_SEND_ONLY", n)?;
+    }
+    let begun = Instant::now();
+    let nak = link.ack(1, syndrome::RNR | RNR_CODE, 1);
+    link.send(&nak)?;
+    link.expect_success()?;
+    for n in 1..4 {
+        link.expect("RC_SEND_ONLY", n)?;
+    }
+    ensure!(begun.elapsed() >= RNR_TIME, "sent again after {:?}", begun.elapsed());
+    acknowledge(link, 3, 4)?;
+    for _ in 1..4 {
+        link.expect_success()?;
+    }
+    link.expect_silence()
+}
+
+/// The receiver became ready, and a duplicate of the request reached it.
+fn acknowledged_while_waiting(link: &mut Link<'_>) -> Result<()> {
+    send(link, 8)?;
+    link.expect("RC_SEND_ONLY", 0)?;
+    let answers = [link.ack(0, syndrome::RNR | RNR_CODE, 0), link.ack(0, syndrome::ACK, 1)];
+    link.send_all(&answers)?;
+    link.expect_success()?;
+    send(link, 8)?;
+    link.expect("RC_SEND_ONLY", 1)?;
+    acknowledge(link, 1, 2)?;
+    link.expect_success()?;
+    link.expect_silence()
+}
+
+/// JingZhao interface, section 10.6: codes with waits long enough to tell.
+fn rnr_codes(link: &mut Link<'_>) -> Result<()> {
+    send(link, 8)?;
+    link.expect("RC_SEND_ONLY", 0)?;
+    for (code, micros) in [
+        (18, 5120),
+        (19, 7680),
+        (20, 10_240),
+        (21, 15_360),
+        (22, 20_480),
+        (23, 30_720),
+        (25, 61_440),
+        (26, 81_920),
+    ] {
+        let begun = Instant::now();
+        let nak = link.ack(0, syndrome::RNR | code, 0);
+        link.send(&nak)?;
+        link.expect("RC_SEND_ONLY", 0)?;
+        let (wait, waited) = (Duration::from_micros(micros), begun.elapsed());
+        ensure!(waited >= wait, "code {code}: sent again after {waited:?}");
+    }
+    acknowledge(link, 0, 1)?;
+    link.expect_success().map(drop)
+}
+
+fn nak_of_next(link: &mut Link<'_>) -> Result<()> {
+    send(link, 8)?;
+    link.expect("RC_SEND_ONLY", 0)?;
+    let nak = link.ack(1, syndrome::NAK_SEQUENCE, 1);
+    link.send(&nak)?;
+    link.expect_silence()?;
+    link.expect_no_completion()?;
+    link.expect_state(state::RTS)?;
+    acknowledge(link, 0, 1)?;
+    link.expect_success().map(drop)
+}
+
+fn nak_acknowledges(link: &mut Link<'_>) -> Result<()> {
+    let request = link.request(SendOp::Send, 0, 8);
+    link.post(vec![request; 4])?;
+    for n in 0..4 {
+        link.expect("RC_SEND_ONLY", n)?;
+    }
+    let nak = link.ack(2, syndrome::NAK_SEQUENCE, 2);
+    link.send(&nak)?;
+    link.expect_success()?;
+    link.expect_success()?;
+    link.expect("RC_SEND_ONLY", 2)?;
+    link.expect("RC_SEND_ONLY", 3)?;
+    link.expect_no_completion()?;
+    acknowledge(link, 3, 4)?;
+    link.expect_success()?;
+    link.expect_success().map(drop)
+}
+
+fn no_retry(link: &mut Link<'_>) -> Result<()> {
+    send(link, 8)?;
+    link.expect("RC_SEND_ONLY", 0)?;
+    link.expect_error(completion::RETRY_EXCEEDED)?;
+    link.expect_silence()
+}
+
+/// IBTA 9.7.6.1.3: not before the time the code names, nor after four times that.
+fn on_time(link: &mut Link<'_>) -> Result<()> {
+    let timeout = ack_timeout(Attributes::DEFAULT.timeout);
+    send(link, 8)?;
+    link.expect("RC_SEND_ONLY", 0)?;
+    for _ in 0..3 {
+        let seen = Instant::now();
+        link.expect("RC_SEND_ONLY", 0)?;
+        let waited = seen.elapsed();
+        // The clock began when the packet was sent, a little before it was seen.
+        ensure!(waited >= timeout * 9 / 10 && waited <= 4 * timeout, "sent again after {waited:?}");
+    }
+    acknowledge(link, 0, 1)?;
+    link.expect_success().map(drop)
+}
+
+fn unanswered_read(link: &mut Link<'_>) -> Result<()> {
+    let request = link.request(SendOp::Read, 0, 4096);
+    link.post(vec![request])?;
+    for attempt in 0..8 {
+        let packet = link.expect("RC_RDMA_READ_REQUEST", 0)?;
+        let len = packet.reth.map(|reth| reth.len);
+        ensure!(len == Some(4096), "attempt {attempt} asks with {packet:?}");
+    }
+    link.expect_error(completion::RETRY_EXCEEDED)?;
+    link.expect_silence()
+}
+
+fn unanswered_send(link: &mut Link<'_>) -> Result<()> {
+    const PACKETS: u32 = 8;
+    send(link, PACKETS * 256)?;
+    for _ in 0..4 {
+        for n in 0..PACKETS {
+            let name = match n {
+                0 => "RC_SEND_FIRST",
+                n if n + 1 == PACKETS => "RC_SEND_LAST",
+                _ => "RC_SEND_MIDDLE",
+            };
+            let packet = link.expect(name, n)?;
+            ensure!(*packet.payload == content(n as usize * 256, 256), "packet {n} has other content");
+        }
+    }
+    link.expect_error(completion::RETRY_EXCEEDED)?;
+    link.expect_silence()
+}
+
+/// The first of three responses comes, then the READ is asked again for the two others.
+fn repeated_read(link: &mut Link<'_>, op: &str) -> Result<()> {
+    let request = link.request(SendOp::Read, 0, 700);
+    link.post(vec![request])?;
+    link.expect("RC_RDMA_READ_REQUEST", 0)?;
+    let first = link.response("RC_RDMA_READ_RESPONSE_FIRST", 0, &message(256));
+    link.send(&first)?;
+    link.expect("RC_RDMA_READ_REQUEST", 1)?;
+    let wrong = link.response(op, 1, &message(256));
+    link.send(&wrong)?;
+    link.expect_error(completion::BAD_RESPONSE)
+}
+
+/// IBTA 9.7.5.1.3 (implied NAK): each of the others tells, and one request is enough.
+fn first_response_lost(link: &mut Link<'_>) -> Result<()> {
+    let request = link.request(SendOp::Read, 0, 700);
+    link.post(vec![request])?;
+    link.expect("RC_RDMA_READ_REQUEST", 0)?;
+    let bytes = message(700);
+    let responses = [
+        link.response("RC_RDMA_READ_RESPONSE_FIRST", 0, &bytes[..256]),
+        link.response("RC_RDMA_READ_RESPONSE_MIDDLE", 1, &bytes[256..512]),
+        link.response("RC_RDMA_READ_RESPONSE_LAST", 2, &bytes[512..]),
+    ];
+    link.send_all(&responses[1..])?;
+    link.expect("RC_RDMA_READ_REQUEST", 0)?;
+    link.expect_silence()?;
+    link.expect_no_completion()?;
+    link.send_all(&responses)?;
+    link.expect_success()?;
+    link.expect_memory(0, &bytes)
+}
