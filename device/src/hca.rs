@@ -144,7 +144,7 @@ impl<F: Frontend> Hca<F> {
         // A peer must not learn of what the guest cannot see yet: events before frames.
         let more_events = self.report_events();
         let more_frames = !more_events && self.transmit();
-        if !self.port.is_up() {
+        if !self.is_port_active() {
             self.port.count_lost(self.outbound.len() + self.looped.len());
             self.outbound.clear();
             self.looped.clear();
@@ -203,6 +203,11 @@ impl<F: Frontend> Hca<F> {
     /// Whether the link of the port is up.
     pub fn is_link_up(&self) -> bool {
         self.port.is_up()
+    }
+
+    /// Whether frames pass the port: its link is up, and software has not closed it.
+    fn is_port_active(&self) -> bool {
+        self.management.is_active()
     }
 
     /// Brings the link up or takes it down, and tells the guest if that is a change. A reset of the device leaves the

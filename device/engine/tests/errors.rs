@@ -376,6 +376,40 @@ fn packets_that_are_not_for_the_qp_are_dropped_and_counted() {
     assert_eq!(pair.b.recvs(), ok([7]));
 }
 
+/// A global route header is an IPv6 header here, and LIDs are MACs. A connection may have one in one direction only.
+#[test]
+fn a_route_header_in_one_direction_only_leaves_the_source_to_the_lids() {
+    use protocol::ids::MacAddr;
+    let mut pair = Pair::new();
+    (7..9).for_each(|wr| pair.post_recv(B, wr, 0x8000, 100));
+    let bth = {
+        let mut found = None;
+        pair.inject_with(B, Operation::SendOnly, p(0x200), Ext::None, b"", |bth| found = Some(*bth));
+        found.unwrap()
+    };
+    let mut wrong = 0;
+    let mut arrive = |pair: &mut Pair, psn, src_mac, src: &str, accepted: bool| {
+        let dst = "fe80::ff:fe00:2".parse().unwrap();
+        let ip = protocol::roce::IpAddrs::V6 { src: src.parse().unwrap(), dst };
+        let shell = protocol::roce::Shell { src_mac, ip, ..A.path() };
+        let bth = protocol::roce::Bth { psn: p(psn), ..bth };
+        pair.deliver_packet(B, &shell, &protocol::roce::Packet { bth, ext: Ext::None, payload: b"x" });
+        wrong += u64::from(!accepted);
+        assert_eq!(pair.b.engine.stats().drops.wrong_source, wrong, "{src_mac} {src}");
+        assert_eq!(pair.b.recvs().len(), usize::from(accepted), "{src_mac} {src}");
+    };
+    let peer = A.path().src_mac;
+    let stranger = MacAddr([2, 0, 0, 0, 0, 9]);
+    arrive(&mut pair, 0x100, stranger, "fe80::ff:fe00:1", false);
+    arrive(&mut pair, 0x100, MacAddr::default(), "fe80::ff:fe00:1", false);
+    arrive(&mut pair, 0x100, peer, "fe80::ff:fe00:1", true);
+
+    // A path whose MAC is found out later.
+    pair.modify_with(B, State::Rts, |modify| modify.attrs.path.dst_mac = MacAddr::default());
+    arrive(&mut pair, 0x101, MacAddr::default(), "fe80::ff:fe00:1", false);
+    arrive(&mut pair, 0x101, peer, "fe80::ff:fe00:1", false);
+}
+
 #[test]
 fn an_operation_that_is_not_enabled_on_the_qp_is_an_invalid_request() {
     use engine::RemoteAccess;

@@ -47,7 +47,9 @@ impl<F: Frontend> Hca<F> {
         let destination = if self.is_for_all(received) { PERMISSIVE_LID } else { self.identity.lid };
         let Some(datagram) = Datagram::of(&received.packet, source, destination) else { return true };
         let view = self.view();
-        let admitted = self.management.handle_wire(&view, &datagram, listening);
+        let Self { port, outbound, now, .. } = self;
+        let mut allow = || port.allow_management(*now, received.shell.src_mac, outbound);
+        let admitted = self.management.handle_wire(&view, &datagram, listening, &mut allow);
         match admitted {
             Admitted::Unchanged => return true,
             Admitted::From(source) => {
@@ -67,6 +69,9 @@ impl<F: Frontend> Hca<F> {
                 Output::ToFabric(datagram) => self.send_out(&datagram),
                 Output::Link(up) => self.set_link(up),
             }
+        }
+        if self.management.take_pkey_change() {
+            self.engine.set_pkeys(self.management.pkeys());
         }
     }
 
@@ -94,7 +99,7 @@ impl<F: Frontend> Hca<F> {
     }
 
     fn send_out(&mut self, datagram: &Datagram) {
-        if !self.port.is_up() {
+        if !self.is_port_active() {
             return;
         }
         let shell = match datagram.destination {

@@ -370,6 +370,11 @@ fn frames_to_oneself_arrive_without_the_fabric() {
     assert_eq!(hca.frontend.turns, turns + 1, "end_turn is called once a turn");
 }
 
+/// What an HCA sent, as if another had.
+pub(super) fn from_lid_9(frame: &[u8]) -> Vec<u8> {
+    [&frame[..6], &MacAddr::from_lid(Lid::new(9)).0, &frame[12..]].concat()
+}
+
 #[test]
 fn frames_to_a_group_leave_and_come_back_to_its_members_at_home() {
     let mut hca = ready();
@@ -384,7 +389,7 @@ fn frames_to_a_group_leave_and_come_back_to_its_members_at_home() {
     assert_eq!(hca.frontend.log[1..], ["qpn:0x3 Send true", "qpn:0x3 Recv true"]);
     // From another port, over the fabric.
     hca.frontend.queues.received.clear();
-    hca.handle_frame(frame);
+    hca.handle_frame(&from_lid_9(frame));
     assert_eq!(hca.frontend.queues.received.len(), 200);
     assert_eq!(hca.port_stats().roce, 2);
 }

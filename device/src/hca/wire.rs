@@ -13,7 +13,7 @@ use super::Hca;
 use crate::capture::Direction;
 use crate::fabric::impair::{self, Verdict};
 use crate::frontend::Frontend;
-use crate::net::UNRESOLVED;
+use crate::net::{DropReason, UNRESOLVED};
 
 /// Bound: frames that leave in one turn, so that arrivals and accesses are looked at in between. At the largest MTU a
 /// turn's frames are half a megabyte.
@@ -22,7 +22,7 @@ const FRAMES_PER_TURN: usize = 128;
 impl<F: Frontend> Hca<F> {
     /// A frame arrived from the fabric.
     pub fn handle_frame(&mut self, frame: &[u8]) {
-        if !self.port.is_up() || self.impairments.is_idle() {
+        if !self.is_port_active() || self.impairments.is_idle() {
             self.record(Direction::Inbound, frame, || None);
             self.deliver(frame);
             return;
@@ -80,6 +80,10 @@ impl<F: Frontend> Hca<F> {
     }
 
     pub(super) fn deliver(&mut self, frame: &[u8]) {
+        if !self.is_port_active() {
+            self.port.refuse(DropReason::LinkDown);
+            return;
+        }
         let waiting = self.outbound.len();
         let received = self.port.receive(self.now, frame, &mut self.outbound);
         if self.outbound.len() > waiting {
@@ -98,10 +102,7 @@ impl<F: Frontend> Hca<F> {
 
     /// A frame of this HCA for itself, or of its management.
     pub(super) fn deliver_looped(&mut self, frame: &[u8]) {
-        let answers = self.outbound.len();
-        let received = self.port.receive(self.now, frame, &mut self.outbound);
-        debug_assert_eq!(self.outbound.len(), answers, "RoCE packets draw no answer of the port");
-        if let Some(received) = received {
+        if let Some(received) = self.port.receive_own(frame) {
             self.accept(&received);
         }
     }
@@ -115,14 +116,14 @@ impl<F: Frontend> Hca<F> {
     }
 
     pub(super) fn count_sent(&mut self) {
-        if let Some(frame) = self.outbound.last() {
+        if let Some(frame) = self.outbound.last().filter(|_| self.is_port_active()) {
             self.port.count_sent(frame);
         }
     }
 
     /// The frame committed last is on its way to the fabric.
     pub(super) fn leave(&mut self, comment: impl FnOnce() -> Option<String>) {
-        let Some(frame) = self.outbound.last().filter(|_| self.port.is_up()) else { return };
+        let Some(frame) = self.outbound.last().filter(|_| self.is_port_active()) else { return };
         let verdict = match self.impairments.is_idle() {
             true => Verdict::Untouched,
             false => self.impairments.judge(self.now, impair::Direction::Tx, frame),
@@ -188,7 +189,7 @@ impl<F: Frontend> Hca<F> {
         comment: impl FnOnce() -> Option<String>,
     ) {
         if let Some(capture) = &mut self.capture
-            && self.port.is_up()
+            && self.management.is_active()
         {
             capture.record(direction, frame, comment());
         }

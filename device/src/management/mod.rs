@@ -44,7 +44,8 @@ use std::collections::VecDeque;
 use engine::{Instant, Stats};
 use protocol::ids::{Lid, MacAddr, Pkey, Qpn};
 use protocol::mad::port::PortInfo;
-use protocol::mad::{Class, Mad};
+use protocol::mad::smp::{Smp, attribute};
+use protocol::mad::{Class, Mad, Method};
 use protocol::roce::Shell;
 
 pub use self::datagram::Datagram;
@@ -172,6 +173,39 @@ pub enum Admitted {
     From(Lid),
     /// It is done.
     Taken,
+}
+
+/// Whose business a MAD from the wire is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Concern {
+    /// It says to answer a question of ours.
+    Known,
+    /// Somebody looks around: not the guest's business, and worth to look back.
+    Everybody,
+    /// Of software of the guest.
+    Guest,
+    /// The same, and it came on a directed route.
+    GuestAtEndOfRoute,
+    /// Of the agents.
+    Agent,
+    /// The same, and it came on a directed route.
+    AgentAtEndOfRoute,
+}
+
+impl Concern {
+    fn of(received: &Datagram, listening: bool) -> Self {
+        let header = protocol::mad::header(&received.mad);
+        match (received.destination_qp, header.class) {
+            (QP0, Class::SUBN) if Subnet::asked(&header) => Self::Known,
+            (QP0, Class::SUBN) if !header.method.is_response() && received.destination == PERMISSIVE_LID => {
+                Self::Everybody
+            }
+            (QP0, Class::SUBN_DIRECTED) if listening => Self::GuestAtEndOfRoute,
+            (QP0, Class::SUBN_DIRECTED) => Self::AgentAtEndOfRoute,
+            _ if listening => Self::Guest,
+            _ => Self::Agent,
+        }
+    }
 }
 
 /// Management of one HCA.
@@ -324,39 +358,53 @@ impl Management {
         }
     }
 
-    /// Looks at a MAD from the wire for QP0 or QP1. `listening` says whether the guest has a queue pair for it.
-    pub fn handle_wire(&mut self, view: &View, received: &Datagram, listening: bool) -> Admitted {
-        let header = protocol::mad::header(&received.mad);
-        let directed = received.destination_qp == QP0 && header.class == Class::SUBN_DIRECTED;
-        if received.destination_qp == QP0 && header.class == Class::SUBN {
-            if header.method.is_response() {
-                let known = self.subnet.handle_answer(received.source, &header, &received.mad);
-                if let Some(known) = known {
-                    known.questions.into_iter().for_each(|question| self.push(Output::ToFabric(question)));
-                    return Admitted::Taken;
+    /// Looks at a MAD from the wire for QP0 or QP1. `listening` says whether the guest has a queue pair for it, `allow`
+    /// whether its sender may have one answer of ours more.
+    pub fn handle_wire(
+        &mut self,
+        view: &View,
+        received: &Datagram,
+        listening: bool,
+        allow: &mut dyn FnMut() -> bool,
+    ) -> Admitted {
+        if !self.is_active() || !self.is_permitted(received) {
+            return Admitted::Taken;
+        }
+        match Concern::of(received, listening) {
+            Concern::Known => {
+                let questions = self.subnet.handle_answer(view.now, received.source, &received.mad);
+                questions.into_iter().for_each(|question| self.push(Output::ToFabric(question)));
+            }
+            Concern::Everybody => {
+                if allow() {
+                    self.answer_wire(view, received);
                 }
-            } else if received.destination == PERMISSIVE_LID {
-                // Somebody looks around: not the guest's business, and worth to look back.
-                self.answer_wire(view, received);
-                if let Some(question) = self.subnet.meet(received.source) {
+                if let Some(question) = self.subnet.meet(view.now, received.source)
+                    && allow()
+                {
                     self.push(Output::ToFabric(question));
                 }
-                return Admitted::Taken;
             }
-        }
-        if listening {
+            Concern::Guest => return Admitted::Unchanged,
             // The answer has to go back the way it came, so the source is the other end of the cable.
-            return match directed {
-                true => Admitted::From(PERMISSIVE_LID),
-                false => Admitted::Unchanged,
-            };
-        }
-        if directed {
-            self.end_of_route(view, received.mad)
-        } else {
-            self.answer_wire(view, received)
+            Concern::GuestAtEndOfRoute => return Admitted::From(PERMISSIVE_LID),
+            Concern::AgentAtEndOfRoute if allow() => self.end_of_route(view, received.mad),
+            Concern::Agent if allow() => self.answer_wire(view, received),
+            Concern::AgentAtEndOfRoute | Concern::Agent => {}
         }
         Admitted::Taken
+    }
+
+    /// Whether an SMP from the wire may do what it wants to. The subnet manager is built in and no peer is: what is set
+    /// over the wire has to carry an M_Key that the guest gave to its port. Without one nothing can be set. SMInfo is of
+    /// subnet managers' software, which keys of ports do not protect.
+    fn is_permitted(&mut self, received: &Datagram) -> bool {
+        let header = protocol::mad::header(&received.mad);
+        let sets = received.destination_qp == QP0
+            && header.class.is_smp()
+            && header.method == Method::SET
+            && header.attribute != attribute::SM_INFO;
+        !sets || self.port.is_manager(Smp::of(&received.mad).m_key())
     }
 
     /// The next thing to do.

@@ -218,6 +218,13 @@ impl ManagedPort {
         }
     }
 
+    /// Whether a key makes its bearer the manager of the port. One that does not is a violation.
+    pub(super) fn is_manager(&mut self, m_key: u64) -> bool {
+        let is_manager = m_key != 0 && m_key == self.settings.m_key;
+        self.m_key_violations = self.m_key_violations.saturating_add(u16::from(!is_manager));
+        is_manager
+    }
+
     /// Answers a request of subnet management; `None` if it is to be discarded.
     pub(super) fn answer_smp(
         &mut self,

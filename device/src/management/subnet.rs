@@ -1,5 +1,7 @@
 //! Who else is on the fabric, found out by asking.
 
+mod questions;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -11,6 +13,7 @@ use protocol::mad::port::PortInfo;
 use protocol::mad::smp::{DATA_LEN, Smp, attribute};
 use protocol::mad::{Class, Mad, MadStatus, Method};
 
+use self::questions::Questions;
 use super::{Datagram, PERMISSIVE_LID, QP0};
 
 /// Ports of the switch that an HCA can be attached to.
@@ -25,14 +28,14 @@ const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 /// Looks around that an HCA may leave unanswered.
 pub(super) const PATIENCE: u8 = 3;
 
-/// Upper half of the transaction IDs of our questions. Software's begin with the number of its agent, which is small.
-const TID: u64 = 0x6863_6164 << 32;
-
 /// The port of the switch that an HCA is attached to.
 pub(super) const fn switch_port(lid: Lid) -> u8 {
     let [_, port] = ((lid.get().wrapping_sub(1)) % SWITCH_PORTS + 1).to_be_bytes();
     port
 }
+
+/// Upper half of the transaction IDs of our questions. Software's begin with the number of its agent, which is small.
+const TID: u64 = 0x6863_6164 << 32;
 
 /// Another HCA, as far as it has answered.
 #[derive(Clone, Debug)]
@@ -44,25 +47,18 @@ pub(super) struct Node {
     unanswered: u8,
 }
 
-/// An answer was for us.
-#[derive(Debug, Default)]
-pub(super) struct Known {
-    /// What to ask next.
-    pub(super) questions: Vec<Datagram>,
-}
-
 /// The other HCAs.
 #[derive(Clone, Debug)]
 pub(super) struct Subnet {
     own: Lid,
     nodes: BTreeMap<Lid, Node>,
     last_sweep: Option<Instant>,
-    questions: u32,
+    questions: Questions,
 }
 
 impl Subnet {
     pub(super) fn new(own: Lid) -> Self {
-        Self { own, nodes: BTreeMap::new(), last_sweep: None, questions: 0 }
+        Self { own, nodes: BTreeMap::new(), last_sweep: None, questions: Questions::default() }
     }
 
     pub(super) fn own(&self) -> Lid {
@@ -102,22 +98,31 @@ impl Subnet {
             node.unanswered = node.unanswered.saturating_add(1);
             node.unanswered <= PATIENCE
         });
-        Some(self.question(PERMISSIVE_LID, attribute::NODE_INFO))
+        let tid = self.questions.ask_everybody();
+        Some(self.question(PERMISSIVE_LID, attribute::NODE_INFO, tid))
     }
 
     /// Somebody looks around: asks them back, if they are new.
-    pub(super) fn meet(&mut self, lid: Lid) -> Option<Datagram> {
-        (self.may_know(lid) && !self.nodes.contains_key(&lid))
-            .then(|| self.question(lid, attribute::NODE_INFO))
+    pub(super) fn meet(&mut self, now: Instant, lid: Lid) -> Option<Datagram> {
+        let new = self.may_know(lid) && !self.nodes.contains_key(&lid);
+        new.then(|| self.ask(now, lid, attribute::NODE_INFO)).flatten()
     }
 
-    /// An SMP came that answers something. `None` if it was not asked here.
-    pub(super) fn handle_answer(&mut self, from: Lid, header: &Header, mad: &Mad) -> Option<Known> {
-        if header.tid & 0xffff_ffff_0000_0000 != TID {
-            return None;
-        }
-        if header.status != MadStatus::OK || !self.may_know(from) {
-            return Some(Known::default());
+    /// Whether an SMP answers questions of ours, and not of the guest's software.
+    pub(super) fn asked(header: &Header) -> bool {
+        header.method.is_response() && header.tid >> 32 == TID >> 32
+    }
+
+    /// An SMP came that says to answer a question of ours. It is believed if that was asked of this HCA and has had no
+    /// answer. Returns what to ask next.
+    pub(super) fn handle_answer(&mut self, now: Instant, from: Lid, mad: &Mad) -> Vec<Datagram> {
+        let header = protocol::mad::header(mad);
+        let Ok(tid) = u32::try_from(header.tid ^ TID) else { return Vec::new() };
+        if !self.may_know(from)
+            || !self.questions.take(from, header.attribute, tid)
+            || header.status != MadStatus::OK
+        {
+            return Vec::new();
         }
         let data = &Smp::of(mad).data;
         match (header.attribute, self.nodes.get_mut(&from)) {
@@ -130,16 +135,14 @@ impl Subnet {
                         self.nodes.insert(from, node);
                     }
                 }
-                let questions = [attribute::NODE_DESCRIPTION, attribute::PORT_INFO]
-                    .map(|attribute| self.question(from, attribute))
-                    .into();
-                return Some(Known { questions });
+                let next = [attribute::NODE_DESCRIPTION, attribute::PORT_INFO];
+                return next.into_iter().filter_map(|attribute| self.ask(now, from, attribute)).collect();
             }
             (attribute::NODE_DESCRIPTION, Some(node)) => node.description = *data,
             (attribute::PORT_INFO, Some(node)) => node.port = Some(PortInfo::parse(data)),
             _ => {}
         }
-        Some(Known::default())
+        Vec::new()
     }
 
     fn may_know(&self, lid: Lid) -> bool {
@@ -148,14 +151,19 @@ impl Subnet {
             && (self.nodes.len() < MAX_NODES || self.nodes.contains_key(&lid))
     }
 
-    fn question(&mut self, lid: Lid, attribute: u16) -> Datagram {
-        self.questions = self.questions.wrapping_add(1);
+    /// Asks one HCA, unless it still owes an answer to the same question.
+    fn ask(&mut self, now: Instant, lid: Lid, attribute: u16) -> Option<Datagram> {
+        let tid = self.questions.ask(now, lid, attribute)?;
+        Some(self.question(lid, attribute, tid))
+    }
+
+    fn question(&self, lid: Lid, attribute: u16, tid: u32) -> Datagram {
         let header = Header {
             base_version: Header::BASE_VERSION,
             class: Class::SUBN,
             class_version: 1,
             method: Method::GET,
-            tid: TID | u64::from(self.questions),
+            tid: TID | u64::from(tid),
             attribute,
             modifier: u32::from(attribute == attribute::PORT_INFO),
             ..Header::default()

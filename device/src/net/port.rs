@@ -131,6 +131,24 @@ impl Port {
         &self.stats
     }
 
+    /// Takes a frame of this HCA for itself, which passed no fabric.
+    pub fn receive_own<'a>(&mut self, frame: &'a [u8]) -> Option<RoceFrame<'a>> {
+        let ether = EtherFrame::parse(frame).ok()?;
+        let sorted = self.check_destination(&ether).and_then(|()| self.on_roce(frame, &ether));
+        sorted.inspect_err(|reason| self.stats.count_drop(*reason)).ok()
+    }
+
+    /// Counts a frame that arrived and is dropped.
+    pub fn refuse(&mut self, reason: DropReason) {
+        self.stats.count_drop(reason);
+    }
+
+    /// Whether a management datagram may be answered: what `sender` may have is the same for answers of any kind.
+    pub fn allow_management(&mut self, now: Instant, sender: MacAddr, waiting: &TxBatch) -> bool {
+        let allowed = self.allow_answer(now, sender, waiting);
+        allowed.inspect_err(|reason| self.stats.count_drop(*reason)).is_ok()
+    }
+
     fn sort<'a>(
         &mut self,
         now: Instant,
@@ -144,27 +162,16 @@ impl Port {
         if ether.src.is_multicast() {
             return Err(DropReason::BadSource);
         }
-        let group = ether.dst.is_multicast();
-        if !group && ether.dst != self.identity.mac {
-            return Err(DropReason::OtherMac);
+        if ether.src == self.identity.mac {
+            return Err(DropReason::Reflected);
         }
+        self.check_destination(&ether)?;
+        let group = ether.dst.is_multicast();
         match ether.ether_type {
             EtherType::Arp if !group || ether.dst == MacAddr::BROADCAST => {
                 self.on_arp(now, &ether, answers).map(|()| None)
             }
-            EtherType::Ipv4 | EtherType::Ipv6 if ether.is_roce() => {
-                let roce = RoceFrame::parse(frame)?;
-                let dst = roce.shell.ip.dst();
-                // Which groups we are in, the transport knows.
-                if group && group_mac(dst) != Some(ether.dst) {
-                    return Err(DropReason::OtherMac);
-                }
-                if !group && !self.identity.owns(dst) {
-                    return Err(DropReason::OtherIp);
-                }
-                self.stats.roce += 1;
-                Ok(Some(roce))
-            }
+            EtherType::Ipv4 | EtherType::Ipv6 if ether.is_roce() => self.on_roce(frame, &ether).map(Some),
             EtherType::Ipv6 if group && self.hears(ether.dst) => {
                 self.on_ipv6(now, &ether, answers).map(|()| None)
             }
@@ -174,6 +181,26 @@ impl Port {
             EtherType::Ipv6 => self.on_ipv6(now, &ether, answers).map(|()| None),
             EtherType::Arp | EtherType::Other(_) => Err(DropReason::Protocol),
         }
+    }
+
+    fn check_destination(&self, ether: &EtherFrame<'_>) -> Result<(), DropReason> {
+        let ours = ether.dst.is_multicast() || ether.dst == self.identity.mac;
+        if ours { Ok(()) } else { Err(DropReason::OtherMac) }
+    }
+
+    fn on_roce<'a>(&mut self, frame: &'a [u8], ether: &EtherFrame<'_>) -> Result<RoceFrame<'a>, DropReason> {
+        let roce = RoceFrame::parse(frame)?;
+        let dst = roce.shell.ip.dst();
+        let group = ether.dst.is_multicast();
+        // Which groups we are in, the transport knows.
+        if group && group_mac(dst) != Some(ether.dst) {
+            return Err(DropReason::OtherMac);
+        }
+        if !group && !self.identity.owns(dst) {
+            return Err(DropReason::OtherIp);
+        }
+        self.stats.roce += 1;
+        Ok(roce)
     }
 
     /// Whether an answer may be given: not more than `sender` may have, and not more than there is room for.

@@ -11,6 +11,8 @@ pub enum DropReason {
     OtherMac,
     /// From a source that no station can have: a group address.
     BadSource,
+    /// From our own MAC: the fabric gave us back what we sent to a group, or somebody has our address.
+    Reflected,
     /// For our MAC, but another IP address.
     OtherIp,
     /// A protocol that this port does not speak.
@@ -33,9 +35,10 @@ pub enum DropReason {
 
 impl DropReason {
     /// All reasons, in the order of their declaration.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::OtherMac,
         Self::BadSource,
+        Self::Reflected,
         Self::OtherIp,
         Self::Protocol,
         Self::Short,
@@ -52,6 +55,7 @@ impl DropReason {
         match self {
             Self::OtherMac => "other_mac",
             Self::BadSource => "bad_source",
+            Self::Reflected => "reflected",
             Self::OtherIp => "other_ip",
             Self::Protocol => "protocol",
             Self::Short => "short",
@@ -98,7 +102,8 @@ impl Traffic {
     }
 }
 
-/// Counters of one port. Every frame that arrives is counted once: accepted, answered or dropped.
+/// Counters of one port. Every frame that arrives is counted once: accepted, answered or dropped. Only a management
+/// datagram whose sender may have no answer more is both, since who answers it finds out after the port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortStats {
     /// RoCE packets handed on, those of this HCA to itself too.

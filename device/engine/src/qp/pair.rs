@@ -1,7 +1,7 @@
 //! The queue pair: its state, its two machines, and what happens to both when one fails.
 
 use protocol::Psn;
-use protocol::ids::{Msn, Pkey, Qpn};
+use protocol::ids::{MacAddr, Msn, Pkey, Qpn};
 use protocol::roce::{Bth, Ext, IpAddrs, Opcode, Packet, Shell};
 
 use super::attr::{Modify, QpAttrs, QpSnapshot, Service, State};
@@ -503,12 +503,13 @@ fn on_the_wire(mut attrs: QpAttrs) -> QpAttrs {
 }
 
 /// Whether a packet came from the connected peer's address. Where only one direction of an InfiniBand connection has
-/// global route headers, the two have different IP versions, and the MAC tells.
+/// global route headers, the two have different IP versions, and the MAC tells, which a path that is yet to be resolved
+/// does not have.
 fn is_from(shell: &Shell, path: &Shell) -> bool {
     match (shell.ip, path.ip) {
         (IpAddrs::V4 { src, .. }, IpAddrs::V4 { dst, .. }) => src == dst,
         (IpAddrs::V6 { src, .. }, IpAddrs::V6 { dst, .. }) => src == dst,
-        _ => shell.src_mac == path.dst_mac,
+        _ => path.dst_mac != MacAddr::default() && shell.src_mac == path.dst_mac,
     }
 }
 

@@ -150,13 +150,19 @@ impl Driver {
 
     /// Likewise, with the port open, and no event of it so far.
     fn with_port() -> Self {
+        let mut driver = Self::initialised();
+        driver.open_port();
+        driver
+    }
+
+    /// INIT_IB, with nothing of it left over.
+    fn open_port(&mut self) {
         const PORT_CHANGE: u64 = 1 << 9;
         const UNMAP: u32 = 1 << 31;
-        let mut driver = Self::initialised();
-        assert_eq!(driver.command(0x012, PORT_CHANGE, UNMAP | 2).0, 0);
-        driver.ok(0x009, &[0; 56], 1);
-        assert_eq!(driver.command(0x012, PORT_CHANGE, 2).0, 0);
-        driver
+        assert_eq!(self.command(0x012, PORT_CHANGE, UNMAP | 2).0, 0);
+        self.ok(0x009, &[0; 56], 1);
+        assert_eq!(self.command(0x012, PORT_CHANGE, 2).0, 0);
+        self.guest.settle();
     }
 
     fn write(&mut self, offset: u64, value: u32) {

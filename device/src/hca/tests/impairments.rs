@@ -67,7 +67,7 @@ fn a_frame_that_is_delayed_on_its_way_out_leaves_at_its_deadline() {
 fn a_frame_is_impaired_on_its_way_in_and_captured_as_it_came() {
     let mut sender = about_to_send();
     sender.drain();
-    let frame = sender.outbound().last().unwrap().to_vec();
+    let frame = from_lid_9(sender.outbound().last().unwrap());
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.pcapng");

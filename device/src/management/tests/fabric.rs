@@ -55,7 +55,7 @@ impl Fabric {
             if index == from || ![PERMISSIVE_LID, management.lid()].contains(&datagram.destination) {
                 continue;
             }
-            match management.handle_wire(&at(self.now), datagram, *listens) {
+            match management.handle_wire(&at(self.now), datagram, *listens, &mut || true) {
                 Admitted::Unchanged => to_guests.push_back((index, *datagram)),
                 Admitted::From(source) => to_guests.push_back((index, Datagram { source, ..*datagram })),
                 Admitted::Taken => {}
@@ -221,37 +221,186 @@ fn answers_to_the_guests_own_questions_reach_the_guest() {
     fabric.send(0, Lid::new(2), request(1, 1, 1, 0x11, 0));
     let seen = fabric.settle(0);
     assert_eq!(seen.len(), 0, "carried at once, to software that is not watched");
-    let mut answer = request(1, 1, 0x81, 0x11, 0);
-    let datagram = |mad| Datagram {
-        source: Lid::new(2),
-        source_qp: QP0,
-        destination: Lid::new(1),
-        destination_qp: QP0,
+    let answer = request(1, 1, 0x81, 0x11, 0);
+    assert_eq!(arrive(&mut fabric.all[0].0, 2, QP0, answer, true), (Admitted::Unchanged, vec![]));
+}
+
+/// What becomes of a MAD from the wire, with everything allowed.
+fn arrive(
+    management: &mut Management,
+    from: u16,
+    qp: Qpn,
+    mad: Mad,
+    listening: bool,
+) -> (Admitted, Vec<Output>) {
+    let received = Datagram {
+        source: Lid::new(from),
+        source_qp: qp,
+        destination: management.lid(),
+        destination_qp: qp,
         mad,
     };
-    let (management, _) = &mut fabric.all[0];
-    assert_eq!(management.handle_wire(&at(0), &datagram(answer), true), Admitted::Unchanged);
+    let admitted = management.handle_wire(&at(0), &received, listening, &mut || true);
+    (admitted, outputs(management))
+}
+
+/// An answer to NodeInfo with a transaction ID of ours.
+fn node_info(tid: u32) -> Mad {
+    let mut answer = request(1, 1, 0x81, 0x11, 0);
     answer[8..12].copy_from_slice(b"hcad");
+    answer[12..16].copy_from_slice(&tid.to_be_bytes());
+    answer
+}
+
+/// The attributes that an HCA is asked for.
+fn asked(outputs: &[Output], of: u16) -> Vec<u16> {
+    let asked = outputs.iter().map(|output| match output {
+        Output::ToFabric(Datagram { destination, mad, .. }) if *destination == Lid::new(of) => {
+            u16::from_be_bytes([mad[16], mad[17]])
+        }
+        other => panic!("{other:?}"),
+    });
+    asked.collect()
+}
+
+#[test]
+fn an_answer_that_nobody_asked_for_teaches_nothing_and_draws_nothing() {
+    // Opening the port asked everybody: transaction 1.
+    let mut management = open(1);
+    for tid in [0, 2, 0xffff_ffff] {
+        for listening in [false, true] {
+            let arrived = arrive(&mut management, 2, QP0, node_info(tid), listening);
+            assert_eq!(arrived, (Admitted::Taken, vec![]), "transaction {tid}");
+        }
+    }
+    let (admitted, questions) = arrive(&mut management, 2, QP0, node_info(1), false);
+    assert_eq!((admitted, asked(&questions, 2)), (Admitted::Taken, vec![0x10, 0x15]));
+    for _ in 0..1000 {
+        let arrived = arrive(&mut management, 2, QP0, node_info(1), false);
+        assert_eq!(arrived, (Admitted::Taken, vec![]), "one question has one answer");
+    }
+    let mut failed = node_info(1);
+    failed[5] = 0x0c;
+    assert_eq!(arrive(&mut management, 3, QP0, failed, false).1, []);
+    assert_eq!(arrive(&mut management, 3, QP0, node_info(1), false).1, [], "that was its answer");
+}
+
+#[test]
+fn who_looks_around_is_answered_and_asked_once() {
+    let mut management = open(1);
+    let look = |management: &mut Management, allowed: usize| {
+        let received = Datagram {
+            source: Lid::new(2),
+            source_qp: QP0,
+            destination: PERMISSIVE_LID,
+            destination_qp: QP0,
+            mad: request(1, 1, 1, 0x11, 0),
+        };
+        let mut left = allowed;
+        let mut allow = || {
+            let allowed = left > 0;
+            left = left.saturating_sub(1);
+            allowed
+        };
+        assert_eq!(management.handle_wire(&at(0), &received, true, &mut allow), Admitted::Taken);
+        let sent = outputs(management).into_iter().map(|output| match output {
+            Output::ToFabric(Datagram { destination, mad, .. }) if destination == Lid::new(2) => mad[3],
+            other => panic!("{other:?}"),
+        });
+        sent.collect::<Vec<_>>()
+    };
+    assert_eq!(look(&mut management, 0), [] as [u8; 0], "not even answered");
+    let mut other = open(1);
+    assert_eq!(look(&mut other, 1), [0x81]);
+    let mut other = open(1);
+    assert_eq!(look(&mut other, 2), [0x81, 1]);
+    assert_eq!(look(&mut other, 2), [0x81], "the question is still open");
+}
+
+/// Section 14.2.4, and that no peer is the subnet manager.
+#[test]
+fn nothing_is_set_over_the_wire_without_the_m_key() {
+    const ATTRIBUTES: [u16; 4] = [0x15, 0x16, 0x17, 0x18];
+    for class in [0x01, 0x81] {
+        for listening in [false, true] {
+            let mut management = open(1);
+            for (violations, attribute) in (1..).zip(ATTRIBUTES) {
+                let mut mad = request(class, 1, 2, attribute, 1);
+                (mad[6], mad[7]) = (2, 2);
+                mad[32..36].fill(0xff);
+                // DOWN, disabled; or P_Keys.
+                (mad[96], mad[97]) = (1, 0x30);
+                let arrived = arrive(&mut management, 2, QP0, mad, listening);
+                assert_eq!(arrived, (Admitted::Taken, vec![]), "attribute {attribute:#x}");
+                assert_eq!(management.port_info(&at(0)).m_key_violations, violations);
+            }
+            assert!(management.is_active() && !management.take_pkey_change());
+        }
+    }
+}
+
+#[test]
+fn who_has_the_m_key_sets_what_the_guest_could_set() {
+    let mut management = open(1);
+    let mut info = management.mad_ifc(&at(0), &request(1, 1, 1, 0x15, 1), MkeyCheck::Ignore).unwrap();
+    info[3] = 2;
+    info[64..72].copy_from_slice(&[9; 8]);
+    (info[96], info[97]) = (info[96] & 0xf0, info[97] & 0x0f);
+    management.mad_ifc(&at(0), &info, MkeyCheck::Ignore).unwrap();
+
+    let mut pkeys = request(1, 1, 2, 0x16, 0);
+    pkeys[64..66].copy_from_slice(&[0x80, 0x01]);
+    for (key, set) in [(8, false), (0, false), (9, true)] {
+        pkeys[24..32].fill(key);
+        let (admitted, answers) = arrive(&mut management, 2, QP0, pkeys, false);
+        assert_eq!(admitted, Admitted::Taken);
+        assert_eq!((answers.len(), management.take_pkey_change()), (set.into(), set), "key {key}");
+    }
+    assert_eq!(management.pkey(0), Some(Pkey::new(0x8001)));
+    info[24..32].fill(9);
+    info[97] |= 0x30;
+    let (_, outputs) = arrive(&mut management, 2, QP0, info, false);
+    assert!(matches!(outputs[..], [Output::Link(false), Output::ToFabric(_)]), "{outputs:?}");
     assert_eq!(
-        management.handle_wire(&at(0), &datagram(answer), true),
-        Admitted::Taken,
-        "one to ours does not"
+        arrive(&mut management, 2, QP0, info, true).0,
+        Admitted::Unchanged,
+        "software's, if it listens"
     );
+}
+
+#[test]
+fn a_port_that_is_down_answers_nothing() {
+    let mut management = open(1);
+    let down = |management: &mut Management| {
+        let mads = [
+            (QP0, request(1, 1, 1, 0x11, 0)),
+            (QP0, request(0x81, 1, 1, 0x11, 0)),
+            (QP0, node_info(1)),
+            (QP1, request(4, 1, 1, 0x12, 0)),
+        ];
+        for (qp, mad) in mads {
+            for listening in [false, true] {
+                assert_eq!(arrive(management, 2, qp, mad, listening), (Admitted::Taken, vec![]));
+            }
+        }
+    };
+    management.close_port();
+    down(&mut management);
+    management.open_port(&at(0));
+    management.set_link(false, &at(0));
+    down(&mut management);
+    down(&mut Management::new(Identity::from_lid(Lid::new(1)).into(), SINAI));
+    management.set_link(true, &at(0));
+    assert_eq!(arrive(&mut management, 2, QP1, request(4, 1, 1, 1, 0), false).1.len(), 1);
 }
 
 #[test]
 fn requests_from_the_wire_are_answered_where_no_software_listens() {
     let mut management = open(1);
     let mut ask = |qp: Qpn, mad: Mad| {
-        let received = Datagram {
-            source: Lid::new(2),
-            source_qp: qp,
-            destination: Lid::new(1),
-            destination_qp: qp,
-            mad,
-        };
-        assert_eq!(management.handle_wire(&at(0), &received, false), Admitted::Taken);
-        match outputs(&mut management).as_slice() {
+        let (admitted, answers) = arrive(&mut management, 2, qp, mad, false);
+        assert_eq!(admitted, Admitted::Taken);
+        match answers.as_slice() {
             [] => None,
             [Output::ToFabric(answer)] => {
                 assert_eq!((answer.destination, answer.destination_qp), (Lid::new(2), qp));
@@ -265,4 +414,14 @@ fn requests_from_the_wire_are_answered_where_no_software_listens() {
     assert_eq!(ask(QP1, request(1, 1, 1, 0x11, 0)), None, "subnet management is QP0's");
     assert_eq!(ask(QP0, request(4, 1, 1, 1, 0)), None, "and nothing else is");
     assert_eq!(ask(QP1, request(3, 2, 1, 0x11, 0)), None, "who asks the administration of another");
+
+    let received = Datagram {
+        source: Lid::new(2),
+        source_qp: QP1,
+        destination: Lid::new(1),
+        destination_qp: QP1,
+        mad: request(4, 1, 1, 1, 0),
+    };
+    assert_eq!(management.handle_wire(&at(0), &received, false, &mut || false), Admitted::Taken);
+    assert_eq!(outputs(&mut management), [], "its sender had what it may have");
 }

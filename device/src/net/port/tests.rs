@@ -80,6 +80,33 @@ fn packets_for_a_qp_are_handed_on() {
     assert_eq!((out.len(), port.stats().roce), (0, 1));
 }
 
+/// A hub or a bridge gives a station what it sent to a group, and whoever is in the group would have it twice.
+#[test]
+fn what_the_fabric_reflects_is_dropped_and_what_loops_inside_is_not() {
+    let own = |frame: Vec<u8>| replace_mac(frame, 6, mac(2));
+    for frame in [roce("rc_write_only"), datagram_to_group(), arp_request(), our_own_solicitation()] {
+        assert_eq!(drop_reason(own(frame)), DropReason::Reflected);
+    }
+    let mut port = port();
+    for frame in [roce("rc_write_only"), datagram_to_group()] {
+        assert!(port.receive_own(&own(frame)).is_some());
+    }
+    assert_eq!(port.receive_own(&replace_mac(roce("rc_write_only"), 0, mac(3))), None);
+    assert_eq!(port.receive_own(&arp_request()), None);
+    assert_eq!(port.stats().roce, 2);
+}
+
+#[test]
+fn management_shares_the_answers_of_a_sender() {
+    let mut port = port();
+    let pings: Vec<_> = std::iter::repeat_n(ping(), 60).collect();
+    assert_eq!(answers(&mut port, &pings).len(), 60);
+    let waiting = TxBatch::default();
+    let allowed = (0..60).filter(|_| port.allow_management(NOW, mac(1), &waiting)).count();
+    assert_eq!((allowed, port.stats().dropped(DropReason::OverRate)), (40, 20));
+    assert!(port.allow_management(NOW, mac(3), &waiting));
+}
+
 #[test]
 fn arp_requests_for_our_address_are_answered_broadcast_or_not() {
     let mut unicast = arp_request();

@@ -143,6 +143,7 @@ impl User {
     pub(super) fn new(lid: u16) -> Self {
         let mut driver = Driver::of_lid(lid, Options::default());
         driver.replay(probe::BRING_UP);
+        driver.open_port();
         for icm in [RECORDS, LAST_RECORDS] {
             driver.ok(0xffa, &block(icm, ICM + icm, 0), 1);
         }
