@@ -156,8 +156,8 @@ pub trait Frontend {
     /// turn, which then comes at once.
     fn end_turn(&mut self, cx: &mut Context<'_>) -> bool;
 
-    /// The link of a port that is open came up or went down: tells the guest, if it wants to know. What crosses the link is not
-    /// the front-end's business.
+    /// The link of a port that is open came up or went down: tells the guest, if it wants to know. What crosses the
+    /// link is not the front-end's business.
     fn link_changed(&mut self, cx: &mut Context<'_>, up: bool);
 
     /// The device has an internal error, because an operator says so: tells the guest as such devices do. Until its

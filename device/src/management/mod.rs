@@ -18,10 +18,12 @@
 //! - **Who is there** is found out as subnet managers do it: a Get(NodeInfo) to QP0 of everybody, by Ethernet multicast,
 //!   when the port comes up and when the guest asks for something that depends on it, at most once a second. Who
 //!   answers is known, and asked for NodeDescription and PortInfo; who does not for `subnet::PATIENCE` times is
-//!   forgotten.
+//!   forgotten. An answer is believed if it is to a question that is open, and once.
 //! - **Who answers** a request from the wire: software of the guest, if it has a queue pair for QP0 or QP1; else the
 //!   agents. Directed routes go through the switch of the sender's HCA, then as a frame to the HCA at the end; the answer
 //!   goes through the switch of that one.
+//! - **Who may set** something over the wire: the subnet manager, which is built in; so nobody, unless the guest gave its
+//!   port an M_Key and the request carries it. A port that is down, or that software has not opened, answers nothing.
 //!
 //! Nothing here owns a socket or a clock. A MAD comes in by MAD_IFC, or as a frame to the MAC of one of the two LIDs that
 //! [`Management::serves`]; what goes out is polled.

@@ -1,5 +1,6 @@
 //! Stock guests whose kernel's own `ib_mthca` drives the HCA, judged by the tools Debian has for RDMA hardware.
 
+mod counters;
 pub(super) mod errors;
 pub(super) mod ipoib;
 pub(super) mod perftest;

@@ -92,7 +92,10 @@ impl SubnetAdministration {
             Ok(Answer::Attribute(bytes)) => out.push(request.reply(MadStatus::OK, &bytes)),
             Ok(Answer::Table(records)) => {
                 let template = request.reply(MadStatus::OK, &[]);
-                self.transfers.begin(world.view.now, sent.source_qp, template, &records, out);
+                let begun = self.transfers.begin(world.view.now, sent.source_qp, template, &records, out);
+                if let Err(status) = begun {
+                    out.push(request.reply(status, &[]));
+                }
             }
             Err(status) => out.push(request.reply(status, &[])),
         }

@@ -52,11 +52,8 @@ pub(super) fn find(world: &World<'_>, request: &Request<'_>) -> Result<Vec<Vec<u
         };
         found.into_iter().filter(|end| lid.is_none_or(|lid| end.lid == lid)).collect()
     };
-    let sources = match request.header.method {
-        Method::GET => vec![own],
-        _ => everybody(),
-    };
-    let sources = ends(has(SGID).then_some(wanted.sgid), has(SLID).then_some(wanted.slid), sources);
+    // Who does not say where paths begin asks for its own. So one end is one port, whatever the request leaves open.
+    let sources = ends(has(SGID).then_some(wanted.sgid), has(SLID).then_some(wanted.slid), vec![own]);
     let destinations = ends(has(DGID).then_some(wanted.dgid), has(DLID).then_some(wanted.dlid), everybody());
     let path = |source: &End, destination: &End| PathRecord {
         service_id: wanted.service_id,

@@ -8,15 +8,18 @@ use std::time::Duration;
 
 use engine::Instant;
 use protocol::ids::Qpn;
-use protocol::mad::Mad;
 use protocol::mad::header::Header;
 use protocol::mad::rmpp::{self, Rmpp};
 use protocol::mad::sa::{DATA_LEN, SA_HEADER_LEN, SaMad};
+use protocol::mad::{Mad, MadStatus};
 
 use super::Records;
 
 /// Bound: tables on their way. The oldest gives way.
 const MAX_TRANSFERS: usize = 16;
+
+/// Bound: bytes of all tables on their way. The oldest give way; one that is larger by itself is refused.
+const MAX_BYTES: usize = 1 << 20;
 
 /// Bound: segments sent for one acknowledgement. The kernel opens a window of 64 and says nothing before its end.
 const MAX_BURST: u32 = 64;
@@ -51,6 +54,9 @@ pub(super) struct Transfers {
 
 impl Transfers {
     /// Begins to send a table, and appends its first segment: the receiver opens the window by acknowledging it.
+    ///
+    /// # Errors
+    /// NO_RESOURCES (section 15.2.4) if the table is too large.
     pub(super) fn begin(
         &mut self,
         now: Instant,
@@ -58,8 +64,11 @@ impl Transfers {
         template: Mad,
         records: &Records,
         out: &mut Vec<Mad>,
-    ) {
+    ) -> Result<(), MadStatus> {
         let stride = records.layout.stride();
+        if records.all.len().saturating_mul(stride) > MAX_BYTES {
+            return Err(MadStatus::NO_RESOURCES);
+        }
         let payload = records
             .all
             .iter()
@@ -80,10 +89,17 @@ impl Transfers {
         };
         transfer.send(|mad| out.push(mad));
         self.all.retain(|other| (other.to, other.tid) != (transfer.to, transfer.tid));
-        if self.all.len() >= MAX_TRANSFERS {
-            self.all.pop_front();
+        while self.all.len() >= MAX_TRANSFERS || self.bytes() + transfer.payload.len() > MAX_BYTES {
+            if self.all.pop_front().is_none() {
+                break;
+            }
         }
         self.all.push_back(transfer);
+        Ok(())
+    }
+
+    fn bytes(&self) -> usize {
+        self.all.iter().map(|transfer| transfer.payload.len()).sum()
     }
 
     /// The receiver says something of a transfer.
@@ -193,5 +209,46 @@ impl Transfer {
             *to = *from;
         }
         mad
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::mad::record;
+
+    use super::*;
+
+    /// A table of so many paths, with its number as the transaction's.
+    fn begin(transfers: &mut Transfers, number: u64, paths: usize) -> Result<(), MadStatus> {
+        let mut template = [0; 256];
+        protocol::mad::set_header(&mut template, &Header { tid: number, ..Header::default() });
+        let records = Records { layout: &record::PATH, all: vec![vec![0; record::PATH.len]; paths] };
+        let mut out = Vec::new();
+        transfers.begin(Instant::ZERO, Qpn::new(1), template, &records, &mut out)?;
+        assert_eq!(out.len(), 1, "the first segment");
+        Ok(())
+    }
+
+    fn under_way(transfers: &Transfers) -> Vec<u64> {
+        transfers.all.iter().map(|transfer| transfer.tid).collect()
+    }
+
+    #[test]
+    fn tables_on_their_way_are_bounded_and_the_oldest_give_way() {
+        let mut transfers = Transfers::default();
+        (0..20).for_each(|number| begin(&mut transfers, number, 1).unwrap());
+        assert_eq!(under_way(&transfers), (4..20).collect::<Vec<_>>());
+
+        let third = MAX_BYTES / 3 / record::PATH.stride();
+        (20..24).for_each(|number| begin(&mut transfers, number, third).unwrap());
+        assert_eq!(under_way(&transfers), [21, 22, 23]);
+        begin(&mut transfers, 22, third).unwrap();
+        assert_eq!(under_way(&transfers), [21, 23, 22], "asked again");
+
+        let most = MAX_BYTES / record::PATH.stride();
+        assert_eq!(begin(&mut transfers, 24, most + 1), Err(MadStatus::NO_RESOURCES));
+        assert_eq!(under_way(&transfers), [21, 23, 22], "what is refused takes no room");
+        begin(&mut transfers, 24, most).unwrap();
+        assert_eq!(under_way(&transfers), [24]);
     }
 }

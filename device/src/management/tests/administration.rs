@@ -144,6 +144,27 @@ fn a_path_follows_from_the_gid() {
     assert_eq!(by_lid[56..120], found[56..120].to_vec().tap(|path| path[0] = 0));
 }
 
+/// Without source and destination a subnet of n ports would have n times n paths.
+#[test]
+fn tables_of_paths_begin_at_one_port() {
+    let mut management = open(1);
+    let mut paths = |mask, record: [u8; 64]| {
+        let table = answer(&mut management, sa(GET_TABLE, PATH, mask, &record));
+        assert_eq!((table[3], status(&table)), (0x92, 0));
+        let len = usize::from(table[35]) + 256 * usize::from(table[34]) - 20;
+        let lids = table[56..].chunks(64).take(len.div_ceil(64));
+        lids.map(|path| [path[42..44].to_vec(), path[40..42].to_vec()].concat()).collect::<Vec<_>>()
+    };
+    assert_eq!(paths(0, [0; 64]), [[0, 1, 0, 1], [0, 1, 0xbf, 0xff]]);
+    let mut from_2 = [0; 64];
+    from_2[43] = 2;
+    assert_eq!(paths(1 << 5, from_2), [[0, 2, 0, 1], [0, 2, 0xbf, 0xff]]);
+    assert_eq!(paths(0x8, path([0; 16], GID_2)), [[0, 2, 0, 1], [0, 2, 0xbf, 0xff]]);
+    let mut to_2 = [0; 64];
+    to_2[41] = 2;
+    assert_eq!(paths(1 << 4, to_2), [[0, 1, 0, 2]]);
+}
+
 trait Tap: Sized {
     fn tap(mut self, act: impl FnOnce(&mut Self)) -> Self {
         act(&mut self);

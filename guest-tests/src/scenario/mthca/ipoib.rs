@@ -116,6 +116,9 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
         report.case(command, &hint, diagnose(&mut pair, command, expected)).await?;
     }
     report.case("ibping", &hint, ibping(&mut pair)).await?;
+    report
+        .case("perfquery counts what hcactl counters does", &hint, super::counters::agree(&mut pair))
+        .await?;
     report.case("no kernel warned of anything", &hint, pair.no_warnings()).await?;
     report.case("the daemons end with success on SIGTERM", &hint, pair.stop()).await
 }

@@ -89,6 +89,28 @@ fn the_port_is_active_from_init_ib_to_close_ib() {
     assert_eq!(driver.eqe(2, 4), [0; 32], "it was down already");
 }
 
+/// Its link is down, whatever the cable does.
+#[test]
+fn a_port_that_is_closed_hears_nothing_and_answers_nothing() {
+    /// Who has 10.77.0.1, tell 10.77.0.2 at 02:00:00:00:00:02.
+    const ARP: [u8; 42] = [
+        255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 2, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 2, 10,
+        77, 0, 2, 0, 0, 0, 0, 0, 0, 10, 77, 0, 1,
+    ];
+    let answers = |driver: &mut Driver| {
+        driver.guest.hca.handle_frame(&ARP);
+        driver.guest.settle().len()
+    };
+    let mut driver = Driver::initialised();
+    assert_eq!(answers(&mut driver), 0, "not opened yet");
+    driver.open_port();
+    assert_eq!(answers(&mut driver), 1);
+    driver.ok(0x00a, &[], 1);
+    assert_eq!(answers(&mut driver), 0, "closed");
+    let stats = driver.guest.hca.port_stats();
+    assert_eq!(stats.dropped(crate::net::DropReason::LinkDown), 2);
+}
+
 #[test]
 fn a_port_that_was_left_open_is_down_after_close_hca() {
     let mut driver = Driver::initialised();

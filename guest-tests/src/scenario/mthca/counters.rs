@@ -1,0 +1,122 @@
+//! Counters of the port, as software in the guest reads them and as the host's operator does.
+
+use std::time::Duration;
+
+use agent::wire::ExitStatus;
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::super::stock_pair::{StockNode, StockPair};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Looks at the counters until nothing moved between the host's before and after. Kernels still leave groups when the
+/// case begins; each look waits for a program to run in the guest.
+const LOOKS: usize = 20;
+
+/// Counters, with a name of `perfquery`.
+type Named = [(&'static str, u64); 8];
+
+/// `perfquery -x` and `perfquery` say what `hcactl counters` says, to the packet and to the octet.
+pub(super) async fn agree(pair: &mut StockPair) -> Result<()> {
+    for node in [&mut pair.a, &mut pair.b] {
+        node.vm.run(&["ip", "link", "set", "ib0", "down"]).await?;
+    }
+    for node in [&mut pair.a, &mut pair.b] {
+        let extended = quiet(node, "perfquery -x").await?;
+        let moved = |name| extended.expected.iter().any(|(is, value)| *is == name && *value > 0);
+        ensure!(
+            moved("PortUnicastXmitPkts") && moved("PortMulticastRcvPkts"),
+            "no traffic before: {extended:?}"
+        );
+        extended.compare(|value| value, 8)?;
+        // 32 bits that stop at the largest value; unicast and multicast are not told apart.
+        quiet(node, "perfquery").await?.compare(|value| value.min(u32::MAX.into()), 4)?;
+    }
+    Ok(())
+}
+
+/// What the guest says, and what the host does.
+#[derive(Debug)]
+struct Look {
+    guest: String,
+    expected: Named,
+}
+
+impl Look {
+    /// The first `count` counters are equal.
+    fn compare(&self, fit: impl Fn(u64) -> u64, count: usize) -> Result<()> {
+        for (name, expected) in self.expected.iter().take(count) {
+            let found = perfquery(&self.guest, name)?;
+            ensure!(found == fit(*expected), "{name} is {found}, hcactl says {expected}: {}", self.guest);
+        }
+        Ok(())
+    }
+}
+
+async fn quiet(node: &mut StockNode, command: &str) -> Result<Look> {
+    for _ in 0..LOOKS {
+        let before = hcactl(&node.daemon.control(&["counters"]).await?)?;
+        let end = node.vm.program(LIMIT, command).await?;
+        ensure!(end.status == ExitStatus::Code(0), "{:?}: {}{}", end.status, end.stdout, end.stderr);
+        let expected = hcactl(&node.daemon.control(&["counters"]).await?)?;
+        if before == expected {
+            return Ok(Look { guest: end.stdout, expected });
+        }
+    }
+    anyhow::bail!("traffic does not stop in {LOOKS} looks")
+}
+
+/// Counters of `hcactl counters` by their names in PortCountersExtended (IBTA volume 1, section 16.1.4.11): data is in
+/// units of four octets.
+fn hcactl(counters: &Value) -> Result<Named> {
+    let read = |place: &str| {
+        let value = counters.pointer(place).and_then(Value::as_u64);
+        value.with_context(|| format!("no counter {place} in {counters}"))
+    };
+    let [sent, received] = [read("/port/transmit/packets")?, read("/port/receive/packets")?];
+    let sent_to_groups = read("/port/transmit/multicast_packets")?;
+    let received_of_groups = read("/port/receive/multicast_packets")?;
+    Ok([
+        ("PortXmitData", read("/port/transmit/octets")? / 4),
+        ("PortRcvData", read("/port/receive/octets")? / 4),
+        ("PortXmitPkts", sent),
+        ("PortRcvPkts", received),
+        ("PortUnicastXmitPkts", sent - sent_to_groups),
+        ("PortUnicastRcvPkts", received - received_of_groups),
+        ("PortMulticastXmitPkts", sent_to_groups),
+        ("PortMulticastRcvPkts", received_of_groups),
+    ])
+}
+
+/// A counter in what `perfquery` prints: its name, a colon, dots, its value.
+fn perfquery(text: &str, name: &str) -> Result<u64> {
+    let mut values = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let value = values.next().and_then(|value| value.trim_start_matches('.').trim().parse().ok());
+    value.with_context(|| format!("no {name} in {text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_found_by_their_whole_name() {
+        let text = "# Port extended counters: Lid 1 port 1 (CapMask: 0x300)\nPortSelect:......................1\n\
+                    PortXmitPkts:....................17\nPortUnicastXmitPkts:.............9\n";
+        assert_eq!(perfquery(text, "PortXmitPkts").unwrap(), 17);
+        assert_eq!(perfquery(text, "PortUnicastXmitPkts").unwrap(), 9);
+        assert!(perfquery(text, "PortXmit").is_err());
+    }
+
+    #[test]
+    fn the_hosts_counters_have_the_names_of_the_guests() {
+        let counters = serde_json::json!({"port": {
+            "transmit": {"packets": 10, "multicast_packets": 3, "octets": 1003},
+            "receive": {"packets": 7, "multicast_packets": 7, "octets": 8},
+        }});
+        let values = hcactl(&counters).unwrap().map(|(_, value)| value);
+        assert_eq!(values, [250, 2, 10, 7, 7, 0, 3, 7]);
+        assert!(hcactl(&serde_json::json!({})).is_err());
+    }
+}
