@@ -5,6 +5,7 @@ mod fabric;
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use protocol::ids::{Lid, MacAddr};
 use schemars::JsonSchema;
@@ -94,6 +95,10 @@ pub struct DeviceEntry {
     /// record in the trace, and counters. Costs time.
     #[serde(default)]
     pub strict: bool,
+    /// How long the thread of this HCA looks for more work before it sleeps, microseconds up to 1000, while work comes at
+    /// such short intervals. 0: it sleeps at once, which saves processor time and costs latency.
+    #[serde(default = "default_linger")]
+    pub linger_us: u16,
     /// What is done to frames between this HCA and its fabric, to see how guests and peers take it.
     #[serde(default)]
     pub impairments: Vec<RuleEntry>,
@@ -159,8 +164,17 @@ pub struct DeviceConfig {
     pub trace: Option<TraceConfig>,
     /// Report what the driver does against the interface.
     pub strict: bool,
+    /// How long its thread looks for more work before it sleeps.
+    pub linger: Duration,
     /// At most [`impair::MAX_RULES`].
     pub impairments: Vec<Rule>,
+}
+
+/// Longest time a thread may look for work, microseconds.
+const MAX_LINGER_US: u16 = 1000;
+
+fn default_linger() -> u16 {
+    50
 }
 
 /// What is wrong with a configuration. One line each, naming the key.
@@ -289,6 +303,7 @@ impl DeviceConfig {
             capture: entry.capture,
             trace: entry.trace,
             strict: entry.strict,
+            linger: linger(entry.linger_us, &format!("{key}.linger_us"))?,
             impairments: entry.impairments.into_iter().enumerate().map(rule).collect::<Result<_, _>>()?,
         })
     }
@@ -319,6 +334,13 @@ fn unicast_mac(text: &str, key: &str) -> Result<MacAddr, ConfigError> {
         return Err(value(key, format!("{mac} is not a unicast address")));
     }
     Ok(mac)
+}
+
+fn linger(micros: u16, key: &str) -> Result<Duration, ConfigError> {
+    if micros > MAX_LINGER_US {
+        return Err(value(key, format!("{micros} is not in 0..={MAX_LINGER_US}")));
+    }
+    Ok(Duration::from_micros(micros.into()))
 }
 
 fn value(key: &str, problem: impl Into<String>) -> ConfigError {

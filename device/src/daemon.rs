@@ -227,7 +227,7 @@ impl Taker for Parts<'_> {
         for rule in &device.impairments {
             hca.impairments().add(rule.clone()).map_err(io::Error::other)?;
         }
-        Ok(Box::new(Worker::new(source, hca, fabric)?))
+        Ok(Box::new(Worker::new(source, hca, fabric)?.with_linger(device.linger)))
     }
 }
 

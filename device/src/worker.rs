@@ -5,6 +5,7 @@
 //! taken up at once in the next turn, after every descriptor has been looked at again. With nothing left the thread
 //! sleeps.
 
+mod linger;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +23,7 @@ use rustix::time::{
 };
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 
+use self::linger::Linger;
 use crate::capture::Capture;
 use crate::control::call::{self, Call, Handle, Mailbox, Status};
 use crate::control::message::{Counters, PortState, VfioCounters};
@@ -79,6 +81,7 @@ pub struct Worker<F: Frontend, N: Fabric> {
     timer: OwnedFd,
     /// When the timer fires, if it is set.
     armed: Option<Instant>,
+    linger: Linger,
     handle: Handle,
     mailbox: Mailbox,
 }
@@ -141,6 +144,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             epoll,
             timer,
             armed: None,
+            linger: Linger::new(Duration::ZERO),
             handle,
             mailbox,
         };
@@ -152,6 +156,13 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             Source::Client(stream) => worker.adopt(Connection::new(stream)?)?,
         }
         Ok(worker)
+    }
+
+    /// Looks for work for up to `limit` before sleeping, while work comes at such short intervals. Without this call the
+    /// worker always sleeps at once.
+    #[must_use]
+    pub fn with_linger(self, limit: Duration) -> Self {
+        Self { linger: Linger::new(limit), ..self }
     }
 
     /// The means to reach this worker from other threads.
@@ -269,11 +280,30 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
     fn wait(&mut self, ready: &mut Ready, work_left: bool) -> io::Result<()> {
         let deadline = self.hca.next_deadline().into_iter().chain(self.accept_after).min();
         let at_once = work_left || deadline.is_some_and(|deadline| deadline <= now());
-        if !at_once {
-            self.arm(deadline)?;
-            self.hca.flush();
+        if at_once {
+            return self.look(ready, 0);
         }
-        ready.count = match self.epoll.wait(if at_once { 0 } else { -1 }, &mut ready.events) {
+        let idle_since = now();
+        if let Some(patience) = self.linger.patience() {
+            let until = deadline.into_iter().chain([idle_since + patience]).min();
+            while until.is_some_and(|until| now() < until) {
+                self.look(ready, 0)?;
+                if ready.count > 0 {
+                    return Ok(());
+                }
+                std::thread::yield_now();
+            }
+        }
+        self.arm(deadline)?;
+        self.hca.flush();
+        self.look(ready, -1)?;
+        self.linger.resumed(now().saturating_since(idle_since));
+        Ok(())
+    }
+
+    /// Looks at all descriptors, for up to `timeout` milliseconds, without end if that is negative.
+    fn look(&mut self, ready: &mut Ready, timeout: i32) -> io::Result<()> {
+        ready.count = match self.epoll.wait(timeout, &mut ready.events) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
             count => count?,
         };
