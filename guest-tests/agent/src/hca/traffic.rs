@@ -130,6 +130,10 @@ impl Slots {
 
 impl<'a> Running<'a> {
     fn new(hca: &Hca, flow: &'a Flow) -> Result<Self> {
+        let verifies = match flow {
+            Flow::Send(flow) => flow.verify,
+            Flow::Receive(flow) => flow.verify,
+        };
         let (qp, slots) = match flow {
             Flow::Send(SendFlow { qp, mr, off, stride, slots, scatter, len, seed, fresh, .. })
             | Flow::Receive(ReceiveFlow { qp, mr, off, stride, slots, scatter, len, seed, fresh, .. }) => (
@@ -148,7 +152,7 @@ impl<'a> Running<'a> {
         };
         ensure!(slots.count > 0, bad_step("a flow needs a slot"));
         ensure!(
-            slots.count == 1 || scatter_fits(&slots),
+            slots.count == 1 || scatter_fits(&slots) || slots.stride == 0 && !verifies,
             bad_step(format!("messages of {} bytes do not fit slots {} apart", slots.len, slots.stride))
         );
         if slots.len > 0 {

@@ -90,7 +90,7 @@ pub struct SendFlow {
     pub mr: MrId,
     /// First byte of slot 0 in the buffer.
     pub off: u64,
-    /// Bytes from slot to slot.
+    /// Bytes from slot to slot; 0 puts all messages into one place, for flows that verify nothing.
     pub stride: u64,
     /// Slots.
     pub slots: u32,
@@ -153,7 +153,7 @@ pub struct ReceiveFlow {
     pub mr: MrId,
     /// First byte of slot 0 in the buffer.
     pub off: u64,
-    /// Bytes from slot to slot.
+    /// Bytes from slot to slot; 0 puts all messages into one place, for flows that verify nothing.
     pub stride: u64,
     /// Slots, at least `depth`.
     pub slots: u32,

@@ -50,6 +50,24 @@ const RATE_MESSAGES: u32 = 200_000;
 /// Send slots of a queue pair, log2.
 const LOG_SLOTS: u8 = 8;
 
+/// Where the messages of a flow are.
+#[derive(Clone, Copy)]
+enum Buffers {
+    /// All in one place, as perftest has them and the yardstick too.
+    One,
+    /// Spread over the whole region, so that processor caches hold little of them.
+    All,
+}
+
+impl Buffers {
+    fn stride(self, len: u32) -> u64 {
+        match self {
+            Self::One => 0,
+            Self::All => len.into(),
+        }
+    }
+}
+
 fn main() -> Result<()> {
     let cli = Cli::parse();
     let mut figures = Vec::new();
@@ -85,13 +103,20 @@ fn main() -> Result<()> {
     for (size, len) in [("4k", 4 << 10), ("64k", 64 << 10), ("1m", 1 << 20), ("8m", 8 << 20)] {
         let name = format!("rc_write_{size}_bw");
         if wanted(&name) {
-            let write = runs(cli.runs, || write_bandwidth(&mut nodes, one, regions, len))?;
+            let write = runs(cli.runs, || write_bandwidth(&mut nodes, one, regions, len, Buffers::One))?;
             add(Figure::new(name, "MB/s", &write, udp_bw));
         }
         let name = format!("rc_send_{size}_bw");
         if wanted(&name) {
             let send = runs(cli.runs, || send_bandwidth(&mut nodes, one, regions, len))?;
             add(Figure::new(name, "MB/s", &send, udp_bw));
+        }
+    }
+    for (size, len) in [("1m", 1 << 20), ("8m", 8 << 20)] {
+        let name = format!("rc_write_{size}_spread_bw");
+        if wanted(&name) {
+            let write = runs(cli.runs, || write_bandwidth(&mut nodes, one, regions, len, Buffers::All))?;
+            add(Figure::new(name, "MB/s", &write, udp_bw));
         }
     }
     if wanted("rc_write_64b_latency") {
@@ -124,11 +149,17 @@ fn udp_latency() -> Result<[f64; 2]> {
 }
 
 /// Payload of RDMA WRITEs of `len` bytes, MB a second, from the first post to the last completion.
-fn write_bandwidth(nodes: &mut [Node; 2], qps: &[[Qp; 2]], regions: [MrInfo; 2], len: u32) -> Result<f64> {
-    let mut run = sends(qps, regions[0], SendOp::Write, len, RUN_BYTES / len);
+fn write_bandwidth(
+    nodes: &mut [Node; 2],
+    qps: &[[Qp; 2]],
+    regions: [MrInfo; 2],
+    len: u32,
+    buffers: Buffers,
+) -> Result<f64> {
+    let mut run = sends(qps, regions[0], SendOp::Write, len, RUN_BYTES / len, buffers);
     for flow in &mut run {
         flow.remote = Some(regions[1].remote(0));
-        flow.remote_stride = len.into();
+        flow.remote_stride = buffers.stride(len);
     }
     let report = nodes[0].run(run.into_iter().map(Flow::Send).collect())?;
     Ok(bandwidth(&report))
@@ -154,14 +185,14 @@ fn run_sends(
     len: u32,
     count: u32,
 ) -> Result<TrafficReport> {
-    let sends = sends(qps, regions[0], SendOp::Send, len, count);
+    let sends = sends(qps, regions[0], SendOp::Send, len, count, Buffers::One);
     let receives = qps.iter().zip(&sends).map(|(qp, send)| ReceiveFlow {
         qp: qp[1].id,
         count: send.count,
         len,
         depth: send.depth,
         slots: send.slots,
-        stride: len.into(),
+        stride: send.stride,
         mr: regions[1].id,
         verify: false,
         ..ReceiveFlow::default()
@@ -172,7 +203,14 @@ fn run_sends(
 }
 
 /// Flows that share `count` messages among queue pairs.
-fn sends(qps: &[[Qp; 2]], region: MrInfo, op: SendOp, len: u32, count: u32) -> Vec<SendFlow> {
+fn sends(
+    qps: &[[Qp; 2]],
+    region: MrInfo,
+    op: SendOp,
+    len: u32,
+    count: u32,
+    buffers: Buffers,
+) -> Vec<SendFlow> {
     let share = count / u32::try_from(qps.len()).unwrap_or(1);
     // Messages that are under way at once, posted by halves.
     let slots = (REGION_LEN / len).min(1 << (LOG_SLOTS - 1));
@@ -183,7 +221,7 @@ fn sends(qps: &[[Qp; 2]], region: MrInfo, op: SendOp, len: u32, count: u32) -> V
         len,
         depth: slots,
         slots,
-        stride: len.into(),
+        stride: buffers.stride(len),
         batch: (slots / 2).max(1),
         mr: region.id,
         verify: false,
