@@ -221,7 +221,7 @@ fn frames_are_written_as_scapy_writes_them() {
         let mut out = vec![0xa5; 8192];
         out.truncate(3);
         let mut writer = FrameWriter::new(&mut out, &shell, &bth, &ext, payload.len());
-        writer.payload_mut().copy_from_slice(&payload);
+        writer.extend(&payload);
         assert_eq!(writer.finish(), bytes.len(), "{name}");
         assert_eq!(out[..3], [0xa5; 3], "{name}");
         assert_eq!(out[3..], bytes, "{name}");
@@ -231,7 +231,7 @@ fn frames_are_written_as_scapy_writes_them() {
 #[test]
 fn writer_dropped_unfinished_takes_its_frame_back() {
     let mut out = vec![1, 2, 3];
-    FrameWriter::new(&mut out, &v4(), &rc(O::SendOnly), &Ext::None, 100).payload_mut().fill(7);
+    FrameWriter::new(&mut out, &v4(), &rc(O::SendOnly), &Ext::None, 100).extend(&[7; 100]);
     assert_eq!(out, [1, 2, 3]);
 }
 

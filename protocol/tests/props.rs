@@ -90,7 +90,7 @@ proptest! {
         let ext = ext(bth.opcode.ext_kind(), draw);
         let mut out = Vec::new();
         let mut writer = FrameWriter::new(&mut out, &shell, &bth, &ext, payload.len());
-        writer.payload_mut().copy_from_slice(&payload);
+        writer.extend(&payload);
         writer.finish();
         let packet = Packet { bth, ext, payload: &payload };
         prop_assert_eq!(RoceFrame::parse(&out), Ok(RoceFrame { shell, packet }));

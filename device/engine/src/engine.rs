@@ -23,7 +23,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { qp_index_bits: 16, window_packets: 128 }
+        Self { qp_index_bits: 16, window_packets: 256 }
     }
 }
 

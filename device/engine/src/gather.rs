@@ -4,7 +4,7 @@ use protocol::ids::{Pdn, Va};
 
 use crate::{Access, AccessError, Host, Payload, Sge};
 
-/// Copies the message's bytes from `offset` on into `out`.
+/// Appends `len` bytes of the message, from `offset` on, to `out`.
 ///
 /// # Errors
 /// As [`Host::read`]. A list shorter than asked for is [`AccessError::Bounds`].
@@ -13,23 +13,22 @@ pub(crate) fn gather(
     pd: Pdn,
     payload: &Payload,
     offset: usize,
-    out: &mut [u8],
+    len: usize,
+    out: &mut Vec<u8>,
 ) -> Result<(), AccessError> {
     match payload {
         Payload::Inline(bytes) => {
-            let from =
-                bytes.get(offset..).and_then(|rest| rest.get(..out.len())).ok_or(AccessError::Bounds)?;
-            out.copy_from_slice(from);
+            let from = bytes.get(offset..).and_then(|rest| rest.get(..len)).ok_or(AccessError::Bounds)?;
+            out.extend_from_slice(from);
             Ok(())
         }
         Payload::Sges(sges) => {
-            let mut out = out;
-            for (sge, part) in parts(sges, offset, out.len()) {
-                let (here, rest) = out.split_at_mut(part.len);
-                host.read(pd, sge.lkey, part.va, here, Access::LocalRead)?;
-                out = rest;
+            let mut left = len;
+            for (sge, part) in parts(sges, offset, len) {
+                host.read(pd, sge.lkey, part.va, part.len, out, Access::LocalRead)?;
+                left -= part.len;
             }
-            if out.is_empty() { Ok(()) } else { Err(AccessError::Bounds) }
+            if left == 0 { Ok(()) } else { Err(AccessError::Bounds) }
         }
     }
 }

@@ -104,11 +104,19 @@ pub trait Host {
     /// The first reason found, in the order key, PD, right, bounds.
     fn check(&self, pd: Pdn, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError>;
 
-    /// Copies a range of a region into `out`.
+    /// Appends a range of a region, `len` bytes, to `out`.
     ///
     /// # Errors
-    /// As `check`, or [`AccessError::Unmapped`]; `out` may then be partly written.
-    fn read(&self, pd: Pdn, key: Lkey, va: Va, out: &mut [u8], access: Access) -> Result<(), AccessError>;
+    /// As `check`, or [`AccessError::Unmapped`]; some of the range may then have been appended.
+    fn read(
+        &self,
+        pd: Pdn,
+        key: Lkey,
+        va: Va,
+        len: usize,
+        out: &mut Vec<u8>,
+        access: Access,
+    ) -> Result<(), AccessError>;
 
     /// Copies `data` into a region.
     ///

@@ -39,7 +39,15 @@ impl Host for Endless {
         Ok(())
     }
 
-    fn read(&self, _: Pdn, _: Lkey, _: Va, _: &mut [u8], _: engine::Access) -> Result<(), AccessError> {
+    fn read(
+        &self,
+        _: Pdn,
+        _: Lkey,
+        _: Va,
+        _: usize,
+        _: &mut Vec<u8>,
+        _: engine::Access,
+    ) -> Result<(), AccessError> {
         Ok(())
     }
 

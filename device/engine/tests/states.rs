@@ -269,7 +269,8 @@ fn endless_chains_are_cut_into_bounded_steps() {
             _: protocol::ids::Pdn,
             _: Lkey,
             _: protocol::ids::Va,
-            _: &mut [u8],
+            _: usize,
+            _: &mut Vec<u8>,
             _: engine::Access,
         ) -> Result<(), engine::AccessError> {
             Ok(())
@@ -338,8 +339,8 @@ fn qps_take_turns() {
         let modify = Modify { to, attrs: attrs(A), send_psn: None, recv_psn: None, notify_drained: false };
         pair.a.engine.modify_qp(pair.now, second, &modify, &mut pair.a.host).unwrap();
     }
-    pair.post(A, write(1, 0, 60_000));
-    pair.a.host.post_send(second, write(2, 0, 60_000));
+    pair.post(A, write(1, 0, 0x1_0000));
+    pair.a.host.post_send(second, write(2, 0, 0x1_0000));
     pair.a.engine.ring(pair.now, second, &mut pair.a.host);
     let mut turns: Vec<(Qpn, u32)> = Vec::new();
     let side = &mut pair.a;
@@ -349,8 +350,8 @@ fn qps_take_turns() {
             _ => turns.push((sent.qpn, 1)),
         }
     }
-    let expected: Vec<_> = (0..4).flat_map(|_| [(A.qpn(), 32), (second, 32)]).collect();
-    assert_eq!(turns, expected, "each sends its window of 128 in turns of 32");
+    let expected: Vec<_> = (0..8).flat_map(|_| [(A.qpn(), 32), (second, 32)]).collect();
+    assert_eq!(turns, expected, "each sends its window of 256 in turns of 32");
 }
 
 #[test]

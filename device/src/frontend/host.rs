@@ -76,8 +76,16 @@ impl<Q: Queues> engine::Host for Host<'_, Q> {
         self.access()?.check(Place::address(pd, key, va), len, access)
     }
 
-    fn read(&self, pd: Pdn, key: Lkey, va: Va, out: &mut [u8], access: Access) -> Result<(), AccessError> {
-        self.access()?.read(Place::address(pd, key, va), out, access)
+    fn read(
+        &self,
+        pd: Pdn,
+        key: Lkey,
+        va: Va,
+        len: usize,
+        out: &mut Vec<u8>,
+        access: Access,
+    ) -> Result<(), AccessError> {
+        self.access()?.append(Place::address(pd, key, va), len, out, access)
     }
 
     fn write(&mut self, pd: Pdn, key: Lkey, va: Va, data: &[u8], access: Access) -> Result<(), AccessError> {

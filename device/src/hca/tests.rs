@@ -230,7 +230,7 @@ impl Host for StubHost<'_> {
         Ok(())
     }
 
-    fn read(&self, _: Pdn, _: Lkey, _: Va, _: &mut [u8], _: Access) -> Result<(), AccessError> {
+    fn read(&self, _: Pdn, _: Lkey, _: Va, _: usize, _: &mut Vec<u8>, _: Access) -> Result<(), AccessError> {
         Err(AccessError::Key)
     }
 

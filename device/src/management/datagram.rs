@@ -51,7 +51,7 @@ impl Datagram {
         let qkey = if self.destination_qp == super::QP0 { Qkey::default() } else { QP1_QKEY };
         let ext = Ext::Deth(Deth { qkey, src_qp: self.source_qp });
         let mut writer = FrameWriter::new(out, shell, &bth, &ext, MAD_LEN);
-        writer.payload_mut().copy_from_slice(&self.mad);
+        writer.extend(&self.mad);
         writer.finish();
     }
 }

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use protocol::ids::Iova;
 use smallvec::SmallVec;
 use thiserror::Error;
-use vm_memory::{Bytes, VolatileMemory, VolatileSlice};
+use vm_memory::{Bytes, VolatileMemory, VolatileSlice, WriteVolatile as _};
 
 use self::file::MappedFile;
 
@@ -200,6 +200,19 @@ impl GuestMemory {
             let (now, later) = rest.split_at_mut(piece.len());
             piece.copy_to(now);
             rest = later;
+        }
+        Ok(())
+    }
+
+    /// Appends `len` bytes of guest memory to `out`, which nobody has to clear first. The range may cross mappings that
+    /// adjoin.
+    ///
+    /// # Errors
+    /// Some of the range is not mapped readable; `out` is then unchanged.
+    pub fn append(&self, iova: Iova, len: usize, out: &mut Vec<u8>) -> Result<(), DmaError> {
+        let error = DmaError { iova, len, access: "read" };
+        for piece in self.pieces(iova, len, |permissions| permissions.read).ok_or(error)? {
+            out.write_all_volatile(&piece).map_err(|_| error)?;
         }
         Ok(())
     }

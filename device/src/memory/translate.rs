@@ -101,6 +101,24 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
         Ok(())
     }
 
+    /// Appends a range of `len` bytes to `out`.
+    ///
+    /// # Errors
+    /// As `read`; some of the range may then have been appended.
+    pub fn append(
+        &self,
+        at: Place,
+        len: usize,
+        out: &mut Vec<u8>,
+        access: Access,
+    ) -> Result<(), AccessError> {
+        for segment in self.segments(at, len, access)? {
+            let segment = segment?;
+            self.dma.append(segment.iova, segment.len, out).map_err(|_| AccessError::Unmapped)?;
+        }
+        Ok(())
+    }
+
     /// Copies `data` into a range.
     ///
     /// # Errors

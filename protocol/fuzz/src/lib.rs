@@ -30,7 +30,7 @@ pub fn decode_frame(frame: &[u8]) {
     let mut out = Vec::new();
     let mut writer =
         FrameWriter::new(&mut out, &first.shell, &first.packet.bth, &first.packet.ext, payload.len());
-    writer.payload_mut().copy_from_slice(payload);
+    writer.extend(payload);
     writer.finish();
     assert_eq!(RoceFrame::parse(&out), Ok(first));
 }

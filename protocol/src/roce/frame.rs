@@ -1,5 +1,7 @@
 //! Whole frames, from the Ethernet header to the ICRC.
 
+use std::convert::Infallible;
+
 use zerocopy::IntoBytes;
 
 use super::icrc::{ICRC_LEN, icrc};
@@ -45,7 +47,7 @@ impl<'a> RoceFrame<'a> {
     }
 }
 
-/// Writes one frame at the end of a buffer: headers first, then the caller fills the payload in place, then
+/// Writes one frame at the end of a buffer: headers first, then the caller appends the payload, then
 /// [`FrameWriter::finish`] adds pad and ICRC. Dropped without `finish`, it takes back what it wrote.
 ///
 /// The frame is as short as it is: whoever puts it on real Ethernet pads it to 60 bytes.
@@ -61,8 +63,8 @@ pub struct FrameWriter<'a> {
 }
 
 impl<'a> FrameWriter<'a> {
-    /// Appends the headers and room for `payload_len` bytes of payload, zero until written. Nothing is allocated but
-    /// by growth of `out`.
+    /// Appends the headers of a frame with `payload_len` bytes of payload. Nothing is allocated but by growth of `out`,
+    /// which has room for the whole frame then.
     ///
     /// # Panics
     /// When the caller breaks its part: more than [`MAX_PAYLOAD`] bytes, or an `ext` that is not the variant
@@ -79,18 +81,38 @@ impl<'a> FrameWriter<'a> {
         out.extend_from_slice(raw_bth.as_bytes());
         ext.emit(out);
         let payload = out.len();
-        // One pass of zeros over memory that the payload touches next anyway; it also makes the pad zero.
-        out.resize(payload + payload_len + pad + ICRC_LEN, 0);
         Self { out, keep: frame, frame, ip: shell.ip, payload, payload_len }
     }
 
-    /// The payload's place.
-    pub fn payload_mut(&mut self) -> &mut [u8] {
-        &mut self.out[self.payload..self.payload + self.payload_len]
+    /// Lets `append` add payload at the end of the buffer. Bytes that nobody appends are zero.
+    ///
+    /// # Errors
+    /// Those of `append`.
+    ///
+    /// # Panics
+    /// When it leaves anything but the payload so far, some more of it, and no more than was announced.
+    pub fn payload<E>(&mut self, append: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
+        let before = self.out.len();
+        append(self.out)?;
+        let allowed = before..=self.payload + self.payload_len;
+        assert!(allowed.contains(&self.out.len()), "payload of {} bytes", self.payload_len);
+        Ok(())
+    }
+
+    /// Adds payload.
+    ///
+    /// # Panics
+    /// When it is more than was announced.
+    pub fn extend(&mut self, payload: &[u8]) {
+        let Ok(()) = self.payload(|out| -> Result<(), Infallible> {
+            out.extend_from_slice(payload);
+            Ok(())
+        });
     }
 
     /// Computes what depends on the payload. Returns the frame's length in bytes.
     pub fn finish(mut self) -> usize {
+        self.out.resize(self.payload + self.payload_len + pad_count(self.payload_len) + ICRC_LEN, 0);
         let frame = &mut self.out[self.frame..];
         let len = frame.len();
         let (covered, icrc_field) = frame.split_at_mut(len - ICRC_LEN);

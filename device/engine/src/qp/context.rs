@@ -115,7 +115,7 @@ impl<H: Host> Ctx<'_, H> {
         self.events.push_back(Event::Async { qpn: core.qpn, event });
     }
 
-    /// Appends one frame whose payload `fill` writes. When `fill` fails, nothing is appended.
+    /// Appends one frame, of whose payload `fill` appends all. When `fill` fails, nothing is appended.
     pub(crate) fn emit(
         &mut self,
         out: &mut Vec<u8>,
@@ -123,11 +123,11 @@ impl<H: Host> Ctx<'_, H> {
         bth: &Bth,
         ext: &Ext,
         payload_len: usize,
-        fill: impl FnOnce(&H, &mut [u8]) -> Result<(), AccessError>,
+        fill: impl FnOnce(&H, &mut Vec<u8>) -> Result<(), AccessError>,
     ) -> Result<usize, AccessError> {
         let mut writer = FrameWriter::new(out, shell, bth, ext, payload_len);
         if payload_len > 0 {
-            fill(self.host, writer.payload_mut())?;
+            writer.payload(|out| fill(self.host, out))?;
         }
         self.stats.sent_packets += 1;
         self.stats.sent_payload_bytes += payload_len as u64;

@@ -353,7 +353,7 @@ impl Qp {
         let shell = Shell { traffic_class: not_ecn_capable(attrs.path.traffic_class), ..attrs.path };
         let len = ctx
             .emit(out, &shell, &bth, &Ext::None, RESERVED_LEN, |_, payload| {
-                payload.fill(0);
+                payload.extend([0; RESERVED_LEN]);
                 Ok(())
             })
             .expect("a packet without data reads no memory");

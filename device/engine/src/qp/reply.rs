@@ -208,7 +208,7 @@ impl Replies {
         let va = Va::new(read.va.get().wrapping_add(u64::from(index) * core.mtu() as u64));
         let (rkey, msn) = (read.rkey, read.msn);
         let sent = ctx.emit(out, &core.attrs.path, &bth, &ext, len, |host, payload| {
-            host.read(core.attrs.pd, rkey.as_lkey(), va, payload, Access::RemoteRead)
+            host.read(core.attrs.pd, rkey.as_lkey(), va, len, payload, Access::RemoteRead)
         });
         let Ok(len) = sent else {
             // The region went away after the request was accepted.

@@ -214,11 +214,19 @@ impl Host for SimHost {
         self.locate(pd, key, va, len, access).map(|_| ())
     }
 
-    fn read(&self, pd: Pdn, key: Lkey, va: Va, out: &mut [u8], access: Access) -> Result<(), AccessError> {
-        assert!(!out.is_empty(), "length 0 is never passed");
-        let (key, offset) = self.locate(pd, key, va, out.len() as u64, access)?;
+    fn read(
+        &self,
+        pd: Pdn,
+        key: Lkey,
+        va: Va,
+        len: usize,
+        out: &mut Vec<u8>,
+        access: Access,
+    ) -> Result<(), AccessError> {
+        assert!(len > 0, "length 0 is never passed");
+        let (key, offset) = self.locate(pd, key, va, len as u64, access)?;
         let region = self.regions.get(&key).ok_or(AccessError::Key)?;
-        out.copy_from_slice(region.bytes.get(offset..offset + out.len()).ok_or(AccessError::Bounds)?);
+        out.extend_from_slice(region.bytes.get(offset..offset + len).ok_or(AccessError::Bounds)?);
         Ok(())
     }
 

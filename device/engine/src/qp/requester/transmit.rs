@@ -107,7 +107,7 @@ impl Requester {
         let wr_id = request.wr.wr_id;
         let len = ctx
             .emit(out, &core.attrs.path, &bth, &segment.ext, segment.len, |host, payload| {
-                gather(host, core.attrs.pd, &request.wr.payload, segment.offset, payload)
+                gather(host, core.attrs.pd, &request.wr.payload, segment.offset, segment.len, payload)
             })
             .map_err(|_| Status::LocalProtection)?;
         self.sent(core, ctx, 1, bth.ack_req);

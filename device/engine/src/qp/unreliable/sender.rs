@@ -123,7 +123,7 @@ impl Sender {
         };
         let (dst_mac, remote_qpn) = (path.dst_mac, bth.dest_qp);
         let sent = ctx.emit(out, path, &bth, &ext, segment.len, |host, payload| {
-            gather(host, core.attrs.pd, &current.wr.payload, segment.offset, payload)
+            gather(host, core.attrs.pd, &current.wr.payload, segment.offset, segment.len, payload)
         });
         let Ok(len) = sent else {
             self.current = None;

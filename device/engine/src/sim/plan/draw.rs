@@ -25,7 +25,7 @@ pub fn draw(seed: u64) -> Plan {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let rng = &mut rng;
     let faults = draw_faults(rng);
-    let window_packets = *pick(rng, &[1, 2, 5, 8, 16, 64, 128]);
+    let window_packets = *pick(rng, &[1, 2, 5, 8, 16, 64, 128, 256]);
     let frames_per_step = *pick(rng, &[1, 3, u32::MAX, u32::MAX, u32::MAX, u32::MAX]);
     let credits = rng.random();
     let span_ns = rng.random_range(1..20_000_000);
