@@ -50,6 +50,8 @@ pub struct HcaSpec {
     pub id: u16,
     /// Number of the HCA packets without a destination go to.
     pub default_peer: u16,
+    /// Packets go to that peer by IPv6, unless software names its IPv4 address.
+    pub prefer_ipv6: bool,
     /// Where it receives frames.
     pub bind: SocketAddr,
     /// The others.
@@ -98,6 +100,7 @@ impl HcaSpec {
             name: name.into(),
             id,
             default_peer,
+            prefer_ipv6: false,
             bind,
             peers: vec![Peer { addr: peer, leaf: false }],
             fabric: Fabric::Udp,
@@ -290,7 +293,7 @@ fn device_of(spec: &HcaSpec, socket: &Path, capture: &Path) -> Value {
         "id": spec.id,
         "socket_path": socket,
         "frontend": { spec.interface.name(): spec.options },
-        "default_peer": { "id": spec.default_peer },
+        "default_peer": { "id": spec.default_peer, "prefer_ipv6": spec.prefer_ipv6 },
         "fabric": fabric,
         "capture": spec.capture.then_some(capture),
         "trace": spec.trace.then(|| json!({ "file": capture.with_extension("trace") })),

@@ -1,5 +1,7 @@
 //! One cell: a message of one size by one operation from one endpoint to another, checked to the last byte.
 
+use std::net::IpAddr;
+
 use agent::pattern;
 use agent::wire::{SendOp, Service};
 use anyhow::{Context, Result, ensure};
@@ -192,14 +194,22 @@ async fn guard(at: &mut impl Endpoint, off: u64, len: u64) -> Result<()> {
     at.fill(off - GUARD, len + 2 * GUARD, GUARD_SEED).await
 }
 
-/// The IPv4 header is in the last 20 of the 40 bytes (IBTA annex A17, section A17.4.5.1).
+/// An IPv6 header fills the 40 bytes; an IPv4 header is in the last 20 (IBTA annex A17, section A17.4.5.1).
 fn check_grh(area: &[u8], requester: &impl Endpoint, responder: &impl Endpoint) -> Result<()> {
-    let header = area.get(20..40).context("40 bytes")?;
-    let addresses = (&header[12..16], &header[16..20]);
-    let expected = (requester.ip().octets(), responder.ip().octets());
-    ensure!(
-        header[0] == 0x45 && header[9] == 17 && addresses == (&expected.0[..], &expected.1[..]),
-        "the GRH area holds {area:02x?}"
-    );
+    const UDP: u8 = 17;
+    ensure!(area.len() == 40, "{} bytes of GRH", area.len());
+    let is_right = match (requester.ip(), responder.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            area[20] == 0x45
+                && area[29] == UDP
+                && area[32..36] == from.octets()
+                && area[36..40] == to.octets()
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            area[0] >> 4 == 6 && area[6] == UDP && area[8..24] == from.octets() && area[24..40] == to.octets()
+        }
+        _ => false,
+    };
+    ensure!(is_right, "the GRH area holds {area:02x?}");
     Ok(())
 }

@@ -3,7 +3,7 @@
 pub(super) mod jingzhao;
 pub(super) mod stock;
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use agent::wire::Verified;
 use agent::wire::{Remote, SendOp, Service};
@@ -27,7 +27,7 @@ pub(super) struct Link {
     /// The peer's number.
     pub(super) peer_qpn: u32,
     /// The peer's address.
-    pub(super) peer_ip: Ipv4Addr,
+    pub(super) peer_ip: IpAddr,
     /// Path MTU in bytes.
     pub(super) mtu: u16,
     /// First PSN sent.
@@ -66,8 +66,8 @@ pub(super) struct Completion {
 
 /// A user of verbs: one region of [`REGION`] bytes, and one queue pair at a time.
 pub(super) trait Endpoint {
-    /// Its address on the fabric.
-    fn ip(&self) -> Ipv4Addr;
+    /// Its address on the fabric, whose kind is that of the packets.
+    fn ip(&self) -> IpAddr;
 
     /// It writes the IP header of a datagram in front of it, as RoCE does. InfiniBand has a header to write there only
     /// when a GRH came, and keeps the place free otherwise.
@@ -117,6 +117,23 @@ pub(super) async fn connect<A: Endpoint, B: Endpoint>(
     let to_a = Link { peer_qpn: a_qpn, peer_ip: a.ip(), mtu, psn: b_psn, peer_psn: a_psn, qkey };
     tokio::try_join!(a.connect(&to_b), b.connect(&to_a))?;
     Ok([a_qpn, b_qpn])
+}
+
+/// The number an address ends with.
+fn number(ip: IpAddr) -> u16 {
+    let [high, low] = match ip {
+        IpAddr::V4(ip) => [ip.octets()[2], ip.octets()[3]],
+        IpAddr::V6(ip) => [ip.octets()[14], ip.octets()[15]],
+    };
+    u16::from_be_bytes([high, low])
+}
+
+/// The GID that stands for an address.
+fn gid(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
 }
 
 fn expect_same(name: &str, off: u64, len: u64, verified: Verified) -> Result<()> {

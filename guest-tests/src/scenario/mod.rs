@@ -111,6 +111,12 @@ pub const ALL: &[Scenario] = &[
         run: |lab, report| Box::pin(rxe_interop::run(lab, report, Extent::Full)),
     },
     Scenario {
+        name: "rxe-ipv6",
+        about: "the same by RoCEv2 over IPv6",
+        pair: false,
+        run: |lab, report| Box::pin(rxe_interop::run(lab, report, Extent::Ipv6)),
+    },
+    Scenario {
         name: "rxe-loss",
         about: "the same on a wire that loses, doubles, reorders, damages and marks frames",
         pair: false,

@@ -6,22 +6,23 @@ pub(super) mod loss;
 mod matrix;
 mod witness;
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use agent::wire::Service;
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use self::matrix::Matrix;
+use super::endpoint::connect;
 use super::endpoint::jingzhao::Jingzhao;
 use super::endpoint::stock::Stock;
-use super::endpoint::{Endpoint, connect};
 use super::pair::{Node, VFIO_MODULES};
 use crate::daemon::{Daemon, HcaSpec};
 use crate::lab::{Guest, Lab};
 use crate::qemu::Nic;
 use crate::report::{Report, line};
 use crate::run_dir::RunDir;
+use crate::vm::Vm;
 
 /// How much of the matrix is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub(super) enum Extent {
     Full,
     /// What a lost packet cannot hurt: RC.
     Lossy,
+    /// Every operation and role by IPv6, from link-local address to link-local address.
+    Ipv6,
 }
 
 impl Extent {
@@ -40,9 +43,13 @@ impl Extent {
             Self::Core => "rxe-interop",
             Self::Full => "rxe-interop-full",
             Self::Lossy => "rxe-loss",
+            Self::Ipv6 => "rxe-ipv6",
         }
     }
 }
+
+/// The HCA's number. It follows from this how it is called.
+const HCA: u16 = 1;
 
 /// The guests, and where they leave their traces.
 struct Bench {
@@ -52,7 +59,7 @@ struct Bench {
 }
 
 pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
-    let mut bench = Bench::start(lab, lab.new_run(extent.scenario())?).await?;
+    let mut bench = Bench::start(lab, extent).await?;
     let hint = bench.hint();
     report.case("the HCA answers ping, by IPv4 and by IPv6", &hint, bench.ping()).await?;
 
@@ -72,14 +79,17 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
 }
 
 impl Bench {
-    async fn start(lab: &Lab, run: RunDir) -> Result<Self> {
+    async fn start(lab: &Lab, extent: Extent) -> Result<Self> {
+        let run = lab.new_run(extent.scenario())?;
         let (hca, rxe) =
-            Self::boot(lab, &run).await.with_context(|| format!("see {}", run.path().display()))?;
+            Self::boot(lab, &run, extent).await.with_context(|| format!("see {}", run.path().display()))?;
         Ok(Self { run, hca, rxe })
     }
 
-    async fn boot(lab: &Lab, run: &RunDir) -> Result<(Jingzhao<Node>, Stock)> {
+    async fn boot(lab: &Lab, run: &RunDir, extent: Extent) -> Result<(Jingzhao<Node>, Stock)> {
         let [mut hca, rxe] = HcaSpec::pair()?;
+        hca.prefer_ipv6 = extent == Extent::Ipv6;
+        let ip = if hca.prefer_ipv6 { link_local } else { ip };
         // Verbs programs expect the area in front of datagrams.
         hca.options = json!({ "ud_grh": true });
         let daemon = Daemon::start(&lab.hcad()?, &hca, run).await?;
@@ -91,7 +101,10 @@ impl Bench {
                 node.open().await?;
                 Jingzhao::new(node, ip(hca.id), ip(hca.default_peer)).await
             },
-            boot_rxe(lab, run, rxe.id, nic)
+            async {
+                let vm = rxe_guest(lab, run, rxe.id, nic).await?;
+                Stock::open("rxe", vm, "rxe0", ip(rxe.id)).await
+            }
         )?;
         Ok((node, rxe_guest))
     }
@@ -102,11 +115,7 @@ impl Bench {
     }
 
     async fn ping(&mut self) -> Result<()> {
-        let ipv4 = self.hca.ip();
-        // The link-local address that follows from the MAC.
-        let [.., high, low] = ipv4.octets();
-        let ipv6 = format!("fe80::ff:fe00:{:x}%eth0", u16::from_be_bytes([high, low]));
-        for address in [ipv4.to_string(), ipv6] {
+        for address in [ip(HCA).to_string(), format!("{}%eth0", link_local(HCA))] {
             self.rxe.vm.run(&["ping", "-c", "3", "-i", "0.2", "-s", "4000", &address]).await?;
         }
         let echo = self.hca.driver.daemon.counter("/port/echo").await?;
@@ -127,8 +136,13 @@ impl Bench {
     }
 }
 
-/// A guest with soft-RoCE on a NIC of this number.
+/// A guest with soft-RoCE on a NIC of this number, by its IPv4 address.
 pub(super) async fn boot_rxe(lab: &Lab, run: &RunDir, id: u16, nic: Nic) -> Result<Stock> {
+    let vm = rxe_guest(lab, run, id, nic).await?;
+    Stock::open("rxe", vm, "rxe0", ip(id)).await
+}
+
+async fn rxe_guest(lab: &Lab, run: &RunDir, id: u16, nic: Nic) -> Result<Vm> {
     let image = lab.debian_image(run).await?;
     let guest = Guest { name: "rxe", nics: vec![nic], ..Guest::default() };
     let mut vm = lab.boot(run, &image, guest).await?;
@@ -142,7 +156,7 @@ pub(super) async fn boot_rxe(lab: &Lab, run: &RunDir, id: u16, nic: Nic) -> Resu
     ] {
         vm.run(command).await?;
     }
-    Stock::open("rxe", vm, "rxe0", ip(id)).await
+    Ok(vm)
 }
 
 /// Addresses follow from the number, as those of HCAs do.
@@ -151,7 +165,12 @@ pub(super) fn mac(id: u16) -> [u8; 6] {
     [2, 0, 0, 0, high, low]
 }
 
-pub(super) fn ip(id: u16) -> Ipv4Addr {
+pub(super) fn ip(id: u16) -> IpAddr {
     let [high, low] = id.to_be_bytes();
-    [10, 77, high, low].into()
+    Ipv4Addr::from([10, 77, high, low]).into()
+}
+
+/// The link-local address that follows from the MAC.
+fn link_local(id: u16) -> IpAddr {
+    Ipv6Addr::from([0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, id]).into()
 }

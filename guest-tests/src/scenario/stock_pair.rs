@@ -117,6 +117,23 @@ impl StockPair {
         self.b.no_warnings().await
     }
 
+    /// Records the frames of both HCAs from now on.
+    pub(super) async fn capture_on(&self) -> Result<()> {
+        for node in [&self.a, &self.b] {
+            let file = node.daemon.capture().display().to_string();
+            node.daemon.control(&["capture", "on", &file]).await?;
+        }
+        Ok(())
+    }
+
+    /// Records no more.
+    pub(super) async fn capture_off(&self) -> Result<()> {
+        for node in [&self.a, &self.b] {
+            node.daemon.control(&["capture", "off"]).await?;
+        }
+        Ok(())
+    }
+
     /// Where to look when a case fails.
     pub(super) fn hint(&self) -> String {
         format!("consoles, logs and command lines: {}", self.run.path().display())
@@ -207,6 +224,11 @@ impl StockNode {
     /// See [`port_is`].
     pub(super) async fn port_is(&mut self, state: &str) -> Result<()> {
         port_is(&mut self.vm, state).await
+    }
+
+    /// Whether the RDMA core of its kernel reports the port's state in messages: that of 6.12 does not.
+    pub(super) async fn tells_port_state(&mut self) -> Result<bool> {
+        Ok(!self.vm.run(&["uname", "-r"]).await?.starts_with("6.12."))
     }
 
     /// Puts a soft-RoCE device `rxe0` on the Ethernet.

@@ -1,6 +1,6 @@
 //! An endpoint on a JingZhao HCA, driven by the agent in its guest or in this process.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::Path as FilePath;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use agent::wire::{
 use anyhow::{Context, Result, ensure};
 
 use super::super::pair::Node;
-use super::{Completion, Endpoint, Link, Message, REGION};
+use super::{Completion, Endpoint, Link, Message, REGION, gid, number};
 
 /// Until messages of megabytes are through, in emulated guests on a busy host.
 const POLL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -34,9 +34,9 @@ pub(in super::super) struct InProcess(Arc<Mutex<Agent>>);
 /// One HCA, brought up.
 #[derive(Debug)]
 pub(in super::super) struct Jingzhao<D> {
-    ip: Ipv4Addr,
+    ip: IpAddr,
     /// Where what names no destination goes.
-    default_peer: Ipv4Addr,
+    default_peer: IpAddr,
     /// Its guest and its daemon, or the agent here.
     pub(in super::super) driver: D,
     mr: MrInfo,
@@ -64,8 +64,8 @@ impl Jingzhao<InProcess> {
     /// Brings up the HCA that a daemon serves at `socket`.
     pub(in super::super) async fn attach(
         socket: &FilePath,
-        ip: Ipv4Addr,
-        default_peer: Ipv4Addr,
+        ip: IpAddr,
+        default_peer: IpAddr,
     ) -> Result<Self> {
         let mut driver = InProcess::default();
         let device = DeviceSelector::Socket(socket.display().to_string());
@@ -76,7 +76,7 @@ impl Jingzhao<InProcess> {
 
 impl<D: Driver> Jingzhao<D> {
     /// Uses an HCA that is open.
-    pub(in super::super) async fn new(mut driver: D, ip: Ipv4Addr, default_peer: Ipv4Addr) -> Result<Self> {
+    pub(in super::super) async fn new(mut driver: D, ip: IpAddr, default_peer: IpAddr) -> Result<Self> {
         // Aligned as atomics need it, and no more.
         let region = CreateMr { len: REGION, page_offset: 8, ..CreateMr::default() };
         let mr = driver.step(STEP_TIMEOUT, region).await?;
@@ -98,21 +98,34 @@ impl<D: Driver> Jingzhao<D> {
 }
 
 /// Names a peer in one of the ways the interface has (its section 10.7), a different one for each path MTU.
-fn path(link: &Link, default_peer: Ipv4Addr) -> Path {
-    let ip = link.peer_ip;
-    let [.., high, low] = ip.octets();
+fn path(link: &Link, default_peer: IpAddr) -> Path {
+    let number = number(link.peer_ip);
+    let [high, low] = number.to_be_bytes();
+    let by_gid = Path { dgid: Some(gid(link.peer_ip)), ..Path::default() };
+    let by_ip = match link.peer_ip {
+        IpAddr::V4(ip) => Path { dip: Some(ip), ..Path::default() },
+        IpAddr::V6(_) => by_gid,
+    };
     match link.mtu {
-        256 => Path { dip: Some(ip), ..Path::default() },
-        512 => Path { dmac: Some([2, 0, 0, 0, high, low]), dip: Some(ip), ..Path::default() },
-        1024 => Path { dlid: Some(u16::from_be_bytes([high, low])), ..Path::default() },
-        2048 => Path { dgid: Some(ip.to_ipv6_mapped().octets()), ..Path::default() },
-        _ if ip == default_peer => Path::default(),
-        _ => Path { dip: Some(ip), ..Path::default() },
+        256 => by_ip,
+        512 => Path { dmac: Some([2, 0, 0, 0, high, low]), ..by_ip },
+        1024 => Path { dlid: Some(number), ..Path::default() },
+        2048 => by_gid,
+        _ if link.peer_ip == default_peer => Path::default(),
+        _ => by_ip,
+    }
+}
+
+/// Names the peer of a datagram: its place has no room for a GID.
+fn datagram_path(ip: IpAddr) -> Path {
+    match ip {
+        IpAddr::V4(ip) => Path { dip: Some(ip), ..Path::default() },
+        IpAddr::V6(_) => Path { dlid: Some(number(ip)), ..Path::default() },
     }
 }
 
 impl<D: Driver> Endpoint for Jingzhao<D> {
-    fn ip(&self) -> Ipv4Addr {
+    fn ip(&self) -> IpAddr {
         self.ip
     }
 
@@ -180,7 +193,7 @@ impl<D: Driver> Endpoint for Jingzhao<D> {
             datagram: message.datagram.then(|| Datagram {
                 qpn: link.peer_qpn,
                 qkey: link.qkey,
-                path: Path { dip: Some(link.peer_ip), ..Path::default() },
+                path: datagram_path(link.peer_ip),
             }),
             ..SendRequest::default()
         };

@@ -1,12 +1,12 @@
 //! An endpoint on a stock driver: soft-RoCE, or any other that rdma-core knows.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use agent::wire::{FillFile, Hex, PeekFile, Remote, SendOp, Service, VerifyFile};
 use anyhow::{Context, Result, ensure};
 
-use super::{Completion, Endpoint, Link, Message, REGION};
+use super::{Completion, Endpoint, Link, Message, REGION, gid, number};
 use crate::stock_verbs::{
     FileRegion, Port, StockAh, StockCompletion, StockConnect, StockPath, StockQp, StockSend, StockVerbs,
 };
@@ -20,9 +20,9 @@ const POLL_TIMEOUT: Duration = Duration::from_secs(60);
 /// How peers are named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Names {
-    /// On Ethernet, by the GIDs of their IPv4 addresses; with the index of the own one.
+    /// On Ethernet, by the GIDs of their addresses; with the index of the own one.
     Gids(u32),
-    /// On InfiniBand, by their LIDs, which are the numbers their IPv4 addresses end with.
+    /// On InfiniBand, by their LIDs, which are the numbers their addresses end with.
     Lids,
 }
 
@@ -30,7 +30,7 @@ enum Names {
 #[derive(Debug)]
 pub(in super::super) struct Stock {
     name: &'static str,
-    ip: Ipv4Addr,
+    ip: IpAddr,
     /// The guest.
     pub(in super::super) vm: Vm,
     verbs: StockVerbs,
@@ -43,14 +43,9 @@ pub(in super::super) struct Stock {
 
 impl Stock {
     /// Opens a RoCE device of the guest, whose GID comes from `ip`.
-    pub(in super::super) async fn open(
-        name: &'static str,
-        vm: Vm,
-        device: &str,
-        ip: Ipv4Addr,
-    ) -> Result<Self> {
+    pub(in super::super) async fn open(name: &'static str, vm: Vm, device: &str, ip: IpAddr) -> Result<Self> {
         let (mut stock, port) = Self::open_port(name, vm, device, ip).await?;
-        let own = gid(ip);
+        let own = gid_text(ip);
         let index = port.gids.iter().position(|gid| *gid == own);
         let index = index.with_context(|| format!("{device} has no GID {own} among {:?}", port.gids))?;
         stock.names = Names::Gids(u32::try_from(index)?);
@@ -62,14 +57,14 @@ impl Stock {
         name: &'static str,
         vm: Vm,
         device: &str,
-        ip: Ipv4Addr,
+        ip: IpAddr,
     ) -> Result<Self> {
         let (stock, port) = Self::open_port(name, vm, device, ip).await?;
-        ensure!(port.lid == lid(ip), "{device} has LID {}, not {}", port.lid, lid(ip));
+        ensure!(port.lid == number(ip), "{device} has LID {}, not {}", port.lid, number(ip));
         Ok(stock)
     }
 
-    async fn open_port(name: &'static str, mut vm: Vm, device: &str, ip: Ipv4Addr) -> Result<(Self, Port)> {
+    async fn open_port(name: &'static str, mut vm: Vm, device: &str, ip: IpAddr) -> Result<(Self, Port)> {
         let (verbs, port) = StockVerbs::open(&mut vm, device).await?;
         ensure!(port.active, "the port of {device} is not active");
         let region = verbs.region(&mut vm, FILE, REGION).await?;
@@ -78,8 +73,8 @@ impl Stock {
 
     fn path(&self, link: &Link) -> StockPath {
         let (gid, sgid_index, lid) = match self.names {
-            Names::Gids(index) => (Some(gid(link.peer_ip)), index, 0),
-            Names::Lids => (None, 0, lid(link.peer_ip)),
+            Names::Gids(index) => (Some(gid_text(link.peer_ip)), index, 0),
+            Names::Lids => (None, 0, number(link.peer_ip)),
         };
         StockPath { qpn: link.peer_qpn, gid, sgid_index, lid }
     }
@@ -89,20 +84,13 @@ impl Stock {
     }
 }
 
-/// The number an address ends with.
-fn lid(ip: Ipv4Addr) -> u16 {
-    let [.., high, low] = ip.octets();
-    u16::from_be_bytes([high, low])
-}
-
-/// The GID of an IPv4 address, as rdma-core writes it.
-fn gid(ip: Ipv4Addr) -> String {
-    let [a, b, c, d] = ip.octets();
-    format!("0000:0000:0000:0000:0000:ffff:{a:02x}{b:02x}:{c:02x}{d:02x}")
+/// The GID of an address, as rdma-core writes it.
+fn gid_text(ip: IpAddr) -> String {
+    Ipv6Addr::from(gid(ip)).segments().map(|group| format!("{group:04x}")).join(":")
 }
 
 impl Endpoint for Stock {
-    fn ip(&self) -> Ipv4Addr {
+    fn ip(&self) -> IpAddr {
         self.ip
     }
 

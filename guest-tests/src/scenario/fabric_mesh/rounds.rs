@@ -1,6 +1,6 @@
 //! Everybody with everybody, as in a tournament: in each round all have a partner, and all pairs talk at once.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use agent::wire::{Remote, Service};
 use anyhow::{Context as _, Result, bail};
@@ -90,7 +90,7 @@ fn rounds(count: usize) -> Vec<Vec<(usize, usize)>> {
 }
 
 impl Endpoint for Station {
-    fn ip(&self) -> Ipv4Addr {
+    fn ip(&self) -> IpAddr {
         match self {
             Self::Hca(hca) => hca.ip(),
             Self::Rxe(rxe) => rxe.ip(),

@@ -99,6 +99,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     let hint = pair.hint();
     report.case("both ports are active", &hint, pair.load()).await?;
     report.case("both interfaces have a carrier", &hint, both_up(&mut pair)).await?;
+    pair.capture_on().await?;
     for &(mode, mtu) in MODES {
         report.case(&format!("{mode} mode"), &hint, switch(&mut pair, mode, mtu)).await?;
         for &size in PINGS {
@@ -109,13 +110,14 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     for &(server, client, ready) in CONNECTED {
         report.case(client, &hint, connected(&mut pair, server, client, ready)).await?;
     }
-    for case in PERFTEST {
-        report.case(case, &hint, perftest(&mut pair, case)).await?;
-    }
     for &(command, expected) in DIAGNOSTICS {
         report.case(command, &hint, diagnose(&mut pair, command, expected)).await?;
     }
     report.case("ibping", &hint, ibping(&mut pair)).await?;
+    pair.capture_off().await?;
+    for case in PERFTEST {
+        report.case(case, &hint, perftest(&mut pair, case)).await?;
+    }
     report
         .case("perfquery counts what hcactl counters does", &hint, super::counters::agree(&mut pair))
         .await?;

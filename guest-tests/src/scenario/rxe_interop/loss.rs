@@ -17,7 +17,7 @@ use crate::report::{Report, line};
 const SOON: Duration = Duration::from_secs(10);
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
-    let mut bench = Bench::start(lab, lab.new_run(Extent::Lossy.scenario())?).await?;
+    let mut bench = Bench::start(lab, Extent::Lossy).await?;
     let hint = bench.hint();
     for (percent, probability) in [("1 %", "0.01"), ("5 %", "0.05")] {
         let rules = bad_wire(&bench, probability).await?;

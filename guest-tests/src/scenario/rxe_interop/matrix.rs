@@ -73,6 +73,10 @@ impl Matrix {
 
     /// A connection for each service and path MTU.
     pub(super) fn connections(&self) -> Vec<(Service, u16)> {
+        if self.extent == Extent::Ipv6 {
+            let rc = [512, 1024, 2048, 4096].map(|mtu| (Service::Rc, mtu));
+            return rc.into_iter().chain([(Service::Uc, 2048), (Service::Ud, 4096)]).collect();
+        }
         if self.extent == Extent::Lossy {
             return [256, 1024, 4096].map(|mtu| (Service::Rc, mtu)).to_vec();
         }

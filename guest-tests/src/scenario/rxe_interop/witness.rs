@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::Bench;
+use crate::vm::Vm;
 
 const HW_COUNTERS: &str = "/sys/class/infiniband/rxe0/ports/1/hw_counters";
 
@@ -17,10 +18,9 @@ const HW_COUNTERS: &str = "/sys/class/infiniband/rxe0/ports/1/hw_counters";
 pub(super) async fn check(bench: &mut Bench) -> Result<()> {
     let vm = &mut bench.rxe.vm;
     let hw = vm.run(&["grep", "-r", ".", HW_COUNTERS]).await?;
-    let snmp = vm.run(&["grep", "^Udp:", "/proc/net/snmp"]).await?;
+    let udp = udp_datagrams(vm).await?;
     let counters = bench.hca.driver.daemon.control(&["counters"]).await?;
 
-    let udp = snmp_counter(&snmp, "InDatagrams").context("no count of UDP datagrams")?;
     let (received, sent) = (hw_counter(&hw, "rcvd_pkts")?, hw_counter(&hw, "sent_pkts")?);
     ensure!(received > 0 && received == udp, "rxe took {received} of {udp} datagrams");
     let hca = |pointer: &str| counters.pointer(pointer).and_then(Value::as_u64);
@@ -39,10 +39,18 @@ pub(super) async fn check(bench: &mut Bench) -> Result<()> {
 pub(super) async fn dropped_by_rxe(bench: &mut Bench) -> Result<u64> {
     let vm = &mut bench.rxe.vm;
     // In this order: what comes in between is not taken for dropped.
-    let snmp = vm.run(&["grep", "^Udp:", "/proc/net/snmp"]).await?;
+    let udp = udp_datagrams(vm).await?;
     let hw = vm.run(&["grep", "-r", ".", HW_COUNTERS]).await?;
-    let udp = snmp_counter(&snmp, "InDatagrams").context("no count of UDP datagrams")?;
     Ok(udp.saturating_sub(hw_counter(&hw, "rcvd_pkts")?))
+}
+
+/// What came by UDP, over IPv4 and IPv6.
+async fn udp_datagrams(vm: &mut Vm) -> Result<u64> {
+    let ipv4 = vm.run(&["grep", "^Udp:", "/proc/net/snmp"]).await?;
+    let ipv6 = vm.run(&["grep", "^Udp6InDatagrams", "/proc/net/snmp6"]).await?;
+    let ipv4 = snmp_counter(&ipv4, "InDatagrams").context("no count of UDP datagrams")?;
+    let ipv6 = ipv6.split_whitespace().nth(1).and_then(|value| value.parse::<u64>().ok());
+    Ok(ipv4 + ipv6.context("no count of UDP datagrams over IPv6")?)
 }
 
 /// From lines `/path/of/NAME:VALUE`.
