@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use protocol::describe::{Field as _, Hex, Value, Visitor};
+use protocol::describe::{Describe, Field as _, Hex, Value, Visitor};
 use protocol::hca::hcr::Latched;
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::Iova;
@@ -164,9 +164,11 @@ fn record(trace: &mut Trace, words: &Words, ended: &Ended<'_>) {
     });
 }
 
-/// Tells the bytes of a mailbox whose fields have no names, if there are any.
-pub fn show_bytes(name: &str, bytes: &[u8], to: &mut dyn Visitor) {
-    if !bytes.is_empty() {
-        to.value(name, Value::Bytes(bytes));
+/// Tells the fields of a mailbox, or its bytes if nobody can read them; nothing without bytes.
+pub fn show_mailbox<T: Describe>(name: &str, bytes: &[u8], read: Option<T>, to: &mut dyn Visitor) {
+    match read {
+        Some(mailbox) => to.object(name, &mailbox),
+        None if bytes.is_empty() => {}
+        None => to.value(name, Value::Bytes(bytes)),
     }
 }

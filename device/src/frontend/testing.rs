@@ -49,6 +49,20 @@ pub(crate) fn dump(text: &str, len: usize) -> Vec<u8> {
     bytes
 }
 
+/// Checks text against a file of this crate, line by line, or writes the file if HCAD_UPDATE_GOLDEN is set.
+#[track_caller]
+pub(crate) fn assert_golden(file: &str, text: &str) {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    if std::env::var_os("HCAD_UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let recorded = std::fs::read_to_string(&path).unwrap_or_default();
+    for (line, expected) in text.lines().zip(recorded.lines()) {
+        assert_eq!(line, expected, "{file}");
+    }
+    assert_eq!(text.lines().count(), recorded.lines().count(), "{file}");
+}
+
 /// A guest with one HCA.
 pub(crate) struct Guest<F: Frontend> {
     pub(crate) hca: Hca<F>,

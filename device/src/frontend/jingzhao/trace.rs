@@ -18,7 +18,7 @@ use super::doorbell::Doorbells;
 use super::event_queue::EqPlace;
 use super::send_queue::{Entry, TakenWqe};
 use crate::frontend::RegisterAccess;
-use crate::frontend::command::{Mailboxes, show_bytes};
+use crate::frontend::command::{Mailboxes, show_mailbox};
 use crate::frontend::entry_ring::WriteError;
 use crate::telemetry::trace::{Kind, Trace};
 use crate::vfio::Bar;
@@ -70,16 +70,8 @@ pub(super) fn describe_command(latched: &Latched, mailboxes: &Mailboxes, to: &mu
     let op = Op::from_code(latched.command.op());
     describe_parameters(latched, to);
     let (inbox, outbox) = (mailboxes.inbox.bytes(), &mailboxes.outbox[..]);
-    mailbox("in", inbox, op.and_then(|op| Mailbox::inbox(op, latched.in_modifier, inbox)), to);
-    mailbox("out", outbox, op.and_then(|op| Mailbox::outbox(op, outbox)), to);
-}
-
-/// The fields of a mailbox, or its bytes if nobody can read them.
-fn mailbox(name: &str, bytes: &[u8], read: Option<Mailbox>, to: &mut dyn Visitor) {
-    match read {
-        Some(mailbox) => to.object(name, &mailbox),
-        None => show_bytes(name, bytes, to),
-    }
+    show_mailbox("in", inbox, op.and_then(|op| Mailbox::inbox(op, latched.in_modifier, inbox)), to);
+    show_mailbox("out", outbox, op.and_then(|op| Mailbox::outbox(op, outbox)), to);
 }
 
 /// Records a WQE that was taken from a send queue.

@@ -3,10 +3,11 @@
 use engine::{Fetch, Payload, RecvRequest, SendRequest, Sge};
 use protocol::describe::{Describe, Field as _, Hex, Visitor};
 use protocol::hca::hcr::{CommandWord, HcrWord, Latched};
-use protocol::hca::mthca::cmd::Op;
+use protocol::hca::mthca::cmd::{Op, describe_parameters};
 use protocol::hca::mthca::cqe::{Cqe, Outcome, With};
 use protocol::hca::mthca::doorbell::{ArmCq, SendDoorbell, UAR_PAGE, UarRegister};
 use protocol::hca::mthca::eqe::Eqe;
+use protocol::hca::mthca::mailbox::Mailbox;
 use protocol::hca::mthca::regs::Register;
 use protocol::hca::mthca::wqe::DataSegment;
 use protocol::hca::opcode::WqeOpcode;
@@ -14,7 +15,7 @@ use protocol::ids::{Cqn, Eqn, Qpn};
 use protocol::roce::Opcode;
 
 use crate::frontend::RegisterAccess;
-use crate::frontend::command::{Mailboxes, show_bytes};
+use crate::frontend::command::{Mailboxes, show_mailbox};
 use crate::frontend::entry_ring::WriteError;
 use crate::frontend::notify::CqError;
 use crate::frontend::verbs::{WorkTag, syndrome};
@@ -89,14 +90,11 @@ pub(super) fn describe_access(access: &RegisterAccess<'_>, to: &mut dyn Visitor)
 
 /// Tells parameters and mailboxes of a command.
 pub(super) fn describe_command(latched: &Latched, mailboxes: &Mailboxes, to: &mut dyn Visitor) {
-    Hex(latched.in_param).show("in_param", to);
-    Hex(latched.in_modifier).show("in_modifier", to);
-    latched.command.op_modifier().show("op_modifier", to);
-    if latched.command.event() {
-        Hex(latched.token).show("token", to);
-    }
-    show_bytes("in", mailboxes.inbox.bytes(), to);
-    show_bytes("out", &mailboxes.outbox, to);
+    let op = Op::from_code(latched.command.op());
+    describe_parameters(latched, to);
+    let (inbox, outbox) = (mailboxes.inbox.bytes(), &mailboxes.outbox[..]);
+    show_mailbox("in", inbox, op.and_then(|op| Mailbox::inbox(op, inbox)), to);
+    show_mailbox("out", outbox, op.and_then(|op| Mailbox::outbox(op, outbox)), to);
 }
 
 /// Records an event: queue and slot it was written to, if it was.

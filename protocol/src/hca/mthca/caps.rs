@@ -7,6 +7,7 @@
 //! mthca interface, sections 3.3.1, 3.3.6 and 3.4.
 
 use super::regs;
+use crate::describe::{Describe, Field as _, Hex, Visitor, describe};
 
 /// Bytes of each outbox.
 pub const LEN: usize = 0x100;
@@ -23,6 +24,16 @@ pub struct QueryFw {
 }
 
 impl QueryFw {
+    /// Reads version and sizes of the outbox, as software does.
+    pub fn parse(out: &[u8; LEN]) -> Self {
+        let half = |at| u16::from_be_bytes(get(out, at));
+        Self {
+            area_pages: half(0x00),
+            version: [half(0x02), half(0x06), half(0x04)],
+            log_max_commands: out[0x0f],
+        }
+    }
+
     /// The lowest version the driver does not complain about.
     pub const RECOMMENDED: Self = Self { area_pages: 1, version: [1, 2, 0], log_max_commands: 5 };
 
@@ -41,6 +52,15 @@ impl QueryFw {
         put(&mut out, 0x40, u64::from(regs::EQ_ARM).to_be_bytes());
         put(&mut out, 0x48, u64::from(regs::EQ_SET_CI).to_be_bytes());
         out
+    }
+}
+
+impl Describe for QueryFw {
+    fn describe(&self, to: &mut dyn Visitor) {
+        let Self { area_pages, version: [major, minor, subminor], log_max_commands } = self;
+        area_pages.show("area_pages", to);
+        format_args!("{major}.{minor}.{subminor}").show("version", to);
+        log_max_commands.show("log_max_commands", to);
     }
 }
 
@@ -198,6 +218,52 @@ impl DevLim {
         (1u32 << self.log_reserved_qps).next_multiple_of(2)
     }
 
+    /// Reads the outbox, as software does.
+    pub fn parse(out: &[u8; LEN]) -> Self {
+        let half = |at| u16::from_be_bytes(get(out, at));
+        Self {
+            log_max_srq_wqes: out[0x10],
+            log_max_wqes: out[0x11],
+            log_reserved_qps: out[0x12] & 0xf,
+            log_max_qps: out[0x13] & 0x1f,
+            log_reserved_srqs: out[0x14] >> 4,
+            log_max_srqs: out[0x15] & 0x1f,
+            log_max_cqes: out[0x19],
+            log_reserved_cqs: out[0x1a] & 0xf,
+            log_max_cqs: out[0x1b] & 0x1f,
+            log_max_mpts: out[0x1d] & 0x3f,
+            log_reserved_eqs: out[0x1e] & 0xf,
+            log_max_eqs: out[0x1f] & 0x7,
+            log_reserved_mtts: out[0x20] >> 4,
+            log_max_mr_len: out[0x21],
+            log_reserved_mpts: out[0x22] & 0xf,
+            log_max_mtt_segments: out[0x23] & 0x3f,
+            log_max_requester_resources: out[0x29] & 0x3f,
+            log_max_responder_resources: out[0x2b] & 0x3f,
+            ack_delay: out[0x35] & 0x1f,
+            max_mtu: out[0x36] >> 4,
+            port_width: out[0x36] & 0xf,
+            max_vl: out[0x37] >> 4,
+            ports: out[0x37] & 0xf,
+            log_max_gids: out[0x3b] & 0xf,
+            static_rates: half(0x3c),
+            log_max_pkeys: out[0x3f] & 0xf,
+            flags: u32::from_be_bytes(get(out, 0x44)),
+            reserved_uars: out[0x48] >> 4,
+            log_uar_mib: out[0x49] & 0x3f,
+            log_min_page: out[0x4b],
+            max_send_sges: out[0x51],
+            max_send_wqe_len: half(0x52),
+            max_recv_sges: out[0x55],
+            max_recv_wqe_len: half(0x56),
+            log_max_group_qps: out[0x61],
+            log_max_groups: out[0x63],
+            reserved_pds: out[0x64] >> 4,
+            log_max_pds: out[0x65] & 0x3f,
+            max_icm_len: u64::from_be_bytes(get(out, 0xa0)),
+        }
+    }
+
     /// The outbox. Values wider than their field lose their high bits.
     pub fn emit(&self) -> [u8; LEN] {
         /// Log2 of RDMA resources of the whole device.
@@ -260,6 +326,48 @@ impl DevLim {
     }
 }
 
+describe!(DevLim {
+    log_max_srq_wqes,
+    log_max_wqes,
+    log_reserved_qps,
+    log_max_qps,
+    log_reserved_srqs,
+    log_max_srqs,
+    log_max_cqes,
+    log_reserved_cqs,
+    log_max_cqs,
+    log_max_mpts,
+    log_reserved_eqs,
+    log_max_eqs,
+    log_reserved_mtts,
+    log_reserved_mpts,
+    log_max_mtt_segments,
+    log_max_mr_len,
+    log_max_requester_resources,
+    log_max_responder_resources,
+    ack_delay,
+    max_mtu,
+    port_width as Hex,
+    max_vl,
+    ports,
+    log_max_gids,
+    log_max_pkeys,
+    static_rates as Hex,
+    flags as Hex,
+    reserved_uars,
+    log_uar_mib,
+    log_min_page,
+    max_send_sges,
+    max_send_wqe_len,
+    max_recv_sges,
+    max_recv_wqe_len,
+    log_max_group_qps,
+    log_max_groups,
+    reserved_pds,
+    log_max_pds,
+    max_icm_len as Hex,
+});
+
 /// Outbox of QUERY_ADAPTER. INTx is pin 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adapter {
@@ -267,7 +375,21 @@ pub struct Adapter {
     pub board_id: [u8; 16],
 }
 
+impl Describe for Adapter {
+    fn describe(&self, to: &mut dyn Visitor) {
+        format_args!("{}", self.board_id.split(|byte| *byte == 0).next().unwrap_or_default().escape_ascii())
+            .show("board_id", to);
+    }
+}
+
 impl Adapter {
+    /// Reads the outbox, as software does.
+    pub fn parse(out: &[u8; LEN]) -> Self {
+        let mut board_id: [u8; 16] = get(out, 0xf0);
+        board_id.as_chunks_mut::<4>().0.iter_mut().for_each(|dword| dword.reverse());
+        Self { board_id }
+    }
+
     /// The outbox.
     pub fn emit(&self) -> [u8; LEN] {
         let mut out = [0; LEN];
@@ -285,6 +407,11 @@ fn put<const N: usize>(out: &mut [u8; LEN], at: usize, field: [u8; N]) {
     if let Some(place) = out.get_mut(at..at + N) {
         place.copy_from_slice(&field);
     }
+}
+
+/// The bytes of a field, which is inside by construction.
+fn get<const N: usize>(out: &[u8; LEN], at: usize) -> [u8; N] {
+    out.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
 }
 
 #[cfg(test)]
@@ -348,5 +475,14 @@ mod tests {
     fn the_board_id_has_the_bytes_of_each_dword_swapped() {
         let out = Adapter { board_id: *b"HCAD_MT25204\0\0\0\0" }.emit();
         check(&out, &[(0xf0, b"DACH2TM_4025")]);
+    }
+
+    /// The bytes are pinned above.
+    #[test]
+    fn what_is_written_is_read_back() {
+        assert_eq!(QueryFw::parse(&QueryFw::RECOMMENDED.emit()), QueryFw::RECOMMENDED);
+        assert_eq!(DevLim::parse(&DevLim::RECOMMENDED.emit()), DevLim::RECOMMENDED);
+        let adapter = Adapter { board_id: *b"HCAD_MT25204\0\0\0\0" };
+        assert_eq!(Adapter::parse(&adapter.emit()), adapter);
     }
 }

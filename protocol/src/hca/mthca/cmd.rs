@@ -6,6 +6,7 @@
 use std::fmt;
 
 use super::icm;
+use crate::describe::{Field as _, Hex, Visitor};
 use crate::hca::hcr::Latched;
 use crate::hca::qp::Transition;
 use crate::hca::status::{CmdError, CmdStatus};
@@ -239,9 +240,45 @@ impl Command {
 
     /// The parameters of MAP_EQ.
     pub const fn map_eq(&self) -> MapEq {
-        MapEq { eqn: self.eqn(), unmap: self.in_modifier >> 31 != 0, events: self.in_param }
+        MapEq { eqn: self.eqn(), unmap: self.in_modifier & UNMAP != 0, events: self.in_param }
     }
 }
+
+/// Tells what a command's parameters name, for traces.
+pub fn describe_parameters(latched: &Latched, to: &mut dyn Visitor) {
+    let Latched { in_param, in_modifier, out_param, token, command } = *latched;
+    let number = Hex(in_modifier);
+    let row = find(command.op());
+    match row.map(|row| row.op) {
+        Some(Op::MapIcm | Op::MapIcmAux | Op::MapFa) => in_modifier.show("blocks", to),
+        Some(Op::UnmapIcm) => in_modifier.show("pages", to),
+        Some(Op::Sw2HwMpt | Op::Hw2SwMpt | Op::ReadMgm | Op::WriteMgm) => number.show("index", to),
+        Some(Op::Sw2HwEq | Op::Hw2SwEq) => number.show("eqn", to),
+        Some(Op::MapEq) => {
+            Hex(in_modifier & !UNMAP).show("eqn", to);
+            (in_modifier & UNMAP != 0).show("remove", to);
+        }
+        Some(Op::Sw2HwCq | Op::Hw2SwCq | Op::ResizeCq) => number.show("cqn", to),
+        Some(Op::Sw2HwSrq | Op::Hw2SwSrq | Op::QuerySrq | Op::ArmSrq) => number.show("srqn", to),
+        Some(Op::Modify(_) | Op::QueryQp | Op::ConfSpecialQp) => number.show("qpn", to),
+        Some(Op::InitIb | Op::CloseIb | Op::SetIb | Op::MadIfc) => number.show("port", to),
+        Some(_) | None => number.show("in_modifier", to),
+    }
+    command.op_modifier().show("op_modifier", to);
+    match row.map(|row| row.op) {
+        Some(Op::MapEq) => Hex(in_param).show("events", to),
+        Some(Op::UnmapIcm) => Hex(in_param).show("start", to),
+        Some(Op::ArmSrq) => in_param.show("limit", to),
+        _ => Hex(in_param).show("in_param", to),
+    }
+    Hex(out_param).show("out_param", to);
+    if command.event() {
+        Hex(token).show("token", to);
+    }
+}
+
+/// In in_modifier of MAP_EQ: take the events from the queue.
+const UNMAP: u32 = 1 << 31;
 
 /// The parameters of MAP_EQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

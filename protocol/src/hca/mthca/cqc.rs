@@ -7,6 +7,7 @@ use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
 use super::eqc::RingSize;
+use crate::describe::{Hex, describe};
 use crate::hca::status::{CmdError, CmdStatus};
 use crate::ids::{Cqn, Eqn, Lkey, Pdn};
 
@@ -28,6 +29,8 @@ pub struct Cqc {
     /// Doorbell record of the consumer index.
     pub consumer_record: u32,
 }
+
+describe!(Cqc { log_entries, page as Hex, comp_eqn, pd, lkey, cqn, consumer_record });
 
 impl Cqc {
     /// Bytes of the inbox.
@@ -59,6 +62,8 @@ pub struct ResizeCq {
     /// Region that is the new buffer.
     pub lkey: Lkey,
 }
+
+describe!(ResizeCq { log_entries, lkey });
 
 impl ResizeCq {
     /// Bytes of the inbox.

@@ -7,6 +7,7 @@ use bitfield_struct::bitfield;
 use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
+use crate::describe::{Field, Visitor, describe};
 use crate::hca::status::{CmdError, CmdStatus};
 use crate::ids::{Lkey, Pdn};
 
@@ -30,6 +31,17 @@ pub struct Eqc {
     pub pd: Pdn,
     /// Region that is the buffer.
     pub lkey: Lkey,
+}
+
+describe!(Eqc { log_entries, interrupt, pd, lkey });
+
+impl Field for Interrupt {
+    fn show(&self, name: &str, to: &mut dyn Visitor) {
+        match self {
+            Self::MsiX(vector) => format_args!("MSIX[{vector}]").show(name, to),
+            Self::Pin => "INTx".show(name, to),
+        }
+    }
 }
 
 impl Eqc {

@@ -6,6 +6,7 @@
 use zerocopy::big_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::describe::{Hex, describe};
 use crate::hca::status::CmdError;
 use crate::ids::{IcmAddr, Iova};
 
@@ -22,6 +23,8 @@ pub struct Block {
     /// Bytes: a power of two, at least a page.
     pub length: u64,
 }
+
+describe!(Block { start, bus, length as Hex });
 
 /// Bytes the inbox takes for `blocks` blocks.
 ///

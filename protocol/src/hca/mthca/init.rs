@@ -5,6 +5,7 @@
 
 use zerocopy::big_endian::U64;
 
+use crate::describe::describe;
 use crate::hca::status::{CmdError, CmdStatus};
 use crate::hca::table::Table;
 use crate::ids::{Eqn, IcmAddr};
@@ -31,6 +32,8 @@ pub struct InitHca {
     /// First doorbell record of UAR page 0.
     pub uarc_base: IcmAddr,
 }
+
+describe!(InitHca { qpc, srqc, cqc, eqc, mpt, group_buckets, log_groups, log_uarc, uarc_base });
 
 const _: () = assert!(1 << InitHca::LOG_MAX_EQS == super::regs::EQS);
 

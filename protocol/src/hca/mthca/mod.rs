@@ -21,6 +21,7 @@ pub mod eqe;
 pub mod icm;
 pub mod init;
 pub mod mad_ifc;
+pub mod mailbox;
 pub mod mgm;
 pub mod modify;
 pub mod mpt;

@@ -10,6 +10,7 @@ use bitflags::bitflags;
 
 use super::qpc::{self, QpKind, Qpc};
 use crate::Psn;
+use crate::describe::{Describe, Field, Visitor, show_flags};
 use crate::hca::qp::{QpState, ServiceType, Transition};
 use crate::hca::status::CmdError;
 
@@ -66,6 +67,20 @@ pub struct ModifyQp {
 
 /// Most slots of a work queue, log2: producers are counted with 16 bits, of which one tells new from old.
 const MAX_LOG_SLOTS: u8 = 15;
+
+impl Field for Named {
+    fn show(&self, name: &str, to: &mut dyn Visitor) {
+        show_flags(self, name, to);
+    }
+}
+
+/// What counts, and then the fields of the context.
+impl Describe for ModifyQp {
+    fn describe(&self, to: &mut dyn Visitor) {
+        self.named.show("named", to);
+        self.qpc.describe(to);
+    }
+}
 
 impl ModifyQp {
     /// Bytes of the inbox: a mask, a word unused, the context.

@@ -7,6 +7,7 @@ use bitflags::bitflags;
 use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
+use crate::describe::{Field, Hex, Visitor, describe, show_flags};
 use crate::hca::status::{CmdError, CmdStatus};
 use crate::hca::table::Table;
 use crate::ids::{IcmAddr, Lkey, Pdn, Va};
@@ -65,17 +66,14 @@ impl Mpt {
     /// Bytes of the inbox.
     pub const LEN: usize = 0x40;
 
-    /// Reads the inbox of SW2HW_MPT for an entry of `table`.
+    /// Reads the inbox of SW2HW_MPT.
     ///
     /// # Errors
-    /// BAD_INDEX if `index` is not that of the key, BAD_PARAM for pages of more than 2 GiB.
-    pub fn parse(inbox: &[u8; Self::LEN], index: u32, table: &Table) -> Result<Self, CmdError> {
+    /// BAD_PARAM for pages of more than 2 GiB.
+    pub fn parse(inbox: &[u8; Self::LEN]) -> Result<Self, CmdError> {
         const MAX_LOG_PAGES: u32 = 31 - 12;
         let raw: Raw = transmute!(*inbox);
         let key_index = raw.key_index.get();
-        if table.index(key_index) != index {
-            return Err(CmdError::new(CmdStatus::BadIndex, "MPT index is not that of the key", index.into()));
-        }
         let log_pages = raw.log_pages.get();
         let page_shift = u8::try_from(log_pages)
             .ok()
@@ -90,6 +88,25 @@ impl Mpt {
             length: raw.length.get(),
             mtt: IcmAddr::new(raw.mtt.get()),
         })
+    }
+
+    /// Checks that the entry belongs at an index of a table.
+    ///
+    /// # Errors
+    /// BAD_INDEX if `index` is not that of the key.
+    pub fn check_index(&self, index: u32, table: &Table) -> Result<(), CmdError> {
+        if table.index(self.key.get().rotate_right(KEY_ROTATION)) == index {
+            return Ok(());
+        }
+        Err(CmdError::new(CmdStatus::BadIndex, "MPT index is not that of the key", index.into()))
+    }
+}
+
+describe!(Mpt { flags, page_shift, key, pd, start, length as Hex, mtt });
+
+impl Field for MptFlags {
+    fn show(&self, name: &str, to: &mut dyn Visitor) {
+        show_flags(self, name, to);
     }
 }
 
@@ -137,7 +154,7 @@ mod tests {
 
     #[test]
     fn published_region_of_all_memory_is_read() {
-        let mpt = Mpt::parse(&driver_pd(), 0x10, &TABLE).unwrap();
+        let mpt = Mpt::parse(&driver_pd()).unwrap();
         assert_eq!((mpt.key, mpt.pd), (Lkey::new(0x1000), Pdn::new(1)));
         assert_eq!((mpt.start, mpt.length), (Va::new(0), u64::MAX));
         assert!(mpt.flags.contains(MptFlags::PHYSICAL | MptFlags::LOCAL_WRITE));
@@ -152,7 +169,7 @@ mod tests {
         let mut inbox = driver_pd();
         inbox[..8].copy_from_slice(&[0xf0, 0x02, 0x05, 0x00, 0, 0, 0, 1]);
         inbox[0x2c..0x34].copy_from_slice(&[0, 0, 0, 0, 0x20, 0x00, 0x20, 0x08]);
-        let mpt = Mpt::parse(&inbox, 0x10, &TABLE).unwrap();
+        let mpt = Mpt::parse(&inbox).unwrap();
         assert_eq!((mpt.page_shift, mpt.mtt), (13, IcmAddr::new(0x2000_2008)));
         assert!(!mpt.flags.intersects(MptFlags::PHYSICAL | MptFlags::LOCAL_WRITE));
     }
@@ -160,10 +177,12 @@ mod tests {
     #[test]
     fn an_index_of_another_key_and_pages_beyond_2_gib_are_refused() {
         let mut inbox = driver_pd();
-        assert_eq!(Mpt::parse(&inbox, 0x11, &TABLE).unwrap_err().status, CmdStatus::BadIndex);
+        let mpt = Mpt::parse(&inbox).unwrap();
+        assert_eq!(mpt.check_index(0x10, &TABLE), Ok(()));
+        assert_eq!(mpt.check_index(0x11, &TABLE).unwrap_err().status, CmdStatus::BadIndex);
         inbox[7] = 20;
-        assert_eq!(Mpt::parse(&inbox, 0x10, &TABLE).unwrap_err().status, CmdStatus::BadParam);
+        assert_eq!(Mpt::parse(&inbox).unwrap_err().status, CmdStatus::BadParam);
         inbox[7] = 19;
-        assert_eq!(Mpt::parse(&inbox, 0x10, &TABLE).unwrap().page_shift, 31);
+        assert_eq!(Mpt::parse(&inbox).unwrap().page_shift, 31);
     }
 }

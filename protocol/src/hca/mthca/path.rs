@@ -7,6 +7,7 @@ use bitfield_struct::bitfield;
 use zerocopy::big_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
+use crate::describe::{Hex, describe};
 use crate::ids::{Lid, Pdn};
 
 /// Bytes of a path, and of an address vector.
@@ -62,6 +63,19 @@ pub struct AddressVector {
     /// Destination.
     pub address: Address,
 }
+
+describe!(Address {
+    grh,
+    path_bits,
+    dlid,
+    sgid_index,
+    hop_limit,
+    service_level,
+    traffic_class as Hex,
+    flow_label as Hex,
+    dgid,
+});
+describe!(Path { port, pkey_index, rnr_retry, ack_timeout, static_rate, address });
 
 impl Path {
     /// Reads a path.

@@ -3,6 +3,7 @@
 //! # Spec
 //! mthca interface, section 3.5.
 
+use crate::describe::{Hex, describe};
 use crate::hca::status::CmdError;
 
 /// Inbox of INIT_IB. Software asks for what QUERY_DEV_LIM offered, so nothing of it changes the device.
@@ -22,6 +23,8 @@ pub struct SetIb {
     /// The whole capability mask that PortInfo shows from now on.
     pub capabilities: u32,
 }
+
+describe!(SetIb { reset_qkey_violations, capabilities as Hex });
 
 impl SetIb {
     /// Bytes of the inbox.

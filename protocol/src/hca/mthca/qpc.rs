@@ -11,6 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmut
 
 use super::path::{self, Path};
 use crate::Psn;
+use crate::describe::{Code, Describe, Field as _, Hex, Visitor, describe};
 use crate::hca::qp::{QpState, ServiceType};
 use crate::ids::{Cqn, Lkey, Pdn, Qkey, Qpn, Srqn};
 
@@ -35,6 +36,14 @@ impl QpKind {
                 Some(service) => Some(Self::Service(service)),
                 None => None,
             },
+        }
+    }
+
+    /// A code as traces show it.
+    pub fn word(code: u8) -> Code {
+        match Self::from_code(code) {
+            Some(Self::Mlx) => Code(code.into(), Some("MLX")),
+            _ => ServiceType::word(code),
         }
     }
 
@@ -197,6 +206,70 @@ pub struct Responder {
     pub log_depth: u8,
     __: u8,
 }
+
+describe!(Geometry { log_slots, log_slot });
+describe!(Qpc {
+    state as QpState::word,
+    kind as QpKind::word,
+    migration,
+    mtu,
+    log_max_msg,
+    rq,
+    sq,
+    sched_queue as Hex,
+    page as Hex,
+    local_qpn,
+    remote_qpn,
+    primary,
+    alternate,
+    pd,
+    wqe_lkey,
+    requester,
+    next_send_psn,
+    send_cqn,
+    sq_base as Hex,
+    sq_record,
+    last_acked_psn,
+    ssn,
+    responder,
+    min_rnr_timer,
+    recv_psn,
+    recv_cqn,
+    rq_base as Hex,
+    rq_record,
+    qkey,
+    srqn,
+    rmsn,
+    rq_counter,
+    sq_counter,
+});
+
+impl Describe for Requester {
+    fn describe(&self, to: &mut dyn Visitor) {
+        self.signal_all().show("signal_all", to);
+        self.reads().show("reads", to);
+        self.writes().show("writes", to);
+        self.atomics().show("atomics", to);
+        self.retry_count().show("retry_count", to);
+        self.log_depth().show("log_depth", to);
+        self.flight_limit().show("flight_limit", to);
+        self.ack_frequency().show("ack_frequency", to);
+    }
+}
+
+impl Describe for Responder {
+    fn describe(&self, to: &mut dyn Visitor) {
+        self.signal_all().show("signal_all", to);
+        self.srq().show("srq", to);
+        self.reads().show("reads", to);
+        self.writes().show("writes", to);
+        self.atomics().show("atomics", to);
+        self.log_depth().show("log_depth", to);
+    }
+}
+
+describe!(@field Requester);
+describe!(@field Responder);
 
 impl Qpc {
     /// Reads an image. Every content is legal here; what a command demands is checked when it is applied.

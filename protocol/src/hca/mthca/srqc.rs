@@ -7,6 +7,7 @@ use bitfield_struct::bitfield;
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
+use crate::describe::{Hex, describe};
 use crate::hca::status::{CmdError, CmdStatus};
 use crate::ids::{Lkey, Pdn, Srqn};
 
@@ -30,6 +31,8 @@ pub struct Srqc {
     /// Tell software once when fewer requests are posted; 0 is never.
     pub limit: u16,
 }
+
+describe!(Srqc { log_slots, srqn, lkey, page as Hex, record, log_slot, pd, limit });
 
 impl Srqc {
     /// Bytes of the inbox that software fills.

@@ -4,6 +4,7 @@ use protocol::hca::jingzhao::cqc::Cqc;
 use protocol::hca::jingzhao::mtt::WriteMtt;
 
 use super::*;
+use crate::frontend::testing::assert_golden;
 use crate::telemetry::trace::TraceFormat;
 use crate::telemetry::trace::tests::Written;
 
@@ -65,16 +66,8 @@ fn traced(format: TraceFormat, run: impl FnOnce(&mut Machine)) -> String {
 /// Run with HCAD_UPDATE_GOLDEN=1 to write the file anew, then read the difference.
 #[test]
 fn the_bring_up_reads_as_recorded() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/frontend/jingzhao/tests/trace_bring_up.txt");
     let text = traced(TraceFormat::Text, bring_up);
-    if std::env::var_os("HCAD_UPDATE_GOLDEN").is_some() {
-        std::fs::write(path, &text).unwrap();
-    }
-    let recorded = std::fs::read_to_string(path).unwrap_or_default();
-    for (line, expected) in text.lines().zip(recorded.lines()) {
-        assert_eq!(line, expected);
-    }
-    assert_eq!(text.lines().count(), recorded.lines().count());
+    assert_golden("src/frontend/jingzhao/tests/trace_bring_up.txt", &text);
 }
 
 #[test]

@@ -11,7 +11,8 @@ use crate::frontend::command::fixed;
 
 pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, cx, command, inbox, .. } = call;
-    let mpt = Mpt::parse(fixed(inbox)?, command.in_modifier, &resources.layout.mpt)?;
+    let mpt = Mpt::parse(fixed(inbox)?)?;
+    mpt.check_index(command.in_modifier, &resources.layout.mpt)?;
     resources.regions.validate(cx.dma, &mpt)?;
     Ok(Answer::Nothing)
 }

@@ -316,7 +316,7 @@ pub(super) fn cq_context() -> Vec<u8> {
 }
 
 /// 8 slots of 64 bytes (section 6.6).
-fn srq_context() -> Vec<u8> {
+pub(super) fn srq_context() -> Vec<u8> {
     let lkey = lkey(0x23).get();
     [3 << 24 | SRQN, lkey, SRQ_RECORD, 2 << 29 | UAR, 0, 0, 1 << 24 | PD, 0, 0, 0, 0, 0]
         .map(u32::to_be_bytes)
