@@ -54,8 +54,10 @@ impl Mtt {
     /// # Errors
     /// They exceed what the device holds: 2^15 ICM pages, or 2^32 pages behind the base.
     pub fn reserve(&mut self, start: u64, count: usize) -> Result<(), TableFull> {
-        for entry in (start..).take(count) {
-            let (page, _) = self.locate(entry).ok_or(TableFull)?;
+        let Some(more) = (count as u64).checked_sub(1) else { return Ok(()) };
+        let last = start.checked_add(more).ok_or(TableFull)?;
+        let ((first, _), (last, _)) = self.locate(start).zip(self.locate(last)).ok_or(TableFull)?;
+        for page in first..=last {
             if self.chunks.get(page).is_none() {
                 self.chunks.insert(page, Box::new(Chunk([Slot::default(); CHUNK_LEN])))?;
             }

@@ -1,7 +1,7 @@
 //! Commands: one call executes what a write of the HCR's last word asks for.
 //!
 //! The checks common to all commands are in [`Command::decode`]; each family of commands has a file. A refused command
-//! has no effect.
+//! has no effect, unless it was refused because its outbox cannot be written.
 //!
 //! # Spec
 //! mthca interface, section 3.

@@ -7,7 +7,7 @@
 //! mthca interface, sections 5.4 and 7.4.
 
 use engine::{AccessError, Fetch, RecvRequest, Sge, Status};
-use protocol::hca::mthca::wqe::{DataSegment, RecvWqe, WqeError};
+use protocol::hca::mthca::wqe::{DataSegment, RecvWqe};
 use smallvec::SmallVec;
 
 use super::work_queue::{Counters, WorkQueue};
@@ -49,28 +49,26 @@ impl RecvQueue {
             return Fetch::Empty;
         }
         let offset = self.queue.offset(self.counters.taken);
-        let Ok(wqe) = read(&self.queue, offset, mem) else { return Fetch::Broken };
+        let Ok(slot) = read(&self.queue, offset, mem) else { return Fetch::Broken };
         self.counters.taken = self.counters.taken.wrapping_add(1);
-        request(offset, &wqe)
+        request(offset, &slot)
     }
 }
 
-/// Copies a slot out of guest memory and reads the copy.
-pub(super) fn read(
-    queue: &WorkQueue,
-    offset: u32,
-    mem: &impl QueueMemory,
-) -> Result<Result<RecvWqe, WqeError>, AccessError> {
-    // Most slots have 64 to 512 bytes; larger ones cost an allocation.
-    let mut copy: SmallVec<[u8; 512]> = SmallVec::from_elem(0, queue.slot_len());
+/// A copy of a slot. Most have 64 to 512 bytes; larger ones cost an allocation.
+pub(super) type Slot = SmallVec<[u8; 512]>;
+
+/// Copies a slot out of guest memory.
+pub(super) fn read(queue: &WorkQueue, offset: u32, mem: &impl QueueMemory) -> Result<Slot, AccessError> {
+    let mut copy = Slot::from_elem(0, queue.slot_len());
     queue.read(mem, offset, &mut copy)?;
-    Ok(RecvWqe::parse(&copy))
+    Ok(copy)
 }
 
 /// The WQE at `offset` in the words of the engine.
-pub(super) fn request(offset: u32, wqe: &Result<RecvWqe, WqeError>) -> Fetch<RecvRequest> {
+pub(super) fn request(offset: u32, slot: &[u8]) -> Fetch<RecvRequest> {
     let wr_id = offset.into();
-    match wqe {
+    match RecvWqe::parse(slot) {
         Ok(wqe) => Fetch::Ready(RecvRequest { wr_id, sges: wqe.data.iter().map(sge).collect() }),
         Err(_) => Fetch::Refused { wr_id, status: Status::LocalQpOperation },
     }

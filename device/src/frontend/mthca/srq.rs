@@ -6,6 +6,7 @@
 use engine::{Fetch, RecvRequest};
 use protocol::hca::mthca::qpc::Geometry;
 use protocol::hca::mthca::srqc::Srqc;
+use protocol::hca::mthca::wqe::RecvWqe;
 use protocol::ids::Srqn;
 
 use super::recv_queue::{read, request};
@@ -56,12 +57,11 @@ impl SharedReceiveQueue {
             return Fetch::Empty;
         }
         let offset = self.next;
-        let Ok(wqe) = read(&self.queue, offset, mem) else { return Fetch::Broken };
+        let Ok(slot) = read(&self.queue, offset, mem) else { return Fetch::Broken };
         self.counters.taken = self.counters.taken.wrapping_add(1);
-        if let Ok(wqe) = &wqe {
-            self.next = wqe.successor;
-        }
-        request(offset, &wqe)
+        // A request that is refused is over, too: nobody takes it again.
+        self.next = RecvWqe::successor_of(&slot);
+        request(offset, &slot)
     }
 
     /// Sets the limit below which software is told once; 0 is never.

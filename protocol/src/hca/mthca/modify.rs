@@ -82,6 +82,9 @@ impl Describe for ModifyQp {
     }
 }
 
+/// Code of the greatest path MTU, 2048 bytes: what QUERY_DEV_LIM reports (section 12, T46).
+const MAX_MTU: u8 = 4;
+
 impl ModifyQp {
     /// Bytes of the inbox: a mask, a word unused, the context.
     pub const LEN: usize = 8 + qpc::LEN;
@@ -244,7 +247,7 @@ impl Qpc {
 
     /// Whether a connection can be made with the context.
     fn check_connection(&self, service: ServiceType) -> Result<(), CmdError> {
-        if service != ServiceType::Ud && !(1..=5).contains(&self.mtu) {
+        if service != ServiceType::Ud && !(1..=MAX_MTU).contains(&self.mtu) {
             return Err(CmdError::param("path MTU code", self.mtu.into()));
         }
         Ok(())
@@ -420,7 +423,7 @@ mod tests {
         assert_eq!(refused(|qpc| qpc.kind = 2, &reset, Transition::Rst2Init), CmdStatus::BadParam);
         assert_eq!(refused(|qpc| qpc.sq.log_slots = 16, &reset, Transition::Rst2Init), CmdStatus::BadParam);
         assert_eq!(refused(|qpc| qpc.mtu = 0, &init(), Transition::Init2Rtr), CmdStatus::BadParam);
-        assert_eq!(refused(|qpc| qpc.mtu = 6, &init(), Transition::Init2Rtr), CmdStatus::BadParam);
+        assert_eq!(refused(|qpc| qpc.mtu = 5, &init(), Transition::Init2Rtr), CmdStatus::BadParam);
     }
 
     #[test]

@@ -87,7 +87,7 @@ pub struct Qpc {
     pub kind: u8,
     /// 00h, bits 12:11: path migration state.
     pub migration: u8,
-    /// 08h, bits 7:5: path MTU, the code 1 to 5 for 256 to 4096 bytes.
+    /// 08h, bits 7:5: path MTU, the code 1 to 4 for 256 to 2048 bytes.
     pub mtu: u8,
     /// 08h, bits 4:0: log2 of the longest message.
     pub log_max_msg: u8,

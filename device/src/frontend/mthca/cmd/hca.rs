@@ -54,6 +54,7 @@ pub(super) fn init(
     inbox: &[u8],
 ) -> Result<Answer, CmdError> {
     let layout = InitHca::parse(fixed(inbox)?)?;
+    close(state, setup, cx);
     cx.engine.reset(engine::Config { qp_index_bits: layout.qpc.log_entries, ..setup.engine });
     cx.engine.set_pkeys(cx.management.pkeys());
     state.open(&layout);

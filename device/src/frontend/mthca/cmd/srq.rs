@@ -18,7 +18,7 @@ use crate::sparse::TableFull;
 
 pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, setup, command, inbox, .. } = call;
-    let srqn = number(command);
+    let srqn = number(resources, command)?;
     let index = resources.srq_index(srqn);
     // Software's ring has a slot that it never posts, and a power of two of them (section 6.6).
     let max_log_slots = setup.options.limits.dev_lim().log_max_srq_wqes + 1;
@@ -36,7 +36,7 @@ pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
 pub(super) fn hw2sw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, cx, command, .. } = call;
     let answer = context(resources, cx, command)?;
-    let srqn = number(command);
+    let srqn = number(resources, command)?;
     let index = resources.srq_index(srqn);
     resources.srqs.remove(index);
     // Software must not hear of a queue that is gone.
@@ -54,12 +54,12 @@ pub(super) fn arm(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, cx, command, .. } = call;
     let limit = command.in_param;
     let limit = u16::try_from(limit).map_err(|_| CmdError::param("limit of an SRQ", limit))?;
+    let srqn = number(resources, command)?;
     let Resources { layout, regions, srqs, .. } = resources;
-    let srq = srqs.get_mut(layout.srqc.index(number(command).get())).ok_or(not_valid(command))?;
+    let srq = srqs.get_mut(layout.srqc.index(srqn.get())).ok_or(not_valid(srqn))?;
     let (page, record) = srq.record();
     srq.arm(limit);
     if srq.passes_limit(|| regions.record(layout, cx.dma, page, record)) {
-        let srqn = srq.srqn();
         resources.raise(cx, &Eqe::SrqLimit(srqn));
     }
     Ok(Answer::Nothing)
@@ -67,17 +67,26 @@ pub(super) fn arm(call: Call<'_, '_>) -> Result<Answer, CmdError> {
 
 /// The context as it is now.
 fn context(resources: &mut Resources, cx: &Context<'_>, command: &Command) -> Result<Answer, CmdError> {
+    let srqn = number(resources, command)?;
     let Resources { layout, regions, srqs, .. } = resources;
-    let srq = srqs.get_mut(layout.srqc.index(number(command).get())).ok_or(not_valid(command))?;
+    let srq = srqs.get_mut(layout.srqc.index(srqn.get())).ok_or(not_valid(srqn))?;
     let (page, record) = srq.record();
     let outbox = srq.query(regions.record(layout, cx.dma, page, record));
     Ok(Answer::Mailbox(outbox.to_vec()))
 }
 
-fn number(command: &Command) -> Srqn {
-    Srqn::new(command.in_modifier)
+/// The number in in_modifier, which has no generation above it.
+///
+/// # Errors
+/// BAD_INDEX if the table has no such entry.
+fn number(resources: &Resources, command: &Command) -> Result<Srqn, CmdError> {
+    let number = command.in_modifier;
+    if u64::from(number) >= resources.layout.srqc.entries() {
+        return Err(CmdError::new(CmdStatus::BadIndex, "SRQ number", number.into()));
+    }
+    Ok(Srqn::new(number))
 }
 
-fn not_valid(command: &Command) -> CmdError {
-    CmdError::new(CmdStatus::BadResState, "SRQ is not valid", command.in_modifier.into())
+fn not_valid(srqn: Srqn) -> CmdError {
+    CmdError::new(CmdStatus::BadResState, "SRQ is not valid", srqn.get().into())
 }

@@ -1,4 +1,4 @@
-use protocol::hca::mthca::wqe::{DataSegment, RecvWqe};
+use protocol::hca::mthca::wqe::DataSegment;
 use protocol::ids::{Lkey, Va};
 use smallvec::smallvec;
 
@@ -76,4 +76,13 @@ fn a_chain_that_leaves_the_queue_is_broken() {
     mem.put(0, &wqe.emit(SLOT as usize));
     assert!(matches!(queue.take(&mem, || Some(2)), Fetch::Ready(_)));
     assert_eq!(queue.take(&mem, || Some(2)), Fetch::Broken);
+}
+
+#[test]
+fn a_refused_request_is_not_taken_again() {
+    const INLINE: [u8; 4] = [0x80, 0, 0, 4];
+    let (mem, mut queue) = chain();
+    mem.put(16, &INLINE);
+    assert!(matches!(queue.take(&mem, || Some(2)), Fetch::Refused { wr_id: 0, .. }));
+    assert_eq!(taken(queue.take(&mem, || Some(2))), Some((128, 12)));
 }

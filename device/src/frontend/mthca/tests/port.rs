@@ -122,6 +122,15 @@ fn a_port_that_was_left_open_is_down_after_close_hca() {
     assert_eq!(driver.eqe(2, 0)[3], 4, "told again");
 }
 
+#[test]
+fn a_second_init_hca_begins_with_a_port_that_is_down() {
+    let mut driver = Driver::initialised();
+    driver.ok(0x009, &[0; 56], 1);
+    assert_eq!(driver.port_state().0, 4, "active");
+    driver.ok(0x007, &protocol::hca::mthca::init::InitHca::DRIVERS.emit(), 0);
+    assert_eq!(driver.port_state().0, 1, "down");
+}
+
 /// Section 13.3, behind the probe: SET_IB adds the bit of the connection manager.
 #[test]
 fn the_capability_mask_is_what_set_ib_stored() {

@@ -103,4 +103,10 @@ fn numbers_are_taken_once_and_given_back() {
     user.ok(0x036, &[], SRQN);
     assert_eq!(user.command(0x037, 0, SRQN).0, CmdStatus::BadResState.code());
     user.ok(0x035, &context.concat(), SRQN);
+    // Numbers of SRQs have no generation (section 6.6): the table ends behind 2^12.
+    for op in [0x036, 0x037, 0x040] {
+        assert_eq!(user.command(op, 0, 1 << 12 | SRQN).0, CmdStatus::BadIndex.code(), "{op:03x}");
+    }
+    assert_eq!(user.with_inbox(0x035, &context.concat(), 1 << 12), CmdStatus::BadIndex.code());
+    user.ok(0x037, &[], SRQN);
 }

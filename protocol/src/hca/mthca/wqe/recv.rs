@@ -30,10 +30,13 @@ impl RecvWqe {
         let whole = rest.len() - rest.len() % GRANULE;
         let list = rest.get(..whole).and_then(|list| <[RawData]>::ref_from_bytes(list).ok());
         let list = list.unwrap_or_default().iter().take_while(|raw| !is_end(raw));
-        Ok(Self {
-            successor: NextSegment::parse(next).link.address,
-            data: list.map(DataSegment::parse).collect::<Result<_, _>>()?,
-        })
+        Ok(Self { successor: successor(next), data: list.map(DataSegment::parse).collect::<Result<_, _>>()? })
+    }
+
+    /// Byte offset of the WQE that follows a slot in a shared queue, whether the slot's list can be read or not; 0 for
+    /// a slot without next segment.
+    pub fn successor_of(slot: &[u8]) -> u32 {
+        slot.first_chunk().map_or(0, successor)
     }
 
     /// A slot of `len` bytes as software fills it. Data segments beyond the slot are cut off.
@@ -47,6 +50,11 @@ impl RecvWqe {
         slot.resize(len, 0);
         slot
     }
+}
+
+/// Where a slot says the next one of a shared queue is.
+fn successor(next: &[u8; GRANULE]) -> u32 {
+    NextSegment::parse(next).link.address
 }
 
 /// Whether a scatter list ends in front of this segment.
