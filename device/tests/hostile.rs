@@ -6,7 +6,8 @@ use std::path::Path;
 
 #[test]
 fn the_corpora_replay() {
-    replay("device_ops", 20, device_fuzz::run);
+    replay("device_ops", 20, device_fuzz::jingzhao::run);
+    replay("mthca_ops", 20, device_fuzz::mthca::run);
     replay("mads", 20, device_fuzz::mads::run);
 }
 
@@ -23,7 +24,8 @@ fn replay(target: &str, at_least: usize, run: impl Fn(&[u8])) {
 
 #[test]
 fn a_device_serves_on_whatever_happened() {
-    random_inputs(200, 8, device_fuzz::run);
+    random_inputs(200, 8, device_fuzz::jingzhao::run);
+    random_inputs(200, 8, device_fuzz::mthca::run);
 }
 
 #[test]

@@ -1,18 +1,11 @@
 //! A guest with one device: memory, a driver's way to queue pairs that work, and mailboxes to start from.
 
-use std::path::Path;
-
 use device::frontend::Interface as _;
 use device::frontend::address::Addresses;
 use device::frontend::jingzhao::options::{QueueOptions, RnrTimerTable, SqAddr, UarPages};
 use device::frontend::jingzhao::{JingZhao, Options, Setup};
-use device::hca::Hca;
 use device::identity::Identity;
-use device::memory::Permissions;
-use device::telemetry::trace::{Trace, TraceFormat};
-use device::vfio::Bar;
-use device::vfio::server::{Device, Region};
-use engine::Instant;
+use device::vfio::server::{Device as _, Region};
 use protocol::Psn;
 use protocol::hca::jingzhao::cmd::Op;
 use protocol::hca::jingzhao::cqc::Cqc;
@@ -23,11 +16,9 @@ use protocol::hca::jingzhao::mpt::{Mpt, MptFlags};
 use protocol::hca::jingzhao::mtt::WriteMtt;
 use protocol::hca::jingzhao::qpc::Qpc;
 use protocol::ids::{Cqn, Eqn, IcmAddr, Iova, Lid, Lkey, Pdn, Qpn, Va};
-use protocol::roce::{IpAddrs, Shell};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
-/// Bytes of guest memory, from bus address 0 on.
-pub(crate) const MEMORY: u64 = 1 << 20;
+use super::super::machine::{Aim, Machine, PSN};
+
 const INBOX: u64 = 0x1000;
 const OUTBOX: u64 = 0x2000;
 /// Where ICM is backed: a page for each table, from here on.
@@ -41,7 +32,7 @@ const MPT: u64 = 0x30_0000;
 const MTT: u64 = 0x40_0000;
 
 /// Buffers, one page each, by bus address.
-const CQ: u64 = 0x2_0000;
+pub(crate) const CQ: u64 = 0x2_0000;
 pub(crate) const SQ: u64 = 0x2_1000;
 pub(crate) const RQ: u64 = 0x2_2000;
 const EQ: u64 = 0x2_3000;
@@ -58,8 +49,7 @@ pub(crate) const LOOPED: u32 = 6;
 const DATAGRAM: u32 = 7;
 const SERVICE_UD: u8 = 3;
 
-/// Where PSNs begin, both ways: about to wrap.
-pub(crate) const PSN: u32 = 0xff_fffe;
+const AIM: Aim = Aim { qpns: &[CONNECTED, LOOPED, DATAGRAM], key: KEY, va: VA };
 
 /// What a guest can ask for.
 pub(crate) const COMMANDS: [Op; 30] = [
@@ -95,42 +85,17 @@ pub(crate) const COMMANDS: [Op; 30] = [
     Op::Nop,
 ];
 
-pub(crate) struct Guest {
-    pub(crate) hca: Hca<JingZhao>,
-    pub(crate) now: Instant,
-    /// PSN of the packet that left last.
-    pub(crate) sent: Psn,
-}
+pub(crate) type Guest = Machine<JingZhao>;
 
 impl Guest {
     /// A guest whose queue pairs are in RTS, on a device with these options (a bit each) that somebody looks at or not.
     pub(crate) fn new(options: u16, watched: u8) -> Self {
-        let own = Identity::from_lid(Lid::new(1));
-        let peer = Identity::from_lid(Lid::new(2));
+        let [own, peer] = [1, 2].map(|lid| Identity::from_lid(Lid::new(lid)));
         let addresses = Addresses { own, peers: Vec::new(), default_peer: Some(peer) };
         let setup = Setup { options: self::options(options), addresses, engine: engine::Config::default() };
-        let hca = Hca::new(JingZhao::new(setup), own, None);
-        let mut guest = Self { hca, now: Instant::ZERO, sent: Psn::new(PSN) };
-        guest.hca.set_strict(watched & 1 != 0);
-        if watched & 2 != 0 {
-            let format = if watched & 4 == 0 { TraceFormat::Text } else { TraceFormat::Json };
-            let nowhere = Box::new(std::io::sink());
-            guest.hca.set_trace(Some(Trace::new(nowhere, Path::new("nowhere"), format, "hca1")));
-        }
-        guest.lend();
+        let mut guest = Self::of(JingZhao::new(setup), watched, AIM);
         guest.bring_up();
         guest
-    }
-
-    /// Gives the device memory of zeros in place of what it had.
-    pub(crate) fn lend(&mut self) {
-        let fd = memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("a memfd");
-        ftruncate(&fd, MEMORY).expect("a file in memory grows");
-        fcntl_add_seals(&fd, SealFlags::SHRINK).expect("the file allows it");
-        let all = Permissions { read: true, write: true };
-        let memory = self.hca.memory();
-        memory.unmap_all();
-        memory.map(Iova::new(0), MEMORY, all, Some((fd, 0))).expect("nothing is mapped");
     }
 
     /// What a driver does from the bus scan on. Outcomes are not looked at: memory may be gone.
@@ -160,24 +125,14 @@ impl Guest {
         }
     }
 
-    /// Writes guest memory, as far as it is there.
-    pub(crate) fn poke(&mut self, at: u64, bytes: &[u8]) {
-        let _ = self.hca.memory().write(Iova::new(at), bytes);
-    }
-
     pub(crate) fn command(&mut self, op: Op, op_modifier: u8, in_modifier: u32, inbox: &[u8]) {
         self.poke(INBOX, inbox);
         self.command_at(INBOX, op, op_modifier, in_modifier);
     }
 
     fn command_at(&mut self, in_param: u64, op: Op, op_modifier: u8, in_modifier: u32) {
-        let halves = |value: u64| [value >> 32, value & 0xffff_ffff].map(|half| half as u32);
-        let ([in_high, in_low], [out_high, out_low]) = (halves(in_param), halves(OUTBOX));
         let word = 1 << 23 | u32::from(op_modifier) << 12 | u32::from(op.spec().code);
-        let words = [in_high, in_low, in_modifier, out_high, out_low, 0xffff_0000, word];
-        for (offset, value) in (0..).step_by(4).zip(words) {
-            self.hca.region_write(Region::Bar(Bar::Bar0), offset, &value.to_le_bytes());
-        }
+        self.command_words(0, in_param, OUTBOX, [in_modifier, 0xffff_0000, word], false);
     }
 
     /// Posts a receive request into the data region. All QPs share the queue's memory.
@@ -187,17 +142,6 @@ impl Guest {
         wqe.extend(data_unit(len));
         wqe.resize(48, 0);
         self.poke(RQ + u64::from(slot) * 128, &wqe);
-    }
-
-    /// Syndromes of the completions there are, 0 for success.
-    pub(crate) fn completions(&mut self) -> Vec<u8> {
-        let mut entries = [0; 0x400];
-        self.hca.memory().read(Iova::new(CQ), &mut entries).expect("memory was lent");
-        entries
-            .chunks_exact(32)
-            .take_while(|entry| entry[31] & 0x80 == 0)
-            .map(|entry| if entry[0x1c] >= 0xfe { entry[0x10] } else { 0 })
-            .collect()
     }
 }
 
@@ -231,19 +175,6 @@ fn options(bits: u16) -> Options {
         ud_grh: bit(15),
         queues,
         ..Options::default()
-    }
-}
-
-/// Headers of a frame to this port, from the peer or from the port itself.
-pub(crate) fn headers(own: bool) -> Shell {
-    let (to, from) = (Identity::from_lid(Lid::new(1)), Identity::from_lid(Lid::new(if own { 1 } else { 2 })));
-    Shell {
-        src_mac: from.mac,
-        dst_mac: to.mac,
-        ip: IpAddrs::V4 { src: from.ipv4, dst: to.ipv4 },
-        traffic_class: 0,
-        hop_limit: 64,
-        src_port: 0xc000,
     }
 }
 
@@ -284,16 +215,6 @@ pub(crate) fn send_wqe() -> Vec<u8> {
     wqe[8] = 8;
     wqe.extend(data_unit(16));
     wqe
-}
-
-/// Makes extension headers name the data region half of the time: a random key is always a wrong one.
-pub(crate) fn aim(ext: &mut [u8; 64], flags: u8) {
-    if flags & 0x80 == 0 {
-        let low = u64::from(ext[7]) << 3;
-        ext[..8].copy_from_slice(&(VA + low).to_be_bytes());
-        ext[8..12].copy_from_slice(&KEY.to_be_bytes());
-        ext[12..14].fill(0);
-    }
 }
 
 /// The inbox a well-behaved guest gives with a command.

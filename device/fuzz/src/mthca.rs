@@ -1,0 +1,138 @@
+//! Operations on the HCA of `ib_mthca`.
+
+mod guest;
+
+use device::vfio::Bar;
+use protocol::hca::mthca::cmd::Op;
+
+use self::guest::{COMMANDS, CQ, DATA, Guest, LOOPED};
+use super::input::Input;
+use super::{OPERATIONS, TURNS};
+
+/// Runs an input.
+pub fn run(input: &[u8]) {
+    let mut input = Input::new(input);
+    let _options = input.half();
+    let mut guest = Guest::new(input.byte());
+    for _ in 0..OPERATIONS {
+        let Some(operation) = input.next_byte() else { break };
+        if !guest.operate(operation % 28, &mut input) {
+            operate(&mut guest, operation % 28, &mut input);
+        }
+        guest.turns(TURNS);
+    }
+    serves_still(&mut guest);
+}
+
+fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
+    match operation {
+        2 | 3 => command(guest, input),
+        5 | 6 => {
+            let (qpn, opcode, flags) = (guest.aim.qpn(input), input.byte() & 0x1f, input.byte());
+            let wqe = input.bytes(255);
+            let doorbell = guest.post_send(qpn, opcode, wqe, flags & 1 != 0);
+            if flags & 2 == 0 {
+                guest.ring(2, doorbell, flags & 4 != 0);
+            }
+        }
+        7 | 18 => {
+            let qpn = guest.aim.qpn(input);
+            guest.post_receive(qpn, u32::from(input.half()));
+        }
+        14 => guest.begin_again(input, Guest::bring_up),
+        16 => {
+            // A send doorbell of any shape.
+            let page = if input.byte() < 192 { 2 } else { u64::from(input.half()) };
+            let mut doorbell = [0; 8];
+            let given = input.bytes(8);
+            doorbell[..given.len()].copy_from_slice(given);
+            guest.ring(page, doorbell, input.byte() < 64);
+        }
+        17 => {
+            let (choice, consumer) = (input.byte(), input.word());
+            let cqn = if choice < 192 { 1 } else { input.word() & 0xff_ffff };
+            let head = u32::from(choice) << 28 | u32::from(choice % 4) << 24 | cqn;
+            let consumer = if choice & 8 == 0 { consumer % 64 } else { consumer };
+            let doorbell = [head.to_be_bytes(), consumer.to_be_bytes()].concat();
+            guest.store(Bar::Bar2, 0x2020, &doorbell);
+        }
+        21 => {
+            const OPCODES: [u8; 8] = [0x0a, 0x0b, 0x08, 0x09, 0x10, 0x11, 0x12, 0x00];
+            let opcode = OPCODES[usize::from(input.byte() % 8)];
+            let qpn = guest.aim.qpn(input);
+            let (len, flags) = (u32::from(input.half()), input.byte());
+            let wqe = guest::wqe(opcode, qpn, len, flags);
+            let doorbell = guest.post_send(qpn, opcode, &wqe, flags & 0x40 != 0);
+            if flags & 0x80 == 0 {
+                guest.ring(2, doorbell, false);
+            }
+        }
+        24 => {
+            // A doorbell record that need not be right.
+            let (index, value) = (u32::from(input.byte()), input.word());
+            guest.set_record(index, if value >> 31 == 0 { value % 64 } else { value });
+        }
+        25 => {
+            let (eqn, choice) = (u64::from(input.byte() % 8), input.byte());
+            let value = if choice < 192 { u32::from(choice) } else { input.word() };
+            guest.store(Bar::Bar0, 0x8_0b00 + 8 * eqn, &value.to_be_bytes());
+            guest.store(Bar::Bar0, 0x8_0a04, &(1_u32 << eqn).to_be_bytes());
+        }
+        26 => {
+            // What a management WQE of the data region will send.
+            let dlid = [2, 1, 0xffff, 0xbfff][usize::from(input.byte() % 4)];
+            let bytes = guest::management(dlid, input.byte() % 2, input.bytes(255));
+            guest.poke(DATA, &bytes);
+        }
+        _ => guest.hca.fail(),
+    }
+}
+
+/// A command with the mailbox of a well-behaved guest, of which some bytes are changed.
+fn command(guest: &mut Guest, input: &mut Input<'_>) {
+    let code = COMMANDS[usize::from(input.byte()) % COMMANDS.len()];
+    let op = Op::from_code(code).unwrap_or(Op::Nop);
+    let choice = input.byte();
+    let in_modifier = match input.byte() % 8 {
+        0 => input.word(),
+        1 => guest.aim.qpn(input),
+        2 => 1 << 31 | guest::number(op, choice),
+        _ => guest::number(op, choice),
+    };
+    let flags = input.byte();
+    let op_modifier = if flags & 0x80 == 0 { choice % 4 } else { flags & 0x7 };
+    let mut inbox = guest::mailbox(op, in_modifier);
+    for _ in 0..flags % 4 {
+        let at = usize::from(input.half()) % inbox.len().max(1);
+        if let Some(byte) = inbox.get_mut(at) {
+            *byte = input.byte();
+        }
+    }
+    let event = flags & 0x40 != 0;
+    if matches!(op, Op::MapEq | Op::ArmSrq | Op::UnmapIcm | Op::SetIcmSize) {
+        let value = input.word();
+        let in_param = match op {
+            Op::ArmSrq => u64::from(value % 32),
+            Op::UnmapIcm => [0x10_0000, 0x2000, u64::from(value) << 12][usize::from(flags / 4 % 3)],
+            _ => u64::from(value),
+        };
+        guest.execute(in_param, code, op_modifier, in_modifier, event);
+    } else {
+        guest.with_inbox(code, op_modifier, in_modifier, &inbox, event);
+    }
+}
+
+/// A new client with a driver that knows nothing of what was before gets a message across.
+fn serves_still(guest: &mut Guest) {
+    guest.hca.disconnect();
+    guest.hca.set_link(true);
+    guest.lend();
+    guest.bring_up();
+    guest.post_receive(LOOPED, 64);
+    let wqe = guest::wqe(0x0a, LOOPED, 16, 8);
+    let doorbell = guest.post_send(LOOPED, 0x0a, &wqe, false);
+    guest.ring(2, doorbell, false);
+    guest.turns(64);
+    let syndromes = guest.completions(CQ);
+    assert_eq!(syndromes, [0, 0], "a receive and a send complete");
+}

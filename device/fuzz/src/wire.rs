@@ -1,0 +1,105 @@
+//! Frames of the peer, as well-formed as a device takes them.
+
+use device::identity::Identity;
+use protocol::Psn;
+use protocol::ids::{Lid, Msn, Pkey, Qpn};
+use protocol::roce::{Aeth, Bth, Ext, FrameWriter, IpAddrs, NakCode, Opcode, Shell, Syndrome};
+
+use super::input::Input;
+use super::machine::{Aim, PSN};
+
+/// Headers of a frame to this port, from the peer or from the port itself.
+fn headers(own: bool) -> Shell {
+    let (to, from) = (Identity::from_lid(Lid::new(1)), Identity::from_lid(Lid::new(if own { 1 } else { 2 })));
+    Shell {
+        src_mac: from.mac,
+        dst_mac: to.mac,
+        ip: IpAddrs::V4 { src: from.ipv4, dst: to.ipv4 },
+        traffic_class: 0,
+        hop_limit: 64,
+        src_port: 0xc000,
+    }
+}
+
+/// A frame to this port with a right ICRC, from the peer or from the port itself.
+pub(crate) fn request(aim: &Aim, input: &mut Input<'_>) -> Vec<u8> {
+    let opcode = match input.byte() {
+        // RC operations that exist.
+        byte @ 0..192 => Opcode::from_byte(byte % 24),
+        byte => Opcode::from_byte(byte.wrapping_mul(7)),
+    };
+    let flags = input.byte();
+    let near = i32::from(input.byte().cast_signed() / 16);
+    let bth = Bth {
+        opcode,
+        solicited: flags & 1 != 0,
+        mig_req: flags & 2 != 0,
+        pkey: Pkey::DEFAULT,
+        fecn: flags & 4 != 0,
+        becn: flags & 8 != 0,
+        dest_qp: Qpn::new(aim.qpn(input)),
+        ack_req: flags & 16 != 0,
+        psn: Psn::new(PSN.wrapping_add_signed(near)),
+    };
+    let mut raw = [0; 64];
+    let given = input.bytes(64);
+    raw[..given.len()].copy_from_slice(given);
+    // Extension headers name the data region half of the time: a random key is always a wrong one.
+    if flags & 0x80 == 0 {
+        let low = u64::from(raw[7]) << 3;
+        raw[..8].copy_from_slice(&(aim.va + low).to_be_bytes());
+        raw[8..12].copy_from_slice(&aim.key.to_be_bytes());
+        raw[12..14].fill(0);
+    }
+    let ext = Ext::parse(opcode.ext_kind(), &raw).map_or(Ext::None, |(ext, _)| ext);
+    let len = match flags >> 5 {
+        0 => 0,
+        1..5 => 256,
+        5 => 4096,
+        _ => usize::from(input.byte()),
+    };
+    let mut frame = Vec::new();
+    FrameWriter::new(&mut frame, &headers(flags & 0x40 != 0), &bth, &ext, len).finish();
+    frame
+}
+
+/// The peer's answer to about what was sent last.
+pub(crate) fn response(aim: &Aim, sent: Psn, input: &mut Input<'_>) -> Vec<u8> {
+    let (choice, back, qpn) = (input.byte(), i32::from(input.byte().cast_signed() / 32), aim.qpn(input));
+    let syndrome = match choice >> 4 {
+        0..10 => Syndrome::ACK,
+        10 => Syndrome::Nak(NakCode::PsnSequence),
+        11 => Syndrome::Nak(NakCode::InvalidRequest),
+        12 => Syndrome::Nak(NakCode::RemoteAccess),
+        13 => Syndrome::RnrNak { timer: input.byte() % 32 },
+        14 => Syndrome::Ack { credits: input.byte() % 32 },
+        _ => Syndrome::from_byte(input.byte()),
+    };
+    let aeth = Aeth { syndrome, msn: Msn::new(input.byte().into()) };
+    // READ responses, ACK, atomic ACK.
+    let opcode = Opcode::from_byte([0x11, 0x0d, 0x0e, 0x0f, 0x10, 0x12, 0x11, 0x10][usize::from(choice % 8)]);
+    let ext = match opcode.to_byte() {
+        0x0e => Ext::None,
+        0x12 => Ext::AtomicAck(aeth, 7),
+        _ => Ext::Aeth(aeth),
+    };
+    let len = match opcode.to_byte() {
+        0x11 | 0x12 => 0,
+        0x0d | 0x0e => 256,
+        _ => usize::from(input.byte()),
+    };
+    let bth = Bth {
+        opcode,
+        solicited: false,
+        mig_req: true,
+        pkey: Pkey::DEFAULT,
+        fecn: false,
+        becn: false,
+        dest_qp: Qpn::new(qpn),
+        ack_req: false,
+        psn: Psn::new(sent.get().wrapping_add_signed(back)),
+    };
+    let mut frame = Vec::new();
+    FrameWriter::new(&mut frame, &headers(false), &bth, &ext, len).finish();
+    frame
+}
