@@ -211,6 +211,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             if is_ready(token::FABRIC) {
                 // Bound: one batch, a few hundred frames at most.
                 self.fabric.recv(&mut self.arrived)?;
+                // A wait that a packet asks for begins when it is here, not when the turn began.
+                self.hca.set_now(now());
                 self.arrived.iter().for_each(|frame| self.hca.handle_frame(frame));
             }
             if self.hca.next_deadline().is_some_and(|deadline| deadline <= now()) {

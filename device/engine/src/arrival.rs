@@ -9,10 +9,8 @@
 //! # Spec
 //! IBTA volume 1, sections 9.6.1.1 (checks of the BTH), 10.5.2 (multicast) and 13.5 (management QPs).
 
-use std::net::IpAddr;
-
 use protocol::ids::Qpn;
-use protocol::roce::{Packet, Shell};
+use protocol::roce::{IpAddrs, Packet, Shell};
 
 use crate::qp::is_marked;
 use crate::{Engine, Host, Instant, Service, limits};
@@ -27,8 +25,8 @@ impl Engine {
         self.stats.received_payload_bytes += packet.payload.len() as u64;
         self.stats.congestion.received_marked += u64::from(is_marked(shell.traffic_class));
         let to = packet.bth.dest_qp;
-        if let Some(group) = group_of(shell) {
-            self.hand_to_group(now, &group, shell, packet, host);
+        if is_multicast(shell) {
+            self.hand_to_group(now, shell, packet, host);
             return;
         }
         let qpn = match (to.get(), self.smi(), self.gsi()) {
@@ -42,15 +40,10 @@ impl Engine {
         }
     }
 
-    fn hand_to_group(
-        &mut self,
-        now: Instant,
-        group: &[u8; 16],
-        shell: &Shell,
-        packet: &Packet<'_>,
-        host: &mut impl Host,
-    ) {
-        let mut members = host.group_members(group);
+    // Out of the way of the others, which are most.
+    #[cold]
+    fn hand_to_group(&mut self, now: Instant, shell: &Shell, packet: &Packet<'_>, host: &mut impl Host) {
+        let mut members = host.group_members(&gid(shell));
         members.truncate(limits::GROUP_MEMBERS);
         members.retain(|&mut qpn| self.service_of(qpn) == Some(Service::Ud));
         if packet.bth.dest_qp != GROUP_QPN || members.is_empty() {
@@ -63,11 +56,17 @@ impl Engine {
     }
 }
 
-/// The group that a packet is for, as its MGID: the IPv6 address, or the mapped IPv4 address.
-fn group_of(shell: &Shell) -> Option<[u8; 16]> {
-    match shell.ip.dst() {
-        IpAddr::V6(dst) if dst.is_multicast() => Some(dst.octets()),
-        IpAddr::V4(dst) if dst.is_multicast() => Some(dst.to_ipv6_mapped().octets()),
-        _ => None,
+fn is_multicast(shell: &Shell) -> bool {
+    match shell.ip {
+        IpAddrs::V4 { dst, .. } => dst.is_multicast(),
+        IpAddrs::V6 { dst, .. } => dst.is_multicast(),
+    }
+}
+
+/// Where a packet goes to, as a GID: the IPv6 address, or the mapped IPv4 address.
+fn gid(shell: &Shell) -> [u8; 16] {
+    match shell.ip {
+        IpAddrs::V4 { dst, .. } => dst.to_ipv6_mapped().octets(),
+        IpAddrs::V6 { dst, .. } => dst.octets(),
     }
 }
