@@ -305,3 +305,21 @@ fn a_read_without_any_answer_is_asked_for_as_before() {
     }
     assert_eq!(pair.a.sends(), [(1, Err(Status::RetryExceeded))]);
 }
+
+/// A READ's responses are lost, and the responder complains about several packets behind it: they tell of one loss.
+#[test]
+fn sequence_naks_behind_an_unanswered_read_are_one_implied_nak() {
+    let mut pair = Pair::new();
+    pair.post(A, read(1, 0x8000, 10));
+    for id in 2..10 {
+        pair.post(A, write(id, 0x8000, 10));
+    }
+    assert_eq!(pair.frames(A).len(), 9);
+    for n in 2..9 {
+        acknowledge(&mut pair, psn_a().advance(n), Syndrome::Nak(NakCode::PsnSequence));
+        assert_eq!(pair.frames(A).len(), if n == 2 { 9 } else { 0 }, "NAK of packet {n}");
+    }
+    pair.advance(TIMEOUT);
+    assert_eq!(pair.flow().len(), 9 + 2, "a response, and one acknowledge for all");
+    assert_eq!(pair.a.sends(), ok(1..10));
+}

@@ -74,13 +74,17 @@ impl Requester {
                 self.wait_for_receiver(core, ctx, ctx.now + RnrTimer::new(timer).duration())
             }
             Syndrome::Nak(NakCode::PsnSequence) => {
-                self.acknowledge(core, ctx, psn);
+                let reached = self.acknowledge(core, ctx, psn);
                 // The responder's complaint about packets that were in flight behind one it was not ready for must not
                 // shorten the wait; one about packets we are about to send again anyway is late.
                 if self.rnr_wait.is_some() || self.is_rewound() {
                     return Ok(());
                 }
                 ctx.stats.naks_received.sequence += 1;
+                // With a READ unanswered before it, each NAK on the way would use up a retry.
+                if !reached {
+                    return self.on_hole(core, ctx, holes_count);
+                }
                 self.go_back(core, ctx)
             }
             Syndrome::Nak(code) => {
