@@ -18,15 +18,6 @@ pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
     case("after each RNR NAK the wait begins anew, whatever its code", PATIENT, rnr_codes),
     case("a sequence NAK of the PSN behind the last one is dropped", PATIENT, nak_of_next),
     case("a sequence NAK acknowledges what is before it", PATIENT, nak_acknowledges),
-    case("retry 0: one transmission, then 15h", Attributes { retry: 0, ..HASTY }, no_retry),
-    case("retry 0: a sequence NAK, then 15h", Attributes { retry: 0, ..PATIENT }, |link| {
-        send(link, 8)?;
-        link.expect("RC_SEND_ONLY", 0)?;
-        let nak = link.ack(0, syndrome::NAK_SEQUENCE, 0);
-        link.send(&nak)?;
-        link.expect_error(completion::RETRY_EXCEEDED)?;
-        link.expect_silence()
-    }),
     case("each retransmission comes within one to four timeouts", Attributes::DEFAULT, on_time),
     case("a READ of sixteen packets without an answer is asked for as before", HASTY, unanswered_read),
     case(
@@ -131,13 +122,6 @@ fn nak_acknowledges(link: &mut Link<'_>) -> Result<()> {
     acknowledge(link, 3, 4)?;
     link.expect_success()?;
     link.expect_success().map(drop)
-}
-
-fn no_retry(link: &mut Link<'_>) -> Result<()> {
-    send(link, 8)?;
-    link.expect("RC_SEND_ONLY", 0)?;
-    link.expect_error(completion::RETRY_EXCEEDED)?;
-    link.expect_silence()
 }
 
 /// IBTA 9.7.6.1.3: not before the time the code names, nor after four times that.
