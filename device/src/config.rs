@@ -96,8 +96,9 @@ pub struct DeviceEntry {
     #[serde(default)]
     pub strict: bool,
     /// How long the thread of this HCA looks for more work before it sleeps, microseconds up to 1000, while work comes at
-    /// such short intervals. 0: it sleeps at once, which saves processor time and costs latency.
-    #[serde(default = "default_linger")]
+    /// such short intervals. It keeps a processor busy meanwhile: for hosts that have one to spare for each HCA. 0: it
+    /// sleeps at once.
+    #[serde(default)]
     pub linger_us: u16,
     /// What is done to frames between this HCA and its fabric, to see how guests and peers take it.
     #[serde(default)]
@@ -172,10 +173,6 @@ pub struct DeviceConfig {
 
 /// Longest time a thread may look for work, microseconds.
 const MAX_LINGER_US: u16 = 1000;
-
-fn default_linger() -> u16 {
-    50
-}
 
 /// What is wrong with a configuration. One line each, naming the key.
 #[derive(Debug, Error)]

@@ -293,7 +293,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 if ready.count > 0 {
                     return Ok(());
                 }
-                std::thread::yield_now();
+                std::hint::spin_loop();
             }
         }
         self.arm(deadline)?;

@@ -1,8 +1,9 @@
 //! Whether to look for work a little longer before sleeping.
 //!
 //! To fall asleep and to be woken takes ten to thirty microseconds of a virtual machine, as long as some dozen small
-//! messages. So a thread whose last pause was short looks again for as long as that, and lets others have the processor
-//! in between; one whose last pause was long sleeps at once, and an idle HCA costs nothing.
+//! messages. So, where a processor can be spared, a thread whose last pause was short looks again for a while; one whose
+//! last pause was long sleeps at once, and an idle HCA costs nothing. Yielding in between would be worse than either: it
+//! puts the thread behind every busy virtual CPU, while who wakes up goes before them.
 
 use std::time::Duration;
 
