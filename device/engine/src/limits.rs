@@ -17,7 +17,7 @@
 use std::time::Duration;
 
 /// Send requests a QP holds at once, from the first packet to the completion. A peer that never acknowledges makes us
-/// keep so many, and no more; at one packet each they fill the largest useful window.
+/// keep so many, and no more.
 pub(crate) const OUTSTANDING_REQUESTS: usize = 128;
 
 /// Slots for requests that a QP keeps, and may always use: enough to go on, acknowledge by acknowledge, whatever other

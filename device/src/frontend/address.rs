@@ -172,6 +172,7 @@ mod tests {
     use crate::frontend::testing::{OTHER, addresses};
 
     const GLOBAL: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 9);
+
     #[test]
     fn a_mac_has_a_lid_by_table_or_by_rule() {
         assert_eq!(addresses().lid_of(OTHER.mac), Lid::new(0x900));
