@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use super::hcr::Op;
+use super::idle::Idle;
 use super::layout::Cqc;
 use super::mr::Region;
 use super::open::{Hca, Inbox};
@@ -119,10 +120,10 @@ impl Hca {
             match self.take_completion(step.cq)? {
                 Some((cqe, _)) => {
                     cqes.push(cqe);
-                    idle = Idle::default();
+                    idle.found();
                 }
                 None if started.elapsed() >= patience => break,
-                None => idle.pause(),
+                None => idle.pause(step.count as usize - cqes.len()),
             }
         }
         let waited_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -139,24 +140,5 @@ impl Hca {
             None => false,
         };
         Ok(Some((cqe, in_order)))
-    }
-}
-
-/// Waiting for the device without keeping the processor from it: an emulated guest and its device share the host's.
-#[derive(Default)]
-pub(crate) struct Idle {
-    rounds: u32,
-}
-
-impl Idle {
-    /// Waits a little, longer each time.
-    pub(crate) fn pause(&mut self) {
-        const SPINS: u32 = 32;
-        const LONGEST: Duration = Duration::from_micros(400);
-        match self.rounds.checked_sub(SPINS) {
-            None => std::hint::spin_loop(),
-            Some(n) => std::thread::sleep(LONGEST.min(Duration::from_micros(20) * (n + 1))),
-        }
-        self.rounds = self.rounds.saturating_add(1).min(SPINS + 1000);
     }
 }

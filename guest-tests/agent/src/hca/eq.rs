@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::cq::Idle;
 use super::hcr::Op;
+use super::idle::Idle;
 use super::layout::Eqc;
 use super::mr::Region;
 use super::open::{Hca, Inbox};
@@ -120,10 +120,10 @@ impl Hca {
             match eq.take(&self.arena) {
                 Some(eqe) => {
                     eqes.push(eqe);
-                    idle = Idle::default();
+                    idle.found();
                 }
                 None if started.elapsed() >= patience => break,
-                None => idle.pause(),
+                None => idle.pause(step.count as usize - eqes.len()),
             }
         }
         Ok(Events { eqes })

@@ -7,6 +7,7 @@ mod cq;
 mod eq;
 mod hcr;
 mod icm;
+mod idle;
 mod latency;
 mod layout;
 mod mr;

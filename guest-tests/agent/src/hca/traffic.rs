@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::cq::Idle;
+use super::idle::Idle;
 use super::mr::Region;
 use super::open::Hca;
 use super::wqe;
@@ -188,6 +188,11 @@ impl<'a> Running<'a> {
             Flow::Send(flow) => flow.count,
             Flow::Receive(flow) => flow.count,
         }
+    }
+
+    /// Messages posted and not completed.
+    const fn under_way(&self) -> usize {
+        (self.posted - self.completed) as usize
     }
 
     const fn done(&self) -> bool {
@@ -410,6 +415,7 @@ impl Hca {
                 // Bound: one entry a queue and turn, so that no flow waits for another's checks.
                 let Some((cqe, in_order)) = self.take_completion(cq)? else { continue };
                 progress = true;
+                idle.found();
                 let flow = running
                     .iter_mut()
                     .find(|flow| (flow.qpn, flow.is_send()) == (cqe.qpn, cqe.is_send))
@@ -418,8 +424,9 @@ impl Hca {
                 flow.complete(self, &cqe, in_order).and_then(|()| flow.pump(self)).context(context)?;
             }
             if progress {
-                idle = Idle::default();
-            } else if started.elapsed() > patience {
+                continue;
+            }
+            if started.elapsed() > patience {
                 let states: Vec<String> = running
                     .iter()
                     .map(|f| {
@@ -427,9 +434,8 @@ impl Hca {
                     })
                     .collect();
                 return Err(timeout(format!("flows not done after {patience:?}: {}", states.join(", "))));
-            } else {
-                idle.pause();
             }
+            idle.pause(running.iter().map(Running::under_way).sum());
         }
         let elapsed_ns = elapsed_ns(started);
         // The order of the step, not of the run.

@@ -4,6 +4,7 @@
 //! No guest is involved: this program is the VMM and the driver of both devices.
 
 mod pair;
+mod processors;
 mod report;
 mod udp;
 
@@ -40,7 +41,7 @@ const SMALL_FRAME_LEN: usize = 14 + 20 + 8 + 12 + 16 + 64 + 4;
 const RUN_TIME: Duration = Duration::from_millis(500);
 
 /// What one bandwidth run moves.
-const RUN_BYTES: u32 = 256 << 20;
+const RUN_BYTES: u32 = 1 << 30;
 /// Bytes of the region each node lends: two of the longest messages, so that one is under way while another starts.
 const REGION_LEN: u32 = 16 << 20;
 /// Round trips of one latency run.

@@ -14,6 +14,8 @@ use agent::wire::{
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::json;
 
+use crate::processors;
+
 /// Memory lent to each device, MiB: buffers of 8 MiB and everything around them.
 const ARENA_MIB: u32 = 64;
 /// Completions of all queue pairs that wait to be taken, log2.
@@ -172,13 +174,10 @@ impl Daemon {
         });
         std::fs::write(&config, text.to_string())?;
         let program = std::env::current_exe()?.with_file_name("hcad");
-        let mut child = Command::new(&program)
-            .arg("--config")
-            .arg(&config)
-            .env("RUST_LOG", "info")
-            .stderr(Stdio::piped())
-            .spawn()
-            .with_context(|| {
+        let mut command = Command::new(&program);
+        command.arg("--config").arg(&config).env("RUST_LOG", "info").stderr(Stdio::piped());
+        let mut child =
+            processors::bound(&processors::two()?[own], || command.spawn())?.with_context(|| {
                 format!("cannot start {}: cargo build --release builds it", program.display())
             })?;
         let stderr = child.stderr.take().context("standard error is a pipe")?;

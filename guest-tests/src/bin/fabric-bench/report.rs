@@ -20,9 +20,8 @@ pub(crate) struct Figure {
     pub(crate) reference: f64,
     /// `value` divided by `reference`.
     pub(crate) ratio: f64,
-    /// Smallest and largest of the runs.
-    pub(crate) spread: [f64; 2],
-    pub(crate) runs: usize,
+    /// What each run gave, in order.
+    pub(crate) runs: Vec<f64>,
 }
 
 /// What a figure is measured against.
@@ -41,10 +40,6 @@ impl Figure {
         reference: Reference,
     ) -> Self {
         let value = median(runs);
-        let spread = [
-            runs.iter().copied().fold(f64::INFINITY, f64::min),
-            runs.iter().copied().fold(f64::NEG_INFINITY, f64::max),
-        ];
         Self {
             name: name.into(),
             value,
@@ -52,8 +47,7 @@ impl Figure {
             against: reference.name,
             reference: reference.value,
             ratio: value / reference.value,
-            spread,
-            runs: runs.len(),
+            runs: runs.to_vec(),
         }
     }
 
@@ -66,9 +60,9 @@ impl Figure {
             self.unit,
             self.ratio,
             self.against,
-            self.spread[0],
-            self.spread[1],
-            self.runs
+            self.runs.iter().copied().fold(f64::INFINITY, f64::min),
+            self.runs.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            self.runs.len()
         )
     }
 }

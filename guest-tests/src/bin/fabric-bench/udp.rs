@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
 use rustix::net::sockopt;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::processors;
 
 /// Receive buffer, as hcad asks for.
 const BUFFER_LEN: usize = 8 << 20;
@@ -18,9 +19,13 @@ const SILENCE: Duration = Duration::from_millis(200);
 /// Bytes a second that arrive when datagrams of `datagram_len` bytes are sent as fast as possible for `time`.
 pub(crate) fn bandwidth(datagram_len: usize, gso: bool, time: Duration) -> io::Result<f64> {
     let (sender, receiver) = connected()?;
+    let [near_cpu, far_cpu] = processors::two()?;
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        let counting = scope.spawn(|| count(&receiver, &stop));
+        let counting = scope.spawn(|| {
+            processors::bind(&far_cpu)?;
+            count(&receiver, &stop)
+        });
         let state = UdpSocketState::new((&sender).into())?;
         let segments = if gso { state.max_gso_segments().min(65_507 / datagram_len).max(1) } else { 1 };
         let contents = vec![0x5a; datagram_len * segments];
@@ -31,27 +36,29 @@ pub(crate) fn bandwidth(datagram_len: usize, gso: bool, time: Duration) -> io::R
             segment_size: (segments > 1).then_some(datagram_len),
             src_ip: None,
         };
-        let begun = Instant::now();
-        while begun.elapsed() < time {
-            match state.try_send((&sender).into(), &transmit) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::yield_now(),
-                other => other?,
+        let sent = processors::bound(&near_cpu, || -> io::Result<()> {
+            let begun = Instant::now();
+            while begun.elapsed() < time {
+                match state.try_send((&sender).into(), &transmit) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::yield_now(),
+                    other => other?,
+                }
             }
-        }
+            Ok(())
+        })?;
         stop.store(true, Ordering::Relaxed);
+        sent?;
         counting.join().expect("the counting thread does not panic")
     })
 }
 
 /// One-way latencies of datagrams of `len` bytes: half of `rounds` round trips between two blocking threads, sorted.
-/// Each has a processor of its own, as two machines have: on one processor, where the scheduler may or may not put both,
-/// they do not run side by side, and nobody is woken up.
 pub(crate) fn latencies(len: usize, rounds: usize) -> io::Result<Vec<Duration>> {
     let (near, far) = connected()?;
-    let [near_cpu, far_cpu] = two_processors()?;
+    let [near_cpu, far_cpu] = processors::two()?;
     let mut taken = thread::scope(|scope| -> io::Result<Vec<Duration>> {
         scope.spawn(move || -> io::Result<()> {
-            sched_setaffinity(None, &far_cpu)?;
+            processors::bind(&far_cpu)?;
             let mut buffer = vec![0; len];
             for _ in 0..rounds {
                 far.recv(&mut buffer)?;
@@ -60,7 +67,7 @@ pub(crate) fn latencies(len: usize, rounds: usize) -> io::Result<Vec<Duration>> 
             Ok(())
         });
         let ping = scope.spawn(move || {
-            sched_setaffinity(None, &near_cpu)?;
+            processors::bind(&near_cpu)?;
             let mut buffer = vec![0x5a; len];
             let round_trip = |_| {
                 let begun = Instant::now();
@@ -74,19 +81,6 @@ pub(crate) fn latencies(len: usize, rounds: usize) -> io::Result<Vec<Duration>> 
     })?;
     taken.sort_unstable();
     Ok(taken)
-}
-
-/// Two of the processors this process may use; the same one twice where it has only one.
-fn two_processors() -> io::Result<[CpuSet; 2]> {
-    let all = sched_getaffinity(None)?;
-    let only = |cpu: Option<usize>| {
-        let mut set = CpuSet::new();
-        cpu.into_iter().for_each(|cpu| set.set(cpu));
-        set
-    };
-    let mut usable = (0..CpuSet::MAX_CPU).filter(|&cpu| all.is_set(cpu));
-    let first = usable.next();
-    Ok([only(first), only(usable.next().or(first))])
 }
 
 fn connected() -> io::Result<(UdpSocket, UdpSocket)> {

@@ -1,0 +1,78 @@
+//! Waiting for the device without keeping the processor from it: an emulated guest and its device share the host's, and
+//! so do a benchmark and what it measures.
+
+use std::thread;
+use std::time::Duration;
+
+/// Looks in vain before the first sleep.
+const SPINS: u32 = 32;
+const SHORTEST: Duration = Duration::from_micros(20);
+const LONGEST: Duration = Duration::from_micros(400);
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Idle {
+    spins: u32,
+    /// Found since the last sleep.
+    found: usize,
+    next: Duration,
+}
+
+impl Default for Idle {
+    fn default() -> Self {
+        Self { spins: 0, found: 0, next: SHORTEST }
+    }
+}
+
+impl Idle {
+    /// A look was not in vain.
+    pub(crate) fn found(&mut self) {
+        self.spins = 0;
+        self.found += 1;
+    }
+
+    /// Waits a little, after a look in vain; `under_way` requests are still to be completed.
+    pub(crate) fn pause(&mut self, under_way: usize) {
+        if self.spins < SPINS {
+            self.spins += 1;
+            std::hint::spin_loop();
+        } else {
+            thread::sleep(self.sleep(under_way));
+        }
+    }
+
+    /// How long to sleep: longer after a sleep that brought nothing, shorter after one in which so much was completed
+    /// that the device may soon have nothing to do.
+    fn sleep(&mut self, under_way: usize) -> Duration {
+        let sleep = self.next;
+        let found = std::mem::take(&mut self.found);
+        let total = under_way + found;
+        self.next = match found {
+            0 => (sleep * 2).min(LONGEST),
+            _ if found * 4 >= total => (sleep / 2).max(SHORTEST),
+            _ => sleep,
+        };
+        sleep
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sleeps_grow_while_nothing_comes_and_shrink_before_the_device_runs_dry() {
+        let mut idle = Idle::default();
+        let mut micros = |found, under_way| {
+            (0..found).for_each(|_| idle.found());
+            idle.sleep(under_way).as_micros()
+        };
+        assert_eq!([0; 6].map(|found| micros(found, 8)), [20, 40, 80, 160, 320, 400]);
+        assert_eq!(micros(1, 15), 400);
+        assert_eq!(micros(1, 15), 400, "little was completed: no need to hurry");
+        assert_eq!(micros(4, 12), 400);
+        assert_eq!(micros(4, 12), 200);
+        assert_eq!(micros(1, 0), 100, "the only one");
+        assert_eq!([1; 4].map(|found| micros(found, 0)), [50, 25, 20, 20]);
+    }
+}
