@@ -95,10 +95,9 @@ pub struct DeviceEntry {
     /// record in the trace, and counters. Costs time.
     #[serde(default)]
     pub strict: bool,
-    /// How long the thread of this HCA looks for more work before it sleeps, microseconds up to 1000, while work comes at
-    /// such short intervals. It keeps a processor busy meanwhile: for hosts that have one to spare for each HCA. 0: it
-    /// sleeps at once.
-    #[serde(default)]
+    /// How long the thread of this HCA looks for more work before it sleeps, microseconds up to 1000, while data are moved
+    /// in bulk and pauses are short. It keeps a processor busy meanwhile. 0: it sleeps at once.
+    #[serde(default = "default_linger_us")]
     pub linger_us: u16,
     /// What is done to frames between this HCA and its fabric, to see how guests and peers take it.
     #[serde(default)]
@@ -331,6 +330,11 @@ fn unicast_mac(text: &str, key: &str) -> Result<MacAddr, ConfigError> {
         return Err(value(key, format!("{mac} is not a unicast address")));
     }
     Ok(mac)
+}
+
+/// Longer than most pauses in the middle of a message, shorter than waking up takes on a busy host.
+const fn default_linger_us() -> u16 {
+    50
 }
 
 fn linger(micros: u16, key: &str) -> Result<Duration, ConfigError> {

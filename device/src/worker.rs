@@ -158,8 +158,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(worker)
     }
 
-    /// Looks for work for up to `limit` before sleeping, while work comes at such short intervals. Without this call the
-    /// worker always sleeps at once.
+    /// Looks for work for up to `limit` before sleeping, while data are moved in bulk and pauses are short. Without this
+    /// call the worker always sleeps at once.
     #[must_use]
     pub fn with_linger(self, limit: Duration) -> Self {
         Self { linger: Linger::new(limit), ..self }
@@ -213,7 +213,10 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 self.fabric.recv(&mut self.arrived)?;
                 // A wait that a packet asks for begins when it is here, not when the turn began.
                 self.hca.set_now(now());
-                self.arrived.iter().for_each(|frame| self.hca.handle_frame(frame));
+                for frame in self.arrived.iter() {
+                    self.linger.moved(frame.len());
+                    self.hca.handle_frame(frame);
+                }
             }
             if self.hca.next_deadline().is_some_and(|deadline| deadline <= now()) {
                 self.hca.handle_deadline();
@@ -286,7 +289,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             return self.look(ready, 0);
         }
         let idle_since = now();
-        if let Some(patience) = self.linger.patience() {
+        if let Some(patience) = self.linger.pause() {
             let until = deadline.into_iter().chain([idle_since + patience]).min();
             while until.is_some_and(|until| now() < until) {
                 self.look(ready, 0)?;
@@ -299,7 +302,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         self.arm(deadline)?;
         self.hca.flush();
         self.look(ready, -1)?;
-        self.linger.resumed(now().saturating_since(idle_since));
+        self.linger.slept(now().saturating_since(idle_since));
         Ok(())
     }
 
@@ -336,7 +339,9 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
     /// Sends what there is, and watches for room if not all of it could be sent.
     fn send(&mut self) -> io::Result<Sent> {
         let batch = self.hca.outbound();
+        let waiting = batch.bytes();
         let sent = if batch.is_empty() { Sent::All } else { self.fabric.send(batch) };
+        self.linger.moved(waiting - batch.bytes());
         let blocked = sent == Sent::Blocked;
         if blocked != self.blocked {
             self.blocked = blocked;

@@ -59,6 +59,12 @@ impl TxBatch {
         self.frames.len()
     }
 
+    /// Their bytes, all told.
+    pub fn bytes(&self) -> usize {
+        let front = self.frames.front().map_or(0, |frame| frame.start);
+        self.frames.back().map_or(0, |frame| frame.end - front)
+    }
+
     /// Whether nothing is left to send.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
@@ -106,7 +112,7 @@ impl TxBatch {
         run
     }
 
-    pub(super) fn bytes(&self, range: Range<usize>) -> &[u8] {
+    pub(super) fn slice(&self, range: Range<usize>) -> &[u8] {
         &self.bytes[range]
     }
 

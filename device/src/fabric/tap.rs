@@ -48,7 +48,7 @@ impl Fabric for TapFabric {
     fn send(&mut self, batch: &mut TxBatch) -> Sent {
         while let Some(first) = batch.front() {
             self.stats.tx_calls += 1;
-            match rustix::io::write(&self.tap, batch.bytes(first.start..first.end)) {
+            match rustix::io::write(&self.tap, batch.slice(first.start..first.end)) {
                 Ok(_) => self.stats.tx_frames += 1,
                 Err(Errno::AGAIN) => return Sent::Blocked,
                 Err(Errno::INTR) => continue,

@@ -168,7 +168,7 @@ impl Fabric for UdpFabric {
             let run = match self.switch.route(first.dst) {
                 Route::Peer(peer) => {
                     let run = batch.run(self.max_run, MAX_SEND_LEN);
-                    match self.transmit(peer, batch.bytes(run.bytes.clone()), run.segment, run.frames) {
+                    match self.transmit(peer, batch.slice(run.bytes.clone()), run.segment, run.frames) {
                         Transmitted::Done => run,
                         Transmitted::Blocked => return Sent::Blocked,
                         Transmitted::RunRefused => continue,
@@ -180,7 +180,7 @@ impl Fabric for UdpFabric {
                         self.stats.tx_no_peer += 1;
                     }
                     for peer in 0..self.switch.len() {
-                        self.transmit_now(peer, batch.bytes(run.bytes.clone()));
+                        self.transmit_now(peer, batch.slice(run.bytes.clone()));
                     }
                     run
                 }
