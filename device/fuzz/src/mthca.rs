@@ -12,7 +12,6 @@ use super::{OPERATIONS, TURNS};
 /// Runs an input.
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
-    let _options = input.half();
     let mut guest = Guest::new(input.byte());
     for _ in 0..OPERATIONS {
         let Some(operation) = input.next_byte() else { break };
