@@ -288,9 +288,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         if at_once {
             return self.look(ready, 0);
         }
-        let idle_since = now();
         if let Some(patience) = self.linger.pause() {
-            let until = deadline.into_iter().chain([idle_since + patience]).min();
+            let until = deadline.into_iter().chain([now() + patience]).min();
             while until.is_some_and(|until| now() < until) {
                 self.look(ready, 0)?;
                 if ready.count > 0 {
@@ -301,8 +300,9 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
         self.arm(deadline)?;
         self.hca.flush();
+        let asleep_since = now();
         self.look(ready, -1)?;
-        self.linger.slept(now().saturating_since(idle_since));
+        self.linger.slept(now().saturating_since(asleep_since));
         Ok(())
     }
 
@@ -341,7 +341,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         let batch = self.hca.outbound();
         let waiting = batch.bytes();
         let sent = if batch.is_empty() { Sent::All } else { self.fabric.send(batch) };
-        self.linger.moved(waiting - batch.bytes());
+        self.linger.moved(waiting.saturating_sub(batch.bytes()));
         let blocked = sent == Sent::Blocked;
         if blocked != self.blocked {
             self.blocked = blocked;

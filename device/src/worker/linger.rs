@@ -2,20 +2,20 @@
 //!
 //! To fall asleep and to be woken takes ten to thirty microseconds of a virtual machine, on a busy host far more, and
 //! most of it from whoever wakes: as long as it takes to send or to receive a batch of full packets. So, as a hypervisor
-//! does for a virtual CPU that halts, a thread whose last pause was short looks again for a while; one whose last pause
+//! does for a virtual CPU that halts, a thread whose last sleep was short looks again for a while; one whose last sleep
 //! was long sleeps at once, and an idle HCA costs nothing.
 //!
 //! Only while data are moved in bulk, though. Who looks instead of sleeping uses up its share of a processor, and is put
-//! behind busy virtual CPUs when a message comes at last, while who wakes up goes before them: small messages between
-//! emulated guests would take milliseconds. For the same reason it never yields in between.
+//! behind busy virtual CPUs when a message comes at last, while who wakes up goes before them. That is worth more to
+//! small messages than the time to wake up. For the same reason it never yields in between: with that, a 64-byte WRITE
+//! between emulated guests took 1.9 ms instead of 30 us.
 
 use std::time::Duration;
 
 /// Bytes moved from one pause to the next, as a decaying sum, that make them many.
 const BULK: usize = 32 << 10;
 
-/// A pause that ended with sleeping and took no longer than this was short: on a busy host the waking up alone takes some
-/// hundred microseconds.
+/// A sleep of up to this is short: on a busy host the waking up alone takes some hundred microseconds.
 const SHORT: Duration = Duration::from_micros(400);
 
 /// See the module.
@@ -46,9 +46,9 @@ impl Linger {
         (bulk && self.busy && !self.limit.is_zero()).then_some(self.limit)
     }
 
-    /// There is something to do again, after a `pause` that ended with sleeping.
-    pub(super) fn slept(&mut self, pause: Duration) {
-        self.busy = pause <= SHORT;
+    /// There is something to do again, after a sleep of `time`.
+    pub(super) fn slept(&mut self, time: Duration) {
+        self.busy = time <= SHORT;
     }
 }
 
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn only_short_pauses_are_followed_by_looking() {
+    fn only_short_sleeps_are_followed_by_looking() {
         let mut linger = Linger::new(LIMIT);
         linger.moved(BULK);
         assert_eq!(linger.pause(), None, "nothing is known yet");

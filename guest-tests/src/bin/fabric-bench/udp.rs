@@ -22,10 +22,6 @@ pub(crate) fn bandwidth(datagram_len: usize, gso: bool, time: Duration) -> io::R
     let [near_cpu, far_cpu] = processors::two()?;
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        let counting = scope.spawn(|| {
-            processors::bind(&far_cpu)?;
-            count(&receiver, &stop)
-        });
         let state = UdpSocketState::new((&sender).into())?;
         let segments = if gso { state.max_gso_segments().min(65_507 / datagram_len).max(1) } else { 1 };
         let contents = vec![0x5a; datagram_len * segments];
@@ -36,6 +32,10 @@ pub(crate) fn bandwidth(datagram_len: usize, gso: bool, time: Duration) -> io::R
             segment_size: (segments > 1).then_some(datagram_len),
             src_ip: None,
         };
+        let counting = scope.spawn(|| {
+            processors::bind(&far_cpu)?;
+            count(&receiver, &stop)
+        });
         let sent = processors::bound(&near_cpu, || -> io::Result<()> {
             let begun = Instant::now();
             while begun.elapsed() < time {
@@ -45,9 +45,10 @@ pub(crate) fn bandwidth(datagram_len: usize, gso: bool, time: Duration) -> io::R
                 }
             }
             Ok(())
-        })?;
+        });
+        // Before any error is looked at: the scope waits for the other thread.
         stop.store(true, Ordering::Relaxed);
-        sent?;
+        sent??;
         counting.join().expect("the counting thread does not panic")
     })
 }
