@@ -97,7 +97,7 @@ fn an_answer_on_a_directed_route_keeps_the_route() {
     assert_eq!((answer[6], answer[7], &answer[32..36]), (0, 0, &[0xff; 4][..]));
 }
 
-/// Section 14.2.4: with protection 1 anybody may look, but only who knows the key may change and see it.
+/// IBTA volume 1, section 14.2.4: with protection 1 anybody may look, but only who knows the key may change and see it.
 #[test]
 fn the_m_key_protects() {
     let mut management = open(1);

@@ -44,7 +44,7 @@ const CASES: &[(&str, usize)] = &[
     ("ib_send_lat -a -n 50", 23),
     ("ib_read_bw -s 4096 -n 1000 -e", 1),
     // Not `ib_send_lat -e`: it takes every event for a completion. A queue that is armed before it is polled raises one
-    // more for what is there (mthca specification, section 7.6), as ibv_get_cq_event(3) tells programs to expect.
+    // more for what is there (mthca interface, section 7.6), as ibv_get_cq_event(3) tells programs to expect.
     ("ib_send_lat -s 64 -n 500 -I 0", 1),
     ("ib_write_lat -s 64 -n 500 -I 64", 1),
     ("ib_write_lat -c UC -a -n 20", 23),

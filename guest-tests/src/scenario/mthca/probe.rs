@@ -1,4 +1,4 @@
-//! The driver finds what it expects, again and again (mthca specification, section 13.2).
+//! The driver finds what it expects, again and again (mthca interface, section 13.2).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -8,8 +8,7 @@
 //! little-endian, mailboxes and contexts are big-endian.
 //!
 //! # Spec
-//! JingZhao software/hardware interface V1.3-b; section numbers in this folder are those of the interface summary
-//! used by the project (`spec/jingzhao.md`).
+//! JingZhao software/hardware interface V1.3-b; section numbers are those of `protocol/interfaces/jingzhao.md`.
 
 pub mod caps;
 pub mod cmd;

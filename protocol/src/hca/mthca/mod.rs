@@ -8,8 +8,7 @@
 //! Every field of more than one byte is big-endian, registers included.
 //!
 //! # Spec
-//! Section numbers in this folder are those of the project's summary of how the two programs behave
-//! (`spec/mthca.md`).
+//! Section numbers are those of `protocol/interfaces/mthca.md`.
 
 pub mod caps;
 pub mod cmd;

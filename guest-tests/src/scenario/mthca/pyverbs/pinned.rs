@@ -45,7 +45,7 @@ pub(super) const MODULES: &[&str] = &[
 
 pub(super) const FAILURES: &[Failure] = &[Failure {
     test: "tests.test_cq.CQTest.test_resize_cq",
-    why: "RESIZE_CQ to fewer entries than are in use has a status of its own, 0x40 (mthca specification, sections 2.3 and \
+    why: "RESIZE_CQ to fewer entries than are in use has a status of its own, 0x40 (mthca interface, sections 2.3 and \
           3.5), which the driver's table of statuses (mthca_status_to_errno, mthca_cmd.c) makes ENOMEM, and neither \
           the driver nor libmthca looks first; the test wants EINVAL",
 }];
