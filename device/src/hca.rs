@@ -73,6 +73,10 @@ pub struct Hca<F: Frontend> {
     interrupts: Interrupts,
     config: ConfigSpace,
     port: Port,
+    /// The cable, which is the operator's. Not of the device: no reset touches it.
+    plugged: bool,
+    /// What software made of the port by Set(PortInfo), until the next reset.
+    enabled: bool,
     management: Management,
     capture: Option<Capture>,
     /// What is done to frames between the port and the fabric.
@@ -101,6 +105,8 @@ impl<F: Frontend> Hca<F> {
             interrupts: Interrupts::new(pci.msix_vectors),
             config: ConfigSpace::new(&pci),
             port: Port::new(identity),
+            plugged: true,
+            enabled: true,
             management,
             capture,
             impairments: Impairments::default(),
@@ -210,11 +216,29 @@ impl<F: Frontend> Hca<F> {
         self.management.is_active()
     }
 
-    /// Brings the link up or takes it down, and tells the guest if that is a change. A reset of the device leaves the
-    /// link as it is.
+    /// Whether software has disabled the port, which ends with the next reset.
+    pub fn is_disabled(&self) -> bool {
+        !self.enabled
+    }
+
+    /// Plugs the cable in or pulls it out, and tells the guest if that changes its link. A reset of the device leaves the
+    /// cable as it is.
     pub fn set_link(&mut self, up: bool) {
+        self.plugged = up;
+        self.update_link();
+    }
+
+    /// Disables the port for software, or enables it again.
+    fn set_enabled(&mut self, enabled: bool) {
+        self.enabled = enabled;
+        self.update_link();
+    }
+
+    /// The link is up while the cable is in and the port enabled.
+    fn update_link(&mut self) {
+        let up = self.plugged && self.enabled;
         if up != self.port.is_up() {
-            tracing::info!(up, "link changed");
+            limited!(info, up, "link changed");
             let was_active = self.management.is_active();
             self.port.set_up(up);
             let view = self.view();
@@ -269,6 +293,8 @@ impl<F: Frontend> Hca<F> {
         self.outbound.clear();
         self.looped.clear();
         self.port.forget_waiting();
+        // Closed by now, so that nobody is told.
+        self.set_enabled(true);
         self.config.reset();
         self.interrupts.reset();
         self.apply_config();

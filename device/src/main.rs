@@ -1,28 +1,37 @@
 //! `hcad`: parses the command line, runs, reports the outcome.
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser;
 use device::cli::{self, Cli};
 use device::config::Config;
+use device::daemon;
+use device::telemetry::{outlet, subscriber};
 use device::vfio::server::Source;
-use device::{daemon, telemetry};
+
+/// How long lines that wait for standard error hold up the end.
+const FAREWELL: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
-    match run(&Cli::parse()) {
+    let code = match run(&Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            report(&format!("hcad: {error:#}"));
+            report(&format!("hcad: {error:#}\n"));
             ExitCode::FAILURE
         }
+    };
+    if let Ok(outlet) = outlet::standard_error() {
+        outlet.finish(FAREWELL);
     }
+    code
 }
 
 fn run(cli: &Cli) -> anyhow::Result<()> {
     if cli.print_capabilities {
-        print(&cli::capabilities());
-        return Ok(());
+        return print(&cli::capabilities());
     }
     // Before anything else here opens a descriptor.
     let inherited = cli.fd.map(Source::from_inherited).transpose().context("--fd")?;
@@ -30,19 +39,23 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     let mut config = Config::load(path)?;
     cli.apply(&mut config)?;
     if cli.check {
-        print(&format!("{}: ok", path.display()));
-        return Ok(());
+        return print(&format!("{}: ok", path.display()));
     }
-    telemetry::subscriber::init(&config.log).map_err(anyhow::Error::msg)?;
+    subscriber::init(&config.log).map_err(anyhow::Error::msg)?;
     Ok(daemon::run(&config, inherited)?)
 }
 
-#[expect(clippy::print_stdout, reason = "the answer that was asked for")]
-fn print(line: &str) {
-    println!("{line}");
+/// The answer that was asked for.
+fn print(line: &str) -> anyhow::Result<()> {
+    writeln!(io::stdout(), "{line}").context("standard output")
 }
 
-#[expect(clippy::print_stderr, reason = "the one line that says why we end")]
+/// The one line that says why we end.
 fn report(line: &str) {
-    eprintln!("{line}");
+    match outlet::standard_error() {
+        Ok(outlet) => outlet.push(line.as_bytes()),
+        Err(_) => {
+            let _ = io::stderr().write_all(line.as_bytes());
+        }
+    }
 }

@@ -383,7 +383,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             Gone::Violation(error) => {
                 limited!(warn, %error, "client broke the vfio-user protocol, device reset");
             }
-            Gone::Io(error) => tracing::warn!(%error, "connection of the client failed, device reset"),
+            Gone::Io(error) => limited!(warn, %error, "connection of the client failed, device reset"),
         }
         if let Some(client) = &self.client {
             self.gone += *client.connection.stats();

@@ -3,13 +3,17 @@
 
 mod common;
 
+use std::fs::File;
+use std::io::Write as _;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Child, Command, Output, Stdio};
 
-use common::{Daemon, configuration, hcad};
+use common::{Daemon, configuration, hcad, until};
+use tempfile::TempDir;
+use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX};
 use vfio_user::Client;
 
 fn run(arguments: &[&str]) -> Output {
@@ -33,7 +37,11 @@ fn one_line(output: &Output) -> String {
 }
 
 fn signal(daemon: &Daemon, signal: libc::c_int) {
-    let pid = libc::pid_t::try_from(daemon.child.id()).unwrap();
+    kill(&daemon.child, signal);
+}
+
+fn kill(child: &Child, signal: libc::c_int) {
+    let pid = libc::pid_t::try_from(child.id()).unwrap();
     // SAFETY: sends a signal to a child that has not been waited for, so its number is still its own.
     assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
 }
@@ -133,6 +141,76 @@ fn sigterm_and_sigint_end_it_with_success_and_remove_the_socket() {
         assert!(!daemon.socket.exists());
         drop(client);
     }
+}
+
+/// `hcad` with this standard error and more arguments, once clients can connect.
+fn start_unheard(stderr: impl Into<Stdio>, arguments: &[&str]) -> (Child, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("hca.sock");
+    let config = configuration(folder.path(), Some(&socket));
+    let mut file: serde_json::Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
+    file["control_socket"] = folder.path().join("control.sock").to_str().unwrap().into();
+    std::fs::write(&config, file.to_string()).unwrap();
+    let mut command = hcad();
+    command.arg("--config").arg(config).args(arguments).stderr(stderr);
+    let mut child = command.spawn().unwrap();
+    // The control socket is the last thing to be opened.
+    until("the control socket", || {
+        assert_eq!(child.try_wait().unwrap(), None, "hcad ended");
+        UnixStream::connect(folder.path().join("control.sock")).ok()
+    });
+    (child, folder)
+}
+
+/// A client, the control socket and SIGTERM, all of which make the daemon write.
+fn serves_to_the_end(mut child: Child, folder: &TempDir) {
+    let mut client = Client::new(&folder.path().join("hca.sock")).unwrap();
+    client.region_write(VFIO_PCI_CONFIG_REGION_INDEX, 4, &[6, 0]).unwrap();
+    for _ in 0..100 {
+        client.region_write(VFIO_PCI_BAR0_REGION_INDEX, 0x18, &[0xff; 4]).unwrap();
+        client.region_read(VFIO_PCI_BAR0_REGION_INDEX, 0x18, &mut [0; 4]).unwrap();
+    }
+    let mut hcactl = Command::new(env!("CARGO_BIN_EXE_hcactl"));
+    let output =
+        hcactl.arg("--socket").arg(folder.path().join("control.sock")).arg("devices").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    drop(client);
+    kill(&child, libc::SIGTERM);
+    let status = until("the end of hcad", || child.try_wait().unwrap());
+    assert!(status.success(), "{status}");
+    assert!(!folder.path().join("hca.sock").exists());
+}
+
+#[test]
+fn a_log_that_cannot_be_written_stops_nothing() {
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let (child, folder) = start_unheard(full, &["--trace", "-"]);
+    serves_to_the_end(child, &folder);
+}
+
+#[test]
+fn a_log_that_nobody_reads_stops_nothing() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();
+    (&writer).write_all(&[b'\n'; 4096]).unwrap();
+    let (child, folder) = start_unheard(writer, &["--trace", "-"]);
+    serves_to_the_end(child, &folder);
+    drop(reader);
+}
+
+#[test]
+fn a_log_whose_reader_is_gone_stops_nothing() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let (child, folder) = start_unheard(writer, &[]);
+    serves_to_the_end(child, &folder);
+}
+
+#[test]
+fn an_answer_that_nobody_takes_is_an_error_and_no_panic() {
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    let status = hcad().arg("--print-capabilities").stdout(full()).stderr(full()).status().unwrap();
+    assert_eq!(status.code(), Some(1));
 }
 
 #[test]

@@ -73,7 +73,7 @@ pub async fn serve(listener: &Listener, devices: Vec<Device>) -> io::Result<()> 
         tokio::spawn(async move {
             let _place = place;
             if let Err(error) = client(stream, &devices).await {
-                tracing::debug!(%error, "connection of a control client failed");
+                limited!(debug, %error, "connection of a control client failed");
             }
         });
     }

@@ -116,11 +116,11 @@ pub fn run<T>(
     let name = op.unwrap_or("unknown");
     let status = match &result {
         Ok(_) => {
-            tracing::debug!(command = name, modifier = latched.in_modifier, "command done");
+            limited!(debug, command = name, modifier = latched.in_modifier, "command done");
             CmdStatus::Ok
         }
         Err(error) if words.answers.contains(&error.status) => {
-            tracing::debug!(command = name, modifier = latched.in_modifier, "command answered: {error}");
+            limited!(debug, command = name, modifier = latched.in_modifier, "command answered: {error}");
             (words.visible)(error.status)
         }
         Err(error) => {

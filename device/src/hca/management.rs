@@ -67,7 +67,7 @@ impl<F: Frontend> Hca<F> {
             match output {
                 Output::ToGuest(datagram) => self.give_guest(&datagram),
                 Output::ToFabric(datagram) => self.send_out(&datagram),
-                Output::Link(up) => self.set_link(up),
+                Output::Link(up) => self.set_enabled(up),
             }
         }
         if self.management.take_pkey_change() {

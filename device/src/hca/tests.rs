@@ -26,6 +26,7 @@ use crate::frontend::snapshot::{Page, Rows, Table};
 use crate::management::NodeProfile;
 use crate::memory::Permissions;
 use crate::net::DropReason;
+use crate::telemetry::trace::tests::Written;
 
 const TABLE: u64 = 0x2000;
 const PBA: u64 = 0x3000;
@@ -403,6 +404,24 @@ fn frames_for_others_are_left_to_the_fabric() {
     assert_eq!(hca.drain(), Left { frames: false, other: false });
     let sent: Vec<_> = hca.outbound().iter().map(|(dst, _)| dst).collect();
     assert_eq!(sent, [Identity::from_lid(Lid::new(1)).mac]);
+}
+
+#[test]
+fn a_link_that_goes_up_and_down_all_the_time_does_not_fill_the_log() {
+    let written = Written::default();
+    let to = written.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || to.clone()).finish();
+    // A device has a thread of its own, and that has its own allowance.
+    let thread = std::thread::spawn(move || {
+        tracing::subscriber::with_default(subscriber, || {
+            let mut hca = powered_on();
+            (0..1000).for_each(|turn| hca.set_enabled(turn % 2 == 1));
+        });
+    });
+    thread.join().unwrap();
+    let text = written.text();
+    let lines = text.lines().filter(|line| line.contains("link changed")).count() as u64;
+    assert_eq!(lines, crate::telemetry::log::BURST, "{text}");
 }
 
 #[test]

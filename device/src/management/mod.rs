@@ -162,7 +162,7 @@ pub enum Output {
     ToGuest(Datagram),
     /// To be sent to another HCA, or to all for LID [`PERMISSIVE_LID`].
     ToFabric(Datagram),
-    /// The cable is to be plugged in or pulled out.
+    /// The port is to be enabled or disabled, until the next reset.
     Link(bool),
 }
 

@@ -2,5 +2,6 @@
 
 pub mod log;
 pub mod monitor;
+pub mod outlet;
 pub mod subscriber;
 pub mod trace;

@@ -1,10 +1,15 @@
 //! Where log lines go.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::panic::{self, PanicHookInfo};
+use std::thread;
+
 use tracing_subscriber::EnvFilter;
 
+use super::outlet;
 use crate::config::{LogConfig, LogFormat};
 
-/// Sends log lines to standard error, as `config` says unless RUST_LOG says otherwise.
+/// Sends log lines to standard error, as `config` says unless RUST_LOG says otherwise. A panic becomes such a line.
 ///
 /// # Errors
 /// A filter directive is malformed; the text names it.
@@ -12,11 +17,31 @@ pub fn init(config: &LogConfig) -> Result<(), String> {
     let directives = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_else(|_| config.filter.clone());
     let filter =
         EnvFilter::try_new(&directives).map_err(|error| format!("log.filter {directives:?}: {error}"))?;
-    let builder =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+    let outlet = outlet::standard_error().map_err(|error| format!("the log has no thread: {error}"))?;
+    outlet.set_format(config.format);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(move || outlet)
+        .with_ansi(false)
+        // They would go to standard error directly, in a way that panics.
+        .log_internal_errors(false);
     let set = match config.format {
         LogFormat::Text => builder.try_init(),
         LogFormat::Json => builder.json().try_init(),
     };
-    set.map_err(|error| error.to_string())
+    set.map_err(|error| error.to_string())?;
+    panic::set_hook(Box::new(report));
+    Ok(())
+}
+
+/// What the hook of the standard library says, but for its waiting until standard error takes it.
+fn report(panic: &PanicHookInfo<'_>) {
+    let thread = thread::current();
+    let name = thread.name().unwrap_or("unnamed");
+    let location = panic.location().map(tracing::field::display);
+    let what = panic.payload_as_str().unwrap_or("with a value that is no text");
+    let backtrace = Backtrace::capture();
+    let backtrace =
+        (backtrace.status() == BacktraceStatus::Captured).then(|| tracing::field::display(&backtrace));
+    tracing::error!(thread = name, location, backtrace, "panic: {what}");
 }

@@ -28,6 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use self::json::JsonLine;
 use self::text::TextLine;
+use super::outlet;
 
 /// Form of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
@@ -140,7 +141,7 @@ impl Trace {
         file: impl FnOnce(&Path) -> io::Result<File>,
     ) -> io::Result<Self> {
         let out: Box<dyn Write + Send> = match path.to_str() {
-            Some(STANDARD_ERROR) => Box::new(io::stderr()),
+            Some(STANDARD_ERROR) => Box::new(outlet::standard_error().map_err(io::Error::other)?),
             _ => Box::new(file(path)?),
         };
         Ok(Self::new(out, path, format, device))

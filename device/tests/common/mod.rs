@@ -5,7 +5,28 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use tempfile::TempDir;
+
+/// Long enough for anything but a defect.
+#[allow(dead_code, reason = "not every test waits")]
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Asks again and again until there is an answer.
+#[allow(dead_code, reason = "not every test waits")]
+#[track_caller]
+pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < end, "{what} did not come in {PATIENCE:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
 
 /// Ends with the test, whatever its outcome.
 pub(crate) struct Daemon {

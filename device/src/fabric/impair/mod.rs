@@ -25,7 +25,7 @@ use self::glance::Glance;
 use self::held::Held;
 use self::rule::When;
 pub use self::rule::{Action, Direction, Probability, Rule, RuleEntry, RuleError};
-use crate::limited;
+use crate::telemetry::log::Site;
 
 /// Bound: rules of one device. Each is looked at for every frame.
 pub const MAX_RULES: usize = 64;
@@ -79,6 +79,8 @@ struct ActiveRule {
     matched: u64,
     hits: u64,
     rng: ChaCha8Rng,
+    /// Each rule has an allowance of log lines, so that none hides another.
+    site: Site,
 }
 
 /// What the rules that hit agreed on.
@@ -111,7 +113,7 @@ impl Impairments {
         let mut rng = ChaCha8Rng::seed_from_u64(rule.seed());
         // Rules of one seed must not all hit the same frames.
         rng.set_stream(rule.stream());
-        self.rules.push(ActiveRule { id, rule, matched: 0, hits: 0, rng });
+        self.rules.push(ActiveRule { id, rule, matched: 0, hits: 0, rng, site: Site::new() });
         Ok(id)
     }
 
@@ -210,12 +212,9 @@ impl ActiveRule {
         let separator = if fate.note.is_empty() { "" } else { "; " };
         let _ = write!(fate.note, "{separator}impairment {}: {what}", self.id);
 
-        let (rule, direction) = (self.id, self.rule.direction());
-        match self.rule.when() {
-            When::Nth { .. } => tracing::info!(rule, ?direction, %glance, what, "impairment"),
-            When::Always | When::Chance(_) => {
-                limited!(info, rule, ?direction, %glance, what, hits = self.hits, "impairment");
-            }
+        if let Some(suppressed) = self.site.admit() {
+            let (rule, direction, hits) = (self.id, self.rule.direction(), self.hits);
+            tracing::info!(rule, ?direction, %glance, what, hits, suppressed, "impairment");
         }
     }
 

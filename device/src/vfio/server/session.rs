@@ -158,7 +158,7 @@ impl Session {
         serde_json::to_writer(&mut *out, &accepted).map_err(|_| Errno::INVALID)?;
         out.push(0);
         self.negotiated = true;
-        tracing::debug!(?proposed, ?accepted, "negotiated vfio-user version");
+        limited!(debug, ?proposed, ?accepted, "negotiated vfio-user version");
         Ok(())
     }
 }

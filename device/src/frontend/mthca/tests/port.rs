@@ -89,6 +89,41 @@ fn the_port_is_active_from_init_ib_to_close_ib() {
     assert_eq!(driver.eqe(2, 4), [0; 32], "it was down already");
 }
 
+impl Driver {
+    /// Set(PortInfo) with a state and a physical state (IBTA volume 1, section 14.2.5.6).
+    fn set_port(&mut self, state: u8, physical: u8) {
+        let mut mad = get(1, PORT_INFO, 1);
+        mad[3] = 2;
+        let info = self.attribute(1, PORT_INFO, 1);
+        mad[64..].copy_from_slice(&info);
+        (mad[96], mad[97]) = (mad[96] & 0xf0 | state, mad[97] & 0x0f | physical << 4);
+        self.ok(MAD_IFC | 0x3000, &mad, 1);
+        self.guest.hca.drain();
+    }
+}
+
+#[test]
+fn what_software_disabled_a_reset_enables_and_what_the_operator_pulled_out_it_does_not() {
+    let mut driver = Driver::with_port();
+    driver.set_port(1, 3);
+    assert!(!driver.guest.hca.is_link_up() && driver.guest.hca.is_disabled());
+    driver.guest.hca.set_link(true);
+    assert!(!driver.guest.hca.is_link_up(), "the cable does not enable a port");
+    driver.guest.hca.disconnect();
+    assert!(driver.guest.hca.is_link_up() && !driver.guest.hca.is_disabled(), "the next client's port");
+
+    let mut driver = Driver::with_port();
+    driver.guest.hca.set_link(false);
+    driver.set_port(1, 3);
+    driver.set_port(1, 2);
+    assert!(!driver.guest.hca.is_link_up(), "software cannot plug the cable in");
+    driver.set_port(1, 3);
+    driver.guest.hca.reset();
+    assert!(!driver.guest.hca.is_link_up());
+    driver.guest.hca.set_link(true);
+    assert!(driver.guest.hca.is_link_up());
+}
+
 /// Its link is down, whatever the cable does.
 #[test]
 fn a_port_that_is_closed_hears_nothing_and_answers_nothing() {

@@ -1,0 +1,357 @@
+//! Standard error behind a queue and a thread of its own, so that who writes a line neither waits nor fails.
+//!
+//! A pipe that nobody reads, a full disk or a reader that is gone costs lines, which are counted; once lines are taken
+//! again one of them says how many are missing.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
+
+use crate::config::LogFormat;
+
+/// Bound: bytes that wait to be written. Some ten thousand lines, or a second of a busy device's trace.
+const MAX_WAITING: usize = 4 << 20;
+
+/// Bytes of buffer that are kept while nothing waits.
+const KEPT: usize = 64 << 10;
+
+/// Takes whole lines and has a thread write them.
+#[derive(Debug)]
+pub struct Outlet {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    waiting: Mutex<Waiting>,
+    /// There is something to write, or nothing will come any more.
+    filled: Condvar,
+    /// Nothing waits and nothing is being written.
+    idle: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    lines: Vec<u8>,
+    /// Lines there was no room for since the writer last took `lines`. All that came after the first of them, so that the
+    /// gap has one place.
+    dropped: u64,
+    /// Lines that nobody will see, from the start.
+    lost: u64,
+    writing: bool,
+    closed: bool,
+    format: LogFormat,
+}
+
+/// The one of the process.
+///
+/// # Errors
+/// The host refused its thread or its descriptor.
+pub fn standard_error() -> Result<&'static Outlet, &'static io::Error> {
+    static OUTLET: LazyLock<io::Result<Outlet>> =
+        LazyLock::new(|| Outlet::start(File::from(io::stderr().as_fd().try_clone_to_owned()?)));
+    OUTLET.as_ref()
+}
+
+/// Lines of the process that standard error did not take.
+pub fn lines_lost() -> u64 {
+    standard_error().map_or(0, Outlet::lost)
+}
+
+impl Outlet {
+    /// Starts the thread that writes to `sink`. It ends with the outlet, after what waits is written.
+    ///
+    /// # Errors
+    /// The host refuses threads.
+    pub fn start(sink: impl Write + AsFd + Send + 'static) -> io::Result<Self> {
+        let shared = Arc::<Shared>::default();
+        let outlet = Self { shared: shared.clone() };
+        thread::Builder::new()
+            .name("log".into())
+            .spawn(move || Pump { shared, sink, missing: 0, torn: false }.run())?;
+        Ok(outlet)
+    }
+
+    /// The form of the lines that say how many others are missing.
+    pub fn set_format(&self, format: LogFormat) {
+        self.shared.lock().format = format;
+    }
+
+    /// Takes one line or several, each with its line feed. All of them are lost if there is no room.
+    pub fn push(&self, lines: &[u8]) {
+        let mut waiting = self.shared.lock();
+        if waiting.dropped > 0 || waiting.lines.len() + lines.len() > MAX_WAITING {
+            waiting.dropped += count(lines);
+            waiting.lost += count(lines);
+        } else {
+            waiting.lines.extend_from_slice(lines);
+        }
+        drop(waiting);
+        self.shared.filled.notify_one();
+    }
+
+    /// Lines that nobody will see.
+    pub fn lost(&self) -> u64 {
+        self.shared.lock().lost
+    }
+
+    /// Waits until all lines are written, no longer than `patience`.
+    pub fn finish(&self, patience: Duration) {
+        let waiting = self.shared.lock();
+        let is_busy = |waiting: &mut Waiting| waiting.writing || waiting.is_filled();
+        let _ = self.shared.idle.wait_timeout_while(waiting, patience, is_busy);
+    }
+}
+
+impl Drop for Outlet {
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.filled.notify_one();
+    }
+}
+
+/// One call for one line or several: the log's and the trace's writers do so.
+impl Write for &Outlet {
+    fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+        self.push(lines);
+        Ok(lines.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// Never poisoned in a way that matters: each change leaves whole lines.
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    fn is_filled(&self) -> bool {
+        !self.lines.is_empty() || self.dropped > 0
+    }
+}
+
+/// The thread's part.
+struct Pump<W> {
+    shared: Arc<Shared>,
+    sink: W,
+    /// Lines lost that no line has told of yet.
+    missing: u64,
+    /// The last line written lacks its end.
+    torn: bool,
+}
+
+impl<W: Write + AsFd> Pump<W> {
+    fn run(mut self) {
+        let mut lines = Vec::new();
+        while let Some((dropped, format)) = self.take(&mut lines) {
+            self.tell(format);
+            let lost = self.write(&lines);
+            self.missing += lost + dropped;
+            self.tell(format);
+            lines.clear();
+            lines.shrink_to(KEPT);
+
+            let mut waiting = self.shared.lock();
+            waiting.lost += lost;
+            waiting.writing = false;
+            if !waiting.is_filled() {
+                self.shared.idle.notify_all();
+            }
+        }
+    }
+
+    /// Waits for lines and takes them all. `None`: there will be no more.
+    fn take(&self, lines: &mut Vec<u8>) -> Option<(u64, LogFormat)> {
+        let is_empty = |waiting: &mut Waiting| !waiting.is_filled() && !waiting.closed;
+        let waited = self.shared.filled.wait_while(self.shared.lock(), is_empty);
+        let mut waiting = waited.unwrap_or_else(PoisonError::into_inner);
+        if !waiting.is_filled() {
+            return None;
+        }
+        std::mem::swap(lines, &mut waiting.lines);
+        waiting.writing = true;
+        Some((std::mem::take(&mut waiting.dropped), waiting.format))
+    }
+
+    /// Says how many lines are missing, if any are and it can be said.
+    fn tell(&mut self, format: LogFormat) {
+        if self.missing > 0 && self.write(note(self.missing, format).as_bytes()) == 0 {
+            self.missing = 0;
+        }
+    }
+
+    /// Writes lines and returns how many of them could not be.
+    fn write(&mut self, lines: &[u8]) -> u64 {
+        let mut rest = lines;
+        if self.torn && !rest.is_empty() {
+            match self.write_some(b"\n") {
+                Some(_) => self.torn = false,
+                None => return count(rest),
+            }
+        }
+        while !rest.is_empty() {
+            let Some(written) = self.write_some(rest) else { return count(rest) };
+            self.torn = rest[..written].last() != Some(&b'\n');
+            rest = &rest[written..];
+        }
+        0
+    }
+
+    /// Writes what the sink takes, and waits until it takes anything. `None` if it never will.
+    fn write_some(&mut self, bytes: &[u8]) -> Option<usize> {
+        loop {
+            match self.sink.write(bytes) {
+                Ok(written) => return (written > 0).then_some(written.min(bytes.len())),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let _ = poll(&mut [PollFd::new(&self.sink, PollFlags::OUT)], None);
+                }
+                Err(_) => return None,
+            }
+        }
+    }
+}
+
+fn count(lines: &[u8]) -> u64 {
+    lines.iter().filter(|byte| **byte == b'\n').count() as u64
+}
+
+/// A line as the log has them.
+fn note(missing: u64, format: LogFormat) -> String {
+    const MESSAGE: &str = "lines were lost: standard error did not take them in time";
+    let mut time = String::new();
+    // Writing to a string does not fail.
+    let _ = SystemTime.format_time(&mut Writer::new(&mut time));
+    let mut line = match format {
+        LogFormat::Text => format!("{time}  WARN {}: {MESSAGE} lines={missing}", module_path!()),
+        LogFormat::Json => {
+            let fields = serde_json::json!({ "message": MESSAGE, "lines": missing });
+            let target = module_path!();
+            serde_json::json!({ "timestamp": time, "level": "WARN", "fields": fields, "target": target })
+                .to_string()
+        }
+    };
+    let _ = line.write_char('\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::fd::BorrowedFd;
+    use std::os::unix::net::UnixStream;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    /// Long enough for anything but a defect.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// A disk that is full for a while.
+    struct Disk {
+        stream: UnixStream,
+        full: Arc<AtomicBool>,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            match self.full.load(Ordering::Acquire) {
+                true => Err(ErrorKind::StorageFull.into()),
+                // Torn in the middle of a line.
+                false => self.stream.write(&bytes[..bytes.len().min(3)]),
+            }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl AsFd for Disk {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.stream.as_fd()
+        }
+    }
+
+    fn read_all(outlet: Outlet, mut reader: UnixStream) -> String {
+        drop(outlet);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    #[test]
+    fn a_full_disk_costs_lines_and_the_first_that_fits_again_says_how_many() {
+        let (stream, reader) = UnixStream::pair().unwrap();
+        let full = Arc::<AtomicBool>::default();
+        let outlet = Outlet::start(Disk { stream, full: full.clone() }).unwrap();
+        outlet.push(b"one\n");
+        outlet.finish(PATIENCE);
+        full.store(true, Ordering::Release);
+        outlet.push(b"two\nthree\n");
+        outlet.push(b"four\n");
+        outlet.finish(PATIENCE);
+        assert_eq!(outlet.lost(), 3);
+        full.store(false, Ordering::Release);
+        outlet.push(b"five\n");
+        outlet.finish(PATIENCE);
+        let text = read_all(outlet, reader);
+        let lines: Vec<_> = text.lines().collect();
+        assert!(matches!(lines[..], ["one", note, "five"] if note.ends_with("in time lines=3")), "{text}");
+    }
+
+    #[test]
+    fn nobody_waits_for_a_pipe_that_is_not_read_and_what_has_no_room_is_counted() {
+        let (stream, reader) = UnixStream::pair().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let outlet = Outlet::start(stream).unwrap();
+        outlet.set_format(LogFormat::Json);
+        let line = [&[b'x'; 1023][..], b"\n"].concat();
+        let pushed = 3 * (MAX_WAITING as u64) / 1024;
+        for _ in 0..pushed {
+            outlet.push(&line);
+        }
+        let lost = outlet.lost();
+        assert!(lost > pushed / 4, "{lost} of {pushed}");
+        outlet.finish(Duration::ZERO);
+
+        let text = read_all(outlet, reader);
+        let (notes, whole): (Vec<_>, Vec<_>) = text.lines().partition(|line| line.starts_with('{'));
+        assert_eq!(whole.len() as u64, pushed - lost);
+        let told = notes.iter().map(|note| {
+            let note: serde_json::Value = serde_json::from_str(note).unwrap();
+            note["fields"]["lines"].as_u64().unwrap()
+        });
+        assert_eq!(told.sum::<u64>(), lost);
+    }
+
+    #[test]
+    fn what_waits_at_the_end_is_written() {
+        let (stream, mut reader) = UnixStream::pair().unwrap();
+        let outlet = Outlet::start(stream).unwrap();
+        for _ in 0..1000 {
+            outlet.push(b"line\n");
+        }
+        outlet.finish(PATIENCE);
+        reader.set_nonblocking(true).unwrap();
+        let mut bytes = vec![0; 10_000];
+        let mut len = 0;
+        while let Ok(more @ 1..) = reader.read(&mut bytes[len..]) {
+            len += more;
+        }
+        assert_eq!(len, 5000);
+    }
+}
