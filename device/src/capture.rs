@@ -29,7 +29,7 @@ const BUFFER_LEN: usize = 1 << 20;
 /// A capture file of one HCA: every frame with its time in nanoseconds, its direction and, where there is one, a
 /// comment that names the local QP.
 ///
-/// A write that fails ends the capture with one log line, never the device.
+/// A write that fails ends the capture with one log line, never the device. So does a file of the greatest length.
 ///
 /// # Spec
 /// IETF draft-ietf-opsawg-pcapng: Section Header, Interface Description and Enhanced Packet blocks.
@@ -37,6 +37,11 @@ pub struct Capture {
     path: PathBuf,
     writer: Option<PcapNgWriter<BufWriter<File>>>,
     unflushed: bool,
+    /// Bytes of the file.
+    len: u64,
+    max_len: u64,
+    /// Why it ended.
+    ended: Option<String>,
 }
 
 impl Capture {
@@ -56,7 +61,22 @@ impl Capture {
         Self::to_file(File::create_new(path)?, path, interface)
     }
 
+    /// Goes on in the file at `path`, with a section of its own behind those there are.
+    ///
+    /// # Errors
+    /// The file cannot be opened or written.
+    pub fn append(path: &Path, interface: &str) -> io::Result<Self> {
+        Self::to_file(File::options().append(true).create(true).open(path)?, path, interface)
+    }
+
+    /// Ends when the file is so long.
+    #[must_use]
+    pub fn with_limit(self, max_len: u64) -> Self {
+        Self { max_len, ..self }
+    }
+
     fn to_file(file: File, path: &Path, interface: &str) -> io::Result<Self> {
+        let len = file.metadata()?.len();
         let file = BufWriter::with_capacity(BUFFER_LEN, file);
         let mut writer = PcapNgWriter::new(file).map_err(into_io)?;
         writer
@@ -70,7 +90,14 @@ impl Capture {
                 ],
             })
             .map_err(into_io)?;
-        Ok(Self { path: path.to_owned(), writer: Some(writer), unflushed: true })
+        Ok(Self {
+            path: path.to_owned(),
+            writer: Some(writer),
+            unflushed: true,
+            len,
+            max_len: u64::MAX,
+            ended: None,
+        })
     }
 
     /// The file, unless the capture has ended.
@@ -78,9 +105,18 @@ impl Capture {
         self.writer.is_some().then_some(&self.path)
     }
 
+    /// Why it ended before its time, and in which file.
+    pub fn ended(&self) -> Option<(&Path, &str)> {
+        self.ended.as_deref().map(|why| (self.path.as_path(), why))
+    }
+
     /// Adds one frame, from its Ethernet header to its ICRC.
     pub fn record(&mut self, direction: Direction, frame: &[u8], comment: Option<String>) {
         let Some(writer) = &mut self.writer else { return };
+        if self.len >= self.max_len {
+            self.flush();
+            return self.stop(&format!("the file has reached its bound of {} bytes", self.max_len));
+        }
         let flags = match direction {
             Direction::Inbound => 1,
             Direction::Outbound => 2,
@@ -95,8 +131,9 @@ impl Capture {
             options,
         });
         self.unflushed = true;
-        if let Err(error) = written.map_err(into_io) {
-            self.stop(&error);
+        match written.map_err(into_io) {
+            Ok(len) => self.len += len as u64,
+            Err(error) => self.stop(&error.to_string()),
         }
     }
 
@@ -109,12 +146,15 @@ impl Capture {
         if let Some(writer) = &mut self.writer
             && let Err(error) = writer.get_mut().flush()
         {
-            self.stop(&error);
+            self.stop(&error.to_string());
         }
     }
 
-    fn stop(&mut self, error: &io::Error) {
-        tracing::error!(path = %self.path.display(), %error, "capture ends: the file cannot be written");
+    fn stop(&mut self, why: &str) {
+        if self.ended.is_none() {
+            tracing::error!(path = %self.path.display(), why, "capture ends: the file cannot be written");
+            self.ended = Some(why.to_owned());
+        }
         self.writer = None;
     }
 }
@@ -168,5 +208,48 @@ mod tests {
         }
         capture.flush();
         assert!(capture.writer.is_none());
+        let (path, why) = capture.ended().unwrap();
+        assert!(path == Path::new("/dev/full") && why.contains("No space left"), "{why}");
+    }
+
+    /// Frames in the file, which must be whole.
+    fn frames(path: &Path) -> usize {
+        let mut reader = PcapNgReader::new(File::open(path).unwrap()).unwrap();
+        let mut count = 0;
+        while let Some(block) = reader.next_block() {
+            count += usize::from(matches!(block.unwrap(), Block::EnhancedPacket(_)));
+        }
+        count
+    }
+
+    #[test]
+    fn a_file_that_has_reached_its_bound_is_whole_and_grows_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.pcapng");
+        let mut capture = Capture::create(&path, "hca0").unwrap().with_limit(10_000);
+        for _ in 0..1000 {
+            capture.record(Direction::Outbound, &[0; 1000], None);
+        }
+        assert_eq!(capture.path(), None);
+        assert!(capture.ended().unwrap().1.contains("its bound of 10000 bytes"));
+        let len = std::fs::metadata(&path).unwrap().len();
+        assert!((10_000..12_000).contains(&len), "{len}");
+        assert!((9..11).contains(&frames(&path)));
+    }
+
+    #[test]
+    fn a_capture_goes_on_behind_what_there_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.pcapng");
+        for _ in 0..2 {
+            let mut capture = Capture::append(&path, "hca0").unwrap();
+            capture.record(Direction::Inbound, &[0; 60], None);
+            capture.flush();
+        }
+        assert_eq!(frames(&path), 2);
+        let len = std::fs::metadata(&path).unwrap().len();
+        let mut capture = Capture::append(&path, "hca0").unwrap().with_limit(len);
+        capture.record(Direction::Inbound, &[0; 60], None);
+        assert!(capture.ended().is_some(), "what there is counts");
     }
 }

@@ -89,8 +89,14 @@ pub struct DeviceEntry {
     pub fabric: FabricEntry,
     /// Write every frame to this pcapng file. `--capture` overrides it for a single device.
     pub capture: Option<PathBuf>,
+    /// Bound of a capture, bytes: it ends when its file is so long, and the HCA goes on without.
+    #[serde(default = "default_capture_max_bytes")]
+    pub capture_max_bytes: u64,
     /// Record register accesses, commands and queue entries. `--trace` overrides it for a single device.
     pub trace: Option<TraceConfig>,
+    /// Bound of a trace, bytes: it ends when its file is so long, and the HCA goes on without.
+    #[serde(default = "default_trace_max_bytes")]
+    pub trace_max_bytes: u64,
     /// Report what the driver does against the interface though the device tolerates it: a log line each, limited, a
     /// record in the trace, and counters. Costs time.
     #[serde(default)]
@@ -160,14 +166,28 @@ pub struct DeviceConfig {
     pub fabric: FabricConfig,
     /// Capture file.
     pub capture: Option<PathBuf>,
+    /// Bound of a capture file, also of one that begins at run time.
+    pub capture_max_bytes: u64,
     /// Where its trace goes.
     pub trace: Option<TraceConfig>,
+    /// Bound of a trace file, also of one that begins at run time.
+    pub trace_max_bytes: u64,
     /// Report what the driver does against the interface.
     pub strict: bool,
     /// How long its thread looks for more work before it sleeps.
     pub linger: Duration,
     /// At most [`impair::MAX_RULES`].
     pub impairments: Vec<Rule>,
+}
+
+/// Bound of a capture unless the configuration says another: some seconds at full rate, and no full disk.
+const fn default_capture_max_bytes() -> u64 {
+    4 << 30
+}
+
+/// Bound of a trace unless the configuration says another: some ten million records.
+const fn default_trace_max_bytes() -> u64 {
+    1 << 30
 }
 
 /// Longest time a thread may look for work, microseconds.
@@ -297,7 +317,9 @@ impl DeviceConfig {
             frontend: entry.frontend,
             fabric,
             capture: entry.capture,
+            capture_max_bytes: entry.capture_max_bytes,
             trace: entry.trace,
+            trace_max_bytes: entry.trace_max_bytes,
             strict: entry.strict,
             linger: linger(entry.linger_us, &format!("{key}.linger_us"))?,
             impairments: entry.impairments.into_iter().enumerate().map(rule).collect::<Result<_, _>>()?,

@@ -1,27 +1,29 @@
 //! Running a configuration: one thread per HCA, signals and the control socket on the main thread.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use thiserror::Error;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::capture::Capture;
-use crate::config::{Config, DeviceConfig, FabricConfig, TraceConfig};
+use crate::blueprint::{self, Blueprint};
+use crate::config::Config;
 use crate::control;
-use crate::control::call::Handle;
-use crate::fabric::Fabric;
+use crate::control::call::{self, Handle};
+use crate::descriptors;
 use crate::fabric::local::Networks;
-use crate::fabric::tap::TapFabric;
-use crate::fabric::udp::UdpFabric;
-use crate::frontend::address::Addresses;
-use crate::frontend::{Interface, Setup, Taker};
-use crate::hca::Hca;
-use crate::telemetry::trace::Trace;
+use crate::supervisor::{Failure, Rebuild, supervise};
 use crate::vfio::server::{ListenError, Listener, Source};
-use crate::worker::{Ended, Run, Worker};
+use crate::worker::Ended;
+
+/// How long devices have to end once they are asked to. A turn takes milliseconds; what takes longer hangs and ends with
+/// the process.
+const ENDING: Duration = Duration::from_secs(2);
 
 /// Why the daemon did not start or did not go on.
 #[derive(Debug, Error)]
@@ -57,44 +59,54 @@ pub enum DaemonError {
     /// The host refuses threads, signals or descriptors.
     #[error("the host does not let us start")]
     Host(#[from] io::Error),
-    /// A device cannot go on.
+    /// A device cannot go on, and without its client cannot be made anew.
     #[error("{name} stopped")]
     Device {
         /// Which.
         name: String,
         /// Reason.
-        source: io::Error,
+        source: Failure,
     },
-    /// A device ended in a panic, which has been reported.
-    #[error("{name} stopped: this is a defect of hcad")]
-    Panicked {
+    /// Devices did not end when they were asked to.
+    #[error("{} did not end within {} s", names.join(", "), ENDING.as_secs())]
+    Hung {
         /// Which.
-        name: String,
+        names: Vec<String>,
     },
 }
 
-/// Serves all devices until SIGTERM or SIGINT, or until the only client is gone. `inherited` is for a device without
-/// a path.
+/// Serves all devices until SIGTERM, SIGINT or SIGHUP, or until the only client is gone. `inherited` is for a device
+/// without a path.
 ///
 /// # Errors
-/// Something the configuration names cannot be opened, or a device's thread cannot go on.
+/// Something the configuration names cannot be opened, a device that has no socket of its own cannot go on, or one
+/// hangs at the end.
 pub fn run(config: &Config, mut inherited: Option<Source>) -> Result<(), DaemonError> {
+    descriptors::raise_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Handlers are in place before the first socket is: whoever sees a socket may already send SIGTERM.
-    let (mut terminate, mut interrupt) = {
+    let mut signals = {
         let _guard = runtime.enter();
-        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?)
+        Signals::new()?
     };
 
     let mut networks = Networks::default();
     // All are made before any is started: what fails, fails before a VMM is served.
-    let workers = config
+    let prepared = config
         .devices
         .iter()
         .enumerate()
-        .map(|(index, device)| worker(device, &format!("devices[{index}]"), &mut networks, &mut inherited))
-        .collect::<Result<Vec<_>, _>>()?;
-    let handles: Vec<_> = workers.iter().map(|worker| worker.handle()).collect();
+        .map(|(index, device)| {
+            let blueprint = Blueprint::new(device, index, &mut networks);
+            let source = blueprint.source(&mut inherited)?;
+            let listener = match &source {
+                Source::Listener(listener) => Some(listener.clone()),
+                Source::Client(_) => None,
+            };
+            let worker = blueprint.make(source)?;
+            Ok((blueprint, listener, worker, call::mailbox()?))
+        })
+        .collect::<Result<Vec<_>, DaemonError>>()?;
     let control = config
         .control_socket
         .as_ref()
@@ -103,48 +115,92 @@ pub fn run(config: &Config, mut inherited: Option<Source>) -> Result<(), DaemonE
         .map_err(|source| DaemonError::Listen { key: "control_socket".into(), source })?;
 
     let (report, mut reports) = mpsc::unbounded_channel();
-    let mut threads = Vec::new();
-    for (device, worker) in config.devices.iter().zip(workers) {
-        let name = name(device);
-        let id = device.identity.lid.get();
-        let mut ending = Ending { name: name.clone(), result: None, report: report.clone() };
-        threads.push(thread::Builder::new().name(name).spawn(move || {
+    let mut devices = Vec::new();
+    for (device, (blueprint, listener, worker, (handle, mut mailbox))) in config.devices.iter().zip(prepared)
+    {
+        let (index, name, id) = (devices.len(), blueprint.name(), device.identity.lid.get());
+        let report = report.clone();
+        let rebuild = listener
+            .clone()
+            .map(|listener| -> Rebuild { Box::new(move || Ok(blueprint.make_again(listener.clone())?)) });
+        devices.push(Device { name: name.clone(), listener, handle });
+        thread::Builder::new().name(name).spawn(move || {
             let _span = tracing::info_span!("device", id).entered();
-            ending.end(worker.run());
-        })?);
+            // Nobody listens any more only when the daemon is ending anyway.
+            let _ = report.send((index, supervise(worker, rebuild, &mut mailbox)));
+        })?;
     }
-    tracing::info!(devices = threads.len(), "ready");
+    tracing::info!(devices = devices.len(), "ready");
 
     let ended = runtime.block_on(async {
         tokio::select! {
-            _ = terminate.recv() => None,
-            _ = interrupt.recv() => None,
-            ended = reports.recv() => ended,
-            () = serve_control(control.as_ref(), &config.devices, &handles) => None,
+            name = signals.recv() => Err(name),
+            Some(ended) = reports.recv() => Ok(ended),
+            () = serve_control(control.as_ref(), config, &devices) => Err("nothing"),
         }
     });
-    handles.iter().for_each(Handle::stop);
-    for thread in threads {
-        // A panic has come as a report.
-        let _ = thread.join();
+    if let Err(signal) = &ended {
+        let guests = devices.iter().filter(|device| device.handle.is_connected()).count();
+        if guests > 0 {
+            tracing::warn!(signal, guests, "guests lose their HCA: QEMU does not connect again");
+        }
     }
+    let first = ended.as_ref().ok().map(|(index, _)| *index);
+    let all_ended = runtime.block_on(end(&devices, first, &mut reports));
     match ended {
-        None | Some((_, Some(Ok(Ended::Shutdown | Ended::ClientGone)))) => Ok(()),
-        Some((name, Some(Err(source)))) => Err(DaemonError::Device { name, source }),
-        Some((name, None)) => Err(DaemonError::Panicked { name }),
+        Err(_) | Ok((_, Ok(Ended::Shutdown | Ended::ClientGone))) => all_ended,
+        Ok((index, Err(source))) => Err(DaemonError::Device { name: devices[index].name.clone(), source }),
     }
 }
 
+/// A device whose thread runs.
+struct Device {
+    name: String,
+    /// Where its clients come from, unless the only one came with the command line.
+    listener: Option<Arc<Listener>>,
+    handle: Handle,
+}
+
+/// How a device ended.
+type Report = (usize, Result<Ended, Failure>);
+
+/// Has all devices end, but for one that has. Those that do not are left behind.
+async fn end(
+    devices: &[Device],
+    ended: Option<usize>,
+    reports: &mut mpsc::UnboundedReceiver<Report>,
+) -> Result<(), DaemonError> {
+    devices.iter().for_each(|device| device.handle.stop());
+    let mut left: BTreeSet<usize> = (0..devices.len()).filter(|index| Some(*index) != ended).collect();
+    let all_ended = async {
+        while !left.is_empty() {
+            let Some((index, _)) = reports.recv().await else { return };
+            left.remove(&index);
+        }
+    };
+    // What is left says how it went.
+    let _ = tokio::time::timeout(ENDING, all_ended).await;
+    if left.is_empty() {
+        return Ok(());
+    }
+    let hung = left.iter().map(|index| &devices[*index]);
+    // Its thread, which would, never comes to it.
+    hung.clone().filter_map(|device| device.listener.as_ref()).for_each(|listener| listener.remove_file());
+    Err(DaemonError::Hung { names: hung.map(|device| device.name.clone()).collect() })
+}
+
 /// Answers `hcactl` for as long as the daemon runs.
-async fn serve_control(listener: Option<&Listener>, configs: &[DeviceConfig], handles: &[Handle]) {
+async fn serve_control(listener: Option<&Listener>, config: &Config, devices: &[Device]) {
     if let Some(listener) = listener {
-        let devices = configs.iter().zip(handles).map(|(config, handle)| control::server::Device {
+        let devices = config.devices.iter().zip(devices).map(|(config, device)| control::server::Device {
             id: config.identity.lid.get(),
             interface: config.frontend.key(),
-            name: name(config),
+            name: blueprint::name(config),
             identity: config.identity,
             socket: config.socket_path.clone(),
-            handle: handle.clone(),
+            capture_max_bytes: config.capture_max_bytes,
+            trace_max_bytes: config.trace_max_bytes,
+            handle: device.handle.clone(),
         });
         if let Err(error) = control::server::serve(listener, devices.collect()).await {
             tracing::error!(%error, "the control socket is not served");
@@ -153,110 +209,96 @@ async fn serve_control(listener: Option<&Listener>, configs: &[DeviceConfig], ha
     std::future::pending().await
 }
 
-/// Tells the main thread how a device's thread ended, by a panic too.
-struct Ending {
-    name: String,
-    result: Option<io::Result<Ended>>,
-    report: mpsc::UnboundedSender<(String, Option<io::Result<Ended>>)>,
+/// What asks the daemon to end.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    /// `None`: who started us had it ignored, as nohup does.
+    hangup: Option<Signal>,
 }
 
-impl Ending {
-    fn end(&mut self, result: io::Result<Ended>) {
-        self.result = Some(result);
-    }
-}
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        // Nobody listens any more only when the daemon is ending anyway.
-        let _ = self.report.send((std::mem::take(&mut self.name), self.result.take()));
-    }
-}
-
-fn worker(
-    device: &DeviceConfig,
-    key: &str,
-    networks: &mut Networks,
-    inherited: &mut Option<Source>,
-) -> Result<Box<dyn Run>, DaemonError> {
-    let source = match (&device.socket_path, inherited.take()) {
-        (Some(path), _) => Listener::bind(path)
-            .map(Source::Listener)
-            .map_err(|source| DaemonError::Listen { key: format!("{key}.socket_path"), source })?,
-        (None, Some(source)) => source,
-        (None, None) => {
-            return Err(DaemonError::Host(io::Error::other(format!("{key} has no socket to listen on"))));
-        }
-    };
-    let fabric = fabric(device, networks, &format!("{key}.fabric"))?;
-    let capture = device.capture.as_ref().map(|path| {
-        Capture::create(path, &name(device)).map_err(|source| DaemonError::File {
-            key: format!("{key}.capture"),
-            path: path.clone(),
-            source,
+impl Signals {
+    /// In a tokio runtime.
+    fn new() -> io::Result<Self> {
+        let hangup = !is_ignored(SignalKind::hangup());
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: hangup.then(|| signal(SignalKind::hangup())).transpose()?,
         })
-    });
-    let common = Setup { options: (), addresses: addresses(device), engine: engine::Config::default() };
-    device.frontend.make(&common, Parts { device, key, source, fabric, capture: capture.transpose()? })
-}
+    }
 
-/// What a worker is made of beside its front-end.
-struct Parts<'a> {
-    device: &'a DeviceConfig,
-    key: &'a str,
-    source: Source,
-    fabric: Box<dyn Fabric + Send>,
-    capture: Option<Capture>,
-}
-
-impl Taker for Parts<'_> {
-    type Output = Result<Box<dyn Run>, DaemonError>;
-
-    fn take<F: Interface>(self, frontend: F) -> Self::Output {
-        let Self { device, key, source, fabric, capture } = self;
-        let mut hca = Hca::new(frontend, addresses(device), capture);
-        hca.set_strict(device.strict);
-        if let Some(TraceConfig { file, format }) = &device.trace {
-            let trace = Trace::create(file, *format, &name(device)).map_err(|source| DaemonError::File {
-                key: format!("{key}.trace.file"),
-                path: file.clone(),
-                source,
-            })?;
-            hca.set_trace(Some(trace));
+    /// Its name, once there is one.
+    async fn recv(&mut self) -> &'static str {
+        let Self { terminate, interrupt, hangup } = self;
+        let hangup = async {
+            match hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+            _ = hangup => "SIGHUP",
         }
-        for rule in &device.impairments {
-            hca.impairments().add(rule.clone()).map_err(io::Error::other)?;
-        }
-        Ok(Box::new(Worker::new(source, hca, fabric)?.with_linger(device.linger)))
     }
 }
 
-fn addresses(device: &DeviceConfig) -> Addresses {
-    Addresses { own: device.identity, peers: device.peers.clone(), default_peer: device.default_peer }
+/// Whether a signal is ignored, as proc(5) tells of the process.
+fn is_ignored(signal: SignalKind) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal.as_raw_value() - 1) & 1 != 0
 }
 
-fn fabric(
-    device: &DeviceConfig,
-    networks: &mut Networks,
-    key: &str,
-) -> Result<Box<dyn Fabric + Send>, DaemonError> {
-    let mac = device.identity.mac;
-    let failed =
-        |part: &str, name: String, source| DaemonError::Fabric { key: format!("{key}.{part}"), name, source };
-    Ok(match &device.fabric {
-        FabricConfig::Udp { bind, peers } => {
-            let fabric = UdpFabric::bind(*bind, mac, peers);
-            Box::new(fabric.map_err(|source| failed("udp.bind", bind.to_string(), source))?)
-        }
-        FabricConfig::Local { network } => Box::new(networks.join(network, mac)?),
-        FabricConfig::Tap { interface } => {
-            let fabric = TapFabric::open(interface);
-            Box::new(fabric.map_err(|source| failed("tap.interface", interface.to_string(), source))?)
-        }
-    })
-}
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
 
-/// Of the thread, and of the interface in captures.
-fn name(device: &DeviceConfig) -> String {
-    format!("hca{}", device.identity.lid.get())
+    use super::*;
+    use crate::control::call::Mailbox;
+    use crate::worker::Run;
+
+    /// A worker that ends when it is asked to, or never.
+    struct Stub {
+        hangs: bool,
+    }
+
+    impl Run for Stub {
+        fn run(self: Box<Self>, mailbox: &mut Mailbox) -> io::Result<Ended> {
+            while self.hangs {
+                thread::park();
+            }
+            while !mailbox.is_stopped_within(ENDING) {}
+            Ok(Ended::Shutdown)
+        }
+    }
+
+    #[test]
+    fn a_device_that_hangs_is_left_behind_and_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let (report, mut reports) = mpsc::unbounded_channel();
+        let mut devices = Vec::new();
+        for (index, hangs) in [false, true, false].into_iter().enumerate() {
+            let (handle, mut mailbox) = call::mailbox().unwrap();
+            let name = format!("hca{}", index + 1);
+            let listener = Arc::new(Listener::bind(&folder.path().join(&name)).unwrap());
+            let (report, held) = (report.clone(), listener.clone());
+            devices.push(Device { name, listener: Some(listener), handle });
+            thread::spawn(move || {
+                let _ = report.send((index, supervise(Box::new(Stub { hangs }), None, &mut mailbox)));
+                drop(held);
+            });
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let asked = Instant::now();
+        let error = runtime.block_on(end(&devices, None, &mut reports)).unwrap_err();
+        assert_eq!(error.to_string(), "hca2 did not end within 2 s");
+        assert!(asked.elapsed() < ENDING * 3);
+        drop(devices);
+        let left = std::fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(left, 0, "the socket of the hung device goes with the process");
+    }
 }

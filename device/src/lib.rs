@@ -3,11 +3,13 @@
 //! `main` parses arguments into a [`config`] value and runs it; everything else is here, so that tests never go
 //! through the command line. `DESIGN.md` beside this crate tells threads, trust and the life of a send.
 
+pub mod blueprint;
 pub mod capture;
 pub mod cli;
 pub mod config;
 pub mod control;
 pub mod daemon;
+pub mod descriptors;
 pub mod fabric;
 pub mod frontend;
 pub mod hca;
@@ -17,6 +19,7 @@ pub mod memory;
 pub mod net;
 pub mod rate;
 pub mod sparse;
+pub mod supervisor;
 pub mod telemetry;
 pub mod vfio;
 pub mod worker;

@@ -13,6 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine::Instant;
@@ -25,20 +26,23 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 
 use self::linger::Linger;
 use crate::capture::Capture;
-use crate::control::call::{self, Call, Handle, Mailbox, Status};
-use crate::control::message::{Counters, PortState, VfioCounters};
+use crate::control::call::{Call, Mailbox, Status};
+use crate::control::message::{Counters, LogCounters, PortState, VfioCounters};
+use crate::descriptors::Reserve;
 use crate::fabric::{Fabric, RxBatch, Sent};
 use crate::frontend::Frontend;
 use crate::hca::{Hca, Left};
 use crate::limited;
+use crate::telemetry::outlet;
 use crate::vfio::server::{Connection, Device as _, Gone, Listener, MessageStats, Source};
 
 /// Bound: messages of the client in one turn.
 const MESSAGES_PER_TURN: usize = 64;
 
 /// How long a newcomer waits for the present client to end before it is refused. A VMM that replaces another may come
-/// a little early; QEMU itself waits 5 s for its first reply.
-const SUCCESSION: Duration = Duration::from_secs(1);
+/// early: on a busy host it takes the kernel seconds to close the socket of a killed QEMU. QEMU waits 5 s for its first
+/// reply; a second left over lets it see that it was refused instead of giving up for want of an answer.
+const SUCCESSION: Duration = Duration::from_secs(4);
 
 /// How long nobody is accepted after accepting failed, which is for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
@@ -68,7 +72,7 @@ pub struct Worker<F: Frontend, N: Fabric> {
     arrived: RxBatch,
     /// The fabric took no more frames: it is watched for being writable.
     blocked: bool,
-    listener: Option<Listener>,
+    listener: Option<Arc<Listener>>,
     /// Until then the listener is not watched.
     accept_after: Option<Instant>,
     client: Option<Client>,
@@ -82,29 +86,21 @@ pub struct Worker<F: Frontend, N: Fabric> {
     /// When the timer fires, if it is set.
     armed: Option<Instant>,
     linger: Linger,
-    handle: Handle,
-    mailbox: Mailbox,
+    reserve: Reserve,
 }
 
 /// A worker whatever its front-end and fabric are.
 pub trait Run: Send {
-    /// See [`Worker::handle`].
-    fn handle(&self) -> Handle;
-
     /// See [`Worker::run`].
     ///
     /// # Errors
     /// As there.
-    fn run(self: Box<Self>) -> io::Result<Ended>;
+    fn run(self: Box<Self>, mailbox: &mut Mailbox) -> io::Result<Ended>;
 }
 
 impl<F: Frontend + Send, N: Fabric + Send> Run for Worker<F, N> {
-    fn handle(&self) -> Handle {
-        Worker::handle(self)
-    }
-
-    fn run(self: Box<Self>) -> io::Result<Ended> {
-        Worker::run(*self)
+    fn run(self: Box<Self>, mailbox: &mut Mailbox) -> io::Result<Ended> {
+        Worker::run(*self, mailbox)
     }
 }
 
@@ -125,9 +121,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         let epoll = Epoll::new()?;
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-        let (handle, mailbox) = call::mailbox()?;
         watch(&epoll, &timer, token::TIMER)?;
-        watch(&epoll, &mailbox, token::MAILBOX)?;
         watch(&epoll, fabric.as_fd(), token::FABRIC)?;
 
         let mut worker = Self {
@@ -145,12 +139,11 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             timer,
             armed: None,
             linger: Linger::new(Duration::ZERO),
-            handle,
-            mailbox,
+            reserve: Reserve::new(),
         };
         match source {
             Source::Listener(listener) => {
-                watch(&worker.epoll, &listener, token::LISTENER)?;
+                watch(&worker.epoll, &*listener, token::LISTENER)?;
                 worker.listener = Some(listener);
             }
             Source::Client(stream) => worker.adopt(Connection::new(stream)?)?,
@@ -165,28 +158,25 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Self { linger: Linger::new(limit), ..self }
     }
 
-    /// The means to reach this worker from other threads.
-    pub fn handle(&self) -> Handle {
-        self.handle.clone()
-    }
-
-    /// Serves until asked to end.
+    /// Serves until asked to end, by a call to `mailbox`.
     ///
     /// # Errors
     /// The host failed us: the fabric's socket or `epoll` is unusable. Clients and peers cannot cause that.
-    pub fn run(mut self) -> io::Result<Ended> {
+    pub fn run(mut self, mailbox: &mut Mailbox) -> io::Result<Ended> {
+        watch(&self.epoll, &*mailbox, token::MAILBOX)?;
         let mut ready = Ready::default();
         let mut work_left = false;
         loop {
+            mailbox.set_connected(self.client.is_some());
             let messages_left = self.client.as_ref().is_some_and(|client| client.more);
             self.wait(&mut ready, work_left || messages_left)?;
             self.hca.set_now(now());
 
             let is_ready = |token| ready.has(token);
             if is_ready(token::MAILBOX) {
-                self.answer_calls();
+                self.answer_calls(mailbox);
                 // Looked at last: the calls took the wake-up of a request to end with them.
-                if self.mailbox.is_stopped() {
+                if mailbox.is_stopped() {
                     self.hca.disconnect();
                     self.hca.flush();
                     return Ok(Ended::Shutdown);
@@ -228,8 +218,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
     }
 
     /// Answers what other threads want to know. Between turns, so that they see nothing half done.
-    fn answer_calls(&mut self) {
-        let Self { hca, fabric, client, clients, gone, mailbox, .. } = self;
+    fn answer_calls(&mut self, mailbox: &mut Mailbox) {
+        let Self { hca, fabric, client, clients, gone, .. } = self;
         for call in mailbox.take() {
             // An asker that is gone wants no answer.
             match call {
@@ -237,7 +227,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                     let port = if hca.is_link_up() { PortState::Up } else { PortState::Down };
                     let capture = hca.capture().and_then(Capture::path).map(Path::to_owned);
                     let trace = hca.monitor().trace_path().map(Path::to_owned);
-                    let _ = answer.send(Status { connected: client.is_some(), port, capture, trace });
+                    let port_disabled = hca.is_disabled();
+                    let _ = answer.send(Status { port, port_disabled, capture, trace });
                 }
                 Call::List(table, from, answer) => {
                     let _ = answer.send(hca.snapshot(table, from));
@@ -259,6 +250,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                             interrupts: *hca.interrupts().stats(),
                         },
                         interface: hca.monitor().into(),
+                        log: LogCounters { lines_lost: outlet::lines_lost() },
                     });
                 }
                 Call::Fail(answer) => {
@@ -391,6 +383,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         // Closing the socket takes it out of epoll.
         self.client = None;
         self.hca.disconnect();
+        self.reserve.refill();
         if self.successor.is_some() { self.resume_accepting() } else { Ok(()) }
     }
 
@@ -403,6 +396,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 self.pause_accepting(SUCCESSION)
             }
             Ok(Some(stream)) => self.adopt(Connection::new(stream)?),
+            // The client still waits, and this turn's end sees that.
+            Err(error) if self.reserve.give_up(&error) => Ok(()),
             Err(error) => {
                 limited!(error, %error, "cannot accept clients");
                 self.pause_accepting(ACCEPT_PAUSE)
@@ -412,7 +407,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
 
     fn pause_accepting(&mut self, pause: Duration) -> io::Result<()> {
         if let Some(listener) = &self.listener {
-            control(&self.epoll, ControlOperation::Delete, listener, token::LISTENER, EventSet::empty())?;
+            control(&self.epoll, ControlOperation::Delete, &**listener, token::LISTENER, EventSet::empty())?;
             self.accept_after = Some(now() + pause);
         }
         Ok(())
@@ -422,7 +417,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
     fn resume_accepting(&mut self) -> io::Result<()> {
         self.accept_after = None;
         if let Some(listener) = &self.listener {
-            watch(&self.epoll, listener, token::LISTENER)?;
+            watch(&self.epoll, &**listener, token::LISTENER)?;
         }
         match self.successor.take() {
             Some(_) if self.client.is_some() => {

@@ -132,11 +132,13 @@ fn a_log_filter_that_is_wrong_is_named() {
 }
 
 #[test]
-fn sigterm_and_sigint_end_it_with_success_and_remove_the_socket() {
-    for number in [libc::SIGTERM, libc::SIGINT] {
+fn sigterm_sigint_and_sighup_end_it_with_success_and_remove_the_socket() {
+    for number in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
         let mut daemon = Daemon::start();
         let client = Client::new(&daemon.socket).unwrap();
         signal(&daemon, number);
+        let line = daemon.wait_for_line("guests lose their HCA");
+        assert!(line.contains("WARN") && line.contains("guests=1"), "{line}");
         assert!(daemon.child.wait().unwrap().success());
         assert!(!daemon.socket.exists());
         drop(client);
@@ -211,6 +213,50 @@ fn an_answer_that_nobody_takes_is_an_error_and_no_panic() {
     let full = || File::options().write(true).open("/dev/full").unwrap();
     let status = hcad().arg("--print-capabilities").stdout(full()).stderr(full()).status().unwrap();
     assert_eq!(status.code(), Some(1));
+}
+
+/// As nohup(1) starts programs.
+#[test]
+fn a_hangup_that_is_to_be_ignored_is_ignored() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("hca.sock");
+    let mut command = hcad();
+    command.arg("--config").arg(configuration(folder.path(), Some(&socket)));
+    // SAFETY: between fork and exec this only calls signal, which is safe there.
+    unsafe {
+        command.pre_exec(|| match libc::signal(libc::SIGHUP, libc::SIG_IGN) {
+            libc::SIG_ERR => Err(std::io::Error::last_os_error()),
+            _ => Ok(()),
+        });
+    }
+    let mut daemon = Daemon::ready(command, folder, socket);
+    signal(&daemon, libc::SIGHUP);
+    drop(Client::new(&daemon.socket).unwrap());
+    daemon.wait_for_line("client is gone");
+    signal(&daemon, libc::SIGTERM);
+    assert!(daemon.child.wait().unwrap().success());
+}
+
+#[test]
+fn as_many_descriptors_as_the_host_allows_may_be_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("hca.sock");
+    let mut command = hcad();
+    command.arg("--config").arg(configuration(folder.path(), Some(&socket)));
+    // SAFETY: between fork and exec this only calls setrlimit, which is safe there, with a limit that lives.
+    unsafe {
+        command.pre_exec(|| {
+            let limit = libc::rlimit { rlim_cur: 64, rlim_max: 512 };
+            match libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        });
+    }
+    let daemon = Daemon::ready(command, folder, socket);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", daemon.child.id())).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert_eq!(line.split_whitespace().nth(3), Some("512"), "{line}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::{Daemon, configuration, hcad};
+use common::{Daemon, configuration, hcad, until};
 use protocol::Psn;
 use protocol::hca::jingzhao::cmd::Op;
 use protocol::hca::jingzhao::cqc::Cqc;
@@ -198,7 +198,7 @@ fn the_objects_a_guest_made_are_listed() {
             "id": 1, "interface": "jingzhao", "mac": "02:00:00:00:00:01", "ipv4": "10.77.0.1",
             "ipv6": "fe80::ff:fe00:1",
             "socket": daemon.socket, "connected": true, "port": "up", "capture": null,
-            "trace": null,
+            "trace": null, "state": "running", "restarts": 0, "problem": null, "port_disabled": false,
         }])
     );
     assert_eq!(
@@ -308,6 +308,7 @@ fn counters_are_named_by_who_counts() {
     assert_eq!(counters["engine"]["drops"]["unknown_qp"], 0);
     assert_eq!(counters["port"]["dropped"]["icrc"], 0);
     assert_eq!(counters["fabric"]["rx_frames"], 0);
+    assert_eq!(counters["log"], json!({ "lines_lost": 0 }));
     let text = hcactl(&control, &["counters"]).unwrap();
     assert!(text.lines().any(|line| line.starts_with("engine.naks_sent.rnr ")), "{text}");
     let hits = "frontend.jingzhao.ctxmgt.execution_engine.hits ";
@@ -437,6 +438,41 @@ fn a_trace_begins_and_ends_on_request_and_overwrites_nothing() {
 }
 
 #[test]
+fn who_ends_what_a_full_disk_has_ended_is_told() {
+    let full = "to /dev/full had ended: No space left on device (os error 28)";
+    let (daemon, control) = start_with(&[("trace", json!({ "file": "/dev/full" }))]);
+    Guest::connect(&daemon).command(Op::Nop, 0, 0x1f, &[]);
+    until("the end of the trace", || hcactl_json(&control, "devices")[0]["trace"].is_null().then_some(()));
+    assert_eq!(hcactl(&control, &["trace", "off"]).unwrap_err(), format!("hcactl: the trace {full}\n"));
+    assert_eq!(hcactl(&control, &["trace", "off"]).unwrap_err(), "hcactl: no trace is running\n");
+
+    let (_daemon, control) = start_with(&[("capture", json!("/dev/full"))]);
+    until("the end of the capture", || {
+        hcactl_json(&control, "devices")[0]["capture"].is_null().then_some(())
+    });
+    assert_eq!(hcactl(&control, &["capture", "off"]).unwrap_err(), format!("hcactl: the capture {full}\n"));
+}
+
+#[test]
+fn a_trace_ends_at_its_bound_and_the_device_goes_on() {
+    let (mut daemon, control) = start_with(&[("trace_max_bytes", json!(1000))]);
+    let mut guest = Guest::connect(&daemon);
+    let file = daemon.folder.path().join("x.trace");
+    let name = file.to_str().unwrap();
+    hcactl(&control, &["trace", "on", name]).unwrap();
+    (0..100).for_each(|_| guest.command(Op::Nop, 0, 0x1f, &[]));
+    let line = daemon.wait_for_line("trace ends");
+    assert!(line.contains("bound of 1000 bytes"), "{line}");
+    let error = hcactl(&control, &["trace", "off"]).unwrap_err();
+    assert_eq!(
+        error,
+        format!("hcactl: the trace to {name} had ended: the file has reached its bound of 1000 bytes\n")
+    );
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.ends_with('\n') && (1000..1300).contains(&text.len()), "{}", text.len());
+}
+
+#[test]
 fn impairments_are_added_listed_and_cleared_at_run_time() {
     let (_daemon, control) = start();
     let add =
@@ -558,6 +594,14 @@ fn a_seventeenth_client_is_told_that_there_are_too_many() {
     for client in &mut clients {
         assert!(ask(client, br#"{"counters":{"device":1}}"#)["counters"].is_object());
     }
+}
+
+#[test]
+fn clients_that_say_nothing_do_not_lock_others_out() {
+    let (_daemon, control) = start();
+    let mut silent: Vec<_> = (0..16).map(|_| UnixStream::connect(&control).unwrap()).collect();
+    until("a place", || hcactl(&control, &["devices"]).ok());
+    assert_eq!(silent[0].read(&mut [0]).unwrap(), 0, "the one that was silent for longest is gone");
 }
 
 #[test]

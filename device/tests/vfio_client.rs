@@ -247,6 +247,21 @@ fn a_client_that_connects_before_the_last_has_left_takes_its_place() {
     }
 }
 
+/// On a busy host the kernel takes its time to close what a killed QEMU had open.
+#[test]
+fn a_successor_is_patient_with_a_client_that_takes_seconds_to_go() {
+    let daemon = Daemon::start();
+    let first = Client::new(&daemon.socket).unwrap();
+    let mut next = UnixStream::connect(&daemon.socket).unwrap();
+    next.write_all(&whole(1, b"\0\0\x01\0{}\0")).unwrap();
+    // What is tested is time itself.
+    std::thread::sleep(Duration::from_millis(2500));
+    drop(first);
+    // QEMU's own patience (vfio-user: 5 s for a reply), from when it connected.
+    next.set_read_timeout(Some(Duration::from_millis(2500))).unwrap();
+    next.read_exact(&mut [0; 16]).unwrap();
+}
+
 /// Bytes of a message in host order.
 fn message(command: u16, size: u32, flags: u32, payload: &[u8]) -> Vec<u8> {
     let header = [0_u16.to_ne_bytes(), command.to_ne_bytes()].concat();

@@ -16,6 +16,15 @@ pub enum ImpairCall {
 }
 
 impl ImpairCall {
+    /// Whether nobody waits for the answer any more.
+    pub fn is_abandoned(&self) -> bool {
+        match self {
+            Self::List(answer) => answer.is_closed(),
+            Self::Add(_, answer) => answer.is_closed(),
+            Self::Clear(_, answer) => answer.is_closed(),
+        }
+    }
+
     /// Answers. An asker that is gone wants no answer.
     pub fn answer(self, impairments: &mut Impairments) {
         match self {

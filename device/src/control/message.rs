@@ -154,6 +154,18 @@ pub enum PortState {
     Down,
 }
 
+/// What a device is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceState {
+    /// It serves.
+    Running,
+    /// It failed, and will be made anew after a pause.
+    Restarting,
+    /// Its thread does not answer.
+    NotAnswering,
+}
+
 /// A device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceRow {
@@ -171,8 +183,17 @@ pub struct DeviceRow {
     pub socket: Option<PathBuf>,
     /// A VMM is connected.
     pub connected: bool,
-    /// Its link.
-    pub port: PortState,
+    /// What it is at.
+    pub state: DeviceState,
+    /// Times it failed and was made anew.
+    pub restarts: u64,
+    /// Why it failed, the last time.
+    pub problem: Option<String>,
+    /// Its link; nobody knows while it does not answer.
+    pub port: Option<PortState>,
+    /// Software has disabled the port, so that it is down whatever the link could be. Ends with a reset of the device.
+    #[serde(default)]
+    pub port_disabled: bool,
     /// File that frames are written to.
     pub capture: Option<PathBuf>,
     /// File that the trace is written to, or "-" for standard error.
@@ -194,6 +215,15 @@ pub struct Counters {
     pub vfio: VfioCounters,
     /// What the driver asked for.
     pub interface: InterfaceCounters,
+    /// The log, which all devices share.
+    pub log: LogCounters,
+}
+
+/// Counters of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogCounters {
+    /// Lines that standard error did not take.
+    pub lines_lost: u64,
 }
 
 /// Counters of the vfio-user server.

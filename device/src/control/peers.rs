@@ -32,6 +32,15 @@ pub enum PeersError {
 }
 
 impl PeerCall {
+    /// Whether nobody waits for the answer any more.
+    pub fn is_abandoned(&self) -> bool {
+        match self {
+            Self::List(answer) => answer.is_closed(),
+            Self::Add(_, answer) => answer.is_closed(),
+            Self::Remove(_, answer) => answer.is_closed(),
+        }
+    }
+
     /// Answers. An asker that is gone wants no answer.
     pub fn answer(self, fabric: &mut impl Fabric) {
         let switch = fabric.switch().ok_or(PeersError::NoList);

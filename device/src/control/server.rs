@@ -2,27 +2,34 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
-use super::call::{Call, Handle, Stopped};
+use super::call::{self, Call, Handle, Life, NoAnswer};
 use super::impair::ImpairCall;
-use super::message::{DeviceRow, Request, Response};
+use super::message::{DeviceRow, DeviceState, Request, Response};
 use super::peers::{PeerCall, PeersError};
 use crate::capture::Capture;
 use crate::config::{ConfigError, UdpPeer};
+use crate::descriptors::Reserve;
 use crate::fabric::impair::{Rule, RuleError, TooManyRules};
 use crate::identity::Identity;
 use crate::limited;
 use crate::telemetry::trace::{Trace, TraceFormat};
 use crate::vfio::server::Listener;
 
-/// Bound: clients at a time. More are told so and turned away.
+/// Bound: clients at a time. One more takes the place of the one that has been silent for longest, if that is longer
+/// than [`SILENCE`], or is told that there are too many.
 const MAX_CLIENTS: usize = 16;
+
+/// How long a client keeps its place without a request when there is none left for others.
+const SILENCE: Duration = Duration::from_secs(5);
 
 /// Bound: bytes of a request with its line feed. The longest one names a file.
 const MAX_REQUEST_LEN: u64 = 8192;
@@ -43,6 +50,10 @@ pub struct Device {
     pub identity: Identity,
     /// Socket of the VMM.
     pub socket: Option<PathBuf>,
+    /// Bound of a capture, bytes.
+    pub capture_max_bytes: u64,
+    /// Bound of a trace, bytes.
+    pub trace_max_bytes: u64,
     /// Its thread.
     pub handle: Handle,
 }
@@ -54,38 +65,89 @@ pub struct Device {
 pub async fn serve(listener: &Listener, devices: Vec<Device>) -> io::Result<()> {
     let socket = UnixListener::from_std(listener.try_clone()?)?;
     let devices: Arc<[Device]> = devices.into();
-    let places = Arc::new(Semaphore::new(MAX_CLIENTS));
+    let mut places: Vec<Place> = Vec::new();
+    let mut reserve = Reserve::new();
     loop {
         let stream = match socket.accept().await {
             Ok((stream, _)) => stream,
+            Err(error) if reserve.give_up(&error) => continue,
             Err(error) => {
                 limited!(error, %error, "cannot accept control clients");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        let Ok(place) = places.clone().try_acquire_owned() else {
+        places.retain(|place| !place.task.is_finished());
+        reserve.refill();
+        if places.len() >= MAX_CLIENTS && !make_room(&mut places) {
             // A line fits into the buffer of a new socket; a client that does not get it sees the end.
             let _ = stream.try_write(&line(&Response::Error("too many clients".into())));
             continue;
-        };
+        }
         let devices = devices.clone();
-        tokio::spawn(async move {
-            let _place = place;
-            if let Err(error) = client(stream, &devices).await {
+        let silence = Arc::new(Silence::default());
+        let kept = silence.clone();
+        let task = tokio::spawn(async move {
+            if let Err(error) = client(stream, &devices, &silence).await {
                 limited!(debug, %error, "connection of a control client failed");
             }
         });
+        places.push(Place { task: task.abort_handle(), silence: kept });
     }
 }
 
+/// Of a client.
+struct Place {
+    task: AbortHandle,
+    silence: Arc<Silence>,
+}
+
+/// Since when a client has not been asking, milliseconds of the process's clock; or [`Silence::BROKEN`].
+struct Silence(AtomicU64);
+
+impl Silence {
+    /// It has asked and waits for the answer.
+    const BROKEN: u64 = u64::MAX;
+
+    fn begin(&self) {
+        self.0.store(now(), Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        self.0.store(Self::BROKEN, Ordering::Relaxed);
+    }
+}
+
+impl Default for Silence {
+    fn default() -> Self {
+        Self(now().into())
+    }
+}
+
+fn now() -> u64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Turns away the client that has been silent for longest, if that is long.
+fn make_room(places: &mut Vec<Place>) -> bool {
+    let since = |place: &Place| place.silence.0.load(Ordering::Relaxed);
+    let longest = (0..places.len()).min_by_key(|index| since(&places[*index]));
+    let silent =
+        |index: &usize| u128::from(now().saturating_sub(since(&places[*index]))) >= SILENCE.as_millis();
+    let Some(index) = longest.filter(silent) else { return false };
+    places.swap_remove(index).task.abort();
+    true
+}
+
 /// Answers one request after the other until the client closes or sends what is no line.
-async fn client(mut stream: UnixStream, devices: &[Device]) -> io::Result<()> {
+async fn client(mut stream: UnixStream, devices: &[Device], silence: &Silence) -> io::Result<()> {
     let (reader, mut writer) = stream.split();
     let mut reader = BufReader::new(reader);
     let mut request = Vec::new();
     loop {
         request.clear();
+        silence.begin();
         if (&mut reader).take(MAX_REQUEST_LEN).read_until(b'\n', &mut request).await? == 0 {
             return Ok(());
         }
@@ -94,12 +156,15 @@ async fn client(mut stream: UnixStream, devices: &[Device]) -> io::Result<()> {
             let problem = format!("a request is one line of at most {MAX_REQUEST_LEN} bytes");
             return writer.write_all(&line(&Response::Error(problem))).await;
         }
+        silence.end();
         let response = match serde_json::from_slice(&request) {
             Ok(request) => {
                 answer(request, devices).await.unwrap_or_else(|problem| Response::Error(problem.to_string()))
             }
             Err(error) => Response::Error(format!("not a request: {error}")),
         };
+        // Who does not read is as good as silent.
+        silence.begin();
         writer.write_all(&line(&response)).await?;
     }
 }
@@ -110,7 +175,7 @@ enum Refused {
     #[error("there is no device {0}")]
     NoDevice(u16),
     #[error(transparent)]
-    Stopped(#[from] Stopped),
+    NoAnswer(#[from] NoAnswer),
     #[error("a capture to {} is running", .0.display())]
     Capturing(PathBuf),
     #[error("no capture is running")]
@@ -119,6 +184,8 @@ enum Refused {
     Tracing(PathBuf),
     #[error("no trace is running")]
     NotTracing,
+    #[error("{what} to {} had ended: {why}", path.display())]
+    Ended { what: &'static str, path: PathBuf, why: String },
     #[error(transparent)]
     Rule(#[from] RuleError),
     #[error(transparent)]
@@ -136,13 +203,7 @@ enum Refused {
 async fn answer(request: Request, devices: &[Device]) -> Result<Response, Refused> {
     let find = |id| devices.iter().find(|device| device.id == id).ok_or(Refused::NoDevice(id));
     Ok(match request {
-        Request::Devices {} => {
-            let mut rows = Vec::with_capacity(devices.len());
-            for device in devices {
-                rows.push(row(device).await?);
-            }
-            Response::Devices(rows)
-        }
+        Request::Devices {} => Response::Devices(rows(devices).await),
         Request::List { device, table, from } => {
             Response::Page(find(device)?.handle.call(|answer| Call::List(table, from, answer)).await?)
         }
@@ -164,8 +225,9 @@ async fn answer(request: Request, devices: &[Device]) -> Result<Response, Refuse
         Request::CaptureOff { device } => {
             let handle = &find(device)?.handle;
             let capture = handle.call(|answer| Call::SetCapture(None, answer)).await?;
-            capture.ok_or(Refused::NotCapturing)?.flush();
-            Response::Done {}
+            let mut capture = capture.ok_or(Refused::NotCapturing)?;
+            capture.flush();
+            ended("the capture", capture.ended())?
         }
         Request::TraceOn { device, path, format } => {
             start_trace(find(device)?, &path, format).await?;
@@ -173,8 +235,9 @@ async fn answer(request: Request, devices: &[Device]) -> Result<Response, Refuse
         }
         Request::TraceOff { device } => {
             let trace = find(device)?.handle.call(|answer| Call::SetTrace(None, answer)).await?;
-            trace.ok_or(Refused::NotTracing)?.flush();
-            Response::Done {}
+            let mut trace = trace.ok_or(Refused::NotTracing)?;
+            trace.flush();
+            ended("the trace", trace.ended())?
         }
         Request::Impairments { device } => {
             let handle = &find(device)?.handle;
@@ -211,20 +274,53 @@ async fn answer(request: Request, devices: &[Device]) -> Result<Response, Refuse
     })
 }
 
-async fn row(device: &Device) -> Result<DeviceRow, Stopped> {
-    let status = device.handle.call(Call::Status).await?;
-    Ok(DeviceRow {
+/// The answer to who ends what may have ended of itself.
+fn ended(what: &'static str, before: Option<(&Path, &str)>) -> Result<Response, Refused> {
+    match before {
+        Some((path, why)) => Err(Refused::Ended { what, path: path.to_owned(), why: why.to_owned() }),
+        None => Ok(Response::Done {}),
+    }
+}
+
+/// All devices. Those that do not answer are waited for at the same time.
+async fn rows(devices: &[Device]) -> Vec<DeviceRow> {
+    let deadline = Instant::now() + call::ANSWER;
+    let asked: Vec<_> = devices.iter().map(|device| device.handle.ask(Call::Status)).collect();
+    let mut rows = Vec::with_capacity(devices.len());
+    for (device, asked) in devices.iter().zip(asked) {
+        let status = match asked {
+            Ok(answer) => answer.by(deadline).await,
+            Err(error) => Err(error),
+        };
+        rows.push(row(device, status));
+    }
+    rows
+}
+
+fn row(device: &Device, status: Result<call::Status, NoAnswer>) -> DeviceRow {
+    let health = device.handle.health();
+    let state = match (&health.life, &status) {
+        (Life::Restarting(_), _) | (Life::Running, Err(NoAnswer::NotRunning)) => DeviceState::Restarting,
+        (Life::Running, Err(NoAnswer::Late)) => DeviceState::NotAnswering,
+        (Life::Running, Ok(_)) => DeviceState::Running,
+    };
+    let status = status.ok();
+    DeviceRow {
         id: device.id,
         interface: device.interface.to_owned(),
         mac: device.identity.mac.to_string(),
         ipv4: device.identity.ipv4,
         ipv6: device.identity.own_ipv6(),
         socket: device.socket.clone(),
-        connected: status.connected,
-        port: status.port,
-        capture: status.capture,
-        trace: status.trace,
-    })
+        connected: device.handle.is_connected(),
+        state,
+        restarts: health.restarts,
+        problem: health.problem,
+        port: status.as_ref().map(|status| status.port),
+        port_disabled: status.as_ref().is_some_and(|status| status.port_disabled),
+        capture: status.as_ref().and_then(|status| status.capture.clone()),
+        trace: status.and_then(|status| status.trace),
+    }
 }
 
 async fn start_capture(device: &Device, path: &Path) -> Result<(), Refused> {
@@ -232,7 +328,8 @@ async fn start_capture(device: &Device, path: &Path) -> Result<(), Refused> {
         return Err(Refused::Capturing(running));
     }
     let capture = Capture::create_new(path, &device.name)
-        .map_err(|error| Refused::File { path: path.to_owned(), error })?;
+        .map_err(|error| Refused::File { path: path.to_owned(), error })?
+        .with_limit(device.capture_max_bytes);
     // If another client was faster, its capture ends here: the later request wins.
     device.handle.call(|answer| Call::SetCapture(Some(capture), answer)).await?;
     Ok(())
@@ -243,7 +340,8 @@ async fn start_trace(device: &Device, path: &Path, format: TraceFormat) -> Resul
         return Err(Refused::Tracing(running));
     }
     let trace = Trace::create_new(path, format, &device.name)
-        .map_err(|error| Refused::File { path: path.to_owned(), error })?;
+        .map_err(|error| Refused::File { path: path.to_owned(), error })?
+        .with_limit(device.trace_max_bytes);
     let trace = Some(Box::new(trace));
     // As with captures: of two clients at the same moment the later wins.
     device.handle.call(|answer| Call::SetTrace(trace, answer)).await?;

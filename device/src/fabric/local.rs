@@ -20,8 +20,9 @@ const MAX_BYTES: usize = 16 << 20;
 #[derive(Debug, Default)]
 pub struct Networks(HashMap<String, Arc<Network>>);
 
+/// Where HCAs hand frames to each other.
 #[derive(Debug, Default)]
-struct Network {
+pub struct Network {
     members: RwLock<HashMap<MacAddr, Arc<Member>>>,
 }
 
@@ -42,17 +43,23 @@ pub struct LocalFabric {
 }
 
 impl Networks {
-    /// Plugs the HCA with a MAC into a network.
+    /// The network of this name.
+    pub fn network(&mut self, name: &str) -> Arc<Network> {
+        self.0.entry(name.to_owned()).or_default().clone()
+    }
+}
+
+impl Network {
+    /// Plugs the HCA with a MAC into the network, until the fabric is dropped.
     ///
     /// # Errors
     /// The host has no descriptors left.
-    pub fn join(&mut self, name: &str, mac: MacAddr) -> io::Result<LocalFabric> {
-        let network = self.0.entry(name.to_owned()).or_default().clone();
+    pub fn join(self: &Arc<Self>, mac: MacAddr) -> io::Result<LocalFabric> {
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         let own = Arc::new(Member { bell, arrivals: Mutex::default() });
-        network.members.write().unwrap_or_else(PoisonError::into_inner).insert(mac, own.clone());
-        tracing::info!(network = name, %mac, "local fabric");
-        Ok(LocalFabric { mac, network, own, stats: FabricStats::default() })
+        self.members.write().unwrap_or_else(PoisonError::into_inner).insert(mac, own.clone());
+        tracing::info!(%mac, "local fabric");
+        Ok(LocalFabric { mac, network: self.clone(), own, stats: FabricStats::default() })
     }
 }
 
@@ -141,7 +148,7 @@ mod tests {
 
     fn network() -> [LocalFabric; 3] {
         let mut networks = Networks::default();
-        MACS.map(|mac| networks.join("a", mac).unwrap())
+        MACS.map(|mac| networks.network("a").join(mac).unwrap())
     }
 
     fn batch(frames: &[(MacAddr, u8)]) -> TxBatch {
@@ -187,12 +194,12 @@ mod tests {
     #[test]
     fn networks_are_apart_and_members_leave_them() {
         let mut networks = Networks::default();
-        let mut a = networks.join("a", MACS[0]).unwrap();
-        let b = networks.join("b", MACS[1]).unwrap();
+        let mut a = networks.network("a").join(MACS[0]).unwrap();
+        let b = networks.network("b").join(MACS[1]).unwrap();
         a.send(&mut batch(&[(MACS[1], 1)]));
         assert_eq!(a.stats().tx_no_peer, 1);
         drop(b);
-        let mut b = networks.join("a", MACS[1]).unwrap();
+        let mut b = networks.network("a").join(MACS[1]).unwrap();
         a.send(&mut batch(&[(MACS[1], 2)]));
         assert_eq!(received(&mut b), [2]);
         drop(b);

@@ -89,7 +89,7 @@ pub const STANDARD_ERROR: &str = "-";
 
 /// The trace of one device.
 ///
-/// A write that fails ends it with one log line, never the device.
+/// A write that fails ends it with one log line, never the device. So does a file of the greatest length.
 pub struct Trace {
     path: PathBuf,
     out: Option<BufWriter<Box<dyn Write + Send>>>,
@@ -98,6 +98,11 @@ pub struct Trace {
     format: TraceFormat,
     clock: Clock,
     line: String,
+    /// Bytes written, with those of the file before.
+    len: u64,
+    max_len: u64,
+    /// Why it ended.
+    ended: Option<String>,
 }
 
 /// Bytes collected before a write. Large enough for some hundred records.
@@ -114,6 +119,9 @@ impl Trace {
             format,
             clock: since_1970,
             line: String::new(),
+            len: 0,
+            max_len: u64::MAX,
+            ended: None,
         }
     }
 
@@ -132,6 +140,29 @@ impl Trace {
     /// The file exists, or cannot be created.
     pub fn create_new(path: &Path, format: TraceFormat, device: &str) -> io::Result<Self> {
         Self::open(path, format, device, |path| File::create_new(path))
+    }
+
+    /// Goes on in the file at `path`, or on [`STANDARD_ERROR`].
+    ///
+    /// # Errors
+    /// The file cannot be opened.
+    pub fn append(path: &Path, format: TraceFormat, device: &str) -> io::Result<Self> {
+        let mut len = 0;
+        let trace = Self::open(path, format, device, |path| {
+            let file = File::options().append(true).create(true).open(path)?;
+            len = file.metadata()?.len();
+            Ok(file)
+        });
+        Ok(Self { len, ..trace? })
+    }
+
+    /// Ends when the file is so long. Standard error has bounds of its own.
+    #[must_use]
+    pub fn with_limit(self, max_len: u64) -> Self {
+        match self.path.to_str() {
+            Some(STANDARD_ERROR) => self,
+            _ => Self { max_len, ..self },
+        }
     }
 
     fn open(
@@ -158,6 +189,11 @@ impl Trace {
         self.out.is_some().then_some(&self.path)
     }
 
+    /// Why it ended before its time, and in which file.
+    pub fn ended(&self) -> Option<(&Path, &str)> {
+        self.ended.as_deref().map(|why| (self.path.as_path(), why))
+    }
+
     /// What time it is.
     pub fn now(&self) -> Duration {
         (self.clock)()
@@ -166,6 +202,10 @@ impl Trace {
     /// Writes a record; `fields` tells its fields.
     pub fn record(&mut self, kind: Kind, name: &str, fields: impl FnOnce(&mut dyn Visitor)) {
         let now = self.now();
+        if self.len >= self.max_len && self.out.is_some() {
+            self.flush();
+            return self.stop(&format!("the file has reached its bound of {} bytes", self.max_len));
+        }
         let Some(out) = &mut self.out else { return };
         self.line.clear();
         match self.format {
@@ -178,8 +218,9 @@ impl Trace {
         }
         self.line.push('\n');
         self.unflushed = true;
-        if let Err(error) = out.write_all(self.line.as_bytes()) {
-            self.stop(&error);
+        match out.write_all(self.line.as_bytes()) {
+            Ok(()) => self.len += self.line.len() as u64,
+            Err(error) => self.stop(&error.to_string()),
         }
     }
 
@@ -191,12 +232,15 @@ impl Trace {
         if let Some(out) = &mut self.out
             && let Err(error) = out.flush()
         {
-            self.stop(&error);
+            self.stop(&error.to_string());
         }
     }
 
-    fn stop(&mut self, error: &io::Error) {
-        tracing::error!(path = %self.path.display(), %error, "trace ends: it cannot be written");
+    fn stop(&mut self, why: &str) {
+        if self.ended.is_none() {
+            tracing::error!(path = %self.path.display(), why, "trace ends: it cannot be written");
+            self.ended = Some(why.to_owned());
+        }
         self.out = None;
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use protocol::ids::Lid;
 
 use super::*;
+use crate::control::call;
 use crate::fabric::{FabricStats, TxBatch};
 use crate::hca::tests::Stub;
 use crate::identity::Identity;
@@ -71,7 +72,8 @@ fn a_full_fabric_is_waited_for_and_gets_every_frame() {
     let hca = Hca::new(Stub::default(), Identity::from_lid(Lid::new(9)), None);
     let (server, mut client) = UnixStream::pair().unwrap();
     let worker = Worker::new(Source::Client(server), hca, fabric).unwrap();
-    let thread = std::thread::spawn(move || worker.run());
+    let (_handle, mut mailbox) = call::mailbox().unwrap();
+    let thread = std::thread::spawn(move || worker.run(&mut mailbox));
 
     let version = [[0, 0, 1, 0, 20, 0, 0, 0].as_slice(), &[0; 8], &[0; 4]].concat();
     client.write_all(&version).unwrap();
@@ -99,9 +101,9 @@ fn a_request_to_stop_ends_a_worker_that_sleeps() {
     let hca = Hca::new(Stub::default(), Identity::from_lid(Lid::new(1)), None);
     let folder = tempfile::tempdir().unwrap();
     let listener = Listener::bind(&folder.path().join("s")).unwrap();
-    let worker = Worker::new(Source::Listener(listener), hca, fabric).unwrap();
-    let handle = worker.handle();
-    let thread = std::thread::spawn(move || worker.run());
+    let worker = Worker::new(Source::Listener(listener.into()), hca, fabric).unwrap();
+    let (handle, mut mailbox) = call::mailbox().unwrap();
+    let thread = std::thread::spawn(move || worker.run(&mut mailbox));
     handle.stop();
     assert_eq!(thread.join().unwrap().unwrap(), Ended::Shutdown);
     assert!(!folder.path().join("s").exists());

@@ -33,6 +33,7 @@ pub(crate) struct Daemon {
     pub(crate) child: Child,
     #[allow(dead_code, reason = "not every test looks into it")]
     pub(crate) folder: TempDir,
+    #[allow(dead_code, reason = "not every test has one device only")]
     pub(crate) socket: PathBuf,
     pub(crate) log: BufReader<ChildStderr>,
 }

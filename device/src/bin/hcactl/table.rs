@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write};
 
-use device::control::message::{DeviceRow, PortState};
+use device::control::message::{DeviceRow, DeviceState, PortState};
 use device::fabric::impair::ImpairmentRow;
 use device::fabric::switch::PeerRow;
 use device::frontend::snapshot::{
@@ -92,7 +92,20 @@ impl Text {
 /// The devices of a daemon.
 pub(crate) fn devices(rows: &[DeviceRow]) -> String {
     let mut text = Text::default();
-    text.head(&["ID", "INTERFACE", "MAC", "IPV4", "IPV6", "PORT", "VMM", "SOCKET", "CAPTURE", "TRACE"]);
+    text.head(&[
+        "ID",
+        "INTERFACE",
+        "MAC",
+        "IPV4",
+        "IPV6",
+        "STATE",
+        "RESTARTS",
+        "PORT",
+        "VMM",
+        "SOCKET",
+        "CAPTURE",
+        "TRACE",
+    ]);
     text.lines.extend(rows.iter().map(|row| {
         let path = |path: &Option<std::path::PathBuf>| or_dash(path.as_ref().map(|path| path.display()));
         vec![
@@ -101,9 +114,18 @@ pub(crate) fn devices(rows: &[DeviceRow]) -> String {
             row.mac.clone(),
             row.ipv4.to_string(),
             row.ipv6.to_string(),
+            match row.state {
+                DeviceState::Running => "running",
+                DeviceState::Restarting => "restarting",
+                DeviceState::NotAnswering => "not answering",
+            }
+            .to_owned(),
+            row.restarts.to_string(),
             match row.port {
-                PortState::Up => "up",
-                PortState::Down => "down",
+                Some(PortState::Up) => "up",
+                Some(PortState::Down) if row.port_disabled => "disabled",
+                Some(PortState::Down) => "down",
+                None => "-",
             }
             .to_owned(),
             if row.connected { "connected" } else { "none" }.to_owned(),

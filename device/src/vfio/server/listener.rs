@@ -6,6 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode, fchmod, flock};
 use rustix::io::Errno;
@@ -15,6 +18,13 @@ use thiserror::Error;
 
 /// Clients that may wait to be accepted.
 const BACKLOG: i32 = 128;
+
+/// How long the lock of a folder is waited for. Other daemons keep it for a moment; somebody who keeps it longer has it
+/// for something else, and in a shared folder that may be anybody.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Pause between two tries to lock a folder.
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// Why there is no listening socket.
 #[derive(Debug, Error)]
@@ -55,7 +65,7 @@ pub struct Listener {
 #[derive(Debug)]
 pub enum Source {
     /// A listening socket: one client after the other.
-    Listener(Listener),
+    Listener(Arc<Listener>),
     /// A client that is connected already. There will be no other.
     Client(UnixStream),
 }
@@ -94,13 +104,24 @@ impl Listener {
             _ => Path::new("."),
         };
         let folder = File::open(folder).map_err(bind_error)?;
-        flock(&folder, FlockOperation::LockExclusive).map_err(|error| bind_error(error.into()))?;
+        lock(&folder, path).map_err(|error| bind_error(error.into()))?;
 
         remove_stale(path)?;
         let listener = listen(path, mode).map_err(|error| bind_error(error.into()))?;
         listener.set_nonblocking(true).map_err(bind_error)?;
         let made = std::fs::symlink_metadata(path).map_err(bind_error)?;
         Ok(Self { listener, file: Some((path.to_path_buf(), made.dev(), made.ino())) })
+    }
+
+    /// Takes the file away, unless somebody has put another in its place. Nobody finds the socket any more.
+    pub fn remove_file(&self) {
+        if let Some((path, device, inode)) = &self.file {
+            let ours =
+                std::fs::symlink_metadata(path).is_ok_and(|now| (now.dev(), now.ino()) == (*device, *inode));
+            if ours {
+                let _ = std::fs::remove_file(path);
+            }
+        }
     }
 
     /// The next client that waits, if any.
@@ -144,7 +165,7 @@ impl Source {
         if socket_acceptconn(&owned).is_ok_and(|listening| listening) {
             let listener = UnixListener::from(owned);
             listener.set_nonblocking(true).map_err(|_| wrong("cannot be made non-blocking"))?;
-            return Ok(Self::Listener(Listener { listener, file: None }));
+            return Ok(Self::Listener(Arc::new(Listener { listener, file: None })));
         }
         let stream = UnixStream::from(owned);
         stream.peer_addr().map_err(|_| wrong("is neither listening nor connected"))?;
@@ -160,13 +181,23 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Some((path, device, inode)) = &self.file {
-            // Somebody may have put another in its place meanwhile.
-            let ours =
-                std::fs::symlink_metadata(path).is_ok_and(|now| (now.dev(), now.ino()) == (*device, *inode));
-            if ours {
-                let _ = std::fs::remove_file(path);
+        self.remove_file();
+    }
+}
+
+/// Locks a folder for as long as it is open, or goes on without the lock: then two daemons that start at the same moment
+/// may both replace a stale file, and one of them is not reached.
+fn lock(folder: &File, path: &Path) -> rustix::io::Result<()> {
+    let end = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match flock(folder, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if Instant::now() < end => thread::sleep(LOCK_PAUSE),
+            Err(Errno::WOULDBLOCK) => {
+                tracing::warn!(socket = %path.display(), "somebody keeps the folder locked: not waited for");
+                return Ok(());
             }
+            Err(Errno::INTR) => {}
+            locked => return locked,
         }
     }
 }
@@ -225,6 +256,16 @@ mod tests {
         assert!(matches!(Listener::bind(&path), Err(ListenError::InUse(_))));
         drop(live);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_folder_that_somebody_keeps_locked_is_not_waited_for_without_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let somebody = File::open(folder.path()).unwrap();
+        flock(&somebody, FlockOperation::LockExclusive).unwrap();
+        let path = folder.path().join("hca.sock");
+        let _listener = Listener::bind(&path).unwrap();
+        UnixStream::connect(&path).unwrap();
     }
 
     #[test]

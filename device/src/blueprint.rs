@@ -1,0 +1,185 @@
+//! Making a device's worker of its configuration, at the start and whenever it has failed.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::capture::Capture;
+use crate::config::{DeviceConfig, FabricConfig, TraceConfig};
+use crate::daemon::DaemonError;
+use crate::fabric::Fabric;
+use crate::fabric::local::{Network, Networks};
+use crate::fabric::tap::TapFabric;
+use crate::fabric::udp::UdpFabric;
+use crate::frontend::address::Addresses;
+use crate::frontend::{Interface, Setup, Taker};
+use crate::hca::Hca;
+use crate::telemetry::trace::Trace;
+use crate::vfio::server::{Listener, Source};
+use crate::worker::{Run, Worker};
+
+/// All that a device is made of. What it needs of other devices and of its socket is kept; the rest is opened each time.
+#[derive(Clone, Debug)]
+pub struct Blueprint {
+    device: DeviceConfig,
+    /// Path of the device in the configuration.
+    key: String,
+    /// Of a device on a local fabric.
+    network: Option<Arc<Network>>,
+}
+
+/// Which time it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Occasion {
+    Start,
+    Restart,
+}
+
+impl Blueprint {
+    /// Of the device with this index in the configuration.
+    pub fn new(device: &DeviceConfig, index: usize, networks: &mut Networks) -> Self {
+        let network = match &device.fabric {
+            FabricConfig::Local { network } => Some(networks.network(network)),
+            FabricConfig::Udp { .. } | FabricConfig::Tap { .. } => None,
+        };
+        Self { device: device.clone(), key: format!("devices[{index}]"), network }
+    }
+
+    /// Of the thread, and of the interface in captures.
+    pub fn name(&self) -> String {
+        name(&self.device)
+    }
+
+    /// Where its clients come from. `inherited` is for a device without a path.
+    ///
+    /// # Errors
+    /// It cannot listen, or has nothing to listen on.
+    pub fn source(&self, inherited: &mut Option<Source>) -> Result<Source, DaemonError> {
+        match (&self.device.socket_path, inherited.take()) {
+            (Some(path), _) => Listener::bind(path)
+                .map(|listener| Source::Listener(listener.into()))
+                .map_err(|source| DaemonError::Listen { key: format!("{}.socket_path", self.key), source }),
+            (None, Some(source)) => Ok(source),
+            (None, None) => {
+                let problem = format!("{} has no socket to listen on", self.key);
+                Err(DaemonError::Host(io::Error::other(problem)))
+            }
+        }
+    }
+
+    /// Makes the worker at the start. Files are replaced.
+    ///
+    /// # Errors
+    /// Something the configuration names cannot be opened.
+    pub fn make(&self, source: Source) -> Result<Box<dyn Run>, DaemonError> {
+        self.make_on(Occasion::Start, source)
+    }
+
+    /// Makes the worker after the one before has failed. Files go on where that one ended; without them the device still
+    /// serves.
+    ///
+    /// # Errors
+    /// The fabric cannot be opened.
+    pub fn make_again(&self, listener: Arc<Listener>) -> Result<Box<dyn Run>, DaemonError> {
+        self.make_on(Occasion::Restart, Source::Listener(listener))
+    }
+
+    fn make_on(&self, occasion: Occasion, source: Source) -> Result<Box<dyn Run>, DaemonError> {
+        let Self { device, .. } = self;
+        let fabric = self.fabric()?;
+        let capture = match (&device.capture, occasion) {
+            (None, _) => None,
+            (Some(path), Occasion::Start) => {
+                Some(self.must("capture", path, Capture::create(path, &self.name()))?)
+            }
+            (Some(path), Occasion::Restart) => unless(path, Capture::append(path, &self.name())),
+        };
+        let trace = match (&device.trace, occasion) {
+            (None, _) => None,
+            (Some(TraceConfig { file, format }), Occasion::Start) => {
+                Some(self.must("trace.file", file, Trace::create(file, *format, &self.name()))?)
+            }
+            (Some(TraceConfig { file, format }), Occasion::Restart) => {
+                unless(file, Trace::append(file, *format, &self.name()))
+            }
+        };
+        let common = Setup { options: (), addresses: self.addresses(), engine: engine::Config::default() };
+        let capture = capture.map(|capture| capture.with_limit(device.capture_max_bytes));
+        let trace = trace.map(|trace| trace.with_limit(device.trace_max_bytes));
+        device.frontend.make(&common, Parts { blueprint: self, source, fabric, capture, trace })
+    }
+
+    fn must<T>(&self, key: &str, path: &Path, opened: io::Result<T>) -> Result<T, DaemonError> {
+        opened.map_err(|source| DaemonError::File {
+            key: format!("{}.{key}", self.key),
+            path: path.to_owned(),
+            source,
+        })
+    }
+
+    fn addresses(&self) -> Addresses {
+        let DeviceConfig { identity, peers, default_peer, .. } = &self.device;
+        Addresses { own: *identity, peers: peers.clone(), default_peer: *default_peer }
+    }
+
+    fn fabric(&self) -> Result<Box<dyn Fabric + Send>, DaemonError> {
+        let mac = self.device.identity.mac;
+        let failed = |part: &str, name: String, source| DaemonError::Fabric {
+            key: format!("{}.fabric.{part}", self.key),
+            name,
+            source,
+        };
+        Ok(match (&self.device.fabric, &self.network) {
+            (FabricConfig::Udp { bind, peers }, _) => {
+                let fabric = UdpFabric::bind(*bind, mac, peers);
+                Box::new(fabric.map_err(|source| failed("udp.bind", bind.to_string(), source))?)
+            }
+            (FabricConfig::Tap { interface }, _) => {
+                let fabric = TapFabric::open(interface);
+                Box::new(fabric.map_err(|source| failed("tap.interface", interface.to_string(), source))?)
+            }
+            (FabricConfig::Local { .. }, Some(network)) => Box::new(network.join(mac)?),
+            (FabricConfig::Local { network }, None) => {
+                let missing = io::Error::from(io::ErrorKind::NotFound);
+                return Err(failed("local.network", network.clone(), missing));
+            }
+        })
+    }
+}
+
+/// Name of a device for people.
+pub fn name(device: &DeviceConfig) -> String {
+    format!("hca{}", device.identity.lid.get())
+}
+
+/// What could be opened again; the log says what could not.
+fn unless<T>(path: &Path, opened: io::Result<T>) -> Option<T> {
+    opened
+        .inspect_err(|error| tracing::warn!(path = %path.display(), %error, "file is not written any more"))
+        .ok()
+}
+
+/// What a worker is made of beside its front-end.
+struct Parts<'a> {
+    blueprint: &'a Blueprint,
+    source: Source,
+    fabric: Box<dyn Fabric + Send>,
+    capture: Option<Capture>,
+    trace: Option<Trace>,
+}
+
+impl Taker for Parts<'_> {
+    type Output = Result<Box<dyn Run>, DaemonError>;
+
+    fn take<F: Interface>(self, frontend: F) -> Self::Output {
+        let Self { blueprint, source, fabric, capture, trace } = self;
+        let device = &blueprint.device;
+        let mut hca = Hca::new(frontend, blueprint.addresses(), capture);
+        hca.set_strict(device.strict);
+        hca.set_trace(trace);
+        for rule in &device.impairments {
+            hca.impairments().add(rule.clone()).map_err(io::Error::other)?;
+        }
+        Ok(Box::new(Worker::new(source, hca, fabric)?.with_linger(device.linger)))
+    }
+}

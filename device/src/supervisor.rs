@@ -1,0 +1,202 @@
+//! Keeping a device running: a failure costs a device its client and its state, and nobody else anything.
+//!
+//! The thread of a device runs its worker. When that fails, on an error of the host or by a panic, everything the device
+//! was made of is dropped, and after a pause it is made anew from its configuration. Its socket stays where it is: a
+//! VMM that connects meanwhile waits to be accepted.
+
+use std::any::Any;
+use std::io;
+use std::panic::{self, AssertUnwindSafe};
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+use crate::control::call::{Life, Mailbox};
+use crate::limited;
+use crate::worker::{Ended, Run};
+
+/// Pause before a device is made anew. Each failure that follows doubles it, up to [`LONGEST_PAUSE`]: well below the
+/// 5 s that QEMU waits for its first reply, so that a VMM that connects meanwhile need not notice.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// Bound: a device that fails again and again costs a processor no more than that. Whoever repairs what it lacks does
+/// not wait long.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// A device that served so long has recovered, and begins with the first pause again.
+const SOUND: Duration = Duration::from_secs(60);
+
+/// Makes a device's worker anew.
+pub type Rebuild = Box<dyn FnMut() -> anyhow::Result<Box<dyn Run>> + Send>;
+
+/// Why a device cannot go on.
+#[derive(Debug, Error)]
+pub enum Failure {
+    /// The host failed it.
+    #[error(transparent)]
+    Host(#[from] io::Error),
+    /// It cannot be made anew.
+    #[error("{0:#}")]
+    Rebuild(anyhow::Error),
+    /// A panic, which has been reported.
+    #[error("panic: {0}: this is a defect of hcad")]
+    Panic(String),
+}
+
+/// Runs a device until it is asked to end, or until it has no client and never will. Without `rebuild` the first failure
+/// is the last.
+///
+/// # Errors
+/// The device failed and cannot be made anew.
+pub fn supervise(
+    first: Box<dyn Run>,
+    mut rebuild: Option<Rebuild>,
+    mailbox: &mut Mailbox,
+) -> Result<Ended, Failure> {
+    let mut pause = FIRST_PAUSE;
+    let mut worker = Ok(first);
+    loop {
+        let failure = match worker {
+            Ok(worker) => {
+                mailbox.set_life(Life::Running);
+                let started = Instant::now();
+                // What the worker owned is gone afterwards. The mailbox holds whole calls at any moment.
+                let ran = panic::catch_unwind(AssertUnwindSafe(|| worker.run(mailbox)));
+                mailbox.set_connected(false);
+                if started.elapsed() >= SOUND {
+                    pause = FIRST_PAUSE;
+                }
+                match ran {
+                    Ok(Ok(ended)) => return Ok(ended),
+                    Ok(Err(error)) => Failure::Host(error),
+                    Err(payload) => Failure::Panic(text(payload.as_ref())),
+                }
+            }
+            Err(failure) => failure,
+        };
+        let Some(rebuild) = &mut rebuild else { return Err(failure) };
+        limited!(error, %failure, again_in = ?pause, "the device failed: its client is dropped and it is made anew");
+        mailbox.set_life(Life::Restarting(failure.to_string()));
+        if mailbox.is_stopped_within(pause) {
+            return Ok(Ended::Shutdown);
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+        worker = match panic::catch_unwind(AssertUnwindSafe(rebuild)) {
+            Ok(worker) => worker.map_err(Failure::Rebuild),
+            Err(payload) => Err(Failure::Panic(text(payload.as_ref()))),
+        };
+    }
+}
+
+/// What a panic said.
+fn text(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("without a text").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+    use crate::control::call::{self, Handle};
+
+    /// Long enough for anything but a defect.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// What a device does once it runs.
+    #[derive(Clone, Copy)]
+    enum Act {
+        Panic,
+        Fail,
+        /// Serves until it is asked to end.
+        Serve,
+    }
+
+    impl Run for Act {
+        fn run(self: Box<Self>, mailbox: &mut Mailbox) -> io::Result<Ended> {
+            mailbox.set_connected(true);
+            match *self {
+                Act::Panic => panic!("no such thing"),
+                Act::Fail => Err(io::Error::other("the tap is gone")),
+                Act::Serve => {
+                    while !mailbox.is_stopped_within(PATIENCE) {}
+                    Ok(Ended::Shutdown)
+                }
+            }
+        }
+    }
+
+    /// Supervises a device that does one after the other; tells of each time it is made.
+    fn supervised(
+        acts: Vec<Option<Act>>,
+    ) -> (Handle, mpsc::Receiver<()>, thread::JoinHandle<Result<Ended, Failure>>) {
+        let (handle, mut mailbox) = call::mailbox().unwrap();
+        let (made, tell) = mpsc::channel();
+        let mut acts = acts.into_iter();
+        let first = acts.next().unwrap().unwrap();
+        let rebuild: Rebuild = Box::new(move || {
+            made.send(()).unwrap();
+            match acts.next().unwrap() {
+                Some(act) => Ok(Box::new(act)),
+                None => anyhow::bail!("nothing to make it of"),
+            }
+        });
+        (handle, tell, thread::spawn(move || supervise(Box::new(first), Some(rebuild), &mut mailbox)))
+    }
+
+    #[test]
+    fn a_device_that_panics_or_fails_is_made_anew_until_it_serves() {
+        let acts = vec![Some(Act::Panic), Some(Act::Fail), None, Some(Act::Serve)];
+        let (handle, made, thread) = supervised(acts);
+        for _ in 0..3 {
+            made.recv_timeout(PATIENCE).unwrap();
+        }
+        while handle.health().life != Life::Running || !handle.is_connected() {
+            thread::yield_now();
+        }
+        assert_eq!(handle.health().restarts, 3);
+        assert_eq!(handle.health().problem.as_deref(), Some("nothing to make it of"));
+        handle.stop();
+        assert_eq!(thread.join().unwrap().unwrap(), Ended::Shutdown);
+        assert!(!handle.is_connected());
+    }
+
+    #[test]
+    fn the_pauses_between_failures_grow() {
+        let (handle, made, thread) = supervised(vec![Some(Act::Panic), Some(Act::Fail), Some(Act::Serve)]);
+        let started = Instant::now();
+        made.recv_timeout(PATIENCE).unwrap();
+        assert!(started.elapsed() >= FIRST_PAUSE / 2);
+        let started = Instant::now();
+        made.recv_timeout(PATIENCE).unwrap();
+        assert!(started.elapsed() >= FIRST_PAUSE);
+        handle.stop();
+        thread.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_device_that_waits_to_be_made_anew_ends_at_once_when_asked_and_says_why_it_waits() {
+        let (handle, made, thread) = supervised(vec![Some(Act::Fail); 8]);
+        for _ in 0..4 {
+            made.recv_timeout(PATIENCE).unwrap();
+        }
+        // The next pause has 1.6 s.
+        while !matches!(handle.health().life, Life::Restarting(_)) {
+            thread::yield_now();
+        }
+        assert_eq!(handle.health().problem.as_deref(), Some("the tap is gone"));
+        let asked = Instant::now();
+        handle.stop();
+        assert_eq!(thread.join().unwrap().unwrap(), Ended::Shutdown);
+        assert!(asked.elapsed() < Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_made_anew_ends_with_its_failure() {
+        let (_handle, mut mailbox) = call::mailbox().unwrap();
+        let failure = supervise(Box::new(Act::Panic), None, &mut mailbox).unwrap_err();
+        assert_eq!(failure.to_string(), "panic: no such thing: this is a defect of hcad");
+    }
+}

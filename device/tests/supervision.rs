@@ -1,0 +1,177 @@
+//! What happens to one HCA of a process and must not be felt by another: its thread hangs, its fabric is taken away.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::io::{self, Read as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{Daemon, hcad, until};
+use serde_json::{Value, json};
+use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
+use vfio_user::Client;
+
+/// A daemon of two HCAs, the first on a fabric of choice. Sockets of the two are `1` and `2` in the daemon's folder.
+fn start(first: Value, prepare: impl FnOnce(&mut Command)) -> Daemon {
+    let folder = tempfile::tempdir().unwrap();
+    let device = |id: u32, fabric: Value| {
+        let socket = folder.path().join(id.to_string());
+        json!({ "id": id, "frontend": { "jingzhao": {} }, "fabric": fabric, "socket_path": socket })
+    };
+    let config = json!({
+        "devices": [device(1, first), device(2, json!({ "local": { "network": "a" } }))],
+        "control_socket": folder.path().join("control"),
+    });
+    let path = folder.path().join("hcad.json");
+    std::fs::write(&path, config.to_string()).unwrap();
+    let mut command = hcad();
+    command.arg("--config").arg(path);
+    prepare(&mut command);
+    let socket = folder.path().join("2");
+    Daemon::ready(command, folder, socket)
+}
+
+fn socket(daemon: &Daemon, id: u32) -> PathBuf {
+    daemon.folder.path().join(id.to_string())
+}
+
+/// Runs `hcactl` and gives what it printed: standard output, or the error.
+fn hcactl(daemon: &Daemon, arguments: &[&str]) -> Result<String, String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
+    let control = daemon.folder.path().join("control");
+    let output = command.arg("--socket").arg(control).args(arguments).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
+}
+
+fn devices(daemon: &Daemon) -> Value {
+    serde_json::from_str(&hcactl(daemon, &["--json", "devices"]).unwrap()).unwrap()
+}
+
+#[track_caller]
+fn is_served(client: &mut Client) {
+    let mut id = [0; 4];
+    client.region_read(VFIO_PCI_CONFIG_REGION_INDEX, 0, &mut id).unwrap();
+    assert_eq!(u32::from_le_bytes(id), 0x7028_10ee);
+}
+
+fn terminate(daemon: &Daemon) {
+    let pid = libc::pid_t::try_from(daemon.child.id()).unwrap();
+    // SAFETY: sends a signal to a child that has not been waited for, so its number is still its own.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
+}
+
+/// Tells the runner of a test that this machine cannot run. Not by `println!`, which it keeps to itself.
+fn skip(why: &str) {
+    let line = format!("0 passed, 0 failed, 1 skipped: {why}\n");
+    rustix::io::write(io::stdout(), line.as_bytes()).unwrap();
+}
+
+/// A thread of another process that has been made to stop in the middle of whatever it did.
+struct Stopped(libc::pid_t);
+
+impl Stopped {
+    fn new(daemon: &Daemon, name: &str) -> io::Result<Self> {
+        let mut tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.child.id())).unwrap();
+        let task = tasks.find_map(|task| {
+            let path = task.unwrap().path();
+            let is_it = std::fs::read_to_string(path.join("comm")).unwrap().trim() == name;
+            is_it.then(|| path.file_name().unwrap().to_str().unwrap().parse().unwrap())
+        });
+        let task: libc::pid_t = task.unwrap();
+        for request in [libc::PTRACE_SEIZE, libc::PTRACE_INTERRUPT] {
+            let none = std::ptr::null_mut::<libc::c_void>();
+            // SAFETY: neither request reads or writes memory of this process.
+            if unsafe { libc::ptrace(request, task, none, none) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        let stopped = Self(task);
+        assert!(libc::WIFSTOPPED(stopped.wait()));
+        Ok(stopped)
+    }
+
+    /// Its next status: that it stopped, or ended.
+    fn wait(&self) -> libc::c_int {
+        let mut status = 0;
+        // SAFETY: writes the status, which lives, and nothing else.
+        assert_eq!(unsafe { libc::waitpid(self.0, &raw mut status, libc::__WALL) }, self.0);
+        status
+    }
+}
+
+#[test]
+fn a_thread_that_hangs_keeps_neither_others_from_serving_nor_the_daemon_from_ending() {
+    let mut daemon = start(json!({ "local": { "network": "a" } }), |_| {});
+    let _hung = Client::new(&socket(&daemon, 1)).unwrap();
+    let mut client = Client::new(&socket(&daemon, 2)).unwrap();
+    let thread = match Stopped::new(&daemon, "hca1") {
+        Ok(thread) => thread,
+        Err(error) => return skip(&format!("ptrace: {error}")),
+    };
+
+    let asked = Instant::now();
+    let rows = devices(&daemon);
+    let states = [&rows[0]["state"], &rows[1]["state"]];
+    assert_eq!(states, ["not_answering", "running"], "{rows}");
+    assert_eq!((&rows[0]["port"], &rows[0]["connected"]), (&Value::Null, &json!(true)));
+    let text = hcactl(&daemon, &["devices"]).unwrap();
+    assert!(text.contains("not answering"), "{text}");
+    let error = hcactl(&daemon, &["--device", "1", "port", "down"]).unwrap_err();
+    assert_eq!(error, "hcactl: the device does not answer\n");
+    assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
+
+    is_served(&mut client);
+    drop(client);
+    is_served(&mut Client::new(&socket(&daemon, 2)).unwrap());
+
+    terminate(&daemon);
+    while libc::WIFSTOPPED(thread.wait()) {}
+    assert_eq!(until("the end of hcad", || daemon.child.try_wait().unwrap()).code(), Some(1));
+    let mut log = String::new();
+    daemon.log.read_to_string(&mut log).unwrap();
+    assert!(log.contains("hcad: hca1 did not end within 2 s"), "{log}");
+    assert!(!socket(&daemon, 1).exists() && !socket(&daemon, 2).exists());
+}
+
+#[test]
+fn a_tap_that_is_deleted_restarts_its_device_alone() {
+    const TAP: &str = "hcadtest0";
+    if !rustix::process::geteuid().is_root() || !std::path::Path::new("/dev/net/tun").exists() {
+        return skip("a tap needs root and /dev/net/tun");
+    }
+    let mut daemon = start(json!({ "tap": { "interface": TAP } }), |command| {
+        // SAFETY: between fork and exec this only calls unshare, which is safe there.
+        unsafe {
+            command.pre_exec(|| match libc::unshare(libc::CLONE_NEWNET) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            });
+        }
+    });
+    let mut first = Client::new(&socket(&daemon, 1)).unwrap();
+    is_served(&mut first);
+    let mut second = Client::new(&socket(&daemon, 2)).unwrap();
+
+    let mut delete = Command::new("nsenter");
+    delete.args(["--net", "--target", &daemon.child.id().to_string(), "ip", "link", "delete", TAP]);
+    assert!(delete.status().unwrap().success());
+    let line = daemon.wait_for_line("the device failed");
+    assert!(line.contains("device{id=1}"), "{line}");
+
+    let rows = until("the device", || {
+        let rows = devices(&daemon);
+        (rows[0]["state"] == "running" && rows[0]["restarts"] == 1).then_some(rows)
+    });
+    assert!(rows[0]["problem"].as_str().unwrap().contains("descriptor in bad state"), "{rows}");
+    assert_eq!((&rows[0]["connected"], &rows[1]["connected"]), (&json!(false), &json!(true)));
+    assert_eq!(rows[1]["restarts"], 0);
+    assert!(first.region_read(VFIO_PCI_CONFIG_REGION_INDEX, 0, &mut [0; 4]).is_err(), "its client is gone");
+    is_served(&mut Client::new(&socket(&daemon, 1)).unwrap());
+    is_served(&mut second);
+    terminate(&daemon);
+    assert!(until("the end of hcad", || daemon.child.try_wait().unwrap()).success());
+}
