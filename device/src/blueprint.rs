@@ -176,6 +176,7 @@ impl Taker for Parts<'_> {
         let device = &blueprint.device;
         let mut hca = Hca::new(frontend, blueprint.addresses(), capture);
         hca.set_strict(device.strict);
+        hca.set_memory_limits(device.memory);
         hca.set_trace(trace);
         for rule in &device.impairments {
             hca.impairments().add(rule.clone()).map_err(io::Error::other)?;

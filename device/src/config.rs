@@ -1,6 +1,7 @@
 //! The configuration file: JSON with unknown keys rejected, turned into values that need no more checking.
 
 mod fabric;
+mod memory;
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -15,10 +16,13 @@ use thiserror::Error;
 pub use self::fabric::{
     FabricConfig, FabricEntry, InterfaceName, LocalEntry, TapEntry, UdpEntry, UdpPeer, UdpPeerEntry,
 };
+pub use self::memory::GuestMemoryEntry;
 use crate::fabric::impair::{self, Rule, RuleEntry};
 use crate::frontend::FrontendEntry;
 use crate::identity::Identity;
 use crate::management;
+use crate::memory::Limits;
+use crate::memory::limits::MAX_BYTES_OF_ALL;
 use crate::telemetry::trace::TraceFormat;
 
 /// The whole file.
@@ -105,6 +109,9 @@ pub struct DeviceEntry {
     /// in bulk and pauses are short. It keeps a processor busy meanwhile. 0: it sleeps at once.
     #[serde(default = "default_linger_us")]
     pub linger_us: u16,
+    /// What the VMM may lend as guest memory.
+    #[serde(default)]
+    pub guest_memory: GuestMemoryEntry,
     /// What is done to frames between this HCA and its fabric, to see how guests and peers take it.
     #[serde(default)]
     pub impairments: Vec<RuleEntry>,
@@ -176,6 +183,8 @@ pub struct DeviceConfig {
     pub strict: bool,
     /// How long its thread looks for more work before it sleeps.
     pub linger: Duration,
+    /// What its client may have mapped.
+    pub memory: Limits,
     /// At most [`impair::MAX_RULES`].
     pub impairments: Vec<Rule>,
 }
@@ -250,11 +259,18 @@ impl TryFrom<ConfigFile> for Config {
         if file.devices.is_empty() {
             return Err(value("devices", "at least one device is needed"));
         }
+        let count = file.devices.len();
+        let mut memory_left = MAX_BYTES_OF_ALL;
         let devices = file
             .devices
             .into_iter()
             .enumerate()
-            .map(|(index, entry)| DeviceConfig::from_entry(entry, &format!("devices[{index}]")))
+            .map(|(index, entry)| {
+                let key = format!("devices[{index}]");
+                let memory =
+                    entry.guest_memory.check(count, &mut memory_left, &format!("{key}.guest_memory"))?;
+                DeviceConfig::from_entry(entry, memory, &key)
+            })
             .collect::<Result<Vec<_>, _>>()?;
         let mut macs = HashSet::new();
         let mut sockets = HashSet::new();
@@ -282,7 +298,7 @@ impl TryFrom<ConfigFile> for Config {
 }
 
 impl DeviceConfig {
-    fn from_entry(entry: DeviceEntry, key: &str) -> Result<Self, ConfigError> {
+    fn from_entry(entry: DeviceEntry, memory: Limits, key: &str) -> Result<Self, ConfigError> {
         let own = PeerEntry {
             id: entry.id,
             mac: entry.mac,
@@ -322,6 +338,7 @@ impl DeviceConfig {
             trace_max_bytes: entry.trace_max_bytes,
             strict: entry.strict,
             linger: linger(entry.linger_us, &format!("{key}.linger_us"))?,
+            memory,
             impairments: entry.impairments.into_iter().enumerate().map(rule).collect::<Result<_, _>>()?,
         })
     }
@@ -430,6 +447,28 @@ mod tests {
             let error = check(&devices).unwrap_err();
             assert!(error.contains(message), "{error:?} should contain {message:?}");
         }
+    }
+
+    #[test]
+    fn devices_share_what_may_be_mapped() {
+        const GIB: u64 = 1 << 30;
+        let one = |id: u32, extra: &str| device(extra).replace("258", &id.to_string());
+        let bytes = |devices: &[String]| -> Result<Vec<u64>, String> {
+            Ok(check(&devices.join(","))?.devices.iter().map(|device| device.memory.bytes / GIB).collect())
+        };
+        assert_eq!(bytes(&[device("")]), Ok(vec![1024]));
+        assert_eq!(bytes(&[device(r#", "guest_memory": {"max_gib": 65536}"#)]), Ok(vec![65536]));
+        let many: Vec<_> = (1..=128).map(|id| one(id, "")).collect();
+        assert_eq!(bytes(&many), Ok(vec![512; 128]));
+        let large = r#", "guest_memory": {"max_gib": 40000, "files": "any"}"#;
+        let error = bytes(&[one(1, large), one(2, large)]).unwrap_err();
+        assert!(
+            error.contains(
+                "devices[1].guest_memory.max_gib: 40000 GiB where the devices before it leave 25536"
+            )
+        );
+        let config = check(&device(large)).unwrap();
+        assert_eq!(config.devices[0].memory.file_systems, crate::memory::FileSystems::Any);
     }
 
     #[test]

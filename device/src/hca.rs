@@ -24,7 +24,7 @@ use crate::frontend::{Context, Frontend, FrontendCounters, RegisterAccess};
 use crate::identity::Identity;
 use crate::limited;
 use crate::management::Management;
-use crate::memory::GuestMemory;
+use crate::memory::{GuestMemory, Limits};
 use crate::net::{Port, PortStats};
 use crate::telemetry::monitor::Monitor;
 use crate::telemetry::trace::{Kind, Trace};
@@ -179,6 +179,12 @@ impl<F: Frontend> Hca<F> {
     /// Uses another trace from now on, or none, and gives back what was there.
     pub fn set_trace(&mut self, trace: Option<Trace>) -> Option<Trace> {
         self.monitor.set_trace(trace)
+    }
+
+    /// Limits what a client may have mapped. Not for a device that has a client.
+    pub fn set_memory_limits(&mut self, limits: Limits) {
+        self.memory = GuestMemory::new(limits);
+        self.apply_config();
     }
 
     /// Begins or ends to report what the driver does against the interface.

@@ -194,10 +194,6 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             if self.accept_after.is_some_and(|after| after <= now()) {
                 self.resume_accepting()?;
             }
-            if self.client.is_none() && self.listener.is_none() {
-                self.hca.flush();
-                return Ok(Ended::ClientGone);
-            }
             if is_ready(token::FABRIC) {
                 // Bound: one batch, a few hundred frames at most.
                 self.fabric.recv(&mut self.arrived)?;
@@ -212,8 +208,15 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 self.hca.handle_deadline();
             }
             let Left { frames, other } = self.hca.drain();
+            if self.hca.memory().is_lost() {
+                self.lose_client(&Gone::MemoryLost)?;
+            }
             work_left = (self.send()? == Sent::All && frames) || other;
             self.reply()?;
+            if self.client.is_none() && self.listener.is_none() {
+                self.hca.flush();
+                return Ok(Ended::ClientGone);
+            }
         }
     }
 
@@ -375,6 +378,10 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             Gone::Violation(error) => {
                 limited!(warn, %error, "client broke the vfio-user protocol, device reset");
             }
+            Gone::MemoryLost => limited!(
+                warn,
+                "a file of the client's memory was cut short, or the host has no page for it; device reset"
+            ),
             Gone::Io(error) => limited!(warn, %error, "connection of the client failed, device reset"),
         }
         if let Some(client) = &self.client {

@@ -5,7 +5,7 @@ mod common;
 
 use std::io::{Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use common::Daemon;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use vfio_bindings::bindings::vfio::{
     VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_DATA_EVENTFD, VFIO_IRQ_SET_DATA_NONE,
     VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_BAR2_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX,
@@ -163,7 +164,7 @@ fn a_mailbox_is_reached_through_one_descriptor_a_page() {
             .unwrap();
     }
     assert_eq!(query_adapter(&mut client), 0);
-    assert_eq!(descriptors(&daemon), before + 1, "512 ranges of one file keep one descriptor");
+    assert_eq!(descriptors(&daemon), before, "ranges keep no descriptor");
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", daemon.child.id())).unwrap();
     assert_eq!(maps.matches("memfd:guest").count(), 1);
 }
@@ -341,6 +342,64 @@ fn floods_of_descriptors_are_closed() {
         wait_until("descriptors are closed", || descriptors(&daemon) == before);
     }
     Client::new(&daemon.socket).unwrap();
+}
+
+#[test]
+fn a_client_is_told_that_descriptors_ran_out_and_goes_on() {
+    let daemon = Daemon::start();
+    let mut stream = UnixStream::connect(&daemon.socket).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut answer_to = |bytes: &[u8], fds: &[BorrowedFd<'_>]| {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
+        let part = [std::io::IoSlice::new(bytes)];
+        assert_eq!(sendmsg(&stream, &part, &mut control, SendFlags::NOSIGNAL).unwrap(), bytes.len());
+        let mut header = [0; 16];
+        stream.read_exact(&mut header).unwrap();
+        let size = u32::from_ne_bytes(header[4..8].try_into().unwrap());
+        stream.read_exact(&mut vec![0; usize::try_from(size).unwrap() - 16]).unwrap();
+        u32::from_ne_bytes(header[12..].try_into().unwrap())
+    };
+    assert_eq!(answer_to(&whole(1, b"\0\0\x01\0{}\0"), &[]), 0);
+
+    let memory = memory();
+    let map = |page: u64| {
+        let words: Vec<u8> = [32_u32, 3].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let longs: Vec<u8> = [0, page << 12, 0x1000].iter().flat_map(|long| long.to_ne_bytes()).collect();
+        whole(2, &[words, longs].concat())
+    };
+    let limit_to = |current| {
+        let pid = Pid::from_raw(i32::try_from(daemon.child.id()).unwrap());
+        let limit = Rlimit { current, ..getrlimit(Resource::Nofile) };
+        prlimit(pid, Resource::Nofile, limit).unwrap().current
+    };
+    let before = limit_to(Some(3));
+    assert_eq!(answer_to(&map(0), &[memory.as_fd()]), libc::EMFILE.unsigned_abs());
+    limit_to(before);
+    assert_eq!(answer_to(&map(0), &[memory.as_fd()]), 0);
+}
+
+#[test]
+fn a_client_that_cuts_its_memory_short_loses_its_connection_and_nobody_else_notices() {
+    let mut daemon = Daemon::start();
+    let memory = memory();
+    let mut client = Client::new(&daemon.socket).unwrap();
+    enable(&mut client);
+    map_mailbox(&mut client, &memory);
+    assert_eq!(query_adapter(&mut client), 0);
+    ftruncate(&memory, 0x1000).unwrap();
+    // The command behind this store writes to the page that is gone.
+    let mailbox = u32::try_from(MAILBOX).unwrap();
+    set_register(&mut client, 0x8_0010, mailbox);
+    let _ = client.region_write(BAR0, 0x8_0018, &0x80_0006_u32.to_le_bytes());
+    daemon.wait_for_line("a file of the client's memory was cut short");
+    assert!(client.region_read(BAR0, 0, &mut [0; 4]).is_err(), "the connection is closed");
+
+    let mut next = Client::new(&daemon.socket).unwrap();
+    enable(&mut next);
+    map_mailbox(&mut next, &memory_of(4));
+    assert_eq!(query_adapter(&mut next), 0);
 }
 
 #[test]

@@ -143,7 +143,7 @@ impl<F: Frontend> Machine<F> {
             }
             12 => {
                 let (at, len) = (u64::from(input.word()) % MEMORY, u64::from(input.word()));
-                self.hca.memory().unmap(Iova::new(at), len);
+                let _ = self.hca.memory().unmap(Iova::new(at), len);
             }
             13 => self.lend(),
             15 => self.interrupts(input),

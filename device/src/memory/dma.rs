@@ -2,12 +2,15 @@
 //!
 //! The client gives each range as a part of a file. A file is mapped once, whole, however many ranges and
 //! descriptors of it arrive: behind an emulated IOMMU there is a range per 4 KiB page, and a mapping for each would
-//! meet the host's limit. Ranges that continue each other, on the bus and in the file, become one.
+//! meet the host's limit. Ranges that continue each other, on the bus and in the file, become one. What a client may
+//! have mapped is limited, see [`Limits`].
 //!
 //! The guest runs while we look, so its bytes are only ever copied or, where an exchange demands it, accessed
-//! atomically; no reference to them exists outside of this file.
+//! atomically; no reference to them exists outside of this file. A page that the host cannot give makes the access
+//! fail, and every later one to that file, see [`GuestMemory::is_lost`].
 
 mod file;
+mod mapping;
 #[cfg(test)]
 mod tests;
 
@@ -22,17 +25,12 @@ use thiserror::Error;
 use vm_memory::{Bytes, VolatileMemory, VolatileSlice, WriteVolatile as _};
 
 use self::file::MappedFile;
+use super::limits::Limits;
 
 /// Granularity of ranges, bytes.
 pub const PAGE_LEN: u64 = 4096;
 
-/// Bound: ranges after merging; the number the protocol assumes when a server names none.
-pub const MAX_WINDOWS: usize = 65_535;
-
-/// Bound: files mapped at once. A guest has one per memory back-end; the host allows a process about 65,000 mappings.
-const MAX_FILES: usize = 256;
-
-/// A bus address range is not wholly mapped with the needed permission.
+/// A bus address range is not wholly mapped with the needed permission, or the host has no page for some of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("no {access} mapping for {len} bytes at {iova}")]
 pub struct DmaError {
@@ -71,11 +69,30 @@ pub enum MapError {
         /// Length of the file.
         file_len: u64,
     },
-    /// More ranges or files than we keep.
-    #[error("more than {0} DMA ranges or files")]
-    TooMany(usize),
+    /// More ranges than we keep.
+    #[error("more than {0} DMA ranges")]
+    TooManyRanges(usize),
+    /// More files than we keep.
+    #[error("more than {0} files of guest memory")]
+    TooManyFiles(usize),
+    /// The client's files would take more of our address space than is theirs.
+    #[error("a file of {file_len:#x} bytes, beside {mapped:#x} mapped, passes the limit of {limit:#x}")]
+    TooManyBytes {
+        /// Of the new file.
+        file_len: u64,
+        /// Of files mapped already.
+        mapped: u64,
+        /// Bytes a client may have mapped.
+        limit: u64,
+    },
+    /// Its pages come from where they may be kept from us.
+    #[error("a file on a file system of type {magic:#x}: guest memory has to be on tmpfs or hugetlbfs")]
+    FileSystem {
+        /// As `statfs` tells it.
+        magic: u64,
+    },
     /// The descriptor cannot be mapped.
-    #[error("cannot map the descriptor of a DMA range")]
+    #[error("cannot map the descriptor of a DMA range: {0}")]
     File(#[from] std::io::Error),
 }
 
@@ -95,6 +112,7 @@ pub struct GuestMemory {
     /// By first address. They do not overlap.
     windows: BTreeMap<u64, Window>,
     files: Vec<Arc<MappedFile>>,
+    limits: Limits,
     blocked: bool,
 }
 
@@ -114,9 +132,22 @@ struct HostRange {
     offset: u64,
 }
 
+/// Bytes of one window.
+struct Piece<'a> {
+    bytes: VolatileSlice<'a>,
+    file: &'a MappedFile,
+}
+
+type Pieces<'a> = SmallVec<[Piece<'a>; 2]>;
+
 impl GuestMemory {
+    /// Nothing yet, and no more than these limits ever.
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+
     /// Adds a range of `len` bytes at `iova`, backed by a file from an offset on, or by nothing we can reach. The
-    /// descriptor is closed unless its file is new.
+    /// descriptor is closed: the mapping does not need it.
     ///
     /// # Errors
     /// See [`MapError`]; nothing has changed.
@@ -161,16 +192,25 @@ impl GuestMemory {
 
     /// Forgets whatever is mapped between `iova` and `iova + len`, which need not be what was mapped at once; `len`
     /// may reach beyond the address space. Nothing inside is touched after this returns.
-    pub fn unmap(&mut self, iova: Iova, len: u64) {
-        let Some(reach) = len.checked_sub(1) else { return };
+    ///
+    /// # Errors
+    /// [`MapError::TooManyRanges`]: the rest would be one range too many; nothing has changed.
+    pub fn unmap(&mut self, iova: Iova, len: u64) -> Result<(), MapError> {
+        let Some(reach) = len.checked_sub(1) else { return Ok(()) };
         let first = iova.get() & !(PAGE_LEN - 1);
         let last = iova.get().saturating_add(reach) | (PAGE_LEN - 1);
+        // Only what is taken out of the middle of a window leaves more windows than there were.
+        let divides = self.windows.range(..first).next_back().is_some_and(|(_, window)| window.last > last);
+        if divides && self.windows.len() >= self.limits.windows {
+            return Err(MapError::TooManyRanges(self.limits.windows));
+        }
         self.split_at(first);
         if let Some(next) = last.checked_add(1) {
             self.split_at(next);
         }
         self.windows.extract_if(first..=last, |_, _| true).for_each(drop);
         self.drop_unused_files();
+        Ok(())
     }
 
     /// Forgets everything.
@@ -189,47 +229,57 @@ impl GuestMemory {
         self.windows.len()
     }
 
+    /// Whether the host could not give a page of the client's files: one was truncated, its file system is full, or
+    /// there is no huge page left. Its client cannot be served any more.
+    pub fn is_lost(&self) -> bool {
+        self.files.iter().any(|file| file.is_lost())
+    }
+
     /// Copies bytes out of guest memory. The range may cross mappings that adjoin.
     ///
     /// # Errors
-    /// Some of the range is not mapped readable; `out` is then unchanged.
+    /// Some of the range is not mapped readable; `out` is then unchanged. Or a page is lost; `out` then has zeros for it.
     pub fn read(&self, iova: Iova, out: &mut [u8]) -> Result<(), DmaError> {
         let error = DmaError { iova, len: out.len(), access: "read" };
         let mut rest = out;
-        for piece in self.pieces(iova, rest.len(), |permissions| permissions.read).ok_or(error)? {
-            let (now, later) = rest.split_at_mut(piece.len());
-            piece.copy_to(now);
+        let pieces = self.pieces(iova, rest.len(), |permissions| permissions.read).ok_or(error)?;
+        for piece in &pieces {
+            let (now, later) = rest.split_at_mut(piece.bytes.len());
+            piece.bytes.copy_to(now);
             rest = later;
         }
-        Ok(())
+        all_there(&pieces, error)
     }
 
     /// Appends `len` bytes of guest memory to `out`, which nobody has to clear first. The range may cross mappings that
     /// adjoin.
     ///
     /// # Errors
-    /// Some of the range is not mapped readable; `out` is then unchanged.
+    /// Some of the range is not mapped readable, or a page is lost; `out` is then unchanged.
     pub fn append(&self, iova: Iova, len: usize, out: &mut Vec<u8>) -> Result<(), DmaError> {
         let error = DmaError { iova, len, access: "read" };
-        for piece in self.pieces(iova, len, |permissions| permissions.read).ok_or(error)? {
-            out.write_all_volatile(&piece).map_err(|_| error)?;
+        let before = out.len();
+        let pieces = self.pieces(iova, len, |permissions| permissions.read).ok_or(error)?;
+        for piece in &pieces {
+            out.write_all_volatile(&piece.bytes).map_err(|_| error)?;
         }
-        Ok(())
+        all_there(&pieces, error).inspect_err(|_| out.truncate(before))
     }
 
     /// Copies bytes into guest memory.
     ///
     /// # Errors
-    /// Some of the range is not mapped writable; then nothing was written.
+    /// Some of the range is not mapped writable; then nothing was written. Or a page is lost; then the rest was.
     pub fn write(&self, iova: Iova, data: &[u8]) -> Result<(), DmaError> {
         let error = DmaError { iova, len: data.len(), access: "write" };
         let mut rest = data;
-        for piece in self.pieces(iova, rest.len(), |permissions| permissions.write).ok_or(error)? {
-            let (now, later) = rest.split_at(piece.len());
-            piece.copy_from(now);
+        let pieces = self.pieces(iova, rest.len(), |permissions| permissions.write).ok_or(error)?;
+        for piece in &pieces {
+            let (now, later) = rest.split_at(piece.bytes.len());
+            piece.bytes.copy_from(now);
             rest = later;
         }
-        Ok(())
+        all_there(&pieces, error)
     }
 
     /// Writes an entry whose last byte hands it to software: all bytes but the last first, then the last with
@@ -242,9 +292,11 @@ impl GuestMemory {
         let error = DmaError { iova, len: entry.len(), access: "write" };
         let (&owner, body) = entry.split_last().ok_or(error)?;
         let slot = self.slot(iova, entry.len()).ok_or(error)?;
-        slot.write_slice(body, 0)
-            .and_then(|()| slot.store(owner, body.len(), Ordering::Release))
-            .map_err(|_| error)
+        slot.bytes
+            .write_slice(body, 0)
+            .and_then(|()| slot.bytes.store(owner, body.len(), Ordering::Release))
+            .map_err(|_| error)?;
+        all_there(&[slot], error)
     }
 
     /// Replaces the naturally aligned 64-bit word at `iova` atomically: `update` gets the current value and gives
@@ -255,26 +307,20 @@ impl GuestMemory {
     pub fn update_u64(&self, iova: Iova, update: impl FnMut(u64) -> Option<u64>) -> Result<u64, DmaError> {
         let error = DmaError { iova, len: 8, access: "write" };
         let slot = self.slot(iova, 8).ok_or(error)?;
-        let word = slot.get_atomic_ref::<AtomicU64>(0).map_err(|_| error)?;
+        let word = slot.bytes.get_atomic_ref::<AtomicU64>(0).map_err(|_| error)?;
         let (Ok(before) | Err(before)) = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, update);
+        all_there(&[slot], error)?;
         Ok(before)
     }
 
     /// The writable bytes of something inside one page. Ranges are whole pages, so it is inside one of them.
-    fn slot(&self, iova: Iova, len: usize) -> Option<VolatileSlice<'_>> {
-        match self.pieces(iova, len, |permissions| permissions.write)?.as_slice() {
-            [slot] => Some(*slot),
-            _ => None,
-        }
+    fn slot(&self, iova: Iova, len: usize) -> Option<Piece<'_>> {
+        let mut pieces = self.pieces(iova, len, |permissions| permissions.write)?;
+        if pieces.len() == 1 { pieces.pop() } else { None }
     }
 
     /// All of a range, in order, or nothing. The number of pieces is bounded by `len` and the size of a page.
-    fn pieces(
-        &self,
-        iova: Iova,
-        len: usize,
-        allowed: impl Fn(Permissions) -> bool,
-    ) -> Option<SmallVec<[VolatileSlice<'_>; 2]>> {
+    fn pieces(&self, iova: Iova, len: usize, allowed: impl Fn(Permissions) -> bool) -> Option<Pieces<'_>> {
         if self.blocked {
             return None;
         }
@@ -288,7 +334,8 @@ impl GuestMemory {
             let host = window.host.as_ref()?;
             let here =
                 usize::try_from(window.last - at).map_or(rest, |tail| rest.min(tail.saturating_add(1)));
-            pieces.push(host.file.slice(host.offset + (at - first), here)?);
+            pieces
+                .push(Piece { bytes: host.file.slice(host.offset + (at - first), here)?, file: &host.file });
             rest -= here;
             if rest > 0 {
                 at = window.last.checked_add(1)?;
@@ -307,9 +354,9 @@ impl GuestMemory {
         let after = window.last.checked_add(1).filter(|next| {
             self.windows.get(next).is_some_and(|later| window.continues_into(first, *next, later))
         });
-        if before.is_none() && after.is_none() && self.windows.len() >= MAX_WINDOWS {
+        if before.is_none() && after.is_none() && self.windows.len() >= self.limits.windows {
             self.drop_unused_files();
-            return Err(MapError::TooMany(MAX_WINDOWS));
+            return Err(MapError::TooManyRanges(self.limits.windows));
         }
 
         if let Some(later) = after.and_then(|next| self.windows.remove(&next)) {
@@ -354,10 +401,16 @@ impl GuestMemory {
         if let Some(known) = self.files.iter().find(|file| file.serves(&candidate, offset, len)) {
             return Ok(Arc::clone(known));
         }
-        if self.files.len() >= MAX_FILES {
-            return Err(MapError::TooMany(MAX_FILES));
+        if self.files.len() >= self.limits.files {
+            return Err(MapError::TooManyFiles(self.limits.files));
         }
-        let file = Arc::new(candidate.map()?);
+        // The sum is below the limit, so it does not overflow.
+        let mapped = self.files.iter().map(|file| file.len()).sum();
+        let limit = self.limits.bytes;
+        if file_len > limit.saturating_sub(mapped) {
+            return Err(MapError::TooManyBytes { file_len, mapped, limit });
+        }
+        let file = Arc::new(candidate.map(self.limits.file_systems)?);
         self.files.push(Arc::clone(&file));
         Ok(file)
     }
@@ -373,9 +426,16 @@ impl Window {
         let adjoins = self.last.checked_add(1) == Some(at);
         let same_host = match (&self.host, &next.host) {
             (None, None) => true,
-            (Some(a), Some(b)) => Arc::ptr_eq(&a.file, &b.file) && b.offset == a.offset + (at - first),
+            (Some(a), Some(b)) => {
+                Arc::ptr_eq(&a.file, &b.file) && b.offset.checked_sub(a.offset) == Some(at - first)
+            }
             _ => false,
         };
         adjoins && self.permissions == next.permissions && same_host
     }
+}
+
+/// Says after an access whether it met a page that the host could not give.
+fn all_there(pieces: &[Piece<'_>], error: DmaError) -> Result<(), DmaError> {
+    if pieces.iter().any(|piece| piece.file.is_lost()) { Err(error) } else { Ok(()) }
 }

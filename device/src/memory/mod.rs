@@ -2,6 +2,7 @@
 
 pub mod dma;
 pub mod keys;
+pub mod limits;
 pub mod queue;
 pub mod region;
 #[cfg(test)]
@@ -9,3 +10,4 @@ pub(crate) mod testing;
 pub mod translate;
 
 pub use dma::{DmaError, GuestMemory, MapError, Permissions};
+pub use limits::{FileSystems, Limits};

@@ -1,14 +1,14 @@
 //! Files of the client, mapped.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{FileType, OFlags, SealFlags, fcntl_get_seals, fcntl_getfl, fstat};
-use vm_memory::mmap::MmapRegionBuilder;
-use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, fstatfs};
+use vm_memory::VolatileSlice;
 
-use crate::limited;
+use super::MapError;
+use super::mapping::Mapping;
+use crate::memory::limits::FileSystems;
 
 /// What makes two descriptors the same to us. While a file is mapped its inode number is not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,45 +52,49 @@ impl Candidate {
     }
 
     /// Maps the file from its first to its last byte.
-    pub(super) fn map(self) -> io::Result<MappedFile> {
-        let len = usize::try_from(self.len).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        if !fcntl_get_seals(&self.fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
-            limited!(
-                info,
-                inode = self.id.inode,
-                "guest memory is a file without F_SEAL_SHRINK: a client that truncates it ends this process"
-            );
+    pub(super) fn map(self, allowed: FileSystems) -> Result<MappedFile, MapError> {
+        let system = fstatfs(&self.fd).map_err(io::Error::from)?;
+        let huge = system.f_type == libc::HUGETLBFS_MAGIC;
+        if allowed == FileSystems::Memory && !huge && system.f_type != libc::TMPFS_MAGIC {
+            return Err(MapError::FileSystem { magic: system.f_type.cast_unsigned() });
         }
-        let write = if self.id.writable { libc::PROT_WRITE } else { 0 };
-        let region = MmapRegionBuilder::new(len)
-            .with_mmap_prot(libc::PROT_READ | write)
-            .with_mmap_flags(libc::MAP_SHARED | libc::MAP_NORESERVE)
-            .with_file_offset(FileOffset::new(File::from(self.fd), 0))
-            .build()
-            .map_err(|error| match error {
-                vm_memory::mmap::MmapRegionError::Mmap(error) => error,
-                other => io::Error::other(other),
-            })?;
-        Ok(MappedFile { id: self.id, region })
+        // The block of a hugetlbfs is its page.
+        let page_len = match usize::try_from(system.f_bsize) {
+            Ok(block) if huge => block,
+            _ => rustix::param::page_size(),
+        };
+        let len = usize::try_from(self.len).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        let mapping = Mapping::new(&self.fd, len, page_len, self.id.writable)?;
+        Ok(MappedFile { id: self.id, mapping })
     }
 }
 
-/// A file of the client in our address space.
+/// A file of the client in our address space. Its descriptor is closed, so that the number of files costs us none.
 #[derive(Debug)]
 pub(super) struct MappedFile {
     id: FileId,
-    region: MmapRegion,
+    mapping: Mapping,
 }
 
 impl MappedFile {
     /// Whether this is the mapping of the candidate's file and has the part. A file that grew needs another.
     pub(super) fn serves(&self, candidate: &Candidate, offset: u64, len: u64) -> bool {
-        let mapped = self.region.size() as u64;
+        let mapped = self.len();
         self.id == candidate.id && offset <= mapped && len <= mapped - offset
+    }
+
+    /// Bytes that are mapped.
+    pub(super) fn len(&self) -> u64 {
+        self.mapping.len() as u64
     }
 
     /// Bytes of the file.
     pub(super) fn slice(&self, offset: u64, len: usize) -> Option<VolatileSlice<'_>> {
-        self.region.get_slice(usize::try_from(offset).ok()?, len).ok()
+        self.mapping.slice(usize::try_from(offset).ok()?, len)
+    }
+
+    /// See [`Mapping::is_lost`].
+    pub(super) fn is_lost(&self) -> bool {
+        self.mapping.is_lost()
     }
 }

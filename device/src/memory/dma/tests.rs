@@ -1,8 +1,9 @@
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, fcntl_add_seals, ftruncate, memfd_create, open};
 
 use super::*;
+use crate::memory::FileSystems;
 
 const RW: Permissions = Permissions { read: true, write: true };
 const RO: Permissions = Permissions { read: true, write: false };
@@ -141,7 +142,7 @@ fn unmap_inside_a_merged_range_leaves_both_sides() {
     let fd = memfd(8);
     let mut memory = GuestMemory::default();
     memory.map(iova(0), 8 * PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
-    memory.unmap(iova(3 * PAGE_LEN), 2 * PAGE_LEN);
+    memory.unmap(iova(3 * PAGE_LEN), 2 * PAGE_LEN).unwrap();
     assert_eq!(memory.window_count(), 2);
     assert!(memory.write(iova(3 * PAGE_LEN - 1), &[1, 1]).is_err());
     assert!(memory.write(iova(5 * PAGE_LEN - 1), &[1]).is_err());
@@ -161,11 +162,11 @@ fn unmap_covers_several_windows_and_what_was_never_mapped() {
     for page in [0, 2, 4, 6] {
         memory.map(iova(page * PAGE_LEN), PAGE_LEN, RW, Some((dup(&fd), page * PAGE_LEN))).unwrap();
     }
-    memory.unmap(iova(PAGE_LEN), 4 * PAGE_LEN);
+    memory.unmap(iova(PAGE_LEN), 4 * PAGE_LEN).unwrap();
     assert_eq!(memory.windows.keys().copied().collect::<Vec<_>>(), [0, 6 * PAGE_LEN]);
-    memory.unmap(iova(0x7fff_0000_0000), 0x1_0000);
+    memory.unmap(iova(0x7fff_0000_0000), 0x1_0000).unwrap();
     assert_eq!(memory.window_count(), 2);
-    memory.unmap(iova(0), u64::MAX);
+    memory.unmap(iova(0), u64::MAX).unwrap();
     assert_eq!((memory.window_count(), memory.files.len()), (0, 0));
 }
 
@@ -183,9 +184,9 @@ fn the_last_page_of_the_address_space_is_a_page_like_others() {
     assert!(memory.read(iova(u64::MAX - 3), &mut [0; 4096]).is_err());
     assert!(matches!(memory.map(iova(top), 2 * PAGE_LEN, RW, None), Err(MapError::Invalid { .. })));
     // As QEMU sends at attach.
-    memory.unmap(iova(1 << 63), 1 << 63);
+    memory.unmap(iova(1 << 63), 1 << 63).unwrap();
     assert_eq!(memory.window_count(), 0);
-    memory.unmap(iova(top), u64::MAX);
+    memory.unmap(iova(top), u64::MAX).unwrap();
 }
 
 #[test]
@@ -223,9 +224,9 @@ fn a_file_that_grew_is_mapped_again_and_old_windows_stay() {
 
 #[test]
 fn a_read_only_descriptor_serves_read_only_ranges() {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    file.as_file().set_len(PAGE_LEN).unwrap();
-    let fd = open(file.path(), OFlags::RDONLY, Mode::empty()).unwrap();
+    let writable = memfd(1);
+    let path = format!("/proc/self/fd/{}", writable.as_raw_fd());
+    let fd = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
     let mut memory = GuestMemory::default();
     assert!(matches!(
         memory.map(iova(0), PAGE_LEN, RW, Some((dup(&fd), 0))),
@@ -249,9 +250,9 @@ fn files_are_unmapped_with_their_last_range() {
     let mut memory = GuestMemory::default();
     memory.map(iova(0), PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
     memory.map(iova(8 * PAGE_LEN), PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
-    memory.unmap(iova(0), PAGE_LEN);
+    memory.unmap(iova(0), PAGE_LEN).unwrap();
     assert_eq!(memory.files.len(), 1);
-    memory.unmap(iova(8 * PAGE_LEN), PAGE_LEN);
+    memory.unmap(iova(8 * PAGE_LEN), PAGE_LEN).unwrap();
     assert!(memory.files.is_empty());
 }
 
@@ -297,4 +298,166 @@ fn empty_accesses_succeed_anywhere() {
     let memory = GuestMemory::default();
     memory.read(iova(0x1234), &mut []).unwrap();
     memory.write(iova(0x1234), &[]).unwrap();
+}
+
+#[test]
+fn parts_of_a_file_may_lie_as_far_apart_as_the_address_space_is_long() {
+    let fd = memfd(4);
+    let top = u64::MAX - PAGE_LEN + 1;
+    let mut memory = GuestMemory::default();
+    memory.map(iova(0), PAGE_LEN, RW, Some((dup(&fd), PAGE_LEN))).unwrap();
+    memory.map(iova(top), PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
+    assert_eq!(memory.window_count(), 2);
+    memory.write(iova(top), b"top").unwrap();
+    memory.write(iova(0), b"low").unwrap();
+    assert_eq!(file_bytes(&fd, 0, 3), b"top");
+    assert_eq!(file_bytes(&fd, PAGE_LEN, 3), b"low");
+}
+
+#[test]
+fn an_unmap_that_would_leave_one_range_too_many_is_refused_and_changes_nothing() {
+    let fd = memfd(16);
+    let mut memory = GuestMemory::new(Limits { windows: 3, ..Limits::default() });
+    memory.map(iova(0), 16 * PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
+    memory.unmap(iova(2 * PAGE_LEN), PAGE_LEN).unwrap();
+    memory.unmap(iova(4 * PAGE_LEN), PAGE_LEN).unwrap();
+    assert_eq!(memory.window_count(), 3);
+    assert!(matches!(memory.unmap(iova(6 * PAGE_LEN), PAGE_LEN), Err(MapError::TooManyRanges(3))));
+    assert_eq!(memory.window_count(), 3);
+    memory.write(iova(6 * PAGE_LEN), b"still mapped").unwrap();
+    // Pages at an end, and whole ranges, leave no more ranges than there were.
+    memory.unmap(iova(15 * PAGE_LEN), PAGE_LEN).unwrap();
+    memory.unmap(iova(0), PAGE_LEN).unwrap();
+    memory.unmap(iova(3 * PAGE_LEN), PAGE_LEN).unwrap();
+    assert_eq!(memory.window_count(), 2);
+    memory.unmap(iova(6 * PAGE_LEN), PAGE_LEN).unwrap();
+}
+
+#[test]
+fn holes_in_a_range_without_descriptor_are_limited_and_all_is_given_back() {
+    let mut memory = GuestMemory::default();
+    memory.map(iova(0), 1 << 48, RO, None).unwrap();
+    let refused = (0..100_000).find(|hole| memory.unmap(iova((2 * hole + 1) * PAGE_LEN), PAGE_LEN).is_err());
+    assert_eq!(refused, Some(65_534));
+    assert_eq!(memory.window_count(), 65_535);
+    memory.unmap_all();
+    assert_eq!((memory.window_count(), memory.windows.range(..).count()), (0, 0));
+    memory.map(iova(0), PAGE_LEN, RO, None).unwrap();
+}
+
+#[test]
+fn files_are_limited_in_number_and_together_in_length() {
+    let limits = Limits { files: 3, bytes: 10 * PAGE_LEN, ..Limits::default() };
+    let mut memory = GuestMemory::new(limits);
+    let large = memfd(8);
+    memory.map(iova(0), PAGE_LEN, RW, Some((dup(&large), 0))).unwrap();
+    let refused = memory.map(iova(1 << 20), PAGE_LEN, RW, Some((memfd(3), 0))).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "a file of 0x3000 bytes, beside 0x8000 mapped, passes the limit of 0xa000"
+    );
+    memory.map(iova(PAGE_LEN), PAGE_LEN, RW, Some((dup(&large), PAGE_LEN))).unwrap();
+    memory.map(iova(1 << 20), PAGE_LEN, RW, Some((memfd(1), 0))).unwrap();
+    memory.map(iova(2 << 20), PAGE_LEN, RW, Some((memfd(1), 0))).unwrap();
+    let refused = memory.map(iova(3 << 20), PAGE_LEN, RW, Some((memfd(1), 0))).unwrap_err();
+    assert!(matches!(refused, MapError::TooManyFiles(3)), "{refused}");
+    assert_eq!((memory.window_count(), memory.files.len()), (3, 3));
+
+    memory.unmap(iova(0), 2 * PAGE_LEN).unwrap();
+    memory.map(iova(0), PAGE_LEN, RW, Some((memfd(8), 0))).unwrap();
+}
+
+#[test]
+fn a_sparse_file_takes_no_more_address_space_than_the_client_may_have() {
+    let sparse = || {
+        let fd = memfd_create("sparse", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&fd, 1600 << 30).unwrap();
+        fd
+    };
+    let mut memory = GuestMemory::default();
+    for n in 0..80 {
+        let refused = memory.map(iova(n * PAGE_LEN), PAGE_LEN, RW, Some((sparse(), 0))).unwrap_err();
+        assert!(matches!(refused, MapError::TooManyBytes { .. }), "{refused}");
+    }
+    let guest_of_512_gib = memfd(1 << 27);
+    memory.map(iova(0), 512 << 30, RW, Some((guest_of_512_gib, 0))).unwrap();
+    memory.write(iova((512 << 30) - 1), &[1]).unwrap();
+}
+
+#[test]
+fn a_mapped_file_costs_no_descriptor() {
+    let name = "costs-no-descriptor";
+    let open_here = || {
+        let links = std::fs::read_dir("/proc/self/fd").unwrap();
+        let links = links.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+        links.filter(|link| link.to_string_lossy().contains(name)).count()
+    };
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&fd, PAGE_LEN).unwrap();
+    assert_eq!(open_here(), 1);
+    let mut memory = GuestMemory::default();
+    memory.map(iova(0), PAGE_LEN, RW, Some((fd, 0))).unwrap();
+    assert_eq!(open_here(), 0);
+    memory.write(iova(0), &[1]).unwrap();
+}
+
+#[test]
+fn a_file_that_is_cut_short_is_lost_to_its_client_and_to_nobody_else() {
+    let (cut, whole) = (memfd_create("cut", MemfdFlags::CLOEXEC).unwrap(), memfd(4));
+    ftruncate(&cut, 4 * PAGE_LEN).unwrap();
+    let mut memory = GuestMemory::default();
+    memory.map(iova(0), 4 * PAGE_LEN, RW, Some((dup(&cut), 0))).unwrap();
+    memory.map(iova(4 * PAGE_LEN), 4 * PAGE_LEN, RW, Some((dup(&whole), 0))).unwrap();
+    memory.write(iova(0), &[7; 16 << 10]).unwrap();
+
+    ftruncate(&cut, PAGE_LEN).unwrap();
+    assert!(!memory.is_lost());
+    memory.read(iova(0), &mut [0; 4096]).unwrap();
+    let last = iova(3 * PAGE_LEN);
+    assert_eq!(memory.read(last, &mut [0; 4]).unwrap_err().access, "read");
+    assert!(memory.is_lost());
+    let mut out = vec![1, 2, 3];
+    assert!(memory.append(iova(PAGE_LEN), 5000, &mut out).is_err());
+    assert_eq!(out, [1, 2, 3]);
+    assert!(memory.write(iova(PAGE_LEN), &[1; 8192]).is_err());
+    assert!(memory.publish(last, &[1; 32]).is_err());
+    assert!(memory.update_u64(last, |word| Some(word + 1)).is_err());
+    assert_eq!(rustix::fs::fstat(&cut).unwrap().st_size, 4096);
+    memory.write(iova(4 * PAGE_LEN), b"whole").unwrap();
+    assert_eq!(file_bytes(&whole, 0, 5), b"whole");
+
+    memory.unmap_all();
+    assert!(!memory.is_lost());
+    memory.map(iova(0), PAGE_LEN, RW, Some((cut, 0))).unwrap();
+    memory.write(iova(0), &[1]).unwrap();
+}
+
+#[test]
+fn a_huge_page_that_the_host_does_not_have_is_lost() {
+    // A kernel without huge pages has no such file.
+    let Ok(fd) = memfd_create("huge", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB) else { return };
+    ftruncate(&fd, 1 << 30).unwrap();
+    let mut memory = GuestMemory::default();
+    memory.map(iova(0), 1 << 30, RW, Some((fd, 0))).unwrap();
+    // All 512 pages of 2 MiB, so that it is one too many for most hosts; there may be enough.
+    let written: Vec<_> = (0..512).map(|page| memory.write(iova((page << 21) + 4096), &[1; 4096])).collect();
+    assert_eq!(written.iter().any(Result::is_err), memory.is_lost());
+}
+
+#[test]
+fn a_file_whose_pages_others_could_withhold_is_refused_unless_it_is_allowed() {
+    let program = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
+    let sysfs = std::fs::File::open("/sys/kernel/uevent_seqnum").unwrap();
+    let mut memory = GuestMemory::default();
+    let refused = memory.map(iova(0), PAGE_LEN, RO, Some((sysfs.into(), 0))).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "a file on a file system of type 0x62656572: guest memory has to be on tmpfs or hugetlbfs"
+    );
+
+    let mut memory = GuestMemory::new(Limits { file_systems: FileSystems::Any, ..Limits::default() });
+    memory.map(iova(0), PAGE_LEN, RO, Some((program.into(), 0))).unwrap();
+    let mut start = [0; 4];
+    memory.read(iova(0), &mut start).unwrap();
+    assert_eq!(&start, b"\x7fELF");
 }

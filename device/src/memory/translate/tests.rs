@@ -257,7 +257,7 @@ fn atomics_return_the_original_word() {
 #[test]
 fn memory_the_client_took_back_is_unmapped() {
     let (mut dma, keys, pages) = swapped();
-    dma.unmap(Iova::new(0x1000), 0x1000);
+    dma.unmap(Iova::new(0x1000), 0x1000).unwrap();
     let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
     let mut out = [0; 4];
     assert_eq!(access.read(at(0x1000), &mut out, Access::LocalRead), Err(AccessError::Unmapped));

@@ -34,6 +34,9 @@ pub enum Gone {
     /// It broke the protocol.
     #[error("client broke the protocol")]
     Violation(#[from] Violation),
+    /// Its memory is not all there, see [`GuestMemory::is_lost`](crate::memory::GuestMemory::is_lost).
+    #[error("a page of the client's memory cannot be had")]
+    MemoryLost,
     /// The socket failed.
     #[error("socket of the client failed")]
     Io(#[source] io::Error),

@@ -1,7 +1,8 @@
 //! Bytes and descriptors of a client, cut into messages.
 //!
 //! Descriptors come with a read, not with a message, and a read ends with the bytes they were sent with. They belong
-//! to the message of the last byte read so far; while any wait, nothing is read beyond that message.
+//! to the message of the last byte read so far; while any wait, nothing is read beyond that message. Those that this
+//! process has no room for are lost to their message, and to no other.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -58,8 +59,12 @@ pub(super) enum Received {
 pub(super) struct Message<'a> {
     pub(super) header: Header,
     pub(super) payload: &'a [u8],
-    pub(super) fds: Vec<OwnedFd>,
+    pub(super) fds: Result<Vec<OwnedFd>, OutOfDescriptors>,
 }
+
+/// The client sent descriptors, and the host let this process have no more of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OutOfDescriptors;
 
 /// What was read and not yet served.
 pub(super) struct Input {
@@ -67,12 +72,12 @@ pub(super) struct Input {
     start: usize,
     end: usize,
     /// Of the last message in the buffer, which may be incomplete.
-    fds: Vec<OwnedFd>,
+    fds: Result<Vec<OwnedFd>, OutOfDescriptors>,
 }
 
 impl Input {
     pub(super) fn new() -> Self {
-        Self { buffer: vec![0; BUFFER_LEN], start: 0, end: 0, fds: Vec::new() }
+        Self { buffer: vec![0; BUFFER_LEN], start: 0, end: 0, fds: Ok(Vec::new()) }
     }
 
     /// Takes the next message, if it is complete.
@@ -83,7 +88,8 @@ impl Input {
             return Ok(None);
         }
         self.start = end;
-        let fds = if end == self.end { std::mem::take(&mut self.fds) } else { Vec::new() };
+        let none = Ok(Vec::new());
+        let fds = if end == self.end { std::mem::replace(&mut self.fds, none) } else { none };
         Ok(Some(Message { header, payload: &self.buffer[start + HEADER_LEN..end], fds }))
     }
 
@@ -103,7 +109,7 @@ impl Input {
             None => HEADER_LEN,
         };
         self.make_room(wanted);
-        let limit = if self.fds.is_empty() { self.buffer.len() } else { self.start + wanted };
+        let limit = if self.brought_none() { self.buffer.len() } else { self.start + wanted };
 
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -115,24 +121,34 @@ impl Input {
             Err(Errno::INTR) => return Ok(Received::Some { all: false }),
             Err(error) => return Err(ReceiveError::Io(error.into())),
         };
-        self.fds.extend(
-            control
-                .drain()
-                .filter_map(|message| match message {
-                    RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-                    _ => None,
-                })
-                .flatten(),
-        );
-        if self.fds.len() > MAX_FDS || received.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(Violation::Descriptors.into());
+        let rights = control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        });
+        let arrived: Vec<OwnedFd> = rights.flatten().collect();
+        if received.flags.contains(ReturnFlags::CTRUNC) {
+            // Linux says the same of descriptors beyond the space for them, and of those that it cannot give us.
+            if arrived.len() >= MAX_FDS {
+                return Err(Violation::Descriptors.into());
+            }
+            self.fds = Err(OutOfDescriptors);
+        } else if let Ok(fds) = &mut self.fds {
+            fds.extend(arrived);
+            if fds.len() > MAX_FDS {
+                return Err(Violation::Descriptors.into());
+            }
         }
         if received.bytes == 0 {
             return Ok(Received::End);
         }
         self.end += received.bytes;
         // A read ends early behind descriptors, or when nothing is left.
-        Ok(Received::Some { all: self.end < limit && self.fds.is_empty() })
+        Ok(Received::Some { all: self.end < limit && self.brought_none() })
+    }
+
+    /// Whether the last message in the buffer came without descriptors so far.
+    fn brought_none(&self) -> bool {
+        self.fds.as_ref().is_ok_and(Vec::is_empty)
     }
 
     /// Header and length of the message at `at`, if its header is there.

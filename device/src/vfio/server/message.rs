@@ -41,7 +41,10 @@ pub(super) struct Header {
     pub(super) error: u32,
 }
 
-/// Commands of clients.
+/// Several small writes in one message: the protocol's text has it, `vfio_user` does not.
+const REGION_WRITE_MULTI: u16 = 15;
+
+/// Commands of clients that we serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Version,
@@ -59,19 +62,20 @@ pub(super) enum Command {
 
 impl Command {
     /// `None`: unknown, or one we do not serve (region descriptors, migration, and DMA, which is ours to send).
-    pub(super) const fn from_raw(raw: u16) -> Option<Self> {
-        Some(match raw {
-            1 => Self::Version,
-            2 => Self::DmaMap,
-            3 => Self::DmaUnmap,
-            4 => Self::GetInfo,
-            5 => Self::GetRegionInfo,
-            7 => Self::GetIrqInfo,
-            8 => Self::SetIrqs,
-            9 => Self::RegionRead,
-            10 => Self::RegionWrite,
-            13 => Self::Reset,
-            15 => Self::RegionWriteMulti,
+    pub(super) fn from_raw(raw: u16) -> Option<Self> {
+        use vfio_user::Command as Known;
+        Some(match Known::n(raw) {
+            Some(Known::Version) => Self::Version,
+            Some(Known::DmaMap) => Self::DmaMap,
+            Some(Known::DmaUnmap) => Self::DmaUnmap,
+            Some(Known::DeviceGetInfo) => Self::GetInfo,
+            Some(Known::DeviceGetRegionInfo) => Self::GetRegionInfo,
+            Some(Known::GetIrqInfo) => Self::GetIrqInfo,
+            Some(Known::SetIrqs) => Self::SetIrqs,
+            Some(Known::RegionRead) => Self::RegionRead,
+            Some(Known::RegionWrite) => Self::RegionWrite,
+            Some(Known::DeviceReset) => Self::Reset,
+            None if raw == REGION_WRITE_MULTI => Self::RegionWriteMulti,
             _ => return None,
         })
     }

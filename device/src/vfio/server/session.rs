@@ -6,14 +6,15 @@ use std::os::fd::OwnedFd;
 use protocol::ids::Iova;
 use serde::{Deserialize, Serialize};
 use vfio_bindings::bindings::vfio::{
-    VFIO_DEVICE_FLAGS_PCI, VFIO_DEVICE_FLAGS_RESET, VFIO_DMA_MAP_FLAG_READ, VFIO_DMA_MAP_FLAG_WRITE,
-    VFIO_IRQ_INFO_EVENTFD, VFIO_IRQ_INFO_MASKABLE, VFIO_PCI_ERR_IRQ_INDEX, VFIO_PCI_MSIX_IRQ_INDEX,
-    VFIO_PCI_NUM_IRQS, VFIO_PCI_NUM_REGIONS, VFIO_REGION_INFO_FLAG_READ, VFIO_REGION_INFO_FLAG_WRITE,
+    VFIO_DEVICE_FLAGS_PCI, VFIO_DEVICE_FLAGS_RESET, VFIO_DMA_UNMAP_FLAG_ALL, VFIO_IRQ_INFO_EVENTFD,
+    VFIO_IRQ_INFO_MASKABLE, VFIO_PCI_ERR_IRQ_INDEX, VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_NUM_IRQS,
+    VFIO_PCI_NUM_REGIONS, VFIO_REGION_INFO_FLAG_READ, VFIO_REGION_INFO_FLAG_WRITE,
 };
+use vfio_user::{DmaMapFlags, DmaUnmapFlags};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::Device;
-use super::input::Violation;
+use super::input::{OutOfDescriptors, Violation};
 use super::irqs;
 use super::message::{
     Command, DeviceInfo, DmaMap, DmaUnmap, FLAG_ERROR, FLAG_NO_REPLY, FLAG_REPLY, FLAG_TYPE, HEADER_LEN,
@@ -22,7 +23,8 @@ use super::message::{
 };
 use super::stats::MessageStats;
 use crate::limited;
-use crate::memory::dma::{MAX_WINDOWS, PAGE_LEN};
+use crate::memory::dma::PAGE_LEN;
+use crate::memory::limits::MAX_WINDOWS;
 use crate::memory::{MapError, Permissions};
 
 /// Version of the protocol we speak.
@@ -30,7 +32,7 @@ const MAJOR: u16 = 0;
 const MINOR: u16 = 1;
 
 /// UNMAP flags that ask for everything: `linux/vfio.h`'s, which QEMU sends, and that of earlier texts of the protocol.
-const UNMAP_ALL: u32 = 1 << 1 | 1 << 2;
+const UNMAP_ALL: u32 = VFIO_DMA_UNMAP_FLAG_ALL | DmaUnmapFlags::UNMAP_ALL.bits();
 
 /// An errno for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +41,7 @@ pub(super) struct Errno(i32);
 impl Errno {
     pub(super) const INVALID: Self = Self(libc::EINVAL);
     pub(super) const NOT_SUPPORTED: Self = Self(libc::ENOTSUP);
+    const OUT_OF_DESCRIPTORS: Self = Self(libc::EMFILE);
 }
 
 impl From<&MapError> for Errno {
@@ -46,7 +49,9 @@ impl From<&MapError> for Errno {
         Self(match error {
             MapError::Invalid { .. } | MapError::OutsideFile { .. } => libc::EINVAL,
             MapError::Overlap { .. } => libc::EEXIST,
-            MapError::TooMany(_) => libc::ENOSPC,
+            MapError::TooManyRanges(_) | MapError::TooManyFiles(_) => libc::ENOSPC,
+            MapError::TooManyBytes { .. } => libc::ENOMEM,
+            MapError::FileSystem { .. } => libc::ENODEV,
             MapError::File(error) => error.raw_os_error().unwrap_or(libc::EINVAL),
         })
     }
@@ -68,7 +73,7 @@ impl Session {
         &mut self,
         header: Header,
         payload: &[u8],
-        fds: Vec<OwnedFd>,
+        fds: Result<Vec<OwnedFd>, OutOfDescriptors>,
         device: &mut impl Device,
         out: &mut Vec<u8>,
     ) -> Result<(), Violation> {
@@ -83,9 +88,13 @@ impl Session {
 
         self.stats.count(command);
         let reply = Reply::begin(out);
-        let result = match command {
-            Some(command) => self.execute(command, payload, fds, device, reply.out),
-            None => Err(Errno::NOT_SUPPORTED),
+        let result = match (command, fds) {
+            (None, _) => Err(Errno::NOT_SUPPORTED),
+            (Some(command), Ok(fds)) => self.execute(command, payload, fds, device, reply.out),
+            (Some(_), Err(OutOfDescriptors)) => {
+                limited!(error, "out of descriptors: refused a message for want of those that came with it");
+                Err(Errno::OUT_OF_DESCRIPTORS)
+            }
         };
         if let Err(Errno(errno)) = result {
             self.stats.refused += 1;
@@ -199,13 +208,12 @@ impl Capabilities {
 }
 
 fn dma_map(request: &DmaMap, fds: Vec<OwnedFd>, device: &mut impl Device) -> Result<(), Errno> {
-    if request.flags & !(VFIO_DMA_MAP_FLAG_READ | VFIO_DMA_MAP_FLAG_WRITE) != 0 || fds.len() > 1 {
+    let flags = DmaMapFlags::from_bits_retain(request.flags);
+    if !DmaMapFlags::READ_WRITE.contains(flags) || fds.len() > 1 {
         return Err(Errno::INVALID);
     }
-    let permissions = Permissions {
-        read: request.flags & VFIO_DMA_MAP_FLAG_READ != 0,
-        write: request.flags & VFIO_DMA_MAP_FLAG_WRITE != 0,
-    };
+    let permissions =
+        Permissions { read: flags.contains(DmaMapFlags::READ), write: flags.contains(DmaMapFlags::WRITE) };
     let backing = fds.into_iter().next().map(|fd| (fd, request.offset));
     device.memory().map(Iova::new(request.address), request.size, permissions, backing).map_err(|error| {
         limited!(warn, address = request.address, size = request.size, %error, "refused a DMA range");
@@ -215,7 +223,12 @@ fn dma_map(request: &DmaMap, fds: Vec<OwnedFd>, device: &mut impl Device) -> Res
 
 fn dma_unmap(request: &DmaUnmap, device: &mut impl Device) -> Result<(), Errno> {
     match request.flags {
-        0 if request.size != 0 => device.memory().unmap(Iova::new(request.address), request.size),
+        0 if request.size != 0 => {
+            device.memory().unmap(Iova::new(request.address), request.size).map_err(|error| {
+                limited!(warn, address = request.address, size = request.size, %error, "refused an unmap");
+                Errno::from(&error)
+            })?;
+        }
         flags if flags & !UNMAP_ALL == 0 && flags != 0 && request.address == 0 && request.size == 0 => {
             device.memory().unmap_all();
         }
