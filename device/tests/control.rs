@@ -208,6 +208,8 @@ fn the_objects_a_guest_made_are_listed() {
             "send_psn": 0xff_fffe, "unacked_psn": 0xff_fffe, "expected_psn": 0x123,
             "peer": { "qpn": 9, "mac": "02:00:00:00:00:02", "ip": "10.77.0.2" },
             "send_cqn": 6, "recv_cqn": 6, "send_slots": 16, "send_waiting": 0, "recv_slots": 8,
+            "remote_rights": ["remote_write", "remote_read", "remote_atomic"],
+            "max_rd_atomic": 16, "max_dest_rd_atomic": 16,
             "counters": {
                 "doorbells": 0, "sends": 0, "receives": 0, "sends_completed": 0, "receives_completed": 0, "failed": 0,
             },

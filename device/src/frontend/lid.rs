@@ -103,7 +103,7 @@ impl Addresses {
 }
 
 /// Traffic class of a service level.
-const fn class_of(service_level: u8) -> u8 {
+pub(super) const fn class_of(service_level: u8) -> u8 {
     (service_level & 7) << 5 | (service_level >> 3 & 1) << 4
 }
 

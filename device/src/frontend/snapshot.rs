@@ -6,7 +6,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use engine::Engine;
+use engine::{Engine, RemoteAccess};
 use protocol::ids::Qpn;
 use protocol::roce::{IpAddrs, Shell};
 use serde::{Deserialize, Serialize};
@@ -88,6 +88,12 @@ pub struct QpRow {
     pub send_waiting: u32,
     /// Slots of the receive queue.
     pub recv_slots: u32,
+    /// What the peer may ask for, as far as memory regions grant it.
+    pub remote_rights: Vec<Right>,
+    /// READs and atomics it may have under way.
+    pub max_rd_atomic: u8,
+    /// READs and atomics its peer may have under way.
+    pub max_dest_rd_atomic: u8,
     /// What it did since RESET.
     pub counters: QpCounters,
 }
@@ -107,6 +113,18 @@ pub struct QpCounters {
     pub receives_completed: u64,
     /// Of those of both queues, those that failed or were flushed.
     pub failed: u64,
+}
+
+/// What a QP lets its peer ask for, as a row has it.
+pub(super) fn remote_rights(remote: RemoteAccess) -> Vec<Right> {
+    [
+        (remote.write, Right::RemoteWrite),
+        (remote.read, Right::RemoteRead),
+        (remote.atomic, Right::RemoteAtomic),
+    ]
+    .into_iter()
+    .filter_map(|(granted, right)| granted.then_some(right))
+    .collect()
 }
 
 impl QpCounters {

@@ -41,6 +41,8 @@ impl Text {
                     "SQ-SLOTS",
                     "SQ-RUNG",
                     "RQ-SLOTS",
+                    "REMOTE",
+                    "RD-ATOMIC",
                     "DOORBELLS",
                     "SENDS",
                     "RECEIVES",
@@ -195,6 +197,8 @@ fn qp(row: &QpRow) -> Vec<String> {
         row.send_slots.to_string(),
         row.send_waiting.to_string(),
         row.recv_slots.to_string(),
+        rights(&row.remote_rights),
+        format!("{}/{}", row.max_rd_atomic, row.max_dest_rd_atomic),
         counters.doorbells.to_string(),
         counters.sends.to_string(),
         counters.receives.to_string(),
@@ -235,23 +239,13 @@ fn eq(row: &EqRow) -> Vec<String> {
 }
 
 fn mr(row: &MrRow) -> Vec<String> {
-    let rights: Vec<_> = row
-        .rights
-        .iter()
-        .map(|right| match right {
-            Right::LocalWrite => "local-write",
-            Right::RemoteWrite => "remote-write",
-            Right::RemoteRead => "remote-read",
-            Right::RemoteAtomic => "remote-atomic",
-        })
-        .collect();
     vec![
         hex(row.key),
         hex(row.pd),
         hex(row.start),
         hex(row.length),
         row.page_bytes.map_or_else(|| "physical".to_owned(), hex),
-        or_dash(Some(rights.join(",")).filter(|text| !text.is_empty())),
+        rights(&row.rights),
     ]
 }
 
@@ -262,6 +256,19 @@ fn icm(row: &IcmRow) -> Vec<String> {
         IcmTable::All => "all",
     };
     vec![table.to_owned(), hex(row.start), hex(row.length), hex(row.bus)]
+}
+
+fn rights(rights: &[Right]) -> String {
+    let names: Vec<_> = rights
+        .iter()
+        .map(|right| match right {
+            Right::LocalWrite => "local-write",
+            Right::RemoteWrite => "remote-write",
+            Right::RemoteRead => "remote-read",
+            Right::RemoteAtomic => "remote-atomic",
+        })
+        .collect();
+    or_dash(Some(names.join(",")).filter(|text| !text.is_empty()))
 }
 
 fn hex(number: impl Into<u64>) -> String {

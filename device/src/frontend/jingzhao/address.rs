@@ -9,6 +9,7 @@ use protocol::roce::Shell;
 
 use super::ctxmgt::message::RdEncap;
 use crate::frontend::address::{Addresses, Class, Peer};
+use crate::frontend::lid::class_of;
 
 /// The way to the peer of a connected QP; `None` if software named none that is known, and no default is configured.
 pub fn connected(addresses: &Addresses, encap: &RdEncap, qpn: Qpn, remote_qpn: Qpn) -> Option<Shell> {
@@ -29,8 +30,14 @@ pub fn datagram(
     addresses.path(&peer, &class(encap), qpn, unit.dqpn)
 }
 
+/// RoCE packets have no LRH with a service level in it: where the context gives no traffic class, the level travels as
+/// one (J-16).
 fn class(encap: &RdEncap) -> Class {
-    Class { traffic_class: encap.traffic_class, hop_limit: encap.hop_limit }
+    let traffic_class = match encap.traffic_class {
+        0 => class_of(encap.service_level),
+        given => given,
+    };
+    Class { traffic_class, hop_limit: encap.hop_limit }
 }
 
 #[cfg(test)]
@@ -110,6 +117,21 @@ mod tests {
         assert_eq!(shell.dst_mac, OTHER.mac);
         let believed = datagram(&addresses(), &unit, &RdEncap::default(), Qpn::new(5), true).unwrap();
         assert_eq!(believed.dst_mac, MacAddr([0xde, 0xad, 0xbe, 0xef, 0x09, 0x00]));
+    }
+
+    /// As RoCE maps it: the precedence bits of the DSCP.
+    #[test]
+    fn a_service_level_travels_in_the_traffic_class_unless_software_gives_one() {
+        let class_of = |service_level, traffic_class| {
+            let encap = encap(Qpc { service_level, traffic_class, ..Qpc::default() });
+            let unit = UdUnit { dlid: Lid::new(2), ..UdUnit::default() };
+            let connected = connected(&addresses(), &encap, Qpn::new(5), Qpn::new(9)).unwrap();
+            let datagram = datagram(&addresses(), &unit, &encap, Qpn::new(5), true).unwrap();
+            assert_eq!(connected.traffic_class, datagram.traffic_class);
+            connected.traffic_class
+        };
+        assert_eq!([0, 1, 5, 7].map(|level| class_of(level, 0)), [0, 0x20, 0xa0, 0xe0]);
+        assert_eq!(class_of(5, 0x68), 0x68);
     }
 
     #[test]

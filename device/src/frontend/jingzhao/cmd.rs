@@ -75,7 +75,7 @@ fn dispatch(
         (Op::InitHca, _) => hca::init(state, setup, cx, fixed(inbox)?)?,
         (Op::CloseHca, _) => hca::close(state, setup, cx),
         (Op::Nop, _) => {}
-        (Op::QueryQp, Some(resources)) => return qp::query(resources, cx, command),
+        (Op::QueryQp, Some(resources)) => return qp::query(resources, setup, cx, command),
         (Op::MadIfc, Some(_)) => return Ok(hca::mad_ifc(cx)),
         (_, Some(resources)) => on_resources(resources, setup, cx, command, inbox)?,
         (_, None) => {

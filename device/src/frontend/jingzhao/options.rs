@@ -1,5 +1,6 @@
 //! Ways in which software departs from the document, to be chosen by configuration.
 
+use engine::RemoteAccess;
 use protocol::hca::jingzhao::caps::Adapter;
 use protocol::hca::jingzhao::pci;
 use schemars::JsonSchema;
@@ -94,8 +95,8 @@ pub struct Options {
     pub board_id: BoardId,
     /// J-29: which times software means by its RNR timer codes.
     pub rnr_timer_table: RnrTimerTable,
-    /// J-42: RNR timer code to send for QPs whose software gave 0. 0 itself is 655.36 ms, which the public driver asks
-    /// for whatever its user wanted.
+    /// J-42: RNR timer code to send for QPs whose software gave 0, and to answer QUERY_QP. 0 itself is 655.36 ms, which
+    /// the public driver asks for whatever its user wanted.
     #[schemars(with = "u8", range(max = 31))]
     pub rnr_timer_zero: RnrTimerCode,
     /// J-38: answer MAD_IFC as the hardware does, with LID and state of the port. The document lists the command without
@@ -103,6 +104,15 @@ pub struct Options {
     pub mad_ifc: bool,
     /// J-30: reserve the first 40 bytes of a UD receive buffer for the GRH, as verbs applications expect.
     pub ud_grh: bool,
+    /// J-47: what peers may ask of connected QPs, beside what a region grants: a QPC has no field for ACCESS_FLAGS.
+    pub qp_access: QpAccess,
+    /// J-47: READs and atomics that a QP may have under way, 1 to 16: a QPC has no field for MAX_QP_RD_ATOMIC.
+    #[schemars(with = "u8", range(min = 1, max = 16))]
+    pub max_rd_atomic: RdAtomicDepth,
+    /// J-47: READs and atomics that a peer may have under way, 1 to 16: a QPC has no field for MAX_DEST_RD_ATOMIC. As
+    /// many answers of atomics are kept to be given again.
+    #[schemars(with = "u8", range(min = 1, max = 16))]
+    pub max_dest_rd_atomic: RdAtomicDepth,
     /// Options of work queues.
     pub queues: QueueOptions,
     /// What QUERY_DEV_LIM reports.
@@ -133,6 +143,72 @@ impl RnrTimerTable {
             // 0.08 to 1.92 ms, which IBTA has from 6 on.
             (Self::QueryQpNotes, 12..=21) => code - 6,
             _ => code,
+        }
+    }
+
+    /// What software says for a code that IBTA has.
+    pub const fn in_a_context(self, code: u8) -> u8 {
+        match (self, code) {
+            (Self::QueryQpNotes, 16..=21) => code - 10,
+            (Self::QueryQpNotes, 6..=15) => code + 6,
+            _ => code,
+        }
+    }
+}
+
+/// What peers may ask of a QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct QpAccess {
+    /// RDMA WRITE.
+    pub write: bool,
+    /// RDMA READ (RC).
+    pub read: bool,
+    /// Atomic operations (RC).
+    pub atomic: bool,
+}
+
+impl Default for QpAccess {
+    fn default() -> Self {
+        Self { write: true, read: true, atomic: true }
+    }
+}
+
+impl From<QpAccess> for RemoteAccess {
+    fn from(QpAccess { write, read, atomic }: QpAccess) -> Self {
+        Self { read, write, atomic }
+    }
+}
+
+/// A number of READs and atomics, 1 to 16.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "u8")]
+pub struct RdAtomicDepth(u8);
+
+impl RdAtomicDepth {
+    /// Bound: for each, a peer may have an answer kept by us, and we by it.
+    const MAX: u8 = 16;
+
+    /// The number.
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+}
+
+impl Default for RdAtomicDepth {
+    fn default() -> Self {
+        Self(Self::MAX)
+    }
+}
+
+impl TryFrom<u8> for RdAtomicDepth {
+    type Error = &'static str;
+
+    fn try_from(depth: u8) -> Result<Self, Self::Error> {
+        if (1..=Self::MAX).contains(&depth) {
+            Ok(Self(depth))
+        } else {
+            Err("a QP has 1 to 16 READs and atomics under way")
         }
     }
 }

@@ -24,9 +24,6 @@ use crate::limited;
 use crate::memory::queue::QueueMemory;
 use crate::sparse::SparseTable;
 
-/// READs and atomics outstanding, either way; no field of the context says.
-const MAX_RD_ATOMIC: u8 = 16;
-
 /// A QP that left RESET.
 #[derive(Debug)]
 pub struct QueuePair {
@@ -40,6 +37,29 @@ pub struct QueuePair {
     pub recv: RecvQueue,
     /// What it did since RESET.
     pub counters: QpCounters,
+    /// What its context has no field for.
+    pub limits: QpLimits,
+}
+
+/// What a QP has by the device's options, since its context has no field for it (J-47).
+#[derive(Clone, Copy, Debug)]
+pub struct QpLimits {
+    /// What the peer may ask for.
+    pub remote: RemoteAccess,
+    /// READs and atomics it may have under way.
+    pub max_rd_atomic: u8,
+    /// Those its peer may have.
+    pub max_dest_rd_atomic: u8,
+}
+
+impl From<&Options> for QpLimits {
+    fn from(options: &Options) -> Self {
+        Self {
+            remote: options.qp_access.into(),
+            max_rd_atomic: options.max_rd_atomic.get(),
+            max_dest_rd_atomic: options.max_dest_rd_atomic.get(),
+        }
+    }
 }
 
 impl QueuePair {
@@ -52,6 +72,7 @@ impl QueuePair {
             send: SendQueue::new(queues),
             recv: RecvQueue::new(queues),
             counters: QpCounters::default(),
+            limits: options.into(),
         }
     }
 
@@ -107,6 +128,7 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
         0 => options.rnr_timer_zero.get(),
         code => options.rnr_timer_table.on_the_wire(code),
     };
+    let QpLimits { remote, max_rd_atomic, max_dest_rd_atomic } = options.into();
     QpAttrs {
         service: match sst.service {
             // A QP that went from RESET to ERR has no valid service, and never uses it.
@@ -130,12 +152,23 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
             count => RnrRetry::Limited(count),
         },
         min_rnr_timer: RnrTimer::new(rnr_timer),
-        max_rd_atomic: MAX_RD_ATOMIC,
-        max_dest_rd_atomic: MAX_RD_ATOMIC,
-        remote: RemoteAccess::ALL,
+        max_rd_atomic,
+        max_dest_rd_atomic,
+        remote,
         grh_area: if options.ud_grh { GrhArea::Roce } else { GrhArea::None },
         srq: false,
     }
+}
+
+/// The QUERY_QP image: what is in force, be it software's choice or the device's.
+pub fn query(context: &StoredQpc, options: &Options) -> Qpc {
+    let image = context.query();
+    let responds = !matches!(image.state(), Some(QpState::Reset | QpState::Init | QpState::Err));
+    if image.service() == Some(ServiceType::Rc) && responds && context.min_rnr_timer() == 0 {
+        let min_rnr_timer = options.rnr_timer_table.in_a_context(options.rnr_timer_zero.get());
+        return Qpc { min_rnr_timer, ..image };
+    }
+    image
 }
 
 /// The way to the connected peer. Without one the QP sends to an address nobody has, and its requests time out, as

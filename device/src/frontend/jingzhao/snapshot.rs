@@ -9,7 +9,9 @@ use super::event_queue::EventQueue;
 use super::qp::QueuePair;
 use super::resources::Resources;
 use crate::frontend::address::Addresses;
-use crate::frontend::snapshot::{CqRow, EqRow, IcmRow, IcmTable, MrRow, Objects, Peer, QpRow, Service};
+use crate::frontend::snapshot::{
+    CqRow, EqRow, IcmRow, IcmTable, MrRow, Objects, Peer, QpRow, Service, remote_rights,
+};
 
 /// Set in the place of a row of the TPT translation, whose rows come after those of the context translation.
 const TPT_ROWS: u64 = 1 << 63;
@@ -53,6 +55,9 @@ fn qp_row(qp: &QueuePair, live: &QpSnapshot, addresses: &Addresses) -> QpRow {
         send_slots: qp.send.slots(),
         send_waiting: u32::try_from(qp.send.waiting()).unwrap_or(u32::MAX),
         recv_slots: qp.recv.slots(),
+        remote_rights: remote_rights(qp.limits.remote),
+        max_rd_atomic: qp.limits.max_rd_atomic,
+        max_dest_rd_atomic: qp.limits.max_dest_rd_atomic,
         counters: qp.counters,
     }
 }

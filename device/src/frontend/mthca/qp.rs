@@ -22,7 +22,7 @@ use super::send_queue::{SendQueue, Work};
 use super::work_queue::WorkQueue;
 use crate::frontend::address::Addresses;
 use crate::frontend::mtt::Mtt;
-use crate::frontend::snapshot::{Peer, QpCounters, QpRow};
+use crate::frontend::snapshot::{Peer, QpCounters, QpRow, remote_rights};
 use crate::frontend::verbs::{engine_state, send_op, state_of};
 use crate::memory::translate::{Place, RegionAccess};
 
@@ -205,6 +205,7 @@ impl QueuePair {
 
     /// The QP as an operator sees it.
     pub fn row(&self, live: &QpSnapshot, addresses: &Addresses) -> QpRow {
+        let QpAttrs { remote, max_rd_atomic, max_dest_rd_atomic, .. } = self.attributes(addresses);
         QpRow {
             qpn: self.qpn.get(),
             state: live.into(),
@@ -219,6 +220,9 @@ impl QueuePair {
             send_slots: self.send.slots().into(),
             send_waiting: self.send.waiting().into(),
             recv_slots: if self.qpc.responder.srq() { 0 } else { self.recv.slots().into() },
+            remote_rights: remote_rights(remote),
+            max_rd_atomic,
+            max_dest_rd_atomic,
             counters: self.counters,
         }
     }

@@ -1,27 +1,39 @@
 //! How a MODIFY_QP command changes a context.
 //!
-//! The public driver sends the whole image with every command, with the PSNs the QP began with; a client that goes
-//! by the mask sends what changes and zeros elsewhere. One rule serves both: a static field is taken when it is not
-//! zero, a live field (PSN, service) only by the commands that set it.
+//! The public driver sends the whole image with every command, with the PSNs the QP began with, and names almost none of
+//! what it gives; software that goes by the document names what changes, and may send anything elsewhere. One rule
+//! serves both:
+//!
+//! - RST2INIT takes the image as it is.
+//! - Later, an attribute is taken that the transition takes and the mask names. Zero is a value.
+//! - One that the transition requires is taken unnamed, too, if it is not zero.
+//! - What is an attribute of no transition of the service, queues and keys above all, is taken where it is not zero, and
+//!   only before its part of the QP runs: up to INIT2RTR, what belongs to the send queue up to RTR2RTS.
+//! - PSNs are taken as they are by the commands that begin them, and never again.
 //!
 //! # Spec
-//! JingZhao interface, sections 3.12, 10.3 (J-28) and 10.6.
+//! JingZhao interface, sections 3.12, 10.2, 10.3 (J-28), 10.4 and 10.6.
 
 use std::time::Duration;
 
 use super::cmd::CmdError;
 use super::qpc::{QpState, Qpc, ServiceType};
-use super::transition::{Attributes, Transition};
+use super::transition::{Attributes, Numbering, Transition};
+
+/// ACK timeout of software that never gives one: 67.1 ms.
+const DEFAULT_ACK_TIMEOUT: u8 = 14;
+/// Retries after timeouts and sequence NAKs of software that never gives a number.
+const DEFAULT_RETRY_COUNT: u8 = 7;
+/// Retries after RNR NAKs of software that never gives a number: for ever.
+const DEFAULT_RNR_RETRY: u8 = 7;
 
 /// A QP's context as the device holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct StoredQpc {
     /// The image. Its owner keeps `state` and the live PSNs current before it applies a command.
     pub image: Qpc,
-    /// Software named the RNR retry count, so that 0 means 0.
-    rnr_retry_given: bool,
-    /// Software named the ACK timeout, so that 0 means none.
-    ack_timeout_given: bool,
+    /// How its software names attributes.
+    numbering: Numbering,
 }
 
 /// log2 of the bytes of a WQE slot that are accepted.
@@ -50,13 +62,13 @@ impl StoredQpc {
             Transition::Rst2Init => {
                 check_port(mailbox)?;
                 service.ok_or(unsupported)?;
-                next = Self { image: *mailbox, ..Self::default() };
+                next = Self { image: *mailbox, numbering: Numbering::of_rst2init(mailbox.opt_param_mask) };
                 next.image.opt_param_mask = 0;
                 next.image.unacked_psn = mailbox.next_send_psn;
             }
             _ => {
                 check_port(mailbox)?;
-                next.merge(transition, mailbox);
+                next.merge(transition, checked, mailbox);
             }
         }
         next.image.state = transition.target().code();
@@ -66,85 +78,50 @@ impl StoredQpc {
         Ok(next)
     }
 
+    /// The attributes that a command's mask names.
+    pub fn named(&self, mailbox: &Qpc) -> Attributes {
+        self.numbering.named(mailbox.opt_param_mask)
+    }
+
     /// Takes from `mailbox` what a command other than RST2INIT takes.
-    fn merge(&mut self, transition: Transition, mailbox: &Qpc) {
+    fn merge(&mut self, transition: Transition, service: ServiceType, mailbox: &Qpc) {
+        let required = transition.required(service);
+        let named = self.named(mailbox) & (required | transition.optional(service));
+        let begins = matches!(transition, Transition::Init2Init | Transition::Init2Rtr);
+        let without_row = if begins { !Attributes::of(service) } else { Attributes::empty() };
         let Self { image, .. } = self;
-        macro_rules! take_if_given {
-            ($($field:ident),* $(,)?) => {
-                $(if mailbox.$field != Qpc::default().$field {
-                    image.$field = mailbox.$field;
-                })*
-            };
+        for attribute in Attributes::all().iter() {
+            let if_given = (required | without_row).contains(attribute);
+            if named.contains(attribute) || if_given && is_given(attribute, mailbox) {
+                copy(attribute, image, mailbox);
+            }
         }
-        take_if_given!(
-            reserved_04,
-            flags_27_24,
-            flags_15_0,
-            mtu,
-            log_max_msg,
-            log_rq_slot,
-            log_sq_slot,
-            sched_queue,
-            usr_page,
-            local_qpn,
-            remote_qpn,
-            port,
-            pkey_index,
-            rnr_retry,
-            my_lmc,
-            rlid,
-            ack_timeout,
-            mgid_index,
-            static_rate,
-            hop_limit,
-            service_level,
-            traffic_class,
-            flow_label,
-            remote_gid,
-            dlid,
-            slid,
-            smac_high,
-            dmac_high,
-            source_ip,
-            dest_ip,
-            alternate_path,
-            pd,
-            wqe_base,
-            wqe_lkey,
-            params1,
-            send_cqn,
-            sq_lkey,
-            sq_len,
-            ssn,
-            min_rnr_timer,
-            ra_buff_index,
-            recv_cqn,
-            rq_lkey,
-            rq_len,
-            qkey,
-            rmsn,
-            wqe_counters,
-        );
-        if matches!(transition, Transition::Init2Init | Transition::Init2Rtr) {
+        take_set_up(transition, image, mailbox);
+        if begins {
             image.recv_psn = mailbox.recv_psn;
         }
-        if matches!(transition, Transition::Init2Init | Transition::Init2Rtr | Transition::Rtr2Rts) {
+        if begins || transition == Transition::Rtr2Rts {
             image.next_send_psn = mailbox.next_send_psn;
             image.unacked_psn = mailbox.next_send_psn;
         }
-        if matches!(transition, Transition::Rtr2Rts | Transition::Sqd2Sqd) {
-            // Each attribute has a bit of the document and one of the older numbering the public driver knows.
-            const RNR_RETRY: Attributes = Attributes::RNR_RETRY.union(Attributes::MIN_RNR_TIMER);
-            const ACK_TIMEOUT: Attributes = Attributes::TIMEOUT.union(Attributes::ALT_PATH);
-            let given = Attributes::from_bits_retain(mailbox.opt_param_mask);
-            if given.intersects(RNR_RETRY) {
-                self.image.rnr_retry = mailbox.rnr_retry;
-                self.rnr_retry_given = true;
-            }
-            if given.intersects(ACK_TIMEOUT) {
-                self.image.ack_timeout = mailbox.ack_timeout;
-                self.ack_timeout_given = true;
-            }
+        if transition == Transition::Rtr2Rts && service == ServiceType::Rc {
+            self.default_retries(named);
+        }
+    }
+
+    /// Gives a QP that begins to send what its software never gave, in the form that the public driver reads: it is the
+    /// one that never does.
+    fn default_retries(&mut self, named: Attributes) {
+        let Self { image, .. } = self;
+        let never = |attribute, value: u8| value == 0 && !named.contains(attribute);
+        if never(Attributes::RNR_RETRY, image.rnr_retry) {
+            image.rnr_retry = DEFAULT_RNR_RETRY << 5;
+        }
+        if never(Attributes::TIMEOUT, image.ack_timeout) {
+            image.ack_timeout = DEFAULT_ACK_TIMEOUT << 3;
+        }
+        if never(Attributes::RETRY_CNT, image.retry_count()) {
+            image.set_retry_count(DEFAULT_RETRY_COUNT);
         }
     }
 
@@ -164,27 +141,22 @@ impl StoredQpc {
         Ok(())
     }
 
-    /// RNR retry count in force, 0 to 7; 7 is for ever, and the default of software that never gives one.
+    /// RNR retry count in force, 0 to 7; 7 is for ever.
     pub const fn rnr_retry(&self) -> u8 {
-        if self.image.rnr_retry == 0 && !self.rnr_retry_given { 7 } else { self.image.rnr_retry_code() }
+        self.image.rnr_retry_code()
     }
 
-    /// ACK timeout in force, 4.096 us * 2^code; `None` waits for ever. Code 14 (67.1 ms) is the default of software
-    /// that never gives one.
+    /// ACK timeout in force, 4.096 us * 2^code; `None` waits for ever.
     pub const fn ack_timeout(&self) -> Option<Duration> {
-        let given = self.image.ack_timeout != 0 || self.ack_timeout_given;
-        match if given { self.image.ack_timeout_code() } else { 14 } {
+        match self.image.ack_timeout_code(self.numbering) {
             0 => None,
             code => Some(Duration::from_nanos(4096 << code)),
         }
     }
 
-    /// Retry count in force, 1 to 7; 7 unless given.
+    /// Retry count in force, 0 to 7.
     pub const fn retry_count(&self) -> u8 {
-        match self.image.retry_count() {
-            0 => 7,
-            given => given,
-        }
+        self.image.retry_count()
     }
 
     /// RNR timer code to send, 0 to 31.
@@ -198,6 +170,97 @@ impl StoredQpc {
             Some(QpState::Reset) => Qpc::default(),
             _ => Qpc { opt_param_mask: 0, ..self.image },
         }
+    }
+}
+
+/// Copies the fields of one attribute. PSNs are not among them.
+fn copy(attribute: Attributes, to: &mut Qpc, from: &Qpc) {
+    macro_rules! fields {
+        ($($field:ident),* $(,)?) => {{ $(to.$field = from.$field;)* }};
+    }
+    match attribute {
+        Attributes::PKEY_INDEX => fields!(pkey_index),
+        Attributes::PORT => fields!(port),
+        Attributes::QKEY => fields!(qkey),
+        // Whatever has a bit of its own goes by that, though the document's list of the vector has it (table A1-4).
+        Attributes::AV => fields!(
+            my_lmc,
+            rlid,
+            mgid_index,
+            static_rate,
+            hop_limit,
+            service_level,
+            traffic_class,
+            flow_label,
+            remote_gid,
+            dlid,
+            slid,
+            smac_high,
+            dmac_high,
+            source_ip,
+            dest_ip,
+        ),
+        Attributes::PATH_MTU => fields!(mtu),
+        Attributes::TIMEOUT => fields!(ack_timeout),
+        Attributes::RETRY_CNT => to.set_retry_count(from.retry_count()),
+        Attributes::RNR_RETRY => fields!(rnr_retry),
+        Attributes::ALT_PATH => fields!(alternate_path),
+        Attributes::MIN_RNR_TIMER => fields!(min_rnr_timer),
+        Attributes::DEST_QPN => fields!(remote_qpn),
+        _ => {}
+    }
+}
+
+/// Whether any field of the attribute is not zero.
+fn is_given(attribute: Attributes, mailbox: &Qpc) -> bool {
+    let mut alone = Qpc::default();
+    copy(attribute, &mut alone, mailbox);
+    alone != Qpc::default()
+}
+
+/// Takes fields that belong to no attribute, where they are not zero and the part of the QP that uses them does not run.
+fn take_set_up(transition: Transition, image: &mut Qpc, mailbox: &Qpc) {
+    macro_rules! take_if_given {
+        ($($field:ident),* $(,)?) => {
+            $(if mailbox.$field != Qpc::default().$field {
+                image.$field = mailbox.$field;
+            })*
+        };
+    }
+    match transition {
+        Transition::Init2Init | Transition::Init2Rtr => {
+            let retry_count = image.retry_count();
+            take_if_given!(
+                reserved_04,
+                flags_27_24,
+                flags_15_0,
+                log_max_msg,
+                log_rq_slot,
+                log_sq_slot,
+                sched_queue,
+                usr_page,
+                local_qpn,
+                pd,
+                wqe_base,
+                wqe_lkey,
+                params1,
+                send_cqn,
+                sq_lkey,
+                sq_len,
+                ssn,
+                ra_buff_index,
+                recv_cqn,
+                rq_lkey,
+                rq_len,
+                rmsn,
+                wqe_counters,
+            );
+            image.set_retry_count(retry_count);
+        }
+        Transition::Rtr2Rts => {
+            take_if_given!(log_max_msg, log_sq_slot, usr_page, send_cqn, sq_lkey, sq_len);
+        }
+        _ => {}
     }
 }
 
@@ -228,7 +291,7 @@ mod tests {
     use crate::Psn;
     use crate::hca::jingzhao::qpc::LEN;
     use crate::hca::status::CmdStatus;
-    use crate::ids::{Lkey, Qkey, Qpn};
+    use crate::ids::{Cqn, Lid, Lkey, Pdn, Qkey, Qpn};
     use proptest::prelude::*;
 
     /// What the public driver sends with every command of one RC QP.
@@ -275,12 +338,206 @@ mod tests {
         assert_eq!(back, qpc);
     }
 
+    /// An image whose every field differs from `image` and is not zero.
+    fn others() -> Qpc {
+        Qpc {
+            opt_param_mask: 0,
+            reserved_04: 4,
+            flags_27_24: 5,
+            flags_15_0: 6,
+            mtu: 5,
+            log_max_msg: 20,
+            log_rq_slot: 8,
+            log_sq_slot: 8,
+            sched_queue: 7,
+            usr_page: 8,
+            local_qpn: Qpn::new(9),
+            remote_qpn: Qpn::new(10),
+            pkey_index: 11,
+            rnr_retry: 6 << 5,
+            my_lmc: 12,
+            rlid: 13,
+            ack_timeout: 19 << 3,
+            mgid_index: 14,
+            static_rate: 15,
+            hop_limit: 16,
+            service_level: 1,
+            traffic_class: 17,
+            flow_label: 18,
+            remote_gid: [19; 16],
+            dlid: Lid::new(20),
+            slid: Lid::new(21),
+            smac_high: 22,
+            dmac_high: 23,
+            source_ip: 24,
+            dest_ip: 25,
+            alternate_path: [26; 12],
+            pd: Pdn::new(27),
+            wqe_base: 28,
+            wqe_lkey: 29,
+            params1: 5 << 16 | 30,
+            next_send_psn: Psn::new(31),
+            send_cqn: Cqn::new(32),
+            sq_lkey: Lkey::new(33),
+            sq_len: 0x8000,
+            unacked_psn: Psn::new(34),
+            ssn: 35,
+            min_rnr_timer: 17,
+            recv_psn: Psn::new(36),
+            ra_buff_index: 37,
+            recv_cqn: Cqn::new(38),
+            rq_lkey: Lkey::new(39),
+            rq_len: 0x8000,
+            qkey: Qkey::new(40),
+            rmsn: 41,
+            wqe_counters: 42,
+            ..image()
+        }
+    }
+
+    fn naming(named: Attributes, mailbox: Qpc) -> Qpc {
+        Qpc { opt_param_mask: named.bits(), ..mailbox }
+    }
+
+    /// A QP with every field set, by software that names by `numbering`, behind these commands.
+    fn full(numbering: Numbering, service: ServiceType, commands: &[Transition]) -> StoredQpc {
+        let opt_param_mask = match numbering {
+            Numbering::Document => Attributes::PORT.bits(),
+            Numbering::Driver => 1 << 11,
+        };
+        let mailbox = Qpc { opt_param_mask, service: service.code(), ..others() };
+        let init = StoredQpc::default().modify(Transition::Rst2Init, &mailbox).unwrap();
+        let mailbox = Qpc { opt_param_mask: 0, ..mailbox };
+        commands.iter().fold(init, |qpc, command| qpc.modify(*command, &mailbox).unwrap())
+    }
+
+    const TO_RTS: [Transition; 2] = [Transition::Init2Rtr, Transition::Rtr2Rts];
+    const TO_SQD: [Transition; 3] = [Transition::Init2Rtr, Transition::Rtr2Rts, Transition::Rts2Sqd];
+
     #[test]
-    fn a_zero_field_leaves_the_static_value_and_a_given_one_replaces_it() {
-        let changes = Qpc { qkey: Qkey::new(7), mtu: 5, ..Qpc::default() };
-        let after = rts().modify(Transition::Rts2Rts, &changes).unwrap();
-        assert_eq!((after.image.qkey, after.image.mtu, after.image.log_max_msg), (Qkey::new(7), 5, 31));
-        assert_eq!(after.image.remote_qpn, Qpn::new(9));
+    fn a_running_qp_takes_what_is_named_and_nothing_else() {
+        for service in [ServiceType::Rc, ServiceType::Uc, ServiceType::Ud] {
+            let rts = full(Numbering::Document, service, &TO_RTS);
+            let sqd = full(Numbering::Document, service, &TO_SQD);
+            for (before, transition) in
+                [(rts, Transition::Rts2Rts), (sqd, Transition::Sqd2Sqd), (sqd, Transition::Sqd2Rts)]
+            {
+                let same = |after: StoredQpc| {
+                    let image = Qpc { state: before.image.state, ..after.image };
+                    assert_eq!(image, before.image, "{transition:?} of {service:?}");
+                };
+                same(before.modify(transition, &image()).unwrap());
+                same(before.modify(transition, &Qpc::default()).unwrap());
+                let taken = transition.optional(service);
+                same(before.modify(transition, &naming(!taken, image())).unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn an_attribute_that_is_named_may_be_zero() {
+        let sqd = full(Numbering::Document, ServiceType::Rc, &TO_SQD);
+        for transition in [Transition::Sqd2Sqd, Transition::Sqd2Rts] {
+            let retries = Attributes::RNR_RETRY | Attributes::TIMEOUT | Attributes::RETRY_CNT;
+            let named = retries | Attributes::MIN_RNR_TIMER;
+            let after = sqd.modify(transition, &naming(named, Qpc::default())).unwrap();
+            assert_eq!((after.rnr_retry(), after.ack_timeout(), after.retry_count()), (0, None, 0));
+            assert_eq!(after.min_rnr_timer(), 0);
+            assert_eq!(after.image.params1, 30, "the word's other bits");
+            let again = after.modify(transition, &naming(Attributes::empty(), others()));
+            if let Ok(again) = again {
+                assert_eq!((again.rnr_retry(), again.ack_timeout(), again.retry_count()), (0, None, 0));
+            }
+        }
+        let zero = sqd.modify(Transition::Sqd2Sqd, &naming(Attributes::PKEY_INDEX, Qpc::default())).unwrap();
+        assert_eq!(zero.image, Qpc { pkey_index: 0, ..sqd.image });
+        let ud = full(Numbering::Document, ServiceType::Ud, &TO_RTS);
+        let zero = ud.modify(Transition::Rts2Rts, &naming(Attributes::QKEY, Qpc::default())).unwrap();
+        assert_eq!(zero.image, Qpc { qkey: Qkey::new(0), ..ud.image });
+    }
+
+    #[test]
+    fn a_named_address_vector_replaces_the_whole_of_the_old_one() {
+        for (before, transition) in [
+            (full(Numbering::Document, ServiceType::Rc, &TO_SQD), Transition::Sqd2Sqd),
+            (full(Numbering::Document, ServiceType::Uc, &TO_SQD), Transition::Sqd2Rts),
+        ] {
+            let lid = Qpc { dlid: Lid::new(7), ..Qpc::default() };
+            let image = before.modify(transition, &naming(Attributes::AV, lid)).unwrap().image;
+            assert_eq!((image.dlid, image.dest_ip, image.dmac_high), (Lid::new(7), 0, 0));
+            assert_eq!((image.source_ip, image.smac_high, image.slid), (0, 0, Lid::new(0)));
+            assert_eq!((image.service_level, image.traffic_class, image.hop_limit), (0, 0, 0));
+            assert_eq!(image.remote_gid, [0; 16]);
+            assert_eq!(
+                (image.rnr_retry, image.ack_timeout),
+                (before.image.rnr_retry, before.image.ack_timeout)
+            );
+            assert_eq!(image.pkey_index, before.image.pkey_index);
+        }
+    }
+
+    /// Bits 11, 14 and 15 are RNR_RETRY, ALT_PATH and MIN_RNR_TIMER here, and port, timeout and RNR retry count there.
+    #[test]
+    fn a_bit_that_means_two_things_means_what_it_does_to_the_software_of_the_qp() {
+        let sqd = |numbering| full(numbering, ServiceType::Rc, &TO_SQD);
+        let given = |before: StoredQpc, bit: u32| {
+            let mailbox = Qpc { opt_param_mask: 1 << bit, port: 1, ..Qpc::default() };
+            let after = before.modify(Transition::Sqd2Sqd, &mailbox).unwrap();
+            let Qpc { rnr_retry, ack_timeout, min_rnr_timer, alternate_path, .. } = before.image;
+            let same = Qpc { rnr_retry, ack_timeout, min_rnr_timer, alternate_path, ..after.image };
+            assert_eq!(same, before.image, "bit {bit}");
+            (after.rnr_retry(), after.ack_timeout().is_some(), after.min_rnr_timer())
+        };
+        let document = sqd(Numbering::Document);
+        assert_eq!(
+            [6, 11, 14, 15].map(|bit| given(document, bit)),
+            [(6, true, 17), (0, true, 17), (6, true, 17), (6, true, 0),]
+        );
+        let driver = sqd(Numbering::Driver);
+        assert_eq!(
+            [6, 11, 14, 15].map(|bit| given(driver, bit)),
+            [(6, true, 0), (6, true, 17), (6, false, 17), (0, true, 17),]
+        );
+    }
+
+    #[test]
+    fn what_a_transition_requires_is_taken_unnamed_if_it_is_not_zero() {
+        let init = StoredQpc::default().modify(Transition::Rst2Init, &image()).unwrap();
+        let rtr = init.modify(Transition::Init2Rtr, &others()).unwrap().image;
+        let Qpc { mtu, remote_qpn, dlid, dest_ip, min_rnr_timer, recv_psn, .. } = others();
+        assert_eq!(
+            (rtr.mtu, rtr.remote_qpn, rtr.min_rnr_timer, rtr.recv_psn),
+            (mtu, remote_qpn, min_rnr_timer, recv_psn)
+        );
+        assert_eq!((rtr.dlid, rtr.dest_ip), (dlid, dest_ip));
+        assert_eq!((rtr.pkey_index, rtr.alternate_path), (0, [0; 12]), "optional ones are not");
+        let kept = init.modify(Transition::Init2Rtr, &Qpc::default()).unwrap().image;
+        assert_eq!((kept.mtu, kept.remote_qpn), (image().mtu, image().remote_qpn));
+    }
+
+    #[test]
+    fn queues_are_set_up_until_they_run() {
+        let init = StoredQpc::default().modify(Transition::Rst2Init, &image()).unwrap();
+        let rtr = init.modify(Transition::Init2Rtr, &others()).unwrap();
+        let queues = |qpc: &Qpc| (qpc.pd, qpc.rq_lkey, qpc.rq_len, qpc.recv_cqn, qpc.log_rq_slot);
+        assert_eq!(queues(&rtr.image), queues(&others()));
+        let rts = rtr.modify(Transition::Rtr2Rts, &Qpc { pd: Pdn::new(99), ..image() }).unwrap();
+        assert_eq!(queues(&rts.image), queues(&others()), "the receive queue runs in RTR");
+        assert_eq!((rts.image.sq_lkey, rts.image.sq_len), (image().sq_lkey, image().sq_len));
+        let later = rts.modify(Transition::Rts2Rts, &others()).unwrap();
+        assert_eq!(later, rts);
+    }
+
+    /// [`Attributes::AV`] and the path MTU are no attributes of a UD QP, and yet it has use for them.
+    #[test]
+    fn what_is_no_attribute_of_the_service_is_set_up_with_the_queues() {
+        let ud = Qpc { service: 3, mtu: 0, ..image() };
+        let init = StoredQpc::default().modify(Transition::Rst2Init, &ud).unwrap();
+        let with_path = Qpc { service_level: 3, mtu: 5, log_max_msg: 11, ..ud };
+        let rtr = init.modify(Transition::Init2Rtr, &with_path).unwrap();
+        assert_eq!((rtr.image.service_level, rtr.image.mtu, rtr.image.log_max_msg), (3, 5, 11));
+        let rts = rtr.modify(Transition::Rtr2Rts, &Qpc { service_level: 4, ..with_path }).unwrap();
+        assert_eq!(rts.image.service_level, 3);
     }
 
     #[test]
@@ -376,34 +633,41 @@ mod tests {
     }
 
     #[test]
-    fn software_that_never_gives_retries_gets_the_defaults() {
+    fn software_that_never_gives_retries_gets_the_defaults_and_is_told() {
         let qpc = rts();
         assert_eq!(qpc.rnr_retry(), 7);
         assert_eq!(qpc.retry_count(), 7);
         assert_eq!(qpc.ack_timeout(), Some(Duration::from_nanos(67_108_864)));
         assert_eq!(qpc.min_rnr_timer(), 0);
+        let answer = qpc.query().emit();
+        // Where the public driver looks: the upper three and five bits of their bytes.
+        assert_eq!((answer[0x20], answer[0x24], answer[0x69]), (7 << 5, 14 << 3, 7));
+    }
+
+    #[test]
+    fn only_a_reliable_connection_has_retries() {
+        for service in [1, 3] {
+            let mailbox = Qpc { service, ..image() };
+            let init = StoredQpc::default().modify(Transition::Rst2Init, &mailbox).unwrap();
+            let rts = TO_RTS.iter().fold(init, |qpc, command| qpc.modify(*command, &mailbox).unwrap());
+            let Qpc { rnr_retry, ack_timeout, params1, .. } = rts.query();
+            assert_eq!((rnr_retry, ack_timeout, params1), (0, 0, 0));
+        }
     }
 
     #[test]
     fn explicit_zero_means_no_retry_and_no_timeout_and_stays() {
-        let mut rtr = StoredQpc::default();
-        for transition in [Transition::Rst2Init, Transition::Init2Rtr] {
-            rtr = rtr.modify(transition, &image()).unwrap();
-        }
-        for mask in [1 << 11 | 1 << 9, 1 << 15 | 1 << 14] {
+        let document = Attributes::RNR_RETRY | Attributes::TIMEOUT | Attributes::RETRY_CNT;
+        for (port, mask) in [(1 << 5, document.bits()), (1 << 11, 1 << 15 | 1 << 14 | 1 << 12)] {
+            let begin = Qpc { opt_param_mask: port, ..image() };
+            let init = StoredQpc::default().modify(Transition::Rst2Init, &begin).unwrap();
+            let rtr = init.modify(Transition::Init2Rtr, &image()).unwrap();
             let qpc = rtr.modify(Transition::Rtr2Rts, &Qpc { opt_param_mask: mask, ..image() }).unwrap();
-            assert_eq!((qpc.rnr_retry(), qpc.ack_timeout()), (0, None));
+            assert_eq!((qpc.rnr_retry(), qpc.ack_timeout(), qpc.retry_count()), (0, None, 0));
             let later = qpc.modify(Transition::Rts2Rts, &image()).unwrap();
-            assert_eq!((later.rnr_retry(), later.ack_timeout()), (0, None));
+            assert_eq!(later, qpc);
             assert_eq!(later.image.opt_param_mask, 0);
         }
-    }
-
-    #[test]
-    fn driver_mask_bit_11_in_rst2init_is_not_an_explicit_retry_count() {
-        let mailbox = Qpc { opt_param_mask: 1 << 11, ..image() };
-        let qpc = StoredQpc::default().modify(Transition::Rst2Init, &mailbox).unwrap();
-        assert_eq!(qpc.rnr_retry(), 7);
     }
 
     #[test]

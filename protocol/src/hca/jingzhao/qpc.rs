@@ -11,7 +11,7 @@ use bitfield_struct::bitfield;
 use zerocopy::big_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
-use super::transition::Attributes;
+use super::transition::{Attributes, Numbering};
 use crate::Psn;
 use crate::describe::{Hex, describe};
 pub use crate::hca::qp::{QpState, ServiceType};
@@ -312,19 +312,25 @@ impl Qpc {
         if self.source_ip == 0 { None } else { Some(Ipv4Addr::from_bits(self.source_ip)) }
     }
 
-    /// RNR retry count, 0 to 7, 7 is for ever. Software puts the three bits at either end of the byte: if any of
-    /// the low five bits is set, at the low end (J-14).
+    /// RNR retry count, 0 to 7, 7 is for ever. The document has three bits in a byte, the public driver reads them at
+    /// its upper end: if any of the low five bits is set, they are at the low end (J-14).
     pub const fn rnr_retry_code(&self) -> u8 {
         if self.rnr_retry & 0x1f != 0 { self.rnr_retry & 0x7 } else { self.rnr_retry >> 5 }
     }
 
-    /// ACK timeout code, 0 to 31, 0 is no timeout. Software puts the five bits at either end of the byte: if any of
-    /// the low three bits is set, at the low end (J-14).
-    pub const fn ack_timeout_code(&self) -> u8 {
-        if self.ack_timeout & 0x7 != 0 { self.ack_timeout & 0x1f } else { self.ack_timeout >> 3 }
+    /// ACK timeout code, 0 to 31, 0 is no timeout. The document has five bits in a byte, the public driver reads them at
+    /// its upper end: if any of the low three bits is set, they are at the low end, and from 20h on at the upper. 8, 16
+    /// and 24 are left, which mean what they mean in the documents of the QP's software (J-14).
+    pub const fn ack_timeout_code(&self, numbering: Numbering) -> u8 {
+        let byte = self.ack_timeout;
+        let low = match numbering {
+            Numbering::Document => byte <= 0x1f,
+            Numbering::Driver => false,
+        };
+        if low || byte & 0x7 != 0 { byte & 0x1f } else { byte >> 3 }
     }
 
-    /// Retry count of 68h, 0 to 7; 0 is not given (J-17).
+    /// Retry count of 68h, 0 to 7 (J-17).
     pub const fn retry_count(&self) -> u8 {
         // The mask leaves three bits.
         (self.params1 >> 16 & 0x7) as u8
@@ -635,11 +641,22 @@ mod tests {
     fn retry_and_timeout_bytes_are_read_at_either_end() {
         let rnr = |byte| Qpc { rnr_retry: byte, ..Qpc::default() }.rnr_retry_code();
         assert_eq!([rnr(0), rnr(7), rnr(3), rnr(0xe0), rnr(0x60)], [0, 7, 3, 7, 3]);
-        let timeout = |byte| Qpc { ack_timeout: byte, ..Qpc::default() }.ack_timeout_code();
-        assert_eq!(
-            [timeout(0), timeout(14), timeout(31), timeout(14 << 3), timeout(31 << 3)],
-            [0, 14, 31, 14, 31]
-        );
+        for numbering in [Numbering::Document, Numbering::Driver] {
+            let timeout = |byte| Qpc { ack_timeout: byte, ..Qpc::default() }.ack_timeout_code(numbering);
+            assert_eq!(
+                [timeout(0), timeout(14), timeout(31), timeout(4 << 3), timeout(14 << 3), timeout(31 << 3)],
+                [0, 14, 31, 4, 14, 31]
+            );
+        }
+    }
+
+    /// 1 ms, 268 ms and 68 s to the document; 8, 16 and 33 us to the public driver.
+    #[test]
+    fn timeout_bytes_with_two_meanings_have_that_of_their_software() {
+        let timeout =
+            |byte, numbering| Qpc { ack_timeout: byte, ..Qpc::default() }.ack_timeout_code(numbering);
+        assert_eq!([8, 16, 24].map(|byte| timeout(byte, Numbering::Document)), [8, 16, 24]);
+        assert_eq!([8, 16, 24].map(|byte| timeout(byte, Numbering::Driver)), [1, 2, 3]);
     }
 
     #[test]

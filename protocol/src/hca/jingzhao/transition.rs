@@ -14,8 +14,8 @@ use crate::describe::{Field, Visitor, show_flags};
 pub use crate::hca::qp::Transition;
 
 bitflags! {
-    /// Attributes of a QP, as bits of opt_param_mask in the numbering of the document. The public driver sets bits 6
-    /// and 11 with another meaning, so a device does not gate fields by the mask.
+    /// Attributes of a QP, as bits of opt_param_mask in the numbering of the document. The public driver has
+    /// [another](Numbering::Driver).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Attributes: u32 {
         /// Target state.
@@ -63,6 +63,67 @@ bitflags! {
     }
 }
 
+/// What the bits of opt_param_mask mean to the software of a QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Numbering {
+    /// As [`Attributes`] has them.
+    #[default]
+    Document,
+    /// As the older HCAs had them that the public driver was written from. It only ever sets bits 6 and 11.
+    Driver,
+}
+
+impl Numbering {
+    /// Found out by the mask of RST2INIT. Every service needs a port there, which the document names by bit 5 and the
+    /// driver by bit 11; the document's bit 11 is for connected QPs, and means nothing to this command.
+    pub const fn of_rst2init(mask: u32) -> Self {
+        const DRIVERS_PORT: u32 = 1 << 11;
+        if mask & DRIVERS_PORT != 0 && mask & Attributes::PORT.bits() == 0 {
+            Self::Driver
+        } else {
+            Self::Document
+        }
+    }
+
+    /// The attributes that a mask names.
+    pub fn named(self, mask: u32) -> Attributes {
+        use Attributes as A;
+        /// Bits of the driver's numbering; 13 (another RNR retry count) and 16 name nothing that a QPC has.
+        const DRIVER: [(u32, Attributes); 15] = [
+            (0, A::ALT_PATH),
+            (1, A::ACCESS_FLAGS),
+            (2, A::ACCESS_FLAGS),
+            (3, A::ACCESS_FLAGS),
+            (4, A::PKEY_INDEX),
+            (5, A::QKEY),
+            (6, A::MIN_RNR_TIMER),
+            (7, A::AV),
+            (8, A::MAX_QP_RD_ATOMIC),
+            (9, A::MAX_DEST_RD_ATOMIC),
+            (10, A::PATH_MIG_STATE),
+            (11, A::PORT),
+            (12, A::RETRY_CNT),
+            (14, A::TIMEOUT),
+            (15, A::RNR_RETRY),
+        ];
+        match self {
+            Self::Document => A::from_bits_truncate(mask),
+            Self::Driver => DRIVER
+                .into_iter()
+                .filter(|(bit, _)| mask >> bit & 1 != 0)
+                .fold(A::empty(), |all, (_, attribute)| all | attribute),
+        }
+    }
+}
+
+impl Attributes {
+    /// Those a QP of this service can have.
+    pub fn of(service: ServiceType) -> Self {
+        let taken = |transition: Transition| transition.required(service) | transition.optional(service);
+        Transition::ALL.into_iter().fold(Self::empty(), |all, transition| all | taken(transition))
+    }
+}
+
 impl Field for Attributes {
     fn show(&self, name: &str, to: &mut dyn Visitor) {
         show_flags(self, name, to);
@@ -105,7 +166,8 @@ impl Transition {
         }
     }
 
-    /// Attributes software must give. A device cannot tell whether it did.
+    /// Attributes software must give. The public driver does not name them, so that a device cannot tell whether it
+    /// did.
     pub const fn required(self, service: ServiceType) -> Attributes {
         use Attributes as A;
         let connected = A::AV.union(A::PATH_MTU).union(A::DEST_QPN).union(A::RQ_PSN);
@@ -199,6 +261,42 @@ mod tests {
                     .collect();
                 assert_eq!(allowed, expected, "{state:?} {service:?}");
             }
+        }
+    }
+
+    #[test]
+    fn the_port_of_rst2init_tells_the_numbering() {
+        use Attributes as A;
+        let documents = A::PKEY_INDEX | A::PORT | A::ACCESS_FLAGS;
+        for (mask, numbering) in [
+            (0, Numbering::Document),
+            (documents.bits(), Numbering::Document),
+            (A::all().bits(), Numbering::Document),
+            (!0, Numbering::Document),
+            (1 << 11, Numbering::Driver),
+            (1 << 11 | 1 << 4, Numbering::Driver),
+        ] {
+            assert_eq!(Numbering::of_rst2init(mask), numbering, "{mask:#x}");
+        }
+    }
+
+    #[test]
+    fn a_bit_names_what_its_numbering_says() {
+        use Attributes as A;
+        let mask = 1 << 6 | 1 << 11 | 1 << 14 | 1 << 31;
+        assert_eq!(Numbering::Document.named(mask), A::QKEY | A::RNR_RETRY | A::ALT_PATH);
+        assert_eq!(Numbering::Driver.named(mask), A::MIN_RNR_TIMER | A::PORT | A::TIMEOUT);
+    }
+
+    #[test]
+    fn only_datagrams_have_a_qkey_and_only_reliable_connections_have_retries() {
+        use Attributes as A;
+        for service in [ServiceType::Rc, ServiceType::Uc, ServiceType::Ud] {
+            let has = A::of(service);
+            assert_eq!(has.contains(A::QKEY), service == ServiceType::Ud);
+            assert_eq!(has.intersects(A::RNR_RETRY | A::RETRY_CNT | A::TIMEOUT), service == ServiceType::Rc);
+            assert_eq!(has.intersects(A::AV | A::PATH_MTU | A::DEST_QPN), service != ServiceType::Ud);
+            assert!(has.contains(A::PORT | A::PKEY_INDEX | A::SQ_PSN));
         }
     }
 

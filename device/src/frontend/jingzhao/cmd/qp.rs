@@ -11,7 +11,7 @@ use protocol::hca::jingzhao::transition::Transition;
 use crate::frontend::Context;
 use crate::frontend::command::{Outbox, fixed};
 use crate::frontend::jingzhao::device::Setup;
-use crate::frontend::jingzhao::qp::{QueuePair, attributes, modification};
+use crate::frontend::jingzhao::qp::{self, QueuePair, attributes, modification};
 use crate::frontend::jingzhao::resources::Resources;
 
 pub(super) fn modify(
@@ -90,6 +90,7 @@ fn forget(resources: &mut Resources, cx: &mut Context<'_>, index: u32) {
 /// A QP in RESET is all zeros, and so is one that never was: there is no error for a number.
 pub(super) fn query(
     resources: &mut Resources,
+    setup: &Setup,
     cx: &mut Context<'_>,
     command: &Command,
 ) -> Result<Outbox, CmdError> {
@@ -97,5 +98,6 @@ pub(super) fn query(
     let index = resources.ctx.qp_index(number);
     resources.observe(cx, number);
     let Some(qp) = resources.qps.get_mut(index) else { return Ok(vec![0; qpc::LEN]) };
-    Ok(resources.ctx.rd_qp_all(cx.dma, index, &mut qp.key).query().emit().to_vec())
+    let context = resources.ctx.rd_qp_all(cx.dma, index, &mut qp.key);
+    Ok(qp::query(context, &setup.options).emit().to_vec())
 }

@@ -81,6 +81,8 @@ fn published_mailbox_is_the_context_in_icm_and_the_answer_of_query_qp() {
 
     machine.ok(Op::Rtr2Rts, 0, QPN, &rts());
     expected[0x08] = 0x30;
+    // Section 10.6: what software never gave.
+    (expected[0x20], expected[0x24], expected[0x69]) = (7 << 5, 14 << 3, 7);
     expected[0x6d..0x70].copy_from_slice(&[0x65, 0x43, 0x21]);
     expected[0x7d..0x80].copy_from_slice(&[0x65, 0x43, 0x21]);
     assert_eq!(machine.peek(ENTRY, 0xc0), expected);
@@ -131,6 +133,72 @@ fn query_qp_has_every_attribute_of_ibv_query_qp_that_the_context_has() {
                 assert_eq!(word & bits, value, "{name} after {op} of service type {service}");
             }
         }
+    }
+}
+
+/// The mailbox with a mask and other bytes.
+fn with(inbox: Vec<u8>, mask: u32, bytes: &[(usize, u8)]) -> Vec<u8> {
+    let mut inbox = inbox;
+    inbox[..4].copy_from_slice(&mask.to_be_bytes());
+    bytes.iter().for_each(|(at, byte)| inbox[*at] = *byte);
+    inbox
+}
+
+/// rnr_retry, ackto, retry_cnt and RNR timer.
+fn retries(machine: &mut Machine) -> [u8; 4] {
+    let answer = query(machine, QPN);
+    [answer[0x20], answer[0x24], answer[0x69], answer[0x84]]
+}
+
+/// Section 10.4: the public driver names the port with bit 11 wherever it gives one, and never gives retries.
+#[test]
+fn the_drivers_port_bit_leaves_the_retries_alone() {
+    const PORT: u32 = 1 << 11;
+    let mut machine = Machine::initialised(Options::default());
+    machine.ok(Op::Rst2Init, 0, QPN, &with(init(), PORT, &[]));
+    machine.ok(Op::Init2Init, 0, QPN, &with(init(), PORT, &[]));
+    machine.ok(Op::Init2Rtr, 0, QPN, &rtr());
+    machine.ok(Op::Rtr2Rts, 0, QPN, &with(rts(), 0, &[]));
+    let defaults = [7 << 5, 14 << 3, 7, 12];
+    assert_eq!(retries(&mut machine), defaults);
+    machine.ok(Op::Rts2Sqd, 0, QPN, &with(rts(), 0, &[]));
+    machine.ok(Op::Sqd2Sqd, 0, QPN, &with(rts(), PORT, &[]));
+    assert_eq!(retries(&mut machine), defaults);
+    // Bit 6 is its RNR timer.
+    machine.ok(Op::Sqd2Sqd, 0, QPN, &with(rts(), PORT | 1 << 6, &[(0x84, 0)]));
+    assert_eq!(retries(&mut machine), [7 << 5, 14 << 3, 7, 0]);
+}
+
+/// Table A1-3: bits 11 and 9 are RNR_RETRY and TIMEOUT, 14 and 15 ALT_PATH and MIN_RNR_TIMER, which the older numbering
+/// has as timeout and RNR retry count.
+#[test]
+fn each_bit_of_the_document_changes_its_attribute_and_no_other() {
+    let mut machine = Machine::initialised(Options::default());
+    let given = [(0x20, 6 << 5), (0x24, 19 << 3), (0x69, 5)];
+    for (op, inbox, mask) in [
+        (Op::Rst2Init, init(), 1 << 4 | 1 << 5 | 1 << 3),
+        (Op::Init2Rtr, rtr(), 1 << 7 | 1 << 8 | 1 << 20 | 1 << 12 | 1 << 15),
+        (Op::Rtr2Rts, rts(), 1 << 9 | 1 << 10 | 1 << 11 | 1 << 16),
+        (Op::Rts2Sqd, rts(), 0),
+    ] {
+        machine.ok(op, 0, QPN, &with(inbox, mask, &given));
+    }
+    let mut expected = [6 << 5, 19 << 3, 5, 12];
+    assert_eq!(retries(&mut machine), expected);
+    for (bit, changed) in [(14, None), (15, Some(3)), (11, Some(0)), (10, Some(2)), (9, Some(1))] {
+        machine.ok(Op::Sqd2Sqd, 0, QPN, &with(vec![0; 0xc0], 1 << bit, &[]));
+        changed.into_iter().for_each(|at: usize| expected[at] = 0);
+        assert_eq!(retries(&mut machine), expected, "bit {bit}");
+    }
+}
+
+/// Section 10.2: PATH_MTU is no attribute of RTS2RTS, and packets keep their size.
+#[test]
+fn query_qp_has_the_path_mtu_that_packets_have() {
+    let mut machine = in_rts();
+    for mask in [0, 1 << 8] {
+        machine.ok(Op::Rts2Rts, 0, QPN, &with(rts(), mask, &[(0x0c, 5 << 5 | 31)]));
+        assert_eq!(query(&mut machine, QPN)[0x0c], 3 << 5 | 31);
     }
 }
 

@@ -273,13 +273,17 @@ fn a_doorbell_before_rts_or_in_another_page_is_discarded() {
     assert_eq!(cqe(&mut a, 0), [0x80; 32]);
 
     let mut checked = peer(1, Options { uar_check: true, ..Options::default() });
-    let elsewhere = qpc();
-    checked.ok(Op::Rts2Rts, 0, QPN, &Qpc { usr_page: 2, ..elsewhere }.emit());
-    send(&mut checked, 0, 0x00, &[]);
+    let in_page = |checked: &mut Machine, usr_page| {
+        checked.ok(Op::ToRst, 3, QPN, &[]);
+        for op in [Op::Rst2Init, Op::Init2Rtr, Op::Rtr2Rts] {
+            checked.ok(op, 0, QPN, &Qpc { usr_page, ..qpc() }.emit());
+        }
+        send(checked, 0, 0x00, &[]);
+    };
+    in_page(&mut checked, 2);
     checked.settle();
     assert_eq!(cqe(&mut checked, 0), [0x80; 32]);
-    checked.ok(Op::Rts2Rts, 0, QPN, &elsewhere.emit());
-    send(&mut checked, 0, 0x00, &[]);
+    in_page(&mut checked, 1);
     checked.settle();
     assert_eq!(cqe(&mut checked, 0)[0x1c..], [0, 1, 0, 0]);
 }

@@ -6,7 +6,7 @@
 
 use protocol::roce::{Aeth, Ext, RoceFrame, Syndrome};
 
-use super::super::super::options::{QueueOptions, RnrTimerTable};
+use super::super::super::options::{QpAccess, QueueOptions, RnrTimerTable};
 use super::*;
 
 /// Options as a configuration file has them.
@@ -60,9 +60,14 @@ fn the_defaults_are_those_of_the_document() {
         mad_ifc,
         ud_grh,
         uar_pages,
+        qp_access,
+        max_rd_atomic,
+        max_dest_rd_atomic,
         queues,
         limits: _,
     } = options("{}");
+    assert_eq!(qp_access, QpAccess { write: true, read: true, atomic: true });
+    assert_eq!((max_rd_atomic.get(), max_dest_rd_atomic.get()), (16, 16));
     assert_eq!(queues, expected);
     assert_eq!([extended_status, uar_check, qpn_check, mad_ifc, ud_grh], [false; 5]);
     assert_eq!((board_id.0, rnr_timer_zero.get()), (0x0123_4567_89ab_cdef, 0));
@@ -125,7 +130,9 @@ fn rnr_code(json: &str, code: u8) -> (u8, u8) {
 #[test]
 fn rnr_timer_zero_stands_for_code_0_only() {
     assert_eq!(rnr_code("{}", 0), (0, 0), "literally: 655.36 ms");
-    assert_eq!(rnr_code(r#"{"rnr_timer_zero": 12}"#, 0), (12, 0));
+    assert_eq!(rnr_code(r#"{"rnr_timer_zero": 12}"#, 0), (12, 12), "QUERY_QP has what is in force");
+    let notes = r#"{"rnr_timer_zero": 16, "rnr_timer_table": "query_qp_notes"}"#;
+    assert_eq!(rnr_code(notes, 0), (16, 6), "in software's terms");
     assert_eq!(rnr_code(r#"{"rnr_timer_zero": 12}"#, 5), (5, 5));
 }
 
@@ -137,6 +144,7 @@ fn rnr_timer_table_of_the_notes_is_sent_as_the_code_ibta_has_for_the_time() {
     for (code, time) in (6..).zip(NOTES) {
         let sent = 6 + u8::try_from(IBTA.iter().position(|ibta| *ibta == time).unwrap()).unwrap();
         assert_eq!(RnrTimerTable::QueryQpNotes.on_the_wire(code), sent);
+        assert_eq!(RnrTimerTable::QueryQpNotes.in_a_context(sent), code);
     }
     for code in (0..6).chain(22..32) {
         assert_eq!(RnrTimerTable::QueryQpNotes.on_the_wire(code), code);
@@ -145,6 +153,48 @@ fn rnr_timer_table_of_the_notes_is_sent_as_the_code_ibta_has_for_the_time() {
     let notes = r#"{"rnr_timer_table": "query_qp_notes"}"#;
     assert_eq!(rnr_code(notes, 6), (16, 6), "2.56 ms; QUERY_QP has what software gave");
     assert_eq!(rnr_code(notes, 12), (6, 12), "0.08 ms");
+}
+
+/// J-47.
+#[test]
+fn qp_access_refuses_what_regions_grant() {
+    const WRITE: u8 = 0x08;
+    const READ: u8 = 0x10;
+    for (json, refused) in [
+        ("{}", &[][..]),
+        (r#"{"qp_access": {"write": false}}"#, &[WRITE]),
+        (r#"{"qp_access": {"read": false, "atomic": false}}"#, &[READ]),
+    ] {
+        for opcode in [WRITE, READ] {
+            let mut a = peer(1, Options::default());
+            let mut b = peer(2, options(json));
+            send(&mut a, 0, opcode, &[remote(0, DATA_KEY), data_unit(0, 4)]);
+            exchange(&mut a, &mut b);
+            let entry = cqe(&mut a, 0);
+            let expected = if refused.contains(&opcode) {
+                // NAK: invalid request.
+                (0xff, 0x12)
+            } else {
+                (opcode, 0)
+            };
+            assert_eq!((entry[0x1c], entry[0x10]), expected, "{json}, opcode {opcode:#x}");
+        }
+    }
+}
+
+/// J-47.
+#[test]
+fn max_rd_atomic_is_how_many_reads_are_asked_for_before_the_first_answer() {
+    for (json, requests) in [("{}", 4), (r#"{"max_rd_atomic": 2}"#, 2)] {
+        let (mut a, _) = with(json);
+        for slot in 0..4 {
+            send(&mut a, slot, 0x10, &[remote(0, DATA_KEY), data_unit(0, 4)]);
+        }
+        assert_eq!(a.settle().len(), requests, "{json}");
+    }
+    for json in [r#"{"max_rd_atomic": 0}"#, r#"{"max_dest_rd_atomic": 17}"#] {
+        assert!(serde_json::from_str::<Options>(json).is_err(), "{json}");
+    }
 }
 
 /// J-33.
