@@ -69,7 +69,7 @@ pub(in super::super) fn examine(
         (Op::QueryQp, _) => qps::query(resources, command, &mut found),
         (op, Some(Mailbox::Qpc(mailbox))) => {
             if let Some(transition) = Transition::from_op(op) {
-                qps::modify(view, command, transition, mailbox, &mut found);
+                qps::modify(view, &setup.addresses.own, command, transition, mailbox, &mut found);
             }
         }
         _ => {}

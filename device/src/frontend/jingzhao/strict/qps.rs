@@ -1,18 +1,22 @@
 //! Commands and doorbells of QPs.
 
+use std::fmt::Display;
+
 use engine::Access;
+use protocol::Psn;
 use protocol::hca::jingzhao::cmd::Command;
 use protocol::hca::jingzhao::doorbell::SendDoorbell;
 use protocol::hca::jingzhao::qpc::{QpState, Qpc, ServiceType};
 use protocol::hca::jingzhao::transition::{Attributes, Transition};
-use protocol::ids::{Cqn, Lkey, Qpn};
+use protocol::ids::{Cqn, Lid, Lkey, Qpn};
 
 use super::rules::{
     CQ_OVERRUN_RISK, DOORBELL_NO_QP, DOORBELL_NUMBER, DOORBELL_PAGE, DOORBELL_STATE, QP_ATTRIBUTES,
-    QP_BUFFER, QP_CQ, QP_NUMBER, QUERY_RESET, SQ_OVERRUN,
+    QP_BUFFER, QP_CQ, QP_NUMBER, QP_SOURCE, QP_UNNAMED, QUERY_RESET, SQ_OVERRUN,
 };
 use super::{Findings, View};
 use crate::frontend::jingzhao::resources::Resources;
+use crate::identity::Identity;
 use crate::memory::translate::Place;
 
 /// Looks at a doorbell, before it has an effect. State and counters of its QP are as of this moment.
@@ -53,6 +57,7 @@ pub(super) fn query(resources: &Resources, command: &Command, found: &mut Findin
 
 pub(super) fn modify(
     view: View<'_>,
+    own: &Identity,
     command: &Command,
     transition: Transition,
     mailbox: &Qpc,
@@ -70,6 +75,12 @@ pub(super) fn modify(
     let Ok(next) = current.modify(transition, mailbox) else { return };
     let service = next.image.service().unwrap_or(ServiceType::Rc);
     attributes(number, transition, service, mailbox, found);
+    unnamed(number, transition, &next.image, mailbox, found);
+    if next.image.source_ip != current.image.source_ip
+        || (next.image.smac_high, next.image.slid) != (current.image.smac_high, current.image.slid)
+    {
+        source(number, own, &next.image, found);
+    }
     let Qpc { pd, rq_lkey, rq_len, recv_cqn, sq_lkey, sq_len, send_cqn, .. } = next.image;
     let mut begin = |queue, key, len, cqn| queue_begins(view, number, queue, (pd, key, len), cqn, found);
     match transition {
@@ -97,6 +108,44 @@ fn attributes(
             &QP_ATTRIBUTES,
             format!("bits {:#x} with {} of QP {number}", others.bits(), transition.op()),
         );
+    }
+}
+
+/// What is not zero in the mailbox, and is not in the context the command led to. PSNs have rules of their own, and a
+/// state is nobody's to give.
+fn unnamed(number: Qpn, transition: Transition, next: &Qpc, mailbox: &Qpc, found: &mut Findings) {
+    if matches!(transition, Transition::ToErr | Transition::ToRst) {
+        return;
+    }
+    let stored = next.emit();
+    let given = Qpc {
+        opt_param_mask: 0,
+        state: 0,
+        service: 0,
+        next_send_psn: Psn::default(),
+        unacked_psn: Psn::default(),
+        recv_psn: Psn::default(),
+        ..*mailbox
+    };
+    let mut bytes = given.emit().into_iter().zip(stored).enumerate();
+    if let Some((at, (given, kept))) = bytes.find(|(_, (given, kept))| *given != 0 && given != kept) {
+        let what =
+            format!("{given:#04x} in byte {at:#x} with {} of QP {number} stays {kept:#04x}", transition.op());
+        found.add(&QP_UNNAMED, what);
+    }
+}
+
+fn source(number: Qpn, own: &Identity, image: &Qpc, found: &mut Findings) {
+    let mut other = |what: &str, given: &dyn Display, own: &dyn Display| {
+        found.add(&QP_SOURCE, format!("{what} {given} of QP {number}, the port's is {own}"));
+    };
+    if let Some(ip) = image.sip().filter(|ip| *ip != own.ipv4) {
+        other("IP address", &ip, &own.ipv4);
+    }
+    match image.smac() {
+        Some(mac) if mac != own.mac => other("MAC", &mac, &own.mac),
+        None if image.slid != Lid::default() && image.slid != own.lid => other("LID", &image.slid, &own.lid),
+        _ => {}
     }
 }
 

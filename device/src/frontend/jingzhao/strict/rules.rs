@@ -117,6 +117,10 @@ rules! {
     QP_BUFFER "qp_buffer" "4.3, 9.2";
     /// opt_param_mask names attributes that the transition does not take.
     QP_ATTRIBUTES "qp_attributes" "10.2";
+    /// A value that a command does not take, since its mask does not name the attribute, or the QP already runs.
+    QP_UNNAMED "qp_unnamed" "10.3 (J-28)";
+    /// A context with another source address than the port's, which packets have all the same.
+    QP_SOURCE "qp_source" "4.3, 11.4";
     /// QUERY_QP of a QP in RESET.
     QUERY_RESET "query_reset" "3.13";
 }

@@ -8,7 +8,7 @@ use protocol::hca::jingzhao::mpt::{Mpt, MptFlags};
 use protocol::hca::jingzhao::mtt::WriteMtt;
 use protocol::hca::jingzhao::qpc::Qpc;
 use protocol::hca::jingzhao::transition::Attributes;
-use protocol::ids::{Cqn, Eqn, Lkey, Pdn, Qpn, Va};
+use protocol::ids::{Cqn, Eqn, Lid, Lkey, Pdn, Qpn, Va};
 
 use super::*;
 use crate::frontend::jingzhao::strict::rules::{self, *};
@@ -332,8 +332,24 @@ const CASES: &[Case] = &[
         let opt_param_mask = (Attributes::AV | Attributes::ALT_PATH).bits();
         ok(m, Op::Rts2Rts, 0, QP, &Qpc { opt_param_mask, ..qpc() }.emit());
     }),
+    (&QP_UNNAMED, |m| ok(m, Op::Rts2Rts, 0, QP, &Qpc { rq_len: 0x800, ..qpc() }.emit())),
+    (&QP_UNNAMED, |m| {
+        let opt_param_mask = Attributes::ALT_PATH.bits();
+        ok(m, Op::Rts2Rts, 0, QP, &Qpc { opt_param_mask, min_rnr_timer: 5, ..Qpc::default() }.emit());
+    }),
+    (&QP_SOURCE, |m| begin_with(m, &Qpc { source_ip: 0x0a4d_0009, ..qpc() })),
+    (&QP_SOURCE, |m| begin_with(m, &Qpc { smac_high: 0x0200_0000, slid: Lid::new(9), ..qpc() })),
+    (&QP_SOURCE, |m| begin_with(m, &Qpc { slid: Lid::new(9), ..qpc() })),
     (&QUERY_RESET, |m| ok(m, Op::QueryQp, 0, 9, &[])),
 ];
+
+/// The QP anew, up to RTS.
+fn begin_with(machine: &mut Machine, qpc: &Qpc) {
+    reset_qp(machine);
+    for op in [Op::Rst2Init, Op::Init2Rtr, Op::Rtr2Rts] {
+        ok(machine, op, 0, QP, &qpc.emit());
+    }
+}
 
 use rules::{CQ_BUFFER as CQ_BUFFER_RULE, EQ_BUFFER as EQ_BUFFER_RULE};
 
@@ -401,6 +417,22 @@ fn nothing_is_reported_unless_asked_for() {
         software(&mut machine);
         assert_eq!(violations(&machine), [], "{}", rule.name);
     }
+}
+
+#[test]
+fn a_context_with_the_ports_own_addresses_is_not_reported() {
+    let own = Identity::from_lid(Lid::new(1));
+    let mut machine = machine();
+    let [a, b, c, d, e, f] = own.mac.0;
+    let source = Qpc {
+        source_ip: own.ipv4.to_bits(),
+        smac_high: u32::from_be_bytes([a, b, c, d]),
+        slid: Lid::new(u16::from_be_bytes([e, f])),
+        ..qpc()
+    };
+    begin_with(&mut machine, &source);
+    begin_with(&mut machine, &Qpc { slid: own.lid, ..qpc() });
+    assert_eq!(violations(&machine), []);
 }
 
 #[test]
