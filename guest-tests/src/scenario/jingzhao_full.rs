@@ -39,9 +39,14 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         report.case(&name, &hint, transitions::run(&mut pair.a.vm, service)).await?;
     }
     for service in SERVICES {
-        let name = format!("every attribute of every transition of {}, given alone", service_name(service));
+        let name = format!("every attribute of every transition of {}, and no other", service_name(service));
         report.case(&name, &hint, attributes::run(&mut pair.a.vm, service)).await?;
     }
+    for service in SERVICES {
+        let name = format!("{}: what software never gives is answered as in force", service_name(service));
+        report.case(&name, &hint, attributes::defaults(&mut pair.a.vm, service)).await?;
+    }
+    report.case("the public driver's two mask bits", &hint, attributes::drivers_mask(&mut pair.a.vm)).await?;
     let vm = &mut pair.a.vm;
     for service in [Service::Uc, Service::Ud] {
         let name = format!("{}: SQE flushes, and SQERR2RTS leads back", service_name(service));

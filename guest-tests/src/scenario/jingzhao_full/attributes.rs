@@ -1,8 +1,7 @@
-//! Every attribute of every transition, given alone as software that goes by the mask gives it: QUERY_QP has it, and
-//! nothing else has changed.
+//! Which attributes each transition changes, on contexts where every one is set, and that QUERY_QP tells what is in force.
 //!
 //! # Spec
-//! JingZhao interface, sections 10.2, 10.3 (J-28) and 10.7.
+//! JingZhao interface, sections 10.2, 10.3 (J-28), 10.4, 10.6 and 10.7.
 
 use agent::wire::{CommandResult, RawCommand, Service};
 use anyhow::{Context as _, Result, bail, ensure};
@@ -11,11 +10,19 @@ use super::answers::issue;
 use super::commands::{query, with};
 use super::device::TestQp;
 use super::mailbox::Mailbox;
-use super::section_10_2::State::Sqe;
-use super::section_10_2::{Attribute, ROWS, Row};
+use super::section_10_2::State::{self, Rtr, Rts, Sqd, Sqe};
+use super::section_10_2::{
+    ATTRIBUTES, Attribute, MIN_RNR_TIMER, PATH_MTU, PORT, RC, ROWS, RQ_PSN, Row, SQ_PSN, has, required_mask,
+};
 use super::spec::name_of;
-use super::transitions::{expect_state, walk};
+use super::transitions::{expect_state, walk, walk_with};
 use crate::vm::Vm;
+
+const QUERY_QP: u16 = 0x022;
+const RST2INIT: u16 = 0x019;
+const INIT2INIT: u16 = 0x02d;
+const INIT2RTR: u16 = 0x01a;
+const RTR2RTS: u16 = 0x01b;
 
 /// Offsets of the live fields (section 10.3): 24 bits each.
 const NEXT_SEND_PSN: usize = 0x6c;
@@ -23,35 +30,104 @@ const LAST_ACKED_PSN: usize = 0x7c;
 const NEXT_RECV_PSN: usize = 0x84;
 const PSN: u32 = 0xff_ffff;
 
-/// Gives a QP of this type each attribute at each of its transitions.
+/// Every bit of opt_param_mask that means anything.
+const ALL_BITS: u32 = (1 << 21) - 1;
+
+/// A command to try.
+struct Attempt {
+    what: String,
+    mailbox: Mailbox,
+}
+
+/// Moves a QP of this type along each row, its software naming each attribute alone, nothing, and all that the row does
+/// not take.
 pub(super) async fn run(vm: &mut Vm, service: Service) -> Result<()> {
     let qp = TestQp::create(vm, service).await?;
     for row in ROWS.iter().filter(|row| row.types.contains(&service)) {
-        for attribute in row.req.iter().chain(row.opt) {
-            given(vm, &qp, row, attribute)
-                .await
-                .with_context(|| format!("{} of {:03X}h {}", attribute.name, row.op, name_of(row.op)))?;
+        let [from] = row.from else { continue };
+        let attempts = attempts(&qp, row);
+        let scripts: Vec<_> = attempts.iter().map(|attempt| script(&qp, row, *from, attempt)).collect();
+        let mut results = Vec::new();
+        if *from == Sqe {
+            for script in &scripts {
+                let (to_rts, observed) = script.split_at(script.len() - 3);
+                results.extend(issue(vm, to_rts.to_vec()).await?);
+                qp.fail_a_send(vm).await?;
+                results.extend(issue(vm, observed.to_vec()).await?);
+            }
+        } else {
+            results = issue(vm, scripts.concat()).await?;
+        }
+        let mut results = results.into_iter();
+        for (attempt, script) in attempts.iter().zip(&scripts) {
+            let results: Vec<_> = results.by_ref().take(script.len()).collect();
+            judge(service, row, *from, attempt, &results)
+                .with_context(|| format!("{:03X}h {}: {}", row.op, name_of(row.op), attempt.what))?;
         }
     }
     Ok(())
 }
 
-async fn given(vm: &mut Vm, qp: &TestQp, row: &Row, attribute: &Attribute) -> Result<()> {
-    let [from] = row.from else { bail!("a row with attributes starts from one state") };
-    issue(vm, walk(qp, *from)).await?;
-    if *from == Sqe {
-        qp.fail_a_send(vm).await?;
+fn attempts(qp: &TestQp, row: &Row) -> Vec<Attempt> {
+    let blank = || Mailbox::new(0xc0).byte(0x09, qp.service_code());
+    let others = || ATTRIBUTES.iter().fold(qp.image(), give);
+    let mut attempts = Vec::new();
+    let mut attempt = |what: String, mask: u32, mailbox: Mailbox| {
+        attempts.push(Attempt { what, mailbox: mailbox.word(0x00, mask) });
+    };
+    for attribute in row.req.iter().chain(row.opt) {
+        let (name, bit) = (attribute.name, 1 << attribute.bit);
+        attempt(format!("{name} and zeros elsewhere"), bit, give(blank(), attribute));
+        attempt(format!("{name} and other values elsewhere"), bit, others());
+        // There is no port and no MTU of that code.
+        if ![PORT.bit, PATH_MTU.bit].contains(&attribute.bit) {
+            attempt(format!("{name} of zero"), bit, blank());
+        }
     }
-    let query = query(0x022, qp.qp.qpn);
-    let commands = vec![query.clone(), command(qp, row, attribute), query];
-    let results = issue(vm, commands).await?;
-    let [before, command, after] = results.as_slice() else { bail!("{} results", results.len()) };
+    let taken = row.req.iter().chain(row.opt).fold(0, |mask, attribute| mask | 1 << attribute.bit);
+    attempt("no name".to_owned(), 0, others());
+    attempt("the names of all others".to_owned(), ALL_BITS & !taken, others());
+    attempts
+}
+
+fn give(mailbox: Mailbox, attribute: &Attribute) -> Mailbox {
+    attribute.fields.iter().fold(mailbox, |mailbox, at| mailbox.field(at.offset, at.bits, at.given))
+}
+
+/// The context that everything is tried on.
+fn held(qp: &TestQp) -> Mailbox {
+    let fields = ATTRIBUTES.iter().flat_map(|attribute| attribute.fields);
+    fields.fold(qp.image(), |mailbox, at| mailbox.field(at.offset, at.bits, at.held))
+}
+
+/// The way to the state, by software that names what it must, then the attempt between two queries.
+fn script(qp: &TestQp, row: &Row, from: State, attempt: &Attempt) -> Vec<RawCommand> {
+    let query = query(QUERY_QP, qp.qp.qpn);
+    let mut script = walk_with(qp, from, |op| held(qp).word(0x00, required_mask(qp.service, op)));
+    script.extend([query.clone(), with(row.op, qp.qp.qpn, &attempt.mailbox), query]);
+    script
+}
+
+fn judge(
+    service: Service,
+    row: &Row,
+    from: State,
+    attempt: &Attempt,
+    results: &[CommandResult],
+) -> Result<()> {
+    let [steps @ .., before, command, after] = results else { bail!("{} results", results.len()) };
+    ensure!(steps.iter().all(|step| step.status == 0), "the way to {from:?}: {steps:?}");
     ensure!(command.status == 0, "status {:02x}h", command.status);
-    expect_state(before, *from)?;
+    expect_state(before, from)?;
     expect_state(after, row.to)?;
+    compare(after, |at| expected(service, row, &attempt.mailbox, at, word(before, at)))
+}
+
+/// Compares the words of a QUERY_QP behind the one with the state.
+fn compare(query: &CommandResult, expected: impl Fn(usize) -> u32) -> Result<()> {
     let differences: Vec<_> = (0x0c..0xc0)
         .step_by(4)
-        .map(|at| (at, word(after, at), expected(row, attribute, at, word(before, at))))
+        .map(|at| (at, word(query, at), expected(at)))
         .filter(|(_, seen, expected)| seen != expected)
         .map(|(at, seen, expected)| format!("{at:02X}h is {seen:08x}h, not {expected:08x}h"))
         .collect();
@@ -59,26 +135,88 @@ async fn given(vm: &mut Vm, qp: &TestQp, row: &Row, attribute: &Attribute) -> Re
     Ok(())
 }
 
-/// Zeros but for the attribute; the service type is needed once.
-fn command(qp: &TestQp, row: &Row, attribute: &Attribute) -> RawCommand {
-    let mailbox = Mailbox::new(0xc0).word(0x00, 1 << attribute.bit).byte(0x09, qp.service_code());
-    let mailbox = attribute.fields.iter().fold(mailbox, |mailbox, &(at, _, value)| mailbox.word(at, value));
-    with(row.op, qp.qp.qpn, &mailbox)
-}
-
 /// A word of QUERY_QP after the command that was `before`.
-fn expected(row: &Row, attribute: &Attribute, at: usize, before: u32) -> u32 {
-    let given = |at| attribute.fields.iter().find(|(offset, ..)| *offset == at);
+fn expected(service: Service, row: &Row, mailbox: &Mailbox, at: usize, before: u32) -> u32 {
     let live = match (at, row.op) {
-        (NEXT_RECV_PSN, 0x019 | 0x02d | 0x01a) => Some(NEXT_RECV_PSN),
-        (NEXT_SEND_PSN | LAST_ACKED_PSN, 0x019 | 0x02d | 0x01a | 0x01b) => Some(NEXT_SEND_PSN),
+        (NEXT_RECV_PSN, RST2INIT | INIT2INIT | INIT2RTR) => Some(NEXT_RECV_PSN),
+        (NEXT_SEND_PSN | LAST_ACKED_PSN, RST2INIT | INIT2INIT | INIT2RTR | RTR2RTS) => Some(NEXT_SEND_PSN),
         _ => None,
     };
-    let before = match live {
-        Some(source) => before & !PSN | given(source).map_or(0, |&(_, _, value)| value & PSN),
-        None => before,
+    let before = match (row.op, live) {
+        (RST2INIT, Some(source)) => mailbox.get(at) & !PSN | mailbox.get(source) & PSN,
+        (RST2INIT, None) => mailbox.get(at),
+        (_, Some(source)) => before & !PSN | mailbox.get(source) & PSN,
+        (_, None) => before,
     };
-    given(at).map_or(before, |&(_, bits, value)| before & !bits | value)
+    let begins = matches!(row.op, INIT2INIT | INIT2RTR);
+    let taken = |attribute: &Attribute| {
+        let named = mailbox.get(0x00) >> attribute.bit & 1 != 0 && row.takes(attribute);
+        let given = attribute.fields.iter().any(|field| mailbox.get(field.offset) & field.bits != 0);
+        named || given && (row.requires(attribute) || begins && !has(service, attribute))
+    };
+    ATTRIBUTES
+        .iter()
+        .filter(|attribute| ![RQ_PSN.bit, SQ_PSN.bit].contains(&attribute.bit) && taken(attribute))
+        .flat_map(|attribute| attribute.fields)
+        .filter(|field| field.offset == at)
+        .fold(before, |word, field| word & !field.bits | mailbox.get(at) & field.bits)
+}
+
+/// Section 10.6: what becomes of a QP whose software never gives an RNR retry count, an ACK timeout or a retry count.
+pub(super) async fn defaults(vm: &mut Vm, service: Service) -> Result<()> {
+    /// For ever, 67.1 ms, and 7: in the upper bits of their bytes, and in bits 18:16.
+    const IN_FORCE: [(usize, u32); 3] = [(0x20, 7 << 29), (0x24, 14 << 27), (0x68, 7 << 16)];
+    let qp = TestQp::create(vm, service).await?;
+    for (state, begun) in [(Rtr, false), (Rts, true), (Sqd, true)] {
+        let mut script = walk(&qp, state);
+        script.push(query(QUERY_QP, qp.qp.qpn));
+        let results = issue(vm, script).await?;
+        let after = results.last().context("no answer")?;
+        expect_state(after, state)?;
+        for (at, value) in IN_FORCE {
+            let expected = if begun && service == RC { value } else { 0 };
+            let seen = word(after, at);
+            ensure!(seen == expected, "{at:02X}h is {seen:08x}h in {state:?}, not {expected:08x}h");
+        }
+    }
+    Ok(())
+}
+
+/// Section 10.4: the public driver's bit 11 is the port, and its bit 6 the RNR timer. It sends its image with every
+/// command, which never has retries or a timeout.
+pub(super) async fn drivers_mask(vm: &mut Vm) -> Result<()> {
+    const PORT_NUM: u32 = 1 << 11;
+    const RNR_TIMEOUT: u32 = 1 << 6;
+    let qp = TestQp::create(vm, RC).await?;
+    let mask = |op| match op {
+        RST2INIT => PORT_NUM,
+        INIT2RTR => RNR_TIMEOUT,
+        _ => 0,
+    };
+    let zeros = || qp.image().field(0x84, !0, 0);
+    for (from, op) in [(Sqd, 0x038), (Sqd, 0x020), (Rts, 0x01c)] {
+        for (given, timer) in [
+            (PORT_NUM, false),
+            (RNR_TIMEOUT, true),
+            (PORT_NUM | RNR_TIMEOUT, true),
+            // What its numbering has for alternate path, P_Key index and what is none of these.
+            (1 << 0 | 1 << 13 | 1 << 16 | 1 << 20, false),
+        ] {
+            let mut script = walk_with(&qp, from, |op| held(&qp).word(0x00, mask(op)));
+            let query = query(QUERY_QP, qp.qp.qpn);
+            script.extend([query.clone(), with(op, qp.qp.qpn, &zeros().word(0x00, given)), query]);
+            let results = issue(vm, script).await?;
+            let [steps @ .., before, command, after] = results.as_slice() else { bail!("no results") };
+            ensure!(steps.iter().all(|step| step.status == 0), "the way to {from:?}: {steps:?}");
+            ensure!(command.status == 0, "status {:02x}h", command.status);
+            let expected = |at| {
+                let timer_bits = MIN_RNR_TIMER.fields.iter().find(|field| timer && field.offset == at);
+                word(before, at) & !timer_bits.map_or(0, |field| field.bits)
+            };
+            compare(after, expected).with_context(|| format!("{op:03X}h with mask {given:#x}"))?;
+        }
+    }
+    Ok(())
 }
 
 fn word(query: &CommandResult, at: usize) -> u32 {

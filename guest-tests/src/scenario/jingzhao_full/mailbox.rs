@@ -26,6 +26,18 @@ impl Mailbox {
         self.put(offset, &value.to_be_bytes())
     }
 
+    /// Some bits of a word.
+    pub(super) fn field(self, offset: usize, bits: u32, value: u32) -> Self {
+        let word = self.get(offset) & !bits | value & bits;
+        self.word(offset, word)
+    }
+
+    /// A word of it.
+    pub(super) fn get(&self, offset: usize) -> u32 {
+        let bytes = self.0.get(offset..offset + 4).and_then(|bytes| bytes.try_into().ok());
+        bytes.map_or(0, u32::from_be_bytes)
+    }
+
     /// Every byte from `offset` on.
     pub(super) fn rest(mut self, offset: usize, value: u8) -> Self {
         self.0.iter_mut().skip(offset).for_each(|byte| *byte = value);

@@ -26,52 +26,92 @@ pub(super) const RC: Service = Service::Rc;
 pub(super) const UC: Service = Service::Uc;
 pub(super) const UD: Service = Service::Ud;
 
-/// An attribute: its bit of opt_param_mask (section 10.4), and where QUERY_QP has it (10.7).
+/// Some bits of a word of the QPC.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Field {
+    pub(super) offset: usize,
+    pub(super) bits: u32,
+    /// What a context has there.
+    pub(super) held: u32,
+    /// What a command gives instead.
+    pub(super) given: u32,
+}
+
+const fn field(offset: usize, bits: u32, held: u32, given: u32) -> Field {
+    Field { offset, bits, held, given }
+}
+
+/// An attribute: its bit of opt_param_mask (section 10.4), and where the QPC has it (10.3, 10.7).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attribute {
     pub(super) name: &'static str,
     pub(super) bit: u32,
-    /// Words of the QPC: offset, bits, and a value that no QPC of these tests has otherwise. None for an attribute that
-    /// has no field.
-    pub(super) fields: &'static [(usize, u32, u32)],
+    /// None for an attribute that has no field.
+    pub(super) fields: &'static [Field],
 }
 
-const fn attribute(name: &'static str, bit: u32, fields: &'static [(usize, u32, u32)]) -> Attribute {
+const fn attribute(name: &'static str, bit: u32, fields: &'static [Field]) -> Attribute {
     Attribute { name, bit, fields }
 }
 
 const CUR_STATE: Attribute = attribute("CUR_STATE", 1, &[]);
 const EN_SQD_ASYNC_NOTIFY: Attribute = attribute("EN_SQD_ASYNC_NOTIFY", 2, &[]);
 const ACCESS_FLAGS: Attribute = attribute("ACCESS_FLAGS", 3, &[]);
-const PKEY_INDEX: Attribute = attribute("PKEY_INDEX", 4, &[(0x1c, 0x7f, 3)]);
-const PORT: Attribute = attribute("PORT", 5, &[(0x1c, 7 << 24, 1 << 24)]);
-const QKEY: Attribute = attribute("QKEY", 6, &[(0x98, !0, 0x1122_3344)]);
+const PKEY_INDEX: Attribute = attribute("PKEY_INDEX", 4, &[field(0x1c, 0x7f, 2, 3)]);
+pub(super) const PORT: Attribute = attribute("PORT", 5, &[field(0x1c, 7 << 24, 1 << 24, 1 << 24)]);
+const QKEY: Attribute = attribute("QKEY", 6, &[field(0x98, !0, 0x5566_7788, 0x1122_3344)]);
 /// GRH flag and path bits; source GID index, static rate and hop limit; SL, traffic class and flow label; destination
-/// GID; destination LID.
+/// GID; LIDs, MAC and IP addresses, those of the destination last.
 const AV: Attribute = attribute(
     "AV",
     7,
     &[
-        (0x20, 0xff << 16, 0x95 << 16),
-        (0x24, 0x00ff_ffff, 0x0001_033f),
-        (0x28, !0, 0x542a_bcde),
-        (0x2c, !0, 0xfe80_0000),
-        (0x30, !0, 0x0000_0001),
-        (0x34, !0, 0x0102_0304),
-        (0x38, !0, 0x0506_0708),
-        (0x3c, 0xffff << 16, 0x0102 << 16),
+        field(0x20, 0xff << 16, 0x83 << 16, 0x95 << 16),
+        field(0x24, 0x00ff_ffff, 0x0002_0720, 0x0001_033f),
+        field(0x28, !0, 0x2133_4455, 0x542a_bcde),
+        field(0x2c, !0, 0xfe80_0001, 0xfe80_0000),
+        field(0x30, !0, 0x0000_0002, 0x0000_0001),
+        field(0x34, !0, 0x0807_0605, 0x0102_0304),
+        field(0x38, !0, 0x0403_0201, 0x0506_0708),
+        field(0x3c, !0, 0x0203_0405, 0x0102_0304),
+        field(0x40, !0, 0x5254_0001, 0x5254_0002),
+        field(0x44, !0, 0x5254_0003, 0x5254_0004),
+        field(0x48, !0, 0x0a4d_0005, 0x0a4d_0006),
+        field(0x4c, !0, 0x0a4d_0007, 0x0a4d_0008),
     ],
 );
-const PATH_MTU: Attribute = attribute("PATH_MTU", 8, &[(0x0c, 7 << 29, 3 << 29)]);
-const TIMEOUT: Attribute = attribute("TIMEOUT", 9, &[(0x24, 0x1f << 27, 19 << 27)]);
-const RETRY_CNT: Attribute = attribute("RETRY_CNT", 10, &[(0x68, 7 << 16, 5 << 16)]);
-const RNR_RETRY: Attribute = attribute("RNR_RETRY", 11, &[(0x20, 7 << 29, 6 << 29)]);
-const RQ_PSN: Attribute = attribute("RQ_PSN", 12, &[(0x84, 0xff_ffff, 0x65_4321)]);
+pub(super) const PATH_MTU: Attribute = attribute("PATH_MTU", 8, &[field(0x0c, 7 << 29, 5 << 29, 3 << 29)]);
+const TIMEOUT: Attribute = attribute("TIMEOUT", 9, &[field(0x24, 0xff << 24, 21 << 27, 19 << 27)]);
+const RETRY_CNT: Attribute = attribute("RETRY_CNT", 10, &[field(0x68, 7 << 16, 6 << 16, 5 << 16)]);
+const RNR_RETRY: Attribute = attribute("RNR_RETRY", 11, &[field(0x20, 0xff << 24, 3 << 29, 6 << 29)]);
+pub(super) const RQ_PSN: Attribute = attribute("RQ_PSN", 12, &[field(0x84, 0xff_ffff, 0x200, 0x65_4321)]);
 const ALT_PATH: Attribute = attribute("ALT_PATH", 14, &[]);
-const MIN_RNR_TIMER: Attribute = attribute("MIN_RNR_TIMER", 15, &[(0x84, 0x1f << 24, 17 << 24)]);
-const SQ_PSN: Attribute = attribute("SQ_PSN", 16, &[(0x6c, 0xff_ffff, 0xab_cdef)]);
+pub(super) const MIN_RNR_TIMER: Attribute =
+    attribute("MIN_RNR_TIMER", 15, &[field(0x84, 0x1f << 24, 12 << 24, 17 << 24)]);
+pub(super) const SQ_PSN: Attribute = attribute("SQ_PSN", 16, &[field(0x6c, 0xff_ffff, 0x100, 0xab_cdef)]);
 const PATH_MIG_STATE: Attribute = attribute("PATH_MIG_STATE", 18, &[]);
-const DEST_QPN: Attribute = attribute("DEST_QPN", 20, &[(0x18, 0xff_ffff, 0x12_3456)]);
+const DEST_QPN: Attribute = attribute("DEST_QPN", 20, &[field(0x18, 0xff_ffff, 0xff_ffff, 0x12_3456)]);
+
+/// Those that section 10.2 names.
+pub(super) const ATTRIBUTES: [Attribute; 17] = [
+    CUR_STATE,
+    EN_SQD_ASYNC_NOTIFY,
+    ACCESS_FLAGS,
+    PKEY_INDEX,
+    PORT,
+    QKEY,
+    AV,
+    PATH_MTU,
+    TIMEOUT,
+    RETRY_CNT,
+    RNR_RETRY,
+    RQ_PSN,
+    ALT_PATH,
+    MIN_RNR_TIMER,
+    SQ_PSN,
+    PATH_MIG_STATE,
+    DEST_QPN,
+];
 
 /// A row of section 10.2.
 #[derive(Clone, Copy, Debug)]
@@ -84,6 +124,17 @@ pub(super) struct Row {
     pub(super) req: &'static [Attribute],
     /// What it may supply.
     pub(super) opt: &'static [Attribute],
+}
+
+impl Row {
+    /// Whether the transition takes the attribute.
+    pub(super) fn takes(&self, attribute: &Attribute) -> bool {
+        self.req.iter().chain(self.opt).any(|taken| taken.bit == attribute.bit)
+    }
+
+    pub(super) fn requires(&self, attribute: &Attribute) -> bool {
+        self.req.iter().any(|required| required.bit == attribute.bit)
+    }
 }
 
 const fn row(
@@ -131,6 +182,17 @@ pub(super) fn listed(service: Service, from: State, op: u16) -> Option<State> {
     let row =
         ROWS.iter().find(|row| row.op == op && row.from.contains(&from) && row.types.contains(&service));
     row.map(|row| row.to)
+}
+
+/// Whether the attribute is one of QPs of the type, by any transition.
+pub(super) fn has(service: Service, attribute: &Attribute) -> bool {
+    ROWS.iter().any(|row| row.types.contains(&service) && row.takes(attribute))
+}
+
+/// The mask of software that names what `op` requires of it, and nothing else.
+pub(super) fn required_mask(service: Service, op: u16) -> u32 {
+    let rows = ROWS.iter().filter(|row| row.op == op && row.types.contains(&service));
+    rows.flat_map(|row| row.req).fold(0, |mask, attribute| mask | 1 << attribute.bit)
 }
 
 /// Whether QPs of the type ever are in the state: RC has no row for SQE, and never enters it.

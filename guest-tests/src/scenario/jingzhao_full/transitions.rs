@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use super::answers::issue;
 use super::commands::{on, query, with};
 use super::device::TestQp;
+use super::mailbox::Mailbox;
 use super::section_10_2::State::{self, Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
 use super::section_10_2::{ROWS, STATES, listed, occurs};
 use super::spec::name_of;
@@ -76,6 +77,11 @@ fn attempts() -> impl Iterator<Item = (u16, u8)> {
 
 /// Commands from wherever the QP is to `to`; for SQE to RTS, where a send has to fail.
 pub(super) fn walk(qp: &TestQp, to: State) -> Vec<RawCommand> {
+    walk_with(qp, to, |_| qp.image())
+}
+
+/// The same, with mailboxes by opcode.
+pub(super) fn walk_with(qp: &TestQp, to: State, mailbox: impl Fn(u16) -> Mailbox) -> Vec<RawCommand> {
     const TO_RTS: [(u16, u8); 4] = [(0x021, 3), (0x019, 0), (0x01a, 0), (0x01b, 0)];
     let steps: &[(u16, u8)] = match to {
         Reset => &TO_RTS[..1],
@@ -85,7 +91,11 @@ pub(super) fn walk(qp: &TestQp, to: State) -> Vec<RawCommand> {
         Sqd => &[(0x021, 3), (0x019, 0), (0x01a, 0), (0x01b, 0), (0x01f, 0)],
         Err => &[(0x021, 3), (0x019, 0), (0x01a, 0), (0x01b, 0), (0x01e, 2)],
     };
-    steps.iter().map(|&(op, op_modifier)| command(qp, op, op_modifier)).collect()
+    let command = |&(op, op_modifier)| match op_modifier {
+        0 => with(op, qp.qp.qpn, &mailbox(op)),
+        _ => RawCommand { op_modifier, ..on(op, qp.qp.qpn) },
+    };
+    steps.iter().map(command).collect()
 }
 
 /// A command between two QUERY_QP.
