@@ -268,8 +268,10 @@ mod tests {
 
     impl Run for Stub {
         fn run(self: Box<Self>, mailbox: &mut Mailbox) -> io::Result<Ended> {
-            while self.hangs {
-                thread::park();
+            if self.hangs {
+                loop {
+                    thread::park();
+                }
             }
             while !mailbox.is_stopped_within(ENDING) {}
             Ok(Ended::Shutdown)

@@ -54,11 +54,16 @@ pub fn supervise(
     mailbox: &mut Mailbox,
 ) -> Result<Ended, Failure> {
     let mut pause = FIRST_PAUSE;
+    // The last failure the log tells of: while something is missing, each try fails in the same way.
+    let mut told = None;
     let mut worker = Ok(first);
     loop {
         let failure = match worker {
             Ok(worker) => {
                 mailbox.set_life(Life::Running);
+                if told.take().is_some() {
+                    limited!(info, "the device serves again");
+                }
                 let started = Instant::now();
                 // What the worker owned is gone afterwards. The mailbox holds whole calls at any moment.
                 let ran = panic::catch_unwind(AssertUnwindSafe(|| worker.run(mailbox)));
@@ -75,8 +80,12 @@ pub fn supervise(
             Err(failure) => failure,
         };
         let Some(rebuild) = &mut rebuild else { return Err(failure) };
-        limited!(error, %failure, again_in = ?pause, "the device failed: its client is dropped and it is made anew");
-        mailbox.set_life(Life::Restarting(failure.to_string()));
+        let problem = failure.to_string();
+        if told.as_ref() != Some(&problem) {
+            limited!(error, %failure, "the device failed: its client is dropped and it is made anew");
+        }
+        told = Some(problem.clone());
+        mailbox.set_life(Life::Restarting(problem));
         if mailbox.is_stopped_within(pause) {
             return Ok(Ended::Shutdown);
         }
@@ -131,13 +140,13 @@ mod tests {
     /// Supervises a device that does one after the other; tells of each time it is made.
     fn supervised(
         acts: Vec<Option<Act>>,
-    ) -> (Handle, mpsc::Receiver<()>, thread::JoinHandle<Result<Ended, Failure>>) {
+    ) -> (Handle, mpsc::Receiver<Instant>, thread::JoinHandle<Result<Ended, Failure>>) {
         let (handle, mut mailbox) = call::mailbox().unwrap();
         let (made, tell) = mpsc::channel();
         let mut acts = acts.into_iter();
         let first = acts.next().unwrap().unwrap();
         let rebuild: Rebuild = Box::new(move || {
-            made.send(()).unwrap();
+            made.send(Instant::now()).unwrap();
             match acts.next().unwrap() {
                 Some(act) => Ok(Box::new(act)),
                 None => anyhow::bail!("nothing to make it of"),
@@ -165,13 +174,11 @@ mod tests {
 
     #[test]
     fn the_pauses_between_failures_grow() {
+        let began = Instant::now();
         let (handle, made, thread) = supervised(vec![Some(Act::Panic), Some(Act::Fail), Some(Act::Serve)]);
-        let started = Instant::now();
-        made.recv_timeout(PATIENCE).unwrap();
-        assert!(started.elapsed() >= FIRST_PAUSE / 2);
-        let started = Instant::now();
-        made.recv_timeout(PATIENCE).unwrap();
-        assert!(started.elapsed() >= FIRST_PAUSE);
+        let made = [(); 2].map(|()| made.recv_timeout(PATIENCE).unwrap());
+        assert!(made[0].duration_since(began) >= FIRST_PAUSE);
+        assert!(made[1].duration_since(made[0]) >= 2 * FIRST_PAUSE);
         handle.stop();
         thread.join().unwrap().unwrap();
     }
