@@ -260,10 +260,10 @@ fn timeouts_and_sequence_naks_share_the_retry_counter() {
         for attempt in 0..=retry_count {
             assert_eq!(pair.a.sends(), [], "{retry_count}");
             assert_eq!(pair.frames(A).len(), 1, "attempt {attempt} of {retry_count}");
-            if attempt % 2 == 0 {
-                pair.advance(TIMEOUT);
-            } else {
+            if attempt == 1 {
                 acknowledge(&mut pair, psn_a(), Syndrome::Nak(NakCode::PsnSequence));
+            } else {
+                pair.advance(TIMEOUT);
             }
         }
         assert_eq!(pair.a.sends(), [(1, Err(Status::RetryExceeded))]);

@@ -404,15 +404,49 @@ fn progress_reloads_the_retry_counter() {
     assert_eq!(pair.a.sends(), ok([1]));
 }
 
+/// A responder complains of a gap once (IBTA volume 1, section 9.7.5.2): what more comes about the same PSN, whenever it
+/// does, are copies that the wire made.
 #[test]
-fn sequence_naks_use_up_the_retries_too() {
-    let mut pair = Pair::with(|_, attrs| attrs.retry_count = 2);
+fn copies_of_a_sequence_nak_cost_no_retry() {
+    let mut pair = Pair::with(|_, attrs| attrs.retry_count = 1);
     pair.post(A, write(1, 0x8000, 10));
-    for _ in 0..3 {
-        assert_eq!(pair.frames(A).len(), 1);
-        let nak = aeth(Syndrome::Nak(NakCode::PsnSequence));
+    pair.post(A, write(2, 0x8000, 10));
+    assert_eq!(pair.frames(A).len(), 2);
+    let nak = aeth(Syndrome::Nak(NakCode::PsnSequence));
+    for copy in 0..3 {
         pair.inject(A, Operation::Acknowledge, Psn::new(0x100), nak, b"");
+        assert_eq!(pair.frames(A).len(), if copy == 0 { 2 } else { 0 }, "copy {copy}");
     }
+    // The next gap is news.
+    pair.inject(A, Operation::Acknowledge, Psn::new(0x101), nak, b"");
+    assert_eq!(pair.a.sends(), ok([1]));
+    assert_eq!(pair.frames(A).len(), 1);
+    pair.inject(A, Operation::Acknowledge, Psn::new(0x101), nak, b"");
+    pair.inject(A, Operation::Acknowledge, Psn::new(0x101), aeth(ACK), b"");
+    assert_eq!(pair.a.sends(), ok([2]));
+}
+
+/// The first copy comes while the packets are about to be sent again, the second one later.
+#[test]
+fn a_sequence_nak_that_was_late_has_copies_too() {
+    let mut pair = Pair::with(|_, attrs| attrs.retry_count = 1);
+    pair.post(A, write(1, 0x8000, 10));
+    pair.frames(A);
+    pair.advance(TIMEOUT);
+    let nak = aeth(Syndrome::Nak(NakCode::PsnSequence));
+    pair.inject(A, Operation::Acknowledge, Psn::new(0x100), nak, b"");
+    assert_eq!(pair.frames(A).len(), 1);
+    pair.inject(A, Operation::Acknowledge, Psn::new(0x100), nak, b"");
+    assert_eq!((pair.frames(A).len(), pair.a.sends()), (0, vec![]));
+}
+
+#[test]
+fn a_sequence_nak_uses_up_a_retry() {
+    let mut pair = Pair::with(|_, attrs| attrs.retry_count = 0);
+    pair.post(A, write(1, 0x8000, 10));
+    pair.frames(A);
+    let nak = aeth(Syndrome::Nak(NakCode::PsnSequence));
+    pair.inject(A, Operation::Acknowledge, Psn::new(0x100), nak, b"");
     assert_eq!(pair.a.sends(), [(1, Err(Status::RetryExceeded))]);
 }
 

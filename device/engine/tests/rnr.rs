@@ -137,6 +137,44 @@ fn infinite_rnr_retries_never_end() {
     assert_eq!(pair.a.sends(), ok([1]));
 }
 
+/// An answer to what was sent before the wait, or a copy of the one that was obeyed, when the wait is over and the request
+/// has not had its turn yet.
+#[test]
+fn an_rnr_nak_before_anything_is_sent_again_costs_no_retry() {
+    let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Limited(1));
+    let answer = |pair: &mut Pair| {
+        pair.inject(A, Operation::Acknowledge, Psn::new(0x100), aeth(Syndrome::RnrNak { timer: 12 }), b"");
+    };
+    pair.post(A, send(1, 10));
+    assert_eq!(pair.frames(A).len(), 1);
+    answer(&mut pair);
+    answer(&mut pair);
+    pair.advance(WAIT);
+    answer(&mut pair);
+    assert_eq!(pair.a.sends(), []);
+    assert_eq!(pair.frames(A).len(), 1, "and no more waiting");
+    assert_eq!(pair.a.engine.stats().naks_received.rnr, 1);
+    answer(&mut pair);
+    assert_eq!(pair.a.sends(), [(1, Err(Status::RnrRetryExceeded))]);
+}
+
+/// A timeout came first, so what is refused was sent since the wait.
+#[test]
+fn an_rnr_nak_after_a_timeout_is_obeyed_before_anything_is_sent_again() {
+    let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Limited(1));
+    let answer = |pair: &mut Pair| {
+        pair.inject(A, Operation::Acknowledge, Psn::new(0x100), aeth(Syndrome::RnrNak { timer: 12 }), b"");
+    };
+    pair.post(A, send(1, 10));
+    pair.frames(A);
+    answer(&mut pair);
+    pair.advance(WAIT);
+    pair.frames(A);
+    pair.advance(TIMEOUT);
+    answer(&mut pair);
+    assert_eq!(pair.a.sends(), [(1, Err(Status::RnrRetryExceeded))]);
+}
+
 /// soft-RoCE sends one right after an RNR NAK, for the packets in flight behind the refused one.
 #[test]
 fn sequence_nak_neither_shortens_the_wait_nor_counts() {

@@ -72,7 +72,12 @@ pub(super) const CASES: &[Case] = &[
         Attributes { retry: 2, ..Attributes::DEFAULT },
         retry_exhausted,
     ),
-    case("sequence NAKs use up the retries too", Attributes { retry: 2, ..PATIENT }, nak_retries_exhausted),
+    case(
+        "a sequence NAK uses up a retry, as a timeout does",
+        Attributes { retry: 2, ..Attributes::DEFAULT },
+        nak_retries_exhausted,
+    ),
+    case("copies of a sequence NAK use up no retry", Attributes { retry: 1, ..PATIENT }, nak_copies),
     case("progress gives the retries back", Attributes { retry: 1, ..Attributes::DEFAULT }, retries_reload),
     case(
         "retry 7: eight transmissions, then 15h",
@@ -306,12 +311,31 @@ fn retry_exhausted(link: &mut Link<'_>) -> Result<()> {
 
 fn nak_retries_exhausted(link: &mut Link<'_>) -> Result<()> {
     send(link, 8)?;
-    for _ in 0..3 {
+    link.expect("RC_SEND_ONLY", 0)?;
+    let begun = Instant::now();
+    let nak = link.ack(0, syndrome::NAK_SEQUENCE, 0);
+    link.send(&nak)?;
+    for _ in 0..2 {
         link.expect("RC_SEND_ONLY", 0)?;
-        let nak = link.ack(0, syndrome::NAK_SEQUENCE, 0);
-        link.send(&nak)?;
     }
-    link.expect_error(completion::RETRY_EXCEEDED)
+    link.expect_error(completion::RETRY_EXCEEDED)?;
+    let least = ack_timeout(Attributes::DEFAULT.timeout) * 2 * 9 / 10;
+    ensure!(begun.elapsed() >= least, "given up after {:?}", begun.elapsed());
+    link.expect_silence()
+}
+
+/// IBTA 9.7.5.2: a responder complains once of a gap, so the others are made by the wire.
+fn nak_copies(link: &mut Link<'_>) -> Result<()> {
+    send(link, 8)?;
+    link.expect("RC_SEND_ONLY", 0)?;
+    let nak = link.ack(0, syndrome::NAK_SEQUENCE, 0);
+    link.send(&nak)?;
+    link.expect("RC_SEND_ONLY", 0)?;
+    link.send(&nak)?;
+    link.send(&nak)?;
+    link.expect_silence()?;
+    acknowledge(link, 0, 1)?;
+    link.expect_success().map(drop)
 }
 
 fn retries_reload(link: &mut Link<'_>) -> Result<()> {

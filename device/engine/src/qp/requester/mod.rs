@@ -20,6 +20,7 @@
 //! IBTA volume 1, sections 9.7.2 to 9.7.5 and 9.9.2; JingZhao interface, sections 6.7, 10.6 and 11.3.
 
 pub(super) mod credits;
+mod readiness;
 mod response;
 mod transmit;
 
@@ -28,6 +29,7 @@ use std::collections::VecDeque;
 use protocol::Psn;
 
 use self::credits::Credits;
+use self::readiness::Readiness;
 use super::attr::{RnrRetry, State};
 use super::congestion::Window;
 use super::{Core, Ctx, Failure, ahead};
@@ -88,15 +90,14 @@ pub(crate) struct Requester {
     /// Packets sent since one asked for an acknowledge.
     since_ack_req: u32,
     ack_deadline: Option<Instant>,
-    /// Waiting until then because the receiver was not ready.
-    rnr_wait: Option<Instant>,
-    /// It was not ready since the last progress: few packets are sent at once.
-    probing: bool,
+    readiness: Readiness,
     /// Retries since the last progress.
     retries: u8,
     rnr_retries: u8,
     /// A hole seen now is news: there was progress since we last went back.
     holes_count: bool,
+    /// What the newest sequence NAK since the last progress asked for.
+    nak_heard: Option<Psn>,
     /// Messages that take a receive request: fetched, and completed with success.
     takers: u32,
     takers_done: u32,
@@ -116,11 +117,11 @@ impl Requester {
             window: Window::new(window_packets),
             since_ack_req: 0,
             ack_deadline: None,
-            rnr_wait: None,
-            probing: false,
+            readiness: Readiness::Ready,
             retries: 0,
             rnr_retries: 0,
             holes_count: true,
+            nak_heard: None,
             takers: 0,
             takers_done: 0,
             credits: Credits::default(),
@@ -154,7 +155,7 @@ impl Requester {
 
     /// Whether asking for a frame may give one.
     pub(crate) fn wants_turn(&self) -> bool {
-        self.rnr_wait.is_none() && (self.more || self.cursor < self.queue.len())
+        !self.readiness.is_waiting() && (self.more || self.cursor < self.queue.len())
     }
 
     /// No message is under way (SQD is drained).
@@ -164,7 +165,7 @@ impl Requester {
 
     /// When [`Requester::handle_timeout`] is wanted.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.rnr_wait.or(self.ack_deadline)
+        self.readiness.deadline().or(self.ack_deadline)
     }
 
     pub(crate) fn handle_timeout<H: Host>(
@@ -172,9 +173,7 @@ impl Requester {
         core: &Core,
         ctx: &mut Ctx<'_, H>,
     ) -> Result<(), Failure> {
-        if self.rnr_wait.is_some_and(|until| until <= ctx.now) {
-            self.rnr_wait = None;
-        }
+        self.readiness.on_time(ctx.now);
         if self.ack_deadline.is_some_and(|at| at <= ctx.now) {
             ctx.stats.recovery.timeouts += 1;
             self.window.on_timeout();
@@ -191,8 +190,7 @@ impl Requester {
         shrink_if_empty(&mut self.queue, limits::KEPT_REQUESTS);
         (self.cursor, self.next) = (0, 0);
         (self.unacked, self.end) = (self.high, self.high);
-        (self.ack_deadline, self.rnr_wait) = (None, None);
-        (self.more, self.probing) = (false, false);
+        (self.ack_deadline, self.readiness, self.more) = (None, Readiness::Ready, false);
     }
 
     /// Takes the next request from the send queue. False: there is none, or none may start.
@@ -248,7 +246,7 @@ impl Requester {
     fn on_progress<H: Host>(&mut self, core: &Core, ctx: &Ctx<'_, H>, packets: u32) {
         (self.retries, self.rnr_retries) = (0, 0);
         self.holes_count = true;
-        (self.rnr_wait, self.probing) = (None, false);
+        (self.readiness, self.nak_heard) = (Readiness::Ready, None);
         self.window.on_acknowledged(packets);
         // Answers to what was sent before we went back can overtake the cursor.
         if self.cursor == 0
@@ -315,7 +313,7 @@ impl Requester {
         // The peer is there: losses before this answer are forgiven.
         self.retries = 0;
         self.rewind();
-        (self.rnr_wait, self.probing) = (Some(until), true);
+        self.readiness = Readiness::Refused { until };
         Ok(())
     }
 

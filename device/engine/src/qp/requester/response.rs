@@ -67,7 +67,8 @@ impl Requester {
                 if !self.acknowledge(core, ctx, psn) {
                     return self.on_hole(core, ctx, holes_count);
                 }
-                if self.rnr_wait.is_some() {
+                // Copies of it, and answers to what was sent before it, ask for no more waiting, and cost no retry.
+                if self.readiness.is_told() {
                     return Ok(());
                 }
                 ctx.stats.naks_received.rnr += 1;
@@ -75,9 +76,11 @@ impl Requester {
             }
             Syndrome::Nak(NakCode::PsnSequence) => {
                 let reached = self.acknowledge(core, ctx, psn);
-                // The responder's complaint about packets that were in flight behind one it was not ready for must not
-                // shorten the wait; one about packets we are about to send again anyway is late.
-                if self.rnr_wait.is_some() || self.is_rewound() {
+                // A responder complains once of a gap, so one more about the same PSN is a copy that the wire made, or late.
+                let copy = self.nak_heard.replace(psn) == Some(psn);
+                // Its complaint about packets that were in flight behind one it was not ready for must not shorten the
+                // wait; one about packets we are about to send again anyway is late.
+                if copy || self.readiness.is_waiting() || self.is_rewound() {
                     return Ok(());
                 }
                 ctx.stats.naks_received.sequence += 1;

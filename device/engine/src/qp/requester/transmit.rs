@@ -6,6 +6,7 @@ use protocol::Psn;
 use protocol::ids::Va;
 use protocol::roce::{AtomicEth, Ext, Operation, Reth};
 
+use super::readiness::Readiness;
 use super::{Request, Requester};
 use crate::gather::gather;
 use crate::qp::attr::State;
@@ -23,7 +24,7 @@ impl Requester {
     ) -> Result<Step, Failure> {
         // Bound: a chain of NOPs can be endless.
         for _ in 0..limits::REQUESTS_PER_STEP {
-            if self.rnr_wait.is_some() || (self.cursor == self.queue.len() && !self.fetch(core, ctx)?) {
+            if self.readiness.is_waiting() || (self.cursor == self.queue.len() && !self.fetch(core, ctx)?) {
                 return Ok(Step::Idle);
             }
             let Some(request) = self.queue.get(self.cursor) else { return Ok(Step::Idle) };
@@ -211,6 +212,7 @@ impl Requester {
 
     /// The packet at the cursor, which stands for `packets` PSNs, has gone out.
     fn sent<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, packets: u32, ack_req: bool) {
+        self.readiness.on_sent();
         let psn = self.cursor_psn();
         let after = psn.advance(packets);
         if ahead(psn, self.unacked) < ahead(self.high, self.unacked) {
@@ -232,7 +234,7 @@ impl Requester {
     /// Packets that may be unacknowledged.
     fn window(&self) -> u32 {
         let window = self.window.packets();
-        if self.probing { window.min(limits::MIN_WINDOW) } else { window }
+        if self.readiness == Readiness::Ready { window } else { window.min(limits::MIN_WINDOW) }
     }
 
     /// Whether a packet in the middle of a message asks for an acknowledge: four times per window, and when it is the

@@ -35,6 +35,8 @@ pub(super) struct Flight {
     timer_from: Option<Instant>,
     /// An answer gives reason to go back.
     provoked: bool,
+    /// PSN of the newest sequence NAK since there was progress: another one for it is no reason.
+    nak_heard: Option<u32>,
     /// Times that the oldest PSN without an answer was sent since there was progress.
     asked: u32,
     rnr_until: Option<Instant>,
@@ -68,6 +70,7 @@ impl Flight {
             reads: Vec::new(),
             timer_from: None,
             provoked: false,
+            nak_heard: None,
             asked: 0,
             rnr_until: None,
             rnr_naks: 0,
@@ -173,7 +176,10 @@ impl Flight {
                 }
                 Syndrome::Nak(code) => {
                     self.advance(ops, psn);
-                    self.provoked |= code == NakCode::PsnSequence || self.unacked < psn;
+                    self.progress(now, before);
+                    let news = code == NakCode::PsnSequence && self.nak_heard.replace(psn) != Some(psn);
+                    self.provoked |= news || self.unacked < psn;
+                    return;
                 }
                 Syndrome::Reserved(_) => {}
             },
@@ -202,7 +208,7 @@ impl Flight {
 
     fn progress(&mut self, now: Instant, before: u32) {
         if self.unacked > before {
-            (self.asked, self.rnr_naks, self.rnr_until) = (0, 0, None);
+            (self.asked, self.rnr_naks, self.rnr_until, self.nak_heard) = (0, 0, None, None);
             self.next = self.next.max(self.unacked);
             self.timer_from = (self.next > self.unacked).then_some(now);
         }
