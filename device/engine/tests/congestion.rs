@@ -216,6 +216,29 @@ fn notification_slows_read_responses_but_not_acknowledges() {
     assert_eq!(pair.frames(B).len(), 1);
 }
 
+/// At the slowest rate too: an ACK timeout of 1 ms is for the peer to choose.
+#[test]
+fn an_answer_waits_for_no_more_than_two_pauses() {
+    let mut pair = Pair::with(|_, attrs| attrs.mtu = engine::Mtu::Mtu4096);
+    for _ in 0..100 {
+        notify(&mut pair, B);
+        pair.advance(INTERVAL);
+    }
+    for n in 0..8 {
+        pair.post(B, write(n, 0, 65536));
+    }
+    pair.frames(B);
+    pair.post(A, read(9, 0, 10));
+    let request = pair.frames(A).remove(0);
+    pair.deliver(B, &request);
+    let asked_at = pair.now;
+    while !pair.frames(B).iter().any(|frame| describe(frame).starts_with("ReadResponse")) {
+        let until = pair.b.engine.poll_timeout().expect("the pause ends");
+        pair.advance(until.saturating_since(pair.now));
+        assert!(pair.now <= asked_at + Duration::from_micros(800), "no answer");
+    }
+}
+
 #[test]
 fn notifications_of_strangers_are_ignored() {
     let mut pair = Pair::new();

@@ -6,8 +6,7 @@ use crate::Instant;
 /// A flow that in truth was slower needs some notifications more, 50 us each.
 const LINE: u64 = 3_125_000_000;
 
-/// No flow is slowed below 100 Mbit/s, whatever its peer says: a burst then takes 3 ms, so that no ACK timeout that
-/// software usually sets runs out for it.
+/// No flow is slowed below 100 Mbit/s, whatever its peer says.
 const SLOWEST: u64 = 12_500_000;
 
 /// Additive increase: 40 Mbit/s a period.
@@ -22,8 +21,12 @@ const FAST_PERIODS: u32 = 5;
 /// After so many periods every flow is back at [`LINE`]: from [`SLOWEST`] it takes 623.
 const PERIODS: u32 = 1024;
 
-/// Bytes that may leave in one go. A pause is then long enough for a timer.
+/// Most bytes that may leave in one go. A pause is then long enough for a timer.
 const BURST: u64 = 32 * 1024;
+
+/// Microseconds that the bytes of a burst stand for at most, when the rate is low: what waits behind it, be it the answer
+/// to a READ, then waits for less than an ACK timeout.
+const LONGEST_PAUSE_US: u64 = 250;
 
 /// `1.0` of the congestion estimate.
 const ONE: u64 = 1 << 16;
@@ -91,7 +94,7 @@ impl Pace {
             (self.burst, self.burst_from) = (0, now);
         }
         self.burst += bytes as u64;
-        if self.burst >= BURST {
+        if self.burst >= BURST.min(self.rate * LONGEST_PAUSE_US / 1_000_000) {
             (self.burst_from, self.burst) = (self.due(), 0);
             self.paused = true;
         }
