@@ -62,6 +62,10 @@ id! {
     pub struct Srqn(u32, mask 0xff_ffff, "srqn");
 }
 id! {
+    /// Flow label of an IPv6 header or a global route header, 20 bits.
+    pub struct FlowLabel(u32, mask 0xf_ffff, "flow");
+}
+id! {
     /// Protection domain.
     pub struct Pdn(u32, mask u32::MAX, "pd");
 }

@@ -3,7 +3,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use protocol::ids::{Lid, MacAddr, Msn, Pkey, Qkey, Qpn, Rkey, Va};
+use protocol::ids::{FlowLabel, Lid, MacAddr, Msn, Pkey, Qkey, Qpn, Rkey, Va};
 use protocol::net::ether::EtherFrame;
 use protocol::roce::{
     Aeth, AtomicEth, Bth, Deth, Ext, FrameWriter, Imm, IpAddrs, NakCode, Opcode, Operation as O, Packet,
@@ -32,6 +32,7 @@ fn v4() -> Shell {
         dst_mac: MacAddr::from_lid(Lid::new(2)),
         ip: IpAddrs::V4 { src: Ipv4Addr::new(10, 77, 0, 1), dst: Ipv4Addr::new(10, 77, 0, 2) },
         traffic_class: 0,
+        flow_label: FlowLabel::default(),
         hop_limit: 64,
         src_port: 0xc123,
     }
@@ -226,6 +227,20 @@ fn frames_are_written_as_scapy_writes_them() {
         assert_eq!(out[..3], [0xa5; 3], "{name}");
         assert_eq!(out[3..], bytes, "{name}");
     }
+}
+
+/// Neither the UDP checksum nor the ICRC covers the flow label (RFC 8200, section 8.1; IBTA annex A17).
+#[test]
+fn a_flow_label_is_read_and_written() {
+    let mut bytes = frame("v6_rc_write_only");
+    bytes[14..18].copy_from_slice(&[0x66, 0xaa, 0xbc, 0xde]);
+    let RoceFrame { shell, packet: Packet { bth, ext, payload } } = RoceFrame::parse(&bytes).unwrap();
+    assert_eq!(shell, Shell { traffic_class: 0x6a, flow_label: FlowLabel::new(0xa_bcde), ..v6() });
+    let mut out = Vec::new();
+    let mut writer = FrameWriter::new(&mut out, &shell, &bth, &ext, payload.len());
+    writer.extend(payload);
+    writer.finish();
+    assert_eq!(out, bytes);
 }
 
 #[test]

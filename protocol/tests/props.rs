@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
 use protocol::Psn;
-use protocol::ids::{MacAddr, Msn, Pkey, Qkey, Qpn, Rkey, Va};
+use protocol::ids::{FlowLabel, MacAddr, Msn, Pkey, Qkey, Qpn, Rkey, Va};
 use protocol::net::arp::Arp;
 use protocol::net::ether::EtherFrame;
 use protocol::net::icmp::EchoRequest;
@@ -28,12 +28,14 @@ fn shells() -> impl Strategy<Value = Shell> {
             dst: Ipv6Addr::from_bits(dst)
         }),
     ];
-    (any::<[[u8; 6]; 2]>(), ip, any::<(u8, u8, u16)>()).prop_map(
-        |([src_mac, dst_mac], ip, (traffic_class, hop_limit, src_port))| Shell {
+    (any::<[[u8; 6]; 2]>(), ip, any::<(u8, u32, u8, u16)>()).prop_map(
+        |([src_mac, dst_mac], ip, (traffic_class, flow_label, hop_limit, src_port))| Shell {
             src_mac: MacAddr(src_mac),
             dst_mac: MacAddr(dst_mac),
             ip,
             traffic_class,
+            // IPv4 has none.
+            flow_label: FlowLabel::new(if let IpAddrs::V6 { .. } = ip { flow_label } else { 0 }),
             hop_limit,
             src_port,
         },

@@ -8,7 +8,7 @@ mod common;
 use common::*;
 use engine::*;
 use protocol::Psn;
-use protocol::ids::{Pkey, Qkey, Qpn};
+use protocol::ids::{FlowLabel, Pkey, Qkey, Qpn};
 use protocol::roce::*;
 
 const SMI: Qpn = Qpn::new(0x50);
@@ -204,7 +204,8 @@ fn the_grh_is_there_if_the_packet_had_one_and_else_the_area_stays_as_it_is() {
         psn: p(0),
     };
     let ip = IpAddrs::V6 { src: "fe80::ff:fe00:1".parse().unwrap(), dst: "fe80::ff:fe00:2".parse().unwrap() };
-    let shell = Shell { ip, traffic_class: 0x6a, hop_limit: 3, ..A.path() };
+    let shell =
+        Shell { ip, traffic_class: 0x6a, flow_label: FlowLabel::new(0xa_bcde), hop_limit: 3, ..A.path() };
     pair.deliver_packet(B, &shell, &Packet { bth, ext: deth, payload: &[9; 255] });
     let with = done(&mut pair);
     assert_eq!((with.byte_len, with.grh, with.traffic_class), (295, true, 0x6a));
@@ -212,7 +213,7 @@ fn the_grh_is_there_if_the_packet_had_one_and_else_the_area_stays_as_it_is() {
     // NxtHdr 1B, hop limit, SGID, DGID.
     #[rustfmt::skip]
     let grh = [
-        0x66, 0xa0, 0, 0, 0x01, 0x18, 0x1b, 3,
+        0x66, 0xaa, 0xbc, 0xde, 0x01, 0x18, 0x1b, 3,
         0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 1,
         0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 2,
     ];

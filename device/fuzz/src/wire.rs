@@ -2,7 +2,7 @@
 
 use device::identity::Identity;
 use protocol::Psn;
-use protocol::ids::{Lid, Msn, Pkey, Qpn};
+use protocol::ids::{FlowLabel, Lid, Msn, Pkey, Qpn};
 use protocol::roce::{Aeth, Bth, Ext, FrameWriter, IpAddrs, NakCode, Opcode, Shell, Syndrome};
 
 use super::input::Input;
@@ -16,6 +16,7 @@ fn headers(own: bool) -> Shell {
         dst_mac: to.mac,
         ip: IpAddrs::V4 { src: from.ipv4, dst: to.ipv4 },
         traffic_class: 0,
+        flow_label: FlowLabel::default(),
         hop_limit: 64,
         src_port: 0xc000,
     }

@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use protocol::ids::{Lid, MacAddr, Qpn};
+use protocol::ids::{FlowLabel, Lid, MacAddr, Qpn};
 use protocol::roce::{IpAddrs, Shell};
 
 use crate::identity::Identity;
@@ -70,6 +70,7 @@ impl Addresses {
             dst_mac,
             ip: self.own.towards(dst),
             traffic_class: class.traffic_class,
+            flow_label: FlowLabel::default(),
             hop_limit: if class.hop_limit == 0 { HOP_LIMIT } else { class.hop_limit },
             src_port: entropy(local, remote),
         })
@@ -83,6 +84,7 @@ impl Addresses {
             dst_mac: UNRESOLVED,
             ip: IpAddrs::V4 { src: self.own.ipv4, dst: Ipv4Addr::UNSPECIFIED },
             traffic_class: 0,
+            flow_label: FlowLabel::default(),
             hop_limit: HOP_LIMIT,
             src_port: 0xc000,
         }

@@ -9,7 +9,7 @@
 //! | SL 0 to 15 | traffic class: SL bits 2:0 in bits 7:5, as RoCE's do; SL bit 3 in bit 4 |
 //!
 //! So nothing private is in any header, and soft-RoCE is a peer like any other. What does not travel: path bits, since
-//! every port has one LID; the SL beside a traffic class of software's own in a GRH; the flow label.
+//! every port has one LID; the SL beside a traffic class of software's own in a GRH.
 //!
 //! # Spec
 //! `device/DESIGN.md`, Addresses; IBTA annex A17, section A17.3.2.
@@ -17,7 +17,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use engine::RecvDone;
-use protocol::ids::{Lid, Qpn};
+use protocol::ids::{FlowLabel, Lid, Qpn};
 use protocol::net::ether::group_mac;
 use protocol::roce::{IpAddrs, Shell};
 
@@ -34,6 +34,8 @@ pub struct Grh {
     pub dgid: [u8; 16],
     /// Traffic class.
     pub traffic_class: u8,
+    /// Flow label.
+    pub flow_label: FlowLabel,
     /// Hop limit.
     pub hop_limit: u8,
 }
@@ -87,6 +89,7 @@ impl Addresses {
             dst_mac,
             ip,
             traffic_class: own_class.unwrap_or(class_of(service_level)),
+            flow_label: grh.map(|grh| grh.flow_label).unwrap_or_default(),
             hop_limit: grh.map_or(HOP_LIMIT, |grh| grh.hop_limit),
             src_port: entropy(local, remote),
         })
@@ -130,7 +133,7 @@ mod tests {
 
     fn grh(dgid: &str) -> Option<Grh> {
         let dgid: Ipv6Addr = dgid.parse().unwrap();
-        Some(Grh { dgid: dgid.octets(), traffic_class: 0, hop_limit: 3 })
+        Some(Grh { dgid: dgid.octets(), hop_limit: 3, ..Grh::default() })
     }
 
     #[test]
@@ -156,7 +159,7 @@ mod tests {
     fn ports_gids_are_those_of_the_addresses_that_they_answer_to() {
         let peer = Identity::from_lid(Lid::new(2));
         let IpAddrs::V6 { dst, .. } =
-            route(2, 0, Some(Grh { dgid: peer.gid(), traffic_class: 0, hop_limit: 0 })).unwrap().ip
+            route(2, 0, Some(Grh { dgid: peer.gid(), ..Grh::default() })).unwrap().ip
         else {
             panic!("not IPv6");
         };

@@ -1,6 +1,6 @@
 //! What goes between the wire, the guest's QP0 and QP1, and management.
 
-use protocol::ids::MacAddr;
+use protocol::ids::{FlowLabel, MacAddr};
 use protocol::net::icmpv6;
 use protocol::roce::{IpAddrs, RoceFrame, Shell};
 
@@ -89,6 +89,7 @@ impl<F: Frontend> Hca<F> {
             dst_mac: self.identity.mac,
             ip: IpAddrs::V4 { src: source.ipv4, dst: self.identity.ipv4 },
             traffic_class: 0,
+            flow_label: FlowLabel::default(),
             hop_limit: HOP_LIMIT,
             src_port: SOURCE_PORT,
         };
@@ -120,6 +121,7 @@ impl<F: Frontend> Hca<F> {
             dst_mac: all_nodes(),
             ip: IpAddrs::V6 { src: self.identity.link_local(), dst: icmpv6::ALL_NODES },
             traffic_class: 0,
+            flow_label: FlowLabel::default(),
             hop_limit: HOP_LIMIT,
             src_port: SOURCE_PORT,
         }

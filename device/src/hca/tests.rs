@@ -10,7 +10,7 @@ use engine::{
 };
 use protocol::Psn;
 use protocol::describe::Visitor;
-use protocol::ids::{Iova, Lid, Lkey, MacAddr, Pdn, Qkey, Qpn, Va};
+use protocol::ids::{FlowLabel, Iova, Lid, Lkey, MacAddr, Pdn, Qkey, Qpn, Va};
 use protocol::roce::{IpAddrs, Shell};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -175,6 +175,7 @@ impl Stub {
                 dst_mac: me.mac,
                 ip: IpAddrs::V4 { src: me.ipv4, dst: me.ipv4 },
                 traffic_class: 0,
+                flow_label: FlowLabel::default(),
                 hop_limit: 64,
                 src_port: 0xc000,
             },

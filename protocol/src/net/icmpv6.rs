@@ -8,7 +8,7 @@ use super::checksum::Checksum;
 use super::ether::{EtherType, RawEther};
 use super::ipv6::Ipv6;
 use crate::WireError;
-use crate::ids::MacAddr;
+use crate::ids::{FlowLabel, MacAddr};
 use crate::wire::split;
 
 /// Next header of ICMPv6.
@@ -179,7 +179,14 @@ fn emit_discovery(
     body: &[&[u8]; 3],
     out: &mut Vec<u8>,
 ) {
-    let ip = Ipv6 { traffic_class: 0, hop_limit: ND_HOP_LIMIT, next_header: PROTOCOL, src, dst };
+    let ip = Ipv6 {
+        traffic_class: 0,
+        flow_label: FlowLabel::default(),
+        hop_limit: ND_HOP_LIMIT,
+        next_header: PROTOCOL,
+        src,
+        dst,
+    };
     let len = 4 + body.iter().map(|part| part.len()).sum::<usize>();
     let Ok(header) = ip.emit(len) else { return };
     out.extend_from_slice(RawEther::new(dst_mac, src_mac, EtherType::Ipv6).as_bytes());
@@ -307,7 +314,14 @@ mod tests {
 
     #[test]
     fn what_receivers_must_discard_is_refused() {
-        let ip = Ipv6 { traffic_class: 0, hop_limit: 255, next_header: PROTOCOL, src: A, dst: B };
+        let ip = Ipv6 {
+            traffic_class: 0,
+            flow_label: FlowLabel::default(),
+            hop_limit: 255,
+            next_header: PROTOCOL,
+            src: A,
+            dst: B,
+        };
         let message = |ip: &Ipv6, head: [u8; 4], target: Ipv6Addr, options: &[u8]| {
             let mut out = Vec::new();
             emit_message(ip, &head, &[&[0; 4], &target.octets(), options], &mut out);

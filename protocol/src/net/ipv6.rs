@@ -7,6 +7,7 @@ use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::WireError;
+use crate::ids::FlowLabel;
 use crate::wire::{split, view};
 
 /// IPv6 header as its 40 bytes (RFC 8200).
@@ -44,11 +45,13 @@ pub struct Ipv6Flow {
     pub version: u8,
 }
 
-/// IPv6 header, parsed. The flow label is not kept: it means nothing to a receiver.
+/// IPv6 header, parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6 {
     /// Traffic class, ECN bits included.
     pub traffic_class: u8,
+    /// Flow label.
+    pub flow_label: FlowLabel,
     /// Hop limit.
     pub hop_limit: u8,
     /// Protocol of the payload; extension headers are not followed.
@@ -72,6 +75,7 @@ impl Ipv6 {
         let (payload, _) = split(rest, raw.payload_len.get().into(), "ipv6 payload")?;
         let header = Self {
             traffic_class: raw.flow.traffic_class(),
+            flow_label: FlowLabel::new(raw.flow.label()),
             hop_limit: raw.hop_limit,
             next_header: raw.next_header,
             src: raw.src.into(),
@@ -80,7 +84,7 @@ impl Ipv6 {
         Ok((header, payload))
     }
 
-    /// The header's bytes in front of `payload_len` bytes, at most 65535, with flow label 0.
+    /// The header's bytes in front of `payload_len` bytes, at most 65535.
     ///
     /// # Errors
     /// [`WireError::Invalid`] when the length does not fit its field.
@@ -90,7 +94,10 @@ impl Ipv6 {
             value: u64::try_from(payload_len).unwrap_or(u64::MAX),
         })?;
         Ok(RawIpv6 {
-            flow: Ipv6Flow::new().with_version(6).with_traffic_class(self.traffic_class),
+            flow: Ipv6Flow::new()
+                .with_version(6)
+                .with_traffic_class(self.traffic_class)
+                .with_label(self.flow_label.get()),
             payload_len: payload_len.into(),
             next_header: self.next_header,
             hop_limit: self.hop_limit,

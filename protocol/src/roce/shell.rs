@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 use zerocopy::byteorder::network_endian::U16;
 
 use crate::WireError;
-use crate::ids::MacAddr;
+use crate::ids::{FlowLabel, MacAddr};
 use crate::net::checksum::Checksum;
 use crate::net::ether::{EtherFrame, EtherType, RawEther};
 use crate::net::ipv4::Ipv4;
@@ -43,6 +43,8 @@ pub struct Shell {
     pub ip: IpAddrs,
     /// IPv4 TOS or IPv6 traffic class, ECN bits included.
     pub traffic_class: u8,
+    /// Of IPv6; what comes over IPv4 has none, which is 0.
+    pub flow_label: FlowLabel,
     /// TTL or hop limit.
     pub hop_limit: u8,
     /// UDP source port; the destination is always 4791.
@@ -88,15 +90,16 @@ impl Shell {
     /// Takes the shell off a frame.
     pub(super) fn unwrap(frame: &[u8]) -> Result<Unwrapped<'_>, WireError> {
         let ether = EtherFrame::parse(frame)?;
-        let (ip, traffic_class, hop_limit, protocol, datagram) = match ether.ether_type {
+        let (ip, traffic_class, flow_label, hop_limit, protocol, datagram) = match ether.ether_type {
             EtherType::Ipv4 => {
                 let (ip, datagram) = Ipv4::parse(ether.payload)?;
-                (IpAddrs::V4 { src: ip.src, dst: ip.dst }, ip.tos, ip.ttl, ip.protocol, datagram)
+                let addrs = IpAddrs::V4 { src: ip.src, dst: ip.dst };
+                (addrs, ip.tos, FlowLabel::default(), ip.ttl, ip.protocol, datagram)
             }
             EtherType::Ipv6 => {
                 let (ip, datagram) = Ipv6::parse(ether.payload)?;
                 let addrs = IpAddrs::V6 { src: ip.src, dst: ip.dst };
-                (addrs, ip.traffic_class, ip.hop_limit, ip.next_header, datagram)
+                (addrs, ip.traffic_class, ip.flow_label, ip.hop_limit, ip.next_header, datagram)
             }
             other => {
                 return Err(WireError::Invalid { what: "ethertype", value: other.number().into() });
@@ -118,6 +121,7 @@ impl Shell {
             dst_mac: ether.dst,
             ip,
             traffic_class,
+            flow_label,
             hop_limit,
             src_port: udp.src_port.get(),
         };
@@ -153,6 +157,7 @@ impl Shell {
             IpAddrs::V6 { src, dst } => {
                 let ip = Ipv6 {
                     traffic_class: self.traffic_class,
+                    flow_label: self.flow_label,
                     hop_limit: self.hop_limit,
                     next_header: udp::PROTOCOL,
                     src,

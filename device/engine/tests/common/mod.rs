@@ -48,6 +48,7 @@ impl Who {
             dst_mac: self.peer().mac(),
             ip: IpAddrs::V4 { src: self.ip(), dst: self.peer().ip() },
             traffic_class: 0,
+            flow_label: FlowLabel::default(),
             hop_limit: 64,
             src_port: 49152,
         }

@@ -5,7 +5,7 @@
 
 use protocol::hca::mthca::path::Address;
 use protocol::hca::mthca::wqe::{MlxWqe, PackedHeaders};
-use protocol::ids::Qpn;
+use protocol::ids::{FlowLabel, Qpn};
 use protocol::roce::Shell;
 
 use crate::frontend::address::Addresses;
@@ -14,7 +14,8 @@ use crate::frontend::lid::{Grh, Route};
 /// The way to a destination. A packet to one that does not exist is sent all the same, and lost.
 pub fn path(addresses: &Addresses, to: &Address, local: Qpn, remote: Qpn) -> Shell {
     let Address { dlid, service_level, traffic_class, hop_limit, dgid, .. } = *to;
-    let grh = to.grh.then_some(Grh { dgid, traffic_class, hop_limit });
+    let flow_label = FlowLabel::new(to.flow_label);
+    let grh = to.grh.then_some(Grh { dgid, traffic_class, flow_label, hop_limit });
     let route = Route { dlid, service_level, grh };
     addresses.route(&route, local, remote).unwrap_or_else(|| addresses.nowhere())
 }
@@ -24,6 +25,7 @@ pub fn management(addresses: &Addresses, wqe: &MlxWqe, headers: &PackedHeaders, 
     let grh = headers.grh.map(|grh| Grh {
         dgid: grh.dgid,
         traffic_class: grh.traffic_class,
+        flow_label: FlowLabel::new(grh.flow_label),
         hop_limit: grh.hop_limit,
     });
     let route = Route { dlid: wqe.dlid, service_level: headers.service_level, grh };

@@ -45,8 +45,8 @@ pub(super) fn roce(shell: &Shell, udp_len: u16) -> [u8; GRH_BYTES] {
             header[10..12].copy_from_slice(&sum.to_be_bytes());
         }
         IpAddrs::V6 { src, dst } => {
-            area[0] = 0x60 | shell.traffic_class >> 4;
-            area[1] = shell.traffic_class << 4;
+            let word = 6 << 28 | u32::from(shell.traffic_class) << 20 | shell.flow_label.get();
+            area[..4].copy_from_slice(&word.to_be_bytes());
             area[4..6].copy_from_slice(&udp_len.to_be_bytes());
             area[6] = UDP;
             area[7] = shell.hop_limit;

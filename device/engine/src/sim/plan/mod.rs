@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use protocol::ids::{Lkey, MacAddr, Pdn, Pkey, Qkey, Qpn, Va};
+use protocol::ids::{FlowLabel, Lkey, MacAddr, Pdn, Pkey, Qkey, Qpn, Va};
 use protocol::roce::{IpAddrs, Shell};
 use protocol::{Psn, roce};
 
@@ -275,6 +275,7 @@ pub fn path(from: usize, to: usize) -> Shell {
         dst_mac: mac(to),
         ip: IpAddrs::V4 { src: ip(from), dst: ip(to) },
         traffic_class: 0,
+        flow_label: FlowLabel::default(),
         hop_limit: 64,
         src_port: 49152,
     }

@@ -49,10 +49,13 @@ fn a_global_route_header_arrives_with_its_datagram() {
     let (mut a, mut b) = User::pair(UD);
     let (own, peer) = (Identity::from_lid(Lid::new(1)).gid(), Identity::from_lid(Lid::new(2)).gid());
     b.post_recv(0, 240);
-    a.post(&datagram(Address { grh: true, dgid: peer, hop_limit: 1, ..lid(2) }, QPN, QKEY, 0, 200));
+    let grh =
+        Address { grh: true, dgid: peer, traffic_class: 0x6a, flow_label: 0xa_bcde, hop_limit: 1, ..lid(2) };
+    a.post(&datagram(grh, QPN, QKEY, 0, 200));
     settle(&mut a, &mut b);
     let grh = b.get(0, 40);
-    assert_eq!((grh[0] >> 4, &grh[8..24], &grh[24..40]), (6, &own[..], &peer[..]));
+    assert_eq!(grh[..4], [0x66, 0xaa, 0xbc, 0xde], "version, traffic class and flow label");
+    assert_eq!((grh[7], &grh[8..24], &grh[24..40]), (1, &own[..], &peer[..]));
     assert_eq!(b.reap()[0][0x0d], 0x80);
 }
 
