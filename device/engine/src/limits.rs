@@ -46,8 +46,8 @@ pub(crate) const FLUSHES_PER_STEP: usize = 256;
 /// QPs whose deadline is handled by one `handle_timeout`.
 pub(crate) const TIMEOUTS_PER_CALL: u32 = 1024;
 
-/// Answers a QP owes its peer at once. A peer within its READ and atomic limits never comes near; requests that would
-/// exceed it are dropped as if the wire had lost them.
+/// Answers a QP owes its peer at once, whatever its connection allows; requests that would exceed it are dropped as if
+/// the wire had lost them.
 pub(crate) const PENDING_REPLIES: usize = 64;
 
 /// Answers of all kinds. Acknowledges join the one before them, so a peer that keeps to the protocol stays below

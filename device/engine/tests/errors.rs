@@ -445,7 +445,7 @@ fn an_operation_that_is_not_enabled_on_the_qp_is_an_invalid_request() {
 
 #[test]
 fn requests_beyond_what_is_kept_are_dropped_as_if_lost() {
-    let mut pair = Pair::new();
+    let mut pair = Pair::with(|_, attrs| attrs.max_dest_rd_atomic = 255);
     for psn in 0x100..0x100 + 1000 {
         pair.inject(B, Operation::ReadRequest, p(psn), Ext::Reth(reth(0, 1)), b"");
     }

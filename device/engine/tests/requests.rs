@@ -354,3 +354,58 @@ fn lengths_up_to_2_31_are_legal() {
         assert_eq!(pair.flow(), [answer], "{operation:?} of {dma_len}");
     }
 }
+
+/// Section 9.9.3: more READs and atomics at once than the connection allows are an invalid request.
+#[test]
+fn a_read_or_atomic_beyond_the_responders_limit_is_refused() {
+    let add = Ext::Atomic(AtomicEth { va: Va::new(VA), rkey: Rkey::new(KEY), swap_add: 1, compare: 0 });
+    let one = Ext::Reth(Reth { va: Va::new(VA), rkey: Rkey::new(KEY), dma_len: 8 });
+    for (operation, ext) in [(O::ReadRequest, one), (O::FetchAdd, add)] {
+        let mut pair = Pair::with(|_, attrs| attrs.max_dest_rd_atomic = 2);
+        let ask = |pair: &mut Pair, n, operation, ext| {
+            pair.inject(B, operation, psn_a().advance(n), ext, b"");
+        };
+        // Those that were answered do not count.
+        for n in [0, 2] {
+            ask(&mut pair, n, O::ReadRequest, one);
+            ask(&mut pair, n + 1, operation, ext);
+            assert_eq!(pair.frames(B).len(), 2);
+        }
+        // Nor do copies of what was answered, which the wire may make.
+        ask(&mut pair, 2, O::ReadRequest, one);
+        ask(&mut pair, 3, operation, ext);
+        ask(&mut pair, 4, O::ReadRequest, one);
+        ask(&mut pair, 5, operation, ext);
+        assert_eq!(pair.snapshot(B).state, State::Rts);
+        ask(&mut pair, 6, operation, ext);
+        let answers: Vec<_> = pair.frames(B).iter().map(|frame| describe(frame)).collect();
+        assert_eq!(answers.len(), 5);
+        assert_eq!(answers[4], "Acknowledge 0x106 InvalidRequest msn6");
+        assert_eq!(
+            (pair.snapshot(B).state, &pair.b.asyncs[..]),
+            (State::Err, &[AsyncEvent::InvalidRequest][..])
+        );
+    }
+}
+
+/// Section 9.7.5: the only negative answer to a duplicate would be to a request that was already accepted.
+#[test]
+fn a_duplicate_read_with_a_key_that_is_not_valid_draws_silence() {
+    let one = |rkey| Ext::Reth(Reth { va: Va::new(VA), rkey: Rkey::new(rkey), dma_len: 8 });
+    let mut pair = Pair::new();
+    let ask = |pair: &mut Pair, rkey| pair.inject(B, O::ReadRequest, psn_a(), one(rkey), b"");
+    ask(&mut pair, KEY);
+    assert_eq!(pair.frames(B).len(), 1);
+    for wrong in [0x999, LOCKED] {
+        ask(&mut pair, wrong);
+        assert_eq!(pair.frames(B).len(), 0);
+    }
+    // Or is not valid any more when the answer is made.
+    ask(&mut pair, KEY);
+    pair.b.host.regions.remove(&KEY);
+    assert_eq!(pair.frames(B).len(), 0);
+    assert_eq!((pair.snapshot(B).state, &pair.b.asyncs[..]), (State::Rts, &[][..]));
+    assert_eq!(pair.b.engine.stats().drops.stale_duplicate, 3);
+    pair.inject(B, O::WriteOnly, psn_a().advance(1), one(LOCKED), &[0; 8]);
+    assert_eq!(pair.flow(), ["B Acknowledge 0x101 RemoteAccess msn1"], "the expected one draws one");
+}

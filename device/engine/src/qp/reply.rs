@@ -29,8 +29,17 @@ use crate::{Access, AsyncEvent, Host, limits};
 #[derive(Debug)]
 enum Reply {
     Acknowledge { psn: Psn, aeth: Aeth },
-    Atomic { psn: Psn, aeth: Aeth, original: u64 },
+    Atomic { psn: Psn, aeth: Aeth, original: u64, occasion: Occasion },
     Read(ReadReply),
+}
+
+/// Why a READ or atomic is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Occasion {
+    /// It was executed.
+    First,
+    /// Its answer was sent before, and it is asked for again.
+    Again,
 }
 
 /// A READ being answered.
@@ -46,6 +55,7 @@ struct ReadReply {
     /// Packet the answer begins with: not 0 when its end is asked for again.
     begin: u32,
     msn: Msn,
+    occasion: Occasion,
 }
 
 #[derive(Debug, Default)]
@@ -85,6 +95,17 @@ impl Replies {
         self.queue.len() < self.most(limits::PENDING_REPLIES)
     }
 
+    /// READs and atomics that were executed and whose answer is not sent, but for those that are asked for again: a copy
+    /// that comes late must not count against a peer that waits for the newer ones only.
+    pub(crate) fn unanswered(&self) -> usize {
+        let first = |reply: &&Reply| match reply {
+            Reply::Acknowledge { .. } => false,
+            Reply::Atomic { occasion, .. } => *occasion == Occasion::First,
+            Reply::Read(read) => read.occasion == Occasion::First,
+        };
+        self.queue.iter().filter(first).count()
+    }
+
     /// Positive acknowledge of everything up to `psn`. Replaces one that still waits. A NAK is never taken back, not even
     /// when what it asks for is here: only acknowledges may be coalesced (IBTA volume 1, section 9.7.5.1.4).
     pub(crate) fn acknowledge(&mut self, psn: Psn, msn: Msn) {
@@ -120,12 +141,12 @@ impl Replies {
         if self.restricted { limits::KEPT_REPLIES } else { unrestricted }
     }
 
-    pub(crate) fn atomic(&mut self, psn: Psn, msn: Msn, original: u64) {
+    pub(crate) fn atomic(&mut self, psn: Psn, msn: Msn, original: u64, occasion: Occasion) {
         let aeth = Aeth { syndrome: Syndrome::ACK, msn };
-        self.queue.push_back(Reply::Atomic { psn, aeth, original });
+        self.queue.push_back(Reply::Atomic { psn, aeth, original, occasion });
     }
 
-    pub(crate) fn read(&mut self, psn: Psn, msn: Msn, reth: &Reth, mtu: usize) {
+    pub(crate) fn read(&mut self, psn: Psn, msn: Msn, reth: &Reth, mtu: usize, occasion: Occasion) {
         self.queue.push_back(Reply::Read(ReadReply {
             first: psn,
             va: reth.va,
@@ -135,6 +156,7 @@ impl Replies {
             packets: packet_count(reth.dma_len, mtu),
             begin: 0,
             msn,
+            occasion,
         }));
     }
 
@@ -174,7 +196,7 @@ impl Replies {
                 count_nak(ctx, aeth.syndrome);
                 (Operation::Acknowledge, Ext::Aeth(with_credits(core, ctx, *aeth)), *psn)
             }
-            Some(Reply::Atomic { psn, aeth, original }) => (
+            Some(Reply::Atomic { psn, aeth, original, .. }) => (
                 Operation::AtomicAcknowledge,
                 Ext::AtomicAck(with_credits(core, ctx, *aeth), *original),
                 *psn,
@@ -206,12 +228,17 @@ impl Replies {
         let bth = core.bth(ctx, Operation::read_response(position), psn);
         let len = payload_len(read.len, core.mtu(), index);
         let va = Va::new(read.va.get().wrapping_add(u64::from(index) * core.mtu() as u64));
-        let (rkey, msn) = (read.rkey, read.msn);
+        let (rkey, msn, occasion) = (read.rkey, read.msn, read.occasion);
         let sent = ctx.emit(out, &core.attrs.path, &bth, &ext, len, |host, payload| {
             host.read(core.attrs.pd, rkey.as_lkey(), va, len, payload, Access::RemoteRead)
         });
         let Ok(len) = sent else {
             // The region went away after the request was accepted.
+            if occasion == Occasion::Again {
+                ctx.stats.drops.stale_duplicate += 1;
+                self.queue.pop_front();
+                return Ok(Step::Again);
+            }
             self.clear();
             self.refuse(psn, msn, Syndrome::Nak(NakCode::RemoteAccess));
             ctx.raise(core, AsyncEvent::AccessError);

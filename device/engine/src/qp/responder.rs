@@ -6,7 +6,8 @@
 //! | ahead | dropped; one sequence NAK per gap |
 //! | behind (duplicate) | SEND, WRITE: acknowledged with the newest PSN; READ: answered again; atomic: saved result |
 //!
-//! A fatal NAK takes the QP to ERR; the answers that were due before it, and the NAK, still go out.
+//! A fatal NAK takes the QP to ERR; the answers that were due before it, and the NAK, still go out. Only the packet with
+//! the expected PSN can draw one: a duplicate READ whose key is not valid (any more) draws silence, whoever sent it.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.1, 9.7.4 and 9.9.3; JingZhao interface, sections 9.5 and 11.3.
@@ -18,7 +19,7 @@ use protocol::ids::{Lkey, Msn};
 use protocol::roce::{AtomicEth, Bth, Ext, Kind, NakCode, Operation, Packet, Reth, Syndrome};
 
 use super::inbound::{Fault, Inbound, has_right_length};
-use super::reply::Replies;
+use super::reply::{Occasion, Replies};
 use super::{Core, Ctx, Failure, Step};
 use crate::segment::packet_count;
 use crate::{Access, AsyncEvent, AtomicOp, Host, Queue, Status, limits};
@@ -208,6 +209,17 @@ impl Responder {
         }
     }
 
+    /// Whether the peer waits for as many READs and atomics as it may, so that another one is an invalid request.
+    ///
+    /// The specification lets a responder answer all the same, as soft-RoCE does. Adapters refuse, so software that works
+    /// here works on them.
+    ///
+    /// # Spec
+    /// IBTA volume 1, sections 9.7.4.1 (validation of requests) and 9.9.3 (responder errors: too many READs or atomics).
+    fn is_at_limit(&self, core: &Core) -> bool {
+        self.replies.unanswered() >= usize::from(core.attrs.max_dest_rd_atomic)
+    }
+
     fn on_read<H: Host>(
         &mut self,
         core: &Core,
@@ -215,7 +227,7 @@ impl Responder {
         psn: Psn,
         reth: &Reth,
     ) -> Result<u32, Refusal> {
-        if reth.dma_len > limits::MAX_RDMA_LEN {
+        if reth.dma_len > limits::MAX_RDMA_LEN || self.is_at_limit(core) {
             return Err(INVALID);
         }
         check_read(core, ctx, reth).map_err(|()| Fault::NoAccess)?;
@@ -223,7 +235,7 @@ impl Responder {
             return Err(Refusal::Overflow);
         }
         self.msn = self.msn.next();
-        self.replies.read(psn, self.msn, reth, core.mtu());
+        self.replies.read(psn, self.msn, reth, core.mtu(), Occasion::First);
         Ok(packet_count(reth.dma_len, core.mtu()))
     }
 
@@ -234,7 +246,7 @@ impl Responder {
         bth: &Bth,
         atomic: &AtomicEth,
     ) -> Result<u32, Refusal> {
-        if !atomic.va.get().is_multiple_of(8) {
+        if !atomic.va.get().is_multiple_of(8) || self.is_at_limit(core) {
             return Err(INVALID);
         }
         if !self.replies.has_room() {
@@ -256,7 +268,7 @@ impl Responder {
         }
         self.atomics.push_back((bth.psn, original));
         self.msn = self.msn.next();
-        self.replies.atomic(bth.psn, self.msn, original);
+        self.replies.atomic(bth.psn, self.msn, original, Occasion::First);
         Ok(1)
     }
 
@@ -293,7 +305,7 @@ impl Responder {
         if check_read(core, ctx, reth).is_err() || !self.replies.has_room() {
             return false;
         }
-        self.replies.read(psn, self.msn, reth, core.mtu());
+        self.replies.read(psn, self.msn, reth, core.mtu(), Occasion::Again);
         true
     }
 
@@ -303,7 +315,7 @@ impl Responder {
             if !self.replies.has_room() {
                 return false;
             }
-            self.replies.atomic(psn, self.msn, original);
+            self.replies.atomic(psn, self.msn, original, Occasion::Again);
         }
         true
     }
