@@ -4,7 +4,7 @@
 //! |---|---|
 //! | QP 0 and 1 | the QPs that were declared to be the management QPs, where there are such |
 //! | QP ffffff and the address of a group | every UD QP attached to the group |
-//! | any other | the QP of that number, unless it is a management QP |
+//! | any other | the QP of that whole number, unless it is a management QP |
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.6.1.1 (checks of the BTH), 10.5.2 (multicast) and 13.5 (management QPs).
@@ -34,10 +34,11 @@ impl Engine {
             (1, _, Some(gsi)) => gsi,
             _ => to,
         };
-        let known = self.input(now, qpn, host, |qp, ctx| qp.handle_packet(ctx, shell, packet));
-        if known.is_none() {
+        let Some(index) = self.destination(qpn, to) else {
             self.stats.drops.unknown_qp += 1;
-        }
+            return;
+        };
+        self.input_at(now, index, host, |qp, ctx| qp.handle_packet(ctx, shell, packet));
     }
 
     // Out of the way of the others, which are most.

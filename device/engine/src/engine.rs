@@ -15,7 +15,8 @@ use crate::{Completion, Event, Host, Instant, Modify, QpAttrs, QpSnapshot, Servi
 /// What an engine is told at its creation.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Low bits of a QP number that index the table; higher bits are kept but not looked at. At most 24.
+    /// Low bits of a QP number that index the table, at most 24. A QP is found by its whole number all the same: drivers
+    /// count generations in the higher bits, so that nothing that is late meets the successor of a QP.
     pub qp_index_bits: u8,
     /// Packets an RC QP may have unacknowledged. Loss narrows it for a while, down to 8.
     pub window_packets: u32,
@@ -138,7 +139,7 @@ impl Engine {
 
     /// Removes a QP: no completions, no events, timers dropped.
     pub fn destroy_qp(&mut self, qpn: Qpn) {
-        let index = self.table.index(qpn);
+        let Some(index) = self.find(qpn) else { return };
         let Some(mut qp) = self.table.remove(index) else { return };
         self.timers.forget(index, &mut qp.registered);
         self.held.update(qp.held(), Held::default());
@@ -156,9 +157,7 @@ impl Engine {
         }
         // An owner that has not drained all events of the QP must not report them for the next one of its number.
         self.events.retain(|event| match event {
-            Event::Completion(Completion { qpn, .. }) | Event::Async { qpn, .. } => {
-                self.table.index(*qpn) != index
-            }
+            Event::Completion(Completion { qpn, .. }) | Event::Async { qpn, .. } => *qpn != qp.qpn(),
         });
     }
 
@@ -179,7 +178,7 @@ impl Engine {
 
     /// Live values of a QP.
     pub fn query_qp(&self, qpn: Qpn) -> Option<QpSnapshot> {
-        self.table.get(self.table.index(qpn)).map(Qp::snapshot)
+        self.table.get(self.find(qpn)?).map(Qp::snapshot)
     }
 
     /// The send queue of `qpn` may have new requests. Outside RTS they wait, are flushed or are ignored, as the
@@ -311,7 +310,19 @@ impl Engine {
     }
 
     pub(crate) fn service_of(&self, qpn: Qpn) -> Option<Service> {
-        self.table.get(self.table.index(qpn)).map(Qp::service)
+        self.table.get(self.find(qpn)?).map(Qp::service)
+    }
+
+    /// Place in the table of the QP with this whole number.
+    fn find(&self, qpn: Qpn) -> Option<u32> {
+        let index = self.table.index(qpn);
+        (self.table.get(index)?.qpn() == qpn).then_some(index)
+    }
+
+    /// Place in the table of the QP that packets for `to` are for, which has the low bits of `qpn`.
+    pub(crate) fn destination(&self, qpn: Qpn, to: Qpn) -> Option<u32> {
+        let index = self.table.index(qpn);
+        self.table.get(index)?.answers_to(to).then_some(index)
     }
 
     pub(crate) fn input<H: Host>(
@@ -321,11 +332,11 @@ impl Engine {
         host: &mut H,
         act: impl FnOnce(&mut Qp, &mut Ctx<'_, H>),
     ) -> Option<()> {
-        self.input_at(now, self.table.index(qpn), host, act)
+        self.input_at(now, self.find(qpn)?, host, act)
     }
 
     /// Lets a QP act, and takes note of what it wants then.
-    fn input_at<H: Host>(
+    pub(crate) fn input_at<H: Host>(
         &mut self,
         now: Instant,
         index: u32,

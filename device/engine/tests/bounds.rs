@@ -65,6 +65,7 @@ fn attrs() -> QpAttrs {
         service: Service::Rc,
         pd: Pdn::new(1),
         mtu: Mtu::Mtu256,
+        alias: None,
         max_message_len: 1 << 20,
         remote_qpn: Qpn::new(1),
         path: A.path(),

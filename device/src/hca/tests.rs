@@ -168,6 +168,7 @@ impl Stub {
             service,
             pd: Pdn::new(0),
             mtu: Mtu::Mtu256,
+            alias: None,
             max_message_len: 4096,
             remote_qpn: Qpn::new(remote),
             path: Shell {

@@ -191,6 +191,9 @@ pub struct QpAttrs {
     pub service: Service,
     /// Protection domain.
     pub pd: Pdn,
+    /// Another number by which others may know it, with the same low bits: that of an interface whose software tells the
+    /// numbers of peers without their high bits.
+    pub alias: Option<Qpn>,
     /// Path MTU.
     pub mtu: Mtu,
     /// Longest message this QP may send, bytes.

@@ -70,6 +70,11 @@ impl Qp {
         self.core.qpn
     }
 
+    /// Whether packets for the QP `number` are for this one.
+    pub(crate) fn answers_to(&self, number: Qpn) -> bool {
+        number == self.core.wire_qpn() || self.core.attrs.alias == Some(number)
+    }
+
     /// What this QP has beyond what it may always have.
     pub(crate) fn held(&self) -> Held {
         match &self.machines {
@@ -179,9 +184,7 @@ impl Qp {
         let notification = connected && packet.bth.opcode == Opcode::CNP;
         let partition = self.partition(ctx.pkeys, packet.bth.pkey);
         let drops = &mut ctx.stats.drops;
-        let drop = if service.wire_number().is_some_and(|number| number != packet.bth.dest_qp) {
-            Err(&mut drops.unknown_qp)
-        } else if packet.bth.opcode.transport != service.transport() && !notification {
+        let drop = if packet.bth.opcode.transport != service.transport() && !notification {
             Err(&mut drops.wrong_service)
         } else if !self.core.state.receives() {
             Err(&mut drops.wrong_state)

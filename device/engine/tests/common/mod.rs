@@ -93,6 +93,7 @@ pub fn attrs(who: Who) -> QpAttrs {
         service: Service::Rc,
         pd: Pdn::new(PD),
         mtu: Mtu::Mtu256,
+        alias: None,
         max_message_len: 1 << 31,
         remote_qpn: who.peer().qpn(),
         path: who.path(),

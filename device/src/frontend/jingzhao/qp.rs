@@ -139,6 +139,9 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
         pd: sst.pd,
         // RC and UC cannot enter RTR without a valid code; a UD message is one packet of any size.
         mtu: Mtu::from_code(sst.mtu).unwrap_or(Mtu::Mtu4096),
+        // The public driver puts the numbers of connections into contexts without their high bits, be they the peer's or
+        // its own: a peer that it drives sends to the number in this context.
+        alias: is_connected(&sst).then_some(key.context().image.local_qpn),
         max_message_len: 1 << (sst.log_max_msg & 0x1f),
         remote_qpn: sst.remote_qpn,
         path: path(qpn, &sst, &rst, &key.read(), addresses),
@@ -175,10 +178,13 @@ pub fn query(context: &StoredQpc, options: &Options) -> Qpc {
 /// they do on a wire where the peer is gone.
 fn path(qpn: Qpn, sst: &RdQpSst, rst: &RdQpRst, encap: &RdEncap, addresses: &Addresses) -> Shell {
     connected(addresses, encap, qpn, sst.remote_qpn).unwrap_or_else(|| {
-        let is_connected = sst.service != Some(ServiceType::Ud);
-        if is_connected && matches!(rst.state, Some(QpState::Rtr | QpState::Rts)) {
+        if is_connected(sst) && matches!(rst.state, Some(QpState::Rtr | QpState::Rts)) {
             limited!(warn, %qpn, "QP context names no known peer, and no default peer is configured");
         }
         addresses.nowhere()
     })
+}
+
+fn is_connected(sst: &RdQpSst) -> bool {
+    sst.service != Some(ServiceType::Ud)
 }

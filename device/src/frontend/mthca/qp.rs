@@ -160,6 +160,7 @@ impl QueuePair {
             pd: self.qpc.pd,
             // RC and UC cannot enter RTR without a valid code, and datagrams go in packets of 2048.
             mtu: Mtu::from_code(self.qpc.mtu).unwrap_or(Mtu::Mtu2048),
+            alias: None,
             max_message_len: 1 << (self.qpc.log_max_msg & 0x1f),
             remote_qpn: self.qpc.remote_qpn,
             path: self.peer_path(addresses),

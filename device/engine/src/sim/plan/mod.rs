@@ -356,6 +356,7 @@ impl Pair {
             service: self.service,
             pd: Pdn::new(self.pd),
             mtu: self.mtu,
+            alias: None,
             max_message_len: 1 << 31,
             remote_qpn: theirs.qpn,
             path: path(mine.node, theirs.node),

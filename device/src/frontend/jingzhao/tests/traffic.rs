@@ -176,6 +176,29 @@ fn a_send_lands_in_the_receive_buffer_and_both_sides_are_told() {
     assert_eq!(cqe(&mut b, 1), [0x80; 32]);
 }
 
+/// Software that tells a peer's number in whole reaches it, and so does the public driver, which cuts the numbers of
+/// contexts. What is for an earlier QP of the place does not (section 4.3).
+#[test]
+fn a_connection_is_known_by_its_whole_number_and_by_the_one_in_its_context() {
+    let successor = QPN + 0x1_0000;
+    for (number, reached) in [(successor, true), (5, true), (QPN, false), (0xff_0005, false)] {
+        let to_b = Qpc { remote_qpn: Qpn::new(number), ..qpc() };
+        let mut a = connected(Machine::initialised_as(1, Options::default()), &to_b);
+        let mut b = peer(2, Options::default());
+        b.ok(Op::ToRst, 0, QPN, &[0; 0xc0]);
+        for op in [Op::Rst2Init, Op::Init2Rtr, Op::Rtr2Rts] {
+            b.ok(op, 0, successor, &qpc().emit());
+        }
+        post_recv(&mut b, 0, 0x701, 64);
+        put_data(&mut a, 0, b"hello");
+        send(&mut a, 0, 0x0a, &[data_unit(0, 5)]);
+        exchange(&mut a, &mut b);
+        let expected = if reached { b"hello" } else { &[0; 5] };
+        assert_eq!(get_data(&mut b, 0x701, 5), expected, "{number:x}");
+        assert_eq!(cqe(&mut b, 0)[0x1f] == 0, reached, "{number:x}");
+    }
+}
+
 #[test]
 fn psns_move_in_the_context_in_icm() {
     let (mut a, mut b) = pair();

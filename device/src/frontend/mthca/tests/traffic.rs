@@ -1,7 +1,9 @@
 //! Messages of connections between two devices, from doorbells to completions (sections 5, 7.3 to 7.6).
 
+use protocol::hca::mthca::modify::Named;
+use protocol::hca::mthca::qpc::Qpc;
 use protocol::hca::mthca::wqe::{Operation, WqeData};
-use protocol::ids::Rkey;
+use protocol::ids::{Qpn, Rkey};
 use protocol::roce::Imm;
 use smallvec::SmallVec;
 
@@ -53,6 +55,32 @@ fn a_send_becomes_a_receive() {
             0, 0, 0, 0, 0x00, 0x00, 0x03, 0xe8, 0, 0, 0, 0, opcode, 0, 0, 0,
         ];
         assert_eq!(b.reap(), [received]);
+    }
+}
+
+/// A QP's number is its place in the table with a generation above it, on the wire too (section 6.5).
+#[test]
+fn a_message_for_a_destroyed_qp_does_not_reach_its_successor() {
+    let successor = user::QPN + 0x1_0000;
+    for kind in [RC, UC] {
+        let (mut a, mut b) = User::pair(kind);
+        b.ok(0x021, &[], user::QPN);
+        let context = Qpc { local_qpn: Qpn::new(successor), ..qpc(kind, 1) };
+        for op in [0x019, 0x01a, 0x01b] {
+            b.ok(op, &user::modify(Named::all(), &context), successor);
+        }
+        b.post_recv(0x20, 64);
+        a.put(0, b"not for you");
+        a.post(&send(0, 11));
+        settle(&mut a, &mut b);
+        assert_eq!((b.reap().len(), b.get(0x20, 11)), (0, vec![0; 11]));
+
+        let mut a = User::new(1);
+        a.connect(&Qpc { remote_qpn: Qpn::new(successor), ..qpc(kind, 2) });
+        a.put(0, b"but this is");
+        a.post(&send(0, 11));
+        settle(&mut a, &mut b);
+        assert_eq!((b.reap().len(), b.get(0x20, 11)), (1, b"but this is".to_vec()));
     }
 }
 

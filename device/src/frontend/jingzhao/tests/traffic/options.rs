@@ -26,14 +26,14 @@ fn datagram_pair(json: &str) -> (Machine, Machine) {
     (a, b)
 }
 
-/// A ud unit for QP 5 of the port with a LID; its addresses are of no port.
+/// A ud unit for QP [`QPN`] of the port with a LID; its addresses are of no port.
 fn ud_unit(dlid: u16) -> Vec<u8> {
     let mut unit = vec![0; 48];
     unit[..4].copy_from_slice(&(1_u32 << 24).to_le_bytes());
     unit[6..8].copy_from_slice(&dlid.to_le_bytes());
     unit[0x0c..0x10].copy_from_slice(&0x5254_0001_u32.to_le_bytes());
     unit[0x14..0x18].copy_from_slice(&0x0a00_0002_u32.to_le_bytes());
-    unit[0x20] = 5;
+    unit[0x20..0x24].copy_from_slice(&QPN.to_le_bytes());
     unit[0x24] = 0x11;
     unit
 }

@@ -1,0 +1,119 @@
+//! Numbers of queue pairs: a driver gives the next one at a place of the table the next generation above the same low
+//! bits, so that nothing that is late meets a successor (IBTA volume 1, section 9.6.1.1).
+
+mod common;
+
+use common::*;
+use engine::{Modify, QpAttrs, QpError, Service, State};
+use protocol::Psn;
+use protocol::ids::{Qkey, Qpn};
+use protocol::roce::{Bth, Deth, Ext, Opcode, Operation};
+
+/// Two generations at one place of a table of 2^16.
+const DESTROYED: Qpn = Qpn::new(0x1d_0017);
+const SUCCESSOR: Qpn = Qpn::new(0x1e_0017);
+
+/// B has the successor of a QP that is gone, with the same peer and PSNs.
+fn with_successor(tune: impl Fn(&mut QpAttrs)) -> Pair {
+    let mut pair = Pair::new();
+    let mut attrs = attrs(B);
+    tune(&mut attrs);
+    pair.add(B, DESTROYED, attrs);
+    pair.b.engine.destroy_qp(DESTROYED);
+    pair.add(B, SUCCESSOR, attrs);
+    pair
+}
+
+fn inject(pair: &mut Pair, to: Qpn, opcode: Opcode, psn: Psn, ext: Ext) {
+    let tune = |bth: &mut Bth| (bth.dest_qp, bth.opcode) = (to, opcode);
+    pair.inject_with(B, opcode.operation, psn, ext, b"", tune);
+}
+
+fn unknown(pair: &Pair) -> u64 {
+    pair.b.engine.stats().drops.unknown_qp
+}
+
+#[test]
+fn a_request_for_a_destroyed_qp_is_not_executed_by_its_successor() {
+    for service in [Service::Rc, Service::Uc] {
+        let mut pair = with_successor(|attrs| attrs.service = service);
+        pair.b.host.post_recv(SUCCESSOR, 7, &[sge(0, 10)]);
+        let send = if service == Service::Rc { Opcode::rc } else { Opcode::uc }(Operation::SendOnly);
+        inject(&mut pair, DESTROYED, send, psn_a(), Ext::None);
+        assert_eq!((pair.b.recvs(), unknown(&pair)), (vec![], 1));
+        assert_eq!(pair.flow(), [""; 0], "nor answered");
+        inject(&mut pair, SUCCESSOR, send, psn_a(), Ext::None);
+        assert_eq!((pair.b.recvs(), unknown(&pair)), (ok([7]), 1));
+    }
+}
+
+#[test]
+fn an_acknowledge_for_a_destroyed_qp_completes_nothing_of_its_successor() {
+    let mut pair = with_successor(|_| {});
+    pair.post_on(B, SUCCESSOR, send(1, 10));
+    assert_eq!(pair.frames(B).len(), 1);
+    let ack = Opcode::rc(Operation::Acknowledge);
+    inject(&mut pair, DESTROYED, ack, psn_b(), aeth(ACK));
+    assert_eq!((pair.b.sends(), unknown(&pair)), (vec![], 1));
+    inject(&mut pair, SUCCESSOR, ack, psn_b(), aeth(ACK));
+    assert_eq!(pair.b.sends(), ok([1]));
+}
+
+#[test]
+fn a_datagram_for_another_qp_with_the_same_low_bits_is_dropped() {
+    let mut pair = with_successor(|attrs| attrs.service = Service::Ud);
+    let deth = Ext::Deth(Deth { qkey: Qkey::new(0x1111_1111), src_qp: A.qpn() });
+    let send = Opcode::ud(Operation::SendOnly);
+    pair.b.host.post_recv(SUCCESSOR, 7, &[sge(0, 10)]);
+    for number in [0x17, 0x1_0017, DESTROYED.get(), 0xff_0017] {
+        inject(&mut pair, Qpn::new(number), send, psn_a(), deth);
+    }
+    assert_eq!((pair.b.recvs(), unknown(&pair)), (vec![], 4));
+    inject(&mut pair, SUCCESSOR, send, psn_a(), deth);
+    assert_eq!(pair.b.recvs(), ok([7]));
+}
+
+/// A multicast group may still name who is gone.
+#[test]
+fn a_packet_to_a_group_reaches_no_successor_of_a_member() {
+    let mut pair = with_successor(|attrs| attrs.service = Service::Ud);
+    let group: std::net::Ipv6Addr = "ff12::1".parse().unwrap();
+    pair.b.host.groups.insert(group.octets(), vec![DESTROYED]);
+    pair.b.host.post_recv(SUCCESSOR, 7, &[sge(0, 10)]);
+    let ip = protocol::roce::IpAddrs::V6 { src: "fe80::1".parse().unwrap(), dst: group };
+    let shell = protocol::roce::Shell { ip, ..A.path() };
+    let mut bth = None;
+    pair.inject_with(B, Operation::SendOnly, psn_a(), Ext::None, b"", |made| bth = Some(*made));
+    let (opcode, dest_qp) = (Opcode::ud(Operation::SendOnly), Qpn::new(0xff_ffff));
+    let ext = Ext::Deth(Deth { qkey: Qkey::new(0x1111_1111), src_qp: A.qpn() });
+    let bth = Bth { opcode, dest_qp, ..bth.unwrap() };
+    pair.deliver_packet(B, &shell, &protocol::roce::Packet { bth, ext, payload: b"" });
+    assert_eq!((pair.b.recvs(), pair.b.engine.stats().drops.unknown_group), (vec![], 1));
+}
+
+/// An interface whose software tells numbers without their high bits has a second one for each connection.
+#[test]
+fn a_qp_with_an_alias_is_known_by_both_numbers_and_no_other() {
+    let mut pair = with_successor(|attrs| attrs.alias = Some(Qpn::new(0x17)));
+    (7..9).for_each(|wr| pair.b.host.post_recv(SUCCESSOR, wr, &[sge(0, 10)]));
+    let send = Opcode::rc(Operation::SendOnly);
+    inject(&mut pair, Qpn::new(0x17), send, psn_a(), Ext::None);
+    inject(&mut pair, SUCCESSOR, send, psn_a().advance(1), Ext::None);
+    inject(&mut pair, DESTROYED, send, psn_a().advance(2), Ext::None);
+    assert_eq!((pair.b.recvs(), unknown(&pair)), (ok([7, 8]), 1));
+}
+
+#[test]
+fn software_reaches_a_qp_by_its_whole_number_only() {
+    let mut pair = with_successor(|_| {});
+    let now = pair.now;
+    let side = &mut pair.b;
+    let modify =
+        Modify { to: State::Err, attrs: attrs(B), send_psn: None, recv_psn: None, notify_drained: false };
+    let outcome = side.engine.modify_qp(now, DESTROYED, &modify, &mut side.host);
+    assert_eq!(outcome, Err(QpError::Unknown));
+    assert_eq!(side.engine.query_qp(DESTROYED), None);
+    side.engine.destroy_qp(DESTROYED);
+    assert_eq!(side.engine.query_qp(SUCCESSOR).map(|live| live.state), Some(State::Rts));
+    assert_eq!(side.engine.create_qp(DESTROYED, attrs(B)), Err(QpError::Exists), "one at a place");
+}
