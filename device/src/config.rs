@@ -345,11 +345,7 @@ impl DeviceConfig {
 }
 
 fn identity(entry: &PeerEntry, key: &str) -> Result<Identity, ConfigError> {
-    // Unicast LIDs of IBTA volume 1, section 4.1.3, but for the last, which is of the subnet manager.
-    if !(1..management::SM_LID.get()).contains(&entry.id) {
-        return Err(value(&format!("{key}.id"), format!("{} is not in 1..=49150", entry.id)));
-    }
-    let derived = Identity::from_lid(Lid::new(entry.id));
+    let derived = Identity::from_lid(lid(entry.id, &format!("{key}.id"))?);
     let mac = entry.mac.as_deref().map(|text| unicast_mac(text, &format!("{key}.mac"))).transpose()?;
     if let Some(ip) = entry.ipv6.filter(|ip| ip.is_multicast() || ip.is_unspecified() || ip.is_loopback()) {
         return Err(value(&format!("{key}.ipv6"), format!("{ip} is not an address a port can have")));
@@ -361,6 +357,15 @@ fn identity(entry: &PeerEntry, key: &str) -> Result<Identity, ConfigError> {
         lid: derived.lid,
         prefer_ipv6: entry.prefer_ipv6,
     })
+}
+
+/// The LID of a number.
+fn lid(id: u16, key: &str) -> Result<Lid, ConfigError> {
+    // Unicast LIDs of IBTA volume 1, section 4.1.3, but for the last, which is of the subnet manager.
+    if !(1..management::SM_LID.get()).contains(&id) {
+        return Err(value(key, format!("{id} is not in 1..=49150")));
+    }
+    Ok(Lid::new(id))
 }
 
 fn unicast_mac(text: &str, key: &str) -> Result<MacAddr, ConfigError> {
@@ -469,6 +474,32 @@ mod tests {
         );
         let config = check(&device(large)).unwrap();
         assert_eq!(config.devices[0].memory.file_systems, crate::memory::FileSystems::Any);
+    }
+
+    #[test]
+    fn a_udp_peer_has_the_mac_of_its_number_or_its_own() {
+        let peer = |extra: &str| {
+            let peer = format!(r#""peers": [{{"addr": "127.0.0.1:7001" {extra}}}]"#);
+            check(&device("").replace(r#""peers": []"#, &peer)).map(|config| {
+                match &config.devices[0].fabric {
+                    FabricConfig::Udp { peers, .. } => peers[0].mac.map(|mac| mac.to_string()),
+                    other => panic!("{other:?}"),
+                }
+            })
+        };
+        assert_eq!(peer(""), Ok(None));
+        assert_eq!(peer(r#", "id": 258"#), Ok(Some("02:00:00:00:01:02".to_owned())));
+        assert_eq!(peer(r#", "mac": "52:54:00:00:00:09""#), Ok(Some("52:54:00:00:00:09".to_owned())));
+        for (extra, problem) in [
+            (r#", "id": 0"#, "devices[0].fabric.udp.peers[0].id: 0 is not in 1..=49150"),
+            (
+                r#", "id": 3, "mac": "52:54:00:00:00:09""#,
+                "devices[0].fabric.udp.peers[0].mac: id has given a MAC",
+            ),
+        ] {
+            let error = peer(extra).unwrap_err();
+            assert!(error.contains(problem), "{error}");
+        }
     }
 
     #[test]

@@ -245,7 +245,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                         frontend: hca.frontend_counters(),
                         engine: *hca.engine_stats(),
                         port: hca.port_stats().into(),
-                        fabric: *fabric.stats(),
+                        fabric: fabric.stats(),
                         vfio: VfioCounters {
                             clients: *clients,
                             messages,

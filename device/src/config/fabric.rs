@@ -61,7 +61,11 @@ pub struct UdpEntry {
 pub struct UdpPeerEntry {
     /// Its address and port.
     pub addr: SocketAddr,
-    /// Its MAC, if known beforehand; otherwise it is learned from its frames.
+    /// Its number, if it is an HCA that has the MAC of its number: stands for `mac`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<u16>,
+    /// Its MAC, if known beforehand. Frames of other peers that come from this MAC are dropped, so no other peer can speak
+    /// in its name. Otherwise its MAC is learned from its frames, and is its own while it talks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
     /// It sends to this HCA only, as QEMU's `-netdev dgram` does: frames pass between it and the other peers. Peers that
@@ -152,10 +156,15 @@ impl UdpPeer {
         if entry.addr.port() == 0 {
             return Err(value(&format!("{key}addr"), "port 0 cannot be sent to"));
         }
+        let by_id =
+            entry.id.map(|id| super::lid(id, &format!("{key}id")).map(MacAddr::from_lid)).transpose()?;
         let mac = entry.mac.as_deref().map(|text| unicast_mac(text, &format!("{key}mac"))).transpose()?;
+        if by_id.is_some() && mac.is_some() {
+            return Err(value(&format!("{key}mac"), "id has given a MAC already"));
+        }
         Ok(Self {
             addr: entry.addr,
-            mac,
+            mac: mac.or(by_id),
             leaf: entry.leaf,
             max_frames_per_second: entry.max_frames_per_second,
         })

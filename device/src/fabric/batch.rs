@@ -17,6 +17,8 @@ pub(super) struct TxFrame {
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) dst: MacAddr,
+    /// It answers a frame that came, so its destination was heard of just now: see [`TxBatch::mark_answer`].
+    pub(super) answer: bool,
 }
 
 impl TxBatch {
@@ -28,7 +30,15 @@ impl TxBatch {
     /// What was appended since the last commit is a frame for `dst`.
     pub fn commit(&mut self, dst: MacAddr) {
         let start = self.frames.back().map_or(0, |frame| frame.end);
-        self.frames.push_back(TxFrame { start, end: self.bytes.len(), dst });
+        self.frames.push_back(TxFrame { start, end: self.bytes.len(), dst, answer: false });
+    }
+
+    /// The frame committed last answers one that came. It is for whoever sent that and for nobody else, so a fabric that
+    /// does not know the way loses it rather than send it to everybody: others must not pay for what one peer asks.
+    pub fn mark_answer(&mut self) {
+        if let Some(frame) = self.frames.back_mut() {
+            frame.answer = true;
+        }
     }
 
     /// Appends a frame that is complete, and at least an Ethernet header.

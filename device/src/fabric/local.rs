@@ -126,8 +126,8 @@ impl Fabric for LocalFabric {
         self.own.bell.as_fd()
     }
 
-    fn stats(&self) -> &FabricStats {
-        &self.stats
+    fn stats(&mut self) -> FabricStats {
+        self.stats
     }
 }
 

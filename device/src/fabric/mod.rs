@@ -45,7 +45,7 @@ pub trait Fabric {
     fn as_fd(&self) -> BorrowedFd<'_>;
 
     /// What was carried and what was lost.
-    fn stats(&self) -> &FabricStats;
+    fn stats(&mut self) -> FabricStats;
 
     /// The list of peers, if the fabric has one.
     fn switch(&mut self) -> Option<&mut Switch> {
@@ -66,7 +66,7 @@ impl<F: Fabric + ?Sized> Fabric for Box<F> {
         (**self).as_fd()
     }
 
-    fn stats(&self) -> &FabricStats {
+    fn stats(&mut self) -> FabricStats {
         (**self).stats()
     }
 
@@ -86,7 +86,7 @@ pub struct FabricStats {
     pub rx_frames: u64,
     /// Frames the network refused to take.
     pub tx_refused: u64,
-    /// Frames that had no peer to go to.
+    /// Frames that had no peer to go to: there is none, or they answer somebody who is not known any more.
     pub tx_no_peer: u64,
     /// Frames from an address that is not a configured peer's.
     pub rx_stranger: u64,
@@ -94,6 +94,10 @@ pub struct FabricStats {
     pub rx_bad_length: u64,
     /// Frames of peers that sent more than they may.
     pub rx_over_rate: u64,
+    /// Frames from a MAC that is another peer's.
+    pub rx_foreign_mac: u64,
+    /// Datagrams the kernel lost at our socket, nearly always because its buffer was full: raise `net.core.rmem_max`.
+    pub rx_overflow: u64,
     /// Frames of one peer sent on to another.
     pub passed_on: u64,
 }

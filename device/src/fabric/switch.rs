@@ -3,9 +3,14 @@
 //! Frames of the HCA go to the peer that has their destination, to all peers if nobody is known to have it. Frames of a
 //! peer are for the HCA; those between a leaf and another peer pass through. Two peers that are no leaves know each
 //! other and need nobody in between: so the mesh has no loops.
+//!
+//! A MAC that the configuration gives to a peer is that peer's for good. Any other is learned from the frames of a peer,
+//! and stays with it while it talks: nobody else may use it until it has been quiet for [`HOLD`]. What is learned is
+//! forgotten after [`AGEING`], or when its peer has shown too many others since.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use engine::Instant;
 use protocol::ids::MacAddr;
@@ -15,8 +20,18 @@ use thiserror::Error;
 use crate::config::UdpPeer;
 use crate::rate::Bucket;
 
-/// Bound: MACs learned of one peer. It can invent source MACs; those beyond are flooded to, and cost others nothing.
+/// Bound: MACs learned of one peer. It can invent source MACs; with each beyond these it loses the oldest of its own.
 const MAX_LEARNED: usize = 512;
+
+/// A learned MAC that was not heard of for this long is forgotten, as in other bridges (IEEE 802.1Q-2018, table 8-6).
+const AGEING: Duration = Duration::from_secs(300);
+
+/// How long a learned MAC stays with a peer that is quiet when another peer shows it. Long against the pauses of traffic,
+/// short against the time that people need to move a machine from one host to another.
+const HOLD: Duration = Duration::from_secs(2);
+
+/// What is known of a MAC is brought up to date this often while its frames follow each other.
+const REFRESH: Duration = Duration::from_millis(500);
 
 /// Bound: peers. Whatever is flooded is sent to each.
 const MAX_PEERS: usize = 256;
@@ -40,6 +55,8 @@ pub(super) enum Refusal {
     Stranger,
     /// Its sender sends too much.
     OverRate,
+    /// Its source MAC is another peer's.
+    ForeignMac,
 }
 
 /// Why the list of peers stays as it is.
@@ -69,6 +86,8 @@ pub struct PeerRow {
     pub rx_frames: u64,
     /// Frames that came from it and were dropped, because it sends more than it may.
     pub rx_over_rate: u64,
+    /// Frames that came from it and were dropped, because their source MAC is another peer's.
+    pub rx_foreign_mac: u64,
     /// Frames sent to it.
     pub tx_frames: u64,
 }
@@ -81,24 +100,53 @@ pub struct Switch {
     by_addr: HashMap<SocketAddr, usize>,
     by_mac: HashMap<MacAddr, Entry>,
     leaves: usize,
-    /// Who sent the frame before, and as whom: mostly the next one is alike.
-    last: Option<(SocketAddr, MacAddr, usize)>,
+    last: Option<Last>,
+}
+
+/// Who sent the frame before, and as whom: mostly the next one is alike.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    from: SocketAddr,
+    src: MacAddr,
+    peer: usize,
+    /// When its MAC was looked up.
+    at: Instant,
 }
 
 #[derive(Debug)]
 struct Peer {
     config: UdpPeer,
     bucket: Option<Bucket>,
-    learned: usize,
+    /// Its entries that are not fixed, the oldest first.
+    learned: VecDeque<MacAddr>,
     rx_frames: u64,
     rx_over_rate: u64,
+    rx_foreign_mac: u64,
     tx_frames: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     peer: usize,
-    fixed: bool,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// Configured.
+    Fixed,
+    /// Learned, and last heard of then.
+    Learned(Instant),
+}
+
+impl Entry {
+    /// How long its MAC has been quiet; a configured one never is.
+    fn quiet(&self, now: Instant) -> Duration {
+        match self.kind {
+            Kind::Fixed => Duration::ZERO,
+            Kind::Learned(at) => now.saturating_since(at),
+        }
+    }
 }
 
 impl Switch {
@@ -137,15 +185,16 @@ impl Switch {
         self.by_addr.insert(peer.addr, index);
         if let Some(mac) = peer.mac {
             self.unlearn(mac);
-            self.by_mac.insert(mac, Entry { peer: index, fixed: true });
+            self.by_mac.insert(mac, Entry { peer: index, kind: Kind::Fixed });
         }
         self.leaves += usize::from(peer.leaf);
         self.peers.push(Peer {
             config: peer,
             bucket: peer.max_frames_per_second.map(Bucket::new),
-            learned: 0,
+            learned: VecDeque::new(),
             rx_frames: 0,
             rx_over_rate: 0,
+            rx_foreign_mac: 0,
             tx_frames: 0,
         });
         self.last = None;
@@ -184,6 +233,7 @@ impl Switch {
                 macs: macs.iter().take(MACS_SHOWN).map(MacAddr::to_string).collect(),
                 rx_frames: peer.rx_frames,
                 rx_over_rate: peer.rx_over_rate,
+                rx_foreign_mac: peer.rx_foreign_mac,
                 tx_frames: peer.tx_frames,
             }
         };
@@ -210,37 +260,38 @@ impl Switch {
     /// A frame from `src` came through `from`: whose it is. The MAC is learned.
     ///
     /// Only peers are believed: anybody can send to a UDP port, and whoever may teach us addresses may redirect traffic.
-    pub(super) fn admit(
-        &mut self,
-        now: impl Fn() -> Instant,
-        src: MacAddr,
-        from: SocketAddr,
-    ) -> Result<usize, Refusal> {
-        let alike = self.last.filter(|(addr, mac, _)| (*addr, *mac) == (from, src));
+    pub(super) fn admit(&mut self, now: Instant, src: MacAddr, from: SocketAddr) -> Result<usize, Refusal> {
+        let is_alike =
+            |last: &Last| (last.from, last.src) == (from, src) && now.saturating_since(last.at) < REFRESH;
+        let alike = self.last.filter(is_alike);
         let index = match alike {
-            Some((_, _, index)) => index,
+            Some(last) => last.peer,
             None => *self.by_addr.get(&from).ok_or(Refusal::Stranger)?,
         };
         let Some(peer) = self.peers.get_mut(index) else { return Err(Refusal::Stranger) };
-        if peer.bucket.as_mut().is_some_and(|bucket| !bucket.take(now())) {
+        if peer.bucket.as_mut().is_some_and(|bucket| !bucket.take(now)) {
             peer.rx_over_rate += 1;
             return Err(Refusal::OverRate);
         }
-        peer.rx_frames += 1;
         if alike.is_none() {
-            self.learn(src, index);
-            self.last = Some((from, src, index));
+            if self.belongs_to_another(now, src, index) {
+                self.peers[index].rx_foreign_mac += 1;
+                return Err(Refusal::ForeignMac);
+            }
+            self.learn(now, src, index);
+            self.last = Some(Last { from, src, peer: index, at: now });
         }
+        self.peers[index].rx_frames += 1;
         Ok(index)
     }
 
     /// Where a frame of the HCA goes.
-    pub(super) fn route(&self, dst: MacAddr) -> Route {
+    pub(super) fn route(&self, now: Instant, dst: MacAddr) -> Route {
         // With one peer there is nothing to choose, and no flood to pay for.
         if self.peers.len() == 1 {
             return Route::Peer(0);
         }
-        let known = self.by_mac.get(&dst).filter(|_| !dst.is_multicast());
+        let known = self.by_mac.get(&dst).filter(|entry| !dst.is_multicast() && entry.quiet(now) < AGEING);
         known.map_or(Route::Flood, |entry| Route::Peer(entry.peer))
     }
 
@@ -258,25 +309,42 @@ impl Switch {
         self.peers.get(peer).is_some_and(|peer| peer.config.leaf)
     }
 
-    fn learn(&mut self, mac: MacAddr, index: usize) {
-        if mac.is_multicast() || self.by_mac.get(&mac).is_some_and(|entry| entry.fixed || entry.peer == index)
-        {
+    /// Whether a MAC is another peer's than `index`.
+    fn belongs_to_another(&self, now: Instant, mac: MacAddr, index: usize) -> bool {
+        let entry = self.by_mac.get(&mac).filter(|entry| entry.peer != index);
+        entry.is_some_and(|entry| entry.quiet(now) < HOLD)
+    }
+
+    fn learn(&mut self, now: Instant, mac: MacAddr, index: usize) {
+        // No station has a group's address.
+        if mac.is_multicast() {
             return;
         }
-        let Some(peer) = self.peers.get_mut(index) else { return };
-        // Sources follow their owner.
-        if peer.learned < MAX_LEARNED {
-            peer.learned += 1;
-            self.unlearn(mac);
-            self.by_mac.insert(mac, Entry { peer: index, fixed: false });
+        match self.by_mac.get_mut(&mac) {
+            Some(Entry { kind: Kind::Fixed, .. }) => return,
+            Some(Entry { peer, kind: Kind::Learned(at) }) if *peer == index => {
+                *at = now;
+                return;
+            }
+            // It has moved here.
+            Some(_) => self.unlearn(mac),
+            None => {}
         }
+        let Some(peer) = self.peers.get_mut(index) else { return };
+        if peer.learned.len() >= MAX_LEARNED
+            && let Some(oldest) = peer.learned.pop_front()
+        {
+            self.by_mac.remove(&oldest);
+        }
+        peer.learned.push_back(mac);
+        self.by_mac.insert(mac, Entry { peer: index, kind: Kind::Learned(now) });
     }
 
     fn unlearn(&mut self, mac: MacAddr) {
-        if let Some(Entry { peer, fixed: false }) = self.by_mac.remove(&mac)
+        if let Some(Entry { peer, kind: Kind::Learned(_) }) = self.by_mac.remove(&mac)
             && let Some(peer) = self.peers.get_mut(peer)
         {
-            peer.learned -= 1;
+            peer.learned.retain(|learned| *learned != mac);
         }
     }
 }
@@ -302,51 +370,89 @@ mod tests {
         Switch::new(true, &[UdpPeer { mac: Some(A), ..peer(1) }, peer(2)]).unwrap()
     }
 
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
     fn admit(switch: &mut Switch, src: MacAddr, from: u16) -> Result<usize, Refusal> {
-        switch.admit(|| Instant::ZERO, src, addr(from))
+        switch.admit(at(0), src, addr(from))
+    }
+
+    fn route(switch: &Switch, dst: MacAddr) -> Route {
+        switch.route(at(0), dst)
     }
 
     #[test]
     fn unknown_and_group_addresses_are_flooded() {
         let switch = switch();
-        assert_eq!(switch.route(B), Route::Flood);
-        assert_eq!(switch.route(MacAddr::BROADCAST), Route::Flood);
-        assert_eq!(switch.route(A), Route::Peer(0));
+        assert_eq!(route(&switch, B), Route::Flood);
+        assert_eq!(route(&switch, MacAddr::BROADCAST), Route::Flood);
+        assert_eq!(route(&switch, A), Route::Peer(0));
     }
 
     #[test]
-    fn sources_are_learned_and_follow_their_owner() {
+    fn sources_are_learned_and_follow_their_owner_once_it_is_quiet_where_it_was() {
         let mut switch = switch();
-        assert_eq!(admit(&mut switch, B, 2), Ok(1));
-        assert_eq!(switch.route(B), Route::Peer(1));
-        assert_eq!(admit(&mut switch, B, 1), Ok(0));
-        assert_eq!(switch.route(B), Route::Peer(0));
+        // The last frame before the pause is one of a train, which is looked up now and then only.
+        for millis in [0, 100, 400, 900] {
+            assert_eq!(switch.admit(at(millis), B, addr(2)), Ok(1));
+        }
+        assert_eq!(route(&switch, B), Route::Peer(1));
+        for millis in [901, 2300] {
+            assert_eq!(switch.admit(at(millis), B, addr(1)), Err(Refusal::ForeignMac), "{millis}");
+            assert_eq!(route(&switch, B), Route::Peer(1));
+        }
+        assert_eq!((switch.rows()[0].rx_frames, switch.rows()[0].rx_foreign_mac), (0, 2));
+        assert_eq!(switch.admit(at(2900), B, addr(1)), Ok(0));
+        assert_eq!(route(&switch, B), Route::Peer(0));
+        assert_eq!(switch.admit(at(2900), B, addr(2)), Err(Refusal::ForeignMac));
+    }
+
+    #[test]
+    fn what_was_not_heard_of_for_the_ageing_time_is_forgotten() {
+        let mut switch = switch();
+        switch.admit(at(0), B, addr(2)).unwrap();
+        switch.admit(at(1000), B, addr(2)).unwrap();
+        assert_eq!(switch.route(at(300_999), B), Route::Peer(1));
+        assert_eq!(switch.route(at(301_000), B), Route::Flood);
+        assert_eq!(switch.route(at(301_000), A), Route::Peer(0), "what is configured stays");
+        switch.admit(at(400_000), B, addr(2)).unwrap();
+        assert_eq!(switch.route(at(400_000), B), Route::Peer(1));
     }
 
     #[test]
     fn strangers_teach_nothing() {
         let mut switch = switch();
         assert_eq!(admit(&mut switch, B, 9), Err(Refusal::Stranger));
-        assert_eq!(switch.route(B), Route::Flood);
+        assert_eq!(route(&switch, B), Route::Flood);
     }
 
     #[test]
     fn configured_addresses_cannot_be_taken_over() {
         let mut switch = switch();
-        assert_eq!(admit(&mut switch, A, 2), Ok(1));
-        assert_eq!(switch.route(A), Route::Peer(0));
+        for millis in [0, 1_000_000] {
+            assert_eq!(switch.admit(at(millis), A, addr(2)), Err(Refusal::ForeignMac));
+            assert_eq!(switch.route(at(millis), A), Route::Peer(0));
+        }
+        assert_eq!(admit(&mut switch, A, 1), Ok(0));
+        assert_eq!(switch.rows()[1].rx_foreign_mac, 2);
     }
 
     #[test]
     fn a_peer_that_invents_addresses_costs_only_itself() {
         let mut switch = switch();
-        for n in 0..10_000u32 {
-            let [_, _, hi, lo] = n.to_be_bytes();
-            admit(&mut switch, MacAddr([6, 0, 0, 0, hi, lo]), 2).unwrap();
-        }
-        assert_eq!(switch.by_mac.len(), MAX_LEARNED + 1);
         admit(&mut switch, B, 1).unwrap();
-        assert_eq!(switch.route(B), Route::Peer(0), "another's address is learned");
+        let invented = |n: u16| {
+            let [hi, lo] = n.to_be_bytes();
+            MacAddr([6, 0, 0, 0, hi, lo])
+        };
+        for n in 0..10_000 {
+            admit(&mut switch, invented(n), 2).unwrap();
+            assert_eq!(route(&switch, invented(n)), Route::Peer(1), "who spoke last is known");
+        }
+        assert_eq!((switch.by_mac.len(), switch.peers[1].learned.len()), (MAX_LEARNED + 2, MAX_LEARNED));
+        assert_eq!(route(&switch, invented(9_487)), Route::Flood, "it lost its oldest");
+        assert_eq!(route(&switch, B), Route::Peer(0), "another's address is kept");
     }
 
     #[test]
@@ -356,7 +462,7 @@ mod tests {
         admit(&mut switch, B, 3).unwrap();
         switch.remove(addr(1)).unwrap();
         assert_eq!(switch.remove(addr(1)), Err(PeerError::Unknown(addr(1))));
-        assert_eq!((switch.route(A), switch.route(B)), (Route::Flood, Route::Peer(1)));
+        assert_eq!((route(&switch, A), route(&switch, B)), (Route::Flood, Route::Peer(1)));
         assert_eq!(admit(&mut switch, A, 1), Err(Refusal::Stranger));
         assert_eq!(admit(&mut switch, B, 3), Ok(1));
         switch.add(peer(1)).unwrap();
@@ -381,8 +487,8 @@ mod tests {
         let mut switch = switch();
         admit(&mut switch, B, 1).unwrap();
         switch.add(UdpPeer { mac: Some(B), ..peer(3) }).unwrap();
-        assert_eq!(switch.route(B), Route::Peer(2));
-        assert_eq!(switch.peers[0].learned, 0);
+        assert_eq!(route(&switch, B), Route::Peer(2));
+        assert!(switch.peers[0].learned.is_empty());
     }
 
     #[test]

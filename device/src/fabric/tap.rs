@@ -87,8 +87,8 @@ impl Fabric for TapFabric {
         self.tap.as_fd()
     }
 
-    fn stats(&self) -> &FabricStats {
-        &self.stats
+    fn stats(&mut self) -> FabricStats {
+        self.stats
     }
 }
 

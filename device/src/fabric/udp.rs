@@ -1,6 +1,8 @@
 //! The `udp` fabric: one UDP datagram per Ethernet frame, the whole frame as payload. QEMU's `-netdev dgram` speaks the
 //! same.
 
+mod losses;
+
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,6 +12,7 @@ use protocol::ids::MacAddr;
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use rustix::net::sockopt;
 
+use self::losses::Losses;
 use super::switch::{Refusal, Route, Switch};
 use super::{Fabric, FabricStats, MAX_FRAME_LEN, RxBatch, Sent, TxBatch};
 use crate::config::UdpPeer;
@@ -29,8 +32,9 @@ pub struct UdpFabric {
     socket: UdpSocket,
     state: UdpSocketState,
     switch: Switch,
-    /// Origin of the clock that limits rates.
+    /// Origin of the clock that limits rates and lets addresses age.
     started: Instant,
+    losses: Losses,
     /// Frames that one send may carry; 1 once a run was refused.
     max_run: usize,
     stats: FabricStats,
@@ -68,6 +72,7 @@ impl UdpFabric {
             state,
             switch: Switch::new(bind.is_ipv4(), peers).map_err(io::Error::other)?,
             started: Instant::now(),
+            losses: Losses::default(),
             max_run,
             stats: FabricStats::default(),
             meta: [RecvMeta::default(); RxBatch::SLOTS],
@@ -80,6 +85,23 @@ impl UdpFabric {
     /// The socket does not know.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
+    }
+
+    fn now(&self) -> engine::Instant {
+        engine::Instant::ZERO + self.started.elapsed()
+    }
+
+    /// Counts what the kernel has lost since it was last asked.
+    fn count_losses(&mut self, now: engine::Instant) {
+        let lost = self.losses.ask(now, &self.socket);
+        if lost > 0 {
+            self.stats.rx_overflow += u64::from(lost);
+            crate::limited!(
+                warn,
+                lost,
+                "datagrams were lost for want of room in the socket's buffer: raise net.core.rmem_max"
+            );
+        }
     }
 
     /// Sends one datagram or a run of equal ones to a peer.
@@ -126,12 +148,12 @@ impl UdpFabric {
     }
 
     /// Passes a frame of one peer on to others, if that is our part. Whether it may be for the HCA too.
-    fn pass_on(&mut self, from: usize, frame: &[u8]) -> bool {
+    fn pass_on(&mut self, now: engine::Instant, from: usize, frame: &[u8]) -> bool {
         let dst = address(frame, 0);
         if dst == self.own {
             return true;
         }
-        match self.switch.route(dst) {
+        match self.switch.route(now, dst) {
             Route::Peer(to) if !self.switch.passes(from, to) => true,
             Route::Peer(to) => {
                 self.stats.passed_on += 1;
@@ -164,8 +186,9 @@ enum Transmitted {
 
 impl Fabric for UdpFabric {
     fn send(&mut self, batch: &mut TxBatch) -> Sent {
+        let now = self.now();
         while let Some(first) = batch.front() {
-            let run = match self.switch.route(first.dst) {
+            let run = match self.switch.route(now, first.dst) {
                 Route::Peer(peer) => {
                     let run = batch.run(self.max_run, MAX_SEND_LEN);
                     match self.transmit(peer, batch.slice(run.bytes.clone()), run.segment, run.frames) {
@@ -173,6 +196,10 @@ impl Fabric for UdpFabric {
                         Transmitted::Blocked => return Sent::Blocked,
                         Transmitted::RunRefused => continue,
                     }
+                }
+                Route::Flood if first.answer => {
+                    self.stats.tx_no_peer += 1;
+                    batch.run(1, MAX_SEND_LEN)
                 }
                 Route::Flood => {
                     let run = batch.run(1, MAX_SEND_LEN);
@@ -205,8 +232,10 @@ impl Fabric for UdpFabric {
             }
             Err(error) => return Err(error),
         };
-        let started = self.started;
-        let now = || engine::Instant::ZERO + started.elapsed();
+        let now = self.now();
+        if self.losses.is_due(now) {
+            self.count_losses(now);
+        }
         for slot in 0..count {
             let meta = self.meta[slot];
             let base = slot * RxBatch::SLOT_LEN;
@@ -223,13 +252,17 @@ impl Fabric for UdpFabric {
                 match self.switch.admit(now, address(frame, 6), meta.addr) {
                     Ok(peer) => {
                         self.stats.rx_frames += 1;
-                        if !self.switch.may_pass(peer) || self.pass_on(peer, frame) {
+                        if !self.switch.may_pass(peer) || self.pass_on(now, peer, frame) {
                             batch.frames.push(range);
                         }
                     }
                     Err(Refusal::Stranger) => {
                         self.stats.rx_stranger += 1;
                         crate::limited!(warn, from = %meta.addr, "frames of a stranger are dropped");
+                    }
+                    Err(Refusal::ForeignMac) => {
+                        self.stats.rx_foreign_mac += 1;
+                        crate::limited!(warn, from = %meta.addr, mac = %address(frame, 6), "a peer sends as another");
                     }
                     Err(Refusal::OverRate) => {
                         self.stats.rx_over_rate += 1;
@@ -245,8 +278,9 @@ impl Fabric for UdpFabric {
         self.socket.as_fd()
     }
 
-    fn stats(&self) -> &FabricStats {
-        &self.stats
+    fn stats(&mut self) -> FabricStats {
+        self.count_losses(self.now());
+        self.stats
     }
 
     fn switch(&mut self) -> Option<&mut Switch> {
@@ -397,6 +431,54 @@ mod tests {
         a.socket.send_to(&[0; MAX_FRAME_LEN + 1], b.local_addr().unwrap()).unwrap();
         assert_eq!(received(&mut b).len(), 0);
         assert_eq!((b.stats().rx_stranger, b.stats().rx_bad_length), (1, 2));
+    }
+
+    /// Whoever invents more addresses than are kept must not make others pay for the answers.
+    #[test]
+    fn an_answer_to_somebody_who_is_not_known_is_not_flooded() {
+        let [mut a, mut b, mut c] = mesh();
+        let mut batch = TxBatch::default();
+        push(&mut batch, B, A, 64, 1);
+        batch.mark_answer();
+        assert_eq!(a.send(&mut batch), Sent::All);
+        assert_eq!((received(&mut b).len(), received(&mut c).len()), (0, 0));
+        assert_eq!((a.stats().tx_no_peer, a.stats().tx_frames), (1, 0));
+
+        let mut asked = TxBatch::default();
+        push(&mut asked, A, B, 64, 2);
+        b.send(&mut asked);
+        assert_eq!((received(&mut a).len(), received(&mut c).len()), (1, 1));
+        push(&mut batch, B, A, 64, 3);
+        batch.mark_answer();
+        a.send(&mut batch);
+        assert_eq!((received(&mut b).len(), received(&mut c).len()), (1, 0), "only where it came from");
+    }
+
+    #[test]
+    fn frames_in_anothers_name_are_dropped_and_counted() {
+        let [mut a, mut b, mut c] = mesh();
+        let mut batch = TxBatch::default();
+        push(&mut batch, A, B, 64, 1);
+        b.send(&mut batch);
+        push(&mut batch, A, B, 64, 2);
+        c.send(&mut batch);
+        assert_eq!(received(&mut a).len(), 1);
+        assert_eq!((a.stats().rx_frames, a.stats().rx_foreign_mac), (1, 1));
+    }
+
+    #[test]
+    fn what_the_socket_has_no_room_for_is_counted() {
+        let [a, mut b] = mesh();
+        let to = b.local_addr().unwrap();
+        let sent = 20_000;
+        for _ in 0..sent {
+            a.socket.send_to(&[0; 1400], to).unwrap();
+        }
+        let arrived = received(&mut b).len();
+        assert!(arrived < sent, "the buffer has room for all");
+        let lost = usize::try_from(b.stats().rx_overflow).unwrap();
+        assert_eq!(arrived + lost, sent);
+        assert_eq!(usize::try_from(b.stats().rx_overflow).unwrap(), lost, "counted once");
     }
 
     #[test]

@@ -40,8 +40,8 @@ impl Fabric for Narrow {
         self.gate.as_fd()
     }
 
-    fn stats(&self) -> &FabricStats {
-        &self.stats
+    fn stats(&mut self) -> FabricStats {
+        self.stats
     }
 }
 

@@ -17,8 +17,11 @@ pub(crate) enum Peer {
     Add {
         /// Its address and port
         addr: SocketAddr,
-        /// Its MAC; learned from its frames otherwise
+        /// Its number, if it is an HCA that has the MAC of its number
         #[arg(long)]
+        id: Option<u16>,
+        /// Its MAC, which no other peer may use then; learned from its frames otherwise
+        #[arg(long, conflicts_with = "id")]
         mac: Option<String>,
         /// It sends to this device only, as QEMU's -netdev dgram does: pass frames between it and the others
         #[arg(long)]
@@ -38,10 +41,11 @@ impl Peer {
     pub(crate) fn request(&self, device: u16) -> Request {
         match self {
             Self::List => Request::Peers { device },
-            Self::Add { addr, mac, leaf, max_frames_per_second } => Request::PeerAdd {
+            Self::Add { addr, id, mac, leaf, max_frames_per_second } => Request::PeerAdd {
                 device,
                 peer: UdpPeerEntry {
                     addr: *addr,
+                    id: *id,
                     mac: mac.clone(),
                     leaf: *leaf,
                     max_frames_per_second: *max_frames_per_second,
@@ -52,13 +56,14 @@ impl Peer {
     }
 }
 
-/// Cells of a row: address, kind, MACs, frames each way.
+/// Cells of a row: address, kind, frames each way, MACs.
 pub(crate) fn cells(row: &PeerRow) -> Vec<String> {
     vec![
         row.addr.to_string(),
         if row.leaf { "leaf" } else { "mesh" }.to_owned(),
         row.rx_frames.to_string(),
         row.rx_over_rate.to_string(),
+        row.rx_foreign_mac.to_string(),
         row.tx_frames.to_string(),
         if row.macs.is_empty() { "-".to_owned() } else { row.macs.join(",") },
     ]
