@@ -14,6 +14,7 @@ use crate::fabric::udp::UdpFabric;
 use crate::frontend::address::Addresses;
 use crate::frontend::{Interface, Setup, Taker};
 use crate::hca::Hca;
+use crate::identity::Identity;
 use crate::telemetry::trace::Trace;
 use crate::vfio::server::{Listener, Source};
 use crate::worker::{Run, Worker};
@@ -122,6 +123,15 @@ impl Blueprint {
         Addresses { own: *identity, peers: peers.clone(), default_peer: *default_peer }
     }
 
+    /// UDP peers whose MAC tells their other addresses.
+    fn peers_by_rule(&self) -> Vec<Identity> {
+        let FabricConfig::Udp { peers, .. } = &self.device.fabric else { return Vec::new() };
+        let addresses = self.addresses();
+        let is_listed = |mac| addresses.ports().any(|port| port.mac == mac);
+        let macs = peers.iter().filter_map(|peer| peer.mac).filter(|mac| !is_listed(*mac));
+        macs.filter_map(Identity::of_mac).collect()
+    }
+
     fn fabric(&self) -> Result<Box<dyn Fabric + Send>, DaemonError> {
         let mac = self.device.identity.mac;
         let failed = |part: &str, name: String, source| DaemonError::Fabric {
@@ -175,6 +185,7 @@ impl Taker for Parts<'_> {
         let Self { blueprint, source, fabric, capture, trace } = self;
         let device = &blueprint.device;
         let mut hca = Hca::new(frontend, blueprint.addresses(), capture);
+        blueprint.peers_by_rule().iter().for_each(|other| hca.know(other));
         hca.set_strict(device.strict);
         hca.set_memory_limits(device.memory);
         hca.set_trace(trace);

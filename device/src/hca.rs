@@ -95,6 +95,8 @@ impl<F: Frontend> Hca<F> {
         let pci = frontend.pci_identity();
         let addresses = addresses.into();
         let identity = addresses.own;
+        let mut port = Port::new(identity);
+        addresses.ports().for_each(|other| port.know(other));
         let management = Management::new(addresses, frontend.node());
         let mut hca = Self {
             identity,
@@ -104,7 +106,7 @@ impl<F: Frontend> Hca<F> {
             memory: GuestMemory::default(),
             interrupts: Interrupts::new(pci.msix_vectors),
             config: ConfigSpace::new(&pci),
-            port: Port::new(identity),
+            port,
             plugged: true,
             enabled: true,
             management,
@@ -225,6 +227,11 @@ impl<F: Frontend> Hca<F> {
     /// Whether software has disabled the port, which ends with the next reset.
     pub fn is_disabled(&self) -> bool {
         !self.enabled
+    }
+
+    /// Another station, whose addresses are nobody else's. Those of the table of addresses are known from the start.
+    pub fn know(&mut self, other: &Identity) {
+        self.port.know(other);
     }
 
     /// Plugs the cable in or pulls it out, and tells the guest if that changes its link. A reset of the device leaves the

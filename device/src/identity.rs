@@ -44,6 +44,11 @@ impl Identity {
         }
     }
 
+    /// The port that has this MAC by the default rule, if one can.
+    pub fn of_mac(mac: MacAddr) -> Option<Self> {
+        Some(Self::lid_of(mac)).filter(|lid| lid.get() != 0).map(Self::from_lid)
+    }
+
     /// The IPv6 address that every port has: of its MAC, as the default GID of RoCE ports is (RFC 4291, appendix A).
     pub const fn link_local(&self) -> Ipv6Addr {
         let [a, b, c, d, e, f] = self.mac.0;

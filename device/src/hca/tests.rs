@@ -11,7 +11,7 @@ use engine::{
 use protocol::Psn;
 use protocol::describe::Visitor;
 use protocol::ids::{FlowLabel, Iova, Lid, Lkey, MacAddr, Pdn, Qkey, Qpn, Va};
-use protocol::roce::{IpAddrs, Shell};
+use protocol::roce::{FrameWriter, IpAddrs, RoceFrame, Shell};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
@@ -375,7 +375,18 @@ fn frames_to_oneself_arrive_without_the_fabric() {
 
 /// What an HCA sent, as if another had.
 pub(super) fn from_lid_9(frame: &[u8]) -> Vec<u8> {
-    [&frame[..6], &MacAddr::from_lid(Lid::new(9)).0, &frame[12..]].concat()
+    let other = Identity::from_lid(Lid::new(9));
+    let RoceFrame { mut shell, packet } = RoceFrame::parse(frame).unwrap();
+    shell.src_mac = other.mac;
+    shell.ip = match shell.ip {
+        IpAddrs::V4 { dst, .. } => IpAddrs::V4 { src: other.ipv4, dst },
+        IpAddrs::V6 { dst, .. } => IpAddrs::V6 { src: other.link_local(), dst },
+    };
+    let mut out = Vec::new();
+    let mut writer = FrameWriter::new(&mut out, &shell, &packet.bth, &packet.ext, packet.payload.len());
+    writer.extend(packet.payload);
+    writer.finish();
+    out
 }
 
 #[test]

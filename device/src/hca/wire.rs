@@ -53,6 +53,9 @@ impl<F: Frontend> Hca<F> {
             };
             drop(host);
             self.outbound.commit(sent.dst_mac);
+            if sent.wr_id.is_none() {
+                self.outbound.mark_answer();
+            }
             // Our own QPs are members of the group like any others'.
             if sent.dst_mac.is_multicast()
                 && let Some(frame) = self.outbound.last()
@@ -84,6 +87,8 @@ impl<F: Frontend> Hca<F> {
             self.port.refuse(DropReason::LinkDown);
             return;
         }
+        let Some(frame) = self.port.untag(frame) else { return };
+        let frame = &*frame;
         let waiting = self.outbound.len();
         let received = self.port.receive(self.now, frame, &mut self.outbound);
         if self.outbound.len() > waiting {

@@ -8,7 +8,7 @@ mod port;
 mod stats;
 mod waiting;
 
-pub use neighbour::{Neighbours, Resolved};
+pub use neighbour::Resolved;
 pub use port::Port;
 use protocol::ids::MacAddr;
 pub use stats::{DropReason, PortStats, Traffic};

@@ -37,7 +37,7 @@ enum Entry {
 
 /// A table of neighbours, the same for ARP and IPv6 neighbour discovery.
 #[derive(Debug, Default)]
-pub struct Neighbours {
+pub(super) struct Neighbours {
     entries: HashMap<IpAddr, Entry>,
     /// Entries that are not fixed.
     changeable: usize,
@@ -45,11 +45,21 @@ pub struct Neighbours {
 
 impl Neighbours {
     /// Pins a neighbour.
-    pub fn fix(&mut self, ip: IpAddr, mac: MacAddr) {
+    pub(super) fn fix(&mut self, ip: IpAddr, mac: MacAddr) {
         if let Some(Entry::Learned { .. } | Entry::Wanted { .. }) = self.entries.insert(ip, Entry::Fixed(mac))
         {
             self.changeable -= 1;
         }
+    }
+
+    /// Whether the configuration gives `ip` to another MAC.
+    pub(super) fn is_anothers(&self, ip: IpAddr, mac: MacAddr) -> bool {
+        matches!(self.entries.get(&ip), Some(Entry::Fixed(owner)) if *owner != mac)
+    }
+
+    /// Whether there is a fixed neighbour.
+    pub(super) fn has_fixed(&self) -> bool {
+        self.entries.len() > self.changeable
     }
 
     /// The MAC of `ip` as far as it is known, and whether to ask for it.

@@ -1,12 +1,14 @@
 //! Sorting what arrives at one port, and answering what needs no QP.
 
 mod discovery;
+mod source;
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 use engine::Instant;
 use protocol::ids::MacAddr;
-use protocol::net::ether::{EtherFrame, EtherType, group_mac};
+use protocol::net::ether::{self, EtherFrame, EtherType, group_mac};
 use protocol::net::icmp::{self, EchoRequest};
 use protocol::net::icmpv6::{self, Icmpv6};
 use protocol::net::ipv4::Ipv4;
@@ -14,14 +16,16 @@ use protocol::net::ipv6::Ipv6;
 use protocol::roce::RoceFrame;
 
 use super::limit::AnswerLimit;
+use super::neighbour::Neighbours;
 use super::waiting::Waiting;
-use super::{DropReason, Neighbours, PortStats, Resolved};
+use super::{DropReason, PortStats, Resolved};
 use crate::fabric::TxBatch;
 use crate::identity::Identity;
 
-/// Bound: an answer is given up when this many frames wait already. One frame draws one answer of its own length (or
-/// eight bytes more: the advertisement that answers a solicitation without an option), so a peer cannot make us send
-/// more than it sends; but it can send while our way out is blocked.
+/// Bound: an answer is given up when this many frames wait already. One frame draws one answer of its own length, to where
+/// it came from, so a peer cannot make us send more than it sends; but it can send while our way out is blocked. (The
+/// advertisement that answers a probe is eight bytes longer than the shortest one: RFC 4861, section 7.2.4, wants an option
+/// in it that a probe must not have.)
 const MAX_WAITING: usize = 256;
 
 /// Hop limit of what the port itself sends.
@@ -79,6 +83,14 @@ impl Port {
         self.stats.lost_link_down += frames as u64;
     }
 
+    /// A frame as the port takes it in, without a priority tag: that one says how urgent the frame was on its way, and
+    /// switches put it in front of frames of no VLAN. `None` for a frame of a VLAN: VLANs keep networks apart, and nobody
+    /// has said that this port is in one.
+    pub fn untag<'a>(&mut self, frame: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+        let untagged = ether::untagged(frame);
+        untagged.inspect_err(|_| self.stats.count_drop(DropReason::Vlan)).ok()
+    }
+
     /// Takes a frame from the fabric. What is for a QP comes back, verified up to its ICRC; the rest is answered into
     /// `answers`, learned from, or dropped and counted.
     pub fn receive<'a>(
@@ -121,9 +133,16 @@ impl Port {
         self.waiting.clear();
     }
 
-    /// The neighbours, to fix some.
-    pub fn neighbours(&mut self) -> &mut Neighbours {
-        &mut self.neighbours
+    /// Another station: its addresses are its own.
+    pub fn know(&mut self, other: &Identity) {
+        if other.mac == self.identity.mac {
+            return;
+        }
+        let addresses = [other.ipv4.into(), other.link_local().into()];
+        let addresses = addresses.into_iter().chain(other.ipv6.map(IpAddr::from));
+        for ip in addresses.filter(|ip| !self.identity.owns(*ip)) {
+            self.neighbours.fix(ip, other.mac);
+        }
     }
 
     /// What arrived and what became of it.
@@ -135,6 +154,7 @@ impl Port {
     pub fn receive_own<'a>(&mut self, frame: &'a [u8]) -> Option<RoceFrame<'a>> {
         let ether = EtherFrame::parse(frame).ok()?;
         let sorted = self.check_destination(&ether).and_then(|()| self.on_roce(frame, &ether));
+        self.stats.roce += u64::from(sorted.is_ok());
         sorted.inspect_err(|reason| self.stats.count_drop(*reason)).ok()
     }
 
@@ -159,7 +179,7 @@ impl Port {
             return Err(DropReason::LinkDown);
         }
         let ether = EtherFrame::parse(frame)?;
-        if ether.src.is_multicast() {
+        if ether.src.is_multicast() || ether.src == MacAddr::default() {
             return Err(DropReason::BadSource);
         }
         if ether.src == self.identity.mac {
@@ -171,7 +191,12 @@ impl Port {
             EtherType::Arp if !group || ether.dst == MacAddr::BROADCAST => {
                 self.on_arp(now, &ether, answers).map(|()| None)
             }
-            EtherType::Ipv4 | EtherType::Ipv6 if ether.is_roce() => self.on_roce(frame, &ether).map(Some),
+            EtherType::Ipv4 | EtherType::Ipv6 if ether.is_roce() => {
+                let roce = self.on_roce(frame, &ether)?;
+                self.check_source(ether.src, roce.shell.ip.src())?;
+                self.stats.roce += 1;
+                Ok(Some(roce))
+            }
             EtherType::Ipv6 if group && self.hears(ether.dst) => {
                 self.on_ipv6(now, &ether, answers).map(|()| None)
             }
@@ -188,7 +213,7 @@ impl Port {
         if ours { Ok(()) } else { Err(DropReason::OtherMac) }
     }
 
-    fn on_roce<'a>(&mut self, frame: &'a [u8], ether: &EtherFrame<'_>) -> Result<RoceFrame<'a>, DropReason> {
+    fn on_roce<'a>(&self, frame: &'a [u8], ether: &EtherFrame<'_>) -> Result<RoceFrame<'a>, DropReason> {
         let roce = RoceFrame::parse(frame)?;
         let dst = roce.shell.ip.dst();
         let group = ether.dst.is_multicast();
@@ -199,7 +224,6 @@ impl Port {
         if !group && !self.identity.owns(dst) {
             return Err(DropReason::OtherIp);
         }
-        self.stats.roce += 1;
         Ok(roce)
     }
 
@@ -224,11 +248,12 @@ impl Port {
         if ip.protocol != icmp::PROTOCOL {
             return Err(DropReason::Protocol);
         }
+        self.check_source(ether.src, ip.src.into())?;
         let echo = EchoRequest::parse(payload)?.ok_or(DropReason::Protocol)?;
         self.allow_answer(now, ether.src, answers)?;
         let header = Ipv4 { src: ip.dst, dst: ip.src, ttl: HOP_LIMIT, ..ip };
         echo.emit_reply_frame(ether.src, self.identity.mac, header, answers.buffer())?;
-        answers.commit(ether.src);
+        commit_answer(answers, ether.src);
         self.stats.echo += 1;
         Ok(())
     }
@@ -248,22 +273,33 @@ impl Port {
         if ip.next_header != icmpv6::PROTOCOL {
             return Err(DropReason::Protocol);
         }
+        if !ip.src.is_unspecified() {
+            self.check_source(ether.src, ip.src.into())?;
+        }
         let data = match Icmpv6::parse(&ip, payload)? {
             Icmpv6::Solicitation(solicitation) => {
                 return self.on_solicitation(now, ether, &ip, &solicitation, answers);
             }
+            // Only who asks for an address may have none yet (RFC 4862).
+            _ if ip.src.is_unspecified() => return Err(DropReason::BadSource),
             Icmpv6::Advertisement(advertisement) => return self.on_advertisement(now, &advertisement),
             // An answer to a group's request would come from every member (RFC 4443, section 4.2, leaves it open).
-            Icmpv6::EchoRequest(data) if !group && !ip.src.is_multicast() && !ip.src.is_unspecified() => data,
+            Icmpv6::EchoRequest(data) if !group => data,
             Icmpv6::EchoRequest(_) | Icmpv6::Other => return Err(DropReason::Protocol),
         };
         self.allow_answer(now, ether.src, answers)?;
         let header = Ipv6 { src: ip.dst, dst: ip.src, hop_limit: HOP_LIMIT, ..ip };
         icmpv6::emit_echo_reply(ether.src, self.identity.mac, header, data, answers.buffer())?;
-        answers.commit(ether.src);
+        commit_answer(answers, ether.src);
         self.stats.echo += 1;
         Ok(())
     }
+}
+
+/// What was appended since the last commit answers a frame that came from `asker`, and goes back there.
+fn commit_answer(answers: &mut TxBatch, asker: MacAddr) {
+    answers.commit(asker);
+    answers.mark_answer();
 }
 
 #[cfg(test)]

@@ -9,8 +9,13 @@ use serde::{Deserialize, Serialize};
 pub enum DropReason {
     /// For another MAC, or for a group this port does not listen to. Usual where frames are flooded.
     OtherMac,
-    /// From a source that no station can have: a group address.
+    /// From a source that no other station can have: a group's MAC or IP address, a loopback or unspecified one, our own
+    /// (RFC 1122, section 3.2.1.3; RFC 4291, section 2.7).
     BadSource,
+    /// From an IP address that the configuration gives to another MAC.
+    ForeignSource,
+    /// Of a VLAN, in none of which this port is.
+    Vlan,
     /// From our own MAC: the fabric gave us back what we sent to a group, or somebody has our address.
     Reflected,
     /// For our MAC, but another IP address.
@@ -35,9 +40,11 @@ pub enum DropReason {
 
 impl DropReason {
     /// All reasons, in the order of their declaration.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::OtherMac,
         Self::BadSource,
+        Self::ForeignSource,
+        Self::Vlan,
         Self::Reflected,
         Self::OtherIp,
         Self::Protocol,
@@ -55,6 +62,8 @@ impl DropReason {
         match self {
             Self::OtherMac => "other_mac",
             Self::BadSource => "bad_source",
+            Self::ForeignSource => "foreign_source",
+            Self::Vlan => "vlan",
             Self::Reflected => "reflected",
             Self::OtherIp => "other_ip",
             Self::Protocol => "protocol",

@@ -1,5 +1,6 @@
-//! Ethernet II frames, without VLAN tags and without frame check sequence.
+//! Ethernet II frames, without frame check sequence.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 use zerocopy::byteorder::network_endian::U16;
@@ -82,6 +83,28 @@ impl<'a> EtherFrame<'a> {
     }
 }
 
+/// EtherType of a tag: IEEE 802.1Q-2018, section 9.5, table 9-1, the C-TAG and the S-TAG.
+const TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
+
+/// A frame as a station without VLANs takes it: without a priority tag, which names no VLAN and says how urgent the frame
+/// was on its way (IEEE 802.1Q-2018, section 3, "priority-tagged frame", and section 6.9). Most frames come without.
+///
+/// # Errors
+/// [`WireError::Invalid`] for a frame of a VLAN, [`WireError::Short`] for one that ends in its tag.
+pub fn untagged(frame: &[u8]) -> Result<Cow<'_, [u8]>, WireError> {
+    const VID: u16 = 0x0fff;
+    const ADDRESSES: usize = 12;
+    let Some((addresses, rest)) = frame.split_at_checked(ADDRESSES) else { return Ok(frame.into()) };
+    match rest {
+        [high, low, ..] if !TAGS.contains(&[*high, *low]) => Ok(frame.into()),
+        [_, _, high, low, untagged @ ..] => match u16::from_be_bytes([*high, *low]) & VID {
+            0 => Ok([addresses, untagged].concat().into()),
+            vid => Err(WireError::Invalid { what: "vlan", value: vid.into() }),
+        },
+        _ => Err(WireError::Short { what: "vlan tag", need: ADDRESSES + 4, have: frame.len() }),
+    }
+}
+
 impl RawEther {
     /// A header's bytes.
     pub fn new(dst: MacAddr, src: MacAddr, ether_type: EtherType) -> Self {
@@ -125,5 +148,31 @@ impl EtherType {
             Self::Ipv6 => 0x86dd,
             Self::Other(number) => number,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_priority_tag_is_taken_off_and_a_vlan_is_refused() {
+        let frame = |tag: &[u8]| [&[0x11; 6][..], &[0x22; 6], tag, &[0x08, 0x00, 0x45]].concat();
+        assert_eq!(untagged(&frame(&[])), Ok(frame(&[]).into()));
+        for tag in [[0x81, 0x00, 0x00, 0x00], [0x81, 0x00, 0xf0, 0x00], [0x88, 0xa8, 0x60, 0x00]] {
+            assert_eq!(untagged(&frame(&tag)), Ok(frame(&[]).into()), "{tag:02x?}");
+        }
+        for (tag, vid) in [([0x81, 0x00, 0x00, 0x01], 1), ([0x81, 0x00, 0xff, 0xff], 0xfff)] {
+            let refused = Err(WireError::Invalid { what: "vlan", value: vid });
+            assert_eq!(untagged(&frame(&tag)), refused, "{tag:02x?}");
+        }
+        for len in 0..12 {
+            assert_eq!(untagged(&frame(&[])[..len]).unwrap().len(), len, "too short for a tag");
+        }
+        for len in 14..16 {
+            assert!(untagged(&frame(&[0x81, 0x00, 0x00, 0x00])[..len]).is_err());
+        }
+        let twice = frame(&[0x81, 0x00, 0x00, 0x00, 0x81, 0x00, 0x00, 0x05]);
+        assert_eq!(untagged(&twice).unwrap()[12..14], [0x81, 0x00], "one tag only");
     }
 }

@@ -60,6 +60,14 @@ impl IpAddrs {
         }
     }
 
+    /// Source.
+    pub fn src(&self) -> IpAddr {
+        match *self {
+            Self::V4 { src, .. } => src.into(),
+            Self::V6 { src, .. } => src.into(),
+        }
+    }
+
     /// Destination.
     pub fn dst(&self) -> IpAddr {
         match *self {

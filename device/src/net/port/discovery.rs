@@ -10,7 +10,7 @@ use protocol::net::icmpv6::{self, Advertisement, Solicitation};
 use protocol::net::ipv6::Ipv6;
 use protocol::roce::IpAddrs;
 
-use super::Port;
+use super::{Port, commit_answer};
 use crate::fabric::TxBatch;
 use crate::net::DropReason;
 
@@ -44,13 +44,14 @@ impl Port {
         answers: &mut TxBatch,
     ) -> Result<(), DropReason> {
         let arp = Arp::parse(ether.payload)?;
-        if arp.sender_mac.is_multicast() || arp.sender_ip == self.identity.ipv4 {
-            // Somebody claims our address, or it is our own request coming back.
+        if !self.is_anothers_mac(arp.sender_mac) {
             return Err(DropReason::BadSource);
         }
         let for_us = arp.target_ip == self.identity.ipv4;
         // A probe (RFC 5227) has no sender address yet.
         if !arp.sender_ip.is_unspecified() {
+            // Our own: somebody claims it, or it is our own request coming back.
+            self.check_source(arp.sender_mac, arp.sender_ip.into())?;
             self.learn(now, arp.sender_ip.into(), arp.sender_mac, for_us);
         }
         if !for_us || arp.operation != ArpOperation::Request {
@@ -66,7 +67,9 @@ impl Port {
             target_ip: arp.sender_ip,
         };
         reply.emit_frame(answers.buffer());
-        answers.commit(arp.sender_mac);
+        // Where the request came from; nearly always that is the sender's own MAC.
+        commit_answer(answers, ether.src);
+        answers.readdress_last(ether.src);
         self.stats.arp += 1;
         Ok(())
     }
@@ -81,30 +84,36 @@ impl Port {
         answers: &mut TxBatch,
     ) -> Result<(), DropReason> {
         let mac = solicitation.source_mac.unwrap_or(ether.src);
-        if mac.is_multicast() || ip.src.is_multicast() || self.identity.owns(ip.src.into()) {
+        if !self.is_anothers_mac(mac) {
             return Err(DropReason::BadSource);
+        }
+        let probe = ip.src.is_unspecified();
+        // Section 7.1.1: a probe is for the group of its target. Section 4.3: who asks the group says where it is.
+        if probe && !ip.dst.is_multicast()
+            || !probe && ip.dst.is_multicast() && solicitation.source_mac.is_none()
+        {
+            return Err(DropReason::Invalid);
         }
         if !self.identity.owns(solicitation.target.into()) {
             self.stats.neighbour_discovery += 1;
             return Ok(());
         }
-        // A probe for a duplicate address (RFC 4862) has no source yet, and its answer is for everybody.
-        let probe = ip.src.is_unspecified();
         if !probe && let Some(mac) = solicitation.source_mac {
             self.learn(now, ip.src.into(), mac, true);
         }
         self.allow_answer(now, ether.src, answers)?;
-        let (dst_mac, dst) = match probe {
-            true => (icmpv6::multicast_mac(icmpv6::ALL_NODES), icmpv6::ALL_NODES),
-            false => (mac, ip.src),
-        };
         let reply = Advertisement {
             target: solicitation.target,
-            target_mac: Some(self.identity.mac),
+            // Who asks us alone knows our MAC already, and may leave its own out.
+            target_mac: (ip.dst.is_multicast() || solicitation.source_mac.is_some())
+                .then_some(self.identity.mac),
             solicited: !probe,
         };
-        reply.emit_frame(self.identity.mac, dst_mac, dst, answers.buffer());
-        answers.commit(dst_mac);
+        // The answer to a probe for a duplicate address (RFC 4862), which has no source yet, is for all nodes. One of them
+        // asked, so the frame is for that one alone, as RFC 6085 allows: else a probe would cost us a frame to each peer.
+        let dst = if probe { icmpv6::ALL_NODES } else { ip.src };
+        reply.emit_frame(self.identity.mac, ether.src, dst, answers.buffer());
+        commit_answer(answers, ether.src);
         self.stats.neighbour_discovery += 1;
         Ok(())
     }
@@ -119,7 +128,7 @@ impl Port {
             return Err(DropReason::BadSource);
         }
         if let Some(mac) = advertisement.target_mac {
-            if mac.is_multicast() {
+            if !self.is_anothers_mac(mac) {
                 return Err(DropReason::BadSource);
             }
             self.learn(now, advertisement.target.into(), mac, false);
@@ -134,6 +143,11 @@ impl Port {
         group == icmpv6::multicast_mac(icmpv6::ALL_NODES)
             || of(self.identity.link_local())
             || self.identity.ipv6.is_some_and(of)
+    }
+
+    /// Whether another station can have a MAC.
+    fn is_anothers_mac(&self, mac: MacAddr) -> bool {
+        !mac.is_multicast() && mac != MacAddr::default() && mac != self.identity.mac
     }
 
     fn learn(&mut self, now: Instant, ip: IpAddr, mac: MacAddr, talks_to_us: bool) {

@@ -3,7 +3,9 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::*;
-use protocol::ids::Lid;
+use protocol::Psn;
+use protocol::ids::{Lid, Pkey, Qkey, Qpn};
+use protocol::roce::{Bth, Deth, Ext, FrameWriter, IpAddrs, Opcode, Operation, Shell};
 
 const NOW: Instant = Instant::ZERO;
 
@@ -206,16 +208,165 @@ fn a_flood_of_questions_draws_a_bounded_number_of_answers_and_starves_nobody() {
     }
 }
 
-/// Whoever forges a source makes us send no more than it sends itself.
+/// Whoever forges a source makes us send no more than it sends itself, and nobody else hears of it.
 #[test]
-fn answers_are_no_longer_than_the_questions() {
+fn answers_are_no_longer_than_the_questions_and_go_where_those_came_from() {
     for question in [ping(), arp_request(), ping6(), solicitation(), probe6(), unicast_solicitation()] {
         let found = answers(&mut port(), std::slice::from_ref(&question));
-        // The answer to a solicitation must name our MAC in an option of eight bytes (RFC 4861, section 7.2.4).
-        let option = if question[12..14] == [0x86, 0xdd] && question[54] == 135 { 8 } else { 0 };
+        // The answer to a probe must name our MAC in an option of eight bytes (RFC 4861, section 7.2.4).
+        let option = if question == probe6() { 8 } else { 0 };
         assert_eq!(found.len(), 1);
         assert!(found[0].1.len() <= question.len() + option, "{question:02x?}");
+        assert_eq!((found[0].0, &found[0].1[..6]), (mac(1), &question[6..12]));
     }
+    let mut of_another = arp_request();
+    of_another[22..28].copy_from_slice(&mac(7).0);
+    let found = answers(&mut port(), &[of_another]);
+    assert_eq!((found[0].0, &found[0].1[..6]), (mac(1), &mac(1).0[..]), "whoever the sender says it is");
+    assert_eq!(found[0].1[32..38], mac(7).0, "which the answer repeats");
+}
+
+/// IPv4 frames get a right header checksum, a CRC where there is one, and no UDP checksum; IPv6 ones a right ICMPv6 sum.
+fn from_ip(mut frame: Vec<u8>, src: IpAddr) -> Vec<u8> {
+    let sum = |bytes: &[u8]| protocol::net::checksum::Checksum::new().with(bytes).value().to_be_bytes();
+    match src {
+        IpAddr::V4(ip) => {
+            frame[26..30].copy_from_slice(&ip.octets());
+            frame[24..26].fill(0);
+            let checksum = sum(&frame[14..34]);
+            frame[24..26].copy_from_slice(&checksum);
+        }
+        IpAddr::V6(ip) => {
+            frame[22..38].copy_from_slice(&ip.octets());
+            frame[56..58].fill(0);
+            let (message, len) = (frame[54..].to_vec(), u8::try_from(frame.len() - 54).unwrap());
+            let pseudo = [&frame[22..54], &[0, 0, 0, len, 0, 0, 0, 58], &message].concat();
+            let checksum = sum(&pseudo);
+            frame[56..58].copy_from_slice(&checksum);
+        }
+    }
+    frame
+}
+
+/// A SEND for QP 7 with a right ICRC.
+fn send_from(src_mac: MacAddr, ip: IpAddrs) -> Vec<u8> {
+    let dst_mac = mac(2);
+    let shell = Shell { src_mac, dst_mac, ip, traffic_class: 0, hop_limit: 64, src_port: 0xc000 };
+    let bth = Bth {
+        opcode: Opcode::ud(Operation::SendOnly),
+        solicited: false,
+        mig_req: false,
+        pkey: Pkey::DEFAULT,
+        fecn: false,
+        becn: false,
+        dest_qp: Qpn::new(7),
+        ack_req: false,
+        psn: Psn::new(0),
+    };
+    let mut frame = Vec::new();
+    let ext = Ext::Deth(Deth { qkey: Qkey::new(1), src_qp: Qpn::new(8) });
+    FrameWriter::new(&mut frame, &shell, &bth, &ext, 0).finish();
+    frame
+}
+
+/// RFC 1122, section 3.2.1.3; RFC 4291, sections 2.5.2, 2.5.3 and 2.7. Neither delivered, nor answered, nor learned.
+#[test]
+fn what_no_other_station_can_be_is_no_source() {
+    let own = Identity::from_lid(Lid::new(2));
+    for src in ["224.0.0.1", "239.1.2.3", "255.255.255.255", "127.0.0.1", "0.0.0.0", "0.0.0.9", "10.77.0.2"] {
+        let src: Ipv4Addr = src.parse().unwrap();
+        let ip = IpAddrs::V4 { src, dst: own.ipv4 };
+        assert_eq!(drop_reason(send_from(mac(1), ip)), DropReason::BadSource, "RoCE from {src}");
+        assert_eq!(drop_reason(from_ip(ping(), src.into())), DropReason::BadSource, "ping from {src}");
+        if !src.is_unspecified() {
+            let mut request = arp_request();
+            request[28..32].copy_from_slice(&src.octets());
+            assert_eq!(drop_reason(request), DropReason::BadSource, "ARP from {src}");
+        }
+    }
+    for src in ["ff02::1", "::", "::1", "fe80::ff:fe00:2"] {
+        let src: Ipv6Addr = src.parse().unwrap();
+        let ip = IpAddrs::V6 { src, dst: own.link_local() };
+        assert_eq!(drop_reason(send_from(mac(1), ip)), DropReason::BadSource, "RoCE from {src}");
+        assert_eq!(drop_reason(from_ip(ping6(), src.into())), DropReason::BadSource, "ping from {src}");
+        if !src.is_unspecified() {
+            let solicitation = from_ip(solicitation(), src.into());
+            assert_eq!(drop_reason(solicitation), DropReason::BadSource, "solicitation from {src}");
+        }
+    }
+    let ip = IpAddrs::V4 { src: Ipv4Addr::new(10, 77, 0, 1), dst: own.ipv4 };
+    for src in [MacAddr::BROADCAST, MacAddr([1, 0, 0x5e, 0, 0, 1]), MacAddr::default()] {
+        assert_eq!(drop_reason(send_from(src, ip)), DropReason::BadSource, "RoCE from {src}");
+    }
+    assert_eq!(drop_reason(send_from(mac(2), ip)), DropReason::Reflected);
+    for (at, question) in [(22, arp_request()), (80, solicitation())] {
+        for claimed in [mac(2), MacAddr::BROADCAST, MacAddr::default()] {
+            let mut question = replace_mac(question.clone(), at, claimed);
+            if at == 80 {
+                question = from_ip(question, PEER.into());
+            }
+            assert_eq!(drop_reason(question), DropReason::BadSource, "claims to be at {claimed}");
+        }
+    }
+    assert!(port().receive(NOW, &send_from(mac(1), ip), &mut TxBatch::default()).is_some());
+}
+
+#[test]
+fn an_ip_address_that_is_configured_comes_from_its_mac_only() {
+    let mut port = port();
+    let (configured, own) = (Identity::from_lid(Lid::new(1)), Identity::from_lid(Lid::new(2)));
+    port.know(&configured);
+    let v4 = IpAddrs::V4 { src: configured.ipv4, dst: own.ipv4 };
+    let v6 = IpAddrs::V6 { src: configured.link_local(), dst: own.link_local() };
+    let mut out = TxBatch::default();
+    for (dropped, frame) in [
+        send_from(mac(3), v4),
+        send_from(mac(3), v6),
+        replace_mac(ping(), 6, mac(3)),
+        replace_mac(ping6(), 6, mac(3)),
+        replace_mac(arp_request(), 22, mac(3)),
+        from_ip(replace_mac(replace_mac(solicitation(), 6, mac(3)), 80, mac(3)), PEER.into()),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        assert_eq!(port.receive(NOW, &frame, &mut out), None);
+        assert_eq!(port.stats().dropped(DropReason::ForeignSource), dropped as u64 + 1, "{frame:02x?}");
+    }
+    assert!(out.is_empty());
+    for ip in [v4, v6] {
+        assert!(port.receive(NOW, &send_from(mac(1), ip), &mut out).is_some());
+    }
+    let stranger = IpAddrs::V4 { src: Ipv4Addr::new(10, 77, 0, 9), dst: own.ipv4 };
+    assert!(port.receive(NOW, &send_from(mac(3), stranger), &mut out).is_some(), "nobody's");
+}
+
+/// RFC 4861, sections 4.3 and 7.1.1.
+#[test]
+fn solicitations_that_do_not_say_where_to_answer_are_dropped() {
+    let mut nameless = solicitation();
+    nameless.truncate(78);
+    nameless[19] = 24;
+    assert_eq!(drop_reason(from_ip(nameless, PEER.into())), DropReason::Invalid);
+    let to_us_alone = from_ip(unicast_solicitation(), Ipv6Addr::UNSPECIFIED.into());
+    assert_eq!(drop_reason(to_us_alone), DropReason::Invalid);
+}
+
+/// IEEE 802.1Q-2018, section 6.9: VLAN 0 is no VLAN.
+#[test]
+fn priority_tags_are_taken_off_and_vlans_are_others() {
+    let tagged = |frame: &[u8], tag: [u8; 4]| [&frame[..12], &tag, &frame[12..]].concat();
+    let mut port = port();
+    for frame in [roce("rc_write_only"), ping(), arp_request(), solicitation()] {
+        let urgent = tagged(&frame, [0x81, 0x00, 0xe0, 0x00]);
+        assert_eq!(port.untag(&urgent).unwrap(), frame);
+        assert_eq!(port.untag(&frame).unwrap(), frame);
+        assert_eq!(port.untag(&tagged(&frame, [0x81, 0x00, 0xe0, 0x05])), None);
+    }
+    assert_eq!(port.stats().dropped(DropReason::Vlan), 4);
+    let mut twice = tagged(&tagged(&ping(), [0x81, 0x00, 0, 5]), [0x81, 0x00, 0, 0]);
+    twice = port.untag(&twice).unwrap().into_owned();
+    assert_eq!(drop_reason(twice), DropReason::Protocol);
 }
 
 /// Made by scapy 2.8.0: fe80::ff:fe00:1 sends 8 bytes to QP ffffff of IPoIB's broadcast group, with Q_Key b1b.
@@ -381,17 +532,27 @@ fn solicitations_for_our_address_are_answered_and_teach_the_asker() {
     assert_eq!(known(&mut port, PEER), Some(mac(1)));
 }
 
+/// As [`advertisement`], without the option.
+fn short_advertisement() -> Vec<u8> {
+    let mut frame = advertisement();
+    frame.truncate(78);
+    frame[19] = 24;
+    from_ip(frame, Identity::from_lid(Lid::new(2)).link_local().into())
+}
+
+/// Section 7.2.4 lets the answer leave out a MAC that the asker used.
 #[test]
 fn a_solicitation_without_the_askers_mac_is_answered_where_it_came_from() {
     let mut port = port();
-    assert_eq!(answers(&mut port, &[unicast_solicitation()]), [(mac(1), advertisement())]);
+    assert_eq!(answers(&mut port, &[unicast_solicitation()]), [(mac(1), short_advertisement())]);
     assert_eq!(known(&mut port, PEER), None);
 }
 
+/// RFC 4861, section 7.2.4: to all nodes; RFC 6085: by a frame for the one that it concerns.
 #[test]
-fn probes_for_a_duplicate_address_are_answered_to_everybody() {
-    let group = MacAddr([0x33, 0x33, 0, 0, 0, 1]);
-    assert_eq!(answers(&mut port(), &[probe6()]), [(group, probe6_answer())]);
+fn probes_for_a_duplicate_address_are_answered_to_the_prober() {
+    let answer = replace_mac(probe6_answer(), 0, mac(1));
+    assert_eq!(answers(&mut port(), &[probe6()]), [(mac(1), answer)]);
 }
 
 #[test]
