@@ -24,6 +24,7 @@ pub mod verbs;
 
 use engine::{Engine, Event, Instant};
 use protocol::describe::{Field as _, Visitor};
+use protocol::ids::Qpn;
 use protocol::mad::Mad;
 
 use self::address::Addresses;
@@ -148,6 +149,12 @@ pub trait Frontend {
 
     /// The view the engine works through.
     fn host<'a>(&'a mut self, dma: &'a GuestMemory, monitor: &'a mut Monitor) -> Self::Host<'a>;
+
+    /// Whether a queue pair has a request to receive, where that can be found out without taking it.
+    fn can_receive(&mut self, qpn: Qpn, dma: &GuestMemory) -> bool {
+        let _ = (qpn, dma);
+        true
+    }
 
     /// Reports an event of the engine to the guest.
     fn handle_event(&mut self, cx: &mut Context<'_>, event: Event);

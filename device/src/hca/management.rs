@@ -42,10 +42,13 @@ impl<F: Frontend> Hca<F> {
             _ => return true,
         };
         // Interfaces without management give these numbers to any queue pair.
-        let listening = special.is_some() || self.engine.query_qp(qpn).is_some();
+        let qp = special.or_else(|| self.engine.query_qp(qpn).map(|_| qpn));
         let source = self.management.lid_of(received.shell.src_mac);
         let destination = if self.is_for_all(received) { PERMISSIVE_LID } else { self.identity.lid };
         let Some(datagram) = Datagram::of(&received.packet, source, destination) else { return true };
+        // Software that begins opens the port before it gives its queue pairs buffers.
+        let is_answer = protocol::mad::header(&datagram.mad).method.is_response();
+        let listening = qp.is_some_and(|qp| is_answer || self.frontend.can_receive(qp, &self.memory));
         let view = self.view();
         let Self { port, outbound, now, .. } = self;
         let mut allow = || port.allow_management(*now, received.shell.src_mac, outbound);
@@ -110,6 +113,10 @@ impl<F: Frontend> Hca<F> {
         let Some(shell) = shell else { return };
         datagram.emit(&shell, self.outbound.buffer());
         self.outbound.commit(shell.dst_mac);
+        // Management speaks to those only whom it has heard just now.
+        if datagram.destination != PERMISSIVE_LID {
+            self.outbound.mark_answer();
+        }
         self.count_sent();
         self.leave(|| Some("of management".to_owned()));
     }

@@ -16,11 +16,12 @@
 //!   does not travel). Who creates a group says what it is like; what a member leaves open is as in the broadcast group,
 //!   with which all begin alike.
 //! - **Who is there** is found out as subnet managers do it: a Get(NodeInfo) to QP0 of everybody, by Ethernet multicast,
-//!   when the port comes up and when the guest asks for something that depends on it, at most once a second. Who
-//!   answers is known, and asked for NodeDescription and PortInfo; who does not for `subnet::PATIENCE` times is
-//!   forgotten. An answer is believed if it is to a question that is open, and once.
-//! - **Who answers** a request from the wire: software of the guest, if it has a queue pair for QP0 or QP1; else the
-//!   agents. Directed routes go through the switch of the sender's HCA, then as a frame to the HCA at the end; the answer
+//!   a few times when the port comes up, every ten seconds from then on, and when the guest asks for something that depends
+//!   on it, at most once a second. Who answers is known, and asked for NodeDescription and then for PortInfo; who does not
+//!   for `subnet::PATIENCE` times is forgotten. An answer is believed if it is to a question that is open, and once.
+//! - **What a peer gets** for a datagram is one datagram at most, no longer than its own: an answer, or the next question.
+//! - **Who answers** a request from the wire: software of the guest, if it has a queue pair for QP0 or QP1 and has given it
+//!   a buffer; else the agents. Directed routes go through the switch of the sender's HCA, then as a frame to the HCA at the end; the answer
 //!   goes through the switch of that one.
 //! - **Who may set** something over the wire: the subnet manager, which is built in; so nobody, unless the guest gave its
 //!   port an M_Key and the request carries it. A port that is down, or that software has not opened, answers nothing.
@@ -182,7 +183,7 @@ pub enum Admitted {
 enum Concern {
     /// It says to answer a question of ours.
     Known,
-    /// Somebody looks around: not the guest's business, and worth to look back.
+    /// Somebody looks around: not the guest's business.
     Everybody,
     /// Of software of the guest.
     Guest,
@@ -270,9 +271,7 @@ impl Management {
     /// Software wants the port to be up (INIT_IB). Whoever else is on the fabric is looked for.
     pub fn open_port(&mut self, view: &View) {
         self.port.set_opened(true);
-        if self.is_active() {
-            self.look_around(view);
-        }
+        self.begin(view);
     }
 
     /// Software wants the port to be down (CLOSE_IB, reset).
@@ -288,9 +287,7 @@ impl Management {
     /// The link went up or down.
     pub fn set_link(&mut self, up: bool, view: &View) {
         self.port.set_link(up);
-        if self.is_active() {
-            self.look_around(view);
-        }
+        self.begin(view);
     }
 
     /// Replaces the capability mask of PortInfo (SET_IB).
@@ -356,6 +353,10 @@ impl Management {
                 self.answer_guest(sent, answer);
             }
             (QP1, Class::SUBN_ADM) => self.administer(view, sent),
+            (QP1, Class::PERF) => {
+                let answer = perf::answer_for_switch(self.subnet.switch_ports(), &sent.mad);
+                self.answer_guest(sent, answer);
+            }
             _ => {}
         }
     }
@@ -374,25 +375,15 @@ impl Management {
         }
         match Concern::of(received, listening) {
             Concern::Known => {
-                let questions = self.subnet.handle_answer(view.now, received.source, &received.mad);
-                questions.into_iter().for_each(|question| self.push(Output::ToFabric(question)));
-            }
-            Concern::Everybody => {
-                if allow() {
-                    self.answer_wire(view, received);
-                }
-                if let Some(question) = self.subnet.meet(view.now, received.source)
-                    && allow()
-                {
-                    self.push(Output::ToFabric(question));
-                }
+                let next = self.subnet.handle_answer(view.now, received.source, &received.mad);
+                next.into_iter().for_each(|question| self.push(Output::ToFabric(question)));
             }
             Concern::Guest => return Admitted::Unchanged,
             // The answer has to go back the way it came, so the source is the other end of the cable.
             Concern::GuestAtEndOfRoute => return Admitted::From(PERMISSIVE_LID),
             Concern::AgentAtEndOfRoute if allow() => self.end_of_route(view, received.mad),
-            Concern::Agent if allow() => self.answer_wire(view, received),
-            Concern::AgentAtEndOfRoute | Concern::Agent => {}
+            Concern::Agent | Concern::Everybody if allow() => self.answer_wire(view, received),
+            Concern::AgentAtEndOfRoute | Concern::Agent | Concern::Everybody => {}
         }
         Admitted::Taken
     }
@@ -416,11 +407,15 @@ impl Management {
 
     /// When [`Management::handle_deadline`] is wanted next.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.administration.next_deadline()
+        let sweep = self.subnet.next_sweep().filter(|_| self.is_active());
+        self.administration.next_deadline().into_iter().chain(sweep).min()
     }
 
     /// The deadline may have passed.
     pub fn handle_deadline(&mut self, view: &View) {
+        if self.is_active() && self.subnet.next_sweep().is_some_and(|at| at <= view.now) {
+            self.look_around(view);
+        }
         let mut again = Vec::new();
         self.administration.handle_deadline(view.now, &mut again);
         let own = self.port.lid();
@@ -502,6 +497,14 @@ impl Management {
         if let Some(mad) = answer {
             let Datagram { source, source_qp, destination, destination_qp, .. } = *request;
             self.push(to_guest(source, destination, destination_qp, source_qp, mad));
+        }
+    }
+
+    /// The port may have come up. Only software that has to open it looks at a subnet.
+    fn begin(&mut self, view: &View) {
+        if self.is_active() && self.port.is_opened_by_software() {
+            self.subnet.begin();
+            self.look_around(view);
         }
     }
 

@@ -1,4 +1,4 @@
-//! The agent for the counters of a port (PMA).
+//! The agents for the counters of a port and of the switch (PMA).
 //!
 //! # Spec
 //! IBTA volume 1, section 16.1; mthca interface, section 8.6.
@@ -26,24 +26,17 @@ impl Perf {
             return None;
         }
         let mut answer = *request;
-        let status = if header.base_version != Header::BASE_VERSION || header.class_version != 1 {
-            MadStatus::BAD_VERSION
-        } else if !matches!(header.method, Method::GET | Method::SET) {
-            MadStatus::BAD_METHOD
-        } else {
-            let set = header.method == Method::SET;
-            let data = &mut PerfMad::of_mut(&mut answer).data;
-            let result = match (header.attribute, set) {
-                (class_port_info::ATTRIBUTE, false) => {
-                    put(data, &class_info().emit());
-                    Ok(())
-                }
-                (attribute::PORT_COUNTERS, _) => self.port_counters(counters, set, data),
-                (attribute::PORT_COUNTERS_EXTENDED, _) => self.extended(counters, set, data),
-                _ => Err(MadStatus::BAD_ATTRIBUTE),
-            };
-            result.err().unwrap_or(MadStatus::OK)
-        };
+        let data = &mut PerfMad::of_mut(&mut answer).data;
+        let result = check(&header).and_then(|set| match (header.attribute, set) {
+            (class_port_info::ATTRIBUTE, false) => {
+                put(data, &class_info().emit());
+                Ok(())
+            }
+            (attribute::PORT_COUNTERS, _) => self.port_counters(counters, set, data),
+            (attribute::PORT_COUNTERS_EXTENDED, _) => self.extended(counters, set, data),
+            _ => Err(MadStatus::BAD_ATTRIBUTE),
+        });
+        let status = result.err().unwrap_or(MadStatus::OK);
         protocol::mad::set_header(&mut answer, &response(&header, status));
         Some(answer)
     }
@@ -117,6 +110,56 @@ impl Perf {
         };
         put(data, &counters.emit());
         Ok(())
+    }
+}
+
+/// Answers a request of performance management for the switch, which has ports 0 to `ports`; `None` if it is to be
+/// discarded. No packet passes a switch that is not there, so it has counted nothing.
+pub(super) fn answer_for_switch(ports: u8, request: &Mad) -> Option<Mad> {
+    let header = protocol::mad::header(request);
+    if !header.method.is_request() {
+        return None;
+    }
+    let mut answer = *request;
+    let data = &mut PerfMad::of_mut(&mut answer).data;
+    let result = check(&header).and_then(|set| counted_nothing(ports, header.attribute, set, data));
+    let status = result.err().unwrap_or(MadStatus::OK);
+    protocol::mad::set_header(&mut answer, &response(&header, status));
+    Some(answer)
+}
+
+fn counted_nothing(ports: u8, attribute: u16, set: bool, data: &mut [u8; 192]) -> Result<(), MadStatus> {
+    let check_port = |port: u8| match port {
+        perf::ALL_PORTS => Ok(()),
+        port if port <= ports => Ok(()),
+        _ => Err(MadStatus::BAD_VALUE),
+    };
+    match (attribute, set) {
+        (class_port_info::ATTRIBUTE, false) => put(data, &class_info().emit()),
+        (attribute::PORT_COUNTERS, _) => {
+            let PortCounters { port, select, .. } = PortCounters::parse(prefix(data));
+            check_port(port)?;
+            put(data, &PortCounters { port, select, ..PortCounters::default() }.emit());
+        }
+        (attribute::PORT_COUNTERS_EXTENDED, _) => {
+            let PortCountersExtended { port, select, .. } = PortCountersExtended::parse(prefix(data));
+            check_port(port)?;
+            put(data, &PortCountersExtended { port, select, ..PortCountersExtended::default() }.emit());
+        }
+        _ => return Err(MadStatus::BAD_ATTRIBUTE),
+    }
+    Ok(())
+}
+
+/// Whether a request sets something.
+fn check(header: &Header) -> Result<bool, MadStatus> {
+    if header.base_version != Header::BASE_VERSION || header.class_version != 1 {
+        return Err(MadStatus::BAD_VERSION);
+    }
+    match header.method {
+        Method::GET => Ok(false),
+        Method::SET => Ok(true),
+        _ => Err(MadStatus::BAD_METHOD),
     }
 }
 

@@ -130,6 +130,10 @@ impl ManagedPort {
         self.opened = opened;
     }
 
+    pub(super) fn is_opened_by_software(&self) -> bool {
+        self.profile.opened_by_software
+    }
+
     pub(super) fn set_link(&mut self, up: bool) {
         self.link_up = up;
     }
@@ -335,7 +339,9 @@ impl ManagedPort {
         Ok(())
     }
 
-    /// Section 14.2.5.6. What the fabric decides cannot be set: LIDs are the configuration's.
+    /// Section 14.2.5.6. What the fabric decides cannot be set: LIDs are the configuration's. Where the subnet manager is,
+    /// and on which service level, the one that is built in says: what a guest's own writes there is set right at once, and
+    /// the answer says so.
     fn set_port_info(
         &mut self,
         view: &View,
@@ -374,8 +380,6 @@ impl ManagedPort {
             m_key: wanted.m_key,
             m_key_lease: wanted.m_key_lease,
             m_key_protect: wanted.m_key_protect,
-            sm_lid: wanted.sm_lid,
-            sm_sl: wanted.sm_sl,
             width_enabled: if wanted.width_enabled == 0xff {
                 3
             } else {

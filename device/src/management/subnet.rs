@@ -19,11 +19,19 @@ use super::{Datagram, PERMISSIVE_LID, QP0};
 /// Ports of the switch that an HCA can be attached to.
 const SWITCH_PORTS: u16 = 254;
 
-/// Bound: HCAs that are known. A peer can claim any number of LIDs.
+/// Bound: HCAs that are known. A peer can claim any number of LIDs; one more takes the place of another, so that
+/// none keeps out who is there.
 const MAX_NODES: usize = 1024;
 
 /// Time from one look around to the next, at least.
 const SWEEP_PERIOD: Duration = Duration::from_secs(1);
+
+/// Looks around that follow each other at that pace when the port has come up: frames get lost, and others come up at the
+/// same time.
+const FIRST_SWEEPS: u8 = 3;
+
+/// Time from one look around to the next when nobody asks, as OpenSM's sweeps have it.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Looks around that an HCA may leave unanswered.
 pub(super) const PATIENCE: u8 = 3;
@@ -45,6 +53,8 @@ pub(super) struct Node {
     pub(super) port: Option<PortInfo>,
     /// Looks around since it last answered.
     unanswered: u8,
+    /// When it last said who it is.
+    heard: Instant,
 }
 
 /// The other HCAs.
@@ -53,12 +63,20 @@ pub(super) struct Subnet {
     own: Lid,
     nodes: BTreeMap<Lid, Node>,
     last_sweep: Option<Instant>,
+    /// Looks around still to be done in quick succession.
+    first_sweeps: u8,
     questions: Questions,
 }
 
 impl Subnet {
     pub(super) fn new(own: Lid) -> Self {
-        Self { own, nodes: BTreeMap::new(), last_sweep: None, questions: Questions::default() }
+        Self {
+            own,
+            nodes: BTreeMap::new(),
+            last_sweep: None,
+            first_sweeps: 0,
+            questions: Questions::default(),
+        }
     }
 
     pub(super) fn own(&self) -> Lid {
@@ -88,12 +106,24 @@ impl Subnet {
         self.lids().map(switch_port).max().unwrap_or(1)
     }
 
+    /// The port has come up.
+    pub(super) fn begin(&mut self) {
+        self.first_sweeps = FIRST_SWEEPS;
+    }
+
+    /// When to look around again though nobody asks.
+    pub(super) fn next_sweep(&self) -> Option<Instant> {
+        let pause = if self.first_sweeps > 0 { SWEEP_PERIOD } else { SWEEP_INTERVAL };
+        self.last_sweep.map(|last| last + pause)
+    }
+
     /// Asks everybody who they are, unless that was done just now.
     pub(super) fn sweep(&mut self, now: Instant) -> Option<Datagram> {
         if self.last_sweep.is_some_and(|last| now.saturating_since(last) < SWEEP_PERIOD) {
             return None;
         }
         self.last_sweep = Some(now);
+        self.first_sweeps = self.first_sweeps.saturating_sub(1);
         self.nodes.retain(|_, node| {
             node.unanswered = node.unanswered.saturating_add(1);
             node.unanswered <= PATIENCE
@@ -102,53 +132,60 @@ impl Subnet {
         Some(self.question(PERMISSIVE_LID, attribute::NODE_INFO, tid))
     }
 
-    /// Somebody looks around: asks them back, if they are new.
-    pub(super) fn meet(&mut self, now: Instant, lid: Lid) -> Option<Datagram> {
-        let new = self.may_know(lid) && !self.nodes.contains_key(&lid);
-        new.then(|| self.ask(now, lid, attribute::NODE_INFO)).flatten()
-    }
-
     /// Whether an SMP answers questions of ours, and not of the guest's software.
     pub(super) fn asked(header: &Header) -> bool {
         header.method.is_response() && header.tid >> 32 == TID >> 32
     }
 
     /// An SMP came that says to answer a question of ours. It is believed if that was asked of this HCA and has had no
-    /// answer. Returns what to ask next.
-    pub(super) fn handle_answer(&mut self, now: Instant, from: Lid, mad: &Mad) -> Vec<Datagram> {
+    /// answer. Returns what to ask next: one question for an answer, so that nobody makes us send more than it sends.
+    pub(super) fn handle_answer(&mut self, now: Instant, from: Lid, mad: &Mad) -> Option<Datagram> {
         let header = protocol::mad::header(mad);
-        let Ok(tid) = u32::try_from(header.tid ^ TID) else { return Vec::new() };
+        let tid = u32::try_from(header.tid ^ TID).ok()?;
         if !self.may_know(from)
             || !self.questions.take(from, header.attribute, tid)
             || header.status != MadStatus::OK
         {
-            return Vec::new();
+            return None;
         }
         let data = &Smp::of(mad).data;
         match (header.attribute, self.nodes.get_mut(&from)) {
             (attribute::NODE_INFO, node) => {
                 let info = NodeInfo::parse(data.first_chunk().unwrap_or(&[0; NodeInfo::LEN]));
                 match node {
-                    Some(node) => (node.info, node.unanswered) = (info, 0),
-                    None => {
-                        let node = Node { info, description: [0; DATA_LEN], port: None, unanswered: 0 };
-                        self.nodes.insert(from, node);
-                    }
+                    Some(node) => (node.info, node.unanswered, node.heard) = (info, 0, now),
+                    None => self.insert(now, from, info),
                 }
-                let next = [attribute::NODE_DESCRIPTION, attribute::PORT_INFO];
-                return next.into_iter().filter_map(|attribute| self.ask(now, from, attribute)).collect();
+                self.ask(now, from, attribute::NODE_DESCRIPTION)
             }
-            (attribute::NODE_DESCRIPTION, Some(node)) => node.description = *data,
-            (attribute::PORT_INFO, Some(node)) => node.port = Some(PortInfo::parse(data)),
-            _ => {}
+            (attribute::NODE_DESCRIPTION, Some(node)) => {
+                node.description = *data;
+                self.ask(now, from, attribute::PORT_INFO)
+            }
+            (attribute::PORT_INFO, Some(node)) => {
+                node.port = Some(PortInfo::parse(data));
+                None
+            }
+            _ => None,
         }
-        Vec::new()
+    }
+
+    /// Makes room by forgetting one: who answered everybody's question and never its own, if there is such a one, and of
+    /// those who was heard of least recently.
+    fn insert(&mut self, now: Instant, lid: Lid, info: NodeInfo) {
+        if self.nodes.len() >= MAX_NODES
+            && let Some((least, _)) =
+                self.nodes.iter().min_by_key(|(_, node)| (node.port.is_some(), node.heard))
+        {
+            let least = *least;
+            self.nodes.remove(&least);
+        }
+        let node = Node { info, description: [0; DATA_LEN], port: None, unanswered: 0, heard: now };
+        self.nodes.insert(lid, node);
     }
 
     fn may_know(&self, lid: Lid) -> bool {
-        lid != self.own
-            && (1..super::SM_LID.get()).contains(&lid.get())
-            && (self.nodes.len() < MAX_NODES || self.nodes.contains_key(&lid))
+        lid != self.own && (1..super::SM_LID.get()).contains(&lid.get())
     }
 
     /// Asks one HCA, unless it still owes an answer to the same question.

@@ -22,6 +22,9 @@ const LIDS_PER_BLOCK: u32 = 64;
 /// In a forwarding table: no port.
 const NO_PORT: u8 = 0xff;
 
+/// Of subnet managers (IBTA volume 1, section 14.4.1): four bits.
+const HIGHEST_PRIORITY: u8 = 15;
+
 /// GUID of the switch, which is that of its port 0 too.
 pub(super) const GUID: u64 = node::guid_of_mac(MacAddr::from_lid(SM_LID));
 
@@ -177,6 +180,8 @@ pub(super) fn info() -> SwitchInfo {
     }
 }
 
+/// What other subnet managers find. Software of a guest that would be one has to find a master it yields to: OpenSM takes
+/// notice of a master only if that has its own SM_Key, whose default is 1, and asks one of lower priority to hand over.
 pub(super) fn sm_info() -> SmInfo {
-    SmInfo { guid: GUID, sm_key: 0, act_count: 1, priority: 0, state: sm::MASTER }
+    SmInfo { guid: GUID, sm_key: 1, act_count: 1, priority: HIGHEST_PRIORITY, state: sm::MASTER }
 }

@@ -12,6 +12,7 @@ use protocol::hca::mthca::pci;
 use protocol::hca::mthca::regs::{RESET_VALUE, Register};
 use protocol::hca::status::CmdStatus;
 use protocol::hca::words;
+use protocol::ids::Qpn;
 use serde::{Deserialize, Serialize};
 
 use super::cmd::{self, Answer};
@@ -207,6 +208,10 @@ impl Frontend for Mthca {
     fn host<'a>(&'a mut self, dma: &'a GuestMemory, monitor: &'a mut Monitor) -> Self::Host<'a> {
         let around = Around { addresses: &self.setup.addresses, dma, monitor };
         Host { queues: self.state.resources_mut(), around }
+    }
+
+    fn can_receive(&mut self, qpn: Qpn, dma: &GuestMemory) -> bool {
+        self.state.resources_mut().is_some_and(|resources| resources.can_receive(qpn, dma))
     }
 
     fn handle_event(&mut self, cx: &mut Context<'_>, event: Event) {

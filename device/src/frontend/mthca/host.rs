@@ -11,6 +11,16 @@ use crate::frontend::mtt::Mtt;
 use crate::memory::GuestMemory;
 use crate::memory::translate::RegionAccess;
 
+impl Resources {
+    /// Whether a queue pair with a receive queue of its own has a request there. One that shares a queue is taken to have.
+    pub(super) fn can_receive(&mut self, qpn: Qpn, dma: &GuestMemory) -> bool {
+        let Self { layout, regions, qps, .. } = self;
+        let Some(qp) = qps.get_mut(layout.qpc.index(qpn.get())) else { return false };
+        let (page, index) = (qp.qpc.page, qp.qpc.rq_record);
+        qp.qpc.responder.srq() || qp.recv.is_posted(|| regions.record(layout, dma, page, index))
+    }
+}
+
 impl Queues for Resources {
     fn next_send(&mut self, qpn: Qpn, around: &mut Around<'_>) -> Fetch<SendRequest> {
         let Self { layout, regions, qps, .. } = self;

@@ -36,16 +36,21 @@ impl RecvQueue {
         self.counters.taken
     }
 
+    /// Whether a WQE is posted that was not taken. `record` reads the doorbell record.
+    pub fn is_posted(&mut self, record: impl FnOnce() -> Option<u32>) -> bool {
+        if self.counters.waiting() == 0 {
+            self.counters.learn(record(), self.queue.slots());
+        }
+        self.counters.waiting() > 0
+    }
+
     /// Takes the next WQE, if one is posted. `wr_id` is its offset. `record` reads the doorbell record.
     pub fn take(
         &mut self,
         mem: &impl QueueMemory,
         record: impl FnOnce() -> Option<u32>,
     ) -> Fetch<RecvRequest> {
-        if self.counters.waiting() == 0 {
-            self.counters.learn(record(), self.queue.slots());
-        }
-        if self.counters.waiting() == 0 {
+        if !self.is_posted(record) {
             return Fetch::Empty;
         }
         let offset = self.queue.offset(self.counters.taken);

@@ -15,7 +15,7 @@ const MAX_QUESTIONS: usize = 3 * MAX_NODES;
 /// Time that an HCA has to answer; a guest that is emulated may need long. Meanwhile it is not asked the same again.
 const ANSWER_TIME: Duration = Duration::from_secs(3);
 
-/// A Get(NodeInfo) to everybody, and who has answered it.
+/// A Get(NodeInfo) to everybody, and who has answered it: at most every unicast LID.
 #[derive(Clone, Debug)]
 struct Sweep {
     tid: u32,
@@ -70,11 +70,7 @@ impl Questions {
             return true;
         }
         let sweep = self.sweeps.iter_mut().find(|sweep| sweep.tid == tid);
-        sweep.is_some_and(|sweep| {
-            attribute == attribute::NODE_INFO
-                && sweep.answered.len() < MAX_NODES
-                && sweep.answered.insert(from)
-        })
+        sweep.is_some_and(|sweep| attribute == attribute::NODE_INFO && sweep.answered.insert(from))
     }
 
     fn next_tid(&mut self) -> u32 {

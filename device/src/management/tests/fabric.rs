@@ -20,7 +20,17 @@ impl Fabric {
             fabric.all[newcomer].0.open_port(&at(0));
             assert_eq!(fabric.settle(usize::MAX), []);
         }
+        fabric.pass(1000);
         fabric
+    }
+
+    /// Lets time pass, and HCAs do what is due then.
+    fn pass(&mut self, millis: u64) {
+        self.now += millis;
+        for (management, _) in &mut self.all {
+            management.handle_deadline(&at(self.now));
+        }
+        assert_eq!(self.settle(usize::MAX), []);
     }
 
     /// Carries everything to its end; the answers that the guest of one HCA got are returned. Guests answer as the kernel
@@ -207,8 +217,8 @@ fn who_does_not_answer_is_forgotten() {
     fabric.all.truncate(1);
     let ports = |fabric: &mut Fabric| fabric.directed(&[1], 0x11, 0).unwrap()[67];
     let seen: Vec<_> = (1..6)
-        .map(|second| {
-            fabric.now = second * 1000;
+        .map(|_| {
+            fabric.now += 1000;
             ports(&mut fabric)
         })
         .collect();
@@ -274,7 +284,13 @@ fn an_answer_that_nobody_asked_for_teaches_nothing_and_draws_nothing() {
         }
     }
     let (admitted, questions) = arrive(&mut management, 2, QP0, node_info(1), false);
-    assert_eq!((admitted, asked(&questions, 2)), (Admitted::Taken, vec![0x10, 0x15]));
+    assert_eq!((admitted, asked(&questions, 2)), (Admitted::Taken, vec![0x10]));
+    let Output::ToFabric(question) = &questions[0] else { panic!("{questions:?}") };
+    let mut description = question.mad;
+    description[3] = 0x81;
+    let (_, questions) = arrive(&mut management, 2, QP0, description, false);
+    assert_eq!(asked(&questions, 2), [0x15]);
+    assert_eq!(arrive(&mut management, 2, QP0, description, false).1, []);
     for _ in 0..1000 {
         let arrived = arrive(&mut management, 2, QP0, node_info(1), false);
         assert_eq!(arrived, (Admitted::Taken, vec![]), "one question has one answer");
@@ -285,8 +301,121 @@ fn an_answer_that_nobody_asked_for_teaches_nothing_and_draws_nothing() {
     assert_eq!(arrive(&mut management, 3, QP0, node_info(1), false).1, [], "that was its answer");
 }
 
+/// A forged source must not make us send more than its bearer does.
 #[test]
-fn who_looks_around_is_answered_and_asked_once() {
+fn a_datagram_from_the_wire_draws_one_at_most() {
+    let kinds = [
+        (QP0, PERMISSIVE_LID, request(1, 1, 1, 0x11, 0)),
+        (QP0, PERMISSIVE_LID, request(1, 1, 1, 0x15, 1)),
+        (QP0, Lid::new(1), request(1, 1, 1, 0x11, 0)),
+        (QP0, Lid::new(1), node_info(1)),
+        (QP1, Lid::new(1), request(4, 1, 1, 1, 0)),
+    ];
+    for (qp, destination, mad) in kinds {
+        let mut management = open(1);
+        for from in 2..200 {
+            let source = Lid::new(from);
+            let received = Datagram { source, source_qp: qp, destination, destination_qp: qp, mad };
+            management.handle_wire(&at(0), &received, false, &mut || true);
+            let drawn = outputs(&mut management);
+            assert!(drawn.len() <= 1, "{drawn:?}");
+            for output in drawn {
+                let Output::ToFabric(datagram) = output else { panic!("{output:?}") };
+                assert_eq!(datagram.destination, source, "nobody else is troubled");
+            }
+        }
+    }
+}
+
+#[test]
+fn who_is_there_is_looked_for_without_being_asked() {
+    let mut management = open(1);
+    let mut sweeps = Vec::new();
+    for second in 1..40 {
+        let now = at(second * 1000);
+        if management.next_deadline().is_some_and(|at| at <= now.now) {
+            management.handle_deadline(&now);
+        }
+        for output in outputs(&mut management) {
+            let Output::ToFabric(datagram) = output else { panic!("{output:?}") };
+            assert_eq!((datagram.destination, datagram.mad[17]), (PERMISSIVE_LID, 0x11));
+            sweeps.push(second);
+        }
+    }
+    assert_eq!(sweeps, [1, 2, 12, 22, 32], "three when it comes up, then every ten seconds");
+    management.close_port();
+    assert_eq!(management.next_deadline(), None);
+}
+
+/// Whoever invents HCAs cannot keep out one that is there.
+#[test]
+fn invented_hcas_make_room_for_true_ones() {
+    let mut management = open(1);
+    let settled = |management: &mut Management, lid: u16| {
+        let (_, mut questions) = arrive(management, lid, QP0, node_info(1), false);
+        while let [Output::ToFabric(question)] = &questions[..] {
+            let mut answer = question.mad;
+            answer[3] = 0x81;
+            questions = arrive(management, lid, QP0, answer, false).1;
+        }
+    };
+    settled(&mut management, 40_000);
+    for invented in 2..3000 {
+        arrive(&mut management, invented, QP0, node_info(1), false);
+    }
+    settled(&mut management, 40_001);
+    for invented in 3000..6000 {
+        arrive(&mut management, invented, QP0, node_info(1), false);
+    }
+    let known: Vec<_> = management.subnet.nodes().map(|(lid, _)| lid.get()).collect();
+    assert_eq!(known.len(), 1024);
+    assert!(known.ends_with(&[40_000, 40_001]), "those who answered all that they were asked stay");
+    settled(&mut management, 40_002);
+    assert!(management.subnet.nodes().any(|(lid, _)| lid == Lid::new(40_002)));
+}
+
+/// Section 16.1, as ibqueryerrors asks the switch.
+#[test]
+fn the_switch_answers_for_its_counters() {
+    let mut fabric = Fabric::new(&[(1, true), (2, true)]);
+    let (management, _) = &mut fabric.all[0];
+    let mut get = |attribute, port: u8, method| {
+        let mut mad = request(4, 1, method, attribute, 0);
+        mad[65] = port;
+        let answers = ask(management, QP1, mad);
+        assert_eq!(answers.len(), 1);
+        answers[0]
+    };
+    let info = get(1, 0, 1);
+    assert_eq!((info[3], status(&info), &info[64..68]), (0x81, 0, &[1, 1, 0x03, 0][..]));
+    for attribute in [0x12, 0x1d] {
+        for port in [0, 1, 2, 0xff] {
+            for method in [1, 2] {
+                let counters = get(attribute, port, method);
+                assert_eq!((counters[3], status(&counters), counters[65]), (0x81, 0, port));
+                assert_eq!(counters[68..128], [0; 60]);
+            }
+        }
+        assert_eq!(status(&get(attribute, 3, 1)), 0x1c, "there is no port 3");
+    }
+    assert_eq!(status(&get(0x15, 1, 1)), 0x0c);
+    assert_eq!(status(&get(0x12, 1, 6)), 0x08, "Report");
+}
+
+/// What a guest's OpenSM has to find to stay in STANDBY: a master with its own SM_Key, by default 1, and of the highest
+/// priority.
+#[test]
+fn other_subnet_managers_find_a_master_to_yield_to() {
+    let mut fabric = Fabric::new(&[(1, true)]);
+    let info = fabric.directed(&[1], 0x20, 0).unwrap();
+    assert_eq!(status(&info), 0x8000);
+    assert_eq!(info[64..72], [0, 0, 0, 0xff, 0xfe, 0, 0xbf, 0xff], "GUID of its port");
+    assert_eq!(info[72..80], [0, 0, 0, 0, 0, 0, 0, 1], "SM_Key");
+    assert_eq!(info[84], 0xf3, "priority 15, MASTER");
+}
+
+#[test]
+fn who_looks_around_is_answered() {
     let mut management = open(1);
     let look = |management: &mut Management, allowed: usize| {
         let received = Datagram {
@@ -312,9 +441,7 @@ fn who_looks_around_is_answered_and_asked_once() {
     assert_eq!(look(&mut management, 0), [] as [u8; 0], "not even answered");
     let mut other = open(1);
     assert_eq!(look(&mut other, 1), [0x81]);
-    let mut other = open(1);
-    assert_eq!(look(&mut other, 2), [0x81, 1]);
-    assert_eq!(look(&mut other, 2), [0x81], "the question is still open");
+    assert_eq!(look(&mut other, 2), [0x81], "and not asked back");
 }
 
 /// Section 14.2.4, and that no peer is the subnet manager.

@@ -145,6 +145,22 @@ fn the_link_can_be_disabled_enabled_and_reset() {
     assert_eq!(status(&management.mad_ifc(&at(0), &mad, MkeyCheck::Ignore).unwrap()), 0x1c, "another LID");
 }
 
+/// What a subnet manager in a guest does to its own port: the one of the subnet has the last word.
+#[test]
+fn where_the_subnet_manager_is_cannot_be_set() {
+    let mut management = open(1);
+    let mut mad = get(&mut management, 0x15, 1);
+    mad[3] = SET;
+    (mad[96], mad[97]) = (mad[96] & 0xf0, mad[97] & 0x0f);
+    // MasterSMLID, and MasterSMSL beside the neighbour's MTU.
+    mad[82..84].copy_from_slice(&[0, 1]);
+    mad[100] |= 5;
+    let set = management.mad_ifc(&at(0), &mad, MkeyCheck::Ignore).unwrap();
+    assert_eq!((status(&set), &set[82..84], set[100] & 0xf), (0, &[0xbf, 0xff][..], 0));
+    let seen = get(&mut management, 0x15, 1);
+    assert_eq!((&seen[82..84], seen[100] & 0xf), (&[0xbf, 0xff][..], 0));
+}
+
 #[test]
 fn p_keys_can_be_set_and_the_change_is_told_once() {
     let mut management = open(1);
