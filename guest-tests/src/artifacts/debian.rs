@@ -38,6 +38,7 @@ const INSTALL: &[&str] = &[
     "kmod",
     "mount",
     "netbase",
+    "opensm",
     "perftest",
     "procps",
     "python3-pyverbs",
@@ -114,7 +115,7 @@ pub(super) const IMAGE: &str = "image.ext4";
 
 /// The entry of the system: unpacked in `root`, and as image.
 pub(super) fn debian(cache: &Path) -> Result<PathBuf> {
-    cache::entry(cache, "debian-1", |work| {
+    cache::entry(cache, "debian-2", |work| {
         let set = Set { install: INSTALL, suite: Suite::Trixie, wanted: |name| !WITHOUT.contains(&name) };
         let root = set.fetch(work)?;
         configure(&root)?;

@@ -159,6 +159,12 @@ pub const ALL: &[Scenario] = &[
         run: |lab, report| Box::pin(mthca::ipoib::run(lab, report)),
     },
     Scenario {
+        name: "mthca-opensm",
+        about: "a guest's opensm yields to the subnet's own manager, and one that does not harms nobody",
+        pair: false,
+        run: |lab, report| Box::pin(mthca::opensm::run(lab, report)),
+    },
+    Scenario {
         name: "mthca-errors",
         about: "what goes wrong shows in status, event and kernel message as on hardware",
         pair: false,

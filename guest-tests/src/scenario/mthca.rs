@@ -3,6 +3,7 @@
 mod counters;
 pub(super) mod errors;
 pub(super) mod ipoib;
+pub(super) mod opensm;
 pub(super) mod perftest;
 pub(super) mod pingpong;
 pub(super) mod probe;

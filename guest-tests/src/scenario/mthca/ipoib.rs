@@ -90,6 +90,7 @@ const DIAGNOSTICS: &[(&str, &[&str])] = &[
     ("ibhosts", &["0x{guid}", "0x{peer_guid}"]),
     ("ibswitches", &["Switch"]),
     ("iblinkinfo", &["4X", "Active/  LinkUp"]),
+    ("ibqueryerrors", &["0 bad nodes found"]),
     ("ibnetdiscover", &["Ca	1", "Switch"]),
     ("ibtracert {lid} {peer}", &["To ca"]),
 ];
@@ -130,7 +131,7 @@ fn address(node: &StockNode) -> String {
     format!("10.99.0.{}", node.id)
 }
 
-async fn both_up(pair: &mut StockPair) -> Result<()> {
+pub(super) async fn both_up(pair: &mut StockPair) -> Result<()> {
     tokio::try_join!(up(&mut pair.a), up(&mut pair.b)).map(drop)
 }
 
@@ -160,7 +161,7 @@ async fn switch(pair: &mut StockPair, mode: &str, mtu: u32) -> Result<()> {
     Ok(())
 }
 
-async fn ping(pair: &mut StockPair, size: u32) -> Result<()> {
+pub(super) async fn ping(pair: &mut StockPair, size: u32) -> Result<()> {
     let peer = address(&pair.b);
     let text = pair.a.vm.run(&["ping", "-c", "5", "-i", "0.2", "-s", &size.to_string(), &peer]).await?;
     ensure!(text.contains(" 0% packet loss") && !text.contains("duplicates"), "{text}");
@@ -180,7 +181,7 @@ async fn iperf(pair: &mut StockPair) -> Result<()> {
     Ok(())
 }
 
-async fn connected(pair: &mut StockPair, server: &str, client: &str, ready: Ready) -> Result<()> {
+pub(super) async fn connected(pair: &mut StockPair, server: &str, client: &str, ready: Ready) -> Result<()> {
     let (a, b) = (address(&pair.a), address(&pair.b));
     let fill = |line: &str| line.replace("{a}", &a).replace("{b}", &b);
     let exchange = Exchange { server: fill(server), client: fill(client), ready, limit: LIMIT };
@@ -194,7 +195,7 @@ async fn perftest(pair: &mut StockPair, case: &str) -> Result<()> {
     pair.exchange(&Exchange { server, client, ready, limit: LIMIT }).await.map(drop)
 }
 
-async fn diagnose(pair: &mut StockPair, command: &str, expected: &[&str]) -> Result<()> {
+pub(super) async fn diagnose(pair: &mut StockPair, command: &str, expected: &[&str]) -> Result<()> {
     let mut guids = Vec::new();
     let mut gids = Vec::new();
     for node in [&mut pair.a, &mut pair.b] {

@@ -1,0 +1,90 @@
+//! A subnet manager in a guest, as Debian's package brings it: it yields to the one of the subnet, and one that does not
+//! harms nobody.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::super::stock_pair::StockPair;
+use super::ipoib::{both_up, connected, diagnose, ping};
+use crate::lab::Lab;
+use crate::report::Report;
+use crate::tools::{Ready, await_text, spawn, stop};
+
+/// From OpenSM's start until it has looked at the whole subnet; it asks most things several times before it gives up.
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// Where OpenSM says what it does, and what it says when it is done.
+const LOG: &str = "/tmp/opensm.log";
+
+/// Case, OpenSM's options beyond the defaults, and what its log says in the end.
+const CASES: &[(&str, &str, &[&str])] = &[
+    ("opensm as it comes ends in STANDBY", "", &["Entering STANDBY state"]),
+    // Of another key it ignores every other subnet manager.
+    (
+        "opensm with an SM_Key of its own takes itself for the master",
+        "--smkey 7",
+        &["SUBNET UP", "Errors during initialization"],
+    ),
+];
+
+/// What has to work beside it.
+const DIAGNOSTICS: &[(&str, &[&str])] = &[
+    ("sminfo", &["sm lid 49151", "priority 15", "SMINFO_MASTER"]),
+    (
+        "smpquery portinfo {lid} 1",
+        &["SMLid:...........................49151", "LinkState:.......................Active"],
+    ),
+    ("saquery -g", &["ff12:401b:ffff::ffff:ffff"]),
+    ("ibhosts", &["0x{guid}", "0x{peer_guid}"]),
+    ("ibqueryerrors", &["0 bad nodes found"]),
+];
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let mut pair = StockPair::start(lab, "mthca-opensm").await?;
+    let hint = pair.hint();
+    report.case("both ports are active", &hint, pair.load()).await?;
+    report.case("both interfaces have a carrier", &hint, both_up(&mut pair)).await?;
+    for &(name, options, ends) in CASES {
+        let command = format!("env OSM_CACHE_DIR=/tmp OSM_TMP_DIR=/tmp opensm -f {LOG} {options}");
+        pair.a.vm.run(&["rm", "-f", LOG]).await?;
+        let opensm = spawn(&mut pair.a.vm, &command).await?;
+        report.case(name, &hint, ended(&mut pair, ends)).await?;
+        for &(command, expected) in DIAGNOSTICS {
+            report
+                .case(&format!("{command}, beside it"), &hint, diagnose(&mut pair, command, expected))
+                .await?;
+        }
+        report.case("ping, beside it", &hint, ping(&mut pair, 56)).await?;
+        report.case("rping, beside it", &hint, rping(&mut pair)).await?;
+        stop(&mut pair.a.vm, opensm).await?;
+    }
+    report.case("both interfaces come back after a bounce of the link", &hint, bounce(&mut pair)).await?;
+    report.case("no kernel warned of anything", &hint, pair.no_warnings()).await?;
+    report.case("the daemons end with success on SIGTERM", &hint, pair.stop()).await
+}
+
+async fn ended(pair: &mut StockPair, ends: &[&str]) -> Result<()> {
+    let found = await_text(&mut pair.a.vm, &[LOG], ends, DISCOVERY_TIMEOUT).await;
+    match found {
+        Ok(()) => Ok(()),
+        Err(error) => {
+            let log = pair.a.vm.run(&["cat", LOG]).await.unwrap_or_default();
+            Err(error).with_context(|| format!("OpenSM's log: {log}"))
+        }
+    }
+}
+
+async fn rping(pair: &mut StockPair) -> Result<()> {
+    connected(pair, "rping -s -a {b} -C 10 -V", "rping -c -a {b} -C 10 -V", Ready::Cm).await
+}
+
+/// The port goes down and comes up: what is known of the subnet manager is asked for again.
+async fn bounce(pair: &mut StockPair) -> Result<()> {
+    pair.a.daemon.control(&["port", "down"]).await?;
+    await_text(&mut pair.a.vm, &["/sys/class/infiniband/mthca0/ports/1/state"], &["DOWN"], DISCOVERY_TIMEOUT)
+        .await?;
+    pair.a.daemon.control(&["port", "up"]).await?;
+    await_text(&mut pair.a.vm, &["/sys/class/net/ib0/carrier"], &["1"], DISCOVERY_TIMEOUT).await?;
+    ping(pair, 56).await
+}
