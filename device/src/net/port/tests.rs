@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::*;
 use protocol::Psn;
-use protocol::ids::{Lid, Pkey, Qkey, Qpn};
+use protocol::ids::{FlowLabel, Lid, Pkey, Qkey, Qpn};
 use protocol::roce::{Bth, Deth, Ext, FrameWriter, IpAddrs, Opcode, Operation, Shell};
 
 const NOW: Instant = Instant::ZERO;
@@ -251,7 +251,15 @@ fn from_ip(mut frame: Vec<u8>, src: IpAddr) -> Vec<u8> {
 /// A SEND for QP 7 with a right ICRC.
 fn send_from(src_mac: MacAddr, ip: IpAddrs) -> Vec<u8> {
     let dst_mac = mac(2);
-    let shell = Shell { src_mac, dst_mac, ip, traffic_class: 0, hop_limit: 64, src_port: 0xc000 };
+    let shell = Shell {
+        src_mac,
+        dst_mac,
+        ip,
+        traffic_class: 0,
+        flow_label: FlowLabel::default(),
+        hop_limit: 64,
+        src_port: 0xc000,
+    };
     let bth = Bth {
         opcode: Opcode::ud(Operation::SendOnly),
         solicited: false,
