@@ -136,7 +136,8 @@ impl<F: Frontend> Hca<F> {
     pub fn handle_deadline(&mut self) {
         self.release_inbound();
         self.release_outbound();
-        self.engine.handle_timeout(self.now, &mut self.frontend.host(&self.memory, &mut self.monitor));
+        let now = self.now;
+        self.engine.handle_timeout(now, &mut self.frontend.host(now, &self.memory, &mut self.monitor));
         self.report_events();
         self.management_deadline();
     }

@@ -1,6 +1,6 @@
 //! A device as the engine sees it: its work queues, and the memory behind its keys.
 
-use engine::{Access, AccessError, AtomicOp, Fetch, Modify, RecvRequest, SendRequest};
+use engine::{Access, AccessError, AtomicOp, Fetch, Instant, Modify, RecvRequest, SendRequest};
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::{Lkey, Pdn, Qpn, Va};
 use smallvec::SmallVec;
@@ -33,6 +33,8 @@ pub trait Queues {
 /// What a device's queues are looked at with.
 #[derive(Debug)]
 pub struct Around<'a> {
+    /// What time it is.
+    pub now: Instant,
     /// Who is where on the fabric.
     pub addresses: &'a Addresses,
     /// Guest memory.
@@ -109,7 +111,7 @@ impl Context<'_> {
         qpn: Qpn,
         modify: &Modify,
     ) -> Result<(), CmdError> {
-        let around = Around { addresses, dma: self.dma, monitor: self.monitor };
+        let around = Around { now: self.now, addresses, dma: self.dma, monitor: self.monitor };
         let mut host = Host { queues: Some(queues), around };
         let moved = self.engine.modify_qp(self.now, qpn, modify, &mut host);
         moved.map_err(|_| CmdError::new(CmdStatus::InternalErr, "QP", qpn.get().into()))
@@ -117,7 +119,7 @@ impl Context<'_> {
 
     /// Tells the engine that a send queue may have new requests.
     pub fn ring(&mut self, queues: &mut impl Queues, addresses: &Addresses, qpn: Qpn) {
-        let around = Around { addresses, dma: self.dma, monitor: self.monitor };
+        let around = Around { now: self.now, addresses, dma: self.dma, monitor: self.monitor };
         self.engine.ring(self.now, qpn, &mut Host { queues: Some(queues), around });
     }
 }

@@ -148,7 +148,8 @@ pub trait Frontend {
     fn describe_access(&self, access: &RegisterAccess<'_>, to: &mut dyn Visitor);
 
     /// The view the engine works through.
-    fn host<'a>(&'a mut self, dma: &'a GuestMemory, monitor: &'a mut Monitor) -> Self::Host<'a>;
+    fn host<'a>(&'a mut self, now: Instant, dma: &'a GuestMemory, monitor: &'a mut Monitor)
+    -> Self::Host<'a>;
 
     /// Whether a queue pair has a request to receive, where that can be found out without taking it.
     fn can_receive(&mut self, qpn: Qpn, dma: &GuestMemory) -> bool {

@@ -104,7 +104,7 @@ impl Frontend for Stub {
 
     fn describe_access(&self, _: &RegisterAccess<'_>, _: &mut dyn Visitor) {}
 
-    fn host<'a>(&'a mut self, _: &'a GuestMemory, _: &'a mut Monitor) -> StubHost<'a> {
+    fn host<'a>(&'a mut self, _: Instant, _: &'a GuestMemory, _: &'a mut Monitor) -> StubHost<'a> {
         StubHost(&mut self.queues)
     }
 

@@ -47,7 +47,7 @@ impl<F: Frontend> Hca<F> {
             if self.outbound.len() >= FRAMES_PER_TURN || self.looped.len() >= FRAMES_PER_TURN {
                 break;
             }
-            let mut host = self.frontend.host(&self.memory, &mut self.monitor);
+            let mut host = self.frontend.host(self.now, &self.memory, &mut self.monitor);
             let Some(sent) = self.engine.poll_transmit(self.now, &mut host, self.outbound.buffer()) else {
                 return false;
             };
@@ -114,7 +114,7 @@ impl<F: Frontend> Hca<F> {
 
     /// Hands a packet to the engine.
     pub(super) fn accept(&mut self, received: &RoceFrame<'_>) {
-        let mut host = self.frontend.host(&self.memory, &mut self.monitor);
+        let mut host = self.frontend.host(self.now, &self.memory, &mut self.monitor);
         self.engine.handle_packet(self.now, &received.shell, &received.packet, &mut host);
         drop(host);
         self.report_events();

@@ -25,8 +25,9 @@ pub fn decode_wqe(input: &[u8]) {
         assert_eq!(SendWqe::parse(&wqe.emit(), *opcode, service), Ok(wqe));
     }
     for first_pass in [false, true] {
-        let _ = RecvWqe::posted(entry, first_pass);
+        let _ = RecvWqe::is_posted_unmarked(entry, first_pass);
     }
+    assert!(RecvWqe::extent(entry, |_| false).units <= entry.len() / 16);
     if let Ok(wqe) = RecvWqe::parse(entry) {
         let len = 16 * (wqe.data.len() + 2);
         assert_eq!(RecvWqe::parse(&wqe.emit(len)), Ok(wqe));

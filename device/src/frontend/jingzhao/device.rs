@@ -3,7 +3,7 @@
 //! # Spec
 //! JingZhao interface, section 1.
 
-use engine::{Engine, Event};
+use engine::{Engine, Event, Instant};
 use protocol::describe::Visitor;
 use protocol::hca::jingzhao::cmd::{CmdStatus, Latched, Op};
 use protocol::hca::jingzhao::doorbell::SendDoorbell;
@@ -243,8 +243,13 @@ impl Frontend for JingZhao {
         trace::describe_access(access, &self.doorbells, to);
     }
 
-    fn host<'a>(&'a mut self, dma: &'a GuestMemory, monitor: &'a mut Monitor) -> Self::Host<'a> {
-        let around = Around { addresses: &self.setup.addresses, dma, monitor };
+    fn host<'a>(
+        &'a mut self,
+        now: Instant,
+        dma: &'a GuestMemory,
+        monitor: &'a mut Monitor,
+    ) -> Self::Host<'a> {
+        let around = Around { now, addresses: &self.setup.addresses, dma, monitor };
         Host { queues: self.state.resources.as_mut(), around }
     }
 

@@ -32,7 +32,7 @@ impl Queues for Resources {
     fn next_recv(&mut self, qpn: Qpn, around: &mut Around<'_>) -> Fetch<RecvRequest> {
         let Self { ctx, regions, qps, .. } = self;
         let Some(qp) = qps.get_mut(ctx.qp_index(qpn)) else { return Fetch::Empty };
-        let fetch = qp.recv.next(&regions.access(around.dma));
+        let fetch = qp.recv.next(around.now, &regions.access(around.dma));
         qp.counters.receives += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
         if let Some(trace) = around.monitor.trace() {
             trace::recv_wqe(trace, qp.qpn, &fetch);

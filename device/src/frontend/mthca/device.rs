@@ -3,7 +3,7 @@
 //! # Spec
 //! mthca interface, sections 1 and 2.
 
-use engine::{Engine, Event};
+use engine::{Engine, Event, Instant};
 use protocol::describe::Visitor;
 use protocol::hca::hcr::Latched;
 use protocol::hca::mthca::cmd::Op;
@@ -205,8 +205,13 @@ impl Frontend for Mthca {
         trace::describe_access(access, to);
     }
 
-    fn host<'a>(&'a mut self, dma: &'a GuestMemory, monitor: &'a mut Monitor) -> Self::Host<'a> {
-        let around = Around { addresses: &self.setup.addresses, dma, monitor };
+    fn host<'a>(
+        &'a mut self,
+        now: Instant,
+        dma: &'a GuestMemory,
+        monitor: &'a mut Monitor,
+    ) -> Self::Host<'a> {
+        let around = Around { now, addresses: &self.setup.addresses, dma, monitor };
         Host { queues: self.state.resources_mut(), around }
     }
 

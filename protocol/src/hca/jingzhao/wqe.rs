@@ -10,7 +10,7 @@ mod recv;
 mod send;
 mod units;
 
-pub use recv::{Posted, RECV_VALID, RecvWqe};
+pub use recv::{CONSUMED, End, Extent, RECV_VALID, RecvWqe, UNTOUCHED};
 pub use send::{MAX_SIZE, Operation, SendWqe, WqeData, WqeOpcode};
 pub use units::{Link, NextUnit, UdUnit};
 

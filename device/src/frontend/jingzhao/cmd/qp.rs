@@ -50,6 +50,9 @@ pub(super) fn modify(
     let Resources { ctx, regions, qps, .. } = resources;
     let Some(qp) = qps.get_mut(index) else { return Ok(()) };
     qp.configure_queues(&regions.access(cx.dma));
+    if transition == Transition::Rst2Init {
+        qp.recv.prepare(&regions.access(cx.dma));
+    }
     // A page that was unmapped meanwhile is the guest's own loss.
     let _ = ctx.wr_qp_all(cx.dma, index, &mut qp.key);
     let qpn = qp.qpn;

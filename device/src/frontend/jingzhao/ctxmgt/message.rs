@@ -222,6 +222,8 @@ impl WriteQp for WrQpUapst {
 /// RD_QP_RST of the Execution Engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RdQpRst {
+    /// Model: ST, on which depends whether a message may be asked for again.
+    pub service: Option<ServiceType>,
     /// QP State.
     pub state: Option<QpState>,
     /// Expected PSN.
@@ -259,6 +261,7 @@ impl ReadQp for RdQpRst {
         let image = &key.image;
         Self {
             state: image.state(),
+            service: image.service(),
             expected_psn: image.recv_psn,
             rnr_timer: key.min_rnr_timer(),
             mtu: image.mtu,

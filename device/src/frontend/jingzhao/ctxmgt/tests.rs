@@ -171,6 +171,7 @@ fn units_read_the_fields_of_their_messages() {
     assert_eq!((cst.unacked_psn, cst.remote_qpn), (Psn::new(0x65_4320), Qpn::new(9)));
     assert_eq!((cst.rlid, cst.pd, cst.send_cqn), (Lid::new(0x0a0b), Pdn::new(3), Cqn::new(0x11)));
     let rst = RdQpRst {
+        service: Some(ServiceType::Rc),
         state: Some(QpState::Rts),
         expected_psn: Psn::new(0x12_3456),
         rnr_timer: 0x0c,

@@ -1,10 +1,12 @@
 use engine::Sge;
-use protocol::hca::jingzhao::wqe::DataSegment;
+use protocol::hca::jingzhao::wqe::{DataSegment, RECV_VALID, TERMINATOR};
 use protocol::ids::{Lkey, Pdn, Va};
 use smallvec::smallvec;
 
 use super::*;
 use crate::memory::queue::testing::Region;
+
+const NOW: Instant = Instant::ZERO;
 
 /// A queue of four slots of 64 bytes.
 fn rst() -> RdQpRst {
@@ -48,9 +50,9 @@ fn slots_are_taken_in_order_and_round_the_end() {
     let (mem, mut queue) = queue(QueueOptions::default());
     for count in 0..10 {
         let at = count as usize % 4 * 64;
-        assert_eq!(queue.next(&mem), Fetch::Empty);
+        assert_eq!(queue.next(NOW, &mem), Fetch::Empty);
         mem.put(at, &library(100 + count));
-        assert_eq!(lens(queue.next(&mem)), (at as u64, vec![100 + count]));
+        assert_eq!(lens(queue.next(NOW, &mem)), (at as u64, vec![100 + count]));
     }
 }
 
@@ -60,7 +62,7 @@ fn a_request_has_the_slots_scatter_list() {
     mem.put(0, &library(4096));
     let sge = Sge { va: Va::new(0x7f00_1234_6000), lkey: Lkey::new(0x2_0005), len: 4096 };
     let sges: SmallVec<[Sge; 4]> = smallvec![sge];
-    assert_eq!(queue.next(&mem), Fetch::Ready(RecvRequest { wr_id: 0, sges }));
+    assert_eq!(queue.next(NOW, &mem), Fetch::Ready(RecvRequest { wr_id: 0, sges }));
 }
 
 #[test]
@@ -68,7 +70,7 @@ fn a_slot_filled_to_its_end_needs_no_terminator() {
     let (mem, mut queue) = queue(QueueOptions::default());
     mem.put(0, &RecvWqe { data: smallvec![unit(1), unit(2), unit(3)] }.emit(64));
     mem.put(64, &library(9));
-    assert_eq!(lens(queue.next(&mem)), (0, vec![1, 2, 3]));
+    assert_eq!(lens(queue.next(NOW, &mem)), (0, vec![1, 2, 3]));
 }
 
 #[test]
@@ -78,9 +80,9 @@ fn a_marked_slot_is_taken_once_even_before_software_reaps_it() {
         mem.put(slot * 64, &library(1));
     }
     for _ in 0..4 {
-        assert!(matches!(queue.next(&mem), Fetch::Ready(_)));
+        assert!(matches!(queue.next(NOW, &mem), Fetch::Ready(_)));
     }
-    assert_eq!(queue.next(&mem), Fetch::Empty);
+    assert_eq!(queue.next(NOW, &mem), Fetch::Empty);
     assert_eq!(mem.get::<16>(0), [0; 16]);
 }
 
@@ -91,11 +93,11 @@ fn a_linked_slot_is_taken_once_and_again_when_it_is_filled_again() {
         mem.put(slot * 64, &kernel(1));
     }
     for _ in 0..4 {
-        assert!(matches!(queue.next(&mem), Fetch::Ready(_)));
+        assert!(matches!(queue.next(NOW, &mem), Fetch::Ready(_)));
     }
-    assert_eq!(queue.next(&mem), Fetch::Empty);
+    assert_eq!(queue.next(NOW, &mem), Fetch::Empty);
     mem.put(16, &unit(77).emit_le());
-    assert_eq!(lens(queue.next(&mem)), (0, vec![77]));
+    assert_eq!(lens(queue.next(NOW, &mem)), (0, vec![77]));
 }
 
 #[test]
@@ -107,14 +109,14 @@ fn slots_that_cannot_be_released_are_given_once_round() {
     }
     for lap in 0..3 {
         for _ in 0..4 {
-            assert!(matches!(queue.next(&mem), Fetch::Ready(_)), "lap {lap}");
+            assert!(matches!(queue.next(NOW, &mem), Fetch::Ready(_)), "lap {lap}");
         }
-        assert_eq!(queue.next(&mem), Fetch::Empty, "lap {lap}");
+        assert_eq!(queue.next(NOW, &mem), Fetch::Empty, "lap {lap}");
     }
     let (mem, mut queue) = self::queue(QueueOptions::default());
     mem.read_only.set(true);
     (0..4).for_each(|slot| mem.put(slot * 64, &library(1)));
-    let given = std::iter::from_fn(|| matches!(queue.next(&mem), Fetch::Ready(_)).then_some(())).count();
+    let given = std::iter::from_fn(|| matches!(queue.next(NOW, &mem), Fetch::Ready(_)).then_some(())).count();
     assert_eq!(given, 4);
 }
 
@@ -126,12 +128,12 @@ fn an_unmarked_slot_with_data_is_posted_on_the_first_pass_only() {
     slot[..16].fill(0);
     (0..4).for_each(|index| mem.put(index * 64, &slot));
     for index in 0..4 {
-        assert_eq!(lens(queue.next(&mem)), (index * 64, vec![5]));
+        assert_eq!(lens(queue.next(NOW, &mem)), (index * 64, vec![5]));
     }
-    assert_eq!(queue.next(&mem), Fetch::Empty);
+    assert_eq!(queue.next(NOW, &mem), Fetch::Empty);
     queue.reset();
     queue.configure(&rst(), &mem);
-    assert_eq!(lens(queue.next(&mem)), (0, vec![5]), "RESET begins a first pass");
+    assert_eq!(lens(queue.next(NOW, &mem)), (0, vec![5]), "RESET begins a first pass");
 }
 
 #[test]
@@ -140,14 +142,14 @@ fn a_slot_that_is_being_filled_is_read_until_it_is() {
     mem.put(0, &[RECV_VALID]);
     let fill = |bytes: &mut [u8]| bytes[16..32].copy_from_slice(&unit(8).emit_le());
     *mem.later.borrow_mut() = Some((3, Box::new(fill)));
-    assert_eq!(lens(queue.next(&mem)), (0, vec![8]));
+    assert_eq!(lens(queue.next(NOW, &mem)), (0, vec![8]));
 }
 
 #[test]
 fn a_marked_slot_that_stays_empty_is_a_receive_without_buffers() {
     let (mem, mut queue) = queue(QueueOptions::default());
     mem.put(0, &[RECV_VALID]);
-    assert_eq!(lens(queue.next(&mem)), (0, vec![]));
+    assert_eq!(lens(queue.next(NOW, &mem)), (0, vec![]));
 }
 
 #[test]
@@ -155,16 +157,16 @@ fn inline_data_in_a_receive_is_refused() {
     let (mem, mut queue) = queue(QueueOptions::default());
     mem.put(0, &library(1));
     mem.put(19, &[0x80]);
-    assert_eq!(queue.next(&mem), Fetch::Refused { wr_id: 0, status: Status::LocalQpOperation });
-    assert_eq!(queue.next(&mem), Fetch::Empty);
+    assert_eq!(queue.next(NOW, &mem), Fetch::Refused { wr_id: 0, status: Status::LocalQpOperation });
+    assert_eq!(queue.next(NOW, &mem), Fetch::Empty);
 }
 
 #[test]
 fn a_queue_that_cannot_be_read_is_broken_and_none_is_empty() {
     let (mut mem, mut queue) = queue(QueueOptions::default());
     mem.pd = Pdn::new(4);
-    assert_eq!(queue.next(&mem), Fetch::Broken);
-    assert_eq!(RecvQueue::new(QueueOptions::default()).next(&mem), Fetch::Empty);
+    assert_eq!(queue.next(NOW, &mem), Fetch::Broken);
+    assert_eq!(RecvQueue::new(QueueOptions::default()).next(NOW, &mem), Fetch::Empty);
 }
 
 #[test]
@@ -177,11 +179,176 @@ fn where_the_valid_bit_decides_a_users_old_slots_are_not_posted() {
             mem.put(0, &slot);
             queue.reset();
             queue.configure(&RdQpRst { usr_page, ..rst() }, &mem);
-            assert_eq!(matches!(queue.next(&mem), Fetch::Ready(_)), posted, "UAR page {usr_page}");
+            assert_eq!(matches!(queue.next(NOW, &mem), Fetch::Ready(_)), posted, "UAR page {usr_page}");
         }
         mem.put(0, &library(64));
         queue.reset();
         queue.configure(&RdQpRst { usr_page, ..rst() }, &mem);
-        assert_eq!(lens(queue.next(&mem)), (0, vec![64]));
+        assert_eq!(lens(queue.next(NOW, &mem)), (0, vec![64]));
     }
+}
+
+/// Key data of an RC QP of the public user library.
+fn library_rst() -> RdQpRst {
+    RdQpRst { usr_page: 1, service: Some(ServiceType::Rc), state: Some(QpState::Init), ..rst() }
+}
+
+/// A queue of the public user library in INIT: its bit decides, and no slot was used.
+fn of_library() -> (Region, RecvQueue) {
+    let options = QueueOptions { rq_valid_bit: true, ..QueueOptions::default() };
+    let (mem, mut queue) = queue(options);
+    queue.configure(&library_rst(), &mem);
+    queue.prepare(&mem);
+    (mem, queue)
+}
+
+/// The stores of a receive in the library's order, each an offset in the slot and its bytes. A list that is shorter than
+/// the longest the library allows ends with a terminator.
+fn stores(data: &[DataSegment], longest: usize) -> Vec<(usize, Vec<u8>)> {
+    let mut stores = vec![(0, vec![RECV_VALID, 0, 0, 0]), (4, vec![0; 4]), (8, vec![0; 4])];
+    let units = data.iter().map(DataSegment::emit_le).chain((data.len() < longest).then_some([0; 16]));
+    for (at, unit) in (16..).step_by(16).zip(units) {
+        for word in [0..4, 4..8, 8..16] {
+            stores.push((at + word.start, unit[word].to_vec()));
+        }
+    }
+    stores
+}
+
+fn post(mem: &Region, slot: usize, data: &[DataSegment], longest: usize) {
+    for (at, bytes) in stores(data, longest) {
+        mem.put(slot * 64 + at, &bytes);
+    }
+}
+
+/// What the poll of its completion does to a slot.
+fn reap_recv(mem: &Region, slot: usize) {
+    mem.put(slot * 64, &[0; 16]);
+}
+
+#[test]
+fn a_receive_is_posted_by_its_last_store_in_every_lap() {
+    for longest in 1..=3 {
+        for len in 1..=longest {
+            let (mem, mut queue) = of_library();
+            // A receive with another behind it: from it the queue learns how long the library's lists are.
+            let full: Vec<_> = (0..longest as u32).map(|n| unit(1 + n)).collect();
+            (0..2).for_each(|slot| post(&mem, slot, &full, longest));
+            for slot in 0..2 {
+                assert_eq!(lens(queue.next(NOW, &mem)).1.len(), longest);
+                reap_recv(&mem, slot);
+            }
+            for count in 2..10u32 {
+                let slot = count as usize % 4;
+                let data: Vec<_> = (0..len as u32).map(|n| unit(100 * count + n)).collect();
+                for (at, bytes) in stores(&data, longest) {
+                    assert_eq!(queue.next(NOW, &mem), Fetch::Empty, "{len} of {longest}, up to byte {at:#x}");
+                    mem.put(slot * 64 + at, &bytes);
+                    if len < longest && at + bytes.len() == 16 * (2 + len) - 8 {
+                        // Length and key make a terminator, whatever its address.
+                        break;
+                    }
+                }
+                let expected = data.iter().map(|unit| unit.len).collect();
+                assert_eq!(lens(queue.next(NOW, &mem)), (slot as u64 * 64, expected), "{len} of {longest}");
+                reap_recv(&mem, slot);
+            }
+        }
+    }
+}
+
+#[test]
+fn receives_without_elements_and_at_address_0_are_posted() {
+    let (mem, mut queue) = of_library();
+    let zero = DataSegment { va: Va::new(0), ..unit(7) };
+    for lap in 0..3 {
+        for (slot, data) in [(0, &[][..]), (1, &[zero]), (2, &[]), (3, &[zero, zero])] {
+            post(&mem, slot, data, 3);
+            assert_eq!(lens(queue.next(NOW, &mem)).1.len(), data.len(), "slot {slot} of lap {lap}");
+            reap_recv(&mem, slot);
+        }
+    }
+}
+
+/// Receives as long as the library allows: no terminator. What a program posts before its QP enters RTR is whole.
+#[test]
+fn a_lone_receive_from_before_rtr_tells_of_all_others() {
+    for longest in 0..=3usize {
+        let (mem, mut queue) = of_library();
+        let data: Vec<_> = (0..longest as u32).map(|n| unit(1 + n)).collect();
+        post(&mem, 0, &data, longest);
+        queue.configure(&RdQpRst { state: Some(QpState::Rtr), ..library_rst() }, &mem);
+        for count in 0..9 {
+            assert_eq!(lens(queue.next(NOW, &mem)).1.len(), longest, "receive {count}");
+            reap_recv(&mem, count % 4);
+            assert_eq!(queue.next(NOW, &mem), Fetch::Empty);
+            post(&mem, (count + 1) % 4, &data, longest);
+        }
+    }
+}
+
+#[test]
+fn a_lone_receive_that_nothing_tells_of_is_waited_for_by_rc_and_taken_by_uc() {
+    for longest in 1..=2usize {
+        let data: Vec<_> = (0..longest as u32).map(|n| unit(1 + n)).collect();
+        let (mem, mut queue) = of_library();
+        // Half of it.
+        post(&mem, 0, &data[..longest - 1], longest - 1);
+        assert_eq!(queue.next(NOW, &mem), Fetch::Empty);
+        post(&mem, 0, &data, longest);
+        let at = |time: Duration| NOW + time;
+        let tick = Duration::from_nanos(1);
+        assert_eq!(queue.next(at(tick), &mem), Fetch::Empty);
+        assert_eq!(queue.next(at(PATIENCE), &mem), Fetch::Empty, "it changed after {NOW:?}");
+        assert_eq!(lens(queue.next(at(PATIENCE + tick), &mem)).1.len(), longest);
+        post(&mem, 1, &data, longest);
+        assert_eq!(lens(queue.next(at(PATIENCE + tick), &mem)).1.len(), longest, "once is enough");
+
+        let (mem, mut queue) = of_library();
+        queue.configure(&RdQpRst { service: Some(ServiceType::Uc), ..library_rst() }, &mem);
+        for slot in 0..3 {
+            post(&mem, slot, &data, longest);
+            assert_eq!(lens(queue.next(NOW, &mem)).1.len(), longest);
+        }
+    }
+}
+
+/// The library marks a slot again when it links the next receive of a list to it.
+#[test]
+fn a_slot_that_is_marked_again_by_a_link_is_not_posted_again() {
+    let (mem, mut queue) = of_library();
+    post(&mem, 0, &[unit(1)], 1);
+    queue.configure(&RdQpRst { state: Some(QpState::Rtr), ..library_rst() }, &mem);
+    for slot in 0..4 {
+        post(&mem, slot, &[unit(1)], 1);
+        assert_eq!(lens(queue.next(NOW, &mem)).1, [1]);
+        mem.put(slot * 64, &[RECV_VALID, 1, 0, 0, 2]);
+    }
+    (0..9).for_each(|_| assert_eq!(queue.next(NOW, &mem), Fetch::Empty));
+    (0..4).for_each(|slot| reap_recv(&mem, slot));
+    post(&mem, 0, &[unit(5)], 1);
+    assert_eq!(lens(queue.next(NOW, &mem)), (0, vec![5]));
+}
+
+#[test]
+fn what_the_qps_earlier_life_left_is_not_posted() {
+    let (mem, mut queue) = of_library();
+    (0..4).for_each(|slot| post(&mem, slot, &[unit(1)], 3));
+    assert!(matches!(queue.next(NOW, &mem), Fetch::Ready(_)));
+    queue.reset();
+    queue.configure(&library_rst(), &mem);
+    queue.prepare(&mem);
+    assert_eq!(queue.next(NOW, &mem), Fetch::Empty);
+}
+
+#[test]
+fn a_queue_too_large_to_prepare_works_all_the_same() {
+    let options = QueueOptions { rq_valid_bit: true, ..QueueOptions::default() };
+    let mut queue = RecvQueue::new(options);
+    let mem = Region::new(32 << 20);
+    queue.configure(&RdQpRst { usr_page: 1, rq_len: 32 << 20, ..rst() }, &mem);
+    queue.prepare(&mem);
+    assert_eq!(mem.get::<16>(16), [0; 16]);
+    post(&mem, 0, &[unit(3)], 1);
+    assert_eq!(lens(queue.next(NOW, &mem)), (0, vec![3]));
 }

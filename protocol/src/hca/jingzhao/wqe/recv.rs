@@ -3,24 +3,48 @@
 //! # Spec
 //! JingZhao interface, section 6.8.
 
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
-use super::{DataSegment, DataSegments, GRANULE, NextUnit, RawData, WqeError};
+use super::{DataSegment, DataSegments, GRANULE, NextUnit, RawData, TERMINATOR, WqeError};
 use crate::describe::{Describe, Visitor};
+use crate::ids::Lkey;
 
 /// The valid bit of a receive WQE in its first byte, see [`NextUnit::valid`].
 pub const RECV_VALID: u8 = 1 << 5;
 
-/// Whether a slot of a receive queue holds a WQE.
+/// A data unit that software has not written since the device took the WQE before. No receive has such a word: a length
+/// has 31 bits, and no byte follows the last address. Only keys have all values.
+pub const UNTOUCHED: [u8; GRANULE] = [0xff; GRANULE];
+
+/// The same for software that knows no valid bit: what it takes for a free unit, but for the address.
+pub const CONSUMED: [u8; GRANULE] = {
+    let mut unit = UNTOUCHED;
+    let mut at = 0;
+    while at < 8 {
+        unit[at] = TERMINATOR[at];
+        at += 1;
+    }
+    unit
+};
+
+/// What ends the data units of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Posted {
-    /// No.
-    No,
-    /// Yes.
-    Yes,
-    /// It is marked, but its first data unit is still zero: either a receive without data, or software, which marks
-    /// a slot before it fills it, is not done. Read it again.
-    Unsettled,
+pub enum End {
+    /// A terminator.
+    Terminator,
+    /// The slot.
+    Slot,
+    /// A unit some of whose words are those of [`UNTOUCHED`].
+    Untouched,
+}
+
+/// How much of a slot software has written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Data units that are written.
+    pub units: usize,
+    /// What follows them.
+    pub end: End,
 }
 
 /// A receive WQE.
@@ -31,18 +55,39 @@ pub struct RecvWqe {
 }
 
 impl RecvWqe {
-    /// Whether a slot is posted. `first_pass`: no slot of the queue was used since the QP left RESET, so that a slot
-    /// whose next unit was never written can still tell by its data (J-23).
-    pub fn posted(slot: &[u8], first_pass: bool) -> Posted {
-        let Some((next, rest)) = slot.split_first_chunk::<GRANULE>() else { return Posted::No };
-        let first = RawData::ref_from_prefix(rest).ok().map(|(unit, _)| unit);
-        let has_data = first.is_some_and(|unit| !is_terminator(unit));
-        if NextUnit::parse(next).valid {
-            let zero = first.is_none_or(|unit| unit.as_bytes().iter().all(|byte| *byte == 0));
-            return if zero { Posted::Unsettled } else { Posted::Yes };
-        }
+    /// Whether a slot has the valid bit.
+    pub fn is_marked(slot: &[u8]) -> bool {
+        slot.first().is_some_and(|first| first & RECV_VALID != 0)
+    }
+
+    /// Whether a slot without the valid bit is posted all the same. `first_pass`: no slot of the queue was used since
+    /// the QP left RESET, so that a slot whose next unit was never written can still tell by its data (J-23).
+    pub fn is_posted_unmarked(slot: &[u8], first_pass: bool) -> bool {
+        let Some((next, _)) = slot.split_first_chunk::<GRANULE>() else { return false };
         let marked = first_pass || next.iter().any(|byte| *byte != 0);
-        if marked && has_data { Posted::Yes } else { Posted::No }
+        // The address is the last word of a unit, so that one whose address is written is written.
+        let is_data = |unit: &RawData| !is_terminator(unit) && unit.va.get() != u64::MAX;
+        marked && units(slot).first().is_some_and(is_data)
+    }
+
+    /// How much of a slot is written. `is_key`: whether a region has the key, for the one key that [`UNTOUCHED`] has.
+    pub fn extent(slot: &[u8], is_key: impl Fn(Lkey) -> bool) -> Extent {
+        let untouched = |unit: &RawData| {
+            let key = unit.lkey.get();
+            let key_untouched = key == u32::MAX && !is_key(Lkey::new(key));
+            unit.len.get() == u32::MAX || key_untouched || unit.va.get() == u64::MAX
+        };
+        let mut count = 0;
+        for unit in units(slot) {
+            if is_terminator(unit) {
+                return Extent { units: count, end: End::Terminator };
+            }
+            if untouched(unit) {
+                return Extent { units: count, end: End::Untouched };
+            }
+            count += 1;
+        }
+        Extent { units: count, end: End::Slot }
     }
 
     /// Reads a posted slot: data units up to the first terminator, or to the end of the slot.
@@ -51,10 +96,10 @@ impl RecvWqe {
     /// [`WqeError::Inline`] for a data unit with the inline bit, [`WqeError::Truncated`] for a slot without next
     /// unit.
     pub fn parse(slot: &[u8]) -> Result<Self, WqeError> {
-        let (_, rest) = slot.split_first_chunk::<GRANULE>().ok_or(WqeError::Truncated("next unit"))?;
-        let whole = rest.len() - rest.len() % GRANULE;
-        let units = rest.get(..whole).and_then(|units| <[RawData]>::ref_from_bytes(units).ok());
-        let units = units.unwrap_or_default().iter().take_while(|unit| !is_terminator(unit));
+        if slot.len() < GRANULE {
+            return Err(WqeError::Truncated("next unit"));
+        }
+        let units = units(slot).iter().take_while(|unit| !is_terminator(unit));
         Ok(Self { data: units.map(DataSegment::parse).collect::<Result<_, _>>()? })
     }
 
@@ -66,6 +111,13 @@ impl RecvWqe {
         slot.resize(slot_len, 0);
         slot
     }
+}
+
+/// The units behind the next unit, as far as they are whole.
+fn units(slot: &[u8]) -> &[RawData] {
+    let rest = slot.get(GRANULE..).unwrap_or_default();
+    let whole = rest.len() - rest.len() % GRANULE;
+    rest.get(..whole).and_then(|units| <[RawData]>::ref_from_bytes(units).ok()).unwrap_or_default()
 }
 
 /// Key 100h and key 0 are ordinary keys when there is a length (J-22).

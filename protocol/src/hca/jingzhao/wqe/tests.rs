@@ -235,10 +235,18 @@ fn no_data_units_are_a_message_without_bytes() {
     assert_eq!(wqe.data, WqeData::Segments(smallvec![]));
 }
 
+/// No region has any key.
+fn extent(slot: &[u8]) -> (usize, End) {
+    let Extent { units, end } = RecvWqe::extent(slot, |_| false);
+    (units, end)
+}
+
 #[test]
 fn published_receives_are_posted_and_hold_one_unit() {
+    assert!(RecvWqe::is_marked(&RECV_LIBRARY) && !RecvWqe::is_marked(&RECV_KERNEL));
+    assert!(RecvWqe::is_posted_unmarked(&RECV_KERNEL, false));
     for slot in [RECV_LIBRARY, RECV_KERNEL] {
-        assert_eq!(RecvWqe::posted(&slot, false), Posted::Yes);
+        assert_eq!(extent(&slot), (1, End::Terminator));
         assert_eq!(RecvWqe::parse(&slot), Ok(RecvWqe { data: smallvec![page_of_data()] }));
     }
     assert_eq!(RecvWqe { data: smallvec![page_of_data()] }.emit(48), RECV_LIBRARY);
@@ -248,27 +256,54 @@ fn published_receives_are_posted_and_hold_one_unit() {
 fn a_slot_the_library_has_reaped_is_free() {
     let mut slot = RECV_LIBRARY;
     slot[..16].fill(0);
-    assert_eq!(RecvWqe::posted(&slot, false), Posted::No);
-    assert_eq!(RecvWqe::posted(&slot, true), Posted::Yes);
+    assert!(!RecvWqe::is_posted_unmarked(&slot, false));
+    assert!(RecvWqe::is_posted_unmarked(&slot, true));
 }
 
 #[test]
 fn a_linked_slot_without_data_is_free() {
     let mut slot = RECV_KERNEL;
-    slot[16..32].copy_from_slice(&TERMINATOR);
-    assert_eq!(RecvWqe::posted(&slot, true), Posted::No);
-    slot[16..32].fill(0);
-    assert_eq!(RecvWqe::posted(&slot, true), Posted::No);
+    for unit in [TERMINATOR, [0; 16], CONSUMED, UNTOUCHED] {
+        slot[16..32].copy_from_slice(&unit);
+        assert!(!RecvWqe::is_posted_unmarked(&slot, true), "{unit:02x?}");
+    }
+    assert!(!RecvWqe::is_posted_unmarked(&slot[..16], true), "a slot without data units");
+}
+
+/// Software stores length, key and address in this order.
+#[test]
+fn a_unit_is_written_when_all_its_words_are() {
+    let written = &RECV_LIBRARY[16..32];
+    for words in [0..0, 0..4, 0..8, 0..16] {
+        let mut slot = RECV_LIBRARY;
+        slot[16..].copy_from_slice(&[UNTOUCHED, UNTOUCHED].concat());
+        slot[16..][words.clone()].copy_from_slice(&written[words.clone()]);
+        assert_eq!(extent(&slot), (usize::from(words.end == 16), End::Untouched));
+        // Without the bit.
+        let mut slot = RECV_KERNEL;
+        slot[16..32].copy_from_slice(&CONSUMED);
+        slot[16..][words.clone()].copy_from_slice(&written[words.clone()]);
+        assert_eq!(RecvWqe::is_posted_unmarked(&slot, false), words.end == 16);
+    }
 }
 
 #[test]
-fn a_marked_slot_whose_data_is_still_zero_is_unsettled() {
-    let mut slot = RECV_LIBRARY;
-    slot[16..32].fill(0);
-    assert_eq!(RecvWqe::posted(&slot, false), Posted::Unsettled);
-    assert_eq!(RecvWqe::parse(&slot), Ok(RecvWqe { data: smallvec![] }));
-    // A slot of 16 bytes has no data unit at all.
-    assert_eq!(RecvWqe::posted(&slot[..16], false), Posted::Unsettled);
+fn a_key_that_looks_untouched_is_written_if_a_region_has_it() {
+    let unit = DataSegment { lkey: Lkey::new(u32::MAX), ..page_of_data() };
+    let slot = RecvWqe { data: smallvec![unit] }.emit(48);
+    assert_eq!(extent(&slot), (0, End::Untouched));
+    assert_eq!(RecvWqe::extent(&slot, |_| true), Extent { units: 1, end: End::Terminator });
+}
+
+#[test]
+fn an_address_or_a_list_of_nothing_is_written() {
+    let zero = DataSegment { va: Va::new(0), ..page_of_data() };
+    let mut slot = RecvWqe { data: smallvec![zero] }.emit(64);
+    slot[48..].copy_from_slice(&UNTOUCHED);
+    assert_eq!(extent(&slot), (1, End::Terminator));
+    let empty = RecvWqe { data: smallvec![] }.emit(64);
+    assert_eq!(extent(&empty), (0, End::Terminator));
+    assert_eq!(extent(&empty[..16]), (0, End::Slot));
 }
 
 #[test]
@@ -276,7 +311,7 @@ fn terminator_keys_with_a_length_are_ordinary() {
     for lkey in [0, 0x100] {
         let data: DataSegments = smallvec![DataSegment { len: 1, lkey: Lkey::new(lkey), va: Va::new(0) }];
         let slot = RecvWqe { data: data.clone() }.emit(128);
-        assert_eq!(RecvWqe::posted(&slot, false), Posted::Yes);
+        assert_eq!(extent(&slot), (1, End::Terminator));
         assert_eq!(RecvWqe::parse(&slot).unwrap().data, data);
     }
     let skipped: DataSegments = smallvec![DataSegment { len: 0, ..page_of_data() }, page_of_data()];
@@ -289,6 +324,7 @@ fn a_full_slot_needs_no_terminator() {
     let data: DataSegments = (1..8).map(|n| DataSegment { len: n, ..page_of_data() }).collect();
     let slot = RecvWqe { data: data.clone() }.emit(128);
     assert_eq!(RecvWqe::parse(&slot).unwrap().data, data);
+    assert_eq!(extent(&slot), (7, End::Slot));
 }
 
 proptest! {
@@ -319,7 +355,8 @@ proptest! {
 
     #[test]
     fn any_receive_slot_is_read_or_refused(slot in prop::collection::vec(any::<u8>(), 0..=4096), first: bool) {
-        let _ = RecvWqe::posted(&slot, first);
+        let _ = RecvWqe::is_posted_unmarked(&slot, first);
+        let _ = RecvWqe::extent(&slot, |_| first);
         let _ = RecvWqe::parse(&slot);
     }
 }
