@@ -117,10 +117,10 @@ impl OwnedRing {
         self.checks_owner
     }
 
-    /// The same ring with another buffer; the count goes on.
+    /// The same ring in another buffer; the count goes on.
     #[must_use]
-    pub fn resized(&self, lkey: Lkey, log_entries: u8, mem: &impl QueueMemory) -> Self {
-        Self::new(Buffer { lkey, log_entries, ..self.ring.buffer }, self.ring.producer, mem)
+    pub fn moved_to(&self, buffer: Buffer, mem: &impl QueueMemory) -> Self {
+        Self::new(buffer, self.ring.producer, mem)
     }
 
     /// Entries of the buffer.

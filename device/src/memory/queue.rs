@@ -30,6 +30,9 @@ pub trait QueueMemory {
 
     /// Bytes of the region a key names; `None` without such a region.
     fn region_len(&self, key: Lkey) -> Option<u64>;
+
+    /// First address of the region a key names; `None` without such a region.
+    fn region_start(&self, key: Lkey) -> Option<u64>;
 }
 
 impl<P: PageTable> QueueMemory for RegionAccess<'_, P> {
@@ -48,6 +51,10 @@ impl<P: PageTable> QueueMemory for RegionAccess<'_, P> {
     fn region_len(&self, key: Lkey) -> Option<u64> {
         self.keys.find(key).ok().map(|region| region.len)
     }
+
+    fn region_start(&self, key: Lkey) -> Option<u64> {
+        self.keys.find(key).ok().map(|region| region.start.get())
+    }
 }
 
 #[cfg(test)]
@@ -63,6 +70,7 @@ pub(crate) mod testing {
     pub(crate) struct Region {
         pub(crate) pd: Pdn,
         pub(crate) key: Lkey,
+        pub(crate) start: u64,
         pub(crate) bytes: RefCell<Vec<u8>>,
         /// Refuses `patch` and `publish`.
         pub(crate) read_only: Cell<bool>,
@@ -75,6 +83,7 @@ pub(crate) mod testing {
             Self {
                 pd: Pdn::new(3),
                 key: Lkey::new(0x21),
+                start: 0,
                 bytes: RefCell::new(vec![0; len]),
                 read_only: Cell::new(false),
                 later: RefCell::new(None),
@@ -136,6 +145,10 @@ pub(crate) mod testing {
 
         fn region_len(&self, key: Lkey) -> Option<u64> {
             (key == self.key).then(|| self.bytes.borrow().len() as u64)
+        }
+
+        fn region_start(&self, key: Lkey) -> Option<u64> {
+            (key == self.key).then_some(self.start)
         }
     }
 }

@@ -5,8 +5,9 @@
 
 use protocol::hca::jingzhao::cqc::{CqArm, Cqc, ResizeCq};
 use protocol::hca::jingzhao::cqe::Cqe;
-use protocol::ids::Cqn;
+use protocol::ids::{Cqn, Lkey, Pdn};
 
+use super::queue_start::offset;
 use crate::frontend::entry_ring::{Buffer, OwnedRing};
 use crate::frontend::notify::{CqError, Notifier, Notify};
 use crate::frontend::snapshot::Armed;
@@ -16,6 +17,8 @@ use crate::memory::queue::QueueMemory;
 #[derive(Debug)]
 pub struct CompletionQueue {
     cqn: Cqn,
+    /// Of its context.
+    start: u64,
     ring: OwnedRing,
     notifier: Notifier,
 }
@@ -23,20 +26,21 @@ pub struct CompletionQueue {
 impl CompletionQueue {
     /// The queue of a SW2HW_CQ. `cqn` is the whole number software gave.
     pub fn new(cqn: Cqn, cqc: &Cqc, mem: &impl QueueMemory) -> Self {
-        let buffer = Buffer { pd: cqc.pd, lkey: cqc.lkey, start: 0, log_entries: cqc.log_entries };
-        let ring = OwnedRing::new(buffer, 0, mem);
+        let ring = OwnedRing::new(buffer(cqc.pd, cqc.lkey, cqc.start, cqc.log_entries, mem), 0, mem);
         let armed = match cqc.flags.arm() {
             CqArm::Disarmed => Armed::No,
             CqArm::Armed => Armed::Any,
             CqArm::ArmedSolicited => Armed::Solicited,
         };
-        Self { cqn, ring, notifier: Notifier::new(cqc.comp_eqn, armed) }
+        Self { cqn, start: cqc.start, ring, notifier: Notifier::new(cqc.comp_eqn, armed) }
     }
 
     /// Goes on in another buffer. The producer counter is not reset: software moves what it has not read to the same
     /// count in the new buffer.
     pub fn resize(&mut self, resize: &ResizeCq, mem: &impl QueueMemory) {
-        self.ring = self.ring.resized(resize.lkey, resize.log_entries, mem);
+        let pd = self.ring.buffer().pd;
+        let to = buffer(pd, resize.lkey, self.start, resize.log_entries, mem);
+        self.ring = self.ring.moved_to(to, mem);
         self.notifier.forget_fault();
     }
 
@@ -48,6 +52,11 @@ impl CompletionQueue {
     /// What it owes its software beside entries.
     pub fn notifier(&self) -> &Notifier {
         &self.notifier
+    }
+
+    /// Where its context says that it begins.
+    pub fn start(&self) -> u64 {
+        self.start
     }
 
     /// Entries written, modulo 2^32.
@@ -79,11 +88,17 @@ impl CompletionQueue {
     }
 }
 
+/// The buffer of a context. A start that is no place in the region means nothing, since the document has it as not used
+/// yet.
+pub(super) fn buffer(pd: Pdn, lkey: Lkey, start: u64, log_entries: u8, mem: &impl QueueMemory) -> Buffer {
+    Buffer { pd, lkey, start: offset(start, log_entries, lkey, mem).unwrap_or(0), log_entries }
+}
+
 #[cfg(test)]
 mod tests {
     use protocol::hca::jingzhao::cqc::CqFlags;
     use protocol::hca::jingzhao::cqe::{CqeQueue, HARDWARE_OWNED, LEN, OWNER, Outcome, Syndrome};
-    use protocol::ids::{Eqn, Lkey, Pdn, Qpn};
+    use protocol::ids::{Eqn, Qpn};
 
     use super::*;
     use crate::frontend::snapshot::Fault;
@@ -101,6 +116,7 @@ mod tests {
     fn cqc(state: u8) -> Cqc {
         Cqc {
             flags: CqFlags::new().with_state(state),
+            start: 0,
             log_entries: 2,
             comp_eqn: Eqn::new(4),
             pd: Pdn::new(3),
@@ -185,6 +201,26 @@ mod tests {
         cq.resize(&ResizeCq { log_entries: 3, lkey: Lkey::new(0x22) }, &larger);
         cq.push(&cqe(6), false, &larger).unwrap();
         assert_eq!(entry(&larger, 6), Some(cqe(6)));
+    }
+
+    #[test]
+    fn entries_begin_where_the_context_says() {
+        const START: u64 = 0x7f00_0000_1000;
+        // Behind two entries of something else, as an address, as an offset; no place in the region.
+        for (start, first) in [(START + 64, 2), (64, 2), (START, 0), (0, 0), (0x1_0000, 0)] {
+            let mut mem = Region::new(6 * LEN);
+            mem.start = START;
+            let mut cq = CompletionQueue::new(CQN, &Cqc { start, ..cqc(0) }, &mem);
+            cq.push(&cqe(7), false, &mem).unwrap();
+            assert_eq!(entry(&mem, first), Some(cqe(7)), "start {start:#x}");
+            // The new buffer has no such address.
+            let mut other = Region::new(8 * LEN);
+            (other.start, other.key) = (0x1_0000_0000, Lkey::new(0x22));
+            (0..8).for_each(|slot| reap(&other, slot));
+            cq.resize(&ResizeCq { log_entries: 3, lkey: Lkey::new(0x22) }, &other);
+            cq.push(&cqe(8), false, &other).unwrap();
+            assert_eq!(entry(&other, 1), Some(cqe(8)), "start {start:#x}");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use protocol::hca::jingzhao::cmd::MapEq;
 use protocol::hca::jingzhao::eqc::Eqc;
 use protocol::hca::jingzhao::eqe::{Eqe, EventType};
 
+use super::queue_start::offset;
 use crate::frontend::entry_ring::{Buffer, EventRing, OwnedRing, WriteError};
 use crate::memory::queue::QueueMemory;
 
@@ -97,9 +98,8 @@ pub struct EventQueue {
 impl EventQueue {
     /// The queue of a SW2HW_EQ. It takes no asynchronous events until MAP_EQ.
     pub fn new(eqc: &Eqc, mem: &impl QueueMemory) -> Self {
-        let buffer = Buffer { pd: eqc.pd, lkey: eqc.lkey, start: eqc.start, log_entries: eqc.log_entries };
         Self {
-            ring: EventRing::new(OwnedRing::new(buffer, eqc.producer_index, mem)),
+            ring: EventRing::new(OwnedRing::new(buffer(eqc, mem), eqc.producer_index, mem)),
             msix_vector: eqc.msix_vector,
             arm: if eqc.flags.armed() { Arm::UntilFirstDoorbell } else { Arm::Disarmed },
             mask: 0,
@@ -177,6 +177,12 @@ impl EventQueue {
     }
 }
 
+/// The buffer of a context. Where the start is no place in the region, no entry can be written.
+pub(super) fn buffer(eqc: &Eqc, mem: &impl QueueMemory) -> Buffer {
+    let start = offset(eqc.start, eqc.log_entries, eqc.lkey, mem).unwrap_or(eqc.start);
+    Buffer { pd: eqc.pd, lkey: eqc.lkey, start, log_entries: eqc.log_entries }
+}
+
 #[cfg(test)]
 mod tests {
     use protocol::hca::jingzhao::cqe::{HARDWARE_OWNED, OWNER};
@@ -193,7 +199,12 @@ mod tests {
     fn queue(armed: bool) -> (Region, EventQueue) {
         let mem = Region::new(64 + 2 * LEN);
         (0..2).for_each(|slot| reap(&mem, slot));
-        let eqc = Eqc {
+        let queue = EventQueue::new(&eqc(armed), &mem);
+        (mem, queue)
+    }
+
+    fn eqc(armed: bool) -> Eqc {
+        Eqc {
             flags: EqFlags::new().with_armed(armed),
             start: 64,
             log_entries: 1,
@@ -202,9 +213,7 @@ mod tests {
             lkey: Lkey::new(0x21),
             consumer_index: 0,
             producer_index: 0,
-        };
-        let queue = EventQueue::new(&eqc, &mem);
-        (mem, queue)
+        }
     }
 
     fn reap(mem: &Region, slot: usize) {
@@ -224,6 +233,24 @@ mod tests {
             assert_eq!(entry(&mem, number as usize % 2), Some(event));
             reap(&mem, number as usize % 2);
         }
+    }
+
+    /// Table 3-2-28: start is an address.
+    #[test]
+    fn events_are_written_from_the_address_or_the_offset_of_the_start() {
+        const START: u64 = 0x7f00_0000_1000;
+        for start in [START + 64, 64] {
+            let (mut mem, _) = queue(true);
+            mem.start = START;
+            let eqc = Eqc { start, ..eqc(true) };
+            let mut eq = EventQueue::new(&eqc, &mem);
+            assert_eq!(eq.push(&EVENT, &mem), Ok(Some(9)), "start {start:#x}");
+            assert_eq!(entry(&mem, 0), Some(EVENT));
+        }
+        let (mut mem, _) = queue(true);
+        mem.start = START;
+        let mut eq = EventQueue::new(&Eqc { start: START + 0x1000, ..eqc(true) }, &mem);
+        assert!(matches!(eq.push(&EVENT, &mem), Err(WriteError::Access(_))));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
 use super::cmd::{CmdError, CmdStatus};
-use crate::describe::{Code, Describe, Field, Visitor, describe};
+use crate::describe::{Code, Describe, Field, Hex, Visitor, describe};
 use crate::ids::{Cqn, Eqn, Lkey, Pdn};
 
 /// First word of a context.
@@ -94,6 +94,8 @@ impl Field for CqFlags {
 pub struct Cqc {
     /// Status and arming.
     pub flags: CqFlags,
+    /// Where the first entry is in the buffer's region: an address, or an offset. Normally 0.
+    pub start: u64,
     /// Log2 of the entries.
     pub log_entries: u8,
     /// Queue for completion events.
@@ -120,6 +122,7 @@ impl Cqc {
         let raw: Raw = transmute!(*inbox);
         Ok(Self {
             flags: raw.flags,
+            start: raw.start.get(),
             log_entries: check_size(raw.logsize, max_log_entries)?,
             comp_eqn: Eqn::new(raw.comp_eqn.get()),
             pd: Pdn::new(raw.pd.get()),
@@ -132,7 +135,7 @@ impl Cqc {
     pub fn emit(&self) -> [u8; Self::LEN] {
         transmute!(Raw {
             flags: self.flags,
-            start: U64::ZERO,
+            start: self.start.into(),
             logsize: self.log_entries,
             usrpage: [0; 3],
             comp_eqn: self.comp_eqn.get().into(),
@@ -180,7 +183,7 @@ impl ResizeCq {
     }
 }
 
-describe!(Cqc { flags, log_entries, comp_eqn, pd, lkey, cqn });
+describe!(Cqc { flags, start as Hex, log_entries, comp_eqn, pd, lkey, cqn });
 describe!(ResizeCq { log_entries, lkey });
 
 fn check_size(log_entries: u8, max: u16) -> Result<u8, CmdError> {
@@ -230,6 +233,7 @@ mod tests {
         bytes[0x0c] = 0x05;
         let cqc = Cqc {
             flags: CqFlags::new().with_tr(true),
+            start: 0,
             log_entries: 5,
             comp_eqn: Eqn::new(0),
             pd: Pdn::new(0),
@@ -245,6 +249,7 @@ mod tests {
     fn each_field_has_its_place() {
         let cqc = Cqc {
             flags: CqFlags::new().with_status(STATUS_OVERFLOW).with_oi(true).with_state(1),
+            start: 0x7f00_1234_5000,
             log_entries: 16,
             comp_eqn: Eqn::new(0x11),
             pd: Pdn::new(0x2222_2222),
@@ -253,6 +258,7 @@ mod tests {
         };
         let bytes = cqc.emit();
         assert_eq!(bytes[..4], [0x90, 0x02, 0x01, 0x00]);
+        assert_eq!(bytes[4..0x0c], [0, 0, 0x7f, 0, 0x12, 0x34, 0x50, 0]);
         assert_eq!(bytes[0x10..0x1c], [0, 0, 0, 0x11, 0x22, 0x22, 0x22, 0x22, 0x33, 0x33, 0x33, 0x33]);
         assert_eq!(bytes[0x2c..0x30], [0, 0x44, 0x44, 0x44]);
         assert_eq!(cqc.flags.arm(), CqArm::Armed);

@@ -55,7 +55,7 @@ impl Field for EqFlags {
 pub struct Eqc {
     /// Status and arming.
     pub flags: EqFlags,
-    /// Offset of the first entry in the buffer's region, normally 0.
+    /// Where the first entry is in the buffer's region: an address, or an offset. Normally 0.
     pub start: u64,
     /// Log2 of the entries.
     pub log_entries: u8,

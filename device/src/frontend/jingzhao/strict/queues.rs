@@ -13,6 +13,7 @@ use super::rules::{
 use super::{Findings, View};
 use crate::frontend::entry_ring::{Buffer, LEN, OwnedRing};
 use crate::frontend::jingzhao::resources::Resources;
+use crate::frontend::jingzhao::{completion_queue, event_queue};
 use crate::frontend::snapshot::Armed;
 use crate::memory::translate::Place;
 use crate::telemetry::monitor::Rule;
@@ -26,14 +27,17 @@ pub(super) fn sw2hw_cq(view: View<'_>, command: &Command, cqc: &Cqc, found: &mut
     if cqc.flags.arm() != CqArm::Disarmed && !view.resources.eqs.contains(cqc.comp_eqn.get()) {
         found.add(&CQ_EQ, format!("CQ {number} names EQ {}", cqc.comp_eqn));
     }
-    let buffer = Buffer { pd: cqc.pd, lkey: cqc.lkey, start: 0, log_entries: cqc.log_entries };
+    let access = view.resources.regions.access(view.dma);
+    let buffer = completion_queue::buffer(cqc.pd, cqc.lkey, cqc.start, cqc.log_entries, &access);
     check_buffer(view, &buffer, &format!("CQ {number}"), (&CQ_BUFFER, &CQ_OWNER), found);
 }
 
 pub(super) fn resize_cq(view: View<'_>, command: &Command, resize: &ResizeCq, found: &mut Findings) {
     let Ok(number) = command.cqn() else { return };
     let Some(cq) = view.resources.cqs.get(view.resources.ctx.cq_index(number)) else { return };
-    let buffer = Buffer { lkey: resize.lkey, log_entries: resize.log_entries, ..*cq.buffer() };
+    let access = view.resources.regions.access(view.dma);
+    let buffer =
+        completion_queue::buffer(cq.buffer().pd, resize.lkey, cq.start(), resize.log_entries, &access);
     // Unread entries are in the new buffer already, and are software's.
     check_access(view, &buffer, &format!("CQ {number}"), &CQ_BUFFER, found);
 }
@@ -56,7 +60,7 @@ pub(super) fn sw2hw_eq(view: View<'_>, command: &Command, eqc: &Eqc, found: &mut
     if eqc.msix_vector >= MSIX_VECTORS {
         found.add(&EQ_VECTOR, format!("EQ {number:#x} has vector {}", eqc.msix_vector));
     }
-    let buffer = Buffer { pd: eqc.pd, lkey: eqc.lkey, start: eqc.start, log_entries: eqc.log_entries };
+    let buffer = event_queue::buffer(eqc, &view.resources.regions.access(view.dma));
     check_buffer(view, &buffer, &format!("EQ {number:#x}"), (&EQ_BUFFER, &EQ_OWNER), found);
 }
 
