@@ -7,13 +7,18 @@ use protocol::hca::jingzhao::icm::{IcmTable, MapEntry};
 use protocol::ids::IcmAddr;
 
 use super::Findings;
-use super::rules::{MAP_OVER_MAPPED, MAP_SAME_PAGE, UNMAP_IN_USE, UNMAP_NOTHING};
+use super::rules::{MAP_COUNT, MAP_OVER_MAPPED, MAP_SAME_PAGE, UNMAP_IN_USE, UNMAP_NOTHING};
 use crate::frontend::icm::{IcmRange, page_of};
 use crate::frontend::jingzhao::resources::Resources;
 use crate::memory::dma::PAGE_LEN;
 
 pub(super) fn map(resources: &Resources, command: &Command, entries: &[MapEntry], found: &mut Findings) {
+    /// Chunks of one MAP_ICM_EN. A mailbox holds more, and the interface document sets no limit.
+    const MAX_CHUNKS: usize = 64;
     let Ok(table) = IcmTable::from_op_modifier(command.op_modifier) else { return };
+    if entries.len() > MAX_CHUNKS {
+        found.add(&MAP_COUNT, format!("{} entries", entries.len()));
+    }
     let lent = ranges(resources, IcmTable::Context).chain(ranges(resources, IcmTable::Tpt));
     let lent: Vec<_> = lent.map(|range| (range.bus.get(), range.length)).collect();
     let mapped: Vec<_> = ranges(resources, table).map(|range| (range.start.get(), range.length)).collect();

@@ -73,6 +73,8 @@ rules! {
     MAP_OVER_MAPPED "map_over_mapped" "3.5";
     /// MAP_ICM of a bus page that the device has already.
     MAP_SAME_PAGE "map_same_page" "3.5, 5.1";
+    /// MAP_ICM with more entries than the context manager takes at once, which are the pages of a chunk of 256 KiB.
+    MAP_COUNT "map_count" "3.5, 5.3; CtxMgt document, 3.1";
     /// UNMAP_ICM of pages with contexts in use.
     UNMAP_IN_USE "unmap_in_use" "3.6, 5.1";
     /// UNMAP_ICM of pages none of which is mapped.

@@ -257,6 +257,17 @@ const CASES: &[Case] = &[
     }),
     (&MAP_OVER_MAPPED, |m| map(m, IcmTable::Context, QPC, 0x40_0000, 1)),
     (&MAP_SAME_PAGE, |m| map(m, IcmTable::Context, QPC + 0x1000, ICM_TPT + MPT, 1)),
+    (&MAP_COUNT, |m| {
+        let at = |page: u64| MapEntry {
+            virt: IcmAddr::new(0x1000_0000 + page * 0x1000),
+            bus: Iova::new(0x3000_0000 + page * 0x1000),
+            pages: 1,
+        };
+        let entries: Vec<_> = (0..65).map(at).collect();
+        ok(m, Op::MapIcm, IcmTable::Context.op_modifier(), 64, &icm::emit(&entries[..64]));
+        unmap(m, IcmTable::Context, 0x1000_0000, 64);
+        ok(m, Op::MapIcm, IcmTable::Context.op_modifier(), 65, &icm::emit(&entries));
+    }),
     (&UNMAP_IN_USE, |m| unmap(m, IcmTable::Context, CQC, 64)),
     (&UNMAP_IN_USE, |m| unmap(m, IcmTable::Tpt, MTT, 64)),
     (&UNMAP_NOTHING, |m| unmap(m, IcmTable::Context, QPC + 0x8000, 64)),
