@@ -41,13 +41,15 @@ pub struct QueueOptions {
     /// J-12: clear the link of a user's send WQE once it is read, so that it is not followed again when the slot is
     /// reused. Needed by the public user library, which leaves the links of earlier batches in place.
     pub clear_links: bool,
-    /// J-23: mark a receive WQE that has no valid bit as consumed, by a terminator in its first data unit. Without it
-    /// such a slot looks posted for ever: messages land in buffers that were not posted again, and a QP in ERR never
+    /// J-23: mark a receive WQE that has no valid bit as consumed, by terminators in its data units. Without it such
+    /// a slot looks posted for ever: messages land in buffers that were not posted again, and a QP in ERR never
     /// ends to flush.
     pub rq_clear: bool,
     /// J-23: a receive WQE of a user's queue is posted if it has the valid bit, and not otherwise. The public user
     /// library always sets it, and does not clear its queue when a QP is used again after RESET: without this, WQEs of
     /// the QP's earlier life look like the first ones of a queue whose software knows no valid bit.
+    /// It also sets it before it writes the rest. With this, a receive is taken when it is whole: RST2INIT marks all that a
+    /// queue has as not written, which software may post to from INIT on (J-47).
     pub rq_valid_bit: bool,
     /// J-21: no completion for a send WQE without the signalled bit, unless it fails. Not with the public driver: its
     /// kernel consumers never set the bit, and it does not pass on that all of a QP's requests are signalled.
