@@ -27,6 +27,16 @@ impl Limits {
     pub const fn dev_lim(&self) -> &DevLim {
         &self.0
     }
+
+    /// GIDs of the port.
+    pub const fn gids(&self) -> u8 {
+        1 << self.0.log_max_gids
+    }
+
+    /// P_Keys of the port.
+    pub const fn pkeys(&self) -> u16 {
+        1 << self.0.log_max_pkeys
+    }
 }
 
 impl Default for Limits {

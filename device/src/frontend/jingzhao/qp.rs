@@ -24,6 +24,10 @@ use crate::limited;
 use crate::memory::queue::QueueMemory;
 use crate::sparse::SparseTable;
 
+/// Longest message. Of mtu_msgmax the units use bits 7:5 alone (CtxMgt document, table 2.2; J-48): bits 4:0 tell software
+/// what was agreed, and limit nothing. The public driver gives 11 to UD QPs, whose messages have up to 4096 bytes.
+const MAX_MESSAGE: u32 = 1 << 31;
+
 /// A QP that left RESET.
 #[derive(Debug)]
 pub struct QueuePair {
@@ -142,10 +146,10 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
         // The public driver puts the numbers of connections into contexts without their high bits, be they the peer's or
         // its own: a peer that it drives sends to the number in this context.
         alias: is_connected(&sst).then_some(key.context().image.local_qpn),
-        max_message_len: 1 << (sst.log_max_msg & 0x1f),
+        max_message_len: MAX_MESSAGE,
         remote_qpn: sst.remote_qpn,
         path: path(qpn, &sst, &rst, &key.read(), addresses),
-        pkey_index: 0,
+        pkey_index: sst.pkey_index.into(),
         qkey: rst.qkey,
         any_qkey: rst.qkey == Qkey::default(),
         ack_timeout: cst.ack_timeout,

@@ -28,6 +28,10 @@ pub(super) fn modify(
     resources.observe(cx, number);
     let current = resources.qps.get(index).map_or_else(StoredQpc::default, |qp| *qp.key.context());
     let next = current.modify(transition, &mailbox)?;
+    let pkey_index = next.image.pkey_index;
+    if u16::from(pkey_index) >= setup.options.limits.pkeys() {
+        return Err(CmdError::new(CmdStatus::BadIndex, "P_Key index", pkey_index.into()));
+    }
 
     match (resources.qps.get_mut(index), transition) {
         (None, Transition::ToRst) => return Ok(()),

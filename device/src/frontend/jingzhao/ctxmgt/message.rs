@@ -57,7 +57,7 @@ pub struct RdQpSst {
     pub remote_qpn: Qpn,
     /// PMTU_MSGMAX, bits 7:5: 1 to 5 for 256 to 4096 bytes.
     pub mtu: u8,
-    /// PMTU_MSGMAX, bits 4:0: log2 of the longest message.
+    /// PMTU_MSGMAX, bits 4:0: log2 of the longest message. No unit uses it.
     pub log_max_msg: u8,
     /// PKey: index in the P_Key table.
     pub pkey_index: u8,

@@ -1,6 +1,13 @@
 //! Sections 3.12, 3.13, 4.3 and 10: what QP commands leave in ICM and what QUERY_QP answers.
 
+use protocol::hca::jingzhao::modify::StoredQpc;
+use protocol::hca::jingzhao::qpc::Qpc;
+use protocol::ids::Qpn;
+
 use super::*;
+use crate::frontend::Frontend as _;
+use crate::frontend::jingzhao::ctxmgt::key_qpc_data::KeyQpc;
+use crate::frontend::jingzhao::qp::attributes;
 
 /// INIT2RTR of section 14.7: RC, QPN 5, remote 9.
 const RTR: &str = "
@@ -93,11 +100,10 @@ fn published_mailbox_is_the_context_in_icm_and_the_answer_of_query_qp() {
 #[test]
 fn query_qp_has_every_attribute_of_ibv_query_qp_that_the_context_has() {
     // Word, bits, value.
-    const ATTRIBUTES: [(&str, usize, u32, u32); 17] = [
+    const ATTRIBUTES: [(&str, usize, u32, u32); 16] = [
         ("path_mtu", 0x0c, 0xe000_0000, 4 << 29),
         ("dest_qp_num", 0x18, 0x00ff_ffff, 0x12_3456),
         ("port_num", 0x1c, 0x0700_0000, 1 << 24),
-        ("pkey_index", 0x1c, 0x0000_007f, 3),
         ("rnr_retry", 0x20, 0xe000_0000, 6 << 29),
         ("GRH and path bits", 0x20, 0x00ff_0000, 0x95 << 16),
         ("timeout", 0x24, 0xf800_0000, 19 << 27),
@@ -334,4 +340,42 @@ fn the_public_drivers_counts_work_together() {
     assert_eq!(query(&mut machine, 61)[8] >> 4, 1);
     assert_eq!(query(&mut machine, 62), [0; 0xc0]);
     machine.ok(Op::CloseHca, 0, 0, &[]);
+}
+
+/// One table of P_Keys: what QUERY_DEV_LIM reports, what the agent of the port has, what a context may name and what is on
+/// the wire.
+#[test]
+fn the_port_has_one_p_key_and_no_context_names_another() {
+    const PKEY_INDEX: usize = 0x1f;
+    for (extended_status, refused) in [(false, 0x03), (true, 0x0a)] {
+        let mut machine = Machine::initialised(Options { extended_status, ..Options::default() });
+        machine.ok(Op::QueryDevLim, 0, 0, &[]);
+        assert_eq!(machine.peek(OUTBOX + 0x12, 2), [0, 0], "logarithms of GIDs and P_Keys");
+        let node = JingZhao::new(setup(1, Options::default())).node();
+        assert_eq!((node.gids, node.pkeys), (1, 1), "of the port's agent");
+
+        for index in [1, 3, 0x7f] {
+            let mut inbox = rts();
+            inbox[PKEY_INDEX] = index;
+            assert_eq!(machine.command(Op::Rst2Init, 0, QPN, &inbox), refused, "index {index}");
+            assert_eq!(query(&mut machine, QPN), [0; 0xc0], "a refused command has no effect");
+        }
+        machine.ok(Op::Rst2Init, 0, QPN, &rts());
+        let mut inbox = rts();
+        // opt_param_mask: PKEY_INDEX.
+        (inbox[3], inbox[PKEY_INDEX]) = (1 << 4, 1);
+        assert_eq!(machine.command(Op::Init2Rtr, 0, QPN, &inbox), refused);
+        assert_eq!(query(&mut machine, QPN)[8] >> 4, 1);
+    }
+}
+
+#[test]
+fn the_p_key_on_the_wire_is_that_of_the_contexts_index() {
+    for pkey_index in [0, 3] {
+        let mut context = StoredQpc::default();
+        context.image = Qpc { pkey_index, ..Qpc::default() };
+        let Setup { addresses, options, .. } = setup(1, Options::default());
+        let attrs = attributes(Qpn::new(QPN), &KeyQpc::new(context), &addresses, &options);
+        assert_eq!(attrs.pkey_index, u16::from(pkey_index));
+    }
 }

@@ -18,6 +18,8 @@ use super::*;
 use crate::config::Config;
 use crate::frontend::FrontendEntry;
 
+const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/hgrnic.json");
+
 /// The start of each program's data region.
 const DATA: u64 = 0x7f00_0000_0678;
 
@@ -28,8 +30,7 @@ fn machine(index: usize) -> Machine {
 
 /// The same, with other options.
 fn machine_with(index: usize, change: impl FnOnce(&mut Options)) -> Machine {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/hgrnic.json");
-    let config = Config::load(Path::new(file)).unwrap();
+    let config = Config::load(Path::new(CONFIG)).unwrap();
     let device = &config.devices[index];
     let FrontendEntry::Jingzhao(mut options) = device.frontend else { panic!("{:?}", device.frontend) };
     change(&mut options);
@@ -94,6 +95,39 @@ fn done(entry: &[u8]) -> (u32, u32, u8, u8) {
 #[track_caller]
 fn polled(program: &mut Program) -> (u32, u32, u8, u8) {
     done(&program.poll().expect("a completion"))
+}
+
+/// What driver and library need beside the defaults, and what they need of those; the tests below run on it.
+#[test]
+fn the_configuration_has_what_driver_and_library_need() {
+    use crate::frontend::jingzhao::options::{QueueOptions, SqAddr, UarPages};
+
+    /// What the driver says of every port.
+    const LID: Lid = Lid::new(0x1010);
+
+    let config = Config::load(Path::new(CONFIG)).unwrap();
+    assert!(config.control_socket.is_some(), "hcactl asks there");
+    let [a, b] = &config.devices[..] else { panic!("a pair") };
+    for (device, other) in [(a, b), (b, a)] {
+        let FrontendEntry::Jingzhao(options) = device.frontend else { panic!("{:?}", device.frontend) };
+        assert_eq!(options.uar_pages, UarPages::Driver, "more than 2047 opens");
+        assert_eq!(options.rnr_timer_zero.get(), 12, "the RNR timer it always gives as 0");
+        assert!(options.ud_grh, "applications leave room for a GRH");
+        assert!(!options.uar_check && !options.qpn_check);
+        let queues = QueueOptions {
+            sq_addr: SqAddr::Unit,
+            late_link: false,
+            queue_len_from_region: true,
+            clear_links: true,
+            rq_clear: true,
+            rq_valid_bit: true,
+            honour_c: false,
+            ud_addresses: false,
+        };
+        assert_eq!(options.queues, queues);
+        let peer = device.default_peer.expect("a connection names nobody");
+        assert_eq!((peer.lid, peer.mac, peer.ipv4), (LID, other.identity.mac, other.identity.ipv4));
+    }
 }
 
 #[test]
@@ -311,6 +345,43 @@ fn datagrams_find_the_default_peer_by_the_lid_every_port_has() {
     assert_eq!(entry[0x08..0x0a], [0x9c, 0], "the sender");
     assert_eq!(entry[0x0e..0x10], [0x10, 0x10], "the LID software knows the sender by");
     assert_eq!(polled(&mut b), (47, 0x80, 0x64, 0));
+}
+
+/// The driver writes ABh: a path MTU of 4096 bytes, and the logarithm of half of that.
+#[test]
+fn a_datagram_may_be_as_long_as_the_path_mtu_whatever_msgmax_says() {
+    let (mut a, mut b) = pair(Caps { service: UD, ..Caps::default() });
+    for program in [&mut a, &mut b] {
+        let context = program.context();
+        assert_eq!(program.machine().peek(context + 0x0c, 1), [0xab]);
+    }
+    for (slot, len) in (0..).step_by(128).zip([2048_u32, 2049, 4096]) {
+        let content = pattern(len as usize, 5);
+        a.put(DATA, &content);
+        b.post_recv(&[&[(DATA + 0x1000, 40 + 4096)]]);
+        a.post_send(&[Wr { to: Some((b.qpn, 1)), ..send(DATA, len) }]);
+        settle(&mut a, &mut b);
+        assert_eq!(polled(&mut a), (len, slot, SEND, 1));
+        assert_eq!(polled(&mut b), (40 + len, slot, 0x64, 0));
+        assert_eq!(b.get(DATA + 0x1000 + 40, len as usize), content);
+    }
+    a.post_send(&[Wr { to: Some((b.qpn, 1)), ..send(DATA, 4097) }]);
+    settle(&mut a, &mut b);
+    let entry = a.poll().expect("a completion");
+    assert_eq!((entry[0x10], entry[0x1c]), (0x01, 0xff), "LOCAL_LENGTH_ERR");
+}
+
+/// The same for RC: bits 7:5 cut, bits 4:0 limit nothing.
+#[test]
+fn a_message_may_be_longer_than_msgmax() {
+    let (mut a, mut b) = pair(Caps { log_max_msg: 11, ..Caps::default() });
+    a.put(DATA, &pattern(0x2801, 8));
+    b.post_recv(&[&[(DATA + 0x3000, 0x3000)]]);
+    a.post_send(&[send(DATA, 0x2801)]);
+    settle(&mut a, &mut b);
+    assert_eq!(polled(&mut a), (0x2801, 0, SEND, 1));
+    assert_eq!(polled(&mut b).0, 0x2801);
+    assert_eq!(b.get(DATA + 0x3000, 0x2801), pattern(0x2801, 8));
 }
 
 #[test]

@@ -26,6 +26,8 @@ pub(super) struct Caps {
     pub(super) max_recv: u32,
     pub(super) max_inline: u32,
     pub(super) log_cqes: u32,
+    /// Of RC and UC QPs. The driver always writes 31.
+    pub(super) log_max_msg: u8,
 }
 
 impl Caps {
@@ -36,7 +38,7 @@ impl Caps {
 
 impl Default for Caps {
     fn default() -> Self {
-        Self { service: RC, max_wr: 4, max_recv: 0, max_inline: 0, log_cqes: 4 }
+        Self { service: RC, max_wr: 4, max_recv: 0, max_inline: 0, log_cqes: 4, log_max_msg: 31 }
     }
 }
 
@@ -140,7 +142,7 @@ impl Program {
         context[0x0c] = match (state, caps.service) {
             (1, _) => 0,
             (_, UD) => 5 << 5 | 11,
-            _ => 3 << 5 | 31,
+            _ => 3 << 5 | caps.log_max_msg,
         };
         // Not the library's slots, which grow with inline data.
         (context[0x0d], context[0x0e]) = (7, 7);
