@@ -33,7 +33,7 @@ pub(crate) struct Daemon {
     pub(crate) child: Child,
     #[allow(dead_code, reason = "not every test looks into it")]
     pub(crate) folder: TempDir,
-    #[allow(dead_code, reason = "not every test has one device only")]
+    #[allow(dead_code, reason = "not every test has one device, or connects to it")]
     pub(crate) socket: PathBuf,
     pub(crate) log: BufReader<ChildStderr>,
 }
@@ -51,6 +51,20 @@ pub(crate) fn configuration(folder: &Path, socket: Option<&Path>) -> PathBuf {
     let path = folder.join("hcad.json");
     std::fs::write(&path, serde_json::json!({ "devices": [device] }).to_string()).unwrap();
     path
+}
+
+/// A configuration of one device with a control socket, and these further keys: the file, and its sockets.
+#[allow(dead_code, reason = "not every test has a control socket")]
+pub(crate) fn with_control(folder: &Path, more: &[(&str, serde_json::Value)]) -> (PathBuf, PathBuf, PathBuf) {
+    let (socket, control) = (folder.join("hca.sock"), folder.join("control.sock"));
+    let path = configuration(folder, Some(&socket));
+    let mut config: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    config["control_socket"] = serde_json::json!(control);
+    for (key, value) in more {
+        config[key] = value.clone();
+    }
+    std::fs::write(&path, config.to_string()).unwrap();
+    (path, socket, control)
 }
 
 /// `hcad` with its standard error piped.

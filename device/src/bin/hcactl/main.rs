@@ -2,20 +2,27 @@
 
 mod impair;
 mod peer;
+mod plain;
 mod table;
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, IsTerminal as _, Read, Take, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use clap::{Parser, Subcommand, ValueEnum};
 use device::control::DEFAULT_SOCKET;
 use device::control::message::{DeviceRow, PortState, Request, Response};
 use device::frontend::snapshot::{Rows, Table};
 use device::telemetry::trace::{STANDARD_ERROR, TraceFormat};
-use serde_json::Value;
+use serde_json::{Value, json};
+
+/// Bound: bytes of one answer. A page of a list has some 200 kB.
+const MAX_ANSWER_LEN: u64 = 16 << 20;
+
+/// Bound: bytes of all answers to one command. The longest list, of all queue pairs a device can have, takes some 80 MB.
+const MAX_ANSWERS_LEN: u64 = 256 << 20;
 
 /// Looks into a running hcad.
 ///
@@ -24,14 +31,14 @@ use serde_json::Value;
 #[command(name = "hcactl", version)]
 struct Cli {
     /// Control socket of the daemon
-    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
+    #[arg(long, value_name = "PATH", global = true, env = "HCACTL_SOCKET", default_value = DEFAULT_SOCKET)]
     socket: PathBuf,
 
     /// Number of the device; needed if the daemon has several
     #[arg(long, value_name = "ID", global = true)]
     device: Option<u16>,
 
-    /// Print one line of JSON instead of a table
+    /// Print one line of JSON
     #[arg(long, global = true)]
     json: bool,
 
@@ -62,7 +69,11 @@ enum Command {
         state: Port,
     },
     /// An internal error of the device: the guest is told, and its driver is to reset it
-    Fail,
+    Fail {
+        /// Do not ask first
+        #[arg(long)]
+        yes: bool,
+    },
     /// Writing every frame to a pcapng file
     #[command(subcommand)]
     Capture(Capture),
@@ -109,7 +120,7 @@ fn main() -> ExitCode {
     match run(&Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let _ = writeln!(io::stderr(), "hcactl: {error:#}");
+            let _ = writeln!(io::stderr(), "hcactl: {}", plain::text(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }
@@ -119,7 +130,11 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     let mut daemon = Daemon::connect(&cli.socket)?;
     let text = match &cli.command {
         Command::Devices => {
-            let devices = daemon.devices()?;
+            let mut devices = daemon.devices()?;
+            if let Some(id) = cli.device {
+                devices.retain(|device| device.id == id);
+                ensure!(!devices.is_empty(), "there is no device {id}");
+            }
             if cli.json { json(&devices)? } else { table::devices(&devices) }
         }
         Command::Qps => list(&mut daemon, cli, Table::Qps)?,
@@ -141,51 +156,51 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
                 Port::Up => PortState::Up,
                 Port::Down => PortState::Down,
             };
-            let Response::Done {} = daemon.ask(&Request::SetPort { device, state })? else {
-                bail!("the daemon gave an answer to another question");
-            };
-            String::new()
+            daemon.tell(&Request::SetPort { device, state })?;
+            done(cli, device, "port", &state)?
         }
-        Command::Fail => {
+        Command::Fail { yes } => {
             let device = daemon.choose(cli.device)?;
-            let Response::Done {} = daemon.ask(&Request::Fail { device })? else {
-                bail!("the daemon gave an answer to another question");
-            };
-            String::new()
+            ensure!(
+                *yes || confirmed(&format!("Report an internal error of device {device} to its guest?"))?,
+                "nothing was done"
+            );
+            daemon.tell(&Request::Fail { device })?;
+            done(cli, device, "failed", &true)?
         }
         Command::Capture(capture) => {
             let device = daemon.choose(cli.device)?;
-            let request = match capture {
-                // The daemon's folder is another.
-                Capture::On { file } => Request::CaptureOn { device, path: std::path::absolute(file)? },
-                Capture::Off => Request::CaptureOff { device },
+            // The daemon's folder is another.
+            let path = match capture {
+                Capture::On { file } => Some(std::path::absolute(file)?),
+                Capture::Off => None,
             };
-            let Response::Done {} = daemon.ask(&request)? else {
-                bail!("the daemon gave an answer to another question");
-            };
-            String::new()
+            daemon.tell(&match path.clone() {
+                Some(path) => Request::CaptureOn { device, path },
+                None => Request::CaptureOff { device },
+            })?;
+            done(cli, device, "capture", &path)?
         }
         Command::Trace(trace) => {
             let device = daemon.choose(cli.device)?;
-            let request = match trace {
-                Trace::On { file } => Request::TraceOn {
-                    device,
-                    path: file.as_ref().map_or_else(|| Ok(STANDARD_ERROR.into()), std::path::absolute)?,
-                    format: if cli.json { TraceFormat::Json } else { TraceFormat::Text },
-                },
-                Trace::Off => Request::TraceOff { device },
+            let path = match trace {
+                Trace::On { file: Some(file) } => Some(std::path::absolute(file)?),
+                Trace::On { file: None } => Some(STANDARD_ERROR.into()),
+                Trace::Off => None,
             };
-            let Response::Done {} = daemon.ask(&request)? else {
-                bail!("the daemon gave an answer to another question");
-            };
-            String::new()
+            let format = if cli.json { TraceFormat::Json } else { TraceFormat::Text };
+            daemon.tell(&match path.clone() {
+                Some(path) => Request::TraceOn { device, path, format },
+                None => Request::TraceOff { device },
+            })?;
+            done(cli, device, "trace", &path)?
         }
         Command::Peer(command) => {
             let device = daemon.choose(cli.device)?;
             match daemon.ask(&command.request(device))? {
                 Response::Peers(rows) if cli.json => json(&rows)?,
                 Response::Peers(rows) => table::peers(&rows),
-                Response::Done {} => String::new(),
+                Response::Done {} => done(cli, device, "peer", &command.addr())?,
                 _ => bail!("the daemon gave an answer to another question"),
             }
         }
@@ -200,7 +215,10 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
                 Response::Impairments(rows) if cli.json => json(&rows)?,
                 Response::Impairments(rows) => table::impairments(&rows),
                 Response::Impairment(id) => format!("{id}\n"),
-                Response::Done {} => String::new(),
+                Response::Done {} => match command {
+                    impair::Impair::Clear { id } => done(cli, device, "cleared", id)?,
+                    _ => String::new(),
+                },
                 _ => bail!("the daemon gave an answer to another question"),
             }
         }
@@ -213,7 +231,21 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
 }
 
 fn json(value: &impl serde::Serialize) -> anyhow::Result<String> {
-    Ok(serde_json::to_string(value)? + "\n")
+    Ok(plain::json(&serde_json::to_string(value)?) + "\n")
+}
+
+/// What is printed of something that was done: nothing for people.
+fn done(cli: &Cli, device: u16, what: &str, value: &impl serde::Serialize) -> anyhow::Result<String> {
+    if cli.json { json(&json!({ "device": device, what: value })) } else { Ok(String::new()) }
+}
+
+/// Asks whoever sits at the terminal.
+fn confirmed(question: &str) -> anyhow::Result<bool> {
+    ensure!(io::stdin().is_terminal(), "nobody can be asked whether it is meant: say --yes");
+    write!(io::stderr(), "{question} [y/N] ")?;
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 /// All pages of a table.
@@ -255,12 +287,24 @@ fn rows(rows: &Rows) -> serde_json::Result<Vec<Value>> {
 }
 
 /// Connection to a daemon.
-struct Daemon(BufReader<UnixStream>);
+struct Daemon {
+    requests: UnixStream,
+    answers: Take<BufReader<UnixStream>>,
+}
 
 impl Daemon {
     fn connect(path: &Path) -> anyhow::Result<Self> {
-        let stream = UnixStream::connect(path).with_context(|| format!("cannot reach {}", path.display()))?;
-        Ok(Self(BufReader::new(stream)))
+        let connect = || {
+            let requests = UnixStream::connect(path)?;
+            let answers = BufReader::new(requests.try_clone()?).take(MAX_ANSWERS_LEN);
+            io::Result::Ok(Self { requests, answers })
+        };
+        connect().map_err(|error| {
+            anyhow!(
+                "cannot reach {}: {error}; the key `control_socket` of hcad's configuration says where it is",
+                path.display()
+            )
+        })
     }
 
     /// Asks and waits. A refusal is an error.
@@ -268,16 +312,26 @@ impl Daemon {
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
         // A daemon that turns us away has written why before it closed.
-        let sent = self.0.get_mut().write_all(&line);
-        let mut answer = String::new();
-        let received = self.0.read_line(&mut answer);
+        let sent = self.requests.write_all(&line);
+        let mut answer = Vec::new();
+        let received = (&mut self.answers).take(MAX_ANSWER_LEN).read_until(b'\n', &mut answer);
+        let too_long = answer.len() as u64 == MAX_ANSWER_LEN || self.answers.limit() == 0;
+        ensure!(!too_long, "the daemon's answer is too long");
         if answer.is_empty() {
             sent.and(received).context("the daemon is gone")?;
             bail!("the daemon closed the connection");
         }
-        match serde_json::from_str(&answer).context("the daemon's answer is not understood")? {
+        match serde_json::from_slice(&answer).context("the daemon's answer is not understood")? {
             Response::Error(problem) => bail!(problem),
             response => Ok(response),
+        }
+    }
+
+    /// Has something done.
+    fn tell(&mut self, request: &Request) -> anyhow::Result<()> {
+        match self.ask(request)? {
+            Response::Done {} => Ok(()),
+            _ => bail!("the daemon gave an answer to another question"),
         }
     }
 

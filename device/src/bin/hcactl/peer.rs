@@ -54,6 +54,14 @@ impl Peer {
             Self::Remove { addr } => Request::PeerRemove { device, addr: *addr },
         }
     }
+
+    /// The one it is about.
+    pub(crate) fn addr(&self) -> Option<SocketAddr> {
+        match self {
+            Self::List => None,
+            Self::Add { addr, .. } | Self::Remove { addr } => Some(*addr),
+        }
+    }
 }
 
 /// Cells of a row: address, kind, frames each way, MACs.

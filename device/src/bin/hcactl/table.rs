@@ -10,6 +10,8 @@ use device::frontend::snapshot::{
 };
 use serde_json::Value;
 
+use crate::plain;
+
 /// Columns as wide as their widest cell; the first line is the head.
 #[derive(Default)]
 pub(crate) struct Text {
@@ -70,7 +72,10 @@ impl Text {
         }
     }
 
-    pub(crate) fn finish(self) -> String {
+    pub(crate) fn finish(mut self) -> String {
+        for cell in self.lines.iter_mut().flatten() {
+            *cell = plain::text(cell);
+        }
         let mut widths: Vec<usize> = Vec::new();
         for line in &self.lines {
             widths.resize(widths.len().max(line.len()), 0);

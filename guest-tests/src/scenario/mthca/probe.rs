@@ -223,7 +223,7 @@ async fn cycles(node: &mut StockNode) -> Result<()> {
 async fn recovers(node: &mut StockNode) -> Result<()> {
     node.no_warnings().await?;
     let resets = node.daemon.counter(RESETS).await?;
-    node.daemon.control(&["fail"]).await?;
+    node.daemon.control(&["fail", "--yes"]).await?;
     // The old port is gone when the driver resets the device.
     let deadline = Instant::now() + RECOVERY;
     while node.daemon.counter(RESETS).await? == resets {

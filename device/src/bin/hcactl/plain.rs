@@ -1,0 +1,45 @@
+//! What a daemon says, so that it can do nothing to the terminal it is shown on.
+
+use std::fmt::Write as _;
+
+/// Text on one line, with control characters as escapes.
+pub(crate) fn text(text: &str) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut plain, char| {
+        match char.is_control() {
+            true => plain.extend(char.escape_default()),
+            false => plain.push(char),
+        }
+        plain
+    })
+}
+
+/// JSON with the control characters that JSON lets stand, DEL and C1, as escapes.
+pub(crate) fn json(text: &str) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut plain, char| {
+        match char.is_control() {
+            true => {
+                let _ = write!(plain, "\\u{:04x}", u32::from(char));
+            }
+            false => plain.push(char),
+        }
+        plain
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_shown_and_not_sent() {
+        assert_eq!(text("\u{1b}[2Jhca\u{9b}1 \u{e4}\n"), "\\u{1b}[2Jhca\\u{9b}1 \u{e4}\\n");
+    }
+
+    #[test]
+    fn json_stays_the_same_value() {
+        let value = serde_json::json!({ "path": "\u{1b}\u{7f}\u{9b}\u{e4}" });
+        let plain = json(&value.to_string());
+        assert!(!plain.contains(char::is_control), "{plain:?}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&plain).unwrap(), value);
+    }
+}

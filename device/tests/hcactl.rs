@@ -1,0 +1,132 @@
+//! `hcactl` as somebody types it, and before a daemon that means no good.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::thread;
+
+use common::{Daemon, hcad, with_control};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+fn hcactl() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
+    command.env_remove("HCACTL_SOCKET");
+    command
+}
+
+fn start() -> (Daemon, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, socket, control) = with_control(folder.path(), &[]);
+    let mut command = hcad();
+    command.arg("--config").arg(config);
+    (Daemon::ready(command, folder, socket), control)
+}
+
+fn run(socket: &Path, arguments: &[&str]) -> Output {
+    hcactl().arg("--socket").arg(socket).args(arguments).output().unwrap()
+}
+
+fn printed(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn complaint(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// A server that gives one client one answer to its first request.
+fn server(answer: &'static [u8]) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        BufReader::new(&stream).read_line(&mut String::new()).unwrap();
+        // The client may have heard enough before all of it is said.
+        let _ = (&stream).write_all(answer);
+    });
+    (folder, path)
+}
+
+#[test]
+fn the_socket_is_named_before_or_behind_the_command_or_by_the_environment() {
+    let (_daemon, control) = start();
+    let behind = hcactl().arg("devices").arg("--socket").arg(&control).output().unwrap();
+    assert!(printed(&behind).contains("02:00:00:00:00:01"));
+    let environment = hcactl().arg("devices").env("HCACTL_SOCKET", &control).output().unwrap();
+    assert_eq!(printed(&environment), printed(&behind));
+    let option = run(&control, &["devices"]);
+    assert_eq!(printed(&option), printed(&behind));
+}
+
+#[test]
+fn devices_shows_the_one_that_was_chosen() {
+    let (_daemon, control) = start();
+    let one: Value =
+        serde_json::from_str(&printed(&run(&control, &["--json", "--device", "1", "devices"]))).unwrap();
+    assert_eq!((one.as_array().unwrap().len(), &one[0]["id"]), (1, &json!(1)));
+    let none = run(&control, &["--device", "7", "devices"]);
+    assert_eq!(complaint(&none), "hcactl: there is no device 7\n");
+}
+
+#[test]
+fn json_tells_what_was_done() {
+    let (daemon, control) = start();
+    let file = daemon.folder.path().join("x.pcapng");
+    let file = file.to_str().unwrap();
+    let json = |arguments: &[&str]| -> Value {
+        let arguments = [&["--json"], arguments].concat();
+        serde_json::from_str(&printed(&run(&control, &arguments))).unwrap()
+    };
+    assert_eq!(json(&["capture", "on", file]), json!({ "device": 1, "capture": file }));
+    assert_eq!(json(&["capture", "off"]), json!({ "device": 1, "capture": null }));
+    assert_eq!(json(&["port", "down"]), json!({ "device": 1, "port": "down" }));
+    assert_eq!(json(&["peer", "add", "127.0.0.1:9"]), json!({ "device": 1, "peer": "127.0.0.1:9" }));
+    assert_eq!(json(&["impair", "clear"]), json!({ "device": 1, "cleared": null }));
+    assert_eq!(printed(&run(&control, &["port", "up"])), "");
+}
+
+#[test]
+fn an_internal_error_is_made_only_by_who_means_it() {
+    let (_daemon, control) = start();
+    let refused = run(&control, &["fail"]);
+    assert_eq!(complaint(&refused), "hcactl: nobody can be asked whether it is meant: say --yes\n");
+    assert_eq!(printed(&run(&control, &["--json", "fail", "--yes"])), "{\"device\":1,\"failed\":true}\n");
+}
+
+#[test]
+fn a_daemon_that_cannot_be_reached_is_named_with_the_key_that_says_where_it_is() {
+    let error = complaint(&run(Path::new("/nonexistent/control.sock"), &["devices"]));
+    assert!(error.starts_with("hcactl: cannot reach /nonexistent/control.sock: No such file"), "{error}");
+    assert!(error.contains("`control_socket`"), "{error}");
+    assert_eq!(error.matches("No such file").count(), 1, "{error}");
+}
+
+#[test]
+fn what_a_daemon_says_does_nothing_to_the_terminal() {
+    let (_folder, socket) = server(b"{\"error\":\"\\u001b]0;mine\\u0007\xc2\x9b2J\"}\n");
+    let error = complaint(&run(&socket, &["devices"]));
+    assert_eq!(error, "hcactl: \\u{1b}]0;mine\\u{7}\\u{9b}2J\n");
+
+    let rows = br#"{"devices":[{"id":1,"interface":"\u001b[2J","mac":"","ipv4":"10.0.0.1","ipv6":"::1","socket":null,
+        "connected":false,"port":"up","capture":null,"trace":null}]}"#;
+    let rows: &'static str = Box::leak(String::from_utf8_lossy(rows).replace('\n', " ").into_boxed_str());
+    let rows: &'static str = Box::leak(format!("{rows}\n").into_boxed_str());
+    let (_folder, socket) = server(rows.as_bytes());
+    let table = printed(&run(&socket, &["devices"]));
+    assert!(table.contains("\\u{1b}[2J") && !table.contains('\u{1b}'), "{table:?}");
+}
+
+#[test]
+fn an_answer_without_end_is_not_read_to_its_end() {
+    static ENDLESS: [u8; 17 << 20] = [b'x'; 17 << 20];
+    let (_folder, socket) = server(&ENDLESS);
+    assert_eq!(complaint(&run(&socket, &["devices"])), "hcactl: the daemon's answer is too long\n");
+}
