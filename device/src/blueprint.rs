@@ -57,7 +57,7 @@ impl Blueprint {
     /// It cannot listen, or has nothing to listen on.
     pub fn source(&self, inherited: &mut Option<Source>) -> Result<Source, DaemonError> {
         match (&self.device.socket_path, inherited.take()) {
-            (Some(path), _) => Listener::bind(path)
+            (Some(path), _) => Listener::bind_for(path, self.device.socket_access)
                 .map(|listener| Source::Listener(listener.into()))
                 .map_err(|source| DaemonError::Listen { key: format!("{}.socket_path", self.key), source }),
             (None, Some(source)) => Ok(source),

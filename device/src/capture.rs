@@ -14,6 +14,8 @@ use pcap_file::pcapng::blocks::interface_description::{
 };
 use pcap_file::{DataLink, PcapError};
 
+use crate::telemetry::file;
+
 /// Which way a frame went, from the HCA's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -50,7 +52,7 @@ impl Capture {
     /// # Errors
     /// The file cannot be created or written.
     pub fn create(path: &Path, interface: &str) -> io::Result<Self> {
-        Self::to_file(File::create(path)?, path, interface)
+        Self::to_file(file::create(path)?, path, interface)
     }
 
     /// Creates the file at `path`, which must not exist: nothing is overwritten, and nobody waits for a pipe.
@@ -58,7 +60,7 @@ impl Capture {
     /// # Errors
     /// The file exists, or cannot be created or written.
     pub fn create_new(path: &Path, interface: &str) -> io::Result<Self> {
-        Self::to_file(File::create_new(path)?, path, interface)
+        Self::to_file(file::create_new(path)?, path, interface)
     }
 
     /// Goes on in the file at `path`, with a section of its own behind those there are.
@@ -66,7 +68,7 @@ impl Capture {
     /// # Errors
     /// The file cannot be opened or written.
     pub fn append(path: &Path, interface: &str) -> io::Result<Self> {
-        Self::to_file(File::options().append(true).create(true).open(path)?, path, interface)
+        Self::to_file(file::append(path)?, path, interface)
     }
 
     /// Ends when the file is so long.

@@ -4,8 +4,11 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 use clap::Parser;
+use schemars::{Schema, schema_for};
+use serde_json::Value;
 
-use crate::config::{Config, ConfigError, TraceConfig};
+use crate::config::{Config, ConfigError, FabricEntry, TraceConfig};
+use crate::frontend::FrontendEntry;
 use crate::telemetry::trace::TraceFormat;
 
 /// Serves RDMA HCAs as vfio-user PCI devices.
@@ -14,7 +17,7 @@ use crate::telemetry::trace::TraceFormat;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "hcad", version)]
 pub struct Cli {
-    /// Configuration file (JSON; its keys are described in configs/config.schema.json)
+    /// Configuration file (JSON; its keys are described in configs/config.schema.json), or "-" for standard input
     #[arg(long, value_name = "FILE", required_unless_present = "print_capabilities")]
     pub config: Option<PathBuf>,
 
@@ -52,7 +55,7 @@ impl Cli {
     /// Applies the options that override the file, and checks that a VMM can reach every device.
     ///
     /// # Errors
-    /// An override is given for more than one device, or a device has no socket.
+    /// An override is given for more than one device or for a path that has another use, or a device has no socket.
     pub fn apply(&self, config: &mut Config) -> Result<(), ConfigError> {
         let overrides = [
             ("--socket-path", self.socket_path.is_some()),
@@ -81,7 +84,7 @@ impl Cli {
                 key: format!("devices[{index}].socket_path"),
                 problem: "is missing, and neither --socket-path nor --fd is given".into(),
             }),
-            _ => Ok(()),
+            _ => config.check_paths(),
         }
     }
 }
@@ -91,8 +94,23 @@ impl Cli {
 /// # Spec
 /// QEMU interop documents, "Backend program conventions".
 pub fn capabilities() -> String {
-    serde_json::json!({ "type": "vfio-user", "features": ["jingzhao", "udp", "capture", "trace"] })
-        .to_string()
+    let mut features = keys_of(&schema_for!(FrontendEntry));
+    features.extend(keys_of(&schema_for!(FabricEntry)));
+    features.extend(["capture", "trace", "impairments", "strict", "confinement"].map(str::to_owned));
+    serde_json::json!({ "type": "vfio-user", "features": features }).to_string()
+}
+
+/// The keys of which an entry of the configuration has one.
+fn keys_of(schema: &Schema) -> Vec<String> {
+    let variants = schema.get("oneOf").and_then(Value::as_array).into_iter().flatten();
+    let keys = |variant: &Value| {
+        variant["properties"]
+            .as_object()
+            .into_iter()
+            .flat_map(|keys| keys.keys().cloned())
+            .collect::<Vec<_>>()
+    };
+    variants.flat_map(keys).collect()
 }
 
 #[cfg(test)]

@@ -1,10 +1,15 @@
 //! The configuration file: JSON with unknown keys rejected, turned into values that need no more checking.
 
+mod access;
 mod fabric;
+mod files;
+mod host;
 mod memory;
 
-use std::collections::HashSet;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::collections::HashMap;
+use std::fmt;
+use std::io::Read as _;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,7 +17,10 @@ use protocol::ids::{Lid, MacAddr};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use thiserror::Error;
+use tracing_subscriber::EnvFilter;
 
+use self::access::AccessEntry;
+pub use self::access::GroupEntry;
 pub use self::fabric::{
     FabricConfig, FabricEntry, InterfaceName, LocalEntry, TapEntry, UdpEntry, UdpPeer, UdpPeerEntry,
 };
@@ -24,6 +32,7 @@ use crate::management;
 use crate::memory::Limits;
 use crate::memory::limits::MAX_BYTES_OF_ALL;
 use crate::telemetry::trace::TraceFormat;
+use crate::vfio::server::Access;
 
 /// The whole file.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -37,6 +46,11 @@ pub struct ConfigFile {
     pub devices: Vec<DeviceEntry>,
     /// Unix socket that `hcactl` connects to, for the user of this process only. Without it there is none.
     pub control_socket: Option<PathBuf>,
+    /// Permissions of the devices' sockets, for those that have none of their own. In octal, "0600" by default, "0660"
+    /// with a `socket_group`.
+    pub socket_mode: Option<String>,
+    /// Group of the devices' sockets, for those that have none of their own.
+    pub socket_group: Option<GroupEntry>,
 }
 
 /// Log settings.
@@ -75,6 +89,10 @@ pub struct DeviceEntry {
     pub id: u16,
     /// Unix socket that the VMM connects to. `--socket-path` and `--fd` override it for a single device.
     pub socket_path: Option<PathBuf>,
+    /// Permissions of that socket, in octal.
+    pub socket_mode: Option<String>,
+    /// Group of that socket, by name or number: QEMU's, if that runs as another user.
+    pub socket_group: Option<GroupEntry>,
     /// Device interface.
     pub frontend: FrontendEntry,
     /// Ethernet address.
@@ -167,6 +185,8 @@ pub struct DeviceConfig {
     pub peers: Vec<Identity>,
     /// Socket for the VMM, if the file names one.
     pub socket_path: Option<PathBuf>,
+    /// Who may connect to it.
+    pub socket_access: Access,
     /// Device interface.
     pub frontend: FrontendEntry,
     /// How frames travel.
@@ -206,16 +226,16 @@ const MAX_LINGER_US: u16 = 1000;
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read {path}")]
+    #[error("cannot read {}", shown(path))]
     Read {
         /// The file.
         path: PathBuf,
         /// Why.
         source: std::io::Error,
     },
-    /// The file is not JSON of the right shape.
-    #[error("{path}: {problem}")]
-    Parse {
+    /// The file is not JSON of the right shape, or what it says cannot be.
+    #[error("{}: {problem}", shown(path))]
+    File {
         /// The file.
         path: PathBuf,
         /// Which key, where and why.
@@ -231,16 +251,42 @@ pub enum ConfigError {
     },
 }
 
+impl ConfigError {
+    /// The same, with the name of the file.
+    #[must_use]
+    pub fn in_file(self, path: &Path) -> Self {
+        match self {
+            Self::Value { key, problem } => {
+                Self::File { path: path.into(), problem: format!("{key}: {problem}") }
+            }
+            named => named,
+        }
+    }
+}
+
+/// What stands for standard input where a configuration is named.
+const STANDARD_INPUT: &str = "-";
+
+/// How a configuration is called.
+pub fn shown(path: &Path) -> impl fmt::Display {
+    if path == Path::new(STANDARD_INPUT) { Path::new("standard input") } else { path }.display()
+}
+
 impl Config {
-    /// Reads and checks a file.
+    /// Reads and checks a file, or standard input for [`STANDARD_INPUT`].
     ///
     /// # Errors
     /// The file cannot be read, or something in it is wrong.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.into(), source })?;
-        let file = Self::parse(&text).map_err(|problem| ConfigError::Parse { path: path.into(), problem })?;
-        Self::try_from(file)
+        let text = if path == Path::new(STANDARD_INPUT) {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text).map(|_| text)
+        } else {
+            std::fs::read_to_string(path)
+        };
+        let text = text.map_err(|source| ConfigError::Read { path: path.into(), source })?;
+        let file = Self::parse(&text).map_err(|problem| ConfigError::File { path: path.into(), problem })?;
+        Self::try_from(file).map_err(|error| error.in_file(path))
     }
 
     /// The shape of the file.
@@ -259,6 +305,8 @@ impl TryFrom<ConfigFile> for Config {
         if file.devices.is_empty() {
             return Err(value("devices", "at least one device is needed"));
         }
+        let all = AccessEntry { mode: file.socket_mode.as_deref(), group: file.socket_group.as_ref() };
+        all.check("")?;
         let count = file.devices.len();
         let mut memory_left = MAX_BYTES_OF_ALL;
         let devices = file
@@ -269,36 +317,47 @@ impl TryFrom<ConfigFile> for Config {
                 let key = format!("devices[{index}]");
                 let memory =
                     entry.guest_memory.check(count, &mut memory_left, &format!("{key}.guest_memory"))?;
-                DeviceConfig::from_entry(entry, memory, &key)
+                DeviceConfig::from_entry(entry, memory, all, &key)
             })
             .collect::<Result<Vec<_>, _>>()?;
-        let mut macs = HashSet::new();
-        let mut sockets = HashSet::new();
+        let mut numbers = HashMap::new();
+        let mut macs = HashMap::new();
+        let mut binds: HashMap<SocketAddr, usize> = HashMap::new();
         for (index, device) in devices.iter().enumerate() {
-            if !macs.insert(device.identity.mac) {
+            let key = |name| format!("devices[{index}].{name}");
+            let Identity { lid, mac, .. } = device.identity;
+            if let Some(other) = numbers.insert(lid, index) {
                 return Err(value(
-                    &format!("devices[{index}].id"),
-                    format!("MAC {} belongs to an earlier device", device.identity.mac),
+                    &key("id"),
+                    format!("{} is the number of devices[{other}] already", lid.get()),
                 ));
             }
-            if let Some(path) = &device.socket_path
-                && !sockets.insert(path)
+            if let Some(other) = macs.insert(mac, index) {
+                return Err(value(&key("mac"), format!("{mac} is the MAC of devices[{other}] already")));
+            }
+            if let FabricConfig::Udp { bind, .. } = device.fabric
+                && bind.port() != 0
+                && let Some(other) = binds.insert(bind, index)
             {
-                return Err(value(
-                    &format!("devices[{index}].socket_path"),
-                    "an earlier device has this path",
-                ));
+                let problem = format!("devices[{other}] receives on {bind} already");
+                return Err(value(&key("fabric.udp.bind"), problem));
             }
         }
-        if file.control_socket.as_ref().is_some_and(|path| sockets.contains(path)) {
-            return Err(value("control_socket", "a device has this path"));
-        }
-        Ok(Self { log: file.log, devices, control_socket: file.control_socket })
+        EnvFilter::try_new(&file.log.filter)
+            .map_err(|error| value("log.filter", format!("{:?}: {error}", file.log.filter)))?;
+        let config = Self { log: file.log, devices, control_socket: file.control_socket };
+        config.check_paths()?;
+        Ok(config)
     }
 }
 
 impl DeviceConfig {
-    fn from_entry(entry: DeviceEntry, memory: Limits, key: &str) -> Result<Self, ConfigError> {
+    fn from_entry(
+        entry: DeviceEntry,
+        memory: Limits,
+        sockets: AccessEntry<'_>,
+        key: &str,
+    ) -> Result<Self, ConfigError> {
         let own = PeerEntry {
             id: entry.id,
             mac: entry.mac,
@@ -307,6 +366,7 @@ impl DeviceConfig {
             prefer_ipv6: false,
         };
         let identity = identity(&own, key)?;
+        let socket = AccessEntry { mode: entry.socket_mode.as_deref(), group: entry.socket_group.as_ref() };
         let default_peer = entry
             .default_peer
             .map(|peer| self::identity(&peer, &format!("{key}.default_peer")))
@@ -316,8 +376,15 @@ impl DeviceConfig {
             .iter()
             .enumerate()
             .map(|(index, peer)| self::identity(peer, &format!("{key}.peers[{index}]")))
-            .collect::<Result<_, _>>()?;
-        let fabric = FabricConfig::check(entry.fabric, &format!("{key}.fabric"))?;
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut macs = HashMap::from([(identity.mac, format!("{key}.mac"))]);
+        for (index, peer) in peers.iter().enumerate() {
+            let peer_key = format!("{key}.peers[{index}].mac");
+            if let Some(other) = macs.insert(peer.mac, peer_key.clone()) {
+                return Err(value(&peer_key, format!("{} is {other} already", peer.mac)));
+            }
+        }
+        let fabric = FabricConfig::check(entry.fabric, identity.mac, &format!("{key}.fabric"))?;
         if entry.impairments.len() > impair::MAX_RULES {
             return Err(value(&format!("{key}.impairments"), impair::TooManyRules.to_string()));
         }
@@ -330,6 +397,7 @@ impl DeviceConfig {
             default_peer,
             peers,
             socket_path: entry.socket_path,
+            socket_access: socket.or(sockets).check(&format!("{key}."))?,
             frontend: entry.frontend,
             fabric,
             capture: entry.capture,
@@ -347,6 +415,12 @@ impl DeviceConfig {
 fn identity(entry: &PeerEntry, key: &str) -> Result<Identity, ConfigError> {
     let derived = Identity::from_lid(lid(entry.id, &format!("{key}.id"))?);
     let mac = entry.mac.as_deref().map(|text| unicast_mac(text, &format!("{key}.mac"))).transpose()?;
+    if let Some(ip) = entry
+        .ipv4
+        .filter(|ip| ip.is_multicast() || ip.is_unspecified() || ip.is_broadcast() || ip.is_loopback())
+    {
+        return Err(value(&format!("{key}.ipv4"), format!("{ip} is not an address a port can have")));
+    }
     if let Some(ip) = entry.ipv6.filter(|ip| ip.is_multicast() || ip.is_unspecified() || ip.is_loopback()) {
         return Err(value(&format!("{key}.ipv6"), format!("{ip} is not an address a port can have")));
     }
@@ -398,13 +472,13 @@ mod tests {
 
     const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-    fn check(devices: &str) -> Result<Config, String> {
+    pub(super) fn check(devices: &str) -> Result<Config, String> {
         let text = format!(r#"{{"devices": [{devices}]}}"#);
         let file = Config::parse(&text)?;
         Config::try_from(file).map_err(|error| error.to_string())
     }
 
-    fn device(extra: &str) -> String {
+    pub(super) fn device(extra: &str) -> String {
         format!(
             r#"{{"id": 258, "frontend": {{"jingzhao": {{}}}},
                 "fabric": {{"udp": {{"bind": "127.0.0.1:7000", "peers": []}}}} {extra}}}"#
@@ -428,9 +502,37 @@ mod tests {
             (device(r#", "mac": "2:0""#), "devices[0].mac: \"2:0\" is not a MAC address"),
             (device(r#", "mac": "01:00:00:00:00:01""#), "devices[0].mac: 01:00:00:00:00:01 is not a unicast"),
             (device(r#", "default_peer": {"id": 0}"#), "devices[0].default_peer.id: 0 is not in 1..=49150"),
-            (format!("{},{}", device(""), device("")), "devices[1].id: MAC 02:00:00:00:01:02 belongs to"),
+            (
+                format!("{},{}", device(""), device("")),
+                "devices[1].id: 258 is the number of devices[0] already",
+            ),
+            (
+                format!("{},{}", device(""), device(r#", "mac": "02:00:00:00:01:02""#).replace("258", "259")),
+                "devices[1].mac: 02:00:00:00:01:02 is the MAC of devices[0] already",
+            ),
+            (
+                format!("{},{}", device(""), device("").replace("258", "259")),
+                "devices[1].fabric.udp.bind: devices[0] receives on 127.0.0.1:7000 already",
+            ),
+            (
+                device(r#", "peers": [{"id": 1}, {"id": 2, "mac": "02:00:00:00:00:01"}]"#),
+                "devices[0].peers[1].mac: 02:00:00:00:00:01 is devices[0].peers[0].mac already",
+            ),
+            (device(r#", "peers": [{"id": 258}]"#), "02:00:00:00:01:02 is devices[0].mac already"),
+            (device(r#", "socket_mode": "rw""#), "devices[0].socket_mode: \"rw\" is no permissions"),
             (device(r#", "sockt_path": "x""#), "devices[0].sockt_path: unknown field `sockt_path`"),
             (device(r#", "ipv4": "10.0.0""#), "devices[0].ipv4: invalid IPv4 address syntax"),
+            (
+                device(r#", "ipv4": "224.0.0.1""#),
+                "devices[0].ipv4: 224.0.0.1 is not an address a port can have",
+            ),
+            (device(r#", "ipv4": "0.0.0.0""#), "devices[0].ipv4: 0.0.0.0 is not an address a port can have"),
+            (device(r#", "ipv4": "255.255.255.255""#), "devices[0].ipv4: 255.255.255.255 is not an address"),
+            (device(r#", "ipv4": "127.1.2.3""#), "devices[0].ipv4: 127.1.2.3 is not an address a port can"),
+            (
+                device(r#", "default_peer": {"id": 3, "ipv4": "127.0.0.1"}"#),
+                "devices[0].default_peer.ipv4: 127.0.0.1 is not an address a port can have",
+            ),
             (device(r#", "ipv6": "ff02::1""#), "devices[0].ipv6: ff02::1 is not an address a port can have"),
             (
                 device(r#", "impairments": [{"direction": "tx", "action": "drop", "nth": 0}]"#),
@@ -457,7 +559,9 @@ mod tests {
     #[test]
     fn devices_share_what_may_be_mapped() {
         const GIB: u64 = 1 << 30;
-        let one = |id: u32, extra: &str| device(extra).replace("258", &id.to_string());
+        let one = |id: u32, extra: &str| {
+            device(extra).replace("258", &id.to_string()).replace("7000", &(7000 + id).to_string())
+        };
         let bytes = |devices: &[String]| -> Result<Vec<u64>, String> {
             Ok(check(&devices.join(","))?.devices.iter().map(|device| device.memory.bytes / GIB).collect())
         };
@@ -514,6 +618,58 @@ mod tests {
         for name in ["", "sixteen-letters-", "a b", "a/b", "..", "tap%d", "a:1", "\u{e4}"] {
             let error = tap(name).unwrap_err();
             assert!(error.starts_with("devices[0].fabric.tap.interface: "), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_peer_is_somebody_else_and_one() {
+        let peers = |bind: &str, peers: &str| {
+            let entry = device("").replace(
+                r#""bind": "127.0.0.1:7000", "peers": []"#,
+                &format!(r#""bind": "{bind}", "peers": [{peers}]"#),
+            );
+            check(&entry).map(drop)
+        };
+        let ours = r#"{"addr": "127.0.0.1:7000"}"#;
+        let others = r#"{"addr": "127.0.0.1:7001"}, {"addr": "127.0.0.1:7002"}"#;
+        assert_eq!(peers("127.0.0.1:7000", others), Ok(()));
+        assert_eq!(peers("127.0.0.1:7003", ours), Ok(()));
+        let key = "devices[0].fabric.udp.peers";
+        let mac = r#""mac": "52:54:00:00:00:07""#;
+        for (bind, list, message) in [
+            ("127.0.0.1:7000", ours.to_owned(), "[0].addr: 127.0.0.1:7000 is where this HCA receives"),
+            ("0.0.0.0:7000", ours.to_owned(), "[0].addr: 127.0.0.1:7000 is where this HCA receives"),
+            ("127.0.0.1:7003", format!("{ours}, {ours}"), "[1].addr: 127.0.0.1:7000 is a peer already"),
+            (
+                "127.0.0.1:7000",
+                format!(r#"{{"addr": "127.0.0.1:1", {mac}}}, {{"addr": "127.0.0.1:2", {mac}}}"#),
+                "[1].mac: 52:54:00:00:00:07 is the MAC of peers[0] already",
+            ),
+            (
+                "127.0.0.1:7000",
+                r#"{"addr": "127.0.0.1:1", "mac": "02:00:00:00:01:02"}"#.to_owned(),
+                "[0].mac: 02:00:00:00:01:02 is this HCA's own",
+            ),
+            (
+                "127.0.0.1:7000",
+                r#"{"addr": "239.1.1.1:1"}"#.to_owned(),
+                "[0].addr: 239.1.1.1 is not one host",
+            ),
+            ("127.0.0.1:7000", r#"{"addr": "0.0.0.0:1"}"#.to_owned(), "[0].addr: 0.0.0.0 is not one host"),
+        ] {
+            let error = peers(bind, &list).unwrap_err();
+            assert!(error.starts_with(&format!("{key}{message}")), "{error:?} should say {message:?}");
+        }
+    }
+
+    #[test]
+    fn every_error_names_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hcad.json");
+        for text in ["{", r#"{"devices": []}"#] {
+            std::fs::write(&path, text).unwrap();
+            let error = Config::load(&path).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{}: ", path.display())), "{error}");
         }
     }
 

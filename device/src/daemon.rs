@@ -110,7 +110,7 @@ pub fn run(config: &Config, mut inherited: Option<Source>) -> Result<(), DaemonE
     let control = config
         .control_socket
         .as_ref()
-        .map(|path| Listener::bind_private(path))
+        .map(|path| Listener::bind(path))
         .transpose()
         .map_err(|source| DaemonError::Listen { key: "control_socket".into(), source })?;
 

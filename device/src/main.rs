@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Parser;
 use device::cli::{self, Cli};
-use device::config::Config;
-use device::daemon;
+use device::config::{self, Config};
+use device::daemon::{self, DaemonError};
 use device::telemetry::{outlet, subscriber};
 use device::vfio::server::Source;
 
@@ -37,12 +37,18 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     let inherited = cli.fd.map(Source::from_inherited).transpose().context("--fd")?;
     let path = cli.config.as_deref().context("--config is missing")?;
     let mut config = Config::load(path)?;
-    cli.apply(&mut config)?;
+    cli.apply(&mut config).map_err(|error| error.in_file(path))?;
     if cli.check {
-        return print(&format!("{}: ok", path.display()));
+        config.check_host().map_err(|error| error.in_file(path))?;
+        return print(&format!("{}: ok", config::shown(path)));
     }
     subscriber::init(&config.log).map_err(anyhow::Error::msg)?;
-    Ok(daemon::run(&config, inherited)?)
+    match daemon::run(&config, inherited) {
+        Err(error @ (DaemonError::Listen { .. } | DaemonError::Fabric { .. } | DaemonError::File { .. })) => {
+            Err(anyhow::Error::new(error).context(config::shown(path).to_string()))
+        }
+        ended => Ok(ended?),
+    }
 }
 
 /// The answer that was asked for.

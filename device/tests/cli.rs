@@ -4,14 +4,15 @@
 mod common;
 
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use common::{Daemon, configuration, hcad, until};
+use common::{Daemon, configuration, hcad, until, with_control};
 use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX};
 use vfio_user::Client;
@@ -70,6 +71,11 @@ fn capabilities_are_json_and_need_no_configuration() {
     assert!(output.status.success());
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(value["type"], "vfio-user");
+    let features: Vec<_> =
+        value["features"].as_array().unwrap().iter().filter_map(|name| name.as_str()).collect();
+    for name in ["jingzhao", "mthca", "udp", "local", "tap", "capture", "trace", "impairments"] {
+        assert!(features.contains(&name), "{name} is missing in {features:?}");
+    }
 }
 
 #[test]
@@ -120,6 +126,94 @@ fn a_socket_path_that_is_in_use_is_named() {
     let line = one_line(&run(&["--config", config.to_str().unwrap()]));
     assert!(line.contains("devices[0].socket_path: "), "{line}");
     assert!(line.contains("hca.sock: another process is listening"), "{line}");
+}
+
+#[test]
+fn a_second_daemon_is_no_client_of_the_first() {
+    let (mut first, control) = {
+        let folder = tempfile::tempdir().unwrap();
+        let (config, socket, control) = with_control(folder.path(), &[]);
+        let mut command = hcad();
+        command.arg("--config").arg(config);
+        (Daemon::ready(command, folder, socket), control)
+    };
+    one_line(&run(&["--config", first.folder.path().join("hcad.json").to_str().unwrap()]));
+    let counters = Command::new(env!("CARGO_BIN_EXE_hcactl"))
+        .args(["--json", "counters", "--socket"])
+        .arg(control)
+        .output()
+        .unwrap();
+    let counters: serde_json::Value = serde_json::from_slice(&counters.stdout).unwrap();
+    assert_eq!(counters["vfio"]["clients"], 0);
+    first.child.kill().unwrap();
+    let mut log = String::new();
+    first.log.read_to_string(&mut log).unwrap();
+    assert!(!log.contains("client"), "{log}");
+}
+
+#[test]
+fn check_says_what_is_missing_on_this_host() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = configuration(folder.path(), Some(Path::new("/nonexistent/s")));
+    let line = one_line(&run(&["--config", config.to_str().unwrap(), "--check"]));
+    assert!(line.contains("devices[0].socket_path: /nonexistent: No such file"), "{line}");
+}
+
+#[test]
+fn a_configuration_comes_from_standard_input_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = configuration(folder.path(), Some(&folder.path().join("s")));
+    let check =
+        |input: std::fs::File| hcad().args(["--config", "-", "--check"]).stdin(input).output().unwrap();
+    let output = check(std::fs::File::open(&config).unwrap());
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "standard input: ok\n");
+    std::fs::write(&config, "{}").unwrap();
+    let line = one_line(&check(std::fs::File::open(&config).unwrap()));
+    assert!(line.starts_with("hcad: standard input: missing field `devices`"), "{line}");
+}
+
+#[test]
+fn whatever_is_wrong_with_a_configuration_the_file_is_named_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |text: &str| {
+        let path = folder.path().join("hcad.json");
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let udp = |bind: &str, more: &str| {
+        format!(
+            r#"{{"devices": [{{"id": 1, "frontend": {{"jingzhao": {{}}}}, {more}
+                "fabric": {{"udp": {{"bind": "{bind}", "peers": []}}}}}}]}}"#
+        )
+    };
+    let socket = format!(r#""socket_path": "{}","#, folder.path().join("s").display());
+    for (text, arguments) in [
+        (r#"{"devices": []}"#.to_owned(), &[][..]),
+        (udp("127.0.0.1:0", ""), &[]),
+        (udp("127.0.0.1:0", r#""socket_path": "/nonexistent/s","#), &[]),
+        (udp("203.0.113.1:1", &socket), &[]),
+        (udp("127.0.0.1:0", &format!(r#"{socket} "capture": "/nonexistent/c","#)), &[]),
+        (udp("127.0.0.1:0", &socket), &["--capture", "/x", "--trace", "/x"]),
+        (format!(r#"{{"log": {{"filter": "device=loud"}}, {}"#, &udp("127.0.0.1:0", &socket)[1..]), &[]),
+    ] {
+        let path = write(&text);
+        let output = run(&[&["--config", &path], arguments].concat());
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        // Behind what was logged of what could be opened.
+        let log = String::from_utf8(output.stderr).unwrap();
+        let line = log.lines().last().unwrap();
+        assert!(line.starts_with(&format!("hcad: {path}: ")), "{line}");
+        assert!(line.matches("os error").count() <= 1, "{line}");
+    }
+}
+
+#[test]
+fn a_filter_of_the_environment_that_is_wrong_is_named_as_such() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = configuration(folder.path(), Some(&folder.path().join("s")));
+    let output = hcad().arg("--config").arg(config).env("RUST_LOG", "device=loud").output().unwrap();
+    let line = one_line(&output);
+    assert!(line.starts_with("hcad: RUST_LOG \"device=loud\": "), "{line}");
 }
 
 #[test]
@@ -318,6 +412,32 @@ fn an_inherited_client_is_the_only_one_and_the_daemon_ends_with_it() {
     drop(theirs);
     drop(ours);
     assert!(daemon.child.wait().unwrap().success());
+}
+
+#[test]
+fn sockets_are_for_those_the_configuration_names_whatever_the_umask_is() {
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    for (more, umask, expected) in [
+        (vec![], 0, 0o600),
+        (vec![("socket_mode", "0660".into())], 0o77, 0o660),
+        (vec![("socket_group", rustix::process::getegid().as_raw().into())], 0o777, 0o660),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let (config, socket, control) = with_control(folder.path(), &more);
+        let (capture, trace) = (folder.path().join("c"), folder.path().join("t"));
+        let mut command = hcad();
+        command.arg("--config").arg(config).arg("--capture").arg(&capture).arg("--trace").arg(&trace);
+        // SAFETY: between fork and exec this only calls umask, which is safe there.
+        unsafe {
+            command.pre_exec(move || {
+                libc::umask(umask);
+                Ok(())
+            });
+        }
+        let daemon = Daemon::ready(command, folder, socket);
+        assert_eq!((mode(&daemon.socket), mode(&control)), (expected, 0o600), "{more:?}");
+        assert_eq!((mode(&capture), mode(&trace)), (0o600, 0o600), "{more:?}");
+    }
 }
 
 #[test]

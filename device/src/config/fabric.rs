@@ -1,7 +1,8 @@
 //! How frames travel.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 
 use protocol::ids::MacAddr;
@@ -158,6 +159,10 @@ impl UdpPeer {
         }
         let by_id =
             entry.id.map(|id| super::lid(id, &format!("{key}id")).map(MacAddr::from_lid)).transpose()?;
+        let ip = entry.addr.ip();
+        if ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
+            return Err(value(&format!("{key}addr"), format!("{ip} is not one host")));
+        }
         let mac = entry.mac.as_deref().map(|text| unicast_mac(text, &format!("{key}mac"))).transpose()?;
         if by_id.is_some() && mac.is_some() {
             return Err(value(&format!("{key}mac"), "id has given a MAC already"));
@@ -172,9 +177,10 @@ impl UdpPeer {
 }
 
 impl FabricConfig {
-    pub(super) fn check(entry: FabricEntry, key: &str) -> Result<Self, ConfigError> {
+    /// `own` is the MAC of the HCA.
+    pub(super) fn check(entry: FabricEntry, own: MacAddr, key: &str) -> Result<Self, ConfigError> {
         match entry {
-            FabricEntry::Udp(udp) => Self::check_udp(&udp, &format!("{key}.udp")),
+            FabricEntry::Udp(udp) => Self::check_udp(&udp, own, &format!("{key}.udp")),
             FabricEntry::Local(LocalEntry { network }) => Ok(Self::Local { network }),
             FabricEntry::Tap(TapEntry { interface }) => {
                 let name = InterfaceName::try_from(interface);
@@ -184,16 +190,42 @@ impl FabricConfig {
         }
     }
 
-    fn check_udp(udp: &UdpEntry, key: &str) -> Result<Self, ConfigError> {
+    fn check_udp(udp: &UdpEntry, own: MacAddr, key: &str) -> Result<Self, ConfigError> {
         let bind = udp.bind;
-        let peer = |(index, entry): (usize, &UdpPeerEntry)| {
+        if bind.ip().is_multicast() || bind.ip() == IpAddr::V4(Ipv4Addr::BROADCAST) {
+            return Err(value(
+                &format!("{key}.bind"),
+                format!("{} is not an address of this host", bind.ip()),
+            ));
+        }
+        let mut peers: Vec<UdpPeer> = Vec::with_capacity(udp.peers.len());
+        let mut macs = HashMap::new();
+        for (index, entry) in udp.peers.iter().enumerate() {
             let key = format!("{key}.peers[{index}].");
-            if entry.addr.is_ipv4() != bind.is_ipv4() {
-                let problem = format!("{} and bind {bind} differ in IP version", entry.addr);
-                return Err(value(&format!("{key}addr"), problem));
+            let wrong = |name, problem| Err(value(&format!("{key}{name}"), problem));
+            let addr = entry.addr;
+            if addr.is_ipv4() != bind.is_ipv4() {
+                return wrong("addr", format!("{addr} and bind {bind} differ in IP version"));
             }
-            UdpPeer::check(entry, &key)
-        };
-        Ok(Self::Udp { bind, peers: udp.peers.iter().enumerate().map(peer).collect::<Result<_, _>>()? })
+            let peer = UdpPeer::check(entry, &key)?;
+            // A socket that is bound to no address receives on those of loopback too.
+            let is_bound = addr.ip() == bind.ip() || bind.ip().is_unspecified() && addr.ip().is_loopback();
+            if is_bound && addr.port() == bind.port() {
+                return wrong("addr", format!("{addr} is where this HCA receives"));
+            }
+            if peers.iter().any(|earlier| earlier.addr == addr) {
+                return wrong("addr", format!("{addr} is a peer already"));
+            }
+            if let Some(mac) = peer.mac {
+                if mac == own {
+                    return wrong("mac", format!("{mac} is this HCA's own"));
+                }
+                if let Some(other) = macs.insert(mac, index) {
+                    return wrong("mac", format!("{mac} is the MAC of peers[{other}] already"));
+                }
+            }
+            peers.push(peer);
+        }
+        Ok(Self::Udp { bind, peers })
     }
 }

@@ -12,7 +12,8 @@ use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 use super::{Fabric, FabricStats, MAX_FRAME_LEN, RxBatch, Sent, TxBatch};
 use crate::config::InterfaceName;
 
-const DEVICE: &str = "/dev/net/tun";
+/// The driver of tap interfaces.
+pub(crate) const DEVICE: &str = "/dev/net/tun";
 
 /// Without its Ethernet header, the longest frame of a RoCE packet with a payload of 4096 bytes: IPv6, UDP, BTH, the
 /// longest extension headers, ICRC.

@@ -1,5 +1,6 @@
 //! What operators see of a running device.
 
+pub mod file;
 pub mod log;
 pub mod monitor;
 pub mod outlet;

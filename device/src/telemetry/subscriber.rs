@@ -14,9 +14,12 @@ use crate::config::{LogConfig, LogFormat};
 /// # Errors
 /// A filter directive is malformed; the text names it.
 pub fn init(config: &LogConfig) -> Result<(), String> {
-    let directives = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_else(|_| config.filter.clone());
+    let (source, directives) = match std::env::var(EnvFilter::DEFAULT_ENV) {
+        Ok(directives) => (EnvFilter::DEFAULT_ENV, directives),
+        Err(_) => ("log.filter", config.filter.clone()),
+    };
     let filter =
-        EnvFilter::try_new(&directives).map_err(|error| format!("log.filter {directives:?}: {error}"))?;
+        EnvFilter::try_new(&directives).map_err(|error| format!("{source} {directives:?}: {error}"))?;
     let outlet = outlet::standard_error().map_err(|error| format!("the log has no thread: {error}"))?;
     outlet.set_format(config.format);
     let builder = tracing_subscriber::fmt()

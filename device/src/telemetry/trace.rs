@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use self::json::JsonLine;
 use self::text::TextLine;
-use super::outlet;
+use super::{file, outlet};
 
 /// Form of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
@@ -130,7 +130,7 @@ impl Trace {
     /// # Errors
     /// The file cannot be created.
     pub fn create(path: &Path, format: TraceFormat, device: &str) -> io::Result<Self> {
-        Self::open(path, format, device, |path| File::create(path))
+        Self::open(path, format, device, file::create)
     }
 
     /// Creates the file at `path`, which must not exist: nothing is overwritten, and nobody waits for a pipe. Or goes to
@@ -139,7 +139,7 @@ impl Trace {
     /// # Errors
     /// The file exists, or cannot be created.
     pub fn create_new(path: &Path, format: TraceFormat, device: &str) -> io::Result<Self> {
-        Self::open(path, format, device, |path| File::create_new(path))
+        Self::open(path, format, device, file::create_new)
     }
 
     /// Goes on in the file at `path`, or on [`STANDARD_ERROR`].
@@ -149,7 +149,7 @@ impl Trace {
     pub fn append(path: &Path, format: TraceFormat, device: &str) -> io::Result<Self> {
         let mut len = 0;
         let trace = Self::open(path, format, device, |path| {
-            let file = File::options().append(true).create(true).open(path)?;
+            let file = file::append(path)?;
             len = file.metadata()?.len();
             Ok(file)
         });

@@ -1,8 +1,9 @@
 //! Where clients come from.
 
+use std::fmt;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -10,9 +11,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, Mode, fchmod, flock};
+use rustix::fs::{
+    AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, chmod, chownat, fchmod, flock, fstat, open,
+};
 use rustix::io::Errno;
-use rustix::net::sockopt::{socket_acceptconn, socket_domain};
+use rustix::net::sockopt::{socket_acceptconn, socket_domain, socket_type};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use thiserror::Error;
 
@@ -36,12 +39,22 @@ pub enum ListenError {
     #[error("{}: exists and is not a socket", .0.display())]
     NotASocket(PathBuf),
     /// The path cannot be bound.
-    #[error("{}: cannot listen: {source}", path.display())]
+    #[error("{}: cannot listen: {error}", path.display())]
     Bind {
         /// Path of the socket.
         path: PathBuf,
         /// Reason.
-        source: io::Error,
+        error: io::Error,
+    },
+    /// The socket cannot be given to those who are to connect.
+    #[error("{}: cannot be made a socket of {access}: {error}", path.display())]
+    Access {
+        /// Path of the socket.
+        path: PathBuf,
+        /// For whom.
+        access: Access,
+        /// Reason.
+        error: io::Error,
     },
     /// The descriptor given is not what it should be.
     #[error("descriptor {fd}: {reason}")]
@@ -51,6 +64,27 @@ pub enum ListenError {
         /// What is wrong.
         reason: &'static str,
     },
+}
+
+/// Who may connect to a socket: permissions of its file, whatever the umask is, and its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Permissions.
+    pub mode: Mode,
+    /// Group, if it is not that of the process or of the folder.
+    pub group: Option<Gid>,
+}
+
+impl Access {
+    /// For the user of this process only.
+    pub const PRIVATE: Self = Self { mode: Mode::RUSR.union(Mode::WUSR), group: None };
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "mode {:04o}", self.mode.bits())?;
+        self.group.map_or(Ok(()), |group| write!(f, " and group {}", group.as_raw()))
+    }
 }
 
 /// A listening socket. The file it made goes away with it.
@@ -71,20 +105,12 @@ pub enum Source {
 }
 
 impl Listener {
-    /// Listens on `path`. The socket file of a process that is gone is replaced.
+    /// Listens on `path` for the user of this process only. The socket file of a process that is gone is replaced.
     ///
     /// # Errors
     /// See [`ListenError`].
     pub fn bind(path: &Path) -> Result<Self, ListenError> {
-        Self::bind_with(path, None)
-    }
-
-    /// Listens on `path` for the user of this process only.
-    ///
-    /// # Errors
-    /// As [`Listener::bind`].
-    pub fn bind_private(path: &Path) -> Result<Self, ListenError> {
-        Self::bind_with(path, Some(Mode::RUSR | Mode::WUSR))
+        Self::bind_for(path, Access::PRIVATE)
     }
 
     /// The same socket under another descriptor, non-blocking. The file still goes away with `self`.
@@ -95,8 +121,12 @@ impl Listener {
         self.listener.try_clone()
     }
 
-    fn bind_with(path: &Path, mode: Option<Mode>) -> Result<Self, ListenError> {
-        let bind_error = |source| ListenError::Bind { path: path.to_path_buf(), source };
+    /// Listens on `path` for those that `access` names.
+    ///
+    /// # Errors
+    /// As [`Listener::bind`].
+    pub fn bind_for(path: &Path, access: Access) -> Result<Self, ListenError> {
+        let bind_error = |error| ListenError::Bind { path: path.to_path_buf(), error };
         // Two processes that find the same stale file must not both replace it: whoever comes second has to see
         // the first one's socket. The lock is on the folder, so it leaves nothing behind.
         let folder = match path.parent() {
@@ -107,7 +137,7 @@ impl Listener {
         lock(&folder, path).map_err(|error| bind_error(error.into()))?;
 
         remove_stale(path)?;
-        let listener = listen(path, mode).map_err(|error| bind_error(error.into()))?;
+        let listener = listen(path, access)?;
         listener.set_nonblocking(true).map_err(bind_error)?;
         let made = std::fs::symlink_metadata(path).map_err(bind_error)?;
         Ok(Self { listener, file: Some((path.to_path_buf(), made.dev(), made.ino())) })
@@ -162,6 +192,9 @@ impl Source {
         if !socket_domain(&owned).is_ok_and(|family| family == AddressFamily::UNIX) {
             return Err(wrong("is no Unix socket"));
         }
+        if !socket_type(&owned).is_ok_and(|kind| kind == SocketType::STREAM) {
+            return Err(wrong("is no stream socket"));
+        }
         if socket_acceptconn(&owned).is_ok_and(|listening| listening) {
             let listener = UnixListener::from(owned);
             listener.set_nonblocking(true).map_err(|_| wrong("cannot be made non-blocking"))?;
@@ -202,22 +235,42 @@ fn lock(folder: &File, path: &Path) -> rustix::io::Result<()> {
     }
 }
 
-/// A listening socket whose file has these permissions, or those the umask leaves.
-fn listen(path: &Path, mode: Option<Mode>) -> rustix::io::Result<UnixListener> {
+/// A listening socket for those that `access` names. Nobody else can connect at any moment: its file begins as its
+/// owner's, and is given its group and mode before the socket listens.
+fn listen(path: &Path, access: Access) -> Result<UnixListener, ListenError> {
+    let bind_error = |error: Errno| ListenError::Bind { path: path.to_path_buf(), error: error.into() };
     let flags = SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    if let Some(mode) = mode {
-        // Linux gives a socket's own mode to the file it makes, so that there is no moment with other permissions.
-        fchmod(&socket, mode)?;
-    }
-    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    rustix::net::listen(&socket, BACKLOG)?;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(bind_error)?;
+    // Linux gives a socket's own mode, less the umask, to the file it makes.
+    fchmod(&socket, access.mode & Mode::RWXU).map_err(bind_error)?;
+    let address = SocketAddrUnix::new(path).map_err(bind_error)?;
+    rustix::net::bind(&socket, &address).map_err(bind_error)?;
+    let given = give(path, access).and_then(|()| rustix::net::listen(&socket, BACKLOG));
+    given.map_err(|error| {
+        let _ = std::fs::remove_file(path);
+        ListenError::Access { path: path.to_path_buf(), access, error: error.into() }
+    })?;
     Ok(UnixListener::from(socket))
+}
+
+/// Gives a socket's file its group and mode.
+fn give(path: &Path, access: Access) -> rustix::io::Result<()> {
+    // By descriptor, so that what is changed is what is looked at, whoever else may write to the folder.
+    let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::Socket {
+        return Err(Errno::NOTSOCK);
+    }
+    if access.group.is_some() {
+        chownat(&file, "", None, access.group, AtFlags::EMPTY_PATH)?;
+    }
+    // A descriptor of this kind has no fchmod, and fchmodat follows its link in /proc.
+    chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), access.mode)
 }
 
 /// Removes a socket file nobody listens on.
 fn remove_stale(path: &Path) -> Result<(), ListenError> {
-    let bind_error = |source| ListenError::Bind { path: path.to_path_buf(), source };
+    let bind_error = |error| ListenError::Bind { path: path.to_path_buf(), error };
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(bind_error(error)),
@@ -226,19 +279,19 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
         }
         Ok(_) => {}
     }
-    match connect(path) {
+    match probe(path) {
         Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(bind_error),
         Err(Errno::NOENT) => Ok(()),
-        // A process whose backlog is full is alive too.
-        Ok(()) | Err(Errno::AGAIN) => Err(ListenError::InUse(path.to_path_buf())),
+        Ok(()) | Err(Errno::PROTOTYPE) => Err(ListenError::InUse(path.to_path_buf())),
         Err(error) => Err(bind_error(error.into())),
     }
 }
 
-/// Tries to become a client, without waiting.
-fn connect(path: &Path) -> rustix::io::Result<()> {
+/// Tries to connect in a way that no server of streams notices: to a datagram socket, Linux says EPROTOTYPE where there
+/// is a socket of another type, and ECONNREFUSED where there is none any more.
+fn probe(path: &Path) -> rustix::io::Result<()> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
     rustix::net::connect(&probe, &SocketAddrUnix::new(path)?)
 }
 
@@ -289,12 +342,33 @@ mod tests {
     }
 
     #[test]
-    fn a_private_socket_is_for_its_owner_only() {
+    fn a_socket_is_its_owners_unless_others_are_named() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("control.sock");
-        let _listener = Listener::bind_private(&path).unwrap();
-        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let path = folder.path().join("hca.sock");
+        let mode = || std::fs::metadata(&path).unwrap().mode() & 0o7777;
+        let private = Listener::bind(&path).unwrap();
+        assert_eq!(mode(), 0o600);
         UnixStream::connect(&path).unwrap();
+        drop(private);
+        // More than the umask of most users would leave.
+        let access = Access { mode: Mode::from_raw_mode(0o666), group: Some(rustix::process::getegid()) };
+        let _shared = Listener::bind_for(&path, access).unwrap();
+        assert_eq!(mode(), 0o666);
+        UnixStream::connect(&path).unwrap();
+    }
+
+    #[test]
+    fn looking_whether_a_socket_is_in_use_disturbs_nobody() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hca.sock");
+        let live = Listener::bind(&path).unwrap();
+        assert!(matches!(Listener::bind(&path), Err(ListenError::InUse(_))));
+        assert!(live.accept().unwrap().is_none(), "the other one became a client");
+        // One that is bound and does not listen yet is alive too.
+        let bound = folder.path().join("bound.sock");
+        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        rustix::net::bind(&socket, &SocketAddrUnix::new(&bound).unwrap()).unwrap();
+        assert!(matches!(Listener::bind(&bound), Err(ListenError::InUse(_))));
     }
 
     #[test]
@@ -306,6 +380,7 @@ mod tests {
     #[test]
     fn inherited_descriptors_are_told_apart() {
         use std::os::fd::IntoRawFd;
+        use std::os::unix::net::UnixDatagram;
 
         let folder = tempfile::tempdir().unwrap();
         let listening = UnixListener::bind(folder.path().join("a")).unwrap().into_raw_fd();
@@ -315,6 +390,10 @@ mod tests {
         let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into_raw_fd();
         let error = Source::from_inherited(udp).unwrap_err();
         assert_eq!(error.to_string(), format!("descriptor {udp}: is no Unix socket"));
+        let (datagrams, _theirs) = UnixDatagram::pair().unwrap();
+        let datagrams = datagrams.into_raw_fd();
+        let error = Source::from_inherited(datagrams).unwrap_err();
+        assert_eq!(error.to_string(), format!("descriptor {datagrams}: is no stream socket"));
         assert!(Source::from_inherited(1).is_err());
         assert!(Source::from_inherited(9_999).is_err());
     }

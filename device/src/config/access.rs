@@ -1,0 +1,101 @@
+//! Who may connect to the socket of a device.
+
+use nix::unistd::Group;
+use rustix::fs::{Gid, Mode};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::{ConfigError, value};
+use crate::vfio::server::Access;
+
+/// A group, by name or number.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum GroupEntry {
+    /// Number.
+    Number(u32),
+    /// Name, as `getent group` knows it.
+    Name(String),
+}
+
+/// What a device says of its socket, or the file of those that say nothing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AccessEntry<'a> {
+    pub(super) mode: Option<&'a str>,
+    pub(super) group: Option<&'a GroupEntry>,
+}
+
+impl AccessEntry<'_> {
+    /// For the owner alone, and for the group if one is named, unless a mode says otherwise. `key` is where the entries
+    /// stand.
+    pub(super) fn check(self, key: &str) -> Result<Access, ConfigError> {
+        let group = self.group.map(|entry| gid(entry, &format!("{key}socket_group"))).transpose()?;
+        let mode = match (self.mode, group) {
+            (Some(text), _) => mode(text, &format!("{key}socket_mode"))?,
+            (None, Some(_)) => Access::PRIVATE.mode | Mode::RGRP | Mode::WGRP,
+            (None, None) => Access::PRIVATE.mode,
+        };
+        Ok(Access { mode, group })
+    }
+
+    /// These, or where they say nothing those.
+    pub(super) fn or(self, other: Self) -> Self {
+        Self { mode: self.mode.or(other.mode), group: self.group.or(other.group) }
+    }
+}
+
+fn mode(text: &str, key: &str) -> Result<Mode, ConfigError> {
+    let wrong = || value(key, format!("{text:?} is no permissions in octal, such as \"0660\""));
+    // `from_str_radix` takes a sign.
+    let is_octal = !text.is_empty() && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
+    let bits =
+        u32::from_str_radix(text, 8).ok().filter(|bits| is_octal && *bits <= 0o777).ok_or_else(wrong)?;
+    let mode = Mode::from_raw_mode(bits);
+    if !mode.contains(Access::PRIVATE.mode) {
+        return Err(value(key, format!("{text:?} keeps out the user of this process")));
+    }
+    Ok(mode)
+}
+
+fn gid(entry: &GroupEntry, key: &str) -> Result<Gid, ConfigError> {
+    match entry {
+        // The system calls take it for "leave as it is".
+        GroupEntry::Number(u32::MAX) => Err(value(key, format!("{} is not the number of a group", u32::MAX))),
+        GroupEntry::Number(number) => Ok(Gid::from_raw(*number)),
+        GroupEntry::Name(name) => match Group::from_name(name) {
+            Ok(Some(group)) => Ok(Gid::from_raw(group.gid.as_raw())),
+            Ok(None) => Err(value(key, format!("there is no group {name:?}"))),
+            Err(error) => Err(value(key, format!("cannot look up group {name:?}: {error}"))),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(mode: Option<&str>, group: Option<GroupEntry>) -> Result<Access, String> {
+        AccessEntry { mode, group: group.as_ref() }.check("devices[0].").map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_socket_is_for_its_owner_and_the_group_that_is_named() {
+        assert_eq!(check(None, None), Ok(Access::PRIVATE));
+        let shared = check(None, Some(GroupEntry::Name("root".into()))).unwrap();
+        assert_eq!((shared.mode.bits(), shared.group), (0o660, Some(Gid::from_raw(0))));
+        let number = check(Some("666"), Some(GroupEntry::Number(7))).unwrap();
+        assert_eq!((number.mode.bits(), number.group), (0o666, Some(Gid::from_raw(7))));
+    }
+
+    #[test]
+    fn what_is_no_mode_or_group_is_refused() {
+        for mode in ["", "rw", "+660", "8", "1777", "99999999999"] {
+            let error = check(Some(mode), None).unwrap_err();
+            assert!(error.starts_with("devices[0].socket_mode: ") && error.contains("octal"), "{error}");
+        }
+        assert!(check(Some("0060"), None).unwrap_err().contains("keeps out the user of this process"));
+        let error = check(None, Some(GroupEntry::Name("no such group".into()))).unwrap_err();
+        assert_eq!(error, "devices[0].socket_group: there is no group \"no such group\"");
+        assert!(check(None, Some(GroupEntry::Number(u32::MAX))).is_err());
+    }
+}

@@ -1,0 +1,105 @@
+//! Files and sockets that a configuration names, each for one use.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+
+use super::{Config, ConfigError, value};
+use crate::telemetry::trace::STANDARD_ERROR;
+
+/// What is made of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// A socket is made there, and removed in the end.
+    Socket,
+    /// A file is written there.
+    File,
+}
+
+impl Config {
+    /// Every path that is made, with its key, but for standard error.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = (String, &Path, Use)> {
+        let of_devices = self.devices.iter().enumerate().flat_map(|(index, device)| {
+            let key = move |name| format!("devices[{index}].{name}");
+            let trace = device.trace.as_ref().map(|trace| trace.file.as_path());
+            [
+                device.socket_path.as_deref().map(|path| (key("socket_path"), path, Use::Socket)),
+                device.capture.as_deref().map(|path| (key("capture"), path, Use::File)),
+                trace
+                    .filter(|path| *path != Path::new(STANDARD_ERROR))
+                    .map(|path| (key("trace.file"), path, Use::File)),
+            ]
+        });
+        let control = self.control_socket.as_deref().map(|path| ("control_socket".into(), path, Use::Socket));
+        of_devices.chain([control]).flatten()
+    }
+
+    /// Sees to it that no path is used twice.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`].
+    pub fn check_paths(&self) -> Result<(), ConfigError> {
+        let mut users: HashMap<PathBuf, String> = HashMap::new();
+        for (key, path, _) in self.paths() {
+            // All may write to /dev/null.
+            if fs::metadata(path).is_ok_and(|there| there.file_type().is_char_device()) {
+                continue;
+            }
+            if let Some(user) = users.get(&resolved(path)) {
+                return Err(value(&key, format!("{} is {user} already", path.display())));
+            }
+            users.insert(resolved(path), key);
+        }
+        Ok(())
+    }
+}
+
+/// A path by its one name, as far as it exists.
+fn resolved(path: &Path) -> PathBuf {
+    if let Ok(resolved) = path.canonicalize() {
+        return resolved;
+    }
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    match (absolute.parent().and_then(|folder| folder.canonicalize().ok()), absolute.file_name()) {
+        (Some(folder), Some(name)) => folder.join(name),
+        _ => absolute,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{check, device};
+
+    #[test]
+    fn a_path_has_one_use() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(folder.path(), &link).unwrap();
+        let (direct, linked) = (folder.path().join("x"), link.join("x"));
+        let (direct, linked) = (direct.display(), linked.display());
+        for (devices, message) in [
+            (
+                device(r#", "socket_path": "/x/./s", "capture": "/x/s""#),
+                "devices[0].capture: /x/s is devices[0].socket_path already".to_owned(),
+            ),
+            (
+                device(&format!(r#", "capture": "{direct}", "trace": {{"file": "{linked}"}}"#)),
+                format!("devices[0].trace.file: {linked} is devices[0].capture already"),
+            ),
+            (
+                format!(
+                    "{},{}",
+                    device(r#", "trace": {"file": "/x/t"}"#),
+                    device(r#", "capture": "/x/t""#).replace("258", "259").replace("7000", "7001")
+                ),
+                "devices[1].capture: /x/t is devices[0].trace.file already".to_owned(),
+            ),
+        ] {
+            assert_eq!(check(&devices).unwrap_err(), message);
+        }
+        let traces = device(r#", "trace": {"file": "-"}, "capture": "/dev/null""#);
+        let others = traces.replace("258", "259").replace("7000", "7001");
+        check(&format!("{traces},{others}")).unwrap();
+    }
+}

@@ -1,0 +1,114 @@
+//! What a configuration needs of the host it is to run on, as far as can be seen without opening or making anything.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
+
+use rustix::fs::{Access, access};
+use rustix::thread::{CapabilitySet, capabilities};
+
+use super::files::Use;
+use super::{Config, ConfigError, FabricConfig, InterfaceName, value};
+use crate::fabric::tap;
+
+impl Config {
+    /// Looks for folders, interfaces and rights that are missing.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] for the first.
+    pub fn check_host(&self) -> Result<(), ConfigError> {
+        for (key, path, used) in self.paths() {
+            check_path(path, used).map_err(|problem| value(&key, problem))?;
+        }
+        for (index, device) in self.devices.iter().enumerate() {
+            if let FabricConfig::Tap { interface } = &device.fabric {
+                let key = format!("devices[{index}].fabric.tap.interface");
+                check_tap(interface).map_err(|problem| value(&key, problem))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_path(path: &Path, used: Use) -> Result<(), String> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let cannot = |what: &Path, error: io::Error| format!("{}: {error}", what.display());
+    let is_folder = fs::metadata(folder).map_err(|error| cannot(folder, error))?.is_dir();
+    if !is_folder {
+        return Err(format!("{} is no folder", folder.display()));
+    }
+    let writable = |what: &Path| access(what, Access::WRITE_OK).map_err(|error| cannot(what, error.into()));
+    match (fs::symlink_metadata(path), used) {
+        (Err(error), _) if error.kind() == io::ErrorKind::NotFound => writable(folder),
+        (Err(error), _) => Err(cannot(path, error)),
+        (Ok(there), Use::Socket) if !there.file_type().is_socket() => {
+            Err(format!("{} exists and is not a socket", path.display()))
+        }
+        (Ok(there), Use::File) if there.is_dir() || there.file_type().is_socket() => {
+            Err(format!("{} exists and is not a file", path.display()))
+        }
+        // A socket that was left behind is replaced; whether somebody serves it is seen at the start.
+        (Ok(_), Use::Socket) => writable(folder),
+        (Ok(_), Use::File) => writable(path),
+    }
+}
+
+fn check_tap(interface: &InterfaceName) -> Result<(), String> {
+    let driver = Path::new(tap::DEVICE);
+    access(driver, Access::READ_OK | Access::WRITE_OK)
+        .map_err(|error| format!("{}: {}", driver.display(), io::Error::from(error)))?;
+    let known = Path::new("/sys/class/net").join(interface.to_string());
+    if known.exists() {
+        return match known.join("tun_flags").exists() {
+            true => Ok(()),
+            false => Err(format!("{interface} is no tap interface")),
+        };
+    }
+    let may_make = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN));
+    match may_make {
+        true => Ok(()),
+        false => Err(format!("there is no {interface}, and making it takes CAP_NET_ADMIN")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{check, device};
+
+    fn problem(extra: &str) -> Option<String> {
+        check(&device(extra)).unwrap().check_host().err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn folders_and_interfaces_that_are_missing_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().display();
+        assert_eq!(problem(&format!(r#", "socket_path": "{folder}/s", "capture": "{folder}/c""#)), None);
+        for (extra, message) in [
+            (
+                r#", "socket_path": "/nonexistent/s""#.to_owned(),
+                "devices[0].socket_path: /nonexistent: No such",
+            ),
+            (
+                r#", "socket_path": "/etc/passwd/s""#.to_owned(),
+                "devices[0].socket_path: /etc/passwd is no folder",
+            ),
+            (r#", "socket_path": "/etc/passwd""#.to_owned(), "/etc/passwd exists and is not a socket"),
+            (format!(r#", "capture": "{folder}""#), "exists and is not a file"),
+        ] {
+            let problem = problem(&extra).unwrap();
+            assert!(problem.contains(message), "{problem:?} should contain {message:?}");
+        }
+        let tap = device("").replace(
+            r#"{"udp": {"bind": "127.0.0.1:7000", "peers": []}}"#,
+            r#"{"tap": {"interface": "lo"}}"#,
+        );
+        let error = check(&tap).unwrap().check_host().unwrap_err().to_string();
+        let expected = ["lo is no tap interface", "/dev/net/tun: "];
+        assert!(expected.iter().any(|part| error.contains(part)), "{error}");
+    }
+}

@@ -1,0 +1,71 @@
+//! Files that show what guests and peers do: nobody but the user of this process may read a new one.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use rustix::fs::{Mode, fchmod};
+
+const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+/// Creates the file at `path`, or empties the one that is there, which keeps its permissions.
+///
+/// # Errors
+/// It cannot be created or opened.
+pub fn create(path: &Path) -> io::Result<File> {
+    create_or(path, OpenOptions::new().write(true).truncate(true))
+}
+
+/// Creates the file at `path`, or goes on behind the end of the one that is there.
+///
+/// # Errors
+/// It cannot be created or opened.
+pub fn append(path: &Path) -> io::Result<File> {
+    create_or(path, OpenOptions::new().append(true))
+}
+
+/// Creates the file at `path`, which must not exist: nothing is overwritten, and nobody waits for a pipe.
+///
+/// # Errors
+/// It exists, or cannot be created.
+pub fn create_new(path: &Path) -> io::Result<File> {
+    private(path, OpenOptions::new().write(true))
+}
+
+fn create_or(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    match private(path, options) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            options.create_new(false).create(true).open(path)
+        }
+        created => created,
+    }
+}
+
+fn private(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let file = options.create_new(true).mode(PRIVATE.bits()).open(path)?;
+    // The umask may have taken the rights of the owner.
+    fchmod(&file, PRIVATE)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn a_new_file_is_private_and_an_old_one_keeps_its_permissions() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        create(&path).unwrap();
+        assert_eq!(mode(), 0o600);
+        std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        std::fs::write(&path, "old").unwrap();
+        create(&path).unwrap();
+        assert_eq!((mode(), std::fs::read(&path).unwrap().len()), (0o640, 0));
+        assert_eq!(create_new(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+    }
+}
