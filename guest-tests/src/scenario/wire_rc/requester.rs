@@ -49,6 +49,7 @@ pub(super) const CASES: &[Case] = &[
     case("a duplicate acknowledge is harmless", PATIENT, duplicate_ack),
     case("one acknowledge completes all requests before it", PATIENT, coalesced_ack),
     case("an acknowledge of a PSN never sent is dropped", PATIENT, ghost_ack),
+    case("an acknowledge for an earlier queue pair at the same place is dropped", PATIENT, stale_ack),
     case("a NAK of a PSN never sent is dropped", PATIENT, ghost_nak),
     case("an acknowledge with a wrong ICRC or P_Key is dropped", PATIENT, corrupt_ack),
     case("NAK invalid request: 12h, ERR, silence", PATIENT, |link| {
@@ -205,6 +206,15 @@ fn ghost_ack(link: &mut Link<'_>) -> Result<()> {
     for n in [1, 2, 1000, 0x7f_ffff] {
         acknowledge(link, n, 1)?;
     }
+    expect_ignored(link, 0, 1)
+}
+
+fn stale_ack(link: &mut Link<'_>) -> Result<()> {
+    send(link, 8)?;
+    link.expect("RC_SEND_ONLY", 0)?;
+    let mut ack = link.ack(0, syndrome::ACK, 1);
+    ack.qpn ^= 0x1d_0000;
+    link.send(&ack)?;
     expect_ignored(link, 0, 1)
 }
 

@@ -43,6 +43,7 @@ pub(super) const CASES: &[Case] = &[
     case("answers come in the order of the requests", order_of_answers),
     case("sixteen FETCH_ADDs are remembered", remembered_atomics),
     case("a duplicate READ beyond what was read gets nothing", duplicate_read_beyond),
+    case("a duplicate READ with a key that is not valid gets nothing", duplicate_read_of_wrong_key),
     case("a limited member of the partition is heard", limited_member),
     case("a solicited SEND with immediate arrives whole", send_imm),
 ];
@@ -410,6 +411,18 @@ fn remembered_atomics(link: &mut Link<'_>) -> Result<()> {
         expect_original(link, n, n.into(), 16)?;
     }
     link.expect_memory(0, &16u64.to_le_bytes())
+}
+
+/// IBTA 9.7.5: only the packet with the expected PSN may draw a NAK.
+fn duplicate_read_of_wrong_key(link: &mut Link<'_>) -> Result<()> {
+    let request = link.read_request(0, link.reth(0, 8));
+    link.send(&request)?;
+    responses(link, 0, &["RC_RDMA_READ_RESPONSE_ONLY"], 1)?;
+    let Reth { va, rkey, len } = link.reth(0, 8);
+    let wrong = link.read_request(0, Reth { va, rkey: rkey ^ 0x5a5a, len });
+    link.send(&wrong)?;
+    link.expect_silence()?;
+    link.expect_receives(1, 2)
 }
 
 fn duplicate_read_beyond(link: &mut Link<'_>) -> Result<()> {

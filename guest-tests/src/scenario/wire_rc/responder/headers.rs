@@ -22,6 +22,9 @@ pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
     case("a packet for a queue pair that is not there is dropped", |link| {
         dropped(link, "/engine/drops/unknown_qp", |packet| packet.qpn ^= 0x200)
     }),
+    case("a packet for an earlier queue pair at the same place of the table is dropped", |link| {
+        dropped(link, "/engine/drops/unknown_qp", |packet| packet.qpn ^= 0x1d_0000)
+    }),
     case("a packet from another address than the peer's is dropped", |link| {
         dropped(link, "/engine/drops/wrong_source", |packet| packet.source = Some([10, 77, 0, 99].into()))
     }),
