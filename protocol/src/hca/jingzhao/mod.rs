@@ -14,6 +14,7 @@ pub mod caps;
 pub mod cmd;
 pub mod cqc;
 pub mod cqe;
+pub mod ctxmgt;
 pub mod doorbell;
 pub mod eqc;
 pub mod eqe;

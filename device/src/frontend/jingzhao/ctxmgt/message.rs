@@ -24,11 +24,15 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use protocol::Psn;
+use protocol::hca::jingzhao::ctxmgt::{DoorbellPayload, EncapPayload, ParserPayload, psn_and_state};
 use protocol::hca::jingzhao::modify::StoredQpc;
 use protocol::hca::jingzhao::qpc::{QpState, Qpc, ServiceType};
 use protocol::ids::{Cqn, Lid, Lkey, MacAddr, Pdn, Qkey, Qpn};
 
 use super::request_controller::{Channel, Writer};
+
+/// ST of what no QP here has.
+const RELIABLE_DATAGRAM: u8 = 2;
 
 /// A request for key data of a QP.
 pub trait ReadQp {
@@ -95,6 +99,22 @@ impl ReadQp for RdQpSst {
     }
 }
 
+impl RdQpSst {
+    /// The response as the document has it.
+    pub fn payload(&self) -> DoorbellPayload {
+        DoorbellPayload {
+            remote_qpn: self.remote_qpn,
+            service: self.service.map_or(RELIABLE_DATAGRAM, ServiceType::code),
+            mtu_msgmax: self.mtu << 5 | self.log_max_msg & 0x1f,
+            pkey: self.pkey_index.into(),
+            sq_lkey: self.sq_lkey,
+            pd: self.pd,
+            log_sq_slot: self.log_sq_slot,
+            sq_len: self.sq_len,
+        }
+    }
+}
+
 /// RD_QP_STATE of the WQE Parser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RdQpState {
@@ -111,6 +131,17 @@ impl ReadQp for RdQpState {
 
     fn of(StoredQpc { image, .. }: &StoredQpc) -> Self {
         Self { state: image.state(), log_sq_slot: image.log_sq_slot, sq_len: image.sq_len }
+    }
+}
+
+impl RdQpState {
+    /// The response as the document has it.
+    pub fn payload(&self) -> ParserPayload {
+        ParserPayload {
+            state: self.state.map_or(0, QpState::code),
+            log_sq_slot: self.log_sq_slot,
+            sq_len: self.sq_len,
+        }
     }
 }
 
@@ -147,6 +178,13 @@ pub struct WrQpNpst {
     pub state: QpState,
     /// NextPSN.
     pub next_psn: Psn,
+}
+
+impl WrQpNpst {
+    /// The request's data as the document has them.
+    pub fn payload(&self) -> [u32; 4] {
+        psn_and_state(self.next_psn, self.state.code())
+    }
 }
 
 impl WriteQp for WrQpNpst {
@@ -342,6 +380,25 @@ impl ReadQp for RdEncap {
             remote_gid: image.remote_gid,
             traffic_class: image.traffic_class,
             hop_limit: image.hop_limit,
+        }
+    }
+}
+
+impl RdEncap {
+    /// The response as the document has it: addresses that are not set are 0, but for a LID.
+    pub fn payload(&self) -> EncapPayload {
+        let mac = |mac: Option<MacAddr>, lid: Lid| {
+            let [high, low] = lid.get().to_be_bytes();
+            mac.unwrap_or(MacAddr([0, 0, 0, 0, high, low]))
+        };
+        EncapPayload {
+            pkey: self.pkey_index.into(),
+            service_level: self.service_level,
+            port: self.port,
+            source_ip: self.sip.unwrap_or(Ipv4Addr::UNSPECIFIED),
+            dest_ip: self.dip.unwrap_or(Ipv4Addr::UNSPECIFIED),
+            source_mac: mac(self.smac, self.slid),
+            dest_mac: mac(self.dmac, self.dlid),
         }
     }
 }

@@ -22,6 +22,14 @@
 //! ```
 //!
 //! # Differences
+//! - Units exchange typed values, not words. The bits of request headers and of payloads are in
+//!   [`protocol::hca::jingzhao::ctxmgt`], for those that compare with RTL: all headers of the command unit, the answers to
+//!   Doorbell Processing, WQE Parser, Requester Trans Control and Frame Encap, and what RTC writes. Not there is what the
+//!   document's text does not have: types and opcodes of the engine's requests as numbers, the payloads of RRC and EE, and
+//!   in RTC's the PD and key of the EQ and its vector.
+//! - What an answer has of a CQ and its EQ is read where the entry is written, see [`message`].
+//! - RD_QP_SST and RD_QP_RST have the index in the P_Key table as PKey; DstQPN has 24 bits here, 16 in RD_QP_SST's payload.
+//! - There are no channels with a depth: commands and reads are answered at once, see [`request_controller`].
 //! - The device keeps the whole entry of a QP, not only its key data, and never reads ICM back: there is no readctx.
 //!   QUERY_QP must answer, and MODIFY_QP must merge, with what commands gave and not with what the guest made of it.
 //! - Tables have the sizes of INIT_HCA, not of a RAM (J-09).

@@ -153,8 +153,12 @@ fn units_read_the_fields_of_their_messages() {
         qkey: Qkey::new(0x55),
     };
     assert_eq!(key.read::<RdQpSst>(), sst, "Doorbell Processing");
+    assert_eq!(sst.payload().words(), [0x0009_0000, 0x007f_0003, 0x21, 3, 9, 0x4000, 0, 0]);
     let state = RdQpState { state: Some(QpState::Rts), log_sq_slot: 9, sq_len: 0x4000 };
     assert_eq!(key.read::<RdQpState>(), state, "WQE Parser");
+    assert_eq!(state.payload().words(), [0x0300_0009, 0x4000, 0, 0]);
+    let written = WrQpNpst { state: QpState::Rts, next_psn: Psn::new(0x65_4321) };
+    assert_eq!(written.payload(), [0x6543_2103, 0, 0, 0]);
     let npst = RdQpNpst {
         state: Some(QpState::Rts),
         next_psn: Psn::new(0x65_4321),
@@ -203,6 +207,8 @@ fn units_read_the_fields_of_their_messages() {
         hop_limit: 0,
     };
     assert_eq!(key.read::<RdEncap>(), encap, "Frame Encap");
+    let words = [0x0003_0051, 0x0a4d_0001, 0x0a4d_0002, 0x0001_0c0d, 0x0a0b_0200, 0x0200_0002, 0, 0];
+    assert_eq!(encap.payload().words(), words);
 }
 
 /// Section 5.3.3.1: "the QPN, shifted left by 8 bits, of which bits 21:12 are the address in the RAM", and the low 12

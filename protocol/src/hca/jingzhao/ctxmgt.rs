@@ -1,0 +1,302 @@
+//! Requests and answers between the units of the device and its context manager, bit by bit: for comparison with RTL.
+//!
+//! A request header has 128 bits, the first field of its table in the highest. A payload is a row of 32-bit words, the first
+//! row of its table the lowest. The text of the document that there is lacks the payloads of Requester Recv Control and
+//! Execution Engine, the words of Requester Trans Control's that its list of fields demands beyond 192 bits (PD and key
+//! of the EQ, vector), and the numbers of the engine's types and opcodes: those are not here.
+//!
+//! # Spec
+//! CtxMgt document, tables 2.1, 3.1 and 3.2.
+
+use std::net::Ipv4Addr;
+
+use crate::Psn;
+use crate::ids::{Cqn, Lid, Lkey, MacAddr, Pdn, Qpn};
+
+/// What the command unit asks for (table 3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CeuRequest {
+    /// RD_QP_ALL of a QP.
+    ReadQp(u32),
+    /// WR_QP_ALL.
+    WriteQp(u32),
+    /// WR_CQ_ALL.
+    WriteCq(u32),
+    /// WR_CQ_MODIFY.
+    ModifyCq(u32),
+    /// WR_CQ_INVALID.
+    InvalidateCq(u32),
+    /// WR_EQ_ALL.
+    WriteEq(u32),
+    /// WR_EQ_FUNC: events an EQ takes, or no longer takes.
+    MapEq {
+        /// The EQ, 31 bits.
+        eqn: u32,
+        /// Takes them away.
+        remove: bool,
+        /// The low half of the mask.
+        events: u32,
+    },
+    /// WR_EQ_INVALID.
+    InvalidateEq(u32),
+    /// WR_ICMMAP_EN.
+    CreateTables,
+    /// WR_ICMMAP_DIS.
+    InvalidateTables,
+    /// MAP_ICM_EN of so many chunks, at most 64.
+    Map {
+        /// How many.
+        chunks: u32,
+    },
+    /// MAP_ICM_DIS.
+    Unmap {
+        /// How many pages.
+        pages: u32,
+        /// First ICM address.
+        virt: u64,
+    },
+}
+
+impl CeuRequest {
+    /// The header (table 2.1): type, opcode, 24 bits reserved, address and data.
+    pub const fn header(self) -> u128 {
+        let (kind, opcode, addr, data) = match self {
+            Self::ReadQp(qpn) => (1, 1, qpn, 0),
+            Self::WriteQp(qpn) => (2, 1, qpn, 0),
+            Self::WriteCq(cqn) => (3, 1, cqn, 0),
+            Self::ModifyCq(cqn) => (3, 2, cqn, 0),
+            Self::InvalidateCq(cqn) => (3, 3, cqn, 0),
+            Self::WriteEq(eqn) => (4, 1, eqn, 0),
+            Self::MapEq { eqn, remove, events } => {
+                (4, 2, (remove as u32) << 31 | eqn & 0x7fff_ffff, events as u64)
+            }
+            Self::InvalidateEq(eqn) => (4, 4, eqn, 0),
+            Self::CreateTables => (5, 1, 0, 0),
+            Self::InvalidateTables => (5, 2, 0, 0),
+            Self::Map { chunks } => (6, 1, chunks, 0),
+            Self::Unmap { pages, virt } => (6, 2, pages, virt),
+        };
+        header(kind, opcode, 0) | (addr as u128) << 64 | data as u128
+    }
+}
+
+/// Type, opcode and 24 bits: the part that both kinds of header have. An engine's unit gives the number of a QP there,
+/// and nothing in the 96 bits below.
+pub const fn header(kind: u8, opcode: u8, number: u32) -> u128 {
+    (kind as u128 & 0xf) << 124 | (opcode as u128 & 0xf) << 120 | (number as u128 & 0xff_ffff) << 96
+}
+
+/// The answer to RD_QP_SST of Doorbell Processing, 256 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DoorbellPayload {
+    /// DstQPN, of which the table has 16 bits.
+    pub remote_qpn: Qpn,
+    /// ST.
+    pub service: u8,
+    /// PMTU_MSGMAX.
+    pub mtu_msgmax: u8,
+    /// PKey.
+    pub pkey: u16,
+    /// SQ LKey.
+    pub sq_lkey: Lkey,
+    /// QP PD.
+    pub pd: Pdn,
+    /// SQ_Entry_Size_Log.
+    pub log_sq_slot: u8,
+    /// SQ_Length.
+    pub sq_len: u32,
+}
+
+impl DoorbellPayload {
+    /// Words, the lowest first.
+    pub const fn words(&self) -> [u32; 8] {
+        [
+            (self.remote_qpn.get() & 0xffff) << 16 | self.service as u32,
+            (self.mtu_msgmax as u32) << 16 | self.pkey as u32,
+            self.sq_lkey.get(),
+            self.pd.get(),
+            self.log_sq_slot as u32,
+            self.sq_len,
+            0,
+            0,
+        ]
+    }
+}
+
+/// The answer to RD_QP_STATE of the WQE Parser, 128 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParserPayload {
+    /// QPState.
+    pub state: u8,
+    /// SQ_Entry_Size_Log.
+    pub log_sq_slot: u8,
+    /// SQ_Length.
+    pub sq_len: u32,
+}
+
+impl ParserPayload {
+    /// Words, the lowest first.
+    pub const fn words(&self) -> [u32; 4] {
+        [(self.state as u32) << 24 | self.log_sq_slot as u32, self.sq_len, 0, 0]
+    }
+}
+
+/// The answer to RD_QP_NPST of Requester Trans Control, 192 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransPayload {
+    /// NextPSN.
+    pub next_psn: Psn,
+    /// QPState, 4 bits.
+    pub state: u8,
+    /// SCQ_LKey.
+    pub cq_lkey: Lkey,
+    /// SCQ_Length.
+    pub cq_len: u32,
+    /// SCQ_PD.
+    pub cq_pd: Pdn,
+    /// EQN.
+    pub eqn: u8,
+    /// SCQN, 24 bits.
+    pub cqn: Cqn,
+    /// EQ Length.
+    pub eq_len: u8,
+    /// RLID.
+    pub rlid: Lid,
+}
+
+impl TransPayload {
+    /// Words, the lowest first.
+    pub const fn words(&self) -> [u32; 6] {
+        [
+            self.next_psn.get() << 8 | self.state as u32 & 0xf,
+            self.cq_lkey.get(),
+            self.cq_len,
+            self.cq_pd.get(),
+            (self.eqn as u32) << 24 | self.cqn.get() & 0xff_ffff,
+            (self.eq_len as u32) << 24 | self.rlid.get() as u32,
+        ]
+    }
+}
+
+/// What WR_QP_NPST writes, 128 bits: a PSN and a state of 3 bits.
+pub const fn psn_and_state(psn: Psn, state: u8) -> [u32; 4] {
+    [psn.get() << 8 | state as u32 & 0x7, 0, 0, 0]
+}
+
+/// The answer to RD_ENCAP of Frame Encap, 256 bits. The bit that tells InfiniBand from RoCE is 0, as the table has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EncapPayload {
+    /// PKey.
+    pub pkey: u16,
+    /// SL, 4 bits.
+    pub service_level: u8,
+    /// Port, 3 bits.
+    pub port: u8,
+    /// Source IP.
+    pub source_ip: Ipv4Addr,
+    /// Destination IP.
+    pub dest_ip: Ipv4Addr,
+    /// Source MAC, whose low 16 bits are the source LID.
+    pub source_mac: MacAddr,
+    /// Destination MAC, whose low 16 bits are the destination LID.
+    pub dest_mac: MacAddr,
+}
+
+impl EncapPayload {
+    /// Words, the lowest first.
+    pub const fn words(&self) -> [u32; 8] {
+        let [s0, s1, s2, s3, s4, s5] = self.source_mac.0;
+        let [d0, d1, d2, d3, d4, d5] = self.dest_mac.0;
+        [
+            (self.pkey as u32) << 16 | (self.service_level as u32 & 0xf) << 4 | self.port as u32 & 0x7,
+            self.source_ip.to_bits(),
+            self.dest_ip.to_bits(),
+            u32::from_be_bytes([s2, s3, s4, s5]),
+            u32::from_be_bytes([d4, d5, s0, s1]),
+            u32::from_be_bytes([d0, d1, d2, d3]),
+            0,
+            0,
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Table 3.1, in its order.
+    #[test]
+    fn requests_of_the_command_unit_have_their_headers() {
+        for (request, header) in [
+            (CeuRequest::ReadQp(0x9c_0005), 0x1100_0000_009c_0005_0000_0000_0000_0000_u128),
+            (CeuRequest::WriteQp(5), 0x2100_0000_0000_0005_0000_0000_0000_0000),
+            (CeuRequest::WriteCq(6), 0x3100_0000_0000_0006_0000_0000_0000_0000),
+            (CeuRequest::ModifyCq(6), 0x3200_0000_0000_0006_0000_0000_0000_0000),
+            (CeuRequest::InvalidateCq(6), 0x3300_0000_0000_0006_0000_0000_0000_0000),
+            (CeuRequest::WriteEq(7), 0x4100_0000_0000_0007_0000_0000_0000_0000),
+            (
+                CeuRequest::MapEq { eqn: 7, remove: false, events: 0x3_033c },
+                0x4200_0000_0000_0007_0000_0000_0003_033c,
+            ),
+            (
+                CeuRequest::MapEq { eqn: 7, remove: true, events: 1 << 9 },
+                0x4200_0000_8000_0007_0000_0000_0000_0200,
+            ),
+            (CeuRequest::InvalidateEq(7), 0x4400_0000_0000_0007_0000_0000_0000_0000),
+            (CeuRequest::CreateTables, 0x5100_0000_0000_0000_0000_0000_0000_0000),
+            (CeuRequest::InvalidateTables, 0x5200_0000_0000_0000_0000_0000_0000_0000),
+            (CeuRequest::Map { chunks: 64 }, 0x6100_0000_0000_0040_0000_0000_0000_0000),
+            (CeuRequest::Unmap { pages: 64, virt: 0x1_0004_0000 }, 0x6200_0000_0000_0040_0000_0001_0004_0000),
+        ] {
+            assert_eq!(request.header(), header, "{request:?}");
+        }
+    }
+
+    /// Table 2.1: an engine's header has the number of the QP in the 24 bits behind the opcode.
+    #[test]
+    fn requests_of_the_engine_have_the_number_behind_the_opcode() {
+        assert_eq!(header(1, 2, 0x9c_0005), 0x129c_0005_0000_0000_0000_0000_0000_0000);
+    }
+
+    /// Table 3.2.
+    #[test]
+    fn payloads_have_their_fields_where_the_tables_have_them() {
+        let doorbell = DoorbellPayload {
+            remote_qpn: Qpn::new(0x9c_1234),
+            service: 3,
+            mtu_msgmax: 0xab,
+            pkey: 0x7f,
+            sq_lkey: Lkey::new(0x2_0021),
+            pd: Pdn::new(0x45_8002),
+            log_sq_slot: 7,
+            sq_len: 0x4000,
+        };
+        assert_eq!(doorbell.words(), [0x1234_0003, 0x00ab_007f, 0x2_0021, 0x45_8002, 7, 0x4000, 0, 0]);
+        let parser = ParserPayload { state: 3, log_sq_slot: 7, sq_len: 0x4000 };
+        assert_eq!(parser.words(), [0x0300_0007, 0x4000, 0, 0]);
+        let trans = TransPayload {
+            next_psn: Psn::new(0x12_3456),
+            state: 3,
+            cq_lkey: Lkey::new(0x33),
+            cq_len: 10,
+            cq_pd: Pdn::new(4),
+            eqn: 5,
+            cqn: Cqn::new(0x21_0001),
+            eq_len: 7,
+            rlid: Lid::new(0x1010),
+        };
+        assert_eq!(trans.words(), [0x1234_5603, 0x33, 10, 4, 0x0521_0001, 0x0700_1010]);
+        assert_eq!(psn_and_state(Psn::new(0x12_3456), 6), [0x1234_5606, 0, 0, 0]);
+        let encap = EncapPayload {
+            pkey: 0x7f,
+            service_level: 5,
+            port: 1,
+            source_ip: Ipv4Addr::new(10, 77, 0, 1),
+            dest_ip: Ipv4Addr::new(10, 77, 0, 2),
+            source_mac: MacAddr([2, 0, 0, 1, 0x0c, 0x0d]),
+            dest_mac: MacAddr([2, 0, 0, 2, 0x0a, 0x0b]),
+        };
+        let words = [0x007f_0051, 0x0a4d_0001, 0x0a4d_0002, 0x0001_0c0d, 0x0a0b_0200, 0x0200_0002, 0, 0];
+        assert_eq!(encap.words(), words);
+    }
+}
