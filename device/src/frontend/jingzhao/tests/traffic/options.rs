@@ -4,6 +4,7 @@
 //! # Spec
 //! JingZhao interface, section 12.
 
+use crate::frontend::snapshot::{Right, Rows, Table};
 use protocol::roce::{Aeth, Ext, RoceFrame, Syndrome};
 
 use super::super::super::options::{QpAccess, QueueOptions, RnrTimerTable};
@@ -192,6 +193,10 @@ fn max_rd_atomic_is_how_many_reads_are_asked_for_before_the_first_answer() {
         }
         assert_eq!(a.settle().len(), requests, "{json}");
     }
+    let (a, _) = with(r#"{"max_rd_atomic": 2, "max_dest_rd_atomic": 3, "qp_access": {"atomic": false}}"#);
+    let Rows::Qps(rows) = a.hca.snapshot(Table::Qps, 0).rows else { panic!("not QPs") };
+    let rights = vec![Right::RemoteWrite, Right::RemoteRead];
+    assert_eq!((rows[0].max_rd_atomic, rows[0].max_dest_rd_atomic, &rows[0].remote_rights), (2, 3, &rights));
     for json in [r#"{"max_rd_atomic": 0}"#, r#"{"max_dest_rd_atomic": 17}"#] {
         assert!(serde_json::from_str::<Options>(json).is_err(), "{json}");
     }
