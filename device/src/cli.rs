@@ -42,6 +42,10 @@ pub struct Cli {
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t, requires = "trace")]
     pub trace_format: TraceFormat,
 
+    /// Leave the process all that its user may do
+    #[arg(long)]
+    pub no_confinement: bool,
+
     /// Check the configuration and exit
     #[arg(long)]
     pub check: bool,
@@ -79,6 +83,7 @@ impl Cli {
                 device.trace = Some(TraceConfig { file: file.clone(), format: self.trace_format });
             }
         }
+        config.confinement.enabled &= !self.no_confinement;
         match config.devices.iter().position(|device| device.socket_path.is_none()) {
             Some(index) if self.fd.is_none() => Err(ConfigError::Value {
                 key: format!("devices[{index}].socket_path"),

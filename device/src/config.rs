@@ -1,6 +1,7 @@
 //! The configuration file: JSON with unknown keys rejected, turned into values that need no more checking.
 
 mod access;
+mod confinement;
 mod fabric;
 mod files;
 mod host;
@@ -21,9 +22,11 @@ use tracing_subscriber::EnvFilter;
 
 use self::access::AccessEntry;
 pub use self::access::GroupEntry;
+pub use self::confinement::ConfinementEntry;
 pub use self::fabric::{
     FabricConfig, FabricEntry, InterfaceName, LocalEntry, TapEntry, UdpEntry, UdpPeer, UdpPeerEntry,
 };
+pub(crate) use self::files::Use;
 pub use self::memory::GuestMemoryEntry;
 use crate::fabric::impair::{self, Rule, RuleEntry};
 use crate::frontend::FrontendEntry;
@@ -51,6 +54,9 @@ pub struct ConfigFile {
     pub socket_mode: Option<String>,
     /// Group of the devices' sockets, for those that have none of their own.
     pub socket_group: Option<GroupEntry>,
+    /// What the process may still do once it serves.
+    #[serde(default)]
+    pub confinement: ConfinementEntry,
 }
 
 /// Log settings.
@@ -172,6 +178,8 @@ pub struct Config {
     pub devices: Vec<DeviceConfig>,
     /// Socket for `hcactl`.
     pub control_socket: Option<PathBuf>,
+    /// What the process takes from itself.
+    pub confinement: ConfinementEntry,
 }
 
 /// One HCA, checked.
@@ -345,7 +353,12 @@ impl TryFrom<ConfigFile> for Config {
         }
         EnvFilter::try_new(&file.log.filter)
             .map_err(|error| value("log.filter", format!("{:?}: {error}", file.log.filter)))?;
-        let config = Self { log: file.log, devices, control_socket: file.control_socket };
+        let config = Self {
+            log: file.log,
+            devices,
+            control_socket: file.control_socket,
+            confinement: file.confinement,
+        };
         config.check_paths()?;
         Ok(config)
     }
@@ -592,7 +605,7 @@ mod tests {
             })
         };
         assert_eq!(peer(""), Ok(None));
-        assert_eq!(peer(r#", "id": 258"#), Ok(Some("02:00:00:00:01:02".to_owned())));
+        assert_eq!(peer(r#", "id": 259"#), Ok(Some("02:00:00:00:01:03".to_owned())));
         assert_eq!(peer(r#", "mac": "52:54:00:00:00:09""#), Ok(Some("52:54:00:00:00:09".to_owned())));
         for (extra, problem) in [
             (r#", "id": 0"#, "devices[0].fabric.udp.peers[0].id: 0 is not in 1..=49150"),

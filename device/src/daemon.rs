@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::blueprint::{self, Blueprint};
 use crate::config::Config;
+use crate::confinement;
 use crate::control;
 use crate::control::call::{self, Handle};
 use crate::descriptors;
@@ -113,6 +114,8 @@ pub fn run(config: &Config, mut inherited: Option<Source>) -> Result<(), DaemonE
         .map(|path| Listener::bind(path))
         .transpose()
         .map_err(|source| DaemonError::Listen { key: "control_socket".into(), source })?;
+
+    confinement::complete();
 
     let (report, mut reports) = mpsc::unbounded_channel();
     let mut devices = Vec::new();

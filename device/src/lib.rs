@@ -7,6 +7,7 @@ pub mod blueprint;
 pub mod capture;
 pub mod cli;
 pub mod config;
+pub mod confinement;
 pub mod control;
 pub mod daemon;
 pub mod descriptors;

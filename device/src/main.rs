@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use clap::Parser;
 use device::cli::{self, Cli};
 use device::config::{self, Config};
+use device::confinement;
 use device::daemon::{self, DaemonError};
 use device::telemetry::{outlet, subscriber};
 use device::vfio::server::Source;
@@ -42,6 +43,8 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         config.check_host().map_err(|error| error.in_file(path))?;
         return print(&format!("{}: ok", config::shown(path)));
     }
+    // Before the log has its thread.
+    confinement::begin(&config).map_err(|error| error.in_file(path))?;
     subscriber::init(&config.log).map_err(anyhow::Error::msg)?;
     match daemon::run(&config, inherited) {
         Err(error @ (DaemonError::Listen { .. } | DaemonError::Fabric { .. } | DaemonError::File { .. })) => {

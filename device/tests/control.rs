@@ -533,7 +533,8 @@ fn peers_come_and_go_at_run_time() {
     assert_eq!(
         peers(),
         json!([{
-            "addr": addr, "leaf": true, "macs": [mac], "rx_frames": 0, "rx_over_rate": 0, "tx_frames": 0
+            "addr": addr, "leaf": true, "macs": [mac], "rx_frames": 0, "rx_over_rate": 0, "rx_foreign_mac": 0,
+            "tx_frames": 0
         }])
     );
     assert_eq!(hcactl(&control, &add).unwrap_err(), format!("hcactl: {addr} is a peer already\n"));

@@ -169,6 +169,7 @@ impl Daemon {
         let text = json!({
             "log": { "filter": "info" },
             "control_socket": control.socket,
+            "confinement": { "writable": [run.path()] },
             "devices": devices,
         });
         let config = run.file(format!("{name}.json"));

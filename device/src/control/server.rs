@@ -17,6 +17,7 @@ use super::message::{DeviceRow, DeviceState, Request, Response};
 use super::peers::{PeerCall, PeersError};
 use crate::capture::Capture;
 use crate::config::{ConfigError, UdpPeer};
+use crate::confinement::{self, Outside};
 use crate::descriptors::Reserve;
 use crate::fabric::impair::{Rule, RuleError, TooManyRules};
 use crate::identity::Identity;
@@ -198,6 +199,21 @@ enum Refused {
     NoImpairment(u32),
     #[error("cannot create {}: {error}", path.display())]
     File { path: PathBuf, error: io::Error },
+    #[error("cannot create {}: {outside}", path.display())]
+    Confined { path: PathBuf, outside: Outside },
+}
+
+impl Refused {
+    /// Says why a file cannot be made: where confinement lets none be, that is the reason.
+    fn file(path: &Path, error: io::Error) -> Self {
+        let path = path.to_owned();
+        match confinement::check_file(&path) {
+            Err(outside) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Self::Confined { path, outside }
+            }
+            _ => Self::File { path, error },
+        }
+    }
 }
 
 async fn answer(request: Request, devices: &[Device]) -> Result<Response, Refused> {
@@ -328,7 +344,7 @@ async fn start_capture(device: &Device, path: &Path) -> Result<(), Refused> {
         return Err(Refused::Capturing(running));
     }
     let capture = Capture::create_new(path, &device.name)
-        .map_err(|error| Refused::File { path: path.to_owned(), error })?
+        .map_err(|error| Refused::file(path, error))?
         .with_limit(device.capture_max_bytes);
     // If another client was faster, its capture ends here: the later request wins.
     device.handle.call(|answer| Call::SetCapture(Some(capture), answer)).await?;
@@ -340,7 +356,7 @@ async fn start_trace(device: &Device, path: &Path, format: TraceFormat) -> Resul
         return Err(Refused::Tracing(running));
     }
     let trace = Trace::create_new(path, format, &device.name)
-        .map_err(|error| Refused::File { path: path.to_owned(), error })?
+        .map_err(|error| Refused::file(path, error))?
         .with_limit(device.trace_max_bytes);
     let trace = Some(Box::new(trace));
     // As with captures: of two clients at the same moment the later wins.

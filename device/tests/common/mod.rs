@@ -87,12 +87,17 @@ impl Daemon {
     }
 
     /// Starts `command` and waits until clients can connect.
+    #[allow(dead_code, reason = "not every test wants the first lines gone")]
     pub(crate) fn ready(mut command: Command, folder: TempDir, socket: PathBuf) -> Self {
-        let mut child = command.spawn().unwrap();
-        let log = BufReader::new(child.stderr.take().unwrap());
-        let mut daemon = Self { child, folder, socket, log };
+        let mut daemon = Self::of(command.spawn().unwrap(), folder, socket);
         daemon.wait_for_line("ready");
         daemon
+    }
+
+    /// A daemon that was just started.
+    pub(crate) fn of(mut child: Child, folder: TempDir, socket: PathBuf) -> Self {
+        let log = BufReader::new(child.stderr.take().unwrap());
+        Self { child, folder, socket, log }
     }
 
     /// Reads log lines up to one that contains `text`; a daemon that ends instead fails the test.

@@ -1,0 +1,340 @@
+//! System calls, by seccomp.
+//!
+//! A call that is not listed does not exist for the process: it answers ENOSYS, as an older kernel would. Libraries know
+//! how to go on without a call a kernel does not have, so that another libc, or the next version of this one, at worst
+//! takes its older way; killing the process would take the HCAs of all its guests for one surprise. What would help an
+//! intruder does not work either way: no other program, no other process, no kernel interface beyond these.
+
+use std::collections::BTreeMap;
+
+use rustix::process::getpid;
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
+};
+
+use super::{Missing, Outcome};
+
+/// Calls that do no harm whatever they are given, or whose files landlock looks after.
+const ANY_ARGUMENTS: &[i64] = &[
+    // Bytes in and out.
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_pread64,
+    libc::SYS_preadv,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_pwrite64,
+    libc::SYS_pwritev,
+    libc::SYS_lseek,
+    libc::SYS_close,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_pipe2,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_ftruncate,
+    libc::SYS_flock,
+    // Files and their names. A socket's file goes with its server.
+    libc::SYS_openat,
+    libc::SYS_unlinkat,
+    libc::SYS_fchmod,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_fstatfs,
+    libc::SYS_statfs,
+    libc::SYS_readlinkat,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_getdents64,
+    libc::SYS_getcwd,
+    // Sockets that exist. Nobody is connected to.
+    libc::SYS_bind,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_shutdown,
+    // Waiting, and telling the time.
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_ppoll,
+    libc::SYS_eventfd2,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime,
+    libc::SYS_timerfd_gettime,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_gettimeofday,
+    libc::SYS_restart_syscall,
+    // Memory that is no program.
+    libc::SYS_brk,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_mincore,
+    libc::SYS_msync,
+    libc::SYS_memfd_create,
+    libc::SYS_fallocate,
+    // Threads and their ends.
+    libc::SYS_futex,
+    libc::SYS_set_robust_list,
+    libc::SYS_set_tid_address,
+    libc::SYS_rseq,
+    libc::SYS_membarrier,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_getcpu,
+    libc::SYS_gettid,
+    libc::SYS_getpid,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    // Who and where we are.
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_getrusage,
+    libc::SYS_sysinfo,
+    libc::SYS_uname,
+    libc::SYS_getrandom,
+];
+
+/// The same under the names they had first, which only this architecture kept.
+#[cfg(target_arch = "x86_64")]
+const OLD_NAMES: &[i64] = &[
+    libc::SYS_open,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_access,
+    libc::SYS_readlink,
+    libc::SYS_unlink,
+    libc::SYS_dup2,
+    libc::SYS_pipe,
+    libc::SYS_poll,
+    libc::SYS_epoll_wait,
+    libc::SYS_time,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const OLD_NAMES: &[i64] = &[];
+
+/// Descriptors: their flags, copies of them, and the seals of memory files.
+const FCNTL: &[i32] = &[
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_GETFL,
+    libc::F_SETFL,
+    libc::F_DUPFD,
+    libc::F_DUPFD_CLOEXEC,
+    libc::F_GET_SEALS,
+    libc::F_GETPIPE_SZ,
+];
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "requests are of 32 bits, whatever type a libc gives them"
+)]
+/// Whether a descriptor blocks or is inherited; what a libc asks of standard streams; tap interfaces.
+const IOCTL: &[u32] = &[
+    libc::FIONBIO as u32,
+    libc::FIOCLEX as u32,
+    libc::FIONREAD as u32,
+    libc::TCGETS as u32,
+    libc::TUNSETIFF as u32,
+    libc::TUNGETIFF as u32,
+    libc::SIOCGIFMTU as u32,
+];
+
+/// Names of threads and of memory, and what the kernel told the process at its start, such as the length of a page.
+const PRCTL: &[i32] = &[libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA, PR_GET_AUXV];
+
+/// `linux/prctl.h`.
+const PR_GET_AUXV: i32 = 0x4155_5856;
+
+/// Refuses all other calls to every thread there is or will be.
+pub(super) fn restrict() -> Outcome<()> {
+    use seccompiler::Error;
+
+    let filter = filter().map_err(|error| Missing::Refused(error.to_string()))?;
+    seccompiler::apply_filter_all_threads(&filter).map_err(|error| match error {
+        Error::Seccomp(error)
+            if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EOPNOTSUPP)) =>
+        {
+            Missing::Kernel
+        }
+        error => Missing::Refused(error.to_string()),
+    })
+}
+
+fn filter() -> Result<BpfProgram, BackendError> {
+    let architecture: TargetArch = std::env::consts::ARCH.try_into()?;
+    let mut rules = BTreeMap::new();
+    for call in ANY_ARGUMENTS.iter().chain(OLD_NAMES) {
+        rules.insert(*call, Vec::new());
+    }
+    for (call, alternatives) in limited() {
+        let alternatives = alternatives.into_iter().map(|conditions| {
+            let conditions = conditions.into_iter().map(|Condition { argument, mask, value }| {
+                let equal = SeccompCmpOp::MaskedEq(mask.into());
+                SeccompCondition::new(argument, SeccompCmpArgLen::Dword, equal, value.into())
+            });
+            SeccompRule::new(conditions.collect::<Result<_, _>>()?)
+        });
+        rules.insert(call, alternatives.collect::<Result<_, _>>()?);
+    }
+    let refusal = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
+    SeccompFilter::new(rules, refusal, SeccompAction::Allow, architecture)?.try_into()
+}
+
+/// Bits of an argument have a value. All arguments that are looked at are of 32 bits, or have nothing above them.
+struct Condition {
+    argument: u8,
+    mask: u32,
+    value: u32,
+}
+
+/// Calls that are let through with some arguments: alternatives, of each of which all conditions hold.
+fn limited() -> Vec<(i64, Vec<Vec<Condition>>)> {
+    let masked = |argument, mask: i32, value: i32| Condition {
+        argument,
+        mask: mask.cast_unsigned(),
+        value: value.cast_unsigned(),
+    };
+    let is = |argument, value| vec![masked(argument, -1, value)];
+    let one_of = |argument, values: &[i32]| values.iter().map(|value| is(argument, *value)).collect();
+    // Above the kind of a socket are flags.
+    let datagrams = |family| vec![masked(0, -1, family), masked(1, 0xf, libc::SOCK_DGRAM)];
+    vec![
+        // UDP, and sockets of this host. No TCP, no packets, no netlink.
+        (libc::SYS_socket, vec![is(0, libc::AF_UNIX), datagrams(libc::AF_INET), datagrams(libc::AF_INET6)]),
+        (libc::SYS_socketpair, vec![is(0, libc::AF_UNIX)]),
+        (libc::SYS_fcntl, one_of(1, FCNTL)),
+        (
+            libc::SYS_ioctl,
+            IOCTL
+                .iter()
+                .map(|request| vec![Condition { argument: 1, mask: u32::MAX, value: *request }])
+                .collect(),
+        ),
+        (libc::SYS_prctl, one_of(0, PRCTL)),
+        // What is written is never run.
+        (libc::SYS_mmap, vec![vec![masked(2, libc::PROT_EXEC, 0)]]),
+        (libc::SYS_mprotect, vec![vec![masked(2, libc::PROT_EXEC, 0)]]),
+        // Threads, no processes. The arguments of clone3 are in memory, where no filter sees them: it is not listed, and a
+        // libc that tries it first takes clone then.
+        (libc::SYS_clone, vec![vec![masked(0, libc::CLONE_THREAD, libc::CLONE_THREAD)]]),
+        // Our own signals and limits.
+        (libc::SYS_tgkill, vec![is(0, getpid().as_raw_nonzero().get())]),
+        (libc::SYS_prlimit64, vec![is(0, 0)]),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::net::{TcpListener, UdpSocket};
+    use std::thread;
+
+    use super::*;
+
+    /// Runs `test` in a thread that is confined alone.
+    fn confined<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) -> T {
+        let filter = filter().unwrap();
+        let thread = thread::spawn(move || {
+            seccompiler::apply_filter(&filter).unwrap();
+            test()
+        });
+        thread.join().unwrap()
+    }
+
+    #[test]
+    fn what_would_help_an_intruder_does_not_exist() {
+        let errors = confined(|| {
+            let refused = [
+                ("execve", libc::SYS_execve),
+                ("execveat", libc::SYS_execveat),
+                ("clone3", libc::SYS_clone3),
+                ("ptrace", libc::SYS_ptrace),
+                ("process_vm_readv", libc::SYS_process_vm_readv),
+                ("process_vm_writev", libc::SYS_process_vm_writev),
+                ("kill", libc::SYS_kill),
+                ("mount", libc::SYS_mount),
+                ("unshare", libc::SYS_unshare),
+                ("setns", libc::SYS_setns),
+                ("bpf", libc::SYS_bpf),
+                ("io_uring_setup", libc::SYS_io_uring_setup),
+                ("userfaultfd", libc::SYS_userfaultfd),
+                ("perf_event_open", libc::SYS_perf_event_open),
+                ("keyctl", libc::SYS_keyctl),
+                ("init_module", libc::SYS_init_module),
+                ("setuid", libc::SYS_setuid),
+                ("connect", libc::SYS_connect),
+                ("seccomp", libc::SYS_seccomp),
+                // Numbers that no kernel has yet.
+                ("unknown", 100_000),
+            ];
+            refused.map(|(name, call)| {
+                // SAFETY: with zeros for arguments each of them, where it is let through, fails or changes nothing.
+                let result = unsafe { libc::syscall(call, 0, 0, 0, 0, 0, 0) };
+                (name, result, io::Error::last_os_error().raw_os_error())
+            })
+        });
+        for (name, result, error) in errors {
+            assert_eq!((result, error), (-1, Some(libc::ENOSYS)), "{name}");
+        }
+    }
+
+    #[test]
+    fn calls_are_let_through_with_what_serving_takes() {
+        let (tcp, udp, child) = confined(|| {
+            // SAFETY: a child that came to be in spite of the filter ends at once.
+            let child = unsafe {
+                let child = libc::fork();
+                if child == 0 {
+                    libc::_exit(0);
+                }
+                child
+            };
+            (TcpListener::bind("127.0.0.1:0").map(drop), UdpSocket::bind("127.0.0.1:0").map(drop), child)
+        });
+        assert_eq!(tcp.unwrap_err().raw_os_error(), Some(libc::ENOSYS));
+        udp.unwrap();
+        assert_eq!(child, -1);
+
+        let executable = |protection: i32| {
+            confined(move || {
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+                // SAFETY: an anonymous mapping where the kernel likes, of which nothing is used.
+                let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0) };
+                page == libc::MAP_FAILED
+            })
+        };
+        assert!(!executable(libc::PROT_READ | libc::PROT_WRITE));
+        assert!(executable(libc::PROT_READ | libc::PROT_EXEC));
+    }
+
+    #[test]
+    fn threads_are_made_and_are_confined_too() {
+        let error = confined(|| {
+            thread::spawn(|| TcpListener::bind("127.0.0.1:0").map(drop)).join().unwrap().unwrap_err()
+        });
+        assert_eq!(error.raw_os_error(), Some(libc::ENOSYS));
+    }
+}

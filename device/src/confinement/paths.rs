@@ -1,0 +1,143 @@
+//! Files and sockets, by landlock.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access as _, AccessFs, AccessNet, BitFlags, LandlockStatus, PathBeneath, PathFd, RestrictionStatus,
+    Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetError, RulesetStatus, Scope, make_bitflags,
+};
+
+use super::{Missing, Outcome, Outside};
+use crate::config::{Config, ConfigError, FabricConfig, Use};
+use crate::fabric::tap;
+
+/// The newest rules that this module was written for. Newer kernels apply these, older ones those they know.
+const WRITTEN_FOR: ABI = ABI::V9;
+
+/// A folder in which sockets are made, looked at and removed. It is opened to be locked.
+const SOCKETS: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadDir | MakeSock | RemoveFile | ResolveUnix});
+
+/// A folder in which files are made and written. Those that are there can be written too, but not read: landlock does not
+/// tell new from old.
+const FILES: BitFlags<AccessFs> = make_bitflags!(AccessFs::{MakeReg | WriteFile | Truncate});
+
+/// A file that is no regular one: a pipe or a device.
+const WRITE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{WriteFile});
+
+const READ: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile});
+
+/// What landlock lets through below a path.
+pub(super) struct Grant {
+    path: PathFd,
+    rights: BitFlags<AccessFs>,
+    /// By its one name, if files may be made in it.
+    folder: Option<PathBuf>,
+}
+
+/// What is in force.
+#[derive(Debug)]
+pub(super) struct Paths {
+    abi: i32,
+    /// Folders below which files may be made.
+    folders: Vec<PathBuf>,
+}
+
+/// What a configuration needs, now and when a device is started anew. What does not exist is left out: its use fails with
+/// the reason.
+pub(super) fn grants(config: &Config) -> Result<Vec<Grant>, ConfigError> {
+    let mut grants = Vec::new();
+    let mut grant = |path: &Path, rights: BitFlags<AccessFs>| -> io::Result<()> {
+        let folder = rights.contains(AccessFs::MakeReg).then(|| path.canonicalize()).transpose()?;
+        let path = PathFd::new(path).map_err(io::Error::other)?;
+        grants.push(Grant { path, rights, folder });
+        Ok(())
+    };
+    for (index, folder) in config.confinement.writable.iter().flatten().enumerate() {
+        grant(folder, FILES).map_err(|error| ConfigError::Value {
+            key: format!("confinement.writable[{index}]"),
+            problem: format!("{}: {error}", folder.display()),
+        })?;
+    }
+    if let (None, Some(control)) = (&config.confinement.writable, &config.control_socket) {
+        let _ = grant(folder_of(control), FILES);
+    }
+    for (_, path, used) in config.paths() {
+        let _ = match (used, path.canonicalize()) {
+            (Use::Socket, _) => grant(folder_of(path), SOCKETS),
+            // A link, which is followed: the file is where it leads. What is made anew, after the records were moved
+            // away, is where it stands.
+            (Use::File, Ok(file)) if file.is_file() => {
+                grant(folder_of(path), FILES).and_then(|()| grant(folder_of(&file), FILES))
+            }
+            (Use::File, Ok(device)) => grant(&device, WRITE),
+            (Use::File, Err(_)) => grant(folder_of(path), FILES),
+        };
+    }
+    if config.devices.iter().any(|device| matches!(device.fabric, FabricConfig::Tap { .. })) {
+        let _ = grant(Path::new(tap::DEVICE), READ | AccessFs::WriteFile | AccessFs::IoctlDev);
+        // Where an interface tells its MTU.
+        let _ = grant(Path::new("/sys/devices/virtual/net"), READ);
+    }
+    // To keep a descriptor in reserve.
+    let _ = grant(Path::new("/dev/null"), READ | WRITE);
+    // For the names in the backtrace of a defect.
+    let _ = std::env::current_exe().and_then(|program| grant(&program, READ));
+    Ok(grants)
+}
+
+/// Lets this thread, and those it will make, reach nothing but what is granted.
+pub(super) fn restrict(grants: Vec<Grant>) -> Outcome<Paths> {
+    let mut folders: Vec<_> = grants.iter().filter_map(|grant| grant.folder.clone()).collect();
+    folders.sort();
+    folders.dedup();
+    let status = apply(grants).map_err(|error| Missing::Refused(error.to_string()))?;
+    match (status.ruleset, status.landlock) {
+        (RulesetStatus::NotEnforced, _)
+        | (_, LandlockStatus::NotEnabled | LandlockStatus::NotImplemented) => Err(Missing::Kernel),
+        (_, LandlockStatus::Available { effective_abi, kernel_abi }) => {
+            Ok(Paths { abi: kernel_abi.unwrap_or(effective_abi as i32), folders })
+        }
+    }
+}
+
+/// Rules for all that landlock knows: without TCP, without signals to and abstract sockets of other processes.
+fn apply(grants: Vec<Grant>) -> Result<RestrictionStatus, RulesetError> {
+    let mut rules = Ruleset::default()
+        .handle_access(AccessFs::from_all(WRITTEN_FOR))?
+        .handle_access(AccessNet::from_all(WRITTEN_FOR))?
+        .scope(Scope::from_all(WRITTEN_FOR))?
+        .create()?;
+    for Grant { path, rights, .. } in grants {
+        rules = rules.add_rule(PathBeneath::new(path, rights))?;
+    }
+    rules.restrict_self()
+}
+
+impl Paths {
+    pub(super) fn check_file(&self, path: &Path) -> Result<(), Outside> {
+        let folder = folder_of(path).canonicalize();
+        // Where there is no folder, that is what is wrong.
+        if folder.map_or(true, |folder| self.folders.iter().any(|granted| folder.starts_with(granted))) {
+            return Ok(());
+        }
+        let folders: Vec<_> = self.folders.iter().map(|folder| folder.display().to_string()).collect();
+        let folders =
+            if folders.is_empty() { "nowhere".to_owned() } else { format!("below {}", folders.join(", ")) };
+        Err(Outside { folders })
+    }
+}
+
+impl fmt::Display for Paths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "landlock ABI {}", self.abi)
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}

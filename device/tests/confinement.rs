@@ -1,0 +1,156 @@
+//! What `hcad` takes from itself, seen from outside: by the kernel's word, and by what it is refused.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{Daemon, hcad, with_control};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+use serde_json::{Value, json};
+
+/// A daemon, its control socket, and the line that says how it is confined.
+fn start(more: &[(&str, Value)], prepare: impl FnOnce(&mut Command)) -> (Daemon, PathBuf, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, socket, control) = with_control(folder.path(), more);
+    let mut command = hcad();
+    command.arg("--config").arg(config);
+    prepare(&mut command);
+    let child = command.spawn().unwrap();
+    let mut daemon = Daemon::of(child, folder, socket);
+    let line = daemon.wait_for_line("confined");
+    daemon.wait_for_line("ready");
+    (daemon, control, line)
+}
+
+/// The value of `key` in every thread's status.
+fn statuses(daemon: &Daemon, key: &str) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.child.id())).unwrap();
+    let status = |task: std::io::Result<std::fs::DirEntry>| {
+        let text = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap();
+        line.trim().to_owned()
+    };
+    tasks.map(status).collect()
+}
+
+fn hcactl(control: &Path, arguments: &[&str]) -> Result<String, String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
+    let output = command.arg("--socket").arg(control).args(arguments).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
+}
+
+#[test]
+fn every_thread_is_confined_and_one_line_says_so() {
+    let (daemon, _, line) = start(&[], |_| ());
+    assert!(line.contains("INFO") && line.contains("confined: "), "{line}");
+    assert!(line.contains("seccomp") && line.contains("no new privileges"), "{line}");
+    // Main, log, one device.
+    let filters = statuses(&daemon, "Seccomp");
+    assert!(filters.len() >= 3 && filters.iter().all(|mode| mode == "2"), "{filters:?}");
+    assert!(statuses(&daemon, "NoNewPrivs").iter().all(|set| set == "1"));
+}
+
+#[test]
+fn files_are_made_where_the_configuration_says_and_nowhere_else() {
+    let (other, allowed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let writable = json!({ "writable": [allowed.path()] });
+    let (_daemon, control, line) = start(&[("confinement", writable)], |_| ());
+    if !line.contains("landlock ABI") {
+        // Without landlock the second half does not hold.
+        assert!(line.contains("missing: landlock"), "{line}");
+        return;
+    }
+    for what in ["capture", "trace"] {
+        let path = |folder: &Path| folder.join(what).to_str().unwrap().to_owned();
+        // The folder of the control socket only where nothing else is said.
+        for folder in [other.path(), control.parent().unwrap()] {
+            let file = path(folder);
+            let error = hcactl(&control, &[what, "on", &file]).unwrap_err();
+            let expected = format!(
+                "hcactl: cannot create {file}: hcad confines itself to what its configuration names, for files below {}: \
+                 `confinement.writable` may name more folders\n",
+                allowed.path().display()
+            );
+            assert_eq!(error, expected);
+            assert!(!Path::new(&file).exists());
+        }
+        hcactl(&control, &[what, "on", &path(allowed.path())]).unwrap();
+        hcactl(&control, &[what, "off"]).unwrap();
+        assert!(allowed.path().join(what).exists());
+    }
+}
+
+#[test]
+fn the_folder_of_the_control_socket_is_for_files_where_nothing_is_said() {
+    let (daemon, control, _) = start(&[], |_| ());
+    let file = daemon.folder.path().join("x.pcapng");
+    hcactl(&control, &["capture", "on", file.to_str().unwrap()]).unwrap();
+}
+
+#[test]
+fn off_means_off() {
+    let off = json!({ "enabled": false });
+    let by_file = start(&[("confinement", off)], |_| ());
+    let by_option = start(&[], |command| {
+        command.arg("--no-confinement");
+    });
+    let other = tempfile::tempdir().unwrap();
+    for (name, (daemon, control, line)) in [("a", by_file), ("b", by_option)] {
+        assert!(line.contains("not confined: it is switched off"), "{line}");
+        for key in ["Seccomp", "NoNewPrivs"] {
+            // As this process has it.
+            let own = std::fs::read_to_string("/proc/self/status").unwrap();
+            let own = own.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap();
+            assert!(statuses(&daemon, key).iter().all(|value| value == own.trim()), "{key}");
+        }
+        let file = other.path().join(name);
+        hcactl(&control, &["capture", "on", file.to_str().unwrap()]).unwrap();
+    }
+}
+
+#[test]
+fn a_kernel_that_lacks_something_is_named_and_serves() {
+    // Numbers of linux/unistd.h, the same everywhere.
+    const LANDLOCK_CREATE_RULESET: i64 = 444;
+    for (call, missing) in [
+        (LANDLOCK_CREATE_RULESET, "missing: landlock (the kernel has none)"),
+        (libc::SYS_seccomp, "missing: seccomp (the kernel has none)"),
+    ] {
+        let filter = without(call);
+        let (daemon, control, line) = start(&[], |command| {
+            // SAFETY: between fork and exec this only makes two system calls.
+            unsafe {
+                command.pre_exec(move || {
+                    seccompiler::apply_filter(&filter).map_err(|_| std::io::Error::last_os_error())
+                });
+            }
+        });
+        assert!(line.contains(missing) && line.contains("no new privileges"), "{line}");
+        let file = daemon.folder.path().join("x.trace");
+        hcactl(&control, &["trace", "on", file.to_str().unwrap()]).unwrap();
+    }
+}
+
+/// A kernel without one system call.
+fn without(call: i64) -> BpfProgram {
+    let refusal = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
+    let architecture = std::env::consts::ARCH.try_into().unwrap();
+    let rules = [(call, Vec::new())].into();
+    SeccompFilter::new(rules, SeccompAction::Allow, refusal, architecture).unwrap().try_into().unwrap()
+}
+
+#[test]
+fn a_folder_that_cannot_be_granted_is_an_error_of_the_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let more = [("confinement", json!({ "writable": ["/nonexistent"] }))];
+    let (config, _, _) = with_control(folder.path(), &more);
+    let output = hcad().arg("--config").arg(&config).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let line = String::from_utf8(output.stderr).unwrap();
+    let expected = format!("hcad: {}: confinement.writable[0]: /nonexistent: No such file", config.display());
+    assert!(line.starts_with(&expected), "{line}");
+}
