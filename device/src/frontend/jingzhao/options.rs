@@ -49,7 +49,7 @@ pub struct QueueOptions {
     /// library always sets it, and does not clear its queue when a QP is used again after RESET: without this, WQEs of
     /// the QP's earlier life look like the first ones of a queue whose software knows no valid bit.
     /// It also sets it before it writes the rest. With this, a receive is taken when it is whole: RST2INIT marks all that a
-    /// queue has as not written, which software may post to from INIT on (J-47).
+    /// queue has as not written, which software may post to from INIT on (J-50).
     pub rq_valid_bit: bool,
     /// J-21: no completion for a send WQE without the signalled bit, unless it fails. Not with the public driver: its
     /// kernel consumers never set the bit, and it does not pass on that all of a QP's requests are signalled.

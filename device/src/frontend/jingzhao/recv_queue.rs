@@ -23,7 +23,7 @@
 //! elements: it is read some times more, too.
 //!
 //! # Spec
-//! JingZhao interface, section 6.8 (J-22, J-23, J-47).
+//! JingZhao interface, section 6.8 (J-22, J-23, J-50).
 
 mod longest;
 
