@@ -9,6 +9,10 @@ fn the_corpora_replay() {
     replay("device_ops", 20, device_fuzz::jingzhao::run);
     replay("mthca_ops", 20, device_fuzz::mthca::run);
     replay("mads", 20, device_fuzz::mads::run);
+    replay("vfio_messages", 8, device_fuzz::vfio::run);
+    replay("dma_maps", 8, device_fuzz::dma::run);
+    replay("control_messages", 8, device_fuzz::control::run);
+    replay("config", 6, device_fuzz::config::run);
 }
 
 /// Runs a target on its corpus, which has at least so many files.
@@ -31,6 +35,16 @@ fn a_device_serves_on_whatever_happened() {
 #[test]
 fn management_answers_on_whatever_it_was_sent() {
     random_inputs(500, 16, device_fuzz::mads::run);
+}
+
+#[test]
+fn a_client_is_served_on_whatever_it_sent() {
+    random_inputs(200, 4, device_fuzz::vfio::run);
+}
+
+#[test]
+fn memory_is_what_maps_and_unmaps_made_it() {
+    random_inputs(300, 4, device_fuzz::dma::run);
 }
 
 /// Runs a target on so many inputs, each longer than the one before by so many bytes.

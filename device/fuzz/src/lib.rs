@@ -4,11 +4,15 @@
 //! device: what its guest, its client and its wire may do, well-formed as often as not, since a device refuses most of
 //! what is random. Whatever came before, the device must serve a well-behaved guest afterwards.
 
+pub mod config;
+pub mod control;
+pub mod dma;
 mod input;
 pub mod jingzhao;
 mod machine;
 pub mod mads;
 pub mod mthca;
+pub mod vfio;
 mod wire;
 
 /// Bound: operations of one run. With more, work requests in a circle make a run last seconds.

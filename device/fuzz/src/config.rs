@@ -1,0 +1,20 @@
+//! Configuration files.
+
+use std::collections::HashSet;
+
+use device::config::{Config, ConfigFile};
+use device::memory::limits::MAX_BYTES_OF_ALL;
+
+/// Runs an input: any text is refused in one line, or is a configuration that devices can be made of.
+pub fn run(input: &[u8]) {
+    let Ok(file) = serde_json::from_slice::<ConfigFile>(input) else { return };
+    match Config::try_from(file) {
+        Err(error) => assert!(!error.to_string().contains('\n'), "{error}"),
+        Ok(config) => {
+            assert!(!config.devices.is_empty());
+            assert!(config.devices.iter().map(|device| device.memory.bytes).sum::<u64>() <= MAX_BYTES_OF_ALL);
+            let sockets = || config.devices.iter().filter_map(|device| device.socket_path.as_ref());
+            assert_eq!(sockets().collect::<HashSet<_>>().len(), sockets().count());
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! Messages of a vfio-user client, with descriptors of all kinds, to a JingZhao behind its socket.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{IoSlice, Read as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use device::frontend::Interface as _;
+use device::frontend::address::Addresses;
+use device::frontend::jingzhao::{JingZhao, Options, Setup};
+use device::hca::Hca;
+use device::identity::Identity;
+use device::memory::Limits;
+use device::vfio::server::{Connection, Device as _};
+use protocol::ids::Lid;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::input::Input;
+
+/// Bound: operations of one run.
+const OPERATIONS: usize = 96;
+/// Bound: messages served before the client reads replies.
+const BUDGET: usize = 8;
+/// Bound: turns until nothing is left of one operation.
+const TURNS: usize = 1000;
+
+const PAGE: u64 = 4096;
+const FILE_LEN: u64 = 8 * PAGE;
+/// So low that inputs reach them.
+const LIMITS: (usize, usize) = (8, 3);
+
+const HEADER: usize = 16;
+const NO_REPLY: u32 = 0x10;
+const VERSION: u16 = 1;
+const DMA_MAP: u16 = 2;
+const DMA_UNMAP: u16 = 3;
+const SET_IRQS: u16 = 8;
+const REGION_READ: u16 = 9;
+const REGION_WRITE: u16 = 10;
+const REGION_WRITE_MULTI: u16 = 15;
+
+struct Bench {
+    hca: Hca<JingZhao>,
+    client: Client,
+    things: Things,
+}
+
+struct Client {
+    stream: UnixStream,
+    connection: Connection,
+    /// ID and command of those that want a reply.
+    asked: VecDeque<[u8; 4]>,
+    received: Vec<u8>,
+    id: u16,
+    /// It has kept to the framing, so that the connection has to last.
+    keeps_framing: bool,
+}
+
+/// What descriptors are sent of.
+struct Things {
+    sealed: OwnedFd,
+    unsealed: OwnedFd,
+    event: OwnedFd,
+    pipe: OwnedFd,
+    /// The pipe's other end, to see that its first is closed everywhere.
+    reader: OwnedFd,
+    socket: UnixStream,
+    null: File,
+    read_only: File,
+}
+
+/// Runs an input.
+pub fn run(input: &[u8]) {
+    let mut input = Input::new(input);
+    let mut bench = Bench::new();
+    for _ in 0..OPERATIONS {
+        let Some(operation) = input.next_byte() else { break };
+        bench.operate(operation, &mut input);
+        bench.settle();
+        assert!(bench.hca.memory().window_count() <= LIMITS.0);
+    }
+    bench.serves_still();
+}
+
+impl Bench {
+    fn new() -> Self {
+        let own = Identity::from_lid(Lid::new(1));
+        let addresses = Addresses { own, peers: Vec::new(), default_peer: None };
+        let setup = Setup { options: Options::default(), addresses, engine: engine::Config::default() };
+        let mut hca = Hca::new(JingZhao::new(setup), own, None);
+        hca.set_memory_limits(Limits { windows: LIMITS.0, files: LIMITS.1, ..Limits::default() });
+        let mut bench = Self { hca, client: Client::connect(), things: Things::new() };
+        bench.introduce();
+        bench
+    }
+
+    /// What a client begins with.
+    fn introduce(&mut self) {
+        self.client.send(VERSION, 0, b"\0\0\x01\0{}\0", &[]);
+        // Memory space and bus master.
+        self.client.send(REGION_WRITE, 0, &access(7, 4, 2, &[6, 0]), &[]);
+        self.settle();
+    }
+
+    fn operate(&mut self, operation: u8, input: &mut Input<'_>) {
+        let flags = if operation & 0x80 == 0 { 0 } else { NO_REPLY };
+        match operation % 16 {
+            0..=3 => {
+                let (rights, offset) = (u32::from(input.byte() % 8), u64::from(input.byte()) * PAGE / 16);
+                let (address, size) = (bus(input), u64::from(input.byte() % 24) * PAGE / 2);
+                let payload = [words(&[32, rights]), longs(&[offset, address, size])].concat();
+                self.send(DMA_MAP, flags, &payload, input);
+            }
+            4 | 5 => {
+                let flags_of = u32::from(input.byte()) % 16 * u32::from(input.byte() % 4 == 0);
+                let (address, size) = (bus(input), u64::from(input.byte() % 24) * PAGE / 2);
+                let payload = [words(&[24, flags_of]), longs(&[address, size])].concat();
+                self.send(DMA_UNMAP, flags, &payload, input);
+            }
+            6 | 7 => {
+                let (data, action) = (1 << (input.byte() % 4), 1 << (3 + input.byte() % 4));
+                let (index, start, count) = (input.byte() % 8, input.byte() % 80, input.byte() % 24);
+                let fields = [20, data | action, u32::from(index), u32::from(start), u32::from(count)];
+                let payload = [words(&fields), input.bytes(24).to_vec()].concat();
+                self.send(SET_IRQS, flags, &payload, input);
+            }
+            8 => {
+                let region = u32::from(input.byte() % 10);
+                let (offset, count) =
+                    (u64::from(input.word()) >> (input.byte() % 32), u32::from(input.half()));
+                self.send(REGION_READ, flags, &access(region, offset, count, &[]), input);
+            }
+            9 => {
+                let region = u32::from(input.byte() % 10);
+                let offset = u64::from(input.word()) >> (input.byte() % 32);
+                let data = input.bytes(64);
+                let count = data.len() as u32 + u32::from(input.byte() > 250);
+                self.send(REGION_WRITE, flags, &access(region, offset, count, data), input);
+            }
+            10 => {
+                let count = u64::from(input.byte() % 6) << (input.byte() % 64);
+                let writes = (0..input.byte() % 6)
+                    .map(|_| {
+                        access(
+                            u32::from(input.byte() % 4),
+                            u64::from(input.half()),
+                            u32::from(input.byte() % 12),
+                            &[1; 8],
+                        )
+                    })
+                    .collect::<Vec<_>>();
+                let payload = [longs(&[count]), writes.concat()].concat();
+                self.send(REGION_WRITE_MULTI, flags, &payload, input);
+            }
+            11 => {
+                let command = u16::from(input.byte() % 20);
+                let payload = input.bytes(64).to_vec();
+                self.send(command, flags, &payload, input);
+            }
+            12 => {
+                // QUERY_ADAPTER, whose answer goes to a mailbox.
+                let mailbox = bus(input);
+                let [low, high] = [mailbox, mailbox >> 32].map(|half| (half as u32).to_le_bytes());
+                for (offset, word) in [(0x0c, high), (0x10, low), (0x18, 0x80_0006_u32.to_le_bytes())] {
+                    self.client.send(REGION_WRITE, flags, &access(0, 0x8_0000 + offset, 4, &word), &[]);
+                }
+            }
+            13 => {
+                let len = u64::from(input.byte() % 9) * PAGE;
+                ftruncate(&self.things.unsealed, len).expect("nothing seals it");
+            }
+            14 => {
+                let (bytes, kind) = (input.bytes(255), input.byte());
+                self.client.keeps_framing &= bytes.is_empty();
+                let things = self.things.some(kind % 8, usize::from(kind / 8 % 4));
+                self.client.put(bytes, &things);
+            }
+            _ => match input.byte() % 4 {
+                0 => self.succeed(),
+                1 => self.client.send(13, flags, &[], &[]),
+                _ => {
+                    let payload = [b"\0\0\x01\0", input.bytes(64)].concat();
+                    if input.byte() % 2 == 0 {
+                        self.succeed_with(&payload);
+                    } else {
+                        self.client.send(VERSION, flags, &payload, &[]);
+                    }
+                }
+            },
+        }
+    }
+
+    /// Sends a message in one piece or in two, with descriptors as the input has them.
+    fn send(&mut self, command: u16, flags: u32, payload: &[u8], input: &mut Input<'_>) {
+        let (kind, how) = (input.byte(), input.byte());
+        let count = match how {
+            // What fits the message.
+            0..128 if command == DMA_MAP => usize::from(kind % 8 != 7),
+            0..128 if command == SET_IRQS => payload.get(16).map_or(0, |count| usize::from(*count % 24)),
+            0..224 => 0,
+            _ => usize::from(how % 24),
+        };
+        self.client.keeps_framing &= count <= 16;
+        let message = self.client.message(command, flags, payload);
+        let cut = if how % 4 == 0 { usize::from(how) % message.len() } else { 0 };
+        let (first, rest) = message.split_at(cut);
+        self.client.put(first, &[]);
+        self.settle_partly();
+        self.client.put(rest, &self.things.some(kind % 8, count));
+    }
+
+    /// Another client takes this one's place.
+    fn succeed(&mut self) {
+        self.hca.disconnect();
+        self.client = Client::connect();
+        self.introduce();
+    }
+
+    /// The same with a VERSION that need not be one.
+    fn succeed_with(&mut self, payload: &[u8]) {
+        self.hca.disconnect();
+        self.client = Client::connect();
+        self.client.keeps_framing = false;
+        self.client.send(VERSION, 0, payload, &[]);
+    }
+
+    /// Serves until nothing is left to do, and ends the connection when that is due.
+    fn settle(&mut self) {
+        for _ in 0..TURNS {
+            match self.turn() {
+                Ok(true) => {}
+                Ok(false) => return assert!(self.client.asked.is_empty() || !self.client.keeps_framing),
+                Err(()) => return self.succeed(),
+            }
+        }
+        panic!("it does not end");
+    }
+
+    /// As `settle`, while replies are still to come.
+    fn settle_partly(&mut self) {
+        while self.turn() == Ok(true) {}
+    }
+
+    /// Whether more is to do; `Err` if the client has to go.
+    fn turn(&mut self) -> Result<bool, ()> {
+        let served = match self.client.connection.serve(&mut self.hca, BUDGET) {
+            Ok(served) => served,
+            Err(error) => {
+                assert!(!self.client.keeps_framing, "{error}");
+                return Err(());
+            }
+        };
+        let _ = self.hca.drain();
+        self.hca.outbound().clear();
+        if self.hca.memory().is_lost() {
+            return Err(());
+        }
+        self.client.connection.reply().map_err(|error| panic!("{error}"))?;
+        let read = self.client.read_replies();
+        Ok(served.messages > 0 || served.more || read)
+    }
+
+    fn serves_still(mut self) {
+        self.succeed();
+        let mut vendor = [0; 4];
+        self.client.send(REGION_READ, 0, &access(7, 0, 4, &[]), &[]);
+        assert!(self.client.connection.serve(&mut self.hca, BUDGET).is_ok());
+        self.client.connection.reply().expect("a client that listens");
+        self.client.stream.read_exact(&mut [0; HEADER + 16]).expect("a reply");
+        self.client.stream.read_exact(&mut vendor).expect("a reply");
+        assert_eq!(vendor, [0xee, 0x10, 0x28, 0x70]);
+
+        let Self { client, things, .. } = self;
+        drop(client);
+        let Things { reader, pipe, .. } = things;
+        drop(pipe);
+        assert_eq!(rustix::io::read(&reader, &mut [0]), Ok(0), "descriptors nobody wants are closed");
+    }
+}
+
+impl Client {
+    fn connect() -> Self {
+        let (server, stream) = UnixStream::pair().expect("descriptors are left");
+        stream.set_nonblocking(true).expect("a socket can be");
+        Self {
+            stream,
+            connection: Connection::new(server).expect("a socket can be non-blocking"),
+            asked: VecDeque::new(),
+            received: Vec::new(),
+            id: 0,
+            keeps_framing: true,
+        }
+    }
+
+    fn message(&mut self, command: u16, flags: u32, payload: &[u8]) -> Vec<u8> {
+        self.id = self.id.wrapping_add(1);
+        let head = [self.id.to_ne_bytes(), command.to_ne_bytes()].concat();
+        if flags & NO_REPLY == 0 {
+            self.asked.extend(head.as_chunks().0);
+        }
+        let size = (HEADER + payload.len()) as u32;
+        [head, words(&[size, flags, 0]), payload.to_vec()].concat()
+    }
+
+    fn send(&mut self, command: u16, flags: u32, payload: &[u8], fds: &[BorrowedFd<'_>]) {
+        let message = self.message(command, flags, payload);
+        self.put(&message, fds);
+    }
+
+    /// A client that is not heard any more may not be able to send.
+    fn put(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(32))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)), "there is space");
+        if !bytes.is_empty() {
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            let sent = sendmsg(&self.stream, &[IoSlice::new(bytes)], &mut control, flags);
+            self.keeps_framing &= sent == Ok(bytes.len());
+        }
+    }
+
+    /// Takes what has come, and looks at whole replies.
+    fn read_replies(&mut self) -> bool {
+        let before = self.received.len();
+        let mut part = [0; 1 << 16];
+        while let Ok(len @ 1..) = self.stream.read(&mut part) {
+            self.received.extend_from_slice(&part[..len]);
+        }
+        let came = self.received.len() > before;
+        while let Some(header) = self.received.first_chunk::<HEADER>() {
+            let size = u32::from_ne_bytes([header[4], header[5], header[6], header[7]]) as usize;
+            assert!(size >= HEADER, "a reply of {size} bytes");
+            if self.received.len() < size {
+                break;
+            }
+            let flags = u32::from_ne_bytes([header[8], header[9], header[10], header[11]]);
+            let error = u32::from_ne_bytes([header[12], header[13], header[14], header[15]]);
+            assert_eq!(flags, if error == 0 { 1 } else { 0x21 });
+            assert!(error == 0 || size == HEADER, "an error has no payload");
+            if self.keeps_framing {
+                assert_eq!(self.asked.pop_front().as_ref(), header.first_chunk(), "replies come in order");
+            }
+            self.received.drain(..size);
+        }
+        came
+    }
+}
+
+impl Things {
+    fn new() -> Self {
+        let memfd = || {
+            let fd = memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("a memfd");
+            ftruncate(&fd, FILE_LEN).expect("a file in memory grows");
+            fd
+        };
+        let sealed = memfd();
+        fcntl_add_seals(&sealed, SealFlags::SHRINK | SealFlags::GROW).expect("the file allows it");
+        let (reader, pipe) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).expect("a pipe");
+        let (socket, _) = UnixStream::pair().expect("a pair");
+        Self {
+            sealed,
+            unsealed: memfd(),
+            event: eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd"),
+            pipe,
+            reader,
+            socket,
+            null: File::options().write(true).open("/dev/null").expect("there is one"),
+            read_only: rustix::fs::open("/proc/self/exe", OFlags::RDONLY | OFlags::CLOEXEC, 0.into())
+                .expect("this program")
+                .into(),
+        }
+    }
+
+    fn some(&self, kind: u8, count: usize) -> Vec<BorrowedFd<'_>> {
+        let one = match kind {
+            0 | 1 => self.sealed.as_fd(),
+            2 => self.unsealed.as_fd(),
+            3 => self.event.as_fd(),
+            4 => self.pipe.as_fd(),
+            5 => self.socket.as_fd(),
+            6 => self.null.as_fd(),
+            _ => self.read_only.as_fd(),
+        };
+        vec![one; count]
+    }
+}
+
+/// An address at either end of the bus.
+fn bus(input: &mut Input<'_>) -> u64 {
+    let near = u64::from(input.byte() % 32) * PAGE / 2;
+    if input.byte() < 192 { near } else { near.wrapping_neg() }
+}
+
+fn access(region: u32, offset: u64, count: u32, data: &[u8]) -> Vec<u8> {
+    [longs(&[offset]), words(&[region, count]), data.to_vec()].concat()
+}
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+fn longs(longs: &[u64]) -> Vec<u8> {
+    longs.iter().flat_map(|long| long.to_ne_bytes()).collect()
+}
