@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::artifacts::{Artifacts, Disks, KernelChoice, Overrides, cache_dir};
 use crate::initramfs::Initramfs;
@@ -19,6 +19,8 @@ use crate::vm::{Image, Vm};
 const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 /// The same where the processor runs the guest.
 const KVM_BOOT_TIMEOUT: Duration = Duration::from_secs(10);
+/// What is noted of a host where it does.
+const KVM_RUNS: &str = "yes";
 /// Warnings go to the console, the rest only to the kernel's log: an emulated serial line is slow. Mitigations protect
 /// guests from nobody here and cost an emulated one dearly. The timer check counts ticks against busy waiting, and
 /// panics on a busy host where both come late; the watchdog of the TSC warns there of its own delays.
@@ -108,8 +110,13 @@ impl Lab {
         // Downloads and builds block; nothing else is to be done meanwhile.
         let mut lab = tokio::task::spawn_blocking(move || Self::gather(&options)).await??;
         lab.accelerator = match chosen {
-            Some(accelerator) => accelerator,
-            None => lab.fastest_accelerator().await?,
+            Some(Accelerator::Tcg) => Accelerator::Tcg,
+            Some(Accelerator::Kvm) => match lab.kvm_obstacle().await? {
+                Some(obstacle) => bail!("KVM does not work here: {obstacle}"),
+                None => Accelerator::Kvm,
+            },
+            None if lab.kvm_obstacle().await?.is_some() => Accelerator::Tcg,
+            None => Accelerator::Kvm,
         };
         Ok(lab)
     }
@@ -256,26 +263,36 @@ impl Lab {
         Vm::boot(&machine, &self.artifacts, image, run, guest.with_console, limit).await
     }
 
-    /// KVM if it really runs the guest's kernel: a device that opens is not enough, since some virtual hosts offer
-    /// one that starts firmware and then cannot run Linux. The answer is kept until the host restarts.
-    async fn fastest_accelerator(&mut self) -> Result<Accelerator> {
-        if fs::File::options().read(true).write(true).open("/dev/kvm").is_err() {
-            return Ok(Accelerator::Tcg);
+    /// Why KVM does not run the guest's kernel here, if it does not: a device that opens is not enough, since some
+    /// virtual hosts offer one that starts firmware and then cannot run Linux. The answer is kept until the host
+    /// restarts.
+    async fn kvm_obstacle(&mut self) -> Result<Option<String>> {
+        if let Err(error) = fs::File::options().read(true).write(true).open("/dev/kvm") {
+            return Ok(Some(format!("/dev/kvm: {error}")));
         }
         let host = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let known = cache_dir()?.join(format!("kvm-{}", host.trim()));
-        if let Ok(answer) = fs::read_to_string(&known) {
-            return Ok(if answer == "yes" { Accelerator::Kvm } else { Accelerator::Tcg });
-        }
-        tracing::info!("trying whether KVM runs a guest here (up to {KVM_BOOT_TIMEOUT:?}, once)");
-        self.accelerator = Accelerator::Kvm;
-        let result = self.try_boot().await;
-        if let Err(error) = &result {
-            tracing::debug!("no KVM: {error:#}");
-        }
-        // Without the note the next run asks again.
-        let _ = fs::write(&known, if result.is_ok() { "yes" } else { "no" });
-        Ok(if result.is_ok() { Accelerator::Kvm } else { Accelerator::Tcg })
+        let obstacle = match fs::read_to_string(&known) {
+            Ok(answer) => answer,
+            Err(_) => {
+                tracing::info!("trying whether KVM runs a guest here (up to {KVM_BOOT_TIMEOUT:?}, once)");
+                self.accelerator = Accelerator::Kvm;
+                let answer = match self.try_boot().await {
+                    Ok(()) => KVM_RUNS.to_owned(),
+                    Err(error) => format!("{}: {}", error, error.root_cause()),
+                };
+                // Without the note the next run asks again.
+                let _ = fs::write(&known, &answer);
+                answer
+            }
+        };
+        let first = obstacle.lines().next().unwrap_or_default();
+        Ok((first != KVM_RUNS).then(|| {
+            format!(
+                "it did not run a guest since this host started ({first}); without {} it is tried again",
+                known.display()
+            )
+        }))
     }
 
     async fn try_boot(&self) -> Result<()> {

@@ -12,6 +12,7 @@ mod rdma_core;
 mod sources;
 
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
@@ -53,6 +54,24 @@ pub struct QemuProgram {
     pub leading_args: Vec<String>,
 }
 
+impl QemuProgram {
+    /// A program of the user's, which must be a QEMU that has the device the lab's guests need.
+    fn own(program: &Path) -> Result<Self> {
+        const DEVICE: &str = "vfio-user-pci";
+        let name = program.display();
+        ensure!(program.is_file(), "{name} does not exist");
+        let asked = Command::new(program).args(["-device", "help"]).stdin(Stdio::null()).output();
+        let devices = asked.with_context(|| format!("starting {name}"))?.stdout;
+        let devices = String::from_utf8_lossy(&devices);
+        ensure!(
+            devices.contains("name \""),
+            "{name} is not a QEMU: asked with '-device help' it names no devices"
+        );
+        ensure!(devices.contains(DEVICE), "{name} has no {DEVICE}: QEMU 11.0 and later have it");
+        Ok(Self { program: program.to_owned(), leading_args: Vec::new() })
+    }
+}
+
 impl Artifacts {
     /// Finds everything in the cache below `cache`, or fetches what is missing.
     ///
@@ -60,7 +79,7 @@ impl Artifacts {
     /// When something is missing and cannot be fetched, or an override does not exist.
     pub fn obtain(cache: &Path, overrides: &Overrides) -> Result<Self> {
         let qemu = match &overrides.qemu {
-            Some(program) => QemuProgram { program: program.clone(), leading_args: Vec::new() },
+            Some(program) => QemuProgram::own(program)?,
             None => fetched_qemu(cache)?,
         };
         let kernel = Kernel::obtain(cache, &overrides.kernel)?;
@@ -110,4 +129,27 @@ fn fetched_qemu(cache: &Path) -> Result<QemuProgram> {
         leading_args.extend(["-L".into(), root.join(firmware).display().to_string()]);
     }
     Ok(QemuProgram { program, leading_args })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_is_no_qemu_is_refused_for_what_it_is_not() {
+        let refusal = |program: &str| QemuProgram::own(Path::new(program)).unwrap_err().to_string();
+        assert!(refusal("/bin/true").starts_with("/bin/true is not a QEMU"));
+        assert_eq!(refusal("/does/not/exist"), "/does/not/exist does not exist");
+    }
+
+    #[test]
+    fn a_qemu_without_the_device_is_told_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("qemu");
+        std::fs::write(&program, "#!/bin/sh\necho 'name \"virtio-net-pci\", bus PCI'\n").unwrap();
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&program, executable).unwrap();
+        let error = QemuProgram::own(&program).unwrap_err().to_string();
+        assert!(error.contains("has no vfio-user-pci"), "{error}");
+    }
 }
