@@ -195,6 +195,11 @@ impl Daemon {
         self.control.clone()
     }
 
+    /// The same for the HCA of this number.
+    pub fn controls_of(&self, device: u16) -> Control {
+        Control { device, ..self.control.clone() }
+    }
+
     /// Where a VMM attaches.
     pub fn socket(&self) -> &Path {
         self.sockets.first().map_or(Path::new(""), PathBuf::as_path)

@@ -68,6 +68,17 @@ pub struct Options {
     pub memory: u32,
 }
 
+/// What the user may choose for scenarios that draw at random.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct Chance {
+    /// How long a scenario goes on that could go on for ever [default: 5]
+    #[arg(long, value_name = "N")]
+    pub minutes: Option<u64>,
+    /// Draw what an earlier run drew that printed this number
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+}
+
 /// Everything that is needed to start guests.
 #[derive(Debug)]
 pub struct Lab {
@@ -79,6 +90,7 @@ pub struct Lab {
     cpus: u32,
     memory_mib: u32,
     trace: bool,
+    chance: Chance,
     runs: PathBuf,
 }
 
@@ -136,6 +148,7 @@ impl Lab {
             cpus: options.cpus,
             memory_mib: options.memory,
             trace: options.trace,
+            chance: Chance::default(),
             runs: programs::lab_dir()?,
         })
     }
@@ -151,6 +164,17 @@ impl Lab {
     /// Whether daemons are to record what drivers do.
     pub fn trace(&self) -> bool {
         self.trace
+    }
+
+    /// The same lab for scenarios that draw at random.
+    #[must_use]
+    pub fn with_chance(self, chance: Chance) -> Self {
+        Self { chance, ..self }
+    }
+
+    /// What the user chose for them.
+    pub fn chance(&self) -> Chance {
+        self.chance
     }
 
     /// How guests are executed.

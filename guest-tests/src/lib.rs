@@ -8,6 +8,7 @@ pub mod artifacts;
 pub mod daemon;
 pub mod initramfs;
 pub mod lab;
+pub mod line_program;
 pub mod modules;
 pub mod packet_peer;
 pub mod process;

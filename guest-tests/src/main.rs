@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
-use guest_tests::lab::{Lab, Options};
+use guest_tests::lab::{Chance, Lab, Options};
 use guest_tests::report::{Report, line};
 use guest_tests::scenario::{self, Scenario};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Boots stock guests on HCAs served by hcad and judges what happens.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(name = "guest-lab", version)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -34,6 +34,8 @@ enum Command {
         /// Longest time for one case
         #[arg(long, default_value_t = 240, value_name = "SECONDS")]
         timeout: u64,
+        #[command(flatten)]
+        chance: Chance,
         #[command(flatten)]
         options: Options,
     },
@@ -104,8 +106,8 @@ async fn run(command: Command) -> Result<bool> {
             }
             Ok(true)
         }
-        Command::Run { scenarios, keep, timeout, options } => {
-            let lab = Lab::prepare(&options).await?;
+        Command::Run { scenarios, keep, timeout, chance, options } => {
+            let lab = Lab::prepare(&options).await?.with_chance(chance);
             let mut report = Report::new(Duration::from_secs(timeout), keep);
             for scenario in scenarios {
                 scenario.run(&lab, &mut report).await?;

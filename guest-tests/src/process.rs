@@ -2,11 +2,13 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
@@ -14,6 +16,9 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::run_dir::RunDir;
+
+/// What a pipe is filled with; no program here prints it.
+const FILLER: u8 = 0;
 
 /// A running program. It is killed when this is dropped, and by the kernel when the lab itself is killed.
 #[derive(Debug)]
@@ -25,6 +30,18 @@ pub struct Process {
     written: watch::Receiver<usize>,
     /// Bytes of the log that [`Self::line`] has been through.
     seen: usize,
+    reading: watch::Sender<Reading>,
+}
+
+/// What happens to a program's output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// It goes to the log.
+    On,
+    /// Nobody reads it, and its pipe is full.
+    Stalled,
+    /// Nobody reads it, and nobody ever will: the pipe's reading end is closed.
+    Over,
 }
 
 impl Process {
@@ -48,8 +65,34 @@ impl Process {
         // Its copies of the writing end would keep the log from ever ending.
         drop(command);
         let (count, written) = watch::channel(before);
-        tokio::spawn(pump(pipe::Receiver::from_owned_fd(reader.into())?, file, count));
-        Ok(Self { name: name.to_owned(), child, log, written, seen: before })
+        let (reading, wanted) = watch::channel(Reading::On);
+        tokio::spawn(pump(pipe::Receiver::from_owned_fd(reader.into())?, file, count, wanted));
+        Ok(Self { name: name.to_owned(), child, log, written, seen: before, reading })
+    }
+
+    /// Changes what happens to its output.
+    pub fn read_output(&self, reading: Reading) {
+        self.reading.send_replace(reading);
+    }
+
+    /// Its number.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn id(&self) -> Result<u32> {
+        self.child.id().with_context(|| format!("{} has ended", self.name))
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn signal(&self, signal: i32) -> Result<()> {
+        let id = libc::pid_t::try_from(self.id()?)?;
+        // SAFETY: kill takes no pointers; the id belongs to a child that was not waited for, so to no other process.
+        let result = unsafe { libc::kill(id, signal) };
+        ensure!(result == 0, "sending signal {signal} to {}: {}", self.name, std::io::Error::last_os_error());
+        Ok(())
     }
 
     /// Its name in messages and files.
@@ -127,11 +170,8 @@ impl Process {
     /// # Errors
     /// When it had to be killed.
     pub async fn stop(&mut self, patience: Duration) -> Result<ExitStatus> {
-        if let Some(id) = self.child.id().and_then(|id| libc::pid_t::try_from(id).ok()) {
-            // SAFETY: kill takes no pointers; the id belongs to a child that was not waited for, so to no other
-            // process.
-            unsafe { libc::kill(id, libc::SIGTERM) };
-        }
+        // One that has ended by itself needs no signal.
+        let _ = self.signal(libc::SIGTERM);
         match timeout(patience, self.child.wait()).await {
             Ok(status) => Ok(status?),
             Err(_) => {
@@ -143,14 +183,52 @@ impl Process {
 }
 
 /// Copies output to the log, telling how much is there, until the program closes it.
-async fn pump(mut output: pipe::Receiver, mut log: File, count: watch::Sender<usize>) {
+async fn pump(
+    mut output: pipe::Receiver,
+    mut log: File,
+    count: watch::Sender<usize>,
+    mut reading: watch::Receiver<Reading>,
+) {
     let mut buffer = vec![0; 16 * 1024];
-    while let Ok(len @ 1..) = output.read(&mut buffer).await {
-        if log.write_all(&buffer[..len]).is_err() {
+    loop {
+        // Of a process that is dropped the rest is read: it says why it ended.
+        let wanted = *reading.borrow_and_update();
+        match wanted {
+            Reading::On => {}
+            Reading::Over => return,
+            Reading::Stalled => {
+                // A pipe that cannot be filled shows nothing, but does no harm.
+                let _ = fill(&output);
+                if reading.changed().await.is_ok() {
+                    continue;
+                }
+            }
+        }
+        let read = tokio::select! {
+            Ok(()) = reading.changed() => continue,
+            read = output.read(&mut buffer) => read,
+        };
+        let Ok(len @ 1..) = read else { return };
+        let text: Vec<u8> = buffer[..len].iter().copied().filter(|&byte| byte != FILLER).collect();
+        if log.write_all(&text).is_err() {
             return;
         }
-        count.send_modify(|written| *written += len);
+        count.send_modify(|written| *written += text.len());
     }
+}
+
+/// Leaves no room in a pipe for what its other end writes.
+fn fill(output: &pipe::Receiver) -> std::io::Result<()> {
+    // Opened anew, since the flags of the program's own end are the program's.
+    let mut end = File::options()
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(format!("/proc/self/fd/{}", output.as_raw_fd()))?;
+    // By bytes at the end: a pipe takes a part of no small write.
+    for piece in [4096, 1] {
+        while end.write(&[FILLER; 4096][..piece]).is_ok() {}
+    }
+    Ok(())
 }
 
 fn die_with_parent(command: &mut Command) {
@@ -232,5 +310,23 @@ mod tests {
         assert_eq!(process.line("two", limit).await.unwrap(), "last two");
         let error = process.line("one", limit).await.unwrap_err();
         assert!(error.to_string().starts_with("speaker ended without writing 'one'"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn output_that_nobody_reads_waits_and_is_not_lost() {
+        let lab = tempfile::tempdir().unwrap();
+        let run = RunDir::create(lab.path(), "x").unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap 'echo held' USR1; echo ready; while :; do sleep 0.01; done"]);
+        let mut process = Process::start("speaker", command, &run).unwrap();
+        let limit = Duration::from_secs(10);
+        process.line("ready", limit).await.unwrap();
+        process.read_output(Reading::Stalled);
+        process.signal(libc::SIGUSR1).unwrap();
+        process.line("held", Duration::from_millis(100)).await.unwrap_err();
+        process.read_output(Reading::On);
+        assert_eq!(process.line("held", limit).await.unwrap(), "held");
+        process.read_output(Reading::Over);
+        process.kill().await.unwrap();
     }
 }

@@ -72,10 +72,24 @@ impl Report {
         hint: &str,
         case: impl Future<Output = Result<()>>,
     ) -> Result<()> {
+        self.case_within(self.case_timeout, name, hint, case).await
+    }
+
+    /// Runs one case that has a time of its own.
+    ///
+    /// # Errors
+    /// When the outcome cannot be printed.
+    pub async fn case_within(
+        &mut self,
+        limit: Duration,
+        name: &str,
+        hint: &str,
+        case: impl Future<Output = Result<()>>,
+    ) -> Result<()> {
         let begun = Instant::now();
-        let result = timeout(self.case_timeout, case)
+        let result = timeout(limit, case)
             .await
-            .unwrap_or_else(|_| Err(anyhow::anyhow!("the case was not done after {:?}", self.case_timeout)));
+            .unwrap_or_else(|_| Err(anyhow::anyhow!("the case was not done after {limit:?}")));
         let seconds = begun.elapsed().as_secs_f64();
         let scenario = &self.scenario;
         match result {

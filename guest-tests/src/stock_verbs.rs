@@ -5,12 +5,13 @@
 
 use std::time::Duration;
 
-use agent::wire::{Ask, Hex, ProgramId, Service, Spawn, Wait};
-use anyhow::{Context, Result, bail};
+use agent::wire::{Hex, Service};
+use anyhow::{Context as _, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::line_program::LineProgram;
 use crate::vm::Vm;
 
 const PROGRAM: &str = include_str!("../guest/stock_verbs.py");
@@ -22,7 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// The program, with one device open.
 #[derive(Clone, Copy, Debug)]
 pub struct StockVerbs {
-    program: ProgramId,
+    program: LineProgram,
 }
 
 /// First port of a device.
@@ -148,9 +149,7 @@ impl StockVerbs {
     /// # Errors
     /// When there is no such device, or the program does not start.
     pub async fn open(vm: &mut Vm, device: &str) -> Result<(Self, Port)> {
-        let argv = ["python3", "-c", PROGRAM].map(str::to_owned).to_vec();
-        let program = vm.call(Spawn { argv }).await?.program;
-        let verbs = Self { program };
+        let verbs = Self { program: LineProgram::start(vm, PROGRAM).await? };
         let port = verbs.ask_within(START_TIMEOUT, vm, "open", json!({ "device": device })).await?;
         Ok((verbs, port))
     }
@@ -257,8 +256,7 @@ impl StockVerbs {
     /// # Errors
     /// When it does not end.
     pub async fn close(self, vm: &mut Vm) -> Result<()> {
-        let step = Wait { program: self.program, timeout_ms: u32::try_from(TIMEOUT.as_millis())? };
-        vm.call_within(TIMEOUT + TIMEOUT, step).await.map(drop)
+        self.program.close(TIMEOUT, vm).await
     }
 
     async fn ask<T: DeserializeOwned>(&self, vm: &mut Vm, what: &str, arguments: Value) -> Result<T> {
@@ -270,26 +268,8 @@ impl StockVerbs {
         limit: Duration,
         vm: &mut Vm,
         what: &str,
-        mut arguments: Value,
+        arguments: Value,
     ) -> Result<T> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "snake_case")]
-        enum Answer {
-            Ok(Value),
-            Error(String),
-        }
-        arguments["do"] = what.into();
-        let step = Ask {
-            program: self.program,
-            line: Some(arguments.to_string()),
-            timeout_ms: u32::try_from(limit.as_millis())?,
-        };
-        let said = vm.call_within(limit + TIMEOUT, step).await?;
-        match serde_json::from_str(&said.line).with_context(|| format!("answer to {what}: {}", said.line))? {
-            Answer::Ok(value) => {
-                serde_json::from_value(value).with_context(|| format!("answer to {what}: {}", said.line))
-            }
-            Answer::Error(error) => bail!("stock verbs in guest {} refuse {what}: {error}", vm.name()),
-        }
+        self.program.ask(limit, vm, what, arguments).await.context("stock verbs")
     }
 }

@@ -232,6 +232,14 @@ impl Vm {
         self.qemu.kill().await
     }
 
+    /// Sends a signal to QEMU, and waits for nothing.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn signal(&self, signal: i32) -> Result<()> {
+        self.qemu.signal(signal)
+    }
+
     /// Names the guest in an error, and shows what it printed when the error is not the step's own.
     async fn explained<T>(&mut self, result: Result<T>) -> Result<T> {
         let Err(error) = result else { return result };

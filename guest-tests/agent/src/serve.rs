@@ -115,6 +115,12 @@ impl Agent {
                 let hca = self.hca.take().ok_or_else(|| bad_step("no HCA is open"))?;
                 done(hca.close(*s))
             }),
+            Step::ResetHca(s) => answer(&s, |_| {
+                let hca = self.hca.take().ok_or_else(|| bad_step("no HCA is open"))?;
+                let (hca, info) = hca.reset()?;
+                self.hca = Some(hca);
+                Ok(info)
+            }),
             Step::RawCommand(s) => answer(&s, |s| self.hca()?.raw_command(s)),
             Step::RawCommands(s) => answer(&s, |s| {
                 let hca = self.hca()?;

@@ -23,6 +23,7 @@ mod pair;
 mod rxe_interop;
 pub mod shell;
 mod stock_pair;
+mod torture;
 mod transfer;
 mod wire_rc;
 
@@ -187,6 +188,12 @@ pub const ALL: &[Scenario] = &[
         about: "RC against a peer of single packets made by scapy: every way a wire or a peer goes wrong",
         pair: false,
         run: |lab, report| Box::pin(wire_rc::run(lab, report)),
+    },
+    Scenario {
+        name: "torture",
+        about: "kills, stops, resets, attacks at random under checked traffic: nobody notices but their victims",
+        pair: false,
+        run: |lab, report| Box::pin(torture::run(lab, report)),
     },
 ];
 

@@ -21,6 +21,8 @@ const MODULES: &[&str] = &["ib_uverbs", "ib_umad", "rdma_ucm"];
 const ETHERNET_MTU: &str = "4200";
 /// Kernel messages of this level or worse are not to be there.
 const WARNING: u8 = 4;
+/// Loading the driver, in an emulated guest of several on a busy host.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
 /// From the driver's start until its port is active. The driver waits a second for the device's reset.
 const PORT_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -260,7 +262,7 @@ impl StockNode {
 
 /// Loads `ib_mthca` and what tools need, and waits until its port is active.
 pub(super) async fn load_mthca(vm: &mut Vm) -> Result<()> {
-    vm.run(&[&["modprobe", "-a", "ib_mthca"], MODULES].concat()).await?;
+    vm.run_within(LOAD_TIMEOUT, &[&["modprobe", "-a", "ib_mthca"], MODULES].concat()).await?;
     port_is(vm, "4: ACTIVE").await
 }
 

@@ -45,7 +45,8 @@ pub(crate) struct Hca {
     // First: closing the function ends its DMA before the memory goes.
     pub(super) device: Device,
     pub(super) arena: Arena,
-    place: HcrBase,
+    address: String,
+    opened: OpenHca,
     inbox: usize,
     outbox: usize,
     icm: Option<Icm>,
@@ -71,13 +72,27 @@ impl Hca {
     pub(crate) fn open(step: &OpenHca) -> Result<(Self, HcaInfo)> {
         let (device, address) = Device::open(&step.device)?;
         let mib = if step.arena_mib == 0 { ARENA_MIB } else { step.arena_mib };
-        let mut arena = Arena::new(&device, (mib as usize) << 20, step.huge_pages)?;
+        let arena = Arena::new(&device, (mib as usize) << 20, step.huge_pages)?;
+        Self::bring_up(device, address, arena, step.clone())
+    }
+
+    /// Resets the function as a VMM does, which ends all that was made, and brings the device up again in the same
+    /// memory.
+    pub(crate) fn reset(self) -> Result<(Self, HcaInfo)> {
+        let Self { device, address, mut arena, opened, .. } = self;
+        device.reset()?;
+        arena.free_all()?;
+        Self::bring_up(device, address, arena, opened)
+    }
+
+    fn bring_up(device: Device, address: String, mut arena: Arena, step: OpenHca) -> Result<(Self, HcaInfo)> {
         let inbox = arena.alloc(1, PAGE)?;
         let outbox = arena.alloc(1, PAGE)?;
         let mut hca = Self {
             device,
             arena,
-            place: step.hcr,
+            address,
+            opened: step,
             inbox,
             outbox,
             icm: None,
@@ -98,15 +113,15 @@ impl Hca {
         let board_id = layout::board_id(&hca.query(Op::QueryAdapter, 0, ADAPTER)?);
         let dev_lim = hca.query(Op::QueryDevLim, 0, DevLim::LEN)?;
         let mut icm_bases = [0; 5];
-        if !step.without_init {
+        if !hca.opened.without_init {
             let lim = DevLim::parse(&dev_lim).context("QUERY_DEV_LIM")?;
-            hca.init(&lim, step)?;
+            hca.init(&lim)?;
             for (base, table) in icm_bases.iter_mut().zip(hca.icm()?.tables()) {
                 *base = table.base;
             }
         }
         let info = HcaInfo {
-            address,
+            address: hca.address.clone(),
             board_id,
             dev_lim: Hex(dev_lim),
             bar0_size: hca.device.size(Bar::Zero),
@@ -162,14 +177,14 @@ impl Hca {
             Inbox::Bytes(bytes) => self.fill_inbox(bytes, UNREADABLE)?,
         };
         let command = Command { op: op as u16, op_modifier, in_modifier, in_param, ..Command::default() };
-        hcr::check(&command, self.execute(self.place, &command)?).with_context(|| format!("{op:?}"))
+        hcr::check(&command, self.execute(self.opened.hcr, &command)?).with_context(|| format!("{op:?}"))
     }
 
     /// Issues a command that answers with `len` bytes.
     pub(crate) fn query(&mut self, op: Op, in_modifier: u32, len: usize) -> Result<Vec<u8>> {
         let out_param = self.fill_outbox();
         let command = Command { op: op as u16, in_modifier, out_param, ..Command::default() };
-        hcr::check(&command, self.execute(self.place, &command)?).with_context(|| format!("{op:?}"))?;
+        hcr::check(&command, self.execute(self.opened.hcr, &command)?).with_context(|| format!("{op:?}"))?;
         let mut mailbox = vec![0; MAILBOX];
         self.arena.read(self.outbox, &mut mailbox);
         let beyond = mailbox.split_off(len);
@@ -200,7 +215,8 @@ impl Hca {
             out_param,
             event: step.event,
         };
-        let Outcome { status, word, busy_polls } = self.execute(step.hcr.unwrap_or(self.place), &command)?;
+        let Outcome { status, word, busy_polls } =
+            self.execute(step.hcr.unwrap_or(self.opened.hcr), &command)?;
         let mut outbox = Vec::new();
         if step.output == OutParam::Mailbox {
             outbox.resize(MAILBOX, 0);
@@ -266,8 +282,8 @@ impl Hca {
         (high_bits.wrapping_shl(log_entries) | index) & 0xff_ffff
     }
 
-    fn init(&mut self, lim: &DevLim, step: &OpenHca) -> Result<()> {
-        let icm = Icm::new(&mut self.arena, lim, &step.icm)?;
+    fn init(&mut self, lim: &DevLim) -> Result<()> {
+        let icm = Icm::new(&mut self.arena, lim, &self.opened.icm)?;
         self.command(Op::InitHca, 0, 0, Inbox::Bytes(&icm.init().emit()))?;
         for table in icm.tables() {
             for runs in table.runs(&self.arena).chunks(MAP_ICM_MAX) {

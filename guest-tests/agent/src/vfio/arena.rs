@@ -101,6 +101,12 @@ impl Arena {
         self.pages.free(unit(offset / PAGE), unit(count));
     }
 
+    /// Returns all pages at once.
+    pub(crate) fn free_all(&mut self) -> Result<()> {
+        self.pages = Units::new(0..u32::try_from(self.len / PAGE)?);
+        Ok(())
+    }
+
     /// Copies bytes out.
     pub(crate) fn read(&self, offset: usize, into: &mut [u8]) {
         let from = self.at(offset, into.len());

@@ -9,6 +9,7 @@ use super::kernel;
 use super::signal::Signal;
 #[cfg(feature = "vfio-user")]
 use super::socket;
+use crate::error::bad_step;
 use crate::guest::pci::Msix;
 use crate::wire::{DeviceSelector, Mask};
 
@@ -76,6 +77,15 @@ impl Device {
             }
             #[cfg(feature = "vfio-user")]
             Self::Socket(function) => function.map_dma(file, iova, len),
+        }
+    }
+
+    /// Resets the function and lets it master the bus again. Memory stays mapped for it.
+    pub(crate) fn reset(&self) -> Result<()> {
+        match self {
+            Self::Kernel(_) => Err(bad_step("a function in a guest is reset by its VMM")),
+            #[cfg(feature = "vfio-user")]
+            Self::Socket(function) => function.reset(),
         }
     }
 

@@ -42,6 +42,12 @@ impl Function {
         Ok(function)
     }
 
+    /// Resets the function and lets it master the bus again.
+    pub(super) fn reset(&self) -> Result<()> {
+        self.client().reset()?;
+        self.write(Bar::Config, COMMAND, &MEMORY_AND_MASTER)
+    }
+
     pub(super) fn map_dma(&self, file: Option<(&File, u64)>, iova: u64, len: u64) -> Result<()> {
         let (file, offset) = file.context("only memory in a file can be lent over a socket")?;
         Ok(self.client().dma_map(offset, iova, len, file.as_raw_fd())?)

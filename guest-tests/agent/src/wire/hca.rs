@@ -60,6 +60,11 @@ impl Default for IcmOptions {
     }
 }
 
+/// Reset the function as its VMM does, and bring the HCA up again as it was opened. All objects are gone. Only where the
+/// agent is the VMM.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct ResetHca {}
+
 /// Answer of [`OpenHca`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HcaInfo {

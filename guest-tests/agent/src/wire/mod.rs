@@ -36,7 +36,7 @@ pub use guest::{
 pub use hca::{
     CloseHca, CommandResult, CommandResults, ContextBytes, ContextTable, HcaInfo, HcrBase, IcmOptions,
     InParam, MmioRead, MmioValue, MmioWidth, MmioWrite, OpenHca, OutParam, RawCommand, RawCommands,
-    ReadContext, Region,
+    ReadContext, Region, ResetHca,
 };
 pub use hex::Hex;
 pub use latency::{PingPong, RoundTrips};
@@ -222,6 +222,7 @@ steps! {
     BindVfio => Bound,
     OpenHca => HcaInfo,
     CloseHca => Done,
+    ResetHca => HcaInfo,
     RawCommand => CommandResult,
     RawCommands => CommandResults,
     MmioRead => MmioValue,

@@ -1,0 +1,83 @@
+//! A Python program in a guest that is told what to do line by line, and answers each line with one.
+//!
+//! A request is `{"do": NAME, ...}`, its answer `{"ok": VALUE}` or `{"error": TEXT}`.
+
+use std::time::Duration;
+
+use agent::wire::{Ask, ProgramId, Spawn, Wait};
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::tools;
+use crate::vm::Vm;
+
+/// What an answer may take beyond the time its request waits.
+const ANSWER_MARGIN: Duration = Duration::from_secs(20);
+
+/// A running program.
+#[derive(Clone, Copy, Debug)]
+pub struct LineProgram {
+    program: ProgramId,
+}
+
+impl LineProgram {
+    /// Starts a program from its text, in a guest with a user space.
+    ///
+    /// # Errors
+    /// When the interpreter does not start.
+    pub async fn start(vm: &mut Vm, text: &str) -> Result<Self> {
+        let argv = ["python3", "-c", text].map(str::to_owned).to_vec();
+        Ok(Self { program: vm.call(Spawn { argv }).await?.program })
+    }
+
+    /// Asks it to do something that takes up to `limit`.
+    ///
+    /// # Errors
+    /// When it refuses, does not answer in time, or has ended.
+    pub async fn ask<T: DeserializeOwned>(
+        &self,
+        limit: Duration,
+        vm: &mut Vm,
+        what: &str,
+        mut arguments: Value,
+    ) -> Result<T> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        enum Answer {
+            Ok(Value),
+            Error(String),
+        }
+        arguments["do"] = what.into();
+        let step = Ask {
+            program: self.program,
+            line: Some(arguments.to_string()),
+            timeout_ms: u32::try_from(limit.as_millis())?,
+        };
+        let said = vm.call_within(limit + ANSWER_MARGIN, step).await?;
+        match serde_json::from_str(&said.line).with_context(|| format!("answer to {what}: {}", said.line))? {
+            Answer::Ok(value) => {
+                serde_json::from_value(value).with_context(|| format!("answer to {what}: {}", said.line))
+            }
+            Answer::Error(error) => bail!("the program in guest {} refuses {what}: {error}", vm.name()),
+        }
+    }
+
+    /// Ends it; what it made goes with it.
+    ///
+    /// # Errors
+    /// When it does not end within `limit`.
+    pub async fn close(self, limit: Duration, vm: &mut Vm) -> Result<()> {
+        let step = Wait { program: self.program, timeout_ms: u32::try_from(limit.as_millis())? };
+        vm.call_within(limit + ANSWER_MARGIN, step).await.map(drop)
+    }
+
+    /// Ends it with SIGKILL, whatever it is about.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub async fn kill(self, vm: &mut Vm) -> Result<()> {
+        tools::stop(vm, self.program).await.map(drop)
+    }
+}

@@ -1,0 +1,232 @@
+//! Everything that happens to daemons, machines and guests, at random and at once, under traffic whose every message is
+//! checked: nobody notices but whoever it happens to.
+//!
+//! ```text
+//! hcad-a   HCA a -- HCA b   stock guests a and b
+//!          HCA e -- HCA f   vfio-user clients without a guest
+//!          HCA h, HCA g     a hostile client, and a bystander
+//! hcad-c   HCA c -.
+//! hcad-d   HCA d -'         stock guests c and d
+//! ```
+//!
+//! The first process is never ended: what is done to one of its HCAs is nothing to the others. The daemons of c and d
+//! are killed too. Each of the pairs, the clients and the first process has a lane of its own, a plan ([`plan`]) drawn
+//! from the seed; lanes do not wait for each other. A lane knows what its own disturbance costs the connection: nothing,
+//! or an end that is gone, whose peer must then see exactly that. Anything else is a failure, wherever it comes from.
+
+mod account;
+mod clients;
+mod guests;
+mod hostile;
+mod neighbour;
+mod plan;
+mod talk;
+mod timeline;
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, ensure};
+use tokio::process::Command;
+use tokio::time::{Instant, sleep};
+
+use self::account::Account;
+use self::clients::Clients;
+use self::guests::Pair;
+use self::neighbour::Neighbour;
+use self::plan::Plan;
+use self::timeline::Timeline;
+use crate::daemon::{Control, Daemon, HcaSpec, Interface, Peer, free_udp_ports};
+use crate::lab::Lab;
+use crate::report::{Report, line};
+use crate::run_dir::RunDir;
+use crate::vm::Image;
+
+/// Code of the ACK timeout of all connections, 1.07 s; and what it and 7 retries make together, for which a requester
+/// puts up with a peer that is silent.
+const ACK_TIMEOUT: u8 = 18;
+const PATIENCE: Duration = Duration::from_micros(8 * (4096 << ACK_TIMEOUT) / 1000);
+/// Length of a run for which nothing else is said.
+const MINUTES: u64 = 5;
+/// Beyond it: for whatever was begun, and for what has not happened yet on a slow host.
+const MARGIN: Duration = Duration::from_secs(10 * 60);
+
+/// What all lanes stand on.
+#[derive(Debug)]
+struct Ground<'a> {
+    lab: &'a Lab,
+    run: &'a RunDir,
+    image: &'a Image,
+    seed: u64,
+    timeline: &'a Timeline,
+}
+
+pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let chance = lab.chance();
+    let minutes = chance.minutes.unwrap_or(MINUTES);
+    let seed = chance.seed.map_or_else(seed_of_now, Ok)?;
+    line(&format!("      seed {seed}; again with: guest-lab run torture --seed {seed} --minutes {minutes}"))?;
+    let run = lab.new_run("torture")?;
+    let timeline = Timeline::create(&run.file("timeline.log"))?;
+    let hint = format!("seed {seed}; timeline, logs and consoles: {}", run.path().display());
+    let image = lab.debian_image(&run).await?;
+    let ground = Ground { lab, run: &run, image: &image, seed, timeline: &timeline };
+
+    let mut all = All::start(&ground).await.with_context(|| hint.clone())?;
+    let before = all.accounts()?;
+    let length = Duration::from_secs(60 * minutes);
+    let name = format!("{minutes} minutes of disturbances");
+    let failed = report.counts().failed;
+    report.case_within(length + MARGIN, &name, &hint, all.endure(length)).await?;
+    line(&timeline.summary())?;
+    if report.counts().failed > failed {
+        // Lanes were cut off in the middle: what they left behind says nothing.
+        return Ok(());
+    }
+    report.case("all talk at the end", &hint, all.go_on()).await?;
+    report.case("daemons hold what they held", &hint, async { all.hold_what_they_held(&before) }).await?;
+    report.case("no kernel complains of its HCA", &hint, all.no_complaints()).await?;
+    report.case("the daemons end with success on SIGTERM", &hint, all.stop()).await
+}
+
+/// Everybody, connected and talking.
+struct All<'a> {
+    seed: u64,
+    guests: [Pair<'a>; 2],
+    clients: Clients<'a>,
+    neighbour: Neighbour<'a>,
+}
+
+impl<'a> All<'a> {
+    async fn start(ground: &'a Ground<'a>) -> Result<Self> {
+        let [a, b, c, d, e, f, h, g] = specs()?;
+        let hcad = ground.lab.hcad()?;
+        let shared = [a, b, e, f, h, g];
+        let first = Daemon::start_by(Command::new(&hcad), &shared, ground.run).await?;
+        let seat = |index: usize| -> Result<_> {
+            let spec = &shared[index];
+            let socket = first.sockets().get(index).context("a socket for each HCA")?;
+            Ok((spec.name.clone(), socket.clone(), first.controls_of(spec.id)))
+        };
+        let guest = |index| -> Result<_> {
+            let (name, socket, control) = seat(index)?;
+            Ok(guests::Seat { name, socket, control, own: None })
+        };
+        let client = |index| -> Result<_> {
+            let (name, socket, control) = seat(index)?;
+            Ok(clients::Seat { name, socket, control })
+        };
+        let alone = async |spec: HcaSpec| -> Result<_> {
+            let daemon = Daemon::start(&hcad, &spec, ground.run).await?;
+            let (name, socket, control) = (spec.name.clone(), daemon.socket().to_owned(), daemon.controls());
+            Ok(guests::Seat { name, socket, control, own: Some((spec, daemon)) })
+        };
+        let clients = Clients::start(ground, [client(2)?, client(3)?]).await?;
+        // One after the other: a host has few processors, and a guest that boots needs all of one.
+        let near = Pair::start(ground, [guest(0)?, guest(1)?]).await?;
+        let apart = Pair::start(ground, [alone(c).await?, alone(d).await?]).await?;
+        let (_, socket, control) = seat(4)?;
+        let bystander = seat(5)?.1;
+        let mut neighbour = Neighbour { ground, daemon: first, hostile: (socket, control), bystander };
+        neighbour.warm_up().await?;
+        Ok(Self { seed: ground.seed, guests: [near, apart], clients, neighbour })
+    }
+
+    async fn endure(&mut self, length: Duration) -> Result<()> {
+        let until = Instant::now() + length;
+        let seed = self.seed;
+        let [near, apart] = &mut self.guests;
+        tokio::try_join!(
+            near.endure(Plan::new(seed, 1, guests::Disturbance::GUEST), until),
+            apart.endure(Plan::new(seed, 2, guests::Disturbance::ALL), until),
+            self.clients.endure(Plan::new(seed, 3, clients::Disturbance::ALL), until),
+            self.neighbour.endure(Plan::new(seed, 4, &neighbour::Disturbance::all()), until),
+        )
+        .map(drop)
+    }
+
+    async fn go_on(&mut self) -> Result<()> {
+        let [near, apart] = &mut self.guests;
+        tokio::try_join!(near.goes_on(), apart.goes_on(), self.clients.talk_during(async { Ok(()) }))
+            .map(drop)
+    }
+
+    fn accounts(&mut self) -> Result<Vec<(String, Account)>> {
+        let process = self.neighbour.daemon.process().id()?;
+        let mut accounts = vec![("hcad-a".to_owned(), Account::of(process)?)];
+        for pair in &mut self.guests {
+            accounts.extend(pair.accounts()?);
+        }
+        Ok(accounts)
+    }
+
+    fn hold_what_they_held(&mut self, before: &[(String, Account)]) -> Result<()> {
+        let after = self.accounts()?;
+        ensure!(after.len() == before.len(), "{} processes, then {}", before.len(), after.len());
+        for ((name, before), (_, after)) in before.iter().zip(&after) {
+            line(&format!("      {name}: {before}; then {after}"))?;
+        }
+        for ((name, before), (_, after)) in before.iter().zip(&after) {
+            after.is_like(before).with_context(|| name.clone())?;
+        }
+        Ok(())
+    }
+
+    async fn no_complaints(&mut self) -> Result<()> {
+        for pair in &mut self.guests {
+            pair.no_complaints().await?;
+        }
+        Ok(())
+    }
+
+    async fn stop(self) -> Result<()> {
+        for pair in self.guests {
+            pair.stop().await?;
+        }
+        drop(self.clients);
+        self.neighbour.daemon.stop().await
+    }
+}
+
+/// The HCAs `a` to `f`, `h` and `g`, numbered from 1 on; each knows one other.
+fn specs() -> Result<[HcaSpec; 8]> {
+    let ports = free_udp_ports::<8>()?;
+    let [example, _] = HcaSpec::pair()?;
+    let mut specs = ["a", "b", "c", "d", "e", "f", "h", "g"].map(|name| HcaSpec {
+        name: name.into(),
+        capture: false,
+        ..example.clone()
+    });
+    for (index, spec) in specs.iter_mut().enumerate() {
+        let number = |index: usize| u16::try_from(index + 1);
+        let other = index ^ 1;
+        (spec.id, spec.default_peer) = (number(index)?, number(other)?);
+        spec.bind = ports[index];
+        spec.peers = vec![Peer { addr: ports[other], leaf: false }];
+        spec.interface = if index < 4 { Interface::Mthca } else { Interface::Jingzhao };
+    }
+    Ok(specs)
+}
+
+/// Takes a port down for a while.
+async fn take_port_down(control: &Control, length: Duration) -> Result<()> {
+    control.ask(&["port", "down"]).await?;
+    sleep(length).await;
+    control.ask(&["port", "up"]).await.map(drop)
+}
+
+/// Captures for a while. The file is not kept: what it holds is judged elsewhere, and it is long.
+async fn switch_capture(ground: &Ground<'_>, name: &str, control: &Control, length: Duration) -> Result<()> {
+    let file = ground.run.scratch(&format!("{name}.pcapng"));
+    control.ask(&["capture", "on", &file.display().to_string()]).await?;
+    sleep(length).await;
+    control.ask(&["capture", "off"]).await?;
+    let taken = std::fs::metadata(&file)?.len();
+    std::fs::remove_file(&file)?;
+    ensure!(taken > 0, "an empty capture");
+    Ok(())
+}
+
+fn seed_of_now() -> Result<u64> {
+    // Short enough to be typed.
+    Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() % 1_000_000)
+}

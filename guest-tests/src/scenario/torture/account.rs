@@ -1,0 +1,108 @@
+//! What a process holds: descriptors, mappings, memory of its own.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+
+/// Memory of its own that a process may hold more of afterwards, in KiB: what its allocator keeps for the next time.
+const KEPT_KIB: u64 = 4 << 10;
+/// Mappings the allocator may have more of afterwards.
+const KEPT_MAPS: usize = 8;
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Account {
+    /// What each descriptor is open for, sorted.
+    descriptors: Vec<String>,
+    /// Mappings of memory files, whose number says what is held of guests.
+    shared_maps: usize,
+    /// All others.
+    own_maps: usize,
+    /// Memory of its own, in KiB. What it shares with guests is theirs.
+    anonymous_kib: u64,
+}
+
+impl Account {
+    /// What the process of this number holds now.
+    pub(super) fn of(process: u32) -> Result<Self> {
+        let folder = format!("/proc/{process}");
+        let links = fs::read_dir(format!("{folder}/fd")).with_context(|| format!("process {process}"))?;
+        let mut descriptors: Vec<String> = links
+            .filter_map(|link| Some(kind(&fs::read_link(link.ok()?.path()).ok()?.to_string_lossy())))
+            .collect();
+        descriptors.sort();
+        let maps = fs::read_to_string(format!("{folder}/maps"))?;
+        let (shared, own): (Vec<&str>, Vec<&str>) = maps.lines().partition(|line| line.contains("/memfd:"));
+        let status = fs::read_to_string(format!("{folder}/status"))?;
+        let anonymous_kib = value(&status, "RssAnon:").with_context(|| format!("no RssAnon in {status}"))?;
+        Ok(Self { descriptors, shared_maps: shared.len(), own_maps: own.len(), anonymous_kib })
+    }
+
+    /// It holds no more now than it did `before`, in the same situation.
+    pub(super) fn is_like(&self, before: &Self) -> Result<()> {
+        ensure!(
+            self.descriptors == before.descriptors,
+            "descriptors are not as before: {:?}, then {:?}",
+            before.descriptors,
+            self.descriptors
+        );
+        ensure!(
+            self.shared_maps == before.shared_maps && self.own_maps <= before.own_maps + KEPT_MAPS,
+            "maps: {} shared and {} own, then {} and {}",
+            before.shared_maps,
+            before.own_maps,
+            self.shared_maps,
+            self.own_maps
+        );
+        ensure!(
+            self.anonymous_kib <= before.anonymous_kib + KEPT_KIB,
+            "memory of its own: {} KiB, then {} KiB",
+            before.anonymous_kib,
+            self.anonymous_kib
+        );
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for Account {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { descriptors, shared_maps, own_maps, anonymous_kib } = self;
+        let count = descriptors.len();
+        write!(f, "{count} descriptors, {shared_maps} + {own_maps} maps, {anonymous_kib} KiB of its own")
+    }
+}
+
+/// What a descriptor is for, without the number that makes it unlike any other: `socket:[4711]` is a `socket:`.
+fn kind(target: &str) -> String {
+    target.split('[').next().filter(|kind| kind.ends_with(':')).unwrap_or(target).to_owned()
+}
+
+/// A value in KiB from a file of lines `NAME: VALUE kB`.
+fn value(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_are_told_apart_by_what_they_are_open_for() {
+        assert_eq!(kind("socket:[4711]"), "socket:");
+        assert_eq!(kind("anon_inode:[eventpoll]"), "anon_inode:");
+        assert_eq!(kind("/memfd:pc.ram (deleted)"), "/memfd:pc.ram (deleted)");
+    }
+
+    #[test]
+    fn a_process_is_like_itself_and_one_that_holds_more_is_not() {
+        let before = Account::of(std::process::id()).unwrap();
+        let mut more = before.clone();
+        more.is_like(&before).unwrap();
+        more.descriptors.push("socket:".into());
+        assert!(more.is_like(&before).unwrap_err().to_string().starts_with("descriptors"));
+        let more = Account { anonymous_kib: before.anonymous_kib + KEPT_KIB + 1, ..before.clone() };
+        assert!(more.is_like(&before).is_err());
+        let more = Account { shared_maps: before.shared_maps + 1, ..before.clone() };
+        assert!(more.is_like(&before).is_err());
+    }
+}

@@ -1,0 +1,286 @@
+//! A pair of stock guests that talk, and what happens to them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use agent::wire::Dmesg;
+use anyhow::{Context as _, Result, ensure};
+use tokio::time::{Instant, sleep};
+
+use super::account::Account;
+use super::plan::{Plan, Side, Step};
+use super::talk::{Report, Talker};
+use super::{Ground, switch_capture, take_port_down};
+use crate::daemon::{Control, Daemon, HcaSpec};
+use crate::lab::Guest;
+use crate::process::Reading;
+use crate::scenario::stock_pair::load_mthca;
+use crate::vm::Vm;
+
+/// Messages each end must receive to show that a connection goes on.
+const PROGRESS: u64 = 8;
+/// Until it does, in emulated guests beside two that boot.
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(60);
+/// Until an end has learned that its peer is gone, beyond what its HCA's retries take.
+const LOSS_MARGIN: Duration = Duration::from_secs(60);
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+/// Kernel messages of this level or worse are complaints.
+const WARNING: u8 = 4;
+
+/// What can happen to an end of a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Disturbance {
+    /// QEMU is killed, and its successor started at once.
+    KillQemu,
+    /// The daemon is killed and started. No QEMU reconnects, so its guest is booted anew.
+    KillDaemon,
+    StopQemu,
+    StopDaemon,
+    ReloadDriver,
+    PortDown,
+    SwitchCapture,
+    /// Nobody will ever read the daemon's log again.
+    LeaveLog,
+}
+
+impl Disturbance {
+    /// For an end whose daemon serves others too.
+    pub(super) const GUEST: &[Self] =
+        &[Self::KillQemu, Self::StopQemu, Self::ReloadDriver, Self::PortDown, Self::SwitchCapture];
+    /// For an end with a daemon of its own.
+    pub(super) const ALL: &[Self] = &[
+        Self::KillQemu,
+        Self::KillDaemon,
+        Self::StopQemu,
+        Self::StopDaemon,
+        Self::ReloadDriver,
+        Self::PortDown,
+        Self::SwitchCapture,
+        Self::LeaveLog,
+    ];
+}
+
+/// Where a guest finds its HCA.
+#[derive(Debug)]
+pub(super) struct Seat {
+    pub(super) name: String,
+    pub(super) socket: PathBuf,
+    pub(super) control: Control,
+    /// The daemon, if it serves this guest alone.
+    pub(super) own: Option<(HcaSpec, Daemon)>,
+}
+
+impl Seat {
+    fn guest(&self) -> Guest<'_> {
+        Guest { name: &self.name, hcas: vec![self.socket.clone()], ..Guest::default() }
+    }
+
+    fn daemon(&mut self) -> Result<&mut (HcaSpec, Daemon)> {
+        self.own.as_mut().with_context(|| format!("guest {} shares its daemon", self.name))
+    }
+}
+
+/// Two of them, connected.
+#[derive(Debug)]
+pub(super) struct Pair<'a> {
+    ground: &'a Ground<'a>,
+    name: String,
+    ends: [End; 2],
+    connection: u32,
+}
+
+#[derive(Debug)]
+struct End {
+    seat: Seat,
+    vm: Vm,
+    talker: Talker,
+}
+
+impl<'a> Pair<'a> {
+    /// Boots both and lets them talk.
+    pub(super) async fn start(ground: &'a Ground<'a>, [a, b]: [Seat; 2]) -> Result<Self> {
+        let name = format!("guests {} and {}", a.name, b.name);
+        let (a, b) = tokio::try_join!(End::start(ground, a, Side::A), End::start(ground, b, Side::B))?;
+        let mut pair = Self { ground, name, ends: [a, b], connection: 0 };
+        pair.connect().await?;
+        pair.goes_on().await?;
+        Ok(pair)
+    }
+
+    /// Lives through the plan until it is time and everything has happened once.
+    pub(super) async fn endure(&mut self, mut plan: Plan<Disturbance>, until: Instant) -> Result<()> {
+        while !plan.has_drawn_all() || Instant::now() < until {
+            let step = plan.draw();
+            sleep(step.pause).await;
+            self.goes_on().await?;
+            let name = &self.ends[step.side.index()].seat.name;
+            let what = format!("{:?} at {name} for {:?}", step.kind, step.length);
+            self.ground.timeline.note(&self.name, &what)?;
+            self.disturb(&step).await.with_context(|| what.clone())?;
+            self.goes_on().await.with_context(|| format!("after {what}"))?;
+            self.ground.timeline.count(&self.name, &format!("{:?}", step.kind))?;
+        }
+        Ok(())
+    }
+
+    async fn disturb(&mut self, step: &Step<Disturbance>) -> Result<()> {
+        let end = &mut self.ends[step.side.index()];
+        match step.kind {
+            Disturbance::StopQemu => {
+                end.vm.signal(libc::SIGSTOP)?;
+                sleep(step.length).await;
+                end.vm.signal(libc::SIGCONT)
+            }
+            Disturbance::StopDaemon => {
+                let process = end.seat.daemon()?.1.process();
+                process.signal(libc::SIGSTOP)?;
+                sleep(step.length).await;
+                process.signal(libc::SIGCONT)
+            }
+            Disturbance::PortDown => take_port_down(&end.seat.control, step.length).await,
+            Disturbance::SwitchCapture => {
+                switch_capture(self.ground, &end.seat.name, &end.seat.control, step.length).await
+            }
+            Disturbance::LeaveLog => {
+                end.seat.daemon()?.1.process().read_output(Reading::Over);
+                // So that there is something to say.
+                take_port_down(&end.seat.control, Duration::ZERO).await
+            }
+            Disturbance::KillQemu | Disturbance::KillDaemon | Disturbance::ReloadDriver => {
+                let [a, b] = &mut self.ends;
+                let (victim, survivor) = if step.side == Side::A { (a, b) } else { (b, a) };
+                tokio::try_join!(victim.begin_anew(self.ground, step), survivor.loses_its_peer())?;
+                self.connect().await
+            }
+        }
+    }
+
+    async fn connect(&mut self) -> Result<()> {
+        self.connection += 1;
+        let connection = self.connection;
+        let [a, b] = &mut self.ends;
+        let (at_a, at_b) = tokio::try_join!(
+            a.talker.prepare(&mut a.vm, connection),
+            b.talker.prepare(&mut b.vm, connection)
+        )?;
+        tokio::try_join!(
+            a.talker.connect(&mut a.vm, &b.talker, at_b),
+            b.talker.connect(&mut b.vm, &a.talker, at_a)
+        )?;
+        tokio::try_join!(a.talker.go(&mut a.vm), b.talker.go(&mut b.vm)).map(drop)
+    }
+
+    /// Both ends receive, and nothing else happens to them.
+    pub(super) async fn goes_on(&mut self) -> Result<()> {
+        let [a, b] = &mut self.ends;
+        tokio::try_join!(a.goes_on(), b.goes_on()).map(drop)
+    }
+
+    /// No driver complains of its HCA.
+    pub(super) async fn no_complaints(&mut self) -> Result<()> {
+        for end in &mut self.ends {
+            let lines = end.vm.call(Dmesg { level: Some(WARNING) }).await?.lines;
+            let about: Vec<_> = lines.iter().filter(|line| line.contains("mthca")).collect();
+            ensure!(about.is_empty(), "guest {}: {about:#?}", end.seat.name);
+        }
+        Ok(())
+    }
+
+    /// What the daemons of its own hold.
+    pub(super) fn accounts(&mut self) -> Result<Vec<(String, Account)>> {
+        let daemons = self.ends.iter_mut().filter_map(|end| end.seat.own.as_mut());
+        daemons
+            .map(|(spec, daemon)| Ok((format!("hcad-{}", spec.name), Account::of(daemon.process().id()?)?)))
+            .collect()
+    }
+
+    /// Ends the guests, then the daemons of their own as an operator would.
+    pub(super) async fn stop(self) -> Result<()> {
+        for End { seat, mut vm, .. } in self.ends {
+            vm.kill().await?;
+            if let Some((_, daemon)) = seat.own {
+                daemon.stop().await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl End {
+    async fn start(ground: &Ground<'_>, seat: Seat, side: Side) -> Result<Self> {
+        let (vm, talker) = boot(ground, &seat, side).await?;
+        Ok(Self { seat, vm, talker })
+    }
+
+    /// Loses its HCA, its guest or its driver, and comes back.
+    async fn begin_anew(&mut self, ground: &Ground<'_>, step: &Step<Disturbance>) -> Result<()> {
+        match step.kind {
+            Disturbance::ReloadDriver => {
+                self.talker.kill(&mut self.vm).await?;
+                self.vm.run(&["modprobe", "-r", "ib_mthca"]).await?;
+                load_mthca(&mut self.vm).await?;
+                self.talker = Talker::start(&mut self.vm, ground.seed, step.side.index()).await?;
+                return Ok(());
+            }
+            Disturbance::KillDaemon => {
+                let (spec, daemon) = self.seat.daemon()?;
+                daemon.process().kill().await?;
+                self.vm.signal(libc::SIGKILL)?;
+                *daemon = Daemon::start(&ground.lab.hcad()?, spec, ground.run).await?;
+            }
+            // Its successor does not wait until it has gone.
+            _ => self.vm.signal(libc::SIGKILL)?,
+        }
+        (self.vm, self.talker) = boot(ground, &self.seat, step.side).await?;
+        Ok(())
+    }
+
+    async fn report(&mut self) -> Result<Report> {
+        self.talker.report(&mut self.vm).await
+    }
+
+    async fn goes_on(&mut self) -> Result<()> {
+        let deadline = Instant::now() + PROGRESS_TIMEOUT;
+        let before = self.report().await?;
+        before.is_undisturbed().with_context(|| format!("guest {}", self.seat.name))?;
+        loop {
+            sleep(ASK_AGAIN).await;
+            let now = self.report().await?;
+            now.is_undisturbed().with_context(|| format!("guest {}", self.seat.name))?;
+            if now.received >= before.received + PROGRESS {
+                return Ok(());
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "guest {} does not go on within {PROGRESS_TIMEOUT:?}: {now:?}",
+                self.seat.name
+            );
+        }
+    }
+
+    async fn loses_its_peer(&mut self) -> Result<()> {
+        let limit = super::PATIENCE + LOSS_MARGIN;
+        let deadline = Instant::now() + limit;
+        loop {
+            let report = self.report().await?;
+            let lost = report.has_lost_its_peer();
+            if lost.with_context(|| format!("guest {}", self.seat.name))? {
+                return Ok(());
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "guest {} has not learned within {limit:?} that its peer is gone: {report:?}",
+                self.seat.name
+            );
+            sleep(ASK_AGAIN).await;
+        }
+    }
+}
+
+/// From QEMU's start to a program that could talk.
+async fn boot(ground: &Ground<'_>, seat: &Seat, side: Side) -> Result<(Vm, Talker)> {
+    let mut vm = ground.lab.boot(ground.run, ground.image, seat.guest()).await?;
+    load_mthca(&mut vm).await?;
+    let talker = Talker::start(&mut vm, ground.seed, side.index()).await?;
+    Ok((vm, talker))
+}

@@ -1,0 +1,131 @@
+//! What is to happen, drawn from a seed: the same seed, the same order.
+
+use std::time::Duration;
+
+use rand::RngExt as _;
+use rand::SeedableRng as _;
+use rand::seq::SliceRandom as _;
+use rand_chacha::ChaCha8Rng;
+
+/// Undisturbed time before a disturbance, in milliseconds.
+const PAUSE_MS: std::ops::Range<u64> = 500..4_000;
+/// How long a disturbance lasts that has a length, in milliseconds. Shorter than a requester's patience
+/// ([`super::PATIENCE`]) even when two of them meet, so that it costs nobody a connection.
+const LENGTH_MS: std::ops::Range<u64> = 300..2_500;
+
+/// One of the two ends of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    A,
+    B,
+}
+
+impl Side {
+    pub(super) const fn index(self) -> usize {
+        match self {
+            Self::A => 0,
+            Self::B => 1,
+        }
+    }
+
+    pub(super) const fn other(self) -> Self {
+        match self {
+            Self::A => Self::B,
+            Self::B => Self::A,
+        }
+    }
+}
+
+/// One disturbance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Step<K> {
+    /// Undisturbed time before it.
+    pub(super) pause: Duration,
+    /// What it is.
+    pub(super) kind: K,
+    /// Whom it hits, where there are two.
+    pub(super) side: Side,
+    /// How long it lasts, where it lasts.
+    pub(super) length: Duration,
+}
+
+/// The disturbances of one lane: each kind once in an order of chance, then any.
+#[derive(Clone, Debug)]
+pub(super) struct Plan<K> {
+    kinds: Vec<K>,
+    /// What was not drawn yet; the last comes first.
+    first: Vec<K>,
+    rng: ChaCha8Rng,
+}
+
+impl<K: Copy> Plan<K> {
+    /// The plan of a lane, which is independent of those of the others: how far each gets is a matter of time.
+    ///
+    /// # Panics
+    /// Without a kind.
+    pub(super) fn new(seed: u64, lane: u64, kinds: &[K]) -> Self {
+        assert!(!kinds.is_empty(), "a plan of nothing");
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        rng.set_stream(lane);
+        let mut first = kinds.to_vec();
+        first.shuffle(&mut rng);
+        Self { kinds: kinds.to_vec(), first, rng }
+    }
+
+    /// Whether every kind was drawn.
+    pub(super) fn has_drawn_all(&self) -> bool {
+        self.first.is_empty()
+    }
+
+    pub(super) fn draw(&mut self) -> Step<K> {
+        let rng = &mut self.rng;
+        let any = self.kinds[rng.random_range(0..self.kinds.len())];
+        Step {
+            pause: Duration::from_millis(rng.random_range(PAUSE_MS)),
+            kind: self.first.pop().unwrap_or(any),
+            side: if rng.random_bool(0.5) { Side::A } else { Side::B },
+            length: Duration::from_millis(rng.random_range(LENGTH_MS)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const KINDS: [u8; 7] = [1, 2, 3, 4, 5, 6, 7];
+
+    fn steps(seed: u64, lane: u64) -> Vec<Step<u8>> {
+        let mut plan = Plan::new(seed, lane, &KINDS);
+        (0..100).map(|_| plan.draw()).collect()
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_steps_again_and_another_seed_or_lane_others() {
+        assert_eq!(steps(5, 1), steps(5, 1));
+        assert_ne!(steps(5, 1), steps(6, 1));
+        assert_ne!(steps(5, 1), steps(5, 2));
+    }
+
+    #[test]
+    fn every_kind_comes_once_before_any_comes_again() {
+        for seed in 0..50 {
+            let mut plan = Plan::new(seed, 0, &KINDS);
+            let mut seen = BTreeSet::new();
+            while !plan.has_drawn_all() {
+                assert!(seen.insert(plan.draw().kind), "seed {seed}");
+            }
+            assert_eq!(seen.len(), KINDS.len());
+        }
+    }
+
+    #[test]
+    fn both_sides_are_hit_and_no_two_disturbances_together_outlast_a_requester() {
+        let all = steps(7, 0);
+        assert!([Side::A, Side::B].iter().all(|side| all.iter().any(|step| step.side == *side)));
+        let longest = all.iter().map(|step| step.length).max().unwrap();
+        assert!(2 * longest < super::super::PATIENCE);
+    }
+}

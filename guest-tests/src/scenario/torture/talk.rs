@@ -1,0 +1,149 @@
+//! Talk between stock guests: each end's program sends and checks by itself (`guest/stock_traffic.py`), and is asked how
+//! it goes.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::line_program::LineProgram;
+use crate::vm::Vm;
+
+const PROGRAM: &str = include_str!("../../../guest/stock_traffic.py");
+/// Loading an interpreter and all of verbs, in an emulated guest beside three others.
+const START: Duration = Duration::from_secs(120);
+/// For anything else, there.
+const STEP: Duration = Duration::from_secs(60);
+
+/// Codes of `ibv_wc_status`.
+mod status {
+    pub(super) const WR_FLUSH_ERR: u32 = 5;
+    pub(super) const RETRY_EXC_ERR: u32 = 12;
+}
+
+/// The program at one end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Talker {
+    program: LineProgram,
+    lid: u16,
+}
+
+/// A queue pair and its memory, as the other end needs to know them.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Place {
+    qpn: u32,
+    addr: u64,
+    rkey: u32,
+}
+
+/// What an end has done on its connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub(super) struct Report {
+    /// Sends completed with success.
+    pub(super) sent: u64,
+    /// Messages received and found right.
+    pub(super) received: u64,
+    /// Reads found right.
+    pub(super) reads: u64,
+    /// Completions without success, in order: whose, and the status.
+    errors: Vec<(Request, u32)>,
+    /// Requests without a completion.
+    outstanding: u64,
+    /// What was received though it is not right.
+    wrong: Option<String>,
+}
+
+/// Whose completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Request {
+    /// Of a send, a write or a read.
+    Request,
+    Receive,
+}
+
+impl Talker {
+    /// Starts the program on `mthca0`; `side` is 0 or 1.
+    pub(super) async fn start(vm: &mut Vm, seed: u64, side: usize) -> Result<Self> {
+        let program = LineProgram::start(vm, PROGRAM).await?;
+        let arguments = json!({ "device": "mthca0", "seed": seed, "side": side });
+        let lid = program.ask(START, vm, "open", arguments).await?;
+        Ok(Self { program, lid })
+    }
+
+    /// A new queue pair for a connection.
+    pub(super) async fn prepare(&self, vm: &mut Vm, connection: u32) -> Result<Place> {
+        self.program.ask(STEP, vm, "prepare", json!({ "connection": connection })).await
+    }
+
+    /// Connects it, so that it is ready for what the other end says.
+    pub(super) async fn connect(&self, vm: &mut Vm, peer: &Self, place: Place) -> Result<()> {
+        let arguments = json!({ "lid": peer.lid, "peer": place, "timeout": super::ACK_TIMEOUT });
+        self.program.ask(STEP, vm, "connect", arguments).await
+    }
+
+    /// Begins to talk to an end that is ready.
+    pub(super) async fn go(&self, vm: &mut Vm) -> Result<()> {
+        self.program.ask(STEP, vm, "go", json!({})).await
+    }
+
+    pub(super) async fn report(&self, vm: &mut Vm) -> Result<Report> {
+        self.program.ask(STEP, vm, "report", json!({})).await
+    }
+
+    /// Ends it in the middle of a word.
+    pub(super) async fn kill(self, vm: &mut Vm) -> Result<()> {
+        self.program.kill(vm).await.context("ending the program of the guest")
+    }
+}
+
+impl Report {
+    /// Nothing but right messages.
+    pub(super) fn is_undisturbed(&self) -> Result<()> {
+        ensure!(self.wrong.is_none() && self.errors.is_empty(), "who was not disturbed notices: {self:?}");
+        Ok(())
+    }
+
+    /// Whether it has learned that its peer is gone, and all its requests have ended: the oldest with retries
+    /// exhausted, the others flushed (IBTA volume 1, sections 9.9.2.1.1 and 10.8.3.2.4).
+    pub(super) fn has_lost_its_peer(&self) -> Result<bool> {
+        ensure!(self.wrong.is_none(), "{self:?}");
+        let Some((first, others)) = self.errors.split_first() else { return Ok(false) };
+        let is_right = *first == (Request::Request, status::RETRY_EXC_ERR)
+            && others.iter().all(|(_, status)| *status == status::WR_FLUSH_ERR);
+        ensure!(is_right, "requests to a peer that is gone end wrongly: {self:?}");
+        Ok(self.outstanding == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(errors: &[(Request, u32)], outstanding: u64) -> Report {
+        Report { errors: errors.to_vec(), outstanding, ..Report::default() }
+    }
+
+    #[test]
+    fn whoever_was_not_disturbed_has_no_error_of_any_kind() {
+        report(&[], 12).is_undisturbed().unwrap();
+        report(&[(Request::Receive, status::WR_FLUSH_ERR)], 0).is_undisturbed().unwrap_err();
+        let wrong = Report { wrong: Some("content".into()), ..Report::default() };
+        wrong.is_undisturbed().unwrap_err();
+        wrong.has_lost_its_peer().unwrap_err();
+    }
+
+    #[test]
+    fn requests_to_a_lost_peer_end_with_one_exhausted_and_all_others_flushed() {
+        let lost = (Request::Request, status::RETRY_EXC_ERR);
+        let flushed = (Request::Request, status::WR_FLUSH_ERR);
+        let receive = (Request::Receive, status::WR_FLUSH_ERR);
+        assert!(!report(&[], 3).has_lost_its_peer().unwrap());
+        assert!(!report(&[lost, receive], 1).has_lost_its_peer().unwrap());
+        assert!(report(&[lost, flushed, receive], 0).has_lost_its_peer().unwrap());
+        report(&[flushed, lost], 0).has_lost_its_peer().unwrap_err();
+        report(&[lost, lost], 0).has_lost_its_peer().unwrap_err();
+        report(&[(Request::Receive, status::RETRY_EXC_ERR)], 0).has_lost_its_peer().unwrap_err();
+    }
+}

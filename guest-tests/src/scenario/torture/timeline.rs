@@ -1,0 +1,45 @@
+//! What happened when, for whoever looks for the cause of a failure, and how often each thing happened.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use tokio::time::Instant;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Timeline {
+    begun: Instant,
+    file: RefCell<File>,
+    counts: RefCell<BTreeMap<String, u32>>,
+}
+
+impl Timeline {
+    pub(super) fn create(path: &Path) -> Result<Self> {
+        let file = File::create(path).with_context(|| format!("creating {}", path.display()))?;
+        Ok(Self { begun: Instant::now(), file: RefCell::new(file), counts: RefCell::default() })
+    }
+
+    /// Writes down that something begins or is as it should be.
+    pub(super) fn note(&self, who: &str, what: &str) -> Result<()> {
+        let seconds = self.begun.elapsed().as_secs_f64();
+        Ok(writeln!(self.file.borrow_mut(), "{seconds:8.2} {who}: {what}")?)
+    }
+
+    /// Writes down that a disturbance is over and nobody was harmed who must not be.
+    pub(super) fn count(&self, who: &str, what: &str) -> Result<()> {
+        *self.counts.borrow_mut().entry(format!("{who}: {what}")).or_default() += 1;
+        self.note(who, &format!("{what} is over"))
+    }
+
+    /// How often each disturbance was.
+    pub(super) fn summary(&self) -> String {
+        let counts = self.counts.borrow();
+        let lines: Vec<String> =
+            counts.iter().map(|(what, count)| format!("      {count:3} {what}")).collect();
+        lines.join("\n")
+    }
+}
