@@ -90,7 +90,6 @@ const DIAGNOSTICS: &[(&str, &[&str])] = &[
     ("ibhosts", &["0x{guid}", "0x{peer_guid}"]),
     ("ibswitches", &["Switch"]),
     ("iblinkinfo", &["4X", "Active/  LinkUp"]),
-    ("ibqueryerrors", &["0 bad nodes found"]),
     ("ibnetdiscover", &["Ca	1", "Switch"]),
     ("ibtracert {lid} {peer}", &["To ca"]),
 ];
