@@ -13,6 +13,7 @@ fn the_corpora_replay() {
     replay("dma_maps", 8, device_fuzz::dma::run);
     replay("control_messages", 8, device_fuzz::control::run);
     replay("config", 6, device_fuzz::config::run);
+    replay("net_frames", 10, device_fuzz::net::run);
 }
 
 /// Runs a target on its corpus, which has at least so many files.
@@ -45,6 +46,11 @@ fn a_client_is_served_on_whatever_it_sent() {
 #[test]
 fn memory_is_what_maps_and_unmaps_made_it() {
     random_inputs(300, 4, device_fuzz::dma::run);
+}
+
+#[test]
+fn a_port_answers_on_whatever_it_was_sent() {
+    random_inputs(500, 16, device_fuzz::net::run);
 }
 
 /// Runs a target on so many inputs, each longer than the one before by so many bytes.

@@ -23,6 +23,11 @@ fn decode_context_corpus_replays() {
     replay("decode_context", 8, fuzz_targets::context::decode_context);
 }
 
+#[test]
+fn decode_mad_corpus_replays() {
+    replay("decode_mad", 6, fuzz_targets::mad::decode_mad);
+}
+
 /// Runs a target on its corpus, which has at least so many files.
 fn replay(target: &str, at_least: usize, run: impl Fn(&[u8])) {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);

@@ -12,6 +12,7 @@ pub mod jingzhao;
 mod machine;
 pub mod mads;
 pub mod mthca;
+pub mod net;
 pub mod vfio;
 mod wire;
 

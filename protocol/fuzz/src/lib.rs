@@ -2,6 +2,7 @@
 
 pub mod context;
 pub mod jingzhao;
+pub mod mad;
 
 use protocol::net::arp::Arp;
 use protocol::net::ether::EtherFrame;
