@@ -82,6 +82,8 @@ pub(super) fn grants(config: &Config) -> Result<Vec<Grant>, ConfigError> {
     }
     // To keep a descriptor in reserve.
     let _ = grant(Path::new("/dev/null"), READ | WRITE);
+    // Which signals whoever started us has had ignored.
+    let _ = grant(Path::new("/proc/self/status"), READ);
     // For the names in the backtrace of a defect.
     let _ = std::env::current_exe().and_then(|program| grant(&program, READ));
     Ok(grants)
