@@ -72,7 +72,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let ground = Ground { lab, run: &run, image: &image, seed, timeline: &timeline };
 
     let mut all = All::start(&ground).await.with_context(|| hint.clone())?;
-    let before = all.accounts()?;
+    let before = all.accounts().await?;
     let length = Duration::from_secs(60 * minutes);
     let name = format!("{minutes} minutes of disturbances");
     let failed = report.counts().failed;
@@ -83,7 +83,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         return Ok(());
     }
     report.case("all talk at the end", &hint, all.go_on()).await?;
-    report.case("daemons hold what they held", &hint, async { all.hold_what_they_held(&before) }).await?;
+    report.case("daemons hold what they held", &hint, all.hold_what_they_held(&before)).await?;
     report.case("no kernel complains of its HCA", &hint, all.no_complaints()).await?;
     report.case("the daemons end with success on SIGTERM", &hint, all.stop()).await
 }
@@ -124,9 +124,8 @@ impl<'a> All<'a> {
         // One after the other: a host has few processors, and a guest that boots needs all of one.
         let near = Pair::start(ground, [guest(0)?, guest(1)?]).await?;
         let apart = Pair::start(ground, [alone(c).await?, alone(d).await?]).await?;
-        let (_, socket, control) = seat(4)?;
-        let bystander = seat(5)?.1;
-        let mut neighbour = Neighbour { ground, daemon: first, hostile: (socket, control), bystander };
+        let [hostile, bystander] = [seat(4)?, seat(5)?].map(|(_, socket, control)| (socket, control));
+        let mut neighbour = Neighbour { ground, daemon: first, hostile, bystander };
         neighbour.warm_up().await?;
         Ok(Self { seed: ground.seed, guests: [near, apart], clients, neighbour })
     }
@@ -150,7 +149,8 @@ impl<'a> All<'a> {
             .map(drop)
     }
 
-    fn accounts(&mut self) -> Result<Vec<(String, Account)>> {
+    async fn accounts(&mut self) -> Result<Vec<(String, Account)>> {
+        self.neighbour.settle().await?;
         let process = self.neighbour.daemon.process().id()?;
         let mut accounts = vec![("hcad-a".to_owned(), Account::of(process)?)];
         for pair in &mut self.guests {
@@ -159,8 +159,8 @@ impl<'a> All<'a> {
         Ok(accounts)
     }
 
-    fn hold_what_they_held(&mut self, before: &[(String, Account)]) -> Result<()> {
-        let after = self.accounts()?;
+    async fn hold_what_they_held(&mut self, before: &[(String, Account)]) -> Result<()> {
+        let after = self.accounts().await?;
         ensure!(after.len() == before.len(), "{} processes, then {}", before.len(), after.len());
         for ((name, before), (_, after)) in before.iter().zip(&after) {
             line(&format!("      {name}: {before}; then {after}"))?;

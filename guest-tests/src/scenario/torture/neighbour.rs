@@ -4,7 +4,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
@@ -16,6 +17,8 @@ use crate::process::Reading;
 
 /// Changes of a port's state, which the daemon wants to log, while nobody reads.
 const CHANGES: usize = 10;
+/// Until the process has noticed that a client has left.
+const SETTLED: Duration = Duration::from_secs(20);
 
 /// What can happen to the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +44,7 @@ pub(super) struct Neighbour<'a> {
     /// The HCA of the hostile client.
     pub(super) hostile: (PathBuf, Control),
     /// An HCA for somebody who has done nothing.
-    pub(super) bystander: PathBuf,
+    pub(super) bystander: (PathBuf, Control),
 }
 
 impl Neighbour<'_> {
@@ -66,6 +69,21 @@ impl Neighbour<'_> {
             self.attack(*attack, Duration::ZERO).await.with_context(|| format!("{attack:?}"))?;
         }
         self.serves().await
+    }
+
+    /// Waits until nobody is on these two HCAs: what the process holds then is for the others.
+    pub(super) async fn settle(&self) -> Result<()> {
+        let deadline = Instant::now() + SETTLED;
+        for (socket, control) in [&self.hostile, &self.bystander] {
+            while control.ask(&["devices"]).await?.pointer("/0/connected") != Some(&Value::Bool(false)) {
+                ensure!(
+                    Instant::now() < deadline,
+                    "the client of {} is not gone within {SETTLED:?}",
+                    socket.display()
+                );
+            }
+        }
+        Ok(())
     }
 
     async fn disturb(&mut self, step: &Step<Disturbance>) -> Result<()> {
@@ -103,7 +121,7 @@ impl Neighbour<'_> {
     /// It answers its operator, and does what a new client wants.
     async fn serves(&self) -> Result<()> {
         self.hostile.1.ask(&["devices"]).await?;
-        let bystander = self.bystander.clone();
+        let bystander = self.bystander.0.clone();
         spawn_blocking(move || hostile::behave(&bystander)).await?.context("somebody who has done nothing")
     }
 }
