@@ -216,7 +216,7 @@ async fn take_port_down(control: &Control, length: Duration) -> Result<()> {
 
 /// Captures for a while. The file is not kept: what it holds is judged elsewhere, and it is long.
 async fn switch_capture(ground: &Ground<'_>, name: &str, control: &Control, length: Duration) -> Result<()> {
-    let file = ground.run.scratch(&format!("{name}.pcapng"));
+    let file = ground.run.file(format!("{name}.capture"));
     control.ask(&["capture", "on", &file.display().to_string()]).await?;
     sleep(length).await;
     control.ask(&["capture", "off"]).await?;
