@@ -25,7 +25,7 @@ mod timeline;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 
@@ -49,6 +49,10 @@ const PATIENCE: Duration = Duration::from_micros(8 * (4096 << ACK_TIMEOUT) / 100
 const MINUTES: u64 = 5;
 /// Beyond it: for whatever was begun, and for what has not happened yet on a slow host.
 const MARGIN: Duration = Duration::from_secs(10 * 60);
+
+/// Looks at what daemons hold until two in a row find the same.
+const LOOKS: usize = 20;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 
 /// What all lanes stand on.
 #[derive(Debug)]
@@ -149,8 +153,22 @@ impl<'a> All<'a> {
             .map(drop)
     }
 
+    /// What the daemons hold once they have noticed that whoever asked them is gone too.
     async fn accounts(&mut self) -> Result<Vec<(String, Account)>> {
         self.neighbour.settle().await?;
+        let mut before = self.accounts_now()?;
+        for _ in 0..LOOKS {
+            sleep(BETWEEN_LOOKS).await;
+            let now = self.accounts_now()?;
+            if before.iter().zip(&now).all(|((_, before), (_, now))| now.is_as_open_as(before)) {
+                return Ok(now);
+            }
+            before = now;
+        }
+        bail!("what the daemons hold changes though nobody comes or goes")
+    }
+
+    fn accounts_now(&mut self) -> Result<Vec<(String, Account)>> {
         let process = self.neighbour.daemon.process().id()?;
         let mut accounts = vec![("hcad-a".to_owned(), Account::of(process)?)];
         for pair in &mut self.guests {

@@ -38,6 +38,11 @@ impl Account {
         Ok(Self { descriptors, shared_maps: shared.len(), own_maps: own.len(), anonymous_kib })
     }
 
+    /// It has the same open as `before`.
+    pub(super) fn is_as_open_as(&self, before: &Self) -> bool {
+        self.descriptors == before.descriptors && self.shared_maps == before.shared_maps
+    }
+
     /// It holds no more now than it did `before`, in the same situation.
     pub(super) fn is_like(&self, before: &Self) -> Result<()> {
         ensure!(
