@@ -86,7 +86,7 @@ impl Bench {
             14 if input.byte() < 32 => self.cut_short(input),
             14 => {}
             _ => {
-                let blocked = input.byte() % 4 == 0;
+                let blocked = input.byte().is_multiple_of(4);
                 self.memory.set_blocked(blocked);
                 assert!(!blocked || self.memory.read(Iova::new(0), &mut [0]).is_err());
                 self.memory.set_blocked(false);

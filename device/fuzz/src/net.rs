@@ -51,7 +51,7 @@ fn receive(port: &mut Port, now: Instant, frame: &[u8]) {
     let Some(untagged) = port.untag(frame) else { return };
     let mut answers = TxBatch::default();
     let handed_on = port.receive(now, &untagged, &mut answers).is_some();
-    assert!(answers.len() <= 1 && !(handed_on && !answers.is_empty()));
+    assert!(answers.len() <= usize::from(!handed_on));
     for (dst, answer) in answers.iter() {
         assert_eq!(
             (&dst.0[..], &answer[..6]),

@@ -117,7 +117,7 @@ impl Bench {
                 self.send(DMA_MAP, flags, &payload, input);
             }
             4 | 5 => {
-                let flags_of = u32::from(input.byte()) % 16 * u32::from(input.byte() % 4 == 0);
+                let flags_of = u32::from(input.byte()) % 16 * u32::from(input.byte().is_multiple_of(4));
                 let (address, size) = (bus(input), u64::from(input.byte() % 24) * PAGE / 2);
                 let payload = [words(&[24, flags_of]), longs(&[address, size])].concat();
                 self.send(DMA_UNMAP, flags, &payload, input);
@@ -185,7 +185,7 @@ impl Bench {
                 1 => self.client.send(13, flags, &[], &[]),
                 _ => {
                     let payload = [b"\0\0\x01\0", input.bytes(64)].concat();
-                    if input.byte() % 2 == 0 {
+                    if input.byte().is_multiple_of(2) {
                         self.succeed_with(&payload);
                     } else {
                         self.client.send(VERSION, flags, &payload, &[]);

@@ -51,6 +51,9 @@ const PATIENCE: Duration = Duration::from_millis(250);
 /// some microseconds, and software needs a few stores.
 const REREADS: u32 = 64;
 
+/// Offset of a slot's first data unit. The smallest slot has 32 bytes.
+const FIRST_DATA_UNIT: u32 = 16;
+
 /// Log2 of the bytes of the largest slot. RTR is refused to a QP with larger ones.
 const MAX_LOG_SLOT: u8 = 12;
 
@@ -361,7 +364,7 @@ impl RecvQueue {
             Look::Unmarked if self.options.rq_clear => {
                 let units = RecvWqe::extent(bytes, |_| true).units.max(1);
                 (0..units).for_each(|_| free.extend_from_slice(&CONSUMED));
-                self.ring.patch(mem, at + GRANULE as u32, &free).is_ok()
+                self.ring.patch(mem, at + FIRST_DATA_UNIT, &free).is_ok()
             }
             Look::Unmarked | Look::Free => false,
         }

@@ -59,7 +59,7 @@ impl Case {
     }
 
     fn slot(&self, count: u64) -> u64 {
-        count % self.slots << LOG_SLOT
+        (count % self.slots) << LOG_SLOT
     }
 }
 

@@ -232,7 +232,7 @@ fn a_receive_is_posted_by_its_last_store_in_every_lap() {
         for len in 1..=longest {
             let (mem, mut queue) = of_library();
             // A receive with another behind it: from it the queue learns how long the library's lists are.
-            let full: Vec<_> = (0..longest as u32).map(|n| unit(1 + n)).collect();
+            let full: Vec<_> = (1..).take(longest).map(unit).collect();
             (0..2).for_each(|slot| post(&mem, slot, &full, longest));
             for slot in 0..2 {
                 assert_eq!(lens(queue.next(NOW, &mem)).1.len(), longest);
@@ -240,7 +240,7 @@ fn a_receive_is_posted_by_its_last_store_in_every_lap() {
             }
             for count in 2..10u32 {
                 let slot = count as usize % 4;
-                let data: Vec<_> = (0..len as u32).map(|n| unit(100 * count + n)).collect();
+                let data: Vec<_> = (100 * count..).take(len).map(unit).collect();
                 for (at, bytes) in stores(&data, longest) {
                     assert_eq!(queue.next(NOW, &mem), Fetch::Empty, "{len} of {longest}, up to byte {at:#x}");
                     mem.put(slot * 64 + at, &bytes);
@@ -275,7 +275,7 @@ fn receives_without_elements_and_at_address_0_are_posted() {
 fn a_lone_receive_from_before_rtr_tells_of_all_others() {
     for longest in 0..=3usize {
         let (mem, mut queue) = of_library();
-        let data: Vec<_> = (0..longest as u32).map(|n| unit(1 + n)).collect();
+        let data: Vec<_> = (1..).take(longest).map(unit).collect();
         post(&mem, 0, &data, longest);
         queue.configure(&RdQpRst { state: Some(QpState::Rtr), ..library_rst() }, &mem);
         for count in 0..9 {
@@ -290,7 +290,7 @@ fn a_lone_receive_from_before_rtr_tells_of_all_others() {
 #[test]
 fn a_lone_receive_that_nothing_tells_of_is_waited_for_by_rc_and_taken_by_uc() {
     for longest in 1..=2usize {
-        let data: Vec<_> = (0..longest as u32).map(|n| unit(1 + n)).collect();
+        let data: Vec<_> = (1..).take(longest).map(unit).collect();
         let (mem, mut queue) = of_library();
         // Half of it.
         post(&mem, 0, &data[..longest - 1], longest - 1);
