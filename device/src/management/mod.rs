@@ -323,6 +323,11 @@ impl Management {
         self.port.take_pkey_change()
     }
 
+    /// Whether the table of addresses has a port with this MAC.
+    pub fn lists(&self, mac: MacAddr) -> bool {
+        self.addresses.ports().any(|port| port.mac == mac)
+    }
+
     /// LID of the port with this MAC, 0 if unknown.
     pub fn lid_of(&self, mac: MacAddr) -> Lid {
         self.addresses.lid_of(mac)
@@ -347,7 +352,11 @@ impl Management {
         }
         let class = protocol::mad::header(&sent.mad).class;
         match (sent.destination_qp, class) {
-            (QP0, Class::SUBN_DIRECTED) => self.through_switch(view, sent.mad),
+            (QP0, Class::SUBN_DIRECTED) => {
+                // Whoever explores wants to see who is there.
+                self.look_around(view);
+                self.through_switch(sent.mad);
+            }
             (QP0, Class::SUBN) => {
                 let answer = self.switch().answer(&sent.mad, sent.destination_qp);
                 self.answer_guest(sent, answer);
@@ -423,9 +432,7 @@ impl Management {
     }
 
     /// An SMP of a directed route arrives at the switch, from the own port.
-    fn through_switch(&mut self, view: &View, mad: Mad) {
-        // Whoever explores wants to see who is there.
-        self.look_around(view);
+    fn through_switch(&mut self, mad: Mad) {
         let own = self.port.lid();
         let ingress = subnet::switch_port(own);
         match route::at_switch(mad, ingress) {
@@ -455,7 +462,7 @@ impl Management {
         let Some(mad) = route::at_end(mad) else { return };
         let Some(mut answer) = self.mad_ifc(view, &mad, MkeyCheck::Enforce) else { return };
         if route::turn(&mut answer) {
-            self.through_switch(view, answer);
+            self.through_switch(answer);
         }
     }
 

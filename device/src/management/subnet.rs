@@ -221,4 +221,21 @@ mod tests {
             assert_eq!(switch_port(Lid::new(lid)), port, "LID {lid}");
         }
     }
+
+    #[test]
+    fn who_answered_least_and_was_quiet_longest_makes_room() {
+        let mut subnet = Subnet::new(Lid::new(1));
+        let at = |seconds: usize| Instant::from_nanos(seconds as u64 * 1_000_000_000);
+        let lid = |n: usize| Lid::new(u16::try_from(n).unwrap());
+        subnet.insert(at(0), lid(4999), NodeInfo::default());
+        subnet.nodes.get_mut(&lid(4999)).unwrap().port = Some(PortInfo::default());
+        for n in 1..MAX_NODES {
+            subnet.insert(at(n), lid(4000 - n), NodeInfo::default());
+        }
+        subnet.insert(at(MAX_NODES), lid(2), NodeInfo::default());
+        assert_eq!(subnet.nodes.len(), MAX_NODES);
+        assert!(subnet.nodes.contains_key(&lid(4999)), "it was quiet longest and has answered all");
+        assert!(!subnet.nodes.contains_key(&lid(3999)), "the next did not");
+        assert!(subnet.nodes.contains_key(&lid(3998)));
+    }
 }

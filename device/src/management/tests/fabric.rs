@@ -304,7 +304,11 @@ fn an_answer_that_nobody_asked_for_teaches_nothing_and_draws_nothing() {
 /// A forged source must not make us send more than its bearer does.
 #[test]
 fn a_datagram_from_the_wire_draws_one_at_most() {
+    let mut directed = request(0x81, 1, 1, 0x11, 0);
+    (directed[6], directed[7]) = (1, 1);
+    directed[32..36].fill(0xff);
     let kinds = [
+        (QP0, Lid::new(1), directed),
         (QP0, PERMISSIVE_LID, request(1, 1, 1, 0x11, 0)),
         (QP0, PERMISSIVE_LID, request(1, 1, 1, 0x15, 1)),
         (QP0, Lid::new(1), request(1, 1, 1, 0x11, 0)),
@@ -316,7 +320,7 @@ fn a_datagram_from_the_wire_draws_one_at_most() {
         for from in 2..200 {
             let source = Lid::new(from);
             let received = Datagram { source, source_qp: qp, destination, destination_qp: qp, mad };
-            management.handle_wire(&at(0), &received, false, &mut || true);
+            management.handle_wire(&at(5000), &received, false, &mut || true);
             let drawn = outputs(&mut management);
             assert!(drawn.len() <= 1, "{drawn:?}");
             for output in drawn {
