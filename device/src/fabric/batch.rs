@@ -41,6 +41,11 @@ impl TxBatch {
         }
     }
 
+    /// Whether the frame committed last is marked so.
+    pub fn last_is_answer(&self) -> bool {
+        self.frames.back().is_some_and(|frame| frame.answer)
+    }
+
     /// Appends a frame that is complete, and at least an Ethernet header.
     pub fn push(&mut self, frame: &[u8]) {
         if let Some(dst) = frame.first_chunk() {

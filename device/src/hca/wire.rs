@@ -27,7 +27,7 @@ impl<F: Frontend> Hca<F> {
             self.deliver(frame);
             return;
         }
-        match self.impairments.judge(self.now, impair::Direction::Rx, frame) {
+        match self.impairments.judge(self.now, impair::Direction::Rx, frame, false) {
             Verdict::Untouched => {
                 self.record(Direction::Inbound, frame, || None);
                 self.deliver(frame);
@@ -129,9 +129,10 @@ impl<F: Frontend> Hca<F> {
     /// The frame committed last is on its way to the fabric.
     pub(super) fn leave(&mut self, comment: impl FnOnce() -> Option<String>) {
         let Some(frame) = self.outbound.last().filter(|_| self.is_port_active()) else { return };
+        let answer = self.outbound.last_is_answer();
         let verdict = match self.impairments.is_idle() {
             true => Verdict::Untouched,
-            false => self.impairments.judge(self.now, impair::Direction::Tx, frame),
+            false => self.impairments.judge(self.now, impair::Direction::Tx, frame, answer),
         };
         if let Some(capture) = &mut self.capture {
             let note = match &verdict {
@@ -147,7 +148,7 @@ impl<F: Frontend> Hca<F> {
         }
         if let Verdict::Touched { frames, .. } = verdict {
             self.outbound.take_last();
-            frames.iter().for_each(|frame| self.outbound.push(frame));
+            frames.iter().for_each(|frame| self.push_out(frame, answer));
         }
         self.release_outbound();
     }
@@ -176,14 +177,21 @@ impl<F: Frontend> Hca<F> {
     /// Frames that were held back on their way out.
     pub(super) fn release_outbound(&mut self) {
         while let Some(frame) = self.impairments.release(self.now, impair::Direction::Tx) {
-            self.outbound.push(&frame);
+            self.push_out(&frame.bytes, frame.answer);
+        }
+    }
+
+    fn push_out(&mut self, frame: &[u8], answer: bool) {
+        self.outbound.push(frame);
+        if answer {
+            self.outbound.mark_answer();
         }
     }
 
     /// Frames that were held back on their way in.
     pub(super) fn release_inbound(&mut self) {
         while let Some(frame) = self.impairments.release(self.now, impair::Direction::Rx) {
-            self.deliver(&frame);
+            self.deliver(&frame.bytes);
         }
     }
 

@@ -17,7 +17,7 @@ const MAX_WAITING: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct Held {
     /// By the time they go on, then in the order they came.
-    delayed: BTreeMap<(Instant, u64), Vec<u8>>,
+    delayed: BTreeMap<(Instant, u64), Frame>,
     /// In the order they came.
     waiting: Vec<Waiting>,
     came: u64,
@@ -30,7 +30,16 @@ struct Waiting {
     by: u32,
     /// It goes on then, overtaken or not.
     until: Instant,
-    frame: Vec<u8>,
+    frame: Frame,
+}
+
+/// A frame that was held back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// From the Ethernet header on.
+    pub bytes: Vec<u8>,
+    /// It answers one that came: see [`TxBatch::mark_answer`](crate::fabric::TxBatch::mark_answer).
+    pub answer: bool,
 }
 
 impl Held {
@@ -40,8 +49,8 @@ impl Held {
 
     /// Holds a frame back for a time. False: there is no room.
     #[must_use]
-    pub(super) fn delay(&mut self, now: Instant, by: Duration, frame: Vec<u8>) -> bool {
-        self.take_in(&frame) && {
+    pub(super) fn delay(&mut self, now: Instant, by: Duration, frame: Frame) -> bool {
+        self.take_in(&frame.bytes) && {
             self.delayed.insert((now + by, self.came), frame);
             true
         }
@@ -49,8 +58,8 @@ impl Held {
 
     /// Holds a frame back until `by` others have passed, or until a time. False: there is no room.
     #[must_use]
-    pub(super) fn hold(&mut self, until: Instant, by: u32, frame: Vec<u8>) -> bool {
-        self.waiting.len() < MAX_WAITING && self.take_in(&frame) && {
+    pub(super) fn hold(&mut self, until: Instant, by: u32, frame: Frame) -> bool {
+        self.waiting.len() < MAX_WAITING && self.take_in(&frame.bytes) && {
             self.waiting.push(Waiting { by, until, frame });
             true
         }
@@ -64,7 +73,7 @@ impl Held {
     }
 
     /// The next frame that goes on now.
-    pub(super) fn release(&mut self, now: Instant) -> Option<Vec<u8>> {
+    pub(super) fn release(&mut self, now: Instant) -> Option<Frame> {
         let passed = self.waiting.iter().position(|waiting| waiting.by == 0 || waiting.until <= now);
         let frame = match passed {
             Some(index) => self.waiting.remove(index).frame,
@@ -74,7 +83,7 @@ impl Held {
                 frame
             }
         };
-        self.bytes -= frame.len();
+        self.bytes -= frame.bytes.len();
         Some(frame)
     }
 

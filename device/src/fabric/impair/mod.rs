@@ -22,6 +22,7 @@ use smallvec::SmallVec;
 use thiserror::Error;
 
 use self::glance::Glance;
+pub use self::held::Frame;
 use self::held::Held;
 use self::rule::When;
 pub use self::rule::{Action, Direction, Probability, Rule, RuleEntry, RuleError};
@@ -139,8 +140,9 @@ impl Impairments {
         self.rules.iter().map(row).collect()
     }
 
-    /// Decides about a frame. Call [`Impairments::release`] after it: it may have overtaken others.
-    pub fn judge(&mut self, now: Instant, direction: Direction, frame: &[u8]) -> Verdict {
+    /// Decides about a frame; `answer` is what [`Frame::answer`] says when it is held back. Call [`Impairments::release`] after
+    /// it: it may have overtaken others.
+    pub fn judge(&mut self, now: Instant, direction: Direction, frame: &[u8], answer: bool) -> Verdict {
         let glance = Glance::of(frame);
         let mut fate = Fate::default();
         let mut altered = None;
@@ -158,14 +160,14 @@ impl Impairments {
 
         let mut frames = SmallVec::new();
         if !fate.dropped {
-            let frame = altered.unwrap_or_else(|| frame.to_vec());
+            let frame = Frame { bytes: altered.unwrap_or_else(|| frame.to_vec()), answer };
             let mut kept = true;
             for after in &fate.copies {
                 kept &= held.delay(now, fate.delay + *after, frame.clone());
             }
             match fate.overtakers {
                 Some((by, within)) => kept &= held.hold(now + fate.delay + within, by, frame),
-                None if fate.delay.is_zero() => frames.push(frame),
+                None if fate.delay.is_zero() => frames.push(frame.bytes),
                 None => kept &= held.delay(now, fate.delay, frame),
             }
             if !frames.is_empty() {
@@ -179,7 +181,7 @@ impl Impairments {
     }
 
     /// The next frame that was held back and goes on now.
-    pub fn release(&mut self, now: Instant, direction: Direction) -> Option<Vec<u8>> {
+    pub fn release(&mut self, now: Instant, direction: Direction) -> Option<Frame> {
         match direction {
             Direction::Tx => self.tx.release(now),
             Direction::Rx => self.rx.release(now),

@@ -33,11 +33,11 @@ fn after(us: u64) -> Instant {
 
 /// What goes on at `now` when `frame` is sent.
 fn send(impairments: &mut Impairments, now: Instant, frame: &[u8]) -> Vec<Vec<u8>> {
-    let mut out = match impairments.judge(now, Direction::Tx, frame) {
+    let mut out = match impairments.judge(now, Direction::Tx, frame, false) {
         Verdict::Untouched => vec![frame.to_vec()],
         Verdict::Touched { frames, .. } => frames.into_vec(),
     };
-    out.extend(std::iter::from_fn(|| impairments.release(now, Direction::Tx)));
+    out.extend(std::iter::from_fn(|| impairments.release(now, Direction::Tx).map(|on| on.bytes)));
     out
 }
 
@@ -55,7 +55,7 @@ fn an_exact_rule_hits_the_nth_frame_its_selectors_fit() {
     ]);
     let (middle, first) = (frame("rc_read_response_middle"), frame("rc_read_response_first"));
     let fates: Vec<_> = [&first, &middle, &middle, &first, &middle, &middle]
-        .map(|frame| impairments.judge(T0, Direction::Tx, frame))
+        .map(|frame| impairments.judge(T0, Direction::Tx, frame, false))
         .into();
     let note = "impairment 1: dropped".to_owned();
     assert_eq!(fates[4], Verdict::Touched { note, frames: SmallVec::new() });
@@ -98,8 +98,8 @@ fn every_selector_counts() {
 fn directions_are_apart_and_the_peer_of_what_arrives_is_its_source() {
     let rule = r#"{"direction": "rx", "action": "drop", "peer": "10.77.0.1"}"#;
     let mut impairments = rules(&[rule]);
-    assert_eq!(impairments.judge(T0, Direction::Tx, &frame("rc_ack")), Verdict::Untouched);
-    assert_ne!(impairments.judge(T0, Direction::Rx, &frame("rc_ack")), Verdict::Untouched);
+    assert_eq!(impairments.judge(T0, Direction::Tx, &frame("rc_ack"), false), Verdict::Untouched);
+    assert_ne!(impairments.judge(T0, Direction::Rx, &frame("rc_ack"), false), Verdict::Untouched);
 }
 
 #[test]
@@ -137,9 +137,9 @@ fn a_duplicate_comes_at_once_or_later() {
     let mut later = rules(&[r#"{"direction": "tx", "action": {"duplicate": {"after_us": 500}}}"#]);
     assert_eq!(send(&mut later, T0, &frame), std::slice::from_ref(&frame));
     assert_eq!(later.next_deadline(), Some(after(500)));
-    assert_eq!(later.release(after(499), Direction::Tx), None);
-    assert_eq!(later.release(after(500), Direction::Tx), Some(frame));
-    assert_eq!(later.release(after(500), Direction::Tx), None);
+    assert_eq!(later.release(after(499), Direction::Tx).map(|on| on.bytes), None);
+    assert_eq!(later.release(after(500), Direction::Tx).map(|on| on.bytes), Some(frame));
+    assert_eq!(later.release(after(500), Direction::Tx).map(|on| on.bytes), None);
     assert_eq!(later.next_deadline(), None);
 }
 
@@ -154,7 +154,8 @@ fn delayed_frames_keep_their_order_and_outlive_the_rule() {
     assert!(!impairments.is_idle());
     let ack = frame("rc_ack");
     assert_eq!(send(&mut impairments, after(999), &ack), [ack]);
-    let released: Vec<_> = std::iter::from_fn(|| impairments.release(after(1000), Direction::Tx)).collect();
+    let released: Vec<_> =
+        std::iter::from_fn(|| impairments.release(after(1000), Direction::Tx).map(|on| on.bytes)).collect();
     assert_eq!(released, frames);
     assert!(impairments.is_idle());
 }
@@ -190,7 +191,7 @@ fn a_reordered_frame_that_nobody_overtakes_does_not_wait_for_ever() {
         rules(&[r#"{"direction": "tx", "action": {"reorder": {"by": 2, "within_us": 300}}}"#]);
     send(&mut impairments, T0, &ARP);
     assert_eq!(impairments.next_deadline(), Some(after(300)));
-    assert_eq!(impairments.release(after(300), Direction::Tx), Some(ARP.to_vec()));
+    assert_eq!(impairments.release(after(300), Direction::Tx).map(|on| on.bytes), Some(ARP.to_vec()));
 }
 
 #[test]
@@ -228,7 +229,8 @@ fn rules_add_up_and_each_says_what_it_did() {
         r#"{"direction": "tx", "action": {"delay": {"us": 7}}}"#,
         r#"{"direction": "tx", "action": {"duplicate": {"after_us": 5}}}"#,
     ]);
-    let Verdict::Touched { note, frames } = impairments.judge(T0, Direction::Tx, &frame("rc_ack")) else {
+    let Verdict::Touched { note, frames } = impairments.judge(T0, Direction::Tx, &frame("rc_ack"), false)
+    else {
         panic!("no rule applied")
     };
     assert!(frames.is_empty());
@@ -238,15 +240,15 @@ fn rules_add_up_and_each_says_what_it_did() {
          impairment 3: sent again after 5 us"
     );
     let marked = |frame: Option<Vec<u8>>| frame.is_some_and(|frame| frame[15] == 3);
-    assert!(marked(impairments.release(after(7), Direction::Tx)));
-    assert!(marked(impairments.release(after(12), Direction::Tx)));
+    assert!(marked(impairments.release(after(7), Direction::Tx).map(|on| on.bytes)));
+    assert!(marked(impairments.release(after(12), Direction::Tx).map(|on| on.bytes)));
 }
 
 #[test]
 fn what_is_held_back_is_bounded() {
     let mut impairments = rules(&[r#"{"direction": "tx", "action": {"delay": {"us": 1000}}}"#]);
     let lost = (0..10_000)
-        .filter(|_| match impairments.judge(T0, Direction::Tx, &ARP) {
+        .filter(|_| match impairments.judge(T0, Direction::Tx, &ARP, false) {
             Verdict::Touched { note, .. } => note.ends_with("lost: too many frames are held back"),
             Verdict::Untouched => false,
         })

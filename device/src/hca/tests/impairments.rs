@@ -90,3 +90,35 @@ fn a_frame_is_impaired_on_its_way_in_and_captured_as_it_came() {
     assert!(packets.iter().zip(notes).all(|((options, _), note)| options.contains(note)));
     assert!(!packets[3].0.contains("impairment"));
 }
+
+/// Rules change when and how a frame leaves, not whom it is for: the fabric must not send it to everybody.
+#[test]
+fn an_answer_that_a_rule_touches_is_still_an_answer() {
+    for action in [r#""corrupt""#, r#"{"duplicate": {}}"#, r#"{"delay": {"us": 250}}"#] {
+        let mut hca = ready();
+        add(&mut hca, &format!(r#"{{"direction": "tx", "action": {action}}}"#));
+        hca.handle_frame(&who_has_lid_1());
+        hca.set_now(Instant::ZERO + Duration::from_millis(2));
+        hca.handle_deadline();
+        assert!(!hca.outbound().is_empty(), "{action}");
+        while !hca.outbound().is_empty() {
+            assert!(hca.outbound().last_is_answer(), "{action}");
+            hca.outbound().take_last();
+        }
+    }
+}
+
+/// An ARP request (RFC 826) of LID 9 for the MAC of LID 1.
+fn who_has_lid_1() -> Vec<u8> {
+    let asker = [2, 0, 0, 0, 0, 9];
+    [
+        &[0xff; 6],
+        &asker[..],
+        &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1],
+        &asker,
+        &[10, 77, 0, 9],
+        &[0; 6],
+        &[10, 77, 0, 1],
+    ]
+    .concat()
+}
