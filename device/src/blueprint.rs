@@ -4,6 +4,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use protocol::ids::MacAddr;
+
 use crate::capture::Capture;
 use crate::config::{DeviceConfig, FabricConfig, TraceConfig};
 use crate::daemon::DaemonError;
@@ -14,7 +16,6 @@ use crate::fabric::udp::UdpFabric;
 use crate::frontend::address::Addresses;
 use crate::frontend::{Interface, Setup, Taker};
 use crate::hca::Hca;
-use crate::identity::Identity;
 use crate::telemetry::trace::Trace;
 use crate::vfio::server::{Listener, Source};
 use crate::worker::{Run, Worker};
@@ -123,13 +124,13 @@ impl Blueprint {
         Addresses { own: *identity, peers: peers.clone(), default_peer: *default_peer }
     }
 
-    /// UDP peers whose MAC tells their other addresses.
-    fn peers_by_rule(&self) -> Vec<Identity> {
-        let FabricConfig::Udp { peers, .. } = &self.device.fabric else { return Vec::new() };
-        let addresses = self.addresses();
-        let is_listed = |mac| addresses.ports().any(|port| port.mac == mac);
-        let macs = peers.iter().filter_map(|peer| peer.mac).filter(|mac| !is_listed(*mac));
-        macs.filter_map(Identity::of_mac).collect()
+    /// MACs that the configuration gives to UDP peers.
+    fn peer_macs(&self) -> impl Iterator<Item = MacAddr> {
+        let peers = match &self.device.fabric {
+            FabricConfig::Udp { peers, .. } => peers.as_slice(),
+            FabricConfig::Local { .. } | FabricConfig::Tap { .. } => &[],
+        };
+        peers.iter().filter_map(|peer| peer.mac)
     }
 
     fn fabric(&self) -> Result<Box<dyn Fabric + Send>, DaemonError> {
@@ -185,7 +186,7 @@ impl Taker for Parts<'_> {
         let Self { blueprint, source, fabric, capture, trace } = self;
         let device = &blueprint.device;
         let mut hca = Hca::new(frontend, blueprint.addresses(), capture);
-        blueprint.peers_by_rule().iter().for_each(|other| hca.know(other));
+        blueprint.peer_macs().for_each(|mac| hca.know(mac));
         hca.set_strict(device.strict);
         hca.set_memory_limits(device.memory);
         hca.set_trace(trace);

@@ -14,6 +14,7 @@ mod wire;
 use std::ops::Range;
 
 use engine::{Config, Engine, Instant, Stats};
+use protocol::ids::MacAddr;
 
 use crate::capture::Capture;
 use crate::fabric::TxBatch;
@@ -230,9 +231,29 @@ impl<F: Frontend> Hca<F> {
         !self.enabled
     }
 
-    /// Another station, whose addresses are nobody else's. Those of the table of addresses are known from the start.
-    pub fn know(&mut self, other: &Identity) {
-        self.port.know(other);
+    /// MAC of the port.
+    pub fn mac(&self) -> MacAddr {
+        self.identity.mac
+    }
+
+    /// Another station has this MAC: the addresses that follow from it are nobody else's. Those of the table of addresses are
+    /// known from the start.
+    pub fn know(&mut self, mac: MacAddr) {
+        if let Some(other) = self.by_rule(mac) {
+            self.port.know(&other);
+        }
+    }
+
+    /// A station that [`Hca::know`] was told of is gone.
+    pub fn forget(&mut self, mac: MacAddr) {
+        if let Some(other) = self.by_rule(mac) {
+            self.port.forget(&other);
+        }
+    }
+
+    /// Who has a MAC that the table of addresses has not.
+    fn by_rule(&self, mac: MacAddr) -> Option<Identity> {
+        Identity::of_mac(mac).filter(|_| !self.management.lists(mac))
     }
 
     /// Plugs the cable in or pulls it out, and tells the guest if that changes its link. A reset of the device leaves the

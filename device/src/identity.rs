@@ -77,6 +77,11 @@ impl Identity {
         }
     }
 
+    /// The port's addresses.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        [self.ipv4.into(), self.link_local().into()].into_iter().chain(self.ipv6.map(IpAddr::from))
+    }
+
     /// Whether an address is this port's.
     pub fn owns(&self, ip: IpAddr) -> bool {
         match ip {

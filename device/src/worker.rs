@@ -271,7 +271,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                     let _ = answer.send(hca.set_trace(trace.map(|trace| *trace)));
                 }
                 Call::Impair(call) => call.answer(hca.impairments()),
-                Call::Peers(call) => call.answer(fabric),
+                Call::Peers(call) => call.answer(hca, fabric),
             }
         }
     }

@@ -2,12 +2,15 @@
 
 use std::net::SocketAddr;
 
+use protocol::ids::MacAddr;
 use thiserror::Error;
 use tokio::sync::oneshot;
 
 use crate::config::UdpPeer;
 use crate::fabric::Fabric;
 use crate::fabric::switch::{PeerError, PeerRow};
+use crate::frontend::Frontend;
+use crate::hca::Hca;
 
 /// What a device's thread is asked about its peers, with the way back.
 #[derive(Debug)]
@@ -26,6 +29,9 @@ pub enum PeersError {
     /// Who is on a network is not for the device to say.
     #[error("the device's fabric has no list of peers")]
     NoList,
+    /// The MAC is its own.
+    #[error("mac: {0} is this HCA's own")]
+    OwnMac(MacAddr),
     /// See there.
     #[error(transparent)]
     Peer(#[from] PeerError),
@@ -41,19 +47,81 @@ impl PeerCall {
         }
     }
 
-    /// Answers. An asker that is gone wants no answer.
-    pub fn answer(self, fabric: &mut impl Fabric) {
+    /// Answers. An asker that is gone wants no answer. The port of the HCA hears whose addresses are bound to a MAC, as when
+    /// it starts.
+    pub fn answer<F: Frontend>(self, hca: &mut Hca<F>, fabric: &mut impl Fabric) {
         let switch = fabric.switch().ok_or(PeersError::NoList);
         match self {
             Self::List(answer) => {
                 let _ = answer.send(switch.map(|switch| switch.rows()));
             }
             Self::Add(peer, answer) => {
-                let _ = answer.send(switch.and_then(|switch| Ok(switch.add(peer)?)));
+                let added = match peer.mac.filter(|mac| *mac == hca.mac()) {
+                    Some(mac) => Err(PeersError::OwnMac(mac)),
+                    None => switch.and_then(|switch| Ok(switch.add(peer)?)),
+                };
+                if let (Ok(()), Some(mac)) = (added, peer.mac) {
+                    hca.know(mac);
+                }
+                let _ = answer.send(added);
             }
             Self::Remove(addr, answer) => {
-                let _ = answer.send(switch.and_then(|switch| Ok(switch.remove(addr)?)));
+                let removed = switch.and_then(|switch| Ok(switch.remove(addr)?));
+                if let Some(mac) = removed.ok().and_then(|peer| peer.mac) {
+                    hca.forget(mac);
+                }
+                let _ = answer.send(removed.map(drop));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::ids::Lid;
+
+    use super::*;
+    use crate::fabric::udp::UdpFabric;
+    use crate::hca::tests::Stub;
+    use crate::identity::Identity;
+    use crate::net::DropReason;
+
+    fn mac(lid: u16) -> MacAddr {
+        MacAddr::from_lid(Lid::new(lid))
+    }
+
+    /// An ARP request (RFC 826) of a MAC that says to be 10.77.0.3, for 10.77.0.1.
+    fn request_from(mac: MacAddr) -> Vec<u8> {
+        let head = [8, 6, 0, 1, 8, 0, 6, 4, 0, 1];
+        [&[0xff; 6][..], &mac.0, &head, &mac.0, &[10, 77, 0, 3], &[0; 6], &[10, 77, 0, 1]].concat()
+    }
+
+    #[test]
+    fn a_peers_ip_addresses_are_its_own_from_when_it_is_added_until_it_is_removed() {
+        let mut hca = Hca::new(Stub::default(), Identity::from_lid(Lid::new(1)), None);
+        let mut fabric = UdpFabric::bind(([127, 0, 0, 1], 0).into(), mac(1), &[]).unwrap();
+        let addr = SocketAddr::from(([127, 0, 0, 1], 9));
+        let answered = |hca: &mut Hca<Stub>, from| {
+            hca.outbound().clear();
+            hca.handle_frame(&request_from(mac(from)));
+            !hca.outbound().is_empty()
+        };
+        assert!(answered(&mut hca, 4));
+
+        let mut add = |hca: &mut Hca<Stub>, lid| {
+            let (answer, mut added) = oneshot::channel();
+            PeerCall::Add(UdpPeer { mac: Some(mac(lid)), ..UdpPeer::at(addr) }, answer)
+                .answer(hca, &mut fabric);
+            added.try_recv().unwrap()
+        };
+        assert_eq!(add(&mut hca, 1), Err(PeersError::OwnMac(mac(1))));
+        assert_eq!(add(&mut hca, 3), Ok(()));
+        assert_eq!((answered(&mut hca, 3), answered(&mut hca, 4)), (true, false));
+        assert_eq!(hca.port_stats().dropped(DropReason::ForeignSource), 1);
+
+        let (answer, mut removed) = oneshot::channel();
+        PeerCall::Remove(addr, answer).answer(&mut hca, &mut fabric);
+        assert_eq!(removed.try_recv(), Ok(Ok(())));
+        assert!(answered(&mut hca, 4));
     }
 }

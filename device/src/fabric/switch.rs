@@ -69,6 +69,8 @@ pub enum PeerError {
     Unknown(SocketAddr),
     #[error("{0} differs from our own address in IP version")]
     IpVersion(SocketAddr),
+    #[error("{0} is the MAC of {1} already")]
+    KnownMac(MacAddr, SocketAddr),
     #[error("there are {MAX_PEERS} peers already")]
     TooMany,
 }
@@ -181,6 +183,11 @@ impl Switch {
         if self.peers.len() >= MAX_PEERS {
             return Err(PeerError::TooMany);
         }
+        let fixed = |mac| self.by_mac.get(&mac).filter(|entry| matches!(entry.kind, Kind::Fixed));
+        let owner = peer.mac.and_then(|mac| Some((mac, self.addr(fixed(mac)?.peer)?)));
+        if let Some((mac, owner)) = owner {
+            return Err(PeerError::KnownMac(mac, owner));
+        }
         let index = self.peers.len();
         self.by_addr.insert(peer.addr, index);
         if let Some(mac) = peer.mac {
@@ -201,11 +208,11 @@ impl Switch {
         Ok(())
     }
 
-    /// One peer less. What it sends from now on is a stranger's.
+    /// One peer less, which is returned. What it sends from now on is a stranger's.
     ///
     /// # Errors
     /// [`PeerError::Unknown`].
-    pub fn remove(&mut self, addr: SocketAddr) -> Result<(), PeerError> {
+    pub fn remove(&mut self, addr: SocketAddr) -> Result<UdpPeer, PeerError> {
         let gone = self.by_addr.remove(&addr).ok_or(PeerError::Unknown(addr))?;
         let peer = self.peers.remove(gone);
         self.leaves -= usize::from(peer.config.leaf);
@@ -214,7 +221,7 @@ impl Switch {
         self.by_mac.retain(|_, entry| entry.peer != gone);
         self.by_mac.values_mut().filter(|entry| entry.peer > gone).for_each(|entry| entry.peer -= 1);
         self.last = None;
-        Ok(())
+        Ok(peer.config)
     }
 
     /// The peers and what they did.
@@ -476,6 +483,9 @@ mod tests {
         let v6: SocketAddr = "[::1]:5".parse().unwrap();
         assert_eq!(switch.add(peer(2)), Err(PeerError::Known(addr(2))));
         assert_eq!(switch.add(UdpPeer::at(v6)), Err(PeerError::IpVersion(v6)));
+        let twin = UdpPeer { mac: Some(A), ..peer(3) };
+        assert_eq!(switch.add(twin), Err(PeerError::KnownMac(A, addr(1))));
+        assert_eq!((switch.len(), route(&switch, A)), (2, Route::Peer(0)));
         while switch.len() < MAX_PEERS {
             switch.add(peer(1000 + u16::try_from(switch.len()).unwrap())).unwrap();
         }

@@ -357,6 +357,29 @@ fn a_client_that_leaves_takes_its_memory_with_it() {
     assert_eq!(hca.frontend.log, ["reset"]);
 }
 
+/// The table of addresses has the first word, what follows from the MAC of a peer the second.
+#[test]
+fn an_ip_address_of_the_configuration_is_taken_from_its_mac_only() {
+    let other = Identity { ipv4: Ipv4Addr::new(10, 77, 0, 3), ..Identity::from_lid(Lid::new(5)) };
+    let own = Identity::from_lid(Lid::new(1));
+    let addresses = Addresses { own, peers: vec![other], default_peer: None };
+    let mut hca = Hca::new(Stub::default(), addresses, None);
+    hca.know(MacAddr::from_lid(Lid::new(3)));
+    hca.know(MacAddr::from_lid(Lid::new(6)));
+    let mut answered = |from: u8, ip: u8| {
+        hca.outbound().clear();
+        let mac = [2, 0, 0, 0, 0, from];
+        let head = [8, 6, 0, 1, 8, 0, 6, 4, 0, 1];
+        let request =
+            [&[0xff; 6][..], &mac, &head, &mac, &[10, 77, 0, ip], &[0; 6], &[10, 77, 0, 1]].concat();
+        hca.handle_frame(&request);
+        !hca.outbound().is_empty()
+    };
+    assert_eq!([5, 3, 4].map(|from| answered(from, 3)), [true, false, false]);
+    assert_eq!([6, 4].map(|from| answered(from, 6)), [true, false]);
+    assert!(answered(4, 9), "nobody's");
+}
+
 #[test]
 fn frames_to_oneself_arrive_without_the_fabric() {
     let mut hca = ready();

@@ -44,11 +44,21 @@ pub(super) struct Neighbours {
 }
 
 impl Neighbours {
-    /// Pins a neighbour.
+    /// Pins a neighbour, unless its address is another's.
     pub(super) fn fix(&mut self, ip: IpAddr, mac: MacAddr) {
+        if self.is_anothers(ip, mac) {
+            return;
+        }
         if let Some(Entry::Learned { .. } | Entry::Wanted { .. }) = self.entries.insert(ip, Entry::Fixed(mac))
         {
             self.changeable -= 1;
+        }
+    }
+
+    /// Takes out a neighbour that is pinned to `mac`.
+    pub(super) fn release(&mut self, ip: IpAddr, mac: MacAddr) {
+        if matches!(self.entries.get(&ip), Some(Entry::Fixed(owner)) if *owner == mac) {
+            self.entries.remove(&ip);
         }
     }
 

@@ -133,16 +133,19 @@ impl Port {
         self.waiting.clear();
     }
 
-    /// Another station: its addresses are its own.
+    /// Another station: its addresses are its own, but for those that are somebody's already.
     pub fn know(&mut self, other: &Identity) {
         if other.mac == self.identity.mac {
             return;
         }
-        let addresses = [other.ipv4.into(), other.link_local().into()];
-        let addresses = addresses.into_iter().chain(other.ipv6.map(IpAddr::from));
-        for ip in addresses.filter(|ip| !self.identity.owns(*ip)) {
+        for ip in other.addresses().filter(|ip| !self.identity.owns(*ip)) {
             self.neighbours.fix(ip, other.mac);
         }
+    }
+
+    /// A station that was known is gone: its addresses may be anybody's.
+    pub fn forget(&mut self, other: &Identity) {
+        other.addresses().for_each(|ip| self.neighbours.release(ip, other.mac));
     }
 
     /// What arrived and what became of it.
