@@ -1,5 +1,7 @@
 //! Frames are those of scapy wherever they come from outside.
 
+mod strangers;
+
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::*;
