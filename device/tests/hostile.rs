@@ -14,6 +14,8 @@ fn the_corpora_replay() {
     replay("control_messages", 8, device_fuzz::control::run);
     replay("config", 6, device_fuzz::config::run);
     replay("net_frames", 10, device_fuzz::net::run);
+    replay("impairments", 8, device_fuzz::impair::run);
+    replay("switch", 8, device_fuzz::switch::run);
 }
 
 /// Runs a target on its corpus, which has at least so many files.
@@ -51,6 +53,16 @@ fn memory_is_what_maps_and_unmaps_made_it() {
 #[test]
 fn a_port_answers_on_whatever_it_was_sent() {
     random_inputs(500, 16, device_fuzz::net::run);
+}
+
+#[test]
+fn frames_come_out_as_often_as_rules_say() {
+    random_inputs(200, 8, device_fuzz::impair::run);
+}
+
+#[test]
+fn peers_are_told_apart_whatever_they_sent() {
+    random_inputs(300, 4, device_fuzz::switch::run);
 }
 
 /// Runs a target on so many inputs, each longer than the one before by so many bytes.

@@ -7,12 +7,14 @@
 pub mod config;
 pub mod control;
 pub mod dma;
+pub mod impair;
 mod input;
 pub mod jingzhao;
 mod machine;
 pub mod mads;
 pub mod mthca;
 pub mod net;
+pub mod switch;
 pub mod vfio;
 mod wire;
 

@@ -41,7 +41,7 @@ const MACS_SHOWN: usize = 16;
 
 /// Where a frame of the HCA goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Route {
+pub enum Route {
     /// To one peer.
     Peer(usize),
     /// To every peer.
@@ -50,7 +50,7 @@ pub(super) enum Route {
 
 /// Why a frame is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub enum Refusal {
     /// Nobody we talk to sent it.
     Stranger,
     /// Its sender sends too much.
@@ -156,7 +156,7 @@ impl Switch {
     ///
     /// # Errors
     /// [`PeerError`].
-    pub(super) fn new(ipv4: bool, peers: &[UdpPeer]) -> Result<Self, PeerError> {
+    pub fn new(ipv4: bool, peers: &[UdpPeer]) -> Result<Self, PeerError> {
         let mut switch = Self {
             ipv4,
             peers: Vec::new(),
@@ -248,12 +248,17 @@ impl Switch {
     }
 
     /// How many peers there are; they are numbered from 0 on.
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.peers.len()
     }
 
+    /// How many MACs are known, of all peers.
+    pub fn known_macs(&self) -> usize {
+        self.by_mac.len()
+    }
+
     /// Where a peer receives.
-    pub(super) fn addr(&self, peer: usize) -> Option<SocketAddr> {
+    pub fn addr(&self, peer: usize) -> Option<SocketAddr> {
         self.peers.get(peer).map(|peer| peer.config.addr)
     }
 
@@ -267,7 +272,10 @@ impl Switch {
     /// A frame from `src` came through `from`: whose it is. The MAC is learned.
     ///
     /// Only peers are believed: anybody can send to a UDP port, and whoever may teach us addresses may redirect traffic.
-    pub(super) fn admit(&mut self, now: Instant, src: MacAddr, from: SocketAddr) -> Result<usize, Refusal> {
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn admit(&mut self, now: Instant, src: MacAddr, from: SocketAddr) -> Result<usize, Refusal> {
         let is_alike =
             |last: &Last| (last.from, last.src) == (from, src) && now.saturating_since(last.at) < REFRESH;
         let alike = self.last.filter(is_alike);
@@ -293,7 +301,7 @@ impl Switch {
     }
 
     /// Where a frame of the HCA goes.
-    pub(super) fn route(&self, now: Instant, dst: MacAddr) -> Route {
+    pub fn route(&self, now: Instant, dst: MacAddr) -> Route {
         // With one peer there is nothing to choose, and no flood to pay for.
         if self.peers.len() == 1 {
             return Route::Peer(0);

@@ -1,0 +1,204 @@
+//! The switch of a `udp` fabric: peers come and go, talk, are silent and invent addresses. Whatever they did, what is
+//! sent goes to peers there are, whoever has just spoken can be answered without a flood, nobody takes another's MAC,
+//! and what is kept of each peer is bounded.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use device::config::UdpPeer;
+use device::fabric::switch::{PeerError, Refusal, Route, Switch};
+use engine::Instant;
+use protocol::ids::MacAddr;
+
+use super::OPERATIONS;
+use super::input::Input;
+
+/// MACs learned of one peer.
+const LEARNED: usize = 512;
+/// A learned MAC is forgotten after so long.
+const AGEING: Duration = Duration::from_secs(300);
+/// Nobody else gets a learned MAC that was heard of more lately, whichever frame of a train was the last looked up.
+const HELD: Duration = Duration::from_millis(1500);
+
+/// Addresses that peers have, and those that have none.
+const ADDRESSES: u8 = 8;
+/// MACs that inputs name; others are invented, many at once.
+const MACS: u8 = 16;
+
+/// Who last spoke as a MAC, and when.
+#[derive(Clone, Copy)]
+struct Heard {
+    from: SocketAddr,
+    at: Instant,
+    /// It has not shown so many since that this one may be forgotten.
+    kept: bool,
+}
+
+#[derive(Default)]
+struct Model {
+    /// In the order of their numbers, each with the frames that came from it.
+    peers: Vec<(UdpPeer, u64)>,
+    heard: HashMap<MacAddr, Heard>,
+}
+
+struct Bench {
+    switch: Switch,
+    model: Model,
+    now: Instant,
+}
+
+/// Runs an input.
+pub fn run(input: &[u8]) {
+    let mut input = Input::new(input);
+    let switch = Switch::new(true, &[]).expect("nobody is no contradiction");
+    let mut bench = Bench { switch, model: Model::default(), now: Instant::ZERO };
+    for _ in 0..OPERATIONS {
+        let Some(operation) = input.next_byte() else { break };
+        match operation % 16 {
+            0 | 1 => bench.add(&mut input),
+            2 => bench.remove(&mut input),
+            3..=8 => bench.frame(address(input.byte()), mac(input.byte())),
+            9 => bench.invent(&mut input),
+            10..=12 => bench.pass(Duration::from_millis(u64::from(input.byte()) * 10)),
+            13 => bench.pass(Duration::from_secs(u64::from(input.byte()) * 2)),
+            _ => {}
+        }
+        bench.check();
+    }
+}
+
+fn address(choice: u8) -> SocketAddr {
+    ([127, 0, 0, 1], 1000 + u16::from(choice % ADDRESSES)).into()
+}
+
+/// One of a few, which may be a group's.
+fn mac(choice: u8) -> MacAddr {
+    match choice % MACS {
+        0 => MacAddr::BROADCAST,
+        1 => MacAddr([0x33, 0x33, 0, 0, 0, 1]),
+        choice => MacAddr([2, 0, 0, 0, 0, choice]),
+    }
+}
+
+impl Bench {
+    fn add(&mut self, input: &mut Input<'_>) {
+        let (addr, choice) = (address(input.byte()), input.byte());
+        let peer = UdpPeer {
+            addr,
+            mac: (choice & 1 == 0).then(|| mac(input.byte())).filter(|mac| !mac.is_multicast()),
+            leaf: choice & 2 == 0,
+            max_frames_per_second: NonZeroU32::new(u32::from(choice >> 2) * 100),
+        };
+        let expected = if self.model.number(addr).is_some() {
+            Err(PeerError::Known(addr))
+        } else if let Some((mac, owner)) = peer.mac.and_then(|mac| Some((mac, self.model.owner(mac)?))) {
+            Err(PeerError::KnownMac(mac, self.model.peers[owner].0.addr))
+        } else {
+            Ok(())
+        };
+        assert_eq!(self.switch.add(peer), expected);
+        if expected.is_ok() {
+            self.model.peers.push((peer, 0));
+            if let Some(mac) = peer.mac {
+                self.model.heard.remove(&mac);
+            }
+        }
+    }
+
+    fn remove(&mut self, input: &mut Input<'_>) {
+        let addr = address(input.byte());
+        let number = self.model.number(addr);
+        let peer = number.map(|number| self.model.peers[number].0);
+        assert_eq!(self.switch.remove(addr), peer.ok_or(PeerError::Unknown(addr)));
+        if let Some(number) = number {
+            self.model.peers.remove(number);
+            self.model.heard.retain(|_, heard| heard.from != addr);
+        }
+    }
+
+    /// A peer shows more MACs than are kept of it.
+    fn invent(&mut self, input: &mut Input<'_>) {
+        let (from, first) = (address(input.byte()), input.byte());
+        for number in 0..LEARNED as u16 + 8 {
+            let [high, low] = number.to_be_bytes();
+            self.frame(from, MacAddr([6, 0, 0, first, high, low]));
+        }
+        self.model.heard.values_mut().filter(|heard| heard.from == from).for_each(|heard| heard.kept = false);
+    }
+
+    fn frame(&mut self, from: SocketAddr, src: MacAddr) {
+        let admitted = self.switch.admit(self.now, src, from);
+        let Some(number) = self.model.number(from) else {
+            return assert_eq!(admitted, Err(Refusal::Stranger));
+        };
+        let (peer, frames) = &mut self.model.peers[number];
+        *frames += 1;
+        let limited = peer.max_frames_per_second.is_some();
+        let owner = self.model.owner(src);
+        match admitted {
+            Ok(index) => {
+                assert_eq!(index, number);
+                assert!(owner.is_none_or(|owner| owner == number), "{src} is configured");
+                if src.is_multicast() {
+                    return;
+                }
+                let now = self.now;
+                let heard = self.model.heard.insert(src, Heard { from, at: now, kept: true });
+                let before = heard.filter(|heard| heard.from != from && heard.kept);
+                assert!(
+                    before.is_none_or(|before| now.saturating_since(before.at) >= HELD),
+                    "{src} was taken"
+                );
+                assert_eq!(self.switch.route(now, src), Route::Peer(number), "an answer finds its way");
+            }
+            Err(Refusal::OverRate) => assert!(limited),
+            Err(Refusal::ForeignMac) => {
+                let another = self.model.heard.get(&src).is_some_and(|heard| heard.from != from);
+                assert!(another || owner.is_some_and(|owner| owner != number), "{src} was free");
+            }
+            Err(Refusal::Stranger) => panic!("{from} is a peer"),
+        }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now = self.now + time;
+    }
+
+    fn check(&self) {
+        let count = self.model.peers.len();
+        assert_eq!(self.switch.len(), count);
+        assert!(self.switch.known_macs() <= count * (LEARNED + 1), "{} MACs", self.switch.known_macs());
+        for (number, ((peer, frames), row)) in self.model.peers.iter().zip(self.switch.rows()).enumerate() {
+            assert_eq!(self.switch.addr(number), Some(peer.addr));
+            let counted = row.rx_frames + row.rx_over_rate + row.rx_foreign_mac;
+            assert_eq!((row.addr, counted), (peer.addr, *frames), "every frame is counted once");
+        }
+        for choice in 0..MACS {
+            let mac = mac(choice);
+            let route = self.switch.route(self.now, mac);
+            match (route, self.model.owner(mac)) {
+                _ if count == 1 => assert_eq!(route, Route::Peer(0)),
+                (_, Some(owner)) => assert_eq!(route, Route::Peer(owner), "{mac} is configured"),
+                (Route::Flood, None) => {}
+                (Route::Peer(to), None) => {
+                    let heard = self.model.heard.get(&mac).expect("nobody was heard as it");
+                    assert_eq!(self.model.number(heard.from), Some(to));
+                    assert!(self.now.saturating_since(heard.at) < AGEING, "{mac} is forgotten");
+                }
+            }
+        }
+    }
+}
+
+impl Model {
+    fn number(&self, addr: SocketAddr) -> Option<usize> {
+        self.peers.iter().position(|(peer, _)| peer.addr == addr)
+    }
+
+    /// Whose MAC the configuration says it is.
+    fn owner(&self, mac: MacAddr) -> Option<usize> {
+        self.peers.iter().position(|(peer, _)| peer.mac == Some(mac))
+    }
+}
