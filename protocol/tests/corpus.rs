@@ -28,6 +28,11 @@ fn decode_mad_corpus_replays() {
     replay("decode_mad", 6, fuzz_targets::mad::decode_mad);
 }
 
+#[test]
+fn decode_mthca_corpus_replays() {
+    replay("decode_mthca", 6, fuzz_targets::mthca::decode_mthca);
+}
+
 /// Runs a target on its corpus, which has at least so many files.
 fn replay(target: &str, at_least: usize, run: impl Fn(&[u8])) {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);

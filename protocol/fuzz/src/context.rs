@@ -115,10 +115,10 @@ fn command(qp: &mut StoredQpc, transition: Transition, mailbox: &Qpc) {
 
 /// Counts the fields an object tells.
 #[derive(Default)]
-struct Fields(Cell<usize>);
+pub(crate) struct Fields(Cell<usize>);
 
 impl Fields {
-    fn of(&self, object: &dyn Describe) {
+    pub(crate) fn of(&self, object: &dyn Describe) {
         object.describe(&mut &*self);
     }
 }

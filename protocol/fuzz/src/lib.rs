@@ -3,6 +3,7 @@
 pub mod context;
 pub mod jingzhao;
 pub mod mad;
+pub mod mthca;
 
 use protocol::net::arp::Arp;
 use protocol::net::ether::EtherFrame;

@@ -1,0 +1,185 @@
+//! Layouts of the mthca interface: commands, mailboxes, work requests and doorbells, and a QP's context through its life.
+
+use protocol::hca::hcr::{CommandWord, Latched};
+use protocol::hca::mthca::caps::{Adapter, DevLim, QueryFw};
+use protocol::hca::mthca::cmd::{Command, Op, describe_parameters};
+use protocol::hca::mthca::cqc::{Cqc, ResizeCq};
+use protocol::hca::mthca::doorbell::{ArmCq, SendDoorbell};
+use protocol::hca::mthca::eqc::Eqc;
+use protocol::hca::mthca::icm;
+use protocol::hca::mthca::init::InitHca;
+use protocol::hca::mthca::mailbox::Mailbox;
+use protocol::hca::mthca::mgm::{self, Mgm};
+use protocol::hca::mthca::modify::{ModifyQp, Named};
+use protocol::hca::mthca::mpt::Mpt;
+use protocol::hca::mthca::path::{AddressVector, Path};
+use protocol::hca::mthca::qpc::Qpc;
+use protocol::hca::mthca::srqc::Srqc;
+use protocol::hca::mthca::wqe::{MlxWqe, NextSegment, PackedHeaders, RecvWqe, SendWqe, UdSegment};
+use protocol::hca::qp::{ServiceType, Transition};
+
+use super::context::Fields;
+use super::jingzhao::padded;
+
+/// Bytes of a mailbox that is read, at most.
+const PAGE: usize = 4096;
+
+/// QPs of an entry of the multicast table.
+const GROUP_QPS: usize = 56;
+
+/// Reads the input in every way a device does. The first byte is an opcode of the HCR, the second one of a WQE, the third
+/// a service type; what follows is the mailbox or the WQE, and then the life of a QP. What is accepted must mean the same
+/// after it is written again.
+pub fn decode_mthca(input: &[u8]) {
+    let [command, opcode, service, bytes @ ..] = input else { return };
+    let service = ServiceType::from_code(service & 3).unwrap_or(ServiceType::Rc);
+    read_command(*command, bytes);
+    read_mailboxes(bytes);
+    read_wqes(bytes, *opcode, service);
+    live(bytes);
+}
+
+/// Commands begin at 0 and end at FFFh.
+fn code(command: u8) -> u16 {
+    if command >= 0xf0 { 0xf00 | u16::from(command) } else { command.into() }
+}
+
+fn read_command(command: u8, bytes: &[u8]) {
+    let [a, b, c, d, e, f, g, h] = padded(bytes);
+    let word = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
+    let latched = Latched {
+        in_param: word,
+        in_modifier: u32::from_be_bytes([a, b, c, d]),
+        out_param: !word,
+        token: u16::from_be_bytes([e, f]),
+        command: CommandWord::new().with_op(code(command)).with_op_modifier(g).with_event(h & 1 != 0),
+    };
+    let seen = Fields::default();
+    describe_parameters(&latched, &mut &seen);
+    for initialised in [false, true] {
+        if let Ok(command) = Command::decode(&latched, initialised) {
+            assert!(command.inbox_len <= PAGE);
+            let _ = (command.qpn(), command.cqn(), command.eqn(), command.map_eq());
+        }
+    }
+    let Some(op) = Op::from_code(code(command)) else { return };
+    let page: [u8; PAGE] = padded(bytes);
+    for bytes in [bytes, &page] {
+        [Mailbox::inbox(op, bytes), Mailbox::outbox(op, bytes)].iter().flatten().for_each(|it| seen.of(it));
+    }
+}
+
+fn read_mailboxes(bytes: &[u8]) {
+    let firmware = QueryFw::parse(&padded(bytes));
+    assert_eq!(QueryFw::parse(&firmware.emit()), firmware);
+    let limits = DevLim::parse(&padded(bytes));
+    assert_eq!(DevLim::parse(&limits.emit()), limits);
+    let adapter = Adapter::parse(&padded(bytes));
+    assert_eq!(Adapter::parse(&adapter.emit()), adapter);
+    if let Ok(init) = InitHca::parse(&padded(bytes)) {
+        assert_eq!(InitHca::parse(&init.emit()), Ok(init));
+    }
+    if let Ok(blocks) = icm::parse(&bytes[..bytes.len().min(PAGE) & !15]) {
+        let again: Vec<u8> = blocks.iter().flat_map(|block| block.emit()).collect();
+        assert_eq!(icm::parse(&again), Ok(blocks));
+    }
+    for most in [0, 16, 24] {
+        assert!(Cqc::parse(&padded(bytes), most).ok().is_none_or(|cqc| cqc.log_entries <= most));
+        assert!(ResizeCq::parse(&padded(bytes), most).ok().is_none_or(|cqc| cqc.log_entries <= most));
+        if let Ok(srqc) = Srqc::parse(&padded(bytes), most) {
+            assert!(srqc.log_slots <= most);
+            let query = srqc.emit(1, 2);
+            assert_eq!(query.first_chunk().map(|image| Srqc::parse(image, most)), Some(Ok(srqc)));
+        }
+    }
+    assert!(Eqc::parse(&padded(bytes)).ok().is_none_or(|eqc| eqc.log_entries <= Eqc::MAX_LOG_ENTRIES));
+    if let Ok(mpt) = Mpt::parse(&padded(bytes)) {
+        assert!((12..=31).contains(&mpt.page_shift));
+    }
+    let entry = Mgm::new(padded(bytes));
+    assert!(entry.qpns().count() <= GROUP_QPS && entry.next() != Some(0));
+    for buckets in [0, 1, 4096, u16::MAX] {
+        assert!(mgm::hash(&entry.gid(), buckets) < buckets.max(1));
+    }
+    let path = Path::parse(&padded(bytes));
+    assert_eq!(Path::parse(&path.emit()), path);
+    let vector = AddressVector::parse(&padded(bytes));
+    assert_eq!(AddressVector::parse(&vector.emit()), vector);
+}
+
+fn read_wqes(bytes: &[u8], opcode: u8, service: ServiceType) {
+    let next = NextSegment::parse(&padded(bytes));
+    assert_eq!(NextSegment::parse(&next.emit()), next);
+    let datagram = UdSegment::parse(&padded(bytes));
+    assert_eq!(UdSegment::parse(&datagram.emit()), datagram);
+    if let Ok(wqe) = SendWqe::parse(bytes, opcode, service) {
+        assert_eq!(SendWqe::parse(&wqe.emit(), opcode, service), Ok(wqe));
+    }
+    if let Ok(wqe) = RecvWqe::parse(bytes) {
+        assert_eq!(wqe.successor, RecvWqe::successor_of(bytes));
+        let len = 16 * (wqe.data.len() + 2);
+        assert_eq!(RecvWqe::parse(&wqe.emit(len)), Ok(wqe));
+    }
+    if let Ok(wqe) = MlxWqe::parse(bytes) {
+        assert!(wqe.data.len() < bytes.len() / 16 && wqe.service_level < 16);
+    }
+    if let Ok((_, rest)) = PackedHeaders::parse(bytes) {
+        assert!(bytes.ends_with(rest));
+    }
+    let doorbell = SendDoorbell::parse(padded(bytes));
+    assert_eq!(SendDoorbell::parse(doorbell.emit()), doorbell);
+    let arm = ArmCq::parse(padded(bytes));
+    assert!(arm.cqn.get() <= 0xff_ffff);
+}
+
+/// An inbox of a QP command, and operations of four bytes, each of which changes a byte of the inbox and gives it to a
+/// command.
+fn live(bytes: &[u8]) {
+    let (inbox, operations) = bytes.split_at(bytes.len().min(ModifyQp::LEN));
+    let mut inbox: [u8; ModifyQp::LEN] = padded(inbox);
+    let mut qp = Qpc::default();
+    command(&mut qp, Transition::Rst2Init, &ModifyQp::parse(&inbox));
+    for operation in operations.chunks_exact(4) {
+        let &[what, high, low, value] = operation else { continue };
+        if let Some(byte) = inbox.get_mut(usize::from(u16::from_be_bytes([high & 1, low]))) {
+            *byte = value;
+        }
+        let transition = Transition::ALL[usize::from(what) % Transition::ALL.len()];
+        command(&mut qp, transition, &ModifyQp::parse(&inbox));
+    }
+}
+
+fn command(qp: &mut Qpc, transition: Transition, new: &ModifyQp) {
+    use Transition::{Rts2Rts, Rts2Sqd, SqErr2Rts, Sqd2Rts, Sqd2Sqd, ToErr, ToRst};
+    written(&new.qpc);
+    let Ok(next) = qp.modify(transition, new) else { return };
+    assert_eq!(next.state(), Some(transition.target()));
+    let only_state = matches!(transition, ToErr | Rts2Sqd)
+        || matches!(transition, Rts2Rts | Sqd2Sqd | Sqd2Rts | SqErr2Rts) && new.named == Named::empty();
+    if transition == ToRst {
+        assert_eq!(next, Qpc::default());
+    } else if only_state {
+        assert_eq!(Qpc { state: qp.state, ..next }, *qp, "a QP that runs changes by name only");
+    }
+    assert!(next.requester_depth() <= 128 && next.responder_depth() <= 128);
+    assert!(next.kind().is_some() || transition == ToRst);
+    written(&next);
+    let outbox = ModifyQp::outbox(&next);
+    assert_eq!(outbox.first_chunk().map(|image| ModifyQp::parse(image).named), Some(Named::empty()));
+    *qp = next;
+}
+
+/// A context means the same after it is written, but that a QP without a shared queue names none, and that the slots of
+/// a queue that is not there have some size.
+fn written(qpc: &Qpc) {
+    let again = Qpc::parse(&qpc.emit());
+    let mut expected = *qpc;
+    for queue in [&mut expected.rq, &mut expected.sq] {
+        queue.log_slot = queue.log_slot.max(4);
+    }
+    if !qpc.responder.srq() {
+        expected.srqn = again.srqn;
+        assert_eq!(again.srqn.get(), 0);
+    }
+    assert_eq!(again, expected);
+}
