@@ -228,7 +228,7 @@ fn a_log_filter_that_is_wrong_is_named() {
 #[test]
 fn sigterm_sigint_and_sighup_end_it_with_success_and_remove_the_socket() {
     for number in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-        let mut daemon = Daemon::start();
+        let mut daemon = start_with_hangup(libc::SIG_DFL);
         let client = Client::new(&daemon.socket).unwrap();
         signal(&daemon, number);
         let line = daemon.wait_for_line("guests lose their HCA");
@@ -309,21 +309,26 @@ fn an_answer_that_nobody_takes_is_an_error_and_no_panic() {
     assert_eq!(status.code(), Some(1));
 }
 
-/// As nohup(1) starts programs.
-#[test]
-fn a_hangup_that_is_to_be_ignored_is_ignored() {
+/// A daemon that inherits this disposition of SIGHUP, whatever the tests themselves were started with.
+fn start_with_hangup(disposition: libc::sighandler_t) -> Daemon {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");
     let mut command = hcad();
     command.arg("--config").arg(configuration(folder.path(), Some(&socket)));
     // SAFETY: between fork and exec this only calls signal, which is safe there.
     unsafe {
-        command.pre_exec(|| match libc::signal(libc::SIGHUP, libc::SIG_IGN) {
+        command.pre_exec(move || match libc::signal(libc::SIGHUP, disposition) {
             libc::SIG_ERR => Err(std::io::Error::last_os_error()),
             _ => Ok(()),
         });
     }
-    let mut daemon = Daemon::ready(command, folder, socket);
+    Daemon::ready(command, folder, socket)
+}
+
+/// As nohup(1) starts programs.
+#[test]
+fn a_hangup_that_is_to_be_ignored_is_ignored() {
+    let mut daemon = start_with_hangup(libc::SIG_IGN);
     signal(&daemon, libc::SIGHUP);
     drop(Client::new(&daemon.socket).unwrap());
     daemon.wait_for_line("client is gone");
