@@ -168,7 +168,7 @@ impl Bench {
 
     fn check(&self) {
         let count = self.model.peers.len();
-        assert_eq!(self.switch.len(), count);
+        assert_eq!(self.switch.peer_count(), count);
         assert!(self.switch.known_macs() <= count * (LEARNED + 1), "{} MACs", self.switch.known_macs());
         for (number, ((peer, frames), row)) in self.model.peers.iter().zip(self.switch.rows()).enumerate() {
             assert_eq!(self.switch.addr(number), Some(peer.addr));

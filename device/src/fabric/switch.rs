@@ -248,7 +248,7 @@ impl Switch {
     }
 
     /// How many peers there are; they are numbered from 0 on.
-    pub fn len(&self) -> usize {
+    pub fn peer_count(&self) -> usize {
         self.peers.len()
     }
 
@@ -312,7 +312,7 @@ impl Switch {
 
     /// Whether a frame of `from` can have a way that leads past the HCA.
     pub(super) fn may_pass(&self, from: usize) -> bool {
-        if self.is_leaf(from) { self.len() > 1 } else { self.leaves > 0 }
+        if self.is_leaf(from) { self.peer_count() > 1 } else { self.leaves > 0 }
     }
 
     /// Whether a frame of `from` passes on to `to`.
@@ -493,9 +493,9 @@ mod tests {
         assert_eq!(switch.add(UdpPeer::at(v6)), Err(PeerError::IpVersion(v6)));
         let twin = UdpPeer { mac: Some(A), ..peer(3) };
         assert_eq!(switch.add(twin), Err(PeerError::KnownMac(A, addr(1))));
-        assert_eq!((switch.len(), route(&switch, A)), (2, Route::Peer(0)));
-        while switch.len() < MAX_PEERS {
-            switch.add(peer(1000 + u16::try_from(switch.len()).unwrap())).unwrap();
+        assert_eq!((switch.peer_count(), route(&switch, A)), (2, Route::Peer(0)));
+        while switch.peer_count() < MAX_PEERS {
+            switch.add(peer(1000 + u16::try_from(switch.peer_count()).unwrap())).unwrap();
         }
         assert_eq!(switch.add(peer(9)), Err(PeerError::TooMany));
     }

@@ -161,7 +161,7 @@ impl UdpFabric {
                 false
             }
             Route::Flood => {
-                for to in 0..self.switch.len() {
+                for to in 0..self.switch.peer_count() {
                     if self.switch.passes(from, to) {
                         self.stats.passed_on += 1;
                         self.transmit_now(to, frame);
@@ -203,10 +203,10 @@ impl Fabric for UdpFabric {
                 }
                 Route::Flood => {
                     let run = batch.run(1, MAX_SEND_LEN);
-                    if self.switch.len() == 0 {
+                    if self.switch.peer_count() == 0 {
                         self.stats.tx_no_peer += 1;
                     }
-                    for peer in 0..self.switch.len() {
+                    for peer in 0..self.switch.peer_count() {
                         self.transmit_now(peer, batch.slice(run.bytes.clone()));
                     }
                     run
