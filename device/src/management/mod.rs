@@ -21,8 +21,8 @@
 //!   for `subnet::PATIENCE` times is forgotten. An answer is believed if it is to a question that is open, and once.
 //! - **What a peer gets** for a datagram is one datagram at most, no longer than its own: an answer, or the next question.
 //! - **Who answers** a request from the wire: software of the guest, if it has a queue pair for QP0 or QP1 and has given it
-//!   a buffer; else the agents. Directed routes go through the switch of the sender's HCA, then as a frame to the HCA at the end; the answer
-//!   goes through the switch of that one.
+//!   a buffer; else, and in the first second of an open port, the agents. Directed routes go through the switch of the
+//!   sender's HCA, then as a frame to the HCA at the end; the answer goes through the switch of that one.
 //! - **Who may set** something over the wire: the subnet manager, which is built in; so nobody, unless the guest gave its
 //!   port an M_Key and the request carries it. A port that is down, or that software has not opened, answers nothing.
 //!
@@ -43,6 +43,7 @@ mod switch;
 mod tests;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use engine::{Instant, Stats};
 use protocol::ids::{Lid, MacAddr, Pkey, Qpn};
@@ -211,6 +212,10 @@ impl Concern {
     }
 }
 
+/// How long the agents answer alone once software has opened the port. Software gives its queue pairs buffers before it is
+/// ready to answer what comes in them, and Linux warns of what it cannot answer yet.
+const SETTLING: Duration = Duration::from_secs(1);
+
 /// Management of one HCA.
 #[derive(Clone, Debug)]
 pub struct Management {
@@ -219,6 +224,8 @@ pub struct Management {
     subnet: Subnet,
     administration: SubnetAdministration,
     outputs: VecDeque<Output>,
+    /// Until then software that opened the port may not be ready.
+    settled: Instant,
 }
 
 impl Management {
@@ -232,6 +239,7 @@ impl Management {
             port,
             administration,
             outputs: VecDeque::new(),
+            settled: Instant::ZERO,
         }
     }
 
@@ -271,6 +279,7 @@ impl Management {
     /// Software wants the port to be up (INIT_IB). Whoever else is on the fabric is looked for.
     pub fn open_port(&mut self, view: &View) {
         self.port.set_opened(true);
+        self.settled = view.now + SETTLING;
         self.begin(view);
     }
 
@@ -382,6 +391,9 @@ impl Management {
         if !self.is_active() || !self.is_permitted(received) {
             return Admitted::Taken;
         }
+        let class = protocol::mad::header(&received.mad).class;
+        let by_agents = class.is_smp() || class == Class::PERF;
+        let listening = listening && (!by_agents || view.now >= self.settled);
         match Concern::of(received, listening) {
             Concern::Known => {
                 let next = self.subnet.handle_answer(view.now, received.source, &received.mad);

@@ -250,7 +250,7 @@ fn arrive(
         destination_qp: qp,
         mad,
     };
-    let admitted = management.handle_wire(&at(0), &received, listening, &mut || true);
+    let admitted = management.handle_wire(&at(1000), &received, listening, &mut || true);
     (admitted, outputs(management))
 }
 
@@ -446,6 +446,26 @@ fn who_looks_around_is_answered() {
     let mut other = open(1);
     assert_eq!(look(&mut other, 1), [0x81]);
     assert_eq!(look(&mut other, 2), [0x81], "and not asked back");
+}
+
+#[test]
+fn software_that_has_just_opened_the_port_need_not_answer_yet() {
+    let mut management = open(1);
+    for (qp, class, attribute, soon) in [
+        (QP0, 1, 0x10, Admitted::Taken),
+        (QP1, 4, 0x12, Admitted::Taken),
+        (QP1, 7, 0x10, Admitted::Unchanged),
+    ] {
+        let received = Datagram {
+            source: Lid::new(2),
+            source_qp: qp,
+            destination: management.lid(),
+            destination_qp: qp,
+            mad: request(class, 1, 1, attribute, 0),
+        };
+        let mut at = |millis| management.handle_wire(&at(millis), &received, true, &mut || true);
+        assert_eq!((at(999), at(1000)), (soon, Admitted::Unchanged), "class {class}");
+    }
 }
 
 /// Section 14.2.4, and that no peer is the subnet manager.
