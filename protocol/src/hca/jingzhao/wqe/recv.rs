@@ -79,7 +79,8 @@ impl RecvWqe {
         };
         let mut count = 0;
         for unit in units(slot) {
-            if is_terminator(unit) {
+            // A terminator whose address is still to come would leave it in a slot that was taken and cleared meanwhile.
+            if is_terminator(unit) && unit.va.get() != u64::MAX {
                 return Extent { units: count, end: End::Terminator };
             }
             if untouched(unit) {
