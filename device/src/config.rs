@@ -281,7 +281,7 @@ pub fn shown(path: &Path) -> impl fmt::Display {
 }
 
 impl Config {
-    /// Reads and checks a file, or standard input for [`STANDARD_INPUT`].
+    /// Reads and checks a file, or standard input for `-`.
     ///
     /// # Errors
     /// The file cannot be read, or something in it is wrong.

@@ -1,8 +1,8 @@
 //! What the process takes from itself, so that whoever gets hold of it through a guest, a VMM or a peer gets little.
 //!
 //! Three of Linux's means, each as far as the kernel has it: no new privileges, so that no program run from here gains
-//! any; landlock, so that files are reached only where the configuration names some ([`paths`]); seccomp, so that only
-//! the system calls that serving takes are there ([`calls`]). What is confined stays so, and threads made later are too.
+//! any; landlock, so that files are reached only where the configuration names some (`paths`); seccomp, so that only
+//! the system calls that serving takes are there (`calls`). What is confined stays so, and threads made later are too.
 //!
 //! Paths come first, before the process has a second thread: landlock holds for a thread and those it makes. System
 //! calls come last, when all that takes more of them is done.

@@ -5,8 +5,8 @@
 //! other and need nobody in between: so the mesh has no loops.
 //!
 //! A MAC that the configuration gives to a peer is that peer's for good. Any other is learned from the frames of a peer,
-//! and stays with it while it talks: nobody else may use it until it has been quiet for [`HOLD`]. What is learned is
-//! forgotten after [`AGEING`], or when its peer has shown too many others since.
+//! and stays with it while it talks: nobody else may use it until it has been quiet for `HOLD`. What is learned is
+//! forgotten after `AGEING`, or when its peer has shown too many others since.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;

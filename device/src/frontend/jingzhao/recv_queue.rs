@@ -11,11 +11,11 @@
 //! queue too, where the bit decides (`rq_valid_bit`): what software has not written then shows, word for word. A slot is
 //! posted when its list is whole:
 //! - it ends with a terminator or with the slot, or
-//! - it has as many elements as software allows in this queue ([`Longest`]), or
+//! - it has as many elements as software allows in this queue (`Longest`), or
 //! - the slot behind it is begun: software writes one after the other.
 //!
 //! Until then it is not posted: the sender is told to come again (RC), or its message is dropped (UC, UD). Where nothing
-//! tells a whole list from one that is longer than all before and to be continued, RC waits for [`PATIENCE`]; for UC and
+//! tells a whole list from one that is longer than all before and to be continued, RC waits for `PATIENCE`; for UC and
 //! UD, whose message would be lost, the slot is read some times more and taken as it is, which may make a list too short
 //! but never wrong. Receives that are there when the QP enters RTR tell, so that hardly any queue comes into this.
 //!
