@@ -1,3 +1,5 @@
+//! Why a frame cannot be parsed.
+
 use thiserror::Error;
 
 /// Why bytes from the wire were not what they should be. Each variant is a drop reason of its own.

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use crate::describe::{Field, Value, Visitor};
+use crate::layout;
 
 macro_rules! id {
     ($(#[$doc:meta])* pub struct $name:ident($int:ty, mask $mask:expr, $tag:literal);) => {
@@ -40,6 +41,18 @@ macro_rules! id {
         impl Field for $name {
             fn show(&self, name: &str, to: &mut dyn Visitor) {
                 to.value(name, Value::Hex(self.0.into()));
+            }
+        }
+
+        impl layout::Value for $name {
+            const WIDTH: usize = <$int as layout::Value>::WIDTH;
+
+            fn take(object: &[u8], first: usize, width: usize) -> Self {
+                Self::new(layout::Value::take(object, first, width))
+            }
+
+            fn put(&self, object: &mut [u8], first: usize, width: usize) {
+                self.0.put(object, first, width);
             }
         }
     };

@@ -9,6 +9,7 @@
 //! - [`mad`]: management datagrams.
 //! - [`hca`]: one folder per device interface (registers, mailboxes, contexts, queue entries).
 //! - [`describe`]: names and values of their fields, for traces.
+//! - [`mod@layout`], [`mod@register_map`]: objects and registers of little-endian interfaces, each said in one table.
 //!
 //! No I/O, no clock, no logging.
 #![forbid(unsafe_code)]
@@ -17,11 +18,13 @@ pub mod describe;
 mod error;
 pub mod hca;
 pub mod ids;
+pub mod layout;
 pub mod mad;
 pub mod net;
 mod psn;
+pub mod register_map;
 pub mod roce;
-mod wire;
+mod view;
 
 pub use error::WireError;
 pub use psn::Psn;

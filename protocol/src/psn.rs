@@ -1,3 +1,5 @@
+//! Packet sequence numbers.
+
 use std::fmt;
 
 /// 24-bit packet sequence number.

@@ -1,4 +1,4 @@
-//! Whoever reads "JingZhao interface, section 3.5", "J-11" or "T46" in a comment, a report or README finds that
+//! Whoever reads "JingZhao interface, section 3.5", "J-11", "T46" or "E-7" in a comment, a report or README finds that
 //! section, decision or trap in `protocol/interfaces`.
 
 use std::collections::BTreeSet;
@@ -49,6 +49,11 @@ impl Interface {
         let undecided = sections.iter().filter(|section| !told(section)).cloned().collect();
         Self { name, folder, sections, marks: (mark, marks), undecided }
     }
+}
+
+fn interfaces() -> [Interface; 3] {
+    [("JingZhao", "jingzhao", "J-"), ("mthca", "mthca", "T"), ("E810", "e810", "E-")]
+        .map(|(name, folder, mark)| Interface::read(name, folder, mark))
 }
 
 fn is_number(text: &str) -> bool {
@@ -119,8 +124,18 @@ fn named<'a>(interfaces: &'a [Interface], before: &str, behind: &str) -> Named<'
         .iter()
         .filter_map(|interface| Some((sentence.rfind(&format!("{} interface", interface.name))?, interface)))
         .max_by_key(|(at, _)| *at);
-    let others =
-        ["IBTA", "RFC ", "PCI local bus", "annex", "chapter", "DESIGN", "802.1Q", "CtxMgt", "vfio-user"];
+    let others = [
+        "IBTA",
+        "RFC ",
+        "PCI local bus",
+        "annex",
+        "chapter",
+        "DESIGN",
+        "802.1Q",
+        "IEEE 802",
+        "CtxMgt",
+        "vfio-user",
+    ];
     let other = others.iter().filter_map(|other| sentence.rfind(other)).max();
     let of = |interface: &&Interface| behind.contains(&format!("of the {} interface", interface.name));
     match (ours, other) {
@@ -135,7 +150,7 @@ fn named<'a>(interfaces: &'a [Interface], before: &str, behind: &str) -> Named<'
 
 #[test]
 fn every_section_that_is_cited_exists() {
-    let interfaces = [Interface::read("JingZhao", "jingzhao", "J-"), Interface::read("mthca", "mthca", "T")];
+    let interfaces = interfaces();
     let mut paths = Vec::new();
     files(Path::new(REPOSITORY), &mut paths);
     let (mut wrong, mut cited) = (Vec::new(), 0);
@@ -146,7 +161,7 @@ fn every_section_that_is_cited_exists() {
         // Files say at their head or by their place which text they follow.
         let head =
             text.get(..text.char_indices().nth(1200).map_or(text.len(), |(at, _)| at)).unwrap_or_default();
-        let of_head = ["JingZhao interface", "mthca interface", "IBTA volume 1", "RFC "]
+        let of_head = ["JingZhao interface", "mthca interface", "E810 interface", "IBTA volume 1", "RFC "]
             .iter()
             .filter_map(|words| Some((head.find(words)?, *words)))
             .min();
@@ -234,7 +249,7 @@ fn every_section_that_is_cited_exists() {
 
 #[test]
 fn every_section_says_who_decides() {
-    for interface in [Interface::read("JingZhao", "jingzhao", "J-"), Interface::read("mthca", "mthca", "T")] {
+    for interface in interfaces() {
         assert!(interface.undecided.is_empty(), "{}: sections {:?}", interface.name, interface.undecided);
         assert!(interface.sections.len() > 60, "{}: {} sections", interface.name, interface.sections.len());
     }

@@ -1,6 +1,7 @@
 //! Device interfaces: one folder each, none knows another. What is beside the folders is what interfaces of one lineage
 //! have in common.
 
+pub mod e810;
 pub mod event;
 pub mod hcr;
 pub mod jingzhao;

@@ -135,7 +135,7 @@ attribute! {
         client_reregister: bool = 408, 1;
         /// Time a trap may take: 4.096 us times 2 to this.
         subnet_timeout: u8 = 411, 5;
-        /// Time an answer may take, likewise.
+        /// Time an answer may take: 4.096 us times 2 to this.
         resp_time: u8 = 419, 5;
         /// Threshold of local physical errors.
         local_phy_errors: u8 = 424, 4;

@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::ether::{EtherType, RawEther};
 use crate::WireError;
 use crate::ids::MacAddr;
-use crate::wire::view;
+use crate::view::view;
 
 /// ARP message as its 28 bytes (RFC 826).
 #[repr(C)]

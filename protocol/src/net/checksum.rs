@@ -14,11 +14,13 @@ impl Checksum {
     #[must_use]
     pub fn with(self, bytes: &[u8]) -> Self {
         let (words, tail) = bytes.as_chunks::<4>();
-        // Each step adds less than 2^32, so 2^32 steps (16 GiB) fit.
-        let sum: u64 = words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum();
         let mut last = [0; 4];
         last.iter_mut().zip(tail).for_each(|(to, from)| *to = *from);
-        Self(self.0 + sum + u64::from(u32::from_be_bytes(last)))
+        // A sum of words whose bytes are swapped is the sum with its bytes swapped (RFC 1071, section 2 (B)), so the loop
+        // takes them as the processor does. Each step adds less than 2^32, so 2^32 steps (16 GiB) fit.
+        let native = |word: &[u8; 4]| u64::from(u32::from_ne_bytes(*word));
+        let sum = words.iter().map(native).sum::<u64>() + native(&last);
+        Self(self.0 + u64::from(u16::from_be(fold(sum))))
     }
 
     /// Adds a 16-bit number.
@@ -29,11 +31,16 @@ impl Checksum {
 
     /// The field's value: the complement of the sum. Over bytes that include a right checksum it is 0.
     pub fn value(self) -> u16 {
-        let fold = |sum: u64| (sum >> 16) + (sum & 0xffff);
-        // 64 bits fold to 49, 34, 19, 17 and at last 16.
-        let folded = fold(fold(fold(fold(fold(self.0)))));
-        !u16::try_from(folded & 0xffff).unwrap_or_default()
+        !fold(self.0)
     }
+}
+
+/// The same sum in 16 bits: what is carried out of them comes back in at their low end.
+fn fold(sum: u64) -> u16 {
+    let once = |sum: u64| (sum >> 16) + (sum & 0xffff);
+    // 64 bits fold to 49, 34, 19, 17 and at last 16.
+    let folded = once(once(once(once(once(sum)))));
+    u16::try_from(folded & 0xffff).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::udp;
 use crate::WireError;
 use crate::ids::MacAddr;
-use crate::wire::view;
+use crate::view::view;
 
 /// Ethernet header as its 14 bytes.
 #[repr(C)]

@@ -7,7 +7,7 @@ use super::ether::{EtherType, RawEther};
 use super::ipv4::Ipv4;
 use crate::WireError;
 use crate::ids::MacAddr;
-use crate::wire::split;
+use crate::view::split;
 
 /// Protocol number of ICMP.
 pub const PROTOCOL: u8 = 1;
@@ -69,7 +69,7 @@ mod tests {
         \x45\0\0\x25\x12\x34\x40\0\x40\x01\x14\x08\x0a\x4d\0\x01\x0a\x4d\0\x02\
         \x08\0\xfa\x30\x43\x21\0\x07hcad ping";
 
-    /// Likewise: addresses exchanged, id=0, ICMP type 0.
+    /// Made by scapy 2.8.0 of the same layers: addresses exchanged, id=0, ICMP type 0.
     const REPLY: [u8; 51] = *b"\x02\0\0\0\0\x01\x02\0\0\0\0\x02\x08\0\
         \x45\0\0\x25\0\0\x40\0\x40\x01\x26\x3c\x0a\x4d\0\x02\x0a\x4d\0\x01\
         \0\0\x02\x31\x43\x21\0\x07hcad ping";

@@ -9,7 +9,7 @@ use super::ether::{EtherType, RawEther};
 use super::ipv6::Ipv6;
 use crate::WireError;
 use crate::ids::{FlowLabel, MacAddr};
-use crate::wire::split;
+use crate::view::split;
 
 /// Next header of ICMPv6.
 pub const PROTOCOL: u8 = 58;
@@ -248,13 +248,14 @@ mod tests {
     /// ICMPv6NDOptSrcLLAddr(lladdr="02:00:00:00:00:01").
     const SOLICITATION: &str = "3333ff00000202000000000186dd6000000000203afffe80000000000000000000fffe000001ff0200000000\
         000000000001ff00000287007c9700000000fe80000000000000000000fffe0000020101020000000001";
-    /// Likewise: ICMPv6ND_NA(tgt="fe80::ff:fe00:2", R=0, S=1, O=1) / ICMPv6NDOptDstLLAddr(lladdr="02:00:00:00:00:02").
+    /// The answer, made by scapy 2.8.0: ICMPv6ND_NA(tgt="fe80::ff:fe00:2", R=0, S=1, O=1) /
+    /// ICMPv6NDOptDstLLAddr(lladdr="02:00:00:00:00:02").
     const ADVERTISEMENT: &str = "02000000000102000000000286dd6000000000203afffe80000000000000000000fffe000002fe8000000000\
         0000000000fffe00000188001b1a60000000fe80000000000000000000fffe0000020201020000000002";
-    /// Likewise: src="::", no option.
+    /// The solicitation, made by scapy 2.8.0 with src="::" and no option.
     const PROBE: &str = "3333ff00000202000000000186dd6000000000183aff00000000000000000000000000000000ff02000000000000\
         00000001ff00000287007d2300000000fe80000000000000000000fffe000002";
-    /// Likewise: ICMPv6EchoRequest(id=0x4321, seq=7, data=b"hcad ping") and the reply.
+    /// Made by scapy 2.8.0 between the same stations: ICMPv6EchoRequest(id=0x4321, seq=7, data=b"hcad ping") and the reply.
     const PING: &str = "02000000000202000000000186dd6000000000113a40fe80000000000000000000fffe000001fe80000000000000\
         000000fffe000002800086e043210007686361642070696e67";
     const PONG: &str = "02000000000102000000000286dd6000000000113a40fe80000000000000000000fffe000002fe80000000000000\

@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::checksum::Checksum;
 use crate::WireError;
-use crate::wire::{split, view};
+use crate::view::{split, view};
 
 /// IPv4 header as its 20 bytes (RFC 791).
 #[repr(C)]

@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::WireError;
 use crate::ids::FlowLabel;
-use crate::wire::{split, view};
+use crate::view::{split, view};
 
 /// IPv6 header as its 40 bytes (RFC 8200).
 #[repr(C)]

@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::checksum::Checksum;
 use crate::WireError;
-use crate::wire::{split, view};
+use crate::view::{split, view};
 
 /// Protocol number of UDP.
 pub const PROTOCOL: u8 = 17;

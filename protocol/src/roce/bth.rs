@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::Opcode;
 use crate::ids::{Pkey, Qpn};
-use crate::wire::view;
+use crate::view::view;
 use crate::{Psn, WireError};
 
 /// The base transport header as its 12 bytes.

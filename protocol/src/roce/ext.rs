@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::WireError;
 use crate::ids::{Msn, Qkey, Qpn, Rkey, Va};
-use crate::wire::view;
+use crate::view::view;
 
 /// Immediate data: four bytes that travel verbatim, never swapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -11,7 +11,7 @@ use super::{Bth, Ext, IpAddrs, Packet, Shell};
 use crate::WireError;
 use crate::net::ether::RawEther;
 use crate::net::udp::RawUdp;
-use crate::wire::split;
+use crate::view::split;
 
 /// Largest payload of one packet: the largest path MTU.
 pub const MAX_PAYLOAD: usize = 4096;

@@ -14,15 +14,15 @@ use crate::describe::{Hex, describe};
 pub struct DevLim {
     /// QP numbers software leaves alone, counted from 0.
     pub log_reserved_qps: u8,
-    /// Likewise CQ numbers.
+    /// CQ numbers software leaves alone.
     pub log_reserved_cqs: u8,
-    /// Likewise EQ numbers.
+    /// EQ numbers software leaves alone.
     pub log_reserved_eqs: u8,
-    /// Likewise MTT entries.
+    /// MTT entries software leaves alone.
     pub log_reserved_mtts: u8,
-    /// Likewise protection domains.
+    /// Protection domains software leaves alone.
     pub log_reserved_pds: u8,
-    /// Likewise keys.
+    /// Keys software leaves alone.
     pub log_reserved_lkeys: u8,
     /// Work requests in a queue.
     pub log_max_wqes: u16,

@@ -102,7 +102,7 @@ pub struct DevLim {
     pub log_max_mr_len: u8,
     /// READs and atomics outstanding as requester.
     pub log_max_requester_resources: u8,
-    /// Likewise as responder.
+    /// READs and atomics outstanding as responder.
     pub log_max_responder_resources: u8,
     /// Delay of local ACKs, a timeout code.
     pub ack_delay: u8,

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::WireError;
 use crate::roce::{Bth, Deth, Ext, ExtKind, Imm, Operation, Transport};
-use crate::wire::view;
+use crate::view::view;
 
 /// Headers of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

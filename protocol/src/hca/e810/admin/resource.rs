@@ -1,0 +1,133 @@
+//! Things of which there are only so many: 0208, 0209.
+//!
+//! # Spec
+//! E810 interface, section 5.8.
+
+use crate::describe::{Field, Value, Visitor};
+use crate::layout;
+
+layout! {
+    /// "Allocate" and "free resources".
+    pub struct ResourceParameters[16] {
+        /// Entries of the buffer; 1.
+        @0  entries: u16,
+    }
+}
+
+layout! {
+    /// Buffer: as many identifiers of two bytes each follow.
+    pub struct ResourceHeader[4] {
+        /// Kind of resource.
+        @0[6:0]   kind: ResourceKind as u8,
+        /// Other functions may use it too.
+        @0[7]     shared: bool,
+        /// How the identifiers are to be chosen.
+        @0[15:8]  flags: u8 => Hex,
+        /// How many.
+        @2        count: u16,
+    }
+}
+
+/// Kinds of resources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ResourceKind {
+    /// A list of VSIs that a rule forwards to.
+    VsiList,
+    /// A list of VSIs that take a VLAN.
+    PruneList,
+    /// A block of counters of flow director filters.
+    FilterCounters,
+    /// Room for flow director filters of the function's own.
+    OwnFilters,
+    /// Room for flow director filters that all functions share.
+    SharedFilters,
+    /// A profile of the flow director.
+    FilterProfile,
+    /// An entry of the table that chooses it.
+    FilterTcam,
+    /// A profile of the receive hash.
+    HashProfile,
+    /// An entry of the table that chooses it.
+    HashTcam,
+    /// None of them.
+    Other(u8),
+}
+
+impl From<u8> for ResourceKind {
+    fn from(code: u8) -> Self {
+        match code {
+            0x03 => Self::VsiList,
+            0x04 => Self::PruneList,
+            0x21 => Self::FilterCounters,
+            0x22 => Self::OwnFilters,
+            0x23 => Self::SharedFilters,
+            0x58 => Self::FilterProfile,
+            0x59 => Self::FilterTcam,
+            0x60 => Self::HashProfile,
+            0x61 => Self::HashTcam,
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl From<ResourceKind> for u8 {
+    fn from(kind: ResourceKind) -> Self {
+        match kind {
+            ResourceKind::VsiList => 0x03,
+            ResourceKind::PruneList => 0x04,
+            ResourceKind::FilterCounters => 0x21,
+            ResourceKind::OwnFilters => 0x22,
+            ResourceKind::SharedFilters => 0x23,
+            ResourceKind::FilterProfile => 0x58,
+            ResourceKind::FilterTcam => 0x59,
+            ResourceKind::HashProfile => 0x60,
+            ResourceKind::HashTcam => 0x61,
+            ResourceKind::Other(code) => code,
+        }
+    }
+}
+
+impl Field for ResourceKind {
+    fn show(&self, name: &str, to: &mut dyn Visitor) {
+        let value = match *self {
+            Self::VsiList => Value::Name("vsi_list"),
+            Self::PruneList => Value::Name("prune_list"),
+            Self::FilterCounters => Value::Name("filter_counters"),
+            Self::OwnFilters => Value::Name("own_filters"),
+            Self::SharedFilters => Value::Name("shared_filters"),
+            Self::FilterProfile => Value::Name("filter_profile"),
+            Self::FilterTcam => Value::Name("filter_tcam"),
+            Self::HashProfile => Value::Name("hash_profile"),
+            Self::HashTcam => Value::Name("hash_tcam"),
+            Self::Other(code) => Value::Hex(code.into()),
+        };
+        to.value(name, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 0208 of `run73-all.aq.gz`.
+    #[test]
+    fn what_a_driver_asks_for_is_read_as_recorded() {
+        let cases = [
+            (
+                [0x84, 0x00, 0x01, 0],
+                ResourceHeader { kind: ResourceKind::PruneList, shared: true, flags: 0, count: 1 },
+            ),
+            (
+                [0x61, 0x30, 0x01, 0],
+                ResourceHeader { kind: ResourceKind::HashTcam, shared: false, flags: 0x30, count: 1 },
+            ),
+            (
+                [0x22, 0x00, 0x00, 2],
+                ResourceHeader { kind: ResourceKind::OwnFilters, shared: false, flags: 0, count: 512 },
+            ),
+        ];
+        for (bytes, header) in cases {
+            assert_eq!((ResourceHeader::parse(&bytes), header.emit()), (header, bytes));
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Intel E810-C, which Linux's `ice` drives. Everything is little-endian.
+//!
+//! # Spec
+//! E810 interface; the files name their sections.
+
+pub mod admin;
+pub mod hash_profile;
+pub mod interrupt;
+pub mod nvm;
+pub mod package;
+pub mod packet_type;
+pub mod pci;
+pub mod regs;
+pub mod ring_address;
+pub mod rx_context;
+pub mod rx_descriptor;
+pub mod tx_context;
+pub mod tx_descriptor;

@@ -1,0 +1,253 @@
+//! Descriptors of a receive ring: what software puts there, and what the device writes over it.
+//!
+//! # Spec
+//! E810 interface, section 8.3.
+
+use bitfield_struct::bitfield;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
+
+use super::packet_type::PacketType;
+use crate::describe::{Field, Hex, Value, Visitor, describe};
+use crate::ids::Iova;
+
+/// Bytes of a descriptor.
+pub const LEN: usize = 32;
+
+/// Bytes in front of those that a device writes last: the first byte of the status hands the descriptor to software.
+pub const STATUS_OFFSET: usize = 8;
+
+/// Profile of what the device writes: the one for NICs with hash and flow.
+const PROFILE: u8 = 2;
+
+describe!(RxBuffers { data, headers });
+describe!(RxWriteBack { packet_type, len, header_len, end_of_packet, checks, tag, hash as hex });
+describe!(Checks { done, ipv4_error, l4_error });
+
+fn hex(hash: Option<u32>) -> Option<Hex<u32>> {
+    hash.map(Hex)
+}
+
+impl Field for Tag {
+    fn show(&self, name: &str, to: &mut dyn Visitor) {
+        let (Self::First(tag) | Self::Second(tag)) = self;
+        to.value(name, Value::Hex((*tag).into()));
+    }
+}
+
+/// A free entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RxBuffers {
+    /// For data.
+    pub data: Iova,
+    /// For headers, if the queue splits.
+    pub headers: Iova,
+}
+
+impl RxBuffers {
+    /// The meaning of what software wrote.
+    pub fn parse(bytes: &[u8; LEN]) -> Self {
+        let [data, headers, ..]: [U64; 4] = transmute!(*bytes);
+        Self { data: Iova::new(data.get()), headers: Iova::new(headers.get()) }
+    }
+
+    /// Whether software would take the entry for one that the device has written: the bit that says so is a bit of the
+    /// second address.
+    pub const fn looks_done(&self) -> bool {
+        self.headers.get() & 1 != 0
+    }
+}
+
+/// What the device says of a buffer that it filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RxWriteBack {
+    /// What the frame is.
+    pub packet_type: PacketType,
+    /// Bytes in the data buffer, 14 bits.
+    pub len: u16,
+    /// Bytes in the header buffer, 11 bits, if there are any.
+    pub header_len: Option<u16>,
+    /// The frame ends here.
+    pub end_of_packet: bool,
+    /// What was found out about checksums.
+    pub checks: Checks,
+    /// Tag that was taken off.
+    pub tag: Option<Tag>,
+    /// Hash, if one was computed.
+    pub hash: Option<u32>,
+}
+
+/// What was found out about a frame's checksums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Checks {
+    /// Network and transport headers were recognised, and the sums they have verified.
+    pub done: bool,
+    /// The checksum of the IPv4 header is wrong.
+    pub ipv4_error: bool,
+    /// The checksum of the transport is wrong.
+    pub l4_error: bool,
+}
+
+/// A VLAN tag that is not in the buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tag {
+    /// Goes to the first field for tags: its control information.
+    First(u16),
+    /// Goes to the second.
+    Second(u16),
+}
+
+#[bitfield(u16, repr = U16, from = u16_le, into = u16_ne)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+struct Status0 {
+    done: bool,
+    end_of_packet: bool,
+    header_buffer_overflow: bool,
+    l3_l4_checked: bool,
+    ipv4_error: bool,
+    l4_error: bool,
+    outer_ip_error: bool,
+    outer_udp_error: bool,
+    loopback: bool,
+    ipv6_extension: bool,
+    receive_error: bool,
+    crc_present: bool,
+    hash_valid: bool,
+    first_tag: bool,
+    #[bits(2)]
+    __: u8,
+}
+
+const fn u16_le(value: u16) -> U16 {
+    U16::new(value)
+}
+
+const fn u16_ne(value: U16) -> u16 {
+    value.get()
+}
+
+#[repr(C)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+struct Raw {
+    profile: u8,
+    cast: u8,
+    packet_type: U16,
+    len: U16,
+    header_len: U16,
+    status0: Status0,
+    tag_first: U16,
+    hash: U32,
+    status1: U16,
+    flags: u8,
+    timestamp_low: u8,
+    reserved: U16,
+    tag_second: U16,
+    flow: U32,
+    timestamp_high: U32,
+}
+
+const _: () = assert!(size_of::<Raw>() == LEN);
+const _: () = assert!(std::mem::offset_of!(Raw, status0) == STATUS_OFFSET);
+
+impl RxWriteBack {
+    /// The descriptor, handed to software.
+    pub fn emit(&self) -> [u8; LEN] {
+        /// A header buffer was used.
+        const SPLIT: u16 = 1 << 11;
+        const SECOND_TAG: u16 = 1 << 11;
+        let (first, second) = match self.tag {
+            None => (None, None),
+            Some(Tag::First(tag)) => (Some(tag), None),
+            Some(Tag::Second(tag)) => (None, Some(tag)),
+        };
+        transmute!(Raw {
+            profile: PROFILE,
+            cast: 0,
+            packet_type: U16::new(self.packet_type.get()),
+            len: U16::new(self.len & 0x3fff),
+            header_len: U16::new(self.header_len.map_or(0, |len| len & 0x7ff | SPLIT)),
+            status0: Status0::new()
+                .with_done(true)
+                .with_end_of_packet(self.end_of_packet)
+                .with_l3_l4_checked(self.checks.done)
+                .with_ipv4_error(self.checks.ipv4_error)
+                .with_l4_error(self.checks.l4_error)
+                .with_hash_valid(self.hash.is_some())
+                .with_first_tag(first.is_some()),
+            tag_first: U16::new(first.unwrap_or_default()),
+            hash: U32::new(self.hash.unwrap_or_default()),
+            status1: U16::new(if second.is_some() { SECOND_TAG } else { 0 }),
+            flags: 0,
+            timestamp_low: 0,
+            reserved: U16::ZERO,
+            tag_second: U16::new(second.unwrap_or_default()),
+            flow: U32::ZERO,
+            timestamp_high: U32::ZERO,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_buffers_are_read() {
+        let mut bytes = [0; LEN];
+        bytes[..8].copy_from_slice(&0x1_2345_6000_u64.to_le_bytes());
+        bytes[8..16].copy_from_slice(&0x7000_u64.to_le_bytes());
+        let buffers = RxBuffers { data: Iova::new(0x1_2345_6000), headers: Iova::new(0x7000) };
+        assert_eq!(RxBuffers::parse(&bytes), buffers);
+    }
+
+    /// A tagged frame, its checksums right, with a hash.
+    #[test]
+    fn each_field_has_its_place() {
+        let frame = RxWriteBack {
+            packet_type: PacketType::ETHERNET,
+            len: 1510,
+            header_len: None,
+            end_of_packet: true,
+            checks: Checks { done: true, ipv4_error: false, l4_error: false },
+            tag: Some(Tag::First(0x6005)),
+            hash: Some(0x5161_71ca),
+        };
+        let mut expected = [0; LEN];
+        expected[..16].copy_from_slice(&[
+            0x02, 0x00, 0x01, 0x00, 0xe6, 0x05, 0x00, 0x00, //
+            0x0b, 0x30, 0x05, 0x60, 0xca, 0x71, 0x61, 0x51,
+        ]);
+        assert_eq!(frame.emit(), expected);
+
+        let split = RxWriteBack { header_len: Some(54), tag: Some(Tag::Second(0x0102)), hash: None, ..frame };
+        let bytes = split.emit();
+        assert_eq!(bytes[6..8], [0x36, 0x08]);
+        assert_eq!(bytes[8..16], [0x0b, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[16..24], [0, 0x08, 0, 0, 0, 0, 0x02, 0x01]);
+    }
+
+    #[test]
+    fn status_bits_are_set_alone() {
+        let blank = RxWriteBack {
+            packet_type: PacketType::ETHERNET,
+            len: 0,
+            header_len: None,
+            end_of_packet: false,
+            checks: Checks::default(),
+            tag: None,
+            hash: None,
+        };
+        let status = |frame: RxWriteBack| {
+            let bytes = frame.emit();
+            u16::from_le_bytes([bytes[8], bytes[9]])
+        };
+        let checks = |checks| status(RxWriteBack { checks, ..blank });
+        assert_eq!(status(blank), 1 << 0);
+        assert_eq!(status(RxWriteBack { end_of_packet: true, ..blank }), 1 << 1 | 1);
+        assert_eq!(checks(Checks { done: true, ..Checks::default() }), 1 << 3 | 1);
+        assert_eq!(checks(Checks { ipv4_error: true, ..Checks::default() }), 1 << 4 | 1);
+        assert_eq!(checks(Checks { l4_error: true, ..Checks::default() }), 1 << 5 | 1);
+        assert_eq!(status(RxWriteBack { hash: Some(0), ..blank }), 1 << 12 | 1);
+        assert_eq!(status(RxWriteBack { tag: Some(Tag::First(0)), ..blank }), 1 << 13 | 1);
+    }
+}

@@ -1,0 +1,80 @@
+//! Context of a transmit queue, as the command that adds the queue has it.
+//!
+//! # Spec
+//! E810 interface, section 8.1.
+
+use super::ring_address::RingAddress;
+use crate::layout;
+
+layout! {
+    /// What the device has to know of a transmit queue.
+    pub struct TxContext[22] {
+        /// The ring.
+        [56:0]     ring: RingAddress as u64,
+        /// Port that the frames leave by.
+        [59:57]    port: u8,
+        /// What the function number below counts: 2 is a physical function.
+        [79:78]    function_kind: u8,
+        /// VSI that the frames come from.
+        [89:80]    vsi: u16,
+        /// Frames may ask when they left.
+        [90]       timestamps: bool,
+        /// Number of the queue among those of the function.
+        [127:114]  queue_in_function: u16,
+        /// Descriptors of the ring.
+        [147:135]  ring_len: u16,
+        /// Frames may be cut.
+        [152]      segmentation: bool,
+        /// Number of the queue among those whose frames may be cut.
+        [163:153]  segmentation_queue: u16,
+        /// The queue writes done into descriptors instead of a completion queue.
+        [164]      legacy: bool,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Iova;
+
+    fn ring(first: u64) -> RingAddress {
+        RingAddress::new(Iova::new(first))
+    }
+
+    fn context(hex: &str) -> TxContext {
+        let mut bytes = [0; TxContext::LEN];
+        for (byte, digits) in bytes.iter_mut().zip(hex.as_bytes().chunks(2)) {
+            *byte = u8::from_str_radix(std::str::from_utf8(digits).unwrap(), 16).unwrap();
+        }
+        TxContext::parse(&bytes)
+    }
+
+    /// Section 16.3: what the driver sent.
+    #[test]
+    fn the_published_context_is_read() {
+        let sent = context("a0928e00000000000080010400000000008000011000");
+        let expected = TxContext {
+            ring: ring(0x4749_5000),
+            port: 0,
+            function_kind: 2,
+            vsi: 1,
+            timestamps: true,
+            queue_in_function: 0,
+            ring_len: 256,
+            segmentation: true,
+            segmentation_queue: 0,
+            legacy: true,
+        };
+        assert_eq!(sent, expected);
+    }
+
+    /// The same of the queue of a second VSI, and of a kernel that chose other addresses.
+    #[test]
+    fn contexts_of_other_queues_are_read() {
+        let second = context("00908e00000000000080020000000000008000031000");
+        assert_eq!((second.ring, second.vsi, second.ring_len), (ring(0x4748_0000), 2, 256));
+        assert_eq!((second.segmentation_queue, second.timestamps), (1, false));
+        let other = context("a0680800000000000080010400000000008000011000");
+        assert_eq!((other.ring, other.vsi, other.ring_len), (ring(0x0434_5000), 1, 256));
+    }
+}

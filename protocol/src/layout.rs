@@ -1,0 +1,392 @@
+//! Objects of little-endian interfaces, each said in one table: where a field is, its name and its type.
+//!
+//! ```
+//! protocol::layout! {
+//!     /// A node of a tree.
+//!     pub struct Node[12] {
+//!         /// Its parent.
+//!         @0       parent: u32,
+//!         /// Bits 3 to 1 of byte 4.
+//!         @4[3:1]  priority: u8,
+//!         /// Bits 88 to 32 of the whole object.
+//!         [88:40]  base: u64 => Hex,
+//!         /// Bit 95 of it.
+//!         [95]     valid: bool,
+//!     }
+//! }
+//! let node = Node::parse(&[1, 0, 0, 0, 0b1010, 2, 0, 0, 0, 0, 0, 0x80]);
+//! assert_eq!((node.parent, node.priority, node.base, node.valid), (1, 5, 2, true));
+//! assert_eq!(node.emit()[4], 0b1010);
+//! ```
+//!
+//! From the table follow a struct with these public fields, its length, `parse`, `emit` and its description for traces. A
+//! place is a byte (`@4`: the field begins there and has the length of its type), bits of a byte or of what begins there
+//! (`@4[3:1]`, `@4[0]`), or bits of the whole object, the lowest of which is bit 0 of byte 0, as the manuals of such
+//! interfaces number them. Bits without a name are ignored when an object is parsed, and zero when it is emitted. A place
+//! that is outside of the object, that overlaps another or that is wider than its type does not compile.
+//!
+//! A field has an integer, `bool`, an array of integers, or another object, each in its place; `field: Type as u32` is an
+//! integer there that converts from and into `Type`. How a value reads in traces is its type's affair, unless the row ends
+//! in `=> Hex`, for an integer that reads better in hexadecimal, in `=> function`, through which a copy passes first, or in
+//! `=> _`, which leaves it out.
+
+use crate::ids::MacAddr;
+
+/// What a field can hold.
+pub trait Value: Sized {
+    /// Bits it takes where the table says only where it begins.
+    const WIDTH: usize;
+
+    /// Takes it out of `width` bits from bit `first` on, which the object has.
+    fn take(object: &[u8], first: usize, width: usize) -> Self;
+
+    /// Puts it there, over zeros. What is too large for its place loses its highest bits.
+    fn put(&self, object: &mut [u8], first: usize, width: usize);
+}
+
+macro_rules! integers {
+    ($($int:ty),*) => {$(
+        impl Value for $int {
+            const WIDTH: usize = size_of::<$int>() * 8;
+
+            #[inline]
+            fn take(object: &[u8], first: usize, width: usize) -> Self {
+                // A table's places are not wider than their types.
+                #[allow(clippy::cast_possible_truncation, reason = "as above")]
+                { take_bits(object, first, width) as $int }
+            }
+
+            #[inline]
+            fn put(&self, object: &mut [u8], first: usize, width: usize) {
+                put_bits(object, first, width, u64::from(*self));
+            }
+        }
+    )*};
+}
+integers!(u8, u16, u32, u64);
+
+impl Value for bool {
+    const WIDTH: usize = 1;
+
+    #[inline]
+    fn take(object: &[u8], first: usize, width: usize) -> Self {
+        take_bits(object, first, width) != 0
+    }
+
+    #[inline]
+    fn put(&self, object: &mut [u8], first: usize, width: usize) {
+        put_bits(object, first, width, u64::from(*self));
+    }
+}
+
+/// Elements follow each other.
+impl<T: Value, const N: usize> Value for [T; N] {
+    const WIDTH: usize = T::WIDTH * N;
+
+    #[inline]
+    fn take(object: &[u8], first: usize, _: usize) -> Self {
+        std::array::from_fn(|at| T::take(object, first + at * T::WIDTH, T::WIDTH))
+    }
+
+    #[inline]
+    fn put(&self, object: &mut [u8], first: usize, _: usize) {
+        for (at, value) in self.iter().enumerate() {
+            value.put(object, first + at * T::WIDTH, T::WIDTH);
+        }
+    }
+}
+
+/// In the order of the wire.
+impl Value for MacAddr {
+    const WIDTH: usize = 48;
+
+    #[inline]
+    fn take(object: &[u8], first: usize, width: usize) -> Self {
+        Self(Value::take(object, first, width))
+    }
+
+    #[inline]
+    fn put(&self, object: &mut [u8], first: usize, width: usize) {
+        self.0.put(object, first, width);
+    }
+}
+
+/// Bytes of which up to 64 bits that begin anywhere are a part.
+const SPAN: usize = 9;
+
+#[inline]
+fn take_bits(object: &[u8], first: usize, width: usize) -> u64 {
+    let bytes = object.get(first / 8..).unwrap_or_default();
+    let mut word = [0; 16];
+    let there = bytes.len().min(SPAN);
+    word[..there].copy_from_slice(&bytes[..there]);
+    let value = u128::from_le_bytes(word) >> (first % 8);
+    #[allow(clippy::cast_possible_truncation, reason = "the rest is cut off on purpose")]
+    let low = value as u64;
+    low & mask(width)
+}
+
+#[inline]
+fn put_bits(object: &mut [u8], first: usize, width: usize, value: u64) {
+    let bits = u128::from(value & mask(width)) << (first % 8);
+    let touched = (first % 8 + width).div_ceil(8);
+    for (byte, bits) in object.iter_mut().skip(first / 8).take(touched).zip(bits.to_le_bytes()) {
+        *byte |= bits;
+    }
+}
+
+#[inline]
+const fn mask(width: usize) -> u64 {
+    if width >= 64 { u64::MAX } else { (1 << width) - 1 }
+}
+
+/// A row of a table: first bit, bits, and bits that its type can hold.
+pub type Place = (usize, usize, usize);
+
+/// Whether every place is inside of the object, fits its type and overlaps no other.
+pub const fn is_sound(object_len: usize, places: &[Place]) -> bool {
+    let mut i = 0;
+    while i < places.len() {
+        let (first, width, room) = places[i];
+        if width == 0 || width > room || first + width > object_len * 8 {
+            return false;
+        }
+        let mut j = 0;
+        while j < i {
+            let (other, other_width, _) = places[j];
+            if first < other + other_width && other < first + width {
+                return false;
+            }
+            j += 1;
+        }
+        i += 1;
+    }
+    true
+}
+
+/// Defines an object by its table; see [the module](mod@crate::layout).
+#[macro_export]
+macro_rules! layout {
+    (
+        $(#[$meta:meta])*
+        $vis:vis struct $name:ident[$len:expr] {
+            $(
+                $(#[$doc:meta])*
+                $(@ $byte:literal)? $([ $($bits:tt)+ ])?
+                $field:ident: $type:ty $(as $raw:ty)? $(=> $show:tt)?
+            ),* $(,)?
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        $vis struct $name {
+            $($(#[$doc])* $vis $field: $type,)*
+        }
+
+        impl $name {
+            /// Bytes of the object.
+            $vis const LEN: usize = $len;
+
+            /// Takes the fields out of an object.
+            #[inline]
+            #[must_use]
+            $vis fn parse(object: &[u8; Self::LEN]) -> Self {
+                let object = object.as_slice();
+                Self {
+                    $($field: $crate::layout!(
+                        @take object, ($crate::layout!(@place ($crate::layout!(@raw $type $(, $raw)?)) $(@ $byte)? $([ $($bits)+ ])?)),
+                        $type $(, $raw)?
+                    ),)*
+                }
+            }
+
+            /// Takes the fields out of an object at the beginning of `bytes`; `None` if they are fewer than it has.
+            #[inline]
+            #[must_use]
+            $vis fn parse_prefix(bytes: &[u8]) -> Option<Self> {
+                bytes.first_chunk().map(Self::parse)
+            }
+
+            /// The bytes of the object.
+            #[inline]
+            #[must_use]
+            $vis fn emit(&self) -> [u8; Self::LEN] {
+                let mut object = [0; Self::LEN];
+                $($crate::layout!(
+                    @put self.$field, &mut object, ($crate::layout!(@place ($crate::layout!(@raw $type $(, $raw)?)) $(@ $byte)? $([ $($bits)+ ])?))
+                    $(, $raw)?
+                );)*
+                object
+            }
+
+            const PLACES: &[$crate::layout::Place] = &[$(
+                {
+                    let (first, width) =
+                        $crate::layout!(@place ($crate::layout!(@raw $type $(, $raw)?)) $(@ $byte)? $([ $($bits)+ ])?);
+                    (first, width, <$crate::layout!(@raw $type $(, $raw)?) as $crate::layout::Value>::WIDTH)
+                }
+            ),*];
+        }
+
+        const _: () = assert!(
+            $crate::layout::is_sound($name::LEN, $name::PLACES),
+            "a field is outside of its object, overlaps another or is wider than its type"
+        );
+
+        /// All bits zero.
+        impl Default for $name {
+            fn default() -> Self {
+                Self::parse(&[0; Self::LEN])
+            }
+        }
+
+        impl $crate::layout::Value for $name {
+            const WIDTH: usize = Self::LEN * 8;
+
+            fn take(object: &[u8], first: usize, _: usize) -> Self {
+                object.get(first / 8..).and_then(Self::parse_prefix).unwrap_or_default()
+            }
+
+            fn put(&self, object: &mut [u8], first: usize, _: usize) {
+                for (byte, value) in object.iter_mut().skip(first / 8).zip(self.emit()) {
+                    *byte = value;
+                }
+            }
+        }
+
+        impl $crate::describe::Describe for $name {
+            fn describe(&self, to: &mut dyn $crate::describe::Visitor) {
+                let _ = &to;
+                $($crate::layout!(@show self.$field, to, stringify!($field) $(, $show)?);)*
+            }
+        }
+
+        impl $crate::describe::Field for $name {
+            fn show(&self, name: &str, to: &mut dyn $crate::describe::Visitor) {
+                to.object(name, self);
+            }
+        }
+    };
+
+    (@raw $type:ty) => { $type };
+    (@raw $type:ty, $raw:ty) => { $raw };
+
+    (@place ($raw:ty) @ $byte:literal) => { ($byte * 8, <$raw as $crate::layout::Value>::WIDTH) };
+    (@place ($raw:ty) $(@ $byte:literal)? [ $high:literal : $low:literal ]) => { ($($byte * 8 +)? $low, $high - $low + 1) };
+    (@place ($raw:ty) $(@ $byte:literal)? [ $bit:literal ]) => { ($($byte * 8 +)? $bit, 1) };
+
+    (@take $object:expr, $place:expr, $type:ty) => {{
+        let (first, width) = $place;
+        <$type as $crate::layout::Value>::take($object, first, width)
+    }};
+    (@take $object:expr, $place:expr, $type:ty, $raw:ty) => {{
+        let (first, width) = $place;
+        <$type as From<$raw>>::from(<$raw as $crate::layout::Value>::take($object, first, width))
+    }};
+
+    (@put $value:expr, $object:expr, $place:expr) => {{
+        let (first, width) = $place;
+        $crate::layout::Value::put(&$value, $object, first, width)
+    }};
+    (@put $value:expr, $object:expr, $place:expr, $raw:ty) => {{
+        let (first, width) = $place;
+        $crate::layout::Value::put(&<$raw>::from($value), $object, first, width)
+    }};
+
+    (@show $value:expr, $to:expr, $name:expr) => { $crate::describe::Field::show(&$value, $name, $to) };
+    (@show $value:expr, $to:expr, $name:expr, _) => { () };
+    (@show $value:expr, $to:expr, $name:expr, Hex) => {
+        $crate::describe::Field::show(&$crate::describe::Hex($value), $name, $to)
+    };
+    (@show $value:expr, $to:expr, $name:expr, $through:path) => {
+        $crate::describe::Field::show(&$through($value), $name, $to)
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_sound;
+    use crate::ids::MacAddr;
+
+    layout! {
+        /// One of everything.
+        struct Sample[24] {
+            /// Crosses a byte.
+            [12:3]    narrow: u16,
+            /// Crosses a word of 64 bits.
+            [88:32]   base: u64 => Hex,
+            /// Of the word that begins at byte 12.
+            @12[31]   flag: bool,
+            /// Its place has its length.
+            @16       mac: MacAddr,
+            /// Converts.
+            @22[7:4]  letter: Letter as u8 => _,
+            /// An array.
+            @2        pair: [u8; 2],
+        }
+    }
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct Letter(char);
+
+    impl From<u8> for Letter {
+        fn from(code: u8) -> Self {
+            Self(char::from(b'a' + code))
+        }
+    }
+
+    impl From<Letter> for u8 {
+        fn from(letter: Letter) -> Self {
+            u8::try_from(letter.0).unwrap() - b'a'
+        }
+    }
+
+    const SAMPLE: Sample = Sample {
+        narrow: 0b11_0000_0001,
+        base: 0x1ff_0000_1234_5678,
+        flag: true,
+        mac: MacAddr([1, 2, 3, 4, 5, 6]),
+        letter: Letter('c'),
+        pair: [0xaa, 0xbb],
+    };
+    const BYTES: [u8; 24] = [
+        0x08, 0x18, 0xaa, 0xbb, 0x78, 0x56, 0x34, 0x12, 0x00, 0x00, 0xff, 0x01, 0, 0, 0, 0x80, //
+        1, 2, 3, 4, 5, 6, 0x20, 0,
+    ];
+
+    #[test]
+    fn fields_are_where_the_table_has_them() {
+        assert_eq!(Sample::parse(&BYTES), SAMPLE);
+        assert_eq!(SAMPLE.emit(), BYTES);
+    }
+
+    #[test]
+    fn bits_without_a_name_are_ignored_and_emitted_as_zero() {
+        let mut bytes = [0xff; 24];
+        bytes[22] = 0x2f;
+        assert_eq!(Sample::parse(&bytes).emit()[22..], [0x20, 0]);
+        assert_eq!(Sample::parse(&bytes).emit()[..2], [0xf8, 0x1f]);
+    }
+
+    #[test]
+    fn what_is_too_large_for_its_place_reaches_no_other() {
+        let large = Sample { narrow: 0xffff, ..Sample::default() };
+        assert_eq!(large.emit()[..3], [0xf8, 0x1f, 0]);
+    }
+
+    #[test]
+    fn fewer_bytes_are_no_object() {
+        assert_eq!(Sample::parse_prefix(&BYTES[..23]), None);
+        let longer = [&BYTES[..], &[1]].concat();
+        assert_eq!(Sample::parse_prefix(&longer), Some(SAMPLE));
+    }
+
+    #[test]
+    fn tables_that_make_no_sense_are_found() {
+        assert!(is_sound(4, &[(0, 16, 16), (16, 16, 16)]));
+        assert!(!is_sound(4, &[(0, 16, 16), (15, 2, 8)]), "overlap");
+        assert!(!is_sound(4, &[(24, 9, 16)]), "outside");
+        assert!(!is_sound(4, &[(0, 9, 8)]), "wider than its type");
+        assert!(!is_sound(4, &[(0, 0, 8)]), "no bits");
+    }
+}
