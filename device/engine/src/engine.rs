@@ -51,6 +51,88 @@ pub enum QpError {
 }
 
 /// Transport state machines of one HCA.
+///
+/// What an input brings about waits until it is polled. Which polls are due after which call:
+///
+/// | after | poll |
+/// |---|---|
+/// | [`modify_qp`], [`ring`], [`handle_packet`], [`handle_timeout`] | [`poll_event`] until `None`; the turn is to end |
+/// | [`poll_transmit`] that gave a frame | `poll_event` until `None` before it leaves; `poll_transmit` again |
+/// | `poll_transmit` that gave none | `poll_event` and [`poll_dirty`] until `None`, [`poll_timeout`] |
+/// | [`create_qp`], [`destroy_qp`], [`reset`], [`set_pkeys`] | nothing: they bring about no event and no frame |
+///
+/// To end a turn is to call `poll_transmit` until it gives none, or as often as is fair to others; then the next turn
+/// comes at once. Events come before frames, because a peer must not learn of what software cannot see yet: that its
+/// data are there, or that they were asked for. They are polled after every input: packets make more of them however many
+/// wait, only flushes and deadlines do not. `poll_dirty` comes last, so that the PSNs of the frames are written back with
+/// them.
+///
+/// [`modify_qp`]: Self::modify_qp
+/// [`ring`]: Self::ring
+/// [`handle_packet`]: Self::handle_packet
+/// [`handle_timeout`]: Self::handle_timeout
+/// [`poll_event`]: Self::poll_event
+/// [`poll_transmit`]: Self::poll_transmit
+/// [`poll_dirty`]: Self::poll_dirty
+/// [`poll_timeout`]: Self::poll_timeout
+/// [`create_qp`]: Self::create_qp
+/// [`destroy_qp`]: Self::destroy_qp
+/// [`reset`]: Self::reset
+/// [`set_pkeys`]: Self::set_pkeys
+///
+/// ```
+/// use engine::{Engine, Event, Host, Instant};
+/// use protocol::ids::Qpn;
+/// use protocol::roce::RoceFrame;
+///
+/// /// What an engine's outputs go to.
+/// trait Surroundings {
+///     fn report(&mut self, event: Event);
+///     fn send(&mut self, frame: &[u8]);
+///     fn write_back(&mut self, engine: &Engine, qpn: Qpn);
+/// }
+///
+/// /// A frame arrived.
+/// fn receive(engine: &mut Engine, host: &mut impl Host, to: &mut impl Surroundings, now: Instant, frame: &[u8]) {
+///     if let Ok(RoceFrame { shell, packet }) = RoceFrame::parse(frame) {
+///         engine.handle_packet(now, &shell, &packet, host);
+///     }
+///     report(engine, to);
+/// }
+///
+/// /// The instant that `drain` returned has come.
+/// fn wake(engine: &mut Engine, host: &mut impl Host, to: &mut impl Surroundings, now: Instant) {
+///     engine.handle_timeout(now, host);
+///     report(engine, to);
+/// }
+///
+/// fn report(engine: &mut Engine, to: &mut impl Surroundings) {
+///     while let Some(event) = engine.poll_event() {
+///         to.report(event);
+///     }
+/// }
+///
+/// /// Ends a turn. Returns when the next is wanted though nothing happens: at once if that is past.
+/// fn drain(
+///     engine: &mut Engine,
+///     host: &mut impl Host,
+///     to: &mut impl Surroundings,
+///     now: Instant,
+/// ) -> Option<Instant> {
+///     let mut frame = Vec::new();
+///     while engine.poll_transmit(now, host, &mut frame).is_some() {
+///         // Gathering may have failed, a datagram may be done.
+///         report(engine, to);
+///         to.send(&frame);
+///         frame.clear();
+///     }
+///     report(engine, to);
+///     while let Some(qpn) = engine.poll_dirty() {
+///         to.write_back(engine, qpn);
+///     }
+///     engine.poll_timeout()
+/// }
+/// ```
 pub struct Engine {
     config: Config,
     table: Table,
@@ -222,7 +304,7 @@ impl Engine {
                 continue;
             };
             if self.turn_left == 0 {
-                self.turn_left = limits::FRAMES_PER_TURN;
+                self.turn_left = limits::FRAMES_PER_QP_TURN;
                 qp.begin_turn();
             }
             let before = qp.held();

@@ -4,10 +4,9 @@
 //!
 //! - tells it what happens: a doorbell rang ([`Engine::ring`]), a packet came ([`Engine::handle_packet`]), a
 //!   deadline passed ([`Engine::handle_timeout`]), software modified a QP ([`Engine::modify_qp`]);
-//! - lends it memory and work queues through [`Host`], which the engine calls only inside those inputs;
-//! - then drains its outputs, in this order: [`Engine::poll_event`] until `None` (so that completions are visible
-//!   to software before the peer learns of them), [`Engine::poll_transmit`] as long as it likes,
-//!   [`Engine::poll_dirty`], [`Engine::poll_timeout`].
+//! - lends it memory and work queues through [`Host`], which the engine calls only inside those inputs and inside
+//!   [`Engine::poll_transmit`];
+//! - then drains its outputs: see [`Engine`].
 //!
 //! The same inputs at the same instants give the same outputs, always.
 //!

@@ -30,7 +30,7 @@ pub(crate) const POOLED_REQUESTS: usize = 1 << 16;
 
 /// Frames one QP may send before the next QP has its turn. Long enough that a run of equal frames fills one
 /// segmentation offload of the kernel (64 KiB), short enough that a QP waits little for its neighbours.
-pub(crate) const FRAMES_PER_TURN: u32 = 32;
+pub(crate) const FRAMES_PER_QP_TURN: u32 = 32;
 
 /// Send requests a QP may take in one step without giving a frame (NOPs, flushed requests). A guest can link a request
 /// to itself, so the chain may have no end.

@@ -1,3 +1,5 @@
+//! The owner's clock.
+
 use std::fmt;
 use std::time::Duration;
 

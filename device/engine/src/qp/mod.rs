@@ -5,7 +5,7 @@ pub(crate) mod attr;
 mod congestion;
 mod context;
 mod inbound;
-mod pair;
+mod queue_pair;
 mod reply;
 mod requester;
 mod responder;
@@ -14,4 +14,4 @@ mod unreliable;
 
 pub(crate) use congestion::is_marked;
 pub(crate) use context::{Core, Ctx, Failure, Frame, Step, ahead};
-pub(crate) use pair::Qp;
+pub(crate) use queue_pair::Qp;

@@ -1,3 +1,5 @@
+//! When a peer is told that its data met congestion: DCQCN's notification point.
+
 use std::time::Duration;
 
 use crate::Instant;

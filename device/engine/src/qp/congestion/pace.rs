@@ -1,3 +1,5 @@
+//! How fast a flow may send that met congestion: DCQCN's reaction point.
+
 use std::time::Duration;
 
 use crate::Instant;
