@@ -1,24 +1,60 @@
 //! Making a device's worker of its configuration, at the start and whenever it has failed.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use protocol::ids::MacAddr;
+use thiserror::Error;
 
 use crate::capture::Capture;
 use crate::config::{DeviceConfig, FabricConfig, TraceConfig};
-use crate::daemon::DaemonError;
 use crate::fabric::Fabric;
 use crate::fabric::local::{Network, Networks};
 use crate::fabric::tap::TapFabric;
 use crate::fabric::udp::UdpFabric;
-use crate::frontend::address::Addresses;
-use crate::frontend::{Interface, Setup, Taker};
+use crate::frontend::{FrontendVisitor, Interface, Setup};
 use crate::hca::Hca;
+use crate::net::address::Addresses;
 use crate::telemetry::trace::Trace;
-use crate::vfio::server::{Listener, Source};
+use crate::vfio::server::{ListenError, Listener, Source};
 use crate::worker::{Run, Worker};
+
+/// Why a device cannot be made.
+#[derive(Debug, Error)]
+pub enum MakeError {
+    /// No socket for a VMM.
+    #[error("{key}")]
+    Listen {
+        /// Which device's.
+        key: String,
+        /// Reason.
+        source: ListenError,
+    },
+    /// No fabric.
+    #[error("{key}: cannot receive on {name}")]
+    Fabric {
+        /// Which device's.
+        key: String,
+        /// Configured address or interface.
+        name: String,
+        /// Reason.
+        source: io::Error,
+    },
+    /// No capture or trace file.
+    #[error("{key}: cannot write {}", path.display())]
+    File {
+        /// Which device's.
+        key: String,
+        /// Configured file.
+        path: PathBuf,
+        /// Reason.
+        source: io::Error,
+    },
+    /// The host refuses descriptors or memory.
+    #[error("the host does not let us start")]
+    Host(#[from] io::Error),
+}
 
 /// All that a device is made of. What it needs of other devices and of its socket is kept; the rest is opened each time.
 #[derive(Clone, Debug)]
@@ -56,15 +92,15 @@ impl Blueprint {
     ///
     /// # Errors
     /// It cannot listen, or has nothing to listen on.
-    pub fn source(&self, inherited: &mut Option<Source>) -> Result<Source, DaemonError> {
+    pub fn source(&self, inherited: &mut Option<Source>) -> Result<Source, MakeError> {
         match (&self.device.socket_path, inherited.take()) {
             (Some(path), _) => Listener::bind_for(path, self.device.socket_access)
                 .map(|listener| Source::Listener(listener.into()))
-                .map_err(|source| DaemonError::Listen { key: format!("{}.socket_path", self.key), source }),
+                .map_err(|source| MakeError::Listen { key: format!("{}.socket_path", self.key), source }),
             (None, Some(source)) => Ok(source),
             (None, None) => {
                 let problem = format!("{} has no socket to listen on", self.key);
-                Err(DaemonError::Host(io::Error::other(problem)))
+                Err(MakeError::Host(io::Error::other(problem)))
             }
         }
     }
@@ -73,7 +109,7 @@ impl Blueprint {
     ///
     /// # Errors
     /// Something the configuration names cannot be opened.
-    pub fn make(&self, source: Source) -> Result<Box<dyn Run>, DaemonError> {
+    pub fn make(&self, source: Source) -> Result<Box<dyn Run>, MakeError> {
         self.make_on(Occasion::Start, source)
     }
 
@@ -82,11 +118,11 @@ impl Blueprint {
     ///
     /// # Errors
     /// The fabric cannot be opened.
-    pub fn make_again(&self, listener: Arc<Listener>) -> Result<Box<dyn Run>, DaemonError> {
+    pub fn make_again(&self, listener: Arc<Listener>) -> Result<Box<dyn Run>, MakeError> {
         self.make_on(Occasion::Restart, Source::Listener(listener))
     }
 
-    fn make_on(&self, occasion: Occasion, source: Source) -> Result<Box<dyn Run>, DaemonError> {
+    fn make_on(&self, occasion: Occasion, source: Source) -> Result<Box<dyn Run>, MakeError> {
         let Self { device, .. } = self;
         let fabric = self.fabric()?;
         let capture = match (&device.capture, occasion) {
@@ -105,14 +141,14 @@ impl Blueprint {
                 unless(file, Trace::append(file, *format, &self.name()))
             }
         };
-        let common = Setup { options: (), addresses: self.addresses(), engine: engine::Config::default() };
+        let common = Setup { options: (), mac: device.identity.mac, engine: engine::Config::default() };
         let capture = capture.map(|capture| capture.with_limit(device.capture_max_bytes));
         let trace = trace.map(|trace| trace.with_limit(device.trace_max_bytes));
         device.frontend.make(&common, Parts { blueprint: self, source, fabric, capture, trace })
     }
 
-    fn must<T>(&self, key: &str, path: &Path, opened: io::Result<T>) -> Result<T, DaemonError> {
-        opened.map_err(|source| DaemonError::File {
+    fn must<T>(&self, key: &str, path: &Path, opened: io::Result<T>) -> Result<T, MakeError> {
+        opened.map_err(|source| MakeError::File {
             key: format!("{}.{key}", self.key),
             path: path.to_owned(),
             source,
@@ -133,9 +169,9 @@ impl Blueprint {
         peers.iter().filter_map(|peer| peer.mac)
     }
 
-    fn fabric(&self) -> Result<Box<dyn Fabric + Send>, DaemonError> {
+    fn fabric(&self) -> Result<Box<dyn Fabric + Send>, MakeError> {
         let mac = self.device.identity.mac;
-        let failed = |part: &str, name: String, source| DaemonError::Fabric {
+        let failed = |part: &str, name: String, source| MakeError::Fabric {
             key: format!("{}.fabric.{part}", self.key),
             name,
             source,
@@ -179,12 +215,15 @@ struct Parts<'a> {
     trace: Option<Trace>,
 }
 
-impl Taker for Parts<'_> {
-    type Output = Result<Box<dyn Run>, DaemonError>;
+impl FrontendVisitor for Parts<'_> {
+    type Output = Result<Box<dyn Run>, MakeError>;
 
-    fn take<F: Interface>(self, frontend: F) -> Self::Output {
-        let Self { blueprint, source, fabric, capture, trace } = self;
+    fn visit<F: Interface>(self, frontend: F) -> Self::Output {
+        let Self { blueprint, source, mut fabric, capture, trace } = self;
         let device = &blueprint.device;
+        if frontend.serves_frames() {
+            fabric.hear_all();
+        }
         let mut hca = Hca::new(frontend, blueprint.addresses(), capture);
         blueprint.peer_macs().for_each(|mac| hca.know(mac));
         hca.set_strict(device.strict);

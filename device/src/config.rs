@@ -23,9 +23,7 @@ use tracing_subscriber::EnvFilter;
 use self::access::AccessEntry;
 pub use self::access::GroupEntry;
 pub use self::confinement::ConfinementEntry;
-pub use self::fabric::{
-    FabricConfig, FabricEntry, InterfaceName, LocalEntry, TapEntry, UdpEntry, UdpPeer, UdpPeerEntry,
-};
+pub use self::fabric::{FabricConfig, FabricEntry, LocalEntry, TapEntry, UdpEntry, UdpPeerEntry};
 pub(crate) use self::files::Use;
 pub use self::memory::GuestMemoryEntry;
 use crate::fabric::impair::{self, Rule, RuleEntry};
@@ -34,6 +32,7 @@ use crate::identity::Identity;
 use crate::management;
 use crate::memory::Limits;
 use crate::memory::limits::MAX_BYTES_OF_ALL;
+use crate::telemetry::subscriber::LogConfig;
 use crate::telemetry::trace::TraceFormat;
 use crate::vfio::server::Access;
 
@@ -57,33 +56,6 @@ pub struct ConfigFile {
     /// What the process may still do once it serves.
     #[serde(default)]
     pub confinement: ConfinementEntry,
-}
-
-/// Log settings.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct LogConfig {
-    /// Filter directives such as "info" or "info,device::vfio=debug". The environment variable RUST_LOG wins.
-    pub filter: String,
-    /// Form of a line.
-    pub format: LogFormat,
-}
-
-impl Default for LogConfig {
-    fn default() -> Self {
-        Self { filter: "info".into(), format: LogFormat::Text }
-    }
-}
-
-/// Form of a log line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum LogFormat {
-    /// For people.
-    #[default]
-    Text,
-    /// One JSON object a line.
-    Json,
 }
 
 /// One HCA as the file describes it.
@@ -688,7 +660,15 @@ mod tests {
 
     #[test]
     fn shipped_configurations_are_valid() {
-        for name in ["hgrnic.json", "jingzhao.json", "local.json", "lossy.json", "mthca.json", "pair.json"] {
+        for name in [
+            "e810.json",
+            "hgrnic.json",
+            "jingzhao.json",
+            "local.json",
+            "lossy.json",
+            "mthca.json",
+            "pair.json",
+        ] {
             Config::load(&Path::new(REPOSITORY).join("configs").join(name)).unwrap();
         }
     }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -11,7 +10,7 @@ use thiserror::Error;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::blueprint::{self, Blueprint};
+use crate::blueprint::{self, Blueprint, MakeError};
 use crate::config::Config;
 use crate::confinement;
 use crate::control;
@@ -19,7 +18,7 @@ use crate::control::call::{self, Handle};
 use crate::descriptors;
 use crate::fabric::local::Networks;
 use crate::supervisor::{Failure, Rebuild, supervise};
-use crate::vfio::server::{ListenError, Listener, Source};
+use crate::vfio::server::{Listener, Source};
 use crate::worker::Ended;
 
 /// How long devices have to end once they are asked to. A turn takes milliseconds; what takes longer hangs and ends with
@@ -29,34 +28,9 @@ const ENDING: Duration = Duration::from_secs(2);
 /// Why the daemon did not start or did not go on.
 #[derive(Debug, Error)]
 pub enum DaemonError {
-    /// No socket for a VMM.
-    #[error("{key}")]
-    Listen {
-        /// Which device's.
-        key: String,
-        /// Reason.
-        source: ListenError,
-    },
-    /// No fabric.
-    #[error("{key}: cannot receive on {name}")]
-    Fabric {
-        /// Which device's.
-        key: String,
-        /// Configured address or interface.
-        name: String,
-        /// Reason.
-        source: io::Error,
-    },
-    /// No capture or trace file.
-    #[error("{key}: cannot write {}", path.display())]
-    File {
-        /// Which device's.
-        key: String,
-        /// Configured file.
-        path: PathBuf,
-        /// Reason.
-        source: io::Error,
-    },
+    /// A device cannot be made.
+    #[error(transparent)]
+    Make(#[from] MakeError),
     /// The host refuses threads, signals or descriptors.
     #[error("the host does not let us start")]
     Host(#[from] io::Error),
@@ -113,7 +87,7 @@ pub fn run(config: &Config, mut inherited: Option<Source>) -> Result<(), DaemonE
         .as_ref()
         .map(|path| Listener::bind(path))
         .transpose()
-        .map_err(|source| DaemonError::Listen { key: "control_socket".into(), source })?;
+        .map_err(|source| MakeError::Listen { key: "control_socket".into(), source })?;
 
     confinement::complete();
 

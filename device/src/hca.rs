@@ -5,41 +5,6 @@
 //! that without further effort: what an access starts is done when the access is, and nothing touches guest memory
 //! between an unmap and the next call.
 
-mod management;
-#[cfg(test)]
-pub(crate) mod tests;
-mod trace;
-mod wire;
-
-use std::ops::Range;
-
-use engine::{Config, Engine, Instant, Stats};
-use protocol::ids::MacAddr;
-
-use crate::capture::Capture;
-use crate::fabric::TxBatch;
-use crate::fabric::impair::Impairments;
-use crate::frontend::address::Addresses;
-use crate::frontend::snapshot::{Page, Table};
-use crate::frontend::{Context, Frontend, FrontendCounters, RegisterAccess};
-use crate::identity::Identity;
-use crate::limited;
-use crate::management::Management;
-use crate::memory::{GuestMemory, Limits};
-use crate::net::{Port, PortStats};
-use crate::telemetry::monitor::Monitor;
-use crate::telemetry::trace::{Kind, Trace};
-use crate::vfio::msix::Interrupts;
-use crate::vfio::pci::{CONFIG_LEN, ConfigSpace, Effect};
-use crate::vfio::server::{Device, Region};
-use crate::vfio::{Bar, PciIdentity};
-
-/// Bound: events the front-end is told in one go, so that a flush of many queues does not hold up an access for long.
-const EVENTS_PER_TURN: usize = 4096;
-
-/// Widest access a front-end sees, bytes.
-const ACCESS_LEN: u64 = 8;
-
 /// All that a front-end borrows from its [`Hca`]: a macro, since the front-end itself is borrowed beside it.
 macro_rules! context {
     ($hca:ident) => {
@@ -47,17 +12,65 @@ macro_rules! context {
             now: $hca.now,
             engine: &mut $hca.engine,
             dma: &$hca.memory,
-            port: &$hca.port,
-            management: &mut $hca.management,
+            port: &mut $hca.port,
+            management: $hca.management.as_mut(),
             interrupts: &mut $hca.interrupts,
             monitor: &mut $hca.monitor,
         }
     };
 }
 
-/// Work a turn left behind that needs no new input.
+/// What the engine's view of a front-end borrows from its [`Hca`].
+macro_rules! host_context {
+    ($hca:ident) => {
+        HostContext {
+            now: $hca.now,
+            addresses: $hca.port.addresses(),
+            dma: &$hca.memory,
+            monitor: &mut $hca.monitor,
+        }
+    };
+}
+
+mod frames;
+mod management;
+#[cfg(test)]
+pub(crate) mod tests;
+mod trace;
+
+use std::ops::Range;
+
+use engine::{Config, Engine, Instant, Stats};
+use protocol::ids::MacAddr;
+
+use self::frames::Sender;
+use crate::capture::Capture;
+use crate::fabric::TxBatch;
+use crate::fabric::impair::Impairments;
+use crate::frontend::snapshot::{Page, Table};
+use crate::frontend::{Context, Frontend, FrontendCounters, HostContext, RegisterAccess};
+use crate::identity::Identity;
+use crate::limited;
+use crate::management::Management;
+use crate::memory::{GuestMemory, Limits};
+use crate::net::address::Addresses;
+use crate::net::{Link, Port, PortStats};
+use crate::telemetry::monitor::Monitor;
+use crate::telemetry::trace::{Kind, Trace};
+use crate::vfio::msix::Interrupts;
+use crate::vfio::pci::{CONFIG_LEN, ConfigSpace, Effect};
+use crate::vfio::server::{Device, Region};
+use crate::vfio::{Bar, PciFunction};
+
+/// Bound: events the front-end is told in one go, so that a flush of many queues does not hold up an access for long.
+const EVENTS_PER_TURN: usize = 4096;
+
+/// Widest access a front-end sees, bytes.
+const ACCESS_LEN: u64 = 8;
+
+/// Work that a turn did not finish, and that needs no new input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Left {
+pub struct WorkLeft {
     /// More frames can be made once those made have left.
     pub frames: bool,
     /// Events to report, or frames of this HCA to itself.
@@ -66,25 +79,23 @@ pub struct Left {
 
 /// An HCA.
 pub struct Hca<F: Frontend> {
-    identity: Identity,
-    pci: PciIdentity,
+    pci: PciFunction,
     frontend: F,
     engine: Engine,
     memory: GuestMemory,
     interrupts: Interrupts,
     config: ConfigSpace,
     port: Port,
-    /// The cable, which is the operator's. Not of the device: no reset touches it.
-    plugged: bool,
-    /// What software made of the port by Set(PortInfo), until the next reset.
-    enabled: bool,
-    management: Management,
+    /// Where the front-end wants it.
+    management: Option<Management>,
     capture: Option<Capture>,
     /// What is done to frames between the port and the fabric.
     impairments: Impairments,
     monitor: Monitor,
     /// Frames for the fabric.
     outbound: TxBatch,
+    /// Whose turn it is to make frames.
+    sender: Sender,
     /// Frames for this HCA itself, for the next turn. Bound: those of one turn.
     looped: Vec<Vec<u8>>,
     now: Instant,
@@ -93,28 +104,27 @@ pub struct Hca<F: Frontend> {
 impl<F: Frontend> Hca<F> {
     /// An HCA after power-on.
     pub fn new(frontend: F, addresses: impl Into<Addresses>, capture: Option<Capture>) -> Self {
-        let pci = frontend.pci_identity();
-        let addresses = addresses.into();
-        let identity = addresses.own;
-        let mut port = Port::new(identity);
-        addresses.ports().for_each(|other| port.know(other));
-        let management = Management::new(addresses, frontend.node());
+        let pci = frontend.pci();
+        let port = match frontend.serves_frames() {
+            true => Port::of_nic(addresses),
+            false => Port::new(addresses),
+        };
+        let own = port.addresses().own;
+        let management = frontend.node().map(|node| Management::new(own, node));
         let mut hca = Self {
-            identity,
             pci,
             frontend,
             engine: Engine::new(Config::default()),
             memory: GuestMemory::default(),
-            interrupts: Interrupts::new(pci.msix_vectors),
+            interrupts: Interrupts::new(pci.msix.vectors),
             config: ConfigSpace::new(&pci),
             port,
-            plugged: true,
-            enabled: true,
             management,
             capture,
             impairments: Impairments::default(),
             monitor: Monitor::default(),
             outbound: TxBatch::default(),
+            sender: Sender::default(),
             looped: Vec::new(),
             now: Instant::ZERO,
         };
@@ -129,7 +139,11 @@ impl<F: Frontend> Hca<F> {
 
     /// When [`Hca::handle_deadline`] is wanted next; the past if at once.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let others = [self.impairments.next_deadline(), self.management.next_deadline()];
+        let others = [
+            self.impairments.next_deadline(),
+            self.management.as_ref().and_then(Management::next_deadline),
+            self.frontend.next_deadline(),
+        ];
         self.engine.poll_timeout().into_iter().chain(others.into_iter().flatten()).min()
     }
 
@@ -138,14 +152,19 @@ impl<F: Frontend> Hca<F> {
         self.release_inbound();
         self.release_outbound();
         let now = self.now;
-        self.engine.handle_timeout(now, &mut self.frontend.host(now, &self.memory, &mut self.monitor));
+        self.engine.handle_timeout(now, &mut self.frontend.host(host_context!(self)));
         self.report_events();
         self.management_deadline();
+        if self.frontend.next_deadline().is_some_and(|deadline| deadline <= now) {
+            let cx = &mut context!(self);
+            self.frontend.handle_deadline(cx);
+            self.report_events();
+        }
     }
 
     /// Ends a turn: completions become visible to the guest, frames are made, contexts are written back. The frames
     /// are in [`Hca::outbound`].
-    pub fn drain(&mut self) -> Left {
+    pub fn drain(&mut self) -> WorkLeft {
         for frame in std::mem::take(&mut self.looped) {
             self.deliver_looped(&frame);
         }
@@ -162,7 +181,7 @@ impl<F: Frontend> Hca<F> {
         // Making frames may have completed or failed requests.
         let more_events = self.report_events() || more_events;
         let more_work = self.frontend.end_turn(&mut context!(self));
-        Left { frames: more_frames, other: more_events || more_work || !self.looped.is_empty() }
+        WorkLeft { frames: more_frames, other: more_events || more_work || !self.looped.is_empty() }
     }
 
     /// Frames to send.
@@ -196,7 +215,7 @@ impl<F: Frontend> Hca<F> {
         self.monitor.set_strict(strict);
     }
 
-    /// Who looks on.
+    /// Trace, strict rules and counters of the interface.
     pub fn monitor(&self) -> &Monitor {
         &self.monitor
     }
@@ -223,17 +242,17 @@ impl<F: Frontend> Hca<F> {
 
     /// Whether frames pass the port: its link is up, and software has not closed it.
     fn is_port_active(&self) -> bool {
-        self.management.is_active()
+        self.management.as_ref().map_or(self.port.is_up(), Management::is_active)
     }
 
     /// Whether software has disabled the port, which ends with the next reset.
     pub fn is_disabled(&self) -> bool {
-        !self.enabled
+        !self.port.link().enabled
     }
 
     /// MAC of the port.
     pub fn mac(&self) -> MacAddr {
-        self.identity.mac
+        self.port.addresses().own.mac
     }
 
     /// Another station has this MAC: the addresses that follow from it are nobody else's. Those of the table of addresses are
@@ -253,32 +272,31 @@ impl<F: Frontend> Hca<F> {
 
     /// Who has a MAC that the table of addresses has not.
     fn by_rule(&self, mac: MacAddr) -> Option<Identity> {
-        Identity::of_mac(mac).filter(|_| !self.management.lists(mac))
+        Identity::of_mac(mac).filter(|_| !self.port.addresses().lists(mac))
     }
 
     /// Plugs the cable in or pulls it out, and tells the guest if that changes its link. A reset of the device leaves the
     /// cable as it is.
     pub fn set_link(&mut self, up: bool) {
-        self.plugged = up;
-        self.update_link();
+        self.change_link(Link { plugged: up, ..self.port.link() });
     }
 
     /// Disables the port for software, or enables it again.
     fn set_enabled(&mut self, enabled: bool) {
-        self.enabled = enabled;
-        self.update_link();
+        self.change_link(Link { enabled, ..self.port.link() });
     }
 
-    /// The link is up while the cable is in and the port enabled.
-    fn update_link(&mut self) {
-        let up = self.plugged && self.enabled;
-        if up != self.port.is_up() {
+    fn change_link(&mut self, link: Link) {
+        let (was_up, was_active) = (self.port.is_up(), self.is_port_active());
+        self.port.set_link(link);
+        let up = self.port.is_up();
+        if up != was_up {
             limited!(info, up, "link changed");
-            let was_active = self.management.is_active();
-            self.port.set_up(up);
             let view = self.view();
-            self.management.set_link(up, &view);
-            if self.management.is_active() != was_active {
+            if let Some(management) = &mut self.management {
+                management.set_link(up, &view);
+            }
+            if self.is_port_active() != was_active {
                 let cx = &mut context!(self);
                 self.frontend.link_changed(cx, up);
             }
@@ -294,7 +312,7 @@ impl<F: Frontend> Hca<F> {
 
     /// See [`Frontend::snapshot`].
     pub fn snapshot(&self, table: Table, from: u64) -> Page {
-        self.frontend.snapshot(&self.engine, table, from)
+        self.frontend.snapshot(&self.engine, self.port.addresses(), table, from)
     }
 
     /// Counters of the device interface.
@@ -324,7 +342,9 @@ impl<F: Frontend> Hca<F> {
     fn power_on(&mut self) {
         self.engine.reset(Config::default());
         self.frontend.reset();
-        self.management.reset();
+        if let Some(management) = &mut self.management {
+            management.reset();
+        }
         self.outbound.clear();
         self.looped.clear();
         self.port.forget_waiting();
@@ -402,15 +422,12 @@ impl<F: Frontend> Hca<F> {
 
     /// Who serves an address. The MSI-X structures begin and end at multiples of 8.
     fn decode(&self, bar: Bar, offset: u64) -> Target {
-        let inside = |start: u32, len: u64| {
-            let within = offset.checked_sub(u64::from(start)).filter(|within| *within < len);
+        let inside = |(of, start): (Bar, u32), len: u64| {
+            let within = offset.checked_sub(u64::from(start)).filter(|within| of == bar && *within < len);
             within.and_then(|within| usize::try_from(within).ok())
         };
-        if bar != Bar::Bar0 {
-            return Target::Frontend;
-        }
-        let table = inside(self.pci.msix_table, self.interrupts.table_len()).map(Target::MsixTable);
-        let pending = || inside(self.pci.msix_pba, self.interrupts.pba_len()).map(Target::MsixPending);
+        let table = inside(self.pci.msix.table, self.interrupts.table_len()).map(Target::MsixTable);
+        let pending = || inside(self.pci.msix.pending, self.interrupts.pba_len()).map(Target::MsixPending);
         table.or_else(pending).unwrap_or(Target::Frontend)
     }
 
@@ -424,7 +441,7 @@ impl<F: Frontend> Hca<F> {
 impl<F: Frontend> Device for Hca<F> {
     fn region_len(&self, region: Region) -> u64 {
         match region {
-            Region::Bar(bar) => self.pci.bar_len(bar),
+            Region::Bar(bar) => self.pci.bars.len_of(bar),
             Region::Config => CONFIG_LEN,
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser;
+use device::blueprint::MakeError;
 use device::cli::{self, Cli};
 use device::config::{self, Config};
 use device::confinement;
@@ -47,9 +48,11 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     confinement::begin(&config).map_err(|error| error.in_file(path))?;
     subscriber::init(&config.log).map_err(anyhow::Error::msg)?;
     match daemon::run(&config, inherited) {
-        Err(error @ (DaemonError::Listen { .. } | DaemonError::Fabric { .. } | DaemonError::File { .. })) => {
-            Err(anyhow::Error::new(error).context(config::shown(path).to_string()))
-        }
+        Err(
+            error @ DaemonError::Make(
+                MakeError::Listen { .. } | MakeError::Fabric { .. } | MakeError::File { .. },
+            ),
+        ) => Err(anyhow::Error::new(error).context(config::shown(path).to_string())),
         ended => Ok(ended?),
     }
 }

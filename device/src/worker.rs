@@ -31,7 +31,7 @@ use crate::control::message::{Counters, LogCounters, PortState, VfioCounters};
 use crate::descriptors::Reserve;
 use crate::fabric::{Fabric, RxBatch, Sent};
 use crate::frontend::Frontend;
-use crate::hca::{Hca, Left};
+use crate::hca::{Hca, WorkLeft};
 use crate::limited;
 use crate::telemetry::outlet;
 use crate::vfio::server::{Connection, Device as _, Gone, Listener, MessageStats, Source};
@@ -94,7 +94,7 @@ pub trait Run: Send {
     /// See [`Worker::run`].
     ///
     /// # Errors
-    /// As there.
+    /// The host failed us.
     fn run(self: Box<Self>, mailbox: &mut Mailbox) -> io::Result<Ended>;
 }
 
@@ -207,7 +207,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             if self.hca.next_deadline().is_some_and(|deadline| deadline <= now()) {
                 self.hca.handle_deadline();
             }
-            let Left { frames, other } = self.hca.drain();
+            let WorkLeft { frames, other } = self.hca.drain();
             if self.hca.memory().is_lost() {
                 self.lose_client(&Gone::MemoryLost)?;
             }

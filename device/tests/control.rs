@@ -10,27 +10,24 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use common::{Daemon, configuration, hcad, until};
+use drivers::Bus;
+use drivers::hcr;
+use drivers::jingzhao::{
+    Driver, LOG_CQS, LOG_MPTS, LOG_QPS, TABLES, cqc, doorbell, eqc, layout, qpc, region,
+};
 use protocol::Psn;
 use protocol::hca::jingzhao::cmd::Op;
-use protocol::hca::jingzhao::cqc::Cqc;
-use protocol::hca::jingzhao::eqc::Eqc;
-use protocol::hca::jingzhao::icm::{self, IcmTable, MapEntry};
-use protocol::hca::jingzhao::init::{InitHca, Table};
-use protocol::hca::jingzhao::mpt::{Mpt, MptFlags};
-use protocol::hca::jingzhao::mtt::WriteMtt;
+use protocol::hca::jingzhao::icm::IcmTable;
+use protocol::hca::jingzhao::mpt::MptFlags;
 use protocol::hca::jingzhao::qpc::Qpc;
-use protocol::ids::{Cqn, IcmAddr, Iova, Lid, Lkey, Pdn, Qpn, Va};
+use protocol::ids::{Lid, Qpn};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use serde_json::{Value, json};
-use vfio_bindings::bindings::vfio::{
-    VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_BAR2_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX,
-};
+use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_user::Client;
 
 /// Guest memory, from bus address 0 on.
 const MEMORY: u64 = 1 << 20;
-const INBOX: u64 = 0x1000;
-const OUTBOX: u64 = 0x2000;
 /// Page that backs everything the one region names.
 const BUFFER: u64 = 0x3000;
 /// Pages that back ICM.
@@ -66,101 +63,63 @@ struct Guest {
     memory: OwnedFd,
 }
 
-impl Guest {
-    fn connect(daemon: &Daemon) -> Self {
-        let mut client = Client::new(&daemon.socket).unwrap();
-        client.region_write(VFIO_PCI_CONFIG_REGION_INDEX, 4, &[6, 0]).unwrap();
-        let memory = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
-        ftruncate(&memory, MEMORY).unwrap();
-        client.dma_map(0, 0, MEMORY, memory.as_raw_fd()).unwrap();
-        Self { client, memory }
+impl Bus for Guest {
+    fn configure(&mut self, offset: u64, bytes: &[u8]) {
+        self.client.region_write(VFIO_PCI_CONFIG_REGION_INDEX, offset, bytes).unwrap();
     }
 
-    /// A command with both mailboxes, which must succeed.
-    fn command(&mut self, op: Op, op_modifier: u8, in_modifier: u32, inbox: &[u8]) {
-        rustix::io::pwrite(&self.memory, inbox, INBOX).unwrap();
-        self.command_at(INBOX, op, op_modifier, in_modifier);
-        let mut word = [0; 4];
-        self.client.region_read(VFIO_PCI_BAR0_REGION_INDEX, 0x18, &mut word).unwrap();
-        assert_eq!(word[3], 0, "status of {op}");
+    fn store(&mut self, bar: u8, offset: u64, bytes: &[u8]) {
+        self.client.region_write(bar.into(), offset, bytes).unwrap();
     }
 
-    /// JingZhao interface, sections 1.2 and 1.3: the seven stores, without a look at the status.
-    fn command_at(&mut self, in_param: u64, op: Op, op_modifier: u8, in_modifier: u32) {
-        let go = 1 << 23 | u32::from(op_modifier) << 12 | u32::from(op.spec().code);
-        let low = |address: u64| u32::try_from(address).unwrap();
-        let words = [0, low(in_param), in_modifier, 0, low(OUTBOX), 0xffff_0000, go];
-        for (offset, word) in (0..).step_by(4).zip(words) {
-            self.client.region_write(VFIO_PCI_BAR0_REGION_INDEX, offset, &word.to_le_bytes()).unwrap();
-        }
+    fn load<const LEN: usize>(&mut self, bar: u8, offset: u64) -> [u8; LEN] {
+        let mut bytes = [0; LEN];
+        self.client.region_read(bar.into(), offset, &mut bytes).unwrap();
+        bytes
     }
 
-    /// One region, one CQ, and QP [`QPN`] in RTS towards QP 9 of LID 2.
-    fn bring_up(&mut self) {
-        let table = |base, log_entries| Table { base: IcmAddr::new(base), log_entries };
-        let layout = InitHca {
-            qpc: table(0, 16),
-            cqc: table(0x200_0000, 16),
-            eqc: table(0x240_0000, 5),
-            mpt: table(0x100_0000, 17),
-            mtt_base: IcmAddr::new(0x180_0000),
-        };
-        self.command(Op::InitHca, 0, 0, &layout.emit());
-        for (index, (table, virt)) in [
-            (IcmTable::Context, 0),
-            (IcmTable::Context, 0x200_0000),
-            (IcmTable::Tpt, 0x100_0000),
-            (IcmTable::Tpt, 0x180_0000),
-            (IcmTable::Context, 0x240_0000),
-        ]
-        .into_iter()
-        .enumerate()
-        {
-            let bus = Iova::new(ICM + 0x1000 * index as u64);
-            let entry = MapEntry { virt: IcmAddr::new(virt), bus, pages: 1 };
-            self.command(Op::MapIcm, table.op_modifier(), 1, &icm::emit(&[entry]));
-        }
-        self.command(Op::WriteMtt, 0, 1, &WriteMtt { start: 0, pages: vec![Iova::new(BUFFER)] }.emit());
-        let region = Mpt {
-            flags: MptFlags::LOCAL_WRITE | MptFlags::REMOTE_READ,
-            key: Lkey::new(1),
-            pd: Pdn::new(3),
-            start: Va::new(0x7000),
-            length: 0x1000,
-            mtt: 0,
-            ..Mpt::parse(&[0; Mpt::LEN]).unwrap()
-        };
-        self.command(Op::Sw2HwMpt, 0, 1, &region.emit());
-        let blank = Cqc::parse(&[0; Cqc::LEN], 0).unwrap();
-        let cqc = Cqc { log_entries: 4, pd: Pdn::new(3), lkey: Lkey::new(1), ..blank };
-        self.command(Op::Sw2HwCq, 0, 6, &cqc.emit());
-        let blank = Eqc::parse(&[0; Eqc::LEN]).unwrap();
-        let eqc = Eqc { log_entries: 3, msix_vector: 2, pd: Pdn::new(3), lkey: Lkey::new(1), ..blank };
-        self.command(Op::Sw2HwEq, 0, 4, &eqc.emit());
-        let qpc = Qpc {
-            mtu: 1,
-            log_max_msg: 31,
-            log_rq_slot: 7,
-            log_sq_slot: 7,
-            local_qpn: Qpn::new(5),
-            remote_qpn: Qpn::new(9),
-            port: 1,
-            dlid: Lid::new(2),
-            pd: Pdn::new(3),
-            next_send_psn: Psn::new(0xff_fffe),
-            send_cqn: Cqn::new(6),
-            sq_lkey: Lkey::new(1),
-            sq_len: 0x800,
-            recv_psn: Psn::new(0x123),
-            recv_cqn: Cqn::new(6),
-            rq_lkey: Lkey::new(1),
-            rq_len: 0x400,
-            ..Qpc::default()
-        };
-        for op in [Op::Rst2Init, Op::Init2Rtr, Op::Rtr2Rts] {
-            self.command(op, 0, QPN, &qpc.emit());
-        }
+    fn poke(&mut self, at: u64, bytes: &[u8]) {
+        rustix::io::pwrite(&self.memory, bytes, at).unwrap();
     }
+
+    fn peek(&mut self, at: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        rustix::io::pread(&self.memory, &mut bytes, at).unwrap();
+        bytes
+    }
+}
+
+/// The driver of a guest that has just started.
+fn connect(daemon: &Daemon) -> Driver<Guest> {
+    let memory = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&memory, MEMORY).unwrap();
+    let mut guest = Guest { client: Client::new(&daemon.socket).unwrap(), memory };
+    guest.enable();
+    guest.client.dma_map(0, 0, MEMORY, guest.memory.as_raw_fd()).unwrap();
+    Driver::new(guest)
+}
+
+/// One region, one CQ, and QP [`QPN`] in RTS towards QP 9 of LID 2.
+fn bring_up(driver: &mut Driver<Guest>) {
+    driver.ok(Op::InitHca, 0, 0, &layout(LOG_QPS, LOG_CQS, LOG_MPTS).emit());
+    for (bus, (table, virt, _)) in (ICM..).step_by(0x1000).zip(TABLES) {
+        driver.map(table, virt, bus, 1);
+    }
+    driver.write_mtt(0, [BUFFER]);
+    driver.register(&region(1, 0, 0x7000, 0x1000, MptFlags::LOCAL_WRITE | MptFlags::REMOTE_READ));
+    driver.create_cq(&cqc(6, 1, 4));
+    driver.ok(Op::Sw2HwEq, 0, 4, &eqc(2, 1, 3).emit());
+    let image = Qpc {
+        usr_page: 0,
+        local_qpn: Qpn::new(5),
+        remote_qpn: Qpn::new(9),
+        dlid: Lid::new(2),
+        next_send_psn: Psn::new(0xff_fffe),
+        sq_len: 0x800,
+        recv_psn: Psn::new(0x123),
+        ..qpc(6, [1, 1], 0x400)
+    };
+    driver.connect(QPN, &image);
 }
 
 /// Writes one line and gives the answer.
@@ -188,8 +147,8 @@ fn hcactl_json(control: &PathBuf, command: &str) -> Value {
 fn the_objects_a_guest_made_are_listed() {
     let (daemon, control) = start();
     assert_eq!(hcactl_json(&control, "qps"), json!([]), "nothing before INIT_HCA");
-    let mut guest = Guest::connect(&daemon);
-    guest.bring_up();
+    let mut guest = connect(&daemon);
+    bring_up(&mut guest);
 
     let devices = hcactl_json(&control, "devices");
     assert_eq!(
@@ -237,9 +196,9 @@ fn the_objects_a_guest_made_are_listed() {
         json!([
             { "table": "context", "start": 0, "length": 0x1000, "bus": ICM },
             { "table": "context", "start": 0x200_0000, "length": 0x1000, "bus": ICM + 0x1000 },
-            { "table": "context", "start": 0x240_0000, "length": 0x1000, "bus": ICM + 0x4000 },
-            { "table": "tpt", "start": 0x100_0000, "length": 0x1000, "bus": ICM + 0x2000 },
-            { "table": "tpt", "start": 0x180_0000, "length": 0x1000, "bus": ICM + 0x3000 },
+            { "table": "context", "start": 0x240_0000, "length": 0x1000, "bus": ICM + 0x2000 },
+            { "table": "tpt", "start": 0x100_0000, "length": 0x1000, "bus": ICM + 0x3000 },
+            { "table": "tpt", "start": 0x180_0000, "length": 0x1000, "bus": ICM + 0x4000 },
         ])
     );
 
@@ -256,21 +215,19 @@ fn the_objects_a_guest_made_are_listed() {
         assert_eq!((words.len(), &words[0][..3], &words[1][..3]), (lines, &heads[..], &cells[..]), "{text}");
     }
 
-    guest.command(Op::ToErr, 0, QPN, &[]);
+    guest.ok(Op::ToErr, 2, QPN, &[]);
     assert_eq!(hcactl_json(&control, "qps")[0]["state"], "err", "the state of now");
 }
 
 #[test]
 fn lists_come_in_pages() {
     let (daemon, control) = start();
-    let mut guest = Guest::connect(&daemon);
-    guest.bring_up();
+    let mut guest = connect(&daemon);
+    bring_up(&mut guest);
     // The page of ICM that is mapped has entries 0 to 63.
-    let more = MapEntry { virt: IcmAddr::new(0x100_1000), bus: Iova::new(0x40_000), pages: 8 };
-    guest.command(Op::MapIcm, IcmTable::Tpt.op_modifier(), 1, &icm::emit(&[more]));
+    guest.map(IcmTable::Tpt, 0x100_1000, 0x40_000, 8);
     for key in 2..=300 {
-        let blank = Mpt::parse(&[0; Mpt::LEN]).unwrap();
-        guest.command(Op::Sw2HwMpt, 0, key, &Mpt { key: Lkey::new(key), length: 8, ..blank }.emit());
+        guest.register(&region(key, 0, 0, 8, MptFlags::empty()));
     }
     let keys = |rows: &Value| -> Vec<_> {
         rows.as_array().unwrap().iter().map(|row| row["key"].as_u64().unwrap()).collect()
@@ -300,7 +257,7 @@ fn a_port_goes_down_and_comes_up_on_request() {
 #[test]
 fn counters_are_named_by_who_counts() {
     let (daemon, control) = start();
-    Guest::connect(&daemon).bring_up();
+    bring_up(&mut connect(&daemon));
     let counters = hcactl_json(&control, "counters");
     let ctxmgt = &counters["frontend"]["jingzhao"]["ctxmgt"];
     // One CQ and one EQ; for the QP, its first entry and one for each of three commands.
@@ -320,14 +277,13 @@ fn counters_are_named_by_who_counts() {
 #[test]
 fn what_vmm_and_driver_asked_for_is_counted() {
     let (daemon, control) = start();
-    let mut guest = Guest::connect(&daemon);
-    guest.bring_up();
+    let mut guest = connect(&daemon);
+    bring_up(&mut guest);
     // A SEND of no bytes, whose WQE is all zero but for the link's absence, of the QP and of one that is not there.
     for qpn in [QPN, 9] {
-        let doorbell = [0x0a_u32.to_le_bytes(), (qpn << 8 | 1).to_le_bytes()].concat();
-        guest.client.region_write(VFIO_PCI_BAR2_REGION_INDEX, 0, &doorbell).unwrap();
+        guest.ring(0, doorbell(qpn, 0, 0x0a, 1));
     }
-    guest.command(Op::ToErr, 2, QPN, &[]);
+    guest.ok(Op::ToErr, 2, QPN, &[]);
     guest.client.dma_unmap(0, MEMORY).unwrap();
 
     let counters = hcactl_json(&control, "counters");
@@ -355,21 +311,20 @@ fn what_vmm_and_driver_asked_for_is_counted() {
 #[test]
 fn a_strict_device_reports_a_line_each() {
     let (mut daemon, control) = start_with(&[("strict", json!(true))]);
-    let mut guest = Guest::connect(&daemon);
-    guest.bring_up();
+    let mut guest = connect(&daemon);
+    bring_up(&mut guest);
     // A doorbell of a QP in INIT.
-    guest.command(Op::ToRst, 3, QPN, &[]);
-    guest.command(Op::Rst2Init, 0, QPN, &Qpc { local_qpn: Qpn::new(5), port: 1, ..Qpc::default() }.emit());
-    let doorbell = [0x0a_u32.to_le_bytes(), (QPN << 8 | 1).to_le_bytes()].concat();
-    guest.client.region_write(VFIO_PCI_BAR2_REGION_INDEX, 0, &doorbell).unwrap();
+    guest.ok(Op::ToRst, 3, QPN, &[]);
+    guest.ok(Op::Rst2Init, 0, QPN, &Qpc { local_qpn: Qpn::new(5), port: 1, ..Qpc::default() }.emit());
+    guest.ring(0, doorbell(QPN, 0, 0x0a, 1));
     // A key for the second time.
-    let region = Mpt { key: Lkey::new(2), length: 8, ..Mpt::parse(&[0; Mpt::LEN]).unwrap() };
+    let region = region(2, 0, 0, 8, MptFlags::empty());
     for op in [Op::Sw2HwMpt, Op::Hw2SwMpt, Op::Sw2HwMpt] {
-        guest.command(op, 0, 2, &region.emit());
+        guest.ok(op, 0, 2, &region.emit());
     }
     // The HCR while it may be busy.
-    guest.command_at(0, Op::Nop, 0, 0x1f);
-    guest.command(Op::Nop, 0, 0x1f, &[]);
+    guest.issue(0, 0x1f, 0, hcr::word(Op::Nop.spec().code, 0));
+    guest.ok(Op::Nop, 0, 0x1f, &[]);
     // The page of the CQ's context.
     guest.command_at(0x200_0000, Op::UnmapIcm, 1, 1);
 
@@ -410,7 +365,7 @@ fn a_capture_begins_and_ends_on_request_and_overwrites_nothing() {
 #[test]
 fn a_trace_begins_and_ends_on_request_and_overwrites_nothing() {
     let (daemon, control) = start();
-    let mut guest = Guest::connect(&daemon);
+    let mut guest = connect(&daemon);
     let file = daemon.folder.path().join("x.trace");
     let name = file.to_str().unwrap();
     assert_eq!(hcactl(&control, &["trace", "off"]).unwrap_err(), "hcactl: no trace is running\n");
@@ -418,9 +373,9 @@ fn a_trace_begins_and_ends_on_request_and_overwrites_nothing() {
     assert_eq!(hcactl_json(&control, "devices")[0]["trace"], name);
     let error = hcactl(&control, &["trace", "on", name]).unwrap_err();
     assert_eq!(error, format!("hcactl: a trace to {name} is running\n"));
-    guest.command(Op::Nop, 0, 0x1f, &[]);
+    guest.ok(Op::Nop, 0, 0x1f, &[]);
     hcactl(&control, &["trace", "off"]).unwrap();
-    guest.command(Op::Nop, 0, 0x1f, &[]);
+    guest.ok(Op::Nop, 0, 0x1f, &[]);
 
     let text = std::fs::read_to_string(&file).unwrap();
     let kinds: Vec<_> = text.lines().map(|line| line.split(' ').nth(2).unwrap()).collect();
@@ -432,7 +387,7 @@ fn a_trace_begins_and_ends_on_request_and_overwrites_nothing() {
 
     let json = daemon.folder.path().join("x.json");
     hcactl(&control, &["--json", "trace", "on", json.to_str().unwrap()]).unwrap();
-    guest.command(Op::QueryAdapter, 0, 0, &[]);
+    guest.ok(Op::QueryAdapter, 0, 0, &[]);
     hcactl(&control, &["trace", "off"]).unwrap();
     let text = std::fs::read_to_string(&json).unwrap();
     let command: Value = serde_json::from_str(text.lines().nth(7).unwrap()).unwrap();
@@ -443,7 +398,7 @@ fn a_trace_begins_and_ends_on_request_and_overwrites_nothing() {
 fn who_ends_what_a_full_disk_has_ended_is_told() {
     let full = "to /dev/full had ended: No space left on device (os error 28)";
     let (daemon, control) = start_with(&[("trace", json!({ "file": "/dev/full" }))]);
-    Guest::connect(&daemon).command(Op::Nop, 0, 0x1f, &[]);
+    connect(&daemon).ok(Op::Nop, 0, 0x1f, &[]);
     until("the end of the trace", || hcactl_json(&control, "devices")[0]["trace"].is_null().then_some(()));
     assert_eq!(hcactl(&control, &["trace", "off"]).unwrap_err(), format!("hcactl: the trace {full}\n"));
     assert_eq!(hcactl(&control, &["trace", "off"]).unwrap_err(), "hcactl: no trace is running\n");
@@ -458,11 +413,11 @@ fn who_ends_what_a_full_disk_has_ended_is_told() {
 #[test]
 fn a_trace_ends_at_its_bound_and_the_device_goes_on() {
     let (mut daemon, control) = start_with(&[("trace_max_bytes", json!(1000))]);
-    let mut guest = Guest::connect(&daemon);
+    let mut guest = connect(&daemon);
     let file = daemon.folder.path().join("x.trace");
     let name = file.to_str().unwrap();
     hcactl(&control, &["trace", "on", name]).unwrap();
-    (0..100).for_each(|_| guest.command(Op::Nop, 0, 0x1f, &[]));
+    (0..100).for_each(|_| guest.ok(Op::Nop, 0, 0x1f, &[]));
     let line = daemon.wait_for_line("trace ends");
     assert!(line.contains("bound of 1000 bytes"), "{line}");
     let error = hcactl(&control, &["trace", "off"]).unwrap_err();

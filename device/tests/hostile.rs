@@ -8,6 +8,7 @@ use std::path::Path;
 fn the_corpora_replay() {
     replay("device_ops", 20, device_fuzz::jingzhao::run);
     replay("mthca_ops", 20, device_fuzz::mthca::run);
+    replay("e810_ops", 20, device_fuzz::e810::run);
     replay("mads", 20, device_fuzz::mads::run);
     replay("vfio_messages", 8, device_fuzz::vfio::run);
     replay("dma_maps", 8, device_fuzz::dma::run);
@@ -33,6 +34,7 @@ fn replay(target: &str, at_least: usize, run: impl Fn(&[u8])) {
 fn a_device_serves_on_whatever_happened() {
     random_inputs(200, 8, device_fuzz::jingzhao::run);
     random_inputs(200, 8, device_fuzz::mthca::run);
+    random_inputs(200, 16, device_fuzz::e810::run);
 }
 
 #[test]
@@ -81,6 +83,11 @@ fn random_inputs(runs: usize, step: usize, target: impl Fn(&[u8])) {
     }
 }
 
-#[allow(unreachable_pub, clippy::cast_possible_truncation, reason = "a library of its own in the fuzz crate")]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::cast_possible_truncation,
+    reason = "a library of its own in the fuzz crate"
+)]
 #[path = "../fuzz/src/lib.rs"]
 mod device_fuzz;

@@ -1,6 +1,5 @@
 //! Lines of the control socket.
 
-use device::config::UdpPeer;
 use device::control::message::{Request, Response};
 use device::fabric::impair::Rule;
 
@@ -13,7 +12,7 @@ pub fn run(input: &[u8]) {
             assert!(serde_json::from_slice::<Request>(&again).is_ok());
             match request {
                 Request::ImpairAdd { rule, .. } => _ = Rule::try_from(rule),
-                Request::PeerAdd { peer, .. } => _ = UdpPeer::check(&peer, ""),
+                Request::PeerAdd { peer, .. } => _ = peer.check(""),
                 _ => {}
             }
         }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use device::fabric::Origin;
 use device::fabric::impair::{
     Action, Direction, Impairments, MAX_RULES, Probability, Rule, RuleEntry, Verdict,
 };
@@ -76,9 +77,9 @@ pub fn run(input: &[u8]) {
     bench.finish();
 }
 
-/// Some frames are answers; no rule changes their length.
-fn is_answer(frame: &[u8]) -> bool {
-    frame.len() % 2 == 1
+/// Why a frame leaves; no rule changes its length.
+fn origin(frame: &[u8]) -> Origin {
+    [Origin::Own, Origin::Answer, Origin::Nic][frame.len() % 3]
 }
 
 /// A frame, and where it goes. Each of them has a RoCE packet's beginning, or a piece of one.
@@ -147,7 +148,7 @@ impl Bench {
             return;
         }
         let before = self.impairments.rows();
-        let verdict = self.impairments.judge(self.now, direction, frame, is_answer(frame));
+        let verdict = self.impairments.judge(self.now, direction, frame, origin(frame));
         let mut hit = Vec::new();
         for (before, after) in before.iter().zip(self.impairments.rows()) {
             let (matched, hits) = (after.matched - before.matched, after.hits - before.hits);
@@ -195,7 +196,7 @@ impl Bench {
     fn release(&mut self) {
         for direction in [Direction::Tx, Direction::Rx] {
             while let Some(frame) = self.impairments.release(self.now, direction) {
-                assert_eq!(frame.answer, is_answer(&frame.bytes), "an answer stays one");
+                assert_eq!(frame.origin, origin(&frame.bytes), "an answer stays one");
                 self.came_out(direction, &frame.bytes);
             }
         }

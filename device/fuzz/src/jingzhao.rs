@@ -2,17 +2,18 @@
 
 mod guest;
 
-use device::vfio::Bar;
-use device::vfio::server::{Device as _, Region};
+use drivers::Bus as _;
+use drivers::jingzhao::{SLOT, doorbell, signalled};
+use protocol::hca::jingzhao::cmd::COMMANDS;
 
-use self::guest::{COMMANDS, CQ, Guest, LOOPED, RQ, SQ};
+use self::guest::{CQ, Guest, LOOPED, RQ, queues};
 use super::input::Input;
 use super::{OPERATIONS, TURNS};
 
 /// Runs an input.
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
-    let mut guest = Guest::new(input.half(), input.byte());
+    let mut guest = guest::start(input.half(), input.byte());
     for _ in 0..OPERATIONS {
         let Some(operation) = input.next_byte() else { break };
         if !guest.operate(operation % 24, &mut input) {
@@ -27,21 +28,27 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     match operation {
         2 | 3 => command(guest, input),
         5 | 6 => {
-            let (qpn, slot, opcode) = (guest.aim.qpn(input), input.byte() % 32, input.byte());
+            let (qpn, slot, opcode) = (guest.aim.qpn(input), u32::from(input.byte() % 32), input.byte());
             let wqe = input.bytes(128);
-            guest.poke(SQ + u64::from(slot) * 128, wqe);
-            let low = (u32::from(slot) * 8) << 8 | u32::from(opcode);
-            let high = qpn << 8 | u32::try_from(wqe.len().div_ceil(16)).unwrap_or(0);
-            let doorbell = [low.to_le_bytes(), high.to_le_bytes()].concat();
-            guest.hca.region_write(Region::Bar(Bar::Bar2), 0x1000, &doorbell);
+            guest.poke(queues(qpn).sq + u64::from(slot * SLOT), wqe);
+            let size = u32::try_from(wqe.len().div_ceil(16)).unwrap_or(0);
+            guest.ring(1, doorbell(qpn, slot, opcode, size));
         }
-        7 => guest.post_receive(input.byte() % 32, u32::from(input.half())),
-        14 => guest.begin_again(input, Guest::bring_up),
-        16 | 17 => doorbell(guest, input),
+        7 => {
+            let (slot, len) = (u32::from(input.byte() % 32), u32::from(input.half()));
+            guest.post_recv(&queues(LOOPED), slot, &guest::data(len));
+        }
+        14 => {
+            let anew = guest.begins_again(input);
+            if anew {
+                guest::bring_up(guest);
+            }
+        }
+        16 | 17 => ring(guest, input),
         18 => {
             let queue = u32::from(input.byte());
             let offset = if input.byte() < 128 { 0x10 } else { 0x20 };
-            guest.hca.region_write(Region::Bar(Bar::Bar2), offset, &queue.to_le_bytes());
+            guest.store(2, offset, &queue.to_le_bytes());
         }
         21 => {
             const OPCODES: [u8; 8] = [0x0a, 0x0b, 0x08, 0x09, 0x10, 0x11, 0x12, 0x00];
@@ -49,43 +56,31 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
             let (qpn, slot, link) = (guest.aim.qpn(input), input.byte() % 32, input.byte());
             let (len, flags) = (u32::from(input.half()), input.byte());
             let wqe = guest::wqe(opcode, qpn, link, len, flags);
-            guest.poke(SQ + u64::from(slot) * 128, &wqe);
-            let size = u32::try_from(wqe.len() / 16).unwrap_or(0);
-            ring(guest, 1, [(u32::from(slot) * 8) << 8 | u32::from(opcode), qpn << 8 | size], 8);
+            guest.post_send(&queues(qpn), slot.into(), opcode, &wqe);
         }
         _ => {}
     }
 }
 
-/// A send doorbell of any shape.
-fn doorbell(guest: &mut Guest, input: &mut Input<'_>) {
+/// A send doorbell of any shape: its first bytes at once, or its words one after the other.
+fn ring(guest: &mut Guest, input: &mut Input<'_>) {
     let page = match input.byte() % 4 {
         0 => 0,
         1 => u64::from(input.half()),
         _ => 1,
     };
-    let words = [input.word(), guest.aim.qpn(input) << 8 | u32::from(input.byte())];
-    ring(guest, page, words, input.byte() % 9);
-}
-
-/// Stores the first bytes of a doorbell: all at once, or its words one after the other.
-fn ring(guest: &mut Guest, page: u64, words: [u32; 2], len: u8) {
     let at = page * 0x1000;
-    if at >= guest.hca.region_len(Region::Bar(Bar::Bar2)) {
-        return;
-    }
+    let words = [input.word(), guest.aim.qpn(input) << 8 | u32::from(input.byte())];
     let bytes = words.map(u32::to_le_bytes).concat();
-    if len == 0 {
-        guest.hca.region_write(Region::Bar(Bar::Bar2), at, &bytes[..4]);
-        guest.hca.region_write(Region::Bar(Bar::Bar2), at + 4, &bytes[4..]);
-    } else {
-        guest.hca.region_write(Region::Bar(Bar::Bar2), at, &bytes[..usize::from(len)]);
+    match usize::from(input.byte() % 9) {
+        0 => bytes.chunks(4).zip([at, at + 4]).for_each(|(word, at)| guest.store(2, at, word)),
+        len => guest.store(2, at, &bytes[..len]),
     }
 }
 
 /// A command with the mailbox of a well-behaved guest, of which some bytes are changed.
 fn command(guest: &mut Guest, input: &mut Input<'_>) {
-    let op = COMMANDS[usize::from(input.byte()) % COMMANDS.len()];
+    let op = COMMANDS[usize::from(input.byte()) % COMMANDS.len()].op;
     let op_modifier = input.byte() % 8;
     let in_modifier = match input.byte() % 4 {
         0 => input.word(),
@@ -99,7 +94,7 @@ fn command(guest: &mut Guest, input: &mut Input<'_>) {
             *byte = input.byte();
         }
     }
-    guest.command(op, op_modifier, in_modifier, &inbox);
+    guest::command(guest, op, op_modifier, in_modifier, &inbox);
 }
 
 /// A new client with a driver that knows nothing of what was before gets a message across.
@@ -107,14 +102,11 @@ fn serves_still(guest: &mut Guest) {
     guest.hca.disconnect();
     guest.hca.set_link(true);
     guest.lend();
-    guest.bring_up();
-    guest.post_receive(0, 64);
-    let wqe = guest::send_wqe();
-    guest.poke(SQ, &wqe);
-    guest.poke(RQ + 128, &[0; 128]);
-    let doorbell = [0x0a_u32.to_le_bytes(), (LOOPED << 8 | 2).to_le_bytes()].concat();
-    guest.hca.region_write(Region::Bar(Bar::Bar2), 0x1000, &doorbell);
+    guest::bring_up(guest);
+    let queues = queues(LOOPED);
+    guest.post_recv(&queues, 0, &guest::data(64));
+    guest.poke(RQ + u64::from(SLOT), &[0; SLOT as usize]);
+    guest.post_send(&queues, 0, 0x0a, &signalled(&guest::data(16)));
     guest.turns(64);
-    let syndromes = guest.completions(CQ);
-    assert_eq!(syndromes, [0, 0], "a receive and a send complete");
+    assert_eq!(guest.syndromes(CQ), [0, 0], "a receive and a send complete");
 }

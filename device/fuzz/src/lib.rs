@@ -1,12 +1,13 @@
 //! What the fuzz targets run, shared with `device/tests/hostile.rs`.
 //!
-//! The input of `jingzhao` and `mthca` is the device's options, two bytes, who looks on, and a list of operations on one
-//! device: what its guest, its client and its wire may do, well-formed as often as not, since a device refuses most of
-//! what is random. Whatever came before, the device must serve a well-behaved guest afterwards.
+//! The input of `jingzhao`, `mthca` and `e810` is the device's options, two bytes, who looks on, and a list of
+//! operations on one device: what its guest, its client and its wire may do, well-formed as often as not, since a device
+//! refuses most of what is random. Whatever came before, the device must serve a well-behaved guest afterwards.
 
 pub mod config;
 pub mod control;
 pub mod dma;
+pub mod e810;
 pub mod impair;
 mod input;
 pub mod jingzhao;
@@ -14,9 +15,9 @@ mod machine;
 pub mod mads;
 pub mod mthca;
 pub mod net;
+mod peer_frames;
 pub mod switch;
 pub mod vfio;
-mod wire;
 
 /// Bound: operations of one run. With more, work requests in a circle make a run last seconds.
 const OPERATIONS: usize = 128;

@@ -5,20 +5,21 @@ use std::path::Path;
 use device::frontend::Frontend;
 use device::frontend::snapshot::Table;
 use device::hca::Hca;
-use device::identity::Identity;
 use device::memory::Permissions;
+use device::net::address::Addresses;
 use device::telemetry::trace::{Trace, TraceFormat};
 use device::vfio::Bar;
 use device::vfio::server::{Device, Region};
+use drivers::{Bus, syndrome};
 use engine::Instant;
 use protocol::Psn;
-use protocol::ids::{Iova, Lid};
+use protocol::ids::Iova;
 use protocol::roce::RoceFrame;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 use super::input::Input;
-use super::wire;
+use super::peer_frames;
 
 /// Bytes of guest memory, from bus address 0 on.
 pub(crate) const MEMORY: u64 = 1 << 20;
@@ -55,9 +56,9 @@ pub(crate) struct Machine<F: Frontend> {
 }
 
 impl<F: Frontend> Machine<F> {
-    /// LID 1 with memory, which somebody looks at or not.
-    pub(crate) fn of(frontend: F, watched: u8, aim: Aim) -> Self {
-        let hca = Hca::new(frontend, Identity::from_lid(Lid::new(1)), None);
+    /// A device with memory; bits of `watched` say whether it is traced and checked by strict rules.
+    pub(crate) fn of(frontend: F, addresses: Addresses, watched: u8, aim: Aim) -> Self {
+        let hca = Hca::new(frontend, addresses, None);
         let mut machine = Self { hca, now: Instant::ZERO, sent: Psn::new(PSN), aim };
         machine.hca.set_strict(watched & 1 != 0);
         if watched & 2 != 0 {
@@ -78,37 +79,6 @@ impl<F: Frontend> Machine<F> {
         let memory = self.hca.memory();
         memory.unmap_all();
         memory.map(Iova::new(0), MEMORY, all, Some((fd, 0))).expect("nothing is mapped");
-    }
-
-    /// Writes guest memory, as far as it is there.
-    pub(crate) fn poke(&mut self, at: u64, bytes: &[u8]) {
-        let _ = self.hca.memory().write(Iova::new(at), bytes);
-    }
-
-    /// Stores to a register, if the region reaches so far.
-    pub(crate) fn store(&mut self, bar: Bar, offset: u64, bytes: &[u8]) {
-        if offset < self.hca.region_len(Region::Bar(bar)) {
-            self.hca.region_write(Region::Bar(bar), offset, bytes);
-        }
-    }
-
-    /// Seven words of a command, by an interface's order of bytes.
-    pub(crate) fn command_words(
-        &mut self,
-        hcr: u64,
-        in_param: u64,
-        out_param: u64,
-        rest: [u32; 3],
-        be: bool,
-    ) {
-        let [in_modifier, token, command] = rest;
-        let halves = |value: u64| [value >> 32, value & 0xffff_ffff].map(|half| half as u32);
-        let ([in_high, in_low], [out_high, out_low]) = (halves(in_param), halves(out_param));
-        let words = [in_high, in_low, in_modifier, out_high, out_low, token, command];
-        for (offset, word) in (hcr..).step_by(4).zip(words) {
-            let bytes = if be { word.to_be_bytes() } else { word.to_le_bytes() };
-            self.store(Bar::Bar0, offset, &bytes);
-        }
     }
 
     /// What has nothing to do with the interface. Whether the operation is such a one.
@@ -133,7 +103,7 @@ impl<F: Frontend> Machine<F> {
                 self.poke(at, data);
             }
             8 | 9 => {
-                let frame = wire::request(&self.aim, input);
+                let frame = peer_frames::request(&self.aim, input);
                 self.hca.handle_frame(&frame);
             }
             10 => self.hca.handle_frame(input.bytes(255)),
@@ -150,7 +120,7 @@ impl<F: Frontend> Machine<F> {
             19 => self.hca.set_link(input.byte() < 192),
             20 => self.look(input),
             22 => {
-                let frame = wire::response(&self.aim, self.sent, input);
+                let frame = peer_frames::response(&self.aim, self.sent, input);
                 self.hca.handle_frame(&frame);
             }
             23 => self.now = self.hca.next_deadline().unwrap_or(self.now).max(self.now),
@@ -159,15 +129,16 @@ impl<F: Frontend> Machine<F> {
         true
     }
 
-    /// Ends of the device that are not the end of its client, and the end of that.
-    pub(crate) fn begin_again(&mut self, input: &mut Input<'_>, bring_up: impl FnOnce(&mut Self)) {
+    /// Ends of the device that are not the end of its client, and the end of that. Whether a driver is to bring it up.
+    pub(crate) fn begins_again(&mut self, input: &mut Input<'_>) -> bool {
         match input.byte() % 4 {
             0 => self.hca.reset(),
             1 => self.hca.disconnect(),
-            // A function level reset, then what a driver does first.
-            2 => self.hca.region_write(Region::Config, 0x69, &[0x80]),
-            _ => bring_up(self),
+            // A function level reset.
+            2 => self.configure(0x69, &[0x80]),
+            _ => return true,
         }
+        false
     }
 
     fn interrupts(&mut self, input: &mut Input<'_>) {
@@ -177,13 +148,24 @@ impl<F: Frontend> Machine<F> {
             0 => self.hca.interrupts().set_eventfd(vector, fd),
             1 => self.hca.interrupts().set_masked(vector, true),
             2 => self.hca.interrupts().trigger(vector),
-            _ => self.hca.region_write(Region::Config, 0x52, &[0, 0x80]),
+            _ => self.configure(0x52, &[0, 0x80]),
         }
     }
 
     /// What an operator asks.
     fn look(&mut self, input: &mut Input<'_>) {
-        const TABLES: [Table; 5] = [Table::Qps, Table::Cqs, Table::Eqs, Table::Mrs, Table::Icm];
+        const TABLES: [Table; 10] = [
+            Table::Qps,
+            Table::Cqs,
+            Table::Eqs,
+            Table::Mrs,
+            Table::Icm,
+            Table::Queues,
+            Table::Link,
+            Table::Vsis,
+            Table::Rules,
+            Table::Scheduler,
+        ];
         let from = if input.byte() < 128 { 0 } else { u64::from(input.word()) };
         for table in TABLES {
             let _ = self.hca.snapshot(table, from);
@@ -194,11 +176,10 @@ impl<F: Frontend> Machine<F> {
 
     /// A byte of a region.
     fn place(&self, input: &mut Input<'_>) -> (Region, u64) {
-        let region = match input.byte() % 3 {
-            0 => Region::Bar(Bar::Bar0),
-            1 => Region::Bar(Bar::Bar2),
-            _ => Region::Config,
-        };
+        let bars = Bar::ALL.into_iter().map(Region::Bar);
+        let regions = bars.chain([Region::Config]).filter(|region| self.hca.region_len(*region) > 0);
+        // Devices have two BARs, and a config space.
+        let region = regions.into_iter().nth(usize::from(input.byte() % 3)).unwrap_or(Region::Config);
         (region, u64::from(input.word()) % self.hca.region_len(region))
     }
 
@@ -226,15 +207,42 @@ impl<F: Frontend> Machine<F> {
         }
     }
 
-    /// Syndromes of the completions in a queue, 0 for success: both interfaces have them in the same bytes.
-    pub(crate) fn completions(&mut self, queue: u64) -> Vec<u8> {
-        let mut entries = [0; 0x400];
-        self.hca.memory().read(Iova::new(queue), &mut entries).expect("memory was lent");
-        entries
-            .chunks_exact(32)
-            .take_while(|entry| entry[31] & 0x80 == 0)
-            .map(|entry| if entry[0x1c] >= 0xfe { entry[0x10] } else { 0 })
-            .collect()
+    /// Syndromes of the completions in a queue of 32 entries, 0 for success, up to the first entry that is the device's.
+    pub(crate) fn syndromes(&mut self, queue: u64) -> Vec<u8> {
+        let entries = self.peek(queue, 0x400);
+        entries.chunks_exact(32).take_while(|entry| entry[31] & 0x80 == 0).map(syndrome).collect()
+    }
+}
+
+/// Accesses go as far as there are registers and memory.
+impl<F: Frontend> Bus for Machine<F> {
+    fn configure(&mut self, offset: u64, bytes: &[u8]) {
+        self.hca.region_write(Region::Config, offset, bytes);
+    }
+
+    fn store(&mut self, bar: u8, offset: u64, bytes: &[u8]) {
+        let region = Region::Bar(Bar::ALL[usize::from(bar)]);
+        if offset < self.hca.region_len(region) {
+            self.hca.region_write(region, offset, bytes);
+        }
+    }
+
+    fn load<const LEN: usize>(&mut self, bar: u8, offset: u64) -> [u8; LEN] {
+        let (region, mut bytes) = (Region::Bar(Bar::ALL[usize::from(bar)]), [0; LEN]);
+        if offset < self.hca.region_len(region) {
+            self.hca.region_read(region, offset, &mut bytes);
+        }
+        bytes
+    }
+
+    fn poke(&mut self, at: u64, bytes: &[u8]) {
+        let _ = self.hca.memory().write(Iova::new(at), bytes);
+    }
+
+    fn peek(&mut self, at: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        let _ = self.hca.memory().read(Iova::new(at), &mut bytes);
+        bytes
     }
 }
 

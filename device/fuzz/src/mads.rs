@@ -47,7 +47,7 @@ struct Fabric {
 /// Runs an input.
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
-    let hca = |lid| Management::new(Identity::from_lid(Lid::new(lid)).into(), PROFILE);
+    let hca = |lid| Management::new(Identity::from_lid(Lid::new(lid)), PROFILE);
     let mut fabric = Fabric { hcas: [hca(1), hca(2)], listening: [false; 2], view: View::default() };
     for hca in &mut fabric.hcas {
         hca.open_port(&fabric.view);
@@ -83,7 +83,7 @@ impl Fabric {
                     destination_qp: qpn(input),
                     mad: mad(input),
                 };
-                hca.handle_guest(&self.view, &sent);
+                hca.handle_guest(&self.view, &Identity::from_lid(hca.lid()).into(), &sent);
             }
             8..=11 => {
                 let received = Datagram {

@@ -2,17 +2,18 @@
 
 mod guest;
 
-use device::vfio::Bar;
+use drivers::mthca::{EQ_ARM, EQ_SET_CI};
+use drivers::{Bus as _, hcr};
 use protocol::hca::mthca::cmd::Op;
 
-use self::guest::{COMMANDS, CQ, DATA, Guest, LOOPED};
+use self::guest::{COMMANDS, CQ, DATA, Guest, LOOPED, data, record, rq, sq};
 use super::input::Input;
 use super::{OPERATIONS, TURNS};
 
 /// Runs an input.
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
-    let mut guest = Guest::new(input.byte());
+    let mut guest = guest::start(input.byte());
     for _ in 0..OPERATIONS {
         let Some(operation) = input.next_byte() else { break };
         if !guest.operate(operation % 28, &mut input) {
@@ -29,23 +30,28 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
         5 | 6 => {
             let (qpn, opcode, flags) = (guest.aim.qpn(input), input.byte() & 0x1f, input.byte());
             let wqe = input.bytes(255);
-            let doorbell = guest.post_send(qpn, opcode, wqe, flags & 1 != 0);
+            let doorbell = guest.post_send(&sq(qpn), qpn, opcode, wqe, flags & 1 != 0);
             if flags & 2 == 0 {
-                guest.ring(2, doorbell, flags & 4 != 0);
+                guest::ring(guest, 2, doorbell.emit(), flags & 4 != 0);
             }
         }
         7 | 18 => {
             let qpn = guest.aim.qpn(input);
-            guest.post_receive(qpn, u32::from(input.half()));
+            guest.post_recv(&rq(qpn), data(input.half().into()));
         }
-        14 => guest.begin_again(input, Guest::bring_up),
+        14 => {
+            let anew = guest.begins_again(input);
+            if anew {
+                guest::bring_up(guest);
+            }
+        }
         16 => {
             // A send doorbell of any shape.
             let page = if input.byte() < 192 { 2 } else { u64::from(input.half()) };
             let mut doorbell = [0; 8];
             let given = input.bytes(8);
             doorbell[..given.len()].copy_from_slice(given);
-            guest.ring(page, doorbell, input.byte() < 64);
+            guest::ring(guest, page, doorbell, input.byte() < 64);
         }
         17 => {
             let (choice, consumer) = (input.byte(), input.word());
@@ -53,7 +59,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
             let head = u32::from(choice) << 28 | u32::from(choice % 4) << 24 | cqn;
             let consumer = if choice & 8 == 0 { consumer % 64 } else { consumer };
             let doorbell = [head.to_be_bytes(), consumer.to_be_bytes()].concat();
-            guest.store(Bar::Bar2, 0x2020, &doorbell);
+            guest.store(2, 0x2020, &doorbell);
         }
         21 => {
             const OPCODES: [u8; 8] = [0x0a, 0x0b, 0x08, 0x09, 0x10, 0x11, 0x12, 0x00];
@@ -61,21 +67,21 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
             let qpn = guest.aim.qpn(input);
             let (len, flags) = (u32::from(input.half()), input.byte());
             let wqe = guest::wqe(opcode, qpn, len, flags);
-            let doorbell = guest.post_send(qpn, opcode, &wqe, flags & 0x40 != 0);
+            let doorbell = guest.post_send(&sq(qpn), qpn, opcode, &wqe, flags & 0x40 != 0);
             if flags & 0x80 == 0 {
-                guest.ring(2, doorbell, false);
+                guest.ring(&doorbell);
             }
         }
         24 => {
             // A doorbell record that need not be right.
             let (index, value) = (u32::from(input.byte()), input.word());
-            guest.set_record(index, if value >> 31 == 0 { value % 64 } else { value });
+            guest.set_record(record(index), if value >> 31 == 0 { value % 64 } else { value });
         }
         25 => {
             let (eqn, choice) = (u64::from(input.byte() % 8), input.byte());
             let value = if choice < 192 { u32::from(choice) } else { input.word() };
-            guest.store(Bar::Bar0, 0x8_0b00 + 8 * eqn, &value.to_be_bytes());
-            guest.store(Bar::Bar0, 0x8_0a04, &(1_u32 << eqn).to_be_bytes());
+            guest.write(EQ_SET_CI + 8 * eqn, value);
+            guest.write(EQ_ARM, 1 << eqn);
         }
         26 => {
             // What a management WQE of the data region will send.
@@ -107,7 +113,8 @@ fn command(guest: &mut Guest, input: &mut Input<'_>) {
             *byte = input.byte();
         }
     }
-    let event = flags & 0x40 != 0;
+    let event = if flags & 0x40 == 0 { 0 } else { hcr::EVENT };
+    let word = event | u32::from(op_modifier) << 12 | u32::from(code);
     if matches!(op, Op::MapEq | Op::ArmSrq | Op::UnmapIcm | Op::SetIcmSize) {
         let value = input.word();
         let in_param = match op {
@@ -115,9 +122,9 @@ fn command(guest: &mut Guest, input: &mut Input<'_>) {
             Op::UnmapIcm => [0x10_0000, 0x2000, u64::from(value) << 12][usize::from(flags / 4 % 3)],
             _ => u64::from(value),
         };
-        guest.execute(in_param, code, op_modifier, in_modifier, event);
+        guest::execute(guest, in_param, word, in_modifier);
     } else {
-        guest.with_inbox(code, op_modifier, in_modifier, &inbox, event);
+        guest::with_inbox(guest, word, in_modifier, &inbox);
     }
 }
 
@@ -126,12 +133,10 @@ fn serves_still(guest: &mut Guest) {
     guest.hca.disconnect();
     guest.hca.set_link(true);
     guest.lend();
-    guest.bring_up();
-    guest.post_receive(LOOPED, 64);
-    let wqe = guest::wqe(0x0a, LOOPED, 16, 8);
-    let doorbell = guest.post_send(LOOPED, 0x0a, &wqe, false);
-    guest.ring(2, doorbell, false);
+    guest::bring_up(guest);
+    guest.post_recv(&rq(LOOPED), data(64));
+    let doorbell = guest.post_send(&sq(LOOPED), LOOPED, 0x0a, &guest::wqe(0x0a, LOOPED, 16, 8), false);
+    guest.ring(&doorbell);
     guest.turns(64);
-    let syndromes = guest.completions(CQ);
-    assert_eq!(syndromes, [0, 0], "a receive and a send complete");
+    assert_eq!(guest.syndromes(CQ), [0, 0], "a receive and a send complete");
 }

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use device::config::UdpPeer;
 use device::fabric::switch::{PeerError, Refusal, Route, Switch};
+use device::fabric::udp::UdpPeer;
 use engine::Instant;
 use protocol::ids::MacAddr;
 
@@ -63,7 +63,7 @@ pub fn run(input: &[u8]) {
             9 => bench.invent(&mut input),
             10..=12 => bench.pass(Duration::from_millis(u64::from(input.byte()) * 10)),
             13 => bench.pass(Duration::from_secs(u64::from(input.byte()) * 2)),
-            _ => {}
+            _ => bench.own_frame(mac(input.byte())),
         }
         bench.check();
     }
@@ -71,6 +71,11 @@ pub fn run(input: &[u8]) {
 
 fn address(choice: u8) -> SocketAddr {
     ([127, 0, 0, 1], 1000 + u16::from(choice % ADDRESSES)).into()
+}
+
+/// Stands for the HCA among those that speak.
+fn own() -> SocketAddr {
+    ([127, 0, 0, 1], 1).into()
 }
 
 /// One of a few, which may be a group's.
@@ -162,6 +167,26 @@ impl Bench {
         }
     }
 
+    /// The NIC of the HCA sends a frame.
+    fn own_frame(&mut self, src: MacAddr) {
+        let (now, owner) = (self.now, self.model.owner(src));
+        let is_anothers = |heard: &Heard| heard.from != own() && heard.kept;
+        if !self.switch.admit_own(now, src) {
+            let heard = self.model.heard.get(&src).is_some_and(|heard| heard.from != own());
+            return assert!(heard || owner.is_some(), "{src} was free");
+        }
+        if src.is_multicast() {
+            return;
+        }
+        assert_eq!(owner, None, "{src} is configured");
+        let before = self.model.heard.insert(src, Heard { from: own(), at: now, kept: true });
+        let held = before.filter(is_anothers).is_some_and(|before| now.saturating_since(before.at) < HELD);
+        assert!(!held, "{src} was taken");
+        if self.model.peers.len() != 1 {
+            assert_eq!(self.switch.route(now, src), Route::Own, "nothing comes back");
+        }
+    }
+
     fn pass(&mut self, time: Duration) {
         self.now = self.now + time;
     }
@@ -169,7 +194,7 @@ impl Bench {
     fn check(&self) {
         let count = self.model.peers.len();
         assert_eq!(self.switch.peer_count(), count);
-        assert!(self.switch.known_macs() <= count * (LEARNED + 1), "{} MACs", self.switch.known_macs());
+        assert!(self.switch.known_macs() <= (count + 1) * (LEARNED + 1), "{} MACs", self.switch.known_macs());
         for (number, ((peer, frames), row)) in self.model.peers.iter().zip(self.switch.rows()).enumerate() {
             assert_eq!(self.switch.addr(number), Some(peer.addr));
             let counted = row.rx_frames + row.rx_over_rate + row.rx_foreign_mac;
@@ -182,9 +207,10 @@ impl Bench {
                 _ if count == 1 => assert_eq!(route, Route::Peer(0)),
                 (_, Some(owner)) => assert_eq!(route, Route::Peer(owner), "{mac} is configured"),
                 (Route::Flood, None) => {}
-                (Route::Peer(to), None) => {
+                (Route::Own | Route::Peer(_), None) => {
                     let heard = self.model.heard.get(&mac).expect("nobody was heard as it");
-                    assert_eq!(self.model.number(heard.from), Some(to));
+                    let from = self.model.number(heard.from).map_or(Route::Own, Route::Peer);
+                    assert_eq!(route, from);
                     assert!(self.now.saturating_since(heard.at) < AGEING, "{mac} is forgotten");
                 }
             }

@@ -8,7 +8,6 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use device::frontend::Interface as _;
-use device::frontend::address::Addresses;
 use device::frontend::jingzhao::{JingZhao, Options, Setup};
 use device::hca::Hca;
 use device::identity::Identity;
@@ -90,8 +89,7 @@ pub fn run(input: &[u8]) {
 impl Bench {
     fn new() -> Self {
         let own = Identity::from_lid(Lid::new(1));
-        let addresses = Addresses { own, peers: Vec::new(), default_peer: None };
-        let setup = Setup { options: Options::default(), addresses, engine: engine::Config::default() };
+        let setup = Setup { options: Options::default(), mac: own.mac, engine: engine::Config::default() };
         let mut hca = Hca::new(JingZhao::new(setup), own, None);
         hca.set_memory_limits(Limits { windows: LIMITS.0, files: LIMITS.1, ..Limits::default() });
         let mut bench = Self { hca, client: Client::connect(), things: Things::new() };

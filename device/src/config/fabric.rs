@@ -1,7 +1,6 @@
 //! How frames travel.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 
@@ -10,6 +9,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, unicast_mac, value};
+use crate::fabric::tap::InterfaceName;
+use crate::fabric::udp::UdpPeer;
 
 /// How frames travel.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -42,7 +43,8 @@ impl Default for LocalEntry {
 #[serde(deny_unknown_fields)]
 pub struct TapEntry {
     /// Name of the interface, which exists and is ours (`ip tuntap add dev NAME mode tap user USER`), or is created where
-    /// the process may. Its MTU and that of the network must have room for the path MTU: 4200 bytes for 4096.
+    /// the process may. Its MTU and that of the network must have room for the path MTU, 4200 bytes for 4096, and for the
+    /// MTU that the guest of a NIC sets.
     pub interface: String,
 }
 
@@ -100,78 +102,30 @@ pub enum FabricConfig {
     },
 }
 
-/// Name of a network interface: 1 to 15 characters, none of them a slash, a colon or white space.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InterfaceName(String);
-
-impl InterfaceName {
-    /// Its bytes, without a terminator.
-    pub fn as_bytes(&self) -> &[u8] {
-        self.0.as_bytes()
-    }
-}
-
-impl TryFrom<String> for InterfaceName {
-    type Error = String;
-
-    fn try_from(name: String) -> Result<Self, String> {
-        // `dev_valid_name` of the kernel; a percent sign would ask it to choose a number.
-        let is_valid = (1..16).contains(&name.len())
-            && name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b':' | b'%'))
-            && name != "."
-            && name != "..";
-        if is_valid { Ok(Self(name)) } else { Err(format!("{name:?} is not a name of an interface")) }
-    }
-}
-
-impl fmt::Display for InterfaceName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// A peer of the `udp` fabric, checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UdpPeer {
-    /// Address and port.
-    pub addr: SocketAddr,
-    /// MAC, if configured.
-    pub mac: Option<MacAddr>,
-    /// Whether it knows us only.
-    pub leaf: bool,
-    /// Frames it may send.
-    pub max_frames_per_second: Option<NonZeroU32>,
-}
-
-impl UdpPeer {
-    /// A peer of which nothing but its address is known.
-    pub const fn at(addr: SocketAddr) -> Self {
-        Self { addr, mac: None, leaf: false, max_frames_per_second: None }
-    }
-
-    /// Checks a peer; `key` is where it stands.
+impl UdpPeerEntry {
+    /// Checks the peer; `key` is where it stands.
     ///
     /// # Errors
     /// [`ConfigError::Value`].
-    pub fn check(entry: &UdpPeerEntry, key: &str) -> Result<Self, ConfigError> {
-        if entry.addr.port() == 0 {
+    pub fn check(&self, key: &str) -> Result<UdpPeer, ConfigError> {
+        if self.addr.port() == 0 {
             return Err(value(&format!("{key}addr"), "port 0 cannot be sent to"));
         }
         let by_id =
-            entry.id.map(|id| super::lid(id, &format!("{key}id")).map(MacAddr::from_lid)).transpose()?;
-        let ip = entry.addr.ip();
+            self.id.map(|id| super::lid(id, &format!("{key}id")).map(MacAddr::from_lid)).transpose()?;
+        let ip = self.addr.ip();
         if ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
             return Err(value(&format!("{key}addr"), format!("{ip} is not one host")));
         }
-        let mac = entry.mac.as_deref().map(|text| unicast_mac(text, &format!("{key}mac"))).transpose()?;
+        let mac = self.mac.as_deref().map(|text| unicast_mac(text, &format!("{key}mac"))).transpose()?;
         if by_id.is_some() && mac.is_some() {
             return Err(value(&format!("{key}mac"), "id has given a MAC already"));
         }
-        Ok(Self {
-            addr: entry.addr,
+        Ok(UdpPeer {
+            addr: self.addr,
             mac: mac.or(by_id),
-            leaf: entry.leaf,
-            max_frames_per_second: entry.max_frames_per_second,
+            leaf: self.leaf,
+            max_frames_per_second: self.max_frames_per_second,
         })
     }
 }
@@ -207,7 +161,7 @@ impl FabricConfig {
             if addr.is_ipv4() != bind.is_ipv4() {
                 return wrong("addr", format!("{addr} and bind {bind} differ in IP version"));
             }
-            let peer = UdpPeer::check(entry, &key)?;
+            let peer = entry.check(&key)?;
             // A socket that is bound to no address receives on those of loopback too.
             let is_bound = addr.ip() == bind.ip() || bind.ip().is_unspecified() && addr.ip().is_loopback();
             if is_bound && addr.port() == bind.port() {

@@ -9,8 +9,8 @@ use rustix::fs::{Access, access};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use super::files::Use;
-use super::{Config, ConfigError, FabricConfig, InterfaceName, value};
-use crate::fabric::tap;
+use super::{Config, ConfigError, FabricConfig, value};
+use crate::fabric::tap::{self, InterfaceName};
 
 impl Config {
     /// Looks for folders, interfaces and rights that are missing.

@@ -273,6 +273,10 @@ pub struct PortCounters {
     pub transmit: Traffic,
     /// RoCE packets from the fabric that were handed on.
     pub receive: Traffic,
+    /// Frames of the NIC for the fabric.
+    pub nic_transmit: Traffic,
+    /// Frames from the fabric that the NIC was given.
+    pub nic_receive: Traffic,
     /// Times the link went down.
     pub link_downed: u64,
     /// ARP messages taken in.
@@ -285,6 +289,8 @@ pub struct PortCounters {
     pub lost_link_down: u64,
     /// Frames to be sent that were lost because nobody told the MAC of their destination.
     pub lost_unresolved: u64,
+    /// Frames of the NIC that were lost because they are too short or too long to be frames.
+    pub lost_malformed: u64,
     /// Frames dropped, by [`DropReason::name`].
     pub dropped: BTreeMap<String, u64>,
 }
@@ -296,12 +302,15 @@ impl From<&PortStats> for PortCounters {
             roce: stats.roce,
             transmit: stats.transmit,
             receive: stats.receive,
+            nic_transmit: stats.nic_transmit,
+            nic_receive: stats.nic_receive,
             link_downed: stats.link_downed,
             arp: stats.arp,
             neighbour_discovery: stats.neighbour_discovery,
             echo: stats.echo,
             lost_link_down: stats.lost_link_down,
             lost_unresolved: stats.lost_unresolved,
+            lost_malformed: stats.lost_malformed,
             dropped: dropped.into(),
         }
     }

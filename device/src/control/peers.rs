@@ -6,9 +6,9 @@ use protocol::ids::MacAddr;
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-use crate::config::UdpPeer;
 use crate::fabric::Fabric;
 use crate::fabric::switch::{PeerError, PeerRow};
+use crate::fabric::udp::UdpPeer;
 use crate::frontend::Frontend;
 use crate::hca::Hca;
 
@@ -32,7 +32,7 @@ pub enum PeersError {
     /// The MAC is its own.
     #[error("mac: {0} is this HCA's own")]
     OwnMac(MacAddr),
-    /// See there.
+    /// The list of peers refuses.
     #[error(transparent)]
     Peer(#[from] PeerError),
 }

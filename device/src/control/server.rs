@@ -16,7 +16,7 @@ use super::impair::ImpairCall;
 use super::message::{DeviceRow, DeviceState, Request, Response};
 use super::peers::{PeerCall, PeersError};
 use crate::capture::Capture;
-use crate::config::{ConfigError, UdpPeer};
+use crate::config::ConfigError;
 use crate::confinement::{self, Outside};
 use crate::descriptors::Reserve;
 use crate::fabric::impair::{Rule, RuleError, TooManyRules};
@@ -270,7 +270,7 @@ async fn answer(request: Request, devices: &[Device]) -> Result<Response, Refuse
         }
         Request::PeerAdd { device, peer } => {
             let handle = &find(device)?.handle;
-            let peer = UdpPeer::check(&peer, "")?;
+            let peer = peer.check("")?;
             handle.call(|answer| Call::Peers(PeerCall::Add(peer, answer))).await??;
             Response::Done {}
         }

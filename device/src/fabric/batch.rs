@@ -5,6 +5,8 @@ use std::ops::Range;
 
 use protocol::ids::MacAddr;
 
+use super::{MAX_FRAME_LEN, MIN_FRAME_LEN};
+
 /// Frames on their way out, end to end in one buffer that is used again and again.
 #[derive(Debug, Default)]
 pub struct TxBatch {
@@ -17,8 +19,19 @@ pub(super) struct TxFrame {
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) dst: MacAddr,
+    pub(super) origin: Origin,
+}
+
+/// Why a frame leaves, which says how a fabric treats it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Origin {
+    /// The engine, the station or management begins something.
+    #[default]
+    Own,
     /// It answers a frame that came, so its destination was heard of just now: see [`TxBatch::mark_answer`].
-    pub(super) answer: bool,
+    Answer,
+    /// A NIC sends it, whose driver chose its source: fabrics look whether that is somebody else's.
+    Nic,
 }
 
 impl TxBatch {
@@ -30,20 +43,25 @@ impl TxBatch {
     /// What was appended since the last commit is a frame for `dst`.
     pub fn commit(&mut self, dst: MacAddr) {
         let start = self.frames.back().map_or(0, |frame| frame.end);
-        self.frames.push_back(TxFrame { start, end: self.bytes.len(), dst, answer: false });
+        self.frames.push_back(TxFrame { start, end: self.bytes.len(), dst, origin: Origin::Own });
     }
 
     /// The frame committed last answers one that came. It is for whoever sent that and for nobody else, so a fabric that
     /// does not know the way loses it rather than send it to everybody: others must not pay for what one peer asks.
     pub fn mark_answer(&mut self) {
+        self.mark(Origin::Answer);
+    }
+
+    /// Says why the frame committed last leaves.
+    pub fn mark(&mut self, origin: Origin) {
         if let Some(frame) = self.frames.back_mut() {
-            frame.answer = true;
+            frame.origin = origin;
         }
     }
 
-    /// Whether the frame committed last is marked so.
-    pub fn last_is_answer(&self) -> bool {
-        self.frames.back().is_some_and(|frame| frame.answer)
+    /// Why the frame committed last leaves.
+    pub fn last_origin(&self) -> Origin {
+        self.frames.back().map(|frame| frame.origin).unwrap_or_default()
     }
 
     /// Appends a frame that is complete, and at least an Ethernet header.
@@ -51,6 +69,25 @@ impl TxBatch {
         if let Some(dst) = frame.first_chunk() {
             self.bytes.extend_from_slice(frame);
             self.commit(MacAddr(*dst));
+        }
+    }
+
+    /// What was appended since the last commit is a frame of a NIC, which says itself whom it is for. What cannot be a
+    /// frame is taken back: false.
+    pub fn commit_plain(&mut self) -> bool {
+        let start = self.frames.back().map_or(0, |frame| frame.end);
+        let frame = &self.bytes[start..];
+        match frame.first_chunk() {
+            Some(dst) if (MIN_FRAME_LEN..=MAX_FRAME_LEN).contains(&frame.len()) => {
+                let dst = MacAddr(*dst);
+                self.commit(dst);
+                self.mark(Origin::Nic);
+                true
+            }
+            _ => {
+                self.bytes.truncate(start);
+                false
+            }
         }
     }
 
@@ -107,15 +144,23 @@ impl TxBatch {
         self.frames.front().copied()
     }
 
+    /// Source of a frame whose fabric looks at it: of those of a NIC.
+    pub(super) fn chosen_source(&self, frame: &TxFrame) -> Option<MacAddr> {
+        let source = || self.bytes.get(frame.start + 6..)?.first_chunk().map(|mac| MacAddr(*mac));
+        if frame.origin == Origin::Nic { source() } else { None }
+    }
+
     /// The longest run from the front that one segmented send can carry: same destination and length, of which only
-    /// the last may be shorter.
+    /// the last may be shorter. Frames of a NIC have the same source too.
     pub(super) fn run(&self, max_frames: usize, max_bytes: usize) -> Run {
         let Some(first) = self.front() else { return Run { frames: 0, bytes: 0..0, segment: 0 } };
         let segment = first.end - first.start;
+        let source = self.chosen_source(&first);
         let mut run = Run { frames: 1, bytes: first.start..first.end, segment };
         for frame in self.frames.iter().skip(1).take(max_frames.saturating_sub(1)) {
             let len = frame.end - frame.start;
-            if frame.dst != first.dst || len > segment || frame.end - first.start > max_bytes {
+            let is_alike = frame.dst == first.dst && self.chosen_source(frame) == source;
+            if !is_alike || len > segment || frame.end - first.start > max_bytes {
                 break;
             }
             run.frames += 1;
@@ -125,6 +170,10 @@ impl TxBatch {
             }
         }
         run
+    }
+
+    pub(super) fn frames(&self) -> impl Iterator<Item = &TxFrame> {
+        self.frames.iter()
     }
 
     pub(super) fn slice(&self, range: Range<usize>) -> &[u8] {
@@ -274,5 +323,21 @@ mod tests {
         batch.commit(A);
         let lengths: Vec<_> = batch.iter().map(|(dst, frame)| (dst, frame.len())).collect();
         assert_eq!(lengths, [(A, 80), (A, 10)]);
+    }
+
+    #[test]
+    fn a_run_of_a_nic_ends_at_another_source() {
+        let mut batch = TxBatch::default();
+        for source in [A, A, B, A] {
+            batch.buffer().extend([&B.0[..], &source.0, &[0x5a; 48]].concat());
+            assert!(batch.commit_plain());
+        }
+        let mut runs = Vec::new();
+        while let Some(first) = batch.front() {
+            let run = batch.run(64, 60_000);
+            runs.push((batch.chosen_source(&first), run.frames));
+            batch.advance(run.frames);
+        }
+        assert_eq!(runs, [(Some(A), 2), (Some(B), 1), (Some(A), 1)]);
     }
 }

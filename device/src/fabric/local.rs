@@ -1,15 +1,22 @@
 //! The `local` fabric: HCAs of one process, each on its own thread, hand frames to each other in memory.
+//!
+//! A frame goes to the member whose MAC it is for, to all others if it is for a group. What is for nobody's MAC goes to
+//! members that are NICs: they filter by themselves, and behind one there may be a bridge. A MAC of the configuration is
+//! its member's; others are learned from what NICs send.
 
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Instant;
 
 use protocol::ids::MacAddr;
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::batch::Frames;
-use super::{Fabric, FabricStats, RxBatch, Sent, TxBatch};
+use super::batch::{Frames, TxFrame};
+use super::macs::{MacTable, REFRESH};
+use super::{Fabric, FabricStats, Origin, RxBatch, Sent, TxBatch};
 
 /// Bound: frames that wait for one HCA, and their bytes. It takes them all in one turn; what comes beyond is lost, as in
 /// a socket's buffer.
@@ -21,13 +28,30 @@ const MAX_BYTES: usize = 16 << 20;
 pub struct Networks(HashMap<String, Arc<Network>>);
 
 /// Where HCAs hand frames to each other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Network {
-    members: RwLock<HashMap<MacAddr, Arc<Member>>>,
+    members: RwLock<Members>,
+    /// Origin of the clock that lets addresses age.
+    started: Instant,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self { members: RwLock::default(), started: Instant::now() }
+    }
+}
+
+/// Who is on a network. A member is named by its MAC of the configuration.
+#[derive(Debug, Default)]
+struct Members {
+    all: HashMap<MacAddr, Arc<Member>>,
+    macs: MacTable<MacAddr>,
 }
 
 #[derive(Debug)]
 struct Member {
+    /// It is a NIC: see [`Fabric::hear_all`].
+    hears_all: AtomicBool,
     /// Readable when there are arrivals.
     bell: OwnedFd,
     arrivals: Mutex<Frames>,
@@ -39,6 +63,8 @@ pub struct LocalFabric {
     mac: MacAddr,
     network: Arc<Network>,
     own: Arc<Member>,
+    /// The MAC that the NIC sent from last, beside its own, and when it was looked up.
+    last: Option<(MacAddr, engine::Instant)>,
     stats: FabricStats,
 }
 
@@ -56,10 +82,26 @@ impl Network {
     /// The host has no descriptors left.
     pub fn join(self: &Arc<Self>, mac: MacAddr) -> io::Result<LocalFabric> {
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        let own = Arc::new(Member { bell, arrivals: Mutex::default() });
-        self.members.write().unwrap_or_else(PoisonError::into_inner).insert(mac, own.clone());
+        let own = Arc::new(Member { hears_all: AtomicBool::new(false), bell, arrivals: Mutex::default() });
+        let mut members = self.change();
+        members.all.insert(mac, own.clone());
+        members.macs.fix(mac, mac);
+        drop(members);
         tracing::info!(%mac, "local fabric");
-        Ok(LocalFabric { mac, network: self.clone(), own, stats: FabricStats::default() })
+        Ok(LocalFabric { mac, network: self.clone(), own, last: None, stats: FabricStats::default() })
+    }
+
+    /// Never poisoned in a way that matters: nothing panics between two changes that belong together.
+    fn members(&self) -> RwLockReadGuard<'_, Members> {
+        self.members.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self) -> RwLockWriteGuard<'_, Members> {
+        self.members.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> engine::Instant {
+        engine::Instant::ZERO + self.started.elapsed()
     }
 }
 
@@ -90,26 +132,72 @@ impl Member {
     }
 }
 
-impl Fabric for LocalFabric {
-    fn send(&mut self, batch: &mut TxBatch) -> Sent {
-        let members = self.network.members.read().unwrap_or_else(PoisonError::into_inner);
-        while let Some(first) = batch.front() {
-            let dst = first.dst;
-            let count = batch.iter().take_while(|(other, _)| *other == dst).count();
+impl Members {
+    /// Who besides `from` takes frames to a MAC that is nobody's.
+    fn others(&self, from: MacAddr, dst: MacAddr) -> impl Iterator<Item = &Arc<Member>> {
+        let takes = move |member: &Member| dst.is_multicast() || member.hears_all.load(Ordering::Relaxed);
+        self.all.iter().filter(move |(mac, member)| **mac != from && takes(member)).map(|(_, member)| member)
+    }
+}
+
+impl LocalFabric {
+    /// Whether the NIC may send from a MAC that its driver chose: not in the name of another member. The MAC is learned.
+    fn admit(&mut self, now: engine::Instant, source: MacAddr) -> bool {
+        let is_alike =
+            |(last, at): (MacAddr, engine::Instant)| last == source && now.saturating_since(at) < REFRESH;
+        if source == self.mac || self.last.is_some_and(is_alike) {
+            return true;
+        }
+        let admitted = self.network.change().macs.show(now, source, self.mac);
+        if admitted {
+            self.last = Some((source, now));
+        }
+        admitted
+    }
+
+    /// Sends frames from the front that need no look at their source, or have that one.
+    fn send_from(&mut self, now: engine::Instant, source: Option<MacAddr>, batch: &mut TxBatch) {
+        let members = self.network.members();
+        while let Some(first) = batch.front().filter(|frame| batch.chosen_source(frame) == source) {
+            let owner = members.macs.owner(now, first.dst);
+            let is_nobodys = owner.is_none() && !first.dst.is_multicast();
+            let is_alike = |frame: &&TxFrame| {
+                frame.dst == first.dst
+                    && batch.chosen_source(frame) == source
+                    && (!is_nobodys || frame.origin == first.origin)
+            };
+            let count = batch.frames().take_while(is_alike).count();
+            let one = owner.filter(|owner| *owner != self.mac).and_then(|owner| members.all.get(&owner));
+            // An answer is for one, or for nobody.
+            let is_flooded = owner.is_none() && !(is_nobodys && first.origin == Origin::Answer);
+            let others = is_flooded.then(|| members.others(self.mac, first.dst)).into_iter().flatten();
             let mut found = false;
-            for (mac, member) in members.iter() {
-                if *mac == dst || dst.is_multicast() && *mac != self.mac {
-                    let taken = member.deliver(batch.iter().take(count).map(|(_, frame)| frame));
-                    self.stats.tx_calls += 1;
-                    self.stats.tx_frames += taken;
-                    self.stats.tx_refused += count as u64 - taken;
-                    found = true;
-                }
+            for member in one.into_iter().chain(others) {
+                let taken = member.deliver(batch.iter().take(count).map(|(_, frame)| frame));
+                self.stats.tx_calls += 1;
+                self.stats.tx_frames += taken;
+                self.stats.tx_refused += count as u64 - taken;
+                found = true;
             }
             if !found {
                 self.stats.tx_no_peer += count as u64;
             }
             batch.advance(count);
+        }
+    }
+}
+
+impl Fabric for LocalFabric {
+    fn send(&mut self, batch: &mut TxBatch) -> Sent {
+        let now = self.network.now();
+        while let Some(first) = batch.front() {
+            let source = batch.chosen_source(&first);
+            if source.is_none_or(|source| self.admit(now, source)) {
+                self.send_from(now, source, batch);
+            } else {
+                self.stats.tx_foreign_mac += 1;
+                batch.advance(1);
+            }
         }
         Sent::All
     }
@@ -129,11 +217,17 @@ impl Fabric for LocalFabric {
     fn stats(&mut self) -> FabricStats {
         self.stats
     }
+
+    fn hear_all(&mut self) {
+        self.own.hears_all.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Drop for LocalFabric {
     fn drop(&mut self) {
-        self.network.members.write().unwrap_or_else(PoisonError::into_inner).remove(&self.mac);
+        let mut members = self.network.change();
+        members.all.remove(&self.mac);
+        members.macs.rename(|owner| Some(owner).filter(|owner| *owner != self.mac));
     }
 }
 
@@ -215,5 +309,60 @@ mod tests {
         }
         assert_eq!(received(&mut b).len(), MAX_FRAMES);
         assert_eq!((a.stats().tx_frames, a.stats().tx_refused), (4096, 904));
+    }
+
+    /// Frames of a NIC, with their sources.
+    fn plain(frames: &[(MacAddr, MacAddr, u8)]) -> TxBatch {
+        let mut batch = TxBatch::default();
+        for (dst, src, tag) in frames {
+            batch.buffer().extend([&dst.0[..], &src.0, &[*tag; 60]].concat());
+            assert!(batch.commit_plain());
+        }
+        batch
+    }
+
+    /// Tags of the frames that arrived from a NIC.
+    fn received_plain(fabric: &mut LocalFabric) -> Vec<u8> {
+        let mut batch = RxBatch::new();
+        fabric.recv(&mut batch).unwrap();
+        batch.iter().map(|frame| frame[12]).collect()
+    }
+
+    const NOBODYS: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 1]);
+
+    #[test]
+    fn what_is_for_nobody_reaches_nics_and_nobody_else() {
+        let [mut a, mut b, mut c] = network();
+        c.hear_all();
+        a.send(&mut batch(&[(NOBODYS, 1), (MACS[1], 2), (NOBODYS, 3)]));
+        let mut answer = batch(&[(NOBODYS, 4), (NOBODYS, 5)]);
+        answer.mark_answer();
+        a.send(&mut answer);
+        assert_eq!((received(&mut b), received(&mut c)), (vec![2], vec![1, 3, 4]));
+        assert_eq!(a.stats().tx_no_peer, 1, "the answer");
+        c.send(&mut batch(&[(NOBODYS, 6), (MACS[2], 7)]));
+        assert_eq!((received(&mut a), received(&mut c)), (vec![], vec![]));
+        assert_eq!(c.stats().tx_no_peer, 2, "nothing comes back to its sender");
+    }
+
+    #[test]
+    fn macs_behind_a_nic_are_learned_and_are_its_own_while_they_talk() {
+        let [mut a, mut b, mut c] = network();
+        a.hear_all();
+        b.hear_all();
+        a.send(&mut plain(&[(MacAddr::BROADCAST, NOBODYS, 1), (MACS[2], MACS[0], 2)]));
+        assert_eq!((received_plain(&mut b), received_plain(&mut c)), (vec![1], vec![1, 2]));
+        c.send(&mut batch(&[(NOBODYS, 3)]));
+        assert_eq!((received(&mut a), received(&mut b)), (vec![3], vec![]), "no flood");
+
+        // Neither a MAC that another's guest uses now nor one of the configuration.
+        b.send(&mut plain(&[(MACS[2], NOBODYS, 4), (MACS[2], MACS[0], 5), (MACS[2], MACS[1], 6)]));
+        assert_eq!((received_plain(&mut c), b.stats().tx_foreign_mac), (vec![6], 2));
+        c.send(&mut batch(&[(NOBODYS, 7), (MACS[0], 8)]));
+        assert_eq!(received(&mut a), [7, 8]);
+
+        drop(a);
+        b.send(&mut plain(&[(MACS[2], NOBODYS, 9)]));
+        assert_eq!(received_plain(&mut c), [9], "what was learned of who is gone is anybody's");
     }
 }

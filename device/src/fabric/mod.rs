@@ -5,6 +5,7 @@
 mod batch;
 pub mod impair;
 pub mod local;
+mod macs;
 pub mod switch;
 pub mod tap;
 pub mod udp;
@@ -12,13 +13,17 @@ pub mod udp;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-pub use batch::{RxBatch, TxBatch};
+pub use batch::{Origin, RxBatch, TxBatch};
 use serde::{Deserialize, Serialize};
 
 use self::switch::Switch;
 
-/// Longest frame a fabric carries: a jumbo Ethernet frame. A RoCE packet with a 4096-byte payload needs less than half.
-pub const MAX_FRAME_LEN: usize = 9216;
+/// Longest frame a fabric carries: a jumbo Ethernet frame of 9728 bytes with two VLAN tags. A RoCE packet with a 4096-byte
+/// payload needs less than half.
+pub const MAX_FRAME_LEN: usize = 9728 + 2 * 4;
+
+/// Shortest frame a fabric carries: an Ethernet header. What cables want beyond that is padding.
+pub const MIN_FRAME_LEN: usize = 14;
 
 /// Whether a fabric took everything it was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +52,9 @@ pub trait Fabric {
     /// What was carried and what was lost.
     fn stats(&mut self) -> FabricStats;
 
+    /// The device is a NIC, which filters by itself: frames that are for nobody else come to it too.
+    fn hear_all(&mut self) {}
+
     /// The list of peers, if the fabric has one.
     fn switch(&mut self) -> Option<&mut Switch> {
         None
@@ -70,6 +78,10 @@ impl<F: Fabric + ?Sized> Fabric for Box<F> {
         (**self).stats()
     }
 
+    fn hear_all(&mut self) {
+        (**self).hear_all();
+    }
+
     fn switch(&mut self) -> Option<&mut Switch> {
         (**self).switch()
     }
@@ -86,7 +98,10 @@ pub struct FabricStats {
     pub rx_frames: u64,
     /// Frames the network refused to take.
     pub tx_refused: u64,
-    /// Frames that had no peer to go to: there is none, or they answer somebody who is not known any more.
+    /// Frames of a NIC that say to come from a MAC of somebody else.
+    pub tx_foreign_mac: u64,
+    /// Frames that had no peer to go to: there is none, or they answer somebody who is not known any more, or they are for
+    /// who sent them.
     pub tx_no_peer: u64,
     /// Frames from an address that is not a configured peer's.
     pub rx_stranger: u64,

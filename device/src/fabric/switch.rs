@@ -4,34 +4,19 @@
 //! peer are for the HCA; those between a leaf and another peer pass through. Two peers that are no leaves know each
 //! other and need nobody in between: so the mesh has no loops.
 //!
-//! A MAC that the configuration gives to a peer is that peer's for good. Any other is learned from the frames of a peer,
-//! and stays with it while it talks: nobody else may use it until it has been quiet for `HOLD`. What is learned is
-//! forgotten after `AGEING`, or when its peer has shown too many others since.
+//! Whose a MAC is, the table in `macs` says.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use engine::Instant;
 use protocol::ids::MacAddr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::config::UdpPeer;
+use super::macs::{MacTable, REFRESH};
+use super::udp::UdpPeer;
 use crate::rate::Bucket;
-
-/// Bound: MACs learned of one peer. It can invent source MACs; with each beyond these it loses the oldest of its own.
-const MAX_LEARNED: usize = 512;
-
-/// A learned MAC that was not heard of for this long is forgotten, as in other bridges (IEEE 802.1Q-2018, table 8-6).
-const AGEING: Duration = Duration::from_secs(300);
-
-/// How long a learned MAC stays with a peer that is quiet when another peer shows it. Long against the pauses of traffic,
-/// short against the time that people need to move a machine from one host to another.
-const HOLD: Duration = Duration::from_secs(2);
-
-/// What is known of a MAC is brought up to date this often while its frames follow each other.
-const REFRESH: Duration = Duration::from_millis(500);
 
 /// Bound: peers. Whatever is flooded is sent to each.
 const MAX_PEERS: usize = 256;
@@ -46,6 +31,8 @@ pub enum Route {
     Peer(usize),
     /// To every peer.
     Flood,
+    /// Nowhere: its destination is the HCA itself.
+    Own,
 }
 
 /// Why a frame is not taken.
@@ -100,9 +87,20 @@ pub struct Switch {
     ipv4: bool,
     peers: Vec<Peer>,
     by_addr: HashMap<SocketAddr, usize>,
-    by_mac: HashMap<MacAddr, Entry>,
+    macs: MacTable<Station>,
     leaves: usize,
     last: Option<Last>,
+    /// The MAC that the NIC of the HCA sent from last, and when it was looked up.
+    last_own: Option<(MacAddr, Instant)>,
+}
+
+/// Who has a MAC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Station {
+    /// The HCA: its driver may give its NIC any.
+    Own,
+    /// A peer.
+    Peer(usize),
 }
 
 /// Who sent the frame before, and as whom: mostly the next one is alike.
@@ -119,36 +117,10 @@ struct Last {
 struct Peer {
     config: UdpPeer,
     bucket: Option<Bucket>,
-    /// Its entries that are not fixed, the oldest first.
-    learned: VecDeque<MacAddr>,
     rx_frames: u64,
     rx_over_rate: u64,
     rx_foreign_mac: u64,
     tx_frames: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    peer: usize,
-    kind: Kind,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    /// Configured.
-    Fixed,
-    /// Learned, and last heard of then.
-    Learned(Instant),
-}
-
-impl Entry {
-    /// How long its MAC has been quiet; a configured one never is.
-    fn quiet(&self, now: Instant) -> Duration {
-        match self.kind {
-            Kind::Fixed => Duration::ZERO,
-            Kind::Learned(at) => now.saturating_since(at),
-        }
-    }
 }
 
 impl Switch {
@@ -161,9 +133,10 @@ impl Switch {
             ipv4,
             peers: Vec::new(),
             by_addr: HashMap::new(),
-            by_mac: HashMap::new(),
+            macs: MacTable::default(),
             leaves: 0,
             last: None,
+            last_own: None,
         };
         peers.iter().try_for_each(|peer| switch.add(*peer))?;
         Ok(switch)
@@ -183,22 +156,24 @@ impl Switch {
         if self.peers.len() >= MAX_PEERS {
             return Err(PeerError::TooMany);
         }
-        let fixed = |mac| self.by_mac.get(&mac).filter(|entry| matches!(entry.kind, Kind::Fixed));
-        let owner = peer.mac.and_then(|mac| Some((mac, self.addr(fixed(mac)?.peer)?)));
+        let fixed = |mac| match self.macs.fixed(mac)? {
+            Station::Own => None,
+            Station::Peer(peer) => self.addr(peer),
+        };
+        let owner = peer.mac.and_then(|mac| Some((mac, fixed(mac)?)));
         if let Some((mac, owner)) = owner {
             return Err(PeerError::KnownMac(mac, owner));
         }
         let index = self.peers.len();
         self.by_addr.insert(peer.addr, index);
         if let Some(mac) = peer.mac {
-            self.unlearn(mac);
-            self.by_mac.insert(mac, Entry { peer: index, kind: Kind::Fixed });
+            self.macs.fix(mac, Station::Peer(index));
+            self.last_own = None;
         }
         self.leaves += usize::from(peer.leaf);
         self.peers.push(Peer {
             config: peer,
             bucket: peer.max_frames_per_second.map(Bucket::new),
-            learned: VecDeque::new(),
             rx_frames: 0,
             rx_over_rate: 0,
             rx_foreign_mac: 0,
@@ -218,8 +193,11 @@ impl Switch {
         self.leaves -= usize::from(peer.config.leaf);
         // Those behind it move up.
         self.by_addr.values_mut().filter(|index| **index > gone).for_each(|index| *index -= 1);
-        self.by_mac.retain(|_, entry| entry.peer != gone);
-        self.by_mac.values_mut().filter(|entry| entry.peer > gone).for_each(|entry| entry.peer -= 1);
+        self.macs.rename(|station| match station {
+            Station::Peer(peer) if peer == gone => None,
+            Station::Peer(peer) if peer > gone => Some(Station::Peer(peer - 1)),
+            other => Some(other),
+        });
         self.last = None;
         Ok(peer.config)
     }
@@ -227,9 +205,11 @@ impl Switch {
     /// The peers and what they did.
     pub fn rows(&self) -> Vec<PeerRow> {
         let mut macs = vec![Vec::new(); self.peers.len()];
-        for (mac, entry) in &self.by_mac {
-            if let Some(macs) = macs.get_mut(entry.peer) {
-                macs.push(*mac);
+        for (mac, owner) in self.macs.iter() {
+            if let Station::Peer(peer) = owner
+                && let Some(macs) = macs.get_mut(peer)
+            {
+                macs.push(mac);
             }
         }
         let row = |(peer, mut macs): (&Peer, Vec<MacAddr>)| {
@@ -254,7 +234,7 @@ impl Switch {
 
     /// How many MACs are known, of all peers.
     pub fn known_macs(&self) -> usize {
-        self.by_mac.len()
+        self.macs.len()
     }
 
     /// Where a peer receives.
@@ -289,15 +269,27 @@ impl Switch {
             return Err(Refusal::OverRate);
         }
         if alike.is_none() {
-            if self.belongs_to_another(now, src, index) {
-                self.peers[index].rx_foreign_mac += 1;
+            if !self.macs.show(now, src, Station::Peer(index)) {
+                peer.rx_foreign_mac += 1;
                 return Err(Refusal::ForeignMac);
             }
-            self.learn(now, src, index);
             self.last = Some(Last { from, src, peer: index, at: now });
         }
-        self.peers[index].rx_frames += 1;
+        peer.rx_frames += 1;
         Ok(index)
+    }
+
+    /// Whether the NIC of the HCA may send from `src`, which its driver chose: not in the name of a peer. The MAC is learned.
+    pub fn admit_own(&mut self, now: Instant, src: MacAddr) -> bool {
+        let is_alike = |(last, at): (MacAddr, Instant)| last == src && now.saturating_since(at) < REFRESH;
+        if self.last_own.is_some_and(is_alike) {
+            return true;
+        }
+        let admitted = self.macs.show(now, src, Station::Own);
+        if admitted {
+            self.last_own = Some((src, now));
+        }
+        admitted
     }
 
     /// Where a frame of the HCA goes.
@@ -306,8 +298,11 @@ impl Switch {
         if self.peers.len() == 1 {
             return Route::Peer(0);
         }
-        let known = self.by_mac.get(&dst).filter(|entry| !dst.is_multicast() && entry.quiet(now) < AGEING);
-        known.map_or(Route::Flood, |entry| Route::Peer(entry.peer))
+        match self.macs.owner(now, dst) {
+            Some(Station::Peer(peer)) => Route::Peer(peer),
+            Some(Station::Own) => Route::Own,
+            None => Route::Flood,
+        }
     }
 
     /// Whether a frame of `from` can have a way that leads past the HCA.
@@ -323,45 +318,6 @@ impl Switch {
     fn is_leaf(&self, peer: usize) -> bool {
         self.peers.get(peer).is_some_and(|peer| peer.config.leaf)
     }
-
-    /// Whether a MAC is another peer's than `index`.
-    fn belongs_to_another(&self, now: Instant, mac: MacAddr, index: usize) -> bool {
-        let entry = self.by_mac.get(&mac).filter(|entry| entry.peer != index);
-        entry.is_some_and(|entry| entry.quiet(now) < HOLD)
-    }
-
-    fn learn(&mut self, now: Instant, mac: MacAddr, index: usize) {
-        // No station has a group's address.
-        if mac.is_multicast() {
-            return;
-        }
-        match self.by_mac.get_mut(&mac) {
-            Some(Entry { kind: Kind::Fixed, .. }) => return,
-            Some(Entry { peer, kind: Kind::Learned(at) }) if *peer == index => {
-                *at = now;
-                return;
-            }
-            // It has moved here.
-            Some(_) => self.unlearn(mac),
-            None => {}
-        }
-        let Some(peer) = self.peers.get_mut(index) else { return };
-        if peer.learned.len() >= MAX_LEARNED
-            && let Some(oldest) = peer.learned.pop_front()
-        {
-            self.by_mac.remove(&oldest);
-        }
-        peer.learned.push_back(mac);
-        self.by_mac.insert(mac, Entry { peer: index, kind: Kind::Learned(now) });
-    }
-
-    fn unlearn(&mut self, mac: MacAddr) {
-        if let Some(Entry { peer, kind: Kind::Learned(_) }) = self.by_mac.remove(&mac)
-            && let Some(peer) = self.peers.get_mut(peer)
-        {
-            peer.learned.retain(|learned| *learned != mac);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -369,6 +325,7 @@ mod tests {
     use std::num::NonZeroU32;
 
     use super::*;
+    use crate::fabric::macs::MAX_LEARNED;
 
     const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
     const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
@@ -465,7 +422,10 @@ mod tests {
             admit(&mut switch, invented(n), 2).unwrap();
             assert_eq!(route(&switch, invented(n)), Route::Peer(1), "who spoke last is known");
         }
-        assert_eq!((switch.by_mac.len(), switch.peers[1].learned.len()), (MAX_LEARNED + 2, MAX_LEARNED));
+        assert_eq!(
+            (switch.macs.len(), switch.macs.learned(Station::Peer(1))),
+            (MAX_LEARNED + 2, MAX_LEARNED)
+        );
         assert_eq!(route(&switch, invented(9_487)), Route::Flood, "it lost its oldest");
         assert_eq!(route(&switch, B), Route::Peer(0), "another's address is kept");
     }
@@ -506,7 +466,7 @@ mod tests {
         admit(&mut switch, B, 1).unwrap();
         switch.add(UdpPeer { mac: Some(B), ..peer(3) }).unwrap();
         assert_eq!(route(&switch, B), Route::Peer(2));
-        assert!(switch.peers[0].learned.is_empty());
+        assert_eq!(switch.macs.learned(Station::Peer(0)), 0);
     }
 
     #[test]

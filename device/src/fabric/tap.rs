@@ -1,5 +1,6 @@
 //! The `tap` fabric: frames on a Linux tap interface, for bridges, VXLAN and whatever else networks are made of.
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,7 +11,6 @@ use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 
 use super::{Fabric, FabricStats, MAX_FRAME_LEN, RxBatch, Sent, TxBatch};
-use crate::config::InterfaceName;
 
 /// The driver of tap interfaces.
 pub(crate) const DEVICE: &str = "/dev/net/tun";
@@ -18,6 +18,36 @@ pub(crate) const DEVICE: &str = "/dev/net/tun";
 /// Without its Ethernet header, the longest frame of a RoCE packet with a payload of 4096 bytes: IPv6, UDP, BTH, the
 /// longest extension headers, ICRC.
 const ROCE_MTU: usize = 40 + 8 + 12 + 28 + 4096 + 4;
+
+/// Name of a network interface: 1 to 15 characters, none of them a slash, a colon or white space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceName(String);
+
+impl InterfaceName {
+    /// Its bytes, without a terminator.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
+impl TryFrom<String> for InterfaceName {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        // `dev_valid_name` of the kernel; a percent sign would ask it to choose a number.
+        let is_valid = (1..16).contains(&name.len())
+            && name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b':' | b'%'))
+            && name != "."
+            && name != "..";
+        if is_valid { Ok(Self(name)) } else { Err(format!("{name:?} is not a name of an interface")) }
+    }
+}
+
+impl fmt::Display for InterfaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -42,6 +72,12 @@ impl TapFabric {
             tracing::warn!(%interface, mtu, need = ROCE_MTU, "packets of path MTU 4096 do not fit the interface");
         }
         Ok(Self { tap, stats: FabricStats::default() })
+    }
+
+    /// On a socket that keeps frames apart, in place of an interface.
+    #[cfg(test)]
+    pub(crate) fn on(tap: OwnedFd) -> Self {
+        Self { tap, stats: FabricStats::default() }
     }
 }
 

@@ -2,6 +2,7 @@
 //! same.
 
 mod losses;
+mod peer;
 
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
@@ -13,16 +14,14 @@ use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use rustix::net::sockopt;
 
 use self::losses::Losses;
+pub use self::peer::UdpPeer;
 use super::switch::{Refusal, Route, Switch};
-use super::{Fabric, FabricStats, MAX_FRAME_LEN, RxBatch, Sent, TxBatch};
-use crate::config::UdpPeer;
+use super::{Fabric, FabricStats, MAX_FRAME_LEN, MIN_FRAME_LEN, Origin, RxBatch, Sent, TxBatch};
 
 /// Bytes of socket buffer we ask for, each way: some windows of several QPs. The kernel counts about twice the payload.
 const SOCKET_BUFFER_LEN: usize = 8 << 20;
 /// Bytes one segmented send may have: the longest UDP datagram over IPv4, less than which IPv6 allows too.
 const MAX_SEND_LEN: usize = 65_507;
-/// An Ethernet header.
-const MIN_FRAME_LEN: usize = 14;
 
 /// See the module.
 #[derive(Debug)]
@@ -154,6 +153,7 @@ impl UdpFabric {
             return true;
         }
         match self.switch.route(now, dst) {
+            Route::Own => true,
             Route::Peer(to) if !self.switch.passes(from, to) => true,
             Route::Peer(to) => {
                 self.stats.passed_on += 1;
@@ -188,6 +188,14 @@ impl Fabric for UdpFabric {
     fn send(&mut self, batch: &mut TxBatch) -> Sent {
         let now = self.now();
         while let Some(first) = batch.front() {
+            if let Some(source) = batch.chosen_source(&first)
+                && source != self.own
+                && !self.switch.admit_own(now, source)
+            {
+                self.stats.tx_foreign_mac += 1;
+                batch.advance(1);
+                continue;
+            }
             let run = match self.switch.route(now, first.dst) {
                 Route::Peer(peer) => {
                     let run = batch.run(self.max_run, MAX_SEND_LEN);
@@ -197,7 +205,11 @@ impl Fabric for UdpFabric {
                         Transmitted::RunRefused => continue,
                     }
                 }
-                Route::Flood if first.answer => {
+                Route::Flood if first.origin == Origin::Answer => {
+                    self.stats.tx_no_peer += 1;
+                    batch.run(1, MAX_SEND_LEN)
+                }
+                Route::Own => {
                     self.stats.tx_no_peer += 1;
                     batch.run(1, MAX_SEND_LEN)
                 }
@@ -534,5 +546,49 @@ mod tests {
         assert_eq!(received(&mut hub).len(), 1);
         assert_eq!(received(&mut other).len(), 0);
         assert_eq!(hub.stats().passed_on, 6);
+    }
+
+    /// A frame of a NIC.
+    fn push_plain(batch: &mut TxBatch, dst: MacAddr, src: MacAddr) {
+        batch.buffer().extend([&dst.0[..], &src.0, &[0x88; 48]].concat());
+        assert!(batch.commit_plain());
+    }
+
+    #[test]
+    fn macs_behind_the_nic_of_the_hca_are_learned_as_those_of_peers_are() {
+        const BEHIND: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 1]);
+        let [mut hub, mut other] = mesh();
+        let leaf = UdpSocket::bind(localhost()).unwrap();
+        leaf.set_nonblocking(true).unwrap();
+        let entry = UdpPeer { leaf: true, mac: Some(A), ..UdpPeer::at(leaf.local_addr().unwrap()) };
+        hub.switch().unwrap().add(entry).unwrap();
+        let to = hub.local_addr().unwrap();
+        let from_leaf = |dst: MacAddr| leaf.send_to(&[&dst.0[..], &A.0, &[0x88; 48]].concat(), to).unwrap();
+        from_leaf(BEHIND);
+        assert_eq!((received(&mut hub).len(), received(&mut other).len()), (1, 1), "flooded");
+
+        let mut batch = TxBatch::default();
+        push_plain(&mut batch, MacAddr::BROADCAST, BEHIND);
+        push_plain(&mut batch, BEHIND, OWN);
+        hub.send(&mut batch);
+        assert_eq!(received(&mut other).len(), 1);
+        assert_eq!((hub.stats().tx_no_peer, hub.stats().tx_foreign_mac), (1, 0), "not to itself");
+        from_leaf(BEHIND);
+        assert_eq!((received(&mut hub).len(), received(&mut other).len()), (1, 0));
+
+        push(&mut batch, OWN, BEHIND, 64, 1);
+        other.send(&mut batch);
+        assert_eq!(
+            (received(&mut hub).len(), hub.stats().rx_foreign_mac),
+            (0, 1),
+            "a peer takes none of them"
+        );
+
+        // A run ends where the source is another.
+        push_plain(&mut batch, B, BEHIND);
+        push_plain(&mut batch, B, A);
+        push_plain(&mut batch, B, BEHIND);
+        hub.send(&mut batch);
+        assert_eq!((received(&mut other).len(), hub.stats().tx_foreign_mac), (2, 1), "nor it one of a peer");
     }
 }

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Frontend, Setup, jingzhao, mthca};
+use super::{Frontend, Setup, e810, jingzhao, mthca};
 
 /// Makes, of one line for each interface, the key of the configuration that chooses it and the key of its counters. The
 /// module of an interface has `Options` for the first, `Counters` for the second and `Device`, which implements
@@ -25,11 +25,11 @@ macro_rules! interfaces {
                 }
             }
 
-            /// Makes a device as after power-on, of whatever type it is, and gives it to somebody.
-            pub fn make<T: Taker>(&self, common: &Setup<()>, taker: T) -> T::Output {
+            /// Makes a device as after power-on, of whatever type it is, and gives it to `visitor`.
+            pub fn make<T: FrontendVisitor>(&self, common: &Setup<()>, visitor: T) -> T::Output {
                 match self {
                     $(Self::$name(options) => {
-                        taker.take($module::Device::new(common.with(options.clone())))
+                        visitor.visit($module::Device::new(common.with(options.clone())))
                     })*
                 }
             }
@@ -49,6 +49,8 @@ interfaces! {
     Jingzhao: jingzhao,
     /// Mellanox InfiniHost III Lx (MT25204), for Linux's own `ib_mthca` driver.
     Mthca: mthca,
+    /// Intel E810-C, for Linux's own `ice` driver.
+    E810: e810,
 }
 
 /// A front-end that a configuration can name.
@@ -60,11 +62,11 @@ pub trait Interface: Frontend + Send + 'static {
     fn new(setup: Setup<Self::Options>) -> Self;
 }
 
-/// Takes a front-end of any type.
-pub trait Taker {
+/// Is given a front-end whose type the configuration decides.
+pub trait FrontendVisitor {
     /// What becomes of it.
     type Output;
 
-    /// Takes it.
-    fn take<F: Interface>(self, frontend: F) -> Self::Output;
+    /// Makes something of it.
+    fn visit<F: Interface>(self, frontend: F) -> Self::Output;
 }

@@ -3,16 +3,20 @@
 //! Rows are copies: nothing in them keeps the device from going on. They are also the wire form of the control socket,
 //! so a field's name is part of an interface.
 
+mod switch;
+
 use std::fmt;
 use std::net::IpAddr;
 
-use engine::{Engine, RemoteAccess};
+use engine::RemoteAccess;
 use protocol::ids::Qpn;
 use protocol::roce::{IpAddrs, Shell};
 use serde::{Deserialize, Serialize};
 
-use super::address::Addresses;
-use super::icm::IcmRange;
+pub use self::switch::{
+    NodeKind, NodeRow, ROW_VSIS, ReceivedTag, RuleAction, RuleCast, RuleOrigin, RuleRecipe, RuleRow,
+    SpreadBy, VsiRow,
+};
 use crate::memory::region::{MemoryRegion, Rights, Translation};
 
 /// Most rows of a [`Page`].
@@ -34,6 +38,16 @@ pub enum Table {
     Mrs,
     /// Ranges of context memory that the guest lends; a device without any has no rows.
     Icm,
+    /// Queues of a NIC.
+    Queues,
+    /// The link of a NIC as its driver sees it: one row.
+    Link,
+    /// Virtual station interfaces of a NIC.
+    Vsis,
+    /// Rules by which a NIC's switch filters.
+    Rules,
+    /// Elements of a NIC's transmit scheduler.
+    Scheduler,
 }
 
 /// Some rows of a [`Table`], in the order of the table.
@@ -57,6 +71,29 @@ pub enum Rows {
     Eqs(Vec<EqRow>),
     Mrs(Vec<MrRow>),
     Icm(Vec<IcmRow>),
+    Queues(Vec<QueueRow>),
+    Link(Vec<LinkRow>),
+    Vsis(Vec<VsiRow>),
+    Rules(Vec<RuleRow>),
+    Scheduler(Vec<NodeRow>),
+}
+
+impl Rows {
+    /// No rows of this kind.
+    pub const fn none(table: Table) -> Self {
+        match table {
+            Table::Qps => Self::Qps(Vec::new()),
+            Table::Cqs => Self::Cqs(Vec::new()),
+            Table::Eqs => Self::Eqs(Vec::new()),
+            Table::Mrs => Self::Mrs(Vec::new()),
+            Table::Icm => Self::Icm(Vec::new()),
+            Table::Queues => Self::Queues(Vec::new()),
+            Table::Link => Self::Link(Vec::new()),
+            Table::Vsis => Self::Vsis(Vec::new()),
+            Table::Rules => Self::Rules(Vec::new()),
+            Table::Scheduler => Self::Scheduler(Vec::new()),
+        }
+    }
 }
 
 /// A queue pair.
@@ -107,9 +144,9 @@ pub struct QpCounters {
     pub sends: u64,
     /// Work requests taken from its receive queue.
     pub receives: u64,
-    /// Of them, those that completed, well or not.
+    /// Of the sends, those that completed, well or not.
     pub sends_completed: u64,
-    /// Likewise.
+    /// Of the receives, those that completed, well or not.
     pub receives_completed: u64,
     /// Of those of both queues, those that failed or were flushed.
     pub failed: u64,
@@ -296,42 +333,76 @@ pub enum IcmTable {
     All,
 }
 
-/// What a device has from INIT_HCA to CLOSE_HCA: rows by ascending place, from one on.
-pub trait Objects {
-    /// Queue pairs, with the values of the engine.
-    fn qps(&self, engine: &Engine, addresses: &Addresses, from: u32) -> impl Iterator<Item = (u32, QpRow)>;
-
-    /// Completion queues.
-    fn cqs(&self, from: u32) -> impl Iterator<Item = (u32, CqRow)>;
-
-    /// Event queues.
-    fn eqs(&self, from: u32) -> impl Iterator<Item = (u32, EqRow)>;
-
-    /// Memory regions.
-    fn mrs(&self, from: u32) -> impl Iterator<Item = (u32, MrRow)>;
+/// A queue of a NIC.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueRow {
+    /// Number among those of its direction.
+    pub queue: u16,
+    /// Which way its frames go.
+    pub direction: QueueDirection,
+    /// What its driver may expect of it.
+    pub state: QueueState,
+    /// Number of the VSI that its frames come from; of a receive queue the VSI's queues say that.
+    pub vsi: Option<u16>,
+    /// Bus address of its ring.
+    pub ring: u64,
+    /// Descriptors of the ring.
+    pub entries: u16,
+    /// The descriptor that the device takes next.
+    pub head: u16,
+    /// The descriptor that software writes next.
+    pub tail: u16,
+    /// MSI-X vector that it interrupts by, if it does.
+    pub vector: Option<u16>,
+    /// Frames sent or received since it was enabled.
+    pub frames: u64,
+    /// Their bytes in guest memory, or on the wire.
+    pub bytes: u64,
+    /// Frames that found no free descriptor, or were longer than the queue takes.
+    pub dropped: u64,
 }
 
-/// One page of a table. Before INIT_HCA there are no objects, but there may be rows of `icm`, which begin at place `from`.
-pub fn take(
-    objects: Option<&impl Objects>,
-    icm: impl Iterator<Item = (u64, IcmRow)>,
-    (engine, addresses): (&Engine, &Addresses),
-    table: Table,
-    from: u64,
-) -> Page {
-    // Places of objects have 32 bits; behind them there is nothing.
-    let objects = objects.zip(u32::try_from(from).ok()).into_iter();
-    match table {
-        Table::Qps => page(objects.flat_map(|(all, from)| all.qps(engine, addresses, from)), Rows::Qps),
-        Table::Cqs => page(objects.flat_map(|(all, from)| all.cqs(from)), Rows::Cqs),
-        Table::Eqs => page(objects.flat_map(|(all, from)| all.eqs(from)), Rows::Eqs),
-        Table::Mrs => page(objects.flat_map(|(all, from)| all.mrs(from)), Rows::Mrs),
-        Table::Icm => page(icm, Rows::Icm),
-    }
+/// Which way frames of a queue go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QueueDirection {
+    /// Out of guest memory.
+    Transmit,
+    /// Into guest memory.
+    Receive,
+}
+
+/// What the driver of a queue may expect of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QueueState {
+    /// It works.
+    Enabled,
+    /// Its driver made a mistake; nothing is done for it until it is disabled.
+    Stopped,
+}
+
+/// The link of a NIC.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkRow {
+    /// Software wants it to be up.
+    pub enabled: bool,
+    /// Speed that software is told, Gbit/s.
+    pub gbps: u16,
+    /// MAC that software is told.
+    pub mac: String,
+    /// Longest frame, with its check sequence.
+    pub max_frame: u16,
+    /// Frames received.
+    pub received: u64,
+    /// Frames sent.
+    pub sent: u64,
+    /// Frames that were to be sent while the link was down.
+    pub lost: u64,
 }
 
 /// The first rows of an iterator that gives each with its place in the table.
-fn page<P: Into<u64>, T>(entries: impl Iterator<Item = (P, T)>, rows: fn(Vec<T>) -> Rows) -> Page {
+pub(super) fn page<P: Into<u64>, T>(entries: impl Iterator<Item = (P, T)>, rows: fn(Vec<T>) -> Rows) -> Page {
     let mut entries = entries;
     let first = entries.by_ref().take(PAGE_ROWS).map(|(_, row)| row).collect();
     Page { rows: rows(first), next: entries.next().map(|(place, _)| place.into()) }
@@ -357,14 +428,6 @@ impl From<&MemoryRegion> for MrRow {
                 Translation::Paged { page_shift, .. } => Some(1 << page_shift.get()),
             },
         }
-    }
-}
-
-impl IcmRow {
-    /// The row of a range.
-    pub fn new(table: IcmTable, range: &IcmRange) -> Self {
-        let IcmRange { start, length, bus } = *range;
-        Self { table, start: start.get(), length, bus: bus.get() }
     }
 }
 

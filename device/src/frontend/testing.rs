@@ -2,14 +2,17 @@
 //! registers as a driver does.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
 
+use drivers::Bus;
 use engine::Instant;
 use protocol::ids::{Iova, Lid, MacAddr};
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::Frontend;
-use super::address::Addresses;
 use crate::hca::Hca;
 use crate::identity::Identity;
+use crate::net::address::Addresses;
 use crate::vfio::Bar;
 use crate::vfio::server::{Device as _, Region};
 
@@ -67,14 +70,16 @@ pub(crate) fn assert_golden(file: &str, text: &str) {
 pub(crate) struct Guest<F: Frontend> {
     pub(crate) hca: Hca<F>,
     pub(crate) now: Instant,
+    /// What the VMM waits for, by MSI-X vector.
+    vectors: Vec<OwnedFd>,
 }
 
 impl<F: Frontend> Guest<F> {
     /// After power-on, with memory space and bus mastering enabled.
-    pub(crate) fn new(frontend: F, own: Identity) -> Self {
-        let mut hca = Hca::new(frontend, own, None);
-        hca.region_write(Region::Config, 4, &[6, 0]);
-        let mut guest = Self { hca, now: Instant::ZERO };
+    pub(crate) fn new(frontend: F, addresses: impl Into<Addresses>) -> Self {
+        let mut guest =
+            Self { hca: Hca::new(frontend, addresses, None), now: Instant::ZERO, vectors: Vec::new() };
+        guest.enable();
         guest.lend(0, MEMORY);
         guest
     }
@@ -106,6 +111,26 @@ impl<F: Frontend> Guest<F> {
         bytes
     }
 
+    /// Listens to the first vectors, which the driver has yet to enable.
+    pub(crate) fn listen(&mut self, vectors: usize) {
+        self.vectors = (0..vectors).map(|_| eventfd(0, EventfdFlags::NONBLOCK).unwrap()).collect();
+        self.wire();
+    }
+
+    /// Gives the device their eventfds, as a VMM does again when it has taken all of them away.
+    pub(crate) fn wire(&mut self) {
+        for (vector, fd) in self.vectors.iter().enumerate() {
+            self.hca.interrupts().set_eventfd(vector, Some(fd.try_clone().unwrap()));
+        }
+    }
+
+    /// Lets time pass, if it has not, and deadlines with it.
+    pub(crate) fn advance(&mut self, to: Instant) {
+        self.now = to.max(self.now);
+        self.hca.set_now(self.now);
+        self.hca.handle_deadline();
+    }
+
     /// Ends turns until nothing is left to do; returns the frames that left.
     pub(crate) fn settle(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
@@ -117,6 +142,36 @@ impl<F: Frontend> Guest<F> {
             if !left.frames && !left.other {
                 return frames;
             }
+        }
+    }
+}
+
+impl<F: Frontend> Bus for Guest<F> {
+    fn configure(&mut self, offset: u64, bytes: &[u8]) {
+        self.hca.region_write(Region::Config, offset, bytes);
+    }
+
+    fn store(&mut self, bar: u8, offset: u64, bytes: &[u8]) {
+        self.store(Bar::ALL[usize::from(bar)], offset, bytes);
+    }
+
+    fn load<const LEN: usize>(&mut self, bar: u8, offset: u64) -> [u8; LEN] {
+        self.load(Bar::ALL[usize::from(bar)], offset)
+    }
+
+    fn poke(&mut self, at: u64, bytes: &[u8]) {
+        self.poke(at, bytes);
+    }
+
+    fn peek(&mut self, at: u64, len: usize) -> Vec<u8> {
+        self.peek(at, len)
+    }
+
+    fn interrupts(&mut self, vector: usize) -> u64 {
+        let mut count = [0; 8];
+        match rustix::io::read(&self.vectors[vector], &mut count) {
+            Ok(_) => u64::from_ne_bytes(count),
+            Err(_) => 0,
         }
     }
 }

@@ -8,7 +8,8 @@ use super::Hca;
 use crate::capture::Direction;
 use crate::frontend::Frontend;
 use crate::identity::Identity;
-use crate::management::{Admitted, Counters, Datagram, Output, PERMISSIVE_LID, QP0, QP1, View};
+use crate::management::{Admitted, Counters, Datagram, Management, Output, PERMISSIVE_LID, QP0, QP1, View};
+use crate::net::lid::Route;
 
 /// Hop limit of what stays on the link.
 const HOP_LIMIT: u8 = 64;
@@ -24,17 +25,22 @@ impl<F: Frontend> Hca<F> {
     /// Takes a frame that the guest sent to management.
     pub(super) fn manage(&mut self, frame: &[u8]) {
         let Ok(frame) = RoceFrame::parse(frame) else { return };
-        let own = self.identity.lid;
+        let own = self.port.addresses().own.lid;
         let Some(sent) = Datagram::of(&frame.packet, own, Identity::lid_of(frame.shell.dst_mac)) else {
             return;
         };
         let view = self.view();
-        self.management.handle_guest(&view, &sent);
+        if let Some(management) = &mut self.management {
+            management.handle_guest(&view, self.port.addresses(), &sent);
+        }
         self.serve_management();
     }
 
     /// Shows management a packet from the wire, if it may be for it. Whether the engine is to have it.
     pub(super) fn admit(&mut self, received: &RoceFrame<'_>) -> bool {
+        if self.management.is_none() {
+            return true;
+        }
         let qpn = received.packet.bth.dest_qp;
         let special = match qpn {
             QP0 => self.engine.smi(),
@@ -43,20 +49,22 @@ impl<F: Frontend> Hca<F> {
         };
         // Interfaces without management give these numbers to any queue pair.
         let qp = special.or_else(|| self.engine.query_qp(qpn).map(|_| qpn));
-        let source = self.management.lid_of(received.shell.src_mac);
-        let destination = if self.is_for_all(received) { PERMISSIVE_LID } else { self.identity.lid };
+        let source = self.port.addresses().lid_of(received.shell.src_mac);
+        let destination =
+            if self.is_for_all(received) { PERMISSIVE_LID } else { self.port.addresses().own.lid };
         let Some(datagram) = Datagram::of(&received.packet, source, destination) else { return true };
         // Software that begins opens the port before it gives its queue pairs buffers.
         let is_answer = protocol::mad::header(&datagram.mad).method.is_response();
         let listening = qp.is_some_and(|qp| is_answer || self.frontend.can_receive(qp, &self.memory));
         let view = self.view();
-        let Self { port, outbound, now, .. } = self;
+        let Self { management, port, outbound, now, .. } = self;
+        let Some(management) = management else { return true };
         let mut allow = || port.allow_management(*now, received.shell.src_mac, outbound);
-        let admitted = self.management.handle_wire(&view, &datagram, listening, &mut allow);
+        let admitted = management.handle_wire(&view, &datagram, listening, &mut allow);
         match admitted {
             Admitted::Unchanged => return true,
             Admitted::From(source) => {
-                self.give_guest(&Datagram { source, destination: self.identity.lid, ..datagram });
+                self.give_guest(&Datagram { source, destination: self.port.addresses().own.lid, ..datagram });
             }
             Admitted::Taken => {}
         }
@@ -66,21 +74,25 @@ impl<F: Frontend> Hca<F> {
 
     /// Does what management wants done.
     pub(super) fn serve_management(&mut self) {
-        while let Some(output) = self.management.poll_output() {
+        while let Some(output) = self.management.as_mut().and_then(Management::poll_output) {
             match output {
                 Output::ToGuest(datagram) => self.give_guest(&datagram),
                 Output::ToFabric(datagram) => self.send_out(&datagram),
                 Output::Link(up) => self.set_enabled(up),
             }
         }
-        if self.management.take_pkey_change() {
-            self.engine.set_pkeys(self.management.pkeys());
+        if let Some(management) = &mut self.management
+            && management.take_pkey_change()
+        {
+            self.engine.set_pkeys(management.pkeys());
         }
     }
 
     pub(super) fn management_deadline(&mut self) {
         let view = self.view();
-        self.management.handle_deadline(&view);
+        if let Some(management) = &mut self.management {
+            management.handle_deadline(&view);
+        }
         self.serve_management();
     }
 
@@ -89,8 +101,8 @@ impl<F: Frontend> Hca<F> {
         let source = Identity::from_lid(datagram.source);
         let shell = Shell {
             src_mac: source.mac,
-            dst_mac: self.identity.mac,
-            ip: IpAddrs::V4 { src: source.ipv4, dst: self.identity.ipv4 },
+            dst_mac: self.port.addresses().own.mac,
+            ip: IpAddrs::V4 { src: source.ipv4, dst: self.port.addresses().own.ipv4 },
             traffic_class: 0,
             flow_label: FlowLabel::default(),
             hop_limit: HOP_LIMIT,
@@ -108,7 +120,10 @@ impl<F: Frontend> Hca<F> {
         }
         let shell = match datagram.destination {
             PERMISSIVE_LID => Some(self.shell_for_all()),
-            _ => self.management.route(datagram),
+            destination => {
+                let to = Route { dlid: destination, ..Route::default() };
+                self.port.addresses().route(&to, datagram.source_qp, datagram.destination_qp)
+            }
         };
         let Some(shell) = shell else { return };
         datagram.emit(&shell, self.outbound.buffer());
@@ -124,9 +139,9 @@ impl<F: Frontend> Hca<F> {
     /// To QP0 of everybody: all nodes of the link (RFC 4291, section 2.7.1).
     fn shell_for_all(&self) -> Shell {
         Shell {
-            src_mac: self.identity.mac,
+            src_mac: self.port.addresses().own.mac,
             dst_mac: all_nodes(),
-            ip: IpAddrs::V6 { src: self.identity.link_local(), dst: icmpv6::ALL_NODES },
+            ip: IpAddrs::V6 { src: self.port.addresses().own.link_local(), dst: icmpv6::ALL_NODES },
             traffic_class: 0,
             flow_label: FlowLabel::default(),
             hop_limit: HOP_LIMIT,

@@ -1,4 +1,5 @@
 mod impairments;
+mod nic;
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -19,14 +20,15 @@ use smallvec::SmallVec;
 
 use super::*;
 use crate::frontend::FrontendCounters;
-use crate::frontend::address::Addresses;
 use crate::frontend::jingzhao::Counters;
-use crate::frontend::lid::{Grh, Route};
 use crate::frontend::snapshot::{Page, Rows, Table};
 use crate::management::NodeProfile;
 use crate::memory::Permissions;
 use crate::net::DropReason;
+use crate::net::address::Addresses;
+use crate::net::lid::{Grh, Route};
 use crate::telemetry::trace::tests::Written;
+use crate::vfio::{Bars, MemoryBar, MsixLayout};
 
 const TABLE: u64 = 0x2000;
 const PBA: u64 = 0x3000;
@@ -52,24 +54,23 @@ pub(crate) struct StubHost<'a>(&'a mut Queues);
 impl Frontend for Stub {
     type Host<'a> = StubHost<'a>;
 
-    fn pci_identity(&self) -> PciIdentity {
-        PciIdentity {
+    fn pci(&self) -> PciFunction {
+        let memory = |len| MemoryBar { len, prefetchable: false };
+        PciFunction {
             vendor: 0x1234,
             device: 0x5678,
             subsystem_vendor: 0,
             subsystem: 0,
             revision: 0,
             class: [2, 7, 0],
-            bar0_len: 0x10000,
-            bar2_len: 0x1000,
-            msix_vectors: 2,
-            msix_table: 0x2000,
-            msix_pba: 0x3000,
+            bars: Bars::new([(Bar::Bar0, memory(0x10000)), (Bar::Bar2, memory(0x1000))]),
+            msix: MsixLayout { vectors: 2, table: (Bar::Bar0, 0x2000), pending: (Bar::Bar0, 0x3000) },
+            serial_number: None,
         }
     }
 
-    fn node(&self) -> NodeProfile {
-        NodeProfile {
+    fn node(&self) -> Option<NodeProfile> {
+        Some(NodeProfile {
             vendor_id: 0x1234,
             device_id: 0x5678,
             revision: 0,
@@ -78,7 +79,7 @@ impl Frontend for Stub {
             mtu: 5,
             capabilities: 0,
             opened_by_software: false,
-        }
+        })
     }
 
     fn bar_read(&mut self, _: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]) {
@@ -104,7 +105,7 @@ impl Frontend for Stub {
 
     fn describe_access(&self, _: &RegisterAccess<'_>, _: &mut dyn Visitor) {}
 
-    fn host<'a>(&'a mut self, _: Instant, _: &'a GuestMemory, _: &'a mut Monitor) -> StubHost<'a> {
+    fn host<'a>(&'a mut self, _: HostContext<'a>) -> StubHost<'a> {
         StubHost(&mut self.queues)
     }
 
@@ -127,7 +128,7 @@ impl Frontend for Stub {
         self.log.push("fail".to_owned());
     }
 
-    fn snapshot(&self, _: &Engine, _: Table, _: u64) -> Page {
+    fn snapshot(&self, _: &Engine, _: &Addresses, _: Table, _: u64) -> Page {
         Page { rows: Rows::Qps(Vec::new()), next: None }
     }
 
@@ -340,7 +341,7 @@ fn function_level_reset_resets_everything_but_the_clients_wiring() {
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
     hca.region_write(Region::Config, 0x68, &[0x10, 0xa8]);
     assert_eq!(hca.frontend.log.last().unwrap(), "reset");
-    assert_eq!(hca.drain(), Left { frames: false, other: false });
+    assert_eq!(hca.drain(), WorkLeft { frames: false, other: false });
     assert!(hca.outbound().is_empty() && hca.engine.query_qp(Qpn::new(1)).is_none());
     hca.region_write(Region::Bar(Bar::Bar2), 0, b"dead");
     assert_eq!(hca.frontend.log.last().unwrap(), "reset", "memory space is off again");
@@ -416,12 +417,12 @@ pub(super) fn from_lid_9(frame: &[u8]) -> Vec<u8> {
 fn frames_to_a_group_leave_and_come_back_to_its_members_at_home() {
     let mut hca = ready();
     hca.region_write(Region::Bar(Bar::Bar0), 16, &[1]);
-    assert_eq!(hca.drain(), Left { frames: false, other: true });
+    assert_eq!(hca.drain(), WorkLeft { frames: false, other: true });
     let sent: Vec<_> = hca.outbound().iter().map(|(dst, frame)| (dst, frame.to_vec())).collect();
     let [(dst, frame)] = sent.as_slice() else { panic!("{sent:?}") };
     assert_eq!(*dst, MacAddr([0x33, 0x33, 0xff, 0xff, 0xff, 0xff]));
     hca.outbound().clear();
-    assert_eq!(hca.drain(), Left { frames: false, other: false });
+    assert_eq!(hca.drain(), WorkLeft { frames: false, other: false });
     assert_eq!(hca.frontend.queues.received, (0..200).collect::<Vec<u8>>());
     assert_eq!(hca.frontend.log[1..], ["qpn:0x3 Send true", "qpn:0x3 Recv true"]);
     // From another port, over the fabric.
@@ -434,10 +435,11 @@ fn frames_to_a_group_leave_and_come_back_to_its_members_at_home() {
 #[test]
 fn frames_for_others_are_left_to_the_fabric() {
     let mut hca = powered_on();
-    hca.identity = Identity { ipv4: Ipv4Addr::new(10, 77, 9, 9), ..Identity::from_lid(Lid::new(9)) };
+    hca.port.addresses_mut().own =
+        Identity { ipv4: Ipv4Addr::new(10, 77, 9, 9), ..Identity::from_lid(Lid::new(9)) };
     hca.region_write(Region::Config, 4, &[6, 0]);
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
-    assert_eq!(hca.drain(), Left { frames: false, other: false });
+    assert_eq!(hca.drain(), WorkLeft { frames: false, other: false });
     let sent: Vec<_> = hca.outbound().iter().map(|(dst, _)| dst).collect();
     assert_eq!(sent, [Identity::from_lid(Lid::new(1)).mac]);
 }
@@ -463,7 +465,8 @@ fn a_link_that_goes_up_and_down_all_the_time_does_not_fill_the_log() {
 #[test]
 fn while_the_link_is_down_nothing_arrives_and_nothing_leaves() {
     let mut hca = powered_on();
-    hca.identity = Identity { ipv4: Ipv4Addr::new(10, 77, 9, 9), ..Identity::from_lid(Lid::new(9)) };
+    hca.port.addresses_mut().own =
+        Identity { ipv4: Ipv4Addr::new(10, 77, 9, 9), ..Identity::from_lid(Lid::new(9)) };
     hca.region_write(Region::Config, 4, &[6, 0]);
     hca.set_link(true);
     hca.set_link(false);
@@ -471,7 +474,7 @@ fn while_the_link_is_down_nothing_arrives_and_nothing_leaves() {
     assert_eq!(hca.frontend.log, ["link false"], "told of changes only");
 
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
-    assert_eq!(hca.drain(), Left { frames: false, other: false });
+    assert_eq!(hca.drain(), WorkLeft { frames: false, other: false });
     assert!(hca.outbound().is_empty());
     hca.handle_frame(&[0; 64]);
     let stats = *hca.port_stats();

@@ -5,7 +5,6 @@ use protocol::describe::{Field as _, Hex};
 use super::{Hca, Target};
 use crate::frontend::{Frontend, RegisterAccess};
 use crate::telemetry::trace::Kind;
-use crate::vfio::Bar;
 
 /// Writes the record of an access, if a trace is running.
 pub(super) fn access<F: Frontend>(hca: &mut Hca<F>, access: &RegisterAccess<'_>) {
@@ -19,10 +18,7 @@ pub(super) fn access<F: Frontend>(hca: &mut Hca<F>, access: &RegisterAccess<'_>)
     let Some(trace) = monitor.trace() else { return };
     let kind = if access.write { Kind::Write } else { Kind::Read };
     trace.record(kind, name.as_deref().unwrap_or("unknown"), |to| {
-        let bar = match access.bar {
-            Bar::Bar0 => 0,
-            Bar::Bar2 => 2,
-        };
+        let bar = access.bar.number();
         format_args!("bar{bar}+{:#x}", access.offset).show("at", to);
         access.data.len().show("width", to);
         Hex(value(access.data)).show("value", to);

@@ -38,7 +38,7 @@ mod port;
 mod route;
 mod sa;
 mod subnet;
-mod switch;
+mod subnet_switch;
 #[cfg(test)]
 mod tests;
 
@@ -50,7 +50,6 @@ use protocol::ids::{Lid, MacAddr, Pkey, Qpn};
 use protocol::mad::port::PortInfo;
 use protocol::mad::smp::{Smp, attribute};
 use protocol::mad::{Class, Mad, Method};
-use protocol::roce::Shell;
 
 pub use self::datagram::Datagram;
 use self::port::{Effect, ManagedPort};
@@ -58,8 +57,8 @@ pub use self::port::{MkeyCheck, NodeProfile};
 use self::route::Hop;
 use self::sa::SubnetAdministration;
 use self::subnet::Subnet;
-use crate::frontend::address::Addresses;
-use crate::frontend::lid::Route;
+use crate::identity::Identity;
+use crate::net::address::Addresses;
 use crate::net::{DropReason, PortStats};
 
 /// LID of the switch, and so of the subnet manager and the subnet administration: the last unicast one.
@@ -219,7 +218,6 @@ const SETTLING: Duration = Duration::from_secs(1);
 /// Management of one HCA.
 #[derive(Clone, Debug)]
 pub struct Management {
-    addresses: Addresses,
     port: ManagedPort,
     subnet: Subnet,
     administration: SubnetAdministration,
@@ -229,13 +227,12 @@ pub struct Management {
 }
 
 impl Management {
-    /// As after power-on.
-    pub fn new(addresses: Addresses, profile: NodeProfile) -> Self {
-        let port = ManagedPort::new(addresses.own, profile);
+    /// As after power-on. LID and GUID of the node are those of `own` for good.
+    pub fn new(own: Identity, profile: NodeProfile) -> Self {
+        let port = ManagedPort::new(own, profile);
         let administration = SubnetAdministration::new(port.mtu());
         Self {
-            subnet: Subnet::new(addresses.own.lid),
-            addresses,
+            subnet: Subnet::new(own.lid),
             port,
             administration,
             outputs: VecDeque::new(),
@@ -332,30 +329,14 @@ impl Management {
         self.port.take_pkey_change()
     }
 
-    /// Whether the table of addresses has a port with this MAC.
-    pub fn lists(&self, mac: MacAddr) -> bool {
-        self.addresses.ports().any(|port| port.mac == mac)
-    }
-
-    /// LID of the port with this MAC, 0 if unknown.
-    pub fn lid_of(&self, mac: MacAddr) -> Lid {
-        self.addresses.lid_of(mac)
-    }
-
-    /// The way of a datagram to another HCA.
-    pub fn route(&self, datagram: &Datagram) -> Option<Shell> {
-        let to = Route { dlid: datagram.destination, ..Route::default() };
-        self.addresses.route(&to, datagram.source_qp, datagram.destination_qp)
-    }
-
     /// Whether frames to a MAC are for management: of the subnet manager, or of whoever is at the other end of the
     /// cable. They never reach the fabric.
     pub fn serves(&self, mac: MacAddr) -> bool {
         mac == MacAddr::from_lid(SM_LID) || mac == MacAddr::from_lid(PERMISSIVE_LID)
     }
 
-    /// Takes a MAD that the guest sent to one of these.
-    pub fn handle_guest(&mut self, view: &View, sent: &Datagram) {
+    /// Takes a MAD that the guest sent to one of these. `addresses` says who is where.
+    pub fn handle_guest(&mut self, view: &View, addresses: &Addresses, sent: &Datagram) {
         if !self.is_active() {
             return;
         }
@@ -370,7 +351,7 @@ impl Management {
                 let answer = self.switch().answer(&sent.mad, sent.destination_qp);
                 self.answer_guest(sent, answer);
             }
-            (QP1, Class::SUBN_ADM) => self.administer(view, sent),
+            (QP1, Class::SUBN_ADM) => self.administer(view, addresses, sent),
             (QP1, Class::PERF) => {
                 let answer = perf::answer_for_switch(self.subnet.switch_ports(), &sent.mad);
                 self.answer_guest(sent, answer);
@@ -499,8 +480,8 @@ impl Management {
         }
     }
 
-    fn administer(&mut self, view: &View, sent: &Datagram) {
-        let Self { administration, port, subnet, addresses, .. } = self;
+    fn administer(&mut self, view: &View, addresses: &Addresses, sent: &Datagram) {
+        let Self { administration, port, subnet, .. } = self;
         let world = sa::World { view, port, subnet, addresses };
         let mut answers = Vec::new();
         administration.handle(&world, sent, &mut answers);
@@ -533,8 +514,8 @@ impl Management {
         }
     }
 
-    fn switch(&self) -> switch::Switch<'_> {
-        switch::Switch { subnet: &self.subnet, port: &self.port }
+    fn switch(&self) -> subnet_switch::SubnetSwitch<'_> {
+        subnet_switch::SubnetSwitch { subnet: &self.subnet, port: &self.port }
     }
 
     fn push(&mut self, output: Output) {

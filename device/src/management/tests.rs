@@ -29,9 +29,14 @@ fn at(millis: u64) -> View {
     View { now: Instant::from_nanos(millis * 1_000_000), counters: Counters::default() }
 }
 
+/// Addresses of an HCA that knows no others.
+fn alone(lid: Lid) -> Addresses {
+    Identity::from_lid(lid).into()
+}
+
 /// Management of an HCA whose port is open.
 fn open(lid: u16) -> Management {
-    let mut management = Management::new(Identity::from_lid(Lid::new(lid)).into(), SINAI);
+    let mut management = Management::new(Identity::from_lid(Lid::new(lid)), SINAI);
     management.open_port(&at(0));
     while management.poll_output().is_some() {}
     management
@@ -57,9 +62,15 @@ fn outputs(management: &mut Management) -> Vec<Output> {
 
 /// What the guest gets for a MAD to the subnet manager's LID, and nothing else.
 fn ask(management: &mut Management, qp: Qpn, mad: Mad) -> Vec<Mad> {
+    let addresses = alone(management.lid());
+    ask_knowing(&addresses, management, qp, mad)
+}
+
+/// The same, of an HCA that knows others.
+fn ask_knowing(addresses: &Addresses, management: &mut Management, qp: Qpn, mad: Mad) -> Vec<Mad> {
     let sent =
         Datagram { source: management.lid(), source_qp: qp, destination: SM_LID, destination_qp: qp, mad };
-    management.handle_guest(&at(10), &sent);
+    management.handle_guest(&at(10), addresses, &sent);
     outputs(management)
         .into_iter()
         .filter_map(|output| match output {

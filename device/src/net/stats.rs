@@ -89,14 +89,14 @@ impl From<WireError> for DropReason {
     }
 }
 
-/// RoCE packets in one direction.
+/// RoCE packets, or frames of a NIC, in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Packets.
+    /// Packets or frames.
     pub packets: u64,
     /// Those of them that were sent to a group.
     pub multicast_packets: u64,
-    /// Octets from BTH to ICRC.
+    /// Octets: of a RoCE packet from BTH to ICRC, of a frame from the destination MAC on, without frame check sequence.
     pub octets: u64,
 }
 
@@ -107,8 +107,19 @@ impl Traffic {
         let headers = if frame.get(12..14) == Some(&IPV6) { 14 + 40 + 8 } else { 14 + 20 + 8 };
         self.packets += 1;
         self.octets += frame.len().saturating_sub(headers) as u64;
-        self.multicast_packets += u64::from(frame.first().is_some_and(|first| first & 1 != 0));
+        self.multicast_packets += u64::from(is_for_group(frame));
     }
+
+    /// Counts a frame of a NIC.
+    pub(super) fn count_plain(&mut self, frame: &[u8]) {
+        self.packets += 1;
+        self.octets += frame.len() as u64;
+        self.multicast_packets += u64::from(is_for_group(frame));
+    }
+}
+
+fn is_for_group(frame: &[u8]) -> bool {
+    frame.first().is_some_and(|first| first & 1 != 0)
 }
 
 /// Counters of one port. Every frame that arrives is counted once: accepted, answered or dropped. Only a management
@@ -121,6 +132,10 @@ pub struct PortStats {
     pub transmit: Traffic,
     /// RoCE packets from the fabric that were handed on.
     pub receive: Traffic,
+    /// Frames of the NIC for the fabric.
+    pub nic_transmit: Traffic,
+    /// Frames from the fabric that the NIC was given.
+    pub nic_receive: Traffic,
     /// Times the link went down.
     pub link_downed: u64,
     /// ARP messages taken in, answered or not.
@@ -133,6 +148,8 @@ pub struct PortStats {
     pub lost_link_down: u64,
     /// Frames to be sent that were lost because nobody told the MAC of their destination.
     pub lost_unresolved: u64,
+    /// Frames of the NIC that were lost because they are too short or too long to be frames.
+    pub lost_malformed: u64,
     dropped: [u64; DropReason::ALL.len()],
 }
 

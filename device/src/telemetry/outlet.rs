@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 
-use crate::config::LogFormat;
+use super::subscriber::LogFormat;
 
 /// Bound: bytes that wait to be written. Some ten thousand lines, or a second of a busy device's trace.
 const MAX_WAITING: usize = 4 << 20;

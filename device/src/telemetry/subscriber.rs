@@ -4,10 +4,38 @@ use std::backtrace::{Backtrace, BacktraceStatus};
 use std::panic::{self, PanicHookInfo};
 use std::thread;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use tracing_subscriber::EnvFilter;
 
 use super::outlet;
-use crate::config::{LogConfig, LogFormat};
+
+/// Log settings.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogConfig {
+    /// Filter directives such as "info" or "info,device::vfio=debug". The environment variable RUST_LOG wins.
+    pub filter: String,
+    /// Form of a line.
+    pub format: LogFormat,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self { filter: "info".into(), format: LogFormat::Text }
+    }
+}
+
+/// Form of a log line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
 
 /// Sends log lines to standard error, as `config` says unless RUST_LOG says otherwise. A panic becomes such a line.
 ///

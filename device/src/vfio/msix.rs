@@ -96,6 +96,11 @@ impl Interrupts {
         self.vectors.len()
     }
 
+    /// Whether the function may signal at all: MSI-X is enabled. What is raised otherwise is gone.
+    pub fn is_enabled(&self) -> bool {
+        self.gate.enabled
+    }
+
     /// Signals `vector`. Unknown, unset or masked vectors are not an error: nothing is sent, or the pending bit is
     /// set.
     pub fn raise(&mut self, vector: u16) -> Delivery {
@@ -122,12 +127,16 @@ impl Interrupts {
         &self.stats
     }
 
-    /// Takes over what config space says, and sends what waited for it.
+    /// Takes over what config space says, and sends what waited for it. A function whose MSI-X is disabled has nothing
+    /// waiting.
     pub fn set_gate(&mut self, gate: Gate) {
         if gate == self.gate {
             return;
         }
         self.gate = gate;
+        if !gate.enabled {
+            self.vectors.iter_mut().for_each(|vector| vector.pending = false);
+        }
         self.deliver_all();
     }
 
@@ -158,10 +167,12 @@ impl Interrupts {
         }
     }
 
-    /// Closes all eventfds and forgets the client's masks and pending bits: the client disables MSI-X or is gone.
+    /// Closes all eventfds and forgets the client's masks: the client disables MSI-X or is gone. What is pending stays so:
+    /// QEMU does this whenever the driver begins to use one more vector, and gives all eventfds anew.
     pub fn disconnect(&mut self) {
         for vector in &mut self.vectors {
-            *vector = Vector { masked_in_table: vector.masked_in_table, ..Vector::default() };
+            vector.eventfd = None;
+            vector.masked_by_client = false;
         }
     }
 
@@ -317,6 +328,29 @@ mod tests {
         interrupts.raise(0);
         interrupts.set_gate(OPEN);
         assert_eq!(signals(&fds[0]), 0);
+    }
+
+    #[test]
+    fn a_function_whose_msix_is_disabled_forgets_what_waited() {
+        let (mut interrupts, fds) = wired(1);
+        interrupts.set_masked(0, true);
+        interrupts.raise(0);
+        interrupts.set_gate(Gate { enabled: false, ..OPEN });
+        assert_eq!(pending(&interrupts), 0);
+        interrupts.set_gate(OPEN);
+        interrupts.set_masked(0, false);
+        assert_eq!(signals(&fds[0]), 0);
+    }
+
+    #[test]
+    fn what_waited_is_sent_when_the_client_gives_its_eventfds_again() {
+        let (mut interrupts, fds) = wired(1);
+        interrupts.set_masked(0, true);
+        interrupts.raise(0);
+        interrupts.disconnect();
+        assert_eq!(signals(&fds[0]), 0);
+        interrupts.set_eventfd(0, Some(fds[0].as_fd().try_clone_to_owned().unwrap()));
+        assert_eq!(signals(&fds[0]), 1);
     }
 
     #[test]

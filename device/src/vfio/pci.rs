@@ -8,13 +8,13 @@
 //! PCI Local Bus 3.0, chapter 6; PCI Express Base 4.0, chapter 7; PCI Power Management 1.2, section 3.2. Register and
 //! field names are theirs.
 
-use super::{Bar, PciIdentity};
+use super::{Bar, MemoryBar, PciFunction};
 use crate::vfio::msix::Gate;
 
-/// Bytes of PCI Express config space. There are no extended capabilities: what follows the first 256 bytes reads 0.
-pub const CONFIG_LEN: u64 = 4096;
+/// Bytes of PCI Express config space.
+pub const CONFIG_LEN: u64 = LEN as u64;
 
-const LEN: usize = 256;
+const LEN: usize = 4096;
 
 /// Type 0 header.
 mod header {
@@ -26,7 +26,6 @@ mod header {
     pub(super) const CLASS_CODE: usize = 0x09;
     pub(super) const CACHE_LINE_SIZE: usize = 0x0c;
     pub(super) const BAR0: usize = 0x10;
-    pub(super) const BAR2: usize = 0x18;
     pub(super) const SUBSYSTEM_VENDOR_ID: usize = 0x2c;
     pub(super) const SUBSYSTEM_ID: usize = 0x2e;
     pub(super) const CAPABILITIES_POINTER: usize = 0x34;
@@ -43,8 +42,9 @@ const COMMAND_WRITABLE: u16 = COMMAND_MEMORY | COMMAND_MASTER | 1 << 6 | 1 << 8 
 const STATUS_CAPABILITIES: u16 = 1 << 4;
 /// Data parity error, signalled and received aborts, system error, detected parity error.
 const STATUS_CLEARED_BY_ONE: u16 = 0xf900;
-/// 64-bit memory, not prefetchable.
+/// 64-bit memory.
 const BAR_MEMORY_64: u64 = 0b100;
+const BAR_PREFETCHABLE: u64 = 0b1000;
 
 /// Power management capability, 8 bytes.
 const PM_POINTER: u8 = 0x40;
@@ -86,13 +86,20 @@ const LINK_CONTROL_WRITABLE: u16 = 1 << 3 | 1 << 6 | 1 << 7;
 /// 2.5, 5 and 8 GT/s.
 const LINK_SPEEDS: u32 = 0b111 << 1;
 
+/// First extended capability.
+const EXTENDED: usize = 0x100;
+
 /// Config space of one function.
 #[derive(Debug)]
 pub struct ConfigSpace {
-    bytes: [u8; LEN],
-    writable: [u8; LEN],
-    cleared_by_one: [u8; LEN],
-    power_on: [u8; LEN],
+    bytes: Box<[u8; LEN]>,
+    writable: Box<[u8; LEN]>,
+    cleared_by_one: Box<[u8; LEN]>,
+    power_on: Box<[u8; LEN]>,
+}
+
+fn zeros() -> Box<[u8; LEN]> {
+    Box::new([0; LEN])
 }
 
 /// What a write asks for beyond changing bytes.
@@ -107,20 +114,23 @@ pub enum Effect {
 
 impl ConfigSpace {
     /// As after power-on.
-    pub fn new(identity: &PciIdentity) -> Self {
+    pub fn new(function: &PciFunction) -> Self {
         let mut space =
-            Self { bytes: [0; LEN], writable: [0; LEN], cleared_by_one: [0; LEN], power_on: [0; LEN] };
-        space.lay_out_header(identity);
+            Self { bytes: zeros(), writable: zeros(), cleared_by_one: zeros(), power_on: zeros() };
+        space.lay_out_header(function);
         space.lay_out_power_management();
-        space.lay_out_msix(identity);
+        space.lay_out_msix(function);
         space.lay_out_express();
-        space.power_on = space.bytes;
+        if let Some(number) = function.serial_number {
+            space.lay_out_serial_number(number);
+        }
+        space.power_on.clone_from(&space.bytes);
         space
     }
 
     /// Back to power-on.
     pub fn reset(&mut self) {
-        self.bytes = self.power_on;
+        self.bytes.clone_from(&self.power_on);
     }
 
     /// Reads any bytes. What does not exist reads 0.
@@ -184,25 +194,25 @@ impl ConfigSpace {
         self.word(PM_PMCSR) & PMCSR_POWER_STATE == POWER_D0
     }
 
-    fn lay_out_header(&mut self, identity: &PciIdentity) {
-        let [class, subclass, interface] = identity.class;
-        self.put(header::VENDOR_ID, &identity.vendor.to_le_bytes());
-        self.put(header::DEVICE_ID, &identity.device.to_le_bytes());
+    fn lay_out_header(&mut self, function: &PciFunction) {
+        let [class, subclass, interface] = function.class;
+        self.put(header::VENDOR_ID, &function.vendor.to_le_bytes());
+        self.put(header::DEVICE_ID, &function.device.to_le_bytes());
         self.allow(header::COMMAND, &COMMAND_WRITABLE.to_le_bytes());
         self.put(header::STATUS, &STATUS_CAPABILITIES.to_le_bytes());
         self.clear_by_one(header::STATUS, &STATUS_CLEARED_BY_ONE.to_le_bytes());
-        self.put(header::REVISION_ID, &[identity.revision]);
+        self.put(header::REVISION_ID, &[function.revision]);
         self.put(header::CLASS_CODE, &[interface, subclass, class]);
         self.allow(header::CACHE_LINE_SIZE, &[0xff]);
-        for (at, bar) in [(header::BAR0, Bar::Bar0), (header::BAR2, Bar::Bar2)] {
-            let len = identity.bar_len(bar);
-            debug_assert!(len.is_power_of_two() && len >= 16, "BAR of {len} bytes");
-            self.put(at, &BAR_MEMORY_64.to_le_bytes());
+        for (bar, MemoryBar { len, prefetchable }) in function.bars.iter() {
+            let at = header::BAR0 + 4 * usize::from(bar.number());
+            let kind = if prefetchable { BAR_MEMORY_64 | BAR_PREFETCHABLE } else { BAR_MEMORY_64 };
+            self.put(at, &kind.to_le_bytes());
             // Writing all ones and reading back tells software the size.
             self.allow(at, &len.wrapping_neg().to_le_bytes());
         }
-        self.put(header::SUBSYSTEM_VENDOR_ID, &identity.subsystem_vendor.to_le_bytes());
-        self.put(header::SUBSYSTEM_ID, &identity.subsystem.to_le_bytes());
+        self.put(header::SUBSYSTEM_VENDOR_ID, &function.subsystem_vendor.to_le_bytes());
+        self.put(header::SUBSYSTEM_ID, &function.subsystem.to_le_bytes());
         self.put(header::CAPABILITIES_POINTER, &[PM_POINTER]);
         self.allow(header::INTERRUPT_LINE, &[0xff]);
     }
@@ -215,14 +225,15 @@ impl ConfigSpace {
         self.allow(PM_PMCSR, &PMCSR_POWER_STATE.to_le_bytes());
     }
 
-    fn lay_out_msix(&mut self, identity: &PciIdentity) {
+    fn lay_out_msix(&mut self, function: &PciFunction) {
         const ID: u8 = 0x11;
         self.put(MSIX, &[ID, EXPRESS_POINTER]);
-        self.put(MSIX_CONTROL, &(identity.msix_vectors.saturating_sub(1) & 0x7ff).to_le_bytes());
+        self.put(MSIX_CONTROL, &(function.msix.vectors.saturating_sub(1) & 0x7ff).to_le_bytes());
         self.allow(MSIX_CONTROL, &(MSIX_ENABLE | MSIX_FUNCTION_MASK).to_le_bytes());
-        // The low three bits name BAR 0.
-        self.put(MSIX + 4, &(identity.msix_table & !0b111).to_le_bytes());
-        self.put(MSIX + 8, &(identity.msix_pba & !0b111).to_le_bytes());
+        // The low three bits name the BAR.
+        let place = |(bar, offset): (Bar, u32)| (offset & !0b111 | u32::from(bar.number())).to_le_bytes();
+        self.put(MSIX + 4, &place(function.msix.table));
+        self.put(MSIX + 8, &place(function.msix.pending));
     }
 
     fn lay_out_express(&mut self) {
@@ -250,6 +261,16 @@ impl ConfigSpace {
         self.allow(EXPRESS + 0x30, &[0xf]);
     }
 
+    /// PCI Express Base 4.0, section 7.9.3. Without it the first extended capability is all zeros, which says that there is
+    /// none.
+    fn lay_out_serial_number(&mut self, serial_number: u64) {
+        const ID: u16 = 0x0003;
+        const VERSION: u16 = 1;
+        self.put(EXTENDED, &ID.to_le_bytes());
+        self.put(EXTENDED + 2, &VERSION.to_le_bytes());
+        self.put(EXTENDED + 4, &serial_number.to_le_bytes());
+    }
+
     fn word(&self, at: usize) -> u16 {
         u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]])
     }
@@ -270,23 +291,27 @@ impl ConfigSpace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vfio::{Bars, MsixLayout};
 
-    const IDENTITY: PciIdentity = PciIdentity {
-        vendor: 0x10ee,
-        device: 0x7028,
-        subsystem_vendor: 0x10ee,
-        subsystem: 7,
-        revision: 1,
-        class: [2, 7, 0],
-        bar0_len: 1 << 20,
-        bar2_len: 8 << 20,
-        msix_vectors: 64,
-        msix_table: 0x20000,
-        msix_pba: 0x30000,
-    };
+    fn function() -> PciFunction {
+        PciFunction {
+            vendor: 0x10ee,
+            device: 0x7028,
+            subsystem_vendor: 0x10ee,
+            subsystem: 7,
+            revision: 1,
+            class: [2, 7, 0],
+            bars: Bars::new([
+                (Bar::Bar0, MemoryBar { len: 1 << 20, prefetchable: false }),
+                (Bar::Bar2, MemoryBar { len: 8 << 20, prefetchable: false }),
+            ]),
+            msix: MsixLayout { vectors: 64, table: (Bar::Bar0, 0x20000), pending: (Bar::Bar0, 0x30000) },
+            serial_number: None,
+        }
+    }
 
     fn space() -> ConfigSpace {
-        ConfigSpace::new(&IDENTITY)
+        ConfigSpace::new(&function())
     }
 
     fn dword(space: &ConfigSpace, offset: u64) -> u32 {
@@ -422,6 +447,28 @@ mod tests {
         assert_eq!(space.write(u64::MAX, &[0xff; 4]), Effect::None);
         space.read(0x100, &mut out);
         assert_eq!(out, [0; 16], "no extended capabilities");
+        assert_eq!(space.write(0xffc, &[0xff; 64]), Effect::None);
         space.read(u64::MAX, &mut out);
+    }
+
+    #[test]
+    fn a_serial_number_is_the_first_extended_capability() {
+        let mut space =
+            ConfigSpace::new(&PciFunction { serial_number: Some(0x0200_00ff_ff00_0001), ..function() });
+        let _ = write32(&mut space, 0x104, 0xffff_ffff);
+        let words = [0x100, 0x104, 0x108, 0x10c].map(|at| dword(&space, at));
+        assert_eq!(words, [0x0001_0003, 0xff00_0001, 0x0200_00ff, 0]);
+    }
+
+    #[test]
+    fn msix_may_be_in_another_bar_than_the_registers() {
+        let bars = Bars::new([
+            (Bar::Bar0, MemoryBar { len: 8 << 20, prefetchable: true }),
+            (Bar::Bar3, MemoryBar { len: 64 << 10, prefetchable: true }),
+        ]);
+        let msix = MsixLayout { vectors: 64, table: (Bar::Bar3, 0), pending: (Bar::Bar3, 0x8000) };
+        let space = ConfigSpace::new(&PciFunction { bars, msix, ..function() });
+        assert_eq!([0x54, 0x58].map(|at| dword(&space, at)), [3, 0x8003]);
+        assert_eq!([0x10, 0x14, 0x18, 0x1c, 0x20].map(|at| dword(&space, at)), [0xc, 0, 0, 0xc, 0]);
     }
 }

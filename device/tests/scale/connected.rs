@@ -1,11 +1,13 @@
 //! Ten thousand connections between two HCAs, all of them with messages under way at once.
 
 use device::frontend::jingzhao::Options;
+use drivers::Bus as _;
+use drivers::jingzhao::{Queues, SLOT, cqc, data_unit, region, signalled};
 use protocol::Psn;
 use protocol::hca::jingzhao::mpt::MptFlags;
 use protocol::hca::jingzhao::qpc::Qpc;
 
-use super::machine::{BUFFERS, Machine, PAGE, SLOT, rc};
+use super::machine::{BUFFERS, Machine, PAGE, initialised, pages, rc};
 use super::{alone, measured, own_memory, work_time};
 
 const QPS: u32 = 10_000;
@@ -54,46 +56,40 @@ fn message(side: u8, n: u32, round: u32) -> Vec<u8> {
 
 /// Regions, CQs and QPs; `peer` is whom each is connected to.
 fn bring_up(machine: &mut Machine, peer: &[u32]) {
-    machine.write_mtt(0, QPS.into(), BUFFERS);
+    machine.write_mtt(0, pages(BUFFERS, QPS.into()));
     let all = u64::from(QPS) * PAGE;
-    machine.region(DATA_KEY, 0, VA, all, MptFlags::LOCAL_WRITE | MptFlags::REMOTE_WRITE);
+    machine.register(&region(DATA_KEY, 0, VA, all, MptFlags::LOCAL_WRITE | MptFlags::REMOTE_WRITE));
     for (n, peer) in (0..).zip(peer) {
         machine.poke(page(n) + CQ, &[0x80; 32 << LOG_CQES]);
         let (sq, rq, cq) = (3 * n + 1, 3 * n + 2, 3 * n + 3);
-        machine.region(sq, n.into(), SQ, 0x400, MptFlags::empty());
-        machine.region(rq, n.into(), RQ, 0x400, MptFlags::empty());
-        machine.region(cq, n.into(), CQ, 0x400, MptFlags::LOCAL_WRITE);
-        machine.cq(n, cq, LOG_CQES);
+        machine.register(&region(sq, n.into(), SQ, 0x400, MptFlags::empty()));
+        machine.register(&region(rq, n.into(), RQ, 0x400, MptFlags::empty()));
+        machine.register(&region(cq, n.into(), CQ, 0x400, MptFlags::LOCAL_WRITE));
+        machine.create_cq(&cqc(n, cq, LOG_CQES));
         let psn = Psn::new(FIRST_PSN);
         let qpc = Qpc { next_send_psn: psn, recv_psn: psn, ..rc(qpn(*peer), n, sq, rq) };
         machine.connect(qpn(n), &qpc);
     }
 }
 
-fn data_unit(va: u64, len: u32) -> Vec<u8> {
-    [&len.to_le_bytes()[..], &DATA_KEY.to_le_bytes(), &va.to_le_bytes()].concat()
+fn queues(n: u32) -> Queues {
+    Queues { qpn: qpn(n), page: 1, sq: page(n) + SQ, rq: page(n) + RQ }
+}
+
+/// Bytes of the page of QP `n`.
+fn data(n: u32, offset: u64, len: u32) -> Vec<u8> {
+    data_unit(DATA_KEY, VA + u64::from(n) * PAGE + offset, len)
 }
 
 fn post_receive(machine: &mut Machine, n: u32, round: u32) {
-    // Posted, by the valid bit; nothing linked.
-    let mut wqe = vec![0x20];
-    wqe.resize(16, 0);
-    let buffer = VA + u64::from(n) * PAGE + IN + u64::from(round * IN_LEN);
-    wqe.extend(data_unit(buffer, IN_LEN));
-    wqe.resize(48, 0);
-    machine.poke(page(n) + RQ + u64::from(round * SLOT), &wqe);
+    machine.post_recv(&queues(n), round, &data(n, IN + u64::from(round * IN_LEN), IN_LEN));
 }
 
 fn send(machine: &mut Machine, side: u8, n: u32, round: u32) {
     let message = message(side, n, round);
     machine.poke(page(n) + OUT, &message);
-    let mut wqe = vec![0; 16];
-    // Signalled.
-    wqe[8] = 8;
-    let out = VA + u64::from(n) * PAGE + OUT;
-    wqe.extend(data_unit(out, u32::try_from(message.len()).unwrap()));
-    machine.poke(page(n) + SQ + u64::from(round * SLOT), &wqe);
-    machine.ring(1, qpn(n), round, SEND, 2);
+    let data = data(n, OUT, u32::try_from(message.len()).unwrap());
+    machine.post_send(&queues(n), round, SEND, &signalled(&data));
 }
 
 /// Carries frames both ways until both sides are quiet. The number of frames.
@@ -115,13 +111,13 @@ fn exchange(a: &mut Machine, b: &mut Machine) -> u64 {
 fn verify(machine: &mut Machine, n: u32, sender: (u8, u32)) {
     for round in 0..ROUNDS {
         let expected = message(sender.0, sender.1, round);
-        let received: [u8; IN_LEN as usize] = machine.peek(page(n) + IN + u64::from(round * IN_LEN));
+        let received = machine.peek(page(n) + IN + u64::from(round * IN_LEN), IN_LEN as usize);
         let (body, rest) = received.split_at(expected.len());
         assert!(body == expected && rest.iter().all(|byte| *byte == 0), "message {round} to QP {n}");
 
         let mut completed = [false; 2];
         for slot in 2 * round..2 * round + 2 {
-            let entry: [u8; 32] = machine.peek(page(n) + CQ + u64::from(slot) * 32);
+            let entry = machine.peek(page(n) + CQ + u64::from(slot) * 32, 32);
             assert_eq!(entry[..4], qpn(n).to_le_bytes(), "QPN of the CQE");
             assert_eq!(entry[0x18..0x1c], (round * SLOT).to_le_bytes(), "WQE of the CQE");
             let is_send = entry[0x1d] == 1;
@@ -143,8 +139,8 @@ fn verify(machine: &mut Machine, n: u32, sender: (u8, u32)) {
 #[test]
 fn ten_thousand_connections_work_at_once() {
     let _alone = alone();
-    let mut a = Machine::new(1, Options::default());
-    let mut b = Machine::new(2, Options::default());
+    let mut a = initialised(1, Options::default());
+    let mut b = initialised(2, Options::default());
     let to: Vec<u32> = (0..QPS).map(far).collect();
     let mut from = vec![0; QPS as usize];
     (0..QPS).for_each(|n| from[to[n as usize] as usize] = n);

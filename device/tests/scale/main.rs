@@ -3,13 +3,16 @@
 #![expect(clippy::print_stdout, reason = "figures, for whoever asks with --nocapture")]
 
 mod connected;
+mod hostile;
 mod machine;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use device::frontend::jingzhao::Options;
-use machine::{BUFFERS, LOG_CQS, LOG_MPTS, LOG_QPS, Machine, PAGE, rc};
+use drivers::Bus as _;
+use drivers::jingzhao::{LOG_CQS, LOG_MPTS, LOG_QPS, cqc, doorbell, layout, region};
+use machine::{BUFFERS, PAGE, initialised, pages, powered_on, rc};
 use protocol::hca::jingzhao::cmd::Op;
 use protocol::hca::jingzhao::icm::IcmTable;
 use protocol::hca::jingzhao::mpt::MptFlags;
@@ -51,7 +54,7 @@ fn measured(what: &str, count: u64, commands: u64, bytes_each: u64, make: impl F
 fn all_qps_of_the_public_drivers_profile_can_be_made_and_unmade() {
     const QPS: u32 = 1 << LOG_QPS;
     let _alone = alone();
-    let mut machine = Machine::new(1, Options::default());
+    let mut machine = initialised(1, Options::default());
     measured("QPs in RTS", QPS.into(), 3 * u64::from(QPS), 1536, || {
         (0..QPS).for_each(|qpn| machine.connect(qpn, &rc(qpn, 0, 1, 2)));
     });
@@ -69,13 +72,15 @@ fn all_qps_of_the_public_drivers_profile_can_be_made_and_unmade() {
 fn all_cqs_of_the_public_drivers_profile_can_be_made_and_unmade() {
     const CQS: u32 = 1 << LOG_CQS;
     let _alone = alone();
-    let mut machine = Machine::new(1, Options::default());
-    machine.write_mtt(0, 1, BUFFERS);
-    machine.region(1, 0, 0, PAGE, MptFlags::LOCAL_WRITE);
-    measured("CQs", CQS.into(), CQS.into(), 128, || (0..CQS).for_each(|cqn| machine.cq(cqn, 1, 7)));
+    let mut machine = initialised(1, Options::default());
+    machine.write_mtt(0, pages(BUFFERS, 1));
+    machine.register(&region(1, 0, 0, PAGE, MptFlags::LOCAL_WRITE));
+    measured("CQs", CQS.into(), CQS.into(), 128, || {
+        (0..CQS).for_each(|cqn| machine.create_cq(&cqc(cqn, 1, 7)))
+    });
     assert_ne!(machine.command(Op::Sw2HwCq, 0, CQS, &[0; 64]), 0, "the number of CQ 0, with a higher bit");
     (0..CQS).for_each(|cqn| machine.ok(Op::Hw2SwCq, 0, cqn, &[]));
-    machine.cq(CQS, 1, 7);
+    machine.create_cq(&cqc(CQS, 1, 7));
 }
 
 /// Interface, section 7: whether software gave all entries to the device is looked at when the CQ is made.
@@ -85,13 +90,13 @@ fn a_cq_of_the_most_entries_is_looked_through_in_one_command() {
     const PAGES: u64 = (32 << LOG_CQES) / PAGE;
     const TIMES: u32 = 16;
     let _alone = alone();
-    let mut machine = Machine::new(1, Options::default());
-    machine.write_mtt(0, PAGES, BUFFERS);
-    machine.region(1, 0, 0, PAGES * PAGE, MptFlags::LOCAL_WRITE);
+    let mut machine = initialised(1, Options::default());
+    machine.write_mtt(0, pages(BUFFERS, PAGES));
+    machine.register(&region(1, 0, 0, PAGES * PAGE, MptFlags::LOCAL_WRITE));
     let prepared = [0x80; 4096];
     (0..PAGES).for_each(|page| machine.poke(BUFFERS + page * PAGE, &prepared));
     measured("CQs of 2^16 entries", TIMES.into(), TIMES.into(), 128, || {
-        (0..TIMES).for_each(|cqn| machine.cq(cqn, 1, LOG_CQES));
+        (0..TIMES).for_each(|cqn| machine.create_cq(&cqc(cqn, 1, LOG_CQES)));
     });
 }
 
@@ -99,10 +104,10 @@ fn a_cq_of_the_most_entries_is_looked_through_in_one_command() {
 fn all_regions_of_the_public_drivers_profile_can_be_made_and_unmade() {
     const MPTS: u32 = 1 << LOG_MPTS;
     let _alone = alone();
-    let mut machine = Machine::new(1, Options::default());
+    let mut machine = initialised(1, Options::default());
     measured("MPT entries", MPTS.into(), MPTS.into(), 128, || {
         for index in 0..MPTS {
-            machine.region(0x5_0000 << 12 | index, index.into(), 0, PAGE, MptFlags::LOCAL_WRITE);
+            machine.register(&region(0x5_0000 << 12 | index, index.into(), 0, PAGE, MptFlags::LOCAL_WRITE));
         }
     });
     (0..MPTS).for_each(|index| machine.ok(Op::Hw2SwMpt, 0, index, &[]));
@@ -114,20 +119,20 @@ fn all_regions_of_the_public_drivers_profile_can_be_made_and_unmade() {
 fn all_page_table_entries_of_the_public_drivers_profile_can_be_written() {
     const MTTS: u64 = 1 << 20;
     let _alone = alone();
-    let mut machine = Machine::new(1, Options::default());
-    measured("MTT entries", MTTS, MTTS.div_ceil(508), 9, || machine.write_mtt(0, MTTS, 0));
+    let mut machine = initialised(1, Options::default());
+    measured("MTT entries", MTTS, MTTS.div_ceil(508), 9, || machine.write_mtt(0, pages(0, MTTS)));
     // Bus page n has MTT entry n.
     let page = BUFFERS / PAGE;
-    machine.region(1, page, 0, PAGE, MptFlags::LOCAL_WRITE);
-    machine.region(2, page + 1, 0, PAGE, MptFlags::empty());
-    machine.cq(1, 1, 5);
+    machine.register(&region(1, page, 0, PAGE, MptFlags::LOCAL_WRITE));
+    machine.register(&region(2, page + 1, 0, PAGE, MptFlags::empty()));
+    machine.create_cq(&cqc(1, 1, 5));
     machine.connect(5, &rc(5, 1, 2, 2));
-    machine.write_mtt(MTTS - 1, 1, BUFFERS + 2 * PAGE);
-    machine.region(3, MTTS - 1, 0, PAGE, MptFlags::LOCAL_WRITE);
+    machine.write_mtt(MTTS - 1, pages(BUFFERS + 2 * PAGE, 1));
+    machine.register(&region(3, MTTS - 1, 0, PAGE, MptFlags::LOCAL_WRITE));
     machine.ok(Op::ResizeCq, 1, 1, &[5, 0, 0, 0, 0, 0, 0, 3]);
-    machine.ring(1, 5, 0, 0x00, 1);
+    machine.ring(1, doorbell(5, 0, 0x00, 1));
     machine.turn();
-    assert_eq!(machine.peek::<4>(BUFFERS + 2 * PAGE), 5u32.to_le_bytes(), "QPN of the CQE of a NOP");
+    assert_eq!(machine.word(BUFFERS + 2 * PAGE), 5, "QPN of the CQE of a NOP");
 }
 
 /// Interface, section 1.6 (J-02): each QP is rung for in a page of its own.
@@ -136,22 +141,21 @@ fn all_uar_pages_of_the_public_driver_take_doorbells() {
     const PAGES: u32 = 4096;
     let _alone = alone();
     let options: Options = serde_json::from_str(r#"{"uar_pages": 4096, "uar_check": true}"#).unwrap();
-    let mut machine = Machine::new(1, options);
-    machine.write_mtt(0, 33, BUFFERS);
-    machine.region(1, 0, 0, 32 * PAGE, MptFlags::LOCAL_WRITE);
-    machine.region(2, 32, 0, PAGE, MptFlags::empty());
-    machine.cq(1, 1, 12);
+    let mut machine = initialised(1, options);
+    machine.write_mtt(0, pages(BUFFERS, 33));
+    machine.register(&region(1, 0, 0, 32 * PAGE, MptFlags::LOCAL_WRITE));
+    machine.register(&region(2, 32, 0, PAGE, MptFlags::empty()));
+    machine.create_cq(&cqc(1, 1, 12));
     for page in 0..PAGES {
         machine.connect(page, &Qpc { usr_page: page, ..rc(page, 1, 2, 2) });
     }
     for page in 0..PAGES {
         // A page of another is not listened to.
-        machine.ring(u64::from(page + 1) % 4096, page, 0, 0x00, 1);
-        machine.ring(page.into(), page, 0, 0x00, 1);
+        machine.ring(u64::from(page + 1) % 4096, doorbell(page, 0, 0x00, 1));
+        machine.ring(page.into(), doorbell(page, 0, 0x00, 1));
     }
     while machine.turn().1 {}
-    let mut rung: Vec<u32> =
-        (0..PAGES).map(|slot| u32::from_le_bytes(machine.peek(BUFFERS + u64::from(slot) * 32))).collect();
+    let mut rung: Vec<u32> = (0..PAGES).map(|slot| machine.word(BUFFERS + u64::from(slot) * 32)).collect();
     rung.sort_unstable();
     assert!(rung.into_iter().eq(0..PAGES), "one completion for each QP");
 }
@@ -160,14 +164,16 @@ fn all_uar_pages_of_the_public_driver_take_doorbells() {
 #[test]
 fn great_tables_cost_what_is_in_them() {
     let _alone = alone();
-    let mut machine = Machine::powered_on(1, Options::default());
-    measured("the greatest tables, empty", 1, 1, 1 << 20, || machine.init(24, 24, 32));
+    let mut machine = powered_on(1, Options::default());
+    measured("the greatest tables, empty", 1, 1, 1 << 20, || {
+        machine.ok(Op::InitHca, 0, 0, &layout(24, 24, 32).emit())
+    });
     // Entries lie 256 bytes apart: 64 pages of ICM, far from each other.
     measured("QPs far apart", 64, 64, 16 << 10, || {
         for n in 0..64 {
             let qpn = n << 18;
             let (virt, bus) = (u64::from(qpn) * 256, BUFFERS + u64::from(n) * PAGE);
-            machine.map_chunk(IcmTable::Context, virt, bus, PAGE);
+            machine.map(IcmTable::Context, virt, bus, 1);
             machine.ok(Op::Rst2Init, 0, qpn, &rc(qpn, 0, 1, 2).emit());
         }
     });

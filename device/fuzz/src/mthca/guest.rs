@@ -1,37 +1,29 @@
 //! A guest with one device: memory, a driver's way to queue pairs that work, and mailboxes to start from.
 
 use device::frontend::Interface as _;
-use device::frontend::address::Addresses;
 use device::frontend::mthca::{Mthca, Options, Setup};
 use device::identity::Identity;
-use device::vfio::Bar;
-use device::vfio::server::{Device as _, Region};
-use protocol::Psn;
+use device::net::address::Addresses;
+use drivers::mthca::{
+    Cq, Driver, INBOX, Mpt, OUTBOX, RESET, UAR, WorkQueue, eq_context, modify, srq_context, words,
+};
+use drivers::{Bus as _, hcr};
 use protocol::hca::mthca::cmd::Op;
-use protocol::hca::mthca::doorbell::SendDoorbell;
 use protocol::hca::mthca::icm::Block;
 use protocol::hca::mthca::init::InitHca;
 use protocol::hca::mthca::mgm;
 use protocol::hca::mthca::modify::Named;
-use protocol::hca::mthca::path::{Address, AddressVector, Path};
-use protocol::hca::mthca::qpc::{Geometry, Qpc, Requester, Responder};
-use protocol::hca::mthca::wqe::{
-    DataSegment, GRANULE, Link, NextSegment, Operation, RecvWqe, SendWqe, UdSegment, WqeData,
-};
+use protocol::hca::mthca::path::{Address, AddressVector};
+use protocol::hca::mthca::qpc::{Geometry, Qpc};
+use protocol::hca::mthca::wqe::{DataSegment, GRANULE, NextSegment, Operation, SendWqe, UdSegment, WqeData};
 use protocol::hca::operation::RemoteAddress;
-use protocol::hca::qp::Transition;
 use protocol::hca::table::Table;
 use protocol::ids::{Cqn, IcmAddr, Iova, Lid, Lkey, Pdn, Qkey, Qpn, Rkey, Srqn, Va};
 use protocol::roce::Imm;
 
-use super::super::machine::{Aim, Machine, PSN};
-
-const INBOX: u64 = 0x1000;
-const OUTBOX: u64 = 0x2000;
-const HCR: u64 = 0x8_0680;
+use super::super::machine::{Aim, Machine};
 
 /// ICM: a page of doorbell records for each UAR page, and behind them a page of the MTT.
-const UAR: u32 = 2;
 const RECORDS: u64 = 0xa000;
 const MTT: u64 = 0x10_0000;
 const MTT_BUS: u64 = 0x8000;
@@ -69,8 +61,30 @@ const QPNS: [u32; 6] = [CONNECTED, LOOPED, DATAGRAM, SHARED, SMI, GSI];
 const AIM: Aim = Aim { qpns: &QPNS, key: key(DATA_KEY), va: VA };
 
 const SLOTS: u16 = 16;
-const SQ_SLOT: u32 = 256;
-const RQ_SLOT: u32 = 128;
+
+/// A QP's send queue, with the doorbell record of its number.
+pub(crate) fn sq(qpn: u32) -> WorkQueue {
+    WorkQueue { bus: SQ, offset: 0x1000, slot: 256, slots: SLOTS, record: record(sq_record(qpn)) }
+}
+
+/// What a QP receives from: its own queue, or the shared one.
+pub(crate) fn rq(qpn: u32) -> WorkQueue {
+    let (bus, index) = if qpn == SHARED { (SRQ, SRQ_RECORD) } else { (RQ, sq_record(qpn) + 1) };
+    WorkQueue { bus, offset: 0, slot: 128, slots: SLOTS, record: record(index) }
+}
+
+/// Indices of doorbell records.
+const CQ_RECORD: u32 = 100;
+const SRQ_RECORD: u32 = 101;
+
+/// Of a send queue; that of the receive queue follows.
+const fn sq_record(qpn: u32) -> u32 {
+    2 * (qpn % 32)
+}
+
+pub(crate) fn record(index: u32) -> u64 {
+    RECORDS + u64::from(index % 512) * 8
+}
 
 /// Opcodes of all commands, and two of none.
 pub(crate) const COMMANDS: [u16; 50] = [
@@ -92,7 +106,7 @@ const LAYOUT: InitHca = InitHca {
     uarc_base: IcmAddr::new(0),
 };
 
-pub(crate) type Guest = Machine<Mthca>;
+pub(crate) type Guest = Driver<Machine<Mthca>>;
 
 const fn key(index: u32) -> u32 {
     index.rotate_left(8)
@@ -102,142 +116,72 @@ fn lkey(index: u32) -> Lkey {
     Lkey::new(key(index))
 }
 
-/// Doorbell records of a queue, by its number.
-fn records(qpn: u32) -> (u32, u32) {
-    (2 * (qpn % 32), 2 * (qpn % 32) + 1)
+/// A guest whose queue pairs are in RTS, on a device that is watched or not.
+pub(crate) fn start(watched: u8) -> Guest {
+    let [own, peer] = [1, 2].map(|lid| Identity::from_lid(Lid::new(lid)));
+    let addresses = Addresses { own, peers: Vec::new(), default_peer: Some(peer) };
+    let engine = engine::Config::default();
+    let setup = Setup { options: Options::default(), mac: own.mac, engine };
+    let mut guest = Driver::new(Machine::of(Mthca::new(setup), addresses, watched, AIM));
+    bring_up(&mut guest);
+    guest
 }
-const CQ_RECORD: u32 = 100;
-const SRQ_RECORD: u32 = 101;
 
-impl Guest {
-    /// A guest whose queue pairs are in RTS, on a device that somebody looks at or not.
-    pub(crate) fn new(watched: u8) -> Self {
-        let [own, peer] = [1, 2].map(|lid| Identity::from_lid(Lid::new(lid)));
-        let addresses = Addresses { own, peers: Vec::new(), default_peer: Some(peer) };
-        let setup = Setup { options: Options::default(), addresses, engine: engine::Config::default() };
-        let mut guest = Self::of(Mthca::new(setup), watched, AIM);
-        guest.bring_up();
-        guest
+/// What a driver does from the bus scan on. Outcomes are not looked at: memory may be gone.
+pub(crate) fn bring_up(guest: &mut Guest) {
+    guest.enable();
+    guest.write(RESET, 1);
+    // MAP_ICM, INIT_HCA.
+    usual(guest, [(0xffa, 2), (0x007, 0)]);
+    for buffer in [CQ, EQS[0], EQS[1], EQS[2]] {
+        guest.poke(buffer, &[0x80; 0x1000]);
     }
+    guest.poke(RECORDS, &[0; 0x1000]);
+    let pages = PAGES.into_iter().chain((1..DATA_PAGES).map(|page| DATA + page * 0x1000));
+    guest.write_mtt(MTT_BUS, pages);
+    // SW2HW_MPT, SW2HW_EQ, SW2HW_CQ, SW2HW_SRQ.
+    usual(guest, (CQ_KEY..EQ_KEYS + 3).map(|key| (0x00d, key)));
+    usual(guest, [(0x013, 1), (0x013, 2), (0x013, 3), (0x016, 1), (0x035, 1)]);
+    // MAP_EQ.
+    execute(guest, 0x1f_43fe, 0x012, 2);
+    execute(guest, 0x400, 0x012, 3);
+    // CONF_SPECIAL_QP, INIT_IB.
+    usual(guest, [(0x0023, SMI), (0x1023, GSI), (0x009, 1)]);
+    // RESET to RTS.
+    QPNS.into_iter().for_each(|qpn| usual(guest, [0x019, 0x01a, 0x01b].map(|op| (op, qpn))));
+}
 
-    /// What a driver does from the bus scan on. Outcomes are not looked at: memory may be gone.
-    pub(crate) fn bring_up(&mut self) {
-        self.hca.region_write(Region::Config, 4, &[6, 0]);
-        self.store(Bar::Bar0, 0xf_0010, &[0, 0, 0, 1]);
-        for (op, in_modifier) in [(Op::MapIcm, 2), (Op::InitHca, 0)] {
-            self.command(op, 0, in_modifier);
-        }
-        for buffer in [CQ, EQS[0], EQS[1], EQS[2]] {
-            self.poke(buffer, &[0x80; 0x1000]);
-        }
-        self.poke(RECORDS, &[0; 0x1000]);
-        let pages = PAGES.into_iter().chain((1..DATA_PAGES).map(|page| DATA + page * 0x1000));
-        let entries: Vec<u8> = pages.flat_map(|page| (page | 1).to_be_bytes()).collect();
-        self.poke(MTT_BUS, &entries);
-        let regions = (CQ_KEY..EQ_KEYS + 3).map(|key| (Op::Sw2HwMpt, key));
-        let queues =
-            [(Op::Sw2HwEq, 1), (Op::Sw2HwEq, 2), (Op::Sw2HwEq, 3), (Op::Sw2HwCq, 1), (Op::Sw2HwSrq, 1)];
-        for (op, number) in regions.chain(queues) {
-            self.command(op, 0, number);
-        }
-        self.immediate(0x1f_43fe, Op::MapEq, 0, 2);
-        self.immediate(0x400, Op::MapEq, 0, 3);
-        self.command(Op::ConfSpecialQp, 0, SMI);
-        self.command(Op::ConfSpecialQp, 1, GSI);
-        self.command(Op::InitIb, 0, 1);
-        for qpn in QPNS {
-            for transition in [Transition::Rst2Init, Transition::Init2Rtr, Transition::Rtr2Rts] {
-                self.command(Op::Modify(transition), 0, qpn);
-            }
-        }
-    }
-
-    /// Issues a command with the inbox of a well-behaved guest.
-    fn command(&mut self, op: Op, op_modifier: u8, in_modifier: u32) {
-        let code = COMMANDS.into_iter().find(|code| Op::from_code(*code) == Some(op)).unwrap_or(0);
-        self.with_inbox(code, op_modifier, in_modifier, &mailbox(op, in_modifier), false);
-    }
-
-    fn immediate(&mut self, in_param: u64, op: Op, op_modifier: u8, in_modifier: u32) {
-        let code = COMMANDS.into_iter().find(|code| Op::from_code(*code) == Some(op)).unwrap_or(0);
-        self.execute(in_param, code, op_modifier, in_modifier, false);
-    }
-
-    pub(crate) fn with_inbox(
-        &mut self,
-        code: u16,
-        op_modifier: u8,
-        in_modifier: u32,
-        inbox: &[u8],
-        event: bool,
-    ) {
-        self.poke(INBOX, inbox);
-        self.execute(INBOX, code, op_modifier, in_modifier, event);
-    }
-
-    /// Issues a command, in event mode or polled.
-    pub(crate) fn execute(
-        &mut self,
-        in_param: u64,
-        code: u16,
-        op_modifier: u8,
-        in_modifier: u32,
-        event: bool,
-    ) {
-        let word = 1 << 23 | u32::from(event) << 22 | u32::from(op_modifier) << 12 | u32::from(code);
-        self.command_words(HCR, in_param, OUTBOX, [in_modifier, 0xffff_0000, word], true);
-    }
-
-    /// A doorbell record: how many requests were posted.
-    fn record(&mut self, index: u32) -> u16 {
-        let mut bytes = [0; 4];
-        let _ = self.hca.memory().read(Iova::new(RECORDS + u64::from(index) * 8), &mut bytes);
-        let [_, _, high, low] = bytes;
-        u16::from_be_bytes([high, low])
-    }
-
-    pub(crate) fn set_record(&mut self, index: u32, value: u32) {
-        self.poke(RECORDS + u64::from(index % 512) * 8, &value.to_be_bytes());
-    }
-
-    /// Posts a receive request for bytes of the data region, to a QP or to the shared queue.
-    pub(crate) fn post_receive(&mut self, qpn: u32, len: u32) {
-        let data = smallvec::smallvec![data(len)];
-        let (buffer, record) = if qpn == SHARED { (SRQ, SRQ_RECORD) } else { (RQ, records(qpn).1) };
-        let posted = self.record(record);
-        let slot = |count: u16| u32::from(count % SLOTS) * RQ_SLOT;
-        let wqe = RecvWqe { successor: slot(posted.wrapping_add(1)), data };
-        self.poke(buffer + u64::from(slot(posted)), &wqe.emit(RQ_SLOT as usize));
-        self.set_record(record, posted.wrapping_add(1).into());
-    }
-
-    /// Posts a WQE: puts it into the next slot, names it in the slot before, counts it in the record. What rings for it.
-    pub(crate) fn post_send(&mut self, qpn: u32, opcode: u8, wqe: &[u8], fence: bool) -> [u8; 8] {
-        let record = records(qpn).0;
-        let first = self.record(record);
-        let slot = |count: u16| u32::from(count % SLOTS) * SQ_SLOT;
-        let size = u8::try_from(wqe.len() / GRANULE).unwrap_or(u8::MAX);
-        let link = Link { address: 0x1000 + slot(first), opcode, size, fence };
-        let next = NextSegment { link, ..NextSegment::default() }.emit();
-        self.poke(SQ + u64::from(slot(first)) + 8, wqe.get(8..).unwrap_or_default());
-        self.poke(SQ + u64::from(slot(first.wrapping_sub(1))), &next[..8]);
-        self.set_record(record, first.wrapping_add(1).into());
-        SendDoorbell { count: 1, first, fence, opcode, qpn: Qpn::new(qpn), size }.emit()
-    }
-
-    /// Stores a send doorbell, at once or in halves.
-    pub(crate) fn ring(&mut self, page: u64, doorbell: [u8; 8], halves: bool) {
-        let at = page * 0x1000 + 0x10;
-        if halves {
-            self.store(Bar::Bar2, at, &doorbell[..4]);
-            self.store(Bar::Bar2, at + 4, &doorbell[4..]);
-        } else {
-            self.store(Bar::Bar2, at, &doorbell);
-        }
+/// Issues commands with the inboxes of a well-behaved guest.
+fn usual(guest: &mut Guest, commands: impl IntoIterator<Item = (u32, u32)>) {
+    for (op, in_modifier) in commands {
+        let known = u16::try_from(op & 0xfff).ok().and_then(Op::from_code);
+        with_inbox(guest, op, in_modifier, &mailbox(known.unwrap_or(Op::Nop), in_modifier));
     }
 }
 
-fn data(len: u32) -> DataSegment {
+/// Issues a command, whose modifier and event bit are in `op`.
+pub(crate) fn with_inbox(guest: &mut Guest, op: u32, in_modifier: u32, inbox: &[u8]) {
+    guest.poke(INBOX, inbox);
+    execute(guest, INBOX, op, in_modifier);
+}
+
+/// The same with any in_param.
+pub(crate) fn execute(guest: &mut Guest, in_param: u64, op: u32, in_modifier: u32) {
+    guest.issue(in_param, in_modifier, OUTBOX, 0xffff, hcr::GO | op);
+}
+
+/// Stores a send doorbell, at once or in halves.
+pub(crate) fn ring(guest: &mut Guest, page: u64, doorbell: [u8; 8], halves: bool) {
+    let at = page * 0x1000 + 0x10;
+    if halves {
+        guest.store(2, at, &doorbell[..4]);
+        guest.store(2, at + 4, &doorbell[4..]);
+    } else {
+        guest.store(2, at, &doorbell);
+    }
+}
+
+pub(crate) fn data(len: u32) -> DataSegment {
     DataSegment { len, lkey: lkey(DATA_KEY), va: Va::new(VA) }
 }
 
@@ -313,22 +257,15 @@ pub(crate) fn mailbox(op: Op, in_modifier: u32) -> Vec<u8> {
         }
         Op::Sw2HwMpt => region(in_modifier),
         Op::Sw2HwEq => {
-            let (key, vector) = (key(EQ_KEYS + in_modifier.wrapping_sub(1) % 3), 0x80 | (in_modifier & 3));
-            words(&[0x0104_0900, 0, 0, 7 << 24, 0, vector, PD, key], 0x40)
+            let key = key(EQ_KEYS + in_modifier.wrapping_sub(1) % 3);
+            eq_context(7, in_modifier.to_le_bytes()[0] & 3, PD, key)
         }
         Op::Sw2HwCq => {
-            let head = [0x0004_0000, 0, 0, 5 << 24 | UAR, 2, 1, PD, key(CQ_KEY), 0, 0, 0, 0];
-            words(&[&head[..], &[in_modifier, CQ_RECORD]].concat(), 0x40)
+            Cq { cqn: in_modifier, log_entries: 5, pd: PD, lkey: key(CQ_KEY), record: CQ_RECORD }.bytes()
         }
         Op::ResizeCq => words(&[0, 0, 0, 4 << 24, 0, 0, 0, key(CQ_KEY)], 0x40),
-        Op::Sw2HwSrq => words(
-            &[4 << 24 | in_modifier & 0xff_ffff, key(SRQ_KEY), SRQ_RECORD, 3 << 29 | UAR, 0, 0, PD],
-            0x30,
-        ),
-        Op::Modify(_) => {
-            let named = Named::all().difference(Named::ALTERNATE_PATH).bits();
-            [&named.to_be_bytes()[..], &[0; 4], &qpc(in_modifier).emit()].concat()
-        }
+        Op::Sw2HwSrq => srq_context(in_modifier, [4, 3], PD, key(SRQ_KEY), SRQ_RECORD),
+        Op::Modify(_) => modify(Named::all().difference(Named::ALTERNATE_PATH), &qpc(in_modifier)),
         Op::WriteMgm => {
             let gid = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
             let mut entry = [&[0; 16][..], &gid, &(1 << 31 | DATAGRAM).to_be_bytes()].concat();
@@ -359,73 +296,39 @@ pub(crate) fn number(op: Op, choice: u8) -> u32 {
     }
 }
 
-fn words(words: &[u32], len: usize) -> Vec<u8> {
-    let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
-    bytes.resize(len, 0);
-    bytes
-}
-
 /// Each key has the pages of its queue, or those of the data region.
 fn region(index: u32) -> Vec<u8> {
-    const BUFFER: u32 = 0xf002_0d00;
     let (flags, start, len, entry) = match index {
-        CQ_KEY => (BUFFER, 0, 0x1000, 0),
-        WQE_KEY => (0xf002_0500, 0, 0x2000, 1),
-        SRQ_KEY => (0xf002_0500, 0, 0x1000, 3),
-        6..9 => (BUFFER, 0, 0x1000, u64::from(index) - 2),
-        _ => (0xf002_7d00, VA, DATA_PAGES * 0x1000, 7),
+        CQ_KEY => (Mpt::LOCAL, 0, 0x1000, 0),
+        WQE_KEY => (Mpt::READ_ONLY, 0, 0x2000, 1),
+        SRQ_KEY => (Mpt::READ_ONLY, 0, 0x1000, 3),
+        6..9 => (Mpt::LOCAL, 0, 0x1000, u64::from(index) - 2),
+        _ => (Mpt::REMOTE, VA, DATA_PAGES * 0x1000, 7),
     };
-    let mut bytes = words(&[flags, 0, index, PD], 0x10);
-    bytes.extend([start, len].map(u64::to_be_bytes).concat());
-    bytes.resize(0x2c, 0);
-    bytes.extend((MTT + 8 * entry).to_be_bytes());
-    bytes.resize(0x40, 0);
-    bytes
+    Mpt { flags, log_pages: 0, key: index, pd: PD, start, len, mtt: MTT + 8 * entry }.bytes()
 }
 
 fn qpc(qpn: u32) -> Qpc {
-    let (sq_record, rq_record) = records(qpn);
-    let dlid = if qpn == CONNECTED { 2 } else { 1 };
-    let address = Address { dlid: Lid::new(dlid), ..Address::default() };
     let kind = match qpn {
         DATAGRAM => 3,
         SMI | GSI => 7,
         _ => 0,
     };
+    let base = drivers::mthca::qpc(kind, qpn, if qpn == CONNECTED { 2 } else { 1 });
     Qpc {
-        kind,
-        mtu: if kind == 0 { 1 } else { 4 },
-        log_max_msg: if kind == 0 { 31 } else { 11 },
         rq: Geometry { log_slots: 4, log_slot: 7 },
         sq: Geometry { log_slots: 4, log_slot: 8 },
-        page: UAR,
-        local_qpn: Qpn::new(qpn),
-        remote_qpn: Qpn::new(qpn),
-        primary: Path { port: 1, rnr_retry: 7, ack_timeout: 14, address, ..Path::default() },
         pd: Pdn::new(PD),
         wqe_lkey: lkey(WQE_KEY),
-        requester: Requester::new()
-            .with_signal_all(qpn == LOOPED)
-            .with_reads(true)
-            .with_atomics(true)
-            .with_retry_count(7)
-            .with_log_depth(2),
-        next_send_psn: Psn::new(PSN),
+        requester: base.requester.with_signal_all(qpn == LOOPED),
         send_cqn: Cqn::new(1),
         sq_base: 0x1000,
-        sq_record,
-        responder: Responder::new()
-            .with_reads(true)
-            .with_writes(true)
-            .with_atomics(true)
-            .with_srq(qpn == SHARED)
-            .with_log_depth(2),
-        min_rnr_timer: 1,
-        recv_psn: Psn::new(PSN),
+        sq_record: sq_record(qpn),
+        responder: base.responder.with_srq(qpn == SHARED),
         recv_cqn: Cqn::new(1),
-        rq_record,
+        rq_record: sq_record(qpn) + 1,
         qkey: Qkey::new(if qpn == GSI { 0x8001_0000 } else { QKEY }),
         srqn: Srqn::new(1),
-        ..Qpc::default()
+        ..base
     }
 }

@@ -60,6 +60,16 @@ enum Command {
     Mrs,
     /// Context memory that the guest lends to the device
     Icm,
+    /// Queues of a NIC: state, ring, frames
+    Queues,
+    /// Link of a NIC as its driver sees it
+    Link,
+    /// Virtual station interfaces of a NIC: queues, VLAN tags, what they may send
+    Vsis,
+    /// Rules of a NIC's switch: addresses, VLANs and types of frames, and who takes them
+    Rules,
+    /// Tree by which a NIC's queues share the line
+    Scheduler,
     /// Everything that is counted
     Counters,
     /// The link: a port that is down loses every frame, and the guest is told
@@ -142,6 +152,11 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Eqs => list(&mut daemon, cli, Table::Eqs)?,
         Command::Mrs => list(&mut daemon, cli, Table::Mrs)?,
         Command::Icm => list(&mut daemon, cli, Table::Icm)?,
+        Command::Queues => list(&mut daemon, cli, Table::Queues)?,
+        Command::Link => list(&mut daemon, cli, Table::Link)?,
+        Command::Vsis => list(&mut daemon, cli, Table::Vsis)?,
+        Command::Rules => list(&mut daemon, cli, Table::Rules)?,
+        Command::Scheduler => list(&mut daemon, cli, Table::Scheduler)?,
         Command::Counters => {
             let device = daemon.choose(cli.device)?;
             let Response::Counters(counters) = daemon.ask(&Request::Counters { device })? else {
@@ -283,6 +298,11 @@ fn rows(rows: &Rows) -> serde_json::Result<Vec<Value>> {
         Rows::Eqs(rows) => values(rows),
         Rows::Mrs(rows) => values(rows),
         Rows::Icm(rows) => values(rows),
+        Rows::Queues(rows) => values(rows),
+        Rows::Link(rows) => values(rows),
+        Rows::Vsis(rows) => values(rows),
+        Rows::Rules(rows) => values(rows),
+        Rows::Scheduler(rows) => values(rows),
     }
 }
 

@@ -1,12 +1,15 @@
 //! Tables for people.
 
+mod nic;
+
 use std::fmt::{Display, Write};
 
 use device::control::message::{DeviceRow, DeviceState, PortState};
 use device::fabric::impair::ImpairmentRow;
 use device::fabric::switch::PeerRow;
 use device::frontend::snapshot::{
-    Armed, CqRow, EqRow, Fault, IcmRow, IcmTable, MrRow, Peer, QpRow, Right, Rows, Service,
+    Armed, CqRow, EqRow, Fault, IcmRow, IcmTable, LinkRow, MrRow, Peer, QpRow, QueueDirection, QueueRow,
+    QueueState, Right, Rows, Service,
 };
 use serde_json::Value;
 
@@ -68,6 +71,39 @@ impl Text {
             Rows::Icm(rows) => {
                 self.head(&["TABLE", "START", "LENGTH", "BUS"]);
                 self.lines.extend(rows.iter().map(icm));
+            }
+            Rows::Queues(rows) => {
+                self.head(&[
+                    "QUEUE",
+                    "DIRECTION",
+                    "STATE",
+                    "VSI",
+                    "RING",
+                    "ENTRIES",
+                    "HEAD",
+                    "TAIL",
+                    "VECTOR",
+                    "FRAMES",
+                    "BYTES",
+                    "DROPPED",
+                ]);
+                self.lines.extend(rows.iter().map(queue));
+            }
+            Rows::Link(rows) => {
+                self.head(&["ENABLED", "GBPS", "MAC", "MAX-FRAME", "RECEIVED", "SENT", "LOST"]);
+                self.lines.extend(rows.iter().map(link));
+            }
+            Rows::Vsis(rows) => {
+                self.head(nic::VSI_HEAD);
+                self.lines.extend(rows.iter().map(nic::vsi));
+            }
+            Rows::Rules(rows) => {
+                self.head(nic::RULE_HEAD);
+                self.lines.extend(rows.iter().map(nic::rule));
+            }
+            Rows::Scheduler(rows) => {
+                self.head(nic::NODE_HEAD);
+                self.lines.extend(rows.iter().map(nic::node));
             }
         }
     }
@@ -261,6 +297,43 @@ fn icm(row: &IcmRow) -> Vec<String> {
         IcmTable::All => "all",
     };
     vec![table.to_owned(), hex(row.start), hex(row.length), hex(row.bus)]
+}
+
+fn queue(row: &QueueRow) -> Vec<String> {
+    vec![
+        row.queue.to_string(),
+        match row.direction {
+            QueueDirection::Transmit => "transmit",
+            QueueDirection::Receive => "receive",
+        }
+        .to_owned(),
+        match row.state {
+            QueueState::Enabled => "enabled",
+            QueueState::Stopped => "stopped",
+        }
+        .to_owned(),
+        or_dash(row.vsi),
+        hex(row.ring),
+        row.entries.to_string(),
+        row.head.to_string(),
+        row.tail.to_string(),
+        or_dash(row.vector),
+        row.frames.to_string(),
+        row.bytes.to_string(),
+        row.dropped.to_string(),
+    ]
+}
+
+fn link(row: &LinkRow) -> Vec<String> {
+    vec![
+        yes(row.enabled),
+        row.gbps.to_string(),
+        row.mac.clone(),
+        row.max_frame.to_string(),
+        row.received.to_string(),
+        row.sent.to_string(),
+        row.lost.to_string(),
+    ]
 }
 
 fn rights(rights: &[Right]) -> String {

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use engine::Instant;
 
+use crate::fabric::Origin;
+
 /// Bound: frames of one direction that are held back, and their bytes. What comes beyond is lost, as in a queue of any
 /// switch.
 const MAX_FRAMES: usize = 8192;
@@ -38,8 +40,8 @@ struct Waiting {
 pub struct Frame {
     /// From the Ethernet header on.
     pub bytes: Vec<u8>,
-    /// It answers one that came: see [`TxBatch::mark_answer`](crate::fabric::TxBatch::mark_answer).
-    pub answer: bool,
+    /// Why it leaves, if it does.
+    pub origin: Origin,
 }
 
 impl Held {

@@ -26,6 +26,7 @@ pub use self::held::Frame;
 use self::held::Held;
 use self::rule::When;
 pub use self::rule::{Action, Direction, Probability, Rule, RuleEntry, RuleError};
+use super::Origin;
 use crate::telemetry::log::Site;
 
 /// Bound: rules of one device. Each is looked at for every frame.
@@ -140,9 +141,9 @@ impl Impairments {
         self.rules.iter().map(row).collect()
     }
 
-    /// Decides about a frame; `answer` is what [`Frame::answer`] says when it is held back. Call [`Impairments::release`] after
+    /// Decides about a frame; `origin` is what [`Frame::origin`] says when it is held back. Call [`Impairments::release`] after
     /// it: it may have overtaken others.
-    pub fn judge(&mut self, now: Instant, direction: Direction, frame: &[u8], answer: bool) -> Verdict {
+    pub fn judge(&mut self, now: Instant, direction: Direction, frame: &[u8], origin: Origin) -> Verdict {
         let glance = Glance::of(frame);
         let mut fate = Fate::default();
         let mut altered = None;
@@ -160,7 +161,7 @@ impl Impairments {
 
         let mut frames = SmallVec::new();
         if !fate.dropped {
-            let frame = Frame { bytes: altered.unwrap_or_else(|| frame.to_vec()), answer };
+            let frame = Frame { bytes: altered.unwrap_or_else(|| frame.to_vec()), origin };
             let mut kept = true;
             for after in &fate.copies {
                 kept &= held.delay(now, fate.delay + *after, frame.clone());

@@ -33,7 +33,7 @@ fn after(us: u64) -> Instant {
 
 /// What goes on at `now` when `frame` is sent.
 fn send(impairments: &mut Impairments, now: Instant, frame: &[u8]) -> Vec<Vec<u8>> {
-    let mut out = match impairments.judge(now, Direction::Tx, frame, false) {
+    let mut out = match impairments.judge(now, Direction::Tx, frame, Origin::Own) {
         Verdict::Untouched => vec![frame.to_vec()],
         Verdict::Touched { frames, .. } => frames.into_vec(),
     };
@@ -55,7 +55,7 @@ fn an_exact_rule_hits_the_nth_frame_its_selectors_fit() {
     ]);
     let (middle, first) = (frame("rc_read_response_middle"), frame("rc_read_response_first"));
     let fates: Vec<_> = [&first, &middle, &middle, &first, &middle, &middle]
-        .map(|frame| impairments.judge(T0, Direction::Tx, frame, false))
+        .map(|frame| impairments.judge(T0, Direction::Tx, frame, Origin::Own))
         .into();
     let note = "impairment 1: dropped".to_owned();
     assert_eq!(fates[4], Verdict::Touched { note, frames: SmallVec::new() });
@@ -98,8 +98,8 @@ fn every_selector_counts() {
 fn directions_are_apart_and_the_peer_of_what_arrives_is_its_source() {
     let rule = r#"{"direction": "rx", "action": "drop", "peer": "10.77.0.1"}"#;
     let mut impairments = rules(&[rule]);
-    assert_eq!(impairments.judge(T0, Direction::Tx, &frame("rc_ack"), false), Verdict::Untouched);
-    assert_ne!(impairments.judge(T0, Direction::Rx, &frame("rc_ack"), false), Verdict::Untouched);
+    assert_eq!(impairments.judge(T0, Direction::Tx, &frame("rc_ack"), Origin::Own), Verdict::Untouched);
+    assert_ne!(impairments.judge(T0, Direction::Rx, &frame("rc_ack"), Origin::Own), Verdict::Untouched);
 }
 
 #[test]
@@ -229,7 +229,8 @@ fn rules_add_up_and_each_says_what_it_did() {
         r#"{"direction": "tx", "action": {"delay": {"us": 7}}}"#,
         r#"{"direction": "tx", "action": {"duplicate": {"after_us": 5}}}"#,
     ]);
-    let Verdict::Touched { note, frames } = impairments.judge(T0, Direction::Tx, &frame("rc_ack"), false)
+    let Verdict::Touched { note, frames } =
+        impairments.judge(T0, Direction::Tx, &frame("rc_ack"), Origin::Own)
     else {
         panic!("no rule applied")
     };
@@ -248,7 +249,7 @@ fn rules_add_up_and_each_says_what_it_did() {
 fn what_is_held_back_is_bounded() {
     let mut impairments = rules(&[r#"{"direction": "tx", "action": {"delay": {"us": 1000}}}"#]);
     let lost = (0..10_000)
-        .filter(|_| match impairments.judge(T0, Direction::Tx, &ARP, false) {
+        .filter(|_| match impairments.judge(T0, Direction::Tx, &ARP, Origin::Own) {
             Verdict::Touched { note, .. } => note.ends_with("lost: too many frames are held back"),
             Verdict::Untouched => false,
         })

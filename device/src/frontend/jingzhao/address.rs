@@ -8,12 +8,12 @@ use protocol::ids::Qpn;
 use protocol::roce::Shell;
 
 use super::ctxmgt::message::RdEncap;
-use crate::frontend::address::{Addresses, Class, Peer};
-use crate::frontend::lid::class_of;
+use crate::net::address::{Addresses, Class, PeerName};
+use crate::net::lid::class_of;
 
 /// The way to the peer of a connected QP; `None` if software named none that is known, and no default is configured.
 pub fn connected(addresses: &Addresses, encap: &RdEncap, qpn: Qpn, remote_qpn: Qpn) -> Option<Shell> {
-    let peer = Peer { ip: encap.dip, mac: encap.dmac, gid: encap.remote_gid, lid: encap.dlid };
+    let peer = PeerName { ip: encap.dip, mac: encap.dmac, gid: encap.remote_gid, lid: encap.dlid };
     addresses.path(&peer, &class(encap), qpn, remote_qpn)
 }
 
@@ -26,7 +26,7 @@ pub fn datagram(
     believe: bool,
 ) -> Option<Shell> {
     let (ip, mac) = if believe { (unit.dip(), unit.dmac()) } else { (None, None) };
-    let peer = Peer { ip, mac, lid: unit.dlid, ..Peer::default() };
+    let peer = PeerName { ip, mac, lid: unit.dlid, ..PeerName::default() };
     addresses.path(&peer, &class(encap), qpn, unit.dqpn)
 }
 

@@ -21,7 +21,7 @@ use super::options::Options;
 use super::resources::{DeviceState, Resources};
 use super::strict;
 use crate::frontend::Context;
-use crate::frontend::command::{Mailboxes, Outbox, fixed};
+use crate::frontend::mellanox::command::{Mailboxes, Outbox, fixed};
 
 /// Executes a command: reads its inbox once, works on the copy, writes its outbox. What was in the mailboxes is
 /// left in `mailboxes`.
@@ -39,7 +39,10 @@ pub fn execute(
     let command = Command::decode(latched, state.resources.is_some())?;
     let inbox = mailboxes.inbox.fetch(cx.dma, command.in_param, command.inbox_len)?;
     let strict = cx.monitor.is_strict();
-    let found = strict.then(|| strict::examine(state, setup, cx.dma, latched, &command, inbox));
+    let found = strict.then(|| {
+        let own = &cx.port.addresses().own;
+        strict::examine(state, setup, own, cx.dma, latched, &command, inbox)
+    });
     mailboxes.outbox = dispatch(state, setup, cx, &command, inbox)?;
     if let Some(found) = found {
         state.strict.remember(&found);

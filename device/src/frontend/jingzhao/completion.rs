@@ -8,8 +8,8 @@ use protocol::hca::jingzhao::cqe::{Cqe, CqeQueue, Outcome};
 use protocol::ids::{Lid, Qpn};
 use protocol::roce::Imm;
 
-use crate::frontend::address::Addresses;
-use crate::frontend::verbs::{WorkTag, syndrome};
+use crate::frontend::mellanox::verbs::{WorkTag, syndrome};
+use crate::net::address::Addresses;
 
 /// The entry that tells software of a completion. `qpn` is the QP with the high bits software knows it by,
 /// `connected_lid` the destination LID of its context.
@@ -50,7 +50,7 @@ mod tests {
     use protocol::roce::{Opcode, Operation};
 
     use super::*;
-    use crate::frontend::verbs::is_solicited;
+    use crate::frontend::mellanox::verbs::is_solicited;
     use crate::identity::Identity;
 
     /// As software knows it; the engine's completion may have it masked.

@@ -8,8 +8,8 @@ use protocol::hca::jingzhao::cqe::Cqe;
 use protocol::ids::{Cqn, Lkey, Pdn};
 
 use super::queue_start::offset;
-use crate::frontend::entry_ring::{Buffer, OwnedRing};
-use crate::frontend::notify::{CqError, Notifier, Notify};
+use crate::frontend::mellanox::entry_ring::{Buffer, OwnedRing};
+use crate::frontend::mellanox::notify::{CqError, Notifier, Notify};
 use crate::frontend::snapshot::Armed;
 use crate::memory::queue::QueueMemory;
 
@@ -79,7 +79,7 @@ impl CompletionQueue {
         self.notifier.arm(Armed::Any);
     }
 
-    /// Writes an entry. `solicited`: see [`crate::frontend::verbs::is_solicited`].
+    /// Writes an entry. `solicited`: see [`crate::frontend::mellanox::verbs::is_solicited`].
     ///
     /// # Errors
     /// The entry is lost, because software has not made room or the buffer cannot be written.

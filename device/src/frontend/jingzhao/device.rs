@@ -3,7 +3,7 @@
 //! # Spec
 //! JingZhao interface, section 1.
 
-use engine::{Engine, Event, Instant};
+use engine::{Engine, Event};
 use protocol::describe::Visitor;
 use protocol::hca::jingzhao::cmd::{CmdStatus, Latched, Op};
 use protocol::hca::jingzhao::doorbell::SendDoorbell;
@@ -22,16 +22,16 @@ use super::resources::{DeviceState, Resources};
 use super::snapshot::icm_rows;
 use super::strict::{self, Strict};
 use super::trace;
-use crate::frontend::command::{self, Words};
-use crate::frontend::hcr::Hcr;
-use crate::frontend::host::{Around, Host};
-use crate::frontend::snapshot::{self, Page, Table};
-use crate::frontend::{self, Context, Frontend, FrontendCounters, Interface, RegisterAccess};
+use crate::frontend::mellanox::command::{self, Words};
+use crate::frontend::mellanox::hcr::Hcr;
+use crate::frontend::mellanox::host::DeviceHost;
+use crate::frontend::mellanox::snapshot as rows;
+use crate::frontend::snapshot::{Page, Table};
+use crate::frontend::{self, Context, Frontend, FrontendCounters, HostContext, Interface, RegisterAccess};
 use crate::limited;
 use crate::management::NodeProfile;
-use crate::memory::GuestMemory;
-use crate::telemetry::monitor::Monitor;
-use crate::vfio::{Bar, PciIdentity};
+use crate::net::address::Addresses;
+use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
 /// What a device is given at its creation and keeps.
 pub type Setup = frontend::Setup<Options>;
@@ -153,31 +153,37 @@ impl JingZhao {
             }
         }
         resources.doorbells.update(before, qp.send.doorbells_taken());
-        cx.ring(resources, &self.setup.addresses, qpn);
+        cx.ring(resources, qpn);
     }
 }
 
 impl Frontend for JingZhao {
-    type Host<'a> = Host<'a, Resources>;
+    type Host<'a> = DeviceHost<'a, Resources>;
 
-    fn pci_identity(&self) -> PciIdentity {
-        PciIdentity {
+    fn pci(&self) -> PciFunction {
+        let memory = |len| MemoryBar { len, prefetchable: false };
+        PciFunction {
             vendor: pci::VENDOR_ID,
             device: pci::DEVICE_ID,
             subsystem_vendor: pci::SUBSYSTEM_VENDOR_ID,
             subsystem: pci::SUBSYSTEM_ID,
             revision: pci::REVISION,
             class: pci::CLASS_CODE,
-            bar0_len: pci::BAR0_LEN,
-            bar2_len: self.setup.options.uar_pages.bar_len(),
-            msix_vectors: pci::MSIX_VECTORS,
-            msix_table: pci::MSIX_TABLE,
-            msix_pba: pci::MSIX_PBA,
+            bars: Bars::new([
+                (Bar::Bar0, memory(pci::BAR0_LEN)),
+                (Bar::Bar2, memory(self.setup.options.uar_pages.bar_len())),
+            ]),
+            msix: MsixLayout {
+                vectors: pci::MSIX_VECTORS,
+                table: (Bar::Bar0, pci::MSIX_TABLE),
+                pending: (Bar::Bar0, pci::MSIX_PBA),
+            },
+            serial_number: None,
         }
     }
 
-    fn node(&self) -> NodeProfile {
-        NodeProfile {
+    fn node(&self) -> Option<NodeProfile> {
+        Some(NodeProfile {
             vendor_id: u32::from(pci::VENDOR_ID),
             device_id: pci::DEVICE_ID,
             revision: u32::from(pci::REVISION),
@@ -186,7 +192,7 @@ impl Frontend for JingZhao {
             mtu: 5,
             capabilities: 0,
             opened_by_software: false,
-        }
+        })
     }
 
     fn bar_read(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]) {
@@ -196,7 +202,7 @@ impl Frontend for JingZhao {
         match bar {
             Bar::Bar0 => regs::read(offset, data, |word| self.read_register(word)),
             // Doorbells are write only.
-            Bar::Bar2 => data.fill(0),
+            _ => data.fill(0),
         }
     }
 
@@ -210,7 +216,7 @@ impl Frontend for JingZhao {
                     self.write_register(cx, offset, value);
                 }
             }
-            Bar::Bar2 => match self.doorbells.write(offset, data) {
+            _ => match self.doorbells.write(offset, data) {
                 Some(Rung::Send { page, doorbell }) => self.ring(cx, page, doorbell),
                 Some(Rung::ArmCq(cqn)) => {
                     if let Some(cq) = self.state.resources.as_mut().and_then(|all| all.cq_mut(cqn)) {
@@ -243,14 +249,8 @@ impl Frontend for JingZhao {
         trace::describe_access(access, &self.doorbells, to);
     }
 
-    fn host<'a>(
-        &'a mut self,
-        now: Instant,
-        dma: &'a GuestMemory,
-        monitor: &'a mut Monitor,
-    ) -> Self::Host<'a> {
-        let around = Around { now, addresses: &self.setup.addresses, dma, monitor };
-        Host { queues: self.state.resources.as_mut(), around }
+    fn host<'a>(&'a mut self, cx: HostContext<'a>) -> Self::Host<'a> {
+        DeviceHost { queues: self.state.resources.as_mut(), cx }
     }
 
     fn handle_event(&mut self, cx: &mut Context<'_>, event: Event) {
@@ -277,10 +277,10 @@ impl Frontend for JingZhao {
         }
     }
 
-    fn snapshot(&self, engine: &Engine, table: Table, from: u64) -> Page {
+    fn snapshot(&self, engine: &Engine, addresses: &Addresses, table: Table, from: u64) -> Page {
         let objects = self.state.resources.as_ref();
         let icm = objects.into_iter().flat_map(|all| icm_rows(all, from));
-        snapshot::take(objects, icm, (engine, &self.setup.addresses), table, from)
+        rows::take(objects, icm, (engine, addresses), table, from)
     }
 
     fn counters(&self) -> FrontendCounters {

@@ -6,7 +6,7 @@
 use protocol::hca::jingzhao::doorbell::{SendDoorbell, UAR_PAGE, UarRegister, arm_cq, arm_eq};
 use protocol::ids::{Cqn, Eqn};
 
-use crate::frontend::doorbell::FirstHalves;
+use crate::frontend::mellanox::doorbell::FirstHalves;
 
 /// What a store to a UAR page asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use protocol::hca::jingzhao::eqc::Eqc;
 use protocol::hca::jingzhao::eqe::{Eqe, EventType};
 
 use super::queue_start::offset;
-use crate::frontend::entry_ring::{Buffer, EventRing, OwnedRing, WriteError};
+use crate::frontend::mellanox::entry_ring::{Buffer, EventRing, OwnedRing, WriteError};
 use crate::memory::queue::QueueMemory;
 
 /// When the queue interrupts.

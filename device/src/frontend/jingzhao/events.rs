@@ -21,10 +21,10 @@ use super::qp::{attributes, modification};
 use super::resources::Resources;
 use super::trace;
 use crate::frontend::Context;
-use crate::frontend::entry_ring::WriteError;
-use crate::frontend::notify::Notify;
+use crate::frontend::mellanox::entry_ring::WriteError;
+use crate::frontend::mellanox::notify::Notify;
+use crate::frontend::mellanox::verbs::{WorkTag, cq_fault, is_solicited};
 use crate::frontend::snapshot::Fault;
-use crate::frontend::verbs::{WorkTag, cq_fault, is_solicited};
 use crate::limited;
 
 impl Resources {
@@ -60,7 +60,7 @@ impl Resources {
         }
         let qpn = qp.qpn;
         let (channel, cqn, rlid) = reader(ctx, &qp.key, completion.queue);
-        let entry = cqe(completion, qpn, rlid, &setup.addresses);
+        let entry = cqe(completion, qpn, rlid, cx.port.addresses());
         let Some(cq) = cqs.get_mut(ctx.cq_index(cqn)) else {
             ctx.miss(channel);
             limited!(debug, %qpn, %cqn, "completion lost: no such CQ");
@@ -108,10 +108,10 @@ impl Resources {
         if state == Some(QpState::Err) {
             return;
         }
-        let attrs = attributes(qpn, &qp.key, &setup.addresses, &setup.options);
+        let attrs = attributes(qpn, &qp.key, cx.port.addresses(), &setup.options);
         let to_err = modification(Transition::ToErr, &qp.key, attrs, &Qpc::default());
         // The QP is known to the engine as long as it is to us.
-        let _ = cx.modify_qp(self, &setup.addresses, qpn, &to_err);
+        let _ = cx.modify_qp(self, qpn, &to_err);
     }
 
     /// Reports what happened to a QP that no completion tells.

@@ -5,18 +5,19 @@ use protocol::ids::Qpn;
 
 use super::resources::Resources;
 use super::{strict, trace};
-use crate::frontend::host::{Around, Queues};
-use crate::frontend::mtt::Mtt;
+use crate::frontend::HostContext;
+use crate::frontend::mellanox::host::Queues;
+use crate::frontend::mellanox::mtt::Mtt;
 use crate::memory::GuestMemory;
 use crate::memory::translate::RegionAccess;
 
 impl Queues for Resources {
-    fn next_send(&mut self, qpn: Qpn, around: &mut Around<'_>) -> Fetch<SendRequest> {
+    fn next_send(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<SendRequest> {
         let Self { ctx, regions, qps, doorbells, .. } = self;
         let Some(qp) = qps.get_mut(ctx.qp_index(qpn)) else { return Fetch::Empty };
         let before = qp.send.doorbells_taken();
-        let (number, monitor) = (qp.qpn, &mut *around.monitor);
-        let fetch = qp.next_send(ctx, &regions.access(around.dma), around.addresses, |taken| {
+        let (number, monitor) = (qp.qpn, &mut *cx.monitor);
+        let fetch = qp.next_send(ctx, &regions.access(cx.dma), cx.addresses, |taken| {
             if let Some(trace) = monitor.trace() {
                 trace::send_wqe(trace, number, taken);
             }
@@ -29,18 +30,18 @@ impl Queues for Resources {
         fetch
     }
 
-    fn next_recv(&mut self, qpn: Qpn, around: &mut Around<'_>) -> Fetch<RecvRequest> {
+    fn next_recv(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<RecvRequest> {
         let Self { ctx, regions, qps, .. } = self;
         let Some(qp) = qps.get_mut(ctx.qp_index(qpn)) else { return Fetch::Empty };
-        let fetch = qp.recv.next(around.now, &regions.access(around.dma));
+        let fetch = qp.recv.next(cx.now, &regions.access(cx.dma));
         qp.counters.receives += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
-        if let Some(trace) = around.monitor.trace() {
+        if let Some(trace) = cx.monitor.trace() {
             trace::recv_wqe(trace, qp.qpn, &fetch);
         }
-        if around.monitor.is_strict()
+        if cx.monitor.is_strict()
             && let Fetch::Ready(RecvRequest { wr_id, .. }) = &fetch
         {
-            strict::recv_wqe(qp, *wr_id).report(around.monitor);
+            strict::recv_wqe(qp, *wr_id).report(cx.monitor);
         }
         fetch
     }

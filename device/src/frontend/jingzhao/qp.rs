@@ -17,11 +17,11 @@ use super::ctxmgt::message::{RdCqCst, RdEncap, RdQpNpst, RdQpRst, RdQpSst};
 use super::options::Options;
 use super::recv_queue::RecvQueue;
 use super::send_queue::{SendQueue, Sender, TakenWqe};
-use crate::frontend::address::Addresses;
+use crate::frontend::mellanox::verbs::engine_state;
 use crate::frontend::snapshot::QpCounters;
-use crate::frontend::verbs::engine_state;
 use crate::limited;
 use crate::memory::queue::QueueMemory;
+use crate::net::address::Addresses;
 use crate::sparse::SparseTable;
 
 /// Longest message. Of mtu_msgmax the units use bits 7:5 alone (CtxMgt document, table 2.2; J-48): bits 4:0 tell software

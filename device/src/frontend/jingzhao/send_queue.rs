@@ -22,9 +22,9 @@ use super::address::datagram;
 use super::ctxmgt::message::{RdEncap, RdQpSst};
 use super::options::{QueueOptions, SqAddr};
 use super::ring::Ring;
-use crate::frontend::address::Addresses;
-use crate::frontend::verbs::{WorkTag, send_op};
+use crate::frontend::mellanox::verbs::{WorkTag, send_op};
 use crate::memory::queue::QueueMemory;
+use crate::net::address::Addresses;
 
 /// Most doorbells a queue remembers: the most WQEs QUERY_DEV_LIM can let software have in a queue.
 const MAX_DOORBELLS: usize = 1 << 16;

@@ -8,10 +8,9 @@ use super::completion_queue::CompletionQueue;
 use super::event_queue::EventQueue;
 use super::qp::QueuePair;
 use super::resources::Resources;
-use crate::frontend::address::Addresses;
-use crate::frontend::snapshot::{
-    CqRow, EqRow, IcmRow, IcmTable, MrRow, Objects, Peer, QpRow, Service, remote_rights,
-};
+use crate::frontend::mellanox::snapshot::Objects;
+use crate::frontend::snapshot::{CqRow, EqRow, IcmRow, IcmTable, MrRow, Peer, QpRow, Service, remote_rights};
+use crate::net::address::Addresses;
 
 /// Set in the place of a row of the TPT translation, whose rows come after those of the context translation.
 const TPT_ROWS: u64 = 1 << 63;

@@ -18,8 +18,8 @@ use super::doorbell::Doorbells;
 use super::event_queue::EqPlace;
 use super::send_queue::{Entry, TakenWqe};
 use crate::frontend::RegisterAccess;
-use crate::frontend::command::{Mailboxes, show_mailbox};
-use crate::frontend::entry_ring::WriteError;
+use crate::frontend::mellanox::command::{Mailboxes, show_mailbox};
+use crate::frontend::mellanox::entry_ring::WriteError;
 use crate::telemetry::trace::{Kind, Trace};
 use crate::vfio::Bar;
 
@@ -27,7 +27,7 @@ use crate::vfio::Bar;
 pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {
     match access.bar {
         Bar::Bar0 => Register::at(access.offset & !3).map(|register| register.name().to_owned()),
-        Bar::Bar2 => {
+        _ => {
             let (page, offset) = (access.offset / UAR_PAGE, access.offset % UAR_PAGE);
             let register = UarRegister::at(offset)?;
             let whole = register == UarRegister::SendLow && access.data.len() == 8;
@@ -60,7 +60,7 @@ pub(super) fn describe_access(access: &RegisterAccess<'_>, doorbells: &Doorbells
                 (Some(UarRegister::ArmEq), _) => arm_eq(word).show("eqn", to),
                 (Some(UarRegister::SendLow) | None, _) => {}
             },
-            Bar::Bar2 => {}
+            _ => {}
         }
     }
 }

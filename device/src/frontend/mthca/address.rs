@@ -8,8 +8,8 @@ use protocol::hca::mthca::wqe::{MlxWqe, PackedHeaders};
 use protocol::ids::{FlowLabel, Qpn};
 use protocol::roce::Shell;
 
-use crate::frontend::address::Addresses;
-use crate::frontend::lid::{Grh, Route};
+use crate::net::address::Addresses;
+use crate::net::lid::{Grh, Route};
 
 /// The way to a destination. A packet to one that does not exist is sent all the same, and lost.
 pub fn path(addresses: &Addresses, to: &Address, local: Qpn, remote: Qpn) -> Shell {
@@ -20,7 +20,7 @@ pub fn path(addresses: &Addresses, to: &Address, local: Qpn, remote: Qpn) -> She
     addresses.route(&route, local, remote).unwrap_or_else(|| addresses.nowhere())
 }
 
-/// Likewise of a management datagram.
+/// The way of a management datagram.
 pub fn management(addresses: &Addresses, wqe: &MlxWqe, headers: &PackedHeaders, local: Qpn) -> Shell {
     let grh = headers.grh.map(|grh| Grh {
         dgid: grh.dgid,

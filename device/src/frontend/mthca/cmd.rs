@@ -23,7 +23,7 @@ use protocol::hca::status::{CmdError, CmdStatus};
 use super::device::Setup;
 use super::resources::{DeviceState, Resources};
 use crate::frontend::Context;
-use crate::frontend::command::{Mailboxes, Outbox};
+use crate::frontend::mellanox::command::{Mailboxes, Outbox};
 
 /// What a command gives.
 #[derive(Clone, Debug, PartialEq, Eq)]

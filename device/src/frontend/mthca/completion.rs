@@ -9,17 +9,16 @@ use protocol::hca::mthca::eqe::{Eqe, QpEvent};
 use protocol::hca::qp::Transition;
 use protocol::ids::{Cqn, Qpn, Srqn};
 
-use super::device::Setup;
 use super::qp::QueuePair;
 use super::resources::Resources;
 use super::trace;
 use crate::frontend::Context;
-use crate::frontend::address::Addresses;
-use crate::frontend::lid::Source;
-use crate::frontend::notify::{CqError, Notify};
+use crate::frontend::mellanox::notify::{CqError, Notify};
+use crate::frontend::mellanox::verbs::{WorkTag, cq_fault, is_solicited, syndrome};
 use crate::frontend::snapshot::Fault;
-use crate::frontend::verbs::{WorkTag, cq_fault, is_solicited, syndrome};
 use crate::limited;
+use crate::net::address::Addresses;
+use crate::net::lid::Source;
 
 /// The entry that tells software of a completion.
 fn cqe(completion: &Completion, qp: &QueuePair, addresses: &Addresses) -> Cqe {
@@ -64,7 +63,7 @@ impl Resources {
 
     /// Writes the entry of a completion to its queue. A QP whose CQ is gone loses its completions; one whose CQ fails
     /// goes to ERR.
-    pub fn complete(&mut self, setup: &Setup, cx: &mut Context<'_>, completion: &Completion) {
+    pub fn complete(&mut self, cx: &mut Context<'_>, completion: &Completion) {
         let Self { layout, qps, cqs, regions, .. } = self;
         let Some(qp) = qps.get_mut(layout.qpc.index(completion.qpn.get())) else { return };
         let cqn = match completion.queue {
@@ -86,7 +85,7 @@ impl Resources {
             limited!(debug, %qpn, %cqn, "completion lost: no such CQ");
             return;
         };
-        let entry = cqe(completion, qp, &setup.addresses);
+        let entry = cqe(completion, qp, cx.port.addresses());
         let (page, record) = cq.record();
         let slot = cq.row().producer;
         let written = cq.push(&entry, is_solicited(completion), &regions.access(cx.dma), || {
@@ -102,7 +101,7 @@ impl Resources {
                 if first {
                     self.report_cq(cx, cqn, fault);
                 }
-                self.fail_qp(setup, cx, qpn);
+                self.fail_qp(cx, qpn);
             }
         }
     }
@@ -131,7 +130,7 @@ impl Resources {
     }
 
     /// Does what can wait for the end of a turn: tells of shared receive queues that ran low. Whether more waits.
-    pub fn end_turn(&mut self, _: &Setup, cx: &mut Context<'_>) -> bool {
+    pub fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
         while let Some(srqn) = self.low_srqs.pop() {
             self.raise(cx, &Eqe::SrqLimit(srqn));
         }
@@ -157,14 +156,14 @@ impl Resources {
     }
 
     /// Moves a QP to ERR, as the command would.
-    fn fail_qp(&mut self, setup: &Setup, cx: &mut Context<'_>, qpn: Qpn) {
+    fn fail_qp(&mut self, cx: &mut Context<'_>, qpn: Qpn) {
         if cx.engine.query_qp(qpn).is_none_or(|live| live.state == engine::State::Err) {
             return;
         }
         let index = self.qp_index(qpn);
         let Some(qp) = self.qps.get(index) else { return };
-        let to_err = qp.modification(Transition::ToErr, &setup.addresses, false);
+        let to_err = qp.modification(Transition::ToErr, cx.port.addresses(), false);
         // The QP is known to the engine as long as it is to us.
-        let _ = cx.modify_qp(self, &setup.addresses, qpn, &to_err);
+        let _ = cx.modify_qp(self, qpn, &to_err);
     }
 }

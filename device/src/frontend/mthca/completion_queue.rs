@@ -9,8 +9,8 @@ use protocol::hca::mthca::doorbell::{ArmCq, ArmFor};
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::Cqn;
 
-use crate::frontend::entry_ring::{Buffer, CountedRing, Ring};
-use crate::frontend::notify::{CqError, Notifier, Notify};
+use crate::frontend::mellanox::entry_ring::{Buffer, CountedRing, Ring};
+use crate::frontend::mellanox::notify::{CqError, Notifier, Notify};
 use crate::frontend::snapshot::{Armed, CqRow};
 use crate::memory::queue::QueueMemory;
 
@@ -90,7 +90,7 @@ impl CompletionQueue {
         Notify::No
     }
 
-    /// Writes an entry. `solicited`: see [`crate::frontend::verbs::is_solicited`]. `record` reads the consumer index.
+    /// Writes an entry. `solicited`: see [`crate::frontend::mellanox::verbs::is_solicited`]. `record` reads the consumer index.
     ///
     /// # Errors
     /// The entry is lost, because software has not made room or the buffer cannot be written.

@@ -3,7 +3,7 @@
 //! # Spec
 //! mthca interface, sections 1 and 2.
 
-use engine::{Engine, Event, Instant};
+use engine::{Engine, Event};
 use protocol::describe::Visitor;
 use protocol::hca::hcr::Latched;
 use protocol::hca::mthca::cmd::Op;
@@ -21,16 +21,17 @@ use super::options::Options;
 use super::resources::{DeviceState, Resources};
 use super::snapshot::icm_rows;
 use super::trace;
-use crate::frontend::command::{self, Words};
-use crate::frontend::hcr::Hcr;
-use crate::frontend::host::{Around, Host};
-use crate::frontend::snapshot::{self, Page, Table};
-use crate::frontend::{self, Context, Frontend, FrontendCounters, Interface, RegisterAccess};
+use crate::frontend::mellanox::command::{self, Words};
+use crate::frontend::mellanox::hcr::Hcr;
+use crate::frontend::mellanox::host::DeviceHost;
+use crate::frontend::mellanox::snapshot as rows;
+use crate::frontend::snapshot::{Page, Table};
+use crate::frontend::{self, Context, Frontend, FrontendCounters, HostContext, Interface, RegisterAccess};
 use crate::limited;
 use crate::management::NodeProfile;
 use crate::memory::GuestMemory;
-use crate::telemetry::monitor::Monitor;
-use crate::vfio::{Bar, PciIdentity};
+use crate::net::address::Addresses;
+use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
 /// First dword of the buffer of catastrophic errors: the type in its highest byte, 0 for an internal error, and anything
 /// else that makes it not 0.
@@ -102,7 +103,9 @@ impl Mthca {
                 limited!(info, "device reset by its register");
                 self.counters.resets += 1;
                 cx.engine.reset(self.setup.engine);
-                cx.management.reset();
+                if let Some(management) = &mut cx.management {
+                    management.reset();
+                }
                 self.reset();
             }
             _ => {}
@@ -141,26 +144,32 @@ impl Mthca {
 }
 
 impl Frontend for Mthca {
-    type Host<'a> = Host<'a, Resources>;
+    type Host<'a> = DeviceHost<'a, Resources>;
 
-    fn pci_identity(&self) -> PciIdentity {
-        PciIdentity {
+    fn pci(&self) -> PciFunction {
+        let memory = |len| MemoryBar { len, prefetchable: false };
+        PciFunction {
             vendor: pci::VENDOR_ID,
             device: pci::DEVICE_ID,
             subsystem_vendor: pci::VENDOR_ID,
             subsystem: pci::DEVICE_ID,
             revision: pci::REVISION,
             class: pci::CLASS_CODE,
-            bar0_len: pci::BAR0_LEN,
-            bar2_len: self.setup.options.limits.bar2_len(),
-            msix_vectors: pci::MSIX_VECTORS,
-            msix_table: pci::MSIX_TABLE,
-            msix_pba: pci::MSIX_PBA,
+            bars: Bars::new([
+                (Bar::Bar0, memory(pci::BAR0_LEN)),
+                (Bar::Bar2, memory(self.setup.options.limits.bar2_len())),
+            ]),
+            msix: MsixLayout {
+                vectors: pci::MSIX_VECTORS,
+                table: (Bar::Bar0, pci::MSIX_TABLE),
+                pending: (Bar::Bar0, pci::MSIX_PBA),
+            },
+            serial_number: None,
         }
     }
 
-    fn node(&self) -> NodeProfile {
-        NodeProfile {
+    fn node(&self) -> Option<NodeProfile> {
+        Some(NodeProfile {
             vendor_id: 0x0002c9,
             device_id: pci::DEVICE_ID,
             revision: 0xa0,
@@ -169,14 +178,14 @@ impl Frontend for Mthca {
             mtu: 4,
             capabilities: 0x0251_0a68,
             opened_by_software: true,
-        }
+        })
     }
 
     fn bar_read(&mut self, _: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]) {
         match bar {
             Bar::Bar0 => words::read(offset, data, |word| self.read_register(word).to_be_bytes()),
             // Doorbells are write only.
-            Bar::Bar2 => data.fill(0),
+            _ => data.fill(0),
         }
     }
 
@@ -187,11 +196,11 @@ impl Frontend for Mthca {
                     self.write_register(cx, offset, u32::from_be_bytes(word));
                 }
             }
-            Bar::Bar2 => {
+            _ => {
                 if let Some(rung) = self.doorbells.write(offset, data)
                     && let Some(resources) = self.state.resources_mut()
                 {
-                    resources.ring(&self.setup, cx, rung);
+                    resources.ring(cx, rung);
                 }
             }
         }
@@ -205,14 +214,8 @@ impl Frontend for Mthca {
         trace::describe_access(access, to);
     }
 
-    fn host<'a>(
-        &'a mut self,
-        now: Instant,
-        dma: &'a GuestMemory,
-        monitor: &'a mut Monitor,
-    ) -> Self::Host<'a> {
-        let around = Around { now, addresses: &self.setup.addresses, dma, monitor };
-        Host { queues: self.state.resources_mut(), around }
+    fn host<'a>(&'a mut self, cx: HostContext<'a>) -> Self::Host<'a> {
+        DeviceHost { queues: self.state.resources_mut(), cx }
     }
 
     fn can_receive(&mut self, qpn: Qpn, dma: &GuestMemory) -> bool {
@@ -222,13 +225,13 @@ impl Frontend for Mthca {
     fn handle_event(&mut self, cx: &mut Context<'_>, event: Event) {
         let Some(resources) = self.state.resources_mut() else { return };
         match event {
-            Event::Completion(completion) => resources.complete(&self.setup, cx, &completion),
+            Event::Completion(completion) => resources.complete(cx, &completion),
             Event::Async { qpn, event } => resources.qp_event(cx, qpn, event),
         }
     }
 
     fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
-        self.state.resources_mut().is_some_and(|resources| resources.end_turn(&self.setup, cx))
+        self.state.resources_mut().is_some_and(|resources| resources.end_turn(cx))
     }
 
     fn link_changed(&mut self, cx: &mut Context<'_>, up: bool) {
@@ -242,9 +245,9 @@ impl Frontend for Mthca {
         self.failed = true;
     }
 
-    fn snapshot(&self, engine: &Engine, table: Table, from: u64) -> Page {
+    fn snapshot(&self, engine: &Engine, addresses: &Addresses, table: Table, from: u64) -> Page {
         let icm = icm_rows(self.state.page_map(), from);
-        snapshot::take(self.state.resources(), icm, (engine, &self.setup.addresses), table, from)
+        rows::take(self.state.resources(), icm, (engine, addresses), table, from)
     }
 
     fn counters(&self) -> FrontendCounters {

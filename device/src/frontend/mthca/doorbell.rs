@@ -5,11 +5,10 @@
 
 use protocol::hca::mthca::doorbell::{ArmCq, SendDoorbell, UAR_PAGE, UarRegister};
 
-use super::device::Setup;
 use super::resources::Resources;
 use crate::frontend::Context;
-use crate::frontend::doorbell::FirstHalves;
-use crate::frontend::notify::Notify;
+use crate::frontend::mellanox::doorbell::FirstHalves;
+use crate::frontend::mellanox::notify::Notify;
 use crate::limited;
 
 /// What a store to a UAR page asks for.
@@ -67,14 +66,14 @@ impl Doorbells {
 impl Resources {
     /// Obeys a doorbell. One that names nothing, or an object of another UAR page, is no error of the device: software
     /// cannot be told of it.
-    pub fn ring(&mut self, setup: &Setup, cx: &mut Context<'_>, rung: Rung) {
+    pub fn ring(&mut self, cx: &mut Context<'_>, rung: Rung) {
         match rung {
-            Rung::Send { page, doorbell } => self.ring_send(setup, cx, page, &doorbell),
+            Rung::Send { page, doorbell } => self.ring_send(cx, page, &doorbell),
             Rung::Arm { page, arm } => self.arm_cq(cx, page, &arm),
         }
     }
 
-    fn ring_send(&mut self, setup: &Setup, cx: &mut Context<'_>, page: u32, doorbell: &SendDoorbell) {
+    fn ring_send(&mut self, cx: &mut Context<'_>, page: u32, doorbell: &SendDoorbell) {
         let Self { layout, regions, qps, .. } = self;
         let qp = qps.get_mut(layout.qpc.index(doorbell.qpn.get())).filter(|qp| qp.qpn == doorbell.qpn);
         let Some(qp) = qp else {
@@ -109,7 +108,7 @@ impl Resources {
             }
         }
         let qpn = qp.qpn;
-        cx.ring(self, &setup.addresses, qpn);
+        cx.ring(self, qpn);
     }
 
     fn arm_cq(&mut self, cx: &mut Context<'_>, page: u32, arm: &ArmCq) {

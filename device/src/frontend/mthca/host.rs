@@ -6,8 +6,9 @@ use smallvec::SmallVec;
 
 use super::resources::Resources;
 use super::trace;
-use crate::frontend::host::{Around, Queues};
-use crate::frontend::mtt::Mtt;
+use crate::frontend::HostContext;
+use crate::frontend::mellanox::host::Queues;
+use crate::frontend::mellanox::mtt::Mtt;
 use crate::memory::GuestMemory;
 use crate::memory::translate::RegionAccess;
 
@@ -22,28 +23,28 @@ impl Resources {
 }
 
 impl Queues for Resources {
-    fn next_send(&mut self, qpn: Qpn, around: &mut Around<'_>) -> Fetch<SendRequest> {
+    fn next_send(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<SendRequest> {
         let Self { layout, regions, qps, .. } = self;
         let Some(qp) = qps.get_mut(layout.qpc.index(qpn.get())) else { return Fetch::Empty };
-        let fetch = qp.next_send(&regions.access(around.dma), around.addresses);
+        let fetch = qp.next_send(&regions.access(cx.dma), cx.addresses);
         qp.counters.sends += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
-        if let Some(trace) = around.monitor.trace() {
+        if let Some(trace) = cx.monitor.trace() {
             trace::send_wqe(trace, qp.qpn, &fetch);
         }
         fetch
     }
 
-    fn next_recv(&mut self, qpn: Qpn, around: &mut Around<'_>) -> Fetch<RecvRequest> {
+    fn next_recv(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<RecvRequest> {
         let Self { layout, regions, qps, srqs, low_srqs, .. } = self;
         let Some(qp) = qps.get_mut(layout.qpc.index(qpn.get())) else { return Fetch::Empty };
-        let memory = regions.access(around.dma);
+        let memory = regions.access(cx.dma);
         let fetch = if qp.qpc.responder.srq() {
             // Software does not destroy a queue that has QPs.
             let Some(srq) = srqs.get_mut(layout.srqc.index(qp.qpc.srqn.get())) else {
                 return Fetch::Broken;
             };
             let (page, index) = srq.record();
-            let record = || regions.record(layout, around.dma, page, index);
+            let record = || regions.record(layout, cx.dma, page, index);
             let fetch = srq.take(&memory, record);
             if srq.passes_limit(record) {
                 low_srqs.push(srq.srqn());
@@ -51,10 +52,10 @@ impl Queues for Resources {
             fetch
         } else {
             let (page, index) = (qp.qpc.page, qp.qpc.rq_record);
-            qp.recv.take(&memory, || regions.record(layout, around.dma, page, index))
+            qp.recv.take(&memory, || regions.record(layout, cx.dma, page, index))
         };
         qp.counters.receives += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
-        if let Some(trace) = around.monitor.trace() {
+        if let Some(trace) = cx.monitor.trace() {
             trace::recv_wqe(trace, qp.qpn, &fetch);
         }
         fetch

@@ -6,7 +6,7 @@
 use protocol::hca::mthca::mpt::{END_KEY, Mpt, MptFlags};
 use protocol::hca::status::{CmdError, CmdStatus};
 
-use crate::frontend::mtt::ENTRY_LEN;
+use crate::frontend::mellanox::mtt::ENTRY_LEN;
 use crate::memory::region::{MemoryRegion, Origin, PageShift, Rights, Translation};
 
 /// Bound: pages of one region, as many as the device holds for all of them.

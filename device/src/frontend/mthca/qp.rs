@@ -20,11 +20,11 @@ use super::address;
 use super::recv_queue::{RecvQueue, sge};
 use super::send_queue::{SendQueue, Work};
 use super::work_queue::WorkQueue;
-use crate::frontend::address::Addresses;
-use crate::frontend::mtt::Mtt;
+use crate::frontend::mellanox::mtt::Mtt;
+use crate::frontend::mellanox::verbs::{engine_state, send_op, state_of};
 use crate::frontend::snapshot::{Peer, QpCounters, QpRow, remote_rights};
-use crate::frontend::verbs::{engine_state, send_op, state_of};
 use crate::memory::translate::{Place, RegionAccess};
+use crate::net::address::Addresses;
 
 /// Longest payload of a management datagram: what one packet holds.
 const MAX_MANAGEMENT_LEN: usize = 2048;
@@ -67,7 +67,7 @@ impl QueuePair {
         (self.qpc.sq_counter, self.qpc.rq_counter) = (self.send.taken(), self.recv.taken());
     }
 
-    /// Takes the next request of the send queue. `wr_id` is a [`WorkTag`](crate::frontend::verbs::WorkTag).
+    /// Takes the next request of the send queue. `wr_id` is a [`WorkTag`](crate::frontend::mellanox::verbs::WorkTag).
     pub fn next_send(
         &mut self,
         memory: &RegionAccess<'_, &Mtt>,

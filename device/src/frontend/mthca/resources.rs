@@ -31,8 +31,8 @@ use super::groups::Groups;
 use super::mpt::{PageEntries, region};
 use super::qp::QueuePair;
 use super::srq::SharedReceiveQueue;
-use crate::frontend::icm::{IcmRange, PageMap};
-use crate::frontend::mtt::{ENTRY_LEN, Mtt};
+use crate::frontend::mellanox::icm::{IcmRange, PageMap};
+use crate::frontend::mellanox::mtt::{ENTRY_LEN, Mtt};
 use crate::memory::GuestMemory;
 use crate::memory::keys::KeyTable;
 use crate::memory::region::MemoryRegion;
@@ -81,7 +81,7 @@ impl DeviceState {
         }
     }
 
-    /// Likewise.
+    /// What is between INIT_HCA and CLOSE_HCA, to be changed.
     pub fn resources_mut(&mut self) -> Option<&mut Resources> {
         match self {
             Self::Closed(_) => None,
@@ -165,7 +165,7 @@ impl Resources {
         self.layout.qpc.index(qpn.get())
     }
 
-    /// Index of a CQ, likewise.
+    /// Index of a CQ, whose number has a generation above it.
     pub fn cq_index(&self, cqn: Cqn) -> u32 {
         self.layout.cqc.index(cqn.get())
     }

@@ -14,7 +14,7 @@ use protocol::hca::mthca::wqe::{GRANULE, Link, MAX_SIZE, MlxWqe, NextSegment, Se
 use thiserror::Error;
 
 use super::work_queue::{Advance, Counters, WorkQueue};
-use crate::frontend::verbs::WorkTag;
+use crate::frontend::mellanox::verbs::WorkTag;
 use crate::memory::queue::QueueMemory;
 
 /// Software rang for slots that are still in use.

@@ -6,9 +6,10 @@ use protocol::ids::Eqn;
 
 use super::qp::QueuePair;
 use super::resources::Resources;
-use crate::frontend::address::Addresses;
-use crate::frontend::icm::PageMap;
-use crate::frontend::snapshot::{CqRow, EqRow, IcmRow, IcmTable, MrRow, Objects, QpRow};
+use crate::frontend::mellanox::icm::PageMap;
+use crate::frontend::mellanox::snapshot::Objects;
+use crate::frontend::snapshot::{CqRow, EqRow, IcmRow, IcmTable, MrRow, QpRow};
+use crate::net::address::Addresses;
 
 impl Objects for Resources {
     fn qps(&self, engine: &Engine, addresses: &Addresses, from: u32) -> impl Iterator<Item = (u32, QpRow)> {

@@ -15,10 +15,10 @@ use protocol::ids::{Cqn, Eqn, Qpn};
 use protocol::roce::Opcode;
 
 use crate::frontend::RegisterAccess;
-use crate::frontend::command::{Mailboxes, show_mailbox};
-use crate::frontend::entry_ring::WriteError;
-use crate::frontend::notify::CqError;
-use crate::frontend::verbs::{WorkTag, syndrome};
+use crate::frontend::mellanox::command::{Mailboxes, show_mailbox};
+use crate::frontend::mellanox::entry_ring::WriteError;
+use crate::frontend::mellanox::notify::CqError;
+use crate::frontend::mellanox::verbs::{WorkTag, syndrome};
 use crate::telemetry::trace::{Kind, Trace};
 use crate::vfio::Bar;
 
@@ -26,7 +26,7 @@ use crate::vfio::Bar;
 pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {
     match access.bar {
         Bar::Bar0 => Register::at(access.offset & !3).map(name),
-        Bar::Bar2 => {
+        _ => {
             let (page, offset) = (access.offset / UAR_PAGE, access.offset % UAR_PAGE);
             let (register, second) = UarRegister::at(offset)?;
             let register = match register {

@@ -4,12 +4,14 @@ use std::time::Duration;
 use pcap_file::pcapng::{Block, PcapNgReader};
 
 use super::*;
+use crate::fabric::Origin;
 use crate::fabric::impair::{Rule, RuleEntry};
 
 /// A device from which one packet, QP 1's to LID 1, is about to leave through the fabric.
 fn about_to_send() -> Hca<Stub> {
     let mut hca = powered_on();
-    hca.identity = Identity { ipv4: Ipv4Addr::new(10, 77, 9, 9), ..Identity::from_lid(Lid::new(9)) };
+    hca.port.addresses_mut().own =
+        Identity { ipv4: Ipv4Addr::new(10, 77, 9, 9), ..Identity::from_lid(Lid::new(9)) };
     hca.region_write(Region::Config, 4, &[6, 0]);
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
     hca
@@ -21,7 +23,7 @@ fn add(hca: &mut Hca<Stub>, rule: &str) {
 }
 
 /// Direction flag and comment of every captured frame.
-fn captured(path: &std::path::Path) -> Vec<(String, Vec<u8>)> {
+pub(super) fn captured(path: &std::path::Path) -> Vec<(String, Vec<u8>)> {
     let mut reader = PcapNgReader::new(File::open(path).unwrap()).unwrap();
     let mut packets = Vec::new();
     while let Some(block) = reader.next_block() {
@@ -39,7 +41,7 @@ fn a_frame_that_is_dropped_on_its_way_out_is_captured_with_the_reason() {
     let mut hca = about_to_send();
     hca.set_capture(Some(Capture::create(&path, "hca9").unwrap()));
     add(&mut hca, r#"{"direction": "tx", "action": "drop", "qpn": 2, "opcode": "SEND Only", "nth": 1}"#);
-    assert_eq!(hca.drain(), Left { frames: false, other: false });
+    assert_eq!(hca.drain(), WorkLeft { frames: false, other: false });
     assert!(hca.outbound().is_empty());
     hca.flush();
     let packets = captured(&path);
@@ -102,7 +104,7 @@ fn an_answer_that_a_rule_touches_is_still_an_answer() {
         hca.handle_deadline();
         assert!(!hca.outbound().is_empty(), "{action}");
         while !hca.outbound().is_empty() {
-            assert!(hca.outbound().last_is_answer(), "{action}");
+            assert_eq!(hca.outbound().last_origin(), Origin::Answer, "{action}");
             hca.outbound().take_last();
         }
     }

@@ -23,9 +23,9 @@ use self::services::Services;
 use self::transfers::Transfers;
 use super::port::{ManagedPort, response};
 use super::subnet::Subnet;
-use super::switch::Switch;
+use super::subnet_switch::SubnetSwitch;
 use super::{Datagram, View};
-use crate::frontend::address::Addresses;
+use crate::net::address::Addresses;
 
 /// In the second capability mask of ClassPortInfo: full members that only send are supported.
 const SEND_ONLY_FULL_MEMBER: u32 = 1 << 12;
@@ -42,8 +42,8 @@ pub(super) struct World<'a> {
 }
 
 impl World<'_> {
-    fn switch(&self) -> Switch<'_> {
-        Switch { subnet: self.subnet, port: self.port }
+    fn switch(&self) -> SubnetSwitch<'_> {
+        SubnetSwitch { subnet: self.subnet, port: self.port }
     }
 }
 

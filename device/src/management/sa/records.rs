@@ -8,7 +8,7 @@ use protocol::mad::record::PORT_INFO;
 use super::{Request, World};
 use crate::management::SM_LID;
 use crate::management::subnet::switch_port;
-use crate::management::switch;
+use crate::management::subnet_switch;
 
 /// In the attribute modifier of PortInfoRecord: of the capability mask those bits count that are set (section
 /// 15.2.5.3).
@@ -25,7 +25,7 @@ pub(super) fn nodes(world: &World<'_>) -> Vec<Vec<u8>> {
         [&lid.get().to_be_bytes()[..], &[0; 2], &info, &description].concat()
     };
     let own = (world.port.lid(), world.port.node_info().emit(), world.port.description());
-    let switch = (SM_LID, world.switch().node_info().emit(), switch::description());
+    let switch = (SM_LID, world.switch().node_info().emit(), subnet_switch::description());
     let others = world.subnet.nodes().map(|(lid, node)| (lid, node.info.emit(), node.description));
     [own]
         .into_iter()
@@ -63,11 +63,11 @@ pub(super) fn filter_capabilities(all: &mut Vec<Vec<u8>>, request: &Request<'_>)
 }
 
 pub(super) fn switches() -> Vec<Vec<u8>> {
-    vec![[&SM_LID.get().to_be_bytes()[..], &[0; 2], &switch::info().emit()].concat()]
+    vec![[&SM_LID.get().to_be_bytes()[..], &[0; 2], &subnet_switch::info().emit()].concat()]
 }
 
 pub(super) fn subnet_managers() -> Vec<Vec<u8>> {
-    vec![[&SM_LID.get().to_be_bytes()[..], &[0; 2], &switch::sm_info().emit()].concat()]
+    vec![[&SM_LID.get().to_be_bytes()[..], &[0; 2], &subnet_switch::sm_info().emit()].concat()]
 }
 
 pub(super) fn links(world: &World<'_>) -> Vec<Vec<u8>> {

@@ -138,7 +138,7 @@ fn a_path_follows_from_the_gid() {
 
     let loopback = answer(&mut management, sa(GET, PATH, 0x300c, &path(GID_1, GID_1)));
     assert_eq!(loopback[96..100], [0, 1, 0, 1]);
-    let manager = answer(&mut management, sa(GET, PATH, 0x300c, &path(gid(switch::GUID), GID_1)));
+    let manager = answer(&mut management, sa(GET, PATH, 0x300c, &path(gid(subnet_switch::GUID), GID_1)));
     assert_eq!(manager[96..98], [0xbf, 0xff]);
     let by_lid = answer(&mut management, sa(GET, PATH, 1 << 4, &expected));
     assert_eq!(by_lid[56..120], found[56..120].to_vec().tap(|path| path[0] = 0));
@@ -183,12 +183,13 @@ fn a_configured_peer_is_found_by_any_of_its_addresses() {
     };
     let own = Identity::from_lid(Lid::new(1));
     let addresses = Addresses { own, peers: vec![peer], default_peer: None };
-    let mut management = Management::new(addresses, SINAI);
+    let mut management = Management::new(own, SINAI);
     management.open_port(&at(0));
     while management.poll_output().is_some() {}
     for gid in [peer.link_local(), peer.ipv4.to_ipv6_mapped()] {
-        let found = answer(&mut management, sa(GET, PATH, 0xc, &path(gid.octets(), GID_1)));
-        assert_eq!(found[96..98], [0x09, 0x00], "{gid}");
+        let mad = sa(GET, PATH, 0xc, &path(gid.octets(), GID_1));
+        let found = ask_knowing(&addresses, &mut management, QP1, mad);
+        assert_eq!(found[0][96..98], [0x09, 0x00], "{gid}");
     }
 }
 

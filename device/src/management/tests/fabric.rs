@@ -14,7 +14,7 @@ impl Fabric {
     fn new(hcas: &[(u16, bool)]) -> Self {
         let mut fabric = Self { all: Vec::new(), now: 0 };
         for (lid, listens) in hcas {
-            let management = Management::new(Identity::from_lid(Lid::new(*lid)).into(), SINAI);
+            let management = Management::new(Identity::from_lid(Lid::new(*lid)), SINAI);
             fabric.all.push((management, *listens));
             let newcomer = fabric.all.len() - 1;
             fabric.all[newcomer].0.open_port(&at(0));
@@ -113,7 +113,7 @@ impl Fabric {
         let source = management.lid();
         let sent = Datagram { source, source_qp: QP0, destination, destination_qp: QP0, mad };
         if management.serves(MacAddr::from_lid(destination)) {
-            management.handle_guest(&at(self.now), &sent);
+            management.handle_guest(&at(self.now), &alone(management.lid()), &sent);
         } else {
             let mut nobody = Vec::new();
             self.carry(index, &sent, usize::MAX, &mut nobody);
@@ -189,7 +189,7 @@ fn node_records_tell_of_all() {
         let (management, _) = &mut fabric.all[0];
         let sent =
             Datagram { source: Lid::new(1), source_qp: QP1, destination: SM_LID, destination_qp: QP1, mad };
-        management.handle_guest(&at(0), &sent);
+        management.handle_guest(&at(0), &alone(Lid::new(1)), &sent);
         let first = fabric.settle(0);
         assert_eq!(first.len(), 1);
         let mut bytes = first[0].mad[56..].to_vec();
@@ -197,7 +197,7 @@ fn node_records_tell_of_all() {
         acknowledgement[24..28].copy_from_slice(&[1, 2, 1, 0]);
         acknowledgement[35] = 64;
         let (management, _) = &mut fabric.all[0];
-        management.handle_guest(&at(0), &Datagram { mad: acknowledgement, ..sent });
+        management.handle_guest(&at(0), &alone(Lid::new(1)), &Datagram { mad: acknowledgement, ..sent });
         bytes.extend(fabric.settle(0).iter().flat_map(|segment| segment.mad[56..].to_vec()));
         bytes
     };
@@ -540,7 +540,7 @@ fn a_port_that_is_down_answers_nothing() {
     management.open_port(&at(0));
     management.set_link(false, &at(0));
     down(&mut management);
-    down(&mut Management::new(Identity::from_lid(Lid::new(1)).into(), SINAI));
+    down(&mut Management::new(Identity::from_lid(Lid::new(1)), SINAI));
     management.set_link(true, &at(0));
     assert_eq!(arrive(&mut management, 2, QP1, request(4, 1, 1, 1, 0), false).1.len(), 1);
 }

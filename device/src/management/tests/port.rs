@@ -31,7 +31,7 @@ fn node_info_tells_the_device() {
 /// mthca interface, section 8.5, table of PortInfo.
 #[test]
 fn port_info_is_down_until_the_port_is_opened_and_active_with_a_lid_then() {
-    let mut management = Management::new(Identity::from_lid(Lid::new(7)).into(), SINAI);
+    let mut management = Management::new(Identity::from_lid(Lid::new(7)), SINAI);
     let down = get(&mut management, 0x15, 1);
     assert_eq!(down[72..80], [0xfe, 0x80, 0, 0, 0, 0, 0, 0], "the prefix is final from the very first query");
     assert_eq!(down[92..103], [1, 3, 3, 2, 0x31, 0x22, 0, 0x23, 0x40, 0x40, 0]);

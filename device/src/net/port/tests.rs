@@ -5,6 +5,7 @@ mod strangers;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::*;
+use crate::net::station::MAX_WAITING;
 use protocol::Psn;
 use protocol::ids::{FlowLabel, Lid, Pkey, Qkey, Qpn};
 use protocol::roce::{Bth, Deth, Ext, FrameWriter, IpAddrs, Opcode, Operation, Shell};

@@ -1,7 +1,9 @@
 //! Layouts of messages, in host byte order.
 
 use vfio_bindings::bindings::vfio::{
-    VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_BAR2_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX,
+    VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_BAR1_REGION_INDEX, VFIO_PCI_BAR2_REGION_INDEX,
+    VFIO_PCI_BAR3_REGION_INDEX, VFIO_PCI_BAR4_REGION_INDEX, VFIO_PCI_BAR5_REGION_INDEX,
+    VFIO_PCI_CONFIG_REGION_INDEX,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -179,7 +181,11 @@ impl Region {
     pub(super) const fn from_index(index: u32) -> Option<Self> {
         Some(match index {
             VFIO_PCI_BAR0_REGION_INDEX => Self::Bar(Bar::Bar0),
+            VFIO_PCI_BAR1_REGION_INDEX => Self::Bar(Bar::Bar1),
             VFIO_PCI_BAR2_REGION_INDEX => Self::Bar(Bar::Bar2),
+            VFIO_PCI_BAR3_REGION_INDEX => Self::Bar(Bar::Bar3),
+            VFIO_PCI_BAR4_REGION_INDEX => Self::Bar(Bar::Bar4),
+            VFIO_PCI_BAR5_REGION_INDEX => Self::Bar(Bar::Bar5),
             VFIO_PCI_CONFIG_REGION_INDEX => Self::Config,
             _ => return None,
         })

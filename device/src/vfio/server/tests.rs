@@ -29,6 +29,7 @@ impl Device for Stub {
         match region {
             Region::Bar(Bar::Bar0) => self.bar0.len() as u64,
             Region::Bar(Bar::Bar2) => 4 << 20,
+            Region::Bar(_) => 0,
             Region::Config => 256,
         }
     }

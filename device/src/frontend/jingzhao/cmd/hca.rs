@@ -10,10 +10,10 @@ use protocol::hca::jingzhao::mad_ifc::MadIfc;
 use protocol::mad::port::{LinkState, PortInfo};
 
 use crate::frontend::Context;
-use crate::frontend::command::Outbox;
 use crate::frontend::jingzhao::device::Setup;
 use crate::frontend::jingzhao::options::Options;
 use crate::frontend::jingzhao::resources::DeviceState;
+use crate::frontend::mellanox::command::Outbox;
 
 pub(super) fn query_dev_lim(options: &Options) -> Outbox {
     options.limits.dev_lim().emit().to_vec()
@@ -25,7 +25,7 @@ pub(super) fn query_adapter(options: &Options) -> Outbox {
 
 /// What the agent of the port says in PortInfo, in this interface's form.
 pub(super) fn mad_ifc(cx: &Context<'_>) -> Outbox {
-    let PortInfo { lid, state, .. } = cx.management.port_info(&cx.view());
+    let PortInfo { lid, state, .. } = cx.port_info().unwrap_or_default();
     MadIfc { lid, link_up: state == LinkState::ACTIVE }.emit().to_vec()
 }
 

@@ -6,9 +6,9 @@
 use protocol::hca::jingzhao::cmd::{CmdError, Command};
 use protocol::hca::jingzhao::icm::{self, IcmTable};
 
-use crate::frontend::icm::pages;
 use crate::frontend::jingzhao::ctxmgt::ctxmdata::ranges;
 use crate::frontend::jingzhao::resources::Resources;
+use crate::frontend::mellanox::icm::pages;
 
 pub(super) fn map(resources: &mut Resources, command: &Command, inbox: &[u8]) -> Result<(), CmdError> {
     let table = IcmTable::from_op_modifier(command.op_modifier)?;

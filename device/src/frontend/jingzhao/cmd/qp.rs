@@ -9,10 +9,10 @@ use protocol::hca::jingzhao::qpc::{self, QpState, Qpc};
 use protocol::hca::jingzhao::transition::Transition;
 
 use crate::frontend::Context;
-use crate::frontend::command::{Outbox, fixed};
 use crate::frontend::jingzhao::device::Setup;
 use crate::frontend::jingzhao::qp::{self, QueuePair, attributes, modification};
 use crate::frontend::jingzhao::resources::Resources;
+use crate::frontend::mellanox::command::{Outbox, fixed};
 
 pub(super) fn modify(
     resources: &mut Resources,
@@ -60,9 +60,9 @@ pub(super) fn modify(
     // A page that was unmapped meanwhile is the guest's own loss.
     let _ = ctx.wr_qp_all(cx.dma, index, &mut qp.key);
     let qpn = qp.qpn;
-    let attrs = attributes(qpn, &qp.key, &setup.addresses, &setup.options);
+    let attrs = attributes(qpn, &qp.key, cx.port.addresses(), &setup.options);
     let modification = modification(transition, &qp.key, attrs, &mailbox);
-    cx.modify_qp(resources, &setup.addresses, qpn, &modification)
+    cx.modify_qp(resources, qpn, &modification)
 }
 
 /// Puts a QP in the table and in the engine, where it is in RESET.
@@ -74,7 +74,7 @@ fn create(
     qp: QueuePair,
 ) -> Result<(), CmdError> {
     let exceeded = CmdError::new(CmdStatus::ExceedLim, "QPs in use with", index.into());
-    let attrs = attributes(qp.qpn, &qp.key, &setup.addresses, &setup.options);
+    let attrs = attributes(qp.qpn, &qp.key, cx.port.addresses(), &setup.options);
     let qpn = qp.qpn;
     resources.qps.insert(index, Box::new(qp)).map_err(|_| exceeded)?;
     cx.engine.create_qp(qpn, attrs).map_err(|_| {

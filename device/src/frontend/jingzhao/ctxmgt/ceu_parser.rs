@@ -16,7 +16,7 @@ use protocol::ids::{Cqn, Eqn, IcmAddr};
 use super::key_qpc_data::KeyQpc;
 use super::request_controller::Writer;
 use super::{CtxMgt, writectx};
-use crate::frontend::icm::IcmError;
+use crate::frontend::mellanox::icm::IcmError;
 use crate::memory::GuestMemory;
 
 impl CtxMgt {

@@ -59,7 +59,7 @@ use self::key_qpc_data::{KeyData, KeyQpc};
 use self::message::{ReadQp, WrQpEpst, WrQpNpst, WrQpUapst, WriteQp};
 use self::request_controller::{Channel, RequestController, Writer};
 use self::stats::CtxStats;
-use crate::frontend::verbs::state_of;
+use crate::frontend::mellanox::verbs::state_of;
 use crate::memory::GuestMemory;
 
 /// The context manager of an initialised device.

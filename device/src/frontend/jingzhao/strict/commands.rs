@@ -15,12 +15,14 @@ use super::rules::{
 use super::{Findings, View, icm, memory, qps, queues};
 use crate::frontend::jingzhao::device::Setup;
 use crate::frontend::jingzhao::resources::{DeviceState, Resources};
+use crate::identity::Identity;
 use crate::memory::GuestMemory;
 
 /// Looks at a command that is about to be executed. Its findings count if it succeeds.
 pub(in super::super) fn examine(
     state: &DeviceState,
     setup: &Setup,
+    own: &Identity,
     dma: &GuestMemory,
     latched: &Latched,
     command: &Command,
@@ -69,7 +71,7 @@ pub(in super::super) fn examine(
         (Op::QueryQp, _) => qps::query(resources, command, &mut found),
         (op, Some(Mailbox::Qpc(mailbox))) => {
             if let Some(transition) = Transition::from_op(op) {
-                qps::modify(view, &setup.addresses.own, command, transition, mailbox, &mut found);
+                qps::modify(view, own, command, transition, mailbox, &mut found);
             }
         }
         _ => {}

@@ -8,8 +8,8 @@ use protocol::ids::IcmAddr;
 
 use super::Findings;
 use super::rules::{MAP_COUNT, MAP_OVER_MAPPED, MAP_SAME_PAGE, UNMAP_IN_USE, UNMAP_NOTHING};
-use crate::frontend::icm::{IcmRange, page_of};
 use crate::frontend::jingzhao::resources::Resources;
+use crate::frontend::mellanox::icm::{IcmRange, page_of};
 use crate::memory::dma::PAGE_LEN;
 
 pub(super) fn map(resources: &Resources, command: &Command, entries: &[MapEntry], found: &mut Findings) {

@@ -11,9 +11,9 @@ use super::rules::{
     CQ_BUFFER, CQ_EQ, CQ_IN_USE, CQ_NUMBER, CQ_OWNER, EQ_BUFFER, EQ_EVENTS, EQ_IN_USE, EQ_OWNER, EQ_VECTOR,
 };
 use super::{Findings, View};
-use crate::frontend::entry_ring::{Buffer, LEN, OwnedRing};
 use crate::frontend::jingzhao::resources::Resources;
 use crate::frontend::jingzhao::{completion_queue, event_queue};
+use crate::frontend::mellanox::entry_ring::{Buffer, LEN, OwnedRing};
 use crate::frontend::snapshot::Armed;
 use crate::memory::translate::Place;
 use crate::telemetry::monitor::Rule;

@@ -21,7 +21,7 @@ pub(in super::super) fn read(strict: &mut Strict, bar: Bar, offset: u64, len: us
                 strict.unseen_command = false;
             }
         }
-        Bar::Bar2 => found.add(&DOORBELL_READ, format!("{len} bytes at bar2+{offset:#x}")),
+        _ => found.add(&DOORBELL_READ, format!("{len} bytes at bar{}+{offset:#x}", bar.number())),
     }
     found
 }
@@ -29,7 +29,7 @@ pub(in super::super) fn read(strict: &mut Strict, bar: Bar, offset: u64, len: us
 /// Looks at a write to a register, before it has an effect.
 pub(in super::super) fn write(strict: &mut Strict, bar: Bar, offset: u64, data: &[u8]) -> Findings {
     let mut found = Findings::default();
-    let number = if bar == Bar::Bar0 { 0 } else { 2 };
+    let number = bar.number();
     if !offset.is_multiple_of(4) || !matches!(data.len(), 4 | 8) {
         let len = data.len();
         found.add(&NARROW_WRITE, format!("{len} bytes at bar{number}+{offset:#x} are ignored"));
@@ -42,7 +42,7 @@ pub(in super::super) fn write(strict: &mut Strict, bar: Bar, offset: u64, data: 
                 bar0(strict, offset, u32::from_le_bytes(*word), &mut found);
             }
         }
-        Bar::Bar2 => bar2(strict, offset, words, &mut found),
+        _ => bar2(strict, offset, words, &mut found),
     }
     found
 }

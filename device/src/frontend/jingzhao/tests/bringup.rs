@@ -8,7 +8,7 @@ const DEV_LIM: &str = "
     20: 00 50 00 11 00 0C 00 00 00 10 02 00 00 10 02 00
     30: 00 00 01 00 00 00 00 00 00 00 00 00 00 00 00 00";
 const ADAPTER: &str = "10: 00 00 00 00 00 00 00 00 01 23 45 67 89 AB CD EF";
-const MAP_EQC: &str = "10: 00 00 00 00 02 40 00 00 00 00 00 00 12 34 50 01";
+pub(super) const MAP_EQC: &str = "10: 00 00 00 00 02 40 00 00 00 00 00 00 12 34 50 01";
 const MAP_THREE: &str = "
     00: 00 00 00 00 00 04 00 00 00 00 00 01 00 04 00 20
     10: 00 00 00 00 00 00 00 00 00 00 00 01 00 00 00 40
@@ -19,21 +19,21 @@ const WRITE_FIVE: &str = "
     20: 00 00 00 02 00 00 40 00 00 00 00 02 00 00 30 00
     30: 00 00 00 02 00 00 20 00 00 00 00 02 00 00 10 00
     50: 00 00 00 00 00 00 00 00 00 00 00 02 00 00 50 00";
-const CQ0_REGION: &str = "
+pub(super) const CQ0_REGION: &str = "
     00: F0 02 01 81 00 00 10 00 00 00 00 00 00 00 00 00
     10: 00 00 00 00 00 00 00 00 00 00 00 00 00 00 04 00";
 const USER_REGION: &str = "
     00: F0 02 01 87 00 00 10 00 00 02 00 05 00 00 00 03
     10: 00 00 7F 00 12 34 56 78 00 00 00 00 00 00 21 00
     30: 00 00 00 10 00 00 00 00 00 00 00 00 00 00 00 00";
-const CQ0: &str = "00: 00 04 00 00 00 00 00 00 00 00 00 00 05 00 00 00";
+pub(super) const CQ0: &str = "00: 00 04 00 00 00 00 00 00 00 00 00 00 05 00 00 00";
 const EQ: &str = "
     00: 01 04 01 00 00 00 00 00 00 00 00 00 07 00 00 00
     10: 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 30";
 
 fn probe(hcr: u64) -> Machine {
-    let mut machine = Machine::new(1, Options::default());
-    machine.hcr = hcr;
+    let mut machine = powered_on(1, Options::default());
+    machine.interface.hcr = hcr;
     // The driver reuses one mailbox without clearing it.
     machine.poke(OUTBOX, &[0xff; 0x100]);
     machine.ok(Op::QueryAdapter, 0, 0, &[]);

@@ -13,8 +13,6 @@ const BAD_OP: u8 = 0x02;
 const BAD_PARAM: u8 = 0x03;
 const BAD_SYS_STATE: u8 = 0x04;
 
-const GO: u32 = 1 << 23;
-
 fn mpt(key: u32) -> Mpt {
     let bytes = dump("00: F0 02 01 87 00 00 10 00 00 00 00 00 00 00 00 03", Mpt::LEN);
     Mpt { key: Lkey::new(key), length: 0x1000, ..Mpt::parse(bytes.first_chunk().unwrap()).unwrap() }
@@ -28,7 +26,7 @@ fn cqc(log_entries: u8) -> [u8; Cqc::LEN] {
 
 #[test]
 fn opcodes_the_device_does_not_have_are_bad_op() {
-    let mut machine = Machine::initialised(Options::default());
+    let mut machine = initialised(Options::default());
     let unknown =
         [0x000, 0x055, 0xfff, 0x009, 0x00a, 0x00c, 0x025, 0x026, 0x027, 0x02a, 0x02b, 0x030, 0x032, 0x033];
     for code in unknown.into_iter().chain([0x023, 0x024]) {
@@ -47,13 +45,13 @@ fn opcodes_the_device_does_not_have_are_bad_op() {
 #[test]
 fn mad_ifc_is_bad_op_unless_configured_and_then_tells_of_the_port() {
     const MAD_IFC: u32 = 0x024;
-    let mut machine = Machine::initialised(Options::default());
+    let mut machine = initialised(Options::default());
     assert_eq!(machine.raw_command(INBOX, 1, OUTBOX, GO | 1 << 12 | MAD_IFC), BAD_OP);
 
     let options = Options { mad_ifc: true, ..Options::default() };
-    let mut early = Machine::new(2, options);
+    let mut early = powered_on(2, options);
     assert_eq!(early.raw_command(0, 1, OUTBOX, GO | 1 << 12 | MAD_IFC), BAD_SYS_STATE);
-    let mut machine = Machine::initialised_as(2, options);
+    let mut machine = initialised_as(2, options);
     for op_modifier in [0, 2, 5, 0xff] {
         let status = machine.raw_command(INBOX, 1, OUTBOX, GO | op_modifier << 12 | MAD_IFC);
         assert_eq!(status, BAD_PARAM, "op_modifier {op_modifier}");
@@ -63,7 +61,7 @@ fn mad_ifc_is_bad_op_unless_configured_and_then_tells_of_the_port() {
     // LID, port state, physical state. A reset of the device does not plug the cable in.
     for (link_up, states) in [(true, [4, 5]), (false, [1, 2]), (true, [4, 5])] {
         machine.hca.set_link(link_up);
-        machine.write32(Bar::Bar0, 0xf10, 1);
+        machine.write32(0, 0xf10, 1);
         machine.ok(Op::InitHca, 0, 0, &dump(INIT, 0x40));
         machine.poke(OUTBOX, &[0xa5; 0x21]);
         // Without an inbox.
@@ -78,7 +76,7 @@ fn mad_ifc_is_bad_op_unless_configured_and_then_tells_of_the_port() {
 
 #[test]
 fn op_modifiers_outside_the_list_are_bad_param() {
-    let mut machine = Machine::initialised(Options::default());
+    let mut machine = initialised(Options::default());
     for (op, bad) in [
         (Op::QueryDevLim, 1),
         (Op::InitHca, 0x80),
@@ -102,7 +100,7 @@ fn op_modifiers_outside_the_list_are_bad_param() {
 
 #[test]
 fn missing_mailboxes_are_bad_param_before_all_else() {
-    let mut machine = Machine::new(1, Options::default());
+    let mut machine = powered_on(1, Options::default());
     // Before INIT_HCA, which would be BAD_SYS_STATE.
     assert_eq!(machine.command_at(0, Op::MapIcm, 1, 1), BAD_PARAM);
     assert_eq!(machine.command_at(0, Op::Rst2Init, 0, 1), BAD_PARAM);
@@ -113,7 +111,7 @@ fn missing_mailboxes_are_bad_param_before_all_else() {
 
 #[test]
 fn commands_before_init_are_bad_sys_state_and_work_afterwards() {
-    let mut machine = Machine::new(1, Options::default());
+    let mut machine = powered_on(1, Options::default());
     for spec in &protocol::hca::jingzhao::cmd::COMMANDS {
         let op_modifier = match spec.op {
             Op::MapIcm | Op::UnmapIcm => 1,
@@ -133,7 +131,7 @@ fn commands_before_init_are_bad_sys_state_and_work_afterwards() {
 
 #[test]
 fn a_mailbox_beyond_memory_is_internal_err_and_changes_nothing() {
-    let mut machine = Machine::initialised(Options::default());
+    let mut machine = initialised(Options::default());
     for (op, op_modifier) in [(Op::InitHca, 0), (Op::MapIcm, 1), (Op::WriteMtt, 0), (Op::Rst2Init, 0)] {
         assert_eq!(machine.command_at(NOWHERE, op, op_modifier, 1), INTERNAL_ERR, "inbox of {op}");
     }
@@ -149,7 +147,7 @@ fn a_mailbox_beyond_memory_is_internal_err_and_changes_nothing() {
 
 #[test]
 fn a_mailbox_need_not_be_aligned() {
-    let mut machine = Machine::initialised(Options::default());
+    let mut machine = initialised(Options::default());
     machine.poke(0x5003, &cqc(5));
     assert_eq!(machine.command_at(0x5003, Op::Sw2HwCq, 0, 1), OK);
 }
@@ -158,7 +156,7 @@ fn a_mailbox_need_not_be_aligned() {
 #[test]
 fn configured_limits_are_advertised_and_only_the_length_of_a_cq_is_held_against_them() {
     let limits = serde_json::from_str(r#"{"max_qps": 64, "max_cqs": 32, "max_cqes": 16}"#).unwrap();
-    let mut machine = Machine::initialised(Options { limits, ..Options::default() });
+    let mut machine = initialised(Options { limits, ..Options::default() });
     machine.ok(Op::QueryDevLim, 0, 0, &[]);
     // Log2 of QPs and CQs, and of the entries of a CQ.
     assert_eq!(machine.peek(OUTBOX + 0x0c, 2), [6, 5]);
@@ -173,7 +171,7 @@ fn configured_limits_are_advertised_and_only_the_length_of_a_cq_is_held_against_
 
 #[test]
 fn counts_that_init_cannot_grant_are_bad_param() {
-    let mut machine = Machine::new(1, Options::default());
+    let mut machine = powered_on(1, Options::default());
     for (offset, limit) in [(0x0f, 24), (0x17, 24), (0x1f, 8), (0x37, 32)] {
         let mut inbox = dump(INIT, 0x40);
         inbox[offset] = limit + 1;
@@ -187,7 +185,7 @@ fn counts_that_init_cannot_grant_are_bad_param() {
 
 #[test]
 fn bad_icm_mappings_map_nothing() {
-    let mut machine = Machine::new(1, Options::default());
+    let mut machine = powered_on(1, Options::default());
     machine.ok(Op::InitHca, 0, 0, &dump(INIT, 0x40));
     let entry = |virt, bus, pages| MapEntry { virt: IcmAddr::new(virt), bus: Iova::new(bus), pages };
     let good = entry(CQC, 0x10_0000, 1);
@@ -215,7 +213,7 @@ fn bad_icm_mappings_map_nothing() {
 
 #[test]
 fn regions_are_refused_for_index_key_page_size_validity_and_mapping() {
-    let mut machine = Machine::initialised(Options::default());
+    let mut machine = initialised(Options::default());
     let (sw2hw, hw2sw) = (Op::Sw2HwMpt, Op::Hw2SwMpt);
     assert_eq!(
         machine.command(sw2hw, 0, 1 << 17, &mpt(1 << 17).emit()),
@@ -247,8 +245,8 @@ fn regions_are_refused_for_index_key_page_size_validity_and_mapping() {
 
 #[test]
 fn every_index_of_the_largest_key_table_is_usable() {
-    let mut machine = Machine::new(1, Options::default());
-    machine.ok(Op::InitHca, 0, 0, &layout(24, 32).emit());
+    let mut machine = powered_on(1, Options::default());
+    machine.ok(Op::InitHca, 0, 0, &layout(24, 16, 32).emit());
     machine.map(IcmTable::Tpt, (MPT + 0xffff_ffff * 64) & !0xfff, ICM_TPT, 1);
     machine.ok(Op::Sw2HwMpt, 0, u32::MAX, &mpt(u32::MAX).emit());
     assert_eq!(machine.peek(ICM_TPT + 0xfc0, 0x40), mpt(u32::MAX).emit());
@@ -256,7 +254,7 @@ fn every_index_of_the_largest_key_table_is_usable() {
 
 #[test]
 fn page_table_entries_need_a_count_and_mapped_pages() {
-    let mut machine = Machine::initialised(Options::default());
+    let mut machine = initialised(Options::default());
     let write = |start, pages: &[u64]| {
         WriteMtt { start, pages: pages.iter().copied().map(Iova::new).collect() }.emit()
     };
@@ -274,7 +272,7 @@ fn page_table_entries_need_a_count_and_mapped_pages() {
 
 #[test]
 fn completion_queues_are_refused_for_size_validity_and_mapping() {
-    let mut machine = Machine::initialised(Options::default());
+    let mut machine = initialised(Options::default());
     assert_eq!(machine.command(Op::Sw2HwCq, 0, 1 << 24, &cqc(5)), BAD_PARAM, "number above 24 bits");
     assert_eq!(machine.command(Op::Sw2HwCq, 0, 1, &cqc(17)), BAD_PARAM, "too many entries");
     assert_eq!(machine.command(Op::Hw2SwCq, 0, 1, &[]), BAD_PARAM, "not valid");
@@ -295,7 +293,7 @@ fn completion_queues_are_refused_for_size_validity_and_mapping() {
 
 #[test]
 fn event_queues_are_refused_for_number_size_and_validity() {
-    let mut machine = Machine::initialised(Options::default());
+    let mut machine = initialised(Options::default());
     let eqc = |log_entries| cqc(log_entries);
     assert_eq!(machine.command(Op::Sw2HwEq, 0, 32, &eqc(5)), BAD_PARAM, "outside the table");
     assert_eq!(machine.command(Op::Sw2HwEq, 0, 1, &eqc(21)), BAD_PARAM, "too many entries");
@@ -310,7 +308,7 @@ fn event_queues_are_refused_for_number_size_and_validity() {
 #[test]
 fn extended_status_tells_refusals_apart() {
     let options = Options { extended_status: true, ..Options::default() };
-    let mut machine = Machine::initialised(options);
+    let mut machine = initialised(options);
     assert_eq!(machine.command(Op::QueryQp, 0, 1 << 24, &[]), 0x0a);
     assert_eq!(machine.command(Op::Hw2SwMpt, 0, 1 << 17, &[]), 0x0a);
     assert_eq!(machine.command(Op::Hw2SwMpt, 0, 1, &[]), 0x09);
@@ -322,7 +320,7 @@ fn extended_status_tells_refusals_apart() {
 
 #[test]
 fn refused_commands_can_be_issued_for_ever() {
-    let mut machine = Machine::initialised(Options::default());
+    let mut machine = initialised(Options::default());
     for round in 0..2000u32 {
         let word = GO | (round % 0x1000);
         machine.raw_command(u64::from(round) << 32, round.wrapping_mul(0x9e37_79b1), NOWHERE, word);

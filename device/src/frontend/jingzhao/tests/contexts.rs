@@ -4,13 +4,14 @@ use protocol::hca::jingzhao::modify::StoredQpc;
 use protocol::hca::jingzhao::qpc::Qpc;
 use protocol::ids::Qpn;
 
+use super::traffic::{ENTRY, state};
 use super::*;
 use crate::frontend::Frontend as _;
 use crate::frontend::jingzhao::ctxmgt::key_qpc_data::KeyQpc;
 use crate::frontend::jingzhao::qp::attributes;
 
 /// INIT2RTR of section 14.7: RC, QPN 5, remote 9.
-const RTR: &str = "
+pub(super) const RTR: &str = "
     00: 00 00 00 40 00 00 00 00 20 00 00 00 7F 07 07 00
     10: 00 00 00 01 00 00 00 05 00 00 00 09 01 00 00 00
     50: 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 03
@@ -22,7 +23,6 @@ const RTR: &str = "
 /// Bits of the number that the table index does not have.
 const ROLLING: u32 = 0x9c_0000;
 const QPN: u32 = 5;
-const ENTRY: u64 = ICM_CONTEXT + QPC + 5 * 256;
 
 fn rtr() -> Vec<u8> {
     // What lies behind the meaningful bytes is whatever the mailbox held before.
@@ -48,10 +48,6 @@ fn rts() -> Vec<u8> {
     inbox
 }
 
-fn state(machine: &mut Machine) -> u8 {
-    machine.peek(ENTRY + 8, 1)[0] >> 4
-}
-
 fn query(machine: &mut Machine, qpn: u32) -> Vec<u8> {
     machine.poke(OUTBOX, &[0xff; 0xc0]);
     machine.ok(Op::QueryQp, 0, qpn, &[]);
@@ -59,7 +55,7 @@ fn query(machine: &mut Machine, qpn: u32) -> Vec<u8> {
 }
 
 fn in_rts() -> Machine {
-    let mut machine = Machine::initialised(Options::default());
+    let mut machine = initialised(Options::default());
     machine.ok(Op::Rst2Init, 0, ROLLING | QPN, &init());
     machine.ok(Op::Init2Rtr, 0, ROLLING | QPN, &rtr());
     machine.ok(Op::Rtr2Rts, 0, ROLLING | QPN, &rts());
@@ -68,7 +64,7 @@ fn in_rts() -> Machine {
 
 #[test]
 fn published_mailbox_is_the_context_in_icm_and_the_answer_of_query_qp() {
-    let mut machine = Machine::initialised(Options::default());
+    let mut machine = initialised(Options::default());
     machine.poke(ENTRY, &[0xaa; 256]);
     machine.ok(Op::Rst2Init, 0, ROLLING | QPN, &init());
     let mut expected = dump(RTR, 0xc0);
@@ -128,7 +124,7 @@ fn query_qp_has_every_attribute_of_ibv_query_qp_that_the_context_has() {
             let word = u32::from_be_bytes(inbox[at..at + 4].try_into().unwrap());
             inbox[at..at + 4].copy_from_slice(&(word & !bits | value).to_be_bytes());
         }
-        let mut machine = Machine::initialised(Options::default());
+        let mut machine = initialised(Options::default());
         for (op, expected_state) in [(Op::Rst2Init, 1), (Op::Init2Rtr, 2), (Op::Rtr2Rts, 3)] {
             machine.ok(op, 0, QPN, &inbox);
             let answer = query(&mut machine, QPN);
@@ -160,7 +156,7 @@ fn retries(machine: &mut Machine) -> [u8; 4] {
 #[test]
 fn the_drivers_port_bit_leaves_the_retries_alone() {
     const PORT: u32 = 1 << 11;
-    let mut machine = Machine::initialised(Options::default());
+    let mut machine = initialised(Options::default());
     machine.ok(Op::Rst2Init, 0, QPN, &with(init(), PORT, &[]));
     machine.ok(Op::Init2Init, 0, QPN, &with(init(), PORT, &[]));
     machine.ok(Op::Init2Rtr, 0, QPN, &rtr());
@@ -179,7 +175,7 @@ fn the_drivers_port_bit_leaves_the_retries_alone() {
 /// has as timeout and RNR retry count.
 #[test]
 fn each_bit_of_the_document_changes_its_attribute_and_no_other() {
-    let mut machine = Machine::initialised(Options::default());
+    let mut machine = initialised(Options::default());
     let given = [(0x20, 6 << 5), (0x24, 19 << 3), (0x69, 5)];
     for (op, inbox, mask) in [
         (Op::Rst2Init, init(), 1 << 4 | 1 << 5 | 1 << 3),
@@ -251,7 +247,7 @@ fn any_state_goes_to_err_and_from_there_to_reset_only() {
 
 #[test]
 fn commands_from_another_state_leave_the_qp_as_it_was() {
-    let mut machine = Machine::initialised(Options::default());
+    let mut machine = initialised(Options::default());
     for op in [Op::Init2Init, Op::Init2Rtr, Op::Rtr2Rts, Op::Rts2Rts, Op::Rts2Sqd, Op::Sqd2Rts] {
         assert_eq!(machine.command(op, 0, QPN, &rts()), CmdStatus::BadParam.code(), "{op} in RESET");
     }
@@ -271,7 +267,7 @@ fn values_the_device_does_not_support_are_bad_param() {
         inbox[offset] = value;
         assert_eq!(machine.command(op, 0, QPN, &inbox), CmdStatus::BadParam.code(), "{why}");
     };
-    let mut machine = Machine::initialised(Options::default());
+    let mut machine = initialised(Options::default());
     for service in [2, 4, 0xff] {
         refused(&mut machine, Op::Rst2Init, &init(), 0x09, service, "service type");
     }
@@ -293,7 +289,7 @@ fn values_the_device_does_not_support_are_bad_param() {
 
 #[test]
 fn a_new_qp_needs_its_icm_page() {
-    let mut machine = Machine::initialised(Options::default());
+    let mut machine = initialised(Options::default());
     assert_eq!(machine.command_at(QPC, Op::UnmapIcm, 1, 1), 0);
     assert_eq!(machine.command(Op::Rst2Init, 0, QPN, &init()), CmdStatus::BadParam.code());
     assert_eq!(query(&mut machine, QPN), [0; 0xc0]);
@@ -310,7 +306,7 @@ fn a_new_qp_needs_its_icm_page() {
 
 #[test]
 fn icm_behind_memory_nobody_lent_is_internal_err() {
-    let mut machine = Machine::initialised(Options::default());
+    let mut machine = initialised(Options::default());
     machine.map(IcmTable::Context, QPC, NOWHERE, 1);
     assert_eq!(machine.command(Op::Rst2Init, 0, QPN, &init()), CmdStatus::InternalErr.code());
     assert_eq!(query(&mut machine, QPN), [0; 0xc0]);
@@ -331,7 +327,7 @@ fn an_idle_qp_drains_at_once_and_comes_back() {
 
 #[test]
 fn the_public_drivers_counts_work_together() {
-    let mut machine = Machine::initialised(Options::default());
+    let mut machine = initialised(Options::default());
     machine.map(IcmTable::Context, QPC + 0x40_0000, ICM_CONTEXT + 0x40_0000, 3072);
     // Spread over the whole table of 2^16.
     for qpn in (0..1u32 << 16).step_by(61) {
@@ -348,10 +344,10 @@ fn the_public_drivers_counts_work_together() {
 fn the_port_has_one_p_key_and_no_context_names_another() {
     const PKEY_INDEX: usize = 0x1f;
     for (extended_status, refused) in [(false, 0x03), (true, 0x0a)] {
-        let mut machine = Machine::initialised(Options { extended_status, ..Options::default() });
+        let mut machine = initialised(Options { extended_status, ..Options::default() });
         machine.ok(Op::QueryDevLim, 0, 0, &[]);
         assert_eq!(machine.peek(OUTBOX + 0x12, 2), [0, 0], "logarithms of GIDs and P_Keys");
-        let node = JingZhao::new(setup(1, Options::default())).node();
+        let node = JingZhao::new(setup(1, Options::default())).node().unwrap();
         assert_eq!((node.gids, node.pkeys), (1, 1), "of the port's agent");
 
         for index in [1, 3, 0x7f] {
@@ -374,8 +370,7 @@ fn the_p_key_on_the_wire_is_that_of_the_contexts_index() {
     for pkey_index in [0, 3] {
         let mut context = StoredQpc::default();
         context.image = Qpc { pkey_index, ..Qpc::default() };
-        let Setup { addresses, options, .. } = setup(1, Options::default());
-        let attrs = attributes(Qpn::new(QPN), &KeyQpc::new(context), &addresses, &options);
+        let attrs = attributes(Qpn::new(QPN), &KeyQpc::new(context), &addresses(1), &Options::default());
         assert_eq!(attrs.pkey_index, u16::from(pkey_index));
     }
 }

@@ -36,7 +36,8 @@ fn machine_with(index: usize, change: impl FnOnce(&mut Options)) -> Machine {
     change(&mut options);
     let addresses =
         Addresses { own: device.identity, peers: device.peers.clone(), default_peer: device.default_peer };
-    Machine::with(Setup { options, addresses, engine: engine::Config::default() })
+    let setup = Setup { options, mac: device.identity.mac, engine: engine::Config::default() };
+    powered_on_with(setup, addresses)
 }
 
 /// Two programs whose QPs are connected.
@@ -60,11 +61,7 @@ fn settle(a: &mut Program, b: &mut Program) {
 fn wait(program: &mut Program, peer: &mut Program, limit: Instant) {
     while let Some(deadline) = program.machine().hca.next_deadline().filter(|deadline| *deadline <= limit) {
         for side in [&mut *program, &mut *peer] {
-            let machine = side.machine();
-            machine.now = deadline.max(machine.now);
-            let now = machine.now;
-            machine.hca.set_now(now);
-            machine.hca.handle_deadline();
+            side.machine().advance(deadline);
         }
         settle(program, peer);
     }

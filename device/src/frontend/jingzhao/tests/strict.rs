@@ -1,5 +1,6 @@
 //! Strict mode: every rule is reported when software breaks it, alone, and correct software is not reported.
 
+use drivers::jingzhao as driver;
 use protocol::Psn;
 use protocol::hca::jingzhao::cqc::{CqFlags, Cqc, ResizeCq};
 use protocol::hca::jingzhao::doorbell::SendDoorbell;
@@ -8,13 +9,12 @@ use protocol::hca::jingzhao::mpt::{Mpt, MptFlags};
 use protocol::hca::jingzhao::mtt::WriteMtt;
 use protocol::hca::jingzhao::qpc::Qpc;
 use protocol::hca::jingzhao::transition::Attributes;
-use protocol::ids::{Cqn, Eqn, Lid, Lkey, Pdn, Qpn, Va};
+use protocol::ids::{Cqn, Eqn, Lid, Lkey, Pdn, Qpn};
 
 use super::*;
 use crate::frontend::jingzhao::strict::rules::{self, *};
 use crate::telemetry::monitor::Rule;
 
-const PD: u32 = 3;
 const CQ: u32 = 1;
 const EQ: u32 = 1;
 const QP: u32 = 5;
@@ -34,118 +34,54 @@ const DATA_KEY: u32 = 5;
 const DATA_MTT: u64 = 4;
 const FREE_MTT: u64 = 5;
 
-/// Issues a command as the command table has it: parameters it does not use are 0.
-fn command(machine: &mut Machine, op: Op, op_modifier: u8, in_modifier: u32, inbox: &[u8]) -> u8 {
-    machine.poke(INBOX, inbox);
-    let in_param = if inbox.is_empty() { 0 } else { INBOX };
-    let out_param = if op.spec().outbox_len == 0 { 0 } else { OUTBOX };
-    let word = 1 << 23 | u32::from(op_modifier) << 12 | u32::from(op.spec().code);
-    machine.raw_command(in_param, in_modifier, out_param, word)
-}
-
-#[track_caller]
-fn ok(machine: &mut Machine, op: Op, op_modifier: u8, in_modifier: u32, inbox: &[u8]) {
-    let status = command(machine, op, op_modifier, in_modifier, inbox);
-    assert_eq!(status, CmdStatus::Ok.code(), "status of {op}");
-}
-
-fn map(machine: &mut Machine, table: IcmTable, virt: u64, bus: u64, pages: u16) {
-    let entry = MapEntry { virt: IcmAddr::new(virt), bus: Iova::new(bus), pages };
-    ok(machine, Op::MapIcm, table.op_modifier(), 1, &icm::emit(&[entry]));
-}
-
 fn unmap(machine: &mut Machine, table: IcmTable, virt: u64, pages: u32) {
-    let word = 1 << 23 | u32::from(table.op_modifier()) << 12 | u32::from(Op::UnmapIcm.spec().code);
-    assert_eq!(machine.raw_command(virt, pages, 0, word), CmdStatus::Ok.code());
+    assert_eq!(machine.command_at(virt, Op::UnmapIcm, table.op_modifier(), pages), CmdStatus::Ok.code());
 }
 
 fn mpt(key: u32, mtt: u64, flags: MptFlags) -> Mpt {
-    let blank = Mpt::parse(&[0; Mpt::LEN]).unwrap();
-    let (key, pd, start) = (Lkey::new(key), Pdn::new(PD), Va::new(0));
-    Mpt { flags, key, pd, start, length: 0x1000, mtt, ..blank }
+    region(key, mtt, 0, 0x1000, flags)
 }
 
 fn cqc() -> Cqc {
-    let blank = Cqc::parse(&[0; Cqc::LEN], 0).unwrap();
-    Cqc {
-        log_entries: 7,
-        pd: Pdn::new(PD),
-        lkey: Lkey::new(CQ_KEY),
-        cqn: Cqn::new(CQ),
-        comp_eqn: Eqn::new(EQ),
-        ..blank
-    }
+    Cqc { comp_eqn: Eqn::new(EQ), ..driver::cqc(CQ, CQ_KEY, 7) }
 }
 
 fn eqc() -> Eqc {
-    let blank = Eqc::parse(&[0; Eqc::LEN]).unwrap();
-    let flags = EqFlags::new().with_owner(true).with_armed(true);
-    Eqc { flags, log_entries: 7, msix_vector: 1, pd: Pdn::new(PD), lkey: Lkey::new(EQ_KEY), ..blank }
+    Eqc { flags: EqFlags::new().with_owner(true).with_armed(true), ..driver::eqc(1, EQ_KEY, 7) }
 }
 
 fn qpc() -> Qpc {
-    Qpc {
-        mtu: 1,
-        log_max_msg: 31,
-        log_rq_slot: 7,
-        log_sq_slot: 7,
-        usr_page: PAGE,
-        local_qpn: Qpn::new(QP),
-        remote_qpn: Qpn::new(QP),
-        port: 1,
-        pd: Pdn::new(PD),
-        next_send_psn: Psn::new(7),
-        send_cqn: Cqn::new(CQ),
-        sq_lkey: Lkey::new(SQ_KEY),
-        sq_len: 0x1000,
-        recv_cqn: Cqn::new(CQ),
-        rq_lkey: Lkey::new(RQ_KEY),
-        rq_len: 0x1000,
-        ..Qpc::default()
-    }
+    let (qpn, psn) = (Qpn::new(QP), Psn::new(7));
+    let image = driver::qpc(CQ, [SQ_KEY, RQ_KEY], 0x1000);
+    Qpc { usr_page: PAGE, local_qpn: qpn, remote_qpn: qpn, next_send_psn: psn, ..image }
 }
 
 /// A strict machine whose driver has done everything right, up to a QP in RTS.
 fn machine() -> Machine {
-    let mut machine = Machine::new(1, Options::default());
+    let mut machine = powered_on(1, Options::default());
+    machine.interface.exact = true;
     machine.hca.set_strict(true);
-    let machine_ref = &mut machine;
-    ok(machine_ref, Op::InitHca, 0, 0, &dump(INIT, 0x40));
-    for (table, base, bus) in [
-        (IcmTable::Context, QPC, ICM_CONTEXT),
-        (IcmTable::Context, CQC, ICM_CONTEXT + CQC),
-        (IcmTable::Context, EQC, ICM_CONTEXT + EQC),
-        (IcmTable::Tpt, MPT, ICM_TPT + MPT),
-        (IcmTable::Tpt, MTT, ICM_TPT + MTT),
-    ] {
-        map(machine_ref, table, base, bus, 1);
-    }
-    let pages = [CQ_BUFFER, SQ_BUFFER, RQ_BUFFER, EQ_BUFFER, 0x30_0000].map(Iova::new).to_vec();
-    ok(machine_ref, Op::WriteMtt, 0, 5, &WriteMtt { start: 0, pages }.emit());
+    machine.initialise(1);
+    machine.write_mtt(0, [CQ_BUFFER, SQ_BUFFER, RQ_BUFFER, EQ_BUFFER, 0x30_0000]);
     for (key, mtt) in (1..).zip(0..5) {
         let access = if matches!(key, SQ_KEY | RQ_KEY) { MptFlags::empty() } else { MptFlags::LOCAL_WRITE };
-        ok(machine_ref, Op::Sw2HwMpt, 0, key, &mpt(key, mtt, access).emit());
+        machine.register(&mpt(key, mtt, access));
     }
     machine.poke(CQ_BUFFER, &[0x80; 0x1000]);
     machine.poke(EQ_BUFFER, &[0x80; 0x1000]);
-    ok(&mut machine, Op::Sw2HwEq, 0, EQ, &eqc().emit());
+    machine.ok(Op::Sw2HwEq, 0, EQ, &eqc().emit());
     map_eq(&mut machine, 1 << 9 | 1 << 0x0a);
-    ok(&mut machine, Op::Sw2HwCq, 0, CQ, &cqc().emit());
-    for op in [Op::Rst2Init, Op::Init2Rtr, Op::Rtr2Rts] {
-        ok(&mut machine, op, 0, QP, &qpc().emit());
-    }
+    machine.create_cq(&cqc());
+    machine.connect(QP, &qpc());
     machine
 }
 
 fn map_eq(machine: &mut Machine, events: u64) {
-    let word = 1 << 23 | u32::from(Op::MapEq.spec().code);
-    assert_eq!(machine.raw_command(events, EQ, 0, word), CmdStatus::Ok.code());
+    assert_eq!(machine.command_at(events, Op::MapEq, 0, EQ), CmdStatus::Ok.code());
 }
 
 fn ring(machine: &mut Machine, page: u32, doorbell: SendDoorbell) {
-    let [low, high] = doorbell.emit();
-    let bytes = [low.to_le_bytes(), high.to_le_bytes()].concat();
-    machine.hca.region_write(Region::Bar(Bar::Bar2), u64::from(page) * 0x1000, &bytes);
+    machine.ring(page.into(), doorbell.emit());
 }
 
 /// A SEND of nothing, in a slot.
@@ -161,7 +97,7 @@ fn write_wqe(reserved: [u8; 4]) -> Vec<u8> {
 }
 
 fn reset_qp(machine: &mut Machine) {
-    ok(machine, Op::ToRst, 3, QP, &[]);
+    machine.ok(Op::ToRst, 3, QP, &[]);
 }
 
 /// A rule, and software that breaks it.
@@ -170,37 +106,37 @@ type Case = (&'static Rule, fn(&mut Machine));
 /// At least one for every rule.
 const CASES: &[Case] = &[
     (&NARROW_WRITE, |m| m.hca.region_write(Region::Bar(Bar::Bar0), 8, &[1, 0])),
-    (&NO_REGISTER, |m| m.write32(Bar::Bar2, 0x18, 0)),
-    (&READ_ONLY_WRITE, |m| m.write32(Bar::Bar0, 0xf20, 0)),
-    (&NO_EFFECT, |m| m.write32(Bar::Bar0, 0xf10, 2)),
-    (&HCR_RESERVED, |m| m.write32(Bar::Bar0, 0x14, 0xffff_0001)),
+    (&NO_REGISTER, |m| m.write32(2, 0x18, 0)),
+    (&READ_ONLY_WRITE, |m| m.write32(0, 0xf20, 0)),
+    (&NO_EFFECT, |m| m.write32(0, 0xf10, 2)),
+    (&HCR_RESERVED, |m| m.write32(0, 0x14, 0xffff_0001)),
     (&HCR_NOT_POLLED, |m| {
-        m.write32(Bar::Bar0, 0x04, 0);
-        m.write32(Bar::Bar0, 0x18, 1 << 23 | 0x031);
-        m.write32(Bar::Bar0, 0x00, 0);
-        m.read32(Bar::Bar0, 0x18);
+        m.write32(0, 0x04, 0);
+        m.write32(0, 0x18, 1 << 23 | 0x031);
+        m.write32(0, 0x00, 0);
+        m.read32(0, 0x18);
     }),
     (&DOORBELL_READ, |m| {
-        m.read32(Bar::Bar2, 0);
+        m.read32(2, 0);
     }),
     (&DOORBELL_HALF, |m| {
-        m.write32(Bar::Bar2, u64::from(PAGE) * 0x1000, doorbell(0).emit()[0]);
-        m.write32(Bar::Bar2, u64::from(PAGE) * 0x1000 + 4, doorbell(0).emit()[1]);
-        m.write32(Bar::Bar2, u64::from(PAGE) * 0x1000 + 4, doorbell(0).emit()[1]);
+        m.write32(2, u64::from(PAGE) * 0x1000, doorbell(0).emit()[0]);
+        m.write32(2, u64::from(PAGE) * 0x1000 + 4, doorbell(0).emit()[1]);
+        m.write32(2, u64::from(PAGE) * 0x1000 + 4, doorbell(0).emit()[1]);
     }),
-    (&DOORBELL_RESERVED, |m| m.write32(Bar::Bar2, 0, 0x4a)),
+    (&DOORBELL_RESERVED, |m| m.write32(2, 0, 0x4a)),
     (&DOORBELL_NO_QP, |m| ring(m, PAGE, SendDoorbell { qpn: Qpn::new(9), ..doorbell(0) })),
     (&DOORBELL_STATE, |m| {
         reset_qp(m);
-        ok(m, Op::Rst2Init, 0, QP, &qpc().emit());
+        m.ok(Op::Rst2Init, 0, QP, &qpc().emit());
         ring(m, PAGE, doorbell(0));
     }),
     (&DOORBELL_PAGE, |m| ring(m, 0, doorbell(0))),
     (&DOORBELL_NUMBER, |m| ring(m, PAGE, SendDoorbell { qpn: Qpn::new(0x1_0005), ..doorbell(0) })),
     // Nobody answers: none of 32 requests completes.
     (&SQ_OVERRUN, |m| (0..33).for_each(|slot| ring(m, PAGE, doorbell(slot)))),
-    (&ARM_NOTHING, |m| m.write32(Bar::Bar2, 0x10, 7)),
-    (&ARM_NOTHING, |m| m.write32(Bar::Bar2, 0x20, 7)),
+    (&ARM_NOTHING, |m| m.write32(2, 0x10, 7)),
+    (&ARM_NOTHING, |m| m.write32(2, 0x20, 7)),
     (&WQE_RESERVED, |m| {
         m.poke(SQ_BUFFER, &write_wqe([0, 0, 1, 0]));
         ring(m, PAGE, SendDoorbell { opcode: 0x08, size: 2, ..doorbell(0) });
@@ -208,9 +144,9 @@ const CASES: &[Case] = &[
     (&WQE_SLOT, |m| ring(m, PAGE, SendDoorbell { size: 9, ..doorbell(0) })),
     (&WQE_SLOT, |m| ring(m, PAGE, SendDoorbell { head: 1, ..doorbell(0) })),
     (&RECV_UNMARKED, |m| {
-        let unit = [&8_u32.to_le_bytes()[..], &DATA_KEY.to_le_bytes(), &[0; 8]].concat();
+        let unit = driver::data_unit(DATA_KEY, 0, 8);
         m.poke(RQ_BUFFER, &[&[0, 0, 0, 0, 1, 0, 0, 0][..], &[0; 8], &unit].concat());
-        ok(m, Op::ToErr, 2, QP, &[]);
+        m.ok(Op::ToErr, 2, QP, &[]);
     }),
     (&UNUSED_PARAMETER, |m| {
         m.raw_command(0, 0, OUTBOX, 1 << 23 | 0x031);
@@ -218,9 +154,9 @@ const CASES: &[Case] = &[
     (&UNUSED_PARAMETER, |m| {
         m.raw_command(0, 1, OUTBOX, 1 << 23 | 0x003);
     }),
-    (&UNDOCUMENTED_MODIFIER, |m| ok(m, Op::ToRst, 2, QP, &[])),
+    (&UNDOCUMENTED_MODIFIER, |m| m.ok(Op::ToRst, 2, QP, &[])),
     (&UNDOCUMENTED_MODIFIER, |m| {
-        ok(m, Op::ResizeCq, 1, CQ, &ResizeCq { log_entries: 7, lkey: Lkey::new(CQ_KEY) }.emit());
+        m.ok(Op::ResizeCq, 1, CQ, &ResizeCq { log_entries: 7, lkey: Lkey::new(CQ_KEY) }.emit());
     }),
     (&MAILBOX_ALIGNMENT, |m| {
         m.raw_command(0, 0, OUTBOX + 8, 1 << 23 | 0x003);
@@ -228,35 +164,40 @@ const CASES: &[Case] = &[
     (&MAILBOX_IGNORED, |m| {
         let mut inbox = mpt(6, DATA_MTT, MptFlags::empty()).emit();
         inbox[0x3f] = 1;
-        ok(m, Op::Sw2HwMpt, 0, 6, &inbox);
+        m.ok(Op::Sw2HwMpt, 0, 6, &inbox);
     }),
     (&EVENT_DROPPED, |m| {
         let word = 1 << 23 | u32::from(Op::MapEq.spec().code);
         m.raw_command(1 << 0x0a, 1 << 31 | EQ, 0, word);
         m.raw_command(0, 0x1f, 0, 1 << 23 | 1 << 22 | 0x031);
     }),
-    (&INIT_TWICE, |m| ok(m, Op::InitHca, 0, 0, &dump(INIT, 0x40))),
+    (&INIT_TWICE, |m| m.ok(Op::InitHca, 0, 0, &dump(INIT, 0x40))),
     (&INIT_COUNTS, |m| {
         teardown(m);
-        ok(m, Op::InitHca, 0, 0, &InitHca { mtt_base: IcmAddr::new(0x300_0000), ..layout(16, 18) }.emit());
+        m.ok(Op::InitHca, 0, 0, &InitHca { mtt_base: IcmAddr::new(0x300_0000), ..layout(16, 16, 18) }.emit());
     }),
     (&INIT_OVERLAP, |m| {
         teardown(m);
-        let mut init = layout(16, 17);
+        let mut init = layout(16, 16, 17);
         init.cqc.base = IcmAddr::new(QPC + 0x1000);
-        ok(m, Op::InitHca, 0, 0, &init.emit());
+        m.ok(Op::InitHca, 0, 0, &init.emit());
     }),
     (&INIT_OVERLAP, |m| {
         teardown(m);
-        ok(m, Op::InitHca, 0, 0, &InitHca { mtt_base: IcmAddr::new(MPT + 0x100), ..layout(16, 17) }.emit());
+        m.ok(
+            Op::InitHca,
+            0,
+            0,
+            &InitHca { mtt_base: IcmAddr::new(MPT + 0x100), ..layout(16, 16, 17) }.emit(),
+        );
     }),
-    (&CLOSE_IN_USE, |m| ok(m, Op::CloseHca, 0, 0, &[])),
+    (&CLOSE_IN_USE, |m| m.ok(Op::CloseHca, 0, 0, &[])),
     (&CLOSE_TWICE, |m| {
         teardown(m);
-        ok(m, Op::CloseHca, 0, 0, &[]);
+        m.ok(Op::CloseHca, 0, 0, &[]);
     }),
-    (&MAP_OVER_MAPPED, |m| map(m, IcmTable::Context, QPC, 0x40_0000, 1)),
-    (&MAP_SAME_PAGE, |m| map(m, IcmTable::Context, QPC + 0x1000, ICM_TPT + MPT, 1)),
+    (&MAP_OVER_MAPPED, |m| m.map(IcmTable::Context, QPC, 0x40_0000, 1)),
+    (&MAP_SAME_PAGE, |m| m.map(IcmTable::Context, QPC + 0x1000, ICM_TPT + MPT, 1)),
     (&MAP_COUNT, |m| {
         let at = |page: u64| MapEntry {
             virt: IcmAddr::new(0x1000_0000 + page * 0x1000),
@@ -264,102 +205,94 @@ const CASES: &[Case] = &[
             pages: 1,
         };
         let entries: Vec<_> = (0..65).map(at).collect();
-        ok(m, Op::MapIcm, IcmTable::Context.op_modifier(), 64, &icm::emit(&entries[..64]));
+        m.ok(Op::MapIcm, IcmTable::Context.op_modifier(), 64, &icm::emit(&entries[..64]));
         unmap(m, IcmTable::Context, 0x1000_0000, 64);
-        ok(m, Op::MapIcm, IcmTable::Context.op_modifier(), 65, &icm::emit(&entries));
+        m.ok(Op::MapIcm, IcmTable::Context.op_modifier(), 65, &icm::emit(&entries));
     }),
     (&UNMAP_IN_USE, |m| unmap(m, IcmTable::Context, CQC, 64)),
     (&UNMAP_IN_USE, |m| unmap(m, IcmTable::Tpt, MTT, 64)),
     (&UNMAP_NOTHING, |m| unmap(m, IcmTable::Context, QPC + 0x8000, 64)),
     (&KEY_REUSE, |m| {
-        ok(m, Op::Hw2SwMpt, 0, DATA_KEY, &[]);
-        ok(m, Op::Sw2HwMpt, 0, DATA_KEY, &mpt(DATA_KEY, DATA_MTT, MptFlags::empty()).emit());
+        m.ok(Op::Hw2SwMpt, 0, DATA_KEY, &[]);
+        m.ok(Op::Sw2HwMpt, 0, DATA_KEY, &mpt(DATA_KEY, DATA_MTT, MptFlags::empty()).emit());
     }),
-    (&MPT_IN_USE, |m| ok(m, Op::Hw2SwMpt, 0, RQ_KEY, &[])),
-    (&MPT_PAGES, |m| ok(m, Op::Sw2HwMpt, 0, 6, &mpt(6, FREE_MTT, MptFlags::empty()).emit())),
+    (&MPT_IN_USE, |m| m.ok(Op::Hw2SwMpt, 0, RQ_KEY, &[])),
+    (&MPT_PAGES, |m| m.ok(Op::Sw2HwMpt, 0, 6, &mpt(6, FREE_MTT, MptFlags::empty()).emit())),
     (&MTT_IN_USE, |m| {
-        ok(m, Op::WriteMtt, 0, 1, &WriteMtt { start: DATA_MTT, pages: vec![Iova::new(0x40_0000)] }.emit());
+        m.ok(Op::WriteMtt, 0, 1, &WriteMtt { start: DATA_MTT, pages: vec![Iova::new(0x40_0000)] }.emit());
     }),
     (&MTT_COUNT, |m| {
-        map(m, IcmTable::Tpt, MTT + 0x1000, ICM_TPT + MTT + 0x1000, 1);
+        m.map(IcmTable::Tpt, MTT + 0x1000, ICM_TPT + MTT + 0x1000, 1);
         let pages = (0..508).map(|n| Iova::new(0x40_0000 + n * 0x1000)).collect();
-        ok(m, Op::WriteMtt, 0, 512, &WriteMtt { start: FREE_MTT, pages }.emit());
+        m.ok(Op::WriteMtt, 0, 512, &WriteMtt { start: FREE_MTT, pages }.emit());
     }),
     (&CQ_BUFFER_RULE, |m| {
-        ok(m, Op::Sw2HwCq, 0, 2, &Cqc { cqn: Cqn::new(2), pd: Pdn::new(4), ..cqc() }.emit())
+        m.ok(Op::Sw2HwCq, 0, 2, &Cqc { cqn: Cqn::new(2), pd: Pdn::new(4), ..cqc() }.emit())
     }),
+    (&CQ_BUFFER_RULE, |m| m.ok(Op::Sw2HwCq, 0, 2, &Cqc { cqn: Cqn::new(2), log_entries: 8, ..cqc() }.emit())),
     (&CQ_BUFFER_RULE, |m| {
-        ok(m, Op::Sw2HwCq, 0, 2, &Cqc { cqn: Cqn::new(2), log_entries: 8, ..cqc() }.emit())
-    }),
-    (&CQ_BUFFER_RULE, |m| {
-        ok(m, Op::ResizeCq, 0, CQ, &ResizeCq { log_entries: 7, lkey: Lkey::new(99) }.emit())
+        m.ok(Op::ResizeCq, 0, CQ, &ResizeCq { log_entries: 7, lkey: Lkey::new(99) }.emit())
     }),
     (&CQ_OWNER, |m| {
         m.poke(CQ_BUFFER + 31, &[0]);
-        ok(m, Op::Sw2HwCq, 0, 2, &Cqc { cqn: Cqn::new(2), ..cqc() }.emit());
+        m.ok(Op::Sw2HwCq, 0, 2, &Cqc { cqn: Cqn::new(2), ..cqc() }.emit());
     }),
-    (&CQ_NUMBER, |m| ok(m, Op::Sw2HwCq, 0, 2, &cqc().emit())),
+    (&CQ_NUMBER, |m| m.ok(Op::Sw2HwCq, 0, 2, &cqc().emit())),
     (&CQ_EQ, |m| {
         let (flags, comp_eqn) = (CqFlags::new().with_state(1), Eqn::new(9));
-        ok(m, Op::Sw2HwCq, 0, 2, &Cqc { cqn: Cqn::new(2), flags, comp_eqn, ..cqc() }.emit());
+        m.ok(Op::Sw2HwCq, 0, 2, &Cqc { cqn: Cqn::new(2), flags, comp_eqn, ..cqc() }.emit());
     }),
-    (&CQ_IN_USE, |m| ok(m, Op::Hw2SwCq, 0, CQ, &[])),
+    (&CQ_IN_USE, |m| m.ok(Op::Hw2SwCq, 0, CQ, &[])),
     (&CQ_OVERRUN_RISK, |m| {
         // 64 slots of the QP that is there, and as many of each of two more: the CQ has 128 entries.
         for qpn in [6, 7] {
             let qpc = Qpc { local_qpn: Qpn::new(qpn), ..qpc() };
-            for op in [Op::Rst2Init, Op::Init2Rtr, Op::Rtr2Rts] {
-                ok(m, op, 0, qpn, &qpc.emit());
-            }
+            m.connect(qpn, &qpc);
         }
     }),
-    (&EQ_BUFFER_RULE, |m| ok(m, Op::Sw2HwEq, 0, 2, &Eqc { lkey: Lkey::new(RQ_KEY), ..eqc() }.emit())),
+    (&EQ_BUFFER_RULE, |m| m.ok(Op::Sw2HwEq, 0, 2, &Eqc { lkey: Lkey::new(RQ_KEY), ..eqc() }.emit())),
     (&EQ_OWNER, |m| {
         m.poke(EQ_BUFFER + 63, &[0x7f]);
-        ok(m, Op::Sw2HwEq, 0, 2, &eqc().emit());
+        m.ok(Op::Sw2HwEq, 0, 2, &eqc().emit());
     }),
-    (&EQ_VECTOR, |m| ok(m, Op::Sw2HwEq, 0, 2, &Eqc { msix_vector: 64, ..eqc() }.emit())),
+    (&EQ_VECTOR, |m| m.ok(Op::Sw2HwEq, 0, 2, &Eqc { msix_vector: 64, ..eqc() }.emit())),
     (&EQ_EVENTS, |m| map_eq(m, 1)),
     (&EQ_EVENTS, |m| map_eq(m, 1 << 32)),
     (&EQ_IN_USE, |m| {
-        m.write32(Bar::Bar2, 0x10, CQ);
-        ok(m, Op::Hw2SwEq, 0, EQ, &[]);
+        m.write32(2, 0x10, CQ);
+        m.ok(Op::Hw2SwEq, 0, EQ, &[]);
     }),
-    (&QP_NUMBER, |m| ok(m, Op::Rst2Init, 0, 6, &qpc().emit())),
+    (&QP_NUMBER, |m| m.ok(Op::Rst2Init, 0, 6, &qpc().emit())),
     (&QP_CQ, |m| {
         reset_qp(m);
         let qpc = Qpc { recv_cqn: Cqn::new(9), ..qpc() };
-        ok(m, Op::Rst2Init, 0, QP, &qpc.emit());
-        ok(m, Op::Init2Rtr, 0, QP, &qpc.emit());
+        m.ok(Op::Rst2Init, 0, QP, &qpc.emit());
+        m.ok(Op::Init2Rtr, 0, QP, &qpc.emit());
     }),
     (&QP_BUFFER, |m| {
         reset_qp(m);
         let qpc = Qpc { sq_len: 0x2000, ..qpc() };
-        for op in [Op::Rst2Init, Op::Init2Rtr, Op::Rtr2Rts] {
-            ok(m, op, 0, QP, &qpc.emit());
-        }
+        m.connect(QP, &qpc);
     }),
     (&QP_ATTRIBUTES, |m| {
         let opt_param_mask = (Attributes::AV | Attributes::ALT_PATH).bits();
-        ok(m, Op::Rts2Rts, 0, QP, &Qpc { opt_param_mask, ..qpc() }.emit());
+        m.ok(Op::Rts2Rts, 0, QP, &Qpc { opt_param_mask, ..qpc() }.emit());
     }),
-    (&QP_UNNAMED, |m| ok(m, Op::Rts2Rts, 0, QP, &Qpc { rq_len: 0x800, ..qpc() }.emit())),
+    (&QP_UNNAMED, |m| m.ok(Op::Rts2Rts, 0, QP, &Qpc { rq_len: 0x800, ..qpc() }.emit())),
     (&QP_UNNAMED, |m| {
         let opt_param_mask = Attributes::ALT_PATH.bits();
-        ok(m, Op::Rts2Rts, 0, QP, &Qpc { opt_param_mask, min_rnr_timer: 5, ..Qpc::default() }.emit());
+        m.ok(Op::Rts2Rts, 0, QP, &Qpc { opt_param_mask, min_rnr_timer: 5, ..Qpc::default() }.emit());
     }),
     (&QP_SOURCE, |m| begin_with(m, &Qpc { source_ip: 0x0a4d_0009, ..qpc() })),
     (&QP_SOURCE, |m| begin_with(m, &Qpc { smac_high: 0x0200_0000, slid: Lid::new(9), ..qpc() })),
     (&QP_SOURCE, |m| begin_with(m, &Qpc { slid: Lid::new(9), ..qpc() })),
-    (&QUERY_RESET, |m| ok(m, Op::QueryQp, 0, 9, &[])),
+    (&QUERY_RESET, |m| m.ok(Op::QueryQp, 0, 9, &[])),
 ];
 
 /// The QP anew, up to RTS.
 fn begin_with(machine: &mut Machine, qpc: &Qpc) {
     reset_qp(machine);
-    for op in [Op::Rst2Init, Op::Init2Rtr, Op::Rtr2Rts] {
-        ok(machine, op, 0, QP, &qpc.emit());
-    }
+    machine.connect(QP, qpc);
 }
 
 use rules::{CQ_BUFFER as CQ_BUFFER_RULE, EQ_BUFFER as EQ_BUFFER_RULE};
@@ -367,10 +300,10 @@ use rules::{CQ_BUFFER as CQ_BUFFER_RULE, EQ_BUFFER as EQ_BUFFER_RULE};
 /// What a driver does when it is unloaded (section 13).
 fn teardown(machine: &mut Machine) {
     reset_qp(machine);
-    ok(machine, Op::Hw2SwCq, 0, CQ, &[]);
-    ok(machine, Op::Hw2SwEq, 0, EQ, &[]);
+    machine.ok(Op::Hw2SwCq, 0, CQ, &[]);
+    machine.ok(Op::Hw2SwEq, 0, EQ, &[]);
     for key in CQ_KEY..=DATA_KEY {
-        ok(machine, Op::Hw2SwMpt, 0, key, &[]);
+        machine.ok(Op::Hw2SwMpt, 0, key, &[]);
     }
     for (table, base) in
         [(IcmTable::Tpt, MPT), (IcmTable::Tpt, MTT), (IcmTable::Context, CQC), (IcmTable::Context, QPC)]
@@ -378,7 +311,7 @@ fn teardown(machine: &mut Machine) {
         unmap(machine, table, base, 64);
     }
     unmap(machine, IcmTable::Context, EQC, 1);
-    ok(machine, Op::CloseHca, 0, 0, &[]);
+    machine.ok(Op::CloseHca, 0, 0, &[]);
 }
 
 fn violations(machine: &Machine) -> Vec<(&'static str, u64)> {
@@ -388,16 +321,16 @@ fn violations(machine: &Machine) -> Vec<(&'static str, u64)> {
 #[test]
 fn a_driver_that_does_everything_right_is_not_reported() {
     let mut machine = machine();
-    let unit = [&8_u32.to_le_bytes()[..], &DATA_KEY.to_le_bytes(), &[0; 8]].concat();
+    let unit = driver::data_unit(DATA_KEY, 0, 8);
     machine.poke(RQ_BUFFER, &[&[0x20][..], &[0; 15], &unit].concat());
     machine.poke(SQ_BUFFER + 0x80, &write_wqe([0; 4]));
     (0..32).for_each(|slot| ring(&mut machine, PAGE, doorbell(slot)));
-    machine.write32(Bar::Bar2, 0x10, CQ);
-    ok(&mut machine, Op::QueryQp, 0, QP, &[]);
-    ok(&mut machine, Op::ToErr, 2, QP, &[]);
+    machine.write32(2, 0x10, CQ);
+    machine.ok(Op::QueryQp, 0, QP, &[]);
+    machine.ok(Op::ToErr, 2, QP, &[]);
     machine.settle();
     teardown(&mut machine);
-    ok(&mut machine, Op::InitHca, 0, 0, &dump(INIT, 0x40));
+    machine.ok(Op::InitHca, 0, 0, &dump(INIT, 0x40));
     assert_eq!(violations(&machine), []);
 }
 
@@ -451,7 +384,7 @@ fn a_command_that_is_refused_is_not_reported() {
     let mut machine = machine();
     // The CQ is valid already.
     let cqc = Cqc { pd: Pdn::new(4), ..cqc() };
-    assert_eq!(command(&mut machine, Op::Sw2HwCq, 0, CQ, &cqc.emit()), CmdStatus::BadParam.code());
+    assert_eq!(machine.command(Op::Sw2HwCq, 0, CQ, &cqc.emit()), CmdStatus::BadParam.code());
     assert_eq!(violations(&machine), []);
 }
 
@@ -463,7 +396,7 @@ fn a_report_says_what_and_where() {
     let written = Written::default();
     let mut machine = machine();
     machine.hca.set_trace(Some(written.trace(TraceFormat::Text)));
-    ok(&mut machine, Op::Hw2SwMpt, 0, RQ_KEY, &[]);
+    machine.ok(Op::Hw2SwMpt, 0, RQ_KEY, &[]);
     machine.hca.flush();
     let text = written.text();
     let report = text.lines().find(|line| line.contains(" violation ")).unwrap();

@@ -1,8 +1,7 @@
 //! What a trace says of the reference bring-up (section 13), of one message, and of what is refused.
 
-use protocol::hca::jingzhao::cqc::Cqc;
-use protocol::hca::jingzhao::mtt::WriteMtt;
-
+use super::bringup::{CQ0, CQ0_REGION, MAP_EQC};
+use super::contexts::RTR;
 use super::*;
 use crate::frontend::testing::assert_golden;
 use crate::telemetry::trace::TraceFormat;
@@ -13,8 +12,7 @@ fn bring_up(machine: &mut Machine) {
     machine.ok(Op::QueryAdapter, 0, 0, &[]);
     machine.ok(Op::QueryDevLim, 0, 0, &[]);
     machine.ok(Op::InitHca, 0, 0, &dump(INIT, 0x40));
-    let eqc = "10: 00 00 00 00 02 40 00 00 00 00 00 00 12 34 50 01";
-    machine.ok(Op::MapIcm, 1, 1, &dump(eqc, 0x20));
+    machine.ok(Op::MapIcm, 1, 1, &dump(MAP_EQC, 0x20));
     let qpc = "
         00: 00 00 00 00 00 04 00 00 00 00 00 00 10 04 00 20
         10: 00 00 00 00 00 00 00 00 00 00 00 00 10 00 00 40
@@ -23,31 +21,20 @@ fn bring_up(machine: &mut Machine) {
     machine.map(IcmTable::Context, CQC, 0x1100_0000, 64);
     machine.map(IcmTable::Tpt, MTT, 0x1200_0000, 64);
     machine.map(IcmTable::Tpt, MPT, 0x1300_0000, 64);
-    machine.ok(Op::WriteMtt, 0, 1, &WriteMtt { start: 0, pages: vec![Iova::new(0x20_0000)] }.emit());
-    let region = "
-        00: F0 02 01 81 00 00 10 00 00 00 00 00 00 00 00 00
-        10: 00 00 00 00 00 00 00 00 00 00 00 00 00 00 04 00";
-    machine.ok(Op::Sw2HwMpt, 0, 0, &dump(region, 0x40));
-    machine.ok(Op::Sw2HwCq, 0, 0, &dump("00: 00 04 00 00 00 00 00 00 00 00 00 00 05 00 00 00", Cqc::LEN));
-    let rtr = "
-        00: 00 00 00 40 00 00 00 00 20 00 00 00 7F 07 07 00
-        10: 00 00 00 01 00 00 00 05 00 00 00 09 01 00 00 00
-        50: 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 03
-        60: 00 00 00 00 00 00 00 21 00 00 00 00 00 00 00 00
-        70: 00 00 00 01 00 00 00 21 00 00 40 00 00 00 00 00
-        80: 00 00 00 00 0C 12 34 56 00 00 00 00 00 00 00 02
-        90: 00 00 00 22 00 00 40 00 00 00 00 00 00 00 00 00";
+    machine.write_mtt(0, [0x20_0000]);
+    machine.ok(Op::Sw2HwMpt, 0, 0, &dump(CQ0_REGION, 0x40));
+    machine.ok(Op::Sw2HwCq, 0, 0, &dump(CQ0, 0x40));
     for op in [Op::Rst2Init, Op::Init2Rtr] {
-        machine.ok(op, 0, 5, &dump(rtr, 0xc0));
+        machine.ok(op, 0, 5, &dump(RTR, 0xc0));
     }
     machine.ok(Op::QueryQp, 0, 5, &[]);
     // MSI-X entry 2, and what is no register.
-    machine.write32(Bar::Bar0, 0x2_0020, 0xfee0_0000);
-    machine.write32(Bar::Bar0, 0x2_002c, 0);
-    machine.write32(Bar::Bar0, 0x1000, 7);
-    machine.read32(Bar::Bar0, 0xf20);
+    machine.write32(0, 0x2_0020, 0xfee0_0000);
+    machine.write32(0, 0x2_002c, 0);
+    machine.write32(0, 0x1000, 7);
+    machine.read32(0, 0xf20);
     // Refused: an opcode, a page size, a mailbox beyond memory.
-    machine.write32(Bar::Bar0, 0x18, 0x0080_0055);
+    machine.write32(0, 0x18, 0x0080_0055);
     machine.command(Op::Sw2HwMpt, 0, 1, &dump("00: F0 02 01 81 00 00 30 00 00 00 00 01 00 00 00 00", 0x40));
     machine.command_at(NOWHERE, Op::Sw2HwCq, 0, 1);
     machine.ok(Op::UnmapIcm, 1, 64, &[]);
@@ -56,7 +43,7 @@ fn bring_up(machine: &mut Machine) {
 
 fn traced(format: TraceFormat, run: impl FnOnce(&mut Machine)) -> String {
     let written = Written::default();
-    let mut machine = Machine::new(1, Options::default());
+    let mut machine = powered_on(1, Options::default());
     machine.hca.set_trace(Some(written.trace(format)));
     run(&mut machine);
     machine.hca.flush();
@@ -91,7 +78,7 @@ fn every_record_of_the_bring_up_is_a_json_object_with_all_its_fields() {
 #[test]
 fn without_a_trace_nothing_is_recorded() {
     let written = Written::default();
-    let mut machine = Machine::new(1, Options::default());
+    let mut machine = powered_on(1, Options::default());
     machine.hca.set_trace(Some(written.trace(TraceFormat::Text)));
     drop(machine.hca.set_trace(None));
     bring_up(&mut machine);

@@ -1,20 +1,19 @@
 //! Two devices back to back: from doorbells to completions.
 
 mod addresses;
+mod network;
 mod options;
 
+use drivers::jingzhao::{self as driver, Queues, cqc, doorbell, remote_unit, signalled};
 use protocol::Psn;
-use protocol::hca::jingzhao::cqc::Cqc;
 use protocol::hca::jingzhao::eqe::Eqe;
-use protocol::hca::jingzhao::mpt::{Mpt, MptFlags};
-use protocol::hca::jingzhao::mtt::WriteMtt;
+use protocol::hca::jingzhao::mpt::MptFlags;
 use protocol::hca::jingzhao::qpc::Qpc;
-use protocol::ids::{Cqn, Lkey, Pdn, Qpn, Va};
+use protocol::ids::Qpn;
 
 use super::*;
 use crate::frontend::testing::pattern;
 
-const PD: u32 = 3;
 /// As software knows it; index 5.
 pub(super) const QPN: u32 = 0x1_0005;
 pub(super) const ENTRY: u64 = ICM_CONTEXT + QPC + 5 * 256;
@@ -23,72 +22,43 @@ const CQ: u64 = 0x20_0000;
 const SQ: u64 = 0x20_1000;
 const RQ: u64 = 0x20_2000;
 const EQ: u64 = 0x20_3000;
+const QUEUES: Queues = Queues { qpn: QPN, page: 1, sq: SQ, rq: RQ };
 /// The data region: pages in descending order on the bus.
 pub(super) const DATA_KEY: u32 = 0x4_0005;
 const DATA_VA: u64 = 0x7f00_0000_0800;
 const DATA_LEN: u64 = 0x3000;
 const CQ_ENTRIES_LOG: u8 = 5;
 
-fn region(key: u32, start: u64, length: u64, mtt: u64, flags: MptFlags) -> [u8; Mpt::LEN] {
-    let bytes = [0; Mpt::LEN];
-    let blank = Mpt::parse(&bytes).unwrap();
-    let (key, pd, start) = (Lkey::new(key), Pdn::new(PD), Va::new(start));
-    Mpt { flags, key, pd, start, length, mtt, ..blank }.emit()
-}
-
 /// A machine with regions, a CQ and QP [`QPN`] in RTS towards the QP of the same number.
 fn peer(lid: u16, options: Options) -> Machine {
-    connected(Machine::initialised_as(lid, options), &qpc())
+    connected(initialised_as(lid, options), &qpc())
 }
 
 /// Gives a machine regions, a CQ and QP [`QPN`] in RTS.
 fn connected(mut machine: Machine, image: &Qpc) -> Machine {
     let mut pages = vec![CQ, SQ, RQ, EQ];
     pages.extend((0..4).map(|n| 0x30_3000 - n * 0x1000));
-    let pages = pages.into_iter().map(Iova::new).collect();
-    machine.ok(Op::WriteMtt, 0, 8, &WriteMtt { start: 0, pages }.emit());
-    let none = MptFlags::empty();
-    machine.ok(Op::Sw2HwMpt, 0, 1, &region(1, 0, 0x1000, 0, MptFlags::LOCAL_WRITE));
-    machine.ok(Op::Sw2HwMpt, 0, 2, &region(2, 0, 0x1000, 1, none));
-    machine.ok(Op::Sw2HwMpt, 0, 3, &region(3, 0, 0x1000, 2, none));
-    machine.ok(Op::Sw2HwMpt, 0, 4, &region(4, 0, 0x1000, 3, MptFlags::LOCAL_WRITE));
-    let data = MptFlags::LOCAL_WRITE | MptFlags::REMOTE_WRITE | MptFlags::REMOTE_READ;
-    machine.ok(Op::Sw2HwMpt, 0, 5, &region(DATA_KEY, DATA_VA, DATA_LEN, 4, data));
-    create_cq(&mut machine, CQ_ENTRIES_LOG);
-    for op in [Op::Rst2Init, Op::Init2Rtr, Op::Rtr2Rts] {
-        machine.ok(op, 0, QPN, &image.emit());
+    machine.write_mtt(0, pages);
+    let (none, write) = (MptFlags::empty(), MptFlags::LOCAL_WRITE);
+    for (key, mtt, flags) in [(1, 0, write), (2, 1, none), (3, 2, none), (4, 3, write)] {
+        machine.register(&region(key, mtt, 0, 0x1000, flags));
     }
+    let data = MptFlags::LOCAL_WRITE | MptFlags::REMOTE_WRITE | MptFlags::REMOTE_READ;
+    machine.register(&region(DATA_KEY, 4, DATA_VA, DATA_LEN, data));
+    create_cq(&mut machine, CQ_ENTRIES_LOG);
+    machine.connect(QPN, image);
     machine
 }
 
 fn create_cq(machine: &mut Machine, log_entries: u8) {
     machine.poke(CQ, &[0x80; 0x1000]);
-    let blank = Cqc::parse(&[0; Cqc::LEN], 0).unwrap();
-    let cqc = Cqc { log_entries, pd: Pdn::new(PD), lkey: Lkey::new(1), ..blank };
-    machine.ok(Op::Sw2HwCq, 0, 1, &cqc.emit());
+    machine.create_cq(&cqc(1, 1, log_entries));
 }
 
 pub(super) fn qpc() -> Qpc {
-    Qpc {
-        mtu: 1,
-        log_max_msg: 31,
-        log_rq_slot: 7,
-        log_sq_slot: 7,
-        usr_page: 1,
-        local_qpn: Qpn::new(5),
-        remote_qpn: Qpn::new(5),
-        port: 1,
-        pd: Pdn::new(PD),
-        next_send_psn: Psn::new(0xff_fffe),
-        send_cqn: Cqn::new(1),
-        sq_lkey: Lkey::new(2),
-        sq_len: 0x1000,
-        recv_psn: Psn::new(0xff_fffe),
-        recv_cqn: Cqn::new(1),
-        rq_lkey: Lkey::new(3),
-        rq_len: 0x1000,
-        ..Qpc::default()
-    }
+    let (qpn, psn) = (Qpn::new(5), Psn::new(0xff_fffe));
+    let image = driver::qpc(1, [2, 3], 0x1000);
+    Qpc { local_qpn: qpn, remote_qpn: qpn, next_send_psn: psn, recv_psn: psn, ..image }
 }
 
 /// Bus address of a byte of the data region.
@@ -108,40 +78,27 @@ pub(super) fn get_data(machine: &mut Machine, offset: u64, len: u64) -> Vec<u8> 
 }
 
 pub(super) fn data_unit(offset: u64, len: u32) -> Vec<u8> {
-    [&len.to_le_bytes()[..], &DATA_KEY.to_le_bytes(), &(DATA_VA + offset).to_le_bytes()].concat()
+    driver::data_unit(DATA_KEY, DATA_VA + offset, len)
 }
 
-pub(super) fn post_recv(machine: &mut Machine, slot: u64, offset: u64, len: u32) {
-    let mut wqe = vec![0x20];
-    wqe.resize(16, 0);
-    wqe.extend(data_unit(offset, len));
-    wqe.resize(48, 0);
-    machine.poke(RQ + slot * 128, &wqe);
+pub(super) fn remote(offset: u64, rkey: u32) -> Vec<u8> {
+    remote_unit(rkey, DATA_VA + offset)
+}
+
+pub(super) fn post_recv(machine: &mut Machine, slot: u32, offset: u64, len: u32) {
+    machine.post_recv(&QUEUES, slot, &data_unit(offset, len));
 }
 
 /// Writes a WQE in a slot and rings for it.
 pub(super) fn send(machine: &mut Machine, slot: u32, opcode: u8, units: &[Vec<u8>]) {
-    let mut wqe = vec![0; 16];
-    wqe[8] = 8;
-    wqe.extend(units.concat());
-    machine.poke(SQ + u64::from(slot) * 128, &wqe);
-    let size = u32::try_from(wqe.len() / 16).unwrap();
-    let low = (slot * 8) << 8 | u32::from(opcode);
-    let high = QPN << 8 | size;
-    let doorbell = [low.to_le_bytes(), high.to_le_bytes()].concat();
-    machine.hca.region_write(Region::Bar(Bar::Bar2), 0x1000, &doorbell);
+    machine.post_send(&QUEUES, slot, opcode, &signalled(&units.concat()));
 }
 
-pub(super) fn remote(offset: u64, rkey: u32) -> Vec<u8> {
-    [&(DATA_VA + offset).to_le_bytes()[..], &rkey.to_le_bytes(), &[0; 4]].concat()
-}
-
-/// Carries frames both ways until both are quiet.
 pub(super) fn cqe(machine: &mut Machine, slot: u64) -> Vec<u8> {
     machine.peek(CQ + slot * 32, 32)
 }
 
-fn state(machine: &mut Machine) -> u8 {
+pub(super) fn state(machine: &mut Machine) -> u8 {
     machine.peek(ENTRY + 8, 1)[0] >> 4
 }
 
@@ -183,12 +140,10 @@ fn a_connection_is_known_by_its_whole_number_and_by_the_one_in_its_context() {
     let successor = QPN + 0x1_0000;
     for (number, reached) in [(successor, true), (5, true), (QPN, false), (0xff_0005, false)] {
         let to_b = Qpc { remote_qpn: Qpn::new(number), ..qpc() };
-        let mut a = connected(Machine::initialised_as(1, Options::default()), &to_b);
+        let mut a = connected(initialised_as(1, Options::default()), &to_b);
         let mut b = peer(2, Options::default());
         b.ok(Op::ToRst, 0, QPN, &[0; 0xc0]);
-        for op in [Op::Rst2Init, Op::Init2Rtr, Op::Rtr2Rts] {
-            b.ok(op, 0, successor, &qpc().emit());
-        }
+        b.connect(successor, &qpc());
         post_recv(&mut b, 0, 0x701, 64);
         put_data(&mut a, 0, b"hello");
         send(&mut a, 0, 0x0a, &[data_unit(0, 5)]);
@@ -243,9 +198,7 @@ fn a_wrong_key_is_a_remote_access_error_and_touches_nothing() {
         assert_eq!((state(&mut a), state(&mut b)), (6, 6));
         for machine in [&mut a, &mut b] {
             machine.ok(Op::ToRst, 0, QPN, &[0; 0xc0]);
-            for op in [Op::Rst2Init, Op::Init2Rtr, Op::Rtr2Rts] {
-                machine.ok(op, 0, QPN, &qpc().emit());
-            }
+            machine.connect(QPN, &qpc());
         }
     }
 }
@@ -254,7 +207,7 @@ fn a_wrong_key_is_a_remote_access_error_and_touches_nothing() {
 fn a_local_key_of_another_domain_fails_the_send_and_flushes_what_follows() {
     let (mut a, mut b) = pair();
     a.ok(Op::Hw2SwMpt, 0, 5, &[]);
-    let mut foreign = region(DATA_KEY, DATA_VA, DATA_LEN, 4, MptFlags::LOCAL_WRITE);
+    let mut foreign = region(DATA_KEY, 4, DATA_VA, DATA_LEN, MptFlags::LOCAL_WRITE).emit();
     foreign[0x0f] = 9;
     a.ok(Op::Sw2HwMpt, 0, 5, &foreign);
     send(&mut a, 0, 0x0a, &[data_unit(0, 4)]);
@@ -298,9 +251,7 @@ fn a_doorbell_before_rts_or_in_another_page_is_discarded() {
     let mut checked = peer(1, Options { uar_check: true, ..Options::default() });
     let in_page = |checked: &mut Machine, usr_page| {
         checked.ok(Op::ToRst, 3, QPN, &[]);
-        for op in [Op::Rst2Init, Op::Init2Rtr, Op::Rtr2Rts] {
-            checked.ok(op, 0, QPN, &Qpc { usr_page, ..qpc() }.emit());
-        }
+        checked.connect(QPN, &Qpc { usr_page, ..qpc() });
         send(checked, 0, 0x00, &[]);
     };
     in_page(&mut checked, 2);
@@ -431,10 +382,7 @@ fn a_peer_that_is_gone_ends_in_retry_exceeded() {
     a.settle();
     for _ in 0..100 {
         let Some(deadline) = a.hca.next_deadline() else { break };
-        a.now = deadline.max(a.now);
-        let now = a.now;
-        a.hca.set_now(now);
-        a.hca.handle_deadline();
+        a.advance(deadline);
         a.settle();
         if cqe(&mut a, 0)[31] == 0 {
             break;

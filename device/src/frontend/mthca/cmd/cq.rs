@@ -8,7 +8,7 @@ use protocol::hca::mthca::cqc::{Cqc, ResizeCq};
 use protocol::hca::status::{CmdError, CmdStatus};
 
 use super::{Answer, Call};
-use crate::frontend::command::fixed;
+use crate::frontend::mellanox::command::fixed;
 use crate::frontend::mthca::completion_queue::CompletionQueue;
 use crate::frontend::mthca::resources::Resources;
 use crate::sparse::TableFull;

@@ -11,7 +11,7 @@ use protocol::hca::status::{CmdError, CmdStatus};
 
 use super::Answer;
 use crate::frontend::Context;
-use crate::frontend::command::fixed;
+use crate::frontend::mellanox::command::fixed;
 use crate::frontend::mthca::device::Setup;
 use crate::frontend::mthca::resources::DeviceState;
 
@@ -56,14 +56,16 @@ pub(super) fn init(
     let layout = InitHca::parse(fixed(inbox)?)?;
     close(state, setup, cx);
     cx.engine.reset(engine::Config { qp_index_bits: layout.qpc.log_entries, ..setup.engine });
-    cx.engine.set_pkeys(cx.management.pkeys());
+    if let Some(management) = &cx.management {
+        cx.engine.set_pkeys(management.pkeys());
+    }
     state.open(&layout);
     Ok(Answer::Nothing)
 }
 
 pub(super) fn close(state: &mut DeviceState, setup: &Setup, cx: &mut Context<'_>) -> Answer {
     cx.engine.reset(setup.engine);
-    cx.management.close_port();
+    cx.close_port();
     state.close();
     Answer::Nothing
 }

@@ -8,7 +8,7 @@ use protocol::hca::mthca::icm::{self, Block};
 use protocol::hca::status::CmdError;
 
 use super::Answer;
-use crate::frontend::icm::{IcmRange, pages};
+use crate::frontend::mellanox::icm::{IcmRange, pages};
 use crate::frontend::mthca::resources::DeviceState;
 
 /// A page that is mapped already is mapped anew.

@@ -8,7 +8,7 @@ use protocol::hca::mthca::port::{self, SetIb};
 use protocol::hca::status::{CmdError, CmdStatus};
 
 use super::{Answer, Call};
-use crate::frontend::command::fixed;
+use crate::frontend::mellanox::command::fixed;
 use crate::management::MkeyCheck;
 
 /// In op_modifier of MAD_IFC: the M_Key need not be right.
@@ -17,9 +17,9 @@ const IGNORE_M_KEY: u8 = 1;
 pub(super) fn init(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, cx, command, .. } = call;
     port::check(command.in_modifier)?;
-    let was_active = cx.management.is_active();
+    let was_active = cx.is_port_active();
     cx.open_port();
-    if cx.management.is_active() != was_active {
+    if cx.is_port_active() != was_active {
         resources.raise(cx, &Eqe::PortChange { port: 1, active: true });
     }
     Ok(Answer::Nothing)
@@ -28,8 +28,8 @@ pub(super) fn init(call: Call<'_, '_>) -> Result<Answer, CmdError> {
 pub(super) fn close(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, cx, command, .. } = call;
     port::check(command.in_modifier)?;
-    let was_active = cx.management.is_active();
-    cx.management.close_port();
+    let was_active = cx.is_port_active();
+    cx.close_port();
     if was_active {
         resources.raise(cx, &Eqe::PortChange { port: 1, active: false });
     }
@@ -40,10 +40,12 @@ pub(super) fn set(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { cx, command, inbox, .. } = call;
     port::check(command.in_modifier)?;
     let SetIb { reset_qkey_violations, capabilities } = SetIb::parse(fixed(inbox)?);
-    cx.management.set_capabilities(capabilities);
-    if reset_qkey_violations {
-        let counters = cx.view().counters;
-        cx.management.reset_qkey_violations(&counters);
+    let counters = cx.view().counters;
+    if let Some(management) = &mut cx.management {
+        management.set_capabilities(capabilities);
+        if reset_qkey_violations {
+            management.reset_qkey_violations(&counters);
+        }
     }
     Ok(Answer::Nothing)
 }

@@ -11,13 +11,12 @@ use protocol::ids::Qpn;
 
 use super::{Answer, Call};
 use crate::frontend::Context;
-use crate::frontend::command::fixed;
-use crate::frontend::mthca::device::Setup;
+use crate::frontend::mellanox::command::fixed;
 use crate::frontend::mthca::qp::{QueuePair, service};
 use crate::frontend::mthca::resources::Resources;
 
 pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answer, CmdError> {
-    let Call { resources, setup, cx, command, inbox } = call;
+    let Call { resources, cx, command, inbox, .. } = call;
     let qpn = command.qpn();
     let index = resources.qp_index(qpn);
     if resources.qps.get(index).is_some_and(|qp| qp.qpn != qpn) {
@@ -38,32 +37,26 @@ pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answe
             let wanted = command.wants_context().then(|| ModifyQp::outbox(&current).to_vec());
             return Ok(wanted.map_or(Answer::Nothing, Answer::Mailbox));
         }
-        (Transition::Rst2Init, _) => create(resources, setup, cx, qpn, next)?,
+        (Transition::Rst2Init, _) => create(resources, cx, qpn, next)?,
         (_, Some(qp)) => qp.qpc = next,
         // A QP in RESET has no queues that could be in error.
         (_, None) => return Err(CmdError::new(CmdStatus::BadQpState, "no such QP", qpn.get().into())),
     }
     let Some(qp) = resources.qps.get(index) else { return Ok(Answer::Nothing) };
-    let modification = qp.modification(transition, &setup.addresses, command.wants_drained_event());
-    cx.modify_qp(resources, &setup.addresses, qpn, &modification)?;
+    let modification = qp.modification(transition, cx.port.addresses(), command.wants_drained_event());
+    cx.modify_qp(resources, qpn, &modification)?;
     Ok(Answer::Nothing)
 }
 
 /// Puts a QP in the table and in the engine, where it is in RESET.
-fn create(
-    resources: &mut Resources,
-    setup: &Setup,
-    cx: &mut Context<'_>,
-    qpn: Qpn,
-    qpc: Qpc,
-) -> Result<(), CmdError> {
+fn create(resources: &mut Resources, cx: &mut Context<'_>, qpn: Qpn, qpc: Qpc) -> Result<(), CmdError> {
     let index = resources.qp_index(qpn);
     let exceeded = CmdError::new(CmdStatus::ExceedLim, "QPs in use with", index.into());
     let kind = qpc.kind().ok_or(CmdError::param("service type", qpc.kind.into()))?;
     let service = service(kind, qpn, cx.engine.smi(), cx.engine.gsi());
     let service = service.ok_or(CmdError::param("QP for management datagrams", qpn.get().into()))?;
     let qp = QueuePair::new(qpn, service, kind, qpc);
-    cx.engine.create_qp(qpn, qp.attributes(&setup.addresses)).map_err(|_| exceeded)?;
+    cx.engine.create_qp(qpn, qp.attributes(cx.port.addresses())).map_err(|_| exceeded)?;
     if resources.qps.insert(index, Box::new(qp)).is_err() {
         cx.engine.destroy_qp(qpn);
         return Err(exceeded);

@@ -20,7 +20,7 @@ fn status(driver: &mut Driver, op: u32, inbox: &[u8], in_modifier: u32) -> CmdSt
 
 #[test]
 fn unknown_opcodes_are_refused() {
-    let mut driver = Driver::initialised();
+    let mut driver = initialised();
     for op in [0x000, 0x001, 0x005, 0x00b, 0x010, 0x034, 0x050, 0xff5] {
         assert_eq!(status(&mut driver, op, &[], 0), CmdStatus::BadOp, "{op:03x}");
     }
@@ -28,7 +28,7 @@ fn unknown_opcodes_are_refused() {
 
 #[test]
 fn commands_before_init_hca_are_refused() {
-    let mut driver = Driver::new();
+    let mut driver = powered_on();
     for op in [0x009, 0x00a, 0x00c, 0x00d, 0x00f, 0x012, 0x013, 0x014, 0x016, 0x019, 0x022, 0x024, 0x035] {
         assert_eq!(status(&mut driver, op, &[], 1), CmdStatus::BadSysState, "{op:03x}");
     }
@@ -37,14 +37,14 @@ fn commands_before_init_hca_are_refused() {
 #[test]
 fn a_mailbox_that_is_not_the_guests_is_an_internal_error() {
     const NOWHERE: u64 = 0x4000_0000_0000;
-    let mut driver = Driver::initialised();
+    let mut driver = initialised();
     assert_eq!(driver.command(0x00d, NOWHERE, 0x14).0, CmdStatus::InternalErr.code());
     assert_eq!(driver.raw(0, 0, NOWHERE, 0xffff, 0x0080_0004), CmdStatus::InternalErr.code());
 }
 
 #[test]
 fn memory_is_lent_in_whole_pages_and_blocks() {
-    let mut driver = Driver::new();
+    let mut driver = powered_on();
     let cases = [
         (block(0x800, ICM, 0), 1, CmdStatus::BadParam),
         (block(u64::MAX << 12, ICM, 1), 1, CmdStatus::BadParam),
@@ -64,7 +64,7 @@ fn memory_is_lent_in_whole_pages_and_blocks() {
 
 #[test]
 fn a_region_is_refused_where_its_entry_says_too_much() {
-    let mut driver = Driver::initialised();
+    let mut driver = initialised();
     let good = || Mpt::buffer(0x14, 4096, MTT + 0x1000);
     let cases = [
         (good(), 0x15, CmdStatus::BadIndex),
@@ -91,7 +91,7 @@ fn a_region_is_refused_where_its_entry_says_too_much() {
 
 #[test]
 fn queues_of_events_are_made_once_and_mapped_while_they_exist() {
-    let mut driver = Driver::initialised();
+    let mut driver = initialised();
     assert_eq!(status(&mut driver, 0x013, &eq_context(8, 0, 0x1100), 1), CmdStatus::BadResState);
     assert_eq!(status(&mut driver, 0x013, &eq_context(8, 0, 0x1100), 32), CmdStatus::BadIndex);
     assert_eq!(status(&mut driver, 0x013, &eq_context(21, 0, 0x1100), 4), CmdStatus::ExceedLim);
@@ -103,7 +103,7 @@ fn queues_of_events_are_made_once_and_mapped_while_they_exist() {
 
 #[test]
 fn there_is_one_port() {
-    let mut driver = Driver::initialised();
+    let mut driver = initialised();
     for op in [0x009, 0x00a, 0x00c] {
         assert_eq!(status(&mut driver, op, &[], 2), CmdStatus::BadParam, "{op:03x}");
         assert_eq!(status(&mut driver, op, &[], 0), CmdStatus::BadParam, "{op:03x}");

@@ -5,15 +5,11 @@ use protocol::hca::mthca::path::{Address, AddressVector};
 use protocol::hca::mthca::wqe::{Operation, SendWqe, UdSegment};
 use protocol::ids::{Lid, Pdn, Qkey, Qpn};
 
-use super::user::{QKEY, QPN, UD, User, data, modify, qpc, request, syndromes};
+use super::user::{QKEY, QPN, UD, User, data, qpc, request, syndromes};
 use super::*;
 use crate::frontend::testing::{exchange, pattern};
 
 const GROUP: [u8; 16] = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
-
-fn settle(a: &mut User, b: &mut User) {
-    exchange(&mut a.guest, &mut b.guest);
-}
 
 fn datagram(address: Address, dqpn: u32, qkey: u32, offset: u64, len: u32) -> SendWqe {
     let vector = AddressVector { port: 1, pd: Pdn::new(1), address };
@@ -33,7 +29,7 @@ fn a_datagram_arrives_behind_forty_bytes() {
     b.put(0, &[0x77; 240]);
     b.post_recv(0, 240);
     a.post(&datagram(lid(2), QPN, QKEY, 0, 200));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!(b.get(40, 200), message);
     assert_eq!(b.get(0, 40), [0x77; 40], "no global route header");
     let received = [
@@ -52,7 +48,7 @@ fn a_global_route_header_arrives_with_its_datagram() {
     let grh =
         Address { grh: true, dgid: peer, traffic_class: 0x6a, flow_label: 0xa_bcde, hop_limit: 1, ..lid(2) };
     a.post(&datagram(grh, QPN, QKEY, 0, 200));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     let grh = b.get(0, 40);
     assert_eq!(grh[..4], [0x66, 0xaa, 0xbc, 0xde], "version, traffic class and flow label");
     assert_eq!((grh[7], &grh[8..24], &grh[24..40]), (1, &own[..], &peer[..]));
@@ -66,11 +62,11 @@ fn datagrams_that_are_not_for_the_qp_are_dropped() {
     a.post(&datagram(lid(2), QPN, QKEY + 1, 0, 8));
     a.post(&datagram(lid(2), QPN + 1, QKEY, 0, 8));
     a.post(&datagram(lid(0), QPN, QKEY, 0, 8));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!((syndromes(&a.reap()), b.reap().len()), (vec![0, 0, 0], 0));
     // A controlled key stands for the sender's own.
     a.post(&datagram(lid(2), QPN, 1 << 31, 0, 8));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!((syndromes(&a.reap()), b.reap().len()), (vec![0], 1));
 }
 
@@ -78,16 +74,16 @@ fn datagrams_that_are_not_for_the_qp_are_dropped() {
 fn datagrams_that_cannot_be_fail_and_the_queue_waits() {
     let (mut a, mut b) = User::pair(UD);
     a.post(&datagram(lid(2), QPN, QKEY, 0, 2049));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!((syndromes(&a.reap()), a.query().state), (vec![0x01], 4));
     a.post(&datagram(lid(2), QPN, QKEY, 0, 8));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!(syndromes(&a.reap()), [0x05]);
     // Software goes on after the error.
     b.post_recv(0, 240);
     a.ok(0x01d, &modify(Named::empty(), &qpc(UD, 2)), QPN);
     a.post(&datagram(lid(2), QPN, QKEY, 0, 8));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!((syndromes(&a.reap()), b.reap().len()), (vec![0], 1));
     // An address vector of another protection domain.
     let mut foreign = datagram(lid(2), QPN, QKEY, 0, 8);
@@ -95,7 +91,7 @@ fn datagrams_that_cannot_be_fail_and_the_queue_waits() {
         to.vector.pd = Pdn::new(2);
     }
     a.post(&foreign);
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!(syndromes(&a.reap()), [0x02]);
 }
 
@@ -105,7 +101,7 @@ fn a_qp_may_send_to_itself() {
     a.post_recv(0x100, 240);
     a.put(0, b"to myself");
     a.post(&datagram(lid(1), QPN, QKEY, 0, 9));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!(a.get(0x128, 9), b"to myself");
     assert_eq!(a.reap().len(), 2);
 }
@@ -118,13 +114,13 @@ fn attach(user: &mut User) {
     let bucket = u32::try_from(bucket).unwrap();
     assert!(bucket < 4096);
     user.ok(0x025, &[], bucket);
-    let mut entry = user.guest.peek(OUTBOX, 0x100);
+    let mut entry = user.peek(OUTBOX, 0x100);
     assert_eq!(entry, [0; 0x100]);
     entry[0x10..0x20].copy_from_slice(&GROUP);
     entry[0x20..0x24].copy_from_slice(&(1 << 31 | QPN).to_be_bytes());
     user.ok(0x026, &entry, bucket);
     user.ok(0x025, &[], bucket);
-    assert_eq!(user.guest.peek(OUTBOX, 0x100), entry);
+    assert_eq!(user.peek(OUTBOX, 0x100), entry);
 }
 
 #[test]
@@ -137,7 +133,7 @@ fn a_group_has_its_members_on_every_port_the_senders_too() {
     b.post_recv(0x100, 240);
     let group = Address { dlid: Lid::new(0xc000), grh: true, dgid: GROUP, ..Address::default() };
     a.post(&datagram(group, 0xff_ffff, QKEY, 0, 6));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     for user in [&mut a, &mut b] {
         assert_eq!(user.get(0x128, 6), b"to all");
         let entries = user.reap();
@@ -157,9 +153,7 @@ fn management(user: &mut User) {
     context.kind = 7;
     context.qkey = Qkey::new(0x8001_0000);
     context.requester.set_signal_all(true);
-    for op in [0x019, 0x01a, 0x01b] {
-        user.ok(op, &modify(Named::all(), &context), QPN);
-    }
+    user.connect(&context);
 }
 
 /// Headers as the driver makes them, to QP1 of LID 2 (section 8.3).
@@ -189,13 +183,13 @@ fn a_management_datagram_goes_with_the_headers_that_software_made() {
     ];
     let doorbell = a.post_bytes(0x0a, &wqe.concat());
     a.ring(&doorbell);
-    let frames = a.guest.settle();
+    let frames = a.settle();
     let [frame] = &frames[..] else { panic!("one frame") };
     // BTH and DETH behind Ethernet, IPv4 and UDP; the migration bit is the link's own.
     assert_eq!((frame[42], &frame[44..54]), (0x64, &HEADERS[10..20]));
     assert_eq!(frame[54..62], HEADERS[20..28]);
-    b.guest.hca.handle_frame(frame);
-    settle(&mut a, &mut b);
+    b.hca.handle_frame(frame);
+    exchange(&mut a, &mut b);
     assert_eq!(b.get(0x228, 256), mad);
     let received = [
         0x00, 0x01, 0x00, 0x14, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0x00, 0x01, //

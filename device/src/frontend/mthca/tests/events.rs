@@ -5,9 +5,9 @@ use super::*;
 /// Section 13.3.
 #[test]
 fn a_port_event_is_as_published_and_goes_where_it_is_mapped() {
-    let mut driver = Driver::with_port();
-    driver.guest.hca.set_link(false);
-    driver.guest.hca.set_link(true);
+    let mut driver = with_port();
+    driver.hca.set_link(false);
+    driver.hca.set_link(true);
     let entry = driver.eqe(2, 1);
     assert_eq!((entry[1], entry[3], &entry[0x0c..0x10]), (0x09, 0x04, &[0x10, 0, 0, 0][..]));
     assert_ne!(driver.eqe(2, 0)[3], 0x04);
@@ -15,17 +15,17 @@ fn a_port_event_is_as_published_and_goes_where_it_is_mapped() {
 
     // Mapped to another queue it goes there, and unmapped nowhere.
     assert_eq!(driver.command(0x012, 1 << 9, 1).0, 0);
-    driver.guest.hca.set_link(false);
+    driver.hca.set_link(false);
     assert_eq!(driver.eqe(1, 0)[1], 0x09);
     assert_eq!(driver.command(0x012, 1 << 9, 0x8000_0001).0, 0);
-    driver.guest.hca.set_link(true);
+    driver.hca.set_link(true);
     assert_eq!((driver.eqe(1, 1)[1], driver.eqe(2, 2)[1]), (0, 0));
 }
 
 #[test]
 fn an_armed_queue_interrupts_once_and_again_when_it_is_armed_with_entries_unread() {
-    let mut driver = Driver::with_port();
-    let change = |driver: &mut Driver, up| driver.guest.hca.set_link(up);
+    let mut driver = with_port();
+    let change = |driver: &mut Driver, up| driver.hca.set_link(up);
     change(&mut driver, false);
     change(&mut driver, true);
     assert_eq!(driver.interrupts(1), 1, "armed from the start, once");
@@ -44,45 +44,45 @@ fn an_armed_queue_interrupts_once_and_again_when_it_is_armed_with_entries_unread
 
 #[test]
 fn lost_events_are_announced_once_there_is_room() {
-    let mut driver = Driver::with_port();
+    let mut driver = with_port();
     let mut up = true;
     let mut change = |driver: &mut Driver| {
         up = !up;
-        driver.guest.hca.set_link(up);
+        driver.hca.set_link(up);
     };
     (0..300).for_each(|_| change(&mut driver));
     assert_eq!(driver.eqe(2, 0)[1], 0x09, "the first is not overwritten");
     driver.write(EQ_SET_CI + 16, 256);
-    driver.guest.poke(EQ_BUFFERS[2], &[0; 64]);
+    driver.poke(EQ_BUFFERS[2], &[0; 64]);
     change(&mut driver);
     assert_eq!((driver.eqe(2, 0)[1], driver.eqe(2, 1)[1]), (0x0f, 0x09));
 }
 
 #[test]
 fn a_destroyed_queue_takes_no_events_and_is_written_no_more() {
-    let mut driver = Driver::with_port();
+    let mut driver = with_port();
     driver.ok(0x014, &[], 2);
-    driver.guest.hca.set_link(false);
+    driver.hca.set_link(false);
     assert_eq!(driver.eqe(2, 0), [0; 32]);
     // Made anew, it takes none before MAP_EQ.
     driver.ok(0x013, &eq_context(8, 1, 0x1200), 2);
-    driver.guest.hca.set_link(true);
+    driver.hca.set_link(true);
     assert_eq!(driver.eqe(2, 0), [0; 32]);
 }
 
 #[test]
 fn a_queue_whose_region_is_gone_loses_events_and_nothing_else() {
-    let mut driver = Driver::with_port();
+    let mut driver = with_port();
     driver.ok(0x100f, &[], 0x12);
-    driver.guest.hca.set_link(false);
+    driver.hca.set_link(false);
     assert_eq!((driver.eqe(2, 0), driver.interrupts(1)), (vec![0; 32], 0));
     driver.ok(0x031, &[], 0x1f);
 }
 
 #[test]
 fn each_command_with_an_event_echoes_its_whole_token() {
-    let mut driver = Driver::initialised();
-    driver.token = Some(0xffe1);
+    let mut driver = initialised();
+    driver.interface.events = command_events(0xffe1);
     for _ in 0..600 {
         assert_eq!(driver.command(0x031, 0, 0x1f), (0, OUTBOX));
     }
@@ -90,7 +90,7 @@ fn each_command_with_an_event_echoes_its_whole_token() {
     assert_eq!(status, CmdStatus::BadResState.code(), "a refusal is in the event");
     assert_eq!(driver.command(0xffd, 0x1000, 0), (0, 1), "an immediate answer is in the event");
     let interrupts = driver.interrupts(2);
-    driver.token = None;
+    driver.interface.events = None;
     driver.ok(0x031, &[], 0x1f);
     assert_eq!(driver.interrupts(2), interrupts, "a polled command has no event");
 }

@@ -5,7 +5,7 @@ use protocol::hca::mthca::doorbell::SendDoorbell;
 use protocol::hca::mthca::modify::Named;
 use protocol::ids::Qpn;
 
-use super::user::{CQN, QPN, RC, SRQN, UC, UD, User, modify, qpc};
+use super::user::{CQN, QPN, RC, SRQN, UC, UD, User, qpc};
 use super::*;
 use crate::frontend::testing::exchange;
 
@@ -66,7 +66,7 @@ fn act() -> impl Strategy<Value = Act> {
 fn perform(user: &mut User, peer: &mut User, act: Act) {
     match act {
         Act::Poke { place, offset, bytes } => user.poke(PLACES[place] + offset, &bytes),
-        Act::Store { offset, bytes } => user.guest.store(Bar::Bar2, offset, &bytes),
+        Act::Store { offset, bytes } => user.store(Bar::Bar2, offset, &bytes),
         Act::Ring { first, count, opcode, size } => {
             user.ring(&SendDoorbell { count, first, fence: false, opcode, qpn: Qpn::new(QPN), size });
         }
@@ -74,13 +74,10 @@ fn perform(user: &mut User, peer: &mut User, act: Act) {
             user.command(COMMANDS[op] | op_modifier << 12, immediate.unwrap_or(INBOX), in_modifier);
         }
         Act::Wait => {
-            exchange(&mut user.guest, &mut peer.guest);
+            exchange(user, peer);
             for side in [user, peer] {
-                let Some(deadline) = side.guest.hca.next_deadline() else { continue };
-                side.guest.now = deadline.max(side.guest.now);
-                let now = side.guest.now;
-                side.guest.hca.set_now(now);
-                side.guest.hca.handle_deadline();
+                let Some(deadline) = side.hca.next_deadline() else { continue };
+                side.advance(deadline);
             }
         }
     }

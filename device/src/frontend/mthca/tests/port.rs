@@ -18,110 +18,106 @@ fn get(class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
     mad
 }
 
-impl Driver {
-    /// Issues such a query, which must succeed, and returns what is behind the header.
-    #[track_caller]
-    fn attribute(&mut self, class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
-        self.guest.poke(OUTBOX, &[0xff; 256]);
-        self.ok(MAD_IFC | 0x3000, &get(class, attribute, modifier), 1);
-        let mad = self.guest.peek(OUTBOX, 256);
-        assert_eq!((mad[3], &mad[4..6]), (0x81, &[0, 0][..]), "method and status");
-        mad[64..].to_vec()
-    }
+/// Issues such a query, which must succeed, and returns what is behind the header.
+#[track_caller]
+fn attribute(driver: &mut Driver, class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
+    driver.poke(OUTBOX, &[0xff; 256]);
+    driver.ok(MAD_IFC | 0x3000, &get(class, attribute, modifier), 1);
+    let mad = driver.peek(OUTBOX, 256);
+    assert_eq!((mad[3], &mad[4..6]), (0x81, &[0, 0][..]), "method and status");
+    mad[64..].to_vec()
+}
 
-    fn port_state(&mut self) -> (u8, u8) {
-        let info = self.attribute(1, PORT_INFO, 1);
-        (info[32] & 0xf, info[33] >> 4)
-    }
+fn port_state(driver: &mut Driver) -> (u8, u8) {
+    let info = attribute(driver, 1, PORT_INFO, 1);
+    (info[32] & 0xf, info[33] >> 4)
 }
 
 #[test]
 fn the_queries_of_registration_are_answered_before_the_port_is_up() {
-    let mut driver = Driver::initialised();
-    driver.token = Some(0x20);
-    driver.attribute(1, NODE_DESCRIPTION, 0);
-    let node = driver.attribute(1, NODE_INFO, 0);
+    let mut driver = initialised();
+    driver.interface.events = command_events(0x20);
+    attribute(&mut driver, 1, NODE_DESCRIPTION, 0);
+    let node = attribute(&mut driver, 1, NODE_INFO, 0);
     assert_eq!(node[..4], [1, 1, 1, 1], "versions, a channel adapter with one port");
     assert_eq!((&node[28..36], &node[37..40]), (&[0, 64, 0x62, 0x74, 0, 0, 0, 0xa0][..], &[0, 2, 0xc9][..]));
     for index in 0..32 {
-        let info = driver.attribute(1, PORT_INFO, 1);
+        let info = attribute(&mut driver, 1, PORT_INFO, 1);
         assert_eq!(
             (info[..16].to_vec(), info[32] & 0xf),
             ([&[0; 8][..], &[0xfe, 0x80, 0, 0, 0, 0, 0, 0]].concat(), 1)
         );
         assert!(matches!(info[31], 1 | 2 | 4 | 8), "a width that software can decode");
         assert_eq!(info[50], 32, "GIDs");
-        let guids = driver.attribute(1, GUID_INFO, index / 8);
+        let guids = attribute(&mut driver, 1, GUID_INFO, index / 8);
         let own = Identity::from_lid(Lid::new(1)).gid();
         let first = if index < 8 { own[8..].to_vec() } else { vec![0; 8] };
         assert_eq!((&guids[..8], &guids[8..64]), (&first[..], &[0; 56][..]), "block {}", index / 8);
         assert_eq!(first == node[20..28], index < 8, "the port's GUID is the first");
     }
     for index in 0..64 {
-        let keys = driver.attribute(1, PKEY_TABLE, index / 32);
+        let keys = attribute(&mut driver, 1, PKEY_TABLE, index / 32);
         let first = if index < 32 { [0xff; 2] } else { [0; 2] };
         assert_eq!((&keys[..2], &keys[2..64]), (&first[..], &[0; 62][..]), "block {}", index / 32);
     }
-    let class = driver.attribute(4, 1, 0);
+    let class = attribute(&mut driver, 4, 1, 0);
     assert_eq!(class[..2], [1, 1]);
 }
 
 #[test]
 fn the_port_is_active_from_init_ib_to_close_ib() {
-    let mut driver = Driver::initialised();
-    assert_eq!(driver.port_state().0, 1, "down");
+    let mut driver = initialised();
+    assert_eq!(port_state(&mut driver).0, 1, "down");
     let mut init = vec![0; 56];
     init[..12].copy_from_slice(&[0, 0, 0x43, 0x40, 0, 0, 0, 0x20, 0, 0, 0, 0x40]);
     driver.ok(0x009, &init, 1);
-    assert_eq!(driver.port_state(), (4, 5), "active, link up");
-    assert_eq!(driver.attribute(1, PORT_INFO, 1)[16..18], [0, 1], "LID");
+    assert_eq!(port_state(&mut driver), (4, 5), "active, link up");
+    assert_eq!(attribute(&mut driver, 1, PORT_INFO, 1)[16..18], [0, 1], "LID");
     let mut expected = vec![0; 32];
     (expected[1], expected[3], expected[0x0c]) = (0x09, 0x04, 0x10);
     assert_eq!(driver.eqe(2, 0), expected);
 
-    driver.guest.hca.set_link(false);
-    assert_eq!(driver.port_state().0, 1);
-    driver.guest.hca.set_link(true);
+    driver.hca.set_link(false);
+    assert_eq!(port_state(&mut driver).0, 1);
+    driver.hca.set_link(true);
     assert_eq!((driver.eqe(2, 1)[3], driver.eqe(2, 2)[3]), (1, 4));
     driver.ok(0x00a, &[], 1);
-    assert_eq!((driver.port_state().0, driver.eqe(2, 3)[3]), (1, 1));
+    assert_eq!((port_state(&mut driver).0, driver.eqe(2, 3)[3]), (1, 1));
     driver.ok(0x00a, &[], 1);
     assert_eq!(driver.eqe(2, 4), [0; 32], "it was down already");
 }
 
-impl Driver {
-    /// Set(PortInfo) with a state and a physical state (IBTA volume 1, section 14.2.5.6).
-    fn set_port(&mut self, state: u8, physical: u8) {
-        let mut mad = get(1, PORT_INFO, 1);
-        mad[3] = 2;
-        let info = self.attribute(1, PORT_INFO, 1);
-        mad[64..].copy_from_slice(&info);
-        (mad[96], mad[97]) = (mad[96] & 0xf0 | state, mad[97] & 0x0f | physical << 4);
-        self.ok(MAD_IFC | 0x3000, &mad, 1);
-        self.guest.hca.drain();
-    }
+/// Set(PortInfo) with a state and a physical state (IBTA volume 1, section 14.2.5.6).
+fn set_port(driver: &mut Driver, state: u8, physical: u8) {
+    let mut mad = get(1, PORT_INFO, 1);
+    mad[3] = 2;
+    let info = attribute(driver, 1, PORT_INFO, 1);
+    mad[64..].copy_from_slice(&info);
+    (mad[96], mad[97]) = (mad[96] & 0xf0 | state, mad[97] & 0x0f | physical << 4);
+    driver.ok(MAD_IFC | 0x3000, &mad, 1);
+    driver.hca.drain();
 }
 
 #[test]
 fn what_software_disabled_a_reset_enables_and_what_the_operator_pulled_out_it_does_not() {
-    let mut driver = Driver::with_port();
-    driver.set_port(1, 3);
-    assert!(!driver.guest.hca.is_link_up() && driver.guest.hca.is_disabled());
-    driver.guest.hca.set_link(true);
-    assert!(!driver.guest.hca.is_link_up(), "the cable does not enable a port");
-    driver.guest.hca.disconnect();
-    assert!(driver.guest.hca.is_link_up() && !driver.guest.hca.is_disabled(), "the next client's port");
+    let mut driver = with_port();
+    set_port(&mut driver, 1, 3);
+    assert!(!driver.hca.is_link_up() && driver.hca.is_disabled());
+    driver.hca.set_link(true);
+    assert!(!driver.hca.is_link_up(), "the cable does not enable a port");
+    driver.hca.disconnect();
+    assert!(driver.hca.is_link_up() && !driver.hca.is_disabled(), "the next client's port");
 
-    let mut driver = Driver::with_port();
-    driver.guest.hca.set_link(false);
-    driver.set_port(1, 3);
-    driver.set_port(1, 2);
-    assert!(!driver.guest.hca.is_link_up(), "software cannot plug the cable in");
-    driver.set_port(1, 3);
-    driver.guest.hca.reset();
-    assert!(!driver.guest.hca.is_link_up());
-    driver.guest.hca.set_link(true);
-    assert!(driver.guest.hca.is_link_up());
+    let mut driver = with_port();
+    driver.hca.set_link(false);
+    set_port(&mut driver, 1, 3);
+    set_port(&mut driver, 1, 2);
+    assert!(!driver.hca.is_link_up(), "software cannot plug the cable in");
+    set_port(&mut driver, 1, 3);
+    driver.hca.reset();
+    assert!(!driver.hca.is_link_up());
+    driver.hca.set_link(true);
+    assert!(driver.hca.is_link_up());
 }
 
 /// Its link is down, whatever the cable does.
@@ -133,54 +129,54 @@ fn a_port_that_is_closed_hears_nothing_and_answers_nothing() {
         77, 0, 2, 0, 0, 0, 0, 0, 0, 10, 77, 0, 1,
     ];
     let answers = |driver: &mut Driver| {
-        driver.guest.hca.handle_frame(&ARP);
-        driver.guest.settle().len()
+        driver.hca.handle_frame(&ARP);
+        driver.settle().len()
     };
-    let mut driver = Driver::initialised();
+    let mut driver = initialised();
     assert_eq!(answers(&mut driver), 0, "not opened yet");
-    driver.open_port();
+    open_port(&mut driver);
     assert_eq!(answers(&mut driver), 1);
     driver.ok(0x00a, &[], 1);
     assert_eq!(answers(&mut driver), 0, "closed");
-    let stats = driver.guest.hca.port_stats();
+    let stats = driver.hca.port_stats();
     assert_eq!(stats.dropped(crate::net::DropReason::LinkDown), 2);
 }
 
 #[test]
 fn a_port_that_was_left_open_is_down_after_close_hca() {
-    let mut driver = Driver::initialised();
+    let mut driver = initialised();
     driver.ok(0x009, &[0; 56], 1);
-    driver.replay(probe::TEAR_DOWN);
-    driver.replay(probe::BRING_UP);
-    assert_eq!(driver.port_state().0, 1, "down");
+    replay(&mut driver, probe::TEAR_DOWN);
+    replay(&mut driver, probe::BRING_UP);
+    assert_eq!(port_state(&mut driver).0, 1, "down");
     driver.ok(0x009, &[0; 56], 1);
     assert_eq!(driver.eqe(2, 0)[3], 4, "told again");
 }
 
 #[test]
 fn a_second_init_hca_begins_with_a_port_that_is_down() {
-    let mut driver = Driver::initialised();
+    let mut driver = initialised();
     driver.ok(0x009, &[0; 56], 1);
-    assert_eq!(driver.port_state().0, 4, "active");
+    assert_eq!(port_state(&mut driver).0, 4, "active");
     driver.ok(0x007, &protocol::hca::mthca::init::InitHca::DRIVERS.emit(), 0);
-    assert_eq!(driver.port_state().0, 1, "down");
+    assert_eq!(port_state(&mut driver).0, 1, "down");
 }
 
 /// Section 13.3, behind the probe: SET_IB adds the bit of the connection manager.
 #[test]
 fn the_capability_mask_is_what_set_ib_stored() {
-    let mut driver = Driver::initialised();
-    let mask = driver.attribute(1, PORT_INFO, 1)[20..24].to_vec();
+    let mut driver = initialised();
+    let mask = attribute(&mut driver, 1, PORT_INFO, 1)[20..24].to_vec();
     assert_eq!(mask, [0x02, 0x51, 0x0a, 0x68]);
     let mut inbox = vec![0; 0x40];
     inbox[4..8].copy_from_slice(&[0x02, 0x50, 0x0a, 0x6a]);
     driver.ok(0x00c, &inbox, 1);
-    assert_eq!(driver.attribute(1, PORT_INFO, 1)[20..24], [0x02, 0x50, 0x0a, 0x6a]);
+    assert_eq!(attribute(&mut driver, 1, PORT_INFO, 1)[20..24], [0x02, 0x50, 0x0a, 0x6a]);
 }
 
 #[test]
 fn a_mad_from_the_wire_names_its_lid_beside_the_port_and_what_nobody_answers_is_dropped() {
-    let mut driver = Driver::initialised();
+    let mut driver = initialised();
     driver.ok(MAD_IFC | 0x4000, &get(1, NODE_INFO, 0), 0x2_0001);
     let refused = driver.with_inbox(MAD_IFC | 0x3000, &get(1, NODE_INFO, 0), 2);
     assert_eq!(refused, CmdStatus::BadParam.code());

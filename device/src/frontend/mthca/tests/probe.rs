@@ -70,63 +70,61 @@ pub(super) const TEAR_DOWN: &str = "
     ffb 0 00
     ffe 0 00";
 
-impl Driver {
-    /// Issues the commands of a list. Each must succeed but ENABLE_LAM.
-    pub(super) fn replay(&mut self, list: &str) {
-        for line in list.lines().map(str::trim).filter(|line| !line.is_empty()) {
-            let numbers: Vec<u64> =
-                line.split(' ').map(|number| u64::from_str_radix(number, 16).unwrap()).collect();
-            let [op, op_modifier, in_modifier, ..] = numbers[..] else { panic!("{line}") };
-            let in_modifier = u32::try_from(in_modifier).unwrap();
-            let argument = numbers.get(3).copied().unwrap_or(0);
-            let inbox = self.inbox(op, in_modifier, argument, numbers.get(4).copied());
-            if !inbox.is_empty() {
-                self.guest.poke(INBOX, &inbox);
-            }
-            let in_param = if inbox.is_empty() { argument } else { INBOX };
-            let word = u32::try_from(op_modifier << 12 | op).unwrap();
-            let (status, out) = self.command(word, in_param, in_modifier);
-            let expected = if op == 0xff8 { 0x22 } else { 0 };
-            assert_eq!(status, expected, "status of {line}");
-            if op == 0xffd {
-                assert_eq!(out, 1, "pages of SET_ICM_SIZE");
-            }
+/// Issues the commands of a list. Each must succeed but ENABLE_LAM.
+pub(super) fn replay(driver: &mut Driver, list: &str) {
+    for line in list.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let numbers: Vec<u64> =
+            line.split(' ').map(|number| u64::from_str_radix(number, 16).unwrap()).collect();
+        let [op, op_modifier, in_modifier, ..] = numbers[..] else { panic!("{line}") };
+        let in_modifier = u32::try_from(in_modifier).unwrap();
+        let argument = numbers.get(3).copied().unwrap_or(0);
+        let inbox = inbox(driver, op, in_modifier, argument, numbers.get(4).copied());
+        if !inbox.is_empty() {
+            driver.poke(INBOX, &inbox);
+        }
+        let in_param = if inbox.is_empty() { argument } else { INBOX };
+        let word = u32::try_from(op_modifier << 12 | op).unwrap();
+        let (status, out) = driver.command(word, in_param, in_modifier);
+        let expected = if op == 0xff8 { 0x22 } else { 0 };
+        assert_eq!(status, expected, "status of {line}");
+        if op == 0xffd {
+            assert_eq!(out, 1, "pages of SET_ICM_SIZE");
         }
     }
+}
 
-    /// What the inbox of a command of the lists holds; empty without one.
-    fn inbox(&mut self, op: u64, in_modifier: u32, argument: u64, log: Option<u64>) -> Vec<u8> {
-        let log = u8::try_from(log.unwrap_or(0)).unwrap();
-        match (op, in_modifier) {
-            (0xffa, _) if argument == MTT => block(MTT, MTT_BUS, log),
-            (0xffa, _) => block(argument, ICM + argument, log),
-            (0xfff | 0xffc, _) => block(0, 0x40_0000, log),
-            (0x007, _) => InitHca::DRIVERS.emit().to_vec(),
-            (0x00d, 0x10) => Mpt::everything().bytes(),
-            (0x00d, 0x11) => {
-                let pages: Vec<_> = (0..1024).map(|page| EQ_BUFFERS[1] + 0x1000 * page).collect();
-                self.write_mtt(0x2000, &pages);
-                Mpt::buffer(0x11, 4 << 20, MTT + 0x2000).bytes()
-            }
-            (0x00d, slot @ (0x12 | 0x13)) => {
-                let (buffer, mtt) = if slot == 0x12 { (EQ_BUFFERS[2], 0x80) } else { (EQ_BUFFERS[3], 0xc0) };
-                self.write_mtt(mtt, &[buffer, buffer + 0x1000]);
-                Mpt::buffer(slot, 8 << 10, MTT + mtt).bytes()
-            }
-            (0x013, 1) => eq_context(17, 0, 0x1100),
-            (0x013, eqn) => eq_context(8, if eqn == 2 { 1 } else { 2 }, 0x1000 + (eqn << 8)),
-            _ => Vec::new(),
+/// What the inbox of a command of the lists holds; empty without one.
+fn inbox(driver: &mut Driver, op: u64, in_modifier: u32, argument: u64, log: Option<u64>) -> Vec<u8> {
+    let log = u8::try_from(log.unwrap_or(0)).unwrap();
+    match (op, in_modifier) {
+        (0xffa, _) if argument == MTT => block(MTT, MTT_BUS, log),
+        (0xffa, _) => block(argument, ICM + argument, log),
+        (0xfff | 0xffc, _) => block(0, 0x40_0000, log),
+        (0x007, _) => InitHca::DRIVERS.emit().to_vec(),
+        (0x00d, 0x10) => Mpt::everything().bytes(),
+        (0x00d, 0x11) => {
+            let pages: Vec<_> = (0..1024).map(|page| EQ_BUFFERS[1] + 0x1000 * page).collect();
+            driver.write_mtt(MTT_BUS + 0x2000, pages);
+            Mpt::buffer(0x11, 4 << 20, MTT + 0x2000).bytes()
         }
+        (0x00d, slot @ (0x12 | 0x13)) => {
+            let (buffer, mtt) = if slot == 0x12 { (EQ_BUFFERS[2], 0x80) } else { (EQ_BUFFERS[3], 0xc0) };
+            driver.write_mtt(MTT_BUS + mtt, [buffer, buffer + 0x1000]);
+            Mpt::buffer(slot, 8 << 10, MTT + mtt).bytes()
+        }
+        (0x013, 1) => eq_context(17, 0, 0x1100),
+        (0x013, eqn) => eq_context(8, if eqn == 2 { 1 } else { 2 }, 0x1000 + (eqn << 8)),
+        _ => Vec::new(),
     }
 }
 
 #[test]
 fn published_probe_reaches_events() {
-    let mut driver = Driver::new();
+    let mut driver = powered_on();
     // The driver reuses mailboxes without clearing them.
-    driver.guest.poke(OUTBOX, &[0xff; 0x1000]);
-    driver.replay(BRING_UP);
-    assert_eq!(driver.guest.peek(OUTBOX + 0x100, 4), [0xff; 4], "nothing behind the outbox");
+    driver.poke(OUTBOX, &[0xff; 0x1000]);
+    replay(&mut driver, BRING_UP);
+    assert_eq!(driver.peek(OUTBOX + 0x100, 4), [0xff; 4], "nothing behind the outbox");
     for bit in [8, 4, 2] {
         driver.write(EQ_ARM, bit);
     }
@@ -141,19 +139,19 @@ fn published_probe_reaches_events() {
 
 #[test]
 fn published_unload_leaves_nothing_and_a_second_probe_works() {
-    let mut driver = Driver::initialised();
-    driver.replay(TEAR_DOWN);
+    let mut driver = initialised();
+    replay(&mut driver, TEAR_DOWN);
     let (status, _) = driver.command(0x014, 0, 3);
     assert_eq!(status, CmdStatus::BadSysState.code(), "commands end with CLOSE_HCA");
-    driver.replay(BRING_UP);
+    replay(&mut driver, BRING_UP);
     driver.write(RESET, 1);
-    driver.replay(BRING_UP);
+    replay(&mut driver, BRING_UP);
 }
 
 /// Section 13.3: the seven words of a polled QUERY_FW, and what is in its outbox.
 #[test]
 fn published_query_fw_is_answered() {
-    let mut driver = Driver::new();
+    let mut driver = powered_on();
     for (offset, word) in (HCR..).step_by(4).zip([
         [0, 0, 0, 0],
         [0, 0, 0, 0],
@@ -163,21 +161,21 @@ fn published_query_fw_is_answered() {
         [0xff, 0xff, 0, 0],
         [0, 0x80, 0, 4],
     ]) {
-        driver.guest.store(Bar::Bar0, offset, &word);
+        driver.store(Bar::Bar0, offset, &word);
     }
-    assert_eq!(driver.guest.load::<4>(Bar::Bar0, HCR + 0x18), [0, 0, 0, 4]);
-    let outbox = driver.guest.peek(0x1_2345_6000, 0x10);
+    assert_eq!(driver.load::<4>(Bar::Bar0, HCR + 0x18), [0, 0, 0, 4]);
+    let outbox = driver.peek(0x1_2345_6000, 0x10);
     assert_eq!(outbox, [0, 1, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 5]);
 }
 
 /// Section 1.5: a reset leaves config space, and forgets the rest at once.
 #[test]
 fn reset_forgets_everything_but_config_space() {
-    let mut driver = Driver::initialised();
-    driver.guest.store(Bar::Bar0, RESET, &[0, 0, 0, 1]);
+    let mut driver = initialised();
+    driver.store(Bar::Bar0, RESET, &[0, 0, 0, 1]);
     assert_eq!(driver.read(HCR + 0x18), 0, "no command since");
     let mut ids = [0; 4];
-    driver.guest.hca.region_read(Region::Config, 0, &mut ids);
+    driver.hca.region_read(Region::Config, 0, &mut ids);
     assert_eq!(ids, [0xb3, 0x15, 0x74, 0x62]);
     let (status, _) = driver.command(0x012, 1 << 9, 2);
     assert_eq!(status, CmdStatus::BadSysState.code());
@@ -195,14 +193,14 @@ fn reset_forgets_everything_but_config_space() {
 #[test]
 fn a_failed_device_says_so_until_it_is_reset_and_serves_meanwhile() {
     const CATASTROPHE: u64 = 0x8_3000;
-    let mut driver = Driver::initialised();
+    let mut driver = initialised();
     assert_eq!(driver.read(CATASTROPHE), 0);
-    driver.guest.hca.fail();
-    assert_eq!(driver.guest.load::<4>(Bar::Bar0, CATASTROPHE), [0, 0, 0, 1], "internal error");
+    driver.hca.fail();
+    assert_eq!(driver.load::<4>(Bar::Bar0, CATASTROPHE), [0, 0, 0, 1], "internal error");
     driver.write(CATASTROPHE, 0);
     assert_eq!(driver.read(CATASTROPHE), 1);
-    driver.replay(TEAR_DOWN);
+    replay(&mut driver, TEAR_DOWN);
     driver.write(RESET, 1);
     assert_eq!(driver.read(CATASTROPHE), 0);
-    driver.replay(BRING_UP);
+    replay(&mut driver, BRING_UP);
 }

@@ -14,20 +14,20 @@ fn make(driver: &mut Driver) {
 
 /// Where an event is written.
 fn lands_at(driver: &mut Driver, bus: u64) -> bool {
-    driver.guest.poke(bus, &[0; 32]);
-    let up = driver.guest.hca.is_link_up();
-    driver.guest.hca.set_link(!up);
-    driver.guest.peek(bus, 32)[1] == 0x09
+    driver.poke(bus, &[0; 32]);
+    let up = driver.hca.is_link_up();
+    driver.hca.set_link(!up);
+    driver.peek(bus, 32)[1] == 0x09
 }
 
 #[test]
 fn entries_are_those_of_the_moment_a_region_became_valid() {
-    let mut driver = Driver::with_port();
+    let mut driver = with_port();
     let mpt = Mpt::buffer(0x14, 8192, MTT + 0x1000);
-    driver.write_mtt(0x1000, &[0x500_0000, 0x501_0000]);
+    driver.write_mtt(MTT_BUS + 0x1000, [0x500_0000, 0x501_0000]);
     assert_eq!(queue(&mut driver, &mpt), 0);
     make(&mut driver);
-    driver.write_mtt(0x1000, &[0x600_0000, 0x600_1000]);
+    driver.write_mtt(MTT_BUS + 0x1000, [0x600_0000, 0x600_1000]);
     assert!(lands_at(&mut driver, 0x500_0000));
     driver.ok(0x100f, &[], 0x14);
     assert!(!lands_at(&mut driver, 0x500_0020), "an invalid region is not written");
@@ -37,8 +37,8 @@ fn entries_are_those_of_the_moment_a_region_became_valid() {
 
 #[test]
 fn unmapping_icm_forgets_the_entries_in_it() {
-    let mut driver = Driver::with_port();
-    driver.write_mtt(0x1000, &[0x500_0000, 0x501_0000]);
+    let mut driver = with_port();
+    driver.write_mtt(MTT_BUS + 0x1000, [0x500_0000, 0x501_0000]);
     assert_eq!(queue(&mut driver, &Mpt::buffer(0x14, 8192, MTT + 0x1000)), 0);
     make(&mut driver);
     assert_eq!(driver.command(0xff9, MTT + 0x2000, 1).0, 0);
@@ -49,8 +49,8 @@ fn unmapping_icm_forgets_the_entries_in_it() {
 
 #[test]
 fn a_region_may_begin_inside_a_page_and_have_larger_pages() {
-    let mut driver = Driver::with_port();
-    driver.write_mtt(0x1000, &[0x500_4000]);
+    let mut driver = with_port();
+    driver.write_mtt(MTT_BUS + 0x1000, [0x500_4000]);
     // One page of 16 KiB whose low address bits are not the table's.
     let mpt = Mpt { log_pages: 2, ..Mpt::buffer(0x14, 0x2000, MTT + 0x1000) };
     let mpt = Mpt { start: 0x2000, ..mpt };
@@ -61,9 +61,9 @@ fn a_region_may_begin_inside_a_page_and_have_larger_pages() {
 
 #[test]
 fn entries_without_the_present_bit_and_pages_nobody_lent_are_not_reached() {
-    let mut driver = Driver::with_port();
-    driver.guest.poke(MTT_BUS + 0x1000, &0x500_0000_u64.to_be_bytes());
-    driver.guest.poke(MTT_BUS + 0x1008, &0x4000_0000_0001_u64.to_be_bytes());
+    let mut driver = with_port();
+    driver.poke(MTT_BUS + 0x1000, &0x500_0000_u64.to_be_bytes());
+    driver.poke(MTT_BUS + 0x1008, &0x4000_0000_0001_u64.to_be_bytes());
     assert_eq!(queue(&mut driver, &Mpt::buffer(0x14, 8192, MTT + 0x1000)), 0);
     make(&mut driver);
     for _ in 0..300 {
@@ -74,11 +74,11 @@ fn entries_without_the_present_bit_and_pages_nobody_lent_are_not_reached() {
 
 #[test]
 fn a_key_counts_with_its_generation() {
-    let mut driver = Driver::with_port();
+    let mut driver = with_port();
     // Slot 0x18 as published: bit 23 is a copy of bit 3.
     let mpt = Mpt::buffer(0x18, 8192, MTT + 0x1000);
     assert_eq!((mpt.key, mpt.lkey()), (0x80_0018, 0x8000_1800));
-    driver.write_mtt(0x1000, &[0x500_0000, 0x501_0000]);
+    driver.write_mtt(MTT_BUS + 0x1000, [0x500_0000, 0x501_0000]);
     driver.ok(0x00d, &mpt.bytes(), 0x18);
     driver.ok(0x013, &eq_context(8, 0, 0x1800), 4);
     assert_eq!(driver.command(0x012, 1 << 9, 4).0, 0);

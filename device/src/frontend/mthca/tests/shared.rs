@@ -14,13 +14,9 @@ fn pair() -> (User, User) {
     (a, b)
 }
 
-fn settle(a: &mut User, b: &mut User) {
-    exchange(&mut a.guest, &mut b.guest);
-}
-
 fn limit(user: &mut User) -> Vec<u8> {
     user.ok(0x037, &[], SRQN);
-    user.guest.peek(OUTBOX + 0x1c, 2)
+    user.peek(OUTBOX + 0x1c, 2)
 }
 
 #[test]
@@ -31,7 +27,7 @@ fn requests_are_taken_along_the_chain() {
         a.put(0x40 * n, &pattern(64, u8::try_from(n).unwrap()));
         a.post(&send(0x40 * n, 64));
     }
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     let entries = b.reap();
     let offsets: Vec<_> = entries.iter().map(|entry| entry[0x18..0x1c].to_vec()).collect();
     assert_eq!(offsets, [[0, 0, 0, 0], [0, 0, 0x01, 0xc0], [0, 0, 0x01, 0x80]]);
@@ -50,13 +46,13 @@ fn software_is_told_once_that_the_queue_runs_low() {
     let low = (0x14, SRQN);
     let count = |b: &mut User| b.events().iter().filter(|event| **event == low).count();
     a.post(&send(0, 8));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!(count(&mut b), 0, "three wait");
     a.post(&send(0, 8));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!((count(&mut b), limit(&mut b)), (1, vec![0, 0]));
     a.post(&send(0, 8));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!(count(&mut b), 1, "once");
     arm(&mut b, 5);
     assert_eq!(count(&mut b), 2, "at once: one waits");
@@ -69,7 +65,7 @@ fn a_qp_in_error_leaves_the_queue_alone_and_says_when_it_is_done_with_it() {
     let (mut a, mut b) = pair();
     (0..2).for_each(|_| b.post_shared(0, 64));
     b.ok(0x01e, &[], QPN);
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert!(b.reap().is_empty());
     assert_eq!(b.events(), [(0x13, QPN)]);
     // Another QP goes on with the same requests.
@@ -78,7 +74,7 @@ fn a_qp_in_error_leaves_the_queue_alone_and_says_when_it_is_done_with_it() {
     shared.responder.set_srq(true);
     b.connect(&shared);
     a.post(&send(0, 8));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!(syndromes(&b.reap()), [0]);
 }
 
@@ -88,7 +84,7 @@ fn a_queue_that_cannot_be_read_is_reported_once() {
     b.post_shared(0, 64);
     b.ok(0x00f, &[], 0x23);
     a.post(&send(0, 8));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     let events = b.events();
     assert_eq!(events.iter().filter(|event| **event == (0x12, SRQN)).count(), 1, "{events:02x?}");
     assert_eq!(b.query().state, 6);

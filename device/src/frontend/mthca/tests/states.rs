@@ -5,7 +5,7 @@ use protocol::hca::mthca::qpc::Qpc;
 use protocol::hca::mthca::wqe::Operation;
 use protocol::ids::Qkey;
 
-use super::user::{CQN, QPN, RC, UD, User, cq_context, modify, qpc, remote, request, send, syndromes};
+use super::user::{CQN, QPN, RC, UD, User, cq_context, qpc, remote, request, send, syndromes};
 use super::*;
 use crate::frontend::testing::exchange;
 
@@ -18,10 +18,6 @@ const RTS2SQD: u32 = 0x01f;
 const SQD2RTS: u32 = 0x020;
 const TO_RST: u32 = 0x021;
 
-fn settle(a: &mut User, b: &mut User) {
-    exchange(&mut a.guest, &mut b.guest);
-}
-
 #[test]
 fn a_query_tells_all_that_software_set_and_what_lives() {
     let (mut a, mut b) = User::pair(RC);
@@ -33,7 +29,7 @@ fn a_query_tells_all_that_software_set_and_what_lives() {
     assert_eq!((asked.next_send_psn, asked.recv_psn), (set.next_send_psn, set.recv_psn));
     b.post_recv(0, 64);
     a.post(&send(0, 8));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!(a.query().next_send_psn.get(), 0xff_ffff);
     assert_eq!((b.query().recv_psn.get(), b.query().rmsn), (0xff_ffff, 1));
 }
@@ -72,19 +68,17 @@ fn err_flushes_what_is_posted_and_what_is_posted_later() {
     let (mut a, mut b) = User::pair(RC);
     a.post_recv(0, 64);
     a.ok(TO_ERR, &[], QPN);
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!(syndromes(&a.reap()), [0x05]);
     a.post(&send(0, 8));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     let sends = a.reap();
     assert_eq!((syndromes(&sends), sends[0][0x1c]), (vec![0x05], 0xff));
     // Nothing rings for a receive: the doorbell record is looked at from time to time.
     a.post_recv(0, 64);
-    let later = a.guest.hca.next_deadline().expect("a look at the record");
-    a.guest.now = later;
-    a.guest.hca.set_now(later);
-    a.guest.hca.handle_deadline();
-    settle(&mut a, &mut b);
+    let later = a.hca.next_deadline().expect("a look at the record");
+    a.advance(later);
+    exchange(&mut a, &mut b);
     let receives = a.reap();
     assert_eq!((syndromes(&receives), receives[0][0x1c]), (vec![0x05], 0xfe));
 }
@@ -96,16 +90,16 @@ fn reset_completes_nothing_and_touches_nothing() {
     a.post_recv(0, 64);
     a.post(&send(0, 8));
     // Frames were made, and the peer has not answered.
-    a.guest.settle();
+    a.settle();
     a.ok(TO_RST | 3 << 12, &[], QPN);
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert!(a.reap().is_empty());
     assert_eq!(a.query().emit(), Qpc::default().emit());
     // Counters start from 0.
     let (mut a, mut b) = User::pair(RC);
     b.post_recv(0, 64);
     a.post(&send(0, 8));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!(a.reap().len(), 1);
 }
 
@@ -114,10 +108,10 @@ fn the_outbox_of_reset_is_the_context_if_it_is_wanted() {
     let (mut a, _) = User::pair(RC);
     a.poke(OUTBOX, &[0x5a; 8]);
     a.ok(TO_RST | 3 << 12, &[], QPN);
-    assert_eq!(a.guest.peek(OUTBOX, 8), [0x5a; 8]);
+    assert_eq!(a.peek(OUTBOX, 8), [0x5a; 8]);
     a.connect(&qpc(RC, 2));
     a.ok(TO_RST | 2 << 12, &[], QPN);
-    assert_eq!(a.guest.peek(OUTBOX + 8, 1)[0] >> 4, 3);
+    assert_eq!(a.peek(OUTBOX + 8, 1)[0] >> 4, 3);
 }
 
 #[test]
@@ -125,22 +119,20 @@ fn a_send_queue_is_drained_and_goes_on() {
     let (mut a, mut b) = User::pair(RC);
     (0..2).for_each(|_| b.post_recv(0, 64));
     a.post(&send(0, 8));
-    a.guest.settle();
+    a.settle();
     a.ok(RTS2SQD, &[], QPN | 1 << 31);
     assert_eq!(a.query().state, 7, "draining");
     assert!(a.events().is_empty());
     // The packet was lost here; it is sent again.
-    let deadline = a.guest.hca.next_deadline().unwrap();
-    a.guest.now = deadline;
-    a.guest.hca.set_now(deadline);
-    a.guest.hca.handle_deadline();
-    settle(&mut a, &mut b);
+    let deadline = a.hca.next_deadline().unwrap();
+    a.advance(deadline);
+    exchange(&mut a, &mut b);
     assert_eq!((a.query().state, a.events()), (5, vec![(0x03, QPN)]));
     a.post(&send(0, 8));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!(a.reap().len(), 1, "not begun in SQD");
     a.ok(SQD2RTS, &modify(Named::empty(), &Qpc::default()), QPN);
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!(a.reap().len(), 1);
 }
 
@@ -151,7 +143,7 @@ fn completions_of_a_cq_that_is_gone_are_lost_and_nothing_else() {
     a.ok(0x017, &[], CQN);
     assert_eq!(a.with_inbox(0x017, &[], CQN), CmdStatus::BadResState.code());
     a.post(&send(0, 8));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert!(a.unread().is_empty());
     assert_eq!((a.query().state, b.reap().len()), (3, 1));
     a.ok(0x016, &cq_context(), CQN);
@@ -172,7 +164,7 @@ fn reads_and_atomics_are_sent_by_qps_with_a_depth_for_them() {
         a.connect(&context);
         b.connect(&qpc(RC, 1));
         a.post(&request(operation, 0, 8));
-        settle(&mut a, &mut b);
+        exchange(&mut a, &mut b);
         assert_eq!(syndromes(&a.reap()), [if refused { 0x02 } else { 0 }]);
     }
 }
@@ -186,6 +178,6 @@ fn a_peers_request_that_the_qp_does_not_enable_is_invalid() {
     context.responder.set_writes(false);
     b.connect(&context);
     a.post(&request(Operation::Write { remote: remote(0), imm: None }, 0, 8));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!((syndromes(&a.reap()), b.events()), (vec![0x12], vec![(0x10, QPN)]));
 }

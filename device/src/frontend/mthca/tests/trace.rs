@@ -9,9 +9,9 @@ use crate::telemetry::trace::tests::Written;
 /// The records of commands, a line each.
 fn commands(driver: &mut Driver, run: impl FnOnce(&mut Driver)) -> String {
     let written = Written::default();
-    driver.guest.hca.set_trace(Some(written.trace(TraceFormat::Text)));
+    driver.hca.set_trace(Some(written.trace(TraceFormat::Text)));
     run(driver);
-    driver.guest.hca.flush();
+    driver.hca.flush();
     let text = written.text();
     text.lines().filter(|line| line.contains(" command ")).flat_map(|line| [line, "\n"]).collect()
 }
@@ -28,10 +28,7 @@ fn objects(user: &mut Driver) {
     user.ok(0x035, &srq_context(), SRQN);
     assert_eq!(user.command(0x040, 2, SRQN).0, 0);
     user.ok(0x037, &[], SRQN);
-    for op in [0x019, 0x01a, 0x01b] {
-        let named = protocol::hca::mthca::modify::Named::all();
-        user.ok(op, &user::modify(named, &qpc(RC, 2)), QPN);
-    }
+    user.connect(&qpc(RC, 2));
     user.ok(0x022, &[], QPN);
     user.ok(0x2021, &[], QPN);
     user.ok(0x00c, &[0, 0, 0, 1, 2, 0x51, 0x0a, 0x68], 1);
@@ -48,7 +45,7 @@ fn objects(user: &mut Driver) {
 /// Run with HCAD_UPDATE_GOLDEN=1 to write the file anew, then read the difference.
 #[test]
 fn mailboxes_read_as_recorded() {
-    let probe = commands(&mut Driver::new(), |driver| driver.replay(probe::BRING_UP));
+    let probe = commands(&mut powered_on(), |driver| replay(driver, probe::BRING_UP));
     let program = commands(&mut User::new(1), objects);
     assert_golden("src/frontend/mthca/tests/trace_commands.txt", &format!("{probe}{program}"));
 }
@@ -57,9 +54,9 @@ fn mailboxes_read_as_recorded() {
 fn fields_of_a_mailbox_are_an_object_with_all_of_them() {
     let written = Written::default();
     let mut user = User::new(1);
-    user.guest.hca.set_trace(Some(written.trace(TraceFormat::Json)));
+    user.hca.set_trace(Some(written.trace(TraceFormat::Json)));
     user.connect(&qpc(RC, 2));
-    user.guest.hca.flush();
+    user.hca.flush();
     let text = written.text();
     let records = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     let rtr = records.into_iter().find(|record| record["name"] == "INIT2RTR_QP").unwrap();

@@ -1,6 +1,5 @@
 //! Messages of connections between two devices, from doorbells to completions (sections 5, 7.3 to 7.6).
 
-use protocol::hca::mthca::modify::Named;
 use protocol::hca::mthca::qpc::Qpc;
 use protocol::hca::mthca::wqe::{Operation, WqeData};
 use protocol::ids::{Qpn, Rkey};
@@ -13,22 +12,15 @@ use crate::frontend::testing::{exchange, pattern};
 use crate::telemetry::trace::TraceFormat;
 use crate::telemetry::trace::tests::Written;
 
-fn settle(a: &mut User, b: &mut User) {
-    exchange(&mut a.guest, &mut b.guest);
-}
-
 /// Lets time pass until nothing is waited for, at most for a minute.
 fn wait(a: &mut User, b: &mut User) {
-    let limit = a.guest.now + std::time::Duration::from_secs(60);
+    let limit = a.now + std::time::Duration::from_secs(60);
     loop {
-        settle(a, b);
-        let next = [&mut *a, &mut *b].map(|side| side.guest.hca.next_deadline());
+        exchange(a, b);
+        let next = [&mut *a, &mut *b].map(|side| side.hca.next_deadline());
         let Some(now) = next.into_iter().flatten().filter(|deadline| *deadline < limit).min() else { return };
         for side in [&mut *a, &mut *b] {
-            side.guest.now = now.max(side.guest.now);
-            let now = side.guest.now;
-            side.guest.hca.set_now(now);
-            side.guest.hca.handle_deadline();
+            side.advance(now);
         }
     }
 }
@@ -41,7 +33,7 @@ fn a_send_becomes_a_receive() {
         a.put(0x10, &message);
         b.post_recv(0x20, 1000);
         a.post(&send(0x10, 1000));
-        settle(&mut a, &mut b);
+        exchange(&mut a, &mut b);
         assert_eq!(b.get(0x20, 1000), message);
         let sent = [
             0x00, 0x01, 0x00, 0x14, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, //
@@ -66,20 +58,18 @@ fn a_message_for_a_destroyed_qp_does_not_reach_its_successor() {
         let (mut a, mut b) = User::pair(kind);
         b.ok(0x021, &[], user::QPN);
         let context = Qpc { local_qpn: Qpn::new(successor), ..qpc(kind, 1) };
-        for op in [0x019, 0x01a, 0x01b] {
-            b.ok(op, &user::modify(Named::all(), &context), successor);
-        }
+        b.connect(&context);
         b.post_recv(0x20, 64);
         a.put(0, b"not for you");
         a.post(&send(0, 11));
-        settle(&mut a, &mut b);
+        exchange(&mut a, &mut b);
         assert_eq!((b.reap().len(), b.get(0x20, 11)), (0, vec![0; 11]));
 
         let mut a = User::new(1);
         a.connect(&Qpc { remote_qpn: Qpn::new(successor), ..qpc(kind, 2) });
         a.put(0, b"but this is");
         a.post(&send(0, 11));
-        settle(&mut a, &mut b);
+        exchange(&mut a, &mut b);
         assert_eq!((b.reap().len(), b.get(0x20, 11)), (1, b"but this is".to_vec()));
     }
 }
@@ -95,7 +85,7 @@ fn immediate_data_is_in_the_entry_of_the_receive() {
     a.post(&wqe);
     wqe.operation = Operation::Write { remote: remote(0x100), imm: Some(imm) };
     a.post(&wqe);
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     let entries = b.reap();
     assert_eq!(entries.iter().map(|entry| entry[0x1c]).collect::<Vec<_>>(), [0x05, 0x0b]);
     assert!(entries.iter().all(|entry| entry[0x10..0x18] == [0x11, 0x22, 0x33, 0x44, 0, 0, 0, 8]));
@@ -109,7 +99,7 @@ fn inline_data_is_sent_out_of_the_wqe() {
     let mut wqe = send(0, 0);
     wqe.data = WqeData::Inline(SmallVec::from_slice(b"thirteen here"));
     a.post(&wqe);
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!(b.get(0, 13), b"thirteen here");
     assert_eq!(b.reap()[0][0x14..0x18], [0, 0, 0, 13]);
 }
@@ -121,7 +111,7 @@ fn a_message_without_bytes_is_a_message() {
     let mut wqe = send(0, 0);
     wqe.data = WqeData::Segments(SmallVec::new());
     a.post(&wqe);
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!((a.reap().len(), syndromes(&b.reap())), (1, vec![0]));
 }
 
@@ -133,7 +123,7 @@ fn peers_write_read_and_change_memory() {
     b.put(0x2000, &from);
     a.post(&request(Operation::Write { remote: remote(0x88), imm: None }, 0x100, 5000));
     a.post(&request(Operation::Read { remote: remote(0x2000) }, 0x1800, 3000));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!(b.get(0x88, 5000), to);
     assert_eq!(a.get(0x1800, 3000), from);
     let entries = a.reap();
@@ -146,7 +136,7 @@ fn peers_write_read_and_change_memory() {
     a.post(&request(Operation::FetchAdd { remote: remote(0x40), add: 7 }, 0, 8));
     a.post(&request(Operation::CompareSwap { remote: remote(0x40), compare: 1007, swap: 5 }, 8, 8));
     a.post(&request(Operation::CompareSwap { remote: remote(0x40), compare: 1007, swap: 6 }, 16, 8));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     let originals = [1000u64, 1007, 5].map(u64::to_le_bytes).concat();
     assert_eq!((a.get(0, 24), b.get(0x40, 8)), (originals, 5u64.to_le_bytes().to_vec()));
     for (entry, opcode) in a.reap().iter().zip([0x12, 0x11, 0x11]) {
@@ -162,7 +152,7 @@ fn requests_without_signal_complete_silently_unless_the_queue_signals_all() {
     silent.next.signalled = false;
     a.post(&silent);
     a.post(&send(0, 8));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!(a.reap().iter().map(|entry| entry[0x1a]).collect::<Vec<_>>(), [0x02], "the second, at 280h");
     a.ok(0x021, &[], user::QPN);
     let mut context = qpc(RC, 2);
@@ -172,7 +162,7 @@ fn requests_without_signal_complete_silently_unless_the_queue_signals_all() {
     b.connect(&qpc(RC, 1));
     b.post_recv(0, 64);
     a.post(&silent);
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!(a.reap().len(), 1);
 }
 
@@ -183,15 +173,15 @@ fn doorbells_that_arrive_late_change_nothing() {
     (0..3).for_each(|_| b.post_recv(0, 64));
     let rings: Vec<_> = (0..3).map(|_| a.post_unrung(&send(0, 8))).collect();
     a.ring(&rings[0]);
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!((a.reap().len(), b.reap().len()), (3, 3));
     a.ring(&rings[1]);
     a.ring(&rings[2]);
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!((a.reap().len(), b.reap().len()), (0, 0));
     b.post_recv(0, 64);
     a.post(&send(0, 8));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!((a.reap().len(), b.reap().len()), (1, 1));
 }
 
@@ -200,8 +190,8 @@ fn a_doorbell_in_the_page_of_another_is_ignored() {
     let (mut a, mut b) = User::pair(RC);
     b.post_recv(0, 64);
     let doorbell = a.post_unrung(&send(0, 8));
-    a.guest.store(Bar::Bar2, 0x3010, &doorbell.emit());
-    settle(&mut a, &mut b);
+    a.store(Bar::Bar2, 0x3010, &doorbell.emit());
+    exchange(&mut a, &mut b);
     assert!(a.reap().is_empty());
 }
 
@@ -214,7 +204,7 @@ fn requests_of_many_rounds_keep_their_order() {
             a.put(0x40 * n, &pattern(64, u8::try_from(round).unwrap() ^ u8::try_from(n).unwrap()));
             a.post(&send(0x40 * n, 64));
         }
-        settle(&mut a, &mut b);
+        exchange(&mut a, &mut b);
         let offsets = |entries: Vec<Vec<u8>>| {
             entries
                 .iter()
@@ -245,7 +235,7 @@ fn a_wrong_key_fails_the_request_and_flushes_the_rest() {
     a.post_unrung(&silent);
     let last = a.post_unrung(&send(0, 8));
     a.ring(&last);
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     let entries = a.reap();
     // Remote access error; then flushes, signalled or not: the send queue, then the receive queue.
     assert_eq!(syndromes(&entries), [0x13, 0x05, 0x05, 0x05]);
@@ -266,7 +256,7 @@ fn local_errors_have_their_syndromes() {
         let (mut a, mut b) = User::pair(RC);
         b.post_recv(0, 16);
         a.post(wqe);
-        settle(&mut a, &mut b);
+        exchange(&mut a, &mut b);
         (syndromes(&a.reap()), syndromes(&b.reap()))
     };
     let mut foreign = send(0, 8);
@@ -306,7 +296,7 @@ fn a_receiver_that_is_never_ready_exhausts_the_rnr_retries() {
     // And one that is ready late does not: the doorbell record is read again each time.
     let (mut a, mut b) = User::pair(RC);
     a.post(&send(0, 8));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     b.post_recv(0, 8);
     wait(&mut a, &mut b);
     assert_eq!((syndromes(&a.reap()), syndromes(&b.reap())), (vec![0], vec![0]));
@@ -319,7 +309,7 @@ fn an_armed_cq_raises_an_event_and_one_that_has_entries_at_once() {
     b.post_recv(0, 64);
     b.arm(2);
     a.post(&send(0, 8));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     let event = |driver: &mut User, number| driver.eqe(1, number)[..8].to_vec();
     assert_eq!(event(&mut b, 0), [0, 0, 0, 0, 0x00, 0x01, 0x00, 0x11]);
     assert_eq!(b.eqe(1, 0)[31], 0);
@@ -333,12 +323,12 @@ fn an_armed_cq_raises_an_event_and_one_that_has_entries_at_once() {
     let mut wqe = send(0, 8);
     b.poke(EQ_BUFFERS[1] + 64, &[0x5a; 32]);
     a.post(&wqe);
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!(b.eqe(1, 2), [0x5a; 32]);
     b.post_recv(0, 64);
     wqe.next.solicited = true;
     a.post(&wqe);
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!(b.eqe(1, 2)[31], 0);
 }
 
@@ -348,7 +338,7 @@ fn a_cq_that_overruns_says_so_and_fails_its_qp() {
     for _ in 0..=user::CQ_ENTRIES {
         b.post_recv(0, 64);
         a.post(&send(0, 8));
-        settle(&mut a, &mut b);
+        exchange(&mut a, &mut b);
         a.reap();
     }
     assert_eq!(b.unread().len(), user::CQ_ENTRIES as usize);
@@ -366,11 +356,11 @@ fn a_resized_cq_goes_on_in_its_new_buffer() {
         b.post_recv(0, 64);
         a.post(&send(0, 8));
     }
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!(b.unread().len(), 3);
     // 32 entries under key 24h.
     const NEW: u64 = 0x403_0000;
-    b.write_mtt(0x4100, &[NEW]);
+    b.write_mtt(MTT_BUS + 0x4100, [NEW]);
     b.ok(0x00d, &Mpt { flags: 0xf002_0d00, ..Mpt::buffer(0x24, 0x1000, MTT + 0x4100) }.bytes(), 0x24);
     b.poke(NEW, &[0x80; 1024]);
     let mut resize = vec![0; 0x40];
@@ -382,10 +372,10 @@ fn a_resized_cq_goes_on_in_its_new_buffer() {
     b.ok(op, &resize, user::CQN);
     b.post_recv(0, 64);
     a.post(&send(0, 8));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!(b.unread().len(), 3, "nothing is copied and nothing is added");
-    assert_eq!(b.guest.peek(NEW + 3 * 32, 4), [0x00, 0x01, 0x00, 0x14]);
-    assert_eq!(b.guest.peek(NEW, 32), [0x80; 32]);
+    assert_eq!(b.peek(NEW + 3 * 32, 4), [0x00, 0x01, 0x00, 0x14]);
+    assert_eq!(b.peek(NEW, 32), [0x80; 32]);
 }
 
 #[test]
@@ -395,7 +385,7 @@ fn a_queue_whose_region_is_gone_fails_its_qp() {
     // The key names nothing any more when the command is done.
     a.ok(0x00f, &[], 0x21);
     a.ring(&doorbell);
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     assert_eq!(a.events(), [(0x05, user::QPN)]);
     assert_eq!(a.query().state, 6);
 }
@@ -404,14 +394,14 @@ fn a_queue_whose_region_is_gone_fails_its_qp() {
 fn a_trace_has_the_wqes_and_the_entries_of_a_message() {
     let (mut a, mut b) = User::pair(RC);
     let written = Written::default();
-    b.guest.hca.set_trace(Some(written.trace(TraceFormat::Json)));
+    b.hca.set_trace(Some(written.trace(TraceFormat::Json)));
     a.post_recv(0, 64);
     b.post_recv(0x20, 64);
     a.post(&send(0, 8));
-    settle(&mut a, &mut b);
+    exchange(&mut a, &mut b);
     b.post(&send(0, 9));
-    settle(&mut a, &mut b);
-    b.guest.hca.flush();
+    exchange(&mut a, &mut b);
+    b.hca.flush();
     let text = written.text();
     let records = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     let records: Vec<_> =

@@ -3,9 +3,10 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
+use protocol::net::icmpv6;
+
 use super::*;
-use crate::config::UdpPeer;
-use crate::fabric::udp::UdpFabric;
+use crate::fabric::udp::{UdpFabric, UdpPeer};
 use crate::fabric::{Fabric as _, RxBatch};
 use crate::hca::Hca;
 use crate::hca::tests::Stub;

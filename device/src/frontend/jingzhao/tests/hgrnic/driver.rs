@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub(super) use drivers::jingzhao::{CQC, EQC, MPT, MTT, QPC};
+
 use super::super::Machine;
-use crate::vfio::Bar;
 
 /// The mailbox: the same page for every command, and never cleared.
 pub(super) const MAILBOX: u64 = 0x5000;
@@ -13,13 +14,6 @@ const CHUNK: u64 = 256 << 10;
 /// op_modifier of a table in MAP_ICM and UNMAP_ICM.
 pub(super) const CONTEXT: u32 = 1;
 pub(super) const TPT: u32 = 2;
-
-/// Tables of the default profile, sorted by size.
-pub(super) const QPC: u64 = 0;
-pub(super) const MPT: u64 = 0x100_0000;
-pub(super) const MTT: u64 = 0x180_0000;
-pub(super) const CQC: u64 = 0x200_0000;
-pub(super) const EQC: u64 = 0x240_0000;
 
 /// Access of a region, in its flags.
 pub(super) const LOCAL_WRITE: u32 = 1;
@@ -194,21 +188,13 @@ impl Driver {
         output: u64,
     ) -> u8 {
         const BUSY: u32 = 1 << 15;
-        let halves = |value: u64| {
-            let [a, b, c, d, low @ ..] = value.to_be_bytes();
-            [u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes(low)]
-        };
-        let ([in_high, in_low], [out_high, out_low]) = (halves(input), halves(output));
-        assert_eq!(self.machine.read32(Bar::Bar0, 0x18) & BUSY, 0, "busy before command {op:#x}");
+        assert_eq!(self.machine.read32(0, 0x18) & BUSY, 0, "busy before command {op:#x}");
         let command = 1 << 23 | op_modifier << 12 | op;
-        let words = [in_high, in_low, modifier, out_high, out_low, 0xffff_0000, command];
-        for (offset, word) in (0..).step_by(4).zip(words) {
-            self.machine.write32(Bar::Bar0, offset, word);
-        }
+        self.machine.issue(input, modifier, output, command);
         // Not busy at once, or the driver would take a command as done that is not.
-        assert_eq!(self.machine.read32(Bar::Bar0, 0x18) & BUSY, 0, "busy after command {op:#x}");
-        assert_eq!(self.machine.read32(Bar::Bar0, 0x18) & BUSY, 0);
-        let [.., status] = self.machine.read32(Bar::Bar0, 0x18).to_le_bytes();
+        assert_eq!(self.machine.read32(0, 0x18) & BUSY, 0, "busy after command {op:#x}");
+        assert_eq!(self.machine.read32(0, 0x18) & BUSY, 0);
+        let [.., status] = self.machine.read32(0, 0x18).to_le_bytes();
         status
     }
 

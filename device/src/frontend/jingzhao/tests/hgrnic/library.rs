@@ -1,11 +1,11 @@
 //! What the user library does, after `public-driver.md`: a program with one QP and one CQ.
 
+use drivers::jingzhao::{data_unit, remote_unit};
+
 use super::super::Machine;
 use super::driver::{
     CONTEXT, CQC, Driver, LOCAL_WRITE, MAILBOX, QPC, REMOTE_READ, REMOTE_WRITE, Region, put32,
 };
-use crate::vfio::Bar;
-use crate::vfio::server::{Device, Region as Bars};
 
 pub(super) const RC: u32 = 0;
 pub(super) const UC: u32 = 1;
@@ -230,9 +230,7 @@ impl Program {
         let low =
             (head << (self.sq.log_slot - 4)) << 8 | u32::from(first.fence) << 5 | u32::from(first.opcode);
         let high = self.qpn << 8 | u32::try_from(size).unwrap();
-        let doorbell = (u64::from(high) << 32 | u64::from(low)).to_le_bytes();
-        let page = u64::from(self.uar) << 12;
-        self.driver.machine.hca.region_write(Bars::Bar(Bar::Bar2), page, &doorbell);
+        self.driver.machine.ring(self.uar.into(), [low, high]);
     }
 
     /// The links of a slot's earlier use stay when it is the last of a list.
@@ -257,7 +255,7 @@ impl Program {
         let flags: u32 = if wr.unsignalled { 0 } else { 8 };
         let mut wqe = [&[0; 8][..], &flags.to_le_bytes(), &wr.imm].concat();
         if let Some((va, rkey)) = wr.remote {
-            wqe.extend([&va.to_le_bytes()[..], &rkey.to_le_bytes(), &[0; 4]].concat());
+            wqe.extend(remote_unit(rkey, va));
         }
         if let Some((qpn, qkey)) = wr.to {
             // All ports have this LID; addresses are what the buffer held.
@@ -280,7 +278,7 @@ impl Program {
     }
 
     fn data_unit(&self, va: u64, len: u32) -> Vec<u8> {
-        [&len.to_le_bytes()[..], &self.data.key.to_le_bytes(), &va.to_le_bytes()].concat()
+        data_unit(self.data.key, va, len)
     }
 
     /// Posts a list of receives, with no doorbell.

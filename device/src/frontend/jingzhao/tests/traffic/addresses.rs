@@ -12,8 +12,8 @@ fn strangers(own: [Identity; 2], image: impl Fn(&Identity) -> Qpc) -> [Machine; 
     let [a, b] = own;
     [(a, b), (b, a)].map(|(own, other)| {
         let addresses = Addresses { own, peers: Vec::new(), default_peer: None };
-        let setup = Setup { addresses, ..setup(1, Options::default()) };
-        connected(Machine::initialised_with(setup), &image(&other))
+        let machine = initialised_with(setup(1, Options::default()), addresses);
+        connected(machine, &image(&other))
     })
 }
 

@@ -23,7 +23,7 @@ fn with(json: &str) -> (Machine, Machine) {
 /// A UD QP in RTS, and its peer's.
 fn datagram_pair(json: &str) -> (Machine, Machine) {
     let image = Qpc { service: 3, qkey: protocol::ids::Qkey::new(0x11), ..qpc() };
-    let [a, b] = [1, 2].map(|lid| connected(Machine::initialised_as(lid, options(json)), &image));
+    let [a, b] = [1, 2].map(|lid| connected(initialised_as(lid, options(json)), &image));
     (a, b)
 }
 
@@ -81,8 +81,7 @@ fn uar_pages_is_the_length_of_bar2() {
     for (json, len) in [("{}", 8 << 20), (r#"{"uar_pages": 4096}"#, 16 << 20)] {
         let (mut a, _) = with(json);
         assert_eq!(a.hca.region_len(Region::Bar(Bar::Bar2)), len);
-        let nop = [0_u32.to_le_bytes(), (QPN << 8 | 1).to_le_bytes()].concat();
-        a.hca.region_write(Region::Bar(Bar::Bar2), len - 0x1000, &nop);
+        a.ring(len / 0x1000 - 1, doorbell(QPN, 0, 0x00, 1));
         a.settle();
         assert_eq!(cqe(&mut a, 0)[0x1c..], [0, 1, 0, 0], "the last page rings");
     }
@@ -98,9 +97,7 @@ fn honour_c_gives_unsignalled_requests_no_completion() {
             [unit, remote(0, DATA_KEY), data_unit(0, 4)].concat()
         };
         for (slot, signalled) in [(0_u32, 0), (1, 1)] {
-            a.poke(SQ + u64::from(slot) * 128, &write(signalled));
-            let doorbell = [(slot * 8) << 8 | 0x08, QPN << 8 | 3].map(u32::to_le_bytes).concat();
-            a.hca.region_write(Region::Bar(Bar::Bar2), 0x1000, &doorbell);
+            a.post_send(&QUEUES, slot, 0x08, &write(signalled));
         }
         exchange(&mut a, &mut b);
         let written = (0..4).filter(|slot| cqe(&mut a, *slot)[31] == 0).count();
@@ -114,7 +111,7 @@ fn honour_c_gives_unsignalled_requests_no_completion() {
 fn rnr_code(json: &str, code: u8) -> (u8, u8) {
     let image = Qpc { min_rnr_timer: code, ..qpc() };
     let mut a = peer(1, Options::default());
-    let mut b = connected(Machine::initialised_as(2, options(json)), &image);
+    let mut b = connected(initialised_as(2, options(json)), &image);
     send(&mut a, 0, 0x0a, &[data_unit(0, 4)]);
     a.settle().iter().for_each(|frame| b.hca.handle_frame(frame));
     let answer = b.settle();
@@ -205,10 +202,9 @@ fn max_rd_atomic_is_how_many_reads_are_asked_for_before_the_first_answer() {
 /// J-33.
 #[test]
 fn qpn_check_tells_doorbells_of_an_earlier_life() {
-    let stale = [0_u32.to_le_bytes(), ((QPN ^ 0x3_0000) << 8 | 1).to_le_bytes()].concat();
     for (json, obeyed) in [("{}", true), (r#"{"qpn_check": true}"#, false)] {
         let (mut a, _) = with(json);
-        a.hca.region_write(Region::Bar(Bar::Bar2), 0x1000, &stale);
+        a.ring(1, doorbell(QPN ^ 0x3_0000, 0, 0x00, 1));
         a.settle();
         assert_eq!(cqe(&mut a, 0)[31] == 0, obeyed, "{json}");
         let counted = a.hca.monitor().doorbells().contains_key("send_stale_qpn");
@@ -256,7 +252,7 @@ fn ud_addresses_may_be_what_the_buffer_held() {
 #[test]
 fn board_id_is_what_query_adapter_answers() {
     for (json, id) in [("{}", 0x0123_4567_89ab_cdef), (r#"{"board_id": 7}"#, 7_u64)] {
-        let mut a = Machine::new(1, options(json));
+        let mut a = powered_on(1, options(json));
         a.ok(Op::QueryAdapter, 0, 0, &[]);
         assert_eq!(a.peek(OUTBOX + 0x18, 8), id.to_be_bytes());
     }

@@ -1,0 +1,207 @@
+//! The admin queue, as its driver uses it.
+
+use protocol::hca::e810::admin::descriptor::{Flags, LARGE_FROM};
+use protocol::hca::e810::admin::{Descriptor, Opcode, PARAMETERS_LEN};
+use protocol::hca::e810::regs::Register;
+
+use super::Driver;
+use crate::Bus;
+
+/// Entries of each admin ring.
+pub const ENTRIES: u16 = 192;
+/// Bus address of the admin send ring.
+pub const SEND_RING: u64 = 0x1_0000;
+/// Bus address of the admin receive ring.
+pub const RECEIVE_RING: u64 = 0x1_2000;
+/// Bus address of the buffer that all commands use.
+pub const BUFFER: u64 = 0x1_4000;
+/// Bytes of it.
+pub const BUFFER_LEN: u16 = 4096;
+/// Bus address of the buffer of the first event; the others follow.
+pub const EVENT_BUFFERS: u64 = 0x2_0000;
+/// Bytes of one of them.
+pub const EVENT_BUFFER_LEN: u16 = 512;
+
+/// Enable of a ring, in its length register.
+const ENABLE: u32 = 1 << 31;
+/// Enable of a cause, in its route. The vector is 0.
+const CAUSE_ENABLE: u32 = 1 << 30;
+
+/// A command as the driver makes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    pub opcode: u16,
+    pub parameters: [u8; PARAMETERS_LEN],
+    pub flags: Flags,
+    /// What the buffer holds, if there is one.
+    pub buffer: Vec<u8>,
+}
+
+/// Its completion.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    pub status: u16,
+    pub parameters: [u8; PARAMETERS_LEN],
+    /// As many bytes as the completion says.
+    pub buffer: Vec<u8>,
+}
+
+/// An event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heard {
+    pub opcode: u16,
+    pub parameters: [u8; 8],
+    pub data: Vec<u8>,
+}
+
+impl Ask {
+    /// A command without a buffer.
+    pub fn direct(opcode: Opcode, parameters: [u8; PARAMETERS_LEN]) -> Self {
+        Self { opcode: opcode.code(), parameters, flags: Flags::INTERRUPT, buffer: Vec::new() }
+    }
+
+    /// A command whose buffer the device reads, and may answer in.
+    pub fn with_input(opcode: Opcode, parameters: [u8; PARAMETERS_LEN], buffer: &[u8]) -> Self {
+        let flags = Flags::INTERRUPT | Flags::BUFFER | Flags::READ;
+        Self { opcode: opcode.code(), parameters, flags: sized(flags, buffer), buffer: buffer.to_vec() }
+    }
+
+    /// A command whose buffer the device fills.
+    pub fn with_output(opcode: Opcode, parameters: [u8; PARAMETERS_LEN], len: usize) -> Self {
+        let buffer = vec![0; len];
+        let flags = Flags::INTERRUPT | Flags::BUFFER;
+        Self { opcode: opcode.code(), parameters, flags: sized(flags, &buffer), buffer }
+    }
+}
+
+fn sized(mut flags: Flags, buffer: &[u8]) -> Flags {
+    flags.set(Flags::LARGE, buffer.len() > LARGE_FROM);
+    flags
+}
+
+/// Lower and upper half of a bus address.
+pub(super) fn halves(address: u64) -> [u32; 2] {
+    let [a, b, c, d, e, f, g, h] = address.to_le_bytes();
+    [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h])]
+}
+
+impl<B: Bus> Driver<B> {
+    /// Sets up both rings in the order of section 4.1, with the interrupt of events on vector 0.
+    pub fn open_admin_queue(&mut self) {
+        let length = ENABLE | u32::from(ENTRIES);
+        let ([send_low, send_high], [receive_low, receive_high]) = (halves(SEND_RING), halves(RECEIVE_RING));
+        for (register, value) in [
+            (Register::PfFwAtqh, 0),
+            (Register::PfFwAtqt, 0),
+            (Register::PfFwAtqlen, length),
+            (Register::PfFwAtqbal, send_low),
+            (Register::PfFwAtqbah, send_high),
+            (Register::PfFwArqh, 0),
+            (Register::PfFwArqt, 0),
+            (Register::PfFwArqlen, length),
+            (Register::PfFwArqbal, receive_low),
+            (Register::PfFwArqbah, receive_high),
+        ] {
+            self.write(register, value);
+        }
+        for slot in 0..ENTRIES {
+            self.offer(slot);
+        }
+        self.write(Register::PfFwArqt, u32::from(ENTRIES) - 1);
+        self.write(Register::PfintFwCtl, CAUSE_ENABLE);
+        self.enable_vector(0);
+        self.interface.send_tail = 0;
+        self.interface.receive_next = 0;
+    }
+
+    /// Lets an event come into a slot of the receive ring.
+    fn offer(&mut self, slot: u16) {
+        let address = EVENT_BUFFERS + u64::from(slot) * u64::from(EVENT_BUFFER_LEN);
+        let free = Descriptor {
+            flags: Flags::BUFFER,
+            buffer_len: EVENT_BUFFER_LEN,
+            parameters: addressed([0; PARAMETERS_LEN], address),
+            ..Descriptor::default()
+        };
+        self.bus.poke(RECEIVE_RING + u64::from(slot) * Descriptor::LEN as u64, &free.emit());
+    }
+
+    /// Starts a command, and does not look at what comes of it. Bus address of its descriptor.
+    pub fn issue(&mut self, ask: &Ask) -> u64 {
+        let at = SEND_RING + u64::from(self.interface.send_tail) * Descriptor::LEN as u64;
+        let mut parameters = ask.parameters;
+        if ask.flags.contains(Flags::BUFFER) {
+            parameters = addressed(parameters, BUFFER);
+            self.bus.poke(BUFFER, &ask.buffer);
+        }
+        let command = Descriptor {
+            flags: ask.flags,
+            opcode: ask.opcode,
+            buffer_len: u16::try_from(ask.buffer.len()).unwrap_or(u16::MAX),
+            parameters,
+            ..Descriptor::default()
+        };
+        self.bus.poke(at, &command.emit());
+        self.interface.send_tail = (self.interface.send_tail + 1) % ENTRIES;
+        self.write(Register::PfFwAtqt, self.interface.send_tail.into());
+        at
+    }
+
+    /// Executes a command.
+    ///
+    /// # Panics
+    /// The device has not answered it, or not as any command is answered.
+    #[track_caller]
+    pub fn ask(&mut self, ask: &Ask) -> Told {
+        let at = self.issue(ask);
+        assert_eq!(self.read(Register::PfFwAtqh), u32::from(self.interface.send_tail), "one read suffices");
+        let bytes = self.bus.peek(at, Descriptor::LEN);
+        let completion = Descriptor::parse(bytes.first_chunk().expect("as many bytes as asked for"));
+        assert!(completion.flags.contains(ask.flags | Flags::DONE | Flags::COMPLETE), "{completion:?}");
+        assert_eq!(completion.flags.contains(Flags::ERROR), completion.status != 0, "{completion:?}");
+        assert!(usize::from(completion.buffer_len) <= ask.buffer.len(), "{completion:?}");
+        let buffer = match ask.flags.contains(Flags::BUFFER) {
+            true => self.bus.peek(BUFFER, completion.buffer_len.into()),
+            false => Vec::new(),
+        };
+        Told { status: completion.status, parameters: completion.parameters, buffer }
+    }
+
+    /// Executes a command that succeeds.
+    ///
+    /// # Panics
+    /// It fails.
+    #[track_caller]
+    pub fn succeed(&mut self, ask: &Ask) -> Told {
+        let told = self.ask(ask);
+        assert_eq!(told.status, 0, "{ask:?}");
+        told
+    }
+
+    /// Takes the next event out of the receive ring, and offers its slot again.
+    ///
+    /// # Panics
+    /// It is not as any event is.
+    pub fn event(&mut self) -> Option<Heard> {
+        let slot = self.interface.receive_next;
+        if self.read(Register::PfFwArqh) == u32::from(slot) {
+            return None;
+        }
+        let bytes = self.bus.peek(RECEIVE_RING + u64::from(slot) * Descriptor::LEN as u64, Descriptor::LEN);
+        let event = Descriptor::parse(bytes.first_chunk()?);
+        assert!(event.flags.contains(Flags::DONE | Flags::COMPLETE | Flags::BUFFER), "{event:?}");
+        let data = self.bus.peek(event.buffer().get(), event.buffer_len.into());
+        self.offer(slot);
+        self.write(Register::PfFwArqt, slot.into());
+        self.interface.receive_next = (slot + 1) % ENTRIES;
+        Some(Heard { opcode: event.opcode, parameters: *event.parameters.first_chunk()?, data })
+    }
+}
+
+/// Parameters with the address of a buffer in their second half, its upper half first.
+fn addressed(mut parameters: [u8; PARAMETERS_LEN], address: u64) -> [u8; PARAMETERS_LEN] {
+    let [low, high] = halves(address);
+    parameters[8..12].copy_from_slice(&high.to_le_bytes());
+    parameters[12..].copy_from_slice(&low.to_le_bytes());
+    parameters
+}

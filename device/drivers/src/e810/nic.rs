@@ -1,0 +1,198 @@
+//! One VSI with a pair of queues: frames go out, and frames for its own address and for everybody come in.
+
+use protocol::hca::e810::admin::Opcode;
+use protocol::hca::e810::admin::queue::{AddQueue, QueueGroup};
+use protocol::hca::e810::admin::scheduler::{ElementData, Teid};
+use protocol::hca::e810::admin::vsi::{SwitchSection, VlanSection, VsiContext};
+use protocol::hca::e810::regs::Register;
+use protocol::hca::e810::ring_address::RingAddress;
+use protocol::hca::e810::tx_context::TxContext;
+use protocol::ids::{Iova, MacAddr};
+
+use super::{Ask, Driver};
+use crate::Bus;
+
+/// Descriptors of each ring.
+pub const LAN_ENTRIES: u16 = 64;
+/// Bus address of the transmit ring.
+pub const LAN_TRANSMIT_RING: u64 = 0x4_0000;
+/// Bus address of the receive ring.
+pub const LAN_RECEIVE_RING: u64 = 0x4_1000;
+/// Bus address of the buffer of the first transmit descriptor; the others follow.
+pub const TRANSMIT_BUFFERS: u64 = 0x5_0000;
+/// Bus address of the buffer of the first receive descriptor; the others follow.
+pub const RECEIVE_BUFFERS: u64 = 0x8_0000;
+/// Bytes of a buffer.
+pub const STRIDE: u64 = 2048;
+
+/// Element above the leaf of the default tree, which takes a queue as it is.
+const PARENT: Teid = Teid::new(8);
+/// Vector of both queues, and its route.
+const VECTOR: u16 = 1;
+const ROUTE: u32 = 1 << 30 | VECTOR as u32;
+
+/// Data descriptor: end of frame, report when read.
+const LAST_AND_REPORT: u64 = 0b11 << 4;
+/// Write-back: done, end of frame.
+const DONE: u16 = 1 << 0;
+const END_OF_FRAME: u16 = 1 << 1;
+
+/// A frame that came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received {
+    pub frame: Vec<u8>,
+    /// Status of its last descriptor.
+    pub status: u16,
+    /// Tag that was taken out, if the status says so.
+    pub tag: u16,
+    /// Hash, if the status says so.
+    pub hash: u32,
+}
+
+/// "Add transmit queue" for the queue of a VSI.
+fn add_queue(queue: u16, vsi: u16) -> Ask {
+    let context = TxContext {
+        ring: RingAddress::new(Iova::new(LAN_TRANSMIT_RING)),
+        vsi,
+        ring_len: LAN_ENTRIES,
+        segmentation: true,
+        ..TxContext::default()
+    };
+    let element = ElementData { generic_valid: true, ..ElementData::default() };
+    let record = AddQueue { queue, teid: Teid::NONE, context, element };
+    let group = QueueGroup { parent: PARENT, count: 1 };
+    Ask::with_input(Opcode::AddTxQueues, one(), &[&group.emit()[..], &record.emit()].concat())
+}
+
+/// Parameters of a command with one thing in its buffer.
+const fn one() -> [u8; 16] {
+    let mut parameters = [0; 16];
+    parameters[0] = 1;
+    parameters
+}
+
+/// A rule for frames to an address, in the words of section 16.3.
+fn own_address(vsi: u16, mac: MacAddr) -> Ask {
+    let action: u32 = 0x2_000c | u32::from(vsi) << 4;
+    let [low, high] = vsi.to_le_bytes();
+    let rule = [
+        &[1, 0, 0, 0, 1, 0, low, high][..],
+        &action.to_le_bytes(),
+        &[0, 0, 16, 0],
+        &mac.0,
+        &[2, 0, 0, 0, 0, 0, 0x81, 0, 0, 0],
+    ];
+    Ask::with_input(Opcode::AddRules, one(), &rule.concat())
+}
+
+impl<B: Bus> Driver<B> {
+    /// From a device that may be in any state to a NIC with these addresses. What the device answers is looked at for the
+    /// number of the VSI alone: memory may be gone.
+    pub fn bring_up(&mut self, own: MacAddr) {
+        self.bind();
+        self.reset_function();
+        self.open_admin_queue();
+        let context = VsiContext {
+            switch: SwitchSection { lan: true, allow_loopback: true, ..SwitchSection::default() },
+            vlan: VlanSection { transmit: 3, ..VlanSection::default() },
+            ..VsiContext::default()
+        };
+        let mut physical_function = [0; 16];
+        physical_function[6] = 2;
+        let at = self.issue(&Ask::with_input(Opcode::AddVsi, physical_function, &context.emit()));
+        let number = self.bus.peek(at + 16, 2);
+        self.interface.vsi = number.first_chunk().map_or(0, |number| u16::from_le_bytes(*number));
+        for mac in [own, MacAddr::BROADCAST] {
+            self.issue(&own_address(self.interface.vsi, mac));
+        }
+        self.open_queues();
+    }
+
+    /// What the driver does when its interface comes up.
+    pub fn open_queues(&mut self) {
+        self.interface.transmit_next = 0;
+        self.interface.receive_head = 0;
+        self.issue(&add_queue(0, self.interface.vsi));
+        for (index, word) in (0..).zip(receive_context()) {
+            self.write(Register::QrxContext(index, 0), word);
+        }
+        self.write(Register::QrxflxpCntxt(0), 0x302);
+        self.write(Register::QrxTail(0), 0);
+        self.write(Register::QintTqctl(0), ROUTE);
+        self.write(Register::QintRqctl(0), ROUTE);
+        self.write(Register::QrxCtrl(0), 1);
+        for entry in 0..LAN_ENTRIES {
+            self.offer_buffer(entry);
+        }
+        self.write(Register::QrxTail(0), u32::from(LAN_ENTRIES) - 8);
+        self.enable_vector(VECTOR);
+    }
+
+    fn offer_buffer(&mut self, entry: u16) {
+        let buffer = RECEIVE_BUFFERS + u64::from(entry) * STRIDE;
+        let words = [buffer, 0, 0, 0].map(u64::to_le_bytes);
+        self.bus.poke(LAN_RECEIVE_RING + u64::from(entry) * 32, words.as_flattened());
+    }
+
+    /// Puts two words into the transmit ring.
+    pub fn put_descriptor(&mut self, first: u64, second: u64) {
+        let at = LAN_TRANSMIT_RING + u64::from(self.interface.transmit_next) * 16;
+        self.bus.poke(at, [first.to_le_bytes(), second.to_le_bytes()].as_flattened());
+        self.interface.transmit_next = (self.interface.transmit_next + 1) % LAN_ENTRIES;
+    }
+
+    /// Tells the device of what is in the transmit ring.
+    pub fn ring_doorbell(&mut self) {
+        self.write(Register::QtxCommDbell(0), self.interface.transmit_next.into());
+    }
+
+    /// Sends a frame of one buffer; `word` has what its descriptor says besides.
+    pub fn send(&mut self, frame: &[u8], word: u64) {
+        let buffer = TRANSMIT_BUFFERS + u64::from(self.interface.transmit_next) * STRIDE;
+        self.bus.poke(buffer, frame);
+        self.put_descriptor(buffer, word | LAST_AND_REPORT | (frame.len() as u64) << 34);
+        self.ring_doorbell();
+    }
+
+    /// Takes the next frame out of the receive ring, and offers its buffers again.
+    pub fn receive(&mut self) -> Option<Received> {
+        let mut frame = Vec::new();
+        for _ in 0..LAN_ENTRIES {
+            let entry = self.interface.receive_head;
+            let done = self.bus.peek(LAN_RECEIVE_RING + u64::from(entry) * 32, 32);
+            let half = |at| u16::from_le_bytes([done[at], done[at + 1]]);
+            let status = half(8);
+            if status & DONE == 0 {
+                return None;
+            }
+            let buffer = RECEIVE_BUFFERS + u64::from(entry) * STRIDE;
+            frame.extend(self.bus.peek(buffer, usize::from(half(4) & 0x3fff)));
+            let hash = u32::from(half(12)) | u32::from(half(14)) << 16;
+            let tag = half(10);
+            self.offer_buffer(entry);
+            self.write(Register::QrxTail(0), entry.into());
+            self.interface.receive_head = (entry + 1) % LAN_ENTRIES;
+            if status & END_OF_FRAME != 0 {
+                return Some(Received { frame, status, tag, hash });
+            }
+        }
+        None
+    }
+}
+
+/// Context of the receive queue: where its ring is and how long, buffers of [`STRIDE`] bytes, frames of 9728 bytes at most.
+fn receive_context() -> [u32; 8] {
+    let low = u128::from(LAN_RECEIVE_RING >> 7) << 32
+        | u128::from(LAN_ENTRIES) << 89
+        | u128::from(STRIDE >> 7) << 102
+        | 1 << 116
+        | 1 << 117
+        | 1 << 119;
+    let high: u128 = 9728 << 46;
+    let mut words = [0; 8];
+    let bytes = [low.to_le_bytes(), high.to_le_bytes()];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_flattened().as_chunks::<4>().0) {
+        *word = u32::from_le_bytes(*bytes);
+    }
+    words
+}

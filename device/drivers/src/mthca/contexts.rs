@@ -1,0 +1,130 @@
+//! Contexts to begin with: what `ib_mthca` writes, but for the numbers.
+//!
+//! # Spec
+//! mthca interface, section 6.
+
+use protocol::Psn;
+use protocol::hca::mthca::modify::Named;
+use protocol::hca::mthca::path::{Address, Path};
+use protocol::hca::mthca::qpc::{Qpc, Requester, Responder};
+use protocol::ids::{Lid, Qpn};
+
+use super::UAR;
+
+/// An entry of the MPT (section 6.2).
+#[derive(Clone, Copy, Debug)]
+pub struct Mpt {
+    pub flags: u32,
+    /// Log2 of the bytes of a page, less 12.
+    pub log_pages: u32,
+    /// The index, with a generation above it.
+    pub key: u32,
+    pub pd: u32,
+    pub start: u64,
+    pub len: u64,
+    /// ICM address of the first page table entry.
+    pub mtt: u64,
+}
+
+impl Mpt {
+    /// Of memory that the device writes, by keys of its own only.
+    pub const LOCAL: u32 = 0xf002_0d00;
+    /// Of memory that the device reads, by keys of its own only.
+    pub const READ_ONLY: u32 = 0xf002_0500;
+    /// Of memory that peers may do anything with.
+    pub const REMOTE: u32 = 0xf002_7d00;
+
+    /// The buffer of a queue, in protection domain 1.
+    pub const fn buffer(slot: u32, len: u64, mtt: u64) -> Self {
+        // The driver spreads keys over the device's banks (section 6.1).
+        let key = slot | (slot >> 3 & 1) << 23;
+        Self { flags: Self::LOCAL, log_pages: 0, key, pd: 1, start: 0, len, mtt }
+    }
+
+    /// What the driver reaches all memory by: the first region there is.
+    pub const fn everything() -> Self {
+        Self { flags: 0xf002_0f00, log_pages: 0, key: 0x10, pd: 1, start: 0, len: u64::MAX, mtt: 0 }
+    }
+
+    /// The key as work requests and contexts have it.
+    pub const fn lkey(&self) -> u32 {
+        self.key.rotate_left(8)
+    }
+
+    /// The inbox of SW2HW_MPT.
+    pub fn bytes(&self) -> Vec<u8> {
+        let Self { flags, log_pages, key, pd, start, len, mtt } = *self;
+        let mut bytes = words(&[flags, log_pages, key, pd], 0x10);
+        bytes.extend([start, len].map(u64::to_be_bytes).concat());
+        bytes.resize(0x2c, 0);
+        bytes.extend(mtt.to_be_bytes());
+        bytes.resize(0x40, 0);
+        bytes
+    }
+}
+
+/// The inbox of SW2HW_EQ, of a queue that interrupts (section 6.3).
+pub fn eq_context(log_entries: u8, vector: u8, pd: u32, lkey: u32) -> Vec<u8> {
+    words(&[0x0104_0900, 0, 0, u32::from(log_entries) << 24, 0, u32::from(0x80 | vector), pd, lkey], 0x40)
+}
+
+/// A CQ that has completion EQ 1 and async EQ 2 (section 6.4).
+#[derive(Clone, Copy, Debug)]
+pub struct Cq {
+    pub cqn: u32,
+    pub log_entries: u8,
+    pub pd: u32,
+    pub lkey: u32,
+    /// Index of the doorbell record that says how far software has read.
+    pub record: u32,
+}
+
+impl Cq {
+    /// The inbox of SW2HW_CQ.
+    pub fn bytes(&self) -> Vec<u8> {
+        let Self { cqn, log_entries, pd, lkey, record } = *self;
+        let size = u32::from(log_entries) << 24 | UAR;
+        words(&[0x0004_0000, 0, 0, size, 2, 1, pd, lkey, 0, 0, 0, 0, cqn, record], 0x40)
+    }
+}
+
+/// The inbox of SW2HW_SRQ, of a queue of `1 << log_slots` slots of `16 << log_slot` bytes (section 6.6).
+pub fn srq_context(srqn: u32, [log_slots, log_slot]: [u32; 2], pd: u32, lkey: u32, record: u32) -> Vec<u8> {
+    words(&[log_slots << 24 | srqn & 0xff_ffff, lkey, record, log_slot << 29 | UAR, 0, 0, pd], 0x30)
+}
+
+/// A context towards the QP of the same number of a LID, without queues; PSNs are about to wrap. MTU 256 and messages
+/// of any length, but for datagrams.
+pub fn qpc(kind: u8, qpn: u32, dlid: u16) -> Qpc {
+    const UD: u8 = 3;
+    const MLX: u8 = 7;
+    let address = Address { dlid: Lid::new(dlid), ..Address::default() };
+    let (mtu, log_max_msg) = if matches!(kind, UD | MLX) { (4, 11) } else { (1, 31) };
+    Qpc {
+        kind,
+        mtu,
+        log_max_msg,
+        page: UAR,
+        local_qpn: Qpn::new(qpn),
+        remote_qpn: Qpn::new(qpn),
+        primary: Path { port: 1, rnr_retry: 7, ack_timeout: 14, address, ..Path::default() },
+        requester: Requester::new().with_reads(true).with_atomics(true).with_retry_count(7).with_log_depth(2),
+        next_send_psn: Psn::new(0xff_fffe),
+        responder: Responder::new().with_reads(true).with_writes(true).with_atomics(true).with_log_depth(2),
+        min_rnr_timer: 1,
+        recv_psn: Psn::new(0xff_fffe),
+        ..Qpc::default()
+    }
+}
+
+/// The inbox of a command of a QP.
+pub fn modify(named: Named, qpc: &Qpc) -> Vec<u8> {
+    [&named.bits().to_be_bytes()[..], &[0; 4], &qpc.emit()].concat()
+}
+
+/// Words in the order of their addresses, and zeros behind them.
+pub fn words(words: &[u32], len: usize) -> Vec<u8> {
+    let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+    bytes.resize(len, 0);
+    bytes
+}

@@ -1,0 +1,137 @@
+//! A driver for the HCA of `ib_mthca`: what that driver and `libmthca` do.
+//!
+//! # Spec
+//! mthca interface, sections 2.2, 2.4, 4.5 and 13.3.
+
+mod contexts;
+mod work;
+
+use protocol::hca::mthca::modify::Named;
+use protocol::hca::mthca::qpc::Qpc;
+
+pub use contexts::{Cq, Mpt, eq_context, modify, qpc, srq_context, words};
+pub use work::WorkQueue;
+
+pub use crate::hcr::{INBOX, OUTBOX};
+use crate::{Bus, hcr};
+
+/// Addresses in BAR 0.
+pub const HCR: u64 = 0x8_0680;
+pub const EQ_ARM: u64 = 0x8_0a04;
+pub const EQ_SET_CI: u64 = 0x8_0b00;
+pub const RESET: u64 = 0xf_0010;
+
+/// The UAR page that all queues use.
+pub const UAR: u32 = 2;
+
+/// The queue of events that tells the ends of commands.
+#[derive(Clone, Copy, Debug)]
+pub struct CommandEvents {
+    /// Bus address of its 256 entries.
+    pub buffer: u64,
+    /// Of the next command.
+    pub token: u16,
+    /// Entries that were read.
+    pub read: u32,
+}
+
+impl CommandEvents {
+    /// Number of the queue, and its MSI-X vector.
+    const EQN: u32 = 3;
+    const VECTOR: usize = 2;
+    const ENTRIES: u32 = 256;
+}
+
+/// What the driver remembers.
+pub struct Mthca {
+    /// Where the ends of commands are told; they are polled for if nowhere.
+    pub events: Option<CommandEvents>,
+}
+
+pub type Driver<B> = crate::Driver<Mthca, B>;
+
+impl<B: Bus> Driver<B> {
+    /// Of a device that nothing was done to.
+    pub const fn new(bus: B) -> Self {
+        Self { bus, interface: Mthca { events: None } }
+    }
+
+    /// Stores to a register.
+    pub fn write(&mut self, offset: u64, value: u32) {
+        self.bus.store(0, offset, &value.to_be_bytes());
+    }
+
+    /// Loads from a register.
+    pub fn read(&mut self, offset: u64) -> u32 {
+        u32::from_be_bytes(self.bus.load(0, offset))
+    }
+
+    /// Stores the seven words of a command, and does not look at what comes of it.
+    pub fn issue(&mut self, in_param: u64, in_modifier: u32, out_param: u64, token: u16, word: u32) {
+        let words = hcr::words(in_param, in_modifier, out_param, token, word);
+        for (offset, word) in (HCR..).step_by(4).zip(words) {
+            self.write(offset, word);
+        }
+    }
+
+    /// Issues any command. The status of one whose event bit is clear.
+    #[track_caller]
+    pub fn raw(&mut self, in_param: u64, in_modifier: u32, out_param: u64, token: u16, word: u32) -> u8 {
+        self.issue(in_param, in_modifier, out_param, token, word);
+        let word = self.read(HCR + 0x18);
+        assert_eq!(word & hcr::GO, 0, "go is clear when the store is done");
+        word.to_be_bytes()[0]
+    }
+
+    /// Issues a command, whose modifier is in bits 15:12 of `op`. Its status, and what it answered in out_param.
+    #[track_caller]
+    pub fn command(&mut self, op: u32, in_param: u64, in_modifier: u32) -> (u8, u64) {
+        let word = hcr::GO | op;
+        let Some(events) = self.interface.events else {
+            let status = self.raw(in_param, in_modifier, OUTBOX, 0xffff, word);
+            let halves = [0xc, 0x10].map(|offset| u64::from(self.read(HCR + offset)));
+            return (status, halves[0] << 32 | halves[1]);
+        };
+        let CommandEvents { buffer, token, read } = events;
+        self.raw(in_param, in_modifier, OUTBOX, token, word | hcr::EVENT);
+        // The interrupt handler.
+        assert_eq!(self.bus.interrupts(CommandEvents::VECTOR), 1, "interrupts of a command");
+        let at = buffer + u64::from(read % CommandEvents::ENTRIES) * 32;
+        let entry = self.bus.peek(at, 32);
+        assert_eq!((entry[1], &entry[6..8], entry[0x1f]), (0x0a, &token.to_be_bytes()[..], 0));
+        self.bus.poke(at + 31, &[0x80]);
+        self.write(EQ_SET_CI + 8 * u64::from(CommandEvents::EQN), read + 1);
+        self.write(EQ_ARM, 1 << CommandEvents::EQN);
+        // Slots count on by as many as there are (section 2.2).
+        let events = CommandEvents { token: token.wrapping_add(0x20), read: read + 1, ..events };
+        self.interface.events = Some(events);
+        let answer = entry[0x10..0x18].iter().fold(0, |answer, byte| answer << 8 | u64::from(*byte));
+        (entry[0x0f], answer)
+    }
+
+    /// Issues a command with an inbox and returns its status. What it wrote is at [`OUTBOX`].
+    #[track_caller]
+    pub fn with_inbox(&mut self, op: u32, inbox: &[u8], in_modifier: u32) -> u8 {
+        self.bus.poke(INBOX, inbox);
+        self.command(op, INBOX, in_modifier).0
+    }
+
+    /// Issues a command that must succeed.
+    #[track_caller]
+    pub fn ok(&mut self, op: u32, inbox: &[u8], in_modifier: u32) {
+        assert_eq!(self.with_inbox(op, inbox, in_modifier), 0, "status of {op:03x}");
+    }
+
+    /// Takes the QP of a context from RESET to RTS.
+    pub fn connect(&mut self, qpc: &Qpc) {
+        for op in [0x019, 0x01a, 0x01b] {
+            self.ok(op, &modify(Named::all(), qpc), qpc.local_qpn.get());
+        }
+    }
+
+    /// Writes page table entries as the CPU does, into the memory that is lent for them, from this bus address on.
+    pub fn write_mtt(&mut self, at: u64, pages: impl IntoIterator<Item = u64>) {
+        let entries: Vec<u8> = pages.into_iter().flat_map(|page| (page | 1).to_be_bytes()).collect();
+        self.bus.poke(at, &entries);
+    }
+}

@@ -1,0 +1,274 @@
+//! Operations on the E810, beside one that a driver uses as it should: both are on one local fabric, with a station.
+//!
+//! Whatever the one's driver does, it sends only frames that Ethernet has, keeps no more than it says it does, reaches
+//! nothing but the memory that it was lent, and the other still exchanges frames with the station.
+
+mod hostile;
+
+use device::fabric::local::{LocalFabric, Networks};
+use device::fabric::{Fabric, RxBatch, TxBatch};
+use device::frontend::Interface as _;
+use device::frontend::e810::{E810, Options, Setup};
+use device::frontend::snapshot::{Rows, Table};
+use device::identity::Identity;
+use device::memory::Permissions;
+use device::net::address::Addresses;
+use device::vfio::server::Device as _;
+use drivers::e810::Driver;
+use protocol::ids::{Iova, Lid, MacAddr};
+use rustix::fd::OwnedFd;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+use super::input::Input;
+use super::machine::{Aim, MEMORY, Machine};
+use super::{OPERATIONS, TURNS};
+
+/// Lengths of frames on the wire, without check sequence: IEEE 802.3-2022, section 3.2.8, and the E810 interface,
+/// section 5.6.
+const FRAME_LENGTHS: std::ops::RangeInclusive<usize> = 60..=9728 - 4;
+
+/// What a device may keep of each kind: what its capabilities and the sizes of its scheduler say.
+const MAX_VSIS: usize = 768;
+const MAX_RULES: usize = 8192;
+const MAX_NODES: usize = 9 * 512;
+
+/// Rounds after which what is kept is counted: listing it takes longer than a round.
+const COUNT_EVERY: usize = 64;
+
+const ATTACKER: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 1]);
+const NEIGHBOUR: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 2]);
+const STATION: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 3]);
+/// For experiments: IEEE 802-2014, section 9.2.3.
+const EXPERIMENTAL: [u8; 2] = [0x88, 0xb5];
+
+/// Behind the guest's memory: a page that the device may read, in the middle of three.
+const SEALED: u64 = MEMORY;
+const PAGE: u64 = 0x1000;
+const SEAL: u8 = 0x5a;
+
+/// There is no QP.
+const AIM: Aim = Aim { qpns: &[2], key: 0, va: 0 };
+
+/// A device with its driver, and its place on the fabric.
+struct Nic {
+    driver: Driver<Machine<E810>>,
+    port: LocalFabric,
+    mac: MacAddr,
+}
+
+struct Bench {
+    attacker: Nic,
+    neighbour: Nic,
+    station: LocalFabric,
+    /// The three pages.
+    sealed: OwnedFd,
+    rounds: usize,
+}
+
+/// Runs an input.
+pub fn run(input: &[u8]) {
+    let mut input = Input::new(input);
+    let mut bench = Bench::new(input.byte());
+    for _ in 0..OPERATIONS {
+        let Some(operation) = input.next_byte() else { break };
+        bench.round(operation, &mut input);
+    }
+    bench.check();
+    bench.serves_still();
+}
+
+/// Does so many operations to one device, each of which takes what it needs from bytes that `fill` writes.
+pub fn endure(operations: usize, mut fill: impl FnMut(&mut [u8])) {
+    let mut bench = Bench::new(0);
+    let mut bytes = [0; 384];
+    for _ in 0..operations {
+        fill(&mut bytes);
+        let mut input = Input::new(&bytes);
+        let operation = input.byte();
+        bench.round(operation, &mut input);
+    }
+    bench.check();
+    bench.serves_still();
+}
+
+impl Bench {
+    /// Two devices whose drivers have brought them up; somebody looks at the attacker's or not.
+    fn new(watched: u8) -> Self {
+        let network = Networks::default().network("bench");
+        let join = |mac| network.join(mac).expect("a descriptor is left");
+        let mut bench = Self {
+            attacker: Nic::new(ATTACKER, watched, join(ATTACKER)),
+            neighbour: Nic::new(NEIGHBOUR, 0, join(NEIGHBOUR)),
+            station: join(STATION),
+            sealed: sealed_pages(),
+            rounds: 0,
+        };
+        bench.lend();
+        for nic in [&mut bench.attacker, &mut bench.neighbour] {
+            nic.port.hear_all();
+            nic.driver.bring_up(nic.mac);
+        }
+        bench
+    }
+
+    /// Gives the attacker's device its memory anew.
+    fn lend(&mut self) {
+        let machine = &mut self.attacker.driver.bus;
+        machine.lend();
+        let read = Permissions { read: true, write: false };
+        let fd = self.sealed.try_clone().expect("a descriptor is left");
+        let mapped = machine.hca.memory().map(Iova::new(SEALED), PAGE, read, Some((fd, PAGE)));
+        mapped.expect("nothing is mapped behind the memory");
+    }
+
+    /// Something is done to the attacker's device, and all have a turn.
+    fn round(&mut self, operation: u8, input: &mut Input<'_>) {
+        /// What a machine does is among the first 32.
+        const OPERATIONS: u8 = 48;
+        let operation = operation % OPERATIONS;
+        match operation {
+            // Without memory there is little that a driver can do wrong.
+            12 if input.byte() >= 64 => {}
+            13 => self.lend(),
+            30 | 31 if input.byte() < 192 => self.start_anew(),
+            _ if self.attacker.driver.operate(operation, input) => {}
+            _ => hostile::operate(&mut self.attacker.driver, operation, input),
+        }
+        self.turn();
+        self.rounds += 1;
+        if self.rounds.is_multiple_of(COUNT_EVERY) {
+            self.check();
+        }
+    }
+
+    /// A driver that knows nothing of what was before.
+    fn start_anew(&mut self) {
+        self.attacker.driver.hca.set_link(true);
+        self.lend();
+        self.attacker.driver.bring_up(ATTACKER);
+    }
+
+    fn turn(&mut self) {
+        self.attacker.turn();
+        self.neighbour.turn();
+        while self.neighbour.driver.receive().is_some() {}
+        let _ = received(&mut self.station);
+    }
+
+    /// The attacker's device keeps no more than it says, has not touched what it may only read, and the neighbour's is as
+    /// well as ever.
+    fn check(&mut self) {
+        let hca = &self.attacker.driver.hca;
+        let count = |table, len: fn(&Rows) -> usize| {
+            let (mut count, mut from) = (0, Some(0));
+            while let Some(place) = from {
+                let page = hca.snapshot(table, place);
+                count += len(&page.rows);
+                from = page.next;
+            }
+            count
+        };
+        let queues = usize::from(2 * Options::default().queues.get());
+        let kept = [
+            count(Table::Vsis, |rows| if let Rows::Vsis(rows) = rows { rows.len() } else { 0 }),
+            count(Table::Rules, |rows| if let Rows::Rules(rows) = rows { rows.len() } else { 0 }),
+            count(Table::Scheduler, |rows| if let Rows::Scheduler(rows) = rows { rows.len() } else { 0 }),
+            count(Table::Queues, |rows| if let Rows::Queues(rows) = rows { rows.len() } else { 0 }),
+        ];
+        for (kept, most) in kept.into_iter().zip([MAX_VSIS, MAX_RULES, MAX_NODES, queues]) {
+            assert!(kept <= most, "{kept} where there are at most {most}");
+        }
+        let mut pages = [0; 3 * PAGE as usize];
+        rustix::io::pread(&self.sealed, &mut pages, 0).expect("a memfd is read");
+        assert!(pages.iter().all(|byte| *byte == SEAL), "written where the device must not");
+        self.neighbour_answers();
+    }
+
+    /// The station sends a frame to the neighbour, whose driver gets it and sends it back.
+    fn neighbour_answers(&mut self) {
+        self.turn();
+        let content: Vec<u8> = self.rounds.to_le_bytes().into_iter().cycle().take(1000).collect();
+        let frame = |to: MacAddr, from: MacAddr| [&to.0[..], &from.0, &EXPERIMENTAL, &content].concat();
+        let question = frame(NEIGHBOUR, STATION);
+        let mut batch = TxBatch::default();
+        batch.buffer().extend_from_slice(&question);
+        batch.commit_plain();
+        self.station.send(&mut batch);
+        self.neighbour.turn();
+        assert_eq!(self.neighbour.heard(), [question], "the neighbour hears the station");
+        let answer = frame(STATION, NEIGHBOUR);
+        self.neighbour.driver.send(&answer, 0);
+        self.neighbour.turn();
+        assert_eq!(received(&mut self.station), [answer], "the station hears the neighbour");
+    }
+
+    /// A new client with a driver that knows nothing of what was before exchanges frames.
+    fn serves_still(&mut self) {
+        self.attacker.driver.hca.disconnect();
+        self.start_anew();
+        self.turn();
+        let there = [&NEIGHBOUR.0[..], &ATTACKER.0, &EXPERIMENTAL, &[7; 100]].concat();
+        self.attacker.driver.send(&there, 0);
+        self.attacker.turn();
+        self.neighbour.turn();
+        assert_eq!(self.neighbour.heard(), [there], "a frame leaves");
+        let back = [&ATTACKER.0[..], &NEIGHBOUR.0, &EXPERIMENTAL, &[8; 100]].concat();
+        self.neighbour.driver.send(&back, 0);
+        self.neighbour.turn();
+        self.attacker.turn();
+        assert_eq!(self.attacker.heard(), [back], "a frame arrives");
+    }
+}
+
+impl Nic {
+    /// After power-on.
+    fn new(mac: MacAddr, watched: u8, port: LocalFabric) -> Self {
+        let own = Identity { mac, ..Identity::from_lid(Lid::new(1)) };
+        let addresses = Addresses { own, peers: Vec::new(), default_peer: None };
+        let setup = Setup { options: Options::default(), mac, engine: engine::Config::default() };
+        let machine = Machine::of(E810::new(setup), addresses, watched, AIM);
+        Self { driver: Driver::new(machine), port, mac }
+    }
+
+    /// Frames that its driver received.
+    fn heard(&mut self) -> Vec<Vec<u8>> {
+        std::iter::from_fn(|| self.driver.receive()).map(|received| received.frame).collect()
+    }
+
+    /// Takes what arrived, and sends what there is to send, as far as it is done in so many turns.
+    fn turn(&mut self) {
+        let machine = &mut self.driver.bus;
+        for frame in received(&mut self.port) {
+            machine.hca.handle_frame(&frame);
+        }
+        for _ in 0..TURNS {
+            machine.hca.set_now(machine.now);
+            if machine.hca.next_deadline().is_some_and(|at| at <= machine.now) {
+                machine.hca.handle_deadline();
+            }
+            let left = machine.hca.drain();
+            for (_, frame) in machine.hca.outbound().iter() {
+                assert!(FRAME_LENGTHS.contains(&frame.len()), "a frame of {} bytes", frame.len());
+            }
+            self.port.send(machine.hca.outbound());
+            if !left.frames && !left.other {
+                return;
+            }
+        }
+    }
+}
+
+/// Frames that wait for a member of the fabric.
+fn received(port: &mut LocalFabric) -> Vec<Vec<u8>> {
+    let mut batch = RxBatch::new();
+    port.recv(&mut batch).expect("a fabric in memory does not fail");
+    batch.iter().map(<[u8]>::to_vec).collect()
+}
+
+fn sealed_pages() -> OwnedFd {
+    let fd = memfd_create("sealed", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("a memfd");
+    ftruncate(&fd, 3 * PAGE).expect("a file in memory grows");
+    fcntl_add_seals(&fd, SealFlags::SHRINK).expect("the file allows it");
+    rustix::io::pwrite(&fd, &[SEAL; 3 * PAGE as usize], 0).expect("a memfd is written");
+    fd
+}

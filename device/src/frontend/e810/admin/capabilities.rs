@@ -1,0 +1,60 @@
+//! What the device says it can do: 000A and 000B. What is not in the list, drivers do without: SR-IOV, clocks, sensors, LEDs,
+//! another topology of the scheduler.
+//!
+//! # Spec
+//! E810 interface, sections 6.1 and 6.2.
+
+use protocol::hca::e810::admin::AdminError;
+use protocol::hca::e810::admin::capability::{Capabilities, Capability, id};
+
+use super::Command;
+use crate::frontend::e810::device::E810;
+use crate::frontend::e810::link::MAX_FRAME;
+
+/// Entries of the table behind the hash. Drivers accept no other number.
+const RSS_TABLE: u32 = 2048;
+/// Exponent of the number of queues that an entry of it can name.
+const RSS_ENTRY_WIDTH: u32 = 9;
+/// VSIs of the device.
+const DEVICE_VSIS: u32 = 768;
+/// VSIs of a function.
+const FUNCTION_VSIS: u32 = 384;
+/// Filters of the flow director that the device guarantees to all functions together.
+const DEVICE_FILTERS: u32 = 1024;
+/// Filters of the flow director of a function: guaranteed, and as far as there is room. Without them drivers warn.
+const FUNCTION_FILTERS: u32 = 512;
+/// Traffic classes.
+const TRAFFIC_CLASSES: u32 = 8;
+
+pub(super) fn function(device: &E810, command: &mut Command) -> Result<(), AdminError> {
+    list(device, command, FUNCTION_VSIS, record(id::FLOW_DIRECTOR, FUNCTION_FILTERS, FUNCTION_FILTERS, 0))
+}
+
+pub(super) fn device(device: &E810, command: &mut Command) -> Result<(), AdminError> {
+    list(device, command, DEVICE_VSIS, record(id::FLOW_DIRECTOR, DEVICE_FILTERS, 0, 0))
+}
+
+fn list(device: &E810, command: &mut Command, vsis: u32, filters: Capability) -> Result<(), AdminError> {
+    let options = &device.setup.options;
+    let queues = options.queues.get().into();
+    let records = [
+        record(id::VALID_FUNCTIONS, 1, 0, 0),
+        record(id::VSI, vsis, 0, 0),
+        record(id::RX_QUEUES, queues, 0, 0),
+        record(id::TX_QUEUES, queues, 0, 0),
+        record(id::MSIX, options.vectors.get().into(), 0, 0),
+        record(id::MAX_MTU, MAX_FRAME.into(), 0, 0),
+        record(id::RSS, RSS_TABLE, RSS_ENTRY_WIDTH, 0),
+        filters,
+        record(id::DCB, 1, 1, TRAFFIC_CLASSES),
+    ];
+    let bytes: Vec<u8> = records.iter().flat_map(|record| record.emit()).collect();
+    command.reply(&bytes)?;
+    let count = u32::try_from(records.len()).unwrap_or(u32::MAX);
+    command.answer(Capabilities { count }.emit());
+    Ok(())
+}
+
+fn record(id: u16, number: u32, logical_id: u32, physical_id: u32) -> Capability {
+    Capability { id, major: 1, minor: 0, number, logical_id, physical_id }
+}

@@ -1,0 +1,85 @@
+//! Versions, locks and the flash: 0001, 0002, 0008, 0009, 0701.
+//!
+//! # Spec
+//! E810 interface, sections 5.2, 5.3 and 7.1.
+
+use protocol::hca::e810::admin::control::{
+    ACCESS_READ, ACCESS_WRITE, ResourceId, ResourceLock, STATUS_DONE, Version,
+};
+use protocol::hca::e810::admin::nvm::ReadNvm;
+use protocol::hca::e810::admin::{AdminError, AdminStatus};
+
+use super::Command;
+use crate::frontend::e810::device::E810;
+use crate::limited;
+
+/// Milliseconds that a lock is granted for. There is one driver, so no lock is ever taken away.
+const GRANTED_MS: u32 = 3000;
+
+/// Below 1.5.2 drivers do not ask for what is not in the flash.
+const VERSION: Version = Version {
+    rom: 0,
+    build: 0x8001_4040,
+    firmware_branch: 0,
+    firmware_major: 6,
+    firmware_minor: 1,
+    firmware_patch: 0,
+    api_branch: 0,
+    api_major: 1,
+    api_minor: 5,
+    api_patch: 0,
+};
+
+pub(super) fn get_version(command: &mut Command) -> Result<(), AdminError> {
+    command.answer(VERSION.emit());
+    Ok(())
+}
+
+pub(super) fn driver_version(command: &Command) -> Result<(), AdminError> {
+    limited!(info, "driver {}", command.buffer().escape_ascii());
+    Ok(())
+}
+
+pub(super) fn request_resource(device: &mut E810, command: &mut Command) -> Result<(), AdminError> {
+    let lock = known(command)?;
+    if lock.access != ACCESS_READ && lock.access != ACCESS_WRITE {
+        return Err(AdminError::invalid("access", lock.access.into()));
+    }
+    let mut answer = ResourceLock { timeout: GRANTED_MS, status: 0, ..lock };
+    if lock.resource == ResourceId::GlobalConfig {
+        if device.package.is_complete() {
+            answer.status = STATUS_DONE;
+        } else {
+            device.package.begin();
+        }
+    }
+    command.answer(answer.emit());
+    Ok(())
+}
+
+pub(super) fn release_resource(device: &mut E810, command: &Command) -> Result<(), AdminError> {
+    let lock = known(command)?;
+    if lock.resource == ResourceId::GlobalConfig {
+        device.package.end();
+    }
+    Ok(())
+}
+
+fn known(command: &Command) -> Result<ResourceLock, AdminError> {
+    let lock = command.parameters(ResourceLock::parse);
+    match lock.resource {
+        ResourceId::Other(code) => Err(AdminError::invalid("resource", code.into())),
+        _ => Ok(lock),
+    }
+}
+
+/// What is beyond the image has to be refused with EINVAL: so the driver finds out how long it is.
+pub(super) fn read_nvm(device: &E810, command: &mut Command) -> Result<(), AdminError> {
+    let read = command.parameters(ReadNvm::parse);
+    if read.module != 0 {
+        return Err(AdminError::new(AdminStatus::Invalid, "module", read.module.into()));
+    }
+    let bytes = device.nvm.get(read.offset, read.len);
+    let bytes = bytes.ok_or(AdminError::invalid("offset in the flash", read.offset.into()))?;
+    command.reply(bytes)
+}

@@ -1,0 +1,138 @@
+//! Which handler a command has, and what is told of commands to the log, the counters and the trace.
+
+use std::time::Duration;
+
+use protocol::describe::{Field as _, Hex};
+use protocol::hca::e810::admin::descriptor::Flags;
+use protocol::hca::e810::admin::{AdminError, AdminStatus, Descriptor, Opcode};
+
+use super::{Command, capabilities, control, link, mac, package, queues, scheduler, switching};
+use crate::frontend::Context;
+use crate::frontend::e810::device::E810;
+use crate::frontend::e810::{strict, trace};
+use crate::limited;
+use crate::telemetry::trace::Kind;
+
+/// Word of a command that succeeded.
+const OK: &str = "OK";
+
+/// Executes what the driver has put into the send ring.
+///
+/// Bound: the entries of the ring, each of which one pass over its buffer answers.
+pub fn run(device: &mut E810, cx: &mut Context<'_>) {
+    for _ in 0..device.function.rings.send.entries() {
+        let Some((place, mut descriptor)) = device.function.rings.send.next(cx.dma) else { return };
+        execute(device, cx, &mut descriptor);
+        // A command that resets the function takes the ring away.
+        device.function.rings.send.complete(cx.dma, place, &descriptor);
+    }
+}
+
+/// Executes a command and makes it its completion.
+fn execute(device: &mut E810, cx: &mut Context<'_>, descriptor: &mut Descriptor) {
+    let began = cx.monitor.trace().map(|trace| trace.now());
+    let asked = *descriptor;
+    if cx.monitor.is_strict() {
+        let function = &mut device.function;
+        let in_use = !function.leaves.queues.is_empty() || function.switching.vsis.iter().next().is_some();
+        strict::examine(&mut function.strict, descriptor, in_use).report(cx.monitor);
+    }
+    let opcode = Opcode::from_code(descriptor.opcode);
+    let mut command = Command::read(descriptor, cx.dma);
+    let input = match &command {
+        Ok(read) if began.is_some() && descriptor.flags.contains(Flags::READ) => read.buffer().to_vec(),
+        _ => Vec::new(),
+    };
+    let result = command.as_mut().map_err(|error| *error).and_then(|command| {
+        let opcode = opcode.ok_or(AdminError::new(
+            AdminStatus::NotImplemented,
+            "command",
+            descriptor.opcode.into(),
+        ))?;
+        dispatch(device, cx, opcode, command)?;
+        command.finish(descriptor, cx.dma)
+    });
+    descriptor.flags |= Flags::DONE | Flags::COMPLETE;
+    descriptor.flags.set(Flags::ERROR, result.is_err());
+    descriptor.status = result.err().map_or(0, |error| error.status.code());
+
+    let name = opcode.map_or(protocol::hca::e810::admin::opcode::UNKNOWN, Opcode::name);
+    match &result {
+        Ok(()) => limited!(debug, command = name, "command done"),
+        // The driver asks for much that it can do without, and searches for the end of the flash by reading beyond it.
+        Err(error) if error.status == AdminStatus::NotImplemented || opcode == Some(Opcode::ReadNvm) => {
+            limited!(debug, command = name, "command answered: {error}");
+        }
+        Err(error) => limited!(info, command = name, "command refused: {error}"),
+    }
+    let status = result.err().map_or(OK, |error| error.status.name());
+    cx.monitor.count_command(name, status);
+    if let (Some(trace), Some(began)) = (cx.monitor.trace(), began) {
+        let took: Duration = trace.now().saturating_sub(began);
+        trace.record(Kind::Command, name, |to| {
+            status.show("status", to);
+            if let Err(refusal) = &result {
+                format_args!("{refusal}").show("refused", to);
+            }
+            format_args!("{:.1}", took.as_secs_f64() * 1e6).show("us", to);
+            Hex(asked.opcode).show("op", to);
+            let output = command.as_ref().map_or(&[][..], |command| command.output());
+            trace::describe_command(opcode, (&asked, &input), (descriptor, output), to);
+        });
+    }
+}
+
+fn dispatch(
+    device: &mut E810,
+    cx: &mut Context<'_>,
+    opcode: Opcode,
+    command: &mut Command,
+) -> Result<(), AdminError> {
+    if let Some(outcome) = scheduler::dispatch(&mut device.function.switching.scheduler, opcode, command) {
+        return outcome;
+    }
+    if let Some(outcome) = switching::dispatch(&mut device.function.switching, opcode, command) {
+        return outcome;
+    }
+    if let Some(outcome) = queues::dispatch(device, opcode, command) {
+        return outcome;
+    }
+    match opcode {
+        Opcode::GetVersion => control::get_version(command),
+        Opcode::DriverVersion => control::driver_version(command),
+        Opcode::RequestResource => control::request_resource(device, command),
+        Opcode::ReleaseResource => control::release_resource(device, command),
+        Opcode::FunctionCapabilities => capabilities::function(device, command),
+        Opcode::DeviceCapabilities => capabilities::device(device, command),
+        Opcode::ReadMac => mac::read(device, command),
+        Opcode::WriteMac => mac::write(device, command),
+        Opcode::SetMacConfig => mac::set_config(device, command),
+        Opcode::ClearPfConfig => {
+            device.clear_configuration(cx);
+            Ok(())
+        }
+        Opcode::GetPhyCapabilities => link::get_phy_capabilities(device, command),
+        Opcode::SetPhyConfig => link::set_phy_config(device, cx, command),
+        Opcode::RestartNegotiation => link::restart_negotiation(device, cx, command),
+        Opcode::GetLinkStatus => link::get_status(device, cx, command),
+        Opcode::ReadNvm => control::read_nvm(device, command),
+        Opcode::DownloadPackage => package::download(device, command),
+        Opcode::UpdatePackage => package::update(device, command),
+        Opcode::GetPackageInfo => package::info(device, command),
+        // Nothing depends on what these set.
+        Opcode::QueueShutdown
+        | Opcode::ClearPxe
+        | Opcode::SetPortParameters
+        | Opcode::SetPfcMode
+        | Opcode::SetEventMask
+        | Opcode::SetMacLoopback
+        | Opcode::SetPortLed
+        | Opcode::LldpEvents
+        | Opcode::StopLldp
+        | Opcode::StartLldp
+        | Opcode::SetLldpMib
+        | Opcode::LldpAgent
+        | Opcode::SetHealthConfig => Ok(()),
+        _ => Err(AdminError::new(AdminStatus::NotImplemented, "command", opcode.code().into())),
+    }
+}

@@ -1,0 +1,74 @@
+//! PHY and link: 0600, 0601, 0605, 0607, and the event that the link has changed.
+//!
+//! # Spec
+//! E810 interface, sections 4.3 and 5.6.
+
+use protocol::hca::e810::admin::link::{
+    EVENTS_DISABLE, EVENTS_ENABLE, GetLinkStatus, PhyAbilities, PhyConfig, RestartNegotiation,
+};
+use protocol::hca::e810::admin::{AdminError, Opcode, PARAMETERS_LEN};
+
+use super::Command;
+use crate::frontend::Context;
+use crate::frontend::e810::device::E810;
+use crate::frontend::e810::vectors::Cause;
+use crate::limited;
+
+pub(super) fn get_phy_capabilities(device: &E810, command: &mut Command) -> Result<(), AdminError> {
+    command.reply(&device.link.phy().emit())
+}
+
+pub(super) fn set_phy_config(
+    device: &mut E810,
+    cx: &mut Context<'_>,
+    command: &Command,
+) -> Result<(), AdminError> {
+    let config = command.object(PhyConfig::parse_prefix)?;
+    device.set_link_enabled(cx, config.abilities.contains(PhyAbilities::LINK_ENABLED));
+    Ok(())
+}
+
+pub(super) fn restart_negotiation(
+    device: &mut E810,
+    cx: &mut Context<'_>,
+    command: &Command,
+) -> Result<(), AdminError> {
+    let restart = command.parameters(RestartNegotiation::parse);
+    device.set_link_enabled(cx, restart.enable);
+    Ok(())
+}
+
+pub(super) fn get_status(
+    device: &mut E810,
+    cx: &mut Context<'_>,
+    command: &mut Command,
+) -> Result<(), AdminError> {
+    let asked = command.parameters(GetLinkStatus::parse);
+    match asked.events {
+        EVENTS_ENABLE => device.function.link_events = true,
+        EVENTS_DISABLE => device.function.link_events = false,
+        _ => {}
+    }
+    command.reply(&device.link.status(cx.port, device.function.max_frame).emit())?;
+    command.answer(answer(device));
+    Ok(())
+}
+
+fn answer(device: &E810) -> [u8; PARAMETERS_LEN] {
+    GetLinkStatus { events: u8::from(device.function.link_events) }.emit()
+}
+
+/// Tells the driver that the link has changed, if it wants to know.
+pub(in crate::frontend::e810) fn post_link_event(device: &mut E810, cx: &mut Context<'_>) {
+    if !device.function.link_events {
+        return;
+    }
+    let status = device.link.status(cx.port, device.function.max_frame).emit();
+    let [a, b, c, d, e, f, g, h, ..] = answer(device);
+    let parameters = [a, b, c, d, e, f, g, h];
+    if device.function.rings.receive.post(cx.dma, Opcode::GetLinkStatus, parameters, &status) {
+        device.function.vectors.fire(cx, Cause::AdminEvent);
+    } else {
+        limited!(info, "no room for an event of the link in the admin receive queue");
+    }
+}

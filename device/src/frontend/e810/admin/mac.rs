@@ -1,0 +1,37 @@
+//! MAC of the function: 0107, 0108, 0603.
+//!
+//! # Spec
+//! E810 interface, section 5.2.
+
+use protocol::hca::e810::admin::AdminError;
+use protocol::hca::e810::admin::mac::{LAN_ADDRESS_VALID, MacConfig, MacEntry, ReadMac, WriteMac};
+
+use super::Command;
+use crate::frontend::e810::device::E810;
+use crate::frontend::e810::link::MAX_FRAME;
+
+/// The address of the port. What software writes holds until the next reset.
+pub(super) fn read(device: &E810, command: &mut Command) -> Result<(), AdminError> {
+    let entry = MacEntry { port: 0, kind: 0, mac: device.function.mac };
+    command.reply(&entry.emit())?;
+    command.answer(ReadMac { flags: LAN_ADDRESS_VALID, count: 1 }.emit());
+    Ok(())
+}
+
+pub(super) fn write(device: &mut E810, command: &Command) -> Result<(), AdminError> {
+    let WriteMac { mac, .. } = command.parameters(WriteMac::parse);
+    if mac.is_multicast() {
+        return Err(AdminError::invalid("group address", 0));
+    }
+    device.function.mac = mac;
+    Ok(())
+}
+
+pub(super) fn set_config(device: &mut E810, command: &Command) -> Result<(), AdminError> {
+    let MacConfig { max_frame } = command.parameters(MacConfig::parse);
+    if max_frame > MAX_FRAME {
+        return Err(AdminError::invalid("frame length", max_frame.into()));
+    }
+    device.function.max_frame = max_frame;
+    Ok(())
+}

@@ -1,0 +1,40 @@
+//! The package: 0C40, 0C42, 0C43.
+//!
+//! # Spec
+//! E810 interface, section 7.2.
+
+use protocol::hca::e810::admin::AdminError;
+use protocol::hca::e810::package::{Download, PackageCount};
+
+use super::Command;
+use crate::frontend::e810::device::E810;
+
+pub(super) fn download(device: &mut E810, command: &mut Command) -> Result<(), AdminError> {
+    device.package.add(command.buffer());
+    no_error(command)
+}
+
+/// Of what it changes, only what is hashed is not done by the parser of this device by itself.
+pub(super) fn update(device: &mut E810, command: &mut Command) -> Result<(), AdminError> {
+    device.function.switching.vsis.profiles.update(device.package.packet_groups(), command.buffer());
+    no_error(command)
+}
+
+fn no_error(command: &mut Command) -> Result<(), AdminError> {
+    let download = command.parameters(Download::parse);
+    command.answer(Download { error_offset: 0, error_info: 0, ..download }.emit());
+    let _ = command.buffer_mut();
+    Ok(())
+}
+
+pub(super) fn info(device: &E810, command: &mut Command) -> Result<(), AdminError> {
+    let entry = device.package.info();
+    let count = PackageCount { count: entry.is_some().into() }.emit();
+    let mut bytes = count.to_vec();
+    bytes.extend(entry.iter().flat_map(|entry| entry.emit()));
+    let buffer = command.buffer_mut();
+    let len = buffer.len();
+    let place = buffer.get_mut(..bytes.len()).ok_or(AdminError::invalid("buffer length", len as u64))?;
+    place.copy_from_slice(&bytes);
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! Transmit queues and the queue sets of RDMA: 0C30 to 0C33.
+//!
+//! # Spec
+//! E810 interface, section 5.9.
+
+use protocol::hca::e810::admin::queue::{
+    AddParameters, AddQueue, AddRdmaSet, DisableGroup, DisableParameters, QueueGroup, RDMA, RdmaSetGroup,
+};
+use protocol::hca::e810::admin::{AdminError, AdminStatus, Opcode};
+
+use super::Command;
+use crate::frontend::e810::buffer::Buffer;
+use crate::frontend::e810::device::E810;
+use crate::frontend::e810::lan::AddError;
+use crate::frontend::e810::vsi::VsiNumber;
+
+/// Executes a command of queues; `None` if it is another's.
+pub(in crate::frontend::e810) fn dispatch(
+    device: &mut E810,
+    opcode: Opcode,
+    command: &mut Command,
+) -> Option<Result<(), AdminError>> {
+    Some(match opcode {
+        Opcode::AddTxQueues => add_queues(device, command),
+        Opcode::DisableTxQueues => disable(device, command),
+        // Queues send in the order of their doorbells, wherever they are in the tree.
+        Opcode::MoveTxQueues => Ok(()),
+        Opcode::AddRdmaQueueSet => add_rdma_sets(device, command),
+        _ => return None,
+    })
+}
+
+/// "Add transmit queues". What is in front of a wrong one stays added.
+fn add_queues(device: &mut E810, command: &mut Command) -> Result<(), AdminError> {
+    let groups = command.parameters(AddParameters::parse).groups;
+    let mut left = Buffer::new(command.buffer_mut());
+    for _ in 0..groups {
+        let group = QueueGroup::parse(left.next()?);
+        let records: &mut [[u8; AddQueue::LEN]] = left.next_all(group.count.into())?;
+        for record in records {
+            let asked = AddQueue::parse(record);
+            let switching = &mut device.function.switching;
+            let vsi = asked.context.vsi;
+            if switching.vsis.get(VsiNumber::new(vsi)).is_none() {
+                return Err(AdminError::no_entry("vsi of a queue", vsi.into()));
+            }
+            let teid = switching.scheduler.add_leaf(group.parent, asked.element)?;
+            device.lan.add_transmit(asked.queue, asked.context).map_err(|error| {
+                switching.scheduler.remove_leaf(teid);
+                refusal(error)
+            })?;
+            device.function.leaves.queues.insert(asked.queue, teid);
+            *record = AddQueue { teid, ..asked }.emit();
+        }
+    }
+    Ok(())
+}
+
+fn refusal(error: AddError) -> AdminError {
+    match error {
+        AddError::NoSuchQueue(queue) => AdminError::invalid("transmit queue", queue.into()),
+        AddError::Enabled(queue) => AdminError::new(AdminStatus::Exists, "transmit queue", queue.into()),
+        AddError::RingLength(_, len) => AdminError::invalid("length of a ring", len.into()),
+    }
+}
+
+/// RDMA queue sets, one for each leaf that there can be.
+///
+/// Bound: handles are the driver's to choose, and a set stays when its leaf is deleted with a node above.
+const MAX_RDMA_SETS: usize = 512;
+
+/// "Add RDMA queue sets". What is in front of a wrong one stays added.
+fn add_rdma_sets(device: &mut E810, command: &mut Command) -> Result<(), AdminError> {
+    let groups = command.parameters(AddParameters::parse).groups;
+    let function = &mut device.function;
+    let mut left = Buffer::new(command.buffer_mut());
+    for _ in 0..groups {
+        let group = RdmaSetGroup::parse(left.next()?);
+        let records: &mut [[u8; AddRdmaSet::LEN]] = left.next_all(group.count)?;
+        for record in records {
+            let asked = AddRdmaSet::parse(record);
+            if function.leaves.rdma_sets.contains_key(&asked.set) {
+                return Err(AdminError::new(AdminStatus::Exists, "RDMA queue set", asked.set.into()));
+            }
+            if asked.set & RDMA != 0 {
+                // The bit says in "disable queues" that an id is a set's.
+                return Err(AdminError::invalid("RDMA queue set", asked.set.into()));
+            }
+            if function.leaves.rdma_sets.len() >= MAX_RDMA_SETS {
+                return Err(AdminError::new(AdminStatus::NoSpace, "RDMA queue sets", MAX_RDMA_SETS as u64));
+            }
+            let teid = function.switching.scheduler.add_leaf(group.parent, asked.element)?;
+            function.leaves.rdma_sets.insert(asked.set, teid);
+            *record = AddRdmaSet { teid, ..asked }.emit();
+        }
+    }
+    Ok(())
+}
+
+/// "Disable queues": takes them away at once, with what they were about to send.
+fn disable(device: &mut E810, command: &mut Command) -> Result<(), AdminError> {
+    /// Bytes behind an even number of ids, which make a group with its header of six a multiple of four.
+    const PADDING: usize = 2;
+    let groups = command.parameters(DisableParameters::parse).groups;
+    let function = &mut device.function;
+    let mut left = Buffer::new(command.buffer_mut());
+    for group in 0..groups {
+        let count = DisableGroup::parse(left.next()?).count;
+        let ids: &mut [[u8; 2]] = left.next_all(count.into())?;
+        for id in ids.iter().map(|id| u16::from_le_bytes(*id)) {
+            let (what, leaf) = if id & RDMA == 0 {
+                device.lan.remove_transmit(id);
+                ("transmit queue", function.leaves.queues.remove(&id))
+            } else {
+                ("RDMA queue set", function.leaves.rdma_sets.remove(&(id & !RDMA)))
+            };
+            let leaf = leaf.ok_or(AdminError::no_entry(what, (id & !RDMA).into()))?;
+            function.switching.scheduler.remove_leaf(leaf);
+        }
+        if count.is_multiple_of(2) && group + 1 < groups {
+            let _: &mut [u8; PADDING] = left.next()?;
+        }
+    }
+    Ok(())
+}

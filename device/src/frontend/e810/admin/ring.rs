@@ -1,0 +1,226 @@
+//! Rings of descriptors: their registers, the next command, and events.
+//!
+//! # Spec
+//! E810 interface, sections 4.1 to 4.3.
+
+use protocol::hca::e810::admin::descriptor::{Descriptor, Flags, LARGE_FROM, QueueLength};
+use protocol::hca::e810::admin::{Opcode, PARAMETERS_LEN};
+use protocol::hca::e810::regs::Register;
+use protocol::ids::Iova;
+
+use crate::memory::{DmaError, GuestMemory};
+
+/// Bits of head and tail.
+const INDEX: u32 = 0x3ff;
+
+/// Rings of the function.
+#[derive(Debug, Default)]
+pub struct Rings {
+    /// Commands.
+    pub send: Ring,
+    /// Events.
+    pub receive: Ring,
+    /// Messages to virtual functions, which there are none of: what is sent is done.
+    pub mailbox_send: Ring,
+    /// Messages from them.
+    pub mailbox_receive: Ring,
+}
+
+/// Registers of a ring, which are its state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ring {
+    base_low: u32,
+    base_high: u32,
+    length: QueueLength,
+    head: u32,
+    tail: u32,
+}
+
+/// A register of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RingRegister {
+    /// Lower half of the ring's address.
+    BaseLow,
+    /// Upper half.
+    BaseHigh,
+    /// Entries and enable.
+    Length,
+    /// Where the device is.
+    Head,
+    /// Where the driver is.
+    Tail,
+}
+
+/// Which ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RingName {
+    /// Commands.
+    Send,
+    /// Events.
+    Receive,
+    /// Mailbox, to virtual functions.
+    MailboxSend,
+    /// Mailbox, from them.
+    MailboxReceive,
+}
+
+impl RingRegister {
+    /// Ring and register of it that a register of BAR0 is, if it is one.
+    pub fn of(register: Register) -> Option<(RingName, Self)> {
+        use {Register as R, RingName as Of};
+        Some(match register {
+            R::PfFwAtqbal => (Of::Send, Self::BaseLow),
+            R::PfFwAtqbah => (Of::Send, Self::BaseHigh),
+            R::PfFwAtqlen => (Of::Send, Self::Length),
+            R::PfFwAtqh => (Of::Send, Self::Head),
+            R::PfFwAtqt => (Of::Send, Self::Tail),
+            R::PfFwArqbal => (Of::Receive, Self::BaseLow),
+            R::PfFwArqbah => (Of::Receive, Self::BaseHigh),
+            R::PfFwArqlen => (Of::Receive, Self::Length),
+            R::PfFwArqh => (Of::Receive, Self::Head),
+            R::PfFwArqt => (Of::Receive, Self::Tail),
+            R::PfMbxAtqbal => (Of::MailboxSend, Self::BaseLow),
+            R::PfMbxAtqbah => (Of::MailboxSend, Self::BaseHigh),
+            R::PfMbxAtqlen => (Of::MailboxSend, Self::Length),
+            R::PfMbxAtqh => (Of::MailboxSend, Self::Head),
+            R::PfMbxAtqt => (Of::MailboxSend, Self::Tail),
+            R::PfMbxArqbal => (Of::MailboxReceive, Self::BaseLow),
+            R::PfMbxArqbah => (Of::MailboxReceive, Self::BaseHigh),
+            R::PfMbxArqlen => (Of::MailboxReceive, Self::Length),
+            R::PfMbxArqh => (Of::MailboxReceive, Self::Head),
+            R::PfMbxArqt => (Of::MailboxReceive, Self::Tail),
+            _ => return None,
+        })
+    }
+}
+
+impl Rings {
+    /// A ring.
+    pub fn get(&self, name: RingName) -> &Ring {
+        match name {
+            RingName::Send => &self.send,
+            RingName::Receive => &self.receive,
+            RingName::MailboxSend => &self.mailbox_send,
+            RingName::MailboxReceive => &self.mailbox_receive,
+        }
+    }
+
+    /// Writes a register of a ring. Commands that a tail adds are for the caller to execute.
+    pub fn write(&mut self, name: RingName, register: RingRegister, value: u32) {
+        let ring = match name {
+            RingName::Send => &mut self.send,
+            RingName::Receive => &mut self.receive,
+            RingName::MailboxSend => &mut self.mailbox_send,
+            RingName::MailboxReceive => &mut self.mailbox_receive,
+        };
+        ring.write(register, value);
+        if name == RingName::MailboxSend {
+            ring.head = ring.tail;
+        }
+    }
+}
+
+impl Ring {
+    /// Reads a register.
+    pub fn read(&self, register: RingRegister) -> u32 {
+        match register {
+            RingRegister::BaseLow => self.base_low,
+            RingRegister::BaseHigh => self.base_high,
+            RingRegister::Length => u32::from_le_bytes(self.length.emit()),
+            RingRegister::Head => self.head,
+            RingRegister::Tail => self.tail,
+        }
+    }
+
+    fn write(&mut self, register: RingRegister, value: u32) {
+        match register {
+            RingRegister::BaseLow => self.base_low = value,
+            RingRegister::BaseHigh => self.base_high = value,
+            RingRegister::Length => self.length = QueueLength::parse(&value.to_le_bytes()),
+            RingRegister::Head => self.head = value & INDEX,
+            RingRegister::Tail => self.tail = value & INDEX,
+        }
+    }
+
+    /// Whether the driver has enabled it, with an error since then or without one.
+    pub fn is_enabled(&self) -> bool {
+        self.length.enable
+    }
+
+    /// Entries it has.
+    pub fn entries(&self) -> u16 {
+        self.length.entries
+    }
+
+    /// The descriptor at the head: its place and its bytes; `None` if there is none. A ring that cannot be read, or whose
+    /// head or tail is outside of it, stops with the "critical" bit of its length register.
+    pub fn next(&mut self, dma: &GuestMemory) -> Option<(Iova, Descriptor)> {
+        if !self.length.enable || self.length.critical || self.head == self.tail {
+            return None;
+        }
+        let place = self.place();
+        let mut bytes = [0; Descriptor::LEN];
+        let read = place.and_then(|place| dma.read(place, &mut bytes).ok().map(|()| place));
+        if read.is_none() {
+            self.length.critical = true;
+        }
+        Some((read?, Descriptor::parse(&bytes)))
+    }
+
+    /// Gives the descriptor at the head back to the driver, as it is now.
+    pub fn complete(&mut self, dma: &GuestMemory, place: Iova, descriptor: &Descriptor) {
+        if dma.write(place, &descriptor.emit()).is_err() {
+            self.length.critical = true;
+            return;
+        }
+        self.head = (self.head + 1) % u32::from(self.length.entries).max(1);
+    }
+
+    /// Writes an event, with `data` in its buffer. Whether there was room for it.
+    pub fn post(&mut self, dma: &GuestMemory, event: Opcode, parameters: [u8; 8], data: &[u8]) -> bool {
+        let Some((place, free)) = self.next(dma) else { return false };
+        match self.fill(dma, &free, event, parameters, data) {
+            Ok(Some(descriptor)) => {
+                self.complete(dma, place, &descriptor);
+                !self.length.critical
+            }
+            Ok(None) | Err(_) => false,
+        }
+    }
+
+    fn fill(
+        &self,
+        dma: &GuestMemory,
+        free: &Descriptor,
+        event: Opcode,
+        parameters: [u8; 8],
+        data: &[u8],
+    ) -> Result<Option<Descriptor>, DmaError> {
+        let Some(buffer_len) = u16::try_from(data.len()).ok().filter(|len| *len <= free.buffer_len) else {
+            return Ok(None);
+        };
+        dma.write(free.buffer(), data)?;
+        let mut flags = Flags::DONE | Flags::COMPLETE | Flags::BUFFER;
+        flags.set(Flags::LARGE, data.len() > LARGE_FROM);
+        // The address of the buffer stays where the driver finds it again.
+        let mut all: [u8; PARAMETERS_LEN] = free.parameters;
+        all[..8].copy_from_slice(&parameters);
+        Ok(Some(Descriptor {
+            flags,
+            opcode: event.code(),
+            buffer_len,
+            status: 0,
+            cookie: 0,
+            parameters: all,
+        }))
+    }
+
+    fn place(&self) -> Option<Iova> {
+        let entries = u32::from(self.length.entries);
+        if self.head >= entries || self.tail >= entries {
+            return None;
+        }
+        let base = u64::from(self.base_high) << 32 | u64::from(self.base_low);
+        base.checked_add(u64::from(self.head) * Descriptor::LEN as u64).map(Iova::new)
+    }
+}

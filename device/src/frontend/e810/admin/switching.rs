@@ -1,0 +1,62 @@
+//! Switch, resources and VSIs, with the tables by which VSIs spread what they receive: 0200 to 02A2, 0B02 to 0B05.
+//!
+//! # Spec
+//! E810 interface, sections 5.4 and 5.7 to 5.9.
+
+use protocol::hca::e810::admin::rss::{KeyParameters, TableParameters};
+use protocol::hca::e810::admin::scheduler::ListParameters;
+use protocol::hca::e810::admin::switch::SwitchParameters;
+use protocol::hca::e810::admin::vsi::VsiParameters;
+use protocol::hca::e810::admin::{AdminError, Opcode};
+
+use super::Command;
+use crate::frontend::e810::switch::{RuleCommand, Switch};
+use crate::frontend::e810::switching::Switching;
+
+/// Executes a command of the switch; `None` if it is another's.
+pub(in crate::frontend::e810) fn dispatch(
+    switching: &mut Switching,
+    opcode: Opcode,
+    command: &mut Command,
+) -> Option<Result<(), AdminError>> {
+    let vsis = &mut switching.vsis;
+    Some(match opcode {
+        Opcode::GetSwitchConfig => {
+            command.answer(SwitchParameters { count: 1, ..SwitchParameters::default() }.emit());
+            command.fill(Switch::configuration)
+        }
+        Opcode::AllocateResources => switching.allocate(command.buffer_mut()),
+        Opcode::FreeResources => switching.free(command.buffer_mut()),
+        Opcode::AddVsi => {
+            let parameters = command.parameters(VsiParameters::parse);
+            vsis.add(&parameters, command.buffer_mut()).map(|answer| command.answer(answer.emit()))
+        }
+        Opcode::UpdateVsi => {
+            let parameters = command.parameters(VsiParameters::parse);
+            vsis.update(&parameters, command.buffer_mut()).map(|answer| command.answer(answer.emit()))
+        }
+        Opcode::FreeVsi => {
+            let parameters = command.parameters(VsiParameters::parse);
+            switching.free_vsi(&parameters).map(|answer| command.answer(answer.emit()))
+        }
+        Opcode::AddRules => rules(switching, RuleCommand::Add, command),
+        Opcode::UpdateRules => rules(switching, RuleCommand::Update, command),
+        Opcode::RemoveRules => rules(switching, RuleCommand::Remove, command),
+        Opcode::SetRssKey => vsis.set_key(&command.parameters(KeyParameters::parse), command.buffer()),
+        Opcode::SetRssTable => vsis.set_table(&command.parameters(TableParameters::parse), command.buffer()),
+        Opcode::GetRssKey => {
+            let parameters = command.parameters(KeyParameters::parse);
+            command.fill(|buffer| vsis.get_key(&parameters, buffer))
+        }
+        Opcode::GetRssTable => {
+            let parameters = command.parameters(TableParameters::parse);
+            command.fill(|buffer| vsis.get_table(&parameters, buffer))
+        }
+        _ => return None,
+    })
+}
+
+fn rules(switching: &mut Switching, kind: RuleCommand, command: &mut Command) -> Result<(), AdminError> {
+    let count = command.parameters(ListParameters::parse).count;
+    switching.rules(kind, count, command.buffer_mut())
+}

@@ -1,0 +1,47 @@
+//! The buffer of an admin command, read and answered from front to back.
+
+use protocol::hca::e810::admin::AdminError;
+
+/// What is left of it.
+#[derive(Debug)]
+pub(super) struct Buffer<'a>(&'a mut [u8]);
+
+impl<'a> Buffer<'a> {
+    /// A whole one.
+    pub(super) const fn new(bytes: &'a mut [u8]) -> Self {
+        Self(bytes)
+    }
+
+    /// The next `N` bytes.
+    ///
+    /// # Errors
+    /// EINVAL if there are not as many: a count in the command is too large for its buffer.
+    pub(super) fn next<const N: usize>(&mut self) -> Result<&'a mut [u8; N], AdminError> {
+        let left = self.0.len();
+        let Some((next, rest)) = std::mem::take(&mut self.0).split_first_chunk_mut() else {
+            return Err(AdminError::invalid("bytes left of the buffer", left as u64));
+        };
+        self.0 = rest;
+        Ok(next)
+    }
+
+    /// The next `count` objects of `N` bytes each.
+    ///
+    /// # Errors
+    /// As for [`Buffer::next`].
+    pub(super) fn next_all<const N: usize>(&mut self, count: u16) -> Result<&'a mut [[u8; N]], AdminError> {
+        let left = self.0.len();
+        let Some((next, rest)) = std::mem::take(&mut self.0).split_at_mut_checked(usize::from(count) * N)
+        else {
+            return Err(AdminError::invalid("bytes left of the buffer", left as u64));
+        };
+        self.0 = rest;
+        Ok(next.as_chunks_mut().0)
+    }
+
+    /// Passes over up to `count` bytes; that they are missing is no mistake.
+    pub(super) fn skip(&mut self, count: usize) {
+        let count = count.min(self.0.len());
+        self.0 = std::mem::take(&mut self.0).split_at_mut(count).1;
+    }
+}

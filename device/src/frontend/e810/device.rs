@@ -1,0 +1,311 @@
+//! The function: BAR0, and what happens at its registers; resets.
+//!
+//! # Spec
+//! E810 interface, sections 1 and 2.
+
+use engine::{Engine, Event, Instant};
+use protocol::describe::Visitor;
+use protocol::hca::e810::interrupt::OtherCauses;
+use protocol::hca::e810::pci;
+use protocol::hca::e810::regs::Register;
+use protocol::hca::words;
+use serde::{Deserialize, Serialize};
+
+use super::admin::dispatch;
+use super::admin::post_link_event;
+use super::admin::ring::{RingName, RingRegister};
+use super::function::{Function, Leaves};
+use super::host::NoRdma;
+use super::lan::Lan;
+use super::link::Link;
+use super::nvm::Nvm;
+use super::options::Options;
+use super::package::Package;
+use super::switching::Switching;
+use super::vectors::RouteRegister;
+use super::{registers, snapshot, strict, trace};
+use crate::frontend::snapshot::{Page, Table};
+use crate::frontend::{self, Context, Frontend, FrontendCounters, HostContext, Interface, RegisterAccess};
+use crate::limited;
+use crate::management::NodeProfile;
+use crate::net::address::Addresses;
+use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
+
+/// PFGEN_CTRL: reset the function.
+const FUNCTION_RESET: u32 = 1;
+/// GLGEN_RTRIG: reset the core, or the device as a whole.
+const DEVICE_RESETS: u32 = 0b11;
+
+/// What a device is given at its creation and keeps.
+pub type Setup = frontend::Setup<Options>;
+
+/// What only this interface counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Counters {
+    /// Resets of the function by its register.
+    pub function_resets: u64,
+    /// Resets of the core or of the device.
+    pub device_resets: u64,
+    /// Accesses to what is no register.
+    pub unknown_registers: u64,
+}
+
+/// An E810-C.
+#[derive(Debug)]
+pub struct E810 {
+    pub(super) setup: Setup,
+    pub(super) nvm: Nvm,
+    pub(super) package: Package,
+    pub(super) link: Link,
+    pub(super) function: Function,
+    /// Its counters outlive resets.
+    pub(super) lan: Lan,
+    counters: Counters,
+}
+
+impl Interface for E810 {
+    type Options = Options;
+
+    fn new(setup: Setup) -> Self {
+        let function = Function::new(&setup);
+        Self {
+            nvm: Nvm::default(),
+            package: Package::default(),
+            link: Link::new(setup.options.link_speed),
+            function,
+            lan: Lan::new(setup.options.queues.get()),
+            counters: Counters::default(),
+            setup,
+        }
+    }
+}
+
+impl E810 {
+    /// 32 bits of BAR0. Reads of some registers have effects.
+    fn read_register(&mut self, offset: u64) -> u32 {
+        let Some((register, half)) = Register::at(offset) else {
+            self.unknown(offset, "read");
+            return 0;
+        };
+        let function = &mut self.function;
+        if let Some((ring, register)) = RingRegister::of(register) {
+            return function.rings.get(ring).read(register);
+        }
+        if let Some(route) = RouteRegister::of(register) {
+            return function.vectors.route(route);
+        }
+        if let Some(value) = self.lan.read(register) {
+            let [a, b, c, d, e, ..] = value.to_le_bytes();
+            return if half == 0 { u32::from_le_bytes([a, b, c, d]) } else { e.into() };
+        }
+        match register {
+            // Resets are done when they are asked for.
+            Register::PfgenCtrl | Register::GlgenRtrig => 0,
+            Register::PfintOicr => function.vectors.take_other(),
+            Register::PfintOicrEna => function.vectors.other_enabled(),
+            Register::GlintDynCtl(vector) => function.vectors.control(vector),
+            Register::GlintItr(index, vector) => function.vectors.interval(index, vector),
+            _ => registers::constant(register).unwrap_or_else(|| function.stored.read(register)),
+        }
+    }
+
+    fn write_register(&mut self, cx: &mut Context<'_>, offset: u64, value: u32) {
+        let Some((register, 0)) = Register::at(offset) else { return self.unknown(offset, "write") };
+        if let Some((ring, register)) = RingRegister::of(register) {
+            self.function.rings.write(ring, register, value);
+            if (ring, register) == (RingName::Send, RingRegister::Tail) {
+                dispatch::run(self, cx);
+            }
+            return;
+        }
+        if let Some(route) = RouteRegister::of(register) {
+            return self.function.vectors.set_route(route, value);
+        }
+        if cx.monitor.is_strict() {
+            self.lan.examine(register, value, cx.monitor);
+        }
+        if self.lan.write(register, value) {
+            match register {
+                Register::QtxCommDbell(_) => cx.monitor.count_doorbell("transmit"),
+                Register::QrxTail(_) => cx.monitor.count_doorbell("receive"),
+                _ => {}
+            }
+            return;
+        }
+        let vectors = &mut self.function.vectors;
+        match register {
+            Register::PfgenCtrl if value & FUNCTION_RESET != 0 => {
+                limited!(info, "function reset by its register");
+                self.counters.function_resets += 1;
+                self.clear_configuration(cx);
+                self.function = Function::new(&self.setup);
+            }
+            Register::GlgenRtrig if value & DEVICE_RESETS != 0 => self.reset_device(cx),
+            Register::PfintOicrEna => vectors.enable_other(cx, value),
+            Register::GlintDynCtl(vector) => vectors.set_control(cx, vector, value),
+            Register::GlintItr(index, vector) => vectors.set_interval(index, vector, value),
+            _ => {
+                self.function.stored.write(register, value);
+            }
+        }
+    }
+
+    fn unknown(&mut self, offset: u64, access: &'static str) {
+        self.counters.unknown_registers += 1;
+        limited!(debug, offset, access, "no such register");
+    }
+
+    /// Core or global reset: as a reset of the function, and the package is gone. The driver is told, for which the interrupts
+    /// still are as it has set them up.
+    fn reset_device(&mut self, cx: &mut Context<'_>) {
+        limited!(info, "device reset by its register");
+        self.counters.device_resets += 1;
+        self.function.vectors.fire_other(cx, OtherCauses::GLOBAL_RESET);
+        self.clear_configuration(cx);
+        self.function = Function::new(&self.setup);
+        self.function.vectors.note_other(OtherCauses::GLOBAL_RESET);
+        self.package = Package::default();
+    }
+
+    /// Forgets VSIs, rules and queues of the function (02A4, and every reset).
+    pub(super) fn clear_configuration(&mut self, cx: &mut Context<'_>) {
+        cx.engine.reset(self.setup.engine);
+        self.function.switching = Switching::default();
+        self.function.leaves = Leaves::default();
+        self.lan.reset();
+    }
+
+    /// The driver enables or disables its link, and is told in any case.
+    pub(super) fn set_link_enabled(&mut self, cx: &mut Context<'_>, enabled: bool) {
+        if self.link.set_enabled(enabled) {
+            limited!(info, enabled, "driver changes its link");
+        }
+        post_link_event(self, cx);
+    }
+}
+
+impl Frontend for E810 {
+    type Host<'a> = NoRdma;
+
+    fn pci(&self) -> PciFunction {
+        let [a, b, c, d, e, f] = self.setup.mac.0;
+        PciFunction {
+            vendor: pci::VENDOR_ID,
+            device: pci::DEVICE_ID,
+            subsystem_vendor: pci::VENDOR_ID,
+            subsystem: pci::SUBSYSTEM_ID,
+            revision: pci::REVISION,
+            class: pci::CLASS_CODE,
+            bars: Bars::new([
+                (Bar::Bar0, MemoryBar { len: pci::BAR0_LEN, prefetchable: true }),
+                (Bar::Bar3, MemoryBar { len: pci::MSIX_BAR_LEN, prefetchable: true }),
+            ]),
+            msix: MsixLayout {
+                vectors: self.setup.options.vectors.get(),
+                table: (Bar::Bar3, pci::MSIX_TABLE),
+                pending: (Bar::Bar3, pci::MSIX_PBA),
+            },
+            // Functions with equal numbers in one guest share what they must not.
+            serial_number: Some(u64::from_be_bytes([a, b, c, 0xff, 0xff, d, e, f])),
+        }
+    }
+
+    fn node(&self) -> Option<NodeProfile> {
+        None
+    }
+
+    fn serves_frames(&self) -> bool {
+        true
+    }
+
+    fn bar_read(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]) {
+        if cx.monitor.is_strict() {
+            strict::read(&mut self.function.strict, bar, offset);
+        }
+        match bar {
+            Bar::Bar0 => words::read(offset, data, |word| self.read_register(word).to_le_bytes()),
+            // The MSI-X structures are not ours, and there is nothing beside them.
+            _ => data.fill(0),
+        }
+    }
+
+    fn bar_write(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &[u8]) {
+        if bar == Bar::Bar0 {
+            if cx.monitor.is_strict() {
+                let Function { strict, rings, .. } = &mut self.function;
+                let view = strict::View { options: &self.setup.options, rings };
+                strict::write(strict, view, offset, data).report(cx.monitor);
+            }
+            for (offset, word) in words::writes(offset, data) {
+                self.write_register(cx, offset, u32::from_le_bytes(word));
+            }
+        }
+    }
+
+    fn register_name(&self, access: &RegisterAccess<'_>) -> Option<String> {
+        trace::register_name(access)
+    }
+
+    fn describe_access(&self, access: &RegisterAccess<'_>, to: &mut dyn Visitor) {
+        trace::describe_access(access, to);
+    }
+
+    fn host<'a>(&'a mut self, _: HostContext<'a>) -> Self::Host<'a> {
+        NoRdma
+    }
+
+    fn handle_event(&mut self, _: &mut Context<'_>, _: Event) {}
+
+    fn receive_frame(&mut self, cx: &mut Context<'_>, frame: &[u8]) {
+        self.take_frame(cx, frame);
+    }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
+        self.send_frame(cx, out)
+    }
+
+    fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
+        // At the end, so that many frames make one interrupt.
+        for cause in self.lan.take_causes() {
+            self.function.vectors.fire(cx, cause);
+        }
+        if self.lan.take_malicious() {
+            self.function.vectors.fire_other(cx, OtherCauses::MALICIOUS_DRIVER);
+        }
+        self.function.vectors.retry(cx);
+        self.lan.has_work()
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.function.vectors.next_deadline()
+    }
+
+    fn handle_deadline(&mut self, cx: &mut Context<'_>) {
+        self.function.vectors.handle_deadline(cx);
+    }
+
+    fn link_changed(&mut self, cx: &mut Context<'_>, _: bool) {
+        post_link_event(self, cx);
+    }
+
+    /// An uncorrectable error of its memory makes the driver reset the function.
+    fn fail(&mut self, cx: &mut Context<'_>) {
+        self.function.vectors.fire_other(cx, OtherCauses::ECC);
+    }
+
+    fn snapshot(&self, _: &Engine, _: &Addresses, table: Table, from: u64) -> Page {
+        snapshot::page(self, table, from)
+    }
+
+    fn counters(&self) -> FrontendCounters {
+        FrontendCounters::E810(self.counters)
+    }
+
+    fn reset(&mut self) {
+        self.lan.reset();
+        self.function = Function::new(&self.setup);
+        self.package = Package::default();
+        self.link = Link::new(self.setup.options.link_speed);
+    }
+}

@@ -1,0 +1,62 @@
+//! What a receive descriptor says of a frame: whether its checksums are right, where its headers end.
+//!
+//! # Spec
+//! E810 interface, section 8.5.
+
+use protocol::hca::e810::rx_descriptor::Checks;
+use protocol::net::checksum::Checksum;
+use protocol::net::layers::{Addresses, Ip, Layers, Transport};
+
+/// Verifies the checksums of a frame.
+pub(super) fn verify(frame: &[u8], layers: &Layers) -> Checks {
+    let (Some(ip), Some(header)) = (&layers.ip, layers.ip_header(frame)) else { return Checks::default() };
+    let ipv4_error =
+        matches!(ip.addresses, Addresses::V4 { .. }) && Checksum::new().with(header).value() != 0;
+    match ip.payload(frame).and_then(|payload| l4_is_right(ip, payload)) {
+        Some(right) => Checks { done: true, ipv4_error, l4_error: !right },
+        // A wrong header is worth telling though software has to look at the rest itself.
+        None => Checks { done: ipv4_error, ipv4_error, l4_error: false },
+    }
+}
+
+/// Whether the sum of a transport is right. `None` if it has none that can be verified here.
+fn l4_is_right(ip: &Ip, payload: &[u8]) -> Option<bool> {
+    let sum_is_right = || ip.pseudo_header().with(payload).value() == 0;
+    match (ip.transport, ip.addresses) {
+        (Transport::Tcp(_), _) | (Transport::Icmp, Addresses::V6 { .. }) => Some(sum_is_right()),
+        (Transport::Icmp, Addresses::V4 { .. }) => Some(Checksum::new().with(payload).value() == 0),
+        (Transport::Udp(_), addresses) => {
+            let [.., high, low, sum_high, sum_low] = *payload.first_chunk::<8>()?;
+            let has_sum = [sum_high, sum_low] != [0, 0];
+            // A datagram that is shorter than its packet is for software to make sense of.
+            if usize::from(u16::from_be_bytes([high, low])) != payload.len() {
+                return None;
+            }
+            match addresses {
+                // RFC 768: no checksum was computed.
+                Addresses::V4 { .. } if !has_sum => Some(true),
+                // RFC 6935 allows it to some, and who they are software knows.
+                Addresses::V6 { .. } if !has_sum => None,
+                _ => Some(sum_is_right()),
+            }
+        }
+        (Transport::Sctp(_), _) => {
+            let found = payload.get(8..12)?.first_chunk().map(|sum| u32::from_le_bytes(*sum))?;
+            let sum = crc32c::crc32c_append(crc32c::crc32c(payload.get(..8)?), &[0; 4]);
+            Some(crc32c::crc32c_append(sum, payload.get(12..)?) == found)
+        }
+        (Transport::Other, _) => None,
+    }
+}
+
+/// Bytes of all headers in front of the payload of TCP, UDP or SCTP, or of whatever IP carries. `None` if there is no IP.
+pub(super) fn headers_len(frame: &[u8], layers: &Layers) -> Option<usize> {
+    let ip = layers.ip.as_ref()?;
+    let transport = match ip.transport {
+        Transport::Tcp(_) => usize::from(frame.get(ip.payload_at + 12)? >> 4) * 4,
+        Transport::Udp(_) => 8,
+        Transport::Sctp(_) => 12,
+        Transport::Icmp | Transport::Other => 0,
+    };
+    Some((ip.payload_at + transport).min(ip.end))
+}

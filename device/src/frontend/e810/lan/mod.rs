@@ -1,0 +1,495 @@
+//! The LAN data path: transmit and receive queues, what is done to frames on their way, and what is counted.
+//!
+//! It knows queues and frames. Which queue a frame goes to, which vector a queue's cause is routed to, and who may add a
+//! queue is not decided here.
+//!
+//! # Spec
+//! E810 interface, section 8.
+
+mod checks;
+mod malicious;
+mod offload;
+mod receive_queue;
+mod segmentation;
+mod statistics;
+#[cfg(test)]
+mod tests;
+mod trace;
+mod transmit_queue;
+mod vlan;
+
+use std::collections::VecDeque;
+
+use protocol::hca::e810::regs::Register;
+use protocol::hca::e810::rx_context::{self, RxContext};
+use protocol::hca::e810::tx_context::TxContext;
+use protocol::hca::e810::tx_descriptor::Destination;
+use protocol::net::layers::Layers;
+use smallvec::SmallVec;
+use thiserror::Error;
+
+use self::malicious::{Detector, Fault, MaliciousDriver};
+pub(super) use self::receive_queue::Treatment;
+use self::receive_queue::{ReceiveQueue, Refusal};
+use self::statistics::{PortStatistics, Statistics};
+use self::transmit_queue::{MAX_FRAME_LEN, Step, TransmitQueue};
+use crate::frontend::e810::strict::rules;
+use crate::frontend::e810::vectors::Cause;
+use crate::frontend::snapshot::{QueueDirection, QueueRow, QueueState};
+use crate::limited;
+use crate::memory::GuestMemory;
+use crate::telemetry::monitor::Monitor;
+
+/// Bound: queues that are looked at for one frame. Some have descriptors that make none.
+const VISITS_PER_FRAME: usize = 64;
+
+/// A frame that a queue sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sent {
+    /// VSI of the queue.
+    pub(super) vsi: u16,
+    /// Where software wants it to go.
+    pub(super) destination: Destination,
+}
+
+/// Why a transmit queue was not added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(super) enum AddError {
+    /// The device has no such queue.
+    #[error("there is no transmit queue {0}")]
+    NoSuchQueue(u16),
+    /// It is there already.
+    #[error("transmit queue {0} is enabled")]
+    Enabled(u16),
+    /// Its ring has no descriptors.
+    #[error("transmit queue {0} has a ring of {1} descriptors")]
+    RingLength(u16, u16),
+}
+
+/// Fewest and most descriptors of a ring, as drivers of real E810s know them.
+const RING_LENGTHS: std::ops::RangeInclusive<u16> = 8..=8160;
+
+/// Causes of a turn, each once; few queues have any.
+type Causes = SmallVec<[Cause; 8]>;
+
+/// Queues and counters.
+#[derive(Debug)]
+pub(super) struct Lan {
+    transmit: Vec<Option<Box<Transmit>>>,
+    /// Transmit queues with work, in the order of their turns.
+    turns: VecDeque<u16>,
+    receive: Vec<Receive>,
+    causes: Causes,
+    malicious: MaliciousDriver,
+    /// There was an event since the last call of [`Lan::take_malicious`].
+    alarmed: bool,
+    statistics: Statistics,
+}
+
+#[derive(Debug)]
+struct Transmit {
+    queue: TransmitQueue,
+    /// It is among the turns.
+    waits: bool,
+    /// Its driver made a mistake: nothing is done for it before it is removed.
+    lost: bool,
+}
+
+/// The registers of a receive queue, and the queue if it is enabled.
+#[derive(Debug, Default)]
+struct Receive {
+    context: [u32; rx_context::WORDS],
+    tail: u32,
+    control: u32,
+    queue: Option<Box<ReceiveQueue>>,
+    /// As of [`Transmit`].
+    lost: bool,
+}
+
+impl Receive {
+    fn queue_mut(&mut self) -> Option<&mut ReceiveQueue> {
+        self.queue.as_deref_mut().filter(|_| !self.lost)
+    }
+}
+
+/// Bits of QRX_CTRL.
+mod control {
+    /// Software wants the queue to be enabled.
+    pub(super) const REQUEST: u32 = 1 << 0;
+    /// It is.
+    pub(super) const STATUS: u32 = 1 << 2;
+}
+
+impl Lan {
+    /// A device with this many queues of each kind, none of them enabled.
+    pub(super) fn new(queues: u16) -> Self {
+        Self {
+            transmit: (0..queues).map(|_| None).collect(),
+            turns: VecDeque::new(),
+            receive: (0..queues).map(|_| Receive::default()).collect(),
+            causes: Causes::new(),
+            malicious: MaliciousDriver::default(),
+            alarmed: false,
+            statistics: Statistics::default(),
+        }
+    }
+
+    /// Reset of the function: all queues are gone at once, counters go on.
+    pub(super) fn reset(&mut self) {
+        self.transmit.iter_mut().for_each(|queue| *queue = None);
+        self.receive.iter_mut().for_each(|queue| *queue = Receive::default());
+        self.turns.clear();
+        self.causes.clear();
+        self.malicious = MaliciousDriver::default();
+        self.alarmed = false;
+    }
+
+    /// What the port has counted.
+    pub(super) const fn port_counts(&self) -> PortStatistics {
+        self.statistics.port
+    }
+
+    /// Queues that are enabled, those that transmit first. Vectors are somebody else's to know.
+    pub(super) fn queues(&self) -> impl Iterator<Item = QueueRow> {
+        let state = |lost: bool| if lost { QueueState::Stopped } else { QueueState::Enabled };
+        let transmit = (0..).zip(&self.transmit).filter_map(move |(number, place)| {
+            let Transmit { queue, lost, .. } = place.as_deref()?;
+            let (context, (frames, bytes)) = (queue.context(), queue.traffic());
+            Some(QueueRow {
+                queue: number,
+                direction: QueueDirection::Transmit,
+                state: state(*lost),
+                vsi: Some(context.vsi),
+                ring: context.ring.first().get(),
+                entries: context.ring_len,
+                head: queue.head(),
+                tail: queue.tail(),
+                vector: None,
+                frames,
+                bytes,
+                dropped: 0,
+            })
+        });
+        let receive = (0..).zip(&self.receive).filter_map(move |(number, receive)| {
+            let queue = receive.queue.as_deref()?;
+            let (context, counts) = (queue.context(), queue.counts());
+            Some(QueueRow {
+                queue: number,
+                direction: QueueDirection::Receive,
+                state: state(receive.lost),
+                vsi: None,
+                ring: context.ring.first().get(),
+                entries: context.ring_len,
+                head: queue.head(),
+                tail: queue.tail(),
+                vector: None,
+                frames: counts.frames,
+                bytes: counts.bytes,
+                dropped: counts.dropped,
+            })
+        });
+        transmit.chain(receive)
+    }
+
+    /// Queues that wrote descriptors back since the last call.
+    pub(super) fn take_causes(&mut self) -> Causes {
+        std::mem::take(&mut self.causes)
+    }
+
+    /// Whether a driver made a mistake since the last call, for which "malicious driver detected" is to be raised.
+    pub(super) fn take_malicious(&mut self) -> bool {
+        std::mem::take(&mut self.alarmed)
+    }
+
+    /// Value of a register of this part, if it is one. Those of queues are 32 bits.
+    pub(super) fn read(&self, register: Register) -> Option<u64> {
+        Some(match register {
+            Register::QtxCommHead(queue) => self.transmit_head(queue).into(),
+            Register::QtxCommDbell(queue) => self.transmit_tail(queue).into(),
+            Register::QrxCtrl(queue) => self.receive_control(queue).into(),
+            Register::QrxContext(word, queue) => self.receive_context(queue, word.into()).into(),
+            Register::QrxTail(queue) => self.receive_tail(queue).into(),
+            _ => {
+                return self
+                    .malicious
+                    .read(register)
+                    .map(u64::from)
+                    .or_else(|| self.statistics.read(register));
+            }
+        })
+    }
+
+    /// Looks at a write to a register, before it has an effect, for what is against the interface and tolerated.
+    pub(super) fn examine(&self, register: Register, value: u32, monitor: &mut Monitor) {
+        let receive = |queue: u16| self.receive.get(usize::from(queue));
+        match register {
+            Register::QtxCommDbell(queue)
+                if self.transmit.get(usize::from(queue)).is_some_and(Option::is_none) =>
+            {
+                monitor.violation(&rules::DOORBELL_NO_QUEUE, format_args!("transmit queue {queue}"));
+            }
+            Register::QrxContext(word, queue)
+                if receive(queue).is_some_and(|receive| receive.queue.is_some()) =>
+            {
+                monitor
+                    .violation(&rules::CONTEXT_IN_USE, format_args!("word {word} of receive queue {queue}"));
+            }
+            Register::QrxCtrl(queue) if value & control::REQUEST != 0 => {
+                let context = receive(queue).map(|receive| RxContext::from_registers(&receive.context));
+                if let Some(why) = context.as_ref().and_then(ReceiveQueue::complaint) {
+                    monitor.violation(&rules::RECEIVE_CONTEXT, format_args!("receive queue {queue}: {why}"));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Software writes a register. Whether it is one of this part.
+    pub(super) fn write(&mut self, register: Register, value: u32) -> bool {
+        match register {
+            Register::QtxCommDbell(queue) => self.ring_doorbell(queue, value),
+            Register::QrxCtrl(queue) => self.write_receive_control(queue, value),
+            Register::QrxContext(word, queue) => self.write_receive_context(queue, word.into(), value),
+            Register::QrxTail(queue) => self.write_receive_tail(queue, value),
+            _ if self.malicious.read(register).is_some() => self.malicious.clear(register),
+            _ => return self.read(register).is_some(),
+        }
+        true
+    }
+
+    /// Adds a transmit queue.
+    ///
+    /// # Errors
+    /// See [`AddError`].
+    pub(super) fn add_transmit(&mut self, number: u16, context: TxContext) -> Result<(), AddError> {
+        let place = self.transmit.get_mut(usize::from(number)).ok_or(AddError::NoSuchQueue(number))?;
+        if place.is_some() {
+            return Err(AddError::Enabled(number));
+        }
+        if !RING_LENGTHS.contains(&context.ring_len) {
+            return Err(AddError::RingLength(number, context.ring_len));
+        }
+        *place = Some(Box::new(Transmit {
+            queue: TransmitQueue::new(number, context),
+            waits: false,
+            lost: false,
+        }));
+        Ok(())
+    }
+
+    /// Removes a transmit queue, whatever it was about to send. Its ring is not touched any more. Whether there was one.
+    pub(super) fn remove_transmit(&mut self, number: u16) -> bool {
+        self.turns.retain(|waiting| *waiting != number);
+        self.causes.retain(|cause| *cause != Cause::Transmit(number));
+        self.transmit.get_mut(usize::from(number)).is_some_and(|place| place.take().is_some())
+    }
+
+    /// Descriptors in front of `tail` are to be sent.
+    fn ring_doorbell(&mut self, number: u16, tail: u32) {
+        let Some(transmit) = self.transmit_mut(number) else { return };
+        match transmit.queue.set_tail(tail) {
+            Ok(()) if transmit.queue.has_work() && !transmit.waits => {
+                transmit.waits = true;
+                self.turns.push_back(number);
+            }
+            Ok(()) => {}
+            Err(fault) => self.lose_transmit(number, fault),
+        }
+    }
+
+    /// The descriptor that the device takes next.
+    fn transmit_head(&self, number: u16) -> u32 {
+        let transmit = self.transmit.get(usize::from(number)).and_then(Option::as_ref);
+        transmit.map_or(0, |transmit| transmit.queue.head().into())
+    }
+
+    /// The last doorbell.
+    fn transmit_tail(&self, number: u16) -> u32 {
+        let transmit = self.transmit.get(usize::from(number)).and_then(Option::as_ref);
+        transmit.map_or(0, |transmit| transmit.queue.tail().into())
+    }
+
+    /// Whether [`Lan::poll_frame`] may have more.
+    pub(super) fn has_work(&self) -> bool {
+        !self.turns.is_empty()
+    }
+
+    /// Appends the next frame of a queue to `out`, of each queue in turn.
+    pub(super) fn poll_frame(
+        &mut self,
+        (memory, monitor): (&GuestMemory, &mut Monitor),
+        out: &mut Vec<u8>,
+    ) -> Option<Sent> {
+        for _ in 0..VISITS_PER_FRAME {
+            let number = self.turns.pop_front()?;
+            let Some(transmit) = self.transmit_mut(number) else { continue };
+            let start = out.len();
+            let mut reported = false;
+            let step = transmit.queue.poll((memory, &mut *monitor), out, &mut reported);
+            transmit.waits = step.is_ok() && transmit.queue.has_work();
+            let (waits, vsi) = (transmit.waits, transmit.queue.context().vsi);
+            if waits {
+                self.turns.push_back(number);
+            }
+            if reported {
+                self.raise(Cause::Transmit(number));
+            }
+            match step {
+                Ok(Step::Frame(destination)) => {
+                    self.statistics.transmitted(vsi, out.get(start..).unwrap_or_default());
+                    return Some(Sent { vsi, destination });
+                }
+                Ok(Step::NoFrame | Step::Idle) => {}
+                Err(fault) => self.lose_transmit(number, fault),
+            }
+        }
+        None
+    }
+
+    /// A frame of a queue goes to the wire.
+    pub(super) fn count_sent(&mut self, frame: &[u8]) {
+        self.statistics.port_transmitted(frame);
+    }
+
+    /// A frame of a queue was for the wire, but the link is down.
+    pub(super) const fn count_lost_with_link_down(&mut self) {
+        self.statistics.port.dropped_link_down += 1;
+    }
+
+    /// A frame of a VSI may not be sent.
+    pub(super) fn count_refused(&mut self, vsi: u16) {
+        self.statistics.vsi_mut(vsi).transmit_errors += 1;
+    }
+
+    /// One register of a queue's context, which takes effect when the queue is enabled.
+    fn write_receive_context(&mut self, number: u16, index: usize, value: u32) {
+        if let Some(word) = self.receive_mut(number).and_then(|receive| receive.context.get_mut(index)) {
+            *word = value;
+        }
+    }
+
+    /// As it was written.
+    fn receive_context(&self, number: u16, index: usize) -> u32 {
+        let context = self.receive.get(usize::from(number)).map(|receive| &receive.context);
+        context.and_then(|context| context.get(index)).copied().unwrap_or_default()
+    }
+
+    /// Enables or disables a queue, at once.
+    fn write_receive_control(&mut self, number: u16, value: u32) {
+        let Some(receive) = self.receive_mut(number) else { return };
+        let enable = value & control::REQUEST != 0;
+        let enabled = receive.control & control::STATUS != 0;
+        receive.control = value & !control::STATUS | if enable { control::STATUS } else { 0 };
+        if enable == enabled {
+            return;
+        }
+        receive.lost = false;
+        receive.queue =
+            enable.then(|| Box::new(ReceiveQueue::new(number, RxContext::from_registers(&receive.context))));
+        let tail = receive.tail;
+        if enable {
+            self.move_receive_tail(number, tail);
+        } else {
+            self.causes.retain(|cause| *cause != Cause::Receive(number));
+        }
+    }
+
+    /// As it was written, and whether the queue is enabled.
+    fn receive_control(&self, number: u16) -> u32 {
+        self.receive.get(usize::from(number)).map_or(0, |receive| receive.control)
+    }
+
+    /// Entries in front of `tail` are free.
+    fn write_receive_tail(&mut self, number: u16, tail: u32) {
+        let Some(receive) = self.receive_mut(number) else { return };
+        receive.tail = tail;
+        self.move_receive_tail(number, tail);
+    }
+
+    /// As it was written.
+    fn receive_tail(&self, number: u16) -> u32 {
+        self.receive.get(usize::from(number)).map_or(0, |receive| receive.tail)
+    }
+
+    /// A frame came to the port, whoever it is for. Whether it is one that a MAC takes.
+    pub(super) fn arrived(&mut self, frame: &[u8]) -> bool {
+        if frame.len() > MAX_FRAME_LEN {
+            self.statistics.port.oversize += 1;
+            return false;
+        }
+        self.statistics.port_received(frame);
+        true
+    }
+
+    /// Puts a frame of a VSI into one of its queues. What does not fit is counted and lost.
+    pub(super) fn receive(
+        &mut self,
+        (memory, monitor): (&GuestMemory, &mut Monitor),
+        (vsi, number): (u16, u16),
+        frame: &[u8],
+        layers: &Layers,
+        treatment: Treatment,
+    ) {
+        let queue = self.receive_mut(number).and_then(Receive::queue_mut);
+        match queue.map(|queue| queue.deliver((memory, monitor), frame, layers, treatment)) {
+            Some(Ok(())) => {
+                self.statistics.received(vsi, frame);
+                self.raise(Cause::Receive(number));
+            }
+            None | Some(Err(Refusal::NoBuffers | Refusal::TooLong)) => {
+                self.statistics.vsi_mut(vsi).receive_dropped += 1;
+            }
+            Some(Err(Refusal::Fault(fault))) => {
+                self.statistics.vsi_mut(vsi).receive_dropped += 1;
+                self.lose_receive(number, fault);
+            }
+        }
+    }
+
+    fn move_receive_tail(&mut self, number: u16, tail: u32) {
+        let queue = self.receive_mut(number).and_then(Receive::queue_mut);
+        if let Some(Err(fault)) = queue.map(|queue| queue.set_tail(tail)) {
+            self.lose_receive(number, fault);
+        }
+    }
+
+    fn transmit_mut(&mut self, number: u16) -> Option<&mut Transmit> {
+        self.transmit.get_mut(usize::from(number))?.as_deref_mut().filter(|transmit| !transmit.lost)
+    }
+
+    fn receive_mut(&mut self, number: u16) -> Option<&mut Receive> {
+        self.receive.get_mut(usize::from(number))
+    }
+
+    /// A cause that was not taken yet is not told twice.
+    fn raise(&mut self, cause: Cause) {
+        if !self.causes.contains(&cause) {
+            self.causes.push(cause);
+        }
+    }
+
+    fn lose_transmit(&mut self, number: u16, fault: Fault) {
+        self.turns.retain(|waiting| *waiting != number);
+        if let Some(transmit) = self.transmit_mut(number) {
+            limited!(warn, queue = number, "transmit queue stopped: {fault}");
+            transmit.lost = true;
+            transmit.waits = false;
+            let vsi = transmit.queue.context().vsi;
+            self.statistics.vsi_mut(vsi).transmit_errors += 1;
+            self.alarm(fault.transmit_detector(), number, fault);
+        }
+    }
+
+    fn lose_receive(&mut self, number: u16, fault: Fault) {
+        limited!(warn, queue = number, "receive queue stopped: {fault}");
+        if let Some(receive) = self.receive_mut(number) {
+            receive.lost = true;
+        }
+        self.alarm(Detector::Receive, number, fault);
+    }
+
+    fn alarm(&mut self, detector: Detector, number: u16, fault: Fault) {
+        self.malicious.record(detector, number, fault);
+        self.alarmed = true;
+    }
+}

@@ -1,0 +1,314 @@
+//! What the device does to the headers of a frame on its way out: lengths and checksums.
+//!
+//! Checksums are computed from scratch. The driver leaves the sum of the pseudo-header in the field, of a frame to be cut
+//! without the length, so that both ways give the same.
+//!
+//! # Spec
+//! E810 interface, section 8.2.
+
+use protocol::hca::e810::tx_descriptor::{
+    Command, HeaderLengths, IpType, L4Type, OuterIp, Tunnel, TunnelKind,
+};
+use protocol::net::checksum::Checksum;
+use protocol::net::layers::TCP;
+use protocol::net::udp;
+
+use super::malicious::Fault;
+
+/// Shortest headers: RFC 791, section 3.1; RFC 8200, section 3; RFC 9293, section 3.1; RFC 768; RFC 9260, section 3.1.
+const IPV4_LEN: usize = 20;
+const IPV6_LEN: usize = 40;
+const TCP_LEN: usize = 20;
+const UDP_LEN: usize = 8;
+const SCTP_LEN: usize = 12;
+const ETHERNET_LEN: usize = 14;
+
+/// Where the headers of a frame are, bytes from its start, and which checksums are to be computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Offloads {
+    /// Around the inner headers.
+    outer: Option<Outer>,
+    /// Innermost IP header.
+    ip: Option<IpHeader>,
+    l4: Option<L4Header>,
+    /// Bytes of all headers.
+    len: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Outer {
+    ip: IpHeader,
+    udp: Option<OuterUdp>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct OuterUdp {
+    at: usize,
+    checksum: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct IpHeader {
+    version: Version,
+    at: usize,
+    /// With options or extension headers.
+    len: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    V4 { checksum: bool },
+    V6,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct L4Header {
+    protocol: L4Protocol,
+    at: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum L4Protocol {
+    Tcp,
+    Udp,
+    Sctp,
+}
+
+/// Which piece of a frame that is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// How many came before it.
+    pub(super) index: u16,
+    /// How many bytes of payload came before it.
+    pub(super) offset: u32,
+    /// No other follows.
+    pub(super) last: bool,
+}
+
+impl Offloads {
+    /// As the descriptors of a frame ask for them. `inserted` bytes of tags stand in front of the EtherType that are not in
+    /// guest memory.
+    ///
+    /// # Errors
+    /// Headers that overlap, or cannot be what they are said to be.
+    pub(super) fn new(
+        command: Command,
+        lengths: HeaderLengths,
+        tunnel: &Tunnel,
+        inserted: usize,
+    ) -> Result<Self, Fault> {
+        let mut at = usize::from(lengths.mac) + inserted;
+        let outer_version = match tunnel.ip {
+            OuterIp::None => None,
+            OuterIp::V4 => Some(Version::V4 { checksum: false }),
+            OuterIp::V4Checksum => Some(Version::V4 { checksum: true }),
+            OuterIp::V6 => Some(Version::V6),
+        };
+        let outer = match outer_version {
+            None => None,
+            Some(version) => {
+                let ip = IpHeader::new(version, at, tunnel.ip_len.into())?;
+                at += ip.len;
+                let udp = (tunnel.kind == TunnelKind::Udp)
+                    .then_some(OuterUdp { at, checksum: tunnel.udp_checksum });
+                if udp.is_some() && usize::from(tunnel.len) < UDP_LEN {
+                    return Err(Fault::HeaderLengths);
+                }
+                at += usize::from(tunnel.len);
+                Some(Outer { ip, udp })
+            }
+        };
+        let version = match command.ip() {
+            IpType::None => None,
+            IpType::V4 => Some(Version::V4 { checksum: false }),
+            IpType::V4Checksum => Some(Version::V4 { checksum: true }),
+            IpType::V6 => Some(Version::V6),
+        };
+        let ip = version.map(|version| IpHeader::new(version, at, lengths.ip.into())).transpose()?;
+        at += usize::from(lengths.ip);
+        let protocol = match command.l4() {
+            L4Type::None => None,
+            L4Type::Tcp => Some((L4Protocol::Tcp, TCP_LEN)),
+            L4Type::Udp => Some((L4Protocol::Udp, UDP_LEN)),
+            L4Type::Sctp => Some((L4Protocol::Sctp, SCTP_LEN)),
+        };
+        let l4_len = usize::from(lengths.l4);
+        let l4 = match protocol {
+            None => None,
+            // The pseudo-header is of an IP version.
+            Some((_, least)) if ip.is_none() || l4_len < least => return Err(Fault::HeaderLengths),
+            Some((protocol, _)) => Some(L4Header { protocol, at }),
+        };
+        let has_ip = ip.is_some() || outer.is_some();
+        if has_ip && usize::from(lengths.mac) < ETHERNET_LEN {
+            return Err(Fault::HeaderLengths);
+        }
+        Ok(Self { outer, ip, l4, len: if has_ip { at + l4_len } else { 0 } })
+    }
+
+    /// Bytes of all headers that the device is told of.
+    pub(super) const fn headers_len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether a frame with these headers can be cut: its payload is that of TCP or UDP.
+    pub(super) fn can_cut(&self) -> bool {
+        self.l4.is_some_and(|l4| l4.protocol != L4Protocol::Sctp)
+    }
+
+    /// Makes of the headers of a whole frame those of one piece of it: `frame` is the piece with these headers in front.
+    pub(super) fn cut(&self, frame: &mut [u8], piece: Piece) {
+        let ips = self.outer.map(|outer| outer.ip).into_iter().chain(self.ip);
+        ips.for_each(|ip| ip.cut(frame, piece));
+        if let Some(udp) = self.outer.and_then(|outer| outer.udp) {
+            put_u16(frame, udp.at + 4, len_from(frame, udp.at));
+        }
+        match self.l4 {
+            Some(L4Header { protocol: L4Protocol::Tcp, at }) => cut_tcp(frame, at, piece),
+            Some(L4Header { protocol: L4Protocol::Udp, at }) => {
+                put_u16(frame, at + 4, len_from(frame, at));
+            }
+            Some(L4Header { protocol: L4Protocol::Sctp, .. }) | None => {}
+        }
+    }
+
+    /// Computes the checksums asked for, from the inside out, since what is outside covers what is inside.
+    ///
+    /// # Errors
+    /// The frame ends in its headers.
+    pub(super) fn fill_checksums(&self, frame: &mut [u8]) -> Result<(), Fault> {
+        if self.len > frame.len() {
+            return Err(Fault::HeaderLengths);
+        }
+        if let Some(ip) = self.ip {
+            ip.fill_checksum(frame);
+            if let Some(l4) = self.l4 {
+                l4.fill_checksum(frame, &ip);
+            }
+        }
+        if let Some(outer) = self.outer {
+            outer.ip.fill_checksum(frame);
+            if let Some(OuterUdp { at, checksum: true }) = outer.udp {
+                L4Header { protocol: L4Protocol::Udp, at }.fill_checksum(frame, &outer.ip);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl IpHeader {
+    fn new(version: Version, at: usize, len: usize) -> Result<Self, Fault> {
+        let least = match version {
+            Version::V4 { .. } => IPV4_LEN,
+            Version::V6 => IPV6_LEN,
+        };
+        if len < least { Err(Fault::HeaderLengths) } else { Ok(Self { version, at, len }) }
+    }
+
+    fn cut(&self, frame: &mut [u8], piece: Piece) {
+        match self.version {
+            Version::V4 { .. } => {
+                put_u16(frame, self.at + 2, len_from(frame, self.at));
+                let id = get_u16(frame, self.at + 4).wrapping_add(piece.index);
+                put_u16(frame, self.at + 4, id);
+            }
+            Version::V6 => put_u16(frame, self.at + 4, len_from(frame, self.at + IPV6_LEN)),
+        }
+    }
+
+    fn fill_checksum(&self, frame: &mut [u8]) {
+        if self.version == (Version::V4 { checksum: true }) {
+            put_u16(frame, self.at + 10, 0);
+            let header = frame.get(self.at..self.at + self.len).unwrap_or_default();
+            put_u16(frame, self.at + 10, Checksum::new().with(header).value());
+        }
+    }
+
+    /// Where the datagram ends, which short frames are padded behind; the end of the frame if the header does not say.
+    fn end(&self, frame: &[u8]) -> usize {
+        let said = match self.version {
+            Version::V4 { .. } => self.at + usize::from(get_u16(frame, self.at + 2)),
+            Version::V6 => self.at + IPV6_LEN + usize::from(get_u16(frame, self.at + 4)),
+        };
+        if said > self.at + self.len && said < frame.len() { said } else { frame.len() }
+    }
+
+    fn addresses<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
+        let range = match self.version {
+            Version::V4 { .. } => self.at + 12..self.at + 20,
+            Version::V6 => self.at + 8..self.at + 40,
+        };
+        frame.get(range).unwrap_or_default()
+    }
+}
+
+impl L4Header {
+    fn fill_checksum(&self, frame: &mut [u8], ip: &IpHeader) {
+        let end = ip.end(frame);
+        let (protocol, field) = match self.protocol {
+            L4Protocol::Tcp => (TCP, self.at + 16),
+            L4Protocol::Udp => (udp::PROTOCOL, self.at + 6),
+            L4Protocol::Sctp => return fill_sctp(frame, self.at, end),
+        };
+        put_u16(frame, field, 0);
+        let segment = frame.get(self.at..end).unwrap_or_default();
+        let sum = Checksum::new()
+            .with(ip.addresses(frame))
+            .with_u16(protocol.into())
+            .with_u16(u16::try_from(segment.len()).unwrap_or(u16::MAX))
+            .with(segment)
+            .value();
+        // Of UDP, 0 says that there is no checksum, and FFFF is the same sum (RFC 768).
+        let value = if sum == 0 && self.protocol == L4Protocol::Udp { u16::MAX } else { sum };
+        put_u16(frame, field, value);
+    }
+}
+
+/// RFC 9260, section 6.8 and appendix A: the CRC goes in the other byte order than everything else.
+fn fill_sctp(frame: &mut [u8], at: usize, end: usize) {
+    let Some(packet) = frame.get_mut(at..end) else { return };
+    if let Some(field) = packet.get_mut(8..12) {
+        field.fill(0);
+    }
+    let crc = crc32c::crc32c(packet);
+    if let Some(field) = packet.get_mut(8..12) {
+        field.copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
+/// RFC 9293, section 3.1: what ends or pushes the data is in the last piece; that the window was reduced (RFC 3168, section
+/// 6.1.2) is said once, in the first.
+fn cut_tcp(frame: &mut [u8], at: usize, piece: Piece) {
+    const FIN: u8 = 0x01;
+    const PSH: u8 = 0x08;
+    const CWR: u8 = 0x80;
+    let high = get_u16(frame, at + 4);
+    let low = get_u16(frame, at + 6);
+    let sequence = (u32::from(high) << 16 | u32::from(low)).wrapping_add(piece.offset);
+    let [a, b, c, d] = sequence.to_be_bytes();
+    put_u16(frame, at + 4, u16::from_be_bytes([a, b]));
+    put_u16(frame, at + 6, u16::from_be_bytes([c, d]));
+    if let Some(flags) = frame.get_mut(at + 13) {
+        if !piece.last {
+            *flags &= !(FIN | PSH);
+        }
+        if piece.index != 0 {
+            *flags &= !CWR;
+        }
+    }
+}
+
+/// Bytes from `at` to the end of the frame. Frames are shorter than a 16-bit number tells.
+fn len_from(frame: &[u8], at: usize) -> u16 {
+    u16::try_from(frame.len().saturating_sub(at)).unwrap_or(u16::MAX)
+}
+
+fn get_u16(frame: &[u8], at: usize) -> u16 {
+    frame.get(at..at + 2).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u16::from_be_bytes(*bytes))
+}
+
+fn put_u16(frame: &mut [u8], at: usize, value: u16) {
+    if let Some(field) = frame.get_mut(at..at + 2) {
+        field.copy_from_slice(&value.to_be_bytes());
+    }
+}

@@ -1,0 +1,310 @@
+//! A receive queue: frames into the buffers that software gives, and what is known of them into the descriptors.
+//!
+//! # Spec
+//! E810 interface, sections 8.3 and 8.4.
+
+use protocol::hca::e810::packet_type::PacketType;
+use protocol::hca::e810::rx_context::{RxContext, Split};
+use protocol::hca::e810::rx_descriptor::{LEN, RxBuffers, RxWriteBack, STATUS_OFFSET, Tag};
+use protocol::ids::Iova;
+use protocol::net::layers::Layers;
+use smallvec::SmallVec;
+
+use super::malicious::Fault;
+use super::{checks, trace, vlan};
+use crate::frontend::e810::strict::rules;
+use crate::memory::GuestMemory;
+use crate::telemetry::monitor::Monitor;
+
+/// Bound: buffers that one frame may take; a real E810 takes no more, and Linux gives no smaller ones than it takes.
+const MAX_BUFFERS: usize = 5;
+
+/// Bound: descriptors that are read from the ring at a time.
+const WINDOW: usize = 16;
+
+/// Bytes of a frame check sequence.
+const FCS_LEN: usize = 4;
+
+/// A receive queue that is enabled.
+#[derive(Debug)]
+pub(super) struct ReceiveQueue {
+    number: u16,
+    context: RxContext,
+    head: u16,
+    tail: u16,
+    window: Window,
+    counts: Counts,
+}
+
+/// What a receive queue counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    /// Frames that were put into buffers.
+    pub(super) frames: u64,
+    /// Their bytes on the wire.
+    pub(super) bytes: u64,
+    /// Frames that were refused.
+    pub(super) dropped: u64,
+}
+
+/// Why a frame was not received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// Software gave no buffers, or too few.
+    NoBuffers,
+    /// It is longer than the queue takes.
+    TooLong,
+    /// The driver made a mistake after which the queue must not go on.
+    Fault(Fault),
+}
+
+/// What the VSI and its hash have decided of a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in super::super) struct Treatment {
+    /// The first VLAN tag goes to the descriptor.
+    pub(in super::super) strip_tag: bool,
+    /// Hash of its flow.
+    pub(in super::super) hash: Option<u32>,
+}
+
+/// Free entries that were read ahead. Software leaves alone what lies between head and tail.
+#[derive(Debug)]
+struct Window {
+    bytes: [[u8; LEN]; WINDOW],
+    len: usize,
+    next: usize,
+}
+
+/// A frame as it goes into buffers: its parts in order.
+type Parts<'a> = SmallVec<[&'a [u8]; 4]>;
+
+impl ReceiveQueue {
+    /// A queue without buffers.
+    pub(super) fn new(number: u16, context: RxContext) -> Self {
+        let window = Window { bytes: [[0; LEN]; WINDOW], len: 0, next: 0 };
+        // A head that the ring does not have never meets the tail; the ring is then empty at its begin.
+        let head = if context.head < context.ring_len { context.head } else { 0 };
+        Self { number, context, head, tail: head, window, counts: Counts::default() }
+    }
+
+    /// Why no frame can be received with a context, or not all that it says.
+    pub(super) fn complaint(context: &RxContext) -> Option<&'static str> {
+        let buffers = usize::from(context.data_len()) * MAX_BUFFERS;
+        if context.ring_len == 0 {
+            Some("no descriptors")
+        } else if context.data_len() == 0 {
+            Some("no buffers")
+        } else if !context.long_descriptors {
+            Some("descriptors of 16 bytes")
+        } else if usize::from(context.max_frame) > buffers {
+            Some("frames longer than five buffers")
+        } else {
+            None
+        }
+    }
+
+    /// As software gave it.
+    pub(super) const fn context(&self) -> &RxContext {
+        &self.context
+    }
+
+    /// What it has counted.
+    pub(super) const fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// The entry that the next frame goes to.
+    pub(super) const fn head(&self) -> u16 {
+        self.head
+    }
+
+    /// As software wrote it.
+    pub(super) const fn tail(&self) -> u16 {
+        self.tail
+    }
+
+    /// Entries in front of `tail` are free.
+    ///
+    /// # Errors
+    /// The ring has no such place.
+    pub(super) fn set_tail(&mut self, tail: u32) -> Result<(), Fault> {
+        match u16::try_from(tail) {
+            Ok(tail) if tail < self.context.ring_len => {
+                self.tail = tail;
+                Ok(())
+            }
+            // A queue of no length is told 0, as every queue is before it is enabled.
+            Ok(0) => Ok(()),
+            _ => Err(Fault::TailBeyondRing),
+        }
+    }
+
+    /// Free entries.
+    pub(super) const fn free(&self) -> u16 {
+        if self.head <= self.tail {
+            self.tail - self.head
+        } else {
+            self.context.ring_len - self.head + self.tail
+        }
+    }
+
+    /// Puts a frame, without check sequence, into the next buffers.
+    ///
+    /// # Errors
+    /// See [`Refusal`]; software sees nothing of the frame.
+    pub(super) fn deliver(
+        &mut self,
+        (memory, monitor): (&GuestMemory, &mut Monitor),
+        frame: &[u8],
+        layers: &Layers,
+        treatment: Treatment,
+    ) -> Result<(), Refusal> {
+        let outcome = self.put((memory, monitor), frame, layers, treatment);
+        if outcome.is_ok() {
+            self.counts.frames += 1;
+            self.counts.bytes += frame.len() as u64;
+        } else {
+            self.counts.dropped += 1;
+        }
+        outcome
+    }
+
+    fn put(
+        &mut self,
+        (memory, monitor): (&GuestMemory, &mut Monitor),
+        frame: &[u8],
+        layers: &Layers,
+        treatment: Treatment,
+    ) -> Result<(), Refusal> {
+        // The limit is that of the wire, where the check sequence is part of a frame.
+        if frame.len() + FCS_LEN > self.context.max_frame.into() {
+            return Err(Refusal::TooLong);
+        }
+        let fcs = (!self.context.strip_crc).then(|| crc32fast::hash(frame).to_le_bytes());
+        let (mut parts, tag) = match vlan::strip(frame, layers.outer_tag.filter(|_| treatment.strip_tag)) {
+            Some((parts, tag)) => (Parts::from_slice(&parts), Some(tag)),
+            None => (Parts::from_slice(&[frame]), None),
+        };
+        parts.extend(fcs.as_ref().map(<[u8; FCS_LEN]>::as_slice));
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let stripped = tag.map_or(0, |_| vlan::TAG_LEN);
+        let header_len = self.header_len(frame, layers, stripped);
+        let data_len = len - header_len.unwrap_or_default();
+
+        let buffer_len = usize::from(self.context.data_len());
+        if buffer_len == 0 || data_len > buffer_len * MAX_BUFFERS {
+            return Err(Refusal::TooLong);
+        }
+        let count = data_len.div_ceil(buffer_len).max(1);
+        if usize::from(self.free()) < count {
+            return Err(Refusal::NoBuffers);
+        }
+
+        let field = if self.context.tag_in_first_field { Tag::First } else { Tag::Second };
+        let whole = RxWriteBack {
+            packet_type: PacketType::of(layers),
+            len: 0,
+            header_len: None,
+            end_of_packet: false,
+            checks: checks::verify(frame, layers),
+            tag: tag.map(field),
+            hash: treatment.hash,
+        };
+        let mut entries: SmallVec<[(u16, RxWriteBack); MAX_BUFFERS]> = SmallVec::new();
+        let mut at = 0;
+        for index in 0..count {
+            let entry = self.head;
+            let buffers = self.next_entry(memory).map_err(Refusal::Fault)?;
+            trace::receive(monitor, (self.number, entry), &buffers);
+            if monitor.is_strict() && buffers.looks_done() {
+                let number = self.number;
+                monitor.violation(
+                    &rules::RECEIVE_ENTRY,
+                    format_args!("entry {entry} of receive queue {number}"),
+                );
+            }
+            let header_len = header_len.filter(|_| index == 0);
+            if let Some(header_len) = header_len {
+                write(memory, &parts, at, header_len, buffers.headers)?;
+                at += header_len;
+            }
+            let now = (len - at).min(buffer_len);
+            write(memory, &parts, at, now, buffers.data)?;
+            at += now;
+            let write_back = RxWriteBack {
+                // Both are below 2^14: lengths of buffers are seven bits in units of 128.
+                len: u16::try_from(now).unwrap_or_default(),
+                header_len: header_len.and_then(|len| u16::try_from(len).ok()),
+                end_of_packet: index + 1 == count,
+                ..whole
+            };
+            entries.push((entry, write_back));
+        }
+        // Software must not see the first buffers of a frame whose last cannot be written.
+        for (entry, write_back) in &entries {
+            self.publish(memory, *entry, &write_back.emit()).map_err(Refusal::Fault)?;
+            trace::receive_done(monitor, (self.number, *entry), write_back);
+        }
+        Ok(())
+    }
+
+    /// Bytes that go to the buffer for headers, if any do.
+    fn header_len(&self, frame: &[u8], layers: &Layers, stripped: usize) -> Option<usize> {
+        match self.context.split {
+            Split::No | Split::Reserved => None,
+            Split::Headers | Split::Known => {
+                let len = checks::headers_len(frame, layers)?.saturating_sub(stripped);
+                (len <= self.context.header_len().into()).then_some(len)
+            }
+        }
+    }
+
+    fn next_entry(&mut self, memory: &GuestMemory) -> Result<RxBuffers, Fault> {
+        let ring_len = self.context.ring_len;
+        if self.window.next == self.window.len {
+            let end = if self.head < self.tail { self.tail } else { ring_len };
+            let count = usize::from(end - self.head).min(WINDOW);
+            let at = self.address(self.head);
+            let bytes = self.window.bytes.get_mut(..count).unwrap_or_default();
+            memory.read(at, bytes.as_flattened_mut()).map_err(|_| Fault::RingOutsideMemory)?;
+            (self.window.next, self.window.len) = (0, count);
+        }
+        let bytes = self.window.bytes.get(self.window.next).ok_or(Fault::RingOutsideMemory)?;
+        self.window.next += 1;
+        self.head = if self.head + 1 == ring_len { 0 } else { self.head + 1 };
+        Ok(RxBuffers::parse(bytes))
+    }
+
+    /// Writes an entry so that whoever sees that it is done sees all of it: what is behind the first byte of the status, then
+    /// what is in front of it, that byte last.
+    fn publish(&self, memory: &GuestMemory, entry: u16, bytes: &[u8; LEN]) -> Result<(), Fault> {
+        let at = self.address(entry);
+        let (front, behind) = bytes.split_at(STATUS_OFFSET + 1);
+        let behind_at = Iova::new(at.get().wrapping_add(front.len() as u64));
+        memory
+            .write(behind_at, behind)
+            .and_then(|()| memory.publish(at, front))
+            .map_err(|_| Fault::RingOutsideMemory)
+    }
+
+    const fn address(&self, index: u16) -> Iova {
+        self.context.ring.entry(index, LEN)
+    }
+}
+
+/// Writes `len` bytes of the parts, from byte `from` of them on.
+fn write(memory: &GuestMemory, parts: &[&[u8]], from: usize, len: usize, to: Iova) -> Result<(), Refusal> {
+    let (mut skip, mut rest, mut to) = (from, len, to.get());
+    for part in parts {
+        let Some((_, part)) = part.split_at_checked(skip) else {
+            skip -= part.len();
+            continue;
+        };
+        skip = 0;
+        let (now, _) = part.split_at(rest.min(part.len()));
+        memory.write(Iova::new(to), now).map_err(|_| Refusal::Fault(Fault::BufferOutsideMemory))?;
+        rest -= now.len();
+        to = to.wrapping_add(now.len() as u64);
+    }
+    Ok(())
+}

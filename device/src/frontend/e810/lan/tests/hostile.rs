@@ -1,0 +1,256 @@
+//! A driver that does anything at all with its queues: the device goes on, and another driver's queue does too.
+
+use protocol::hca::e810::ring_address::RingAddress;
+use rand::{Rng as _, RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+use super::*;
+
+/// Bound of what the hostile driver names; the queue that must go on has the rest.
+const HOSTILE: u64 = MEMORY / 2;
+
+/// Queue of the driver that makes no mistakes.
+const BYSTANDER: u16 = QUEUES - 1;
+
+const BYSTANDER_TRANSMIT: u64 = HOSTILE + 0x1000;
+const BYSTANDER_RECEIVE: u64 = HOSTILE + 0x2000;
+const BYSTANDER_BUFFER: u64 = HOSTILE + 0x4000;
+
+struct Hostile {
+    bench: Bench,
+    dice: ChaCha8Rng,
+    frames: Vec<Vec<u8>>,
+    /// Where the bystander is in its rings.
+    turn: u16,
+    /// Frames of the hostile driver that left, and mistakes of it that were told of.
+    sent: usize,
+    told: usize,
+}
+
+impl Hostile {
+    fn new(seed: u64) -> Self {
+        let mut bench = Bench::new();
+        let context = |ring: u64| TxContext {
+            ring: RingAddress::new(Iova::new(ring)),
+            ring_len: 64,
+            vsi: VSI,
+            ..TxContext::default()
+        };
+        bench.lan.add_transmit(BYSTANDER, context(BYSTANDER_TRANSMIT)).unwrap();
+        // Ring, length 64, buffers of 2 KiB, long descriptors without check sequence, frames of 9728 bytes.
+        let ring = u128::from(BYSTANDER_RECEIVE >> 7) << 32;
+        let words = [ring | 64 << 89 | 16 << 102 | 1 << 116 | 1 << 117, 9728 << 46];
+        let words: Vec<_> = words.iter().flat_map(|half| half.to_le_bytes()).collect();
+        for (index, word) in (0..).zip(words.as_chunks().0) {
+            bench.write(Register::QrxContext(index, BYSTANDER), u32::from_le_bytes(*word));
+        }
+        bench.write(Register::QrxCtrl(BYSTANDER), 1);
+        let frames = [include_str!("receive.json"), include_str!("transmit.json")]
+            .iter()
+            .flat_map(|text| text.split('"').filter(|part| part.len() > 100))
+            .map(bytes)
+            .collect();
+        Self { bench, dice: ChaCha8Rng::seed_from_u64(seed), frames, turn: 0, sent: 0, told: 0 }
+    }
+
+    fn flip(&mut self, odds: u32) -> bool {
+        self.dice.random_range(0..odds) == 0
+    }
+
+    fn address(&mut self) -> u64 {
+        match self.dice.random_range(0..20) {
+            0 => self.dice.next_u64(),
+            1 => MEMORY - self.dice.random_range(0..0x1000),
+            2 => HOSTILE - 1 - self.dice.random_range(0..64),
+            _ => self.dice.random_range(0..HOSTILE - 0x1_0000),
+        }
+    }
+
+    fn queue(&mut self) -> u16 {
+        if self.flip(50) {
+            self.dice.random_range(QUEUES..0x3fff)
+        } else {
+            self.dice.random_range(0..BYSTANDER)
+        }
+    }
+
+    /// Something near the beginning of a ring, or anything.
+    fn index(&mut self) -> u32 {
+        if self.flip(40) { self.dice.next_u32() } else { self.dice.random_range(0..64) }
+    }
+
+    /// A frame that may be sent.
+    fn tame(&mut self) -> [u8; 16] {
+        let (at, size) = (self.dice.random_range(0..HOSTILE - 0x1_0000), self.dice.random_range(17..1500u64));
+        [at.to_le_bytes(), (size << 34 | 3 << 4).to_le_bytes()].as_flattened().try_into().unwrap()
+    }
+
+    /// A descriptor that is often nearly right.
+    fn descriptor(&mut self) -> [u8; 16] {
+        let first = self.address();
+        let second = match self.dice.random_range(0..6) {
+            0 => self.dice.next_u64(),
+            1 => {
+                let (mss, len) = (self.dice.random_range(0..3000u64), self.dice.random_range(0..9000u64));
+                return [
+                    self.dice.next_u64().to_le_bytes(),
+                    (mss << 50 | len << 30 | u64::from(self.dice.random_range(0..128u8)) << 4 | 1)
+                        .to_le_bytes(),
+                ]
+                .as_flattened()
+                .try_into()
+                .unwrap();
+            }
+            2 => 8,
+            _ => {
+                let command = u64::from(self.dice.random_range(0..0x800u16)) | u64::from(!self.flip(4));
+                let size = self.dice.random_range(0..2000u64);
+                let lengths = self.dice.random_range(0..0x4_0000u64);
+                let usual = 7 | 5 << 7 | 5 << 14;
+                size << 34 | if self.flip(2) { usual << 16 } else { lengths << 16 } | command << 4
+            }
+        };
+        [first.to_le_bytes(), second.to_le_bytes()].as_flattened().try_into().unwrap()
+    }
+
+    fn act(&mut self) {
+        let queue = self.queue();
+        match self.dice.random_range(0..12) {
+            0 => {
+                let context = TxContext {
+                    ring: RingAddress::new(Iova::new(self.address())),
+                    ring_len: if self.flip(10) { self.dice.random_range(0..0x2000) } else { 64 },
+                    vsi: self.dice.random_range(0..4),
+                    ..TxContext::default()
+                };
+                let _ = self.bench.lan.add_transmit(queue, context);
+            }
+            1 => {
+                self.bench.lan.remove_transmit(queue);
+            }
+            2..=4 => {
+                // Where a queue takes its next descriptors from, if it is enabled.
+                let at = self.bench.lan.queues().find(|row| row.queue == queue).map(|row| row.ring);
+                let tame = self.flip(2);
+                for index in 0..64 {
+                    let descriptor = if tame { self.tame() } else { self.descriptor() };
+                    let at = at.unwrap_or_default().wrapping_add(index * 16);
+                    if at < HOSTILE - 16 {
+                        self.bench.memory.poke(at, &descriptor);
+                    }
+                }
+                let tail = self.index();
+                self.bench.lan.write(Register::QtxCommDbell(queue), tail);
+            }
+            5 => {
+                let (index, value) = (self.dice.random_range(0..8), self.dice.next_u32());
+                self.bench.lan.write(Register::QrxContext(index, queue), value);
+            }
+            6 => {
+                let ring = u128::from(self.address() >> 7) << 32 | 64 << 89;
+                let sizes = u128::from(self.dice.random_range(0..0x1000u32)) << 102;
+                let words = [ring | sizes | 3 << 116, u128::from(self.dice.random_range(0..0x3fffu32)) << 46];
+                let words: Vec<_> = words.iter().flat_map(|half| half.to_le_bytes()).collect();
+                for (index, word) in (0..).zip(words.as_chunks().0) {
+                    self.bench.lan.write(Register::QrxContext(index, queue), u32::from_le_bytes(*word));
+                }
+                self.bench.lan.write(Register::QrxCtrl(queue), 1);
+            }
+            7 => {
+                let value = u32::from(!self.flip(3));
+                self.bench.lan.write(Register::QrxCtrl(queue), value);
+            }
+            8 => {
+                let tail = self.index();
+                self.bench.lan.write(Register::QrxTail(queue), tail);
+            }
+            9 if self.flip(100) => {
+                let register = [Register::GlMdetRx, Register::GlMdetTxPqm, Register::GlMdetTxTclan];
+                register.into_iter().for_each(|register| self.bench.write(register, u32::MAX));
+            }
+            _ => {
+                let mut frame = self.frames[self.dice.random_range(0..self.frames.len())].clone();
+                if self.flip(3) {
+                    let at = self.dice.random_range(0..frame.len());
+                    frame[at] = self.dice.random();
+                }
+                frame.truncate(self.dice.random_range(14..=frame.len()));
+                let Ok(layers) = Layers::parse(&frame) else { return };
+                let treatment = Treatment { strip_tag: self.flip(2), hash: None };
+                let guest = (&self.bench.memory, &mut self.bench.monitor);
+                self.bench.lan.receive(guest, (VSI, queue), &frame, &layers, treatment);
+            }
+        }
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..200 {
+            let mut out = Vec::new();
+            let guest = (&self.bench.memory, &mut self.bench.monitor);
+            if self.bench.lan.poll_frame(guest, &mut out).is_none() {
+                assert!(out.is_empty(), "what is no frame is taken back");
+                break;
+            }
+            self.sent += 1;
+            assert!((60..=9724).contains(&out.len()), "{} bytes on the wire", out.len());
+        }
+        let causes = self.bench.lan.take_causes();
+        assert!(causes.len() <= 2 * usize::from(QUEUES));
+        self.told += usize::from(self.bench.lan.take_malicious());
+    }
+
+    /// The other driver sends and receives a frame.
+    fn bystander(&mut self) {
+        let memory = &self.bench.memory;
+        let mark = self.turn.to_le_bytes();
+        let frame: Vec<u8> =
+            [&[2; 12][..], &[0x88, 0xb5], &mark].concat().into_iter().chain([7; 50]).collect();
+        let (slot, next) = (u64::from(self.turn % 64), u32::from((self.turn + 1) % 64));
+        memory.poke(BYSTANDER_BUFFER, &frame);
+        let second: u64 = (frame.len() as u64) << 34 | 3 << 4;
+        let descriptor = [BYSTANDER_BUFFER.to_le_bytes(), second.to_le_bytes()];
+        memory.poke(BYSTANDER_TRANSMIT + slot * 16, descriptor.as_flattened());
+        memory.poke(BYSTANDER_RECEIVE + slot * 32, (BYSTANDER_BUFFER + 0x1000).to_le_bytes().as_slice());
+        self.bench.write(Register::QtxCommDbell(BYSTANDER), next);
+        self.bench.write(Register::QrxTail(BYSTANDER), next);
+
+        // Each queue gets its turn, whatever the others do.
+        let sent = (0..500).find_map(|_| {
+            let mut out = Vec::new();
+            let guest = (&self.bench.memory, &mut self.bench.monitor);
+            self.bench.lan.poll_frame(guest, &mut out);
+            (out == frame).then_some(out)
+        });
+        assert!(sent.is_some(), "turn {}", self.turn);
+        let layers = Layers::parse(&frame).unwrap();
+        let guest = (&self.bench.memory, &mut self.bench.monitor);
+        let treatment = Treatment { strip_tag: false, hash: None };
+        self.bench.lan.receive(guest, (VSI, BYSTANDER), &frame, &layers, treatment);
+        let mut received = vec![0; frame.len()];
+        self.bench.memory.read(Iova::new(BYSTANDER_BUFFER + 0x1000), &mut received).unwrap();
+        assert_eq!(received, frame, "turn {}", self.turn);
+        self.turn += 1;
+    }
+}
+
+#[test]
+fn a_hostile_driver_harms_its_own_queues_only() {
+    for seed in 0..8 {
+        println!("seed {seed}");
+        let mut hostile = Hostile::new(seed);
+        for step in 0..4000 {
+            hostile.act();
+            if step % 3 == 0 {
+                hostile.settle();
+            }
+            if step % 100 == 0 {
+                hostile.bystander();
+            }
+        }
+        let received =
+            hostile.bench.read(Register::GlvUprc(VSI)) + hostile.bench.read(Register::GlvMprc(VSI));
+        let (sent, told) = (hostile.sent, hostile.told);
+        println!("sent {sent}, received {received}, mistakes {told}");
+        assert!(sent > 100 && received > 100 && told > 100, "it does something");
+    }
+}

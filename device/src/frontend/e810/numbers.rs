@@ -1,0 +1,67 @@
+//! Numbers that the device gives out and takes back: the lowest that is free.
+
+/// A range of numbers, of which each is free or in use.
+#[derive(Clone, Debug)]
+pub(super) struct Numbers {
+    first: u16,
+    used: Vec<bool>,
+    count: u16,
+}
+
+impl Numbers {
+    /// `len` numbers from `first` on, all free. No range goes past 65,535.
+    pub(super) fn new(first: u16, len: u16) -> Self {
+        Self { first, used: vec![false; len.into()], count: 0 }
+    }
+
+    /// A free one, now in use.
+    pub(super) fn take(&mut self) -> Option<u16> {
+        let free = self.used.iter().position(|used| !used)?;
+        let number = u16::try_from(free).ok()?.checked_add(self.first)?;
+        self.used[free] = true;
+        self.count += 1;
+        Some(number)
+    }
+
+    /// Takes one back; says whether it was in use.
+    pub(super) fn give_back(&mut self, number: u16) -> bool {
+        let slot = number.checked_sub(self.first).and_then(|at| self.used.get_mut(usize::from(at)));
+        let was_used = slot.is_some_and(std::mem::take);
+        self.count -= u16::from(was_used);
+        was_used
+    }
+
+    /// Whether it is in use.
+    pub(super) fn is_used(&self, number: u16) -> bool {
+        number.checked_sub(self.first).and_then(|at| self.used.get(usize::from(at))).is_some_and(|used| *used)
+    }
+
+    /// How many are in use.
+    pub(super) const fn used(&self) -> u16 {
+        self.count
+    }
+
+    /// How many are free.
+    pub(super) fn free(&self) -> u16 {
+        // The range has at most 65,536 numbers less its first.
+        u16::try_from(self.used.len()).unwrap_or(u16::MAX) - self.count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_number_is_given_once_until_it_comes_back() {
+        let mut numbers = Numbers::new(1, 3);
+        assert_eq!(
+            [numbers.take(), numbers.take(), numbers.take(), numbers.take()],
+            [Some(1), Some(2), Some(3), None]
+        );
+        assert!(numbers.give_back(2) && !numbers.give_back(2) && !numbers.is_used(2));
+        assert!(!numbers.give_back(0) && !numbers.give_back(4), "not of this range");
+        assert_eq!((numbers.used(), numbers.free()), (2, 1));
+        assert_eq!(numbers.take(), Some(2));
+    }
+}

@@ -1,0 +1,206 @@
+//! The flash image: shadow RAM, and behind it the areas that it points to, each with two banks of which the first holds.
+//!
+//! # Spec
+//! E810 interface, section 5.3.
+
+use protocol::hca::e810::nvm::{
+    AUTHENTICATION_WORDS, CONTROL_VALID, COPY_ALIGNMENT_WORDS, CSS_HEADER_LEN, NETLIST_ID, NETLIST_LEN,
+    NETLIST_NODES, NETLIST_TYPE, NETLIST_VERSION, OPTION_ROM_SIGNATURE, SECTOR_LEN, TLV_PART_NUMBER,
+    sector_pointer, word,
+};
+
+/// Bytes of the image. The driver finds that out one byte at a time.
+const LEN: usize = 32 * SECTOR_LEN;
+
+/// An area behind the shadow RAM: its first sector, and the sectors of one of its banks.
+type Area = (u16, u16);
+
+const NVM_BANK: Area = (0x10, 2);
+const OPTION_ROM_BANK: Area = (0x14, 1);
+const NETLIST_BANK: Area = (0x16, 1);
+
+/// Where preserved fields are, in words.
+const PRESERVED_FIELDS: u16 = 0x400;
+/// Part number of the board, two characters a word.
+const PART_NUMBER: &[u8; 10] = b"HCADE8-100";
+
+/// Version of the image: 4.40, the second number in hexadecimal digits.
+const NVM_VERSION: u16 = 0x4040;
+/// Identifier of the image.
+const EETRACK: u32 = 0x8001_1234;
+/// Dwords of the signed header of the bank.
+const CSS_HEADER: u16 = 0x30;
+/// Where the version block of the option ROM is in its bank; it begins at a multiple of 512.
+const OPTION_ROM_BLOCK: usize = 512;
+/// Version of the option ROM: 1.3000.0.
+const OPTION_ROM_VERSION: u32 = 1 << 24 | 3000 << 8;
+/// Bytes of the version block: signature, checksum, version, length and two names.
+const OPTION_ROM_BLOCK_LEN: usize = 4 + 1 + 4 + 1 + 2 * 32;
+/// Version of the netlist: major, minor, type, revision.
+const NETLIST: [u16; 4] = [4, 4, 1, 1];
+
+/// The flash of a device.
+#[derive(Debug)]
+pub struct Nvm {
+    image: Vec<u8>,
+}
+
+impl Default for Nvm {
+    /// The image.
+    fn default() -> Self {
+        let mut nvm = Self { image: vec![0; LEN] };
+        nvm.put_shadow_ram();
+        nvm.put_bank();
+        nvm.put_option_rom();
+        nvm.put_netlist();
+        nvm
+    }
+}
+
+impl Nvm {
+    /// Some bytes of it; `None` if it has not all of them.
+    pub fn get(&self, offset: u32, len: u16) -> Option<&[u8]> {
+        let first = usize::try_from(offset).ok()?;
+        self.image.get(first..first + usize::from(len))
+    }
+
+    fn put_shadow_ram(&mut self) {
+        self.put_word(0, word::CONTROL, CONTROL_VALID);
+        self.put_versions(0);
+        let areas = [
+            (word::NVM_BANK, word::NVM_BANK_SIZE, NVM_BANK),
+            (word::OPTION_ROM_BANK, word::OPTION_ROM_BANK_SIZE, OPTION_ROM_BANK),
+            (word::NETLIST_BANK, word::NETLIST_BANK_SIZE, NETLIST_BANK),
+        ];
+        for (pointer, size, (first, sectors)) in areas {
+            self.put_word(0, pointer, sector_pointer(first));
+            self.put_word(0, size, sectors);
+        }
+        self.put_word(0, word::PRESERVED_FIELDS, PRESERVED_FIELDS);
+        self.put_preserved_fields();
+    }
+
+    /// One field: the part number, which says how long it is itself.
+    fn put_preserved_fields(&mut self) {
+        let (characters, _) = PART_NUMBER.as_chunks::<2>();
+        let part_number = characters.iter().map(|pair| u16::from_be_bytes(*pair));
+        let words = small(characters.len()) + 1;
+        let field = [TLV_PART_NUMBER, words, words].into_iter().chain(part_number);
+        let field: Vec<u16> = field.collect();
+        // With the length itself and a trailer.
+        let all = std::iter::once(small(field.len()) + 2).chain(field);
+        for (at, value) in all.enumerate() {
+            self.put_word(0, usize::from(PRESERVED_FIELDS) + at, value);
+        }
+    }
+
+    /// The signed header says only how long it is; the copy of the shadow RAM follows.
+    fn put_bank(&mut self) {
+        let (first, sectors) = NVM_BANK;
+        let copy =
+            (2 * usize::from(CSS_HEADER) + AUTHENTICATION_WORDS).next_multiple_of(COPY_ALIGNMENT_WORDS);
+        for bank in [first, first + sectors] {
+            let base = usize::from(bank) * SECTOR_LEN;
+            self.put_word(base, CSS_HEADER_LEN[0], CSS_HEADER);
+            self.put_word(base, CSS_HEADER_LEN[1], 0);
+        }
+        self.put_versions(usize::from(first) * SECTOR_LEN + 2 * copy);
+    }
+
+    fn put_versions(&mut self, base: usize) {
+        let [a, b, c, d] = EETRACK.to_le_bytes();
+        self.put_word(base, word::VERSION, NVM_VERSION);
+        self.put_word(base, word::EETRACK_LOW, u16::from_le_bytes([a, b]));
+        self.put_word(base, word::EETRACK_HIGH, u16::from_le_bytes([c, d]));
+    }
+
+    fn put_option_rom(&mut self) {
+        let mut block = [0; OPTION_ROM_BLOCK_LEN];
+        block[..4].copy_from_slice(&OPTION_ROM_SIGNATURE);
+        block[5..9].copy_from_slice(&OPTION_ROM_VERSION.to_le_bytes());
+        // All bytes of the block add up to 0.
+        block[4] = block.iter().fold(0_u8, |sum, byte| sum.wrapping_sub(*byte));
+        let at = usize::from(OPTION_ROM_BANK.0) * SECTOR_LEN + OPTION_ROM_BLOCK;
+        self.image[at..at + OPTION_ROM_BLOCK_LEN].copy_from_slice(&block);
+    }
+
+    fn put_netlist(&mut self) {
+        let base = usize::from(NETLIST_BANK.0) * SECTOR_LEN;
+        self.put_word(base, 0, NETLIST_TYPE);
+        self.put_word(base, 2, NETLIST_LEN);
+        self.put_word(base, NETLIST_NODES, 0);
+        for (at, part) in NETLIST.into_iter().enumerate() {
+            // Two words each, of which the second is the upper half.
+            self.put_word(base, NETLIST_ID + NETLIST_VERSION + 2 * at + 1, part);
+        }
+    }
+
+    fn put_word(&mut self, base: usize, word: usize, value: u16) {
+        let at = base + 2 * word;
+        self.image[at..at + 2].copy_from_slice(&value.to_le_bytes());
+    }
+}
+
+/// Lengths of constants.
+fn small(len: usize) -> u16 {
+    u16::try_from(len).unwrap_or(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads of `probe-synth-fd.aq.gz`: offset, and the word that was answered.
+    const RECORDED: [(u32, u16); 19] = [
+        (0x00, 0x0040),
+        (0x84, 0x8010),
+        (0x86, 2),
+        (0x88, 0x8014),
+        (0x8a, 1),
+        (0x8c, 0x8016),
+        (0x8e, 1),
+        (0x1_0004, 0x30),
+        (0x1_0006, 0),
+        (0x1_2004, 0x30),
+        (0x1_2006, 0),
+        (0x1_0130, 0x4040),
+        (0x1_015a, 0x1234),
+        (0x1_015c, 0x8001),
+        (0x1_6000, 0x011b),
+        (0x1_6004, 0x34),
+        (0x1_6006, 0),
+        (0x80, 0x400),
+        (0x800, 0x0a),
+    ];
+
+    #[test]
+    fn the_driver_reads_what_it_read_when_it_was_recorded() {
+        let nvm = Nvm::default();
+        for (offset, word) in RECORDED {
+            assert_eq!(nvm.get(offset, 2), Some(&word.to_le_bytes()[..]), "{offset:#x}");
+        }
+        let field = [0x16, 0, 6, 0, 6, 0, b'C', b'H', b'D', b'A', b'8', b'E', b'1', b'-', b'0', b'0'];
+        assert_eq!(nvm.get(0x802, 16), Some(&field[..]));
+        let netlist = [0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 1, 0, 0, 0, 1, 0];
+        assert_eq!(nvm.get(0x1_600c, 20), Some(&netlist[..]));
+    }
+
+    #[test]
+    fn the_image_ends_where_the_driver_found_its_end() {
+        let nvm = Nvm::default();
+        assert_eq!(nvm.get(0x1_ffff, 1), Some(&[0][..]));
+        assert_eq!(nvm.get(0x2_0000, 1), None);
+        assert_eq!(nvm.get(0x1_ffff, 2), None);
+        assert_eq!(nvm.get(0xff_ffff, u16::MAX), None);
+    }
+
+    #[test]
+    fn the_option_rom_adds_up_to_zero() {
+        let nvm = Nvm::default();
+        let bank = nvm.get(0x1_4000, 4096).unwrap();
+        let at = bank.chunks(512).position(|block| block.starts_with(b"$CIV")).unwrap() * 512;
+        let block = &bank[at..at + 74];
+        assert_eq!(block.iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte)), 0);
+        assert_eq!(block[5..9], [0x00, 0xb8, 0x0b, 0x01]);
+    }
+}

@@ -1,0 +1,125 @@
+//! Options of the device, from the configuration.
+
+use protocol::hca::e810::pci;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// Options of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Options {
+    /// Queue pairs that the driver may have: it takes one for each processor.
+    #[schemars(with = "u16", range(min = 1, max = 256))]
+    pub queues: Queues,
+    /// MSI-X vectors: twice the processors of the guest and 8 are enough.
+    #[schemars(with = "u16", range(min = 4, max = 2048))]
+    pub vectors: MsixVectors,
+    /// What the link says its speed is. Nothing is made slower.
+    pub link_speed: LinkSpeed,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { queues: Queues(16), vectors: MsixVectors(64), link_speed: LinkSpeed::Gbps100 }
+    }
+}
+
+/// Queue pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "u16")]
+pub struct Queues(u16);
+
+impl Queues {
+    /// Most that a device can have.
+    ///
+    /// Bound: what the device keeps for each.
+    pub const MAX: u16 = 256;
+
+    /// How many.
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+}
+
+impl TryFrom<u16> for Queues {
+    type Error = &'static str;
+
+    fn try_from(count: u16) -> Result<Self, Self::Error> {
+        match count {
+            1..=Self::MAX => Ok(Self(count)),
+            _ => Err("a device has 1 to 256 queue pairs"),
+        }
+    }
+}
+
+/// MSI-X vectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "u16")]
+pub struct MsixVectors(u16);
+
+impl MsixVectors {
+    /// How many.
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+}
+
+impl TryFrom<u16> for MsixVectors {
+    type Error = &'static str;
+
+    fn try_from(count: u16) -> Result<Self, Self::Error> {
+        match count {
+            4..=pci::MAX_MSIX_VECTORS => Ok(Self(count)),
+            _ => Err("a device has 4 to 2048 MSI-X vectors"),
+        }
+    }
+}
+
+/// Speed that the link shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+pub enum LinkSpeed {
+    /// 25 Gbit/s.
+    #[serde(rename = "25G")]
+    Gbps25,
+    /// 40 Gbit/s.
+    #[serde(rename = "40G")]
+    Gbps40,
+    /// 50 Gbit/s.
+    #[serde(rename = "50G")]
+    Gbps50,
+    /// 100 Gbit/s.
+    #[serde(rename = "100G")]
+    Gbps100,
+}
+
+impl LinkSpeed {
+    /// Gbit/s.
+    pub const fn gbps(self) -> u16 {
+        match self {
+            Self::Gbps25 => 25,
+            Self::Gbps40 => 40,
+            Self::Gbps50 => 50,
+            Self::Gbps100 => 100,
+        }
+    }
+
+    /// Its bit in the state of the link (E810 interface, section 5.6).
+    pub const fn bit(self) -> u16 {
+        match self {
+            Self::Gbps25 => 1 << 7,
+            Self::Gbps40 => 1 << 8,
+            Self::Gbps50 => 1 << 9,
+            Self::Gbps100 => 1 << 10,
+        }
+    }
+
+    /// The bit of the kind of PHY that has it: copper, directly attached (E810 interface, section 5.6).
+    pub const fn phy(self) -> u64 {
+        match self {
+            Self::Gbps25 => 1 << 20,
+            Self::Gbps40 => 1 << 30,
+            Self::Gbps50 => 1 << 36,
+            Self::Gbps100 => 1 << 51,
+        }
+    }
+}

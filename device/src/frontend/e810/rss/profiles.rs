@@ -1,0 +1,187 @@
+//! Which words of a frame a VSI hashes, as its driver programs it.
+//!
+//! A driver programs the fields of each kind of flow (`ethtool -N … rx-flow-hash`) in terms of the package that it loaded,
+//! from which the groups of packet types are. A package without them says nothing about kinds of flows, so that what is
+//! programmed over it is not followed.
+//!
+//! # Spec
+//! E810 interface, section 6.3.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use protocol::hca::e810::hash_profile::{
+    self, LookupKey, PROFILE_WORDS, TableEntry, TableHeader, Word, header,
+};
+use protocol::hca::e810::package::sections;
+use protocol::hca::e810::packet_type::PacketType;
+use protocol::net::layers::{Addresses, Ip, Transport};
+
+use crate::frontend::e810::vsi::VsiNumber;
+
+/// Packet types there are: ten bits.
+const PACKET_TYPES: usize = 1024;
+
+/// Places of the table that chooses a profile.
+///
+/// Bound: of what is compared for each frame, and of what a driver can make the device keep.
+const TABLE_PLACES: u16 = 512;
+
+/// Groups of packet types, of the package.
+#[derive(Clone, Debug, Default)]
+pub(in crate::frontend::e810) struct PacketGroups(Option<Arc<[u8; PACKET_TYPES]>>);
+
+impl PacketGroups {
+    /// A piece of a package arrives.
+    pub(in crate::frontend::e810) fn add(&mut self, piece: &[u8]) {
+        for (_, section) in sections(piece).filter(|(kind, _)| *kind == hash_profile::PACKET_GROUPS) {
+            let Some(TableHeader { count, first }) = TableHeader::parse_prefix(section) else { continue };
+            let groups = section.get(TableHeader::LEN..).unwrap_or_default();
+            let table = Arc::make_mut(self.0.get_or_insert_with(|| Arc::new([0; PACKET_TYPES])));
+            let places = table.iter_mut().skip(first.into()).take(count.into());
+            places.zip(groups).for_each(|(place, group)| *place = *group);
+        }
+    }
+}
+
+/// What a driver programmed.
+#[derive(Debug, Default)]
+pub(in crate::frontend::e810) struct Profiles {
+    packet_groups: PacketGroups,
+    vsi_groups: BTreeMap<VsiNumber, u16>,
+    table: BTreeMap<u16, Entry>,
+    words: BTreeMap<u8, Fields>,
+}
+
+/// An entry of the table: bits that are compared, what they have to be, and what it gives.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    compared: u64,
+    wanted: u64,
+    profile: u8,
+}
+
+impl Entry {
+    /// `None` if no key matches, which is how an entry is taken away.
+    fn new(entry: &TableEntry) -> Option<Self> {
+        let (zeros, ones) = (bits(entry.zeros), bits(entry.ones));
+        let possible = zeros | ones == bits([0xff; LookupKey::LEN]);
+        possible.then_some(Self { compared: zeros ^ ones, wanted: ones & !zeros, profile: entry.profile })
+    }
+}
+
+/// Words of a profile in the order of the hash.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fields([Word; PROFILE_WORDS]);
+
+impl Profiles {
+    /// "Update package". What is not about the receive hash is passed over.
+    pub(in crate::frontend::e810) fn update(&mut self, groups: &PacketGroups, piece: &[u8]) {
+        self.packet_groups = groups.clone();
+        for (kind, section) in sections(piece) {
+            match kind {
+                hash_profile::VSI_GROUPS => self.set_vsi_groups(section),
+                hash_profile::TABLE => self.set_table(section),
+                hash_profile::WORDS => self.set_words(section),
+                _ => {}
+            }
+        }
+    }
+
+    fn set_vsi_groups(&mut self, section: &[u8]) {
+        let Some((first, groups)) = entries::<2>(section) else { return };
+        for (vsi, group) in (first..=u16::MAX).zip(groups) {
+            // Ten bits: what is beyond the VSIs that there can be replaces the group of another, and no more.
+            match u16::from_le_bytes(*group) {
+                0 => drop(self.vsi_groups.remove(&VsiNumber::new(vsi))),
+                group => drop(self.vsi_groups.insert(VsiNumber::new(vsi), group)),
+            }
+        }
+    }
+
+    fn set_table(&mut self, section: &[u8]) {
+        let Some((count, entries)) = section.split_first_chunk() else { return };
+        let entries = entries.as_chunks().0.iter().take(u16::from_le_bytes(*count).into());
+        for entry in entries.map(TableEntry::parse).filter(|entry| entry.place < TABLE_PLACES) {
+            match Entry::new(&entry) {
+                Some(new) => drop(self.table.insert(entry.place, new)),
+                None => drop(self.table.remove(&entry.place)),
+            }
+        }
+    }
+
+    fn set_words(&mut self, section: &[u8]) {
+        const BYTES: usize = PROFILE_WORDS * Word::LEN;
+        let Some((first, profiles)) = entries::<BYTES>(section) else { return };
+        for (profile, words) in (first..=u16::MAX).zip(profiles) {
+            let Ok(profile) = u8::try_from(profile) else { return };
+            let mut fields = [Word::default(); PROFILE_WORDS];
+            // Backwards, since the last word is hashed first.
+            let words = words.as_chunks().0.iter().rev().map(Word::parse);
+            fields.iter_mut().zip(words).for_each(|(field, word)| *field = word);
+            self.words.insert(profile, Fields(fields));
+        }
+    }
+
+    /// What a VSI hashes of frames of this type, if its driver programmed anything that this device finds in a frame.
+    pub(super) fn fields(&self, vsi: VsiNumber, packet_type: PacketType) -> Option<&Fields> {
+        let groups = self.packet_groups.0.as_ref()?;
+        let packet_group = *groups.get(usize::from(packet_type.get()))?;
+        let vsi_group = *self.vsi_groups.get(&vsi)?;
+        let key = bits(LookupKey { flags: 0, packet_group, vsi_group }.emit());
+        let entry = self.table.values().find(|entry| key & entry.compared == entry.wanted)?;
+        self.words.get(&entry.profile).filter(|fields| fields.0.iter().any(is_known))
+    }
+}
+
+impl Fields {
+    /// The words of a datagram. Those it does not have are zero.
+    pub(super) fn words(&self, ip: &Ip) -> impl Iterator<Item = u16> {
+        self.0.iter().map(|word| value(word, ip).unwrap_or(0))
+    }
+}
+
+/// Whether a word is one that this device finds in a datagram.
+const fn is_known(word: &Word) -> bool {
+    matches!(word.header, header::IPV4 | header::IPV6 | header::TCP | header::UDP | header::SCTP)
+}
+
+fn value(word: &Word, ip: &Ip) -> Option<u16> {
+    /// Where the addresses begin in their headers.
+    const V4_ADDRESSES: u16 = 12;
+    const V6_ADDRESSES: u16 = 8;
+    let at = |addresses: &[u8], first: u16| {
+        let addresses = addresses.get(usize::from(word.offset.checked_sub(first)?)..)?;
+        addresses.first_chunk().map(|bytes| u16::from_be_bytes(*bytes))
+    };
+    match (word.header, ip.addresses, ip.transport) {
+        (header::IPV4, Addresses::V4 { src, dst }, _) => {
+            at([src.octets(), dst.octets()].as_flattened(), V4_ADDRESSES)
+        }
+        (header::IPV6, Addresses::V6 { src, dst }, _) => {
+            at([src.octets(), dst.octets()].as_flattened(), V6_ADDRESSES)
+        }
+        (header::TCP, _, Transport::Tcp(ports))
+        | (header::UDP, _, Transport::Udp(ports))
+        | (header::SCTP, _, Transport::Sctp(ports)) => match word.offset {
+            0 => Some(ports.src.get()),
+            2 => Some(ports.dst.get()),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Number of the first entry of a section, and its entries.
+fn entries<const N: usize>(section: &[u8]) -> Option<(u16, &[[u8; N]])> {
+    let TableHeader { count, first } = TableHeader::parse_prefix(section)?;
+    let (entries, _) = section.get(TableHeader::LEN..)?.as_chunks();
+    Some((first, entries.get(..usize::from(count).min(entries.len()))?))
+}
+
+fn bits(key: [u8; LookupKey::LEN]) -> u64 {
+    key.into_iter().rev().fold(0, |bits, byte| bits << 8 | u64::from(byte))
+}
+
+#[cfg(test)]
+mod tests;

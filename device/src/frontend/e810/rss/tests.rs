@@ -1,0 +1,168 @@
+use protocol::hca::e810::admin::AdminStatus;
+use protocol::hca::e810::admin::vsi::{ClassQueues, VsiContext, VsiParameters};
+use protocol::net::layers::{Addresses, Ports, Transport};
+
+use super::*;
+
+/// The key of Microsoft's verification suite, and an extension.
+const KEY: [u8; KEY_LEN] = [
+    0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0,
+    0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42,
+    0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
+];
+
+/// The first row of that suite: from 66.9.149.187 port 2794 to 161.142.100.80 port 1766.
+const OF_ADDRESSES: u32 = 0x323e_8fc2;
+const WITH_PORTS: u32 = 0x51cc_c178;
+
+fn frame(protocol: u8, more_fragments: bool) -> Layers {
+    let fragment = if more_fragments { 0x20 } else { 0 };
+    let header = [
+        2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x08, 0, // Ethernet
+        0x45, 0, 0, 40, 0, 0, fragment, 0, 64, protocol, 0, 0, 66, 9, 149, 187, 161, 142, 100,
+        80, // IPv4
+    ];
+    let [ports @ .., _, _] = [2794_u16.to_be_bytes(), 1766_u16.to_be_bytes(), [0; 2], [0; 2]];
+    Layers::parse(&[&header[..], ports.as_flattened(), &[0; 16]].concat()).unwrap()
+}
+
+fn arp() -> Layers {
+    Layers::parse(&[&[0xff; 6][..], &[2, 0, 0, 0, 0, 1, 0x08, 0x06], &[0; 46]].concat()).unwrap()
+}
+
+/// A VSI with queues 8 to 15.
+fn vsis(table: TableKind) -> Vsis {
+    let mut context = VsiContext::default();
+    context.queues.mapping[..2].copy_from_slice(&[8, 8]);
+    context.queues.classes[0] = ClassQueues { first: 0, log2_count: 3 };
+    context.options.table = table;
+    let mut vsis = Vsis::default();
+    vsis.add(&VsiParameters { kind: 2, ..VsiParameters::default() }, &mut context.emit()).unwrap();
+    vsis
+}
+
+fn key_of(vsi: u16) -> KeyParameters {
+    KeyParameters { vsi, vsi_valid: true }
+}
+
+fn table_of(kind: u8, size: u8) -> TableParameters {
+    TableParameters { vsi: 1, vsi_valid: true, kind, size, global: 0 }
+}
+
+fn steer(vsis: &Vsis, layers: &Layers) -> Steering {
+    let number = VsiNumber::new(1);
+    vsis.steer(number, vsis.get(number).unwrap(), layers)
+}
+
+#[test]
+fn ports_count_for_tcp_udp_and_sctp_and_not_for_fragments_or_anything_else() {
+    let mut vsis = vsis(TableKind::Function);
+    vsis.set_key(&key_of(1), &KEY).unwrap();
+    for (protocol, more_fragments, hash) in [
+        (6, false, WITH_PORTS),
+        (17, false, WITH_PORTS),
+        (132, false, WITH_PORTS),
+        (6, true, OF_ADDRESSES),
+        (17, true, OF_ADDRESSES),
+        (1, false, OF_ADDRESSES),
+        (47, false, OF_ADDRESSES),
+    ] {
+        assert_eq!(steer(&vsis, &frame(protocol, more_fragments)).hash, Some(hash), "protocol {protocol}");
+    }
+    assert_eq!(steer(&vsis, &arp()), Steering { hash: None, queue: 8 });
+}
+
+#[test]
+fn a_vsi_may_hash_both_directions_of_a_flow_alike() {
+    let mut vsis = vsis(TableKind::Function);
+    vsis.set_key(&key_of(1), &KEY).unwrap();
+    let there = frame(6, false);
+    let mut back = there;
+    let ip = back.ip.as_mut().unwrap();
+    let (Addresses::V4 { src, dst }, Some(ports)) = (ip.addresses, ip.transport.ports()) else {
+        panic!("{ip:?}")
+    };
+    ip.addresses = Addresses::V4 { src: dst, dst: src };
+    ip.transport = Transport::Tcp(Ports { src: ports.dst, dst: ports.src });
+    assert_ne!(steer(&vsis, &there).hash, steer(&vsis, &back).hash);
+    vsis.get_mut(VsiNumber::new(1)).unwrap().options.hash = HashKind::SymmetricToeplitz;
+    assert_eq!(steer(&vsis, &there).hash, steer(&vsis, &back).hash);
+    assert_ne!(steer(&vsis, &there).hash, steer(&vsis, &frame(6, true)).hash, "ports count");
+}
+
+#[test]
+fn the_low_bits_of_the_hash_choose_the_entry_of_the_table() {
+    let mut vsis = vsis(TableKind::Function);
+    vsis.set_key(&key_of(1), &KEY).unwrap();
+    let mut table = [0; 2048];
+    table[WITH_PORTS as usize & 0x7ff] = 5;
+    table[OF_ADDRESSES as usize & 0x7ff] = 3;
+    table[0] = 6;
+    vsis.set_table(&table_of(1, 2), &table).unwrap();
+    assert_eq!(steer(&vsis, &frame(6, false)).queue, 8 + 5);
+    assert_eq!(steer(&vsis, &frame(6, true)).queue, 8 + 3);
+    assert_eq!(steer(&vsis, &arp()).queue, 8 + 6, "entry 0 takes what has no hash");
+}
+
+#[test]
+fn a_vsi_can_have_a_table_of_its_own() {
+    let mut vsis = vsis(TableKind::Vsi);
+    vsis.set_key(&key_of(1), &KEY).unwrap();
+    vsis.set_table(&table_of(1, 2), &[1; 2048]).unwrap();
+    let mut table = [0; 64];
+    table[WITH_PORTS as usize & 0x3f] = 2;
+    vsis.set_table(&table_of(0, 0), &table).unwrap();
+    assert_eq!(steer(&vsis, &frame(6, false)).queue, 8 + 2);
+}
+
+#[test]
+fn without_a_key_all_frames_are_in_the_first_entry() {
+    let mut vsis = vsis(TableKind::Function);
+    let mut table = [7; 2048];
+    table[0] = 1;
+    vsis.set_table(&table_of(1, 2), &table).unwrap();
+    assert_eq!(steer(&vsis, &frame(6, false)), Steering { hash: None, queue: 9 });
+}
+
+#[test]
+fn a_table_never_names_a_queue_beyond_those_of_the_vsi() {
+    let mut vsis = vsis(TableKind::Function);
+    vsis.set_table(&table_of(1, 2), &[0xff; 2048]).unwrap();
+    assert_eq!(steer(&vsis, &arp()).queue, 15);
+}
+
+#[test]
+fn key_and_tables_are_read_as_they_were_written() {
+    let mut vsis = vsis(TableKind::Function);
+    let mut key = [0xa5; KEY_LEN];
+    assert_eq!(vsis.get_key(&key_of(1), &mut key), Ok(KEY_LEN));
+    assert_eq!(key, [0; KEY_LEN], "never set");
+    vsis.set_key(&key_of(1), &KEY).unwrap();
+    assert_eq!(vsis.get_key(&key_of(1), &mut key), Ok(KEY_LEN));
+    assert_eq!(key, KEY);
+
+    let written: Vec<u8> = (0..2048_u16).map(|entry| entry.to_le_bytes()[0]).collect();
+    for (parameters, len) in [(table_of(1, 2), 2048), (table_of(0, 0), 64)] {
+        vsis.set_table(&parameters, &written).unwrap();
+        let mut read = [0xa5; 2048];
+        assert_eq!(vsis.get_table(&parameters, &mut read), Ok(len));
+        assert_eq!(read[..len], written[..len]);
+    }
+}
+
+#[test]
+fn what_there_is_not_is_refused() {
+    let mut vsis = vsis(TableKind::Function);
+    let status = |outcome: Result<(), AdminError>| outcome.unwrap_err().status;
+    let unmarked = KeyParameters { vsi_valid: false, ..key_of(1) };
+    for parameters in [key_of(2), unmarked] {
+        assert_eq!(status(vsis.set_key(&parameters, &KEY)), AdminStatus::NoEntry);
+    }
+    assert_eq!(status(vsis.set_key(&key_of(1), &KEY[1..])), AdminStatus::Invalid);
+    // The function's table has the size of its capability, no other; nobody has a global one.
+    for parameters in [table_of(1, 0), table_of(1, 1), table_of(1, 3), table_of(2, 2), table_of(3, 0)] {
+        assert_eq!(status(vsis.set_table(&parameters, &[0; 2048])), AdminStatus::Invalid, "{parameters:?}");
+    }
+    assert_eq!(status(vsis.set_table(&table_of(1, 2), &[0; 2047])), AdminStatus::Invalid);
+    assert_eq!(vsis.get_table(&table_of(0, 0), &mut [0; 63]).unwrap_err().status, AdminStatus::Invalid);
+}

@@ -1,0 +1,467 @@
+//! The tree by which software shares the line among queues.
+//!
+//! The device keeps the tree and checks what software asks for, since the driver keeps one too and trusts every answer. It
+//! sends what its queues hold in the order of their doorbells, which is one of the orders that the tree allows while
+//! nobody has set a rate.
+//!
+//! # Spec
+//! E810 interface, section 5.5.
+
+use std::collections::BTreeMap;
+
+use protocol::hca::e810::admin::scheduler::{
+    Element, ElementData, ElementKind, Group, LevelResources, Move, PortEts, RateProfile, SchedulerResources,
+    Teid,
+};
+use protocol::hca::e810::admin::{AdminError, AdminStatus};
+use smallvec::SmallVec;
+
+use super::buffer::Buffer;
+use super::numbers::Numbers;
+use crate::frontend::snapshot::{NodeKind, NodeRow};
+
+/// Layers of the tree: port, traffic class, generic nodes, and on the last one queues.
+const LAYERS: usize = 9;
+/// The same as drivers read it.
+const LEVELS: u16 = 9;
+const _: () = assert!(LEVELS as usize == LAYERS);
+
+/// Layer of the traffic classes, the lowest whose elements cannot be deleted.
+const CLASS_LAYER: usize = 1;
+
+/// Layer of the leaves.
+const LEAF_LAYER: usize = LAYERS - 1;
+
+/// Children of an element.
+///
+/// Bound: with [`MAX_LAYER_ELEMENTS`], what a driver can make the device keep; drivers read it in "query scheduler
+/// resources" and spread their queues over groups of as many.
+const MAX_SIBLINGS: u16 = 8;
+
+/// Elements of a layer.
+///
+/// Bound: of what a driver can make the device keep.
+const MAX_LAYER_ELEMENTS: u16 = 512;
+
+/// Rate profiles of a kind on a layer.
+///
+/// Bound: of what a driver can have.
+const MAX_PROFILES: u16 = 64;
+
+/// Kinds of rate profiles: committed, excess, shared.
+const PROFILE_KINDS: usize = 3;
+
+/// The tree.
+#[derive(Debug)]
+pub(super) struct Scheduler {
+    elements: BTreeMap<Teid, Node>,
+    /// Elements of each layer.
+    per_layer: [u16; LAYERS],
+    /// The last TEID given; none comes twice, so that what names a deleted element never names another one.
+    last_teid: u32,
+    profiles: [[Numbers; PROFILE_KINDS]; LAYERS],
+}
+
+/// An element in its place.
+#[derive(Debug)]
+struct Node {
+    parent: Teid,
+    layer: usize,
+    data: ElementData,
+    children: SmallVec<[Teid; MAX_SIBLINGS as usize]>,
+}
+
+impl Default for Scheduler {
+    /// The tree after a reset: one branch from the port to a leaf.
+    fn default() -> Self {
+        let mut scheduler = Self {
+            elements: BTreeMap::new(),
+            per_layer: [0; LAYERS],
+            last_teid: 0,
+            // Profile 0 is that of an element without a limit.
+            profiles: std::array::from_fn(|_| std::array::from_fn(|_| Numbers::new(1, MAX_PROFILES - 1))),
+        };
+        let mut parent = Teid::NONE;
+        for layer in 0..LAYERS {
+            let kind = match layer {
+                0 => ElementKind::RootPort,
+                CLASS_LAYER => ElementKind::TrafficClass,
+                // Not the first element of the branch: the driver looks for it behind that.
+                2 => ElementKind::EntryPoint,
+                LEAF_LAYER => ElementKind::Leaf,
+                _ => ElementKind::Generic,
+            };
+            parent = scheduler.insert(parent, layer, ElementData { kind, ..ElementData::default() });
+        }
+        scheduler
+    }
+}
+
+impl Scheduler {
+    /// The port's element.
+    const ROOT: Teid = Teid::new(1);
+
+    /// "Query scheduler resources"; gives the bytes written.
+    ///
+    /// # Errors
+    /// EINVAL for a buffer that is too short.
+    pub(super) fn resources(buffer: &mut [u8]) -> Result<usize, AdminError> {
+        /// Sections that an element may have, as a mask that drivers do not read.
+        const SECTIONS: u8 = 8;
+        let mut left = Buffer::new(buffer);
+        let header = SchedulerResources {
+            physical_levels: LEVELS,
+            logical_levels: LEVELS,
+            max_device_reset: SECTIONS,
+            max_function_reset: SECTIONS,
+            max_command_elements: 64,
+            ..SchedulerResources::default()
+        };
+        *left.next()? = header.emit();
+        for level in 0..LEVELS {
+            let resources = LevelResources {
+                // As many as there are layers.
+                level: level.to_le_bytes()[0],
+                sections: SECTIONS,
+                max_device_elements: MAX_LAYER_ELEMENTS,
+                max_function_elements: MAX_LAYER_ELEMENTS,
+                max_siblings: if level == 0 { 1 } else { MAX_SIBLINGS },
+                max_committed_profiles: MAX_PROFILES,
+                max_excess_profiles: MAX_PROFILES,
+                max_shared_profiles: MAX_PROFILES,
+            };
+            *left.next()? = resources.emit();
+        }
+        Ok(SchedulerResources::LEN + LAYERS * LevelResources::LEN)
+    }
+
+    /// "Get default topology": what is left of the branch that was there after the reset.
+    ///
+    /// # Errors
+    /// EINVAL for a buffer that is too short.
+    pub(super) fn default_topology(&self, buffer: &mut [u8]) -> Result<usize, AdminError> {
+        let mut left = Buffer::new(buffer);
+        let header: &mut [u8; Group::LEN] = left.next()?;
+        let mut count = 0;
+        // The first TEIDs were given to them, from the port down.
+        for (teid, node) in self.elements.range(..=Teid::new(LEVELS.into())) {
+            *left.next()? = node.element(*teid).emit();
+            count += 1;
+        }
+        *header = Group { parent: Teid::NONE, count }.emit();
+        Ok(Group::LEN + usize::from(count) * Element::LEN)
+    }
+
+    /// "Add elements": `groups` of them, whose TEIDs are filled in. Gives the groups processed.
+    ///
+    /// # Errors
+    /// ENOENT for an unknown parent; EINVAL for what is no generic node or has no layer left; ENOSPC. What groups in
+    /// front of the wrong one added stays.
+    pub(super) fn add(&mut self, groups: u16, buffer: &mut [u8]) -> Result<u16, AdminError> {
+        let mut left = Buffer::new(buffer);
+        for _ in 0..groups {
+            let group = Group::parse(left.next()?);
+            let elements: &mut [[u8; Element::LEN]] = left.next_all(group.count)?;
+            let layer = self.room_below(group.parent, group.count)?;
+            for bytes in &*elements {
+                let Element { parent, data, .. } = Element::parse(bytes);
+                if parent != group.parent {
+                    return Err(AdminError::invalid("parent of an element", parent.get().into()));
+                }
+                if data.kind != ElementKind::Generic || layer >= LEAF_LAYER {
+                    return Err(AdminError::invalid("kind of an element", u8::from(data.kind).into()));
+                }
+            }
+            for bytes in elements {
+                let element = Element::parse(bytes);
+                let teid = self.insert(group.parent, layer, element.data);
+                *bytes = Element { teid, ..element }.emit();
+            }
+        }
+        Ok(groups)
+    }
+
+    /// "Get elements": completes `count` elements of which only the TEID is given.
+    ///
+    /// # Errors
+    /// ENOENT for an unknown one.
+    pub(super) fn get(&self, count: u16, buffer: &mut [u8]) -> Result<u16, AdminError> {
+        for bytes in Buffer::new(buffer).next_all(count)? {
+            let teid = Element::parse(bytes).teid;
+            *bytes = self.node(teid)?.element(teid).emit();
+        }
+        Ok(count)
+    }
+
+    /// "Configure elements".
+    ///
+    /// # Errors
+    /// ENOENT for an unknown one; EINVAL for another kind than it has, or for a rate profile that there is not.
+    pub(super) fn configure(&mut self, count: u16, buffer: &mut [u8]) -> Result<u16, AdminError> {
+        let elements: &mut [[u8; Element::LEN]] = Buffer::new(buffer).next_all(count)?;
+        for bytes in elements {
+            let Element { teid, data, .. } = Element::parse(bytes);
+            let node = self.node(teid)?;
+            if data.kind != node.data.kind {
+                return Err(AdminError::invalid("kind of an element", u8::from(data.kind).into()));
+            }
+            let sections = [
+                (data.committed_valid, data.committed_profile),
+                (data.excess_valid, data.excess_profile),
+                (data.shared_valid, data.shared_profile),
+            ];
+            let numbers = self.profiles.get(node.layer).into_iter().flatten();
+            for ((valid, profile), numbers) in sections.into_iter().zip(numbers) {
+                if valid && profile != 0 && !numbers.is_used(profile) {
+                    return Err(AdminError::invalid("rate profile", profile.into()));
+                }
+            }
+            self.node_mut(teid)?.data = data;
+        }
+        Ok(count)
+    }
+
+    /// "Move elements", with all below them, to another element of the same layer as their parent.
+    ///
+    /// # Errors
+    /// ENOENT for an element that is not there or has another parent; EINVAL for a destination of another layer; ENOSPC.
+    pub(super) fn relocate(&mut self, groups: u16, buffer: &mut [u8]) -> Result<u16, AdminError> {
+        let mut left = Buffer::new(buffer);
+        for _ in 0..groups {
+            let Move { source, destination, count } = Move::parse(left.next()?);
+            let teids: &mut [[u8; 4]] = left.next_all(count)?;
+            if self.node(source)?.layer != self.node(destination)?.layer {
+                return Err(AdminError::invalid("destination on another layer", destination.get().into()));
+            }
+            for bytes in teids {
+                let teid = Teid::new(u32::from_le_bytes(*bytes));
+                self.child(source, teid)?;
+                if source == destination {
+                    continue;
+                }
+                self.room_for_child(destination)?;
+                self.node_mut(source)?.children.retain(|child| *child != teid);
+                self.node_mut(destination)?.children.push(teid);
+                self.node_mut(teid)?.parent = destination;
+            }
+        }
+        Ok(groups)
+    }
+
+    /// "Suspend elements" and "resume elements".
+    ///
+    /// # Errors
+    /// ENOENT for an unknown one.
+    pub(super) fn set_suspended(
+        &mut self,
+        suspended: bool,
+        count: u16,
+        buffer: &mut [u8],
+    ) -> Result<u16, AdminError> {
+        let teids: &mut [[u8; 4]] = Buffer::new(buffer).next_all(count)?;
+        for bytes in teids {
+            self.node_mut(Teid::new(u32::from_le_bytes(*bytes)))?.data.suspended = suspended;
+        }
+        Ok(count)
+    }
+
+    /// "Delete elements", with all below them.
+    ///
+    /// # Errors
+    /// ENOENT for an element that is not there or has another parent; EPERM for the port and its traffic classes.
+    pub(super) fn delete(&mut self, groups: u16, buffer: &mut [u8]) -> Result<u16, AdminError> {
+        let mut left = Buffer::new(buffer);
+        for _ in 0..groups {
+            let group = Group::parse(left.next()?);
+            let teids: &mut [[u8; 4]] = left.next_all(group.count)?;
+            for bytes in teids {
+                let teid = Teid::new(u32::from_le_bytes(*bytes));
+                if self.child(group.parent, teid)?.layer <= CLASS_LAYER {
+                    let status = AdminStatus::NotPermitted;
+                    return Err(AdminError::new(status, "deletion of a traffic class", teid.get().into()));
+                }
+                self.remove(teid);
+            }
+        }
+        Ok(groups)
+    }
+
+    /// "Add rate profiles", whose identifiers are filled in.
+    ///
+    /// # Errors
+    /// EINVAL for a layer or kind that there is not; ENOSPC.
+    pub(super) fn add_profiles(&mut self, count: u16, buffer: &mut [u8]) -> Result<u16, AdminError> {
+        for bytes in Buffer::new(buffer).next_all(count)? {
+            let profile = RateProfile::parse(bytes);
+            let Some(number) = self.profiles_of(&profile)?.take() else {
+                return Err(AdminError::new(
+                    AdminStatus::NoSpace,
+                    "rate profiles of layer",
+                    profile.level.into(),
+                ));
+            };
+            *bytes = RateProfile { profile: number, ..profile }.emit();
+        }
+        Ok(count)
+    }
+
+    /// "Remove rate profiles".
+    ///
+    /// # Errors
+    /// EINVAL for a layer or kind that there is not; ENOENT for an unknown one.
+    pub(super) fn remove_profiles(&mut self, count: u16, buffer: &mut [u8]) -> Result<u16, AdminError> {
+        for bytes in Buffer::new(buffer).next_all(count)? {
+            let profile = RateProfile::parse(bytes);
+            if !self.profiles_of(&profile)?.give_back(profile.profile) {
+                return Err(AdminError::no_entry("rate profile", profile.profile.into()));
+            }
+        }
+        Ok(count)
+    }
+
+    /// "Query port ETS"; gives the bytes written.
+    ///
+    /// # Errors
+    /// ENOENT for an element that is not the port's; EINVAL for a buffer that is too short.
+    pub(super) fn port_ets(&self, port: Teid, buffer: &mut [u8]) -> Result<usize, AdminError> {
+        if port != Self::ROOT {
+            return Err(AdminError::no_entry("port", port.get().into()));
+        }
+        let mut classes = [u32::from(Teid::NONE); 8];
+        for (class, teid) in classes.iter_mut().zip(&self.node(port)?.children) {
+            *class = teid.get();
+        }
+        *Buffer::new(buffer).next()? = PortEts { valid_classes: 1, classes }.emit();
+        Ok(PortEts::LEN)
+    }
+
+    /// Adds the leaf of a queue, which "add transmit queues" asks for.
+    ///
+    /// # Errors
+    /// ENOENT for an unknown parent; EINVAL for one on another layer than that above the leaves; ENOSPC.
+    pub(super) fn add_leaf(&mut self, parent: Teid, data: ElementData) -> Result<Teid, AdminError> {
+        let layer = self.room_below(parent, 1)?;
+        if layer != LEAF_LAYER {
+            return Err(AdminError::invalid("parent of a queue", parent.get().into()));
+        }
+        Ok(self.insert(parent, layer, ElementData { kind: ElementKind::Leaf, ..data }))
+    }
+
+    /// Removes the leaf of a queue. That it is gone already, with one of the nodes above it, is no mistake.
+    pub(super) fn remove_leaf(&mut self, leaf: Teid) {
+        if self.elements.get(&leaf).is_some_and(|node| node.layer == LEAF_LAYER) {
+            self.remove(leaf);
+        }
+    }
+
+    /// Elements as an operator sees them, in the order of their TEIDs from `first` on.
+    pub(super) fn rows(&self, first: Teid) -> impl Iterator<Item = NodeRow> {
+        self.elements.range(first..).map(|(teid, node)| node.row(*teid))
+    }
+
+    fn node(&self, teid: Teid) -> Result<&Node, AdminError> {
+        self.elements.get(&teid).ok_or(unknown(teid))
+    }
+
+    fn node_mut(&mut self, teid: Teid) -> Result<&mut Node, AdminError> {
+        self.elements.get_mut(&teid).ok_or(unknown(teid))
+    }
+
+    /// An element, if `parent` is its parent.
+    fn child(&self, parent: Teid, teid: Teid) -> Result<&Node, AdminError> {
+        let node = self.node(teid)?;
+        if node.parent == parent { Ok(node) } else { Err(unknown(teid)) }
+    }
+
+    /// The layer below an element, if there is one that has room for `count` more children of it.
+    fn room_below(&self, parent: Teid, count: u16) -> Result<usize, AdminError> {
+        let node = self.node(parent)?;
+        let layer = node.layer + 1;
+        let Some(in_layer) = self.per_layer.get(layer) else {
+            return Err(AdminError::invalid("parent on the last layer", parent.get().into()));
+        };
+        let children = node.children.len() + usize::from(count);
+        if children > MAX_SIBLINGS.into() || count > MAX_LAYER_ELEMENTS - in_layer {
+            return Err(AdminError::new(AdminStatus::NoSpace, "children of element", parent.get().into()));
+        }
+        // The last number of all is no TEID.
+        if u32::from(count) >= u32::MAX - self.last_teid {
+            return Err(AdminError::new(AdminStatus::NoSpace, "teids given", self.last_teid.into()));
+        }
+        Ok(layer)
+    }
+
+    fn room_for_child(&self, parent: Teid) -> Result<(), AdminError> {
+        if self.node(parent)?.children.len() < MAX_SIBLINGS.into() {
+            Ok(())
+        } else {
+            Err(AdminError::new(AdminStatus::NoSpace, "children of element", parent.get().into()))
+        }
+    }
+
+    /// Adds an element below one that has room.
+    fn insert(&mut self, parent: Teid, layer: usize, data: ElementData) -> Teid {
+        self.last_teid += 1;
+        let teid = Teid::new(self.last_teid);
+        self.elements.insert(teid, Node { parent, layer, data, children: SmallVec::new() });
+        if let Some(count) = self.per_layer.get_mut(layer) {
+            *count += 1;
+        }
+        if let Some(parent) = self.elements.get_mut(&parent) {
+            parent.children.push(teid);
+        }
+        teid
+    }
+
+    /// Removes an element and all below it.
+    fn remove(&mut self, teid: Teid) {
+        let parent = self.elements.get(&teid).map(|node| node.parent);
+        if let Some(parent) = parent.and_then(|parent| self.elements.get_mut(&parent)) {
+            parent.children.retain(|child| *child != teid);
+        }
+        let mut doomed = vec![teid];
+        while let Some(node) = doomed.pop().and_then(|teid| self.elements.remove(&teid)) {
+            doomed.extend(node.children);
+            if let Some(count) = self.per_layer.get_mut(node.layer) {
+                *count -= 1;
+            }
+        }
+    }
+
+    fn profiles_of(&mut self, profile: &RateProfile) -> Result<&mut Numbers, AdminError> {
+        let of_layer = self.profiles.get_mut(usize::from(profile.level));
+        let of_kind = of_layer.and_then(|kinds| kinds.get_mut(usize::from(profile.kind)));
+        of_kind.ok_or(AdminError::invalid("layer of a rate profile", profile.level.into()))
+    }
+}
+
+impl Node {
+    fn element(&self, teid: Teid) -> Element {
+        Element { parent: self.parent, teid, data: self.data }
+    }
+
+    fn row(&self, teid: Teid) -> NodeRow {
+        NodeRow {
+            teid: teid.get(),
+            parent: (self.parent != Teid::NONE).then_some(self.parent.get()),
+            kind: match self.data.kind {
+                ElementKind::RootPort => NodeKind::Port,
+                ElementKind::TrafficClass => NodeKind::Class,
+                ElementKind::EntryPoint => NodeKind::EntryPoint,
+                ElementKind::Leaf => NodeKind::Queue,
+                ElementKind::Generic | ElementKind::Other(_) => NodeKind::Generic,
+            },
+            layer: u8::try_from(self.layer).unwrap_or(u8::MAX),
+            suspended: self.data.suspended,
+            committed_weight: self.data.committed_weight,
+            excess_weight: self.data.excess_weight,
+        }
+    }
+}
+
+fn unknown(teid: Teid) -> AdminError {
+    AdminError::no_entry("teid", teid.get().into())
+}
+
+#[cfg(test)]
+mod tests;

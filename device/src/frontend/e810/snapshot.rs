@@ -1,0 +1,50 @@
+//! Rows for `hcactl`.
+
+use super::device::E810;
+use super::vectors::RouteRegister;
+use crate::frontend::snapshot::{self, LinkRow, Page, QueueDirection, QueueRow, Rows, Table};
+
+/// Places of receive queues in the table of queues: behind all transmit queues.
+const RECEIVE: u64 = 1 << 16;
+
+/// Rows of one kind, the first at place `from`.
+pub(super) fn page(device: &E810, table: Table, from: u64) -> Page {
+    match table {
+        Table::Queues => snapshot::page(queues(device, from), Rows::Queues),
+        Table::Link => Page { rows: Rows::Link(vec![link(device)]), next: None },
+        Table::Vsis => snapshot::page(device.function.switching.vsi_rows(from), Rows::Vsis),
+        Table::Rules => snapshot::page(device.function.switching.rule_rows(from), Rows::Rules),
+        Table::Scheduler => snapshot::page(device.function.switching.node_rows(from), Rows::Scheduler),
+        _ => Page { rows: Rows::none(table), next: None },
+    }
+}
+
+/// Queues in the order of their places.
+fn queues(device: &E810, from: u64) -> impl Iterator<Item = (u64, QueueRow)> {
+    device
+        .lan
+        .queues()
+        .map(|row| {
+            let (place, route) = match row.direction {
+                QueueDirection::Transmit => (0, RouteRegister::Transmit(row.queue)),
+                QueueDirection::Receive => (RECEIVE, RouteRegister::Receive(row.queue)),
+            };
+            let vector = device.function.vectors.vector(route);
+            (place + u64::from(row.queue), QueueRow { vector, ..row })
+        })
+        .filter(move |(place, _)| *place >= from)
+}
+
+fn link(device: &E810) -> LinkRow {
+    let counts = device.lan.port_counts();
+    let [received, sent] = [counts.receive, counts.transmit].map(|traffic| traffic.frames());
+    LinkRow {
+        enabled: device.link.is_enabled(),
+        gbps: device.setup.options.link_speed.gbps(),
+        mac: device.function.mac.to_string(),
+        max_frame: device.function.max_frame,
+        received,
+        sent,
+        lost: counts.dropped_link_down,
+    }
+}

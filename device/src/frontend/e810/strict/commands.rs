@@ -1,0 +1,68 @@
+//! Admin commands.
+
+use protocol::hca::e810::admin::control::{QueueShutdown, ResourceId, ResourceLock};
+use protocol::hca::e810::admin::descriptor::{Flags, LARGE_FROM};
+use protocol::hca::e810::admin::opcode::BufferUse;
+use protocol::hca::e810::admin::{Descriptor, Opcode};
+
+use super::rules::{
+    BUFFER_DIRECTION, BUFFER_LARGE, BUFFER_MISSING, COMMAND_FLAGS, LOCK_MISSING, LOCK_NOT_TAKEN, LOCK_TWICE,
+    SHUTDOWN_IN_USE,
+};
+use super::{Findings, Strict};
+
+/// Looks at a command that is about to be executed. `in_use`: there are queues or VSIs.
+pub(in super::super) fn examine(strict: &mut Strict, descriptor: &Descriptor, in_use: bool) -> Findings {
+    let mut found = Findings::default();
+    let Some(opcode) = Opcode::from_code(descriptor.opcode) else { return found };
+    let name = opcode.name();
+    if descriptor.flags.intersects(Flags::DONE | Flags::COMPLETE | Flags::ERROR) || descriptor.status != 0 {
+        found.add(&COMMAND_FLAGS, format!("{name} has the flags of a completion"));
+    }
+    buffer(opcode, descriptor, &mut found);
+    locks(strict, opcode, descriptor, &mut found);
+    let unloading = || QueueShutdown::parse(&descriptor.parameters).unloading;
+    if opcode == Opcode::QueueShutdown && in_use && unloading() {
+        found.add(&SHUTDOWN_IN_USE, "there are VSIs or transmit queues");
+    }
+    found
+}
+
+fn buffer(opcode: Opcode, descriptor: &Descriptor, found: &mut Findings) {
+    let name = opcode.name();
+    let flags = descriptor.flags;
+    let wanted = opcode.buffer_use();
+    if flags.contains(Flags::BUFFER) != (wanted != BufferUse::None) {
+        found.add(&BUFFER_MISSING, format!("{name}: {flags:?}"));
+        return;
+    }
+    if flags.contains(Flags::LARGE) != (usize::from(descriptor.buffer_len) > LARGE_FROM) {
+        found.add(&BUFFER_LARGE, format!("{name}: {} bytes, {flags:?}", descriptor.buffer_len));
+    }
+    if flags.contains(Flags::READ) != (wanted == BufferUse::Input) {
+        found.add(&BUFFER_DIRECTION, format!("{name}: {flags:?}"));
+    }
+}
+
+fn locks(strict: &mut Strict, opcode: Opcode, descriptor: &Descriptor, found: &mut Findings) {
+    let name = opcode.name();
+    let needed = match opcode {
+        Opcode::ReadNvm => Some(ResourceId::Nvm),
+        Opcode::DownloadPackage => Some(ResourceId::GlobalConfig),
+        Opcode::UpdatePackage => Some(ResourceId::ChangeLock),
+        _ => None,
+    };
+    if let Some(needed) = needed.filter(|needed| !strict.locks.contains(needed)) {
+        found.add(&LOCK_MISSING, format!("{name} without the lock {needed:?}"));
+    }
+    let ResourceLock { resource, .. } = ResourceLock::parse(&descriptor.parameters);
+    let known = !matches!(resource, ResourceId::Other(_));
+    let taken = strict.locks.contains(&resource);
+    match opcode {
+        Opcode::RequestResource if taken => found.add(&LOCK_TWICE, format!("{resource:?}")),
+        Opcode::RequestResource if known => strict.locks.push(resource),
+        Opcode::ReleaseResource if taken => strict.locks.retain(|other| *other != resource),
+        Opcode::ReleaseResource if known => found.add(&LOCK_NOT_TAKEN, format!("{resource:?}")),
+        _ => {}
+    }
+}

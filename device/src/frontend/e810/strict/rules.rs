@@ -1,0 +1,58 @@
+//! What the interface demands of software and a device does not enforce.
+
+use crate::telemetry::monitor::Rule;
+
+macro_rules! rules {
+    ($($(#[doc = $doc:literal])+ $rule:ident $name:literal $section:literal;)*) => {
+        $($(#[doc = $doc])+ pub static $rule: Rule = Rule { name: $name, section: $section };)*
+
+        /// All of them.
+        #[cfg(test)]
+        pub static ALL: &[&Rule] = &[$(&$rule),*];
+    };
+}
+
+rules! {
+    /// A store of another width than four or eight aligned bytes, which the device ignores.
+    NARROW_WRITE "narrow_write" "2";
+    /// A store to a register that only the device changes.
+    READ_ONLY_WRITE "read_only_write" "2.1, 2.2";
+    /// A store to a register of a queue or vector that the function has not.
+    NO_SUCH_QUEUE "no_such_queue" "2.2, 6.1";
+    /// A ring is moved or resized while commands are in it.
+    RING_MOVED "ring_moved" "4.1";
+    /// A head or tail outside of its ring.
+    RING_INDEX "ring_index" "4.1";
+    /// Commands are started before the end of those before was seen.
+    HEAD_NOT_POLLED "head_not_polled" "4.1";
+    /// A cause is enabled and routed to a vector that the function has not.
+    ROUTE_NO_VECTOR "route_no_vector" "3.3";
+    /// CLEARPBA without INTENA.
+    CLEAR_WITHOUT_ENABLE "clear_without_enable" "3.2";
+    /// Completion flags in a command that is not complete.
+    COMMAND_FLAGS "command_flags" "4.2";
+    /// The flag of large buffers, and the buffer's length, contradict each other.
+    BUFFER_LARGE "buffer_large" "4.2";
+    /// A command with a buffer that it has no use for, or without one that it needs.
+    BUFFER_MISSING "buffer_missing" "4.2, 5";
+    /// The flag that says who fills the buffer is that of another command.
+    BUFFER_DIRECTION "buffer_direction" "4.2, 5";
+    /// A lock is taken twice.
+    LOCK_TWICE "lock_twice" "5.2";
+    /// A lock is given back that was not taken.
+    LOCK_NOT_TAKEN "lock_not_taken" "5.2";
+    /// The flash is read, or a package loaded or changed, without the lock for that.
+    LOCK_MISSING "lock_missing" "5.2, 5.3, 6.3, 7.1";
+    /// A doorbell of a transmit queue that is not enabled.
+    DOORBELL_NO_QUEUE "doorbell_no_queue" "8.2";
+    /// Descriptors of one frame that ask for different things.
+    FRAME_COMMANDS "frame_commands" "8.2";
+    /// A receive queue without descriptors or buffers, of short descriptors, or of frames longer than five buffers.
+    RECEIVE_CONTEXT "receive_context" "8.3";
+    /// A context of a receive queue is changed while the queue is enabled.
+    CONTEXT_IN_USE "context_in_use" "8.4";
+    /// An entry of a receive ring that looks as if the device had filled it.
+    RECEIVE_ENTRY "receive_entry" "8.3";
+    /// The driver is unloaded and still has transmit queues or VSIs.
+    SHUTDOWN_IN_USE "shutdown_in_use" "17.3";
+}

@@ -1,0 +1,301 @@
+//! The switch between the port and the VSIs: its rules, as software writes them.
+//!
+//! What rules make of a frame is in [`forward`]. A look-up costs the same however many rules there are: each recipe has a
+//! table of its own, by what it compares.
+//!
+//! # Spec
+//! E810 interface, sections 5.4 and 5.8.
+
+mod forward;
+mod rows;
+mod rule;
+mod vsi_set;
+
+use std::collections::BTreeMap;
+
+use protocol::hca::e810::admin::resource::ResourceKind;
+use protocol::hca::e810::admin::switch::{
+    LargeAction, Lookup, Recipe, RuleHeader, RuleKind, RuleList, SwitchElement,
+};
+use protocol::hca::e810::admin::{AdminError, AdminStatus};
+
+pub(super) use self::forward::{Destination, Discard, Route};
+use self::rule::{Action, Direction, Key, Target};
+pub(super) use self::vsi_set::VsiSet;
+use super::buffer::Buffer;
+use super::numbers::Numbers;
+use super::resources::Resources;
+use super::vsi::{VsiNumber, Vsis};
+
+/// Rules that look something up.
+///
+/// Bound: of what a driver can make the device keep, about 100 bytes each. A driver that has no room for an address goes
+/// on in promiscuous mode.
+const MAX_RULES: u16 = 8192;
+
+/// Large actions.
+///
+/// Bound: of what a driver can have, each of at most [`MAX_ACTIONS`].
+const MAX_LARGE_ACTIONS: usize = 512;
+
+/// Actions of a large action.
+const MAX_ACTIONS: usize = 4;
+
+/// Number of the switch: there is one.
+const SWITCH_ID: u16 = 1;
+
+/// Number of the port: there is one.
+const PORT: u16 = 0;
+
+/// The rules, and the lists that they name.
+#[derive(Debug)]
+pub(super) struct Switch {
+    indices: Numbers,
+    /// What each rule compares, by its index.
+    keys: BTreeMap<u16, Key>,
+    /// What each rule does, by what it compares: a table for each recipe.
+    tables: [BTreeMap<Key, Rule>; Recipe::COUNT],
+    vsi_lists: BTreeMap<u16, VsiSet>,
+    prune_lists: BTreeMap<u16, VsiSet>,
+    /// Whom each forwards to.
+    large_actions: BTreeMap<u16, Vec<Target>>,
+}
+
+/// A rule in its table.
+#[derive(Clone, Copy, Debug)]
+struct Rule {
+    index: u16,
+    action: Action,
+}
+
+/// What rules may name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Named<'a> {
+    /// VSIs there are.
+    pub(super) vsis: &'a Vsis,
+    /// Lists there are.
+    pub(super) resources: &'a Resources,
+}
+
+/// What is to be done with rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RuleCommand {
+    /// 02A0
+    Add,
+    /// 02A1
+    Update,
+    /// 02A2
+    Remove,
+}
+
+impl Default for Switch {
+    fn default() -> Self {
+        Self {
+            indices: Numbers::new(1, MAX_RULES),
+            keys: BTreeMap::new(),
+            tables: Default::default(),
+            vsi_lists: BTreeMap::new(),
+            prune_lists: BTreeMap::new(),
+            large_actions: BTreeMap::new(),
+        }
+    }
+}
+
+impl Switch {
+    /// "Get switch configuration": the port. Gives the bytes written; they are one element.
+    ///
+    /// # Errors
+    /// EINVAL for a buffer that is too short.
+    pub(super) fn configuration(buffer: &mut [u8]) -> Result<usize, AdminError> {
+        let port = SwitchElement { number: PORT, kind: 0, switch_id: SWITCH_ID, function: 0 };
+        *Buffer::new(buffer).next()? = port.emit();
+        Ok(SwitchElement::LEN)
+    }
+
+    /// "Add", "update" and "remove rules": `count` of them, back to back. The indices of look-ups that are added are filled
+    /// in, and at the first rule that is refused, why.
+    ///
+    /// # Errors
+    /// EINVAL for a rule that makes no sense; ENOENT if it names what there is not; EEXIST if another one compares the
+    /// same; ENOSPC. Rules in front of the refused one are obeyed.
+    pub(super) fn rules(
+        &mut self,
+        command: RuleCommand,
+        named: Named<'_>,
+        count: u16,
+        buffer: &mut [u8],
+    ) -> Result<(), AdminError> {
+        let mut left = Buffer::new(buffer);
+        for _ in 0..count {
+            let bytes: &mut [u8; RuleHeader::LEN] = left.next()?;
+            let header = RuleHeader::parse(bytes);
+            let outcome = self.rule(command, header.kind, named, &mut left);
+            let status = outcome.map_or_else(|error| error.status.code(), |()| 0);
+            *bytes = RuleHeader { status, ..header }.emit();
+            outcome?;
+        }
+        Ok(())
+    }
+
+    fn rule(
+        &mut self,
+        command: RuleCommand,
+        kind: RuleKind,
+        named: Named<'_>,
+        left: &mut Buffer<'_>,
+    ) -> Result<(), AdminError> {
+        match kind {
+            RuleKind::LookupReceive => self.lookup(command, Direction::Receive, named, left),
+            RuleKind::LookupTransmit => self.lookup(command, Direction::Transmit, named, left),
+            RuleKind::LargeAction => self.large_action(command, named, left),
+            RuleKind::VsiListSet | RuleKind::VsiListClear => {
+                let set = kind == RuleKind::VsiListSet && command != RuleCommand::Remove;
+                list(&mut self.vsi_lists, ResourceKind::VsiList, set, named, left)
+            }
+            RuleKind::PruneListSet | RuleKind::PruneListClear => {
+                let set = kind == RuleKind::PruneListSet && command != RuleCommand::Remove;
+                list(&mut self.prune_lists, ResourceKind::PruneList, set, named, left)
+            }
+            RuleKind::Other(code) => Err(AdminError::invalid("kind of rule", code.into())),
+        }
+    }
+
+    fn lookup(
+        &mut self,
+        command: RuleCommand,
+        direction: Direction,
+        named: Named<'_>,
+        left: &mut Buffer<'_>,
+    ) -> Result<(), AdminError> {
+        let bytes: &mut [u8; Lookup::LEN] = left.next()?;
+        let lookup = Lookup::parse(bytes);
+        let header = left.next_all::<1>(lookup.header_len)?.as_flattened();
+        // Each rule begins at an even place.
+        left.skip(header.len() % 2);
+        match command {
+            RuleCommand::Add => {
+                let key = Key::parse(direction, &lookup, header, named.vsis)?;
+                let action = Action::parse(key.recipe(), lookup.action)?;
+                self.check(&action, named)?;
+                let index = self.add(key, action)?;
+                *bytes = Lookup { index, ..lookup }.emit();
+            }
+            RuleCommand::Update => {
+                let key = *self.keys.get(&lookup.index).ok_or(unknown_rule(lookup.index))?;
+                let action = Action::parse(key.recipe(), lookup.action)?;
+                self.check(&action, named)?;
+                self.tables[key.recipe() as usize].insert(key, Rule { index: lookup.index, action });
+            }
+            RuleCommand::Remove => {
+                let key = self.keys.remove(&lookup.index).ok_or(unknown_rule(lookup.index))?;
+                self.tables[key.recipe() as usize].remove(&key);
+                self.indices.give_back(lookup.index);
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, key: Key, action: Action) -> Result<u16, AdminError> {
+        let table = &mut self.tables[key.recipe() as usize];
+        if let Some(old) = table.get(&key).copied() {
+            if !matches!(old.action, Action::Nothing) {
+                return Err(AdminError::new(AdminStatus::Exists, "rule", old.index.into()));
+            }
+            self.keys.remove(&old.index);
+            self.indices.give_back(old.index);
+        }
+        let Some(index) = self.indices.take() else {
+            return Err(AdminError::new(AdminStatus::NoSpace, "rules", self.indices.used().into()));
+        };
+        table.insert(key, Rule { index, action });
+        self.keys.insert(index, key);
+        Ok(index)
+    }
+
+    fn large_action(
+        &mut self,
+        command: RuleCommand,
+        named: Named<'_>,
+        left: &mut Buffer<'_>,
+    ) -> Result<(), AdminError> {
+        let RuleList { index, count } = RuleList::parse(left.next()?);
+        let actions: &mut [[u8; LargeAction::LEN]] = left.next_all(count)?;
+        if command == RuleCommand::Remove {
+            let removed = self.large_actions.remove(&index);
+            return removed.map(drop).ok_or(AdminError::no_entry("large action", index.into()));
+        }
+        if actions.len() > MAX_ACTIONS {
+            return Err(AdminError::invalid("actions of a large action", count.into()));
+        }
+        let forwards =
+            actions.iter().map(LargeAction::parse).filter(|action| action.kind == 0 && action.valid);
+        let targets: Vec<_> = forwards.map(|action| Target::new(action.target, action.list)).collect();
+        targets.iter().try_for_each(|target| target.check(ResourceKind::VsiList, named))?;
+        if !self.large_actions.contains_key(&index) && self.large_actions.len() >= MAX_LARGE_ACTIONS {
+            return Err(AdminError::new(AdminStatus::NoSpace, "large actions", MAX_LARGE_ACTIONS as u64));
+        }
+        self.large_actions.insert(index, targets);
+        Ok(())
+    }
+
+    /// Whether what an action names exists.
+    fn check(&self, action: &Action, named: Named<'_>) -> Result<(), AdminError> {
+        match action {
+            Action::Forward { to, .. } => to.check(ResourceKind::VsiList, named),
+            Action::Prune { by, .. } => by.check(ResourceKind::PruneList, named),
+            Action::Large { index, .. } if !self.large_actions.contains_key(index) => {
+                Err(AdminError::no_entry("large action", (*index).into()))
+            }
+            Action::Large { .. } | Action::Drop | Action::Nothing => Ok(()),
+        }
+    }
+
+    /// A VSI is no more: it leaves all lists, and rules that name it do nothing until software removes them, so that
+    /// they are not about the next VSI of the same number.
+    pub(super) fn forget_vsi(&mut self, vsi: VsiNumber) {
+        for list in self.vsi_lists.values_mut().chain(self.prune_lists.values_mut()) {
+            list.remove(vsi);
+        }
+        for targets in self.large_actions.values_mut() {
+            targets.retain(|target| *target != Target::Vsi(vsi));
+        }
+        for (key, rule) in self.tables.iter_mut().flatten() {
+            if key.is_about(vsi) || rule.action.names(vsi) {
+                rule.action = Action::Nothing;
+            }
+        }
+    }
+
+    /// Forgets the members of lists that software gave back.
+    pub(super) fn forget_lists(&mut self, resources: &Resources) {
+        self.vsi_lists.retain(|list, _| resources.is_allocated(ResourceKind::VsiList, *list));
+        self.prune_lists.retain(|list, _| resources.is_allocated(ResourceKind::PruneList, *list));
+    }
+}
+
+/// VSIs come to a list or leave it.
+fn list(
+    lists: &mut BTreeMap<u16, VsiSet>,
+    kind: ResourceKind,
+    set: bool,
+    named: Named<'_>,
+    left: &mut Buffer<'_>,
+) -> Result<(), AdminError> {
+    let RuleList { index, count } = RuleList::parse(left.next()?);
+    let members: &mut [[u8; 2]] = left.next_all(count)?;
+    Target::List(index).check(kind, named)?;
+    let members = members.iter().map(|bytes| VsiNumber::new(u16::from_le_bytes(*bytes)));
+    if set {
+        members.clone().try_for_each(|vsi| Target::Vsi(vsi).check(kind, named))?;
+    }
+    let list = lists.entry(index).or_default();
+    members.for_each(|vsi| if set { list.insert(vsi) } else { list.remove(vsi) });
+    Ok(())
+}
+
+fn unknown_rule(index: u16) -> AdminError {
+    AdminError::no_entry("rule", index.into())
+}
+
+#[cfg(test)]
+mod tests;

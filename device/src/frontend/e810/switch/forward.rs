@@ -1,0 +1,238 @@
+//! What the rules make of a frame.
+
+use protocol::ids::MacAddr;
+use protocol::net::layers::{Layers, TagKind};
+
+use super::rule::{Action, Cast, Direction, Key, Origin, Target};
+use super::{Rule, Switch, VsiSet};
+use crate::frontend::e810::vsi::{Vsi, VsiNumber, Vsis};
+
+/// Where software says that a frame goes, in a context descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Destination {
+    /// Nowhere: the rules say it.
+    Rules,
+    /// To the wire, whatever the rules say.
+    Wire,
+    /// To other VSIs only.
+    Local,
+    /// To this VSI only.
+    Vsi(VsiNumber),
+}
+
+/// Where a frame goes that a VSI sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Route {
+    /// To the wire.
+    pub(in super::super) wire: bool,
+    /// To these VSIs.
+    pub(in super::super) vsis: VsiSet,
+}
+
+/// Why a frame that a VSI sends goes nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Discard {
+    /// There is no such VSI.
+    NoVsi,
+    /// It may send no frames with a tag, or none without.
+    VlanMode,
+    /// Its source is an address that the VSI does not receive.
+    Spoofed,
+    /// It is in a VLAN that the VSI must not send to.
+    VlanPruned,
+    /// A rule drops it.
+    Rule,
+}
+
+/// What rules compare of a frame.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    origin: Origin,
+    dst: MacAddr,
+    ether_type: u16,
+    vid: u16,
+}
+
+/// What the rules say together.
+#[derive(Clone, Copy, Debug, Default)]
+struct Verdict {
+    /// Those whom a rule gives it to.
+    vsis: VsiSet,
+    /// A rule of a VSI applies, for the wire or not.
+    forwarded: bool,
+    /// One of them lets it go to the wire too.
+    lan: bool,
+    /// A rule drops it.
+    dropped: bool,
+}
+
+impl Switch {
+    /// VSIs that take a frame from the wire.
+    pub(in super::super) fn receive(&self, vsis: &Vsis, layers: &Layers) -> VsiSet {
+        let seen = Seen::new(Origin::Port, layers, vid(layers));
+        let verdict = self.verdict(&seen);
+        if verdict.dropped {
+            return VsiSet::default();
+        }
+        let mut takers = verdict.vsis;
+        takers.retain(|number| vsis.get(number).is_some_and(|vsi| self.takes_vlan(number, vsi, seen.vid)));
+        takers
+    }
+
+    /// Where a frame goes that a VSI sends. `layers` are of the frame with the tags that software wants in it.
+    ///
+    /// # Errors
+    /// Why it goes nowhere.
+    pub(in super::super) fn transmit(
+        &self,
+        vsis: &Vsis,
+        from: VsiNumber,
+        layers: &Layers,
+        to: Destination,
+    ) -> Result<Route, Discard> {
+        let sender = vsis.get(from).ok_or(Discard::NoVsi)?;
+        if !sender.may_send(layers.outer_tag.is_some()) {
+            return Err(Discard::VlanMode);
+        }
+        let vid = sender.port_tag().map_or_else(|| vid(layers), |tag| tag.vid());
+        if sender.security.mac_anti_spoof && !self.is_own_address(from, layers.src, vid) {
+            return Err(Discard::Spoofed);
+        }
+        if sender.security.vlan_prune && !self.is_in_vlan(from, vid, Direction::Transmit) {
+            return Err(Discard::VlanPruned);
+        }
+        let nobody = VsiSet::default();
+        let seen = Seen::new(Origin::Vsi(from), layers, vid);
+        let mut route = match to {
+            Destination::Wire if sender.security.destination_override => Route { wire: true, vsis: nobody },
+            Destination::Vsi(vsi) if sender.security.destination_override => {
+                let mut vsis = nobody;
+                vsis.insert(vsi);
+                Route { wire: false, vsis }
+            }
+            Destination::Local if sender.security.destination_override => {
+                Route { wire: false, vsis: self.verdict(&seen).vsis }
+            }
+            _ => {
+                let verdict = self.verdict(&seen);
+                if verdict.dropped {
+                    return Err(Discard::Rule);
+                }
+                let local = sender.switch.allow_loopback;
+                Route {
+                    // A frame that nobody here takes is for somebody outside.
+                    wire: !local || !verdict.forwarded || verdict.lan,
+                    vsis: if local { verdict.vsis } else { nobody },
+                }
+            }
+        };
+        route.wire &= sender.switch.lan;
+        route.vsis.retain(|number| {
+            let is_back = number == from;
+            vsis.get(number).is_some_and(|vsi| {
+                let takes_back = vsi.switch.local_loopback && !vsi.switch.source_prune;
+                (!is_back || takes_back) && self.takes_vlan(number, vsi, vid)
+            })
+        });
+        Ok(route)
+    }
+
+    fn verdict(&self, seen: &Seen) -> Verdict {
+        let Seen { origin, dst, ether_type, vid } = *seen;
+        let (direction, cast) = (origin.direction(), Cast::of(dst));
+        let mut verdict = Verdict::default();
+        for key in [
+            Key::EtherType(origin, ether_type),
+            Key::EtherTypeMac(origin, ether_type, dst),
+            Key::Mac(dst),
+            Key::MacVlan(dst, vid),
+            Key::Promiscuous(direction, cast),
+            Key::PromiscuousVlan(direction, cast, vid),
+        ] {
+            self.apply(key, origin, &mut verdict);
+        }
+        // The default VSI takes what is left.
+        if verdict.vsis.is_empty() {
+            self.apply(Key::Default(direction), origin, &mut verdict);
+        }
+        verdict
+    }
+
+    fn apply(&self, key: Key, origin: Origin, verdict: &mut Verdict) {
+        let Some(Rule { action, .. }) = self.find(&key) else { return };
+        let mut forward = |loopback: bool, lan: bool, targets: &[Target]| {
+            if origin == Origin::Port || loopback {
+                verdict.forwarded = true;
+                verdict.lan |= lan;
+                targets.iter().for_each(|target| self.extend(&mut verdict.vsis, *target));
+            }
+        };
+        match *action {
+            Action::Forward { to, loopback, lan } => forward(loopback, lan, &[to]),
+            Action::Large { index, loopback, lan } => {
+                forward(loopback, lan, self.large_actions.get(&index).map_or(&[], Vec::as_slice));
+            }
+            Action::Drop => verdict.dropped = true,
+            Action::Prune { .. } | Action::Nothing => {}
+        }
+    }
+
+    pub(super) fn extend(&self, vsis: &mut VsiSet, target: Target) {
+        match target {
+            Target::Vsi(vsi) => vsis.insert(vsi),
+            Target::List(list) => {
+                if let Some(members) = self.vsi_lists.get(&list) {
+                    vsis.extend(members);
+                }
+            }
+        }
+    }
+
+    fn find(&self, key: &Key) -> Option<&Rule> {
+        self.tables[key.recipe() as usize].get(key)
+    }
+
+    fn takes_vlan(&self, number: VsiNumber, vsi: &Vsi, vid: u16) -> bool {
+        !vsi.switch.vlan_prune || self.is_in_vlan(number, vid, Direction::Receive)
+    }
+
+    /// Whether a rule lets a VSI receive or send frames of a VLAN.
+    fn is_in_vlan(&self, vsi: VsiNumber, vid: u16, direction: Direction) -> bool {
+        let Some(Rule { action: Action::Prune { by, ingress, egress }, .. }) = self.find(&Key::Vlan(vid))
+        else {
+            return false;
+        };
+        let is_member = match by {
+            Target::Vsi(only) => *only == vsi,
+            Target::List(list) => self.prune_lists.get(list).is_some_and(|members| members.contains(vsi)),
+        };
+        let applies = match direction {
+            Direction::Receive => *ingress,
+            Direction::Transmit => *egress,
+        };
+        applies && is_member
+    }
+
+    /// Whether a rule gives frames to this address to the VSI.
+    fn is_own_address(&self, vsi: VsiNumber, mac: MacAddr, vid: u16) -> bool {
+        let mut takers = Verdict::default();
+        for key in [Key::Mac(mac), Key::MacVlan(mac, vid)] {
+            self.apply(key, Origin::Port, &mut takers);
+        }
+        takers.vsis.contains(vsi)
+    }
+}
+
+impl Seen {
+    fn new(origin: Origin, layers: &Layers, vid: u16) -> Self {
+        Self { origin, dst: layers.dst, ether_type: layers.ether_type.number(), vid }
+    }
+}
+
+/// VLAN of a frame; 0 for one without a tag or with a priority only. In single VLAN mode the switch knows one kind of tag.
+fn vid(layers: &Layers) -> u16 {
+    match layers.outer_tag {
+        Some(tag) if tag.kind == TagKind::Customer => tag.tci.vid(),
+        _ => 0,
+    }
+}

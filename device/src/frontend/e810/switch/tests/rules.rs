@@ -1,0 +1,201 @@
+use super::*;
+
+#[test]
+fn the_switch_connects_one_port() {
+    let mut buffer = [0xa5; 2048];
+    assert_eq!(Switch::configuration(&mut buffer), Ok(6));
+    assert_eq!(buffer[..6], [0, 0, 1, 0, 0, 0], "0200 of run73-all.aq.gz");
+}
+
+#[test]
+fn a_rule_s_index_is_its_own_until_it_is_removed() {
+    let mut driver = Driver::new();
+    let first = driver.add(Rule::mac(ME, to_vsi(1)));
+    let second = driver.add(Rule::mac(PEER, to_vsi(1)));
+    assert_ne!(first, second);
+    assert_eq!(driver.remove(first), Ok(()));
+    assert_eq!(driver.remove(first), Err(AdminStatus::NoEntry));
+    assert_eq!(driver.take(&Frame::to(ME)), [0; 0]);
+    assert_eq!(driver.take(&Frame::to(PEER)), [1]);
+    assert_eq!(driver.remove(0xffff), Err(AdminStatus::NoEntry));
+}
+
+#[test]
+fn two_rules_that_compare_the_same_are_refused() {
+    let mut driver = Driver::new();
+    let index = driver.add(Rule::mac(ME, to_vsi(1)));
+    assert_eq!(driver.try_add(Rule::mac(ME, to_vsi(2))), Err(AdminStatus::Exists));
+    let of_port = Rule { kind: FROM_PORT, source: 0, ..Rule::mac(ME, to_vsi(2)) };
+    assert_eq!(driver.try_add(of_port), Err(AdminStatus::Exists), "an address is one whoever sends to it");
+    assert_eq!(driver.take(&Frame::to(ME)), [1]);
+    driver.remove(index).unwrap();
+    driver.add(Rule::mac(ME, to_vsi(2)));
+    // Directions of what is not an address are rules of their own.
+    for kind in [FROM_PORT, FROM_VSI] {
+        driver.add(Rule::new(kind, DEFAULT, to_vsi(1)));
+        driver.add(Rule::new(kind, ETHER_TYPE, DROP).ether_type(0x88cc));
+        driver.add(Rule::new(kind, PROMISCUOUS, to_vsi(1)).dst(ANY_MULTICAST));
+    }
+}
+
+#[test]
+fn an_update_gives_a_rule_another_action() {
+    let mut driver = Driver::new();
+    let list = driver.allocate(3);
+    driver.list(3, list, &[1, 2]).unwrap();
+    let index = driver.add(Rule::mac(ME, to_vsi(1)));
+    let updated = Rule::mac(ME, to_list(list)).bytes(index);
+    driver.command(RuleCommand::Update, updated).unwrap();
+    assert_eq!(driver.take(&Frame::to(ME)), [1, 2]);
+    driver.list(4, list, &[1]).unwrap();
+    assert_eq!(driver.take(&Frame::to(ME)), [2]);
+    let unknown = Rule::mac(ME, to_vsi(1)).bytes(index + 1);
+    assert_eq!(driver.command(RuleCommand::Update, unknown), Err(AdminStatus::NoEntry));
+}
+
+#[test]
+fn rules_that_name_what_there_is_not_are_refused() {
+    let mut driver = Driver::new();
+    let (vsi_list, prune_list) = (driver.allocate(3), driver.allocate(4));
+    let other_source = |rule: Rule, source| Rule { source, ..rule };
+    let cases = [
+        ("vsi 3", Rule::mac(ME, to_vsi(3))),
+        ("a list that was not allocated", Rule::mac(ME, to_list(vsi_list + 1))),
+        ("a prune list that was not allocated", Rule::new(FROM_VSI, VLAN, prune(prune_list + 1))),
+        ("a large action", Rule::mac(ME, 0x4_0002 | 7 << 4)),
+        ("vsi 3 as its source", other_source(Rule::mac(ME, to_vsi(1)), 3)),
+        ("port 1 as its source", other_source(Rule::new(FROM_PORT, DEFAULT, to_vsi(1)), 1)),
+    ];
+    for (what, rule) in cases {
+        assert_eq!(driver.try_add(rule), Err(AdminStatus::NoEntry), "{what}");
+    }
+    assert_eq!(driver.list(3, vsi_list + 1, &[1]), Err(AdminStatus::NoEntry));
+    assert_eq!(driver.list(5, prune_list + 1, &[1]), Err(AdminStatus::NoEntry));
+    assert_eq!(driver.list(3, vsi_list, &[3]), Err(AdminStatus::NoEntry));
+    assert_eq!(driver.list(4, vsi_list, &[3]), Ok(()), "it is not in the list");
+}
+
+#[test]
+fn rules_that_make_no_sense_are_refused() {
+    let mut driver = Driver::new();
+    let cases = [
+        ("recipe 6", Rule { recipe: 6, ..Rule::mac(ME, to_vsi(1)) }),
+        ("an action that is not valid", Rule::mac(ME, 0x10)),
+        ("forward to a queue", Rule::mac(ME, 0x2_0001)),
+        ("mirror", Rule::mac(ME, 0x0013)),
+        ("prune by an address", Rule::mac(ME, prune(1))),
+        ("forward by a vlan", Rule::new(FROM_VSI, VLAN, to_vsi(1))),
+        ("kind 7", Rule { kind: 7, ..Rule::mac(ME, to_vsi(1)) }),
+    ];
+    for (what, rule) in cases {
+        assert_eq!(driver.try_add(rule), Err(AdminStatus::Invalid), "{what}");
+    }
+    let whole = Rule::mac(ME, to_vsi(1)).bytes(0);
+    for len in 0..whole.len() {
+        let cut = driver.command(RuleCommand::Add, whole[..len].to_vec());
+        assert_eq!(cut, Err(AdminStatus::Invalid), "{len} bytes");
+    }
+    let mut short_header = whole[..29].to_vec();
+    short_header[14] = 13;
+    assert_eq!(driver.command(RuleCommand::Add, short_header), Err(AdminStatus::Invalid));
+}
+
+#[test]
+fn a_refused_rule_says_so_in_its_status_and_those_in_front_of_it_are_obeyed() {
+    let mut driver = Driver::new();
+    let mut buffer = [Rule::mac(ME, to_vsi(1)), Rule::mac(PEER, to_vsi(3)), Rule::mac(STRANGER, to_vsi(1))]
+        .map(|rule| rule.bytes(0))
+        .concat();
+    assert_eq!(driver.0.rules(RuleCommand::Add, 3, &mut buffer).unwrap_err().status, AdminStatus::NoEntry);
+    let statuses = [0, 32, 64].map(|at| RuleHeader::parse_prefix(&buffer[at..]).unwrap().status);
+    assert_eq!(statuses, [0, AdminStatus::NoEntry.code(), 0]);
+    assert_eq!(driver.take(&Frame::to(ME)), [1]);
+    assert_eq!(driver.take(&Frame::to(STRANGER)), [0; 0]);
+}
+
+#[test]
+fn rules_of_one_command_begin_at_even_places() {
+    let mut driver = Driver::new();
+    let mut odd = Rule::mac(ME, to_vsi(1)).bytes(0);
+    odd[14] = 15;
+    // The sixteenth byte is now the padding.
+    let mut buffer = [odd, Rule::mac(PEER, to_vsi(2)).bytes(0)].concat();
+    driver.0.rules(RuleCommand::Add, 2, &mut buffer).unwrap();
+    assert_eq!((driver.take(&Frame::to(ME)), driver.take(&Frame::to(PEER))), (vec![1], vec![2]));
+}
+
+#[test]
+fn there_is_room_for_so_many_rules_and_then_the_driver_is_told() {
+    let mut driver = Driver::new();
+    let address = |number: u16| {
+        let [high, low] = number.to_be_bytes();
+        MacAddr([0x02, 1, 0, 0, high, low])
+    };
+    for number in 0..MAX_RULES {
+        driver.add(Rule::mac(address(number), to_vsi(1)));
+    }
+    assert_eq!(driver.try_add(Rule::mac(ME, to_vsi(1))), Err(AdminStatus::NoSpace));
+    assert_eq!(driver.take(&Frame::to(address(MAX_RULES - 1))), [1]);
+    driver.remove(5).unwrap();
+    assert_eq!(driver.try_add(Rule::mac(ME, to_vsi(1))), Ok(5));
+}
+
+#[test]
+fn members_of_a_list_that_is_freed_are_not_those_of_the_next() {
+    let mut driver = Driver::new();
+    let list = driver.allocate(3);
+    driver.list(3, list, &[1, 2]).unwrap();
+    driver.0.free(&mut [3, 0, 1, 0, list.to_le_bytes()[0], 0]).unwrap();
+    assert_eq!(driver.allocate(3), list);
+    driver.add(Rule::mac(ME, to_list(list)));
+    assert_eq!(driver.take(&Frame::to(ME)), [0; 0]);
+}
+
+#[test]
+fn rules_of_a_freed_vsi_do_nothing_for_the_next_one_of_its_number() {
+    let mut driver = Driver::new();
+    let list = driver.allocate(3);
+    driver.list(3, list, &[1, 2]).unwrap();
+    let mine = driver.add(Rule::mac(ME, to_vsi(1)));
+    driver.add(Rule::mac(GROUP, to_list(list)));
+    driver.add(Rule::new(FROM_VSI, ETHER_TYPE, DROP).ether_type(0x88cc));
+    driver.free_vsi(1);
+    assert_eq!((driver.take(&Frame::to(ME)), driver.take(&Frame::to(GROUP))), (vec![], vec![2]));
+    assert_eq!(driver.add_vsi(), 1);
+    assert_eq!((driver.take(&Frame::to(ME)), driver.take(&Frame::to(GROUP))), (vec![], vec![2]));
+    assert_eq!(driver.send(&Frame::to(PEER).ether_type(0x88cc)), Ok((true, vec![])));
+    // Software may still remove them, or add them again.
+    let again = driver.add(Rule::mac(ME, to_vsi(1)));
+    assert_eq!(driver.take(&Frame::to(ME)), [1]);
+    assert!(again == mine || driver.remove(mine) == Err(AdminStatus::NoEntry));
+    driver.add(Rule::new(FROM_VSI, ETHER_TYPE, DROP).ether_type(0x88cc));
+    assert_eq!(driver.send(&Frame::to(PEER).ether_type(0x88cc)), Err(Discard::Rule));
+}
+
+#[test]
+fn a_large_action_forwards_to_whom_its_forwards_say() {
+    let mut driver = Driver::new();
+    let large = |index: u16, actions: &[u32]| {
+        let header = RuleHeader { kind: RuleKind::LargeAction, status: 0 };
+        let count = u16::try_from(actions.len()).unwrap();
+        let actions: Vec<u8> = actions.iter().flat_map(|action| action.to_le_bytes()).collect();
+        [&header.emit()[..], &RuleList { index, count }.emit(), &actions].concat()
+    };
+    // To VSIs 2 and 1, and a counter, which changes nothing about the way.
+    let forward = |vsi: u32| 0x1_0000 | vsi << 3;
+    driver.command(RuleCommand::Add, large(9, &[forward(2), 7, forward(1)])).unwrap();
+    driver.add(Rule::mac(ME, 0x4_0002 | 9 << 4));
+    assert_eq!(driver.take(&Frame::to(ME)), [1, 2]);
+    driver.command(RuleCommand::Update, large(9, &[forward(2)])).unwrap();
+    assert_eq!(driver.take(&Frame::to(ME)), [2]);
+    driver.free_vsi(2);
+    assert_eq!(driver.take(&Frame::to(ME)), [0; 0]);
+    assert_eq!(driver.command(RuleCommand::Remove, large(9, &[])).map(drop), Ok(()));
+    assert_eq!(driver.command(RuleCommand::Remove, large(9, &[])), Err(AdminStatus::NoEntry));
+    assert_eq!(driver.command(RuleCommand::Add, large(1, &[7; 5])), Err(AdminStatus::Invalid));
+    assert_eq!(driver.command(RuleCommand::Add, large(1, &[forward(5)])), Err(AdminStatus::NoEntry));
+    for index in 0..u16::try_from(MAX_LARGE_ACTIONS).unwrap() {
+        driver.command(RuleCommand::Add, large(index, &[])).unwrap();
+    }
+    assert_eq!(driver.command(RuleCommand::Add, large(0x1fff, &[])), Err(AdminStatus::NoSpace));
+}

@@ -1,0 +1,35 @@
+//! A guest with an E810, whose program is the driver of the `drivers` crate.
+
+use drivers::Bus as _;
+pub(crate) use drivers::e810::{Ask, BUFFER, ENTRIES, Heard, SEND_RING, Told};
+use protocol::ids::{Lid, MacAddr};
+
+use super::{E810, Options, Setup};
+use crate::frontend::Interface as _;
+use crate::frontend::testing::Guest;
+use crate::identity::Identity;
+use crate::net::address::Addresses;
+
+/// MAC of the device that was recorded.
+pub(crate) const MAC: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 1]);
+
+/// A guest whose program is the driver.
+pub(crate) type Driver = drivers::e810::Driver<Guest<E810>>;
+
+/// After power-on, with MSI-X enabled and an eventfd for each of eight vectors.
+pub(crate) fn powered_on(options: Options) -> Driver {
+    let own = Identity { mac: MAC, ..Identity::from_lid(Lid::new(1)) };
+    let addresses = Addresses { own, peers: Vec::new(), default_peer: None };
+    let setup = Setup { options, mac: own.mac, engine: engine::Config::default() };
+    let mut guest = Guest::new(E810::new(setup), addresses);
+    guest.configure(0x52, &[0, 0x80]);
+    guest.listen(8);
+    Driver::new(guest)
+}
+
+/// With both admin rings set up and the interrupt of events on vector 0.
+pub(crate) fn started() -> Driver {
+    let mut driver = powered_on(Options::default());
+    driver.open_admin_queue();
+    driver
+}

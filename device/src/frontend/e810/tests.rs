@@ -1,0 +1,15 @@
+//! The device as its driver sees it.
+
+mod admin;
+mod interrupts;
+mod lan;
+mod link;
+mod package;
+mod registers;
+mod sessions;
+mod strict;
+mod trace;
+
+use drivers::Bus as _;
+
+use super::testing::{Ask, Driver, Told, powered_on, started};

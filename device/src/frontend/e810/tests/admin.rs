@@ -1,0 +1,193 @@
+//! The admin queue and the commands of the device itself (sections 4, 5.2, 5.3 and 6).
+
+use protocol::hca::e810::admin::capability::{Capability, id};
+use protocol::hca::e810::admin::descriptor::Flags;
+use protocol::hca::e810::admin::{Descriptor, Opcode};
+use protocol::hca::e810::regs::Register;
+
+use super::*;
+use crate::frontend::e810::Options;
+use crate::frontend::e810::testing::{BUFFER, ENTRIES, SEND_RING};
+
+const ENOSYS: u16 = 17;
+const EINVAL: u16 = 14;
+const EIO: u16 = 5;
+const CRITICAL: u32 = 1 << 30;
+
+#[test]
+fn the_version_is_the_published_one() {
+    let told = started().succeed(&Ask::direct(Opcode::GetVersion, [0; 16]));
+    assert_eq!(told.parameters, [0, 0, 0, 0, 0x40, 0x40, 0x01, 0x80, 0, 6, 1, 0, 0, 1, 5, 0]);
+}
+
+#[test]
+fn commands_that_do_not_exist_are_not_implemented_and_change_nothing() {
+    let mut driver = started();
+    for opcode in [0x0c41, 0x020d, 0x020c, 0x06e0, 0x0a00, 0xff32, 0xffff, 0] {
+        let ask = Ask { opcode, ..Ask::with_input(Opcode::GetVersion, [7; 16], &[1, 2, 3]) };
+        let told = driver.ask(&ask);
+        assert_eq!((told.status, told.buffer), (ENOSYS, vec![1, 2, 3]), "{opcode:#06x}");
+        assert_eq!(told.parameters[..8], [7; 8]);
+    }
+}
+
+#[test]
+fn all_commands_in_front_of_the_tail_are_executed() {
+    let mut driver = started();
+    let command = Descriptor { opcode: Opcode::GetVersion.code(), ..Descriptor::default() };
+    for slot in 0..u64::from(ENTRIES) - 1 {
+        driver.bus.poke(SEND_RING + slot * 32, &command.emit());
+    }
+    driver.write(Register::PfFwAtqt, u32::from(ENTRIES) - 1);
+    assert_eq!(driver.read(Register::PfFwAtqh), u32::from(ENTRIES) - 1);
+    let last = driver.bus.peek(SEND_RING + (u64::from(ENTRIES) - 2) * 32, 2);
+    assert_eq!(last, [0b11, 0], "done and complete");
+    driver.write(Register::PfFwAtqt, 3);
+    assert_eq!(driver.read(Register::PfFwAtqh), 3, "around the end of the ring");
+}
+
+#[test]
+fn a_ring_that_is_not_enabled_executes_nothing() {
+    let mut driver = started();
+    driver.write(Register::PfFwAtqlen, ENTRIES.into());
+    driver.write(Register::PfFwAtqt, 1);
+    assert_eq!(driver.read(Register::PfFwAtqh), 0);
+}
+
+#[test]
+fn a_ring_that_makes_no_sense_stops_with_the_critical_bit() {
+    let cases: [(&str, Register, u32); 4] = [
+        ("tail outside of the ring", Register::PfFwAtqt, 192),
+        ("ring outside of memory", Register::PfFwAtqbah, 0x7fff_ffff),
+        ("ring at the end of the address space", Register::PfFwAtqbah, 0xffff_ffff),
+        ("ring without entries", Register::PfFwAtqlen, 1 << 31),
+    ];
+    for (name, register, value) in cases {
+        let mut driver = started();
+        driver.write(register, value);
+        if register != Register::PfFwAtqt {
+            driver.write(Register::PfFwAtqt, 1);
+        }
+        assert_eq!(driver.read(Register::PfFwAtqh), 0, "{name}");
+        let stopped = driver.read(Register::PfFwAtqlen) & CRITICAL != 0;
+        assert_eq!(stopped, value != 1 << 31, "{name}");
+        driver.open_admin_queue();
+        driver.succeed(&Ask::direct(Opcode::GetVersion, [0; 16]));
+    }
+}
+
+#[test]
+fn buffers_that_cannot_be_reached_or_are_too_long_are_refused() {
+    let mut driver = started();
+    let run = |driver: &mut Driver, flags: Flags, len: u16, address: u64| {
+        let mut parameters = [0; 16];
+        // The high half goes first.
+        parameters[8..].copy_from_slice(&address.rotate_left(32).to_le_bytes());
+        let opcode = if flags.contains(Flags::READ) { Opcode::DownloadPackage } else { Opcode::ReadMac };
+        let command =
+            Descriptor { flags, opcode: opcode.code(), buffer_len: len, parameters, ..Descriptor::default() };
+        let slot = driver.read(Register::PfFwAtqh);
+        let at = SEND_RING + u64::from(slot) * 32;
+        driver.bus.poke(at, &command.emit());
+        driver.write(Register::PfFwAtqt, slot + 1);
+        let bytes: [u8; 32] = driver.bus.peek(at, 32).try_into().unwrap();
+        Descriptor::parse(&bytes).status
+    };
+    let output = Flags::BUFFER;
+    let input = Flags::BUFFER | Flags::READ;
+    assert_eq!(run(&mut driver, output, 4096, BUFFER), 0);
+    assert_eq!(run(&mut driver, output, 4097, BUFFER), EINVAL);
+    assert_eq!(run(&mut driver, input, u16::MAX, BUFFER), EINVAL);
+    assert_eq!(run(&mut driver, output, 16, 1 << 50), EIO);
+    assert_eq!(run(&mut driver, input, 16, u64::MAX - 3), EIO);
+    assert_eq!(run(&mut driver, output, 7, BUFFER), EINVAL, "no room for an address");
+    assert_eq!(run(&mut driver, Flags::empty(), 16, BUFFER), EINVAL, "no buffer");
+}
+
+#[test]
+fn locks_are_granted_and_others_do_not_exist() {
+    let mut driver = started();
+    let ask = |id: u8, access: u8| {
+        let mut parameters = [0; 16];
+        (parameters[0], parameters[2]) = (id, access);
+        Ask::direct(Opcode::RequestResource, parameters)
+    };
+    for id in [1, 3, 4] {
+        let told = driver.succeed(&ask(id, 2));
+        assert_eq!(told.parameters[4..8], 3000_u32.to_le_bytes());
+    }
+    assert_eq!(driver.ask(&ask(2, 1)).status, EINVAL);
+    assert_eq!(driver.ask(&ask(1, 3)).status, EINVAL);
+    assert_eq!(driver.ask(&Ask::direct(Opcode::ReleaseResource, [9; 16])).status, EINVAL);
+}
+
+#[test]
+fn what_is_beyond_the_flash_is_invalid_and_nothing_else() {
+    let mut driver = started();
+    let mut read = |offset: u32, len: u16, module: u8| {
+        let mut parameters = [0; 16];
+        parameters[..4].copy_from_slice(&(offset | 0x81 << 24).to_le_bytes());
+        parameters[4] = module;
+        parameters[6..8].copy_from_slice(&len.to_le_bytes());
+        driver.ask(&Ask::with_output(Opcode::ReadNvm, parameters, len.into())).status
+    };
+    assert_eq!(read(0x1_ffff, 1, 0), 0);
+    assert_eq!(read(0x2_0000, 1, 0), EINVAL);
+    assert_eq!(read(0x1_f000, 4096, 0), 0);
+    assert_eq!(read(0x1_f001, 4096, 0), EINVAL);
+    assert_eq!(read(0, 2, 1), EINVAL, "another module");
+}
+
+fn capabilities(driver: &mut Driver, opcode: Opcode) -> Vec<Capability> {
+    let told = driver.succeed(&Ask::with_output(opcode, [0; 16], 4096));
+    let (records, rest) = told.buffer.as_chunks::<32>();
+    assert!(rest.is_empty());
+    assert_eq!(told.parameters[4..8], u32::try_from(records.len()).unwrap().to_le_bytes());
+    records.iter().map(Capability::parse).collect()
+}
+
+#[test]
+fn capabilities_are_what_the_configuration_says() {
+    let options =
+        Options { queues: 5.try_into().unwrap(), vectors: 24.try_into().unwrap(), ..Options::default() };
+    let mut driver = powered_on(options);
+    driver.open_admin_queue();
+    let function = capabilities(&mut driver, Opcode::FunctionCapabilities);
+    let number =
+        |list: &[Capability], id| list.iter().find(|record| record.id == id).map(|record| record.number);
+    assert_eq!(number(&function, id::RX_QUEUES), Some(5));
+    assert_eq!(number(&function, id::TX_QUEUES), Some(5));
+    assert_eq!(number(&function, id::MSIX), Some(24));
+    assert_eq!(number(&function, id::RSS), Some(2048), "drivers refuse any other table");
+    assert_eq!(number(&function, id::VSI), Some(384));
+    assert_eq!(number(&function, id::RDMA), None);
+    let device = capabilities(&mut driver, Opcode::DeviceCapabilities);
+    assert_eq!(number(&device, id::VSI), Some(768));
+    assert_eq!(number(&device, id::FLOW_DIRECTOR), Some(1024));
+}
+
+#[test]
+fn the_address_that_the_driver_writes_is_read_until_a_reset() {
+    let mut driver = started();
+    let read = |driver: &mut Driver| driver.succeed(&Ask::with_output(Opcode::ReadMac, [0; 16], 16));
+    assert_eq!(read(&mut driver).buffer, [0, 0, 0x02, 0xe8, 0x10, 0, 0, 1]);
+    let write = |first| [0, 0, first, 0x22, 0x33, 0x44, 0x55, 0x66, 0, 0, 0, 0, 0, 0, 0, 0];
+    driver.succeed(&Ask::direct(Opcode::WriteMac, write(0x12)));
+    assert_eq!(driver.ask(&Ask::direct(Opcode::WriteMac, write(0x13))).status, EINVAL, "a group");
+    assert_eq!(read(&mut driver).buffer, [0, 0, 0x12, 0x22, 0x33, 0x44, 0x55, 0x66]);
+    driver.write(Register::PfgenCtrl, 1);
+    driver.open_admin_queue();
+    assert_eq!(read(&mut driver).buffer, [0, 0, 0x02, 0xe8, 0x10, 0, 0, 1]);
+}
+
+#[test]
+fn frames_longer_than_the_mac_takes_are_refused() {
+    let mut driver = started();
+    let ask = |len: u16| {
+        let mut parameters = [0; 16];
+        parameters[..2].copy_from_slice(&len.to_le_bytes());
+        Ask::direct(Opcode::SetMacConfig, parameters)
+    };
+    driver.succeed(&ask(9728));
+    assert_eq!(driver.ask(&ask(9729)).status, EINVAL);
+}

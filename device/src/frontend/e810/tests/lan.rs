@@ -1,0 +1,451 @@
+//! LAN queues from the driver's commands and rings to the wire and back (sections 5.9 and 8).
+
+use protocol::hca::e810::admin::Opcode;
+use protocol::hca::e810::admin::queue::{AddQueue, QueueGroup};
+use protocol::hca::e810::admin::scheduler::{ElementData, Teid};
+use protocol::hca::e810::admin::vsi::{SwitchSection, VlanSection, VsiContext};
+use protocol::hca::e810::regs::Register;
+use protocol::hca::e810::ring_address::RingAddress;
+use protocol::hca::e810::tx_context::TxContext;
+use protocol::ids::Iova;
+
+use super::*;
+use crate::frontend::e810::testing::MAC;
+use crate::frontend::snapshot::{LinkRow, QueueDirection, QueueRow, QueueState, Rows, Table};
+use crate::frontend::testing::pattern;
+use crate::telemetry::trace::TraceFormat;
+use crate::telemetry::trace::tests::Written;
+
+/// Node above the leaf of the default tree, which the driver may use as it is.
+const PARENT: Teid = Teid::new(8);
+
+/// Vector of the queue pair, and its route: with its cause enabled.
+const VECTOR: u16 = 1;
+const ROUTE: u32 = 1 << 30 | VECTOR as u32;
+
+const RING_LEN: u16 = 64;
+const TRANSMIT_RING: u64 = 0x100_0000;
+pub(super) const RECEIVE_RING_LAN: u64 = 0x101_0000;
+const TRANSMIT_BUFFER: u64 = 0x110_0000;
+const RECEIVE_BUFFERS: u64 = 0x120_0000;
+const BUFFER_STRIDE: u64 = 2048;
+
+pub(super) const PEER: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
+/// A driver with one VSI of one queue pair, which receives what is for its own address.
+pub(super) struct Nic {
+    pub(super) driver: Driver,
+    vsi: u16,
+    /// The next descriptor of the transmit ring.
+    next: u16,
+}
+
+fn add_queue(queue: u16, vsi: u16, ring: u64) -> Ask {
+    let context = TxContext {
+        ring: RingAddress::new(Iova::new(ring)),
+        vsi,
+        ring_len: RING_LEN,
+        segmentation: true,
+        ..TxContext::default()
+    };
+    let element = ElementData { generic_valid: true, ..ElementData::default() };
+    let record = AddQueue { queue, teid: Teid::new(0), context, element };
+    let group = QueueGroup { parent: PARENT, count: 1 };
+    let buffer = [&group.emit()[..], &record.emit()].concat();
+    let mut parameters = [0; 16];
+    parameters[0] = 1;
+    Ask::with_input(Opcode::AddTxQueues, parameters, &buffer)
+}
+
+fn disable_queue(queue: u16) -> Ask {
+    let [low, high] = queue.to_le_bytes();
+    let buffer = [8, 0, 0, 0, 1, 0, low, high];
+    let mut parameters = [0; 16];
+    parameters[..2].copy_from_slice(&[8, 1]);
+    Ask::with_input(Opcode::DisableTxQueues, parameters, &buffer)
+}
+
+impl Nic {
+    fn new() -> Self {
+        Self::with(started())
+    }
+
+    /// That of a driver which has set up the admin queue.
+    pub(super) fn with(mut driver: Driver) -> Self {
+        let context = VsiContext {
+            switch: SwitchSection { lan: true, allow_loopback: true, ..SwitchSection::default() },
+            vlan: VlanSection { transmit: 3, ..VlanSection::default() },
+            ..VsiContext::default()
+        };
+        let mut parameters = [0; 16];
+        parameters[6] = 2;
+        let told = driver.succeed(&Ask::with_input(Opcode::AddVsi, parameters, &context.emit()));
+        let vsi = u16::from_le_bytes([told.parameters[0], told.parameters[1]]);
+
+        // Section 16.3: the rule for the own address, with this VSI in it, and one for broadcast.
+        for (mac, lan) in [(MAC.0, 0), ([0xff; 6], 1 << 3)] {
+            let action: u32 = 0x2_0004 | lan | u32::from(vsi) << 4;
+            let [vsi_low, vsi_high] = vsi.to_le_bytes();
+            let rule = [
+                &[1, 0, 0, 0, 1, 0, vsi_low, vsi_high][..],
+                &action.to_le_bytes(),
+                &[0, 0, 16, 0],
+                &mac,
+                &[2, 0, 0, 0, 0, 0, 0x81, 0, 0, 0],
+            ]
+            .concat();
+            let mut parameters = [0; 16];
+            parameters[0] = 1;
+            driver.succeed(&Ask::with_input(Opcode::AddRules, parameters, &rule));
+        }
+        let mut nic = Self { driver, vsi, next: 0 };
+        nic.open();
+        nic
+    }
+
+    /// What the driver does when its interface comes up.
+    fn open(&mut self) {
+        self.next = 0;
+        let driver = &mut self.driver;
+        driver.succeed(&add_queue(0, self.vsi, TRANSMIT_RING));
+        let ring = u128::from(RECEIVE_RING_LAN >> 7) << 32 | u128::from(RING_LEN) << 89;
+        let low = ring | 16 << 102 | 1 << 116 | 1 << 117 | 1 << 119;
+        let high: u128 = 9728 << 46;
+        let context = [low.to_le_bytes(), high.to_le_bytes()].concat();
+        for (index, word) in (0..).zip(context.as_chunks().0) {
+            driver.write(Register::QrxContext(index, 0), u32::from_le_bytes(*word));
+        }
+        driver.write(Register::QrxflxpCntxt(0), 0x302);
+        driver.write(Register::QrxTail(0), 0);
+        driver.write(Register::QintTqctl(0), ROUTE);
+        driver.write(Register::QintRqctl(0), ROUTE);
+        driver.write(Register::QrxCtrl(0), 1);
+        assert_eq!(driver.read(Register::QrxCtrl(0)) & 4, 4);
+        for entry in 0..u64::from(RING_LEN) {
+            let buffer = RECEIVE_BUFFERS + entry * BUFFER_STRIDE;
+            let words = [buffer, 0, 0, 0].map(u64::to_le_bytes);
+            driver.bus.poke(RECEIVE_RING_LAN + entry * 32, words.as_flattened());
+        }
+        driver.write(Register::QrxTail(0), u32::from(RING_LEN) - 8);
+        driver.enable_vector(VECTOR);
+    }
+
+    /// Sends a frame of one buffer with a doorbell; `command` and `offsets` as descriptors have them.
+    pub(super) fn send(&mut self, frame: &[u8], word: u64) {
+        let buffer = TRANSMIT_BUFFER + u64::from(self.next) * 0x1000;
+        self.driver.bus.poke(buffer, frame);
+        self.put(buffer, word | 3 << 4 | (frame.len() as u64) << 34);
+        self.ring();
+    }
+
+    pub(super) fn put(&mut self, first: u64, second: u64) {
+        let at = TRANSMIT_RING + u64::from(self.next) * 16;
+        self.driver.bus.poke(at, [first.to_le_bytes(), second.to_le_bytes()].as_flattened());
+        self.next = (self.next + 1) % RING_LEN;
+    }
+
+    pub(super) fn ring(&mut self) {
+        self.driver.write(Register::QtxCommDbell(0), self.next.into());
+    }
+
+    /// A frame comes by the wire.
+    pub(super) fn arrive(&mut self, frame: &[u8]) {
+        self.driver.bus.hca.handle_frame(frame);
+        assert_eq!(self.driver.bus.settle(), Vec::<Vec<u8>>::new());
+    }
+
+    /// Bytes that an entry says are in its buffer, and its status.
+    fn received(&mut self, entry: u64) -> (Vec<u8>, u16) {
+        let bytes = self.driver.bus.peek(RECEIVE_RING_LAN + entry * 32, 32);
+        let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let len = usize::from(u16_at(4) & 0x3fff);
+        (self.driver.bus.peek(RECEIVE_BUFFERS + entry * BUFFER_STRIDE, len), u16_at(8))
+    }
+
+    fn interrupts(&mut self) -> u64 {
+        self.driver.interrupts(VECTOR.into())
+    }
+}
+
+pub(super) fn frame(dst: [u8; 6], src: [u8; 6], len: usize) -> Vec<u8> {
+    [&dst[..], &src, &[0x88, 0xb5], &pattern(len - 14, 3)].concat()
+}
+
+#[test]
+fn a_frame_leaves_and_its_completion_interrupts() {
+    let mut nic = Nic::new();
+    let sent = frame(PEER, MAC.0, 1514);
+    nic.send(&sent, 0);
+    assert_eq!(nic.driver.bus.settle(), [sent]);
+    assert_eq!(nic.driver.bus.peek(TRANSMIT_RING + 8, 1), [0x3f], "type and the low bits of the command");
+    assert_eq!(nic.interrupts(), 1);
+    assert_eq!(nic.driver.read(Register::QtxCommHead(0)), 1);
+}
+
+#[test]
+fn a_frame_for_the_own_address_arrives_and_interrupts() {
+    let mut nic = Nic::new();
+    let sent = frame(MAC.0, PEER, 600);
+    nic.arrive(&sent);
+    let (bytes, status) = nic.received(0);
+    assert_eq!(bytes, sent);
+    assert_eq!(status & 3, 3, "done, end of packet");
+    assert_eq!(nic.interrupts(), 1);
+}
+
+#[test]
+fn what_is_for_others_does_not_arrive() {
+    let mut nic = Nic::new();
+    nic.arrive(&frame([2, 0, 0, 0, 0, 7], PEER, 60));
+    nic.arrive(&frame([1, 0, 0x5e, 0, 0, 1], PEER, 60));
+    assert_eq!(nic.received(0).1, 0);
+    assert_eq!(nic.interrupts(), 0);
+    nic.arrive(&frame([0xff; 6], PEER, 60));
+    assert_eq!(nic.received(0).1 & 1, 1);
+    // Section 8.6: the port counts all of them, the VSI its own.
+    assert_eq!(nic.driver.counter(Register::GlprtMprc), 1);
+    assert_eq!(nic.driver.counter(Register::GlprtGorc), 3 * 64);
+    assert_eq!(nic.driver.counter(Register::GlvBprc(nic.vsi)), 1);
+    assert_eq!(nic.driver.counter(Register::GlvUprc(nic.vsi)), 0);
+}
+
+#[test]
+fn many_frames_of_a_turn_make_one_interrupt() {
+    let mut nic = Nic::new();
+    for _ in 0..5 {
+        nic.driver.bus.hca.handle_frame(&frame(MAC.0, PEER, 60));
+    }
+    nic.driver.bus.settle();
+    assert_eq!(nic.interrupts(), 1);
+    nic.driver.enable_vector(VECTOR);
+    assert_eq!(nic.interrupts(), 0, "nothing came that the first one did not tell of");
+}
+
+/// TCP over IPv4: 14 + 20 + 20 bytes of headers, and their lengths and types as a data descriptor has them.
+fn tcp_frame(payload_len: usize) -> Vec<u8> {
+    let ip = [0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+    let tcp = [0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x18, 0, 0, 0, 0, 0, 0];
+    [&PEER[..], &MAC.0, &[8, 0], &ip, &tcp, &pattern(payload_len, 9)].concat()
+}
+const TCP_HEADERS: u64 = 7 << 16 | 5 << 23 | 5 << 30 | 0x160 << 4;
+
+#[test]
+fn a_cut_frame_is_a_frame_for_each_piece() {
+    let mut nic = Nic::new();
+    nic.put(0, 100 << 50 | 300 << 30 | 1 << 4 | 1);
+    nic.send(&tcp_frame(300), TCP_HEADERS);
+    let pieces = nic.driver.bus.settle();
+    assert_eq!(pieces.len(), 3);
+    let sent: Vec<u8> = pieces.iter().flat_map(|piece| piece[54..].to_vec()).collect();
+    assert_eq!(sent, pattern(300, 9));
+    assert_eq!(nic.driver.counter(Register::GlvUptc(nic.vsi)), 3);
+    assert_eq!(nic.driver.counter(Register::GlprtPtc255), 3);
+}
+
+#[test]
+fn a_new_mtu_is_queues_disabled_and_added_anew() {
+    let mut nic = Nic::new();
+    nic.send(&frame(PEER, MAC.0, 60), 0);
+    nic.driver.bus.settle();
+    nic.driver.write(Register::QrxCtrl(0), 0);
+    assert_eq!(nic.driver.read(Register::QrxCtrl(0)) & 4, 0);
+    nic.driver.succeed(&disable_queue(0));
+    nic.driver.write(Register::QtxCommDbell(0), 9);
+    nic.driver.bus.settle();
+    assert_eq!(nic.driver.read(Register::GlMdetTxPqm), 0, "the doorbell of no queue");
+    nic.open();
+    let sent = frame(PEER, MAC.0, 9000);
+    nic.send(&sent, 0);
+    assert_eq!(nic.driver.bus.settle(), [sent]);
+    let jumbo = frame(MAC.0, PEER, 9000);
+    nic.arrive(&jumbo);
+    let received: Vec<u8> = (0..5).flat_map(|entry| nic.received(entry).0).collect();
+    assert_eq!(received, jumbo, "in five buffers of 2 KiB");
+}
+
+#[test]
+fn commands_for_queues_that_cannot_be_are_refused() {
+    let mut nic = Nic::new();
+    let status = |nic: &mut Nic, ask: &Ask| nic.driver.ask(ask).status;
+    let vsi = nic.vsi;
+    assert_eq!(status(&mut nic, &add_queue(0, vsi, TRANSMIT_RING)), 13, "EEXIST");
+    assert_eq!(status(&mut nic, &add_queue(16, vsi, TRANSMIT_RING)), 14, "EINVAL: there are 16 queues");
+    assert_eq!(status(&mut nic, &add_queue(1, vsi + 1, TRANSMIT_RING)), 2, "ENOENT: no such VSI");
+    assert_eq!(status(&mut nic, &disable_queue(1)), 2);
+    let mut short = add_queue(1, vsi, TRANSMIT_RING);
+    short.parameters[0] = 2;
+    assert_eq!(status(&mut nic, &short), 14);
+    // What is in front of the missing group was added, and the first queue still works.
+    nic.driver.succeed(&disable_queue(1));
+    nic.send(&frame(PEER, MAC.0, 60), 0);
+    assert_eq!(nic.driver.bus.settle().len(), 1);
+}
+
+#[test]
+fn leaves_of_queues_that_are_refused_or_disabled_do_not_fill_the_tree() {
+    let mut nic = Nic::new();
+    let vsi = nic.vsi;
+    for _ in 0..20 {
+        assert_eq!(nic.driver.ask(&add_queue(0, vsi, TRANSMIT_RING)).status, 13);
+        nic.driver.succeed(&add_queue(1, vsi, TRANSMIT_RING));
+        nic.driver.succeed(&disable_queue(1));
+    }
+}
+
+/// "Add RDMA queue set" below a parent, the handle chosen by the driver.
+fn add_rdma_set(set: u16) -> Ask {
+    let mut parameters = [0; 16];
+    parameters[0] = 1;
+    let [low, high] = set.to_le_bytes();
+    let buffer = [&[8, 0, 0, 0, 1, 0, 0, 0][..], &[low, high], &[0; 22]].concat();
+    Ask::with_input(Opcode::AddRdmaQueueSet, parameters, &buffer)
+}
+
+/// "Delete elements": one leaf below the same parent.
+fn delete_leaf(teid: &[u8]) -> Ask {
+    let mut parameters = [0; 16];
+    parameters[0] = 1;
+    Ask::with_input(Opcode::DeleteElements, parameters, &[&[8, 0, 0, 0, 1, 0, 0, 0], teid].concat())
+}
+
+#[test]
+fn rdma_sets_whose_leaves_are_deleted_do_not_pile_up() {
+    let mut driver = started();
+    for set in 0..512 {
+        let told = driver.succeed(&add_rdma_set(set));
+        driver.succeed(&delete_leaf(&told.buffer[12..16]));
+    }
+    assert_eq!(driver.ask(&add_rdma_set(512)).status, 16, "ENOSPC");
+    assert_eq!(driver.ask(&add_rdma_set(0)).status, 13, "EEXIST: it is there without its leaf");
+    // Bit 15 of an id of "disable queues" makes it a set's.
+    driver.succeed(&disable_queue(1 << 15));
+    driver.succeed(&add_rdma_set(0));
+}
+
+#[test]
+fn a_handle_of_an_rdma_set_leaves_the_bit_that_marks_sets_alone() {
+    let mut driver = started();
+    assert_eq!(driver.ask(&add_rdma_set(1 << 15)).status, 14, "EINVAL");
+}
+
+#[test]
+fn a_faulty_frame_raises_the_malicious_driver_cause() {
+    const MALICIOUS_DRIVER: u32 = 1 << 19;
+    let mut nic = Nic::new();
+    nic.driver.write(Register::PfintOicrCtl, 1 << 30);
+    nic.driver.write(Register::PfintOicrEna, MALICIOUS_DRIVER);
+    nic.send(&[0; 8], 0);
+    assert_eq!(nic.driver.bus.settle(), Vec::<Vec<u8>>::new());
+    assert_eq!(nic.driver.interrupts(0), 1);
+    assert_eq!(nic.driver.read(Register::PfintOicr), MALICIOUS_DRIVER);
+    assert_eq!(nic.driver.read(Register::PfintOicr), 0, "a read clears it");
+    assert_ne!(nic.driver.read(Register::GlMdetTxTclan) & 1 << 31, 0);
+    nic.driver.write(Register::GlMdetTxTclan, u32::MAX);
+    assert_eq!(nic.driver.read(Register::GlMdetTxTclan), 0);
+    nic.arrive(&frame(MAC.0, PEER, 60));
+    assert_eq!(nic.received(0).1 & 1, 1, "the receive queue goes on");
+}
+
+#[test]
+fn a_reset_takes_queues_away_and_keeps_counters() {
+    let mut nic = Nic::new();
+    nic.send(&frame(PEER, MAC.0, 96), 0);
+    nic.driver.bus.settle();
+    nic.send(&frame(PEER, MAC.0, 96), 0);
+    nic.driver.write(Register::PfgenCtrl, 1);
+    assert_eq!(nic.driver.bus.settle(), Vec::<Vec<u8>>::new());
+    nic.arrive(&frame(MAC.0, PEER, 60));
+    assert_eq!(nic.received(0).1, 0);
+    assert_eq!(nic.driver.read(Register::QrxCtrl(0)), 0);
+    assert_eq!(nic.driver.counter(Register::GlprtGotc), 100);
+    assert_eq!(nic.driver.counter(Register::GlprtGorc), 64);
+}
+
+#[test]
+fn without_a_link_frames_are_completed_and_lost() {
+    let mut nic = Nic::new();
+    nic.driver.bus.hca.set_link(false);
+    nic.send(&frame(PEER, MAC.0, 96), 0);
+    assert_eq!(nic.driver.bus.settle(), Vec::<Vec<u8>>::new());
+    assert_eq!(nic.driver.bus.peek(TRANSMIT_RING + 8, 1), [0x3f]);
+    assert_eq!(nic.driver.counter(Register::GlprtTdold), 1);
+    assert_eq!(nic.driver.counter(Register::GlprtUptc), 0);
+}
+
+#[test]
+fn rows_tell_of_queues_and_link() {
+    let mut nic = Nic::new();
+    nic.send(&frame(PEER, MAC.0, 96), 0);
+    nic.driver.bus.settle();
+    nic.arrive(&frame(MAC.0, PEER, 60));
+    let transmit = QueueRow {
+        queue: 0,
+        direction: QueueDirection::Transmit,
+        state: QueueState::Enabled,
+        vsi: Some(nic.vsi),
+        ring: TRANSMIT_RING,
+        entries: 64,
+        head: 1,
+        tail: 1,
+        vector: Some(VECTOR),
+        frames: 1,
+        bytes: 96,
+        dropped: 0,
+    };
+    let receive = QueueRow {
+        direction: QueueDirection::Receive,
+        vsi: None,
+        ring: RECEIVE_RING_LAN,
+        tail: 56,
+        bytes: 60,
+        ..transmit.clone()
+    };
+    let rows = nic.driver.bus.hca.snapshot(Table::Queues, 0).rows;
+    assert_eq!(rows, Rows::Queues(vec![transmit.clone(), receive.clone()]));
+    let later = nic.driver.bus.hca.snapshot(Table::Queues, 1).rows;
+    assert_eq!(later, Rows::Queues(vec![receive]));
+
+    let link = LinkRow {
+        enabled: true,
+        gbps: 100,
+        mac: "02:e8:10:00:00:01".to_owned(),
+        max_frame: 9728,
+        received: 1,
+        sent: 1,
+        lost: 0,
+    };
+    assert_eq!(nic.driver.bus.hca.snapshot(Table::Link, 0).rows, Rows::Link(vec![link]));
+
+    nic.send(&[0; 8], 0);
+    nic.driver.bus.settle();
+    let Rows::Queues(rows) = nic.driver.bus.hca.snapshot(Table::Queues, 0).rows else { panic!() };
+    let expected = QueueRow { state: QueueState::Stopped, head: 2, tail: 2, ..transmit };
+    assert_eq!(rows[0], expected, "the queue of a faulty frame");
+}
+
+#[test]
+fn a_trace_has_descriptors_as_they_are_taken_and_written() {
+    let mut nic = Nic::new();
+    let written = Written::default();
+    nic.driver.bus.hca.set_trace(Some(written.trace(TraceFormat::Text)));
+    nic.put(7 << 32, 100 << 50 | 300 << 30 | 5 << 4 | 1);
+    nic.send(&tcp_frame(300), TCP_HEADERS);
+    nic.driver.bus.settle();
+    nic.arrive(&frame(MAC.0, PEER, 60));
+    nic.driver.bus.hca.flush();
+    let text = written.text();
+    let records: Vec<_> =
+        text.lines().filter(|line| line.contains(" wqe ") || line.contains(" cqe ")).collect();
+    assert_eq!(
+        records,
+        [
+            "1.500000 hca1 wqe transmit queue=0 index=0 kind=context tag2=0x7 segmentation.payload_len=300 \
+             segmentation.mss=100 destination=RULES",
+            "1.500000 hca1 wqe transmit queue=0 index=1 kind=data buffer=0x1101000 len=354 command=EOP|RS|IPV4_CSUM|TCP \
+             headers.mac=14 headers.ip=20 headers.l4=20 tag=0x0",
+            "1.500000 hca1 cqe transmit queue=0 index=1",
+            "1.500000 hca1 wqe receive queue=0 index=0 data=0x1200000 headers=0x0",
+            "1.500000 hca1 cqe receive queue=0 index=0 packet_type=1 len=60 end_of_packet=true",
+        ]
+    );
+}

@@ -1,0 +1,217 @@
+//! Sessions that stock drivers had with the device that was recorded: what they ask is asked again, and the answers have to
+//! be the same.
+//!
+//! A line is a command: code, flags, length of the buffer, parameters; return value, length and parameters of the answer;
+//! what was in the buffer, without zeros at its end, and what was answered, as far as it was recorded. Or it is a reset of
+//! the function. Of some sessions there is only what is about switch, scheduler and queues.
+
+use std::collections::BTreeMap;
+
+use protocol::hca::e810::admin::Opcode;
+use protocol::hca::e810::admin::descriptor::Flags;
+use protocol::hca::e810::regs::Register;
+
+use super::*;
+
+/// A line that is no command.
+const RESET: &str = "reset";
+
+struct Line<'a> {
+    text: &'a str,
+    ask: Ask,
+    told: Told,
+}
+
+fn bytes(hex: &str) -> Vec<u8> {
+    hex.as_bytes()
+        .chunks(2)
+        .map(|digits| u8::from_str_radix(std::str::from_utf8(digits).unwrap(), 16).unwrap())
+        .collect()
+}
+
+fn parse(text: &str) -> Line<'_> {
+    let mut fields = text.split(' ');
+    let mut next = || fields.next().expect("a field");
+    let opcode = u16::from_str_radix(next(), 16).unwrap();
+    let flags = Flags::from_bits_retain(u16::from_str_radix(next(), 16).unwrap());
+    let len: usize = next().parse().unwrap();
+    let parameters = |hex: &str| {
+        let mut parameters = [0; 16];
+        let given = bytes(hex);
+        parameters[..given.len()].copy_from_slice(&given);
+        parameters
+    };
+    let asked = parameters(next());
+    let status = next().parse().unwrap();
+    let answer_len: usize = next().parse().unwrap();
+    let answer = parameters(next());
+    let (mut input, mut output) = (Vec::new(), Vec::new());
+    for field in fields {
+        match field.split_once('=').unwrap() {
+            ("in", hex) => input = bytes(hex),
+            (_, hex) => output = bytes(hex),
+        }
+    }
+    input.resize(len, 0);
+    let ask = Ask { opcode, parameters: asked, flags, buffer: input };
+    output.truncate(answer_len);
+    Line { text, ask, told: Told { status, parameters: answer, buffer: output } }
+}
+
+/// Answers that are this device's own: the list of what it can do, of which RDMA is no part.
+fn is_own(opcode: Option<Opcode>) -> bool {
+    matches!(opcode, Some(Opcode::FunctionCapabilities | Opcode::DeviceCapabilities))
+}
+
+/// Numbers that the device gave out, which are its own to choose: by what the recorded one gave.
+#[derive(Default)]
+struct Given {
+    /// By kind and number.
+    resources: BTreeMap<(u8, u16), u16>,
+    rules: BTreeMap<u16, u16>,
+}
+
+/// Lists of VSIs for pruning, among the kinds of resources.
+const PRUNE_LIST: u8 = 4;
+
+impl Given {
+    /// Gives the commands of the session the numbers that this device gave, and expects them in its answers.
+    fn translate(&self, opcode: Option<Opcode>, buffer: &mut [u8]) {
+        match opcode {
+            Some(Opcode::FreeResources) => {
+                let kind = buffer[0] & 0x7f;
+                for id in buffer[4..].as_chunks_mut::<2>().0 {
+                    rename(id, |id| self.resources.get(&(kind, id)).copied());
+                }
+            }
+            Some(Opcode::AddRules | Opcode::UpdateRules | Opcode::RemoveRules) => {
+                each_rule(buffer, |kind, rule| match kind {
+                    0 | 1 => {
+                        let action = u32::from_le_bytes(*rule[8..].first_chunk().unwrap());
+                        let list = self.resources.get(&(PRUNE_LIST, (action >> 4 & 0x3ff) as u16));
+                        if let Some(list) = list.filter(|_| action & 1 << 14 != 0) {
+                            let action = action & !(0x3ff << 4) | u32::from(*list) << 4;
+                            rule[8..12].copy_from_slice(&action.to_le_bytes());
+                        }
+                        rename(rule[12..].first_chunk_mut().unwrap(), |index| {
+                            self.rules.get(&index).copied()
+                        });
+                    }
+                    _ => rename(rule[4..].first_chunk_mut().unwrap(), |list| {
+                        self.resources.get(&(PRUNE_LIST, list)).copied()
+                    }),
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// Learns from an answer which numbers this device gave where the recorded one gave others.
+    fn learn(&mut self, opcode: Option<Opcode>, recorded: &[u8], told: &[u8]) {
+        match opcode {
+            Some(Opcode::AllocateResources) => {
+                let kind = recorded[0] & 0x7f;
+                let ids = |bytes: &[u8]| {
+                    bytes[4..].as_chunks().0.iter().map(|id| u16::from_le_bytes(*id)).collect::<Vec<_>>()
+                };
+                let pairs = ids(recorded).into_iter().zip(ids(told));
+                self.resources.extend(pairs.map(|(theirs, ours)| ((kind, theirs), ours)));
+            }
+            Some(Opcode::AddRules) => {
+                let (mut recorded, mut told) = (recorded.to_vec(), told.to_vec());
+                let index = |rule: &[u8]| u16::from_le_bytes([rule[12], rule[13]]);
+                let (mut theirs, mut ours) = (Vec::new(), Vec::new());
+                each_rule(&mut recorded, |kind, rule| theirs.extend((kind < 2).then(|| index(rule))));
+                each_rule(&mut told, |kind, rule| ours.extend((kind < 2).then(|| index(rule))));
+                self.rules.extend(theirs.into_iter().zip(ours));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn rename(number: &mut [u8; 2], find: impl FnOnce(u16) -> Option<u16>) {
+    if let Some(other) = find(u16::from_le_bytes(*number)) {
+        *number = other.to_le_bytes();
+    }
+}
+
+/// Rules with a header are 16 bytes and the header long, lists of VSIs 6 bytes and the list (section 5.8).
+fn each_rule(mut rest: &mut [u8], mut seen: impl FnMut(u8, &mut [u8])) {
+    while let Some(&kind) = rest.first() {
+        let len = match kind {
+            0 | 1 => (16 + usize::from(rest[14])).next_multiple_of(2),
+            _ => (8 + 2 * usize::from(rest[6])).next_multiple_of(2),
+        };
+        let (rule, after) = rest.split_at_mut(len.min(rest.len()));
+        seen(kind, rule);
+        rest = after;
+    }
+}
+
+fn replay(session: &str) {
+    let mut driver = started();
+    driver.bus.hca.set_strict(true);
+    let mut given = Given::default();
+    for (number, text) in session.lines().enumerate() {
+        if text == RESET {
+            driver.write(Register::PfgenCtrl, 1);
+            driver.open_admin_queue();
+            given = Given::default();
+            continue;
+        }
+        let mut line = parse(text);
+        let place = format!("line {}: {}", number + 1, line.text);
+        let opcode = Opcode::from_code(line.ask.opcode);
+        given.translate(opcode, &mut line.ask.buffer);
+        let told = driver.ask(&line.ask);
+        assert_eq!(told.status, line.told.status, "{place}");
+        if is_own(opcode) {
+            continue;
+        }
+        let parameters = match opcode {
+            // The recorded device counted the VSIs that are left wrong.
+            Some(Opcode::AddVsi | Opcode::UpdateVsi | Opcode::FreeVsi) => 4,
+            _ if line.ask.flags.contains(Flags::BUFFER) => 8,
+            _ => 16,
+        };
+        assert_eq!(told.parameters[..parameters], line.told.parameters[..parameters], "{place}");
+        given.learn(opcode, &line.told.buffer, &told.buffer);
+        given.translate(opcode, &mut line.told.buffer);
+        if opcode == Some(Opcode::AllocateResources) {
+            continue;
+        }
+        let recorded = line.told.buffer.len();
+        assert_eq!(told.buffer[..recorded], line.told.buffer, "{place}");
+    }
+    let violations: Vec<_> = driver.bus.hca.monitor().violations().collect();
+    assert_eq!(violations, [], "stock drivers keep to the interface");
+}
+
+/// Linux 7.3: bring-up, VLANs, link flaps, unload, and the next probe.
+#[test]
+fn a_driver_that_sets_up_switch_and_queues_and_takes_them_down_is_answered_as_recorded() {
+    replay(include_str!("sessions/run73-all-switch.txt"));
+}
+
+/// Linux 6.12: the same.
+#[test]
+fn an_older_driver_is_answered_as_recorded() {
+    replay(include_str!("sessions/run612-all-switch.txt"));
+}
+
+/// Linux 7.3 with two queues, and VLAN devices.
+#[test]
+fn a_driver_with_vlans_and_two_queues_is_answered_as_recorded() {
+    replay(include_str!("sessions/run73-vlan-switch.txt"));
+}
+
+#[test]
+fn a_driver_without_a_package_is_answered_as_recorded() {
+    replay(include_str!("sessions/safe-mode.txt"));
+}
+
+#[test]
+fn a_driver_with_a_package_is_answered_as_recorded() {
+    replay(include_str!("sessions/probe-synth-fd.txt"));
+}

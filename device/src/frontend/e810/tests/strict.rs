@@ -1,0 +1,143 @@
+//! Strict mode: every rule is reported when software breaks it, alone, and correct software is not reported.
+
+use protocol::hca::e810::admin::descriptor::Flags;
+use protocol::hca::e810::admin::{Descriptor, Opcode};
+use protocol::hca::e810::regs::Register;
+
+use super::lan::{Nic, PEER, RECEIVE_RING_LAN, frame};
+use super::*;
+use crate::frontend::e810::strict::rules::{self, *};
+use crate::frontend::e810::testing::{BUFFER, MAC, SEND_RING};
+use crate::telemetry::monitor::Rule;
+use crate::vfio::Bar;
+
+fn strict() -> Driver {
+    let mut driver = powered_on(Default::default());
+    driver.bus.hca.set_strict(true);
+    driver.open_admin_queue();
+    driver
+}
+
+fn violations(driver: &Driver) -> Vec<(&'static str, u64)> {
+    driver.bus.hca.monitor().violations().collect()
+}
+
+/// Parameters of a lock: the flash, to read.
+const NVM: [u8; 16] = [1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// Executes a command whose descriptor only nearly is one.
+fn raw(driver: &mut Driver, descriptor: Descriptor) {
+    let slot = driver.read(Register::PfFwAtqh);
+    let mut parameters = descriptor.parameters;
+    if descriptor.flags.contains(Flags::BUFFER) {
+        parameters[8..].copy_from_slice(&BUFFER.rotate_left(32).to_le_bytes());
+    }
+    driver.bus.poke(SEND_RING + u64::from(slot) * 32, &Descriptor { parameters, ..descriptor }.emit());
+    driver.write(Register::PfFwAtqt, slot + 1);
+    driver.read(Register::PfFwAtqh);
+}
+
+fn descriptor(opcode: Opcode, flags: Flags, buffer_len: u16) -> Descriptor {
+    Descriptor { opcode: opcode.code(), flags, buffer_len, ..Descriptor::default() }
+}
+
+/// Sets up queues, and breaks a rule with them.
+fn with_nic(driver: &mut Driver, breach: impl FnOnce(&mut Nic)) {
+    let mut nic = Nic::with(std::mem::replace(driver, started()));
+    breach(&mut nic);
+    *driver = nic.driver;
+}
+
+type Breach = fn(&mut Driver);
+
+/// One way to break each rule.
+const BREACHES: &[(&Rule, Breach)] = &[
+    (&NARROW_WRITE, |driver| driver.bus.store(Bar::Bar0, 0x16_0000, &[1, 0])),
+    (&READ_ONLY_WRITE, |driver| driver.write(Register::GlnvmFla, 0)),
+    (&NO_SUCH_QUEUE, |driver| driver.write(Register::QtxCommDbell(16), 1)),
+    (&RING_MOVED, |driver| {
+        driver.write(Register::PfFwAtqbah, 1 << 20);
+        driver.write(Register::PfFwAtqt, 1);
+        driver.write(Register::PfFwAtqbah, 0);
+    }),
+    (&RING_INDEX, |driver| driver.write(Register::PfFwArqt, 192)),
+    (&HEAD_NOT_POLLED, |driver| {
+        let command = descriptor(Opcode::GetVersion, Flags::INTERRUPT, 0).emit();
+        driver.bus.poke(SEND_RING, &[command, command].concat());
+        driver.write(Register::PfFwAtqt, 1);
+        driver.write(Register::PfFwAtqt, 2);
+    }),
+    (&ROUTE_NO_VECTOR, |driver| driver.write(Register::QintRqctl(0), 1 << 30 | 64)),
+    (&CLEAR_WITHOUT_ENABLE, |driver| driver.write(Register::GlintDynCtl(1), 1 << 1)),
+    (&COMMAND_FLAGS, |driver| raw(driver, descriptor(Opcode::GetVersion, Flags::DONE, 0))),
+    (&BUFFER_LARGE, |driver| raw(driver, descriptor(Opcode::DeviceCapabilities, Flags::BUFFER, 4096))),
+    (&BUFFER_MISSING, |driver| raw(driver, descriptor(Opcode::GetVersion, Flags::BUFFER, 16))),
+    (&BUFFER_DIRECTION, |driver| raw(driver, descriptor(Opcode::DriverVersion, Flags::BUFFER, 16))),
+    (&LOCK_TWICE, |driver| {
+        driver.succeed(&Ask::direct(Opcode::RequestResource, NVM));
+        driver.succeed(&Ask::direct(Opcode::RequestResource, NVM));
+    }),
+    (&LOCK_NOT_TAKEN, |driver| {
+        driver.succeed(&Ask::direct(Opcode::ReleaseResource, NVM));
+    }),
+    (&LOCK_MISSING, |driver| {
+        driver.succeed(&Ask::with_input(Opcode::UpdatePackage, [0; 16], &[0; 12]));
+    }),
+    (&DOORBELL_NO_QUEUE, |driver| driver.write(Register::QtxCommDbell(3), 1)),
+    (&FRAME_COMMANDS, |driver| {
+        with_nic(driver, |nic| {
+            // The first of two buffers wants a tag, the second does not.
+            nic.put(0x100_0000, 1 << 4 << 3 | 64 << 34);
+            nic.send(&[0; 64], 0);
+            nic.driver.bus.settle();
+        });
+    }),
+    (&RECEIVE_CONTEXT, |driver| driver.write(Register::QrxCtrl(3), 1)),
+    (&CONTEXT_IN_USE, |driver| with_nic(driver, |nic| nic.driver.write(Register::QrxContext(0, 0), 0))),
+    (&RECEIVE_ENTRY, |driver| {
+        with_nic(driver, |nic| {
+            nic.driver.bus.poke(RECEIVE_RING_LAN + 8, &[1]);
+            nic.arrive(&frame(MAC.0, PEER, 60));
+        });
+    }),
+    (&SHUTDOWN_IN_USE, |driver| {
+        let mut add = [0; 16];
+        add[6] = 2;
+        driver.succeed(&Ask::with_input(Opcode::AddVsi, add, &[0; 128]));
+        let mut unloading = [0; 16];
+        driver.succeed(&Ask::direct(Opcode::QueueShutdown, unloading));
+        unloading[0] = 1;
+        driver.succeed(&Ask::direct(Opcode::QueueShutdown, unloading));
+    }),
+];
+
+#[test]
+fn every_rule_is_reported_alone_when_it_is_broken() {
+    for (rule, breach) in BREACHES {
+        let mut driver = strict();
+        breach(&mut driver);
+        assert_eq!(violations(&driver), [(rule.name, 1)]);
+    }
+    let broken: Vec<_> = BREACHES.iter().map(|(rule, _)| rule.name).collect();
+    let all: Vec<_> = rules::ALL.iter().map(|rule| rule.name).collect();
+    assert_eq!(broken, all);
+}
+
+#[test]
+fn a_reset_forgets_locks() {
+    let mut driver = strict();
+    driver.succeed(&Ask::direct(Opcode::RequestResource, NVM));
+    driver.write(Register::PfgenCtrl, 1);
+    driver.open_admin_queue();
+    driver.succeed(&Ask::direct(Opcode::RequestResource, NVM));
+    driver.succeed(&Ask::direct(Opcode::ReleaseResource, NVM));
+    assert_eq!(violations(&driver), []);
+}
+
+#[test]
+fn nothing_is_looked_for_unless_asked() {
+    let mut driver = strict();
+    driver.bus.hca.set_strict(false);
+    BREACHES.iter().take(2).for_each(|(_, breach)| breach(&mut driver));
+    assert_eq!(violations(&driver), []);
+}

@@ -1,0 +1,72 @@
+//! What a trace says of this interface: names of registers, and records of commands.
+
+use protocol::describe::{Describe, Visitor};
+use protocol::hca::e810::admin::describe::{Buffer, Parameters};
+use protocol::hca::e810::admin::{Descriptor, Flags, Opcode, PARAMETERS_LEN};
+use protocol::hca::e810::regs::Register;
+
+use crate::frontend::RegisterAccess;
+use crate::vfio::Bar;
+
+/// Name of the register that an access begins at.
+pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {
+    if access.bar != Bar::Bar0 {
+        return None;
+    }
+    let (register, byte) = Register::at(access.offset)?;
+    Some(match (byte, access.data.len()) {
+        (4.., _) => format!("{register}[63:32]"),
+        _ => register.to_string(),
+    })
+}
+
+/// Tells the fields of what is read or written.
+pub(super) fn describe_access(access: &RegisterAccess<'_>, to: &mut dyn Visitor) {
+    let (Bar::Bar0, Ok(word)) = (access.bar, <[u8; 4]>::try_from(access.data)) else { return };
+    let Some((register, 0)) = Register::at(access.offset) else { return };
+    if let Some(fields) = fields(register, &word) {
+        to.object("fields", &*fields);
+    }
+}
+
+fn fields(register: Register, word: &[u8; 4]) -> Option<Box<dyn Describe>> {
+    use protocol::hca::e810::admin::descriptor::QueueLength;
+    use protocol::hca::e810::interrupt::{DynCtl, Route};
+    Some(match register {
+        Register::PfFwAtqlen | Register::PfFwArqlen | Register::PfMbxAtqlen | Register::PfMbxArqlen => {
+            Box::new(QueueLength::parse(word))
+        }
+        Register::GlintDynCtl(_) => Box::new(DynCtl::parse(word)),
+        Register::QintTqctl(_)
+        | Register::QintRqctl(_)
+        | Register::PfintFwCtl
+        | Register::PfintOicrCtl
+        | Register::PfintMbxCtl => Box::new(Route::parse(word)),
+        _ => return None,
+    })
+}
+
+/// Tells parameters and buffer of a command, as asked and as answered.
+pub(super) fn describe_command(
+    opcode: Option<Opcode>,
+    (asked, input): (&Descriptor, &[u8]),
+    (answered, output): (&Descriptor, &[u8]),
+    to: &mut dyn Visitor,
+) {
+    to.object("ask", &Parameters { opcode, answer: false, bytes: &parameters(asked) });
+    to.object("answer", &Parameters { opcode, answer: true, bytes: &parameters(answered) });
+    for (name, bytes) in [("in", input), ("out", output)] {
+        if !bytes.is_empty() {
+            to.object(name, &Buffer { opcode, bytes });
+        }
+    }
+}
+
+/// Without the address of the buffer.
+fn parameters(descriptor: &Descriptor) -> [u8; PARAMETERS_LEN] {
+    let mut parameters = descriptor.parameters;
+    if descriptor.flags.contains(Flags::BUFFER) {
+        parameters[PARAMETERS_LEN / 2..].fill(0);
+    }
+    parameters
+}

@@ -1,0 +1,88 @@
+//! Frames between the wire, the switch and the queues.
+//!
+//! # Spec
+//! E810 interface, sections 5.7, 5.8 and 8.
+
+use protocol::hca::e810::admin::vsi::Strip;
+use protocol::hca::e810::tx_descriptor;
+use protocol::net::layers::Layers;
+
+use super::device::E810;
+use super::lan::{Lan, Sent, Treatment};
+use super::switch::{Destination, VsiSet};
+use super::switching::Switching;
+use super::vsi::VsiNumber;
+use crate::frontend::Context;
+use crate::memory::GuestMemory;
+use crate::telemetry::monitor::Monitor;
+
+/// Bound: frames of queues that do not reach the wire, for which one call looks for one that does.
+const FRAMES_KEPT_IN: usize = 32;
+
+impl E810 {
+    /// Appends the next frame for the wire to `out`. Whether there was one.
+    pub(super) fn send_frame(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
+        let start = out.len();
+        let link_is_up = self.link.is_up(cx.port);
+        for _ in 0..FRAMES_KEPT_IN {
+            let Some(sent) = self.lan.poll_frame((cx.dma, cx.monitor), out) else { return false };
+            let frame = out.get(start..).unwrap_or_default();
+            if self.forward((cx.dma, cx.monitor), sent, frame) {
+                if link_is_up {
+                    self.lan.count_sent(frame);
+                    return true;
+                }
+                self.lan.count_lost_with_link_down();
+            }
+            out.truncate(start);
+        }
+        false
+    }
+
+    /// Takes a frame of the wire.
+    pub(super) fn take_frame(&mut self, cx: &mut Context<'_>, frame: &[u8]) {
+        if !self.link.is_up(cx.port) || !self.lan.arrived(frame) {
+            return;
+        }
+        let Ok(layers) = Layers::parse(frame) else { return };
+        let takers = self.function.switching.receive(&layers);
+        deliver(&mut self.lan, &self.function.switching, (cx.dma, cx.monitor), frame, &layers, &takers);
+    }
+
+    /// Gives a frame to the VSIs that take it. Whether it is for the wire too.
+    fn forward(&mut self, guest: (&GuestMemory, &mut Monitor), sent: Sent, frame: &[u8]) -> bool {
+        let switching = &self.function.switching;
+        let to = match sent.destination {
+            tx_descriptor::Destination::Rules => Destination::Rules,
+            tx_descriptor::Destination::Wire => Destination::Wire,
+            tx_descriptor::Destination::Local => Destination::Local,
+            tx_descriptor::Destination::Vsi(vsi) => Destination::Vsi(VsiNumber::new(vsi)),
+        };
+        let route = Layers::parse(frame).ok().and_then(|layers| {
+            Some((switching.transmit(VsiNumber::new(sent.vsi), &layers, to).ok()?, layers))
+        });
+        let Some((route, layers)) = route else {
+            self.lan.count_refused(sent.vsi);
+            return false;
+        };
+        deliver(&mut self.lan, switching, guest, frame, &layers, &route.vsis);
+        route.wire
+    }
+}
+
+/// Puts a frame into a queue of each of these VSIs.
+fn deliver(
+    lan: &mut Lan,
+    switching: &Switching,
+    (memory, monitor): (&GuestMemory, &mut Monitor),
+    frame: &[u8],
+    layers: &Layers,
+    takers: &VsiSet,
+) {
+    for number in takers.iter() {
+        let Some(vsi) = switching.vsis.get(number) else { continue };
+        let steering = switching.vsis.steer(number, vsi, layers);
+        let treatment = Treatment { strip_tag: vsi.vlan.strip != Strip::Keep, hash: steering.hash };
+        lan.receive((memory, &mut *monitor), (number.get(), steering.queue), frame, layers, treatment);
+    }
+}

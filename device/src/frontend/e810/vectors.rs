@@ -1,0 +1,309 @@
+//! Interrupts: what fires goes by its route to a vector, which waits until the driver wants to be signalled.
+//!
+//! Each vector has one pending bit. A vector that is signalled disables itself; the driver enables it again when it has
+//! looked after everything that fired. So nothing that fires is lost, however long the driver or its VMM holds a vector
+//! back, and nothing is signalled twice.
+//!
+//! Two signals of a vector are as far apart as the driver has set: each route names one of the vector's three intervals, and
+//! of what fires meanwhile the shortest holds. A vector that was quiet for that long is signalled at once.
+//!
+//! # Spec
+//! E810 interface, section 3.
+
+use std::time::Duration;
+
+use engine::Instant;
+use protocol::hca::e810::interrupt::{DynCtl, INTERVAL_UNIT_US, Interval, NO_INTERVAL, OtherCauses, Route};
+use protocol::hca::e810::regs::Register;
+
+use crate::frontend::Context;
+
+/// What can fire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// An event is in the admin receive queue.
+    AdminEvent,
+    /// A bit of PFINT_OICR is set that is enabled.
+    Other,
+    /// A transmit queue has completed descriptors.
+    Transmit(u16),
+    /// A receive queue has received.
+    Receive(u16),
+}
+
+/// A register that routes a cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouteRegister {
+    /// PFINT_FW_CTL.
+    Firmware,
+    /// PFINT_OICR_CTL.
+    Other,
+    /// PFINT_MBX_CTL.
+    Mailbox,
+    /// PFINT_SB_CTL.
+    Sideband,
+    /// PFINT_AEQCTL.
+    AsyncEvents,
+    /// QINT_TQCTL.
+    Transmit(u16),
+    /// QINT_RQCTL.
+    Receive(u16),
+}
+
+impl RouteRegister {
+    /// The route that a register of BAR0 is, if it is one.
+    pub fn of(register: Register) -> Option<Self> {
+        Some(match register {
+            Register::PfintFwCtl => Self::Firmware,
+            Register::PfintOicrCtl => Self::Other,
+            Register::PfintMbxCtl => Self::Mailbox,
+            Register::PfintSbCtl => Self::Sideband,
+            Register::PfintAeqctl => Self::AsyncEvents,
+            Register::QintTqctl(queue) => Self::Transmit(queue),
+            Register::QintRqctl(queue) => Self::Receive(queue),
+            _ => return None,
+        })
+    }
+}
+
+/// Vectors and routes of a function.
+#[derive(Debug)]
+pub struct Vectors {
+    vectors: Vec<Vector>,
+    /// Some vector is to be signalled as soon as MSI-X is enabled.
+    held_back: bool,
+    /// Vectors whose interval has to pass first. Bound: each of them once.
+    waiting: Vec<u16>,
+    firmware: u32,
+    other: u32,
+    mailbox: u32,
+    sideband: u32,
+    async_events: u32,
+    transmit: Vec<u32>,
+    receive: Vec<u32>,
+    causes: OtherCauses,
+    enabled_causes: OtherCauses,
+}
+
+/// Intervals of a vector.
+const INTERVALS: usize = 3;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Vector {
+    /// What the driver wrote last, with `enable` as it is now.
+    control: DynCtl,
+    intervals: [Interval; INTERVALS],
+    /// Something has fired that wants to be signalled so long after the last signal.
+    pending: Option<Duration>,
+    /// When it was signalled last.
+    signalled: Option<Instant>,
+    /// It is among those that wait.
+    waits: bool,
+}
+
+impl Vector {
+    /// How far apart signals are for whoever names this interval.
+    fn interval(&self, index: u8) -> Duration {
+        let interval = self.intervals.get(usize::from(index)).copied().unwrap_or_default();
+        Duration::from_micros(u64::from(interval.interval) * u64::from(INTERVAL_UNIT_US))
+    }
+
+    fn pend(&mut self, interval: Duration) {
+        self.pending = Some(self.pending.map_or(interval, |other| other.min(interval)));
+    }
+
+    /// When it may be signalled, unless that is at once.
+    fn due(&self, now: Instant) -> Option<Instant> {
+        let due = self.signalled? + self.pending?;
+        (due > now).then_some(due)
+    }
+}
+
+impl Vectors {
+    /// So many vectors, and routes for so many queues of each kind. Nothing is enabled.
+    pub fn new(vectors: u16, queues: u16) -> Self {
+        Self {
+            vectors: vec![Vector::default(); vectors.into()],
+            held_back: false,
+            waiting: Vec::new(),
+            firmware: 0,
+            other: 0,
+            mailbox: 0,
+            sideband: 0,
+            async_events: 0,
+            transmit: vec![0; queues.into()],
+            receive: vec![0; queues.into()],
+            causes: OtherCauses::empty(),
+            enabled_causes: OtherCauses::empty(),
+        }
+    }
+
+    /// Something has fired. Nothing happens if it is not enabled.
+    pub fn fire(&mut self, cx: &mut Context<'_>, cause: Cause) {
+        let route = match cause {
+            Cause::AdminEvent => Some(self.firmware),
+            Cause::Other => Some(self.other),
+            Cause::Transmit(queue) => self.transmit.get(usize::from(queue)).copied(),
+            Cause::Receive(queue) => self.receive.get(usize::from(queue)).copied(),
+        };
+        let route = Route::parse(&route.unwrap_or_default().to_le_bytes());
+        if route.enable
+            && let Some(vector) = self.vectors.get_mut(usize::from(route.vector))
+        {
+            vector.pend(vector.interval(route.interval_index));
+            self.deliver(cx, route.vector);
+        }
+    }
+
+    /// Sets bits of PFINT_OICR, and fires if any of them is enabled.
+    pub fn fire_other(&mut self, cx: &mut Context<'_>, causes: OtherCauses) {
+        self.causes |= causes;
+        self.fire_enabled(cx);
+    }
+
+    /// Sets bits of PFINT_OICR, for whoever looks.
+    pub fn note_other(&mut self, causes: OtherCauses) {
+        self.causes |= causes;
+    }
+
+    /// Reads PFINT_OICR, which clears it.
+    pub fn take_other(&mut self) -> u32 {
+        std::mem::take(&mut self.causes).bits()
+    }
+
+    /// PFINT_OICR_ENA.
+    pub fn other_enabled(&self) -> u32 {
+        self.enabled_causes.bits()
+    }
+
+    /// Writes PFINT_OICR_ENA.
+    pub fn enable_other(&mut self, cx: &mut Context<'_>, causes: u32) {
+        self.enabled_causes = OtherCauses::from_bits_retain(causes);
+        self.fire_enabled(cx);
+    }
+
+    fn fire_enabled(&mut self, cx: &mut Context<'_>) {
+        if self.causes.intersects(self.enabled_causes) {
+            self.fire(cx, Cause::Other);
+        }
+    }
+
+    /// The vector that a route leads to, if its cause is enabled.
+    pub(super) fn vector(&self, register: RouteRegister) -> Option<u16> {
+        let route = Route::parse(&self.route(register).to_le_bytes());
+        route.enable.then_some(route.vector)
+    }
+
+    /// Reads a route. Of a queue that the function has not: 0.
+    pub fn route(&self, register: RouteRegister) -> u32 {
+        match register {
+            RouteRegister::Firmware => self.firmware,
+            RouteRegister::Other => self.other,
+            RouteRegister::Mailbox => self.mailbox,
+            RouteRegister::Sideband => self.sideband,
+            RouteRegister::AsyncEvents => self.async_events,
+            RouteRegister::Transmit(queue) => self.transmit.get(usize::from(queue)).copied().unwrap_or(0),
+            RouteRegister::Receive(queue) => self.receive.get(usize::from(queue)).copied().unwrap_or(0),
+        }
+    }
+
+    /// Writes a route. Those of queues that the function has not are ignored.
+    pub fn set_route(&mut self, register: RouteRegister, value: u32) {
+        let route = match register {
+            RouteRegister::Firmware => Some(&mut self.firmware),
+            RouteRegister::Other => Some(&mut self.other),
+            RouteRegister::Mailbox => Some(&mut self.mailbox),
+            RouteRegister::Sideband => Some(&mut self.sideband),
+            RouteRegister::AsyncEvents => Some(&mut self.async_events),
+            RouteRegister::Transmit(queue) => self.transmit.get_mut(usize::from(queue)),
+            RouteRegister::Receive(queue) => self.receive.get_mut(usize::from(queue)),
+        };
+        if let Some(route) = route {
+            *route = value;
+        }
+    }
+
+    /// Reads GLINT_DYN_CTL of a vector.
+    pub fn control(&self, vector: u16) -> u32 {
+        let control = self.vectors.get(usize::from(vector)).map(|vector| vector.control.emit());
+        u32::from_le_bytes(control.unwrap_or_default())
+    }
+
+    /// Writes it. "Forget what is pending" does not drop a cause: it may have come while the driver wrote, and an interrupt
+    /// too many is harmless where one too few is not.
+    pub fn set_control(&mut self, cx: &mut Context<'_>, index: u16, value: u32) {
+        let Some(vector) = self.vectors.get_mut(usize::from(index)) else { return };
+        let written = DynCtl::parse(&value.to_le_bytes());
+        let enable = if written.keep_enable { vector.control.enable } else { written.enable };
+        if let Some(interval) = vector.intervals.get_mut(usize::from(written.interval_index)) {
+            *interval = Interval { interval: written.interval };
+        }
+        if written.trigger {
+            let index = if written.software_interval { written.software_interval_index } else { NO_INTERVAL };
+            vector.pend(vector.interval(index));
+        }
+        vector.control =
+            DynCtl { enable, clear_pending: false, trigger: false, keep_enable: false, ..written };
+        self.deliver(cx, index);
+    }
+
+    /// Signals what waited for MSI-X to be enabled. Call when that may have happened.
+    pub fn retry(&mut self, cx: &mut Context<'_>) {
+        if self.held_back && cx.interrupts.is_enabled() {
+            self.held_back = false;
+            for vector in 0..u16::try_from(self.vectors.len()).unwrap_or(u16::MAX) {
+                self.deliver(cx, vector);
+            }
+        }
+    }
+
+    /// Reads GLINT_ITR.
+    pub fn interval(&self, index: u16, vector: u16) -> u32 {
+        let vector = self.vectors.get(usize::from(vector));
+        let interval = vector.and_then(|vector| vector.intervals.get(usize::from(index)));
+        u32::from_le_bytes(interval.copied().unwrap_or_default().emit())
+    }
+
+    /// Writes it.
+    pub fn set_interval(&mut self, index: u16, vector: u16, value: u32) {
+        let vector = self.vectors.get_mut(usize::from(vector));
+        if let Some(interval) = vector.and_then(|vector| vector.intervals.get_mut(usize::from(index))) {
+            *interval = Interval::parse(&value.to_le_bytes());
+        }
+    }
+
+    /// When [`Vectors::handle_deadline`] is wanted next.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let waiting = self.waiting.iter().filter_map(|vector| self.vectors.get(usize::from(*vector)));
+        waiting.filter_map(|vector| Some(vector.signalled? + vector.pending?)).min()
+    }
+
+    /// An interval may have passed.
+    pub fn handle_deadline(&mut self, cx: &mut Context<'_>) {
+        for index in std::mem::take(&mut self.waiting) {
+            if let Some(vector) = self.vectors.get_mut(usize::from(index)) {
+                vector.waits = false;
+                self.deliver(cx, index);
+            }
+        }
+    }
+
+    fn deliver(&mut self, cx: &mut Context<'_>, index: u16) {
+        let Some(vector) = self.vectors.get_mut(usize::from(index)) else { return };
+        if vector.pending.is_none() || !vector.control.enable {
+            return;
+        }
+        if !cx.interrupts.is_enabled() {
+            self.held_back = true;
+        } else if vector.due(cx.now).is_some() {
+            if !std::mem::replace(&mut vector.waits, true) {
+                self.waiting.push(index);
+            }
+        } else {
+            vector.pending = None;
+            vector.control.enable = false;
+            vector.signalled = Some(cx.now);
+            cx.interrupt(index);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! On a network of the same process that a NIC is on too.
+
+use protocol::ids::MacAddr;
+
+use super::*;
+use crate::fabric::local::{LocalFabric, Networks};
+use crate::fabric::{Fabric as _, RxBatch, TxBatch};
+
+fn received(fabric: &mut LocalFabric) -> Vec<Vec<u8>> {
+    let mut batch = RxBatch::new();
+    fabric.recv(&mut batch).unwrap();
+    batch.iter().map(<[u8]>::to_vec).collect()
+}
+
+#[test]
+fn a_connection_is_served_beside_a_nic_which_hears_none_of_it() {
+    let mut networks = Networks::default();
+    let mut join = |lid| networks.network("a").join(MacAddr::from_lid(Lid::new(lid))).unwrap();
+    let (mut ends, mut nic) = ([join(1), join(2)], join(3));
+    nic.hear_all();
+    let (mut a, mut b) = pair();
+    let data = pattern(300, 7);
+    put_data(&mut a, 0, &data);
+    post_recv(&mut b, 0, 0x1000, 0x400);
+    send(&mut a, 0, 0x0a, &[data_unit(0, 300)]);
+    // A frame of the NIC in between, to one of them and to nobody.
+    for dst in [MacAddr::from_lid(Lid::new(2)), MacAddr([0x52, 0x54, 0, 0, 0, 1])] {
+        let mut batch = TxBatch::default();
+        batch.buffer().extend([&dst.0[..], &[2, 0, 0, 0, 0, 3], &[0x88; 48]].concat());
+        assert!(batch.commit_plain());
+        nic.send(&mut batch);
+    }
+    loop {
+        let mut moved = false;
+        for (machine, end) in [&mut a, &mut b].into_iter().zip(&mut ends) {
+            received(end).iter().for_each(|frame| machine.hca.handle_frame(frame));
+            let mut batch = TxBatch::default();
+            machine.settle().iter().for_each(|frame| batch.push(frame));
+            moved |= !batch.is_empty();
+            end.send(&mut batch);
+        }
+        if !moved {
+            break;
+        }
+    }
+    assert_eq!(get_data(&mut b, 0x1000, 300), data);
+    assert_eq!(received(&mut nic), Vec::<Vec<u8>>::new());
+}

@@ -1,0 +1,103 @@
+//! A device as the engine sees it: its work queues, and the memory behind its keys.
+
+use engine::{Access, AccessError, AtomicOp, Fetch, Modify, RecvRequest, SendRequest};
+use protocol::hca::status::{CmdError, CmdStatus};
+use protocol::ids::{Lkey, Pdn, Qpn, Va};
+use smallvec::SmallVec;
+
+use super::mtt::Mtt;
+use crate::frontend::{Context, HostContext};
+use crate::memory::GuestMemory;
+use crate::memory::translate::{Place, RegionAccess};
+
+/// Work queues and regions that a device has from INIT_HCA to CLOSE_HCA.
+pub trait Queues {
+    /// Takes the next request of a QP's send queue.
+    fn next_send(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<SendRequest>;
+
+    /// Takes the next request of a QP's receive queue, or of the one it shares.
+    fn next_recv(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<RecvRequest>;
+
+    /// QPs that are attached to a multicast group.
+    fn group_members(&self, gid: &[u8; 16]) -> SmallVec<[Qpn; 8]> {
+        let _ = gid;
+        SmallVec::new()
+    }
+
+    /// Bytes of regions in `dma`.
+    fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, &'a Mtt>;
+}
+
+/// [`engine::Host`] of a device. Before INIT_HCA it has no queue and no key.
+#[derive(Debug)]
+pub struct DeviceHost<'a, Q> {
+    /// From INIT_HCA to CLOSE_HCA.
+    pub queues: Option<&'a mut Q>,
+    /// What they are looked at with.
+    pub cx: HostContext<'a>,
+}
+
+impl<Q: Queues> DeviceHost<'_, Q> {
+    fn access(&self) -> Result<RegionAccess<'_, &Mtt>, AccessError> {
+        let queues = self.queues.as_deref().ok_or(AccessError::Key)?;
+        Ok(queues.access(self.cx.dma))
+    }
+}
+
+impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
+    fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest> {
+        let Self { queues, cx } = self;
+        queues.as_mut().map_or(Fetch::Empty, |queues| queues.next_send(qpn, cx))
+    }
+
+    fn next_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
+        let Self { queues, cx } = self;
+        queues.as_mut().map_or(Fetch::Empty, |queues| queues.next_recv(qpn, cx))
+    }
+
+    fn group_members(&self, gid: &[u8; 16]) -> SmallVec<[Qpn; 8]> {
+        self.queues.as_ref().map_or_else(SmallVec::new, |queues| queues.group_members(gid))
+    }
+
+    fn check(&self, pd: Pdn, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {
+        self.access()?.check(Place::address(pd, key, va), len, access)
+    }
+
+    fn read(
+        &self,
+        pd: Pdn,
+        key: Lkey,
+        va: Va,
+        len: usize,
+        out: &mut Vec<u8>,
+        access: Access,
+    ) -> Result<(), AccessError> {
+        self.access()?.append(Place::address(pd, key, va), len, out, access)
+    }
+
+    fn write(&mut self, pd: Pdn, key: Lkey, va: Va, data: &[u8], access: Access) -> Result<(), AccessError> {
+        self.access()?.write(Place::address(pd, key, va), data, access)
+    }
+
+    fn atomic(&mut self, pd: Pdn, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
+        self.access()?.atomic(Place::address(pd, key, va), op)
+    }
+}
+
+impl Context<'_> {
+    /// Moves a QP of the engine to another state, or changes its attributes.
+    ///
+    /// # Errors
+    /// INTERNAL_ERR: the engine has no such QP, which a front-end that has one does not let happen.
+    pub fn modify_qp(&mut self, queues: &mut impl Queues, qpn: Qpn, modify: &Modify) -> Result<(), CmdError> {
+        let (engine, cx) = self.split();
+        let moved = engine.modify_qp(cx.now, qpn, modify, &mut DeviceHost { queues: Some(queues), cx });
+        moved.map_err(|_| CmdError::new(CmdStatus::InternalErr, "QP", qpn.get().into()))
+    }
+
+    /// Tells the engine that a send queue may have new requests.
+    pub fn ring(&mut self, queues: &mut impl Queues, qpn: Qpn) {
+        let (engine, cx) = self.split();
+        engine.ring(cx.now, qpn, &mut DeviceHost { queues: Some(queues), cx });
+    }
+}

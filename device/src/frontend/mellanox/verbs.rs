@@ -1,0 +1,115 @@
+//! The engine's words and those of the Mellanox lineage.
+
+use bitfield_struct::bitfield;
+use engine::{Completion, QpSnapshot, Remote, SendOp, State, Status, Success};
+use protocol::hca::event::CqFault;
+use protocol::hca::operation::{Operation, RemoteAddress};
+use protocol::hca::qp::QpState;
+use protocol::hca::syndrome::Syndrome;
+use protocol::ids::Lid;
+
+use crate::frontend::snapshot::Fault;
+
+/// What a request's `wr_id` holds for its completion. Of a receive it is the offset alone.
+#[bitfield(u64)]
+#[derive(PartialEq, Eq)]
+pub struct WorkTag {
+    /// Byte offset of the WQE in the queue.
+    pub wqe: u32,
+    /// Opcode of the WQE.
+    pub opcode: u8,
+    /// Software asked for a completion.
+    pub signalled: bool,
+    #[bits(7)]
+    __: u8,
+    /// LID of the peer, for interfaces that tell it of sends.
+    #[bits(16, from = Lid::new, into = Lid::get, default = Lid::new(0))]
+    pub remote_lid: Lid,
+}
+
+impl WorkTag {
+    /// Whether software asked for a completion of this request, or gets one in any case: of a receive, and of what
+    /// failed.
+    pub fn wants_entry(completion: &Completion) -> bool {
+        match completion.result {
+            Ok(Success::Send(_)) => Self::from_bits(completion.wr_id).signalled(),
+            Ok(Success::Recv(_)) | Err(_) => true,
+        }
+    }
+}
+
+/// The operation of a send WQE in the words of the engine, which has a datagram's destination beside it.
+pub fn send_op<To>(operation: &Operation<To>) -> SendOp {
+    let target = |remote: RemoteAddress| Remote { va: remote.va, rkey: remote.rkey };
+    match *operation {
+        Operation::Nop => SendOp::Nop,
+        Operation::Send { imm } | Operation::Datagram { imm, .. } => SendOp::Send { imm },
+        Operation::Write { remote, imm } => SendOp::Write { remote: target(remote), imm },
+        Operation::Read { remote } => SendOp::Read { remote: target(remote) },
+        Operation::CompareSwap { remote, compare, swap } => {
+            SendOp::CompareSwap { remote: target(remote), compare, swap }
+        }
+        Operation::FetchAdd { remote, add } => SendOp::FetchAdd { remote: target(remote), add },
+    }
+}
+
+/// The engine's state in the words of QUERY_QP.
+pub fn state_of(live: &QpSnapshot) -> QpState {
+    match live.state {
+        State::Reset => QpState::Reset,
+        State::Init => QpState::Init,
+        State::Rtr => QpState::Rtr,
+        State::Rts => QpState::Rts,
+        State::Sqe => QpState::Sqe,
+        State::Sqd if live.draining => QpState::Draining,
+        State::Sqd => QpState::Sqd,
+        State::Err => QpState::Err,
+    }
+}
+
+/// The state of a context in the words of the engine.
+pub fn engine_state(state: QpState) -> State {
+    match state {
+        QpState::Reset => State::Reset,
+        QpState::Init => State::Init,
+        QpState::Rtr => State::Rtr,
+        QpState::Rts => State::Rts,
+        QpState::Sqe => State::Sqe,
+        QpState::Sqd | QpState::Draining => State::Sqd,
+        QpState::Err => State::Err,
+    }
+}
+
+/// The code of a failure.
+pub const fn syndrome(status: Status) -> Syndrome {
+    match status {
+        Status::LocalLength => Syndrome::LocalLength,
+        Status::LocalQpOperation => Syndrome::LocalQpOperation,
+        Status::LocalProtection => Syndrome::LocalProtection,
+        Status::Flushed => Syndrome::Flushed,
+        Status::BadResponse => Syndrome::BadResponse,
+        Status::RemoteInvalidRequest => Syndrome::RemoteInvalidRequest,
+        Status::RemoteAccess => Syndrome::RemoteAccess,
+        Status::RemoteOperational => Syndrome::RemoteOperation,
+        Status::RetryExceeded => Syndrome::RetryExceeded,
+        Status::RnrRetryExceeded => Syndrome::RnrRetryExceeded,
+        Status::RemoteInvalidRdRequest => Syndrome::RemoteInvalidRdRequest,
+    }
+}
+
+/// Whether an armed-for-solicited CQ takes notice: the sender asked for it, or the request failed.
+pub fn is_solicited(completion: &Completion) -> bool {
+    match completion.result {
+        Ok(Success::Recv(done)) => done.solicited,
+        Ok(Success::Send(_)) => false,
+        Err(_) => true,
+    }
+}
+
+/// The code of what broke a completion queue.
+pub const fn cq_fault(fault: Fault) -> CqFault {
+    match fault {
+        Fault::Overrun => CqFault::Overrun,
+        Fault::Access => CqFault::Access,
+    }
+}

@@ -1,0 +1,302 @@
+//! Frames between the port and the fabric, with everything that stands between: capture, impairments, the search for
+//! MACs.
+
+use protocol::ids::Qpn;
+use protocol::net::ether::EtherFrame;
+use protocol::roce::RoceFrame;
+
+use super::Hca;
+use crate::capture::Direction;
+use crate::fabric::Origin;
+use crate::fabric::impair::{self, Verdict};
+use crate::frontend::{Context, Frontend, HostContext};
+use crate::net::classify::destination;
+use crate::net::{DropReason, UNRESOLVED};
+
+/// Bound: frames that leave in one turn, so that arrivals and accesses are looked at in between. At the largest path MTU
+/// a turn's frames are half a megabyte, jumbo frames of a NIC a little more than a whole one.
+const FRAMES_PER_TURN: usize = 128;
+
+/// Bound: frames that the engine or the NIC sends before the other has its turn. As long as the turn of a queue pair, so
+/// that frames of one length follow each other and leave with one system call.
+const FRAMES_PER_SENDER: usize = 32;
+
+/// Who makes frames, of a device that is a NIC too.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) enum Sender {
+    #[default]
+    Engine,
+    Nic,
+}
+
+impl Sender {
+    const COUNT: usize = 2;
+
+    fn next(self) -> Self {
+        match self {
+            Self::Engine => Self::Nic,
+            Self::Nic => Self::Engine,
+        }
+    }
+}
+
+impl<F: Frontend> Hca<F> {
+    /// A frame arrived from the fabric.
+    pub fn handle_frame(&mut self, frame: &[u8]) {
+        if !self.is_port_active() || self.impairments.is_idle() {
+            self.record(Direction::Inbound, frame, || None);
+            self.deliver(frame);
+            return;
+        }
+        match self.impairments.judge(self.now, impair::Direction::Rx, frame, Origin::Own) {
+            Verdict::Untouched => {
+                self.record(Direction::Inbound, frame, || None);
+                self.deliver(frame);
+            }
+            Verdict::Touched { note, frames } => {
+                self.record(Direction::Inbound, frame, || Some(note));
+                frames.iter().for_each(|frame| self.deliver(frame));
+            }
+        }
+        self.release_inbound();
+    }
+
+    /// Fills the batch, from the engine and the NIC in turns. Whether there may be more.
+    pub(super) fn transmit(&mut self) -> bool {
+        if !self.frontend.serves_frames() {
+            return self.transmit_roce(FRAMES_PER_TURN) == FRAMES_PER_TURN || !self.has_room();
+        }
+        let mut left = FRAMES_PER_TURN;
+        let mut exhausted = 0;
+        while exhausted < Sender::COUNT {
+            if left == 0 || !self.has_room() {
+                return true;
+            }
+            let quota = left.min(FRAMES_PER_SENDER);
+            let made = match self.sender {
+                Sender::Engine => self.transmit_roce(quota),
+                Sender::Nic => self.transmit_plain(quota),
+            };
+            self.sender = self.sender.next();
+            left -= made;
+            exhausted = if made < quota { exhausted + 1 } else { 0 };
+        }
+        false
+    }
+
+    fn has_room(&self) -> bool {
+        self.outbound.len() < FRAMES_PER_TURN && self.looped.len() < FRAMES_PER_TURN
+    }
+
+    /// Takes frames of the NIC. How many there were, as far as there was room.
+    fn transmit_plain(&mut self, quota: usize) -> usize {
+        for made in 0..quota {
+            if !self.has_room() {
+                return made;
+            }
+            let cx = &mut context!(self);
+            if !self.frontend.poll_frame(cx, self.outbound.buffer()) {
+                return made;
+            }
+            if self.outbound.commit_plain() {
+                if let Some(frame) = self.outbound.last().filter(|_| self.is_port_active()) {
+                    self.port.count_plain_sent(frame);
+                }
+                self.leave(|| None);
+            } else {
+                self.port.count_malformed();
+            }
+        }
+        quota
+    }
+
+    /// Takes frames of the engine. How many there were, as far as there was room: those that a rule drops or holds back
+    /// count too.
+    fn transmit_roce(&mut self, quota: usize) -> usize {
+        for made in 0..quota {
+            if !self.has_room() {
+                return made;
+            }
+            let mut host = self.frontend.host(host_context!(self));
+            let Some(sent) = self.engine.poll_transmit(self.now, &mut host, self.outbound.buffer()) else {
+                return made;
+            };
+            drop(host);
+            self.outbound.commit(sent.dst_mac);
+            if sent.wr_id.is_none() {
+                self.outbound.mark_answer();
+            }
+            // Our own QPs are members of the group like any others'.
+            if sent.dst_mac.is_multicast()
+                && let Some(frame) = self.outbound.last()
+            {
+                self.looped.push(frame.to_vec());
+            }
+            if self.management.as_ref().is_some_and(|management| management.serves(sent.dst_mac)) {
+                let Some(frame) = self.outbound.take_last() else { continue };
+                self.record(Direction::Outbound, &frame, || comment(sent.qpn, sent.wr_id));
+                self.port.count_sent(&frame);
+                self.manage(&frame);
+            } else if sent.dst_mac == self.port.addresses().own.mac {
+                let Some(frame) = self.outbound.take_last() else { continue };
+                self.record(Direction::Outbound, &frame, || comment(sent.qpn, sent.wr_id));
+                self.looped.push(frame);
+            } else if sent.dst_mac == UNRESOLVED {
+                self.count_sent();
+                self.resolve_and_leave(|| comment(sent.qpn, sent.wr_id));
+            } else {
+                self.count_sent();
+                self.leave(|| comment(sent.qpn, sent.wr_id));
+            }
+        }
+        quota
+    }
+
+    pub(super) fn deliver(&mut self, frame: &[u8]) {
+        if !self.is_port_active() {
+            self.port.refuse(DropReason::LinkDown);
+            return;
+        }
+        if self.frontend.serves_frames() && self.port.is_for_nic(frame) {
+            return self.deliver_plain(frame);
+        }
+        let Some(frame) = self.port.untag(frame) else { return };
+        let frame = &*frame;
+        let waiting = self.outbound.len();
+        let received = self.port.receive(self.now, frame, &mut self.outbound);
+        if self.outbound.len() > waiting {
+            self.leave(|| None);
+        }
+        while let Some(frame) = self.port.next_resolved() {
+            self.outbound.push(&frame);
+            self.leave(|| Some("waited for the MAC of its destination".to_owned()));
+        }
+        let Some(received) = received else { return };
+        self.port.count_received(frame);
+        if self.admit(&received) {
+            self.accept(&received);
+        }
+    }
+
+    /// A frame for the NIC, as it came.
+    fn deliver_plain(&mut self, frame: &[u8]) {
+        if self.port.admit_plain(frame) {
+            let cx = &mut context!(self);
+            self.frontend.receive_frame(cx, frame);
+            self.report_events();
+        }
+    }
+
+    /// A frame of this HCA for itself, or of its management.
+    pub(super) fn deliver_looped(&mut self, frame: &[u8]) {
+        if let Some(received) = self.port.receive_own(frame) {
+            self.accept(&received);
+        }
+    }
+
+    /// Hands a packet to the engine.
+    pub(super) fn accept(&mut self, received: &RoceFrame<'_>) {
+        let mut host = self.frontend.host(host_context!(self));
+        self.engine.handle_packet(self.now, &received.shell, &received.packet, &mut host);
+        drop(host);
+        self.report_events();
+    }
+
+    pub(super) fn count_sent(&mut self) {
+        if let Some(frame) = self.outbound.last().filter(|_| self.is_port_active()) {
+            self.port.count_sent(frame);
+        }
+    }
+
+    /// The frame committed last is on its way to the fabric.
+    pub(super) fn leave(&mut self, comment: impl FnOnce() -> Option<String>) {
+        let Some(frame) = self.outbound.last().filter(|_| self.is_port_active()) else { return };
+        let origin = self.outbound.last_origin();
+        let verdict = match self.impairments.is_idle() {
+            true => Verdict::Untouched,
+            false => self.impairments.judge(self.now, impair::Direction::Tx, frame, origin),
+        };
+        if let Some(capture) = &mut self.capture {
+            let note = match &verdict {
+                Verdict::Untouched => None,
+                Verdict::Touched { note, .. } => Some(note.clone()),
+            };
+            let comment: Vec<_> = comment().into_iter().chain(note).collect();
+            capture.record(
+                Direction::Outbound,
+                frame,
+                Some(comment.join("; ")).filter(|text| !text.is_empty()),
+            );
+        }
+        if let Verdict::Touched { frames, .. } = verdict {
+            self.outbound.take_last();
+            frames.iter().for_each(|frame| self.push_out(frame, origin));
+        }
+        self.release_outbound();
+    }
+
+    /// The frame committed last has an IP address for destination, and no MAC yet.
+    fn resolve_and_leave(&mut self, comment: impl FnOnce() -> Option<String>) {
+        let ip = self
+            .outbound
+            .last()
+            .and_then(|frame| destination(&EtherFrame::parse(frame).ok()?))
+            .filter(|ip| !ip.is_unspecified());
+        let Some(ip) = ip else {
+            self.outbound.take_last();
+            self.port.count_unresolvable();
+            return;
+        };
+        let neighbour = self.port.resolve(self.now, ip);
+        if let Some(mac) = neighbour.mac {
+            self.outbound.readdress_last(mac);
+            self.leave(comment);
+        } else if let Some(frame) = self.outbound.take_last() {
+            self.port.wait(self.now, ip, frame);
+        }
+        if neighbour.ask {
+            self.port.ask(ip, &mut self.outbound);
+            self.leave(|| None);
+        }
+    }
+
+    /// Frames that were held back on their way out.
+    pub(super) fn release_outbound(&mut self) {
+        while let Some(frame) = self.impairments.release(self.now, impair::Direction::Tx) {
+            self.push_out(&frame.bytes, frame.origin);
+        }
+    }
+
+    fn push_out(&mut self, frame: &[u8], origin: Origin) {
+        self.outbound.push(frame);
+        self.outbound.mark(origin);
+    }
+
+    /// Frames that were held back on their way in.
+    pub(super) fn release_inbound(&mut self) {
+        while let Some(frame) = self.impairments.release(self.now, impair::Direction::Rx) {
+            self.deliver(&frame.bytes);
+        }
+    }
+
+    pub(super) fn record(
+        &mut self,
+        direction: Direction,
+        frame: &[u8],
+        comment: impl FnOnce() -> Option<String>,
+    ) {
+        if !self.is_port_active() {
+            return;
+        }
+        if let Some(capture) = &mut self.capture {
+            capture.record(direction, frame, comment());
+        }
+    }
+}
+
+fn comment(qpn: Qpn, wr_id: Option<u64>) -> Option<String> {
+    Some(match wr_id {
+        Some(wr_id) => format!("QP {qpn}, work request {wr_id:#x}"),
+        None => format!("QP {qpn}"),
+    })
+}

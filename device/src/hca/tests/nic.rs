@@ -1,0 +1,371 @@
+//! An HCA whose front-end is a NIC too, as its driver's kernel and its peers see it.
+
+use std::net::UdpSocket;
+use std::os::unix::net::UnixDatagram;
+
+use super::impairments::captured;
+use super::*;
+use crate::fabric::impair::{Rule, RuleEntry};
+use crate::fabric::local::Networks;
+use crate::fabric::tap::TapFabric;
+use crate::fabric::udp::{UdpFabric, UdpPeer};
+use crate::fabric::{Fabric, RxBatch, Sent};
+use crate::net::Traffic;
+
+/// A device with queue pairs, as [`Stub`], and a NIC without filters.
+#[derive(Default)]
+struct Nic {
+    stub: Stub,
+    to_send: VecDeque<Vec<u8>>,
+    received: Vec<Vec<u8>>,
+    deadline: Option<Instant>,
+    link: Vec<bool>,
+}
+
+impl Frontend for Nic {
+    type Host<'a> = StubHost<'a>;
+
+    fn pci(&self) -> PciFunction {
+        self.stub.pci()
+    }
+
+    fn node(&self) -> Option<NodeProfile> {
+        None
+    }
+
+    fn serves_frames(&self) -> bool {
+        true
+    }
+
+    fn receive_frame(&mut self, _: &mut Context<'_>, frame: &[u8]) {
+        self.received.push(frame.to_vec());
+    }
+
+    fn poll_frame(&mut self, _: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
+        self.to_send.pop_front().inspect(|frame| out.extend_from_slice(frame)).is_some()
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    fn handle_deadline(&mut self, cx: &mut Context<'_>) {
+        self.stub.log.push(format!("deadline {:?}", cx.now));
+        self.deadline = None;
+    }
+
+    fn bar_read(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]) {
+        self.stub.bar_read(cx, bar, offset, data);
+    }
+
+    fn bar_write(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &[u8]) {
+        self.stub.bar_write(cx, bar, offset, data);
+    }
+
+    fn register_name(&self, _: &RegisterAccess<'_>) -> Option<String> {
+        None
+    }
+
+    fn describe_access(&self, _: &RegisterAccess<'_>, _: &mut dyn Visitor) {}
+
+    fn host<'a>(&'a mut self, cx: HostContext<'a>) -> StubHost<'a> {
+        self.stub.host(cx)
+    }
+
+    fn handle_event(&mut self, cx: &mut Context<'_>, event: Event) {
+        self.stub.handle_event(cx, event);
+    }
+
+    fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
+        self.stub.end_turn(cx)
+    }
+
+    fn link_changed(&mut self, cx: &mut Context<'_>, up: bool) {
+        assert_eq!((cx.port.is_up(), cx.is_port_active()), (up, up));
+        self.link.push(up);
+    }
+
+    fn fail(&mut self, _: &mut Context<'_>) {}
+
+    fn snapshot(&self, engine: &Engine, addresses: &Addresses, table: Table, from: u64) -> Page {
+        self.stub.snapshot(engine, addresses, table, from)
+    }
+
+    fn counters(&self) -> FrontendCounters {
+        self.stub.counters()
+    }
+
+    fn reset(&mut self) {
+        self.to_send.clear();
+    }
+}
+
+fn nic(lid: u16) -> Hca<Nic> {
+    let mut hca = Hca::new(Nic::default(), Identity::from_lid(Lid::new(lid)), None);
+    hca.region_write(Region::Config, 4, &[6, 0]);
+    hca
+}
+
+/// A frame of a protocol that nobody speaks.
+fn plain(dst: MacAddr, src: MacAddr, len: usize) -> Vec<u8> {
+    let head = [&dst.0[..], &src.0, &[0x88, 0xb5]].concat();
+    let body = (0_u8..=255).cycle().take(len - head.len());
+    head.into_iter().chain(body).collect()
+}
+
+fn mac(lid: u16) -> MacAddr {
+    MacAddr::from_lid(Lid::new(lid))
+}
+
+/// A RoCE packet from LID 9.
+fn roce_for_lid_1() -> Vec<u8> {
+    let mut sender = ready();
+    sender.port.addresses_mut().own = Identity::from_lid(Lid::new(9));
+    sender.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
+    sender.drain();
+    from_lid_9(sender.outbound().last().unwrap())
+}
+
+/// Ends turns until nothing is left; returns the lengths of what left, turn by turn.
+fn turns(hca: &mut Hca<Nic>) -> Vec<Vec<usize>> {
+    let mut turns = Vec::new();
+    loop {
+        let left = hca.drain();
+        turns.push(hca.outbound().iter().map(|(_, frame)| frame.len()).collect());
+        hca.outbound().clear();
+        if !left.frames {
+            return turns;
+        }
+    }
+}
+
+/// Made by scapy 2.8.0: who has 10.77.0.2, tell 10.77.0.1 at 02:00:00:00:00:01.
+const ARP_REQUEST: [u8; 42] = [
+    0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1, 10,
+    77, 0, 1, 0, 0, 0, 0, 0, 0, 10, 77, 0, 2,
+];
+
+#[test]
+fn what_an_hca_answers_by_itself_is_the_nics_business() {
+    let mut hca = nic(2);
+    hca.handle_frame(&ARP_REQUEST);
+    assert!(turns(&mut hca).concat().is_empty());
+    assert_eq!(hca.frontend.received, [ARP_REQUEST]);
+    assert_eq!((hca.port_stats().arp, hca.port_stats().nic_receive.packets), (0, 1));
+
+    let mut other = Hca::new(Stub::default(), Identity::from_lid(Lid::new(2)), None);
+    other.handle_frame(&ARP_REQUEST);
+    assert_eq!(other.outbound().len(), 1, "without a NIC the port answers");
+}
+
+#[test]
+fn frames_reach_the_nic_as_they_came_whatever_they_are_and_wherever_they_go() {
+    let mut hca = nic(2);
+    let tag = [0x81, 0x00, 0x00, 0x05];
+    let tagged = [&plain(mac(2), mac(1), 60)[..12], &tag, &[0x08, 0x00, 1, 2, 3]].concat();
+    let priority = [&plain(mac(2), mac(1), 60)[..12], &[0x81, 0x00, 0xe0, 0x00], &[0x08, 0x00]].concat();
+    // While no RDMA driver is there, UDP port 4791 is a port like others (E810, section 16.2).
+    let roce = roce_for_lid_1();
+    let frames = [
+        plain(mac(7), mac(1), 60),
+        plain(MacAddr::BROADCAST, mac(1), 60),
+        plain(MacAddr([0x33, 0x33, 0, 0, 0, 1]), mac(1), 14),
+        plain(mac(2), mac(1), 9728 + 8),
+        tagged,
+        priority,
+        roce,
+    ];
+    frames.iter().for_each(|frame| hca.handle_frame(frame));
+    assert_eq!(hca.frontend.received, frames);
+    let stats = *hca.port_stats();
+    let octets = frames.iter().map(|frame| frame.len() as u64).sum();
+    assert_eq!(stats.nic_receive, Traffic { packets: 7, multicast_packets: 2, octets });
+    assert_eq!((stats.roce, stats.receive), (0, Traffic::default()));
+
+    hca.handle_frame(&plain(MacAddr::BROADCAST, mac(2), 60));
+    hca.handle_frame(&[0; 13]);
+    assert_eq!(hca.frontend.received.len(), 7, "neither its own nor what is no frame");
+    assert_eq!(
+        [DropReason::Reflected, DropReason::Short].map(|reason| hca.port_stats().dropped(reason)),
+        [1, 1]
+    );
+}
+
+#[test]
+fn roce_to_an_address_of_the_rdma_half_is_the_engines_while_that_is_in_use() {
+    let mut hca = nic(1);
+    hca.port.set_rdma(true);
+    let roce = roce_for_lid_1();
+    hca.handle_frame(&roce);
+    assert_eq!((hca.port_stats().roce, hca.frontend.received.len()), (1, 0));
+    let mut others = [roce.clone(), roce.clone(), plain(mac(1), mac(9), 60)];
+    // To another MAC and to another UDP port.
+    others[0][5] = 3;
+    others[1][37] += 1;
+    others.iter().for_each(|frame| hca.handle_frame(frame));
+    assert!(hca.frontend.received == others);
+    hca.port.addresses_mut().own.ipv4 = Ipv4Addr::new(10, 77, 0, 3);
+    hca.handle_frame(&roce);
+    assert!(hca.frontend.received.last() == Some(&roce), "its IP address is another now");
+    hca.port.addresses_mut().own.ipv4 = Ipv4Addr::new(10, 77, 0, 1);
+    hca.port.set_rdma(false);
+    hca.handle_frame(&roce);
+    assert_eq!((hca.port_stats().roce, hca.frontend.received.len()), (1, 5));
+}
+
+#[test]
+fn frames_of_the_nic_leave_as_they_are_and_what_is_no_frame_is_lost() {
+    let mut hca = nic(2);
+    let guests_own = MacAddr([0x52, 0x54, 0, 1, 2, 3]);
+    let frames = [
+        plain(mac(1), mac(2), 60),
+        plain(MacAddr::BROADCAST, guests_own, 14),
+        plain(mac(2), guests_own, 9728 + 8),
+    ];
+    hca.frontend.to_send = [vec![0; 13], vec![0; 9728 + 9]].into_iter().chain(frames.clone()).collect();
+    assert_eq!(hca.drain(), WorkLeft { frames: false, other: false });
+    let sent: Vec<_> = hca.outbound().iter().map(|(dst, frame)| (dst, frame.to_vec())).collect();
+    let [one, all, own] = frames;
+    assert_eq!(sent, [(mac(1), one), (MacAddr::BROADCAST, all), (mac(2), own)]);
+    let stats = hca.port_stats();
+    let octets = 60 + 14 + 9728 + 8;
+    assert_eq!(stats.nic_transmit, Traffic { packets: 3, multicast_packets: 1, octets });
+    assert_eq!(stats.lost_malformed, 2);
+}
+
+#[test]
+fn the_engine_and_the_nic_send_in_turns_that_are_bounded_together() {
+    let mut hca = nic(9);
+    // A packet of QP 1 for LID 1, of another length than those of the NIC.
+    hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
+    hca.frontend.to_send = vec![plain(mac(1), mac(9), 1000); 300].into();
+    let turns = turns(&mut hca);
+    assert_eq!(turns.iter().map(Vec::len).collect::<Vec<_>>(), [128, 128, 45]);
+    assert_ne!(turns[0][0], 1000, "the engine began");
+    assert!(turns.concat()[1..].iter().all(|len| *len == 1000));
+
+    // However much the NIC has, the engine is heard after 32 frames.
+    let mut hca = nic(9);
+    hca.sender = Sender::Nic;
+    hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
+    hca.frontend.to_send = vec![plain(mac(1), mac(9), 1000); 100].into();
+    let sent = self::turns(&mut hca).concat();
+    assert_eq!((sent.iter().position(|len| *len != 1000), sent.len()), (Some(32), 101));
+}
+
+#[test]
+fn a_nic_has_deadlines() {
+    let mut hca = nic(2);
+    let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
+    assert_eq!(hca.next_deadline(), None);
+    hca.frontend.deadline = Some(at(10));
+    assert_eq!(hca.next_deadline(), Some(at(10)));
+    hca.set_now(at(9));
+    hca.handle_deadline();
+    assert_eq!(hca.next_deadline(), Some(at(10)), "it was early");
+    hca.set_now(at(11));
+    hca.handle_deadline();
+    assert_eq!(
+        (hca.next_deadline(), &*hca.frontend.stub.log),
+        (None, &[format!("deadline {:?}", at(11))][..])
+    );
+}
+
+#[test]
+fn an_unplugged_cable_stops_frames_both_ways_and_the_nic_is_told() {
+    let mut hca = nic(2);
+    hca.set_link(false);
+    hca.handle_frame(&ARP_REQUEST);
+    hca.frontend.to_send.push_back(plain(mac(1), mac(2), 60));
+    hca.drain();
+    assert!(
+        hca.outbound().is_empty() && hca.frontend.to_send.is_empty(),
+        "its descriptors are done all the same"
+    );
+    assert!(hca.frontend.received.is_empty());
+    let stats = hca.port_stats();
+    assert_eq!((stats.lost_link_down, stats.dropped(DropReason::LinkDown)), (1, 1));
+    assert_eq!(stats.nic_transmit, Traffic::default());
+    hca.set_link(true);
+    hca.handle_frame(&ARP_REQUEST);
+    assert_eq!(hca.frontend.received.len(), 1);
+    assert_eq!(hca.frontend.link, [false, true]);
+}
+
+/// Two ends of each fabric, for LID 1 and LID 2.
+fn fabrics() -> Vec<(&'static str, [Box<dyn Fabric>; 2])> {
+    let mut networks = Networks::default();
+    let local = [1, 2].map(|lid| Box::new(networks.network("a").join(mac(lid)).unwrap()) as Box<dyn Fabric>);
+
+    let held = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+    let [a, b] = held.each_ref().map(|socket| socket.local_addr().unwrap());
+    drop(held);
+    let udp = [(a, b, 1), (b, a, 2)].map(|(own, other, lid)| {
+        Box::new(UdpFabric::bind(own, mac(lid), &[UdpPeer::at(other)]).unwrap()) as Box<dyn Fabric>
+    });
+
+    let (a, b) = UnixDatagram::pair().unwrap();
+    let tap = [a, b].map(|socket| {
+        socket.set_nonblocking(true).unwrap();
+        Box::new(TapFabric::on(socket.into())) as Box<dyn Fabric>
+    });
+    vec![("local", local), ("udp", udp), ("tap", tap)]
+}
+
+/// Carries frames until none is left.
+fn exchange<A: Frontend, B: Frontend>(
+    a: &mut Hca<A>,
+    b: &mut Hca<B>,
+    [to_a, to_b]: &mut [Box<dyn Fabric>; 2],
+) {
+    fn turn<F: Frontend>(hca: &mut Hca<F>, fabric: &mut dyn Fabric, batch: &mut RxBatch) -> bool {
+        fabric.recv(batch).unwrap();
+        batch.iter().for_each(|frame| hca.handle_frame(frame));
+        let left = hca.drain();
+        let sent = !hca.outbound().is_empty();
+        // What the other end has no room for now, it has later.
+        let blocked = fabric.send(hca.outbound()) == Sent::Blocked;
+        left.frames || left.other || sent || blocked || !batch.is_empty()
+    }
+    let mut batch = RxBatch::new();
+    while turn(a, &mut **to_a, &mut batch) | turn(b, &mut **to_b, &mut batch) {}
+}
+
+#[test]
+fn two_nics_exchange_frames_over_each_fabric_with_captures_and_impairments() {
+    for (name, mut ends) in fabrics() {
+        ends.iter_mut().for_each(|end| end.hear_all());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.pcapng");
+        let (mut a, mut b) = (nic(1), nic(2));
+        a.set_capture(Some(Capture::create(&path, "hca1").unwrap()));
+        let rule: RuleEntry =
+            serde_json::from_str(r#"{"direction": "tx", "action": "drop", "nth": 2}"#).unwrap();
+        a.impairments().add(Rule::try_from(rule).unwrap()).unwrap();
+
+        // To the other, to a MAC that nobody has shown, to all, from a guest behind the NIC; runs of one length and a jumbo
+        // frame with two tags; more than a turn has room for.
+        let unknown = MacAddr([0x52, 0x54, 0, 0, 0, 9]);
+        let behind = MacAddr([0x52, 0x54, 0, 0, 0, 1]);
+        let mut frames: Vec<_> = [mac(2), unknown, MacAddr::BROADCAST, MacAddr([0x33, 0x33, 0, 0, 0, 1])]
+            .into_iter()
+            .flat_map(|dst| [plain(dst, mac(1), 1514), plain(dst, behind, 60)])
+            .collect();
+        frames.push(plain(mac(2), mac(1), 9728 + 8));
+        frames.extend(vec![plain(mac(2), mac(1), 1514); 300]);
+        a.frontend.to_send = frames.clone().into();
+        let back = vec![plain(behind, mac(2), 90), plain(mac(1), mac(2), 14)];
+        b.frontend.to_send = back.clone().into();
+        exchange(&mut a, &mut b, &mut ends);
+
+        let dropped = frames.remove(1);
+        assert_eq!(b.frontend.received.len(), frames.len(), "{name}");
+        assert!(b.frontend.received == frames, "{name}");
+        assert!(a.frontend.received == back, "{name}");
+        a.flush();
+        let captured = captured(&path);
+        assert_eq!(captured.len(), frames.len() + 1 + back.len(), "{name}");
+        let with_reason = captured.iter().find(|(options, _)| options.contains("impairment 1: dropped"));
+        assert!(with_reason.is_some_and(|(_, frame)| *frame == dropped), "{name}");
+    }
+}

@@ -1,0 +1,187 @@
+//! The switch that every HCA shows its guest, and its agent.
+//!
+//! # Spec
+//! IBTA volume 1, sections 14.2.5 and 14.4.
+
+use protocol::ids::{Lid, MacAddr, Qpn};
+use protocol::mad::header::Header;
+use protocol::mad::node::{self, NodeInfo};
+use protocol::mad::port::{LinkState, PhysicalState, PortInfo};
+use protocol::mad::sm::{self, SmInfo};
+use protocol::mad::smp::{DATA_LEN, Smp, attribute};
+use protocol::mad::switch::SwitchInfo;
+use protocol::mad::{Mad, MadStatus, Method};
+
+use super::port::{ManagedPort, put, response};
+use super::subnet::{Subnet, switch_port};
+use super::{GID_PREFIX, QP0, SM_LID};
+
+/// LIDs in a block of the linear forwarding table.
+const LIDS_PER_BLOCK: u32 = 64;
+
+/// In a forwarding table: no port.
+const NO_PORT: u8 = 0xff;
+
+/// Of subnet managers (IBTA volume 1, section 14.4.1): four bits.
+const HIGHEST_PRIORITY: u8 = 15;
+
+/// GUID of the switch, which is that of its port 0 too.
+pub(super) const GUID: u64 = node::guid_of_mac(MacAddr::from_lid(SM_LID));
+
+/// The switch as of a moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SubnetSwitch<'a> {
+    pub(super) subnet: &'a Subnet,
+    /// The own port, at one end of a link.
+    pub(super) port: &'a ManagedPort,
+}
+
+impl SubnetSwitch<'_> {
+    /// Answers a request of subnet management; `None` if it is to be discarded. Nothing can be set.
+    pub(super) fn answer(&self, request: &Mad, qp: Qpn) -> Option<Mad> {
+        let header = protocol::mad::header(request);
+        // Traps are for the subnet manager, which has nothing to do about them.
+        if qp != QP0 || !header.method.is_request() {
+            return None;
+        }
+        let mut answer = *request;
+        let status = if header.base_version != Header::BASE_VERSION || header.class_version != 1 {
+            MadStatus::BAD_VERSION
+        } else {
+            match header.method {
+                Method::GET => {
+                    let result = self.attribute(&header, &mut Smp::of_mut(&mut answer).data);
+                    result.err().unwrap_or(MadStatus::OK)
+                }
+                Method::SET => MadStatus::BAD_ATTRIBUTE,
+                _ => MadStatus::BAD_METHOD,
+            }
+        };
+        protocol::mad::set_header(&mut answer, &response(&header, status));
+        Some(answer)
+    }
+
+    fn attribute(&self, header: &Header, data: &mut [u8; DATA_LEN]) -> Result<(), MadStatus> {
+        match header.attribute {
+            attribute::NODE_DESCRIPTION => *data = description(),
+            attribute::NODE_INFO => put(data, &self.node_info().emit()),
+            attribute::SWITCH_INFO => put(data, &info().emit()),
+            attribute::SM_INFO => put(data, &sm_info().emit()),
+            attribute::GUID_INFO if header.modifier == 0 => put(data, &GUID.to_be_bytes()),
+            attribute::PORT_INFO => {
+                let port = u8::try_from(header.modifier).map_err(|_| MadStatus::BAD_VALUE)?;
+                *data = self.port_info(port).ok_or(MadStatus::BAD_VALUE)?.emit();
+            }
+            // The default partition, at every port.
+            attribute::PKEY_TABLE if header.modifier & 0xffff == 0 => put(data, &[0xff; 2]),
+            attribute::SL_TO_VL => {
+                put(data, &[0x01, 0x23, 0x45, 0x67, 0x01, 0x23, 0x45, 0x67]);
+            }
+            attribute::LINEAR_FORWARDING_TABLE
+                if header.modifier <= u32::from(SM_LID.get()) / LIDS_PER_BLOCK =>
+            {
+                self.linear_forwarding(header.modifier, data);
+            }
+            attribute::GUID_INFO | attribute::PKEY_TABLE | attribute::LINEAR_FORWARDING_TABLE => {
+                return Err(MadStatus::BAD_VALUE);
+            }
+            _ => return Err(MadStatus::BAD_ATTRIBUTE),
+        }
+        Ok(())
+    }
+
+    pub(super) fn ports(&self) -> u8 {
+        self.subnet.switch_ports()
+    }
+
+    pub(super) fn node_info(&self) -> NodeInfo {
+        NodeInfo {
+            base_version: Header::BASE_VERSION,
+            class_version: 1,
+            node_type: node::SWITCH,
+            ports: self.ports(),
+            system_image_guid: GUID,
+            node_guid: GUID,
+            port_guid: GUID,
+            partition_cap: 1,
+            local_port: switch_port(self.subnet.own()),
+            ..NodeInfo::default()
+        }
+    }
+
+    /// PortInfo of a port, 0 being the one of the switch itself. `None` beyond the last.
+    pub(super) fn port_info(&self, port: u8) -> Option<PortInfo> {
+        if port > self.ports() {
+            return None;
+        }
+        let attached = port == 0
+            || match self.subnet.attached(port) {
+                Some(lid) if lid == self.subnet.own() => self.port.is_active(),
+                other => other.is_some(),
+            };
+        let (state, physical_state) = match attached {
+            true => (LinkState::ACTIVE, PhysicalState::LINK_UP),
+            false => (LinkState::DOWN, PhysicalState::POLLING),
+        };
+        let port_0 = PortInfo {
+            gid_prefix: GID_PREFIX,
+            lid: SM_LID,
+            sm_lid: SM_LID,
+            // IsSM, and that there are trap and multicast capabilities that a subnet manager has.
+            capabilities: 1 << 1,
+            guid_cap: 1,
+            subnet_timeout: 18,
+            resp_time: 16,
+            ..PortInfo::default()
+        };
+        Some(PortInfo {
+            local_port: switch_port(self.subnet.own()),
+            width_enabled: 3,
+            width_supported: 3,
+            width_active: 2,
+            speed_enabled: 3,
+            speed_supported: 3,
+            speed_active: 2,
+            state,
+            physical_state,
+            down_default: PhysicalState::POLLING,
+            neighbour_mtu: self.port.mtu(),
+            mtu_cap: self.port.mtu(),
+            vl_cap: 4,
+            operational_vls: 4,
+            ..if port == 0 { port_0 } else { PortInfo::default() }
+        })
+    }
+
+    fn linear_forwarding(&self, block: u32, data: &mut [u8; DATA_LEN]) {
+        *data = [NO_PORT; DATA_LEN];
+        for (lid, port) in (block * LIDS_PER_BLOCK..).zip(data) {
+            let Some(lid) = u16::try_from(lid).ok().map(Lid::new) else { break };
+            if lid == SM_LID {
+                *port = 0;
+            } else if self.subnet.lids().any(|known| known == lid) {
+                *port = switch_port(lid);
+            }
+        }
+    }
+}
+
+pub(super) fn description() -> [u8; DATA_LEN] {
+    node::description("hcad fabric")
+}
+
+pub(super) fn info() -> SwitchInfo {
+    SwitchInfo {
+        linear_cap: SM_LID.get() + 1,
+        linear_top: SM_LID.get(),
+        lids_per_port: 0,
+        enhanced_port_0: true,
+        ..SwitchInfo::default()
+    }
+}
+
+/// What other subnet managers find. Software of a guest that would be one has to find a master it yields to: OpenSM takes
+/// notice of a master only if that has its own SM_Key, whose default is 1, and asks one of lower priority to hand over.
+pub(super) fn sm_info() -> SmInfo {
+    SmInfo { guid: GUID, sm_key: 1, act_count: 1, priority: HIGHEST_PRIORITY, state: sm::MASTER }
+}

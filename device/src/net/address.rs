@@ -1,0 +1,266 @@
+//! Who is where on the fabric: from what software says of a peer to the headers of a frame.
+//!
+//! # Spec
+//! `device/DESIGN.md`, Addresses.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use protocol::ids::{FlowLabel, Lid, MacAddr, Qpn};
+use protocol::roce::{IpAddrs, Shell};
+
+use crate::identity::Identity;
+use crate::net::UNRESOLVED;
+
+/// Hop limit when software gives none.
+pub(super) const HOP_LIMIT: u8 = 64;
+
+/// The ports an HCA knows, all of them from its configuration. A port that follows the LID rule need not be listed.
+#[derive(Clone, Debug)]
+pub struct Addresses {
+    /// Its own.
+    pub own: Identity,
+    /// Ports that do not follow the LID rule.
+    pub peers: Vec<Identity>,
+    /// Where QPs send whose software names no peer, as the public driver does.
+    pub default_peer: Option<Identity>,
+}
+
+/// What software says of a peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PeerName {
+    /// IPv4 address.
+    pub ip: Option<Ipv4Addr>,
+    /// Ethernet address.
+    pub mac: Option<MacAddr>,
+    /// GID; counts if it is an address: a mapped IPv4 one, or IPv6.
+    pub gid: [u8; 16],
+    /// LID; 0 is none.
+    pub lid: Lid,
+}
+
+/// How software wants packets to travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Class {
+    /// Traffic class of the IP header.
+    pub traffic_class: u8,
+    /// Hop limit; 0 is ours to choose.
+    pub hop_limit: u8,
+}
+
+impl From<Identity> for Addresses {
+    /// A port that knows no others.
+    fn from(own: Identity) -> Self {
+        Self { own, peers: Vec::new(), default_peer: None }
+    }
+}
+
+impl Addresses {
+    /// All ports that are known, its own first.
+    pub fn ports(&self) -> impl Iterator<Item = &Identity> {
+        [&self.own].into_iter().chain(&self.peers).chain(&self.default_peer)
+    }
+
+    /// Whether a port with this MAC is listed, our own too.
+    pub fn lists(&self, mac: MacAddr) -> bool {
+        self.ports().any(|port| port.mac == mac)
+    }
+
+    /// The way to a peer; `None` if software named none that is known, and no default is configured. With an IP address
+    /// whose MAC is not known, the destination MAC is [`UNRESOLVED`]. The source is always our own: a guest must not
+    /// speak in another's name, whatever its context says.
+    pub fn path(&self, peer: &PeerName, class: &Class, local: Qpn, remote: Qpn) -> Option<Shell> {
+        let (dst_mac, dst) = self.resolve(peer)?;
+        Some(Shell {
+            src_mac: self.own.mac,
+            dst_mac,
+            ip: self.own.towards(dst),
+            traffic_class: class.traffic_class,
+            flow_label: FlowLabel::default(),
+            hop_limit: if class.hop_limit == 0 { HOP_LIMIT } else { class.hop_limit },
+            src_port: entropy(local, remote),
+        })
+    }
+
+    /// Where packets go that must not arrive: of a QP whose peer is not known. They time out, as they do on a wire
+    /// where the peer is gone.
+    pub fn nowhere(&self) -> Shell {
+        Shell {
+            src_mac: self.own.mac,
+            dst_mac: UNRESOLVED,
+            ip: IpAddrs::V4 { src: self.own.ipv4, dst: Ipv4Addr::UNSPECIFIED },
+            traffic_class: 0,
+            flow_label: FlowLabel::default(),
+            hop_limit: HOP_LIMIT,
+            src_port: 0xc000,
+        }
+    }
+
+    /// LID of the port with this MAC, 0 if unknown.
+    pub fn lid_of(&self, mac: MacAddr) -> Lid {
+        self.known(|port| port.mac == mac).map_or(Identity::lid_of(mac), |port| port.lid)
+    }
+
+    /// The peer's MAC and IP address; the first kind of address that is given decides.
+    fn resolve(&self, peer: &PeerName) -> Option<(MacAddr, IpAddr)> {
+        let gid = Ipv6Addr::from(peer.gid);
+        if let Some(ip) = peer.ip {
+            return Some((peer.mac.unwrap_or_else(|| self.mac_of(ip, peer.lid)), ip.into()));
+        }
+        if let Some(mac) = peer.mac {
+            let by_rule = || Some(Identity::lid_of(mac)).filter(is_set).map(Identity::from_lid);
+            let by_mac = || self.known(|port| port.mac == mac).or_else(by_rule).map(|port| port.ip());
+            let ip = ipv6(gid).map(IpAddr::V6).or_else(by_mac).or_else(|| mapped(gid).map(IpAddr::V4))?;
+            return Some((mac, ip));
+        }
+        if let Some(ip) = mapped(gid) {
+            return Some((self.mac_of(ip, peer.lid), ip.into()));
+        }
+        if let Some(port) = ipv6(gid).and_then(|ip| self.known(|port| port.owns(ip.into()))) {
+            return Some((port.mac, gid.into()));
+        }
+        if is_set(&peer.lid) {
+            // On InfiniBand links a GID may be any number, and the LID beside it is what counts.
+            let port = self.of_lid(peer.lid);
+            return Some((port.mac, port.ip()));
+        }
+        if let Some(ip) = ipv6(gid) {
+            return Some((Identity::mac_of_link_local(ip).unwrap_or(UNRESOLVED), ip.into()));
+        }
+        let port = self.default_peer?;
+        Some((port.mac, port.ip()))
+    }
+
+    /// MAC to send to for an IPv4 address: of the port that has it, else of the LID given beside it, else to be asked
+    /// for.
+    fn mac_of(&self, ip: Ipv4Addr, lid: Lid) -> MacAddr {
+        let [_, _, hi, lo] = ip.octets();
+        let by_rule = Identity::from_lid(Lid::new(u16::from_be_bytes([hi, lo])));
+        let port = self.known(|port| port.ipv4 == ip).or(Some(by_rule).filter(|port| port.ipv4 == ip));
+        let by_lid = || is_set(&lid).then(|| self.of_lid(lid));
+        port.or_else(by_lid).map_or(UNRESOLVED, |port| port.mac)
+    }
+
+    pub(super) fn of_lid(&self, lid: Lid) -> Identity {
+        self.known(|port| port.lid == lid).unwrap_or(Identity::from_lid(lid))
+    }
+
+    fn known(&self, wanted: impl Fn(&Identity) -> bool) -> Option<Identity> {
+        self.ports().copied().find(wanted)
+    }
+}
+
+/// The IPv4 address that a GID stands for.
+fn mapped(gid: Ipv6Addr) -> Option<Ipv4Addr> {
+    gid.to_ipv4_mapped().filter(|ip| !ip.is_unspecified())
+}
+
+/// A GID that is the IPv6 address of a port. What begins with zeros is no address a port can have, and all zeros is no
+/// GID.
+fn ipv6(gid: Ipv6Addr) -> Option<Ipv6Addr> {
+    Some(gid).filter(|gid| gid.segments()[0] != 0 && !gid.is_multicast())
+}
+
+fn is_set(lid: &Lid) -> bool {
+    *lid != Lid::default()
+}
+
+/// UDP source port of a flow, in the dynamic range: stable, and spread over the ports so that networks can spread
+/// flows over paths.
+pub(super) fn entropy(local: Qpn, remote: Qpn) -> u16 {
+    const DYNAMIC: u16 = 0xc000;
+    let mixed = (local.get() ^ remote.get().rotate_left(12)).wrapping_mul(0x9e37_79b1);
+    let [high, low, ..] = mixed.to_be_bytes();
+    u16::from_be_bytes([high, low]) | DYNAMIC
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frontend::testing::{OTHER, addresses};
+
+    const GLOBAL: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 9);
+
+    #[test]
+    fn a_mac_has_a_lid_by_table_or_by_rule() {
+        assert_eq!(addresses().lid_of(OTHER.mac), Lid::new(0x900));
+        assert_eq!(addresses().lid_of(MacAddr([2, 0, 0, 0, 1, 2])), Lid::new(0x102));
+        assert_eq!(addresses().lid_of(addresses().own.mac), Lid::new(1));
+        assert_eq!(addresses().lid_of(MacAddr([0x52, 0x54, 0, 7, 7, 7])), Lid::default());
+    }
+
+    fn path(peer: &PeerName) -> Option<Shell> {
+        addresses().path(peer, &Class::default(), Qpn::new(5), Qpn::new(6))
+    }
+
+    fn to(peer: &PeerName) -> Option<(MacAddr, IpAddr)> {
+        path(peer).map(|shell| match shell.ip {
+            IpAddrs::V4 { dst, .. } => (shell.dst_mac, dst.into()),
+            IpAddrs::V6 { dst, .. } => (shell.dst_mac, dst.into()),
+        })
+    }
+
+    fn gid(text: &str) -> [u8; 16] {
+        text.parse::<Ipv6Addr>().unwrap().octets()
+    }
+
+    #[test]
+    fn an_ip_whose_mac_nobody_knows_is_to_be_resolved() {
+        let far = Ipv4Addr::new(172, 16, 0, 1);
+        assert_eq!(to(&PeerName { ip: Some(far), ..PeerName::default() }), Some((UNRESOLVED, far.into())));
+        let by_gid = PeerName { gid: far.to_ipv6_mapped().octets(), ..PeerName::default() };
+        assert_eq!(to(&by_gid), Some((UNRESOLVED, far.into())));
+        let with_lid = PeerName { ip: Some(far), lid: Lid::new(0x900), ..PeerName::default() };
+        assert_eq!(to(&with_lid), Some((OTHER.mac, far.into())));
+    }
+
+    #[test]
+    fn a_gid_that_is_an_ipv6_address_is_the_destination() {
+        let own = Identity::from_lid(Lid::new(1));
+        let cases = [
+            ("2001:db8::9", OTHER.mac, own.link_local()),
+            // rdma_rxe's default GID is the link-local address of its MAC.
+            ("fe80::5054:ff:fe01:2", OTHER.mac, own.link_local()),
+            ("fe80::5054:ff:fe77:7777", MacAddr([0x52, 0x54, 0, 0x77, 0x77, 0x77]), own.link_local()),
+            ("fe80::1234", UNRESOLVED, own.link_local()),
+            ("2001:db8::77", UNRESOLVED, own.link_local()),
+        ];
+        for (text, mac, src) in cases {
+            let shell = path(&PeerName { gid: gid(text), ..PeerName::default() }).unwrap();
+            let dst = text.parse().unwrap();
+            assert_eq!((shell.dst_mac, shell.ip), (mac, IpAddrs::V6 { src, dst }), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_mac_beside_an_ipv6_gid_is_where_it_is() {
+        let mac = MacAddr([0x52, 0x54, 0, 1, 1, 1]);
+        let peer = PeerName { mac: Some(mac), gid: gid("2001:db8::77"), ..PeerName::default() };
+        assert_eq!(to(&peer), Some((mac, "2001:db8::77".parse().unwrap())));
+    }
+
+    #[test]
+    fn a_lid_counts_more_than_a_gid_nobody_knows() {
+        let peer = PeerName { lid: Lid::new(3), gid: gid("fe80::2:c903:0:1234"), ..PeerName::default() };
+        assert_eq!(to(&peer), Some((MacAddr([2, 0, 0, 0, 0, 3]), Ipv4Addr::new(10, 77, 0, 3).into())));
+    }
+
+    #[test]
+    fn a_peer_that_prefers_ipv6_is_reached_over_it_by_number_and_by_mac() {
+        let peers = vec![Identity { prefer_ipv6: true, ..OTHER }];
+        let addresses = Addresses { peers, ..addresses() };
+        for peer in [
+            PeerName { lid: OTHER.lid, ..PeerName::default() },
+            PeerName { mac: Some(OTHER.mac), ..PeerName::default() },
+        ] {
+            assert_eq!(addresses.resolve(&peer), Some((OTHER.mac, GLOBAL.into())));
+        }
+    }
+
+    #[test]
+    fn source_ports_are_dynamic_and_differ_between_flows() {
+        let ports: std::collections::BTreeSet<_> =
+            (0..64).map(|n| entropy(Qpn::new(n), Qpn::new(9))).collect();
+        assert!(ports.iter().all(|port| *port >= 0xc000));
+        assert!(ports.len() > 48, "{} of 64 differ", ports.len());
+    }
+}

@@ -1,0 +1,125 @@
+//! What config space says about a function, and which BARs it has.
+
+/// A base address register, or the lower one of the two that a 64-bit BAR takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Bar {
+    Bar0,
+    Bar1,
+    Bar2,
+    Bar3,
+    Bar4,
+    Bar5,
+}
+
+impl Bar {
+    /// In the order of config space.
+    pub const ALL: [Self; 6] = [Self::Bar0, Self::Bar1, Self::Bar2, Self::Bar3, Self::Bar4, Self::Bar5];
+
+    /// Its number: 0 to 5.
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
+}
+
+/// A BAR of 64-bit memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryBar {
+    /// Bytes, a power of two from 16 on.
+    pub len: u64,
+    /// Reads have no side effects that matter to a bridge, and writes may be merged.
+    pub prefetchable: bool,
+}
+
+/// The BARs of a function. Each takes two registers, so none begins at [`Bar::Bar5`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bars([Option<MemoryBar>; Bar::ALL.len()]);
+
+impl Bars {
+    /// These BARs.
+    ///
+    /// # Panics
+    /// Two of them want one register, or a length is none that a BAR can have: an interface that says so does not exist.
+    pub fn new<const N: usize>(bars: [(Bar, MemoryBar); N]) -> Self {
+        let mut table = Self::default();
+        let mut taken = 0_u8;
+        for (bar, memory) in bars {
+            let registers = 0b11 << bar.number();
+            assert!(registers & !0b11_1111 == 0 && taken & registers == 0, "{bar:?} has no room");
+            assert!(memory.len.is_power_of_two() && memory.len >= 16, "{bar:?} of {} bytes", memory.len);
+            taken |= registers;
+            table.0[usize::from(bar.number())] = Some(memory);
+        }
+        table
+    }
+
+    /// Bytes of a BAR; 0 if there is none.
+    pub fn len_of(&self, bar: Bar) -> u64 {
+        self.0[usize::from(bar.number())].map_or(0, |memory| memory.len)
+    }
+
+    /// BARs there are.
+    pub fn iter(&self) -> impl Iterator<Item = (Bar, MemoryBar)> {
+        Bar::ALL.into_iter().zip(self.0).filter_map(|(bar, memory)| Some((bar, memory?)))
+    }
+}
+
+/// Where the MSI-X structures are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MsixLayout {
+    /// Vectors, 1..=2048.
+    pub vectors: u16,
+    /// BAR and offset of the table. Offsets are multiples of 8.
+    pub table: (Bar, u32),
+    /// BAR and offset of the pending bits.
+    pub pending: (Bar, u32),
+}
+
+/// What config space says about a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PciFunction {
+    /// Vendor ID.
+    pub vendor: u16,
+    /// Device ID.
+    pub device: u16,
+    /// Subsystem vendor ID.
+    pub subsystem_vendor: u16,
+    /// Subsystem ID.
+    pub subsystem: u16,
+    /// Revision.
+    pub revision: u8,
+    /// Class, subclass, programming interface.
+    pub class: [u8; 3],
+    /// Memory.
+    pub bars: Bars,
+    /// Interrupts.
+    pub msix: MsixLayout,
+    /// What the Device Serial Number capability says, if there is to be one (PCI Express Base 4.0, section 7.9.3).
+    pub serial_number: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEMORY: MemoryBar = MemoryBar { len: 4096, prefetchable: false };
+
+    #[test]
+    fn a_bar_of_64_bits_may_begin_at_any_register_but_the_last() {
+        let bars = Bars::new([(Bar::Bar0, MEMORY), (Bar::Bar3, MemoryBar { len: 64, ..MEMORY })]);
+        assert_eq!(Bar::ALL.map(|bar| bars.len_of(bar)), [4096, 0, 0, 64, 0, 0]);
+        assert_eq!(bars.iter().map(|(bar, _)| bar.number()).collect::<Vec<_>>(), [0, 3]);
+    }
+
+    #[test]
+    #[should_panic(expected = "Bar1 has no room")]
+    fn two_bars_cannot_share_a_register() {
+        let _ = Bars::new([(Bar::Bar0, MEMORY), (Bar::Bar1, MEMORY)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "Bar5 has no room")]
+    fn the_last_register_has_no_upper_half() {
+        let _ = Bars::new([(Bar::Bar5, MEMORY)]);
+    }
+}

@@ -1,0 +1,160 @@
+//! Which part of the device may use which, as the picture in `DESIGN.md` says.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The parts from the bottom up, each with those that it may use. These stand above it, so no arrow runs back.
+const PARTS: &[(&str, &[&str])] = &[
+    ("descriptors", &[]),
+    ("identity", &[]),
+    ("rate", &[]),
+    ("sparse", &[]),
+    ("telemetry", &[]),
+    ("capture", &["telemetry"]),
+    ("memory", &["sparse"]),
+    ("vfio", &["memory", "telemetry"]),
+    ("fabric", &["rate", "telemetry"]),
+    ("net", &["identity", "rate", "fabric"]),
+    ("management", &["identity", "net"]),
+    ("frontend", &["identity", "sparse", "telemetry", "memory", "vfio", "net", "management"]),
+    (
+        "hca",
+        &["identity", "telemetry", "capture", "memory", "vfio", "fabric", "net", "management", "frontend"],
+    ),
+    ("config", &["identity", "telemetry", "memory", "vfio", "fabric", "management", "frontend"]),
+    ("cli", &["telemetry", "frontend", "config"]),
+    ("confinement", &["fabric", "config"]),
+    (
+        "control",
+        &[
+            "descriptors",
+            "identity",
+            "telemetry",
+            "capture",
+            "vfio",
+            "fabric",
+            "net",
+            "frontend",
+            "hca",
+            "config",
+            "confinement",
+        ],
+    ),
+    ("worker", &["descriptors", "telemetry", "capture", "vfio", "fabric", "frontend", "hca", "control"]),
+    ("blueprint", &["telemetry", "capture", "vfio", "fabric", "net", "frontend", "hca", "config", "worker"]),
+    ("supervisor", &["telemetry", "control", "worker"]),
+    (
+        "daemon",
+        &[
+            "descriptors",
+            "vfio",
+            "fabric",
+            "config",
+            "confinement",
+            "control",
+            "worker",
+            "blueprint",
+            "supervisor",
+        ],
+    ),
+];
+
+/// What a front-end has beside itself: its lineage.
+const LINEAGES: &[(&str, &[&str])] =
+    &[("mellanox", &[]), ("jingzhao", &["mellanox"]), ("mthca", &["mellanox"]), ("e810", &[])];
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+/// Every file below a folder, without tests.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if path.is_dir() && name != "tests" {
+            found.extend(files(&path));
+        } else if name.ends_with(".rs") && !matches!(&*name, "tests.rs" | "testing.rs") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// The text of a file up to the tests it ends with.
+fn product(path: &Path) -> String {
+    let text = fs::read_to_string(path).unwrap();
+    let tests = text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len());
+    text[..tests].to_owned()
+}
+
+/// Names that follow `prefix` in a text.
+fn named<'a>(text: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a str> {
+    text.match_indices(prefix).map(move |(at, _)| {
+        let rest = &text[at + prefix.len()..];
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+        &rest[..end]
+    })
+}
+
+/// The part that a file of the crate belongs to.
+fn part(path: &Path) -> String {
+    let first = path.strip_prefix(source()).unwrap().iter().next().unwrap().to_str().unwrap();
+    first.trim_end_matches(".rs").to_owned()
+}
+
+#[test]
+fn each_part_uses_those_below_it_that_it_may_use() {
+    let mut order = BTreeSet::new();
+    for (part, below) in PARTS {
+        let unknown: Vec<_> = below.iter().filter(|below| !order.contains(*below)).collect();
+        assert!(unknown.is_empty(), "{part} stands below {unknown:?}");
+        order.insert(part);
+    }
+    let mut used = BTreeSet::new();
+    for path in files(&source()) {
+        let part = part(&path);
+        // The library's root, the programs and their parts.
+        if matches!(&*part, "lib" | "main" | "bin") {
+            continue;
+        }
+        let (_, below) = PARTS
+            .iter()
+            .find(|(name, _)| *name == part)
+            .unwrap_or_else(|| panic!("{part} is not in the table"));
+        let text = product(&path);
+        for name in named(&text, "crate::") {
+            // The macro that limits log lines.
+            let name = if name == "limited" { "telemetry" } else { name };
+            assert!(!name.is_empty(), "{}: one module a line", path.display());
+            assert!(name == part || below.contains(&name), "{} uses {name}", path.display());
+            used.insert((part.clone(), name.to_owned()));
+        }
+    }
+    for (part, below) in PARTS {
+        for below in *below {
+            let arrow = (part.to_string(), below.to_string());
+            assert!(used.contains(&arrow), "{part} does not use {below}: the table says more than there is");
+        }
+    }
+}
+
+#[test]
+fn an_interface_knows_its_lineage_and_no_other() {
+    let folder = source().join("frontend");
+    for (interface, lineage) in LINEAGES {
+        let paths = files(&folder.join(interface));
+        assert!(!paths.is_empty(), "{interface} is no interface");
+        for path in paths {
+            let text = product(&path);
+            for name in named(&text, "crate::frontend::") {
+                let is_interface = LINEAGES.iter().any(|(other, _)| *other == name);
+                let may = !is_interface || name == *interface || lineage.contains(&name);
+                assert!(may, "{} uses {name}", path.display());
+            }
+        }
+    }
+}

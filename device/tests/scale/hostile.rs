@@ -1,0 +1,63 @@
+//! A NIC whose driver does everything wrong, for a long time: what it keeps does not grow with time.
+
+use crate::{alone, own_memory, work_time};
+
+/// Operations; with HCAD_DAILY as many as take minutes.
+const OPERATIONS: usize = 20_000;
+const DAILY_OPERATIONS: usize = 1_000_000;
+
+/// Bytes by which memory may differ between two moments of one device: what its guest can make it keep (see its
+/// `function` module), the frames that wait, and what the allocator holds back.
+const SLACK: u64 = 16 << 20;
+
+/// Numbers that are the same in every run (xorshift64).
+struct Random(u64);
+
+impl Random {
+    fn fill(&mut self, bytes: &mut [u8]) {
+        for word in bytes.chunks_mut(8) {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            word.copy_from_slice(
+                self.0.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes().split_at(word.len()).0,
+            );
+        }
+    }
+}
+
+/// Beside it is one on the same fabric that must go on exchanging frames.
+#[test]
+fn a_hostile_driver_makes_its_nic_keep_no_more_the_longer_it_goes_on() {
+    let _alone = alone();
+    let is_daily = std::env::var_os("HCAD_DAILY").is_some_and(|daily| !daily.is_empty());
+    let operations = if is_daily { DAILY_OPERATIONS } else { OPERATIONS };
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let (mut done, mut settled, mut most) = (0, 0, 0);
+    let began = work_time();
+    device_fuzz::e810::endure(operations, |bytes| {
+        done += 1;
+        // By then it has kept of everything as much as it ever will, most likely.
+        if done == operations / 4 {
+            settled = own_memory();
+        }
+        if done % (operations / 20) == 0 {
+            most = most.max(own_memory());
+        }
+        random.fill(bytes);
+    });
+    let took = work_time() - began;
+    println!(
+        "{operations} operations in {took:.2?}: {settled} bytes after a quarter of them, at most {most}"
+    );
+    assert!(most <= settled + SLACK, "{settled} bytes after a quarter of the operations, {most} later");
+}
+
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::cast_possible_truncation,
+    reason = "a library of its own in the fuzz crate, of which this is one target"
+)]
+#[path = "../../fuzz/src/lib.rs"]
+mod device_fuzz;
