@@ -29,6 +29,8 @@ pub enum Interface {
     Jingzhao,
     /// That of Linux's `ib_mthca`.
     Mthca,
+    /// That of Linux's `ice`.
+    E810,
 }
 
 impl Interface {
@@ -37,6 +39,7 @@ impl Interface {
         match self {
             Self::Jingzhao => "jingzhao",
             Self::Mthca => "mthca",
+            Self::E810 => "e810",
         }
     }
 }
@@ -256,7 +259,7 @@ impl Control {
     /// See [`Daemon::control`].
     ///
     /// # Errors
-    /// As there.
+    /// hcactl fails, or says what is no JSON.
     pub async fn ask(&self, arguments: &[&str]) -> Result<Value> {
         let mut command = Command::new(programs::hcactl()?);
         command.arg("--socket").arg(&self.socket).args(["--device", &self.device.to_string(), "--json"]);
@@ -279,7 +282,7 @@ impl Control {
     /// See [`Daemon::counter`].
     ///
     /// # Errors
-    /// As there.
+    /// hcactl fails, or there is no such counter.
     pub async fn counter(&self, place: &str) -> Result<u64> {
         let counters = self.ask(&["counters"]).await?;
         let value = counters.pointer(place).and_then(Value::as_u64);

@@ -101,6 +101,8 @@ pub struct Guest<'a> {
     pub name: &'a str,
     /// Sockets of its HCAs.
     pub hcas: Vec<PathBuf>,
+    /// Sockets of HCAs that are behind root ports, as a card is.
+    pub cards: Vec<PathBuf>,
     /// Its Ethernet NICs.
     pub nics: Vec<Nic>,
     /// The lab wants to type into its console.
@@ -109,6 +111,10 @@ pub struct Guest<'a> {
     pub disks: Vec<PathBuf>,
     /// It may restart; otherwise its QEMU ends when it does.
     pub reboots: bool,
+    /// It needs so many processors, whatever the user chose for others.
+    pub least_cpus: u32,
+    /// It needs so much memory.
+    pub least_memory_mib: u32,
 }
 
 impl Lab {
@@ -210,6 +216,15 @@ impl Lab {
         self.pack(run, "initramfs-debian", DISK_MODULES, DISK_MODULES_IF_ANY, Some(disks))
     }
 
+    /// A disk with Debian's package for the E810 as `ice.pkg`.
+    ///
+    /// # Errors
+    /// When the machine's archive has none: it is not free.
+    pub async fn debian_ddp(&self) -> Result<PathBuf> {
+        let artifacts = self.artifacts.clone();
+        tokio::task::spawn_blocking(move || artifacts.debian_ddp()).await?
+    }
+
     /// A disk with rdma-core's tests, whose folder `tests` is to be mounted somewhere.
     ///
     /// # Errors
@@ -269,8 +284,8 @@ impl Lab {
         let iommu = image.disks.is_none();
         let machine = Machine {
             name: guest.name.to_owned(),
-            memory_mib: self.memory_mib,
-            cpus: self.cpus,
+            memory_mib: self.memory_mib.max(guest.least_memory_mib),
+            cpus: self.cpus.max(guest.least_cpus),
             accelerator: self.accelerator,
             kernel_args: if iommu { format!("{IOMMU_ARGS} {KERNEL_ARGS}") } else { KERNEL_ARGS.into() },
             iommu,
@@ -282,6 +297,7 @@ impl Lab {
                 .collect(),
             nics: guest.nics,
             hcas: guest.hcas,
+            cards: guest.cards,
             reboots: guest.reboots,
         };
         Vm::boot(&machine, &self.artifacts, image, run, guest.with_console, limit).await

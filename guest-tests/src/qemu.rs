@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::artifacts::{Kernel, QemuProgram};
@@ -36,8 +37,10 @@ pub struct Machine {
     pub disks: Vec<PathBuf>,
     /// Its Ethernet NICs, eth0 and so on.
     pub nics: Vec<Nic>,
-    /// Sockets of the HCAs, each one vfio-user device.
+    /// Sockets of the HCAs, each one vfio-user device on the root bus.
     pub hcas: Vec<PathBuf>,
+    /// Sockets of further ones, each behind a root port of its own, where a card is plugged in.
+    pub cards: Vec<PathBuf>,
     /// Restart when the guest does, instead of ending.
     pub reboots: bool,
 }
@@ -45,12 +48,42 @@ pub struct Machine {
 /// An Ethernet NIC whose wire is UDP: each frame is one datagram, as on the fabric of an HCA.
 #[derive(Clone, Debug)]
 pub struct Nic {
+    /// What its guest's driver sees.
+    pub model: NicModel,
     /// Its address.
     pub mac: [u8; 6],
     /// Where QEMU receives its frames.
     pub bind: SocketAddr,
     /// Where QEMU sends all its frames.
     pub peer: SocketAddr,
+}
+
+/// A NIC that QEMU itself emulates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NicModel {
+    /// The paravirtual one.
+    #[default]
+    Virtio,
+    /// Intel's 82574L.
+    E1000e,
+}
+
+impl NicModel {
+    /// As QEMU names it.
+    const fn device(self) -> &'static str {
+        match self {
+            Self::Virtio => "virtio-net-pci",
+            Self::E1000e => "e1000e",
+        }
+    }
+
+    /// The module that drives it.
+    pub const fn module(self) -> &'static str {
+        match self {
+            Self::Virtio => "virtio_net",
+            Self::E1000e => "e1000e",
+        }
+    }
 }
 
 /// Sockets and files of one machine.
@@ -123,13 +156,17 @@ impl Machine {
             let [a, b, c, d, e, f] = nic.mac;
             let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
             // Without a ROM to boot from: there is nothing to boot.
-            args.pair("-device", format!("virtio-net-pci,netdev=net{index},mac={mac},romfile="));
+            args.pair("-device", format!("{},netdev=net{index},mac={mac},romfile=", nic.model.device()));
         }
         for socket in &self.hcas {
-            let device = serde_json::json!({
-                "driver": "vfio-user-pci",
-                "socket": { "path": socket.display().to_string(), "type": "unix" },
-            });
+            args.pair("-device", vfio_user(socket).to_string());
+        }
+        for (index, socket) in self.cards.iter().enumerate() {
+            let slot = index + 1;
+            let bus = format!("slot{slot}");
+            args.pair("-device", format!("pcie-root-port,id={bus},chassis={slot},slot={slot}"));
+            let mut device = vfio_user(socket);
+            device["bus"] = bus.into();
             args.pair("-device", device.to_string());
         }
 
@@ -152,6 +189,14 @@ impl Args {
         self.0.push(value.as_ref().into());
         self
     }
+}
+
+/// A device whose server is behind a socket.
+fn vfio_user(socket: &Path) -> Value {
+    json!({
+        "driver": "vfio-user-pci",
+        "socket": { "path": socket.display().to_string(), "type": "unix" },
+    })
 }
 
 /// An address as an option of `-netdev dgram`.
@@ -188,6 +233,7 @@ mod tests {
             disks: Vec::new(),
             nics: Vec::new(),
             hcas: vec!["s/hca".into()],
+            cards: Vec::new(),
             reboots: false,
         }
     }
@@ -208,6 +254,7 @@ mod tests {
     #[test]
     fn a_nic_is_wired_by_udp_and_disks_are_read_only() {
         let nic = Nic {
+            model: NicModel::Virtio,
             mac: [2, 0, 0, 0, 0, 2],
             bind: ([127, 0, 0, 1], 7002).into(),
             peer: ([127, 0, 0, 1], 7001).into(),
@@ -221,6 +268,15 @@ mod tests {
              -device virtio-net-pci,netdev=net0,mac=02:00:00:00:00:02"
         ));
         assert!(line.contains("format=raw,readonly=on,file=c/image.ext4 -device virtio-blk-pci,drive=disk0"));
+    }
+
+    #[test]
+    fn a_card_is_behind_a_port_of_its_own() {
+        let cards = vec!["s/x".into(), "s/y".into()];
+        let line = line(&Machine { cards, ..machine() }, None);
+        for part in ["pcie-root-port,id=slot2,chassis=2,slot=2", r#""bus":"slot2""#] {
+            assert!(line.contains(part), "{part} is missing in {line}");
+        }
     }
 
     #[test]

@@ -104,15 +104,14 @@ impl Vm {
     /// # Errors
     /// When it does not.
     pub async fn reboot(&mut self, image: &Image) -> Result<()> {
-        let before = self.call(Ping {}).await?.uptime_ms;
+        let before = Duration::from_millis(self.call(Ping {}).await?.uptime_ms);
+        let asked = Instant::now();
+        // One that has not restarted is older by all that has passed since; one that has cannot be older than that.
+        let is_new = |uptime_ms| Duration::from_millis(uptime_ms) < asked.elapsed() + before / 2;
         self.call(Shutdown { kind: ShutdownKind::Reboot }).await?;
         // A question may still reach the agent that is going, and is lost with it.
         for _ in 0..REBOOT_QUESTIONS {
-            if self
-                .agent
-                .call_within(REBOOT_PATIENCE, Ping {})
-                .await
-                .is_ok_and(|pong| pong.uptime_ms < before)
+            if self.agent.call_within(REBOOT_PATIENCE, Ping {}).await.is_ok_and(|pong| is_new(pong.uptime_ms))
             {
                 return self.furnish(image).await;
             }

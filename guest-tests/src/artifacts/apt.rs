@@ -31,6 +31,25 @@ impl Suite {
     }
 }
 
+/// A part of an archive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Component {
+    /// Debian itself.
+    Main,
+    /// Firmware that is not free, which a mirror need not have.
+    NonFreeFirmware,
+}
+
+impl Component {
+    /// As Debian names it.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Main => "main",
+            Self::NonFreeFirmware => "non-free-firmware",
+        }
+    }
+}
+
 /// What an archive is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -59,7 +78,7 @@ impl Apt {
     ///
     /// # Errors
     /// When apt is missing, or no archive of the machine answers.
-    pub(super) fn open(dir: &Path, etc_apt: &Path, kind: Kind) -> Result<Self> {
+    pub(super) fn open(dir: &Path, etc_apt: &Path, kind: Kind, component: Component) -> Result<Self> {
         for tool in ["apt-get", "dpkg-deb"] {
             Command::new(tool).arg("--version").output().map_err(|error| {
                 anyhow!(
@@ -77,7 +96,7 @@ impl Apt {
 
         let mut failures = Vec::new();
         for archive in Archive::of_machine(etc_apt)? {
-            fs::write(dir.join("debian.sources"), archive.source_list(kind, SUITES))?;
+            fs::write(dir.join("debian.sources"), archive.source_list(kind, SUITES, component))?;
             match apt.get(["-qq", "update"], None) {
                 Ok(_) => return Ok(apt),
                 Err(error) => failures.push(format!("{error:#}")),

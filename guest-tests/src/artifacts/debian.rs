@@ -12,12 +12,12 @@ use std::time::Instant;
 use agent::pattern::Digest;
 use anyhow::{Context, Result, ensure};
 
-use super::apt::{Suite, run};
+use super::apt::{Component, Suite, run};
 use super::cache;
 use super::kernel::Kernel;
 use super::packages::{Set, Unpacked};
 
-/// Shells and tools, everything RDMA, and what makes the images.
+/// Shells and tools, everything RDMA, what looks at NICs and measures them, and what makes the images.
 const INSTALL: &[&str] = &[
     "base-files",
     "base-passwd",
@@ -38,10 +38,13 @@ const INSTALL: &[&str] = &[
     "kmod",
     "mount",
     "netbase",
+    "netcat-openbsd",
     "opensm",
+    "pciutils",
     "perftest",
     "procps",
     "python3-pyverbs",
+    "qperf",
     "rdma-core",
     "rdmacm-utils",
     "sed",
@@ -115,8 +118,13 @@ pub(super) const IMAGE: &str = "image.ext4";
 
 /// The entry of the system: unpacked in `root`, and as image.
 pub(super) fn debian(cache: &Path) -> Result<PathBuf> {
-    cache::entry(cache, "debian-2", |work| {
-        let set = Set { install: INSTALL, suite: Suite::Trixie, wanted: |name| !WITHOUT.contains(&name) };
+    cache::entry(cache, "debian-3", |work| {
+        let set = Set {
+            install: INSTALL,
+            suite: Suite::Trixie,
+            component: Component::Main,
+            wanted: |name| !WITHOUT.contains(&name),
+        };
         let root = set.fetch(work)?;
         configure(&root)?;
         make_image(&root, &root, &work.entry.join(IMAGE))

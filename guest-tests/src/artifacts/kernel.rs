@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, ensure};
 
-use super::apt::Suite;
+use super::apt::{Component, Suite};
 use super::cache;
 use super::packages::Set;
 
@@ -107,6 +107,7 @@ fn stock_root(cache: &Path, suite: Suite) -> Result<PathBuf> {
     let set = Set {
         install: &["linux-image-amd64", "busybox-static"],
         suite,
+        component: Component::Main,
         wanted: |name| WANTED.iter().any(|beginning| name.starts_with(beginning)),
     };
     Ok(cache::entry(cache, name, |work| set.fetch(work).map(drop))?.join("root"))

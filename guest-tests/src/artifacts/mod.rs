@@ -5,6 +5,7 @@
 
 mod apt;
 mod cache;
+pub mod ddp;
 mod debian;
 mod kernel;
 mod packages;
@@ -16,6 +17,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+use self::apt::Component;
 pub use self::apt::Suite;
 pub use self::debian::Disks;
 pub use self::kernel::{Kernel, KernelChoice};
@@ -99,6 +101,14 @@ impl Artifacts {
         Ok(Disks { system: self.root.clone().unwrap_or(disks.system), ..disks })
     }
 
+    /// A disk with Debian's package for the E810 of Linux's `ice`, if the machine's archive has firmware that is not free.
+    ///
+    /// # Errors
+    /// When it cannot be fetched or the image cannot be made.
+    pub fn debian_ddp(&self) -> Result<PathBuf> {
+        ddp::of_debian(&self.cache)
+    }
+
     /// A disk with rdma-core's own tests, in the version of the lab's user space.
     ///
     /// # Errors
@@ -121,8 +131,12 @@ pub fn cache_dir() -> Result<PathBuf> {
 }
 
 fn fetched_qemu(cache: &Path) -> Result<QemuProgram> {
-    let set =
-        Set { install: &["qemu-system-x86", "seabios"], suite: Suite::TrixieBackports, wanted: |_| true };
+    let set = Set {
+        install: &["qemu-system-x86", "seabios"],
+        suite: Suite::TrixieBackports,
+        component: Component::Main,
+        wanted: |_| true,
+    };
     let root = cache::entry(cache, "qemu-1", |work| set.fetch(work).map(drop))?.join("root");
     let Unpacked { program, mut leading_args } = Unpacked::new(&root, "usr/bin/qemu-system-x86_64", None);
     for firmware in ["usr/share/qemu", "usr/share/seabios"] {

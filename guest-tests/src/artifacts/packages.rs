@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
-use super::apt::{Apt, Kind, Package, Suite, unpack};
+use super::apt::{Apt, Component, Kind, Package, Suite, unpack};
 use super::cache::Work;
 
 /// What is fetched and unpacked together.
@@ -17,6 +17,8 @@ pub(super) struct Set<'a> {
     pub(super) install: &'a [&'a str],
     /// The suite that wins where several have a package.
     pub(super) suite: Suite,
+    /// The part of the archive that has them.
+    pub(super) component: Component,
     /// Whether a package of apt's answer, given by name, is wanted.
     pub(super) wanted: fn(&str) -> bool,
 }
@@ -36,7 +38,7 @@ impl Set<'_> {
         let (few, others) = self.install.split_at(self.install.len().min(3));
         let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
         tracing::info!("fetching {}{more} (Debian packages, once)", few.join(", "));
-        let apt = Apt::open(&state, Path::new("/etc/apt"), Kind::Binary)?;
+        let apt = Apt::open(&state, Path::new("/etc/apt"), Kind::Binary, self.component)?;
         let mut packages = apt.resolve(self.install, self.suite)?;
         packages.retain(|package| (self.wanted)(&package.name));
         apt.download(&packages, &debs)?;

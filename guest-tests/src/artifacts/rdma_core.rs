@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::apt::{Apt, Kind, Package, run};
+use super::apt::{Apt, Component, Kind, Package, run};
 use super::cache;
 use super::debian::{IMAGE, debian, make_image};
 use super::packages;
@@ -26,7 +26,7 @@ pub(super) fn tests(cache: &Path) -> Result<PathBuf> {
             Ok(folder)
         };
         let package = Package { name: "rdma-core".into(), version: version.into() };
-        let apt = Apt::open(&folder("apt")?, Path::new("/etc/apt"), Kind::Source)?;
+        let apt = Apt::open(&folder("apt")?, Path::new("/etc/apt"), Kind::Source, Component::Main)?;
         let archive = apt.download_upstream(&package, &folder("download")?)?;
         let tree = folder("tree")?;
         // The archive's one folder has the version in its name.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use super::apt::Kind;
+use super::apt::{Component, Kind};
 
 /// Names a Debian release may have in a source list; what else carries `main` is not Debian's archive.
 const RELEASES: [&str; 12] = [
@@ -61,15 +61,16 @@ impl Archive {
         Ok(archives)
     }
 
-    /// A deb822 source list that asks this archive for other suites.
-    pub(super) fn source_list(&self, kind: Kind, suites: &str) -> String {
+    /// A deb822 source list that asks this archive for a component of other suites.
+    pub(super) fn source_list(&self, kind: Kind, suites: &str, component: Component) -> String {
         let kind = match kind {
             Kind::Binary => "deb",
             Kind::Source => "deb-src",
         };
         let mut text = format!(
-            "Types: {kind}\nURIs: {}\nSuites: {suites}\nComponents: main\nArchitectures: amd64\n",
-            self.uris
+            "Types: {kind}\nURIs: {}\nSuites: {suites}\nComponents: {}\nArchitectures: amd64\n",
+            self.uris,
+            component.name()
         );
         for (name, value) in &self.options {
             writeln!(text, "{name}: {value}").expect("a String takes every write");
@@ -178,7 +179,7 @@ mod tests {
         let archives = parse_deb822(text);
         assert_eq!(archives.len(), 1);
         assert_eq!(
-            archives[0].source_list(Kind::Binary, "trixie"),
+            archives[0].source_list(Kind::Binary, "trixie", Component::Main),
             "Types: deb\nURIs: mirror+file:/etc/apt/mirrors/debian.list\nSuites: trixie\nComponents: main\n\
              Architectures: amd64\nSigned-By: \n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n abc\n"
         );

@@ -16,7 +16,7 @@ use super::endpoint::jingzhao::{InProcess, Jingzhao};
 use super::rxe_interop::{boot_rxe, ip, mac};
 use crate::daemon::{Daemon, Fabric, HcaSpec, Peer, free_udp_ports};
 use crate::lab::Lab;
-use crate::qemu::Nic;
+use crate::qemu::{Nic, NicModel};
 use crate::report::Report;
 use crate::run_dir::RunDir;
 
@@ -58,7 +58,7 @@ impl Mesh {
         let [bind] = free_udp_ports()?;
         specs[0].peers.push(Peer { addr: bind, leaf: true });
         let id = u16::try_from(HCAS)? + 1;
-        let nic = Nic { mac: mac(id), bind, peer: specs[0].bind };
+        let nic = Nic { model: NicModel::Virtio, mac: mac(id), bind, peer: specs[0].bind };
         let (mut daemons, mut stations) = (Vec::new(), Vec::new());
         for spec in &specs {
             let daemon = Daemon::start(&lab.hcad()?, spec, run).await?;

@@ -14,7 +14,7 @@ use super::rxe_interop::{boot_rxe, ip, mac};
 use super::stock_pair::load_mthca;
 use crate::daemon::{Daemon, HcaSpec, Interface, Peer, free_udp_ports};
 use crate::lab::{Guest, Lab};
-use crate::qemu::Nic;
+use crate::qemu::{Nic, NicModel};
 use crate::report::Report;
 use crate::run_dir::RunDir;
 
@@ -99,7 +99,7 @@ impl Fabric {
         mthca.peers.push(Peer { addr: bind, leaf: true });
         // Verbs programs expect the area in front of datagrams.
         jingzhao.options = json!({ "ud_grh": true });
-        let nic = Nic { mac: mac(rxe_id), bind, peer: mthca.bind };
+        let nic = Nic { model: NicModel::Virtio, mac: mac(rxe_id), bind, peer: mthca.bind };
         let mthca_daemon = Daemon::start(&lab.hcad()?, &mthca, run).await?;
         let jingzhao_daemon = Daemon::start(&lab.hcad()?, &jingzhao, run).await?;
         let (mthca, jingzhao, rxe) = tokio::try_join!(

@@ -6,6 +6,7 @@ mod codes;
 mod connection;
 pub mod demo;
 mod driver;
+mod e810;
 mod endpoint;
 mod fabric_mesh;
 mod fabric_tap;
@@ -170,6 +171,36 @@ pub const ALL: &[Scenario] = &[
         about: "what goes wrong shows in status, event and kernel message as on hardware",
         pair: false,
         run: |lab, report| Box::pin(mthca::errors::run(lab, report)),
+    },
+    Scenario {
+        name: "e810-probe",
+        about: "Debian's own ice binds two E810, with every kind of package; reloads, resets, restarts, links that go",
+        pair: false,
+        run: |lab, report| Box::pin(e810::probe::run(lab, report)),
+    },
+    Scenario {
+        name: "e810-net",
+        about: "IP between E810 with Debian's own ice, and with a virtio NIC: sizes, MTUs, VLANs, groups, bridges, queues",
+        pair: false,
+        run: |lab, report| Box::pin(e810::net::run(lab, report, e810::net::Extent::Good)),
+    },
+    Scenario {
+        name: "e810-loss",
+        about: "the same on a wire that loses one frame in a hundred, each way",
+        pair: false,
+        run: |lab, report| Box::pin(e810::net::run(lab, report, e810::net::Extent::Lossy)),
+    },
+    Scenario {
+        name: "e810-net-control",
+        about: "the same between two virtio NICs of QEMU: what fails there too is not the E810's fault",
+        pair: false,
+        run: |lab, report| Box::pin(e810::net::run(lab, report, e810::net::Extent::Control)),
+    },
+    Scenario {
+        name: "e810-speed",
+        about: "E810, virtio-net and e1000e side by side in the same guests: throughput and round trips as ratios",
+        pair: false,
+        run: |lab, report| Box::pin(e810::speed::run(lab, report)),
     },
     Scenario {
         name: "fabric-tap",

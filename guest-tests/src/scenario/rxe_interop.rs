@@ -19,7 +19,7 @@ use super::endpoint::stock::Stock;
 use super::pair::{Node, VFIO_MODULES};
 use crate::daemon::{Daemon, HcaSpec};
 use crate::lab::{Guest, Lab};
-use crate::qemu::Nic;
+use crate::qemu::{Nic, NicModel};
 use crate::report::{Report, line};
 use crate::run_dir::RunDir;
 use crate::vm::Vm;
@@ -93,7 +93,7 @@ impl Bench {
         // Verbs programs expect the area in front of datagrams.
         hca.options = json!({ "ud_grh": true });
         let daemon = Daemon::start(&lab.hcad()?, &hca, run).await?;
-        let nic = Nic { mac: mac(rxe.id), bind: rxe.bind, peer: hca.bind };
+        let nic = Nic { model: NicModel::Virtio, mac: mac(rxe.id), bind: rxe.bind, peer: hca.bind };
         let (node, rxe_guest) = tokio::try_join!(
             async {
                 let image = lab.image(run, VFIO_MODULES)?;

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::daemon::{Daemon, HcaSpec, Interface, free_udp_ports};
 use crate::lab::{Guest, Lab};
-use crate::qemu::Nic;
+use crate::qemu::{Nic, NicModel};
 use crate::run_dir::RunDir;
 use crate::tools::{Ends, Exchange, await_text};
 use crate::vm::{Image, Vm};
@@ -193,7 +193,7 @@ impl StockNode {
         disks: Vec<PathBuf>,
     ) -> Result<Self> {
         let daemon = Daemon::start(&lab.hcad()?, spec, run).await?;
-        let nic = Nic { mac: mac(spec.id), bind: wire[0], peer: wire[1] };
+        let nic = Nic { model: NicModel::Virtio, mac: mac(spec.id), bind: wire[0], peer: wire[1] };
         let [high, low] = spec.id.to_be_bytes();
         let ip = Ipv4Addr::new(192, 168, high, low);
         let place = Place { name: spec.name.clone(), hcas: vec![daemon.socket().to_owned()], nic, disks };

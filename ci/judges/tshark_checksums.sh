@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Wireshark's dissector as judge of what NICs put on the wire: no frame has a wrong checksum of IP, ICMP, TCP or UDP, and
+# there were frames with each of these.
+set -euo pipefail
+[ $# -gt 0 ] || { echo "usage: $0 FILE.pcapng..." >&2; exit 2; }
+
+# A folder of its own keeps the user's settings out.
+WIRESHARK_CONFIG_DIR=$(mktemp -d)
+export WIRESHARK_CONFIG_DIR
+trap 'rm -rf "$WIRESHARK_CONFIG_DIR"' EXIT
+
+status=0
+for file in "$@"; do
+    # One line a frame: the state of each checksum, 1 for right and 0 for wrong; what is not told is not there, or of a
+    # fragment before its last. Of a packet inside another, the outer one.
+    table=$(tshark -n -o ip.check_checksum:TRUE -o tcp.check_checksum:TRUE -o udp.check_checksum:TRUE \
+        -r "$file" -T fields -E separator='|' -E occurrence=f \
+        -e frame.number -e ip.checksum.status -e icmp.checksum.status -e icmpv6.checksum.status \
+        -e tcp.checksum.status -e udp.checksum.status -e vlan.id)
+    awk -F'|' -v file="$file" '
+        BEGIN { split("IP ICMP ICMPv6 TCP UDP", name, " ") }
+        {
+            for (i = 1; i <= 5; i++) {
+                if ($(i + 1) == 1) right[i]++
+                if ($(i + 1) == "0") {
+                    print file ": frame " $1 " has a wrong checksum of " name[i]; wrong++
+                }
+            }
+            if ($7 != "") tagged++
+            if (wrong > 20) exit
+        }
+        END {
+            printf "%s: %d frames, %d tagged; right checksums:", file, NR, tagged
+            for (i = 1; i <= 5; i++) {
+                printf " %s %d", name[i], right[i]
+                if (!right[i]) { printf " (none)"; wrong++ }
+            }
+            print ""
+            exit wrong > 0
+        }' <<<"$table" || status=1
+done
+exit $status

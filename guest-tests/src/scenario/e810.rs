@@ -1,0 +1,18 @@
+//! Stock guests whose kernel's own `ice` drives the NIC half of an E810, judged by the tools Debian has for NICs.
+
+mod answers;
+mod bridge;
+mod content;
+mod filter;
+mod flows;
+mod jumbo;
+mod lifecycle;
+mod messages;
+pub(super) mod net;
+mod package;
+mod ping;
+pub(super) mod probe;
+pub(super) mod speed;
+mod station;
+mod streams;
+mod vlan;

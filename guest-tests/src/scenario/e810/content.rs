@@ -1,0 +1,47 @@
+//! A file that must arrive as it is.
+
+use std::time::Duration;
+
+use agent::wire::{FillFile, Spawn};
+use anyhow::{Result, ensure};
+
+use super::station::Station;
+use crate::tools::{Ready, stop, wait};
+
+/// Where it is: in memory.
+const FILE: &str = "/dev/shm/file";
+const LEN_MIB: u64 = 256;
+const PORT: u16 = 5555;
+/// For all of it to pass, checksums made by emulated processors included.
+const LIMIT: Duration = Duration::from_secs(150);
+const FILL: Duration = Duration::from_secs(60);
+
+/// Makes the file at a, which `seed` fills, and returns its checksum.
+pub(super) async fn make(a: &mut Station, seed: u64) -> Result<String> {
+    a.sh(&format!("truncate -s {LEN_MIB}M {FILE}")).await?;
+    let fill = FillFile { path: FILE.into(), off: 0, len: LEN_MIB << 20, seed, position: 0 };
+    a.vm.call_within(FILL, fill).await?;
+    let line = format!("md5sum < {FILE}");
+    a.vm.run_within(LIMIT, &["sh", "-c", &line]).await
+}
+
+/// Sends it to b, where it must have this checksum.
+pub(super) async fn send(a: &mut Station, b: &mut Station, checksum: &str) -> Result<()> {
+    let address = b.address(0).ipv4;
+    // What arrives is not kept.
+    let line = format!("nc.openbsd -l {address} {PORT} | md5sum");
+    let server = b.vm.call(Spawn { argv: ["sh", "-c", &line].map(str::to_owned).to_vec() }).await?.program;
+    let sent = async {
+        Ready::Tcp(PORT).wait(&mut b.vm, server).await?;
+        let line = format!("nc.openbsd -N {address} {PORT} < {FILE}");
+        a.vm.run_within(LIMIT, &["sh", "-c", &line]).await
+    }
+    .await;
+    if let Err(error) = sent {
+        stop(&mut b.vm, server).await?;
+        return Err(error);
+    }
+    let end = wait(&mut b.vm, server, LIMIT).await?;
+    ensure!(end.stdout == checksum, "sent {checksum}, received {}{}", end.stdout, end.stderr);
+    Ok(())
+}

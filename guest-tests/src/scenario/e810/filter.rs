@@ -1,0 +1,96 @@
+//! Which frames a NIC lets in: by its own address, groups, promiscuity.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::station::{Station, mac_text};
+use crate::line_program::LineProgram;
+
+/// The program in both guests.
+const FRAMES: &str = include_str!("../../../guest/frames.py");
+const LIMIT: Duration = Duration::from_secs(30);
+/// Until the driver, which does so later, has told the NIC what its kernel wants.
+const SETTLED: Duration = Duration::from_secs(10);
+/// For the last of some frames to arrive.
+const ARRIVAL_SECONDS: u32 = 10;
+
+/// A group that is joined, one that is not, and everybody.
+const GROUP: &str = "01:00:5e:51:00:01";
+const OTHER_GROUP: &str = "01:00:5e:51:00:02";
+const EVERYBODY: &str = "ff:ff:ff:ff:ff:ff";
+/// Nobody's, so that a switch brings it to all.
+const NOBODY: &str = "02:00:00:00:77:77";
+
+/// Marks of frames by where they go.
+const TO_IT: u32 = 1;
+const TO_EVERYBODY: u32 = 2;
+const TO_GROUP: u32 = 3;
+const TO_OTHER_GROUP: u32 = 4;
+const TO_NOBODY: u32 = 5;
+/// The last, which it always takes.
+const END: u32 = 99;
+
+/// What b lets in while it wants what it wants, which of all frames that a sends.
+const CASES: &[(&str, Option<&str>, &[u32])] = &[
+    ("nothing else", None, &[TO_IT, TO_EVERYBODY]),
+    ("a group", Some("group"), &[TO_IT, TO_EVERYBODY, TO_GROUP]),
+    ("all groups", Some("all_groups"), &[TO_IT, TO_EVERYBODY, TO_GROUP, TO_OTHER_GROUP]),
+    ("everything", Some("promiscuous"), &[TO_IT, TO_EVERYBODY, TO_GROUP, TO_OTHER_GROUP, TO_NOBODY]),
+    ("nothing else again", None, &[TO_IT, TO_EVERYBODY]),
+];
+
+/// Frames of every kind, under every wish.
+pub(super) async fn let_in(a: &mut Station, b: &mut Station) -> Result<()> {
+    let sender = open(a).await?;
+    let receiver = open(b).await?;
+    let result = all(a, sender, b, receiver).await;
+    sender.close(LIMIT, &mut a.vm).await?;
+    receiver.close(LIMIT, &mut b.vm).await?;
+    result
+}
+
+async fn all(a: &mut Station, sender: LineProgram, b: &mut Station, receiver: LineProgram) -> Result<()> {
+    let own = mac_text(b.id);
+    let frames = [
+        (own.as_str(), TO_IT),
+        (EVERYBODY, TO_EVERYBODY),
+        (GROUP, TO_GROUP),
+        (OTHER_GROUP, TO_OTHER_GROUP),
+        (NOBODY, TO_NOBODY),
+        (own.as_str(), END),
+    ];
+    for &(name, kind, expected) in CASES {
+        let member = |on: bool| {
+            let mac = if kind == Some("group") { GROUP } else { "" };
+            json!({ "kind": kind, "mac": mac, "on": on })
+        };
+        if kind.is_some() {
+            receiver.ask::<()>(LIMIT, &mut b.vm, "member", member(true)).await?;
+        }
+        let deadline = Instant::now() + SETTLED;
+        loop {
+            sender.ask::<()>(LIMIT, &mut a.vm, "send", json!({ "frames": frames })).await?;
+            let until = json!({ "until": END, "seconds": ARRIVAL_SECONDS });
+            let marks = receiver.ask::<Vec<u32>>(LIMIT, &mut b.vm, "marks", until).await;
+            let marks = marks.with_context(|| format!("who wants {name}"))?;
+            if marks == expected {
+                break;
+            }
+            ensure!(Instant::now() < deadline, "who wants {name} gets {marks:?}, not {expected:?}");
+        }
+        if kind.is_some() {
+            receiver.ask::<()>(LIMIT, &mut b.vm, "member", member(false)).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn open(station: &mut Station) -> Result<LineProgram> {
+    let program = LineProgram::start(&mut station.vm, FRAMES).await?;
+    let device = json!({ "device": station.device });
+    program.ask::<()>(LIMIT, &mut station.vm, "open", device).await?;
+    Ok(program)
+}

@@ -1,0 +1,111 @@
+//! What the NIC and the kernel count, and how flows are spread over queues.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::net::Wire;
+use super::ping;
+use super::station::{CPUS, Station};
+use crate::vm::Vm;
+
+/// What sends flows.
+const PROGRAM: &str = include_str!("../../../guest/flows.py");
+/// Where nobody listens.
+const PORT: u32 = 9;
+
+/// The counters of `ethtool -S`.
+pub(super) async fn statistics(vm: &mut Vm, device: &str) -> Result<BTreeMap<String, u64>> {
+    let text = vm.run(&["ethtool", "-S", device]).await?;
+    let numbers = text.lines().filter_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        Some((name.trim().to_owned(), value.trim().parse().ok()?))
+    });
+    Ok(numbers.collect())
+}
+
+/// Interrupts of each queue pair of an E810, by queue.
+async fn interrupts(vm: &mut Vm, device: &str) -> Result<Vec<u64>> {
+    let text = vm.run(&["cat", "/proc/interrupts"]).await?;
+    let mut counts = Vec::new();
+    for queue in 0..CPUS {
+        let name = format!("ice-{device}-TxRx-{queue}");
+        let line = text.lines().find(|line| line.trim_end().ends_with(&name));
+        let line = line.with_context(|| format!("no {name} in\n{text}"))?;
+        // Number, then a count for each processor.
+        counts.push(line.split_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok()).sum());
+    }
+    Ok(counts)
+}
+
+/// Flows from ports that chance chose use all queues of b, seen by what each received and that it interrupted. Streams
+/// would not do: their ports follow each other, so that all may meet in one queue.
+pub(super) async fn spread(a: &mut Station, b: &mut Station) -> Result<()> {
+    const FLOWS: u32 = 64;
+    const DATAGRAMS: u32 = 16;
+    /// Of all packets, what the idlest queue has at least, in percent: 32 flows are to be expected, fewer than 13 not once
+    /// in a million runs.
+    const LEAST_SHARE: u64 = 20;
+    let device = b.device.clone();
+    let (packets, raised) = (statistics(&mut b.vm, &device).await?, interrupts(&mut b.vm, &device).await?);
+    let address = b.address(0).ipv4;
+    let numbers = [PORT, FLOWS, DATAGRAMS].map(|number| number.to_string());
+    a.vm.run(&["python3", "-c", PROGRAM, &address, &numbers[0], &numbers[1], &numbers[2]]).await?;
+    // What was sent before has arrived when this is answered.
+    ping::one_size(a, &address, 56, Wire::Good).await?;
+    let (packets_then, raised_then) =
+        (statistics(&mut b.vm, &device).await?, interrupts(&mut b.vm, &device).await?);
+    let mut received = Vec::new();
+    for queue in 0..CPUS {
+        let name = format!("rx_queue_{queue}_packets");
+        let count =
+            |all: &BTreeMap<String, u64>| all.get(&name).copied().with_context(|| format!("no {name}"));
+        received.push(count(&packets_then)? - count(&packets)?);
+    }
+    let total: u64 = received.iter().sum();
+    let sent = u64::from(FLOWS * DATAGRAMS);
+    ensure!(total >= sent, "the queues of b received {received:?} packets of {sent}");
+    ensure!(
+        received.iter().all(|&count| count * 100 >= total * LEAST_SHARE),
+        "the queues of b received {received:?} packets"
+    );
+    ensure!(
+        raised_then.iter().zip(&raised).all(|(then, before)| then > before),
+        "the queues of b interrupted {raised:?} times before, {raised_then:?} after"
+    );
+    Ok(())
+}
+
+/// What NIC, kernel and daemon have counted since an E810 was there fits together.
+pub(super) async fn counted(station: &mut Station) -> Result<()> {
+    let device = station.device.clone();
+    let nic = statistics(&mut station.vm, &device).await?;
+    let links = station.vm.run(&["ip", "-j", "-s", "link", "show", &device]).await?;
+    let links: Value = serde_json::from_str(&links)?;
+    let nic_count = |names: &[&str]| -> Result<u64> {
+        let of = |name: &&str| nic.get(*name).with_context(|| format!("no {name} in {nic:#?}"));
+        names.iter().map(of).sum()
+    };
+    let kernel_count = |place: &str| {
+        let value = links.pointer(&format!("/0/stats64/{place}")).and_then(Value::as_u64);
+        value.with_context(|| format!("no {place} in {links}"))
+    };
+    // Frames of the wire: what the kernel hands over as one may be cut into several, never the other way round, and
+    // what the wire brings is merged after it was counted.
+    let sent = nic_count(&["tx_unicast.nic", "tx_multicast.nic", "tx_broadcast.nic"])?;
+    let received = nic_count(&["rx_unicast.nic", "rx_multicast.nic", "rx_broadcast.nic"])?;
+    let (sent_kernel, received_kernel) = (kernel_count("tx/packets")?, kernel_count("rx/packets")?);
+    ensure!(sent >= sent_kernel && sent_kernel > 0, "the NIC sent {sent}, the kernel {sent_kernel}");
+    ensure!(
+        received >= received_kernel && received_kernel > 0,
+        "the NIC received {received}, the kernel {received_kernel}"
+    );
+    for error in ["rx_crc_errors.nic", "rx_oversize.nic", "rx_undersize.nic", "rx_jabber.nic", "tx_errors"] {
+        ensure!(nic_count(&[error])? == 0, "{error}: {}", nic_count(&[error])?);
+    }
+    for error in ["rx/errors", "tx/errors", "tx/dropped"] {
+        ensure!(kernel_count(error)? == 0, "{error}: {links}");
+    }
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! What happens to a NIC in its life: links that go, resets, reloads, other sizes.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::package::Package;
+use super::probe::Probe;
+use crate::vm::Vm;
+
+pub(super) const CYCLES: u32 = 50;
+/// Of which so many are run at once.
+const BATCH: u32 = 10;
+/// For these, of two functions each, in an emulated guest on a busy host.
+const BATCH_TIMEOUT: Duration = Duration::from_secs(180);
+/// For all of them and what is looked at around them.
+pub(super) const CYCLES_TIMEOUT: Duration = Duration::from_secs(600);
+/// Memory that may be gone afterwards: caches of the kernel, not 50 times anything.
+const LEAK_KIB: u64 = 8 << 10;
+/// For a driver to take its device down and up.
+const RESET_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The operator takes the port down and up; the driver is told by an event.
+pub(super) async fn link_flap(probe: &mut Probe) -> Result<()> {
+    for _ in 0..3 {
+        probe.daemon.control(&["port", "down"]).await?;
+        probe.carrier(false).await?;
+        probe.daemon.control(&["port", "up"]).await?;
+        probe.carrier(true).await?;
+        probe.talk().await?;
+    }
+    probe.no_warnings(Package::Synthetic).await
+}
+
+/// The guest takes the interface down and up.
+pub(super) async fn interface_flap(probe: &mut Probe) -> Result<()> {
+    let device = probe.device.clone();
+    for _ in 0..3 {
+        // Its IPv6 addresses stay.
+        let line = format!(
+            "echo 1 > /proc/sys/net/ipv6/conf/{device}/keep_addr_on_down; \
+             ip link set {device} down && ip link set {device} up"
+        );
+        probe.sh(&line).await?;
+        probe.carrier(true).await?;
+        probe.talk().await?;
+    }
+    probe.no_warnings(Package::Synthetic).await
+}
+
+/// The driver begins anew, without being unloaded.
+pub(super) async fn devlink_reload(probe: &mut Probe) -> Result<()> {
+    let line = format!("devlink dev reload pci/{}", probe.function);
+    probe.vm.run_within(RESET_TIMEOUT, &["sh", "-c", &line]).await?;
+    // Its network device is another.
+    probe.refind().await?;
+    probe.talk().await?;
+    probe.no_warnings(Package::Synthetic).await
+}
+
+/// The function is reset below the driver, which takes up where it was.
+pub(super) async fn function_reset(probe: &mut Probe) -> Result<()> {
+    let line = format!("echo 1 > /sys/bus/pci/devices/{}/reset", probe.function);
+    probe.vm.run_within(RESET_TIMEOUT, &["sh", "-c", &line]).await?;
+    probe.carrier(true).await?;
+    probe.talk().await?;
+    probe.no_warnings(Package::Synthetic).await
+}
+
+/// Other numbers of queues, and rings from the shortest to the longest.
+pub(super) async fn rings(probe: &mut Probe) -> Result<()> {
+    let device = probe.device.clone();
+    for change in ["-L {} combined 1", "-L {} combined 2", "-G {} rx 64 tx 64", "-G {} rx 8160 tx 8160"] {
+        let line = format!("ethtool {}", change.replace("{}", &device));
+        probe.sh(&line).await.with_context(|| line.clone())?;
+        probe.carrier(true).await?;
+        probe.talk().await.with_context(|| line.clone())?;
+    }
+    probe.sh(&format!("ethtool -G {device} rx 2048 tx 256")).await?;
+    probe.carrier(true).await?;
+    probe.no_warnings(Package::Synthetic).await
+}
+
+/// Unloaded and loaded, again and again, the link up each time.
+pub(super) async fn cycles(probe: &mut Probe) -> Result<()> {
+    probe.unload().await?;
+    let cycles = |count: u32| {
+        format!(
+            "i=0; while [ $i -lt {count} ]; do modprobe ice && ip link set eth0 up && ip link set eth1 up && \
+             modprobe -r ice || exit 1; i=$((i + 1)); done; echo 3 > /proc/sys/vm/drop_caches"
+        )
+    };
+    // What the first does for good, such as caches of the kernel, is no leak.
+    probe.sh(&cycles(1)).await?;
+    let before = free_memory(&mut probe.vm).await?;
+    for _ in 0..CYCLES / BATCH {
+        probe.vm.run_within(BATCH_TIMEOUT, &["sh", "-c", &cycles(BATCH)]).await?;
+    }
+    let after = free_memory(&mut probe.vm).await?;
+    ensure!(after + LEAK_KIB > before, "{before} KiB of memory were free, now {after} KiB");
+    probe.load().await?;
+    probe.talk().await?;
+    probe.no_warnings(Package::Synthetic).await
+}
+
+/// KiB.
+async fn free_memory(vm: &mut Vm) -> Result<u64> {
+    let text = vm.run(&["cat", "/proc/meminfo"]).await?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemFree:"));
+    let number = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+    number.with_context(|| format!("no free memory in {text}"))
+}

@@ -1,0 +1,231 @@
+//! Networks of an E810: with another E810, and with a NIC that QEMU emulates, on a good wire and on one that loses one
+//! frame in a hundred.
+
+use anyhow::{Context, Result, ensure};
+
+use super::station::Station;
+use super::streams::{Amount, Protocol, Streams};
+use super::{bridge, content, filter, flows, jumbo, ping, vlan};
+use crate::daemon::{Daemon, HcaSpec, Interface, Peer, free_udp_ports};
+use crate::lab::Lab;
+use crate::qemu::{Nic, NicModel};
+use crate::report::Report;
+use crate::run_dir::RunDir;
+use crate::scenario::impairments::Impairments;
+use crate::scenario::rxe_interop::mac;
+
+/// What happens to frames on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wire {
+    Good,
+    /// One in a hundred is lost, each way.
+    Lossy,
+}
+
+/// Which of the scenarios.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Extent {
+    /// Two E810 and a virtio NIC on a good wire.
+    Good,
+    /// The same on one that loses.
+    Lossy,
+    /// Two virtio NICs and no daemon: what fails here too is not the E810's fault.
+    Control,
+}
+
+impl Extent {
+    const fn scenario(self) -> &'static str {
+        match self {
+            Self::Good => "e810-net",
+            Self::Lossy => "e810-loss",
+            Self::Control => "e810-net-control",
+        }
+    }
+}
+
+/// The wire that loses, at a, so for all that a talks to.
+const LOSS: &[[&str; 6]] = &[
+    ["tx", "--probability", "0.01", "--seed", "7", "drop"],
+    ["rx", "--probability", "0.01", "--seed", "8", "drop"],
+];
+
+/// TCP and UDP, one stream and eight, either way.
+const STREAMS: &[(&str, Streams)] = &[
+    ("TCP", stream(Protocol::Tcp, 1, false, false)),
+    ("TCP back", stream(Protocol::Tcp, 1, true, false)),
+    ("TCP by IPv6", stream(Protocol::Tcp, 1, false, true)),
+    ("TCP by IPv6 back", stream(Protocol::Tcp, 1, true, true)),
+    ("8 streams of TCP", stream(Protocol::Tcp, 8, false, false)),
+    ("8 streams of TCP back", stream(Protocol::Tcp, 8, true, false)),
+    ("UDP", stream(Protocol::Udp, 1, false, false)),
+    ("UDP by IPv6 back", stream(Protocol::Udp, 1, true, true)),
+    ("8 streams of UDP", stream(Protocol::Udp, 8, false, false)),
+    ("8 streams of UDP back", stream(Protocol::Udp, 8, true, false)),
+];
+
+const fn stream(protocol: Protocol, count: u32, back: bool, ipv6: bool) -> Streams {
+    let amount = match protocol {
+        Protocol::Tcp => Amount::Mib(8),
+        Protocol::Udp => Amount::Seconds(1),
+    };
+    Streams { protocol, count, back, ipv6, amount }
+}
+
+/// The stations: a, and those it talks to.
+struct Bench {
+    a: Station,
+    peers: Vec<(&'static str, Station)>,
+}
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
+    let run = lab.new_run(extent.scenario())?;
+    let hint = format!("consoles, logs, captures and command lines: {}", run.path().display());
+    let mut bench = Bench::start(lab, &run, extent).await.context(hint.clone())?;
+    if extent == Extent::Lossy {
+        bench.on_a_lossy_wire(report, &hint).await?;
+    } else {
+        bench.capture(true).await?;
+        bench.packets(report, Wire::Good, &hint).await?;
+        bench.capture(false).await?;
+        bench.files(report, &hint).await?;
+    }
+    if extent == Extent::Good {
+        bench.queues(report, &hint).await?;
+    }
+    report.case("no kernel warned of anything", &hint, bench.no_warnings()).await?;
+    report.case("the daemons end with success on SIGTERM", &hint, bench.stop()).await
+}
+
+impl Bench {
+    async fn start(lab: &Lab, run: &RunDir, extent: Extent) -> Result<Self> {
+        let image = lab.debian_image(run).await?;
+        let [own, peer] = free_udp_ports()?;
+        let nic = |id: u16, bind, peer| Nic { model: NicModel::Virtio, mac: mac(id), bind, peer };
+        let (a, peers) = match extent {
+            Extent::Control => {
+                let (a, b) = tokio::try_join!(
+                    Station::with_nic(lab, run, &image, "a", 1, nic(1, own, peer)),
+                    Station::with_nic(lab, run, &image, "b", 2, nic(2, peer, own)),
+                )?;
+                (a, vec![("virtio", b)])
+            }
+            Extent::Good | Extent::Lossy => {
+                let [mut a, mut b] = HcaSpec::pair()?;
+                for spec in [&mut a, &mut b] {
+                    spec.interface = Interface::E810;
+                    spec.capture = false;
+                    spec.trace = lab.trace();
+                }
+                // The NIC of c knows a alone, which passes its frames on.
+                a.peers.push(Peer { addr: peer, leaf: true });
+                let (a, b, c) = tokio::try_join!(
+                    Station::with_e810(lab, run, &image, &a),
+                    Station::with_e810(lab, run, &image, &b),
+                    Station::with_nic(lab, run, &image, "c", 3, nic(3, peer, a.bind)),
+                )?;
+                (a, vec![("E810", b), ("virtio", c)])
+            }
+        };
+        Ok(Self { a, peers })
+    }
+
+    async fn on_a_lossy_wire(&mut self, report: &mut Report, hint: &str) -> Result<()> {
+        let mut loss = Impairments::default();
+        for rule in LOSS {
+            loss.add(self.daemon()?, rule).await?;
+        }
+        self.packets(report, Wire::Lossy, hint).await?;
+        self.files(report, hint).await?;
+        let (lost, of) = (loss.hits(self.daemon()?).await?, loss.matched(self.daemon()?).await?);
+        let case = async {
+            ensure!(lost > 1000 && of > lost, "{lost} of {of} frames were lost");
+            Ok(())
+        };
+        report.case("the wire did lose frames", hint, case).await?;
+        loss.clear(self.daemon()?).await
+    }
+
+    /// Queues, and what is counted.
+    async fn queues(&mut self, report: &mut Report, hint: &str) -> Result<()> {
+        let Self { a, peers } = self;
+        let Some((_, b)) = peers.first_mut() else { return Ok(()) };
+        report.case("flows are spread over the queues, there", hint, flows::spread(a, b)).await?;
+        report.case("flows are spread over the queues, back", hint, flows::spread(b, a)).await?;
+        report.case("NIC and kernel have counted the same", hint, flows::counted(a)).await
+    }
+
+    /// All cells with all peers on one kind of wire.
+    async fn packets(&mut self, report: &mut Report, wire: Wire, hint: &str) -> Result<()> {
+        let Self { a, peers, .. } = self;
+        for (kind, b) in &mut *peers {
+            let name = |what: &str| format!("{what}, {kind}");
+            let address = b.address(0);
+            let pings = ping::all_sizes(a, &address.ipv4, wire);
+            report.case(&name("ping by IPv4"), hint, pings).await?;
+            let pings = ping::all_sizes(a, &address.ipv6, wire);
+            report.case(&name("ping by IPv6"), hint, pings).await?;
+            for &mtu in jumbo::MTUS {
+                report.case(&name(&format!("MTU {mtu}")), hint, jumbo::mtu(a, b, mtu, wire)).await?;
+            }
+            for &(what, streams) in STREAMS {
+                report.case(&name(what), hint, streams.arrive(a, b, 0)).await?;
+            }
+            report.case(&name("VLANs 1 and 4094"), hint, vlan::customer(a, b, wire)).await?;
+            report.case(&name("802.1ad, and a VLAN inside"), hint, vlan::service(a, b, wire)).await?;
+            if wire == Wire::Good {
+                report.case(&name("what is let in, there"), hint, filter::let_in(a, b)).await?;
+                report.case(&name("what is let in, back"), hint, filter::let_in(b, a)).await?;
+            }
+            report.case(&name("macvlan, there"), hint, bridge::macvlan(a, b, wire)).await?;
+            report.case(&name("macvlan, back"), hint, bridge::macvlan(b, a, wire)).await?;
+            report.case(&name("bridge, there"), hint, bridge::bridge(a, b, wire)).await?;
+            report.case(&name("bridge, back"), hint, bridge::bridge(b, a, wire)).await?;
+        }
+        let members: Vec<_> = peers.iter().map(|(_, peer)| peer.address(0)).collect();
+        report.case("a group answers", hint, ping::group(a, &members, wire)).await?;
+        Ok(())
+    }
+
+    /// A long file to each peer.
+    async fn files(&mut self, report: &mut Report, hint: &str) -> Result<()> {
+        let Self { a, peers, .. } = self;
+        let checksum = content::make(a, 12).await?;
+        for (kind, b) in peers {
+            let name = format!("a file of 256 MiB, {kind}");
+            report.case(&name, hint, content::send(a, b, &checksum)).await?;
+        }
+        Ok(())
+    }
+
+    /// Records the frames of E810, or no more.
+    async fn capture(&mut self, on: bool) -> Result<()> {
+        for station in std::iter::once(&self.a).chain(self.peers.iter().map(|(_, peer)| peer)) {
+            let Some(daemon) = &station.daemon else { continue };
+            let file = daemon.capture().display().to_string();
+            let words: &[&str] = if on { &["capture", "on", &file] } else { &["capture", "off"] };
+            daemon.control(words).await?;
+        }
+        Ok(())
+    }
+
+    /// Behind the E810 of a.
+    fn daemon(&self) -> Result<&Daemon> {
+        self.a.daemon.as_ref().context("a has no E810")
+    }
+
+    async fn no_warnings(&mut self) -> Result<()> {
+        self.a.no_warnings().await?;
+        for (_, peer) in &mut self.peers {
+            peer.no_warnings().await?;
+        }
+        Ok(())
+    }
+
+    async fn stop(self) -> Result<()> {
+        self.a.stop().await?;
+        for (_, peer) in self.peers {
+            peer.stop().await?;
+        }
+        Ok(())
+    }
+}

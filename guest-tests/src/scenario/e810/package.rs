@@ -1,0 +1,93 @@
+//! DDP packages in a guest (E810 interface, section 7).
+
+use std::time::Duration;
+
+use agent::wire::Run;
+use anyhow::{Context, Result, ensure};
+
+use crate::artifacts::ddp;
+use crate::lab::Lab;
+use crate::report::Skip;
+use crate::vm::Vm;
+
+/// What the driver finds when it looks for a package.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Package {
+    /// The lab's own.
+    Synthetic,
+    /// Debian's, on the guest's disk of this name.
+    Debian,
+    /// Nothing: the driver runs in safe mode.
+    None,
+}
+
+/// The first disk of a guest that is not its user space.
+const DISK: &str = "/dev/vdc";
+/// Where it is mounted for a moment.
+const MOUNT: &str = "/tmp/package";
+/// Bytes from hexadecimal: steps carry text.
+const UNHEX: &str = "import sys; sys.stdout.buffer.write(bytes.fromhex(sys.stdin.read()))";
+/// For a program that writes a file, in an emulated guest on a busy host.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Beyond the time the guest takes.
+const ANSWER_MARGIN: Duration = Duration::from_secs(20);
+
+impl Package {
+    /// Puts it where the driver will look.
+    pub(super) async fn install(self, vm: &mut Vm) -> Result<()> {
+        let file = format!("/lib/firmware/{}/ice.pkg", ddp::FOLDER);
+        let commands = match self {
+            Self::None => format!("rm -f {file}"),
+            Self::Synthetic => format!("mkdir -p {} && python3 -c '{UNHEX}' > {file}", folder(&file)),
+            Self::Debian => format!(
+                "mkdir -p {} {MOUNT} && mount -o ro {DISK} {MOUNT} && cp {MOUNT}/ice.pkg {file} && umount {MOUNT}",
+                folder(&file)
+            ),
+        };
+        let stdin = match self {
+            Self::Synthetic => ddp::synthetic().iter().map(|byte| format!("{byte:02x}")).collect(),
+            _ => String::new(),
+        };
+        let argv = ["sh", "-c", &commands].map(str::to_owned).to_vec();
+        let step = Run { argv, stdin, timeout_ms: u32::try_from(LIMIT.as_millis())? };
+        let end = vm.call_within(LIMIT + ANSWER_MARGIN, step).await?;
+        ensure!(
+            end.status == agent::wire::ExitStatus::Code(0),
+            "{commands} ended with {:?}: {}",
+            end.status,
+            end.stderr
+        );
+        Ok(())
+    }
+
+    /// What the driver says of it.
+    pub(super) fn message(self) -> String {
+        match self {
+            Self::Synthetic => {
+                let [major, minor, update, draft] = ddp::VERSION;
+                let name = ddp::NAME;
+                format!(
+                    "The DDP package was successfully loaded: {name} version {major}.{minor}.{update}.{draft}"
+                )
+            }
+            Self::Debian => {
+                "The DDP package was successfully loaded: ICE OS Default Package version 1.3.".into()
+            }
+            Self::None => {
+                "The DDP package file was not found or could not be read. Entering Safe Mode".into()
+            }
+        }
+    }
+}
+
+/// A disk with Debian's package, or why there is none.
+pub(super) async fn debian_disk(lab: &Lab) -> std::result::Result<std::path::PathBuf, Skip> {
+    lab.debian_ddp()
+        .await
+        .context("Debian's package is not free and was not to be had")
+        .map_err(|error| Skip(format!("{error:#}").lines().next().unwrap_or_default().to_owned()))
+}
+
+fn folder(file: &str) -> &str {
+    file.rsplit_once('/').map_or("/", |(folder, _)| folder)
+}

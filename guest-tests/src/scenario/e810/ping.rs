@@ -1,0 +1,106 @@
+//! Echo requests of every length, by both versions of IP.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::net::Wire;
+use super::station::{Address, Station};
+
+/// Payloads: none, one byte, both sides of what a frame of 1500 holds by IPv6 and IPv4, many fragments.
+const SIZES: &[u32] = &[0, 1, 56, 1452, 1453, 1472, 1473, 4000, 9000, 20_000, 65_000];
+/// A few of them, where the rest has been seen to pass.
+const SOME: &[u32] = &[56, 1473, 20_000];
+/// For all sizes by one version.
+const LIMIT: Duration = Duration::from_secs(120);
+/// Requests of each size.
+const COUNT: u32 = 5;
+/// The same where some are lost.
+const LOSSY_COUNT: u32 = 20;
+
+/// Pings of all sizes to one address.
+pub(super) async fn all_sizes(from: &mut Station, address: &str, wire: Wire) -> Result<()> {
+    sizes(from, address, SIZES, wire).await
+}
+
+/// Pings of some sizes to one address.
+pub(super) async fn some_sizes(from: &mut Station, address: &str, wire: Wire) -> Result<()> {
+    sizes(from, address, SOME, wire).await
+}
+
+async fn sizes(from: &mut Station, address: &str, sizes: &[u32], wire: Wire) -> Result<()> {
+    let sizes: Vec<String> = sizes.iter().map(u32::to_string).collect();
+    let count = if wire == Wire::Good { COUNT } else { LOSSY_COUNT };
+    let script = format!(
+        "for size in {}; do echo \"size $size\"; ping -n -q -c {count} -i 0.02 -W 1 -s $size {address}; done; true",
+        sizes.join(" ")
+    );
+    let text = from.vm.run_within(LIMIT, &["sh", "-c", &script]).await?;
+    for part in text.split("size ").skip(1) {
+        let size: u32 = part.lines().next().unwrap_or_default().trim().parse()?;
+        let answered = received(part).with_context(|| format!("{size} bytes: {part}"))?;
+        let least = if wire == Wire::Good { count } else { least_of(count, size) };
+        ensure!(
+            answered >= least && answered <= count,
+            "{size} bytes: {answered} of {count} answered: {part}"
+        );
+    }
+    Ok(())
+}
+
+/// Pings of one size with answers to all requests, which are not fragmented if `whole`.
+pub(super) async fn one_size(from: &mut Station, address: &str, size: u32, wire: Wire) -> Result<()> {
+    let count = if wire == Wire::Good { 3 } else { LOSSY_COUNT };
+    let line = format!("ping -n -q -c {count} -i 0.02 -W 1 -M do -s {size} {address}; true");
+    let text = from.sh(&line).await?;
+    let answered = received(&text).with_context(|| text.clone())?;
+    let least = if wire == Wire::Good { count } else { least_of(count, 0) };
+    ensure!(answered >= least, "{size} bytes: {answered} of {count} answered: {text}");
+    Ok(())
+}
+
+/// Waits until an address answers: a driver tells its NIC later than it is told what to let in.
+pub(super) async fn until_answered(from: &mut Station, address: &str) -> Result<()> {
+    let line = format!("for i in $(seq 20); do ping -n -q -c 1 -W 1 {address} && exit 0; done; exit 1");
+    from.sh(&line).await.map(drop).context("it never answered")
+}
+
+/// A group's members answer, each by its own address.
+pub(super) async fn group(from: &mut Station, members: &[Address], wire: Wire) -> Result<()> {
+    let count = if wire == Wire::Good { 3 } else { LOSSY_COUNT };
+    let device = from.device.clone();
+    let ping = |group: &str| format!("ping -n -c {count} -i 0.05 -W 1 -I {device} {group}; true");
+    let text = from.sh(&ping("224.0.0.1")).await?;
+    for member in members {
+        let from_it = format!("from {}:", member.ipv4);
+        ensure!(text.contains(&from_it), "no answer {from_it} in {text}");
+    }
+    // Answers to a link-local group come from link-local addresses.
+    let text = from.sh(&ping("ff02::1")).await?;
+    let mut answering: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.split_once("bytes from ")?.1.split_once(' '))
+        .map(|(a, _)| a)
+        .collect();
+    answering.sort_unstable();
+    answering.dedup();
+    // The sender is a member too.
+    ensure!(answering.len() == members.len() + 1, "{answering:?} answered: {text}");
+    Ok(())
+}
+
+/// Of so many requests of this size, what is answered in all but one of a million runs where a hundredth of the frames
+/// is lost, and fragments of 1480 bytes are the least that a size is cut to.
+fn least_of(count: u32, size: u32) -> u32 {
+    let frames = 2 * (size / 1400 + 1);
+    match frames {
+        0..4 => count / 2,
+        4..16 => count / 4,
+        _ => 0,
+    }
+}
+
+/// The number in "N received".
+fn received(text: &str) -> Option<u32> {
+    text.split(", ").find_map(|part| part.strip_suffix(" received"))?.parse().ok()
+}

@@ -1,0 +1,209 @@
+//! The driver finds what it expects of an E810, with every kind of package, again and again.
+//!
+//! One guest has two of them, one as a card behind a root port and one on the root bus, wired to each other.
+
+use std::path::PathBuf;
+
+use agent::wire::{Dmesg, Info};
+use anyhow::{Context, Result, ensure};
+use tokio::process::Command;
+
+use super::package::{self, Package};
+use super::station::{Address, CPUS, bring_up, carrier, device, load, warnings};
+use super::{answers, lifecycle, messages};
+use crate::daemon::{Daemon, HcaSpec, Interface};
+use crate::lab::{Guest, Lab};
+use crate::report::{Report, Skip};
+use crate::run_dir::RunDir;
+use crate::vm::{Image, Vm};
+
+/// Numbers of the two.
+const CARD: u16 = 1;
+const INTEGRATED: u16 = 2;
+/// The network namespace of the second, so that packets to it leave the guest.
+const SPACE: &str = "second";
+/// What PCI calls them.
+const IDS: (u16, u16) = (0x8086, 0x1592);
+
+/// The guest, and its devices as they are named since the driver was loaded last.
+#[derive(Debug)]
+pub(super) struct Probe {
+    pub(super) vm: Vm,
+    pub(super) daemon: Daemon,
+    /// Network device of the card.
+    pub(super) device: String,
+    /// Its PCI address.
+    pub(super) function: String,
+    /// Kernel messages that are accounted for.
+    judged: usize,
+    image: Image,
+}
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let run = lab.new_run("e810-probe")?;
+    let hint = format!("consoles, logs and command lines: {}", run.path().display());
+    let debian = package::debian_disk(lab).await;
+    let disks = debian.iter().cloned().collect();
+    let mut probe = Probe::start(lab, &run, disks).await.context(hint.clone())?;
+    report.case("without a package", &hint, probe.binds(Package::None)).await?;
+    let debian = match debian {
+        Ok(_) => Ok(()),
+        Err(skip) => Err(skip),
+    };
+    report.case("with Debian's package", &hint, with_debians(&mut probe, debian)).await?;
+    // The device keeps a package until it is reset as a whole.
+    report.case("the guest restarts", &hint, probe.restarts()).await?;
+    report.case("with the lab's package", &hint, probe.binds(Package::Synthetic)).await?;
+    for &(name, line, expected) in answers::ALL {
+        report.case(name, &hint, answers::check(&mut probe, line, expected)).await?;
+    }
+    report.case("two E810 differ", &hint, probe.differ()).await?;
+    report.case("link down and up by hcactl", &hint, lifecycle::link_flap(&mut probe)).await?;
+    report.case("link down and up by ip", &hint, lifecycle::interface_flap(&mut probe)).await?;
+    report.case("devlink dev reload", &hint, lifecycle::devlink_reload(&mut probe)).await?;
+    report.case("function-level reset", &hint, lifecycle::function_reset(&mut probe)).await?;
+    report.case("every queue count and ring size", &hint, lifecycle::rings(&mut probe)).await?;
+    let name = format!("{} times unloaded and loaded", lifecycle::CYCLES);
+    report.case_within(lifecycle::CYCLES_TIMEOUT, &name, &hint, lifecycle::cycles(&mut probe)).await?;
+    report.case("no kernel warned of anything", &hint, probe.no_warnings(Package::Synthetic)).await?;
+    report.case("the daemon ends with success on SIGTERM", &hint, probe.stop()).await
+}
+
+async fn with_debians(probe: &mut Probe, debian: std::result::Result<(), Skip>) -> Result<()> {
+    debian?;
+    probe.binds(Package::Debian).await
+}
+
+impl Probe {
+    async fn start(lab: &Lab, run: &RunDir, disks: Vec<PathBuf>) -> Result<Self> {
+        let image = lab.debian_image(run).await?;
+        let specs = HcaSpec::pair()?.map(|spec| HcaSpec {
+            interface: Interface::E810,
+            capture: false,
+            trace: lab.trace(),
+            ..spec
+        });
+        let daemon = Daemon::start_by(Command::new(lab.hcad()?), &specs, run).await?;
+        let [card, integrated] = daemon.sockets() else { anyhow::bail!("not two sockets") };
+        let guest = Guest {
+            name: "a",
+            cards: vec![card.clone()],
+            hcas: vec![integrated.clone()],
+            disks,
+            reboots: true,
+            least_cpus: CPUS,
+            ..Guest::default()
+        };
+        let mut vm = lab.boot(run, &image, guest).await?;
+        let judged = warnings(&mut vm).await?.len();
+        Ok(Self { vm, daemon, device: String::new(), function: String::new(), judged, image })
+    }
+
+    /// Loads the driver with this package, or none, and sees what it makes of both functions.
+    async fn binds(&mut self, package: Package) -> Result<()> {
+        self.unload().await?;
+        package.install(&mut self.vm).await?;
+        self.load().await?;
+        let info = self.vm.call(Info {}).await?;
+        let functions: Vec<_> = info.devices.iter().filter(|f| (f.vendor, f.device) == IDS).collect();
+        ensure!(functions.len() == 2, "{} functions {IDS:x?}", functions.len());
+        for function in functions {
+            ensure!(function.driver.as_deref() == Some("ice"), "bound to {:?}", function.driver);
+        }
+        let mut lines = self.vm.call(Dmesg { level: None }).await?.lines;
+        lines.retain(|line| line.starts_with("ice"));
+        let message = package.message();
+        let said = lines.iter().filter(|line| line.contains(&message)).count();
+        // The driver keeps what two functions have in common apart by their serial numbers.
+        ensure!(said >= 2, "{said} times {message:?} in {lines:#?}");
+        self.talk().await?;
+        self.no_warnings(package).await
+    }
+
+    /// Loads the driver and brings both interfaces up, each in a network of its own.
+    pub(super) async fn load(&mut self) -> Result<()> {
+        load(&mut self.vm, &["ice"]).await?;
+        self.find().await
+    }
+
+    /// Brings both interfaces up, wherever the driver has put them.
+    pub(super) async fn find(&mut self) -> Result<()> {
+        self.device = device(&mut self.vm, CARD).await?;
+        let link = self.vm.run(&["readlink", &format!("/sys/class/net/{}/device", self.device)]).await?;
+        self.function = link.trim().rsplit('/').next().unwrap_or_default().to_owned();
+        bring_up(&mut self.vm, &self.device, &Address::on(0, CARD)).await?;
+        let second = device(&mut self.vm, INTEGRATED).await?;
+        let Address { ipv4, ipv6 } = Address::on(0, INTEGRATED);
+        let line = format!(
+            "ip netns add {SPACE} && ip link set {second} netns {SPACE} && \
+             ip -n {SPACE} address add {ipv4}/24 dev {second} && \
+             ip -n {SPACE} address add {ipv6}/64 dev {second} nodad && ip -n {SPACE} link set {second} up && \
+             until ip -n {SPACE} link show {second} | grep -q LOWER_UP; do sleep 0.05; done"
+        );
+        self.sh(&line).await.map(drop)
+    }
+
+    /// The same after the card's network device was made anew, while the other's stayed where it is.
+    pub(super) async fn refind(&mut self) -> Result<()> {
+        self.device = device(&mut self.vm, CARD).await?;
+        bring_up(&mut self.vm, &self.device, &Address::on(0, CARD)).await
+    }
+
+    /// Takes the driver away, if it is there. What was in a network of its own comes back before.
+    pub(super) async fn unload(&mut self) -> Result<()> {
+        self.sh(&format!(
+            "! lsmod | grep -q '^ice ' || modprobe -r ice; ip netns del {SPACE} 2>/dev/null; true"
+        ))
+        .await
+        .map(drop)
+    }
+
+    /// Frames pass between the two, by both versions of IP, also longer ones than the wire takes.
+    pub(super) async fn talk(&mut self) -> Result<()> {
+        let Address { ipv4, ipv6 } = Address::on(0, INTEGRATED);
+        for address in [ipv4, ipv6] {
+            let line = format!("ping -n -q -c 3 -i 0.05 -W 5 -s 4000 {address}");
+            let text = self.sh(&line).await?;
+            ensure!(text.contains(" 0% packet loss"), "{text}");
+        }
+        Ok(())
+    }
+
+    async fn differ(&mut self) -> Result<()> {
+        let serials = self.sh("devlink dev info | grep serial_number").await?;
+        let mut serials: Vec<&str> = serials.lines().map(str::trim).collect();
+        ensure!(serials.len() == 2, "{serials:?}");
+        serials.dedup();
+        ensure!(serials.len() == 2, "both have {serials:?}");
+        Ok(())
+    }
+
+    /// The driver is in use when the guest restarts.
+    async fn restarts(&mut self) -> Result<()> {
+        self.vm.reboot(&self.image).await?;
+        self.judged = warnings(&mut self.vm).await?.len();
+        Ok(())
+    }
+
+    pub(super) async fn sh(&mut self, line: &str) -> Result<String> {
+        self.vm.run(&["sh", "-c", line]).await
+    }
+
+    /// Waits until the card has a carrier, or none.
+    pub(super) async fn carrier(&mut self, wanted: bool) -> Result<()> {
+        carrier(&mut self.vm, &self.device, wanted).await
+    }
+
+    /// The kernel has warned of nothing but what is normal, since it was last asked.
+    pub(super) async fn no_warnings(&mut self, package: Package) -> Result<()> {
+        let mut all = warnings(&mut self.vm).await?;
+        let new = all.split_off(self.judged.min(all.len()));
+        self.judged = all.len() + new.len();
+        if package == Package::None { messages::judge_safe_mode(&new) } else { messages::judge(&new) }
+    }
+
+    async fn stop(mut self) -> Result<()> {
+        self.vm.kill().await?;
+        self.daemon.stop().await
+    }
+}

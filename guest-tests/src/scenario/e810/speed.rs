@@ -1,0 +1,318 @@
+//! An E810 beside QEMU's own NICs: the same two guests have one of each, wired to the other's, and each is measured in
+//! turn. None of it is judged; the table shows ratios.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use agent::wire::ProgramId;
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::package::Package;
+use super::station::{self, Address};
+use crate::daemon::{Daemon, HcaSpec, Interface, free_udp_ports};
+use crate::lab::{Guest, Lab};
+use crate::qemu::{Nic, NicModel};
+use crate::report::{Report, line};
+use crate::run_dir::RunDir;
+use crate::scenario::rxe_interop::mac;
+use crate::tools::{Exchange, Ready, spawn, stop};
+use crate::vm::{Image, Vm};
+
+/// Of each measure, in turns.
+const ROUNDS: usize = 5;
+/// How long one takes.
+const SECONDS: u32 = 2;
+/// The same with set-up and end.
+const LIMIT: Duration = Duration::from_secs(60);
+const IPERF_PORT: u16 = 5201;
+const QPERF_PORT: u16 = 19765;
+/// Echo requests of a flood, at most.
+const PINGS: u32 = 2000;
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Card {
+    E810,
+    Qemu(NicModel),
+}
+
+/// The last two are what the first is compared with.
+const CARDS: [Card; 3] = [Card::E810, Card::Qemu(NicModel::Virtio), Card::Qemu(NicModel::E1000e)];
+
+impl Card {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::E810 => "e810",
+            Self::Qemu(NicModel::Virtio) => "virtio-net",
+            Self::Qemu(NicModel::E1000e) => "e1000e",
+        }
+    }
+
+    const fn module(self) -> &'static str {
+        match self {
+            Self::E810 => "ice",
+            Self::Qemu(model) => model.module(),
+        }
+    }
+
+    /// The network its wire is.
+    const fn network(self) -> u16 {
+        match self {
+            Self::E810 => 0,
+            Self::Qemu(NicModel::Virtio) => 1,
+            Self::Qemu(NicModel::E1000e) => 2,
+        }
+    }
+
+    /// Number of the NIC of guest 1 or 2.
+    const fn id(self, guest: u16) -> u16 {
+        10 * self.network() + guest
+    }
+}
+
+/// What is measured; more is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Measure {
+    Tcp { streams: u32, back: bool },
+    TcpRoundTrips,
+    FloodPing,
+}
+
+const MEASURES: &[Measure] = &[
+    Measure::Tcp { streams: 1, back: false },
+    Measure::Tcp { streams: 1, back: true },
+    Measure::Tcp { streams: 8, back: false },
+    Measure::Tcp { streams: 8, back: true },
+    Measure::TcpRoundTrips,
+    Measure::FloodPing,
+];
+
+impl Measure {
+    fn name(self) -> String {
+        match self {
+            Self::Tcp { streams, back } => {
+                format!("nic_tcp_{streams}_stream{}{}_bw", plural(streams), if back { "_back" } else { "" })
+            }
+            Self::TcpRoundTrips => "nic_tcp_rr_rate".into(),
+            Self::FloodPing => "nic_ping_flood_rate".into(),
+        }
+    }
+
+    const fn unit(self) -> &'static str {
+        match self {
+            Self::Tcp { .. } => "Mbit/s",
+            Self::TcpRoundTrips | Self::FloodPing => "round trips/s",
+        }
+    }
+
+    /// Of one card, guest a being the client.
+    async fn take(self, a: &mut Vm, b: &mut Vm, card: Card) -> Result<f64> {
+        let peer = Address::on(card.network(), card.id(2)).ipv4;
+        match self {
+            Self::Tcp { streams, back } => {
+                let back = if back { " -R" } else { "" };
+                let exchange = Exchange {
+                    server: format!("iperf3 -s -1 -B {peer}"),
+                    client: format!("iperf3 -c {peer} -J -t {SECONDS} -P {streams}{back}"),
+                    ready: Ready::Tcp(IPERF_PORT),
+                    limit: LIMIT,
+                };
+                let ends = exchange.run(b, a).await?;
+                let report: Value = serde_json::from_str(&ends.client.stdout).context("iperf3's report")?;
+                let rate = report.pointer("/end/sum_received/bits_per_second").and_then(Value::as_f64);
+                Ok(rate.with_context(|| format!("{report:#}"))? / 1e6)
+            }
+            Self::TcpRoundTrips => {
+                let seconds = SECONDS.to_string();
+                let text = a.run(&["qperf", "-u", "-uu", "-t", &seconds, &peer, "tcp_lat"]).await?;
+                // Half a round trip, in the unit asked for: nanoseconds.
+                let half = text.lines().find_map(|line| line.split_once('=')?.1.split_whitespace().next());
+                let half: f64 = half.and_then(|word| word.parse().ok()).context(text)?;
+                Ok(1e9 / (2.0 * half))
+            }
+            Self::FloodPing => {
+                let text = a.run(&["ping", "-n", "-f", "-q", "-c", &PINGS.to_string(), &peer]).await?;
+                let number = |before: &str, after: &str| -> Option<f64> {
+                    text.split_once(before)?.1.split_once(after)?.0.trim().parse().ok()
+                };
+                let (answered, ms) = (number("transmitted,", "received"), number("time ", "ms"));
+                let (answered, ms) = (answered.context(text.clone())?, ms.context(text.clone())?);
+                Ok(answered / ms * 1e3)
+            }
+        }
+    }
+}
+
+const fn plural(count: u32) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+/// The guests, and the daemons of their E810.
+struct Bench {
+    a: Vm,
+    b: Vm,
+    daemons: Vec<Daemon>,
+    run: RunDir,
+}
+
+/// What was found of one measure and card.
+struct Found {
+    measure: Measure,
+    card: Card,
+    /// In ascending order.
+    values: Vec<f64>,
+}
+
+impl Found {
+    fn median(&self) -> f64 {
+        self.values.get(self.values.len() / 2).copied().unwrap_or(f64::NAN)
+    }
+}
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let run = lab.new_run("e810-speed")?;
+    let hint = format!("consoles, logs and command lines: {}", run.path().display());
+    let mut bench = Bench::start(lab, run).await.context(hint.clone())?;
+    let mut all = Vec::new();
+    for &measure in MEASURES {
+        let name = format!("{}, {ROUNDS} times each", measure.name());
+        report.case(&name, &hint, bench.measure(measure, &mut all)).await?;
+    }
+    line(&table(&all))?;
+    report.case("the results are kept", &hint, async { keep(&all, bench.run.file("speed.jsonl")) }).await?;
+    report.case("the daemons end with success on SIGTERM", &hint, bench.stop()).await
+}
+
+impl Bench {
+    async fn start(lab: &Lab, run: RunDir) -> Result<Self> {
+        let image = lab.debian_image(&run).await?;
+        let specs =
+            HcaSpec::pair()?.map(|spec| HcaSpec { interface: Interface::E810, capture: false, ..spec });
+        let mut daemons = Vec::new();
+        for spec in &specs {
+            daemons.push(Daemon::start(&lab.hcad()?, spec, &run).await?);
+        }
+        let [virtio, virtio_peer, e1000e, e1000e_peer] = free_udp_ports()?;
+        let wires = [(NicModel::Virtio, virtio, virtio_peer), (NicModel::E1000e, e1000e, e1000e_peer)];
+        let nics = |guest: u16| {
+            let nic = |&(model, there, back)| {
+                let (bind, peer) = if guest == 1 { (there, back) } else { (back, there) };
+                Nic { model, mac: mac(Card::Qemu(model).id(guest)), bind, peer }
+            };
+            wires.iter().map(nic).collect::<Vec<_>>()
+        };
+        let cards: Vec<PathBuf> = daemons.iter().map(|daemon| daemon.socket().to_owned()).collect();
+        let (a, b) = tokio::try_join!(
+            boot(lab, &run, &image, "a", nics(1), cards[..1].to_vec(), 1),
+            boot(lab, &run, &image, "b", nics(2), cards[1..].to_vec(), 2),
+        )?;
+        Ok(Self { a, b, daemons, run })
+    }
+
+    /// One measure of all cards, in turns.
+    async fn measure(&mut self, measure: Measure, all: &mut Vec<Found>) -> Result<()> {
+        let Self { a, b, .. } = self;
+        let server = if measure == Measure::TcpRoundTrips { Some(qperf(b).await?) } else { None };
+        let mut found = CARDS.map(|card| Found { measure, card, values: Vec::new() });
+        for _ in 0..ROUNDS {
+            for found in &mut found {
+                let value = measure.take(a, b, found.card).await;
+                found.values.push(value.with_context(|| found.card.name())?);
+            }
+        }
+        if let Some(server) = server {
+            stop(b, server).await?;
+        }
+        for found in &mut found {
+            found.values.sort_unstable_by(f64::total_cmp);
+        }
+        all.extend(found);
+        Ok(())
+    }
+
+    async fn stop(mut self) -> Result<()> {
+        self.a.kill().await?;
+        self.b.kill().await?;
+        for daemon in self.daemons {
+            daemon.stop().await?;
+        }
+        Ok(())
+    }
+}
+
+/// A guest with all NICs up, each on its own network.
+async fn boot(
+    lab: &Lab,
+    run: &RunDir,
+    image: &Image,
+    name: &str,
+    nics: Vec<Nic>,
+    cards: Vec<PathBuf>,
+    number: u16,
+) -> Result<Vm> {
+    let mut vm = lab.boot(run, image, Guest { name, nics, cards, ..Guest::default() }).await?;
+    Package::Synthetic.install(&mut vm).await?;
+    for card in CARDS {
+        station::load(&mut vm, &[card.module()]).await?;
+        let id = card.id(number);
+        let device = station::device(&mut vm, id).await?;
+        station::bring_up(&mut vm, &device, &Address::on(card.network(), id)).await?;
+    }
+    Ok(vm)
+}
+
+async fn qperf(vm: &mut Vm) -> Result<ProgramId> {
+    let server = spawn(vm, "qperf").await?;
+    Ready::Tcp(QPERF_PORT).wait(vm, server).await?;
+    Ok(server)
+}
+
+/// A line a measure: what each card gives, how far its rounds are apart, and how the E810 compares.
+fn table(all: &[Found]) -> String {
+    let mut text = format!("{:26}", "measure");
+    for card in CARDS {
+        write!(text, "{:>22}", card.name()).expect("a String takes every write");
+    }
+    for found in all.chunks(CARDS.len()) {
+        let Some(first) = found.first() else { continue };
+        write!(text, "\n{:26}", first.measure.name()).expect("a String takes every write");
+        for found in found {
+            let (least, most) = (found.values.first(), found.values.last());
+            let spread = least.zip(most).map_or(0.0, |(least, most)| (most - least) / found.median() * 100.0);
+            let of_it = if found.card == first.card {
+                String::new()
+            } else {
+                format!(" x{:.2}", first.median() / found.median())
+            };
+            let cell = format!("{:.0} ±{:.0} %{of_it}", found.median(), spread / 2.0);
+            write!(text, "{cell:>22}").expect("a String takes every write");
+        }
+        write!(text, "  {}", first.measure.unit()).expect("a String takes every write");
+    }
+    text + "\nxN: the e810 has N times as much"
+}
+
+/// Writes the ratios as `ci/bench` does.
+fn keep(all: &[Found], file: PathBuf) -> Result<()> {
+    let mut lines = String::new();
+    for found in all.chunks(CARDS.len()) {
+        let (first, others) = found.split_first().context("no card was measured")?;
+        for other in others {
+            let (value, reference) = (first.median(), other.median());
+            let result = json!({
+                "name": first.measure.name(),
+                "value": value,
+                "unit": first.measure.unit(),
+                "against": other.card.name(),
+                "reference": reference,
+                "ratio": value / reference,
+            });
+            writeln!(lines, "{result}")?;
+        }
+    }
+    ensure!(!lines.is_empty(), "nothing was measured");
+    fs::write(&file, lines).with_context(|| format!("writing {}", file.display()))
+}

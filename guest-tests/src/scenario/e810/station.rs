@@ -1,0 +1,194 @@
+//! One guest with one NIC, ready to talk by IP: the E810 of a daemon, or one that QEMU emulates.
+
+use std::time::Duration;
+
+use agent::wire::Dmesg;
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::messages;
+use super::package::Package;
+use crate::daemon::{Daemon, HcaSpec};
+use crate::lab::{Guest, Lab};
+use crate::qemu::Nic;
+use crate::run_dir::RunDir;
+use crate::scenario::rxe_interop::mac;
+use crate::tools::await_text;
+use crate::vm::{Image, Vm};
+
+/// Two queue pairs of the E810 are used by two processors.
+pub(super) const CPUS: u32 = 2;
+/// Room for a file of 256 MiB in memory.
+const MEMORY_MIB: u32 = 1024;
+/// Loading a driver, in an emulated guest of several on a busy host.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// From `ip link set up` until there is a carrier.
+const CARRIER_TIMEOUT: Duration = Duration::from_secs(20);
+/// Kernel messages of this level or worse are judged.
+const WARNING: u8 = 4;
+/// What makes networks of devices that share a NIC.
+const STACKED: &[&str] = &["8021q", "macvlan", "bridge", "veth"];
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Station {
+    pub(super) vm: Vm,
+    /// The daemon behind the NIC, if it is an E810.
+    pub(super) daemon: Option<Daemon>,
+    /// Number on the fabric; addresses follow from it.
+    pub(super) id: u16,
+    /// Its network device.
+    pub(super) device: String,
+    /// Kernel messages that are accounted for.
+    judged: usize,
+}
+
+/// Addresses of a station on one of several networks: 0 is the wire itself, others are VLANs of that number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    pub(super) ipv4: String,
+    pub(super) ipv6: String,
+}
+
+impl Address {
+    pub(super) fn on(network: u16, id: u16) -> Self {
+        let [high, low] = network.to_be_bytes();
+        // VLANs have 12 bits, so the second byte stays below 97.
+        Self {
+            ipv4: format!("10.{}.{low}.{id}", 81 + u16::from(high)),
+            ipv6: format!("fd81:{network:x}::{id:x}"),
+        }
+    }
+}
+
+impl Station {
+    /// A guest with an E810 as a card, its driver loaded with the lab's package.
+    pub(super) async fn with_e810(lab: &Lab, run: &RunDir, image: &Image, spec: &HcaSpec) -> Result<Self> {
+        let daemon = Daemon::start(&lab.hcad()?, spec, run).await?;
+        let cards = vec![daemon.socket().to_owned()];
+        let vm = lab.boot(run, image, Guest { cards, ..shape(&spec.name) }).await?;
+        let mut station = Self { vm, daemon: Some(daemon), id: spec.id, device: String::new(), judged: 0 };
+        Package::Synthetic.install(&mut station.vm).await?;
+        station.start("ice").await?;
+        Ok(station)
+    }
+
+    /// A guest with a NIC of QEMU's.
+    pub(super) async fn with_nic(
+        lab: &Lab,
+        run: &RunDir,
+        image: &Image,
+        name: &str,
+        id: u16,
+        nic: Nic,
+    ) -> Result<Self> {
+        let module = nic.model.module();
+        let vm = lab.boot(run, image, Guest { nics: vec![nic], ..shape(name) }).await?;
+        let mut station = Self { vm, daemon: None, id, device: String::new(), judged: 0 };
+        station.start(module).await?;
+        Ok(station)
+    }
+
+    async fn start(&mut self, module: &str) -> Result<()> {
+        // What the kernel has warned of before is not about the NIC.
+        self.judged = self.messages().await?.len();
+        load(&mut self.vm, &[&[module], STACKED].concat()).await?;
+        self.device = device(&mut self.vm, self.id).await?;
+        // It answers pings of groups as well.
+        self.sh("echo 0 > /proc/sys/net/ipv4/icmp_echo_ignore_broadcasts").await?;
+        let address = self.address(0);
+        bring_up(&mut self.vm, &self.device, &address).await
+    }
+
+    /// Its addresses on a network.
+    pub(super) fn address(&self, network: u16) -> Address {
+        Address::on(network, self.id)
+    }
+
+    /// Runs a line of the shell that must end with success.
+    pub(super) async fn sh(&mut self, line: &str) -> Result<String> {
+        self.vm.run(&["sh", "-c", line]).await
+    }
+
+    /// The kernel has warned of nothing but what an E810 is known to bring, since it was last asked.
+    pub(super) async fn no_warnings(&mut self) -> Result<()> {
+        let mut all = self.messages().await?;
+        let new = all.split_off(self.judged.min(all.len()));
+        self.judged = all.len() + new.len();
+        messages::judge(&new).with_context(|| format!("guest {}", self.vm.name()))
+    }
+
+    async fn messages(&mut self) -> Result<Vec<String>> {
+        warnings(&mut self.vm).await
+    }
+
+    /// Ends the guest, then its daemon as an operator would.
+    pub(super) async fn stop(mut self) -> Result<()> {
+        self.vm.kill().await?;
+        match self.daemon {
+            Some(daemon) => daemon.stop().await,
+            None => Ok(()),
+        }
+    }
+}
+
+fn shape(name: &str) -> Guest<'_> {
+    Guest { name, least_cpus: CPUS, least_memory_mib: MEMORY_MIB, ..Guest::default() }
+}
+
+/// Kernel messages of level warning and worse.
+pub(super) async fn warnings(vm: &mut Vm) -> Result<Vec<String>> {
+    Ok(vm.call(Dmesg { level: Some(WARNING) }).await?.lines)
+}
+
+/// Loads modules.
+pub(super) async fn load(vm: &mut Vm, modules: &[&str]) -> Result<()> {
+    vm.run_within(LOAD_TIMEOUT, &[&["modprobe", "-a"], modules].concat()).await.map(drop)
+}
+
+/// The network device of the NIC with this number; none that is stacked on it, which would share its MAC.
+pub(super) async fn device(vm: &mut Vm, id: u16) -> Result<String> {
+    let wanted = mac_text(id);
+    let links = vm.run(&["ip", "-j", "-d", "link", "show"]).await?;
+    let links: Vec<Value> = serde_json::from_str(&links).with_context(|| links.clone())?;
+    let is_it = |link: &&Value| {
+        link["address"].as_str() == Some(&wanted) && link.pointer("/linkinfo/info_kind").is_none()
+    };
+    let found = links.iter().find(is_it).and_then(|link| link["ifname"].as_str());
+    let all = || links.iter().map(|link| link["ifname"].to_string()).collect::<Vec<_>>().join(", ");
+    Ok(found.with_context(|| format!("no device has MAC {wanted}, only {} are there", all()))?.to_owned())
+}
+
+pub(super) fn mac_text(id: u16) -> String {
+    mac(id).map(|byte| format!("{byte:02x}")).join(":")
+}
+
+/// Gives a device its addresses and waits until it can be used.
+pub(super) async fn bring_up(vm: &mut Vm, device: &str, address: &Address) -> Result<()> {
+    let Address { ipv4, ipv6 } = address;
+    let commands = format!(
+        "ip link set {device} up && ip address add {ipv4}/24 dev {device} && \
+         ip address add {ipv6}/64 dev {device} nodad"
+    );
+    vm.run(&["sh", "-c", &commands]).await?;
+    carrier(vm, device, true).await
+}
+
+/// Waits until a device that is up has a carrier, or none.
+pub(super) async fn carrier(vm: &mut Vm, device: &str, wanted: bool) -> Result<()> {
+    let path = format!("/sys/class/net/{device}/carrier");
+    let text = if wanted { "1" } else { "0" };
+    await_text(vm, &[&path], &[text], CARRIER_TIMEOUT).await.with_context(|| format!("carrier of {device}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_do_not_share_addresses() {
+        assert_eq!(Address::on(0, 1).ipv4, "10.81.0.1");
+        assert_eq!(Address::on(4094, 2).ipv4, "10.96.254.2");
+        assert_eq!(Address::on(100, 3).ipv6, "fd81:64::3");
+    }
+}

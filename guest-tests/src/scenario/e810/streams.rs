@@ -1,0 +1,111 @@
+//! Streams of iperf3 between two stations.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::station::Station;
+use crate::tools::{Exchange, Ready};
+
+const PORT: u16 = 5201;
+/// Of one run, set-up and end included, in emulated guests on a busy host.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// What flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Tcp,
+    /// At a rate far below what an emulated guest takes in, so that nothing is lost but on the wire.
+    Udp,
+}
+
+/// One run of iperf3.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Streams {
+    pub(super) protocol: Protocol,
+    pub(super) count: u32,
+    /// The server sends.
+    pub(super) back: bool,
+    pub(super) ipv6: bool,
+    pub(super) amount: Amount,
+}
+
+/// How much is sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Amount {
+    Mib(u32),
+    Seconds(u32),
+}
+
+/// What arrived.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrived {
+    pub(super) bytes: u64,
+    /// Of datagrams, in percent.
+    pub(super) lost: f64,
+}
+
+/// Bits per second of all streams of datagrams.
+const UDP_RATE: u32 = 20_000_000;
+
+impl Streams {
+    /// Runs it, the server at `server`, over a network.
+    pub(super) async fn run(
+        self,
+        client: &mut Station,
+        server: &mut Station,
+        network: u16,
+    ) -> Result<Arrived> {
+        let address = server.address(network);
+        let peer = if self.ipv6 { address.ipv6 } else { address.ipv4 };
+        let mut line = format!("iperf3 -c {peer} -J -P {}", self.count);
+        match self.amount {
+            Amount::Mib(mib) => line += &format!(" -n {mib}M"),
+            Amount::Seconds(seconds) => line += &format!(" -t {seconds}"),
+        }
+        if self.back {
+            line += " -R";
+        }
+        if self.protocol == Protocol::Udp {
+            line += &format!(" -u -l 1400 -b {}", UDP_RATE / self.count);
+        }
+        let exchange = Exchange {
+            server: format!("iperf3 -s -1 -B {peer}"),
+            client: line,
+            ready: Ready::Tcp(PORT),
+            limit: LIMIT,
+        };
+        let ends = exchange.run(&mut server.vm, &mut client.vm).await?;
+        let report: Value = serde_json::from_str(&ends.client.stdout).context("iperf3's report")?;
+        self.read(&report).with_context(|| format!("{report:#}"))
+    }
+
+    fn read(self, report: &Value) -> Result<Arrived> {
+        let number = |place: &str| {
+            let value = report.pointer(place).and_then(Value::as_f64);
+            value.with_context(|| format!("no {place}"))
+        };
+        let sum = if self.protocol == Protocol::Udp { "/end/sum" } else { "/end/sum_received" };
+        let bytes = report.pointer(&format!("{sum}/bytes")).and_then(Value::as_u64);
+        Ok(Arrived {
+            bytes: bytes.context("no bytes")?,
+            lost: if self.protocol == Protocol::Udp { number("/end/sum/lost_percent")? } else { 0.0 },
+        })
+    }
+
+    /// Runs it; what was sent must arrive. Content is for others to judge, and so is how much of it: the client ends when it
+    /// has given all to its kernel, and of datagrams a guest that its host starves drops some.
+    pub(super) async fn arrive(self, client: &mut Station, server: &mut Station, network: u16) -> Result<()> {
+        /// Bytes that may still be on their way, of each MiB.
+        const LATE: u64 = 1 << 19;
+        /// Datagrams, in percent.
+        const MOST_LOST: f64 = 25.0;
+        let arrived = self.run(client, server, network).await?;
+        if let (Protocol::Tcp, Amount::Mib(mib)) = (self.protocol, self.amount) {
+            ensure!(arrived.bytes >= u64::from(mib) * LATE, "{arrived:?}");
+        }
+        ensure!(arrived.bytes > 0 && arrived.lost <= MOST_LOST, "{arrived:?}");
+        Ok(())
+    }
+}

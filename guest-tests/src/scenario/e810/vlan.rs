@@ -1,0 +1,89 @@
+//! VLANs: customer tags, which the NIC inserts and strips, service tags, and both.
+
+use anyhow::{Result, ensure};
+
+use super::net::Wire;
+use super::ping;
+use super::station::{Station, bring_up};
+use super::streams::{Amount, Protocol, Streams};
+
+/// Numbers of VLANs, both ends of the range among them.
+const FIRST: u16 = 1;
+const LAST: u16 = 4094;
+const SERVICE: u16 = 300;
+const INNER: u16 = 301;
+
+/// Two VLANs at once carry everything that the wire itself does, and neither hears the other.
+pub(super) async fn customer(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
+    for vlan in [FIRST, LAST] {
+        // Its frames have a priority.
+        add(a, "802.1Q", vlan, "egress-qos-map 0:5").await?;
+        add(b, "802.1Q", vlan, "egress-qos-map 0:5").await?;
+    }
+    let result = talk(a, b, wire).await;
+    for vlan in [FIRST, LAST] {
+        remove(a, vlan).await?;
+        remove(b, vlan).await?;
+    }
+    result
+}
+
+async fn talk(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
+    for vlan in [FIRST, LAST] {
+        let address = b.address(vlan);
+        ping::some_sizes(a, &address.ipv4, wire).await?;
+        ping::one_size(a, &address.ipv6, 1000, wire).await?;
+    }
+    let streams =
+        Streams { protocol: Protocol::Tcp, count: 1, back: false, ipv6: false, amount: Amount::Mib(8) };
+    streams.arrive(a, b, LAST).await?;
+    Streams { back: true, ipv6: true, ..streams }.arrive(a, b, LAST).await?;
+    Streams { protocol: Protocol::Udp, amount: Amount::Seconds(1), ..streams }.arrive(a, b, LAST).await?;
+    // A VLAN that only one end is in.
+    let only = 77;
+    add(a, "802.1Q", only, "").await?;
+    let silence = a.sh(&format!("ping -n -q -c 2 -i 0.2 -W 1 {}; true", b.address(only).ipv4)).await;
+    remove(a, only).await?;
+    let silence = silence?;
+    ensure!(silence.contains(" 0 received"), "{silence}");
+    Ok(())
+}
+
+/// Service tags, and customer tags inside. The driver leaves both to the kernel.
+pub(super) async fn service(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
+    for station in [&mut *a, &mut *b] {
+        add(station, "802.1ad", SERVICE, "").await?;
+        let inner = format!("ip link add link vlan{SERVICE} name vlan{INNER} type vlan id {INNER}");
+        station.sh(&inner).await?;
+        let address = station.address(INNER);
+        bring_up(&mut station.vm, &format!("vlan{INNER}"), &address).await?;
+    }
+    let result = async {
+        for vlan in [SERVICE, INNER] {
+            ping::some_sizes(a, &b.address(vlan).ipv4, wire).await?;
+        }
+        let streams =
+            Streams { protocol: Protocol::Tcp, count: 1, back: false, ipv6: false, amount: Amount::Mib(4) };
+        streams.arrive(a, b, SERVICE).await
+    }
+    .await;
+    for station in [a, b] {
+        // The inner one goes with it.
+        remove(station, SERVICE).await?;
+    }
+    result
+}
+
+async fn add(station: &mut Station, protocol: &str, vlan: u16, options: &str) -> Result<()> {
+    let device = station.device.clone();
+    let command = format!(
+        "ip link add link {device} name vlan{vlan} type vlan protocol {protocol} id {vlan} {options}"
+    );
+    station.sh(&command).await?;
+    let address = station.address(vlan);
+    bring_up(&mut station.vm, &format!("vlan{vlan}"), &address).await
+}
+
+async fn remove(station: &mut Station, vlan: u16) -> Result<()> {
+    station.sh(&format!("ip link del vlan{vlan}")).await.map(drop)
+}
