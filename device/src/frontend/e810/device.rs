@@ -3,6 +3,8 @@
 //! # Spec
 //! E810 interface, sections 1 and 2.
 
+use std::mem;
+
 use engine::{Engine, Event, Instant};
 use protocol::describe::Visitor;
 use protocol::hca::e810::interrupt::OtherCauses;
@@ -61,6 +63,8 @@ pub struct E810 {
     pub(super) function: Function,
     /// Its counters outlive resets.
     pub(super) lan: Lan,
+    /// The last search for a frame of the queues ended at its bound.
+    pub(super) searching: bool,
     counters: Counters,
 }
 
@@ -75,6 +79,7 @@ impl Interface for E810 {
             link: Link::new(setup.options.link_speed),
             function,
             lan: Lan::new(setup.options.queues.get()),
+            searching: false,
             counters: Counters::default(),
             setup,
         }
@@ -274,7 +279,8 @@ impl Frontend for E810 {
             self.function.vectors.fire_other(cx, OtherCauses::MALICIOUS_DRIVER);
         }
         self.function.vectors.retry(cx);
-        self.lan.has_work()
+        // What waits for room on the way to the wire is not ours to look after.
+        mem::take(&mut self.searching)
     }
 
     fn next_deadline(&self) -> Option<Instant> {

@@ -24,8 +24,9 @@ impl E810 {
     pub(super) fn send_frame(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
         let start = out.len();
         let link_is_up = self.link.is_up(cx.port);
+        self.searching = false;
         for _ in 0..FRAMES_KEPT_IN {
-            let Some(sent) = self.lan.poll_frame((cx.dma, cx.monitor), out) else { return false };
+            let Some(sent) = self.lan.poll_frame((cx.dma, cx.monitor), out) else { break };
             let frame = out.get(start..).unwrap_or_default();
             if self.forward((cx.dma, cx.monitor), sent, frame) {
                 if link_is_up {
@@ -36,6 +37,7 @@ impl E810 {
             }
             out.truncate(start);
         }
+        self.searching = self.lan.has_work();
         false
     }
 

@@ -13,6 +13,7 @@ use super::*;
 use crate::frontend::e810::testing::MAC;
 use crate::frontend::snapshot::{LinkRow, QueueDirection, QueueRow, QueueState, Rows, Table};
 use crate::frontend::testing::pattern;
+use crate::hca::WorkLeft;
 use crate::telemetry::trace::TraceFormat;
 use crate::telemetry::trace::tests::Written;
 
@@ -240,6 +241,33 @@ fn a_cut_frame_is_a_frame_for_each_piece() {
     assert_eq!(sent, pattern(300, 9));
     assert_eq!(nic.driver.counter(Register::GlvUptc(nic.vsi)), 3);
     assert_eq!(nic.driver.counter(Register::GlprtPtc255), 3);
+}
+
+#[test]
+fn frames_that_wait_for_room_on_the_wire_keep_nobody_awake() {
+    let mut nic = Nic::new();
+    nic.put(0, 64 << 50 | (64 * 200) << 30 | 1 << 4 | 1);
+    nic.send(&tcp_frame(64 * 200), TCP_HEADERS);
+    // Nobody takes what leaves.
+    for _ in 0..2 {
+        assert_eq!(nic.driver.bus.hca.drain(), WorkLeft { frames: true, other: false });
+    }
+    assert_eq!(nic.driver.bus.settle().len(), 200);
+}
+
+#[test]
+fn the_search_for_a_frame_for_the_wire_is_bounded() {
+    let mut nic = Nic::new();
+    let sent = frame(MAC.0, MAC.0, 60);
+    for _ in 0..40 {
+        let buffer = TRANSMIT_BUFFER + u64::from(nic.next) * 0x1000;
+        nic.driver.bus.poke(buffer, &sent);
+        nic.put(buffer, 3 << 4 | (sent.len() as u64) << 34);
+    }
+    nic.ring();
+    assert_eq!(nic.driver.bus.hca.drain(), WorkLeft { frames: false, other: true });
+    assert_eq!(nic.driver.bus.hca.drain(), WorkLeft { frames: false, other: false });
+    assert_eq!(nic.driver.read(Register::QtxCommHead(0)), 40);
 }
 
 #[test]
