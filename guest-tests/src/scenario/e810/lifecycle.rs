@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use tokio::time::{sleep, timeout};
 
 use super::package::Package;
 use super::probe::Probe;
@@ -19,6 +20,8 @@ pub(super) const CYCLES_TIMEOUT: Duration = Duration::from_secs(600);
 const LEAK_KIB: u64 = 8 << 10;
 /// For a driver to take its device down and up.
 const RESET_TIMEOUT: Duration = Duration::from_secs(60);
+/// Between two looks at whether it began.
+const POLL: Duration = Duration::from_millis(100);
 
 /// The operator takes the port down and up; the driver is told by an event.
 pub(super) async fn link_flap(probe: &mut Probe) -> Result<()> {
@@ -64,6 +67,33 @@ pub(super) async fn function_reset(probe: &mut Probe) -> Result<()> {
     probe.vm.run_within(RESET_TIMEOUT, &["sh", "-c", &line]).await?;
     probe.carrier(true).await?;
     probe.talk().await?;
+    probe.no_warnings(Package::Synthetic).await
+}
+
+/// The driver is asked to reset its function, the core and the whole device, and takes up where it was.
+pub(super) async fn driver_resets(probe: &mut Probe) -> Result<()> {
+    /// What is shared by the functions of a card, as `ethtool` names it.
+    const CORE: &str = "irq-shared dma-shared filter-shared offload-shared ram-shared";
+    let device = probe.device.clone();
+    let resets = [
+        ("/frontend/e810/function_resets", "irq dma filter offload".to_owned()),
+        ("/frontend/e810/device_resets", CORE.to_owned()),
+        ("/frontend/e810/device_resets", format!("{CORE} mac-shared phy-shared")),
+    ];
+    for (counter, parts) in resets {
+        let line = format!("ethtool --reset {device} {parts}");
+        let before = probe.daemon.counter(counter).await?;
+        probe.sh(&line).await?;
+        // The driver does it, and what follows, in its own time.
+        let again = async {
+            while probe.daemon.counter(counter).await? == before {
+                sleep(POLL).await;
+            }
+            while probe.talk().await.is_err() {}
+            anyhow::Ok(())
+        };
+        timeout(RESET_TIMEOUT, again).await.with_context(|| format!("{line} within {RESET_TIMEOUT:?}"))??;
+    }
     probe.no_warnings(Package::Synthetic).await
 }
 

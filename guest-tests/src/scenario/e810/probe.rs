@@ -62,6 +62,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("link down and up by ip", &hint, lifecycle::interface_flap(&mut probe)).await?;
     report.case("devlink dev reload", &hint, lifecycle::devlink_reload(&mut probe)).await?;
     report.case("function-level reset", &hint, lifecycle::function_reset(&mut probe)).await?;
+    report.case("resets by ethtool", &hint, lifecycle::driver_resets(&mut probe)).await?;
     report.case("every queue count and ring size", &hint, lifecycle::rings(&mut probe)).await?;
     let name = format!("{} times unloaded and loaded", lifecycle::CYCLES);
     report.case_within(lifecycle::CYCLES_TIMEOUT, &name, &hint, lifecycle::cycles(&mut probe)).await?;
