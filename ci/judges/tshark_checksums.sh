@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Wireshark's dissector as judge of what NICs put on the wire: no frame has a wrong checksum of IP, ICMP, TCP or UDP, and
-# there were frames with each of these.
+# Wireshark's dissector as judge of what a NIC put on the wire: no frame that it sent has a wrong checksum of IP, ICMP, TCP
+# or UDP, and there were frames with each of these. What came to it is its peer's doing: where a kernel computes checksums
+# itself, it may send a segment again, with another header in the same place, while the first copy still waits.
 set -euo pipefail
 [ $# -gt 0 ] || { echo "usage: $0 FILE.pcapng..." >&2; exit 2; }
 
@@ -16,7 +17,9 @@ for file in "$@"; do
     table=$(tshark -n -o ip.check_checksum:TRUE -o tcp.check_checksum:TRUE -o udp.check_checksum:TRUE \
         -r "$file" -T fields -E separator='|' -E occurrence=f \
         -e frame.number -e ip.checksum.status -e icmp.checksum.status -e icmpv6.checksum.status \
-        -e tcp.checksum.status -e udp.checksum.status -e vlan.id)
+        -e tcp.checksum.status -e udp.checksum.status -e vlan.id -e frame.packet_flags_direction)
+    # Of what left, by its flags in the capture.
+    table=$(awk -F'|' '$8 ~ /2$/' <<<"$table")
     awk -F'|' -v file="$file" '
         BEGIN { split("IP ICMP ICMPv6 TCP UDP", name, " ") }
         {
@@ -30,7 +33,7 @@ for file in "$@"; do
             if (wrong > 20) exit
         }
         END {
-            printf "%s: %d frames, %d tagged; right checksums:", file, NR, tagged
+            printf "%s: %d frames left, %d tagged; right checksums:", file, NR, tagged
             for (i = 1; i <= 5; i++) {
                 printf " %s %d", name[i], right[i]
                 if (!right[i]) { printf " (none)"; wrong++ }
@@ -41,7 +44,7 @@ for file in "$@"; do
     # What is wrong, whole: the capture itself may be gone when somebody reads this.
     wrong=$(awk -F'|' '{ for (i = 2; i <= 6; i++) if ($i == "0") { print $1; if (++n == 3) exit; next } }' <<<"$table")
     for frame in $wrong; do
-        tshark -n -r "$file" -o tcp.check_checksum:TRUE -o udp.check_checksum:TRUE -Y "frame.number == $frame" -V -x
+        tshark -n -r "$file" -o ip.check_checksum:TRUE -o tcp.check_checksum:TRUE -o udp.check_checksum:TRUE -Y "frame.number == $frame" -V -x
     done
 done
 exit $status
