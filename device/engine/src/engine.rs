@@ -492,7 +492,7 @@ fn watch_error(
     index: u32,
     now: Instant,
 ) {
-    if !qp.has_own_receives() {
+    if !qp.awaits_receives() {
         return;
     }
     note(&mut qp.in_error_list, list, index);

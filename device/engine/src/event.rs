@@ -1,9 +1,9 @@
 //! What the engine reports to its owner.
 
-use protocol::ids::{MacAddr, Qpn};
+use protocol::ids::{MacAddr, Qpn, Rkey};
 use protocol::roce::{Imm, Opcode};
 
-use crate::SendOp;
+use crate::{AccessError, SendOp};
 
 /// Which queue of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,9 @@ pub enum Queue {
 pub enum Status {
     LocalLength,
     LocalQpOperation,
-    LocalProtection,
+    LocalProtection(AccessError),
+    /// A local invalidate, a fast registration or the binding of a window was refused.
+    MemoryManagement(AccessError),
     Flushed,
     BadResponse,
     RemoteInvalidRequest,
@@ -65,6 +67,8 @@ pub struct RecvDone {
     pub grh: bool,
     /// The entry of the P_Key table that the message was received for.
     pub pkey_index: u16,
+    /// The key that the sender asked to invalidate, which is done.
+    pub invalidated: Option<Rkey>,
 }
 
 /// Success of either queue.
@@ -75,7 +79,8 @@ pub enum Success {
     Recv(RecvDone),
 }
 
-/// One work request is done: exactly one of these per request, in queue order.
+/// One work request is done: exactly one of these per request, in queue order, unless its owner flushes
+/// ([`Flush::Owner`](crate::Flush::Owner)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// The QP.
@@ -100,7 +105,7 @@ pub enum AsyncEvent {
     /// The responder refused a request as invalid.
     InvalidRequest,
     /// The responder refused a request for lack of rights.
-    AccessError,
+    AccessError(AccessError),
     /// The shared receive queue of this QP could not be read. It concerns the queue, so each of its QPs may say so.
     SrqCatastrophic,
     /// The QP is in ERR, and holds no request of its shared receive queue any more: none will complete for it.

@@ -1,8 +1,8 @@
 //! Bytes of a message at an offset, out of or into a list of regions.
 
-use protocol::ids::{Pdn, Va};
+use protocol::ids::Va;
 
-use crate::{Access, AccessError, Host, Payload, Sge};
+use crate::{Access, AccessError, Accessor, Host, Payload, Sge};
 
 /// Appends `len` bytes of the message, from `offset` on, to `out`.
 ///
@@ -10,7 +10,7 @@ use crate::{Access, AccessError, Host, Payload, Sge};
 /// As [`Host::read`]. A list shorter than asked for is [`AccessError::Bounds`].
 pub(crate) fn gather(
     host: &impl Host,
-    pd: Pdn,
+    who: Accessor,
     payload: &Payload,
     offset: usize,
     len: usize,
@@ -25,7 +25,7 @@ pub(crate) fn gather(
         Payload::Sges(sges) => {
             let mut left = len;
             for (sge, part) in parts(sges, offset, len) {
-                host.read(pd, sge.lkey, part.va, part.len, out, Access::LocalRead)?;
+                host.read(who, sge.lkey, part.va, part.len, out, Access::LocalRead)?;
                 left -= part.len;
             }
             if left == 0 { Ok(()) } else { Err(AccessError::Bounds) }
@@ -39,7 +39,7 @@ pub(crate) fn gather(
 /// As [`Host::write`]. A list shorter than needed is [`AccessError::Bounds`].
 pub(crate) fn scatter(
     host: &mut impl Host,
-    pd: Pdn,
+    who: Accessor,
     sges: &[Sge],
     offset: usize,
     data: &[u8],
@@ -47,7 +47,7 @@ pub(crate) fn scatter(
     let mut data = data;
     for (sge, part) in parts(sges, offset, data.len()) {
         let (here, rest) = data.split_at(part.len);
-        host.write(pd, sge.lkey, part.va, here, Access::LocalWrite)?;
+        host.write(who, sge.lkey, part.va, here, Access::LocalWrite)?;
         data = rest;
     }
     if data.is_empty() { Ok(()) } else { Err(AccessError::Bounds) }

@@ -1,9 +1,9 @@
 //! What the engine borrows from its owner: work queues and memory.
 
-use protocol::ids::{Lkey, Pdn, Qpn, Va};
+use protocol::ids::{Lkey, Pdn, Qpn, Rkey, Va};
 use smallvec::SmallVec;
 
-use crate::{RecvRequest, SendRequest, Status};
+use crate::{LocalOp, RecvRequest, SendRequest, Status};
 
 /// Result of asking a work queue for its next request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +26,17 @@ pub enum Fetch<T> {
     Broken,
 }
 
+/// In whose name memory is accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accessor {
+    /// Protection domain.
+    pub pd: Pdn,
+    /// The QP, which windows of type 2B belong to.
+    pub qpn: Qpn,
+    /// Key 0 stands for bus addresses in its own work requests (the reserved L_Key), never in those of its peer.
+    pub reserved_lkey: bool,
+}
+
 /// The right an access needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -41,19 +52,36 @@ pub enum Access {
     RemoteAtomic,
 }
 
-/// Why an access was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+impl Access {
+    /// Whether the QP's own work request asks for it.
+    pub const fn is_local(self) -> bool {
+        matches!(self, Self::LocalRead | Self::LocalWrite)
+    }
+}
+
+/// Why an access, or work on a key, was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AccessError {
-    /// No region has this key.
+    /// No region and no window has this key.
     Key,
-    /// The region belongs to another protection domain.
+    /// The key is allocated, and not valid now.
+    Invalid,
+    /// It is of a kind that this is not for: a window in an own work request, a region that only a command ends.
+    Kind,
+    /// The region or window belongs to another protection domain.
     Pd,
-    /// The region does not grant the right.
+    /// The window belongs to another QP.
+    Qp,
+    /// The right is not granted.
     Right,
     /// The range is not inside the region.
     Bounds,
     /// The region's page is not backed by memory the device can reach.
     Unmapped,
+    /// The key is valid, and has to be invalidated first.
+    Valid,
+    /// Windows are bound to the region.
+    Bound,
 }
 
 /// A read-modify-write of one big-endian-independent 64-bit word.
@@ -102,7 +130,7 @@ pub trait Host {
     ///
     /// # Errors
     /// The first reason found, in the order key, PD, right, bounds.
-    fn check(&self, pd: Pdn, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError>;
+    fn check(&self, who: Accessor, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError>;
 
     /// Appends a range of a region, `len` bytes, to `out`.
     ///
@@ -110,7 +138,7 @@ pub trait Host {
     /// As `check`, or [`AccessError::Unmapped`]; some of the range may then have been appended.
     fn read(
         &self,
-        pd: Pdn,
+        who: Accessor,
         key: Lkey,
         va: Va,
         len: usize,
@@ -122,12 +150,38 @@ pub trait Host {
     ///
     /// # Errors
     /// As `read`; nothing is written outside the granted range.
-    fn write(&mut self, pd: Pdn, key: Lkey, va: Va, data: &[u8], access: Access) -> Result<(), AccessError>;
+    fn write(
+        &mut self,
+        who: Accessor,
+        key: Lkey,
+        va: Va,
+        data: &[u8],
+        access: Access,
+    ) -> Result<(), AccessError>;
 
     /// Executes `op` on the aligned 64-bit word at `va` and returns the original value. The word is in the guest's
     /// byte order; values are plain integers.
     ///
     /// # Errors
     /// As `read`.
-    fn atomic(&mut self, pd: Pdn, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError>;
+    fn atomic(&mut self, who: Accessor, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError>;
+
+    /// Executes work on a key. From then on every access is judged by it.
+    ///
+    /// # Errors
+    /// The key stays as it was.
+    fn run_local(&mut self, who: Accessor, op: &LocalOp) -> Result<(), AccessError> {
+        let _ = (who, op);
+        Err(AccessError::Kind)
+    }
+
+    /// Invalidates the key that a SEND with invalidate names, in the name of the QP that received it. No byte is read or
+    /// written through it from then on.
+    ///
+    /// # Errors
+    /// The key stays as it was: it is not one that peers may invalidate.
+    fn remote_invalidate(&mut self, who: Accessor, key: Rkey) -> Result<(), AccessError> {
+        let _ = (who, key);
+        Err(AccessError::Kind)
+    }
 }

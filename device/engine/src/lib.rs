@@ -21,6 +21,7 @@ mod gather;
 mod held;
 mod host;
 mod limits;
+mod local;
 mod pkeys;
 pub(crate) mod qp;
 mod segment;
@@ -34,10 +35,13 @@ mod work;
 
 pub use engine::{Config, Engine, QpError, Transmit};
 pub use event::{AsyncEvent, Completion, Event, Queue, RecvDone, SendDone, Status, Success};
-pub use host::{Access, AccessError, AtomicOp, Fetch, Host};
+pub use host::{Access, AccessError, Accessor, AtomicOp, Fetch, Host};
+pub use local::{Bind, FastRegister, LocalOp, PageShift, Pages, Rights, WindowKind};
 pub use qp::attr::{
-    GrhArea, Modify, Mtu, QpAttrs, QpSnapshot, RemoteAccess, RnrRetry, RnrTimer, Service, State,
+    Flush, GrhArea, Modify, Mtu, QpAttrs, QpSnapshot, RemoteAccess, RnrRetry, RnrTimer, Service, State,
 };
 pub use stats::{Congestion, Drops, Naks, Recovery, Stats};
 pub use time::Instant;
-pub use work::{Payload, ReadyHeader, RecvRequest, Remote, SendOp, SendRequest, Sge, SgeList, UdDestination};
+pub use work::{
+    Fence, Payload, ReadyHeader, RecvRequest, Remote, SendOp, SendRequest, Sge, SgeList, UdDestination,
+};

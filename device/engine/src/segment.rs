@@ -35,6 +35,11 @@ pub(crate) fn segment(op: &SendOp, len: u32, mtu: usize, index: u32) -> Option<S
             let ext = imm.filter(|_| last).map_or(Ext::None, Ext::Imm);
             (Operation::send(position, imm.is_some()), ext)
         }
+        SendOp::SendInvalidate { rkey } => match position {
+            Position::Last => (Operation::SendLastInvalidate, Ext::Invalidate(rkey)),
+            Position::Only => (Operation::SendOnlyInvalidate, Ext::Invalidate(rkey)),
+            Position::First | Position::Middle => (Operation::send(position, false), Ext::None),
+        },
         SendOp::Write { remote, imm } => {
             let reth = Reth { va: remote.va, rkey: remote.rkey, dma_len: len };
             let ext = match (position.begins(), imm.filter(|_| last)) {
@@ -45,9 +50,11 @@ pub(crate) fn segment(op: &SendOp, len: u32, mtu: usize, index: u32) -> Option<S
             };
             (Operation::write(position, imm.is_some()), ext)
         }
-        SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::Nop => {
-            return None;
-        }
+        SendOp::Read { .. }
+        | SendOp::CompareSwap { .. }
+        | SendOp::FetchAdd { .. }
+        | SendOp::Local(_)
+        | SendOp::Nop => return None,
     };
     Some(Segment { operation, ext, offset: index as usize * mtu, len: payload_len(len, mtu, index) })
 }

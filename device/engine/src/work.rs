@@ -5,6 +5,8 @@ use protocol::ids::{Lkey, Pkey, Qkey, Qpn, Rkey, Va};
 use protocol::roce::{Imm, Shell};
 use smallvec::SmallVec;
 
+use crate::LocalOp;
+
 /// One element of a gather or scatter list. `len` 0 contributes nothing and is not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sge {
@@ -60,6 +62,11 @@ pub enum SendOp {
         /// Immediate data.
         imm: Option<Imm>,
     },
+    /// SEND that invalidates a key of the receiver's once all of it is there.
+    SendInvalidate {
+        /// The key.
+        rkey: Rkey,
+    },
     /// RDMA WRITE, with or without immediate data.
     Write {
         /// Target.
@@ -71,6 +78,8 @@ pub enum SendOp {
     Read {
         /// Source at the peer.
         remote: Remote,
+        /// Own key that is invalidated once the data is there.
+        invalidate: Option<Lkey>,
     },
     /// Compare and swap of a 64-bit word; the payload list takes the original value.
     CompareSwap {
@@ -88,6 +97,8 @@ pub enum SendOp {
         /// Value to add.
         add: u64,
     },
+    /// Work on keys, without a message.
+    Local(LocalOp),
     /// Nothing: completes in its turn.
     Nop,
 }
@@ -95,7 +106,26 @@ pub enum SendOp {
 impl SendOp {
     /// Whether the message takes a receive request at its end, so that a solicited event makes sense.
     pub(crate) fn consumes_receive(&self) -> bool {
-        matches!(self, Self::Send { .. } | Self::Write { imm: Some(_), .. })
+        matches!(self, Self::Send { .. } | Self::SendInvalidate { .. } | Self::Write { imm: Some(_), .. })
+    }
+}
+
+/// Which older requests of its queue a request waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fence {
+    /// None.
+    #[default]
+    None,
+    /// READs and atomics (IBTA volume 1, section 10.8.3.3: fence).
+    Reads,
+    /// All.
+    All,
+}
+
+impl Fence {
+    /// The fence of interfaces that know one kind.
+    pub const fn reads(set: bool) -> Self {
+        if set { Self::Reads } else { Self::None }
     }
 }
 
@@ -133,8 +163,8 @@ pub struct SendRequest {
     pub op: SendOp,
     /// Gather list, scatter list (READ, atomics) or inline bytes.
     pub payload: Payload,
-    /// Wait for earlier READs and atomics of this QP.
-    pub fence: bool,
+    /// Which older requests must be done before it begins.
+    pub fence: Fence,
     /// Ask for a solicited event at the receiver.
     pub solicited: bool,
     /// Destination, for UD only.
@@ -145,7 +175,7 @@ impl SendRequest {
     /// Place holder for a request that could not be read.
     pub(crate) fn refused(wr_id: u64) -> Self {
         let payload = Payload::Sges(SgeList::new());
-        Self { wr_id, op: SendOp::Nop, payload, fence: false, solicited: false, ud: None }
+        Self { wr_id, op: SendOp::Nop, payload, fence: Fence::None, solicited: false, ud: None }
     }
 }
 

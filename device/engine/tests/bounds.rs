@@ -22,7 +22,7 @@ impl Host for Endless {
             wr_id: 1,
             op: SendOp::Send { imm: None },
             payload: Payload::Inline([1, 2, 3, 4].into_iter().collect()),
-            fence: false,
+            fence: Fence::None,
             solicited: false,
             ud: None,
         })
@@ -35,13 +35,13 @@ impl Host for Endless {
         }
     }
 
-    fn check(&self, _: Pdn, _: Lkey, _: Va, _: u64, _: engine::Access) -> Result<(), AccessError> {
+    fn check(&self, _: Accessor, _: Lkey, _: Va, _: u64, _: engine::Access) -> Result<(), AccessError> {
         Ok(())
     }
 
     fn read(
         &self,
-        _: Pdn,
+        _: Accessor,
         _: Lkey,
         _: Va,
         _: usize,
@@ -51,11 +51,11 @@ impl Host for Endless {
         Ok(())
     }
 
-    fn write(&mut self, _: Pdn, _: Lkey, _: Va, _: &[u8], _: engine::Access) -> Result<(), AccessError> {
+    fn write(&mut self, _: Accessor, _: Lkey, _: Va, _: &[u8], _: engine::Access) -> Result<(), AccessError> {
         Ok(())
     }
 
-    fn atomic(&mut self, _: Pdn, _: Lkey, _: Va, _: AtomicOp) -> Result<u64, AccessError> {
+    fn atomic(&mut self, _: Accessor, _: Lkey, _: Va, _: AtomicOp) -> Result<u64, AccessError> {
         Ok(0)
     }
 }
@@ -81,6 +81,8 @@ fn attrs() -> QpAttrs {
         remote: RemoteAccess::ALL,
         grh_area: GrhArea::None,
         srq: false,
+        reserved_lkey: false,
+        flush: Flush::Each,
     }
 }
 

@@ -51,7 +51,7 @@ fn acknowledges_tell_how_many_receive_requests_are_posted() {
     };
     for op in [
         SendOp::Send { imm: None },
-        SendOp::Read { remote: remote(0) },
+        SendOp::Read { remote: remote(0), invalidate: None },
         SendOp::FetchAdd { remote: remote(0), add: 1 },
     ] {
         pair.post(A, request(1, op, &[sge(0x9000, 8)]));

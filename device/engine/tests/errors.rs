@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use engine::sim::host::Rights;
-use engine::{AsyncEvent, Fetch, SendOp, Sge, State, Status};
+use engine::{AccessError, AsyncEvent, Fetch, SendOp, Sge, State, Status};
 use protocol::Psn;
 use protocol::ids::{Lkey, Rkey, Va};
 use protocol::roce::{Aeth, AtomicEth, Ext, Imm, NakCode, Operation, Reth, Syndrome};
@@ -33,7 +33,7 @@ fn write_with_a_wrong_key_is_refused_on_its_first_packet() {
     pair.post(A, request(1, SendOp::Write { remote: bad, imm: None }, &[sge(0, 300)]));
     let trace = pair.flow();
     assert_eq!(trace[2..], ["B Acknowledge 0x100 RemoteAccess msn0"]);
-    assert_refused(&mut pair, Status::RemoteAccess, &[AsyncEvent::AccessError]);
+    assert_refused(&mut pair, Status::RemoteAccess, &[AsyncEvent::AccessError(AccessError::Key)]);
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn write_beyond_the_region_leaves_memory_untouched() {
     // Only the last byte is outside.
     pair.post(A, write(1, REGION as u64 - 511, 512));
     pair.flow();
-    assert_refused(&mut pair, Status::RemoteAccess, &[AsyncEvent::AccessError]);
+    assert_refused(&mut pair, Status::RemoteAccess, &[AsyncEvent::AccessError(AccessError::Bounds)]);
     assert_eq!(pair.bytes(B, 0, REGION), before);
 }
 
@@ -53,7 +53,7 @@ fn write_whose_range_wraps_the_address_space_is_refused() {
     let wrapping = engine::Remote { va: Va::new(u64::MAX - 10), rkey: Rkey::new(KEY) };
     pair.post(A, request(1, SendOp::Write { remote: wrapping, imm: None }, &[sge(0, 512)]));
     pair.flow();
-    assert_refused(&mut pair, Status::RemoteAccess, &[AsyncEvent::AccessError]);
+    assert_refused(&mut pair, Status::RemoteAccess, &[AsyncEvent::AccessError(AccessError::Bounds)]);
 }
 
 #[test]
@@ -65,16 +65,16 @@ fn region_that_vanishes_is_noticed_on_a_later_packet() {
     pair.b.host.regions.remove(&KEY);
     pair.deliver(B, &frames[1]);
     assert_eq!(pair.flow(), ["B Acknowledge 0x101 RemoteAccess msn0"]);
-    assert_refused(&mut pair, Status::RemoteAccess, &[AsyncEvent::AccessError]);
+    assert_refused(&mut pair, Status::RemoteAccess, &[AsyncEvent::AccessError(AccessError::Key)]);
 }
 
 #[test]
 fn read_without_the_right_is_refused() {
     let mut pair = Pair::new();
     let locked = engine::Remote { rkey: Rkey::new(LOCKED), ..remote(0) };
-    pair.post(A, request(1, SendOp::Read { remote: locked }, &[sge(0x8000, 10)]));
+    pair.post(A, request(1, SendOp::Read { remote: locked, invalidate: None }, &[sge(0x8000, 10)]));
     assert_eq!(pair.flow(), ["A ReadRequest 0x100 va+0x0 10?", "B Acknowledge 0x100 RemoteAccess msn0"]);
-    assert_refused(&mut pair, Status::RemoteAccess, &[AsyncEvent::AccessError]);
+    assert_refused(&mut pair, Status::RemoteAccess, &[AsyncEvent::AccessError(AccessError::Right)]);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn region_that_vanishes_while_a_read_is_answered_ends_it_at_that_packet() {
     side.host.regions.remove(&KEY);
     pair.deliver(A, &frame);
     assert_eq!(pair.flow(), ["B Acknowledge 0x101 RemoteAccess msn1"]);
-    assert_refused(&mut pair, Status::RemoteAccess, &[AsyncEvent::AccessError]);
+    assert_refused(&mut pair, Status::RemoteAccess, &[AsyncEvent::AccessError(AccessError::Key)]);
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn atomic_is_refused_without_the_right_and_unaligned() {
     let locked = engine::Remote { rkey: Rkey::new(LOCKED), ..remote(0) };
     pair.post(A, request(1, SendOp::FetchAdd { remote: locked, add: 1 }, &[sge(0x8000, 8)]));
     pair.flow();
-    assert_refused(&mut pair, Status::RemoteAccess, &[AsyncEvent::AccessError]);
+    assert_refused(&mut pair, Status::RemoteAccess, &[AsyncEvent::AccessError(AccessError::Right)]);
 
     let mut pair = Pair::new();
     pair.post(A, request(1, SendOp::FetchAdd { remote: remote(4), add: 1 }, &[sge(0x8000, 8)]));
@@ -144,7 +144,7 @@ fn receive_request_that_cannot_be_written_is_a_remote_operational_error() {
     pair.post(A, send(1, 10));
     let trace = pair.flow();
     assert_eq!(trace[1..], ["B Acknowledge 0x100 RemoteOperational msn0"]);
-    assert_eq!(pair.b.recvs(), [(7, Err(Status::LocalProtection))]);
+    assert_eq!(pair.b.recvs(), [(7, Err(Status::LocalProtection(AccessError::Right)))]);
     assert_refused(&mut pair, Status::RemoteOperational, &[]);
 }
 
@@ -177,7 +177,6 @@ fn malformed_requests_are_refused_as_invalid() {
         ("read longer than 2^31", &[(O::ReadRequest, Ext::Reth(reth(0, (1 << 31) + 1)), 0)]),
         ("read with a payload", &[(O::ReadRequest, two, 4)]),
         ("reserved opcode", &[(O::Reserved(0x18), Ext::None, 0)]),
-        ("send with invalidate", &[(O::SendOnlyInvalidate, Ext::Invalidate(Rkey::new(KEY)), 0)]),
     ];
     for (name, packets) in cases {
         let mut pair = Pair::new();
@@ -286,7 +285,7 @@ fn gather_that_fails_waits_for_earlier_requests_to_complete() {
     pair.post(A, write(3, 0x8000, 10));
     let trace = pair.flow();
     assert_eq!(trace, ["A WriteOnly 0x100 10B va+0x8000 10?", "B Acknowledge 0x100 msn1"]);
-    let failed = Err(Status::LocalProtection);
+    let failed = Err(Status::LocalProtection(AccessError::Key));
     assert_eq!(pair.a.sends(), [(1, Ok(())), (2, failed), (3, Err(Status::Flushed))]);
     assert_eq!(pair.snapshot(A).state, State::Err);
     assert_eq!(pair.snapshot(B).state, State::Rts);
@@ -297,9 +296,9 @@ fn scatter_of_a_read_that_fails_is_a_local_protection_error() {
     let mut pair = Pair::new();
     pair.a.host.add_region(0x30, PD, VA, 100, Rights::NONE);
     let bad = Sge { lkey: Lkey::new(0x30), ..sge(0, 10) };
-    pair.post(A, request(1, SendOp::Read { remote: remote(0) }, &[bad]));
+    pair.post(A, request(1, SendOp::Read { remote: remote(0), invalidate: None }, &[bad]));
     pair.flow();
-    assert_eq!(pair.a.sends(), [(1, Err(Status::LocalProtection))]);
+    assert_eq!(pair.a.sends(), [(1, Err(Status::LocalProtection(AccessError::Right)))]);
 }
 
 #[test]
@@ -434,6 +433,12 @@ fn an_operation_that_is_not_enabled_on_the_qp_is_an_invalid_request() {
         assert_eq!(posted(without, wr.clone()), refused, "{without:?}");
         assert_eq!(posted(all, wr), (Ok(()), vec![]));
     }
+    let mut pair = Pair::with(|_, attrs| attrs.remote = RemoteAccess { invalidate: false, ..all });
+    pair.post_recv(B, 7, 0x8000, 10);
+    pair.post(A, request(1, SendOp::SendInvalidate { rkey: Rkey::new(KEY) }, &[sge(0, 10)]));
+    let trace = pair.flow();
+    assert_eq!(trace[1..], ["B Acknowledge 0x100 InvalidRequest msn0"]);
+    assert_eq!(pair.b.recvs(), [(7, Err(Status::Flushed))]);
     let mut pair = Pair::with(|_, attrs| {
         (attrs.service, attrs.remote) = (engine::Service::Uc, RemoteAccess { write: false, ..all });
     });

@@ -83,7 +83,7 @@ fn its_failure_as_responder_is_its_failure_as_requester() {
     circulate(&mut pair);
     // The responder's failure flushes both queues before its own NAK comes round.
     assert_eq!(pair.a.sends(), [(1, Err(Status::Flushed)), (2, Err(Status::Flushed))]);
-    assert_eq!(pair.a.asyncs, [AsyncEvent::AccessError]);
+    assert_eq!(pair.a.asyncs, [AsyncEvent::AccessError(AccessError::Key)]);
     assert_eq!(pair.snapshot(A).state, State::Err);
 }
 

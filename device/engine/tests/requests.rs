@@ -97,7 +97,11 @@ fn opcodes_are_accepted_in_their_sequence_only() {
             if legal.contains(&code) {
                 assert_eq!(pair.snapshot(B).state, State::Rts, "{operation:?} after {open:?}: {answers:?}");
             } else {
-                let nak = format!("B Acknowledge {:#x} InvalidRequest msn0", psn_a().advance(n).get());
+                // In its place, but the key is not one that peers may invalidate.
+                let invalidates =
+                    matches!((open, code), (None, 0x17) | (Some(O::SendFirst | O::SendMiddle), 0x16));
+                let code = if invalidates { "RemoteAccess" } else { "InvalidRequest" };
+                let nak = format!("B Acknowledge {:#x} {code} msn0", psn_a().advance(n).get());
                 assert_eq!(answers, [nak], "{operation:?} after {open:?}");
                 assert_eq!(pair.snapshot(B).state, State::Err);
             }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use common::*;
 use engine::{
-    AsyncEvent, Config, Engine, Fetch, Instant, Modify, Queue, SendOp, Service, Sge, State, Status,
+    AccessError, AsyncEvent, Config, Engine, Fetch, Instant, Modify, Queue, SendOp, Service, Sge, State,
+    Status,
 };
 use protocol::Psn;
 use protocol::ids::{Lkey, Msn, Qkey, Qpn};
@@ -186,7 +187,10 @@ fn failed_unreliable_send_leaves_the_receive_queue_alone() {
     pair.post(A, request(1, SendOp::Send { imm: None }, &[bad]));
     pair.post(A, send(2, 10));
     pair.frames(A);
-    assert_eq!(pair.a.sends(), [(1, Err(Status::LocalProtection)), (2, Err(Status::Flushed))]);
+    assert_eq!(
+        pair.a.sends(),
+        [(1, Err(Status::LocalProtection(AccessError::Key))), (2, Err(Status::Flushed))]
+    );
     assert_eq!(pair.snapshot(A).state, State::Sqe);
     pair.post(A, send(3, 10));
     assert_eq!(pair.a.sends(), [(3, Err(Status::Flushed))]);
@@ -217,7 +221,7 @@ fn what_was_rung_before_sqe_is_left_is_flushed_however_much_it_is() {
     pair.modify_with(A, State::Rts, |modify| modify.attrs.service = Service::Uc);
     pair.post(A, send(1000, 10));
     assert_eq!(pair.frames(A).len(), 1);
-    let mut results = vec![(0, Err(Status::LocalProtection))];
+    let mut results = vec![(0, Err(Status::LocalProtection(AccessError::Key)))];
     results.extend((1..1000).map(|id| (id, Err(Status::Flushed))));
     results.push((1000, Ok(())));
     assert_eq!(pair.a.sends(), results);
@@ -238,7 +242,7 @@ fn unreliable_send_that_fails_in_sqd_is_no_drained_queue() {
         (modify.attrs.service, modify.notify_drained) = (Service::Uc, true);
     });
     assert_eq!(pair.frames(A).len(), 0);
-    assert_eq!(pair.a.sends(), [(1, Err(Status::LocalProtection))]);
+    assert_eq!(pair.a.sends(), [(1, Err(Status::LocalProtection(AccessError::Key)))]);
     assert_eq!(pair.a.asyncs, []);
     assert_eq!((pair.snapshot(A).state, pair.snapshot(A).draining), (State::Sqe, false));
 }
@@ -256,7 +260,7 @@ fn endless_chains_are_cut_into_bounded_steps() {
         }
         fn check(
             &self,
-            _: protocol::ids::Pdn,
+            _: engine::Accessor,
             _: Lkey,
             _: protocol::ids::Va,
             _: u64,
@@ -266,7 +270,7 @@ fn endless_chains_are_cut_into_bounded_steps() {
         }
         fn read(
             &self,
-            _: protocol::ids::Pdn,
+            _: engine::Accessor,
             _: Lkey,
             _: protocol::ids::Va,
             _: usize,
@@ -277,7 +281,7 @@ fn endless_chains_are_cut_into_bounded_steps() {
         }
         fn write(
             &mut self,
-            _: protocol::ids::Pdn,
+            _: engine::Accessor,
             _: Lkey,
             _: protocol::ids::Va,
             _: &[u8],
@@ -287,7 +291,7 @@ fn endless_chains_are_cut_into_bounded_steps() {
         }
         fn atomic(
             &mut self,
-            _: protocol::ids::Pdn,
+            _: engine::Accessor,
             _: Lkey,
             _: protocol::ids::Va,
             _: engine::AtomicOp,

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use engine::{Mtu, Payload, Queue, SendOp, Success};
+use engine::{Fence, Mtu, Payload, Queue, SendOp, Success};
 use protocol::Psn;
 use protocol::roce::Imm;
 
@@ -33,7 +33,7 @@ fn zero_length_messages_are_one_packet_each() {
     pair.post(A, send(1, 0));
     // Not even the key is looked at.
     pair.post(A, request(2, SendOp::Write { remote: bad_remote(), imm: None }, &[]));
-    pair.post(A, request(3, SendOp::Read { remote: bad_remote() }, &[]));
+    pair.post(A, request(3, SendOp::Read { remote: bad_remote(), invalidate: None }, &[]));
     assert_eq!(
         pair.flow(),
         [
@@ -176,7 +176,7 @@ fn fenced_request_waits_for_earlier_reads() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 10));
     let mut fenced = write(2, 0x9000, 10);
-    fenced.fence = true;
+    fenced.fence = Fence::Reads;
     pair.post(A, fenced);
     pair.post(A, write(3, 0x9000, 10));
     assert_eq!(

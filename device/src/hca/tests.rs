@@ -6,8 +6,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 
 use engine::{
-    Access, AccessError, AtomicOp, Event, Fetch, GrhArea, Host, Modify, Mtu, Payload, QpAttrs, RecvRequest,
-    RemoteAccess, RnrRetry, RnrTimer, SendOp, SendRequest, Service, Sge, State, UdDestination,
+    Access, AccessError, Accessor, AtomicOp, Event, Fence, Fetch, Flush, GrhArea, Host, Modify, Mtu, Payload,
+    QpAttrs, RecvRequest, RemoteAccess, RnrRetry, RnrTimer, SendOp, SendRequest, Service, Sge, State,
+    UdDestination,
 };
 use protocol::Psn;
 use protocol::describe::Visitor;
@@ -193,6 +194,8 @@ impl Stub {
             remote: RemoteAccess::ALL,
             grh_area: GrhArea::None,
             srq: false,
+            reserved_lkey: false,
+            flush: Flush::Each,
         };
         let psn = Some(Psn::new(0xff_fffe));
         let modify = |to| Modify { to, attrs, send_psn: psn, recv_psn: psn, notify_drained: false };
@@ -208,7 +211,7 @@ impl Stub {
             wr_id: 77,
             op: SendOp::Send { imm: None },
             payload: Payload::Inline((0..200).collect()),
-            fence: false,
+            fence: Fence::None,
             solicited: false,
             ud,
         });
@@ -230,20 +233,28 @@ impl Host for StubHost<'_> {
         if *gid == GROUP.octets() { [Qpn::new(3)].into_iter().collect() } else { SmallVec::new() }
     }
 
-    fn check(&self, _: Pdn, _: Lkey, _: Va, _: u64, _: Access) -> Result<(), AccessError> {
+    fn check(&self, _: Accessor, _: Lkey, _: Va, _: u64, _: Access) -> Result<(), AccessError> {
         Ok(())
     }
 
-    fn read(&self, _: Pdn, _: Lkey, _: Va, _: usize, _: &mut Vec<u8>, _: Access) -> Result<(), AccessError> {
+    fn read(
+        &self,
+        _: Accessor,
+        _: Lkey,
+        _: Va,
+        _: usize,
+        _: &mut Vec<u8>,
+        _: Access,
+    ) -> Result<(), AccessError> {
         Err(AccessError::Key)
     }
 
-    fn write(&mut self, _: Pdn, _: Lkey, _: Va, data: &[u8], _: Access) -> Result<(), AccessError> {
+    fn write(&mut self, _: Accessor, _: Lkey, _: Va, data: &[u8], _: Access) -> Result<(), AccessError> {
         self.0.received.extend_from_slice(data);
         Ok(())
     }
 
-    fn atomic(&mut self, _: Pdn, _: Lkey, _: Va, _: AtomicOp) -> Result<u64, AccessError> {
+    fn atomic(&mut self, _: Accessor, _: Lkey, _: Va, _: AtomicOp) -> Result<u64, AccessError> {
         Err(AccessError::Key)
     }
 }

@@ -1,60 +1,8 @@
 //! Memory regions: what a key stands for, and what it permits.
 
-use bitflags::bitflags;
 use engine::{Access, AccessError};
+pub use engine::{PageShift, Rights};
 use protocol::ids::{Lkey, Pdn, Va};
-
-bitflags! {
-    /// What a region permits besides local reads, which are always permitted.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-    pub struct Rights: u8 {
-        /// The owner may scatter into it.
-        const LOCAL_WRITE = 1 << 0;
-        /// A peer may write it.
-        const REMOTE_WRITE = 1 << 1;
-        /// A peer may read it.
-        const REMOTE_READ = 1 << 2;
-        /// A peer may execute atomics on it.
-        const REMOTE_ATOMIC = 1 << 3;
-    }
-}
-
-impl Rights {
-    /// Whether `access` is permitted.
-    pub const fn permit(self, access: Access) -> bool {
-        match access {
-            Access::LocalRead => true,
-            Access::LocalWrite => self.contains(Self::LOCAL_WRITE),
-            Access::RemoteWrite => self.contains(Self::REMOTE_WRITE),
-            Access::RemoteRead => self.contains(Self::REMOTE_READ),
-            Access::RemoteAtomic => self.contains(Self::REMOTE_ATOMIC),
-        }
-    }
-}
-
-/// log2 of a region's page size in bytes, 12 to 31.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PageShift(u8);
-
-impl PageShift {
-    /// Pages of 4096 bytes.
-    pub const MIN: Self = Self(12);
-
-    /// `None` outside 12..=31.
-    pub const fn new(shift: u8) -> Option<Self> {
-        if matches!(shift, 12..=31) { Some(Self(shift)) } else { None }
-    }
-
-    /// The exponent.
-    pub const fn get(self) -> u8 {
-        self.0
-    }
-
-    /// Bytes of a page less one: the mask of an offset inside a page.
-    pub const fn offset_mask(self) -> u64 {
-        (1 << self.0) - 1
-    }
-}
 
 /// How a region's bytes are found on the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

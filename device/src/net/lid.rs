@@ -211,6 +211,7 @@ mod tests {
             traffic_class: 0x60,
             grh: true,
             pkey_index: 0,
+            invalidated: None,
         };
         let expected = Source { slid: Lid::new(0xffff), service_level: 3, grh: true };
         assert_eq!(addresses().source(&done), expected);

@@ -14,6 +14,8 @@ pub enum Syndrome {
     LocalProtection,
     /// 05h
     Flushed,
+    /// 06h
+    WindowBind,
     /// 10h
     BadResponse,
     /// 12h
@@ -40,6 +42,7 @@ impl Syndrome {
             0x02 => Self::LocalQpOperation,
             0x04 => Self::LocalProtection,
             0x05 => Self::Flushed,
+            0x06 => Self::WindowBind,
             0x10 => Self::BadResponse,
             0x12 => Self::RemoteInvalidRequest,
             0x13 => Self::RemoteAccess,
@@ -58,6 +61,7 @@ impl Syndrome {
             Self::LocalQpOperation => 0x02,
             Self::LocalProtection => 0x04,
             Self::Flushed => 0x05,
+            Self::WindowBind => 0x06,
             Self::BadResponse => 0x10,
             Self::RemoteInvalidRequest => 0x12,
             Self::RemoteAccess => 0x13,
@@ -76,6 +80,7 @@ impl Syndrome {
             Self::LocalQpOperation => "LOCAL_QP_OP_ERR",
             Self::LocalProtection => "LOCAL_PROT_ERR",
             Self::Flushed => "WR_FLUSH_ERR",
+            Self::WindowBind => "MW_BIND_ERR",
             Self::BadResponse => "BAD_RESP_ERR",
             Self::RemoteInvalidRequest => "REMOTE_INVAL_REQ_ERR",
             Self::RemoteAccess => "REMOTE_ACCESS_ERR",

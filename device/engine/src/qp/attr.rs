@@ -57,11 +57,13 @@ pub struct RemoteAccess {
     pub write: bool,
     /// Atomics.
     pub atomic: bool,
+    /// Invalidation of a key with a SEND.
+    pub invalidate: bool,
 }
 
 impl RemoteAccess {
     /// Everything.
-    pub const ALL: Self = Self { read: true, write: true, atomic: true };
+    pub const ALL: Self = Self { read: true, write: true, atomic: true, invalidate: true };
 
     /// Whether requests of this kind are enabled.
     pub(crate) const fn allows(self, kind: Kind) -> bool {
@@ -94,6 +96,17 @@ impl GrhArea {
             Self::Roce | Self::InfiniBand => GRH_BYTES,
         }
     }
+}
+
+/// Who completes the requests that a QP in error leaves behind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Flush {
+    /// The engine, each: also those that are posted later.
+    #[default]
+    Each,
+    /// Its owner. The request that failed is reported; those behind it are neither fetched nor reported, and those that
+    /// were fetched are forgotten.
+    Owner,
 }
 
 /// QP states of IBTA volume 1, section 10.3.1.
@@ -226,6 +239,10 @@ pub struct QpAttrs {
     pub grh_area: GrhArea,
     /// Receive requests come from a queue that other QPs share (SRQ).
     pub srq: bool,
+    /// Own work requests may use the reserved L_Key: see [`Accessor`](crate::Accessor).
+    pub reserved_lkey: bool,
+    /// What becomes of requests that cannot be executed any more.
+    pub flush: Flush,
 }
 
 /// One modification of a QP. Legality of the transition is the front-end's business, with

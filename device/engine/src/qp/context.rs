@@ -6,12 +6,13 @@ use protocol::Psn;
 use protocol::ids::{MacAddr, Qpn};
 use protocol::roce::{Bth, Ext, FrameWriter, Opcode, Operation, Shell};
 
-use super::attr::{QpAttrs, State};
+use super::attr::{Flush, QpAttrs, State};
 use crate::held::Held;
 use crate::pkeys::Pkeys;
 use crate::stats::Stats;
 use crate::{
-    AccessError, AsyncEvent, Completion, Event, Host, Instant, Queue, SendDone, SendOp, Status, Success,
+    AccessError, Accessor, AsyncEvent, Completion, Event, Host, Instant, Queue, SendDone, SendOp, Status,
+    Success,
 };
 
 /// Identity and attributes.
@@ -83,6 +84,12 @@ impl Core {
         }
     }
 
+    /// Who accesses memory in the QP's name.
+    pub(crate) fn accessor(&self) -> Accessor {
+        let QpAttrs { pd, reserved_lkey, .. } = self.attrs;
+        Accessor { pd, qpn: self.qpn, reserved_lkey }
+    }
+
     /// The number by which others know the QP.
     pub(crate) fn wire_qpn(&self) -> Qpn {
         self.attrs.service.wire_number().unwrap_or(self.qpn)
@@ -94,6 +101,7 @@ impl Core {
 }
 
 impl<H: Host> Ctx<'_, H> {
+    /// Reports a request, unless it is flushed and the owner does that.
     pub(crate) fn complete(
         &mut self,
         core: &Core,
@@ -101,6 +109,9 @@ impl<H: Host> Ctx<'_, H> {
         wr_id: u64,
         result: Result<Success, Status>,
     ) {
+        if result == Err(Status::Flushed) && core.attrs.flush == Flush::Owner {
+            return;
+        }
         self.events.push_back(Event::Completion(Completion { qpn: core.qpn, queue, wr_id, result }));
     }
 

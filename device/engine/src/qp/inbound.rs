@@ -5,11 +5,12 @@
 //! IBTA volume 1, sections 9.7.4 and 9.8.2.2 (validation of requests), 9.4 (operations).
 
 use protocol::ids::{MacAddr, Qpn, Rkey, Va};
-use protocol::roce::{Ext, Kind, Operation, Packet};
+use protocol::roce::{Ext, ExtKind, Kind, Operation, Packet};
 
+use super::attr::Service;
 use super::{Core, Ctx};
 use crate::gather::{capacity, scatter};
-use crate::{Access, Fetch, Host, Queue, RecvDone, RecvRequest, Status, Success, limits};
+use crate::{Access, AccessError, Fetch, Host, Queue, RecvDone, RecvRequest, Status, Success, limits};
 
 /// Message whose first packet was accepted and whose last was not yet.
 #[derive(Clone, Copy, Debug)]
@@ -42,9 +43,11 @@ pub(crate) enum Fault {
     /// The message is longer than the receive request.
     TooLong,
     /// The receive request's memory cannot be written.
-    Scatter,
+    Scatter(AccessError),
     /// The key, right or range of a WRITE was refused.
-    NoAccess,
+    NoAccess(AccessError),
+    /// The key of a SEND with invalidate was refused. Its data is there.
+    Invalidate(AccessError),
 }
 
 #[derive(Debug, Default)]
@@ -98,6 +101,10 @@ impl Inbound {
         };
         let ends = operation.position().ends();
         if ends {
+            // Before the receive completes: software takes the key for invalid then.
+            if let Ext::Invalidate(rkey) = packet.ext {
+                ctx.host.remote_invalidate(core.accessor(), rkey).map_err(Fault::Invalidate)?;
+            }
             self.message = None;
             if operation.kind() == Kind::Send || operation.has_imm() {
                 let attrs = &core.attrs;
@@ -121,8 +128,10 @@ impl Inbound {
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
     ) -> Result<u32, Fault> {
-        let operation = packet.bth.opcode.operation;
-        if let Operation::SendLastInvalidate | Operation::SendOnlyInvalidate = operation {
+        let attrs = &core.attrs;
+        // IBTA volume 1, section 9.4: of the services here only the reliable connection has it.
+        let may_invalidate = attrs.remote.invalidate && attrs.service == Service::Rc;
+        if packet.ext.kind() == ExtKind::Invalidate && !may_invalidate {
             return Err(Fault::Invalid);
         }
         let before = match self.message {
@@ -135,7 +144,7 @@ impl Inbound {
             return Err(Fault::TooLong);
         }
         let offset = usize::try_from(before).map_err(|_| Fault::TooLong)?;
-        scatter(ctx.host, core.attrs.pd, sges, offset, packet.payload).map_err(|_| Fault::Scatter)?;
+        scatter(ctx.host, core.accessor(), sges, offset, packet.payload).map_err(Fault::Scatter)?;
         self.message = Some(Message::Send { received });
         u32::try_from(received).map_err(|_| Fault::TooLong)
     }
@@ -159,10 +168,10 @@ impl Inbound {
         if len > limits::MAX_RDMA_LEN || !fits {
             return Err(Fault::Invalid);
         }
-        let (pd, key) = (core.attrs.pd, rkey.as_lkey());
+        let (who, key) = (core.accessor(), rkey.as_lkey());
         if begins && len > 0 {
             // The whole range, once; the host checks each packet's part again.
-            ctx.host.check(pd, key, va, u64::from(len), Access::RemoteWrite).map_err(|_| Fault::NoAccess)?;
+            ctx.host.check(who, key, va, u64::from(len), Access::RemoteWrite).map_err(Fault::NoAccess)?;
         }
         // Before the data, so that a packet the receiver is not ready for has no effect.
         if operation.has_imm() {
@@ -170,8 +179,8 @@ impl Inbound {
         }
         if here > 0 {
             let at = Va::new(va.get().wrapping_add(u64::from(before)));
-            let written = ctx.host.write(pd, key, at, packet.payload, Access::RemoteWrite);
-            written.map_err(|_| Fault::NoAccess)?;
+            let written = ctx.host.write(who, key, at, packet.payload, Access::RemoteWrite);
+            written.map_err(Fault::NoAccess)?;
         }
         self.message = Some(Message::Write { rkey, va, len, received: before + here });
         Ok(len)
@@ -217,6 +226,10 @@ impl Inbound {
             traffic_class: from.traffic_class,
             grh: from.grh,
             pkey_index: from.pkey_index,
+            invalidated: match packet.ext {
+                Ext::Invalidate(rkey) => Some(rkey),
+                _ => None,
+            },
         };
         ctx.complete(core, Queue::Recv, recv.wr_id, Ok(Success::Recv(done)));
     }

@@ -4,7 +4,7 @@ use protocol::Psn;
 use protocol::ids::{MacAddr, Msn, Pkey, Qpn};
 use protocol::roce::{Bth, Ext, IpAddrs, Opcode, Packet, Shell};
 
-use super::attr::{Modify, QpAttrs, QpSnapshot, Service, State};
+use super::attr::{Flush, Modify, QpAttrs, QpSnapshot, Service, State};
 use super::congestion::{Notifier, Pace, ecn_capable, is_marked, not_ecn_capable};
 use super::requester::Requester;
 use super::responder::Responder;
@@ -93,9 +93,13 @@ impl Qp {
         self.core.attrs.service
     }
 
-    /// Whether, in ERR, receive requests may be posted that nobody tells of.
-    pub(crate) fn has_own_receives(&self) -> bool {
-        !self.core.attrs.srq
+    /// Whether, in ERR, receive requests are to be flushed that nobody tells of.
+    pub(crate) fn awaits_receives(&self) -> bool {
+        !self.core.attrs.srq && self.flushes_each()
+    }
+
+    fn flushes_each(&self) -> bool {
+        self.core.attrs.flush == Flush::Each
     }
 
     pub(crate) fn modify<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, modify: &Modify) {
@@ -160,7 +164,7 @@ impl Qp {
         match self.core.state {
             State::Rts | State::Sqd => self.ring_machine(),
             State::Sqe | State::Err => {
-                self.flush_send = true;
+                self.flush_send = self.flushes_each();
                 self.flush(ctx);
             }
             State::Reset | State::Init | State::Rtr => {}
@@ -169,7 +173,7 @@ impl Qp {
 
     /// In ERR: looks for receive requests that were posted late.
     pub(crate) fn poll_error<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
-        self.flush_recv |= self.has_own_receives();
+        self.flush_recv |= self.awaits_receives();
         self.flush(ctx);
     }
 
@@ -417,6 +421,7 @@ impl Qp {
     /// Completes outstanding and posted requests as flushed: first the send queue, then the receive queue, each in
     /// order. What exceeds the bound follows in later turns.
     fn flush<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
+        let each = self.flushes_each();
         let core = &self.core;
         let room = limits::EVENT_BACKLOG.saturating_sub(ctx.events.len());
         let mut left = limits::FLUSHES_PER_STEP.min(room);
@@ -425,6 +430,7 @@ impl Qp {
                 Machines::Reliable(requester, _) => requester.flush(core, ctx),
                 Machines::Unreliable(sender, _) => sender.flush(core, ctx),
             }
+            self.flush_send = each;
             while self.flush_send && left > 0 {
                 left -= 1;
                 let fetch = ctx.host.next_send(core.qpn);
@@ -440,6 +446,7 @@ impl Qp {
                 self.flush_recv = false;
                 ctx.raise(core, AsyncEvent::LastWqeReached);
             }
+            self.flush_recv &= each;
             while self.flush_recv && left > 0 {
                 left -= 1;
                 let fetch = ctx.host.next_recv(core.qpn);

@@ -230,19 +230,22 @@ impl Replies {
         let va = Va::new(read.va.get().wrapping_add(u64::from(index) * core.mtu() as u64));
         let (rkey, msn, occasion) = (read.rkey, read.msn, read.occasion);
         let sent = ctx.emit(out, &core.attrs.path, &bth, &ext, len, |host, payload| {
-            host.read(core.attrs.pd, rkey.as_lkey(), va, len, payload, Access::RemoteRead)
+            host.read(core.accessor(), rkey.as_lkey(), va, len, payload, Access::RemoteRead)
         });
-        let Ok(len) = sent else {
-            // The region went away after the request was accepted.
-            if occasion == Occasion::Again {
-                ctx.stats.drops.stale_duplicate += 1;
-                self.queue.pop_front();
-                return Ok(Step::Again);
+        let len = match sent {
+            Ok(len) => len,
+            Err(reason) => {
+                // The region went away after the request was accepted.
+                if occasion == Occasion::Again {
+                    ctx.stats.drops.stale_duplicate += 1;
+                    self.queue.pop_front();
+                    return Ok(Step::Again);
+                }
+                self.clear();
+                self.refuse(psn, msn, Syndrome::Nak(NakCode::RemoteAccess));
+                ctx.raise(core, AsyncEvent::AccessError(reason));
+                return Err(Failure::Recv);
             }
-            self.clear();
-            self.refuse(psn, msn, Syndrome::Nak(NakCode::RemoteAccess));
-            ctx.raise(core, AsyncEvent::AccessError);
-            return Err(Failure::Recv);
         };
         read.next += 1;
         if last {

@@ -22,7 +22,7 @@ use super::inbound::{Fault, Inbound, has_right_length};
 use super::reply::{Occasion, Replies};
 use super::{Core, Ctx, Failure, Step};
 use crate::segment::packet_count;
-use crate::{Access, AsyncEvent, AtomicOp, Host, Queue, Status, limits};
+use crate::{Access, AccessError, AsyncEvent, AtomicOp, Host, Queue, Status, limits};
 
 /// A request that is not executed.
 enum Refusal {
@@ -169,8 +169,13 @@ impl Responder {
             Fault::TooLong => {
                 (NakCode::InvalidRequest, Some(AsyncEvent::InvalidRequest), Status::LocalLength)
             }
-            Fault::NoAccess => (NakCode::RemoteAccess, Some(AsyncEvent::AccessError), Status::Flushed),
-            Fault::Scatter => (NakCode::RemoteOperational, None, Status::LocalProtection),
+            Fault::NoAccess(reason) => {
+                (NakCode::RemoteAccess, Some(AsyncEvent::AccessError(reason)), Status::Flushed)
+            }
+            Fault::Invalidate(reason) => {
+                (NakCode::RemoteAccess, Some(AsyncEvent::AccessError(reason)), Status::RemoteInvalidRequest)
+            }
+            Fault::Scatter(reason) => (NakCode::RemoteOperational, None, Status::LocalProtection(reason)),
             Fault::BadReceive | Fault::Broken => (NakCode::RemoteOperational, None, Status::Flushed),
         };
         self.inbound.abandon();
@@ -230,7 +235,7 @@ impl Responder {
         if reth.dma_len > limits::MAX_RDMA_LEN || self.is_at_limit(core) {
             return Err(INVALID);
         }
-        check_read(core, ctx, reth).map_err(|()| Fault::NoAccess)?;
+        check_read(core, ctx, reth).map_err(Fault::NoAccess)?;
         if !self.replies.has_room() {
             return Err(Refusal::Overflow);
         }
@@ -260,8 +265,8 @@ impl Responder {
         };
         let original = ctx
             .host
-            .atomic(core.attrs.pd, atomic.rkey.as_lkey(), atomic.va, op)
-            .map_err(|_| Fault::NoAccess)?;
+            .atomic(core.accessor(), atomic.rkey.as_lkey(), atomic.va, op)
+            .map_err(Fault::NoAccess)?;
         // Bound: as many as the peer may have unanswered, at most 255.
         while self.atomics.len() >= usize::from(core.attrs.max_dest_rd_atomic.max(1)) {
             self.atomics.pop_front();
@@ -321,10 +326,10 @@ impl Responder {
     }
 }
 
-fn check_read<H: Host>(core: &Core, ctx: &Ctx<'_, H>, reth: &Reth) -> Result<(), ()> {
+fn check_read<H: Host>(core: &Core, ctx: &Ctx<'_, H>, reth: &Reth) -> Result<(), AccessError> {
     if reth.dma_len == 0 {
         return Ok(());
     }
     let (key, len): (Lkey, _) = (reth.rkey.as_lkey(), u64::from(reth.dma_len));
-    ctx.host.check(core.attrs.pd, key, reth.va, len, Access::RemoteRead).map_err(|_| ())
+    ctx.host.check(core.accessor(), key, reth.va, len, Access::RemoteRead)
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use protocol::ids::{Lkey, Pdn, Qpn, Va};
 use smallvec::SmallVec;
 
-use crate::{Access, AccessError, AtomicOp, Fetch, Host, RecvRequest, SendRequest, Sge};
+use crate::{Access, AccessError, Accessor, AtomicOp, Fetch, Host, RecvRequest, SendRequest, Sge};
 
 /// What a region allows beyond being read locally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,14 +163,14 @@ impl SimHost {
 
     fn locate(
         &self,
-        pd: Pdn,
+        who: Accessor,
         key: Lkey,
         va: Va,
         len: u64,
         access: Access,
     ) -> Result<(u32, usize), AccessError> {
         let region = self.regions.get(&key.get()).ok_or(AccessError::Key)?;
-        if region.pd != pd {
+        if region.pd != who.pd {
             return Err(AccessError::Pd);
         }
         if !region.rights.grants(access) {
@@ -210,13 +210,13 @@ impl Host for SimHost {
         self.groups.get(gid).into_iter().flatten().copied().collect()
     }
 
-    fn check(&self, pd: Pdn, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {
-        self.locate(pd, key, va, len, access).map(|_| ())
+    fn check(&self, who: Accessor, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {
+        self.locate(who, key, va, len, access).map(|_| ())
     }
 
     fn read(
         &self,
-        pd: Pdn,
+        who: Accessor,
         key: Lkey,
         va: Va,
         len: usize,
@@ -224,15 +224,22 @@ impl Host for SimHost {
         access: Access,
     ) -> Result<(), AccessError> {
         assert!(len > 0, "length 0 is never passed");
-        let (key, offset) = self.locate(pd, key, va, len as u64, access)?;
+        let (key, offset) = self.locate(who, key, va, len as u64, access)?;
         let region = self.regions.get(&key).ok_or(AccessError::Key)?;
         out.extend_from_slice(region.bytes.get(offset..offset + len).ok_or(AccessError::Bounds)?);
         Ok(())
     }
 
-    fn write(&mut self, pd: Pdn, key: Lkey, va: Va, data: &[u8], access: Access) -> Result<(), AccessError> {
+    fn write(
+        &mut self,
+        who: Accessor,
+        key: Lkey,
+        va: Va,
+        data: &[u8],
+        access: Access,
+    ) -> Result<(), AccessError> {
         assert!(!data.is_empty(), "length 0 is never passed");
-        let (key, offset) = self.locate(pd, key, va, data.len() as u64, access)?;
+        let (key, offset) = self.locate(who, key, va, data.len() as u64, access)?;
         let region = self.regions.get_mut(&key).ok_or(AccessError::Key)?;
         let place = region.bytes.get_mut(offset..offset + data.len()).ok_or(AccessError::Bounds)?;
         place.copy_from_slice(data);
@@ -240,8 +247,8 @@ impl Host for SimHost {
         Ok(())
     }
 
-    fn atomic(&mut self, pd: Pdn, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
-        let (key, offset) = self.locate(pd, key, va, 8, Access::RemoteAtomic)?;
+    fn atomic(&mut self, who: Accessor, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
+        let (key, offset) = self.locate(who, key, va, 8, Access::RemoteAtomic)?;
         let region = self.regions.get_mut(&key).ok_or(AccessError::Key)?;
         let word = region.bytes.get_mut(offset..).and_then(|rest| rest.first_chunk_mut::<8>());
         let word = word.ok_or(AccessError::Bounds)?;

@@ -109,6 +109,8 @@ pub fn attrs(who: Who) -> QpAttrs {
         remote: RemoteAccess::ALL,
         grh_area: GrhArea::None,
         srq: false,
+        reserved_lkey: false,
+        flush: Flush::Each,
     }
 }
 
@@ -359,7 +361,14 @@ pub fn sge(offset: u64, len: u32) -> Sge {
 }
 
 pub fn request(wr_id: u64, op: SendOp, sges: &[Sge]) -> SendRequest {
-    SendRequest { wr_id, op, payload: Payload::Sges(sges.into()), fence: false, solicited: false, ud: None }
+    SendRequest {
+        wr_id,
+        op,
+        payload: Payload::Sges(sges.into()),
+        fence: Fence::None,
+        solicited: false,
+        ud: None,
+    }
 }
 
 pub fn remote(offset: u64) -> Remote {
@@ -378,7 +387,7 @@ pub fn write(wr_id: u64, to: u64, len: u32) -> SendRequest {
 
 /// READ of `len` bytes from the start of the peer's region to `to`.
 pub fn read(wr_id: u64, to: u64, len: u32) -> SendRequest {
-    request(wr_id, SendOp::Read { remote: remote(0) }, &[sge(to, len)])
+    request(wr_id, SendOp::Read { remote: remote(0), invalidate: None }, &[sge(to, len)])
 }
 
 pub fn ok(ids: impl IntoIterator<Item = u64>) -> Vec<(u64, Result<(), Status>)> {

@@ -1,7 +1,7 @@
 //! What the engine sees of a device without RDMA: no queue, no key, no memory.
 
-use engine::{Access, AccessError, AtomicOp, Fetch, RecvRequest, SendRequest};
-use protocol::ids::{Lkey, Pdn, Qpn, Va};
+use engine::{Access, AccessError, Accessor, AtomicOp, Fetch, RecvRequest, SendRequest};
+use protocol::ids::{Lkey, Qpn, Va};
 use smallvec::SmallVec;
 
 /// Nothing that the engine could work with.
@@ -21,19 +21,27 @@ impl engine::Host for NoRdma {
         SmallVec::new()
     }
 
-    fn check(&self, _: Pdn, _: Lkey, _: Va, _: u64, _: Access) -> Result<(), AccessError> {
+    fn check(&self, _: Accessor, _: Lkey, _: Va, _: u64, _: Access) -> Result<(), AccessError> {
         Err(AccessError::Key)
     }
 
-    fn read(&self, _: Pdn, _: Lkey, _: Va, _: usize, _: &mut Vec<u8>, _: Access) -> Result<(), AccessError> {
+    fn read(
+        &self,
+        _: Accessor,
+        _: Lkey,
+        _: Va,
+        _: usize,
+        _: &mut Vec<u8>,
+        _: Access,
+    ) -> Result<(), AccessError> {
         Err(AccessError::Key)
     }
 
-    fn write(&mut self, _: Pdn, _: Lkey, _: Va, _: &[u8], _: Access) -> Result<(), AccessError> {
+    fn write(&mut self, _: Accessor, _: Lkey, _: Va, _: &[u8], _: Access) -> Result<(), AccessError> {
         Err(AccessError::Key)
     }
 
-    fn atomic(&mut self, _: Pdn, _: Lkey, _: Va, _: AtomicOp) -> Result<u64, AccessError> {
+    fn atomic(&mut self, _: Accessor, _: Lkey, _: Va, _: AtomicOp) -> Result<u64, AccessError> {
         Err(AccessError::Key)
     }
 }

@@ -45,7 +45,7 @@ pub fn cqe(completion: &Completion, qpn: Qpn, connected_lid: Lid, addresses: &Ad
 
 #[cfg(test)]
 mod tests {
-    use engine::{RecvDone, SendDone, SendOp, Status};
+    use engine::{AccessError, RecvDone, SendDone, SendOp, Status};
     use protocol::ids::MacAddr;
     use protocol::roce::{Opcode, Operation};
 
@@ -87,6 +87,7 @@ mod tests {
             traffic_class: 0,
             grh: false,
             pkey_index: 0,
+            invalidated: None,
         };
         Completion { queue: Queue::Recv, wr_id: 0x100, result: Ok(Success::Recv(done)), ..sent(true) }
     }
@@ -126,7 +127,8 @@ mod tests {
         for (status, code) in [
             (Status::LocalLength, 0x01),
             (Status::LocalQpOperation, 0x02),
-            (Status::LocalProtection, 0x04),
+            (Status::LocalProtection(AccessError::Key), 0x04),
+            (Status::MemoryManagement(AccessError::Key), 0x06),
             (Status::Flushed, 0x05),
             (Status::BadResponse, 0x10),
             (Status::RemoteInvalidRequest, 0x12),

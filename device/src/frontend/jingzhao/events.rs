@@ -122,7 +122,7 @@ impl Resources {
             AsyncEvent::SqDrained => QpEvent::SqDrained,
             AsyncEvent::WqCatastrophic => QpEvent::WqCatastrophic,
             AsyncEvent::InvalidRequest => QpEvent::WqInvalidRequest,
-            AsyncEvent::AccessError => QpEvent::WqAccess,
+            AsyncEvent::AccessError(_) => QpEvent::WqAccess,
             // No queue of this interface is shared.
             AsyncEvent::SrqCatastrophic | AsyncEvent::LastWqeReached => return,
         };

@@ -178,7 +178,7 @@ impl Default for QpAccess {
 
 impl From<QpAccess> for RemoteAccess {
     fn from(QpAccess { write, read, atomic }: QpAccess) -> Self {
-        Self { read, write, atomic }
+        Self { read, write, atomic, invalidate: false }
     }
 }
 

@@ -3,7 +3,9 @@
 //! # Spec
 //! JingZhao interface, sections 4.3, 10.3 and 10.6.
 
-use engine::{Fetch, GrhArea, Modify, Mtu, QpAttrs, RemoteAccess, RnrRetry, RnrTimer, SendRequest, Service};
+use engine::{
+    Fetch, Flush, GrhArea, Modify, Mtu, QpAttrs, RemoteAccess, RnrRetry, RnrTimer, SendRequest, Service,
+};
 use protocol::hca::jingzhao::modify::StoredQpc;
 use protocol::hca::jingzhao::qpc::{QpState, Qpc, ServiceType};
 use protocol::hca::jingzhao::transition::{Attributes, Transition};
@@ -164,6 +166,8 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
         remote,
         grh_area: if options.ud_grh { GrhArea::Roce } else { GrhArea::None },
         srq: false,
+        reserved_lkey: false,
+        flush: Flush::Each,
     }
 }
 

@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use engine::{Fetch, Payload, SendRequest, Sge, Status, UdDestination};
+use engine::{Fence, Fetch, Payload, SendRequest, Sge, Status, UdDestination};
 use protocol::hca::jingzhao::doorbell::{PositionUnit, SendDoorbell};
 use protocol::hca::jingzhao::wqe::{
     self, DataSegment, GRANULE, NextUnit, Operation, SendWqe, UdUnit, WqeData, WqeError,
@@ -324,7 +324,14 @@ impl SendQueue {
             WqeData::Inline(bytes) => Payload::Inline(SmallVec::from_slice(bytes)),
         };
         let op = send_op(&wqe.operation);
-        Some(SendRequest { wr_id: tag.into_bits(), op, payload, fence, solicited: wqe.next.solicited, ud })
+        Some(SendRequest {
+            wr_id: tag.into_bits(),
+            op,
+            payload,
+            fence: Fence::reads(fence),
+            solicited: wqe.next.solicited,
+            ud,
+        })
     }
 
     fn destination(

@@ -1,8 +1,8 @@
 //! A device as the engine sees it: its work queues, and the memory behind its keys.
 
-use engine::{Access, AccessError, AtomicOp, Fetch, Modify, RecvRequest, SendRequest};
+use engine::{Access, AccessError, Accessor, AtomicOp, Fetch, Modify, RecvRequest, SendRequest};
 use protocol::hca::status::{CmdError, CmdStatus};
-use protocol::ids::{Lkey, Pdn, Qpn, Va};
+use protocol::ids::{Lkey, Qpn, Va};
 use smallvec::SmallVec;
 
 use super::mtt::Mtt;
@@ -59,28 +59,35 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
         self.queues.as_ref().map_or_else(SmallVec::new, |queues| queues.group_members(gid))
     }
 
-    fn check(&self, pd: Pdn, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {
-        self.access()?.check(Place::address(pd, key, va), len, access)
+    fn check(&self, who: Accessor, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {
+        self.access()?.check(Place::address(who.pd, key, va), len, access)
     }
 
     fn read(
         &self,
-        pd: Pdn,
+        who: Accessor,
         key: Lkey,
         va: Va,
         len: usize,
         out: &mut Vec<u8>,
         access: Access,
     ) -> Result<(), AccessError> {
-        self.access()?.append(Place::address(pd, key, va), len, out, access)
+        self.access()?.append(Place::address(who.pd, key, va), len, out, access)
     }
 
-    fn write(&mut self, pd: Pdn, key: Lkey, va: Va, data: &[u8], access: Access) -> Result<(), AccessError> {
-        self.access()?.write(Place::address(pd, key, va), data, access)
+    fn write(
+        &mut self,
+        who: Accessor,
+        key: Lkey,
+        va: Va,
+        data: &[u8],
+        access: Access,
+    ) -> Result<(), AccessError> {
+        self.access()?.write(Place::address(who.pd, key, va), data, access)
     }
 
-    fn atomic(&mut self, pd: Pdn, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
-        self.access()?.atomic(Place::address(pd, key, va), op)
+    fn atomic(&mut self, who: Accessor, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
+        self.access()?.atomic(Place::address(who.pd, key, va), op)
     }
 }
 

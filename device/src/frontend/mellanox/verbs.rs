@@ -45,7 +45,7 @@ pub fn send_op<To>(operation: &Operation<To>) -> SendOp {
         Operation::Nop => SendOp::Nop,
         Operation::Send { imm } | Operation::Datagram { imm, .. } => SendOp::Send { imm },
         Operation::Write { remote, imm } => SendOp::Write { remote: target(remote), imm },
-        Operation::Read { remote } => SendOp::Read { remote: target(remote) },
+        Operation::Read { remote } => SendOp::Read { remote: target(remote), invalidate: None },
         Operation::CompareSwap { remote, compare, swap } => {
             SendOp::CompareSwap { remote: target(remote), compare, swap }
         }
@@ -85,7 +85,8 @@ pub const fn syndrome(status: Status) -> Syndrome {
     match status {
         Status::LocalLength => Syndrome::LocalLength,
         Status::LocalQpOperation => Syndrome::LocalQpOperation,
-        Status::LocalProtection => Syndrome::LocalProtection,
+        Status::LocalProtection(_) => Syndrome::LocalProtection,
+        Status::MemoryManagement(_) => Syndrome::WindowBind,
         Status::Flushed => Syndrome::Flushed,
         Status::BadResponse => Syndrome::BadResponse,
         Status::RemoteInvalidRequest => Syndrome::RemoteInvalidRequest,

@@ -28,7 +28,11 @@ fn cqe(completion: &Completion, qp: &QueuePair, addresses: &Addresses) -> Cqe {
             opcode: tag.opcode(),
             byte_len: match done.op {
                 SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => done.byte_len,
-                SendOp::Send { .. } | SendOp::Write { .. } | SendOp::Nop => 0,
+                SendOp::Send { .. }
+                | SendOp::SendInvalidate { .. }
+                | SendOp::Write { .. }
+                | SendOp::Local(_)
+                | SendOp::Nop => 0,
             },
         },
         Ok(Success::Recv(done)) => {
@@ -116,7 +120,7 @@ impl Resources {
             AsyncEvent::SqDrained => QpEvent::SqDrained,
             AsyncEvent::WqCatastrophic => QpEvent::Catastrophic,
             AsyncEvent::InvalidRequest => QpEvent::InvalidRequest,
-            AsyncEvent::AccessError => QpEvent::AccessViolation,
+            AsyncEvent::AccessError(_) => QpEvent::AccessViolation,
             AsyncEvent::LastWqeReached => QpEvent::LastWqeReached,
             AsyncEvent::SrqCatastrophic => {
                 self.report_srq(cx, srqn);

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use engine::{
-    Fetch, GrhArea, Modify, Mtu, Payload, QpAttrs, QpSnapshot, ReadyHeader, RemoteAccess, RnrRetry, RnrTimer,
-    SendOp, SendRequest, Service, Status, UdDestination,
+    Fence, Fetch, Flush, GrhArea, Modify, Mtu, Payload, QpAttrs, QpSnapshot, ReadyHeader, RemoteAccess,
+    RnrRetry, RnrTimer, SendOp, SendRequest, Service, Status, UdDestination,
 };
 use protocol::hca::mthca::qpc::{QpKind, Qpc};
 use protocol::hca::mthca::wqe::{MlxWqe, Operation, PackedHeaders, SendWqe, WqeData};
@@ -116,7 +116,7 @@ impl QueuePair {
             WqeData::Inline(bytes) => Payload::Inline(bytes),
         };
         let op = send_op(&wqe.operation);
-        Ok(SendRequest { wr_id, op, payload, fence, solicited: wqe.next.solicited, ud })
+        Ok(SendRequest { wr_id, op, payload, fence: Fence::reads(fence), solicited: wqe.next.solicited, ud })
     }
 
     /// A datagram whose headers software has made. What they say is said again in the headers of the frame.
@@ -136,7 +136,7 @@ impl QueuePair {
             bytes.resize(start + len, 0);
             let place = Place::address(self.qpc.pd, data.lkey, data.va);
             let (_, part) = bytes.split_at_mut(start);
-            memory.read(place, part, engine::Access::LocalRead).map_err(|_| Status::LocalProtection)?;
+            memory.read(place, part, engine::Access::LocalRead).map_err(Status::LocalProtection)?;
         }
         let (headers, payload) = PackedHeaders::parse(&bytes).map_err(|_| Status::LocalQpOperation)?;
         let PackedHeaders { bth, deth, imm, .. } = headers;
@@ -146,7 +146,7 @@ impl QueuePair {
             wr_id,
             op: SendOp::Send { imm },
             payload: Payload::Inline(SmallVec::from_slice(payload)),
-            fence: false,
+            fence: Fence::None,
             solicited: bth.solicited,
             ud: Some(UdDestination { path, qpn: bth.dest_qp, qkey: deth.qkey, header }),
         })
@@ -180,9 +180,12 @@ impl QueuePair {
                 read: self.qpc.responder.reads(),
                 write: self.qpc.responder.writes(),
                 atomic: self.qpc.responder.atomics(),
+                invalidate: false,
             },
             grh_area: GrhArea::InfiniBand,
             srq: self.qpc.responder.srq(),
+            reserved_lkey: false,
+            flush: Flush::Each,
         }
     }
 

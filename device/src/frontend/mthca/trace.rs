@@ -1,6 +1,6 @@
 //! What a trace says of this interface: names of registers, and records of commands and queue entries.
 
-use engine::{Fetch, Payload, RecvRequest, SendRequest, Sge};
+use engine::{Fence, Fetch, Payload, RecvRequest, SendRequest, Sge};
 use protocol::describe::{Describe, Field as _, Hex, Visitor};
 use protocol::hca::hcr::{CommandWord, HcrWord, Latched};
 use protocol::hca::mthca::cmd::{Op, describe_parameters};
@@ -125,7 +125,7 @@ pub(super) fn send_wqe(trace: &mut Trace, qpn: Qpn, fetch: &Fetch<SendRequest>) 
         WqeOpcode::word(tag.opcode()).show("opcode", to);
         tag.signalled().show("signalled", to);
         if let Fetch::Ready(request) = fetch {
-            request.fence.show("fence", to);
+            (request.fence != Fence::None).show("fence", to);
             request.solicited.show("solicited", to);
             request.payload.len().show("len", to);
             if let Payload::Sges(sges) = &request.payload {

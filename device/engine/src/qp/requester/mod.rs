@@ -44,8 +44,10 @@ struct Request {
     /// Bytes of the message.
     len: u32,
     first: Psn,
-    /// PSNs it takes; 0 for a NOP and for requests that were refused.
+    /// PSNs it takes; 0 for a NOP, for work on keys and for requests that were refused.
     packets: u32,
+    /// Without packets: its turn came, and going back does not execute it again.
+    executed: bool,
     /// READ: response packet that the newest request packet begins with.
     chunk: u32,
     /// READ: longest piece that is asked for at once, a power of two packets; 0 before the first.
@@ -62,10 +64,6 @@ impl Request {
     /// Whether data comes back, so that an acknowledge does not complete it.
     fn wants_data(&self) -> bool {
         matches!(self.wr.op, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
-    }
-
-    fn is_nop(&self) -> bool {
-        self.packets == 0 && self.failure.is_none()
     }
 
     /// One past its last PSN.
@@ -222,7 +220,7 @@ impl Requester {
         let len = message_len.unwrap_or(0);
         let packets = match wr.op {
             _ if failure.is_some() => 0,
-            SendOp::Nop => 0,
+            SendOp::Nop | SendOp::Local(_) => 0,
             _ => packet_count(len, core.mtu()),
         };
         let first = self.end;
@@ -233,6 +231,7 @@ impl Requester {
             len,
             first,
             packets,
+            executed: false,
             chunk: 0,
             piece: 0,
             in_pieces: false,
@@ -267,11 +266,9 @@ impl Requester {
             self.takers_done = request.taker;
             ctx.complete_send(core, request.wr.wr_id, request.wr.op, request.len);
         }
-        // NOPs behind it are done if they were passed, be it before we went back.
-        while (self.cursor > 0 || self.unacked != self.high)
-            && self.queue.front().is_some_and(Request::is_nop)
-        {
-            self.complete_nop(core, ctx);
+        // Those behind it that were executed without a packet waited for their turn to complete.
+        while self.queue.front().is_some_and(|request| request.executed) {
+            self.complete_local(core, ctx);
         }
     }
 
@@ -348,17 +345,26 @@ impl Requester {
         Some(request)
     }
 
-    fn pass_nop<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
+    /// Executes the request at the cursor, which has no packets, and goes on to the next.
+    fn pass_local<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
+        let Some(request) = self.queue.get_mut(self.cursor) else { return };
+        if let (SendOp::Local(op), false) = (&request.wr.op, request.executed)
+            && let Err(reason) = ctx.host.run_local(core.accessor(), op)
+        {
+            request.failure = Some(Status::MemoryManagement(reason));
+            return;
+        }
+        request.executed = true;
         if self.cursor == 0 {
-            self.complete_nop(core, ctx);
+            self.complete_local(core, ctx);
         } else {
             (self.cursor, self.next) = (self.cursor + 1, 0);
         }
     }
 
-    fn complete_nop<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
+    fn complete_local<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
         if let Some(request) = self.pop_front() {
-            ctx.complete_send(core, request.wr.wr_id, SendOp::Nop, 0);
+            ctx.complete_send(core, request.wr.wr_id, request.wr.op, 0);
         }
     }
 

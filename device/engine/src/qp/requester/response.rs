@@ -16,7 +16,7 @@ use crate::gather::scatter;
 use crate::qp::attr::RnrTimer;
 use crate::qp::{Core, Ctx, Failure, ahead};
 use crate::segment::payload_len;
-use crate::{Host, Payload, SendOp, Status};
+use crate::{Host, LocalOp, Payload, SendOp, Status};
 
 impl Requester {
     /// A packet with a response opcode arrived.
@@ -201,11 +201,16 @@ impl Requester {
             Payload::Sges(sges) => sges.as_slice(),
             Payload::Inline(_) => &[],
         };
-        if scatter(ctx.host, core.attrs.pd, sges, offset, data).is_err() {
-            return Err(self.fail_front(core, ctx, Status::LocalProtection));
+        if let Err(reason) = scatter(ctx.host, core.accessor(), sges, offset, data) {
+            return Err(self.fail_front(core, ctx, Status::LocalProtection(reason)));
         }
         self.unacked = self.unacked.advance(1);
         if self.unacked == front.end() {
+            if let SendOp::Read { invalidate: Some(key), .. } = front.wr.op
+                && let Err(reason) = ctx.host.run_local(core.accessor(), &LocalOp::Invalidate(key))
+            {
+                return Err(self.fail_front(core, ctx, Status::MemoryManagement(reason)));
+            }
             self.complete_front(core, ctx);
         }
         self.on_progress(core, ctx, 1);

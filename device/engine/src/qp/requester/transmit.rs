@@ -12,7 +12,7 @@ use crate::gather::gather;
 use crate::qp::attr::State;
 use crate::qp::{Core, Ctx, Failure, Frame, Step, ahead};
 use crate::segment::segment;
-use crate::{Host, SendOp, Status, limits};
+use crate::{Fence, Host, LocalOp, SendOp, Status, limits};
 
 impl Requester {
     /// Appends the next request packet to `out`.
@@ -28,7 +28,7 @@ impl Requester {
                 return Ok(Step::Idle);
             }
             let Some(request) = self.queue.get(self.cursor) else { return Ok(Step::Idle) };
-            if core.state == State::Sqd && !self.has_started(self.cursor) {
+            if core.state == State::Sqd && !self.has_started(self.cursor) && !request.executed {
                 return Ok(Step::Idle);
             }
             if let Some(status) = request.failure {
@@ -40,8 +40,11 @@ impl Requester {
                 };
             }
             if request.packets == 0 {
-                self.pass_nop(core, ctx);
-                continue;
+                if request.executed || self.may_start(request) {
+                    self.pass_local(core, ctx);
+                    continue;
+                }
+                return Ok(Step::Idle);
             }
             if (self.next == 0 && !self.may_start(request)) || self.lacks_credit(request) {
                 return Ok(Step::Idle);
@@ -65,7 +68,14 @@ impl Requester {
 
     /// Fence, and the PSN space. Asked once per request and round, before its first packet.
     fn may_start(&self, request: &Request) -> bool {
-        let fenced = request.wr.fence && self.queue.iter().take(self.cursor).any(Request::wants_data);
+        let mut older = self.queue.iter().take(self.cursor);
+        let fenced = match request.wr.fence {
+            // What is older may be gathered again until it is done.
+            _ if matches!(request.wr.op, SendOp::Local(LocalOp::Invalidate(_))) => self.cursor > 0,
+            Fence::None => false,
+            Fence::Reads => older.any(Request::wants_data),
+            Fence::All => self.cursor > 0,
+        };
         let in_space = ahead(request.first, self.unacked) + request.packets <= limits::PSN_SPAN;
         !fenced && (in_space || self.cursor == 0)
     }
@@ -108,9 +118,9 @@ impl Requester {
         let wr_id = request.wr.wr_id;
         let len = ctx
             .emit(out, &core.attrs.path, &bth, &segment.ext, segment.len, |host, payload| {
-                gather(host, core.attrs.pd, &request.wr.payload, segment.offset, segment.len, payload)
+                gather(host, core.accessor(), &request.wr.payload, segment.offset, segment.len, payload)
             })
-            .map_err(|_| Status::LocalProtection)?;
+            .map_err(Status::LocalProtection)?;
         self.sent(core, ctx, 1, bth.ack_req);
         Ok(Step::Frame(Frame { len, dst_mac: core.attrs.path.dst_mac, wr_id: Some(wr_id) }))
     }
@@ -133,7 +143,7 @@ impl Requester {
         let repeated = next == 0
             && self.queue.get(self.cursor).is_some_and(|request| self.is_outstanding(request.first));
         let Some(request) = self.queue.get_mut(self.cursor) else { return Ok(Step::Idle) };
-        let SendOp::Read { remote } = request.wr.op else { return Ok(Step::Idle) };
+        let SendOp::Read { remote, .. } = request.wr.op else { return Ok(Step::Idle) };
         if request.piece == 0 {
             let fits = request.packets <= window;
             request.piece =
@@ -248,7 +258,7 @@ impl Requester {
 /// The packet that takes a receive request, if the message takes one.
 fn taking_packet(request: &Request) -> Option<u32> {
     match request.wr.op {
-        SendOp::Send { .. } => Some(0),
+        SendOp::Send { .. } | SendOp::SendInvalidate { .. } => Some(0),
         SendOp::Write { imm: Some(_), .. } => Some(request.packets.saturating_sub(1)),
         _ => None,
     }

@@ -15,7 +15,7 @@ use crate::qp::attr::{GrhArea, Service};
 use crate::qp::inbound::{Fault, Inbound, Origin, has_right_length};
 use crate::qp::{Core, Ctx, Failure};
 use crate::stats::Drops;
-use crate::{Host, Queue, Status};
+use crate::{AccessError, Host, Queue, Status};
 
 /// Queue key of general management.
 ///
@@ -106,11 +106,11 @@ impl Receiver {
             Err(End::Fault(Fault::NotReady)) if core.attrs.service == Service::Smi => &mut drops.vl15_dropped,
             Err(End::Fault(Fault::NotReady)) => &mut drops.no_receive,
             Err(End::Fault(Fault::TooLong)) => &mut drops.too_long,
-            Err(End::Fault(Fault::NoAccess)) => &mut drops.no_access,
+            Err(End::Fault(Fault::NoAccess(_) | Fault::Invalidate(_))) => &mut drops.no_access,
             Err(End::Fault(Fault::BadReceive)) => return Err(Failure::Recv),
             Err(End::Fault(Fault::Broken)) => return Err(Failure::Queue(Queue::Recv)),
-            Err(End::Fault(Fault::Scatter)) => {
-                self.inbound.fail_receive(core, ctx, Status::LocalProtection);
+            Err(End::Fault(Fault::Scatter(reason))) => {
+                self.inbound.fail_receive(core, ctx, Status::LocalProtection(reason));
                 return Err(Failure::Recv);
             }
         };
@@ -138,7 +138,7 @@ impl Receiver {
             return Err(MALFORMED);
         }
         if !core.attrs.remote.allows(operation.kind()) {
-            return Err(Fault::NoAccess.into());
+            return Err(Fault::NoAccess(AccessError::Right).into());
         }
         if self.inbound.accept(core, ctx, packet)? {
             self.msn = self.msn.next();
@@ -184,9 +184,9 @@ impl Receiver {
             GrhArea::Roce => &roce,
             GrhArea::InfiniBand => infiniband.as_ref().map_or(&[][..], |area| area),
         };
-        scatter(ctx.host, core.attrs.pd, sges, 0, area)
-            .and_then(|()| scatter(ctx.host, core.attrs.pd, sges, head, packet.payload))
-            .map_err(|_| Fault::Scatter)?;
+        scatter(ctx.host, core.accessor(), sges, 0, area)
+            .and_then(|()| scatter(ctx.host, core.accessor(), sges, head, packet.payload))
+            .map_err(Fault::Scatter)?;
         let byte_len = u32::try_from(byte_len).map_err(|_| MALFORMED)?;
         self.msn = self.msn.next();
         let from = Origin {

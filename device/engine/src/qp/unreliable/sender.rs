@@ -81,6 +81,15 @@ impl Sender {
                 Fetch::Ready(wr) if wr.op == SendOp::Nop => {
                     ctx.complete_send(core, wr.wr_id, SendOp::Nop, 0);
                 }
+                Fetch::Ready(SendRequest { wr_id, op: SendOp::Local(op), .. })
+                    if !core.attrs.service.is_datagram() =>
+                {
+                    // What is older has left, and is not sent again.
+                    if let Err(reason) = ctx.host.run_local(core.accessor(), &op) {
+                        return Err(fail(core, ctx, wr_id, Status::MemoryManagement(reason)));
+                    }
+                    ctx.complete_send(core, wr_id, SendOp::Local(op), 0);
+                }
                 Fetch::Ready(wr) => match message_len(core, &wr) {
                     Ok(len) => {
                         let packets = packet_count(len, core.mtu());
@@ -123,11 +132,14 @@ impl Sender {
         };
         let (dst_mac, remote_qpn) = (path.dst_mac, bth.dest_qp);
         let sent = ctx.emit(out, path, &bth, &ext, segment.len, |host, payload| {
-            gather(host, core.attrs.pd, &current.wr.payload, segment.offset, segment.len, payload)
+            gather(host, core.accessor(), &current.wr.payload, segment.offset, segment.len, payload)
         });
-        let Ok(len) = sent else {
-            self.current = None;
-            return Err(fail(core, ctx, wr_id, Status::LocalProtection));
+        let len = match sent {
+            Ok(len) => len,
+            Err(reason) => {
+                self.current = None;
+                return Err(fail(core, ctx, wr_id, Status::LocalProtection(reason)));
+            }
         };
         self.psn = self.psn.advance(1);
         current.next += 1;

@@ -14,7 +14,7 @@ use protocol::roce::{Ext, Kind, NakCode, Packet, Syndrome};
 use super::{Checker, Place, Violation, demand};
 use crate::segment::packet_count;
 use crate::sim::plan::{Op, Work};
-use crate::{Instant, Mtu, RnrRetry, RnrTimer};
+use crate::{Fence, Instant, Mtu, RnrRetry, RnrTimer};
 
 /// Packets that may be sent at once to a receiver that was not ready.
 const PROBE: u32 = 8;
@@ -130,7 +130,7 @@ impl Flight {
             let few = refused || to - unacked <= PROBE;
             demand!(few, "PSN {to} is {} beyond {unacked}, which was not received", to - unacked);
         }
-        if ops[nth].request.fence && from == first {
+        if ops[nth].request.fence == Fence::Reads && from == first {
             let mut before = ops[..nth].iter().zip(&self.ends);
             let open = before.any(|(op, end)| op.wants_data() && *end > unacked && op.fails.is_empty());
             demand!(!open, "the fence of request {nth}");

@@ -325,11 +325,11 @@ impl Checker<'_> {
     pub(super) fn on_async(&mut self, place: Place, event: AsyncEvent) -> Result<(), Violation> {
         let now = self.now;
         match event {
-            AsyncEvent::AccessError | AsyncEvent::InvalidRequest => {
+            AsyncEvent::AccessError(_) | AsyncEvent::InvalidRequest => {
                 let posted = self.side(place.peer()).sends.posted;
                 let ops = &self.ops(place.peer())[..posted];
                 let status = match event {
-                    AsyncEvent::AccessError => Status::RemoteAccess,
+                    AsyncEvent::AccessError(_) => Status::RemoteAccess,
                     _ => Status::RemoteInvalidRequest,
                 };
                 demand!(ops.iter().any(|op| op.fails.contains(&status)), "the peer asked for nothing wrong");

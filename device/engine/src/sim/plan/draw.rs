@@ -15,7 +15,7 @@ use super::{
 };
 use crate::limits::GRH_BYTES;
 use crate::sim::net::Faults;
-use crate::{GrhArea, Instant, Mtu, Payload, RnrRetry, SendOp, SendRequest, Service, SgeList};
+use crate::{Fence, GrhArea, Instant, Mtu, Payload, RnrRetry, SendOp, SendRequest, Service, SgeList};
 
 /// Nodes of a plan.
 pub(in crate::sim) const NODES: usize = 2;
@@ -193,7 +193,7 @@ pub(in crate::sim) fn wr_id(life: u64, nth: usize) -> u64 {
 
 /// An operation without bytes that succeeds.
 pub(super) fn bare(op: SendOp, payload: Payload) -> Op {
-    let request = SendRequest { wr_id: 0, op, payload, fence: false, solicited: false, ud: None };
+    let request = SendRequest { wr_id: 0, op, payload, fence: Fence::None, solicited: false, ud: None };
     Op { request, len: 0, from: Vec::new(), to: Vec::new(), fails: Vec::new(), refused: false }
 }
 

@@ -25,8 +25,8 @@ use protocol::{Psn, roce};
 
 use super::net::Faults;
 use crate::{
-    GrhArea, Instant, Mtu, QpAttrs, Remote, RemoteAccess, RnrRetry, RnrTimer, SendOp, SendRequest, Service,
-    Sge, State, Status,
+    Flush, GrhArea, Instant, Mtu, QpAttrs, Remote, RemoteAccess, RnrRetry, RnrTimer, SendOp, SendRequest,
+    Service, Sge, State, Status,
 };
 
 pub use draw::draw;
@@ -372,6 +372,8 @@ impl Pair {
             remote: RemoteAccess::ALL,
             grh_area: self.grh_area,
             srq: mine.srq.is_some(),
+            reserved_lkey: false,
+            flush: Flush::Each,
         }
     }
 

@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::draw::{bare, draw_gather, draw_len, draw_recv, draw_scatter, draw_source, list, of_bytes, pick};
 use super::{Area, CELLS, CELLS_BYTES, HOT, HOT_BYTES, Op, PRIVATE, Pair, Recv};
-use crate::{Payload, Remote, SendOp, SendRequest, Sge, SgeList, Status};
+use crate::{AccessError, Fence, Payload, Remote, SendOp, SendRequest, Sge, SgeList, Status};
 
 /// Values that compare-and-swap stores and looks for. Few, so that a request of one QP meets what another one stored.
 const SWAPPED: std::ops::Range<u64> = 0..4;
@@ -40,13 +40,13 @@ pub(super) fn draw_op(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> (Op
         8..=9 => {
             let from = draw_source(rng, pair, 1 - side, len);
             let to = draw_scatter(rng, pair, side, len);
-            let read = SendOp::Read { remote: pair.remote(1 - side, from) };
+            let read = SendOp::Read { remote: pair.remote(1 - side, from), invalidate: None };
             (of_bytes(read, list(pair, side, &to), len, vec![from], to), None)
         }
         10 => (draw_atomic(rng, pair, side), None),
         _ => (bare(SendOp::Nop, Payload::Sges(SgeList::new())), None),
     };
-    let (fence, solicited) = (rng.random_bool(0.1), rng.random_bool(0.2));
+    let (fence, solicited) = (Fence::reads(rng.random_bool(0.1)), rng.random_bool(0.2));
     (Op { request: SendRequest { fence, solicited, ..op.request }, ..op }, recv)
 }
 
@@ -78,7 +78,7 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
     let (op, fails) = match rng.random_range(0..8) {
         0 => (of_bytes(write(remote), payload, len, from, Vec::new()), Status::RemoteAccess),
         1 => {
-            let read = SendOp::Read { remote };
+            let read = SendOp::Read { remote, invalidate: None };
             (of_bytes(read, list(pair, side, &[private]), len, Vec::new(), Vec::new()), Status::RemoteAccess)
         }
         2 => (of_bytes(write(wrong_key), payload, len, from, Vec::new()), Status::RemoteAccess),
@@ -105,7 +105,10 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
         }
         6 => {
             let payload = broken(Sge { lkey: Lkey::new(0xdead_beef), ..*own });
-            (of_bytes(write(remote), payload, len, Vec::new(), Vec::new()), Status::LocalProtection)
+            (
+                of_bytes(write(remote), payload, len, Vec::new(), Vec::new()),
+                Status::LocalProtection(AccessError::Key),
+            )
         }
         _ => (bare(write(remote), broken(Sge { len: u32::MAX, ..*own })), Status::LocalLength),
     };

@@ -8,7 +8,9 @@ use rand_chacha::ChaCha8Rng;
 use super::draw::{bare, draw_gather, draw_len, draw_recv, list, of_bytes, pick};
 use super::{Area, GROUP_QPN, Group, Op, PRIVATE, Pair, group_path, path};
 use crate::limits::GRH_BYTES;
-use crate::{Payload, Remote, SendOp, SendRequest, Service, Sge, SgeList, Status, UdDestination};
+use crate::{
+    AccessError, Payload, Remote, SendOp, SendRequest, Service, Sge, SgeList, Status, UdDestination,
+};
 
 /// A request that completes with success, whether the receiver takes it or not.
 pub(super) fn draw_op(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Op {
@@ -45,7 +47,7 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
     let own = pair.sges(side, &[private])[0];
     let (op, fails) = match rng.random_range(0..3) {
         0 => {
-            let read = SendOp::Read { remote: pair.remote(1 - side, private) };
+            let read = SendOp::Read { remote: pair.remote(1 - side, private), invalidate: None };
             (bare(read, list(pair, side, &[private])), Status::LocalQpOperation)
         }
         1 => {
@@ -65,7 +67,7 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
             };
             sges.push(Sge { lkey: Lkey::new(0xdead_beef), ..own });
             let op = of_bytes(SendOp::Send { imm: None }, Payload::Sges(sges), before + 64, from, Vec::new());
-            (op, Status::LocalProtection)
+            (op, Status::LocalProtection(AccessError::Key))
         }
     };
     Op { fails: vec![fails], ..op }

@@ -1,6 +1,6 @@
 use std::net::Ipv4Addr;
 
-use engine::{Remote, SendOp};
+use engine::{Fence, Remote, SendOp};
 use protocol::hca::jingzhao::qpc::ServiceType;
 use protocol::hca::jingzhao::wqe::{DataSegments, Link};
 use protocol::ids::{Lkey, MacAddr, Pdn, Rkey, Va};
@@ -120,7 +120,7 @@ fn published_write_becomes_a_request_and_leads_to_the_linked_send() {
     assert_eq!(request.op, SendOp::Write { remote, imm: Some(Imm([0x11, 0x22, 0x33, 0x44])) });
     let data = Sge { va: Va::new(0x7f00_1234_6000), lkey: Lkey::new(0x2_0005), len: 4096 };
     assert_eq!(request.payload, Payload::Sges(smallvec![data]));
-    assert!(!request.fence && !request.solicited && request.ud.is_none());
+    assert!(request.fence == Fence::None && !request.solicited && request.ud.is_none());
     let tag = WorkTag::from_bits(request.wr_id);
     assert_eq!((tag.wqe(), tag.opcode(), tag.signalled(), tag.remote_lid()), (0, 0x09, true, Lid::new(2)));
 
@@ -197,7 +197,7 @@ fn fence_comes_from_the_doorbell_or_the_link() {
         _ => None,
     })
     .collect();
-    assert_eq!(fences, [false, true]);
+    assert_eq!(fences, [Fence::None, Fence::Reads]);
 }
 
 #[test]
