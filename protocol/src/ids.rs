@@ -57,6 +57,7 @@ macro_rules! id {
         }
     };
 }
+pub(crate) use id;
 
 id! {
     /// Queue pair number, 24 bits. Software may use more bits than a device's table has entries.

@@ -23,9 +23,10 @@ use super::link::Link;
 use super::nvm::Nvm;
 use super::options::Options;
 use super::package::Package;
+use super::rdma::Rdma;
 use super::switching::Switching;
 use super::vectors::RouteRegister;
-use super::{registers, snapshot, strict, trace};
+use super::{rdma, registers, snapshot, strict, trace};
 use crate::frontend::snapshot::{Page, Table};
 use crate::frontend::{self, Context, Frontend, FrontendCounters, HostContext, Interface, RegisterAccess};
 use crate::limited;
@@ -100,6 +101,10 @@ impl E810 {
         if let Some(route) = RouteRegister::of(register) {
             return function.vectors.route(route);
         }
+        if let Some(value) = rdma::read(self, register) {
+            return value;
+        }
+        let function = &mut self.function;
         if let Some(value) = self.lan.read(register) {
             let [a, b, c, d, e, ..] = value.to_le_bytes();
             return if half == 0 { u32::from_le_bytes([a, b, c, d]) } else { e.into() };
@@ -126,6 +131,9 @@ impl E810 {
         }
         if let Some(route) = RouteRegister::of(register) {
             return self.function.vectors.set_route(route, value);
+        }
+        if rdma::write(self, cx, register, value) {
+            return;
         }
         if cx.monitor.is_strict() {
             self.lan.examine(register, value, cx.monitor);
@@ -175,10 +183,17 @@ impl E810 {
 
     /// Forgets VSIs, rules and queues of the function (02A4, and every reset).
     pub(super) fn clear_configuration(&mut self, cx: &mut Context<'_>) {
-        cx.engine.reset(self.setup.engine);
+        self.drop_rdma(cx);
+        cx.port.set_rdma(false);
         self.function.switching = Switching::default();
         self.function.leaves = Leaves::default();
         self.lan.reset();
+    }
+
+    /// Ends the RDMA half: nothing of it remains, and nothing more is written to its queues.
+    pub(super) fn drop_rdma(&mut self, cx: &mut Context<'_>) {
+        cx.engine.reset(self.setup.engine);
+        self.function.rdma = Rdma::default();
     }
 
     /// The driver enables or disables its link, and is told in any case.
@@ -273,6 +288,9 @@ impl Frontend for E810 {
     fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
         // At the end, so that many frames make one interrupt.
         for cause in self.lan.take_causes() {
+            self.function.vectors.fire(cx, cause);
+        }
+        for cause in self.function.rdma.take_causes() {
             self.function.vectors.fire(cx, cause);
         }
         if self.lan.take_malicious() {

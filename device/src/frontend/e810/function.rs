@@ -7,7 +7,7 @@
 //! | transmit queue, with the buffers of one frame | 5 KiB | 256, as configured | 1.3 MiB |
 //! | receive queue | 600 B | 256, as configured | 150 KiB |
 //! | vector | 64 B | 2,048, as configured | 128 KiB |
-//! | register that keeps what is written | 20 B | 9,300 | 180 KiB |
+//! | register that keeps what is written | 20 B | 8,000 | 160 KiB |
 //! | VSI | 400 B | 768 | 300 KiB |
 //! | switch rule | 100 B | 8,192 | 800 KiB |
 //! | list of VSIs | 140 B | 2,046 | 280 KiB |
@@ -29,6 +29,7 @@ use protocol::ids::MacAddr;
 use super::admin::Rings;
 use super::device::Setup;
 use super::link::MAX_FRAME;
+use super::rdma::Rdma;
 use super::registers::Stored;
 use super::strict::Strict;
 use super::switching::Switching;
@@ -66,6 +67,8 @@ pub struct Function {
     pub(super) strict: Strict,
     /// Queues in the tree of the scheduler.
     pub(super) leaves: Leaves,
+    /// The RDMA half.
+    pub(super) rdma: Rdma,
 }
 
 impl Function {
@@ -82,6 +85,7 @@ impl Function {
             switching: Switching::default(),
             strict: Strict::default(),
             leaves: Leaves::default(),
+            rdma: Rdma::default(),
         }
     }
 }

@@ -1,8 +1,9 @@
-//! Front-end of Intel's E810-C, which Linux's `ice` drives: a NIC, whose RDMA half is absent.
+//! Front-end of Intel's E810-C, which Linux's `ice` drives: a NIC with an RDMA half.
 //!
 //! [`E810`] decodes BAR0. A write to the tail of the admin send queue executes commands ([`admin`]) on the [`function`]; what
 //! fires goes through the [`vectors`] to the guest. Frames go between the wire and the queues (`lan`) as the switch says
-//! (`switching`, of which `switch` has the rules, `vsi` and `rss` who takes a frame and in which queue); `traffic` joins them.
+//! (`switching`, of which `switch` has the rules, `vsi` and `rss` who takes a frame and in which queue); `traffic` joins them. The
+//! RDMA half (`rdma`) has registers and a control queue of its own.
 //!
 //! # Spec
 //! E810 interface; the files name their sections.
@@ -18,6 +19,8 @@ mod numbers;
 pub mod nvm;
 pub mod options;
 pub mod package;
+#[allow(dead_code, reason = "for queue pairs")]
+mod rdma;
 mod registers;
 mod resources;
 mod rss;

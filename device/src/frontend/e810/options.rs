@@ -14,13 +14,15 @@ pub struct Options {
     /// MSI-X vectors: twice the processors of the guest and 8 are enough.
     #[schemars(with = "u16", range(min = 4, max = 2048))]
     pub vectors: MsixVectors,
+    /// Whether there is an RDMA half.
+    pub rdma: bool,
     /// What the link says its speed is. Nothing is made slower.
     pub link_speed: LinkSpeed,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { queues: Queues(16), vectors: MsixVectors(64), link_speed: LinkSpeed::Gbps100 }
+        Self { queues: Queues(16), vectors: MsixVectors(64), rdma: false, link_speed: LinkSpeed::Gbps100 }
     }
 }
 

@@ -16,6 +16,7 @@ use engine::Instant;
 use protocol::hca::e810::interrupt::{DynCtl, INTERVAL_UNIT_US, Interval, NO_INTERVAL, OtherCauses, Route};
 use protocol::hca::e810::regs::Register;
 
+use super::rdma::MAX_CEQS;
 use crate::frontend::Context;
 
 /// What can fire.
@@ -29,6 +30,10 @@ pub enum Cause {
     Transmit(u16),
     /// A receive queue has received.
     Receive(u16),
+    /// An event is in a completion event queue.
+    CompletionEvent(u16),
+    /// An event is in the asynchronous event queue.
+    AsyncEvent,
 }
 
 /// A register that routes a cause.
@@ -44,6 +49,8 @@ pub enum RouteRegister {
     Sideband,
     /// PFINT_AEQCTL.
     AsyncEvents,
+    /// GLINT_CEQCTL.
+    CompletionEvents(u16),
     /// QINT_TQCTL.
     Transmit(u16),
     /// QINT_RQCTL.
@@ -59,6 +66,7 @@ impl RouteRegister {
             Register::PfintMbxCtl => Self::Mailbox,
             Register::PfintSbCtl => Self::Sideband,
             Register::PfintAeqctl => Self::AsyncEvents,
+            Register::GlintCeqctl(ceq) => Self::CompletionEvents(ceq),
             Register::QintTqctl(queue) => Self::Transmit(queue),
             Register::QintRqctl(queue) => Self::Receive(queue),
             _ => return None,
@@ -79,6 +87,7 @@ pub struct Vectors {
     mailbox: u32,
     sideband: u32,
     async_events: u32,
+    completion_events: [u32; MAX_CEQS as usize],
     transmit: Vec<u32>,
     receive: Vec<u32>,
     causes: OtherCauses,
@@ -131,6 +140,7 @@ impl Vectors {
             mailbox: 0,
             sideband: 0,
             async_events: 0,
+            completion_events: [0; MAX_CEQS as usize],
             transmit: vec![0; queues.into()],
             receive: vec![0; queues.into()],
             causes: OtherCauses::empty(),
@@ -145,6 +155,8 @@ impl Vectors {
             Cause::Other => Some(self.other),
             Cause::Transmit(queue) => self.transmit.get(usize::from(queue)).copied(),
             Cause::Receive(queue) => self.receive.get(usize::from(queue)).copied(),
+            Cause::CompletionEvent(ceq) => self.completion_events.get(usize::from(ceq)).copied(),
+            Cause::AsyncEvent => Some(self.async_events),
         };
         let route = Route::parse(&route.unwrap_or_default().to_le_bytes());
         if route.enable
@@ -202,6 +214,9 @@ impl Vectors {
             RouteRegister::Mailbox => self.mailbox,
             RouteRegister::Sideband => self.sideband,
             RouteRegister::AsyncEvents => self.async_events,
+            RouteRegister::CompletionEvents(ceq) => {
+                self.completion_events.get(usize::from(ceq)).copied().unwrap_or(0)
+            }
             RouteRegister::Transmit(queue) => self.transmit.get(usize::from(queue)).copied().unwrap_or(0),
             RouteRegister::Receive(queue) => self.receive.get(usize::from(queue)).copied().unwrap_or(0),
         }
@@ -215,6 +230,7 @@ impl Vectors {
             RouteRegister::Mailbox => Some(&mut self.mailbox),
             RouteRegister::Sideband => Some(&mut self.sideband),
             RouteRegister::AsyncEvents => Some(&mut self.async_events),
+            RouteRegister::CompletionEvents(ceq) => self.completion_events.get_mut(usize::from(ceq)),
             RouteRegister::Transmit(queue) => self.transmit.get_mut(usize::from(queue)),
             RouteRegister::Receive(queue) => self.receive.get_mut(usize::from(queue)),
         };

@@ -10,6 +10,7 @@ pub mod nvm;
 pub mod package;
 pub mod packet_type;
 pub mod pci;
+pub mod rdma;
 pub mod regs;
 pub mod ring_address;
 pub mod rx_context;

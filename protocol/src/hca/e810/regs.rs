@@ -1,7 +1,7 @@
 //! Registers of BAR0. What has no row here reads 0 and ignores writes.
 //!
 //! # Spec
-//! E810 interface, sections 2, 8.6 and 8.7; names are its.
+//! E810 interface, sections 2, 8.6, 8.7 and 9.1; names are its.
 
 use crate::register_map;
 
@@ -264,6 +264,8 @@ register_map! {
         GlqfFdinset(u16)         "GLQF_FDINSET"       at 0x41_2000 [768 by 4];
         /// Flow director: swapped fields.
         GlqfFdswap(u16)          "GLQF_FDSWAP"        at 0x41_3000 [768 by 4];
+        /// RDMA of a VSI.
+        VsiqfPeCtl1(u16)         "VSIQF_PE_CTL1"      at 0x41_4000 [768 by 4];
         /// Flow director: enable.
         PfqfFdEna                "PFQF_FD_ENA"        at 0x43_a000;
         /// Receive descriptor profiles: words and flags.
@@ -274,8 +276,42 @@ register_map! {
         GlqfFdCnt                "GLQF_FD_CNT"        at 0x46_0018;
         /// Receive queue: descriptor profile.
         QrxflxpCntxt(u16)        "QRXFLXP_CNTXT"      at 0x48_0000 [2048 by 4];
+        /// RDMA control queue: doorbell.
+        PfpeCqpdb                "PFPE_CQPDB"         at 0x50_0800;
+        /// RDMA control queue: how far the device is.
+        PfpeCqptail              "PFPE_CQPTAIL"       at 0x50_0880;
+        /// Completion queues of the kernel: doorbell that arms one.
+        PfpeCqarm                "PFPE_CQARM"         at 0x50_2c00;
+        /// Completion queues: doorbell that acknowledges an event of one.
+        PfpeCqack                "PFPE_CQACK"         at 0x50_2c80;
+        /// Asynchronous event queue: entries that software has read.
+        PfpeAeqalloc             "PFPE_AEQALLOC"      at 0x50_2d00;
+        /// Send queues of the kernel: doorbell.
+        PfpeWqealloc             "PFPE_WQEALLOC"      at 0x50_4400;
+        /// RDMA control queue: whether it runs.
+        PfpeCcqpstatus           "PFPE_CCQPSTATUS"    at 0x50_a000;
+        /// RDMA control queue: address of its context, low half; a write starts or ends it.
+        PfpeCcqplow              "PFPE_CCQPLOW"       at 0x50_a080;
+        /// RDMA control queue: address of its context, high half.
+        PfpeCcqphigh             "PFPE_CCQPHIGH"      at 0x50_a100;
+        /// RDMA control queue: why the last operation failed.
+        PfpeCqperrcodes          "PFPE_CQPERRCODES"   at 0x50_a200;
         /// State of the processors of the RDMA block.
         GlpeCpustatus(u16)       "GLPE_CPUSTATUS"     at 0x50_ba5c [3 by 4];
+        /// Context memory: invalidates an entry of a page directory.
+        PfhmcPdinv               "PFHMC_PDINV"        at 0x52_0300;
+        /// Context memory: the last error.
+        PfhmcErrorinfo           "PFHMC_ERRORINFO"    at 0x52_0400;
+        /// Context memory: address of the last error.
+        PfhmcErrordata           "PFHMC_ERRORDATA"    at 0x52_0500;
+        /// Context memory of a virtual function: invalidates an entry of a page directory.
+        GlhmcVfpdinv(u16)        "GLHMC_VFPDINV"      at 0x52_8300 [32 by 4];
+        /// Why the RDMA block has failed.
+        GlpeCriterr              "GLPE_CRITERR"       at 0x53_4000;
+        /// Send queues of processes: doorbell.
+        UserWqealloc             "USER_WQEALLOC"      at 0x7f_0000;
+        /// Completion queues of processes: doorbell that arms one.
+        UserCqarm                "USER_CQARM"         at 0x7f_0040;
     }
 }
 
@@ -300,7 +336,10 @@ mod tests {
             (0x91004, None),
             (0x152000, None),
             (0x38_00c0, None),
-            (0x7f_0000, None),
+            (0x50_a080, Some(Register::PfpeCcqplow)),
+            (0x50_2d00, Some(Register::PfpeAeqalloc)),
+            (0x7f_0040, Some(Register::UserCqarm)),
+            (0x7f_1000, None),
             (1 << 32 | 0x91000, None),
         ] {
             assert_eq!(Register::at(offset), register.map(|register| (register, 0)), "{offset:#x}");

@@ -37,7 +37,7 @@ pub(super) fn device(device: &E810, command: &mut Command) -> Result<(), AdminEr
 fn list(device: &E810, command: &mut Command, vsis: u32, filters: Capability) -> Result<(), AdminError> {
     let options = &device.setup.options;
     let queues = options.queues.get().into();
-    let records = [
+    let mut records = vec![
         record(id::VALID_FUNCTIONS, 1, 0, 0),
         record(id::VSI, vsis, 0, 0),
         record(id::RX_QUEUES, queues, 0, 0),
@@ -48,6 +48,9 @@ fn list(device: &E810, command: &mut Command, vsis: u32, filters: Capability) ->
         filters,
         record(id::DCB, 1, 1, TRAFFIC_CLASSES),
     ];
+    if options.rdma {
+        records.push(record(id::RDMA, 1, 0, 0));
+    }
     let bytes: Vec<u8> = records.iter().flat_map(|record| record.emit()).collect();
     command.reply(&bytes)?;
     let count = u32::try_from(records.len()).unwrap_or(u32::MAX);

@@ -1,0 +1,157 @@
+//! The control queue: how it starts and ends, and which entry of its ring is next.
+//!
+//! # Spec
+//! E810 interface, sections 9.1, 10.1 and 10.2.
+
+use protocol::hca::e810::rdma::WQE_LEN;
+use protocol::hca::e810::rdma::control::{ErrorCodes, HostContext, Status, Tail};
+use protocol::ids::Iova;
+
+use crate::limited;
+use crate::memory::{DmaError, GuestMemory};
+
+/// Entries of a ring, whose indices have eleven bits in the registers.
+const MAX_ENTRIES: u32 = 2048;
+
+/// Protocol of RoCEv2 in the host context.
+const ROCE: u8 = 2;
+
+/// The control queue.
+#[derive(Debug, Default)]
+pub(in super::super) struct Cqp {
+    /// Upper half of the address of the host context, for when the lower comes.
+    context_high: u32,
+    state: State,
+    /// Of the last operation that failed.
+    codes: ErrorCodes,
+    /// The last operation failed.
+    failed: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Stopped,
+    /// Its host context was wrong.
+    Refused,
+    Running(Running),
+}
+
+/// A queue that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Running {
+    ring: Iova,
+    entries: u16,
+    /// The entry that comes next.
+    next: u16,
+    cookie: u64,
+}
+
+/// An entry taken out of the ring.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken {
+    /// Where it was.
+    pub(super) index: u16,
+    /// What is in it; `Err` if the guest lends no such memory.
+    pub(super) wqe: Result<[u8; WQE_LEN], DmaError>,
+}
+
+impl Cqp {
+    /// Writes PFPE_CCQPHIGH.
+    pub(super) const fn set_context_high(&mut self, high: u32) {
+        self.context_high = high;
+    }
+
+    /// Address of the host context whose lower half software writes; `None` if there is none, which ends the queue.
+    pub(super) fn context(&self, low: u32) -> Option<Iova> {
+        let address = u64::from(self.context_high) << 32 | u64::from(low);
+        (address != 0).then_some(Iova::new(address))
+    }
+
+    /// Starts the queue, which does not run yet.
+    pub(super) fn start(&mut self, dma: &GuestMemory, context: Iova) {
+        let mut bytes = [0; HostContext::LEN];
+        let read = dma.read(context, &mut bytes);
+        let context = HostContext::parse(&bytes);
+        let wrong = if read.is_err() {
+            Some("its context cannot be reached")
+        } else if context.entries() > MAX_ENTRIES {
+            Some("its ring is too long")
+        } else if context.protocol != ROCE {
+            Some("its protocol is not RoCE")
+        } else {
+            None
+        };
+        self.state = match (wrong, u16::try_from(context.entries())) {
+            (None, Ok(entries)) => {
+                limited!(info, entries, "RDMA control queue starts");
+                State::Running(Running { ring: context.ring, entries, next: 0, cookie: context.cookie })
+            }
+            (wrong, _) => {
+                limited!(warn, "RDMA control queue does not start: {}", wrong.unwrap_or_default());
+                State::Refused
+            }
+        };
+    }
+
+    /// PFPE_CCQPSTATUS.
+    pub(super) fn status(&self) -> Status {
+        Status { done: matches!(self.state, State::Running(_)), error: self.state == State::Refused }
+    }
+
+    /// Writes PFPE_CCQPSTATUS: software does not want to see an earlier error.
+    pub(super) fn clear_status(&mut self, to: Status) {
+        if !to.error && self.state == State::Refused {
+            self.state = State::Stopped;
+        }
+    }
+
+    /// PFPE_CQPTAIL.
+    pub(super) fn tail(&self) -> Tail {
+        Tail { next: self.running().map_or(0, |running| running.next), error: self.failed }
+    }
+
+    /// PFPE_CQPERRCODES.
+    pub(super) const fn error_codes(&self) -> ErrorCodes {
+        self.codes
+    }
+
+    /// What every completion carries, if the queue runs.
+    pub(super) fn cookie(&self) -> Option<u64> {
+        Some(self.running()?.cookie)
+    }
+
+    /// Entries of the ring; 0 if the queue does not run.
+    pub(super) fn entries(&self) -> u16 {
+        self.running().map_or(0, |running| running.entries)
+    }
+
+    /// The next entry in front of `end`, which is an index of the ring.
+    pub(super) fn take(&mut self, dma: &GuestMemory, end: u16) -> Option<Taken> {
+        let State::Running(running) = &mut self.state else { return None };
+        let index = running.next;
+        if end >= running.entries || index == end {
+            return None;
+        }
+        running.next = (index + 1) % running.entries;
+        let at = running.ring.get().wrapping_add(u64::from(index) * WQE_LEN as u64);
+        let mut wqe = [0; WQE_LEN];
+        let read = dma.read(Iova::new(at), &mut wqe);
+        Some(Taken { index, wqe: read.map(|()| wqe) })
+    }
+
+    /// Notes how the last operation ended.
+    pub(super) fn note(&mut self, error: Option<ErrorCodes>) {
+        self.failed = error.is_some();
+        if let Some(codes) = error {
+            self.codes = codes;
+        }
+    }
+
+    const fn running(&self) -> Option<&Running> {
+        match &self.state {
+            State::Running(running) => Some(running),
+            State::Stopped | State::Refused => None,
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Which part executes an operation of the control queue, how it completes, and what is told of it to the log, the
+//! counters and the trace.
+//!
+//! # Spec
+//! E810 interface, sections 10.2 to 10.4.
+
+use std::time::Duration;
+
+use protocol::describe::Field as _;
+use protocol::hca::e810::rdma::Operation;
+use protocol::hca::e810::rdma::control::Completion;
+use protocol::hca::e810::rdma::error::{CqpError, Refusal};
+use protocol::hca::e810::rdma::operation::{Header, UNKNOWN};
+
+use super::cqp::Taken;
+use super::{Rdma, features, fpm, queues, statistics};
+use crate::frontend::Context;
+use crate::limited;
+use crate::telemetry::trace::Kind;
+
+/// Word of an operation that succeeded.
+const OK: &str = "OK";
+
+/// What an operation returns in its completion, which few do.
+pub(super) type Outcome = Result<u32, CqpError>;
+
+/// Executes what software has put into the ring, up to the entry `end`.
+///
+/// Bound: the entries of the ring.
+pub(super) fn run(rdma: &mut Rdma, cx: &mut Context<'_>, end: u16) {
+    for _ in 0..rdma.cqp.entries() {
+        let Some(taken) = rdma.cqp.take(cx.dma, end) else { return };
+        let outcome = execute(rdma, cx, &taken);
+        complete(rdma, cx, taken.index, outcome);
+    }
+}
+
+/// Executes an operation and tells what came of it.
+fn execute(rdma: &mut Rdma, cx: &mut Context<'_>, taken: &Taken) -> Outcome {
+    let began = cx.monitor.trace().map(|trace| trace.now());
+    let mut parsed = None;
+    let outcome = match &taken.wqe {
+        Ok(wqe) => {
+            parsed = Operation::parse(wqe);
+            let code = Header::parse(wqe).opcode;
+            let unknown = CqpError::new(Refusal::UnknownOperation, "operation", code.into());
+            parsed.ok_or(unknown).and_then(|operation| dispatch(rdma, cx, &operation))
+        }
+        Err(error) => Err(CqpError::new(Refusal::Unreachable, "entry of the ring", error.iova.get())),
+    };
+    let name = parsed.map_or(UNKNOWN, |operation| operation.opcode().name());
+    match &outcome {
+        Ok(_) => limited!(debug, operation = name, "operation done"),
+        Err(error) => limited!(info, operation = name, "operation refused: {error}"),
+    }
+    let status = outcome.err().map_or(OK, |error| error.refusal.name());
+    cx.monitor.count_command(name, status);
+    if let (Some(trace), Some(began)) = (cx.monitor.trace(), began) {
+        let took: Duration = trace.now().saturating_sub(began);
+        trace.record(Kind::Command, name, |to| {
+            status.show("status", to);
+            match &outcome {
+                Ok(0) => {}
+                Ok(value) => value.show("value", to),
+                Err(refusal) => format_args!("{refusal}").show("refused", to),
+            }
+            format_args!("{:.1}", took.as_secs_f64() * 1e6).show("us", to);
+            taken.index.show("index", to);
+            if let Some(operation) = &parsed {
+                to.object("ask", operation);
+            }
+        });
+    }
+    outcome
+}
+
+/// Completes an operation, in the registers and, once there is one, in the queue of completions.
+fn complete(rdma: &mut Rdma, cx: &mut Context<'_>, index: u16, outcome: Outcome) {
+    let codes = outcome.err().map(|error| error.refusal.codes());
+    rdma.cqp.note(codes);
+    let Some(cookie) = rdma.cqp.cookie() else { return };
+    let completion = Completion {
+        cookie,
+        value: outcome.unwrap_or(0),
+        codes: codes.unwrap_or_default(),
+        index,
+        error: codes.is_some(),
+        valid: false,
+    };
+    queues::complete_operation(rdma, cx.dma, &completion);
+}
+
+fn dispatch(rdma: &mut Rdma, cx: &mut Context<'_>, operation: &Operation) -> Outcome {
+    let dma = cx.dma;
+    match operation {
+        Operation::CreateQp(command) => queues::create_qp(rdma, cx, command),
+        Operation::ModifyQp(command) => queues::modify_qp(rdma, cx, command),
+        Operation::DestroyQp(command) => queues::destroy_qp(rdma, cx, command),
+        Operation::FlushQp(command) => queues::flush_qp(rdma, cx, command),
+        Operation::SuspendQp(command) => queues::suspend_qp(rdma, cx, command),
+        Operation::ResumeQp(command) => queues::resume_qp(rdma, cx, command),
+        Operation::CreateCq(command) => queues::create_cq(rdma, command),
+        Operation::ModifyCq(command) => queues::modify_cq(rdma, command),
+        Operation::DestroyCq(command) => queues::destroy_cq(rdma, command),
+        Operation::AllocateStag(command) => rdma.regions.allocate(command),
+        Operation::RegisterMr(command) => rdma.regions.register(command),
+        Operation::DeallocateStag(command) => rdma.regions.deallocate(command),
+        Operation::ManageArp(command) => rdma.paths.manage_arp(command),
+        Operation::CreateAddressHandle(command) => rdma.paths.create(command),
+        Operation::ModifyAddressHandle(command) => rdma.paths.modify(command),
+        Operation::DestroyAddressHandle(command) => rdma.paths.destroy(command),
+        Operation::QueryFeatures(command) => features::query(dma, command),
+        Operation::CreateCeq(command) => rdma.events.create_ceq(command),
+        Operation::DestroyCeq(command) => rdma.events.destroy_ceq(command),
+        Operation::CreateAeq(command) => rdma.events.create_aeq(command),
+        Operation::DestroyAeq(_) => rdma.events.destroy_aeq(),
+        Operation::UpdateSegments(command) => rdma.hmc.update(dma, command),
+        Operation::QueryFpm(command) => fpm::query(dma, command),
+        Operation::CommitFpm(command) => fpm::commit(&mut rdma.hmc, dma, command),
+        Operation::CreateGroup(command) => rdma.groups.create(dma, command),
+        Operation::ModifyGroup(command) => rdma.groups.modify(dma, command),
+        Operation::DestroyGroup(command) => rdma.groups.destroy(command),
+        Operation::ManageNode(command) => rdma.nodes.manage(command),
+        Operation::GatherStatistics(command) => statistics::gather(cx, command),
+        Operation::ManagePushPages(_) => Ok(NO_PUSH_PAGE),
+        Operation::Nop(_)
+        | Operation::ManageQuadHash(_)
+        | Operation::StaticPagesAllocated(_)
+        | Operation::ManageStatistics(_)
+        | Operation::MapPriorities(_) => Ok(0),
+    }
+}
+
+/// Number of a push page that there is not.
+const NO_PUSH_PAGE: u32 = 1024;

@@ -1,0 +1,133 @@
+//! Event queues: one for each of some vectors, which says what completion queues have completions (CEQ), and one for all
+//! that happens by itself (AEQ).
+//!
+//! # Spec
+//! E810 interface, sections 12.4, 12.6 and 14.1.
+
+use std::collections::BTreeMap;
+
+use protocol::hca::e810::rdma::error::{CqpError, Refusal};
+use protocol::hca::e810::rdma::event_queue::{AsyncEvent, CompletionEvent, CreateAeq, CreateCeq, DestroyCeq};
+use protocol::hca::e810::rdma::page_list::ListLevel;
+
+use super::dispatch::Outcome;
+use super::fpm::MAX_CEQS;
+use super::hmc::Pages;
+use super::ring::{EntryRing, Location};
+use crate::frontend::e810::vectors::Cause;
+use crate::limited;
+
+/// All event queues.
+#[derive(Debug, Default)]
+pub(in super::super) struct EventQueues {
+    /// Bound: [`MAX_CEQS`].
+    ceqs: BTreeMap<u16, EntryRing<{ CompletionEvent::LEN }>>,
+    aeq: Option<AsyncQueue>,
+    /// Event queues with a new entry, bit for bit.
+    fired: u16,
+    /// The same of the asynchronous one.
+    async_fired: bool,
+}
+
+const _: () = assert!(MAX_CEQS as u32 <= u16::BITS);
+
+/// The asynchronous event queue.
+#[derive(Debug)]
+struct AsyncQueue {
+    ring: EntryRing<{ AsyncEvent::LEN }>,
+    /// Entries that software has not given back.
+    unread: u32,
+}
+
+impl EventQueues {
+    /// "Create CEQ".
+    ///
+    /// # Errors
+    /// There is no such one, it is there already, or its ring makes no sense.
+    pub(super) fn create_ceq(&mut self, command: &CreateCeq) -> Outcome {
+        if command.ceq >= MAX_CEQS {
+            return Err(CqpError::invalid("completion event queue", command.ceq.into()));
+        }
+        if self.ceqs.contains_key(&command.ceq) {
+            return Err(CqpError::new(Refusal::Exists, "completion event queue", command.ceq.into()));
+        }
+        let location = Location::new(command.in_pages, ListLevel::One, command.ring, command.first_page)?;
+        self.ceqs.insert(command.ceq, EntryRing::new(location, command.entries)?);
+        Ok(0)
+    }
+
+    /// "Destroy CEQ".
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn destroy_ceq(&mut self, command: &DestroyCeq) -> Outcome {
+        let was = self.ceqs.remove(&command.ceq);
+        was.map(|_| 0).ok_or(CqpError::no_object("completion event queue", command.ceq.into()))
+    }
+
+    /// "Create AEQ".
+    ///
+    /// # Errors
+    /// It is there already, or its ring makes no sense.
+    pub(super) fn create_aeq(&mut self, command: &CreateAeq) -> Outcome {
+        if self.aeq.is_some() {
+            return Err(CqpError::new(Refusal::Exists, "asynchronous event queue", 0));
+        }
+        let location = Location::new(command.in_pages, ListLevel::One, command.ring, command.first_page)?;
+        self.aeq = Some(AsyncQueue { ring: EntryRing::new(location, command.entries)?, unread: 0 });
+        Ok(0)
+    }
+
+    /// "Destroy AEQ".
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn destroy_aeq(&mut self) -> Outcome {
+        self.aeq.take().map(|_| 0).ok_or(CqpError::no_object("asynchronous event queue", 0))
+    }
+
+    /// Whether there is such an event queue of completions.
+    pub(super) fn has_ceq(&self, ceq: u16) -> bool {
+        self.ceqs.contains_key(&ceq)
+    }
+
+    /// A completion queue has what it was armed for. `cookie` is its own; the highest bit does not count.
+    pub(super) fn notify(&mut self, pages: Pages<'_>, ceq: u16, cookie: u64) {
+        // Software may destroy event queues before what reports to them.
+        let Some(ring) = self.ceqs.get_mut(&ceq) else { return };
+        let event = CompletionEvent { cookie, valid: false };
+        match ring.push(pages, event.emit()) {
+            Ok(()) => self.fired |= 1 << ceq,
+            Err(_) => limited!(warn, ceq, "a completion event is lost: its ring cannot be reached"),
+        }
+    }
+
+    /// Something happened by itself.
+    pub(super) fn report(&mut self, pages: Pages<'_>, event: &AsyncEvent) {
+        let Some(queue) = &mut self.aeq else { return };
+        if queue.unread >= queue.ring.entries() {
+            return limited!(warn, ?event, "an asynchronous event is lost: its ring is full");
+        }
+        match queue.ring.push(pages, event.emit()) {
+            Ok(()) => {
+                queue.unread += 1;
+                self.async_fired = true;
+            }
+            Err(_) => limited!(warn, ?event, "an asynchronous event is lost: its ring cannot be reached"),
+        }
+    }
+
+    /// Software has read so many entries of the asynchronous event queue.
+    pub(super) const fn return_credits(&mut self, count: u32) {
+        if let Some(queue) = &mut self.aeq {
+            queue.unread = queue.unread.saturating_sub(count);
+        }
+    }
+
+    /// Queues that have new entries since the last call.
+    pub(super) fn take_causes(&mut self) -> impl Iterator<Item = Cause> + use<> {
+        let fired = std::mem::take(&mut self.fired);
+        let others = std::mem::take(&mut self.async_fired).then_some(Cause::AsyncEvent);
+        (0..MAX_CEQS).filter(move |ceq| fired & 1 << ceq != 0).map(Cause::CompletionEvent).chain(others)
+    }
+}

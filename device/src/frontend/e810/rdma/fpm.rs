@@ -1,0 +1,178 @@
+//! How much context memory there can be, and where in the function's own address space its objects are.
+//!
+//! Objects that the device keeps itself have a byte each, so that the guest lends one segment for all of them.
+//!
+//! # Spec
+//! E810 interface, section 11.2.
+
+use protocol::hca::e810::rdma::error::{CqpError, Refusal};
+use protocol::hca::e810::rdma::hmc::{
+    BASE_UNIT, BlockLimit, FpmCommand, FpmLimits, Limit, Placement, SEGMENT_LEN,
+};
+
+use super::dispatch::Outcome;
+use super::hmc::{Hmc, Pbles};
+use crate::memory::GuestMemory;
+
+/// Segment descriptors.
+pub(super) const MAX_SEGMENTS: u16 = 64;
+/// Queue pairs.
+pub(super) const MAX_QPS: u32 = 1024;
+/// Completion queues, of which drivers want two for each queue pair.
+pub(super) const MAX_CQS: u32 = 2048;
+/// Memory regions and windows.
+pub(super) const MAX_REGIONS: u32 = 1 << LOG2_MAX_REGIONS;
+/// The same as an exponent.
+pub(super) const LOG2_MAX_REGIONS: u8 = 14;
+/// Entries of the ARP table.
+pub(super) const MAX_ARP_ENTRIES: u32 = 256;
+/// Multicast groups.
+pub(super) const MAX_GROUPS: u32 = 1024;
+/// Address handles.
+pub(super) const MAX_ADDRESS_HANDLES: u32 = 4096;
+/// Completion event queues.
+pub(in super::super) const MAX_CEQS: u16 = 16;
+/// PBLEs: 1 GiB of small pages.
+const MAX_PBLES: u32 = 1 << 18;
+
+/// Entries of the hash table.
+const MAX_HASH_ENTRIES: u32 = 4096;
+/// Transmit buffers.
+const MAX_TRANSMIT_BUFFERS: u32 = 8192;
+/// Read responses: drivers want 254 for each queue pair and 512, and have fewer queue pairs where there are less.
+const MAX_RESPONSES: u32 = 1 << 18;
+/// Timers.
+const MAX_TIMERS: u32 = 4096;
+/// A multicast group takes eight objects.
+const OBJECTS_PER_GROUP: u32 = 8;
+/// Headers.
+const MAX_HEADERS: u32 = 1024;
+
+/// Of objects that the device keeps itself: a byte of context memory each.
+const fn own(max: u32) -> Limit {
+    Limit { max, exponent: 0 }
+}
+
+/// Of free lists, whose blocks must not be empty.
+const fn list(max: u32) -> BlockLimit {
+    BlockLimit { max, block: 1 }
+}
+
+const LIMITS: FpmLimits = FpmLimits {
+    first_segment: 0,
+    max_segments: MAX_SEGMENTS,
+    qps: own(MAX_QPS),
+    cqs: own(MAX_CQS),
+    srqs: own(0),
+    hash_entries: own(MAX_HASH_ENTRIES),
+    arp_entries: own(MAX_ARP_ENTRIES),
+    regions: own(MAX_REGIONS),
+    transmit_buffers: own(MAX_TRANSMIT_BUFFERS),
+    transmit_free: list(MAX_TRANSMIT_BUFFERS),
+    responses: own(MAX_RESPONSES),
+    responses_free: list(MAX_RESPONSES),
+    timers: own(MAX_TIMERS),
+    groups: own(MAX_GROUPS * OBJECTS_PER_GROUP),
+    address_handles: own(MAX_ADDRESS_HANDLES),
+    pbles: MAX_PBLES,
+    max_ceqs: MAX_CEQS,
+    hash_multiplier: 1,
+    timer_buckets: 1,
+    read_requests: own(0),
+    read_requests_free: list(0),
+    headers: own(MAX_HEADERS),
+    metadata: own(1),
+    out_of_order: own(0),
+    out_of_order_free: list(0),
+};
+
+/// An object of which the device says where it is.
+struct Object {
+    /// Its word in the buffer of "commit FPM", bytes.
+    at: usize,
+    /// Bytes of one.
+    len: u64,
+    /// Most of them.
+    max: u32,
+}
+
+/// Bytes of an entry of a free list.
+const FREE_ENTRY_LEN: u64 = 4;
+/// Bytes of the bitmap of ports, of which there is one.
+const PORTS_LEN: u64 = 8192;
+/// Where the word of PBLEs is.
+const PBLE_WORD: usize = 112;
+
+/// All objects but PBLEs, which come last in the address space.
+const OBJECTS: [Object; 18] = [
+    Object { at: 0, len: 1, max: MAX_QPS },
+    Object { at: 8, len: 1, max: MAX_CQS },
+    Object { at: 16, len: 1, max: 0 },
+    Object { at: 24, len: 1, max: MAX_HASH_ENTRIES },
+    Object { at: 32, len: 1, max: MAX_ARP_ENTRIES },
+    Object { at: 40, len: PORTS_LEN, max: 1 },
+    Object { at: 48, len: 1, max: MAX_REGIONS },
+    Object { at: 56, len: 1, max: MAX_TRANSMIT_BUFFERS },
+    Object { at: 64, len: FREE_ENTRY_LEN, max: MAX_TRANSMIT_BUFFERS },
+    Object { at: 72, len: 1, max: MAX_RESPONSES },
+    Object { at: 80, len: FREE_ENTRY_LEN, max: MAX_RESPONSES },
+    Object { at: 88, len: 1, max: MAX_TIMERS },
+    Object { at: 96, len: 1, max: MAX_GROUPS * OBJECTS_PER_GROUP },
+    Object { at: 104, len: 1, max: MAX_ADDRESS_HANDLES },
+    Object { at: 128, len: 1, max: 0 },
+    Object { at: 136, len: FREE_ENTRY_LEN, max: 0 },
+    Object { at: 144, len: 1, max: MAX_HEADERS },
+    Object { at: 152, len: 1, max: 1 },
+];
+
+/// Bytes of "commit FPM" that drivers give, at the least.
+const COMMIT_LEN: usize = 176;
+
+/// "Query FPM".
+///
+/// # Errors
+/// The buffer cannot be reached.
+pub(super) fn query(dma: &GuestMemory, command: &FpmCommand) -> Outcome {
+    dma.write(command.buffer, &LIMITS.emit()).map_err(|_| unreachable(command))?;
+    Ok(0)
+}
+
+/// "Commit FPM": the device says where the objects are that software wants.
+///
+/// # Errors
+/// More objects than there can be; the buffer is too short or cannot be reached.
+pub(super) fn commit(hmc: &mut Hmc, dma: &GuestMemory, command: &FpmCommand) -> Outcome {
+    if command.len < u32::try_from(COMMIT_LEN).unwrap_or(u32::MAX) {
+        return Err(CqpError::invalid("length of the buffer", command.len.into()));
+    }
+    let mut buffer = [0; COMMIT_LEN];
+    dma.read(command.buffer, &mut buffer).map_err(|_| unreachable(command))?;
+    let mut free = 0;
+    for object in &OBJECTS {
+        free = place(&mut buffer, object, free)?.1;
+    }
+    let pbles = Object { at: PBLE_WORD, len: protocol::hca::e810::rdma::hmc::ENTRY_LEN, max: MAX_PBLES };
+    let (Placement { count, base }, _) = place(&mut buffer, &pbles, free.next_multiple_of(SEGMENT_LEN))?;
+    dma.write(command.buffer, &buffer).map_err(|_| unreachable(command))?;
+    hmc.place_pbles(Pbles { base, count });
+    Ok(0)
+}
+
+/// Puts objects at the first free address, and gives the next.
+fn place(buffer: &mut [u8; COMMIT_LEN], object: &Object, free: u64) -> Result<(Placement, u64), CqpError> {
+    let Some(word) = buffer.get_mut(object.at..).and_then(|bytes| bytes.first_chunk_mut()) else {
+        return Err(CqpError::invalid("word of the buffer", object.at as u64));
+    };
+    let Placement { count, .. } = Placement::parse(word);
+    if count > object.max {
+        return Err(CqpError::invalid("objects of context memory", count.into()));
+    }
+    let base = u32::try_from(free / BASE_UNIT).unwrap_or(u32::MAX);
+    let placement = Placement { count, base };
+    *word = placement.emit();
+    Ok((placement, (free + u64::from(count) * object.len).next_multiple_of(BASE_UNIT)))
+}
+
+fn unreachable(command: &FpmCommand) -> CqpError {
+    CqpError::new(Refusal::Unreachable, "buffer", command.buffer.get())
+}

@@ -1,0 +1,93 @@
+//! Multicast groups and the queue pairs in them.
+//!
+//! # Spec
+//! E810 interface, sections 10.3 and 13.8.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use protocol::hca::e810::rdma::error::{CqpError, Refusal};
+use protocol::hca::e810::rdma::group::{GroupCommand, MAX_MEMBERS, Member};
+use protocol::ids::{Iova, Qpn};
+use smallvec::SmallVec;
+
+use super::dispatch::Outcome;
+use super::fpm::MAX_GROUPS;
+use crate::memory::GuestMemory;
+
+/// Queue pairs of a group.
+pub(super) type Members = SmallVec<[Qpn; MAX_MEMBERS]>;
+
+/// Multicast groups.
+#[derive(Debug, Default)]
+pub(in super::super) struct Groups {
+    /// Bound: [`MAX_GROUPS`].
+    groups: BTreeMap<u16, Group>,
+}
+
+#[derive(Debug)]
+struct Group {
+    address: IpAddr,
+    /// VLAN of its datagrams, if they have one.
+    vlan: Option<u16>,
+    members: Members,
+}
+
+impl Groups {
+    /// Queue pairs that get what goes to an address in a VLAN.
+    pub(super) fn members(&self, address: IpAddr, vlan: Option<u16>) -> Members {
+        let groups = self.groups.values().filter(|group| group.address == address && group.vlan == vlan);
+        groups.flat_map(|group| group.members.iter().copied()).collect()
+    }
+
+    /// "Create multicast group".
+    ///
+    /// # Errors
+    /// There is no such group or it is there already; its members cannot be read.
+    pub(super) fn create(&mut self, dma: &GuestMemory, command: &GroupCommand) -> Outcome {
+        if u32::from(command.group) >= MAX_GROUPS {
+            return Err(CqpError::invalid("multicast group", command.group.into()));
+        }
+        if self.groups.contains_key(&command.group) {
+            return Err(CqpError::new(Refusal::Exists, "multicast group", command.group.into()));
+        }
+        self.groups.insert(command.group, Group::read(dma, command)?);
+        Ok(0)
+    }
+
+    /// "Modify multicast group".
+    ///
+    /// # Errors
+    /// It is not there, or its members cannot be read.
+    pub(super) fn modify(&mut self, dma: &GuestMemory, command: &GroupCommand) -> Outcome {
+        let group = self.groups.get_mut(&command.group).ok_or(unknown(command))?;
+        *group = Group::read(dma, command)?;
+        Ok(0)
+    }
+
+    /// "Destroy multicast group".
+    ///
+    /// # Errors
+    /// It is not there.
+    pub(super) fn destroy(&mut self, command: &GroupCommand) -> Outcome {
+        self.groups.remove(&command.group).map(|_| 0).ok_or(unknown(command))
+    }
+}
+
+impl Group {
+    fn read(dma: &GuestMemory, command: &GroupCommand) -> Result<Self, CqpError> {
+        let mut places = [[0; Member::LEN]; MAX_MEMBERS];
+        let unreachable = |_| CqpError::new(Refusal::Unreachable, "members", command.members.get());
+        dma.read(Iova::new(command.members.get()), places.as_flattened_mut()).map_err(unreachable)?;
+        let members = places.iter().map(Member::parse).filter(|member| member.valid);
+        Ok(Self {
+            address: command.address.address(command.ipv4),
+            vlan: command.vlan_valid.then_some(command.vlan),
+            members: members.map(|member| member.qpn).collect(),
+        })
+    }
+}
+
+fn unknown(command: &GroupCommand) -> CqpError {
+    CqpError::no_object("multicast group", command.group.into())
+}

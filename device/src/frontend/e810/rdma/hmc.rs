@@ -1,0 +1,168 @@
+//! Context memory: where the guest has put the segments of the function's own address space. Of what lies there only the
+//! array of PBLEs is real; the device reads it whenever it needs an entry, and keeps none.
+//!
+//! # Spec
+//! E810 interface, section 11.
+
+use protocol::hca::e810::rdma::error::{CqpError, Refusal};
+use protocol::hca::e810::rdma::hmc::{
+    BASE_UNIT, DirectoryEntry, ENTRY_LEN, PAGE_LEN, SEGMENT_LEN, SegmentDescriptor, SegmentEntry,
+    UpdateSegments,
+};
+use protocol::hca::e810::rdma::index::PbleIndex;
+use protocol::ids::Iova;
+
+use super::dispatch::Outcome;
+use super::fpm::MAX_SEGMENTS;
+use crate::memory::GuestMemory;
+use crate::memory::translate::PageTable;
+
+/// PBLEs of a leaf of a list of two levels.
+const LEAF_LEN: u64 = 512;
+
+/// Entries of "update SDs" that are in memory, at the most; the length has four bits.
+const MAX_MORE: usize = 15;
+
+/// Context memory.
+#[derive(Debug)]
+pub(in super::super) struct Hmc {
+    segments: [Option<Segment>; MAX_SEGMENTS as usize],
+    /// The array of PBLEs, once software has said how large it is to be.
+    pbles: Pbles,
+}
+
+impl Default for Hmc {
+    fn default() -> Self {
+        Self { segments: [None; MAX_SEGMENTS as usize], pbles: Pbles::default() }
+    }
+}
+
+/// 2 MiB of context memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Segment {
+    /// They begin here.
+    Direct(Iova),
+    /// This page lists their pages.
+    Paged(Iova),
+}
+
+/// Where the array of PBLEs is in the function's own address space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Pbles {
+    /// In units of 512 bytes.
+    pub(super) base: u32,
+    /// Entries.
+    pub(super) count: u32,
+}
+
+impl Hmc {
+    /// "Update SDs".
+    ///
+    /// # Errors
+    /// A segment that there is not, or entries that cannot be read. What is in front of a wrong one is done.
+    pub(super) fn update(&mut self, dma: &GuestMemory, command: &UpdateSegments) -> Outcome {
+        if !command.skip_first {
+            self.set(&command.first)?;
+        }
+        for entry in [command.second, command.third] {
+            if entry.valid {
+                self.set(&entry)?;
+            }
+        }
+        let mut more = [[0; SegmentEntry::LEN]; MAX_MORE];
+        let more = more.get_mut(..command.more_count.into()).unwrap_or_default();
+        let at = Iova::new(command.more.get() & !0x7f);
+        if !more.is_empty() {
+            dma.read(at, more.as_flattened_mut()).map_err(|error| unreachable("entries", error.iova))?;
+        }
+        for entry in more {
+            self.set(&SegmentEntry::parse(entry))?;
+        }
+        Ok(0)
+    }
+
+    fn set(&mut self, entry: &SegmentEntry) -> Result<(), CqpError> {
+        let SegmentEntry { index, descriptor, .. } = *entry;
+        let segment = self.segments.get_mut(usize::from(index));
+        let segment = segment.ok_or(CqpError::invalid("segment descriptor", index.into()))?;
+        let SegmentDescriptor { valid, direct, .. } = descriptor;
+        let address = descriptor.address();
+        *segment = valid.then_some(if direct { Segment::Direct(address) } else { Segment::Paged(address) });
+        Ok(())
+    }
+
+    /// Says where the array of PBLEs is.
+    pub(super) const fn place_pbles(&mut self, pbles: Pbles) {
+        self.pbles = pbles;
+    }
+
+    /// The lists of pages, as they are now.
+    pub(in super::super) const fn pages<'a>(&'a self, dma: &'a GuestMemory) -> Pages<'a> {
+        Pages { hmc: self, dma }
+    }
+}
+
+/// Lists of pages in context memory.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Pages<'a> {
+    hmc: &'a Hmc,
+    dma: &'a GuestMemory,
+}
+
+impl<'a> Pages<'a> {
+    /// Guest memory.
+    pub(in super::super) const fn dma(self) -> &'a GuestMemory {
+        self.dma
+    }
+
+    /// Page `page` of a list that begins at a PBLE.
+    pub(super) fn listed(self, first: PbleIndex, page: u64) -> Option<Iova> {
+        Some(Iova::new(self.pble(first.checked_add(page)?)? & !(PAGE_LEN - 1)))
+    }
+
+    /// Page `page` of a list of lists, each of which has 512 pages.
+    pub(super) fn nested(self, first: PbleIndex, page: u64) -> Option<Iova> {
+        let leaf = self.pble(first.checked_add(page / LEAF_LEN)?)?;
+        self.listed(PbleIndex::new(u32::try_from(leaf).ok()?), page % LEAF_LEN)
+    }
+
+    /// A PBLE.
+    fn pble(self, index: PbleIndex) -> Option<u64> {
+        let Pbles { base, count } = self.hmc.pbles;
+        if index.get() >= count {
+            return None;
+        }
+        self.word(u64::from(base) * BASE_UNIT + u64::from(index.get()) * ENTRY_LEN)
+    }
+
+    /// A word of the function's own address space.
+    fn word(self, address: u64) -> Option<u64> {
+        let segment = usize::try_from(address / SEGMENT_LEN).ok()?;
+        let within = address % SEGMENT_LEN;
+        match (*self.hmc.segments.get(segment)?)? {
+            Segment::Direct(first) => self.read(first, within),
+            Segment::Paged(directory) => {
+                let entry = self.read(directory, within / PAGE_LEN * ENTRY_LEN)?;
+                let entry = DirectoryEntry::parse(&entry.to_le_bytes());
+                entry.valid.then(|| self.read(entry.address(), within % PAGE_LEN))?
+            }
+        }
+    }
+
+    fn read(self, first: Iova, offset: u64) -> Option<u64> {
+        let mut word = [0; 8];
+        self.dma.read(Iova::new(first.get().checked_add(offset)?), &mut word).ok()?;
+        Some(u64::from_le_bytes(word))
+    }
+}
+
+/// Entries are PBLEs.
+impl PageTable for Pages<'_> {
+    fn page(self, entry: u64) -> Option<Iova> {
+        self.listed(PbleIndex::new(0), entry)
+    }
+}
+
+fn unreachable(what: &'static str, at: Iova) -> CqpError {
+    CqpError::new(Refusal::Unreachable, what, at.get())
+}

@@ -1,0 +1,64 @@
+//! The RDMA half of the function: its control queue and all that is made by it.
+//!
+//! [`cqp`] takes operations, [`dispatch`] gives each to the part that has its objects. Context memory is the guest's on
+//! silicon; here the device keeps objects itself, and only lists of pages are read from it ([`hmc`]). Everything goes with
+//! the control queue, and with every reset.
+//!
+//! # Spec
+//! E810 interface, sections 9 to 14.
+
+mod completion_queue;
+mod cqp;
+mod dispatch;
+mod event_queues;
+mod features;
+mod fpm;
+mod groups;
+mod hmc;
+mod nodes;
+mod paths;
+mod queues;
+mod regions;
+mod registers;
+mod ring;
+mod statistics;
+
+use self::cqp::Cqp;
+use self::event_queues::EventQueues;
+pub(super) use self::fpm::MAX_CEQS;
+use self::groups::Groups;
+use self::hmc::Hmc;
+use self::nodes::Nodes;
+use self::paths::Paths;
+use self::queues::Queues;
+use self::regions::Regions;
+pub(super) use self::registers::{read, write};
+use super::vectors::Cause;
+
+/// State of the RDMA half.
+#[derive(Debug, Default)]
+pub(super) struct Rdma {
+    /// Its control queue. While that does not run there are no objects.
+    pub(super) cqp: Cqp,
+    /// Context memory.
+    pub(super) hmc: Hmc,
+    /// Memory regions and windows.
+    pub(super) regions: Regions,
+    /// Neighbours and address handles.
+    pub(super) paths: Paths,
+    /// Multicast groups.
+    pub(super) groups: Groups,
+    /// The scheduler's tree.
+    pub(super) nodes: Nodes,
+    /// Queue pairs and completion queues.
+    pub(super) queues: Queues,
+    /// Queues of events.
+    pub(super) events: EventQueues,
+}
+
+impl Rdma {
+    /// Event queues that have something new since the last call.
+    pub(super) fn take_causes(&mut self) -> impl Iterator<Item = Cause> + use<> {
+        self.events.take_causes()
+    }
+}

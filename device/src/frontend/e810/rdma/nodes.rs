@@ -1,0 +1,90 @@
+//! The tree by which queue pairs share the line. The device keeps what software builds; queue pairs send in turns.
+//!
+//! # Spec
+//! E810 interface, section 10.5.
+
+use std::collections::BTreeMap;
+
+use protocol::hca::e810::rdma::error::{CqpError, Refusal};
+use protocol::hca::e810::rdma::node::{NodeAction, NodeCommand};
+
+use super::dispatch::Outcome;
+use crate::frontend::e810::numbers::Numbers;
+
+/// Nodes.
+///
+/// Bound: of what a driver can make the device keep; it needs three for each traffic class of a VSI.
+const MAX_NODES: usize = 512;
+
+/// Handles of sets of queue pairs, which have ten bits and begin with 1.
+const MAX_SETS: u16 = 1023;
+
+/// The tree.
+#[derive(Debug)]
+pub(in super::super) struct Nodes {
+    nodes: BTreeMap<u16, Node>,
+    sets: Numbers,
+}
+
+#[derive(Debug)]
+struct Node {
+    parent: u16,
+    /// Of a leaf: the handle of its set.
+    set: Option<u16>,
+}
+
+impl Default for Nodes {
+    fn default() -> Self {
+        Self { nodes: BTreeMap::new(), sets: Numbers::new(1, MAX_SETS) }
+    }
+}
+
+impl Nodes {
+    /// "Scheduler node". Of a leaf that is added: the handle of its set.
+    ///
+    /// # Errors
+    /// The node is there, is not, or has nodes below it; there is no parent; no room.
+    pub(super) fn manage(&mut self, command: &NodeCommand) -> Outcome {
+        match command.action {
+            NodeAction::Add => self.add(command),
+            NodeAction::Modify => self.nodes.get(&command.node).map(|_| 0).ok_or(unknown(command.node)),
+            NodeAction::Delete => self.delete(command.node),
+            NodeAction::Other(code) => Err(CqpError::invalid("action on a node", code.into())),
+        }
+    }
+
+    fn add(&mut self, command: &NodeCommand) -> Outcome {
+        let NodeCommand { node, parent, leaf, .. } = *command;
+        if self.nodes.contains_key(&node) {
+            return Err(CqpError::new(Refusal::Exists, "node", node.into()));
+        }
+        // A root is its own parent.
+        if parent != node && self.nodes.get(&parent).is_none_or(|parent| parent.set.is_some()) {
+            return Err(unknown(parent));
+        }
+        if self.nodes.len() >= MAX_NODES {
+            return Err(CqpError::new(Refusal::NoRoom, "nodes", MAX_NODES as u64));
+        }
+        let set = match leaf {
+            true => Some(self.sets.take().ok_or(CqpError::new(Refusal::NoRoom, "sets", MAX_SETS.into()))?),
+            false => None,
+        };
+        self.nodes.insert(node, Node { parent, set });
+        Ok(set.unwrap_or_default().into())
+    }
+
+    fn delete(&mut self, number: u16) -> Outcome {
+        if self.nodes.iter().any(|(other, node)| node.parent == number && *other != number) {
+            return Err(CqpError::new(Refusal::InUse, "node", number.into()));
+        }
+        let node = self.nodes.remove(&number).ok_or(unknown(number))?;
+        if let Some(set) = node.set {
+            self.sets.give_back(set);
+        }
+        Ok(0)
+    }
+}
+
+fn unknown(node: u16) -> CqpError {
+    CqpError::no_object("node", node.into())
+}

@@ -1,0 +1,127 @@
+//! Neighbours, and handles by which datagrams name their destination.
+//!
+//! # Spec
+//! E810 interface, sections 10.3, 13.6 and 13.9.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use protocol::hca::e810::rdma::error::{CqpError, Refusal};
+use protocol::hca::e810::rdma::index::{AhIndex, ArpIndex};
+use protocol::hca::e810::rdma::path::{AddressHandleCommand, DestroyAddressHandle, ManageArp};
+use protocol::ids::{FlowLabel, MacAddr, Pdn};
+use protocol::net::layers::Tci;
+
+use super::dispatch::Outcome;
+use super::fpm::{MAX_ADDRESS_HANDLES, MAX_ARP_ENTRIES};
+
+/// Neighbours and address handles.
+#[derive(Debug, Default)]
+pub(in super::super) struct Paths {
+    /// Bound: [`MAX_ARP_ENTRIES`].
+    arp: BTreeMap<ArpIndex, MacAddr>,
+    /// Bound: [`MAX_ADDRESS_HANDLES`].
+    handles: BTreeMap<AhIndex, AddressHandle>,
+}
+
+/// Where datagrams go, and what they carry of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AddressHandle {
+    pub(super) pd: Pdn,
+    pub(super) source_mac: MacAddr,
+    /// Entry of the ARP table that has the destination.
+    pub(super) arp: ArpIndex,
+    pub(super) source: IpAddr,
+    pub(super) destination: IpAddr,
+    /// Tag that datagrams get.
+    pub(super) tag: Option<Tci>,
+    pub(super) traffic_class: u8,
+    pub(super) flow_label: FlowLabel,
+    pub(super) hop_limit: u8,
+    /// Datagrams are for the device itself too.
+    pub(super) loopback: bool,
+}
+
+impl AddressHandle {
+    fn new(command: &AddressHandleCommand) -> Self {
+        Self {
+            pd: Pdn::new(u32::from(command.pd_high) << 16 | u32::from(command.pd_low)),
+            source_mac: command.source_mac.0,
+            arp: command.arp,
+            source: command.source.address(command.ipv4),
+            destination: command.destination.address(command.ipv4),
+            tag: command.insert_vlan.then(|| Tci::from_bits(command.vlan_tag)),
+            traffic_class: command.traffic_class,
+            flow_label: command.flow_label,
+            hop_limit: command.hop_limit,
+            loopback: command.loopback,
+        }
+    }
+}
+
+impl Paths {
+    /// MAC of a neighbour.
+    pub(super) fn neighbour(&self, index: ArpIndex) -> Option<MacAddr> {
+        self.arp.get(&index).copied()
+    }
+
+    /// An address handle.
+    pub(super) fn handle(&self, index: AhIndex) -> Option<&AddressHandle> {
+        self.handles.get(&index)
+    }
+
+    /// "Manage ARP".
+    ///
+    /// # Errors
+    /// The table has no such entry.
+    pub(super) fn manage_arp(&mut self, command: &ManageArp) -> Outcome {
+        let index = command.index;
+        if u32::from(index.get()) >= MAX_ARP_ENTRIES {
+            return Err(CqpError::invalid("entry of the ARP table", index.get().into()));
+        }
+        if command.valid {
+            self.arp.insert(index, command.mac.0);
+        } else if self.arp.remove(&index).is_none() {
+            return Err(CqpError::no_object("entry of the ARP table", index.get().into()));
+        }
+        Ok(0)
+    }
+
+    /// "Create AH".
+    ///
+    /// # Errors
+    /// There is no such handle, or it is there already.
+    pub(super) fn create(&mut self, command: &AddressHandleCommand) -> Outcome {
+        let index = command.index;
+        if index.get() >= MAX_ADDRESS_HANDLES {
+            return Err(CqpError::invalid("address handle", index.get().into()));
+        }
+        if self.handles.contains_key(&index) {
+            return Err(CqpError::new(Refusal::Exists, "address handle", index.get().into()));
+        }
+        self.handles.insert(index, AddressHandle::new(command));
+        Ok(0)
+    }
+
+    /// "Modify AH".
+    ///
+    /// # Errors
+    /// It is not there.
+    pub(super) fn modify(&mut self, command: &AddressHandleCommand) -> Outcome {
+        let handle = self.handles.get_mut(&command.index).ok_or(unknown(command.index))?;
+        *handle = AddressHandle::new(command);
+        Ok(0)
+    }
+
+    /// "Destroy AH".
+    ///
+    /// # Errors
+    /// It is not there.
+    pub(super) fn destroy(&mut self, command: &DestroyAddressHandle) -> Outcome {
+        self.handles.remove(&command.index).map(|_| 0).ok_or(unknown(command.index))
+    }
+}
+
+fn unknown(index: AhIndex) -> CqpError {
+    CqpError::no_object("address handle", index.get().into())
+}

@@ -1,0 +1,84 @@
+//! Registers and doorbells of the RDMA half.
+//!
+//! # Spec
+//! E810 interface, section 9.1.
+
+use protocol::hca::e810::rdma::control::{Doorbell, Status};
+use protocol::hca::e810::regs::Register;
+use protocol::ids::{Cqn, Qpn};
+
+use super::{dispatch, queues};
+use crate::frontend::Context;
+use crate::frontend::e810::device::E810;
+
+/// Reads a register; `None` if it is none of the RDMA half's.
+pub(in super::super) fn read(device: &E810, register: Register) -> Option<u32> {
+    let cqp = &device.function.rdma.cqp;
+    Some(match register {
+        Register::PfpeCcqpstatus => u32::from_le_bytes(cqp.status().emit()),
+        Register::PfpeCqptail => u32::from_le_bytes(cqp.tail().emit()),
+        Register::PfpeCqperrcodes => u32::from_le_bytes(cqp.error_codes().emit()),
+        // What they start and end is told by others; and nothing has ever failed.
+        Register::PfpeCcqplow
+        | Register::PfpeCcqphigh
+        | Register::PfpeCqpdb
+        | Register::PfpeCqarm
+        | Register::PfpeCqack
+        | Register::PfpeAeqalloc
+        | Register::PfpeWqealloc
+        | Register::UserCqarm
+        | Register::UserWqealloc
+        | Register::PfhmcPdinv
+        | Register::GlhmcVfpdinv(_)
+        | Register::PfhmcErrorinfo
+        | Register::PfhmcErrordata
+        | Register::GlpeCriterr => 0,
+        _ => return None,
+    })
+}
+
+/// Writes a register. False if it is none of the RDMA half's.
+pub(in super::super) fn write(
+    device: &mut E810,
+    cx: &mut Context<'_>,
+    register: Register,
+    value: u32,
+) -> bool {
+    let rdma = &mut device.function.rdma;
+    match register {
+        Register::PfpeCcqphigh => rdma.cqp.set_context_high(value),
+        Register::PfpeCcqplow => match rdma.cqp.context(value) {
+            Some(context) => {
+                // A queue that runs has to be ended first; what it made would have no owner.
+                device.drop_rdma(cx);
+                device.function.rdma.cqp.start(cx.dma, context);
+            }
+            None => device.drop_rdma(cx),
+        },
+        Register::PfpeCcqpstatus => rdma.cqp.clear_status(Status::parse(&value.to_le_bytes())),
+        Register::PfpeCqpdb => {
+            cx.monitor.count_doorbell("cqp");
+            dispatch::run(rdma, cx, Doorbell::parse(&value.to_le_bytes()).next);
+        }
+        Register::PfpeWqealloc | Register::UserWqealloc => {
+            cx.monitor.count_doorbell("send");
+            queues::ring(rdma, cx, Qpn::new(value));
+        }
+        Register::PfpeCqarm | Register::UserCqarm => {
+            cx.monitor.count_doorbell("arm");
+            queues::arm(rdma, cx, Cqn::new(value));
+        }
+        Register::PfpeAeqalloc => rdma.events.return_credits(value),
+        // Nothing is kept back until software has acknowledged, nothing is cached, and the tail is the device's.
+        Register::PfpeCqack
+        | Register::PfpeCqptail
+        | Register::PfpeCqperrcodes
+        | Register::PfhmcPdinv
+        | Register::GlhmcVfpdinv(_)
+        | Register::PfhmcErrorinfo
+        | Register::PfhmcErrordata
+        | Register::GlpeCriterr => {}
+        _ => return false,
+    }
+    true
+}

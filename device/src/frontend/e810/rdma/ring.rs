@@ -1,0 +1,159 @@
+//! Rings that the device writes and software reads, whose entries say by their highest bit that they are new.
+//!
+//! # Spec
+//! E810 interface, sections 12.2, 12.4 and 12.6.
+
+use protocol::hca::e810::rdma::error::CqpError;
+use protocol::hca::e810::rdma::index::PbleIndex;
+use protocol::hca::e810::rdma::page_list::ListLevel;
+use protocol::ids::Iova;
+
+use super::hmc::Pages;
+use crate::memory::dma::PAGE_LEN;
+
+/// Where bytes of a queue are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Location {
+    /// From one address on.
+    Contiguous(Iova),
+    /// In pages of 4 KiB that PBLEs list.
+    Listed(PbleIndex),
+    /// In pages of 4 KiB that PBLEs list which PBLEs list.
+    Nested(PbleIndex),
+}
+
+impl Location {
+    /// As an operation says it.
+    ///
+    /// # Errors
+    /// The level has no meaning.
+    pub(super) fn new(
+        in_pages: bool,
+        level: ListLevel,
+        ring: Iova,
+        first: PbleIndex,
+    ) -> Result<Self, CqpError> {
+        match level {
+            _ if !in_pages => Ok(Self::Contiguous(ring)),
+            ListLevel::One => Ok(Self::Listed(first)),
+            ListLevel::Two => Ok(Self::Nested(first)),
+            ListLevel::Contiguous | ListLevel::Reserved => {
+                Err(CqpError::invalid("levels of the list of pages", u8::from(level).into()))
+            }
+        }
+    }
+
+    /// Bus address of a byte; `None` if its page is not there. What is up to the end of its page follows it.
+    pub(super) fn byte(self, pages: Pages<'_>, offset: u64) -> Option<Iova> {
+        let (page, within) = (offset / PAGE_LEN, offset % PAGE_LEN);
+        let first = match self {
+            Self::Contiguous(first) => return Some(Iova::new(first.get().checked_add(offset)?)),
+            Self::Listed(first) => pages.listed(first, page)?,
+            Self::Nested(first) => pages.nested(first, page)?,
+        };
+        Some(Iova::new(first.get() + within))
+    }
+}
+
+/// A ring of entries of `LEN` bytes, which divides a page; bit 7 of the last byte is the polarity. That is 1 in the first
+/// round and changes with every further one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct EntryRing<const LEN: usize> {
+    location: Location,
+    entries: u32,
+    /// The entry that is written next.
+    next: u32,
+    polarity: bool,
+}
+
+/// An entry could not be written; it is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unreachable;
+
+impl<const LEN: usize> EntryRing<LEN> {
+    /// A ring without entries yet.
+    ///
+    /// # Errors
+    /// It has no entries; or one would not be inside of a page.
+    pub(super) fn new(location: Location, entries: u32) -> Result<Self, CqpError> {
+        if entries == 0 {
+            return Err(CqpError::invalid("entries of a ring", 0));
+        }
+        if let Location::Contiguous(first) = location
+            && !first.get().is_multiple_of(LEN as u64)
+        {
+            return Err(CqpError::invalid("address of a ring", first.get()));
+        }
+        Ok(Self { location, entries, next: 0, polarity: true })
+    }
+
+    /// Where the ring lies.
+    pub(super) const fn location(&self) -> Location {
+        self.location
+    }
+
+    /// Entries there are.
+    pub(super) const fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// The entry that is written next.
+    pub(super) const fn next(&self) -> u32 {
+        self.next
+    }
+
+    /// Writes the next entry, with the polarity of the round.
+    ///
+    /// # Errors
+    /// The guest does not lend its memory.
+    pub(super) fn push(&mut self, pages: Pages<'_>, entry: [u8; LEN]) -> Result<(), Unreachable> {
+        let at = self.position();
+        self.advance();
+        self.put(pages, at, entry)
+    }
+
+    /// Writes the next two entries, the second one first: who sees the first sees both.
+    ///
+    /// # Errors
+    /// As [`EntryRing::push`].
+    pub(super) fn push_pair(
+        &mut self,
+        pages: Pages<'_>,
+        entry: [u8; LEN],
+        extension: [u8; LEN],
+    ) -> Result<(), Unreachable> {
+        let first = self.position();
+        self.advance();
+        let second = self.position();
+        self.advance();
+        self.put(pages, second, extension)?;
+        self.put(pages, first, entry)
+    }
+
+    const fn position(&self) -> (u32, bool) {
+        (self.next, self.polarity)
+    }
+
+    const fn advance(&mut self) {
+        self.next += 1;
+        if self.next == self.entries {
+            self.next = 0;
+            self.polarity = !self.polarity;
+        }
+    }
+
+    fn put(
+        &self,
+        pages: Pages<'_>,
+        (index, polarity): (u32, bool),
+        mut entry: [u8; LEN],
+    ) -> Result<(), Unreachable> {
+        /// Polarity, in an entry's last byte.
+        const VALID: u8 = 1 << 7;
+        if let Some(last) = entry.last_mut() {
+            *last = *last & !VALID | if polarity { VALID } else { 0 };
+        }
+        let at = self.location.byte(pages, u64::from(index) * LEN as u64).ok_or(Unreachable)?;
+        pages.dma().publish(at, &entry).map_err(|_| Unreachable)
+    }
+}

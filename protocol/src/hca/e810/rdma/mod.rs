@@ -1,0 +1,25 @@
+//! The RDMA half, which Linux's `irdma` drives: its control queue (CQP), event queues and context memory.
+//!
+//! Offsets are those of 64-bit words, as the interface names them: `@24[37:32]` are bits 37 to 32 of the word at byte 24.
+//!
+//! # Spec
+//! E810 interface, sections 9 to 14; the files name theirs.
+
+pub mod completion_queue;
+pub mod control;
+pub mod error;
+pub mod event_queue;
+pub mod features;
+pub mod group;
+pub mod hmc;
+pub mod index;
+pub mod node;
+pub mod number;
+pub mod operation;
+pub mod page_list;
+pub mod path;
+pub mod queue_pair;
+pub mod region;
+pub mod statistics;
+
+pub use operation::{Opcode, Operation, WQE_LEN};

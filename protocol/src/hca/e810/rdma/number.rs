@@ -1,0 +1,115 @@
+//! Addresses of the network as numbers, whose highest byte goes over the wire first.
+//!
+//! # Spec
+//! E810 interface, sections 10.3, 13.2 and 13.6.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::describe::{Field, Value, Visitor};
+use crate::ids::MacAddr;
+use crate::layout;
+
+/// A MAC: its first byte is bits 47 to 40.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MacNumber(pub MacAddr);
+
+impl From<u64> for MacNumber {
+    fn from(number: u64) -> Self {
+        let [_, _, mac @ ..] = number.to_be_bytes();
+        Self(MacAddr(mac))
+    }
+}
+
+impl From<MacNumber> for u64 {
+    fn from(mac: MacNumber) -> Self {
+        let [a, b, c, d, e, f] = mac.0.0;
+        Self::from_be_bytes([0, 0, a, b, c, d, e, f])
+    }
+}
+
+impl Field for MacNumber {
+    fn show(&self, name: &str, to: &mut dyn Visitor) {
+        self.0.show(name, to);
+    }
+}
+
+/// An IP address in two words: its last 32 bits come first. Of an IPv4 address only they count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IpNumber(u128);
+
+impl IpNumber {
+    /// The address, if it is one of IPv4.
+    pub fn v4(self) -> Ipv4Addr {
+        let [.., a, b, c, d] = self.0.to_be_bytes();
+        Ipv4Addr::new(a, b, c, d)
+    }
+
+    /// The address, if it is one of IPv6.
+    pub const fn v6(self) -> Ipv6Addr {
+        Ipv6Addr::from_bits(self.0)
+    }
+
+    /// The address, which is one of IPv4 or of IPv6.
+    pub fn address(self, ipv4: bool) -> IpAddr {
+        if ipv4 { self.v4().into() } else { self.v6().into() }
+    }
+}
+
+impl From<IpAddr> for IpNumber {
+    fn from(address: IpAddr) -> Self {
+        Self(match address {
+            IpAddr::V4(address) => address.to_bits().into(),
+            IpAddr::V6(address) => address.to_bits(),
+        })
+    }
+}
+
+impl layout::Value for IpNumber {
+    const WIDTH: usize = 128;
+
+    fn take(object: &[u8], first: usize, width: usize) -> Self {
+        Self(u128::from_le_bytes(layout::Value::take(object, first, width)))
+    }
+
+    fn put(&self, object: &mut [u8], first: usize, width: usize) {
+        self.0.to_le_bytes().put(object, first, width);
+    }
+}
+
+impl Field for IpNumber {
+    fn show(&self, name: &str, to: &mut dyn Visitor) {
+        // Which of the two it is another field says; addresses below 2^32 are none of IPv6's that peers have.
+        let ipv4 = self.0 <= u32::MAX.into();
+        to.value(name, Value::Text(format_args!("{}", self.address(ipv4))));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Value as _;
+
+    /// Of section 16.3: "0f ARP add" and "1c AH, IPv4".
+    #[test]
+    fn numbers_are_as_drivers_write_them() {
+        let mac = MacNumber(MacAddr([0x02, 0xe8, 0x10, 0, 0, 1]));
+        assert_eq!(u64::from(mac), 0x02e8_1000_0001);
+        assert_eq!(MacNumber::from(0x02e8_1000_0001), mac);
+        let ip = IpNumber::take(&0x0a00_0002_u128.to_le_bytes(), 0, 128);
+        assert_eq!(ip.address(true), IpAddr::from([10, 0, 0, 2]));
+        assert_eq!(IpNumber::from(ip.address(true)), ip);
+    }
+
+    #[test]
+    fn the_words_of_an_address_come_last_one_first() {
+        let mut words = [0; 16];
+        for (place, word) in words.as_chunks_mut::<4>().0.iter_mut().zip([4_u32, 3, 2, 0xfe80_0001]) {
+            *place = word.to_le_bytes();
+        }
+        let ip = IpNumber::take(&words, 0, 128);
+        assert_eq!(ip.v6(), "fe80:1:0:2:0:3:0:4".parse::<Ipv6Addr>().unwrap());
+        let mut put = [0; 16];
+        IpNumber::from(IpAddr::V6(ip.v6())).put(&mut put, 0, 128);
+        assert_eq!(put, words);
+    }
+}
