@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use protocol::ids::{FlowLabel, Lid, MacAddr, Msn, Pkey, Qkey, Qpn, Rkey, Va};
 use protocol::net::ether::EtherFrame;
+use protocol::net::layers::Tci;
 use protocol::roce::{
     Aeth, AtomicEth, Bth, Deth, Ext, FrameWriter, Imm, IpAddrs, NakCode, Opcode, Operation as O, Packet,
     Reth, RoceFrame, Shell, Syndrome, Transport,
@@ -34,6 +35,7 @@ fn v4() -> Shell {
         traffic_class: 0,
         flow_label: FlowLabel::default(),
         hop_limit: 64,
+        tag: None,
         src_port: 0xc123,
     }
 }
@@ -241,6 +243,25 @@ fn a_flow_label_is_read_and_written() {
     writer.extend(payload);
     writer.finish();
     assert_eq!(out, bytes);
+}
+
+/// IEEE 802.1Q-2018, section 9: a tag is behind the addresses. Neither checksum covers it.
+#[test]
+fn a_vlan_tag_is_read_and_written() {
+    let tag = Tci::new().with_vid(5).with_priority(3);
+    for (name, untagged) in ["v6_rc_write_only", "rc_send_only_empty"].map(|name| (name, frame(name))) {
+        let mut bytes = untagged.clone();
+        bytes.splice(12..12, [0x81, 0x00, 0x60, 0x05]);
+        let RoceFrame { shell, packet: Packet { bth, ext, payload } } = RoceFrame::parse(&bytes).unwrap();
+        let without = RoceFrame::parse(&untagged).unwrap().shell;
+        assert_eq!(shell, Shell { tag: Some(tag), ..without }, "{name}");
+        let mut out = Vec::new();
+        let mut writer = FrameWriter::new(&mut out, &shell, &bth, &ext, payload.len());
+        writer.extend(payload);
+        assert_eq!(writer.finish(), bytes.len(), "{name}");
+        assert_eq!(out, bytes, "{name}");
+        assert!(matches!(RoceFrame::parse(&bytes[..17]), Err(WireError::Short { .. })));
+    }
 }
 
 #[test]

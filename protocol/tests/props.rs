@@ -11,6 +11,7 @@ use protocol::net::ether::EtherFrame;
 use protocol::net::icmp::EchoRequest;
 use protocol::net::ipv4::Ipv4;
 use protocol::net::ipv6::Ipv6;
+use protocol::net::layers::Tci;
 use protocol::roce::ext::ExtKind;
 use protocol::roce::{
     Aeth, AtomicEth, Bth, Deth, Ext, FrameWriter, Imm, IpAddrs, Opcode, Packet, Reth, RoceFrame, Shell,
@@ -28,10 +29,11 @@ fn shells() -> impl Strategy<Value = Shell> {
             dst: Ipv6Addr::from_bits(dst)
         }),
     ];
-    (any::<[[u8; 6]; 2]>(), ip, any::<(u8, u32, u8, u16)>()).prop_map(
-        |([src_mac, dst_mac], ip, (traffic_class, flow_label, hop_limit, src_port))| Shell {
+    (any::<[[u8; 6]; 2]>(), any::<Option<u16>>(), ip, any::<(u8, u32, u8, u16)>()).prop_map(
+        |([src_mac, dst_mac], tag, ip, (traffic_class, flow_label, hop_limit, src_port))| Shell {
             src_mac: MacAddr(src_mac),
             dst_mac: MacAddr(dst_mac),
+            tag: tag.map(Tci::from_bits),
             ip,
             traffic_class,
             // IPv4 has none.

@@ -1,6 +1,7 @@
 //! What the engine reports to its owner.
 
 use protocol::ids::{MacAddr, Qpn, Rkey};
+use protocol::net::layers::Tci;
 use protocol::roce::{Imm, Opcode};
 
 use crate::{AccessError, SendOp};
@@ -59,6 +60,8 @@ pub struct RecvDone {
     pub remote_qpn: Qpn,
     /// Where it came from.
     pub remote_mac: MacAddr,
+    /// Tag control information of its VLAN tag, if it had one.
+    pub tag: Option<Tci>,
     /// The sender asked for a solicited event.
     pub solicited: bool,
     /// IPv4 TOS or IPv6 traffic class of the message's last packet.

@@ -18,6 +18,7 @@ fn headers(own: bool) -> Shell {
         traffic_class: 0,
         flow_label: FlowLabel::default(),
         hop_limit: 64,
+        tag: None,
         src_port: 0xc000,
     }
 }

@@ -106,6 +106,7 @@ impl<F: Frontend> Hca<F> {
             traffic_class: 0,
             flow_label: FlowLabel::default(),
             hop_limit: HOP_LIMIT,
+            tag: None,
             src_port: SOURCE_PORT,
         };
         let mut frame = Vec::new();
@@ -145,6 +146,7 @@ impl<F: Frontend> Hca<F> {
             traffic_class: 0,
             flow_label: FlowLabel::default(),
             hop_limit: HOP_LIMIT,
+            tag: None,
             src_port: SOURCE_PORT,
         }
     }

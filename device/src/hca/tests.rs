@@ -180,6 +180,7 @@ impl Stub {
                 traffic_class: 0,
                 flow_label: FlowLabel::default(),
                 hop_limit: 64,
+                tag: None,
                 src_port: 0xc000,
             },
             pkey_index: 0,

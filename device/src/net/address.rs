@@ -77,6 +77,7 @@ impl Addresses {
             traffic_class: class.traffic_class,
             flow_label: FlowLabel::default(),
             hop_limit: if class.hop_limit == 0 { HOP_LIMIT } else { class.hop_limit },
+            tag: None,
             src_port: entropy(local, remote),
         })
     }
@@ -91,6 +92,7 @@ impl Addresses {
             traffic_class: 0,
             flow_label: FlowLabel::default(),
             hop_limit: HOP_LIMIT,
+            tag: None,
             src_port: 0xc000,
         }
     }

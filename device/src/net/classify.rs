@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use protocol::ids::MacAddr;
-use protocol::net::ether::{self, EtherFrame, EtherType, group_mac};
+use protocol::net::ether::{EtherFrame, EtherType, group_mac};
 use protocol::net::icmpv6;
 use protocol::net::ipv4::Ipv4;
 use protocol::net::ipv6::Ipv6;
@@ -42,13 +42,11 @@ pub(super) fn classify(ether: &EtherFrame<'_>, own: &Identity) -> Result<Class, 
     }
 }
 
-/// Whether a frame is for the RDMA half of a NIC: RoCE, of no VLAN, to an address of it or to a group.
+/// Whether a frame is for the RDMA half of a NIC: RoCE to its MAC or to a group. IP addresses and VLANs are its driver's,
+/// and queue pairs know theirs.
 pub(super) fn is_for_rdma(frame: &[u8], own: &Identity) -> bool {
-    let Ok(frame) = ether::untagged(frame) else { return false };
-    let Ok(ether) = EtherFrame::parse(&frame) else { return false };
-    ether.is_roce()
-        && check_destination(&ether, own).is_ok()
-        && destination(&ether).is_some_and(|ip| own.owns(ip) || ip.is_multicast())
+    EtherFrame::parse_tagged(frame)
+        .is_ok_and(|(ether, _)| ether.is_roce() && check_destination(&ether, own).is_ok())
 }
 
 pub(super) fn check_destination(ether: &EtherFrame<'_>, own: &Identity) -> Result<(), DropReason> {
@@ -56,11 +54,11 @@ pub(super) fn check_destination(ether: &EtherFrame<'_>, own: &Identity) -> Resul
     if ours { Ok(()) } else { Err(DropReason::OtherMac) }
 }
 
-/// A RoCE packet, verified up to its ICRC.
+/// A RoCE packet, verified up to its ICRC, to a group or to an address that is ours.
 pub(super) fn verified<'a>(
     frame: &'a [u8],
     ether: &EtherFrame<'_>,
-    own: &Identity,
+    is_ours: impl FnOnce(IpAddr) -> bool,
 ) -> Result<RoceFrame<'a>, DropReason> {
     let roce = RoceFrame::parse(frame)?;
     let dst = roce.shell.ip.dst();
@@ -69,7 +67,7 @@ pub(super) fn verified<'a>(
     if group && group_mac(dst) != Some(ether.dst) {
         return Err(DropReason::OtherMac);
     }
-    if !group && !own.owns(dst) {
+    if !group && !is_ours(dst) {
         return Err(DropReason::OtherIp);
     }
     Ok(roce)

@@ -91,6 +91,7 @@ impl Addresses {
             traffic_class: own_class.unwrap_or(class_of(service_level)),
             flow_label: grh.map(|grh| grh.flow_label).unwrap_or_default(),
             hop_limit: grh.map_or(HOP_LIMIT, |grh| grh.hop_limit),
+            tag: None,
             src_port: entropy(local, remote),
         })
     }
@@ -207,6 +208,7 @@ mod tests {
             imm: None,
             remote_qpn: Qpn::new(1),
             remote_mac: MacAddr::from_lid(Lid::new(0xffff)),
+            tag: None,
             solicited: false,
             traffic_class: 0x60,
             grh: true,

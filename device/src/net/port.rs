@@ -38,6 +38,13 @@ enum Speaker {
     },
 }
 
+impl Speaker {
+    /// Whether an IP address is this port's. Those behind a NIC are its driver's.
+    fn has(&self, own: &Identity, ip: IpAddr) -> bool {
+        matches!(self, Self::Nic { .. }) || own.owns(ip)
+    }
+}
+
 impl Port {
     /// The port of an HCA, with its link up. Those that its addresses list are its neighbours.
     pub fn new(addresses: impl Into<Addresses>) -> Self {
@@ -90,7 +97,7 @@ impl Port {
         }
     }
 
-    /// Whether a frame is for the NIC: all that is not RoCE to an address of the RDMA half.
+    /// Whether a frame is for the NIC: all that is not RoCE to the MAC of the RDMA half, which is the NIC's, or to a group.
     pub fn is_for_nic(&self, frame: &[u8]) -> bool {
         match self.speaker {
             Speaker::Station(_) => false,
@@ -142,8 +149,11 @@ impl Port {
 
     /// A frame as the port takes it in, without a priority tag: that one says how urgent the frame was on its way, and
     /// switches put it in front of frames of no VLAN. `None` for a frame of a VLAN: VLANs keep networks apart, and nobody
-    /// has said that this port is in one.
+    /// has said that this port is in one. To a NIC frames come as they are.
     pub fn untag<'a>(&mut self, frame: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+        if let Speaker::Nic { .. } = self.speaker {
+            return Some(frame.into());
+        }
         let untagged = ether::untagged(frame);
         untagged.inspect_err(|_| self.stats.count_drop(DropReason::Vlan)).ok()
     }
@@ -222,9 +232,10 @@ impl Port {
 
     /// Takes a frame of this HCA for itself, which passed no fabric.
     pub fn receive_own<'a>(&mut self, frame: &'a [u8]) -> Option<RoceFrame<'a>> {
-        let ether = EtherFrame::parse(frame).ok()?;
-        let own = &self.addresses.own;
-        let sorted = check_destination(&ether, own).and_then(|()| verified(frame, &ether, own));
+        let (ether, _) = EtherFrame::parse_tagged(frame).ok()?;
+        let Self { addresses: Addresses { own, .. }, speaker, .. } = self;
+        let sorted =
+            check_destination(&ether, own).and_then(|()| verified(frame, &ether, |ip| speaker.has(own, ip)));
         self.stats.roce += u64::from(sorted.is_ok());
         sorted.inspect_err(|reason| self.stats.count_drop(*reason)).ok()
     }
@@ -250,11 +261,14 @@ impl Port {
         if !self.is_up() {
             return Err(DropReason::LinkDown);
         }
-        let ether = EtherFrame::parse(frame)?;
         let Self { addresses: Addresses { own, .. }, speaker, stats, .. } = self;
+        let ether = match speaker {
+            Speaker::Station(_) => EtherFrame::parse(frame)?,
+            Speaker::Nic { .. } => EtherFrame::parse_tagged(frame)?.0,
+        };
         match (classify(&ether, own)?, speaker) {
             (Class::Roce, speaker) => {
-                let roce = verified(frame, &ether, own)?;
+                let roce = verified(frame, &ether, |ip| speaker.has(own, ip))?;
                 if let Speaker::Station(station) = speaker {
                     station.check_source(own, ether.src, roce.shell.ip.src())?;
                 }

@@ -66,6 +66,24 @@ impl<'a> EtherFrame<'a> {
         })
     }
 
+    /// The same, of a frame that may have one VLAN tag: behind it, and its tag control information.
+    ///
+    /// # Errors
+    /// [`WireError::Short`].
+    pub fn parse_tagged(frame: &'a [u8]) -> Result<(Self, Option<u16>), WireError> {
+        let whole = Self::parse(frame)?;
+        if !TAGS.contains(&whole.ether_type.number().to_be_bytes()) {
+            return Ok((whole, None));
+        }
+        let Some((&[tci_high, tci_low, type_high, type_low], payload)) = whole.payload.split_first_chunk()
+        else {
+            let (need, have) = (size_of::<RawEther>() + TAG_LEN, frame.len());
+            return Err(WireError::Short { what: "vlan tag", need, have });
+        };
+        let ether_type = EtherType::from_number(u16::from_be_bytes([type_high, type_low]));
+        Ok((Self { ether_type, payload, ..whole }, Some(u16::from_be_bytes([tci_high, tci_low]))))
+    }
+
     /// Whether this looks like RoCEv2: UDP to port 4791 over either IP. A glance for demultiplexing: no length or
     /// checksum is verified, so a frame may still fail to parse.
     pub fn is_roce(&self) -> bool {
@@ -86,6 +104,17 @@ impl<'a> EtherFrame<'a> {
 /// EtherType of a tag: IEEE 802.1Q-2018, section 9.5, table 9-1, the C-TAG and the S-TAG.
 const TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
 
+/// Bytes of a tag.
+pub(crate) const TAG_LEN: usize = 4;
+/// Bytes of the addresses, which a tag is behind.
+pub(crate) const ADDRESSES_LEN: usize = 12;
+
+/// A C-TAG with this control information.
+pub(crate) const fn tag(tci: u16) -> [u8; TAG_LEN] {
+    let ([high, low], [[a, b], _]) = (tci.to_be_bytes(), TAGS);
+    [a, b, high, low]
+}
+
 /// A frame as a station without VLANs takes it: without a priority tag, which names no VLAN and says how urgent the frame
 /// was on its way (IEEE 802.1Q-2018, section 3, "priority-tagged frame", and section 6.9). Most frames come without.
 ///
@@ -93,15 +122,14 @@ const TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
 /// [`WireError::Invalid`] for a frame of a VLAN, [`WireError::Short`] for one that ends in its tag.
 pub fn untagged(frame: &[u8]) -> Result<Cow<'_, [u8]>, WireError> {
     const VID: u16 = 0x0fff;
-    const ADDRESSES: usize = 12;
-    let Some((addresses, rest)) = frame.split_at_checked(ADDRESSES) else { return Ok(frame.into()) };
+    let Some((addresses, rest)) = frame.split_at_checked(ADDRESSES_LEN) else { return Ok(frame.into()) };
     match rest {
         [high, low, ..] if !TAGS.contains(&[*high, *low]) => Ok(frame.into()),
         [_, _, high, low, untagged @ ..] => match u16::from_be_bytes([*high, *low]) & VID {
             0 => Ok([addresses, untagged].concat().into()),
             vid => Err(WireError::Invalid { what: "vlan", value: vid.into() }),
         },
-        _ => Err(WireError::Short { what: "vlan tag", need: ADDRESSES + 4, have: frame.len() }),
+        _ => Err(WireError::Short { what: "vlan tag", need: ADDRESSES_LEN + TAG_LEN, have: frame.len() }),
     }
 }
 

@@ -9,7 +9,6 @@ use super::packet::pad_count;
 use super::shell::Unwrapped;
 use super::{Bth, Ext, IpAddrs, Packet, Shell};
 use crate::WireError;
-use crate::net::ether::RawEther;
 use crate::net::udp::RawUdp;
 use crate::view::split;
 
@@ -58,6 +57,8 @@ pub struct FrameWriter<'a> {
     keep: usize,
     frame: usize,
     ip: IpAddrs,
+    /// Bytes in front of the IP header.
+    ether: usize,
     payload: usize,
     payload_len: usize,
 }
@@ -76,12 +77,13 @@ impl<'a> FrameWriter<'a> {
         let pad = pad_count(payload_len);
         let raw_bth = bth.emit(pad);
         let transport_len = size_of_val(&raw_bth) + ext.kind().len_bytes() + payload_len + pad + ICRC_LEN;
-        out.reserve(size_of::<RawEther>() + shell.ip.header_len() + size_of::<RawUdp>() + transport_len);
+        let ether = shell.ether_len();
+        out.reserve(ether + shell.ip.header_len() + size_of::<RawUdp>() + transport_len);
         shell.emit(transport_len, out).expect("MAX_PAYLOAD and headers fit an IP datagram");
         out.extend_from_slice(raw_bth.as_bytes());
         ext.emit(out);
         let payload = out.len();
-        Self { out, keep: frame, frame, ip: shell.ip, payload, payload_len }
+        Self { out, keep: frame, frame, ip: shell.ip, ether, payload, payload_len }
     }
 
     /// Lets `append` add payload at the end of the buffer. Bytes that nobody appends are zero.
@@ -117,10 +119,10 @@ impl<'a> FrameWriter<'a> {
         let len = frame.len();
         let (covered, icrc_field) = frame.split_at_mut(len - ICRC_LEN);
         let (ip_and_udp, transport) =
-            covered[size_of::<RawEther>()..].split_at(self.ip.header_len() + size_of::<RawUdp>());
+            covered[self.ether..].split_at(self.ip.header_len() + size_of::<RawUdp>());
         icrc_field.copy_from_slice(&icrc(ip_and_udp, transport).to_le_bytes());
         if let IpAddrs::V6 { .. } = self.ip {
-            emit_udp_checksum(&self.ip, &mut frame[size_of::<RawEther>() + self.ip.header_len()..]);
+            emit_udp_checksum(&self.ip, &mut frame[self.ether + self.ip.header_len()..]);
         }
         self.keep += len;
         len

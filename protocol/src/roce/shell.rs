@@ -8,9 +8,10 @@ use zerocopy::byteorder::network_endian::U16;
 use crate::WireError;
 use crate::ids::{FlowLabel, MacAddr};
 use crate::net::checksum::Checksum;
-use crate::net::ether::{EtherFrame, EtherType, RawEther};
+use crate::net::ether::{self, EtherFrame, EtherType, RawEther};
 use crate::net::ipv4::Ipv4;
 use crate::net::ipv6::Ipv6;
+use crate::net::layers::Tci;
 use crate::net::udp::{self, RawUdp};
 
 /// Source and destination of one IP version.
@@ -39,6 +40,8 @@ pub struct Shell {
     pub src_mac: MacAddr,
     /// Ethernet destination.
     pub dst_mac: MacAddr,
+    /// Tag control information of its VLAN tag, if it has one.
+    pub tag: Option<Tci>,
     /// IP addresses.
     pub ip: IpAddrs,
     /// IPv4 TOS or IPv6 traffic class, ECN bits included.
@@ -97,7 +100,7 @@ pub(super) struct Unwrapped<'a> {
 impl Shell {
     /// Takes the shell off a frame.
     pub(super) fn unwrap(frame: &[u8]) -> Result<Unwrapped<'_>, WireError> {
-        let ether = EtherFrame::parse(frame)?;
+        let (ether, tag) = EtherFrame::parse_tagged(frame)?;
         let (ip, traffic_class, flow_label, hop_limit, protocol, datagram) = match ether.ether_type {
             EtherType::Ipv4 => {
                 let (ip, datagram) = Ipv4::parse(ether.payload)?;
@@ -127,6 +130,7 @@ impl Shell {
         let shell = Self {
             src_mac: ether.src,
             dst_mac: ether.dst,
+            tag: tag.map(Tci::from_bits),
             ip,
             traffic_class,
             flow_label,
@@ -159,7 +163,7 @@ impl Shell {
                 let ip =
                     Ipv4 { tos: self.traffic_class, ttl: self.hop_limit, protocol: udp::PROTOCOL, src, dst };
                 let ip = ip.emit(udp_len)?;
-                out.extend_from_slice(RawEther::new(self.dst_mac, self.src_mac, EtherType::Ipv4).as_bytes());
+                self.emit_ether(EtherType::Ipv4, out);
                 out.extend_from_slice(ip.as_bytes());
             }
             IpAddrs::V6 { src, dst } => {
@@ -172,11 +176,29 @@ impl Shell {
                     dst,
                 };
                 let ip = ip.emit(udp_len)?;
-                out.extend_from_slice(RawEther::new(self.dst_mac, self.src_mac, EtherType::Ipv6).as_bytes());
+                self.emit_ether(EtherType::Ipv6, out);
                 out.extend_from_slice(ip.as_bytes());
             }
         }
         out.extend_from_slice(udp.as_bytes());
         Ok(())
+    }
+
+    /// Bytes in front of the IP header.
+    pub(super) const fn ether_len(&self) -> usize {
+        size_of::<RawEther>() + if self.tag.is_some() { ether::TAG_LEN } else { 0 }
+    }
+
+    fn emit_ether(&self, ether_type: EtherType, out: &mut Vec<u8>) {
+        let header = RawEther::new(self.dst_mac, self.src_mac, ether_type);
+        match self.tag {
+            None => out.extend_from_slice(header.as_bytes()),
+            Some(tag) => {
+                let (addresses, ether_type) = header.as_bytes().split_at(ether::ADDRESSES_LEN);
+                [addresses, &ether::tag(tag.into_bits()), ether_type]
+                    .iter()
+                    .for_each(|part| out.extend_from_slice(part));
+            }
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! IBTA volume 1, sections 9.7.4 and 9.8.2.2 (validation of requests), 9.4 (operations).
 
 use protocol::ids::{MacAddr, Qpn, Rkey, Va};
+use protocol::net::layers::Tci;
 use protocol::roce::{Ext, ExtKind, Kind, Operation, Packet};
 
 use super::attr::Service;
@@ -24,6 +25,7 @@ enum Message {
 pub(crate) struct Origin {
     pub(crate) qpn: Qpn,
     pub(crate) mac: MacAddr,
+    pub(crate) tag: Option<Tci>,
     pub(crate) traffic_class: u8,
     pub(crate) grh: bool,
     pub(crate) pkey_index: u16,
@@ -111,6 +113,7 @@ impl Inbound {
                 let from = Origin {
                     qpn: attrs.remote_qpn,
                     mac: attrs.path.dst_mac,
+                    tag: attrs.path.tag,
                     traffic_class: attrs.path.traffic_class,
                     grh: false,
                     pkey_index: attrs.pkey_index,
@@ -223,6 +226,7 @@ impl Inbound {
             remote_qpn: from.qpn,
             remote_mac: from.mac,
             solicited: packet.bth.solicited,
+            tag: from.tag,
             traffic_class: from.traffic_class,
             grh: from.grh,
             pkey_index: from.pkey_index,

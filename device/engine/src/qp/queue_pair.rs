@@ -512,15 +512,17 @@ fn on_the_wire(mut attrs: QpAttrs) -> QpAttrs {
     attrs
 }
 
-/// Whether a packet came from the connected peer's address. Where only one direction of an InfiniBand connection has
+/// Whether a packet came from the connected peer's address, in the VLAN that the connection is in. Where only one direction of an InfiniBand connection has
 /// global route headers, the two have different IP versions, and the MAC tells, which a path that is yet to be resolved
 /// does not have.
 fn is_from(shell: &Shell, path: &Shell) -> bool {
-    match (shell.ip, path.ip) {
+    let vlan = |shell: &Shell| shell.tag.map_or(0, |tag| tag.vid());
+    let by_address = match (shell.ip, path.ip) {
         (IpAddrs::V4 { src, .. }, IpAddrs::V4 { dst, .. }) => src == dst,
         (IpAddrs::V6 { src, .. }, IpAddrs::V6 { dst, .. }) => src == dst,
         _ => path.dst_mac != MacAddr::default() && shell.src_mac == path.dst_mac,
-    }
+    };
+    by_address && vlan(shell) == vlan(path)
 }
 
 /// Completes one posted request as flushed. False: there was none.

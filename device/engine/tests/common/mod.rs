@@ -50,6 +50,7 @@ impl Who {
             traffic_class: 0,
             flow_label: FlowLabel::default(),
             hop_limit: 64,
+            tag: None,
             src_port: 49152,
         }
     }

@@ -83,6 +83,7 @@ mod tests {
             imm: Some(Imm([0x11, 0x22, 0x33, 0x44])),
             remote_qpn: Qpn::new(9),
             remote_mac: MacAddr::from_lid(Lid::new(3)),
+            tag: None,
             solicited,
             traffic_class: 0,
             grh: false,

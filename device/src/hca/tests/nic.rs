@@ -192,7 +192,7 @@ fn frames_reach_the_nic_as_they_came_whatever_they_are_and_wherever_they_go() {
 }
 
 #[test]
-fn roce_to_an_address_of_the_rdma_half_is_the_engines_while_that_is_in_use() {
+fn roce_to_the_mac_of_the_rdma_half_is_the_engines_while_that_is_in_use() {
     let mut hca = nic(1);
     hca.port.set_rdma(true);
     let roce = roce_for_lid_1();
@@ -204,13 +204,16 @@ fn roce_to_an_address_of_the_rdma_half_is_the_engines_while_that_is_in_use() {
     others[1][37] += 1;
     others.iter().for_each(|frame| hca.handle_frame(frame));
     assert!(hca.frontend.received == others);
+    // IP addresses and VLANs are the guest's to choose.
     hca.port.addresses_mut().own.ipv4 = Ipv4Addr::new(10, 77, 0, 3);
     hca.handle_frame(&roce);
-    assert!(hca.frontend.received.last() == Some(&roce), "its IP address is another now");
-    hca.port.addresses_mut().own.ipv4 = Ipv4Addr::new(10, 77, 0, 1);
+    let tagged = [&roce[..12], &[0x81, 0x00, 0x60, 0x05], &roce[12..]].concat();
+    hca.handle_frame(&tagged);
+    assert_eq!((hca.port_stats().roce, hca.frontend.received.len()), (3, 3));
     hca.port.set_rdma(false);
     hca.handle_frame(&roce);
-    assert_eq!((hca.port_stats().roce, hca.frontend.received.len()), (1, 5));
+    hca.handle_frame(&tagged);
+    assert_eq!((hca.port_stats().roce, hca.frontend.received.len()), (3, 5));
 }
 
 #[test]

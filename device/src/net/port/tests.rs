@@ -261,6 +261,7 @@ fn send_from(src_mac: MacAddr, ip: IpAddrs) -> Vec<u8> {
         traffic_class: 0,
         flow_label: FlowLabel::default(),
         hop_limit: 64,
+        tag: None,
         src_port: 0xc000,
     };
     let bth = Bth {

@@ -192,6 +192,7 @@ impl Receiver {
         let from = Origin {
             qpn: src_qp,
             mac: shell.src_mac,
+            tag: shell.tag,
             traffic_class: shell.traffic_class,
             grh: infiniband.is_some(),
             pkey_index,

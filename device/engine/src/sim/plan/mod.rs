@@ -277,6 +277,7 @@ pub fn path(from: usize, to: usize) -> Shell {
         traffic_class: 0,
         flow_label: FlowLabel::default(),
         hop_limit: 64,
+        tag: None,
         src_port: 49152,
     }
 }
