@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::layout;
+
 /// 24-bit packet sequence number.
 ///
 /// There is no `Ord`: which of two numbers is newer depends on a base, so ask [`Psn::since`].
@@ -37,6 +39,18 @@ impl Psn {
     /// Signed distance in -2^23..2^23; positive when `self` is newer than `base`.
     pub const fn since(self, base: Self) -> i32 {
         (self.0.wrapping_sub(base.0) << 8).cast_signed() >> 8
+    }
+}
+
+impl layout::Value for Psn {
+    const WIDTH: usize = <u32 as layout::Value>::WIDTH;
+
+    fn take(object: &[u8], first: usize, width: usize) -> Self {
+        Self::new(layout::Value::take(object, first, width))
+    }
+
+    fn put(&self, object: &mut [u8], first: usize, width: usize) {
+        layout::Value::put(&self.0, object, first, width);
     }
 }
 

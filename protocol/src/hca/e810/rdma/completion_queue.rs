@@ -45,6 +45,22 @@ layout! {
 }
 
 layout! {
+    /// The part of a shadow area that the device reads.
+    pub struct CqShadow[40] {
+        /// The entry that software reads next.
+        @0[19:0]    head: u32,
+        /// Rings that software has left behind, modulo 2^14.
+        @32[13:0]   moves: u16,
+        /// It waits for the next entry.
+        @32[14]     arm_next: bool,
+        /// It waits for the next entry that is solicited or of a failure.
+        @32[15]     arm_solicited: bool,
+        /// Counts its arms.
+        @32[17:16]  sequence: u8,
+    }
+}
+
+layout! {
     /// "Destroy CQ".
     pub struct DestroyCq[64] {
         /// The queue.

@@ -138,34 +138,64 @@ codes! {
         KeyUnallocated = 0x102 "key_unallocated";
         /// A key is of a region that is invalid for now.
         KeyInvalid = 0x103 "key_invalid";
+        /// A window is another queue pair's.
+        KeyQp = 0x104 "key_qp";
         /// A key is of another protection domain.
         KeyDomain = 0x105 "key_domain";
         /// An access leaves its region.
         Bounds = 0x108 "bounds";
         /// A region does not permit an access.
         Rights = 0x109 "rights";
-        /// A peer answered "remote access error".
-        RemoteAccess = 0x20d "remote_access";
-        /// A window is bound to a region that does not permit it.
-        BindRights = 0x114 "bind_rights";
+        /// A fast registration is of a region that is valid.
+        FastRegisterValid = 0x10c "fast_register_valid";
+        /// A fast registration is of a window.
+        FastRegisterWindow = 0x10d "fast_register_window";
+        /// A fast registration grants what the region does not permit.
+        FastRegisterRights = 0x10e "fast_register_rights";
+        /// A fast registration is longer than its region can be, or its pages make no sense.
+        FastRegisterLength = 0x110 "fast_register_length";
+        /// A peer invalidates what it may not.
+        InvalidateRights = 0x112 "invalidate_rights";
+        /// What is invalidated has windows.
+        InvalidateBound = 0x113 "invalidate_bound";
+        /// A window is bound that is bound already.
+        BindValid = 0x114 "bind_valid";
+        /// What is bound is no window.
+        BindRegion = 0x115 "bind_region";
+        /// A window grants what its region does not permit.
+        BindRights = 0x118 "bind_rights";
+        /// A window leaves its region.
+        BindBounds = 0x119 "bind_bounds";
+        /// The region of a window is none, or is invalid.
+        BindParent = 0x11a "bind_parent";
+        /// The queue pair may not bind windows.
+        BindDisabled = 0x11b "bind_disabled";
+        /// The queue pair may not do this.
+        NotPrivileged = 0x11c "not_privileged";
         /// A datagram is longer than the path's packets.
         DatagramTooLong = 0x132 "datagram_too_long";
         /// An address handle is of another protection domain.
         HandleDomain = 0x133 "handle_domain";
         /// A completion queue is full.
         CqOverflow = 0x203 "cq_overflow";
+        /// A read, of a queue pair that may have none outstanding.
+        ReadNotAllowed = 0x205 "read_not_allowed";
         /// A peer answered "invalid request".
         RemoteInvalidRequest = 0x208 "remote_invalid_request";
         /// A send request has an unknown operation.
         BadOperation = 0x20a "bad_operation";
+        /// A peer answered "remote access error".
+        RemoteAccess = 0x20d "remote_access";
         /// A peer answered "remote operational error".
         RemoteOperation = 0x20e "remote_operation";
         /// A message is longer than the receive it comes into.
         MessageTooLong = 0x303 "message_too_long";
-        /// A message has bytes where it cannot have any.
-        BadOffset = 0x305 "bad_offset";
+        /// A request of a peer makes no sense here.
+        UnexpectedRequest = 0x312 "unexpected_request";
         /// A response makes no sense.
         BadResponse = 0x316 "bad_response";
+        /// There is no such address handle.
+        NoHandle = 0x406 "no_handle";
         /// A peer does not answer.
         RetriesExceeded = 0x50a "retries_exceeded";
         /// A peer has no receive.

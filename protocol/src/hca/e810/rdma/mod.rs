@@ -7,9 +7,11 @@
 
 pub mod completion_queue;
 pub mod control;
+pub mod cqe;
 pub mod error;
 pub mod event_queue;
 pub mod features;
+pub mod fragment;
 pub mod group;
 pub mod hmc;
 pub mod index;
@@ -18,8 +20,13 @@ pub mod number;
 pub mod operation;
 pub mod page_list;
 pub mod path;
+pub mod qp_context;
 pub mod queue_pair;
+pub mod receive_wqe;
 pub mod region;
+pub mod send_wqe;
 pub mod statistics;
+#[cfg(test)]
+pub(crate) mod testing;
 
 pub use operation::{Opcode, Operation, WQE_LEN};

@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::describe::{Field, Value, Visitor};
 use crate::ids::MacAddr;
 use crate::layout;
+use crate::roce::IpAddrs;
 
 /// A MAC: its first byte is bits 47 to 40.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,6 +53,17 @@ impl IpNumber {
     /// The address, which is one of IPv4 or of IPv6.
     pub fn address(self, ipv4: bool) -> IpAddr {
         if ipv4 { self.v4().into() } else { self.v6().into() }
+    }
+}
+
+impl IpNumber {
+    /// From this address to another.
+    pub fn towards(self, destination: Self, ipv4: bool) -> IpAddrs {
+        if ipv4 {
+            IpAddrs::V4 { src: self.v4(), dst: destination.v4() }
+        } else {
+            IpAddrs::V6 { src: self.v6(), dst: destination.v6() }
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use super::index::{AhIndex, ArpIndex};
 use super::number::{IpNumber, MacNumber};
 use crate::ids::FlowLabel;
 use crate::layout;
+use crate::roce::IpAddrs;
 
 layout! {
     /// "Manage ARP".
@@ -53,6 +54,13 @@ layout! {
         @32         destination: IpNumber,
         /// Where they come from.
         @48         source: IpNumber,
+    }
+}
+
+impl AddressHandleCommand {
+    /// From the source to the destination.
+    pub fn addresses(&self) -> IpAddrs {
+        self.source.towards(self.destination, self.ipv4)
     }
 }
 

@@ -1,0 +1,257 @@
+//! Context of a queue pair: 256 bytes that software writes before it creates or modifies the QP, and that the device only
+//! reads.
+//!
+//! # Spec
+//! E810 interface, section 13.2.
+
+use super::index::ArpIndex;
+use super::number::{IpNumber, MacNumber};
+use crate::Psn;
+use crate::ids::{Cqn, FlowLabel, Pdn, Pkey, Qkey, Qpn};
+use crate::layout;
+use crate::roce::IpAddrs;
+
+layout! {
+    /// What software says of a queue pair.
+    pub struct QpContext[256] {
+        /// Addresses are of IPv4.
+        @0[3]         ipv4: bool,
+        /// What is sent has a VLAN tag.
+        @0[5]         insert_tag: bool,
+        /// log2 of the quanta of a receive WQE.
+        @0[9:8]       log_receive_quanta: u8,
+        /// Protection domain, bits 17:16.
+        @0[21:20]     pd_high: u8,
+        /// Send ring: its address, or the page list's first entry.
+        @8            send_ring: u64 => Hex,
+        /// Receive ring, likewise.
+        @16           receive_ring: u64 => Hex,
+        /// TTL or hop limit.
+        @24           hop_limit: u8,
+        /// Receive ring: log2 of quarters of its quanta.
+        @24[11:8]     receive_size: u8,
+        /// Send ring, likewise.
+        @24[15:12]    send_size: u8,
+        /// IPv4 TOS or IPv6 traffic class.
+        @27           traffic_class: u8,
+        /// UDP source port.
+        @28           source_port: u16,
+        /// Peer of a connection.
+        @32           destination_ip: IpNumber,
+        /// Path MTU, bytes.
+        @48[29:16]    mtu: u16,
+        /// Tag control information of the VLAN tag.
+        @52           tag: u16 => Hex,
+        /// Entry of the ARP table with the destination MAC.
+        @54           arp_index: ArpIndex,
+        /// Flow label.
+        @56[19:0]     flow_label: FlowLabel,
+        /// Partition.
+        @60           pkey: Pkey,
+        /// Protection domain, bits 15:0.
+        @62           pd_low: u16,
+        /// Peer of a connection.
+        @64[23:0]     remote_qpn: Qpn,
+        /// Queue key.
+        @68           qkey: Qkey,
+        /// Next PSN to send.
+        @80[23:0]     send_psn: Psn,
+        /// PSN that is expected.
+        @88[23:0]     recv_psn: Psn,
+        /// Newest PSN sent.
+        @96[23:0]     max_psn: Psn,
+        /// Oldest PSN without an answer.
+        @100[23:0]    unacked_psn: Psn,
+        /// Retries of what was lost.
+        @128[53:48]   retry_count: u8,
+        /// Retries after RNR NAKs; 7 is for ever.
+        @128[56:54]   rnr_retry: u8,
+        /// Where completions of sends go.
+        @136[24:0]    send_cqn: Cqn,
+        /// Where completions of receives go.
+        @136[56:32]   recv_cqn: Cqn,
+        /// Source MAC.
+        @152[63:16]   source_mac: MacNumber as u64,
+        /// READs that it may have outstanding.
+        @160          ord: u8,
+        /// Code of the READs that its peer may have outstanding.
+        @160[18:16]   ird_code: u8,
+        /// Peers may write.
+        @160[20]      remote_write: bool,
+        /// Peers may read.
+        @160[21]      remote_read: bool,
+        /// Memory windows may be bound.
+        @160[23]      bind: bool,
+        /// Regions may be registered by its send queue.
+        @160[24]      fast_register: bool,
+        /// STag 0 is all memory, by bus address.
+        @160[25]      privileged: bool,
+        /// What completions and events give back.
+        @168          completion_context: u64 => Hex,
+        /// Set of queues in the scheduler.
+        @176[25:16]   set_handle: u16,
+        /// Its own address.
+        @184          local_ip: IpNumber,
+    }
+}
+
+impl QpContext {
+    /// Protection domain.
+    pub fn pd(&self) -> Pdn {
+        Pdn::new(u32::from(self.pd_high) << 16 | u32::from(self.pd_low))
+    }
+
+    /// Quanta of the send ring, up to 2^17.
+    pub const fn send_quanta(&self) -> u32 {
+        4 << self.send_size
+    }
+
+    /// Quanta of the receive ring, up to 2^17.
+    pub const fn receive_quanta(&self) -> u32 {
+        4 << self.receive_size
+    }
+
+    /// Quanta of a receive WQE: 1, 2, 4 or 8.
+    pub const fn quanta_per_receive(&self) -> u32 {
+        1 << self.log_receive_quanta
+    }
+
+    /// READs that the peer may have outstanding.
+    pub const fn ird(&self) -> u16 {
+        match self.ird_code {
+            0 => 4,
+            1 => 16,
+            2 => 64,
+            3 => 128,
+            _ => 256,
+        }
+    }
+
+    /// From its own address to the peer's.
+    pub fn addresses(&self) -> IpAddrs {
+        self.local_ip.towards(self.destination_ip, self.ipv4)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+    use crate::hca::e810::rdma::testing::words;
+    use crate::ids::MacAddr;
+
+    fn ip(host: u8) -> IpNumber {
+        IpAddr::from([10, 0, 0, host]).into()
+    }
+
+    /// Section 16.3, "RC RTS context".
+    fn connected() -> [u8; 256] {
+        words(&[
+            (0, 8),
+            (8, 8),
+            (16, 0xc),
+            (24, 0x12b7_c009_0000_7740),
+            (32, 0x0a00_0002),
+            (48, 0x0003_0000_0400_0000),
+            (56, 0x0006_ffff_01e0_0000),
+            (64, 3),
+            (80, 0x0000_ffff_003e_a808),
+            (88, 0x0031_7628),
+            (96, 0x003e_a808_003e_a808),
+            (112, 0x0000_0400_0000_0000),
+            (128, 0x0bc7_0000_0000_0000),
+            (136, 0x0000_0004_0000_0004),
+            (152, 0x02e8_1000_0001_0000),
+            (160, 0x0030_0001),
+            (168, 0x55ec_bd10_d510),
+            (176, 0x1_0000),
+            (184, 0x0a00_0001),
+            (208, 3),
+        ])
+    }
+
+    #[test]
+    fn the_published_context_of_a_connection_is_read() {
+        let context = QpContext::parse(&connected());
+        let expected = QpContext {
+            ipv4: true,
+            send_ring: 8,
+            receive_ring: 0xc,
+            hop_limit: 0x40,
+            receive_size: 7,
+            send_size: 7,
+            source_port: 0xc009,
+            destination_ip: ip(2),
+            mtu: 1024,
+            arp_index: ArpIndex::new(3),
+            pkey: Pkey::DEFAULT,
+            pd_low: 6,
+            remote_qpn: Qpn::new(3),
+            send_psn: Psn::new(0x3e_a808),
+            recv_psn: Psn::new(0x31_7628),
+            max_psn: Psn::new(0x3e_a808),
+            unacked_psn: Psn::new(0x3e_a808),
+            retry_count: 7,
+            rnr_retry: 7,
+            send_cqn: Cqn::new(4),
+            recv_cqn: Cqn::new(4),
+            source_mac: MacNumber(MacAddr([2, 0xe8, 0x10, 0, 0, 1])),
+            ord: 1,
+            remote_write: true,
+            remote_read: true,
+            completion_context: 0x55ec_bd10_d510,
+            set_handle: 1,
+            local_ip: ip(1),
+            ..QpContext::default()
+        };
+        assert_eq!(context, expected);
+        assert_eq!(context.pd(), Pdn::new(6));
+        assert_eq!((context.send_quanta(), context.receive_quanta()), (512, 512));
+        assert_eq!((context.quanta_per_receive(), context.ird()), (1, 4));
+        let (src, dst) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+        assert_eq!(context.addresses(), IpAddrs::V4 { src, dst });
+    }
+
+    /// Section 16.3, "GSI context".
+    #[test]
+    fn the_published_context_of_qp1_is_read() {
+        let context = QpContext::parse(&words(&[
+            (24, 0x12b7_c000_0000_8800),
+            (64, 0x8001_0000_0000_0000),
+            (128, 0x0a82_0000_0000_0000),
+            (136, 0x0000_0003_0000_0003),
+            (160, 0x033c_00ff),
+        ]));
+        assert_eq!((context.send_quanta(), context.receive_quanta()), (1024, 1024));
+        assert_eq!(context.qkey, Qkey::new(0x8001_0000));
+        assert_eq!((context.send_cqn, context.recv_cqn), (Cqn::new(3), Cqn::new(3)));
+        assert!(context.privileged && context.fast_register && context.remote_write && context.remote_read);
+        assert!(!context.bind && !context.ipv4);
+    }
+
+    /// Bits that the published contexts do not have, by the table of the specification.
+    #[test]
+    fn the_other_fields_are_at_their_bits() {
+        let context = QpContext::parse(&words(&[
+            (0, 1 << 5 | 3 << 8 | 2 << 20),
+            (24, 0x6a << 24),
+            (32, 0x89ab_cdef_0123_4567),
+            (40, 0x2001_0db8_0011_2233),
+            (48, 0x6005 << 32 | 4096 << 16),
+            (56, 0xabcde),
+            (136, 0x1ff_ffff),
+            (160, 2 << 16 | 1 << 23),
+            (184, 0x4444_4444_3333_3333),
+            (192, 0x2001_0db8_0000_0001),
+        ]));
+        assert!(context.insert_tag && context.bind && !context.remote_write);
+        assert_eq!((context.quanta_per_receive(), context.traffic_class), (8, 0x6a));
+        assert_eq!((context.mtu, context.tag, context.pd()), (4096, 0x6005, Pdn::new(0x2_0000)));
+        assert_eq!((context.flow_label, context.ird()), (FlowLabel::new(0xabcde), 64));
+        assert_eq!((context.send_cqn, context.recv_cqn), (Cqn::new(0xff_ffff), Cqn::new(0)));
+        let src = "2001:db8:0:1:4444:4444:3333:3333".parse().unwrap();
+        let dst = "2001:db8:11:2233:89ab:cdef:123:4567".parse().unwrap();
+        assert_eq!(context.addresses(), IpAddrs::V6 { src, dst });
+    }
+}
