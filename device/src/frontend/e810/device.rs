@@ -17,13 +17,12 @@ use super::admin::dispatch;
 use super::admin::post_link_event;
 use super::admin::ring::{RingName, RingRegister};
 use super::function::{Function, Leaves};
-use super::host::NoRdma;
 use super::lan::Lan;
 use super::link::Link;
 use super::nvm::Nvm;
 use super::options::Options;
 use super::package::Package;
-use super::rdma::Rdma;
+use super::rdma::{Rdma, RdmaHost};
 use super::switching::Switching;
 use super::vectors::RouteRegister;
 use super::{rdma, registers, snapshot, strict, trace};
@@ -206,7 +205,7 @@ impl E810 {
 }
 
 impl Frontend for E810 {
-    type Host<'a> = NoRdma;
+    type Host<'a> = RdmaHost<'a>;
 
     fn pci(&self) -> PciFunction {
         let [a, b, c, d, e, f] = self.setup.mac.0;
@@ -271,11 +270,13 @@ impl Frontend for E810 {
         trace::describe_access(access, to);
     }
 
-    fn host<'a>(&'a mut self, _: HostContext<'a>) -> Self::Host<'a> {
-        NoRdma
+    fn host<'a>(&'a mut self, cx: HostContext<'a>) -> Self::Host<'a> {
+        RdmaHost { rdma: &mut self.function.rdma, cx }
     }
 
-    fn handle_event(&mut self, _: &mut Context<'_>, _: Event) {}
+    fn handle_event(&mut self, cx: &mut Context<'_>, event: Event) {
+        rdma::handle_event(&mut self.function.rdma, cx, event);
+    }
 
     fn receive_frame(&mut self, cx: &mut Context<'_>, frame: &[u8]) {
         self.take_frame(cx, frame);

@@ -12,7 +12,6 @@ pub mod admin;
 mod buffer;
 pub mod device;
 pub mod function;
-mod host;
 mod lan;
 pub mod link;
 mod numbers;

@@ -1,114 +1,218 @@
-//! A completion queue: its ring, and when software is told that there is something in it.
+//! A completion queue: its ring, how far software is in it, and whether it waits to be told of the next entry.
+//!
+//! Stores to registers are posted: software can arm, find the queue empty and go to sleep before the device sees the store.
+//! An entry that comes in between is behind the arm in the device's eyes and in front of it in software's. So an arm finds
+//! out whether there is anything software has not read, and if so tells at once. One event too many does no harm.
 //!
 //! # Spec
-//! E810 interface, sections 12.2 and 12.3.
+//! E810 interface, sections 12.1 to 12.5.
 
-use protocol::hca::e810::rdma::completion_queue::CqCommand;
+use protocol::hca::e810::rdma::completion_queue::{CqCommand, CqShadow};
+use protocol::hca::e810::rdma::cqe;
 use protocol::hca::e810::rdma::error::CqpError;
-use protocol::ids::Iova;
+use protocol::ids::{Cqn, Iova};
 
-use super::event_queues::EventQueues;
 use super::hmc::Pages;
 use super::ring::{EntryRing, Location};
-use crate::limited;
-
-/// Bytes of an entry.
-pub(super) const ENTRY_LEN: usize = 32;
-
-/// Offset of the arm word in the shadow area.
-const ARM_WORD: u64 = 32;
-/// Offset of software's head in it.
-const HEAD_WORD: u64 = 0;
-/// Head, in its word.
-const HEAD: u64 = 0xf_ffff;
-/// Arm word: tell of the next completion.
-const ARM_NEXT: u64 = 1 << 14;
-/// Arm word: tell of the next completion that is solicited.
-const ARM_SOLICITED: u64 = 1 << 15;
 
 /// What software waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Armed {
-    /// Nothing.
     #[default]
     No,
-    /// A completion that is solicited, or an error.
+    /// An entry whose sender wants it to be noticed, or of a failure.
     Solicited,
-    /// Any.
+    /// Any entry.
     Next,
 }
 
-/// A completion queue.
+/// Software is to be told by this event queue, with this cookie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Notice {
+    /// The event queue.
+    pub(super) ceq: u16,
+    /// What the event carries.
+    pub(super) cookie: u64,
+}
+
+/// Why an entry is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// Software has not read enough.
+    Overflow,
+    /// The ring is not there.
+    Unreachable,
+}
+
+/// An entry was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lost {
+    /// Why.
+    pub(super) fault: Fault,
+    /// None was lost before it.
+    pub(super) first: bool,
+}
+
+/// One completion queue.
 #[derive(Debug)]
 pub(super) struct CompletionQueue {
-    ring: EntryRing<ENTRY_LEN>,
+    cqn: Cqn,
+    ring: EntryRing<{ cqe::LEN }>,
     shadow: Iova,
-    /// Its event queue, and what its events carry.
-    events: Option<(u16, u64)>,
+    ceq: Option<u16>,
+    cookie: u64,
+    /// Being full is an error; otherwise the oldest entry goes.
+    check_overflow: bool,
     armed: Armed,
+    /// Entries of this ring that software may not have read. Its own count can be behind, never ahead.
+    unread: u32,
+    /// Entry that software reads next, when it was looked at last.
+    head: u32,
+    /// How many of the unread entries there are up to the newest that is to be noticed.
+    unread_solicited: u32,
+    /// Rings before this one, modulo 2^14.
+    moves: u16,
+    fault: Option<Fault>,
 }
 
 impl CompletionQueue {
-    /// A queue without completions.
+    /// An empty queue.
     ///
     /// # Errors
-    /// Its ring makes no sense.
+    /// No ring is like that.
     pub(super) fn new(command: &CqCommand) -> Result<Self, CqpError> {
-        let location = Location::new(command.in_pages, command.level, command.ring, command.first_page)?;
         Ok(Self {
-            ring: EntryRing::new(location, command.entries)?,
+            cqn: command.cqn,
+            ring: ring(command)?,
             shadow: command.shadow,
-            events: command.ceq_valid.then_some((command.ceq, command.cookie)),
+            ceq: command.ceq_valid.then_some(command.ceq),
+            cookie: command.cookie,
+            check_overflow: command.check_overflow,
             armed: Armed::No,
+            unread: 0,
+            head: 0,
+            unread_solicited: 0,
+            moves: 0,
+            fault: None,
         })
     }
 
-    /// Writes a completion, and tells software if it waits for it.
-    pub(super) fn post(
+    /// Its number.
+    pub(super) const fn cqn(&self) -> Cqn {
+        self.cqn
+    }
+
+    /// What events about it carry.
+    pub(super) const fn cookie(&self) -> u64 {
+        self.cookie
+    }
+
+    /// Moves to another ring. What is in the old one stays there for software.
+    ///
+    /// # Errors
+    /// No ring is like that; nothing has changed.
+    pub(super) fn resize(&mut self, command: &CqCommand) -> Result<(), CqpError> {
+        const MOVES: u16 = (1 << 14) - 1;
+        self.ring = ring(command)?;
+        if command.shadow.get() != 0 {
+            self.shadow = command.shadow;
+        }
+        self.check_overflow = command.check_overflow;
+        (self.unread, self.head, self.unread_solicited) = (0, 0, 0);
+        self.moves = self.moves.wrapping_add(1) & MOVES;
+        Ok(())
+    }
+
+    /// Writes an entry, with another one behind it if it takes two. `noticed`: also who waits for what is solicited is
+    /// told. Whom to tell.
+    ///
+    /// # Errors
+    /// The entry is lost, and so is every further one.
+    pub(super) fn push(
         &mut self,
         pages: Pages<'_>,
-        events: &mut EventQueues,
-        entry: [u8; ENTRY_LEN],
-        solicited: bool,
-    ) {
-        if self.ring.push(pages, entry).is_err() {
-            return limited!(warn, "a completion is lost: its ring cannot be reached");
+        entry: [u8; cqe::LEN],
+        more: Option<[u8; cqe::LEN]>,
+        noticed: bool,
+    ) -> Result<Option<Notice>, Lost> {
+        if let Some(fault) = self.fault {
+            return Err(Lost { fault, first: false });
         }
-        if self.armed == Armed::Next || self.armed == Armed::Solicited && solicited {
-            self.tell(pages, events);
+        let taken = 1 + u32::from(more.is_some());
+        if self.check_overflow && !self.has_room(pages, taken) {
+            return Err(self.fail(Fault::Overflow));
         }
+        let written = match more {
+            None => self.ring.push(pages, entry),
+            Some(more) => self.ring.push_pair(pages, entry, more),
+        };
+        written.map_err(|_| self.fail(Fault::Unreachable))?;
+        self.unread = (self.unread + taken).min(self.ring.entries());
+        if noticed {
+            self.unread_solicited = self.unread;
+        }
+        let tell = match self.armed {
+            Armed::No => false,
+            Armed::Solicited => noticed,
+            Armed::Next => true,
+        };
+        Ok(if tell { self.tell() } else { None })
     }
 
-    /// Software has armed the queue. What it has not read yet it may have missed: QEMU posts writes, so that it looked and
-    /// went to sleep before the device could know.
-    pub(super) fn arm(&mut self, pages: Pages<'_>, events: &mut EventQueues) {
-        let Some((arm, head)) = self.shadow(pages) else {
-            return limited!(warn, "a completion queue's shadow area cannot be reached");
-        };
-        self.armed = match (arm & ARM_NEXT != 0, arm & ARM_SOLICITED != 0) {
+    /// Software has armed the queue. Whom to tell at once.
+    pub(super) fn arm(&mut self, pages: Pages<'_>) -> Option<Notice> {
+        let shadow = self.look(pages)?;
+        self.armed = match (shadow.arm_next, shadow.arm_solicited) {
             (true, _) => Armed::Next,
             (false, true) => Armed::Solicited,
-            (false, false) => Armed::No,
+            (false, false) => return None,
         };
-        if self.armed != Armed::No && head != u64::from(self.ring.next()) {
-            self.tell(pages, events);
-        }
+        let missed = match self.armed {
+            _ if shadow.moves != self.moves => true,
+            Armed::Next => self.unread != 0,
+            Armed::Solicited => self.unread_solicited != 0,
+            Armed::No => false,
+        };
+        if missed { self.tell() } else { None }
     }
 
-    fn tell(&mut self, pages: Pages<'_>, events: &mut EventQueues) {
+    fn tell(&mut self) -> Option<Notice> {
         self.armed = Armed::No;
-        if let Some((ceq, cookie)) = self.events {
-            events.notify(pages, ceq, cookie);
-        }
+        Some(Notice { ceq: self.ceq?, cookie: self.cookie })
     }
 
-    /// Arm word and head.
-    fn shadow(&self, pages: Pages<'_>) -> Option<(u64, u64)> {
-        let mut words = [[0; 8]; 2];
-        for (word, offset) in words.iter_mut().zip([ARM_WORD, HEAD_WORD]) {
-            pages.dma().read(Iova::new(self.shadow.get().checked_add(offset)?), word).ok()?;
-        }
-        let [arm, head] = words.map(u64::from_le_bytes);
-        Some((arm, head & HEAD))
+    fn fail(&mut self, fault: Fault) -> Lost {
+        self.fault = Some(fault);
+        Lost { fault, first: true }
     }
+
+    /// Whether so many entries more leave one that is free, by which full and empty differ.
+    fn has_room(&mut self, pages: Pages<'_>, taken: u32) -> bool {
+        // Software's position counts modulo the length of the ring: it is looked at before it can come around.
+        if self.unread >= self.ring.entries() / 2 {
+            self.look(pages);
+        }
+        self.unread + taken < self.ring.entries()
+    }
+
+    /// Learns how far software is.
+    fn look(&mut self, pages: Pages<'_>) -> Option<CqShadow> {
+        let mut bytes = [0; CqShadow::LEN];
+        pages.dma().read(self.shadow, &mut bytes).ok()?;
+        let shadow = CqShadow::parse(&bytes);
+        let entries = self.ring.entries();
+        // Until software has followed to this ring it counts in another.
+        if shadow.moves == self.moves && shadow.head < entries {
+            let read = (shadow.head + entries - self.head) % entries;
+            self.head = shadow.head;
+            self.unread = self.unread.saturating_sub(read);
+            self.unread_solicited = self.unread_solicited.saturating_sub(read);
+        }
+        Some(shadow)
+    }
+}
+
+fn ring(command: &CqCommand) -> Result<EntryRing<{ cqe::LEN }>, CqpError> {
+    let location = Location::new(command.in_pages, command.level, command.ring, command.first_page)?;
+    EntryRing::new(location, command.entries)
 }

@@ -105,7 +105,11 @@ fn dispatch(rdma: &mut Rdma, cx: &mut Context<'_>, operation: &Operation) -> Out
         Operation::AllocateStag(command) => rdma.regions.allocate(command),
         Operation::RegisterMr(command) => rdma.regions.register(command),
         Operation::DeallocateStag(command) => rdma.regions.deallocate(command),
-        Operation::ManageArp(command) => rdma.paths.manage_arp(command),
+        Operation::ManageArp(command) => {
+            let outcome = rdma.paths.manage_arp(command);
+            queues::arp_changed(rdma, cx, command.index);
+            outcome
+        }
         Operation::CreateAddressHandle(command) => rdma.paths.create(command),
         Operation::ModifyAddressHandle(command) => rdma.paths.modify(command),
         Operation::DestroyAddressHandle(command) => rdma.paths.destroy(command),

@@ -7,27 +7,37 @@
 //! # Spec
 //! E810 interface, sections 9 to 14.
 
+mod completion;
 mod completion_queue;
 mod cqp;
 mod dispatch;
 mod event_queues;
+mod failure;
 mod features;
 mod fpm;
 mod groups;
 mod hmc;
+mod host;
 mod nodes;
 mod paths;
+mod queue_pair;
 mod queues;
+mod receive_queue;
 mod regions;
 mod registers;
 mod ring;
+mod send_queue;
 mod statistics;
+mod work;
+mod work_ring;
 
+pub(super) use self::completion::handle_event;
 use self::cqp::Cqp;
 use self::event_queues::EventQueues;
 pub(super) use self::fpm::MAX_CEQS;
 use self::groups::Groups;
 use self::hmc::Hmc;
+pub(super) use self::host::RdmaHost;
 use self::nodes::Nodes;
 use self::paths::Paths;
 use self::queues::Queues;

@@ -4,13 +4,13 @@
 //! E810 interface, sections 10.3, 13.6 and 13.9.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use protocol::hca::e810::rdma::error::{CqpError, Refusal};
 use protocol::hca::e810::rdma::index::{AhIndex, ArpIndex};
 use protocol::hca::e810::rdma::path::{AddressHandleCommand, DestroyAddressHandle, ManageArp};
 use protocol::ids::{FlowLabel, MacAddr, Pdn};
 use protocol::net::layers::Tci;
+use protocol::roce::IpAddrs;
 
 use super::dispatch::Outcome;
 use super::fpm::{MAX_ADDRESS_HANDLES, MAX_ARP_ENTRIES};
@@ -31,8 +31,8 @@ pub(super) struct AddressHandle {
     pub(super) source_mac: MacAddr,
     /// Entry of the ARP table that has the destination.
     pub(super) arp: ArpIndex,
-    pub(super) source: IpAddr,
-    pub(super) destination: IpAddr,
+    /// From the source to the destination.
+    pub(super) addresses: IpAddrs,
     /// Tag that datagrams get.
     pub(super) tag: Option<Tci>,
     pub(super) traffic_class: u8,
@@ -48,8 +48,7 @@ impl AddressHandle {
             pd: Pdn::new(u32::from(command.pd_high) << 16 | u32::from(command.pd_low)),
             source_mac: command.source_mac.0,
             arp: command.arp,
-            source: command.source.address(command.ipv4),
-            destination: command.destination.address(command.ipv4),
+            addresses: command.addresses(),
             tag: command.insert_vlan.then(|| Tci::from_bits(command.vlan_tag)),
             traffic_class: command.traffic_class,
             flow_label: command.flow_label,

@@ -1,19 +1,27 @@
 //! Queue pairs and completion queues: operations on them, and their doorbells.
 //!
 //! # Spec
-//! E810 interface, sections 10.3, 12 and 13.
+//! E810 interface, sections 10.3, 12, 13 and 14.2.
 
 use protocol::hca::e810::rdma::completion_queue::{CqCommand, DestroyCq};
 use protocol::hca::e810::rdma::control::Completion;
+use protocol::hca::e810::rdma::cqe::Cqe;
 use protocol::hca::e810::rdma::error::{CqpError, Refusal};
-use protocol::hca::e810::rdma::queue_pair::{DestroyQp, FlushQp, QpCommand, SuspendQp};
-use protocol::ids::{Cqn, Qpn};
+use protocol::hca::e810::rdma::event_queue::{EventCode, EventSource};
+use protocol::hca::e810::rdma::index::ArpIndex;
+use protocol::hca::e810::rdma::qp_context::QpContext;
+use protocol::hca::e810::rdma::queue_pair::{DestroyQp, FlushQp, QpCommand, QpState, SuspendQp};
+use protocol::ids::{Cqn, Iova, Qpn};
 
 use super::Rdma;
-use super::completion_queue::CompletionQueue;
+use super::completion::{push, report, tell_suspended};
+use super::completion_queue::{CompletionQueue, Notice};
 use super::dispatch::Outcome;
-use super::fpm::MAX_CQS;
+use super::fpm::{MAX_CQS, MAX_QPS};
+use super::host;
+use super::queue_pair::{Around, QueuePair};
 use crate::frontend::Context;
+use crate::limited;
 use crate::memory::GuestMemory;
 use crate::sparse::{Capacity, SparseTable};
 
@@ -24,34 +32,55 @@ const CONTROL_CQ: Cqn = Cqn::new(0);
 #[derive(Debug)]
 pub(in super::super) struct Queues {
     cqs: SparseTable<CompletionQueue>,
+    qps: SparseTable<Box<QueuePair>>,
 }
 
 impl Default for Queues {
     fn default() -> Self {
         /// Bound: numbers are those of context memory.
         const CQS: Capacity = Capacity { entries: MAX_CQS as usize, leaves: MAX_CQS as usize / 64 };
-        Self { cqs: SparseTable::new(CQS) }
+        const QPS: Capacity = Capacity { entries: MAX_QPS as usize, leaves: MAX_QPS as usize / 64 };
+        Self { cqs: SparseTable::new(CQS), qps: SparseTable::new(QPS) }
     }
 }
 
-/// Doorbell of a send queue.
+impl Queues {
+    /// A queue pair.
+    pub(super) fn qp_mut(&mut self, qpn: Qpn) -> Option<&mut QueuePair> {
+        self.qps.get_mut(qpn.get()).map(AsMut::as_mut)
+    }
+
+    /// A completion queue.
+    pub(super) fn cq_mut(&mut self, cqn: Cqn) -> Option<&mut CompletionQueue> {
+        self.cqs.get_mut(cqn.get())
+    }
+}
+
+/// Doorbell of a send queue. Queues that do not exist are not missed: every process has the page.
 pub(super) fn ring(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
-    let _ = (rdma, cx, qpn);
+    if rdma.queues.qp_mut(qpn).is_some() {
+        host::ring(rdma, cx, qpn);
+    }
 }
 
 /// Doorbell of a completion queue.
 pub(super) fn arm(rdma: &mut Rdma, cx: &mut Context<'_>, cqn: Cqn) {
     let Rdma { queues, events, hmc, .. } = rdma;
-    if let Some(cq) = queues.cqs.get_mut(cqn.get()) {
-        cq.arm(hmc.pages(cx.dma), events);
+    let pages = hmc.pages(cx.dma);
+    if let Some(Notice { ceq, cookie }) = queues.cq_mut(cqn).and_then(|cq| cq.arm(pages)) {
+        events.notify(pages, ceq, cookie);
     }
 }
 
 /// Tells of an operation of the control queue, if its completion queue is there.
 pub(super) fn complete_operation(rdma: &mut Rdma, dma: &GuestMemory, completion: &Completion) {
     let Rdma { queues, events, hmc, .. } = rdma;
-    if let Some(cq) = queues.cqs.get_mut(CONTROL_CQ.get()) {
-        cq.post(hmc.pages(dma), events, completion.emit(), false);
+    let pages = hmc.pages(dma);
+    let Some(cq) = queues.cq_mut(CONTROL_CQ) else { return };
+    match cq.push(pages, completion.emit(), None, false) {
+        Ok(None) => {}
+        Ok(Some(Notice { ceq, cookie })) => events.notify(pages, ceq, cookie),
+        Err(lost) => limited!(warn, ?lost, "completion of an operation lost"),
     }
 }
 
@@ -68,8 +97,13 @@ pub(super) fn create_cq(rdma: &mut Rdma, command: &CqCommand) -> Outcome {
     Ok(0)
 }
 
-pub(super) fn modify_cq(_: &mut Rdma, command: &CqCommand) -> Outcome {
-    Err(unknown(command.cqn.get()))
+pub(super) fn modify_cq(rdma: &mut Rdma, command: &CqCommand) -> Outcome {
+    let cq = rdma.queues.cq_mut(command.cqn);
+    let cq = cq.ok_or(CqpError::no_object("completion queue", command.cqn.get().into()))?;
+    if command.resize {
+        cq.resize(command)?;
+    }
+    Ok(0)
 }
 
 pub(super) fn destroy_cq(rdma: &mut Rdma, command: &DestroyCq) -> Outcome {
@@ -78,30 +112,153 @@ pub(super) fn destroy_cq(rdma: &mut Rdma, command: &DestroyCq) -> Outcome {
     was.map(|_| 0).ok_or(CqpError::no_object("completion queue", cqn.into()))
 }
 
-pub(super) fn create_qp(_: &mut Rdma, _: &mut Context<'_>, command: &QpCommand) -> Outcome {
-    Err(unknown(command.qpn.get()))
+pub(super) fn create_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpCommand) -> Outcome {
+    let qpn = command.qpn;
+    let number = qpn.get();
+    if number >= MAX_QPS {
+        return Err(CqpError::invalid("queue pair", number.into()));
+    }
+    if rdma.queues.qps.get(number).is_some() {
+        return Err(CqpError::new(Refusal::Exists, "queue pair", number.into()));
+    }
+    if !matches!(command.state, QpState::Idle | QpState::Same) {
+        return Err(CqpError::new(
+            Refusal::State,
+            "state of a new queue pair",
+            u8::from(command.state).into(),
+        ));
+    }
+    let qp = QueuePair::new(command, read_context(cx.dma, command.context)?)?;
+    let modify = qp.current(around(rdma, cx));
+    let full = || CqpError::new(Refusal::NoRoom, "queue pair", number.into());
+    cx.engine.create_qp(qpn, modify.attrs).map_err(|_| full())?;
+    if rdma.queues.qps.insert(number, Box::new(qp)).is_err() {
+        cx.engine.destroy_qp(qpn);
+        return Err(full());
+    }
+    host::modify(rdma, cx, qpn, &modify);
+    Ok(0)
 }
 
-pub(super) fn modify_qp(_: &mut Rdma, _: &mut Context<'_>, command: &QpCommand) -> Outcome {
-    Err(unknown(command.qpn.get()))
+pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpCommand) -> Outcome {
+    // What goes to the error state needs no context, which may be gone.
+    let context = match command.state {
+        QpState::Error | QpState::Terminate => None,
+        _ => Some(read_context(cx.dma, command.context)?),
+    };
+    let mac = cx.port.addresses().own.mac;
+    let Rdma { queues, paths, .. } = rdma;
+    let qp = queues.qp_mut(command.qpn).ok_or(unknown(command.qpn))?;
+    let modify = qp.modify(command.state, context, Around { paths, mac })?;
+    let runs = modify.to == engine::State::Rts;
+    host::modify(rdma, cx, command.qpn, &modify);
+    if runs {
+        // What was posted earlier nobody rings for.
+        host::ring(rdma, cx, command.qpn);
+    }
+    Ok(0)
 }
 
-pub(super) fn destroy_qp(_: &mut Rdma, _: &mut Context<'_>, command: &DestroyQp) -> Outcome {
-    Err(unknown(command.qpn.get()))
+pub(super) fn destroy_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &DestroyQp) -> Outcome {
+    cx.engine.destroy_qp(command.qpn);
+    let was = rdma.queues.qps.remove(command.qpn.get());
+    was.map(|_| 0).ok_or(unknown(command.qpn))
 }
 
-pub(super) fn flush_qp(_: &mut Rdma, _: &mut Context<'_>, command: &FlushQp) -> Outcome {
-    Err(unknown(command.qpn.get()))
+/// Writes one completion for each queue that has something left, which software takes for the rest of the queue.
+pub(super) fn flush_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &FlushQp) -> Outcome {
+    /// Major code of what was flushed, and minor code without a reason.
+    const FLUSHED: u16 = 1;
+    let qpn = command.qpn;
+    let Rdma { queues, hmc, .. } = rdma;
+    let pages = hmc.pages(cx.dma);
+    let qp = queues.qp_mut(qpn).ok_or(unknown(qpn))?;
+    let context = qp.context;
+    let entry = |send: bool, wqe_index: u16, (major, minor): (u16, u16)| Cqe {
+        context: context.completion_context,
+        qpn,
+        wqe_index,
+        major,
+        minor,
+        error: true,
+        send,
+        ..Cqe::default()
+    };
+    // Software takes an entry without a major code for one of success.
+    let codes = |major: u16, minor| {
+        if command.codes_valid { (major.max(FLUSHED), minor) } else { (FLUSHED, FLUSHED) }
+    };
+    let sends = if command.sq { qp.send.flush(pages) } else { None };
+    let receives = if command.rq { qp.receive.flush(pages) } else { None };
+    let sends =
+        sends.map(|index| (context.send_cqn, entry(true, index, codes(command.sq_major, command.sq_minor))));
+    let receives = receives
+        .map(|index| (context.recv_cqn, entry(false, index, codes(command.rq_major, command.rq_minor))));
+    for (cqn, entry) in sends.into_iter().chain(receives) {
+        push(rdma, cx, (qpn, cqn), &entry, None, true);
+    }
+    if command.generate_event {
+        let (code, source) = (EventCode::from(command.event), EventSource::from(command.source));
+        report(rdma, cx, qpn, code, source, 0);
+    }
+    Ok(0)
 }
 
-pub(super) fn suspend_qp(_: &mut Rdma, _: &mut Context<'_>, command: &SuspendQp) -> Outcome {
-    Err(unknown(command.qpn.get()))
+/// Stops a send queue. Software waits for the event that says it rests.
+pub(super) fn suspend_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &SuspendQp) -> Outcome {
+    let qp = rdma.queues.qp_mut(command.qpn).ok_or(unknown(command.qpn))?;
+    let runs = qp.state == QpState::Rts && !qp.suspended;
+    qp.suspended = true;
+    if runs {
+        let modify = engine::Modify { notify_drained: true, ..current(rdma, cx, command.qpn)? };
+        host::modify(rdma, cx, command.qpn, &modify);
+    } else {
+        tell_suspended(rdma, cx, command.qpn);
+    }
+    Ok(0)
 }
 
-pub(super) fn resume_qp(_: &mut Rdma, _: &mut Context<'_>, command: &SuspendQp) -> Outcome {
-    Err(unknown(command.qpn.get()))
+/// Lets a send queue go on.
+pub(super) fn resume_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &SuspendQp) -> Outcome {
+    let qp = rdma.queues.qp_mut(command.qpn).ok_or(unknown(command.qpn))?;
+    qp.suspended = false;
+    let modify = current(rdma, cx, command.qpn)?;
+    host::modify(rdma, cx, command.qpn, &modify);
+    if modify.to == engine::State::Rts {
+        host::ring(rdma, cx, command.qpn);
+    }
+    Ok(0)
 }
 
-fn unknown(number: u32) -> CqpError {
-    CqpError::new(Refusal::UnknownOperation, "queue", number.into())
+/// An entry of the ARP table has changed: connections through it take the new way.
+///
+/// Bound: all queue pairs.
+pub(super) fn arp_changed(rdma: &mut Rdma, cx: &mut Context<'_>, index: ArpIndex) {
+    let all = rdma.queues.qps.iter().map(|(_, qp)| qp);
+    let changed: Vec<Qpn> = all.filter(|qp| qp.context.arp_index == index).map(|qp| qp.qpn).collect();
+    for qpn in changed {
+        if let Ok(modify) = current(rdma, cx, qpn) {
+            host::modify(rdma, cx, qpn, &modify);
+        }
+    }
+}
+
+fn current(rdma: &mut Rdma, cx: &Context<'_>, qpn: Qpn) -> Result<engine::Modify, CqpError> {
+    let around = Around { paths: &rdma.paths, mac: cx.port.addresses().own.mac };
+    Ok(rdma.queues.qp_mut(qpn).ok_or(unknown(qpn))?.current(around))
+}
+
+fn around<'a>(rdma: &'a Rdma, cx: &Context<'_>) -> Around<'a> {
+    Around { paths: &rdma.paths, mac: cx.port.addresses().own.mac }
+}
+
+fn read_context(dma: &GuestMemory, at: Iova) -> Result<QpContext, CqpError> {
+    let mut bytes = [0; QpContext::LEN];
+    let unreachable = |_| CqpError::new(Refusal::Unreachable, "context of a queue pair", at.get());
+    dma.read(at, &mut bytes).map_err(unreachable)?;
+    Ok(QpContext::parse(&bytes))
+}
+
+fn unknown(qpn: Qpn) -> CqpError {
+    CqpError::no_object("queue pair", qpn.get().into())
 }

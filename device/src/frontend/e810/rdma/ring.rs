@@ -43,6 +43,20 @@ impl Location {
         }
     }
 
+    /// As the context of a queue pair says it: an address, or the first PBLE of its pages.
+    ///
+    /// # Errors
+    /// There is no such PBLE.
+    pub(super) fn of_work(in_pages: bool, ring: u64) -> Result<Self, CqpError> {
+        if !in_pages {
+            return Ok(Self::Contiguous(Iova::new(ring)));
+        }
+        let wrong = CqpError::invalid("first page of a queue", ring);
+        let first = u32::try_from(ring).map_err(|_| wrong)?;
+        let index = PbleIndex::new(first);
+        if index.get() == first { Ok(Self::Listed(index)) } else { Err(wrong) }
+    }
+
     /// Bus address of a byte; `None` if its page is not there. What is up to the end of its page follows it.
     pub(super) fn byte(self, pages: Pages<'_>, offset: u64) -> Option<Iova> {
         let (page, within) = (offset / PAGE_LEN, offset % PAGE_LEN);

@@ -1,0 +1,225 @@
+//! What software is told of work: completions, and what happens to queue pairs and completion queues.
+//!
+//! A request that fails gets no completion. The queue pair stops, an asynchronous event says why, and when software has
+//! the queues flushed, the completion of the flush is taken for that of the failed request.
+//!
+//! # Spec
+//! E810 interface, sections 12.1 and 14.1.
+
+use engine::{AsyncEvent, Completion, Event, Queue, RecvDone, Success};
+use protocol::hca::e810::rdma::cqe::{Cqe, ExtendedCqe};
+use protocol::hca::e810::rdma::event_queue::{self, EventCode, EventSource};
+use protocol::hca::e810::rdma::number::MacNumber;
+use protocol::hca::e810::rdma::queue_pair::QpState;
+use protocol::hca::e810::rdma::send_wqe::Service;
+use protocol::ids::{Cqn, Qpn};
+
+use super::Rdma;
+use super::completion_queue::{Lost, Notice};
+use super::failure;
+use super::queue_pair::QueuePair;
+use super::send_queue::SendTag;
+use crate::frontend::Context;
+use crate::limited;
+
+/// Tells software of an event of the engine.
+pub(in super::super) fn handle_event(rdma: &mut Rdma, cx: &mut Context<'_>, event: Event) {
+    match event {
+        Event::Completion(completion) => complete(rdma, cx, &completion),
+        Event::Async { qpn, event } => qp_event(rdma, cx, qpn, event),
+    }
+}
+
+fn complete(rdma: &mut Rdma, cx: &mut Context<'_>, completion: &Completion) {
+    let Some(qp) = rdma.queues.qp_mut(completion.qpn) else { return };
+    match (completion.queue, completion.result) {
+        (_, Ok(Success::Send(done))) => {
+            qp.send.finish();
+            qp.counters.sends_completed += 1;
+            let tag = SendTag::from_bits(completion.wr_id);
+            if tag.signaled() {
+                let entry =
+                    Cqe { len: done.byte_len, opcode: tag.opcode(), send: true, ..of(qp, tag.index()) };
+                let cqn = qp.context.send_cqn;
+                push(rdma, cx, (completion.qpn, cqn), &entry, None, false);
+            }
+        }
+        (_, Ok(Success::Recv(done))) => {
+            qp.receive.finish();
+            qp.counters.receives_completed += 1;
+            let (entry, more) = received(qp, index(completion.wr_id), &done);
+            let cqn = qp.context.recv_cqn;
+            push(rdma, cx, (completion.qpn, cqn), &entry, more.as_ref(), done.solicited);
+        }
+        (Queue::Send, Err(status)) => {
+            let tag = SendTag::from_bits(completion.wr_id);
+            let refusal = qp.refusal.take();
+            if let Some(code) = refusal.or_else(|| failure::of_send(status, tag.opcode())) {
+                qp.counters.failed += 1;
+                fail(
+                    rdma,
+                    cx,
+                    completion.qpn,
+                    Cause { code, source: EventSource::SendQueue, wqe: tag.index() },
+                );
+            }
+        }
+        (Queue::Recv, Err(status)) => {
+            if let Some(code) = failure::of_receive(status) {
+                qp.counters.failed += 1;
+                let wqe = index(completion.wr_id);
+                fail(rdma, cx, completion.qpn, Cause { code, source: EventSource::ReceiveQueue, wqe });
+            }
+        }
+    }
+}
+
+/// The index that a receive's `wr_id` is.
+fn index(wr_id: u64) -> u16 {
+    u16::try_from(wr_id).unwrap_or_default()
+}
+
+/// What every entry says.
+fn of(qp: &QueuePair, wqe_index: u16) -> Cqe {
+    Cqe { context: qp.context.completion_context, qpn: qp.qpn, wqe_index, ..Cqe::default() }
+}
+
+/// Entries of a message that came.
+fn received(qp: &QueuePair, wqe_index: u16, done: &RecvDone) -> (Cqe, Option<ExtendedCqe>) {
+    /// What the opcodes of the services do not differ in.
+    const OPERATION: u8 = 0x1f;
+    let mut entry = Cqe {
+        len: done.byte_len,
+        opcode: done.opcode.to_byte() & OPERATION,
+        solicited: done.solicited,
+        ..of(qp, wqe_index)
+    };
+    let mut more = ExtendedCqe::default();
+    if let Some(imm) = done.imm {
+        (more.imm, more.has_imm) = (u32::from_be_bytes(imm.0), true);
+    }
+    match qp.service {
+        Service::Connection => {
+            if let Some(key) = done.invalidated {
+                (entry.source, entry.invalidated_or_ipv4) = (key.get(), true);
+            }
+        }
+        Service::Datagram => {
+            (entry.source, entry.invalidated_or_ipv4) = (done.remote_qpn.get(), !done.grh);
+            (more.source_mac, more.has_source_mac) = (MacNumber(done.remote_mac), true);
+            if let Some(tag) = done.tag {
+                (more.tag, more.has_tag) = (tag.into_bits(), true);
+            }
+        }
+    }
+    entry.extended = more != ExtendedCqe::default();
+    (entry, entry.extended.then_some(more))
+}
+
+/// Writes an entry of a QP. One whose CQ is gone loses its completions; one whose CQ fails is of no more use.
+pub(super) fn push(
+    rdma: &mut Rdma,
+    cx: &mut Context<'_>,
+    (qpn, cqn): (Qpn, Cqn),
+    entry: &Cqe,
+    more: Option<&ExtendedCqe>,
+    noticed: bool,
+) {
+    let Rdma { queues, hmc, events, .. } = rdma;
+    let pages = hmc.pages(cx.dma);
+    let Some(cq) = queues.cq_mut(cqn) else {
+        return limited!(debug, %qpn, %cqn, "completion lost: no such CQ");
+    };
+    match cq.push(pages, entry.emit(), more.map(ExtendedCqe::emit), noticed) {
+        Ok(None) => {}
+        Ok(Some(Notice { ceq, cookie })) => events.notify(pages, ceq, cookie),
+        Err(Lost { fault, first }) => {
+            if first {
+                limited!(warn, %cqn, ?fault, "CQ lost a completion");
+                let event = event_queue::AsyncEvent {
+                    context: cq.cookie(),
+                    code: EventCode::CqOverflow,
+                    source: EventSource::CompletionQueue,
+                    ..event_queue::AsyncEvent::of(cqn.get())
+                };
+                events.report(pages, &event);
+            }
+            stop(rdma, cx, qpn);
+        }
+    }
+}
+
+/// Tells what happened to a QP that no completion tells.
+fn qp_event(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, event: AsyncEvent) {
+    let inbound = |code| Cause { code, source: EventSource::Inbound, wqe: 0 };
+    let cause = match event {
+        AsyncEvent::SqDrained => return tell_suspended(rdma, cx, qpn),
+        AsyncEvent::WqCatastrophic => {
+            Cause { code: EventCode::Catastrophic, source: EventSource::SendQueue, wqe: 0 }
+        }
+        AsyncEvent::InvalidRequest => inbound(EventCode::UnexpectedRequest),
+        AsyncEvent::AccessError(reason) => inbound(failure::of_inbound(reason)),
+        // Connections come about without the device's help, and there are no shared receive queues.
+        AsyncEvent::CommunicationEstablished | AsyncEvent::SrqCatastrophic | AsyncEvent::LastWqeReached => {
+            return;
+        }
+    };
+    fail(rdma, cx, qpn, cause);
+}
+
+/// Why a QP failed.
+#[derive(Clone, Copy, Debug)]
+struct Cause {
+    code: EventCode,
+    source: EventSource,
+    wqe: u16,
+}
+
+/// A QP failed: software is told, once.
+fn fail(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, cause: Cause) {
+    let Cause { code, source, wqe } = cause;
+    let Some(qp) = rdma.queues.qp_mut(qpn).filter(|qp| qp.state != QpState::Error) else { return };
+    qp.state = QpState::Error;
+    limited!(info, %qpn, ?code, ?source, "QP failed");
+    report(rdma, cx, qpn, code, source, wqe);
+    stop(rdma, cx, qpn);
+}
+
+/// Tells of something that happened to a QP.
+pub(super) fn report(
+    rdma: &mut Rdma,
+    cx: &Context<'_>,
+    qpn: Qpn,
+    code: EventCode,
+    source: EventSource,
+    wqe: u16,
+) {
+    let Rdma { queues, hmc, events, .. } = rdma;
+    let Some(qp) = queues.qp_mut(qpn) else { return };
+    let event = event_queue::AsyncEvent {
+        context: qp.context.completion_context,
+        wqe,
+        code,
+        source,
+        state: qp.state,
+        ..event_queue::AsyncEvent::of(qpn.get())
+    };
+    events.report(hmc.pages(cx.dma), &event);
+}
+
+/// The send queue rests, as software wanted.
+pub(super) fn tell_suspended(rdma: &mut Rdma, cx: &Context<'_>, qpn: Qpn) {
+    report(rdma, cx, qpn, EventCode::Suspended, EventSource::SendQueue, 0);
+}
+
+/// The engine has nothing more to do with a QP, whose owner thinks so already or will soon.
+fn stop(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
+    if cx.engine.query_qp(qpn).is_none_or(|live| live.state == engine::State::Err) {
+        return;
+    }
+    let mac = cx.port.addresses().own.mac;
+    let Some(qp) = rdma.queues.qp_mut(qpn) else { return };
+    qp.state = QpState::Error;
+    let modify = qp.current(super::queue_pair::Around { paths: &rdma.paths, mac });
+    super::host::modify(rdma, cx, qpn, &modify);
+}

@@ -1,0 +1,74 @@
+//! What asynchronous events call the engine's reasons.
+//!
+//! # Spec
+//! E810 interface, section 14.1.
+
+use engine::{AccessError, Status};
+use protocol::hca::e810::rdma::event_queue::EventCode;
+use protocol::hca::e810::rdma::send_wqe::opcode;
+
+/// Why a request of the send queue failed, which has this operation. `None`: it did not fail by itself.
+pub(super) fn of_send(status: Status, operation: u8) -> Option<EventCode> {
+    Some(match status {
+        Status::Flushed => return None,
+        Status::LocalLength => EventCode::DatagramTooLong,
+        Status::LocalQpOperation => EventCode::BadOperation,
+        Status::LocalProtection(reason) => of_key(reason),
+        Status::MemoryManagement(reason) => of_local_operation(reason, operation),
+        Status::BadResponse => EventCode::BadResponse,
+        Status::RemoteInvalidRequest | Status::RemoteInvalidRdRequest => EventCode::RemoteInvalidRequest,
+        Status::RemoteAccess => EventCode::RemoteAccess,
+        Status::RemoteOperational => EventCode::RemoteOperation,
+        Status::RetryExceeded => EventCode::RetriesExceeded,
+        Status::RnrRetryExceeded => EventCode::RnrRetriesExceeded,
+    })
+}
+
+/// Why a request of the receive queue failed. `None`: it did not fail by itself.
+pub(super) fn of_receive(status: Status) -> Option<EventCode> {
+    Some(match status {
+        Status::LocalLength => EventCode::MessageTooLong,
+        Status::LocalProtection(reason) => of_key(reason),
+        _ => return None,
+    })
+}
+
+/// Why an access by a key was refused.
+pub(super) const fn of_key(reason: AccessError) -> EventCode {
+    match reason {
+        AccessError::Key => EventCode::KeyUnallocated,
+        AccessError::Invalid | AccessError::Kind | AccessError::Valid | AccessError::Bound => {
+            EventCode::KeyInvalid
+        }
+        AccessError::Pd => EventCode::KeyDomain,
+        AccessError::Qp => EventCode::KeyQp,
+        AccessError::Right => EventCode::Rights,
+        AccessError::Bounds | AccessError::Unmapped => EventCode::Bounds,
+    }
+}
+
+/// Why a request of the peer was refused.
+pub(super) const fn of_inbound(reason: AccessError) -> EventCode {
+    match reason {
+        // Peers use keys of any kind, and invalidate those that are for that.
+        AccessError::Kind => EventCode::InvalidateRights,
+        AccessError::Bound => EventCode::InvalidateBound,
+        other => of_key(other),
+    }
+}
+
+fn of_local_operation(reason: AccessError, operation: u8) -> EventCode {
+    match (operation, reason) {
+        (opcode::BIND, AccessError::Valid) => EventCode::BindValid,
+        (opcode::BIND, AccessError::Kind) => EventCode::BindRegion,
+        (opcode::BIND, AccessError::Right) => EventCode::BindRights,
+        (opcode::BIND, AccessError::Bounds | AccessError::Unmapped) => EventCode::BindBounds,
+        (opcode::BIND, AccessError::Key | AccessError::Invalid) => EventCode::BindParent,
+        (opcode::FAST_REGISTER, AccessError::Valid) => EventCode::FastRegisterValid,
+        (opcode::FAST_REGISTER, AccessError::Kind) => EventCode::FastRegisterWindow,
+        (opcode::FAST_REGISTER, AccessError::Right) => EventCode::FastRegisterRights,
+        (opcode::FAST_REGISTER, AccessError::Bounds | AccessError::Unmapped) => EventCode::FastRegisterLength,
+        (_, AccessError::Bound) => EventCode::InvalidateBound,
+        (_, other) => of_key(other),
+    }
+}

@@ -1,0 +1,113 @@
+//! The RDMA half as the engine sees it: work queues, groups, and the memory behind its keys.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use engine::{Access, AccessError, Accessor, AtomicOp, Fetch, Modify, RecvRequest, SendRequest};
+use protocol::ids::{Iova, Lkey, Qpn, Va};
+use smallvec::SmallVec;
+
+use super::Rdma;
+use super::hmc::Pages;
+use super::queue_pair::Around;
+use crate::frontend::{Context, HostContext};
+use crate::memory::translate::{Place, RegionAccess};
+
+/// [`engine::Host`] of the RDMA half.
+#[derive(Debug)]
+pub struct RdmaHost<'a> {
+    /// The RDMA half.
+    pub(in super::super) rdma: &'a mut Rdma,
+    /// What it is looked at with.
+    pub(in super::super) cx: HostContext<'a>,
+}
+
+impl RdmaHost<'_> {
+    fn access(&self) -> RegionAccess<'_, Pages<'_>> {
+        let Rdma { regions, hmc, .. } = &*self.rdma;
+        RegionAccess { keys: &regions.keys, pages: hmc.pages(self.cx.dma), dma: self.cx.dma }
+    }
+}
+
+impl engine::Host for RdmaHost<'_> {
+    fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest> {
+        let Rdma { queues, hmc, paths, .. } = &mut *self.rdma;
+        let Some(qp) = queues.qp_mut(qpn) else { return Fetch::Empty };
+        let around = Around { paths, mac: self.cx.addresses.own.mac };
+        let fetch = qp.next_send(hmc.pages(self.cx.dma), around);
+        qp.counters.sends += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
+        fetch
+    }
+
+    fn next_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
+        let Rdma { queues, hmc, .. } = &mut *self.rdma;
+        let Some(qp) = queues.qp_mut(qpn) else { return Fetch::Empty };
+        let fetch = qp.next_receive(hmc.pages(self.cx.dma));
+        qp.counters.receives += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
+        fetch
+    }
+
+    fn group_members(&self, gid: &[u8; 16]) -> SmallVec<[Qpn; 8]> {
+        let address = Ipv6Addr::from(*gid);
+        let address = address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4);
+        self.rdma.groups.members(address, None)
+    }
+
+    fn check(&self, who: Accessor, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {
+        if is_bus_address(who, key, access) {
+            return Ok(());
+        }
+        self.access().check(Place::address(who.pd, key, va), len, access)
+    }
+
+    fn read(
+        &self,
+        who: Accessor,
+        key: Lkey,
+        va: Va,
+        len: usize,
+        out: &mut Vec<u8>,
+        access: Access,
+    ) -> Result<(), AccessError> {
+        if is_bus_address(who, key, access) {
+            let bus = Iova::new(va.get());
+            return self.cx.dma.append(bus, len, out).map_err(|_| AccessError::Unmapped);
+        }
+        self.access().append(Place::address(who.pd, key, va), len, out, access)
+    }
+
+    fn write(
+        &mut self,
+        who: Accessor,
+        key: Lkey,
+        va: Va,
+        data: &[u8],
+        access: Access,
+    ) -> Result<(), AccessError> {
+        if is_bus_address(who, key, access) {
+            return self.cx.dma.write(Iova::new(va.get()), data).map_err(|_| AccessError::Unmapped);
+        }
+        self.access().write(Place::address(who.pd, key, va), data, access)
+    }
+
+    fn atomic(&mut self, who: Accessor, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
+        self.access().atomic(Place::address(who.pd, key, va), op)
+    }
+}
+
+/// STag 0 is all memory to the work requests of a privileged QP, never to its peer (section 13.7).
+fn is_bus_address(who: Accessor, key: Lkey, access: Access) -> bool {
+    who.reserved_lkey && key == Lkey::default() && access.is_local()
+}
+
+/// Moves a QP of the engine to another state, or changes its attributes.
+pub(super) fn modify(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, modify: &Modify) {
+    let (engine, cx) = cx.split();
+    // A QP is known to the engine as long as it is to us.
+    let _ = engine.modify_qp(cx.now, qpn, modify, &mut RdmaHost { rdma, cx });
+}
+
+/// Tells the engine that a send queue may have new requests.
+pub(super) fn ring(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
+    let (engine, cx) = cx.split();
+    engine.ring(cx.now, qpn, &mut RdmaHost { rdma, cx });
+}
