@@ -8,7 +8,7 @@ use agent::wire::{
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::agent_link::AgentLink;
 use crate::artifacts::{Artifacts, Disks};
@@ -25,9 +25,11 @@ const LAST_BREATH: Duration = Duration::from_secs(1);
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(60);
 /// What an answer may take beyond the time a step waits.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
-/// How long a guest that restarts may leave a question unanswered, and how often it is asked again.
+/// How long a guest that restarts may leave a question unanswered before it is asked again, and when it is given up.
 const REBOOT_PATIENCE: Duration = Duration::from_secs(20);
-const REBOOT_QUESTIONS: u32 = 9;
+const REBOOT_TIMEOUT: Duration = Duration::from_secs(180);
+/// Between two answers of an agent that is still going.
+const REBOOT_POLL: Duration = Duration::from_millis(200);
 /// Lines of console and log in a failure's message.
 const TAIL_LINES: usize = 12;
 
@@ -110,11 +112,12 @@ impl Vm {
         let is_new = |uptime_ms| Duration::from_millis(uptime_ms) < asked.elapsed() + before / 2;
         self.call(Shutdown { kind: ShutdownKind::Reboot }).await?;
         // A question may still reach the agent that is going, and is lost with it.
-        for _ in 0..REBOOT_QUESTIONS {
+        while asked.elapsed() < REBOOT_TIMEOUT {
             if self.agent.call_within(REBOOT_PATIENCE, Ping {}).await.is_ok_and(|pong| is_new(pong.uptime_ms))
             {
                 return self.furnish(image).await;
             }
+            sleep(REBOOT_POLL).await;
         }
         let result = Err(anyhow!("the guest did not come back"));
         self.explained(result).await
