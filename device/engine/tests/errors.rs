@@ -3,8 +3,7 @@
 mod common;
 
 use common::*;
-use engine::sim::host::Rights;
-use engine::{AccessError, AsyncEvent, Fetch, SendOp, Sge, State, Status};
+use engine::{AccessError, AsyncEvent, Fetch, Rights, SendOp, Sge, State, Status};
 use protocol::Psn;
 use protocol::ids::{Lkey, Rkey, Va};
 use protocol::roce::{Aeth, AtomicEth, Ext, Imm, NakCode, Operation, Reth, Syndrome};
@@ -294,7 +293,7 @@ fn gather_that_fails_waits_for_earlier_requests_to_complete() {
 #[test]
 fn scatter_of_a_read_that_fails_is_a_local_protection_error() {
     let mut pair = Pair::new();
-    pair.a.host.add_region(0x30, PD, VA, 100, Rights::NONE);
+    pair.a.host.add_region(0x30, PD, VA, 100, Rights::empty());
     let bad = Sge { lkey: Lkey::new(0x30), ..sge(0, 10) };
     pair.post(A, request(1, SendOp::Read { remote: remote(0), invalidate: None }, &[bad]));
     pair.flow();

@@ -105,7 +105,7 @@ pub enum Flush {
     #[default]
     Each,
     /// Its owner. The request that failed is reported; those behind it are neither fetched nor reported, and those that
-    /// were fetched are forgotten.
+    /// were fetched are forgotten. Where the QP can go on (SQE), so can its queue, at the next doorbell.
     Owner,
 }
 

@@ -2,39 +2,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use protocol::ids::{Lkey, Pdn, Qpn, Va};
+use protocol::ids::{Lkey, Pdn, Qpn, Rkey, Va};
 use smallvec::SmallVec;
 
-use crate::{Access, AccessError, Accessor, AtomicOp, Fetch, Host, RecvRequest, SendRequest, Sge};
-
-/// What a region allows beyond being read locally.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct Rights {
-    pub local_write: bool,
-    pub remote_read: bool,
-    pub remote_write: bool,
-    pub remote_atomic: bool,
-}
-
-impl Rights {
-    /// Everything.
-    pub const ALL: Self =
-        Self { local_write: true, remote_read: true, remote_write: true, remote_atomic: true };
-    /// Reading locally.
-    pub const NONE: Self =
-        Self { local_write: false, remote_read: false, remote_write: false, remote_atomic: false };
-
-    fn grants(self, access: Access) -> bool {
-        match access {
-            Access::LocalRead => true,
-            Access::LocalWrite => self.local_write,
-            Access::RemoteRead => self.remote_read,
-            Access::RemoteWrite => self.remote_write,
-            Access::RemoteAtomic => self.remote_atomic,
-        }
-    }
-}
+use crate::{
+    Access, AccessError, Accessor, AtomicOp, Bind, FastRegister, Fetch, Host, LocalOp, Pages, RecvRequest,
+    Rights, SendRequest, Sge, WindowKind,
+};
 
 /// A memory region.
 #[derive(Clone, Debug)]
@@ -49,9 +23,91 @@ pub struct Region {
     pub bytes: Vec<u8>,
 }
 
+/// What work requests may do with a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyKind {
+    /// A region for fast registration.
+    Fast,
+    /// A window.
+    Window(WindowKind),
+}
+
+/// A key that work requests make valid and invalid. Its index is above its low 8 bits.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// The whole key, as it is now.
+    pub key: u32,
+    /// Its protection domain.
+    pub pd: Pdn,
+    /// What it is.
+    pub kind: KeyKind,
+    /// Where it leads, while it is valid.
+    pub mapping: Option<Mapping>,
+}
+
+/// What a valid key stands for: a part of a region.
+#[derive(Clone, Copy, Debug)]
+pub struct Mapping {
+    /// Key of the region.
+    pub region: u32,
+    /// Address of the first byte in the region.
+    pub first: u64,
+    /// Address of the first byte through the key.
+    pub start: u64,
+    /// Bytes.
+    pub len: u64,
+    /// What is allowed.
+    pub rights: Rights,
+    /// The only QP that may use it.
+    pub qpn: Option<Qpn>,
+}
+
+impl Key {
+    /// The address in the region.
+    fn grant(&self, who: Accessor, key: u32, va: u64, len: u64, access: Access) -> Result<u64, AccessError> {
+        if self.key != key {
+            return Err(AccessError::Key);
+        }
+        let mapping = self.mapping.ok_or(AccessError::Invalid)?;
+        if self.kind != KeyKind::Fast && access.is_local() {
+            return Err(AccessError::Kind);
+        }
+        self.admit(who)?;
+        if !mapping.rights.permit(access) {
+            return Err(AccessError::Right);
+        }
+        let offset = va.checked_sub(mapping.start).filter(|&offset| offset <= mapping.len);
+        let offset = offset.filter(|offset| len <= mapping.len - offset).ok_or(AccessError::Bounds)?;
+        Ok(mapping.first + offset)
+    }
+
+    fn admit(&self, who: Accessor) -> Result<(), AccessError> {
+        if self.pd != who.pd {
+            return Err(AccessError::Pd);
+        }
+        match self.mapping.and_then(|mapping| mapping.qpn) {
+            Some(qpn) if qpn != who.qpn => Err(AccessError::Qp),
+            _ => Ok(()),
+        }
+    }
+
+    fn invalidate(&mut self, who: Accessor, key: u32) -> Result<(), AccessError> {
+        if self.key != key {
+            return Err(AccessError::Key);
+        }
+        if self.kind == KeyKind::Window(WindowKind::Type1) {
+            return Err(AccessError::Kind);
+        }
+        self.admit(who)?;
+        self.mapping.take().map(drop).ok_or(AccessError::Invalid)
+    }
+}
+
 /// Work queues of one QP.
 #[derive(Clone, Debug, Default)]
 pub struct WorkQueues {
+    /// Send and receive requests that the engine took.
+    pub taken: [usize; 2],
     /// Posted and not fetched.
     pub send: VecDeque<Fetch<SendRequest>>,
     /// Posted and not fetched.
@@ -63,9 +119,9 @@ pub struct WorkQueues {
 pub enum Touch {
     /// It stored bytes.
     Write {
-        /// Key of the region.
+        /// Key of the region, whatever key led there.
         key: u32,
-        /// First address.
+        /// First address in the region.
         va: u64,
         /// What it stored.
         data: Vec<u8>,
@@ -82,6 +138,20 @@ pub enum Touch {
         op: AtomicOp,
         /// What it found there.
         original: u64,
+    },
+    /// It executed work on a key.
+    Local {
+        /// In the name of which QP.
+        qpn: Qpn,
+        /// The work.
+        op: LocalOp,
+    },
+    /// It invalidated a key that a peer named.
+    Invalidated {
+        /// In the name of which QP.
+        qpn: Qpn,
+        /// The whole key.
+        key: u32,
     },
     /// It took a receive request of a shared queue.
     Took {
@@ -102,6 +172,8 @@ pub enum Touch {
 pub struct SimHost {
     /// Regions.
     pub regions: BTreeMap<u32, Region>,
+    /// Keys that work requests change, by their index.
+    pub keys: BTreeMap<u32, Key>,
     /// Queues.
     pub queues: BTreeMap<u32, WorkQueues>,
     /// Receive queues that QPs share, by number.
@@ -169,23 +241,94 @@ impl SimHost {
         len: u64,
         access: Access,
     ) -> Result<(u32, usize), AccessError> {
-        let region = self.regions.get(&key.get()).ok_or(AccessError::Key)?;
-        if region.pd != who.pd {
+        let (key, va) = match self.keys.get(&index(key.get())) {
+            Some(found) => {
+                let va = found.grant(who, key.get(), va.get(), len, access)?;
+                (found.mapping.ok_or(AccessError::Invalid)?.region, va)
+            }
+            None => {
+                let region = self.regions.get(&key.get()).ok_or(AccessError::Key)?;
+                if region.pd != who.pd {
+                    return Err(AccessError::Pd);
+                }
+                if !region.rights.permit(access) {
+                    return Err(AccessError::Right);
+                }
+                (key.get(), va.get())
+            }
+        };
+        let region = self.regions.get(&key).ok_or(AccessError::Key)?;
+        let size = region.bytes.len() as u64;
+        let offset = va.checked_sub(region.va.get()).filter(|&offset| offset <= size);
+        let offset = offset.filter(|offset| len <= size - offset).ok_or(AccessError::Bounds)?;
+        Ok((key, usize::try_from(offset).map_err(|_| AccessError::Bounds)?))
+    }
+
+    fn key_mut(&mut self, key: u32) -> Result<&mut Key, AccessError> {
+        self.keys.get_mut(&index(key)).ok_or(AccessError::Key)
+    }
+
+    /// Pages of the simulation are addresses in regions.
+    fn fast_register(&mut self, who: Accessor, of: &FastRegister) -> Result<(), AccessError> {
+        let found = self.key_mut(of.key.get())?;
+        if found.kind != KeyKind::Fast {
+            return Err(AccessError::Kind);
+        }
+        found.admit(who)?;
+        if found.mapping.is_some() {
+            return Err(AccessError::Valid);
+        }
+        let Pages::Contiguous { base, .. } = of.pages else { return Err(AccessError::Unmapped) };
+        let region = u32::try_from(base.get() >> 32).map_err(|_| AccessError::Unmapped)?;
+        let start = if of.zero_based { 0 } else { of.start.get() };
+        let first = base.get() & u64::from(u32::MAX);
+        found.key = of.key.get();
+        found.mapping = Some(Mapping { region, first, start, len: of.len, rights: of.rights, qpn: None });
+        let base = self.regions.get(&region).ok_or(AccessError::Unmapped)?.va.get();
+        if let Some(mapping) = &mut self.key_mut(of.key.get())?.mapping {
+            mapping.first += base;
+        }
+        Ok(())
+    }
+
+    fn bind(&mut self, who: Accessor, of: &Bind) -> Result<(), AccessError> {
+        let parent = self.regions.get(&of.parent.get()).ok_or(AccessError::Key)?;
+        let (pd, rights) = (parent.pd, parent.rights);
+        if pd != who.pd {
             return Err(AccessError::Pd);
         }
-        if !region.rights.grants(access) {
+        if !rights.contains(Rights::BIND) {
             return Err(AccessError::Right);
         }
-        let size = region.bytes.len() as u64;
-        let offset = va.get().checked_sub(region.va.get()).filter(|&offset| offset <= size);
-        let offset = offset.filter(|offset| len <= size - offset).ok_or(AccessError::Bounds)?;
-        Ok((key.get(), usize::try_from(offset).map_err(|_| AccessError::Bounds)?))
+        let found = self.key_mut(of.window.get())?;
+        if found.kind != KeyKind::Window(of.kind) {
+            return Err(AccessError::Kind);
+        }
+        found.admit(who)?;
+        let qpn = match of.kind {
+            WindowKind::Type1 => None,
+            WindowKind::Type2B if found.mapping.is_some() => return Err(AccessError::Valid),
+            WindowKind::Type2B => Some(who.qpn),
+        };
+        found.key = of.window.get();
+        let start = if of.zero_based { 0 } else { of.va.get() };
+        let (region, first, len, rights) = (of.parent.get(), of.va.get(), of.len, of.rights);
+        found.mapping = (of.len > 0).then_some(Mapping { region, first, start, len, rights, qpn });
+        Ok(())
     }
+}
+
+/// Index of a key that work requests change.
+fn index(key: u32) -> u32 {
+    key >> 8
 }
 
 impl Host for SimHost {
     fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest> {
-        self.queues.get_mut(&qpn.get()).and_then(|queues| queues.send.pop_front()).unwrap_or(Fetch::Empty)
+        let Some(queues) = self.queues.get_mut(&qpn.get()) else { return Fetch::Empty };
+        let next = queues.send.pop_front();
+        queues.taken[0] += usize::from(next.is_some());
+        next.unwrap_or(Fetch::Empty)
     }
 
     fn next_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
@@ -195,7 +338,7 @@ impl Host for SimHost {
                 let wr_id = wr.wr_id;
                 self.note(|| Touch::Took { qpn, wr_id });
             }
-            Some(_) => {}
+            Some(_) => self.queues.entry(qpn.get()).or_default().taken[1] += 1,
             None => self.note(|| Touch::NoRecv { qpn }),
         }
         next.unwrap_or(Fetch::Empty)
@@ -241,9 +384,10 @@ impl Host for SimHost {
         assert!(!data.is_empty(), "length 0 is never passed");
         let (key, offset) = self.locate(who, key, va, data.len() as u64, access)?;
         let region = self.regions.get_mut(&key).ok_or(AccessError::Key)?;
+        let va = region.va.get() + offset as u64;
         let place = region.bytes.get_mut(offset..offset + data.len()).ok_or(AccessError::Bounds)?;
         place.copy_from_slice(data);
-        self.note(|| Touch::Write { key, va: va.get(), data: data.to_vec(), access });
+        self.note(|| Touch::Write { key, va, data: data.to_vec(), access });
         Ok(())
     }
 
@@ -261,5 +405,25 @@ impl Host for SimHost {
         *word = new.to_le_bytes();
         self.note(|| Touch::Atomic { key, va: va.get(), op, original });
         Ok(original)
+    }
+
+    fn run_local(&mut self, who: Accessor, op: &LocalOp) -> Result<(), AccessError> {
+        match op {
+            LocalOp::Invalidate(key) => self.key_mut(key.get())?.invalidate(who, key.get())?,
+            LocalOp::FastRegister(of) => self.fast_register(who, of)?,
+            LocalOp::Bind(of) => self.bind(who, of)?,
+        }
+        self.note(|| Touch::Local { qpn: who.qpn, op: *op });
+        Ok(())
+    }
+
+    fn remote_invalidate(&mut self, who: Accessor, key: Rkey) -> Result<(), AccessError> {
+        match self.keys.get_mut(&index(key.get())) {
+            Some(found) => found.invalidate(who, key.get())?,
+            None if self.regions.contains_key(&key.get()) => return Err(AccessError::Kind),
+            None => return Err(AccessError::Key),
+        }
+        self.note(|| Touch::Invalidated { qpn: who.qpn, key: key.get() });
+        Ok(())
     }
 }

@@ -7,7 +7,7 @@ use protocol::ids::{Lkey, Pkey, Qpn, Va};
 use protocol::roce::RoceFrame;
 
 use super::check::{Checker, Violation};
-use super::host::{Rights, SimHost};
+use super::host::SimHost;
 use super::net::{Net, NetStats};
 use super::plan::draw::NODES;
 use super::plan::{
@@ -15,7 +15,7 @@ use super::plan::{
     SOURCE, TARGET, cells_key, draw, nodes_of, pkey_index, slots_key, va,
 };
 use super::trace::describe;
-use crate::{Completion, Config, Engine, Event, Instant, Modify, Queue, Sge, State, Stats};
+use crate::{Completion, Config, Engine, Event, Flush, Instant, Modify, Queue, Rights, Sge, State, Stats};
 
 /// Simulated time in which everything must be done after the net is healed and software did its last.
 const DRAIN_BOUND: Duration = Duration::from_secs(1);
@@ -129,16 +129,18 @@ impl<'a> World<'a> {
     fn create(&mut self, pair: &Pair, side: usize) {
         let end = &pair.ends[side];
         let Node { engine, host } = &mut self.nodes[end.node];
-        let readable = Rights { remote_read: true, ..Rights::NONE };
+        let readable = Rights::REMOTE_READ;
         for (region, len, rights) in [
             (SOURCE, end.source.len(), readable),
-            (TARGET, end.target_len, Rights::ALL),
-            (HOT, HOT_BYTES, Rights::ALL),
-            (PRIVATE, PRIVATE_BYTES, Rights::NONE),
+            (TARGET, end.target_len, Rights::all()),
+            (HOT, HOT_BYTES, Rights::all()),
+            (PRIVATE, PRIVATE_BYTES, Rights::empty()),
         ] {
             host.add_region(pair.key(side, region), pair.pd, va(region), len, rights);
         }
         host.bytes(pair.key(side, SOURCE)).copy_from_slice(&end.source);
+        let keys = pair.keys.iter().filter(|(of, _)| *of == side);
+        host.keys.extend(keys.map(|&(_, key)| (key.key >> 8, key)));
         if let Some(srq) = end.srq {
             host.shares.insert(end.qpn.get(), u32::try_from(srq).expect("there are few queues"));
         }
@@ -174,7 +176,7 @@ impl<'a> World<'a> {
         for (&srq, &len) in &self.plan.slots {
             let (node, pd) = (srq / PDS as usize, srq % PDS as usize + 1);
             let pd = u32::try_from(pd).expect("there are few protection domains");
-            let rights = Rights { local_write: true, ..Rights::NONE };
+            let rights = Rights::LOCAL_WRITE;
             self.nodes[node].host.add_region(slots_key(srq), pd, va(SHARED), SLOTS * len, rights);
             let slots = Slots { free: (0..SLOTS).collect(), used: BTreeMap::new(), posted: 0 };
             self.srqs.insert(srq, slots);
@@ -264,6 +266,11 @@ impl<'a> World<'a> {
             // Late packets must do no harm: the net runs dry before the end.
             if !more && self.checker.is_finished() && arrival.is_none() && action.is_none() {
                 self.nodes.iter().try_for_each(|node| holds_nothing(&node.engine))?;
+                for pair in &self.plan.pairs {
+                    for (side, end) in pair.ends.iter().enumerate() {
+                        self.checker.left_alone(pair.index, side, &self.nodes[end.node].host)?;
+                    }
+                }
                 return self.checker.at_end();
             }
             let timeouts = self.nodes.iter().filter_map(|node| node.engine.poll_timeout());
@@ -386,6 +393,11 @@ impl<'a> World<'a> {
         let send_psn = (state == State::Rtr).then_some(pair.lives[life].sides[side].psn);
         let modify = Modify { to, attrs, send_psn, recv_psn: None, notify_drained: to == State::Sqd };
         self.modify(index, side, &modify);
+        if (state, end.flush) == (State::Sqe, Flush::Owner) {
+            // What was left in the queue has its turn.
+            let Node { engine, host } = &mut self.nodes[end.node];
+            engine.ring(self.now, end.qpn, host);
+        }
         self.judge(end.node, None)
     }
 
@@ -409,6 +421,8 @@ impl<'a> World<'a> {
             } else {
                 String::new()
             };
+            // What was done to a key on the way comes before the frame.
+            self.judge_touches(node, None)?;
             let judged = self.checker.on_frame(node, &sent, &frame);
             for to in nodes_of(sent.dst_mac) {
                 let fate = self.net.send(self.now, node, to, frame.clone());
@@ -425,10 +439,8 @@ impl<'a> World<'a> {
 
     /// Shows the checker what a node did to its memory, for the packet to `cause` if for any, and what it reported.
     fn judge(&mut self, node: usize, cause: Option<Qpn>) -> Result<(), Violation> {
+        self.judge_touches(node, cause)?;
         let Node { engine, host } = &mut self.nodes[node];
-        for touch in host.touches.iter_mut().flat_map(|touches| touches.drain(..)) {
-            self.checker.on_touch(node, cause, &touch)?;
-        }
         let mut completed = Vec::new();
         while let Some(event) = engine.poll_event() {
             if self.trace {
@@ -440,6 +452,14 @@ impl<'a> World<'a> {
             }
         }
         completed.into_iter().for_each(|wr_id| self.take_back(wr_id));
+        Ok(())
+    }
+
+    fn judge_touches(&mut self, node: usize, cause: Option<Qpn>) -> Result<(), Violation> {
+        let host = &mut self.nodes[node].host;
+        for touch in host.touches.iter_mut().flat_map(|touches| touches.drain(..)) {
+            self.checker.on_touch(node, cause, &touch)?;
+        }
         Ok(())
     }
 
@@ -470,7 +490,7 @@ fn host(counts_receives: bool) -> SimHost {
     let touches = Some(Vec::new());
     let mut host = SimHost { touches, counts_receives, ..SimHost::default() };
     for pd in 1..=PDS {
-        host.add_region(cells_key(pd), pd, va(super::plan::CELLS), CELLS_BYTES, Rights::ALL);
+        host.add_region(cells_key(pd), pd, va(super::plan::CELLS), CELLS_BYTES, Rights::all());
     }
     host
 }

@@ -5,7 +5,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use engine::sim::host::{Rights, SimHost};
+use engine::sim::host::SimHost;
 use engine::*;
 use protocol::Psn;
 use protocol::ids::*;
@@ -139,8 +139,8 @@ impl Pair {
             tune(who, &mut attrs);
             let mut engine = Engine::new(config);
             let mut host = SimHost::default();
-            host.add_region(KEY, PD, VA, REGION, Rights::ALL);
-            host.add_region(LOCKED, PD, VA, REGION, Rights::NONE);
+            host.add_region(KEY, PD, VA, REGION, Rights::all());
+            host.add_region(LOCKED, PD, VA, REGION, Rights::empty());
             let bytes = host.bytes(KEY);
             for (index, byte) in bytes.iter_mut().enumerate() {
                 *byte = u8::try_from((index * 7 + index / 256 + who as usize * 101) % 256).unwrap();

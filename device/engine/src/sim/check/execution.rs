@@ -1,9 +1,11 @@
 //! Every byte and word that a reliable connection puts into memory, in order and once.
 
+use protocol::ids::Rkey;
+
 use super::{Checker, Place, Violation, demand};
 use crate::sim::host::Touch;
 use crate::sim::plan::{Area, CELLS, Op, Pair, va};
-use crate::{Access, AtomicOp, SendOp};
+use crate::{Access, AtomicOp, Fence, LocalOp, SendOp};
 
 /// Whose memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +14,10 @@ pub(super) enum Role {
     Responder,
     /// READ and atomics bring back data here.
     Requester,
+    /// Work on its own keys has its effect here: requests for nothing else,
+    Owner,
+    /// and READs that invalidate a key in the end.
+    Reader,
 }
 
 /// Walks over what the requests of one direction put into memory.
@@ -19,7 +25,7 @@ pub(super) enum Role {
 pub(super) struct Cursor {
     role: Role,
     op: usize,
-    /// Of `op`: done so far. An atomic at the responder counts 1.
+    /// Of `op`: done so far. An atomic at the responder counts 1, and so does work on a key.
     offset: usize,
 }
 
@@ -32,6 +38,8 @@ impl Cursor {
         match (self.role, &op.request.op) {
             (Role::Responder, SendOp::Send { .. } | SendOp::Write { .. })
             | (Role::Requester, SendOp::Read { .. }) => op.len as usize,
+            (Role::Responder, SendOp::SendInvalidate { .. }) => op.len as usize + 1,
+            (Role::Owner, SendOp::Local(_)) | (Role::Reader, SendOp::Read { invalidate: Some(_), .. }) => 1,
             (Role::Responder, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }) => 1,
             (Role::Requester, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }) => 8,
             _ => 0,
@@ -87,7 +95,7 @@ impl Cursor {
 /// Where the bytes of a message go: its receive request decides if that came from a shared queue.
 fn received_into<'a>(op: &'a Op, held: &'a [Area]) -> &'a [Area] {
     match op.request.op {
-        SendOp::Send { .. } if !held.is_empty() => held,
+        SendOp::Send { .. } | SendOp::SendInvalidate { .. } if !held.is_empty() => held,
         _ => &op.to,
     }
 }
@@ -130,7 +138,7 @@ impl Checker<'_> {
                 let side = self.side_mut(place);
                 let index = side.executed.next(ops)?;
                 let right = match ops[index].request.op {
-                    SendOp::Send { .. } => Access::LocalWrite,
+                    SendOp::Send { .. } | SendOp::SendInvalidate { .. } => Access::LocalWrite,
                     _ => Access::RemoteWrite,
                 };
                 demand!(*access == right, "request {index} is next");
@@ -155,8 +163,41 @@ impl Checker<'_> {
                 side.originals[index] = Some(*original);
                 Ok(())
             }
-            Touch::Took { .. } | Touch::NoRecv { .. } => Ok(()),
+            // After its last byte, and before its receive request completes.
+            Touch::Invalidated { key, .. } => {
+                let ops = &pair.lives[life].sides[peer.side].ops[..self.side(peer).sends.posted];
+                let side = self.side_mut(place);
+                let index = side.executed.next(ops)?;
+                let (due, len) = (ops[index].invalidates(), ops[index].len as usize);
+                demand!(due == Some(Rkey::new(*key)), "request {index} is next");
+                demand!(side.executed.offset == len, "{} of {len} bytes are there", side.executed.offset);
+                side.executed.offset += 1;
+                Ok(())
+            }
+            Touch::Local { .. } | Touch::Took { .. } | Touch::NoRecv { .. } => Ok(()),
         }
+    }
+
+    /// A side executed work on one of its keys: the next that is due, once, and not too early.
+    pub(super) fn touch_key(&mut self, place: Place, op: &LocalOp) -> Result<(), Violation> {
+        let (ops, side) = (self.ops(place), self.side_mut(place));
+        let ops = &ops[..side.sends.posted];
+        if let LocalOp::Invalidate(key) = *op
+            && ops.iter().any(|op| op.ends_key() == Some(key))
+        {
+            let index = side.ended.next(ops)?;
+            demand!(ops[index].ends_key() == Some(key), "request {index} is next");
+            demand!(side.returned.has_done(ops, index), "request {index} has not all its data");
+            side.ended.offset += 1;
+            return Ok(());
+        }
+        let index = side.worked.next(ops)?;
+        demand!(ops[index].request.op == SendOp::Local(*op), "request {index} is next");
+        demand!(side.flight.ends_with(index), "others than those before request {index} were sent");
+        let waits = matches!(op, LocalOp::Invalidate(_)) || ops[index].request.fence == Fence::All;
+        demand!(!waits || side.flight.is_answered(index), "not all before request {index} is done");
+        side.worked.offset += 1;
+        Ok(())
     }
 
     /// Whether `at` is where the next data of one of the side's own requests goes.

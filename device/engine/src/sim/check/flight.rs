@@ -81,6 +81,11 @@ impl Flight {
         self.ends[nth] <= self.unacked
     }
 
+    /// Whether all packets of the requests up to `nth` were sent, and none of later ones.
+    pub(super) fn ends_with(&self, nth: usize) -> bool {
+        self.ends[nth] == self.high
+    }
+
     pub(super) fn times_asked(&self) -> u32 {
         self.asked
     }
@@ -134,6 +139,9 @@ impl Flight {
             let mut before = ops[..nth].iter().zip(&self.ends);
             let open = before.any(|(op, end)| op.wants_data() && *end > unacked && op.fails.is_empty());
             demand!(!open, "the fence of request {nth}");
+        }
+        if ops[nth].request.fence == Fence::All {
+            demand!(unacked >= first, "the fence of request {nth}");
         }
         if ops[nth].wants_data() {
             self.reads.retain(|&(_, end)| end <= from && end > unacked);
@@ -237,6 +245,9 @@ impl Checker<'_> {
         };
         let side = self.side_mut(place);
         let ops = &life.sides[place.side].ops;
+        if let Some(before) = ops[..nth].iter().rposition(Op::is_local) {
+            demand!(side.worked.has_done(ops, before), "request {before} is work on a key, and not executed");
+        }
         side.flight.ask(now, ops, nth, (packet.bth.psn, covers), &limits)
     }
 

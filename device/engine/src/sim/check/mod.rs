@@ -149,6 +149,10 @@ impl<'a> Checker<'a> {
         if let Touch::Took { qpn, wr_id } = touch {
             return self.on_taken(node, *qpn, *wr_id);
         }
+        if let Touch::Local { qpn, op } = touch {
+            let place = self.find(node, *qpn)?;
+            return self.touch_key(place, op).map_err(|problem| format!("{place:?}: {touch:x?}: {problem}"));
+        }
         let cause = cause.ok_or_else(|| format!("node {node}, without a packet: {touch:x?}"))?;
         demand!(self.outsider.is_none(), "node {node}, by a packet of {:?}: {touch:x?}", self.outsider);
         let place = if cause == GROUP_QPN { self.member_of(touch)? } else { self.find(node, cause)? };
@@ -239,6 +243,12 @@ impl<'a> Checker<'a> {
             }
         }
         Ok(())
+    }
+
+    /// The run is over, and `host` is the memory of a side's node.
+    pub fn left_alone(&self, pair: usize, side: usize, host: &SimHost) -> Result<(), Violation> {
+        let place = Place { pair, side };
+        self.left_requests(place, host).map_err(|problem| format!("{place:?}: {problem}"))
     }
 
     fn find(&self, node: usize, qpn: Qpn) -> Result<Place, Violation> {

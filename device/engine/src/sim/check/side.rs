@@ -15,8 +15,8 @@ use super::{Checker, Place, Violation, demand};
 use crate::sim::host::SimHost;
 use crate::sim::plan::{Op, Pair, draw::wr_id};
 use crate::{
-    AsyncEvent, Completion, Instant, Queue, RecvDone, RnrRetry, SendDone, Service, State, Status, Success,
-    Transmit,
+    AsyncEvent, Completion, Flush, Instant, Queue, RecvDone, RnrRetry, SendDone, SendOp, Service, State,
+    Status, Success, Transmit,
 };
 
 /// A receive request that is posted in ERR is flushed within this time (JingZhao interface, section 10.5).
@@ -60,6 +60,8 @@ pub(super) struct Side {
     pub(super) shared: bool,
     pub(super) held: Option<Held>,
     pub(super) last_wqe: bool,
+    /// Who completes what it leaves behind.
+    flush: Flush,
     /// A receive request was wanted and there was none.
     pub(super) missed_receive: bool,
     /// The peer's requests that it executed, and the originals of atomics among them.
@@ -67,6 +69,9 @@ pub(super) struct Side {
     pub(super) originals: Vec<Option<u64>>,
     /// Data that its own requests brought back.
     pub(super) returned: Cursor,
+    /// Work on its own keys.
+    pub(super) worked: Cursor,
+    pub(super) ended: Cursor,
     pub(super) flight: Flight,
     pub(super) received: Received,
     pub(super) congestion: Congestion,
@@ -94,10 +99,13 @@ impl Side {
             shared: pair.ends[side].srq.is_some(),
             held: None,
             last_wqe: false,
+            flush: pair.ends[side].flush,
             missed_receive: false,
             executed: Cursor::new(Role::Responder),
             originals: vec![None; theirs.ops.len()],
             returned: Cursor::new(Role::Requester),
+            worked: Cursor::new(Role::Owner),
+            ended: Cursor::new(Role::Reader),
             flight: Flight::new(mine, pair.mtu),
             received: Received::new(theirs.ops.len()),
             congestion: Congestion::default(),
@@ -131,6 +139,9 @@ impl Side {
     }
 
     pub(super) fn is_finished(&self) -> bool {
+        if self.flush == Flush::Owner && matches!(self.state, State::Err | State::Sqe) {
+            return true;
+        }
         let receives =
             self.state != State::Err || self.recvs.done == self.recvs.posted && self.shared == self.last_wqe;
         self.state == State::Reset || (self.sends.done == self.sends.posted && receives)
@@ -189,6 +200,7 @@ impl Checker<'_> {
                 self.judge_success(place, nth, op, &done)?;
             }
             Err(Status::Flushed) => {
+                demand!(side.flush == Flush::Each, "flushed, which its owner does");
                 demand!(matches!(side.state, State::Err | State::Sqe), "flushed in {:?}", side.state);
             }
             Err(status) => {
@@ -222,6 +234,8 @@ impl Checker<'_> {
         }
         demand!(side.flight.is_answered(nth), "without an answer");
         demand!(side.returned.has_done(self.ops(place), nth), "without its data");
+        let worked = [&side.worked, &side.ended].map(|cursor| cursor.has_done(self.ops(place), nth));
+        demand!(worked == [true; 2], "without its work on a key");
         demand!(peer.executed.has_done(self.ops(place), nth), "not executed");
         let taken = self.ops(place)[..=nth].iter().filter(|op| op.takes_receive()).count();
         demand!(peer.recvs.done >= taken, "before the receiver's completion");
@@ -285,6 +299,7 @@ impl Checker<'_> {
                 }
             }
             Err(Status::Flushed) => {
+                demand!(side.flush == Flush::Each, "flushed, which its owner does");
                 let broken_at = side.broken_at.ok_or_else(|| format!("flushed in {:?}", side.state))?;
                 demand!(side.sends.done == side.sends.posted, "flushed before the send queue");
                 // Posted late, it is found by looking for it, which happens at least every 10 ms.
@@ -319,6 +334,23 @@ impl Checker<'_> {
         fits(op, done)?;
         demand!(done.remote_qpn == self.pair(place).ends[1 - place.side].qpn, "of {op:?}");
         demand!(side.executed.has_done(ops, at), "request {at} is not executed");
+        Ok(())
+    }
+
+    /// A side whose owner flushes fetched nothing that it had no reason to.
+    pub(super) fn left_requests(&self, place: Place, host: &SimHost) -> Result<(), Violation> {
+        let (pair, side) = (self.pair(place), self.side(place));
+        let taken = host.queues.get(&pair.ends[place.side].qpn.get()).map_or([0; 2], |queues| queues.taken);
+        if side.flush == Flush::Owner && side.state == State::Err {
+            let ops = &self.ops(place)[..side.sends.posted];
+            let worked = (0..ops.len()).rfind(|&nth| ops[nth].is_local() && side.worked.has_done(ops, nth));
+            let begun = side.sends.done.max(side.started).max(worked.map_or(0, |nth| nth + 1));
+            // The next one that has something to do may have been waiting for its turn.
+            let idle = ops[begun..].iter().take_while(|op| op.request.op == SendOp::Nop).count();
+            let most = begun + idle + 1;
+            demand!(taken[0] <= most, "{} requests are fetched, {begun} began", taken[0]);
+            demand!(taken[1] <= side.recvs.done + 1, "{} receives are fetched", taken[1]);
+        }
         Ok(())
     }
 
@@ -423,13 +455,14 @@ impl Checker<'_> {
 /// Whether a receive completion says what its message says.
 pub(super) fn fits(op: &Op, done: &RecvDone) -> Result<(), Violation> {
     let kind = match op.request.op {
-        crate::SendOp::Send { .. } => Kind::Send,
+        SendOp::Send { .. } | SendOp::SendInvalidate { .. } => Kind::Send,
         _ => Kind::Write,
     };
     demand!(
         done.opcode.operation.kind() == kind
             && done.opcode.operation.position().ends()
-            && (done.byte_len, done.imm, done.solicited) == (op.len, op.imm(), op.request.solicited),
+            && (done.byte_len, done.imm, done.solicited) == (op.len, op.imm(), op.request.solicited)
+            && done.invalidated == op.invalidates(),
         "of {op:?}"
     );
     Ok(())

@@ -1,6 +1,6 @@
 //! Drawing a plan from a seed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use rand_chacha::ChaCha8Rng;
 
 use super::script::{Script, schedule};
 use super::{
-    Action, Area, End, Group, Life, Op, Pair, Plan, Recv, SOURCE, Work, reliable, srq_of, unreliable,
+    Action, Area, End, Group, Life, Op, Pair, Plan, Recv, SOURCE, Work, keys, reliable, srq_of, unreliable,
 };
 use crate::limits::GRH_BYTES;
 use crate::sim::net::Faults;
-use crate::{Fence, GrhArea, Instant, Mtu, Payload, RnrRetry, SendOp, SendRequest, Service, SgeList};
+use crate::{Fence, Flush, GrhArea, Instant, Mtu, Payload, RnrRetry, SendOp, SendRequest, Service, SgeList};
 
 /// Nodes of a plan.
 pub(in crate::sim) const NODES: usize = 2;
@@ -89,7 +89,9 @@ fn draw_pair(rng: &mut ChaCha8Rng, index: usize) -> Pair {
         let qpn = Qpn::new((rng.random_range(0..16u32) << 16) + 0x40 + number);
         let srq = rng.random_ratio(1, 3).then(|| srq_of(nodes[side], pd));
         let qkey = Qkey::new(if rng.random_ratio(1, 4) { 0 } else { rng.random_range(1..1 << 31) });
-        End { node: nodes[side], qpn, source, target_len: 0, qkey, srq, pkey: pkeys[side] }
+        let owner = srq.is_none() && rng.random_ratio(1, 4);
+        let flush = if owner { Flush::Owner } else { Flush::Each };
+        End { node: nodes[side], qpn, source, target_len: 0, qkey, srq, pkey: pkeys[side], flush }
     };
     let ends = [end(0), end(1)];
     Pair {
@@ -103,6 +105,7 @@ fn draw_pair(rng: &mut ChaCha8Rng, index: usize) -> Pair {
         rnr_timer: rng.random_range(1..12),
         rd_atomic: *pick(rng, &[1, 1, 2, 4, 16]),
         grh_area: *pick(rng, &[GrhArea::None, GrhArea::Roce, GrhArea::InfiniBand]),
+        keys: Vec::new(),
     }
 }
 
@@ -160,11 +163,13 @@ fn draw_life(rng: &mut ChaCha8Rng, pair: &mut Pair, script: &Script) {
     });
     let total = rng.random_range(1..=40);
     let poison_at = (*script == Script::Poison).then(|| rng.random_range(0..total));
+    let mut begun = [VecDeque::new(), VecDeque::new()];
     for nth in 0..total {
         for side in 0..2 {
             let poison = poison_at == Some(nth) && side == 0;
             let (op, recv) = match (pair.service, poison) {
-                (Service::Rc, false) => reliable::draw_op(rng, pair, side),
+                (Service::Rc, false) => draw_reliable(rng, pair, side, &mut begun[side]),
+                (Service::Rc, true) if rng.random() => keys::draw_poison(rng, pair, side),
                 (Service::Rc, true) => reliable::draw_poison(rng, pair, side),
                 (_, false) => (unreliable::draw_op(rng, pair, side), None),
                 (_, true) => (unreliable::draw_poison(rng, pair, side), None),
@@ -184,6 +189,20 @@ fn draw_life(rng: &mut ChaCha8Rng, pair: &mut Pair, script: &Script) {
     for op in sides.iter_mut().flat_map(|side| side.ops.iter_mut().enumerate()) {
         op.1.request.wr_id = wr_id(life, op.0);
     }
+}
+
+/// The next request of those that belong together, or one by itself.
+fn draw_reliable(
+    rng: &mut ChaCha8Rng,
+    pair: &mut Pair,
+    side: usize,
+    begun: &mut VecDeque<(Op, Option<Recv>)>,
+) -> (Op, Option<Recv>) {
+    if begun.is_empty() && rng.random_ratio(1, 6) {
+        begun.extend(keys::draw_episode(rng, pair, side));
+    }
+    let next = if rng.random_ratio(2, 3) { begun.pop_front() } else { None };
+    next.unwrap_or_else(|| reliable::draw_op(rng, pair, side))
 }
 
 /// Number of the `nth` request of a queue in a life.

@@ -8,9 +8,11 @@
 //! - HOT: WRITEs overlap here, so that their order shows;
 //! - PRIVATE: no rights for anybody but its owner, for requests that must fail.
 //!
-//! Besides, each protection domain of a node has CELLS: words for the atomics of all its queue pairs.
+//! Besides, each protection domain of a node has CELLS: words for the atomics of all its queue pairs; and a pair has keys
+//! that lead to parts of these regions while work requests or peers let them.
 
 pub(in crate::sim) mod draw;
+mod keys;
 mod reliable;
 mod script;
 mod unreliable;
@@ -19,10 +21,11 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use protocol::ids::{FlowLabel, Lkey, MacAddr, Pdn, Pkey, Qkey, Qpn, Va};
+use protocol::ids::{FlowLabel, Lkey, MacAddr, Pdn, Pkey, Qkey, Qpn, Rkey, Va};
 use protocol::roce::{IpAddrs, Shell};
 use protocol::{Psn, roce};
 
+use super::host::Key;
 use super::net::Faults;
 use crate::{
     Flush, GrhArea, Instant, Mtu, QpAttrs, Remote, RemoteAccess, RnrRetry, RnrTimer, SendOp, SendRequest,
@@ -136,6 +139,8 @@ pub struct End {
     pub srq: Option<usize>,
     /// Its entry of the node's P_Key table, in the beginning and after each connection.
     pub pkey: Pkey,
+    /// Who completes what it leaves behind in ERR.
+    pub flush: Flush,
 }
 
 /// Two queue pairs.
@@ -161,6 +166,8 @@ pub struct Pair {
     pub rd_atomic: u8,
     /// What is in front of datagrams.
     pub grh_area: GrhArea,
+    /// Keys that work requests change, each with its side, as they are before the first life. Each is of one life.
+    pub keys: Vec<(usize, Key)>,
 }
 
 /// A multicast group.
@@ -374,7 +381,7 @@ impl Pair {
             grh_area: self.grh_area,
             srq: mine.srq.is_some(),
             reserved_lkey: false,
-            flush: Flush::Each,
+            flush: mine.flush,
         }
     }
 
@@ -392,12 +399,33 @@ impl Pair {
 impl Op {
     /// Whether the message takes a receive request.
     pub fn takes_receive(&self) -> bool {
-        matches!(self.request.op, SendOp::Send { .. } | SendOp::Write { imm: Some(_), .. })
+        self.request.op.consumes_receive()
     }
 
     /// Whether data comes back.
     pub fn wants_data(&self) -> bool {
         matches!(self.request.op, SendOp::Read { .. }) || self.is_atomic()
+    }
+
+    /// The peer's key that it invalidates.
+    pub fn invalidates(&self) -> Option<Rkey> {
+        match self.request.op {
+            SendOp::SendInvalidate { rkey } => Some(rkey),
+            _ => None,
+        }
+    }
+
+    /// The own key that it invalidates once its data is there.
+    pub fn ends_key(&self) -> Option<Lkey> {
+        match self.request.op {
+            SendOp::Read { invalidate, .. } => invalidate,
+            _ => None,
+        }
+    }
+
+    /// Whether it is work on a key, and nothing else.
+    pub fn is_local(&self) -> bool {
+        matches!(self.request.op, SendOp::Local(_))
     }
 
     /// CMP_SWAP or FETCH_ADD.
@@ -418,7 +446,7 @@ impl Op {
         let refused_at_once = self.fails.iter().any(|fate| {
             matches!(fate, Status::LocalLength | Status::LocalQpOperation) && self.request.op != SendOp::Nop
         });
-        if refused_at_once || self.request.op == SendOp::Nop {
+        if refused_at_once || matches!(self.request.op, SendOp::Nop | SendOp::Local(_)) {
             return 0;
         }
         u32::try_from((self.len as usize).div_ceil(mtu.bytes()).max(1)).expect("messages are short")

@@ -46,7 +46,8 @@ pub(super) fn draw_op(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> (Op
         10 => (draw_atomic(rng, pair, side), None),
         _ => (bare(SendOp::Nop, Payload::Sges(SgeList::new())), None),
     };
-    let (fence, solicited) = (Fence::reads(rng.random_bool(0.1)), rng.random_bool(0.2));
+    let fence = *pick(rng, &[Fence::Reads, Fence::All, Fence::None, Fence::None, Fence::None, Fence::None]);
+    let solicited = rng.random_bool(0.2);
     (Op { request: SendRequest { fence, solicited, ..op.request }, ..op }, recv)
 }
 

@@ -1,0 +1,269 @@
+//! Work on keys: requests that make a key valid, use it and make it invalid, in this order.
+
+use protocol::ids::{Iova, Lkey, Pdn, Rkey, Va};
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+
+use super::draw::{bare, draw_gather, draw_len, draw_recv, draw_source, of_bytes, pick};
+use super::{Area, HOT, HOT_BYTES, Op, Pair, Recv, SOURCE, va};
+use crate::sim::host::{Key, KeyKind, Mapping};
+use crate::{
+    AccessError, Bind, FastRegister, Fence, LocalOp, PageShift, Pages, Payload, Remote, Rights, SendOp,
+    SendRequest, Sge, SgeList, Status, WindowKind,
+};
+
+type Work = (Op, Option<Recv>);
+
+/// Requests that belong together. Whoever posts only the first of them leaves a key valid.
+pub(super) fn draw_episode(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
+    match rng.random_range(0..4) {
+        0 | 1 => fast_registration(rng, pair, side),
+        2 => remote(rng, pair, side),
+        _ => binding(rng, pair, side),
+    }
+}
+
+/// A request on keys that must fail, and what it takes.
+pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Work {
+    let len = draw_len(rng, pair.mtu.bytes()).max(1);
+    let (own, theirs) = (side, 1 - side);
+    let (op, fails) = match rng.random_range(0..8) {
+        0 => {
+            let key = new_key(pair, own, KeyKind::Fast, None);
+            (local(invalidate(key)), Status::MemoryManagement(AccessError::Invalid))
+        }
+        1 => {
+            let area = draw_source(rng, pair, own, len);
+            let key = valid(pair, own, KeyKind::Fast, area, Rights::empty());
+            let op = fast_register(rng, pair, own, key | 1, area, Rights::empty()).0;
+            (local(op), Status::MemoryManagement(AccessError::Valid))
+        }
+        2 => {
+            let key = new_key(pair, own, KeyKind::Window(WindowKind::Type1), None);
+            let op = bind(rng, pair, own, key, WindowKind::Type2B);
+            (local(op), Status::MemoryManagement(AccessError::Kind))
+        }
+        3 => {
+            let key = new_key(pair, own, KeyKind::Fast, None);
+            let sge = Sge { va: Va::new(0), lkey: Lkey::new(key), len: 1 };
+            let op = of_bytes(SendOp::Send { imm: None }, list([sge]), 1, Vec::new(), Vec::new());
+            (op, Status::LocalProtection(AccessError::Invalid))
+        }
+        // Of another QP, or not valid.
+        4 => {
+            let area = pair.allocate(theirs, len);
+            let key = valid(pair, theirs, KeyKind::Window(WindowKind::Type2B), area, Rights::all());
+            if let Some((_, Key { mapping: Some(mapping), .. })) = pair.keys.last_mut() {
+                mapping.qpn = Some(protocol::ids::Qpn::new(0xff_fff0));
+            }
+            let (payload, from) = draw_gather(rng, pair, own, len);
+            let remote = Remote { va: Va::new(0), rkey: Rkey::new(key) };
+            (of_bytes(SendOp::Write { remote, imm: None }, payload, len, from, vec![]), Status::RemoteAccess)
+        }
+        _ if pair.ends[theirs].srq.is_some() || rng.random_ratio(1, 4) => {
+            let key = new_key(pair, theirs, KeyKind::Fast, None);
+            let remote = Remote { va: Va::new(0), rkey: Rkey::new(key) };
+            let (payload, from) = draw_gather(rng, pair, own, len);
+            (of_bytes(SendOp::Write { remote, imm: None }, payload, len, from, vec![]), Status::RemoteAccess)
+        }
+        nth => {
+            // What no SEND may invalidate: what is not valid, a region that is not for it, a window of type 1.
+            let key = match nth {
+                5 => new_key(pair, theirs, KeyKind::Fast, None),
+                _ if rng.random() => pair.key(theirs, SOURCE),
+                _ => {
+                    let area = pair.allocate(theirs, 1);
+                    valid(pair, theirs, KeyKind::Window(WindowKind::Type1), area, Rights::all())
+                }
+            };
+            let (op, recv) = send(rng, pair, own, SendOp::SendInvalidate { rkey: Rkey::new(key) }, len);
+            let recv = recv.map(|recv| Recv { fails: Some(Status::RemoteInvalidRequest), ..recv });
+            return (Op { fails: vec![Status::RemoteAccess], ..op }, recv);
+        }
+    };
+    (Op { fails: vec![fails], ..op }, None)
+}
+
+/// A region is registered over and over, each time under another key and for other bytes.
+fn fast_registration(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
+    let number = new_key(pair, side, KeyKind::Fast, None);
+    let mut work = Vec::new();
+    for generation in 1..=rng.random_range(1..=3) {
+        let key = number | generation;
+        let len = draw_len(rng, pair.mtu.bytes()).max(1);
+        let reads = rng.random_bool(0.4);
+        let (area, rights) = match reads {
+            true => (pair.allocate(side, len), Rights::LOCAL_WRITE),
+            false => (draw_source(rng, pair, side, len), Rights::empty()),
+        };
+        let (register, start) = fast_register(rng, pair, side, key, area, rights);
+        // A READ before it that invalidates the key does so when its data is there.
+        let fence = if generation == 1 { Fence::None } else { *pick(rng, &[Fence::Reads, Fence::All]) };
+        let op = local(register);
+        work.push((Op { request: SendRequest { fence, ..op.request }, ..op }, None));
+        let part = |from: usize, len: usize| Sge {
+            va: Va::new(start.wrapping_add(from as u64)),
+            lkey: Lkey::new(key),
+            len: u32::try_from(len).expect("areas are small"),
+        };
+        let mut ended = false;
+        if reads {
+            let from = draw_source(rng, pair, 1 - side, len);
+            ended = rng.random();
+            let invalidate = ended.then(|| Lkey::new(key));
+            let read = SendOp::Read { remote: pair.remote(1 - side, from), invalidate };
+            let cut = rng.random_range(0..=len);
+            let sges = list([part(0, cut), part(cut, len - cut)]);
+            work.push((of_bytes(read, sges, len, vec![from], vec![area]), None));
+        } else {
+            for _ in 0..rng.random_range(1..=3) {
+                let from = rng.random_range(0..=len);
+                let len = rng.random_range(0..=len - from);
+                let source = Area { offset: area.offset + from, len, ..area };
+                let payload = list([part(from, len)]);
+                work.push(if rng.random() {
+                    let (op, recv) = send(rng, pair, side, SendOp::Send { imm: None }, len);
+                    let request = SendRequest { payload, ..op.request };
+                    (Op { request, from: vec![source], ..op }, recv)
+                } else {
+                    let to = pair.allocate(1 - side, len);
+                    let write = SendOp::Write { remote: pair.remote(1 - side, to), imm: None };
+                    (of_bytes(write, payload, len, vec![source], vec![to]), None)
+                });
+            }
+        }
+        if !ended {
+            work.push((local(invalidate(key)), None));
+        }
+    }
+    work
+}
+
+/// A key of the peer's that is valid from the beginning is used, and then invalidated if it can be.
+fn remote(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
+    let windows = [WindowKind::Type1, WindowKind::Type2B].map(KeyKind::Window);
+    let kind = *pick(rng, &[KeyKind::Fast, windows[0], windows[1], windows[1]]);
+    let (peer, mtu) = (1 - side, pair.mtu.bytes());
+    let reads = rng.random();
+    let lens: Vec<_> = (0..rng.random_range(1..=4)).map(|_| draw_len(rng, mtu).min(mtu * 2)).collect();
+    let whole: usize = lens.iter().sum();
+    let area = if reads { draw_source(rng, pair, peer, whole) } else { pair.allocate(peer, whole) };
+    let key = valid(pair, peer, kind, area, Rights::REMOTE_READ | Rights::REMOTE_WRITE);
+    let mut offset = 0;
+    let mut work = Vec::new();
+    for len in lens {
+        let theirs = Area { offset: area.offset + offset, len, ..area };
+        let remote = Remote { va: Va::new(offset as u64), rkey: Rkey::new(key) };
+        work.push(if reads {
+            let to = pair.allocate(side, len);
+            let read = SendOp::Read { remote, invalidate: None };
+            (of_bytes(read, list(pair.sges(side, &[to])), len, vec![theirs], vec![to]), None)
+        } else {
+            let (payload, from) = draw_gather(rng, pair, side, len);
+            (of_bytes(SendOp::Write { remote, imm: None }, payload, len, from, vec![theirs]), None)
+        });
+        offset += len;
+    }
+    if kind != windows[0] {
+        let len = draw_len(rng, mtu);
+        let (op, recv) = send(rng, pair, side, SendOp::SendInvalidate { rkey: Rkey::new(key) }, len);
+        // The responder answers a READ while it executes what follows.
+        let fence = if rng.random() || !reads { Fence::All } else { Fence::Reads };
+        work.push((Op { request: SendRequest { fence, ..op.request }, ..op }, recv));
+    }
+    work
+}
+
+/// A window is bound to other bytes over and over.
+fn binding(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
+    let kind = *pick(rng, &[WindowKind::Type1, WindowKind::Type2B]);
+    let number = new_key(pair, side, KeyKind::Window(kind), None);
+    let mut work = Vec::new();
+    for generation in 1..=rng.random_range(1..=3) {
+        let op = bind(rng, pair, side, number | generation, kind);
+        work.push((local(op), None));
+        if kind == WindowKind::Type2B {
+            work.push((local(invalidate(number | generation)), None));
+        }
+    }
+    work
+}
+
+/// The whole number of a new key of a side, whose low 8 bits are 0.
+fn new_key(pair: &mut Pair, side: usize, kind: KeyKind, mapping: Option<Mapping>) -> u32 {
+    let nth = u32::try_from(pair.index << 12 | pair.keys.len()).expect("there are few keys");
+    let key = (0x20_0000 + nth) << 8;
+    pair.keys.push((side, Key { key, pd: Pdn::new(pair.pd), kind, mapping }));
+    key
+}
+
+/// A key that leads to an area, counted from 0. A window of type 2 is its side's.
+fn valid(pair: &mut Pair, side: usize, kind: KeyKind, area: Area, rights: Rights) -> u32 {
+    let mapping = Mapping {
+        region: pair.key(side, area.region),
+        first: va(area.region) + area.offset as u64,
+        start: 0,
+        len: area.len as u64,
+        rights,
+        qpn: (kind == KeyKind::Window(WindowKind::Type2B)).then_some(pair.ends[side].qpn),
+    };
+    new_key(pair, side, kind, Some(mapping))
+}
+
+/// Also returns the address of the first byte through the key.
+fn fast_register(
+    rng: &mut ChaCha8Rng,
+    pair: &Pair,
+    side: usize,
+    key: u32,
+    area: Area,
+    rights: Rights,
+) -> (LocalOp, u64) {
+    let zero_based = rng.random();
+    let start = rng.random_range(0..1u64 << 48);
+    let base = Iova::new(u64::from(pair.key(side, area.region)) << 32 | area.offset as u64);
+    let op = FastRegister {
+        key: Lkey::new(key),
+        start: Va::new(start),
+        len: area.len as u64,
+        rights,
+        zero_based,
+        pages: Pages::Contiguous { base, page_shift: PageShift::MIN },
+    };
+    (LocalOp::FastRegister(op), if zero_based { 0 } else { start })
+}
+
+fn bind(rng: &mut ChaCha8Rng, pair: &Pair, side: usize, key: u32, kind: WindowKind) -> LocalOp {
+    let offset = rng.random_range(0..HOT_BYTES);
+    let least = u64::from(kind == WindowKind::Type2B);
+    LocalOp::Bind(Bind {
+        window: Rkey::new(key),
+        parent: Lkey::new(pair.key(side, HOT)),
+        va: Va::new(va(HOT) + offset as u64),
+        len: rng.random_range(least..=(HOT_BYTES - offset) as u64),
+        rights: Rights::REMOTE_READ,
+        zero_based: rng.random(),
+        kind,
+    })
+}
+
+fn invalidate(key: u32) -> LocalOp {
+    LocalOp::Invalidate(Lkey::new(key))
+}
+
+fn local(op: LocalOp) -> Op {
+    bare(SendOp::Local(op), list([]))
+}
+
+/// A message that takes a receive request of exactly its length.
+fn send(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize, op: SendOp, len: usize) -> Work {
+    let (payload, from) = draw_gather(rng, pair, side, len);
+    let shared = pair.ends[1 - side].srq.is_some();
+    let recv = (!shared).then(|| draw_recv(rng, pair, 1 - side, len));
+    let to = recv.as_ref().map(|recv| recv.areas.clone()).unwrap_or_default();
+    (of_bytes(op, payload, len, from, to), recv)
+}
+
+fn list(sges: impl IntoIterator<Item = Sge>) -> Payload {
+    Payload::Sges(SgeList::from_iter(sges))
+}
