@@ -424,8 +424,10 @@ impl From<&MemoryRegion> for MrRow {
             length: region.len,
             rights: granted.map(|(_, name)| name).collect(),
             page_bytes: match region.translation {
-                Translation::Physical => None,
-                Translation::Paged { page_shift, .. } => Some(1 << page_shift.get()),
+                Translation::Contiguous { .. } => None,
+                Translation::Paged { page_shift, .. } | Translation::TwoLevel { page_shift, .. } => {
+                    Some(1 << page_shift.get())
+                }
             },
         }
     }

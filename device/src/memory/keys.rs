@@ -1,23 +1,88 @@
 //! The key table of one device.
 
-use engine::AccessError;
-use protocol::ids::Lkey;
+use engine::{AccessError, WindowKind};
+use protocol::ids::{Lkey, Pdn};
 
-use super::region::MemoryRegion;
+use super::region::{Kind, MemoryRegion};
 use crate::sparse::{Capacity, SparseTable, TableFull};
 
-/// Regions by key: some of the key's bits are the index, and the whole key must match.
+/// What an allocated key that is not valid now is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Fast registration of a region.
+    Region {
+        /// Bytes it may have at the most.
+        most: u64,
+    },
+    /// Binding of a window.
+    Window(WindowKind),
+}
+
+/// A key that work requests make valid: no byte is read or written through it until then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocated {
+    /// The whole key, as it was last.
+    pub key: Lkey,
+    /// Protection domain.
+    pub pd: Pdn,
+    /// What for.
+    pub purpose: Purpose,
+}
+
+/// State of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// Allocated, and not valid.
+    Allocated(Allocated),
+    /// Valid.
+    Valid(MemoryRegion),
+}
+
+impl Entry {
+    /// The whole key.
+    pub const fn key(&self) -> Lkey {
+        match self {
+            Self::Allocated(allocated) => allocated.key,
+            Self::Valid(region) => region.key,
+        }
+    }
+
+    /// The region or window, if the key is valid.
+    pub const fn valid(&self) -> Option<&MemoryRegion> {
+        match self {
+            Self::Allocated(_) => None,
+            Self::Valid(region) => Some(region),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Slot {
+    entry: Entry,
+    /// Windows that are bound to the region.
+    windows: u32,
+}
+
+const _: () = assert!(size_of::<Option<Slot>>() <= 80, "tables of limits say what an entry takes");
+
+impl Slot {
+    const fn new(entry: Entry) -> Self {
+        Self { entry, windows: 0 }
+    }
+}
+
+/// Regions and windows by key: some of the key's bits are the index, and the whole key must match.
 #[derive(Debug)]
 pub struct KeyTable {
     /// Bits above which the index begins.
     shift: u32,
     mask: u32,
-    regions: SparseTable<MemoryRegion>,
+    slots: SparseTable<Slot>,
 }
 
 impl KeyTable {
     /// Bound: dense tables of 2^20 entries always fit; keys spread over a larger table may use 2^14 groups of 64,
-    /// which is 75 MiB of regions at the most.
+    /// which is 83 MiB of entries at the most.
     const CAPACITY: Capacity = Capacity { entries: 1 << 20, leaves: 1 << 14 };
 
     /// A table of `2^log2_entries` entries, at most 2^32, all invalid. Its keys' low bits are the index.
@@ -25,10 +90,10 @@ impl KeyTable {
         Self::rotated(log2_entries, 0)
     }
 
-    /// The same for keys that are rotated to the left by `shift` bits, so that the index begins there.
+    /// The same for keys whose low `shift` bits are software's, and whose index begins above them.
     pub fn rotated(log2_entries: u8, shift: u32) -> Self {
         let mask = u32::MAX.checked_shr(32u32.saturating_sub(u32::from(log2_entries))).unwrap_or(0);
-        Self { shift, mask, regions: SparseTable::new(Self::CAPACITY) }
+        Self { shift, mask, slots: SparseTable::new(Self::CAPACITY) }
     }
 
     /// Whether the table has such an entry, valid or not.
@@ -41,17 +106,26 @@ impl KeyTable {
         key.get().rotate_right(self.shift) & self.mask
     }
 
-    /// The region of a key.
+    /// The region or window of a key.
     ///
     /// # Errors
-    /// [`AccessError::Key`]: no valid entry has it.
+    /// [`AccessError::Key`]: no entry has it. [`AccessError::Invalid`]: it is allocated only.
     pub fn find(&self, key: Lkey) -> Result<&MemoryRegion, AccessError> {
-        self.regions.get(self.index(key)).filter(|region| region.key == key).ok_or(AccessError::Key)
+        match self.slots.get(self.index(key)).map(|slot| &slot.entry) {
+            Some(Entry::Valid(region)) if region.key == key => Ok(region),
+            Some(Entry::Allocated(allocated)) if allocated.key == key => Err(AccessError::Invalid),
+            _ => Err(AccessError::Key),
+        }
     }
 
     /// The valid entry at an index.
     pub fn get(&self, index: u32) -> Option<&MemoryRegion> {
-        self.regions.get(index)
+        self.entry(index)?.valid()
+    }
+
+    /// The entry at an index.
+    pub fn entry(&self, index: u32) -> Option<&Entry> {
+        self.slots.get(index).map(|slot| &slot.entry)
     }
 
     /// Makes the entry of the region's key valid, replacing what was there.
@@ -59,42 +133,95 @@ impl KeyTable {
     /// # Errors
     /// The table is at its capacity.
     pub fn insert(&mut self, region: MemoryRegion) -> Result<Option<MemoryRegion>, TableFull> {
-        self.regions.insert(self.index(region.key), region)
+        let old = self.slots.insert(self.index(region.key), Slot::new(Entry::Valid(region)))?;
+        Ok(old.and_then(|slot| slot.entry.valid().copied()))
+    }
+
+    /// Takes an entry for a key that work requests will make valid, replacing what was there.
+    ///
+    /// # Errors
+    /// The table is at its capacity.
+    pub fn allocate(&mut self, allocated: Allocated) -> Result<(), TableFull> {
+        self.slots.insert(self.index(allocated.key), Slot::new(Entry::Allocated(allocated))).map(drop)
     }
 
     /// Invalidates an entry and returns what it was.
     pub fn remove(&mut self, index: u32) -> Option<MemoryRegion> {
-        self.regions.remove(index)
+        self.slots.remove(index)?.entry.valid().copied()
+    }
+
+    /// Gives up an entry, valid or not, and returns what it was.
+    ///
+    /// # Errors
+    /// [`AccessError::Key`]: there is none. [`AccessError::Bound`]: windows are bound to it.
+    pub fn deregister(&mut self, index: u32) -> Result<Entry, AccessError> {
+        let slot = self.slots.get(index).ok_or(AccessError::Key)?;
+        if slot.windows > 0 {
+            return Err(AccessError::Bound);
+        }
+        let slot = self.slots.remove(index).ok_or(AccessError::Key)?;
+        self.release(&slot.entry);
+        Ok(slot.entry)
     }
 
     /// Valid entries by ascending index, from one on.
     pub fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &MemoryRegion)> {
-        self.regions.iter_from(first)
+        self.slots.iter_from(first).filter_map(|(index, slot)| Some((index, slot.entry.valid()?)))
     }
 
     /// Valid entries, by ascending index.
     pub fn iter(&self) -> impl Iterator<Item = &MemoryRegion> {
-        self.regions.iter().map(|(_, region)| region)
+        self.iter_from(0).map(|(_, region)| region)
+    }
+
+    /// The entry that `key` names, which may differ in the bits that are software's.
+    ///
+    /// # Errors
+    /// [`AccessError::Key`]: there is none.
+    pub(super) fn renamed(&self, key: Lkey) -> Result<&Entry, AccessError> {
+        let software = 1u32.checked_shl(self.shift).unwrap_or(0).wrapping_sub(1);
+        let entry = self.entry(self.index(key)).ok_or(AccessError::Key)?;
+        if (entry.key().get() ^ key.get()) & !software == 0 { Ok(entry) } else { Err(AccessError::Key) }
+    }
+
+    /// Windows that are bound to the region of an index.
+    pub(super) fn windows(&self, index: u32) -> u32 {
+        self.slots.get(index).map_or(0, |slot| slot.windows)
+    }
+
+    /// Puts another state into an entry that is there. Windows count at their regions.
+    pub(super) fn set(&mut self, entry: Entry) {
+        let index = self.index(entry.key());
+        if let Entry::Valid(MemoryRegion { kind: Kind::Window { parent, .. }, .. }) = entry
+            && let Some(parent) = self.slots.get_mut(parent)
+        {
+            // Bound: as many windows as the table has entries.
+            parent.windows += 1;
+        }
+        let Some(slot) = self.slots.get_mut(index) else { return };
+        let old = std::mem::replace(&mut slot.entry, entry);
+        self.release(&old);
+    }
+
+    /// An entry is no longer what it was.
+    fn release(&mut self, old: &Entry) {
+        if let Entry::Valid(MemoryRegion { kind: Kind::Window { parent, .. }, .. }) = *old
+            && let Some(parent) = self.slots.get_mut(parent)
+        {
+            parent.windows = parent.windows.saturating_sub(1);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use protocol::ids::{Pdn, Va};
+    use protocol::ids::Va;
 
     use super::*;
     use crate::memory::region::{Origin, Rights, Translation};
 
     fn region(key: u32) -> MemoryRegion {
-        MemoryRegion {
-            key: Lkey::new(key),
-            pd: Pdn::new(0),
-            start: Va::new(0),
-            len: 1,
-            origin: Origin::Zero,
-            rights: Rights::empty(),
-            translation: Translation::Physical,
-        }
+        MemoryRegion { len: 1, ..MemoryRegion::whole_memory(Lkey::new(key), Pdn::new(0), Rights::empty()) }
     }
 
     #[test]
@@ -114,6 +241,39 @@ mod tests {
         assert_eq!(table.get(0x18).map(|region| region.key), Some(Lkey::new(0x8000_1800)));
         assert!(table.find(Lkey::new(0x8000_1800)).is_ok());
         assert_eq!(table.find(Lkey::new(0x1800)), Err(AccessError::Key));
+    }
+
+    /// E810 interface, section 13.7: index 0x913258 with 16384 regions.
+    #[test]
+    fn bits_above_the_index_count_in_a_table_smaller_than_they_say() {
+        let mut table = KeyTable::rotated(14, 8);
+        table.insert(region(0x9132_5841)).unwrap();
+        assert_eq!(table.index(Lkey::new(0x9132_5841)), 0x3258);
+        assert!(table.find(Lkey::new(0x9132_5841)).is_ok());
+        assert_eq!(table.find(Lkey::new(0x9132_5842)), Err(AccessError::Key));
+        assert_eq!(table.find(Lkey::new(0x1132_5841)), Err(AccessError::Key));
+        assert!(table.renamed(Lkey::new(0x9132_58ff)).is_ok());
+        assert_eq!(table.renamed(Lkey::new(0x1132_5841)), Err(AccessError::Key));
+    }
+
+    #[test]
+    fn an_allocated_key_is_known_and_not_valid() {
+        let mut table = KeyTable::rotated(14, 8);
+        let (key, pd) = (Lkey::new(0x700), Pdn::new(0));
+        table.allocate(Allocated { key, pd, purpose: Purpose::Region { most: 4096 } }).unwrap();
+        assert_eq!(table.find(key), Err(AccessError::Invalid));
+        assert_eq!((table.get(7), table.iter().count()), (None, 0));
+        assert_eq!(table.entry(7).map(Entry::key), Some(key));
+        assert!(matches!(table.deregister(7), Ok(Entry::Allocated(_))));
+        assert_eq!(table.find(key), Err(AccessError::Key));
+        assert_eq!(table.deregister(7), Err(AccessError::Key));
+    }
+
+    #[test]
+    fn the_whole_memory_is_addressed_as_the_bus_is() {
+        let whole = region(0x100);
+        assert_eq!((whole.start, whole.origin), (Va::new(0), Origin::Zero));
+        assert_eq!(whole.translation, Translation::Contiguous { bus: protocol::ids::Iova::new(0) });
     }
 
     #[test]

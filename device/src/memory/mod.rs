@@ -8,6 +8,7 @@ pub mod region;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod translate;
+mod work;
 
 pub use dma::{DmaError, GuestMemory, MapError, Permissions};
 pub use limits::{FileSystems, Limits};

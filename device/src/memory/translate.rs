@@ -1,7 +1,7 @@
 //! From a key and an address to bytes on the bus.
 
-use engine::{Access, AccessError, AtomicOp};
-use protocol::ids::{Iova, Lkey, Pdn, Va};
+use engine::{Access, AccessError, Accessor, AtomicOp, Rights};
+use protocol::ids::{Iova, Lkey, Pdn, Qpn, Va};
 
 use super::GuestMemory;
 use super::dma::PAGE_LEN;
@@ -13,7 +13,16 @@ pub trait PageTable: Copy {
     /// Bus address of the page that entry `entry` names, low bits meaningless; `None` if the entry was never
     /// written.
     fn page(self, entry: u64) -> Option<Iova>;
+
+    /// First entry of the list of 512 pages that entry `entry` names, of a table with two levels.
+    fn list(self, entry: u64) -> Option<u64> {
+        let _ = entry;
+        None
+    }
 }
+
+/// Pages of one list, where a page table has two levels.
+const LIST_LEN: u64 = 512;
 
 /// A run of bytes that is contiguous on the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +36,8 @@ pub struct Segment {
 /// Where an access begins, and in whose name it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Protection domain of the accessor.
-    pub pd: Pdn,
+    /// The accessor.
+    pub who: Accessor,
     /// Key of the region.
     pub key: Lkey,
     /// First byte.
@@ -39,13 +48,15 @@ pub struct Place {
 
 impl Place {
     /// An address as work requests and peers give it.
-    pub const fn address(pd: Pdn, key: Lkey, va: Va) -> Self {
-        Self { pd, key, va, origin: Origin::Zero }
+    pub const fn address(who: Accessor, key: Lkey, va: Va) -> Self {
+        Self { who, key, va, origin: Origin::Zero }
     }
 
     /// An offset from the region's first byte, as queues use.
     pub const fn offset(pd: Pdn, key: Lkey, offset: u64) -> Self {
-        Self { pd, key, va: Va::new(offset), origin: Origin::Start }
+        // No window is part of a queue, so that the QP does not matter.
+        let who = Accessor { pd, qpn: Qpn::new(0), reserved_lkey: false };
+        Self { who, key, va: Va::new(offset), origin: Origin::Start }
     }
 }
 
@@ -61,7 +72,25 @@ pub struct RegionAccess<'a, P> {
     pub dma: &'a GuestMemory,
 }
 
+/// What the reserved L_Key stands for, whatever the protection domain.
+///
+/// # Spec
+/// IBTA volume 1, section 10.6.3.4 (reserved L_Key).
+static WHOLE_MEMORY: MemoryRegion =
+    MemoryRegion::whole_memory(RESERVED_LKEY, Pdn::new(0), Rights::LOCAL_WRITE);
+const RESERVED_LKEY: Lkey = Lkey::new(0);
+
 impl<'a, P: PageTable> RegionAccess<'a, P> {
+    /// The region of a range that may be accessed, and where in it the range begins.
+    fn grant(&self, at: Place, len: u64, access: Access) -> Result<(&'a MemoryRegion, u64), AccessError> {
+        if at.who.reserved_lkey && at.key == RESERVED_LKEY && access.is_local() {
+            let offset = WHOLE_MEMORY.offset(at.va, at.origin, len)?;
+            return Ok((&WHOLE_MEMORY, offset));
+        }
+        let region = self.keys.find(at.key)?;
+        Ok((region, region.grant(at.who, at.va, at.origin, len, access)?))
+    }
+
     /// Whether `access` to `len` bytes at `at` would be granted. Says nothing on whether its pages are there.
     ///
     /// # Errors
@@ -70,7 +99,7 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
         if len == 0 {
             return Ok(());
         }
-        self.keys.find(at.key)?.grant(at.pd, at.va, at.origin, len, access).map(drop)
+        self.grant(at, len, access).map(drop)
     }
 
     /// The bus segments of a range.
@@ -81,8 +110,7 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
         if len == 0 {
             return Ok(Segments { region: None, pages: self.pages, offset: 0, left: 0 });
         }
-        let region = self.keys.find(at.key)?;
-        let offset = region.grant(at.pd, at.va, at.origin, len as u64, access)?;
+        let (region, offset) = self.grant(at, len as u64, access)?;
         Ok(Segments { region: Some(region), pages: self.pages, offset, left: len })
     }
 
@@ -193,22 +221,26 @@ pub struct Segments<'a, P> {
 impl<P: PageTable> Segments<'_, P> {
     /// Bus address of the byte at `offset`, and how many bytes from there on lie in the same page.
     fn locate(&self, region: &MemoryRegion, offset: u64) -> Result<(u64, u64), AccessError> {
-        let start = region.start.get();
-        match region.translation {
-            Translation::Physical => {
-                let bus = start.checked_add(offset).ok_or(AccessError::Bounds)?;
-                Ok((bus, (u64::MAX - bus).saturating_add(1)))
+        let (page_shift, offset, entry) = match region.translation {
+            Translation::Contiguous { bus } => {
+                let bus = bus.get().checked_add(offset).ok_or(AccessError::Bounds)?;
+                return Ok((bus, (u64::MAX - bus).saturating_add(1)));
             }
-            Translation::Paged { page_shift, first_entry } => {
-                let mask = page_shift.offset_mask();
-                let linear = (start & mask).checked_add(offset).ok_or(AccessError::Bounds)?;
+            Translation::Paged { page_shift, first_entry, offset: first } => {
+                let linear = first.checked_add(offset).ok_or(AccessError::Bounds)?;
+                (page_shift, linear, first_entry.checked_add(linear >> page_shift.get()))
+            }
+            Translation::TwoLevel { page_shift, first_entry, offset: first } => {
+                let linear = first.checked_add(offset).ok_or(AccessError::Bounds)?;
                 let page = linear >> page_shift.get();
-                let entry = first_entry.checked_add(page).ok_or(AccessError::Unmapped)?;
-                let base = self.pages.page(entry).ok_or(AccessError::Unmapped)?;
-                let in_page = linear & mask;
-                Ok(((base.get() & !mask) | in_page, mask + 1 - in_page))
+                let list = first_entry.checked_add(page / LIST_LEN).and_then(|entry| self.pages.list(entry));
+                (page_shift, linear, list.and_then(|list| list.checked_add(page % LIST_LEN)))
             }
-        }
+        };
+        let mask = page_shift.offset_mask();
+        let base = entry.and_then(|entry| self.pages.page(entry)).ok_or(AccessError::Unmapped)?;
+        let in_page = offset & mask;
+        Ok(((base.get() & !mask) | in_page, mask + 1 - in_page))
     }
 
     fn advance(&mut self, region: &MemoryRegion) -> Result<Segment, AccessError> {

@@ -4,17 +4,18 @@
 //! JingZhao interface, sections 4.6 and 9.
 
 use protocol::hca::jingzhao::mpt::{Mpt, MptFlags};
+use protocol::ids::Iova;
 
-use crate::memory::region::{MemoryRegion, Origin, PageShift, Rights, Translation};
+use crate::memory::region::{Kind, MemoryRegion, Origin, PageShift, Rights, Translation};
 
 /// The region of an entry.
 pub fn region(mpt: &Mpt) -> MemoryRegion {
     let translation = if mpt.is_physical() {
-        Translation::Physical
+        Translation::Contiguous { bus: Iova::new(mpt.start.get()) }
     } else {
         // A page size and a shift have the same range.
         let page_shift = PageShift::new(mpt.page_size.log2()).unwrap_or(PageShift::MIN);
-        Translation::Paged { page_shift, first_entry: mpt.mtt }
+        Translation::paged(page_shift, mpt.mtt, mpt.start)
     };
     let zero_based = mpt.flags.contains(MptFlags::ZERO_BASED);
     MemoryRegion {
@@ -25,6 +26,7 @@ pub fn region(mpt: &Mpt) -> MemoryRegion {
         origin: if zero_based { Origin::Start } else { Origin::Zero },
         rights: rights(mpt.flags),
         translation,
+        kind: Kind::Registered,
     }
 }
 
@@ -68,18 +70,19 @@ mod tests {
         assert_eq!((region.key.get(), region.pd.get(), region.len), (0x20005, 3, 0x2100));
         assert_eq!(region.start.get(), 0x7f00_1234_5678);
         assert_eq!(region.origin, Origin::Zero);
-        assert_eq!(region.translation, Translation::Paged { page_shift: PageShift::MIN, first_entry: 0x10 });
+        assert_eq!(region.translation, Translation::paged(PageShift::MIN, 0x10, region.start));
     }
 
     #[test]
     fn physical_is_said_by_flag_or_by_covering_all_of_memory() {
         let mpt = Mpt::parse(&USER).unwrap();
         let flagged = Mpt { flags: mpt.flags | MptFlags::PHYSICAL, ..mpt };
-        assert_eq!(region(&flagged).translation, Translation::Physical);
+        assert_eq!(region(&flagged).translation, Translation::Contiguous { bus: Iova::new(mpt.start.get()) });
         let mut all = USER;
         all[0x10..0x18].fill(0);
         all[0x18..0x20].fill(0xff);
-        assert_eq!(region(&Mpt::parse(&all).unwrap()).translation, Translation::Physical);
+        let all = region(&Mpt::parse(&all).unwrap());
+        assert_eq!(all.translation, Translation::Contiguous { bus: Iova::new(0) });
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! | pending doorbell | 12 B | 2^17 x 16 kept + 2^20 pooled | 36 MiB |
 //! | CQ | 100 B | 2^17, in 2^16 groups | 60 MiB |
 //! | EQ | 80 B | 2^8 | 20 KiB |
-//! | key | 72 B | 2^20, or 2^14 groups of 64 | 75 MiB |
+//! | key | 80 B | 2^20, or 2^14 groups of 64 | 83 MiB |
 //! | page table chunk | 4 KiB | 2^15 | 128 MiB |
 //! | run of ICM pages | 24 B | 2^18 in each of two tables | 24 MiB |
 //!

@@ -60,7 +60,7 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
     }
 
     fn check(&self, who: Accessor, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {
-        self.access()?.check(Place::address(who.pd, key, va), len, access)
+        self.access()?.check(Place::address(who, key, va), len, access)
     }
 
     fn read(
@@ -72,7 +72,7 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
         out: &mut Vec<u8>,
         access: Access,
     ) -> Result<(), AccessError> {
-        self.access()?.append(Place::address(who.pd, key, va), len, out, access)
+        self.access()?.append(Place::address(who, key, va), len, out, access)
     }
 
     fn write(
@@ -83,11 +83,11 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
         data: &[u8],
         access: Access,
     ) -> Result<(), AccessError> {
-        self.access()?.write(Place::address(who.pd, key, va), data, access)
+        self.access()?.write(Place::address(who, key, va), data, access)
     }
 
     fn atomic(&mut self, who: Accessor, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
-        self.access()?.atomic(Place::address(who.pd, key, va), op)
+        self.access()?.atomic(Place::address(who, key, va), op)
     }
 }
 

@@ -5,9 +5,10 @@
 
 use protocol::hca::mthca::mpt::{END_KEY, Mpt, MptFlags};
 use protocol::hca::status::{CmdError, CmdStatus};
+use protocol::ids::Iova;
 
 use crate::frontend::mellanox::mtt::ENTRY_LEN;
-use crate::memory::region::{MemoryRegion, Origin, PageShift, Rights, Translation};
+use crate::memory::region::{Kind, MemoryRegion, Origin, PageShift, Rights, Translation};
 
 /// Bound: pages of one region, as many as the device holds for all of them.
 const MAX_PAGES: u64 = 1 << 24;
@@ -31,12 +32,12 @@ pub fn region(mpt: &Mpt) -> Result<(MemoryRegion, Option<PageEntries>), CmdError
         return Err(CmdError::new(CmdStatus::BadIndex, "key that ends scatter lists", END_KEY.get().into()));
     }
     let (translation, entries) = if mpt.flags.contains(MptFlags::PHYSICAL) {
-        (Translation::Physical, None)
+        (Translation::Contiguous { bus: Iova::new(mpt.start.get()) }, None)
     } else {
         let entries = entries(mpt)?;
         // A page size and a shift have the same range.
         let page_shift = PageShift::new(mpt.page_shift).unwrap_or(PageShift::MIN);
-        (Translation::Paged { page_shift, first_entry: entries.first }, Some(entries))
+        (Translation::paged(page_shift, entries.first, mpt.start), Some(entries))
     };
     let region = MemoryRegion {
         key: mpt.key,
@@ -46,6 +47,7 @@ pub fn region(mpt: &Mpt) -> Result<(MemoryRegion, Option<PageEntries>), CmdError
         origin: Origin::Zero,
         rights: rights(mpt.flags),
         translation,
+        kind: Kind::Registered,
     };
     Ok((region, entries))
 }

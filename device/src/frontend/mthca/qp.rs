@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use engine::{
-    Fence, Fetch, Flush, GrhArea, Modify, Mtu, Payload, QpAttrs, QpSnapshot, ReadyHeader, RemoteAccess,
-    RnrRetry, RnrTimer, SendOp, SendRequest, Service, Status, UdDestination,
+    Accessor, Fence, Fetch, Flush, GrhArea, Modify, Mtu, Payload, QpAttrs, QpSnapshot, ReadyHeader,
+    RemoteAccess, RnrRetry, RnrTimer, SendOp, SendRequest, Service, Status, UdDestination,
 };
 use protocol::hca::mthca::qpc::{QpKind, Qpc};
 use protocol::hca::mthca::wqe::{MlxWqe, Operation, PackedHeaders, SendWqe, WqeData};
@@ -134,7 +134,8 @@ impl QueuePair {
                 return Err(Status::LocalLength);
             }
             bytes.resize(start + len, 0);
-            let place = Place::address(self.qpc.pd, data.lkey, data.va);
+            let who = Accessor { pd: self.qpc.pd, qpn: self.qpn, reserved_lkey: false };
+            let place = Place::address(who, data.lkey, data.va);
             let (_, part) = bytes.split_at_mut(start);
             memory.read(place, part, engine::Access::LocalRead).map_err(Status::LocalProtection)?;
         }

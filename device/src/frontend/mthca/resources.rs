@@ -11,7 +11,7 @@
 //! | CQ | 100 B | 2^17, in 2^16 groups | 60 MiB |
 //! | SRQ | 100 B | 2^16, in 2^14 groups | 15 MiB |
 //! | EQ | 80 B | 2^5 | 3 KiB |
-//! | key | 72 B | 2^20, or 2^14 groups of 64 | 75 MiB |
+//! | key | 80 B | 2^20, or 2^14 groups of 64 | 83 MiB |
 //! | page table chunk | 4 KiB | 2^15 | 128 MiB |
 //! | run of ICM pages | 24 B | 2^18 | 12 MiB |
 //!

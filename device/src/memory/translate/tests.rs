@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::memory::region::{MemoryRegion, PageShift, Rights};
+use crate::memory::region::{Kind, MemoryRegion, PageShift, Rights};
 use crate::memory::testing::guest_memory;
 
 const PD: Pdn = Pdn::new(3);
@@ -25,7 +25,8 @@ fn published() -> (KeyTable, Pages) {
         len: 0x2100,
         origin: Origin::Zero,
         rights: Rights::LOCAL_WRITE | Rights::REMOTE_WRITE | Rights::REMOTE_READ,
-        translation: Translation::Paged { page_shift: PageShift::MIN, first_entry: 0x10 },
+        translation: Translation::paged(PageShift::MIN, 0x10, Va::new(0x7f00_1234_5678)),
+        kind: Kind::Registered,
     };
     let pages = Pages((0..5).map(|n| (0x10 + n, 0x2_0000_1000 + n * 0x1000)).collect());
     (table([region]), pages)
@@ -39,8 +40,12 @@ fn table(regions: impl IntoIterator<Item = MemoryRegion>) -> KeyTable {
     keys
 }
 
+fn who(pd: Pdn) -> Accessor {
+    Accessor { pd, qpn: Qpn::new(0x41), reserved_lkey: false }
+}
+
 fn at(va: u64) -> Place {
-    Place::address(PD, KEY, Va::new(va))
+    Place::address(who(PD), KEY, Va::new(va))
 }
 
 fn segments(keys: &KeyTable, pages: &Pages, at: Place, len: usize) -> Result<Vec<(u64, usize)>, AccessError> {
@@ -97,12 +102,15 @@ fn checks_come_in_the_order_key_pd_right_bounds_and_spare_empty_ranges() {
     let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
     let outside = Va::new(0);
     let (other_pd, other_key) = (Pdn::new(4), Lkey::new(5));
-    let check = |pd, key, right| access.check(Place::address(pd, key, outside), 1, right);
+    let check = |pd, key, right| access.check(Place::address(who(pd), key, outside), 1, right);
     assert_eq!(check(other_pd, other_key, Access::RemoteAtomic), Err(AccessError::Key));
     assert_eq!(check(other_pd, KEY, Access::RemoteAtomic), Err(AccessError::Pd));
     assert_eq!(check(PD, KEY, Access::RemoteAtomic), Err(AccessError::Right));
     assert_eq!(check(PD, KEY, Access::RemoteRead), Err(AccessError::Bounds));
-    assert_eq!(access.check(Place::address(other_pd, other_key, outside), 0, Access::RemoteAtomic), Ok(()));
+    assert_eq!(
+        access.check(Place::address(who(other_pd), other_key, outside), 0, Access::RemoteAtomic),
+        Ok(())
+    );
 }
 
 #[test]
@@ -134,7 +142,8 @@ fn every_page_size_places_bytes_by_its_own_mask() {
             len: 2 * size,
             origin: Origin::Zero,
             rights: Rights::empty(),
-            translation: Translation::Paged { page_shift, first_entry: 7 },
+            translation: Translation::paged(page_shift, 7, Va::new(start)),
+            kind: Kind::Registered,
         };
         // Low bits of an entry do not count.
         let pages = Pages([(7, 100 * size + 0xfff), (8, 300 * size), (9, 200 * size)].into());
@@ -169,16 +178,9 @@ fn offsets_and_zero_based_regions_count_from_the_first_byte() {
 
 #[test]
 fn physical_regions_are_the_bus_itself_up_to_its_end() {
-    let all = MemoryRegion {
-        key: KEY,
-        pd: PD,
-        start: Va::new(0),
-        len: u64::MAX,
-        origin: Origin::Zero,
-        rights: Rights::empty(),
-        translation: Translation::Physical,
-    };
-    let top = MemoryRegion { start: Va::new(u64::MAX - 3), ..all };
+    let all = MemoryRegion::whole_memory(KEY, PD, Rights::empty());
+    let translation = Translation::Contiguous { bus: Iova::new(u64::MAX - 3) };
+    let top = MemoryRegion { start: Va::new(u64::MAX - 3), translation, ..all };
     let pages = Pages::default();
     assert_eq!(segments(&table([all]), &pages, at(0x1234), 9), Ok(vec![(0x1234, 9)]));
     assert_eq!(segments(&table([top]), &pages, at(u64::MAX - 3), 4), Ok(vec![(u64::MAX - 3, 4)]));
@@ -195,7 +197,8 @@ fn sums_that_pass_the_last_address_are_refused() {
         len: u64::MAX,
         origin: Origin::Start,
         rights: Rights::empty(),
-        translation: Translation::Paged { page_shift: PageShift::MIN, first_entry: u64::MAX },
+        translation: Translation::paged(PageShift::MIN, u64::MAX, Va::new(0xfff)),
+        kind: Kind::Registered,
     };
     let pages = Pages([(u64::MAX, 0)].into());
     let keys = table([region]);
@@ -213,7 +216,8 @@ fn swapped() -> (GuestMemory, KeyTable, Pages) {
         len: 0x1800,
         origin: Origin::Zero,
         rights: Rights::LOCAL_WRITE | Rights::REMOTE_ATOMIC,
-        translation: Translation::Paged { page_shift: PageShift::MIN, first_entry: 0 },
+        translation: Translation::paged(PageShift::MIN, 0, Va::new(0x800)),
+        kind: Kind::Registered,
     };
     (guest_memory(0x1000, 2), table([region]), Pages([(0, 0x2000), (1, 0x1000)].into()))
 }
@@ -277,15 +281,18 @@ fn any_region_and_range_is_located_inside_the_pages_named_or_refused() {
     let mut granted = 0;
     for _ in 0..50_000 {
         let page_shift = PageShift::new(u8::try_from(12 + draw() % 20).unwrap()).unwrap();
-        let paged = Translation::Paged { page_shift, first_entry: draw() };
+        let start = Va::new(draw());
+        let paged = Translation::paged(page_shift, draw(), start);
+        let contiguous = Translation::Contiguous { bus: Iova::new(start.get()) };
         let region = MemoryRegion {
             key: KEY,
             pd: PD,
-            start: Va::new(draw()),
+            start,
             len: draw() | draw() << 32,
             origin: if draw() % 2 == 0 { Origin::Start } else { Origin::Zero },
             rights: Rights::empty(),
-            translation: if draw() % 4 == 0 { Translation::Physical } else { paged },
+            translation: if draw() % 4 == 0 { contiguous } else { paged },
+            kind: Kind::Registered,
         };
         let len = usize::try_from(1 + draw() % 100_000).unwrap();
         let place = at(region.start.get().wrapping_add(draw() % 0x1_0000));

@@ -161,6 +161,10 @@ impl PageTable for Pages<'_> {
     fn page(self, entry: u64) -> Option<Iova> {
         self.listed(PbleIndex::new(0), entry)
     }
+
+    fn list(self, entry: u64) -> Option<u64> {
+        self.pble(PbleIndex::new(u32::try_from(entry).ok()?))
+    }
 }
 
 fn unreachable(what: &'static str, at: Iova) -> CqpError {

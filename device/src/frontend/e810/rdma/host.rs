@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use engine::{Access, AccessError, Accessor, AtomicOp, Fetch, Modify, RecvRequest, SendRequest};
-use protocol::ids::{Iova, Lkey, Qpn, Va};
+use engine::{Access, AccessError, Accessor, AtomicOp, Fetch, LocalOp, Modify, RecvRequest, SendRequest};
+use protocol::ids::{Lkey, Qpn, Rkey, Va};
 use smallvec::SmallVec;
 
 use super::Rdma;
@@ -53,10 +53,7 @@ impl engine::Host for RdmaHost<'_> {
     }
 
     fn check(&self, who: Accessor, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {
-        if is_bus_address(who, key, access) {
-            return Ok(());
-        }
-        self.access().check(Place::address(who.pd, key, va), len, access)
+        self.access().check(Place::address(who, key, va), len, access)
     }
 
     fn read(
@@ -68,11 +65,7 @@ impl engine::Host for RdmaHost<'_> {
         out: &mut Vec<u8>,
         access: Access,
     ) -> Result<(), AccessError> {
-        if is_bus_address(who, key, access) {
-            let bus = Iova::new(va.get());
-            return self.cx.dma.append(bus, len, out).map_err(|_| AccessError::Unmapped);
-        }
-        self.access().append(Place::address(who.pd, key, va), len, out, access)
+        self.access().append(Place::address(who, key, va), len, out, access)
     }
 
     fn write(
@@ -83,20 +76,20 @@ impl engine::Host for RdmaHost<'_> {
         data: &[u8],
         access: Access,
     ) -> Result<(), AccessError> {
-        if is_bus_address(who, key, access) {
-            return self.cx.dma.write(Iova::new(va.get()), data).map_err(|_| AccessError::Unmapped);
-        }
-        self.access().write(Place::address(who.pd, key, va), data, access)
+        self.access().write(Place::address(who, key, va), data, access)
     }
 
     fn atomic(&mut self, who: Accessor, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
-        self.access().atomic(Place::address(who.pd, key, va), op)
+        self.access().atomic(Place::address(who, key, va), op)
     }
-}
 
-/// STag 0 is all memory to the work requests of a privileged QP, never to its peer (section 13.7).
-fn is_bus_address(who: Accessor, key: Lkey, access: Access) -> bool {
-    who.reserved_lkey && key == Lkey::default() && access.is_local()
+    fn run_local(&mut self, who: Accessor, op: &LocalOp) -> Result<(), AccessError> {
+        self.rdma.regions.keys.run(who, op)
+    }
+
+    fn remote_invalidate(&mut self, who: Accessor, key: Rkey) -> Result<(), AccessError> {
+        self.rdma.regions.keys.remote_invalidate(who, key)
+    }
 }
 
 /// Moves a QP of the engine to another state, or changes its attributes.

@@ -15,7 +15,7 @@ use protocol::ids::{Iova, Lkey, Pdn, Va};
 use super::*;
 use crate::memory::GuestMemory;
 use crate::memory::keys::KeyTable;
-use crate::memory::region::{MemoryRegion, Origin, Rights, Translation};
+use crate::memory::region::{Kind, MemoryRegion, Origin, Rights, Translation};
 use crate::memory::testing::guest_memory;
 use crate::memory::translate::{PageTable, RegionAccess};
 
@@ -150,7 +150,8 @@ fn race(case: Case, time: Duration, forgetful: bool) -> (u64, u64) {
         len: bytes,
         origin: Origin::Zero,
         rights: Rights::empty(),
-        translation: Translation::Physical,
+        translation: Translation::Contiguous { bus: Iova::new(RING) },
+        kind: Kind::Registered,
     };
     keys.insert(region).unwrap();
     let mem = RegionAccess { keys: &keys, pages: NoPages, dma: &dma };

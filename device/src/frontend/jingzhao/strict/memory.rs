@@ -70,8 +70,8 @@ pub(super) fn write_mtt(resources: &Resources, command: &Command, write: &WriteM
 
 /// MTT entries of a region, if it has any.
 pub(super) fn mtt_entries(region: &MemoryRegion) -> Option<Range<u64>> {
-    let Translation::Paged { page_shift, first_entry } = region.translation else { return None };
+    let Translation::Paged { page_shift, first_entry, offset } = region.translation else { return None };
     let page = 1u64 << page_shift.get();
-    let bytes = (region.start.get() & (page - 1)).checked_add(region.len)?;
+    let bytes = offset.checked_add(region.len)?;
     Some(first_entry..first_entry.saturating_add(bytes.div_ceil(page)))
 }

@@ -1,0 +1,166 @@
+//! Work on keys: fast registration, invalidation and windows, as work requests and peers ask for it.
+//!
+//! | state of a key | fast registration | binding, type 1 | binding, type 2 | invalidation |
+//! |---|---|---|---|---|
+//! | allocated for a region | valid | refused | refused | refused |
+//! | region, fast-registered | refused | refused | refused | allocated, unless windows are bound to it |
+//! | allocated for a window | refused | valid | valid | refused |
+//! | window, type 1 | refused | valid | refused | refused |
+//! | window, type 2 | refused | refused | refused; of length 0: allocated | allocated, in its QP's name |
+//! | region, registered by a command | refused | refused | refused | refused |
+//!
+//! # Spec
+//! IBTA volume 1, sections 10.6.5 (fast registration, invalidation), 10.6.7 (memory windows) and 11.2.8.
+
+use engine::{AccessError, Accessor, Bind, FastRegister, LocalOp, Rights, WindowKind};
+use protocol::ids::{Lkey, Qpn, Rkey};
+
+use super::keys::{Allocated, Entry, KeyTable, Purpose};
+use super::region::{Kind, MemoryRegion, Origin, Translation};
+
+const REMOTE: Rights = Rights::REMOTE_READ.union(Rights::REMOTE_WRITE).union(Rights::REMOTE_ATOMIC);
+const REMOTE_CHANGES: Rights = Rights::REMOTE_WRITE.union(Rights::REMOTE_ATOMIC);
+
+impl KeyTable {
+    /// Executes work on a key for a work request of `who`.
+    ///
+    /// # Errors
+    /// Why it is refused; nothing has changed then.
+    pub fn run(&mut self, who: Accessor, op: &LocalOp) -> Result<(), AccessError> {
+        match op {
+            LocalOp::Invalidate(key) => self.invalidate(who, *key),
+            LocalOp::FastRegister(of) => self.fast_register(who, of),
+            LocalOp::Bind(of) => self.bind(who, of),
+        }
+    }
+
+    /// Invalidates the key that a peer of `who` names.
+    ///
+    /// # Errors
+    /// Why it is refused; nothing has changed then. Also a region that grants peers nothing is none of theirs.
+    pub fn remote_invalidate(&mut self, who: Accessor, key: Rkey) -> Result<(), AccessError> {
+        let key = key.as_lkey();
+        let region = self.find(key)?;
+        region.admit(who)?;
+        if matches!(region.kind, Kind::FastRegistered { .. }) && !region.rights.intersects(REMOTE) {
+            return Err(AccessError::Right);
+        }
+        self.invalidate(who, key)
+    }
+
+    fn invalidate(&mut self, who: Accessor, key: Lkey) -> Result<(), AccessError> {
+        let region = *self.find(key)?;
+        let purpose = match region.kind {
+            Kind::Registered | Kind::Window { kind: WindowKind::Type1, .. } => return Err(AccessError::Kind),
+            Kind::FastRegistered { most } => Purpose::Region { most },
+            Kind::Window { kind: kind @ WindowKind::Type2B, .. } => Purpose::Window(kind),
+        };
+        region.admit(who)?;
+        if self.windows(self.index(key)) > 0 {
+            return Err(AccessError::Bound);
+        }
+        self.set(Entry::Allocated(Allocated { key, pd: region.pd, purpose }));
+        Ok(())
+    }
+
+    fn fast_register(&mut self, who: Accessor, of: &FastRegister) -> Result<(), AccessError> {
+        let (pd, most) = match self.renamed(of.key)? {
+            Entry::Valid(MemoryRegion { kind: Kind::FastRegistered { .. }, .. }) => {
+                return Err(AccessError::Valid);
+            }
+            Entry::Allocated(Allocated { pd, purpose: Purpose::Region { most }, .. }) => (*pd, *most),
+            _ => return Err(AccessError::Kind),
+        };
+        if pd != who.pd {
+            return Err(AccessError::Pd);
+        }
+        grants_no_more(of.rights, of.rights)?;
+        if of.len == 0 || of.len > most || of.start.get().checked_add(of.len - 1).is_none() {
+            return Err(AccessError::Bounds);
+        }
+        self.set(Entry::Valid(MemoryRegion {
+            key: of.key,
+            pd,
+            start: of.start,
+            len: of.len,
+            origin: origin(of.zero_based),
+            rights: of.rights,
+            translation: Translation::of(&of.pages, of.start),
+            kind: Kind::FastRegistered { most },
+        }));
+        Ok(())
+    }
+
+    fn bind(&mut self, who: Accessor, of: &Bind) -> Result<(), AccessError> {
+        let key = of.window.as_lkey();
+        let entry = *self.renamed(key)?;
+        let (pd, kind) = match entry {
+            Entry::Allocated(Allocated { pd, purpose: Purpose::Window(kind), .. }) => (pd, kind),
+            Entry::Valid(MemoryRegion { pd, kind: Kind::Window { kind, .. }, .. }) => (pd, kind),
+            _ => return Err(AccessError::Kind),
+        };
+        if kind != of.kind {
+            return Err(AccessError::Kind);
+        }
+        if pd != who.pd {
+            return Err(AccessError::Pd);
+        }
+        if let Entry::Valid(window) = entry {
+            window.admit(who)?;
+        }
+        if of.len == 0 {
+            self.set(Entry::Allocated(Allocated { key, pd, purpose: Purpose::Window(kind) }));
+            return Ok(());
+        }
+        if kind == WindowKind::Type2B && entry.valid().is_some() {
+            return Err(AccessError::Valid);
+        }
+        let window = self.window(who, of)?;
+        self.set(Entry::Valid(window));
+        Ok(())
+    }
+
+    /// The window that a binding makes.
+    fn window(&self, who: Accessor, of: &Bind) -> Result<MemoryRegion, AccessError> {
+        let parent = self.find(of.parent)?;
+        if matches!(parent.kind, Kind::Window { .. }) {
+            return Err(AccessError::Kind);
+        }
+        parent.admit(who)?;
+        if !parent.rights.contains(Rights::BIND) {
+            return Err(AccessError::Right);
+        }
+        grants_no_more(of.rights, parent.rights)?;
+        let offset = parent.offset(of.va, Origin::Zero, of.len)?;
+        let owner: Option<Qpn> = match of.kind {
+            WindowKind::Type1 => None,
+            WindowKind::Type2B => Some(who.qpn),
+        };
+        Ok(MemoryRegion {
+            key: of.window.as_lkey(),
+            pd: parent.pd,
+            start: of.va,
+            len: of.len,
+            origin: origin(of.zero_based),
+            rights: of.rights & REMOTE,
+            translation: parent.translation_at(offset)?,
+            kind: Kind::Window { kind: of.kind, owner, parent: self.index(of.parent) },
+        })
+    }
+}
+
+/// Peers may change only what the owner may: `rights` need local writes among those of the region.
+///
+/// # Spec
+/// IBTA volume 1, section 10.6.3.2.
+fn grants_no_more(rights: Rights, of_region: Rights) -> Result<(), AccessError> {
+    let refused = rights.intersects(REMOTE_CHANGES) && !of_region.contains(Rights::LOCAL_WRITE);
+    if refused { Err(AccessError::Right) } else { Ok(()) }
+}
+
+const fn origin(zero_based: bool) -> Origin {
+    if zero_based { Origin::Start } else { Origin::Zero }
+}
+
+#[cfg(test)]
+mod tests;

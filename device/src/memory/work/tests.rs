@@ -1,0 +1,413 @@
+use engine::{Access, Pages};
+use proptest::prelude::*;
+use protocol::ids::{Iova, Pdn, Va};
+
+use super::*;
+use crate::memory::GuestMemory;
+use crate::memory::region::PageShift;
+use crate::memory::translate::{PageTable, Place, RegionAccess, Segment};
+
+const PD: Pdn = Pdn::new(3);
+const OWNER: Accessor = Accessor { pd: PD, qpn: Qpn::new(0x41), reserved_lkey: false };
+const NEIGHBOUR: Accessor = Accessor { qpn: Qpn::new(0x42), ..OWNER };
+const STRANGER: Accessor = Accessor { pd: Pdn::new(4), ..OWNER };
+/// Of a region that a command registered, of one for fast registration, of a window.
+const REGION: u32 = 0x100;
+const FAST: u32 = 0x200;
+const WINDOW: u32 = 0x300;
+const START: u64 = 0x7f00_0000_0400;
+const LEN: u64 = 0x3000;
+
+fn lkey(key: u32) -> Lkey {
+    Lkey::new(key)
+}
+
+fn allocated(key: u32, purpose: Purpose) -> Allocated {
+    Allocated { key: lkey(key), pd: PD, purpose }
+}
+
+/// A region with all rights, a key for fast registration, and a window of `kind`.
+fn table(kind: WindowKind) -> KeyTable {
+    let mut keys = KeyTable::rotated(14, 8);
+    keys.insert(MemoryRegion {
+        key: lkey(REGION),
+        pd: PD,
+        start: Va::new(START),
+        len: LEN,
+        origin: Origin::Zero,
+        rights: Rights::all(),
+        translation: Translation::paged(PageShift::MIN, 0x10, Va::new(START)),
+        kind: Kind::Registered,
+    })
+    .unwrap();
+    keys.allocate(allocated(FAST, Purpose::Region { most: LEN })).unwrap();
+    keys.allocate(allocated(WINDOW, Purpose::Window(kind))).unwrap();
+    keys
+}
+
+fn fast(key: u32) -> FastRegister {
+    FastRegister {
+        key: lkey(key),
+        start: Va::new(START),
+        len: LEN,
+        rights: Rights::all(),
+        zero_based: false,
+        pages: Pages::List { first: 0x20, page_shift: PageShift::MIN },
+    }
+}
+
+fn bind(key: u32, kind: WindowKind) -> Bind {
+    Bind {
+        window: Rkey::new(key),
+        parent: lkey(REGION),
+        va: Va::new(START + 0x1000),
+        len: 0x800,
+        rights: Rights::REMOTE_READ | Rights::REMOTE_WRITE,
+        zero_based: false,
+        kind,
+    }
+}
+
+fn register(keys: &mut KeyTable, of: FastRegister) -> Result<(), AccessError> {
+    keys.run(OWNER, &LocalOp::FastRegister(of))
+}
+
+fn bound(keys: &mut KeyTable, of: Bind) -> Result<(), AccessError> {
+    keys.run(OWNER, &LocalOp::Bind(of))
+}
+
+fn invalidate(keys: &mut KeyTable, who: Accessor, key: u32) -> Result<(), AccessError> {
+    keys.run(who, &LocalOp::Invalidate(lkey(key)))
+}
+
+fn check(keys: &KeyTable, who: Accessor, key: u32, va: u64, access: Access) -> Result<(), AccessError> {
+    let dma = GuestMemory::default();
+    RegionAccess { keys, pages: Spread, dma: &dma }.check(
+        Place::address(who, lkey(key), Va::new(va)),
+        1,
+        access,
+    )
+}
+
+/// Bus address of a byte.
+fn bus(keys: &KeyTable, who: Accessor, key: u32, va: u64, access: Access) -> Result<u64, AccessError> {
+    let dma = GuestMemory::default();
+    let table = RegionAccess { keys, pages: Spread, dma: &dma };
+    let mut found = table.segments(Place::address(who, lkey(key), Va::new(va)), 1, access)?;
+    found.next().unwrap().map(|Segment { iova, .. }| iova.get())
+}
+
+/// Every entry names a page, none of them beside another, and a list.
+#[derive(Debug, Clone, Copy)]
+struct Spread;
+
+impl Spread {
+    const fn at(entry: u64) -> u64 {
+        entry.wrapping_mul(3) << 32
+    }
+}
+
+impl PageTable for Spread {
+    fn page(self, entry: u64) -> Option<Iova> {
+        Some(Iova::new(Self::at(entry)))
+    }
+
+    fn list(self, entry: u64) -> Option<u64> {
+        Some(entry * 1000)
+    }
+}
+
+#[test]
+fn a_fast_registration_makes_its_new_key_valid_and_no_other() {
+    let mut keys = table(WindowKind::Type1);
+    assert_eq!(check(&keys, OWNER, FAST, START, Access::LocalRead), Err(AccessError::Invalid));
+    assert_eq!(register(&mut keys, fast(FAST | 7)), Ok(()));
+    assert_eq!(bus(&keys, OWNER, FAST | 7, START, Access::RemoteWrite), Ok(Spread::at(0x20) | 0x400));
+    assert_eq!(check(&keys, OWNER, FAST, START, Access::LocalRead), Err(AccessError::Key));
+    assert_eq!(check(&keys, STRANGER, FAST | 7, START, Access::LocalRead), Err(AccessError::Pd));
+}
+
+#[test]
+fn a_registered_key_is_invalidated_before_it_is_registered_again() {
+    let mut keys = table(WindowKind::Type1);
+    assert_eq!(register(&mut keys, fast(FAST | 1)), Ok(()));
+    assert_eq!(register(&mut keys, fast(FAST | 2)), Err(AccessError::Valid));
+    assert_eq!(invalidate(&mut keys, OWNER, FAST | 2), Err(AccessError::Key));
+    assert_eq!(invalidate(&mut keys, STRANGER, FAST | 1), Err(AccessError::Pd));
+    assert!(check(&keys, OWNER, FAST | 1, START, Access::LocalRead).is_ok(), "a refusal changes nothing");
+    assert_eq!(invalidate(&mut keys, OWNER, FAST | 1), Ok(()));
+    for access in [Access::LocalRead, Access::RemoteRead, Access::RemoteAtomic] {
+        assert_eq!(check(&keys, OWNER, FAST | 1, START, access), Err(AccessError::Invalid));
+    }
+    assert_eq!(invalidate(&mut keys, OWNER, FAST | 1), Err(AccessError::Invalid));
+    assert_eq!(register(&mut keys, fast(FAST | 2)), Ok(()));
+    assert_eq!(check(&keys, OWNER, FAST | 1, START, Access::LocalRead), Err(AccessError::Key));
+}
+
+#[test]
+fn a_fast_registration_is_refused_for_its_own_reason() {
+    let cases = [
+        (FastRegister { key: lkey(0x900), ..fast(FAST) }, AccessError::Key),
+        // The same index in the table, and another one in the driver's count.
+        (FastRegister { key: lkey(FAST | 1 << 31), ..fast(FAST) }, AccessError::Key),
+        (FastRegister { key: lkey(REGION), ..fast(FAST) }, AccessError::Kind),
+        (FastRegister { key: lkey(WINDOW), ..fast(FAST) }, AccessError::Kind),
+        (FastRegister { len: LEN + 1, ..fast(FAST) }, AccessError::Bounds),
+        (FastRegister { len: 0, ..fast(FAST) }, AccessError::Bounds),
+        (FastRegister { start: Va::new(u64::MAX - 1), ..fast(FAST) }, AccessError::Bounds),
+        (FastRegister { rights: Rights::REMOTE_WRITE, ..fast(FAST) }, AccessError::Right),
+    ];
+    for (of, refused) in cases {
+        assert_eq!(register(&mut table(WindowKind::Type1), of), Err(refused), "{of:?}");
+    }
+    let foreign = table(WindowKind::Type1).run(STRANGER, &LocalOp::FastRegister(fast(FAST)));
+    assert_eq!(foreign, Err(AccessError::Pd));
+}
+
+#[test]
+fn a_region_that_a_command_registered_is_none_of_work_requests() {
+    let mut keys = table(WindowKind::Type1);
+    assert_eq!(invalidate(&mut keys, OWNER, REGION), Err(AccessError::Kind));
+    assert_eq!(keys.remote_invalidate(OWNER, Rkey::new(REGION)), Err(AccessError::Kind));
+    assert!(check(&keys, OWNER, REGION, START, Access::RemoteRead).is_ok());
+}
+
+#[test]
+fn a_peer_invalidates_what_it_was_given_a_right_to() {
+    let mut keys = table(WindowKind::Type2B);
+    assert_eq!(keys.remote_invalidate(OWNER, Rkey::new(FAST)), Err(AccessError::Invalid));
+    register(&mut keys, FastRegister { rights: Rights::LOCAL_WRITE, ..fast(FAST | 1) }).unwrap();
+    assert_eq!(keys.remote_invalidate(OWNER, Rkey::new(FAST | 1)), Err(AccessError::Right));
+    invalidate(&mut keys, OWNER, FAST | 1).unwrap();
+    register(&mut keys, fast(FAST | 2)).unwrap();
+    assert_eq!(keys.remote_invalidate(STRANGER, Rkey::new(FAST | 2)), Err(AccessError::Pd));
+    assert_eq!(keys.remote_invalidate(NEIGHBOUR, Rkey::new(FAST | 2)), Ok(()), "any QP of the domain");
+    assert_eq!(check(&keys, OWNER, FAST | 2, START, Access::RemoteRead), Err(AccessError::Invalid));
+
+    bound(&mut keys, bind(WINDOW | 1, WindowKind::Type2B)).unwrap();
+    assert_eq!(keys.remote_invalidate(NEIGHBOUR, Rkey::new(WINDOW | 1)), Err(AccessError::Qp));
+    assert_eq!(keys.remote_invalidate(OWNER, Rkey::new(WINDOW | 1)), Ok(()));
+    let mut keys = table(WindowKind::Type1);
+    bound(&mut keys, bind(WINDOW | 1, WindowKind::Type1)).unwrap();
+    assert_eq!(keys.remote_invalidate(OWNER, Rkey::new(WINDOW | 1)), Err(AccessError::Kind));
+}
+
+#[test]
+fn a_window_shows_peers_its_part_of_the_region() {
+    for kind in [WindowKind::Type1, WindowKind::Type2B] {
+        let mut keys = table(kind);
+        bound(&mut keys, bind(WINDOW | 1, kind)).unwrap();
+        let first = START + 0x1000;
+        let part = bus(&keys, OWNER, REGION, first, Access::RemoteRead);
+        assert_eq!(bus(&keys, OWNER, WINDOW | 1, first, Access::RemoteRead), part);
+        assert_eq!(check(&keys, OWNER, WINDOW | 1, first + 0x7ff, Access::RemoteWrite), Ok(()));
+        assert_eq!(
+            check(&keys, OWNER, WINDOW | 1, first + 0x800, Access::RemoteRead),
+            Err(AccessError::Bounds)
+        );
+        assert_eq!(check(&keys, OWNER, WINDOW | 1, first - 1, Access::RemoteRead), Err(AccessError::Bounds));
+        assert_eq!(check(&keys, OWNER, WINDOW | 1, first, Access::RemoteAtomic), Err(AccessError::Right));
+        for access in [Access::LocalRead, Access::LocalWrite] {
+            assert_eq!(check(&keys, OWNER, WINDOW | 1, first, access), Err(AccessError::Kind));
+        }
+        assert_eq!(check(&keys, STRANGER, WINDOW | 1, first, Access::RemoteRead), Err(AccessError::Pd));
+    }
+}
+
+#[test]
+fn a_window_of_type_1_is_of_its_domain_and_one_of_type_2_of_its_qp() {
+    let first = START + 0x1000;
+    for (kind, neighbour) in [(WindowKind::Type1, Ok(())), (WindowKind::Type2B, Err(AccessError::Qp))] {
+        let mut keys = table(kind);
+        bound(&mut keys, bind(WINDOW | 1, kind)).unwrap();
+        assert_eq!(check(&keys, NEIGHBOUR, WINDOW | 1, first, Access::RemoteRead), neighbour);
+        assert_eq!(check(&keys, OWNER, WINDOW | 1, first, Access::RemoteRead), Ok(()));
+    }
+}
+
+#[test]
+fn zero_based_windows_and_regions_count_from_their_first_byte() {
+    let mut keys = table(WindowKind::Type1);
+    bound(&mut keys, Bind { zero_based: true, ..bind(WINDOW | 1, WindowKind::Type1) }).unwrap();
+    let part = bus(&keys, OWNER, REGION, START + 0x1004, Access::RemoteRead);
+    assert_eq!(bus(&keys, OWNER, WINDOW | 1, 4, Access::RemoteRead), part);
+    register(&mut keys, FastRegister { zero_based: true, ..fast(FAST | 1) }).unwrap();
+    assert_eq!(bus(&keys, OWNER, FAST | 1, 0, Access::LocalRead), Ok(Spread::at(0x20) | 0x400));
+    assert_eq!(check(&keys, OWNER, FAST | 1, LEN, Access::LocalRead), Err(AccessError::Bounds));
+}
+
+#[test]
+fn a_window_of_type_1_is_bound_again_at_will_and_unbound_by_length_0() {
+    let mut keys = table(WindowKind::Type1);
+    bound(&mut keys, bind(WINDOW | 1, WindowKind::Type1)).unwrap();
+    let again = Bind { va: Va::new(START), ..bind(WINDOW | 2, WindowKind::Type1) };
+    bound(&mut keys, again).unwrap();
+    assert_eq!(check(&keys, OWNER, WINDOW | 1, START, Access::RemoteRead), Err(AccessError::Key));
+    assert_eq!(check(&keys, OWNER, WINDOW | 2, START, Access::RemoteRead), Ok(()));
+    assert_eq!(invalidate(&mut keys, OWNER, WINDOW | 2), Err(AccessError::Kind));
+    bound(&mut keys, Bind { len: 0, ..bind(WINDOW | 3, WindowKind::Type1) }).unwrap();
+    assert_eq!(check(&keys, OWNER, WINDOW | 3, START, Access::RemoteRead), Err(AccessError::Invalid));
+    assert_eq!(keys.deregister(1).map(|entry| entry.key()), Ok(lkey(REGION)), "nothing is bound any more");
+}
+
+#[test]
+fn a_window_of_type_2_is_invalidated_before_it_is_bound_again() {
+    let mut keys = table(WindowKind::Type2B);
+    bound(&mut keys, bind(WINDOW | 1, WindowKind::Type2B)).unwrap();
+    assert_eq!(bound(&mut keys, bind(WINDOW | 2, WindowKind::Type2B)), Err(AccessError::Valid));
+    let foreign = keys.run(NEIGHBOUR, &LocalOp::Bind(bind(WINDOW | 2, WindowKind::Type2B)));
+    assert_eq!(foreign, Err(AccessError::Qp));
+    assert_eq!(invalidate(&mut keys, NEIGHBOUR, WINDOW | 1), Err(AccessError::Qp));
+    assert_eq!(invalidate(&mut keys, OWNER, WINDOW | 1), Ok(()));
+    let first = START + 0x1000;
+    assert_eq!(check(&keys, OWNER, WINDOW | 1, first, Access::RemoteRead), Err(AccessError::Invalid));
+    let other = keys.run(NEIGHBOUR, &LocalOp::Bind(bind(WINDOW | 2, WindowKind::Type2B)));
+    assert_eq!(other, Ok(()), "the QP that binds it has it");
+    assert_eq!(check(&keys, NEIGHBOUR, WINDOW | 2, first, Access::RemoteRead), Ok(()));
+}
+
+#[test]
+fn a_binding_is_refused_for_its_own_reason() {
+    let ours = bind(WINDOW | 1, WindowKind::Type1);
+    let mut keys = table(WindowKind::Type1);
+    let read_only = MemoryRegion {
+        key: lkey(0x400),
+        rights: Rights::BIND | Rights::REMOTE_READ,
+        ..*keys.get(1).unwrap()
+    };
+    keys.insert(read_only).unwrap();
+    keys.insert(MemoryRegion { key: lkey(0x500), rights: Rights::LOCAL_WRITE, ..read_only }).unwrap();
+    keys.insert(MemoryRegion { key: lkey(0x600), pd: STRANGER.pd, ..read_only }).unwrap();
+    keys.allocate(allocated(0x700, Purpose::Window(WindowKind::Type1))).unwrap();
+    bound(&mut keys, Bind { window: Rkey::new(0x701), ..ours }).unwrap();
+    for (of, refused) in [
+        (Bind { window: Rkey::new(0x900), ..ours }, AccessError::Key),
+        (Bind { window: Rkey::new(FAST), ..ours }, AccessError::Kind),
+        (Bind { window: Rkey::new(REGION), ..ours }, AccessError::Kind),
+        (Bind { kind: WindowKind::Type2B, ..ours }, AccessError::Kind),
+        (Bind { parent: lkey(0x900), ..ours }, AccessError::Key),
+        (Bind { parent: lkey(FAST), ..ours }, AccessError::Invalid),
+        (Bind { parent: lkey(0x701), ..ours }, AccessError::Kind),
+        (Bind { parent: lkey(0x500), ..ours }, AccessError::Right),
+        (Bind { parent: lkey(0x600), ..ours }, AccessError::Pd),
+        // Peers may write only where the owner may.
+        (Bind { parent: lkey(0x400), ..ours }, AccessError::Right),
+        (Bind { va: Va::new(START - 1), ..ours }, AccessError::Bounds),
+        (Bind { len: LEN, ..ours }, AccessError::Bounds),
+    ] {
+        assert_eq!(bound(&mut keys, of), Err(refused), "{of:?}");
+    }
+    assert_eq!(keys.run(STRANGER, &LocalOp::Bind(ours)), Err(AccessError::Pd));
+    assert_eq!(bound(&mut keys, Bind { parent: lkey(0x400), rights: Rights::REMOTE_READ, ..ours }), Ok(()));
+}
+
+#[test]
+fn a_region_outlives_the_windows_that_are_bound_to_it() {
+    let mut keys = table(WindowKind::Type2B);
+    register(&mut keys, fast(FAST | 1)).unwrap();
+    keys.allocate(allocated(0x400, Purpose::Window(WindowKind::Type1))).unwrap();
+    bound(&mut keys, bind(WINDOW | 1, WindowKind::Type2B)).unwrap();
+    let on_fast = |key, kind| Bind { parent: lkey(FAST | 1), ..bind(key, kind) };
+    bound(&mut keys, on_fast(0x401, WindowKind::Type1)).unwrap();
+    assert_eq!(keys.deregister(1), Err(AccessError::Bound));
+    assert_eq!(invalidate(&mut keys, OWNER, FAST | 1), Err(AccessError::Bound));
+    assert_eq!(keys.remote_invalidate(OWNER, Rkey::new(FAST | 1)), Err(AccessError::Bound));
+    invalidate(&mut keys, OWNER, WINDOW | 1).unwrap();
+    assert!(keys.deregister(1).is_ok());
+    // A window that is deregistered is bound no more.
+    assert!(keys.deregister(4).is_ok());
+    assert_eq!(invalidate(&mut keys, OWNER, FAST | 1), Ok(()));
+}
+
+#[test]
+fn a_window_bound_again_to_the_same_region_counts_once() {
+    let mut keys = table(WindowKind::Type1);
+    for generation in 1..4 {
+        bound(&mut keys, bind(WINDOW | generation, WindowKind::Type1)).unwrap();
+    }
+    assert_eq!(keys.deregister(1), Err(AccessError::Bound));
+    bound(&mut keys, Bind { len: 0, ..bind(WINDOW | 4, WindowKind::Type1) }).unwrap();
+    assert!(keys.deregister(1).is_ok());
+}
+
+#[test]
+fn the_reserved_lkey_is_the_bus_for_own_requests_of_those_who_may() {
+    let keys = table(WindowKind::Type1);
+    let kernel = Accessor { reserved_lkey: true, ..STRANGER };
+    assert_eq!(bus(&keys, kernel, 0, 0x1234_5678, Access::LocalRead), Ok(0x1234_5678));
+    assert_eq!(bus(&keys, kernel, 0, 0x1234_5678, Access::LocalWrite), Ok(0x1234_5678));
+    for access in [Access::RemoteRead, Access::RemoteWrite, Access::RemoteAtomic] {
+        assert_eq!(check(&keys, kernel, 0, 0x1234_5678, access), Err(AccessError::Key), "never for peers");
+    }
+    assert_eq!(check(&keys, OWNER, 0, 0x1234_5678, Access::LocalRead), Err(AccessError::Key));
+}
+
+fn pages() -> impl Strategy<Value = Pages> {
+    (0..3, 0..1u64 << 20, 12u8..=31).prop_map(|(level, first, shift)| {
+        let page_shift = PageShift::new(shift).unwrap();
+        match level {
+            0 => Pages::Contiguous { base: Iova::new(first << 31), page_shift },
+            1 => Pages::List { first, page_shift },
+            _ => Pages::TwoLevel { first, page_shift },
+        }
+    })
+}
+
+/// Where a byte is, said again: the `nth` byte after the beginning of the first page.
+fn expected(pages: Pages, nth: u64) -> u64 {
+    match pages {
+        Pages::Contiguous { base, .. } => base.get() + nth,
+        Pages::List { first, page_shift } => {
+            let size = 1 << page_shift.get();
+            (Spread::at(first + nth / size) & !(size - 1)) + nth % size
+        }
+        Pages::TwoLevel { first, page_shift } => {
+            let size = 1 << page_shift.get();
+            let page = nth / size;
+            (Spread::at((first + page / 512) * 1000 + page % 512) & !(size - 1)) + nth % size
+        }
+    }
+}
+
+proptest! {
+    /// Any byte of any region and of any window on it, over all kinds of page lists.
+    #[test]
+    fn bytes_are_where_the_pages_say(
+        pages in pages(),
+        start in 0..1u64 << 40,
+        len in 1..1u64 << 40,
+        zero_based: bool,
+        window_zero_based: bool,
+        at in any::<prop::sample::Index>(),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let mut keys = table(WindowKind::Type2B);
+        keys.allocate(allocated(FAST, Purpose::Region { most: u64::MAX })).unwrap();
+        let of = FastRegister { pages, start: Va::new(start), len, zero_based, ..fast(FAST | 1) };
+        register(&mut keys, of).unwrap();
+        let draw = |index: prop::sample::Index, of: u64| index.index(usize::try_from(of).unwrap()) as u64;
+        let offset = draw(at, len);
+        let (Pages::Contiguous { page_shift, .. }
+            | Pages::List { page_shift, .. }
+            | Pages::TwoLevel { page_shift, .. }) = pages;
+        let due = expected(pages, (start & page_shift.offset_mask()) + offset);
+        let base = if zero_based { 0 } else { start };
+        prop_assert_eq!(bus(&keys, OWNER, FAST | 1, base + offset, Access::RemoteRead), Ok(due));
+        prop_assert_eq!(
+            bus(&keys, OWNER, FAST | 1, base + len, Access::RemoteRead),
+            Err(AccessError::Bounds)
+        );
+
+        let first = draw(cut, offset + 1);
+        let window = Bind {
+            parent: lkey(FAST | 1),
+            va: Va::new(base + first),
+            len: len - first,
+            zero_based: window_zero_based,
+            ..bind(WINDOW | 1, WindowKind::Type2B)
+        };
+        bound(&mut keys, window).unwrap();
+        let through = if window_zero_based { offset - first } else { base + offset };
+        prop_assert_eq!(bus(&keys, OWNER, WINDOW | 1, through, Access::RemoteRead), Ok(due));
+    }
+}
