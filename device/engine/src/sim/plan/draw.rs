@@ -165,10 +165,10 @@ fn draw_life(rng: &mut ChaCha8Rng, pair: &mut Pair, script: &Script) {
     let poison_at = (*script == Script::Poison).then(|| rng.random_range(0..total));
     let mut begun = [VecDeque::new(), VecDeque::new()];
     for nth in 0..total {
-        for side in 0..2 {
+        for (side, begun) in begun.iter_mut().enumerate() {
             let poison = poison_at == Some(nth) && side == 0;
             let (op, recv) = match (pair.service, poison) {
-                (Service::Rc, false) => draw_reliable(rng, pair, side, &mut begun[side]),
+                (Service::Rc, false) => draw_reliable(rng, pair, side, begun),
                 (Service::Rc, true) if rng.random() => keys::draw_poison(rng, pair, side),
                 (Service::Rc, true) => reliable::draw_poison(rng, pair, side),
                 (_, false) => (unreliable::draw_op(rng, pair, side), None),

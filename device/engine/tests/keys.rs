@@ -1,0 +1,382 @@
+//! Work on keys in its turn, SENDs that invalidate, and queues whose owner flushes.
+
+mod common;
+
+use common::*;
+use engine::sim::host::{Key, KeyKind, Mapping, Touch};
+use engine::{
+    AccessError, AsyncEvent, Bind, Completion, FastRegister, Fence, Flush, LocalOp, PageShift, Pages,
+    RecvDone, Rights, SendOp, SendRequest, Service, Sge, State, Status, Success, WindowKind,
+};
+use protocol::ids::{Iova, Lkey, Pdn, Rkey, Va};
+
+/// Whole numbers of a key for fast registration and of a window, whose low 8 bits are software's.
+const FAST: u32 = 0x2000_0000;
+const WINDOW: u32 = 0x2000_0100;
+
+fn key(number: u32, kind: KeyKind, mapping: Option<Mapping>) -> (u32, Key) {
+    (number >> 8, Key { key: number, pd: Pdn::new(PD), kind, mapping })
+}
+
+/// The first 4096 bytes of the region, with all rights.
+fn mapping() -> Mapping {
+    Mapping { region: KEY, first: VA, start: VA, len: 4096, rights: Rights::all(), qpn: None }
+}
+
+fn pair() -> Pair {
+    with(|_, _| {})
+}
+
+/// Both sides have a key for fast registration that is not valid, and a window of type 2B.
+fn with(tune: impl Fn(Who, &mut engine::QpAttrs)) -> Pair {
+    let mut pair = Pair::with(tune);
+    for side in [&mut pair.a, &mut pair.b] {
+        side.host
+            .keys
+            .extend([key(FAST, KeyKind::Fast, None), key(WINDOW, KeyKind::Window(WindowKind::Type2B), None)]);
+        side.host.touches = Some(Vec::new());
+    }
+    pair
+}
+
+/// B's key for fast registration is valid, as after an earlier registration.
+fn registered() -> Pair {
+    let mut pair = pair();
+    pair.b.host.keys.extend([key(FAST, KeyKind::Fast, Some(mapping()))]);
+    pair
+}
+
+fn local(wr_id: u64, op: LocalOp) -> SendRequest {
+    request(wr_id, SendOp::Local(op), &[])
+}
+
+fn invalidate(wr_id: u64, key: u32) -> SendRequest {
+    local(wr_id, LocalOp::Invalidate(Lkey::new(key)))
+}
+
+/// Of the whole region.
+fn fast_register(wr_id: u64, key: u32) -> SendRequest {
+    let op = FastRegister {
+        key: Lkey::new(key),
+        start: Va::new(VA),
+        len: REGION as u64,
+        rights: Rights::all(),
+        zero_based: false,
+        pages: Pages::Contiguous { base: Iova::new(u64::from(KEY) << 32), page_shift: PageShift::MIN },
+    };
+    local(wr_id, LocalOp::FastRegister(op))
+}
+
+fn bind(wr_id: u64, key: u32) -> SendRequest {
+    let op = Bind {
+        window: Rkey::new(key),
+        parent: Lkey::new(KEY),
+        va: Va::new(VA),
+        len: 100,
+        rights: Rights::REMOTE_READ,
+        zero_based: false,
+        kind: WindowKind::Type2B,
+    };
+    local(wr_id, LocalOp::Bind(op))
+}
+
+fn send_invalidate(wr_id: u64, key: u32, len: u32) -> SendRequest {
+    request(wr_id, SendOp::SendInvalidate { rkey: Rkey::new(key) }, &[sge(0, len)])
+}
+
+/// SEND that gathers through `key`.
+fn send_through(wr_id: u64, key: u32, len: u32) -> SendRequest {
+    request(wr_id, SendOp::Send { imm: None }, &[Sge { lkey: Lkey::new(key), ..sge(0, len) }])
+}
+
+/// Work on keys that a side executed, as often as it did.
+fn executed(side: &mut Side) -> Vec<LocalOp> {
+    let touches = side.host.touches.replace(Vec::new()).unwrap_or_default();
+    let op = |touch| match touch {
+        Touch::Local { op, .. } => Some(op),
+        _ => None,
+    };
+    touches.into_iter().filter_map(op).collect()
+}
+
+fn received(completion: &Completion) -> RecvDone {
+    match completion.result {
+        Ok(Success::Recv(done)) => done,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// IBTA volume 1, section 9.4.1.1: only the last packet has the key, which is invalid when the receive completes.
+#[test]
+fn send_with_invalidate_ends_a_key_of_the_receiver_with_its_last_packet() {
+    let mut pair = registered();
+    pair.post_recv(B, 7, 0x8000, 600);
+    pair.post(A, send_invalidate(1, FAST, 600));
+    let frames = pair.frames(A);
+    let texts: Vec<_> = frames.iter().map(|frame| describe(frame)).collect();
+    assert!(texts[0].starts_with("SendFirst 0x100") && texts[1].starts_with("SendMiddle 0x101"), "{texts:?}");
+    assert!(texts[2].starts_with("SendLastInvalidate 0x102"), "{texts:?}");
+    pair.deliver(B, &frames[0]);
+    pair.deliver(B, &frames[1]);
+    assert!(pair.b.host.keys[&(FAST >> 8)].mapping.is_some(), "not before the message is whole");
+    pair.deliver(B, &frames[2]);
+    assert!(pair.b.host.keys[&(FAST >> 8)].mapping.is_none());
+    let done = received(&pair.b.completions[0]);
+    assert_eq!((done.invalidated, done.byte_len), (Some(Rkey::new(FAST)), 600));
+    assert_eq!(pair.bytes(B, 0x8000, 600), pair.bytes(A, 0, 600));
+    pair.flow();
+    assert_eq!(pair.a.sends(), ok([1]));
+}
+
+#[test]
+fn send_without_a_key_reports_none() {
+    let mut pair = pair();
+    pair.post_recv(B, 7, 0x8000, 10);
+    pair.post(A, send(1, 10));
+    pair.flow();
+    assert_eq!(received(&pair.b.completions[0]).invalidated, None);
+}
+
+#[test]
+fn duplicate_of_a_send_with_invalidate_is_acknowledged_and_not_executed() {
+    let mut pair = registered();
+    pair.post_recv(B, 7, 0x8000, 10);
+    pair.post(A, send_invalidate(1, FAST, 10));
+    // The acknowledge is lost. Meanwhile the key is valid again, for something else.
+    pair.lose(B, 0);
+    pair.b.host.keys.extend([key(FAST, KeyKind::Fast, Some(mapping()))]);
+    pair.advance(TIMEOUT);
+    pair.flow();
+    assert_eq!((pair.a.sends(), pair.b.recvs()), (ok([1]), ok([7])));
+    assert!(pair.b.host.keys[&(FAST >> 8)].mapping.is_some(), "the second copy invalidates nothing");
+}
+
+/// The data is there, and the key is not one that the peer may invalidate.
+#[test]
+fn key_that_peers_may_not_invalidate_fails_both_sides() {
+    for (bad, reason) in
+        [(KEY, AccessError::Kind), (FAST, AccessError::Invalid), (FAST | 1, AccessError::Key)]
+    {
+        let mut pair = pair();
+        pair.post_recv(B, 7, 0x8000, 10);
+        pair.post(A, send_invalidate(1, bad, 10));
+        let trace = pair.flow();
+        assert_eq!(trace[1..], ["B Acknowledge 0x100 RemoteAccess msn0"]);
+        assert_eq!(pair.a.sends(), [(1, Err(Status::RemoteAccess))]);
+        assert_eq!(pair.b.recvs(), [(7, Err(Status::RemoteInvalidRequest))]);
+        assert_eq!(pair.b.asyncs, [AsyncEvent::AccessError(reason)]);
+        assert_eq!((pair.snapshot(A).state, pair.snapshot(B).state), (State::Err, State::Err));
+    }
+}
+
+#[test]
+fn window_of_another_qp_is_not_the_peers_to_invalidate_or_use() {
+    let mut pair = pair();
+    let foreign = Mapping { qpn: Some(protocol::ids::Qpn::new(0x99)), ..mapping() };
+    pair.b.host.keys.extend([key(WINDOW, KeyKind::Window(WindowKind::Type2B), Some(foreign))]);
+    let remote = engine::Remote { rkey: Rkey::new(WINDOW), ..remote(0) };
+    pair.post(A, request(1, SendOp::Write { remote, imm: None }, &[sge(0, 10)]));
+    pair.flow();
+    assert_eq!(pair.a.sends(), [(1, Err(Status::RemoteAccess))]);
+    assert_eq!(pair.b.asyncs, [AsyncEvent::AccessError(AccessError::Qp)]);
+}
+
+/// IBTA volume 1, section 10.8.3.3: requests begin after the registration before them, without a fence.
+#[test]
+fn fast_registration_is_executed_before_the_request_behind_it_and_once() {
+    let mut pair = pair();
+    pair.post_recv(B, 7, 0x8000, 300);
+    pair.post_recv(B, 8, 0x9000, 300);
+    pair.a.host.post_send(A.qpn(), send(1, 300));
+    pair.a.host.post_send(A.qpn(), fast_register(2, FAST | 1));
+    pair.post(A, send_through(3, FAST | 1, 300));
+    // The first packet of all is lost, so that the requester goes back over the registration.
+    pair.lose(A, 0);
+    pair.advance(TIMEOUT);
+    pair.flow();
+    assert_eq!((pair.a.sends(), pair.b.recvs()), (ok([1, 2, 3]), ok([7, 8])));
+    assert_eq!(executed(&mut pair.a).len(), 1);
+    assert_eq!(pair.bytes(B, 0x9000, 300), pair.bytes(A, 0, 300));
+}
+
+#[test]
+fn work_on_keys_completes_in_the_order_of_the_queue() {
+    let mut pair = pair();
+    pair.post_recv(B, 7, 0x8000, 10);
+    pair.a.host.post_send(A.qpn(), send(1, 10));
+    pair.a.host.post_send(A.qpn(), fast_register(2, FAST | 1));
+    pair.post(A, bind(3, WINDOW | 1));
+    assert_eq!(pair.frames(A).len(), 1);
+    assert_eq!((executed(&mut pair.a).len(), pair.a.sends()), (2, vec![]), "the SEND is not acknowledged");
+    pair.advance(TIMEOUT);
+    pair.flow();
+    assert_eq!(pair.a.sends(), ok([1, 2, 3]));
+}
+
+/// Packets that are sent again are gathered again.
+#[test]
+fn invalidation_waits_until_what_is_older_cannot_be_gathered_again() {
+    let mut pair = pair();
+    pair.post_recv(B, 7, 0x8000, 300);
+    pair.a.host.post_send(A.qpn(), fast_register(1, FAST | 1));
+    pair.a.host.post_send(A.qpn(), send_through(2, FAST | 1, 300));
+    pair.a.host.post_send(A.qpn(), invalidate(3, FAST | 1));
+    pair.post(A, send_through(4, FAST | 1, 10));
+    pair.lose(A, 1);
+    assert_eq!(executed(&mut pair.a).len(), 1, "the registration only");
+    pair.advance(TIMEOUT);
+    pair.flow();
+    assert_eq!(executed(&mut pair.a), [LocalOp::Invalidate(Lkey::new(FAST | 1))]);
+    let late = Err(Status::LocalProtection(AccessError::Invalid));
+    assert_eq!(pair.a.sends(), [(1, Ok(())), (2, Ok(())), (3, Ok(())), (4, late)]);
+    assert_eq!(pair.bytes(B, 0x8000, 300), pair.bytes(A, 0, 300));
+}
+
+#[test]
+fn read_with_invalidate_ends_its_own_key_when_its_data_is_there() {
+    let mut pair = pair();
+    pair.a.host.keys.extend([key(FAST, KeyKind::Fast, Some(mapping()))]);
+    let sink = Sge { lkey: Lkey::new(FAST), ..sge(0x100, 600) };
+    let op = SendOp::Read { remote: remote(0x8000), invalidate: Some(Lkey::new(FAST)) };
+    pair.post(A, request(1, op, &[sink]));
+    pair.lose(B, 2);
+    assert_eq!(executed(&mut pair.a), [], "the last packet is lost");
+    pair.advance(TIMEOUT);
+    pair.flow();
+    assert_eq!(executed(&mut pair.a), [LocalOp::Invalidate(Lkey::new(FAST))]);
+    assert_eq!(pair.a.sends(), ok([1]));
+    assert_eq!(pair.bytes(A, 0x100, 600), pair.bytes(B, 0x8000, 600));
+}
+
+#[test]
+fn read_whose_key_cannot_be_invalidated_fails_after_its_data_came() {
+    let mut pair = pair();
+    let op = SendOp::Read { remote: remote(0x8000), invalidate: Some(Lkey::new(KEY)) };
+    pair.post(A, request(1, op, &[sge(0, 10)]));
+    pair.flow();
+    assert_eq!(pair.a.sends(), [(1, Err(Status::MemoryManagement(AccessError::Key)))]);
+    assert_eq!(pair.snapshot(A).state, State::Err);
+}
+
+#[test]
+fn refused_work_on_a_key_fails_in_its_turn_and_says_why() {
+    let mut pair = pair();
+    pair.post_recv(B, 7, 0x8000, 10);
+    pair.a.host.post_send(A.qpn(), send(1, 10));
+    pair.a.host.post_send(A.qpn(), bind(2, FAST));
+    pair.post(A, send(3, 10));
+    assert_eq!(pair.flow(), ["A SendOnly 0x100 10B?", "B Acknowledge 0x100 msn1"]);
+    let failed = Err(Status::MemoryManagement(AccessError::Kind));
+    assert_eq!(pair.a.sends(), [(1, Ok(())), (2, failed), (3, Err(Status::Flushed))]);
+    assert_eq!(pair.snapshot(A).state, State::Err);
+}
+
+#[test]
+fn fence_of_all_waits_for_acknowledges_too() {
+    let mut pair = pair();
+    pair.post(A, write(1, 0x8000, 10));
+    pair.post(A, SendRequest { fence: Fence::All, ..write(2, 0x9000, 10) });
+    pair.post(A, write(3, 0xa000, 10));
+    let before = pair.frames(A);
+    assert_eq!(before.len(), 1, "the fenced request waits, and what is behind it");
+    pair.deliver(B, &before[0]);
+    let trace = pair.flow();
+    assert_eq!(trace[0], "B Acknowledge 0x100 msn1");
+    assert!(trace[1].starts_with("A WriteOnly 0x101"), "{trace:?}");
+    assert_eq!(pair.a.sends(), ok([1, 2, 3]));
+}
+
+#[test]
+fn drained_queue_begins_no_work_on_keys() {
+    let mut pair = pair();
+    pair.modify_with(A, State::Sqd, |_| {});
+    pair.post(A, fast_register(1, FAST | 1));
+    assert_eq!((pair.frames(A).len(), executed(&mut pair.a).len()), (0, 0));
+    pair.modify(A, State::Rts);
+    pair.flow();
+    assert_eq!((pair.a.sends(), executed(&mut pair.a).len()), (ok([1]), 1));
+}
+
+#[test]
+fn unreliable_connections_work_on_keys_and_datagrams_do_not() {
+    let mut pair = with(|_, attrs| attrs.service = Service::Uc);
+    pair.post_recv(B, 7, 0x8000, 100);
+    pair.a.host.post_send(A.qpn(), fast_register(1, FAST | 1));
+    pair.a.host.post_send(A.qpn(), send_through(2, FAST | 1, 100));
+    pair.post(A, invalidate(3, FAST | 1));
+    pair.flow();
+    assert_eq!((pair.a.sends(), pair.b.recvs()), (ok([1, 2, 3]), ok([7])));
+    assert_eq!(executed(&mut pair.a).len(), 2);
+    pair.post(A, send_invalidate(4, FAST, 10));
+    pair.flow();
+    assert_eq!(pair.a.sends(), [(4, Err(Status::LocalQpOperation))]);
+
+    let mut pair = with(|_, attrs| attrs.service = Service::Ud);
+    pair.post(A, fast_register(1, FAST | 1));
+    pair.flow();
+    assert_eq!(pair.a.sends(), [(1, Err(Status::LocalQpOperation))]);
+}
+
+fn owner() -> Pair {
+    with(|_, attrs| attrs.flush = Flush::Owner)
+}
+
+/// E810 interface, section 14.2: the owner writes one completion a queue.
+#[test]
+fn failure_in_a_queue_whose_owner_flushes_is_reported_once_and_nothing_more_is_fetched() {
+    let mut pair = owner();
+    pair.post_recv(A, 11, 0x8000, 10);
+    pair.a.host.post_send(A.qpn(), send_through(1, 0x999, 10));
+    pair.a.host.post_send(A.qpn(), send(2, 10));
+    pair.post(A, send(3, 10));
+    pair.flow();
+    assert_eq!(pair.a.sends(), [(1, Err(Status::LocalProtection(AccessError::Key)))]);
+    assert_eq!((pair.a.recvs(), pair.a.asyncs.len()), (vec![], 0));
+    assert_eq!(pair.snapshot(A).state, State::Err);
+    let queues = &pair.a.host.queues[&A.qpn().get()];
+    assert_eq!((queues.send.len(), queues.recv.len()), (2, 1), "the others are in their queues");
+    pair.post(A, send(4, 10));
+    pair.advance(TIMEOUT);
+    assert_eq!((pair.a.sends(), pair.a.recvs()), (vec![], vec![]));
+}
+
+#[test]
+fn receive_that_fails_where_the_owner_flushes_is_reported_once() {
+    let mut pair = owner();
+    let bad = Sge { lkey: Lkey::new(LOCKED), ..sge(0, 100) };
+    pair.b.host.post_recv(B.qpn(), 7, &[bad]);
+    pair.post_recv(B, 8, 0x9000, 100);
+    pair.post(A, send(1, 10));
+    pair.flow();
+    assert_eq!(pair.b.recvs(), [(7, Err(Status::LocalProtection(AccessError::Right)))]);
+    assert_eq!(pair.b.host.queues[&B.qpn().get()].recv.len(), 1);
+}
+
+/// The receive that was taken for it counts as posted still.
+#[test]
+fn refused_request_is_an_event_alone_where_the_owner_flushes() {
+    let mut pair = owner();
+    pair.post_recv(B, 7, 0x8000, 100);
+    let bad = engine::Remote { rkey: Rkey::new(0x999), ..remote(0) };
+    let imm = Some(protocol::roce::Imm([0; 4]));
+    pair.post(A, request(1, SendOp::Write { remote: bad, imm }, &[sge(0, 10)]));
+    pair.flow();
+    assert_eq!((pair.b.recvs(), pair.b.sends()), (vec![], vec![]));
+    assert_eq!(pair.b.asyncs, [AsyncEvent::AccessError(AccessError::Key)]);
+    assert_eq!(pair.a.sends(), [(1, Err(Status::RemoteAccess))]);
+}
+
+#[test]
+fn software_moves_a_queue_whose_owner_flushes_to_err_without_a_word() {
+    let mut pair = owner();
+    pair.post_recv(A, 11, 0x8000, 10);
+    pair.post(A, write(1, 0x8000, 10));
+    pair.frames(A);
+    pair.modify_with(A, State::Err, |modify| modify.attrs.flush = Flush::Owner);
+    assert_eq!((pair.a.sends(), pair.a.recvs(), pair.a.asyncs.len()), (vec![], vec![], 0));
+    // Nor does it look for receive requests that are posted later.
+    pair.post_recv(A, 12, 0x8000, 10);
+    pair.advance(TIMEOUT);
+    assert_eq!((pair.a.sends(), pair.a.recvs()), (vec![], vec![]));
+    assert_eq!(pair.a.host.queues[&A.qpn().get()].recv.len(), 2);
+}
