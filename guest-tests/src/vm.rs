@@ -242,6 +242,14 @@ impl Vm {
         self.qemu.signal(signal)
     }
 
+    /// The number of QEMU's process.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn process_id(&self) -> Result<u32> {
+        self.qemu.id()
+    }
+
     /// Names the guest in an error, and shows what it printed when the error is not the step's own.
     async fn explained<T>(&mut self, result: Result<T>) -> Result<T> {
         let Err(error) = result else { return result };

@@ -3,6 +3,7 @@
 mod answers;
 mod bridge;
 mod content;
+mod effort;
 mod filter;
 mod flows;
 mod jumbo;

@@ -200,7 +200,13 @@ pub const ALL: &[Scenario] = &[
         name: "e810-speed",
         about: "E810, virtio-net and e1000e side by side in the same guests: throughput and round trips as ratios",
         pair: false,
-        run: |lab, report| Box::pin(e810::speed::run(lab, report)),
+        run: |lab, report| Box::pin(e810::speed::run(lab, report, e810::speed::Extent::All)),
+    },
+    Scenario {
+        name: "e810-round-trips",
+        about: "the same for round trips alone, more often, and what one takes of the host",
+        pair: false,
+        run: |lab, report| Box::pin(e810::speed::run(lab, report, e810::speed::Extent::RoundTrips)),
     },
     Scenario {
         name: "fabric-tap",

@@ -1,8 +1,9 @@
 //! An E810 beside QEMU's own NICs: the same two guests have one of each, wired to the other's, and each is measured in
-//! turn. None of it is judged; the table shows ratios.
+//! turn. None of it is judged; one table shows ratios, another what a round trip takes of the host.
 
 use std::fmt::Write as _;
 use std::fs;
+use std::ops::{Add, Sub};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use agent::wire::ProgramId;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
+use super::effort::Effort;
 use super::package::Package;
 use super::station::{self, Address};
 use crate::daemon::{Daemon, HcaSpec, Interface, free_udp_ports};
@@ -21,8 +23,36 @@ use crate::scenario::rxe_interop::mac;
 use crate::tools::{Exchange, Ready, spawn, stop};
 use crate::vm::{Image, Vm};
 
-/// Of each measure, in turns.
-const ROUNDS: usize = 5;
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Extent {
+    /// Throughput and round trips.
+    All,
+    /// Round trips alone, more often.
+    RoundTrips,
+}
+
+impl Extent {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::All => "e810-speed",
+            Self::RoundTrips => "e810-round-trips",
+        }
+    }
+
+    /// Of each measure, in turns.
+    const fn rounds(self) -> usize {
+        match self {
+            Self::All => 5,
+            Self::RoundTrips => 11,
+        }
+    }
+
+    fn takes(self, measure: Measure) -> bool {
+        self == Self::All || measure.is_of_round_trips()
+    }
+}
+
 /// How long one takes.
 const SECONDS: u32 = 2;
 /// The same with set-up and end.
@@ -108,6 +138,19 @@ impl Measure {
         }
     }
 
+    const fn is_of_round_trips(self) -> bool {
+        matches!(self, Self::TcpRoundTrips | Self::FloodPing)
+    }
+
+    /// How many round trips a result stands for.
+    fn round_trips(self, value: f64) -> f64 {
+        match self {
+            Self::Tcp { .. } => 0.0,
+            Self::TcpRoundTrips => value * f64::from(SECONDS),
+            Self::FloodPing => f64::from(PINGS),
+        }
+    }
+
     /// Of one card, guest a being the client.
     async fn take(self, a: &mut Vm, b: &mut Vm, card: Card) -> Result<f64> {
         let peer = Address::on(card.network(), card.id(2)).ipv4;
@@ -164,6 +207,47 @@ struct Found {
     card: Card,
     /// In ascending order.
     values: Vec<f64>,
+    /// What all rounds together took, and how many round trips they were.
+    taken: Taken,
+    round_trips: f64,
+}
+
+/// What guests and daemons took.
+#[derive(Clone, Copy, Debug, Default)]
+struct Taken {
+    vcpus: Effort,
+    qemu: Effort,
+    hcad: Effort,
+    messages: u64,
+    interrupts: u64,
+}
+
+impl Add for Taken {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            vcpus: self.vcpus + other.vcpus,
+            qemu: self.qemu + other.qemu,
+            hcad: self.hcad + other.hcad,
+            messages: self.messages + other.messages,
+            interrupts: self.interrupts + other.interrupts,
+        }
+    }
+}
+
+impl Sub for Taken {
+    type Output = Self;
+
+    fn sub(self, before: Self) -> Self {
+        Self {
+            vcpus: self.vcpus - before.vcpus,
+            qemu: self.qemu - before.qemu,
+            hcad: self.hcad - before.hcad,
+            messages: self.messages.saturating_sub(before.messages),
+            interrupts: self.interrupts.saturating_sub(before.interrupts),
+        }
+    }
 }
 
 impl Found {
@@ -172,16 +256,18 @@ impl Found {
     }
 }
 
-pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
-    let run = lab.new_run("e810-speed")?;
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
+    let run = lab.new_run(extent.name())?;
     let hint = format!("consoles, logs and command lines: {}", run.path().display());
     let mut bench = Bench::start(lab, run).await.context(hint.clone())?;
     let mut all = Vec::new();
-    for &measure in MEASURES {
-        let name = format!("{}, {ROUNDS} times each", measure.name());
-        report.case(&name, &hint, bench.measure(measure, &mut all)).await?;
+    let rounds = extent.rounds();
+    for &measure in MEASURES.iter().filter(|&&measure| extent.takes(measure)) {
+        let name = format!("{}, {rounds} times each", measure.name());
+        report.case(&name, &hint, bench.measure(measure, rounds, &mut all)).await?;
     }
     line(&table(&all))?;
+    line(&costs(&all))?;
     report.case("the results are kept", &hint, async { keep(&all, bench.run.file("speed.jsonl")) }).await?;
     report.case("the daemons end with success on SIGTERM", &hint, bench.stop()).await
 }
@@ -213,24 +299,52 @@ impl Bench {
     }
 
     /// One measure of all cards, in turns.
-    async fn measure(&mut self, measure: Measure, all: &mut Vec<Found>) -> Result<()> {
-        let Self { a, b, .. } = self;
-        let server = if measure == Measure::TcpRoundTrips { Some(qperf(b).await?) } else { None };
-        let mut found = CARDS.map(|card| Found { measure, card, values: Vec::new() });
-        for _ in 0..ROUNDS {
+    async fn measure(&mut self, measure: Measure, rounds: usize, all: &mut Vec<Found>) -> Result<()> {
+        let rr = measure == Measure::TcpRoundTrips;
+        let server = if rr { Some(qperf(&mut self.b).await?) } else { None };
+        let mut found = CARDS.map(|card| Found {
+            measure,
+            card,
+            values: Vec::new(),
+            taken: Taken::default(),
+            round_trips: 0.0,
+        });
+        for _ in 0..rounds {
             for found in &mut found {
-                let value = measure.take(a, b, found.card).await;
-                found.values.push(value.with_context(|| found.card.name())?);
+                let before = self.taken().await?;
+                let value = measure.take(&mut self.a, &mut self.b, found.card).await;
+                let value = value.with_context(|| found.card.name())?;
+                found.values.push(value);
+                found.taken = found.taken + (self.taken().await? - before);
+                found.round_trips += measure.round_trips(value);
             }
         }
         if let Some(server) = server {
-            stop(b, server).await?;
+            stop(&mut self.b, server).await?;
         }
         for found in &mut found {
             found.values.sort_unstable_by(f64::total_cmp);
         }
         all.extend(found);
         Ok(())
+    }
+
+    /// What was taken so far.
+    async fn taken(&mut self) -> Result<Taken> {
+        let mut taken = Taken::default();
+        for vm in [&self.a, &self.b] {
+            let [vcpus, qemu] = Effort::of_guest(vm.process_id()?)?;
+            taken.vcpus = taken.vcpus + vcpus;
+            taken.qemu = taken.qemu + qemu;
+        }
+        for daemon in &mut self.daemons {
+            taken.hcad = taken.hcad + Effort::of_process(daemon.process().id()?)?;
+            let counters = daemon.control(&["counters"]).await?;
+            let count = |place: &str| counters.pointer(place).and_then(Value::as_u64).context(place.to_owned());
+            taken.messages += count("/vfio/messages/region_write")?;
+            taken.interrupts += count("/vfio/interrupts/sent")?;
+        }
+        Ok(taken)
     }
 
     async fn stop(mut self) -> Result<()> {
@@ -293,6 +407,29 @@ fn table(all: &[Found]) -> String {
         write!(text, "  {}", first.measure.unit()).expect("a String takes every write");
     }
     text + "\nxN: the e810 has N times as much"
+}
+
+/// A line a card and measure of round trips: what one takes.
+fn costs(all: &[Found]) -> String {
+    let mut text = format!(
+        "{:26}{:>12}{:>22}{:>22}{:>22}{:>12}{:>10}{:>10}",
+        "a round trip takes", "", "virtual CPUs", "rest of QEMU", "hcad", "waiting", "MMIO", "MSI-X"
+    );
+    for found in all.iter().filter(|found| found.measure.is_of_round_trips()) {
+        let each = |amount: f64| amount / found.round_trips;
+        let micros = |time: Duration| each(time.as_secs_f64() * 1e6);
+        let Taken { vcpus, qemu, hcad, messages, interrupts } = found.taken;
+        write!(text, "\n{:26}{:>12}", found.measure.name(), found.card.name())
+            .expect("a String takes every write");
+        for part in [vcpus, qemu, hcad] {
+            let cell = format!("{:.0} us {:.1} sleeps", micros(part.ran), each(part.wakeups as f64));
+            write!(text, "{cell:>22}").expect("a String takes every write");
+        }
+        let waited = format!("{:.0} us", micros((vcpus + qemu + hcad).waited));
+        let (messages, interrupts) = (each(messages as f64), each(interrupts as f64));
+        write!(text, "{waited:>12}{messages:>10.1}{interrupts:>10.1}").expect("a String takes every write");
+    }
+    text + "\nof both ends together; sleeps are those that somebody had to end, waiting is for a processor"
 }
 
 /// Writes the ratios as `ci/bench` does.

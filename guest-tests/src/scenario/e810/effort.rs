@@ -1,0 +1,110 @@
+//! What guests and daemons take of the host: time of its processors, and how often somebody had to be woken. Unlike rates,
+//! these say little of who else is busy on the host, and they say where the time goes.
+
+use std::fs;
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+/// QEMU names the threads that run guest code so.
+const VCPU: &str = "CPU ";
+
+/// Of some threads, since they began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Effort {
+    /// On a processor.
+    pub(super) ran: Duration,
+    /// Ready to run, but no processor was free.
+    pub(super) waited: Duration,
+    /// Sleeps that somebody ended.
+    pub(super) wakeups: u64,
+}
+
+impl Effort {
+    /// Of a QEMU: its virtual processors, and all its other threads.
+    pub(super) fn of_guest(process: u32) -> Result<[Self; 2]> {
+        let mut sums = [Self::default(); 2];
+        for (name, effort) in threads(process)? {
+            let [vcpus, others] = &mut sums;
+            let sum = if name.starts_with(VCPU) { vcpus } else { others };
+            *sum = *sum + effort;
+        }
+        Ok(sums)
+    }
+
+    /// Of a daemon.
+    pub(super) fn of_process(process: u32) -> Result<Self> {
+        Ok(threads(process)?.into_iter().fold(Self::default(), |sum, (_, effort)| sum + effort))
+    }
+
+    fn parse(schedstat: &str, status: &str) -> Option<Self> {
+        let mut numbers = schedstat.split_whitespace().map(|word| word.parse().ok());
+        let (ran, waited) = (numbers.next()??, numbers.next()??);
+        let wakeups = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        let wakeups = wakeups.trim().parse().ok()?;
+        Some(Self { ran: Duration::from_nanos(ran), waited: Duration::from_nanos(waited), wakeups })
+    }
+}
+
+impl Add for Effort {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            ran: self.ran + other.ran,
+            waited: self.waited + other.waited,
+            wakeups: self.wakeups + other.wakeups,
+        }
+    }
+}
+
+/// What was added meanwhile; nothing of threads that have ended.
+impl Sub for Effort {
+    type Output = Self;
+
+    fn sub(self, before: Self) -> Self {
+        Self {
+            ran: self.ran.saturating_sub(before.ran),
+            waited: self.waited.saturating_sub(before.waited),
+            wakeups: self.wakeups.saturating_sub(before.wakeups),
+        }
+    }
+}
+
+/// Name and effort of each thread of a process.
+fn threads(process: u32) -> Result<Vec<(String, Effort)>> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).with_context(|| format!("process {process}"))?;
+    let mut found = Vec::new();
+    for task in tasks {
+        let folder = task?.path();
+        let read = |name: &str| fs::read_to_string(folder.join(name));
+        // A thread that has ended meanwhile is nobody's concern.
+        let (Ok(name), Ok(schedstat), Ok(status)) = (read("comm"), read("schedstat"), read("status")) else {
+            continue;
+        };
+        let effort = Effort::parse(&schedstat, &status).with_context(|| format!("{schedstat}{status}"))?;
+        found.push((name, effort));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_counts_nanoseconds_and_sleeps() {
+        let status = "Name:\tx\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t7\n";
+        let effort = Effort::parse("1500 300 4\n", status).unwrap();
+        let nanos = Duration::from_nanos;
+        assert_eq!(effort, Effort { ran: nanos(1500), waited: nanos(300), wakeups: 12 });
+        assert_eq!(Effort::parse("1500\n", status), None);
+    }
+
+    #[test]
+    fn this_process_has_run() {
+        let effort = Effort::of_process(std::process::id()).unwrap();
+        assert!(effort.ran > Duration::ZERO);
+    }
+}
