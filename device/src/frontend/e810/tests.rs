@@ -1,6 +1,7 @@
 //! The device as its driver sees it.
 
 mod admin;
+mod completions;
 mod interrupts;
 mod lan;
 mod link;

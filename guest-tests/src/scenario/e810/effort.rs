@@ -74,7 +74,8 @@ impl Sub for Effort {
 
 /// Name and effort of each thread of a process.
 fn threads(process: u32) -> Result<Vec<(String, Effort)>> {
-    let tasks = fs::read_dir(format!("/proc/{process}/task")).with_context(|| format!("process {process}"))?;
+    let tasks =
+        fs::read_dir(format!("/proc/{process}/task")).with_context(|| format!("process {process}"))?;
     let mut found = Vec::new();
     for task in tasks {
         let folder = task?.path();

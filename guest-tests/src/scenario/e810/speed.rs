@@ -340,7 +340,8 @@ impl Bench {
         for daemon in &mut self.daemons {
             taken.hcad = taken.hcad + Effort::of_process(daemon.process().id()?)?;
             let counters = daemon.control(&["counters"]).await?;
-            let count = |place: &str| counters.pointer(place).and_then(Value::as_u64).context(place.to_owned());
+            let count =
+                |place: &str| counters.pointer(place).and_then(Value::as_u64).context(place.to_owned());
             taken.messages += count("/vfio/messages/region_write")?;
             taken.interrupts += count("/vfio/interrupts/sent")?;
         }

@@ -191,9 +191,11 @@ impl Lan {
         transmit.chain(receive)
     }
 
-    /// Queues that wrote descriptors back since the last call.
+    /// Queues that wrote descriptors back since the last call, those that transmit first: what may wait before what may not.
     pub(super) fn take_causes(&mut self) -> Causes {
-        std::mem::take(&mut self.causes)
+        let mut causes = std::mem::take(&mut self.causes);
+        causes.sort_by_key(|cause| matches!(cause, Cause::Receive(_)));
+        causes
     }
 
     /// Whether a driver made a mistake since the last call, for which "malicious driver detected" is to be raised.
@@ -280,7 +282,7 @@ impl Lan {
     /// Removes a transmit queue, whatever it was about to send. Its ring is not touched any more. Whether there was one.
     pub(super) fn remove_transmit(&mut self, number: u16) -> bool {
         self.turns.retain(|waiting| *waiting != number);
-        self.causes.retain(|cause| *cause != Cause::Transmit(number));
+        self.causes.retain(|cause| !matches!(cause, Cause::Transmit { queue, .. } if *queue == number));
         self.transmit.get_mut(usize::from(number)).is_some_and(|place| place.take().is_some())
     }
 
@@ -324,15 +326,15 @@ impl Lan {
             let number = self.turns.pop_front()?;
             let Some(transmit) = self.transmit_mut(number) else { continue };
             let start = out.len();
-            let mut reported = false;
-            let step = transmit.queue.poll((memory, &mut *monitor), out, &mut reported);
+            let mut done = 0;
+            let step = transmit.queue.poll((memory, &mut *monitor), out, &mut done);
             transmit.waits = step.is_ok() && transmit.queue.has_work();
             let (waits, vsi) = (transmit.waits, transmit.queue.context().vsi);
             if waits {
                 self.turns.push_back(number);
             }
-            if reported {
-                self.raise(Cause::Transmit(number));
+            if done > 0 {
+                self.complete(number, done);
             }
             match step {
                 Ok(Step::Frame(destination)) => {
@@ -434,7 +436,7 @@ impl Lan {
         match queue.map(|queue| queue.deliver((memory, monitor), frame, layers, treatment)) {
             Some(Ok(())) => {
                 self.statistics.received(vsi, frame);
-                self.raise(Cause::Receive(number));
+                self.raise_receive(number);
             }
             None | Some(Err(Refusal::NoBuffers | Refusal::TooLong)) => {
                 self.statistics.vsi_mut(vsi).receive_dropped += 1;
@@ -461,8 +463,21 @@ impl Lan {
         self.receive.get_mut(usize::from(number))
     }
 
-    /// A cause that was not taken yet is not told twice.
-    fn raise(&mut self, cause: Cause) {
+    /// A transmit queue has marked more descriptors as done.
+    fn complete(&mut self, number: u16, more: u32) {
+        let told = self.causes.iter_mut().find_map(|cause| match cause {
+            Cause::Transmit { queue, done } if *queue == number => Some(done),
+            _ => None,
+        });
+        match told {
+            Some(done) => *done = done.saturating_add(more),
+            None => self.causes.push(Cause::Transmit { queue: number, done: more }),
+        }
+    }
+
+    /// A receive queue has received. What was not taken yet is not told twice.
+    fn raise_receive(&mut self, number: u16) {
+        let cause = Cause::Receive(number);
         if !self.causes.contains(&cause) {
             self.causes.push(cause);
         }

@@ -169,8 +169,8 @@ impl TransmitQueue {
         self.cut.is_some() || self.head != self.tail
     }
 
-    /// Appends the next frame for the wire to `out`, and says in the ring which descriptors are done; `reported` is set if
-    /// any are.
+    /// Appends the next frame for the wire to `out`, and says in the ring which descriptors are done; `done` is raised by
+    /// their number.
     ///
     /// # Errors
     /// The driver made a mistake after which the queue must not go on. `out` is as it was.
@@ -178,10 +178,10 @@ impl TransmitQueue {
         &mut self,
         (memory, monitor): (&GuestMemory, &mut Monitor),
         out: &mut Vec<u8>,
-        reported: &mut bool,
+        done: &mut u32,
     ) -> Result<Step, Fault> {
         let start = out.len();
-        let step = self.step((memory, monitor), out, reported).inspect_err(|_| out.truncate(start))?;
+        let step = self.step((memory, monitor), out, done).inspect_err(|_| out.truncate(start))?;
         if let Step::Frame(_) = step {
             self.frames += 1;
             self.bytes += (out.len() - start) as u64;
@@ -193,12 +193,12 @@ impl TransmitQueue {
         &mut self,
         (memory, monitor): (&GuestMemory, &mut Monitor),
         out: &mut Vec<u8>,
-        reported: &mut bool,
+        done: &mut u32,
     ) -> Result<Step, Fault> {
         if self.cut.is_none() {
             let Some(first) = self.gather(memory, monitor)? else { return Ok(Step::Idle) };
             if first.command.dummy() {
-                *reported |= self.complete(memory, monitor)?;
+                *done += self.complete(memory, monitor)?;
                 return Ok(Step::NoFrame);
             }
             let context = self.frame.context.unwrap_or_default();
@@ -207,7 +207,7 @@ impl TransmitQueue {
             let offloads = Offloads::new(first.command, first.headers, &context.tunnel, tags.bytes().len())?;
             let Some(segmentation) = context.segmentation else {
                 self.whole(memory, &offloads, &tags, out)?;
-                *reported |= self.complete(memory, monitor)?;
+                *done += self.complete(memory, monitor)?;
                 return Ok(Step::Frame(context.destination));
             };
             let headers_len = offloads.headers_len().saturating_sub(tags.bytes().len());
@@ -226,7 +226,7 @@ impl TransmitQueue {
         pad(out, start);
         if last {
             self.spare = self.cut.take().map(Segments::into_headers).unwrap_or_default();
-            *reported |= self.complete(memory, monitor)?;
+            *done += self.complete(memory, monitor)?;
         }
         Ok(Step::Frame(destination))
     }
@@ -306,15 +306,17 @@ impl TransmitQueue {
         Ok(TxDescriptor::parse(bytes))
     }
 
-    /// The frame's bytes were read: says so in the descriptors that ask for it. Whether there were any.
-    fn complete(&mut self, memory: &GuestMemory, monitor: &mut Monitor) -> Result<bool, Fault> {
+    /// The frame's bytes were read: says so in the descriptors that ask for it, and how many there were.
+    fn complete(&mut self, memory: &GuestMemory, monitor: &mut Monitor) -> Result<u32, Fault> {
         let frame = std::mem::take(&mut self.frame);
+        let mut done = 0;
         for report in &frame.reports {
             let at = self.address(report.index).get().wrapping_add(DONE_OFFSET);
             memory.publish(Iova::new(at), &[report.done]).map_err(|_| Fault::RingOutsideMemory)?;
             trace::transmit_done(monitor, (self.number, report.index));
+            done += 1;
         }
-        Ok(!frame.reports.is_empty())
+        Ok(done)
     }
 
     const fn address(&self, index: u16) -> Iova {

@@ -131,7 +131,7 @@ fn other_causes_wait_in_their_register_until_they_are_enabled() {
 }
 
 /// Lets as many microseconds pass, and what is due then happen.
-fn wait(driver: &mut Driver, micros: u64) {
+pub(super) fn wait(driver: &mut Driver, micros: u64) {
     driver.bus.now = driver.bus.now + Duration::from_micros(micros);
     driver.bus.hca.set_now(driver.bus.now);
     driver.bus.hca.handle_deadline();

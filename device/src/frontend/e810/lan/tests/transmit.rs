@@ -128,7 +128,12 @@ fn frames_leave_as_scapy_makes_them() {
             for (number, (sent, expected)) in sent.iter().zip(&vector.frames).enumerate() {
                 assert_eq!(*sent, bytes(expected), "{}, frame {number}", vector.name);
             }
-            assert_eq!(bench.lan.take_causes()[..], [Cause::Transmit(QUEUE)], "{}", vector.name);
+            assert_eq!(
+                bench.lan.take_causes()[..],
+                [Cause::Transmit { queue: QUEUE, done: 1 }],
+                "{}",
+                vector.name
+            );
             assert!(!bench.lan.take_malicious());
         }
     }
@@ -169,7 +174,7 @@ fn descriptors_that_ask_are_marked_once_their_frame_was_read() {
     assert_eq!(bench.memory.peek::<16>(asking), before, "its frame was not read yet");
     assert_eq!(bench.read(Register::QtxCommHead(QUEUE)), 1);
     bench.poll().unwrap();
-    assert_eq!(bench.lan.take_causes()[..], [Cause::Transmit(QUEUE)]);
+    assert_eq!(bench.lan.take_causes()[..], [Cause::Transmit { queue: QUEUE, done: 1 }]);
     let mut done = before;
     done[8] |= 0xf;
     assert_eq!(bench.memory.peek::<16>(asking), done, "only the type has changed");
@@ -195,7 +200,7 @@ fn a_frame_that_is_cut_is_marked_after_its_last_piece() {
         bench.poll().unwrap();
     }
     assert_eq!(bench.memory.peek::<1>(last + 8)[0] & 0xf, 0xf);
-    assert_eq!(bench.lan.take_causes()[..], [Cause::Transmit(QUEUE)]);
+    assert_eq!(bench.lan.take_causes()[..], [Cause::Transmit { queue: QUEUE, done: 1 }]);
 }
 
 #[test]
@@ -255,7 +260,7 @@ fn a_dummy_frame_of_the_flow_director_is_taken_but_not_sent() {
     ring.doorbell(&mut bench);
     assert_eq!(bench.sent(), [[2; 64]]);
     assert_eq!(bench.memory.peek::<1>(place + 8)[0] & 0xf, 0xf);
-    assert_eq!(bench.lan.take_causes()[..], [Cause::Transmit(QUEUE)]);
+    assert_eq!(bench.lan.take_causes()[..], [Cause::Transmit { queue: QUEUE, done: 1 }]);
     assert!(!bench.lan.take_malicious());
 }
 

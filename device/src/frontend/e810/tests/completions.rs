@@ -1,0 +1,130 @@
+//! When frames that have left interrupt (section 3.4).
+
+use std::time::Duration;
+
+use drivers::Bus as _;
+use protocol::hca::e810::regs::Register;
+
+use super::interrupts::wait;
+use super::lan::{Nic, PEER, VECTOR, frame};
+use crate::frontend::e810::testing::MAC;
+
+/// How long a few wait, in microseconds.
+const PATIENCE: u64 = 1000;
+
+/// Sends so many frames with a doorbell each.
+fn send(nic: &mut Nic, frames: usize) {
+    for _ in 0..frames {
+        nic.send(&frame(PEER, MAC.0, 60), 0);
+    }
+    assert_eq!(nic.driver.bus.settle().len(), frames);
+}
+
+fn answer(nic: &mut Nic) {
+    nic.arrive(&frame(MAC.0, PEER, 60));
+}
+
+#[test]
+fn a_frame_that_has_left_interrupts_after_a_bounded_time() {
+    let mut nic = Nic::new();
+    send(&mut nic, 1);
+    assert_eq!(
+        nic.driver.bus.hca.next_deadline(),
+        Some(nic.driver.bus.now + Duration::from_micros(PATIENCE))
+    );
+    wait(&mut nic.driver, PATIENCE - 1);
+    assert_eq!(nic.interrupts(), 0);
+    wait(&mut nic.driver, 1);
+    assert_eq!(nic.interrupts(), 1);
+    assert_eq!(nic.driver.bus.hca.next_deadline(), None);
+}
+
+#[test]
+fn a_frame_and_its_answer_are_one_interrupt() {
+    let mut nic = Nic::new();
+    for _ in 0..3 {
+        send(&mut nic, 1);
+        wait(&mut nic.driver, PATIENCE / 2);
+        answer(&mut nic);
+        assert_eq!(nic.interrupts(), 1);
+        nic.driver.enable_vector(VECTOR);
+        wait(&mut nic.driver, 2 * PATIENCE);
+        assert_eq!(nic.interrupts(), 0, "both were told of");
+    }
+}
+
+#[test]
+fn a_frame_and_its_answer_in_one_turn_are_one_interrupt() {
+    let mut nic = Nic::new();
+    nic.driver.bus.hca.handle_frame(&frame(MAC.0, PEER, 60));
+    send(&mut nic, 1);
+    assert_eq!(nic.interrupts(), 1);
+    nic.driver.enable_vector(VECTOR);
+    wait(&mut nic.driver, 2 * PATIENCE);
+    assert_eq!(nic.interrupts(), 0);
+}
+
+#[test]
+fn descriptors_that_fill_a_cache_line_interrupt_at_once() {
+    let mut nic = Nic::new();
+    send(&mut nic, 3);
+    assert_eq!(nic.interrupts(), 0);
+    send(&mut nic, 1);
+    assert_eq!(nic.interrupts(), 1);
+    nic.driver.enable_vector(VECTOR);
+    wait(&mut nic.driver, PATIENCE);
+    assert_eq!(nic.interrupts(), 0);
+    send(&mut nic, 30);
+    assert_eq!(nic.interrupts(), 1);
+}
+
+/// Who only sends waits once.
+#[test]
+fn where_nothing_is_received_frames_that_have_left_interrupt_at_once() {
+    let mut nic = Nic::new();
+    send(&mut nic, 1);
+    wait(&mut nic.driver, PATIENCE);
+    assert_eq!(nic.interrupts(), 1);
+    for _ in 0..3 {
+        nic.driver.enable_vector(VECTOR);
+        send(&mut nic, 1);
+        assert_eq!(nic.interrupts(), 1);
+    }
+    nic.driver.enable_vector(VECTOR);
+    answer(&mut nic);
+    assert_eq!(nic.interrupts(), 1);
+    nic.driver.enable_vector(VECTOR);
+    send(&mut nic, 1);
+    assert_eq!(nic.interrupts(), 0, "an answer may come again");
+}
+
+#[test]
+fn what_leaves_while_its_vector_is_disabled_interrupts_once_it_is_enabled() {
+    let mut nic = Nic::new();
+    answer(&mut nic);
+    assert_eq!(nic.interrupts(), 1);
+    send(&mut nic, 1);
+    wait(&mut nic.driver, PATIENCE);
+    assert_eq!((nic.interrupts(), nic.driver.bus.hca.next_deadline()), (0, None));
+    nic.driver.enable_vector(VECTOR);
+    assert_eq!(nic.interrupts(), 1);
+
+    send(&mut nic, 1);
+    nic.driver.enable_vector(VECTOR);
+    assert_eq!(nic.interrupts(), 1, "it was lonely");
+}
+
+/// Section 3.2: two signals of a vector are an interval apart, whatever they tell of.
+#[test]
+fn the_interval_of_the_vector_is_kept_too() {
+    let mut nic = Nic::new();
+    nic.driver.write(Register::GlintItr(0, VECTOR), 0xfff);
+    answer(&mut nic);
+    nic.driver.enable_vector(VECTOR);
+    send(&mut nic, 4);
+    assert_eq!(nic.interrupts(), 1);
+    wait(&mut nic.driver, 2 * 0xfff - 1);
+    assert_eq!(nic.interrupts(), 0);
+    wait(&mut nic.driver, 1);
+    assert_eq!(nic.interrupts(), 1);
+}
