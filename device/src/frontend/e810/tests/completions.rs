@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use drivers::Bus as _;
 use protocol::hca::e810::regs::Register;
 
 use super::interrupts::wait;
