@@ -10,19 +10,19 @@ mod linger;
 mod tests;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::num::NonZeroU64;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use engine::Instant;
-use rustix::event::Timespec;
-use rustix::time::{
-    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, clock_gettime, timerfd_create,
-    timerfd_settime,
-};
-use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::thread::set_current_timer_slack;
+use rustix::time::{ClockId, clock_gettime};
 
 use self::linger::Linger;
 use crate::capture::Capture;
@@ -52,8 +52,8 @@ mod token {
     pub(super) const LISTENER: u64 = 0;
     pub(super) const CLIENT: u64 = 1;
     pub(super) const FABRIC: u64 = 2;
-    pub(super) const TIMER: u64 = 3;
-    pub(super) const MAILBOX: u64 = 4;
+    pub(super) const MAILBOX: u64 = 3;
+    pub(super) const COUNT: usize = 4;
 }
 
 /// Why a worker ended without a failure.
@@ -81,10 +81,7 @@ pub struct Worker<F: Frontend, N: Fabric> {
     gone: MessageStats,
     /// A newcomer while there is a client; waits until `accept_after`.
     successor: Option<UnixStream>,
-    epoll: Epoll,
-    timer: OwnedFd,
-    /// When the timer fires, if it is set.
-    armed: Option<Instant>,
+    epoll: OwnedFd,
     linger: Linger,
     reserve: Reserve,
 }
@@ -107,7 +104,7 @@ impl<F: Frontend + Send, N: Fabric + Send> Run for Worker<F, N> {
 struct Client {
     connection: Connection,
     /// What `epoll` watches it for.
-    interest: EventSet,
+    interest: epoll::EventFlags,
     /// The last turn left messages behind.
     more: bool,
 }
@@ -118,10 +115,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
     /// # Errors
     /// The host has no descriptors left.
     pub fn new(source: Source, hca: Hca<F>, fabric: N) -> io::Result<Self> {
-        let epoll = Epoll::new()?;
-        let timer =
-            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-        watch(&epoll, &timer, token::TIMER)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         watch(&epoll, fabric.as_fd(), token::FABRIC)?;
 
         let mut worker = Self {
@@ -136,8 +130,6 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             gone: MessageStats::default(),
             successor: None,
             epoll,
-            timer,
-            armed: None,
             linger: Linger::new(Duration::ZERO),
             reserve: Reserve::new(),
         };
@@ -164,7 +156,9 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
     /// The host failed us: the fabric's socket or `epoll` is unusable. Clients and peers cannot cause that.
     pub fn run(mut self, mailbox: &mut Mailbox) -> io::Result<Ended> {
         watch(&self.epoll, &*mailbox, token::MAILBOX)?;
-        let mut ready = Ready::default();
+        // By default the kernel wakes 50 us late, to wake others with us. Where it does not let us choose, it does so here.
+        let _ = set_current_timer_slack(NonZeroU64::new(1));
+        let mut ready = Ready::new();
         let mut work_left = false;
         loop {
             mailbox.set_connected(self.client.is_some());
@@ -181,9 +175,6 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                     self.hca.flush();
                     return Ok(Ended::Shutdown);
                 }
-            }
-            if is_ready(token::TIMER) {
-                self.timer_fired();
             }
             if is_ready(token::CLIENT) || messages_left {
                 self.serve()?;
@@ -281,53 +272,32 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         let deadline = self.hca.next_deadline().into_iter().chain(self.accept_after).min();
         let at_once = work_left || deadline.is_some_and(|deadline| deadline <= now());
         if at_once {
-            return self.look(ready, 0);
+            return self.look(ready, Some(Duration::ZERO));
         }
         if let Some(patience) = self.linger.pause() {
             let until = deadline.into_iter().chain([now() + patience]).min();
             while until.is_some_and(|until| now() < until) {
-                self.look(ready, 0)?;
-                if ready.count > 0 {
+                self.look(ready, Some(Duration::ZERO))?;
+                if !ready.events.is_empty() {
                     return Ok(());
                 }
                 std::hint::spin_loop();
             }
         }
-        self.arm(deadline)?;
         self.hca.flush();
         let asleep_since = now();
-        self.look(ready, -1)?;
+        self.look(ready, deadline.map(|deadline| deadline.saturating_since(asleep_since)))?;
         self.linger.slept(now().saturating_since(asleep_since));
         Ok(())
     }
 
-    /// Looks at all descriptors, for up to `timeout` milliseconds, without end if that is negative.
-    fn look(&mut self, ready: &mut Ready, timeout: i32) -> io::Result<()> {
-        ready.count = match self.epoll.wait(timeout, &mut ready.events) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
-            count => count?,
-        };
-        Ok(())
-    }
-
-    /// Makes the timer fire no later than `deadline`. It may fire earlier, for a deadline that has moved on: setting
-    /// it anew at every acknowledgement would cost more than waking up for nothing once.
-    fn arm(&mut self, deadline: Option<Instant>) -> io::Result<()> {
-        let Some(deadline) = deadline else { return Ok(()) };
-        if self.armed.is_some_and(|armed| armed <= deadline) {
-            return Ok(());
-        }
-        let it_value = timespec(deadline);
-        let setting = Itimerspec { it_interval: timespec(Instant::ZERO), it_value };
-        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &setting)?;
-        self.armed = Some(deadline);
-        Ok(())
-    }
-
-    fn timer_fired(&mut self) {
-        let mut count = [0; 8];
-        if rustix::io::read(&self.timer, &mut count).is_ok() {
-            self.armed = None;
+    /// Looks at all descriptors, for so long, or without end.
+    fn look(&mut self, ready: &mut Ready, limit: Option<Duration>) -> io::Result<()> {
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        ready.events.clear();
+        match epoll::wait(&self.epoll, spare_capacity(&mut ready.events), limit.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -341,10 +311,15 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         if blocked != self.blocked {
             self.blocked = blocked;
             let interest = match blocked {
-                true => EventSet::IN | EventSet::OUT,
-                false => EventSet::IN,
+                true => epoll::EventFlags::IN | epoll::EventFlags::OUT,
+                false => epoll::EventFlags::IN,
             };
-            control(&self.epoll, ControlOperation::Modify, &self.fabric.as_fd(), token::FABRIC, interest)?;
+            epoll::modify(
+                &self.epoll,
+                self.fabric.as_fd(),
+                epoll::EventData::new_u64(token::FABRIC),
+                interest,
+            )?;
         }
         Ok(sent)
     }
@@ -414,7 +389,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
 
     fn pause_accepting(&mut self, pause: Duration) -> io::Result<()> {
         if let Some(listener) = &self.listener {
-            control(&self.epoll, ControlOperation::Delete, &**listener, token::LISTENER, EventSet::empty())?;
+            epoll::delete(&self.epoll, &**listener)?;
             self.accept_after = Some(now() + pause);
         }
         Ok(())
@@ -440,20 +415,20 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         limited!(info, "client connected");
         watch(&self.epoll, &connection, token::CLIENT)?;
         self.clients += 1;
-        self.client = Some(Client { connection, interest: EventSet::IN, more: false });
+        self.client = Some(Client { connection, interest: epoll::EventFlags::IN, more: false });
         Ok(())
     }
 }
 
 impl Client {
     /// Watches for what lets the connection go on: requests, or room for replies.
-    fn watch(&mut self, epoll: &Epoll) -> io::Result<()> {
+    fn watch(&mut self, epoll: &OwnedFd) -> io::Result<()> {
         let wanted = match self.connection.wants_to_send() {
-            true => EventSet::OUT,
-            false => EventSet::IN,
+            true => epoll::EventFlags::OUT,
+            false => epoll::EventFlags::IN,
         };
         if wanted != self.interest {
-            control(epoll, ControlOperation::Modify, &self.connection, token::CLIENT, wanted)?;
+            epoll::modify(epoll, &self.connection, epoll::EventData::new_u64(token::CLIENT), wanted)?;
             self.interest = wanted;
         }
         Ok(())
@@ -461,44 +436,28 @@ impl Client {
 }
 
 /// What `epoll` found: at most one event for each token.
-#[derive(Default)]
 struct Ready {
-    events: [EpollEvent; 8],
-    count: usize,
+    events: Vec<epoll::Event>,
 }
 
 impl Ready {
+    fn new() -> Self {
+        Self { events: Vec::with_capacity(token::COUNT) }
+    }
+
     fn has(&self, token: u64) -> bool {
-        self.events.iter().take(self.count).any(|event| event.data() == token)
+        self.events.iter().any(|event| event.data.u64() == token)
     }
 }
 
-fn watch(epoll: &Epoll, source: impl AsFd, token: u64) -> io::Result<()> {
-    control(epoll, ControlOperation::Add, &source, token, EventSet::IN)
+fn watch(epoll: &OwnedFd, source: impl AsFd, token: u64) -> io::Result<()> {
+    Ok(epoll::add(epoll, source, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
 }
 
-fn control(
-    epoll: &Epoll,
-    operation: ControlOperation,
-    source: &impl AsFd,
-    token: u64,
-    interest: EventSet,
-) -> io::Result<()> {
-    epoll.ctl(operation, source.as_fd().as_raw_fd(), EpollEvent::new(interest, token))
-}
-
-/// The clock of engine and timer.
+/// The clock of engine and deadlines.
 fn now() -> Instant {
     let time = clock_gettime(ClockId::Monotonic);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
     Instant::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
-}
-
-fn timespec(at: Instant) -> Timespec {
-    let nanos = at.as_nanos();
-    Timespec {
-        tv_sec: i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
-        tv_nsec: i64::try_from(nanos % 1_000_000_000).unwrap_or(0),
-    }
 }

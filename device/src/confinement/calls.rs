@@ -162,8 +162,10 @@ const IOCTL: &[u32] = &[
     libc::SIOCGIFMTU as u32,
 ];
 
-/// Names of threads and of memory, and what the kernel told the process at its start, such as the length of a page.
-const PRCTL: &[i32] = &[libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA, PR_GET_AUXV];
+/// Names of threads and of memory, what the kernel told the process at its start, such as the length of a page, and how late
+/// a thread may be woken.
+const PRCTL: &[i32] =
+    &[libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA, PR_GET_AUXV, libc::PR_SET_TIMERSLACK];
 
 /// `linux/prctl.h`.
 const PR_GET_AUXV: i32 = 0x4155_5856;

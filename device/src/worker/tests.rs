@@ -8,6 +8,7 @@ use protocol::ids::Lid;
 
 use super::*;
 use crate::control::call;
+use crate::fabric::impair::{Rule, RuleEntry};
 use crate::fabric::{FabricStats, TxBatch};
 use crate::hca::tests::Stub;
 use crate::identity::Identity;
@@ -57,6 +58,15 @@ fn write(region: u32, offset: u64, data: &[u8]) -> Vec<u8> {
     message
 }
 
+/// Does what makes the stub send a frame.
+fn make_it_send(client: &mut UnixStream) {
+    let version = [[0, 0, 1, 0, 20, 0, 0, 0].as_slice(), &[0; 8], &[0; 4]].concat();
+    client.write_all(&version).unwrap();
+    client.read_exact(&mut [0; 16]).unwrap();
+    client.write_all(&write(7, 4, &[6, 0])).unwrap();
+    client.write_all(&write(0, 8, &[1])).unwrap();
+}
+
 #[test]
 fn a_full_fabric_is_waited_for_and_gets_every_frame() {
     let (gate, mut other_end) = UnixStream::pair().unwrap();
@@ -75,11 +85,7 @@ fn a_full_fabric_is_waited_for_and_gets_every_frame() {
     let (_handle, mut mailbox) = call::mailbox().unwrap();
     let thread = std::thread::spawn(move || worker.run(&mut mailbox));
 
-    let version = [[0, 0, 1, 0, 20, 0, 0, 0].as_slice(), &[0; 8], &[0; 4]].concat();
-    client.write_all(&version).unwrap();
-    client.read_exact(&mut [0; 16]).unwrap();
-    client.write_all(&write(7, 4, &[6, 0])).unwrap();
-    client.write_all(&write(0, 8, &[1])).unwrap();
+    make_it_send(&mut client);
     // A read behind it, so that the write has been served when its reply is here.
     let mut read = write(0, 0, &[]);
     read[2] = 9;
@@ -89,6 +95,28 @@ fn a_full_fabric_is_waited_for_and_gets_every_frame() {
 
     other_end.read_exact(&mut vec![0; filled]).unwrap();
     assert_eq!(arrived.recv_timeout(PATIENCE), Ok(1));
+    drop(client);
+    assert_eq!(thread.join().unwrap().unwrap(), Ended::ClientGone);
+}
+
+#[test]
+fn a_worker_that_sleeps_wakes_up_at_its_deadline() {
+    let (gate, _other_end) = UnixStream::pair().unwrap();
+    let (sent, arrived) = mpsc::channel();
+    let fabric = Narrow { gate, sent, stats: FabricStats::default() };
+    let mut hca = Hca::new(Stub::default(), Identity::from_lid(Lid::new(9)), None);
+    let late = r#"{"direction": "tx", "action": {"delay": {"us": 50000}}}"#;
+    let late: RuleEntry = serde_json::from_str(late).unwrap();
+    hca.impairments().add(Rule::try_from(late).unwrap()).unwrap();
+    let (server, mut client) = UnixStream::pair().unwrap();
+    let worker = Worker::new(Source::Client(server), hca, fabric).unwrap();
+    let (_handle, mut mailbox) = call::mailbox().unwrap();
+    let thread = std::thread::spawn(move || worker.run(&mut mailbox));
+
+    let begun = std::time::Instant::now();
+    make_it_send(&mut client);
+    assert_eq!(arrived.recv_timeout(PATIENCE), Ok(1));
+    assert!(begun.elapsed() >= Duration::from_millis(50));
     drop(client);
     assert_eq!(thread.join().unwrap().unwrap(), Ended::ClientGone);
 }
