@@ -164,6 +164,7 @@ impl Bench {
             report.case(&name("ping by IPv4"), hint, pings).await?;
             let pings = ping::all_sizes(a, &address.ipv6, wire);
             report.case(&name("ping by IPv6"), hint, pings).await?;
+            report.case(&name("marks of congestion"), hint, ping::congestion_marks(a, b, wire)).await?;
             for &mtu in jumbo::MTUS {
                 report.case(&name(&format!("MTU {mtu}")), hint, jumbo::mtu(a, b, mtu, wire)).await?;
             }

@@ -89,6 +89,36 @@ pub(super) async fn group(from: &mut Station, members: &[Address], wire: Wire) -
     Ok(())
 }
 
+/// Marks of explicit congestion notification (RFC 3168, section 5) arrive as they were sent, and answers bring them back.
+pub(super) async fn congestion_marks(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
+    /// The counter of packets with a mark, by its two bits.
+    const COUNTERS: [(u32, &str); 3] = [(1, "InECT1Pkts"), (2, "InECT0Pkts"), (3, "InCEPkts")];
+    let count = if wire == Wire::Good { 3 } else { LOSSY_COUNT };
+    let least = u64::from(if wire == Wire::Good { count } else { least_of(count, 0) });
+    let address = b.address(0).ipv4;
+    for (mark, counter) in COUNTERS {
+        let before = [counted(a, counter).await?, counted(b, counter).await?];
+        let line = format!("ping -n -q -c {count} -i 0.02 -W 1 -Q {mark} {address}; true");
+        a.sh(&line).await?;
+        let after = [counted(a, counter).await?, counted(b, counter).await?];
+        let seen = [after[0] - before[0], after[1] - before[1]];
+        ensure!(
+            seen.iter().all(|&seen| seen >= least),
+            "{counter} of {count} requests, there and back: {seen:?}"
+        );
+    }
+    Ok(())
+}
+
+/// A counter of the guest's IP.
+async fn counted(station: &mut Station, counter: &str) -> Result<u64> {
+    let text = station.sh("grep ^IpExt: /proc/net/netstat").await?;
+    let mut lines = text.lines().map(str::split_whitespace);
+    let (names, values) = (lines.next().context("no names")?, lines.next().context("no values")?);
+    let value = names.zip(values).find_map(|(name, value)| (name == counter).then_some(value));
+    Ok(value.with_context(|| format!("no {counter} in {text}"))?.parse()?)
+}
+
 /// Of so many requests of this size, what is answered in all but one of a million runs where a hundredth of the frames
 /// is lost, and fragments of 1480 bytes are the least that a size is cut to.
 fn least_of(count: u32, size: u32) -> u32 {
