@@ -347,7 +347,7 @@ impl<F: Frontend> Hca<F> {
         }
         self.outbound.clear();
         self.looped.clear();
-        self.port.forget_waiting();
+        self.port.reset();
         // Closed by now, so that nobody is told.
         self.set_enabled(true);
         self.config.reset();

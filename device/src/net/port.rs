@@ -35,6 +35,8 @@ enum Speaker {
     Nic {
         /// Its RDMA half is in use: RoCE to our addresses is the engine's.
         rdma: bool,
+        /// Its MAC as long as its driver gives it no other.
+        permanent: MacAddr,
     },
 }
 
@@ -56,7 +58,9 @@ impl Port {
 
     /// The port of a NIC, with its link up and its RDMA half not in use.
     pub fn of_nic(addresses: impl Into<Addresses>) -> Self {
-        Self::of(addresses.into(), Speaker::Nic { rdma: false })
+        let addresses = addresses.into();
+        let permanent = addresses.own.mac;
+        Self::of(addresses, Speaker::Nic { rdma: false, permanent })
     }
 
     fn of(addresses: Addresses, speaker: Speaker) -> Self {
@@ -92,8 +96,26 @@ impl Port {
     /// Puts the RDMA half of a NIC to use, or out of it: until then RoCE is a protocol like others. An HCA without a NIC is
     /// always in use.
     pub fn set_rdma(&mut self, in_use: bool) {
-        if let Speaker::Nic { rdma } = &mut self.speaker {
+        if let Speaker::Nic { rdma, .. } = &mut self.speaker {
             *rdma = in_use;
+        }
+    }
+
+    /// The driver of a NIC gives it another MAC, up to the next [`Port::reset`]. That of an HCA is its configuration's.
+    pub fn set_mac(&mut self, mac: MacAddr) {
+        if let Speaker::Nic { .. } = self.speaker {
+            self.addresses.own.mac = mac;
+        }
+    }
+
+    /// The device is reset: what waits for an answer is lost, and what a driver has set is forgotten.
+    pub fn reset(&mut self) {
+        match &mut self.speaker {
+            Speaker::Station(station) => station.forget_waiting(),
+            Speaker::Nic { rdma, permanent } => {
+                *rdma = false;
+                self.addresses.own.mac = *permanent;
+            }
         }
     }
 
@@ -101,7 +123,7 @@ impl Port {
     pub fn is_for_nic(&self, frame: &[u8]) -> bool {
         match self.speaker {
             Speaker::Station(_) => false,
-            Speaker::Nic { rdma } => !(rdma && is_for_rdma(frame, &self.addresses.own)),
+            Speaker::Nic { rdma, .. } => !(rdma && is_for_rdma(frame, &self.addresses.own)),
         }
     }
 
@@ -202,13 +224,6 @@ impl Port {
     /// Counts a frame that names no destination.
     pub fn count_unresolvable(&mut self) {
         self.stats.lost_unresolved += 1;
-    }
-
-    /// Forgets frames that wait.
-    pub fn forget_waiting(&mut self) {
-        if let Some(station) = self.station() {
-            station.forget_waiting();
-        }
     }
 
     /// Another station: its addresses are its own, but for those that are somebody's already.

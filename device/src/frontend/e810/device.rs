@@ -150,8 +150,7 @@ impl E810 {
             Register::PfgenCtrl if value & FUNCTION_RESET != 0 => {
                 limited!(info, "function reset by its register");
                 self.counters.function_resets += 1;
-                self.clear_configuration(cx);
-                self.function = Function::new(&self.setup);
+                self.reset_function(cx);
             }
             Register::GlgenRtrig if value & DEVICE_RESETS != 0 => self.reset_device(cx),
             Register::PfintOicrEna => vectors.enable_other(cx, value),
@@ -174,10 +173,15 @@ impl E810 {
         limited!(info, "device reset by its register");
         self.counters.device_resets += 1;
         self.function.vectors.fire_other(cx, OtherCauses::GLOBAL_RESET);
-        self.clear_configuration(cx);
-        self.function = Function::new(&self.setup);
+        self.reset_function(cx);
         self.function.vectors.note_other(OtherCauses::GLOBAL_RESET);
         self.package = Package::default();
+    }
+
+    fn reset_function(&mut self, cx: &mut Context<'_>) {
+        self.clear_configuration(cx);
+        self.function = Function::new(&self.setup);
+        cx.port.reset();
     }
 
     /// Forgets VSIs, rules and queues of the function (02A4, and every reset).
@@ -319,8 +323,8 @@ impl Frontend for E810 {
         self.function.vectors.fire_other(cx, OtherCauses::ECC);
     }
 
-    fn snapshot(&self, _: &Engine, _: &Addresses, table: Table, from: u64) -> Page {
-        snapshot::page(self, table, from)
+    fn snapshot(&self, _: &Engine, addresses: &Addresses, table: Table, from: u64) -> Page {
+        snapshot::page(self, addresses, table, from)
     }
 
     fn counters(&self) -> FrontendCounters {

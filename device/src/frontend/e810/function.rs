@@ -24,7 +24,6 @@
 use std::collections::BTreeMap;
 
 use protocol::hca::e810::admin::scheduler::Teid;
-use protocol::ids::MacAddr;
 
 use super::admin::Rings;
 use super::device::Setup;
@@ -57,8 +56,6 @@ pub struct Function {
     pub stored: Stored,
     /// Link status events are wanted.
     pub link_events: bool,
-    /// The address that the driver reads, and may change.
-    pub mac: MacAddr,
     /// Longest frame that the MAC takes, with its check sequence.
     pub max_frame: u16,
     /// Switch, VSIs and scheduler.
@@ -80,7 +77,6 @@ impl Function {
             vectors: Vectors::new(options.vectors.get(), options.queues.get()),
             stored: Stored::default(),
             link_events: false,
-            mac: setup.mac,
             max_frame: MAX_FRAME,
             switching: Switching::default(),
             strict: Strict::default(),

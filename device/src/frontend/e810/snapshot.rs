@@ -3,15 +3,16 @@
 use super::device::E810;
 use super::vectors::RouteRegister;
 use crate::frontend::snapshot::{self, LinkRow, Page, QueueDirection, QueueRow, Rows, Table};
+use crate::net::address::Addresses;
 
 /// Places of receive queues in the table of queues: behind all transmit queues.
 const RECEIVE: u64 = 1 << 16;
 
 /// Rows of one kind, the first at place `from`.
-pub(super) fn page(device: &E810, table: Table, from: u64) -> Page {
+pub(super) fn page(device: &E810, addresses: &Addresses, table: Table, from: u64) -> Page {
     match table {
         Table::Queues => snapshot::page(queues(device, from), Rows::Queues),
-        Table::Link => Page { rows: Rows::Link(vec![link(device)]), next: None },
+        Table::Link => Page { rows: Rows::Link(vec![link(device, addresses)]), next: None },
         Table::Vsis => snapshot::page(device.function.switching.vsi_rows(from), Rows::Vsis),
         Table::Rules => snapshot::page(device.function.switching.rule_rows(from), Rows::Rules),
         Table::Scheduler => snapshot::page(device.function.switching.node_rows(from), Rows::Scheduler),
@@ -35,13 +36,13 @@ fn queues(device: &E810, from: u64) -> impl Iterator<Item = (u64, QueueRow)> {
         .filter(move |(place, _)| *place >= from)
 }
 
-fn link(device: &E810) -> LinkRow {
+fn link(device: &E810, addresses: &Addresses) -> LinkRow {
     let counts = device.lan.port_counts();
     let [received, sent] = [counts.receive, counts.transmit].map(|traffic| traffic.frames());
     LinkRow {
         enabled: device.link.is_enabled(),
         gbps: device.setup.options.link_speed.gbps(),
-        mac: device.function.mac.to_string(),
+        mac: addresses.own.mac.to_string(),
         max_frame: device.function.max_frame,
         received,
         sent,

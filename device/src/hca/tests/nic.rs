@@ -217,6 +217,26 @@ fn roce_to_the_mac_of_the_rdma_half_is_the_engines_while_that_is_in_use() {
 }
 
 #[test]
+fn the_mac_of_a_nic_is_its_drivers_to_change_until_a_reset() {
+    let mut hca = nic(1);
+    hca.port.set_rdma(true);
+    hca.port.set_mac(mac(7));
+    let to_old = roce_for_lid_1();
+    let mut to_new = to_old.clone();
+    to_new[..6].copy_from_slice(&mac(7).0);
+    hca.handle_frame(&to_old);
+    hca.handle_frame(&to_new);
+    assert_eq!((hca.port_stats().roce, &hca.frontend.received), (1, &vec![to_old.clone()]));
+    hca.reset();
+    hca.region_write(Region::Config, 4, &[6, 0]);
+    hca.handle_frame(&to_old);
+    assert_eq!((hca.port_stats().roce, hca.frontend.received.len()), (1, 2), "its RDMA half is not in use");
+    hca.port.set_rdma(true);
+    hca.handle_frame(&to_old);
+    assert_eq!(hca.port_stats().roce, 2);
+}
+
+#[test]
 fn frames_of_the_nic_leave_as_they_are_and_what_is_no_frame_is_lost() {
     let mut hca = nic(2);
     let guests_own = MacAddr([0x52, 0x54, 0, 1, 2, 3]);

@@ -104,8 +104,8 @@ fn dispatch(
         Opcode::ReleaseResource => control::release_resource(device, command),
         Opcode::FunctionCapabilities => capabilities::function(device, command),
         Opcode::DeviceCapabilities => capabilities::device(device, command),
-        Opcode::ReadMac => mac::read(device, command),
-        Opcode::WriteMac => mac::write(device, command),
+        Opcode::ReadMac => mac::read(cx, command),
+        Opcode::WriteMac => mac::write(cx, command),
         Opcode::SetMacConfig => mac::set_config(device, command),
         Opcode::ClearPfConfig => {
             device.clear_configuration(cx);

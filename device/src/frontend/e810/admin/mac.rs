@@ -7,23 +7,24 @@ use protocol::hca::e810::admin::AdminError;
 use protocol::hca::e810::admin::mac::{LAN_ADDRESS_VALID, MacConfig, MacEntry, ReadMac, WriteMac};
 
 use super::Command;
+use crate::frontend::Context;
 use crate::frontend::e810::device::E810;
 use crate::frontend::e810::link::MAX_FRAME;
 
 /// The address of the port. What software writes holds until the next reset.
-pub(super) fn read(device: &E810, command: &mut Command) -> Result<(), AdminError> {
-    let entry = MacEntry { port: 0, kind: 0, mac: device.function.mac };
+pub(super) fn read(cx: &Context<'_>, command: &mut Command) -> Result<(), AdminError> {
+    let entry = MacEntry { port: 0, kind: 0, mac: cx.port.addresses().own.mac };
     command.reply(&entry.emit())?;
     command.answer(ReadMac { flags: LAN_ADDRESS_VALID, count: 1 }.emit());
     Ok(())
 }
 
-pub(super) fn write(device: &mut E810, command: &Command) -> Result<(), AdminError> {
+pub(super) fn write(cx: &mut Context<'_>, command: &Command) -> Result<(), AdminError> {
     let WriteMac { mac, .. } = command.parameters(WriteMac::parse);
     if mac.is_multicast() {
         return Err(AdminError::invalid("group address", 0));
     }
-    device.function.mac = mac;
+    cx.port.set_mac(mac);
     Ok(())
 }
 

@@ -7,7 +7,9 @@ use protocol::hca::e810::regs::Register;
 
 use super::*;
 use crate::frontend::e810::Options;
+use crate::frontend::e810::testing::MAC;
 use crate::frontend::e810::testing::{BUFFER, ENTRIES, SEND_RING};
+use crate::vfio::server::Device as _;
 
 const ENOSYS: u16 = 17;
 const EINVAL: u16 = 14;
@@ -178,6 +180,9 @@ fn the_address_that_the_driver_writes_is_read_until_a_reset() {
     driver.write(Register::PfgenCtrl, 1);
     driver.open_admin_queue();
     assert_eq!(read(&mut driver).buffer, [0, 0, 0x02, 0xe8, 0x10, 0, 0, 1]);
+    driver.succeed(&Ask::direct(Opcode::WriteMac, write(0x12)));
+    driver.bus.hca.reset();
+    assert_eq!(driver.bus.hca.mac(), MAC, "of the device as a whole too");
 }
 
 #[test]
