@@ -5,6 +5,7 @@ use std::time::Duration;
 use agent::wire::{FillFile, Spawn};
 use anyhow::{Result, ensure};
 
+use super::net::Wire;
 use super::station::Station;
 use crate::tools::{Ready, stop, wait};
 
@@ -14,6 +15,8 @@ const LEN_MIB: u64 = 256;
 const PORT: u16 = 5555;
 /// For all of it to pass, checksums made by emulated processors included.
 const LIMIT: Duration = Duration::from_secs(150);
+/// The same where TCP has to find out what was lost.
+const LOSSY_LIMIT: Duration = Duration::from_secs(600);
 const FILL: Duration = Duration::from_secs(60);
 
 /// Makes the file at a, which `seed` fills, and returns its checksum.
@@ -25,8 +28,16 @@ pub(super) async fn make(a: &mut Station, seed: u64) -> Result<String> {
     a.vm.run_within(LIMIT, &["sh", "-c", &line]).await
 }
 
+/// How long [`send`] may take.
+pub(super) const fn limit(wire: Wire) -> Duration {
+    match wire {
+        Wire::Good => LIMIT,
+        Wire::Lossy => LOSSY_LIMIT,
+    }
+}
+
 /// Sends it to b, where it must have this checksum.
-pub(super) async fn send(a: &mut Station, b: &mut Station, checksum: &str) -> Result<()> {
+pub(super) async fn send(a: &mut Station, b: &mut Station, checksum: &str, wire: Wire) -> Result<()> {
     let address = b.address(0).ipv4;
     // What arrives is not kept.
     let line = format!("nc.openbsd -l {address} {PORT} | md5sum");
@@ -34,7 +45,7 @@ pub(super) async fn send(a: &mut Station, b: &mut Station, checksum: &str) -> Re
     let sent = async {
         Ready::Tcp(PORT).wait(&mut b.vm, server).await?;
         let line = format!("nc.openbsd -N {address} {PORT} < {FILE}");
-        a.vm.run_within(LIMIT, &["sh", "-c", &line]).await
+        a.vm.run_within(limit(wire), &["sh", "-c", &line]).await
     }
     .await;
     if let Err(error) = sent {

@@ -35,8 +35,8 @@ async fn passes(a: &mut Station, b: &mut Station, mtu: u32, wire: Wire) -> Resul
     ensure!(too_long.contains("essage too long"), "{too_long}");
     let streams =
         Streams { protocol: Protocol::Tcp, count: 1, back: false, ipv6: false, amount: Amount::Mib(4) };
-    streams.arrive(a, b, 0).await?;
-    Streams { back: true, ipv6: true, ..streams }.arrive(a, b, 0).await
+    streams.arrive(a, b, 0, wire).await?;
+    Streams { back: true, ipv6: true, ..streams }.arrive(a, b, 0, wire).await
 }
 
 async fn set(station: &mut Station, mtu: u32) -> Result<()> {

@@ -87,7 +87,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
         bench.capture(true).await?;
         bench.packets(report, Wire::Good, &hint).await?;
         bench.capture(false).await?;
-        bench.files(report, &hint).await?;
+        bench.files(report, Wire::Good, &hint).await?;
     }
     if extent == Extent::Good {
         bench.queues(report, &hint).await?;
@@ -135,7 +135,7 @@ impl Bench {
             loss.add(self.daemon()?, rule).await?;
         }
         self.packets(report, Wire::Lossy, hint).await?;
-        self.files(report, hint).await?;
+        self.files(report, Wire::Lossy, hint).await?;
         let (lost, of) = (loss.hits(self.daemon()?).await?, loss.matched(self.daemon()?).await?);
         let case = async {
             ensure!(lost > 1000 && of > lost, "{lost} of {of} frames were lost");
@@ -169,7 +169,7 @@ impl Bench {
                 report.case(&name(&format!("MTU {mtu}")), hint, jumbo::mtu(a, b, mtu, wire)).await?;
             }
             for &(what, streams) in STREAMS {
-                report.case(&name(what), hint, streams.arrive(a, b, 0)).await?;
+                report.case(&name(what), hint, streams.arrive(a, b, 0, wire)).await?;
             }
             report.case(&name("VLANs 1 and 4094"), hint, vlan::customer(a, b, wire)).await?;
             report.case(&name("802.1ad, and a VLAN inside"), hint, vlan::service(a, b, wire)).await?;
@@ -188,12 +188,13 @@ impl Bench {
     }
 
     /// A long file to each peer.
-    async fn files(&mut self, report: &mut Report, hint: &str) -> Result<()> {
+    async fn files(&mut self, report: &mut Report, wire: Wire, hint: &str) -> Result<()> {
         let Self { a, peers, .. } = self;
         let checksum = content::make(a, 12).await?;
         for (kind, b) in peers {
             let name = format!("a file of 256 MiB, {kind}");
-            report.case(&name, hint, content::send(a, b, &checksum)).await?;
+            let send = content::send(a, b, &checksum, wire);
+            report.case_within(content::limit(wire), &name, hint, send).await?;
         }
         Ok(())
     }

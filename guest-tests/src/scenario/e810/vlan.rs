@@ -36,9 +36,11 @@ async fn talk(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     }
     let streams =
         Streams { protocol: Protocol::Tcp, count: 1, back: false, ipv6: false, amount: Amount::Mib(8) };
-    streams.arrive(a, b, LAST).await?;
-    Streams { back: true, ipv6: true, ..streams }.arrive(a, b, LAST).await?;
-    Streams { protocol: Protocol::Udp, amount: Amount::Seconds(1), ..streams }.arrive(a, b, LAST).await?;
+    streams.arrive(a, b, LAST, wire).await?;
+    Streams { back: true, ipv6: true, ..streams }.arrive(a, b, LAST, wire).await?;
+    Streams { protocol: Protocol::Udp, amount: Amount::Seconds(1), ..streams }
+        .arrive(a, b, LAST, wire)
+        .await?;
     // A VLAN that only one end is in.
     let only = 77;
     add(a, "802.1Q", only, "").await?;
@@ -64,7 +66,7 @@ pub(super) async fn service(a: &mut Station, b: &mut Station, wire: Wire) -> Res
         }
         let streams =
             Streams { protocol: Protocol::Tcp, count: 1, back: false, ipv6: false, amount: Amount::Mib(4) };
-        streams.arrive(a, b, SERVICE).await
+        streams.arrive(a, b, SERVICE, wire).await
     }
     .await;
     for station in [a, b] {
