@@ -137,6 +137,12 @@ impl<F: Frontend> Hca<F> {
         self.now = now;
     }
 
+    /// The front-end, and guest memory as it sees it.
+    #[cfg(test)]
+    pub(crate) const fn frontend_and_memory(&mut self) -> (&mut F, &GuestMemory) {
+        (&mut self.frontend, &self.memory)
+    }
+
     /// When [`Hca::handle_deadline`] is wanted next; the past if at once.
     pub fn next_deadline(&self) -> Option<Instant> {
         let others = [

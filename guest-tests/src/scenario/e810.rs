@@ -13,6 +13,7 @@ pub(super) mod net;
 mod package;
 mod ping;
 pub(super) mod probe;
+pub(super) mod rdma_probe;
 pub(super) mod speed;
 mod station;
 mod streams;

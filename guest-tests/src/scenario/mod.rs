@@ -179,6 +179,12 @@ pub const ALL: &[Scenario] = &[
         run: |lab, report| Box::pin(e810::probe::run(lab, report)),
     },
     Scenario {
+        name: "e810-rdma-probe",
+        about: "Debian's own irdma binds to an E810 with RDMA: an active port, tools, GIDs, reloads, resets, links that go",
+        pair: false,
+        run: |lab, report| Box::pin(e810::rdma_probe::run(lab, report)),
+    },
+    Scenario {
         name: "e810-net",
         about: "IP between E810 with Debian's own ice, and with a virtio NIC: sizes, MTUs, VLANs, groups, bridges, queues",
         pair: false,

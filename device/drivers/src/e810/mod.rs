@@ -1,10 +1,12 @@
-//! A driver for the NIC of an E810: what `ice` does with registers, the admin queue and a pair of queues.
+//! A driver for an E810: what `ice` does with registers, the admin queue and a pair of queues, and `irdma` with the control
+//! queue.
 //!
 //! # Spec
-//! E810 interface, sections 1.2, 4, 5 and 8.
+//! E810 interface, sections 1.2, 4, 5, 8 and 9.2.
 
 mod admin;
 mod nic;
+mod rdma;
 
 use protocol::hca::e810::regs::Register;
 
@@ -13,6 +15,10 @@ pub use admin::{
 };
 pub use nic::{
     LAN_ENTRIES, LAN_RECEIVE_RING, LAN_TRANSMIT_RING, RECEIVE_BUFFERS, Received, STRIDE, TRANSMIT_BUFFERS,
+};
+pub use rdma::{
+    AEQ_ENTRIES, AEQ_RING, AEQ_VECTOR, CCQ_ENTRIES, CCQ_RING, CCQ_SHADOW, CEQ_ENTRIES, CEQ_RING, CEQ_VECTOR,
+    CQP_COOKIE, CQP_ENTRIES, CQP_RING, PBLE_SEGMENT, Performed, RDMA_BUFFER, Rdma, segment,
 };
 
 use crate::Bus;
@@ -33,6 +39,8 @@ pub struct E810 {
     pub transmit_next: u16,
     /// Where the next frame will be in the receive ring.
     receive_head: u16,
+    /// The RDMA half.
+    rdma: Rdma,
 }
 
 pub type Driver<B> = crate::Driver<E810, B>;

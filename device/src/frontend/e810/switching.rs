@@ -24,6 +24,11 @@ pub(super) struct Switching {
 }
 
 impl Switching {
+    /// Whether some VSI leaves packets of RDMA to the RDMA half.
+    pub(super) fn takes_rdma(&self) -> bool {
+        self.vsis.iter().any(|(_, vsi)| vsi.has_rdma_filter())
+    }
+
     /// VSIs that take a frame from the wire.
     pub(super) fn receive(&self, layers: &Layers) -> VsiSet {
         self.switch.receive(&self.vsis, layers)

@@ -1,7 +1,10 @@
 //! A guest with an E810, whose program is the driver of the `drivers` crate.
 
 use drivers::Bus as _;
-pub(crate) use drivers::e810::{Ask, BUFFER, ENTRIES, Heard, SEND_RING, Told};
+pub(crate) use drivers::e810::{
+    Ask, BUFFER, CCQ_RING, CCQ_SHADOW, CEQ_RING, CEQ_VECTOR, CQP_ENTRIES, CQP_RING, ENTRIES, Heard,
+    PBLE_SEGMENT, RDMA_BUFFER, SEND_RING, Told, segment,
+};
 use protocol::ids::{Lid, MacAddr};
 
 use super::{E810, Options, Setup};

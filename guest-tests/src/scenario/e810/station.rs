@@ -100,6 +100,14 @@ impl Station {
         bring_up(&mut self.vm, &self.device, &address).await
     }
 
+    /// Loads the driver again.
+    pub(super) async fn restart(&mut self) -> Result<()> {
+        load(&mut self.vm, &["ice"]).await?;
+        self.device = device(&mut self.vm, self.id).await?;
+        let address = self.address(0);
+        bring_up(&mut self.vm, &self.device, &address).await
+    }
+
     /// Its addresses on a network.
     pub(super) fn address(&self, network: u16) -> Address {
         Address::on(network, self.id)

@@ -92,6 +92,7 @@ fn dispatch(
         return outcome;
     }
     if let Some(outcome) = switching::dispatch(&mut device.function.switching, opcode, command) {
+        cx.port.set_rdma(device.setup.options.rdma && device.function.switching.takes_rdma());
         return outcome;
     }
     if let Some(outcome) = queues::dispatch(device, opcode, command) {

@@ -7,7 +7,7 @@
 
 use protocol::hca::e810::rdma::error::{CqpError, Refusal};
 use protocol::hca::e810::rdma::hmc::{
-    BASE_UNIT, BlockLimit, FpmCommand, FpmLimits, Limit, Placement, SEGMENT_LEN,
+    BASE_UNIT, BlockLimit, ENTRY_LEN, FpmCommand, FpmLimits, Limit, Placement, SEGMENT_LEN,
 };
 
 use super::dispatch::Outcome;
@@ -92,38 +92,43 @@ struct Object {
     at: usize,
     /// Bytes of one.
     len: u64,
-    /// Most of them.
-    max: u32,
+}
+
+const fn object(at: usize, len: u64) -> Object {
+    Object { at, len }
 }
 
 /// Bytes of an entry of a free list.
 const FREE_ENTRY_LEN: u64 = 4;
-/// Bytes of the bitmap of ports, of which there is one.
+/// Bytes of the bitmap of ports.
 const PORTS_LEN: u64 = 8192;
-/// Where the word of PBLEs is.
-const PBLE_WORD: usize = 112;
 
-/// All objects but PBLEs, which come last in the address space.
+/// All objects but PBLEs: queue pairs, completion queues, shared receive queues, hash entries, ARP entries, the bitmap of
+/// ports, regions, transmit buffers and their free list, read responses and theirs, timers, groups, address handles, read
+/// requests and their free list, headers, metadata.
 const OBJECTS: [Object; 18] = [
-    Object { at: 0, len: 1, max: MAX_QPS },
-    Object { at: 8, len: 1, max: MAX_CQS },
-    Object { at: 16, len: 1, max: 0 },
-    Object { at: 24, len: 1, max: MAX_HASH_ENTRIES },
-    Object { at: 32, len: 1, max: MAX_ARP_ENTRIES },
-    Object { at: 40, len: PORTS_LEN, max: 1 },
-    Object { at: 48, len: 1, max: MAX_REGIONS },
-    Object { at: 56, len: 1, max: MAX_TRANSMIT_BUFFERS },
-    Object { at: 64, len: FREE_ENTRY_LEN, max: MAX_TRANSMIT_BUFFERS },
-    Object { at: 72, len: 1, max: MAX_RESPONSES },
-    Object { at: 80, len: FREE_ENTRY_LEN, max: MAX_RESPONSES },
-    Object { at: 88, len: 1, max: MAX_TIMERS },
-    Object { at: 96, len: 1, max: MAX_GROUPS * OBJECTS_PER_GROUP },
-    Object { at: 104, len: 1, max: MAX_ADDRESS_HANDLES },
-    Object { at: 128, len: 1, max: 0 },
-    Object { at: 136, len: FREE_ENTRY_LEN, max: 0 },
-    Object { at: 144, len: 1, max: MAX_HEADERS },
-    Object { at: 152, len: 1, max: 1 },
+    object(0, 1),
+    object(8, 1),
+    object(16, 1),
+    object(24, 1),
+    object(32, 1),
+    object(40, PORTS_LEN),
+    object(48, 1),
+    object(56, 1),
+    object(64, FREE_ENTRY_LEN),
+    object(72, 1),
+    object(80, FREE_ENTRY_LEN),
+    object(88, 1),
+    object(96, 1),
+    object(104, 1),
+    object(128, 1),
+    object(136, FREE_ENTRY_LEN),
+    object(144, 1),
+    object(152, 1),
 ];
+
+/// PBLEs, which come last in the address space.
+const PBLES: Object = object(112, ENTRY_LEN);
 
 /// Bytes of "commit FPM" that drivers give, at the least.
 const COMMIT_LEN: usize = 176;
@@ -140,7 +145,7 @@ pub(super) fn query(dma: &GuestMemory, command: &FpmCommand) -> Outcome {
 /// "Commit FPM": the device says where the objects are that software wants.
 ///
 /// # Errors
-/// More objects than there can be; the buffer is too short or cannot be reached.
+/// More objects than there is room for; the buffer is too short or cannot be reached.
 pub(super) fn commit(hmc: &mut Hmc, dma: &GuestMemory, command: &FpmCommand) -> Outcome {
     if command.len < u32::try_from(COMMIT_LEN).unwrap_or(u32::MAX) {
         return Err(CqpError::invalid("length of the buffer", command.len.into()));
@@ -151,8 +156,8 @@ pub(super) fn commit(hmc: &mut Hmc, dma: &GuestMemory, command: &FpmCommand) -> 
     for object in &OBJECTS {
         free = place(&mut buffer, object, free)?.1;
     }
-    let pbles = Object { at: PBLE_WORD, len: protocol::hca::e810::rdma::hmc::ENTRY_LEN, max: MAX_PBLES };
-    let (Placement { count, base }, _) = place(&mut buffer, &pbles, free.next_multiple_of(SEGMENT_LEN))?;
+    // They begin with a segment, so that drivers lend whole ones for them.
+    let (Placement { count, base }, _) = place(&mut buffer, &PBLES, free.next_multiple_of(SEGMENT_LEN))?;
     dma.write(command.buffer, &buffer).map_err(|_| unreachable(command))?;
     hmc.place_pbles(Pbles { base, count });
     Ok(0)
@@ -164,13 +169,14 @@ fn place(buffer: &mut [u8; COMMIT_LEN], object: &Object, free: u64) -> Result<(P
         return Err(CqpError::invalid("word of the buffer", object.at as u64));
     };
     let Placement { count, .. } = Placement::parse(word);
-    if count > object.max {
-        return Err(CqpError::invalid("objects of context memory", count.into()));
+    let end = free + u64::from(count) * object.len;
+    if end > u64::from(MAX_SEGMENTS) * SEGMENT_LEN {
+        return Err(CqpError::new(Refusal::NoRoom, "objects of context memory", count.into()));
     }
     let base = u32::try_from(free / BASE_UNIT).unwrap_or(u32::MAX);
     let placement = Placement { count, base };
     *word = placement.emit();
-    Ok((placement, (free + u64::from(count) * object.len).next_multiple_of(BASE_UNIT)))
+    Ok((placement, end.next_multiple_of(BASE_UNIT)))
 }
 
 fn unreachable(command: &FpmCommand) -> CqpError {

@@ -163,7 +163,7 @@ impl PageTable for Pages<'_> {
     }
 
     fn list(self, entry: u64) -> Option<u64> {
-        self.pble(PbleIndex::new(u32::try_from(entry).ok()?))
+        self.pble(PbleIndex::new(0).checked_add(entry)?)
     }
 }
 

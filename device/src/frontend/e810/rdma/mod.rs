@@ -28,6 +28,8 @@ mod registers;
 mod ring;
 mod send_queue;
 mod statistics;
+#[cfg(test)]
+mod tests;
 mod work;
 mod work_ring;
 

@@ -3,12 +3,16 @@
 //! # Spec
 //! E810 interface, sections 10.3 and 13.7.
 
+use engine::{AccessError, Pages, WindowKind};
 use protocol::hca::e810::rdma::error::{CqpError, Refusal};
-use protocol::hca::e810::rdma::region::{AllocateStag, DeallocateStag, RegisterMr};
+use protocol::hca::e810::rdma::page_list::ListLevel;
+use protocol::hca::e810::rdma::region::{AllocateStag, DeallocateStag, RegisterMr, StagRights};
+use protocol::ids::Lkey;
 
 use super::dispatch::Outcome;
 use super::fpm::LOG2_MAX_REGIONS;
-use crate::memory::keys::KeyTable;
+use crate::memory::keys::{Allocated, KeyTable, Purpose};
+use crate::memory::region::{Kind, MemoryRegion, Origin, PageShift, Rights, Translation};
 
 /// Bits of a STag below its index.
 const KEY_BITS: u32 = 8;
@@ -33,7 +37,16 @@ impl Regions {
     /// # Errors
     /// The key is in use, or its parameters make no sense.
     pub(super) fn allocate(&mut self, command: &AllocateStag) -> Outcome {
-        Err(CqpError::new(Refusal::UnknownOperation, "STag", command.index.into()))
+        let AllocateStag { index, pd, len, .. } = *command;
+        let purpose = match (command.region, command.wide) {
+            (true, _) => Purpose::Region { most: len },
+            (false, true) => Purpose::Window(WindowKind::Type1),
+            (false, false) => Purpose::Window(WindowKind::Type2B),
+        };
+        let key = Lkey::new(index << KEY_BITS);
+        self.vacant(key)?;
+        self.keys.allocate(Allocated { key, pd, purpose }).map_err(|_| full(key))?;
+        Ok(0)
     }
 
     /// "Register MR".
@@ -41,14 +54,79 @@ impl Regions {
     /// # Errors
     /// As [`Regions::allocate`].
     pub(super) fn register(&mut self, command: &RegisterMr) -> Outcome {
-        Err(CqpError::new(Refusal::UnknownOperation, "STag", command.stag.into()))
+        let region = region(command)?;
+        self.vacant(region.key)?;
+        self.keys.insert(region).map_err(|_| full(region.key))?;
+        Ok(0)
     }
 
     /// "Deallocate STag".
     ///
     /// # Errors
-    /// It is not allocated.
+    /// It is not allocated, or windows are bound to it.
     pub(super) fn deallocate(&mut self, command: &DeallocateStag) -> Outcome {
-        Err(CqpError::no_object("STag", command.index.into()))
+        let unknown = CqpError::no_object("STag", command.index.into());
+        let index = self.keys.index(Lkey::new(command.index << KEY_BITS));
+        let entry = self.keys.entry(index).ok_or(unknown)?;
+        if entry.key().get() >> KEY_BITS != command.index {
+            return Err(unknown);
+        }
+        match self.keys.deregister(index) {
+            Ok(_) => Ok(0),
+            Err(AccessError::Bound) => Err(CqpError::new(Refusal::InUse, "STag", command.index.into())),
+            Err(_) => Err(unknown),
+        }
     }
+
+    /// Nothing has the entry of a key.
+    fn vacant(&self, key: Lkey) -> Result<(), CqpError> {
+        match self.keys.entry(self.keys.index(key)) {
+            Some(entry) => Err(CqpError::new(Refusal::Exists, "STag", entry.key().get().into())),
+            None => Ok(()),
+        }
+    }
+}
+
+fn full(key: Lkey) -> CqpError {
+    CqpError::new(Refusal::NoRoom, "STag", key.get().into())
+}
+
+fn region(command: &RegisterMr) -> Result<MemoryRegion, CqpError> {
+    let page_shift = command.page.shift().and_then(PageShift::new);
+    let page_shift = page_shift.ok_or(CqpError::invalid("page size", u8::from(command.page).into()))?;
+    let key = Lkey::new(command.stag);
+    let rights = rights(command.rights);
+    if command.len == 0 {
+        return Ok(MemoryRegion::whole_memory(key, command.pd, rights));
+    }
+    let first = command.first_page.get().into();
+    let pages = match command.level {
+        ListLevel::Contiguous => Pages::Contiguous { base: command.address, page_shift },
+        ListLevel::One => Pages::List { first, page_shift },
+        ListLevel::Two => Pages::TwoLevel { first, page_shift },
+        ListLevel::Reserved => {
+            return Err(CqpError::invalid("levels of the list of pages", u8::from(command.level).into()));
+        }
+    };
+    Ok(MemoryRegion {
+        key,
+        pd: command.pd,
+        start: command.start,
+        len: command.len,
+        origin: if command.virtual_address { Origin::Zero } else { Origin::Start },
+        rights,
+        translation: Translation::of(&pages, command.start),
+        kind: Kind::Registered,
+    })
+}
+
+/// Local reads are always granted.
+fn rights(asked: StagRights) -> Rights {
+    let pairs = [
+        (StagRights::LOCAL_WRITE, Rights::LOCAL_WRITE),
+        (StagRights::REMOTE_READ, Rights::REMOTE_READ),
+        (StagRights::REMOTE_WRITE, Rights::REMOTE_WRITE),
+        (StagRights::BIND, Rights::BIND),
+    ];
+    pairs.into_iter().filter(|(right, _)| asked.contains(*right)).map(|(_, right)| right).collect()
 }

@@ -1,0 +1,273 @@
+//! The control queue of the RDMA half, as its driver uses it.
+
+use protocol::hca::e810::rdma::completion_queue::CqCommand;
+use protocol::hca::e810::rdma::control::{Completion, ErrorCodes, HostContext, Status, Tail};
+use protocol::hca::e810::rdma::event_queue::{AsyncEvent, CompletionEvent, CreateAeq, CreateCeq};
+use protocol::hca::e810::rdma::hmc::{
+    FpmCommand, Placement, SegmentDescriptor, SegmentEntry, UpdateSegments,
+};
+use protocol::hca::e810::rdma::page_list::ListLevel;
+use protocol::hca::e810::rdma::{Operation, WQE_LEN};
+use protocol::hca::e810::regs::Register;
+use protocol::ids::{Cqn, Iova};
+
+use super::Driver;
+use super::admin::halves;
+use crate::Bus;
+
+/// Entries of the control queue.
+pub const CQP_ENTRIES: u16 = 2048;
+/// What every completion has to carry.
+pub const CQP_COOKIE: u64 = 0xff25_5227_06e1_6f60;
+/// Bus address of the host context.
+const HOST_CONTEXT: u64 = 0x40_0000;
+/// Bus address of a buffer that all operations use.
+pub const RDMA_BUFFER: u64 = 0x40_1000;
+/// Bus address of the ring of the control queue.
+pub const CQP_RING: u64 = 0x41_0000;
+/// Bus address of the ring of CQ 0.
+pub const CCQ_RING: u64 = 0x44_0000;
+/// Entries of it.
+pub const CCQ_ENTRIES: u32 = 2050;
+/// Bus address of its shadow area.
+pub const CCQ_SHADOW: u64 = 0x40_3000;
+/// Bus address of the ring of CEQ 0.
+pub const CEQ_RING: u64 = 0x46_0000;
+/// Entries of it.
+pub const CEQ_ENTRIES: u32 = 2048;
+/// Bus address of the ring of the AEQ.
+pub const AEQ_RING: u64 = 0x47_0000;
+/// Entries of it.
+pub const AEQ_ENTRIES: u32 = 3072;
+/// Bus address of the first segment of PBLEs.
+pub const PBLE_SEGMENT: u64 = 0x60_0000;
+/// Vector of the AEQ.
+pub const AEQ_VECTOR: u16 = 3;
+/// Vector of CEQ 0.
+pub const CEQ_VECTOR: u16 = 4;
+
+/// Enable of a cause, in its route.
+const CAUSE_ENABLE: u32 = 1 << 30;
+/// Bytes of "commit FPM".
+const COMMIT_LEN: u32 = 0xd0;
+
+/// What the driver remembers of the RDMA half.
+#[derive(Debug, Default)]
+pub struct Rdma {
+    /// Where the next operation goes.
+    next: u16,
+    polarity: bool,
+    /// Entries of CQ 0 that were read.
+    completions: u32,
+    /// Whether CQ 0 is there.
+    has_ccq: bool,
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Performed {
+    /// Why it failed, by the registers.
+    pub error: Option<ErrorCodes>,
+    /// What CQ 0 has of it, if there is one.
+    pub completion: Option<Completion>,
+}
+
+impl<B: Bus> Driver<B> {
+    /// Starts the control queue.
+    ///
+    /// # Panics
+    /// It does not run then.
+    #[track_caller]
+    pub fn start_cqp(&mut self) {
+        let context = HostContext {
+            size: 10,
+            protocol: 2,
+            ring: Iova::new(CQP_RING),
+            profile: 1,
+            cookie: CQP_COOKIE,
+            hardware_major: 1,
+            ..HostContext::default()
+        };
+        self.bus.poke(HOST_CONTEXT, &context.emit());
+        self.bus.poke(CQP_RING, &vec![0; usize::from(CQP_ENTRIES) * WQE_LEN]);
+        self.interface.rdma = Rdma { polarity: true, ..Rdma::default() };
+        let [low, high] = halves(HOST_CONTEXT);
+        for (register, value) in [
+            (Register::PfpeCqptail, 0),
+            (Register::PfpeCqpdb, 0),
+            (Register::PfpeCcqpstatus, 0),
+            (Register::PfpeCcqphigh, high),
+            (Register::PfpeCcqplow, low),
+        ] {
+            self.write(register, value);
+        }
+        assert_eq!(self.cqp_status(), Status { done: true, error: false });
+    }
+
+    /// Ends it.
+    pub fn end_cqp(&mut self) {
+        self.write(Register::PfpeCcqphigh, 0);
+        self.write(Register::PfpeCcqplow, 0);
+        self.interface.rdma = Rdma::default();
+    }
+
+    /// PFPE_CCQPSTATUS.
+    pub fn cqp_status(&mut self) -> Status {
+        Status::parse(&self.read(Register::PfpeCcqpstatus).to_le_bytes())
+    }
+
+    /// PFPE_CQPTAIL.
+    pub fn cqp_tail(&mut self) -> Tail {
+        Tail::parse(&self.read(Register::PfpeCqptail).to_le_bytes())
+    }
+
+    /// Executes an operation.
+    ///
+    /// # Panics
+    /// It does not complete in the registers, and, while there is CQ 0, in the next entry of that.
+    #[track_caller]
+    pub fn perform(&mut self, operation: &Operation) -> Performed {
+        let wqe = operation.emit(self.interface.rdma.polarity);
+        self.perform_raw(&wqe)
+    }
+
+    /// The same of any 64 bytes.
+    ///
+    /// # Panics
+    /// As [`Driver::perform`].
+    #[track_caller]
+    pub fn perform_raw(&mut self, wqe: &[u8; WQE_LEN]) -> Performed {
+        let index = self.interface.rdma.next;
+        let next = (index + 1) % CQP_ENTRIES;
+        self.bus.poke(CQP_RING + u64::from(index) * WQE_LEN as u64, wqe);
+        self.interface.rdma.next = next;
+        self.interface.rdma.polarity ^= next == 0;
+        self.write(Register::PfpeCqpdb, next.into());
+        let tail = self.cqp_tail();
+        assert_eq!(tail.next, next, "one read suffices");
+        let error =
+            tail.error.then(|| ErrorCodes::parse(&self.read(Register::PfpeCqperrcodes).to_le_bytes()));
+        let completion = self.interface.rdma.has_ccq.then(|| self.completion(index));
+        Performed { error, completion }
+    }
+
+    /// Executes an operation that succeeds; gives what it returns.
+    ///
+    /// # Panics
+    /// It fails.
+    #[track_caller]
+    pub fn perform_well(&mut self, operation: &Operation) -> u32 {
+        let performed = self.perform(operation);
+        assert_eq!(performed.error, None, "{operation:?}");
+        performed.completion.map_or(0, |completion| completion.value)
+    }
+
+    /// The next entry of CQ 0.
+    #[track_caller]
+    fn completion(&mut self, index: u16) -> Completion {
+        let read = self.interface.rdma.completions;
+        let at = CCQ_RING + u64::from(read % CCQ_ENTRIES) * Completion::LEN as u64;
+        let bytes = self.bus.peek(at, Completion::LEN);
+        let completion = Completion::parse(bytes.first_chunk().expect("as many bytes as asked for"));
+        assert_eq!(completion.valid, (read / CCQ_ENTRIES).is_multiple_of(2), "polarity of {completion:?}");
+        assert_eq!((completion.cookie, completion.index), (CQP_COOKIE, index));
+        self.interface.rdma.completions = read + 1;
+        let head = (read + 1) % CCQ_ENTRIES;
+        self.bus.poke(CCQ_SHADOW, &u64::from(head).to_le_bytes());
+        completion
+    }
+
+    /// Brings up context memory and the queues of the device's own, as `irdma` does (section 9.2).
+    ///
+    /// # Panics
+    /// Something of it fails.
+    #[track_caller]
+    pub fn bring_up_rdma(&mut self) {
+        self.start_cqp();
+        let pbles = self.commit_fpm();
+        self.perform_well(&segment(
+            0,
+            SegmentDescriptor { valid: true, direct: true, entries: 512, page: 0x300 },
+        ));
+        self.create_ccq();
+        let ceq = CreateCeq { entries: CEQ_ENTRIES, ring: Iova::new(CEQ_RING), ..CreateCeq::default() };
+        self.perform_well(&Operation::CreateCeq(ceq));
+        self.write(Register::GlintCeqctl(0), CAUSE_ENABLE | u32::from(CEQ_VECTOR));
+        self.enable_vector(CEQ_VECTOR);
+        self.perform_well(&segment(
+            pbles,
+            SegmentDescriptor { valid: true, direct: true, entries: 512, page: PBLE_SEGMENT >> 12 },
+        ));
+        let aeq = CreateAeq { entries: AEQ_ENTRIES, ring: Iova::new(AEQ_RING), ..CreateAeq::default() };
+        self.perform_well(&Operation::CreateAeq(aeq));
+        self.write(Register::PfintAeqctl, CAUSE_ENABLE | u32::from(AEQ_VECTOR));
+        self.enable_vector(AEQ_VECTOR);
+    }
+
+    /// Creates CQ 0 on CEQ 0.
+    ///
+    /// # Panics
+    /// It fails.
+    #[track_caller]
+    pub fn create_ccq(&mut self) {
+        let cq = CqCommand {
+            entries: CCQ_ENTRIES,
+            cqn: Cqn::new(0),
+            ceq_valid: true,
+            check_overflow: true,
+            level: ListLevel::Contiguous,
+            ring: Iova::new(CCQ_RING),
+            shadow: Iova::new(CCQ_SHADOW),
+            ..CqCommand::default()
+        };
+        self.interface.rdma.has_ccq = true;
+        let performed = self.perform(&Operation::CreateCq(cq));
+        assert_eq!(performed.error, None);
+    }
+
+    /// Asks for what the recorded driver asks for; gives the segment in which PBLEs begin.
+    ///
+    /// # Panics
+    /// It fails, or PBLEs do not begin with a segment.
+    #[track_caller]
+    pub fn commit_fpm(&mut self) -> u16 {
+        /// Offsets of words, and how many of these objects.
+        const COUNTS: &[(u64, u32)] =
+            &[(0, 1024), (8, 2048), (32, 256), (48, 16384), (104, 4096), (112, 1 << 18)];
+        self.bus.poke(RDMA_BUFFER, &[0; COMMIT_LEN as usize]);
+        for (offset, count) in COUNTS {
+            self.bus.poke(RDMA_BUFFER + offset, &count.to_le_bytes());
+        }
+        let commit = FpmCommand { len: COMMIT_LEN, buffer: Iova::new(RDMA_BUFFER), ..FpmCommand::default() };
+        self.perform_well(&Operation::CommitFpm(commit));
+        let word = self.bus.peek(RDMA_BUFFER + 112, Placement::LEN);
+        let Placement { base, .. } =
+            Placement::parse(word.first_chunk().expect("as many bytes as asked for"));
+        assert_eq!(base % 4096, 0, "PBLEs begin at 512 * {base:#x}");
+        u16::try_from(base / 4096).expect("within 64 segments")
+    }
+
+    /// Entry of CEQ 0, if it is there.
+    pub fn completion_event(&mut self, index: u64) -> CompletionEvent {
+        let bytes = self.bus.peek(CEQ_RING + index * CompletionEvent::LEN as u64, CompletionEvent::LEN);
+        CompletionEvent::parse(bytes.first_chunk().expect("as many bytes as asked for"))
+    }
+
+    /// Entry of the AEQ, if it is there.
+    pub fn async_event(&mut self, index: u64) -> AsyncEvent {
+        let bytes = self.bus.peek(AEQ_RING + index * AsyncEvent::LEN as u64, AsyncEvent::LEN);
+        AsyncEvent::parse(bytes.first_chunk().expect("as many bytes as asked for"))
+    }
+
+    /// Arms a completion queue with this arm word.
+    pub fn arm(&mut self, cqn: u32, shadow: u64, word: u64) {
+        self.bus.poke(shadow + 32, &word.to_le_bytes());
+        self.write(Register::PfpeCqarm, cqn);
+    }
+}
+
+/// "Update SDs" of one.
+pub fn segment(index: u16, descriptor: SegmentDescriptor) -> Operation {
+    let first = SegmentEntry { index, physical: true, write: true, descriptor, ..SegmentEntry::default() };
+    Operation::UpdateSegments(UpdateSegments { first, ..UpdateSegments::default() })
+}

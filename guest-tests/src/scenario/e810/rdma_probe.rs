@@ -1,0 +1,285 @@
+//! `irdma` finds what it expects of the RDMA half of an E810, again and again: its port is active, tools know it, and it
+//! outlives links that go and resets (E810 interface, sections 9.2, 14.3, 14.4, 15 and 17.2).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+use tokio::time::{sleep, timeout};
+
+use super::station::{Station, load};
+use crate::daemon::{HcaSpec, Interface};
+use crate::lab::Lab;
+use crate::report::Report;
+use crate::tools::await_text;
+
+/// The driver, and modules behind the tools.
+const MODULES: &[&str] = &["irdma", "ib_uverbs", "ib_umad", "rdma_ucm"];
+/// From the driver's start, or a reset's, until the port is active.
+const PORT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Between two looks.
+const POLL: Duration = Duration::from_millis(100);
+
+/// Unloaded and loaded so often.
+const CYCLES: u32 = 5;
+/// For these, in an emulated guest on a busy host.
+const CYCLES_TIMEOUT: Duration = Duration::from_secs(400);
+
+/// `ibv_devinfo -v`, by the names it prints (section 15.1).
+const DEVINFO: &[(&str, &str)] = &[
+    ("transport", "InfiniBand (0)"),
+    ("fw_ver", "1.70"),
+    ("vendor_id", "0x8086"),
+    ("vendor_part_id", "5522"),
+    ("hw_ver", "0x2"),
+    ("phys_port_cnt", "1"),
+    ("max_mr_size", "0x200000000000"),
+    ("page_size_cap", "0x40201000"),
+    ("max_qp", "1021"),
+    ("max_qp_wr", "4063"),
+    ("device_cap_flags", "0x00221000"),
+    ("max_sge", "13"),
+    ("max_cq", "2045"),
+    ("max_cqe", "1048574"),
+    ("max_mr", "16383"),
+    ("max_pd", "262141"),
+    ("max_qp_rd_atom", "127"),
+    ("max_qp_init_rd_atom", "255"),
+    ("atomic_cap", "ATOMIC_NONE (0)"),
+    ("max_mcast_grp", "1024"),
+    ("max_mcast_qp_attach", "8"),
+    ("max_ah", "4096"),
+    ("max_srq", "0"),
+    ("max_pkeys", "1"),
+    ("state", "PORT_ACTIVE (4)"),
+    ("max_mtu", "4096 (5)"),
+    ("active_mtu", "1024 (3)"),
+    ("link_layer", "Ethernet"),
+    ("active_width", "4X (2)"),
+    ("active_speed", "25.0 Gbps (32)"),
+    ("gid_tbl_len", "32"),
+];
+
+/// Kernel 6.12 has windows, later ones have none (section 15.2).
+const WINDOWS: [&str; 2] = ["16383", "0"];
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let run = lab.new_run("e810-rdma-probe")?;
+    let hint = format!("consoles, logs and command lines: {}", run.path().display());
+    let mut probe = Probe::start(lab, &run).await.context(hint.clone())?;
+    report.case("irdma binds and its port becomes active", &hint, probe.binds()).await?;
+    report.case("ibv_devinfo", &hint, probe.devinfo()).await?;
+    report.case("rdma link, resource and statistic", &hint, probe.tools()).await?;
+    report.case("a GID for each address", &hint, probe.gids()).await?;
+    report.case("the path MTU follows the interface's", &hint, probe.mtu()).await?;
+    report.case("link down and up by hcactl", &hint, probe.link_flap()).await?;
+    report.case("link down and up by ip", &hint, probe.interface_flap()).await?;
+    let name = format!("{CYCLES} times unloaded and loaded");
+    report.case_within(CYCLES_TIMEOUT, &name, &hint, probe.cycles()).await?;
+    report.case("the driver resets its function", &hint, probe.driver_reset()).await?;
+    report.case("function-level reset", &hint, probe.function_reset()).await?;
+    report.case("no kernel warned of anything", &hint, probe.station.no_warnings()).await?;
+    report.case("the daemon ends with success on SIGTERM", &hint, probe.station.stop()).await
+}
+
+/// The guest, and its RDMA device.
+#[derive(Debug)]
+struct Probe {
+    station: Station,
+    /// Its name.
+    device: String,
+}
+
+impl Probe {
+    async fn start(lab: &Lab, run: &crate::run_dir::RunDir) -> Result<Self> {
+        let image = lab.debian_image(run).await?;
+        let [spec, _] = HcaSpec::pair()?;
+        let spec = HcaSpec {
+            interface: Interface::E810,
+            options: json!({ "rdma": true }),
+            capture: false,
+            trace: lab.trace(),
+            ..spec
+        };
+        let station = Station::with_e810(lab, run, &image, &spec).await?;
+        Ok(Self { station, device: String::new() })
+    }
+
+    async fn binds(&mut self) -> Result<()> {
+        load(&mut self.station.vm, MODULES).await?;
+        self.find().await?;
+        self.station.no_warnings().await
+    }
+
+    /// Waits until there is an RDMA device with an active port.
+    async fn find(&mut self) -> Result<()> {
+        let found = async {
+            loop {
+                let names = self.station.sh("ls /sys/class/infiniband").await?;
+                if let Some(name) = names.split_whitespace().next() {
+                    return anyhow::Ok(name.to_owned());
+                }
+                sleep(POLL).await;
+            }
+        };
+        let found = timeout(PORT_TIMEOUT, found).await;
+        self.device = found.with_context(|| format!("no RDMA device within {PORT_TIMEOUT:?}"))??;
+        self.port_is("4: ACTIVE").await
+    }
+
+    async fn port_is(&mut self, state: &str) -> Result<()> {
+        let path = format!("/sys/class/infiniband/{}/ports/1/state", self.device);
+        await_text(&mut self.station.vm, &[&path], &[state], PORT_TIMEOUT).await
+    }
+
+    async fn devinfo(&mut self) -> Result<()> {
+        let text = self.station.sh(&format!("ibv_devinfo -v -d {}", self.device)).await?;
+        let old = self.station.sh("uname -r").await?.starts_with("6.12.");
+        // Lines `name: value`; some names come again for GIDs.
+        let mut found = BTreeMap::new();
+        for (name, value) in text.lines().filter_map(|line| line.split_once(':')) {
+            found.entry(name.trim()).or_insert(value.trim());
+        }
+        let windows = ("max_mw", WINDOWS[usize::from(!old)]);
+        let differences: Vec<String> = DEVINFO
+            .iter()
+            .chain([&windows])
+            .filter(|(name, value)| found.get(name) != Some(value))
+            .map(|(name, value)| format!("{name}: {:?}, not {value}", found.get(name)))
+            .collect();
+        ensure!(differences.is_empty(), "{}\n{text}", differences.join("\n"));
+        Ok(())
+    }
+
+    /// What iproute2 says of it.
+    async fn tools(&mut self) -> Result<()> {
+        let (device, netdev) = (self.device.clone(), self.station.device.clone());
+        for (line, parts) in [
+            (
+                format!("rdma link show {device}/1"),
+                vec![
+                    "state ACTIVE".to_owned(),
+                    "physical_state LINK_UP".to_owned(),
+                    format!("netdev {netdev}"),
+                ],
+            ),
+            // That of the kernel's management datagrams.
+            (format!("rdma resource show qp link {device}/1"), vec!["lqpn 1 type GSI state RTS".to_owned()]),
+            (format!("rdma resource show cq dev {device}"), vec!["comm [ib_core]".to_owned()]),
+            (
+                format!("rdma statistic show link {device}/1"),
+                vec!["RxUDP".to_owned(), "OutRdmaWrites".to_owned()],
+            ),
+        ] {
+            let text = self.station.sh(&line).await?;
+            let plain = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            let missing: Vec<&String> = parts.iter().filter(|part| !plain.contains(part.as_str())).collect();
+            ensure!(missing.is_empty(), "no {missing:?} in what {line} says:\n{text}");
+        }
+        Ok(())
+    }
+
+    /// GIDs come and go with addresses of the interface.
+    async fn gids(&mut self) -> Result<()> {
+        let netdev = self.station.device.clone();
+        for (address, gid) in [("10.99.0.7/24", "::ffff:10.99.0.7,"), ("fd99::7/64", "fd99::7,")] {
+            self.station.sh(&format!("ip address add {address} dev {netdev} nodad")).await?;
+            self.gid_is_there(gid, true).await.with_context(|| address.to_owned())?;
+            self.station.sh(&format!("ip address del {address} dev {netdev}")).await?;
+            self.gid_is_there(gid, false).await.with_context(|| address.to_owned())?;
+        }
+        self.station.no_warnings().await
+    }
+
+    async fn gid_is_there(&mut self, gid: &str, wanted: bool) -> Result<()> {
+        let line = format!("ibv_devinfo -v -d {} | grep -c -F '{gid}' || true", self.device);
+        let settled = async {
+            while (self.station.sh(&line).await?.trim() != "0") != wanted {
+                sleep(POLL).await;
+            }
+            anyhow::Ok(())
+        };
+        let settled = timeout(PORT_TIMEOUT, settled).await;
+        settled.with_context(|| format!("GID {gid} within {PORT_TIMEOUT:?}: {wanted}"))?
+    }
+
+    async fn mtu(&mut self) -> Result<()> {
+        let netdev = self.station.device.clone();
+        for (mtu, active) in [(9000, "4096"), (1500, "1024")] {
+            self.station.sh(&format!("ip link set {netdev} mtu {mtu}")).await?;
+            self.port_is("4: ACTIVE").await?;
+            let text = self.station.sh(&format!("ibv_devinfo -d {} | grep active_mtu", self.device)).await?;
+            ensure!(text.contains(active), "at {mtu}: {text}");
+        }
+        self.station.no_warnings().await
+    }
+
+    /// The operator takes the port down and up.
+    async fn link_flap(&mut self) -> Result<()> {
+        for _ in 0..3 {
+            self.control(&["port", "down"]).await?;
+            self.port_is("1: DOWN").await?;
+            self.control(&["port", "up"]).await?;
+            self.port_is("4: ACTIVE").await?;
+        }
+        self.station.no_warnings().await
+    }
+
+    async fn control(&self, arguments: &[&str]) -> Result<()> {
+        let daemon = self.station.daemon.as_ref().context("the station has no daemon")?;
+        daemon.control(arguments).await.map(drop)
+    }
+
+    /// The guest takes the interface down and up.
+    async fn interface_flap(&mut self) -> Result<()> {
+        let netdev = self.station.device.clone();
+        for _ in 0..3 {
+            self.station.sh(&format!("ip link set {netdev} down")).await?;
+            self.port_is("1: DOWN").await?;
+            self.station.sh(&format!("ip link set {netdev} up")).await?;
+            self.port_is("4: ACTIVE").await?;
+        }
+        self.station.no_warnings().await
+    }
+
+    /// Both drivers are unloaded and loaded: one takes the other with it.
+    async fn cycles(&mut self) -> Result<()> {
+        for _ in 0..CYCLES {
+            self.station.sh("modprobe -r irdma; ! lsmod | grep -q '^ice ' || modprobe -r ice").await?;
+            self.station.restart().await?;
+            load(&mut self.station.vm, MODULES).await?;
+            self.find().await?;
+        }
+        self.station.no_warnings().await
+    }
+
+    /// The driver of the interface resets its function, which ends and starts the other. That of 6.12 cannot be asked to.
+    async fn driver_reset(&mut self) -> Result<()> {
+        const COUNTER: &str = "/frontend/e810/function_resets";
+        if self.station.sh("uname -r").await?.starts_with("6.12.") {
+            return Ok(());
+        }
+        let daemon = self.station.daemon.as_ref().context("the station has no daemon")?;
+        let before = daemon.counter(COUNTER).await?;
+        let line = format!("ethtool --reset {} irq dma filter offload", self.station.device);
+        self.station.vm.run(&["sh", "-c", &line]).await?;
+        let began = async {
+            while daemon.counter(COUNTER).await? == before {
+                sleep(POLL).await;
+            }
+            anyhow::Ok(())
+        };
+        timeout(PORT_TIMEOUT, began).await.with_context(|| format!("{line} within {PORT_TIMEOUT:?}"))??;
+        self.find().await?;
+        self.station.no_warnings().await
+    }
+
+    /// The function is reset below both drivers.
+    async fn function_reset(&mut self) -> Result<()> {
+        let line = format!("echo 1 > /sys/class/net/{}/device/reset", self.station.device);
+        self.station.vm.run_within(PORT_TIMEOUT, &["sh", "-c", &line]).await?;
+        self.find().await?;
+        self.station.no_warnings().await
+    }
+}
