@@ -12,6 +12,7 @@ mod messages;
 pub(super) mod net;
 mod package;
 mod ping;
+pub(super) mod pingpong;
 pub(super) mod probe;
 pub(super) mod rdma_probe;
 pub(super) mod speed;

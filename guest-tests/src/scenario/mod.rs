@@ -185,6 +185,12 @@ pub const ALL: &[Scenario] = &[
         run: |lab, report| Box::pin(e810::rdma_probe::run(lab, report)),
     },
     Scenario {
+        name: "e810-pingpong",
+        about: "rdma-core's ping-pong programs between two E810 with Debian's own irdma, content checked",
+        pair: false,
+        run: |lab, report| Box::pin(e810::pingpong::run(lab, report)),
+    },
+    Scenario {
         name: "e810-net",
         about: "IP between E810 with Debian's own ice, and with a virtio NIC: sizes, MTUs, VLANs, groups, bridges, queues",
         pair: false,

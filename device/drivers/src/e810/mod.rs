@@ -6,6 +6,7 @@
 
 mod admin;
 mod nic;
+pub mod queue_pair;
 mod rdma;
 
 use protocol::hca::e810::regs::Register;
@@ -39,6 +40,8 @@ pub struct E810 {
     pub transmit_next: u16,
     /// Where the next frame will be in the receive ring.
     receive_head: u16,
+    /// Queue pairs and completion queues.
+    queues: queue_pair::Queues,
     /// The RDMA half.
     rdma: Rdma,
 }

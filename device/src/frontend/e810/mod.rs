@@ -18,7 +18,7 @@ mod numbers;
 pub mod nvm;
 pub mod options;
 pub mod package;
-#[allow(dead_code, reason = "for queue pairs")]
+#[allow(dead_code, reason = "for who lists objects")]
 mod rdma;
 mod registers;
 mod resources;

@@ -21,7 +21,12 @@ pub(crate) type Driver = drivers::e810::Driver<Guest<E810>>;
 
 /// After power-on, with MSI-X enabled and an eventfd for each of eight vectors.
 pub(crate) fn powered_on(options: Options) -> Driver {
-    let own = Identity { mac: MAC, ..Identity::from_lid(Lid::new(1)) };
+    powered_on_as(MAC, options)
+}
+
+/// The same with another MAC.
+pub(crate) fn powered_on_as(mac: MacAddr, options: Options) -> Driver {
+    let own = Identity { mac, ..Identity::from_lid(Lid::new(1)) };
     let addresses = Addresses { own, peers: Vec::new(), default_peer: None };
     let setup = Setup { options, mac: own.mac, engine: engine::Config::default() };
     let mut guest = Guest::new(E810::new(setup), addresses);

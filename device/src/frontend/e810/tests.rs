@@ -6,6 +6,7 @@ mod interrupts;
 mod lan;
 mod link;
 mod package;
+mod rdma;
 mod registers;
 mod sessions;
 mod strict;

@@ -50,6 +50,8 @@ pub(super) struct QueuePair {
     pub(super) service: send_wqe::Service,
     /// What software has said last.
     pub(super) context: QpContext,
+    /// The way to the peer of a connection leads there, by this entry of the ARP table, since it was looked up last.
+    peer: Option<(ArpIndex, MacAddr)>,
     /// As software knows it.
     pub(super) state: QpState,
     /// Its send queue is stopped for a while.
@@ -85,6 +87,7 @@ impl QueuePair {
             qpn: command.qpn,
             service,
             context,
+            peer: None,
             state: QpState::Idle,
             suspended: false,
             send: SendQueue::new(send, service, command.shadow),
@@ -127,7 +130,14 @@ impl QueuePair {
     }
 
     /// What the engine has to know as things are.
-    pub(super) fn current(&self, around: Around<'_>) -> Modify {
+    pub(super) fn current(&mut self, around: Around<'_>) -> Modify {
+        // Software frees entries that its neighbour cache gives up. Connections through them go on, as they do through a
+        // switch that has forgotten, until the entry is another one.
+        let index = self.context.arp_index;
+        match around.paths.neighbour(index) {
+            Some(mac) => self.peer = Some((index, mac)),
+            None => self.peer = self.peer.filter(|(known, _)| *known == index),
+        }
         let to = match self.state {
             QpState::Rtr => State::Rtr,
             QpState::Rts if self.suspended => State::Sqd,
@@ -141,7 +151,7 @@ impl QueuePair {
     }
 
     /// What the engine has to know of the context.
-    pub(super) fn attributes(&self, around: Around<'_>) -> QpAttrs {
+    fn attributes(&self, around: Around<'_>) -> QpAttrs {
         let QpContext { remote_qpn, qkey, retry_count, rnr_retry, ord, remote_read, remote_write, .. } =
             self.context;
         let mtu = mtu(self.context.mtu);
@@ -251,7 +261,7 @@ impl QueuePair {
         let ip = context.addresses();
         Shell {
             src_mac: around.mac,
-            dst_mac: around.neighbour(context.arp_index),
+            dst_mac: self.peer.map_or(UNRESOLVED, |(_, mac)| mac),
             tag: context.insert_tag.then(|| Tci::from_bits(context.tag)),
             ip,
             traffic_class: context.traffic_class,

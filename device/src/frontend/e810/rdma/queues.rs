@@ -128,7 +128,7 @@ pub(super) fn create_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
             u8::from(command.state).into(),
         ));
     }
-    let qp = QueuePair::new(command, read_context(cx.dma, command.context)?)?;
+    let mut qp = QueuePair::new(command, read_context(cx.dma, command.context)?)?;
     let modify = qp.current(around(rdma, cx));
     let full = || CqpError::new(Refusal::NoRoom, "queue pair", number.into());
     cx.engine.create_qp(qpn, modify.attrs).map_err(|_| full())?;

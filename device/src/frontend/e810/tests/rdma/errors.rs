@@ -1,0 +1,251 @@
+//! What fails: event, state, and what the flush tells of it (sections 14.1 and 14.2).
+
+use drivers::e810::queue_pair::{gather, inline};
+use protocol::hca::e810::rdma::queue_pair::FlushQp;
+
+use super::*;
+
+/// Has both queues flushed as drivers do: major 1, and the minor codes given.
+fn flush(driver: &mut Driver, sq_minor: u16, rq_minor: u16) {
+    assert_eq!(driver.modify_qp(QPN, QpKind::Rc, QpState::Error, &context(1)).error, None);
+    let command = FlushQp {
+        rq_minor,
+        rq_major: 1,
+        sq_minor,
+        sq_major: 1,
+        qpn: QPN,
+        codes_valid: true,
+        sq: true,
+        rq: true,
+        ..FlushQp::default()
+    };
+    driver.perform_well(&Operation::FlushQp(command));
+}
+
+/// Majors and minors of what a queue completes.
+fn codes(driver: &mut Driver, cqn: Cqn) -> Vec<(bool, u16, u16)> {
+    std::iter::from_fn(|| driver.poll_cq(cqn))
+        .map(|Polled { cqe, .. }| (cqe.error, cqe.major, cqe.minor))
+        .collect()
+}
+
+#[test]
+fn a_local_key_that_is_none_fails_the_queue_and_the_flush_completes_it() {
+    let mut pair = Pair::connected();
+    let bad = pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0x1234_5600, 64)]));
+    pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
+    pair.settle();
+    assert_eq!(failure(&mut pair.a, 1), (0x102, 5, bad));
+    assert_eq!(pair.a.poll_cq(SEND_CQ), None, "the error itself completes nothing");
+    nothing(&mut pair.b);
+    flush(&mut pair.a, 2, 1);
+    assert_eq!(codes(&mut pair.a, SEND_CQ), [(true, 1, 2)], "one for the whole queue");
+    assert_eq!(codes(&mut pair.a, RECV_CQ), [], "no receive was posted");
+}
+
+#[test]
+fn a_flush_of_empty_queues_writes_nothing() {
+    let mut pair = Pair::connected();
+    pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
+    pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
+    pair.settle();
+    pair.sent();
+    pair.received();
+    for driver in [&mut pair.a, &mut pair.b] {
+        flush(driver, 1, 1);
+        nothing(driver);
+    }
+    // Software asks again when it posts to a queue pair in error.
+    pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
+    pair.a.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
+    pair.settle();
+    nothing(&mut pair.a);
+    flush(&mut pair.a, 1, 1);
+    assert_eq!(codes(&mut pair.a, SEND_CQ), [(true, 1, 1)]);
+    assert_eq!(codes(&mut pair.a, RECV_CQ), [(true, 1, 1)]);
+}
+
+/// The failing receive counts as posted: its flush is what software completes it by.
+#[test]
+fn a_message_longer_than_the_receive_fails_both_sides() {
+    let mut pair = Pair::connected();
+    let receive = pair.b.post_receive(QPN, &[fragment(TARGET, 0, 16)]);
+    let send = pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1; 64]));
+    pair.settle();
+    assert_eq!(failure(&mut pair.b, 2), (0x303, 1, receive));
+    assert_eq!(failure(&mut pair.a, 1), (0x208, 5, send));
+    flush(&mut pair.b, 1, 6);
+    assert_eq!(codes(&mut pair.b, RECV_CQ), [(true, 1, 6)]);
+    flush(&mut pair.a, 10, 1);
+    assert_eq!(codes(&mut pair.a, SEND_CQ), [(true, 1, 10)]);
+}
+
+#[test]
+fn a_receive_that_cannot_be_written_fails_both_sides() {
+    let mut pair = Pair::connected();
+    let receive = pair.b.post_receive(QPN, &[fragment(TARGET, 0x1234_5600, 64)]);
+    let send = pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1; 64]));
+    pair.settle();
+    assert_eq!(failure(&mut pair.b, 2), (0x102, 1, receive));
+    assert_eq!(failure(&mut pair.a, 1), (0x20e, 5, send));
+}
+
+#[test]
+fn a_peer_s_key_that_is_none_fails_both_sides() {
+    for operation in [WRITE, READ] {
+        let mut pair = Pair::connected();
+        let bad = 0x9999_9900;
+        let wqe = gather(SIGNALED | operation | bad, TARGET, None, &[fragment(SOURCE, 0, 64)]);
+        let request = pair.a.post_send(QPN, &wqe);
+        pair.settle();
+        assert_eq!(failure(&mut pair.b, 2), (0x102, 9, 0));
+        assert_eq!(failure(&mut pair.a, 1), (0x20d, 5, request));
+    }
+}
+
+#[test]
+fn unknown_operations_and_reads_that_are_not_allowed_fail_the_queue() {
+    for (control, change, code) in [
+        (SIGNALED | 0x02 << 32, None, 0x20a),
+        (SIGNALED | 0x0f << 32, None, 0x20a),
+        (SIGNALED | READ, Some(0), 0x205),
+    ] {
+        let mut pair = Pair::new(QpKind::Rc, |context| context.ord = change.unwrap_or(4));
+        let request = pair.a.post_send(QPN, &gather(control, TARGET, None, &[fragment(SOURCE, 0, 64)]));
+        pair.settle();
+        assert_eq!(failure(&mut pair.a, 1), (code, 5, request));
+    }
+}
+
+#[test]
+fn a_peer_that_does_not_answer_is_given_up() {
+    let mut pair = Pair::connected();
+    let send = pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
+    for _ in 0..20 {
+        pair.a.bus.settle();
+        let later = pair.a.bus.now + std::time::Duration::from_millis(100);
+        pair.a.bus.advance(later);
+    }
+    assert_eq!(failure(&mut pair.a, 1), (0x50a, 5, send));
+}
+
+#[test]
+fn a_peer_without_a_receive_is_given_up() {
+    let mut pair = Pair::new(QpKind::Rc, |context| context.rnr_retry = 2);
+    let send = pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
+    for _ in 0..4 {
+        pair.settle();
+        let later = pair.a.bus.now + std::time::Duration::from_millis(1);
+        pair.a.bus.advance(later);
+        pair.b.bus.advance(later);
+    }
+    assert_eq!(failure(&mut pair.a, 1), (0x50f, 5, send));
+    nothing(&mut pair.b);
+}
+
+#[test]
+fn datagrams_fail_by_their_handle_and_their_length() {
+    let to = u64::from(QPN.get()) << 32 | 0x1111_1111;
+    for (change, len, code) in [
+        (None, 64, 0x406),
+        (Some(handle(1)), 1025, 0x132),
+        (Some(AddressHandleCommand { pd_low: 7, ..handle(1) }), 64, 0x133),
+    ] {
+        let mut pair = Pair::new(QpKind::Ud, |_| {});
+        if let Some(command) = change {
+            pair.a.perform_well(&Operation::CreateAddressHandle(command));
+        }
+        let send = pair.a.post_send(QPN, &gather(SIGNALED | SEND | 1, to, None, &[fragment(SOURCE, 0, len)]));
+        pair.settle();
+        assert_eq!(failure(&mut pair.a, 1), (code, 5, send));
+        nothing(&mut pair.b);
+    }
+}
+
+/// Sections 10.3 (29, 2A) and 13.3.
+#[test]
+fn a_suspended_queue_pair_says_so_and_goes_on_when_it_is_resumed() {
+    use protocol::hca::e810::rdma::queue_pair::SuspendQp;
+    let mut pair = Pair::connected();
+    let command = SuspendQp { qpn: QPN, ..SuspendQp::default() };
+    pair.a.perform_well(&Operation::SuspendQp(command));
+    let event = pair.a.next_async_event().unwrap();
+    assert_eq!((u16::from(event.code), event.state), (0x900, QpState::Rts));
+    pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
+    pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1; 8]));
+    pair.settle();
+    nothing(&mut pair.b);
+    pair.a.perform_well(&Operation::ResumeQp(command));
+    pair.settle();
+    assert_eq!((pair.sent().error, pair.received().cqe.len), (false, 8));
+}
+
+#[test]
+fn moves_that_no_queue_pair_makes_are_refused() {
+    let mut pair = Pair::connected();
+    for state in [QpState::Rtr, QpState::Idle, QpState::Other(7)] {
+        let refused = pair.a.modify_qp(QPN, QpKind::Rc, state, &context(1)).error;
+        assert_eq!(refused.map(|codes| (codes.major, codes.minor)), Some((0xffff, 0x8002)), "{state:?}");
+    }
+}
+
+/// Section 14.1: what a peer may not do, by what is wrong with it.
+#[test]
+fn a_peer_that_may_not_is_told_and_so_is_the_owner() {
+    const KEY: u32 = 0x6cdb_0e07;
+    let readable = StagRights::LOCAL_READ | StagRights::REMOTE_READ;
+    for (rights, at, wrong_domain, code) in [
+        (readable, TARGET, false, 0x109),
+        (StagRights::all(), TARGET + 0x1000 - 63, false, 0x108),
+        (StagRights::all(), TARGET, true, 0x105),
+    ] {
+        let mut pair = Pair::new(QpKind::Rc, |context| context.pd_low = if wrong_domain { 7 } else { 6 });
+        register(&mut pair.b, KEY, TARGET, 0x1000, rights);
+        let wqe = gather(SIGNALED | WRITE | u64::from(KEY), at, None, &[fragment(SOURCE, 0, 64)]);
+        let request = pair.a.post_send(QPN, &wqe);
+        pair.settle();
+        assert_eq!(failure(&mut pair.b, 2), (code, 9, 0));
+        assert_eq!(failure(&mut pair.a, 1), (0x20d, 5, request));
+        assert_eq!(pair.b.peek(TARGET, 64), [0; 64]);
+    }
+}
+
+/// Section 13.2: bits 20 and 21 of the context count beside the rights of the key.
+#[test]
+fn a_queue_pair_that_lets_nobody_in_refuses_what_its_keys_would_grant() {
+    const KEY: u32 = 0x6cdb_0e07;
+    for operation in [WRITE, READ] {
+        let mut pair = Pair::new(QpKind::Rc, |context| {
+            (context.remote_write, context.remote_read) = (false, false);
+        });
+        register(&mut pair.b, KEY, TARGET, 0x1000, StagRights::all());
+        let wqe = gather(SIGNALED | operation | u64::from(KEY), TARGET, None, &[fragment(SOURCE, 0, 64)]);
+        let request = pair.a.post_send(QPN, &wqe);
+        pair.settle();
+        assert_eq!(failure(&mut pair.b, 2), (0x312, 9, 0));
+        assert_eq!(failure(&mut pair.a, 1), (0x208, 5, request));
+    }
+}
+
+/// A datagram that no receive is posted for is lost, and so is one with another queue key.
+#[test]
+fn datagrams_that_cannot_be_received_are_lost() {
+    let mut pair = Pair::new(QpKind::Ud, |_| {});
+    pair.a.perform_well(&Operation::CreateAddressHandle(handle(1)));
+    let to = |qkey: u64| u64::from(QPN.get()) << 32 | qkey;
+    let datagram = |qkey| gather(SIGNALED | SEND | 1, to(qkey), None, &[fragment(SOURCE, 0, 64)]);
+    pair.a.post_send(QPN, &datagram(0x1111_1111));
+    pair.settle();
+    assert!(!pair.sent().error);
+    nothing(&mut pair.b);
+    pair.b.post_receive(QPN, &[fragment(TARGET, 0, 200)]);
+    pair.a.post_send(QPN, &datagram(0x2222_2222));
+    pair.settle();
+    assert!(!pair.sent().error);
+    nothing(&mut pair.b);
+    // With its highest bit set the context's is meant.
+    pair.a.post_send(QPN, &datagram(0x8222_2222));
+    pair.settle();
+    assert!(!pair.sent().error);
+    assert_eq!(pair.received().cqe.len, 104);
+}
