@@ -47,6 +47,8 @@ pub(in super::super) fn write(
     let rdma = &mut device.function.rdma;
     match register {
         Register::PfpeCcqphigh => rdma.cqp.set_context_high(value),
+        // Without an RDMA half there is nobody to take the address: no guest reaches what its operator did not ask for.
+        Register::PfpeCcqplow if !device.setup.options.rdma => {}
         Register::PfpeCcqplow => match rdma.cqp.context(value) {
             Some(context) => {
                 // A queue that runs has to be ended first; what it made would have no owner.

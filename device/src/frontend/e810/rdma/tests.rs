@@ -12,9 +12,9 @@ use protocol::hca::e810::rdma::operation::Acknowledged;
 use protocol::hca::e810::regs::Register;
 use protocol::ids::Iova;
 
+use crate::frontend::e810::Options;
 use crate::frontend::e810::testing::{
     Ask, CCQ_RING, CCQ_SHADOW, CEQ_RING, CEQ_VECTOR, CQP_ENTRIES, CQP_RING, Driver, RDMA_BUFFER, powered_on,
-    started,
 };
 use crate::vfio::server::Device as _;
 
@@ -22,6 +22,17 @@ const NOP: Operation = Operation::Nop(Acknowledged { operand: 0 });
 
 /// Arm word: the next completion.
 const ARM_NEXT: u64 = 1 << 14;
+
+/// With both admin rings, of a device that has an RDMA half.
+fn started() -> Driver {
+    powered_on_with(true)
+}
+
+fn powered_on_with(rdma: bool) -> Driver {
+    let mut driver = powered_on(Options { rdma, ..Options::default() });
+    driver.open_admin_queue();
+    driver
+}
 
 /// With the control queue, context memory, and the device's own queues.
 fn brought_up() -> Driver {
@@ -201,11 +212,13 @@ fn every_reset_drops_everything_and_nothing_is_written_afterwards() {
 #[test]
 fn the_rdma_half_is_advertised_if_it_is_there() {
     for rdma in [false, true] {
-        let mut driver = powered_on(crate::frontend::e810::Options { rdma, ..Default::default() });
-        driver.open_admin_queue();
+        let mut driver = powered_on_with(rdma);
         let ask = Ask::with_output(protocol::hca::e810::admin::Opcode::FunctionCapabilities, [0; 16], 4096);
         let records = driver.succeed(&ask).buffer;
         let has = records.chunks(32).any(|record| record[..2] == [0x51, 0] && record[4] == 1);
         assert_eq!(has, rdma);
+        driver.write(Register::PfpeCcqphigh, 0);
+        driver.write(Register::PfpeCcqplow, 0x1000);
+        assert_eq!(driver.cqp_status() != Status::default(), rdma, "its control queue starts");
     }
 }
