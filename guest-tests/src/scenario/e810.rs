@@ -15,6 +15,7 @@ mod ping;
 pub(super) mod pingpong;
 pub(super) mod probe;
 pub(super) mod rdma_probe;
+mod roce;
 pub(super) mod speed;
 mod station;
 mod streams;

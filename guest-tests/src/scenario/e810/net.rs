@@ -119,8 +119,8 @@ impl Bench {
                 // The NIC of c knows a alone, which passes its frames on.
                 a.peers.push(Peer { addr: peer, leaf: true });
                 let (a, b, c) = tokio::try_join!(
-                    Station::with_e810(lab, run, &image, &a),
-                    Station::with_e810(lab, run, &image, &b),
+                    Station::with_e810(lab, run, &image, &a, Vec::new()),
+                    Station::with_e810(lab, run, &image, &b, Vec::new()),
                     Station::with_nic(lab, run, &image, "c", 3, nic(3, peer, a.bind)),
                 )?;
                 (a, vec![("E810", b), ("virtio", c)])

@@ -4,36 +4,18 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::json;
 
-use super::station::{Station, load};
-use crate::daemon::{HcaSpec, Interface};
+use super::roce::{self, DEVICE, Gid, gid_index};
+use super::station::Station;
 use crate::lab::Lab;
 use crate::report::Report;
-use crate::tools::{Exchange, Ready, await_text};
+use crate::tools::{Exchange, Ready};
 
-/// What programs of verbs need besides the driver.
-const MODULES: &[&str] = &["irdma", "ib_uverbs", "rdma_ucm"];
-/// Name that the kernel gives the first device of this driver.
-const DEVICE: &str = "irdma0";
-/// From the driver's start until its port is active.
-const PORT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Frames that a path MTU of 4096 fits in.
 const JUMBO: u32 = 9000;
 /// Where all programs wait for their client.
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(120);
-
-/// What a GID stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Gid {
-    /// The IPv4 address.
-    V4,
-    /// The IPv6 address that was given.
-    V6,
-    /// The link-local address of the MAC.
-    LinkLocal,
-}
 
 /// Program and arguments, beside the device's, the GID's and the check of the content; first with Ethernet's usual MTU.
 const CASES: &[(&str, Gid)] = &[
@@ -69,21 +51,10 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     let run = lab.new_run("e810-pingpong")?;
     let hint = format!("consoles, logs, captures and command lines: {}", run.path().display());
     let image = lab.debian_image(&run).await?;
-    let [mut a, mut b] = HcaSpec::pair()?;
-    for spec in [&mut a, &mut b] {
-        spec.interface = Interface::E810;
-        spec.options = json!({ "rdma": true });
-        spec.capture = false;
-        spec.trace = lab.trace();
-    }
-    let (mut a, mut b) = tokio::try_join!(
-        Station::with_e810(lab, &run, &image, &a),
-        Station::with_e810(lab, &run, &image, &b),
-    )
-    .context(hint.clone())?;
+    let [mut a, mut b] = roce::pair(lab, &run, &image).await.context(hint.clone())?;
     let start = async {
-        start(&mut a).await?;
-        start(&mut b).await
+        roce::start(&mut a).await?;
+        roce::start(&mut b).await
     };
     report.case("both ports are active", &hint, start).await?;
     cases(report, &hint, (&mut a, &mut b), CASES).await?;
@@ -116,13 +87,6 @@ async fn cases(
     Ok(())
 }
 
-/// Loads `irdma` and waits until its port is active.
-async fn start(station: &mut Station) -> Result<()> {
-    load(&mut station.vm, MODULES).await?;
-    let path = format!("/sys/class/infiniband/{DEVICE}/ports/1/state");
-    await_text(&mut station.vm, &[&path], &["4: ACTIVE"], PORT_TIMEOUT).await
-}
-
 /// Runs a program on both sides.
 async fn ping_pong(a: &mut Station, b: &mut Station, command: &str, gid: Gid) -> Result<()> {
     let line = |index: usize| format!("{command} -c -d {DEVICE} -g {index}");
@@ -136,19 +100,4 @@ async fn ping_pong(a: &mut Station, b: &mut Station, command: &str, gid: Gid) ->
         ensure!(end.stdout.contains(" iters in "), "no result: {}{}", end.stdout, end.stderr);
     }
     Ok(())
-}
-
-/// Index of a GID of this kind.
-async fn gid_index(station: &mut Station, kind: Gid) -> Result<usize> {
-    let gids = station
-        .sh(&format!(
-            "cd /sys/class/infiniband/{DEVICE}/ports/1/gids && for i in $(seq 0 31); do cat $i; done"
-        ))
-        .await?;
-    let prefix = match kind {
-        Gid::V4 => "0000:0000:0000:0000:0000:ffff:",
-        Gid::V6 => "fd81:",
-        Gid::LinkLocal => "fe80:",
-    };
-    gids.lines().position(|gid| gid.starts_with(prefix)).with_context(|| format!("no {kind:?} GID in {gids}"))
 }

@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::json;
 use tokio::time::{sleep, timeout};
 
+use super::roce;
 use super::station::{Station, load};
-use crate::daemon::{HcaSpec, Interface};
 use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::await_text;
@@ -94,15 +93,7 @@ struct Probe {
 impl Probe {
     async fn start(lab: &Lab, run: &crate::run_dir::RunDir) -> Result<Self> {
         let image = lab.debian_image(run).await?;
-        let [spec, _] = HcaSpec::pair()?;
-        let spec = HcaSpec {
-            interface: Interface::E810,
-            options: json!({ "rdma": true }),
-            capture: false,
-            trace: lab.trace(),
-            ..spec
-        };
-        let station = Station::with_e810(lab, run, &image, &spec).await?;
+        let station = roce::alone(lab, run, &image, Vec::new()).await?;
         Ok(Self { station, device: String::new() })
     }
 

@@ -1,5 +1,6 @@
 //! One guest with one NIC, ready to talk by IP: the E810 of a daemon, or one that QEMU emulates.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use agent::wire::Dmesg;
@@ -62,11 +63,17 @@ impl Address {
 }
 
 impl Station {
-    /// A guest with an E810 as a card, its driver loaded with the lab's package.
-    pub(super) async fn with_e810(lab: &Lab, run: &RunDir, image: &Image, spec: &HcaSpec) -> Result<Self> {
+    /// A guest with an E810 as a card, its driver loaded with the lab's package, and with further disks.
+    pub(super) async fn with_e810(
+        lab: &Lab,
+        run: &RunDir,
+        image: &Image,
+        spec: &HcaSpec,
+        disks: Vec<PathBuf>,
+    ) -> Result<Self> {
         let daemon = Daemon::start(&lab.hcad()?, spec, run).await?;
         let cards = vec![daemon.socket().to_owned()];
-        let vm = lab.boot(run, image, Guest { cards, ..shape(&spec.name) }).await?;
+        let vm = lab.boot(run, image, Guest { cards, disks, ..shape(&spec.name) }).await?;
         let mut station = Self { vm, daemon: Some(daemon), id: spec.id, device: String::new(), judged: 0 };
         Package::Synthetic.install(&mut station.vm).await?;
         station.start("ice").await?;
