@@ -18,6 +18,7 @@ mod jingzhao_interface;
 mod jingzhao_probe;
 mod jingzhao_rc;
 mod jingzhao_services;
+mod leak;
 mod mixed_fabric;
 mod mthca;
 mod pair;

@@ -2,22 +2,22 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use tokio::time::{sleep, timeout};
 
 use super::package::Package;
 use super::probe::Probe;
-use crate::vm::Vm;
+use crate::scenario::leak::Cycles;
 
-pub(super) const CYCLES: u32 = 50;
-/// Of which so many are run at once.
-const BATCH: u32 = 10;
-/// For these, of two functions each, in an emulated guest on a busy host.
-const BATCH_TIMEOUT: Duration = Duration::from_secs(180);
+/// Of two functions each, in an emulated guest on a busy host.
+pub(super) const CYCLES: Cycles<'static> = Cycles {
+    commands: "modprobe ice && ip link set eth0 up && ip link set eth1 up && modprobe -r ice",
+    batches: 7,
+    batch: 7,
+    timeout: Duration::from_secs(180),
+};
 /// For all of them and what is looked at around them.
 pub(super) const CYCLES_TIMEOUT: Duration = Duration::from_secs(600);
-/// Memory that may be gone afterwards: caches of the kernel, not 50 times anything.
-const LEAK_KIB: u64 = 8 << 10;
 /// For a driver to take its device down and up.
 const RESET_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two looks at whether it began.
@@ -118,29 +118,8 @@ pub(super) async fn rings(probe: &mut Probe) -> Result<()> {
 /// Unloaded and loaded, again and again, the link up each time.
 pub(super) async fn cycles(probe: &mut Probe) -> Result<()> {
     probe.unload().await?;
-    let cycles = |count: u32| {
-        format!(
-            "i=0; while [ $i -lt {count} ]; do modprobe ice && ip link set eth0 up && ip link set eth1 up && \
-             modprobe -r ice || exit 1; i=$((i + 1)); done; echo 3 > /proc/sys/vm/drop_caches"
-        )
-    };
-    // What the first does for good, such as caches of the kernel, is no leak.
-    probe.sh(&cycles(1)).await?;
-    let before = free_memory(&mut probe.vm).await?;
-    for _ in 0..CYCLES / BATCH {
-        probe.vm.run_within(BATCH_TIMEOUT, &["sh", "-c", &cycles(BATCH)]).await?;
-    }
-    let after = free_memory(&mut probe.vm).await?;
-    ensure!(after + LEAK_KIB > before, "{before} KiB of memory were free, now {after} KiB");
+    CYCLES.run(&mut probe.vm).await?;
     probe.load().await?;
     probe.talk().await?;
     probe.no_warnings(Package::Synthetic).await
-}
-
-/// KiB.
-async fn free_memory(vm: &mut Vm) -> Result<u64> {
-    let text = vm.run(&["cat", "/proc/meminfo"]).await?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemFree:"));
-    let number = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
-    number.with_context(|| format!("no free memory in {text}"))
 }

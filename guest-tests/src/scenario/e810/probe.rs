@@ -64,7 +64,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("function-level reset", &hint, lifecycle::function_reset(&mut probe)).await?;
     report.case("resets by ethtool", &hint, lifecycle::driver_resets(&mut probe)).await?;
     report.case("every queue count and ring size", &hint, lifecycle::rings(&mut probe)).await?;
-    let name = format!("{} times unloaded and loaded", lifecycle::CYCLES);
+    let name = format!("{} times unloaded and loaded", lifecycle::CYCLES.times());
     report.case_within(lifecycle::CYCLES_TIMEOUT, &name, &hint, lifecycle::cycles(&mut probe)).await?;
     report.case("no kernel warned of anything", &hint, probe.no_warnings(Package::Synthetic)).await?;
     report.case("the daemon ends with success on SIGTERM", &hint, probe.stop()).await
