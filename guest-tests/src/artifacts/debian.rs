@@ -17,7 +17,7 @@ use super::cache;
 use super::kernel::Kernel;
 use super::packages::{Set, Unpacked};
 
-/// Shells and tools, everything RDMA, what looks at NICs and measures them, and what makes the images.
+/// Shells and tools, everything RDMA, storage over it, what looks at NICs and measures them, and what makes the images.
 const INSTALL: &[&str] = &[
     "base-files",
     "base-passwd",
@@ -28,6 +28,7 @@ const INSTALL: &[&str] = &[
     "e2fsprogs",
     "ethtool",
     "findutils",
+    "fio",
     "grep",
     "ibverbs-providers",
     "ibverbs-utils",
@@ -39,6 +40,10 @@ const INSTALL: &[&str] = &[
     "mount",
     "netbase",
     "netcat-openbsd",
+    "nfs-common",
+    "nfs-kernel-server",
+    "nvme-cli",
+    "open-iscsi",
     "opensm",
     "pciutils",
     "perftest",
@@ -67,7 +72,6 @@ const WITHOUT: &[&str] = &[
     "libsemanage2",
     "libsemanage-common",
     "libsepol2",
-    "libsqlite3-0",
     "libsystemd-shared",
     "login.defs",
     "passwd",
@@ -118,7 +122,13 @@ pub(super) const IMAGE: &str = "image.ext4";
 
 /// The entry of the system: unpacked in `root`, and as image.
 pub(super) fn debian(cache: &Path) -> Result<PathBuf> {
-    cache::entry(cache, "debian-3", |work| {
+    // Another list of packages is another system.
+    let mut digest = Digest::default();
+    for name in INSTALL.iter().chain(WITHOUT).chain(PRUNED) {
+        digest.update(name.as_bytes());
+        digest.update(b" ");
+    }
+    cache::entry(cache, &format!("debian-4-{:016x}", digest.finish()), |work| {
         let set = Set {
             install: INSTALL,
             suite: Suite::Trixie,
