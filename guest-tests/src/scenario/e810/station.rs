@@ -22,7 +22,7 @@ pub(super) const CPUS: u32 = 2;
 /// Room for a file of 256 MiB in memory.
 const MEMORY_MIB: u32 = 1024;
 /// Loading a driver, in an emulated guest of several on a busy host.
-const LOAD_TIMEOUT: Duration = Duration::from_secs(60);
+const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
 /// From `ip link set up` until there is a carrier.
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Kernel messages of this level or worse are judged.
