@@ -10,10 +10,11 @@
 //! IBTA volume 1, sections 9.6.1.1 (checks of the BTH), 10.5.2 (multicast) and 13.5 (management QPs).
 
 use protocol::ids::Qpn;
-use protocol::roce::{IpAddrs, Packet, Shell};
+use protocol::roce::{Ext, IpAddrs, Packet, Shell};
+use smallvec::SmallVec;
 
 use crate::qp::is_marked;
-use crate::{Engine, Host, Instant, Service, limits};
+use crate::{Engine, GroupDatagram, Host, Instant, Service, limits};
 
 /// Destination QP of packets to groups.
 const GROUP_QPN: Qpn = Qpn::new(0xff_ffff);
@@ -44,7 +45,16 @@ impl Engine {
     // Out of the way of the others, which are most.
     #[cold]
     fn hand_to_group(&mut self, now: Instant, shell: &Shell, packet: &Packet<'_>, host: &mut impl Host) {
-        let mut members = host.group_members(&gid(shell));
+        let mut members = match packet.ext {
+            Ext::Deth(deth) | Ext::DethImm(deth, _) => host.group_members(&GroupDatagram {
+                gid: gid(shell),
+                tag: shell.tag,
+                src_mac: shell.src_mac,
+                src_qp: deth.src_qp,
+            }),
+            // Only datagrams go to groups.
+            _ => SmallVec::new(),
+        };
         members.truncate(limits::GROUP_MEMBERS);
         members.retain(|&mut qpn| self.service_of(qpn) == Some(Service::Ud));
         if packet.bth.dest_qp != GROUP_QPN || members.is_empty() {

@@ -1,6 +1,7 @@
 //! What the engine borrows from its owner: work queues and memory.
 
-use protocol::ids::{Lkey, Pdn, Qpn, Rkey, Va};
+use protocol::ids::{Lkey, MacAddr, Pdn, Qpn, Rkey, Va};
+use protocol::net::layers::Tci;
 use smallvec::SmallVec;
 
 use crate::{LocalOp, RecvRequest, SendRequest, Status};
@@ -101,6 +102,19 @@ pub enum AtomicOp {
     },
 }
 
+/// What a datagram to a multicast group says of where it goes and where it comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupDatagram {
+    /// The group: an IPv6 address, or a mapped IPv4 address.
+    pub gid: [u8; 16],
+    /// The tag it came with.
+    pub tag: Option<Tci>,
+    /// MAC of the sender's port. Our own of a copy that never left.
+    pub src_mac: MacAddr,
+    /// The sender.
+    pub src_qp: Qpn,
+}
+
 /// Work queues and memory of the engine's owner.
 ///
 /// A range passed to `read`, `write` or `atomic` may cross pages; the implementation splits it. Length 0 is never
@@ -120,9 +134,9 @@ pub trait Host {
         None
     }
 
-    /// QPs that are attached to a multicast group. Only the first 64 are served.
-    fn group_members(&self, gid: &[u8; 16]) -> SmallVec<[Qpn; 8]> {
-        let _ = gid;
+    /// QPs that are attached to the group a datagram goes to, and get it. Only the first 64 are served.
+    fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
+        let _ = datagram;
         SmallVec::new()
     }
 

@@ -35,10 +35,11 @@ mod work;
 
 pub use engine::{Config, Engine, QpError, Transmit};
 pub use event::{AsyncEvent, Completion, Event, Queue, RecvDone, SendDone, Status, Success};
-pub use host::{Access, AccessError, Accessor, AtomicOp, Fetch, Host};
+pub use host::{Access, AccessError, Accessor, AtomicOp, Fetch, GroupDatagram, Host};
 pub use local::{Bind, FastRegister, LocalOp, PageShift, Pages, Rights, WindowKind};
 pub use qp::attr::{
-    Flush, GrhArea, Modify, Mtu, QpAttrs, QpSnapshot, RemoteAccess, RnrRetry, RnrTimer, Service, State,
+    AckTimeout, Flush, GrhArea, Modify, Mtu, QpAttrs, QpSnapshot, RemoteAccess, RnrRetry, RnrTimer, Service,
+    State,
 };
 pub use stats::{Congestion, Drops, Naks, Recovery, Stats};
 pub use time::Instant;

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use engine::{SendOp, Status};
+use engine::{AckTimeout, SendOp, Status};
 use protocol::Psn;
 use protocol::roce::{Ext, NakCode, Operation, Syndrome};
 
@@ -389,6 +389,31 @@ fn retries_are_exhausted_after_the_time_the_specification_computes() {
     assert_eq!(pair.now, start + 3 * TIMEOUT);
     assert_eq!(pair.a.sends(), [(1, Err(Status::RetryExceeded)), (2, Err(Status::Flushed))]);
     assert_eq!(pair.frames(A).len(), 0, "silence");
+}
+
+#[test]
+fn a_doubling_timeout_doubles_with_each_retry_and_begins_anew_with_progress() {
+    let mut pair = Pair::with(|_, attrs| {
+        (attrs.retry_count, attrs.ack_timeout) = (3, Some(AckTimeout::doubling(TIMEOUT)));
+    });
+    let silent_for = |pair: &mut Pair, timeout: Duration| {
+        assert_ne!(pair.frames(A).len(), 0, "before {timeout:?}");
+        pair.advance(timeout - Duration::from_nanos(1));
+        assert_eq!(pair.frames(A).len(), 0, "{timeout:?} are not over");
+        pair.advance(Duration::from_nanos(1));
+    };
+    pair.post(A, write(1, 0x8000, 10));
+    pair.post(A, write(2, 0x8000, 10));
+    for times in [1, 2, 4] {
+        silent_for(&mut pair, times * TIMEOUT);
+    }
+    pair.frames(A);
+    pair.inject(A, Operation::Acknowledge, Psn::new(0x100), aeth(ACK), b"");
+    pair.advance(TIMEOUT);
+    for times in [2, 4, 8] {
+        silent_for(&mut pair, times * TIMEOUT);
+    }
+    assert_eq!(pair.a.sends(), [(1, Ok(())), (2, Err(Status::RetryExceeded))]);
 }
 
 #[test]

@@ -6,9 +6,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 
 use engine::{
-    Access, AccessError, Accessor, AtomicOp, Event, Fence, Fetch, Flush, GrhArea, Host, Modify, Mtu, Payload,
-    QpAttrs, RecvRequest, RemoteAccess, RnrRetry, RnrTimer, SendOp, SendRequest, Service, Sge, State,
-    UdDestination,
+    Access, AccessError, Accessor, AtomicOp, Event, Fence, Fetch, Flush, GrhArea, GroupDatagram, Host,
+    Modify, Mtu, Payload, QpAttrs, RecvRequest, RemoteAccess, RnrRetry, RnrTimer, SendOp, SendRequest,
+    Service, Sge, State, UdDestination,
 };
 use protocol::Psn;
 use protocol::describe::Visitor;
@@ -230,8 +230,8 @@ impl Host for StubHost<'_> {
         Fetch::Ready(RecvRequest { wr_id: 78, sges: [sge].into_iter().collect() })
     }
 
-    fn group_members(&self, gid: &[u8; 16]) -> SmallVec<[Qpn; 8]> {
-        if *gid == GROUP.octets() { [Qpn::new(3)].into_iter().collect() } else { SmallVec::new() }
+    fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
+        if datagram.gid == GROUP.octets() { [Qpn::new(3)].into_iter().collect() } else { SmallVec::new() }
     }
 
     fn check(&self, _: Accessor, _: Lkey, _: Va, _: u64, _: Access) -> Result<(), AccessError> {

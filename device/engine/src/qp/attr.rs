@@ -196,6 +196,31 @@ impl RnrTimer {
     }
 }
 
+/// How long a requester waits for an answer until it sends again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AckTimeout {
+    first: Duration,
+    doubles: bool,
+}
+
+impl AckTimeout {
+    /// The same each time, as transports of InfiniBand do that are told how long (IBTA volume 1, section 9.9.2.1.1).
+    pub const fn constant(timeout: Duration) -> Self {
+        Self { first: timeout, doubles: false }
+    }
+
+    /// Twice as long each time since there was progress: soon where a packet was lost, and patient with a peer or a wire
+    /// that stands still for a while.
+    pub const fn doubling(first: Duration) -> Self {
+        Self { first, doubles: true }
+    }
+
+    /// After so many retries without progress, of which there are no more than 7.
+    pub fn after(self, retries: u8) -> Duration {
+        if self.doubles { self.first * (1 << retries.min(7)) } else { self.first }
+    }
+}
+
 /// Everything the engine needs to know of a QP that software sets. A front-end keeps its own context and derives
 /// this from it anew at each modification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,7 +247,7 @@ pub struct QpAttrs {
     /// Datagrams are received whatever their queue key is (UD).
     pub any_qkey: bool,
     /// ACK timeout; `None` waits for ever.
-    pub ack_timeout: Option<Duration>,
+    pub ack_timeout: Option<AckTimeout>,
     /// Timeouts and sequence NAKs without progress before failure, 0 to 7.
     pub retry_count: u8,
     /// RNR NAKs obeyed before failure.

@@ -6,8 +6,8 @@ use protocol::ids::{Lkey, Pdn, Qpn, Rkey, Va};
 use smallvec::SmallVec;
 
 use crate::{
-    Access, AccessError, Accessor, AtomicOp, Bind, FastRegister, Fetch, Host, LocalOp, Pages, RecvRequest,
-    Rights, SendRequest, Sge, WindowKind,
+    Access, AccessError, Accessor, AtomicOp, Bind, FastRegister, Fetch, GroupDatagram, Host, LocalOp, Pages,
+    RecvRequest, Rights, SendRequest, Sge, WindowKind,
 };
 
 /// A memory region.
@@ -349,8 +349,8 @@ impl Host for SimHost {
         self.counts_receives.then(|| u32::try_from(queued).unwrap_or(u32::MAX))
     }
 
-    fn group_members(&self, gid: &[u8; 16]) -> SmallVec<[Qpn; 8]> {
-        self.groups.get(gid).into_iter().flatten().copied().collect()
+    fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
+        self.groups.get(&datagram.gid).into_iter().flatten().copied().collect()
     }
 
     fn check(&self, who: Accessor, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {

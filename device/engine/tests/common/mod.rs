@@ -101,7 +101,7 @@ pub fn attrs(who: Who) -> QpAttrs {
         pkey_index: 0,
         qkey: Qkey::new(0x1111_1111),
         any_qkey: false,
-        ack_timeout: Some(TIMEOUT),
+        ack_timeout: Some(AckTimeout::constant(TIMEOUT)),
         retry_count: 7,
         rnr_retry: RnrRetry::Limited(6),
         min_rnr_timer: RnrTimer::new(12),

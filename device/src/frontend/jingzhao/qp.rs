@@ -4,7 +4,8 @@
 //! JingZhao interface, sections 4.3, 10.3 and 10.6.
 
 use engine::{
-    Fetch, Flush, GrhArea, Modify, Mtu, QpAttrs, RemoteAccess, RnrRetry, RnrTimer, SendRequest, Service,
+    AckTimeout, Fetch, Flush, GrhArea, Modify, Mtu, QpAttrs, RemoteAccess, RnrRetry, RnrTimer, SendRequest,
+    Service,
 };
 use protocol::hca::jingzhao::modify::StoredQpc;
 use protocol::hca::jingzhao::qpc::{QpState, Qpc, ServiceType};
@@ -154,7 +155,7 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
         pkey_index: sst.pkey_index.into(),
         qkey: rst.qkey,
         any_qkey: rst.qkey == Qkey::default(),
-        ack_timeout: cst.ack_timeout,
+        ack_timeout: cst.ack_timeout.map(AckTimeout::constant),
         retry_count: cst.retry_count,
         rnr_retry: match cst.rnr_retry {
             7.. => RnrRetry::Infinite,

@@ -1,6 +1,8 @@
 //! A device as the engine sees it: its work queues, and the memory behind its keys.
 
-use engine::{Access, AccessError, Accessor, AtomicOp, Fetch, Modify, RecvRequest, SendRequest};
+use engine::{
+    Access, AccessError, Accessor, AtomicOp, Fetch, GroupDatagram, Modify, RecvRequest, SendRequest,
+};
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::{Lkey, Qpn, Va};
 use smallvec::SmallVec;
@@ -55,8 +57,9 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
         queues.as_mut().map_or(Fetch::Empty, |queues| queues.next_recv(qpn, cx))
     }
 
-    fn group_members(&self, gid: &[u8; 16]) -> SmallVec<[Qpn; 8]> {
-        self.queues.as_ref().map_or_else(SmallVec::new, |queues| queues.group_members(gid))
+    fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
+        // A sender that is a member gets its own: software is used to knowing and leaving out its own packets.
+        self.queues.as_ref().map_or_else(SmallVec::new, |queues| queues.group_members(&datagram.gid))
     }
 
     fn check(&self, who: Accessor, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use engine::{
-    Accessor, Fence, Fetch, Flush, GrhArea, Modify, Mtu, Payload, QpAttrs, QpSnapshot, ReadyHeader,
-    RemoteAccess, RnrRetry, RnrTimer, SendOp, SendRequest, Service, Status, UdDestination,
+    Accessor, AckTimeout, Fence, Fetch, Flush, GrhArea, Modify, Mtu, Payload, QpAttrs, QpSnapshot,
+    ReadyHeader, RemoteAccess, RnrRetry, RnrTimer, SendOp, SendRequest, Service, Status, UdDestination,
 };
 use protocol::hca::mthca::qpc::{QpKind, Qpc};
 use protocol::hca::mthca::wqe::{MlxWqe, Operation, PackedHeaders, SendWqe, WqeData};
@@ -168,7 +168,7 @@ impl QueuePair {
             pkey_index: primary.pkey_index.into(),
             qkey: self.qpc.qkey,
             any_qkey: false,
-            ack_timeout: ack_timeout(primary.ack_timeout),
+            ack_timeout: ack_timeout(primary.ack_timeout).map(AckTimeout::constant),
             retry_count: self.qpc.requester.retry_count(),
             rnr_retry: match primary.rnr_retry {
                 7.. => RnrRetry::Infinite,

@@ -255,7 +255,7 @@ impl Requester {
             self.next = self.next.max(ahead(self.unacked, front.first));
         }
         self.ack_deadline = match core.attrs.ack_timeout {
-            Some(timeout) if self.in_flight() > 0 => Some(ctx.now + timeout),
+            Some(timeout) if self.in_flight() > 0 => Some(ctx.now + timeout.after(self.retries)),
             _ => None,
         };
     }

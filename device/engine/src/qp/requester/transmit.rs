@@ -237,7 +237,7 @@ impl Requester {
         }
         self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + 1 };
         if self.ack_deadline.is_none() {
-            self.ack_deadline = core.attrs.ack_timeout.map(|timeout| ctx.now + timeout);
+            self.ack_deadline = core.attrs.ack_timeout.map(|timeout| ctx.now + timeout.after(self.retries));
         }
     }
 

@@ -14,7 +14,7 @@ use protocol::roce::{Ext, Kind, NakCode, Packet, Syndrome};
 use super::{Checker, Place, Violation, demand};
 use crate::segment::packet_count;
 use crate::sim::plan::{Op, Work};
-use crate::{Fence, Instant, Mtu, RnrRetry, RnrTimer};
+use crate::{AckTimeout, Fence, Instant, Mtu, RnrRetry, RnrTimer};
 
 /// Packets that may be sent at once to a receiver that was not ready.
 const PROBE: u32 = 8;
@@ -39,6 +39,8 @@ pub(super) struct Flight {
     nak_heard: Option<u32>,
     /// Times that the oldest PSN without an answer was sent since there was progress.
     asked: u32,
+    /// Times that it went back since then.
+    went_back: u8,
     rnr_until: Option<Instant>,
     /// RNR NAKs since there was progress.
     rnr_naks: u32,
@@ -50,7 +52,7 @@ struct Limits {
     retries: u32,
     rnr_retries: u32,
     rd_atomic: usize,
-    ack_timeout: Duration,
+    ack_timeout: AckTimeout,
     /// How late a deadline may have its effect.
     slack: Duration,
 }
@@ -72,6 +74,7 @@ impl Flight {
             provoked: false,
             nak_heard: None,
             asked: 0,
+            went_back: 0,
             rnr_until: None,
             rnr_naks: 0,
         }
@@ -117,7 +120,8 @@ impl Flight {
         let Self { unacked, next, high, .. } = *self;
         demand!(from == next || from == unacked, "PSN {from}: next is {next}, oldest {unacked}");
         demand!(to - unacked <= limits.window, "PSN {to} is {} beyond {unacked}", to - unacked);
-        if let Some(until) = self.rnr_until.take() {
+        let waited = self.rnr_until.take();
+        if let Some(until) = waited {
             demand!(
                 now >= until && now <= until + limits.slack,
                 "sent at {now:?}, told to wait until {until:?}"
@@ -125,10 +129,12 @@ impl Flight {
             demand!(self.rnr_naks <= limits.rnr_retries, "after {} RNR NAKs", self.rnr_naks);
         }
         if from < next {
-            let due = self.timer_from.map(|from| from + limits.ack_timeout);
+            let timeout = limits.ack_timeout.after(self.went_back);
+            let due = self.timer_from.map(|from| from + timeout);
             let on_time = due.is_some_and(|due| now >= due && now <= due + limits.slack);
             demand!(self.provoked || on_time, "sent again for no reason, timeout is at {due:?}");
             (self.provoked, self.timer_from) = (false, None);
+            self.went_back += u8::from(waited.is_none());
         }
         if self.rnr_naks > 0 {
             let refused = (first..end).contains(&unacked) && ops[nth].wants_data();
@@ -176,7 +182,7 @@ impl Flight {
                     if self.unacked == psn && self.rnr_until.is_none() {
                         self.rnr_until = Some(now + RnrTimer::new(timer).duration());
                         // The peer is there: losses before this answer are forgiven.
-                        (self.timer_from, self.asked) = (None, 0);
+                        (self.timer_from, self.asked, self.went_back) = (None, 0, 0);
                         self.rnr_naks += 1;
                     }
                     self.provoked = true;
@@ -216,7 +222,8 @@ impl Flight {
 
     fn progress(&mut self, now: Instant, before: u32) {
         if self.unacked > before {
-            (self.asked, self.rnr_naks, self.rnr_until, self.nak_heard) = (0, 0, None, None);
+            (self.asked, self.went_back, self.rnr_naks) = (0, 0, 0);
+            (self.rnr_until, self.nak_heard) = (None, None);
             self.next = self.next.max(self.unacked);
             self.timer_from = (self.next > self.unacked).then_some(now);
         }

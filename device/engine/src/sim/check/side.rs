@@ -254,8 +254,12 @@ impl Checker<'_> {
                 demand!(side.flight.times_asked() >= retries, "after {} attempts", side.flight.times_asked());
                 if let Some(silence) = silence.filter(|_| retries == 7) {
                     // Each timeout once, and what was on its way or waited for a receiver when the silence began.
-                    let longest =
-                        pair.ack_timeout * (retries + 2) + Duration::from_millis(2) + self.slack(place);
+                    let timeouts: Duration =
+                        (0..=life.retry_count).map(|retries| pair.ack_timeout.after(retries)).sum();
+                    let longest = timeouts
+                        + pair.ack_timeout.after(life.retry_count)
+                        + Duration::from_millis(2)
+                        + self.slack(place);
                     let since = silence.max(side.sent_at[nth]);
                     demand!(self.now <= since + longest, "silence began at {since:?}");
                 }

@@ -15,7 +15,9 @@ use super::{
 };
 use crate::limits::GRH_BYTES;
 use crate::sim::net::Faults;
-use crate::{Fence, Flush, GrhArea, Instant, Mtu, Payload, RnrRetry, SendOp, SendRequest, Service, SgeList};
+use crate::{
+    AckTimeout, Fence, Flush, GrhArea, Instant, Mtu, Payload, RnrRetry, SendOp, SendRequest, Service, SgeList,
+};
 
 /// Nodes of a plan.
 pub(in crate::sim) const NODES: usize = 2;
@@ -101,12 +103,18 @@ fn draw_pair(rng: &mut ChaCha8Rng, index: usize) -> Pair {
         mtu,
         ends,
         lives: Vec::new(),
-        ack_timeout: Duration::from_nanos(4096 << rng.random_range(7..11)),
+        ack_timeout: draw_ack_timeout(rng, index),
         rnr_timer: rng.random_range(1..12),
         rd_atomic: *pick(rng, &[1, 1, 2, 4, 16]),
         grh_area: *pick(rng, &[GrhArea::None, GrhArea::Roce, GrhArea::InfiniBand]),
         keys: Vec::new(),
     }
+}
+
+/// Of every other pair it doubles, from less on, so that no wire is silent for long while it fails.
+fn draw_ack_timeout(rng: &mut ChaCha8Rng, index: usize) -> AckTimeout {
+    let timeout = Duration::from_nanos(4096 << rng.random_range(7..11));
+    if index % 2 == 1 { AckTimeout::doubling(timeout / 4) } else { AckTimeout::constant(timeout) }
 }
 
 /// Groups of members of all services: only datagrams reach them.

@@ -19,7 +19,6 @@ mod unreliable;
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::time::Duration;
 
 use protocol::ids::{FlowLabel, Lkey, MacAddr, Pdn, Pkey, Qkey, Qpn, Rkey, Va};
 use protocol::roce::{IpAddrs, Shell};
@@ -28,8 +27,8 @@ use protocol::{Psn, roce};
 use super::host::Key;
 use super::net::Faults;
 use crate::{
-    Flush, GrhArea, Instant, Mtu, QpAttrs, Remote, RemoteAccess, RnrRetry, RnrTimer, SendOp, SendRequest,
-    Service, Sge, State, Status,
+    AckTimeout, Flush, GrhArea, Instant, Mtu, QpAttrs, Remote, RemoteAccess, RnrRetry, RnrTimer, SendOp,
+    SendRequest, Service, Sge, State, Status,
 };
 
 pub use draw::draw;
@@ -159,7 +158,7 @@ pub struct Pair {
     /// At least one.
     pub lives: Vec<Life>,
     /// ACK timeout.
-    pub ack_timeout: Duration,
+    pub ack_timeout: AckTimeout,
     /// RNR timer code.
     pub rnr_timer: u8,
     /// READs and atomics outstanding.

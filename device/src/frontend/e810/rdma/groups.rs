@@ -28,15 +28,17 @@ pub(in super::super) struct Groups {
 #[derive(Debug)]
 struct Group {
     address: IpAddr,
-    /// VLAN of its datagrams, if they have one.
+    /// VLAN of its datagrams. Software that names none means all: it has one group for an address, whatever networks its
+    /// members are in.
     vlan: Option<u16>,
     members: Members,
 }
 
 impl Groups {
-    /// Queue pairs that get what goes to an address in a VLAN.
+    /// Queue pairs that get what goes to an address in a VLAN, or outside of any.
     pub(super) fn members(&self, address: IpAddr, vlan: Option<u16>) -> Members {
-        let groups = self.groups.values().filter(|group| group.address == address && group.vlan == vlan);
+        let takes = |group: &&Group| group.address == address && (group.vlan.is_none() || group.vlan == vlan);
+        let groups = self.groups.values().filter(takes);
         groups.flat_map(|group| group.members.iter().copied()).collect()
     }
 

@@ -1,8 +1,10 @@
 //! The RDMA half as the engine sees it: work queues, groups, and the memory behind its keys.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
-use engine::{Access, AccessError, Accessor, AtomicOp, Fetch, LocalOp, Modify, RecvRequest, SendRequest};
+use engine::{
+    Access, AccessError, Accessor, AtomicOp, Fetch, GroupDatagram, LocalOp, Modify, RecvRequest, SendRequest,
+};
 use protocol::ids::{Lkey, Qpn, Rkey, Va};
 use smallvec::SmallVec;
 
@@ -46,10 +48,15 @@ impl engine::Host for RdmaHost<'_> {
         fetch
     }
 
-    fn group_members(&self, gid: &[u8; 16]) -> SmallVec<[Qpn; 8]> {
-        let address = Ipv6Addr::from(*gid);
-        let address = address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4);
-        self.rdma.groups.members(address, None)
+    /// A queue pair does not hear itself (section 13.8).
+    fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
+        let GroupDatagram { gid, tag, src_mac, src_qp } = *datagram;
+        let mut members =
+            self.rdma.groups.members(IpAddr::from(gid).to_canonical(), tag.map(|tag| tag.vid()));
+        if src_mac == self.cx.addresses.own.mac {
+            members.retain(|member| *member != src_qp);
+        }
+        members
     }
 
     fn check(&self, who: Accessor, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {

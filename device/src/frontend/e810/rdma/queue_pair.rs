@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use engine::{
-    Fetch, Flush, GrhArea, Modify, Mtu, QpAttrs, RecvRequest, RemoteAccess, RnrRetry, RnrTimer, SendRequest,
-    Service, Sge, State, Status, UdDestination,
+    AckTimeout, Fetch, Flush, GrhArea, Modify, Mtu, QpAttrs, RecvRequest, RemoteAccess, RnrRetry, RnrTimer,
+    SendRequest, Service, Sge, State, Status, UdDestination,
 };
 use protocol::hca::e810::rdma::error::{CqpError, Refusal};
 use protocol::hca::e810::rdma::event_queue::EventCode;
@@ -30,9 +30,9 @@ use super::work_ring::WorkRing;
 use crate::frontend::snapshot::QpCounters;
 use crate::net::UNRESOLVED;
 
-/// Without an answer for so long a packet is taken for lost. The interface has no field for it; this is what software
-/// asks of other adapters most often, 4.096 us x 2^14.
-const ACK_TIMEOUT: Duration = Duration::from_nanos(4096 << 14);
+/// Without an answer for so long a packet is taken for lost. The interface has no field for it (section 13.2): with the
+/// seven retries that software asks for, a connection outlives four seconds of silence.
+const ACK_TIMEOUT: AckTimeout = AckTimeout::doubling(Duration::from_nanos(4096 << 12));
 
 /// What peers are asked to wait for a receive: 0.64 ms. Nothing tells the device that one is posted, and the interface has
 /// no field for it.

@@ -89,7 +89,13 @@ fn a_group_has_the_members_of_its_context() {
     let address = IpAddr::from([239, 1, 2, 3]);
     let members = rdma(&mut driver).groups.members(address, None);
     assert_eq!(*members, [Qpn::new(5), Qpn::new(0x3_0007)]);
-    assert!(rdma(&mut driver).groups.members(address, Some(1)).is_empty(), "of another VLAN");
+    assert_eq!(rdma(&mut driver).groups.members(address, Some(1)), members, "it names no VLAN");
+    let of_vlan = |words: [(usize, u64); 5]| words.map(|(at, word)| (at, word | u64::from(at == 24) << 59));
+    driver.perform_well(&wqe(&of_vlan(words(0x27))));
+    assert_eq!(rdma(&mut driver).groups.members(address, Some(0xfff)), members);
+    for other in [None, Some(1)] {
+        assert!(rdma(&mut driver).groups.members(address, other).is_empty(), "{other:?}");
+    }
     driver.bus.poke(MEMBERS, &[0; 64]);
     driver.perform_well(&wqe(&words(0x27)));
     assert!(rdma(&mut driver).groups.members(address, None).is_empty());

@@ -117,15 +117,20 @@ fn unknown_operations_and_reads_that_are_not_allowed_fail_the_queue() {
     }
 }
 
+/// Section 13.2: 16.8 ms, and twice as long after each of seven retries.
 #[test]
-fn a_peer_that_does_not_answer_is_given_up() {
+fn a_peer_that_does_not_answer_is_given_up_after_timeouts_that_double() {
     let mut pair = Pair::connected();
     let send = pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
-    for _ in 0..20 {
-        pair.a.bus.settle();
-        let later = pair.a.bus.now + std::time::Duration::from_millis(100);
+    let mut silence = std::time::Duration::from_nanos(4096 << 12);
+    for _ in 0..8 {
+        assert_eq!(pair.a.bus.settle().len(), 1, "before {silence:?}");
+        nothing(&mut pair.a);
+        let later = pair.a.bus.now + silence;
         pair.a.bus.advance(later);
+        silence *= 2;
     }
+    assert_eq!(pair.a.bus.settle().len(), 0);
     assert_eq!(failure(&mut pair.a, 1), (0x50a, 5, send));
 }
 

@@ -3,6 +3,7 @@
 use drivers::e810::queue_pair::{gather, inline};
 use protocol::hca::e810::rdma::completion_queue::CqCommand;
 use protocol::hca::e810::rdma::cqe::ExtendedCqe;
+use protocol::hca::e810::rdma::group::GroupCommand;
 use protocol::hca::e810::rdma::path::ManageArp;
 
 use super::*;
@@ -263,6 +264,65 @@ fn a_datagram_tells_where_it_came_from() {
             (0x45, &[10, 81, 0, 1][..], &[10, 81, 0, 2][..])
         );
         assert_eq!(pair.b.peek(TARGET + 40, 1000), data);
+    }
+}
+
+/// Section 13.8: all members of the group get it but the one that sent it, whatever VLAN it came in.
+#[test]
+fn a_datagram_to_a_group_reaches_all_members_but_its_sender() {
+    const GROUP: [u8; 4] = [239, 1, 2, 3];
+    const GROUP_MAC: MacAddr = MacAddr([0x01, 0x00, 0x5e, 1, 2, 3]);
+    const MEMBERS: u64 = 0xc00_0000;
+    const SECOND: Qpn = Qpn::new(9);
+    const SECOND_CQ: Cqn = Cqn::new(6);
+    for tag in [None, Some(100)] {
+        let mut pair = Pair::new(QpKind::Ud, |_| {});
+        pair.a.create_cq(SECOND_CQ, 256);
+        let second = QpContext { send_cqn: SECOND_CQ, recv_cqn: SECOND_CQ, ..context(1) };
+        pair.a.create_qp(SECOND, QpKind::Ud, &second);
+        for state in [QpState::Idle, QpState::Rtr, QpState::Rts] {
+            assert_eq!(pair.a.modify_qp(SECOND, QpKind::Ud, state, &second).error, None, "{state:?}");
+        }
+        for (driver, members) in [(&mut pair.a, &[QPN, SECOND][..]), (&mut pair.b, &[QPN])] {
+            let member = |qpn: &Qpn| (4791_u64 << 32 | 1 << 31 | u64::from(qpn.get())).to_le_bytes();
+            let mut places: Vec<u8> = members.iter().flat_map(member).collect();
+            places.resize(64, 0);
+            driver.poke(MEMBERS, &places);
+            driver.perform_well(&Operation::CreateGroup(GroupCommand {
+                mac: MacNumber(GROUP_MAC),
+                group: 1,
+                ipv4: true,
+                members: Iova::new(MEMBERS),
+                address: std::net::IpAddr::from(GROUP).into(),
+                ..GroupCommand::default()
+            }));
+        }
+        pair.a.set_neighbour(3, GROUP_MAC);
+        pair.a.perform_well(&Operation::CreateAddressHandle(AddressHandleCommand {
+            arp: ArpIndex::new(3),
+            destination: std::net::IpAddr::from(GROUP).into(),
+            insert_vlan: tag.is_some(),
+            vlan_tag: tag.unwrap_or(0xffff),
+            loopback: true,
+            ..handle(1)
+        }));
+        let data = pattern(500, 5);
+        pair.a.poke(SOURCE, &data);
+        for qpn in [QPN, SECOND] {
+            pair.a.post_receive(qpn, &[fragment(TARGET, 0, 2000)]);
+        }
+        pair.b.post_receive(QPN, &[fragment(TARGET, 0, 2000)]);
+        let to = 0xff_ffff << 32 | 0x1111_1111;
+        pair.a.post_send(QPN, &gather(SIGNALED | SEND | 1, to, None, &[fragment(SOURCE, 0, 500)]));
+        pair.settle();
+        assert!(!pair.sent().error);
+        assert_eq!(pair.a.poll_cq(RECV_CQ), None, "it does not hear itself");
+        for received in [only(&mut pair.a, SECOND_CQ), pair.received()] {
+            assert_eq!((received.cqe.len, received.cqe.source), (540, QPN.get()));
+            let more = received.more.unwrap();
+            assert_eq!((more.has_tag, more.tag), (tag.is_some(), tag.unwrap_or(0)));
+        }
+        assert_eq!((pair.a.peek(TARGET + 40, 500), pair.b.peek(TARGET + 40, 500)), (data.clone(), data));
     }
 }
 
