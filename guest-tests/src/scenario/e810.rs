@@ -2,6 +2,7 @@
 
 mod answers;
 mod bridge;
+pub(super) mod cm;
 mod content;
 mod effort;
 mod filter;

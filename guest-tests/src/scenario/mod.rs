@@ -192,6 +192,18 @@ pub const ALL: &[Scenario] = &[
         run: |lab, report| Box::pin(e810::pingpong::run(lab, report)),
     },
     Scenario {
+        name: "e810-cm",
+        about: "connections by rdma_cm between E810, and with soft-RoCE: streams, datagrams, groups over IPv4, IPv6, a VLAN",
+        pair: false,
+        run: |lab, report| Box::pin(e810::cm::run(lab, report, e810::cm::Extent::Core)),
+    },
+    Scenario {
+        name: "e810-cm-full",
+        about: "the same with every program over everything; takes minutes",
+        pair: false,
+        run: |lab, report| Box::pin(e810::cm::run(lab, report, e810::cm::Extent::Full)),
+    },
+    Scenario {
         name: "e810-net",
         about: "IP between E810 with Debian's own ice, and with a virtio NIC: sizes, MTUs, VLANs, groups, bridges, queues",
         pair: false,

@@ -32,7 +32,7 @@ pub(super) enum Gid {
 }
 
 /// The E810 of a station of a pair: with RDMA, without a capture, since these tests move gigabytes.
-fn with_rdma(lab: &Lab, spec: HcaSpec) -> HcaSpec {
+pub(super) fn with_rdma(lab: &Lab, spec: HcaSpec) -> HcaSpec {
     HcaSpec {
         interface: Interface::E810,
         options: json!({ "rdma": true }),

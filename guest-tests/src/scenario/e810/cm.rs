@@ -1,0 +1,73 @@
+//! Connections by `rdma_cm` with an E810: Debian's own programs between two of them, and between one and soft-RoCE, either
+//! way, over IPv4, IPv6 and a VLAN.
+
+mod bench;
+mod programs;
+
+use anyhow::{Context, Result};
+
+use self::bench::{Bench, Network, Side};
+use self::programs::{ALL, FEW, OverIpv6, Program};
+use crate::lab::Lab;
+use crate::report::Report;
+
+/// How much is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Extent {
+    /// All programs over IPv4, some of them over the rest and the other way.
+    Core,
+    /// All programs over everything, either way.
+    Full,
+}
+
+impl Extent {
+    const fn scenario(self) -> &'static str {
+        match self {
+            Self::Core => "e810-cm",
+            Self::Full => "e810-cm-full",
+        }
+    }
+
+    /// What is run between a client and a server.
+    const fn programs(self, network: Network, back: bool) -> &'static [Program] {
+        match (self, network, back) {
+            (Self::Full, ..) | (Self::Core, Network::V4, false) => ALL,
+            (Self::Core, ..) => FEW,
+        }
+    }
+}
+
+/// Client and server: two E810, and an E810 with soft-RoCE in either role.
+const PAIRS: &[(&str, Side, Side, bool)] = &[
+    ("E810 to E810", Side::A, Side::B, false),
+    ("E810 to soft-RoCE", Side::A, Side::C, false),
+    ("soft-RoCE to E810", Side::C, Side::A, true),
+];
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
+    let run = lab.new_run(extent.scenario())?;
+    let hint = format!("consoles, logs, captures and command lines: {}", run.path().display());
+    let mut bench = Bench::start(lab, &run).await.context(hint.clone())?;
+    bench.capture(true).await?;
+    for &(pair, client, server, back) in PAIRS {
+        for network in Network::ALL {
+            for program in extent.programs(network, back) {
+                let name = format!("{}, {pair}, {network}", program.name(network));
+                match program.over_ipv6 {
+                    OverIpv6::Unknown if network.is_ipv6() => {}
+                    OverIpv6::Refused(reason) if network.is_ipv6() => {
+                        let case = bench.refuse(program, network, server, reason);
+                        report.case(&format!("{name}: the kernel refuses"), &hint, case).await?;
+                    }
+                    _ => {
+                        let case = bench.connect(program, network, (client, server));
+                        report.case(&name, &hint, case).await?;
+                    }
+                }
+            }
+        }
+    }
+    bench.capture(false).await?;
+    report.case("no kernel warned of anything", &hint, bench.no_warnings()).await?;
+    report.case("the daemons end with success on SIGTERM", &hint, bench.stop()).await
+}

@@ -1,0 +1,199 @@
+//! Two guests with an E810 each that `irdma` drives, and one with soft-RoCE on a NIC that QEMU emulates, wired to the first.
+
+use std::fmt;
+use std::time::Duration;
+
+use agent::wire::ExitStatus;
+use anyhow::{Context, Result, ensure};
+
+use super::super::station::{Station, bring_up, load};
+use super::super::{ping, roce};
+use super::programs::Program;
+use crate::daemon::{HcaSpec, Peer, free_udp_ports};
+use crate::lab::Lab;
+use crate::qemu::{Nic, NicModel};
+use crate::run_dir::RunDir;
+use crate::scenario::rxe_interop::mac;
+use crate::tools::Exchange;
+
+/// Soft-RoCE, and what programs need besides.
+const SOFT_MODULES: &[&str] = &["rdma_rxe", "ib_uverbs", "rdma_ucm"];
+/// What a program may take.
+const LIMIT: Duration = Duration::from_secs(60);
+/// The VLAN that all are in, beside the network without a tag.
+const VLAN: u16 = 100;
+
+/// What addresses are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Network {
+    V4,
+    V6,
+    VlanV4,
+    VlanV6,
+}
+
+impl Network {
+    pub(super) const ALL: [Self; 4] = [Self::V4, Self::V6, Self::VlanV4, Self::VlanV6];
+
+    /// A group of this kind of address.
+    pub(super) const fn group(self) -> &'static str {
+        match self {
+            Self::V4 | Self::VlanV4 => "239.1.1.1",
+            Self::V6 | Self::VlanV6 => "ff0e::1:7",
+        }
+    }
+
+    pub(super) const fn is_ipv6(self) -> bool {
+        matches!(self, Self::V6 | Self::VlanV6)
+    }
+
+    fn address(self, station: &Station) -> String {
+        match self {
+            Self::V4 => station.address(0).ipv4,
+            Self::V6 => station.address(0).ipv6,
+            Self::VlanV4 => station.address(VLAN).ipv4,
+            Self::VlanV6 => station.address(VLAN).ipv6,
+        }
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+            Self::VlanV4 => "IPv4 in a VLAN",
+            Self::VlanV6 => "IPv6 in a VLAN",
+        })
+    }
+}
+
+/// One of the stations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// E810 of which c is a leaf.
+    A,
+    /// E810.
+    B,
+    /// Soft-RoCE.
+    C,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Bench {
+    stations: [Station; 3],
+}
+
+impl Bench {
+    pub(super) async fn start(lab: &Lab, run: &RunDir) -> Result<Self> {
+        let image = lab.debian_image(run).await?;
+        let [mut a, b] = HcaSpec::pair()?.map(|spec| roce::with_rdma(lab, spec));
+        let [bind] = free_udp_ports()?;
+        a.peers.push(Peer { addr: bind, leaf: true });
+        let nic = Nic { model: NicModel::Virtio, mac: mac(3), bind, peer: a.bind };
+        let (a, b, c) = tokio::try_join!(
+            Station::with_e810(lab, run, &image, &a, Vec::new()),
+            Station::with_e810(lab, run, &image, &b, Vec::new()),
+            Station::with_nic(lab, run, &image, "c", 3, nic),
+        )?;
+        let mut bench = Self { stations: [a, b, c] };
+        for side in [Side::A, Side::B, Side::C] {
+            bench.open(side).await?;
+        }
+        // Neighbours are known before anybody is in a hurry.
+        for side in [Side::B, Side::C] {
+            for network in Network::ALL {
+                let address = network.address(bench.station(side));
+                ping::until_answered(bench.station(Side::A), &address).await?;
+            }
+        }
+        Ok(bench)
+    }
+
+    fn station(&mut self, side: Side) -> &mut Station {
+        let [a, b, c] = &mut self.stations;
+        match side {
+            Side::A => a,
+            Side::B => b,
+            Side::C => c,
+        }
+    }
+
+    /// Loads a station's RDMA driver and brings it into the VLAN.
+    async fn open(&mut self, side: Side) -> Result<()> {
+        let station = self.station(side);
+        let device = station.device.clone();
+        if side == Side::C {
+            load(&mut station.vm, SOFT_MODULES).await?;
+            station.sh(&format!("rdma link add rxe0 type rxe netdev {device}")).await?;
+        } else {
+            roce::start(station).await?;
+        }
+        station.sh(&format!("ip link add link {device} name vlan{VLAN} type vlan id {VLAN}")).await?;
+        let address = station.address(VLAN);
+        bring_up(&mut station.vm, &format!("vlan{VLAN}"), &address).await
+    }
+
+    /// Runs a program between client and server.
+    pub(super) async fn connect(
+        &mut self,
+        program: &Program,
+        network: Network,
+        (client, server): (Side, Side),
+    ) -> Result<()> {
+        let addresses = [client, server].map(|side| network.address(self.station(side)));
+        let [server_line, client_line] = program.lines(network, &addresses[0], &addresses[1]);
+        let exchange =
+            Exchange { server: server_line, client: client_line, ready: program.ready, limit: LIMIT };
+        let [a, b, c] = &mut self.stations;
+        let (client, server) = match (client, server) {
+            (Side::A, Side::B) => (a, b),
+            (Side::B, Side::A) => (b, a),
+            (Side::A, Side::C) => (a, c),
+            (Side::C, Side::A) => (c, a),
+            other => anyhow::bail!("{other:?} are no pair"),
+        };
+        program.judge(&exchange.run(&mut server.vm, &mut client.vm).await?)
+    }
+
+    /// The server of a program is told that it cannot be.
+    pub(super) async fn refuse(
+        &mut self,
+        program: &Program,
+        network: Network,
+        server: Side,
+        reason: &str,
+    ) -> Result<()> {
+        let address = network.address(self.station(server));
+        let [line, _] = program.lines(network, &address, &address);
+        let end = self.station(server).vm.program(LIMIT, &line).await?;
+        ensure!(end.status != ExitStatus::Code(0) && end.stderr.contains(reason), "{line}: {end:?}");
+        Ok(())
+    }
+
+    /// Records the frames of the E810, or no more.
+    pub(super) async fn capture(&mut self, on: bool) -> Result<()> {
+        for station in &self.stations {
+            let Some(daemon) = &station.daemon else { continue };
+            let file = daemon.capture().display().to_string();
+            let words: &[&str] = if on { &["capture", "on", &file] } else { &["capture", "off"] };
+            daemon.control(words).await.context("capture")?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn no_warnings(&mut self) -> Result<()> {
+        for station in &mut self.stations {
+            station.no_warnings().await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn stop(self) -> Result<()> {
+        for station in self.stations {
+            station.stop().await?;
+        }
+        Ok(())
+    }
+}
