@@ -167,6 +167,14 @@ impl Lab {
         self.hcad.clone().map_or_else(programs::hcad, Ok)
     }
 
+    /// What the guests' kernel was configured with.
+    ///
+    /// # Errors
+    /// When the file that says so is not there.
+    pub fn kernel_config(&self) -> Result<String> {
+        self.artifacts.kernel.config()
+    }
+
     /// Whether daemons are to record what drivers do.
     pub fn trace(&self) -> bool {
         self.trace

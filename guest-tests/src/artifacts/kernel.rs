@@ -75,6 +75,21 @@ impl Kernel {
         Ok(Self { image, modules })
     }
 
+    /// What it was configured with: lines such as `CONFIG_RDS=m`.
+    ///
+    /// # Errors
+    /// When the file that says so is not there.
+    pub fn config(&self) -> Result<String> {
+        let beside = self.modules.join("config");
+        let of_boot = format!("config-{}", self.release());
+        let in_boot = match self.image.parent() {
+            Some(boot) if boot != self.modules => boot.join(of_boot),
+            _ => Path::new("/boot").join(of_boot),
+        };
+        let file = if beside.is_file() { beside } else { in_boot };
+        fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))
+    }
+
     /// Its release, as `uname -r` prints it.
     pub fn release(&self) -> String {
         release_of(&self.modules)

@@ -19,5 +19,6 @@ pub(super) mod rdma_probe;
 mod roce;
 pub(super) mod speed;
 mod station;
+pub(super) mod storage;
 mod streams;
 mod vlan;

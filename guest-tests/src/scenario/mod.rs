@@ -204,6 +204,18 @@ pub const ALL: &[Scenario] = &[
         run: |lab, report| Box::pin(e810::cm::run(lab, report, e810::cm::Extent::Full)),
     },
     Scenario {
+        name: "e810-storage",
+        about: "NVMe and NFS over RDMA between two E810, nothing but Debian's: content, fio, loss, a server that goes",
+        pair: false,
+        run: |lab, report| Box::pin(e810::storage::run(lab, report, e810::storage::Extent::Core)),
+    },
+    Scenario {
+        name: "e810-storage-full",
+        about: "the same and iSER, with 512 MiB and minutes of fio each, then RDS and SMC sockets",
+        pair: false,
+        run: |lab, report| Box::pin(e810::storage::run(lab, report, e810::storage::Extent::Full)),
+    },
+    Scenario {
         name: "e810-net",
         about: "IP between E810 with Debian's own ice, and with a virtio NIC: sizes, MTUs, VLANs, groups, bridges, queues",
         pair: false,

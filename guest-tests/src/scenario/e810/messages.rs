@@ -43,6 +43,11 @@ pub(super) fn judge_safe_mode(lines: &[String]) -> Result<()> {
     others(lines, SAFE_MODE)
 }
 
+/// The same where lines with one of these parts are accounted for.
+pub(super) fn judge_but(lines: &[String], also: &[&str]) -> Result<()> {
+    others(lines, also)
+}
+
 fn others(lines: &[String], also: &[&str]) -> Result<()> {
     let known = |line: &&String| NORMAL.iter().chain(also).any(|text| line.contains(text));
     let others: Vec<_> = lines.iter().filter(|line| !known(line)).collect();

@@ -125,12 +125,22 @@ impl Station {
         self.vm.run(&["sh", "-c", line]).await
     }
 
+    /// The same for one that takes its time.
+    pub(super) async fn within(&mut self, limit: Duration, line: &str) -> Result<String> {
+        self.vm.run_within(limit, &["sh", "-c", line]).await
+    }
+
     /// The kernel has warned of nothing but what an E810 is known to bring, since it was last asked.
     pub(super) async fn no_warnings(&mut self) -> Result<()> {
+        self.no_warnings_but(&[]).await
+    }
+
+    /// Nor of anything else but lines with one of these parts.
+    pub(super) async fn no_warnings_but(&mut self, also: &[&str]) -> Result<()> {
         let mut all = self.messages().await?;
         let new = all.split_off(self.judged.min(all.len()));
         self.judged = all.len() + new.len();
-        messages::judge(&new).with_context(|| format!("guest {}", self.vm.name()))
+        messages::judge_but(&new, also).with_context(|| format!("guest {}", self.vm.name()))
     }
 
     async fn messages(&mut self) -> Result<Vec<String>> {

@@ -1,0 +1,63 @@
+//! What a kernel has of storage over RDMA, by its configuration.
+
+use anyhow::{Context, Result, ensure};
+
+use crate::report::Report;
+
+/// Protocols that Debian's kernels lack, and the options that would have to be on.
+const LACKING: &[(&str, &[&str])] = &[
+    ("SMB Direct, the server's", &["CONFIG_SMB_SERVER_SMBDIRECT"]),
+    ("SMB Direct, the client's", &["CONFIG_CIFS_SMB_DIRECT"]),
+    ("RTRS", &["CONFIG_INFINIBAND_RTRS_CLIENT", "CONFIG_INFINIBAND_RTRS_SERVER"]),
+];
+
+/// A kernel's configuration, as it was built.
+#[derive(Clone, Debug)]
+pub(super) struct Config(String);
+
+impl Config {
+    pub(super) const fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// Whether an option is on, built in or as a module. One that depends on an option that is off is not named at all.
+    pub(super) fn has(&self, option: &str) -> bool {
+        let value = self.0.lines().find_map(|line| line.strip_prefix(option)?.strip_prefix('='));
+        matches!(value, Some("y" | "m"))
+    }
+
+    /// The first of some options that is off.
+    pub(super) fn lacks<'a>(&self, options: &[&'a str]) -> Option<&'a str> {
+        options.iter().copied().find(|option| !self.has(option))
+    }
+}
+
+/// Says of each protocol that is lacking by which option it is. A kernel that has one wants a test of it here.
+pub(super) async fn cases(report: &mut Report, hint: &str, config: &Config) -> Result<()> {
+    for (protocol, options) in LACKING {
+        let off = config.lacks(options);
+        let name = match off {
+            Some(option) => format!("{protocol}: this kernel has none, {option} is off"),
+            None => format!("{protocol}: this kernel has none"),
+        };
+        let case = async {
+            ensure!(config.has("CONFIG_NVME_RDMA"), "this is no configuration of a kernel with RDMA");
+            off.map(drop).with_context(|| format!("{options:?} are on, and nothing tests it"))
+        };
+        report.case(&name, hint, case).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_is_on_as_a_module_too_and_off_when_it_is_not_named() {
+        let config = Config::new("CONFIG_A=y\nCONFIG_AB=m\n# CONFIG_C is not set\nCONFIG_D=\"y\"\n".into());
+        assert!(config.has("CONFIG_A") && config.has("CONFIG_AB"));
+        assert_eq!(config.lacks(&["CONFIG_A", "CONFIG_C", "CONFIG_E"]), Some("CONFIG_C"));
+        assert!(!config.has("CONFIG_E") && !config.has("CONFIG_D"));
+    }
+}

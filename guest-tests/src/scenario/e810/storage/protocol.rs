@@ -1,0 +1,146 @@
+//! What a server and a client of each protocol do, in words of their shells.
+
+/// A protocol whose client sees a file or a block device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Protocol {
+    /// As people call it.
+    pub(super) name: &'static str,
+    /// What is read and written at the client.
+    pub(super) at_client: &'static str,
+    /// The same at the server, without the protocol.
+    pub(super) at_server: &'static str,
+    /// It is a file, which grows, and not a device.
+    pub(super) file: bool,
+    /// Begins to serve so many MiB, `{mib}`, at an address, `{server}`.
+    pub(super) serve: &'static str,
+    /// Connects to the server at `{server}`; what is read and written will be there soon.
+    pub(super) connect: &'static str,
+    /// The server lets go of all its clients.
+    pub(super) pause: &'static str,
+    /// It serves again.
+    pub(super) resume: &'static str,
+    /// The client has noticed that it lets go.
+    pub(super) noticed: &'static str,
+    /// The client goes.
+    pub(super) disconnect: &'static str,
+    /// The server has nothing more to serve.
+    pub(super) end: &'static str,
+    /// What kernels say of it though nothing is wrong.
+    pub(super) messages: &'static [&'static str],
+    /// What they say when a server lets go.
+    pub(super) loss: &'static [&'static str],
+}
+
+/// NVMe over RDMA: `nvmet` and `nvme-rdma`.
+pub(super) const NVME: Protocol = Protocol {
+    name: "NVMe",
+    at_client: "/dev/nvme0n1",
+    at_server: "/dev/ram0",
+    file: false,
+    serve: "modprobe brd rd_nr=1 rd_size=$(({mib} * 1024))
+        modprobe -a nvmet nvmet-rdma
+        mount -t configfs configfs /sys/kernel/config 2>&1 || mountpoint -q /sys/kernel/config
+        cd /sys/kernel/config/nvmet
+        mkdir subsystems/hcad subsystems/hcad/namespaces/1 ports/1
+        echo 1 > subsystems/hcad/attr_allow_any_host
+        echo /dev/ram0 > subsystems/hcad/namespaces/1/device_path
+        echo 1 > subsystems/hcad/namespaces/1/enable
+        echo rdma > ports/1/addr_trtype
+        echo ipv4 > ports/1/addr_adrfam
+        echo {server} > ports/1/addr_traddr
+        echo 4420 > ports/1/addr_trsvcid
+        ln -s /sys/kernel/config/nvmet/subsystems/hcad ports/1/subsystems/hcad",
+    connect: "modprobe nvme-rdma
+        nvme connect -t rdma -a {server} -s 4420 -n hcad --reconnect-delay=1 --ctrl-loss-tmo=120",
+    pause: "rm /sys/kernel/config/nvmet/ports/1/subsystems/hcad",
+    resume: "ln -s /sys/kernel/config/nvmet/subsystems/hcad /sys/kernel/config/nvmet/ports/1/subsystems/hcad",
+    noticed: "! grep -q live /sys/class/nvme/nvme0/state",
+    disconnect: "nvme disconnect -n hcad",
+    end: "cd /sys/kernel/config/nvmet
+        rm ports/1/subsystems/hcad
+        rmdir ports/1 subsystems/hcad/namespaces/1 subsystems/hcad
+        rmmod brd",
+    messages: &[],
+    loss: &["nvme"],
+};
+
+/// iSER: LIO's target and open-iscsi.
+pub(super) const ISER: Protocol = Protocol {
+    name: "iSER",
+    at_client: "/dev/sda",
+    at_server: "/dev/ram0",
+    file: false,
+    serve: "modprobe brd rd_nr=1 rd_size=$(({mib} * 1024))
+        mount -t configfs configfs /sys/kernel/config 2>&1 || mountpoint -q /sys/kernel/config
+        modprobe -a target_core_mod target_core_iblock iscsi_target_mod ib_isert
+        cd /sys/kernel/config/target
+        mkdir -p core/iblock_0/ram iscsi
+        echo udev_path=/dev/ram0 > core/iblock_0/ram/control
+        echo 1 > core/iblock_0/ram/enable
+        group=/sys/kernel/config/target/iscsi/iqn.2026-01.org.hcad:disk/tpgt_1
+        mkdir -p $group/lun/lun_0 $group/np/{server}:3260
+        echo 1 > $group/np/{server}:3260/iser
+        ln -s /sys/kernel/config/target/core/iblock_0/ram $group/lun/lun_0/disk
+        echo 0 > $group/attrib/authentication
+        echo 1 > $group/attrib/generate_node_acls
+        echo 1 > $group/attrib/cache_dynamic_acls
+        echo 0 > $group/attrib/demo_mode_write_protect
+        echo 1 > $group/enable",
+    connect: "modprobe -a ib_iser sd_mod
+        mkdir -p /run/lock /var/lib/iscsi
+        echo InitiatorName=iqn.2026-01.org.hcad:client > /etc/iscsi/initiatorname.iscsi
+        sed -i '/^iscsid.startup/d' /etc/iscsi/iscsid.conf
+        iscsid
+        node='iscsiadm -m node -T iqn.2026-01.org.hcad:disk -p {server}:3260'
+        $node -o new -I iser
+        $node -l",
+    pause: "echo 0 > /sys/kernel/config/target/iscsi/iqn.2026-01.org.hcad:disk/tpgt_1/enable",
+    resume: "echo 1 > /sys/kernel/config/target/iscsi/iqn.2026-01.org.hcad:disk/tpgt_1/enable",
+    noticed: "! grep -q LOGGED_IN /sys/class/iscsi_session/session*/state",
+    disconnect: "iscsiadm -m node -u",
+    end: "group=/sys/kernel/config/target/iscsi/iqn.2026-01.org.hcad:disk/tpgt_1
+        echo 0 > $group/enable
+        rm $group/lun/lun_0/disk
+        rmdir $group/lun/lun_0 $group/np/* $group ${group%/tpgt_1} /sys/kernel/config/target/core/iblock_0/ram
+        rmmod brd",
+    messages: &[
+        "Rounding down aligned max_sectors",
+        "db_root: cannot open",
+        "MODE SENSE: unimplemented",
+        // The device has no signatures.
+        "T10-PI",
+    ],
+    loss: &["iSCSI", "iscsi", "isert", "iser", "scsi", "connection"],
+};
+
+/// NFS over RDMA: `nfsd` and `nfs`, version 4.2.
+pub(super) const NFS: Protocol = Protocol {
+    name: "NFS",
+    at_client: "/mnt/file",
+    at_server: "/export/file",
+    file: true,
+    serve: "modprobe -a nfsd rpcrdma
+        mkdir -p /export /var/lib/nfs/rpc_pipefs /var/lib/nfs/nfsdcld
+        touch /etc/exports /var/lib/nfs/etab /var/lib/nfs/rmtab
+        mount -t tmpfs -o size=$(({mib} + 64))M tmpfs /export
+        mountpoint -q /proc/fs/nfsd || mount -t nfsd nfsd /proc/fs/nfsd
+        mountpoint -q /var/lib/nfs/rpc_pipefs || mount -t rpc_pipefs sunrpc /var/lib/nfs/rpc_pipefs
+        echo 10 > /proc/fs/nfsd/nfsv4leasetime
+        echo 10 > /proc/fs/nfsd/nfsv4gracetime
+        nfsdcld
+        rpc.mountd -N 3
+        exportfs -o rw,no_root_squash,fsid=0,no_subtree_check '*:/export'
+        rpc.nfsd -N 3 --rdma=20049 2",
+    connect: "modprobe -a nfsv4 rpcrdma
+        mkdir -p /mnt
+        mount -t nfs4 -o proto=rdma,port=20049,vers=4.2 {server}:/ /mnt
+        truncate -s 0 /mnt/file",
+    pause: "rpc.nfsd 0",
+    resume: "rpc.nfsd -N 3 --rdma=20049 2",
+    // Its kernel tells nobody.
+    noticed: "true",
+    disconnect: "umount /mnt",
+    end: "rpc.nfsd 0; exportfs -ua; umount /export",
+    messages: &[],
+    loss: &["nfs: server", "RPC:", "rpcrdma", "svcrdma", "NFSD:"],
+};

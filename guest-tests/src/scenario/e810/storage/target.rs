@@ -1,0 +1,224 @@
+//! What is done with a file or device of the other guest.
+
+use std::time::Duration;
+
+use agent::wire::{ExitStatus, FillFile, Spawn};
+use anyhow::{Context, Result, ensure};
+use tokio::time::{sleep, timeout};
+
+use super::Pair;
+use super::protocol::Protocol;
+use crate::daemon::Daemon;
+use crate::scenario::e810::station::Station;
+use crate::scenario::impairments::Impairments;
+use crate::tools::{stop, wait};
+
+/// Where content is made.
+const CONTENT: &str = "/dev/shm/content";
+/// To connect, or to notice that nobody answers, in emulated guests on a busy host.
+const SOON: Duration = Duration::from_secs(60);
+/// Between two looks.
+const POLL: Duration = Duration::from_millis(200);
+/// Data under way when a server lets go, bytes.
+const UNDER_WAY: u64 = 1 << 20;
+/// Bytes of data that an RDMA device has received.
+const RECEIVED: &str = "/engine/received_payload_bytes";
+
+/// How much is written, and how long fio verifies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Amount {
+    /// Parts of content, each other bytes.
+    pub(super) parts: u32,
+    /// Length of each.
+    pub(super) part_mib: u32,
+    /// For fio.
+    pub(super) verify: Duration,
+}
+
+impl Amount {
+    const fn mib(self) -> u32 {
+        self.parts * self.part_mib
+    }
+}
+
+/// A file or device of the server's that the client uses by a protocol.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target {
+    protocol: Protocol,
+    amount: Amount,
+}
+
+impl Target {
+    pub(super) const fn new(protocol: Protocol, amount: Amount) -> Self {
+        Self { protocol, amount }
+    }
+
+    pub(super) const fn name(&self) -> &'static str {
+        self.protocol.name
+    }
+
+    /// For all data to go there and back, at the pace of emulated guests, and for fio.
+    pub(super) fn limit(&self) -> Duration {
+        Duration::from_secs(120) + Duration::from_secs(2) * self.amount.mib() + self.amount.verify * 3
+    }
+
+    /// The server serves, and the client sees it.
+    pub(super) async fn connect(&self, pair: &mut Pair) -> Result<()> {
+        let address = pair.server.address(0).ipv4;
+        let fill = |script: &str| {
+            let mib = self.amount.mib().to_string();
+            format!("set -e; {}", script.replace("{mib}", &mib).replace("{server}", &address))
+        };
+        pair.server.within(SOON, &fill(self.protocol.serve)).await?;
+        pair.client.within(SOON, &fill(self.protocol.connect)).await?;
+        let there = format!("until [ -e {} ]; do sleep 0.1; done", self.protocol.at_client);
+        pair.client.within(SOON, &there).await.map(drop)
+    }
+
+    /// The client goes, then the server.
+    pub(super) async fn disconnect(&self, pair: &mut Pair) -> Result<()> {
+        pair.client.within(SOON, self.protocol.disconnect).await?;
+        pair.server.within(SOON, &format!("set -e; {}", self.protocol.end)).await.map(drop)
+    }
+
+    /// Writes all parts, then compares them with what the client reads, and with what is at the server, none of it from a
+    /// cache. The data must have gone by RDMA.
+    pub(super) async fn content(&self, pair: &mut Pair, seed: u64) -> Result<()> {
+        let Amount { parts, part_mib, .. } = self.amount;
+        let before = [received(&pair.client).await?, received(&pair.server).await?];
+        let mut sums = Vec::new();
+        for part in 0..parts {
+            sums.push(self.write(&mut pair.client, part, seed + u64::from(part)).await?);
+        }
+        for (part, sum) in (0..).zip(&sums) {
+            let direct = if self.protocol.file { "" } else { "iflag=direct" };
+            for (station, path, direct) in [
+                (&mut pair.client, self.protocol.at_client, direct),
+                (&mut pair.server, self.protocol.at_server, ""),
+            ] {
+                let line = format!(
+                    "echo 3 > /proc/sys/vm/drop_caches; \
+                     dd if={path} bs=1M skip={} count={part_mib} {direct} status=none | md5sum",
+                    part * part_mib
+                );
+                let found = station.within(self.limit(), &line).await?;
+                ensure!(found == *sum, "part {part} is {sum}, and in guest {} {found}", station.vm.name());
+            }
+        }
+        let all = u64::from(self.amount.mib()) << 20;
+        for (station, before) in [&pair.client, &pair.server].into_iter().zip(before) {
+            let by_rdma = received(station).await? - before;
+            ensure!(by_rdma >= all, "{by_rdma} of {all} bytes came to guest {} by RDMA", station.vm.name());
+        }
+        Ok(())
+    }
+
+    /// Writes a part, and returns its checksum.
+    async fn write(&self, client: &mut Station, part: u32, seed: u64) -> Result<String> {
+        let mib = self.amount.part_mib;
+        client.sh(&format!("truncate -s {mib}M {CONTENT}")).await?;
+        let len = u64::from(mib) << 20;
+        let fill = FillFile { path: CONTENT.into(), off: 0, len, seed, position: 0 };
+        client.vm.call_within(self.limit(), fill).await?;
+        let direct = if self.protocol.file { "conv=notrunc,fsync" } else { "oflag=direct" };
+        let line = format!(
+            "set -e; dd if={CONTENT} of={} bs=1M seek={} {direct} status=none; md5sum < {CONTENT}; rm {CONTENT}",
+            self.protocol.at_client,
+            part * mib
+        );
+        client.within(self.limit(), &line).await
+    }
+
+    /// Reads and writes at random in all sizes; each block is compared when it is read again.
+    fn fio(&self) -> Vec<String> {
+        let options = [
+            "fio --name=verify --rw=randrw --bsrange=4k-256k --iodepth=32 --ioengine=libaio --direct=1"
+                .to_owned(),
+            "--verify=crc32c --verify_backlog=64 --verify_fatal=1 --time_based".to_owned(),
+            format!("--filename={} --size={}M", self.protocol.at_client, self.amount.mib()),
+            format!("--runtime={}", self.amount.verify.as_secs()),
+        ];
+        options.iter().flat_map(|part| part.split_whitespace()).map(str::to_owned).collect()
+    }
+
+    /// fio finds what it wrote.
+    pub(super) async fn verify(&self, pair: &mut Pair) -> Result<()> {
+        let words = self.fio();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let said = pair.client.vm.run_within(self.limit(), &words).await?;
+        ensure!(said.contains("err= 0"), "{said}");
+        Ok(())
+    }
+
+    /// Content and fio on a wire that loses frames both ways.
+    pub(super) async fn lossy(&self, pair: &mut Pair) -> Result<()> {
+        let mut rules = [Impairments::default(), Impairments::default()];
+        for (station, rules) in [&pair.client, &pair.server].into_iter().zip(&mut rules) {
+            let seed = station.id.to_string();
+            rules.add(daemon(station)?, &["tx", "--probability", "0.001", "--seed", &seed, "drop"]).await?;
+        }
+        let result = async {
+            self.content(pair, 0x100).await?;
+            self.verify(pair).await
+        }
+        .await;
+        for (station, rules) in [&pair.client, &pair.server].into_iter().zip(rules) {
+            let daemon = daemon(station)?;
+            let lost = rules.hits(daemon).await?;
+            rules.clear(daemon).await?;
+            ensure!(lost > 0 || result.is_err(), "nothing was lost from guest {}", station.vm.name());
+        }
+        result?;
+        self.no_warnings(pair).await
+    }
+
+    /// While fio is at work the server lets go of its client and comes back: fio goes on, and all is as it was written.
+    pub(super) async fn interrupted(&self, pair: &mut Pair) -> Result<()> {
+        let fio = pair.client.vm.call(Spawn { argv: self.fio() }).await?.program;
+        let gone = self.gone_and_back(pair).await;
+        if gone.is_err() {
+            stop(&mut pair.client.vm, fio).await?;
+        }
+        gone?;
+        let end = wait(&mut pair.client.vm, fio, self.limit()).await?;
+        let fine = end.status == ExitStatus::Code(0) && end.stdout.contains("err= 0");
+        ensure!(fine, "{:?}: {}{}", end.status, end.stdout, end.stderr);
+        self.content(pair, 0x200).await?;
+        self.judge(pair, self.protocol.loss).await
+    }
+
+    async fn gone_and_back(&self, pair: &mut Pair) -> Result<()> {
+        let before = received(&pair.server).await?;
+        let moving = async {
+            while received(&pair.server).await? < before + UNDER_WAY {
+                sleep(POLL).await;
+            }
+            anyhow::Ok(())
+        };
+        timeout(SOON, moving).await.with_context(|| format!("fio moves no data within {SOON:?}"))??;
+        pair.server.within(SOON, self.protocol.pause).await?;
+        let noticed = format!("until {}; do sleep 0.1; done", self.protocol.noticed);
+        pair.client.within(SOON, &noticed).await.context("the client notices nothing")?;
+        pair.server.within(SOON, self.protocol.resume).await.map(drop)
+    }
+
+    /// Neither kernel has warned of anything since this was asked last.
+    pub(super) async fn no_warnings(&self, pair: &mut Pair) -> Result<()> {
+        self.judge(pair, &[]).await
+    }
+
+    async fn judge(&self, pair: &mut Pair, also: &[&str]) -> Result<()> {
+        let normal = [self.protocol.messages, also].concat();
+        pair.client.no_warnings_but(&normal).await?;
+        pair.server.no_warnings_but(&normal).await
+    }
+}
+
+fn daemon(station: &Station) -> Result<&Daemon> {
+    station.daemon.as_ref().context("the station has no daemon")
+}
+
+/// Bytes of data that have come to a station by RDMA.
+pub(super) async fn received(station: &Station) -> Result<u64> {
+    daemon(station)?.counter(RECEIVED).await
+}
