@@ -13,7 +13,7 @@ use protocol::ids::Qpn;
 use protocol::roce::{Ext, IpAddrs, Packet, Shell};
 use smallvec::SmallVec;
 
-use crate::qp::is_marked;
+use crate::qp::{is_marked, udp_len};
 use crate::{Engine, GroupDatagram, Host, Instant, Service, limits};
 
 /// Destination QP of packets to groups.
@@ -24,6 +24,7 @@ impl Engine {
     pub fn handle_packet(&mut self, now: Instant, shell: &Shell, packet: &Packet<'_>, host: &mut impl Host) {
         self.stats.received_packets += 1;
         self.stats.received_payload_bytes += packet.payload.len() as u64;
+        self.stats.received_ip.count(&shell.ip, shell.ip.header_len() + usize::from(udp_len(packet)));
         self.stats.congestion.received_marked += u64::from(is_marked(shell.traffic_class));
         let to = packet.bth.dest_qp;
         if is_multicast(shell) {
@@ -37,6 +38,7 @@ impl Engine {
         };
         let Some(index) = self.destination(qpn, to) else {
             self.stats.drops.unknown_qp += 1;
+            self.stats.received_ip.of(&shell.ip).discarded += 1;
             return;
         };
         self.input_at(now, index, host, |qp, ctx| qp.handle_packet(ctx, shell, packet));
@@ -59,6 +61,7 @@ impl Engine {
         members.retain(|&mut qpn| self.service_of(qpn) == Some(Service::Ud));
         if packet.bth.dest_qp != GROUP_QPN || members.is_empty() {
             self.stats.drops.unknown_group += 1;
+            self.stats.received_ip.of(&shell.ip).discarded += 1;
             return;
         }
         for qpn in members {

@@ -41,7 +41,7 @@ pub use qp::attr::{
     AckTimeout, Flush, GrhArea, Modify, Mtu, QpAttrs, QpSnapshot, RemoteAccess, RnrRetry, RnrTimer, Service,
     State,
 };
-pub use stats::{Congestion, Drops, Naks, Recovery, Stats};
+pub use stats::{ByVersion, Congestion, Drops, IpTraffic, Messages, Naks, Recovery, Stats};
 pub use time::Instant;
 pub use work::{
     Fence, Payload, ReadyHeader, RecvRequest, Remote, SendOp, SendRequest, Sge, SgeList, UdDestination,

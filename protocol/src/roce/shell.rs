@@ -185,7 +185,7 @@ impl Shell {
     }
 
     /// Bytes in front of the IP header.
-    pub(super) const fn ether_len(&self) -> usize {
+    pub const fn ether_len(&self) -> usize {
         size_of::<RawEther>() + if self.tag.is_some() { ether::TAG_LEN } else { 0 }
     }
 

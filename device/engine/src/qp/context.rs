@@ -112,6 +112,9 @@ impl<H: Host> Ctx<'_, H> {
         if result == Err(Status::Flushed) && core.attrs.flush == Flush::Owner {
             return;
         }
+        if let Ok(Success::Send(done)) = &result {
+            self.stats.requested.count_request(&done.op);
+        }
         self.events.push_back(Event::Completion(Completion { qpn: core.qpn, queue, wr_id, result }));
     }
 
@@ -140,8 +143,10 @@ impl<H: Host> Ctx<'_, H> {
         if payload_len > 0 {
             writer.payload(|out| fill(self.host, out))?;
         }
+        let len = writer.finish();
         self.stats.sent_packets += 1;
         self.stats.sent_payload_bytes += payload_len as u64;
-        Ok(writer.finish())
+        self.stats.sent_ip.count(&shell.ip, len.saturating_sub(shell.ether_len()));
+        Ok(len)
     }
 }

@@ -15,3 +15,4 @@ mod unreliable;
 pub(crate) use congestion::is_marked;
 pub(crate) use context::{Core, Ctx, Failure, Frame, Step, ahead};
 pub(crate) use queue_pair::Qp;
+pub(crate) use unreliable::udp_len;

@@ -201,6 +201,7 @@ impl Qp {
             Ok(index) => index,
             Err(counter) => {
                 *counter += 1;
+                ctx.stats.received_ip.of(&shell.ip).discarded += 1;
                 return;
             }
         };

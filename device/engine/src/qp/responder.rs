@@ -205,6 +205,7 @@ impl Responder {
             (Kind::Send | Kind::Write, _) => {
                 if self.inbound.accept(core, ctx, packet)? {
                     self.msn = self.msn.next();
+                    ctx.stats.executed.count(operation.kind());
                 }
                 Ok(1)
             }
@@ -240,6 +241,7 @@ impl Responder {
             return Err(Refusal::Overflow);
         }
         self.msn = self.msn.next();
+        ctx.stats.executed.count(Kind::Read);
         self.replies.read(psn, self.msn, reth, core.mtu(), Occasion::First);
         Ok(packet_count(reth.dma_len, core.mtu()))
     }
@@ -273,6 +275,7 @@ impl Responder {
         }
         self.atomics.push_back((bth.psn, original));
         self.msn = self.msn.next();
+        ctx.stats.executed.count(Kind::Atomic);
         self.replies.atomic(bth.psn, self.msn, original, Occasion::First);
         Ok(1)
     }

@@ -4,5 +4,5 @@ mod grh;
 mod receiver;
 mod sender;
 
-pub(crate) use receiver::Receiver;
+pub(crate) use receiver::{Receiver, udp_len};
 pub(crate) use sender::Sender;

@@ -7,7 +7,7 @@
 
 use protocol::Psn;
 use protocol::ids::{Msn, Qkey};
-use protocol::roce::{Deth, Ext, Operation, Packet, Shell};
+use protocol::roce::{Deth, Ext, Kind, Operation, Packet, Shell};
 
 use super::grh;
 use crate::gather::{capacity, scatter};
@@ -142,6 +142,7 @@ impl Receiver {
         }
         if self.inbound.accept(core, ctx, packet)? {
             self.msn = self.msn.next();
+            ctx.stats.executed.count(operation.kind());
         }
         Ok(())
     }
@@ -189,6 +190,7 @@ impl Receiver {
             .map_err(Fault::Scatter)?;
         let byte_len = u32::try_from(byte_len).map_err(|_| MALFORMED)?;
         self.msn = self.msn.next();
+        ctx.stats.executed.count(Kind::Send);
         let from = Origin {
             qpn: src_qp,
             mac: shell.src_mac,
@@ -203,7 +205,7 @@ impl Receiver {
 }
 
 /// Length of the UDP datagram `packet` came in.
-fn udp_len(packet: &Packet<'_>) -> u16 {
+pub(crate) fn udp_len(packet: &Packet<'_>) -> u16 {
     const UDP_BTH_ICRC: usize = 8 + 12 + 4;
     let padded = packet.payload.len().next_multiple_of(4);
     u16::try_from(UDP_BTH_ICRC + packet.ext.kind().len_bytes() + padded).unwrap_or(u16::MAX)

@@ -13,7 +13,7 @@ use protocol::hca::e810::rdma::error::{CqpError, Refusal};
 use protocol::hca::e810::rdma::operation::{Header, UNKNOWN};
 
 use super::cqp::Taken;
-use super::{Rdma, features, fpm, queues, statistics};
+use super::{Rdma, features, fpm, queues};
 use crate::frontend::Context;
 use crate::limited;
 use crate::telemetry::trace::Kind;
@@ -125,7 +125,7 @@ fn dispatch(rdma: &mut Rdma, cx: &mut Context<'_>, operation: &Operation) -> Out
         Operation::ModifyGroup(command) => rdma.groups.modify(dma, command),
         Operation::DestroyGroup(command) => rdma.groups.destroy(command),
         Operation::ManageNode(command) => rdma.nodes.manage(command),
-        Operation::GatherStatistics(command) => statistics::gather(cx, command),
+        Operation::GatherStatistics(command) => rdma.counts.gather(dma, cx.engine.stats(), command),
         Operation::ManagePushPages(_) => Ok(NO_PUSH_PAGE),
         Operation::Nop(_)
         | Operation::ManageQuadHash(_)

@@ -91,11 +91,15 @@ impl engine::Host for RdmaHost<'_> {
     }
 
     fn run_local(&mut self, who: Accessor, op: &LocalOp) -> Result<(), AccessError> {
-        self.rdma.regions.keys.run(who, op)
+        self.rdma.regions.keys.run(who, op)?;
+        self.rdma.counts.count_local(op);
+        Ok(())
     }
 
     fn remote_invalidate(&mut self, who: Accessor, key: Rkey) -> Result<(), AccessError> {
-        self.rdma.regions.keys.remote_invalidate(who, key)
+        self.rdma.regions.keys.remote_invalidate(who, key)?;
+        self.rdma.counts.count_invalidate();
+        Ok(())
     }
 }
 

@@ -45,6 +45,7 @@ use self::paths::Paths;
 use self::queues::Queues;
 use self::regions::Regions;
 pub(super) use self::registers::{read, write};
+use self::statistics::Counts;
 use super::vectors::Cause;
 
 /// State of the RDMA half.
@@ -66,6 +67,8 @@ pub(super) struct Rdma {
     pub(super) queues: Queues,
     /// Queues of events.
     pub(super) events: EventQueues,
+    /// What the transport has done.
+    pub(super) counts: Counts,
 }
 
 impl Rdma {

@@ -7,6 +7,7 @@ use protocol::hca::e810::rdma::control::{Doorbell, Status};
 use protocol::hca::e810::regs::Register;
 use protocol::ids::{Cqn, Qpn};
 
+use super::statistics::Counts;
 use super::{dispatch, queues};
 use crate::frontend::Context;
 use crate::frontend::e810::device::E810;
@@ -53,6 +54,7 @@ pub(in super::super) fn write(
             Some(context) => {
                 // A queue that runs has to be ended first; what it made would have no owner.
                 device.drop_rdma(cx);
+                device.function.rdma.counts = Counts::new(cx.engine.stats());
                 device.function.rdma.cqp.start(cx.dma, context);
             }
             None => device.drop_rdma(cx),

@@ -1,21 +1,115 @@
 //! Counters of the transport, as the driver collects them.
 //!
+//! They begin with the control queue: a driver adds to what it has how far they went since it read them last, first since
+//! zero. Of TCP there is none; what stands under its names is what RoCE has of the same meaning.
+//!
 //! # Spec
 //! E810 interface, section 10.7.
 
+use engine::{LocalOp, Stats};
 use protocol::hca::e810::rdma::error::{CqpError, Refusal};
 use protocol::hca::e810::rdma::statistics::{GatherStatistics, Statistics};
 
 use super::dispatch::Outcome;
-use crate::frontend::Context;
+use crate::memory::GuestMemory;
 
-/// "Gather statistics".
-///
-/// # Errors
-/// The buffer cannot be reached.
-pub(super) fn gather(cx: &Context<'_>, command: &GatherStatistics) -> Outcome {
-    let statistics = Statistics::default();
-    let unreachable = |_| CqpError::new(Refusal::Unreachable, "buffer", command.buffer.get());
-    cx.dma.write(command.buffer, &statistics.emit()).map_err(unreachable)?;
-    Ok(0)
+/// What the engine does not count, and where its counters stood at the beginning.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in super::super) struct Counts {
+    began: Stats,
+    binds: u64,
+    invalidates: u64,
+}
+
+impl Counts {
+    /// All counters are zero as the engine's stand.
+    pub(super) fn new(began: &Stats) -> Self {
+        Self { began: *began, ..Self::default() }
+    }
+
+    /// Work on a key succeeded.
+    pub(super) const fn count_local(&mut self, op: &LocalOp) {
+        match op {
+            LocalOp::Bind(_) => self.binds += 1,
+            LocalOp::Invalidate(_) => self.count_invalidate(),
+            LocalOp::FastRegister(_) => {}
+        }
+    }
+
+    /// A key was invalidated.
+    pub(super) const fn count_invalidate(&mut self) {
+        self.invalidates += 1;
+    }
+
+    /// "Gather statistics".
+    ///
+    /// # Errors
+    /// The buffer cannot be reached.
+    pub(super) fn gather(&self, dma: &GuestMemory, now: &Stats, command: &GatherStatistics) -> Outcome {
+        let unreachable = |_| CqpError::new(Refusal::Unreachable, "buffer", command.buffer.get());
+        dma.write(command.buffer, &self.since(now).emit()).map_err(unreachable)?;
+        Ok(0)
+    }
+
+    fn since(&self, now: &Stats) -> Statistics {
+        // The fields of less than 64 bits come around, as the driver expects.
+        let count = |of: fn(&Stats) -> u64| of(now).wrapping_sub(of(&self.began));
+        let began = &self.began;
+        let (v4_in, v6_in) = (
+            now.received_ip.v4.since(&began.received_ip.v4),
+            now.received_ip.v6.since(&began.received_ip.v6),
+        );
+        let (v4_out, v6_out) =
+            (now.sent_ip.v4.since(&began.sent_ip.v4), now.sent_ip.v6.since(&began.sent_ip.v6));
+        Statistics {
+            ipv4_bytes_received: wide(v4_in.octets),
+            ipv4_packets_received: wide(v4_in.packets),
+            ipv4_discarded: narrow(v4_in.discarded),
+            ipv4_multicast_bytes_received: wide(v4_in.multicast_octets),
+            ipv4_multicast_packets_received: wide(v4_in.multicast_packets),
+            ipv6_bytes_received: wide(v6_in.octets),
+            ipv6_packets_received: wide(v6_in.packets),
+            ipv6_discarded: narrow(v6_in.discarded),
+            ipv6_multicast_bytes_received: wide(v6_in.multicast_octets),
+            ipv6_multicast_packets_received: wide(v6_in.multicast_packets),
+            ipv4_bytes_sent: wide(v4_out.octets),
+            ipv4_packets_sent: wide(v4_out.packets),
+            ipv4_multicast_bytes_sent: wide(v4_out.multicast_octets),
+            ipv4_multicast_packets_sent: wide(v4_out.multicast_packets),
+            ipv6_bytes_sent: wide(v6_out.octets),
+            ipv6_packets_sent: wide(v6_out.packets),
+            ipv6_multicast_bytes_sent: wide(v6_out.multicast_octets),
+            ipv6_multicast_packets_sent: wide(v6_out.multicast_packets),
+            protocol_errors: narrow(count(protocol_errors)) & 0xff_ffff,
+            retransmitted: narrow(count(|stats| stats.recovery.retransmitted_packets)),
+            udp_received: wide(count(|stats| stats.received_packets)),
+            udp_sent: wide(count(|stats| stats.sent_packets)),
+            writes_received: wide(count(|stats| stats.executed.writes)),
+            reads_received: wide(count(|stats| stats.executed.reads)),
+            sends_received: wide(count(|stats| stats.executed.sends)),
+            writes_sent: wide(count(|stats| stats.requested.writes)),
+            reads_sent: wide(count(|stats| stats.requested.reads)),
+            sends_sent: wide(count(|stats| stats.requested.sends)),
+            binds: wide(self.binds),
+            invalidates: wide(self.invalidates),
+            ecn_marked: wide(count(|stats| stats.congestion.received_marked)),
+            cnp_handled: narrow(count(|stats| stats.congestion.received_cnps)),
+            cnp_sent: wide(count(|stats| stats.congestion.sent_cnps)),
+        }
+    }
+}
+
+/// What peers sent that no requester may send.
+fn protocol_errors(stats: &Stats) -> u64 {
+    stats.naks_sent.invalid_request + stats.naks_sent.invalid_rd_request + stats.drops.malformed
+}
+
+const fn wide(count: u64) -> u64 {
+    count & ((1 << 48) - 1)
+}
+
+/// The lower half.
+fn narrow(count: u64) -> u32 {
+    let [a, b, c, d, ..] = count.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
 }

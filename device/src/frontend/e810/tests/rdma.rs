@@ -2,6 +2,7 @@
 //! tested is not memory.
 
 mod errors;
+mod statistics;
 mod transfers;
 
 use drivers::e810::queue_pair::{Polled, fragment};

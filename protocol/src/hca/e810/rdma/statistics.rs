@@ -47,6 +47,20 @@ layout! {
         @144[47:0]   ipv6_bytes_sent: u64,
         /// IPv6, sent: packets.
         @152[47:0]   ipv6_packets_sent: u64,
+        /// IPv6, received: multicast bytes.
+        @88[47:0]    ipv6_multicast_bytes_received: u64,
+        /// IPv6, received: multicast packets.
+        @96[47:0]    ipv6_multicast_packets_received: u64,
+        /// IPv4, sent: multicast bytes.
+        @128[47:0]   ipv4_multicast_bytes_sent: u64,
+        /// IPv4, sent: multicast packets.
+        @136[47:0]   ipv4_multicast_packets_sent: u64,
+        /// IPv6, sent: multicast bytes.
+        @168[47:0]   ipv6_multicast_bytes_sent: u64,
+        /// IPv6, sent: multicast packets.
+        @176[47:0]   ipv6_multicast_packets_sent: u64,
+        /// Requests received that break the protocol; the driver's name for them is of TCP.
+        @200[23:0]   protocol_errors: u32,
         /// Packets sent anew.
         @220         retransmitted: u32,
         /// UDP packets received.
