@@ -3,6 +3,7 @@
 //! Rows are copies: nothing in them keeps the device from going on. They are also the wire form of the control socket,
 //! so a field's name is part of an interface.
 
+mod rdma;
 mod switch;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use protocol::ids::Qpn;
 use protocol::roce::{IpAddrs, Shell};
 use serde::{Deserialize, Serialize};
 
+pub use self::rdma::{ControlRow, ControlState, GroupRow, HandleRow};
 pub use self::switch::{
     NodeKind, NodeRow, ROW_VSIS, ReceivedTag, RuleAction, RuleCast, RuleOrigin, RuleRecipe, RuleRow,
     SpreadBy, VsiRow,
@@ -48,6 +50,12 @@ pub enum Table {
     Rules,
     /// Elements of a NIC's transmit scheduler.
     Scheduler,
+    /// Address handles of a NIC's RDMA half.
+    Handles,
+    /// Multicast groups of a NIC's RDMA half.
+    Groups,
+    /// The control queue of a NIC's RDMA half: one row.
+    Control,
 }
 
 /// Some rows of a [`Table`], in the order of the table.
@@ -76,6 +84,9 @@ pub enum Rows {
     Vsis(Vec<VsiRow>),
     Rules(Vec<RuleRow>),
     Scheduler(Vec<NodeRow>),
+    Handles(Vec<HandleRow>),
+    Groups(Vec<GroupRow>),
+    Control(Vec<ControlRow>),
 }
 
 impl Rows {
@@ -92,6 +103,9 @@ impl Rows {
             Table::Vsis => Self::Vsis(Vec::new()),
             Table::Rules => Self::Rules(Vec::new()),
             Table::Scheduler => Self::Scheduler(Vec::new()),
+            Table::Handles => Self::Handles(Vec::new()),
+            Table::Groups => Self::Groups(Vec::new()),
+            Table::Control => Self::Control(Vec::new()),
         }
     }
 }

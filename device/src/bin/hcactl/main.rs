@@ -70,6 +70,12 @@ enum Command {
     Rules,
     /// Tree by which a NIC's queues share the line
     Scheduler,
+    /// Address handles of a NIC's RDMA half
+    Ahs,
+    /// Multicast groups of a NIC's RDMA half, and their queue pairs
+    Groups,
+    /// Control queue of a NIC's RDMA half, and how much it has made
+    Cqp,
     /// Everything that is counted
     Counters,
     /// The link: a port that is down loses every frame, and the guest is told
@@ -157,6 +163,9 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Vsis => list(&mut daemon, cli, Table::Vsis)?,
         Command::Rules => list(&mut daemon, cli, Table::Rules)?,
         Command::Scheduler => list(&mut daemon, cli, Table::Scheduler)?,
+        Command::Ahs => list(&mut daemon, cli, Table::Handles)?,
+        Command::Groups => list(&mut daemon, cli, Table::Groups)?,
+        Command::Cqp => list(&mut daemon, cli, Table::Control)?,
         Command::Counters => {
             let device = daemon.choose(cli.device)?;
             let Response::Counters(counters) = daemon.ask(&Request::Counters { device })? else {
@@ -303,6 +312,9 @@ fn rows(rows: &Rows) -> serde_json::Result<Vec<Value>> {
         Rows::Vsis(rows) => values(rows),
         Rows::Rules(rows) => values(rows),
         Rows::Scheduler(rows) => values(rows),
+        Rows::Handles(rows) => values(rows),
+        Rows::Groups(rows) => values(rows),
+        Rows::Control(rows) => values(rows),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tables for people.
 
 mod nic;
+mod rdma;
 
 use std::fmt::{Display, Write};
 
@@ -104,6 +105,18 @@ impl Text {
             Rows::Scheduler(rows) => {
                 self.head(nic::NODE_HEAD);
                 self.lines.extend(rows.iter().map(nic::node));
+            }
+            Rows::Handles(rows) => {
+                self.head(rdma::HANDLE_HEAD);
+                self.lines.extend(rows.iter().map(rdma::handle));
+            }
+            Rows::Groups(rows) => {
+                self.head(rdma::GROUP_HEAD);
+                self.lines.extend(rows.iter().map(rdma::group));
+            }
+            Rows::Control(rows) => {
+                self.head(rdma::CONTROL_HEAD);
+                self.lines.extend(rows.iter().map(rdma::control));
             }
         }
     }

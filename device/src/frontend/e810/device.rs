@@ -323,8 +323,8 @@ impl Frontend for E810 {
         self.function.vectors.fire_other(cx, OtherCauses::ECC);
     }
 
-    fn snapshot(&self, _: &Engine, addresses: &Addresses, table: Table, from: u64) -> Page {
-        snapshot::page(self, addresses, table, from)
+    fn snapshot(&self, engine: &Engine, addresses: &Addresses, table: Table, from: u64) -> Page {
+        snapshot::page(self, engine, addresses, table, from)
     }
 
     fn counters(&self) -> FrontendCounters {

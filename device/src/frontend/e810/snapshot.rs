@@ -1,6 +1,10 @@
 //! Rows for `hcactl`.
 
+use engine::Engine;
+
 use super::device::E810;
+use super::function::Function;
+use super::rdma::View;
 use super::vectors::RouteRegister;
 use crate::frontend::snapshot::{self, LinkRow, Page, QueueDirection, QueueRow, Rows, Table};
 use crate::net::address::Addresses;
@@ -9,14 +13,18 @@ use crate::net::address::Addresses;
 const RECEIVE: u64 = 1 << 16;
 
 /// Rows of one kind, the first at place `from`.
-pub(super) fn page(device: &E810, addresses: &Addresses, table: Table, from: u64) -> Page {
+pub(super) fn page(device: &E810, engine: &Engine, addresses: &Addresses, table: Table, from: u64) -> Page {
     match table {
         Table::Queues => snapshot::page(queues(device, from), Rows::Queues),
         Table::Link => Page { rows: Rows::Link(vec![link(device, addresses)]), next: None },
         Table::Vsis => snapshot::page(device.function.switching.vsi_rows(from), Rows::Vsis),
         Table::Rules => snapshot::page(device.function.switching.rule_rows(from), Rows::Rules),
         Table::Scheduler => snapshot::page(device.function.switching.node_rows(from), Rows::Scheduler),
-        _ => Page { rows: Rows::none(table), next: None },
+        _ => {
+            let Function { rdma, vectors, .. } = &device.function;
+            let page = View { rdma, vectors, addresses }.page(engine, table, from);
+            page.unwrap_or(Page { rows: Rows::none(table), next: None })
+        }
     }
 }
 

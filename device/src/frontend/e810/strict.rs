@@ -30,7 +30,7 @@ pub(super) struct Strict {
 pub(super) struct Findings(Vec<(&'static Rule, String)>);
 
 impl Findings {
-    fn add(&mut self, rule: &'static Rule, what: impl Into<String>) {
+    pub(super) fn add(&mut self, rule: &'static Rule, what: impl Into<String>) {
         self.0.push((rule, what.into()));
     }
 

@@ -32,6 +32,7 @@ pub(super) fn describe_access(access: &RegisterAccess<'_>, to: &mut dyn Visitor)
 fn fields(register: Register, word: &[u8; 4]) -> Option<Box<dyn Describe>> {
     use protocol::hca::e810::admin::descriptor::QueueLength;
     use protocol::hca::e810::interrupt::{DynCtl, Route};
+    use protocol::hca::e810::rdma::control::{Doorbell, ErrorCodes, Status, Tail};
     Some(match register {
         Register::PfFwAtqlen | Register::PfFwArqlen | Register::PfMbxAtqlen | Register::PfMbxArqlen => {
             Box::new(QueueLength::parse(word))
@@ -39,9 +40,15 @@ fn fields(register: Register, word: &[u8; 4]) -> Option<Box<dyn Describe>> {
         Register::GlintDynCtl(_) => Box::new(DynCtl::parse(word)),
         Register::QintTqctl(_)
         | Register::QintRqctl(_)
+        | Register::GlintCeqctl(_)
+        | Register::PfintAeqctl
         | Register::PfintFwCtl
         | Register::PfintOicrCtl
         | Register::PfintMbxCtl => Box::new(Route::parse(word)),
+        Register::PfpeCcqpstatus => Box::new(Status::parse(word)),
+        Register::PfpeCqptail => Box::new(Tail::parse(word)),
+        Register::PfpeCqperrcodes => Box::new(ErrorCodes::parse(word)),
+        Register::PfpeCqpdb => Box::new(Doorbell::parse(word)),
         _ => return None,
     })
 }

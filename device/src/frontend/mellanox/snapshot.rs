@@ -37,9 +37,14 @@ pub fn take(
         Table::Eqs => page(objects.flat_map(|(all, from)| all.eqs(from)), Rows::Eqs),
         Table::Mrs => page(objects.flat_map(|(all, from)| all.mrs(from)), Rows::Mrs),
         Table::Icm => page(icm, Rows::Icm),
-        Table::Queues | Table::Link | Table::Vsis | Table::Rules | Table::Scheduler => {
-            Page { rows: Rows::none(table), next: None }
-        }
+        Table::Queues
+        | Table::Link
+        | Table::Vsis
+        | Table::Rules
+        | Table::Scheduler
+        | Table::Handles
+        | Table::Groups
+        | Table::Control => Page { rows: Rows::none(table), next: None },
     }
 }
 

@@ -19,6 +19,7 @@ use super::completion_queue::{Lost, Notice};
 use super::failure;
 use super::queue_pair::QueuePair;
 use super::send_queue::SendTag;
+use super::trace;
 use crate::frontend::Context;
 use crate::limited;
 
@@ -130,9 +131,12 @@ pub(super) fn push(
     let Some(cq) = queues.cq_mut(cqn) else {
         return limited!(debug, %qpn, %cqn, "completion lost: no such CQ");
     };
-    match cq.push(pages, entry.emit(), more.map(ExtendedCqe::emit), noticed) {
+    let slot = cq.next();
+    let pushed = cq.push(pages, entry.emit(), more.map(ExtendedCqe::emit), noticed);
+    trace::completion(cx.monitor, (cqn, slot), entry, more, pushed.as_ref().err());
+    match pushed {
         Ok(None) => {}
-        Ok(Some(Notice { ceq, cookie })) => events.notify(pages, ceq, cookie),
+        Ok(Some(Notice { ceq, cookie })) => events.notify(pages, cx.monitor, ceq, cookie),
         Err(Lost { fault, first }) => {
             if first {
                 limited!(warn, %cqn, ?fault, "CQ lost a completion");
@@ -142,7 +146,7 @@ pub(super) fn push(
                     source: EventSource::CompletionQueue,
                     ..event_queue::AsyncEvent::of(cqn.get())
                 };
-                events.report(pages, &event);
+                events.report(pages, cx.monitor, &event);
             }
             stop(rdma, cx, qpn);
         }
@@ -188,7 +192,7 @@ fn fail(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, cause: Cause) {
 /// Tells of something that happened to a QP.
 pub(super) fn report(
     rdma: &mut Rdma,
-    cx: &Context<'_>,
+    cx: &mut Context<'_>,
     qpn: Qpn,
     code: EventCode,
     source: EventSource,
@@ -204,11 +208,11 @@ pub(super) fn report(
         state: qp.state,
         ..event_queue::AsyncEvent::of(qpn.get())
     };
-    events.report(hmc.pages(cx.dma), &event);
+    events.report(hmc.pages(cx.dma), cx.monitor, &event);
 }
 
 /// The send queue rests, as software wanted.
-pub(super) fn tell_suspended(rdma: &mut Rdma, cx: &Context<'_>, qpn: Qpn) {
+pub(super) fn tell_suspended(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     report(rdma, cx, qpn, EventCode::Suspended, EventSource::SendQueue, 0);
 }
 

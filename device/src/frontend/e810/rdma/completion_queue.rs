@@ -14,6 +14,7 @@ use protocol::ids::{Cqn, Iova};
 
 use super::hmc::Pages;
 use super::ring::{EntryRing, Location};
+use crate::frontend::snapshot::{self, CqRow};
 
 /// What software waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,6 +101,35 @@ impl CompletionQueue {
     /// Its number.
     pub(super) const fn cqn(&self) -> Cqn {
         self.cqn
+    }
+
+    /// As an operator sees it. Of a ring that replaced another it has that one's entries alone.
+    pub(super) fn row(&self) -> CqRow {
+        CqRow {
+            cqn: self.cqn.get(),
+            entries: self.ring.entries().into(),
+            producer: self.ring.written(),
+            armed: match self.armed {
+                Armed::No => snapshot::Armed::No,
+                Armed::Solicited => snapshot::Armed::Solicited,
+                Armed::Next => snapshot::Armed::Any,
+            },
+            eqn: self.ceq.unwrap_or_default().into(),
+            fault: self.fault.map(|fault| match fault {
+                Fault::Overflow => snapshot::Fault::Overrun,
+                Fault::Unreachable => snapshot::Fault::Access,
+            }),
+        }
+    }
+
+    /// The event queue that it reports to.
+    pub(super) const fn ceq(&self) -> Option<u16> {
+        self.ceq
+    }
+
+    /// The entry that is written next.
+    pub(super) const fn next(&self) -> u32 {
+        self.ring.next()
     }
 
     /// What events about it carry.

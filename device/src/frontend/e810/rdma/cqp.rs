@@ -7,6 +7,7 @@ use protocol::hca::e810::rdma::WQE_LEN;
 use protocol::hca::e810::rdma::control::{ErrorCodes, HostContext, Status, Tail};
 use protocol::ids::Iova;
 
+use crate::frontend::snapshot::{ControlRow, ControlState};
 use crate::limited;
 use crate::memory::{DmaError, GuestMemory};
 
@@ -44,6 +45,8 @@ struct Running {
     entries: u16,
     /// The entry that comes next.
     next: u16,
+    /// What is new in this round of the ring.
+    polarity: bool,
     cookie: u64,
 }
 
@@ -52,6 +55,8 @@ struct Running {
 pub(super) struct Taken {
     /// Where it was.
     pub(super) index: u16,
+    /// What new entries of its round have for polarity.
+    pub(super) polarity: bool,
     /// What is in it; `Err` if the guest lends no such memory.
     pub(super) wqe: Result<[u8; WQE_LEN], DmaError>,
 }
@@ -85,7 +90,13 @@ impl Cqp {
         self.state = match (wrong, u16::try_from(context.entries())) {
             (None, Ok(entries)) => {
                 limited!(info, entries, "RDMA control queue starts");
-                State::Running(Running { ring: context.ring, entries, next: 0, cookie: context.cookie })
+                State::Running(Running {
+                    ring: context.ring,
+                    entries,
+                    next: 0,
+                    polarity: true,
+                    cookie: context.cookie,
+                })
             }
             (wrong, _) => {
                 limited!(warn, "RDMA control queue does not start: {}", wrong.unwrap_or_default());
@@ -133,11 +144,13 @@ impl Cqp {
         if end >= running.entries || index == end {
             return None;
         }
+        let polarity = running.polarity;
         running.next = (index + 1) % running.entries;
+        running.polarity ^= running.next == 0;
         let at = running.ring.get().wrapping_add(u64::from(index) * WQE_LEN as u64);
         let mut wqe = [0; WQE_LEN];
         let read = dma.read(Iova::new(at), &mut wqe);
-        Some(Taken { index, wqe: read.map(|()| wqe) })
+        Some(Taken { index, polarity, wqe: read.map(|()| wqe) })
     }
 
     /// Notes how the last operation ended.
@@ -145,6 +158,29 @@ impl Cqp {
         self.failed = error.is_some();
         if let Some(codes) = error {
             self.codes = codes;
+        }
+    }
+
+    /// What an operator sees of it alone.
+    pub(super) fn row(&self) -> ControlRow {
+        let (state, ring, entries, next) = match &self.state {
+            State::Stopped => (ControlState::Stopped, 0, 0, 0),
+            State::Refused => (ControlState::Refused, 0, 0, 0),
+            State::Running(Running { ring, entries, next, .. }) => {
+                (ControlState::Running, ring.get(), *entries, *next)
+            }
+        };
+        ControlRow {
+            state,
+            ring,
+            entries,
+            next,
+            error: u32::from_le_bytes(self.codes.emit()),
+            pbles: 0,
+            neighbours: 0,
+            handles: 0,
+            groups: 0,
+            nodes: 0,
         }
     }
 

@@ -13,7 +13,7 @@ use protocol::hca::e810::rdma::error::{CqpError, Refusal};
 use protocol::hca::e810::rdma::operation::{Header, UNKNOWN};
 
 use super::cqp::Taken;
-use super::{Rdma, features, fpm, queues};
+use super::{Rdma, features, fpm, queues, strict};
 use crate::frontend::Context;
 use crate::limited;
 use crate::telemetry::trace::Kind;
@@ -42,8 +42,11 @@ fn execute(rdma: &mut Rdma, cx: &mut Context<'_>, taken: &Taken) -> Outcome {
     let outcome = match &taken.wqe {
         Ok(wqe) => {
             parsed = Operation::parse(wqe);
-            let code = Header::parse(wqe).opcode;
-            let unknown = CqpError::new(Refusal::UnknownOperation, "operation", code.into());
+            let Header { opcode, valid } = Header::parse(wqe);
+            let unknown = CqpError::new(Refusal::UnknownOperation, "operation", opcode.into());
+            if let Some(operation) = parsed.as_ref().filter(|_| cx.monitor.is_strict()) {
+                strict::operation(rdma, operation, valid == taken.polarity).report(cx.monitor);
+            }
             parsed.ok_or(unknown).and_then(|operation| dispatch(rdma, cx, &operation))
         }
         Err(error) => Err(CqpError::new(Refusal::Unreachable, "entry of the ring", error.iova.get())),
@@ -87,7 +90,7 @@ fn complete(rdma: &mut Rdma, cx: &mut Context<'_>, index: u16, outcome: Outcome)
         error: codes.is_some(),
         valid: false,
     };
-    queues::complete_operation(rdma, cx.dma, &completion);
+    queues::complete_operation(rdma, cx, &completion);
 }
 
 fn dispatch(rdma: &mut Rdma, cx: &mut Context<'_>, operation: &Operation) -> Outcome {

@@ -14,8 +14,10 @@ use super::dispatch::Outcome;
 use super::fpm::MAX_CEQS;
 use super::hmc::Pages;
 use super::ring::{EntryRing, Location};
+use super::trace;
 use crate::frontend::e810::vectors::Cause;
 use crate::limited;
+use crate::telemetry::monitor::Monitor;
 
 /// All event queues.
 #[derive(Debug, Default)]
@@ -37,6 +39,8 @@ struct AsyncQueue {
     ring: EntryRing<{ AsyncEvent::LEN }>,
     /// Entries that software has not given back.
     unread: u32,
+    /// It was full, and events are missing.
+    lost: bool,
 }
 
 impl EventQueues {
@@ -74,7 +78,8 @@ impl EventQueues {
             return Err(CqpError::new(Refusal::Exists, "asynchronous event queue", 0));
         }
         let location = Location::new(command.in_pages, ListLevel::One, command.ring, command.first_page)?;
-        self.aeq = Some(AsyncQueue { ring: EntryRing::new(location, command.entries)?, unread: 0 });
+        self.aeq =
+            Some(AsyncQueue { ring: EntryRing::new(location, command.entries)?, unread: 0, lost: false });
         Ok(0)
     }
 
@@ -92,29 +97,48 @@ impl EventQueues {
     }
 
     /// A completion queue has what it was armed for. `cookie` is its own; the highest bit does not count.
-    pub(super) fn notify(&mut self, pages: Pages<'_>, ceq: u16, cookie: u64) {
+    pub(super) fn notify(&mut self, pages: Pages<'_>, monitor: &mut Monitor, ceq: u16, cookie: u64) {
         // Software may destroy event queues before what reports to them.
         let Some(ring) = self.ceqs.get_mut(&ceq) else { return };
         let event = CompletionEvent { cookie, valid: false };
-        match ring.push(pages, event.emit()) {
+        let pushed = ring.push(pages, event.emit());
+        trace::completion_event(monitor, ceq, cookie, pushed.is_err());
+        match pushed {
             Ok(()) => self.fired |= 1 << ceq,
             Err(_) => limited!(warn, ceq, "a completion event is lost: its ring cannot be reached"),
         }
     }
 
+    /// Event queues, those of completions first: number, entries, how many were written, whether some were lost. The
+    /// asynchronous one has no number.
+    pub(super) fn rings(&self) -> impl Iterator<Item = (Option<u16>, u32, u32, bool)> {
+        let ceqs = self.ceqs.iter().map(|(ceq, ring)| (Some(*ceq), ring.entries(), ring.written(), false));
+        let aeq = self.aeq.iter().map(|queue| (None, queue.ring.entries(), queue.ring.written(), queue.lost));
+        ceqs.chain(aeq)
+    }
+
     /// Something happened by itself.
-    pub(super) fn report(&mut self, pages: Pages<'_>, event: &AsyncEvent) {
+    pub(super) fn report(&mut self, pages: Pages<'_>, monitor: &mut Monitor, event: &AsyncEvent) {
         let Some(queue) = &mut self.aeq else { return };
         if queue.unread >= queue.ring.entries() {
+            queue.lost = true;
+            trace::async_event(monitor, event, true);
             return limited!(warn, ?event, "an asynchronous event is lost: its ring is full");
         }
-        match queue.ring.push(pages, event.emit()) {
+        let pushed = queue.ring.push(pages, event.emit());
+        trace::async_event(monitor, event, pushed.is_err());
+        match pushed {
             Ok(()) => {
                 queue.unread += 1;
                 self.async_fired = true;
             }
             Err(_) => limited!(warn, ?event, "an asynchronous event is lost: its ring cannot be reached"),
         }
+    }
+
+    /// Entries of the asynchronous event queue that software has not given back.
+    pub(super) fn unread(&self) -> u32 {
+        self.aeq.as_ref().map_or(0, |queue| queue.unread)
     }
 
     /// Software has read so many entries of the asynchronous event queue.

@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 
 use super::dispatch::Outcome;
 use super::fpm::MAX_GROUPS;
+use crate::frontend::snapshot::GroupRow;
 use crate::memory::GuestMemory;
 
 /// Queue pairs of a group.
@@ -40,6 +41,21 @@ impl Groups {
         let takes = |group: &&Group| group.address == address && (group.vlan.is_none() || group.vlan == vlan);
         let groups = self.groups.values().filter(takes);
         groups.flat_map(|group| group.members.iter().copied()).collect()
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Groups from one on, as an operator sees them.
+    pub(super) fn rows(&self, from: u32) -> impl Iterator<Item = (u32, GroupRow)> {
+        let groups = u16::try_from(from).into_iter().flat_map(|from| self.groups.range(from..));
+        groups.map(|(number, Group { address, vlan, members })| {
+            let members = members.iter().map(|qpn| qpn.get()).collect();
+            let row = GroupRow { group: *number, address: *address, vlan: *vlan, members };
+            (u32::from(*number), row)
+        })
     }
 
     /// "Create multicast group".

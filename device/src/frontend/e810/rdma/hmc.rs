@@ -14,6 +14,7 @@ use protocol::ids::Iova;
 
 use super::dispatch::Outcome;
 use super::fpm::MAX_SEGMENTS;
+use crate::frontend::snapshot::{IcmRow, IcmTable};
 use crate::memory::GuestMemory;
 use crate::memory::translate::PageTable;
 
@@ -94,6 +95,27 @@ impl Hmc {
     /// Says where the array of PBLEs is.
     pub(super) const fn place_pbles(&mut self, pbles: Pbles) {
         self.pbles = pbles;
+    }
+
+    /// Entries of the array of PBLEs.
+    pub(super) const fn pbles(&self) -> u32 {
+        self.pbles.count
+    }
+
+    /// Segments that the guest lends, from one on. Of one whose pages are listed the list's address.
+    pub(super) fn rows(&self, from: u64) -> impl Iterator<Item = (u64, IcmRow)> {
+        let segments =
+            self.segments.iter().zip(0..).filter_map(|(segment, place)| Some(((*segment)?, place)));
+        segments.filter(move |(_, place)| *place >= from).map(|(segment, place)| {
+            let (Segment::Direct(at) | Segment::Paged(at)) = segment;
+            let row = IcmRow {
+                table: IcmTable::All,
+                start: place * SEGMENT_LEN,
+                length: SEGMENT_LEN,
+                bus: at.get(),
+            };
+            (place, row)
+        })
     }
 
     /// The lists of pages, as they are now.

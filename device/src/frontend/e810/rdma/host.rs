@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use super::Rdma;
 use super::hmc::Pages;
 use super::queue_pair::Around;
+use super::trace;
 use crate::frontend::{Context, HostContext};
 use crate::memory::translate::{Place, RegionAccess};
 
@@ -36,6 +37,7 @@ impl engine::Host for RdmaHost<'_> {
         let Some(qp) = queues.qp_mut(qpn) else { return Fetch::Empty };
         let around = Around { paths, mac: self.cx.addresses.own.mac };
         let fetch = qp.next_send(hmc.pages(self.cx.dma), around);
+        trace::send(self.cx.monitor, qpn, &fetch, qp.refusal);
         qp.counters.sends += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
         fetch
     }
@@ -44,6 +46,7 @@ impl engine::Host for RdmaHost<'_> {
         let Rdma { queues, hmc, .. } = &mut *self.rdma;
         let Some(qp) = queues.qp_mut(qpn) else { return Fetch::Empty };
         let fetch = qp.next_receive(hmc.pages(self.cx.dma));
+        trace::receive(self.cx.monitor, qpn, &fetch);
         qp.counters.receives += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
         fetch
     }

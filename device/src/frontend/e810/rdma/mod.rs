@@ -27,9 +27,12 @@ mod regions;
 mod registers;
 mod ring;
 mod send_queue;
+mod snapshot;
 mod statistics;
+mod strict;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod work;
 mod work_ring;
 
@@ -45,6 +48,7 @@ use self::paths::Paths;
 use self::queues::Queues;
 use self::regions::Regions;
 pub(super) use self::registers::{read, write};
+pub(super) use self::snapshot::View;
 use self::statistics::Counts;
 use super::vectors::Cause;
 

@@ -33,6 +33,13 @@ struct Node {
     set: Option<u16>,
 }
 
+impl Nodes {
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.nodes.len()
+    }
+}
+
 impl Default for Nodes {
     fn default() -> Self {
         Self { nodes: BTreeMap::new(), sets: Numbers::new(1, MAX_SETS) }

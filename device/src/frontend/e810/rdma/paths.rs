@@ -14,6 +14,7 @@ use protocol::roce::IpAddrs;
 
 use super::dispatch::Outcome;
 use super::fpm::{MAX_ADDRESS_HANDLES, MAX_ARP_ENTRIES};
+use crate::frontend::snapshot::HandleRow;
 
 /// Neighbours and address handles.
 #[derive(Debug, Default)]
@@ -67,6 +68,28 @@ impl Paths {
     /// An address handle.
     pub(super) fn handle(&self, index: AhIndex) -> Option<&AddressHandle> {
         self.handles.get(&index)
+    }
+
+    /// How many neighbours and handles there are.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.arp.len(), self.handles.len())
+    }
+
+    /// Handles from one on, as an operator sees them.
+    pub(super) fn rows(&self, from: u32) -> impl Iterator<Item = (u32, HandleRow)> {
+        self.handles.range(AhIndex::new(from)..).map(|(index, handle)| {
+            let row = HandleRow {
+                handle: index.get(),
+                pd: handle.pd.get(),
+                destination: handle.addresses.dst(),
+                source: handle.addresses.src(),
+                mac: self.neighbour(handle.arp).map(|mac| mac.to_string()),
+                tag: handle.tag.map(Tci::into_bits),
+                traffic_class: handle.traffic_class,
+                hop_limit: handle.hop_limit,
+            };
+            (index.get(), row)
+        })
     }
 
     /// "Manage ARP".

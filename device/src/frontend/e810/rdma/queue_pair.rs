@@ -151,7 +151,7 @@ impl QueuePair {
     }
 
     /// What the engine has to know of the context.
-    fn attributes(&self, around: Around<'_>) -> QpAttrs {
+    pub(super) fn attributes(&self, around: Around<'_>) -> QpAttrs {
         let QpContext { remote_qpn, qkey, retry_count, rnr_retry, ord, remote_read, remote_write, .. } =
             self.context;
         let mtu = mtu(self.context.mtu);

@@ -26,7 +26,7 @@ use crate::memory::GuestMemory;
 use crate::sparse::{Capacity, SparseTable};
 
 /// The queue in which operations of the control queue complete.
-const CONTROL_CQ: Cqn = Cqn::new(0);
+pub(super) const CONTROL_CQ: Cqn = Cqn::new(0);
 
 /// Queue pairs and completion queues.
 #[derive(Debug)]
@@ -45,9 +45,29 @@ impl Default for Queues {
 }
 
 impl Queues {
+    /// A queue pair, to look at.
+    pub(super) fn qp(&self, qpn: Qpn) -> Option<&QueuePair> {
+        self.qps.get(qpn.get()).map(AsRef::as_ref)
+    }
+
+    /// A completion queue, to look at.
+    pub(super) fn cq(&self, cqn: Cqn) -> Option<&CompletionQueue> {
+        self.cqs.get(cqn.get())
+    }
+
     /// A queue pair.
     pub(super) fn qp_mut(&mut self, qpn: Qpn) -> Option<&mut QueuePair> {
         self.qps.get_mut(qpn.get()).map(AsMut::as_mut)
+    }
+
+    /// Queue pairs by number, from one on.
+    pub(super) fn qps_from(&self, first: u32) -> impl Iterator<Item = (u32, &QueuePair)> {
+        self.qps.iter_from(first).map(|(place, qp)| (place, qp.as_ref()))
+    }
+
+    /// Completion queues by number, from one on.
+    pub(super) fn cqs_from(&self, first: u32) -> impl Iterator<Item = (u32, &CompletionQueue)> {
+        self.cqs.iter_from(first)
     }
 
     /// A completion queue.
@@ -58,7 +78,8 @@ impl Queues {
 
 /// Doorbell of a send queue. Queues that do not exist are not missed: every process has the page.
 pub(super) fn ring(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
-    if rdma.queues.qp_mut(qpn).is_some() {
+    if let Some(qp) = rdma.queues.qp_mut(qpn) {
+        qp.counters.doorbells += 1;
         host::ring(rdma, cx, qpn);
     }
 }
@@ -68,18 +89,18 @@ pub(super) fn arm(rdma: &mut Rdma, cx: &mut Context<'_>, cqn: Cqn) {
     let Rdma { queues, events, hmc, .. } = rdma;
     let pages = hmc.pages(cx.dma);
     if let Some(Notice { ceq, cookie }) = queues.cq_mut(cqn).and_then(|cq| cq.arm(pages)) {
-        events.notify(pages, ceq, cookie);
+        events.notify(pages, cx.monitor, ceq, cookie);
     }
 }
 
 /// Tells of an operation of the control queue, if its completion queue is there.
-pub(super) fn complete_operation(rdma: &mut Rdma, dma: &GuestMemory, completion: &Completion) {
+pub(super) fn complete_operation(rdma: &mut Rdma, cx: &mut Context<'_>, completion: &Completion) {
     let Rdma { queues, events, hmc, .. } = rdma;
-    let pages = hmc.pages(dma);
+    let pages = hmc.pages(cx.dma);
     let Some(cq) = queues.cq_mut(CONTROL_CQ) else { return };
     match cq.push(pages, completion.emit(), None, false) {
         Ok(None) => {}
-        Ok(Some(Notice { ceq, cookie })) => events.notify(pages, ceq, cookie),
+        Ok(Some(Notice { ceq, cookie })) => events.notify(pages, cx.monitor, ceq, cookie),
         Err(lost) => limited!(warn, ?lost, "completion of an operation lost"),
     }
 }

@@ -8,7 +8,7 @@ use protocol::hca::e810::regs::Register;
 use protocol::ids::{Cqn, Qpn};
 
 use super::statistics::Counts;
-use super::{dispatch, queues};
+use super::{dispatch, queues, strict};
 use crate::frontend::Context;
 use crate::frontend::e810::device::E810;
 
@@ -46,6 +46,9 @@ pub(in super::super) fn write(
     value: u32,
 ) -> bool {
     let rdma = &mut device.function.rdma;
+    if cx.monitor.is_strict() {
+        strict::write(rdma, register, value).report(cx.monitor);
+    }
     match register {
         Register::PfpeCcqphigh => rdma.cqp.set_context_high(value),
         // Without an RDMA half there is nobody to take the address: no guest reaches what its operator did not ask for.

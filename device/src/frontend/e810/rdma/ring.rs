@@ -78,6 +78,8 @@ pub(super) struct EntryRing<const LEN: usize> {
     /// The entry that is written next.
     next: u32,
     polarity: bool,
+    /// Entries written since its creation, modulo 2^32.
+    written: u32,
 }
 
 /// An entry could not be written; it is lost.
@@ -98,7 +100,7 @@ impl<const LEN: usize> EntryRing<LEN> {
         {
             return Err(CqpError::invalid("address of a ring", first.get()));
         }
-        Ok(Self { location, entries, next: 0, polarity: true })
+        Ok(Self { location, entries, next: 0, polarity: true, written: 0 })
     }
 
     /// Where the ring lies.
@@ -109,6 +111,11 @@ impl<const LEN: usize> EntryRing<LEN> {
     /// Entries there are.
     pub(super) const fn entries(&self) -> u32 {
         self.entries
+    }
+
+    /// Entries written, modulo 2^32.
+    pub(super) const fn written(&self) -> u32 {
+        self.written
     }
 
     /// The entry that is written next.
@@ -149,6 +156,7 @@ impl<const LEN: usize> EntryRing<LEN> {
     }
 
     const fn advance(&mut self) {
+        self.written = self.written.wrapping_add(1);
         self.next += 1;
         if self.next == self.entries {
             self.next = 0;

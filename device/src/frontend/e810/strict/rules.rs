@@ -55,4 +55,28 @@ rules! {
     RECEIVE_ENTRY "receive_entry" "8.3";
     /// The driver is unloaded and still has transmit queues or VSIs.
     SHUTDOWN_IN_USE "shutdown_in_use" "17.3";
+    /// The RDMA control queue is started while it runs.
+    CQP_RUNNING "cqp_running" "9.1";
+    /// It is ended while there are queue pairs or regions.
+    CQP_IN_USE "cqp_in_use" "17.3";
+    /// An operation has not the polarity of the ring's round.
+    CQP_POLARITY "cqp_polarity" "10.2";
+    /// The kernel rings for a queue pair that there is not.
+    SEND_NO_QP "send_no_qp" "9.1";
+    /// The kernel arms a completion queue that there is not.
+    ARM_NO_CQ "arm_no_cq" "9.1, 12.3";
+    /// More asynchronous events are given back than were told.
+    AEQ_CREDITS "aeq_credits" "12.6";
+    /// A completion queue is destroyed while queue pairs complete into it.
+    CQ_IN_USE "cq_in_use" "14.3";
+    /// A completion event queue is destroyed while completion queues other than the control queue's report to it.
+    CEQ_IN_USE "ceq_in_use" "14.3, 17.3";
+    /// A queue pair is destroyed while it sends or receives.
+    QP_RUNNING "qp_running" "13.3";
+    /// A queue pair is flushed that is not in error.
+    FLUSH_STATE "flush_state" "14.2";
+    /// Context memory is taken back while there are queue pairs or regions.
+    SEGMENT_IN_USE "segment_in_use" "11.3";
+    /// The bit that says whether peers may use a region contradicts its rights.
+    REGION_REMOTE "region_remote" "10.3";
 }

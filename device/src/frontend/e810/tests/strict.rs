@@ -2,12 +2,20 @@
 
 use protocol::hca::e810::admin::descriptor::Flags;
 use protocol::hca::e810::admin::{Descriptor, Opcode};
+use protocol::hca::e810::rdma::Operation;
+use protocol::hca::e810::rdma::completion_queue::DestroyCq;
+use protocol::hca::e810::rdma::event_queue::DestroyCeq;
+use protocol::hca::e810::rdma::hmc::SegmentDescriptor;
+use protocol::hca::e810::rdma::operation::Acknowledged;
+use protocol::hca::e810::rdma::queue_pair::{DestroyQp, FlushQp};
+use protocol::hca::e810::rdma::region::StagRights;
 use protocol::hca::e810::regs::Register;
 
 use super::lan::{Nic, PEER, RECEIVE_RING_LAN, frame};
+use super::rdma::{Pair, QPN, SEND_CQ, SOURCE, register};
 use super::*;
 use crate::frontend::e810::strict::rules::{self, *};
-use crate::frontend::e810::testing::{BUFFER, MAC, SEND_RING};
+use crate::frontend::e810::testing::{BUFFER, MAC, SEND_RING, segment};
 use crate::telemetry::monitor::Rule;
 use crate::vfio::Bar;
 
@@ -46,6 +54,14 @@ fn with_nic(driver: &mut Driver, breach: impl FnOnce(&mut Nic)) {
     let mut nic = Nic::with(std::mem::replace(driver, started()));
     breach(&mut nic);
     *driver = nic.driver;
+}
+
+/// Opens the RDMA half with a queue pair that sends, and breaks a rule with it.
+fn with_rdma(driver: &mut Driver, breach: impl FnOnce(&mut Driver)) {
+    let Pair { mut a, .. } = Pair::connected();
+    a.bus.hca.set_strict(true);
+    breach(&mut a);
+    *driver = a;
 }
 
 type Breach = fn(&mut Driver);
@@ -108,6 +124,47 @@ const BREACHES: &[(&Rule, Breach)] = &[
         driver.succeed(&Ask::direct(Opcode::QueueShutdown, unloading));
         unloading[0] = 1;
         driver.succeed(&Ask::direct(Opcode::QueueShutdown, unloading));
+    }),
+    (&CQP_RUNNING, |driver| with_rdma(driver, |driver| driver.write(Register::PfpeCcqplow, 0x40_0000))),
+    (&CQP_IN_USE, |driver| with_rdma(driver, Driver::end_cqp)),
+    (&CQP_POLARITY, |driver| {
+        with_rdma(driver, |driver| {
+            driver.perform_raw(&Operation::Nop(Acknowledged::default()).emit(false));
+        });
+    }),
+    (&SEND_NO_QP, |driver| with_rdma(driver, |driver| driver.write(Register::PfpeWqealloc, 77))),
+    (&ARM_NO_CQ, |driver| with_rdma(driver, |driver| driver.write(Register::PfpeCqarm, 77))),
+    (&AEQ_CREDITS, |driver| with_rdma(driver, |driver| driver.write(Register::PfpeAeqalloc, 1))),
+    (&CQ_IN_USE, |driver| {
+        with_rdma(driver, |driver| {
+            let command = DestroyCq { cqn: SEND_CQ };
+            driver.perform_well(&Operation::DestroyCq(command));
+        });
+    }),
+    (&CEQ_IN_USE, |driver| {
+        with_rdma(driver, |driver| {
+            driver.perform_well(&Operation::DestroyCeq(DestroyCeq::default()));
+        });
+    }),
+    (&QP_RUNNING, |driver| {
+        with_rdma(driver, |driver| {
+            let command = DestroyQp { qpn: QPN, ..DestroyQp::default() };
+            driver.perform_well(&Operation::DestroyQp(command));
+        });
+    }),
+    (&FLUSH_STATE, |driver| {
+        with_rdma(driver, |driver| {
+            let command = FlushQp { qpn: QPN, sq: true, ..FlushQp::default() };
+            driver.perform_well(&Operation::FlushQp(command));
+        });
+    }),
+    (&SEGMENT_IN_USE, |driver| {
+        with_rdma(driver, |driver| {
+            driver.perform_well(&segment(5, SegmentDescriptor::default()));
+        });
+    }),
+    (&REGION_REMOTE, |driver| {
+        with_rdma(driver, |driver| register(driver, 0x1234_5601, SOURCE, 64, StagRights::LOCAL_WRITE));
     }),
 ];
 

@@ -89,6 +89,25 @@ pub mod opcode {
     pub const READ_INVALIDATE: u8 = 0x0b;
     pub const NOP: u8 = 0x0c;
     pub const WRITE_SOLICITED: u8 = 0x0d;
+
+    /// The word for an operation.
+    pub const fn name(code: u8) -> Option<&'static str> {
+        Some(match code {
+            WRITE => "write",
+            READ => "read",
+            SEND => "send",
+            SEND_INVALIDATE => "send_invalidate",
+            SEND_SOLICITED => "send_solicited",
+            SEND_SOLICITED_INVALIDATE => "send_solicited_invalidate",
+            BIND => "bind",
+            FAST_REGISTER => "fast_register",
+            LOCAL_INVALIDATE => "local_invalidate",
+            READ_INVALIDATE => "read_invalidate",
+            NOP => "nop",
+            WRITE_SOLICITED => "write_solicited",
+            _ => return None,
+        })
+    }
 }
 
 /// Whether a queue's sends name their destination.

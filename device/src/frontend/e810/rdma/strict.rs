@@ -1,0 +1,115 @@
+//! What the driver of the RDMA half does against the interface though the device tolerates it.
+//!
+//! Doorbells of processes are not looked at: the page is shared, and what is written there is no driver's fault.
+//!
+//! # Spec
+//! E810 interface, sections 9 to 14; the rules name theirs.
+
+use protocol::hca::e810::rdma::Operation;
+use protocol::hca::e810::rdma::hmc::UpdateSegments;
+use protocol::hca::e810::rdma::queue_pair::QpState;
+use protocol::hca::e810::rdma::region::StagRights;
+use protocol::hca::e810::regs::Register;
+use protocol::ids::{Cqn, Qpn};
+
+use super::Rdma;
+use super::queues::CONTROL_CQ;
+use crate::frontend::e810::strict::Findings;
+use crate::frontend::e810::strict::rules::{
+    AEQ_CREDITS, ARM_NO_CQ, CEQ_IN_USE, CQ_IN_USE, CQP_IN_USE, CQP_POLARITY, CQP_RUNNING, FLUSH_STATE,
+    QP_RUNNING, REGION_REMOTE, SEGMENT_IN_USE, SEND_NO_QP,
+};
+
+/// Looks at a write to a register, before it has an effect.
+pub(super) fn write(rdma: &Rdma, register: Register, value: u32) -> Findings {
+    let mut found = Findings::default();
+    // While the control queue does not run there is nothing that the others could be about.
+    let entries = rdma.cqp.entries();
+    if entries == 0 {
+        return found;
+    }
+    match register {
+        Register::PfpeCcqplow if rdma.cqp.context(value).is_some() => {
+            found.add(&CQP_RUNNING, format!("{entries} entries"));
+        }
+        Register::PfpeCcqplow => {
+            if let Some(what) = in_use(rdma) {
+                found.add(&CQP_IN_USE, what);
+            }
+        }
+        Register::PfpeWqealloc if rdma.queues.qp(Qpn::new(value)).is_none() => {
+            found.add(&SEND_NO_QP, format!("QP {value:#x}"));
+        }
+        Register::PfpeCqarm if rdma.queues.cq(Cqn::new(value)).is_none() => {
+            found.add(&ARM_NO_CQ, format!("CQ {value:#x}"));
+        }
+        Register::PfpeAeqalloc if value > rdma.events.unread() => {
+            found.add(&AEQ_CREDITS, format!("{value} of {}", rdma.events.unread()));
+        }
+        _ => {}
+    }
+    found
+}
+
+/// Looks at an operation that is about to be executed. `in_turn`: its polarity is that of the round.
+pub(super) fn operation(rdma: &Rdma, operation: &Operation, in_turn: bool) -> Findings {
+    let mut found = Findings::default();
+    if !in_turn {
+        found.add(&CQP_POLARITY, operation.opcode().name());
+    }
+    match operation {
+        Operation::DestroyCq(command) => {
+            let users = rdma
+                .queues
+                .qps_from(0)
+                .filter(|(_, qp)| [qp.context.send_cqn, qp.context.recv_cqn].contains(&command.cqn));
+            if let Some((qpn, _)) = users.into_iter().next() {
+                found.add(&CQ_IN_USE, format!("CQ {} is that of QP {qpn:#x}", command.cqn));
+            }
+        }
+        Operation::DestroyCeq(command) => {
+            let mut users = rdma.queues.cqs_from(0).filter(|(_, cq)| cq.ceq() == Some(command.ceq));
+            if let Some((cqn, _)) = users.find(|(cqn, _)| *cqn != CONTROL_CQ.get()) {
+                found.add(&CEQ_IN_USE, format!("CEQ {} is that of CQ {cqn:#x}", command.ceq));
+            }
+        }
+        Operation::DestroyQp(command) => {
+            let qp = rdma.queues.qp(command.qpn);
+            if let Some(qp) = qp.filter(|qp| !matches!(qp.state, QpState::Idle | QpState::Error)) {
+                found.add(&QP_RUNNING, format!("QP {} is in {:?}", command.qpn, qp.state));
+            }
+        }
+        Operation::FlushQp(command) if command.sq || command.rq => {
+            let qp = rdma.queues.qp(command.qpn);
+            if let Some(qp) = qp.filter(|qp| qp.state != QpState::Error) {
+                found.add(&FLUSH_STATE, format!("QP {} is in {:?}", command.qpn, qp.state));
+            }
+        }
+        Operation::UpdateSegments(command) if takes_back(command) => {
+            if let Some(what) = in_use(rdma) {
+                found.add(&SEGMENT_IN_USE, what);
+            }
+        }
+        Operation::RegisterMr(command) => {
+            let rights = StagRights::REMOTE_READ | StagRights::REMOTE_WRITE;
+            if command.remote != command.rights.intersects(rights) {
+                found.add(&REGION_REMOTE, format!("STag {:#x} with {:?}", command.stag, command.rights));
+            }
+        }
+        _ => {}
+    }
+    found
+}
+
+/// Whether segments are taken back, of those that the operation itself names.
+fn takes_back(command: &UpdateSegments) -> bool {
+    let first = Some(&command.first).filter(|_| !command.skip_first);
+    let others = [&command.second, &command.third].into_iter().filter(|entry| entry.valid);
+    first.into_iter().chain(others).any(|entry| !entry.descriptor.valid)
+}
+
+/// A queue pair or region, if there is one.
+fn in_use(rdma: &Rdma) -> Option<String> {
+    let qp = rdma.queues.qps_from(0).next().map(|(qpn, _)| format!("QP {qpn:#x}"));
+    qp.or_else(|| rdma.regions.keys.iter().next().map(|region| format!("STag {:#x}", region.key.get())))
+}

@@ -1,0 +1,150 @@
+//! What a trace says of the RDMA half: work requests that are taken, and entries that are written.
+
+use engine::{Fetch, LocalOp, Payload, RecvRequest, Remote, SendOp, SendRequest, Sge};
+use protocol::describe::{Code, Describe, Field as _, Hex, Visitor};
+use protocol::hca::e810::rdma::cqe::{Cqe, ExtendedCqe};
+use protocol::hca::e810::rdma::event_queue::{AsyncEvent, EventCode};
+use protocol::hca::e810::rdma::fragment::Fragment;
+use protocol::hca::e810::rdma::send_wqe::opcode;
+use protocol::ids::{Cqn, Qpn};
+
+use super::completion_queue::Lost;
+use super::send_queue::SendTag;
+use crate::telemetry::monitor::Monitor;
+use crate::telemetry::trace::Kind;
+
+/// A request was taken from a send queue, or could not be executed for this reason.
+pub(super) fn send(monitor: &mut Monitor, qpn: Qpn, fetch: &Fetch<SendRequest>, refusal: Option<EventCode>) {
+    let Some(trace) = monitor.trace() else { return };
+    let (Fetch::Ready(SendRequest { wr_id, .. }) | Fetch::Refused { wr_id, .. }) = fetch else { return };
+    let tag = SendTag::from_bits(*wr_id);
+    trace.record(Kind::Wqe, "send", |to| {
+        qpn.show("qpn", to);
+        tag.index().show("index", to);
+        Code(tag.opcode().into(), opcode::name(tag.opcode())).show("opcode", to);
+        tag.signaled().show("signaled", to);
+        match fetch {
+            Fetch::Ready(request) => describe_request(request, to),
+            _ => refusal.show("refused", to),
+        }
+    });
+}
+
+fn describe_request(request: &SendRequest, to: &mut dyn Visitor) {
+    use engine::Fence;
+    match request.fence {
+        Fence::None => {}
+        Fence::Reads => "reads".show("fence", to),
+        Fence::All => "all".show("fence", to),
+    }
+    request.solicited.show("solicited", to);
+    let remote = |remote: &Remote, to: &mut dyn Visitor| {
+        remote.va.show("remote_va", to);
+        remote.rkey.show("rkey", to);
+    };
+    match &request.op {
+        SendOp::Send { imm } => imm.show("imm", to),
+        SendOp::SendInvalidate { rkey } => rkey.show("invalidate", to),
+        SendOp::Write { remote: at, imm } => {
+            remote(at, to);
+            imm.show("imm", to);
+        }
+        SendOp::Read { remote: at, invalidate } => {
+            remote(at, to);
+            invalidate.show("invalidate", to);
+        }
+        SendOp::Local(op) => return describe_local(op, to),
+        SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::Nop => return,
+    }
+    request.payload.len().show("len", to);
+    if let Payload::Sges(list) = &request.payload {
+        show_list(list, to);
+    }
+    if let Some(ud) = &request.ud {
+        ud.qpn.show("dqpn", to);
+        ud.qkey.show("qkey", to);
+        format_args!("{}", ud.path.dst_mac).show("dmac", to);
+        format_args!("{}", ud.path.ip.dst()).show("dip", to);
+    }
+}
+
+fn describe_local(op: &LocalOp, to: &mut dyn Visitor) {
+    match op {
+        LocalOp::Invalidate(key) => key.show("key", to),
+        LocalOp::FastRegister(region) => {
+            region.key.show("key", to);
+            region.start.show("va", to);
+            region.len.show("len", to);
+            Hex(region.rights.bits()).show("rights", to);
+            format_args!("{:?}", region.pages).show("pages", to);
+        }
+        LocalOp::Bind(bind) => {
+            bind.window.show("window", to);
+            bind.parent.show("parent", to);
+            bind.va.show("va", to);
+            bind.len.show("len", to);
+            Hex(bind.rights.bits()).show("rights", to);
+        }
+    }
+}
+
+/// A slot was taken from a receive queue.
+pub(super) fn receive(monitor: &mut Monitor, qpn: Qpn, fetch: &Fetch<RecvRequest>) {
+    let Some(trace) = monitor.trace() else { return };
+    let Fetch::Ready(request) = fetch else { return };
+    trace.record(Kind::Wqe, "receive", |to| {
+        qpn.show("qpn", to);
+        request.wr_id.show("index", to);
+        show_list(&request.sges, to);
+    });
+}
+
+fn show_list(list: &[Sge], to: &mut dyn Visitor) {
+    let list: Vec<_> = list.iter().map(|sge| Fragment { va: sge.va, key: sge.lkey, len: sge.len }).collect();
+    to.objects("sge", &mut list.iter().map(|fragment| fragment as &dyn Describe));
+}
+
+/// An entry of a completion queue was written, or is lost.
+pub(super) fn completion(
+    monitor: &mut Monitor,
+    (cqn, slot): (Cqn, u32),
+    entry: &Cqe,
+    more: Option<&ExtendedCqe>,
+    lost: Option<&Lost>,
+) {
+    let Some(trace) = monitor.trace() else { return };
+    trace.record(Kind::Cqe, if entry.send { "send" } else { "receive" }, |to| {
+        cqn.show("cqn", to);
+        slot.show("slot", to);
+        if let Some(lost) = lost {
+            format_args!("{:?}", lost.fault).show("lost", to);
+        }
+        to.object("entry", entry);
+        if let Some(more) = more {
+            to.object("more", more);
+        }
+    });
+}
+
+/// An event queue was told of completions, or its ring cannot be reached.
+pub(super) fn completion_event(monitor: &mut Monitor, ceq: u16, cookie: u64, lost: bool) {
+    let Some(trace) = monitor.trace() else { return };
+    trace.record(Kind::Eqe, "completion", |to| {
+        ceq.show("ceq", to);
+        Hex(cookie).show("cookie", to);
+        if lost {
+            lost.show("lost", to);
+        }
+    });
+}
+
+/// An asynchronous event was told, or is lost.
+pub(super) fn async_event(monitor: &mut Monitor, event: &AsyncEvent, lost: bool) {
+    let Some(trace) = monitor.trace() else { return };
+    trace.record(Kind::Eqe, event.code.name().unwrap_or("unknown"), |to| {
+        to.object("event", event);
+        if lost {
+            lost.show("lost", to);
+        }
+    });
+}

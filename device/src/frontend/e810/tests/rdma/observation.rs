@@ -1,0 +1,110 @@
+//! What an operator sees of the RDMA half: rows of its objects, and records of what it does.
+
+use drivers::e810::queue_pair::gather;
+use protocol::hca::e810::rdma::queue_pair::DestroyQp;
+
+use super::*;
+use crate::frontend::snapshot::{self, Armed, ControlState, Rows, Service, Table};
+use crate::telemetry::trace::TraceFormat;
+use crate::telemetry::trace::tests::Written;
+
+fn rows(driver: &Driver, table: Table) -> Rows {
+    driver.bus.hca.snapshot(table, 0).rows
+}
+
+#[test]
+fn a_queue_pair_has_a_row_with_its_peer_and_what_it_did() {
+    let mut pair = Pair::connected();
+    pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
+    pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0, 64)]));
+    pair.settle();
+    let Rows::Qps(all) = rows(&pair.a, Table::Qps) else { panic!() };
+    let [row] = &all[..] else { panic!("{all:?}") };
+    assert_eq!((row.qpn, row.state, row.service, row.pd), (3, snapshot::QpState::Rts, Service::Rc, 6));
+    assert_eq!((row.send_psn, row.unacked_psn, row.expected_psn), (0x1001, 0x1001, 0x2000));
+    let peer = row.peer.as_ref().unwrap();
+    assert_eq!((peer.qpn, &*peer.mac, peer.ip), (3, "02:e8:10:00:00:02", [10, 81, 0, 2].into()));
+    assert_eq!((row.send_cqn, row.recv_cqn, row.counters.doorbells), (4, 5, 1));
+    assert_eq!((row.counters.sends, row.counters.sends_completed, row.counters.failed), (1, 1, 0));
+    pair.a.perform_well(&Operation::DestroyQp(DestroyQp { qpn: QPN, ..DestroyQp::default() }));
+    assert_eq!(rows(&pair.a, Table::Qps), Rows::Qps(Vec::new()));
+}
+
+#[test]
+fn queues_of_completions_and_events_have_rows() {
+    let mut pair = Pair::connected();
+    pair.a.arm_cq(SEND_CQ, 1 << 14);
+    let Rows::Cqs(cqs) = rows(&pair.a, Table::Cqs) else { panic!() };
+    let found: Vec<_> = cqs.iter().map(|cq| (cq.cqn, cq.entries, cq.armed, cq.fault)).collect();
+    let expected = [(0, 2050, Armed::No, None), (4, 256, Armed::Any, None), (5, 256, Armed::No, None)];
+    assert_eq!(found, expected);
+    let Rows::Eqs(eqs) = rows(&pair.a, Table::Eqs) else { panic!() };
+    let found: Vec<_> = eqs.iter().map(|eq| (eq.eqn, eq.entries, eq.vector, eq.overflowed)).collect();
+    assert_eq!(found, [(0, 2048, Some(4), false), (16, 3072, Some(3), false)], "the last one is the AEQ");
+}
+
+#[test]
+fn memory_handles_and_the_control_queue_have_rows() {
+    let mut pair = Pair::connected();
+    register(&mut pair.a, 0x1234_5601, SOURCE, 0x1000, StagRights::REMOTE_WRITE);
+    pair.a.perform_well(&Operation::CreateAddressHandle(handle(1)));
+    let Rows::Mrs(regions) = rows(&pair.a, Table::Mrs) else { panic!() };
+    let [region] = &regions[..] else { panic!("{regions:?}") };
+    assert_eq!((region.key, region.pd, region.start, region.length), (0x1234_5601, 6, SOURCE, 0x1000));
+    assert_eq!(region.rights, [snapshot::Right::RemoteWrite]);
+    let Rows::Handles(handles) = rows(&pair.a, Table::Handles) else { panic!() };
+    let [row] = &handles[..] else { panic!("{handles:?}") };
+    assert_eq!((row.handle, row.pd, row.mac.as_deref()), (1, 6, Some("02:e8:10:00:00:02")));
+    assert_eq!((row.source, row.destination), ([10, 81, 0, 1].into(), [10, 81, 0, 2].into()));
+    let Rows::Control(control) = rows(&pair.a, Table::Control) else { panic!() };
+    let [row] = &control[..] else { panic!("{control:?}") };
+    assert_eq!((row.state, row.entries, row.pbles), (ControlState::Running, 2048, 1 << 18));
+    assert_eq!((row.handles, row.groups, row.error), (1, 0, 0));
+    let Rows::Icm(segments) = rows(&pair.a, Table::Icm) else { panic!() };
+    assert_eq!(segments.len(), 2, "one for all objects, one of PBLEs");
+    pair.a.end_cqp();
+    for table in [Table::Mrs, Table::Handles, Table::Qps, Table::Cqs, Table::Icm] {
+        assert_eq!(rows(&pair.a, table), Rows::none(table), "nothing outlives the control queue");
+    }
+}
+
+/// Records of one kind, without the time and the device.
+fn records(text: &str, kind: &str) -> Vec<String> {
+    let all = text.lines().filter_map(|line| line.split_once(" hca1 ")).map(|(_, record)| record);
+    all.filter(|record| record.starts_with(kind)).map(str::to_owned).collect()
+}
+
+#[test]
+fn requests_completions_and_events_are_in_the_trace() {
+    let mut pair = Pair::connected();
+    let written = Written::default();
+    pair.a.bus.hca.set_trace(Some(written.trace(TraceFormat::Text)));
+    pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
+    pair.a.arm_cq(SEND_CQ, 1 << 14);
+    pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0, 64)]));
+    pair.settle();
+    let list = [fragment(SOURCE, 0x1234_5600, 8)];
+    pair.a.post_send(QPN, &gather(SIGNALED | WRITE | 0x77, TARGET, None, &list));
+    pair.settle();
+    pair.a.bus.hca.flush();
+    let text = written.text();
+    assert_eq!(
+        records(&text, "wqe"),
+        [
+            "wqe send qpn=0x3 index=0 opcode=send signaled=true solicited=false len=64 \
+             sge=[{va=0x8000000 key=0x0 len=64}]",
+            "wqe send qpn=0x3 index=1 opcode=write signaled=true solicited=false remote_va=0xa000000 \
+             rkey=0x77 len=8 sge=[{va=0x8000000 key=0x12345600 len=8}]",
+        ]
+    );
+    assert_eq!(
+        records(&text, "cqe"),
+        ["cqe send cqn=0x4 slot=0 entry.len=64 entry.context=0x55ecbd10d511 entry.qpn=0x3 entry.opcode=0x3 \
+          entry.send=true"]
+    );
+    let events = records(&text, "eqe");
+    let [completion, failure] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(completion, "eqe completion ceq=0 cookie=0x4");
+    let expected = "eqe key_unallocated event.context=0x55ecbd10d511 event.number_low=3 event.wqe=1 ";
+    assert!(failure.starts_with(expected), "{failure}");
+}
