@@ -20,7 +20,7 @@ fn key(number: u32, kind: KeyKind, mapping: Option<Mapping>) -> (u32, Key) {
 
 /// The first 4096 bytes of the region, with all rights.
 fn mapping() -> Mapping {
-    Mapping { region: KEY, first: VA, start: VA, len: 4096, rights: Rights::all(), qpn: None }
+    Mapping { region: KEY, first: VA, start: VA, len: 4096, rights: Rights::all(), qpn: None, parent: None }
 }
 
 fn pair() -> Pair {
@@ -256,6 +256,67 @@ fn read_whose_key_cannot_be_invalidated_fails_after_its_data_came() {
     pair.flow();
     assert_eq!(pair.a.sends(), [(1, Err(Status::MemoryManagement(AccessError::Key)))]);
     assert_eq!(pair.snapshot(A).state, State::Err);
+}
+
+/// IBTA volume 1, section 10.6.5: from its invalidation on a key permits nothing, also to a message under way.
+#[test]
+fn no_byte_of_a_peer_passes_a_key_that_its_owner_has_invalidated() {
+    const LEN: usize = 700;
+    for before in 0..=3 {
+        let mut pair = registered();
+        let old = pair.bytes(B, 0x200, LEN).to_vec();
+        let remote = engine::Remote { rkey: Rkey::new(FAST), ..remote(0x200) };
+        pair.post(A, request(1, SendOp::Write { remote, imm: None }, &[sge(0, 700)]));
+        let frames = pair.frames(A);
+        let (first, last) = frames.split_at(before);
+        first.iter().for_each(|frame| pair.deliver(B, frame));
+        pair.post(B, invalidate(9, FAST));
+        pair.frames(B);
+        assert_eq!(executed(&mut pair.b), [LocalOp::Invalidate(Lkey::new(FAST))]);
+        last.iter().for_each(|frame| pair.deliver(B, frame));
+        pair.advance(TIMEOUT);
+        pair.flow();
+        let there = LEN.min(before * 256);
+        let new = [&pair.bytes(A, 0, there)[..], &old[there..]].concat();
+        assert_eq!(pair.bytes(B, 0x200, LEN), new, "{before} packets before");
+        let status = if before == frames.len() { Ok(()) } else { Err(Status::RemoteAccess) };
+        assert_eq!((pair.a.sends(), pair.b.sends()), (vec![(1, status)], ok([9])), "{before} packets before");
+    }
+}
+
+/// What is read again is looked up again.
+#[test]
+fn a_read_that_is_answered_again_gets_nothing_of_a_key_that_has_ended() {
+    let mut pair = registered();
+    let old = pair.bytes(A, 0x100, 600).to_vec();
+    let remote = engine::Remote { rkey: Rkey::new(FAST), ..remote(0x200) };
+    pair.post(A, request(1, SendOp::Read { remote, invalidate: None }, &[sge(0x100, 600)]));
+    let question = pair.frames(A);
+    question.iter().for_each(|frame| pair.deliver(B, frame));
+    assert_eq!(pair.frames(B).len(), 3, "answers that are lost");
+    pair.post(B, invalidate(9, FAST));
+    assert_eq!((pair.frames(B).len(), pair.b.sends()), (0, ok([9])));
+    for _ in 0..=attrs(A).retry_count {
+        pair.advance(TIMEOUT);
+        pair.flow();
+    }
+    assert_eq!(pair.bytes(A, 0x100, 600), old);
+    assert_eq!(pair.a.sends(), [(1, Err(Status::RetryExceeded))]);
+}
+
+#[test]
+fn windows_are_bound_to_regions_that_were_fast_registered_and_hold_them() {
+    let mut pair = pair();
+    pair.a.host.post_send(A.qpn(), fast_register(1, FAST | 1));
+    let over = |wr_id, len| {
+        let SendOp::Local(LocalOp::Bind(of)) = bind(wr_id, WINDOW | 1).op else { panic!() };
+        local(wr_id, LocalOp::Bind(Bind { parent: Lkey::new(FAST | 1), len, ..of }))
+    };
+    pair.a.host.post_send(A.qpn(), over(2, 100));
+    pair.post(A, invalidate(3, FAST | 1));
+    pair.flow();
+    let bound = Err(Status::MemoryManagement(AccessError::Bound));
+    assert_eq!(pair.a.sends(), [(1, Ok(())), (2, Ok(())), (3, bound)]);
 }
 
 #[test]

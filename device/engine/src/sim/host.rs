@@ -60,6 +60,8 @@ pub struct Mapping {
     pub rights: Rights,
     /// The only QP that may use it.
     pub qpn: Option<Qpn>,
+    /// Of a window on a region that was fast-registered: that one's index.
+    pub parent: Option<u32>,
 }
 
 impl Key {
@@ -100,6 +102,22 @@ impl Key {
         }
         self.admit(who)?;
         self.mapping.take().map(drop).ok_or(AccessError::Invalid)
+    }
+
+    /// What a window that is bound to this key leads to: of its rights, and of where its first byte is.
+    fn open(&self, who: Accessor, of: &Bind) -> Result<(Rights, Mapping), AccessError> {
+        if self.key != of.parent.get() {
+            return Err(AccessError::Key);
+        }
+        if self.kind != KeyKind::Fast {
+            return Err(AccessError::Kind);
+        }
+        let mapping = self.mapping.ok_or(AccessError::Invalid)?;
+        self.admit(who)?;
+        let offset = of.va.get().checked_sub(mapping.start).filter(|offset| *offset <= mapping.len);
+        let offset = offset.filter(|offset| of.len <= mapping.len - offset).ok_or(AccessError::Bounds)?;
+        let parent = Some(index(self.key));
+        Ok((mapping.rights, Mapping { first: mapping.first + offset, parent, ..mapping }))
     }
 }
 
@@ -283,7 +301,8 @@ impl SimHost {
         let start = if of.zero_based { 0 } else { of.start.get() };
         let first = base.get() & u64::from(u32::MAX);
         found.key = of.key.get();
-        found.mapping = Some(Mapping { region, first, start, len: of.len, rights: of.rights, qpn: None });
+        found.mapping =
+            Some(Mapping { region, first, start, len: of.len, rights: of.rights, qpn: None, parent: None });
         let base = self.regions.get(&region).ok_or(AccessError::Unmapped)?.va.get();
         if let Some(mapping) = &mut self.key_mut(of.key.get())?.mapping {
             mapping.first += base;
@@ -292,14 +311,8 @@ impl SimHost {
     }
 
     fn bind(&mut self, who: Accessor, of: &Bind) -> Result<(), AccessError> {
-        let parent = self.regions.get(&of.parent.get()).ok_or(AccessError::Key)?;
-        let (pd, rights) = (parent.pd, parent.rights);
-        if pd != who.pd {
-            return Err(AccessError::Pd);
-        }
-        if !rights.contains(Rights::BIND) {
-            return Err(AccessError::Right);
-        }
+        // What takes a window away names no region.
+        let opened = if of.len == 0 { None } else { Some(self.open(who, of)?) };
         let found = self.key_mut(of.window.get())?;
         if found.kind != KeyKind::Window(of.kind) {
             return Err(AccessError::Kind);
@@ -312,9 +325,45 @@ impl SimHost {
         };
         found.key = of.window.get();
         let start = if of.zero_based { 0 } else { of.va.get() };
-        let (region, first, len, rights) = (of.parent.get(), of.va.get(), of.len, of.rights);
-        found.mapping = (of.len > 0).then_some(Mapping { region, first, start, len, rights, qpn });
+        found.mapping = opened.map(|opened| Mapping { start, len: of.len, rights: of.rights, qpn, ..opened });
         Ok(())
+    }
+
+    /// Where the first byte of a window is.
+    fn open(&self, who: Accessor, of: &Bind) -> Result<Mapping, AccessError> {
+        let (rights, opened) = match self.keys.get(&index(of.parent.get())) {
+            Some(parent) => parent.open(who, of)?,
+            None => {
+                let parent = self.regions.get(&of.parent.get()).ok_or(AccessError::Key)?;
+                if parent.pd != who.pd {
+                    return Err(AccessError::Pd);
+                }
+                let (region, first) = (of.parent.get(), of.va.get());
+                let all = Mapping {
+                    region,
+                    first,
+                    start: first,
+                    len: of.len,
+                    rights: parent.rights,
+                    qpn: None,
+                    parent: None,
+                };
+                (parent.rights, all)
+            }
+        };
+        if rights.contains(Rights::BIND) { Ok(opened) } else { Err(AccessError::Right) }
+    }
+
+    /// A key ends that no window is bound to.
+    fn invalidate(&mut self, who: Accessor, key: u32) -> Result<(), AccessError> {
+        let parent = Some(index(key));
+        let is_bound = self.keys.values().filter_map(|key| key.mapping).any(|of| of.parent == parent);
+        let found = self.key_mut(key)?;
+        if is_bound && found.key == key {
+            found.admit(who)?;
+            return Err(AccessError::Bound);
+        }
+        found.invalidate(who, key)
     }
 }
 
@@ -409,7 +458,7 @@ impl Host for SimHost {
 
     fn run_local(&mut self, who: Accessor, op: &LocalOp) -> Result<(), AccessError> {
         match op {
-            LocalOp::Invalidate(key) => self.key_mut(key.get())?.invalidate(who, key.get())?,
+            LocalOp::Invalidate(key) => self.invalidate(who, key.get())?,
             LocalOp::FastRegister(of) => self.fast_register(who, of)?,
             LocalOp::Bind(of) => self.bind(who, of)?,
         }
@@ -418,8 +467,8 @@ impl Host for SimHost {
     }
 
     fn remote_invalidate(&mut self, who: Accessor, key: Rkey) -> Result<(), AccessError> {
-        match self.keys.get_mut(&index(key.get())) {
-            Some(found) => found.invalidate(who, key.get())?,
+        match self.keys.get(&index(key.get())) {
+            Some(_) => self.invalidate(who, key.get())?,
             None if self.regions.contains_key(&key.get()) => return Err(AccessError::Kind),
             None => return Err(AccessError::Key),
         }

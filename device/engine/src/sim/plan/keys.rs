@@ -27,7 +27,18 @@ pub(super) fn draw_episode(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -
 pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Work {
     let len = draw_len(rng, pair.mtu.bytes()).max(1);
     let (own, theirs) = (side, 1 - side);
-    let (op, fails) = match rng.random_range(0..8) {
+    let (op, fails) = match rng.random_range(0..9) {
+        8 => {
+            // A region that a window is bound to.
+            let area = Area { region: HOT, offset: 0, len: HOT_BYTES };
+            let rights = Rights::LOCAL_WRITE | Rights::REMOTE_READ | Rights::BIND;
+            let key = valid(pair, own, KeyKind::Fast, area, rights);
+            valid(pair, own, KeyKind::Window(WindowKind::Type2B), area, Rights::REMOTE_READ);
+            if let Some((_, Key { mapping: Some(mapping), .. })) = pair.keys.last_mut() {
+                mapping.parent = Some(key >> 8);
+            }
+            (local(invalidate(key)), Status::MemoryManagement(AccessError::Bound))
+        }
         0 => {
             let key = new_key(pair, own, KeyKind::Fast, None);
             (local(invalidate(key)), Status::MemoryManagement(AccessError::Invalid))
@@ -174,19 +185,62 @@ fn remote(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     work
 }
 
-/// A window is bound to other bytes over and over.
+/// A window is bound to other bytes over and over: of a region, or of one that is registered for each binding and ends
+/// when the window has.
 fn binding(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     let kind = *pick(rng, &[WindowKind::Type1, WindowKind::Type2B]);
     let number = new_key(pair, side, KeyKind::Window(kind), None);
+    let region = rng.random_bool(0.5).then(|| new_key(pair, side, KeyKind::Fast, None));
     let mut work = Vec::new();
     for generation in 1..=rng.random_range(1..=3) {
-        let op = bind(rng, pair, side, number | generation, kind);
+        let window = number | generation;
+        let parent = region.map(|region| region | generation);
+        let op = match parent {
+            None => bind(rng, pair, side, window, kind),
+            Some(parent) => {
+                let area = Area { region: HOT, offset: 0, len: HOT_BYTES };
+                let rights = Rights::LOCAL_WRITE | Rights::REMOTE_READ | Rights::BIND;
+                let (register, start) = loop {
+                    // Bindings name addresses of the region, so that it has some.
+                    let (register, start) = fast_register(rng, pair, side, parent, area, rights);
+                    if start != 0 {
+                        break (register, start);
+                    }
+                };
+                work.push((local(register), None));
+                within(bind(rng, pair, side, window, kind), parent, start)
+            }
+        };
         work.push((local(op), None));
-        if kind == WindowKind::Type2B {
-            work.push((local(invalidate(number | generation)), None));
+        match (kind, parent) {
+            (WindowKind::Type2B, _) => work.push((local(invalidate(window)), None)),
+            // The region cannot end before the window has.
+            (WindowKind::Type1, Some(parent)) => {
+                let op = match op {
+                    LocalOp::Bind(bind) => LocalOp::Bind(Bind { len: 0, parent: Lkey::new(parent), ..bind }),
+                    other => other,
+                };
+                work.push((local(op), None));
+            }
+            (WindowKind::Type1, None) => {}
+        }
+        if let Some(parent) = parent {
+            work.push((local(invalidate(parent)), None));
         }
     }
     work
+}
+
+/// The same binding of another region, whose first address is `start`.
+fn within(op: LocalOp, parent: u32, start: u64) -> LocalOp {
+    match op {
+        LocalOp::Bind(bind) => LocalOp::Bind(Bind {
+            parent: Lkey::new(parent),
+            va: Va::new(start + (bind.va.get() - va(HOT))),
+            ..bind
+        }),
+        other => other,
+    }
 }
 
 /// The whole number of a new key of a side, whose low 8 bits are 0.
@@ -206,6 +260,7 @@ fn valid(pair: &mut Pair, side: usize, kind: KeyKind, area: Area, rights: Rights
         len: area.len as u64,
         rights,
         qpn: (kind == KeyKind::Window(WindowKind::Type2B)).then_some(pair.ends[side].qpn),
+        parent: None,
     };
     new_key(pair, side, kind, Some(mapping))
 }
