@@ -12,6 +12,7 @@ mod lifecycle;
 mod messages;
 pub(super) mod net;
 mod package;
+pub(super) mod paths;
 mod ping;
 pub(super) mod pingpong;
 pub(super) mod probe;

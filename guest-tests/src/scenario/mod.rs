@@ -216,6 +216,12 @@ pub const ALL: &[Scenario] = &[
         run: |lab, report| Box::pin(e810::storage::run(lab, report, e810::storage::Extent::Full)),
     },
     Scenario {
+        name: "e810-paths",
+        about: "GIDs, classes and flows of RoCE between E810; addresses, MTUs, links and drivers that change under connections",
+        pair: false,
+        run: |lab, report| Box::pin(e810::paths::run(lab, report)),
+    },
+    Scenario {
         name: "e810-net",
         about: "IP between E810 with Debian's own ice, and with a virtio NIC: sizes, MTUs, VLANs, groups, bridges, queues",
         pair: false,

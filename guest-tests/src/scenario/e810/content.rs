@@ -21,8 +21,13 @@ const FILL: Duration = Duration::from_secs(60);
 
 /// Makes the file at a, which `seed` fills, and returns its checksum.
 pub(super) async fn make(a: &mut Station, seed: u64) -> Result<String> {
-    a.sh(&format!("truncate -s {LEN_MIB}M {FILE}")).await?;
-    let fill = FillFile { path: FILE.into(), off: 0, len: LEN_MIB << 20, seed, position: 0 };
+    make_of(a, seed, LEN_MIB).await
+}
+
+/// The same of another length.
+pub(super) async fn make_of(a: &mut Station, seed: u64, mib: u64) -> Result<String> {
+    a.sh(&format!("truncate -s {mib}M {FILE}")).await?;
+    let fill = FillFile { path: FILE.into(), off: 0, len: mib << 20, seed, position: 0 };
     a.vm.call_within(FILL, fill).await?;
     let line = format!("md5sum < {FILE}");
     a.vm.run_within(LIMIT, &["sh", "-c", &line]).await

@@ -28,7 +28,7 @@ const MOUNT: &str = "/tmp/package";
 /// Bytes from hexadecimal: steps carry text.
 const UNHEX: &str = "import sys; sys.stdout.buffer.write(bytes.fromhex(sys.stdin.read()))";
 /// For a program that writes a file, in an emulated guest on a busy host.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 /// Beyond the time the guest takes.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 

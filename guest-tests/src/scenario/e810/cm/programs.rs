@@ -43,7 +43,7 @@ const UCMATOSE: Program = printing(
 const UDADDY: Program =
     printing("udaddy -b {b} -C 20 -S 1024", "udaddy -s {b} -b {a} -C 20 -S 1024", "data transfers complete");
 const RSTREAM: Program =
-    connected("rstream -b {b} -S 65536 -C 50 -T v", "rstream -s {b} -S 65536 -C 50 -T v");
+    connected("rstream -b {b} -S 65536 -C 10 -T v", "rstream -s {b} -S 65536 -C 10 -T v");
 const MCKEY: Program = Program {
     server: "mckey -m {group} -b {b} -C 10",
     client: "mckey -m {group} -b {a} -s -C 10",

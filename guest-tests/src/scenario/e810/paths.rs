@@ -1,0 +1,75 @@
+//! What the ways between two E810 with `irdma` are made of, and what becomes of connections when it changes under them:
+//! GIDs, traffic classes, ports of flows; addresses, MTUs, links and drivers that go and come (E810 interface, sections 13.9
+//! and 14.4).
+
+mod changes;
+mod gids;
+mod traffic;
+mod wire;
+
+use anyhow::{Context, Result};
+
+use self::changes::Change;
+use self::wire::Wire;
+use super::roce;
+use super::station::{Station, bring_up};
+use crate::lab::Lab;
+use crate::report::Report;
+
+/// A second network on the wire itself, by further addresses of the same device.
+const SECOND: u16 = 50;
+/// A VLAN.
+const VLAN: u16 = 100;
+/// Its priority for packets of the class that is looked for on the wire.
+const PRIORITIES: &str = "egress-qos-map 2:5";
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let run = lab.new_run("e810-paths")?;
+    let hint = format!("consoles, logs, captures and command lines: {}", run.path().display());
+    let image = lab.debian_image(&run).await?;
+    let [a, b] = roce::pair(lab, &run, &image).await.context(hint.clone())?;
+    let mut stations = (a, b);
+    let (a, b) = (&mut stations.0, &mut stations.1);
+    for station in [&mut *a, &mut *b] {
+        roce::start(station).await?;
+        more_addresses(station).await.context(hint.clone())?;
+    }
+    for (name, network, ipv6) in gids::CASES {
+        for program in gids::PROGRAMS {
+            let case = gids::ping_pong(a, b, program, *network, *ipv6);
+            report.case(&format!("{program} by the GID of {name}"), &hint, case).await?;
+        }
+    }
+    let wire = Wire(&run);
+    report.case("class and priority of a connection", &hint, wire.class_of_connection(a, b)).await?;
+    report.case("class and priority of datagrams", &hint, wire.class_of_datagrams(a, b)).await?;
+    report.case("each flow has a port of its own", &hint, wire.ports_of_flows(a, b)).await?;
+    for &(name, change) in Change::ALL {
+        report.case(name, &hint, change.happen(a, b)).await?;
+    }
+    report.case("a link that is down for long fails the connection", &hint, changes::given_up(a, b)).await?;
+    report.case("the driver goes under a connection", &hint, changes::driver_goes(a, b)).await?;
+    report.case("RoCE and what the NIC carries, at once", &hint, traffic::beside_nic(a, b)).await?;
+    let ends = async {
+        a.no_warnings().await?;
+        b.no_warnings().await
+    };
+    report.case("no kernel warned of anything", &hint, ends).await?;
+    let ends = async {
+        stations.0.stop().await?;
+        stations.1.stop().await
+    };
+    report.case("the daemons end with success on SIGTERM", &hint, ends).await
+}
+
+/// Gives a station addresses in the second network and in the VLAN.
+async fn more_addresses(station: &mut Station) -> Result<()> {
+    let device = station.device.clone();
+    let second = station.address(SECOND);
+    bring_up(&mut station.vm, &device, &second).await?;
+    station
+        .sh(&format!("ip link add link {device} name vlan{VLAN} type vlan id {VLAN} {PRIORITIES}"))
+        .await?;
+    let tagged = station.address(VLAN);
+    bring_up(&mut station.vm, &format!("vlan{VLAN}"), &tagged).await
+}

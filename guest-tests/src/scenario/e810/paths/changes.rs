@@ -1,0 +1,185 @@
+//! What changes under connections.
+
+use std::time::Duration;
+
+use agent::wire::ProgramEnd;
+use anyhow::{Context, Result, ensure};
+use tokio::time::{sleep, timeout};
+
+use super::super::roce::{self, DEVICE};
+use super::super::station::{Station, bring_up, carrier};
+use super::traffic::Traffic;
+use super::{SECOND, gids};
+use crate::tools::{stop, wait};
+
+/// Until the kernel has followed.
+const FOLLOW_TIMEOUT: Duration = Duration::from_secs(30);
+/// Until a connection without an answer fails, on a busy host: its timeouts make 4.3 s.
+const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(100);
+const JUMBO: u32 = 9000;
+const USUAL: u32 = 1500;
+
+/// What a connection outlives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// The address that it uses goes, and comes back when it has ended.
+    Address,
+    /// The interface's MTU.
+    Mtu,
+    /// The operator pulls the cable and plugs it in again.
+    Cable,
+    /// The guest takes the interface down and up.
+    Interface,
+}
+
+impl Change {
+    pub(super) const ALL: &[(&str, Self)] = &[
+        ("a connection outlives its address", Self::Address),
+        ("a connection outlives changes of the MTU", Self::Mtu),
+        ("a connection outlives a link that goes and comes, by hcactl", Self::Cable),
+        ("a connection outlives an interface that goes and comes, by ip", Self::Interface),
+    ];
+
+    pub(super) async fn happen(self, a: &mut Station, b: &mut Station) -> Result<()> {
+        match self {
+            Self::Address => address(a, b).await,
+            Self::Mtu => mtu(a, b).await,
+            Self::Cable => cable(a, b).await,
+            Self::Interface => interface(a, b).await,
+        }
+    }
+}
+
+async fn address(a: &mut Station, b: &mut Station) -> Result<()> {
+    let (device, own) = (a.device.clone(), a.address(SECOND));
+    let traffic = Traffic::start(a, b, &b.address(SECOND).ipv4).await?;
+    a.sh(&format!("ip address del {}/24 dev {device}", own.ipv4)).await?;
+    traffic.moves_on(a, b).await.context("without its address")?;
+    traffic.end(a, b).await?;
+    let gid = gids::text(own.ipv4.parse()?);
+    gid_is_there(a, &gid, false).await?;
+    a.sh(&format!("ip address add {}/24 dev {device}", own.ipv4)).await?;
+    gid_is_there(a, &gid, true).await?;
+    Traffic::start(a, b, &b.address(SECOND).ipv4).await.context("afterwards")?.end(a, b).await
+}
+
+async fn gid_is_there(station: &mut Station, gid: &str, wanted: bool) -> Result<()> {
+    let settled = async {
+        while gids::all(station).await?.contains(gid) != wanted {
+            sleep(POLL).await;
+        }
+        anyhow::Ok(())
+    };
+    timeout(FOLLOW_TIMEOUT, settled)
+        .await
+        .with_context(|| format!("GID {gid} within {FOLLOW_TIMEOUT:?}: {wanted}"))?
+}
+
+async fn mtu(a: &mut Station, b: &mut Station) -> Result<()> {
+    let traffic = Traffic::start(a, b, &b.address(0).ipv4).await?;
+    for (mtu, active) in [(JUMBO, "4096"), (USUAL, "1024")] {
+        for station in [&mut *a, &mut *b] {
+            let device = station.device.clone();
+            station.sh(&format!("ip link set {device} mtu {mtu}")).await?;
+            let text = station.sh(&format!("ibv_devinfo -d {DEVICE} | grep active_mtu")).await?;
+            ensure!(text.contains(active), "at {mtu}: {text}");
+        }
+        traffic.moves_on(a, b).await.with_context(|| format!("at {mtu}"))?;
+        Traffic::start(a, b, &b.address(0).ipv6).await.context("another connection")?.end(a, b).await?;
+    }
+    traffic.end(a, b).await
+}
+
+async fn cable(a: &mut Station, b: &mut Station) -> Result<()> {
+    let traffic = Traffic::start(a, b, &b.address(0).ipv4).await?;
+    let daemon = a.daemon.as_ref().context("no daemon")?;
+    let lost = async || {
+        anyhow::Ok(
+            daemon.counter("/port/lost_link_down").await? + daemon.counter("/port/dropped/link_down").await?,
+        )
+    };
+    let before = lost().await?;
+    daemon.control(&["port", "down"]).await?;
+    let felt = async {
+        while lost().await? == before {
+            sleep(POLL).await;
+        }
+        anyhow::Ok(())
+    };
+    timeout(FOLLOW_TIMEOUT, felt).await.context("no frame was lost")??;
+    daemon.control(&["port", "up"]).await?;
+    traffic.moves_on(a, b).await.context("afterwards")?;
+    roce::port_is_active(a).await?;
+    traffic.end(a, b).await
+}
+
+async fn interface(a: &mut Station, b: &mut Station) -> Result<()> {
+    let traffic = Traffic::start(a, b, &b.address(0).ipv4).await?;
+    let device = a.device.clone();
+    a.sh(&format!("ip link set {device} down && ip link set {device} up")).await?;
+    traffic.moves_on(a, b).await.context("afterwards")?;
+    carrier(&mut a.vm, &device, true).await?;
+    roce::port_is_active(a).await?;
+    // IPv6 addresses go with the interface.
+    for network in [0, SECOND] {
+        let own = a.address(network).ipv6;
+        a.sh(&format!("ip address add {own}/64 dev {device} nodad")).await?;
+    }
+    traffic.end(a, b).await
+}
+
+/// Seven retries without an answer, each twice as late as the one before: then the status that says so.
+pub(super) async fn given_up(a: &mut Station, b: &mut Station) -> Result<()> {
+    const RETRIES_EXCEEDED: &str = "cq completion failed status 12";
+    let traffic = Traffic::start(a, b, &b.address(0).ipv4).await?;
+    let daemon = a.daemon.as_ref().context("no daemon")?.controls();
+    daemon.ask(&["port", "down"]).await?;
+    // Whichever waits for an answer; the other waits for what that one would have said.
+    let end = first_to_end(a, b, traffic).await;
+    daemon.ask(&["port", "up"]).await?;
+    let end = end?;
+    ensure!(end.stderr.contains(RETRIES_EXCEEDED), "{end:?}");
+    roce::port_is_active(a).await?;
+    for station in [&mut *a, &mut *b] {
+        station.no_warnings_but(&["abnormal ae_id = 0x50a "]).await?;
+    }
+    Traffic::start(a, b, &b.address(0).ipv4).await.context("afterwards")?.end(a, b).await
+}
+
+/// How the program ended that ended first. The other is stopped.
+async fn first_to_end(a: &mut Station, b: &mut Station, traffic: Traffic) -> Result<ProgramEnd> {
+    let [client, server] = traffic.programs();
+    let is_client = async {
+        loop {
+            for (station, is_client) in [(&mut *a, true), (&mut *b, false)] {
+                // One that has ended remains until somebody asks how.
+                if station.sh("pgrep -r D,R,S -x rping || true").await?.is_empty() {
+                    return anyhow::Ok(is_client);
+                }
+            }
+            sleep(POLL).await;
+        }
+    };
+    let is_client = timeout(GIVE_UP_TIMEOUT, is_client).await;
+    let is_client = is_client.with_context(|| format!("no end within {GIVE_UP_TIMEOUT:?}"))??;
+    let ends = (stop(&mut a.vm, client).await?, stop(&mut b.vm, server).await?);
+    Ok(if is_client { ends.0 } else { ends.1 })
+}
+
+/// Both drivers go: the program's device is gone, its peer is told, and connections come about again when they are back.
+pub(super) async fn driver_goes(a: &mut Station, b: &mut Station) -> Result<()> {
+    let traffic = Traffic::start(a, b, &b.address(0).ipv4).await?;
+    let [client, server] = traffic.programs();
+    a.sh("modprobe -r irdma; ! lsmod | grep -q '^ice ' || modprobe -r ice").await?;
+    let ends =
+        [wait(&mut a.vm, client, FOLLOW_TIMEOUT).await?, wait(&mut b.vm, server, FOLLOW_TIMEOUT).await?];
+    ensure!(ends[0].stderr.contains("cma detected device removal"), "{ends:?}");
+    ensure!(ends[1].stderr.contains("DISCONNECT EVENT"), "{ends:?}");
+    a.restart().await?;
+    roce::start(a).await?;
+    let device = a.device.clone();
+    let second = a.address(SECOND);
+    bring_up(&mut a.vm, &device, &second).await?;
+    Traffic::start(a, b, &b.address(0).ipv4).await.context("afterwards")?.end(a, b).await
+}

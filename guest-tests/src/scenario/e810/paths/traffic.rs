@@ -1,0 +1,96 @@
+//! A connection that goes on, with content that both ends check, while something else happens.
+
+use std::time::Duration;
+
+use agent::wire::ProgramId;
+use anyhow::{Context, Result, bail, ensure};
+use tokio::time::{sleep, timeout};
+
+use super::super::content;
+use super::super::net::Wire;
+use super::super::station::Station;
+use crate::tools::{Ready, spawn, stop};
+
+/// Until a connection has moved on, in emulated guests on a busy host.
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
+/// Packets that show that it has.
+const PROGRESS: u64 = 500;
+/// Between two looks.
+const POLL: Duration = Duration::from_millis(50);
+/// A file that the NIC carries meanwhile.
+const FILE_MIB: u64 = 24;
+
+/// `rping`, which writes, reads and compares without end.
+#[derive(Debug)]
+pub(super) struct Traffic {
+    server: ProgramId,
+    client: ProgramId,
+}
+
+impl Traffic {
+    /// Begins between two stations' addresses, of which that of b is given.
+    pub(super) async fn start(a: &mut Station, b: &mut Station, address: &str) -> Result<Self> {
+        let server = spawn(&mut b.vm, &format!("rping -s -a {address} -S 4000 -V")).await?;
+        Ready::Cm.wait(&mut b.vm, server).await?;
+        let client = spawn(&mut a.vm, &format!("rping -c -a {address} -S 4000 -V")).await?;
+        let traffic = Self { server, client };
+        traffic.moves_on(a, b).await.context("at first")?;
+        Ok(traffic)
+    }
+
+    /// Both ends still compare what arrives, and have found no difference: they would have ended.
+    pub(super) async fn moves_on(&self, a: &mut Station, b: &mut Station) -> Result<()> {
+        let moved = async {
+            for station in [&*a, &*b] {
+                let before = received(station).await?;
+                while received(station).await? < before + PROGRESS {
+                    sleep(POLL).await;
+                }
+            }
+            anyhow::Ok(())
+        };
+        match timeout(PROGRESS_TIMEOUT, moved).await {
+            Ok(moved) => moved,
+            Err(_) => {
+                let ends = [stop(&mut a.vm, self.client).await?, stop(&mut b.vm, self.server).await?];
+                bail!("{PROGRESS} packets are not through within {PROGRESS_TIMEOUT:?}: {ends:?}");
+            }
+        }
+    }
+
+    /// Ends it; until now it was well.
+    pub(super) async fn end(self, a: &mut Station, b: &mut Station) -> Result<()> {
+        self.moves_on(a, b).await.context("in the end")?;
+        for end in [stop(&mut a.vm, self.client).await?, stop(&mut b.vm, self.server).await?] {
+            let said = format!("{}{}", end.stdout, end.stderr);
+            ensure!(!said.contains("mismatch") && !said.contains("failed"), "{said}");
+        }
+        // The first to be stopped takes its memory away from the other.
+        for station in [a, b] {
+            station.no_warnings_but(&["abnormal ae_id = 0x102 ", "abnormal ae_id = 0x20d "]).await?;
+        }
+        Ok(())
+    }
+
+    /// Client and server.
+    pub(super) fn programs(self) -> [ProgramId; 2] {
+        [self.client, self.server]
+    }
+}
+
+/// Packets that a station's RDMA half has received.
+async fn received(station: &Station) -> Result<u64> {
+    let daemon = station.daemon.as_ref().context("no daemon")?;
+    daemon.counter("/engine/received_packets").await
+}
+
+/// A connection, and a file by TCP, each checked.
+pub(super) async fn beside_nic(a: &mut Station, b: &mut Station) -> Result<()> {
+    let checksum = content::make_of(a, 21, FILE_MIB).await?;
+    let address = b.address(0).ipv4;
+    let traffic = Traffic::start(a, b, &address).await?;
+    content::send(a, b, &checksum, Wire::Good).await?;
+    let checksum = content::make_of(b, 22, FILE_MIB).await?;
+    content::send(b, a, &checksum, Wire::Good).await?;
+    traffic.end(a, b).await
+}
