@@ -4,6 +4,7 @@
 //! nothing but the memory that it was lent, and the other still exchanges frames with the station.
 
 mod hostile;
+mod rdma;
 
 use device::fabric::local::{LocalFabric, Networks};
 use device::fabric::{Fabric, RxBatch, TxBatch};
@@ -16,6 +17,7 @@ use device::net::address::Addresses;
 use device::vfio::server::Device as _;
 use drivers::e810::Driver;
 use protocol::ids::{Iova, Lid, MacAddr};
+use protocol::roce::RoceFrame;
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
@@ -31,6 +33,15 @@ const FRAME_LENGTHS: std::ops::RangeInclusive<usize> = 60..=9728 - 4;
 const MAX_VSIS: usize = 768;
 const MAX_RULES: usize = 8192;
 const MAX_NODES: usize = 9 * 512;
+/// The same of its RDMA half, by context memory.
+const MAX_RDMA: [(Table, usize); 6] = [
+    (Table::Qps, 1024),
+    (Table::Cqs, 2048),
+    (Table::Eqs, 17),
+    (Table::Mrs, 1 << 14),
+    (Table::Handles, 4096),
+    (Table::Groups, 1024),
+];
 
 /// Rounds after which what is kept is counted: listing it takes longer than a round.
 const COUNT_EVERY: usize = 64;
@@ -46,8 +57,16 @@ const SEALED: u64 = MEMORY;
 const PAGE: u64 = 0x1000;
 const SEAL: u8 = 0x5a;
 
-/// There is no QP.
-const AIM: Aim = Aim { qpns: &[2], key: 0, va: 0 };
+/// The RDMA half of the attacker's device, and the peer that its frames are said to come from.
+const AIM: Aim = Aim {
+    qpns: &rdma::QPNS,
+    key: rdma::KEY,
+    va: rdma::DATA,
+    ends: [
+        Identity { mac: ATTACKER, ..Identity::from_lid(Lid::new(1)) },
+        Identity { mac: NEIGHBOUR, ..Identity::from_lid(Lid::new(2)) },
+    ],
+};
 
 /// A device with its driver, and its place on the fabric.
 struct Nic {
@@ -97,8 +116,8 @@ impl Bench {
         let network = Networks::default().network("bench");
         let join = |mac| network.join(mac).expect("a descriptor is left");
         let mut bench = Self {
-            attacker: Nic::new(ATTACKER, watched, join(ATTACKER)),
-            neighbour: Nic::new(NEIGHBOUR, 0, join(NEIGHBOUR)),
+            attacker: Nic::new(ATTACKER, watched, true, join(ATTACKER)),
+            neighbour: Nic::new(NEIGHBOUR, 0, false, join(NEIGHBOUR)),
             station: join(STATION),
             sealed: sealed_pages(),
             rounds: 0,
@@ -108,6 +127,7 @@ impl Bench {
             nic.port.hear_all();
             nic.driver.bring_up(nic.mac);
         }
+        rdma::open(&mut bench.attacker.driver);
         bench
     }
 
@@ -119,14 +139,19 @@ impl Bench {
         let fd = self.sealed.try_clone().expect("a descriptor is left");
         let mapped = machine.hca.memory().map(Iova::new(SEALED), PAGE, read, Some((fd, PAGE)));
         mapped.expect("nothing is mapped behind the memory");
+        rdma::lend(machine);
     }
 
     /// Something is done to the attacker's device, and all have a turn.
     fn round(&mut self, operation: u8, input: &mut Input<'_>) {
         /// What a machine does is among the first 32.
         const OPERATIONS: u8 = 48;
+        /// What the RDMA half is asked for.
+        const RDMA: u8 = 176;
+        let kind = operation;
         let operation = operation % OPERATIONS;
         match operation {
+            _ if kind >= RDMA => rdma::operate(&mut self.attacker.driver, kind - RDMA, input),
             // Without memory there is little that a driver can do wrong.
             12 if input.byte() >= 64 => {}
             13 => self.lend(),
@@ -146,6 +171,7 @@ impl Bench {
         self.attacker.driver.hca.set_link(true);
         self.lend();
         self.attacker.driver.bring_up(ATTACKER);
+        rdma::open(&mut self.attacker.driver);
     }
 
     fn turn(&mut self) {
@@ -159,7 +185,7 @@ impl Bench {
     /// well as ever.
     fn check(&mut self) {
         let hca = &self.attacker.driver.hca;
-        let count = |table, len: fn(&Rows) -> usize| {
+        let count = |table| {
             let (mut count, mut from) = (0, Some(0));
             while let Some(place) = from {
                 let page = hca.snapshot(table, place);
@@ -169,15 +195,17 @@ impl Bench {
             count
         };
         let queues = usize::from(2 * Options::default().queues.get());
-        let kept = [
-            count(Table::Vsis, |rows| if let Rows::Vsis(rows) = rows { rows.len() } else { 0 }),
-            count(Table::Rules, |rows| if let Rows::Rules(rows) = rows { rows.len() } else { 0 }),
-            count(Table::Scheduler, |rows| if let Rows::Scheduler(rows) = rows { rows.len() } else { 0 }),
-            count(Table::Queues, |rows| if let Rows::Queues(rows) = rows { rows.len() } else { 0 }),
+        let of_nic = [
+            (Table::Vsis, MAX_VSIS),
+            (Table::Rules, MAX_RULES),
+            (Table::Scheduler, MAX_NODES),
+            (Table::Queues, queues),
         ];
-        for (kept, most) in kept.into_iter().zip([MAX_VSIS, MAX_RULES, MAX_NODES, queues]) {
-            assert!(kept <= most, "{kept} where there are at most {most}");
+        for (table, most) in of_nic.into_iter().chain(MAX_RDMA) {
+            let kept = count(table);
+            assert!(kept <= most, "{kept} {table:?} where there are at most {most}");
         }
+        rdma::check(hca);
         let mut pages = [0; 3 * PAGE as usize];
         rustix::io::pread(&self.sealed, &mut pages, 0).expect("a memfd is read");
         assert!(pages.iter().all(|byte| *byte == SEAL), "written where the device must not");
@@ -217,15 +245,21 @@ impl Bench {
         self.neighbour.turn();
         self.attacker.turn();
         assert_eq!(self.attacker.heard(), [back], "a frame arrives");
+        rdma::post_looped(&mut self.attacker.driver);
+        for _ in 0..8 {
+            self.turn();
+        }
+        rdma::assert_looped(&mut self.attacker.driver);
     }
 }
 
 impl Nic {
     /// After power-on.
-    fn new(mac: MacAddr, watched: u8, port: LocalFabric) -> Self {
+    fn new(mac: MacAddr, watched: u8, rdma: bool, port: LocalFabric) -> Self {
         let own = Identity { mac, ..Identity::from_lid(Lid::new(1)) };
         let addresses = Addresses { own, peers: Vec::new(), default_peer: None };
-        let setup = Setup { options: Options::default(), mac, engine: engine::Config::default() };
+        let options = Options { rdma, ..Options::default() };
+        let setup = Setup { options, mac, engine: engine::Config::default() };
         let machine = Machine::of(E810::new(setup), addresses, watched, AIM);
         Self { driver: Driver::new(machine), port, mac }
     }
@@ -248,13 +282,33 @@ impl Nic {
             }
             let left = machine.hca.drain();
             for (_, frame) in machine.hca.outbound().iter() {
-                assert!(FRAME_LENGTHS.contains(&frame.len()), "a frame of {} bytes", frame.len());
+                let fits = FRAME_LENGTHS.contains(&frame.len()) || RoceFrame::parse(frame).is_ok();
+                assert!(fits, "a frame of {} bytes", frame.len());
             }
             self.port.send(machine.hca.outbound());
             if !left.frames && !left.other {
                 return;
             }
         }
+    }
+}
+
+/// Rows of a table.
+fn len(rows: &Rows) -> usize {
+    match rows {
+        Rows::Qps(rows) => rows.len(),
+        Rows::Cqs(rows) => rows.len(),
+        Rows::Eqs(rows) => rows.len(),
+        Rows::Mrs(rows) => rows.len(),
+        Rows::Icm(rows) => rows.len(),
+        Rows::Queues(rows) => rows.len(),
+        Rows::Link(rows) => rows.len(),
+        Rows::Vsis(rows) => rows.len(),
+        Rows::Rules(rows) => rows.len(),
+        Rows::Scheduler(rows) => rows.len(),
+        Rows::Handles(rows) => rows.len(),
+        Rows::Groups(rows) => rows.len(),
+        Rows::Control(rows) => rows.len(),
     }
 }
 

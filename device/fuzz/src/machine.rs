@@ -5,6 +5,7 @@ use std::path::Path;
 use device::frontend::Frontend;
 use device::frontend::snapshot::Table;
 use device::hca::Hca;
+use device::identity::Identity;
 use device::memory::Permissions;
 use device::net::address::Addresses;
 use device::telemetry::trace::{Trace, TraceFormat};
@@ -13,7 +14,7 @@ use device::vfio::server::{Device, Region};
 use drivers::{Bus, syndrome};
 use engine::Instant;
 use protocol::Psn;
-use protocol::ids::Iova;
+use protocol::ids::{Iova, Lid};
 use protocol::roce::RoceFrame;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -35,7 +36,12 @@ pub(crate) struct Aim {
     /// Key and first address of a region that a peer may use.
     pub(crate) key: u32,
     pub(crate) va: u64,
+    /// The guest, and the peer that frames come from.
+    pub(crate) ends: [Identity; 2],
 }
+
+/// Ends whose addresses follow from LIDs.
+pub(crate) const LIDS: [Identity; 2] = [Identity::from_lid(Lid::new(1)), Identity::from_lid(Lid::new(2))];
 
 impl Aim {
     /// One of the guest's QPs, or any.
@@ -154,7 +160,7 @@ impl<F: Frontend> Machine<F> {
 
     /// What an operator asks.
     fn look(&mut self, input: &mut Input<'_>) {
-        const TABLES: [Table; 10] = [
+        const TABLES: [Table; 13] = [
             Table::Qps,
             Table::Cqs,
             Table::Eqs,
@@ -165,6 +171,9 @@ impl<F: Frontend> Machine<F> {
             Table::Vsis,
             Table::Rules,
             Table::Scheduler,
+            Table::Handles,
+            Table::Groups,
+            Table::Control,
         ];
         let from = if input.byte() < 128 { 0 } else { u64::from(input.word()) };
         for table in TABLES {

@@ -1,16 +1,16 @@
 //! Frames of the peer, as well-formed as a device takes them.
 
-use device::identity::Identity;
 use protocol::Psn;
-use protocol::ids::{FlowLabel, Lid, Msn, Pkey, Qpn};
+use protocol::ids::{FlowLabel, Msn, Pkey, Qpn};
 use protocol::roce::{Aeth, Bth, Ext, FrameWriter, IpAddrs, NakCode, Opcode, Shell, Syndrome};
 
 use super::input::Input;
 use super::machine::{Aim, PSN};
 
 /// Headers of a frame to this port, from the peer or from the port itself.
-fn headers(own: bool) -> Shell {
-    let (to, from) = (Identity::from_lid(Lid::new(1)), Identity::from_lid(Lid::new(if own { 1 } else { 2 })));
+fn headers(aim: &Aim, own: bool) -> Shell {
+    let [to, peer] = aim.ends;
+    let from = if own { to } else { peer };
     Shell {
         src_mac: from.mac,
         dst_mac: to.mac,
@@ -61,7 +61,7 @@ pub(crate) fn request(aim: &Aim, input: &mut Input<'_>) -> Vec<u8> {
         _ => usize::from(input.byte()),
     };
     let mut frame = Vec::new();
-    FrameWriter::new(&mut frame, &headers(flags & 0x40 != 0), &bth, &ext, len).finish();
+    FrameWriter::new(&mut frame, &headers(aim, flags & 0x40 != 0), &bth, &ext, len).finish();
     frame
 }
 
@@ -102,6 +102,6 @@ pub(crate) fn response(aim: &Aim, sent: Psn, input: &mut Input<'_>) -> Vec<u8> {
         psn: Psn::new(sent.get().wrapping_add_signed(back)),
     };
     let mut frame = Vec::new();
-    FrameWriter::new(&mut frame, &headers(false), &bth, &ext, len).finish();
+    FrameWriter::new(&mut frame, &headers(aim, false), &bth, &ext, len).finish();
     frame
 }

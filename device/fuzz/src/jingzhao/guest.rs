@@ -18,7 +18,7 @@ use protocol::hca::jingzhao::mtt::WriteMtt;
 use protocol::hca::jingzhao::qpc::Qpc;
 use protocol::ids::{Eqn, IcmAddr, Iova, Lid, Qpn};
 
-use super::super::machine::{Aim, Machine, PSN};
+use super::super::machine::{Aim, LIDS, Machine, PSN};
 
 /// Where ICM is backed: a page for each table, from here on.
 const ICM: u64 = 0x8000;
@@ -47,7 +47,7 @@ pub(crate) const LOOPED: u32 = 6;
 const DATAGRAM: u32 = 7;
 const SERVICE_UD: u8 = 3;
 
-const AIM: Aim = Aim { qpns: &[CONNECTED, LOOPED, DATAGRAM], key: KEY, va: VA };
+const AIM: Aim = Aim { qpns: &[CONNECTED, LOOPED, DATAGRAM], key: KEY, va: VA, ends: LIDS };
 
 pub(crate) type Guest = Driver<Machine<JingZhao>>;
 

@@ -21,7 +21,7 @@ use protocol::hca::table::Table;
 use protocol::ids::{Cqn, IcmAddr, Iova, Lid, Lkey, Pdn, Qkey, Qpn, Rkey, Srqn, Va};
 use protocol::roce::Imm;
 
-use super::super::machine::{Aim, Machine};
+use super::super::machine::{Aim, LIDS, Machine};
 
 /// ICM: a page of doorbell records for each UAR page, and behind them a page of the MTT.
 const RECORDS: u64 = 0xa000;
@@ -58,7 +58,7 @@ const SHARED: u32 = 23;
 const SMI: u32 = 16;
 const GSI: u32 = 18;
 const QPNS: [u32; 6] = [CONNECTED, LOOPED, DATAGRAM, SHARED, SMI, GSI];
-const AIM: Aim = Aim { qpns: &QPNS, key: key(DATA_KEY), va: VA };
+const AIM: Aim = Aim { qpns: &QPNS, key: key(DATA_KEY), va: VA, ends: LIDS };
 
 const SLOTS: u16 = 16;
 
