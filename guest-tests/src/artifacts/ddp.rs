@@ -36,31 +36,47 @@ const NAME_LEN: usize = 28;
 const BUFFER_LEN: usize = 4096;
 /// A section that tells version and name.
 const SECTION_METADATA: u32 = 1;
+/// A section of the parser's entries for tunnels, and bytes of one.
+const SECTION_TUNNELS: u32 = 56;
+const TUNNEL_LEN: usize = 88;
+/// A section of names, which stays with the driver, and bytes of one.
+const SECTION_LABELS: u32 = 0x8000_0018;
+const LABEL_LEN: usize = 64;
+/// Names by which the driver knows entries of physical function 0, and their places.
+const TUNNELS: [(&str, u16); 2] = [("TNL_VXLAN_PF0", 1), ("TNL_GENEVE_PF0", 2)];
 /// Number of the vendor's tracking; the driver shows it to nobody.
 const TRACK_ID: u32 = 0xc000_0001;
 
-/// The lab's own package: one segment of one buffer of one section (section 7.3).
+/// The lab's own package: one segment of two buffers (section 7.3). The first is for the device; it has, beside the
+/// metadata, an entry for each kind of tunnel that the driver may put a port into. The second is the driver's, and says by
+/// names which these are: without any, the driver asks the kernel for something to do with tunnels that it cannot have, and
+/// no module of tunnels loads.
 pub fn synthetic() -> Vec<u8> {
     let mut metadata = Vec::new();
     metadata.extend(VERSION);
     metadata.extend(text::<NAME_LEN>(NAME));
     metadata.extend(TRACK_ID.to_le_bytes());
-
-    /// Section count, data end, and one entry of type, offset and size.
-    const SECTIONS: u16 = 12;
-    let metadata_len = u16::try_from(metadata.len()).expect("version, name and number are 36 bytes");
-    let mut buffer = Vec::new();
-    buffer.extend(1_u16.to_le_bytes());
-    buffer.extend((SECTIONS + metadata_len).to_le_bytes());
-    buffer.extend(SECTION_METADATA.to_le_bytes());
-    buffer.extend(SECTIONS.to_le_bytes());
-    buffer.extend(metadata_len.to_le_bytes());
-    buffer.extend(metadata);
-    buffer.resize(BUFFER_LEN, 0);
+    let mut places = Vec::new();
+    let mut labels = Vec::new();
+    let count = u16::try_from(TUNNELS.len()).expect("two");
+    places.extend(count.to_le_bytes());
+    places.extend([0; 2]);
+    labels.extend(count.to_le_bytes());
+    for (name, place) in TUNNELS {
+        let mut entry = place.to_le_bytes().to_vec();
+        entry.resize(TUNNEL_LEN, 0);
+        places.extend(entry);
+        labels.extend(place.to_le_bytes());
+        labels.extend(text::<LABEL_LEN>(name));
+    }
+    let buffers = [
+        buffer(&[(SECTION_METADATA, &metadata), (SECTION_TUNNELS, &places)]),
+        buffer(&[(SECTION_LABELS, &labels)]),
+    ];
 
     /// Type, format, size and name of a segment, then the lengths of its three tables.
     const SEGMENT: usize = 12 + SEGMENT_ID_LEN + 12;
-    let segment_len = u32::try_from(SEGMENT + BUFFER_LEN).expect("a package is some KiB");
+    let segment_len = u32::try_from(SEGMENT + buffers.len() * BUFFER_LEN).expect("a package is some KiB");
     let mut package = Vec::new();
     package.extend(FORMAT);
     let (segments, first_segment) = (1_u32, 12_u32);
@@ -70,12 +86,31 @@ pub fn synthetic() -> Vec<u8> {
     package.extend(SEGMENT_FORMAT);
     package.extend(segment_len.to_le_bytes());
     package.extend(text::<SEGMENT_ID_LEN>(SEGMENT_ID));
-    let (devices, nvm_versions, buffers) = (0_u32, 0_u32, 1_u32);
-    for count in [devices, nvm_versions, buffers] {
+    let (devices, nvm_versions, count) = (0_u32, 0_u32, 2_u32);
+    for count in [devices, nvm_versions, count] {
         package.extend(count.to_le_bytes());
     }
-    package.extend(buffer);
+    package.extend(buffers.concat());
     package
+}
+
+/// A buffer of sections: their number, where data end, of each its type, place and size, and then all of them.
+fn buffer(sections: &[(u32, &[u8])]) -> Vec<u8> {
+    let short = |number: usize| u16::try_from(number).expect("a buffer has 4 KiB");
+    let mut at = 4 + 8 * sections.len();
+    let (mut table, mut data) = (Vec::new(), Vec::new());
+    for (kind, bytes) in sections {
+        table.extend(kind.to_le_bytes());
+        table.extend(short(at).to_le_bytes());
+        table.extend(short(bytes.len()).to_le_bytes());
+        data.extend_from_slice(bytes);
+        at += bytes.len();
+    }
+    let mut buffer = [short(sections.len()).to_le_bytes(), short(at).to_le_bytes()].concat();
+    buffer.extend(table);
+    buffer.extend(data);
+    buffer.resize(BUFFER_LEN, 0);
+    buffer
 }
 
 /// Text in a field that zeros fill.
@@ -112,19 +147,27 @@ mod tests {
     #[test]
     fn the_synthetic_package_is_as_the_driver_was_seen_to_take_it() {
         let package = synthetic();
-        assert_eq!(package.len(), 4164);
+        assert_eq!(package.len(), 68 + 2 * 4096);
         let u32_at = |at: usize| u32::from_le_bytes(package[at..at + 4].try_into().unwrap());
         let u16_at = |at: usize| u16::from_le_bytes(package[at..at + 2].try_into().unwrap());
         assert_eq!(package[..4], [1, 0, 0, 0]);
         assert_eq!([u32_at(4), u32_at(8)], [1, 12]);
         assert_eq!(u32_at(12), 0x10);
         assert_eq!(package[16..20], [1, 3, 0, 0]);
-        assert_eq!(u32_at(20), 4152);
-        assert_eq!([u32_at(56), u32_at(60), u32_at(64)], [0, 0, 1]);
-        assert_eq!([u16_at(68), u16_at(70)], [1, 48]);
-        assert_eq!([u32_at(72), u32::from(u16_at(76)), u32::from(u16_at(78))], [1, 12, 36]);
-        assert_eq!(package[80..84], [1, 3, 0, 0]);
-        assert_eq!(package[84..112], *b"hcad synthetic package\0\0\0\0\0\0");
-        assert!(package[116..].iter().all(|&byte| byte == 0));
+        assert_eq!(u32_at(20), 8248);
+        assert_eq!([u32_at(56), u32_at(60), u32_at(64)], [0, 0, 2]);
+        assert_eq!([u16_at(68), u16_at(70)], [2, 236]);
+        assert_eq!([u32_at(72), u32::from(u16_at(76)), u32::from(u16_at(78))], [1, 20, 36]);
+        assert_eq!([u32_at(80), u32::from(u16_at(84)), u32::from(u16_at(86))], [56, 56, 180]);
+        assert_eq!(package[88..92], [1, 3, 0, 0]);
+        assert_eq!(package[92..120], *b"hcad synthetic package\0\0\0\0\0\0");
+        assert_eq!([u16_at(124), u16_at(128), u16_at(216)], [2, 1, 2]);
+        assert!(package[218..4164].iter().all(|&byte| byte == 0));
+        assert_eq!([u16_at(4164), u16_at(4166)], [1, 146]);
+        assert_eq!([u32_at(4168), u32::from(u16_at(4172)), u32::from(u16_at(4174))], [0x8000_0018, 12, 134]);
+        assert_eq!([u16_at(4176), u16_at(4178)], [2, 1]);
+        assert_eq!(package[4180..4194], *b"TNL_VXLAN_PF0\0");
+        assert_eq!(u16_at(4244), 2);
+        assert_eq!(package[4246..4261], *b"TNL_GENEVE_PF0\0");
     }
 }
