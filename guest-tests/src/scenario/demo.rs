@@ -7,6 +7,7 @@ use super::connection::{Attributes, Connection};
 use super::jingzhao_rc::{OPS, SIZES};
 use super::mthca;
 use super::pair::Pair;
+use super::perftest;
 use super::stock_pair::StockPair;
 use super::transfer::{Plan, Transfer, transfer};
 use crate::lab::Lab;
@@ -71,7 +72,8 @@ async fn stock(lab: &Lab) -> Result<()> {
     }
     let command = "ib_write_bw -a -n 100";
     line(&format!("\n# {command}\n{BANDWIDTH_HEADING}"))?;
-    for row in mthca::perftest::measure(&mut pair, command, "mthca0").await? {
+    let device = pair.mthca();
+    for row in perftest::measure(&mut pair.ends(), command, &device).await? {
         // Message size, messages, bandwidth at best and on average, messages a second in millions.
         if let [size, messages, _, average, rate, ..] = row[..] {
             line(&format!("{size:>10} {messages:>9} {average:>10.1} {:>10.0}", rate * 1e6))?;

@@ -13,6 +13,7 @@ mod messages;
 pub(super) mod net;
 mod package;
 pub(super) mod paths;
+pub(super) mod perftest;
 mod ping;
 pub(super) mod pingpong;
 pub(super) mod probe;

@@ -22,6 +22,7 @@ mod leak;
 mod mixed_fabric;
 mod mthca;
 mod pair;
+mod perftest;
 mod rxe_interop;
 pub mod shell;
 mod stock_pair;
@@ -250,6 +251,18 @@ pub const ALL: &[Scenario] = &[
         about: "the same for round trips alone, more often, and what one takes of the host",
         pair: false,
         run: |lab, report| Box::pin(e810::speed::run(lab, report, e810::speed::Extent::RoundTrips)),
+    },
+    Scenario {
+        name: "e810-perftest",
+        about: "perftest between two E810 with Debian's own irdma, its figures beside those of ib_mthca and soft-RoCE",
+        pair: false,
+        run: |lab, report| Box::pin(e810::perftest::run(lab, report, e810::perftest::Extent::Core)),
+    },
+    Scenario {
+        name: "e810-perftest-full",
+        about: "the same with all sizes in both directions, of latencies and by rdma_cm; takes minutes",
+        pair: false,
+        run: |lab, report| Box::pin(e810::perftest::run(lab, report, e810::perftest::Extent::Full)),
     },
     Scenario {
         name: "fabric-tap",

@@ -8,6 +8,7 @@ use std::time::Duration;
 use agent::wire::Dmesg;
 use anyhow::{Context, Result, ensure};
 
+use super::perftest::{self, Device};
 use crate::daemon::{Daemon, HcaSpec, Interface, free_udp_ports};
 use crate::lab::{Guest, Lab};
 use crate::qemu::{Nic, NicModel};
@@ -15,10 +16,12 @@ use crate::run_dir::RunDir;
 use crate::tools::{Ends, Exchange, await_text};
 use crate::vm::{Image, Vm};
 
+/// Name that the kernel gives the first device of `ib_mthca`.
+pub(super) const MTHCA: &str = "mthca0";
 /// Modules behind the tools: verbs for programs, management datagrams for programs, connections for programs.
 const MODULES: &[&str] = &["ib_uverbs", "ib_umad", "rdma_ucm"];
 /// Room on the Ethernet for a path MTU of 4096 and its headers.
-const ETHERNET_MTU: &str = "4200";
+pub(super) const ETHERNET_MTU: &str = "4200";
 /// Kernel messages of this level or worse are not to be there.
 const WARNING: u8 = 4;
 /// Loading the driver, in an emulated guest of several on a busy host.
@@ -111,6 +114,26 @@ impl StockPair {
     /// Runs a program of two ends, the server at b.
     pub(super) async fn exchange(&mut self, exchange: &Exchange) -> Result<Ends> {
         exchange.run(&mut self.b.vm, &mut self.a.vm).await
+    }
+
+    /// Its guests, for programs of perftest.
+    pub(super) fn ends(&mut self) -> perftest::Ends<'_> {
+        perftest::Ends { a: &mut self.a.vm, b: &mut self.b.vm }
+    }
+
+    /// The HCA of both, for them.
+    pub(super) fn mthca(&self) -> Device {
+        self.device("ib_mthca", MTHCA, false)
+    }
+
+    /// The same of soft-RoCE.
+    pub(super) fn soft_roce(&self) -> Device {
+        // The GID of its IPv4 address.
+        self.device("soft-RoCE", "rxe0 -x 1", true)
+    }
+
+    fn device(&self, title: &'static str, name: &str, slow: bool) -> Device {
+        Device { title, names: [name.into(), name.into()], server: self.b.ip.to_string(), slow }
     }
 
     /// Neither kernel has warned of anything.
@@ -235,9 +258,7 @@ impl StockNode {
 
     /// Puts a soft-RoCE device `rxe0` on the Ethernet.
     async fn add_soft_roce(&mut self) -> Result<()> {
-        self.vm.run(&[&["modprobe", "-a", "rdma_rxe"], MODULES].concat()).await?;
-        self.vm.run(&["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0"]).await?;
-        Ok(())
+        add_soft_roce(&mut self.vm, "eth0").await
     }
 
     /// The kernel has warned of nothing that is not accounted for.
@@ -266,10 +287,16 @@ pub(super) async fn load_mthca(vm: &mut Vm) -> Result<()> {
     port_is(vm, "4: ACTIVE").await
 }
 
+/// Puts a soft-RoCE device `rxe0` on a network device.
+pub(super) async fn add_soft_roce(vm: &mut Vm, netdev: &str) -> Result<()> {
+    vm.run(&[&["modprobe", "-a", "rdma_rxe"], MODULES].concat()).await?;
+    vm.run(&["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", netdev]).await.map(drop)
+}
+
 /// Waits for a state of the port of `mthca0`, as sysfs writes it.
 async fn port_is(vm: &mut Vm, state: &str) -> Result<()> {
-    let path = "/sys/class/infiniband/mthca0/ports/1/state";
-    await_text(vm, &[path], &[state], PORT_TIMEOUT).await
+    let path = format!("/sys/class/infiniband/{MTHCA}/ports/1/state");
+    await_text(vm, &[&path], &[state], PORT_TIMEOUT).await
 }
 
 /// Of the NIC, not the HCA: the two are on different networks, and are still told apart.

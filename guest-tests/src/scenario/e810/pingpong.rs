@@ -11,8 +11,6 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::{Exchange, Ready};
 
-/// Frames that a path MTU of 4096 fits in.
-const JUMBO: u32 = 9000;
 /// Where all programs wait for their client.
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(120);
@@ -58,10 +56,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     };
     report.case("both ports are active", &hint, start).await?;
     cases(report, &hint, (&mut a, &mut b), CASES).await?;
-    for station in [&mut a, &mut b] {
-        let device = station.device.clone();
-        station.sh(&format!("ip link set {device} mtu {JUMBO}")).await?;
-    }
+    roce::jumbo([&mut a, &mut b]).await?;
     cases(report, &hint, (&mut a, &mut b), JUMBO_CASES).await?;
     let ends = async {
         a.no_warnings().await?;

@@ -11,7 +11,7 @@ use crate::daemon::{HcaSpec, Interface};
 use crate::lab::Lab;
 use crate::run_dir::RunDir;
 use crate::tools::await_text;
-use crate::vm::Image;
+use crate::vm::{Image, Vm};
 
 /// What programs of verbs need besides the driver.
 const MODULES: &[&str] = &["irdma", "ib_uverbs", "rdma_ucm"];
@@ -19,6 +19,9 @@ const MODULES: &[&str] = &["irdma", "ib_uverbs", "rdma_ucm"];
 pub(super) const DEVICE: &str = "irdma0";
 /// From the driver's start until its port is active.
 const PORT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Frames that a path MTU of 4096 fits in.
+const JUMBO: u32 = 9000;
 
 /// What a GID stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,17 +73,35 @@ pub(super) async fn port_is_active(station: &mut Station) -> Result<()> {
     await_text(&mut station.vm, &[&path], &["4: ACTIVE"], PORT_TIMEOUT).await
 }
 
+/// Lets the frames of both be so long that a path MTU of 4096 fits in.
+pub(super) async fn jumbo(stations: [&mut Station; 2]) -> Result<()> {
+    for station in stations {
+        let device = station.device.clone();
+        station.sh(&format!("ip link set {device} mtu {JUMBO}")).await?;
+    }
+    Ok(())
+}
+
 /// Index of a GID of this kind.
 pub(super) async fn gid_index(station: &mut Station, kind: Gid) -> Result<usize> {
-    let gids = station
-        .sh(&format!(
-            "cd /sys/class/infiniband/{DEVICE}/ports/1/gids && for i in $(seq 0 31); do cat $i; done"
-        ))
-        .await?;
+    gid_index_of(&mut station.vm, DEVICE, kind).await
+}
+
+/// Index of a RoCEv2 GID of this kind, of any device.
+pub(super) async fn gid_index_of(vm: &mut Vm, device: &str, kind: Gid) -> Result<usize> {
+    let list = format!(
+        "cd /sys/class/infiniband/{device}/ports/1 && for i in $(seq 0 31); do \
+         echo $i $(cat gids/$i) $(cat gid_attrs/types/$i 2>/dev/null); done"
+    );
+    let gids = vm.run(&["sh", "-c", &list]).await?;
     let prefix = match kind {
         Gid::V4 => "0000:0000:0000:0000:0000:ffff:",
         Gid::V6 => "fd81:",
         Gid::LinkLocal => "fe80:",
     };
-    gids.lines().position(|gid| gid.starts_with(prefix)).with_context(|| format!("no {kind:?} GID in {gids}"))
+    let index = |line: &str| {
+        let (index, gid) = line.split_once(' ')?;
+        (gid.starts_with(prefix) && gid.ends_with("RoCE v2")).then(|| index.parse().ok())?
+    };
+    gids.lines().find_map(index).with_context(|| format!("no {kind:?} GID in {gids}"))
 }

@@ -71,9 +71,20 @@ impl Station {
         spec: &HcaSpec,
         disks: Vec<PathBuf>,
     ) -> Result<Self> {
+        Self::with_e810_in(lab, run, image, spec, Guest { disks, ..shape(&spec.name) }).await
+    }
+
+    /// The same in a guest that has other devices too, or is of another shape.
+    pub(super) async fn with_e810_in(
+        lab: &Lab,
+        run: &RunDir,
+        image: &Image,
+        spec: &HcaSpec,
+        guest: Guest<'_>,
+    ) -> Result<Self> {
         let daemon = Daemon::start(&lab.hcad()?, spec, run).await?;
         let cards = vec![daemon.socket().to_owned()];
-        let vm = lab.boot(run, image, Guest { cards, disks, ..shape(&spec.name) }).await?;
+        let vm = lab.boot(run, image, Guest { cards, ..guest }).await?;
         let mut station = Self { vm, daemon: Some(daemon), id: spec.id, device: String::new(), judged: 0 };
         Package::Synthetic.install(&mut station.vm).await?;
         station.start("ice").await?;

@@ -1,15 +1,12 @@
 //! perftest between two guests: every operation, service and size; and its figures beside those of soft-RoCE, measured
 //! by the same programs in the same guests.
 
-use std::fmt::Write as _;
-use std::time::Duration;
+use anyhow::Result;
 
-use anyhow::{Context, Result, ensure};
-
+use super::super::perftest::{self, Bound, Device, FIGURES, Figure};
 use super::super::stock_pair::StockPair;
 use crate::lab::Lab;
 use crate::report::{Report, line};
-use crate::tools::{Exchange, Ready};
 
 /// Program and arguments, and how many sizes it reports.
 const CASES: &[(&str, usize)] = &[
@@ -54,140 +51,36 @@ const CASES: &[(&str, usize)] = &[
     ("ib_atomic_lat -A CMP_AND_SWAP -n 500", 1),
 ];
 
-/// A figure measured on both.
-struct Figure {
-    program: &'static str,
-    size: u32,
-    /// Messages, for the HCA and for soft-RoCE, which is slower.
-    messages: [u32; 2],
-    /// What the HCA must reach, as a multiple of soft-RoCE's.
-    bound: Option<Bound>,
-}
-
-enum Bound {
-    AtLeast(f64),
-    AtMost(f64),
-}
-
-const FIGURES: &[Figure] = &[
-    bandwidth("ib_write_bw", 65536, [1000, 60], Some(Bound::AtLeast(40.0))),
-    bandwidth("ib_write_bw", 1 << 20, [200, 10], Some(Bound::AtLeast(40.0))),
-    bandwidth("ib_send_bw", 65536, [1000, 60], None),
-    bandwidth("ib_read_bw", 65536, [1000, 60], None),
-    bandwidth("ib_send_bw", 64, [5000, 2000], None),
-    latency("ib_write_lat", Some(Bound::AtMost(0.2))),
-    latency("ib_send_lat", None),
-    latency("ib_read_lat", None),
-];
-
-const fn bandwidth(program: &'static str, size: u32, messages: [u32; 2], bound: Option<Bound>) -> Figure {
-    Figure { program, size, messages, bound }
-}
-
-const fn latency(program: &'static str, bound: Option<Bound>) -> Figure {
-    Figure { program, size: 64, messages: [1000, 300], bound }
-}
-
-/// Where all of them wait for their client.
-const PORT: u16 = 18515;
-const LIMIT: Duration = Duration::from_secs(120);
-
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let mut pair = StockPair::start(lab, "mthca-perftest").await?;
     let hint = pair.hint();
     report.case("both ports are active", &hint, pair.load()).await?;
+    let mthca = pair.mthca();
     for &(case, sizes) in CASES {
-        report
-            .case(case, &hint, async {
-                let rows = measure(&mut pair, case, "mthca0").await?;
-                ensure!(rows.len() == sizes, "{} sizes reported, not {sizes}: {rows:?}", rows.len());
-                Ok(())
-            })
-            .await?;
+        report.case(case, &hint, perftest::complete(&mut pair.ends(), case, sizes, &mthca)).await?;
     }
     report.case("no kernel warned of anything", &hint, pair.no_warnings()).await?;
 
     report.case("soft-RoCE on the same guests' Ethernet", &hint, pair.add_soft_roce()).await?;
-    let mut table = format!("\n{:34}{:>12}{:>12}{:>10}\n", "", "ib_mthca", "soft-RoCE", "ratio");
+    let soft = pair.soft_roce();
+    let mut table = perftest::heading(&[&mthca, &soft]);
     for figure in FIGURES {
-        let name = figure.name();
-        report.case(&name, &hint, figure.compare(&mut pair, &mut table)).await?;
+        let bound = figure.bound.map_or("beside".into(), Bound::text);
+        let name = format!("{}, {bound} soft-RoCE's", figure.name());
+        report.case(&name, &hint, compare(figure, &mut pair, [&mthca, &soft], &mut table)).await?;
     }
     line(&table)?;
     report.case("the daemons end with success on SIGTERM", &hint, pair.stop()).await
 }
 
-impl Figure {
-    fn is_latency(&self) -> bool {
-        self.program.ends_with("_lat")
-    }
-
-    fn name(&self) -> String {
-        let bound = match self.bound {
-            Some(Bound::AtLeast(ratio)) => format!(", at least {ratio} times soft-RoCE's"),
-            Some(Bound::AtMost(ratio)) => format!(", at most {ratio} of soft-RoCE's"),
-            None => ", beside soft-RoCE's".into(),
-        };
-        format!("{} of {} bytes{bound}", self.program, self.size)
-    }
-
-    async fn compare(&self, pair: &mut StockPair, table: &mut String) -> Result<()> {
-        let mut values = [0.0; 2];
-        // The GID of soft-RoCE's IPv4 address.
-        for (index, device) in ["mthca0", "rxe0 -x 1"].into_iter().enumerate() {
-            let command = format!("{} -s {} -n {}", self.program, self.size, self.messages[index]);
-            let rows = measure(pair, &command, device).await?;
-            let row = rows.first().context("no figure")?;
-            // Bandwidth on average, or the typical latency.
-            values[index] = *row.get(if self.is_latency() { 4 } else { 3 }).context("too few columns")?;
-        }
-        let [ours, theirs] = values;
-        let ratio = ours / theirs;
-        let unit = if self.is_latency() { "us" } else { "MiB/s" };
-        let name = format!("{} {} B, {unit}", self.program, self.size);
-        writeln!(table, "{name:34}{ours:>12.1}{theirs:>12.1}{ratio:>10.2}")?;
-        match self.bound {
-            Some(Bound::AtLeast(least)) => {
-                ensure!(ratio >= least, "{ours} {unit}: {ratio:.1} times {theirs}")
-            }
-            Some(Bound::AtMost(most)) => ensure!(ratio <= most, "{ours} {unit}: {ratio:.2} times {theirs}"),
-            None => {}
-        }
-        Ok(())
-    }
-}
-
-/// Runs a program of perftest on both sides; the rows of the client's table as numbers.
-pub(in super::super) async fn measure(
+async fn compare(
+    figure: &Figure,
     pair: &mut StockPair,
-    command: &str,
-    device: &str,
-) -> Result<Vec<Vec<f64>>> {
-    // Without -F it complains of processors whose frequency it cannot find out.
-    let server = format!("{command} -F -d {device}");
-    let client = format!("{server} {}", pair.b.ip);
-    let ends = pair.exchange(&Exchange { server, client, ready: Ready::Tcp(PORT), limit: LIMIT }).await?;
-    let rows = rows(&ends.client.stdout);
-    ensure!(!rows.is_empty(), "no figures: {}{}", ends.client.stdout, ends.client.stderr);
-    Ok(rows)
-}
-
-/// Lines that are all numbers, the first of them a size in bytes.
-fn rows(text: &str) -> Vec<Vec<f64>> {
-    let numbers =
-        |line: &str| line.split_whitespace().map(|word| word.parse().ok()).collect::<Option<Vec<f64>>>();
-    text.lines().filter_map(numbers).filter(|row| row.len() >= 5).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_are_the_lines_of_numbers() {
-        let text = " Number of qps   : 1\t\tTransport type : IB\n\
-             #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]\n \
-             65536      1000           612.04             611.98\t\t   0.009792\n---------------\n";
-        assert_eq!(rows(text), [[65536.0, 1000.0, 612.04, 611.98, 0.009_792]]);
-    }
+    [ours, theirs]: [&Device; 2],
+    table: &mut String,
+) -> Result<()> {
+    let ours = figure.take(&mut pair.ends(), ours).await?;
+    let theirs = figure.take(&mut pair.ends(), theirs).await?;
+    table.push_str(&perftest::table_line(figure, &[ours, theirs]));
+    figure.bound.map_or(Ok(()), |bound| bound.judge(ours, theirs))
 }

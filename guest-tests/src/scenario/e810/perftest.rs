@@ -1,0 +1,253 @@
+//! perftest between two E810 that `irdma` drives: every operation, service and size, connections made by `rdma_cm` too;
+//! and its figures beside those of `ib_mthca` and of soft-RoCE on virtio-net, which the same guests have, taken in turns.
+
+use anyhow::{Context, Result, ensure};
+
+use super::roce::{self, DEVICE, Gid, gid_index_of};
+use super::station::{self, Address, Station, load};
+use crate::daemon::{Daemon, HcaSpec, Interface, free_udp_ports};
+use crate::lab::{Guest, Lab};
+use crate::qemu::{Nic, NicModel};
+use crate::report::{Report, line};
+use crate::run_dir::RunDir;
+use crate::scenario::perftest::{self, Bound, Device, Ends, FIGURES, Figure};
+use crate::scenario::rxe_interop::mac;
+use crate::scenario::stock_pair::{ETHERNET_MTU, MTHCA, add_soft_roce, load_mthca};
+use crate::vm::Image;
+
+/// What is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Extent {
+    /// Every operation and service, and all sizes one way.
+    Core,
+    /// Beside that all sizes of the rest.
+    Full,
+}
+
+impl Extent {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Core => "e810-perftest",
+            Self::Full => "e810-perftest-full",
+        }
+    }
+
+    const fn cases(self) -> &'static [&'static [(&'static str, usize)]] {
+        match self {
+            Self::Core => &[CASES],
+            Self::Full => &[CASES, MORE_CASES],
+        }
+    }
+}
+
+/// Program and arguments, and how many sizes it reports.
+const CASES: &[(&str, usize)] = &[
+    ("ib_write_bw -a -n 20", 23),
+    ("ib_read_bw -a -n 10", 23),
+    ("ib_send_bw -a -n 10", 23),
+    ("ib_write_bw -s 4096 -n 1000 -q 8", 1),
+    ("ib_read_bw -s 65536 -n 100 -q 4", 1),
+    ("ib_send_bw -s 4096 -n 1000 -q 8", 1),
+    ("ib_write_bw -s 65536 -n 200 -b", 1),
+    ("ib_read_bw -s 65536 -n 100 -b", 1),
+    ("ib_send_bw -s 4096 -n 1000 -q 4 -b", 1),
+    ("ib_write_bw -s 64 -n 5000 -I 64", 1),
+    // The most there are of inline data (E810 interface, section 13.4).
+    ("ib_send_bw -s 101 -n 5000 -I 101", 1),
+    ("ib_send_bw -s 4096 -n 1000 -e", 1),
+    ("ib_read_bw -s 4096 -n 1000 -e", 1),
+    ("ib_send_bw -s 4096 -n 1000 -r 4", 1),
+    ("ib_write_bw -s 4096 -n 1000 -m 256", 1),
+    ("ib_send_bw -c UD -a -n 100", 12),
+    ("ib_send_bw -c UD -s 2048 -n 500 -q 2", 1),
+    ("ib_send_bw -c UD -s 64 -n 2000 -I 64", 1),
+    ("ib_send_lat -s 64 -n 500 -I 0", 1),
+    ("ib_write_lat -s 64 -n 500 -I 64", 1),
+    ("ib_send_lat -c UD -a -n 20", 12),
+    // Connections made by rdma_cm, by the addresses of the interface.
+    ("ib_write_bw -R -s 65536 -n 200", 1),
+    ("ib_send_bw -R -s 4096 -n 500 -q 4", 1),
+    ("ib_write_bw -R -s 4096 -n 500 -b", 1),
+    ("ib_send_bw -R -c UD -s 2048 -n 500", 1),
+    ("ib_read_lat -R -s 64 -n 200", 1),
+    ("ib_send_lat -R -s 64 -n 500", 1),
+    ("ib_send_lat -R -c UD -s 1024 -n 200", 1),
+];
+
+/// All sizes of the rest.
+const MORE_CASES: &[(&str, usize)] = &[
+    ("ib_write_bw -a -n 20 -b", 23),
+    ("ib_read_bw -a -n 10 -b", 23),
+    ("ib_send_bw -a -n 10 -b", 23),
+    ("ib_write_lat -a -n 50", 23),
+    ("ib_read_lat -a -n 20", 23),
+    ("ib_send_lat -a -n 50", 23),
+    ("ib_write_bw -R -a -n 20", 23),
+    ("ib_read_bw -R -a -n 10", 23),
+    ("ib_send_bw -R -a -n 10", 23),
+    ("ib_write_lat -R -a -n 20", 23),
+];
+
+/// Of each figure and device, in turns. The best counts: what else a host does only takes away.
+const ROUNDS: usize = 3;
+/// What an E810 must reach of the other HCA.
+const OF_MTHCA: f64 = 0.7;
+/// The network of the virtio NICs; 0 is that of the E810.
+const VIRTIO: u16 = 1;
+const MEMORY_MIB: u32 = 1024;
+
+/// Two guests, each with all three devices.
+struct Bench {
+    a: Station,
+    b: Station,
+    /// Behind the other HCAs.
+    daemons: Vec<Daemon>,
+}
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
+    let run = lab.new_run(extent.name())?;
+    let hint = format!("consoles, logs and command lines: {}", run.path().display());
+    let mut bench = Bench::start(lab, &run).await.context(hint.clone())?;
+    let by_gid = bench.e810().await.context(hint.clone())?;
+    let by_address = Device { names: [DEVICE.into(), DEVICE.into()], ..by_gid.clone() };
+    for &(case, sizes) in extent.cases().iter().copied().flatten() {
+        let device = if perftest::is_by_cm(case) { &by_address } else { &by_gid };
+        report.case(case, &hint, perftest::complete(&mut bench.ends(), case, sizes, device)).await?;
+    }
+    report.case("no kernel warned of anything", &hint, bench.no_warnings()).await?;
+
+    let others = bench.others().await.context(hint.clone())?;
+    let devices = [&by_gid, &others[0], &others[1]];
+    let mut table = perftest::heading(&devices);
+    for figure in FIGURES {
+        let beside =
+            if figure.is_latency() { Bound::AtMost(1.0 / OF_MTHCA) } else { Bound::AtLeast(OF_MTHCA) };
+        let soft = figure.bound.map_or(String::new(), |bound| format!(", {} soft-RoCE's", bound.text()));
+        let name = format!("{}, {} ib_mthca's{soft}", figure.name(), beside.text());
+        report.case(&name, &hint, bench.compare(figure, beside, devices, &mut table)).await?;
+    }
+    line(&table)?;
+    report.case("the daemons end with success on SIGTERM", &hint, bench.stop()).await
+}
+
+impl Bench {
+    /// Guests with all devices, of which the E810 are up.
+    async fn start(lab: &Lab, run: &RunDir) -> Result<Self> {
+        let image = lab.debian_image(run).await?;
+        let cards = HcaSpec::pair()?.map(|spec| roce::with_rdma(lab, spec));
+        let mut daemons = Vec::new();
+        for spec in HcaSpec::pair()? {
+            let name = format!("{}-mthca", spec.name);
+            let spec =
+                HcaSpec { name, interface: Interface::Mthca, capture: false, trace: lab.trace(), ..spec };
+            daemons.push(Daemon::start(&lab.hcad()?, &spec, run).await?);
+        }
+        let [one, other] = free_udp_ports()?;
+        let (a, b) = tokio::try_join!(
+            boot(lab, run, &image, &cards[0], &daemons[0], nic(1, [one, other])),
+            boot(lab, run, &image, &cards[1], &daemons[1], nic(2, [other, one])),
+        )?;
+        let mut bench = Self { a, b, daemons };
+        for station in [&mut bench.a, &mut bench.b] {
+            roce::start(station).await?;
+        }
+        roce::jumbo([&mut bench.a, &mut bench.b]).await?;
+        Ok(bench)
+    }
+
+    fn ends(&mut self) -> Ends<'_> {
+        Ends { a: &mut self.a.vm, b: &mut self.b.vm }
+    }
+
+    /// The E810 of both.
+    async fn e810(&mut self) -> Result<Device> {
+        let names = self.by_gid(DEVICE).await?;
+        Ok(Device { title: "E810", names, server: self.b.address(0).ipv4, slow: false })
+    }
+
+    /// The other HCA and soft-RoCE, which are brought up.
+    async fn others(&mut self) -> Result<[Device; 2]> {
+        for station in [&mut self.a, &mut self.b] {
+            load_mthca(&mut station.vm).await?;
+            load(&mut station.vm, &["virtio_net"]).await?;
+            let id = number(station.id);
+            let device = station::device(&mut station.vm, id).await?;
+            station::bring_up(&mut station.vm, &device, &Address::on(VIRTIO, id)).await?;
+            station.sh(&format!("ip link set {device} mtu {ETHERNET_MTU}")).await?;
+            add_soft_roce(&mut station.vm, &device).await?;
+        }
+        let server = Address::on(VIRTIO, number(self.b.id)).ipv4;
+        let names = [MTHCA.into(), MTHCA.into()];
+        let mthca = Device { title: "ib_mthca", names, server: server.clone(), slow: false };
+        let names = self.by_gid("rxe0").await?;
+        Ok([mthca, Device { title: "soft-RoCE", names, server, slow: true }])
+    }
+
+    /// A device by name and the GID of its IPv4 address, in each guest.
+    async fn by_gid(&mut self, device: &str) -> Result<[String; 2]> {
+        let mut names = Vec::new();
+        for station in [&mut self.a, &mut self.b] {
+            let index = gid_index_of(&mut station.vm, device, Gid::V4).await?;
+            names.push(format!("{device} -x {index}"));
+        }
+        names.try_into().map_err(|names| anyhow::anyhow!("{names:?} are not two"))
+    }
+
+    async fn no_warnings(&mut self) -> Result<()> {
+        self.a.no_warnings().await?;
+        self.b.no_warnings().await
+    }
+
+    /// Measures a figure of the E810, the other HCA and soft-RoCE, in turns.
+    async fn compare(
+        &mut self,
+        figure: &Figure,
+        beside: Bound,
+        devices: [&Device; 3],
+        table: &mut String,
+    ) -> Result<()> {
+        let mut values = [[0.0; ROUNDS]; 3];
+        for round in 0..ROUNDS {
+            for (device, values) in devices.iter().zip(&mut values) {
+                values[round] = figure.take(&mut self.ends(), device).await.context(device.title)?;
+            }
+        }
+        let [ours, mthca, soft] = values.map(|values| figure.best(&values));
+        table.push_str(&perftest::table_line(figure, &[ours, mthca, soft]));
+        beside.judge(ours, mthca).context("beside ib_mthca")?;
+        figure.bound.map_or(Ok(()), |bound| bound.judge(ours, soft)).context("beside soft-RoCE")
+    }
+
+    async fn stop(self) -> Result<()> {
+        ensure!(self.daemons.len() == 2, "{} daemons", self.daemons.len());
+        self.a.stop().await?;
+        self.b.stop().await?;
+        for daemon in self.daemons {
+            daemon.stop().await?;
+        }
+        Ok(())
+    }
+}
+
+async fn boot(
+    lab: &Lab,
+    run: &RunDir,
+    image: &Image,
+    spec: &HcaSpec,
+    other: &Daemon,
+    nic: Nic,
+) -> Result<Station> {
+    let hcas = vec![other.socket().to_owned()];
+    let least_memory_mib = MEMORY_MIB;
+    let guest = Guest { name: &spec.name, hcas, nics: vec![nic], least_memory_mib, ..Guest::default() };
+    Station::with_e810_in(lab, run, image, spec, guest).await
+}
+
+/// Number of the virtio NIC of a guest.
+const fn number(guest: u16) -> u16 {
+    10 + guest
+}
+
+fn nic(guest: u16, [bind, peer]: [std::net::SocketAddr; 2]) -> Nic {
+    Nic { model: NicModel::Virtio, mac: mac(number(guest)), bind, peer }
+}

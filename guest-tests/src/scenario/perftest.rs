@@ -1,0 +1,215 @@
+//! perftest between two guests: how its programs are run, what they print, and the figures by which devices are compared.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::tools::{Exchange, Ready};
+use crate::vm::Vm;
+
+/// Where all of them wait for their client, unless `rdma_cm` makes their connections.
+const PORT: u16 = 18515;
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Two guests that have devices which can reach each other; the server is at b.
+#[derive(Debug)]
+pub(super) struct Ends<'a> {
+    pub(super) a: &'a mut Vm,
+    pub(super) b: &'a mut Vm,
+}
+
+/// A device that both guests have.
+#[derive(Clone, Debug)]
+pub(super) struct Device {
+    /// What tables call it.
+    pub(super) title: &'static str,
+    /// Its name in each guest, a's first, and arguments that go with it, such as which GID to use.
+    pub(super) names: [String; 2],
+    /// Address where the server is found.
+    pub(super) server: String,
+    /// It takes the smaller one of a figure's numbers of messages.
+    pub(super) slow: bool,
+}
+
+/// A figure that devices are compared by.
+#[derive(Debug)]
+pub(super) struct Figure {
+    program: &'static str,
+    size: u32,
+    /// Messages, for a fast device and for a slow one.
+    messages: [u32; 2],
+    /// What HCAs must reach, as a multiple of soft-RoCE's.
+    pub(super) bound: Option<Bound>,
+}
+
+/// What a ratio must be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+/// What HCAs are compared by.
+pub(super) const FIGURES: &[Figure] = &[
+    bandwidth("ib_write_bw", 65536, [1000, 60], Some(Bound::AtLeast(40.0))),
+    bandwidth("ib_write_bw", 1 << 20, [200, 10], Some(Bound::AtLeast(40.0))),
+    bandwidth("ib_send_bw", 65536, [1000, 60], None),
+    bandwidth("ib_read_bw", 65536, [1000, 60], None),
+    bandwidth("ib_send_bw", 64, [5000, 2000], None),
+    latency("ib_write_lat", Some(Bound::AtMost(0.2))),
+    latency("ib_send_lat", None),
+    latency("ib_read_lat", None),
+];
+
+const fn bandwidth(program: &'static str, size: u32, messages: [u32; 2], bound: Option<Bound>) -> Figure {
+    Figure { program, size, messages, bound }
+}
+
+const fn latency(program: &'static str, bound: Option<Bound>) -> Figure {
+    Figure { program, size: 64, messages: [1000, 300], bound }
+}
+
+impl Figure {
+    pub(super) fn is_latency(&self) -> bool {
+        self.program.ends_with("_lat")
+    }
+
+    /// Program and size.
+    pub(super) fn name(&self) -> String {
+        format!("{} of {} bytes", self.program, self.size)
+    }
+
+    /// The same as a row of a table begins.
+    pub(super) fn row(&self) -> String {
+        format!("{:34}", format!("{} {} B, {}", self.program, self.size, self.unit()))
+    }
+
+    pub(super) fn unit(&self) -> &'static str {
+        if self.is_latency() { "us" } else { "MiB/s" }
+    }
+
+    /// The best of some.
+    pub(super) fn best(&self, values: &[f64]) -> f64 {
+        let better = if self.is_latency() { f64::min } else { f64::max };
+        values.iter().copied().reduce(better).unwrap_or(f64::NAN)
+    }
+
+    /// Measures it once: bandwidth on average, or the typical latency.
+    pub(super) async fn take(&self, ends: &mut Ends<'_>, device: &Device) -> Result<f64> {
+        let [fast, slow] = self.messages;
+        let messages = if device.slow { slow } else { fast };
+        let command = format!("{} -s {} -n {messages}", self.program, self.size);
+        let rows = measure(ends, &command, device).await?;
+        let row = rows.first().context("no figure")?;
+        row.get(if self.is_latency() { 4 } else { 3 }).copied().context("too few columns")
+    }
+}
+
+impl Bound {
+    /// Judges a value as a multiple of another.
+    pub(super) fn judge(self, value: f64, of: f64) -> Result<()> {
+        let ratio = value / of;
+        match self {
+            Self::AtLeast(least) => ensure!(ratio >= least, "{value}: {ratio:.2} times {of}, not {least}"),
+            Self::AtMost(most) => {
+                ensure!(ratio <= most, "{value}: {ratio:.2} times {of}, not {most} at most")
+            }
+        }
+        Ok(())
+    }
+
+    /// How a case names it.
+    pub(super) fn text(self) -> String {
+        match self {
+            Self::AtLeast(ratio) => format!("at least {ratio} times"),
+            Self::AtMost(ratio) => format!("at most {ratio:.2} of"),
+        }
+    }
+}
+
+/// The heading of a table of figures: devices, then the ratios of the first to the others.
+pub(super) fn heading(devices: &[&Device]) -> String {
+    let mut text = format!("\n{:34}", "");
+    for device in devices {
+        write!(text, "{:>12}", device.title).expect("a String takes every write");
+    }
+    for device in devices.iter().skip(1) {
+        write!(text, "{:>14}", format!("/{}", device.title)).expect("a String takes every write");
+    }
+    text.push('\n');
+    text
+}
+
+/// A line of that table.
+pub(super) fn table_line(figure: &Figure, values: &[f64]) -> String {
+    let mut text = figure.row();
+    for value in values {
+        write!(text, "{value:>12.1}").expect("a String takes every write");
+    }
+    if let [first, others @ ..] = values {
+        for other in others {
+            write!(text, "{:>14.2}", first / other).expect("a String takes every write");
+        }
+    }
+    text.push('\n');
+    text
+}
+
+/// Runs a program of perftest on both sides; the rows of the client's table as numbers.
+pub(super) async fn measure(ends: &mut Ends<'_>, command: &str, device: &Device) -> Result<Vec<Vec<f64>>> {
+    let [of_a, of_b] = &device.names;
+    // Without -F it complains of processors whose frequency it cannot find out.
+    let server = format!("{command} -F -d {of_b}");
+    let client = format!("{command} -F -d {of_a} {}", device.server);
+    let ready = if is_by_cm(command) { Ready::Cm } else { Ready::Tcp(PORT) };
+    let ended = Exchange { server, client, ready, limit: LIMIT }.run(ends.b, ends.a).await?;
+    let rows = rows(&ended.client.stdout);
+    ensure!(!rows.is_empty(), "no figures: {}{}", ended.client.stdout, ended.client.stderr);
+    Ok(rows)
+}
+
+/// Whether `rdma_cm` makes the connections of a program.
+pub(super) fn is_by_cm(command: &str) -> bool {
+    command.contains(" -R")
+}
+
+/// Runs a program as [`measure`] does; it must report so many sizes.
+pub(super) async fn complete(
+    ends: &mut Ends<'_>,
+    command: &str,
+    sizes: usize,
+    device: &Device,
+) -> Result<()> {
+    let rows = measure(ends, command, device).await?;
+    ensure!(rows.len() == sizes, "{} sizes reported, not {sizes}: {rows:?}", rows.len());
+    Ok(())
+}
+
+/// Lines that are all numbers, the first of them a size in bytes.
+fn rows(text: &str) -> Vec<Vec<f64>> {
+    let numbers =
+        |line: &str| line.split_whitespace().map(|word| word.parse().ok()).collect::<Option<Vec<f64>>>();
+    text.lines().filter_map(numbers).filter(|row| row.len() >= 5).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_the_lines_of_numbers() {
+        let text = " Number of qps   : 1\t\tTransport type : IB\n\
+             #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]\n \
+             65536      1000           612.04             611.98\t\t   0.009792\n---------------\n";
+        assert_eq!(rows(text), [[65536.0, 1000.0, 612.04, 611.98, 0.009_792]]);
+    }
+
+    #[test]
+    fn a_bound_holds_at_its_edge() {
+        assert!(Bound::AtLeast(40.0).judge(80.0, 2.0).is_ok());
+        assert!(Bound::AtLeast(40.0).judge(79.0, 2.0).is_err());
+        assert!(Bound::AtMost(0.2).judge(2.0, 10.0).is_ok());
+        assert!(Bound::AtMost(0.2).judge(2.1, 10.0).is_err());
+    }
+}
