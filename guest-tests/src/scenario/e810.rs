@@ -18,7 +18,7 @@ mod ping;
 pub(super) mod pingpong;
 pub(super) mod probe;
 pub(super) mod rdma_probe;
-mod roce;
+pub(super) mod roce;
 pub(super) mod speed;
 mod station;
 pub(super) mod storage;

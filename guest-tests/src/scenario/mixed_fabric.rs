@@ -1,11 +1,13 @@
-//! Three that have nothing in common but the fabric: a guest with `ib_mthca`, a guest that drives a JingZhao HCA, and a
-//! guest with soft-RoCE on a plain NIC. Each talks to each, every byte checked at both ends.
+//! Four that have nothing in common but the fabric: a guest with `ib_mthca`, a guest that drives a JingZhao HCA, a guest
+//! with `irdma` on an E810, and a guest with soft-RoCE on a plain NIC. Each talks to each by every service that both have,
+//! every byte checked at both ends.
 
 use agent::wire::Service;
 use anyhow::{Context, Result};
 use serde_json::json;
 
 use super::cell::{Cell, Operation};
+use super::e810::roce::irdma_guest;
 use super::endpoint::jingzhao::Jingzhao;
 use super::endpoint::stock::Stock;
 use super::endpoint::{Endpoint, connect};
@@ -43,12 +45,32 @@ const CELLS: &[(Service, &[(Operation, u32)])] = &[
     ),
 ];
 
-/// The three, and the daemons of those that have an HCA.
+/// The same with an E810, which knows neither UC nor atomics.
+const E810_CELLS: &[(Service, &[(Operation, u32)])] = &[
+    (
+        Service::Rc,
+        &[
+            (Operation::Send, 0),
+            (Operation::Send, 20_011),
+            (Operation::SendImm, 1),
+            (Operation::Write, 100_003),
+            (Operation::WriteImm, 2049),
+            (Operation::Read, 65_537),
+        ],
+    ),
+    (
+        Service::Ud,
+        &[(Operation::Send, 0), (Operation::Send, 1), (Operation::SendImm, 1023), (Operation::Send, 2048)],
+    ),
+];
+
+/// The four, and the daemons of those that have one.
 struct Fabric {
     mthca: Stock,
     jingzhao: Jingzhao<Node>,
+    e810: Stock,
     rxe: Stock,
-    mthca_daemon: Daemon,
+    daemons: [Daemon; 2],
     hint: String,
 }
 
@@ -56,13 +78,20 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("mixed-fabric")?;
     let hint = format!("consoles, logs, captures and command lines: {}", run.path().display());
     let mut fabric = Fabric::start(lab, &run, hint.clone()).await.context(hint)?;
-    let Fabric { mthca, jingzhao, rxe, hint, .. } = &mut fabric;
+    let Fabric { mthca, jingzhao, e810, rxe, hint, .. } = &mut fabric;
     for (number, &(service, cells)) in (1..).zip(CELLS) {
         let name = |pair: &str| format!("{service:?}, {pair}");
         let talk = Talk { service, cells, seed: number << 48 };
         report.case(&name("mthca and JingZhao"), hint, talk.run(mthca, jingzhao)).await?;
         report.case(&name("mthca and soft-RoCE"), hint, talk.run(mthca, rxe)).await?;
         report.case(&name("JingZhao and soft-RoCE"), hint, talk.run(jingzhao, rxe)).await?;
+    }
+    for (number, &(service, cells)) in (0x11..).zip(E810_CELLS) {
+        let name = |pair: &str| format!("{service:?}, {pair}");
+        let talk = Talk { service, cells, seed: number << 48 };
+        report.case(&name("E810 and mthca"), hint, talk.run(e810, mthca)).await?;
+        report.case(&name("E810 and JingZhao"), hint, talk.run(e810, jingzhao)).await?;
+        report.case(&name("E810 and soft-RoCE"), hint, talk.run(e810, rxe)).await?;
     }
     let hint = hint.clone();
     report.case("the daemons end with success on SIGTERM", &hint, fabric.stop()).await
@@ -91,18 +120,21 @@ impl Talk {
 
 impl Fabric {
     async fn start(lab: &Lab, run: &RunDir, hint: String) -> Result<Self> {
-        let [mut mthca, mut jingzhao] = HcaSpec::mesh()?;
+        let [mut mthca, mut jingzhao, mut e810] = HcaSpec::mesh()?;
         let [bind] = free_udp_ports()?;
-        let rxe_id = 3;
+        let rxe_id = 4;
         mthca.interface = Interface::Mthca;
         mthca.trace = lab.trace();
         mthca.peers.push(Peer { addr: bind, leaf: true });
         // Verbs programs expect the area in front of datagrams.
         jingzhao.options = json!({ "ud_grh": true });
+        e810.interface = Interface::E810;
+        e810.options = json!({ "rdma": true });
         let nic = Nic { model: NicModel::Virtio, mac: mac(rxe_id), bind, peer: mthca.bind };
         let mthca_daemon = Daemon::start(&lab.hcad()?, &mthca, run).await?;
         let jingzhao_daemon = Daemon::start(&lab.hcad()?, &jingzhao, run).await?;
-        let (mthca, jingzhao, rxe) = tokio::try_join!(
+        // Two and two: four that boot at once are too much for a small host.
+        let (mthca, jingzhao) = tokio::try_join!(
             async {
                 let image = lab.debian_image(run).await?;
                 let hcas = vec![mthca_daemon.socket().to_owned()];
@@ -115,18 +147,29 @@ impl Fabric {
                 let mut node = Node::boot(lab, run, &image, "jingzhao", jingzhao_daemon).await?;
                 node.open().await?;
                 Jingzhao::new(node, ip(jingzhao.id), ip(jingzhao.default_peer)).await
+            }
+        )?;
+        let ((e810, e810_daemon), rxe) = tokio::try_join!(
+            async {
+                let ip = ip(e810.id);
+                let (vm, device, daemon) = irdma_guest(lab, run, &e810, ip).await?;
+                Ok((Stock::open("e810", vm, device, ip).await?, daemon))
             },
             boot_rxe(lab, run, rxe_id, nic)
         )?;
-        Ok(Self { mthca, jingzhao, rxe, mthca_daemon, hint })
+        Ok(Self { mthca, jingzhao, e810, rxe, daemons: [mthca_daemon, e810_daemon], hint })
     }
 
     async fn stop(self) -> Result<()> {
-        let Self { mut mthca, mut jingzhao, mut rxe, mthca_daemon, .. } = self;
+        let Self { mut mthca, mut jingzhao, mut e810, mut rxe, daemons, .. } = self;
         mthca.vm.kill().await?;
+        e810.vm.kill().await?;
         rxe.vm.kill().await?;
         jingzhao.driver.vm.kill().await?;
         jingzhao.driver.daemon.stop().await?;
-        mthca_daemon.stop().await
+        for daemon in daemons {
+            daemon.stop().await?;
+        }
+        Ok(())
     }
 }

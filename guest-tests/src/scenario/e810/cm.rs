@@ -52,7 +52,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
     for &(pair, client, server, back) in PAIRS {
         for network in Network::ALL {
             for program in extent.programs(network, back) {
-                let name = format!("{}, {pair}, {network}", program.name(network));
+                let name = format!("{}, {pair}, {network}", program.name(network, client));
                 match program.over_ipv6 {
                     OverIpv6::Unknown if network.is_ipv6() => {}
                     OverIpv6::Refused(reason) if network.is_ipv6() => {

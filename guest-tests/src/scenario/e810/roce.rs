@@ -1,5 +1,6 @@
 //! Guests whose E810 has its RDMA half, and `irdma` that drives it.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use super::station::{Station, load};
-use crate::daemon::{HcaSpec, Interface};
+use crate::daemon::{Daemon, HcaSpec, Interface};
 use crate::lab::Lab;
 use crate::run_dir::RunDir;
 use crate::tools::await_text;
@@ -80,6 +81,24 @@ pub(super) async fn jumbo(stations: [&mut Station; 2]) -> Result<()> {
         station.sh(&format!("ip link set {device} mtu {JUMBO}")).await?;
     }
     Ok(())
+}
+
+/// A guest with this address on an E810 that `irdma` drives, with room for the largest path MTU; the RDMA device's name, and
+/// the daemon behind it.
+pub(in super::super) async fn irdma_guest(
+    lab: &Lab,
+    run: &RunDir,
+    spec: &HcaSpec,
+    ip: IpAddr,
+) -> Result<(Vm, &'static str, Daemon)> {
+    let image = lab.debian_image(run).await?;
+    let mut station = Station::with_e810(lab, run, &image, spec, Vec::new()).await?;
+    start(&mut station).await?;
+    let device = station.device.clone();
+    station.sh(&format!("ip link set {device} mtu {JUMBO} && ip address add {ip}/16 dev {device}")).await?;
+    port_is_active(&mut station).await?;
+    let Station { vm, daemon, .. } = station;
+    Ok((vm, DEVICE, daemon.context("no daemon")?))
 }
 
 /// Index of a GID of this kind.

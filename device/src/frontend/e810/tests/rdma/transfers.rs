@@ -5,6 +5,7 @@ use protocol::hca::e810::rdma::completion_queue::CqCommand;
 use protocol::hca::e810::rdma::cqe::ExtendedCqe;
 use protocol::hca::e810::rdma::group::GroupCommand;
 use protocol::hca::e810::rdma::path::ManageArp;
+use protocol::ids::FlowLabel;
 
 use super::*;
 use crate::frontend::testing::pattern;
@@ -264,6 +265,29 @@ fn a_datagram_tells_where_it_came_from() {
             (0x45, &[10, 81, 0, 1][..], &[10, 81, 0, 2][..])
         );
         assert_eq!(pair.b.peek(TARGET + 40, 1000), data);
+    }
+}
+
+/// Section 13.6; the port by IBTA annex A17, section A17.4.3: dynamic, low bits of the label with the high ones folded in.
+#[test]
+fn a_datagram_carries_its_class_and_label_and_a_port_of_its_flow() {
+    let ip = |id: u16| std::net::IpAddr::from([0xfd81, 0, 0, 0, 0, 0, 0, id]);
+    for (label, port) in [(0, 0xc000), (1, 0xc001), (0x4001, 0xc000), (0xf_ffff, 0xffc0_u16)] {
+        let mut pair = Pair::new(QpKind::Ud, |_| {});
+        pair.a.perform_well(&Operation::CreateAddressHandle(AddressHandleCommand {
+            ipv4: false,
+            source: ip(1).into(),
+            destination: ip(2).into(),
+            traffic_class: 0x68,
+            flow_label: FlowLabel::new(label),
+            ..handle(1)
+        }));
+        let to = u64::from(QPN.get()) << 32 | 0x1111_1111;
+        pair.a.post_send(QPN, &gather(SIGNALED | SEND | 1, to, None, &[fragment(SOURCE, 0, 100)]));
+        let frames = pair.a.bus.settle();
+        assert_eq!(frames.len(), 1);
+        assert_eq!(frames[0][14..18], (6 << 28 | 0x68 << 20 | label).to_be_bytes(), "{label:#x}");
+        assert_eq!(frames[0][54..56], port.to_be_bytes(), "{label:#x}");
     }
 }
 
