@@ -52,7 +52,11 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
     for &(pair, client, server, back) in PAIRS {
         for network in Network::ALL {
             for program in extent.programs(network, back) {
-                let name = format!("{}, {pair}, {network}", program.name(network, client));
+                // Of 200 datagrams that soft-RoCE says it has sent to a group, three reach the fabric.
+                if client == Side::C && program.is_of_group() {
+                    continue;
+                }
+                let name = format!("{}, {pair}, {network}", program.name(network));
                 match program.over_ipv6 {
                     OverIpv6::Unknown if network.is_ipv6() => {}
                     OverIpv6::Refused(reason) if network.is_ipv6() => {

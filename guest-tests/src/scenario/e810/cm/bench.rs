@@ -144,7 +144,7 @@ impl Bench {
     ) -> Result<()> {
         let addresses = [client, server].map(|side| network.address(self.station(side)));
         let [of_client, of_server] = &addresses;
-        let [server_line, client_line] = program.lines(network, client, [of_client, of_server]);
+        let [server_line, client_line] = program.lines(network, of_client, of_server);
         let exchange =
             Exchange { server: server_line, client: client_line, ready: program.ready, limit: LIMIT };
         let [a, b, c] = &mut self.stations;
@@ -167,7 +167,7 @@ impl Bench {
         reason: &str,
     ) -> Result<()> {
         let address = network.address(self.station(server));
-        let [line, _] = program.lines(network, server, [&address, &address]);
+        let [line, _] = program.lines(network, &address, &address);
         let end = self.station(server).vm.program(LIMIT, &line).await?;
         ensure!(end.status != ExitStatus::Code(0) && end.stderr.contains(reason), "{line}: {end:?}");
         Ok(())

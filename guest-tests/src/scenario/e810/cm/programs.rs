@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 
-use super::bench::{Network, Side};
+use super::bench::Network;
 use crate::tools::{Ends, Ready};
 
 /// A program of two ends.
@@ -32,8 +32,6 @@ const SERVER: &str = "{b}";
 const CLIENT: &str = "{a}";
 /// Address of a group.
 const GROUP: &str = "{group}";
-/// How many datagrams are sent to it.
-const DATAGRAMS: &str = "{datagrams}";
 
 /// `rping`, `rstream` and `riostream` check the content.
 const RPING: Program = connected("rping -s -a {b} -C 20 -V", "rping -c -a {b} -C 20 -V");
@@ -48,7 +46,7 @@ const RSTREAM: Program =
     connected("rstream -b {b} -S 65536 -C 10 -T v", "rstream -s {b} -S 65536 -C 10 -T v");
 const MCKEY: Program = Program {
     server: "mckey -m {group} -b {b} -C 10",
-    client: "mckey -m {group} -b {a} -s -C {datagrams}",
+    client: "mckey -m {group} -b {a} -s -C 10",
     ready: Ready::Line("receiving data transfers"),
     prints: "data transfers complete",
     // ENOTSUPP: `cma_iboe_join_multicast` joins groups of RoCEv2 by IGMP only, so those of IPv4.
@@ -85,24 +83,30 @@ const fn printing(server: &'static str, client: &'static str, prints: &'static s
 }
 
 impl Program {
+    /// It sends to a group.
+    pub(super) fn is_of_group(&self) -> bool {
+        self.client.contains(GROUP)
+    }
+
     /// The client's line without addresses, for people.
-    pub(super) fn name(&self, network: Network, client: Side) -> String {
+    pub(super) fn name(&self, network: Network) -> String {
         let words = self.client.split_whitespace().collect::<Vec<_>>();
+        let group = network.group();
         let is_address = |word: &str| [SERVER, CLIENT].contains(&word);
         let mut name = Vec::new();
         for (nth, &word) in words.iter().enumerate() {
             let names_address = words.get(nth + 1).is_some_and(|next| is_address(next));
             if !is_address(word) && !names_address {
-                name.push(word);
+                name.push(if word == GROUP { group } else { word });
             }
         }
-        filled_in(&name.join(" "), network, client)
+        name.join(" ")
     }
 
-    /// Command lines of server and client, whose addresses are given in the other order.
-    pub(super) fn lines(&self, network: Network, side: Side, [client, server]: [&str; 2]) -> [String; 2] {
+    /// Command lines of server and client.
+    pub(super) fn lines(&self, network: Network, client: &str, server: &str) -> [String; 2] {
         [self.server, self.client]
-            .map(|line| filled_in(line, network, side).replace(SERVER, server).replace(CLIENT, client))
+            .map(|line| line.replace(SERVER, server).replace(CLIENT, client).replace(GROUP, network.group()))
     }
 
     /// Both ended with success; what they said agrees with that.
@@ -114,24 +118,14 @@ impl Program {
     }
 }
 
-/// A line with all but addresses of hosts.
-fn filled_in(line: &str, network: Network, client: Side) -> String {
-    let datagrams = match client {
-        Side::A | Side::B => "10",
-        // Of ten that soft-RoCE says it has sent, two have been seen to reach the fabric.
-        Side::C => "200",
-    };
-    line.replace(GROUP, network.group()).replace(DATAGRAMS, datagrams)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn lines_have_addresses_and_names_have_none() {
-        assert_eq!(MCKEY.name(Network::V4, Side::A), "mckey -m 239.1.1.1 -s -C 10");
-        let [server, client] = UDADDY.lines(Network::V4, Side::A, ["10.0.0.1", "10.0.0.2"]);
+        assert_eq!(MCKEY.name(Network::V4), "mckey -m 239.1.1.1 -s -C 10");
+        let [server, client] = UDADDY.lines(Network::V4, "10.0.0.1", "10.0.0.2");
         assert_eq!(server, "udaddy -b 10.0.0.2 -C 20 -S 1024");
         assert_eq!(client, "udaddy -s 10.0.0.2 -b 10.0.0.1 -C 20 -S 1024");
     }
