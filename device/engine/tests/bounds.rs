@@ -76,6 +76,7 @@ fn attrs() -> QpAttrs {
         retry_count: 7,
         rnr_retry: RnrRetry::Infinite,
         min_rnr_timer: RnrTimer::new(1),
+        max_rnr_timer: RnrTimer::new(1),
         max_rd_atomic: 16,
         max_dest_rd_atomic: 16,
         remote: RemoteAccess::ALL,

@@ -116,6 +116,24 @@ fn rnr_retries_are_exhausted_after_as_many_naks() {
     assert_eq!(pair.a.engine.stats().naks_received.rnr, 3);
 }
 
+/// For a responder whose software tells no time: few retries are to outlast a receiver that is late.
+#[test]
+fn rnr_naks_for_one_packet_ask_for_more_and_more_where_the_owner_lets_them() {
+    let mut pair = Pair::with(|_, attrs| attrs.max_rnr_timer = RnrTimer::new(25));
+    pair.post(A, send(1, 10));
+    pair.flow();
+    for (code, next) in [(12, 16), (16, 20), (20, 24), (24, 25), (25, 25)] {
+        pair.advance(RnrTimer::new(code).duration());
+        assert_eq!(pair.flow()[1], format!("B Acknowledge 0x100 RNR{next} msn0"));
+    }
+    pair.post_recv(B, 7, 0x8000, 300);
+    pair.advance(RnrTimer::new(25).duration());
+    pair.flow();
+    assert_eq!(pair.a.sends(), ok([1]));
+    pair.post(A, send(2, 10));
+    assert_eq!(pair.flow()[1], "B Acknowledge 0x101 RNR12 msn1", "another packet");
+}
+
 #[test]
 fn rnr_retry_count_zero_fails_at_the_first_nak() {
     let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Limited(0));

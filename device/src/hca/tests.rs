@@ -190,6 +190,7 @@ impl Stub {
             retry_count: 7,
             rnr_retry: RnrRetry::Infinite,
             min_rnr_timer: RnrTimer::new(1),
+            max_rnr_timer: RnrTimer::new(1),
             max_rd_atomic: 1,
             max_dest_rd_atomic: 1,
             remote: RemoteAccess::ALL,

@@ -182,6 +182,18 @@ impl RnrTimer {
         self.0
     }
 
+    /// What the RNR NAK after so many others for the same packet asks for: four times as long each time, at most `most`.
+    pub(crate) fn after(self, others: u8, most: Self) -> Self {
+        /// Times double every two codes, with code 0 behind the last.
+        const FOURFOLD: u8 = 4;
+        let code = others.checked_mul(FOURFOLD).and_then(|more| self.0.checked_add(more));
+        match code {
+            _ if self.duration() >= most.duration() => self,
+            Some(code) if code < 32 && Self(code).duration() < most.duration() => Self(code),
+            _ => most,
+        }
+    }
+
     /// The time a requester waits.
     ///
     /// # Spec
@@ -254,6 +266,9 @@ pub struct QpAttrs {
     pub rnr_retry: RnrRetry,
     /// Sent in RNR NAKs.
     pub min_rnr_timer: RnrTimer,
+    /// The most that RNR NAKs ask for, of which each further one for the same packet asks for four times as long. As
+    /// `min_rnr_timer` where software knows the time and counts on it.
+    pub max_rnr_timer: RnrTimer,
     /// READs and atomics this side may have outstanding.
     pub max_rd_atomic: u8,
     /// READs and atomics the peer may have outstanding.

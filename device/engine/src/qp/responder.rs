@@ -45,6 +45,8 @@ pub(crate) struct Responder {
     msn: Msn,
     /// The peer was told what is missing, or to come back; silence until the expected packet comes.
     told: bool,
+    /// RNR NAKs for the expected packet.
+    rnr_naks: u8,
     inbound: Inbound,
     replies: Replies,
     /// Results of the newest atomics.
@@ -57,6 +59,7 @@ impl Responder {
             expected: psn,
             msn: Msn::default(),
             told: false,
+            rnr_naks: 0,
             inbound: Inbound::default(),
             replies: Replies::default(),
             atomics: VecDeque::new(),
@@ -141,6 +144,7 @@ impl Responder {
             Ok(psns) => {
                 self.expected = self.expected.advance(psns);
                 self.told = false;
+                self.rnr_naks = 0;
                 if bth.ack_req && matches!(bth.opcode.operation.kind(), Kind::Send | Kind::Write) {
                     self.replies.acknowledge(bth.psn, self.msn);
                 }
@@ -148,8 +152,9 @@ impl Responder {
             }
             Err(Refusal::Fault(Fault::NotReady)) => {
                 self.told = true;
-                let timer = core.attrs.min_rnr_timer.code();
-                self.replies.refuse(self.expected, self.msn, Syndrome::RnrNak { timer });
+                let timer = core.attrs.min_rnr_timer.after(self.rnr_naks, core.attrs.max_rnr_timer);
+                self.rnr_naks = self.rnr_naks.saturating_add(1);
+                self.replies.refuse(self.expected, self.msn, Syndrome::RnrNak { timer: timer.code() });
                 Ok(false)
             }
             Err(Refusal::Overflow) => {

@@ -105,6 +105,7 @@ pub fn attrs(who: Who) -> QpAttrs {
         retry_count: 7,
         rnr_retry: RnrRetry::Limited(6),
         min_rnr_timer: RnrTimer::new(12),
+        max_rnr_timer: RnrTimer::new(12),
         max_rd_atomic: 4,
         max_dest_rd_atomic: 4,
         remote: RemoteAccess::ALL,

@@ -162,6 +162,7 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
             count => RnrRetry::Limited(count),
         },
         min_rnr_timer: RnrTimer::new(rnr_timer),
+        max_rnr_timer: RnrTimer::new(rnr_timer),
         max_rd_atomic,
         max_dest_rd_atomic,
         remote,

@@ -175,6 +175,7 @@ impl QueuePair {
                 count => RnrRetry::Limited(count),
             },
             min_rnr_timer: RnrTimer::new(self.qpc.min_rnr_timer),
+            max_rnr_timer: RnrTimer::new(self.qpc.min_rnr_timer),
             max_rd_atomic: self.qpc.requester_depth(),
             max_dest_rd_atomic: self.qpc.responder_depth(),
             remote: RemoteAccess {

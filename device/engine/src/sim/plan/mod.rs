@@ -374,6 +374,7 @@ impl Pair {
             retry_count: self.lives[life].retry_count,
             rnr_retry: self.lives[life].rnr_retry,
             min_rnr_timer: RnrTimer::new(self.rnr_timer),
+            max_rnr_timer: RnrTimer::new(self.rnr_timer),
             max_rd_atomic: self.rd_atomic,
             max_dest_rd_atomic: self.rd_atomic,
             remote: RemoteAccess::ALL,

@@ -34,9 +34,11 @@ use crate::net::UNRESOLVED;
 /// seven retries that software asks for, a connection outlives four seconds of silence.
 const ACK_TIMEOUT: AckTimeout = AckTimeout::doubling(Duration::from_nanos(4096 << 12));
 
-/// What peers are asked to wait for a receive: 0.64 ms. Nothing tells the device that one is posted, and the interface has
-/// no field for it.
-const RNR_TIMER: RnrTimer = RnrTimer::new(12);
+/// What peers are asked to wait for a receive: 0.64 ms at first, up to 164 ms. Nothing tells the device that one is posted,
+/// and the interface has no field for the time, though software counts on one: connections of `rdma_cm` have an RNR timer
+/// of 655 ms, and retries that are few.
+const FIRST_RNR_TIMER: RnrTimer = RnrTimer::new(12);
+const LAST_RNR_TIMER: RnrTimer = RnrTimer::new(28);
 
 /// Longest message of a connection, bytes.
 const MAX_MESSAGE: u32 = 1 << 31;
@@ -178,7 +180,8 @@ impl QueuePair {
                 7.. => RnrRetry::Infinite,
                 count => RnrRetry::Limited(count),
             },
-            min_rnr_timer: RNR_TIMER,
+            min_rnr_timer: FIRST_RNR_TIMER,
+            max_rnr_timer: LAST_RNR_TIMER,
             max_rd_atomic: ord,
             max_dest_rd_atomic: u8::try_from(self.context.ird()).unwrap_or(u8::MAX),
             remote: RemoteAccess { read: remote_read, write: remote_write, atomic: false, invalidate: true },

@@ -138,14 +138,36 @@ fn a_peer_that_does_not_answer_is_given_up_after_timeouts_that_double() {
 fn a_peer_without_a_receive_is_given_up() {
     let mut pair = Pair::new(QpKind::Rc, |context| context.rnr_retry = 2);
     let send = pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
-    for _ in 0..4 {
+    for wait in [640, 2560] {
         pair.settle();
-        let later = pair.a.bus.now + std::time::Duration::from_millis(1);
-        pair.a.bus.advance(later);
-        pair.b.bus.advance(later);
+        nothing(&mut pair.a);
+        wait_us(&mut pair, wait);
     }
+    pair.settle();
     assert_eq!(failure(&mut pair.a, 1), (0x50f, 5, send));
     nothing(&mut pair.b);
+}
+
+fn wait_us(pair: &mut Pair, us: u64) {
+    let later = pair.a.bus.now + std::time::Duration::from_micros(us);
+    pair.a.bus.advance(later);
+    pair.b.bus.advance(later);
+}
+
+/// Section 13.2: connections of `rdma_cm` count on an RNR timer of 655 ms, of which the device is not told.
+#[test]
+fn a_receive_that_comes_late_is_waited_for_with_few_retries() {
+    let mut pair = Pair::new(QpKind::Rc, |context| context.rnr_retry = 5);
+    pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1; 8]));
+    for wait in [640, 2560, 10_240, 40_960] {
+        pair.settle();
+        wait_us(&mut pair, wait);
+    }
+    pair.settle();
+    pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
+    wait_us(&mut pair, 163_840);
+    pair.settle();
+    assert_eq!((pair.sent().error, pair.received().cqe.len), (false, 8));
 }
 
 #[test]
