@@ -162,7 +162,7 @@ fn qp_event(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, event: AsyncEvent) 
             Cause { code: EventCode::Catastrophic, source: EventSource::SendQueue, wqe: 0 }
         }
         AsyncEvent::InvalidRequest => inbound(EventCode::UnexpectedRequest),
-        AsyncEvent::AccessError(reason) => inbound(failure::of_inbound(reason)),
+        AsyncEvent::AccessError(reason) => inbound(failure::of_key(reason)),
         // Connections come about without the device's help, and there are no shared receive queues.
         AsyncEvent::CommunicationEstablished | AsyncEvent::SrqCatastrophic | AsyncEvent::LastWqeReached => {
             return;

@@ -29,6 +29,9 @@ pub(super) fn of_receive(status: Status) -> Option<EventCode> {
     Some(match status {
         Status::LocalLength => EventCode::MessageTooLong,
         Status::LocalProtection(reason) => of_key(reason),
+        // IBTA volume 1, section 9.9.3: a SEND with invalidate whose key is refused fails the receive, whatever is wrong
+        // with the key. Of the codes this one alone says so, and software takes it for a remote access error.
+        Status::RemoteInvalidRequest => EventCode::InvalidateRights,
         _ => return None,
     })
 }
@@ -44,16 +47,6 @@ pub(super) const fn of_key(reason: AccessError) -> EventCode {
         AccessError::Qp => EventCode::KeyQp,
         AccessError::Right => EventCode::Rights,
         AccessError::Bounds | AccessError::Unmapped => EventCode::Bounds,
-    }
-}
-
-/// Why a request of the peer was refused.
-pub(super) const fn of_inbound(reason: AccessError) -> EventCode {
-    match reason {
-        // Peers use keys of any kind, and invalidate those that are for that.
-        AccessError::Kind => EventCode::InvalidateRights,
-        AccessError::Bound => EventCode::InvalidateBound,
-        other => of_key(other),
     }
 }
 
