@@ -1,0 +1,297 @@
+//! Work on keys: regions that work requests make valid, windows, and what invalidates them (section 13.7); what fails, by
+//! its event (section 14.1).
+
+use drivers::e810::queue_pair::{gather, inline};
+use protocol::hca::e810::rdma::region::{AllocateStag, DeallocateStag};
+
+use super::*;
+
+const SEND_INVALIDATE: u64 = 0x04 << 32;
+const BIND: u64 = 0x08 << 32;
+const FAST_REGISTER: u64 = 0x09 << 32;
+const LOCAL_INVALIDATE: u64 = 0x0a << 32;
+const READ_INVALIDATE: u64 = 0x0b << 32;
+/// Control words of local operations: address instead of offset, the kind of a window, fence.
+const VA_BASED: u64 = 1 << 53;
+const TYPE_1: u64 = 1 << 54;
+const FENCE: u64 = 1 << 61;
+
+/// Key of a region of b that work requests register, and one of a window; both have the key bits 0 when they are allocated.
+const REGION: u32 = 0x6cdb_0e00;
+const WINDOW: u32 = 0x513b_af00;
+/// A region of b that a command has registered, with every right.
+const PARENT: u32 = 0x011e_be03;
+/// Bytes of both.
+const LEN: u64 = 0x2000;
+
+const fn rights(rights: StagRights) -> u64 {
+    (rights.bits() as u64) << 48
+}
+
+const ALL: u64 = rights(StagRights::all());
+
+/// A WQE of one quantum.
+fn quantum(words: [u64; 4]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// One contiguous range from `TARGET` on.
+fn fast_register(key: u32, len: u64, granted: u64) -> Vec<u8> {
+    let control = SIGNALED | FENCE | FAST_REGISTER | VA_BASED | granted | u64::from(key);
+    quantum([TARGET, TARGET, len, control])
+}
+
+fn bind(window: u32, parent: u32, at: u64, len: u64, granted: StagRights) -> Vec<u8> {
+    let control = SIGNALED | FENCE | BIND | VA_BASED | TYPE_1 | rights(granted);
+    quantum([at, u64::from(parent) << 32 | u64::from(window), len, control])
+}
+
+fn invalidate(key: u32) -> Vec<u8> {
+    quantum([0, key.into(), 0, SIGNALED | FENCE | LOCAL_INVALIDATE])
+}
+
+fn allocate(driver: &mut Driver, key: u32, region: bool) {
+    let len = if region { LEN } else { 0 };
+    let command =
+        AllocateStag { len, pd: PD, index: key >> 8, region, wide: !region, ..AllocateStag::default() };
+    driver.perform_well(&Operation::AllocateStag(command));
+}
+
+/// b has all three keys. Nothing is valid but the region of the command.
+fn with_keys(change: impl Fn(&mut QpContext)) -> Pair {
+    let mut pair = Pair::new(QpKind::Rc, change);
+    allocate(&mut pair.b, REGION, true);
+    allocate(&mut pair.b, WINDOW, false);
+    register(&mut pair.b, PARENT, TARGET, LEN, StagRights::all());
+    pair
+}
+
+impl Pair {
+    /// b executes work, which completes.
+    #[track_caller]
+    fn do_at_b(&mut self, wqe: &[u8]) {
+        let index = self.b.post_send(QPN, wqe);
+        self.settle();
+        let done = only(&mut self.b, SEND_CQ).cqe;
+        assert_eq!((done.error, done.wqe_index, self.b.next_async_event()), (false, index, None));
+    }
+
+    /// a writes 64 bytes by a key of b.
+    fn write_by(&mut self, key: u32, at: u64) -> u16 {
+        let wqe = gather(SIGNALED | WRITE | u64::from(key), at, None, &[fragment(SOURCE, 0, 64)]);
+        let request = self.a.post_send(QPN, &wqe);
+        self.settle();
+        request
+    }
+
+    /// a may not write by a key of b, and both are told.
+    #[track_caller]
+    fn is_refused(&mut self, key: u32, at: u64, code: u16) {
+        let request = self.write_by(key, at);
+        assert_eq!(failure(&mut self.b, 2), (code, 9, 0));
+        assert_eq!(failure(&mut self.a, 1), (0x20d, 5, request));
+    }
+}
+
+#[test]
+fn a_region_is_valid_from_its_registration_to_its_invalidation() {
+    let key = REGION | 0x69;
+    let mut pair = with_keys(|_| {});
+    pair.a.poke(SOURCE, &[7; 64]);
+    pair.do_at_b(&fast_register(key, LEN, ALL));
+    pair.write_by(key, TARGET + LEN - 64);
+    assert!(!pair.sent().error);
+    assert_eq!(pair.b.peek(TARGET + LEN - 64, 64), [7; 64]);
+    pair.do_at_b(&invalidate(key));
+    pair.is_refused(key, TARGET, 0x103);
+    assert_eq!(pair.b.peek(TARGET, 64), [0; 64]);
+}
+
+/// With another key byte, as drivers have it, and of other memory.
+#[test]
+fn a_region_can_be_registered_again_once_it_is_invalid() {
+    let mut pair = with_keys(|_| {});
+    pair.do_at_b(&fast_register(REGION | 1, LEN, ALL));
+    pair.do_at_b(&invalidate(REGION | 1));
+    pair.do_at_b(&fast_register(REGION | 2, LEN / 2, ALL));
+    pair.write_by(REGION | 2, TARGET);
+    assert!(!pair.sent().error);
+    pair.is_refused(REGION | 1, TARGET, 0x102);
+}
+
+/// E-32: who receives it need not invalidate the key himself.
+#[test]
+fn a_send_with_invalidate_ends_the_key_and_names_it() {
+    let key = REGION | 0x69;
+    let mut pair = with_keys(|_| {});
+    pair.do_at_b(&fast_register(key, LEN, ALL));
+    pair.b.post_receive(QPN, &[fragment(SOURCE, 0, 64)]);
+    pair.a.post_send(QPN, &inline(SIGNALED | SEND_INVALIDATE | u64::from(key), 0, None, &[1; 8]));
+    pair.settle();
+    assert!(!pair.sent().error);
+    let received = pair.received().cqe;
+    assert_eq!((received.source, received.invalidated_or_ipv4, received.len), (key, true, 8));
+    pair.is_refused(key, TARGET, 0x103);
+}
+
+/// IBTA volume 1, section 9.9.3: the receive has failed, and the peer is told "remote access error". Whatever is wrong with
+/// the key, section 14.1 has one code for it.
+#[test]
+fn a_send_with_invalidate_of_another_key_fails_the_receive_and_the_request() {
+    let unknown = 0x1234_5600;
+    let private = rights(StagRights::LOCAL_READ);
+    for (wqe, key) in [
+        (None, unknown),
+        (None, REGION),
+        (None, PARENT),
+        (Some(fast_register(REGION | 1, LEN, ALL)), REGION | 2),
+        (Some(fast_register(REGION | 1, LEN, private)), REGION | 1),
+        (Some(bind(WINDOW | 1, PARENT, TARGET, LEN, StagRights::REMOTE_READ)), WINDOW | 1),
+    ] {
+        let mut pair = with_keys(|_| {});
+        if let Some(wqe) = wqe {
+            pair.do_at_b(&wqe);
+        }
+        let receive = pair.b.post_receive(QPN, &[fragment(SOURCE, 0, 64)]);
+        let wqe = inline(SIGNALED | SEND_INVALIDATE | u64::from(key), 0, None, &[1; 8]);
+        let request = pair.a.post_send(QPN, &wqe);
+        pair.settle();
+        assert_eq!(failure(&mut pair.b, 2), (0x112, 1, receive), "{key:#x}");
+        assert_eq!(failure(&mut pair.a, 1), (0x20d, 5, request));
+        nothing(&mut pair.b);
+    }
+}
+
+#[test]
+fn a_read_with_invalidate_ends_the_key_of_its_target() {
+    let key = REGION | 1;
+    let mut pair = with_keys(|_| {});
+    pair.a.poke(SOURCE, &[5; 64]);
+    register(&mut pair.a, PARENT, SOURCE, LEN, StagRights::all());
+    pair.do_at_b(&fast_register(key, LEN, ALL));
+    let wqe =
+        gather(SIGNALED | READ_INVALIDATE | u64::from(PARENT), SOURCE, None, &[fragment(TARGET, key, 64)]);
+    pair.do_at_b(&wqe);
+    assert_eq!(pair.b.peek(TARGET, 64), [5; 64]);
+    pair.is_refused(key, TARGET, 0x103);
+}
+
+/// Of many that are on their way some arrive, none behind the invalidation.
+#[test]
+fn what_comes_behind_an_invalidation_is_refused_and_changes_nothing() {
+    let key = REGION | 1;
+    let mut pair = with_keys(|_| {});
+    pair.a.poke(SOURCE, &[7; 64]);
+    pair.do_at_b(&fast_register(key, LEN, ALL));
+    let write = |at| gather(SIGNALED | WRITE | u64::from(key), at, None, &[fragment(SOURCE, 0, 64)]);
+    let requests: Vec<u16> = (0..20).map(|n| pair.a.put_send(QPN, &write(TARGET + n * 64))).collect();
+    pair.a.ring_send(QPN);
+    let frames = pair.a.bus.settle();
+    let (before, behind) = frames.split_at(7);
+    for frame in before {
+        pair.b.bus.hca.handle_frame(frame);
+    }
+    pair.b.post_send(QPN, &invalidate(key));
+    let answers = pair.b.bus.settle();
+    answers.iter().for_each(|frame| pair.a.bus.hca.handle_frame(frame));
+    for frame in behind {
+        pair.b.bus.hca.handle_frame(frame);
+    }
+    pair.settle();
+    assert_eq!(pair.b.peek(TARGET, 7 * 64), [7; 7 * 64]);
+    assert_eq!(pair.b.peek(TARGET + 7 * 64, 64), [0; 64]);
+    assert_eq!(failure(&mut pair.b, 2), (0x103, 9, 0));
+    assert_eq!(failure(&mut pair.a, 1), (0x20d, 5, requests[7]));
+    let done = std::iter::from_fn(|| pair.a.poll_cq(SEND_CQ)).count();
+    assert_eq!(done, 7, "those before it");
+}
+
+#[test]
+fn a_window_lets_peers_into_its_part_of_the_region() {
+    let mut pair = with_keys(|_| {});
+    pair.a.poke(SOURCE, &[7; 64]);
+    pair.do_at_b(&bind(WINDOW | 1, PARENT, TARGET + 0x1000, 64, StagRights::REMOTE_WRITE));
+    pair.write_by(WINDOW | 1, TARGET + 0x1000);
+    assert!(!pair.sent().error);
+    assert_eq!(pair.b.peek(TARGET + 0x1000, 64), [7; 64]);
+    pair.is_refused(WINDOW | 1, TARGET + 0x1001, 0x108);
+}
+
+/// Section 13.4: of length 0 it is unbound.
+#[test]
+fn a_window_that_is_unbound_lets_nobody_in() {
+    let mut pair = with_keys(|_| {});
+    pair.do_at_b(&bind(WINDOW | 1, PARENT, TARGET, LEN, StagRights::REMOTE_WRITE));
+    pair.do_at_b(&bind(WINDOW | 2, PARENT, TARGET, 0, StagRights::empty()));
+    pair.is_refused(WINDOW | 2, TARGET, 0x103);
+}
+
+#[test]
+fn a_region_with_windows_is_not_deallocated() {
+    let mut pair = with_keys(|_| {});
+    pair.do_at_b(&bind(WINDOW | 1, PARENT, TARGET, LEN, StagRights::REMOTE_WRITE));
+    let parent = DeallocateStag { pd: PD, index: PARENT >> 8, region: true };
+    let refused = pair.b.perform(&Operation::DeallocateStag(parent)).error;
+    assert_eq!(refused.map(|codes| codes.major), Some(0xffff));
+    pair.do_at_b(&bind(WINDOW | 2, PARENT, TARGET, 0, StagRights::empty()));
+    pair.b.perform_well(&Operation::DeallocateStag(parent));
+    pair.is_refused(PARENT, TARGET, 0x102);
+}
+
+/// What is wrong, with the context, what is done before, the work, and the code of the event.
+type Case<'a> = (&'a str, &'a dyn Fn(&mut QpContext), Option<Vec<u8>>, Vec<u8>, u16);
+
+/// Each in a queue pair of its own, whose other work goes with it.
+#[test]
+fn local_work_that_cannot_be_done_says_why() {
+    const UNKNOWN: u32 = 0x1234_5600;
+    let no = |_: &mut QpContext| {};
+    let no_bind = |context: &mut QpContext| context.bind = false;
+    let no_registration = |context: &mut QpContext| context.fast_register = false;
+    let domain = |context: &mut QpContext| context.pd_low = 7;
+    let first = Some(fast_register(REGION, LEN, ALL));
+    let write = StagRights::REMOTE_WRITE;
+    let level_2 = {
+        let control = SIGNALED | FAST_REGISTER | 2 << 44 | u64::from(REGION);
+        quantum([TARGET, TARGET, LEN, control])
+    };
+    let cases: [Case<'_>; 19] = [
+        ("registered twice", &no, first.clone(), fast_register(REGION, LEN, ALL), 0x10c),
+        ("no region", &no, None, fast_register(WINDOW, LEN, ALL), 0x10d),
+        ("writes of peers only", &no, None, fast_register(REGION, LEN, rights(write)), 0x10e),
+        ("too long", &no, None, fast_register(REGION, LEN + 1, ALL), 0x110),
+        ("empty", &no, None, fast_register(REGION, 0, ALL), 0x110),
+        ("no such key", &no, None, fast_register(UNKNOWN, LEN, ALL), 0x102),
+        ("another domain", &domain, None, fast_register(REGION, LEN, ALL), 0x105),
+        ("may not register", &no_registration, None, fast_register(REGION, LEN, ALL), 0x11c),
+        ("page list of no level", &no, None, level_2, 0x20a),
+        ("no such key", &no, None, invalidate(UNKNOWN), 0x102),
+        ("not valid", &no, None, invalidate(REGION), 0x103),
+        ("of a command", &no, None, invalidate(PARENT), 0x103),
+        ("another key byte", &no, first.clone(), invalidate(REGION | 1), 0x102),
+        ("may not bind", &no_bind, None, bind(WINDOW, PARENT, TARGET, LEN, write), 0x11b),
+        ("no window", &no, None, bind(REGION, PARENT, TARGET, LEN, write), 0x115),
+        ("no region", &no, None, bind(WINDOW, UNKNOWN, TARGET, LEN, write), 0x11a),
+        ("a region that is not valid", &no, None, bind(WINDOW, REGION, TARGET, LEN, write), 0x11a),
+        ("beyond the region", &no, None, bind(WINDOW, PARENT, TARGET, LEN + 1, write), 0x119),
+        (
+            "a region without windows",
+            &no,
+            Some(fast_register(REGION, LEN, rights(StagRights::LOCAL_WRITE | write))),
+            bind(WINDOW, REGION, TARGET, LEN, write),
+            0x118,
+        ),
+    ];
+    for (what, change, first, wqe, code) in cases {
+        let mut pair = with_keys(change);
+        if let Some(first) = first {
+            pair.do_at_b(&first);
+        }
+        let request = pair.b.post_send(QPN, &wqe);
+        pair.b.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
+        pair.settle();
+        assert_eq!(failure(&mut pair.b, 2), (code, 5, request), "{what}");
+        nothing(&mut pair.a);
+        assert_eq!(pair.b.poll_cq(SEND_CQ), None, "the error itself completes nothing");
+    }
+}
