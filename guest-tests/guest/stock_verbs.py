@@ -77,6 +77,11 @@ class Verbs:
         mr = MR(self.pd, len, e.IBV_ACCESS_LOCAL_WRITE | REMOTE["rc"], address=address)
         return {"id": self.add((memory, mr)), "addr": address, "lkey": mr.lkey, "rkey": mr.rkey}
 
+    def deregister(self, region):
+        """Ends a registration. The file stays."""
+        _, mr = self.objects.pop(region)
+        mr.close()
+
     def queue_pair(self, service, completions):
         """A queue pair in RESET with a completion queue for both its queues; with room for all without `completions`."""
         cq = CQ(self.context, completions or 2 * QUEUE_LEN)

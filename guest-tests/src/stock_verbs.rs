@@ -42,6 +42,7 @@ pub struct Port {
 /// A file of the guest, mapped and registered with every right.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct FileRegion {
+    id: u32,
     /// Address of its first byte.
     pub addr: u64,
     /// Local key.
@@ -160,6 +161,14 @@ impl StockVerbs {
     /// When the kernel refuses.
     pub async fn region(&self, vm: &mut Vm, path: &str, len: u64) -> Result<FileRegion> {
         self.ask(vm, "region", json!({ "path": path, "len": len })).await
+    }
+
+    /// Ends a registration.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub async fn deregister(&self, vm: &mut Vm, region: FileRegion) -> Result<()> {
+        self.ask(vm, "deregister", json!({ "region": region.id })).await
     }
 
     /// A queue pair in RESET.

@@ -10,6 +10,7 @@ mod e810;
 mod endpoint;
 mod fabric_mesh;
 mod fabric_tap;
+mod failing;
 mod impairments;
 mod jingzhao_errors;
 mod jingzhao_events;
@@ -23,6 +24,7 @@ mod mixed_fabric;
 mod mthca;
 mod pair;
 mod perftest;
+mod rdma_core_suite;
 mod rxe_interop;
 pub mod shell;
 mod stock_pair;
@@ -221,6 +223,18 @@ pub const ALL: &[Scenario] = &[
         about: "GIDs, classes and flows of RoCE between E810; addresses, MTUs, links and drivers that change under connections",
         pair: false,
         run: |lab, report| Box::pin(e810::paths::run(lab, report)),
+    },
+    Scenario {
+        name: "e810-pyverbs",
+        about: "rdma-core's own tests for devices in a guest with an E810 and Debian's own irdma",
+        pair: false,
+        run: |lab, report| Box::pin(e810::pyverbs::run(lab, report)),
+    },
+    Scenario {
+        name: "e810-errors",
+        about: "what goes wrong between two E810 with RDMA shows in status, event and kernel message",
+        pair: false,
+        run: |lab, report| Box::pin(e810::errors::run(lab, report)),
     },
     Scenario {
         name: "e810-net",

@@ -35,22 +35,28 @@ const SAFE_MODE: &[&str] = &[
 
 /// Fails when there is a line of another kind.
 pub(super) fn judge(lines: &[String]) -> Result<()> {
-    others(lines, &[])
+    judge_others(lines, &[])
 }
 
 /// The same for a driver in safe mode.
 pub(super) fn judge_safe_mode(lines: &[String]) -> Result<()> {
-    others(lines, SAFE_MODE)
+    judge_others(lines, SAFE_MODE)
 }
 
 /// The same where lines with one of these parts are accounted for.
 pub(super) fn judge_but(lines: &[String], also: &[&str]) -> Result<()> {
-    others(lines, also)
+    judge_others(lines, also)
 }
 
-fn others(lines: &[String], also: &[&str]) -> Result<()> {
-    let known = |line: &&String| NORMAL.iter().chain(also).any(|text| line.contains(text));
-    let others: Vec<_> = lines.iter().filter(|line| !known(line)).collect();
+fn judge_others(lines: &[String], also: &[&str]) -> Result<()> {
+    let others: Vec<_> =
+        others(lines).into_iter().filter(|line| !also.iter().any(|text| line.contains(text))).collect();
     ensure!(others.is_empty(), "the kernel warns:\n{others:#?}");
     Ok(())
+}
+
+/// Lines of another kind.
+pub(super) fn others(lines: &[String]) -> Vec<String> {
+    let known = |line: &&String| NORMAL.iter().any(|text| line.contains(text));
+    lines.iter().filter(|line| !known(line)).cloned().collect()
 }

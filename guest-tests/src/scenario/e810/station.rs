@@ -148,10 +148,20 @@ impl Station {
 
     /// Nor of anything else but lines with one of these parts.
     pub(super) async fn no_warnings_but(&mut self, also: &[&str]) -> Result<()> {
+        let new = self.new_messages().await?;
+        messages::judge_but(&new, also).with_context(|| format!("guest {}", self.vm.name()))
+    }
+
+    /// What the kernel has warned of since it was last asked, beside what an E810 is known to bring.
+    pub(super) async fn new_warnings(&mut self) -> Result<Vec<String>> {
+        Ok(messages::others(&self.new_messages().await?))
+    }
+
+    async fn new_messages(&mut self) -> Result<Vec<String>> {
         let mut all = self.messages().await?;
         let new = all.split_off(self.judged.min(all.len()));
         self.judged = all.len() + new.len();
-        messages::judge_but(&new, also).with_context(|| format!("guest {}", self.vm.name()))
+        Ok(new)
     }
 
     async fn messages(&mut self) -> Result<Vec<String>> {

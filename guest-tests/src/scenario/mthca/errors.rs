@@ -2,51 +2,22 @@
 
 use std::time::Duration;
 
-use agent::wire::{ExitStatus, Service};
+use agent::wire::ExitStatus;
 use anyhow::{Context, Result, ensure};
 
+use super::super::failing::{EVENT_LIMIT, Place, REGION, Side, Wanted, event, status};
 use super::super::stock_pair::StockPair;
 use crate::lab::Lab;
 use crate::report::Report;
-use crate::stock_verbs::{FileRegion, StockConnect, StockPath, StockQp, StockSend, StockVerbs};
 use crate::tools::{self, Exchange, Ready};
-use crate::vm::Vm;
 
-/// `ibv_wc_status`.
-mod status {
-    pub(super) const SUCCESS: u32 = 0;
-    pub(super) const LOC_LEN_ERR: u32 = 1;
-    pub(super) const LOC_PROT_ERR: u32 = 4;
-    pub(super) const WR_FLUSH_ERR: u32 = 5;
-    pub(super) const REM_INV_REQ_ERR: u32 = 9;
-    pub(super) const REM_ACCESS_ERR: u32 = 10;
-    pub(super) const RETRY_EXC_ERR: u32 = 12;
-    pub(super) const RNR_RETRY_EXC_ERR: u32 = 13;
-}
-
-/// `ibv_event_type`.
-mod event {
-    pub(super) const CQ_ERR: u32 = 0;
-    pub(super) const QP_ACCESS_ERR: u32 = 3;
-}
-
-/// Bytes of each side's region.
-const REGION: u32 = 1 << 16;
 const LIMIT: Duration = Duration::from_secs(30);
-/// An event follows what causes it at once.
-const EVENT_LIMIT: Duration = Duration::from_secs(10);
 const PERFTEST_PORT: u16 = 18515;
 
 /// A program of stock verbs in each guest, with a queue pair connected to the other's.
 struct Ends {
     a: Side,
     b: Side,
-}
-
-struct Side {
-    verbs: StockVerbs,
-    region: FileRegion,
-    qp: StockQp,
 }
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -70,63 +41,6 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemons end with success on SIGTERM", &hint, pair.stop()).await
 }
 
-impl Side {
-    async fn open(vm: &mut Vm, completions: Option<u32>) -> Result<Self> {
-        let (verbs, _) = StockVerbs::open(vm, "mthca0").await?;
-        let region = verbs.region(vm, "/dev/shm/errors", REGION.into()).await?;
-        let qp = verbs.queue_pair_with(vm, Service::Rc, completions).await?;
-        Ok(Self { verbs, region, qp })
-    }
-
-    async fn connect(&self, vm: &mut Vm, peer: StockQp, lid: u16) -> Result<()> {
-        let peer = StockPath { qpn: peer.qpn, lid, ..StockPath::default() };
-        // 67 ms, then 3 and 2 retries; RNR NAKs ask for 1.28 ms.
-        let connect = StockConnect {
-            peer,
-            mtu: 2048,
-            psn: 7,
-            peer_psn: 7,
-            qkey: 0,
-            timeout: 14,
-            retry: 3,
-            rnr_retry: 2,
-            rnr_timer: 14,
-        };
-        self.verbs.connect(vm, self.qp, &connect).await
-    }
-
-    /// A list of one element: the first bytes of the region.
-    fn sges(&self, len: u32) -> Vec<(u64, u32, u32)> {
-        vec![(self.region.addr, len, self.region.lkey)]
-    }
-
-    async fn receive(&self, vm: &mut Vm, len: u32) -> Result<()> {
-        self.verbs.post_recv(vm, self.qp, &[self.sges(len)]).await
-    }
-
-    async fn post(&self, vm: &mut Vm, requests: &[StockSend]) -> Result<()> {
-        self.verbs.post_send(vm, self.qp, requests).await
-    }
-
-    /// The statuses of the next completions.
-    async fn statuses(&self, vm: &mut Vm, count: u32) -> Result<Vec<u32>> {
-        let completions = self.verbs.poll(vm, self.qp, count, LIMIT).await?;
-        Ok(completions.iter().map(|completion| completion.status).collect())
-    }
-
-    async fn expect(&self, vm: &mut Vm, expected: &[u32]) -> Result<()> {
-        let found = self.statuses(vm, u32::try_from(expected.len())?).await?;
-        ensure!(found == expected, "statuses {found:?}, not {expected:?}");
-        Ok(())
-    }
-
-    async fn expect_event(&self, vm: &mut Vm, expected: u32) -> Result<()> {
-        let found = self.verbs.events(vm, EVENT_LIMIT).await?;
-        ensure!(found == [expected], "events {found:?}, not {expected}");
-        Ok(())
-    }
-}
-
 impl Ends {
     async fn open(pair: &mut StockPair) -> Result<Self> {
         Self::open_with(pair, None).await
@@ -134,10 +48,9 @@ impl Ends {
 
     /// The completion queue of a has room for so many.
     async fn open_with(pair: &mut StockPair, completions: Option<u32>) -> Result<Self> {
-        let (a, b) =
-            tokio::try_join!(Side::open(&mut pair.a.vm, completions), Side::open(&mut pair.b.vm, None))?;
-        a.connect(&mut pair.a.vm, b.qp, pair.b.id).await?;
-        b.connect(&mut pair.b.vm, a.qp, pair.a.id).await?;
+        let wanted = |id, completions| Wanted { completions, ..Wanted::new("mthca0", Place::Lid(id)) };
+        let (wanted_a, wanted_b) = (wanted(pair.a.id, completions), wanted(pair.b.id, None));
+        let [a, b] = Side::pair((&mut pair.a.vm, wanted_a), (&mut pair.b.vm, wanted_b)).await?;
         Ok(Self { a, b })
     }
 
@@ -147,20 +60,12 @@ impl Ends {
     }
 }
 
-fn send(side: &Side, len: u32) -> StockSend {
-    StockSend { op: "send", sges: side.sges(len), imm: agent::wire::Hex(vec![0; 4]), ..StockSend::default() }
-}
-
-fn write(side: &Side, va: u64, rkey: u32, len: u32) -> StockSend {
-    StockSend { op: "write", va, rkey, ..send(side, len) }
-}
-
 /// A request that fails takes those behind it along.
 async fn wrong_key(pair: &mut StockPair) -> Result<()> {
     let ends = Ends::open(pair).await?;
     let (vm, region) = (&mut pair.a.vm, ends.b.region);
-    let good = write(&ends.a, region.addr, region.rkey, 4096);
-    let bad = write(&ends.a, region.addr, region.rkey ^ 0x100, 4096);
+    let good = ends.a.write(region.addr, region.rkey, 4096);
+    let bad = ends.a.write(region.addr, region.rkey ^ 0x100, 4096);
     ends.a.post(vm, &[good.clone(), bad, good]).await?;
     ends.a.expect(vm, &[status::SUCCESS, status::REM_ACCESS_ERR, status::WR_FLUSH_ERR]).await?;
     ends.b.expect_event(&mut pair.b.vm, event::QP_ACCESS_ERR).await?;
@@ -170,7 +75,7 @@ async fn wrong_key(pair: &mut StockPair) -> Result<()> {
 async fn out_of_bounds(pair: &mut StockPair) -> Result<()> {
     let ends = Ends::open(pair).await?;
     let (vm, region) = (&mut pair.a.vm, ends.b.region);
-    let beyond = write(&ends.a, region.addr + u64::from(REGION) - 4095, region.rkey, 4096);
+    let beyond = ends.a.write(region.addr + u64::from(REGION) - 4095, region.rkey, 4096);
     ends.a.post(vm, &[beyond]).await?;
     ends.a.expect(vm, &[status::REM_ACCESS_ERR]).await?;
     ends.b.expect_event(&mut pair.b.vm, event::QP_ACCESS_ERR).await?;
@@ -181,9 +86,9 @@ async fn wrong_local_key(pair: &mut StockPair) -> Result<()> {
     let ends = Ends::open(pair).await?;
     ends.b.receive(&mut pair.b.vm, 4096).await?;
     let vm = &mut pair.a.vm;
-    let mut bad = send(&ends.a, 4096);
+    let mut bad = ends.a.send(4096);
     bad.sges[0].2 ^= 0x100;
-    ends.a.post(vm, &[bad, send(&ends.a, 16)]).await?;
+    ends.a.post(vm, &[bad, ends.a.send(16)]).await?;
     ends.a.expect(vm, &[status::LOC_PROT_ERR, status::WR_FLUSH_ERR]).await?;
     ends.close(pair).await
 }
@@ -192,7 +97,7 @@ async fn too_long(pair: &mut StockPair) -> Result<()> {
     let ends = Ends::open(pair).await?;
     ends.b.receive(&mut pair.b.vm, 4000).await?;
     ends.b.receive(&mut pair.b.vm, 4000).await?;
-    ends.a.post(&mut pair.a.vm, &[send(&ends.a, 4096)]).await?;
+    ends.a.post(&mut pair.a.vm, &[ends.a.send(4096)]).await?;
     ends.a.expect(&mut pair.a.vm, &[status::REM_INV_REQ_ERR]).await?;
     ends.b.expect(&mut pair.b.vm, &[status::LOC_LEN_ERR, status::WR_FLUSH_ERR]).await?;
     ends.close(pair).await
@@ -201,7 +106,7 @@ async fn too_long(pair: &mut StockPair) -> Result<()> {
 async fn receiver_not_ready(pair: &mut StockPair) -> Result<()> {
     let ends = Ends::open(pair).await?;
     let vm = &mut pair.a.vm;
-    ends.a.post(vm, &[send(&ends.a, 64), send(&ends.a, 64)]).await?;
+    ends.a.post(vm, &[ends.a.send(64), ends.a.send(64)]).await?;
     ends.a.expect(vm, &[status::RNR_RETRY_EXC_ERR, status::WR_FLUSH_ERR]).await?;
     ends.close(pair).await
 }
@@ -210,7 +115,7 @@ async fn peer_gone(pair: &mut StockPair) -> Result<()> {
     let ends = Ends::open(pair).await?;
     ends.b.verbs.destroy(&mut pair.b.vm, ends.b.qp).await?;
     let vm = &mut pair.a.vm;
-    ends.a.post(vm, &[send(&ends.a, 64), send(&ends.a, 64)]).await?;
+    ends.a.post(vm, &[ends.a.send(64), ends.a.send(64)]).await?;
     ends.a.expect(vm, &[status::RETRY_EXC_ERR, status::WR_FLUSH_ERR]).await?;
     ends.close(pair).await
 }
@@ -219,7 +124,7 @@ async fn peer_gone(pair: &mut StockPair) -> Result<()> {
 async fn overrun(pair: &mut StockPair) -> Result<()> {
     let ends = Ends::open_with(pair, Some(7)).await?;
     let (vm, region) = (&mut pair.a.vm, ends.b.region);
-    let requests: Vec<_> = (0..16).map(|_| write(&ends.a, region.addr, region.rkey, 64)).collect();
+    let requests: Vec<_> = (0..16).map(|_| ends.a.write(region.addr, region.rkey, 64)).collect();
     ends.a.post(vm, &requests).await?;
     let events = ends.a.verbs.events(vm, EVENT_LIMIT).await?;
     ensure!(events.contains(&event::CQ_ERR), "events {events:?} without CQ_ERR");
@@ -310,7 +215,7 @@ async fn guest_dies(lab: &Lab, pair: &mut StockPair) -> Result<()> {
     let ends = Ends::open(pair).await?;
     pair.replace_a(lab).await?;
     let vm = &mut pair.b.vm;
-    ends.b.post(vm, &[send(&ends.b, 64), send(&ends.b, 64)]).await?;
+    ends.b.post(vm, &[ends.b.send(64), ends.b.send(64)]).await?;
     ends.b.expect(vm, &[status::RETRY_EXC_ERR, status::WR_FLUSH_ERR]).await?;
     ends.b.verbs.close(vm).await?;
     pair.a.load().await?;

@@ -1,0 +1,380 @@
+//! What goes wrong comes to light as section 14 of the interface has it: by the status of a completion, an asynchronous
+//! event, a kernel message with the code and source of the device's event.
+
+use std::time::Duration;
+
+use agent::wire::{ExitStatus, ProgramId};
+use anyhow::{Context, Result, ensure};
+use tokio::time::{Instant, sleep};
+
+use super::roce::{self, DEVICE, Gid, gid_index, port_is_active};
+use super::station::Station;
+use crate::lab::Lab;
+use crate::report::Report;
+use crate::scenario::failing::{EVENT_LIMIT, Place, Side, Wanted, event, status};
+use crate::stock_verbs::StockSend;
+use crate::tools::{self, Exchange, Ready};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const PERFTEST_PORT: u16 = 18515;
+/// Between two looks.
+const POLL: Duration = Duration::from_millis(50);
+
+/// Bytes of a request that takes its time, and how many are posted at once: half a gigabyte is on its way when the next
+/// command comes.
+const LONG: u32 = 4 << 20;
+const MANY: usize = 120;
+
+/// Asynchronous events of the device: code and source (section 14.1).
+type Told = (u16, u8);
+const KEY_INBOUND: Told = (0x102, 9);
+const KEY_SEND: Told = (0x102, 5);
+const BOUNDS_INBOUND: Told = (0x108, 9);
+const REMOTE_ACCESS: Told = (0x20d, 5);
+const REMOTE_REQUEST: Told = (0x208, 5);
+const TOO_LONG: Told = (0x303, 1);
+const RETRIES: Told = (0x50a, 5);
+const RNR_RETRIES: Told = (0x50f, 5);
+
+/// Two guests.
+struct Pair {
+    a: Station,
+    b: Station,
+}
+
+/// A program of stock verbs in each guest, with a queue pair connected to the other's.
+struct Ends {
+    a: Side,
+    b: Side,
+}
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let run = lab.new_run("e810-errors")?;
+    let hint = format!("consoles, logs and command lines: {}", run.path().display());
+    let image = lab.debian_image(&run).await?;
+    let [a, b] = roce::pair(lab, &run, &image).await.with_context(|| hint.clone())?;
+    let mut pair = Pair { a, b };
+    report.case("both ports are active", &hint, pair.start()).await?;
+    report.case("a WRITE with a wrong key", &hint, wrong_key(&mut pair)).await?;
+    report.case("a WRITE beyond the region", &hint, out_of_bounds(&mut pair)).await?;
+    report.case("a SEND from memory with a wrong key", &hint, wrong_local_key(&mut pair)).await?;
+    report.case("a SEND longer than the receive", &hint, too_long(&mut pair)).await?;
+    report.case("no receive, RNR retries exhausted", &hint, receiver_not_ready(&mut pair)).await?;
+    report.case("the peer's queue pair is gone", &hint, peer_gone(&mut pair)).await?;
+    report.case("more completions than the queue has room for", &hint, overrun(&mut pair)).await?;
+    report.case("the peer deregisters in mid-traffic", &hint, target_deregistered(&mut pair)).await?;
+    report.case("the owner deregisters in mid-traffic", &hint, source_deregistered(&mut pair)).await?;
+    report.case("kill -9 of the server in mid-traffic", &hint, server_killed(&mut pair)).await?;
+    report.case("kill -9 of the client in mid-traffic", &hint, client_killed(&mut pair)).await?;
+    report.case("both serve as before", &hint, still_works(&mut pair)).await?;
+    report.case("the interface goes down and up in mid-traffic", &hint, interface_down(&mut pair)).await?;
+    report.case("the function is reset in mid-traffic", &hint, function_reset(&mut pair)).await?;
+    report.case("the drivers are unloaded in mid-traffic", &hint, unloaded(&mut pair)).await?;
+    report.case("the peer's guest dies", &hint, guest_dies(&mut pair)).await?;
+    report.case("the daemons end with success on SIGTERM", &hint, pair.stop()).await
+}
+
+impl Pair {
+    async fn start(&mut self) -> Result<()> {
+        roce::start(&mut self.a).await?;
+        roce::start(&mut self.b).await?;
+        self.tell(&[], &[]).await
+    }
+
+    /// The kernels have warned of these events of the device since they were last asked, and of nothing else.
+    async fn tell(&mut self, of_a: &[Told], of_b: &[Told]) -> Result<()> {
+        for (station, expected) in [(&mut self.a, of_a), (&mut self.b, of_b)] {
+            let lines = station.new_warnings().await?;
+            let found: Option<Vec<Told>> = lines.iter().map(|line| told(line)).collect();
+            let name = station.vm.name();
+            ensure!(
+                found.as_deref() == Some(expected),
+                "guest {name} warns of {lines:#?}, not {expected:x?}"
+            );
+        }
+        Ok(())
+    }
+
+    /// Ends the guests, then the daemons as an operator would.
+    async fn stop(self) -> Result<()> {
+        self.a.stop().await?;
+        self.b.stop().await
+    }
+}
+
+/// Code and source of an event, of a line that tells of one.
+fn told(line: &str) -> Option<Told> {
+    let (_, rest) = line.split_once("abnormal ae_id = 0x")?;
+    let code = rest.split(' ').next()?;
+    let (_, source) = rest.rsplit_once("ae_src=")?;
+    Some((u16::from_str_radix(code, 16).ok()?, source.trim().parse().ok()?))
+}
+
+impl Ends {
+    async fn open(pair: &mut Pair) -> Result<Self> {
+        Self::open_with(pair, |_| {}).await
+    }
+
+    /// With a that is to be otherwise.
+    async fn open_with(pair: &mut Pair, change: impl FnOnce(&mut Wanted)) -> Result<Self> {
+        let mut wanted_a = wanted(&mut pair.a).await?;
+        let mut wanted_b = wanted(&mut pair.b).await?;
+        change(&mut wanted_a);
+        wanted_b.region = wanted_a.region;
+        let [a, b] = Side::pair((&mut pair.a.vm, wanted_a), (&mut pair.b.vm, wanted_b)).await?;
+        Ok(Self { a, b })
+    }
+
+    async fn close(self, pair: &mut Pair) -> Result<()> {
+        self.a.verbs.close(&mut pair.a.vm).await?;
+        self.b.verbs.close(&mut pair.b.vm).await
+    }
+
+    /// A WRITE of a to the first bytes of b's region.
+    fn write(&self, len: u32) -> StockSend {
+        self.a.write(self.b.region.addr, self.b.region.rkey, len)
+    }
+}
+
+async fn wanted(station: &mut Station) -> Result<Wanted> {
+    Ok(Wanted::new(DEVICE, Place::Gid(gid_index(station, Gid::V4).await?)))
+}
+
+/// A request that fails takes those behind it along.
+async fn wrong_key(pair: &mut Pair) -> Result<()> {
+    let ends = Ends::open(pair).await?;
+    let (good, mut bad) = (ends.write(4096), ends.write(4096));
+    bad.rkey ^= 0x100;
+    let vm = &mut pair.a.vm;
+    ends.a.post(vm, &[good.clone(), bad, good]).await?;
+    ends.a.expect(vm, &[status::SUCCESS, status::REM_ACCESS_ERR, status::WR_FLUSH_ERR]).await?;
+    ends.a.expect_event(vm, event::QP_ACCESS_ERR).await?;
+    ends.b.expect_event(&mut pair.b.vm, event::QP_ACCESS_ERR).await?;
+    pair.tell(&[REMOTE_ACCESS], &[KEY_INBOUND]).await?;
+    ends.close(pair).await
+}
+
+async fn out_of_bounds(pair: &mut Pair) -> Result<()> {
+    let ends = Ends::open(pair).await?;
+    let mut beyond = ends.write(4096);
+    beyond.va += u64::from(crate::scenario::failing::REGION) - 4095;
+    ends.a.post(&mut pair.a.vm, &[beyond]).await?;
+    ends.a.expect(&mut pair.a.vm, &[status::REM_ACCESS_ERR]).await?;
+    ends.b.expect_event(&mut pair.b.vm, event::QP_ACCESS_ERR).await?;
+    pair.tell(&[REMOTE_ACCESS], &[BOUNDS_INBOUND]).await?;
+    ends.close(pair).await
+}
+
+async fn wrong_local_key(pair: &mut Pair) -> Result<()> {
+    let ends = Ends::open(pair).await?;
+    ends.b.receive(&mut pair.b.vm, 4096).await?;
+    let vm = &mut pair.a.vm;
+    let mut bad = ends.a.send(4096);
+    bad.sges[0].2 ^= 0x100;
+    ends.a.post(vm, &[bad, ends.a.send(16)]).await?;
+    ends.a.expect(vm, &[status::LOC_PROT_ERR, status::WR_FLUSH_ERR]).await?;
+    ends.a.expect_event(vm, event::QP_ACCESS_ERR).await?;
+    pair.tell(&[KEY_SEND], &[]).await?;
+    ends.close(pair).await
+}
+
+async fn too_long(pair: &mut Pair) -> Result<()> {
+    let ends = Ends::open(pair).await?;
+    ends.b.receive(&mut pair.b.vm, 4000).await?;
+    ends.b.receive(&mut pair.b.vm, 4000).await?;
+    ends.a.post(&mut pair.a.vm, &[ends.a.send(4096)]).await?;
+    ends.a.expect(&mut pair.a.vm, &[status::REM_INV_REQ_ERR]).await?;
+    ends.b.expect(&mut pair.b.vm, &[status::LOC_LEN_ERR, status::WR_FLUSH_ERR]).await?;
+    ends.b.expect_event(&mut pair.b.vm, event::QP_FATAL).await?;
+    pair.tell(&[REMOTE_REQUEST], &[TOO_LONG]).await?;
+    ends.close(pair).await
+}
+
+/// What drivers and library make of it is theirs (section 14.1).
+async fn receiver_not_ready(pair: &mut Pair) -> Result<()> {
+    let old = pair.a.sh("uname -r").await?.starts_with("6.12.");
+    let first = if old { status::WR_FLUSH_ERR } else { status::FATAL_ERR };
+    let ends = Ends::open(pair).await?;
+    let vm = &mut pair.a.vm;
+    ends.a.post(vm, &[ends.a.send(64), ends.a.send(64)]).await?;
+    ends.a.expect(vm, &[first, status::WR_FLUSH_ERR]).await?;
+    ends.a.expect_event(vm, event::QP_FATAL).await?;
+    pair.tell(&[RNR_RETRIES], &[]).await?;
+    ends.close(pair).await
+}
+
+async fn peer_gone(pair: &mut Pair) -> Result<()> {
+    let ends = Ends::open(pair).await?;
+    ends.b.verbs.destroy(&mut pair.b.vm, ends.b.qp).await?;
+    let vm = &mut pair.a.vm;
+    ends.a.post(vm, &[ends.a.send(64), ends.a.send(64)]).await?;
+    ends.a.expect(vm, &[status::RETRY_EXC_ERR, status::WR_FLUSH_ERR]).await?;
+    ends.a.expect_event(vm, event::QP_FATAL).await?;
+    pair.tell(&[RETRIES], &[]).await?;
+    ends.close(pair).await
+}
+
+/// The driver makes a ring of twice as many entries, and some more.
+async fn overrun(pair: &mut Pair) -> Result<()> {
+    let ends = Ends::open_with(pair, |a| a.completions = Some(7)).await?;
+    let vm = &mut pair.a.vm;
+    ends.a.post(vm, &vec![ends.write(64); MANY]).await?;
+    let events = ends.a.verbs.events(vm, EVENT_LIMIT).await?;
+    ensure!(events.contains(&event::CQ_ERR), "events {events:?} without CQ_ERR");
+    ends.close(pair).await?;
+    let warnings = pair.a.new_warnings().await?;
+    ensure!(warnings.iter().any(|line| line.contains("CQ")), "the driver warns: {warnings:?}");
+    pair.tell(&[], &[]).await
+}
+
+/// Requests a has posted fail from one of them on, with these statuses of the first and the others.
+async fn fails_in_between(pair: &mut Pair, ends: &Ends, first: u32) -> Result<()> {
+    let found = ends.a.statuses(&mut pair.a.vm, u32::try_from(MANY)?).await?;
+    let good = found.iter().take_while(|&&status| status == status::SUCCESS).count();
+    let expected: Vec<u32> =
+        (good..MANY).map(|n| if n == good { first } else { status::WR_FLUSH_ERR }).collect();
+    ensure!(good < MANY && found[good..] == expected, "statuses {found:?}");
+    Ok(())
+}
+
+async fn target_deregistered(pair: &mut Pair) -> Result<()> {
+    let ends = Ends::open_with(pair, |a| a.region = LONG).await?;
+    ends.a.post(&mut pair.a.vm, &vec![ends.write(LONG); MANY]).await?;
+    ends.b.verbs.deregister(&mut pair.b.vm, ends.b.region).await?;
+    fails_in_between(pair, &ends, status::REM_ACCESS_ERR).await?;
+    ends.b.expect_event(&mut pair.b.vm, event::QP_ACCESS_ERR).await?;
+    pair.tell(&[REMOTE_ACCESS], &[KEY_INBOUND]).await?;
+    ends.close(pair).await
+}
+
+async fn source_deregistered(pair: &mut Pair) -> Result<()> {
+    let ends = Ends::open_with(pair, |a| a.region = LONG).await?;
+    ends.a.post(&mut pair.a.vm, &vec![ends.write(LONG); MANY]).await?;
+    ends.a.verbs.deregister(&mut pair.a.vm, ends.a.region).await?;
+    fails_in_between(pair, &ends, status::LOC_PROT_ERR).await?;
+    ends.a.expect_event(&mut pair.a.vm, event::QP_ACCESS_ERR).await?;
+    pair.tell(&[KEY_SEND], &[]).await?;
+    ends.close(pair).await
+}
+
+/// Traffic between programs that go on for a long time, seen to flow.
+async fn traffic(pair: &mut Pair) -> Result<[ProgramId; 2]> {
+    let of_a = gid_index(&mut pair.a, Gid::V4).await?;
+    let of_b = gid_index(&mut pair.b, Gid::V4).await?;
+    let line = |gid: usize| format!("ib_write_bw -F -d {DEVICE} -x {gid} -s 65536 -D 120");
+    let server = tools::spawn(&mut pair.b.vm, &line(of_b)).await?;
+    Ready::Tcp(PERFTEST_PORT).wait(&mut pair.b.vm, server).await?;
+    let address = pair.b.address(0).ipv4;
+    let client = tools::spawn(&mut pair.a.vm, &format!("{} {address}", line(of_a))).await?;
+    flows(pair).await?;
+    Ok([server, client])
+}
+
+/// Waits until more has come from a.
+async fn flows(pair: &Pair) -> Result<()> {
+    let before = received(pair).await?;
+    let deadline = Instant::now() + LIMIT;
+    while received(pair).await? < before + 1000 {
+        ensure!(Instant::now() < deadline, "no traffic within {LIMIT:?}");
+        sleep(POLL).await;
+    }
+    Ok(())
+}
+
+/// RoCE packets that b has got.
+async fn received(pair: &Pair) -> Result<u64> {
+    pair.b.daemon.as_ref().context("no daemon")?.counter("/port/roce").await
+}
+
+async fn server_killed(pair: &mut Pair) -> Result<()> {
+    let [server, client] = traffic(pair).await?;
+    tools::stop(&mut pair.b.vm, server).await?;
+    let end = tools::wait(&mut pair.a.vm, client, LIMIT).await.context("the client goes on")?;
+    let text = format!("{}{}", end.stdout, end.stderr);
+    ensure!(
+        end.status != ExitStatus::Code(0) && text.contains("Failed status 12"),
+        "{:?}: {text}",
+        end.status
+    );
+    pair.tell(&[RETRIES], &[]).await
+}
+
+/// The server of a WRITE test has no work of its own: it sees the connection of its client end.
+async fn client_killed(pair: &mut Pair) -> Result<()> {
+    let [server, client] = traffic(pair).await?;
+    tools::stop(&mut pair.a.vm, client).await?;
+    let end = tools::wait(&mut pair.b.vm, server, LIMIT).await.context("the server goes on")?;
+    ensure!(end.status != ExitStatus::Code(0), "the server ends with success: {}", end.stdout);
+    pair.tell(&[], &[]).await
+}
+
+async fn still_works(pair: &mut Pair) -> Result<()> {
+    let of_a = gid_index(&mut pair.a, Gid::V4).await?;
+    let of_b = gid_index(&mut pair.b, Gid::V4).await?;
+    let line = |gid: usize| format!("ibv_rc_pingpong -d {DEVICE} -g {gid} -c");
+    let client = format!("{} {}", line(of_a), pair.b.address(0).ipv4);
+    let exchange = Exchange { server: line(of_b), client, ready: Ready::Tcp(PERFTEST_PORT), limit: LIMIT };
+    exchange.run(&mut pair.b.vm, &mut pair.a.vm).await?;
+    pair.tell(&[], &[]).await
+}
+
+async fn stop(pair: &mut Pair, [server, client]: [ProgramId; 2]) -> Result<()> {
+    tools::stop(&mut pair.a.vm, client).await?;
+    tools::stop(&mut pair.b.vm, server).await.map(drop)
+}
+
+/// Section 14.4: queue pairs stay, and what was on its way is sent again.
+async fn interface_down(pair: &mut Pair) -> Result<()> {
+    let programs = traffic(pair).await?;
+    let device = pair.a.device.clone();
+    pair.a.sh(&format!("ip link set {device} down && ip link set {device} up")).await?;
+    port_is_active(&mut pair.a).await?;
+    flows(pair).await?;
+    pair.tell(&[], &[]).await?;
+    stop(pair, programs).await?;
+    still_works(pair).await
+}
+
+/// A program is told that its device is gone, and the peer's that nobody answers.
+async fn device_goes(pair: &mut Pair, line: &str) -> Result<()> {
+    let programs = traffic(pair).await?;
+    let ends = Ends::open(pair).await?;
+    pair.a.vm.run_within(LIMIT, &["sh", "-c", line]).await?;
+    let events = ends.a.verbs.events(&mut pair.a.vm, EVENT_LIMIT).await?;
+    ensure!(events.contains(&event::DEVICE_FATAL), "events {events:?} without DEVICE_FATAL");
+    let vm = &mut pair.b.vm;
+    ends.b.post(vm, &[ends.b.send(64), ends.b.send(64)]).await?;
+    ends.b.expect(vm, &[status::RETRY_EXC_ERR, status::WR_FLUSH_ERR]).await?;
+    ends.b.expect_event(vm, event::QP_FATAL).await?;
+    stop(pair, programs).await?;
+    ends.close(pair).await
+}
+
+async fn function_reset(pair: &mut Pair) -> Result<()> {
+    let line = format!("echo 1 > /sys/class/net/{}/device/reset", pair.a.device);
+    device_goes(pair, &line).await?;
+    port_is_active(&mut pair.a).await?;
+    pair.tell(&[], &[RETRIES]).await?;
+    still_works(pair).await
+}
+
+async fn unloaded(pair: &mut Pair) -> Result<()> {
+    device_goes(pair, "modprobe -r irdma; ! lsmod | grep -q '^ice ' || modprobe -r ice").await?;
+    pair.a.restart().await?;
+    roce::start(&mut pair.a).await?;
+    pair.tell(&[], &[RETRIES]).await?;
+    still_works(pair).await
+}
+
+async fn guest_dies(pair: &mut Pair) -> Result<()> {
+    let ends = Ends::open(pair).await?;
+    pair.b.vm.kill().await?;
+    let vm = &mut pair.a.vm;
+    ends.a.post(vm, &[ends.a.send(64), ends.a.send(64)]).await?;
+    ends.a.expect(vm, &[status::RETRY_EXC_ERR, status::WR_FLUSH_ERR]).await?;
+    ends.a.expect_event(vm, event::QP_FATAL).await?;
+    ends.a.verbs.close(vm).await?;
+    let warnings = pair.a.new_warnings().await?;
+    ensure!(warnings.iter().map(|line| told(line)).eq([Some(RETRIES)]), "{warnings:?}");
+    Ok(())
+}

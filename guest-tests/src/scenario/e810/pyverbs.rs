@@ -1,0 +1,163 @@
+//! rdma-core's own tests for devices in a guest with `irdma`: what cannot be run on this hardware, what cannot pass.
+
+use anyhow::{Context, Result};
+
+use super::roce;
+use super::station::Station;
+use crate::lab::Lab;
+use crate::report::Report;
+use crate::scenario::rdma_core_suite::{self as suite, Failure, Known, Skip, skip};
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let run = lab.new_run("e810-pyverbs")?;
+    let hint = format!("consoles, logs and the suite's output: {}", run.path().display());
+    let image = lab.debian_image(&run).await?;
+    let tests = lab.rdma_core_tests().await?;
+    let mut station = roce::alone(lab, &run, &image, vec![tests]).await.with_context(|| hint.clone())?;
+    report.case("the port is active", &hint, prepare(&mut station)).await?;
+    let windows = station.sh("uname -r").await?.starts_with("6.12.");
+    let known = if windows { WITH_WINDOWS } else { WITHOUT_WINDOWS };
+    suite::run(&mut station.vm, known, report, &hint, &run.file("suite.log")).await?;
+    report
+        .case("the kernel warned of failing work alone", &hint, station.no_warnings_but(FAILING_WORK))
+        .await?;
+    report.case("the daemon ends with success on SIGTERM", &hint, station.stop()).await
+}
+
+/// What tests that make work fail are told of by the kernel.
+const FAILING_WORK: &[&str] = &[
+    // Each asynchronous event (E-37).
+    "abnormal ae_id",
+    // The driver destroys a queue pair by way of its error state, also from RESET, which the core does not let it.
+    "old_state=0x0, new_state=0x6",
+];
+
+async fn prepare(station: &mut Station) -> Result<()> {
+    roce::start(station).await?;
+    suite::prepare(&mut station.vm).await
+}
+
+/// Kernel 6.12 has windows, later ones have none (section 15.2).
+const WITH_WINDOWS: Known = Known { device: roce::DEVICE, failures: FAILURES, skips: &[TYPE_1_SKIPS, SKIPS] };
+const WITHOUT_WINDOWS: Known = Known { device: roce::DEVICE, failures: FAILURES, skips: &[MW_SKIPS, SKIPS] };
+
+const NO_RESET: &str = "a queue pair that has failed cannot be used again: for RESET the driver leaves it in the state error \
+    of its own (irdma_modify_qp_roce, verbs.c), from which it refuses INIT";
+
+const FAILURES: &[Failure] = &[
+    Failure { test: "tests.test_mr.MRTest.test_mr_rereg_addr", why: NO_RESET },
+    Failure { test: "tests.test_mr.MRTest.test_mr_rereg_pd", why: NO_RESET },
+    Failure {
+        test: "tests.test_mr.MRTest.test_mr_rereg_atomic",
+        why: "it posts an atomic operation without asking whether there are any; libirdma refuses the request",
+    },
+];
+
+const NO_ATOMICS: &str = "hardware of the second generation has none, nor has libirdma";
+const NO_XRC: &str = "the driver has no XRC domains";
+const NO_EX: &str = "libirdma makes queue pairs by the first version of verbs only";
+const NO_EX_WR: &str = "libirdma has completion queues of this kind, but not with what the test asks for";
+const NO_DM: &str = "the hardware has no memory to lend";
+const NO_MW: &str = "the driver has no memory windows on hardware of the second generation";
+const NO_ODP: &str = "the hardware takes no page faults";
+const NO_DMABUF: &str = "there is no GPU to lend memory";
+const NO_RAW: &str = "the driver has RC and UD only (section 13.1)";
+const NO_SRQ: &str = "hardware of the second generation has none";
+const NO_PARENT: &str = "libirdma takes its memory from nobody";
+
+const MW_SKIPS: &[Skip] = &[
+    skip(
+        "tests.test_mr.MWTest.test_reg_mw_wrong_type",
+        "Create memory window of type 3 is not supported",
+        NO_MW,
+    ),
+    skip("tests.test_mr.MWTest", "Create MW is not supported", NO_MW),
+];
+
+const TYPE_1_SKIPS: &[Skip] = &[];
+
+/// The first that names a test holds for it.
+const SKIPS: &[Skip] = &[
+    skip("tests.test_atomic", "Atomic operations are not supported", NO_ATOMICS),
+    skip("tests.test_cqex.CqExTestCase.test_xrc_traffic_cq_ex", "Create XRCD is not supported", NO_XRC),
+    skip("tests.test_cuda_dmabuf", "cuda-python 12.0+ must be installed", NO_DMABUF),
+    skip("tests.test_device.DMTest", "Device memory is not supported", NO_DM),
+    skip("tests.test_device.SharedDMTest", "Device memory is not supported", NO_DM),
+    skip("tests.test_flow", "Create QP type 8 is not supported", NO_RAW),
+    skip("tests.test_mr.DeviceMemoryAPITest", "Device memory is not supported", NO_DM),
+    skip("tests.test_mr.DeviceMemoryTest", "Device memory is not supported", NO_DM),
+    skip("tests.test_mr.DmaBufMRTest", "Device /dev/dri/renderD128 is not present", NO_DMABUF),
+    skip("tests.test_mr.DmaBufTestCase", "Device /dev/dri/renderD128 is not present", NO_DMABUF),
+    skip("tests.test_odp.OdpTestCase.test_odp_xrc_traffic", "Create XRCD is not supported", NO_XRC),
+    skip("tests.test_odp.OdpTestCase", "ODP is not supported - No ODP caps", NO_ODP),
+    skip(
+        "tests.test_parent_domain.ParentDomainTrafficTest",
+        "Parent Domain is not supported on this device",
+        NO_PARENT,
+    ),
+    skip("tests.test_qp.QPTest.test_create_raw_qp_ex_no_attr", "Create Raw Packet QP", NO_RAW),
+    skip("tests.test_qp.QPTest.test_create_raw_qp_ex_with_attr", "Create Raw Packet QP", NO_RAW),
+    skip("tests.test_qp.QPTest.test_create_raw_qp_no_attr", "Create Raw Packet QP", NO_RAW),
+    skip("tests.test_qp.QPTest.test_create_raw_qp_with_attr", "Create Raw Packet QP", NO_RAW),
+    skip("tests.test_qp.QPTest.test_query_raw_qp", "Create Raw Packet QP", NO_RAW),
+    skip("tests.test_qp.QPTest.test_create_uc_qp_ex_no_attr", "Create UC QP", NO_RAW),
+    skip("tests.test_qp.QPTest.test_create_uc_qp_ex_with_attr", "Create UC QP", NO_RAW),
+    skip("tests.test_qp.QPTest.test_create_uc_qp_no_attr", "Create UC QP", NO_RAW),
+    skip("tests.test_qp.QPTest.test_create_uc_qp_with_attr", "Create UC QP", NO_RAW),
+    skip("tests.test_qp.QPTest.test_query_uc_qp", "Create UC QP", NO_RAW),
+    skip(
+        "tests.test_qp.QPTest.test_create_rc_qp_ex_no_attr",
+        "without extended attrs is not supported",
+        NO_EX,
+    ),
+    skip(
+        "tests.test_qp.QPTest.test_create_rc_qp_ex_with_attr",
+        "with extended attrs is not supported",
+        NO_EX,
+    ),
+    skip(
+        "tests.test_qp.QPTest.test_create_ud_qp_ex_no_attr",
+        "without extended attrs is not supported",
+        NO_EX,
+    ),
+    skip("tests.test_qp.QPTest.test_modify_ud_qp", "without extended attrs is not supported", NO_EX),
+    skip("tests.test_qp.QPTest.test_query_ud_qp", "without extended attrs is not supported", NO_EX),
+    skip(
+        "tests.test_qpex.QpExTestCase.test_qp_ex_rc_flush",
+        "additional access flags 258 is not supported",
+        NO_EX,
+    ),
+    skip(
+        "tests.test_qpex.QpExTestCase.test_qp_ex_rc_flush_type_violate",
+        "additional access flags 258 is not supported",
+        NO_EX,
+    ),
+    skip("tests.test_qpex.QpExTestCase.test_qp_ex_xrc_send", "Create XRCD is not supported", NO_XRC),
+    skip("tests.test_qpex.QpExTestCase.test_qp_ex_xrc_send_imm", "Create XRCD is not supported", NO_XRC),
+    skip("tests.test_qpex.QpExTestCase", "Extended QP is not supported on this device", NO_EX),
+    skip(
+        "tests.test_rdmacm.CMTestCase.test_rdmacm_async_traffic",
+        "Can not run the test over irdma device",
+        "the suite leaves it out for this driver",
+    ),
+    skip(
+        "tests.test_relaxed_ordering.RoTestCase.test_ro_xrc_traffic",
+        "Create XRCD is not supported",
+        NO_XRC,
+    ),
+    skip("tests.test_rss_traffic", "Create QP type 8 is not supported", NO_RAW),
+    skip("tests.test_shared_pd", "Extended QP is not supported on this device", NO_EX),
+    skip("tests.test_srq", "Create SRQ is not supported", NO_SRQ),
+    skip("tests.test_tag_matching", "Extended CQ is not supported", NO_EX_WR),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_pinned_names_modules_that_are_run_and_says_why() {
+        WITH_WINDOWS.check();
+        WITHOUT_WINDOWS.check();
+    }
+}

@@ -1,0 +1,251 @@
+//! rdma-core's own tests for devices, run in a guest as their own runner does, but for a process for each. What came of them
+//! is compared with what is known of a driver.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use agent::wire::{Ask, ExitStatus, ProgramId, Spawn};
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use crate::report::Report;
+use crate::vm::Vm;
+
+const PROGRAM: &str = include_str!("../../guest/rdma_core_tests.py");
+/// One test; loading all of them, uncompiled, comes before the first.
+const LINE_TIMEOUT: Duration = Duration::from_secs(200);
+const ANSWER_MARGIN: Duration = Duration::from_secs(20);
+
+/// Modules of version 56 that any device is tested with. The others (`test_mlx5_*`, `test_efa*`) are about interfaces that
+/// only devices of their vendors have; without such a device the suite does not survive one of them.
+const MODULES: &[&str] = &[
+    "test_addr",
+    "test_atomic",
+    "test_cq",
+    "test_cq_events",
+    "test_cqex",
+    "test_cuda_dmabuf",
+    "test_device",
+    "test_flow",
+    "test_fork",
+    "test_mr",
+    "test_odp",
+    "test_parent_domain",
+    "test_pd",
+    "test_qp",
+    "test_qpex",
+    "test_rdmacm",
+    "test_relaxed_ordering",
+    "test_rss_traffic",
+    "test_shared_pd",
+    "test_srq",
+    "test_tag_matching",
+];
+
+/// A test that does not pass, since the driver's own source is in the way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Failure {
+    pub(super) test: &'static str,
+    /// With the place in the driver.
+    pub(super) why: &'static str,
+}
+
+/// A test, class or module that skips itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Skip {
+    pub(super) tests: &'static str,
+    /// Part of the reason it prints.
+    pub(super) reason: &'static str,
+    pub(super) why: &'static str,
+}
+
+/// See [`Skip`].
+pub(super) const fn skip(tests: &'static str, reason: &'static str, why: &'static str) -> Skip {
+    Skip { tests, reason, why }
+}
+
+/// What is known of a driver.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    /// Its device.
+    pub(super) device: &'static str,
+    pub(super) failures: &'static [Failure],
+    /// The first that names a test holds for it. All of the lists count, one after the other.
+    pub(super) skips: &'static [&'static [Skip]],
+}
+
+/// Makes a guest ready, whose next disk is that with the tests. The device is there already.
+pub(super) async fn prepare(vm: &mut Vm) -> Result<()> {
+    // Some tests want huge pages first and look at what the device can do then.
+    vm.run(&["sysctl", "-q", "vm.nr_hugepages=16"]).await?;
+    // Debian's base-files makes it when it is configured; our root is unpacked only.
+    vm.run(&["mkdir", "-p", "/mnt"]).await?;
+    vm.run(&["mount", "-o", "ro", "/dev/vdc", "/mnt"]).await.map(drop)
+}
+
+/// Runs the suite, a case for each of its modules. `log` becomes all that it says.
+pub(super) async fn run(
+    vm: &mut Vm,
+    known: Known,
+    report: &mut Report,
+    hint: &str,
+    log: &Path,
+) -> Result<()> {
+    let mut suite = Suite::start(vm, known, File::create(log)?).await?;
+    let mut modules = Vec::new();
+    while let Some(module) = suite.next_module() {
+        report.case(&module, hint, suite.judge(&module)).await?;
+        modules.push(module);
+    }
+    let missing: Vec<_> =
+        MODULES.iter().filter(|name| !modules.iter().any(|module| module == *name)).collect();
+    report
+        .case("the suite went through all its modules", hint, async {
+            ensure!(missing.is_empty(), "no test of {missing:?} was run");
+            Ok(())
+        })
+        .await
+}
+
+/// What became of a test, as the program in the guest tells it.
+#[derive(Clone, Debug, Deserialize)]
+struct Verdict {
+    test: String,
+    outcome: Outcome,
+    /// Why it skipped itself, or what went wrong.
+    text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Outcome {
+    Passed,
+    Skipped,
+    Failed,
+}
+
+/// The suite while it runs.
+struct Suite<'a> {
+    vm: &'a mut Vm,
+    known: Known,
+    program: ProgramId,
+    log: File,
+    /// The first of the module that is to be judged next.
+    next: Option<Verdict>,
+}
+
+impl<'a> Suite<'a> {
+    async fn start(vm: &'a mut Vm, known: Known, log: File) -> Result<Self> {
+        let mut argv = ["python3", "-W", "ignore", "-c", PROGRAM, "/mnt/tests", known.device]
+            .map(str::to_owned)
+            .to_vec();
+        argv.extend(MODULES.iter().map(|&module| module.to_owned()));
+        let program = vm.call(Spawn { argv }).await?.program;
+        let mut suite = Self { vm, known, program, log, next: None };
+        suite.step().await?;
+        Ok(suite)
+    }
+
+    /// The module of the next test, or none when the last has been run.
+    fn next_module(&self) -> Option<String> {
+        self.next.as_ref().map(|verdict| module(&verdict.test).to_owned())
+    }
+
+    /// Follows the tests of a module to the first of another, and compares what became of them with what is pinned.
+    async fn judge(&mut self, name: &str) -> Result<()> {
+        let mut wrong = Vec::new();
+        while let Some(verdict) = self.next.take_if(|verdict| module(&verdict.test) == name) {
+            wrong.extend(self.known.surprise(&verdict));
+            self.step().await?;
+        }
+        ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+        Ok(())
+    }
+
+    /// Waits for the next verdict, or the end.
+    async fn step(&mut self) -> Result<()> {
+        let timeout_ms = u32::try_from(LINE_TIMEOUT.as_millis())?;
+        let step = Ask { program: self.program, line: None, timeout_ms };
+        let line = match self.vm.call_within(LINE_TIMEOUT + ANSWER_MARGIN, step).await {
+            Ok(said) => said.line,
+            // It has no more to say; whether it ended well is its status.
+            Err(error) => {
+                let end = crate::tools::wait(self.vm, self.program, LINE_TIMEOUT).await?;
+                ensure!(end.status == ExitStatus::Code(0), "{error:#}: {:?}: {}", end.status, end.stderr);
+                self.next = None;
+                return Ok(());
+            }
+        };
+        writeln!(self.log, "{line}")?;
+        self.next = Some(serde_json::from_str(&line).with_context(|| line.clone())?);
+        Ok(())
+    }
+}
+
+impl Known {
+    /// How the outcome of a test differs from what is known of it.
+    fn surprise(&self, verdict: &Verdict) -> Option<String> {
+        let Verdict { test, outcome, text } = verdict;
+        let differs = |expected: &str| Some(format!("{test}: {outcome:?}, {expected}: {text}"));
+        if let Some(failure) = self.failures.iter().find(|failure| failure.test == test) {
+            let is_expected = *outcome == Outcome::Failed;
+            return if is_expected {
+                None
+            } else {
+                differs(&format!("though it could not pass ({})", failure.why))
+            };
+        }
+        let is_one_of = |tests: &str| {
+            test.strip_prefix(tests).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let skip = self.skips.iter().copied().flatten().find(|skip| is_one_of(skip.tests));
+        match (outcome, skip) {
+            (Outcome::Passed, None) => None,
+            (Outcome::Skipped, Some(skip)) if text.contains(skip.reason) => None,
+            (_, Some(skip)) => differs(&format!("not skipped for {:?} ({})", skip.reason, skip.why)),
+            (_, None) => differs("though it should pass"),
+        }
+    }
+
+    /// Everything names modules that are run, and says why.
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        let known = |test: &str| MODULES.contains(&module(test));
+        for failure in self.failures {
+            assert!(known(failure.test) && !failure.why.is_empty(), "{failure:?}");
+        }
+        for skip in self.skips.iter().copied().flatten() {
+            assert!(known(skip.tests) && !skip.why.is_empty(), "{skip:?}");
+        }
+    }
+}
+
+/// `test_x` of `tests.test_x.Class.test_name`.
+fn module(test: &str) -> &str {
+    test.split('.').nth(1).unwrap_or(test)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_pinned_may_differ_from_passing() {
+        let verdict = |outcome: &str| -> Verdict {
+            let line =
+                format!(r#"{{"test":"tests.test_mr.MRTest.test_x","outcome":"{outcome}","text":"no"}}"#);
+            serde_json::from_str(&line).unwrap()
+        };
+        assert_eq!(module(&verdict("passed").test), "test_mr");
+        let nothing = Known { device: "", failures: &[], skips: &[] };
+        assert_eq!(nothing.surprise(&verdict("passed")), None);
+        assert!(nothing.surprise(&verdict("failed")).unwrap().ends_with("though it should pass: no"));
+        assert!(nothing.surprise(&verdict("skipped")).is_some());
+        const SKIPS: &[Skip] = &[skip("tests.test_mr.MRTest", "no", "why")];
+        let skipping = Known { skips: &[&[], SKIPS], ..nothing };
+        assert_eq!(skipping.surprise(&verdict("skipped")), None);
+        assert!(skipping.surprise(&verdict("passed")).is_some());
+    }
+}
