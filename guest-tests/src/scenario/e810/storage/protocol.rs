@@ -50,8 +50,10 @@ pub(super) const NVME: Protocol = Protocol {
         echo {server} > ports/1/addr_traddr
         echo 4420 > ports/1/addr_trsvcid
         ln -s /sys/kernel/config/nvmet/subsystems/hcad ports/1/subsystems/hcad",
+    // Five seconds, the default, is less than an emulated guest on a busy host may rest before it says that it lives.
     connect: "modprobe nvme-rdma
-        nvme connect -t rdma -a {server} -s 4420 -n hcad --reconnect-delay=1 --ctrl-loss-tmo=120",
+        nvme connect -t rdma -a {server} -s 4420 -n hcad \\
+            --reconnect-delay=1 --ctrl-loss-tmo=120 --keep-alive-tmo=60",
     pause: "rm /sys/kernel/config/nvmet/ports/1/subsystems/hcad",
     resume: "ln -s /sys/kernel/config/nvmet/subsystems/hcad /sys/kernel/config/nvmet/ports/1/subsystems/hcad",
     noticed: "! grep -q live /sys/class/nvme/nvme0/state",
