@@ -30,9 +30,12 @@ use super::work_ring::WorkRing;
 use crate::frontend::snapshot::QpCounters;
 use crate::net::UNRESOLVED;
 
-/// Without an answer for so long a packet is taken for lost. The interface has no field for it (section 13.2): with the
-/// seven retries that software asks for, a connection outlives four seconds of silence.
-const ACK_TIMEOUT: AckTimeout = AckTimeout::doubling(Duration::from_nanos(4096 << 12));
+/// Without an answer for so long a packet is taken for lost, where software permits as many retries as it can. The interface
+/// has no field for it (section 13.2).
+const ACK_TIMEOUT: Duration = Duration::from_nanos(4096 << 12);
+
+/// Most retries there are.
+const MAX_RETRIES: u8 = 7;
 
 /// What peers are asked to wait for a receive: 0.64 ms at first, up to 164 ms. Nothing tells the device that one is posted,
 /// and the interface has no field for the time, though software counts on one: connections of `rdma_cm` have an RNR timer
@@ -174,8 +177,8 @@ impl QueuePair {
             pkey_index: 0,
             qkey,
             any_qkey: false,
-            ack_timeout: Some(ACK_TIMEOUT),
-            retry_count: retry_count.min(7),
+            ack_timeout: Some(ack_timeout(retry_count)),
+            retry_count: retry_count.min(MAX_RETRIES),
             rnr_retry: match rnr_retry {
                 7.. => RnrRetry::Infinite,
                 count => RnrRetry::Limited(count),
@@ -303,6 +306,13 @@ fn may_move(from: QpState, to: QpState) -> bool {
         || matches!((from, to), (Idle, Idle | Rtr) | (Rtr, Rtr | Rts) | (Rts, Rts | Sqd) | (Sqd, Sqd | Rts))
 }
 
+/// How long a connection with so many retries waits for an answer. Whatever their number, it outlives seconds of silence:
+/// RDS permits one retry, and takes for granted that it is late.
+const fn ack_timeout(retries: u8) -> AckTimeout {
+    let factor = 1 << MAX_RETRIES.saturating_sub(retries);
+    AckTimeout::doubling(ACK_TIMEOUT.saturating_mul(factor))
+}
+
 /// The largest path MTU that is not more than so many bytes, or the smallest there is.
 fn mtu(bytes: u16) -> Mtu {
     let all = [Mtu::Mtu4096, Mtu::Mtu2048, Mtu::Mtu1024, Mtu::Mtu512];
@@ -326,4 +336,20 @@ fn source_port(label: FlowLabel) -> u16 {
     let label = label.get();
     let port = DYNAMIC | (label & 0x3fff) ^ (label >> 14);
     u16::try_from(port).unwrap_or(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_outlives_seconds_of_silence_with_any_number_of_retries() {
+        for retries in 0..=MAX_RETRIES {
+            let timeout = ack_timeout(retries);
+            let silence: Duration = (0..=retries).map(|retry| timeout.after(retry)).sum();
+            assert!((2..5).contains(&silence.as_secs()), "{retries} retries: {silence:?}");
+        }
+        assert_eq!(ack_timeout(MAX_RETRIES).after(0), ACK_TIMEOUT);
+        assert_eq!(ack_timeout(63), ack_timeout(MAX_RETRIES), "a field of six bits");
+    }
 }
