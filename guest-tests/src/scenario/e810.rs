@@ -11,6 +11,7 @@ mod flows;
 mod jumbo;
 mod lifecycle;
 mod messages;
+pub(super) mod middleware;
 pub(super) mod net;
 mod package;
 pub(super) mod paths;

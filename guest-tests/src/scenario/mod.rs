@@ -279,6 +279,12 @@ pub const ALL: &[Scenario] = &[
         run: |lab, report| Box::pin(e810::perftest::run(lab, report, e810::perftest::Extent::Full)),
     },
     Scenario {
+        name: "e810-middleware",
+        about: "UCX, libfabric and Open MPI between two E810 with Debian's own irdma, content checked",
+        pair: false,
+        run: |lab, report| Box::pin(e810::middleware::run(lab, report)),
+    },
+    Scenario {
         name: "fabric-tap",
         about: "HCAs on tap interfaces: a bridge, a VXLAN, and the kernel's ping",
         pair: false,

@@ -1,0 +1,196 @@
+//! What programs use RDMA through: UCX, libfabric and Open MPI as Debian packages them, between two E810 that `irdma`
+//! drives. Of MPI every byte is checked, of `fi_pingpong` too; UCX's program does not look at its data.
+
+use std::time::Duration;
+
+use agent::wire::ExitStatus;
+use anyhow::{Context, Result, ensure};
+
+use super::roce::{self, DEVICE, Gid, gid_index};
+use super::station::Station;
+use crate::lab::Lab;
+use crate::report::Report;
+use crate::tools::{Exchange, Ready, spawn, stop};
+
+const LIMIT: Duration = Duration::from_secs(120);
+/// Where `ucx_perftest` and `fi_pingpong` wait for their clients.
+const UCX_PORT: u16 = 13337;
+const PINGPONG_PORT: u16 = 47592;
+const SHELL_PORT: u16 = 5140;
+
+/// Tests of UCX's transports, and what they take besides the device and the transport.
+const TRANSPORT: &[&str] = &[
+    "-t am_lat -D short -s 8 -n 500",
+    "-t am_lat -D bcopy -s 2048 -n 500",
+    "-t am_lat -D zcopy -s 2048 -n 500",
+    "-t am_bw -D bcopy -s 2048 -n 2000",
+    "-t put_lat -D short -s 8 -n 500",
+];
+
+/// Tests of UCX's protocols over the same transport.
+const PROTOCOL: &[&str] = &[
+    "-t tag_lat -s 8 -n 500",
+    "-t tag_lat -s 65536 -n 50",
+    "-t tag_bw -s 65536 -n 200",
+    "-t tag_bw -s 4194304 -n 5",
+    "-t ucp_am_bw -s 65536 -n 100",
+    "-t stream_bw -s 65536 -n 100",
+    "-t ucp_put_bw -s 65536 -n 50",
+    "-t ucp_get -s 65536 -n 20",
+];
+
+/// Providers and endpoints of libfabric.
+const FABRIC: &[(&str, &str)] = &[("verbs", "msg"), ("verbs;ofi_rxm", "rdm"), ("verbs", "dgram")];
+
+/// Ways of Open MPI to the other guest. Beyond its own guest each has nothing else.
+const MPI: &[(&str, &str)] = &[
+    (
+        "UCX",
+        "--mca pml ucx --mca opal_common_ucx_tls any --mca opal_common_ucx_devices any -x UCX_TLS=ud_verbs,sm,self",
+    ),
+    ("libfabric", "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs"),
+];
+
+/// Ranks of MPI in a guest.
+const RANKS: usize = 2;
+
+const EXCHANGE: &str = include_str!("../../../guest/mpi_exchange.py");
+const REMOTE_SHELL: &str = include_str!("../../../guest/remote_shell.py");
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let run = lab.new_run("e810-middleware")?;
+    let hint = format!("consoles, logs and command lines: {}", run.path().display());
+    let image = lab.debian_image(&run).await?;
+    let [mut a, mut b] = roce::pair(lab, &run, &image).await.context(hint.clone())?;
+    let start = async {
+        roce::start(&mut a).await?;
+        roce::start(&mut b).await?;
+        roce::jumbo([&mut a, &mut b]).await
+    };
+    report.case("both ports are active", &hint, start).await?;
+    for test in TRANSPORT {
+        let name = format!("ucx_perftest -x ud_verbs {test}");
+        report.case(&name, &hint, ucx(&mut a, &mut b, "", &format!("-x ud_verbs {test}"))).await?;
+    }
+    for test in PROTOCOL {
+        let name = format!("ucx_perftest {test}, by ud_verbs");
+        report.case(&name, &hint, ucx(&mut a, &mut b, "UCX_TLS=ud_verbs", test)).await?;
+    }
+    report.case("UCX finds no rc_verbs", &hint, no_rc(&mut a)).await?;
+    for &(provider, endpoint) in FABRIC {
+        let name = format!("fi_pingpong -p {provider} -e {endpoint}, content checked");
+        report.case(&name, &hint, fi_pingpong(&mut a, &mut b, provider, endpoint)).await?;
+    }
+    report.case("remote shells for Open MPI", &hint, prepare(&mut a, &mut b)).await?;
+    let shell = spawn_shell(&mut b).await?;
+    for &(name, arguments) in MPI {
+        let name = format!("Open MPI over {name}: ring and all-to-all of {} ranks", 2 * RANKS);
+        report.case(&name, &hint, exchange(&mut a, &mut b, arguments)).await?;
+    }
+    stop(&mut b.vm, shell).await?;
+    let ends = async {
+        a.no_warnings().await?;
+        b.no_warnings().await
+    };
+    report.case("no kernel warned of anything", &hint, ends).await?;
+    let ends = async {
+        a.stop().await?;
+        b.stop().await
+    };
+    report.case("the daemons end with success on SIGTERM", &hint, ends).await
+}
+
+/// Runs `ucx_perftest` on both sides, with these variables besides those that choose the device.
+async fn ucx(a: &mut Station, b: &mut Station, variables: &str, test: &str) -> Result<()> {
+    let of_a = gid_index(a, Gid::V4).await?;
+    let of_b = gid_index(b, Gid::V4).await?;
+    let program = |gid: usize| {
+        format!("env UCX_NET_DEVICES={DEVICE}:1 UCX_IB_GID_INDEX={gid} {variables} ucx_perftest -P 0")
+    };
+    let transport = match test.split_once(" -t ") {
+        Some((transport, _)) if transport.starts_with("-x ") => format!("-d {DEVICE}:1 {transport}"),
+        _ => String::new(),
+    };
+    let client = format!("{} {} {transport} {test} -f", program(of_a), b.address(0).ipv4);
+    // Which test it is the client tells it. Not by MPI, which it takes to where its input is no terminal.
+    let server = format!("{} {transport}", program(of_b));
+    let exchange = Exchange { server, client, ready: Ready::Tcp(UCX_PORT), limit: LIMIT };
+    let ends = exchange.run(&mut b.vm, &mut a.vm).await?;
+    let last = ends.client.stdout.lines().rfind(|line| line.contains("Final:"));
+    ensure!(last.is_some(), "no result: {}{}", ends.client.stdout, ends.client.stderr);
+    Ok(())
+}
+
+/// UCX offers its reliable connections only where there are shared receive queues, which `irdma` has for no E810
+/// (`max_srq` is 0, E810 interface, section 15.1).
+async fn no_rc(station: &mut Station) -> Result<()> {
+    let text = station.sh("ucx_info -d").await?;
+    let device = format!("{DEVICE}:1");
+    let (mut transport, mut of_device) = ("", Vec::new());
+    for line in text.lines() {
+        match line.trim_start_matches(['#', ' ']).split_once(':') {
+            Some(("Transport", name)) => transport = name.trim(),
+            Some(("Device", name)) if name.trim() == device => of_device.push(transport),
+            _ => {}
+        }
+    }
+    ensure!(of_device == ["ud_verbs"], "{of_device:?} of {text}");
+    Ok(())
+}
+
+async fn fi_pingpong(a: &mut Station, b: &mut Station, provider: &str, endpoint: &str) -> Result<()> {
+    let server = format!("fi_pingpong -p {provider} -e {endpoint} -c -I 20 -S all");
+    let client = format!("{server} {}", b.address(0).ipv4);
+    let exchange = Exchange { server, client, ready: Ready::Tcp(PINGPONG_PORT), limit: LIMIT };
+    let ends = exchange.run(&mut b.vm, &mut a.vm).await?;
+    let sizes = ends.client.stdout.lines().filter(|line| line.trim_end().ends_with(char::is_numeric)).count();
+    ensure!(sizes > 1, "no result: {}{}", ends.client.stdout, ends.client.stderr);
+    Ok(())
+}
+
+/// Programs, and names by which the guests know each other.
+async fn prepare(a: &mut Station, b: &mut Station) -> Result<()> {
+    let agent =
+        format!("#!/bin/sh\nhost=$1\nshift\nprintf '%s\\n' \"$*\" | nc.openbsd -N $host {SHELL_PORT}\n");
+    let names = format!("{} a\n{} b\n", a.address(0).ipv4, b.address(0).ipv4);
+    for (name, station) in [("a", &mut *a), ("b", b)] {
+        let line = format!(
+            "hostname {name} && cat >> /etc/hosts <<'END' && cat > /tmp/exchange.py <<'END2' && \
+             cat > /tmp/shell <<'END3' && chmod +x /tmp/shell\n{names}END\n{EXCHANGE}END2\n{agent}END3\n"
+        );
+        station.sh(&line).await?;
+    }
+    Ok(())
+}
+
+async fn spawn_shell(station: &mut Station) -> Result<agent::wire::ProgramId> {
+    let address = station.address(0).ipv4;
+    station.sh(&format!("cat > /tmp/remote_shell.py <<'END'\n{REMOTE_SHELL}END\n")).await?;
+    let program =
+        spawn(&mut station.vm, &format!("python3 /tmp/remote_shell.py {address} {SHELL_PORT}")).await?;
+    Ready::Tcp(SHELL_PORT).wait(&mut station.vm, program).await?;
+    Ok(program)
+}
+
+/// Runs the exchange of MPI, half of its ranks in each guest.
+async fn exchange(a: &mut Station, b: &mut Station, arguments: &str) -> Result<()> {
+    let (of_a, of_b) = (gid_index(a, Gid::V4).await?, gid_index(b, Gid::V4).await?);
+    ensure!(of_a == of_b, "GIDs of the two have different places, {of_a} and {of_b}");
+    let network = "10.81.0.0/24";
+    let line = format!(
+        "env HOME=/tmp mpirun.openmpi --allow-run-as-root --map-by slot:OVERSUBSCRIBE --bind-to none -np {} --host a:{RANKS},b:{RANKS} \
+         --prtemca plm_ssh_agent /tmp/shell --prtemca prte_if_include {network} {arguments} \
+         -x UCX_NET_DEVICES={DEVICE}:1 -x UCX_IB_GID_INDEX={of_a} -x FI_VERBS_IFACE={} python3 /tmp/exchange.py",
+        2 * RANKS,
+        a.device
+    );
+    let end = a.vm.program(LIMIT, &line).await?;
+    let printed = format!("{}{}", end.stdout, end.stderr);
+    ensure!(end.status == ExitStatus::Code(0), "{line} ended with {:?}: {printed}", end.status);
+    for rank in 0..2 * RANKS {
+        let guest = if rank < RANKS { "a" } else { "b" };
+        let said = format!("rank {rank} of {} on {guest} found all as it was sent", 2 * RANKS);
+        ensure!(end.stdout.contains(&said), "no {said:?}: {printed}");
+    }
+    Ok(())
+}
