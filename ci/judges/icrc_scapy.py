@@ -23,12 +23,18 @@ def is_roce(frame):
     return frame[12:14] == b"\x86\xdd" and frame[20] == 17 and frame[56:58] == ROCE_PORT
 
 
+def untagged(frame):
+    """A frame without the tag of a VLAN, which the ICRC does not cover."""
+    return frame[:12] + frame[16:] if frame[12:14] == b"\x81\x00" else frame
+
+
 def roce_frames(paths, source):
     """Every different RoCE frame, of one source if there is one, with the place it is first seen at."""
     seen = set()
     for path in paths:
         count = 0
         for number, (frame, _) in enumerate(RawPcapNgReader(path), start=1):
+            frame = untagged(frame)
             if is_roce(frame) and source in (None, frame[6:12]):
                 count += 1
                 if frame not in seen:
