@@ -266,7 +266,7 @@ fn sensible(opcode: Opcode, input: &mut Input<'_>) -> [u8; WQE_LEN] {
         }
         Opcode::CreateCq | Opcode::ModifyCq => {
             words[0] = 1 + small;
-            words[3] |= (input.byte() as u64 % 4) << 44 | 1 << 49 | 1 << 46 | (small % 8) << 47 | 1 << 43;
+            words[3] |= (u64::from(input.byte()) % 4) << 44 | 1 << 49 | 1 << 46 | (small % 8) << 47 | 1 << 43;
             words[4] = address(input, 0x20_0000 + number * 0x1_0000);
             words[5] = address(input, CONTEXTS + 0x2_0000 + number * 64);
             words[6] = small;
@@ -286,7 +286,7 @@ fn sensible(opcode: Opcode, input: &mut Input<'_>) -> [u8; WQE_LEN] {
             words[3] |= (small & 1) << 42;
         }
         Opcode::UpdateSegments => {
-            words[0] = 0x8000_8000 | number % 64;
+            words[0] = 0x8000_8000 | (number % 64);
             words[1] = address(input, PBLE_SEGMENT) & !0xfff | 3 << 2 | small & 3;
             words[2] = address(input, RDMA_BUFFER);
             words[3] = 1 << 63 | u64::from(opcode.code()) << 32 | small & 0x8f;
