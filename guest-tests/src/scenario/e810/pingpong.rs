@@ -1,6 +1,7 @@
 //! rdma-core's ping-pong programs between two guests, each with an E810 that `ice` and `irdma` drive: by every kind of
 //! GID, with and without events, over path MTUs up to the largest. Each message is checked by the program itself.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -56,6 +57,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     };
     report.case("both ports are active", &hint, start).await?;
     cases(report, &hint, (&mut a, &mut b), CASES).await?;
+    report.case("counters tell what was sent and received", &hint, statistics(&mut a, &mut b)).await?;
     roce::jumbo([&mut a, &mut b]).await?;
     cases(report, &hint, (&mut a, &mut b), JUMBO_CASES).await?;
     let ends = async {
@@ -80,6 +82,54 @@ async fn cases(
         report.case(&format!("{command}, {gid:?}"), hint, ping_pong(a, b, command, gid)).await?;
     }
     Ok(())
+}
+
+/// The counters of `irdma` grow by what a program sends, packet by packet and message by message (E810 interface, section
+/// 10.7).
+async fn statistics(a: &mut Station, b: &mut Station) -> Result<()> {
+    /// Messages each way, and packets of one at a path MTU of 1024.
+    const MESSAGES: u64 = 100;
+    const PACKETS: u64 = 5;
+    let before = (counters(a).await?, counters(b).await?);
+    let command = format!("ibv_rc_pingpong -s 4097 -m 1024 -n {MESSAGES}");
+    ping_pong(a, b, &command, Gid::V4).await?;
+    let (of_a, of_b) = (counters(a).await?, counters(b).await?);
+    for (name, before, after, other_before, other) in
+        [("a", &before.0, &of_a, &before.1, &of_b), ("b", &before.1, &of_b, &before.0, &of_a)]
+    {
+        for messages in ["OutRdmaSends", "InRdmaSends"] {
+            let found = grown(before, after, messages)?;
+            ensure!(found == MESSAGES, "{messages} of {name} grew by {found}, not {MESSAGES}");
+        }
+        let sent = grown(before, after, "ip4OutPkts")?;
+        ensure!(sent >= MESSAGES * PACKETS, "{name} sent {sent} packets");
+        for (out, into) in [("ip4OutPkts", "ip4InPkts"), ("ip4OutOctets", "ip4InOctets"), ("TxUDP", "RxUDP")]
+        {
+            let (sent, received) = (grown(before, after, out)?, grown(other_before, other, into)?);
+            ensure!(sent == received, "{out} of {name} grew by {sent}, {into} of the other by {received}");
+        }
+        for nothing in ["ip6OutPkts", "InRdmaWrites", "InRdmaReads", "tcpInProtoErrors"] {
+            let found = grown(before, after, nothing)?;
+            ensure!(found == 0, "{nothing} of {name} grew by {found}");
+        }
+    }
+    Ok(())
+}
+
+type Counters = BTreeMap<String, u64>;
+
+/// By how much a counter grew.
+fn grown(before: &Counters, after: &Counters, name: &str) -> Result<u64> {
+    let of = |counters: &Counters| counters.get(name).copied().with_context(|| format!("no counter {name}"));
+    Ok(of(after)?.wrapping_sub(of(before)?))
+}
+
+/// All of `hw_counters`.
+async fn counters(station: &mut Station) -> Result<Counters> {
+    let line = format!("cd /sys/class/infiniband/{DEVICE}/ports/1/hw_counters && grep . *");
+    let text = station.sh(&line).await?;
+    let pairs = text.lines().filter_map(|line| line.split_once(':'));
+    Ok(pairs.filter_map(|(name, value)| Some((name.to_owned(), value.trim().parse().ok()?))).collect())
 }
 
 /// Runs a program on both sides.
