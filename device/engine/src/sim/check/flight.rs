@@ -6,6 +6,7 @@
 //! # Spec
 //! IBTA volume 1, sections 9.7.5 to 9.7.7 and 9.9.2.1.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use protocol::Psn;
@@ -39,8 +40,10 @@ pub(super) struct Flight {
     nak_heard: Option<u32>,
     /// Times that the oldest PSN without an answer was sent since there was progress.
     asked: u32,
-    /// Times that it went back since then.
-    went_back: u8,
+    /// Times that it went back since then, at the least and at the most.
+    went_back: RangeInclusive<u8>,
+    /// What gave reason to go back lies before the last progress, which forgave it if it was heeded by then.
+    forgiven: bool,
     rnr_until: Option<Instant>,
     /// RNR NAKs since there was progress.
     rnr_naks: u32,
@@ -74,7 +77,8 @@ impl Flight {
             provoked: false,
             nak_heard: None,
             asked: 0,
-            went_back: 0,
+            went_back: 0..=0,
+            forgiven: false,
             rnr_until: None,
             rnr_naks: 0,
         }
@@ -129,12 +133,14 @@ impl Flight {
             demand!(self.rnr_naks <= limits.rnr_retries, "after {} RNR NAKs", self.rnr_naks);
         }
         if from < next {
-            let timeout = limits.ack_timeout.after(self.went_back);
-            let due = self.timer_from.map(|from| from + timeout);
-            let on_time = due.is_some_and(|due| now >= due && now <= due + limits.slack);
+            let on_time = self.due(limits.ack_timeout).any(|due| now >= due && now <= due + limits.slack);
+            let due = self.due(limits.ack_timeout).next();
             demand!(self.provoked || on_time, "sent again for no reason, timeout is at {due:?}");
-            (self.provoked, self.timer_from) = (false, None);
-            self.went_back += u8::from(waited.is_none());
+            if waited.is_none() {
+                let (least, most) = (*self.went_back.start(), *self.went_back.end());
+                self.went_back = least + u8::from(!self.forgiven)..=most + 1;
+            }
+            (self.provoked, self.forgiven, self.timer_from) = (false, false, None);
         }
         if self.rnr_naks > 0 {
             let refused = (first..end).contains(&unacked) && ops[nth].wants_data();
@@ -162,8 +168,17 @@ impl Flight {
         Ok(())
     }
 
+    /// When the ACK timeout may be over.
+    fn due(&self, timeout: AckTimeout) -> impl Iterator<Item = Instant> + use<> {
+        let times = self.went_back.clone();
+        self.timer_from
+            .into_iter()
+            .flat_map(move |from| times.clone().map(move |times| from + timeout.after(times)))
+    }
+
     /// An answer arrives.
-    fn hear(&mut self, now: Instant, ops: &[Op], packet: &Packet<'_>) {
+    fn hear(&mut self, now: Instant, timeout: AckTimeout, ops: &[Op], packet: &Packet<'_>) {
+        let overdue = self.due(timeout).any(|due| now >= due);
         let psn = self.relative(packet.bth.psn);
         if !(self.unacked..self.high).contains(&psn) {
             return;
@@ -178,11 +193,11 @@ impl Flight {
                 }
                 Syndrome::RnrNak { timer } => {
                     self.advance(ops, psn);
-                    self.progress(now, before);
+                    self.progress(now, before, overdue);
                     if self.unacked == psn && self.rnr_until.is_none() {
                         self.rnr_until = Some(now + RnrTimer::new(timer).duration());
                         // The peer is there: losses before this answer are forgiven.
-                        (self.timer_from, self.asked, self.went_back) = (None, 0, 0);
+                        (self.timer_from, self.asked, self.went_back) = (None, 0, 0..=0);
                         self.rnr_naks += 1;
                     }
                     self.provoked = true;
@@ -190,7 +205,7 @@ impl Flight {
                 }
                 Syndrome::Nak(code) => {
                     self.advance(ops, psn);
-                    self.progress(now, before);
+                    self.progress(now, before, overdue);
                     let news = code == NakCode::PsnSequence && self.nak_heard.replace(psn) != Some(psn);
                     self.provoked |= news || self.unacked < psn;
                     return;
@@ -206,7 +221,7 @@ impl Flight {
                 }
             }
         }
-        self.progress(now, before);
+        self.progress(now, before, overdue);
     }
 
     /// Everything before `to` is answered, as far as it needs no data.
@@ -220,10 +235,13 @@ impl Flight {
         }
     }
 
-    fn progress(&mut self, now: Instant, before: u32) {
+    fn progress(&mut self, now: Instant, before: u32, overdue: bool) {
         if self.unacked > before {
-            (self.asked, self.went_back, self.rnr_naks) = (0, 0, 0);
+            (self.asked, self.went_back, self.rnr_naks) = (0, 0..=0, 0);
             (self.rnr_until, self.nak_heard) = (None, None);
+            // Who went back at the end of the timeout may have waited since for a turn on the wire.
+            self.provoked |= overdue;
+            self.forgiven = self.provoked;
             self.next = self.next.max(self.unacked);
             self.timer_from = (self.next > self.unacked).then_some(now);
         }
@@ -264,7 +282,7 @@ impl Checker<'_> {
         let side = self.side_mut(place);
         if matches!(side.state, crate::State::Rts | crate::State::Sqd) {
             let ops = &pair.lives[side.life].sides[place.side].ops;
-            side.flight.hear(now, ops, packet);
+            side.flight.hear(now, pair.ack_timeout, ops, packet);
         }
     }
 }
