@@ -17,8 +17,6 @@ const NORMAL: &[&str] = &[
     "into aggregator",
     "Unable to turn off FW logging",
     "Unable to unregister FW logging",
-    // Its capability is not offered.
-    "RDMA is not supported on this device",
 ];
 
 /// The same where there is no package.
@@ -29,6 +27,8 @@ const SAFE_MODE: &[&str] = &[
     "See https://wiki.debian.org/Firmware",
     "The DDP package file was not found or could not be read. Entering Safe Mode",
     "Fail during requesting FW",
+    // In safe mode.
+    "RDMA is not supported on this device",
     // 6.12 leaves itself two, whatever there are.
     "not enough device MSI-X vectors",
 ];

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use serde_json::json;
 
 use super::station::{Station, load};
 use crate::daemon::{Daemon, HcaSpec, Interface};
@@ -35,20 +34,14 @@ pub(super) enum Gid {
     LinkLocal,
 }
 
-/// The E810 of a station of a pair: with RDMA, without a capture, since these tests move gigabytes.
-pub(super) fn with_rdma(lab: &Lab, spec: HcaSpec) -> HcaSpec {
-    HcaSpec {
-        interface: Interface::E810,
-        options: json!({ "rdma": true }),
-        capture: false,
-        trace: lab.trace(),
-        ..spec
-    }
+/// The E810 of a station of a pair, without a capture, since these tests move gigabytes.
+pub(super) fn quiet(lab: &Lab, spec: HcaSpec) -> HcaSpec {
+    HcaSpec { interface: Interface::E810, capture: false, trace: lab.trace(), ..spec }
 }
 
 /// Two stations wired to each other. `irdma` is not loaded yet.
 pub(super) async fn pair(lab: &Lab, run: &RunDir, image: &Image) -> Result<[Station; 2]> {
-    let [a, b] = HcaSpec::pair()?.map(|spec| with_rdma(lab, spec));
+    let [a, b] = HcaSpec::pair()?.map(|spec| quiet(lab, spec));
     let (a, b) = tokio::try_join!(
         Station::with_e810(lab, run, image, &a, Vec::new()),
         Station::with_e810(lab, run, image, &b, Vec::new()),
@@ -59,7 +52,7 @@ pub(super) async fn pair(lab: &Lab, run: &RunDir, image: &Image) -> Result<[Stat
 /// A station with nobody to talk to, and with further disks.
 pub(super) async fn alone(lab: &Lab, run: &RunDir, image: &Image, disks: Vec<PathBuf>) -> Result<Station> {
     let [spec, _] = HcaSpec::pair()?;
-    Station::with_e810(lab, run, image, &with_rdma(lab, spec), disks).await
+    Station::with_e810(lab, run, image, &quiet(lab, spec), disks).await
 }
 
 /// Loads `irdma` and waits until its port is active.

@@ -162,10 +162,18 @@ fn capabilities_are_what_the_configuration_says() {
     assert_eq!(number(&function, id::MSIX), Some(24));
     assert_eq!(number(&function, id::RSS), Some(2048), "drivers refuse any other table");
     assert_eq!(number(&function, id::VSI), Some(384));
-    assert_eq!(number(&function, id::RDMA), None);
+    assert_eq!(number(&function, id::RDMA), Some(1));
     let device = capabilities(&mut driver, Opcode::DeviceCapabilities);
     assert_eq!(number(&device, id::VSI), Some(768));
     assert_eq!(number(&device, id::FLOW_DIRECTOR), Some(1024));
+}
+
+#[test]
+fn a_card_without_its_rdma_half_does_not_offer_it() {
+    let mut driver = powered_on(Options { rdma: false, ..Options::default() });
+    driver.open_admin_queue();
+    let function = capabilities(&mut driver, Opcode::FunctionCapabilities);
+    assert!(function.iter().all(|record| record.id != id::RDMA));
 }
 
 #[test]

@@ -88,7 +88,7 @@ pub(super) struct Bench {
 impl Bench {
     pub(super) async fn start(lab: &Lab, run: &RunDir) -> Result<Self> {
         let image = lab.debian_image(run).await?;
-        let [mut a, b] = HcaSpec::pair()?.map(|spec| roce::with_rdma(lab, spec));
+        let [mut a, b] = HcaSpec::pair()?.map(|spec| roce::quiet(lab, spec));
         let [bind] = free_udp_ports()?;
         a.peers.push(Peer { addr: bind, leaf: true });
         let nic = Nic { model: NicModel::Virtio, mac: mac(3), bind, peer: a.bind };
