@@ -55,6 +55,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     let [a, b] = roce::pair(lab, &run, &image).await.with_context(|| hint.clone())?;
     let mut pair = Pair { a, b };
     report.case("both ports are active", &hint, pair.start()).await?;
+    pair.capture(true).await?;
     report.case("a WRITE with a wrong key", &hint, wrong_key(&mut pair)).await?;
     report.case("a WRITE beyond the region", &hint, out_of_bounds(&mut pair)).await?;
     report.case("a SEND from memory with a wrong key", &hint, wrong_local_key(&mut pair)).await?;
@@ -62,6 +63,8 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("no receive, RNR retries exhausted", &hint, receiver_not_ready(&mut pair)).await?;
     report.case("the peer's queue pair is gone", &hint, peer_gone(&mut pair)).await?;
     report.case("more completions than the queue has room for", &hint, overrun(&mut pair)).await?;
+    // What follows moves half a gigabyte each.
+    pair.capture(false).await?;
     report.case("the peer deregisters in mid-traffic", &hint, target_deregistered(&mut pair)).await?;
     report.case("the owner deregisters in mid-traffic", &hint, source_deregistered(&mut pair)).await?;
     report.case("kill -9 of the server in mid-traffic", &hint, server_killed(&mut pair)).await?;
@@ -93,6 +96,11 @@ impl Pair {
             );
         }
         Ok(())
+    }
+
+    async fn capture(&self, on: bool) -> Result<()> {
+        self.a.capture(on).await?;
+        self.b.capture(on).await
     }
 
     /// Ends the guests, then the daemons as an operator would.

@@ -202,10 +202,7 @@ impl Bench {
     /// Records the frames of E810, or no more.
     async fn capture(&mut self, on: bool) -> Result<()> {
         for station in std::iter::once(&self.a).chain(self.peers.iter().map(|(_, peer)| peer)) {
-            let Some(daemon) = &station.daemon else { continue };
-            let file = daemon.capture().display().to_string();
-            let words: &[&str] = if on { &["capture", "on", &file] } else { &["capture", "off"] };
-            daemon.control(words).await?;
+            station.capture(on).await?;
         }
         Ok(())
     }

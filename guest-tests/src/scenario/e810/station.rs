@@ -141,6 +141,14 @@ impl Station {
         self.vm.run_within(limit, &["sh", "-c", line]).await
     }
 
+    /// Records the frames of the E810, if it is one, or no more.
+    pub(super) async fn capture(&self, on: bool) -> Result<()> {
+        let Some(daemon) = &self.daemon else { return Ok(()) };
+        let file = daemon.capture().display().to_string();
+        let words: &[&str] = if on { &["capture", "on", &file] } else { &["capture", "off"] };
+        daemon.control(words).await.context("capture").map(drop)
+    }
+
     /// The kernel has warned of nothing but what an E810 is known to bring, since it was last asked.
     pub(super) async fn no_warnings(&mut self) -> Result<()> {
         self.no_warnings_but(&[]).await

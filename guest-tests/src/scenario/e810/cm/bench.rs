@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use agent::wire::ExitStatus;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use super::super::station::{Station, bring_up, load};
 use super::super::{ping, roce};
@@ -176,10 +176,7 @@ impl Bench {
     /// Records the frames of the E810, or no more.
     pub(super) async fn capture(&mut self, on: bool) -> Result<()> {
         for station in &self.stations {
-            let Some(daemon) = &station.daemon else { continue };
-            let file = daemon.capture().display().to_string();
-            let words: &[&str] = if on { &["capture", "on", &file] } else { &["capture", "off"] };
-            daemon.control(words).await.context("capture")?;
+            station.capture(on).await?;
         }
         Ok(())
     }
