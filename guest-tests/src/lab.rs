@@ -109,6 +109,8 @@ pub struct Guest<'a> {
     pub with_console: bool,
     /// Images of disks beyond those of its user space: /dev/vdc and so on.
     pub disks: Vec<PathBuf>,
+    /// Image of one more, behind them, which it may write.
+    pub own_disk: Option<PathBuf>,
     /// It may restart; otherwise its QEMU ends when it does.
     pub reboots: bool,
     /// It needs so many processors, whatever the user chose for others.
@@ -303,6 +305,7 @@ impl Lab {
                 .flat_map(|d| [d.system.clone(), d.modules.clone()])
                 .chain(guest.disks)
                 .collect(),
+            own_disk: guest.own_disk,
             nics: guest.nics,
             hcas: guest.hcas,
             cards: guest.cards,

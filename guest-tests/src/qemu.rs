@@ -35,6 +35,8 @@ pub struct Machine {
     pub iommu: bool,
     /// Images of its disks, /dev/vda and so on. Nobody writes to them.
     pub disks: Vec<PathBuf>,
+    /// Image of one more disk behind them, which it may write. What is there outlives QEMU.
+    pub own_disk: Option<PathBuf>,
     /// Its Ethernet NICs, eth0 and so on.
     pub nics: Vec<Nic>,
     /// Sockets of the HCAs, each one vfio-user device on the root bus.
@@ -145,9 +147,12 @@ impl Machine {
         args.pair("-device", "virtio-serial-pci");
         args.pair("-chardev", format!("socket,id=agent,path={}", escaped(&endpoints.agent)));
         args.pair("-device", format!("virtserialport,chardev=agent,name={}", agent::wire::PORT_NAME));
-        for (index, image) in self.disks.iter().enumerate() {
+        let shared = self.disks.iter().map(|image| (image, "on"));
+        for (index, (image, readonly)) in
+            shared.chain(self.own_disk.iter().map(|image| (image, "off"))).enumerate()
+        {
             let file = escaped(image);
-            args.pair("-drive", format!("if=none,id=disk{index},format=raw,readonly=on,file={file}"));
+            args.pair("-drive", format!("if=none,id=disk{index},format=raw,readonly={readonly},file={file}"));
             args.pair("-device", format!("virtio-blk-pci,drive=disk{index}"));
         }
         for (index, nic) in self.nics.iter().enumerate() {
@@ -231,6 +236,7 @@ mod tests {
             kernel_args: "quiet".into(),
             iommu: true,
             disks: Vec::new(),
+            own_disk: None,
             nics: Vec::new(),
             hcas: vec!["s/hca".into()],
             cards: Vec::new(),
@@ -252,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nic_is_wired_by_udp_and_disks_are_read_only() {
+    fn a_nic_is_wired_by_udp_and_only_its_own_disk_can_be_written() {
         let nic = Nic {
             model: NicModel::Virtio,
             mac: [2, 0, 0, 0, 0, 2],
@@ -260,7 +266,8 @@ mod tests {
             peer: ([127, 0, 0, 1], 7001).into(),
         };
         let disks = vec!["c/image.ext4".into()];
-        let line = line(&Machine { iommu: false, disks, nics: vec![nic], ..machine() }, None);
+        let own_disk = Some("c/own".into());
+        let line = line(&Machine { iommu: false, disks, own_disk, nics: vec![nic], ..machine() }, None);
         assert!(!line.contains("iommu"));
         assert!(line.contains(
             "-netdev dgram,id=net0,local.type=inet,local.host=127.0.0.1,local.port=7002,\
@@ -268,6 +275,7 @@ mod tests {
              -device virtio-net-pci,netdev=net0,mac=02:00:00:00:00:02"
         ));
         assert!(line.contains("format=raw,readonly=on,file=c/image.ext4 -device virtio-blk-pci,drive=disk0"));
+        assert!(line.contains("format=raw,readonly=off,file=c/own -device virtio-blk-pci,drive=disk1"));
     }
 
     #[test]

@@ -213,8 +213,32 @@ pub const ALL: &[Scenario] = &[
         run: |lab, report| Box::pin(e810::storage::run(lab, report, e810::storage::Extent::Core)),
     },
     Scenario {
+        name: "e810-storage-nvme",
+        about: "NVMe with 512 MiB and minutes of fio, and with a server that is killed",
+        pair: false,
+        run: |lab, report| Box::pin(e810::storage::run(lab, report, e810::storage::Extent::Nvme)),
+    },
+    Scenario {
+        name: "e810-storage-iser",
+        about: "the same by iSER",
+        pair: false,
+        run: |lab, report| Box::pin(e810::storage::run(lab, report, e810::storage::Extent::Iser)),
+    },
+    Scenario {
+        name: "e810-storage-nfs",
+        about: "the same by NFS",
+        pair: false,
+        run: |lab, report| Box::pin(e810::storage::run(lab, report, e810::storage::Extent::Nfs)),
+    },
+    Scenario {
+        name: "e810-storage-sockets",
+        about: "RDS and SMC sockets over RDMA between two E810",
+        pair: false,
+        run: |lab, report| Box::pin(e810::storage::run(lab, report, e810::storage::Extent::Sockets)),
+    },
+    Scenario {
         name: "e810-storage-full",
-        about: "the same and iSER, with 512 MiB and minutes of fio each, then RDS and SMC sockets",
+        about: "these four in the same guests",
         pair: false,
         run: |lab, report| Box::pin(e810::storage::run(lab, report, e810::storage::Extent::Full)),
     },

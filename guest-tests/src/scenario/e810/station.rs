@@ -86,9 +86,24 @@ impl Station {
         let cards = vec![daemon.socket().to_owned()];
         let vm = lab.boot(run, image, Guest { cards, ..guest }).await?;
         let mut station = Self { vm, daemon: Some(daemon), id: spec.id, device: String::new(), judged: 0 };
-        Package::Synthetic.install(&mut station.vm).await?;
-        station.start("ice").await?;
+        station.start_e810().await?;
         Ok(station)
+    }
+
+    /// Kills the guest without warning, and attaches another to the same daemon.
+    pub(super) async fn replace(
+        &mut self,
+        lab: &Lab,
+        run: &RunDir,
+        image: &Image,
+        guest: Guest<'_>,
+    ) -> Result<()> {
+        self.vm.kill().await?;
+        let daemon = self.daemon.as_mut().context("the station has no daemon")?;
+        daemon.guest_gone().await?;
+        let cards = vec![daemon.socket().to_owned()];
+        self.vm = lab.boot(run, image, Guest { cards, ..guest }).await?;
+        self.start_e810().await
     }
 
     /// A guest with a NIC of QEMU's.
@@ -105,6 +120,11 @@ impl Station {
         let mut station = Self { vm, daemon: None, id, device: String::new(), judged: 0 };
         station.start(module).await?;
         Ok(station)
+    }
+
+    async fn start_e810(&mut self) -> Result<()> {
+        Package::Synthetic.install(&mut self.vm).await?;
+        self.start("ice").await
     }
 
     async fn start(&mut self, module: &str) -> Result<()> {
@@ -186,7 +206,8 @@ impl Station {
     }
 }
 
-fn shape(name: &str) -> Guest<'_> {
+/// What such a guest needs.
+pub(super) fn shape(name: &str) -> Guest<'_> {
     Guest { name, least_cpus: CPUS, least_memory_mib: MEMORY_MIB, ..Guest::default() }
 }
 

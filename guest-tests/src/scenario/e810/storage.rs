@@ -2,8 +2,10 @@
 //! NFS over RDMA, and sockets of RDS and SMC. What is written comes back, cold and at the other end, also from a wire that
 //! loses frames, and after the server has gone and come again.
 
+mod fio;
 mod kernel;
 mod protocol;
+mod server;
 mod sockets;
 mod target;
 
@@ -13,7 +15,8 @@ use anyhow::{Context, Result};
 
 use self::kernel::Config;
 use self::protocol::Protocol;
-use self::target::{Amount, Target};
+use self::server::Place;
+use self::target::{Amount, Outage, Target};
 use super::roce;
 use super::station::Station;
 use crate::lab::Lab;
@@ -24,7 +27,13 @@ use crate::report::Report;
 pub(in super::super) enum Extent {
     /// What says most, with little data.
     Core,
-    /// All of it; takes many minutes.
+    /// One protocol with all data; takes many minutes.
+    Nvme,
+    Iser,
+    Nfs,
+    /// Sockets alone.
+    Sockets,
+    /// All of it.
     Full,
 }
 
@@ -32,6 +41,10 @@ impl Extent {
     const fn name(self) -> &'static str {
         match self {
             Self::Core => "e810-storage",
+            Self::Nvme => "e810-storage-nvme",
+            Self::Iser => "e810-storage-iser",
+            Self::Nfs => "e810-storage-nfs",
+            Self::Sockets => "e810-storage-sockets",
             Self::Full => "e810-storage-full",
         }
     }
@@ -39,6 +52,10 @@ impl Extent {
     const fn protocols(self) -> &'static [Protocol] {
         match self {
             Self::Core => &[protocol::NVME, protocol::NFS],
+            Self::Nvme => &[protocol::NVME],
+            Self::Iser => &[protocol::ISER],
+            Self::Nfs => &[protocol::NFS],
+            Self::Sockets => &[],
             Self::Full => &[protocol::NVME, protocol::ISER, protocol::NFS],
         }
     }
@@ -48,7 +65,7 @@ impl Extent {
         const FULL: Amount = Amount { parts: 8, part_mib: 64, verify: Duration::from_secs(60) };
         match self {
             Self::Core => CORE,
-            Self::Full => FULL,
+            _ => FULL,
         }
     }
 }
@@ -64,7 +81,8 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
     let run = lab.new_run(extent.name())?;
     let hint = format!("consoles, logs and command lines: {}", run.path().display());
     let image = lab.debian_image(&run).await?;
-    let [client, server] = roce::pair(lab, &run, &image).await.context(hint.clone())?;
+    let place = Place::new(lab, &run, &image, extent.amount().mib()).context(hint.clone())?;
+    let [client, server] = place.pair().await.context(hint.clone())?;
     let mut pair = Pair { client, server };
     let start = async {
         roce::start(&mut pair.client).await?;
@@ -72,10 +90,20 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
     };
     report.case("both ports are active", &hint, start).await?;
     for &protocol in extent.protocols() {
-        protocol_cases(report, &hint, &mut pair, Target::new(protocol, extent.amount())).await?;
+        let target = Target::new(protocol, extent.amount());
+        if connect(report, &hint, &mut pair, target).await? {
+            protocol_cases(report, &hint, &mut pair, target).await?;
+            if extent != Extent::Core {
+                let title = format!("{}: fio goes on when the server was killed", target.name());
+                let case = target.outlives(&mut pair, Outage::Killed(&place));
+                report.case_within(target.limit() * 2, &title, &hint, case).await?;
+            }
+            let title = format!("{}: the client leaves", target.name());
+            report.case(&title, &hint, target.disconnect(&mut pair)).await?;
+        }
     }
     let config = Config::new(lab.kernel_config()?);
-    if extent == Extent::Full {
+    if matches!(extent, Extent::Sockets | Extent::Full) {
         sockets::cases(report, &hint, &mut pair, &config).await?;
     }
     kernel::cases(report, &hint, &config).await?;
@@ -86,17 +114,27 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
     report.case("the daemons end with success on SIGTERM", &hint, stop).await
 }
 
+/// Whether the client is connected. If not there is nothing to test, and the server lets go of its disk.
+async fn connect(report: &mut Report, hint: &str, pair: &mut Pair, target: Target) -> Result<bool> {
+    let failed = report.counts().failed;
+    let title = format!("{}: the client connects", target.name());
+    report.case(&title, hint, target.connect(pair)).await?;
+    let connected = report.counts().failed == failed;
+    if !connected && let Err(error) = target.end(pair).await {
+        tracing::warn!("{}: {error:#}", target.name());
+    }
+    Ok(connected)
+}
+
 async fn protocol_cases(report: &mut Report, hint: &str, pair: &mut Pair, target: Target) -> Result<()> {
     let name = target.name();
     let limit = target.limit();
-    report.case(&format!("{name}: the client connects"), hint, target.connect(pair)).await?;
     let title = format!("{name}: what is written comes back, here and there");
     report.case_within(limit, &title, hint, target.content(pair, 1)).await?;
     report.case_within(limit, &format!("{name}: fio verifies"), hint, target.verify(pair)).await?;
     report.case(&format!("{name}: no kernel warned of anything"), hint, target.no_warnings(pair)).await?;
     let title = format!("{name}: the same where one frame in a thousand is lost");
     report.case_within(limit * 2, &title, hint, target.lossy(pair)).await?;
-    let title = format!("{name}: fio goes on when the server has been gone");
-    report.case_within(limit, &title, hint, target.interrupted(pair)).await?;
-    report.case(&format!("{name}: the client leaves"), hint, target.disconnect(pair)).await
+    let title = format!("{name}: fio goes on when the server has let go of it");
+    report.case_within(limit * 2, &title, hint, target.outlives(pair, Outage::LetGo)).await
 }

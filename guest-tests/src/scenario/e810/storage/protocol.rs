@@ -1,4 +1,4 @@
-//! What a server and a client of each protocol do, in words of their shells.
+//! What a server and a client of each protocol do, in words of their shells. The server's disk is `/dev/vdc`.
 
 /// A protocol whose client sees a file or a block device.
 #[derive(Clone, Copy, Debug)]
@@ -11,7 +11,9 @@ pub(super) struct Protocol {
     pub(super) at_server: &'static str,
     /// It is a file, which grows, and not a device.
     pub(super) file: bool,
-    /// Begins to serve so many MiB, `{mib}`, at an address, `{server}`.
+    /// What the server does with its disk once.
+    pub(super) prepare: &'static str,
+    /// Begins to serve its disk at an address, `{server}`, in a guest that has just booted too.
     pub(super) serve: &'static str,
     /// Connects to the server at `{server}`; what is read and written will be there soon.
     pub(super) connect: &'static str,
@@ -35,15 +37,16 @@ pub(super) struct Protocol {
 pub(super) const NVME: Protocol = Protocol {
     name: "NVMe",
     at_client: "/dev/nvme0n1",
-    at_server: "/dev/ram0",
+    at_server: "/dev/vdc",
     file: false,
-    serve: "modprobe brd rd_nr=1 rd_size=$(({mib} * 1024))
-        modprobe -a nvmet nvmet-rdma
+    prepare: "",
+    serve: "modprobe -a nvmet nvmet-rdma
         mount -t configfs configfs /sys/kernel/config 2>&1 || mountpoint -q /sys/kernel/config
         cd /sys/kernel/config/nvmet
         mkdir subsystems/hcad subsystems/hcad/namespaces/1 ports/1
         echo 1 > subsystems/hcad/attr_allow_any_host
-        echo /dev/ram0 > subsystems/hcad/namespaces/1/device_path
+        echo /dev/vdc > subsystems/hcad/namespaces/1/device_path
+        echo 6a1f0c52-3d9e-4b7a-8c15-e2d4907b63fa > subsystems/hcad/namespaces/1/device_uuid
         echo 1 > subsystems/hcad/namespaces/1/enable
         echo rdma > ports/1/addr_trtype
         echo ipv4 > ports/1/addr_adrfam
@@ -53,15 +56,14 @@ pub(super) const NVME: Protocol = Protocol {
     // Five seconds, the default, is less than an emulated guest on a busy host may rest before it says that it lives.
     connect: "modprobe nvme-rdma
         nvme connect -t rdma -a {server} -s 4420 -n hcad \\
-            --reconnect-delay=1 --ctrl-loss-tmo=120 --keep-alive-tmo=60",
+            --reconnect-delay=1 --ctrl-loss-tmo=600 --keep-alive-tmo=60",
     pause: "rm /sys/kernel/config/nvmet/ports/1/subsystems/hcad",
     resume: "ln -s /sys/kernel/config/nvmet/subsystems/hcad /sys/kernel/config/nvmet/ports/1/subsystems/hcad",
     noticed: "! grep -q live /sys/class/nvme/nvme0/state",
     disconnect: "nvme disconnect -n hcad",
     end: "cd /sys/kernel/config/nvmet
         rm ports/1/subsystems/hcad
-        rmdir ports/1 subsystems/hcad/namespaces/1 subsystems/hcad
-        rmmod brd",
+        rmdir ports/1 subsystems/hcad/namespaces/1 subsystems/hcad",
     messages: &[],
     loss: &["nvme"],
 };
@@ -70,19 +72,20 @@ pub(super) const NVME: Protocol = Protocol {
 pub(super) const ISER: Protocol = Protocol {
     name: "iSER",
     at_client: "/dev/sda",
-    at_server: "/dev/ram0",
+    at_server: "/dev/vdc",
     file: false,
-    serve: "modprobe brd rd_nr=1 rd_size=$(({mib} * 1024))
-        mount -t configfs configfs /sys/kernel/config 2>&1 || mountpoint -q /sys/kernel/config
+    prepare: "",
+    serve: "mount -t configfs configfs /sys/kernel/config 2>&1 || mountpoint -q /sys/kernel/config
         modprobe -a target_core_mod target_core_iblock iscsi_target_mod ib_isert
         cd /sys/kernel/config/target
-        mkdir -p core/iblock_0/ram iscsi
-        echo udev_path=/dev/ram0 > core/iblock_0/ram/control
-        echo 1 > core/iblock_0/ram/enable
+        mkdir -p core/iblock_0/disk iscsi
+        echo udev_path=/dev/vdc > core/iblock_0/disk/control
+        echo 6a1f0c52-3d9e-4b7a-8c15-e2d4907b63fa > core/iblock_0/disk/wwn/vpd_unit_serial
+        echo 1 > core/iblock_0/disk/enable
         group=/sys/kernel/config/target/iscsi/iqn.2026-01.org.hcad:disk/tpgt_1
         mkdir -p $group/lun/lun_0 $group/np/{server}:3260
         echo 1 > $group/np/{server}:3260/iser
-        ln -s /sys/kernel/config/target/core/iblock_0/ram $group/lun/lun_0/disk
+        ln -s /sys/kernel/config/target/core/iblock_0/disk $group/lun/lun_0/disk
         echo 0 > $group/attrib/authentication
         echo 1 > $group/attrib/generate_node_acls
         echo 1 > $group/attrib/cache_dynamic_acls
@@ -95,6 +98,8 @@ pub(super) const ISER: Protocol = Protocol {
         iscsid
         node='iscsiadm -m node -T iqn.2026-01.org.hcad:disk -p {server}:3260'
         $node -o new -I iser
+        $node -o update -n node.session.timeo.replacement_timeout -v 600
+        $node -o update -n node.conn[0].timeo.noop_out_timeout -v 30
         $node -l",
     pause: "echo 0 > /sys/kernel/config/target/iscsi/iqn.2026-01.org.hcad:disk/tpgt_1/enable",
     resume: "echo 1 > /sys/kernel/config/target/iscsi/iqn.2026-01.org.hcad:disk/tpgt_1/enable",
@@ -103,8 +108,7 @@ pub(super) const ISER: Protocol = Protocol {
     end: "group=/sys/kernel/config/target/iscsi/iqn.2026-01.org.hcad:disk/tpgt_1
         echo 0 > $group/enable
         rm $group/lun/lun_0/disk
-        rmdir $group/lun/lun_0 $group/np/* $group ${group%/tpgt_1} /sys/kernel/config/target/core/iblock_0/ram
-        rmmod brd",
+        rmdir $group/lun/lun_0 $group/np/* $group ${group%/tpgt_1} /sys/kernel/config/target/core/iblock_0/disk",
     messages: &[
         "Rounding down aligned max_sectors",
         "db_root: cannot open",
@@ -121,10 +125,14 @@ pub(super) const NFS: Protocol = Protocol {
     at_client: "/mnt/file",
     at_server: "/export/file",
     file: true,
+    prepare: "mkfs.ext4 -q -F -m 0 /dev/vdc",
+    // Whose clients it has is on its disk too, or none could reclaim what it had opened.
     serve: "modprobe -a nfsd rpcrdma
         mkdir -p /export /var/lib/nfs/rpc_pipefs /var/lib/nfs/nfsdcld
         touch /etc/exports /var/lib/nfs/etab /var/lib/nfs/rmtab
-        mount -t tmpfs -o size=$(({mib} + 64))M tmpfs /export
+        mount /dev/vdc /export
+        mkdir -p /export/clients
+        mount --bind /export/clients /var/lib/nfs/nfsdcld
         mountpoint -q /proc/fs/nfsd || mount -t nfsd nfsd /proc/fs/nfsd
         mountpoint -q /var/lib/nfs/rpc_pipefs || mount -t rpc_pipefs sunrpc /var/lib/nfs/rpc_pipefs
         echo 10 > /proc/fs/nfsd/nfsv4leasetime
@@ -142,7 +150,11 @@ pub(super) const NFS: Protocol = Protocol {
     // Its kernel tells nobody.
     noticed: "true",
     disconnect: "umount /mnt",
-    end: "rpc.nfsd 0; exportfs -ua; umount /export",
+    end: "rpc.nfsd 0
+        exportfs -ua
+        pkill -x nfsdcld
+        while pgrep -x nfsdcld; do sleep 0.1; done
+        umount /var/lib/nfs/nfsdcld /export",
     messages: &[],
     loss: &["nfs: server", "RPC:", "rpcrdma", "svcrdma", "NFSD:"],
 };

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use agent::wire::{ExitStatus, FillFile, Spawn};
+use agent::wire::{FillFile, Spawn};
 use anyhow::{Context, Result, ensure};
 use tokio::time::{sleep, timeout};
 
 use super::Pair;
+use super::fio;
 use super::protocol::Protocol;
+use super::server::Place;
 use crate::daemon::Daemon;
 use crate::scenario::e810::station::Station;
 use crate::scenario::impairments::Impairments;
@@ -21,8 +23,31 @@ const SOON: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(200);
 /// Data under way when a server lets go, bytes.
 const UNDER_WAY: u64 = 1 << 20;
+/// For a client to find its server again: their pauses between attempts grow up to half a minute.
+const RETURN: Duration = Duration::from_secs(120);
+/// What irdma says of a connection whose peer no longer answers.
+const NO_ANSWER: &str = "abnormal ae_id = 0x50a ";
 /// Bytes of data that an RDMA device has received.
 const RECEIVED: &str = "/engine/received_payload_bytes";
+
+/// How a server is gone for a while.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Outage<'a> {
+    /// It lets go of its clients, and takes them again.
+    LetGo,
+    /// Its guest is killed, and another has its disk.
+    Killed(&'a Place<'a>),
+}
+
+impl Outage<'_> {
+    /// Of the content that is written afterwards.
+    const fn seed(self) -> u64 {
+        match self {
+            Self::LetGo => 0x200,
+            Self::Killed(_) => 0x300,
+        }
+    }
+}
 
 /// How much is written, and how long fio verifies.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +61,8 @@ pub(super) struct Amount {
 }
 
 impl Amount {
-    const fn mib(self) -> u32 {
+    /// All parts.
+    pub(super) const fn mib(self) -> u32 {
         self.parts * self.part_mib
     }
 }
@@ -64,20 +90,31 @@ impl Target {
 
     /// The server serves, and the client sees it.
     pub(super) async fn connect(&self, pair: &mut Pair) -> Result<()> {
-        let address = pair.server.address(0).ipv4;
-        let fill = |script: &str| {
-            let mib = self.amount.mib().to_string();
-            format!("set -e; {}", script.replace("{mib}", &mib).replace("{server}", &address))
-        };
-        pair.server.within(SOON, &fill(self.protocol.serve)).await?;
-        pair.client.within(SOON, &fill(self.protocol.connect)).await?;
-        let there = format!("until [ -e {} ]; do sleep 0.1; done", self.protocol.at_client);
+        pair.server.within(SOON, &format!("set -e; {}", self.protocol.prepare)).await?;
+        self.serve(pair).await?;
+        pair.client.within(SOON, &self.script(pair, self.protocol.connect)).await?;
+        let kind = if self.protocol.file { "-f" } else { "-b" };
+        let there = format!("until [ {kind} {} ]; do sleep 0.1; done", self.protocol.at_client);
         pair.client.within(SOON, &there).await.map(drop)
+    }
+
+    async fn serve(&self, pair: &mut Pair) -> Result<()> {
+        let script = self.script(pair, self.protocol.serve);
+        pair.server.within(SOON, &script).await.map(drop)
+    }
+
+    fn script(&self, pair: &Pair, text: &str) -> String {
+        format!("set -e; {}", text.replace("{server}", &pair.server.address(0).ipv4))
     }
 
     /// The client goes, then the server.
     pub(super) async fn disconnect(&self, pair: &mut Pair) -> Result<()> {
         pair.client.within(SOON, self.protocol.disconnect).await?;
+        self.end(pair).await
+    }
+
+    /// The server goes.
+    pub(super) async fn end(&self, pair: &mut Pair) -> Result<()> {
         pair.server.within(SOON, &format!("set -e; {}", self.protocol.end)).await.map(drop)
     }
 
@@ -106,11 +143,8 @@ impl Target {
             }
         }
         let all = u64::from(self.amount.mib()) << 20;
-        for (station, before) in [&pair.client, &pair.server].into_iter().zip(before) {
-            let by_rdma = received(station).await? - before;
-            ensure!(by_rdma >= all, "{by_rdma} of {all} bytes came to guest {} by RDMA", station.vm.name());
-        }
-        Ok(())
+        came(&pair.client, before[0], all).await?;
+        came(&pair.server, before[1], all).await
     }
 
     /// Writes a part, and returns its checksum.
@@ -129,25 +163,17 @@ impl Target {
         client.within(self.limit(), &line).await
     }
 
-    /// Reads and writes at random in all sizes; each block is compared when it is read again.
     fn fio(&self) -> Vec<String> {
-        let options = [
-            "fio --name=verify --rw=randrw --bsrange=4k-256k --iodepth=32 --ioengine=libaio --direct=1"
-                .to_owned(),
-            "--verify=crc32c --verify_backlog=64 --verify_fatal=1 --time_based".to_owned(),
-            format!("--filename={} --size={}M", self.protocol.at_client, self.amount.mib()),
-            format!("--runtime={}", self.amount.verify.as_secs()),
-        ];
-        options.iter().flat_map(|part| part.split_whitespace()).map(str::to_owned).collect()
+        fio::words(self.protocol.at_client, self.amount.mib(), self.amount.verify)
     }
 
-    /// fio finds what it wrote.
+    /// fio finds what it wrote. The data must have gone by RDMA.
     pub(super) async fn verify(&self, pair: &mut Pair) -> Result<()> {
-        let words = self.fio();
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let said = pair.client.vm.run_within(self.limit(), &words).await?;
-        ensure!(said.contains("err= 0"), "{said}");
-        Ok(())
+        let before = [received(&pair.client).await?, received(&pair.server).await?];
+        let program = pair.client.vm.call(Spawn { argv: self.fio() }).await?.program;
+        let moved = fio::judge(&wait(&mut pair.client.vm, program, self.limit()).await?)?;
+        came(&pair.client, before[0], moved.read).await?;
+        came(&pair.server, before[1], moved.written).await
     }
 
     /// Content and fio on a wire that loses frames both ways.
@@ -172,22 +198,22 @@ impl Target {
         self.no_warnings(pair).await
     }
 
-    /// While fio is at work the server lets go of its client and comes back: fio goes on, and all is as it was written.
-    pub(super) async fn interrupted(&self, pair: &mut Pair) -> Result<()> {
-        let fio = pair.client.vm.call(Spawn { argv: self.fio() }).await?.program;
-        let gone = self.gone_and_back(pair).await;
+    /// While fio is at work the server is gone for a while: fio goes on, and all is as it was written.
+    pub(super) async fn outlives(&self, pair: &mut Pair, outage: Outage<'_>) -> Result<()> {
+        let before = received(&pair.client).await?;
+        let program = pair.client.vm.call(Spawn { argv: self.fio() }).await?.program;
+        let gone = self.gone_and_back(pair, outage).await;
         if gone.is_err() {
-            stop(&mut pair.client.vm, fio).await?;
+            stop(&mut pair.client.vm, program).await?;
         }
         gone?;
-        let end = wait(&mut pair.client.vm, fio, self.limit()).await?;
-        let fine = end.status == ExitStatus::Code(0) && end.stdout.contains("err= 0");
-        ensure!(fine, "{:?}: {}{}", end.status, end.stdout, end.stderr);
-        self.content(pair, 0x200).await?;
-        self.judge(pair, self.protocol.loss).await
+        let moved = fio::judge(&wait(&mut pair.client.vm, program, self.limit() + RETURN).await?)?;
+        came(&pair.client, before, moved.read).await?;
+        self.content(pair, outage.seed()).await?;
+        self.judge(pair, &[self.protocol.loss, &[NO_ANSWER]].concat()).await
     }
 
-    async fn gone_and_back(&self, pair: &mut Pair) -> Result<()> {
+    async fn gone_and_back(&self, pair: &mut Pair, outage: Outage<'_>) -> Result<()> {
         let before = received(&pair.server).await?;
         let moving = async {
             while received(&pair.server).await? < before + UNDER_WAY {
@@ -196,10 +222,18 @@ impl Target {
             anyhow::Ok(())
         };
         timeout(SOON, moving).await.with_context(|| format!("fio moves no data within {SOON:?}"))??;
-        pair.server.within(SOON, self.protocol.pause).await?;
-        let noticed = format!("until {}; do sleep 0.1; done", self.protocol.noticed);
-        pair.client.within(SOON, &noticed).await.context("the client notices nothing")?;
-        pair.server.within(SOON, self.protocol.resume).await.map(drop)
+        match outage {
+            Outage::LetGo => {
+                pair.server.within(SOON, self.protocol.pause).await?;
+                let noticed = format!("until {}; do sleep 0.1; done", self.protocol.noticed);
+                pair.client.within(SOON, &noticed).await.context("the client notices nothing")?;
+                pair.server.within(SOON, self.protocol.resume).await.map(drop)
+            }
+            Outage::Killed(place) => {
+                place.kill(&mut pair.server).await?;
+                self.serve(pair).await
+            }
+        }
     }
 
     /// Neither kernel has warned of anything since this was asked last.
@@ -216,6 +250,13 @@ impl Target {
 
 fn daemon(station: &Station) -> Result<&Daemon> {
     station.daemon.as_ref().context("the station has no daemon")
+}
+
+/// As much data has come to a station by RDMA since it was so much.
+async fn came(station: &Station, before: u64, bytes: u64) -> Result<()> {
+    let by_rdma = received(station).await?.saturating_sub(before);
+    ensure!(by_rdma >= bytes, "{by_rdma} of {bytes} bytes came to guest {} by RDMA", station.vm.name());
+    Ok(())
 }
 
 /// Bytes of data that have come to a station by RDMA.

@@ -1,0 +1,78 @@
+//! fio, which writes at random in all sizes, and compares each block when it reads it again.
+
+use std::time::Duration;
+
+use agent::wire::{ExitStatus, ProgramEnd};
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+/// Bytes that it moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Moved {
+    pub(super) read: u64,
+    pub(super) written: u64,
+}
+
+/// Its command line for so many MiB of a file or device.
+pub(super) fn words(path: &str, mib: u32, runtime: Duration) -> Vec<String> {
+    let options = [
+        "fio --output-format=json --name=verify --rw=randrw --bsrange=4k-256k --iodepth=32".to_owned(),
+        "--ioengine=libaio --direct=1 --time_based".to_owned(),
+        "--verify=crc32c --verify_backlog=64 --verify_fatal=1".to_owned(),
+        format!("--filename={path} --size={mib}M --runtime={}", runtime.as_secs()),
+    ];
+    options.iter().flat_map(|part| part.split_whitespace()).map(str::to_owned).collect()
+}
+
+/// What it moved; an error unless it ended with success and found all as it had written it.
+pub(super) fn judge(end: &ProgramEnd) -> Result<Moved> {
+    let said = || format!("{:?}: {}{}", end.status, end.stdout, end.stderr);
+    ensure!(end.status == ExitStatus::Code(0), "{}", said());
+    // Lines of other kinds may come first.
+    let start = end.stdout.find('{').with_context(said)?;
+    let output: Output = serde_json::from_str(end.stdout.split_at(start).1).with_context(said)?;
+    let [job] = output.jobs.as_slice() else { anyhow::bail!("not one job: {}", said()) };
+    let moved = Moved { read: job.read.io_bytes, written: job.write.io_bytes };
+    ensure!(job.error == 0 && moved.read > 0 && moved.written > 0, "{}", said());
+    Ok(moved)
+}
+
+#[derive(Debug, Deserialize)]
+struct Output {
+    jobs: Vec<Job>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Job {
+    error: i32,
+    read: Direction,
+    write: Direction,
+}
+
+#[derive(Debug, Deserialize)]
+struct Direction {
+    io_bytes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(status: i32, error: i32, written: u64) -> ProgramEnd {
+        let stdout = format!(
+            "fio: a note\n{{ \"fio version\": \"fio-3.39\", \"jobs\": [ {{ \"jobname\": \"verify\", \"error\": {error}, \
+             \"read\": {{ \"io_bytes\": 4096, \"bw\": 1 }}, \"write\": {{ \"io_bytes\": {written} }} }} ] }}\n"
+        );
+        ProgramEnd { status: ExitStatus::Code(status), stdout, stderr: String::new() }
+    }
+
+    #[test]
+    fn only_success_that_moved_data_counts() {
+        assert_eq!(judge(&end(0, 0, 8192)).unwrap(), Moved { read: 4096, written: 8192 });
+        assert!(judge(&end(1, 0, 8192)).is_err());
+        assert!(judge(&end(0, 84, 8192)).is_err());
+        assert!(judge(&end(0, 0, 0)).is_err());
+        let silent = ProgramEnd { stdout: String::new(), ..end(0, 0, 1) };
+        assert!(judge(&silent).is_err());
+    }
+}

@@ -1,0 +1,57 @@
+//! Where the server lives: a guest that can be killed without warning, with a disk that outlives it.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::daemon::HcaSpec;
+use crate::lab::{Guest, Lab};
+use crate::run_dir::RunDir;
+use crate::scenario::e810::roce;
+use crate::scenario::e810::station::{Station, shape};
+use crate::vm::Image;
+
+/// On the disk beside the data: what a file system needs for itself.
+const SPARE_MIB: u32 = 64;
+
+/// What the server boots from.
+#[derive(Debug)]
+pub(super) struct Place<'a> {
+    lab: &'a Lab,
+    run: &'a RunDir,
+    image: &'a Image,
+    disk: PathBuf,
+}
+
+impl<'a> Place<'a> {
+    /// With room for so many MiB.
+    pub(super) fn new(lab: &'a Lab, run: &'a RunDir, image: &'a Image, mib: u32) -> Result<Self> {
+        let disk = run.scratch("disk");
+        let file = File::create(&disk).with_context(|| format!("creating {}", disk.display()))?;
+        file.set_len(u64::from(mib + SPARE_MIB) << 20)?;
+        Ok(Self { lab, run, image, disk })
+    }
+
+    /// A client, and the server with the disk.
+    pub(super) async fn pair(&self) -> Result<[Station; 2]> {
+        let Self { lab, run, image, .. } = self;
+        let [client, server] = HcaSpec::pair()?.map(|spec| roce::with_rdma(lab, spec));
+        let (client, server) = tokio::try_join!(
+            Station::with_e810(lab, run, image, &client, Vec::new()),
+            Station::with_e810_in(lab, run, image, &server, self.guest(&server.name)),
+        )?;
+        Ok([client, server])
+    }
+
+    fn guest<'name>(&self, name: &'name str) -> Guest<'name> {
+        Guest { own_disk: Some(self.disk.clone()), ..shape(name) }
+    }
+
+    /// Kills the server, and boots it anew.
+    pub(super) async fn kill(&self, server: &mut Station) -> Result<()> {
+        let name = server.vm.name().to_owned();
+        server.replace(self.lab, self.run, self.image, self.guest(&name)).await?;
+        roce::start(server).await
+    }
+}
