@@ -153,7 +153,7 @@ pub(super) const NFS: Protocol = Protocol {
     end: "rpc.nfsd 0
         exportfs -ua
         pkill -x nfsdcld
-        while pgrep -x nfsdcld; do sleep 0.1; done
+        while pgrep -r D,R,S -x nfsdcld > /dev/null; do sleep 0.1; done
         umount /var/lib/nfs/nfsdcld /export",
     messages: &[],
     loss: &["nfs: server", "RPC:", "rpcrdma", "svcrdma", "NFSD:"],
