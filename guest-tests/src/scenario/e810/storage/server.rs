@@ -36,7 +36,7 @@ impl<'a> Place<'a> {
     /// A client, and the server with the disk.
     pub(super) async fn pair(&self) -> Result<[Station; 2]> {
         let Self { lab, run, image, .. } = self;
-        let [client, server] = HcaSpec::pair()?.map(|spec| roce::with_rdma(lab, spec));
+        let [client, server] = HcaSpec::pair()?.map(|spec| roce::quiet(lab, spec));
         let (client, server) = tokio::try_join!(
             Station::with_e810(lab, run, image, &client, Vec::new()),
             Station::with_e810_in(lab, run, image, &server, self.guest(&server.name)),

@@ -25,6 +25,8 @@ const POLL: Duration = Duration::from_millis(200);
 const UNDER_WAY: u64 = 1 << 20;
 /// For a client to find its server again: their pauses between attempts grow up to half a minute.
 const RETURN: Duration = Duration::from_secs(120);
+/// Blocks of 256 KiB in a capture.
+const RECORDED: u32 = 4;
 /// What irdma says of a connection whose peer no longer answers.
 const NO_ANSWER: &str = "abnormal ae_id = 0x50a ";
 /// Bytes of data that an RDMA device has received.
@@ -88,8 +90,28 @@ impl Target {
         Duration::from_secs(120) + Duration::from_secs(2) * self.amount.mib() + self.amount.verify * 3
     }
 
-    /// The server serves, and the client sees it.
+    /// The server serves, the client sees it, and writes and reads a little, all of it in a capture for other judges.
     pub(super) async fn connect(&self, pair: &mut Pair) -> Result<()> {
+        let daemon = daemon(&pair.client)?;
+        let control = daemon.controls();
+        let stem = daemon.capture().file_stem().unwrap_or_default().to_string_lossy();
+        let file = daemon.capture().with_file_name(format!("{stem}-{}.pcapng", self.protocol.name));
+        control.ask(&["capture", "on", &file.display().to_string()]).await?;
+        let result = async {
+            self.join(pair).await?;
+            let path = self.protocol.at_client;
+            let lines = format!(
+                "dd if=/dev/urandom of={path} bs=256k count={RECORDED} conv=notrunc oflag=direct status=none && \
+                 dd if={path} of=/dev/null bs=256k count={RECORDED} iflag=direct status=none"
+            );
+            pair.client.within(SOON, &lines).await.map(drop)
+        }
+        .await;
+        control.ask(&["capture", "off"]).await?;
+        result
+    }
+
+    async fn join(&self, pair: &mut Pair) -> Result<()> {
         pair.server.within(SOON, &format!("set -e; {}", self.protocol.prepare)).await?;
         self.serve(pair).await?;
         pair.client.within(SOON, &self.script(pair, self.protocol.connect)).await?;
