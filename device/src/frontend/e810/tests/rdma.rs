@@ -100,6 +100,15 @@ pub(super) fn context(id: u8) -> QpContext {
     }
 }
 
+/// Makes a queue pair that sends and receives.
+#[track_caller]
+fn start(driver: &mut Driver, qpn: Qpn, kind: QpKind, context: &QpContext) {
+    driver.create_qp(qpn, kind, context);
+    for state in [QpState::Idle, QpState::Rtr, QpState::Rts] {
+        assert_eq!(driver.modify_qp(qpn, kind, state, context).error, None, "{state:?}");
+    }
+}
+
 impl Pair {
     /// Queue pairs that send and receive; `change` is made to their contexts first.
     pub(super) fn new(kind: QpKind, change: impl Fn(&mut QpContext)) -> Self {
@@ -107,10 +116,7 @@ impl Pair {
             let mut driver = opened(id);
             let mut context = context(id);
             change(&mut context);
-            driver.create_qp(QPN, kind, &context);
-            for state in [QpState::Idle, QpState::Rtr, QpState::Rts] {
-                assert_eq!(driver.modify_qp(QPN, kind, state, &context).error, None, "{state:?}");
-            }
+            start(&mut driver, QPN, kind, &context);
             driver
         });
         Self { a, b }
@@ -158,10 +164,16 @@ pub(super) fn nothing(driver: &mut Driver) {
 /// The only asynchronous event: code, source, and that it is of the queue pair, in error from now on.
 #[track_caller]
 pub(super) fn failure(driver: &mut Driver, id: u8) -> (u16, u8, u16) {
+    failure_of(driver, QPN, id)
+}
+
+/// The same of another queue pair.
+#[track_caller]
+pub(super) fn failure_of(driver: &mut Driver, qpn: Qpn, id: u8) -> (u16, u8, u16) {
     let event = driver.next_async_event().expect("an event");
     assert_eq!(driver.next_async_event(), None);
     let AsyncEvent { context, number_low, wqe, code, source, state, .. } = event;
-    assert_eq!((context, number_low, state), (CONTEXT + u64::from(id), QPN.get(), QpState::Error));
+    assert_eq!((context, number_low, state), (CONTEXT + u64::from(id), qpn.get(), QpState::Error));
     (code.into(), source.into(), wqe)
 }
 

@@ -117,6 +117,25 @@ fn unknown_operations_and_reads_that_are_not_allowed_fail_the_queue() {
     }
 }
 
+/// Section 14.1, code 0x316. The answer is that of another peer to another request.
+#[test]
+fn an_answer_of_another_length_than_what_was_asked_for_fails_the_queue() {
+    const KEY: u32 = 0x6cdb_0e07;
+    let read = |len| gather(SIGNALED | READ | u64::from(KEY), TARGET, None, &[fragment(SOURCE, 0, len)]);
+    let [mut pair, mut other] = [Pair::connected(), Pair::connected()];
+    register(&mut other.b, KEY, TARGET, 0x1000, StagRights::all());
+    let request = pair.a.post_send(QPN, &read(64));
+    assert_eq!(pair.a.bus.settle().len(), 1);
+    other.a.post_send(QPN, &read(32));
+    other.a.bus.settle().iter().for_each(|frame| other.b.bus.hca.handle_frame(frame));
+    let answer = other.b.bus.settle();
+    assert_eq!(answer.len(), 1);
+    answer.iter().for_each(|frame| pair.a.bus.hca.handle_frame(frame));
+    assert_eq!(pair.a.bus.settle().len(), 0);
+    assert_eq!(failure(&mut pair.a, 1), (0x316, 5, request));
+    assert_eq!(pair.a.poll_cq(SEND_CQ), None, "the error itself completes nothing");
+}
+
 /// Section 13.2: 16.8 ms, and twice as long after each of seven retries.
 #[test]
 fn a_peer_that_does_not_answer_is_given_up_after_timeouts_that_double() {

@@ -19,6 +19,8 @@ const FENCE: u64 = 1 << 61;
 /// Key of a region of b that work requests register, and one of a window; both have the key bits 0 when they are allocated.
 const REGION: u32 = 0x6cdb_0e00;
 const WINDOW: u32 = 0x513b_af00;
+/// The same of a window of type 2.
+const WINDOW_2: u32 = 0x0318_d000;
 /// A region of b that a command has registered, with every right.
 const PARENT: u32 = 0x011e_be03;
 /// Bytes of both.
@@ -41,8 +43,13 @@ fn fast_register(key: u32, len: u64, granted: u64) -> Vec<u8> {
     quantum([TARGET, TARGET, len, control])
 }
 
+/// A window of type 1.
 fn bind(window: u32, parent: u32, at: u64, len: u64, granted: StagRights) -> Vec<u8> {
-    let control = SIGNALED | FENCE | BIND | VA_BASED | TYPE_1 | rights(granted);
+    bind_of(TYPE_1, window, parent, at, len, granted)
+}
+
+fn bind_of(kind: u64, window: u32, parent: u32, at: u64, len: u64, granted: StagRights) -> Vec<u8> {
+    let control = SIGNALED | FENCE | BIND | VA_BASED | kind | rights(granted);
     quantum([at, u64::from(parent) << 32 | u64::from(window), len, control])
 }
 
@@ -54,6 +61,11 @@ fn allocate(driver: &mut Driver, key: u32, region: bool) {
     let len = if region { LEN } else { 0 };
     let command =
         AllocateStag { len, pd: PD, index: key >> 8, region, wide: !region, ..AllocateStag::default() };
+    driver.perform_well(&Operation::AllocateStag(command));
+}
+
+fn allocate_type_2(driver: &mut Driver) {
+    let command = AllocateStag { pd: PD, index: WINDOW_2 >> 8, ..AllocateStag::default() };
     driver.perform_well(&Operation::AllocateStag(command));
 }
 
@@ -294,4 +306,62 @@ fn local_work_that_cannot_be_done_says_why() {
         nothing(&mut pair.a);
         assert_eq!(pair.b.poll_cq(SEND_CQ), None, "the error itself completes nothing");
     }
+}
+
+/// Section 14.1, code 0x113: the windows of a region keep it valid.
+#[test]
+fn a_region_with_windows_is_not_invalidated() {
+    let region = REGION | 1;
+    let mut pair = with_keys(|_| {});
+    pair.do_at_b(&fast_register(region, LEN, ALL));
+    pair.do_at_b(&bind(WINDOW | 1, region, TARGET, 64, StagRights::REMOTE_WRITE));
+    let request = pair.b.post_send(QPN, &invalidate(region));
+    pair.settle();
+    assert_eq!(failure(&mut pair.b, 2), (0x113, 5, request));
+}
+
+/// Section 14.1, code 0x114: unlike one of type 1, a window of type 2 has to be invalidated before it is bound again.
+#[test]
+fn a_window_of_type_2_is_not_bound_twice() {
+    let mut pair = with_keys(|_| {});
+    allocate_type_2(&mut pair.b);
+    let bound = |key| bind_of(0, WINDOW_2 | key, PARENT, TARGET, 64, StagRights::REMOTE_WRITE);
+    pair.do_at_b(&bound(1));
+    pair.do_at_b(&invalidate(WINDOW_2 | 1));
+    pair.do_at_b(&bound(2));
+    let request = pair.b.post_send(QPN, &bound(3));
+    pair.settle();
+    assert_eq!(failure(&mut pair.b, 2), (0x114, 5, request));
+}
+
+/// Section 14.1, code 0x104: a window of type 2 is of the queue pair that has bound it, for peers and for its owner.
+#[test]
+fn a_window_of_type_2_is_of_one_queue_pair() {
+    const OTHER: Qpn = Qpn::new(7);
+    let key = WINDOW_2 | 1;
+    let pair = || {
+        let mut pair = with_keys(|_| {});
+        allocate_type_2(&mut pair.b);
+        for (driver, id) in [(&mut pair.a, 1), (&mut pair.b, 2)] {
+            start(driver, OTHER, QpKind::Rc, &QpContext { remote_qpn: OTHER, ..context(id) });
+        }
+        pair.do_at_b(&bind_of(0, key, PARENT, TARGET, 64, StagRights::REMOTE_WRITE));
+        pair.write_by(key, TARGET);
+        assert!(!pair.sent().error);
+        pair
+    };
+
+    let mut by_peer = pair();
+    let write = gather(SIGNALED | WRITE | u64::from(key), TARGET, None, &[fragment(SOURCE, 0, 64)]);
+    let request = by_peer.a.post_send(OTHER, &write);
+    by_peer.settle();
+    assert_eq!(failure_of(&mut by_peer.b, OTHER, 2), (0x104, 9, 0));
+    assert_eq!(failure_of(&mut by_peer.a, OTHER, 1), (0x20d, 5, request));
+
+    let mut by_owner = pair();
+    let request = by_owner.b.post_send(OTHER, &invalidate(key));
+    by_owner.settle();
+    assert_eq!(failure_of(&mut by_owner.b, OTHER, 2), (0x104, 5, request));
+    by_owner.write_by(key, TARGET);
+    assert!(!by_owner.sent().error, "the window is as it was");
 }
