@@ -59,6 +59,7 @@ const NO_EX: &str = "libirdma makes queue pairs by the first version of verbs on
 const NO_EX_WR: &str = "libirdma has completion queues of this kind, but not with what the test asks for";
 const NO_DM: &str = "the hardware has no memory to lend";
 const NO_MW: &str = "the driver has no memory windows on hardware of the second generation";
+const NO_TYPE_2: &str = "libirdma makes windows of type 1 only (irdma_ualloc_mw, uverbs.c)";
 const NO_ODP: &str = "the hardware takes no page faults";
 const NO_DMABUF: &str = "there is no GPU to lend memory";
 const NO_RAW: &str = "the driver has RC and UD only (section 13.1)";
@@ -74,7 +75,17 @@ const MW_SKIPS: &[Skip] = &[
     skip("tests.test_mr.MWTest", "Create MW is not supported", NO_MW),
 ];
 
-const TYPE_1_SKIPS: &[Skip] = &[];
+const TYPE_1_SKIPS: &[Skip] = &[
+    skip("tests.test_mr.MWTest.test_mw_type2", "Create MW is not supported", NO_TYPE_2),
+    skip("tests.test_mr.MWTest.test_mw_type2_invalidate_dealloc", "Create MW is not supported", NO_TYPE_2),
+    skip("tests.test_mr.MWTest.test_mw_type2_invalidate_local", "Create MW is not supported", NO_TYPE_2),
+    skip("tests.test_mr.MWTest.test_mw_type2_invalidate_remote", "Create MW is not supported", NO_TYPE_2),
+    skip(
+        "tests.test_mr.MWTest.test_reg_mw_wrong_type",
+        "Create memory window of type 3 is not supported",
+        NO_TYPE_2,
+    ),
+];
 
 /// The first that names a test holds for it.
 const SKIPS: &[Skip] = &[
