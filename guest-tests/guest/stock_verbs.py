@@ -18,7 +18,7 @@ from pyverbs import libibverbs_enums as e
 from pyverbs.addr import AH, GID, AHAttr, GlobalRoute
 from pyverbs.cq import CQ
 from pyverbs.device import Context
-from pyverbs.mr import MR
+from pyverbs.mr import MR, MW, MWBind, MWBindInfo
 from pyverbs.pd import PD
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
@@ -81,6 +81,26 @@ class Verbs:
         """Ends a registration. The file stays."""
         _, mr = self.objects.pop(region)
         mr.close()
+
+    def window(self, qp, region):
+        """A window of type 1 onto all of a region's memory, which peers may write to."""
+        memory, mr = self.objects[region]
+        bound = MR(self.pd, len(memory), e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_MW_BIND, address=mr.buf)
+        window = MW(self.pd, e.IBV_MW_TYPE_1)
+        self.bind(qp, window, MWBindInfo(bound, bound.buf, len(memory), e.IBV_ACCESS_REMOTE_WRITE))
+        return {"id": self.add((bound, window)), "rkey": window.rkey}
+
+    def unbind(self, qp, window):
+        """Binds a window to nothing."""
+        bound, window = self.objects[window]
+        self.bind(qp, window, MWBindInfo(bound, bound.buf, 0, 0))
+
+    def bind(self, qp, window, info):
+        """Binds a window and waits until that is done; nothing else may be under way in the send queue."""
+        self.objects[qp][0].bind_mw(window, MWBind(info, e.IBV_SEND_SIGNALED))
+        statuses = [completion["status"] for completion in self.poll(qp, 1, 10_000)]
+        if statuses != [e.IBV_WC_SUCCESS]:
+            raise RuntimeError(f"binding ended with statuses {statuses}")
 
     def queue_pair(self, service, completions):
         """A queue pair in RESET with a completion queue for both its queues; with room for all without `completions`."""

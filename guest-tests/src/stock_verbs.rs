@@ -51,6 +51,14 @@ pub struct FileRegion {
     pub rkey: u32,
 }
 
+/// A memory window of type 1.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct StockWindow {
+    id: u32,
+    /// What peers name it by.
+    pub rkey: u32,
+}
+
 /// A queue pair with a completion queue of its own.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct StockQp {
@@ -169,6 +177,22 @@ impl StockVerbs {
     /// When the kernel refuses.
     pub async fn deregister(&self, vm: &mut Vm, region: FileRegion) -> Result<()> {
         self.ask(vm, "deregister", json!({ "region": region.id })).await
+    }
+
+    /// A window onto all of a region's memory, which peers may write to; a queue pair in RTS binds it.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or it is not bound.
+    pub async fn window(&self, vm: &mut Vm, qp: StockQp, region: FileRegion) -> Result<StockWindow> {
+        self.ask(vm, "window", json!({ "qp": qp.id, "region": region.id })).await
+    }
+
+    /// Takes back what a window lets peers into.
+    ///
+    /// # Errors
+    /// When it is not unbound.
+    pub async fn unbind(&self, vm: &mut Vm, qp: StockQp, window: StockWindow) -> Result<()> {
+        self.ask(vm, "unbind", json!({ "qp": qp.id, "window": window.id })).await
     }
 
     /// A queue pair in RESET.

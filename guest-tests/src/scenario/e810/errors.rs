@@ -67,6 +67,9 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     pair.capture(false).await?;
     report.case("the peer deregisters in mid-traffic", &hint, target_deregistered(&mut pair)).await?;
     report.case("the owner deregisters in mid-traffic", &hint, source_deregistered(&mut pair)).await?;
+    if is_old(&mut pair).await? {
+        report.case("the peer takes a window back in mid-traffic", &hint, window_unbound(&mut pair)).await?;
+    }
     report.case("kill -9 of the server in mid-traffic", &hint, server_killed(&mut pair)).await?;
     report.case("kill -9 of the client in mid-traffic", &hint, client_killed(&mut pair)).await?;
     report.case("both serve as before", &hint, still_works(&mut pair)).await?;
@@ -198,10 +201,14 @@ async fn too_long(pair: &mut Pair) -> Result<()> {
     ends.close(pair).await
 }
 
+/// Kernel 6.12, which differs in what its driver offers (section 15.2) and makes of errors (section 14.1).
+async fn is_old(pair: &mut Pair) -> Result<bool> {
+    Ok(pair.a.sh("uname -r").await?.starts_with("6.12."))
+}
+
 /// What drivers and library make of it is theirs (section 14.1).
 async fn receiver_not_ready(pair: &mut Pair) -> Result<()> {
-    let old = pair.a.sh("uname -r").await?.starts_with("6.12.");
-    let first = if old { status::WR_FLUSH_ERR } else { status::FATAL_ERR };
+    let first = if is_old(pair).await? { status::WR_FLUSH_ERR } else { status::FATAL_ERR };
     let ends = Ends::open(pair).await?;
     let vm = &mut pair.a.vm;
     ends.a.post(vm, &[ends.a.send(64), ends.a.send(64)]).await?;
@@ -262,6 +269,19 @@ async fn source_deregistered(pair: &mut Pair) -> Result<()> {
     fails_in_between(pair, &ends, status::LOC_PROT_ERR).await?;
     ends.a.expect_event(&mut pair.a.vm, event::QP_ACCESS_ERR).await?;
     pair.tell(&[KEY_SEND], &[]).await?;
+    ends.close(pair).await
+}
+
+/// The key changes with each binding, so that there is none by the old one.
+async fn window_unbound(pair: &mut Pair) -> Result<()> {
+    let ends = Ends::open_with(pair, |a| a.region = LONG).await?;
+    let window = ends.b.verbs.window(&mut pair.b.vm, ends.b.qp, ends.b.region).await?;
+    let write = ends.a.write(ends.b.region.addr, window.rkey, LONG);
+    ends.a.post(&mut pair.a.vm, &vec![write; MANY]).await?;
+    ends.b.verbs.unbind(&mut pair.b.vm, ends.b.qp, window).await?;
+    fails_in_between(pair, &ends, status::REM_ACCESS_ERR).await?;
+    ends.b.expect_event(&mut pair.b.vm, event::QP_ACCESS_ERR).await?;
+    pair.tell(&[REMOTE_ACCESS], &[KEY_INBOUND]).await?;
     ends.close(pair).await
 }
 
