@@ -69,6 +69,8 @@ pub struct HcaSpec {
     pub capture: bool,
     /// Write what its driver does and what it answers to a file.
     pub trace: bool,
+    /// Look for what its driver does against the interface, of which there must be nothing.
+    pub strict: bool,
 }
 
 /// What carries frames between HCAs.
@@ -111,6 +113,7 @@ impl HcaSpec {
             options: json!({}),
             capture: true,
             trace: false,
+            strict: false,
         };
         Ok([spec("a", 1, 2, a, b), spec("b", 2, 1, b, a)])
     }
@@ -138,6 +141,8 @@ pub struct Daemon {
     process: Process,
     sockets: Vec<PathBuf>,
     control: Control,
+    /// Numbers of HCAs whose drivers must keep to the interface.
+    strict: Vec<u16>,
     capture: PathBuf,
 }
 
@@ -182,7 +187,8 @@ impl Daemon {
         let mut process = Process::start(&name, command, run)?;
         process.line(READY, READY_TIMEOUT).await?;
         let sockets = specs.iter().map(path_of).collect();
-        Ok(Self { process, sockets, control, capture: capture_of(first) })
+        let strict = specs.iter().filter(|spec| spec.strict).map(|spec| spec.id).collect();
+        Ok(Self { process, sockets, control, strict, capture: capture_of(first) })
     }
 
     /// Does what `hcactl` does with these arguments; its answer, null for a command that answers nothing.
@@ -242,13 +248,25 @@ impl Daemon {
     /// Ends it as an operator would.
     ///
     /// # Errors
-    /// When it does not end, or not with success.
+    /// When it does not end, or not with success, or the driver of a strict HCA broke rules of the interface.
     pub async fn stop(mut self) -> Result<()> {
+        let mut broken = Vec::new();
+        for &device in &self.strict {
+            let counters = self.controls_of(device).ask(&["counters"]).await?;
+            let rules = counters.pointer("/interface/violations").and_then(Value::as_object);
+            let rules = rules.with_context(|| format!("no rules in {counters}"))?;
+            broken.extend(rules.iter().map(|(rule, count)| format!("HCA {device}: {rule}: {count} times")));
+        }
         let status = self.process.stop(STOP_TIMEOUT).await?;
         ensure!(
             status.success(),
             "{} ended with {status} after SIGTERM; see {}",
             self.process.name(),
+            self.process.log().display()
+        );
+        ensure!(
+            broken.is_empty(),
+            "drivers broke the interface: {broken:?}; see {}",
             self.process.log().display()
         );
         Ok(())
@@ -304,6 +322,7 @@ fn device_of(spec: &HcaSpec, socket: &Path, capture: &Path) -> Value {
         "frontend": { spec.interface.name(): spec.options },
         "default_peer": { "id": spec.default_peer, "prefer_ipv6": spec.prefer_ipv6 },
         "fabric": fabric,
+        "strict": spec.strict,
         "capture": spec.capture.then_some(capture),
         "trace": spec.trace.then(|| json!({ "file": capture.with_extension("trace") })),
     })

@@ -134,7 +134,8 @@ impl Bench {
     /// Guests with all devices, of which the E810 are up.
     async fn start(lab: &Lab, run: &RunDir) -> Result<Self> {
         let image = lab.debian_image(run).await?;
-        let cards = HcaSpec::pair()?.map(|spec| roce::quiet(lab, spec));
+        // What is looked for in strict mode costs time.
+        let cards = HcaSpec::pair()?.map(|spec| HcaSpec { strict: false, ..roce::quiet(lab, spec) });
         let mut daemons = Vec::new();
         for spec in HcaSpec::pair()? {
             let name = format!("{}-mthca", spec.name);

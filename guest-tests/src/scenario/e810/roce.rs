@@ -36,7 +36,7 @@ pub(super) enum Gid {
 
 /// The E810 of a station of a pair, without a capture, since these tests move gigabytes.
 pub(super) fn quiet(lab: &Lab, spec: HcaSpec) -> HcaSpec {
-    HcaSpec { interface: Interface::E810, capture: false, trace: lab.trace(), ..spec }
+    HcaSpec { interface: Interface::E810, capture: false, trace: lab.trace(), strict: true, ..spec }
 }
 
 /// Two stations wired to each other. `irdma` is not loaded yet.

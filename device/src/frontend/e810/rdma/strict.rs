@@ -75,7 +75,7 @@ pub(super) fn operation(rdma: &Rdma, operation: &Operation, in_turn: bool) -> Fi
         }
         Operation::DestroyQp(command) => {
             let qp = rdma.queues.qp(command.qpn);
-            if let Some(qp) = qp.filter(|qp| !matches!(qp.state, QpState::Idle | QpState::Error)) {
+            if let Some(qp) = qp.filter(|qp| qp.state == QpState::Rts) {
                 found.add(&QP_RUNNING, format!("QP {} is in {:?}", command.qpn, qp.state));
             }
         }

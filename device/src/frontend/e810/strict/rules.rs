@@ -71,7 +71,7 @@ rules! {
     CQ_IN_USE "cq_in_use" "14.3";
     /// A completion event queue is destroyed while completion queues other than the control queue's report to it.
     CEQ_IN_USE "ceq_in_use" "14.3, 17.3";
-    /// A queue pair is destroyed while it sends or receives.
+    /// A queue pair is destroyed while it sends.
     QP_RUNNING "qp_running" "13.3";
     /// A queue pair is flushed that is not in error.
     FLUSH_STATE "flush_state" "14.2";
