@@ -113,7 +113,6 @@ impl Bench {
                 let [mut a, mut b] = HcaSpec::pair()?;
                 for spec in [&mut a, &mut b] {
                     spec.interface = Interface::E810;
-                    spec.strict = true;
                     spec.capture = false;
                     spec.trace = lab.trace();
                 }

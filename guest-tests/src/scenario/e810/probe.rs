@@ -82,7 +82,6 @@ impl Probe {
             interface: Interface::E810,
             capture: false,
             trace: lab.trace(),
-            strict: true,
             ..spec
         });
         let daemon = Daemon::start_by(Command::new(lab.hcad()?), &specs, run).await?;

@@ -2,6 +2,7 @@
 //! tested is not memory.
 
 mod errors;
+mod hostile;
 mod keys;
 mod observation;
 mod statistics;
