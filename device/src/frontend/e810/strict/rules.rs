@@ -47,7 +47,7 @@ rules! {
     DOORBELL_NO_QUEUE "doorbell_no_queue" "8.2";
     /// Descriptors of one frame that ask for different things.
     FRAME_COMMANDS "frame_commands" "8.2";
-    /// A receive queue without descriptors or buffers, of short descriptors, or of frames longer than five buffers.
+    /// A receive queue without descriptors, of short descriptors, or of frames longer than five of its buffers.
     RECEIVE_CONTEXT "receive_context" "8.3";
     /// A context of a receive queue is changed while the queue is enabled.
     CONTEXT_IN_USE "context_in_use" "8.4";
