@@ -36,9 +36,9 @@ const CASES: &[(&str, usize)] = &[
     ("ib_atomic_bw -A FETCH_AND_ADD -n 1000", 1),
     ("ib_atomic_bw -A CMP_AND_SWAP -n 1000 -q 2", 1),
     ("ib_atomic_bw -A FETCH_AND_ADD -n 500 -b", 1),
-    ("ib_write_lat -a -n 50", 23),
+    ("ib_write_lat -a -n 20", 23),
     ("ib_read_lat -a -n 20", 23),
-    ("ib_send_lat -a -n 50", 23),
+    ("ib_send_lat -a -n 20", 23),
     ("ib_read_bw -s 4096 -n 1000 -e", 1),
     // Not `ib_send_lat -e`: it takes every event for a completion. A queue that is armed before it is polled raises one
     // more for what is there (mthca interface, section 7.6), as ibv_get_cq_event(3) tells programs to expect.
