@@ -132,7 +132,9 @@ impl Target {
     /// The client goes, then the server.
     pub(super) async fn disconnect(&self, pair: &mut Pair) -> Result<()> {
         pair.client.within(SOON, self.protocol.disconnect).await?;
-        self.end(pair).await
+        self.end(pair).await?;
+        // What the server says of a client that goes is not about the next protocol.
+        self.judge(pair, self.protocol.loss).await
     }
 
     /// The server goes.
