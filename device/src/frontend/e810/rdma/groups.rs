@@ -58,28 +58,16 @@ impl Groups {
         })
     }
 
-    /// "Create multicast group".
+    /// "Create multicast group" and "modify multicast group", of which each says all of the group. Drivers decide which of
+    /// the two it is under a lock and ask after they let go of it: of two that join at once, the second can come first.
     ///
     /// # Errors
-    /// There is no such group or it is there already; its members cannot be read.
-    pub(super) fn create(&mut self, dma: &GuestMemory, command: &GroupCommand) -> Outcome {
+    /// There is no such group, or its members cannot be read.
+    pub(super) fn set(&mut self, dma: &GuestMemory, command: &GroupCommand) -> Outcome {
         if u32::from(command.group) >= MAX_GROUPS {
             return Err(CqpError::invalid("multicast group", command.group.into()));
         }
-        if self.groups.contains_key(&command.group) {
-            return Err(CqpError::new(Refusal::Exists, "multicast group", command.group.into()));
-        }
         self.groups.insert(command.group, Group::read(dma, command)?);
-        Ok(0)
-    }
-
-    /// "Modify multicast group".
-    ///
-    /// # Errors
-    /// It is not there, or its members cannot be read.
-    pub(super) fn modify(&mut self, dma: &GuestMemory, command: &GroupCommand) -> Outcome {
-        let group = self.groups.get_mut(&command.group).ok_or(unknown(command))?;
-        *group = Group::read(dma, command)?;
         Ok(0)
     }
 
@@ -88,7 +76,8 @@ impl Groups {
     /// # Errors
     /// It is not there.
     pub(super) fn destroy(&mut self, command: &GroupCommand) -> Outcome {
-        self.groups.remove(&command.group).map(|_| 0).ok_or(unknown(command))
+        let unknown = CqpError::no_object("multicast group", command.group.into());
+        self.groups.remove(&command.group).map(|_| 0).ok_or(unknown)
     }
 }
 
@@ -104,8 +93,4 @@ impl Group {
             members: members.map(|member| member.qpn).collect(),
         })
     }
-}
-
-fn unknown(command: &GroupCommand) -> CqpError {
-    CqpError::no_object("multicast group", command.group.into())
 }

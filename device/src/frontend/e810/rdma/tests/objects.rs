@@ -100,7 +100,14 @@ fn a_group_has_the_members_of_its_context() {
     driver.perform_well(&wqe(&words(0x27)));
     assert!(rdma(&mut driver).groups.members(address, None).is_empty());
     driver.perform_well(&wqe(&words(0x28)));
-    assert_eq!(refused(&mut driver, &wqe(&words(0x27))), codes(Refusal::NoObject));
+    assert_eq!(refused(&mut driver, &wqe(&words(0x28))), codes(Refusal::NoObject));
+    // Two members that join at once, the second of which came first.
+    driver.bus.poke(MEMBERS, &[member(5), member(6)].concat());
+    for operation in [0x27, 0x26] {
+        driver.perform_well(&wqe(&words(operation)));
+        let members = rdma(&mut driver).groups.members(address, None);
+        assert_eq!(*members, [Qpn::new(5), Qpn::new(6)], "{operation:#x}");
+    }
 }
 
 /// "2c nodes" of section 16.3, and what the recorded driver does when it is unloaded.
