@@ -129,6 +129,7 @@ impl Fabric {
         // Verbs programs expect the area in front of datagrams.
         jingzhao.options = json!({ "ud_grh": true });
         e810.interface = Interface::E810;
+        e810.strict = true;
         let nic = Nic { model: NicModel::Virtio, mac: mac(rxe_id), bind, peer: mthca.bind };
         let mthca_daemon = Daemon::start(&lab.hcad()?, &mthca, run).await?;
         let jingzhao_daemon = Daemon::start(&lab.hcad()?, &jingzhao, run).await?;

@@ -3,10 +3,10 @@
 
 use anyhow::{Context, Result, ensure};
 
-use super::station::Station;
+use super::station::{Station, judged};
 use super::streams::{Amount, Protocol, Streams};
 use super::{bridge, content, filter, flows, jumbo, ping, vlan};
-use crate::daemon::{Daemon, HcaSpec, Interface, Peer, free_udp_ports};
+use crate::daemon::{Daemon, HcaSpec, Peer, free_udp_ports};
 use crate::lab::Lab;
 use crate::qemu::{Nic, NicModel};
 use crate::report::Report;
@@ -110,12 +110,7 @@ impl Bench {
                 (a, vec![("virtio", b)])
             }
             Extent::Good | Extent::Lossy => {
-                let [mut a, mut b] = HcaSpec::pair()?;
-                for spec in [&mut a, &mut b] {
-                    spec.interface = Interface::E810;
-                    spec.capture = false;
-                    spec.trace = lab.trace();
-                }
+                let [mut a, b] = HcaSpec::pair()?.map(|spec| judged(lab, spec));
                 // The NIC of c knows a alone, which passes its frames on.
                 a.peers.push(Peer { addr: peer, leaf: true });
                 let (a, b, c) = tokio::try_join!(

@@ -9,9 +9,9 @@ use anyhow::{Context, Result, ensure};
 use tokio::process::Command;
 
 use super::package::{self, Package};
-use super::station::{Address, CPUS, bring_up, carrier, device, load, warnings};
+use super::station::{Address, CPUS, bring_up, carrier, device, judged, load, warnings};
 use super::{answers, lifecycle, messages};
-use crate::daemon::{Daemon, HcaSpec, Interface};
+use crate::daemon::{Daemon, HcaSpec};
 use crate::lab::{Guest, Lab};
 use crate::report::{Report, Skip};
 use crate::run_dir::RunDir;
@@ -78,12 +78,7 @@ async fn with_debians(probe: &mut Probe, debian: std::result::Result<(), Skip>) 
 impl Probe {
     async fn start(lab: &Lab, run: &RunDir, disks: Vec<PathBuf>) -> Result<Self> {
         let image = lab.debian_image(run).await?;
-        let specs = HcaSpec::pair()?.map(|spec| HcaSpec {
-            interface: Interface::E810,
-            capture: false,
-            trace: lab.trace(),
-            ..spec
-        });
+        let specs = HcaSpec::pair()?.map(|spec| judged(lab, spec));
         let daemon = Daemon::start_by(Command::new(lab.hcad()?), &specs, run).await?;
         let [card, integrated] = daemon.sockets() else { anyhow::bail!("not two sockets") };
         let guest = Guest {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::station::{Station, load};
-use crate::daemon::{Daemon, HcaSpec, Interface};
+use super::station::{Station, judged, load};
+use crate::daemon::{Daemon, HcaSpec};
 use crate::lab::Lab;
 use crate::run_dir::RunDir;
 use crate::tools::await_text;
@@ -34,27 +34,9 @@ pub(super) enum Gid {
     LinkLocal,
 }
 
-/// The E810 of a station of a pair, without a capture, since these tests move gigabytes.
-pub(super) fn quiet(lab: &Lab, spec: HcaSpec) -> HcaSpec {
-    HcaSpec { interface: Interface::E810, capture: false, trace: lab.trace(), ..spec }
-}
-
-/// The same, whose drivers must keep to the interface.
-fn strict(lab: &Lab, spec: HcaSpec) -> HcaSpec {
-    HcaSpec { strict: true, ..quiet(lab, spec) }
-}
-
 /// Two stations wired to each other. `irdma` is not loaded yet.
 pub(super) async fn pair(lab: &Lab, run: &RunDir, image: &Image) -> Result<[Station; 2]> {
-    wired(lab, run, image, HcaSpec::pair()?.map(|spec| quiet(lab, spec))).await
-}
-
-/// The same, whose drivers must keep to the interface.
-pub(super) async fn strict_pair(lab: &Lab, run: &RunDir, image: &Image) -> Result<[Station; 2]> {
-    wired(lab, run, image, HcaSpec::pair()?.map(|spec| strict(lab, spec))).await
-}
-
-async fn wired(lab: &Lab, run: &RunDir, image: &Image, [a, b]: [HcaSpec; 2]) -> Result<[Station; 2]> {
+    let [a, b] = HcaSpec::pair()?.map(|spec| judged(lab, spec));
     let (a, b) = tokio::try_join!(
         Station::with_e810(lab, run, image, &a, Vec::new()),
         Station::with_e810(lab, run, image, &b, Vec::new()),
@@ -62,10 +44,10 @@ async fn wired(lab: &Lab, run: &RunDir, image: &Image, [a, b]: [HcaSpec; 2]) -> 
     Ok([a, b])
 }
 
-/// A station with nobody to talk to, whose driver must keep to the interface, and with further disks.
+/// A station with nobody to talk to, and with further disks.
 pub(super) async fn alone(lab: &Lab, run: &RunDir, image: &Image, disks: Vec<PathBuf>) -> Result<Station> {
     let [spec, _] = HcaSpec::pair()?;
-    Station::with_e810(lab, run, image, &strict(lab, spec), disks).await
+    Station::with_e810(lab, run, image, &judged(lab, spec), disks).await
 }
 
 /// Loads `irdma` and waits until its port is active.

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::messages;
 use super::package::Package;
-use crate::daemon::{Daemon, HcaSpec};
+use crate::daemon::{Daemon, HcaSpec, Interface};
 use crate::lab::{Guest, Lab};
 use crate::qemu::Nic;
 use crate::run_dir::RunDir;
@@ -60,6 +60,16 @@ impl Address {
             ipv6: format!("fd81:{network:x}::{id:x}"),
         }
     }
+}
+
+/// The E810 of a station, whose drivers must keep to the interface; without a capture, since these tests move gigabytes.
+pub(super) fn judged(lab: &Lab, spec: HcaSpec) -> HcaSpec {
+    HcaSpec { interface: Interface::E810, capture: false, trace: lab.trace(), strict: true, ..spec }
+}
+
+/// The same, where speed is measured: its drivers are not judged.
+pub(super) fn measured(lab: &Lab, spec: HcaSpec) -> HcaSpec {
+    HcaSpec { strict: false, ..judged(lab, spec) }
 }
 
 impl Station {

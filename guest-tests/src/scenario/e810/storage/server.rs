@@ -9,7 +9,7 @@ use crate::daemon::HcaSpec;
 use crate::lab::{Guest, Lab};
 use crate::run_dir::RunDir;
 use crate::scenario::e810::roce;
-use crate::scenario::e810::station::{Station, shape};
+use crate::scenario::e810::station::{Station, judged, shape};
 use crate::vm::Image;
 
 /// On the disk beside the data: what a file system needs for itself.
@@ -36,7 +36,7 @@ impl<'a> Place<'a> {
     /// A client, and the server with the disk.
     pub(super) async fn pair(&self) -> Result<[Station; 2]> {
         let Self { lab, run, image, .. } = self;
-        let [client, server] = HcaSpec::pair()?.map(|spec| roce::quiet(lab, spec));
+        let [client, server] = HcaSpec::pair()?.map(|spec| judged(lab, spec));
         let (client, server) = tokio::try_join!(
             Station::with_e810(lab, run, image, &client, Vec::new()),
             Station::with_e810_in(lab, run, image, &server, self.guest(&server.name)),
