@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use agent::wire::ProgramId;
+use agent::wire::{ProgramEnd, ProgramId};
 use anyhow::{Context, Result, bail, ensure};
 use tokio::time::{sleep, timeout};
 
@@ -61,11 +61,12 @@ impl Traffic {
     /// Ends it; until now it was well.
     pub(super) async fn end(self, a: &mut Station, b: &mut Station) -> Result<()> {
         self.moves_on(a, b).await.context("in the end")?;
-        for end in [stop(&mut a.vm, self.client).await?, stop(&mut b.vm, self.server).await?] {
-            let said = format!("{}{}", end.stdout, end.stderr);
-            ensure!(!said.contains("mismatch") && !said.contains("failed"), "{said}");
-        }
-        // The first to be stopped takes its memory away from the other.
+        let said = |end: ProgramEnd| format!("{}{}", end.stdout, end.stderr);
+        let client = said(stop(&mut a.vm, self.client).await?);
+        ensure!(!client.contains("mismatch") && !client.contains("failed"), "{client}");
+        // The first to be stopped takes its memory away from the other, which may fail by it.
+        let server = said(stop(&mut b.vm, self.server).await?);
+        ensure!(!server.contains("mismatch"), "{server}");
         for station in [a, b] {
             station.no_warnings_but(&["abnormal ae_id = 0x102 ", "abnormal ae_id = 0x20d "]).await?;
         }
