@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 
 use super::roce::{self, DEVICE, Gid, gid_index_of};
-use super::station::{self, Address, Station, load, measured};
+use super::station::{self, Address, Station, load, unjudged};
 use crate::daemon::{Daemon, HcaSpec, Interface, free_udp_ports};
 use crate::lab::{Guest, Lab};
 use crate::qemu::{Nic, NicModel};
@@ -132,7 +132,7 @@ impl Bench {
     /// Guests with all devices, of which the E810 are up.
     async fn start(lab: &Lab, run: &RunDir) -> Result<Self> {
         let image = lab.debian_image(run).await?;
-        let cards = HcaSpec::pair()?.map(|spec| measured(lab, spec));
+        let cards = HcaSpec::pair()?.map(|spec| unjudged(lab, spec));
         let mut daemons = Vec::new();
         for spec in HcaSpec::pair()? {
             let name = format!("{}-mthca", spec.name);

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use tokio::process::Command;
 
 use super::package::{self, Package};
-use super::station::{Address, CPUS, bring_up, carrier, device, judged, load, warnings};
+use super::station::{Address, CPUS, bring_up, carrier, device, load, unjudged, warnings};
 use super::{answers, lifecycle, messages};
 use crate::daemon::{Daemon, HcaSpec};
 use crate::lab::{Guest, Lab};
@@ -78,7 +78,8 @@ async fn with_debians(probe: &mut Probe, debian: std::result::Result<(), Skip>) 
 impl Probe {
     async fn start(lab: &Lab, run: &RunDir, disks: Vec<PathBuf>) -> Result<Self> {
         let image = lab.debian_image(run).await?;
-        let specs = HcaSpec::pair()?.map(|spec| judged(lab, spec));
+        // When devlink reloads it, ice ends its control queue and leaves its VSI to the reset that follows.
+        let specs = HcaSpec::pair()?.map(|spec| unjudged(lab, spec));
         let daemon = Daemon::start_by(Command::new(lab.hcad()?), &specs, run).await?;
         let [card, integrated] = daemon.sockets() else { anyhow::bail!("not two sockets") };
         let guest = Guest {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::effort::Effort;
 use super::package::Package;
-use super::station::{self, Address, measured};
+use super::station::{self, Address, unjudged};
 use crate::daemon::{Daemon, HcaSpec, free_udp_ports};
 use crate::lab::{Guest, Lab};
 use crate::qemu::{Nic, NicModel};
@@ -275,7 +275,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
 impl Bench {
     async fn start(lab: &Lab, run: RunDir) -> Result<Self> {
         let image = lab.debian_image(&run).await?;
-        let specs = HcaSpec::pair()?.map(|spec| measured(lab, spec));
+        let specs = HcaSpec::pair()?.map(|spec| unjudged(lab, spec));
         let mut daemons = Vec::new();
         for spec in &specs {
             daemons.push(Daemon::start(&lab.hcad()?, spec, &run).await?);

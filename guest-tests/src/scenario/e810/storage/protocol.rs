@@ -31,6 +31,8 @@ pub(super) struct Protocol {
     pub(super) messages: &'static [&'static str],
     /// What they say when a server lets go.
     pub(super) loss: &'static [&'static str],
+    /// Its connections may fail, and come again, where frames are lost.
+    pub(super) may_fail: bool,
 }
 
 /// NVMe over RDMA: `nvmet` and `nvme-rdma`.
@@ -66,6 +68,7 @@ pub(super) const NVME: Protocol = Protocol {
         rmdir ports/1 subsystems/hcad/namespaces/1 subsystems/hcad",
     messages: &[],
     loss: &["nvme"],
+    may_fail: false,
 };
 
 /// iSER: LIO's target and open-iscsi.
@@ -115,8 +118,13 @@ pub(super) const ISER: Protocol = Protocol {
         "MODE SENSE: unimplemented",
         // The device has no signatures.
         "T10-PI",
+        // Of a whole 32 bits of blocks.
+        "Optimal transfer size",
     ],
     loss: &["iSCSI", "iscsi", "isert", "iser", "scsi", "connection"],
+    // The initiator takes its memory back when a command is answered, acknowledged or not. A command whose acknowledge was
+    // lost is sent again from there, by a key that the answer made invalid.
+    may_fail: true,
 };
 
 /// NFS over RDMA: `nfsd` and `nfs`, version 4.2.
@@ -157,4 +165,5 @@ pub(super) const NFS: Protocol = Protocol {
         umount /var/lib/nfs/nfsdcld /export",
     messages: &[],
     loss: &["nfs: server", "RPC:", "rpcrdma", "svcrdma", "NFSD:"],
+    may_fail: false,
 };

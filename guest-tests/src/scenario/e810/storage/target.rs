@@ -29,6 +29,10 @@ const RETURN: Duration = Duration::from_secs(120);
 const RECORDED: u32 = 4;
 /// What irdma says of a connection whose peer no longer answers.
 const NO_ANSWER: &str = "abnormal ae_id = 0x50a ";
+/// What it says of a request by a key that is not valid any more.
+const KEY_GONE: &str = "abnormal ae_id = 0x103 ";
+/// What it says of a QP that failed before software flushed it.
+const QP_FAILED: &str = "fatal QP event";
 /// Bytes of data that an RDMA device has received.
 const RECEIVED: &str = "/engine/received_payload_bytes";
 
@@ -219,7 +223,11 @@ impl Target {
             ensure!(lost > 0 || result.is_err(), "nothing was lost from guest {}", station.vm.name());
         }
         result?;
-        self.no_warnings(pair).await
+        if self.protocol.may_fail {
+            self.judge(pair, &[self.protocol.loss, &[KEY_GONE, QP_FAILED]].concat()).await
+        } else {
+            self.no_warnings(pair).await
+        }
     }
 
     /// While fio is at work the server is gone for a while: fio goes on, and all is as it was written.
@@ -234,7 +242,7 @@ impl Target {
         let moved = fio::judge(&wait(&mut pair.client.vm, program, self.limit() + RETURN).await?)?;
         came(&pair.client, before, moved.read).await?;
         self.content(pair, outage.seed()).await?;
-        self.judge(pair, &[self.protocol.loss, &[NO_ANSWER]].concat()).await
+        self.judge(pair, &[self.protocol.loss, &[NO_ANSWER, QP_FAILED]].concat()).await
     }
 
     async fn gone_and_back(&self, pair: &mut Pair, outage: Outage<'_>) -> Result<()> {
