@@ -225,10 +225,27 @@ async fn recovers(node: &mut StockNode) -> Result<()> {
     node.port_is("4: ACTIVE").await?;
     let after = node.daemon.counter(RESETS).await?;
     ensure!(after == resets + 1, "{resets} resets before, {after} after");
-    let warnings = node.new_warnings().await?;
+    let warnings = without_flush_warning(node.new_warnings().await?);
     let expected = |line: &String| line.contains("Catastrophic error detected") || line.contains("buf[");
     ensure!(warnings.iter().all(expected), "{warnings:#?}");
     devinfo(node).await
+}
+
+/// What a kernel says, but for its warning that the driver's own work queue, which reclaiming memory may depend on, waits
+/// for that of `ib_core`, which may not be depended on. The driver unregisters its device from there; whether the kernel
+/// warns depends on whether it finds the other queue at work.
+fn without_flush_warning(lines: Vec<String>) -> Vec<String> {
+    const FIRST: &str =
+        "workqueue: WQ_MEM_RECLAIM mthca_catas:catas_reset [ib_mthca] is flushing !WQ_MEM_RECLAIM";
+    const LAST: &str = "---[ end trace";
+    let mut inside = false;
+    let keep = |line: &String| {
+        inside |= line.contains(FIRST);
+        let keep = !inside;
+        inside &= !line.contains(LAST);
+        keep
+    };
+    lines.into_iter().filter(keep).collect()
 }
 
 async fn restarts(pair: &mut StockPair) -> Result<()> {
@@ -241,4 +258,31 @@ async fn replaced(lab: &Lab, pair: &mut StockPair) -> Result<()> {
     pair.replace_a(lab).await?;
     pair.a.load().await?;
     devinfo(&mut pair.a).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_one_warning_is_left_out() {
+        let lines = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
+        let said = lines(&[
+            "ib_mthca 0000:00:05.0: Catastrophic error detected: internal error",
+            "workqueue: WQ_MEM_RECLAIM mthca_catas:catas_reset [ib_mthca] is flushing !WQ_MEM_RECLAIM infiniband:0x0",
+            "WARNING: kernel/workqueue.c:3921 at check_flush_dependency.part.0+0x94/0xf0, CPU#0: kworker/u4:0/11",
+            "---[ end trace 0000000000000000 ]---",
+            "WARNING: at another place",
+            "---[ end trace 0000000000000000 ]---",
+        ]);
+        let rest = without_flush_warning(said);
+        assert_eq!(
+            rest,
+            lines(&[
+                "ib_mthca 0000:00:05.0: Catastrophic error detected: internal error",
+                "WARNING: at another place",
+                "---[ end trace 0000000000000000 ]---",
+            ])
+        );
+    }
 }
