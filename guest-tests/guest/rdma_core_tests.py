@@ -1,10 +1,14 @@
-"""Runs rdma-core's tests in a guest: `FOLDER DEVICE MODULE...`. One line of JSON on standard output for each test:
+"""Runs rdma-core's tests in a guest: `FOLDER DEVICE TURNS MODULE...`. One line of JSON on standard output for each test:
 {"test": ID, "outcome": "passed" | "skipped" | "failed", "text": reason, or what went wrong}.
+
+TURNS are methods, "module.Class.method" separated by commas, that are in one process at a time.
 
 Each test has a process of its own, made from one that has loaded them all. The verbs of Python leave objects of a test
 that skips itself half-way to the garbage collector, which closes a device before what was made on it, and crashes.
 """
 
+import fcntl
+import functools
 import gc
 import json
 import os
@@ -17,6 +21,8 @@ from importlib.machinery import SourceFileLoader
 
 # A test that waits for what never comes is killed, and has failed. Seconds.
 LIMIT = 120
+# Who holds it has the turn.
+TURN = "/tmp/turn"
 
 
 def load(folder, device, modules):
@@ -28,6 +34,21 @@ def load(folder, device, modules):
     package = SourceFileLoader("tests", os.path.join(folder, "__init__.py")).load_module()
     parser.parse_args()
     return unittest.defaultTestLoader.loadTestsFromNames(modules, package)
+
+
+def take_turns(name):
+    """Makes processes wait for each other before a method."""
+    module, owner, method = name.split(".")
+    owner = getattr(sys.modules[f"tests.{module}"], owner)
+    plain = getattr(owner, method)
+
+    @functools.wraps(plain)
+    def in_turn(*args, **kwargs):
+        with open(TURN, "w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            return plain(*args, **kwargs)
+
+    setattr(owner, method, in_turn)
 
 
 def cases(suite):
@@ -80,8 +101,10 @@ def run(test):
 
 
 def main():
-    folder, device, *modules = sys.argv[1:]
+    folder, device, turns, *modules = sys.argv[1:]
     tests = load(folder, device, modules)
+    for name in filter(None, turns.split(",")):
+        take_turns(name)
     for test in cases(tests):
         print(json.dumps(run(test)), flush=True)
 

@@ -74,6 +74,9 @@ pub(super) struct Known {
     pub(super) failures: &'static [Failure],
     /// The first that names a test holds for it. All of the lists count, one after the other.
     pub(super) skips: &'static [&'static [Skip]],
+    /// Methods of the suite, "module.Class.method", that are in one process at a time, since the driver's own source loses
+    /// what two of them do at once.
+    pub(super) turns: &'static [&'static str],
 }
 
 /// Makes a guest ready, whose next disk is that with the tests. The device is there already.
@@ -138,7 +141,8 @@ struct Suite<'a> {
 
 impl<'a> Suite<'a> {
     async fn start(vm: &'a mut Vm, known: Known, log: File) -> Result<Self> {
-        let mut argv = ["python3", "-W", "ignore", "-c", PROGRAM, "/mnt/tests", known.device]
+        let turns = known.turns.join(",");
+        let mut argv = ["python3", "-W", "ignore", "-c", PROGRAM, "/mnt/tests", known.device, &turns]
             .map(str::to_owned)
             .to_vec();
         argv.extend(MODULES.iter().map(|&module| module.to_owned()));
@@ -239,7 +243,7 @@ mod tests {
             serde_json::from_str(&line).unwrap()
         };
         assert_eq!(module(&verdict("passed").test), "test_mr");
-        let nothing = Known { device: "", failures: &[], skips: &[] };
+        let nothing = Known { device: "", failures: &[], skips: &[], turns: &[] };
         assert_eq!(nothing.surprise(&verdict("passed")), None);
         assert!(nothing.surprise(&verdict("failed")).unwrap().ends_with("though it should pass: no"));
         assert!(nothing.surprise(&verdict("skipped")).is_some());

@@ -25,7 +25,7 @@ async fn prepare(node: &mut StockNode) -> Result<()> {
     suite::prepare(&mut node.vm).await
 }
 
-const KNOWN: Known = Known { device: "mthca0", failures: FAILURES, skips: &[SKIPS] };
+const KNOWN: Known = Known { device: "mthca0", failures: FAILURES, skips: &[SKIPS], turns: &[] };
 
 const FAILURES: &[Failure] = &[Failure {
     test: "tests.test_cq.CQTest.test_resize_cq",

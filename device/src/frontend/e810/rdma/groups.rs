@@ -24,6 +24,8 @@ pub(super) type Members = SmallVec<[Qpn; MAX_MEMBERS]>;
 pub(in super::super) struct Groups {
     /// Bound: [`MAX_GROUPS`].
     groups: BTreeMap<u16, Group>,
+    /// What groups that are not there were modified to: see [`modify`](Self::modify). Bound: [`MAX_GROUPS`].
+    modified: BTreeMap<u16, Group>,
 }
 
 #[derive(Debug)]
@@ -58,16 +60,30 @@ impl Groups {
         })
     }
 
-    /// "Create multicast group" and "modify multicast group", of which each says all of the group. Drivers decide which of
-    /// the two it is under a lock and ask after they let go of it: of two that join at once, the second can come first.
+    /// "Create multicast group". It has the members it was modified to before, if those it is created with are among them.
     ///
     /// # Errors
     /// There is no such group, or its members cannot be read.
-    pub(super) fn set(&mut self, dma: &GuestMemory, command: &GroupCommand) -> Outcome {
-        if u32::from(command.group) >= MAX_GROUPS {
-            return Err(CqpError::invalid("multicast group", command.group.into()));
-        }
-        self.groups.insert(command.group, Group::read(dma, command)?);
+    pub(super) fn create(&mut self, dma: &GuestMemory, command: &GroupCommand) -> Outcome {
+        let created = Group::read(dma, command)?;
+        let modified = self.modified.remove(&command.group).filter(|modified| modified.succeeds(&created));
+        self.groups.insert(command.group, modified.unwrap_or(created));
+        Ok(0)
+    }
+
+    /// "Modify multicast group", which says all of it.
+    ///
+    /// Drivers decide under a lock whether a group is created, modified or destroyed, and ask after they let go of it. Of two
+    /// members that join at once the second can come first, and of two that leave at once the first can come last: a group
+    /// that is not there is modified without an error, and without effect until it is created.
+    ///
+    /// # Errors
+    /// There is no such group, or its members cannot be read.
+    pub(super) fn modify(&mut self, dma: &GuestMemory, command: &GroupCommand) -> Outcome {
+        let modified = Group::read(dma, command)?;
+        let is_there = self.groups.contains_key(&command.group);
+        let place = if is_there { &mut self.groups } else { &mut self.modified };
+        place.insert(command.group, modified);
         Ok(0)
     }
 
@@ -83,6 +99,9 @@ impl Groups {
 
 impl Group {
     fn read(dma: &GuestMemory, command: &GroupCommand) -> Result<Self, CqpError> {
+        if u32::from(command.group) >= MAX_GROUPS {
+            return Err(CqpError::invalid("multicast group", command.group.into()));
+        }
         let mut places = [[0; Member::LEN]; MAX_MEMBERS];
         let unreachable = |_| CqpError::new(Refusal::Unreachable, "members", command.members.get());
         dma.read(Iova::new(command.members.get()), places.as_flattened_mut()).map_err(unreachable)?;
@@ -92,5 +111,10 @@ impl Group {
             vlan: command.vlan_valid.then_some(command.vlan),
             members: members.map(|member| member.qpn).collect(),
         })
+    }
+    /// Whether it can be what another became when more joined.
+    fn succeeds(&self, earlier: &Self) -> bool {
+        let is_same = self.address == earlier.address && self.vlan == earlier.vlan;
+        is_same && earlier.members.iter().all(|member| self.members.contains(member))
     }
 }

@@ -69,45 +69,67 @@ fn an_address_handle_says_where_datagrams_go() {
     assert_eq!(refused(&mut driver, &destroy), codes(Refusal::NoObject));
 }
 
-/// [622] of `run612-bat7-dev0.cqp.gz`.
+/// Where the context of a group is.
+const MEMBERS: u64 = 0x90_0000;
+
+/// [622] of `run612-bat7-dev0.cqp.gz`, or another operation.
+fn group(operation: u64) -> [(usize, u64); 5] {
+    [
+        (0, 0x0100_5e01_0203),
+        (16, 0x0fff_0000_0001),
+        (24, 0x9000_0000_0000_0001 | operation << 32),
+        (32, MEMBERS),
+        (48, 0xef01_0203),
+    ]
+}
+
+fn member(qpn: u64) -> [u8; 8] {
+    (4791 << 32 | 1 << 31 | qpn).to_le_bytes()
+}
+
 #[test]
 fn a_group_has_the_members_of_its_context() {
-    const MEMBERS: u64 = 0x90_0000;
-    let words = |op: u64| {
-        [
-            (0, 0x0100_5e01_0203),
-            (16, 0x0fff_0000_0001),
-            (24, 0x9000_0000_0000_0001 | op << 32),
-            (32, MEMBERS),
-            (48, 0xef01_0203),
-        ]
-    };
     let mut driver = brought_up();
-    let member = |qpn: u64| (4791 << 32 | 1 << 31 | qpn).to_le_bytes();
     driver.bus.poke(MEMBERS, &[member(5), [0; 8], member(0x3_0007), [0; 8]].concat());
-    driver.perform_well(&wqe(&words(0x26)));
+    driver.perform_well(&wqe(&group(0x26)));
     let address = IpAddr::from([239, 1, 2, 3]);
     let members = rdma(&mut driver).groups.members(address, None);
     assert_eq!(*members, [Qpn::new(5), Qpn::new(0x3_0007)]);
     assert_eq!(rdma(&mut driver).groups.members(address, Some(1)), members, "it names no VLAN");
     let of_vlan = |words: [(usize, u64); 5]| words.map(|(at, word)| (at, word | u64::from(at == 24) << 59));
-    driver.perform_well(&wqe(&of_vlan(words(0x27))));
+    driver.perform_well(&wqe(&of_vlan(group(0x27))));
     assert_eq!(rdma(&mut driver).groups.members(address, Some(0xfff)), members);
     for other in [None, Some(1)] {
         assert!(rdma(&mut driver).groups.members(address, other).is_empty(), "{other:?}");
     }
     driver.bus.poke(MEMBERS, &[0; 64]);
-    driver.perform_well(&wqe(&words(0x27)));
+    driver.perform_well(&wqe(&group(0x27)));
     assert!(rdma(&mut driver).groups.members(address, None).is_empty());
-    driver.perform_well(&wqe(&words(0x28)));
-    assert_eq!(refused(&mut driver, &wqe(&words(0x28))), codes(Refusal::NoObject));
-    // Two members that join at once, the second of which came first.
-    driver.bus.poke(MEMBERS, &[member(5), member(6)].concat());
-    for operation in [0x27, 0x26] {
-        driver.perform_well(&wqe(&words(operation)));
+    driver.perform_well(&wqe(&group(0x28)));
+    assert_eq!(refused(&mut driver, &wqe(&group(0x28))), codes(Refusal::NoObject));
+}
+
+/// Section 13.8: drivers ask for what they chose under a lock without it.
+#[test]
+fn a_group_is_modified_before_it_is_created_and_after_it_is_destroyed() {
+    let address = IpAddr::from([239, 1, 2, 3]);
+    let mut driver = brought_up();
+    let mut perform = |operation: u64, members: &[u64]| {
+        let mut places = [[0; 8]; 8];
+        places.iter_mut().zip(members).for_each(|(place, qpn)| *place = member(*qpn));
+        driver.bus.poke(MEMBERS, &places.concat());
+        driver.perform_well(&wqe(&group(operation)));
         let members = rdma(&mut driver).groups.members(address, None);
-        assert_eq!(*members, [Qpn::new(5), Qpn::new(6)], "{operation:#x}");
-    }
+        members.into_iter().map(|qpn| u64::from(qpn.get())).collect::<Vec<_>>()
+    };
+    // Two join at once: what the second asks for comes first, what the first asks for says nothing of the second.
+    assert!(perform(0x27, &[5, 6]).is_empty());
+    assert_eq!(perform(0x26, &[5]), [5, 6]);
+    // They leave at once: what the first asks for comes last.
+    assert!(perform(0x28, &[5]).is_empty());
+    assert!(perform(0x27, &[6]).is_empty());
+    // Another member joins, who has nothing to do with those.
+    assert_eq!(perform(0x26, &[7]), [7]);
 }
 
 /// "2c nodes" of section 16.3, and what the recorded driver does when it is unloaded.
