@@ -133,12 +133,13 @@ fn grown(before: &Counters, after: &Counters, name: &str) -> Result<u64> {
     Ok(of(after)?.wrapping_sub(of(before)?))
 }
 
-/// All of `hw_counters`.
+/// All of `hw_counters`, as later kernels name them: those of messages begin with `iw` in 6.12.
 async fn counters(station: &mut Station) -> Result<Counters> {
     let line = format!("cd /sys/class/infiniband/{DEVICE}/ports/1/hw_counters && grep . *");
     let text = station.sh(&line).await?;
     let pairs = text.lines().filter_map(|line| line.split_once(':'));
-    Ok(pairs.filter_map(|(name, value)| Some((name.to_owned(), value.trim().parse().ok()?))).collect())
+    let later = |name: &str| name.strip_prefix("iw").unwrap_or(name).to_owned();
+    Ok(pairs.filter_map(|(name, value)| Some((later(name), value.trim().parse().ok()?))).collect())
 }
 
 /// Runs a program on both sides.
