@@ -6,6 +6,7 @@ Arguments: rds or smc, send or receive, address of the sender, of the receiver, 
 import hashlib
 import random
 import socket
+import struct
 import sys
 
 FAMILY, ROLE, SENDER, RECEIVER, TOTAL = *sys.argv[1:5], int(sys.argv[5])
@@ -16,7 +17,12 @@ WINDOW = 4
 # A socket of RDS that is closed forgets what it has not sent yet.
 GOODBYE_SECONDS = 5
 AF_RDS = 21
-AF_SMC = 43
+# The family itself is unknown to Python; TCP addresses with this protocol are the same sockets.
+IPPROTO_SMC = 256
+NETLINK_GENERIC = 16
+NLM_F_REQUEST, NLM_F_ACK, NLMSG_ERROR = 1, 4, 2
+GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_ID, CTRL_ATTR_FAMILY_NAME = 0x10, 3, 1, 2
+SMC_NETLINK_ADD_UEID, SMC_NLA_EID_TABLE_ENTRY = 10, 1
 
 
 def content():
@@ -63,8 +69,35 @@ def receive_rds(total):
         pass
 
 
+def ask_kernel(family, command, kind, text):
+    """Asks a family of generic netlink for something that a string says; returns the answer's attributes."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_GENERIC) as kernel:
+        attribute = struct.pack("=HH", 4 + len(text), kind) + text + bytes(-len(text) % 4)
+        request = struct.pack("=BBxx", command, 1) + attribute
+        kernel.send(struct.pack("=IHHII", 16 + len(request), family, NLM_F_REQUEST | NLM_F_ACK, 0, 0) + request)
+        answer = kernel.recv(65536)
+    if struct.unpack_from("=H", answer, 4)[0] == NLMSG_ERROR:
+        if error := -struct.unpack_from("=i", answer, 16)[0]:
+            raise OSError(error, f"netlink family {family:#x} refuses command {command}")
+        return {}
+    attributes, at = {}, 20
+    while at < struct.unpack_from("=I", answer)[0]:
+        length, kind = struct.unpack_from("=HH", answer, at)
+        attributes[kind] = answer[at + 4 : at + length]
+        at += (length + 3) & ~3
+    return attributes
+
+
+def name_smc_domain():
+    """Gives the host one of the names by which peers know that they may use version 2, the one for RoCEv2 addresses."""
+    found = ask_kernel(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_NAME, b"SMC_GEN_NETLINK\0")
+    family = struct.unpack("=H", found[CTRL_ATTR_FAMILY_ID])[0]
+    ask_kernel(family, SMC_NETLINK_ADD_UEID, SMC_NLA_EID_TABLE_ENTRY, b"HCAD".ljust(32) + b"\0")
+
+
 def send_smc(total):
-    with socket.socket(AF_SMC, socket.SOCK_STREAM, 0) as own:
+    name_smc_domain()
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_SMC) as own:
         own.connect((RECEIVER, PORT))
         for message in content():
             own.sendall(message)
@@ -72,7 +105,8 @@ def send_smc(total):
 
 
 def receive_smc(total):
-    with socket.socket(AF_SMC, socket.SOCK_STREAM, 0) as listener:
+    name_smc_domain()
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_SMC) as listener:
         listener.bind((RECEIVER, PORT))
         listener.listen(1)
         print("ready")
