@@ -38,7 +38,14 @@ const FAMILIES: &[Family] = &[
     // Since 6.17 it depends on DIBS. Its version 2, which is the one for RoCEv2, takes the MAC of a client that it need not
     // route to out of the proposal of version 1 (smc_find_rdma_v2_device_serv, af_smc.c), which devices without RoCEv1
     // addresses do not make: the server would connect its queue pair to a MAC of zeros.
-    Family { name: "smc", options: &["CONFIG_SMC"], modules: "smc", routed: true, tells: &["smc: "] },
+    Family { name: "smc", options: &["CONFIG_SMC"], modules: "smc", routed: true, tells: SMC_TELLS },
+];
+
+const SMC_TELLS: &[&str] = &[
+    "smc: ",
+    // For a second link the server makes a queue pair, finds no second device, and destroys it, which the driver does by way
+    // of its error state, also from RESET, which the core does not let it.
+    "old_state=0x0, new_state=0x6",
 ];
 
 /// Each that the kernel has.
