@@ -396,7 +396,7 @@ async fn unloaded(pair: &mut Pair) -> Result<()> {
 
 async fn guest_dies(pair: &mut Pair) -> Result<()> {
     let ends = Ends::open(pair).await?;
-    pair.b.vm.kill().await?;
+    pair.b.die().await?;
     let vm = &mut pair.a.vm;
     ends.a.post(vm, &[ends.a.send(64), ends.a.send(64)]).await?;
     ends.a.expect(vm, &[status::RETRY_EXC_ERR, status::WR_FLUSH_ERR]).await?;

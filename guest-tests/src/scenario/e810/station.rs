@@ -108,12 +108,20 @@ impl Station {
         image: &Image,
         guest: Guest<'_>,
     ) -> Result<()> {
-        self.vm.kill().await?;
-        let daemon = self.daemon.as_mut().context("the station has no daemon")?;
-        daemon.guest_gone().await?;
+        self.die().await?;
+        let daemon = self.daemon.as_ref().context("the station has no daemon")?;
         let cards = vec![daemon.socket().to_owned()];
         self.vm = lab.boot(run, image, Guest { cards, ..guest }).await?;
         self.start_e810().await
+    }
+
+    /// Kills the guest without warning, and waits until its daemon has noticed: until then its queue pairs answer.
+    pub(super) async fn die(&mut self) -> Result<()> {
+        self.vm.kill().await?;
+        match &mut self.daemon {
+            Some(daemon) => daemon.guest_gone().await,
+            None => Ok(()),
+        }
     }
 
     /// A guest with a NIC of QEMU's.
