@@ -9,6 +9,7 @@ pub mod list;
 pub mod mellanox;
 pub mod mthca;
 pub mod snapshot;
+pub mod strict;
 #[cfg(test)]
 pub(crate) mod testing;
 

@@ -39,14 +39,14 @@ pub fn execute(
     let command = Command::decode(latched, state.resources.is_some())?;
     let inbox = mailboxes.inbox.fetch(cx.dma, command.in_param, command.inbox_len)?;
     let strict = cx.monitor.is_strict();
-    let found = strict.then(|| {
+    let examined = strict.then(|| {
         let own = &cx.port.addresses().own;
         strict::examine(state, setup, own, cx.dma, latched, &command, inbox)
     });
     mailboxes.outbox = dispatch(state, setup, cx, &command, inbox)?;
-    if let Some(found) = found {
-        state.strict.remember(&found);
-        found.report(cx.monitor);
+    if let Some(examined) = examined {
+        state.strict.remember(&examined);
+        examined.report(cx.monitor);
     }
     mailboxes.send(cx.dma, command.out_param)
 }

@@ -20,8 +20,10 @@ use std::collections::VecDeque;
 use protocol::ids::Lkey;
 
 use super::resources::Resources;
+use crate::frontend::mellanox::strict::HcrWatch;
+use crate::frontend::strict::Findings;
 use crate::memory::GuestMemory;
-use crate::telemetry::monitor::{Monitor, Rule};
+use crate::telemetry::monitor::Monitor;
 
 pub(super) use self::commands::examine;
 pub(super) use self::qps::doorbell;
@@ -34,32 +36,25 @@ const FREED_KEYS: usize = 4096;
 /// What strict mode remembers.
 #[derive(Debug, Default)]
 pub struct Strict {
-    /// A command was started, and its end not looked for.
-    unseen_command: bool,
+    hcr: HcrWatch,
     /// UAR page whose doorbell has a first half and no second.
     half_page: Option<u64>,
     /// Keys that were freed, the latest last.
     freed: VecDeque<Lkey>,
 }
 
-/// What was found wrong with one thing that software did.
-#[derive(Debug, Default)]
-pub struct Findings {
-    violations: Vec<(&'static Rule, String)>,
+/// What was found wrong with a command, and what is remembered of it if it succeeds.
+#[derive(Debug)]
+pub struct Examined {
+    found: Findings,
     /// The key that it frees.
     freed: Option<Lkey>,
 }
 
-impl Findings {
-    fn add(&mut self, rule: &'static Rule, what: impl Into<String>) {
-        self.violations.push((rule, what.into()));
-    }
-
+impl Examined {
     /// Tells the operator.
     pub(super) fn report(self, monitor: &mut Monitor) {
-        for (rule, what) in self.violations {
-            monitor.violation(rule, format_args!("{what}"));
-        }
+        self.found.report(monitor);
     }
 }
 
@@ -70,8 +65,8 @@ impl Strict {
     }
 
     /// Remembers what a command did that was carried out.
-    pub(super) fn remember(&mut self, found: &Findings) {
-        if let Some(key) = found.freed {
+    pub(super) fn remember(&mut self, examined: &Examined) {
+        if let Some(key) = examined.freed {
             if self.freed.len() == FREED_KEYS {
                 self.freed.pop_front();
             }

@@ -13,4 +13,5 @@ pub mod limits;
 pub mod mtt;
 pub mod notify;
 pub mod snapshot;
+pub mod strict;
 pub mod verbs;

@@ -14,11 +14,11 @@ use protocol::ids::{Cqn, Qpn};
 
 use super::Rdma;
 use super::queues::CONTROL_CQ;
-use crate::frontend::e810::strict::Findings;
 use crate::frontend::e810::strict::rules::{
     AEQ_CREDITS, ARM_NO_CQ, CEQ_IN_USE, CQ_IN_USE, CQP_IN_USE, CQP_POLARITY, CQP_RUNNING, FLUSH_STATE,
     QP_RUNNING, REGION_REMOTE, SEGMENT_IN_USE, SEND_NO_QP,
 };
+use crate::frontend::strict::Findings;
 
 /// Looks at a write to a register, before it has an effect.
 pub(super) fn write(rdma: &Rdma, register: Register, value: u32) -> Findings {

@@ -5,11 +5,12 @@ use protocol::hca::e810::admin::descriptor::{Flags, LARGE_FROM};
 use protocol::hca::e810::admin::opcode::BufferUse;
 use protocol::hca::e810::admin::{Descriptor, Opcode};
 
+use super::Strict;
 use super::rules::{
     BUFFER_DIRECTION, BUFFER_LARGE, BUFFER_MISSING, COMMAND_FLAGS, LOCK_MISSING, LOCK_NOT_TAKEN, LOCK_TWICE,
     SHUTDOWN_IN_USE,
 };
-use super::{Findings, Strict};
+use crate::frontend::strict::Findings;
 
 /// Looks at a command that is about to be executed. `in_use`: there are queues or VSIs.
 pub(in super::super) fn examine(strict: &mut Strict, descriptor: &Descriptor, in_use: bool) -> Findings {

@@ -3,15 +3,16 @@
 use protocol::hca::e810::interrupt::{DynCtl, Route};
 use protocol::hca::e810::regs::Register;
 
+use super::Strict;
 use super::rules::{
     CLEAR_WITHOUT_ENABLE, HEAD_NOT_POLLED, NARROW_WRITE, NO_SUCH_QUEUE, READ_ONLY_WRITE, RING_INDEX,
     RING_MOVED, ROUTE_NO_VECTOR,
 };
-use super::{Findings, Strict};
 use crate::frontend::e810::admin::Rings;
 use crate::frontend::e810::admin::ring::{RingName, RingRegister};
 use crate::frontend::e810::options::Options;
 use crate::frontend::e810::vectors::RouteRegister;
+use crate::frontend::strict::Findings;
 use crate::vfio::Bar;
 
 /// Looks at a read of a register.

@@ -1,16 +1,7 @@
 //! What the interface demands of software and a device does not enforce.
 
+use crate::frontend::strict::rules;
 use crate::telemetry::monitor::Rule;
-
-macro_rules! rules {
-    ($($(#[doc = $doc:literal])+ $rule:ident $name:literal $section:literal;)*) => {
-        $($(#[doc = $doc])+ pub static $rule: Rule = Rule { name: $name, section: $section };)*
-
-        /// All of them.
-        #[cfg(test)]
-        pub static ALL: &[&Rule] = &[$(&$rule),*];
-    };
-}
 
 rules! {
     /// A store of another width than four or eight aligned bytes, which the device ignores.

@@ -3,7 +3,7 @@
 use protocol::hca::jingzhao::PAGE;
 use protocol::hca::jingzhao::cmd::{Command, Inbox, Latched, Op};
 use protocol::hca::jingzhao::eqe::EventType;
-use protocol::hca::jingzhao::init::{InitHca, Table};
+use protocol::hca::jingzhao::init::InitHca;
 use protocol::hca::jingzhao::mailbox::Mailbox;
 use protocol::hca::jingzhao::qpc;
 use protocol::hca::jingzhao::transition::Transition;
@@ -12,14 +12,30 @@ use super::rules::{
     CLOSE_IN_USE, CLOSE_TWICE, EVENT_DROPPED, INIT_COUNTS, INIT_OVERLAP, INIT_TWICE, MAILBOX_ALIGNMENT,
     MAILBOX_IGNORED, UNDOCUMENTED_MODIFIER, UNUSED_PARAMETER,
 };
-use super::{Findings, View, icm, memory, qps, queues};
+use super::{Examined, Findings, View, icm, memory, qps, queues};
 use crate::frontend::jingzhao::device::Setup;
 use crate::frontend::jingzhao::resources::{DeviceState, Resources};
+use crate::frontend::mellanox::strict::{end, overlapping};
 use crate::identity::Identity;
 use crate::memory::GuestMemory;
 
 /// Looks at a command that is about to be executed. Its findings count if it succeeds.
 pub(in super::super) fn examine(
+    state: &DeviceState,
+    setup: &Setup,
+    own: &Identity,
+    dma: &GuestMemory,
+    latched: &Latched,
+    command: &Command,
+    inbox: &[u8],
+) -> Examined {
+    let freed = (command.op == Op::Hw2SwMpt)
+        .then(|| state.resources.as_ref()?.regions.keys.get(command.in_modifier).map(|region| region.key))
+        .flatten();
+    Examined { found: look(state, setup, own, dma, latched, command, inbox), freed }
+}
+
+fn look(
     state: &DeviceState,
     setup: &Setup,
     own: &Identity,
@@ -138,27 +154,15 @@ fn layout(setup: &Setup, init: &InitHca, found: &mut Findings) {
         }
     }
     // The MPT has a translation of its own.
-    let [contexts @ .., _] = tables;
-    for (n, (name, table, _, len)) in contexts.iter().enumerate() {
-        for (other, earlier, _, earlier_len) in contexts.iter().take(n) {
-            if overlap(table, *len, earlier, *earlier_len) {
-                found.add(&INIT_OVERLAP, format!("{other} and {name} tables"));
-            }
-        }
+    let contexts = tables.map(|(name, table, _, len)| (name, table, len));
+    for what in overlapping(contexts.split_last().map_or(&[], |(_, contexts)| contexts)) {
+        found.add(&INIT_OVERLAP, what);
     }
     let mtt = init.mtt_base.get();
     let mpt = init.mpt.base.get();
     if mtt >= mpt && u128::from(mtt) < end(&init.mpt, limits.mpt_len) {
         found.add(&INIT_OVERLAP, "MPT and MTT tables");
     }
-}
-
-fn overlap(a: &Table, a_len: u16, b: &Table, b_len: u16) -> bool {
-    u128::from(a.base.get()) < end(b, b_len) && u128::from(b.base.get()) < end(a, a_len)
-}
-
-fn end(table: &Table, entry_len: u16) -> u128 {
-    u128::from(table.base.get()) + u128::from(table.entries()) * u128::from(entry_len)
 }
 
 fn close(resources: &Resources, found: &mut Findings) {

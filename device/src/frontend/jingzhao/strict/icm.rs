@@ -10,6 +10,7 @@ use super::Findings;
 use super::rules::{MAP_COUNT, MAP_OVER_MAPPED, MAP_SAME_PAGE, UNMAP_IN_USE, UNMAP_NOTHING};
 use crate::frontend::jingzhao::resources::Resources;
 use crate::frontend::mellanox::icm::{IcmRange, page_of};
+use crate::frontend::mellanox::strict;
 use crate::memory::dma::PAGE_LEN;
 
 pub(super) fn map(resources: &Resources, command: &Command, entries: &[MapEntry], found: &mut Findings) {
@@ -19,25 +20,14 @@ pub(super) fn map(resources: &Resources, command: &Command, entries: &[MapEntry]
     if entries.len() > MAX_CHUNKS {
         found.add(&MAP_COUNT, format!("{} entries", entries.len()));
     }
+    let range = |entry: &MapEntry| IcmRange {
+        start: entry.virt,
+        length: u64::from(entry.pages) * PAGE_LEN,
+        bus: entry.bus,
+    };
+    let new: Vec<_> = entries.iter().map(range).collect();
     let lent = ranges(resources, IcmTable::Context).chain(ranges(resources, IcmTable::Tpt));
-    let lent: Vec<_> = lent.map(|range| (range.bus.get(), range.length)).collect();
-    let mapped: Vec<_> = ranges(resources, table).map(|range| (range.start.get(), range.length)).collect();
-    for (n, entry) in entries.iter().enumerate() {
-        let length = u64::from(entry.pages) * PAGE_LEN;
-        let earlier = || entries.iter().take(n).map(|other| (other, u64::from(other.pages) * PAGE_LEN));
-        let (virt, bus) = ((entry.virt.get(), length), (entry.bus.get(), length));
-        if mapped
-            .iter()
-            .copied()
-            .chain(earlier().map(|(other, len)| (other.virt.get(), len)))
-            .any(meets(virt))
-        {
-            found.add(&MAP_OVER_MAPPED, format!("{} pages at ICM {}", entry.pages, entry.virt));
-        }
-        if lent.iter().copied().chain(earlier().map(|(other, len)| (other.bus.get(), len))).any(meets(bus)) {
-            found.add(&MAP_SAME_PAGE, format!("{} pages at bus address {}", entry.pages, entry.bus));
-        }
-    }
+    strict::map(ranges(resources, table), lent, &new, (&MAP_OVER_MAPPED, &MAP_SAME_PAGE), found);
 }
 
 pub(super) fn unmap(resources: &Resources, command: &Command, found: &mut Findings) {
@@ -79,7 +69,7 @@ fn region_in(resources: &Resources, pages: &RangeInclusive<u64>) -> Option<Strin
     let regions = &resources.regions;
     let inside = |entry: IcmAddr| pages.contains(&page_of(entry));
     let in_use = |index: u32, region: &crate::memory::region::MemoryRegion| {
-        let mtt = super::memory::mtt_entries(region).and_then(|entries| regions.mtt.addr(entries.start));
+        let mtt = strict::mtt_entries(region).and_then(|entries| regions.mtt.addr(entries.start));
         inside(regions.mpt_entry(index)) || mtt.is_some_and(inside)
     };
     regions

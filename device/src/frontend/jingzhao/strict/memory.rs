@@ -1,7 +1,5 @@
 //! SW2HW_MPT, HW2SW_MPT and WRITE_MTT.
 
-use std::ops::Range;
-
 use protocol::hca::jingzhao::cmd::Command;
 use protocol::hca::jingzhao::mpt::Mpt;
 use protocol::hca::jingzhao::mtt::{self, WriteMtt};
@@ -11,7 +9,7 @@ use super::rules::{KEY_REUSE, MPT_IN_USE, MPT_PAGES, MTT_COUNT, MTT_IN_USE};
 use super::{Findings, Strict, View};
 use crate::frontend::jingzhao::mpt::region;
 use crate::frontend::jingzhao::resources::Resources;
-use crate::memory::region::{MemoryRegion, Translation};
+use crate::frontend::mellanox::strict::mtt_entries;
 use crate::memory::translate::PageTable;
 
 pub(super) fn sw2hw_mpt(view: View<'_>, strict: &Strict, mpt: &Mpt, found: &mut Findings) {
@@ -33,7 +31,6 @@ pub(super) fn sw2hw_mpt(view: View<'_>, strict: &Strict, mpt: &Mpt, found: &mut 
 
 pub(super) fn hw2sw_mpt(resources: &Resources, command: &Command, found: &mut Findings) {
     let Some(region) = resources.regions.keys.get(command.in_modifier) else { return };
-    found.freed = Some(region.key);
     if let Some(user) = user_of(resources, region.key) {
         found.add(&MPT_IN_USE, format!("the region of key {} is the buffer of {user}", region.key));
     }
@@ -66,12 +63,4 @@ pub(super) fn write_mtt(resources: &Resources, command: &Command, write: &WriteM
             format!("entries from {:#x} on are of the region of key {}", write.start, region.key),
         );
     }
-}
-
-/// MTT entries of a region, if it has any.
-pub(super) fn mtt_entries(region: &MemoryRegion) -> Option<Range<u64>> {
-    let Translation::Paged { page_shift, first_entry, offset } = region.translation else { return None };
-    let page = 1u64 << page_shift.get();
-    let bytes = offset.checked_add(region.len)?;
-    Some(first_entry..first_entry.saturating_add(bytes.div_ceil(page)))
 }

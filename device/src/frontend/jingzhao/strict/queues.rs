@@ -1,6 +1,5 @@
 //! Commands of completion and event queues.
 
-use engine::Access;
 use protocol::hca::jingzhao::cmd::Command;
 use protocol::hca::jingzhao::cqc::{CqArm, Cqc, ResizeCq};
 use protocol::hca::jingzhao::eqc::Eqc;
@@ -13,10 +12,8 @@ use super::rules::{
 use super::{Findings, View};
 use crate::frontend::jingzhao::resources::Resources;
 use crate::frontend::jingzhao::{completion_queue, event_queue};
-use crate::frontend::mellanox::entry_ring::{Buffer, LEN, OwnedRing};
+use crate::frontend::mellanox::strict::{ring_begins, ring_reached};
 use crate::frontend::snapshot::Armed;
-use crate::memory::translate::Place;
-use crate::telemetry::monitor::Rule;
 
 pub(super) fn sw2hw_cq(view: View<'_>, command: &Command, cqc: &Cqc, found: &mut Findings) {
     let ctx = &view.resources.ctx;
@@ -29,7 +26,7 @@ pub(super) fn sw2hw_cq(view: View<'_>, command: &Command, cqc: &Cqc, found: &mut
     }
     let access = view.resources.regions.access(view.dma);
     let buffer = completion_queue::buffer(cqc.pd, cqc.lkey, cqc.start, cqc.log_entries, &access);
-    check_buffer(view, &buffer, &format!("CQ {number}"), (&CQ_BUFFER, &CQ_OWNER), found);
+    ring_begins(&access, &buffer, &format!("CQ {number}"), (&CQ_BUFFER, &CQ_OWNER), found);
 }
 
 pub(super) fn resize_cq(view: View<'_>, command: &Command, resize: &ResizeCq, found: &mut Findings) {
@@ -39,7 +36,7 @@ pub(super) fn resize_cq(view: View<'_>, command: &Command, resize: &ResizeCq, fo
     let buffer =
         completion_queue::buffer(cq.buffer().pd, resize.lkey, cq.start(), resize.log_entries, &access);
     // Unread entries are in the new buffer already, and are software's.
-    check_access(view, &buffer, &format!("CQ {number}"), &CQ_BUFFER, found);
+    ring_reached(&access, &buffer, &format!("CQ {number}"), &CQ_BUFFER, found);
 }
 
 pub(super) fn hw2sw_cq(resources: &Resources, command: &Command, found: &mut Findings) {
@@ -60,8 +57,9 @@ pub(super) fn sw2hw_eq(view: View<'_>, command: &Command, eqc: &Eqc, found: &mut
     if eqc.msix_vector >= MSIX_VECTORS {
         found.add(&EQ_VECTOR, format!("EQ {number:#x} has vector {}", eqc.msix_vector));
     }
-    let buffer = event_queue::buffer(eqc, &view.resources.regions.access(view.dma));
-    check_buffer(view, &buffer, &format!("EQ {number:#x}"), (&EQ_BUFFER, &EQ_OWNER), found);
+    let access = view.resources.regions.access(view.dma);
+    let buffer = event_queue::buffer(eqc, &access);
+    ring_begins(&access, &buffer, &format!("EQ {number:#x}"), (&EQ_BUFFER, &EQ_OWNER), found);
 }
 
 pub(super) fn hw2sw_eq(resources: &Resources, command: &Command, found: &mut Findings) {
@@ -80,35 +78,4 @@ pub(super) fn map_eq(command: &Command, found: &mut Findings) {
     if unknown != 0 {
         found.add(&EQ_EVENTS, format!("bits {unknown:#x} of the mask"));
     }
-}
-
-fn check_buffer(
-    view: View<'_>,
-    buffer: &Buffer,
-    queue: &str,
-    (reach, owner): (&'static Rule, &'static Rule),
-    found: &mut Findings,
-) {
-    if check_access(view, buffer, queue, reach, found)
-        && !OwnedRing::new(*buffer, 0, &view.resources.regions.access(view.dma)).checks_owner()
-    {
-        found.add(owner, format!("entries of {queue} without the owner bit: overruns are not noticed"));
-    }
-}
-
-/// Whether the device may write the whole buffer.
-fn check_access(
-    view: View<'_>,
-    buffer: &Buffer,
-    queue: &str,
-    rule: &'static Rule,
-    found: &mut Findings,
-) -> bool {
-    let len = (LEN as u64) << buffer.log_entries.min(32);
-    let place = Place::offset(buffer.pd, buffer.lkey, buffer.start);
-    let access = view.resources.regions.access(view.dma).check(place, len, Access::LocalWrite);
-    if let Err(error) = access {
-        found.add(rule, format!("{len} bytes in the region of key {} for {queue}: {error:?}", buffer.lkey));
-    }
-    access.is_ok()
 }

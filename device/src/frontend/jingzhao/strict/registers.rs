@@ -1,14 +1,18 @@
 //! Register accesses.
 
 use protocol::hca::jingzhao::doorbell::{UAR_PAGE, UarRegister};
-use protocol::hca::jingzhao::regs::{CommandWord, HcrWord, Register};
+use protocol::hca::jingzhao::regs::{HcrWord, Register};
 
 use super::rules::{
     ARM_NOTHING, DOORBELL_HALF, DOORBELL_READ, DOORBELL_RESERVED, HCR_NOT_POLLED, HCR_RESERVED, NARROW_WRITE,
     NO_EFFECT, NO_REGISTER, READ_ONLY_WRITE,
 };
 use super::{Findings, Strict};
+use crate::frontend::mellanox::strict::HcrRules;
 use crate::vfio::Bar;
+
+const HCR: HcrRules =
+    HcrRules { reserved: &HCR_RESERVED, not_polled: &HCR_NOT_POLLED, no_effect: &NO_EFFECT };
 
 /// Looks at a read of a register.
 pub(in super::super) fn read(strict: &mut Strict, bar: Bar, offset: u64, len: usize) -> Findings {
@@ -18,7 +22,7 @@ pub(in super::super) fn read(strict: &mut Strict, bar: Bar, offset: u64, len: us
             let end = offset.saturating_add(len as u64);
             let mut words = (offset & !3..end).step_by(4).map(Register::at);
             if words.any(|word| word == Some(Register::Hcr(HcrWord::Command))) {
-                strict.unseen_command = false;
+                strict.hcr.read(HcrWord::Command);
             }
         }
         _ => found.add(&DOORBELL_READ, format!("{len} bytes at bar{}+{offset:#x}", bar.number())),
@@ -49,42 +53,13 @@ pub(in super::super) fn write(strict: &mut Strict, bar: Bar, offset: u64, data: 
 
 fn bar0(strict: &mut Strict, offset: u64, value: u32, found: &mut Findings) {
     match Register::at(offset) {
-        Some(Register::Hcr(word)) => {
-            // Once for all the words of the command that comes too early.
-            if std::mem::take(&mut strict.unseen_command) {
-                let name = Register::Hcr(word).name();
-                found.add(
-                    &HCR_NOT_POLLED,
-                    format!("{name} is written and the end of the command before was not read"),
-                );
-            }
-            hcr(strict, word, value, found);
-        }
+        Some(Register::Hcr(word)) => strict.hcr.write(&HCR, word, value, found),
         Some(Register::Reset) if value & 1 == 0 => {
             found.add(&NO_EFFECT, format!("reset without bit 0: {value:#x}"));
         }
         Some(Register::Reset) => {}
         Some(Register::InitDone) => found.add(&READ_ONLY_WRITE, "init_done"),
         None => found.add(&NO_REGISTER, format!("bar0+{offset:#x}")),
-    }
-}
-
-fn hcr(strict: &mut Strict, word: HcrWord, value: u32, found: &mut Findings) {
-    const COMMAND_RESERVED: u32 = 0xff30_0000;
-    let reserved = match word {
-        HcrWord::Token => value & 0xffff,
-        HcrWord::Command => value & COMMAND_RESERVED,
-        _ => 0,
-    };
-    if reserved != 0 {
-        found.add(&HCR_RESERVED, format!("bits {reserved:#x} of {}", Register::Hcr(word).name()));
-    }
-    if word == HcrWord::Command {
-        let go = CommandWord::from_bits(value).go();
-        if !go {
-            found.add(&NO_EFFECT, format!("command word without go: {value:#x}"));
-        }
-        strict.unseen_command |= go;
     }
 }
 
