@@ -1,5 +1,6 @@
 //! The daemon under test, with a configuration made for the run.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -69,8 +70,19 @@ pub struct HcaSpec {
     pub capture: bool,
     /// Write what its driver does and what it answers to a file.
     pub trace: bool,
-    /// Look for what its driver does against the interface, of which there must be nothing.
+    /// Look for what its driver does against the interface, of which there must be nothing but what is explained.
     pub strict: bool,
+    /// Rules that may be reported of it.
+    pub explained: &'static [Explained],
+}
+
+/// A rule of an interface that may be reported of a driver that is right, or of programs that are to do wrong.
+#[derive(Clone, Copy, Debug)]
+pub struct Explained {
+    /// The rule, as it is counted.
+    pub rule: &'static str,
+    /// Who breaks it, and why that is no fault of the driver.
+    pub why: &'static str,
 }
 
 /// What carries frames between HCAs.
@@ -114,6 +126,7 @@ impl HcaSpec {
             capture: true,
             trace: false,
             strict: false,
+            explained: &[],
         };
         Ok([spec("a", 1, 2, a, b), spec("b", 2, 1, b, a)])
     }
@@ -141,8 +154,8 @@ pub struct Daemon {
     process: Process,
     sockets: Vec<PathBuf>,
     control: Control,
-    /// Numbers of HCAs whose drivers must keep to the interface.
-    strict: Vec<u16>,
+    /// Numbers of HCAs whose drivers must keep to the interface, and what is explained of them.
+    strict: Vec<(u16, &'static [Explained])>,
     capture: PathBuf,
 }
 
@@ -187,7 +200,7 @@ impl Daemon {
         let mut process = Process::start(&name, command, run)?;
         process.line(READY, READY_TIMEOUT).await?;
         let sockets = specs.iter().map(path_of).collect();
-        let strict = specs.iter().filter(|spec| spec.strict).map(|spec| spec.id).collect();
+        let strict = specs.iter().filter(|spec| spec.strict).map(|spec| (spec.id, spec.explained)).collect();
         Ok(Self { process, sockets, control, strict, capture: capture_of(first) })
     }
 
@@ -229,6 +242,14 @@ impl Daemon {
         &mut self.process
     }
 
+    /// How often the driver of its HCA has broken each rule of the interface, those that it has.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub async fn violations(&self) -> Result<BTreeMap<String, u64>> {
+        self.control.violations().await
+    }
+
     /// One of its counters, by its place in `hcactl counters`, such as `/engine/drops/wrong_qkey`.
     ///
     /// # Errors
@@ -251,11 +272,11 @@ impl Daemon {
     /// When it does not end, or not with success, or the driver of a strict HCA broke rules of the interface.
     pub async fn stop(mut self) -> Result<()> {
         let mut broken = Vec::new();
-        for &device in &self.strict {
-            let counters = self.controls_of(device).ask(&["counters"]).await?;
-            let rules = counters.pointer("/interface/violations").and_then(Value::as_object);
-            let rules = rules.with_context(|| format!("no rules in {counters}"))?;
-            broken.extend(rules.iter().map(|(rule, count)| format!("HCA {device}: {rule}: {count} times")));
+        for &(device, explained) in &self.strict {
+            let rules = self.controls_of(device).violations().await?;
+            let unexplained =
+                rules.iter().filter(|(rule, _)| !explained.iter().any(|known| known.rule == **rule));
+            broken.extend(unexplained.map(|(rule, count)| format!("HCA {device}: {rule}: {count} times")));
         }
         let status = self.process.stop(STOP_TIMEOUT).await?;
         ensure!(
@@ -295,6 +316,17 @@ impl Control {
             return Ok(Value::Null);
         }
         serde_json::from_slice(&answer.stdout).with_context(|| format!("answer to hcactl {arguments:?}"))
+    }
+
+    /// See [`Daemon::violations`].
+    ///
+    /// # Errors
+    /// hcactl fails, or tells no such counters.
+    pub async fn violations(&self) -> Result<BTreeMap<String, u64>> {
+        let mut counters = self.ask(&["counters"]).await?;
+        let rules = counters.pointer_mut("/interface/violations").map(Value::take);
+        let rules = rules.with_context(|| format!("no rules in {counters}"))?;
+        serde_json::from_value(rules).context("counts of broken rules")
     }
 
     /// See [`Daemon::counter`].

@@ -177,6 +177,12 @@ pub const ALL: &[Scenario] = &[
         run: |lab, report| Box::pin(mthca::errors::run(lab, report)),
     },
     Scenario {
+        name: "strict-mthca",
+        about: "a driver with planted mistakes: what hcad says of each leads to it, and of a right driver it says nothing",
+        pair: false,
+        run: |lab, report| Box::pin(mthca::strict::run(lab, report)),
+    },
+    Scenario {
         name: "e810-probe",
         about: "Debian's own ice binds two E810, with every kind of package; reloads, resets, restarts, links that go",
         pair: false,

@@ -8,3 +8,4 @@ pub(super) mod perftest;
 pub(super) mod pingpong;
 pub(super) mod probe;
 pub(super) mod pyverbs;
+pub(super) mod strict;

@@ -9,7 +9,7 @@ use agent::wire::Dmesg;
 use anyhow::{Context, Result, ensure};
 
 use super::perftest::{self, Device};
-use crate::daemon::{Daemon, HcaSpec, Interface, free_udp_ports};
+use crate::daemon::{Daemon, Explained, HcaSpec, Interface, free_udp_ports};
 use crate::lab::{Guest, Lab};
 use crate::qemu::{Nic, NicModel};
 use crate::run_dir::RunDir;
@@ -77,13 +77,30 @@ pub(super) struct StockPair {
 impl StockPair {
     /// Starts daemons and guests. No driver of an HCA is loaded yet.
     pub(super) async fn start(lab: &Lab, scenario: &str) -> Result<Self> {
+        Self::start_with(lab, scenario, None).await
+    }
+
+    /// The same, whose drivers must keep to the interface, but for what is explained.
+    pub(super) async fn start_strict(
+        lab: &Lab,
+        scenario: &str,
+        explained: &'static [Explained],
+    ) -> Result<Self> {
+        Self::start_with(lab, scenario, Some(explained)).await
+    }
+
+    async fn start_with(lab: &Lab, scenario: &str, judged: Option<&'static [Explained]>) -> Result<Self> {
         let run = lab.new_run(scenario)?;
-        let started = Self::start_in(lab, &run).await;
+        let started = Self::start_in(lab, &run, judged).await;
         let (image, a, b) = started.with_context(|| format!("see {}", run.path().display()))?;
         Ok(Self { a, b, image, run })
     }
 
-    async fn start_in(lab: &Lab, run: &RunDir) -> Result<(Image, StockNode, StockNode)> {
+    async fn start_in(
+        lab: &Lab,
+        run: &RunDir,
+        judged: Option<&'static [Explained]>,
+    ) -> Result<(Image, StockNode, StockNode)> {
         let image = lab.debian_image(run).await?;
         let ports = free_udp_ports::<2>()?;
         let specs = HcaSpec::pair()?.map(|spec| HcaSpec {
@@ -91,7 +108,7 @@ impl StockPair {
             // These tools move gigabytes.
             capture: false,
             trace: lab.trace(),
-            ..spec
+            ..strict(judged, spec)
         });
         let wires = [ports, [ports[1], ports[0]]];
         let (a, b) = tokio::try_join!(
@@ -192,11 +209,22 @@ impl StockPair {
 }
 
 impl StockNode {
-    /// Starts one whose HCA and NIC have nobody to talk to, with these further disks.
-    pub(super) async fn start_alone(lab: &Lab, run: &RunDir, disks: Vec<PathBuf>) -> Result<Self> {
+    /// Starts one whose HCA and NIC have nobody to talk to, with these further disks. Its driver must keep to the interface,
+    /// but for what is explained.
+    pub(super) async fn start_alone(
+        lab: &Lab,
+        run: &RunDir,
+        disks: Vec<PathBuf>,
+        explained: &'static [Explained],
+    ) -> Result<Self> {
         let image = lab.debian_image(run).await?;
         let [spec, _] = HcaSpec::pair()?;
-        let spec = HcaSpec { interface: Interface::Mthca, capture: false, trace: lab.trace(), ..spec };
+        let spec = HcaSpec {
+            interface: Interface::Mthca,
+            capture: false,
+            trace: lab.trace(),
+            ..strict(Some(explained), spec)
+        };
         Self::start(lab, run, &image, &spec, free_udp_ports()?, disks).await
     }
 
@@ -279,6 +307,11 @@ impl StockNode {
     async fn warnings(&mut self) -> Result<Vec<String>> {
         Ok(self.vm.call(Dmesg { level: Some(WARNING) }).await?.lines)
     }
+}
+
+/// An HCA whose driver is judged, but for what is explained, or not.
+fn strict(judged: Option<&'static [Explained]>, spec: HcaSpec) -> HcaSpec {
+    HcaSpec { strict: judged.is_some(), explained: judged.unwrap_or_default(), ..spec }
 }
 
 /// Loads `ib_mthca` and what tools need, and waits until its port is active.

@@ -77,14 +77,16 @@ pub struct Cq {
     pub lkey: u32,
     /// Index of the doorbell record that says how far software has read.
     pub record: u32,
+    /// The same of the record that says how the queue was armed last.
+    pub arm_record: u32,
 }
 
 impl Cq {
     /// The inbox of SW2HW_CQ.
     pub fn bytes(&self) -> Vec<u8> {
-        let Self { cqn, log_entries, pd, lkey, record } = *self;
+        let Self { cqn, log_entries, pd, lkey, record, arm_record } = *self;
         let size = u32::from(log_entries) << 24 | UAR;
-        words(&[0x0004_0000, 0, 0, size, 2, 1, pd, lkey, 0, 0, 0, 0, cqn, record], 0x40)
+        words(&[0x0004_0000, 0, 0, size, 2, 1, pd, lkey, 0, 0, 0, 0, cqn, record, arm_record], 0x40)
     }
 }
 

@@ -46,6 +46,8 @@ impl CommandEvents {
 pub struct Mthca {
     /// Where the ends of commands are told; they are polled for if nowhere.
     pub events: Option<CommandEvents>,
+    /// A parameter that the command table does not give a command is 0. Else it is the mailbox's address all the same.
+    pub exact: bool,
 }
 
 pub type Driver<B> = crate::Driver<Mthca, B>;
@@ -53,7 +55,7 @@ pub type Driver<B> = crate::Driver<Mthca, B>;
 impl<B: Bus> Driver<B> {
     /// Of a device that nothing was done to.
     pub const fn new(bus: B) -> Self {
-        Self { bus, interface: Mthca { events: None } }
+        Self { bus, interface: Mthca { events: None, exact: false } }
     }
 
     /// Stores to a register.
@@ -87,13 +89,14 @@ impl<B: Bus> Driver<B> {
     #[track_caller]
     pub fn command(&mut self, op: u32, in_param: u64, in_modifier: u32) -> (u8, u64) {
         let word = hcr::GO | op;
+        let out_param = if self.interface.exact && !has_outbox(op) { 0 } else { OUTBOX };
         let Some(events) = self.interface.events else {
-            let status = self.raw(in_param, in_modifier, OUTBOX, 0xffff, word);
+            let status = self.raw(in_param, in_modifier, out_param, 0xffff, word);
             let halves = [0xc, 0x10].map(|offset| u64::from(self.read(HCR + offset)));
             return (status, halves[0] << 32 | halves[1]);
         };
         let CommandEvents { buffer, token, read } = events;
-        self.raw(in_param, in_modifier, OUTBOX, token, word | hcr::EVENT);
+        self.raw(in_param, in_modifier, out_param, token, word | hcr::EVENT);
         // The interrupt handler.
         assert_eq!(self.bus.interrupts(CommandEvents::VECTOR), 1, "interrupts of a command");
         let at = buffer + u64::from(read % CommandEvents::ENTRIES) * 32;
@@ -113,7 +116,8 @@ impl<B: Bus> Driver<B> {
     #[track_caller]
     pub fn with_inbox(&mut self, op: u32, inbox: &[u8], in_modifier: u32) -> u8 {
         self.bus.poke(INBOX, inbox);
-        self.command(op, INBOX, in_modifier).0
+        let in_param = if self.interface.exact && inbox.is_empty() { 0 } else { INBOX };
+        self.command(op, in_param, in_modifier).0
     }
 
     /// Issues a command that must succeed.
@@ -134,4 +138,14 @@ impl<B: Bus> Driver<B> {
         let entries: Vec<u8> = pages.into_iter().flat_map(|page| (page | 1).to_be_bytes()).collect();
         self.bus.poke(at, &entries);
     }
+}
+
+/// Whether a command, whose modifier is in bits 15:12, has an outbox (section 3.1).
+fn has_outbox(op: u32) -> bool {
+    // QUERY_DEV_LIM, QUERY_FW, QUERY_ADAPTER, HW2SW_EQ, HW2SW_CQ, QUERY_QP, MAD_IFC, READ_MGM, HW2SW_SRQ, QUERY_SRQ,
+    // ENABLE_LAM; ERR2RST_QP that is to write the context.
+    matches!(
+        op & 0xfff,
+        0x003 | 0x004 | 0x006 | 0x014 | 0x017 | 0x022 | 0x024 | 0x025 | 0x036 | 0x037 | 0xff8
+    ) || op == 0x2021
 }

@@ -260,9 +260,15 @@ pub(crate) fn mailbox(op: Op, in_modifier: u32) -> Vec<u8> {
             let key = key(EQ_KEYS + in_modifier.wrapping_sub(1) % 3);
             eq_context(7, in_modifier.to_le_bytes()[0] & 3, PD, key)
         }
-        Op::Sw2HwCq => {
-            Cq { cqn: in_modifier, log_entries: 5, pd: PD, lkey: key(CQ_KEY), record: CQ_RECORD }.bytes()
+        Op::Sw2HwCq => Cq {
+            cqn: in_modifier,
+            log_entries: 5,
+            pd: PD,
+            lkey: key(CQ_KEY),
+            record: CQ_RECORD,
+            arm_record: 0,
         }
+        .bytes(),
         Op::ResizeCq => words(&[0, 0, 0, 4 << 24, 0, 0, 0, key(CQ_KEY)], 0x40),
         Op::Sw2HwSrq => srq_context(in_modifier, [4, 3], PD, key(SRQ_KEY), SRQ_RECORD),
         Op::Modify(_) => modify(Named::all().difference(Named::ALTERNATE_PATH), &qpc(in_modifier)),

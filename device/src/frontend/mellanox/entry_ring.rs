@@ -85,6 +85,14 @@ impl EntryRing {
         Ok(())
     }
 
+    /// Owner byte of the next entry as it is now, if it can be read.
+    pub fn owner(&self, mem: &impl QueueMemory) -> Option<u8> {
+        let mut byte = [0];
+        let at = self.next_offset()?.checked_add(OWNER as u64)?;
+        mem.read(self.buffer.pd, self.buffer.lkey, at, &mut byte).ok()?;
+        Some(byte[0])
+    }
+
     /// Offset of the next entry in the region.
     fn next_offset(&self) -> Option<u64> {
         let mask = 1u32.checked_shl(self.buffer.log_entries.into()).map_or(u32::MAX, |entries| entries - 1);

@@ -22,6 +22,7 @@ use protocol::hca::status::{CmdError, CmdStatus};
 
 use super::device::Setup;
 use super::resources::{DeviceState, Resources};
+use super::strict::{self, Strict};
 use crate::frontend::Context;
 use crate::frontend::mellanox::command::{Mailboxes, Outbox};
 
@@ -43,6 +44,7 @@ pub enum Answer {
 /// The refusal.
 pub fn execute(
     state: &mut DeviceState,
+    strict: &mut Strict,
     setup: &Setup,
     cx: &mut Context<'_>,
     latched: &Latched,
@@ -50,7 +52,14 @@ pub fn execute(
 ) -> Result<Answer, CmdError> {
     let command = Command::decode(latched, state.resources().is_some())?;
     let inbox = mailboxes.inbox.fetch(cx.dma, command.in_param, command.inbox_len)?;
+    let examined = cx.monitor.is_strict().then(|| {
+        let uar_pages = setup.options.limits.uar_pages();
+        strict::examine(strict, state, cx.dma, uar_pages, latched, &command, inbox)
+    });
     let answer = dispatch(state, setup, cx, &command, inbox)?;
+    if let Some(examined) = examined {
+        examined.succeeded(strict, state, cx.monitor);
+    }
     if let Answer::Mailbox(outbox) = &answer {
         mailboxes.outbox.clone_from(outbox);
         mailboxes.send(cx.dma, command.out_param)?;

@@ -11,7 +11,7 @@ use protocol::ids::{Cqn, Qpn, Srqn};
 
 use super::qp::QueuePair;
 use super::resources::Resources;
-use super::trace;
+use super::{strict, trace};
 use crate::frontend::Context;
 use crate::frontend::mellanox::notify::{CqError, Notify};
 use crate::frontend::mellanox::verbs::{WorkTag, cq_fault, is_solicited, syndrome};
@@ -92,6 +92,10 @@ impl Resources {
         let entry = cqe(completion, qp, cx.port.addresses());
         let (page, record) = cq.record();
         let slot = cq.row().producer;
+        if cx.monitor.is_strict() {
+            let record = regions.whole_record(layout, cx.dma, page, record);
+            strict::cqe(cq, record, &regions.access(cx.dma)).report(cx.monitor);
+        }
         let written = cq.push(&entry, is_solicited(completion), &regions.access(cx.dma), || {
             regions.record(layout, cx.dma, page, record)
         });

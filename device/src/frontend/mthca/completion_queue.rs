@@ -7,9 +7,10 @@ use protocol::hca::mthca::cqc::{Cqc, ResizeCq};
 use protocol::hca::mthca::cqe::Cqe;
 use protocol::hca::mthca::doorbell::{ArmCq, ArmFor};
 use protocol::hca::status::{CmdError, CmdStatus};
-use protocol::ids::Cqn;
+use protocol::ids::{Cqn, Eqn};
 
-use crate::frontend::mellanox::entry_ring::{Buffer, CountedRing, Ring};
+use super::strict::Sequence;
+use crate::frontend::mellanox::entry_ring::{Buffer, CountedRing, EntryRing, Ring};
 use crate::frontend::mellanox::notify::{CqError, Notifier, Notify};
 use crate::frontend::snapshot::{Armed, CqRow};
 use crate::memory::queue::QueueMemory;
@@ -20,11 +21,14 @@ pub struct CompletionQueue {
     cqn: Cqn,
     page: u32,
     consumer_record: u32,
+    arm_record: u32,
     /// Software tells how far it has read when it is asked, by its doorbell record.
     ring: CountedRing,
     /// The newest entry that is solicited, or of a failed request.
     solicited: Option<u32>,
     notifier: Notifier,
+    /// What strict mode knows of its events.
+    pub(super) sequence: Sequence,
 }
 
 impl CompletionQueue {
@@ -35,9 +39,11 @@ impl CompletionQueue {
             cqn,
             page: cqc.page,
             consumer_record: cqc.consumer_record,
+            arm_record: cqc.arm_record,
             ring: CountedRing::new(buffer),
             solicited: None,
             notifier: Notifier::new(cqc.comp_eqn, Armed::No),
+            sequence: Sequence::default(),
         }
     }
 
@@ -54,6 +60,26 @@ impl CompletionQueue {
     /// UAR page and number of the doorbell record with the consumer index.
     pub fn record(&self) -> (u32, u32) {
         (self.page, self.consumer_record)
+    }
+
+    /// Number of the doorbell record that says how it was armed last. The device goes by the doorbell.
+    pub fn arm_record(&self) -> u32 {
+        self.arm_record
+    }
+
+    /// Its buffer and place.
+    pub fn ring(&self) -> &EntryRing {
+        self.ring.ring()
+    }
+
+    /// Event queue of its events.
+    pub fn eqn(&self) -> Eqn {
+        self.notifier.eqn()
+    }
+
+    /// Whether it has lost an entry, and takes no more.
+    pub fn is_broken(&self) -> bool {
+        self.notifier.fault().is_some()
     }
 
     /// Goes on in another buffer, at the same count: software moves what it has not read. `record` is the consumer index

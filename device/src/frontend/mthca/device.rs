@@ -20,12 +20,14 @@ use super::doorbell::Doorbells;
 use super::options::Options;
 use super::resources::{DeviceState, Resources};
 use super::snapshot::icm_rows;
+use super::strict::{self, Strict};
 use super::trace;
 use crate::frontend::mellanox::command::{self, Words};
 use crate::frontend::mellanox::hcr::Hcr;
 use crate::frontend::mellanox::host::DeviceHost;
 use crate::frontend::mellanox::snapshot as rows;
 use crate::frontend::snapshot::{Page, Table};
+use crate::frontend::strict::Findings;
 use crate::frontend::{self, Context, Frontend, FrontendCounters, HostContext, Interface, RegisterAccess};
 use crate::limited;
 use crate::management::NodeProfile;
@@ -55,6 +57,7 @@ pub struct Mthca {
     hcr: Hcr,
     doorbells: Doorbells,
     state: DeviceState,
+    strict: Strict,
     counters: Counters,
     /// The buffer of catastrophic errors says so.
     failed: bool,
@@ -70,6 +73,7 @@ impl Interface for Mthca {
             hcr: Hcr::default(),
             doorbells,
             state: DeviceState::default(),
+            strict: Strict::default(),
             counters: Counters::default(),
             failed: false,
         }
@@ -86,6 +90,14 @@ impl Mthca {
     }
 
     fn write_register(&mut self, cx: &mut Context<'_>, offset: u64, value: u32) {
+        if cx.monitor.is_strict() {
+            let found = match Register::at(offset) {
+                Some(Register::EqArm) => strict::arm_eqs(&self.state, value),
+                Some(Register::EqSetCi(eqn)) => strict::set_consumer(&self.state, eqn, value),
+                _ => Findings::default(),
+            };
+            found.report(cx.monitor);
+        }
         let resources = self.state.resources_mut();
         match (Register::at(offset), resources) {
             (Some(Register::Hcr(word)), _) => {
@@ -121,9 +133,9 @@ impl Mthca {
             // The driver asks for memory that the device does not have, and passes on MADs that nobody answers.
             answers: &[CmdStatus::NoLocalMemory, CmdStatus::BadPacket],
         };
-        let Self { state, setup, .. } = self;
+        let Self { state, strict, setup, .. } = self;
         let result = command::run(cx, &WORDS, latched, |cx, mailboxes| {
-            cmd::execute(state, setup, cx, latched, mailboxes)
+            cmd::execute(state, strict, setup, cx, latched, mailboxes)
         });
         let (status, out_param) = match result {
             Ok(Answer::Immediate(value)) => {
@@ -181,7 +193,10 @@ impl Frontend for Mthca {
         })
     }
 
-    fn bar_read(&mut self, _: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]) {
+    fn bar_read(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]) {
+        if cx.monitor.is_strict() {
+            strict::read(&mut self.strict, bar, offset, data.len()).report(cx.monitor);
+        }
         match bar {
             Bar::Bar0 => words::read(offset, data, |word| self.read_register(word).to_be_bytes()),
             // Doorbells are write only.
@@ -190,6 +205,9 @@ impl Frontend for Mthca {
     }
 
     fn bar_write(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &[u8]) {
+        if cx.monitor.is_strict() {
+            strict::write(&mut self.strict, bar, offset, data).report(cx.monitor);
+        }
         match bar {
             Bar::Bar0 => {
                 for (offset, word) in words::writes(offset, data) {
@@ -259,5 +277,6 @@ impl Frontend for Mthca {
         self.failed = false;
         self.doorbells.reset();
         self.state = DeviceState::default();
+        self.strict = Strict::default();
     }
 }

@@ -6,6 +6,7 @@
 use protocol::hca::mthca::doorbell::{ArmCq, SendDoorbell, UAR_PAGE, UarRegister};
 
 use super::resources::Resources;
+use super::strict;
 use crate::frontend::Context;
 use crate::frontend::mellanox::doorbell::FirstHalves;
 use crate::frontend::mellanox::notify::Notify;
@@ -74,6 +75,10 @@ impl Resources {
     }
 
     fn ring_send(&mut self, cx: &mut Context<'_>, page: u32, doorbell: &SendDoorbell) {
+        if cx.monitor.is_strict() {
+            let state = cx.engine.query_qp(doorbell.qpn).map(|live| live.state);
+            strict::send(self, cx.dma, state, page, doorbell).report(cx.monitor);
+        }
         let Self { layout, regions, qps, .. } = self;
         let qp = qps.get_mut(layout.qpc.index(doorbell.qpn.get())).filter(|qp| qp.qpn == doorbell.qpn);
         let Some(qp) = qp else {
@@ -86,6 +91,7 @@ impl Resources {
             limited!(warn, qpn = %qp.qpn, page, "doorbell in a UAR page of another");
             return;
         }
+        qp.announced = doorbell.producer();
         let live = cx.engine.query_qp(qp.qpn).map(|live| live.state);
         if matches!(live, None | Some(engine::State::Reset | engine::State::Init | engine::State::Rtr)) {
             cx.monitor.count_doorbell("send_wrong_state");
@@ -112,6 +118,9 @@ impl Resources {
     }
 
     fn arm_cq(&mut self, cx: &mut Context<'_>, page: u32, arm: &ArmCq) {
+        if cx.monitor.is_strict() {
+            strict::arm_cq(self, cx.dma, page, arm).report(cx.monitor);
+        }
         let cq = self.cqs.get_mut(self.layout.cqc.index(arm.cqn.get())).filter(|cq| cq.cqn() == arm.cqn);
         let Some(cq) = cq else {
             cx.monitor.count_doorbell("arm_no_cq");
@@ -147,7 +156,7 @@ mod tests {
     }
 
     fn armed(page: u32) -> Option<Rung> {
-        let arm = ArmCq { arm_for: Some(ArmFor::Any), cqn: Cqn::new(0x11), consumer: 5 };
+        let arm = ArmCq { arm_for: Some(ArmFor::Any), cqn: Cqn::new(0x11), consumer: 5, sequence: 1 };
         Some(Rung::Arm { page, arm })
     }
 

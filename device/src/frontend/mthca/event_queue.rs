@@ -32,9 +32,14 @@ impl Default for EventQueues {
 }
 
 impl EventQueues {
-    /// The queue with a number, if it is valid.
+    /// The queue with a number, if it is valid, to be changed.
     pub fn get_mut(&mut self, eqn: Eqn) -> Option<&mut EventQueue> {
         self.queues.get_mut(&eqn.get())
+    }
+
+    /// The queue with a number, if it is valid.
+    pub fn get(&self, eqn: Eqn) -> Option<&EventQueue> {
+        self.queues.get(&eqn.get())
     }
 
     /// Whether the queue with a number is valid.
@@ -104,6 +109,11 @@ impl EventQueue {
     /// Its buffer and place.
     pub fn ring(&self) -> &EntryRing {
         self.events.ring.ring()
+    }
+
+    /// Entries software has read, modulo 2^32, as far as it told.
+    pub fn consumer(&self) -> u32 {
+        self.ring().producer().wrapping_sub(self.events.ring.unread())
     }
 
     /// Whether the next event interrupts.

@@ -8,7 +8,7 @@ use protocol::hca::mthca::eqe::Eqe;
 use protocol::ids::{Cqn, Eqn};
 
 use super::resources::Resources;
-use super::trace;
+use super::{strict, trace};
 use crate::frontend::Context;
 use crate::limited;
 
@@ -20,7 +20,11 @@ impl Resources {
 
     /// Reports a completion event to the EQ that a CQ names, if it exists.
     pub fn notify(&mut self, cx: &mut Context<'_>, eqn: Eqn, cqn: Cqn) {
-        self.report(cx, Some(eqn), &Eqe::Completion(cqn));
+        let place = self.report(cx, Some(eqn), &Eqe::Completion(cqn));
+        let index = self.cq_index(cqn);
+        if let (Some(place), Some(cq)) = (place, self.cqs.get_mut(index)) {
+            cq.sequence.count(place);
+        }
     }
 
     /// Obeys a write to the arm register: bit n arms queue n. Queues that do not exist are not missed.
@@ -34,7 +38,13 @@ impl Resources {
         }
     }
 
-    fn report(&mut self, cx: &mut Context<'_>, eqn: Option<Eqn>, event: &Eqe) {
+    /// Place of the entry in its queue, counted on for ever; `None` if it was lost.
+    fn report(&mut self, cx: &mut Context<'_>, eqn: Option<Eqn>, event: &Eqe) -> Option<u32> {
+        if cx.monitor.is_strict()
+            && let Some((eqn, queue)) = eqn.and_then(|eqn| Some((eqn, self.eqs.get(eqn)?)))
+        {
+            strict::eqe(eqn, queue, &self.regions.access(cx.dma)).report(cx.monitor);
+        }
         let queue = eqn.and_then(|eqn| self.eqs.get_mut(eqn));
         let place = eqn.zip(queue.as_ref().map(|queue| queue.ring().producer()));
         let result = queue.map_or(Ok(None), |queue| queue.push(event, &self.regions.access(cx.dma)));
@@ -44,8 +54,12 @@ impl Resources {
         match result {
             Ok(Some(interrupt)) => interrupt_by(cx, interrupt),
             Ok(None) => {}
-            Err(error) => limited!(warn, ?eqn, ?event, "event lost: {error}"),
+            Err(error) => {
+                limited!(warn, ?eqn, ?event, "event lost: {error}");
+                return None;
+            }
         }
+        place.map(|(_, place)| place)
     }
 }
 

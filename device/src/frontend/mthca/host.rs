@@ -5,7 +5,7 @@ use protocol::ids::Qpn;
 use smallvec::SmallVec;
 
 use super::resources::Resources;
-use super::trace;
+use super::{strict, trace};
 use crate::frontend::HostContext;
 use crate::frontend::mellanox::host::Queues;
 use crate::frontend::mellanox::mtt::Mtt;
@@ -26,6 +26,9 @@ impl Queues for Resources {
     fn next_send(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<SendRequest> {
         let Self { layout, regions, qps, .. } = self;
         let Some(qp) = qps.get_mut(layout.qpc.index(qpn.get())) else { return Fetch::Empty };
+        if cx.monitor.is_strict() {
+            strict::send_wqe(qp, &regions.access(cx.dma)).report(cx.monitor);
+        }
         let fetch = qp.next_send(&regions.access(cx.dma), cx.addresses);
         qp.counters.sends += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
         if let Some(trace) = cx.monitor.trace() {
@@ -49,12 +52,20 @@ impl Queues for Resources {
             if srq.passes_limit(record) {
                 low_srqs.push(srq.srqn());
             }
+            if cx.monitor.is_strict() {
+                let record = regions.whole_record(layout, cx.dma, page, index);
+                strict::shared_wqe(qp, srq, &fetch, record, &memory).report(cx.monitor);
+            }
             fetch
         } else {
             let (page, index) = (qp.qpc.page, qp.qpc.rq_record);
             qp.recv.take(&memory, || regions.record(layout, cx.dma, page, index))
         };
         qp.counters.receives += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
+        if cx.monitor.is_strict() && !qp.qpc.responder.srq() {
+            let record = regions.whole_record(layout, cx.dma, qp.qpc.page, qp.qpc.rq_record);
+            strict::recv_wqe(qp, &fetch, record, &memory).report(cx.monitor);
+        }
         if let Some(trace) = cx.monitor.trace() {
             trace::recv_wqe(trace, qp.qpn, &fetch);
         }

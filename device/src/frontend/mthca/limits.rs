@@ -30,6 +30,11 @@ impl Limits {
         1 << (20 + self.0.log_uar_mib)
     }
 
+    /// UAR pages.
+    pub const fn uar_pages(&self) -> u32 {
+        256 << self.0.log_uar_mib
+    }
+
     /// Entries of the port's GID table.
     pub const fn gids(&self) -> u8 {
         1 << self.0.log_max_gids

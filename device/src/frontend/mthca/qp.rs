@@ -44,6 +44,8 @@ pub struct QueuePair {
     pub recv: RecvQueue,
     /// What it did since RESET.
     pub counters: QpCounters,
+    /// Send requests up to which the newest doorbell went, modulo 2^16, whether it was obeyed or not.
+    pub announced: u16,
 }
 
 impl QueuePair {
@@ -57,6 +59,7 @@ impl QueuePair {
             send: SendQueue::new(queue(qpc.sq_base, qpc.sq), kind, qpc.requester.signal_all()),
             recv: RecvQueue::new(queue(qpc.rq_base, qpc.rq)),
             counters: QpCounters::default(),
+            announced: 0,
         }
     }
 

@@ -20,6 +20,7 @@
 
 use std::ops::RangeInclusive;
 
+use protocol::hca::mthca::doorbell::{RECORD_LEN, Record};
 use protocol::hca::mthca::init::InitHca;
 use protocol::hca::mthca::mpt::{KEY_ROTATION, Mpt};
 use protocol::hca::status::{CmdError, CmdStatus};
@@ -230,6 +231,13 @@ impl Regions {
         }
         let not_valid = CmdError::new(CmdStatus::BadResState, "MPT entry is not valid", index.into());
         self.keys.remove(index).ok_or(not_valid)
+    }
+
+    /// A doorbell record as it is now. `None` if it cannot be reached.
+    pub fn whole_record(&self, layout: &InitHca, dma: &GuestMemory, page: u32, index: u32) -> Option<Record> {
+        let mut record = [0; RECORD_LEN as usize];
+        self.icm.read(dma, layout.record(page, index), &mut record).ok()?;
+        Some(Record::parse(record))
     }
 
     /// The first half of a doorbell record, as it is now: the counter. `None` if it cannot be reached.

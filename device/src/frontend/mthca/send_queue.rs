@@ -75,6 +75,36 @@ impl SendQueue {
         self.counters.taken
     }
 
+    /// What its WQEs are.
+    pub fn kind(&self) -> QpKind {
+        self.kind
+    }
+
+    /// Bytes of a slot.
+    pub fn slot_len(&self) -> usize {
+        self.queue.slot_len()
+    }
+
+    /// Offset of the slot that a count stands for.
+    pub fn offset(&self, count: u16) -> u32 {
+        self.queue.offset(count)
+    }
+
+    /// Offset of the next WQE and what is said of it, without taking it. `None` if there is none, or it cannot be read.
+    pub fn upcoming(&self, mem: &impl QueueMemory) -> Option<(u32, Link)> {
+        let count = self.counters.taken;
+        let link = || self.next.or_else(|| self.read_link(count, mem).ok());
+        (self.waiting() != 0).then(link)?.map(|link| (self.queue.offset(count), link))
+    }
+
+    /// Copies bytes out of the queue.
+    ///
+    /// # Errors
+    /// See [`QueueMemory::read`].
+    pub fn read(&self, offset: u32, out: &mut [u8], mem: &impl QueueMemory) -> Result<(), AccessError> {
+        self.queue.read(mem, offset, out)
+    }
+
     /// Takes note of a doorbell, and of what the doorbell record says by now, which is often more: stores to UAR pages
     /// are posted, and arrive when software is ahead already. Whether there is anything new.
     ///
@@ -132,7 +162,10 @@ impl SendQueue {
     }
 
     /// What the slot before says of a WQE.
-    fn read_link(&self, count: u16, mem: &impl QueueMemory) -> Result<Link, AccessError> {
+    ///
+    /// # Errors
+    /// See [`QueueMemory::read`].
+    pub fn read_link(&self, count: u16, mem: &impl QueueMemory) -> Result<Link, AccessError> {
         let mut segment = [0; GRANULE];
         self.queue.read(mem, self.queue.offset(count.wrapping_sub(1)), &mut segment)?;
         Ok(NextSegment::parse(&segment).link)

@@ -7,7 +7,7 @@ use engine::{Fetch, RecvRequest};
 use protocol::hca::mthca::qpc::Geometry;
 use protocol::hca::mthca::srqc::Srqc;
 use protocol::hca::mthca::wqe::RecvWqe;
-use protocol::ids::Srqn;
+use protocol::ids::{Lkey, Srqn};
 
 use super::recv_queue::{read, request};
 use super::work_queue::{Counters, WorkQueue};
@@ -41,6 +41,31 @@ impl SharedReceiveQueue {
     /// UAR page and number of its doorbell record.
     pub fn record(&self) -> (u32, u32) {
         (self.context.page, self.context.record)
+    }
+
+    /// Region of its buffer.
+    pub fn lkey(&self) -> Lkey {
+        self.context.lkey
+    }
+
+    /// Slots of the queue, of which software never posts one.
+    pub fn slots(&self) -> u16 {
+        self.queue.slots()
+    }
+
+    /// Bytes of a slot.
+    pub fn slot_len(&self) -> u32 {
+        1 << self.queue.geometry.log_slot.min(Geometry::MAX_LOG_SLOT)
+    }
+
+    /// Requests taken, modulo 2^16.
+    pub fn taken(&self) -> u16 {
+        self.counters.taken
+    }
+
+    /// Offset of the next WQE.
+    pub fn next_offset(&self) -> u32 {
+        self.next
     }
 
     /// Takes the next WQE, if one is posted. `wr_id` is its offset. `record` reads the doorbell record.

@@ -10,6 +10,7 @@ mod probe;
 mod regions;
 mod shared;
 mod states;
+mod strict;
 mod trace;
 mod traffic;
 mod user;

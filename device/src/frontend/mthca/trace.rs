@@ -80,6 +80,7 @@ pub(super) fn describe_access(access: &RegisterAccess<'_>, to: &mut dyn Visitor)
                     arm.cqn.show("cqn", to);
                     format_args!("{:?}", arm.arm_for).show("for", to);
                     arm.consumer.show("consumer", to);
+                    arm.sequence.show("sequence", to);
                 }
                 _ => {}
             }

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::super::failing::{EVENT_LIMIT, Place, REGION, Side, Wanted, event, status};
 use super::super::stock_pair::StockPair;
+use crate::daemon::Explained;
 use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::{self, Exchange, Ready};
@@ -20,8 +21,12 @@ struct Ends {
     b: Side,
 }
 
+/// What strict mode reports of it all.
+const EXPLAINED: &[Explained] =
+    &[Explained { rule: "wqe_key", why: "the programs post requests with wrong keys, on purpose" }];
+
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
-    let mut pair = StockPair::start(lab, "mthca-errors").await?;
+    let mut pair = StockPair::start_strict(lab, "mthca-errors", EXPLAINED).await?;
     let hint = pair.hint();
     report.case("both ports are active", &hint, pair.load()).await?;
     report.case("a WRITE with a wrong key", &hint, wrong_key(&mut pair)).await?;

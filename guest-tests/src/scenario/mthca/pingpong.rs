@@ -6,6 +6,7 @@ use agent::wire::ProgramEnd;
 use anyhow::{Result, ensure};
 
 use super::super::stock_pair::StockPair;
+use crate::daemon::Explained;
 use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::{Exchange, Ready};
@@ -55,8 +56,11 @@ const CASES: &[&str] = &[
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// What strict mode reports of it all.
+const EXPLAINED: &[Explained] = &[];
+
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
-    let mut pair = StockPair::start(lab, "mthca-pingpong").await?;
+    let mut pair = StockPair::start_strict(lab, "mthca-pingpong", EXPLAINED).await?;
     let hint = pair.hint();
     report.case("both ports are active", &hint, pair.load()).await?;
     for case in CASES {

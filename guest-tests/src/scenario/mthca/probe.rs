@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::super::leak::Cycles;
 use super::super::stock_pair::{StockNode, StockPair};
+use crate::daemon::Explained;
 use crate::lab::Lab;
 use crate::report::Report;
 use crate::vm::Vm;
@@ -87,8 +88,11 @@ const CYCLES: Cycles<'static> = Cycles {
     timeout: Duration::from_secs(60),
 };
 
+/// What strict mode reports of it all.
+const EXPLAINED: &[Explained] = &[];
+
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
-    let mut pair = StockPair::start(lab, "mthca-probe").await?;
+    let mut pair = StockPair::start_strict(lab, "mthca-probe", EXPLAINED).await?;
     let hint = pair.hint();
     report.case("the driver binds and its port becomes active", &hint, binds(&mut pair)).await?;
     report.case("ibv_devinfo", &hint, devinfo(&mut pair.a)).await?;

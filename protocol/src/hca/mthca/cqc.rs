@@ -28,9 +28,11 @@ pub struct Cqc {
     pub cqn: Cqn,
     /// Doorbell record of the consumer index.
     pub consumer_record: u32,
+    /// Doorbell record of what the queue was armed with last.
+    pub arm_record: u32,
 }
 
-describe!(Cqc { log_entries, page as Hex, comp_eqn, pd, lkey, cqn, consumer_record });
+describe!(Cqc { log_entries, page as Hex, comp_eqn, pd, lkey, cqn, consumer_record, arm_record });
 
 impl Cqc {
     /// Bytes of the inbox.
@@ -50,6 +52,7 @@ impl Cqc {
             lkey: Lkey::new(raw.lkey.get()),
             cqn: Cqn::new(raw.cqn.get()),
             consumer_record: raw.consumer_record.get(),
+            arm_record: raw.arm_record.get(),
         })
     }
 }
@@ -114,7 +117,7 @@ const _: () = assert!(size_of::<Raw>() == Cqc::LEN);
 mod tests {
     use super::*;
 
-    /// Section 6.4 for the first queue of the kernel: 2048 entries, records 0 and 32767 of UAR page 2.
+    /// Section 6.4 for the first queue of the kernel: 2048 entries, records 3 and 32767 of UAR page 2.
     fn inbox() -> [u8; Cqc::LEN] {
         let mut inbox = [0; Cqc::LEN];
         for (at, bytes) in [
@@ -126,6 +129,7 @@ mod tests {
             (0x1c, [0x00, 0x00, 0x16, 0x00]),
             (0x30, [0, 0, 0, 0x10]),
             (0x34, [0, 0, 0x7f, 0xff]),
+            (0x38, [0, 0, 0, 3]),
         ] {
             inbox[at..at + 4].copy_from_slice(&bytes);
         }
@@ -142,6 +146,7 @@ mod tests {
             lkey: Lkey::new(0x1600),
             cqn: Cqn::new(0x10),
             consumer_record: 32767,
+            arm_record: 3,
         };
         assert_eq!(Cqc::parse(&inbox(), 17), Ok(expected));
     }

@@ -102,11 +102,13 @@ pub struct ArmCq {
     pub cqn: Cqn,
     /// Software has read the entries in front of this one.
     pub consumer: u32,
+    /// Events of the CQ that software has seen, and one, modulo 4. It would let the device discard stale doorbells, which
+    /// cost no more than a needless event.
+    pub sequence: u8,
 }
 
 impl ArmCq {
-    /// Reads the doorbell. The sequence number in it would let the device discard stale doorbells, which cost no more
-    /// than a needless event.
+    /// Reads the doorbell.
     pub fn parse(bytes: [u8; 8]) -> Self {
         let raw = RawArm::from_bits(u64::from_be_bytes(bytes));
         let arm_for = match raw.command() {
@@ -114,7 +116,60 @@ impl ArmCq {
             2 => Some(ArmFor::Any),
             _ => None,
         };
-        Self { arm_for, cqn: Cqn::new(raw.cqn()), consumer: raw.consumer() }
+        Self { arm_for, cqn: Cqn::new(raw.cqn()), consumer: raw.consumer(), sequence: raw.sequence() }
+    }
+}
+
+/// What a doorbell record is about: a field of its second half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RecordKind {
+    /// 1: how far software has read a CQ.
+    Consumer,
+    /// 2: how a CQ was armed last.
+    Arm,
+    /// 3: requests posted to a send queue.
+    Send,
+    /// 4: requests posted to a receive queue.
+    Receive,
+    /// 5: requests posted to a shared receive queue.
+    Shared,
+}
+
+impl RecordKind {
+    /// The kind with this code; `None` also for a free record.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::Consumer,
+            2 => Self::Arm,
+            3 => Self::Send,
+            4 => Self::Receive,
+            5 => Self::Shared,
+            _ => return None,
+        })
+    }
+}
+
+/// A doorbell record. The device goes by the counter alone: software fills the rest later than it creates the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Requests posted, or entries read.
+    pub counter: u32,
+    /// What it is about; `None` of a free record.
+    pub kind: Option<RecordKind>,
+    /// The queue, the whole number.
+    pub number: u32,
+}
+
+impl Record {
+    /// Reads a record.
+    pub fn parse(bytes: [u8; RECORD_LEN as usize]) -> Self {
+        let raw = RawRecord::from_bits(u64::from_be_bytes(bytes));
+        Self { counter: raw.counter(), kind: RecordKind::from_code(raw.kind()), number: raw.number() }
+    }
+
+    /// The counter of requests posted, which has 16 bits.
+    pub const fn posted(&self) -> u16 {
+        (self.counter & 0xffff) as u16
     }
 }
 
@@ -133,6 +188,18 @@ struct RawSend {
     __: u8,
     first: u16,
     count: u8,
+}
+
+#[bitfield(u64)]
+struct RawRecord {
+    /// Of an armed CQ: sequence number and command.
+    #[bits(5)]
+    __: u8,
+    #[bits(3)]
+    kind: u8,
+    #[bits(24)]
+    number: u32,
+    counter: u32,
 }
 
 #[bitfield(u64)]
@@ -173,11 +240,24 @@ mod tests {
 
     #[test]
     fn published_arm_doorbell_is_read() {
-        let expected = ArmCq { arm_for: Some(ArmFor::Any), cqn: Cqn::new(0x11), consumer: 5 };
+        let expected = ArmCq { arm_for: Some(ArmFor::Any), cqn: Cqn::new(0x11), consumer: 5, sequence: 1 };
         assert_eq!(ArmCq::parse([0x12, 0x00, 0x00, 0x11, 0x00, 0x00, 0x00, 0x05]), expected);
         let solicited = ArmCq::parse([0x31, 0x00, 0x00, 0x11, 0xff, 0xff, 0xff, 0xff]);
         assert_eq!((solicited.arm_for, solicited.consumer), (Some(ArmFor::Solicited), u32::MAX));
+        assert_eq!(solicited.sequence, 3);
         assert_eq!(ArmCq::parse([0x13, 0, 0, 0x11, 0, 0, 0, 0]).arm_for, None);
+    }
+
+    /// Section 5.4.
+    #[test]
+    fn a_record_says_what_it_is_about() {
+        let arm = Record { counter: 5, kind: Some(RecordKind::Arm), number: 0x11 };
+        assert_eq!(Record::parse([0, 0, 0, 5, 0x00, 0x00, 0x11, 0x4a]), arm);
+        let send = Record { counter: 0xffff, kind: Some(RecordKind::Send), number: 0x1_0014 };
+        assert_eq!(Record::parse([0, 0, 0xff, 0xff, 0x01, 0x00, 0x14, 0x60]), send);
+        for code in [0, 6, 7] {
+            assert_eq!(Record::parse([0, 0, 0, 0, 0, 0, 0, code << 5]).kind, None, "free, or a separator");
+        }
     }
 
     #[test]

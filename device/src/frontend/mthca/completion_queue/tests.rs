@@ -19,6 +19,7 @@ fn queue(mem: &Region) -> CompletionQueue {
         lkey: mem.key,
         cqn: CQN,
         consumer_record: 32767,
+        arm_record: 0,
     };
     CompletionQueue::new(CQN, &cqc)
 }
@@ -38,7 +39,7 @@ fn push(queue: &mut CompletionQueue, mem: &Region, wqe: u32, consumer: u32) -> R
 }
 
 fn arm(arm_for: ArmFor, consumer: u32) -> ArmCq {
-    ArmCq { arm_for: Some(arm_for), cqn: CQN, consumer }
+    ArmCq { arm_for: Some(arm_for), cqn: CQN, consumer, sequence: 1 }
 }
 
 #[test]

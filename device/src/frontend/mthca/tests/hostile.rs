@@ -90,9 +90,11 @@ proptest! {
     fn nothing_a_guest_does_stops_the_device(
         kind in prop::sample::select(vec![RC, UC, UD]),
         shared in any::<bool>(),
+        strict in any::<bool>(),
         acts in prop::collection::vec(act(), 1..80),
     ) {
         let (mut user, mut peer) = (User::new(1), User::new(2));
+        user.hca.set_strict(strict);
         let mut context = qpc(kind, 2);
         context.responder.set_srq(shared);
         user.connect(&context);

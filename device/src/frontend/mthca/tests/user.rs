@@ -28,15 +28,16 @@ const PD: u32 = 1;
 /// Doorbell records of the UAR page: ICM pages 80000h and BF000h of the published trace.
 const RECORDS: u64 = 0x8_0000;
 const LAST_RECORDS: u64 = 0xb_f000;
+const ARM_RECORD: u32 = 0;
 const SQ_RECORD: u32 = 1;
 const CQ_RECORD: u32 = 32767;
 const RQ_RECORD: u32 = 32766;
 const SRQ_RECORD: u32 = 32765;
 
-const CQ_BUFFER: u64 = 0x400_0000;
+pub(super) const CQ_BUFFER: u64 = 0x400_0000;
 pub(super) const CQ_ENTRIES: u32 = 16;
-const QP_BUFFER: u64 = 0x401_0000;
-const SRQ_BUFFER: u64 = 0x402_0000;
+pub(super) const QP_BUFFER: u64 = 0x401_0000;
+pub(super) const SRQ_BUFFER: u64 = 0x402_0000;
 const SLOTS: u16 = 8;
 const SQ_BASE: u32 = 0x200;
 const SQ: WorkQueue = WorkQueue {
@@ -59,6 +60,8 @@ pub(super) struct User {
     /// Requests posted to the SRQ, and entries of the CQ read.
     shared: u16,
     reaped: u32,
+    /// Events of the CQ that were seen, and one.
+    sequence: u8,
 }
 
 impl Deref for User {
@@ -127,13 +130,17 @@ const fn record(index: u32) -> u64 {
 impl User {
     /// Of an HCA with this LID. Its QP is in RESET.
     pub(super) fn new(lid: u16) -> Self {
-        let mut driver = powered_on_with(lid, Options::default());
+        Self::of(powered_on_with(lid, Options::default()))
+    }
+
+    /// Of a driver of an HCA that nothing was done to.
+    pub(super) fn of(mut driver: Driver) -> Self {
         replay(&mut driver, probe::BRING_UP);
         open_port(&mut driver);
         for icm in [RECORDS, LAST_RECORDS] {
             driver.ok(0xffa, &block(icm, ICM + icm, 0), 1);
         }
-        let mut user = Self { driver, shared: 0, reaped: 0 };
+        let mut user = Self { driver, shared: 0, reaped: 0, sequence: 1 };
         for (slot, mtt, bus, flags) in [
             (0x20, 0x4000, CQ_BUFFER, Mpt::LOCAL),
             (0x21, 0x4040, QP_BUFFER, Mpt::READ_ONLY),
@@ -201,10 +208,57 @@ impl User {
         self.driver.set_record(record(SRQ_RECORD), self.shared.into());
     }
 
-    /// Arms the CQ for any entry, as having read what was reaped.
+    /// Arms the CQ for any entry (2) or a solicited one (1), as having read what was reaped.
     pub(super) fn arm(&mut self, command: u8) {
-        let doorbell = [&[0x10 | command], &CQN.to_be_bytes()[1..], &self.reaped.to_be_bytes()].concat();
+        self.arm_with(command, self.sequence, self.reaped);
+    }
+
+    /// The same with any sequence number, and as having read so many.
+    pub(super) fn arm_with(&mut self, command: u8, sequence: u8, consumer: u32) {
+        let sequence = sequence & 3;
+        let tag = (CQN << 8 | 2 << 5) | u32::from(sequence << 3 | command);
+        self.poke(record(ARM_RECORD), &[consumer.to_be_bytes(), tag.to_be_bytes()].concat());
+        self.ring_arm(command, sequence, consumer);
+    }
+
+    /// Stores the doorbell of that alone.
+    pub(super) fn ring_arm(&mut self, command: u8, sequence: u8, consumer: u32) {
+        let doorbell =
+            [&[sequence << 4 | command], &CQN.to_be_bytes()[1..], &consumer.to_be_bytes()].concat();
         self.driver.store(Bar::Bar2, u64::from(UAR) * 4096 + 0x20, &doorbell);
+    }
+
+    /// Reads an event of the CQ, of which the completion EQ has had so many with it.
+    pub(super) fn see_event(&mut self, count: u32) {
+        self.poke(EQ_BUFFERS[1] + 32 * u64::from(count - 1) + 31, &[0x80]);
+        self.driver.write(EQ_SET_CI + 8, count);
+        self.sequence = self.sequence.wrapping_add(1);
+    }
+
+    /// Says in the doorbell records whose they are, as software does when it has created the queues.
+    pub(super) fn tag_records(&mut self) {
+        for (index, kind, number) in
+            [(CQ_RECORD, 1, CQN), (SQ_RECORD, 3, QPN), (RQ_RECORD, 4, QPN), (SRQ_RECORD, 5, SRQN)]
+        {
+            self.poke(record(index) + 4, &(number << 8 | kind << 5).to_be_bytes());
+        }
+    }
+
+    /// Says in the records of the QP that nothing was posted, as software does when the QP is in RESET.
+    pub(super) fn clear_records(&mut self) {
+        for index in [SQ_RECORD, RQ_RECORD] {
+            self.driver.set_record(record(index), 0);
+        }
+    }
+
+    /// Says in the record of the send queue that so many requests were posted.
+    pub(super) fn set_posted(&mut self, count: u32) {
+        self.driver.set_record(record(SQ_RECORD), count);
+    }
+
+    /// Overwrites whose the record of the send queue is.
+    pub(super) fn untag(&mut self) {
+        self.poke(record(SQ_RECORD) + 4, &[0; 4]);
     }
 
     /// The entries software has not read, without reading them.
@@ -255,9 +309,15 @@ impl User {
     }
 }
 
+/// A CQ of 16 entries in the buffer of the one that is there, and with its doorbell records.
+pub(super) fn cq(cqn: u32) -> Cq {
+    let (record, arm_record) = (CQ_RECORD, ARM_RECORD);
+    Cq { cqn, log_entries: 4, pd: PD, lkey: lkey(0x20).get(), record, arm_record }
+}
+
 /// 16 entries.
 pub(super) fn cq_context() -> Vec<u8> {
-    Cq { cqn: CQN, log_entries: 4, pd: PD, lkey: lkey(0x20).get(), record: CQ_RECORD }.bytes()
+    cq(CQN).bytes()
 }
 
 /// 8 slots of 64 bytes.

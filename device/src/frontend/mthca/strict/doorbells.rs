@@ -1,0 +1,163 @@
+//! Doorbells of QPs and CQs.
+
+use engine::State;
+use protocol::hca::mthca::doorbell::{ArmCq, Record, RecordKind, SendDoorbell};
+use protocol::hca::mthca::wqe::Link;
+
+use super::rules::{
+    ARM_COMMAND, ARM_NO_CQ, ARM_RECORD, ARM_SEQUENCE, CQ_CONSUMER, DOORBELL_EMPTY, DOORBELL_LINK,
+    DOORBELL_NO_QP, DOORBELL_ORDER, DOORBELL_PAGE, DOORBELL_RECORD, DOORBELL_STATE, RECORD_TAG, SQ_OVERRUN,
+};
+use crate::frontend::mthca::qp::QueuePair;
+use crate::frontend::mthca::resources::Resources;
+use crate::frontend::strict::Findings;
+use crate::memory::GuestMemory;
+
+/// From here on a count of 16 bits is older than another.
+const OLDER: u16 = 1 << 15;
+/// The same of 32 bits.
+const LONG_OLDER: u32 = 1 << 31;
+
+/// Looks at a send doorbell, before it has an effect. `state` is that of its QP as of this moment.
+pub(in super::super) fn send(
+    resources: &Resources,
+    dma: &GuestMemory,
+    state: Option<State>,
+    page: u32,
+    doorbell: &SendDoorbell,
+) -> Findings {
+    let mut found = Findings::default();
+    let Resources { layout, regions, qps, .. } = resources;
+    let qpn = doorbell.qpn;
+    let Some(qp) = qps.get(layout.qpc.index(qpn.get())).filter(|qp| qp.qpn == qpn) else {
+        found.add(&DOORBELL_NO_QP, format!("QP {qpn}"));
+        return found;
+    };
+    if qp.qpc.page != page {
+        found.add(&DOORBELL_PAGE, format!("QP {qpn} of UAR page {:#x} in page {page:#x}", qp.qpc.page));
+        return found;
+    }
+    if let None | Some(State::Reset | State::Init | State::Rtr) = state {
+        found.add(&DOORBELL_STATE, format!("QP {qpn} in {state:?}"));
+        return found;
+    }
+    if doorbell.count == 0 {
+        found.add(&DOORBELL_EMPTY, format!("QP {qpn}"));
+        return found;
+    }
+    let (first, producer) = (doorbell.first, doorbell.producer());
+    if first != qp.announced {
+        found.add(
+            &DOORBELL_ORDER,
+            format!("QP {qpn}: a doorbell for WQE {first:#x}, the one before was up to {:#x}", qp.announced),
+        );
+    }
+    let record = regions.whole_record(layout, dma, page, qp.qpc.sq_record);
+    if let Some(record) = record {
+        send_record(qp, producer, record, &mut found);
+    }
+    let memory = regions.access(dma);
+    let said = Link {
+        address: qp.send.offset(first),
+        opcode: doorbell.opcode,
+        size: doorbell.size,
+        fence: doorbell.fence,
+    };
+    // Else the slot in front may have been taken and used again.
+    if qp.send.waiting() == 0
+        && first == qp.send.taken()
+        && let Ok(link) = qp.send.read_link(first, &memory)
+        && link != said
+    {
+        found.add(
+            &DOORBELL_LINK,
+            format!("QP {qpn}: WQE {first:#x} is {said:x?}, the slot in front has {link:x?}"),
+        );
+    }
+    let ahead = |count: u16| count.wrapping_sub(qp.send.taken());
+    let counts = [Some(producer), record.map(|record| record.posted())];
+    let waiting = counts.into_iter().flatten().map(ahead).filter(|ahead| *ahead < OLDER).max();
+    let posted = qp.counters.sends_outstanding() + u64::from(waiting.unwrap_or(0));
+    if posted > u64::from(qp.send.slots()) {
+        found.add(&SQ_OVERRUN, format!("QP {qpn} has {} slots and {posted} requests", qp.send.slots()));
+    }
+    found
+}
+
+fn send_record(qp: &QueuePair, producer: u16, record: Record, found: &mut Findings) {
+    let qpn = qp.qpn;
+    let counter = record.posted();
+    if (1..OLDER).contains(&producer.wrapping_sub(counter)) {
+        found.add(
+            &DOORBELL_RECORD,
+            format!(
+                "QP {qpn}: a doorbell for {producer:#x} WQEs, doorbell record {} has {counter:#x}",
+                qp.qpc.sq_record
+            ),
+        );
+    }
+    tag(record, RecordKind::Send, qpn.get(), qp.qpc.sq_record, found);
+}
+
+/// Looks at the half of a record that says whose it is.
+pub(super) fn tag(record: Record, kind: RecordKind, number: u32, index: u32, found: &mut Findings) {
+    if record.kind != Some(kind) || record.number != number & 0xff_ffff {
+        let Record { kind: said, number: of, .. } = record;
+        found.add(
+            &RECORD_TAG,
+            format!("doorbell record {index} is {said:?} of {of:#x}, not {kind:?} of {number:#x}"),
+        );
+    }
+}
+
+/// Looks at a doorbell that arms a CQ, before it has an effect.
+pub(in super::super) fn arm_cq(
+    resources: &mut Resources,
+    dma: &GuestMemory,
+    page: u32,
+    arm: &ArmCq,
+) -> Findings {
+    let mut found = Findings::default();
+    let Resources { layout, regions, cqs, eqs, .. } = resources;
+    let ArmCq { cqn, consumer, sequence, .. } = *arm;
+    let Some(cq) = cqs.get_mut(layout.cqc.index(cqn.get())).filter(|cq| cq.cqn() == cqn) else {
+        found.add(&ARM_NO_CQ, format!("CQ {cqn}"));
+        return found;
+    };
+    if cq.page() != page {
+        found.add(&DOORBELL_PAGE, format!("CQ {cqn} of UAR page {:#x} in page {page:#x}", cq.page()));
+        return found;
+    }
+    if arm.arm_for.is_none() {
+        found.add(&ARM_COMMAND, format!("CQ {cqn}"));
+        return found;
+    }
+    let index = cq.arm_record();
+    if let Some(record) = regions.whole_record(layout, dma, page, index) {
+        let Record { counter, kind, number } = record;
+        if (kind, number) != (Some(RecordKind::Arm), cqn.get() & 0xff_ffff)
+            || counter.wrapping_sub(consumer) >= LONG_OLDER
+        {
+            found.add(
+                &ARM_RECORD,
+                format!("CQ {cqn} at {consumer:#x}, doorbell record {index} is {kind:?} of {number:#x} at {counter:#x}"),
+            );
+        }
+    }
+    let producer = cq.row().producer;
+    if producer.wrapping_sub(consumer) >= LONG_OLDER {
+        found.add(&CQ_CONSUMER, format!("CQ {cqn} up to {consumer:#x}, {producer:#x} entries were written"));
+    }
+    if let Some(eq) = eqs.get(cq.eqn()) {
+        cq.sequence.settle(eq.consumer());
+    }
+    if !cq.sequence.allows(sequence) {
+        let (first, more) = cq.sequence.right();
+        let unseen = if more == 0 { String::new() } else { format!(" or up to {more} more") };
+        found.add(
+            &ARM_SEQUENCE,
+            format!("CQ {cqn} with sequence number {sequence}, {first}{unseen} is right"),
+        );
+    }
+    found
+}

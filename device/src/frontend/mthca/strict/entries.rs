@@ -1,0 +1,61 @@
+//! Places of the entries that the device is about to write.
+
+use protocol::hca::mthca::doorbell::{Record, RecordKind};
+use protocol::ids::Eqn;
+
+use super::doorbells::tag;
+use super::rules::{CQ_CONSUMER, CQE_OWNER, EQE_OWNER};
+use crate::frontend::mellanox::entry_ring::{EntryRing, HARDWARE_OWNED};
+use crate::frontend::mthca::completion_queue::CompletionQueue;
+use crate::frontend::mthca::event_queue::EventQueue;
+use crate::frontend::strict::Findings;
+use crate::memory::queue::QueueMemory;
+
+/// Looks at the place of the next entry of a CQ, and at its doorbell record.
+pub(in super::super) fn cqe(
+    cq: &CompletionQueue,
+    record: Option<Record>,
+    memory: &impl QueueMemory,
+) -> Findings {
+    const AHEAD: u32 = 1 << 31;
+    let mut found = Findings::default();
+    let (cqn, (_, index)) = (cq.cqn(), cq.record());
+    let Some(record) = record.filter(|_| !cq.is_broken()) else { return found };
+    tag(record, RecordKind::Consumer, cqn.get(), index, &mut found);
+    let ring = cq.ring();
+    let (producer, consumer) = (ring.producer(), record.counter);
+    let unread = producer.wrapping_sub(consumer);
+    if unread >= AHEAD {
+        found.add(
+            &CQ_CONSUMER,
+            format!(
+                "CQ {cqn} up to {consumer:#x} in doorbell record {index}, {producer:#x} entries were written"
+            ),
+        );
+    } else if u64::from(unread) < ring.entries() && !is_given(ring, memory) {
+        found.add(
+            &CQE_OWNER,
+            format!("entry {producer:#x} of CQ {cqn}, which has been read up to {consumer:#x}"),
+        );
+    }
+    found
+}
+
+/// Looks at the place of the next entry of an EQ.
+pub(in super::super) fn eqe(eqn: Eqn, queue: &EventQueue, memory: &impl QueueMemory) -> Findings {
+    let mut found = Findings::default();
+    let ring = queue.ring();
+    let (producer, consumer) = (ring.producer(), queue.consumer());
+    if u64::from(producer.wrapping_sub(consumer)) < ring.entries() && !is_given(ring, memory) {
+        found.add(
+            &EQE_OWNER,
+            format!("entry {producer:#x} of EQ {eqn}, which has been read up to {consumer:#x}"),
+        );
+    }
+    found
+}
+
+/// Whether software has given the next entry to the device, as far as that can be read.
+fn is_given(ring: &EntryRing, memory: &impl QueueMemory) -> bool {
+    ring.owner(memory).is_none_or(|owner| owner & HARDWARE_OWNED != 0)
+}

@@ -1,0 +1,117 @@
+//! Commands of QPs.
+
+use engine::Access;
+use protocol::hca::mthca::cmd::Command;
+use protocol::hca::mthca::modify::{ModifyQp, Named};
+use protocol::hca::mthca::path::Address;
+use protocol::hca::mthca::qpc::{Geometry, Qpc};
+use protocol::hca::qp::Transition;
+use protocol::ids::{Qkey, Qpn};
+
+use super::View;
+use super::icm::{self, Context};
+use super::rules::{QP_ATTRIBUTES, QP_BUFFER, QP_CQ, QP_NUMBER, QP_SRQ, QP_UNNAMED};
+use crate::frontend::strict::Findings;
+use crate::memory::translate::Place;
+
+pub(super) fn modify(
+    view: View<'_>,
+    command: &Command,
+    transition: Transition,
+    new: &ModifyQp,
+    found: &mut Findings,
+) {
+    if matches!(transition, Transition::ToRst | Transition::ToErr | Transition::Rts2Sqd) {
+        return;
+    }
+    let qpn = command.qpn();
+    if new.qpc.local_qpn != qpn {
+        found.add(&QP_NUMBER, format!("{} in the context of QP {qpn}", new.qpc.local_qpn));
+    }
+    attributes(qpn, command, transition, new.named, found);
+    unnamed(qpn, command, new, found);
+    if transition == Transition::Rst2Init {
+        begins(view, qpn, &new.qpc, found);
+    }
+}
+
+/// Looks at a QP that leaves RESET.
+fn begins(view: View<'_>, qpn: Qpn, qpc: &Qpc, found: &mut Findings) {
+    let resources = view.resources;
+    let queue = format!("QP {qpn}");
+    icm::context(resources, Context::Qp(qpn.get()), &queue, found);
+    let both = [qpc.sq_record, qpc.rq_record];
+    let own = if qpc.responder.srq() { both.get(..1).unwrap_or(&both) } else { &both };
+    icm::records(view, qpc.page, own, &queue, found);
+    let valid = |cqn| resources.cqs.get(resources.cq_index(cqn)).is_some_and(|cq| cq.cqn() == cqn);
+    if let Some(cqn) = [qpc.send_cqn, qpc.recv_cqn].into_iter().find(|cqn| !valid(*cqn)) {
+        found.add(&QP_CQ, format!("{queue} has CQ {cqn}"));
+    }
+    if qpc.responder.srq() && resources.srqs.get(resources.srq_index(qpc.srqn)).is_none() {
+        found.add(&QP_SRQ, format!("{queue} has SRQ {}", qpc.srqn));
+    }
+    let bytes = |queue: Geometry| 1u64 << (u32::from(queue.log_slots) + u32::from(queue.log_slot)).min(40);
+    // A queue without slots looks like one of one slot (T44).
+    let queues = [("send", qpc.sq_base, qpc.sq), ("receive", qpc.rq_base, qpc.rq)];
+    for (name, base, geometry) in queues.into_iter().filter(|(_, _, queue)| queue.log_slots != 0) {
+        let place = Place::offset(qpc.pd, qpc.wqe_lkey, base.into());
+        let len = bytes(geometry);
+        if let Err(error) = resources.regions.access(view.dma).check(place, len, Access::LocalRead) {
+            let key = qpc.wqe_lkey;
+            found.add(
+                &QP_BUFFER,
+                format!("{len} bytes at {base:#x} in the region of key {key} for the {name} queue of {queue}: {error:?}"),
+            );
+        }
+    }
+}
+
+/// What a transition takes besides what it always brings.
+fn taken(transition: Transition) -> Named {
+    let rights = Named::REMOTE_READ | Named::REMOTE_WRITE | Named::REMOTE_ATOMIC;
+    // The scheduling queue means nothing here.
+    let both = rights | Named::RNR_TIMER | Named::ALTERNATE_PATH | Named::QKEY | Named::SCHED_QUEUE;
+    match transition {
+        Transition::Init2Rtr => both | Named::PRIMARY_PATH | Named::RESPONDER_DEPTH | Named::PKEY_INDEX,
+        Transition::Rtr2Rts => {
+            both | Named::ACK_TIMEOUT
+                | Named::RETRY_COUNT
+                | Named::RNR_RETRY
+                | Named::ALTERNATE_RNR_RETRY
+                | Named::REQUESTER_DEPTH
+                | Named::MIGRATION
+        }
+        _ => Named::from_bits_truncate((1 << 17) - 1),
+    }
+}
+
+fn attributes(qpn: Qpn, command: &Command, transition: Transition, named: Named, found: &mut Findings) {
+    let others = named.bits() & !taken(transition).bits();
+    if others != 0 {
+        found.add(&QP_ATTRIBUTES, format!("bits {others:#x} with {} of QP {qpn}", command.op));
+    }
+}
+
+/// A value that software gives without naming it. What it always brings, and what it fills in whatever its caller named,
+/// has no name.
+fn unnamed(qpn: Qpn, command: &Command, new: &ModifyQp, found: &mut Findings) {
+    let Qpc { primary, requester, responder, min_rnr_timer, qkey, .. } = &new.qpc;
+    let given = [
+        (Named::PKEY_INDEX, primary.pkey_index != 0, "P_Key index"),
+        (Named::QKEY, *qkey != Qkey::default(), "Q_Key"),
+        (Named::RNR_TIMER, *min_rnr_timer != 0, "RNR timer"),
+        (Named::PRIMARY_PATH, primary.address != Address::default(), "primary path"),
+        (Named::REQUESTER_DEPTH, requester.log_depth() != 0, "requester depth"),
+        (Named::RESPONDER_DEPTH, responder.log_depth() != 0, "responder depth"),
+        (Named::RETRY_COUNT, requester.retry_count() != 0, "retry count"),
+        (Named::ACK_TIMEOUT, primary.ack_timeout != 0, "ACK timeout"),
+        (Named::RNR_RETRY, primary.rnr_retry != 0, "RNR retry count"),
+    ];
+    if let Some((bit, _, what)) = given.iter().find(|(bit, given, _)| *given && !new.named.contains(*bit)) {
+        let bit = bit.bits().trailing_zeros();
+        found.add(
+            &QP_UNNAMED,
+            format!("{what} without bit {bit} of the mask with {} of QP {qpn}", command.op),
+        );
+    }
+}

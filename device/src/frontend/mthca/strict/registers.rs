@@ -1,0 +1,124 @@
+//! Register accesses.
+
+use protocol::hca::hcr::HcrWord;
+use protocol::hca::mthca::doorbell::{UAR_PAGE, UarRegister};
+use protocol::hca::mthca::regs::{RESET_VALUE, Register};
+use protocol::hca::words;
+use protocol::ids::Eqn;
+
+use super::Strict;
+use super::rules::{
+    DOORBELL_HALF, DOORBELL_READ, DOORBELL_RESERVED, EQ_CONSUMER, EQ_NOTHING, HCR_NOT_POLLED, HCR_RESERVED,
+    NARROW_WRITE, NO_EFFECT, NO_REGISTER, READ_ONLY_WRITE,
+};
+use crate::frontend::mellanox::strict::HcrRules;
+use crate::frontend::mthca::resources::DeviceState;
+use crate::frontend::strict::Findings;
+use crate::vfio::Bar;
+
+const HCR: HcrRules =
+    HcrRules { reserved: &HCR_RESERVED, not_polled: &HCR_NOT_POLLED, no_effect: &NO_EFFECT };
+
+/// Looks at a read of a register.
+pub(in super::super) fn read(strict: &mut Strict, bar: Bar, offset: u64, len: usize) -> Findings {
+    let mut found = Findings::default();
+    match bar {
+        Bar::Bar0 => {
+            let end = offset.saturating_add(len as u64);
+            let mut registers = (offset & !3..end).step_by(4).map(Register::at);
+            if registers.any(|register| register == Some(Register::Hcr(HcrWord::Command))) {
+                strict.hcr.read(HcrWord::Command);
+            }
+        }
+        _ => found.add(&DOORBELL_READ, format!("{len} bytes at bar{}+{offset:#x}", bar.number())),
+    }
+    found
+}
+
+/// Looks at a write to a register, before it has an effect.
+pub(in super::super) fn write(strict: &mut Strict, bar: Bar, offset: u64, data: &[u8]) -> Findings {
+    let mut found = Findings::default();
+    let number = bar.number();
+    if !offset.is_multiple_of(4) || !matches!(data.len(), 4 | 8) {
+        let len = data.len();
+        found.add(&NARROW_WRITE, format!("{len} bytes at bar{number}+{offset:#x} are ignored"));
+        return found;
+    }
+    match bar {
+        Bar::Bar0 => {
+            for (offset, word) in words::writes(offset, data) {
+                bar0(strict, offset, u32::from_be_bytes(word), &mut found);
+            }
+        }
+        _ => bar2(strict, offset, data, &mut found),
+    }
+    found
+}
+
+fn bar0(strict: &mut Strict, offset: u64, value: u32, found: &mut Findings) {
+    match Register::at(offset) {
+        Some(Register::Hcr(word)) => strict.hcr.write(&HCR, word, value, found),
+        Some(Register::Reset) if value != RESET_VALUE => {
+            found.add(&NO_EFFECT, format!("{value:#x} to the reset register"));
+        }
+        Some(Register::Catastrophe) => {
+            found.add(&READ_ONLY_WRITE, format!("{value:#x} to the buffer of catastrophic errors"));
+        }
+        Some(Register::Reset | Register::EqArm | Register::EqSetCi(_) | Register::ClearInterrupt) => {}
+        None => found.add(&NO_REGISTER, format!("bar0+{offset:#x}")),
+    }
+}
+
+fn bar2(strict: &mut Strict, offset: u64, data: &[u8], found: &mut Findings) {
+    let page = offset / UAR_PAGE;
+    let Some((register, second)) = UarRegister::at(offset % UAR_PAGE) else {
+        found.add(&NO_REGISTER, format!("bar2+{offset:#x}"));
+        return;
+    };
+    let reserved = match register {
+        UarRegister::Send => [0xc0, 0xc0],
+        UarRegister::ArmCq => [0xc000_0000, 0],
+    };
+    let (words, _) = data.as_chunks::<4>();
+    for (word, reserved) in words.iter().zip(reserved.into_iter().skip(usize::from(second))) {
+        let bits = u32::from_be_bytes(*word) & reserved;
+        if bits != 0 {
+            found.add(&DOORBELL_RESERVED, format!("bits {bits:#x} of a doorbell in UAR page {page}"));
+        }
+    }
+    match (second, data.len()) {
+        (false, 4) => strict.half = Some((page, register)),
+        (true, 4) if strict.half.take() != Some((page, register)) => {
+            found.add(&DOORBELL_HALF, format!("second half alone in UAR page {page}"));
+        }
+        _ => {}
+    }
+}
+
+/// Looks at a write to the arm register.
+pub(in super::super) fn arm_eqs(state: &DeviceState, mask: u32) -> Findings {
+    let mut found = Findings::default();
+    let valid = |eqn: &u32| state.resources().is_some_and(|all| all.eqs.contains(Eqn::new(*eqn)));
+    let nothing = (0..u32::BITS).filter(|eqn| mask >> eqn & 1 != 0 && !valid(eqn));
+    if let Some(eqn) = nothing.into_iter().next() {
+        found.add(&EQ_NOTHING, format!("EQ {eqn:#x} is armed"));
+    }
+    found
+}
+
+/// Looks at a write to a register with the consumer index of an EQ, before it has an effect.
+pub(in super::super) fn set_consumer(state: &DeviceState, eqn: Eqn, value: u32) -> Findings {
+    const AHEAD: u32 = 1 << 31;
+    let mut found = Findings::default();
+    let Some(queue) = state.resources().and_then(|all| all.eqs.get(eqn)) else {
+        found.add(&EQ_NOTHING, format!("EQ {eqn} has been read up to {value:#x}"));
+        return found;
+    };
+    let (producer, consumer) = (queue.ring().producer(), queue.consumer());
+    if producer.wrapping_sub(value) >= AHEAD {
+        found.add(&EQ_CONSUMER, format!("EQ {eqn} up to {value:#x}, {producer:#x} entries were written"));
+    } else if value.wrapping_sub(consumer) >= AHEAD {
+        found.add(&EQ_CONSUMER, format!("EQ {eqn} up to {value:#x}, before it was {consumer:#x}"));
+    }
+    found
+}

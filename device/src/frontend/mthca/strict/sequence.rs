@@ -1,0 +1,84 @@
+//! The sequence number with which software arms a CQ.
+//!
+//! Software counts the events of a CQ that it has seen, from 1 on, and the device those that it has written. Arming with
+//! less than was written is right as long as software has not seen the rest, and wrong as soon as it has.
+//!
+//! # Spec
+//! mthca interface, section 7.6.
+
+/// Events of a CQ.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in super::super) struct Sequence {
+    /// Written to the EQ.
+    written: u32,
+    /// Of those, the ones that software has read from the EQ.
+    read: u32,
+    /// Place of the newest in the EQ, until software has read it.
+    newest: Option<u32>,
+}
+
+impl Sequence {
+    /// An event was written as this entry of the EQ, counted on for ever.
+    pub(in super::super) fn count(&mut self, place: u32) {
+        self.written = self.written.wrapping_add(1);
+        self.newest = Some(place);
+    }
+
+    /// Software has read the EQ up to an entry.
+    pub(in super::super) fn settle(&mut self, consumer: u32) {
+        const BEHIND: u32 = 1 << 31;
+        if self.newest.is_some_and(|place| consumer.wrapping_sub(place).wrapping_sub(1) < BEHIND) {
+            self.newest = None;
+            self.read = self.written;
+        }
+    }
+
+    /// The numbers that software may use now, of two bits: from one on, so many more.
+    pub(in super::super) fn right(&self) -> (u8, u8) {
+        let first = self.read.wrapping_add(1) & 3;
+        let more = self.written.wrapping_sub(self.read).min(3) & 3;
+        (first as u8, more as u8)
+    }
+
+    /// Whether software may use a number now.
+    pub(in super::super) fn allows(&self, number: u8) -> bool {
+        let (first, more) = self.right();
+        number.wrapping_sub(first) & 3 <= more
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allowed(sequence: &Sequence) -> Vec<u8> {
+        (0..4).filter(|number| sequence.allows(*number)).collect()
+    }
+
+    #[test]
+    fn what_software_has_not_seen_it_need_not_count() {
+        let mut sequence = Sequence::default();
+        assert_eq!(allowed(&sequence), [1]);
+        sequence.count(7);
+        assert_eq!(allowed(&sequence), [1, 2]);
+        sequence.settle(7);
+        assert_eq!(allowed(&sequence), [1, 2], "entry 7 is not among the first seven");
+        sequence.settle(8);
+        assert_eq!(allowed(&sequence), [2]);
+        (8..10).for_each(|place| sequence.count(place));
+        assert_eq!(allowed(&sequence), [0, 2, 3]);
+        (10..20).for_each(|place| sequence.count(place));
+        assert_eq!(allowed(&sequence), [0, 1, 2, 3]);
+        sequence.settle(20);
+        assert_eq!(allowed(&sequence), [2], "13 events");
+    }
+
+    #[test]
+    fn counts_wrap() {
+        let mut sequence = Sequence { written: u32::MAX, read: u32::MAX, newest: None };
+        assert_eq!(allowed(&sequence), [0]);
+        sequence.count(u32::MAX);
+        sequence.settle(0);
+        assert_eq!(allowed(&sequence), [1]);
+    }
+}

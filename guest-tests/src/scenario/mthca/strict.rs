@@ -1,0 +1,172 @@
+//! A driver with planted mistakes: each draws exactly the reports that lead to it.
+//!
+//! The driver (`guest/planted_driver.py`) runs in the guest's user space, in the place of the kernel's, and does all that
+//! that one does: reset, firmware, context memory, commands, queues, doorbells. Asked for a mistake it begins anew, does
+//! everything right, and makes this one.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::super::stock_pair::StockNode;
+use crate::daemon::Explained;
+use crate::lab::Lab;
+use crate::line_program::LineProgram;
+use crate::report::{Report, line};
+
+const PROGRAM: &str = include_str!("../../../guest/planted_driver.py");
+/// A mistake and all that comes before it: some forty commands, in an emulated guest on a busy host.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A mistake, by its name in the program.
+struct Planted {
+    name: &'static str,
+    about: &'static str,
+    /// The rules that are reported, once each.
+    rules: &'static [&'static str],
+    /// What the report says that leads to the mistake: the object, and what was expected and found.
+    says: &'static str,
+}
+
+const fn planted(
+    name: &'static str,
+    about: &'static str,
+    rules: &'static [&'static str],
+    says: &'static str,
+) -> Planted {
+    Planted { name, about, rules, says }
+}
+
+const PLANTED: &[Planted] = &[
+    planted(
+        "wrong_lkey",
+        "a WQE with a wrong L_Key",
+        &["wqe_key"],
+        "element 0 of the WQE at 0x40 of QP 0x8: LocalRead of 8 bytes",
+    ),
+    planted(
+        "early_doorbell",
+        "a doorbell before its doorbell record",
+        &["doorbell_link", "doorbell_record"],
+        "QP 0x8: a doorbell for 0x2 WQEs, doorbell record 1 has 0x1",
+    ),
+    planted(
+        "stale_sequence",
+        "a CQ armed with a stale sequence number",
+        &["arm_sequence"],
+        "CQ 0x8 with sequence number 1, 2 is right",
+    ),
+    planted(
+        "entry_kept",
+        "a CQ entry that is not given back",
+        &["cqe_owner"],
+        "entry 0x10 of CQ 0x8, which has been read up to 0x10",
+    ),
+    planted(
+        "unread_events",
+        "an EQ read ahead of its entries",
+        &["eq_consumer"],
+        "EQ 0x1 up to 0x3, 0x0 entries were written",
+    ),
+    planted(
+        "unnamed_attribute",
+        "an attribute that the mask does not name",
+        &["qp_unnamed"],
+        "ACK timeout without bit 14 of the mask with RST2INIT_QP of QP 0x8",
+    ),
+    planted(
+        "freed_buffer",
+        "a region freed before its CQ",
+        &["mpt_in_use"],
+        "the region of key 0x400 is the buffer of CQ 0x8",
+    ),
+    planted(
+        "lost_records",
+        "doorbell records taken back before their queues",
+        &["unmap_in_use"],
+        "a doorbell record of QP 0x8 is in the 1 pages at ICM 0x162000",
+    ),
+    planted("no_firmware", "INIT_HCA before RUN_FW", &["firmware_order"], "INIT_HCA before RUN_FW"),
+    planted(
+        "busy_register",
+        "a command before the end of the one before",
+        &["hcr_not_polled"],
+        "HCR.in_param[63:32] is written and the end of the command before was not read",
+    ),
+];
+
+/// All of them are meant.
+const EXPLAINED: &[Explained] = &[
+    meant("wqe_key"),
+    meant("doorbell_link"),
+    meant("doorbell_record"),
+    meant("arm_sequence"),
+    meant("cqe_owner"),
+    meant("eq_consumer"),
+    meant("qp_unnamed"),
+    meant("mpt_in_use"),
+    meant("unmap_in_use"),
+    meant("firmware_order"),
+    meant("hcr_not_polled"),
+];
+
+const fn meant(rule: &'static str) -> Explained {
+    Explained { rule, why: "planted" }
+}
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let run = lab.new_run("strict-mthca")?;
+    let hint = format!("consoles, logs and command lines: {}", run.path().display());
+    let started = StockNode::start_alone(lab, &run, Vec::new(), EXPLAINED).await;
+    let mut node = started.with_context(|| hint.clone())?;
+    let driver = LineProgram::start(&mut node.vm, PROGRAM).await.with_context(|| hint.clone())?;
+    report.case("a driver without mistakes is not reported", &hint, right(&mut node, driver)).await?;
+    for planted in PLANTED {
+        report.case(planted.about, &hint, found(&mut node, driver, planted)).await?;
+    }
+    report.case("after them it is as right as before", &hint, right(&mut node, driver)).await?;
+    report.case("the daemon ends with success on SIGTERM", &hint, node.stop()).await
+}
+
+/// Nothing is reported but what was before.
+async fn right(node: &mut StockNode, driver: LineProgram) -> Result<()> {
+    let before = node.daemon.violations().await?;
+    driver.ask::<Value>(LIMIT, &mut node.vm, "nothing", json!({})).await?;
+    let after = node.daemon.violations().await?;
+    ensure!(after == before, "{after:?} are reported, before it were {before:?}");
+    Ok(())
+}
+
+/// The reports of a mistake are these, and the daemon's lines lead to it.
+async fn found(node: &mut StockNode, driver: LineProgram, planted: &Planted) -> Result<()> {
+    let before = node.daemon.violations().await?;
+    let lines_before = told(node)?.len();
+    driver.ask::<Value>(LIMIT, &mut node.vm, planted.name, json!({})).await?;
+    let after = node.daemon.violations().await?;
+    let new = |(rule, count): (&String, &u64)| {
+        let new = count - before.get(rule).unwrap_or(&0);
+        (new != 0).then(|| (rule.clone(), new))
+    };
+    let new: BTreeMap<String, u64> = after.iter().filter_map(new).collect();
+    let expected: BTreeMap<String, u64> = planted.rules.iter().map(|rule| (rule.to_string(), 1)).collect();
+    ensure!(new == expected, "reported: {new:?}, not {expected:?}");
+    let lines = told(node)?.split_off(lines_before);
+    for told in &lines {
+        line(&format!("      {told}"))?;
+    }
+    ensure!(
+        lines.iter().any(|told| told.contains(planted.says)),
+        "no line says {:?}: {lines:#?}",
+        planted.says
+    );
+    Ok(())
+}
+
+/// Lines of the daemon's log about broken rules.
+fn told(node: &mut StockNode) -> Result<Vec<String>> {
+    let log = node.daemon.process().log();
+    let text = std::fs::read_to_string(log).with_context(|| format!("reading {}", log.display()))?;
+    Ok(text.lines().filter(|line| line.contains("driver breaks the interface")).map(str::to_owned).collect())
+}
