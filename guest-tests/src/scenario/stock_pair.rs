@@ -209,13 +209,13 @@ impl StockPair {
 }
 
 impl StockNode {
-    /// Starts one whose HCA and NIC have nobody to talk to, with these further disks. Its driver must keep to the interface,
-    /// but for what is explained.
+    /// Starts one whose HCA and NIC have nobody to talk to, with these further disks. If it is judged, its driver must keep
+    /// to the interface, but for what is explained.
     pub(super) async fn start_alone(
         lab: &Lab,
         run: &RunDir,
         disks: Vec<PathBuf>,
-        explained: &'static [Explained],
+        judged: Option<&'static [Explained]>,
     ) -> Result<Self> {
         let image = lab.debian_image(run).await?;
         let [spec, _] = HcaSpec::pair()?;
@@ -223,7 +223,7 @@ impl StockNode {
             interface: Interface::Mthca,
             capture: false,
             trace: lab.trace(),
-            ..strict(Some(explained), spec)
+            ..strict(judged, spec)
         };
         Self::start(lab, run, &image, &spec, free_udp_ports()?, disks).await
     }
