@@ -235,7 +235,7 @@ impl Regions {
 
     /// A doorbell record as it is now. `None` if it cannot be reached.
     pub fn whole_record(&self, layout: &InitHca, dma: &GuestMemory, page: u32, index: u32) -> Option<Record> {
-        let mut record = [0; RECORD_LEN as usize];
+        let mut record = [0; RECORD_LEN];
         self.icm.read(dma, layout.record(page, index), &mut record).ok()?;
         Some(Record::parse(record))
     }

@@ -10,7 +10,7 @@ use crate::ids::{Cqn, Qpn};
 /// Bytes of a UAR page.
 pub const UAR_PAGE: u64 = super::PAGE as u64;
 /// Bytes of a doorbell record. Only the first four count.
-pub const RECORD_LEN: u64 = 8;
+pub const RECORD_LEN: usize = 8;
 
 /// A doorbell of a UAR page, eight bytes written at once or one half after the other. All other offsets ignore writes,
 /// and the whole page reads 0.
@@ -162,7 +162,7 @@ pub struct Record {
 
 impl Record {
     /// Reads a record.
-    pub fn parse(bytes: [u8; RECORD_LEN as usize]) -> Self {
+    pub fn parse(bytes: [u8; RECORD_LEN]) -> Self {
         let raw = RawRecord::from_bits(u64::from_be_bytes(bytes));
         Self { counter: raw.counter(), kind: RecordKind::from_code(raw.kind()), number: raw.number() }
     }

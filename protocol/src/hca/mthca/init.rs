@@ -108,7 +108,7 @@ impl InitHca {
     /// ICM address of a doorbell record: number `index` of a UAR page.
     pub const fn record(&self, page: u32, index: u32) -> IcmAddr {
         let page = (page as u64).wrapping_shl(self.log_uarc as u32);
-        let offset = page.wrapping_add(index as u64 * super::doorbell::RECORD_LEN);
+        let offset = page.wrapping_add(index as u64 * super::doorbell::RECORD_LEN as u64);
         IcmAddr::new(self.uarc_base.get().wrapping_add(offset))
     }
 }
