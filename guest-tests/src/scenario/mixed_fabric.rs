@@ -11,6 +11,7 @@ use super::e810::roce::irdma_guest;
 use super::endpoint::jingzhao::Jingzhao;
 use super::endpoint::stock::Stock;
 use super::endpoint::{Endpoint, connect};
+use super::mthca::RECORDS_LENT_AGAIN;
 use super::pair::{Node, VFIO_MODULES};
 use super::rxe_interop::{boot_rxe, ip, mac};
 use super::stock_pair::load_mthca;
@@ -124,6 +125,8 @@ impl Fabric {
         let [bind] = free_udp_ports()?;
         let rxe_id = 4;
         mthca.interface = Interface::Mthca;
+        mthca.strict = true;
+        mthca.explained = &RECORDS_LENT_AGAIN;
         mthca.trace = lab.trace();
         mthca.peers.push(Peer { addr: bind, leaf: true });
         // Verbs programs expect the area in front of datagrams.

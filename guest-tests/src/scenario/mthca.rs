@@ -9,3 +9,14 @@ pub(super) mod pingpong;
 pub(super) mod probe;
 pub(super) mod pyverbs;
 pub(super) mod strict;
+
+use crate::daemon::Explained;
+
+/// Reported of programs that have no queue left for a while (section 12, T55).
+pub(super) const RECORDS_LENT_AGAIN: [Explained; 2] = [
+    Explained {
+        rule: "map_over_mapped",
+        why: "the driver lends a program's page of doorbell records again, which it never took back (T55)",
+    },
+    Explained { rule: "map_same_page", why: "it is the same page (T55)" },
+];

@@ -41,7 +41,7 @@ const DIAGNOSTICS: &[(&str, &[&str])] = &[
 ];
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
-    let mut pair = StockPair::start(lab, "mthca-opensm").await?;
+    let mut pair = StockPair::start_strict(lab, "mthca-opensm", &[]).await?;
     let hint = pair.hint();
     report.case("both ports are active", &hint, pair.load()).await?;
     report.case("both interfaces have a carrier", &hint, both_up(&mut pair)).await?;

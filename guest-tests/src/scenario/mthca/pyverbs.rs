@@ -4,15 +4,25 @@ use anyhow::{Context, Result};
 
 use super::super::rdma_core_suite::{self as suite, Failure, Known, Skip, skip};
 use super::super::stock_pair::StockNode;
+use super::RECORDS_LENT_AGAIN;
+use crate::daemon::Explained;
 use crate::lab::Lab;
 use crate::report::Report;
+
+/// What strict mode reports of it all.
+const EXPLAINED: &[Explained] = &[
+    RECORDS_LENT_AGAIN[0],
+    RECORDS_LENT_AGAIN[1],
+    Explained { rule: "wqe_key", why: "a test of atomics posts a request with a wrong key, on purpose" },
+];
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("mthca-pyverbs")?;
     let hint = format!("consoles, logs and the suite's output: {}", run.path().display());
     let tests = lab.rdma_core_tests().await?;
-    let mut node =
-        StockNode::start_alone(lab, &run, vec![tests], None).await.with_context(|| hint.clone())?;
+    let mut node = StockNode::start_alone(lab, &run, vec![tests], Some(EXPLAINED))
+        .await
+        .with_context(|| hint.clone())?;
     report.case("the port is active", &hint, prepare(&mut node)).await?;
     suite::run(&mut node.vm, KNOWN, report, &hint, &run.file("suite.log")).await?;
     report.case("no kernel warned of anything", &hint, node.no_warnings()).await?;

@@ -148,10 +148,13 @@ pub(in super::super) fn arm_cq(
     if producer.wrapping_sub(consumer) >= LONG_OLDER {
         found.add(&CQ_CONSUMER, format!("CQ {cqn} up to {consumer:#x}, {producer:#x} entries were written"));
     }
-    if let Some(eq) = eqs.get(cq.eqn()) {
+    // A driver's own CQs are in the PD of its EQs. A program may not have fetched what its driver has read (section 11).
+    if let Some(eq) = eqs.get(cq.eqn())
+        && eq.ring().buffer().pd == cq.ring().buffer().pd
+    {
         cq.sequence.settle(eq.consumer());
     }
-    if !cq.sequence.allows(sequence) {
+    if !cq.sequence.arm(sequence) {
         let (first, more) = cq.sequence.right();
         let unseen = if more == 0 { String::new() } else { format!(" or up to {more} more") };
         found.add(

@@ -1,18 +1,19 @@
 //! The sequence number with which software arms a CQ.
 //!
 //! Software counts the events of a CQ that it has seen, from 1 on, and the device those that it has written. Arming with
-//! less than was written is right as long as software has not seen the rest, and wrong as soon as it has.
+//! less than was written is right as long as software has not seen the rest, and wrong as soon as it has. A driver has
+//! seen what it has read from the EQ; a program has seen what it fetched from its driver, which only its own numbers tell.
 //!
 //! # Spec
-//! mthca interface, section 7.6.
+//! mthca interface, sections 7.6 and 11.
 
 /// Events of a CQ.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct Sequence {
     /// Written to the EQ.
     written: u32,
-    /// Of those, the ones that software has read from the EQ.
-    read: u32,
+    /// Of those, the ones that software has seen for certain.
+    seen: u32,
     /// Place of the newest in the EQ, until software has read it.
     newest: Option<u32>,
 }
@@ -24,26 +25,31 @@ impl Sequence {
         self.newest = Some(place);
     }
 
-    /// Software has read the EQ up to an entry.
+    /// Software whose EQ it is has read it up to an entry.
     pub(in super::super) fn settle(&mut self, consumer: u32) {
         const BEHIND: u32 = 1 << 31;
         if self.newest.is_some_and(|place| consumer.wrapping_sub(place).wrapping_sub(1) < BEHIND) {
             self.newest = None;
-            self.read = self.written;
+            self.seen = self.written;
         }
     }
 
     /// The numbers that software may use now, of two bits: from one on, so many more.
     pub(in super::super) fn right(&self) -> (u8, u8) {
-        let first = self.read.wrapping_add(1) & 3;
-        let more = self.written.wrapping_sub(self.read).min(3) & 3;
+        let first = self.seen.wrapping_add(1) & 3;
+        let more = self.written.wrapping_sub(self.seen).min(3) & 3;
         (first as u8, more as u8)
     }
 
-    /// Whether software may use a number now.
-    pub(in super::super) fn allows(&self, number: u8) -> bool {
+    /// Whether software may use a number now. If so it does, and has seen what that number counts.
+    pub(in super::super) fn arm(&mut self, number: u8) -> bool {
         let (first, more) = self.right();
-        number.wrapping_sub(first) & 3 <= more
+        let ahead = number.wrapping_sub(first) & 3;
+        let allowed = ahead <= more;
+        if allowed {
+            self.seen = self.seen.wrapping_add(ahead.into());
+        }
+        allowed
     }
 }
 
@@ -52,7 +58,7 @@ mod tests {
     use super::*;
 
     fn allowed(sequence: &Sequence) -> Vec<u8> {
-        (0..4).filter(|number| sequence.allows(*number)).collect()
+        (0..4).filter(|number| { *sequence }.arm(*number)).collect()
     }
 
     #[test]
@@ -74,8 +80,19 @@ mod tests {
     }
 
     #[test]
+    fn a_program_has_seen_what_it_counts() {
+        let mut sequence = Sequence::default();
+        (0..2).for_each(|place| sequence.count(place));
+        assert!(sequence.arm(1), "none seen");
+        assert!(sequence.arm(2));
+        assert_eq!(allowed(&sequence), [2, 3], "one was seen, and is not forgotten");
+        assert!(!sequence.arm(0), "a third was not written");
+        assert_eq!(allowed(&sequence), [2, 3]);
+    }
+
+    #[test]
     fn counts_wrap() {
-        let mut sequence = Sequence { written: u32::MAX, read: u32::MAX, newest: None };
+        let mut sequence = Sequence { written: u32::MAX, seen: u32::MAX, newest: None };
         assert_eq!(allowed(&sequence), [0]);
         sequence.count(u32::MAX);
         sequence.settle(0);
