@@ -1,7 +1,7 @@
 //! Strict rules: what an interface demands of software and its device does not enforce.
 //!
 //! A device that is strict looks at what software does and tells its operator; what it does is the same either way. Each
-//! interface has a table of its own in `strict/rules.rs`, made by [`rules!`], and looks where it has something to look at.
+//! interface has a table of its own in `strict/rules.rs`, made by `rules!`, and looks where it has something to look at.
 
 use crate::telemetry::monitor::{Monitor, Rule};
 
