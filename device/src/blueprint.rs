@@ -15,7 +15,9 @@ use crate::fabric::tap::TapFabric;
 use crate::fabric::udp::UdpFabric;
 use crate::frontend::{FrontendVisitor, Interface, Setup};
 use crate::hca::Hca;
+use crate::inherited::Inherited;
 use crate::net::address::Addresses;
+use crate::record::{Header, Recorder};
 use crate::telemetry::trace::Trace;
 use crate::vfio::server::{ListenError, Listener, Source};
 use crate::worker::{Run, Worker};
@@ -88,21 +90,22 @@ impl Blueprint {
         name(&self.device)
     }
 
-    /// Where its clients come from. `inherited` is for a device without a path.
+    /// Where its clients come from: a socket that was passed, or a new one.
     ///
     /// # Errors
     /// It cannot listen, or has nothing to listen on.
-    pub fn source(&self, inherited: &mut Option<Source>) -> Result<Source, MakeError> {
-        match (&self.device.socket_path, inherited.take()) {
-            (Some(path), _) => Listener::bind_for(path, self.device.socket_access)
-                .map(|listener| Source::Listener(listener.into()))
-                .map_err(|source| MakeError::Listen { key: format!("{}.socket_path", self.key), source }),
-            (None, Some(source)) => Ok(source),
-            (None, None) => {
-                let problem = format!("{} has no socket to listen on", self.key);
-                Err(MakeError::Host(io::Error::other(problem)))
-            }
+    pub fn source(&self, inherited: &mut Inherited) -> Result<Source, MakeError> {
+        let Some(path) = &self.device.socket_path else {
+            return inherited.take_only().ok_or_else(|| {
+                MakeError::Host(io::Error::other(format!("{} has no socket to listen on", self.key)))
+            });
+        };
+        if let Some(listener) = inherited.take(path) {
+            return Ok(Source::Listener(listener));
         }
+        Listener::bind_for(path, self.device.socket_access)
+            .map(|listener| Source::Listener(listener.into()))
+            .map_err(|source| MakeError::Listen { key: format!("{}.socket_path", self.key), source })
     }
 
     /// Makes the worker at the start. Files are replaced.
@@ -141,10 +144,22 @@ impl Blueprint {
                 unless(file, Trace::append(file, *format, &self.name()))
             }
         };
-        let common = Setup { options: (), mac: device.identity.mac, engine: engine::Config::default() };
         let capture = capture.map(|capture| capture.with_limit(device.capture_max_bytes));
         let trace = trace.map(|trace| trace.with_limit(device.trace_max_bytes));
-        device.frontend.make(&common, Parts { blueprint: self, source, fabric, capture, trace })
+        let record = match (&device.record, occasion) {
+            (None, _) => None,
+            (Some(path), Occasion::Start) => {
+                let record = Recorder::create(path, &header(device), device.record_max_bytes);
+                Some(self.must("record", path, record)?)
+            }
+            (Some(path), Occasion::Restart) => {
+                tracing::warn!(path = %path.display(), "the record ends with the failure of the device");
+                None
+            }
+        };
+        device
+            .frontend
+            .make(&setup(device), Parts { blueprint: self, source, fabric, capture, trace, record })
     }
 
     fn must<T>(&self, key: &str, path: &Path, opened: io::Result<T>) -> Result<T, MakeError> {
@@ -153,20 +168,6 @@ impl Blueprint {
             path: path.to_owned(),
             source,
         })
-    }
-
-    fn addresses(&self) -> Addresses {
-        let DeviceConfig { identity, peers, default_peer, .. } = &self.device;
-        Addresses { own: *identity, peers: peers.clone(), default_peer: *default_peer }
-    }
-
-    /// MACs that the configuration gives to UDP peers.
-    fn peer_macs(&self) -> impl Iterator<Item = MacAddr> {
-        let peers = match &self.device.fabric {
-            FabricConfig::Udp { peers, .. } => peers.as_slice(),
-            FabricConfig::Local { .. } | FabricConfig::Tap { .. } => &[],
-        };
-        peers.iter().filter_map(|peer| peer.mac)
     }
 
     fn fabric(&self) -> Result<Box<dyn Fabric + Send>, MakeError> {
@@ -194,6 +195,57 @@ impl Blueprint {
     }
 }
 
+/// What a front-end is made of, but for its options.
+pub fn setup(device: &DeviceConfig) -> Setup<()> {
+    Setup { options: (), mac: device.identity.mac, engine: engine::Config::default() }
+}
+
+/// What a configuration says of a device itself, and not of what is around it.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a>(&'a DeviceConfig);
+
+impl<'a> Subject<'a> {
+    /// Of the device that is configured so.
+    pub fn of(device: &'a DeviceConfig) -> Self {
+        Self(device)
+    }
+
+    /// The device after power-on.
+    ///
+    /// # Errors
+    /// It has more impairments than a device can have.
+    pub fn hca<F: Interface>(&self, frontend: F, capture: Option<Capture>) -> io::Result<Hca<F>> {
+        let device = self.0;
+        let mut hca = Hca::new(frontend, self.addresses(), capture);
+        self.peer_macs().for_each(|mac| hca.know(mac));
+        hca.set_strict(device.strict);
+        hca.set_memory_limits(device.memory);
+        for rule in &device.impairments {
+            hca.impair(rule.clone()).map_err(io::Error::other)?;
+        }
+        Ok(hca)
+    }
+
+    fn addresses(&self) -> Addresses {
+        let DeviceConfig { identity, peers, default_peer, .. } = self.0;
+        Addresses { own: *identity, peers: peers.clone(), default_peer: *default_peer }
+    }
+
+    /// MACs that the configuration gives to UDP peers.
+    fn peer_macs(&self) -> impl Iterator<Item = MacAddr> {
+        let peers = match &self.0.fabric {
+            FabricConfig::Udp { peers, .. } => peers.as_slice(),
+            FabricConfig::Local { .. } | FabricConfig::Tap { .. } => &[],
+        };
+        peers.iter().filter_map(|peer| peer.mac)
+    }
+}
+
+/// What a record says of the device.
+pub fn header(device: &DeviceConfig) -> Header {
+    Header::new(&name(device), device.entry.clone())
+}
+
 /// Name of a device for people.
 pub fn name(device: &DeviceConfig) -> String {
     format!("hca{}", device.identity.lid.get())
@@ -213,25 +265,27 @@ struct Parts<'a> {
     fabric: Box<dyn Fabric + Send>,
     capture: Option<Capture>,
     trace: Option<Trace>,
+    record: Option<Recorder>,
 }
 
 impl FrontendVisitor for Parts<'_> {
     type Output = Result<Box<dyn Run>, MakeError>;
 
-    fn visit<F: Interface>(self, frontend: F) -> Self::Output {
-        let Self { blueprint, source, mut fabric, capture, trace } = self;
-        let device = &blueprint.device;
-        if frontend.serves_frames() {
+    fn visit<F: Interface>(self, frontend: impl Fn() -> F + Send + 'static) -> Self::Output {
+        let Self { blueprint, source, mut fabric, capture, trace, record } = self;
+        let device = blueprint.device.clone();
+        let linger = device.linger;
+        let first = frontend();
+        if first.serves_frames() {
             fabric.hear_all();
         }
-        let mut hca = Hca::new(frontend, blueprint.addresses(), capture);
-        blueprint.peer_macs().for_each(|mac| hca.know(mac));
-        hca.set_strict(device.strict);
-        hca.set_memory_limits(device.memory);
+        let mut hca = Subject::of(&device).hca(first, capture)?;
         hca.set_trace(trace);
-        for rule in &device.impairments {
-            hca.impairments().add(rule.clone()).map_err(io::Error::other)?;
-        }
-        Ok(Box::new(Worker::new(source, hca, fabric)?.with_linger(device.linger)))
+        let anew = move || Subject::of(&device).hca(frontend(), None);
+        let worker = Worker::new(source, hca, fabric)?.with_linger(linger).with_maker(Box::new(anew));
+        Ok(Box::new(match record {
+            Some(record) => worker.with_record(record),
+            None => worker,
+        }))
     }
 }

@@ -1,25 +1,40 @@
 //! The command line, with the options that QEMU's conventions ask of a back-end program.
 
-use std::os::fd::RawFd;
-use std::path::PathBuf;
+pub mod device;
 
-use clap::Parser;
+use std::os::fd::RawFd;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Parser, Subcommand};
 use schemars::{Schema, schema_for};
 use serde_json::Value;
 
+use self::device::{COMMAND_LINE, DeviceArgs};
 use crate::config::{Config, ConfigError, FabricEntry, TraceConfig};
 use crate::frontend::FrontendEntry;
+use crate::inherited::Inherited;
+use crate::runtime_folder;
 use crate::telemetry::trace::TraceFormat;
 
 /// Serves RDMA HCAs as vfio-user PCI devices.
 ///
-/// Runs in the foreground until SIGTERM or SIGINT. Log lines go to standard error; RUST_LOG filters them.
+/// Runs in the foreground until SIGTERM or SIGINT. Log lines go to standard error; RUST_LOG filters them. Sockets that
+/// nobody names are made in $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR/hcad or /run/hcad; those that systemd passes are used where
+/// the configuration names their paths, or for its only device.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "hcad", version)]
+#[command(name = "hcad", version, subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 pub struct Cli {
+    /// Something else than serving
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
     /// Configuration file (JSON; its keys are described in configs/config.schema.json), or "-" for standard input
-    #[arg(long, value_name = "FILE", required_unless_present = "print_capabilities")]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["print_capabilities", "frontend", "write_manual"])]
     pub config: Option<PathBuf>,
+
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would take it for the help of the whole program")]
+    pub device: DeviceArgs,
 
     /// Unix socket to serve the VMM on, instead of the file's; for a configuration with one device
     #[arg(long, value_name = "PATH", conflicts_with = "fd")]
@@ -28,6 +43,11 @@ pub struct Cli {
     /// Inherited Unix socket, listening or connected, instead of a path; for a configuration with one device
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(RawFd).range(3..))]
     pub fd: Option<RawFd>,
+
+    /// Unix socket that hcactl connects to, instead of the file's; without PATH it is control.sock where sockets are that
+    /// nobody names
+    #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
+    pub control_socket: Option<Option<PathBuf>>,
 
     /// Write every frame to this pcapng file; for a configuration with one device
     #[arg(long, value_name = "FILE")]
@@ -42,6 +62,10 @@ pub struct Cli {
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t, requires = "trace")]
     pub trace_format: TraceFormat,
 
+    /// Keep everything that reaches the device in this file, for `hcad replay`; for a configuration with one device
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+
     /// Leave the process all that its user may do
     #[arg(long)]
     pub no_confinement: bool,
@@ -53,19 +77,78 @@ pub struct Cli {
     /// Print what this back-end can do, as JSON, and exit
     #[arg(long)]
     pub print_capabilities: bool,
+
+    /// Write man page and completions into this folder, and exit: for who makes packages
+    #[arg(long, value_name = "FOLDER", hide = true, exclusive = true)]
+    pub write_manual: Option<PathBuf>,
+}
+
+/// What hcad does beside serving.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Run a device again from a record of it, and compare everything it does with what it did
+    ///
+    /// Needs neither guest nor network. Ends with status 1 where something differs, and says where first.
+    Replay(ReplayArgs),
+}
+
+/// Arguments of `hcad replay`.
+#[derive(Clone, Debug, Args)]
+pub struct ReplayArgs {
+    /// The record
+    pub file: PathBuf,
+
+    /// Stop behind the step of this number; the first is 1
+    #[arg(long, value_name = "N")]
+    pub until: Option<u64>,
+
+    /// Record register accesses, commands and queue entries in this file. Times are those of the device's clock
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+
+    /// Form of the records
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t, requires = "trace")]
+    pub trace_format: TraceFormat,
+
+    /// Print each step, and what the device does in it
+    #[arg(long)]
+    pub steps: bool,
+
+    /// Print each step and wait for a line on standard input before it is done
+    #[arg(long)]
+    pub wait: bool,
 }
 
 impl Cli {
-    /// Applies the options that override the file, and checks that a VMM can reach every device.
+    /// Where the configuration comes from.
+    pub fn origin(&self) -> &Path {
+        self.config.as_deref().unwrap_or(COMMAND_LINE.as_ref())
+    }
+
+    /// The configuration that is to run, of a file or of options: what options override is replaced, and each device has a
+    /// socket, if need be one of `inherited` or one in a folder of its own choice.
     ///
     /// # Errors
-    /// An override is given for more than one device or for a path that has another use, or a device has no socket.
-    pub fn apply(&self, config: &mut Config) -> Result<(), ConfigError> {
+    /// The file cannot be read, or something in it or in the options is wrong.
+    pub fn configuration(&self, inherited: &mut Inherited) -> Result<Config, ConfigError> {
+        let mut config = match (self.device.configuration(), &self.config) {
+            (Some(config), _) => config?,
+            (None, Some(path)) => Config::load(path)?,
+            (None, None) => {
+                return Err(ConfigError::Value { key: "--config".into(), problem: "is missing".into() });
+            }
+        };
+        self.apply(&mut config, inherited).map_err(|error| error.in_file(self.origin()))?;
+        Ok(config)
+    }
+
+    fn apply(&self, config: &mut Config, inherited: &mut Inherited) -> Result<(), ConfigError> {
         let overrides = [
             ("--socket-path", self.socket_path.is_some()),
             ("--fd", self.fd.is_some()),
             ("--capture", self.capture.is_some()),
             ("--trace", self.trace.is_some()),
+            ("--record", self.record.is_some()),
         ];
         if let Some((option, _)) = overrides.iter().find(|(_, given)| *given) {
             let [device] = config.devices.as_mut_slice() else {
@@ -79,18 +162,31 @@ impl Cli {
             if self.capture.is_some() {
                 device.capture.clone_from(&self.capture);
             }
+            if self.record.is_some() {
+                device.record.clone_from(&self.record);
+            }
             if let Some(file) = &self.trace {
                 device.trace = Some(TraceConfig { file: file.clone(), format: self.trace_format });
             }
         }
         config.confinement.enabled &= !self.no_confinement;
-        match config.devices.iter().position(|device| device.socket_path.is_none()) {
-            Some(index) if self.fd.is_none() => Err(ConfigError::Value {
-                key: format!("devices[{index}].socket_path"),
-                problem: "is missing, and neither --socket-path nor --fd is given".into(),
-            }),
-            _ => config.check_paths(),
+        let folder = runtime_folder::own();
+        match &self.control_socket {
+            Some(Some(path)) => config.control_socket = Some(path.clone()),
+            Some(None) => config.control_socket = Some(runtime_folder::control(&folder)),
+            None => {}
         }
+        if let [device] = config.devices.as_slice()
+            && device.socket_path.is_none()
+        {
+            inherited.prefer_only();
+        }
+        if !inherited.has_only() {
+            for device in config.devices.iter_mut().filter(|device| device.socket_path.is_none()) {
+                device.socket_path = Some(runtime_folder::device(&folder, device.identity.lid.get()));
+            }
+        }
+        config.check_paths()
     }
 }
 
@@ -101,7 +197,8 @@ impl Cli {
 pub fn capabilities() -> String {
     let mut features = keys_of(&schema_for!(FrontendEntry));
     features.extend(keys_of(&schema_for!(FabricEntry)));
-    features.extend(["capture", "trace", "impairments", "strict", "confinement"].map(str::to_owned));
+    features
+        .extend(["capture", "trace", "record", "impairments", "strict", "confinement"].map(str::to_owned));
     serde_json::json!({ "type": "vfio-user", "features": features }).to_string()
 }
 
@@ -147,37 +244,44 @@ mod tests {
         assert!(parse(&["--print-capabilities"]).is_ok());
     }
 
+    fn apply(arguments: &[&str], mut config: Config) -> Result<Config, String> {
+        let cli = parse(&[&["--config", "x"], arguments].concat()).map_err(|error| error.to_string())?;
+        let mut inherited = Inherited::default();
+        cli.apply(&mut config, &mut inherited).map_err(|error| error.to_string())?;
+        Ok(config)
+    }
+
     #[test]
     fn overrides_replace_what_the_file_says() {
-        let cli = parse(&["--config", "x", "--socket-path", "/run/s", "--capture", "c"]).unwrap();
-        let mut config = configuration("jingzhao.json");
-        cli.apply(&mut config).unwrap();
+        let config = configuration("jingzhao.json");
+        let config = apply(&["--socket-path", "/run/s", "--capture", "c"], config).unwrap();
         assert_eq!(config.devices[0].socket_path.as_deref(), Some(Path::new("/run/s")));
         assert_eq!(config.devices[0].capture.as_deref(), Some(Path::new("c")));
 
-        let cli = parse(&["--config", "x", "--trace", "-", "--trace-format", "json"]).unwrap();
-        cli.apply(&mut config).unwrap();
+        let config = apply(&["--trace", "-", "--trace-format", "json"], config).unwrap();
         let trace = TraceConfig { file: "-".into(), format: TraceFormat::Json };
         assert_eq!(config.devices[0].trace, Some(trace));
         assert!(parse(&["--config", "x", "--trace-format", "json"]).is_err());
 
-        let cli = parse(&["--config", "x", "--fd", "3"]).unwrap();
-        cli.apply(&mut config).unwrap();
-        assert_eq!(config.devices[0].socket_path, None);
+        let config = apply(&["--control-socket=/run/c"], config).unwrap();
+        assert_eq!(config.control_socket.as_deref(), Some(Path::new("/run/c")));
     }
 
     #[test]
     fn overrides_need_a_single_device() {
-        let cli = parse(&["--config", "x", "--capture", "c"]).unwrap();
-        let error = cli.apply(&mut configuration("pair.json")).unwrap_err();
-        assert_eq!(error.to_string(), "--capture: needs a configuration with one device, this has 2");
+        let error = apply(&["--capture", "c"], configuration("pair.json")).unwrap_err();
+        assert_eq!(error, "--capture: needs a configuration with one device, this has 2");
     }
 
     #[test]
-    fn a_device_nobody_can_reach_is_refused() {
+    fn a_device_whose_socket_nobody_names_has_one_by_its_number() {
         let mut config = configuration("pair.json");
-        config.devices[1].socket_path = None;
-        let error = parse(&["--config", "x"]).unwrap().apply(&mut config).unwrap_err();
-        assert!(error.to_string().starts_with("devices[1].socket_path: is missing"), "{error}");
+        let first = PathBuf::from("/run/first");
+        (config.devices[0].socket_path, config.devices[1].socket_path) = (Some(first.clone()), None);
+        let config = apply(&["--control-socket"], config).unwrap();
+        let folder = runtime_folder::own();
+        assert_eq!(config.devices[0].socket_path, Some(first));
+        assert_eq!(config.devices[1].socket_path, Some(folder.join("hca2.sock")));
+        assert_eq!(config.control_socket, Some(folder.join("control.sock")));
     }
 }

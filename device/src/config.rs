@@ -6,6 +6,8 @@ mod fabric;
 mod files;
 mod host;
 mod memory;
+mod metrics;
+mod peer_addr;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,6 +19,7 @@ use std::time::Duration;
 use protocol::ids::{Lid, MacAddr};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::{Map, Value, json};
 use thiserror::Error;
 use tracing_subscriber::EnvFilter;
 
@@ -26,6 +29,8 @@ pub use self::confinement::ConfinementEntry;
 pub use self::fabric::{FabricConfig, FabricEntry, LocalEntry, TapEntry, UdpEntry, UdpPeerEntry};
 pub(crate) use self::files::Use;
 pub use self::memory::GuestMemoryEntry;
+pub use self::metrics::MetricsConfig;
+pub use self::peer_addr::PeerAddr;
 use crate::fabric::impair::{self, Rule, RuleEntry};
 use crate::frontend::FrontendEntry;
 use crate::identity::Identity;
@@ -46,8 +51,13 @@ pub struct ConfigFile {
     pub log: LogConfig,
     /// The HCAs this process serves, one thread each.
     pub devices: Vec<DeviceEntry>,
-    /// Unix socket that `hcactl` connects to, for the user of this process only. Without it there is none.
+    /// Unix socket that `hcactl` connects to, for the user of this process only. Without it there is none, unless
+    /// `--control-socket` is given.
     pub control_socket: Option<PathBuf>,
+    /// Where `GET /metrics` answers with figures for Prometheus: an address of this host with its port, such as
+    /// "127.0.0.1:9474", for whoever reaches it, or the path of a Unix socket, for the user of this process only. Without
+    /// it nowhere.
+    pub metrics: Option<String>,
     /// Permissions of the devices' sockets, for those that have none of their own. In octal, "0600" by default, "0660"
     /// with a `socket_group`.
     pub socket_mode: Option<String>,
@@ -65,7 +75,9 @@ pub struct DeviceEntry {
     /// Number of this HCA on its fabric, 1..=49150. It is the LID, and gives the MAC 02:00:00:00:hi:lo and the IPv4
     /// address 10.77.hi.lo unless they are set.
     pub id: u16,
-    /// Unix socket that the VMM connects to. `--socket-path` and `--fd` override it for a single device.
+    /// Unix socket that the VMM connects to. Without it, it is `hca<ID>.sock` in $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR/hcad or
+    /// /run/hcad. `--socket-path` and `--fd` override it for a single device. A socket that systemd passes is used if it has
+    /// this path, or if there is one device that has none.
     pub socket_path: Option<PathBuf>,
     /// Permissions of that socket, in octal.
     pub socket_mode: Option<String>,
@@ -111,6 +123,12 @@ pub struct DeviceEntry {
     /// What is done to frames between this HCA and its fabric, to see how guests and peers take it.
     #[serde(default)]
     pub impairments: Vec<RuleEntry>,
+    /// Keep everything that reaches this HCA from its start on in this file, with what of guest memory it read, so that
+    /// `hcad replay` can run the HCA again without a guest. It holds what guests send.
+    pub record: Option<PathBuf>,
+    /// Bound of a record, bytes: it ends when its file is so long, and the HCA goes on without.
+    #[serde(default = "default_record_max_bytes")]
+    pub record_max_bytes: u64,
 }
 
 /// Where the trace of a device goes, see [`crate::telemetry::trace`].
@@ -150,6 +168,8 @@ pub struct Config {
     pub devices: Vec<DeviceConfig>,
     /// Socket for `hcactl`.
     pub control_socket: Option<PathBuf>,
+    /// Where figures for Prometheus are served.
+    pub metrics: Option<MetricsConfig>,
     /// What the process takes from itself.
     pub confinement: ConfinementEntry,
 }
@@ -187,10 +207,21 @@ pub struct DeviceConfig {
     pub memory: Limits,
     /// At most [`impair::MAX_RULES`].
     pub impairments: Vec<Rule>,
+    /// Record file.
+    pub record: Option<PathBuf>,
+    /// Bound of the record file.
+    pub record_max_bytes: u64,
+    /// The entry as the file has it, without what names files and sockets of the host: the device that a record describes.
+    pub entry: Map<String, Value>,
 }
 
 /// Bound of a capture unless the configuration says another: some seconds at full rate, and no full disk.
 const fn default_capture_max_bytes() -> u64 {
+    4 << 30
+}
+
+/// Bound of a record unless the configuration says another: some seconds at full rate, and no full disk.
+const fn default_record_max_bytes() -> u64 {
     4 << 30
 }
 
@@ -244,6 +275,34 @@ impl ConfigError {
     }
 }
 
+/// Why the text of a configuration is none.
+enum ReadError {
+    /// It is not JSON of the right shape.
+    Shape(String),
+    Content(ConfigError),
+}
+
+impl From<ConfigError> for ReadError {
+    fn from(error: ConfigError) -> Self {
+        Self::Content(error)
+    }
+}
+
+/// Keys of a device that say what is around it, and nothing of what it does.
+const OF_THE_HOST: [&str; 11] = [
+    "socket_path",
+    "socket_mode",
+    "socket_group",
+    "capture",
+    "capture_max_bytes",
+    "trace",
+    "trace_max_bytes",
+    "record",
+    "record_max_bytes",
+    "linger_us",
+    "guest_memory",
+];
+
 /// What stands for standard input where a configuration is named.
 const STANDARD_INPUT: &str = "-";
 
@@ -265,8 +324,51 @@ impl Config {
             std::fs::read_to_string(path)
         };
         let text = text.map_err(|source| ConfigError::Read { path: path.into(), source })?;
-        let file = Self::parse(&text).map_err(|problem| ConfigError::File { path: path.into(), problem })?;
-        Self::try_from(file).map_err(|error| error.in_file(path))
+        Self::from_text(&text, path)
+    }
+
+    /// Checks what a file says. `path` is what errors call it.
+    ///
+    /// # Errors
+    /// Something in it is wrong.
+    pub fn from_text(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        Self::read(text).map_err(|error| match error {
+            ReadError::Shape(problem) => ConfigError::File { path: path.into(), problem },
+            ReadError::Content(error) => error.in_file(path),
+        })
+    }
+
+    /// Of one device, whose entry is [`DeviceConfig::entry`] of another configuration.
+    ///
+    /// # Errors
+    /// Something in it is wrong.
+    pub fn of_device(entry: Map<String, Value>) -> Result<Self, ConfigError> {
+        Self::read(&json!({ "devices": [entry] }).to_string()).map_err(|error| match error {
+            ReadError::Shape(problem) => value("devices", problem),
+            ReadError::Content(error) => error,
+        })
+    }
+
+    fn read(text: &str) -> Result<Self, ReadError> {
+        let mut config =
+            Self::parse(text).map_err(ReadError::Shape).and_then(|file| Ok(Self::try_from(file)?))?;
+        let mut whole: Value =
+            serde_json::from_str(text).map_err(|error| ReadError::Shape(error.to_string()))?;
+        let entries = whole.get_mut("devices").and_then(Value::as_array_mut).into_iter().flatten();
+        for (device, entry) in config.devices.iter_mut().zip(entries) {
+            let Some(entry) = entry.as_object_mut() else { continue };
+            OF_THE_HOST.iter().for_each(|key| drop(entry.remove(*key)));
+            // Names of hosts mean what they meant here and now.
+            if let FabricConfig::Udp { peers, .. } = &device.fabric {
+                let entries = entry.get_mut("fabric").and_then(|fabric| fabric.pointer_mut("/udp/peers"));
+                let entries = entries.and_then(Value::as_array_mut).into_iter().flatten();
+                for (addr, peer) in entries.filter_map(|entry| entry.get_mut("addr")).zip(peers) {
+                    *addr = json!(peer.addr);
+                }
+            }
+            device.entry = std::mem::take(entry);
+        }
+        Ok(config)
     }
 
     /// The shape of the file.
@@ -329,6 +431,7 @@ impl TryFrom<ConfigFile> for Config {
             log: file.log,
             devices,
             control_socket: file.control_socket,
+            metrics: file.metrics.map(|text| MetricsConfig::check(&text, "metrics")).transpose()?,
             confinement: file.confinement,
         };
         config.check_paths()?;
@@ -393,6 +496,9 @@ impl DeviceConfig {
             linger: linger(entry.linger_us, &format!("{key}.linger_us"))?,
             memory,
             impairments: entry.impairments.into_iter().enumerate().map(rule).collect::<Result<_, _>>()?,
+            record: entry.record,
+            record_max_bytes: entry.record_max_bytes,
+            entry: Map::new(),
         })
     }
 }
@@ -674,6 +780,15 @@ mod tests {
     }
 
     /// Run with HCAD_UPDATE_SCHEMA=1 to write the file anew.
+    #[test]
+    fn a_record_has_the_address_that_a_name_had() {
+        let udp = r#"{"udp": {"bind": "127.0.0.1:7000", "peers": [{"addr": "localhost:9"}]}}"#;
+        let text =
+            format!(r#"{{"devices": [{{"id": 1, "frontend": {{"jingzhao": {{}}}}, "fabric": {udp}}}]}}"#);
+        let config = Config::from_text(&text, Path::new("x")).unwrap();
+        assert_eq!(config.devices[0].entry["fabric"]["udp"]["peers"][0]["addr"], "127.0.0.1:9");
+    }
+
     #[test]
     fn schema_file_is_current() {
         let path = Path::new(REPOSITORY).join("configs/config.schema.json");

@@ -11,12 +11,16 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::blueprint::{self, Blueprint, MakeError};
-use crate::config::Config;
+use crate::config::{Config, MetricsConfig};
 use crate::confinement;
 use crate::control;
 use crate::control::call::{self, Handle};
 use crate::descriptors;
 use crate::fabric::local::Networks;
+use crate::inherited::{Inherited, InheritedError};
+use crate::metrics;
+use crate::metrics::process::Process;
+use crate::notify::Notify;
 use crate::supervisor::{Failure, Rebuild, supervise};
 use crate::vfio::server::{Listener, Source};
 use crate::worker::Ended;
@@ -31,6 +35,9 @@ pub enum DaemonError {
     /// A device cannot be made.
     #[error(transparent)]
     Make(#[from] MakeError),
+    /// What was passed cannot be used.
+    #[error(transparent)]
+    Inherited(#[from] InheritedError),
     /// The host refuses threads, signals or descriptors.
     #[error("the host does not let us start")]
     Host(#[from] io::Error),
@@ -50,13 +57,13 @@ pub enum DaemonError {
     },
 }
 
-/// Serves all devices until SIGTERM, SIGINT or SIGHUP, or until the only client is gone. `inherited` is for a device
-/// without a path.
+/// Serves all devices until SIGTERM, SIGINT or SIGHUP, or until the only client is gone. Sockets that were passed are used
+/// where the configuration names them; the service manager hears how it goes.
 ///
 /// # Errors
 /// Something the configuration names cannot be opened, a device that has no socket of its own cannot go on, or one
 /// hangs at the end.
-pub fn run(config: &Config, mut inherited: Option<Source>) -> Result<(), DaemonError> {
+pub fn run(config: &Config, mut inherited: Inherited, notify: &Notify) -> Result<(), DaemonError> {
     descriptors::raise_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Handlers are in place before the first socket is: whoever sees a socket may already send SIGTERM.
@@ -85,9 +92,11 @@ pub fn run(config: &Config, mut inherited: Option<Source>) -> Result<(), DaemonE
     let control = config
         .control_socket
         .as_ref()
-        .map(|path| Listener::bind(path))
+        .map(|path| inherited.take(path).map_or_else(|| Listener::bind(path).map(Arc::new), Ok))
         .transpose()
         .map_err(|source| MakeError::Listen { key: "control_socket".into(), source })?;
+    let figures = config.metrics.as_ref().map(listen_for_metrics).transpose()?;
+    inherited.check_used()?;
 
     confinement::complete();
 
@@ -108,14 +117,18 @@ pub fn run(config: &Config, mut inherited: Option<Source>) -> Result<(), DaemonE
         })?;
     }
     tracing::info!(devices = devices.len(), "ready");
+    notify.ready(&format!("devices: {}", devices.len()));
 
     let ended = runtime.block_on(async {
         tokio::select! {
             name = signals.recv() => Err(name),
             Some(ended) = reports.recv() => Ok(ended),
-            () = serve_control(control.as_ref(), config, &devices) => Err("nothing"),
+            () = serve_control(control.as_deref(), config, &devices) => Err("nothing"),
+            () = serve_metrics(figures, config, &devices) => Err("nothing"),
+            () = keep_alive(notify) => Err("nothing"),
         }
     });
+    notify.stopping();
     if let Err(signal) = &ended {
         let guests = devices.iter().filter(|device| device.handle.is_connected()).count();
         if guests > 0 {
@@ -177,6 +190,8 @@ async fn serve_control(listener: Option<&Listener>, config: &Config, devices: &[
             socket: config.socket_path.clone(),
             capture_max_bytes: config.capture_max_bytes,
             trace_max_bytes: config.trace_max_bytes,
+            record_max_bytes: config.record_max_bytes,
+            header: blueprint::header(config),
             handle: device.handle.clone(),
         });
         if let Err(error) = control::server::serve(listener, devices.collect()).await {
@@ -184,6 +199,51 @@ async fn serve_control(listener: Option<&Listener>, config: &Config, devices: &[
         }
     }
     std::future::pending().await
+}
+
+/// Makes ready to tell figures, with what that takes of the process.
+fn listen_for_metrics(config: &MetricsConfig) -> Result<(metrics::server::Listener, Process), MakeError> {
+    let key = || "metrics".to_owned();
+    let listener = match config {
+        MetricsConfig::Unix(path) => Listener::bind(path)
+            .map(metrics::server::Listener::Unix)
+            .map_err(|source| MakeError::Listen { key: key(), source })?,
+        MetricsConfig::Tcp(address) => metrics::server::Listener::tcp(*address)
+            .map_err(|source| MakeError::Fabric { key: key(), name: address.to_string(), source })?,
+    };
+    if let Some(address) = listener.address() {
+        tracing::info!(%address, "metrics are served to whoever reaches this address");
+    }
+    Ok((listener, Process::new()))
+}
+
+/// Tells figures for as long as the daemon runs.
+async fn serve_metrics(
+    figures: Option<(metrics::server::Listener, Process)>,
+    config: &Config,
+    devices: &[Device],
+) {
+    if let Some((listener, process)) = figures {
+        let devices = config.devices.iter().zip(devices).map(|(config, device)| metrics::server::Device {
+            id: config.identity.lid.get(),
+            interface: config.frontend.key(),
+            handle: device.handle.clone(),
+        });
+        if let Err(error) = metrics::server::serve(&listener, process, devices.collect()).await {
+            tracing::error!(%error, "metrics are not served");
+        }
+    }
+    std::future::pending().await
+}
+
+/// Tells the service manager that the main thread lives. A device that hangs is no reason to take it for dead: the others
+/// serve.
+async fn keep_alive(notify: &Notify) {
+    let Some(interval) = notify.interval() else { return std::future::pending().await };
+    loop {
+        notify.alive();
+        tokio::time::sleep(interval).await;
+    }
 }
 
 /// What asks the daemon to end.

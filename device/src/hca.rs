@@ -34,20 +34,23 @@ macro_rules! host_context {
 
 mod frames;
 mod management;
+mod tape;
 #[cfg(test)]
 pub(crate) mod tests;
 mod trace;
 
 use std::ops::Range;
 
-use engine::{Config, Engine, Instant, Stats};
-use protocol::ids::MacAddr;
+use engine::{Completion, Config, Engine, Event, Instant, QpStates, Situation, Stats};
+use protocol::ids::{MacAddr, Qpn};
+use serde::{Deserialize, Serialize};
 
 use self::frames::Sender;
+use self::tape::Outgoing;
 use crate::capture::Capture;
 use crate::fabric::TxBatch;
-use crate::fabric::impair::Impairments;
-use crate::frontend::snapshot::{Page, Table};
+use crate::fabric::impair::{Impairments, Rule, TooManyRules};
+use crate::frontend::snapshot::{Page, Rows, Table};
 use crate::frontend::{Context, Frontend, FrontendCounters, HostContext, RegisterAccess};
 use crate::identity::Identity;
 use crate::limited;
@@ -55,7 +58,9 @@ use crate::management::Management;
 use crate::memory::{GuestMemory, Limits};
 use crate::net::address::Addresses;
 use crate::net::{Link, Port, PortStats};
-use crate::telemetry::monitor::Monitor;
+use crate::record::{Input, Tape};
+use crate::telemetry::monitor::{Ignored, Monitor};
+use crate::telemetry::reason::InterfaceReason;
 use crate::telemetry::trace::{Kind, Trace};
 use crate::vfio::msix::Interrupts;
 use crate::vfio::pci::{CONFIG_LEN, ConfigSpace, Effect};
@@ -75,6 +80,15 @@ pub struct WorkLeft {
     pub frames: bool,
     /// Events to report, or frames of this HCA to itself.
     pub other: bool,
+}
+
+/// What is to be said of one queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// What it waits for; `None`: there is none of this number.
+    pub situation: Option<Situation>,
+    /// What was ignored of it.
+    pub ignored: Option<Ignored>,
 }
 
 /// An HCA.
@@ -99,6 +113,9 @@ pub struct Hca<F: Frontend> {
     /// Frames for this HCA itself, for the next turn. Bound: those of one turn.
     looped: Vec<Vec<u8>>,
     now: Instant,
+    /// Of a device that is recorded or replayed.
+    tape: Option<Tape>,
+    outgoing: Outgoing,
 }
 
 impl<F: Frontend> Hca<F> {
@@ -127,6 +144,8 @@ impl<F: Frontend> Hca<F> {
             sender: Sender::default(),
             looped: Vec::new(),
             now: Instant::ZERO,
+            tape: None,
+            outgoing: Outgoing::default(),
         };
         hca.apply_config();
         hca
@@ -155,6 +174,7 @@ impl<F: Frontend> Hca<F> {
 
     /// A deadline may have passed.
     pub fn handle_deadline(&mut self) {
+        self.step(Input::Deadline);
         self.release_inbound();
         self.release_outbound();
         let now = self.now;
@@ -171,6 +191,13 @@ impl<F: Frontend> Hca<F> {
     /// Ends a turn: completions become visible to the guest, frames are made, contexts are written back. The frames
     /// are in [`Hca::outbound`].
     pub fn drain(&mut self) -> WorkLeft {
+        self.step(Input::Drain);
+        let left = self.end_turn();
+        self.tell_drained(left);
+        left
+    }
+
+    fn end_turn(&mut self) -> WorkLeft {
         for frame in std::mem::take(&mut self.looped) {
             self.deliver_looped(&frame);
         }
@@ -182,6 +209,7 @@ impl<F: Frontend> Hca<F> {
         if !self.is_port_active() {
             self.port.count_lost(self.outbound.len() + self.looped.len());
             self.outbound.clear();
+            self.outgoing.clear();
             self.looped.clear();
         }
         // Making frames may have completed or failed requests.
@@ -192,6 +220,7 @@ impl<F: Frontend> Hca<F> {
 
     /// Frames to send.
     pub fn outbound(&mut self) -> &mut TxBatch {
+        self.outgoing.lend(&self.outbound);
         &mut self.outbound
     }
 
@@ -231,9 +260,41 @@ impl<F: Frontend> Hca<F> {
         std::mem::replace(&mut self.capture, capture)
     }
 
-    /// What is done to frames on their way, to look at and to change.
-    pub fn impairments(&mut self) -> &mut Impairments {
-        &mut self.impairments
+    /// What is done to frames on their way.
+    pub fn impairments(&self) -> &Impairments {
+        &self.impairments
+    }
+
+    /// See [`Impairments::add`].
+    ///
+    /// # Errors
+    /// [`TooManyRules`].
+    pub fn impair(&mut self, rule: Rule) -> Result<u32, TooManyRules> {
+        if self.tape.is_some() {
+            // A rule has come as JSON.
+            let entry = serde_json::to_string(rule.entry()).unwrap_or_default();
+            self.step(Input::Impair(entry.into()));
+        }
+        self.impairments.add(rule)
+    }
+
+    /// What the operator has done to another, with whose place on the fabric this one is: its cable and its impairments,
+    /// which begin anew.
+    pub fn take_over(&mut self, other: &Self) {
+        if !other.port.link().plugged {
+            self.set_link(false);
+        }
+        self.clear_impairments(None);
+        for rule in other.impairments.rules() {
+            // As many as the other had.
+            let _ = self.impair(rule.clone());
+        }
+    }
+
+    /// See [`Impairments::clear`].
+    pub fn clear_impairments(&mut self, id: Option<u32>) -> bool {
+        self.step(Input::Unimpair(id));
+        self.impairments.clear(id)
     }
 
     /// The capture that is running.
@@ -264,6 +325,7 @@ impl<F: Frontend> Hca<F> {
     /// Another station has this MAC: the addresses that follow from it are nobody else's. Those of the table of addresses are
     /// known from the start.
     pub fn know(&mut self, mac: MacAddr) {
+        self.step(Input::Know(mac));
         if let Some(other) = self.by_rule(mac) {
             self.port.know(&other);
         }
@@ -271,6 +333,7 @@ impl<F: Frontend> Hca<F> {
 
     /// A station that [`Hca::know`] was told of is gone.
     pub fn forget(&mut self, mac: MacAddr) {
+        self.step(Input::Forget(mac));
         if let Some(other) = self.by_rule(mac) {
             self.port.forget(&other);
         }
@@ -284,6 +347,7 @@ impl<F: Frontend> Hca<F> {
     /// Plugs the cable in or pulls it out, and tells the guest if that changes its link. A reset of the device leaves the
     /// cable as it is.
     pub fn set_link(&mut self, up: bool) {
+        self.step(Input::Link { up });
         self.change_link(Link { plugged: up, ..self.port.link() });
     }
 
@@ -311,6 +375,7 @@ impl<F: Frontend> Hca<F> {
 
     /// See [`Frontend::fail`].
     pub fn fail(&mut self) {
+        self.step(Input::Fail);
         tracing::info!("the device is told to fail");
         let cx = &mut context!(self);
         self.frontend.fail(cx);
@@ -318,7 +383,18 @@ impl<F: Frontend> Hca<F> {
 
     /// See [`Frontend::snapshot`].
     pub fn snapshot(&self, table: Table, from: u64) -> Page {
-        self.frontend.snapshot(&self.engine, self.port.addresses(), table, from)
+        let mut page = self.frontend.snapshot(&self.engine, self.port.addresses(), table, from);
+        if let Rows::Qps(rows) = &mut page.rows {
+            for row in rows {
+                row.ignored = self.monitor.ignored_of(Qpn::new(row.qpn));
+            }
+        }
+        page
+    }
+
+    /// What a queue pair waits for, and what was ignored of it.
+    pub fn explain(&self, qpn: Qpn) -> Explanation {
+        Explanation { situation: self.engine.explain(self.now, qpn), ignored: self.monitor.ignored_of(qpn) }
     }
 
     /// Counters of the device interface.
@@ -331,6 +407,11 @@ impl<F: Frontend> Hca<F> {
         self.engine.stats()
     }
 
+    /// Queue pairs by state.
+    pub fn qp_states(&self) -> &QpStates {
+        self.engine.states()
+    }
+
     /// Counters of the port.
     pub fn port_stats(&self) -> &PortStats {
         self.port.stats()
@@ -338,20 +419,23 @@ impl<F: Frontend> Hca<F> {
 
     /// The client is gone, and with it its memory and eventfds.
     pub fn disconnect(&mut self) {
+        self.step(Input::Disconnect);
         self.trace_reset("disconnect");
         self.memory.unmap_all();
-        self.interrupts.disconnect();
+        self.interrupts.unwire();
         self.power_on();
     }
 
     /// All but the client's memory and wiring as after power-on.
     fn power_on(&mut self) {
         self.engine.reset(Config::default());
+        self.monitor.forget_qps();
         self.frontend.reset();
         if let Some(management) = &mut self.management {
             management.reset();
         }
         self.outbound.clear();
+        self.outgoing.clear();
         self.looped.clear();
         self.port.reset();
         // Closed by now, so that nobody is told.
@@ -372,6 +456,9 @@ impl<F: Frontend> Hca<F> {
     fn report_events(&mut self) -> bool {
         for _ in 0..EVENTS_PER_TURN {
             let Some(event) = self.engine.poll_event() else { return false };
+            if let Event::Completion(completion @ Completion { result: Err(_), .. }) = &event {
+                self.monitor.request_failed(completion);
+            }
             let cx = &mut context!(self);
             self.frontend.handle_event(cx, event);
         }
@@ -401,8 +488,8 @@ impl<F: Frontend> Hca<F> {
 
     fn bar_write(&mut self, bar: Bar, offset: u64, data: &[u8]) {
         if !self.config.memory_enabled() {
-            limited!(debug, ?bar, offset, "write while memory space is disabled");
-            return;
+            let reason = InterfaceReason::MemorySpaceOff;
+            return self.monitor.ignored_store(reason, bar.number(), offset);
         }
         for (at, part) in pieces(offset, data.len()) {
             let part = &data[part];
@@ -453,13 +540,16 @@ impl<F: Frontend> Device for Hca<F> {
     }
 
     fn region_read(&mut self, region: Region, offset: u64, out: &mut [u8]) {
+        self.step(Input::RegionRead { region: region.index(), offset, len: out.len() });
         match region {
             Region::Bar(bar) => self.bar_read(bar, offset, out),
             Region::Config => self.config.read(offset, out),
         }
+        self.tell_answer(out);
     }
 
     fn region_write(&mut self, region: Region, offset: u64, data: &[u8]) {
+        self.step(Input::RegionWrite { region: region.index(), offset, data: data.into() });
         match region {
             Region::Bar(bar) => self.bar_write(bar, offset, data),
             Region::Config => match self.config.write(offset, data) {
@@ -482,6 +572,7 @@ impl<F: Frontend> Device for Hca<F> {
     }
 
     fn reset(&mut self) {
+        self.step(Input::Reset);
         self.trace_reset("vfio");
         self.power_on();
     }

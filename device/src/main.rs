@@ -5,14 +5,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::Parser;
+use clap::{CommandFactory as _, Parser as _};
 use device::blueprint::MakeError;
-use device::cli::{self, Cli};
-use device::config::{self, Config};
+use device::cli::{self, Cli, Command, ReplayArgs};
+use device::config;
 use device::confinement;
 use device::daemon::{self, DaemonError};
+use device::inherited::Inherited;
+use device::manual;
+use device::notify::Notify;
 use device::telemetry::{outlet, subscriber};
-use device::vfio::server::Source;
 
 /// How long lines that wait for standard error hold up the end.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -32,29 +34,49 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> anyhow::Result<()> {
+    if let Some(Command::Replay(args)) = &cli.command {
+        return replay(args);
+    }
     if cli.print_capabilities {
         return print(&cli::capabilities());
     }
-    // Before anything else here opens a descriptor.
-    let inherited = cli.fd.map(Source::from_inherited).transpose().context("--fd")?;
-    let path = cli.config.as_deref().context("--config is missing")?;
-    let mut config = Config::load(path)?;
-    cli.apply(&mut config).map_err(|error| error.in_file(path))?;
-    if cli.check {
-        config.check_host().map_err(|error| error.in_file(path))?;
-        return print(&format!("{}: ok", config::shown(path)));
+    if let Some(folder) = &cli.write_manual {
+        return manual::write(Cli::command(), folder).context(folder.display().to_string());
     }
+    // Before anything else here opens a descriptor.
+    let mut inherited = Inherited::take_over(cli.fd).map_err(|error| match cli.fd {
+        Some(_) => anyhow::Error::new(error).context("--fd"),
+        None => error.into(),
+    })?;
+    let config = cli.configuration(&mut inherited)?;
+    let origin = cli.origin();
+    if cli.check {
+        config.check_host().map_err(|error| error.in_file(origin))?;
+        return print(&format!("{}: ok", config::shown(origin)));
+    }
+    let notify = Notify::from_environment().context("NOTIFY_SOCKET")?;
+    config.make_runtime_folder()?;
     // Before the log has its thread.
-    confinement::begin(&config).map_err(|error| error.in_file(path))?;
+    confinement::begin(&config).map_err(|error| error.in_file(origin))?;
     subscriber::init(&config.log).map_err(anyhow::Error::msg)?;
-    match daemon::run(&config, inherited) {
+    match daemon::run(&config, inherited, &notify) {
         Err(
             error @ DaemonError::Make(
                 MakeError::Listen { .. } | MakeError::Fabric { .. } | MakeError::File { .. },
             ),
-        ) => Err(anyhow::Error::new(error).context(config::shown(path).to_string())),
+        ) => Err(anyhow::Error::new(error).context(config::shown(origin).to_string())),
         ended => Ok(ended?),
     }
+}
+
+fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
+    let options = device::replay::Options {
+        until: args.until,
+        trace: args.trace.clone().map(|file| (file, args.trace_format)),
+        steps: args.steps || args.wait,
+        wait: args.wait,
+    };
+    Ok(device::replay::run(&args.file, &options, &mut io::stdout().lock())?)
 }
 
 /// The answer that was asked for.

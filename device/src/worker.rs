@@ -26,13 +26,14 @@ use rustix::time::{ClockId, clock_gettime};
 
 use self::linger::Linger;
 use crate::capture::Capture;
-use crate::control::call::{Call, Mailbox, Status};
+use crate::control::call::{Begun, Call, Mailbox, NotRecorded, Status};
 use crate::control::message::{Counters, LogCounters, PortState, VfioCounters};
 use crate::descriptors::Reserve;
 use crate::fabric::{Fabric, RxBatch, Sent};
 use crate::frontend::Frontend;
 use crate::hca::{Hca, WorkLeft};
 use crate::limited;
+use crate::record::Recorder;
 use crate::telemetry::outlet;
 use crate::vfio::server::{Connection, Device as _, Gone, Listener, MessageStats, Source};
 
@@ -84,7 +85,13 @@ pub struct Worker<F: Frontend, N: Fabric> {
     epoll: OwnedFd,
     linger: Linger,
     reserve: Reserve,
+    /// Ends with the worker.
+    record: Option<Recorder>,
+    maker: Option<Maker<F>>,
 }
+
+/// Makes the device as after power-on.
+pub type Maker<F> = Box<dyn Fn() -> io::Result<Hca<F>> + Send>;
 
 /// A worker whatever its front-end and fabric are.
 pub trait Run: Send {
@@ -132,6 +139,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             epoll,
             linger: Linger::new(Duration::ZERO),
             reserve: Reserve::new(),
+            record: None,
+            maker: None,
         };
         match source {
             Source::Listener(listener) => {
@@ -148,6 +157,19 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
     #[must_use]
     pub fn with_linger(self, limit: Duration) -> Self {
         Self { linger: Linger::new(limit), ..self }
+    }
+
+    /// Records all that reaches the device and all that it does.
+    #[must_use]
+    pub fn with_record(mut self, record: Recorder) -> Self {
+        self.hca.set_tape(record.tape());
+        Self { record: Some(record), ..self }
+    }
+
+    /// Can make the device anew, for a record to begin with it.
+    #[must_use]
+    pub fn with_maker(self, maker: Maker<F>) -> Self {
+        Self { maker: Some(maker), ..self }
     }
 
     /// Serves until asked to end, by a call to `mailbox`.
@@ -213,8 +235,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
 
     /// Answers what other threads want to know. Between turns, so that they see nothing half done.
     fn answer_calls(&mut self, mailbox: &mut Mailbox) {
-        let Self { hca, fabric, client, clients, gone, .. } = self;
         for call in mailbox.take() {
+            let Self { hca, fabric, client, clients, gone, record, .. } = self;
             // An asker that is gone wants no answer.
             match call {
                 Call::Status(answer) => {
@@ -222,10 +244,14 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                     let capture = hca.capture().and_then(Capture::path).map(Path::to_owned);
                     let trace = hca.monitor().trace_path().map(Path::to_owned);
                     let port_disabled = hca.is_disabled();
-                    let _ = answer.send(Status { port, port_disabled, capture, trace });
+                    let record = record.as_ref().and_then(Recorder::path).map(Path::to_owned);
+                    let _ = answer.send(Status { port, port_disabled, capture, trace, record });
                 }
                 Call::List(table, from, answer) => {
                     let _ = answer.send(hca.snapshot(table, from));
+                }
+                Call::Explain(qpn, answer) => {
+                    let _ = answer.send(hca.explain(qpn));
                 }
                 Call::Counters(answer) => {
                     let mut messages = *gone;
@@ -235,6 +261,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                     let _ = answer.send(Counters {
                         frontend: hca.frontend_counters(),
                         engine: *hca.engine_stats(),
+                        qps: *hca.qp_states(),
                         port: hca.port_stats().into(),
                         fabric: fabric.stats(),
                         vfio: VfioCounters {
@@ -261,10 +288,36 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 Call::SetTrace(trace, answer) => {
                     let _ = answer.send(hca.set_trace(trace.map(|trace| *trace)));
                 }
-                Call::Impair(call) => call.answer(hca.impairments()),
+                Call::BeginRecord(record, answer) => {
+                    let _ = answer.send(self.begin_record(record));
+                }
+                Call::EndRecord(answer) => {
+                    hca.remove_tape();
+                    let _ = answer.send(record.take());
+                }
+                Call::Impair(call) => call.answer(hca),
                 Call::Peers(call) => call.answer(hca, fabric),
             }
         }
+    }
+
+    /// Makes the device anew, and records it from there on. What the operator has set stays; it counts from zero.
+    fn begin_record(&mut self, record: Box<Recorder>) -> Begun {
+        let mut hca = match &self.maker {
+            Some(make) if self.client.is_none() => match make() {
+                Ok(hca) => hca,
+                Err(error) => return Err((record, NotRecorded::NotMade(error.to_string()))),
+            },
+            _ => return Err((record, NotRecorded::HasClient)),
+        };
+        hca.set_capture(self.hca.set_capture(None));
+        hca.set_trace(self.hca.set_trace(None));
+        hca.set_now(now());
+        hca.set_tape(record.tape());
+        hca.take_over(&self.hca);
+        self.fabric.switch().into_iter().flat_map(|switch| switch.given_macs()).for_each(|mac| hca.know(mac));
+        self.hca = hca;
+        Ok(self.record.replace(*record))
     }
 
     /// Looks at all descriptors, and sleeps before that unless there is work or a deadline has passed.

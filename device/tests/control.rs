@@ -157,7 +157,7 @@ fn the_objects_a_guest_made_are_listed() {
             "id": 1, "interface": "jingzhao", "mac": "02:00:00:00:00:01", "ipv4": "10.77.0.1",
             "ipv6": "fe80::ff:fe00:1",
             "socket": daemon.socket, "connected": true, "port": "up", "capture": null,
-            "trace": null, "state": "running", "restarts": 0, "problem": null, "port_disabled": false,
+            "trace": null, "record": null, "state": "running", "restarts": 0, "problem": null, "port_disabled": false,
         }])
     );
     assert_eq!(
@@ -169,6 +169,7 @@ fn the_objects_a_guest_made_are_listed() {
             "send_cqn": 6, "recv_cqn": 6, "send_slots": 16, "send_waiting": 0, "recv_slots": 8,
             "remote_rights": ["remote_write", "remote_read", "remote_atomic"],
             "max_rd_atomic": 16, "max_dest_rd_atomic": 16,
+            "ignored": null,
             "counters": {
                 "doorbells": 0, "sends": 0, "receives": 0, "sends_completed": 0, "receives_completed": 0, "failed": 0,
             },
@@ -298,7 +299,8 @@ fn what_vmm_and_driver_asked_for_is_counted() {
     assert_eq!(vfio["interrupts"], json!({ "sent": 0, "pending": 0, "nowhere": 0 }));
     let interface = &counters["interface"];
     assert_eq!(interface["commands"]["MAP_ICM"], json!({ "OK": 5 }));
-    assert_eq!(interface["doorbells"], json!({ "send": 1, "send_no_qp": 1 }));
+    assert_eq!(interface["doorbells"], json!({ "send": 1 }));
+    assert_eq!(interface["ignored"], json!({ "qp_reset": 1 }));
     assert_eq!(interface["violations"], json!({}));
     let qp = &hcactl_json(&control, "qps")[0]["counters"];
     assert_eq!((&qp["doorbells"], &qp["sends"], &qp["receives"]), (&1.into(), &1.into(), &0.into()));
@@ -306,6 +308,20 @@ fn what_vmm_and_driver_asked_for_is_counted() {
 
     let text = hcactl(&control, &["counters"]).unwrap();
     assert!(text.lines().any(|line| line.starts_with("interface.commands.MAP_ICM.OK ")), "{text}");
+
+    // The one is told of in whole, the other by what was rung for it.
+    let text = hcactl(&control, &["explain", "qp", &format!("{QPN:#x}")]).unwrap();
+    let said: Vec<_> = text.lines().collect();
+    assert_eq!(said[0], format!("QP {QPN:#x}: RC, ERR"));
+    assert!(said[1].starts_with("stopped ") && said[1].ends_with(": its software moved it to ERR"), "{text}");
+    assert_eq!(
+        hcactl(&control, &["explain", "qp", "9"]).unwrap(),
+        "QP 0x9: there is none, or it is in RESET: doorbells and packets are ignored\n\
+         ignored: once, the last time for qp_reset\n"
+    );
+    let json: Value = hcactl(&control, &["--json", "explain", "qp", "9"]).unwrap().parse().unwrap();
+    let ignored = json!({ "count": 1, "last": "qp_reset" });
+    assert_eq!(json["explanation"], json!({ "situation": null, "ignored": ignored }));
 }
 
 #[test]
@@ -392,6 +408,70 @@ fn a_trace_begins_and_ends_on_request_and_overwrites_nothing() {
     let text = std::fs::read_to_string(&json).unwrap();
     let command: Value = serde_json::from_str(text.lines().nth(7).unwrap()).unwrap();
     assert_eq!(command["out"]["board_id"], 0x0123_4567_89ab_cdef_u64);
+}
+
+/// Once a VMM is connected, what the device is made of cannot be told any more.
+#[test]
+fn a_record_begins_on_request_before_a_client_comes_and_is_replayed() {
+    let (mut daemon, control) = start();
+    let file = daemon.folder.path().join("x.record");
+    let name = file.to_str().unwrap();
+    assert_eq!(hcactl(&control, &["record", "off"]).unwrap_err(), "hcactl: no record is being written\n");
+    let mut guest = connect(&daemon);
+    let error = hcactl(&control, &["record", "on", name]).unwrap_err();
+    assert!(error.starts_with("hcactl: a VMM is connected, and a record begins with the device"), "{error}");
+    assert!(!file.exists(), "a record of nothing is left");
+    guest.ok(Op::Nop, 0, 0x1f, &[]);
+    drop(guest);
+    daemon.wait_for_line("device reset");
+
+    // What was done before counts for the device that is recorded too.
+    hcactl(&control, &["impair", "add", "tx", "--probability", "0.5", "--seed", "3", "drop"]).unwrap();
+    hcactl(&control, &["port", "down"]).unwrap();
+    hcactl(&control, &["record", "on", name]).unwrap();
+    assert_eq!(hcactl_json(&control, "devices")[0]["record"], name);
+    assert_eq!(hcactl_json(&control, "devices")[0]["port"], "down");
+    let error = hcactl(&control, &["record", "on", name]).unwrap_err();
+    assert_eq!(error, format!("hcactl: a record to {name} is being written\n"));
+    let mut guest = connect(&daemon);
+    guest.ok(Op::QueryAdapter, 0, 0, &[]);
+    hcactl(&control, &["port", "up"]).unwrap();
+    hcactl(&control, &["record", "off"]).unwrap();
+    assert_eq!(hcactl_json(&control, "devices")[0]["record"], Value::Null);
+    guest.ok(Op::QueryAdapter, 0, 0, &[]);
+    let error = hcactl(&control, &["record", "on", name]).unwrap_err();
+    assert!(error.starts_with(&format!("hcactl: cannot create {name}: ")), "{error}");
+
+    let replay = |arguments: &[&str]| {
+        let output = hcad().args(["replay", name]).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = replay(&["--steps"]);
+    assert!(text.ends_with("all the same; the record ends: the daemon ended it\n"), "{text}");
+    for step in ["link goes down", "impairment {", "link goes up"] {
+        assert!(text.contains(step), "{step} is missing in\n{text}");
+    }
+    let trace = file.with_extension("trace");
+    replay(&["--trace", trace.to_str().unwrap()]);
+    let trace = std::fs::read_to_string(trace).unwrap();
+    // The one before the end.
+    assert_eq!(trace.matches(" command QUERY_ADAPTER status=OK ").count(), 1, "{trace}");
+}
+
+#[test]
+fn a_record_ends_at_its_bound_and_the_device_goes_on() {
+    let (mut daemon, control) = start_with(&[("record_max_bytes", json!(5000))]);
+    let file = daemon.folder.path().join("x.record");
+    let name = file.to_str().unwrap();
+    hcactl(&control, &["record", "on", name]).unwrap();
+    let mut guest = connect(&daemon);
+    (0..100).for_each(|_| guest.ok(Op::QueryAdapter, 0, 0, &[]));
+    daemon.wait_for_line("record ends: the file has reached its bound");
+    guest.ok(Op::QueryAdapter, 0, 0, &[]);
+    let error = hcactl(&control, &["record", "off"]).unwrap_err();
+    assert_eq!(error, format!("hcactl: the record to {name} had ended: the file has reached its bound\n"));
+    assert!(file.metadata().unwrap().len() <= 5000);
 }
 
 #[test]

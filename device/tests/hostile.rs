@@ -16,6 +16,7 @@ fn the_corpora_replay() {
     replay("config", 6, device_fuzz::config::run);
     replay("net_frames", 10, device_fuzz::net::run);
     replay("impairments", 8, device_fuzz::impair::run);
+    replay("records", 8, device_fuzz::record::run);
     replay("switch", 8, device_fuzz::switch::run);
 }
 
@@ -65,6 +66,11 @@ fn frames_come_out_as_often_as_rules_say() {
 #[test]
 fn peers_are_told_apart_whatever_they_sent() {
     random_inputs(300, 4, device_fuzz::switch::run);
+}
+
+#[test]
+fn a_replay_ends_whatever_is_in_its_record() {
+    random_inputs(500, 4, device_fuzz::record::run);
 }
 
 /// Runs a target on so many inputs, each longer than the one before by so many bytes.

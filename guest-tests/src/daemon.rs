@@ -1,11 +1,12 @@
 //! The daemon under test, with a configuration made for the run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::{Value, json};
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -70,6 +71,8 @@ pub struct HcaSpec {
     pub capture: bool,
     /// Write what its driver does and what it answers to a file.
     pub trace: bool,
+    /// Write all that reaches it, and what it does, to a file.
+    pub record: bool,
     /// Look for what its driver does against the interface, of which there must be nothing but what is explained.
     pub strict: bool,
     /// Rules that may be reported of it.
@@ -125,6 +128,7 @@ impl HcaSpec {
             options: json!({}),
             capture: true,
             trace: false,
+            record: false,
             strict: false,
             explained: &[],
         };
@@ -136,9 +140,17 @@ impl HcaSpec {
     /// # Errors
     /// When there are no free ports.
     pub fn mesh<const N: usize>() -> Result<[Self; N]> {
-        let ports: [SocketAddr; N] = free_udp_ports()?;
+        Self::mesh_of(N)?.try_into().map_err(|_| anyhow!("a mesh of {N}"))
+    }
+
+    /// The same, as many as are wanted.
+    ///
+    /// # Errors
+    /// When there are no free ports.
+    pub fn mesh_of(count: usize) -> Result<Vec<Self>> {
+        let ports = free_ports(count)?;
         let [example, _] = Self::pair()?;
-        let mut specs = ports.map(|bind| Self { bind, ..example.clone() });
+        let mut specs: Vec<Self> = ports.iter().map(|&bind| Self { bind, ..example.clone() }).collect();
         for (id, spec) in (1..).zip(&mut specs) {
             let others = ports.iter().filter(|addr| **addr != spec.bind);
             spec.peers = others.map(|&addr| Peer { addr, leaf: false }).collect();
@@ -237,6 +249,16 @@ impl Daemon {
         &self.capture
     }
 
+    /// What its driver did and it answered, if that is traced.
+    pub fn trace(&self) -> PathBuf {
+        self.capture.with_extension("trace")
+    }
+
+    /// All that reached it and what it did, if that is recorded.
+    pub fn record(&self) -> PathBuf {
+        self.capture.with_extension("record")
+    }
+
     /// The program.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
@@ -295,6 +317,11 @@ impl Daemon {
 }
 
 impl Control {
+    /// Where it listens.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
     /// See [`Daemon::control`].
     ///
     /// # Errors
@@ -357,21 +384,36 @@ fn device_of(spec: &HcaSpec, socket: &Path, capture: &Path) -> Value {
         "strict": spec.strict,
         "capture": spec.capture.then_some(capture),
         "trace": spec.trace.then(|| json!({ "file": capture.with_extension("trace") })),
+        "record": spec.record.then(|| capture.with_extension("record")),
     })
 }
 
-/// Ports nobody has now. Another program could take one before the daemon does, which then says so and ends.
+/// Ports nobody has now, and that were not given out before: what they were for may not have taken them yet, or may be
+/// about to come back to them. Another program could take one before the daemon does, which then says so and ends.
 ///
 /// # Errors
 /// When there are none.
 pub fn free_udp_ports<const N: usize>() -> Result<[SocketAddr; N]> {
-    let sockets: Vec<UdpSocket> = (0..N)
-        .map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)))
-        .collect::<Result<_, _>>()
-        .context("looking for a free UDP port")?;
-    let mut ports = [SocketAddr::from((Ipv4Addr::LOCALHOST, 0)); N];
-    for (port, socket) in ports.iter_mut().zip(&sockets) {
-        *port = socket.local_addr()?;
+    free_ports(N)?.try_into().map_err(|_| anyhow!("{N} free UDP ports"))
+}
+
+/// The same, as many as are wanted.
+///
+/// # Errors
+/// When there are none.
+pub fn free_ports(count: usize) -> Result<Vec<SocketAddr>> {
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut ports = Vec::with_capacity(count);
+    // Held until all are found, so that the system names each port once.
+    let mut held = Vec::new();
+    while ports.len() < count {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("looking for a free UDP port")?;
+        let addr = socket.local_addr()?;
+        held.push(socket);
+        if given.insert(addr.port()) {
+            ports.push(addr);
+        }
     }
     Ok(ports)
 }

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::artifacts::{Artifacts, Disks, KernelChoice, Overrides, cache_dir};
+use crate::artifacts::{Added, Artifacts, Disks, Kernel, KernelChoice, Overrides, cache_dir};
 use crate::initramfs::Initramfs;
 use crate::modules::Wanted;
 use crate::programs;
-use crate::qemu::{Accelerator, Machine, Nic};
+use crate::qemu::{Accelerator, Machine, Nic, Share};
 use crate::run_dir::RunDir;
-use crate::vm::{Image, Vm};
+use crate::vm::{self, Image, Vm};
 
 /// From QEMU's start until the agent answers. Emulated guests on two busy cores have been seen to take a minute.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
@@ -51,21 +51,45 @@ pub struct Options {
     /// The daemon to test [default: hcad beside this program]
     #[arg(long, value_name = "FILE")]
     pub hcad: Option<PathBuf>,
-    /// A static guest agent to use instead of building one
+    /// A static guest agent to use instead of the one inside this program
     #[arg(long, value_name = "FILE")]
     pub agent: Option<PathBuf>,
     /// How guests are executed [default: kvm where it runs the guest's kernel, else tcg]
     #[arg(long, value_enum)]
     pub accel: Option<Accelerator>,
     /// Virtual processors of a guest
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, visible_alias = "smp", default_value_t = 1, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cpus: u32,
     /// Record what drivers do and devices answer, in the run's folder; only of HCAs that stock drivers use
     #[arg(long)]
     pub trace: bool,
-    /// Memory of a guest in MiB
-    #[arg(long, default_value_t = 512, value_name = "MIB")]
+    /// Memory of a guest, in MiB or with a unit, such as `2G`
+    #[arg(long, default_value = "512", value_name = "SIZE", value_parser = mebibytes)]
     pub memory: u32,
+}
+
+impl Options {
+    fn given(&self) -> Vec<String> {
+        let kernel = self.kernel.as_ref().map(|kernel| match kernel {
+            KernelChoice::Stock(suite) => suite.name().into(),
+            KernelChoice::Folder(folder) => folder.clone(),
+        });
+        let accel = self.accel.map(|accel| match accel {
+            Accelerator::Tcg => "tcg".into(),
+            Accelerator::Kvm => "kvm".into(),
+        });
+        let paths = [
+            ("--qemu", &self.qemu),
+            ("--kernel", &kernel),
+            ("--root", &self.root),
+            ("--hcad", &self.hcad),
+            ("--agent", &self.agent),
+            ("--accel", &accel),
+        ];
+        let given = paths.into_iter().filter_map(|(option, value)| Some((option, value.as_ref()?)));
+        given.map(|(option, value)| format!("{option}={}", value.display())).collect()
+    }
 }
 
 /// What the user may choose for scenarios that draw at random.
@@ -84,7 +108,7 @@ pub struct Chance {
 pub struct Lab {
     artifacts: Artifacts,
     own_modules: Vec<PathBuf>,
-    agent: PathBuf,
+    agent: Option<PathBuf>,
     hcad: Option<PathBuf>,
     accelerator: Accelerator,
     cpus: u32,
@@ -92,6 +116,7 @@ pub struct Lab {
     trace: bool,
     chance: Chance,
     runs: PathBuf,
+    given: Vec<String>,
 }
 
 /// One machine of a scenario, beyond what all have in common.
@@ -111,6 +136,10 @@ pub struct Guest<'a> {
     pub disks: Vec<PathBuf>,
     /// Image of one more, behind them, which it may write.
     pub own_disk: Option<PathBuf>,
+    /// Folders of the host that it can mount.
+    pub shares: Vec<Share>,
+    /// Commands that can run in it at once, beside the agent's steps.
+    pub commands: usize,
     /// It may restart; otherwise its QEMU ends when it does.
     pub reboots: bool,
     /// It needs so many processors, whatever the user chose for others.
@@ -125,10 +154,18 @@ impl Lab {
     /// # Errors
     /// When something is missing.
     pub async fn prepare(options: &Options) -> Result<Self> {
+        Self::prepare_with(options, Added::default()).await
+    }
+
+    /// The same with packages in the guests' user space that were added to it.
+    ///
+    /// # Errors
+    /// As [`Self::prepare`].
+    pub async fn prepare_with(options: &Options, added: Added) -> Result<Self> {
         let chosen = options.accel;
         let options = options.clone();
         // Downloads and builds block; nothing else is to be done meanwhile.
-        let mut lab = tokio::task::spawn_blocking(move || Self::gather(&options)).await??;
+        let mut lab = tokio::task::spawn_blocking(move || Self::gather(&options, added)).await??;
         lab.accelerator = match chosen {
             Some(Accelerator::Tcg) => Accelerator::Tcg,
             Some(Accelerator::Kvm) => match lab.kvm_obstacle().await? {
@@ -141,16 +178,23 @@ impl Lab {
         Ok(lab)
     }
 
-    fn gather(options: &Options) -> Result<Self> {
+    fn gather(options: &Options, added: Added) -> Result<Self> {
         let overrides = Overrides {
             qemu: options.qemu.clone(),
             kernel: options.kernel.clone().unwrap_or_default(),
             root: options.root.clone(),
+            added,
         };
+        let artifacts = Artifacts::obtain(&cache_dir()?, &overrides)?;
+        // A guest would find out, but only when it has booted.
+        if !options.modules.is_empty() {
+            let kernel = Wanted::new(&artifacts.kernel.modules)?;
+            options.modules.iter().try_for_each(|file| kernel.check_file(file))?;
+        }
         Ok(Self {
-            artifacts: Artifacts::obtain(&cache_dir()?, &overrides)?,
+            artifacts,
             own_modules: options.modules.clone(),
-            agent: options.agent.clone().map_or_else(programs::build_agent, Ok)?,
+            agent: options.agent.clone(),
             hcad: options.hcad.clone(),
             accelerator: Accelerator::Tcg,
             cpus: options.cpus,
@@ -158,6 +202,7 @@ impl Lab {
             trace: options.trace,
             chance: Chance::default(),
             runs: programs::lab_dir()?,
+            given: options.given(),
         })
     }
 
@@ -175,6 +220,25 @@ impl Lab {
     /// When the file that says so is not there.
     pub fn kernel_config(&self) -> Result<String> {
         self.artifacts.kernel.config()
+    }
+
+    /// Options of a command line that give another the same programs, kernel and user space.
+    pub fn given(&self) -> &[String] {
+        &self.given
+    }
+
+    /// The guests' kernel.
+    pub fn kernel(&self) -> &Kernel {
+        &self.artifacts.kernel
+    }
+
+    /// Fetches the user space of guests that have one, if it is not in the cache.
+    ///
+    /// # Errors
+    /// When it cannot be fetched or made.
+    pub async fn fetch_user_space(&self) -> Result<()> {
+        let artifacts = self.artifacts.clone();
+        tokio::task::spawn_blocking(move || artifacts.disks()).await?.map(drop)
     }
 
     /// Whether daemons are to record what drivers do.
@@ -266,7 +330,8 @@ impl Lab {
             wanted.add_file(file)?;
         }
         let modules = wanted.finish();
-        let mut archive = Initramfs::new(&read(&self.agent)?);
+        let agent = self.agent.as_deref().map(read).transpose()?;
+        let mut archive = Initramfs::new(agent.as_deref().unwrap_or(programs::AGENT));
         archive.add_busybox(&read(&self.artifacts.busybox)?, applets(&self.artifacts.busybox)?.lines());
         let modules = archive.add_modules(&modules);
         let initramfs = run.scratch(name);
@@ -309,9 +374,11 @@ impl Lab {
             nics: guest.nics,
             hcas: guest.hcas,
             cards: guest.cards,
+            shares: guest.shares,
             reboots: guest.reboots,
         };
-        Vm::boot(&machine, &self.artifacts, image, run, guest.with_console, limit).await
+        let wanted = vm::Wanted { console: guest.with_console, commands: guest.commands };
+        Vm::boot(&machine, &self.artifacts, image, run, wanted, limit).await
     }
 
     /// Why KVM does not run the guest's kernel here, if it does not: a device that opens is not enough, since some
@@ -354,6 +421,19 @@ impl Lab {
     }
 }
 
+/// A size of memory: MiB, or a number with M or G behind it.
+fn mebibytes(text: &str) -> Result<u32, String> {
+    /// Debian's kernel unpacks its initramfs in no less.
+    const LEAST_MIB: u32 = 128;
+    let (digits, unit) = match text.strip_suffix(['G', 'g']) {
+        Some(digits) => (digits, 1024),
+        None => (text.strip_suffix(['M', 'm']).unwrap_or(text), 1),
+    };
+    let number: u32 = digits.parse().map_err(|_| "is no size such as 512M or 2G".to_owned())?;
+    let size = number.checked_mul(unit).ok_or("is too large")?;
+    if size < LEAST_MIB { Err(format!("is less than {LEAST_MIB}M")) } else { Ok(size) }
+}
+
 /// The names a busybox goes by; it is static, so it runs here too.
 fn applets(busybox: &Path) -> Result<String> {
     let output = Command::new(busybox)
@@ -361,4 +441,17 @@ fn applets(busybox: &Path) -> Result<String> {
         .output()
         .with_context(|| format!("starting {}", busybox.display()))?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_given_in_mebibytes_or_with_a_unit() {
+        assert_eq!(["512", "512M", "2G", "1g"].map(mebibytes), [Ok(512), Ok(512), Ok(2048), Ok(1024)]);
+        for wrong in ["", "64", "G", "1T", "-1", "4194304G"] {
+            assert!(mebibytes(wrong).is_err(), "{wrong}");
+        }
+    }
 }

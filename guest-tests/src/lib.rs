@@ -1,5 +1,7 @@
 //! The lab: boots stock guests on HCAs served by `hcad` and judges what happens.
 //!
+//! Guests that stay up for somebody else's tests are [`testbed`].
+//!
 //! A scenario ([`scenario`]) starts daemons ([`daemon`]) and guests ([`vm`]) from what the [`lab`] has gathered, then
 //! asks the agents in the guests ([`agent_link`]) to do things and compares their answers with the specification.
 
@@ -18,5 +20,6 @@ pub mod report;
 pub mod run_dir;
 pub mod scenario;
 pub mod stock_verbs;
+pub mod testbed;
 pub mod tools;
 pub mod vm;

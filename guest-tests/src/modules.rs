@@ -55,13 +55,39 @@ impl Wanted {
         self.add_object(name, object)
     }
 
+    /// Whether the kernel would load a module of the user's own, as far as its file tells: the words that name the kernel
+    /// it was built for are compared with those in the kernel's modules.
+    ///
+    /// # Errors
+    /// When it would not, with both.
+    pub fn check_file(&self, file: &Path) -> Result<()> {
+        let (Some(own), Some(example)) = (modinfo(&read(file)?, "vermagic"), self.files.values().min())
+        else {
+            bail!("{} is no kernel module: it does not say what kernel it was built for", file.display())
+        };
+        let object = read(file)?;
+        let Some(kernel) = modinfo(&read(example)?, "vermagic") else { return Ok(()) };
+        // The release does not matter to a kernel where checksums of what is used tell the same better.
+        let has_checksums = object.windows(VERSIONS.len()).any(|window| window == VERSIONS);
+        let words =
+            |magic: &str| magic.split_once(' ').map(|(_, words)| words.to_owned()).unwrap_or_default();
+        if own == kernel || has_checksums && words(&own) == words(&kernel) {
+            return Ok(());
+        }
+        bail!(
+            "{} was built for the kernel '{}', guests run '{}': build it against the latter, or choose another with --kernel",
+            file.display(),
+            own.trim_end(),
+            kernel.trim_end()
+        )
+    }
+
     /// Adds a module of the user's own. It stands in for one of the kernel's of the same name.
     ///
     /// # Errors
     /// When it cannot be read, or depends on something the kernel does not have.
     pub fn add_file(&mut self, file: &Path) -> Result<()> {
-        let stem = file.file_name().and_then(|name| name.to_str()?.split('.').next());
-        let name = canonical(stem.with_context(|| format!("{} is no file of a module", file.display()))?);
+        let name = name_of(file)?;
         self.modules.retain(|module| module.name != name);
         let object = read(file)?;
         self.add_object(name, object).with_context(|| file.display().to_string())
@@ -80,6 +106,36 @@ impl Wanted {
         Ok(())
     }
 }
+
+/// The name of the module in a file.
+///
+/// # Errors
+/// When the file has none.
+pub fn name_of(file: &Path) -> Result<String> {
+    let stem = file.file_name().and_then(|name| name.to_str()?.split('.').next());
+    Ok(canonical(stem.with_context(|| format!("{} is no file of a module", file.display()))?))
+}
+
+/// The file of a module of the kernel whose modules are below `folder`.
+///
+/// # Errors
+/// When there is none.
+pub fn find(folder: &Path, name: &str) -> Result<PathBuf> {
+    index(folder)?.remove(&canonical(name)).with_context(|| format!("the kernel has no module {name}"))
+}
+
+/// A module of the user's own: its object, uncompressed, and the names of what must be loaded before it.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn open(file: &Path) -> Result<(Vec<u8>, Vec<String>)> {
+    let object = read(file)?;
+    let needs = dependencies(&object);
+    Ok((object, needs))
+}
+
+/// What marks an object with checksums of what it uses: the beginning of the names of the sections that hold them.
+const VERSIONS: &[u8] = b"\0__version";
 
 /// File names use dashes and underscores at will; the kernel uses underscores.
 fn canonical(name: &str) -> String {
@@ -121,13 +177,18 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(object)
 }
 
-/// The `depends=` entry of the object's `.modinfo`: a list of zero-terminated `key=value` strings.
 fn dependencies(object: &[u8]) -> Vec<String> {
-    const KEY: &[u8] = b"\0depends=";
-    let Some(start) = object.windows(KEY.len()).position(|window| window == KEY) else { return Vec::new() };
-    let value = &object[start + KEY.len()..];
-    let value = &value[..value.iter().position(|&b| b == 0).unwrap_or(value.len())];
-    String::from_utf8_lossy(value).split(',').filter(|name| !name.is_empty()).map(canonical).collect()
+    let list = modinfo(object, "depends").unwrap_or_default();
+    list.split(',').filter(|name| !name.is_empty()).map(canonical).collect()
+}
+
+/// An entry of the object's `.modinfo`: a list of zero-terminated `key=value` strings.
+fn modinfo(object: &[u8], key: &str) -> Option<String> {
+    let key = format!("\0{key}=");
+    let start = object.windows(key.len()).position(|window| window == key.as_bytes())?;
+    let value = object.get(start + key.len()..)?;
+    let value = value.split(|&byte| byte == 0).next().unwrap_or_default();
+    Some(String::from_utf8_lossy(value).into_owned())
 }
 
 #[cfg(test)]
@@ -168,6 +229,30 @@ mod tests {
         let names: Vec<&str> = modules.iter().map(|module| module.name.as_str()).collect();
         assert_eq!(names, ["ib_core", "rdma_rxe"]);
         assert_eq!(modules[1].object, object("ib_core"));
+    }
+
+    #[test]
+    fn a_module_for_another_kernel_is_refused_unless_checksums_decide() {
+        let folder = tempfile::tempdir().unwrap();
+        let module = |magic: &str, more: &str| format!("\x7fELF\0vermagic={magic} \0depends=\0{more}");
+        fs::write(folder.path().join("ib_core.ko"), module("7.3.4 SMP mod_unload modversions", "")).unwrap();
+        let wanted = Wanted::new(folder.path()).unwrap();
+        let own = tempfile::tempdir().unwrap();
+        let file = own.path().join("own.ko");
+        let check = |text: String| {
+            fs::write(&file, text).unwrap();
+            wanted.check_file(&file).map_err(|error| error.to_string())
+        };
+        assert_eq!(check(module("7.3.4 SMP mod_unload modversions", "")), Ok(()));
+        assert_eq!(check(module("7.3.3 SMP mod_unload modversions", "__versions\0")), Ok(()));
+        let other = check(module("7.3.3 SMP mod_unload modversions", "")).unwrap_err();
+        assert!(
+            other.contains("built for the kernel '7.3.3 SMP mod_unload modversions', guests run '7.3.4"),
+            "{other}"
+        );
+        let other = check(module("7.3.4 SMP preempt mod_unload", "__versions\0")).unwrap_err();
+        assert!(other.contains("preempt"), "{other}");
+        assert!(check("text".into()).unwrap_err().contains("is no kernel module"));
     }
 
     #[test]

@@ -1,22 +1,22 @@
-//! The project's own programs: the daemon beside this one, and the agent built for guests.
+//! The project's own programs: the daemon beside this one, and the agent inside it.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
-/// The workspace this program was built from.
-fn workspace() -> &'static Path {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here)
-}
+use crate::artifacts::cache_dir;
 
-/// The folder for what runs leave behind: `lab` in the target folder this program runs from.
+/// The folder for what runs leave behind: `lab` in the target folder this program runs from, or in the cache when it was
+/// installed elsewhere.
 ///
 /// # Errors
 /// When this program's own path is unknown.
 pub fn lab_dir() -> Result<PathBuf> {
-    Ok(target_dir()?.join("lab"))
+    let profile = profile_dir()?;
+    // Cargo locks the folder of a profile it builds; its mark of a target folder is missing where somebody else made that.
+    let built_here = profile.join(".cargo-lock").is_file();
+    let target = profile.parent().filter(|_| built_here);
+    Ok(target.map_or_else(cache_dir, |target| Ok(target.to_owned()))?.join("lab"))
 }
 
 /// The daemon, beside this program.
@@ -35,34 +35,8 @@ pub fn hcactl() -> Result<PathBuf> {
     beside("hcactl")
 }
 
-/// Builds the agent as a static program, since a guest has no libraries, in a target folder of its own, since the
-/// flag would rebuild everything else. A build with nothing to do takes a fraction of a second.
-///
-/// # Errors
-/// When cargo cannot be run or the build fails.
-pub fn build_agent() -> Result<PathBuf> {
-    const TARGET: &str = "x86_64-unknown-linux-gnu";
-    let target_dir = target_dir()?.join("guest");
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command
-        .current_dir(workspace())
-        .args(["build", "--quiet", "--release", "--locked", "-p", "agent", "--bin", "guest-agent"])
-        .args(["--target", TARGET, "--target-dir"])
-        .arg(&target_dir)
-        .env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=symbols")
-        .env_remove("CARGO_ENCODED_RUSTFLAGS");
-    tracing::debug!("building the agent: {command:?}");
-    let output = command
-        .output()
-        .with_context(|| format!("starting {command:?} to build the agent (or give one with --agent)"))?;
-    ensure!(
-        output.status.success(),
-        "building the agent failed: {command:?}\n{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(target_dir.join(TARGET).join("release/guest-agent"))
-}
+/// The agent, a static program for guests.
+pub const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guest-agent"));
 
 fn beside(program: &str) -> Result<PathBuf> {
     let path = profile_dir()?.join(program);
@@ -80,9 +54,4 @@ fn profile_dir() -> Result<PathBuf> {
     let folder = program.parent().context("this program has no folder")?;
     let folder = if folder.ends_with("deps") { folder.parent().unwrap_or(folder) } else { folder };
     Ok(folder.to_owned())
-}
-
-fn target_dir() -> Result<PathBuf> {
-    let profile = profile_dir()?;
-    Ok(profile.parent().context("this program is not in a target folder")?.to_owned())
 }

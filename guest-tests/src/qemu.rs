@@ -43,8 +43,21 @@ pub struct Machine {
     pub hcas: Vec<PathBuf>,
     /// Sockets of further ones, each behind a root port of its own, where a card is plugged in.
     pub cards: Vec<PathBuf>,
+    /// Folders of the host that it can mount.
+    pub shares: Vec<Share>,
     /// Restart when the guest does, instead of ending.
     pub reboots: bool,
+}
+
+/// A folder of the host, which the guest mounts by its tag.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The folder.
+    pub folder: PathBuf,
+    /// Its name for the guest.
+    pub tag: String,
+    /// The guest may not change it.
+    pub read_only: bool,
 }
 
 /// An Ethernet NIC whose wire is UDP: each frame is one datagram, as on the fabric of an HCA.
@@ -93,6 +106,8 @@ impl NicModel {
 pub struct Endpoints {
     /// Where the lab listens for the agent's virtio-serial port.
     pub agent: PathBuf,
+    /// Where the lab listens for the agent's ports that carry commands.
+    pub commands: Vec<PathBuf>,
     /// Where the console is written.
     pub console_log: PathBuf,
     /// Where the lab listens for the console, if it wants to type into it.
@@ -145,6 +160,12 @@ impl Machine {
             args.pair("-device", "intel-iommu,caching-mode=on");
         }
         args.pair("-device", "virtio-serial-pci");
+        // Before the agent's own port: when that is there, so are these.
+        for (index, socket) in endpoints.commands.iter().enumerate() {
+            args.pair("-chardev", format!("socket,id=exec{index},path={}", escaped(socket)));
+            let name = format!("{}{index}", agent::wire::exec::EXEC_PORT_PREFIX);
+            args.pair("-device", format!("virtserialport,chardev=exec{index},name={name}"));
+        }
         args.pair("-chardev", format!("socket,id=agent,path={}", escaped(&endpoints.agent)));
         args.pair("-device", format!("virtserialport,chardev=agent,name={}", agent::wire::PORT_NAME));
         let shared = self.disks.iter().map(|image| (image, "on"));
@@ -154,6 +175,19 @@ impl Machine {
             let file = escaped(image);
             args.pair("-drive", format!("if=none,id=disk{index},format=raw,readonly={readonly},file={file}"));
             args.pair("-device", format!("virtio-blk-pci,drive=disk{index}"));
+        }
+        for share in &self.shares {
+            let Share { folder, tag, read_only } = share;
+            let readonly = if *read_only { "on" } else { "off" };
+            // What a guest makes belongs to whoever runs QEMU. A folder may have other file systems in it.
+            args.pair(
+                "-fsdev",
+                format!(
+                    "local,id={tag},path={},security_model=none,multidevs=remap,readonly={readonly}",
+                    escaped(folder)
+                ),
+            );
+            args.pair("-device", format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}"));
         }
         for (index, nic) in self.nics.iter().enumerate() {
             let (local, remote) = (inet("local", nic.bind), inet("remote", nic.peer));
@@ -221,7 +255,12 @@ mod tests {
     fn line(machine: &Machine, console: Option<PathBuf>) -> String {
         let qemu = QemuProgram { program: "qemu".into(), leading_args: vec!["-L".into(), "fw".into()] };
         let kernel = Kernel { image: "vmlinuz".into(), modules: "modules".into() };
-        let endpoints = Endpoints { agent: "s/agent".into(), console_log: "a,b.console".into(), console };
+        let endpoints = Endpoints {
+            agent: "s/agent".into(),
+            commands: vec!["s/exec".into()],
+            console_log: "a,b.console".into(),
+            console,
+        };
         let command = machine.command(&qemu, &kernel, Path::new("initrd"), &endpoints);
         let words: Vec<_> = command.as_std().get_args().map(|a| a.to_string_lossy().into_owned()).collect();
         words.join(" ")
@@ -240,8 +279,21 @@ mod tests {
             nics: Vec::new(),
             hcas: vec!["s/hca".into()],
             cards: Vec::new(),
+            shares: Vec::new(),
             reboots: false,
         }
+    }
+
+    #[test]
+    fn ports_for_commands_come_before_the_agents_and_a_share_has_its_tag() {
+        let share = Share { folder: "/x,y".into(), tag: "share0".into(), read_only: true };
+        let line = line(&Machine { shares: vec![share], ..machine() }, None);
+        let at = |part: &str| line.find(part).unwrap_or_else(|| panic!("{part} is missing in {line}"));
+        assert!(at("chardev=exec0,name=org.hcad.exec.0") < at("chardev=agent,name=org.hcad.agent"));
+        assert!(line.contains(
+            "-fsdev local,id=share0,path=/x,,y,security_model=none,multidevs=remap,readonly=on \
+             -device virtio-9p-pci,fsdev=share0,mount_tag=share0"
+        ));
     }
 
     #[test]

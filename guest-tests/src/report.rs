@@ -52,6 +52,19 @@ impl Report {
         Self { scenario: String::new(), counts: Counts::default(), case_timeout, stop_at_failure }
     }
 
+    /// An empty one with the same rules, for a scenario that runs beside others.
+    #[must_use]
+    pub fn beside(&self) -> Self {
+        Self { scenario: String::new(), counts: Counts::default(), ..*self }
+    }
+
+    /// Adds the outcomes of one that was beside it.
+    pub fn add(&mut self, counts: Counts) {
+        self.counts.passed += counts.passed;
+        self.counts.failed += counts.failed;
+        self.counts.skipped += counts.skipped;
+    }
+
     /// Names the scenario of the cases that follow.
     pub fn begin(&mut self, scenario: &str) {
         scenario.clone_into(&mut self.scenario);

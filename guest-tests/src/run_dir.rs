@@ -24,6 +24,14 @@ impl RunDir {
     /// # Errors
     /// When the folders cannot be made.
     pub fn create(lab: &Path, scenario: &str) -> Result<Self> {
+        Self::create_with(lab, scenario, &std::env::temp_dir())
+    }
+
+    /// The same, with its sockets below `sockets`.
+    ///
+    /// # Errors
+    /// When the folders cannot be made.
+    pub fn create_with(lab: &Path, scenario: &str, sockets: &Path) -> Result<Self> {
         let parent = lab.join(scenario);
         fs::create_dir_all(&parent).with_context(|| format!("creating {}", parent.display()))?;
         let mut runs = numbers(&parent)?;
@@ -43,7 +51,7 @@ impl RunDir {
                     let _ = std::os::unix::fs::symlink(name(number), &latest);
                     let sockets = tempfile::Builder::new()
                         .prefix("hcad-lab-")
-                        .tempdir()
+                        .tempdir_in(sockets)
                         .context("making a folder for sockets")?;
                     return Ok(Self { path, sockets });
                 }

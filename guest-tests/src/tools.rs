@@ -81,7 +81,7 @@ impl Exchange {
     /// When the server does not get ready, or the client takes too long.
     pub async fn ends(&self, server: &mut Vm, client: &mut Vm) -> Result<Ends> {
         let waiting = spawn(server, &self.server).await?;
-        if let Err(error) = self.ready.wait(server, waiting).await {
+        if let Err(error) = self.ready.wait(server, waiting, &self.server).await {
             let end = stop(server, waiting).await?;
             return Err(error.context(format!(
                 "{} does not wait for a client: {}{}",
@@ -106,11 +106,11 @@ impl Exchange {
 }
 
 impl Ready {
-    /// Waits until a server shows it.
+    /// Waits until a server, started with this command line, shows it.
     ///
     /// # Errors
     /// When it does not in time.
-    pub async fn wait(self, vm: &mut Vm, program: ProgramId) -> Result<()> {
+    pub async fn wait(self, vm: &mut Vm, program: ProgramId, command: &str) -> Result<()> {
         match self {
             Self::Tcp(port) => {
                 // Local port, no peer, state LISTEN, as the kernel prints them for IPv4 and IPv6.
@@ -119,8 +119,12 @@ impl Ready {
                     .await
             }
             Self::Cm => {
-                let until = "until rdma resource show cm_id | grep -q LISTEN; do sleep 0.1; done";
-                vm.run_within(READY_TIMEOUT, &["sh", "-c", until]).await.map(drop)
+                // Its own, for whoever listened before it may still be going.
+                let name = command.split_whitespace().next().unwrap_or_default();
+                let until = format!(
+                    "until rdma resource show cm_id | grep LISTEN | grep -q 'comm {name} '; do sleep 0.1; done"
+                );
+                vm.run_within(READY_TIMEOUT, &["sh", "-c", &until]).await.map(drop)
             }
             Self::Line(text) => line(vm, program, text, READY_TIMEOUT).await.map(drop),
         }

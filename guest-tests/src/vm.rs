@@ -52,7 +52,22 @@ pub struct Vm {
     agent: AgentLink,
     console_log: PathBuf,
     console: Option<UnixStream>,
+    commands: Vec<UnixStream>,
     boot_time: Duration,
+}
+
+/// What the lab wants of a guest beside the agent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted {
+    /// To type into its console.
+    pub console: bool,
+    /// So many ports that carry commands, at most [`Self::MOST_COMMANDS`].
+    pub commands: usize,
+}
+
+impl Wanted {
+    /// Bound: ports of one virtio-serial device beside the agent's and the one that is reserved for a console.
+    pub const MOST_COMMANDS: usize = 29;
 }
 
 impl Vm {
@@ -65,7 +80,7 @@ impl Vm {
         artifacts: &Artifacts,
         image: &Image,
         run: &RunDir,
-        with_console: bool,
+        wanted: Wanted,
         limit: Duration,
     ) -> Result<Self> {
         let begun = Instant::now();
@@ -73,10 +88,13 @@ impl Vm {
         let endpoints = Endpoints {
             agent: run.socket(&format!("{name}.agent")),
             console_log: run.file(format!("{name}.console")),
-            console: with_console.then(|| run.socket(&format!("{name}.tty"))),
+            commands: (0..wanted.commands).map(|n| run.socket(&format!("{name}.exec{n}"))).collect(),
+            console: wanted.console.then(|| run.socket(&format!("{name}.tty"))),
         };
         // QEMU connects to us, so there is nothing to wait for and to try again.
         let agent_listener = listen(&endpoints.agent)?;
+        let command_listeners: Vec<_> =
+            endpoints.commands.iter().map(|path| listen(path)).collect::<Result<_>>()?;
         let console_listener = endpoints.console.as_deref().map(listen).transpose()?;
         let command = machine.command(&artifacts.qemu, &artifacts.kernel, &image.initramfs, &endpoints);
         let mut qemu = Process::start(&name, command, run)?;
@@ -85,6 +103,10 @@ impl Vm {
             Some(listener) => Some(accept(listener, &mut qemu).await?),
             None => None,
         };
+        let mut commands = Vec::new();
+        for listener in &command_listeners {
+            commands.push(accept(listener, &mut qemu).await?);
+        }
         let stream = accept(&agent_listener, &mut qemu).await?;
         let agent = AgentLink::new(stream, &run.file(format!("{name}.agent.jsonl")))?;
         let mut vm = Self {
@@ -93,6 +115,7 @@ impl Vm {
             agent,
             console_log: endpoints.console_log,
             console,
+            commands,
             boot_time: Duration::ZERO,
         };
         vm.call_within(limit, Ping {}).await.context("booting")?;
@@ -157,6 +180,19 @@ impl Vm {
     /// The console's other end, for a guest started with one; only once.
     pub fn take_console(&mut self) -> Option<UnixStream> {
         self.console.take()
+    }
+
+    /// The ports that carry commands; only once.
+    pub fn take_commands(&mut self) -> Vec<UnixStream> {
+        std::mem::take(&mut self.commands)
+    }
+
+    /// How QEMU ended, if it has.
+    ///
+    /// # Errors
+    /// When the process cannot be asked.
+    pub fn status(&mut self) -> Result<Option<std::process::ExitStatus>> {
+        self.qemu.status()
     }
 
     /// Runs a step in the guest.

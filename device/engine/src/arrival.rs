@@ -14,7 +14,7 @@ use protocol::roce::{Ext, IpAddrs, Packet, Shell};
 use smallvec::SmallVec;
 
 use crate::qp::{is_marked, udp_len};
-use crate::{Engine, GroupDatagram, Host, Instant, Service, limits};
+use crate::{DropReason, Dropped, Engine, GroupDatagram, Host, Instant, Service, limits};
 
 /// Destination QP of packets to groups.
 const GROUP_QPN: Qpn = Qpn::new(0xff_ffff);
@@ -23,6 +23,7 @@ impl Engine {
     /// A packet arrived whose ICRC is right.
     pub fn handle_packet(&mut self, now: Instant, shell: &Shell, packet: &Packet<'_>, host: &mut impl Host) {
         self.stats.received_packets += 1;
+        self.stats.received_opcodes.count(packet.bth.opcode);
         self.stats.received_payload_bytes += packet.payload.len() as u64;
         self.stats.received_ip.count(&shell.ip, shell.ip.header_len() + usize::from(udp_len(packet)));
         self.stats.congestion.received_marked += u64::from(is_marked(shell.traffic_class));
@@ -37,9 +38,7 @@ impl Engine {
             _ => to,
         };
         let Some(index) = self.destination(qpn, to) else {
-            self.stats.drops.unknown_qp += 1;
-            self.stats.received_ip.of(&shell.ip).discarded += 1;
-            return;
+            return self.discard(shell, packet, DropReason::UnknownQp, host);
         };
         self.input_at(now, index, host, |qp, ctx| qp.handle_packet(ctx, shell, packet));
     }
@@ -60,13 +59,19 @@ impl Engine {
         members.truncate(limits::GROUP_MEMBERS);
         members.retain(|&mut qpn| self.service_of(qpn) == Some(Service::Ud));
         if packet.bth.dest_qp != GROUP_QPN || members.is_empty() {
-            self.stats.drops.unknown_group += 1;
-            self.stats.received_ip.of(&shell.ip).discarded += 1;
-            return;
+            return self.discard(shell, packet, DropReason::UnknownGroup, host);
         }
         for qpn in members {
             self.input(now, qpn, host, |qp, ctx| qp.handle_packet(ctx, shell, packet));
         }
+    }
+
+    /// A packet is for nobody.
+    #[cold]
+    fn discard(&mut self, shell: &Shell, packet: &Packet<'_>, reason: DropReason, host: &mut impl Host) {
+        self.stats.drops.count(reason);
+        self.stats.received_ip.of(&shell.ip).discarded += 1;
+        host.dropped(&Dropped::new(packet.bth.dest_qp, packet, reason));
     }
 }
 

@@ -7,10 +7,13 @@ use protocol::ids::{MacAddr, Pkey, Qpn};
 use crate::held::Held;
 use crate::pkeys::Pkeys;
 use crate::qp::{Ctx, Qp, Step};
+use crate::states::QpStates;
 use crate::stats::Stats;
 use crate::table::Table;
 use crate::timers::Timers;
-use crate::{Completion, Event, Host, Instant, Modify, QpAttrs, QpSnapshot, Service, State, limits};
+use crate::{
+    Completion, Event, Host, Instant, Modify, QpAttrs, QpSnapshot, Service, Situation, State, limits,
+};
 
 /// What an engine is told at its creation.
 #[derive(Clone, Copy, Debug)]
@@ -153,6 +156,7 @@ pub struct Engine {
     events: VecDeque<Event>,
     dirty: VecDeque<u32>,
     pub(crate) stats: Stats,
+    states: QpStates,
     held: Held,
 }
 
@@ -174,6 +178,7 @@ impl Engine {
             events: VecDeque::new(),
             dirty: VecDeque::new(),
             stats: Stats::default(),
+            states: QpStates::default(),
             held: Held::default(),
         }
     }
@@ -216,13 +221,19 @@ impl Engine {
     /// [`QpError::Exists`].
     pub fn create_qp(&mut self, qpn: Qpn, attrs: QpAttrs) -> Result<(), QpError> {
         let qp = Qp::new(qpn, attrs, self.config.window_packets);
-        if self.table.insert(self.table.index(qpn), qp) { Ok(()) } else { Err(QpError::Exists) }
+        let state = qp.state();
+        if !self.table.insert(self.table.index(qpn), qp) {
+            return Err(QpError::Exists);
+        }
+        self.states.enter(state);
+        Ok(())
     }
 
     /// Removes a QP: no completions, no events, timers dropped.
     pub fn destroy_qp(&mut self, qpn: Qpn) {
         let Some(index) = self.find(qpn) else { return };
         let Some(mut qp) = self.table.remove(index) else { return };
+        self.states.leave(qp.state());
         self.timers.forget(index, &mut qp.registered);
         self.held.update(qp.held(), Held::default());
         if qp.scheduled {
@@ -261,6 +272,11 @@ impl Engine {
     /// Live values of a QP.
     pub fn query_qp(&self, qpn: Qpn) -> Option<QpSnapshot> {
         self.table.get(self.find(qpn)?).map(Qp::snapshot)
+    }
+
+    /// What a QP waits for.
+    pub fn explain(&self, now: Instant, qpn: Qpn) -> Option<Situation> {
+        self.table.get(self.find(qpn)?).map(|qp| qp.explain(self.held, now))
     }
 
     /// The send queue of `qpn` may have new requests. Outside RTS they wait, are flushed or are ignored, as the
@@ -307,7 +323,7 @@ impl Engine {
                 self.turn_left = limits::FRAMES_PER_QP_TURN;
                 qp.begin_turn();
             }
-            let before = qp.held();
+            let (before, from) = (qp.held(), qp.state());
             let mut ctx = Ctx {
                 now,
                 host,
@@ -318,6 +334,7 @@ impl Engine {
             };
             let step = qp.transmit(&mut ctx, out);
             self.held.update(before, qp.held());
+            self.states.change(from, qp.state());
             let deadline = qp.deadline();
             self.timers.want(index, &mut qp.registered, deadline);
             if step != Step::Idle {
@@ -385,6 +402,11 @@ impl Engine {
         &self.stats
     }
 
+    /// Queue pairs by state.
+    pub fn states(&self) -> &QpStates {
+        &self.states
+    }
+
     /// Slots that QPs hold beyond what each may always have.
     #[cfg(feature = "sim")]
     pub(crate) fn held(&self) -> Held {
@@ -426,7 +448,7 @@ impl Engine {
         act: impl FnOnce(&mut Qp, &mut Ctx<'_, H>),
     ) -> Option<()> {
         let qp = self.table.get_mut(index)?;
-        let before = qp.held();
+        let (before, from) = (qp.held(), qp.state());
         let mut ctx = Ctx {
             now,
             host,
@@ -437,6 +459,7 @@ impl Engine {
         };
         act(qp, &mut ctx);
         self.held.update(before, qp.held());
+        self.states.change(from, qp.state());
         note(&mut qp.dirty, &mut self.dirty, index);
         if qp.wants_turn() {
             note(&mut qp.scheduled, &mut self.ready, index);

@@ -4,10 +4,13 @@ use protocol::ids::{MacAddr, Qpn, Rkey};
 use protocol::net::layers::Tci;
 use protocol::roce::{Imm, Opcode};
 
+use serde::{Deserialize, Serialize};
+
 use crate::{AccessError, SendOp};
 
 /// Which queue of a QP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Queue {
     /// Send queue.
     Send,
@@ -16,7 +19,8 @@ pub enum Queue {
 }
 
 /// Why a request failed, in the words of verbs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
 pub enum Status {
     LocalLength,

@@ -2,9 +2,10 @@
 
 use protocol::ids::{Lkey, MacAddr, Pdn, Qpn, Rkey, Va};
 use protocol::net::layers::Tci;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use crate::{LocalOp, RecvRequest, SendRequest, Status};
+use crate::{Dropped, LocalOp, RecvRequest, SendRequest, Status};
 
 /// Result of asking a work queue for its next request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +62,8 @@ impl Access {
 }
 
 /// Why an access, or work on a key, was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum AccessError {
     /// No region and no window has this key.
     Key,
@@ -83,6 +85,24 @@ pub enum AccessError {
     Valid,
     /// Windows are bound to the region.
     Bound,
+}
+
+impl AccessError {
+    /// Short stable name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Key => "key",
+            Self::Invalid => "invalid",
+            Self::Kind => "kind",
+            Self::Pd => "pd",
+            Self::Qp => "qp",
+            Self::Right => "right",
+            Self::Bounds => "bounds",
+            Self::Unmapped => "unmapped",
+            Self::Valid => "valid",
+            Self::Bound => "bound",
+        }
+    }
 }
 
 /// A read-modify-write of one big-endian-independent 64-bit word.
@@ -197,5 +217,10 @@ pub trait Host {
     fn remote_invalidate(&mut self, who: Accessor, key: Rkey) -> Result<(), AccessError> {
         let _ = (who, key);
         Err(AccessError::Kind)
+    }
+
+    /// A packet changed nothing, or was refused. It is counted already.
+    fn dropped(&mut self, dropped: &Dropped) {
+        let _ = dropped;
     }
 }

@@ -15,8 +15,12 @@
 #![forbid(unsafe_code)]
 
 mod arrival;
+mod by_opcode;
+mod drops;
+mod durations;
 mod engine;
 mod event;
+mod explain;
 mod gather;
 mod held;
 mod host;
@@ -27,21 +31,27 @@ pub(crate) mod qp;
 mod segment;
 #[cfg(feature = "sim")]
 pub mod sim;
+mod states;
 mod stats;
 mod table;
 mod time;
 mod timers;
 mod work;
 
+pub use by_opcode::ByOpcode;
+pub use drops::{DropReason, Dropped, Drops};
+pub use durations::Durations;
 pub use engine::{Config, Engine, QpError, Transmit};
 pub use event::{AsyncEvent, Completion, Event, Queue, RecvDone, SendDone, Status, Success};
+pub use explain::{Blocked, Ended, EndedBy, Expecting, Situation, Unanswered};
 pub use host::{Access, AccessError, Accessor, AtomicOp, Fetch, GroupDatagram, Host};
 pub use local::{Bind, FastRegister, LocalOp, PageShift, Pages, Rights, WindowKind};
 pub use qp::attr::{
     AckTimeout, Flush, GrhArea, Modify, Mtu, QpAttrs, QpSnapshot, RemoteAccess, RnrRetry, RnrTimer, Service,
     State,
 };
-pub use stats::{ByVersion, Congestion, Drops, IpTraffic, Messages, Naks, Recovery, Stats};
+pub use states::QpStates;
+pub use stats::{ByVersion, Congestion, IpTraffic, Messages, Naks, Recovery, Stats};
 pub use time::Instant;
 pub use work::{
     Fence, Payload, ReadyHeader, RecvRequest, Remote, SendOp, SendRequest, Sge, SgeList, UdDestination,

@@ -1,9 +1,9 @@
-//! Counters of one engine: plain fields, each drop and each NAK with its own reason.
+//! Counters of one engine: plain fields, each drop and each NAK with its own reason ([`Drops`]).
 
 use protocol::roce::{IpAddrs, Kind};
 use serde::{Deserialize, Serialize};
 
-use crate::SendOp;
+use crate::{ByOpcode, Drops, Durations, SendOp};
 
 /// What the engine saw and did since it was created. Packets unless said otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,7 +17,7 @@ pub struct Stats {
     pub received_packets: u64,
     /// Payload bytes in them.
     pub received_payload_bytes: u64,
-    /// Packets dropped, by reason.
+    /// Packets dropped or refused, by reason.
     pub drops: Drops,
     /// Negative acknowledgements sent.
     pub naks_sent: Naks,
@@ -35,6 +35,16 @@ pub struct Stats {
     pub sent_ip: ByVersion,
     /// Packets handed in, by IP version.
     pub received_ip: ByVersion,
+    /// Frames handed out, by opcode.
+    #[serde(default)]
+    pub sent_opcodes: ByOpcode,
+    /// Packets handed in, by opcode.
+    #[serde(default)]
+    pub received_opcodes: ByOpcode,
+    /// From when a send request of a reliable connection was taken from its queue, which is right after its doorbell unless
+    /// older ones fill the window, to its completion with success.
+    #[serde(default)]
+    pub request_time: Durations,
 }
 
 /// Messages by what they ask for; each counts once, however many packets it takes and however often they are sent.
@@ -131,46 +141,6 @@ impl ByVersion {
             IpAddrs::V6 { .. } => &mut self.v6,
         }
     }
-}
-
-/// Packets that changed nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Drops {
-    /// No such QP.
-    pub unknown_qp: u64,
-    /// For a group that no QP is attached to.
-    pub unknown_group: u64,
-    /// The opcode's service is not the QP's.
-    pub wrong_service: u64,
-    /// The QP is in a state without reception.
-    pub wrong_state: u64,
-    /// The partition key does not match.
-    pub wrong_pkey: u64,
-    /// A connected QP's packet from somebody else's address.
-    pub wrong_source: u64,
-    /// The queue key does not match (UD).
-    pub wrong_qkey: u64,
-    /// Request beyond the expected PSN.
-    pub out_of_sequence: u64,
-    /// Duplicate request that was not worth an answer.
-    pub stale_duplicate: u64,
-    /// Response for a PSN nobody waits for.
-    pub ghost_response: u64,
-    /// READ response or atomic acknowledge behind a missing one.
-    pub response_gap: u64,
-    /// No receive request was posted (UC, UD).
-    pub no_receive: u64,
-    /// No receive request was posted for a datagram of subnet management (QP0).
-    pub vl15_dropped: u64,
-    /// Longer than the receive request (UC, UD).
-    pub too_long: u64,
-    /// Not a legal packet of its service, or part of a message that was given up (UC, UD).
-    pub malformed: u64,
-    /// The key or right of a WRITE was refused (UC).
-    pub no_access: u64,
-    /// The peer has more requests under way than any limit allows.
-    pub reply_overflow: u64,
 }
 
 /// Negative acknowledgements by meaning.

@@ -16,6 +16,7 @@ pub mod mads;
 pub mod mthca;
 pub mod net;
 mod peer_frames;
+pub mod record;
 pub mod switch;
 pub mod vfio;
 

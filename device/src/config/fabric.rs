@@ -8,6 +8,7 @@ use protocol::ids::MacAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::peer_addr::PeerAddr;
 use super::{ConfigError, unicast_mac, value};
 use crate::fabric::tap::InterfaceName;
 use crate::fabric::udp::UdpPeer;
@@ -62,8 +63,8 @@ pub struct UdpEntry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UdpPeerEntry {
-    /// Its address and port.
-    pub addr: SocketAddr,
+    /// Its address and port; in a file also the name of a host and a port, which is looked up when the file is read.
+    pub addr: PeerAddr,
     /// Its number, if it is an HCA that has the MAC of its number: stands for `mac`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<u16>,
@@ -108,12 +109,21 @@ impl UdpPeerEntry {
     /// # Errors
     /// [`ConfigError::Value`].
     pub fn check(&self, key: &str) -> Result<UdpPeer, ConfigError> {
-        if self.addr.port() == 0 {
+        let addr = match &self.addr {
+            PeerAddr::Address(addr) => *addr,
+            PeerAddr::Name { .. } => {
+                return Err(value(
+                    &format!("{key}addr"),
+                    format!("{} is not an address and a port", self.addr),
+                ));
+            }
+        };
+        if addr.port() == 0 {
             return Err(value(&format!("{key}addr"), "port 0 cannot be sent to"));
         }
         let by_id =
             self.id.map(|id| super::lid(id, &format!("{key}id")).map(MacAddr::from_lid)).transpose()?;
-        let ip = self.addr.ip();
+        let ip = addr.ip();
         if ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
             return Err(value(&format!("{key}addr"), format!("{ip} is not one host")));
         }
@@ -122,7 +132,7 @@ impl UdpPeerEntry {
             return Err(value(&format!("{key}mac"), "id has given a MAC already"));
         }
         Ok(UdpPeer {
-            addr: self.addr,
+            addr,
             mac: mac.or(by_id),
             leaf: self.leaf,
             max_frames_per_second: self.max_frames_per_second,
@@ -157,7 +167,11 @@ impl FabricConfig {
         for (index, entry) in udp.peers.iter().enumerate() {
             let key = format!("{key}.peers[{index}].");
             let wrong = |name, problem| Err(value(&format!("{key}{name}"), problem));
-            let addr = entry.addr;
+            let addr = match entry.addr.resolve(bind) {
+                Ok(addr) => addr,
+                Err(problem) => return wrong("addr", problem),
+            };
+            let entry = UdpPeerEntry { addr: addr.into(), ..entry.clone() };
             if addr.is_ipv4() != bind.is_ipv4() {
                 return wrong("addr", format!("{addr} and bind {bind} differ in IP version"));
             }

@@ -5,7 +5,8 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
-use super::{Config, ConfigError, value};
+use super::{Config, ConfigError, MetricsConfig, value};
+use crate::runtime_folder;
 use crate::telemetry::trace::STANDARD_ERROR;
 
 /// What is made of a path.
@@ -26,13 +27,31 @@ impl Config {
             [
                 device.socket_path.as_deref().map(|path| (key("socket_path"), path, Use::Socket)),
                 device.capture.as_deref().map(|path| (key("capture"), path, Use::File)),
+                device.record.as_deref().map(|path| (key("record"), path, Use::File)),
                 trace
                     .filter(|path| *path != Path::new(STANDARD_ERROR))
                     .map(|path| (key("trace.file"), path, Use::File)),
             ]
         });
         let control = self.control_socket.as_deref().map(|path| ("control_socket".into(), path, Use::Socket));
-        of_devices.chain([control]).flatten()
+        let metrics = match &self.metrics {
+            Some(MetricsConfig::Unix(path)) => Some(("metrics".into(), path.as_path(), Use::Socket)),
+            Some(MetricsConfig::Tcp(_)) | None => None,
+        };
+        of_devices.chain([control, metrics]).flatten()
+    }
+
+    /// Makes the folder of sockets that nobody has named a place for, if there are any.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`].
+    pub fn make_runtime_folder(&self) -> Result<(), ConfigError> {
+        let folder = runtime_folder::own();
+        match self.paths().find(|(_, path, used)| *used == Use::Socket && path.parent() == Some(&folder)) {
+            Some((key, ..)) => runtime_folder::make(&folder)
+                .map_err(|error| value(&key, format!("cannot make {}: {error}", folder.display()))),
+            None => Ok(()),
+        }
     }
 
     /// Sees to it that no path is used twice.

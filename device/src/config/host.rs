@@ -11,6 +11,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 use super::files::Use;
 use super::{Config, ConfigError, FabricConfig, value};
 use crate::fabric::tap::{self, InterfaceName};
+use crate::runtime_folder;
 
 impl Config {
     /// Looks for folders, interfaces and rights that are missing.
@@ -37,11 +38,15 @@ fn check_path(path: &Path, used: Use) -> Result<(), String> {
         _ => Path::new("."),
     };
     let cannot = |what: &Path, error: io::Error| format!("{}: {error}", what.display());
+    let writable = |what: &Path| access(what, Access::WRITE_OK).map_err(|error| cannot(what, error.into()));
+    // It is made at the start.
+    if let (true, false, Some(above)) = (folder == runtime_folder::own(), folder.exists(), folder.parent()) {
+        return writable(above);
+    }
     let is_folder = fs::metadata(folder).map_err(|error| cannot(folder, error))?.is_dir();
     if !is_folder {
         return Err(format!("{} is no folder", folder.display()));
     }
-    let writable = |what: &Path| access(what, Access::WRITE_OK).map_err(|error| cannot(what, error.into()));
     match (fs::symlink_metadata(path), used) {
         (Err(error), _) if error.kind() == io::ErrorKind::NotFound => writable(folder),
         (Err(error), _) => Err(cannot(path, error)),

@@ -52,7 +52,7 @@ pub fn begin(config: &Config) -> Result<(), ConfigError> {
     }
     let grants = paths::grants(config)?;
     let no_new_privileges = rustix::thread::set_no_new_privs(true).is_ok();
-    let _ = BEGUN.set(Begun { no_new_privileges, paths: paths::restrict(grants) });
+    let _ = BEGUN.set(Begun { no_new_privileges, paths: paths::restrict(grants, paths::port(config)) });
     Ok(())
 }
 

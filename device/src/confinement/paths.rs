@@ -5,12 +5,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access as _, AccessFs, AccessNet, BitFlags, LandlockStatus, PathBeneath, PathFd, RestrictionStatus,
-    Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetError, RulesetStatus, Scope, make_bitflags,
+    ABI, Access as _, AccessFs, AccessNet, BitFlags, LandlockStatus, NetPort, PathBeneath, PathFd,
+    RestrictionStatus, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetError, RulesetStatus,
+    Scope, make_bitflags,
 };
 
 use super::{Missing, Outcome, Outside};
-use crate::config::{Config, ConfigError, FabricConfig, Use};
+use crate::config::{Config, ConfigError, FabricConfig, MetricsConfig, Use};
 use crate::fabric::tap;
 
 /// The newest rules that this module was written for. Newer kernels apply these, older ones those they know.
@@ -84,17 +85,29 @@ pub(super) fn grants(config: &Config) -> Result<Vec<Grant>, ConfigError> {
     let _ = grant(Path::new("/dev/null"), READ | WRITE);
     // Which signals whoever started us has had ignored.
     let _ = grant(Path::new("/proc/self/status"), READ);
+    if config.metrics.is_some() {
+        let _ = grant(Path::new("/proc/self/statm"), READ);
+        let _ = grant(Path::new("/proc/self/fd"), AccessFs::ReadDir.into());
+    }
     // For the names in the backtrace of a defect.
     let _ = std::env::current_exe().and_then(|program| grant(&program, READ));
     Ok(grants)
 }
 
+/// The one TCP port that is listened on, if one is.
+pub(super) fn port(config: &Config) -> Option<u16> {
+    match &config.metrics {
+        Some(MetricsConfig::Tcp(address)) => Some(address.port()),
+        Some(MetricsConfig::Unix(_)) | None => None,
+    }
+}
+
 /// Lets this thread, and those it will make, reach nothing but what is granted.
-pub(super) fn restrict(grants: Vec<Grant>) -> Outcome<Paths> {
+pub(super) fn restrict(grants: Vec<Grant>, port: Option<u16>) -> Outcome<Paths> {
     let mut folders: Vec<_> = grants.iter().filter_map(|grant| grant.folder.clone()).collect();
     folders.sort();
     folders.dedup();
-    let status = apply(grants).map_err(|error| Missing::Refused(error.to_string()))?;
+    let status = apply(grants, port).map_err(|error| Missing::Refused(error.to_string()))?;
     match (status.ruleset, status.landlock) {
         (RulesetStatus::NotEnforced, _)
         | (_, LandlockStatus::NotEnabled | LandlockStatus::NotImplemented) => Err(Missing::Kernel),
@@ -104,8 +117,8 @@ pub(super) fn restrict(grants: Vec<Grant>) -> Outcome<Paths> {
     }
 }
 
-/// Rules for all that landlock knows: without TCP, without signals to and abstract sockets of other processes.
-fn apply(grants: Vec<Grant>) -> Result<RestrictionStatus, RulesetError> {
+/// Rules for all that landlock knows: without TCP but for listening on `port`, without signals to and abstract sockets of other processes.
+fn apply(grants: Vec<Grant>, port: Option<u16>) -> Result<RestrictionStatus, RulesetError> {
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(WRITTEN_FOR))?
         .handle_access(AccessNet::from_all(WRITTEN_FOR))?
@@ -113,6 +126,9 @@ fn apply(grants: Vec<Grant>) -> Result<RestrictionStatus, RulesetError> {
         .create()?;
     for Grant { path, rights, .. } in grants {
         rules = rules.add_rule(PathBeneath::new(path, rights))?;
+    }
+    if let Some(port) = port {
+        rules = rules.add_rule(NetPort::new(port, AccessNet::BindTcp))?;
     }
     rules.restrict_self()
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use protocol::ids::Qpn;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
@@ -16,6 +17,8 @@ use super::message::{Counters, PortState};
 use super::peers::PeerCall;
 use crate::capture::Capture;
 use crate::frontend::snapshot::{Page, Table};
+use crate::hca::Explanation;
+use crate::record::Recorder;
 use crate::telemetry::trace::Trace;
 
 /// Bound: calls that wait for a device, and calls it answers between two turns. As many as there are control clients,
@@ -32,6 +35,8 @@ pub enum Call {
     Status(oneshot::Sender<Status>),
     /// A page of a table, from a place on.
     List(Table, u64, oneshot::Sender<Page>),
+    /// What a queue pair waits for.
+    Explain(Qpn, oneshot::Sender<Explanation>),
     /// Counters.
     Counters(oneshot::Sender<Counters>),
     /// Bring the link up, or take it down.
@@ -42,6 +47,10 @@ pub enum Call {
     SetCapture(Option<Capture>, oneshot::Sender<Option<Capture>>),
     /// Use another trace from now on, or none. Gives back what was there.
     SetTrace(Option<Box<Trace>>, oneshot::Sender<Option<Trace>>),
+    /// Make the device anew and record it.
+    BeginRecord(Box<Recorder>, oneshot::Sender<Begun>),
+    /// Record no more. Gives back what was there.
+    EndRecord(oneshot::Sender<Option<Recorder>>),
     /// Look at or change its impairments.
     Impair(ImpairCall),
     /// Look at or change who is on its fabric.
@@ -54,10 +63,13 @@ impl Call {
         match self {
             Self::Status(answer) => answer.is_closed(),
             Self::List(_, _, answer) => answer.is_closed(),
+            Self::Explain(_, answer) => answer.is_closed(),
             Self::Counters(answer) => answer.is_closed(),
             Self::SetPort(_, answer) | Self::Fail(answer) => answer.is_closed(),
             Self::SetCapture(_, answer) => answer.is_closed(),
             Self::SetTrace(_, answer) => answer.is_closed(),
+            Self::BeginRecord(_, answer) => answer.is_closed(),
+            Self::EndRecord(answer) => answer.is_closed(),
             Self::Impair(call) => call.is_abandoned(),
             Self::Peers(call) => call.is_abandoned(),
         }
@@ -75,6 +87,24 @@ pub struct Status {
     pub capture: Option<PathBuf>,
     /// Where the trace goes, if one is running.
     pub trace: Option<PathBuf>,
+    /// File of the record, if it goes on.
+    pub record: Option<PathBuf>,
+}
+
+/// An earlier record, or the one that does not begin.
+pub type Begun = Result<Option<Recorder>, (Box<Recorder>, NotRecorded)>;
+
+/// Why a record does not begin.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NotRecorded {
+    /// What it is made of now cannot be told from outside.
+    #[error(
+        "a VMM is connected, and a record begins with the device: begin it before the VMM connects, or configure `record`"
+    )]
+    HasClient,
+    /// The device cannot be made anew.
+    #[error("the device cannot be made anew: {0}")]
+    NotMade(String),
 }
 
 /// Why there is no answer.

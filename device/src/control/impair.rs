@@ -2,7 +2,9 @@
 
 use tokio::sync::oneshot;
 
-use crate::fabric::impair::{ImpairmentRow, Impairments, Rule, TooManyRules};
+use crate::fabric::impair::{ImpairmentRow, Rule, TooManyRules};
+use crate::frontend::Frontend;
+use crate::hca::Hca;
 
 /// What a device's thread is asked about its impairments, with the way back.
 #[derive(Debug)]
@@ -26,16 +28,16 @@ impl ImpairCall {
     }
 
     /// Answers. An asker that is gone wants no answer.
-    pub fn answer(self, impairments: &mut Impairments) {
+    pub fn answer<F: Frontend>(self, hca: &mut Hca<F>) {
         match self {
             Self::List(answer) => {
-                let _ = answer.send(impairments.rows());
+                let _ = answer.send(hca.impairments().rows());
             }
             Self::Add(rule, answer) => {
-                let _ = answer.send(impairments.add(*rule));
+                let _ = answer.send(hca.impair(*rule));
             }
             Self::Clear(id, answer) => {
-                let _ = answer.send(impairments.clear(id));
+                let _ = answer.send(hca.clear_impairments(id));
             }
         }
     }

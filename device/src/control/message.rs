@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
-use engine::Stats;
+use engine::{Durations, QpStates, Stats};
 use serde::{Deserialize, Serialize};
 
 use crate::config::UdpPeerEntry;
@@ -16,6 +16,7 @@ use crate::fabric::impair::{ImpairmentRow, RuleEntry};
 use crate::fabric::switch::PeerRow;
 use crate::frontend::FrontendCounters;
 use crate::frontend::snapshot::{Page, Table};
+use crate::hca::Explanation;
 use crate::net::{DropReason, PortStats, Traffic};
 use crate::telemetry::monitor::Monitor;
 use crate::telemetry::trace::TraceFormat;
@@ -37,6 +38,13 @@ pub enum Request {
         /// 0, or the `next` of the page before.
         #[serde(default)]
         from: u64,
+    },
+    /// What a queue pair waits for: [`Response::Explanation`].
+    Explain {
+        /// Of which device.
+        device: u16,
+        /// Its number.
+        qpn: u32,
     },
     /// What was counted since the daemon started: [`Response::Counters`].
     Counters {
@@ -79,6 +87,18 @@ pub enum Request {
     },
     /// End the trace; its file is complete when [`Response::Done`] comes.
     TraceOff {
+        /// Of which device.
+        device: u16,
+    },
+    /// Make the device anew, and keep all that reaches it from then on: [`Response::Done`]. Not while a VMM is connected.
+    RecordOn {
+        /// Of which device.
+        device: u16,
+        /// A file that does not exist yet; relative to the daemon's folder.
+        path: PathBuf,
+    },
+    /// End the record; its file is complete when [`Response::Done`] comes.
+    RecordOff {
         /// Of which device.
         device: u16,
     },
@@ -130,6 +150,8 @@ pub enum Response {
     Devices(Vec<DeviceRow>),
     /// Objects.
     Page(Page),
+    /// What a queue pair waits for.
+    Explanation(Box<Explanation>),
     /// Counters.
     Counters(Box<Counters>),
     /// All impairments.
@@ -198,6 +220,9 @@ pub struct DeviceRow {
     pub capture: Option<PathBuf>,
     /// File that the trace is written to, or "-" for standard error.
     pub trace: Option<PathBuf>,
+    /// File that the record is written to.
+    #[serde(default)]
+    pub record: Option<PathBuf>,
 }
 
 /// Counters of one device by the part that counts.
@@ -207,6 +232,9 @@ pub struct Counters {
     pub frontend: FrontendCounters,
     /// Transport.
     pub engine: Stats,
+    /// Queue pairs by state, as of this moment.
+    #[serde(default)]
+    pub qps: QpStates,
     /// What arrived at the port.
     pub port: PortCounters,
     /// What the fabric carried.
@@ -244,8 +272,18 @@ pub struct VfioCounters {
 pub struct InterfaceCounters {
     /// Commands by name and status.
     pub commands: BTreeMap<String, BTreeMap<String, u64>>,
-    /// Doorbells by kind, or by why they were ignored.
+    /// How long they took.
+    #[serde(default)]
+    pub command_time: Durations,
+    /// Doorbells that were obeyed, by kind.
     pub doorbells: BTreeMap<String, u64>,
+    /// Doorbells, stores and frames of a NIC for which nothing was done, by reason. Packets and other frames are counted
+    /// by the transport and the port.
+    #[serde(default)]
+    pub ignored: BTreeMap<String, u64>,
+    /// Requests that failed for want of access, by cause.
+    #[serde(default)]
+    pub refused: BTreeMap<String, u64>,
     /// What the driver did against the interface, by rule; of a strict device only.
     pub violations: BTreeMap<String, u64>,
 }
@@ -258,7 +296,10 @@ impl From<&Monitor> for InterfaceCounters {
         };
         Self {
             commands: monitor.commands().iter().map(by_status).collect(),
+            command_time: *monitor.command_time(),
             doorbells: monitor.doorbells().iter().map(owned).collect(),
+            ignored: monitor.ignorances().map(|(reason, count)| (reason.to_owned(), count)).collect(),
+            refused: monitor.refused().iter().map(owned).collect(),
             violations: monitor.violations().map(|(rule, count)| (rule.to_owned(), count)).collect(),
         }
     }

@@ -5,10 +5,8 @@
 //! thread as a [`call::Call`] and is answered between two turns, without locks.
 
 pub mod call;
+pub mod explain;
 pub mod impair;
 pub mod message;
 pub mod peers;
 pub mod server;
-
-/// Where `hcactl` looks for a daemon unless it is told.
-pub const DEFAULT_SOCKET: &str = "/tmp/hcad-control.sock";

@@ -1,17 +1,19 @@
 //! Serving the control socket.
 
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use protocol::ids::Qpn;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::call::{self, Call, Handle, Life, NoAnswer};
+use super::call::{self, Call, Handle, Life, NoAnswer, NotRecorded};
 use super::impair::ImpairCall;
 use super::message::{DeviceRow, DeviceState, Request, Response};
 use super::peers::{PeerCall, PeersError};
@@ -22,6 +24,7 @@ use crate::descriptors::Reserve;
 use crate::fabric::impair::{Rule, RuleError, TooManyRules};
 use crate::identity::Identity;
 use crate::limited;
+use crate::record::{Header, Recorder};
 use crate::telemetry::trace::{Trace, TraceFormat};
 use crate::vfio::server::Listener;
 
@@ -55,6 +58,10 @@ pub struct Device {
     pub capture_max_bytes: u64,
     /// Bound of a trace, bytes.
     pub trace_max_bytes: u64,
+    /// Bound of a record, bytes.
+    pub record_max_bytes: u64,
+    /// What a record says of it.
+    pub header: Header,
     /// Its thread.
     pub handle: Handle,
 }
@@ -185,6 +192,12 @@ enum Refused {
     Tracing(PathBuf),
     #[error("no trace is running")]
     NotTracing,
+    #[error("a record to {} is being written", .0.display())]
+    Recording(PathBuf),
+    #[error("no record is being written")]
+    NotRecording,
+    #[error(transparent)]
+    NotRecorded(#[from] NotRecorded),
     #[error("{what} to {} had ended: {why}", path.display())]
     Ended { what: &'static str, path: PathBuf, why: String },
     #[error(transparent)]
@@ -223,6 +236,11 @@ async fn answer(request: Request, devices: &[Device]) -> Result<Response, Refuse
         Request::List { device, table, from } => {
             Response::Page(find(device)?.handle.call(|answer| Call::List(table, from, answer)).await?)
         }
+        Request::Explain { device, qpn } => {
+            let handle = &find(device)?.handle;
+            let explanation = handle.call(|answer| Call::Explain(Qpn::new(qpn), answer)).await?;
+            Response::Explanation(Box::new(explanation))
+        }
         Request::Counters { device } => {
             Response::Counters(Box::new(find(device)?.handle.call(Call::Counters).await?))
         }
@@ -254,6 +272,15 @@ async fn answer(request: Request, devices: &[Device]) -> Result<Response, Refuse
             let mut trace = trace.ok_or(Refused::NotTracing)?;
             trace.flush();
             ended("the trace", trace.ended())?
+        }
+        Request::RecordOn { device, path } => {
+            start_record(find(device)?, &path).await?;
+            Response::Done {}
+        }
+        Request::RecordOff { device } => {
+            let record = find(device)?.handle.call(Call::EndRecord).await?;
+            let (path, failure) = record.ok_or(Refused::NotRecording)?.finish();
+            ended("the record", failure.as_deref().map(|why| (&*path, why)))?
         }
         Request::Impairments { device } => {
             let handle = &find(device)?.handle;
@@ -335,7 +362,8 @@ fn row(device: &Device, status: Result<call::Status, NoAnswer>) -> DeviceRow {
         port: status.as_ref().map(|status| status.port),
         port_disabled: status.as_ref().is_some_and(|status| status.port_disabled),
         capture: status.as_ref().and_then(|status| status.capture.clone()),
-        trace: status.and_then(|status| status.trace),
+        trace: status.as_ref().and_then(|status| status.trace.clone()),
+        record: status.and_then(|status| status.record),
     }
 }
 
@@ -362,6 +390,25 @@ async fn start_trace(device: &Device, path: &Path, format: TraceFormat) -> Resul
     // As with captures: of two clients at the same moment the later wins.
     device.handle.call(|answer| Call::SetTrace(trace, answer)).await?;
     Ok(())
+}
+
+async fn start_record(device: &Device, path: &Path) -> Result<(), Refused> {
+    if let Some(running) = device.handle.call(Call::Status).await?.record {
+        return Err(Refused::Recording(running));
+    }
+    let record = Recorder::create_new(path, &device.header, device.record_max_bytes)
+        .map_err(|error| Refused::file(path, error))?;
+    let record = Box::new(record);
+    let begun = device.handle.call(|answer| Call::BeginRecord(record, answer)).await?;
+    match begun {
+        Ok(_) => Ok(()),
+        Err((record, why)) => {
+            drop(record);
+            // Nothing of the device is in it.
+            let _ = fs::remove_file(path);
+            Err(why.into())
+        }
+    }
 }
 
 /// A response as it is written.

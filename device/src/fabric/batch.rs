@@ -140,6 +140,11 @@ impl TxBatch {
         Some(taken)
     }
 
+    /// Forgets all frames but so many at the end.
+    pub fn keep_last(&mut self, frames: usize) {
+        self.advance(self.frames.len().saturating_sub(frames));
+    }
+
     pub(super) fn front(&self) -> Option<TxFrame> {
         self.frames.front().copied()
     }

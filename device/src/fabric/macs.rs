@@ -69,6 +69,12 @@ impl<O: Copy + Eq + Hash> MacTable<O> {
         self.entries.insert(mac, Entry { owner, kind: Kind::Fixed });
     }
 
+    /// MACs that are somebody's for good.
+    pub(super) fn all_fixed(&self) -> impl Iterator<Item = MacAddr> {
+        let fixed = self.entries.iter().filter(|(_, entry)| matches!(entry.kind, Kind::Fixed));
+        fixed.map(|(mac, _)| *mac)
+    }
+
     /// Whom the configuration gives a MAC to.
     pub(super) fn fixed(&self, mac: MacAddr) -> Option<O> {
         self.entries.get(&mac).filter(|entry| matches!(entry.kind, Kind::Fixed)).map(|entry| entry.owner)

@@ -232,6 +232,11 @@ impl Switch {
         self.peers.len()
     }
 
+    /// MACs that peers have been given.
+    pub fn given_macs(&self) -> impl Iterator<Item = MacAddr> {
+        self.macs.all_fixed()
+    }
+
     /// How many MACs are known, of all peers.
     pub fn known_macs(&self) -> usize {
         self.macs.len()

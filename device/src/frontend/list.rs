@@ -25,11 +25,12 @@ macro_rules! interfaces {
                 }
             }
 
-            /// Makes a device as after power-on, of whatever type it is, and gives it to `visitor`.
+            /// Gives `visitor` what makes devices as after power-on, of whatever type they are.
             pub fn make<T: FrontendVisitor>(&self, common: &Setup<()>, visitor: T) -> T::Output {
                 match self {
                     $(Self::$name(options) => {
-                        visitor.visit($module::Device::new(common.with(options.clone())))
+                        let setup = common.with(options.clone());
+                        visitor.visit(move || $module::Device::new(setup.clone()))
                     })*
                 }
             }
@@ -67,6 +68,6 @@ pub trait FrontendVisitor {
     /// What becomes of it.
     type Output;
 
-    /// Makes something of it.
-    fn visit<F: Interface>(self, frontend: F) -> Self::Output;
+    /// Makes something of it. Each that `frontend` makes is as after power-on.
+    fn visit<F: Interface>(self, frontend: impl Fn() -> F + Send + 'static) -> Self::Output;
 }

@@ -20,6 +20,7 @@ pub use self::switch::{
     SpreadBy, VsiRow,
 };
 use crate::memory::region::{MemoryRegion, Rights, Translation};
+use crate::telemetry::monitor::Ignored;
 
 /// Most rows of a [`Page`].
 ///
@@ -147,6 +148,9 @@ pub struct QpRow {
     pub max_dest_rd_atomic: u8,
     /// What it did since RESET.
     pub counters: QpCounters,
+    /// What was ignored of it, if anything was.
+    #[serde(default)]
+    pub ignored: Option<Ignored>,
 }
 
 /// What a queue pair did since it left RESET.
@@ -461,13 +465,20 @@ impl From<engine::Service> for Service {
 
 impl From<&engine::QpSnapshot> for QpState {
     fn from(live: &engine::QpSnapshot) -> Self {
-        match live.state {
+        Self::of(live.state, live.draining)
+    }
+}
+
+impl QpState {
+    /// The engine's state; `draining`: in SQD, something is still to be finished.
+    pub const fn of(state: engine::State, draining: bool) -> Self {
+        match state {
             engine::State::Reset => Self::Reset,
             engine::State::Init => Self::Init,
             engine::State::Rtr => Self::Rtr,
             engine::State::Rts => Self::Rts,
             engine::State::Sqe => Self::Sqe,
-            engine::State::Sqd if live.draining => Self::Draining,
+            engine::State::Sqd if draining => Self::Draining,
             engine::State::Sqd => Self::Sqd,
             engine::State::Err => Self::Err,
         }

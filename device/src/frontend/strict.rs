@@ -8,10 +8,10 @@ use crate::telemetry::monitor::{Monitor, Rule};
 /// A table of rules: what each demands, its name for counters and traces, and the sections of the interface that say so.
 macro_rules! rules {
     ($($(#[doc = $doc:literal])+ $rule:ident $name:literal $section:literal;)*) => {
-        $($(#[doc = $doc])+ pub static $rule: Rule = Rule { name: $name, section: $section };)*
+        $($(#[doc = $doc])+ pub static $rule: Rule =
+            Rule { name: $name, section: $section, about: concat!($($doc),+) };)*
 
         /// All of them.
-        #[cfg(test)]
         pub static ALL: &[&Rule] = &[$(&$rule),*];
     };
 }

@@ -6,13 +6,16 @@ use std::os::fd::OwnedFd;
 
 use drivers::Bus;
 use engine::Instant;
-use protocol::ids::{Iova, Lid, MacAddr};
+use protocol::ids::{Lid, MacAddr};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::Frontend;
+use crate::fabric::impair::{Rule, RuleEntry};
 use crate::hca::Hca;
 use crate::identity::Identity;
 use crate::net::address::Addresses;
+use crate::record::Recorder;
+use crate::replay::testing as session;
 use crate::vfio::Bar;
 use crate::vfio::server::{Device as _, Region};
 
@@ -72,13 +75,19 @@ pub(crate) struct Guest<F: Frontend> {
     pub(crate) now: Instant,
     /// What the VMM waits for, by MSI-X vector.
     vectors: Vec<OwnedFd>,
+    /// Of a session that is recorded.
+    _record: Option<Recorder>,
 }
 
 impl<F: Frontend> Guest<F> {
     /// After power-on, with memory space and bus mastering enabled.
     pub(crate) fn new(frontend: F, addresses: impl Into<Addresses>) -> Self {
-        let mut guest =
-            Self { hca: Hca::new(frontend, addresses, None), now: Instant::ZERO, vectors: Vec::new() };
+        let mut hca = Hca::new(frontend, addresses, None);
+        let record = session::record();
+        if let Some(record) = &record {
+            hca.set_tape(record.tape());
+        }
+        let mut guest = Self { hca, now: Instant::ZERO, vectors: Vec::new(), _record: record };
         guest.enable();
         guest.lend(0, MEMORY);
         guest
@@ -95,7 +104,7 @@ impl<F: Frontend> Guest<F> {
 
     pub(crate) fn peek(&mut self, at: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
-        self.hca.memory().read(Iova::new(at), &mut bytes).unwrap();
+        self.hca.memory().look(at, &mut bytes);
         bytes
     }
 
@@ -122,6 +131,12 @@ impl<F: Frontend> Guest<F> {
         for (vector, fd) in self.vectors.iter().enumerate() {
             self.hca.interrupts().set_eventfd(vector, Some(fd.try_clone().unwrap()));
         }
+    }
+
+    /// Puts an impairment into force, as a configuration has it.
+    pub(crate) fn impair(&mut self, rule: &str) {
+        let entry: RuleEntry = serde_json::from_str(rule).unwrap();
+        self.hca.impair(Rule::try_from(entry).unwrap()).unwrap();
     }
 
     /// Lets time pass, if it has not, and deadlines with it.
@@ -185,6 +200,18 @@ pub(crate) fn exchange<A: Frontend, B: Frontend>(a: &mut Guest<A>, b: &mut Guest
         }
         from_a.iter().for_each(|frame| b.hca.handle_frame(frame));
         from_b.iter().for_each(|frame| a.hca.handle_frame(frame));
+    }
+}
+
+/// Lets time pass until nothing is waited for, at most for a minute.
+pub(crate) fn wait<A: Frontend, B: Frontend>(a: &mut Guest<A>, b: &mut Guest<B>) {
+    let limit = a.now + std::time::Duration::from_secs(60);
+    loop {
+        exchange(a, b);
+        let next = [a.hca.next_deadline(), b.hca.next_deadline()];
+        let Some(now) = next.into_iter().flatten().filter(|deadline| *deadline < limit).min() else { return };
+        a.advance(now);
+        b.advance(now);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Frames between the port and the fabric, with everything that stands between: capture, impairments, the search for
 //! MACs.
 
+use protocol::describe::Field as _;
 use protocol::ids::Qpn;
 use protocol::net::ether::EtherFrame;
 use protocol::roce::RoceFrame;
@@ -12,6 +13,7 @@ use crate::fabric::impair::{self, Verdict};
 use crate::frontend::{Context, Frontend, HostContext};
 use crate::net::classify::destination;
 use crate::net::{DropReason, UNRESOLVED};
+use crate::record::Input;
 
 /// Bound: frames that leave in one turn, so that arrivals and accesses are looked at in between. At the largest path MTU
 /// a turn's frames are half a megabyte, jumbo frames of a NIC a little more than a whole one.
@@ -43,6 +45,7 @@ impl Sender {
 impl<F: Frontend> Hca<F> {
     /// A frame arrived from the fabric.
     pub fn handle_frame(&mut self, frame: &[u8]) {
+        self.step(Input::Frame(frame.into()));
         if !self.is_port_active() || self.impairments.is_idle() {
             self.record(Direction::Inbound, frame, || None);
             self.deliver(frame);
@@ -155,12 +158,13 @@ impl<F: Frontend> Hca<F> {
     pub(super) fn deliver(&mut self, frame: &[u8]) {
         if !self.is_port_active() {
             self.port.refuse(DropReason::LinkDown);
-            return;
+            return self.say_why_dropped(frame);
         }
         if self.frontend.serves_frames() && self.port.is_for_nic(frame) {
             return self.deliver_plain(frame);
         }
-        let Some(frame) = self.port.untag(frame) else { return };
+        let whole = frame;
+        let Some(frame) = self.port.untag(whole) else { return self.say_why_dropped(whole) };
         let frame = &*frame;
         let waiting = self.outbound.len();
         let received = self.port.receive(self.now, frame, &mut self.outbound);
@@ -171,7 +175,7 @@ impl<F: Frontend> Hca<F> {
             self.outbound.push(&frame);
             self.leave(|| Some("waited for the MAC of its destination".to_owned()));
         }
-        let Some(received) = received else { return };
+        let Some(received) = received else { return self.say_why_dropped(frame) };
         self.port.count_received(frame);
         if self.admit(&received) {
             self.accept(&received);
@@ -180,18 +184,33 @@ impl<F: Frontend> Hca<F> {
 
     /// A frame for the NIC, as it came.
     fn deliver_plain(&mut self, frame: &[u8]) {
-        if self.port.admit_plain(frame) {
-            let cx = &mut context!(self);
-            self.frontend.receive_frame(cx, frame);
-            self.report_events();
+        if !self.port.admit_plain(frame) {
+            return self.say_why_dropped(frame);
         }
+        let cx = &mut context!(self);
+        self.frontend.receive_frame(cx, frame);
+        self.report_events();
     }
 
     /// A frame of this HCA for itself, or of its management.
     pub(super) fn deliver_looped(&mut self, frame: &[u8]) {
-        if let Some(received) = self.port.receive_own(frame) {
-            self.accept(&received);
+        match self.port.receive_own(frame) {
+            Some(received) => self.accept(&received),
+            None => self.say_why_dropped(frame),
         }
+    }
+
+    /// The port kept a frame: it was answered, or dropped for a reason.
+    #[cold]
+    fn say_why_dropped(&mut self, frame: &[u8]) {
+        let Some(reason) = self.port.take_drop() else { return };
+        self.monitor.ignored(reason, None, format_args!("frame"), |to| {
+            frame.len().show("len", to);
+            if let Ok(ether) = EtherFrame::parse(frame) {
+                format_args!("{}", ether.src).show("smac", to);
+                format_args!("{}", ether.dst).show("dmac", to);
+            }
+        });
     }
 
     /// Hands a packet to the engine.

@@ -61,6 +61,9 @@ impl<F: Frontend> Hca<F> {
         let Some(management) = management else { return true };
         let mut allow = || port.allow_management(*now, received.shell.src_mac, outbound);
         let admitted = management.handle_wire(&view, &datagram, listening, &mut allow);
+        if let Some(reason) = self.port.take_drop() {
+            self.monitor.ignored(reason, Some(qpn), format_args!("packet"), |_| {});
+        }
         match admitted {
             Admitted::Unchanged => return true,
             Admitted::From(source) => {

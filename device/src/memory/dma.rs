@@ -26,6 +26,7 @@ use vm_memory::{Bytes, VolatileMemory, VolatileSlice, WriteVolatile as _};
 
 use self::file::MappedFile;
 use super::limits::Limits;
+use crate::record::Tape;
 
 /// Granularity of ranges, bytes.
 pub const PAGE_LEN: u64 = 4096;
@@ -114,6 +115,8 @@ pub struct GuestMemory {
     files: Vec<Arc<MappedFile>>,
     limits: Limits,
     blocked: bool,
+    /// Of a device that is recorded or replayed.
+    tape: Option<Tape>,
 }
 
 #[derive(Clone, Debug)]
@@ -146,12 +149,33 @@ impl GuestMemory {
         Self { limits, ..Self::default() }
     }
 
+    /// Records every access from now on, or gives each the outcome that was recorded: then guest memory itself is not
+    /// touched. Without a tape neither.
+    pub fn set_tape(&mut self, tape: Option<Tape>) {
+        self.tape = tape;
+    }
+
     /// Adds a range of `len` bytes at `iova`, backed by a file from an offset on, or by nothing we can reach. The
     /// descriptor is closed: the mapping does not need it.
     ///
     /// # Errors
     /// See [`MapError`]; nothing has changed.
     pub fn map(
+        &mut self,
+        iova: Iova,
+        len: u64,
+        permissions: Permissions,
+        backing: Option<(OwnedFd, u64)>,
+    ) -> Result<(), MapError> {
+        let reachable = backing.is_some();
+        self.add(iova, len, permissions, backing)?;
+        if let Some(tape) = &self.tape {
+            tape.map(iova.get(), len, (permissions.read, permissions.write), reachable);
+        }
+        Ok(())
+    }
+
+    fn add(
         &mut self,
         iova: Iova,
         len: u64,
@@ -210,6 +234,9 @@ impl GuestMemory {
         }
         self.windows.extract_if(first..=last, |_, _| true).for_each(drop);
         self.drop_unused_files();
+        if let Some(tape) = &self.tape {
+            tape.unmap(iova.get(), len);
+        }
         Ok(())
     }
 
@@ -217,6 +244,9 @@ impl GuestMemory {
     pub fn unmap_all(&mut self) {
         self.windows.clear();
         self.files.clear();
+        if let Some(tape) = &self.tape {
+            tape.unmap_all();
+        }
     }
 
     /// Makes every access fail until called again, as for a function that is no bus master. The map stays.
@@ -240,6 +270,16 @@ impl GuestMemory {
     /// # Errors
     /// Some of the range is not mapped readable; `out` is then unchanged. Or a page is lost; `out` then has zeros for it.
     pub fn read(&self, iova: Iova, out: &mut [u8]) -> Result<(), DmaError> {
+        match &self.tape {
+            None => self.copy_out(iova, out),
+            Some(tape) => {
+                let error = DmaError { iova, len: out.len(), access: "read" };
+                tape.read(iova.get(), out, error, |out| self.copy_out(iova, out))
+            }
+        }
+    }
+
+    pub(super) fn copy_out(&self, iova: Iova, out: &mut [u8]) -> Result<(), DmaError> {
         let error = DmaError { iova, len: out.len(), access: "read" };
         let mut rest = out;
         let pieces = self.pieces(iova, rest.len(), |permissions| permissions.read).ok_or(error)?;
@@ -258,6 +298,14 @@ impl GuestMemory {
     /// Some of the range is not mapped readable, or a page is lost; `out` is then unchanged.
     pub fn append(&self, iova: Iova, len: usize, out: &mut Vec<u8>) -> Result<(), DmaError> {
         let error = DmaError { iova, len, access: "read" };
+        match &self.tape {
+            None => self.gather(iova, len, out),
+            Some(tape) => tape.append(iova.get(), len, out, error, |out| self.gather(iova, len, out)),
+        }
+    }
+
+    fn gather(&self, iova: Iova, len: usize, out: &mut Vec<u8>) -> Result<(), DmaError> {
+        let error = DmaError { iova, len, access: "read" };
         let before = out.len();
         let pieces = self.pieces(iova, len, |permissions| permissions.read).ok_or(error)?;
         for piece in &pieces {
@@ -271,6 +319,14 @@ impl GuestMemory {
     /// # Errors
     /// Some of the range is not mapped writable; then nothing was written. Or a page is lost; then the rest was.
     pub fn write(&self, iova: Iova, data: &[u8]) -> Result<(), DmaError> {
+        let error = DmaError { iova, len: data.len(), access: "write" };
+        match &self.tape {
+            None => self.copy_in(iova, data),
+            Some(tape) => tape.write(iova.get(), data, error, || self.copy_in(iova, data)),
+        }
+    }
+
+    pub(super) fn copy_in(&self, iova: Iova, data: &[u8]) -> Result<(), DmaError> {
         let error = DmaError { iova, len: data.len(), access: "write" };
         let mut rest = data;
         let pieces = self.pieces(iova, rest.len(), |permissions| permissions.write).ok_or(error)?;
@@ -290,6 +346,14 @@ impl GuestMemory {
     /// As `write`, or the entry is empty or crosses a page.
     pub fn publish(&self, iova: Iova, entry: &[u8]) -> Result<(), DmaError> {
         let error = DmaError { iova, len: entry.len(), access: "write" };
+        match &self.tape {
+            None => self.hand_over(iova, entry),
+            Some(tape) => tape.write(iova.get(), entry, error, || self.hand_over(iova, entry)),
+        }
+    }
+
+    fn hand_over(&self, iova: Iova, entry: &[u8]) -> Result<(), DmaError> {
+        let error = DmaError { iova, len: entry.len(), access: "write" };
         let (&owner, body) = entry.split_last().ok_or(error)?;
         let slot = self.slot(iova, entry.len()).ok_or(error)?;
         slot.bytes
@@ -305,6 +369,14 @@ impl GuestMemory {
     /// # Errors
     /// As `write`, or `iova` is not a multiple of 8.
     pub fn update_u64(&self, iova: Iova, update: impl FnMut(u64) -> Option<u64>) -> Result<u64, DmaError> {
+        let error = DmaError { iova, len: 8, access: "write" };
+        match &self.tape {
+            None => self.exchange(iova, update),
+            Some(tape) => tape.update(iova.get(), update, error, |update| self.exchange(iova, update)),
+        }
+    }
+
+    fn exchange(&self, iova: Iova, update: impl FnMut(u64) -> Option<u64>) -> Result<u64, DmaError> {
         let error = DmaError { iova, len: 8, access: "write" };
         let slot = self.slot(iova, 8).ok_or(error)?;
         let word = slot.bytes.get_atomic_ref::<AtomicU64>(0).map_err(|_| error)?;

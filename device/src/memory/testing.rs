@@ -25,12 +25,17 @@ impl GuestMemory {
     /// The bytes at an address, which must be there.
     pub(crate) fn peek<const N: usize>(&self, iova: u64) -> [u8; N] {
         let mut bytes = [0; N];
-        self.read(Iova::new(iova), &mut bytes).unwrap();
+        self.look(iova, &mut bytes);
         bytes
+    }
+
+    /// The same, of any length. The guest looks, and not the device.
+    pub(crate) fn look(&self, iova: u64, out: &mut [u8]) {
+        self.copy_out(Iova::new(iova), out).unwrap();
     }
 
     /// Puts bytes at an address, which must be there.
     pub(crate) fn poke(&self, iova: u64, bytes: &[u8]) {
-        self.write(Iova::new(iova), bytes).unwrap();
+        self.copy_in(Iova::new(iova), bytes).unwrap();
     }
 }

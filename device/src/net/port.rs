@@ -255,6 +255,11 @@ impl Port {
         sorted.inspect_err(|reason| self.stats.count_drop(*reason)).ok()
     }
 
+    /// Why a frame was dropped since the last call, if one was.
+    pub fn take_drop(&mut self) -> Option<DropReason> {
+        self.stats.take_drop()
+    }
+
     /// Counts a frame that arrived and is dropped.
     pub fn refuse(&mut self, reason: DropReason) {
         self.stats.count_drop(reason);

@@ -3,80 +3,7 @@
 use protocol::WireError;
 use serde::{Deserialize, Serialize};
 
-/// Why a frame was dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub enum DropReason {
-    /// For another MAC, or for a group this port does not listen to. Usual where frames are flooded.
-    OtherMac,
-    /// From a source that no other station can have: a group's MAC or IP address, a loopback or unspecified one, our own
-    /// (RFC 1122, section 3.2.1.3; RFC 4291, section 2.7).
-    BadSource,
-    /// From an IP address that the configuration gives to another MAC.
-    ForeignSource,
-    /// Of a VLAN, in none of which this port is.
-    Vlan,
-    /// From our own MAC: the fabric gave us back what we sent to a group, or somebody has our address.
-    Reflected,
-    /// For our MAC, but another IP address.
-    OtherIp,
-    /// A protocol that this port does not speak.
-    Protocol,
-    /// Shorter than its headers or their lengths say.
-    Short,
-    /// A field with a value that the standard excludes.
-    Invalid,
-    /// An IP, UDP or ICMP checksum is wrong.
-    Checksum,
-    /// The invariant CRC is wrong.
-    Icrc,
-    /// An answer was due, but too many frames were waiting to be sent.
-    NoRoom,
-    /// An answer was due, but its sender had as many as it may have.
-    OverRate,
-    /// The link is down.
-    LinkDown,
-}
-
-impl DropReason {
-    /// All reasons, in the order of their declaration.
-    pub const ALL: [Self; 14] = [
-        Self::OtherMac,
-        Self::BadSource,
-        Self::ForeignSource,
-        Self::Vlan,
-        Self::Reflected,
-        Self::OtherIp,
-        Self::Protocol,
-        Self::Short,
-        Self::Invalid,
-        Self::Checksum,
-        Self::Icrc,
-        Self::NoRoom,
-        Self::OverRate,
-        Self::LinkDown,
-    ];
-
-    /// Short stable name for counters.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::OtherMac => "other_mac",
-            Self::BadSource => "bad_source",
-            Self::ForeignSource => "foreign_source",
-            Self::Vlan => "vlan",
-            Self::Reflected => "reflected",
-            Self::OtherIp => "other_ip",
-            Self::Protocol => "protocol",
-            Self::Short => "short",
-            Self::Invalid => "invalid",
-            Self::Checksum => "checksum",
-            Self::Icrc => "icrc",
-            Self::NoRoom => "no_room",
-            Self::OverRate => "over_rate",
-            Self::LinkDown => "link_down",
-        }
-    }
-}
+pub use crate::telemetry::reason::FrameReason as DropReason;
 
 impl From<WireError> for DropReason {
     fn from(error: WireError) -> Self {
@@ -151,6 +78,7 @@ pub struct PortStats {
     /// Frames of the NIC that were lost because they are too short or too long to be frames.
     pub lost_malformed: u64,
     dropped: [u64; DropReason::ALL.len()],
+    newest_drop: Option<DropReason>,
 }
 
 impl PortStats {
@@ -161,5 +89,11 @@ impl PortStats {
 
     pub(super) fn count_drop(&mut self, reason: DropReason) {
         self.dropped[reason as usize] += 1;
+        self.newest_drop = Some(reason);
+    }
+
+    /// Why a frame was dropped since the last call, if one was.
+    pub(super) fn take_drop(&mut self) -> Option<DropReason> {
+        self.newest_drop.take()
     }
 }

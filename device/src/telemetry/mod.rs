@@ -4,5 +4,6 @@ pub mod file;
 pub mod log;
 pub mod monitor;
 pub mod outlet;
+pub mod reason;
 pub mod subscriber;
 pub mod trace;

@@ -60,6 +60,10 @@ pub enum Kind {
     Interrupt,
     /// The device was reset.
     Reset,
+    /// Nothing was done for a doorbell, a store, a packet or a frame, and why.
+    Ignored,
+    /// A request failed, and why.
+    Refused,
     /// The driver did something against the interface; of a strict device only.
     Violation,
 }
@@ -76,6 +80,8 @@ impl Kind {
             Self::Eqe => "eqe",
             Self::Interrupt => "interrupt",
             Self::Reset => "reset",
+            Self::Ignored => "ignored",
+            Self::Refused => "refused",
             Self::Violation => "violation",
         }
     }

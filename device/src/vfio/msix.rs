@@ -9,6 +9,8 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use serde::{Deserialize, Serialize};
 
+use crate::record::{Input, Tape};
+
 /// Bytes of a table entry: address, data, vector control.
 const ENTRY_LEN: usize = 16;
 
@@ -25,6 +27,8 @@ pub struct Interrupts {
     gate: Gate,
     table: Vec<u8>,
     stats: Stats,
+    /// Of a device that is recorded or replayed.
+    tape: Option<Tape>,
 }
 
 /// What became of an interrupt when it was raised.
@@ -88,6 +92,19 @@ impl Interrupts {
             gate: Gate::default(),
             table: initial_table(count),
             stats: Stats::default(),
+            tape: None,
+        }
+    }
+
+    /// Records what the client does with vectors, and every signal to it, or compares these with what was recorded.
+    /// Without a tape neither.
+    pub fn set_tape(&mut self, tape: Option<Tape>) {
+        self.tape = tape;
+    }
+
+    fn input(&self, input: Input<'_>) {
+        if let Some(tape) = &self.tape {
+            tape.input(input);
         }
     }
 
@@ -104,12 +121,13 @@ impl Interrupts {
     /// Signals `vector`. Unknown, unset or masked vectors are not an error: nothing is sent, or the pending bit is
     /// set.
     pub fn raise(&mut self, vector: u16) -> Delivery {
-        let vector = self.vectors.get_mut(usize::from(vector)).filter(|_| self.gate.enabled);
+        let number = usize::from(vector);
+        let vector = self.vectors.get_mut(number).filter(|_| self.gate.enabled);
         let delivery = match vector {
             None => Delivery::Nowhere,
             Some(vector) => {
                 vector.pending = true;
-                vector.deliver(self.gate);
+                vector.deliver(self.gate, number, self.tape.as_ref());
                 if vector.pending { Delivery::Pending } else { Delivery::Sent }
             }
         };
@@ -142,34 +160,46 @@ impl Interrupts {
 
     /// Gives a vector its eventfd, or takes it away. The vector is signalled at once if it is pending.
     pub fn set_eventfd(&mut self, vector: usize, eventfd: Option<OwnedFd>) {
+        self.input(Input::Eventfd { vector, present: eventfd.is_some() });
+        let number = vector;
         if let Some(vector) = self.vectors.get_mut(vector) {
             if let Some(fd) = &eventfd {
                 // A descriptor that blocks would let the client stop this thread. Failure leaves it as it came.
                 let _ = fcntl_getfl(fd).and_then(|flags| fcntl_setfl(fd, flags | OFlags::NONBLOCK));
             }
             vector.eventfd = eventfd;
-            vector.deliver(self.gate);
+            vector.deliver(self.gate, number, self.tape.as_ref());
         }
     }
 
     /// Masks or unmasks a vector for the client.
     pub fn set_masked(&mut self, vector: usize, masked: bool) {
+        self.input(Input::Mask { vector, masked });
+        let number = vector;
         if let Some(vector) = self.vectors.get_mut(vector) {
             vector.masked_by_client = masked;
-            vector.deliver(self.gate);
+            vector.deliver(self.gate, number, self.tape.as_ref());
         }
     }
 
     /// Signals a vector's eventfd for the client's own purposes, whatever the masks are.
     pub fn trigger(&mut self, vector: usize) {
+        self.input(Input::Trigger { vector });
+        let number = vector;
         if let Some(vector) = self.vectors.get_mut(vector) {
-            vector.signal();
+            vector.signal(number, self.tape.as_ref());
         }
     }
 
     /// Closes all eventfds and forgets the client's masks: the client disables MSI-X or is gone. What is pending stays so:
     /// QEMU does this whenever the driver begins to use one more vector, and gives all eventfds anew.
     pub fn disconnect(&mut self) {
+        self.input(Input::Unwire);
+        self.unwire();
+    }
+
+    /// The same, as a part of a step that has another name in a record.
+    pub(crate) fn unwire(&mut self) {
         for vector in &mut self.vectors {
             vector.eventfd = None;
             vector.masked_by_client = false;
@@ -214,7 +244,7 @@ impl Interrupts {
                 && let Some(vector) = self.vectors.get_mut(at / ENTRY_LEN)
             {
                 vector.masked_in_table = byte & MASKED != 0;
-                vector.deliver(self.gate);
+                vector.deliver(self.gate, at / ENTRY_LEN, self.tape.as_ref());
             }
         }
     }
@@ -234,15 +264,15 @@ impl Interrupts {
     }
 
     fn deliver_all(&mut self) {
-        for vector in &mut self.vectors {
-            vector.deliver(self.gate);
+        for (number, vector) in self.vectors.iter_mut().enumerate() {
+            vector.deliver(self.gate, number, self.tape.as_ref());
         }
     }
 }
 
 impl Vector {
     /// Sends what is pending if nothing holds it back.
-    fn deliver(&mut self, gate: Gate) {
+    fn deliver(&mut self, gate: Gate, number: usize, tape: Option<&Tape>) {
         let held_back = !gate.enabled
             || gate.function_masked
             || !gate.bus_master
@@ -251,14 +281,17 @@ impl Vector {
             || self.eventfd.is_none();
         if self.pending && !held_back {
             self.pending = false;
-            self.signal();
+            self.signal(number, tape);
         }
     }
 
     /// A counter that is full has a signal the client has not seen yet, and what is no eventfd is the client's loss:
     /// failures are not ours to handle.
-    fn signal(&self) {
+    fn signal(&self, number: usize, tape: Option<&Tape>) {
         if let Some(fd) = &self.eventfd {
+            if let Some(tape) = tape {
+                tape.interrupt(number);
+            }
             let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
         }
     }

@@ -107,7 +107,7 @@ fn a_worker_that_sleeps_wakes_up_at_its_deadline() {
     let mut hca = Hca::new(Stub::default(), Identity::from_lid(Lid::new(9)), None);
     let late = r#"{"direction": "tx", "action": {"delay": {"us": 50000}}}"#;
     let late: RuleEntry = serde_json::from_str(late).unwrap();
-    hca.impairments().add(Rule::try_from(late).unwrap()).unwrap();
+    hca.impair(Rule::try_from(late).unwrap()).unwrap();
     let (server, mut client) = UnixStream::pair().unwrap();
     let worker = Worker::new(Source::Client(server), hca, fabric).unwrap();
     let (_handle, mut mailbox) = call::mailbox().unwrap();

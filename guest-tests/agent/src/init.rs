@@ -40,6 +40,7 @@ pub fn serve_port() -> Result<()> {
     let port =
         File::options().read(true).write(true).open(&path).with_context(|| path.display().to_string())?;
     let output = port.try_clone().context("duplicating the port's descriptor")?;
+    crate::exec::serve_ports();
     guest::say(&format!("serving {}", path.display()));
     let mut agent = Agent::default();
     let mut input = BufReader::new(port);

@@ -5,6 +5,7 @@
 
 mod alloc;
 mod error;
+mod exec;
 mod guest;
 mod hca;
 pub mod init;

@@ -4,10 +4,16 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use super::sources::Archive;
+use crate::testbed::progress::Line;
+
+/// Between two looks how much of a download is there.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// The release whose packages the lab uses, and the newer packages prepared for it.
 const SUITES: &str = "trixie trixie-backports";
@@ -118,14 +124,32 @@ impl Apt {
         Ok(packages)
     }
 
-    /// Downloads packages into `into`; apt checks them against the signed lists.
+    /// Downloads packages into `into`, telling `progress` how much is there; apt checks them against the signed lists.
     ///
     /// # Errors
     /// When one cannot be downloaded.
-    pub(super) fn download(&self, packages: &[Package], into: &Path) -> Result<()> {
+    pub(super) fn download(&self, packages: &[Package], into: &Path, progress: &Line) -> Result<()> {
+        if packages.is_empty() {
+            return Ok(());
+        }
         let wanted: Vec<String> = packages.iter().map(|p| format!("{}={}", p.name, p.version)).collect();
-        self.get(["-qq", "download"].into_iter().chain(wanted.iter().map(String::as_str)), Some(into))?;
-        Ok(())
+        let download = |options: &[&'static str]| {
+            let words: Vec<&str> = options.iter().copied().chain(wanted.iter().map(String::as_str)).collect();
+            self.get(words, Some(into))
+        };
+        let plan = download(&["-qq", "--print-uris", "download"])?;
+        let all: u64 = plan.lines().filter_map(parse_uri_line).sum();
+        let (done, end) = mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                while end.recv_timeout(LOOK) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    progress.say_bytes(size_of(into), all);
+                }
+            });
+            let result = download(&["-qq", "download"]);
+            drop(done);
+            result.map(drop)
+        })
     }
 
     /// Downloads what the authors of a source package publish, without Debian's changes, into the empty folder `into`.
@@ -206,6 +230,17 @@ Dir::Etc::preferencesparts "/dev/null";
     )
 }
 
+/// Bytes of the files in a folder.
+fn size_of(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| Some(entry.metadata().ok()?.len())).sum()
+}
+
+/// The size in a line `'URI' file size checksum`.
+fn parse_uri_line(line: &str) -> Option<u64> {
+    line.split_whitespace().nth(2)?.parse().ok()
+}
+
 /// `Inst name (version suite [architecture])`.
 fn parse_plan_line(line: &str) -> Option<Package> {
     let mut words = line.strip_prefix("Inst ")?.split_whitespace();
@@ -217,6 +252,13 @@ fn parse_plan_line(line: &str) -> Option<Package> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_download_says_its_size() {
+        let line = "'http://x/pool/s/seabios_1.17_all.deb' seabios_1.17_all.deb 171234 SHA256:00ff";
+        assert_eq!(parse_uri_line(line), Some(171_234));
+        assert_eq!(parse_uri_line("E: no such package"), None);
+    }
 
     #[test]
     fn a_plan_names_package_and_version() {

@@ -128,7 +128,7 @@ pub(super) fn of_debian(cache: &Path) -> Result<PathBuf> {
             install: &["firmware-intel-misc"],
             suite: Suite::Trixie,
             component: Component::NonFreeFirmware,
-            wanted: |name| name == "firmware-intel-misc",
+            wanted: &|package| package.name == "firmware-intel-misc",
         };
         let folder = set.fetch(work)?.join("usr/lib/firmware").join(FOLDER);
         let tree = work.scratch.join("tree");

@@ -7,15 +7,17 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Instant;
 
 use agent::pattern::Digest;
 use anyhow::{Context, Result, ensure};
 
+use super::added::Added;
 use super::apt::{Component, Suite, run};
 use super::cache;
 use super::kernel::Kernel;
-use super::packages::{Set, Unpacked};
+use super::packages::{self, Set, Unpacked};
 
 /// Shells and tools, everything RDMA, storage and MPI over it, what looks at NICs and measures them, and what makes the
 /// images.
@@ -139,13 +141,14 @@ pub struct Disks {
 }
 
 impl Disks {
-    /// The disks for guests that run `kernel`, made if they are not in the cache.
+    /// The disks for guests that run `kernel` and have packages added, made if they are not in the cache.
     ///
     /// # Errors
     /// When packages cannot be fetched or an image cannot be made.
-    pub fn obtain(cache: &Path, kernel: &Kernel) -> Result<Self> {
-        let debian = debian(cache)?;
-        Ok(Self { system: debian.join(IMAGE), modules: modules(cache, &debian.join("root"), kernel)? })
+    pub fn obtain(cache: &Path, kernel: &Kernel, added: &Added) -> Result<Self> {
+        let tools = debian(cache)?.join("root");
+        let system = with_added(cache, added)?.join(IMAGE);
+        Ok(Self { system, modules: modules(cache, &tools, kernel)? })
     }
 }
 
@@ -154,17 +157,13 @@ pub(super) const IMAGE: &str = "image.ext4";
 /// The entry of the system: unpacked in `root`, and as image.
 pub(super) fn debian(cache: &Path) -> Result<PathBuf> {
     // Another list of packages is another system.
-    let mut digest = Digest::default();
-    for name in INSTALL.iter().chain(WITHOUT).chain(PRUNED) {
-        digest.update(name.as_bytes());
-        digest.update(b" ");
-    }
-    cache::entry(cache, &format!("debian-4-{:016x}", digest.finish()), |work| {
+    let name = format!("debian-4-{:016x}", digest(INSTALL.iter().chain(WITHOUT).chain(PRUNED).copied()));
+    cache::entry(cache, &name, |work| {
         let set = Set {
             install: INSTALL,
             suite: Suite::Trixie,
             component: Component::Main,
-            wanted: |name| !WITHOUT.contains(&name),
+            wanted: &|package| !WITHOUT.contains(&package.name.as_str()),
         };
         let root = set.fetch(work)?;
         configure(&root)?;
@@ -172,10 +171,48 @@ pub(super) fn debian(cache: &Path) -> Result<PathBuf> {
     })
 }
 
+/// The same with packages added, and with all that these depend on.
+pub(super) fn with_added(cache: &Path, added: &Added) -> Result<PathBuf> {
+    let system = debian(cache)?;
+    let names: Vec<&str> = added.names().collect();
+    if names.is_empty() {
+        return Ok(system);
+    }
+    let base = system.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let name = format!("debian-added-1-{:016x}", digest(names.iter().copied().chain([base])));
+    let present = packages::packages(&system)?;
+    cache::entry(cache, &name, |work| {
+        let mut copy = Command::new("cp");
+        copy.args(["-a", "--reflink=auto"]).arg(system.join("root")).arg(&work.entry);
+        run(&mut copy).context("copying the user space")?;
+        let set = Set {
+            install: &names,
+            suite: Suite::Trixie,
+            component: Component::Main,
+            wanted: &|package| !present.contains(package),
+        };
+        let root = set.fetch(work)?;
+        configure(&root)?;
+        make_image(&system.join("root"), &root, &work.entry.join(IMAGE))
+    })
+}
+
+fn digest<'a>(words: impl Iterator<Item = &'a str>) -> u64 {
+    let mut digest = Digest::default();
+    for word in words {
+        digest.update(word.as_bytes());
+        digest.update(b" ");
+    }
+    digest.finish()
+}
+
 /// What maintainer scripts would have done, as far as anything here needs it.
 fn configure(root: &Path) -> Result<()> {
     for folder in PRUNED {
-        fs::remove_dir_all(root.join(folder)).with_context(|| format!("removing {folder}"))?;
+        let path = root.join(folder);
+        if path.exists() {
+            fs::remove_dir_all(&path).with_context(|| format!("removing {folder}"))?;
+        }
     }
     for (from, to) in [
         ("usr/share/base-passwd/passwd.master", "etc/passwd"),
@@ -186,7 +223,10 @@ fn configure(root: &Path) -> Result<()> {
     fs::write(root.join("etc/hosts"), "127.0.0.1 localhost\n::1 localhost\n")?;
     // For people: the programs a shell user misses most when only packages with libraries were chosen.
     for applet in ["awk", "less", "vi"] {
-        symlink("busybox", root.join("usr/bin").join(applet)).with_context(|| format!("linking {applet}"))?;
+        let link = root.join("usr/bin").join(applet);
+        if !link.exists() {
+            symlink("busybox", link).with_context(|| format!("linking {applet}"))?;
+        }
     }
     Ok(())
 }

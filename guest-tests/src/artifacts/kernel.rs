@@ -109,21 +109,28 @@ pub(super) fn busybox(cache: &Path, choice: &KernelChoice) -> Result<PathBuf> {
     Ok(stock_root(cache, suite)?.join("usr/bin/busybox"))
 }
 
-/// The unpacked kernel and modules of a suite, with a static busybox. The image's own dependencies build an
-/// initramfs, which the lab does itself.
+/// The unpacked kernel and modules of a suite, with its headers, which the archive has no more when a newer kernel has come,
+/// and a static busybox. The image's own dependencies build an initramfs, which the lab does itself.
 fn stock_root(cache: &Path, suite: Suite) -> Result<PathBuf> {
     // The trixie kernel is one package, that of backports is several.
-    const WANTED: [&str; 5] =
-        ["linux-image-", "linux-binary-", "linux-modules-", "linux-base-", "busybox-static"];
+    const WANTED: [&str; 7] = [
+        "linux-image-",
+        "linux-binary-",
+        "linux-modules-",
+        "linux-base-",
+        "linux-headers-",
+        "linux-kbuild-",
+        "busybox-static",
+    ];
     let name = match suite {
         Suite::Trixie => "linux-trixie-1",
         Suite::TrixieBackports => "linux-1",
     };
     let set = Set {
-        install: &["linux-image-amd64", "busybox-static"],
+        install: &["linux-image-amd64", "linux-headers-amd64", "busybox-static"],
         suite,
         component: Component::Main,
-        wanted: |name| WANTED.iter().any(|beginning| name.starts_with(beginning)),
+        wanted: &|package| WANTED.iter().any(|beginning| package.name.starts_with(beginning)),
     };
     Ok(cache::entry(cache, name, |work| set.fetch(work).map(drop))?.join("root"))
 }

@@ -3,10 +3,12 @@
 //!
 //! Each is one entry of the cache, made of Debian packages; a manifest names their versions.
 
+mod added;
 mod apt;
 mod cache;
 pub mod ddp;
 mod debian;
+mod kbuild;
 mod kernel;
 mod packages;
 mod rdma_core;
@@ -17,9 +19,11 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+pub use self::added::{Added, PackageName};
 use self::apt::Component;
 pub use self::apt::Suite;
 pub use self::debian::Disks;
+pub use self::kbuild::ModuleBuild;
 pub use self::kernel::{Kernel, KernelChoice};
 use self::packages::{Set, Unpacked};
 
@@ -32,6 +36,8 @@ pub struct Overrides {
     pub kernel: KernelChoice,
     /// An image with the user space of guests that have one, in a file system that stock kernels call ext4.
     pub root: Option<PathBuf>,
+    /// Packages beside those of the lab's own user space.
+    pub added: Added,
 }
 
 /// Everything a guest needs from outside the project.
@@ -45,6 +51,7 @@ pub struct Artifacts {
     pub busybox: PathBuf,
     cache: PathBuf,
     root: Option<PathBuf>,
+    added: Added,
 }
 
 /// A program and the arguments that come before all others.
@@ -89,7 +96,14 @@ impl Artifacts {
         for file in [&qemu.program, &kernel.image, &busybox].into_iter().chain(&overrides.root) {
             ensure!(file.is_file(), "{} does not exist", file.display());
         }
-        Ok(Self { qemu, kernel, busybox, cache: cache.to_owned(), root: overrides.root.clone() })
+        Ok(Self {
+            qemu,
+            kernel,
+            busybox,
+            cache: cache.to_owned(),
+            root: overrides.root.clone(),
+            added: overrides.added.clone(),
+        })
     }
 
     /// The disks of a guest with a user space, made if they are not in the cache.
@@ -97,7 +111,7 @@ impl Artifacts {
     /// # Errors
     /// As [`Disks::obtain`].
     pub fn disks(&self) -> Result<Disks> {
-        let disks = Disks::obtain(&self.cache, &self.kernel)?;
+        let disks = Disks::obtain(&self.cache, &self.kernel, &self.added)?;
         Ok(Disks { system: self.root.clone().unwrap_or(disks.system), ..disks })
     }
 
@@ -130,12 +144,24 @@ pub fn cache_dir() -> Result<PathBuf> {
         .context("set HCAD_LAB_CACHE to a folder: there is no HOME to put the cache in")
 }
 
-fn fetched_qemu(cache: &Path) -> Result<QemuProgram> {
+/// Makes the user space with these packages beside the lab's own, if it is not in the cache.
+///
+/// # Errors
+/// When packages cannot be fetched or the image cannot be made.
+pub fn user_space(cache: &Path, added: &Added) -> Result<()> {
+    debian::with_added(cache, added).map(drop)
+}
+
+/// The lab's own QEMU, fetched if it is not in the cache.
+///
+/// # Errors
+/// When it cannot be fetched.
+pub fn fetched_qemu(cache: &Path) -> Result<QemuProgram> {
     let set = Set {
         install: &["qemu-system-x86", "seabios"],
         suite: Suite::TrixieBackports,
         component: Component::Main,
-        wanted: |_| true,
+        wanted: &|_| true,
     };
     let root = cache::entry(cache, "qemu-1", |work| set.fetch(work).map(drop))?.join("root");
     let Unpacked { program, mut leading_args } = Unpacked::new(&root, "usr/bin/qemu-system-x86_64", None);

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::apt::{Apt, Component, Kind, Package, Suite, unpack};
 use super::cache::Work;
+use crate::testbed::progress::Line;
 
 /// What is fetched and unpacked together.
 pub(super) struct Set<'a> {
@@ -19,8 +20,8 @@ pub(super) struct Set<'a> {
     pub(super) suite: Suite,
     /// The part of the archive that has them.
     pub(super) component: Component,
-    /// Whether a package of apt's answer, given by name, is wanted.
-    pub(super) wanted: fn(&str) -> bool,
+    /// Whether a package of apt's answer is wanted.
+    pub(super) wanted: &'a dyn Fn(&Package) -> bool,
 }
 
 impl Set<'_> {
@@ -38,10 +39,14 @@ impl Set<'_> {
         let (few, others) = self.install.split_at(self.install.len().min(3));
         let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
         tracing::info!("fetching {}{more} (Debian packages, once)", few.join(", "));
+        let progress = Line::begin("fetching");
+        progress.say("asking for packages");
         let apt = Apt::open(&state, Path::new("/etc/apt"), Kind::Binary, self.component)?;
         let mut packages = apt.resolve(self.install, self.suite)?;
-        packages.retain(|package| (self.wanted)(&package.name));
-        apt.download(&packages, &debs)?;
+        packages.retain(self.wanted);
+        progress.say(format!("downloading {} packages", packages.len()));
+        apt.download(&packages, &debs, &progress)?;
+        progress.say("unpacking");
         for deb in fs::read_dir(&debs)? {
             unpack(&deb?.path(), &root)?;
         }
@@ -57,12 +62,24 @@ impl Set<'_> {
 /// # Errors
 /// When the entry was not made of packages, or not of this one.
 pub(super) fn version(entry: &Path, package: &str) -> Result<String> {
+    let found = packages(entry)?.into_iter().find(|one| one.name == package);
+    found.map(|one| one.version).with_context(|| format!("{} has no {package}", entry.display()))
+}
+
+/// The packages an entry was made of.
+///
+/// # Errors
+/// When it was not made of packages.
+pub(super) fn packages(entry: &Path) -> Result<Vec<Package>> {
     let path = entry.join(MANIFEST);
     let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     let Manifest { packages } =
         serde_json::from_str(&text).with_context(|| format!("understanding {}", path.display()))?;
-    let of = |line: &String| Some(line.strip_prefix(package)?.strip_prefix(' ')?.to_owned());
-    packages.iter().find_map(of).with_context(|| format!("{} has no {package}", path.display()))
+    let package = |line: &String| {
+        let (name, version) = line.split_once(' ')?;
+        Some(Package { name: name.to_owned(), version: version.to_owned() })
+    };
+    Ok(packages.iter().filter_map(package).collect())
 }
 
 const MANIFEST: &str = "manifest.json";

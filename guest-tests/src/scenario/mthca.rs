@@ -13,7 +13,7 @@ pub(super) mod strict;
 use crate::daemon::Explained;
 
 /// Reported of programs that have no queue left for a while (section 12, T55).
-pub(super) const RECORDS_LENT_AGAIN: [Explained; 2] = [
+pub(crate) const RECORDS_LENT_AGAIN: [Explained; 2] = [
     Explained {
         rule: "map_over_mapped",
         why: "the driver lends a program's page of doorbell records again, which it never took back (T55)",

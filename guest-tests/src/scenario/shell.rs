@@ -1,11 +1,10 @@
 //! A scenario's guests, left up for a person: a shell on the console of one of them.
 
-use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::time::Duration;
 
 use agent::wire::Shell;
 use anyhow::{Context, Result, ensure};
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
@@ -14,6 +13,7 @@ use super::Scenario;
 use super::pair::{Direction, Pair};
 use crate::lab::Lab;
 use crate::report::line;
+use crate::testbed::client::RawTerminal;
 
 /// Longer than anybody stays.
 const SESSION: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -73,32 +73,4 @@ fn typed() -> mpsc::Receiver<Vec<u8>> {
         }
     });
     receiver
-}
-
-/// A terminal that passes every key on. It is as before when this is dropped.
-struct RawTerminal {
-    before: Option<Termios>,
-}
-
-impl RawTerminal {
-    fn enter() -> Result<Self> {
-        let stdin = std::io::stdin();
-        if !stdin.is_terminal() {
-            return Ok(Self { before: None });
-        }
-        let before = tcgetattr(&stdin).context("asking for the terminal's mode")?;
-        let mut raw = before.clone();
-        raw.make_raw();
-        tcsetattr(&stdin, OptionalActions::Now, &raw).context("setting the terminal's mode")?;
-        Ok(Self { before: Some(before) })
-    }
-}
-
-impl Drop for RawTerminal {
-    fn drop(&mut self) {
-        if let Some(before) = &self.before {
-            // Nobody is left to tell.
-            let _ = tcsetattr(std::io::stdin(), OptionalActions::Drain, before);
-        }
-    }
 }

@@ -77,7 +77,7 @@ pub(super) struct StockPair {
 impl StockPair {
     /// Starts daemons and guests. No driver of an HCA is loaded yet.
     pub(super) async fn start(lab: &Lab, scenario: &str) -> Result<Self> {
-        Self::start_with(lab, scenario, None).await
+        Self::start_with(lab, lab.new_run(scenario)?, |spec| spec).await
     }
 
     /// The same, whose drivers must keep to the interface, but for what is explained.
@@ -86,12 +86,16 @@ impl StockPair {
         scenario: &str,
         explained: &'static [Explained],
     ) -> Result<Self> {
-        Self::start_with(lab, scenario, Some(explained)).await
+        Self::start_with(lab, lab.new_run(scenario)?, |spec| strict(Some(explained), spec)).await
     }
 
-    async fn start_with(lab: &Lab, scenario: &str, judged: Option<&'static [Explained]>) -> Result<Self> {
-        let run = lab.new_run(scenario)?;
-        let started = Self::start_in(lab, &run, judged).await;
+    /// The same in a folder that there is, with HCAs that are otherwise.
+    pub(super) async fn start_with(
+        lab: &Lab,
+        run: RunDir,
+        change: impl Fn(HcaSpec) -> HcaSpec,
+    ) -> Result<Self> {
+        let started = Self::start_in(lab, &run, change).await;
         let (image, a, b) = started.with_context(|| format!("see {}", run.path().display()))?;
         Ok(Self { a, b, image, run })
     }
@@ -99,16 +103,18 @@ impl StockPair {
     async fn start_in(
         lab: &Lab,
         run: &RunDir,
-        judged: Option<&'static [Explained]>,
+        change: impl Fn(HcaSpec) -> HcaSpec,
     ) -> Result<(Image, StockNode, StockNode)> {
         let image = lab.debian_image(run).await?;
         let ports = free_udp_ports::<2>()?;
-        let specs = HcaSpec::pair()?.map(|spec| HcaSpec {
-            interface: Interface::Mthca,
-            // These tools move gigabytes.
-            capture: false,
-            trace: lab.trace(),
-            ..strict(judged, spec)
+        let specs = HcaSpec::pair()?.map(|spec| {
+            change(HcaSpec {
+                interface: Interface::Mthca,
+                // These tools move gigabytes.
+                capture: false,
+                trace: lab.trace(),
+                ..spec
+            })
         });
         let wires = [ports, [ports[1], ports[0]]];
         let (a, b) = tokio::try_join!(

@@ -22,11 +22,15 @@ pub fn find<R: Copy>(map: &[Block<R>], offset: u64) -> Option<(R, u32)> {
     Some((*first, offset - start))
 }
 
+/// Whether a write is of one or two words; the device ignores any other.
+pub const fn are_whole(offset: u64, data: &[u8]) -> bool {
+    offset.is_multiple_of(4) && matches!(data.len(), 4 | 8)
+}
+
 /// The words a write means, as (offset, bytes), lower address first: one for four aligned bytes, two for eight, none
 /// for anything else, which the device ignores.
 pub fn writes(offset: u64, data: &[u8]) -> impl Iterator<Item = (u64, [u8; 4])> {
-    let whole = offset.is_multiple_of(4) && matches!(data.len(), 4 | 8);
-    let words = if whole { data } else { &[] };
+    let words = if are_whole(offset, data) { data } else { &[] };
     let (words, _) = words.as_chunks::<4>();
     (offset..).step_by(4).zip(words).map(|(offset, word)| (offset, *word))
 }

@@ -5,11 +5,13 @@ use std::time::Duration;
 use protocol::Psn;
 use protocol::ids::{Msn, Pdn, Qkey, Qpn};
 use protocol::roce::{Kind, Shell, Transport};
+use serde::{Deserialize, Serialize};
 
 use crate::limits::GRH_BYTES;
 
 /// Transport service of a QP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Service {
     /// Reliable connection.
     Rc,
@@ -110,7 +112,8 @@ pub enum Flush {
 }
 
 /// QP states of IBTA volume 1, section 10.3.1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
 pub enum State {
     Reset,

@@ -11,8 +11,8 @@ use crate::held::Held;
 use crate::pkeys::Pkeys;
 use crate::stats::Stats;
 use crate::{
-    AccessError, Accessor, AsyncEvent, Completion, Event, Host, Instant, Queue, SendDone, SendOp, Status,
-    Success,
+    AccessError, Accessor, AsyncEvent, Completion, DropReason, Dropped, Event, Host, Instant, Queue,
+    SendDone, SendOp, Status, Success,
 };
 
 /// Identity and attributes.
@@ -38,9 +38,9 @@ pub(crate) struct Ctx<'a, H> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// A send request failed.
-    Send,
+    Send(Status),
     /// The responder refused a request, and has said so in a NAK that still has to go out.
-    Recv,
+    Recv(DropReason, Option<AccessError>),
     /// A work queue cannot be read.
     Queue(Queue),
 }
@@ -125,6 +125,13 @@ impl<H: Host> Ctx<'_, H> {
         self.complete(core, Queue::Send, wr_id, Ok(Success::Send(done)));
     }
 
+    /// A packet changes nothing, or is refused.
+    #[cold]
+    pub(crate) fn drop(&mut self, dropped: &Dropped) {
+        self.stats.drops.count(dropped.reason);
+        self.host.dropped(dropped);
+    }
+
     pub(crate) fn raise(&mut self, core: &Core, event: AsyncEvent) {
         self.events.push_back(Event::Async { qpn: core.qpn, event });
     }
@@ -145,6 +152,7 @@ impl<H: Host> Ctx<'_, H> {
         }
         let len = writer.finish();
         self.stats.sent_packets += 1;
+        self.stats.sent_opcodes.count(bth.opcode);
         self.stats.sent_payload_bytes += payload_len as u64;
         self.stats.sent_ip.count(&shell.ip, len.saturating_sub(shell.ether_len()));
         Ok(len)

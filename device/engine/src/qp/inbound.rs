@@ -11,7 +11,9 @@ use protocol::roce::{Ext, ExtKind, Kind, Operation, Packet};
 use super::attr::Service;
 use super::{Core, Ctx};
 use crate::gather::{capacity, scatter};
-use crate::{Access, AccessError, Fetch, Host, Queue, RecvDone, RecvRequest, Status, Success, limits};
+use crate::{
+    Access, AccessError, DropReason, Fetch, Host, Queue, RecvDone, RecvRequest, Status, Success, limits,
+};
 
 /// Message whose first packet was accepted and whose last was not yet.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +54,23 @@ pub(crate) enum Fault {
     Invalidate(AccessError),
 }
 
+impl Fault {
+    /// What it is counted as, and why an access was refused, where one was.
+    pub(crate) const fn reason(self, service: Service) -> (DropReason, Option<AccessError>) {
+        match self {
+            Self::Invalid if matches!(service, Service::Rc) => (DropReason::InvalidRequest, None),
+            Self::Invalid => (DropReason::Malformed, None),
+            Self::NotReady if matches!(service, Service::Smi) => (DropReason::Vl15Dropped, None),
+            Self::NotReady => (DropReason::NoReceive, None),
+            Self::BadReceive => (DropReason::BadReceive, None),
+            Self::Broken => (DropReason::BrokenQueue, None),
+            Self::TooLong => (DropReason::TooLong, None),
+            Self::Scatter(cause) => (DropReason::BadReceive, Some(cause)),
+            Self::NoAccess(cause) | Self::Invalidate(cause) => (DropReason::NoAccess, Some(cause)),
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Inbound {
     message: Option<Message>,
@@ -63,6 +82,14 @@ impl Inbound {
     /// Whether a message is under way.
     pub(crate) fn is_open(&self) -> bool {
         self.message.is_some()
+    }
+
+    /// Bytes of the message under way that are there.
+    pub(crate) fn received(&self) -> Option<u64> {
+        self.message.map(|message| match message {
+            Message::Send { received } => received,
+            Message::Write { received, .. } => received.into(),
+        })
     }
 
     /// Gives up the message under way. Its receive request serves the next one.

@@ -12,7 +12,10 @@ use super::unreliable::{Receiver, Sender};
 use super::{Core, Ctx, Failure, Frame, Step};
 use crate::held::Held;
 use crate::pkeys::Pkeys;
-use crate::{AsyncEvent, Fetch, Host, Instant, Queue, Status, limits};
+use crate::{
+    AsyncEvent, Blocked, DropReason, Dropped, Ended, EndedBy, Expecting, Fetch, Host, Instant, Queue,
+    Situation, Status, limits,
+};
 
 #[derive(Debug)]
 enum Machines {
@@ -37,6 +40,10 @@ pub(crate) struct Qp {
     requests_first: bool,
     notifier: Notifier,
     pace: Option<Pace>,
+    /// When the newest packet came that was for it and from its peer.
+    heard: Option<Instant>,
+    /// When and how it came to SQE or ERR.
+    ended: Option<(Instant, EndedBy)>,
     /// Engine's notes: waiting for a turn, waiting to be reported as changed, in the list of QPs in ERR, deadline that
     /// is registered.
     pub(crate) scheduled: bool,
@@ -59,6 +66,8 @@ impl Qp {
             requests_first: false,
             notifier: Notifier::default(),
             pace: None,
+            heard: None,
+            ended: None,
             scheduled: false,
             dirty: false,
             in_error_list: false,
@@ -132,13 +141,16 @@ impl Qp {
         }
         self.core.state = modify.to;
         match modify.to {
-            State::Err if from != State::Err => self.enter_error(ctx),
+            State::Err if from != State::Err => {
+                self.ended.get_or_insert((ctx.now, EndedBy::Software));
+                self.enter_error(ctx);
+            }
             State::Sqd if from != State::Sqd => {
                 (self.draining, self.notify_drained) = (true, modify.notify_drained);
                 self.check_drained(ctx);
             }
             State::Rts => {
-                self.draining = false;
+                (self.draining, self.ended) = (false, None);
                 if from == State::Sqd {
                     self.ring_machine();
                 }
@@ -158,6 +170,45 @@ impl Qp {
         };
         let (state, draining) = (self.core.state, self.draining);
         QpSnapshot { state, draining, send_psn, unacked_psn, recv_psn, msn }
+    }
+
+    /// What it waits for. `held`: by all QPs.
+    pub(crate) fn explain(&self, held: Held, now: Instant) -> Situation {
+        let core = &self.core;
+        let ended = self.ended.map(|(at, by)| Ended { ago: now.saturating_since(at), by });
+        let paused = self.pace.and_then(|pace| pace.paused_until());
+        let (send, unanswered, receive, answers) = match &self.machines {
+            Machines::Reliable(requester, responder) => (
+                requester.blocked(core, held, now),
+                requester.unanswered(core, now),
+                responder.expecting(),
+                responder.answers(),
+            ),
+            Machines::Unreliable(sender, receiver) => (sender.blocked(core), None, receiver.expecting(), 0),
+        };
+        let send = match (core.state, paused) {
+            (State::Reset | State::Init | State::Rtr, _) => Blocked::State,
+            (State::Sqe | State::Err, _) => Blocked::Ended,
+            (State::Rts | State::Sqd, Some(until)) if send == Blocked::Turn => {
+                Blocked::Congestion { left: until.saturating_since(now) }
+            }
+            (State::Rts | State::Sqd, _) => send,
+        };
+        let receive = match core.state {
+            State::Reset | State::Init => Expecting::State,
+            State::Err => Expecting::Ended,
+            State::Rtr | State::Rts | State::Sqd | State::Sqe => receive,
+        };
+        Situation {
+            state: core.state,
+            service: core.attrs.service,
+            heard: self.heard.map(|at| now.saturating_since(at)),
+            ended,
+            send,
+            unanswered,
+            receive,
+            answers: u32::try_from(answers).unwrap_or(u32::MAX),
+        }
     }
 
     pub(crate) fn ring<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
@@ -187,24 +238,23 @@ impl Qp {
         let connected = !service.is_datagram();
         let notification = connected && packet.bth.opcode == Opcode::CNP;
         let partition = self.partition(ctx.pkeys, packet.bth.pkey);
-        let drops = &mut ctx.stats.drops;
-        let drop = if packet.bth.opcode.transport != service.transport() && !notification {
-            Err(&mut drops.wrong_service)
+        let admitted = if packet.bth.opcode.transport != service.transport() && !notification {
+            Err(DropReason::WrongService)
         } else if !self.core.state.receives() {
-            Err(&mut drops.wrong_state)
+            Err(DropReason::WrongState)
         } else if connected && !is_from(shell, &self.core.attrs.path) {
-            Err(&mut drops.wrong_source)
+            Err(DropReason::WrongSource)
         } else {
-            partition.ok_or(&mut drops.wrong_pkey)
+            partition.ok_or(DropReason::WrongPkey)
         };
-        let pkey_index = match drop {
+        let pkey_index = match admitted {
             Ok(index) => index,
-            Err(counter) => {
-                *counter += 1;
+            Err(reason) => {
                 ctx.stats.received_ip.of(&shell.ip).discarded += 1;
-                return;
+                return ctx.drop(&Dropped::new(self.core.qpn, packet, reason));
             }
         };
+        self.heard = Some(ctx.now);
         if notification {
             ctx.stats.congestion.received_cnps += 1;
             self.pace.get_or_insert_with(|| Pace::new(ctx.now)).on_notification(ctx.now);
@@ -220,7 +270,7 @@ impl Qp {
                 if core.state.sends() {
                     requester.handle_response(core, ctx, packet).map(|()| false)
                 } else {
-                    ctx.stats.drops.ghost_response += 1;
+                    ctx.drop(&Dropped::new(core.qpn, packet, DropReason::GhostResponse));
                     Ok(false)
                 }
             }
@@ -373,18 +423,25 @@ impl Qp {
         match result {
             Ok(()) => self.check_drained(ctx),
             Err(_) if self.core.state == State::Err => self.silence(),
-            Err(Failure::Send) if matches!(self.machines, Machines::Unreliable(..)) => {
+            Err(Failure::Send(status)) if matches!(self.machines, Machines::Unreliable(..)) => {
+                self.ended = Some((ctx.now, EndedBy::Send(status)));
                 self.core.state = State::Sqe;
                 (self.draining, self.flush_send) = (false, true);
                 self.flush(ctx);
             }
             Err(failure) => {
+                let by = match failure {
+                    Failure::Send(status) => EndedBy::Send(status),
+                    Failure::Recv(reason, cause) => EndedBy::Peer { reason, cause },
+                    Failure::Queue(queue) => EndedBy::Queue(queue),
+                };
+                self.ended = Some((ctx.now, by));
                 if let Failure::Queue(queue) = failure {
                     let shared = queue == Queue::Recv && self.core.attrs.srq;
                     let event = if shared { AsyncEvent::SrqCatastrophic } else { AsyncEvent::WqCatastrophic };
                     ctx.raise(&self.core, event);
                 }
-                if failure == Failure::Send || failure == Failure::Queue(Queue::Send) {
+                if matches!(failure, Failure::Send(_) | Failure::Queue(Queue::Send)) {
                     self.silence();
                 }
                 self.core.state = State::Err;

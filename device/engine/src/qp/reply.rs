@@ -18,13 +18,13 @@ use std::collections::VecDeque;
 
 use protocol::Psn;
 use protocol::ids::{Msn, Rkey, Va};
-use protocol::roce::{Aeth, Ext, NakCode, Operation, Position, Reth, Syndrome};
+use protocol::roce::{Aeth, Ext, NakCode, Opcode, Operation, Position, Reth, Syndrome};
 
 use super::requester::credits::code_of;
 use super::{Core, Ctx, Failure, Frame, Step, ahead};
 use crate::held::shrink_if_empty;
 use crate::segment::{packet_count, payload_len};
-use crate::{Access, AsyncEvent, Host, limits};
+use crate::{Access, AsyncEvent, DropReason, Dropped, Host, limits};
 
 #[derive(Debug)]
 enum Reply {
@@ -68,6 +68,10 @@ pub(crate) struct Replies {
 impl Replies {
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
     }
 
     /// Whether the next answer carries data.
@@ -236,15 +240,26 @@ impl Replies {
             Ok(len) => len,
             Err(reason) => {
                 // The region went away after the request was accepted.
+                let drop = |why| Dropped {
+                    qpn: core.qpn,
+                    opcode: Opcode {
+                        transport: core.attrs.service.transport(),
+                        operation: Operation::ReadRequest,
+                    },
+                    psn,
+                    reason: why,
+                    cause: Some(reason),
+                };
                 if occasion == Occasion::Again {
-                    ctx.stats.drops.stale_duplicate += 1;
+                    ctx.drop(&drop(DropReason::StaleDuplicate));
                     self.queue.pop_front();
                     return Ok(Step::Again);
                 }
+                ctx.drop(&drop(DropReason::NoAccess));
                 self.clear();
                 self.refuse(psn, msn, Syndrome::Nak(NakCode::RemoteAccess));
                 ctx.raise(core, AsyncEvent::AccessError(reason));
-                return Err(Failure::Recv);
+                return Err(Failure::Recv(DropReason::NoAccess, Some(reason)));
             }
         };
         read.next += 1;

@@ -22,7 +22,9 @@ use super::inbound::{Fault, Inbound, has_right_length};
 use super::reply::{Occasion, Replies};
 use super::{Core, Ctx, Failure, Step};
 use crate::segment::packet_count;
-use crate::{Access, AccessError, AsyncEvent, AtomicOp, Host, Queue, Status, limits};
+use crate::{
+    Access, AccessError, AsyncEvent, AtomicOp, DropReason, Dropped, Expecting, Host, Queue, Status, limits,
+};
 
 /// A request that is not executed.
 enum Refusal {
@@ -74,6 +76,21 @@ impl Responder {
         self.expected
     }
 
+    /// What it takes next.
+    pub(crate) fn expecting(&self) -> Expecting {
+        let psn = self.expected.get();
+        match self.rnr_naks {
+            0 if self.told => Expecting::Missing { psn },
+            0 => Expecting::message(self.expected, self.inbound.received()),
+            refusals => Expecting::ReceiveRequest { psn, refusals },
+        }
+    }
+
+    /// Answers that are due.
+    pub(crate) fn answers(&self) -> usize {
+        self.replies.len()
+    }
+
     pub(crate) fn msn(&self) -> Msn {
         self.msn
     }
@@ -119,7 +136,7 @@ impl Responder {
         match packet.bth.psn.since(self.expected) {
             0 => self.on_expected(core, ctx, packet),
             1.. => {
-                ctx.stats.drops.out_of_sequence += 1;
+                ctx.drop(&Dropped::new(core.qpn, packet, DropReason::OutOfSequence));
                 if !self.told {
                     self.told = true;
                     self.replies.refuse(self.expected, self.msn, Syndrome::Nak(NakCode::PsnSequence));
@@ -151,6 +168,7 @@ impl Responder {
                 Ok(true)
             }
             Err(Refusal::Fault(Fault::NotReady)) => {
+                ctx.drop(&Dropped::new(core.qpn, packet, DropReason::NoReceive));
                 self.told = true;
                 let timer = core.attrs.min_rnr_timer.after(self.rnr_naks, core.attrs.max_rnr_timer);
                 self.rnr_naks = self.rnr_naks.saturating_add(1);
@@ -158,15 +176,23 @@ impl Responder {
                 Ok(false)
             }
             Err(Refusal::Overflow) => {
-                ctx.stats.drops.reply_overflow += 1;
+                ctx.drop(&Dropped::new(core.qpn, packet, DropReason::ReplyOverflow));
                 Ok(false)
             }
-            Err(Refusal::Fault(fault)) => Err(self.refuse(core, ctx, fault)),
+            Err(Refusal::Fault(fault)) => Err(self.refuse(core, ctx, packet, fault)),
         }
     }
 
     /// Answers a request that cannot be executed, and completes the receive request it took.
-    fn refuse<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, fault: Fault) -> Failure {
+    fn refuse<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        packet: &Packet<'_>,
+        fault: Fault,
+    ) -> Failure {
+        let (reason, cause) = fault.reason(core.attrs.service);
+        ctx.drop(&Dropped { cause, ..Dropped::new(core.qpn, packet, reason) });
         let (nak, event, status) = match fault {
             Fault::Invalid | Fault::NotReady => {
                 (NakCode::InvalidRequest, Some(AsyncEvent::InvalidRequest), Status::Flushed)
@@ -174,13 +200,13 @@ impl Responder {
             Fault::TooLong => {
                 (NakCode::InvalidRequest, Some(AsyncEvent::InvalidRequest), Status::LocalLength)
             }
-            Fault::NoAccess(reason) => {
-                (NakCode::RemoteAccess, Some(AsyncEvent::AccessError(reason)), Status::Flushed)
+            Fault::NoAccess(refused) => {
+                (NakCode::RemoteAccess, Some(AsyncEvent::AccessError(refused)), Status::Flushed)
             }
-            Fault::Invalidate(reason) => {
-                (NakCode::RemoteAccess, Some(AsyncEvent::AccessError(reason)), Status::RemoteInvalidRequest)
+            Fault::Invalidate(refused) => {
+                (NakCode::RemoteAccess, Some(AsyncEvent::AccessError(refused)), Status::RemoteInvalidRequest)
             }
-            Fault::Scatter(reason) => (NakCode::RemoteOperational, None, Status::LocalProtection(reason)),
+            Fault::Scatter(refused) => (NakCode::RemoteOperational, None, Status::LocalProtection(refused)),
             Fault::BadReceive | Fault::Broken => (NakCode::RemoteOperational, None, Status::Flushed),
         };
         self.inbound.abandon();
@@ -189,7 +215,7 @@ impl Responder {
             ctx.raise(core, event);
         }
         self.replies.refuse(self.expected, self.msn, Syndrome::Nak(nak));
-        if fault == Fault::Broken { Failure::Queue(Queue::Recv) } else { Failure::Recv }
+        if fault == Fault::Broken { Failure::Queue(Queue::Recv) } else { Failure::Recv(reason, cause) }
     }
 
     /// Executes the packet with the expected PSN; returns how many PSNs it stands for.
@@ -299,7 +325,7 @@ impl Responder {
         if answered {
             ctx.stats.recovery.duplicates += 1;
         } else {
-            ctx.stats.drops.stale_duplicate += 1;
+            ctx.drop(&Dropped::new(core.qpn, packet, DropReason::StaleDuplicate));
         }
     }
 

@@ -15,7 +15,10 @@ use super::plan::{
     SOURCE, TARGET, cells_key, draw, nodes_of, pkey_index, slots_key, va,
 };
 use super::trace::describe;
-use crate::{Completion, Config, Engine, Event, Flush, Instant, Modify, Queue, Rights, Sge, State, Stats};
+use crate::{
+    Blocked, Completion, Config, Engine, Event, Flush, Instant, Modify, Queue, Rights, Sge, State, Stats,
+    Transmit,
+};
 
 /// Simulated time in which everything must be done after the net is healed and software did its last.
 const DRAIN_BOUND: Duration = Duration::from_secs(1);
@@ -406,8 +409,17 @@ impl<'a> World<'a> {
         for _ in 0..FRAMES_PER_PUMP.min(self.plan.frames_per_step) {
             let Node { engine, host } = &mut self.nodes[node];
             let mut frame = Vec::new();
+            let said: Vec<_> =
+                qpns_of(self.plan, node).map(|qpn| (qpn, engine.explain(self.now, qpn))).collect();
             let sent = engine.poll_transmit(self.now, host, &mut frame);
+            if let Some(Transmit { qpn, wr_id: Some(_), .. }) = sent
+                && let Some((_, Some(before))) = said.iter().find(|(of, _)| *of == qpn)
+                && before.send != Blocked::Turn
+            {
+                return Err(format!("node {node}: QP {qpn} sends though it said {:?}", before.send));
+            }
             let Some(sent) = sent else {
+                says_why_it_rests(engine, self.now, qpns_of(self.plan, node))?;
                 self.judge(node, None)?;
                 while self.nodes[node].engine.poll_dirty().is_some() {}
                 return Ok(false);
@@ -493,6 +505,25 @@ fn host(counts_receives: bool) -> SimHost {
         host.add_region(cells_key(pd), pd, va(super::plan::CELLS), CELLS_BYTES, Rights::all());
     }
     host
+}
+
+fn qpns_of(plan: &Plan, node: usize) -> impl Iterator<Item = Qpn> {
+    plan.pairs.iter().flat_map(|pair| &pair.ends).filter(move |end| end.node == node).map(|end| end.qpn)
+}
+
+/// Whether each QP of an engine that has nothing to send says what it waits for.
+fn says_why_it_rests(
+    engine: &Engine,
+    now: Instant,
+    mut qpns: impl Iterator<Item = Qpn>,
+) -> Result<(), Violation> {
+    if engine.poll_timeout() == Some(Instant::ZERO) {
+        return Ok(());
+    }
+    match qpns.find(|qpn| engine.explain(now, *qpn).is_some_and(|said| said.send == Blocked::Turn)) {
+        Some(qpn) => Err(format!("QP {qpn} rests, and says that nothing is in its way")),
+        None => Ok(()),
+    }
 }
 
 /// Whether all that an engine took for requests and answers was given back.

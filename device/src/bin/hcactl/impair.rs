@@ -161,7 +161,7 @@ pub(crate) fn cells(row: &ImpairmentRow) -> Vec<String> {
 }
 
 /// Decimal, or hexadecimal with 0x.
-fn number(text: &str) -> Result<u32, String> {
+pub(crate) fn number(text: &str) -> Result<u32, String> {
     let parsed = match text.strip_prefix("0x") {
         Some(hex) => u32::from_str_radix(hex, 16),
         None => text.parse(),

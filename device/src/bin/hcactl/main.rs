@@ -1,21 +1,25 @@
 //! `hcactl`: looks into a running `hcad` and changes what can be changed from outside.
 
+mod counters;
 mod impair;
 mod peer;
 mod plain;
 mod table;
+mod top;
 
 use std::io::{self, BufRead, BufReader, IsTerminal as _, Read, Take, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
-use clap::{Parser, Subcommand, ValueEnum};
-use device::control::DEFAULT_SOCKET;
+use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
+use device::control::explain;
 use device::control::message::{DeviceRow, PortState, Request, Response};
 use device::frontend::snapshot::{Rows, Table};
 use device::telemetry::trace::{STANDARD_ERROR, TraceFormat};
+use device::{manual, runtime_folder};
 use serde_json::{Value, json};
 
 /// Bound: bytes of one answer. A page of a list has some 200 kB.
@@ -26,17 +30,18 @@ const MAX_ANSWERS_LEN: u64 = 256 << 20;
 
 /// Looks into a running hcad.
 ///
-/// hcad serves the socket that `control_socket` in its configuration names.
+/// hcad serves the socket that `control_socket` in its configuration or its option --control-socket names.
 #[derive(Debug, Parser)]
 #[command(name = "hcactl", version)]
 struct Cli {
-    /// Control socket of the daemon
-    #[arg(long, value_name = "PATH", global = true, env = "HCACTL_SOCKET", default_value = DEFAULT_SOCKET)]
-    socket: PathBuf,
+    /// Control socket of the daemon; control.sock in $XDG_RUNTIME_DIR/hcad or /run/hcad by default
+    #[arg(long, value_name = "PATH", global = true, env = "HCACTL_SOCKET")]
+    socket: Option<PathBuf>,
 
-    /// Number of the device; needed if the daemon has several
+    /// Number of the device, if the daemon has several; counters and lists are of all without it, and of some if it is
+    /// said more than once
     #[arg(long, value_name = "ID", global = true)]
-    device: Option<u16>,
+    device: Vec<u16>,
 
     /// Print one line of JSON
     #[arg(long, global = true)]
@@ -76,8 +81,16 @@ enum Command {
     Groups,
     /// Control queue of a NIC's RDMA half, and how much it has made
     Cqp,
+    /// What something waits for, in words
+    #[command(subcommand)]
+    Explain(Explain),
     /// Everything that is counted
-    Counters,
+    Counters {
+        /// Again and again, with what each counter gained per second; without those that are zero
+        #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = counters::period)]
+        watch: Option<Duration>,
+    },
+    Top(top::Top),
     /// The link: a port that is down loses every frame, and the guest is told
     Port {
         /// What it is to be
@@ -96,18 +109,37 @@ enum Command {
     /// Recording register accesses, commands, queue entries and interrupts, a line each
     #[command(subcommand)]
     Trace(Trace),
+    /// Keeping all that reaches a device from its start on, for `hcad replay`
+    #[command(subcommand)]
+    Record(Record),
     /// Making the wire bad: lost, doubled, late, damaged frames
     #[command(subcommand)]
     Impair(impair::Impair),
     /// Who is on the fabric
     #[command(subcommand)]
     Peer(peer::Peer),
+    /// Write man pages and completions into a folder: for who makes packages
+    #[command(hide = true)]
+    WriteManual {
+        /// The folder
+        folder: PathBuf,
+    },
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Port {
     Up,
     Down,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Explain {
+    /// A queue pair, as requester and as responder
+    Qp {
+        /// Its number, as `qps` shows it
+        #[arg(value_name = "QPN", value_parser = impair::number)]
+        qpn: u32,
+    },
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -132,6 +164,17 @@ enum Trace {
     Off,
 }
 
+#[derive(Clone, Debug, Subcommand)]
+enum Record {
+    /// Make the device anew, and begin; before a VMM connects. The file must not exist
+    On {
+        /// File to write
+        file: PathBuf,
+    },
+    /// End; the file is complete
+    Off,
+}
+
 fn main() -> ExitCode {
     match run(&Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -143,14 +186,19 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> anyhow::Result<()> {
-    let mut daemon = Daemon::connect(&cli.socket)?;
+    if let Command::WriteManual { folder } = &cli.command {
+        return manual::write(Cli::command(), folder).context(folder.display().to_string());
+    }
+    let by_default = || runtime_folder::control(&runtime_folder::shared());
+    let socket = cli.socket.clone().unwrap_or_else(by_default);
+    let mut daemon = Daemon::connect(&socket)?;
     let text = match &cli.command {
         Command::Devices => {
             let mut devices = daemon.devices()?;
-            if let Some(id) = cli.device {
-                devices.retain(|device| device.id == id);
-                ensure!(!devices.is_empty(), "there is no device {id}");
+            for id in &cli.device {
+                ensure!(devices.iter().any(|device| device.id == *id), "there is no device {id}");
             }
+            devices.retain(|device| cli.device.is_empty() || cli.device.contains(&device.id));
             if cli.json { json(&devices)? } else { table::devices(&devices) }
         }
         Command::Qps => list(&mut daemon, cli, Table::Qps)?,
@@ -166,16 +214,29 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Ahs => list(&mut daemon, cli, Table::Handles)?,
         Command::Groups => list(&mut daemon, cli, Table::Groups)?,
         Command::Cqp => list(&mut daemon, cli, Table::Control)?,
-        Command::Counters => {
-            let device = daemon.choose(cli.device)?;
-            let Response::Counters(counters) = daemon.ask(&Request::Counters { device })? else {
-                bail!("the daemon gave an answer to another question");
-            };
-            let value = serde_json::to_value(counters)?;
-            if cli.json { json(&value)? } else { table::counters(&value) }
+        Command::Counters { watch: Some(period) } => {
+            let devices = daemon.several(&cli.device)?;
+            return counters::watch(&mut daemon, &devices, *period, cli.json);
         }
+        Command::Counters { watch: None } => {
+            let devices = daemon.several(&cli.device)?;
+            counters::once(&mut daemon, &devices, cli.json)?
+        }
+        Command::Explain(Explain::Qp { qpn }) => {
+            let device = daemon.choose(&cli.device)?;
+            let Response::Explanation(explanation) = daemon.ask(&Request::Explain { device, qpn: *qpn })?
+            else {
+                bail!("the daemon gave an answer to another question")
+            };
+            let lines = explain::lines(*qpn, &explanation);
+            match cli.json {
+                true => json(&json!({ "qpn": qpn, "explanation": explanation, "text": lines }))?,
+                false => lines.join("\n") + "\n",
+            }
+        }
+        Command::Top(top) => top.run(&mut daemon, &socket, &cli.device)?,
         Command::Port { state } => {
-            let device = daemon.choose(cli.device)?;
+            let device = daemon.choose(&cli.device)?;
             let state = match state {
                 Port::Up => PortState::Up,
                 Port::Down => PortState::Down,
@@ -184,7 +245,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
             done(cli, device, "port", &state)?
         }
         Command::Fail { yes } => {
-            let device = daemon.choose(cli.device)?;
+            let device = daemon.choose(&cli.device)?;
             ensure!(
                 *yes || confirmed(&format!("Report an internal error of device {device} to its guest?"))?,
                 "nothing was done"
@@ -193,7 +254,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
             done(cli, device, "failed", &true)?
         }
         Command::Capture(capture) => {
-            let device = daemon.choose(cli.device)?;
+            let device = daemon.choose(&cli.device)?;
             // The daemon's folder is another.
             let path = match capture {
                 Capture::On { file } => Some(std::path::absolute(file)?),
@@ -206,7 +267,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
             done(cli, device, "capture", &path)?
         }
         Command::Trace(trace) => {
-            let device = daemon.choose(cli.device)?;
+            let device = daemon.choose(&cli.device)?;
             let path = match trace {
                 Trace::On { file: Some(file) } => Some(std::path::absolute(file)?),
                 Trace::On { file: None } => Some(STANDARD_ERROR.into()),
@@ -219,8 +280,21 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
             })?;
             done(cli, device, "trace", &path)?
         }
+        Command::Record(record) => {
+            let device = daemon.choose(&cli.device)?;
+            let path = match record {
+                Record::On { file } => Some(std::path::absolute(file)?),
+                Record::Off => None,
+            };
+            daemon.tell(&match path.clone() {
+                Some(path) => Request::RecordOn { device, path },
+                None => Request::RecordOff { device },
+            })?;
+            done(cli, device, "record", &path)?
+        }
+        Command::WriteManual { .. } => String::new(),
         Command::Peer(command) => {
-            let device = daemon.choose(cli.device)?;
+            let device = daemon.choose(&cli.device)?;
             match daemon.ask(&command.request(device))? {
                 Response::Peers(rows) if cli.json => json(&rows)?,
                 Response::Peers(rows) => table::peers(&rows),
@@ -229,7 +303,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
             }
         }
         Command::Impair(command) => {
-            let device = daemon.choose(cli.device)?;
+            let device = daemon.choose(&cli.device)?;
             let request = match command {
                 impair::Impair::List => Request::Impairments { device },
                 impair::Impair::Add(add) => Request::ImpairAdd { device, rule: add.rule() },
@@ -247,10 +321,15 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
             }
         }
     };
+    print(&text).map(drop)
+}
+
+/// Whether anybody still reads.
+fn print(text: &str) -> anyhow::Result<bool> {
     match io::stdout().write_all(text.as_bytes()) {
         // Whoever read us has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => Ok(written?),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => Ok(written.map(|()| true)?),
     }
 }
 
@@ -272,27 +351,26 @@ fn confirmed(question: &str) -> anyhow::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// All pages of a table.
+/// A table of one device, or of several, whose rows then say whose they are.
 fn list(daemon: &mut Daemon, cli: &Cli, table: Table) -> anyhow::Result<String> {
-    let device = daemon.choose(cli.device)?;
+    let devices = daemon.several(&cli.device)?;
     let mut all: Vec<Value> = Vec::new();
     let mut text = table::Text::default();
-    let mut from = 0;
-    loop {
-        let Response::Page(page) = daemon.ask(&Request::List { device, table, from })? else {
-            bail!("the daemon gave an answer to another question");
-        };
-        if cli.json {
-            all.extend(rows(&page.rows)?);
-        } else {
-            text.add(&page.rows);
-        }
-        match page.next {
-            None => break,
-            // A place behind the last one: a daemon cannot keep us here for ever.
-            Some(next) if next > from => from = next,
-            Some(_) => bail!("the daemon's pages do not end"),
-        }
+    for device in &devices {
+        let of = (devices.len() > 1).then_some(*device);
+        daemon.pages(*device, table, |page| {
+            if cli.json {
+                all.extend(rows(page)?.into_iter().map(|mut row| {
+                    if let (Some(device), Some(row)) = (of, row.as_object_mut()) {
+                        row.insert("device".into(), device.into());
+                    }
+                    row
+                }));
+            } else {
+                text.add(page, of);
+            }
+            Ok(true)
+        })?;
     }
     if cli.json { json(&all) } else { Ok(text.finish()) }
 }
@@ -319,7 +397,7 @@ fn rows(rows: &Rows) -> serde_json::Result<Vec<Value>> {
 }
 
 /// Connection to a daemon.
-struct Daemon {
+pub(crate) struct Daemon {
     requests: UnixStream,
     answers: Take<BufReader<UnixStream>>,
 }
@@ -333,14 +411,20 @@ impl Daemon {
         };
         connect().map_err(|error| {
             anyhow!(
-                "cannot reach {}: {error}; the key `control_socket` of hcad's configuration says where it is",
+                "cannot reach {}: {error}; the key `control_socket` of hcad's configuration, or its option \
+                 --control-socket, says where it is",
                 path.display()
             )
         })
     }
 
+    /// Begins another command: what its answers may take together is counted anew.
+    pub(crate) fn begin(&mut self) {
+        self.answers.set_limit(MAX_ANSWERS_LEN);
+    }
+
     /// Asks and waits. A refusal is an error.
-    fn ask(&mut self, request: &Request) -> anyhow::Result<Response> {
+    pub(crate) fn ask(&mut self, request: &Request) -> anyhow::Result<Response> {
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
         // A daemon that turns us away has written why before it closed.
@@ -367,22 +451,57 @@ impl Daemon {
         }
     }
 
-    fn devices(&mut self) -> anyhow::Result<Vec<DeviceRow>> {
+    pub(crate) fn devices(&mut self) -> anyhow::Result<Vec<DeviceRow>> {
         match self.ask(&Request::Devices {})? {
             Response::Devices(devices) => Ok(devices),
             _ => bail!("the daemon gave an answer to another question"),
         }
     }
 
-    fn choose(&mut self, device: Option<u16>) -> anyhow::Result<u16> {
-        if let Some(device) = device {
-            return Ok(device);
+    /// The pages of a table, until `take` wants no more.
+    pub(crate) fn pages(
+        &mut self,
+        device: u16,
+        table: Table,
+        mut take: impl FnMut(&Rows) -> anyhow::Result<bool>,
+    ) -> anyhow::Result<()> {
+        let mut from = 0;
+        loop {
+            let Response::Page(page) = self.ask(&Request::List { device, table, from })? else {
+                bail!("the daemon gave an answer to another question");
+            };
+            let more = take(&page.rows)?;
+            match page.next.filter(|_| more) {
+                None => return Ok(()),
+                // A place behind the last one: a daemon cannot keep us here for ever.
+                Some(next) if next > from => from = next,
+                Some(_) => bail!("the daemon's pages do not end"),
+            }
         }
-        let devices = self.devices()?;
-        let [only] = devices.as_slice() else {
-            let ids: Vec<_> = devices.iter().map(|device| device.id.to_string()).collect();
-            bail!("there are several devices, say --device with one of {}", ids.join(", "));
-        };
-        Ok(only.id)
+    }
+
+    /// The one device that something is to be done to.
+    fn choose(&mut self, chosen: &[u16]) -> anyhow::Result<u16> {
+        match self.several(chosen)?.as_slice() {
+            [only] => Ok(*only),
+            several => {
+                let ids: Vec<_> = several.iter().map(u16::to_string).collect();
+                bail!("there are several devices, say --device with one of {}", ids.join(", "))
+            }
+        }
+    }
+
+    /// The devices that were chosen, each once; all of them if none was.
+    fn several(&mut self, chosen: &[u16]) -> anyhow::Result<Vec<u16>> {
+        if chosen.is_empty() {
+            return Ok(self.devices()?.iter().map(|device| device.id).collect());
+        }
+        let mut several = Vec::new();
+        for id in chosen {
+            if !several.contains(id) {
+                several.push(*id);
+            }
+        }
+        Ok(several)
     }
 }

@@ -44,7 +44,7 @@ impl Peer {
             Self::Add { addr, id, mac, leaf, max_frames_per_second } => Request::PeerAdd {
                 device,
                 peer: UdpPeerEntry {
-                    addr: *addr,
+                    addr: (*addr).into(),
                     id: *id,
                     mac: mac.clone(),
                     leaf: *leaf,

@@ -12,7 +12,6 @@ use device::frontend::snapshot::{
     Armed, CqRow, EqRow, Fault, IcmRow, IcmTable, LinkRow, MrRow, Peer, QpRow, QueueDirection, QueueRow,
     QueueState, Right, Rows, Service,
 };
-use serde_json::Value;
 
 use crate::plain;
 
@@ -29,8 +28,22 @@ impl Text {
         }
     }
 
-    /// Adds a page of a table.
-    pub(crate) fn add(&mut self, rows: &Rows) {
+    /// Adds a page of a table, of one device among several if that is said.
+    pub(crate) fn add(&mut self, rows: &Rows, of: Option<u16>) {
+        let before = self.lines.len();
+        self.add_rows(rows);
+        let Some(device) = of else { return };
+        for (index, line) in self.lines.iter_mut().enumerate().skip(before) {
+            line.insert(0, if index == 0 { "DEVICE".to_owned() } else { device.to_string() });
+        }
+    }
+
+    /// Adds a line of cells; the first one is the head.
+    pub(crate) fn line(&mut self, cells: Vec<String>) {
+        self.lines.push(cells);
+    }
+
+    fn add_rows(&mut self, rows: &Rows) {
         match rows {
             Rows::Qps(rows) => {
                 self.head(&[
@@ -54,6 +67,7 @@ impl Text {
                     "RECEIVES",
                     "COMPLETED",
                     "FAILED",
+                    "IGNORED",
                 ]);
                 self.lines.extend(rows.iter().map(qp));
             }
@@ -161,6 +175,7 @@ pub(crate) fn devices(rows: &[DeviceRow]) -> String {
         "SOCKET",
         "CAPTURE",
         "TRACE",
+        "RECORD",
     ]);
     text.lines.extend(rows.iter().map(|row| {
         let path = |path: &Option<std::path::PathBuf>| or_dash(path.as_ref().map(|path| path.display()));
@@ -188,6 +203,7 @@ pub(crate) fn devices(rows: &[DeviceRow]) -> String {
             path(&row.socket),
             path(&row.capture),
             path(&row.trace),
+            path(&row.record),
         ]
     }));
     text.finish()
@@ -206,25 +222,6 @@ pub(crate) fn impairments(rows: &[ImpairmentRow]) -> String {
     let mut text = Text::default();
     text.head(&["ID", "DIRECTION", "ACTION", "MEETS", "HITS", "MET", "HIT"]);
     text.lines.extend(rows.iter().map(crate::impair::cells));
-    text.finish()
-}
-
-/// One counter a line, named by its path.
-pub(crate) fn counters(value: &Value) -> String {
-    fn walk(name: &str, value: &Value, lines: &mut Vec<Vec<String>>) {
-        match value {
-            Value::Object(parts) => {
-                for (part, value) in parts {
-                    let name = if name.is_empty() { part.clone() } else { format!("{name}.{part}") };
-                    walk(&name, value, lines);
-                }
-            }
-            leaf => lines.push(vec![name.to_owned(), leaf.to_string()]),
-        }
-    }
-    let mut text = Text::default();
-    text.head(&["COUNTER", "VALUE"]);
-    walk("", value, &mut text.lines);
     text.finish()
 }
 
@@ -258,6 +255,7 @@ fn qp(row: &QpRow) -> Vec<String> {
         counters.receives.to_string(),
         (counters.sends_completed + counters.receives_completed).to_string(),
         counters.failed.to_string(),
+        or_dash(row.ignored.map(|ignored| format!("{} {}", ignored.count, ignored.last.name()))),
     ]
 }
 

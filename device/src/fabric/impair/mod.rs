@@ -130,6 +130,11 @@ impl Impairments {
         id.is_none() || self.rules.len() < before
     }
 
+    /// The rules, in the order in which they were set.
+    pub fn rules(&self) -> impl Iterator<Item = &Rule> {
+        self.rules.iter().map(|active| &active.rule)
+    }
+
     /// The rules and what they did.
     pub fn rows(&self) -> Vec<ImpairmentRow> {
         let row = |rule: &ActiveRule| ImpairmentRow {

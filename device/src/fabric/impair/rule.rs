@@ -229,7 +229,7 @@ impl Peer {
 
 impl Rule {
     /// As it was written.
-    pub(super) fn entry(&self) -> &RuleEntry {
+    pub fn entry(&self) -> &RuleEntry {
         &self.entry
     }
 

@@ -31,6 +31,7 @@ use crate::frontend::{self, Context, Frontend, FrontendCounters, HostContext, In
 use crate::limited;
 use crate::management::NodeProfile;
 use crate::net::address::Addresses;
+use crate::telemetry::reason::InterfaceReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
 /// PFGEN_CTRL: reset the function.
@@ -90,7 +91,8 @@ impl E810 {
     /// 32 bits of BAR0. Reads of some registers have effects.
     fn read_register(&mut self, offset: u64) -> u32 {
         let Some((register, half)) = Register::at(offset) else {
-            self.unknown(offset, "read");
+            self.counters.unknown_registers += 1;
+            limited!(debug, offset, "no such register");
             return 0;
         };
         let function = &mut self.function;
@@ -120,7 +122,10 @@ impl E810 {
     }
 
     fn write_register(&mut self, cx: &mut Context<'_>, offset: u64, value: u32) {
-        let Some((register, 0)) = Register::at(offset) else { return self.unknown(offset, "write") };
+        let Some((register, 0)) = Register::at(offset) else {
+            self.counters.unknown_registers += 1;
+            return cx.monitor.ignored_store(InterfaceReason::NoRegister, Bar::Bar0.number(), offset);
+        };
         if let Some((ring, register)) = RingRegister::of(register) {
             self.function.rings.write(ring, register, value);
             if (ring, register) == (RingName::Send, RingRegister::Tail) {
@@ -139,6 +144,10 @@ impl E810 {
         }
         if self.lan.write(register, value) {
             match register {
+                Register::QtxCommDbell(queue) if !self.lan.has_transmit(queue) => {
+                    let what = format_args!("qtx_comm_dbell[{queue}]");
+                    cx.monitor.ignored(InterfaceReason::NoQueue, None, what, |_| {});
+                }
                 Register::QtxCommDbell(_) => cx.monitor.count_doorbell("transmit"),
                 Register::QrxTail(_) => cx.monitor.count_doorbell("receive"),
                 _ => {}
@@ -160,11 +169,6 @@ impl E810 {
                 self.function.stored.write(register, value);
             }
         }
-    }
-
-    fn unknown(&mut self, offset: u64, access: &'static str) {
-        self.counters.unknown_registers += 1;
-        limited!(debug, offset, access, "no such register");
     }
 
     /// Core or global reset: as a reset of the function, and the package is gone. The driver is told, for which the interrupts
@@ -196,6 +200,7 @@ impl E810 {
     /// Ends the RDMA half: nothing of it remains, and nothing more is written to its queues.
     pub(super) fn drop_rdma(&mut self, cx: &mut Context<'_>) {
         cx.engine.reset(self.setup.engine);
+        cx.monitor.forget_qps();
         self.function.rdma = Rdma::default();
     }
 
@@ -259,6 +264,9 @@ impl Frontend for E810 {
                 let Function { strict, rings, .. } = &mut self.function;
                 let view = strict::View { options: &self.setup.options, rings };
                 strict::write(strict, view, offset, data).report(cx.monitor);
+            }
+            if !words::are_whole(offset, data) {
+                cx.monitor.ignored_store(InterfaceReason::Width, bar.number(), offset);
             }
             for (offset, word) in words::writes(offset, data) {
                 self.write_register(cx, offset, u32::from_le_bytes(word));

@@ -8,6 +8,7 @@ mod link;
 mod package;
 mod rdma;
 mod registers;
+mod replay;
 mod sessions;
 mod strict;
 mod trace;

@@ -3,6 +3,7 @@
 //! # Spec
 //! E810 interface, sections 5.7, 5.8 and 8.
 
+use protocol::describe::Field as _;
 use protocol::hca::e810::admin::vsi::Strip;
 use protocol::hca::e810::tx_descriptor;
 use protocol::net::layers::Layers;
@@ -15,6 +16,7 @@ use super::vsi::VsiNumber;
 use crate::frontend::Context;
 use crate::memory::GuestMemory;
 use crate::telemetry::monitor::Monitor;
+use crate::telemetry::reason::{FrameReason, InterfaceReason, Reason};
 
 /// Bound: frames of queues that do not reach the wire, for which one call looks for one that does.
 const FRAMES_KEPT_IN: usize = 32;
@@ -34,6 +36,7 @@ impl E810 {
                     return true;
                 }
                 self.lan.count_lost_with_link_down();
+                ignored(cx.monitor, FrameReason::LinkDown, frame);
             }
             out.truncate(start);
         }
@@ -43,11 +46,19 @@ impl E810 {
 
     /// Takes a frame of the wire.
     pub(super) fn take_frame(&mut self, cx: &mut Context<'_>, frame: &[u8]) {
-        if !self.link.is_up(cx.port) || !self.lan.arrived(frame) {
-            return;
+        if !self.link.is_up(cx.port) {
+            return ignored(cx.monitor, FrameReason::LinkDown, frame);
         }
-        let Ok(layers) = Layers::parse(frame) else { return };
+        if !self.lan.arrived(frame) {
+            return ignored(cx.monitor, InterfaceReason::Oversize, frame);
+        }
+        let Ok(layers) = Layers::parse(frame) else {
+            return ignored(cx.monitor, InterfaceReason::Unparsed, frame);
+        };
         let takers = self.function.switching.receive(&layers);
+        if takers.is_empty() {
+            return ignored(cx.monitor, InterfaceReason::NoTaker, frame);
+        }
         deliver(&mut self.lan, &self.function.switching, (cx.dma, cx.monitor), frame, &layers, &takers);
     }
 
@@ -65,11 +76,18 @@ impl E810 {
         });
         let Some((route, layers)) = route else {
             self.lan.count_refused(sent.vsi);
+            ignored(guest.1, InterfaceReason::MayNotSend, frame);
             return false;
         };
         deliver(&mut self.lan, switching, guest, frame, &layers, &route.vsis);
         route.wire
     }
+}
+
+/// Nothing is done with a frame.
+#[cold]
+fn ignored(monitor: &mut Monitor, reason: impl Into<Reason>, frame: &[u8]) {
+    monitor.ignored(reason, None, format_args!("frame"), |to| frame.len().show("len", to));
 }
 
 /// Puts a frame into a queue of each of these VSIs.

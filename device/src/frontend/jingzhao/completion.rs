@@ -8,7 +8,7 @@ use protocol::hca::jingzhao::cqe::{Cqe, CqeQueue, Outcome};
 use protocol::ids::{Lid, Qpn};
 use protocol::roce::Imm;
 
-use crate::frontend::mellanox::verbs::{WorkTag, syndrome};
+use crate::frontend::mellanox::verbs::{WorkTag, syndrome, vendor_code};
 use crate::net::address::Addresses;
 
 /// The entry that tells software of a completion. `qpn` is the QP with the high bits software knows it by,
@@ -37,7 +37,7 @@ pub fn cqe(completion: &Completion, qpn: Qpn, connected_lid: Lid, addresses: &Ad
             imm: done.imm.unwrap_or_default(),
             byte_len: done.byte_len,
         },
-        Err(status) => Outcome::Error { syndrome: syndrome(status), vendor: 0 },
+        Err(status) => Outcome::Error { syndrome: syndrome(status), vendor: vendor_code(status) },
     };
     // The tag of a receive is the offset alone, which is where a send's tag has its own.
     Cqe { qpn, queue, wqe: tag.wqe(), outcome }
@@ -143,6 +143,14 @@ mod tests {
             assert_eq!((entry[0x10], entry[0x18], entry[0x1c], entry[0x1d]), (code, 0x80, 0xff, 0));
         }
         assert_eq!(bytes(&failed(Queue::Recv, Status::Flushed), 2)[0x1c], 0xfe);
+        for (status, vendor) in [
+            (Status::RemoteAccess, 0),
+            (Status::LocalProtection(AccessError::Key), 1),
+            (Status::LocalProtection(AccessError::Pd), 4),
+            (Status::LocalProtection(AccessError::Bounds), 7),
+        ] {
+            assert_eq!(bytes(&failed(Queue::Send, status), 2)[0x11], vendor, "{status:?}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use protocol::hca::jingzhao::eqe::Eqe;
 use protocol::hca::jingzhao::pci;
 use protocol::hca::jingzhao::qpc::QpState;
 use protocol::hca::jingzhao::regs::{self, HcrWord, Register};
+use protocol::hca::words;
 use serde::{Deserialize, Serialize};
 
 use super::cmd;
@@ -31,6 +32,7 @@ use crate::frontend::{self, Context, Frontend, FrontendCounters, HostContext, In
 use crate::limited;
 use crate::management::NodeProfile;
 use crate::net::address::Addresses;
+use crate::telemetry::reason::InterfaceReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
 /// What a device is given at its creation and keeps.
@@ -81,10 +83,12 @@ impl JingZhao {
             Some(Register::Reset) if value & 1 != 0 => {
                 limited!(info, "device reset by its register");
                 cx.engine.reset(self.setup.engine);
+                cx.monitor.forget_qps();
                 self.reset();
             }
             // init_done is read-only.
-            Some(Register::Reset | Register::InitDone) | None => {}
+            Some(Register::Reset | Register::InitDone) => {}
+            None => cx.monitor.ignored_store(InterfaceReason::NoRegister, Bar::Bar0.number(), offset),
         }
     }
 
@@ -111,8 +115,13 @@ impl JingZhao {
     }
 
     /// A doorbell of a QP that cannot send is no error of the device: software sees the mistake before it rings.
-    fn ring(&mut self, cx: &mut Context<'_>, page: u32, doorbell: SendDoorbell) {
-        let Some(resources) = &mut self.state.resources else { return };
+    fn ring(
+        &mut self,
+        cx: &mut Context<'_>,
+        page: u32,
+        doorbell: SendDoorbell,
+    ) -> Result<(), InterfaceReason> {
+        let resources = self.state.resources.as_mut().ok_or(InterfaceReason::NotInitialised)?;
         // A state the engine changed in this turn counts.
         resources.observe(cx, doorbell.qpn);
         if cx.monitor.is_strict() {
@@ -121,39 +130,59 @@ impl JingZhao {
         let index = resources.ctx.qp_index(doorbell.qpn);
         let qp = resources.qps.get_mut(index);
         let Some(RdQpSst { usr_page, .. }) = resources.ctx.read(qp.as_ref().map(|qp| &qp.key)) else {
-            cx.monitor.count_doorbell("send_no_qp");
-            limited!(debug, qpn = %doorbell.qpn, "doorbell of a QP in RESET");
-            return;
+            return Err(InterfaceReason::QpReset);
         };
-        let Some(qp) = qp else { return };
+        let qp = qp.ok_or(InterfaceReason::QpReset)?;
         if self.setup.options.uar_check && usr_page != page {
-            cx.monitor.count_doorbell("send_wrong_page");
-            limited!(warn, qpn = %qp.qpn, page, "doorbell in a UAR page of another");
-            return;
+            return Err(InterfaceReason::ForeignPage);
         }
         if self.setup.options.qpn_check && qp.qpn != doorbell.qpn {
-            cx.monitor.count_doorbell("send_stale_qpn");
-            limited!(warn, qpn = %qp.qpn, rung = %doorbell.qpn, "doorbell of an earlier QP of this number");
-            return;
+            return Err(InterfaceReason::StaleQpn);
         }
         let RdQpState { state, .. } = resources.ctx.read_of(&qp.key);
-        if matches!(state, None | Some(QpState::Reset | QpState::Init | QpState::Rtr)) {
-            cx.monitor.count_doorbell("send_wrong_state");
-            limited!(debug, qpn = %qp.qpn, ?state, "doorbell of a QP that cannot send yet");
-            return;
+        match state {
+            None | Some(QpState::Reset) => return Err(InterfaceReason::QpReset),
+            Some(QpState::Init) => return Err(InterfaceReason::QpInit),
+            Some(QpState::Rtr) => return Err(InterfaceReason::QpRtr),
+            Some(QpState::Rts | QpState::Sqd | QpState::Draining | QpState::Sqe | QpState::Err) => {}
         }
         let qpn = qp.qpn;
         qp.counters.doorbells += 1;
         let before = qp.send.doorbells_taken();
-        match qp.send.ring(doorbell, &resources.doorbells) {
-            Ok(()) => cx.monitor.count_doorbell("send"),
-            Err(error) => {
-                cx.monitor.count_doorbell("send_overflow");
-                limited!(warn, %qpn, "doorbell lost: {error}");
-            }
+        let rung = qp.send.ring(doorbell, &resources.doorbells).map_err(|_| InterfaceReason::Overflow);
+        if rung.is_ok() {
+            cx.monitor.count_doorbell("send");
         }
         resources.doorbells.update(before, qp.send.doorbells_taken());
         cx.ring(resources, qpn);
+        rung
+    }
+
+    /// Obeys what a store to a UAR page asks for.
+    fn obey(&mut self, cx: &mut Context<'_>, rung: Rung) -> Result<(), InterfaceReason> {
+        match rung {
+            Rung::Send { page, doorbell } => self.ring(cx, page, doorbell),
+            Rung::ArmCq(cqn) => {
+                let resources = self.state.resources.as_mut();
+                let cq = resources.map(|all| all.cq_mut(cqn).ok_or(InterfaceReason::NoCq));
+                if cx.monitor.is_strict() && !matches!(cq, Some(Ok(_))) {
+                    strict::arm("CQ", cqn.get()).report(cx.monitor);
+                }
+                cq.unwrap_or(Err(InterfaceReason::NotInitialised))?.arm();
+                cx.monitor.count_doorbell("arm_cq");
+                Ok(())
+            }
+            Rung::ArmEq(eqn) => {
+                let resources = self.state.resources.as_mut();
+                let eq = resources.map(|all| all.eqs.get_mut(eqn.get()).ok_or(InterfaceReason::NoEq));
+                if cx.monitor.is_strict() && !matches!(eq, Some(Ok(_))) {
+                    strict::arm("EQ", eqn.get()).report(cx.monitor);
+                }
+                eq.unwrap_or(Err(InterfaceReason::NotInitialised))?.arm();
+                cx.monitor.count_doorbell("arm_eq");
+                Ok(())
+            }
+        }
     }
 }
 
@@ -212,31 +241,21 @@ impl Frontend for JingZhao {
         }
         match bar {
             Bar::Bar0 => {
+                if !words::are_whole(offset, data) {
+                    cx.monitor.ignored_store(InterfaceReason::Width, bar.number(), offset);
+                }
                 for (offset, value) in regs::writes(offset, data) {
                     self.write_register(cx, offset, value);
                 }
             }
             _ => match self.doorbells.write(offset, data) {
-                Some(Rung::Send { page, doorbell }) => self.ring(cx, page, doorbell),
-                Some(Rung::ArmCq(cqn)) => {
-                    if let Some(cq) = self.state.resources.as_mut().and_then(|all| all.cq_mut(cqn)) {
-                        cx.monitor.count_doorbell("arm_cq");
-                        cq.arm();
-                    } else if cx.monitor.is_strict() {
-                        strict::arm("CQ", cqn.get()).report(cx.monitor);
+                Ok(Some(rung)) => {
+                    if let Err(reason) = self.obey(cx, rung) {
+                        rung.ignore(cx.monitor, reason);
                     }
                 }
-                Some(Rung::ArmEq(eqn)) => {
-                    if let Some(queue) =
-                        self.state.resources.as_mut().and_then(|all| all.eqs.get_mut(eqn.get()))
-                    {
-                        cx.monitor.count_doorbell("arm_eq");
-                        queue.arm();
-                    } else if cx.monitor.is_strict() {
-                        strict::arm("EQ", eqn.get()).report(cx.monitor);
-                    }
-                }
-                None => {}
+                Ok(None) => {}
+                Err(reason) => cx.monitor.ignored_store(reason, bar.number(), offset),
             },
         }
     }

@@ -3,10 +3,13 @@
 //! # Spec
 //! JingZhao interface, section 1.6.
 
+use protocol::describe::Field as _;
 use protocol::hca::jingzhao::doorbell::{SendDoorbell, UAR_PAGE, UarRegister, arm_cq, arm_eq};
 use protocol::ids::{Cqn, Eqn};
 
 use crate::frontend::mellanox::doorbell::FirstHalves;
+use crate::telemetry::monitor::Monitor;
+use crate::telemetry::reason::InterfaceReason;
 
 /// What a store to a UAR page asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +25,23 @@ pub enum Rung {
     ArmCq(Cqn),
     /// Arm an EQ once.
     ArmEq(Eqn),
+}
+
+impl Rung {
+    /// Nothing is done for it.
+    pub fn ignore(&self, monitor: &mut Monitor, reason: InterfaceReason) {
+        match self {
+            Self::Send { page, doorbell: SendDoorbell { qpn, .. } } => {
+                monitor.ignored(reason, Some(*qpn), format_args!("UAR[{page}].sq_doorbell"), |_| {});
+            }
+            Self::ArmCq(cqn) => {
+                monitor.ignored(reason, None, format_args!("UAR.arm_cq"), |to| cqn.show("cqn", to));
+            }
+            Self::ArmEq(eqn) => {
+                monitor.ignored(reason, None, format_args!("UAR.arm_eq"), |to| eqn.show("eqn", to));
+            }
+        }
+    }
 }
 
 /// All UAR pages. They are write only: reads give 0.
@@ -47,24 +67,29 @@ impl Doorbells {
         u32::try_from(page).map_or(0, |page| u32::from_le_bytes(self.halves.waiting(page, 0)))
     }
 
-    /// Takes a store to BAR2. The device ignores widths other than four and eight bytes.
-    pub fn write(&mut self, offset: u64, data: &[u8]) -> Option<Rung> {
-        let page = u32::try_from(offset / UAR_PAGE).ok().filter(|page| self.halves.has_page(*page))?;
+    /// Takes a store to BAR2. The device ignores widths other than four and eight bytes. `None`: it was a first half.
+    ///
+    /// # Errors
+    /// There is no such register, or it has no such width.
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<Option<Rung>, InterfaceReason> {
+        let page = u32::try_from(offset / UAR_PAGE).ok().filter(|page| self.halves.has_page(*page));
+        let page = page.ok_or(InterfaceReason::NoRegister)?;
         let number = |data: &[u8]| match data {
-            [a, b, c, d] | [a, b, c, d, _, _, _, _] => Some(u32::from_le_bytes([*a, *b, *c, *d])),
-            _ => None,
+            [a, b, c, d] | [a, b, c, d, _, _, _, _] => Ok(u32::from_le_bytes([*a, *b, *c, *d])),
+            _ => Err(InterfaceReason::Width),
         };
-        match UarRegister::at(offset % UAR_PAGE)? {
+        let register = UarRegister::at(offset % UAR_PAGE).ok_or(InterfaceReason::NoRegister)?;
+        Ok(match register {
             half @ (UarRegister::SendLow | UarRegister::SendHigh) => {
                 let whole = self.halves.store(page, 0, half == UarRegister::SendHigh, data)?;
-                let [a, b, c, d, e, f, g, h] = whole;
+                let Some([a, b, c, d, e, f, g, h]) = whole else { return Ok(None) };
                 let doorbell =
                     SendDoorbell::parse(u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
                 Some(Rung::Send { page, doorbell })
             }
-            UarRegister::ArmCq => number(data).map(|number| Rung::ArmCq(arm_cq(number))),
-            UarRegister::ArmEq => number(data).map(|number| Rung::ArmEq(arm_eq(number))),
-        }
+            UarRegister::ArmCq => Some(Rung::ArmCq(arm_cq(number(data)?))),
+            UarRegister::ArmEq => Some(Rung::ArmEq(arm_eq(number(data)?))),
+        })
     }
 }
 
@@ -85,40 +110,49 @@ mod tests {
 
     #[test]
     fn eight_bytes_ring_at_once() {
-        assert_eq!(doorbells().write(0x3000, &BYTES), Some(Rung::Send { page: 3, doorbell: SEND }));
+        assert_eq!(doorbells().write(0x3000, &BYTES), Ok(Some(Rung::Send { page: 3, doorbell: SEND })));
     }
 
     #[test]
     fn two_halves_ring_at_the_second() {
         let mut doorbells = doorbells();
-        assert_eq!(doorbells.write(0x1000, &BYTES[..4]), None);
-        assert_eq!(doorbells.write(0x1004, &BYTES[4..]), Some(Rung::Send { page: 1, doorbell: SEND }));
+        assert_eq!(doorbells.write(0x1000, &BYTES[..4]), Ok(None));
+        assert_eq!(doorbells.write(0x1004, &BYTES[4..]), Ok(Some(Rung::Send { page: 1, doorbell: SEND })));
     }
 
     #[test]
     fn each_page_has_a_first_half_of_its_own() {
         let mut doorbells = doorbells();
-        doorbells.write(0x1000, &BYTES[..4]);
-        doorbells.write(0x2000, &[0xff; 4]);
-        doorbells.write(0x1000, &[0xff; 8]);
-        assert_eq!(doorbells.write(0x1004, &BYTES[4..]), Some(Rung::Send { page: 1, doorbell: SEND }));
+        assert_eq!(doorbells.write(0x1000, &BYTES[..4]), Ok(None));
+        assert_eq!(doorbells.write(0x2000, &[0xff; 4]), Ok(None));
+        assert!(matches!(doorbells.write(0x1000, &[0xff; 8]), Ok(Some(_))));
+        assert_eq!(doorbells.write(0x1004, &BYTES[4..]), Ok(Some(Rung::Send { page: 1, doorbell: SEND })));
     }
 
     #[test]
     fn arming_names_its_queue() {
         let mut doorbells = doorbells();
-        assert_eq!(doorbells.write(0x10, &[5, 0, 0, 0]), Some(Rung::ArmCq(Cqn::new(5))));
-        assert_eq!(doorbells.write(0x20, &[7, 0, 0, 0]), Some(Rung::ArmEq(Eqn::new(7))));
+        assert_eq!(doorbells.write(0x10, &[5, 0, 0, 0]), Ok(Some(Rung::ArmCq(Cqn::new(5)))));
+        assert_eq!(doorbells.write(0x20, &[7, 0, 0, 0]), Ok(Some(Rung::ArmEq(Eqn::new(7)))));
     }
 
     #[test]
     fn other_stores_are_ignored() {
         let mut doorbells = doorbells();
-        for (offset, len) in [(0x18, 4), (0x08, 8), (0x00, 1), (0x00, 2), (0x02, 4), (0xffc, 4), (8 << 20, 8)]
-        {
-            assert_eq!(doorbells.write(offset, &BYTES[..len]), None, "{len} bytes at {offset:#x}");
+        use InterfaceReason::{NoRegister, Width};
+        for (offset, len, reason) in [
+            (0x18, 4, NoRegister),
+            (0x08, 8, NoRegister),
+            (0x00, 1, Width),
+            (0x00, 2, Width),
+            (0x10, 2, Width),
+            (0x02, 4, NoRegister),
+            (0xffc, 4, NoRegister),
+            (8 << 20, 8, NoRegister),
+        ] {
+            assert_eq!(doorbells.write(offset, &BYTES[..len]), Err(reason), "{len} bytes at {offset:#x}");
         }
-        assert_eq!(doorbells.write(u64::MAX, &BYTES), None);
-        assert!(doorbells.write((8 << 20) - 4096, &BYTES).is_some());
+        assert_eq!(doorbells.write(u64::MAX, &BYTES), Err(NoRegister));
+        assert!(matches!(doorbells.write((8 << 20) - 4096, &BYTES), Ok(Some(_))));
     }
 }

@@ -58,6 +58,8 @@ fn qp_row(qp: &QueuePair, live: &QpSnapshot, addresses: &Addresses) -> QpRow {
         max_rd_atomic: qp.limits.max_rd_atomic,
         max_dest_rd_atomic: qp.limits.max_dest_rd_atomic,
         counters: qp.counters,
+
+        ignored: None,
     }
 }
 

@@ -7,6 +7,7 @@ mod contexts;
 mod ctxmgt;
 mod hgrnic;
 mod registers;
+mod replay;
 mod strict;
 mod trace;
 mod traffic;

@@ -1,6 +1,6 @@
 //! Running a command, whatever the interface: its mailboxes, and who is told how it ended.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use protocol::describe::{Describe, Field as _, Hex, Value, Visitor};
 use protocol::hca::hcr::Latched;
@@ -109,6 +109,7 @@ pub fn run<T>(
     latched: &Latched,
     execute: impl FnOnce(&mut Context<'_>, &mut Mailboxes) -> Result<T, CmdError>,
 ) -> Result<T, CmdStatus> {
+    let begun = Instant::now();
     let began = cx.monitor.trace().map(|trace| trace.now());
     let mut mailboxes = Mailboxes::default();
     let result = execute(cx, &mut mailboxes);
@@ -128,7 +129,7 @@ pub fn run<T>(
             (words.visible)(error.status)
         }
     };
-    cx.monitor.count_command(name, status.name());
+    cx.monitor.count_command(name, status.name(), begun.elapsed());
     if let (Some(trace), Some(began)) = (cx.monitor.trace(), began) {
         let refusal = result.as_ref().err();
         record(trace, words, &Ended { latched, op, began, mailboxes: &mailboxes, status, refusal });

@@ -1,5 +1,7 @@
 //! Doorbells of eight bytes that some software writes in two stores.
 
+use crate::telemetry::reason::InterfaceReason;
+
 /// First halves that wait for their second ones: one for each UAR page and register, so that one user's halves never
 /// meet another's.
 #[derive(Debug)]
@@ -27,21 +29,30 @@ impl<const REGISTERS: usize> FirstHalves<REGISTERS> {
     }
 
     /// Takes a store to a register, or to its `second` half: the doorbell, once it is whole. One that is stored whole
-    /// leaves a first half alone: another CPU may be between its two. Other widths than four and eight bytes are
-    /// ignored.
-    pub fn store(&mut self, page: u32, register: usize, second: bool, data: &[u8]) -> Option<[u8; 8]> {
-        let half = self.0.get_mut(page as usize)?.get_mut(register)?;
+    /// leaves a first half alone: another CPU may be between its two. `None`: it was a first half.
+    ///
+    /// # Errors
+    /// There is no such register, or it has no such width.
+    pub fn store(
+        &mut self,
+        page: u32,
+        register: usize,
+        second: bool,
+        data: &[u8],
+    ) -> Result<Option<[u8; 8]>, InterfaceReason> {
+        let half = self.0.get_mut(page as usize).and_then(|halves| halves.get_mut(register));
+        let half = half.ok_or(InterfaceReason::NoRegister)?;
         match (data, second) {
-            (&[a, b, c, d, e, f, g, h], false) => Some([a, b, c, d, e, f, g, h]),
+            (&[a, b, c, d, e, f, g, h], false) => Ok(Some([a, b, c, d, e, f, g, h])),
             (&[a, b, c, d], false) => {
                 *half = [a, b, c, d];
-                None
+                Ok(None)
             }
             (&[e, f, g, h], true) => {
                 let [a, b, c, d] = *half;
-                Some([a, b, c, d, e, f, g, h])
+                Ok(Some([a, b, c, d, e, f, g, h]))
             }
-            _ => None,
+            _ => Err(InterfaceReason::Width),
         }
     }
 }

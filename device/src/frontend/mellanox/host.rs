@@ -1,7 +1,7 @@
 //! A device as the engine sees it: its work queues, and the memory behind its keys.
 
 use engine::{
-    Access, AccessError, Accessor, AtomicOp, Fetch, GroupDatagram, Modify, RecvRequest, SendRequest,
+    Access, AccessError, Accessor, AtomicOp, Dropped, Fetch, GroupDatagram, Modify, RecvRequest, SendRequest,
 };
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::{Lkey, Qpn, Va};
@@ -91,6 +91,10 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
 
     fn atomic(&mut self, who: Accessor, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
         self.access()?.atomic(Place::address(who, key, va), op)
+    }
+
+    fn dropped(&mut self, dropped: &Dropped) {
+        self.cx.monitor.packet_dropped(dropped);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The engine's words and those of the Mellanox lineage.
 
 use bitfield_struct::bitfield;
-use engine::{Completion, QpSnapshot, Remote, SendOp, State, Status, Success};
+use engine::{AccessError, Completion, QpSnapshot, Remote, SendOp, State, Status, Success};
 use protocol::hca::event::CqFault;
 use protocol::hca::operation::{Operation, RemoteAddress};
 use protocol::hca::qp::QpState;
@@ -95,6 +95,26 @@ pub const fn syndrome(status: Status) -> Syndrome {
         Status::RetryExceeded => Syndrome::RetryExceeded,
         Status::RnrRetryExceeded => Syndrome::RnrRetryExceeded,
         Status::RemoteInvalidRdRequest => Syndrome::RemoteInvalidRdRequest,
+    }
+}
+
+/// The vendor's code beside a syndrome: why an access was refused, which the syndrome does not say. 0: nothing more is
+/// known.
+pub const fn vendor_code(status: Status) -> u8 {
+    match status {
+        Status::LocalProtection(cause) | Status::MemoryManagement(cause) => match cause {
+            AccessError::Key => 0x01,
+            AccessError::Invalid => 0x02,
+            AccessError::Kind => 0x03,
+            AccessError::Pd => 0x04,
+            AccessError::Qp => 0x05,
+            AccessError::Right => 0x06,
+            AccessError::Bounds => 0x07,
+            AccessError::Unmapped => 0x08,
+            AccessError::Valid => 0x09,
+            AccessError::Bound => 0x0a,
+        },
+        _ => 0,
     }
 }
 

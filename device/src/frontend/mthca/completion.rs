@@ -48,7 +48,9 @@ fn cqe(completion: &Completion, qp: &QueuePair, addresses: &Addresses) -> Cqe {
                 byte_len: done.byte_len,
             })
         }
-        Err(status) => Outcome::Failed { send: completion.queue == Queue::Send, syndrome: syndrome(status) },
+        Err(status) => {
+            Outcome::Failed { send: completion.queue == Queue::Send, syndrome: syndrome(status), vendor: 0 }
+        }
     };
     // The tag of a receive is the offset alone, which is where a send's tag has its own.
     Cqe { qpn: qp.qpn, wqe: tag.wqe(), outcome }

@@ -33,6 +33,7 @@ use crate::limited;
 use crate::management::NodeProfile;
 use crate::memory::GuestMemory;
 use crate::net::address::Addresses;
+use crate::telemetry::reason::InterfaceReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
 /// First dword of the buffer of catastrophic errors: the type in its highest byte, 0 for an internal error, and anything
@@ -106,15 +107,22 @@ impl Mthca {
                 }
             }
             (Some(Register::EqArm), Some(resources)) => resources.arm_eqs(cx, value),
-            (Some(Register::EqSetCi(eqn)), Some(resources)) => {
-                if let Some(queue) = resources.eqs.get_mut(eqn) {
-                    queue.set_consumer(value);
+            (Some(Register::EqSetCi(eqn)), Some(resources)) => match resources.eqs.get_mut(eqn) {
+                Some(queue) => queue.set_consumer(value),
+                None => {
+                    let what = format_args!("eq_set_ci[{eqn}]");
+                    cx.monitor.ignored(InterfaceReason::NoEq, None, what, |_| {});
                 }
+            },
+            (Some(Register::EqArm | Register::EqSetCi(_)), None) => {
+                cx.monitor.ignored_store(InterfaceReason::NotInitialised, Bar::Bar0.number(), offset);
             }
+            (None, _) => cx.monitor.ignored_store(InterfaceReason::NoRegister, Bar::Bar0.number(), offset),
             (Some(Register::Reset), _) if value == RESET_VALUE => {
                 limited!(info, "device reset by its register");
                 self.counters.resets += 1;
                 cx.engine.reset(self.setup.engine);
+                cx.monitor.forget_qps();
                 if let Some(management) = &mut cx.management {
                     management.reset();
                 }
@@ -210,17 +218,19 @@ impl Frontend for Mthca {
         }
         match bar {
             Bar::Bar0 => {
+                if !words::are_whole(offset, data) {
+                    cx.monitor.ignored_store(InterfaceReason::Width, bar.number(), offset);
+                }
                 for (offset, word) in words::writes(offset, data) {
                     self.write_register(cx, offset, u32::from_be_bytes(word));
                 }
             }
-            _ => {
-                if let Some(rung) = self.doorbells.write(offset, data)
-                    && let Some(resources) = self.state.resources_mut()
-                {
-                    resources.ring(cx, rung);
-                }
-            }
+            _ => match (self.doorbells.write(offset, data), self.state.resources_mut()) {
+                (Ok(Some(rung)), Some(resources)) => resources.ring(cx, rung),
+                (Ok(Some(rung)), None) => rung.ignore(cx.monitor, InterfaceReason::NotInitialised),
+                (Ok(None), _) => {}
+                (Err(reason), _) => cx.monitor.ignored_store(reason, bar.number(), offset),
+            },
         }
     }
 

@@ -3,6 +3,8 @@
 //! # Spec
 //! mthca interface, sections 5.1 to 5.3.
 
+use engine::State;
+use protocol::describe::Field as _;
 use protocol::hca::mthca::doorbell::{ArmCq, SendDoorbell, UAR_PAGE, UarRegister};
 
 use super::resources::Resources;
@@ -10,7 +12,8 @@ use super::strict;
 use crate::frontend::Context;
 use crate::frontend::mellanox::doorbell::FirstHalves;
 use crate::frontend::mellanox::notify::Notify;
-use crate::limited;
+use crate::telemetry::monitor::Monitor;
+use crate::telemetry::reason::InterfaceReason;
 
 /// What a store to a UAR page asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +34,21 @@ pub enum Rung {
     },
 }
 
+impl Rung {
+    /// Nothing is done for it.
+    pub fn ignore(&self, monitor: &mut Monitor, reason: InterfaceReason) {
+        match self {
+            Self::Send { page, doorbell: SendDoorbell { qpn, .. } } => {
+                monitor.ignored(reason, Some(*qpn), format_args!("UAR[{page}].send"), |_| {});
+            }
+            Self::Arm { page, arm } => {
+                monitor
+                    .ignored(reason, None, format_args!("UAR[{page}].arm_cq"), |to| arm.cqn.show("cqn", to));
+            }
+        }
+    }
+}
+
 /// All UAR pages. They are write only: reads give 0.
 #[derive(Debug)]
 pub struct Doorbells {
@@ -48,19 +66,22 @@ impl Doorbells {
         self.halves.reset();
     }
 
-    /// Takes a store to BAR2: eight bytes at once, or one half after the other.
-    pub fn write(&mut self, offset: u64, data: &[u8]) -> Option<Rung> {
-        let page = u32::try_from(offset / UAR_PAGE).ok()?;
-        let (register, second) = UarRegister::at(offset % UAR_PAGE)?;
+    /// Takes a store to BAR2: eight bytes at once, or one half after the other. `None`: it was a first half.
+    ///
+    /// # Errors
+    /// There is no such register, or it has no such width.
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<Option<Rung>, InterfaceReason> {
+        let page = u32::try_from(offset / UAR_PAGE).map_err(|_| InterfaceReason::NoRegister)?;
+        let (register, second) = UarRegister::at(offset % UAR_PAGE).ok_or(InterfaceReason::NoRegister)?;
         let place = match register {
             UarRegister::Send => 0,
             UarRegister::ArmCq => 1,
         };
         let whole = self.halves.store(page, place, second, data)?;
-        Some(match register {
+        Ok(whole.map(|whole| match register {
             UarRegister::Send => Rung::Send { page, doorbell: SendDoorbell::parse(whole) },
             UarRegister::ArmCq => Rung::Arm { page, arm: ArmCq::parse(whole) },
-        })
+        }))
     }
 }
 
@@ -68,73 +89,64 @@ impl Resources {
     /// Obeys a doorbell. One that names nothing, or an object of another UAR page, is no error of the device: software
     /// cannot be told of it.
     pub fn ring(&mut self, cx: &mut Context<'_>, rung: Rung) {
-        match rung {
-            Rung::Send { page, doorbell } => self.ring_send(cx, page, &doorbell),
-            Rung::Arm { page, arm } => self.arm_cq(cx, page, &arm),
+        let rung_for = match &rung {
+            Rung::Send { page, doorbell } => self.ring_send(cx, *page, doorbell),
+            Rung::Arm { page, arm } => self.arm_cq(cx, *page, arm),
+        };
+        if let Err(reason) = rung_for {
+            rung.ignore(cx.monitor, reason);
         }
     }
 
-    fn ring_send(&mut self, cx: &mut Context<'_>, page: u32, doorbell: &SendDoorbell) {
+    fn ring_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        page: u32,
+        doorbell: &SendDoorbell,
+    ) -> Result<(), InterfaceReason> {
         if cx.monitor.is_strict() {
             let state = cx.engine.query_qp(doorbell.qpn).map(|live| live.state);
             strict::send(self, cx.dma, state, page, doorbell).report(cx.monitor);
         }
         let Self { layout, regions, qps, .. } = self;
         let qp = qps.get_mut(layout.qpc.index(doorbell.qpn.get())).filter(|qp| qp.qpn == doorbell.qpn);
-        let Some(qp) = qp else {
-            cx.monitor.count_doorbell("send_no_qp");
-            limited!(debug, qpn = %doorbell.qpn, "doorbell of a QP in RESET");
-            return;
-        };
+        let qp = qp.ok_or(InterfaceReason::QpReset)?;
         if qp.qpc.page != page {
-            cx.monitor.count_doorbell("send_wrong_page");
-            limited!(warn, qpn = %qp.qpn, page, "doorbell in a UAR page of another");
-            return;
+            return Err(InterfaceReason::ForeignPage);
         }
         qp.announced = doorbell.producer();
-        let live = cx.engine.query_qp(qp.qpn).map(|live| live.state);
-        if matches!(live, None | Some(engine::State::Reset | engine::State::Init | engine::State::Rtr)) {
-            cx.monitor.count_doorbell("send_wrong_state");
-            limited!(debug, qpn = %qp.qpn, state = ?live, "doorbell of a QP that cannot send yet");
-            return;
+        match cx.engine.query_qp(qp.qpn).map(|live| live.state) {
+            None | Some(State::Reset) => return Err(InterfaceReason::QpReset),
+            Some(State::Init) => return Err(InterfaceReason::QpInit),
+            Some(State::Rtr) => return Err(InterfaceReason::QpRtr),
+            Some(State::Rts | State::Sqd | State::Sqe | State::Err) => {}
         }
         let record = regions.record(layout, cx.dma, page, qp.qpc.sq_record);
         qp.counters.doorbells += 1;
         match qp.send.ring(doorbell, record) {
             Ok(true) => cx.monitor.count_doorbell("send"),
-            Ok(false) => {
-                // What it announces was found in memory before it arrived.
-                cx.monitor.count_doorbell("send_stale");
-                return;
-            }
-            Err(error) => {
-                cx.monitor.count_doorbell("send_overflow");
-                limited!(warn, qpn = %qp.qpn, "doorbell lost: {error}");
-                return;
-            }
+            Ok(false) => return Err(InterfaceReason::AlreadyTaken),
+            Err(_) => return Err(InterfaceReason::Overflow),
         }
         let qpn = qp.qpn;
         cx.ring(self, qpn);
+        Ok(())
     }
 
-    fn arm_cq(&mut self, cx: &mut Context<'_>, page: u32, arm: &ArmCq) {
+    fn arm_cq(&mut self, cx: &mut Context<'_>, page: u32, arm: &ArmCq) -> Result<(), InterfaceReason> {
         if cx.monitor.is_strict() {
             strict::arm_cq(self, cx.dma, page, arm).report(cx.monitor);
         }
         let cq = self.cqs.get_mut(self.layout.cqc.index(arm.cqn.get())).filter(|cq| cq.cqn() == arm.cqn);
-        let Some(cq) = cq else {
-            cx.monitor.count_doorbell("arm_no_cq");
-            return;
-        };
+        let cq = cq.ok_or(InterfaceReason::NoCq)?;
         if cq.page() != page {
-            cx.monitor.count_doorbell("arm_wrong_page");
-            limited!(warn, cqn = %arm.cqn, page, "doorbell in a UAR page of another");
-            return;
+            return Err(InterfaceReason::ForeignPage);
         }
         cx.monitor.count_doorbell("arm_cq");
         if let Notify::Yes(eqn) = cq.arm(arm) {
             self.notify(cx, eqn, arm.cqn);
         }
+        Ok(())
     }
 }
 
@@ -149,15 +161,15 @@ mod tests {
     const SEND: [u8; 8] = [0x01, 0x00, 0x00, 0x0a, 0x00, 0x00, 0x14, 0x02];
     const ARM: [u8; 8] = [0x12, 0x00, 0x00, 0x11, 0x00, 0x00, 0x00, 0x05];
 
-    fn sent(page: u32) -> Option<Rung> {
+    fn sent(page: u32) -> Result<Option<Rung>, InterfaceReason> {
         let doorbell =
             SendDoorbell { count: 1, first: 0, fence: false, opcode: 0x0a, qpn: Qpn::new(0x14), size: 2 };
-        Some(Rung::Send { page, doorbell })
+        Ok(Some(Rung::Send { page, doorbell }))
     }
 
-    fn armed(page: u32) -> Option<Rung> {
+    fn armed(page: u32) -> Result<Option<Rung>, InterfaceReason> {
         let arm = ArmCq { arm_for: Some(ArmFor::Any), cqn: Cqn::new(0x11), consumer: 5, sequence: 1 };
-        Some(Rung::Arm { page, arm })
+        Ok(Some(Rung::Arm { page, arm }))
     }
 
     fn pages() -> Doorbells {
@@ -173,8 +185,8 @@ mod tests {
     #[test]
     fn two_halves_ring_at_the_second() {
         let mut pages = pages();
-        assert_eq!(pages.write(0x3010, &SEND[..4]), None);
-        assert_eq!(pages.write(0x3020, &ARM[..4]), None);
+        assert_eq!(pages.write(0x3010, &SEND[..4]), Ok(None));
+        assert_eq!(pages.write(0x3020, &ARM[..4]), Ok(None));
         assert_eq!(pages.write(0x3014, &SEND[4..]), sent(3));
         assert_eq!(pages.write(0x3024, &ARM[4..]), armed(3));
     }
@@ -182,21 +194,28 @@ mod tests {
     #[test]
     fn each_page_has_halves_of_its_own() {
         let mut pages = pages();
-        pages.write(0x3010, &SEND[..4]);
-        pages.write(0x4010, &[0xff; 4]);
-        pages.write(0x3010, &[0xff; 8]);
+        assert_eq!(pages.write(0x3010, &SEND[..4]), Ok(None));
+        assert_eq!(pages.write(0x4010, &[0xff; 4]), Ok(None));
+        assert!(matches!(pages.write(0x3010, &[0xff; 8]), Ok(Some(_))));
         assert_eq!(pages.write(0x3014, &SEND[4..]), sent(3));
     }
 
     #[test]
     fn other_stores_are_ignored() {
         let mut pages = pages();
-        for (offset, len) in
-            [(0x2018, 8), (0x2028, 8), (0x2000, 8), (0x2010, 2), (0x2012, 4), (0x2014, 8), (8 << 20, 8)]
-        {
-            assert_eq!(pages.write(offset, &SEND[..len]), None, "{len} bytes at {offset:#x}");
+        use InterfaceReason::{NoRegister, Width};
+        for (offset, len, reason) in [
+            (0x2018, 8, NoRegister),
+            (0x2028, 8, NoRegister),
+            (0x2000, 8, NoRegister),
+            (0x2010, 2, Width),
+            (0x2012, 4, NoRegister),
+            (0x2014, 8, Width),
+            (8 << 20, 8, NoRegister),
+        ] {
+            assert_eq!(pages.write(offset, &SEND[..len]), Err(reason), "{len} bytes at {offset:#x}");
         }
-        assert_eq!(pages.write(u64::MAX - 7, &SEND), None);
+        assert_eq!(pages.write(u64::MAX - 7, &SEND), Err(NoRegister));
         assert_eq!(pages.write((8 << 20) - 4096 + 0x10, &SEND), sent(2047));
     }
 }

@@ -233,6 +233,8 @@ impl QueuePair {
             max_rd_atomic,
             max_dest_rd_atomic,
             counters: self.counters,
+
+            ignored: None,
         }
     }
 

@@ -189,7 +189,10 @@ pub(super) fn cqe(trace: &mut Trace, cqn: Cqn, slot: u32, cqe: &Cqe, lost: Optio
                     With::PkeyIndex(index) => index.show("pkey_index", to),
                 }
             }
-            Outcome::Failed { syndrome, .. } => syndrome.show("syndrome", to),
+            Outcome::Failed { syndrome, vendor, .. } => {
+                syndrome.show("syndrome", to);
+                vendor.show("vendor", to);
+            }
         }
     });
 }

@@ -19,7 +19,7 @@ fn about_to_send() -> Hca<Stub> {
 
 fn add(hca: &mut Hca<Stub>, rule: &str) {
     let entry: RuleEntry = serde_json::from_str(rule).unwrap();
-    hca.impairments().add(Rule::try_from(entry).unwrap()).unwrap();
+    hca.impair(Rule::try_from(entry).unwrap()).unwrap();
 }
 
 /// Direction flag and comment of every captured frame.

@@ -364,7 +364,7 @@ fn two_nics_exchange_frames_over_each_fabric_with_captures_and_impairments() {
         a.set_capture(Some(Capture::create(&path, "hca1").unwrap()));
         let rule: RuleEntry =
             serde_json::from_str(r#"{"direction": "tx", "action": "drop", "nth": 2}"#).unwrap();
-        a.impairments().add(Rule::try_from(rule).unwrap()).unwrap();
+        a.impair(Rule::try_from(rule).unwrap()).unwrap();
 
         // To the other, to a MAC that nobody has shown, to all, from a guest behind the NIC; runs of one length and a jumbo
         // frame with two tags; more than a turn has room for.

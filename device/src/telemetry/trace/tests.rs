@@ -15,6 +15,10 @@ impl Written {
             .with_clock(|| Duration::from_micros(1_500_000))
     }
 
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        self.0.lock().unwrap().clone()
+    }
+
     pub(crate) fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }

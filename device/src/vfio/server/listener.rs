@@ -143,6 +143,11 @@ impl Listener {
         Ok(Self { listener, file: Some((path.to_path_buf(), made.dev(), made.ino())) })
     }
 
+    /// Where it listens, unless it is nowhere in the file system.
+    pub fn path(&self) -> Option<PathBuf> {
+        self.listener.local_addr().ok()?.as_pathname().map(Path::to_path_buf)
+    }
+
     /// Takes the file away, unless somebody has put another in its place. Nobody finds the socket any more.
     pub fn remove_file(&self) {
         if let Some((path, device, inode)) = &self.file {

@@ -177,8 +177,17 @@ pub enum Region {
 }
 
 impl Region {
+    /// Its region index of `linux/vfio.h`.
+    pub const fn index(self) -> u8 {
+        match self {
+            // The BARs come first.
+            Self::Bar(bar) => bar.number(),
+            Self::Config => 7,
+        }
+    }
+
     /// From a region index of `linux/vfio.h`.
-    pub(super) const fn from_index(index: u32) -> Option<Self> {
+    pub const fn from_index(index: u32) -> Option<Self> {
         Some(match index {
             VFIO_PCI_BAR0_REGION_INDEX => Self::Bar(Bar::Bar0),
             VFIO_PCI_BAR1_REGION_INDEX => Self::Bar(Bar::Bar1),

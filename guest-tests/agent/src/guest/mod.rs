@@ -8,5 +8,5 @@ mod program;
 mod root;
 
 pub(crate) use kernel::{info, load_modules, messages, say, shell, shutdown, uptime};
-pub(crate) use program::Programs;
+pub(crate) use program::{PATH, Programs, pidfd, wait_for};
 pub(crate) use root::enter as enter_root;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write as _};
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ const MAX_PROGRAMS: usize = 64;
 /// How long the outputs of a program that has ended may stay open: something it started may hold them.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// The agent's own environment is the kernel's, which names no folders.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The programs running.
 #[derive(Debug, Default)]
@@ -132,7 +132,9 @@ impl Program {
 
     /// Waits for the end; kills the program when it does not come in time.
     fn end(mut self, limit: Duration) -> Result<ProgramEnd> {
-        if !readable(&self.end, limit).context("waiting for a program")? {
+        let ended =
+            wait_for(&[(self.end.as_fd(), libc::POLLIN)], Some(limit)).context("waiting for a program")?;
+        if ended != [true] {
             let _ = self.signal(libc::SIGKILL);
             let _ = self.child.wait();
             return Err(timeout(self.complaint(&format!("was not done after {limit:?}"))));
@@ -221,7 +223,8 @@ impl Output {
     }
 }
 
-fn pidfd(child: &Child) -> io::Result<OwnedFd> {
+/// Becomes readable when a child ends.
+pub(crate) fn pidfd(child: &Child) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_open takes no pointers; the descriptor it returns is nobody else's.
     unsafe {
         let fd = libc::syscall(libc::SYS_pidfd_open, child.id(), 0);
@@ -230,22 +233,23 @@ fn pidfd(child: &Child) -> io::Result<OwnedFd> {
     }
 }
 
-fn readable(fd: &OwnedFd, limit: Duration) -> io::Result<bool> {
-    let deadline = Instant::now() + limit;
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+/// Waits until one of some descriptors is ready for what is wanted of it, or closed; which are, none after `limit`.
+pub(crate) fn wait_for(wanted: &[(BorrowedFd<'_>, i16)], limit: Option<Duration>) -> io::Result<Vec<bool>> {
+    let deadline = limit.map(|limit| Instant::now() + limit);
+    let entry =
+        |&(fd, events): &(BorrowedFd<'_>, i16)| libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
+    let mut polled: Vec<libc::pollfd> = wanted.iter().map(entry).collect();
+    let count = libc::nfds_t::try_from(polled.len()).map_err(io::Error::other)?;
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let milliseconds = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
-        // SAFETY: the one entry lives through the call.
-        match unsafe { libc::poll(&raw mut poll, 1, milliseconds) } {
-            0 => return Ok(false),
-            1.. => return Ok(true),
-            _ => {
-                let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::Interrupted {
-                    return Err(error);
-                }
-            }
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let milliseconds = left.map_or(-1, |left| i32::try_from(left.as_millis()).unwrap_or(i32::MAX));
+        // SAFETY: the entries live through the call, which is told how many there are.
+        if unsafe { libc::poll(polled.as_mut_ptr(), count, milliseconds) } >= 0 {
+            return Ok(polled.iter().map(|entry| entry.revents != 0).collect());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
         }
     }
 }

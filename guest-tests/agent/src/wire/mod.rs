@@ -14,6 +14,7 @@
 //! ```
 
 mod events;
+pub mod exec;
 mod file;
 mod guest;
 mod hca;

@@ -31,6 +31,10 @@ struct Cli {
     /// Of the figures of RDMA, only those with this in their name
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+
+    /// Have both ends of RDMA record themselves in this folder, to see what that costs
+    #[arg(long, value_name = "FOLDER")]
+    record: Option<PathBuf>,
 }
 
 /// Bytes of a full MIDDLE packet's frame at path MTU 4096: Ethernet, IPv4, UDP, BTH, payload, ICRC.
@@ -96,7 +100,7 @@ fn main() -> Result<()> {
     }
 
     let folder = tempfile::tempdir().context("cannot make a folder for sockets")?;
-    let mut nodes = Node::pair(folder.path())?;
+    let mut nodes = Node::pair(folder.path(), cli.record.as_deref())?;
     let qps = pair::connections(&mut nodes, 16, LOG_SLOTS)?;
     let regions = [nodes[0].region(REGION_LEN.into())?, nodes[1].region(REGION_LEN.into())?];
     let one = &qps[..1];

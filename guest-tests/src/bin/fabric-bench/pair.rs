@@ -38,15 +38,15 @@ pub(crate) struct Qp {
 }
 
 impl Node {
-    /// Two nodes that are each other's peers.
-    pub(crate) fn pair(folder: &Path) -> Result<[Self; 2]> {
+    /// Two nodes that are each other's peers, with records of their devices if there is a folder for them.
+    pub(crate) fn pair(folder: &Path, records: Option<&Path>) -> Result<[Self; 2]> {
         let ports = {
             let any = ("127.0.0.1", 0);
             let held = [UdpSocket::bind(any)?, UdpSocket::bind(any)?];
             [held[0].local_addr()?.port(), held[1].local_addr()?.port()]
         };
         let node = |own: usize| -> Result<Self> {
-            let daemon = Daemon::start(folder, own, ports)?;
+            let daemon = Daemon::start(folder, own, ports, records)?;
             let mut agent = Agent::default();
             let socket = daemon.socket.display().to_string();
             call(
@@ -156,7 +156,7 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn start(folder: &Path, own: usize, ports: [u16; 2]) -> Result<Self> {
+    fn start(folder: &Path, own: usize, ports: [u16; 2], records: Option<&Path>) -> Result<Self> {
         let socket = folder.join(format!("hcad-{own}.sock"));
         let config = folder.join(format!("hcad-{own}.json"));
         let text = json!({
@@ -176,6 +176,9 @@ impl Daemon {
         let program = std::env::current_exe()?.with_file_name("hcad");
         let mut command = Command::new(&program);
         command.arg("--config").arg(&config).env("RUST_LOG", "info").stderr(Stdio::piped());
+        if let Some(records) = records {
+            command.arg("--record").arg(records.join(format!("hca{}.record", own + 1)));
+        }
         let mut child =
             processors::bound(&processors::two()?[own], || command.spawn())?.with_context(|| {
                 format!("cannot start {}: cargo build --release builds it", program.display())

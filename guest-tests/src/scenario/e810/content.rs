@@ -48,7 +48,7 @@ pub(super) async fn send(a: &mut Station, b: &mut Station, checksum: &str, wire:
     let line = format!("nc.openbsd -l {address} {PORT} | md5sum");
     let server = b.vm.call(Spawn { argv: ["sh", "-c", &line].map(str::to_owned).to_vec() }).await?.program;
     let sent = async {
-        Ready::Tcp(PORT).wait(&mut b.vm, server).await?;
+        Ready::Tcp(PORT).wait(&mut b.vm, server, &line).await?;
         let line = format!("nc.openbsd -N {address} {PORT} < {FILE}");
         a.vm.run_within(limit(wire), &["sh", "-c", &line]).await
     }

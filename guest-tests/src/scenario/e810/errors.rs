@@ -291,7 +291,7 @@ async fn traffic(pair: &mut Pair) -> Result<[ProgramId; 2]> {
     let of_b = gid_index(&mut pair.b, Gid::V4).await?;
     let line = |gid: usize| format!("ib_write_bw -F -d {DEVICE} -x {gid} -s 65536 -D 120");
     let server = tools::spawn(&mut pair.b.vm, &line(of_b)).await?;
-    Ready::Tcp(PERFTEST_PORT).wait(&mut pair.b.vm, server).await?;
+    Ready::Tcp(PERFTEST_PORT).wait(&mut pair.b.vm, server, &line(of_b)).await?;
     let address = pair.b.address(0).ipv4;
     let client = tools::spawn(&mut pair.a.vm, &format!("{} {address}", line(of_a))).await?;
     flows(pair).await?;

@@ -200,9 +200,9 @@ async fn prepare(a: &mut Station, b: &mut Station) -> Result<()> {
 async fn spawn_shell(station: &mut Station) -> Result<agent::wire::ProgramId> {
     let address = station.address(0).ipv4;
     station.sh(&format!("cat > /tmp/remote_shell.py <<'END'\n{REMOTE_SHELL}END\n")).await?;
-    let program =
-        spawn(&mut station.vm, &format!("python3 /tmp/remote_shell.py {address} {SHELL_PORT}")).await?;
-    Ready::Tcp(SHELL_PORT).wait(&mut station.vm, program).await?;
+    let line = format!("python3 /tmp/remote_shell.py {address} {SHELL_PORT}");
+    let program = spawn(&mut station.vm, &line).await?;
+    Ready::Tcp(SHELL_PORT).wait(&mut station.vm, program, &line).await?;
     Ok(program)
 }
 

@@ -25,7 +25,7 @@ const JUMBO: u32 = 9000;
 
 /// What a GID stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Gid {
+pub(in super::super) enum Gid {
     /// The IPv4 address.
     V4,
     /// The IPv6 address that was given.
@@ -95,7 +95,7 @@ pub(super) async fn gid_index(station: &mut Station, kind: Gid) -> Result<usize>
 }
 
 /// Index of a RoCEv2 GID of this kind, of any device.
-pub(super) async fn gid_index_of(vm: &mut Vm, device: &str, kind: Gid) -> Result<usize> {
+pub(in super::super) async fn gid_index_of(vm: &mut Vm, device: &str, kind: Gid) -> Result<usize> {
     let list = format!(
         "cd /sys/class/infiniband/{device}/ports/1 && for i in $(seq 0 31); do \
          echo $i $(cat gids/$i) $(cat gid_attrs/types/$i 2>/dev/null); done"

@@ -380,7 +380,7 @@ async fn boot(
 
 async fn qperf(vm: &mut Vm) -> Result<ProgramId> {
     let server = spawn(vm, "qperf").await?;
-    Ready::Tcp(QPERF_PORT).wait(vm, server).await?;
+    Ready::Tcp(QPERF_PORT).wait(vm, server, "qperf").await?;
     Ok(server)
 }
 

@@ -172,7 +172,7 @@ async fn traffic(pair: &mut StockPair) -> Result<[agent::wire::ProgramId; 2]> {
     let command = "ib_write_bw -F -d mthca0 -s 65536 -D 60";
     let before = sent(pair).await?;
     let server = tools::spawn(&mut pair.b.vm, command).await?;
-    Ready::Tcp(PERFTEST_PORT).wait(&mut pair.b.vm, server).await?;
+    Ready::Tcp(PERFTEST_PORT).wait(&mut pair.b.vm, server, command).await?;
     let client = tools::spawn(&mut pair.a.vm, &format!("{command} {}", pair.b.ip)).await?;
     let deadline = tokio::time::Instant::now() + LIMIT;
     while sent(pair).await? < before + 1000 {

@@ -32,6 +32,8 @@ pub enum Outcome {
         send: bool,
         /// Why.
         syndrome: Syndrome,
+        /// What the vendor says more; 0 for nothing.
+        vendor: u8,
     },
 }
 
@@ -109,8 +111,8 @@ impl Cqe {
                 opcode: received.opcode,
                 ..blank
             },
-            Outcome::Failed { send, syndrome } => Raw {
-                imm: [syndrome.code(), 0, 0, 0],
+            Outcome::Failed { send, syndrome, vendor } => Raw {
+                imm: [syndrome.code(), vendor, 0, 0],
                 opcode: if send { SEND_ERROR } else { RECV_ERROR },
                 ..blank
             },
@@ -192,9 +194,9 @@ mod tests {
         for (send, opcode) in [(true, 0xff), (false, 0xfe)] {
             let mut expected = [0; LEN];
             expected[..4].copy_from_slice(&[0, 1, 0, 0x14]);
-            expected[0x10] = 0x05;
+            expected[0x10..0x12].copy_from_slice(&[0x05, 0x07]);
             expected[0x1a..0x1d].copy_from_slice(&[0x04, 0x40, opcode]);
-            assert_eq!(emit(Outcome::Failed { send, syndrome: Syndrome::Flushed }), expected);
+            assert_eq!(emit(Outcome::Failed { send, syndrome: Syndrome::Flushed, vendor: 7 }), expected);
         }
     }
 }

@@ -23,6 +23,7 @@ pub(super) mod credits;
 mod readiness;
 mod response;
 mod transmit;
+mod waiting;
 
 use std::collections::VecDeque;
 
@@ -33,7 +34,7 @@ use self::readiness::Readiness;
 use super::attr::{RnrRetry, State};
 use super::congestion::Window;
 use super::{Core, Ctx, Failure, ahead};
-use crate::held::shrink_if_empty;
+use crate::held::{Held, shrink_if_empty};
 use crate::segment::packet_count;
 use crate::{Fetch, Host, Instant, Queue, SendOp, SendRequest, Status, limits};
 
@@ -41,6 +42,8 @@ use crate::{Fetch, Host, Instant, Queue, SendOp, SendRequest, Status, limits};
 #[derive(Debug)]
 struct Request {
     wr: SendRequest,
+    /// When it was fetched.
+    since: Instant,
     /// Bytes of the message.
     len: u32,
     first: Psn,
@@ -72,6 +75,14 @@ impl Request {
     }
 }
 
+/// Why a request may not begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hold {
+    Fence,
+    Invalidation,
+    PacketNumbers,
+}
+
 #[derive(Debug)]
 pub(crate) struct Requester {
     queue: VecDeque<Request>,
@@ -88,6 +99,8 @@ pub(crate) struct Requester {
     /// Packets sent since one asked for an acknowledge.
     since_ack_req: u32,
     ack_deadline: Option<Instant>,
+    /// The last progress, or the first packet without an answer if that is younger.
+    waiting_since: Instant,
     readiness: Readiness,
     /// Retries since the last progress.
     retries: u8,
@@ -115,6 +128,7 @@ impl Requester {
             window: Window::new(window_packets),
             since_ack_req: 0,
             ack_deadline: None,
+            waiting_since: Instant::ZERO,
             readiness: Readiness::Ready,
             retries: 0,
             rnr_retries: 0,
@@ -191,11 +205,15 @@ impl Requester {
         (self.ack_deadline, self.readiness, self.more) = (None, Readiness::Ready, false);
     }
 
+    /// Requests that may be taken and not done. Who is refused for want of slots has requests under way, whose end wakes
+    /// it up.
+    fn most_requests(held: Held) -> usize {
+        if held.no_requests_left() { limits::KEPT_REQUESTS } else { limits::OUTSTANDING_REQUESTS }
+    }
+
     /// Takes the next request from the send queue. False: there is none, or none may start.
     fn fetch<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) -> Result<bool, Failure> {
-        // Who is refused for want of slots has requests under way, whose end wakes it up.
-        let most =
-            if ctx.held.no_requests_left() { limits::KEPT_REQUESTS } else { limits::OUTSTANDING_REQUESTS };
+        let most = Self::most_requests(ctx.held);
         if !self.more || core.state != State::Rts || self.queue.len() >= most {
             return Ok(false);
         }
@@ -228,6 +246,7 @@ impl Requester {
         self.takers = self.takers.wrapping_add(u32::from(failure.is_none() && wr.op.consumes_receive()));
         self.queue.push_back(Request {
             wr,
+            since: ctx.now,
             len,
             first,
             packets,
@@ -244,6 +263,7 @@ impl Requester {
     /// Progress: `packets` more are acknowledged, and completed requests have left the queue.
     fn on_progress<H: Host>(&mut self, core: &Core, ctx: &Ctx<'_, H>, packets: u32) {
         (self.retries, self.rnr_retries) = (0, 0);
+        self.waiting_since = ctx.now;
         self.holes_count = true;
         (self.readiness, self.nak_heard) = (Readiness::Ready, None);
         self.window.on_acknowledged(packets);
@@ -264,6 +284,7 @@ impl Requester {
     fn complete_front<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
         if let Some(request) = self.pop_front() {
             self.takers_done = request.taker;
+            ctx.stats.request_time.record(ctx.now.saturating_since(request.since));
             ctx.complete_send(core, request.wr.wr_id, request.wr.op, request.len);
         }
         // Those behind it that were executed without a packet waited for their turn to complete.
@@ -277,7 +298,7 @@ impl Requester {
         if let Some(request) = self.pop_front() {
             ctx.complete(core, Queue::Send, request.wr.wr_id, Err(status));
         }
-        Failure::Send
+        Failure::Send(status)
     }
 
     /// Something is lost: send again from the oldest PSN without an answer, if there are retries left.
@@ -301,12 +322,12 @@ impl Requester {
         ctx: &mut Ctx<'_, H>,
         until: Instant,
     ) -> Result<(), Failure> {
-        if let RnrRetry::Limited(limit) = core.attrs.rnr_retry {
-            if self.rnr_retries >= limit {
-                return Err(self.fail_front(core, ctx, Status::RnrRetryExceeded));
-            }
-            self.rnr_retries += 1;
+        if let RnrRetry::Limited(limit) = core.attrs.rnr_retry
+            && self.rnr_retries >= limit
+        {
+            return Err(self.fail_front(core, ctx, Status::RnrRetryExceeded));
         }
+        self.rnr_retries = self.rnr_retries.saturating_add(1);
         // The peer is there: losses before this answer are forgiven.
         self.retries = 0;
         self.rewind();

@@ -16,7 +16,7 @@ use crate::gather::scatter;
 use crate::qp::attr::RnrTimer;
 use crate::qp::{Core, Ctx, Failure, ahead};
 use crate::segment::payload_len;
-use crate::{Host, LocalOp, Payload, SendOp, Status};
+use crate::{DropReason, Dropped, Host, LocalOp, Payload, SendOp, Status};
 
 impl Requester {
     /// A packet with a response opcode arrived.
@@ -28,7 +28,7 @@ impl Requester {
     ) -> Result<(), Failure> {
         let psn = packet.bth.psn;
         if !self.is_outstanding(psn) {
-            ctx.stats.drops.ghost_response += 1;
+            ctx.drop(&Dropped::new(core.qpn, packet, DropReason::GhostResponse));
             // A responder that has more receive requests now may say so by repeating its last acknowledge.
             if let (Ext::Aeth(aeth), true) = (packet.ext, psn.advance(1) == self.unacked) {
                 self.take_credits(aeth);
@@ -36,9 +36,9 @@ impl Requester {
             return Ok(());
         }
         match (packet.bth.opcode.operation.kind(), packet.ext) {
-            (Kind::Acknowledge, Ext::Aeth(aeth)) => self.on_acknowledge(core, ctx, psn, aeth),
+            (Kind::Acknowledge, Ext::Aeth(aeth)) => self.on_acknowledge(core, ctx, packet, aeth),
             (Kind::AtomicAcknowledge, Ext::AtomicAck(aeth, original)) => {
-                self.on_atomic_acknowledge(core, ctx, psn, aeth, original)
+                self.on_atomic_acknowledge(core, ctx, packet, aeth, original)
             }
             _ => self.on_read_response(core, ctx, packet),
         }
@@ -48,9 +48,10 @@ impl Requester {
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
-        psn: Psn,
+        packet: &Packet<'_>,
         aeth: Aeth,
     ) -> Result<(), Failure> {
+        let psn = packet.bth.psn;
         let holes_count = self.holes_count;
         match aeth.syndrome {
             Syndrome::Ack { .. } => {
@@ -61,11 +62,11 @@ impl Requester {
                     .queue
                     .front()
                     .is_some_and(|front| ahead(psn, self.unacked) >= ahead(front.end(), self.unacked));
-                if !done && behind { self.on_hole(core, ctx, holes_count) } else { Ok(()) }
+                if !done && behind { self.on_hole(core, ctx, packet, holes_count) } else { Ok(()) }
             }
             Syndrome::RnrNak { timer } => {
                 if !self.acknowledge(core, ctx, psn) {
-                    return self.on_hole(core, ctx, holes_count);
+                    return self.on_hole(core, ctx, packet, holes_count);
                 }
                 // Copies of it, and answers to what was sent before it, ask for no more waiting, and cost no retry.
                 if self.readiness.is_told() {
@@ -86,13 +87,13 @@ impl Requester {
                 ctx.stats.naks_received.sequence += 1;
                 // With a READ unanswered before it, each NAK on the way would use up a retry.
                 if !reached {
-                    return self.on_hole(core, ctx, holes_count);
+                    return self.on_hole(core, ctx, packet, holes_count);
                 }
                 self.go_back(core, ctx)
             }
             Syndrome::Nak(code) => {
                 if !self.acknowledge(core, ctx, psn) {
-                    return self.on_hole(core, ctx, holes_count);
+                    return self.on_hole(core, ctx, packet, holes_count);
                 }
                 let naks = &mut ctx.stats.naks_received;
                 let (counter, status) = match code {
@@ -111,7 +112,7 @@ impl Requester {
             }
             Syndrome::Reserved(_) => {
                 if !self.acknowledge(core, ctx, psn) {
-                    return self.on_hole(core, ctx, holes_count);
+                    return self.on_hole(core, ctx, packet, holes_count);
                 }
                 Err(self.fail_front(core, ctx, Status::BadResponse))
             }
@@ -126,7 +127,7 @@ impl Requester {
     ) -> Result<(), Failure> {
         let holes_count = self.holes_count;
         if !self.acknowledge(core, ctx, packet.bth.psn) {
-            return self.on_hole(core, ctx, holes_count);
+            return self.on_hole(core, ctx, packet, holes_count);
         }
         let Some(front) = self.queue.front() else { return Ok(()) };
         let SendOp::Read { .. } = front.wr.op else {
@@ -162,13 +163,14 @@ impl Requester {
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
-        psn: Psn,
+        packet: &Packet<'_>,
         aeth: Aeth,
         original: u64,
     ) -> Result<(), Failure> {
+        let psn = packet.bth.psn;
         let holes_count = self.holes_count;
         if !self.acknowledge(core, ctx, psn) {
-            return self.on_hole(core, ctx, holes_count);
+            return self.on_hole(core, ctx, packet, holes_count);
         }
         let atomic = self
             .queue
@@ -242,8 +244,14 @@ impl Requester {
     }
 
     /// An answer the front request waits for is missing.
-    fn on_hole<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, counts: bool) -> Result<(), Failure> {
-        ctx.stats.drops.response_gap += 1;
+    fn on_hole<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        packet: &Packet<'_>,
+        counts: bool,
+    ) -> Result<(), Failure> {
+        ctx.drop(&Dropped::new(core.qpn, packet, DropReason::ResponseGap));
         if !counts {
             return Ok(());
         }

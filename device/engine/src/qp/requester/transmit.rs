@@ -7,12 +7,19 @@ use protocol::ids::Va;
 use protocol::roce::{AtomicEth, Ext, Operation, Reth};
 
 use super::readiness::Readiness;
-use super::{Request, Requester};
+use super::{Hold, Request, Requester};
 use crate::gather::gather;
 use crate::qp::attr::State;
 use crate::qp::{Core, Ctx, Failure, Frame, Step, ahead};
 use crate::segment::segment;
-use crate::{Fence, Host, LocalOp, SendOp, Status, limits};
+use crate::{Blocked, Fence, Host, LocalOp, SendOp, Status, limits};
+
+/// What one request packet of a READ asks for.
+pub(super) struct Piece {
+    /// Pieces are as long, or end where the READ does; a power of two.
+    unit: u32,
+    pub(super) packets: u32,
+}
 
 impl Requester {
     /// Appends the next request packet to `out`.
@@ -28,7 +35,7 @@ impl Requester {
                 return Ok(Step::Idle);
             }
             let Some(request) = self.queue.get(self.cursor) else { return Ok(Step::Idle) };
-            if core.state == State::Sqd && !self.has_started(self.cursor) && !request.executed {
+            if self.is_kept_back(core, request) {
                 return Ok(Step::Idle);
             }
             if let Some(status) = request.failure {
@@ -66,18 +73,29 @@ impl Requester {
         Ok(Step::Again)
     }
 
-    /// Fence, and the PSN space. Asked once per request and round, before its first packet.
+    /// Whether the request at the cursor does not begin because the queue is to be drained.
+    pub(super) fn is_kept_back(&self, core: &Core, request: &Request) -> bool {
+        core.state == State::Sqd && !self.has_started(self.cursor) && !request.executed
+    }
+
     fn may_start(&self, request: &Request) -> bool {
+        self.hold(request).is_none()
+    }
+
+    /// Fence, and the PSN space. Asked once per request and round, before its first packet.
+    pub(super) fn hold(&self, request: &Request) -> Option<Hold> {
+        if self.cursor == 0 {
+            return None;
+        }
         let mut older = self.queue.iter().take(self.cursor);
-        let fenced = match request.wr.fence {
-            // What is older may be gathered again until it is done.
-            _ if matches!(request.wr.op, SendOp::Local(LocalOp::Invalidate(_))) => self.cursor > 0,
-            Fence::None => false,
-            Fence::Reads => older.any(Request::wants_data),
-            Fence::All => self.cursor > 0,
-        };
         let in_space = ahead(request.first, self.unacked) + request.packets <= limits::PSN_SPAN;
-        !fenced && (in_space || self.cursor == 0)
+        match request.wr.fence {
+            // What is older may be gathered again until it is done.
+            _ if matches!(request.wr.op, SendOp::Local(LocalOp::Invalidate(_))) => Some(Hold::Invalidation),
+            Fence::Reads if older.any(Request::wants_data) => Some(Hold::Fence),
+            Fence::All => Some(Hold::Fence),
+            Fence::None | Fence::Reads => (!in_space).then_some(Hold::PacketNumbers),
+        }
     }
 
     /// The packet that takes a receive request, of a message that there may be none for.
@@ -87,7 +105,7 @@ impl Requester {
 
     /// Whether the packet at the cursor must wait for an acknowledge: the message is beyond the responder's credits, and
     /// the one packet that may ask for more is under way.
-    fn lacks_credit(&self, request: &Request) -> bool {
+    pub(super) fn lacks_credit(&self, request: &Request) -> bool {
         let beyond = self.credits.beyond(request.taker);
         let Some(taking) = taking_packet(request).filter(|_| beyond > 0) else { return false };
         match self.next.cmp(&taking) {
@@ -104,11 +122,11 @@ impl Requester {
         ctx: &mut Ctx<'_, H>,
         out: &mut Vec<u8>,
     ) -> Result<Step, Status> {
+        let Some(request) = self.queue.get(self.cursor) else { return Ok(Step::Idle) };
         let in_flight = self.in_flight();
         if in_flight >= self.window() {
             return Ok(Step::Idle);
         }
-        let Some(request) = self.queue.get(self.cursor) else { return Ok(Step::Idle) };
         let segment =
             segment(&request.wr.op, request.len, core.mtu(), self.next).ok_or(Status::LocalQpOperation)?;
         let mut bth = core.bth(ctx, segment.operation, request.first.advance(self.next));
@@ -137,30 +155,14 @@ impl Requester {
         ctx: &mut Ctx<'_, H>,
         out: &mut Vec<u8>,
     ) -> Result<Step, Status> {
-        let (window, in_flight, next) = (self.window.packets(), self.in_flight(), self.next);
-        let (room, answers_due) = (self.window(), self.answers_due());
-        // Without any answer to it, it is asked for as before: what was lost is not the end of a burst.
-        let repeated = next == 0
-            && self.queue.get(self.cursor).is_some_and(|request| self.is_outstanding(request.first));
-        let Some(request) = self.queue.get_mut(self.cursor) else { return Ok(Step::Idle) };
+        let next = self.next;
+        let Some(request) = self.queue.get(self.cursor) else { return Ok(Step::Idle) };
         let SendOp::Read { remote, .. } = request.wr.op else { return Ok(Step::Idle) };
-        if request.piece == 0 {
-            let fits = request.packets <= window;
-            request.piece =
-                if fits { request.packets.next_power_of_two() } else { power_of_two_below(window / 2) };
-        }
-        while !repeated && request.piece.min(request.packets) > window {
-            request.piece /= 2;
-        }
-        let end = ((next / request.piece + 1) * request.piece).min(request.packets);
-        let piece = end - next;
-        // A piece under way that is not the newest: wait for it.
-        let two_under_way =
-            self.cursor == 0 && next > 0 && ahead(self.unacked, request.first) < request.chunk;
-        if (in_flight > 0 && in_flight + piece > room)
-            || answers_due >= u32::from(core.attrs.max_rd_atomic.max(1))
-            || two_under_way
-        {
+        let Piece { unit, packets: piece } = self.next_piece(request);
+        let waits = self.no_room(core, request, piece).is_some();
+        let Some(request) = self.queue.get_mut(self.cursor) else { return Ok(Step::Idle) };
+        request.piece = unit;
+        if waits {
             return Ok(Step::Idle);
         }
         let offset = next as usize * core.mtu();
@@ -177,18 +179,56 @@ impl Requester {
         Ok(self.send_bare(core, ctx, out, (Operation::ReadRequest, Ext::Reth(reth)), psn, piece, wr_id))
     }
 
+    /// What the next request packet of a READ at the cursor asks for.
+    pub(super) fn next_piece(&self, request: &Request) -> Piece {
+        let (window, next) = (self.window.packets(), self.next);
+        // Without any answer to it, it is asked for as before: what was lost is not the end of a burst.
+        let repeated = next == 0 && self.is_outstanding(request.first);
+        let mut unit = match request.piece {
+            0 if request.packets <= window => request.packets.next_power_of_two(),
+            0 => power_of_two_below(window / 2),
+            unit => unit,
+        };
+        while !repeated && unit.min(request.packets) > window {
+            unit /= 2;
+        }
+        let end = ((next / unit + 1) * unit).min(request.packets);
+        Piece { unit, packets: end - next }
+    }
+
+    /// Why the next packet at the cursor, which stands for `packets` PSNs, has to wait for answers.
+    pub(super) fn no_room(&self, core: &Core, request: &Request, packets: u32) -> Option<Blocked> {
+        let (in_flight, most) = (self.in_flight(), self.window());
+        let full = match request.wr.op {
+            SendOp::Read { .. } => in_flight > 0 && in_flight + packets > most,
+            _ => in_flight >= most,
+        };
+        if full {
+            return Some(Blocked::Window { in_flight, most });
+        }
+        if !request.wants_data() {
+            return None;
+        }
+        let most = core.attrs.max_rd_atomic.max(1);
+        if self.answers_due() >= u32::from(most) {
+            return Some(Blocked::Reads { most });
+        }
+        // A piece under way that is not the newest: wait for it.
+        let two_under_way =
+            self.cursor == 0 && self.next > 0 && ahead(self.unacked, request.first) < request.chunk;
+        (matches!(request.wr.op, SendOp::Read { .. }) && two_under_way).then_some(Blocked::ReadPieces)
+    }
+
     fn send_atomic<H: Host>(
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         out: &mut Vec<u8>,
     ) -> Result<Step, Status> {
-        if self.in_flight() >= self.window()
-            || self.answers_due() >= u32::from(core.attrs.max_rd_atomic.max(1))
-        {
+        let Some(request) = self.queue.get(self.cursor) else { return Ok(Step::Idle) };
+        if self.no_room(core, request, 1).is_some() {
             return Ok(Step::Idle);
         }
-        let Some(request) = self.queue.get(self.cursor) else { return Ok(Step::Idle) };
         let (operation, remote, swap_add, compare) = match request.wr.op {
             SendOp::CompareSwap { remote, compare, swap } => (Operation::CompareSwap, remote, swap, compare),
             SendOp::FetchAdd { remote, add } => (Operation::FetchAdd, remote, add, 0),
@@ -227,6 +267,9 @@ impl Requester {
         let after = psn.advance(packets);
         if ahead(psn, self.unacked) < ahead(self.high, self.unacked) {
             ctx.stats.recovery.retransmitted_packets += 1;
+        }
+        if self.high == self.unacked {
+            self.waiting_since = ctx.now;
         }
         if ahead(after, self.unacked) > ahead(self.high, self.unacked) {
             self.high = after;

@@ -14,8 +14,7 @@ use crate::gather::{capacity, scatter};
 use crate::qp::attr::{GrhArea, Service};
 use crate::qp::inbound::{Fault, Inbound, Origin, has_right_length};
 use crate::qp::{Core, Ctx, Failure};
-use crate::stats::Drops;
-use crate::{AccessError, Host, Queue, Status};
+use crate::{AccessError, DropReason, Dropped, Expecting, Host, Queue, Status};
 
 /// Queue key of general management.
 ///
@@ -25,7 +24,7 @@ const GSI_QKEY: Qkey = Qkey::new(0x8001_0000);
 
 /// Why a message ends early.
 enum End {
-    Dropped(fn(&mut Drops) -> &mut u64),
+    Dropped(DropReason),
     Fault(Fault),
 }
 
@@ -57,6 +56,10 @@ impl Receiver {
         self.expected
     }
 
+    pub(crate) fn expecting(&self) -> Expecting {
+        Expecting::message(self.expected, self.inbound.received())
+    }
+
     pub(crate) fn msn(&self) -> Msn {
         self.msn
     }
@@ -74,7 +77,7 @@ impl Receiver {
         packet: &Packet<'_>,
     ) -> Result<bool, Failure> {
         let result = self.connected(core, ctx, packet);
-        self.end(core, ctx, result)
+        self.end(core, ctx, packet, result)
     }
 
     /// A datagram. Whether it was taken.
@@ -87,7 +90,7 @@ impl Receiver {
         packet: &Packet<'_>,
     ) -> Result<bool, Failure> {
         let result = self.datagram(core, ctx, shell, pkey_index, packet);
-        self.end(core, ctx, result)
+        self.end(core, ctx, packet, result)
     }
 
     /// What is broken is dropped, and its receive request serves the next message; only a receive request that cannot be
@@ -96,27 +99,27 @@ impl Receiver {
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
+        packet: &Packet<'_>,
         result: Result<(), End>,
     ) -> Result<bool, Failure> {
-        let drops = &mut ctx.stats.drops;
-        let counter = match result {
+        let (reason, cause) = match &result {
             Ok(()) => return Ok(true),
-            Err(End::Dropped(counter)) => counter(drops),
-            Err(End::Fault(Fault::Invalid)) => &mut drops.malformed,
-            Err(End::Fault(Fault::NotReady)) if core.attrs.service == Service::Smi => &mut drops.vl15_dropped,
-            Err(End::Fault(Fault::NotReady)) => &mut drops.no_receive,
-            Err(End::Fault(Fault::TooLong)) => &mut drops.too_long,
-            Err(End::Fault(Fault::NoAccess(_) | Fault::Invalidate(_))) => &mut drops.no_access,
-            Err(End::Fault(Fault::BadReceive)) => return Err(Failure::Recv),
-            Err(End::Fault(Fault::Broken)) => return Err(Failure::Queue(Queue::Recv)),
-            Err(End::Fault(Fault::Scatter(reason))) => {
-                self.inbound.fail_receive(core, ctx, Status::LocalProtection(reason));
-                return Err(Failure::Recv);
-            }
+            Err(End::Dropped(reason)) => (*reason, None),
+            Err(End::Fault(fault)) => fault.reason(core.attrs.service),
         };
-        *counter += 1;
-        self.inbound.abandon();
-        Ok(false)
+        ctx.drop(&Dropped { cause, ..Dropped::new(core.qpn, packet, reason) });
+        match result {
+            Err(End::Fault(Fault::BadReceive)) => Err(Failure::Recv(reason, cause)),
+            Err(End::Fault(Fault::Broken)) => Err(Failure::Queue(Queue::Recv)),
+            Err(End::Fault(Fault::Scatter(refused))) => {
+                self.inbound.fail_receive(core, ctx, Status::LocalProtection(refused));
+                Err(Failure::Recv(reason, cause))
+            }
+            _ => {
+                self.inbound.abandon();
+                Ok(false)
+            }
+        }
     }
 
     fn connected<H: Host>(
@@ -130,7 +133,7 @@ impl Receiver {
             // Also the way back into step after a loss; an unfinished message is lost.
             self.inbound.abandon();
         } else if packet.bth.psn != self.expected || !self.inbound.is_open() {
-            return Err(End::Dropped(|drops| &mut drops.out_of_sequence));
+            return Err(End::Dropped(DropReason::OutOfSequence));
         }
         self.expected = packet.bth.psn.advance(1);
         let right_length = has_right_length(operation, packet.payload.len(), core.mtu());
@@ -167,7 +170,7 @@ impl Receiver {
             _ => core.attrs.any_qkey || qkey == core.attrs.qkey,
         };
         if !allowed {
-            return Err(End::Dropped(|drops| &mut drops.wrong_qkey));
+            return Err(End::Dropped(DropReason::WrongQkey));
         }
         if packet.payload.len() > core.mtu() {
             return Err(MALFORMED);

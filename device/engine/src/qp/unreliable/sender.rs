@@ -12,7 +12,8 @@ use crate::qp::attr::{Service, State};
 use crate::qp::{Core, Ctx, Failure, Frame, Step};
 use crate::segment::{Segment, packet_count, segment};
 use crate::{
-    Fetch, Host, Queue, ReadyHeader, SendDone, SendOp, SendRequest, Status, Success, UdDestination, limits,
+    Blocked, Fetch, Host, Queue, ReadyHeader, SendDone, SendOp, SendRequest, Status, Success, UdDestination,
+    limits,
 };
 
 /// The message being sent.
@@ -54,6 +55,16 @@ impl Sender {
 
     pub(crate) fn wants_turn(&self) -> bool {
         self.more || self.current.is_some()
+    }
+
+    /// Why [`Sender::transmit`] gives no frame; [`Blocked::Turn`] if it may.
+    pub(crate) fn blocked(&self, core: &Core) -> Blocked {
+        match core.state {
+            _ if self.current.is_some() => Blocked::Turn,
+            State::Sqd => Blocked::Drained,
+            _ if self.more => Blocked::Turn,
+            _ => Blocked::NothingPosted,
+        }
     }
 
     pub(crate) fn flush<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
@@ -189,5 +200,5 @@ fn datagram_ext(core: &Core, to: &UdDestination, segment: &Segment) -> Ext {
 
 fn fail<H: Host>(core: &Core, ctx: &mut Ctx<'_, H>, wr_id: u64, status: Status) -> Failure {
     ctx.complete(core, Queue::Send, wr_id, Err(status));
-    Failure::Send
+    Failure::Send(status)
 }

@@ -1,6 +1,6 @@
 //! Which handler a command has, and what is told of commands to the log, the counters and the trace.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use protocol::describe::{Field as _, Hex};
 use protocol::hca::e810::admin::descriptor::Flags;
@@ -30,6 +30,7 @@ pub fn run(device: &mut E810, cx: &mut Context<'_>) {
 
 /// Executes a command and makes it its completion.
 fn execute(device: &mut E810, cx: &mut Context<'_>, descriptor: &mut Descriptor) {
+    let begun = Instant::now();
     let began = cx.monitor.trace().map(|trace| trace.now());
     let asked = *descriptor;
     if cx.monitor.is_strict() {
@@ -66,7 +67,7 @@ fn execute(device: &mut E810, cx: &mut Context<'_>, descriptor: &mut Descriptor)
         Err(error) => limited!(info, command = name, "command refused: {error}"),
     }
     let status = result.err().map_or(OK, |error| error.status.name());
-    cx.monitor.count_command(name, status);
+    cx.monitor.count_command(name, status, begun.elapsed());
     if let (Some(trace), Some(began)) = (cx.monitor.trace(), began) {
         let took: Duration = trace.now().saturating_sub(began);
         trace.record(Kind::Command, name, |to| {

@@ -20,6 +20,7 @@ mod vlan;
 
 use std::collections::VecDeque;
 
+use protocol::describe::Field as _;
 use protocol::hca::e810::regs::Register;
 use protocol::hca::e810::rx_context::{self, RxContext};
 use protocol::hca::e810::tx_context::TxContext;
@@ -39,6 +40,7 @@ use crate::frontend::snapshot::{QueueDirection, QueueRow, QueueState};
 use crate::limited;
 use crate::memory::GuestMemory;
 use crate::telemetry::monitor::Monitor;
+use crate::telemetry::reason::InterfaceReason;
 
 /// Bound: queues that are looked at for one frame. Some have descriptors that make none.
 const VISITS_PER_FRAME: usize = 64;
@@ -299,6 +301,11 @@ impl Lan {
         }
     }
 
+    /// Whether a transmit queue is there.
+    pub(super) fn has_transmit(&self, number: u16) -> bool {
+        self.transmit.get(usize::from(number)).is_some_and(Option::is_some)
+    }
+
     /// The descriptor that the device takes next.
     fn transmit_head(&self, number: u16) -> u32 {
         let transmit = self.transmit.get(usize::from(number)).and_then(Option::as_ref);
@@ -433,19 +440,27 @@ impl Lan {
         treatment: Treatment,
     ) {
         let queue = self.receive_mut(number).and_then(Receive::queue_mut);
-        match queue.map(|queue| queue.deliver((memory, monitor), frame, layers, treatment)) {
-            Some(Ok(())) => {
-                self.statistics.received(vsi, frame);
-                self.raise_receive(number);
-            }
-            None | Some(Err(Refusal::NoBuffers | Refusal::TooLong)) => {
-                self.statistics.vsi_mut(vsi).receive_dropped += 1;
-            }
-            Some(Err(Refusal::Fault(fault))) => {
-                self.statistics.vsi_mut(vsi).receive_dropped += 1;
-                self.lose_receive(number, fault);
-            }
-        }
+        let refusal =
+            match queue.map(|queue| queue.deliver((memory, &mut *monitor), frame, layers, treatment)) {
+                Some(Ok(())) => {
+                    self.statistics.received(vsi, frame);
+                    return self.raise_receive(number);
+                }
+                None => None,
+                Some(Err(refusal)) => Some(refusal),
+            };
+        self.statistics.vsi_mut(vsi).receive_dropped += 1;
+        let reason = match refusal {
+            None => InterfaceReason::NoQueue,
+            Some(Refusal::NoBuffers) => InterfaceReason::NoBuffer,
+            Some(Refusal::TooLong) => InterfaceReason::LongerThanQueue,
+            Some(Refusal::Fault(fault)) => return self.lose_receive(number, fault),
+        };
+        monitor.ignored(reason, None, format_args!("frame"), |to| {
+            frame.len().show("len", to);
+            vsi.show("vsi", to);
+            number.show("queue", to);
+        });
     }
 
     fn move_receive_tail(&mut self, number: u16, tail: u32) {

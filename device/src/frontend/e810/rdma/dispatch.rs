@@ -4,7 +4,7 @@
 //! # Spec
 //! E810 interface, sections 10.2 to 10.4.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use protocol::describe::Field as _;
 use protocol::hca::e810::rdma::Operation;
@@ -37,6 +37,7 @@ pub(super) fn run(rdma: &mut Rdma, cx: &mut Context<'_>, end: u16) {
 
 /// Executes an operation and tells what came of it.
 fn execute(rdma: &mut Rdma, cx: &mut Context<'_>, taken: &Taken) -> Outcome {
+    let begun = Instant::now();
     let began = cx.monitor.trace().map(|trace| trace.now());
     let mut parsed = None;
     let outcome = match &taken.wqe {
@@ -57,7 +58,7 @@ fn execute(rdma: &mut Rdma, cx: &mut Context<'_>, taken: &Taken) -> Outcome {
         Err(error) => limited!(info, operation = name, "operation refused: {error}"),
     }
     let status = outcome.err().map_or(OK, |error| error.refusal.name());
-    cx.monitor.count_command(name, status);
+    cx.monitor.count_command(name, status, begun.elapsed());
     if let (Some(trace), Some(began)) = (cx.monitor.trace(), began) {
         let took: Duration = trace.now().saturating_sub(began);
         trace.record(Kind::Command, name, |to| {

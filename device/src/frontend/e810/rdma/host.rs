@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use engine::{
-    Access, AccessError, Accessor, AtomicOp, Fetch, GroupDatagram, LocalOp, Modify, RecvRequest, SendRequest,
+    Access, AccessError, Accessor, AtomicOp, Dropped, Fetch, GroupDatagram, LocalOp, Modify, RecvRequest,
+    SendRequest,
 };
 use protocol::ids::{Lkey, Qpn, Rkey, Va};
 use smallvec::SmallVec;
@@ -91,6 +92,10 @@ impl engine::Host for RdmaHost<'_> {
 
     fn atomic(&mut self, who: Accessor, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError> {
         self.access().atomic(Place::address(who, key, va), op)
+    }
+
+    fn dropped(&mut self, dropped: &Dropped) {
+        self.cx.monitor.packet_dropped(dropped);
     }
 
     fn run_local(&mut self, who: Accessor, op: &LocalOp) -> Result<(), AccessError> {

@@ -3,6 +3,7 @@
 //! # Spec
 //! E810 interface, sections 10.3, 12, 13 and 14.2.
 
+use protocol::describe::Field as _;
 use protocol::hca::e810::rdma::completion_queue::{CqCommand, DestroyCq};
 use protocol::hca::e810::rdma::control::Completion;
 use protocol::hca::e810::rdma::cqe::Cqe;
@@ -24,6 +25,7 @@ use crate::frontend::Context;
 use crate::limited;
 use crate::memory::GuestMemory;
 use crate::sparse::{Capacity, SparseTable};
+use crate::telemetry::reason::InterfaceReason;
 
 /// The queue in which operations of the control queue complete.
 pub(super) const CONTROL_CQ: Cqn = Cqn::new(0);
@@ -76,19 +78,27 @@ impl Queues {
     }
 }
 
-/// Doorbell of a send queue. Queues that do not exist are not missed: every process has the page.
+/// Doorbell of a send queue. Queues that do not exist are not missed: every process has the page. One that cannot send yet
+/// is looked at when it can.
 pub(super) fn ring(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
-    if let Some(qp) = rdma.queues.qp_mut(qpn) {
-        qp.counters.doorbells += 1;
-        host::ring(rdma, cx, qpn);
-    }
+    let Some(qp) = rdma.queues.qp_mut(qpn) else {
+        return cx.monitor.ignored(InterfaceReason::NoQp, Some(qpn), format_args!("wqealloc"), |_| {});
+    };
+    cx.monitor.count_doorbell("send");
+    qp.counters.doorbells += 1;
+    host::ring(rdma, cx, qpn);
 }
 
 /// Doorbell of a completion queue.
 pub(super) fn arm(rdma: &mut Rdma, cx: &mut Context<'_>, cqn: Cqn) {
     let Rdma { queues, events, hmc, .. } = rdma;
     let pages = hmc.pages(cx.dma);
-    if let Some(Notice { ceq, cookie }) = queues.cq_mut(cqn).and_then(|cq| cq.arm(pages)) {
+    let Some(cq) = queues.cq_mut(cqn) else {
+        let what = format_args!("cqarm");
+        return cx.monitor.ignored(InterfaceReason::NoCq, None, what, |to| cqn.show("cqn", to));
+    };
+    cx.monitor.count_doorbell("arm");
+    if let Some(Notice { ceq, cookie }) = cq.arm(pages) {
         events.notify(pages, cx.monitor, ceq, cookie);
     }
 }
@@ -182,6 +192,7 @@ pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
 
 pub(super) fn destroy_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &DestroyQp) -> Outcome {
     cx.engine.destroy_qp(command.qpn);
+    cx.monitor.forget_qp(command.qpn);
     let was = rdma.queues.qps.remove(command.qpn.get());
     was.map(|_| 0).ok_or(unknown(command.qpn))
 }

@@ -68,11 +68,9 @@ pub(in super::super) fn write(
             dispatch::run(rdma, cx, Doorbell::parse(&value.to_le_bytes()).next);
         }
         Register::PfpeWqealloc | Register::UserWqealloc => {
-            cx.monitor.count_doorbell("send");
             queues::ring(rdma, cx, Qpn::new(value));
         }
         Register::PfpeCqarm | Register::UserCqarm => {
-            cx.monitor.count_doorbell("arm");
             queues::arm(rdma, cx, Cqn::new(value));
         }
         Register::PfpeAeqalloc => rdma.events.return_credits(value),

@@ -101,6 +101,8 @@ impl View<'_> {
             max_rd_atomic,
             max_dest_rd_atomic,
             counters: qp.counters,
+
+            ignored: None,
         }
     }
 

@@ -40,7 +40,7 @@ pub(super) const SOLICITED: u64 = 0x05 << 32;
 pub(super) const WRITE: u64 = 0;
 pub(super) const READ: u64 = 0x01 << 32;
 
-fn mac(id: u8) -> MacAddr {
+pub(super) fn mac(id: u8) -> MacAddr {
     MacAddr([2, 0xe8, 0x10, 0, 0, id])
 }
 

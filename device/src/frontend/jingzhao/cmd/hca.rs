@@ -49,5 +49,6 @@ pub(super) fn close(state: &mut DeviceState, setup: &Setup, cx: &mut Context<'_>
         resources.write_back_all(cx);
     }
     cx.engine.reset(setup.engine);
+    cx.monitor.forget_qps();
     state.close();
 }

@@ -87,6 +87,7 @@ fn create(
 fn forget(resources: &mut Resources, cx: &mut Context<'_>, index: u32) {
     let Some(mut qp) = resources.qps.remove(index) else { return };
     cx.engine.destroy_qp(qp.qpn);
+    cx.monitor.forget_qp(qp.qpn);
     resources.doorbells.update(qp.send.doorbells_taken(), 0);
     let mut last = *qp.key.context();
     last.image.state = QpState::Reset.code();

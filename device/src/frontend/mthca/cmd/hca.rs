@@ -65,6 +65,7 @@ pub(super) fn init(
 
 pub(super) fn close(state: &mut DeviceState, setup: &Setup, cx: &mut Context<'_>) -> Answer {
     cx.engine.reset(setup.engine);
+    cx.monitor.forget_qps();
     cx.close_port();
     state.close();
     Answer::Nothing

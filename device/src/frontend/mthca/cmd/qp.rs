@@ -33,6 +33,7 @@ pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answe
         (Transition::ToRst, _) => {
             // Nothing of the QP is touched any more when the command is done: its buffers are freed then.
             cx.engine.destroy_qp(qpn);
+            cx.monitor.forget_qp(qpn);
             resources.qps.remove(index);
             let wanted = command.wants_context().then(|| ModifyQp::outbox(&current).to_vec());
             return Ok(wanted.map_or(Answer::Nothing, Answer::Mailbox));

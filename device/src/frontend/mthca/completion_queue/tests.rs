@@ -132,7 +132,7 @@ fn a_failure_counts_as_solicited() {
     let mem = memory();
     let mut queue = queue(&mem);
     queue.arm(&arm(ArmFor::Solicited, 0));
-    let outcome = Outcome::Failed { send: true, syndrome: Syndrome::Flushed };
+    let outcome = Outcome::Failed { send: true, syndrome: Syndrome::Flushed, vendor: 0 };
     let entry = Cqe { outcome, ..cqe(0) };
     assert_eq!(queue.push(&entry, true, &mem, || Some(0)), Ok(YES));
 }

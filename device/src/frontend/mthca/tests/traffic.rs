@@ -8,22 +8,9 @@ use smallvec::SmallVec;
 
 use super::user::{RC, SEND, UC, User, qpc, remote, request, send, syndromes};
 use super::*;
-use crate::frontend::testing::{exchange, pattern};
+use crate::frontend::testing::{exchange, pattern, wait};
 use crate::telemetry::trace::TraceFormat;
 use crate::telemetry::trace::tests::Written;
-
-/// Lets time pass until nothing is waited for, at most for a minute.
-fn wait(a: &mut User, b: &mut User) {
-    let limit = a.now + std::time::Duration::from_secs(60);
-    loop {
-        exchange(a, b);
-        let next = [&mut *a, &mut *b].map(|side| side.hca.next_deadline());
-        let Some(now) = next.into_iter().flatten().filter(|deadline| *deadline < limit).min() else { return };
-        for side in [&mut *a, &mut *b] {
-            side.advance(now);
-        }
-    }
-}
 
 #[test]
 fn a_send_becomes_a_receive() {

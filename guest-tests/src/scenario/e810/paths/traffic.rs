@@ -30,8 +30,9 @@ pub(super) struct Traffic {
 impl Traffic {
     /// Begins between two stations' addresses, of which that of b is given.
     pub(super) async fn start(a: &mut Station, b: &mut Station, address: &str) -> Result<Self> {
-        let server = spawn(&mut b.vm, &format!("rping -s -a {address} -S 4000 -V")).await?;
-        Ready::Cm.wait(&mut b.vm, server).await?;
+        let line = format!("rping -s -a {address} -S 4000 -V");
+        let server = spawn(&mut b.vm, &line).await?;
+        Ready::Cm.wait(&mut b.vm, server, &line).await?;
         let client = spawn(&mut a.vm, &format!("rping -c -a {address} -S 4000 -V")).await?;
         let traffic = Self { server, client };
         traffic.moves_on(a, b).await.context("at first")?;

@@ -1,0 +1,122 @@
+//! Packets by opcode, one plain field for each that a service defines.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use protocol::roce::{Opcode, Operation};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Services whose opcodes have fields of their own, by the top bits of the BTH OpCode: RC, UC and UD.
+const PREFIXES: [u8; 3] = [0, 1, 3];
+
+/// Codes of a service, 5 bits.
+const CODES: usize = 32;
+
+/// All opcodes that are none of those services, and those that a service does not define.
+const OTHER: &str = "other";
+
+/// Fields: those of the services, of congestion notification, and one for the rest.
+const FIELDS: usize = PREFIXES.len() * CODES + 2;
+const CNP: usize = FIELDS - 2;
+const REST: usize = FIELDS - 1;
+
+/// Packets by their opcode.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ByOpcode([u64; FIELDS]);
+
+impl Default for ByOpcode {
+    fn default() -> Self {
+        Self([0; FIELDS])
+    }
+}
+
+impl ByOpcode {
+    pub(crate) fn count(&mut self, opcode: Opcode) {
+        if let Some(field) = self.0.get_mut(field(opcode)) {
+            *field += 1;
+        }
+    }
+
+    /// Those there were, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (String, u64)> {
+        let counts = self.0.iter().enumerate().filter(|(_, count)| **count > 0);
+        counts.map(|(field, count)| (name(field), *count))
+    }
+}
+
+fn field(opcode: Opcode) -> usize {
+    if opcode == Opcode::CNP {
+        return CNP;
+    }
+    if matches!(opcode.operation, Operation::Reserved(_)) {
+        return REST;
+    }
+    let byte = opcode.to_byte();
+    let code = usize::from(byte & 0x1f);
+    match byte >> 5 {
+        0 => code,
+        1 => CODES + code,
+        3 => 2 * CODES + code,
+        _ => REST,
+    }
+}
+
+fn name(field: usize) -> String {
+    if field == CNP {
+        return Opcode::CNP.to_string();
+    }
+    let prefix = PREFIXES.get(field / CODES);
+    match (prefix, u8::try_from(field % CODES)) {
+        (Some(prefix), Ok(code)) => Opcode::from_byte(prefix << 5 | code).to_string(),
+        _ => OTHER.to_owned(),
+    }
+}
+
+impl fmt::Debug for ByOpcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+/// An object with a key for each opcode there was.
+impl Serialize for ByOpcode {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
+impl<'de> Deserialize<'de> for ByOpcode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let counts = BTreeMap::<String, u64>::deserialize(deserializer)?;
+        let mut all = Self::default();
+        for (opcode, count) in counts {
+            let field = (0..FIELDS).find(|field| name(*field) == opcode).unwrap_or(REST);
+            if let Some(field) = all.0.get_mut(field) {
+                *field += count;
+            }
+        }
+        Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// IBTA volume 1, table 38: 23 opcodes of RC, 12 of UC, 2 of UD; annex A17: the CNP.
+    #[test]
+    fn each_defined_opcode_has_a_field_and_all_others_share_one() {
+        let mut counts = ByOpcode::default();
+        (0..=u8::MAX).for_each(|byte| counts.count(Opcode::from_byte(byte)));
+        let by_name: BTreeMap<_, _> = counts.iter().collect();
+        assert_eq!(by_name["CNP"], 1);
+        assert_eq!(by_name["RC RDMA WRITE First"], 1);
+        assert_eq!(by_name["UD SEND Only"], 1);
+        let defined = by_name.iter().filter(|(name, _)| *name != OTHER);
+        assert!(defined.clone().all(|(_, count)| *count == 1), "{by_name:?}");
+        assert_eq!(defined.count(), 23 + 12 + 2 + 1);
+        assert_eq!(by_name[OTHER], 256 - 38);
+        let again: ByOpcode = serde_json::from_str(&serde_json::to_string(&counts).unwrap()).unwrap();
+        assert_eq!(again, counts);
+    }
+}

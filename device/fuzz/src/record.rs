@@ -1,0 +1,58 @@
+//! Records of strangers, as they come with bug reports: whatever is in one, a replay ends with a verdict and not with a
+//! panic. Since a record has what a device reads of guest memory, this is also a guest that may write anything at any
+//! time.
+
+use std::io::Cursor;
+
+use device::frontend::{FrontendEntry, FrontendVisitor, Interface, Setup};
+use device::hca::Hca;
+use device::identity::Identity;
+use device::record::{FORMAT, Player, Reader};
+use device::replay::{Next, Outcome, play};
+use protocol::ids::Lid;
+use twox_hash::XxHash3_64;
+
+/// Bound: steps of one run.
+const STEPS: u64 = 512;
+
+/// The first byte chooses the device, or that the rest is a whole file; otherwise the rest is entries.
+pub fn run(input: &[u8]) {
+    let Some((first, rest)) = input.split_first() else { return };
+    let frontend = match first % 4 {
+        0 => "{\"jingzhao\": {}}",
+        1 => "{\"mthca\": {}}",
+        2 => "{\"e810\": {}}",
+        _ => {
+            if let Ok(reader) = Reader::new(Box::new(Cursor::new(rest.to_vec()))) {
+                let _ = reader.count();
+            }
+            return;
+        }
+    };
+    let header =
+        format!("{{\"format\": {FORMAT}, \"hcad\": \"0\", \"device\": \"hca1\", \"configuration\": {{}}}}");
+    let record = [b"HCADREC\n".to_vec(), chunk(header.as_bytes()), chunk(rest)].concat();
+    let reader = Reader::new(Box::new(Cursor::new(record))).expect("a header of this format");
+    let frontend: FrontendEntry = serde_json::from_str(frontend).expect("an interface without options");
+    let mac = Identity::from_lid(Lid::new(1)).mac;
+    let common = Setup { options: (), mac, engine: engine::Config::default() };
+    frontend.make(&common, Replay(Player::new(reader)));
+}
+
+fn chunk(contents: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(contents.len()).expect("an input of libFuzzer").to_le_bytes();
+    [&len[..], &XxHash3_64::oneshot(contents).to_le_bytes(), contents].concat()
+}
+
+struct Replay(Player);
+
+impl FrontendVisitor for Replay {
+    type Output = ();
+
+    fn visit<F: Interface>(self, frontend: impl Fn() -> F + Send + 'static) {
+        let mut hca = Hca::new(frontend(), Identity::from_lid(Lid::new(1)), None);
+        let report =
+            play(&mut hca, self.0, |step| if step.counts.steps > STEPS { Next::Stop } else { Next::Go });
+        assert!(!matches!(report.outcome, Outcome::Panicked { .. }), "{report}");
+    }
+}

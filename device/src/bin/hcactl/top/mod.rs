@@ -1,0 +1,138 @@
+//! `hcactl top`: what devices and queue pairs do, live.
+
+mod sample;
+mod screen;
+
+use std::io::{self, IsTerminal as _};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use clap::Args;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use self::sample::{Sample, View};
+use self::screen::Choice;
+use crate::{Daemon, counters};
+
+/// Columns of what is printed.
+const WIDTH: u16 = 80;
+
+/// Queue pairs that a page key goes by.
+const PAGE: usize = 10;
+
+/// Devices and queue pairs, live: rates, retransmissions, errors
+///
+/// Keys: q, Esc or Ctrl-C ends; p pauses; s orders queue pairs by their requests, by those that wait, by those that failed
+/// and by number; d orders devices by number, by bytes sent and received, by retransmissions and by drops; r reverses both
+/// orders; arrows, page keys and Home scroll the queue pairs.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Top {
+    /// Time between two looks
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = counters::period)]
+    every: Duration,
+
+    /// Print the first screen as text, all of it, and end
+    #[arg(long)]
+    once: bool,
+}
+
+/// What a key asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    GoOn,
+    End,
+}
+
+impl Top {
+    /// Runs until the user ends it. What `--once` prints.
+    pub(crate) fn run(&self, daemon: &mut Daemon, socket: &Path, devices: &[u16]) -> anyhow::Result<String> {
+        let title = format!("hcad at {}, every {} s", socket.display(), self.every.as_secs_f64());
+        let first = Sample::take(daemon, devices)?;
+        if self.once {
+            std::thread::sleep(self.every);
+            let view = Sample::take(daemon, devices)?.since(&first);
+            return Ok(screen::text(&view, &title, &Choice::default(), WIDTH));
+        }
+        ensure!(io::stdout().is_terminal(), "standard output is no terminal: say --once");
+        // Has the terminal restored by a panic, too.
+        let mut terminal = ratatui::try_init()?;
+        let ended = self.show(&mut terminal, daemon, devices, &title, first);
+        ratatui::try_restore()?;
+        ended.map(|()| String::new())
+    }
+
+    fn show(
+        &self,
+        terminal: &mut DefaultTerminal,
+        daemon: &mut Daemon,
+        devices: &[u16],
+        title: &str,
+        first: Sample,
+    ) -> anyhow::Result<()> {
+        let mut choice = Choice::default();
+        let mut before = first;
+        let mut view: View = before.since(&before);
+        let mut next = Instant::now() + self.every;
+        loop {
+            choice.above = choice.above.min(view.qps.len());
+            terminal.draw(|frame| screen::show(&view, title, &choice, frame))?;
+            if event::poll(next.saturating_duration_since(Instant::now()))? {
+                if let Event::Key(key) = event::read()?
+                    && press(&mut choice, key) == Then::End
+                {
+                    return Ok(());
+                }
+                continue;
+            }
+            next = Instant::now() + self.every;
+            if !choice.paused {
+                let now = Sample::take(daemon, devices)?;
+                view = now.since(&before);
+                before = now;
+            }
+        }
+    }
+}
+
+fn press(choice: &mut Choice, key: KeyEvent) -> Then {
+    if key.kind == KeyEventKind::Release {
+        return Then::GoOn;
+    }
+    let above = &mut choice.above;
+    match key.code {
+        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Then::End,
+        KeyCode::Char('q') | KeyCode::Esc => return Then::End,
+        KeyCode::Char('p') => choice.paused = !choice.paused,
+        KeyCode::Char('s') => choice.qps = choice.qps.next(),
+        KeyCode::Char('d') => choice.devices = choice.devices.next(),
+        KeyCode::Char('r') => choice.reversed = !choice.reversed,
+        KeyCode::Up => *above = above.saturating_sub(1),
+        KeyCode::Down => *above = above.saturating_add(1),
+        KeyCode::PageUp => *above = above.saturating_sub(PAGE),
+        KeyCode::PageDown => *above = above.saturating_add(PAGE),
+        KeyCode::Home => *above = 0,
+        _ => {}
+    }
+    Then::GoOn
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_do_what_the_help_says() {
+        let mut choice = Choice::default();
+        let mut key = |code, modifiers| press(&mut choice, KeyEvent::new(code, modifiers));
+        assert_eq!(key(KeyCode::Char('c'), KeyModifiers::CONTROL), Then::End);
+        assert_eq!(key(KeyCode::Char('c'), KeyModifiers::NONE), Then::GoOn);
+        assert_eq!(key(KeyCode::Esc, KeyModifiers::NONE), Then::End);
+        assert_eq!(key(KeyCode::Char('q'), KeyModifiers::NONE), Then::End);
+        for code in [KeyCode::PageDown, KeyCode::Down, KeyCode::Up, KeyCode::Char('p'), KeyCode::Char('r')] {
+            assert_eq!(key(code, KeyModifiers::NONE), Then::GoOn);
+        }
+        assert_eq!((choice.above, choice.paused, choice.reversed), (PAGE, true, true));
+    }
+}

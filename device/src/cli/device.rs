@@ -1,0 +1,196 @@
+//! One device without a file: options that say what an entry of `devices` would.
+
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use crate::config::{Config, ConfigError};
+
+/// How errors name a configuration that has no file.
+pub const COMMAND_LINE: &str = "command line";
+
+/// One device, in place of a configuration file.
+#[derive(Clone, Debug, Default, Args)]
+pub struct DeviceArgs {
+    /// Serve one device without a file: the key of its interface in a configuration, such as mthca
+    #[arg(long, value_name = "NAME", requires = "id", requires = "fabric", conflicts_with = "config")]
+    pub frontend: Option<String>,
+
+    /// Number of the device on its fabric, which gives its LID, MAC and IPv4 address
+    #[arg(long, value_name = "ID", requires = "frontend")]
+    id: Option<u16>,
+
+    /// Receive frames as UDP datagrams on this address
+    #[arg(long, value_name = "ADDR:PORT", requires = "frontend", group = "fabric")]
+    udp: Option<SocketAddr>,
+
+    /// Put the device on this tap interface
+    #[arg(long, value_name = "INTERFACE", requires = "frontend", group = "fabric")]
+    tap: Option<String>,
+
+    /// One who receives UDP datagrams; its number or MAC keeps others from speaking in its name. May be repeated
+    #[arg(
+        long = "peer",
+        value_name = "HOST:PORT[,id=ID|,mac=MAC][,leaf]",
+        requires = "udp",
+        conflicts_with = "tap"
+    )]
+    peers: Vec<PeerArg>,
+
+    /// Report what the driver does against the interface though the device tolerates it
+    #[arg(long, requires = "frontend")]
+    strict: bool,
+}
+
+/// An entry of `peers`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct PeerArg(Map<String, Value>);
+
+impl FromStr for PeerArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(',');
+        let mut peer = Map::from_iter([("addr".to_owned(), json!(parts.next()))]);
+        for part in parts {
+            let (key, value) = match part.split_once('=') {
+                Some(("id", number)) => {
+                    let id: u16 =
+                        number.parse().map_err(|_| format!("{number:?} is no number of a device"))?;
+                    ("id", json!(id))
+                }
+                Some(("mac", mac)) => ("mac", json!(mac)),
+                None if part == "leaf" => ("leaf", json!(true)),
+                _ => return Err(format!("{part:?} is not one of id=ID, mac=MAC and leaf")),
+            };
+            if peer.insert(key.into(), value).is_some() {
+                return Err(format!("{key} is given twice"));
+            }
+        }
+        Ok(Self(peer))
+    }
+}
+
+impl DeviceArgs {
+    /// The configuration they stand for, if they stand for one.
+    ///
+    /// # Errors
+    /// What a file with the same would be refused for. The message names options.
+    pub fn configuration(&self) -> Option<Result<Config, ConfigError>> {
+        let interface = self.frontend.as_ref()?;
+        let peers: Vec<_> = self.peers.iter().map(|peer| &peer.0).collect();
+        let fabric = match &self.tap {
+            Some(interface) => json!({ "tap": { "interface": interface } }),
+            None => json!({ "udp": { "bind": self.udp, "peers": peers } }),
+        };
+        let device = json!({
+            "id": self.id,
+            "frontend": { interface.as_str(): {} },
+            "fabric": fabric,
+            "strict": self.strict,
+        });
+        let file = json!({ "devices": [device] });
+        let config = Config::from_text(&file.to_string(), COMMAND_LINE.as_ref());
+        Some(config.map_err(|error| match error {
+            ConfigError::File { path, problem } => ConfigError::File { path, problem: in_options(&problem) },
+            other => other,
+        }))
+    }
+}
+
+/// A message with the option in place of the key that it begins with.
+fn in_options(problem: &str) -> String {
+    const OPTIONS: &[(&str, &str)] = &[
+        ("devices[0].frontend", "--frontend"),
+        ("devices[0].id", "--id"),
+        ("devices[0].fabric.udp.bind", "--udp"),
+        ("devices[0].fabric.tap.interface", "--tap"),
+        ("devices[0].fabric.udp.peers[", "--peer "),
+    ];
+    let option = OPTIONS.iter().find_map(|(key, option)| Some((option, problem.strip_prefix(key)?)));
+    match option {
+        // The number of the peer, from one on as people count what they typed.
+        Some((option, rest)) if option.ends_with(' ') => match rest.split_once(']') {
+            Some((index, rest)) => {
+                let number = index.parse().map_or(0, |index: usize| index + 1);
+                format!("{option}{number}{rest}")
+            }
+            None => problem.to_owned(),
+        },
+        Some((option, rest)) => format!("{option}{rest}"),
+        None => problem.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::super::Cli;
+    use crate::config::{Config, FabricConfig};
+
+    const DEVICE: &[&str] = &["--frontend", "mthca", "--id", "1", "--udp", "127.0.0.1:47911"];
+
+    fn configuration(arguments: &[&str]) -> Result<Config, String> {
+        let cli = Cli::try_parse_from([&["hcad"], arguments].concat()).map_err(|error| error.to_string())?;
+        cli.device.configuration().unwrap().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn options_say_what_an_entry_of_a_file_would() {
+        let config = configuration(
+            &[DEVICE, &["--peer", "127.0.0.1:47912,id=2", "--peer", "127.0.0.1:9,leaf", "--strict"]].concat(),
+        )
+        .unwrap();
+        let [device] = &config.devices[..] else { panic!("{config:?}") };
+        assert_eq!((device.identity.lid.get(), device.frontend.key(), device.strict), (1, "mthca", true));
+        let FabricConfig::Udp { bind, peers } = &device.fabric else { panic!("{device:?}") };
+        assert_eq!(bind.to_string(), "127.0.0.1:47911");
+        let peers: Vec<_> =
+            peers.iter().map(|peer| (peer.addr.port(), peer.mac.is_some(), peer.leaf)).collect();
+        assert_eq!(peers, [(47912, true, false), (9, false, true)]);
+        let config = configuration(&["--frontend", "e810", "--id", "7", "--tap", "tap0"]).unwrap();
+        assert!(matches!(config.devices[0].fabric, FabricConfig::Tap { .. }));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_as_of_a_file_with_the_name_of_the_option() {
+        for (more, expected) in [
+            (&["--frontend", "hangu", "--id", "1", "--udp", "127.0.0.1:1"][..], "command line: --frontend"),
+            (&["--frontend", "mthca", "--id", "0", "--udp", "127.0.0.1:1"], "--id: 0 is not in 1..=49150"),
+            (
+                &["--frontend", "mthca", "--id", "1", "--udp", "224.0.0.1:1"],
+                "--udp: 224.0.0.1 is not an address",
+            ),
+            (
+                &[DEVICE, &["--peer", "127.0.0.1:2", "--peer", "127.0.0.1:2"]].concat(),
+                "--peer 2.addr: 127.0.0.1:2",
+            ),
+            (
+                &[DEVICE, &["--peer", "127.0.0.1:2,id=1"]].concat(),
+                "--peer 1.mac: 02:00:00:00:00:01 is this HCA's",
+            ),
+            (&["--frontend", "mthca", "--id", "1", "--tap", "a/b"], "--tap: \"a/b\" is not a name"),
+        ] {
+            let error = configuration(more).unwrap_err();
+            assert!(error.contains(expected), "{error:?} should contain {expected:?}");
+        }
+    }
+
+    #[test]
+    fn options_that_do_not_make_a_device_are_refused() {
+        for arguments in [
+            &["--frontend", "mthca", "--id", "1"][..],
+            &["--frontend", "mthca", "--udp", "127.0.0.1:1"],
+            &["--config", "x", "--id", "1"],
+            &["--config", "x", "--frontend", "mthca", "--id", "1", "--udp", "127.0.0.1:1"],
+            &["--frontend", "mthca", "--id", "1", "--tap", "t", "--peer", "127.0.0.1:2"],
+            &[DEVICE, &["--peer", "127.0.0.1:2,fast"]].concat(),
+            &[DEVICE, &["--peer", "127.0.0.1:2,id=1,id=2"]].concat(),
+        ] {
+            assert!(Cli::try_parse_from([&["hcad"], arguments].concat()).is_err(), "{arguments:?}");
+        }
+    }
+}

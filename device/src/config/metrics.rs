@@ -1,0 +1,45 @@
+//! Where figures for Prometheus are served.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use super::{ConfigError, value};
+
+/// Where `GET /metrics` is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MetricsConfig {
+    /// An address of this host.
+    Tcp(SocketAddr),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+impl MetricsConfig {
+    /// An address with its port, or a path, which has a slash.
+    pub(super) fn check(text: &str, key: &str) -> Result<Self, ConfigError> {
+        if let Ok(address) = text.parse() {
+            return Ok(Self::Tcp(address));
+        }
+        if text.contains('/') {
+            return Ok(Self::Unix(text.into()));
+        }
+        let problem = "is neither an address with a port, such as 127.0.0.1:9474, nor a path with a /";
+        Err(value(key, format!("{text:?} {problem}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_or_a_path_is_wanted() {
+        let check = |text| MetricsConfig::check(text, "metrics").map_err(|error| error.to_string());
+        assert_eq!(check("127.0.0.1:9474"), Ok(MetricsConfig::Tcp("127.0.0.1:9474".parse().unwrap())));
+        assert_eq!(check("[::1]:1"), Ok(MetricsConfig::Tcp("[::1]:1".parse().unwrap())));
+        assert_eq!(check("./m.sock"), Ok(MetricsConfig::Unix("./m.sock".into())));
+        for text in ["", "9474", "localhost:9474", "127.0.0.1"] {
+            assert!(check(text).unwrap_err().starts_with(&format!("metrics: {text:?} is neither")));
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Sessions that are recorded, and done again without a driver.
+
+use protocol::hca::mthca::wqe::Operation;
+
+use super::user::{RC, User, remote, request, send};
+use super::*;
+use crate::frontend::testing::{pattern, wait};
+use crate::hca::Hca;
+use crate::record::testing::{flip_bit_of_write, steps_with_writes};
+use crate::replay::Outcome;
+use crate::replay::testing::{assert_same, recorded, replayed};
+use crate::telemetry::trace::TraceFormat;
+use crate::telemetry::trace::tests::Written;
+
+/// After power-on, as [`powered_on_with`] has it.
+fn device(lid: u16) -> Hca<Mthca> {
+    Hca::new(Mthca::new(setup(lid, Options::default())), Identity::from_lid(Lid::new(lid)), None)
+}
+
+/// Messages of all kinds on a wire that loses, doubles and delays.
+fn session(look_on: impl FnOnce(&mut User)) {
+    let (mut a, mut b) = User::pair(RC);
+    look_on(&mut a);
+    for (side, seed) in [(&mut a, 1), (&mut b, 2)] {
+        side.impair(&format!(
+            r#"{{"direction": "tx", "action": "drop", "probability": 0.2, "seed": {seed}}}"#
+        ));
+        side.impair(&format!(
+            r#"{{"direction": "rx", "action": {{"delay": {{"us": 5, "jitter_us": 100}}}}, "probability": 0.2, "seed": {seed}}}"#
+        ));
+        side.impair(r#"{"direction": "rx", "action": {"duplicate": {"after_us": 3}}, "probability": 0.2}"#);
+    }
+    for round in 0..20 {
+        let message = pattern(2000, round);
+        a.put(0x10, &message);
+        b.put(0x2000, &message);
+        b.post_recv(0x1000, 2000);
+        a.post(&send(0x10, 2000));
+        a.post(&request(Operation::Write { remote: remote(0x88), imm: None }, 0x10, 1500));
+        a.post(&request(Operation::Read { remote: remote(0x2000) }, 0x1800, 2000));
+        a.post(&request(Operation::FetchAdd { remote: remote(0x40), add: 7 }, 0, 8));
+        wait(&mut a, &mut b);
+        assert_eq!((a.reap().len(), b.reap().len()), (4, 1));
+        assert_eq!((b.get(0x1000, 2000), a.get(0x1800, 2000)), (message.clone(), message));
+    }
+    assert!(a.hca.engine_stats().recovery.retransmitted_packets > 0, "nothing was lost");
+}
+
+#[test]
+fn a_session_on_a_bad_wire_is_done_again_bit_for_bit() {
+    let records = recorded(|| session(|_| {}));
+    for (lid, record) in (1..).zip(&records) {
+        let counts = assert_same(&mut device(lid), record);
+        assert!(counts.reads > 500 && counts.writes > 200 && counts.frames > 100, "{counts:?}");
+    }
+}
+
+/// What looks on changes nothing, and is told the same again.
+#[test]
+fn a_replay_has_the_trace_of_the_session() {
+    let traced = Written::default();
+    let to = traced.clone();
+    let records = recorded(|| {
+        session(move |user| drop(user.hca.set_trace(Some(to.trace(TraceFormat::Text)))));
+    });
+    let again = Written::default();
+    let mut hca = device(1);
+    hca.set_trace(Some(again.trace(TraceFormat::Text)));
+    assert_same(&mut hca, &records[0]);
+    hca.flush();
+    // The session's begins after the bring-up.
+    let (first, whole) = (traced.text(), again.text());
+    assert!(first.lines().count() > 100);
+    for (line, expected) in whole.lines().rev().zip(first.lines().rev()) {
+        assert_eq!(line, expected);
+    }
+    assert_same(&mut device(1), &records[0]);
+}
+
+#[test]
+fn a_device_that_is_another_differs_in_the_first_frame_it_signs() {
+    let records = recorded(|| drop(with_port()));
+    let report = replayed(&mut device(7), &records[0]);
+    let Outcome::Differs(difference) = report.outcome else { panic!("{report}") };
+    let whole = assert_same(&mut device(1), &records[0]).steps;
+    assert!(difference.step <= whole, "{difference}");
+    assert!(difference.recorded.starts_with("send a frame: "), "{difference}");
+    assert_ne!(difference.recorded, difference.found);
+}
+
+#[test]
+fn a_bit_that_differs_is_found_in_its_step() {
+    let records = recorded(|| session(|_| {}));
+    let record = &records[0];
+    let steps = steps_with_writes(record);
+    for nth in [0, 10, 100, steps.len() - 1] {
+        let report = replayed(&mut device(1), &flip_bit_of_write(record, nth));
+        let Outcome::Differs(difference) = report.outcome else { panic!("{report}") };
+        assert_eq!(difference.step, steps[nth], "{difference}");
+    }
+}

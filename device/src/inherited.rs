@@ -1,0 +1,122 @@
+//! Sockets that whoever started the process has opened for it: by `--fd`, or as systemd does.
+//!
+//! # Spec
+//! sd_listen_fds(3).
+
+use std::collections::BTreeMap;
+use std::env;
+use std::os::fd::RawFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::vfio::server::{ListenError, Listener, Source};
+
+/// The first descriptor that a service manager passes.
+const FIRST: RawFd = 3;
+
+/// Bound: sockets that are passed. Far more than a configuration has devices.
+const MAX: usize = 4096;
+
+/// Why what was passed cannot be used.
+#[derive(Debug, Error)]
+pub enum InheritedError {
+    /// A descriptor is not what it should be.
+    #[error(transparent)]
+    Descriptor(#[from] ListenError),
+    /// One that is connected, where sockets to listen on are wanted.
+    #[error("LISTEN_FDS: descriptor {0} is connected to somebody: the socket unit wants Accept=no")]
+    Connected(RawFd),
+    /// No number, or too many.
+    #[error("LISTEN_FDS: {0:?} is no number of descriptors up to {MAX}")]
+    Number(String),
+    /// Nothing in the configuration is served there.
+    #[error(
+        "LISTEN_FDS: nothing is served on {}: the configuration names it neither as a socket_path nor as control_socket",
+        .0.display()
+    )]
+    Unused(PathBuf),
+}
+
+/// Sockets to be used instead of new ones.
+#[derive(Debug, Default)]
+pub struct Inherited {
+    /// For the one device of a configuration that names no path for it.
+    only: Option<Source>,
+    /// Listening ones, by their paths.
+    listening: BTreeMap<PathBuf, Arc<Listener>>,
+}
+
+impl Inherited {
+    /// Takes over what `--fd` and the environment name. To be called once, before anything else opens a descriptor.
+    ///
+    /// # Errors
+    /// [`InheritedError`].
+    pub fn take_over(fd: Option<RawFd>) -> Result<Self, InheritedError> {
+        let only = fd.map(Source::from_inherited).transpose()?;
+        let mut listening = BTreeMap::new();
+        for number in passed()?.filter(|number| Some(*number) != fd) {
+            let Source::Listener(listener) = Source::from_inherited(number)? else {
+                return Err(InheritedError::Connected(number));
+            };
+            let path = listener.path().unwrap_or_else(|| format!("descriptor {number}").into());
+            listening.insert(path, listener);
+        }
+        Ok(Self { only, listening })
+    }
+
+    /// Makes the one listening socket that was passed that of a device without a path, as `--fd` does.
+    pub fn prefer_only(&mut self) {
+        if self.only.is_none()
+            && self.listening.len() == 1
+            && let Some((_, listener)) = self.listening.pop_first()
+        {
+            self.only = Some(Source::Listener(listener));
+        }
+    }
+
+    /// Whether a device without a path has a socket.
+    pub fn has_only(&self) -> bool {
+        self.only.is_some()
+    }
+
+    /// The socket of a device without a path.
+    pub fn take_only(&mut self) -> Option<Source> {
+        self.only.take()
+    }
+
+    /// The socket that listens on `path`.
+    pub fn take(&mut self, path: &Path) -> Option<Arc<Listener>> {
+        let one_name = path.canonicalize();
+        self.listening.remove(path).or_else(|| {
+            let is_it =
+                |there: &&PathBuf| matches!((&one_name, there.canonicalize()), (Ok(a), Ok(b)) if *a == b);
+            let there = self.listening.keys().find(is_it)?.clone();
+            self.listening.remove(&there)
+        })
+    }
+
+    /// Sees to it that nothing was passed in vain: its clients would wait for ever.
+    ///
+    /// # Errors
+    /// [`InheritedError::Unused`].
+    pub fn check_used(&self) -> Result<(), InheritedError> {
+        match self.listening.keys().next() {
+            Some(path) => Err(InheritedError::Unused(path.clone())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Numbers of the descriptors that a service manager has passed to this process.
+fn passed() -> Result<impl Iterator<Item = RawFd>, InheritedError> {
+    let is_ours = env::var("LISTEN_PID").is_ok_and(|pid| pid == std::process::id().to_string());
+    let count = match env::var("LISTEN_FDS") {
+        Ok(text) if is_ours => {
+            text.parse().ok().filter(|count| *count <= MAX).ok_or(InheritedError::Number(text))?
+        }
+        _ => 0,
+    };
+    Ok((FIRST..).take(count))
+}

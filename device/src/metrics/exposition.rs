@@ -1,0 +1,153 @@
+//! The text that Prometheus reads, from typed families of metrics.
+//!
+//! # Spec
+//! Prometheus, "Exposition formats", text format version 0.0.4.
+
+use std::fmt::{self, Write as _};
+
+use engine::Durations;
+
+/// What the HTTP header says of the text.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// What a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows, until what it counts begins anew. Its name ends in `_total`.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Counts by upper bound.
+    Histogram,
+}
+
+/// A name and its value.
+pub type Label<'a> = (&'static str, &'a str);
+
+/// Families that were written so far.
+#[derive(Debug, Default)]
+pub struct Exposition(String);
+
+/// The samples of one metric. They all stand together, as the format wants it.
+pub struct Family<'a> {
+    text: &'a mut String,
+    name: &'static str,
+}
+
+impl Exposition {
+    /// Begins a family. `help` is one line.
+    pub fn family(&mut self, kind: Kind, name: &'static str, help: &'static str) -> Family<'_> {
+        let kind = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        };
+        write(&mut self.0, format_args!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
+        Family { text: &mut self.0, name }
+    }
+
+    /// All of it.
+    pub fn finish(self) -> String {
+        self.0
+    }
+}
+
+impl Family<'_> {
+    /// A sample that is a whole number.
+    pub fn sample(&mut self, labels: &[Label<'_>], value: u64) {
+        self.line("", labels, None, format_args!("{value}"));
+    }
+
+    /// A time in seconds.
+    pub fn seconds(&mut self, labels: &[Label<'_>], seconds: f64) {
+        self.line("", labels, None, format_args!("{seconds}"));
+    }
+
+    /// A histogram, in seconds.
+    pub fn histogram(&mut self, labels: &[Label<'_>], durations: &Durations) {
+        for (micros, count) in durations.cumulative() {
+            let bound = seconds(micros);
+            self.line("_bucket", labels, Some(&bound), format_args!("{count}"));
+        }
+        self.line("_bucket", labels, Some("+Inf"), format_args!("{}", durations.count));
+        let (whole, nanos) = (durations.sum_ns / 1_000_000_000, durations.sum_ns % 1_000_000_000);
+        self.line("_sum", labels, None, format_args!("{whole}.{nanos:09}"));
+        self.line("_count", labels, None, format_args!("{}", durations.count));
+    }
+
+    fn line(&mut self, suffix: &str, labels: &[Label<'_>], bound: Option<&str>, value: fmt::Arguments<'_>) {
+        self.text.push_str(self.name);
+        self.text.push_str(suffix);
+        let labels = labels.iter().copied().chain(bound.map(|bound| ("le", bound)));
+        let mut before = '{';
+        for (label, value) in labels {
+            self.text.push(before);
+            before = ',';
+            self.text.push_str(label);
+            self.text.push_str("=\"");
+            value.chars().for_each(|char| match char {
+                '\\' => self.text.push_str("\\\\"),
+                '"' => self.text.push_str("\\\""),
+                '\n' => self.text.push_str("\\n"),
+                char => self.text.push(char),
+            });
+            self.text.push('"');
+        }
+        if before == ',' {
+            self.text.push('}');
+        }
+        write(self.text, format_args!(" {value}\n"));
+    }
+}
+
+/// Microseconds as seconds, without zeros at the end.
+fn seconds(micros: u64) -> String {
+    let text = format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn write(to: &mut String, what: fmt::Arguments<'_>) {
+    // Memory takes everything.
+    let _ = to.write_fmt(what);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Golden text, by the rules of the format: escapes in label values, buckets that count what is below them too.
+    #[test]
+    fn families_are_written_as_the_format_says() {
+        let mut durations = Durations::default();
+        for ns in [500, 3_000, 20_000_000_000] {
+            durations.record(Duration::from_nanos(ns));
+        }
+        let mut exposition = Exposition::default();
+        exposition.family(Kind::Gauge, "a", "Of b.").sample(&[], 3);
+        let mut family = exposition.family(Kind::Counter, "b_total", "Of c.");
+        family.sample(&[("device", "1"), ("reason", "a \"b\"\\\n")], u64::MAX);
+        exposition.family(Kind::Histogram, "c_seconds", "Of d.").histogram(&[("device", "1")], &durations);
+        let text = exposition.finish();
+        let (head, tail) = text.split_once("c_seconds_bucket").unwrap();
+        assert_eq!(
+            head,
+            "# HELP a Of b.\n# TYPE a gauge\na 3\n# HELP b_total Of c.\n# TYPE b_total counter\n\
+             b_total{device=\"1\",reason=\"a \\\"b\\\"\\\\\\n\"} 18446744073709551615\n\
+             # HELP c_seconds Of d.\n# TYPE c_seconds histogram\n"
+        );
+        let lines: Vec<_> = tail.lines().collect();
+        assert_eq!(lines[0], "{device=\"1\",le=\"0.000001\"} 1");
+        assert_eq!(lines[2], "c_seconds_bucket{device=\"1\",le=\"0.000004\"} 2");
+        assert_eq!(lines[24], "c_seconds_bucket{device=\"1\",le=\"16.777216\"} 2");
+        assert_eq!(
+            &lines[25..],
+            [
+                "c_seconds_bucket{device=\"1\",le=\"+Inf\"} 3",
+                "c_seconds_sum{device=\"1\"} 20.000003500",
+                "c_seconds_count{device=\"1\"} 3",
+            ]
+        );
+    }
+}

@@ -1,0 +1,478 @@
+//! What is exposed of each device: families of metrics, by the conventions of Prometheus for names and units.
+
+use std::collections::BTreeMap;
+
+use engine::Durations;
+use serde::Serialize;
+
+use super::exposition::{Exposition, Family, Kind, Label};
+use crate::control::call::{Health, Status};
+use crate::control::message::{Counters, PortState};
+use crate::net::Traffic;
+
+/// What could be learned of a device.
+#[derive(Debug)]
+pub struct Reading {
+    /// Its number.
+    pub id: u16,
+    /// Device interface, by its key in the configuration.
+    pub interface: &'static str,
+    /// A VMM is connected.
+    pub connected: bool,
+    /// How it fares.
+    pub health: Health,
+    /// What it answered, if it did.
+    pub answer: Option<(Status, Box<Counters>)>,
+}
+
+/// Writes the families of all devices.
+pub fn expose(to: &mut Exposition, devices: &[Reading]) {
+    let mut writer = Writer { to, devices };
+    writer.devices();
+    writer.transport();
+    writer.port();
+    writer.fabric();
+    writer.interface();
+    writer.vmm();
+}
+
+/// Words for what the lines of a family differ in, beside the device.
+type Words<'a> = &'a mut dyn FnMut(&[Label<'_>], u64);
+
+struct Writer<'a> {
+    to: &'a mut Exposition,
+    devices: &'a [Reading],
+}
+
+impl Writer<'_> {
+    /// A family with one sample of each device.
+    fn each(
+        &mut self,
+        kind: Kind,
+        name: &'static str,
+        help: &'static str,
+        of: impl Fn(&Reading) -> Option<u64>,
+    ) {
+        let mut family = self.to.family(kind, name, help);
+        for device in self.devices {
+            if let Some(value) = of(device) {
+                family.sample(&[("device", &device.id.to_string())], value);
+            }
+        }
+    }
+
+    fn counter(&mut self, name: &'static str, help: &'static str, of: impl Fn(&Counters) -> u64) {
+        self.each(Kind::Counter, name, help, |device| {
+            device.answer.as_ref().map(|(_, counters)| of(counters))
+        });
+    }
+
+    fn gauge(&mut self, name: &'static str, help: &'static str, of: impl Fn(&Counters) -> u64) {
+        self.each(Kind::Gauge, name, help, |device| device.answer.as_ref().map(|(_, counters)| of(counters)));
+    }
+
+    /// A family with any number of samples of each device, which say what they differ in.
+    fn samples(
+        &mut self,
+        kind: Kind,
+        name: &'static str,
+        help: &'static str,
+        of: impl Fn(&Counters, Words<'_>),
+    ) {
+        let mut family = self.to.family(kind, name, help);
+        for_answers(self.devices, |device, counters| of(counters, &mut labelled(&mut family, device)));
+    }
+
+    /// A family with a sample for each field of what was counted.
+    fn fields<T: Serialize>(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        label: &'static str,
+        of: impl Fn(&Counters) -> T,
+    ) {
+        self.samples(Kind::Counter, name, help, |counters, sample| {
+            for (field, value) in fields(&of(counters)) {
+                sample(&[(label, &field)], value);
+            }
+        });
+    }
+
+    fn histogram(&mut self, name: &'static str, help: &'static str, of: impl Fn(&Counters) -> Durations) {
+        let mut family = self.to.family(Kind::Histogram, name, help);
+        for_answers(self.devices, |device, counters| family.histogram(&[("device", device)], &of(counters)));
+    }
+
+    fn devices(&mut self) {
+        let mut family = self.to.family(Kind::Gauge, "hcad_build_info", "Always 1; the version of hcad.");
+        family.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+        let mut family =
+            self.to.family(Kind::Gauge, "hcad_device_up", "Whether the device answers; its interface.");
+        for device in self.devices {
+            let labels = [("device", &*device.id.to_string()), ("interface", device.interface)];
+            family.sample(&labels, device.answer.is_some().into());
+        }
+        self.each(
+            Kind::Counter,
+            "hcad_device_restarts_total",
+            "Times the device failed and was made anew.",
+            |device| Some(device.health.restarts),
+        );
+        self.each(Kind::Gauge, "hcad_vmm_connected", "Whether a VMM is connected.", |device| {
+            Some(device.connected.into())
+        });
+        self.each(Kind::Gauge, "hcad_port_up", "Whether the link of the port is up.", |device| {
+            device.answer.as_ref().map(|(status, _)| (status.port == PortState::Up).into())
+        });
+    }
+
+    fn transport(&mut self) {
+        self.samples(Kind::Gauge, "hcad_queue_pairs", "Queue pairs, by state.", |counters, sample| {
+            for (state, count) in fields(&counters.qps) {
+                sample(&[("state", &state)], count);
+            }
+        });
+        self.samples(
+            Kind::Counter,
+            "hcad_sent_packets_total",
+            "RoCE packets that queue pairs sent, by opcode.",
+            |counters, sample| {
+                counters
+                    .engine
+                    .sent_opcodes
+                    .iter()
+                    .for_each(|(name, count)| sample(&[("opcode", &name)], count));
+            },
+        );
+        self.samples(
+            Kind::Counter,
+            "hcad_received_packets_total",
+            "RoCE packets that were for queue pairs, by opcode.",
+            |counters, sample| {
+                let opcodes = &counters.engine.received_opcodes;
+                opcodes.iter().for_each(|(name, count)| sample(&[("opcode", &name)], count));
+            },
+        );
+        self.counter("hcad_sent_payload_bytes_total", "Payload in packets that were sent.", |counters| {
+            counters.engine.sent_payload_bytes
+        });
+        self.counter("hcad_received_payload_bytes_total", "Payload in packets received.", |counters| {
+            counters.engine.received_payload_bytes
+        });
+        self.fields(
+            "hcad_requested_messages_total",
+            "Messages of this device that completed, by what they asked for.",
+            "operation",
+            |counters| counters.engine.requested,
+        );
+        self.fields(
+            "hcad_executed_messages_total",
+            "Messages of peers that were executed, by what they asked for.",
+            "operation",
+            |counters| counters.engine.executed,
+        );
+        self.fields(
+            "hcad_transport_drops_total",
+            "RoCE packets that changed nothing, by reason.",
+            "reason",
+            |counters| counters.engine.drops,
+        );
+        self.fields("hcad_sent_naks_total", "Negative acknowledgements sent.", "kind", |counters| {
+            counters.engine.naks_sent
+        });
+        self.fields("hcad_received_naks_total", "Negative acknowledgements obeyed.", "kind", |counters| {
+            counters.engine.naks_received
+        });
+        self.counter(
+            "hcad_retransmitted_packets_total",
+            "Request packets that were sent again.",
+            |counters| counters.engine.recovery.retransmitted_packets,
+        );
+        self.counter("hcad_ack_timeouts_total", "Acknowledgements that did not come in time.", |counters| {
+            counters.engine.recovery.timeouts
+        });
+        self.counter("hcad_implied_naks_total", "Losses noticed by a later response.", |counters| {
+            counters.engine.recovery.implied_naks
+        });
+        self.counter("hcad_duplicate_requests_total", "Duplicate requests answered.", |counters| {
+            counters.engine.recovery.duplicates
+        });
+        self.counter("hcad_window_cuts_total", "Congestion windows halved.", |counters| {
+            counters.engine.recovery.window_cuts
+        });
+        self.fields(
+            "hcad_congestion_packets_total",
+            "Packets with a mark of congestion, and notifications of it.",
+            "kind",
+            |counters| counters.engine.congestion,
+        );
+        self.histogram(
+            "hcad_send_request_duration_seconds",
+            "From doorbell, or room in the window, to completion: send requests of reliable connections.",
+            |counters| counters.engine.request_time,
+        );
+    }
+
+    fn port(&mut self) {
+        let of = |counters: &Counters, sample: Words<'_>, value: fn(&Traffic) -> u64| {
+            let port = &counters.port;
+            for (direction, kind, traffic) in [
+                ("sent", "roce", &port.transmit),
+                ("received", "roce", &port.receive),
+                ("sent", "nic", &port.nic_transmit),
+                ("received", "nic", &port.nic_receive),
+            ] {
+                sample(&[("direction", direction), ("kind", kind)], value(traffic));
+            }
+        };
+        self.samples(
+            Kind::Counter,
+            "hcad_port_frames_total",
+            "Frames to and from the fabric: RoCE, and those of a NIC.",
+            |counters, sample| of(counters, sample, |traffic| traffic.packets),
+        );
+        self.samples(
+            Kind::Counter,
+            "hcad_port_bytes_total",
+            "Bytes of these: of RoCE from BTH to ICRC, of a NIC the whole frame.",
+            |counters, sample| of(counters, sample, |traffic| traffic.octets),
+        );
+        self.samples(
+            Kind::Counter,
+            "hcad_port_drops_total",
+            "Frames that arrived and were dropped, by reason.",
+            |counters, sample| {
+                let dropped = &counters.port.dropped;
+                dropped.iter().for_each(|(reason, count)| sample(&[("reason", reason)], *count));
+            },
+        );
+        self.samples(
+            Kind::Counter,
+            "hcad_port_lost_total",
+            "Frames that were to be sent and were lost, by reason.",
+            |counters, sample| {
+                let port = &counters.port;
+                sample(&[("reason", "link_down")], port.lost_link_down);
+                sample(&[("reason", "unresolved")], port.lost_unresolved);
+                sample(&[("reason", "malformed")], port.lost_malformed);
+            },
+        );
+        self.counter("hcad_port_link_downed_total", "Times the link went down.", |counters| {
+            counters.port.link_downed
+        });
+    }
+
+    fn fabric(&mut self) {
+        self.samples(
+            Kind::Counter,
+            "hcad_fabric_frames_total",
+            "Frames handed to the network and taken from it, and those of one peer for another.",
+            |counters, sample| {
+                let fabric = &counters.fabric;
+                sample(&[("direction", "sent")], fabric.tx_frames);
+                sample(&[("direction", "received")], fabric.rx_frames);
+                sample(&[("direction", "passed_on")], fabric.passed_on);
+            },
+        );
+        self.counter("hcad_fabric_send_calls_total", "System calls that sending took.", |counters| {
+            counters.fabric.tx_calls
+        });
+        self.samples(
+            Kind::Counter,
+            "hcad_fabric_drops_total",
+            "Frames that the network did not carry, or that were not taken from it, by reason.",
+            |counters, sample| {
+                let fabric = &counters.fabric;
+                for (reason, count) in [
+                    ("tx_refused", fabric.tx_refused),
+                    ("tx_foreign_mac", fabric.tx_foreign_mac),
+                    ("tx_no_peer", fabric.tx_no_peer),
+                    ("rx_stranger", fabric.rx_stranger),
+                    ("rx_bad_length", fabric.rx_bad_length),
+                    ("rx_over_rate", fabric.rx_over_rate),
+                    ("rx_foreign_mac", fabric.rx_foreign_mac),
+                    ("rx_overflow", fabric.rx_overflow),
+                ] {
+                    sample(&[("reason", reason)], count);
+                }
+            },
+        );
+    }
+
+    fn interface(&mut self) {
+        self.samples(
+            Kind::Counter,
+            "hcad_commands_total",
+            "Commands of the driver, by name and status.",
+            |counters, sample| {
+                for (command, statuses) in &counters.interface.commands {
+                    for (status, count) in statuses {
+                        sample(&[("command", command), ("status", status)], *count);
+                    }
+                }
+            },
+        );
+        self.histogram(
+            "hcad_command_duration_seconds",
+            "Time that commands of the driver took.",
+            |counters| counters.interface.command_time,
+        );
+        self.samples(
+            Kind::Counter,
+            "hcad_doorbells_total",
+            "Doorbells that were obeyed, by kind.",
+            |counters, sample| {
+                let doorbells = &counters.interface.doorbells;
+                doorbells.iter().for_each(|(kind, count)| sample(&[("kind", kind)], *count));
+            },
+        );
+        self.samples(
+            Kind::Counter,
+            "hcad_ignored_total",
+            "Doorbells, stores and frames of a NIC for which nothing was done, by reason.",
+            |counters, sample| {
+                let ignored = &counters.interface.ignored;
+                ignored.iter().for_each(|(reason, count)| sample(&[("reason", reason)], *count));
+            },
+        );
+        self.samples(
+            Kind::Counter,
+            "hcad_refused_requests_total",
+            "Requests that failed because an access was refused, by cause.",
+            |counters, sample| {
+                let refused = &counters.interface.refused;
+                refused.iter().for_each(|(cause, count)| sample(&[("cause", cause)], *count));
+            },
+        );
+        self.samples(
+            Kind::Counter,
+            "hcad_violations_total",
+            "What the driver of a strict device did against the interface, by rule.",
+            |counters, sample| {
+                let violations = &counters.interface.violations;
+                violations.iter().for_each(|(rule, count)| sample(&[("rule", rule)], *count));
+            },
+        );
+    }
+
+    fn vmm(&mut self) {
+        self.counter("hcad_vfio_clients_total", "VMMs that connected.", |counters| counters.vfio.clients);
+        self.samples(
+            Kind::Counter,
+            "hcad_vfio_messages_total",
+            "Messages of the VMM, by kind.",
+            |counters, sample| {
+                for (kind, count) in fields(&counters.vfio.messages) {
+                    if kind != "refused" {
+                        sample(&[("kind", &kind)], count);
+                    }
+                }
+            },
+        );
+        self.counter("hcad_vfio_refused_messages_total", "Those answered with an error.", |counters| {
+            counters.vfio.messages.refused
+        });
+        self.gauge("hcad_dma_ranges", "Ranges of guest memory that are mapped.", |counters| {
+            counters.vfio.dma_ranges
+        });
+        self.fields("hcad_interrupts_total", "Interrupts, by what became of them.", "outcome", |counters| {
+            counters.vfio.interrupts
+        });
+    }
+}
+
+fn for_answers(devices: &[Reading], mut each: impl FnMut(&str, &Counters)) {
+    for device in devices {
+        if let Some((_, counters)) = &device.answer {
+            each(&device.id.to_string(), counters);
+        }
+    }
+}
+
+/// Writes samples of a device into a family.
+fn labelled(family: &mut Family<'_>, device: &str) -> impl FnMut(&[Label<'_>], u64) {
+    move |labels, value| {
+        let mut all = vec![("device", device)];
+        all.extend_from_slice(labels);
+        family.sample(&all, value);
+    }
+}
+
+/// Fields of plain counters, by name: those that are numbers.
+fn fields(counters: &impl Serialize) -> BTreeMap<String, u64> {
+    let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(counters) else {
+        return BTreeMap::new();
+    };
+    fields.into_iter().filter_map(|(name, value)| Some((name, value.as_u64()?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+    use crate::metrics::process::Process;
+
+    const BOARD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/grafana.json");
+
+    /// Names of all families, with the suffixes that histograms have.
+    fn exposed() -> BTreeSet<String> {
+        let mut exposition = Exposition::default();
+        expose(&mut exposition, &[]);
+        Process::new().expose(&mut exposition);
+        let text = exposition.finish();
+        let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+        let names = families.flat_map(|(name, kind)| match kind {
+            "histogram" => ["_bucket", "_sum", "_count"].map(|suffix| format!("{name}{suffix}")).to_vec(),
+            _ => vec![name.to_owned()],
+        });
+        names.collect()
+    }
+
+    /// What a board asks for, wherever it does.
+    fn questions(board: &Value, found: &mut Vec<String>) {
+        match board {
+            Value::Object(parts) => {
+                for (key, part) in parts {
+                    match part {
+                        Value::String(text) if key == "expr" || key == "query" => found.push(text.clone()),
+                        part => questions(part, found),
+                    }
+                }
+            }
+            Value::Array(parts) => parts.iter().for_each(|part| questions(part, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn the_board_asks_for_what_is_exposed_and_shows_all_of_it() {
+        let board = serde_json::from_slice(&std::fs::read(BOARD).unwrap()).unwrap();
+        let mut found = Vec::new();
+        questions(&board, &mut found);
+        assert!(found.len() > 30, "{found:?}");
+        let words = found
+            .iter()
+            .flat_map(|text| text.split(|char: char| !char.is_ascii_alphanumeric() && char != '_'));
+        let named: BTreeSet<_> =
+            words.filter(|word| word.starts_with("hcad_") || word.starts_with("process_")).collect();
+        let exposed = exposed();
+        let unknown: Vec<_> = named.iter().filter(|name| !exposed.contains(**name)).collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
+        let apart = [
+            "hcad_command_duration_seconds_count",
+            "hcad_command_duration_seconds_sum",
+            "hcad_dma_ranges",
+            "hcad_send_request_duration_seconds_count",
+            "hcad_send_request_duration_seconds_sum",
+            "hcad_vfio_clients_total",
+            "process_start_time_seconds",
+            "process_virtual_memory_bytes",
+        ];
+        let unseen: Vec<_> =
+            exposed.iter().map(String::as_str).filter(|name| !named.contains(name)).collect();
+        assert_eq!(unseen, apart);
+    }
+}

@@ -1,0 +1,97 @@
+//! What the process takes of its host, by the names that all of Prometheus's clients use.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::Dir;
+use rustix::param::page_size;
+use rustix::process::{Resource, getrlimit};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::exposition::{Exposition, Kind};
+
+/// Files of proc(5) that are kept open: what confinement lets through is the file, which the kernel may make anew.
+#[derive(Debug)]
+pub struct Process {
+    began: Duration,
+    memory: Option<File>,
+    descriptors: Option<Dir>,
+}
+
+impl Process {
+    /// Of this process. What the host does not show is left out later.
+    pub fn new() -> Self {
+        Self {
+            began: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
+            memory: File::open("/proc/self/statm").ok(),
+            descriptors: File::open("/proc/self/fd").ok().and_then(|folder| Dir::new(folder).ok()),
+        }
+    }
+
+    /// Writes its families.
+    pub fn expose(&mut self, to: &mut Exposition) {
+        let spent = clock_gettime(ClockId::ProcessCPUTime);
+        let spent = Duration::new(spent.tv_sec.unsigned_abs(), u32::try_from(spent.tv_nsec).unwrap_or(0));
+        to.family(Kind::Counter, "process_cpu_seconds_total", "Processor time the process took.")
+            .seconds(&[], spent.as_secs_f64());
+        to.family(Kind::Gauge, "process_start_time_seconds", "When the process started, since 1970.")
+            .seconds(&[], self.began.as_secs_f64());
+        if let Some([all, resident]) = self.memory() {
+            to.family(Kind::Gauge, "process_virtual_memory_bytes", "Addresses in use, guest memory too.")
+                .sample(&[], all);
+            to.family(
+                Kind::Gauge,
+                "process_resident_memory_bytes",
+                "Memory in use, with the pages of guests that were touched.",
+            )
+            .sample(&[], resident);
+        }
+        if let Some(open) = self.open_descriptors() {
+            to.family(Kind::Gauge, "process_open_fds", "Descriptors in use.").sample(&[], open);
+        }
+        if let Some(most) = getrlimit(Resource::Nofile).current {
+            to.family(Kind::Gauge, "process_max_fds", "Descriptors there may be.").sample(&[], most);
+        }
+    }
+
+    /// Bytes: all, and those that are resident. proc(5), statm.
+    fn memory(&self) -> Option<[u64; 2]> {
+        let mut text = [0; 128];
+        let len = self.memory.as_ref()?.read_at(&mut text, 0).ok()?;
+        let mut pages = std::str::from_utf8(text.get(..len)?).ok()?.split(' ');
+        let mut bytes = || pages.next()?.parse::<u64>().ok()?.checked_mul(page_size() as u64);
+        Some([bytes()?, bytes()?])
+    }
+
+    fn open_descriptors(&mut self) -> Option<u64> {
+        let folder = self.descriptors.as_mut()?;
+        folder.rewind();
+        // Bound: the kernel's of descriptors. Two entries are the folder and the one above.
+        let entries = folder.by_ref().take_while(Result::is_ok).count() as u64;
+        entries.checked_sub(2)
+    }
+}
+
+impl Default for Process {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_and_memory_are_counted_again_each_time() {
+        let mut process = Process::new();
+        let before = process.open_descriptors().unwrap();
+        let more: Vec<_> = (0..50).map(|_| File::open("/dev/null").unwrap()).collect();
+        // Other tests open and close some, too.
+        assert!(process.open_descriptors().unwrap() > before + 25);
+        drop(more);
+        let [all, resident] = process.memory().unwrap();
+        assert!(all > resident && resident > 100_000);
+    }
+}

@@ -1,0 +1,78 @@
+//! What the service manager wants to hear: that we serve, end, and still live.
+//!
+//! The socket is connected at the start, before confinement takes that away. Where there is no service manager, nothing is
+//! told. A message that cannot be sent is lost: whoever does not listen cannot be told so.
+//!
+//! # Spec
+//! sd_notify(3), systemd.service(5) for `WatchdogSec=`.
+
+use std::env;
+use std::ffi::OsStr;
+use std::io;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+
+/// Way to the service manager, if there is one.
+#[derive(Debug, Default)]
+pub struct Notify {
+    socket: Option<UnixDatagram>,
+    watchdog: Option<Duration>,
+}
+
+impl Notify {
+    /// What the environment says of it.
+    ///
+    /// # Errors
+    /// It names a socket that cannot be reached.
+    pub fn from_environment() -> io::Result<Self> {
+        let socket = match env::var_os("NOTIFY_SOCKET") {
+            Some(name) if !name.is_empty() => Some(connect(&name)?),
+            _ => None,
+        };
+        // Of a process that started us in its own place the watchdog is not ours.
+        let is_ours = env::var("WATCHDOG_PID").map_or(true, |pid| pid == std::process::id().to_string());
+        let micros = env::var("WATCHDOG_USEC").ok().and_then(|micros| micros.parse().ok());
+        let watchdog = micros.filter(|micros| is_ours && *micros > 0).map(Duration::from_micros);
+        Ok(Self { socket, watchdog })
+    }
+
+    /// How often it wants to hear that we live: twice in the time after which it takes us for dead.
+    pub fn interval(&self) -> Option<Duration> {
+        self.socket.as_ref().and(self.watchdog).map(|watchdog| watchdog / 2)
+    }
+
+    /// We serve, and this is what.
+    pub fn ready(&self, status: &str) {
+        self.tell(&format!("READY=1\nSTATUS={status}"));
+    }
+
+    /// We end.
+    pub fn stopping(&self) {
+        self.tell("STOPPING=1");
+    }
+
+    /// We live.
+    pub fn alive(&self) {
+        self.tell("WATCHDOG=1");
+    }
+
+    fn tell(&self, message: &str) {
+        if let Some(socket) = &self.socket {
+            let _ = socket.send(message.as_bytes());
+        }
+    }
+}
+
+/// A socket that sends to `name`: a path, or an abstract name behind an at sign.
+fn connect(name: &OsStr) -> io::Result<UnixDatagram> {
+    let socket = UnixDatagram::unbound()?;
+    socket.set_nonblocking(true)?;
+    match name.as_bytes() {
+        [b'/', ..] => socket.connect(name)?,
+        [b'@', name @ ..] => socket.connect_addr(&SocketAddr::from_abstract_name(name)?)?,
+        _ => return Err(io::Error::other("is neither a path nor an abstract name")),
+    }
+    Ok(socket)
+}

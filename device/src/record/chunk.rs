@@ -1,0 +1,60 @@
+//! Chunks of a file: length and digest before the contents.
+
+use std::io::{self, Read, Write};
+
+use twox_hash::XxHash3_64;
+
+use super::codec::MAX_ENTRY;
+
+/// Contents from which on a chunk is whole.
+pub(super) const ENOUGH: usize = 256 << 10;
+
+/// Bound: bytes of the contents. One more entry may come when it is almost whole.
+pub(super) const MAX_CHUNK: usize = ENOUGH + 2 * MAX_ENTRY;
+
+/// Bytes before the contents.
+pub(super) const HEAD_LEN: u64 = 12;
+
+/// What stands where a chunk should.
+pub(super) enum Found {
+    /// Its contents are in the buffer.
+    Whole,
+    /// The file ends before it.
+    End,
+    /// The file ends inside of it.
+    CutOff,
+    /// Its length or digest is wrong.
+    Damaged,
+}
+
+pub(super) fn write(to: &mut impl Write, contents: &[u8]) -> io::Result<()> {
+    let len = u32::try_from(contents.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    to.write_all(&len.to_le_bytes())?;
+    to.write_all(&XxHash3_64::oneshot(contents).to_le_bytes())?;
+    to.write_all(contents)
+}
+
+/// Reads the next chunk into `contents`, in place of what is there. No more is allocated than the file has.
+pub(super) fn read(from: &mut impl Read, contents: &mut Vec<u8>) -> io::Result<Found> {
+    contents.clear();
+    let mut head = Vec::new();
+    from.by_ref().take(HEAD_LEN).read_to_end(&mut head)?;
+    let Some((len, digest)) = head.split_first_chunk() else {
+        return Ok(if head.is_empty() { Found::End } else { Found::CutOff });
+    };
+    let Some(digest) = digest.first_chunk() else { return Ok(Found::CutOff) };
+    let len = u32::from_le_bytes(*len);
+    if u64::from(len) > MAX_CHUNK as u64 {
+        return Ok(Found::Damaged);
+    }
+    let read = from.by_ref().take(len.into()).read_to_end(contents)?;
+    if (read as u64) < u64::from(len) {
+        contents.clear();
+        return Ok(Found::CutOff);
+    }
+    if XxHash3_64::oneshot(contents) != u64::from_le_bytes(*digest) {
+        contents.clear();
+        return Ok(Found::Damaged);
+    }
+    Ok(Found::Whole)
+}

@@ -1,0 +1,293 @@
+//! Giving a device its inputs again, and comparing what it does.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::entry::{Content, Ending, Entry, Input, Update};
+use super::reader::{ReadError, Reader};
+
+/// A record on its way through a device.
+#[derive(Debug)]
+pub struct Player {
+    reader: Reader,
+    counts: Counts,
+    /// The device's clock, nanoseconds.
+    now: u64,
+    began: Option<u64>,
+    /// The step under way, in words once somebody wants them.
+    input: Option<Input<'static>>,
+    stop: Option<Stop>,
+    /// What the device does is told here.
+    log: Option<Vec<String>>,
+}
+
+/// What was done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Steps.
+    pub steps: u64,
+    /// Accesses of the device to guest memory that read.
+    pub reads: u64,
+    /// Those that write.
+    pub writes: u64,
+    /// Interrupts that reached the client.
+    pub interrupts: u64,
+    /// Frames that the device made.
+    pub frames: u64,
+    /// Device time that passed.
+    pub span: Duration,
+}
+
+/// Where a device does something else than was recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The step, from 1 on.
+    pub step: u64,
+    /// Device time since the first step.
+    pub at: Duration,
+    /// What the step is.
+    pub input: String,
+    /// What the record has.
+    pub recorded: String,
+    /// What the device does.
+    pub found: String,
+}
+
+/// How a record ends.
+#[derive(Debug)]
+pub enum Finish {
+    /// Its writer says why.
+    Ended(Ending),
+    /// Its writer could not say: it was killed, or the file is a part.
+    Stopped {
+        /// In the middle of what was written last.
+        cut_off: bool,
+    },
+    /// It cannot be read any further.
+    Unreadable(ReadError),
+}
+
+#[derive(Debug)]
+enum Stop {
+    Finish(Finish),
+    Differs(Difference),
+}
+
+impl Player {
+    /// Before the first step.
+    pub fn new(reader: Reader) -> Self {
+        Self { reader, counts: Counts::default(), now: 0, began: None, input: None, stop: None, log: None }
+    }
+
+    /// Tells what the device does in words, see [`Player::take_log`].
+    pub fn keep_log(&mut self) {
+        self.log = Some(Vec::new());
+    }
+
+    /// What the device did since the last call, in words.
+    pub fn take_log(&mut self) -> Vec<String> {
+        self.log.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// What was done.
+    pub fn counts(&self) -> Counts {
+        let span = Duration::from_nanos(self.now.saturating_sub(self.began.unwrap_or(self.now)));
+        Counts { span, ..self.counts }
+    }
+
+    /// What time the device is to be told, in nanoseconds.
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// Why there are no more steps: how the record ends, or the first difference that was found.
+    pub fn take_stop(&mut self) -> Option<Result<Finish, Difference>> {
+        Some(match self.stop.take()? {
+            Stop::Finish(finish) => Ok(finish),
+            Stop::Differs(difference) => Err(difference),
+        })
+    }
+
+    /// The next step. `None`: there is none, or the device has not done all that it did in the last one.
+    pub fn next_input(&mut self) -> Option<Input<'static>> {
+        let input = loop {
+            if self.stop.is_some() {
+                return None;
+            }
+            match self.reader.peek() {
+                Ok(Some(Entry::Time { passed })) => {
+                    self.now = self.now.wrapping_add(passed);
+                    self.reader.advance();
+                }
+                Ok(Some(entry @ (Entry::Map { .. } | Entry::Unmap { .. } | Entry::UnmapAll))) => {
+                    if let Some(log) = &mut self.log {
+                        log.push(entry.to_string());
+                    }
+                    self.reader.advance();
+                }
+                Ok(Some(Entry::Input(input))) => break input.into_owned(),
+                Ok(Some(Entry::End(ending))) => self.finish_with(Finish::Ended(ending)),
+                Ok(Some(other)) => {
+                    let recorded = other.to_string();
+                    self.differ(recorded, "nothing more".to_owned());
+                }
+                Ok(None) => {
+                    let cut_off = self.reader.is_cut_off();
+                    self.finish_with(Finish::Stopped { cut_off });
+                }
+                Err(error) => self.finish_with(Finish::Unreadable(error)),
+            }
+        };
+        self.reader.advance();
+        self.began.get_or_insert(self.now);
+        self.counts.steps += 1;
+        self.input = Some(input.clone());
+        Some(input)
+    }
+
+    /// A read of the device: gives the bytes, or false.
+    pub(super) fn read(&mut self, iova: u64, len: usize, give: impl FnOnce(&[u8])) -> bool {
+        let found = || format!("read {len} bytes of guest memory at {iova:#x}");
+        self.counts.reads += 1;
+        self.exchange(found, |entry| match entry {
+            Entry::Read { iova: at, len: wanted, bytes } if *at == iova && *wanted == len => {
+                bytes.map(give);
+                Some(bytes.is_some())
+            }
+            _ => None,
+        })
+        .unwrap_or(false)
+    }
+
+    /// A write of the device: whether it was done.
+    pub(super) fn write(&mut self, iova: u64, data: Content<'_>) -> bool {
+        let found = || format!("write guest memory at {iova:#x}: {data}");
+        self.counts.writes += 1;
+        self.exchange(found, |entry| match entry {
+            Entry::Write { iova: at, data: wanted, done } if *at == iova && *wanted == data => Some(*done),
+            _ => None,
+        })
+        .unwrap_or(false)
+    }
+
+    /// An exchange of a word: what was there.
+    pub(super) fn update(&mut self, iova: u64, mut update: impl FnMut(u64) -> Option<u64>) -> Option<u64> {
+        let mut now = None;
+        let recorded = self.exchange(
+            || format!("exchange the word of guest memory at {iova:#x}"),
+            |entry| match entry {
+                Entry::Update { iova: at, outcome } if *at == iova => {
+                    let before = match *outcome {
+                        Update::Replaced { before, .. } | Update::Kept(before) => before,
+                        Update::Refused => return Some(Ok(None)),
+                    };
+                    now = update(before);
+                    let same = match *outcome {
+                        Update::Replaced { after, .. } => now == Some(after),
+                        _ => now.is_none(),
+                    };
+                    Some(if same { Ok(Some(before)) } else { Err((before, entry.to_string())) })
+                }
+                _ => None,
+            },
+        );
+        self.counts.reads += 1;
+        self.counts.writes += 1;
+        match recorded? {
+            Ok(before) => before,
+            Err((before, recorded)) => {
+                let outcome = now.map_or(Update::Kept(before), |after| Update::Replaced { before, after });
+                self.differ(recorded, Entry::Update { iova, outcome }.to_string());
+                None
+            }
+        }
+    }
+
+    /// Something that the device does.
+    pub(super) fn output(&mut self, output: &Entry<'_>) {
+        match output {
+            Entry::Interrupt { .. } => self.counts.interrupts += 1,
+            Entry::Frame(_) => self.counts.frames += 1,
+            _ => {}
+        }
+        self.exchange(|| output.to_string(), |entry| (entry == output).then_some(()));
+    }
+
+    /// Meets the next entry. `None`: it is another than was found, or there is none.
+    fn exchange<T>(
+        &mut self,
+        found: impl Fn() -> String,
+        meet: impl FnOnce(&Entry<'_>) -> Option<T>,
+    ) -> Option<T> {
+        let mut meet = Some(meet);
+        loop {
+            if self.stop.is_some() {
+                return None;
+            }
+            let recorded = match self.reader.peek() {
+                Ok(Some(entry @ (Entry::Map { .. } | Entry::Unmap { .. } | Entry::UnmapAll))) => {
+                    if let Some(log) = &mut self.log {
+                        log.push(entry.to_string());
+                    }
+                    self.reader.advance();
+                    continue;
+                }
+                Ok(Some(Entry::End(ending))) => {
+                    self.finish_with(Finish::Ended(ending));
+                    return None;
+                }
+                Ok(Some(Entry::Input(_) | Entry::Time { .. })) => "nothing more".to_owned(),
+                Ok(Some(entry)) => {
+                    if let Some(met) = meet.take().and_then(|meet| meet(&entry)) {
+                        if let Some(log) = &mut self.log {
+                            log.push(entry.to_string());
+                        }
+                        self.reader.advance();
+                        return Some(met);
+                    }
+                    entry.to_string()
+                }
+                Ok(None) => {
+                    let cut_off = self.reader.is_cut_off();
+                    self.finish_with(Finish::Stopped { cut_off });
+                    return None;
+                }
+                Err(error) => {
+                    self.finish_with(Finish::Unreadable(error));
+                    return None;
+                }
+            };
+            self.differ(recorded, found());
+        }
+    }
+
+    fn finish_with(&mut self, finish: Finish) {
+        self.stop.get_or_insert(Stop::Finish(finish));
+    }
+
+    fn differ(&mut self, recorded: String, found: String) {
+        let Counts { steps: step, span: at, .. } = self.counts();
+        let input = self.input.as_ref().map(ToString::to_string).unwrap_or_default();
+        self.stop.get_or_insert(Stop::Differs(Difference { step, at, input, recorded, found }));
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { step, at, input, recorded, found } = self;
+        writeln!(f, "step {step}, after {:.6} s: {input}", at.as_secs_f64())?;
+        writeln!(f, "  recorded: {recorded}")?;
+        write!(f, "  now:      {found}")
+    }
+}
+
+impl fmt::Display for Finish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ended(ending) => write!(f, "{ending}"),
+            Self::Stopped { cut_off: false } => write!(f, "its writer was stopped"),
+            Self::Stopped { cut_off: true } => write!(f, "the file is cut off"),
+            Self::Unreadable(error) => write!(f, "the file {error}"),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Reading a record, entry by entry.
+
+use std::fmt;
+use std::io::{self, Read};
+
+use thiserror::Error;
+
+use super::chunk::{self, Found};
+use super::codec::{self, Malformed};
+use super::entry::Entry;
+use super::header::{FORMAT, Header, MAGIC};
+use super::memo::Memo;
+
+/// Why a record cannot be read, or not any further.
+#[derive(Debug, Error)]
+pub enum ReadError {
+    /// The file is something else.
+    #[error("is no record of hcad")]
+    NoRecord,
+    /// It is of another version.
+    #[error("is of format {found}, and this hcad reads format {FORMAT}: use hcad {hcad}")]
+    Format {
+        /// The version it has.
+        found: u32,
+        /// Who wrote it.
+        hcad: String,
+    },
+    /// The header is not what it has to be.
+    #[error("has no header that can be read: {0}")]
+    Header(#[from] serde_json::Error),
+    /// Bytes have changed since they were written.
+    #[error("is damaged at byte {at}")]
+    Damaged {
+        /// Where in the file the chunk begins.
+        at: u64,
+    },
+    /// A chunk has something that is no entry.
+    #[error("is damaged in the chunk before byte {at}: {malformed}")]
+    Malformed {
+        /// Where in the file the chunk ends.
+        at: u64,
+        /// What is wrong.
+        malformed: Malformed,
+    },
+    /// The file cannot be read.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// A record from its beginning on.
+pub struct Reader {
+    from: Box<dyn Read + Send>,
+    header: Header,
+    chunk: Vec<u8>,
+    memo: Memo,
+    /// Of the chunk, bytes that were read.
+    at: usize,
+    /// Bytes of the file up to the end of the chunk.
+    read: u64,
+    /// It ends in the middle of a chunk.
+    cut_off: bool,
+}
+
+impl Reader {
+    /// Reads the header.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn new(mut from: Box<dyn Read + Send>) -> Result<Self, ReadError> {
+        let mut magic = Vec::new();
+        from.by_ref().take(MAGIC.len() as u64).read_to_end(&mut magic)?;
+        let mut chunk = Vec::new();
+        if magic != MAGIC || !matches!(chunk::read(&mut from, &mut chunk)?, Found::Whole) {
+            return Err(ReadError::NoRecord);
+        }
+        // Another format may have another header; its version stands in all.
+        let value: serde_json::Value = serde_json::from_slice(&chunk)?;
+        let found = value.get("format").and_then(serde_json::Value::as_u64);
+        let found = found.and_then(|found| u32::try_from(found).ok()).ok_or(ReadError::NoRecord)?;
+        if found != FORMAT {
+            let hcad = value.get("hcad").and_then(serde_json::Value::as_str).unwrap_or("of another version");
+            return Err(ReadError::Format { found, hcad: hcad.to_owned() });
+        }
+        let header = serde_json::from_value(value)?;
+        let read = MAGIC.len() as u64 + chunk::HEAD_LEN + chunk.len() as u64;
+        chunk.clear();
+        Ok(Self { from, header, chunk, memo: Memo::default(), at: 0, read, cut_off: false })
+    }
+
+    /// What the record says of itself.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Whether the file ends in the middle of a chunk, once its end was met.
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.cut_off
+    }
+
+    /// The next entry, which stays the next until [`Reader::advance`]. `None`: the file ends.
+    pub(super) fn peek(&mut self) -> Result<Option<Entry<'_>>, ReadError> {
+        while self.at >= self.chunk.len() {
+            self.at = 0;
+            match chunk::read(&mut self.from, &mut self.chunk)? {
+                Found::Whole => self.read += chunk::HEAD_LEN + self.chunk.len() as u64,
+                Found::End => return Ok(None),
+                Found::CutOff => {
+                    self.cut_off = true;
+                    return Ok(None);
+                }
+                Found::Damaged => return Err(ReadError::Damaged { at: self.read }),
+            }
+        }
+        let at = self.read;
+        let (entry, _) = codec::decode(&self.chunk[self.at..], &self.memo)
+            .map_err(|malformed| ReadError::Malformed { at, malformed })?;
+        Ok(Some(entry))
+    }
+
+    /// Goes on behind the entry that [`Reader::peek`] gave.
+    pub(super) fn advance(&mut self) {
+        let rest = self.chunk.get(self.at..).unwrap_or_default();
+        let left = codec::learn(rest, &mut self.memo).unwrap_or(0);
+        self.at = self.chunk.len() - left;
+    }
+
+    /// Reads all that is left: how many entries there are.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn count(mut self) -> Result<u64, ReadError> {
+        let mut entries = 0;
+        while self.peek()?.is_some() {
+            self.advance();
+            entries += 1;
+        }
+        Ok(entries)
+    }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader")
+            .field("header", &self.header)
+            .field("read", &self.read)
+            .finish_non_exhaustive()
+    }
+}

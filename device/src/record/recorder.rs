@@ -1,0 +1,162 @@
+//! Writing a record.
+
+use std::fmt;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use super::chunk::{self, HEAD_LEN};
+use super::codec;
+use super::entry::{Ending, Entry};
+use super::header::{Header, MAGIC};
+use super::queue::{MAX_WAITING, Queue};
+use super::tape::Tape;
+use crate::telemetry::file;
+
+/// How long the end of a device waits for the end of its record. A disk that takes longer does not hold up the daemon.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Bytes kept for the last entry.
+const LAST_LEN: u64 = HEAD_LEN + 1;
+
+/// A record that is being written. It ends when this is dropped.
+pub struct Recorder {
+    tape: Tape,
+    queue: Arc<Queue>,
+    path: PathBuf,
+}
+
+impl Recorder {
+    /// Creates or replaces the file at `path`, and ends when it would be longer than `max_len` bytes.
+    ///
+    /// # Errors
+    /// The file cannot be created or written, or there is no thread to be had.
+    pub fn create(path: &Path, header: &Header, max_len: u64) -> io::Result<Self> {
+        Self::to(Box::new(file::create(path)?), path, header, max_len)
+    }
+
+    /// Writes to `out`, which is called `path`.
+    ///
+    /// # Errors
+    /// It cannot be written, or there is no thread to be had.
+    pub fn to(out: Box<dyn Write + Send>, path: &Path, header: &Header, max_len: u64) -> io::Result<Self> {
+        Self::with_room(out, path, header, max_len, MAX_WAITING)
+    }
+
+    /// The same, where so many bytes may wait to be written.
+    pub(super) fn with_room(
+        out: Box<dyn Write + Send>,
+        path: &Path,
+        header: &Header,
+        max_len: u64,
+        room: usize,
+    ) -> io::Result<Self> {
+        let header = serde_json::to_vec(header)?;
+        let mut out = BufWriter::new(out);
+        out.write_all(&MAGIC)?;
+        chunk::write(&mut out, &header)?;
+        out.flush()?;
+        let len = MAGIC.len() as u64 + HEAD_LEN + header.len() as u64;
+        let queue = Arc::new(Queue::new(room));
+        let mut writer = Writer { out, queue: queue.clone(), left: max_len.saturating_sub(len) };
+        let called = path.to_owned();
+        thread::Builder::new().name("record".to_owned()).spawn(move || {
+            let failure = match writer.run() {
+                Ok(Written::All) => None,
+                Ok(Written::UpToBound) => {
+                    tracing::warn!(path = %called.display(), "record ends: the file has reached its bound");
+                    Some(Ending::Full.to_string())
+                }
+                Err(error) => {
+                    tracing::error!(path = %called.display(), %error, "record ends: it cannot be written");
+                    Some(error.to_string())
+                }
+            };
+            writer.queue.end(failure);
+        })?;
+        Ok(Self { tape: Tape::recording(queue.clone()), queue, path: path.to_owned() })
+    }
+
+    /// The same for a file that must not exist yet.
+    ///
+    /// # Errors
+    /// As [`Recorder::create`], or there is such a file.
+    pub fn create_new(path: &Path, header: &Header, max_len: u64) -> io::Result<Self> {
+        Self::to(Box::new(file::create_new(path)?), path, header, max_len)
+    }
+
+    /// The file, unless the record has ended.
+    pub fn path(&self) -> Option<&Path> {
+        self.queue.is_open().then_some(&*self.path)
+    }
+
+    /// Ends the record: which file, and why it had ended before, if it had.
+    pub fn finish(self) -> (PathBuf, Option<String>) {
+        let (path, queue) = (self.path.clone(), self.queue.clone());
+        drop(self);
+        (path, queue.failure())
+    }
+
+    /// For the device.
+    pub fn tape(&self) -> &Tape {
+        &self.tape
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        let ending = if thread::panicking() { Ending::Failed } else { Ending::Closed };
+        if !self.queue.close(ending, FAREWELL) {
+            tracing::warn!(path = %self.path.display(), "the end of the record is not written in time");
+        }
+    }
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorder").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// How far a writer came.
+enum Written {
+    All,
+    /// The file would be too long.
+    UpToBound,
+}
+
+struct Writer {
+    out: BufWriter<Box<dyn Write + Send>>,
+    queue: Arc<Queue>,
+    /// Bytes that the file may still take.
+    left: u64,
+}
+
+impl Writer {
+    fn run(&mut self) -> io::Result<Written> {
+        loop {
+            let batch = self.queue.take();
+            for contents in batch.chunks {
+                let len = HEAD_LEN + contents.len() as u64;
+                if len + LAST_LEN > self.left {
+                    let mut last = Vec::new();
+                    codec::encode(&Entry::End(Ending::Full), &mut last);
+                    if self.left >= LAST_LEN {
+                        chunk::write(&mut self.out, &last)?;
+                    }
+                    self.out.flush()?;
+                    return Ok(Written::UpToBound);
+                }
+                self.left -= len;
+                chunk::write(&mut self.out, &contents)?;
+                self.queue.done(contents);
+            }
+            self.out.flush()?;
+            if batch.last {
+                return Ok(Written::All);
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Entries in words, for whoever looks at a replay.
+
+use std::fmt;
+
+use super::entry::{Content, Ending, Entry, Input, Update};
+
+/// Bytes of a run that are shown.
+const SHOWN: usize = 64;
+
+impl fmt::Display for Entry<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Time { passed } => write!(f, "{passed} ns pass"),
+            Self::Map { iova, len, read, write, reachable } => {
+                let rights = match (read, write) {
+                    (true, true) => "to read and write",
+                    (true, false) => "to read",
+                    _ => "to write",
+                };
+                let reach = if *reachable { "" } else { ", without a file" };
+                write!(f, "map {len:#x} bytes at {iova:#x} {rights}{reach}")
+            }
+            Self::Unmap { iova, len } => write!(f, "unmap {len:#x} bytes at {iova:#x}"),
+            Self::UnmapAll => write!(f, "unmap everything"),
+            Self::Input(input) => write!(f, "{input}"),
+            Self::Read { iova, len, bytes } => {
+                write!(f, "read {len} bytes of guest memory at {iova:#x}")?;
+                match bytes {
+                    Some(bytes) => write!(f, ": {}", Hex(bytes)),
+                    None => write!(f, ": refused"),
+                }
+            }
+            Self::Write { iova, data, done } => {
+                write!(f, "write guest memory at {iova:#x}: {data}")?;
+                if *done { Ok(()) } else { write!(f, ", refused") }
+            }
+            Self::Update { iova, outcome } => {
+                write!(f, "exchange the word of guest memory at {iova:#x}: ")?;
+                match outcome {
+                    Update::Replaced { before, after } => write!(f, "{before:#x} becomes {after:#x}"),
+                    Update::Kept(before) => write!(f, "{before:#x} stays"),
+                    Update::Refused => write!(f, "refused"),
+                }
+            }
+            Self::Interrupt { vector } => write!(f, "signal vector {vector}"),
+            Self::Frame(frame) => write!(f, "send a frame: {frame}"),
+            Self::Answer(answer) => write!(f, "answer the read: {answer}"),
+            Self::Drained { frames, other } => {
+                let left = match (frames, other) {
+                    (false, false) => "nothing",
+                    (true, false) => "frames",
+                    (false, true) => "events",
+                    (true, true) => "frames and events",
+                };
+                write!(f, "end the turn with {left} left")
+            }
+            Self::End(ending) => write!(f, "{ending}"),
+        }
+    }
+}
+
+impl fmt::Display for Input<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RegionRead { region, offset, len } => {
+                write!(f, "client reads {len} bytes at {}+{offset:#x}", Region(*region))
+            }
+            Self::RegionWrite { region, offset, data } => {
+                write!(f, "client writes at {}+{offset:#x}: {}", Region(*region), Hex(data))
+            }
+            Self::Eventfd { vector, present: true } => write!(f, "client listens to vector {vector}"),
+            Self::Eventfd { vector, present: false } => write!(f, "client ignores vector {vector}"),
+            Self::Mask { vector, masked: true } => write!(f, "client masks vector {vector}"),
+            Self::Mask { vector, masked: false } => write!(f, "client unmasks vector {vector}"),
+            Self::Trigger { vector } => write!(f, "client signals vector {vector}"),
+            Self::Unwire => write!(f, "client takes its eventfds away"),
+            Self::Reset => write!(f, "client resets the device"),
+            Self::Disconnect => write!(f, "client is gone"),
+            Self::Frame(frame) => write!(f, "frame of {} bytes arrives: {}", frame.len(), Hex(frame)),
+            Self::Deadline => write!(f, "deadline"),
+            Self::Drain => write!(f, "turn ends"),
+            Self::Left { frames } => write!(f, "fabric has taken frames and left {frames}"),
+            Self::Link { up } => write!(f, "link goes {}", if *up { "up" } else { "down" }),
+            Self::Fail => write!(f, "operator lets the device fail"),
+            Self::Know(mac) => write!(f, "{mac} is somebody's"),
+            Self::Forget(mac) => write!(f, "{mac} is nobody's"),
+            Self::Impair(rule) => write!(f, "impairment {rule}"),
+            Self::Unimpair(Some(id)) => write!(f, "impairment {id} ends"),
+            Self::Unimpair(None) => write!(f, "impairments end"),
+        }
+    }
+}
+
+impl fmt::Display for Content<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(bytes) => write!(f, "{}", Hex(bytes)),
+            Self::Digest { len, xxh3 } => write!(f, "{len} bytes with the XXH3 {xxh3:016x}"),
+        }
+    }
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Closed => "the daemon ended it",
+            Self::Failed => "the device failed",
+            Self::Full => "the file has reached its bound",
+            Self::Overrun => "more came than the file took in time",
+        })
+    }
+}
+
+/// A region by its index.
+struct Region(u8);
+
+impl fmt::Display for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            bar @ 0..=5 => write!(f, "bar{bar}"),
+            7 => write!(f, "config"),
+            other => write!(f, "region {other}"),
+        }
+    }
+}
+
+/// The first bytes of a run.
+struct Hex<'a>(&'a [u8]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, byte) in self.0.iter().take(SHOWN).enumerate() {
+            let space = if at > 0 && at % 4 == 0 { " " } else { "" };
+            write!(f, "{space}{byte:02x}")?;
+        }
+        if self.0.len() > SHOWN { write!(f, " …") } else { Ok(()) }
+    }
+}

@@ -1,0 +1,179 @@
+//! `hcad replay`: a record from its file to a verdict.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use super::{Next, Outcome, Report, Step, clock, play};
+use crate::blueprint::{self, Subject};
+use crate::config::{Config, ConfigError};
+use crate::descriptors;
+use crate::frontend::{FrontendVisitor, Interface};
+use crate::record::{Player, ReadError, Reader};
+use crate::telemetry::trace::{Trace, TraceFormat};
+
+/// Bytes of the file that are read at once.
+const BUFFER_LEN: usize = 1 << 20;
+
+/// What is wanted of a replay.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The last step that is done.
+    pub until: Option<u64>,
+    /// Where the trace goes.
+    pub trace: Option<(PathBuf, TraceFormat)>,
+    /// Print each step and what the device does in it.
+    pub steps: bool,
+    /// Wait for a line of standard input before each step.
+    pub wait: bool,
+}
+
+/// Why there is no replay, or what is wrong with it.
+#[derive(Debug, Error)]
+pub enum ReplayError {
+    /// The file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: ReadError,
+    },
+    /// The device that was recorded cannot be made.
+    #[error("{}: the configuration in it: {source}", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: ConfigError,
+    },
+    /// The trace cannot be written.
+    #[error("cannot write {}", path.display())]
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The device does something else.
+    #[error("{}: not the same", path.display())]
+    Differs {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Standard output is gone.
+    #[error("standard output")]
+    Output(#[from] io::Error),
+}
+
+/// Replays a file, and says on `out` how it went.
+///
+/// # Errors
+/// See [`ReplayError`].
+pub fn run(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), ReplayError> {
+    let unreadable = |source| ReplayError::Read { path: path.to_owned(), source };
+    let file = File::open(path).map_err(|error| unreadable(error.into()))?;
+    let reader = Reader::new(Box::new(BufReader::with_capacity(BUFFER_LEN, file))).map_err(unreadable)?;
+    let header = reader.header().clone();
+    let invalid = |source| ReplayError::Config { path: path.to_owned(), source };
+    let config = Config::of_device(header.configuration.clone()).map_err(invalid)?;
+    let [device] = config.devices.as_slice() else { return Err(unreadable(ReadError::NoRecord)) };
+    // An eventfd for each vector.
+    descriptors::raise_limit();
+
+    let trace = options.trace.as_ref().map(|(path, format)| {
+        Trace::create(path, *format, &header.device)
+            .map(|trace| trace.with_clock(clock::now))
+            .map_err(|source| ReplayError::Trace { path: path.clone(), source })
+    });
+    let mut player = Player::new(reader);
+    if options.steps {
+        player.keep_log();
+    }
+    writeln!(
+        out,
+        "{}: {} ({}) of hcad {}",
+        path.display(),
+        header.device,
+        device.frontend.key(),
+        header.hcad
+    )?;
+    if header.hcad != env!("CARGO_PKG_VERSION") {
+        writeln!(out, "this is hcad {}: it may do other things", env!("CARGO_PKG_VERSION"))?;
+    }
+    let subject = Subject::of(device);
+    let run = Run { subject, player, trace: trace.transpose()?, options, out };
+    let report = device.frontend.make(&blueprint::setup(device), run)?;
+    writeln!(out, "{report}")?;
+    match report.outcome {
+        Outcome::Same(_) | Outcome::Stopped => Ok(()),
+        _ => Err(ReplayError::Differs { path: path.to_owned() }),
+    }
+}
+
+/// All that a replay is made of beside the front-end.
+struct Run<'a> {
+    subject: Subject<'a>,
+    player: Player,
+    trace: Option<Trace>,
+    options: &'a Options,
+    out: &'a mut dyn Write,
+}
+
+impl FrontendVisitor for Run<'_> {
+    type Output = io::Result<Report>;
+
+    fn visit<F: Interface>(self, frontend: impl Fn() -> F + Send + 'static) -> Self::Output {
+        let Self { subject, player, trace, options, out } = self;
+        let mut hca = subject.hca(frontend(), None)?;
+        hca.set_trace(trace);
+        let mut failed = Ok(());
+        let report = play(&mut hca, player, |step| {
+            if options.until.is_some_and(|until| step.counts.steps > until) {
+                return Next::Stop;
+            }
+            if options.steps {
+                failed = show(step, out);
+            }
+            if options.wait && failed.is_ok() {
+                failed = wait();
+            }
+            if failed.is_ok() { Next::Go } else { Next::Stop }
+        });
+        failed.map(|()| report)
+    }
+}
+
+fn show(step: &Step<'_>, out: &mut dyn Write) -> io::Result<()> {
+    step.before.iter().try_for_each(|what| writeln!(out, "    {what}"))?;
+    writeln!(out, "{} {:.6} {}", step.counts.steps, step.counts.span.as_secs_f64(), step.input)?;
+    out.flush()
+}
+
+/// Waits for a line; none comes any more where standard input ends.
+fn wait() -> io::Result<()> {
+    io::stdin().lock().read_line(&mut String::new()).map(drop)
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = &self.counts;
+        let (steps, reads, writes) = (counts.steps, counts.reads, counts.writes);
+        let (interrupts, frames, span) = (counts.interrupts, counts.frames, counts.span.as_secs_f64());
+        writeln!(
+            f,
+            "{steps} steps in {span:.6} s: {reads} reads and {writes} writes of guest memory, {interrupts} \
+             interrupts, {frames} frames"
+        )?;
+        match &self.outcome {
+            Outcome::Same(finish) => write!(f, "all the same; the record ends: {finish}"),
+            Outcome::Stopped => write!(f, "all the same up to here"),
+            Outcome::Differs(difference) => write!(f, "differs in {difference}"),
+            Outcome::Panicked { step, message } => write!(f, "panics in step {step}: {message}"),
+            Outcome::Impossible { step, input } => write!(f, "step {step} cannot be: {input}"),
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Sessions of drivers that are recorded, and replayed without them.
+
+use std::cell::RefCell;
+use std::io::Cursor;
+use std::path::Path;
+
+use serde_json::Map;
+
+use crate::frontend::Frontend;
+use crate::hca::Hca;
+use crate::record::{Counts, Ending, Finish, Header, Player, Reader, Recorder};
+use crate::replay::{Next, Outcome, Report, play};
+use crate::telemetry::trace::tests::Written;
+
+thread_local! {
+    /// Records of the guests of this thread, while there is a session.
+    static RECORDS: RefCell<Option<Vec<Written>>> = const { RefCell::new(None) };
+}
+
+/// For a guest that begins, if it is to be recorded.
+pub(crate) fn record() -> Option<Recorder> {
+    RECORDS.with_borrow_mut(|records| {
+        let file = Written::default();
+        records.as_mut()?.push(file.clone());
+        let header = Header::new("hca1", Map::new());
+        Some(Recorder::to(Box::new(file), Path::new("record"), &header, u64::MAX).unwrap())
+    })
+}
+
+/// Runs drivers, and gives the records of their devices in the order in which these began.
+pub(crate) fn recorded(drivers: impl FnOnce()) -> Vec<Vec<u8>> {
+    RECORDS.set(Some(Vec::new()));
+    drivers();
+    RECORDS.take().unwrap().iter().map(Written::bytes).collect()
+}
+
+/// Runs a device from a record.
+pub(crate) fn replayed<F: Frontend>(hca: &mut Hca<F>, record: &[u8]) -> Report {
+    let reader = Reader::new(Box::new(Cursor::new(record.to_vec()))).unwrap();
+    play(hca, Player::new(reader), |_| Next::Go)
+}
+
+/// The device does all that was recorded, up to the end of its daemon.
+#[track_caller]
+pub(crate) fn assert_same<F: Frontend>(hca: &mut Hca<F>, record: &[u8]) -> Counts {
+    let report = replayed(hca, record);
+    assert!(matches!(report.outcome, Outcome::Same(Finish::Ended(Ending::Closed))), "{report}");
+    report.counts
+}

@@ -1,0 +1,49 @@
+//! Where sockets are that nobody has named a place for.
+
+use std::env;
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+/// Where they are without a folder of the user's own.
+const OF_THE_SYSTEM: &str = "/run/hcad";
+
+/// The folder of this process: the one its service manager has made for it, else [`shared`].
+pub fn own() -> PathBuf {
+    // systemd.exec(5), RuntimeDirectory=: there may be several, with colons between them.
+    let given = env::var("RUNTIME_DIRECTORY").unwrap_or_default();
+    match given.split(':').next() {
+        Some(first) if first.starts_with('/') => first.into(),
+        _ => shared(),
+    }
+}
+
+/// The folder where programs of this user find each other: below `$XDG_RUNTIME_DIR`, or `/run/hcad`.
+pub fn shared() -> PathBuf {
+    match env::var_os("XDG_RUNTIME_DIR") {
+        Some(folder) if Path::new(&folder).is_absolute() => Path::new(&folder).join("hcad"),
+        _ => OF_THE_SYSTEM.into(),
+    }
+}
+
+/// The control socket in a folder.
+pub fn control(folder: &Path) -> PathBuf {
+    folder.join("control.sock")
+}
+
+/// The socket of a device in a folder.
+pub fn device(folder: &Path, id: u16) -> PathBuf {
+    folder.join(format!("hca{id}.sock"))
+}
+
+/// Makes it, unless it is there. Everybody may pass through: each socket says who may connect to it.
+///
+/// # Errors
+/// It cannot be made.
+pub fn make(folder: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o755).create(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}

@@ -1,0 +1,42 @@
+//! The book (`device/book`): pages that are made from the code's own tables are as the code is, and links of all pages of
+//! the repository lead somewhere.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how these tests fail")]
+
+mod configuration;
+mod links;
+mod markdown;
+mod metrics;
+mod rules;
+mod schema;
+
+use std::fs;
+use std::path::Path;
+
+const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// Compares a page below `device/book/src` with what it is to be, or writes it if the variable `HCAD_UPDATE_BOOK` is set.
+fn is_current(page: &str, text: &str) {
+    let path = Path::new(REPOSITORY).join("device/book/src").join(page);
+    if std::env::var_os("HCAD_UPDATE_BOOK").is_some() {
+        fs::write(&path, text).unwrap();
+    }
+    let stored = fs::read_to_string(&path).unwrap_or_default();
+    assert!(stored == text, "{page} is stale: HCAD_UPDATE_BOOK=1 cargo test -p device --test book");
+}
+
+#[test]
+fn the_configuration_reference_is_that_of_the_schema() {
+    let schema = schemars::schema_for!(device::config::ConfigFile);
+    is_current("reference/configuration.md", &configuration::page(&schema));
+}
+
+#[test]
+fn the_reference_of_metrics_is_that_of_what_is_exposed() {
+    is_current("reference/metrics.md", &metrics::page());
+}
+
+#[test]
+fn the_reference_of_strict_rules_is_that_of_their_tables() {
+    is_current("reference/rules.md", &rules::page());
+}

@@ -1,0 +1,151 @@
+//! A record as its user meets it: a daemon writes it, `hcad replay` runs it again.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use common::{Daemon, configuration, hcad, until};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX};
+use vfio_user::Client;
+
+/// Command register of config space: memory space and bus master.
+const COMMAND: u64 = 4;
+const ENABLE: [u8; 2] = [6, 0];
+
+/// A daemon that keeps a record, and where.
+fn recorded() -> (Daemon, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("hca.sock");
+    let config = configuration(folder.path(), Some(&socket));
+    let record = folder.path().join("record");
+    let mut command = hcad();
+    command.arg("--config").arg(config).arg("--record").arg(&record);
+    (Daemon::ready(command, folder, socket), record)
+}
+
+/// A client that lends memory, enables the device and reads registers, and is gone.
+fn use_device(daemon: &mut Daemon) {
+    let mut client = Client::new(&daemon.socket).unwrap();
+    let memory = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&memory, 1 << 20).unwrap();
+    client.dma_map(0, 0, 1 << 20, memory.as_raw_fd()).unwrap();
+    client.region_read(VFIO_PCI_CONFIG_REGION_INDEX, 0, &mut [0; 4]).unwrap();
+    client.region_write(VFIO_PCI_CONFIG_REGION_INDEX, COMMAND, &ENABLE).unwrap();
+    for register in 0..64 {
+        client.region_read(VFIO_PCI_BAR0_REGION_INDEX, 0x8_0000 + 4 * register, &mut [0; 4]).unwrap();
+    }
+    client.dma_unmap(0, 1 << 20).unwrap();
+    drop(client);
+    daemon.wait_for_line("client is gone");
+}
+
+fn replay(record: &Path, arguments: &[&str]) -> Output {
+    hcad().arg("replay").arg(record).args(arguments).output().unwrap()
+}
+
+/// Standard output of a replay that found nothing.
+fn same(record: &Path, arguments: &[&str]) -> String {
+    let output = replay(record, arguments);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn pid(daemon: &Daemon) -> Pid {
+    Pid::from_raw(daemon.child.id().try_into().unwrap()).unwrap()
+}
+
+#[test]
+fn what_a_daemon_recorded_is_done_again_by_a_command() {
+    let (mut daemon, record) = recorded();
+    assert_eq!(fs::metadata(&record).unwrap().permissions().mode() & 0o777, 0o600);
+    use_device(&mut daemon);
+    kill_process(pid(&daemon), Signal::TERM).unwrap();
+    assert!(daemon.child.wait().unwrap().success());
+
+    let text = same(&record, &[]);
+    assert!(text.contains(&format!("hca1 (jingzhao) of hcad {}", env!("CARGO_PKG_VERSION"))), "{text}");
+    assert!(text.ends_with("all the same; the record ends: the daemon ended it\n"), "{text}");
+
+    let text = same(&record, &["--until", "10"]);
+    assert!(text.ends_with("all the same up to here\n"), "{text}");
+
+    let trace = record.with_extension("trace");
+    let text = same(&record, &["--steps", "--trace", trace.to_str().unwrap()]);
+    for shown in [
+        "map 0x100000 bytes at 0x0 to read and write",
+        "client reads 4 bytes at bar0+0x80000",
+        "answer the read: ",
+    ] {
+        assert!(text.contains(shown), "{shown} is missing in\n{text}");
+    }
+    let trace = fs::read_to_string(trace).unwrap();
+    assert_eq!(trace.lines().filter(|line| line.contains(" hca1 read ")).count(), 64, "{trace}");
+}
+
+#[test]
+fn a_killed_daemon_leaves_a_record_up_to_there() {
+    let (mut daemon, record) = recorded();
+    use_device(&mut daemon);
+    // What is in the file a moment later is there whatever happens to the daemon.
+    let text = until("the last step in the file", || {
+        let text = same(&record, &["--steps"]);
+        text.contains("client is gone").then_some(text)
+    });
+    assert!(text.ends_with("all the same; the record ends: its writer was stopped\n"), "{text}");
+    daemon.child.kill().unwrap();
+    daemon.child.wait().unwrap();
+    same(&record, &[]);
+}
+
+#[test]
+fn what_differs_is_told_and_fails() {
+    let (mut daemon, record) = recorded();
+    use_device(&mut daemon);
+    kill_process(pid(&daemon), Signal::TERM).unwrap();
+    daemon.child.wait().unwrap();
+    // Another device than was recorded: its header says so, in as many bytes.
+    let folder = TempDir::new().unwrap();
+    let other = folder.path().join("other");
+    fs::write(&other, renamed(&fs::read(&record).unwrap(), br#""jingzhao""#, br#""mthca"   "#)).unwrap();
+    let output = replay(&other, &[]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("differs in step ") && text.contains("  recorded: ") && text.contains("  now: "),
+        "{text}"
+    );
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.ends_with("other: not the same\n") && error.lines().count() == 1, "{error}");
+}
+
+/// The file with other words in its header, which is its first chunk.
+fn renamed(record: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
+    const HEADER: usize = 8 + 12;
+    let len = u32::from_le_bytes(record[8..12].try_into().unwrap()) as usize;
+    let mut header = record[HEADER..HEADER + len].to_vec();
+    let at = header.windows(from.len()).position(|words| words == from).unwrap();
+    header[at..at + from.len()].copy_from_slice(to);
+    let digest = twox_hash::XxHash3_64::oneshot(&header).to_le_bytes();
+    [&record[..12], &digest, &header, &record[HEADER + len..]].concat()
+}
+
+#[test]
+fn what_is_no_record_is_refused_in_one_line() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("x");
+    File::create(&path).unwrap();
+    for (path, problem) in [(&*path, "is no record of hcad"), (Path::new("/nonexistent"), "No such file")] {
+        let output = replay(path, &[]);
+        assert_eq!(output.status.code(), Some(1));
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains(problem) && error.lines().count() == 1, "{error}");
+    }
+}

@@ -1,0 +1,199 @@
+//! What whoever starts `hcad` as a service passes to it and hears from it, and a start without a file.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::os::fd::AsRawFd;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use common::{Daemon, configuration, hcad, until, with_control};
+use tempfile::TempDir;
+use vfio_user::Client;
+
+/// The next message to a service manager.
+fn told(manager: &UnixDatagram) -> String {
+    let mut message = [0; 256];
+    let len = manager.recv(&mut message).unwrap();
+    String::from_utf8(message[..len].to_vec()).unwrap()
+}
+
+fn terminate(daemon: &Daemon) {
+    let pid = libc::pid_t::try_from(daemon.child.id()).unwrap();
+    // SAFETY: sends a signal to a child that has not been waited for, so its number is still its own.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
+}
+
+/// sd_notify(3): a path, and an abstract name behind an at sign.
+#[test]
+fn the_service_manager_hears_when_the_daemon_serves_lives_and_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notify");
+    let abstract_name = format!("hcad-test-{}", std::process::id());
+    let at_path = UnixDatagram::bind(&path).unwrap();
+    let nowhere = SocketAddr::from_abstract_name(&abstract_name).unwrap();
+    let nowhere = UnixDatagram::bind_addr(&nowhere).unwrap();
+    for (manager, name) in
+        [(at_path, path.to_str().unwrap().to_owned()), (nowhere, format!("@{abstract_name}"))]
+    {
+        manager.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let (config, socket, _) = with_control(folder.path(), &[]);
+        let mut command = hcad();
+        command.arg("--config").arg(config).env("NOTIFY_SOCKET", name).env("WATCHDOG_USEC", "20000");
+        let mut daemon = Daemon::ready(command, folder, socket);
+        // Its first sign of life may come before that it serves: both are of the main thread.
+        let mut messages = vec![told(&manager), told(&manager), told(&manager)];
+        assert!(messages.iter().any(|message| message == "READY=1\nSTATUS=devices: 1"), "{messages:?}");
+        assert!(messages.iter().any(|message| message == "WATCHDOG=1"), "{messages:?}");
+        terminate(&daemon);
+        messages
+            .extend(std::iter::repeat_with(|| told(&manager)).take_while(|message| message != "STOPPING=1"));
+        assert!(messages.len() < 1000);
+        assert!(daemon.child.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn a_service_manager_that_cannot_be_told_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = configuration(folder.path(), Some(&folder.path().join("s")));
+    let output = hcad().arg("--config").arg(config).env("NOTIFY_SOCKET", "/nonexistent/n").output().unwrap();
+    let line = String::from_utf8(output.stderr).unwrap();
+    assert!(line.starts_with("hcad: NOTIFY_SOCKET: No such file"), "{line}");
+}
+
+/// `hcad` with these arguments, to which `sockets` are passed as a service manager does, from descriptor 3 on.
+fn passed(sockets: &[&UnixListener], arguments: &[&Path]) -> Command {
+    let mut command = Command::new("sh");
+    let program = r#"LISTEN_PID=$$ exec "$0" "$@""#;
+    command.args(["-c", program, env!("CARGO_BIN_EXE_hcad"), "--config"]).args(arguments);
+    command.env_remove("RUST_LOG").env("LISTEN_FDS", sockets.len().to_string()).stderr(Stdio::piped());
+    let sockets: Vec<_> = sockets.iter().map(|socket| socket.as_raw_fd()).collect();
+    // SAFETY: between fork and exec this only calls fcntl and dup2, which are safe there.
+    unsafe {
+        command.pre_exec(move || {
+            // Out of the way first, so that none is put where another still is.
+            for (socket, to) in sockets.iter().zip(100..) {
+                if libc::dup2(*socket, to) < 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+            }
+            for (from, to) in (100..).zip(3..).take(sockets.len()) {
+                if libc::dup2(from, to) < 0 || libc::fcntl(from, libc::F_SETFD, libc::FD_CLOEXEC) < 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+            }
+            Ok(())
+        });
+    }
+    command
+}
+
+fn listening(folder: &TempDir, name: &str) -> (PathBuf, UnixListener) {
+    let path = folder.path().join(name);
+    let listener = UnixListener::bind(&path).unwrap();
+    (path, listener)
+}
+
+/// sd_listen_fds(3).
+#[test]
+fn sockets_that_are_passed_are_used_where_the_configuration_names_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, socket, control) = with_control(folder.path(), &[]);
+    let (_, for_control) = listening(&folder, "control.sock");
+    let (_, for_device) = listening(&folder, "hca.sock");
+    let command = passed(&[&for_control, &for_device], &[&config]);
+    let mut daemon = Daemon::ready(command, folder, socket);
+    for _ in 0..2 {
+        drop(Client::new(&daemon.socket).unwrap());
+        daemon.wait_for_line("client is gone");
+    }
+    let hcactl =
+        Command::new(env!("CARGO_BIN_EXE_hcactl")).arg("--socket").arg(&control).arg("devices").output();
+    assert!(hcactl.unwrap().status.success());
+    terminate(&daemon);
+    assert!(daemon.child.wait().unwrap().success());
+    // They are whose who made them.
+    assert!(daemon.socket.exists() && control.exists());
+}
+
+#[test]
+fn the_one_socket_that_is_passed_is_that_of_the_one_device() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = configuration(folder.path(), None);
+    let (path, listener) = listening(&folder, "any");
+    let daemon = Daemon::ready(passed(&[&listener], &[&config]), folder, path);
+    Client::new(&daemon.socket).unwrap();
+}
+
+#[test]
+fn a_socket_that_nobody_would_serve_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = configuration(folder.path(), Some(&folder.path().join("hca.sock")));
+    let (path, listener) = listening(&folder, "other");
+    let output = passed(&[&listener], &[&config]).output().unwrap();
+    let line = String::from_utf8(output.stderr).unwrap();
+    assert!(line.contains(&format!("LISTEN_FDS: nothing is served on {}", path.display())), "{line}");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn a_device_needs_no_file_and_its_socket_no_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let sockets = folder.path().join("hcad");
+    let mut command = hcad();
+    command.args(["--frontend", "mthca", "--id", "7", "--udp", "127.0.0.1:0", "--peer", "localhost:9,id=8"]);
+    command.arg("--control-socket").env("XDG_RUNTIME_DIR", folder.path()).env_remove("RUNTIME_DIRECTORY");
+    let daemon = Daemon::ready(command, folder, sockets.join("hca7.sock"));
+    Client::new(&daemon.socket).unwrap();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&sockets), mode(&daemon.socket)), (0o755, 0o600));
+    let mut hcactl = Command::new(env!("CARGO_BIN_EXE_hcactl"));
+    hcactl.env_remove("HCACTL_SOCKET").env("XDG_RUNTIME_DIR", daemon.folder.path()).args(["peer", "list"]);
+    let output = hcactl.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("127.0.0.1:9") && text.contains("02:00:00:00:00:08"), "{output:?}");
+}
+
+#[test]
+fn a_start_without_a_file_says_which_option_is_wrong() {
+    let run = |arguments: &[&str]| {
+        let output = hcad().args(arguments).output().unwrap();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let line =
+        run(&["--frontend", "mthca", "--id", "1", "--udp", "127.0.0.1:1", "--peer", "nobody.invalid:1"]);
+    assert!(
+        line.starts_with("hcad: command line: --peer 1.addr: cannot look up \"nobody.invalid\""),
+        "{line}"
+    );
+    assert!(run(&["--frontend", "mthca", "--id", "1"]).contains("--udp"));
+}
+
+#[test]
+fn programs_write_their_man_pages_and_completions() {
+    let folder = tempfile::tempdir().unwrap();
+    let (hcad, hcactl) = (env!("CARGO_BIN_EXE_hcad"), env!("CARGO_BIN_EXE_hcactl"));
+    for (program, option) in [(hcad, "--write-manual"), (hcactl, "write-manual")] {
+        assert!(Command::new(program).arg(option).arg(folder.path()).status().unwrap().success());
+    }
+    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap_or_default();
+    for (name, text) in [
+        ("hcad.1", "socket\\-path"),
+        ("hcactl.1", "hcactl\\-devices(1)"),
+        ("hcactl-peer-add.1", "max\\-frames"),
+        ("hcad.bash", "--frontend"),
+        ("_hcactl", "devices"),
+        ("hcactl.fish", "devices"),
+    ] {
+        assert!(read(name).contains(text), "{name} without {text}");
+    }
+    assert!(!read("hcad.1").contains("manual"));
+    until("all files", || (folder.path().read_dir().unwrap().count() > 20).then_some(()));
+}

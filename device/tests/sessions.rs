@@ -1,0 +1,121 @@
+//! Sessions of stock drivers, Linux's `ib_mthca`, `ice` and `irdma` in guests of the lab, done again bit for bit without
+//! them: where this fails, a device answers otherwise than it did when its driver took that for a good answer.
+//!
+//! A change that means to answer otherwise records them anew: `guest-lab run replay-sessions` says where it leaves them.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::Path;
+
+use device::replay::{Options, run};
+use device::telemetry::trace::TraceFormat;
+
+/// What the replay says, with each step and what the device does in it, and its trace.
+fn again(session: &str) -> (String, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sessions").join(session);
+    let trace = folder.path().join("trace");
+    let trace_to = Some((trace.clone(), TraceFormat::Text));
+    let options = Options { trace: trace_to, steps: true, ..Options::default() };
+    let mut out = Vec::new();
+    let result = run(&file, &options, &mut out);
+    let out = String::from_utf8(out).unwrap();
+    let end = out.lines().rev().take(6).collect::<Vec<_>>();
+    assert!(result.is_ok(), "{session}: {end:#?}");
+    assert_eq!(end[0], "all the same; the record ends: the daemon ended it");
+    (out, fs::read_to_string(trace).unwrap())
+}
+
+/// What steps and trace of a session must show, for its replay to say something.
+#[track_caller]
+fn shows(session: &str, expected: &[&str]) {
+    let (steps, trace) = again(session);
+    for text in expected {
+        assert!(trace.contains(text) || steps.contains(text), "{session} does not show {text:?}");
+    }
+}
+
+/// The driver loads, asks, lends memory, makes its queues and its special queue pairs.
+#[test]
+fn ib_mthca_binds() {
+    shows(
+        "mthca-probe.record",
+        &[
+            " write reset at=bar0+0xf0010 ",
+            " command QUERY_FW status=OK ",
+            " command INIT_HCA status=OK ",
+            " command MAP_ICM status=OK ",
+            " command SW2HW_EQ status=OK ",
+            " command CONF_SPECIAL_QP status=OK ",
+            " command INIT_IB status=OK ",
+            " command MAD_IFC status=OK ",
+            " interrupt MSIX[2] delivery=sent",
+        ],
+    );
+}
+
+/// A key that is none, a range beyond its region, memory of the own side without a key, a receive that is too short, a peer
+/// that is gone; what stands behind each is flushed.
+#[test]
+fn programs_on_ib_mthca_meet_one_error_upon_another() {
+    shows(
+        "mthca-errors.record",
+        &[
+            " syndrome=REMOTE_ACCESS_ERR",
+            " syndrome=LOCAL_PROT_ERR",
+            " syndrome=REMOTE_INVAL_REQ_ERR",
+            " syndrome=RETRY_EXC_ERR",
+            " syndrome=WR_FLUSH_ERR",
+        ],
+    );
+}
+
+#[test]
+fn ice_and_irdma_bind() {
+    shows(
+        "e810-probe.record",
+        &[
+            " command read_nvm status=OK ",
+            " command update_package status=OK ",
+            " write PFPE_CQPDB ",
+            " eqe completion ",
+        ],
+    );
+}
+
+/// A key that is none, a range beyond its region, memory of the own side without a key, a receive that is too short, a peer
+/// that is gone.
+#[test]
+fn programs_on_irdma_meet_one_error_upon_another() {
+    shows(
+        "e810-errors.record",
+        &[
+            " eqe remote_access ",
+            " eqe key_unallocated ",
+            " eqe remote_invalid_request ",
+            " eqe retries_exceeded ",
+            " entry.error=true",
+        ],
+    );
+}
+
+/// Frames are lost, doubled, late and overtaken, each way.
+const BAD_WIRE: &[&str] = &[
+    r#"impairment {"direction":"tx","action":"drop""#,
+    r#"impairment {"direction":"rx","action":"drop""#,
+    r#""action":{"duplicate""#,
+    r#""action":{"delay""#,
+    r#""action":{"reorder""#,
+    " cqe send ",
+];
+
+#[test]
+fn programs_on_ib_mthca_talk_over_a_bad_wire() {
+    shows("mthca-loss.record", BAD_WIRE);
+    shows("mthca-loss.record", &[" opcode=SEND ", " opcode=RDMA_READ "]);
+}
+
+#[test]
+fn programs_on_irdma_talk_over_a_bad_wire() {
+    shows("e810-loss.record", BAD_WIRE);
+}

@@ -1,0 +1,175 @@
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use super::*;
+use crate::wire::ExitStatus;
+use crate::wire::exec::{INPUT_WINDOW, MAX_PAYLOAD, Size, Start};
+
+/// Longer than anything here takes on a busy host.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The host's end of a port that is served.
+struct Port(UnixStream);
+
+impl Port {
+    fn open() -> Self {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_read_timeout(Some(PATIENCE)).unwrap();
+        let host = Host::new(theirs.try_clone().unwrap());
+        std::thread::spawn(move || serve(&mut theirs, &host));
+        Self(ours)
+    }
+
+    fn send(&mut self, frame: &ToGuest) {
+        self.0.write_all(&frame.to_bytes()).unwrap();
+    }
+
+    fn start(&mut self, script: &str, terminal: Option<Size>) {
+        let argv = ["sh", "-c", script].map(str::to_owned).to_vec();
+        self.send(&ToGuest::Start(Start { argv, terminal, ..Start::default() }));
+        assert_eq!(self.next(), ToHost::Started);
+    }
+
+    fn next(&mut self) -> ToHost {
+        ToHost::read(&mut self.0).unwrap().unwrap()
+    }
+
+    /// Both outputs, and how it ended.
+    fn rest(&mut self) -> (String, String, ExitStatus) {
+        let (mut output, mut errors) = (Vec::new(), Vec::new());
+        loop {
+            match self.next() {
+                ToHost::Output(bytes) => output.extend(bytes),
+                ToHost::Errors(bytes) => errors.extend(bytes),
+                ToHost::Taken(_) => {}
+                ToHost::Ended(status) => {
+                    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+                    return (text(output), text(errors), status);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn until(&mut self, text: &str) {
+        let mut seen = String::new();
+        while !seen.contains(text) {
+            match self.next() {
+                ToHost::Output(bytes) => seen.push_str(std::str::from_utf8(&bytes).unwrap()),
+                ToHost::Taken(_) => {}
+                other => panic!("{other:?} after {seen:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn input_outputs_and_status_pass_through_one_command_after_the_other() {
+    let mut port = Port::open();
+    for code in [0, 3] {
+        port.start(&format!("cat; echo no >&2; exit {code}"), None);
+        port.send(&ToGuest::Input(b"a\0b".to_vec()));
+        port.send(&ToGuest::InputEnd);
+        assert_eq!(port.rest(), ("a\0b".into(), "no\n".into(), ExitStatus::Code(code)));
+        // For a command that has ended.
+        port.send(&ToGuest::Signal(libc::SIGKILL));
+    }
+}
+
+#[test]
+fn a_command_that_cannot_be_started_leaves_the_port_to_the_next() {
+    let mut port = Port::open();
+    port.send(&ToGuest::Start(Start { argv: vec!["/does/not/exist".into()], ..Start::default() }));
+    let ToHost::Failed(reason) = port.next() else { panic!() };
+    assert!(reason.starts_with("starting /does/not/exist"), "{reason}");
+    port.send(&ToGuest::Start(Start::default()));
+    assert_eq!(port.next(), ToHost::Failed("no command is named".into()));
+    port.start("echo yes", None);
+    assert_eq!(port.rest().0, "yes\n");
+}
+
+#[test]
+fn environment_and_folder_are_the_commands_own() {
+    let mut port = Port::open();
+    let argv = ["sh", "-c", "echo $X; pwd"].map(str::to_owned).to_vec();
+    let env = [("X".to_owned(), "a b".to_owned())].into();
+    port.send(&ToGuest::Start(Start { argv, env, folder: Some("/usr".into()), terminal: None }));
+    assert_eq!(port.next(), ToHost::Started);
+    assert_eq!(port.rest().0, "a b\n/usr\n");
+}
+
+#[test]
+fn a_signal_reaches_a_command_that_does_not_read_its_input() {
+    let mut port = Port::open();
+    port.start("echo ready; exec sleep 600", None);
+    port.until("ready");
+    for _ in 0..INPUT_WINDOW / MAX_PAYLOAD {
+        port.send(&ToGuest::Input(vec![b'x'; MAX_PAYLOAD]));
+    }
+    port.send(&ToGuest::Signal(libc::SIGTERM));
+    assert_eq!(port.rest().2, ExitStatus::Signal(libc::SIGTERM));
+}
+
+#[test]
+fn more_input_than_the_window_ends_the_command() {
+    let mut port = Port::open();
+    port.start("trap '' HUP; echo ready; exec sleep 600", None);
+    port.until("ready");
+    for _ in 0..=2 * INPUT_WINDOW / MAX_PAYLOAD {
+        port.send(&ToGuest::Input(vec![b'x'; MAX_PAYLOAD]));
+    }
+    assert_eq!(port.rest().2, ExitStatus::Signal(libc::SIGKILL));
+}
+
+#[test]
+fn input_that_a_command_closes_is_taken_all_the_same() {
+    let mut port = Port::open();
+    port.start("exec <&-; echo closed; read x < /dev/zero | :; sleep 600", None);
+    port.until("closed");
+    port.send(&ToGuest::Input(vec![0; MAX_PAYLOAD]));
+    assert_eq!(port.next(), ToHost::Taken(u32::try_from(MAX_PAYLOAD).unwrap()));
+    port.send(&ToGuest::HangUp);
+    assert_eq!(port.rest().2, ExitStatus::Signal(libc::SIGHUP));
+}
+
+#[test]
+fn hanging_up_ends_what_ignores_it_too() {
+    let mut port = Port::open();
+    port.start("trap '' HUP; echo ready; while :; do sleep 1; done", None);
+    port.until("ready");
+    port.send(&ToGuest::HangUp);
+    assert_eq!(port.rest().2, ExitStatus::Signal(libc::SIGKILL));
+}
+
+#[test]
+fn the_end_comes_though_something_left_behind_holds_the_outputs_and_loses_nothing() {
+    let mut port = Port::open();
+    port.start("sleep 600 & head -c 300000 /dev/zero | tr '\\0' x", None);
+    let (output, errors, status) = port.rest();
+    assert_eq!((output.len(), errors.as_str(), status), (300_000, "", ExitStatus::Code(0)));
+}
+
+#[test]
+fn a_command_has_a_terminal_of_the_size_asked_for_and_ctrl_c_interrupts_it() {
+    let mut port = Port::open();
+    let script =
+        "trap 'echo interrupted; stty size; exit 7' INT; stty size; tty; while :; do sleep 0.1; done";
+    port.start(script, Some(Size { rows: 30, columns: 90 }));
+    port.until("30 90\r\n/dev/pts/");
+    port.send(&ToGuest::Resize(Size { rows: 40, columns: 100 }));
+    port.send(&ToGuest::Input(vec![3]));
+    let (output, _, status) = port.rest();
+    assert!(output.contains("interrupted\r\n40 100\r\n"), "{output:?}");
+    assert_eq!(status, ExitStatus::Code(7));
+}
+
+#[test]
+fn the_end_of_input_reaches_a_program_on_a_terminal() {
+    let mut port = Port::open();
+    port.start("cat; echo over", Some(Size { rows: 24, columns: 80 }));
+    port.send(&ToGuest::Input(b"line\n".to_vec()));
+    port.send(&ToGuest::InputEnd);
+    let (output, _, status) = port.rest();
+    assert!(output.ends_with("over\r\n") && output.contains("line"), "{output:?}");
+    assert_eq!(status, ExitStatus::Code(0));
+}

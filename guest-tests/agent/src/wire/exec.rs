@@ -1,0 +1,260 @@
+//! What is said on a port that carries one command at a time: its start, its input and outputs as bytes, signals, its end.
+//!
+//! Beside the port of steps a guest may have ports named [`EXEC_PORT_PREFIX`] and a number. On each the host starts a
+//! command with [`ToGuest::Start`]; the guest answers [`ToHost::Started`] and later [`ToHost::Ended`], or
+//! [`ToHost::Failed`], and the port is free for the next. What the host sends for a command that has ended is passed over.
+//!
+//! A frame is a byte that names its kind, the length of what follows as 32 bits in little-endian order, and so many bytes, at
+//! most [`MAX_PAYLOAD`]. Outputs wait in the guest until the host reads the port. Input would keep signals from coming
+//! through, so the host sends at most [`INPUT_WINDOW`] bytes more than the guest has said to have [`ToHost::Taken`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{self, Read};
+
+use serde::{Deserialize, Serialize};
+
+use super::ExitStatus;
+
+/// How the names of such ports begin.
+pub const EXEC_PORT_PREFIX: &str = "org.hcad.exec.";
+/// Bound: bytes of one frame behind its header. Both ends refuse more.
+pub const MAX_PAYLOAD: usize = 64 << 10;
+/// Bound: bytes of input under way to a command that does not read.
+pub const INPUT_WINDOW: usize = 256 << 10;
+/// Bytes in front of each frame's payload.
+pub const HEADER: usize = 5;
+
+/// A command to start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Start {
+    /// The program, looked for in the usual folders, and its arguments.
+    pub argv: Vec<String>,
+    /// Environment beside what every command has.
+    pub env: BTreeMap<String, String>,
+    /// Folder it starts in, instead of the home of root.
+    pub folder: Option<String>,
+    /// It gets a terminal of this size; its outputs are one then.
+    pub terminal: Option<Size>,
+}
+
+/// Size of a terminal, in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Size {
+    /// Lines.
+    pub rows: u16,
+    /// Characters of a line.
+    pub columns: u16,
+}
+
+/// From the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToGuest {
+    /// Start this; nothing runs on the port.
+    Start(Start),
+    /// Bytes for its input.
+    Input(Vec<u8>),
+    /// There is no more input.
+    InputEnd,
+    /// A signal for it and what it has started.
+    Signal(i32),
+    /// Its terminal has another size.
+    Resize(Size),
+    /// Nobody waits for it any more: end it.
+    HangUp,
+}
+
+/// From the guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToHost {
+    /// The command runs.
+    Started,
+    /// It could not be started, for this reason.
+    Failed(String),
+    /// Bytes of its output, or of its terminal.
+    Output(Vec<u8>),
+    /// Bytes of its other output.
+    Errors(Vec<u8>),
+    /// So many bytes of input have gone to the command, or have been given up since it closed its input.
+    Taken(u32),
+    /// It has ended, and all it printed was sent.
+    Ended(ExitStatus),
+}
+
+/// Why bytes are no frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadFrame(String);
+
+impl fmt::Display for BadFrame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadFrame {}
+
+impl From<BadFrame> for io::Error {
+    fn from(error: BadFrame) -> Self {
+        Self::new(io::ErrorKind::InvalidData, error)
+    }
+}
+
+/// Frames of one direction.
+pub trait Frame: Sized {
+    /// The byte that names its kind, and its payload.
+    fn parts(&self) -> (u8, Vec<u8>);
+
+    /// The frame of this kind with this payload.
+    ///
+    /// # Errors
+    /// There is no such frame.
+    fn of_parts(kind: u8, payload: Vec<u8>) -> Result<Self, BadFrame>;
+
+    /// The frame as bytes. Payloads of more than [`MAX_PAYLOAD`] bytes are the caller's mistake, which the other end refuses.
+    fn to_bytes(&self) -> Vec<u8> {
+        let (kind, payload) = self.parts();
+        let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+        let mut bytes = Vec::with_capacity(HEADER + payload.len());
+        bytes.push(kind);
+        bytes.extend_from_slice(&len.to_le_bytes());
+        bytes.extend_from_slice(&payload);
+        bytes
+    }
+
+    /// Reads one frame; none at the end of the input.
+    ///
+    /// # Errors
+    /// The input ends inside a frame or cannot be read, or what it holds is none.
+    fn read(input: &mut impl Read) -> io::Result<Option<Self>> {
+        let mut header = [0; HEADER];
+        if input.read(&mut header[..1])? == 0 {
+            return Ok(None);
+        }
+        input.read_exact(&mut header[1..])?;
+        let (kind, len) = parse_header(header)?;
+        let mut payload = vec![0; len];
+        input.read_exact(&mut payload)?;
+        Ok(Some(Self::of_parts(kind, payload)?))
+    }
+}
+
+/// Kind and length of the payload that follows a header.
+///
+/// # Errors
+/// It is longer than any may be.
+pub fn parse_header(header: [u8; HEADER]) -> Result<(u8, usize), BadFrame> {
+    let [kind, len @ ..] = header;
+    let len = u32::from_le_bytes(len);
+    usize::try_from(len)
+        .ok()
+        .filter(|len| *len <= MAX_PAYLOAD)
+        .map(|len| (kind, len))
+        .ok_or_else(|| BadFrame(format!("a frame of kind {kind} with {len} bytes")))
+}
+
+impl Frame for ToGuest {
+    fn parts(&self) -> (u8, Vec<u8>) {
+        match self {
+            Self::Start(start) => (1, json(start)),
+            Self::Input(bytes) => (2, bytes.clone()),
+            Self::InputEnd => (3, Vec::new()),
+            Self::Signal(signal) => (4, signal.to_le_bytes().to_vec()),
+            Self::Resize(size) => (5, [size.rows.to_le_bytes(), size.columns.to_le_bytes()].concat()),
+            Self::HangUp => (6, Vec::new()),
+        }
+    }
+
+    fn of_parts(kind: u8, payload: Vec<u8>) -> Result<Self, BadFrame> {
+        let wrong = || BadFrame(format!("frame {kind} to the guest with {} bytes", payload.len()));
+        match (kind, payload.len()) {
+            (1, _) => of_json(&payload).map(Self::Start),
+            (2, _) => Ok(Self::Input(payload)),
+            (3, 0) => Ok(Self::InputEnd),
+            (4, _) => {
+                Ok(Self::Signal(i32::from_le_bytes(payload.as_slice().try_into().map_err(|_| wrong())?)))
+            }
+            (5, _) => {
+                let [a, b, c, d] = payload.as_slice().try_into().map_err(|_| wrong())?;
+                let (rows, columns) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
+                Ok(Self::Resize(Size { rows, columns }))
+            }
+            (6, 0) => Ok(Self::HangUp),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl Frame for ToHost {
+    fn parts(&self) -> (u8, Vec<u8>) {
+        match self {
+            Self::Started => (1, Vec::new()),
+            Self::Failed(reason) => (2, reason.bytes().take(MAX_PAYLOAD).collect()),
+            Self::Output(bytes) => (3, bytes.clone()),
+            Self::Errors(bytes) => (4, bytes.clone()),
+            Self::Taken(count) => (5, count.to_le_bytes().to_vec()),
+            Self::Ended(status) => (6, json(status)),
+        }
+    }
+
+    fn of_parts(kind: u8, payload: Vec<u8>) -> Result<Self, BadFrame> {
+        let wrong = || BadFrame(format!("frame {kind} to the host with {} bytes", payload.len()));
+        match (kind, payload.len()) {
+            (1, 0) => Ok(Self::Started),
+            (2, _) => Ok(Self::Failed(String::from_utf8_lossy(&payload).into_owned())),
+            (3, _) => Ok(Self::Output(payload)),
+            (4, _) => Ok(Self::Errors(payload)),
+            (5, _) => {
+                Ok(Self::Taken(u32::from_le_bytes(payload.as_slice().try_into().map_err(|_| wrong())?)))
+            }
+            (6, _) => of_json(&payload).map(Self::Ended),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+fn json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("frames have string keys and no failing serializer")
+}
+
+fn of_json<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T, BadFrame> {
+    serde_json::from_slice(payload).map_err(|error| BadFrame(format!("frame not understood: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_kind_length_and_payload() {
+        assert_eq!(ToGuest::Signal(15).to_bytes(), [4, 4, 0, 0, 0, 15, 0, 0, 0]);
+        assert_eq!(
+            ToGuest::Resize(Size { rows: 24, columns: 0x150 }).to_bytes(),
+            [5, 4, 0, 0, 0, 24, 0, 0x50, 1]
+        );
+        assert_eq!(ToHost::Output(b"ab".to_vec()).to_bytes(), [3, 2, 0, 0, 0, b'a', b'b']);
+        let ended = ToHost::Ended(ExitStatus::Code(3)).to_bytes();
+        assert_eq!(ended, [&[6, 10, 0, 0, 0][..], b"{\"code\":3}"].concat());
+    }
+
+    #[test]
+    fn frames_are_read_one_after_the_other_to_the_end_of_the_input() {
+        let start = Start { argv: vec!["true".into()], folder: Some("/tmp".into()), ..Start::default() };
+        let frames = [ToGuest::Start(start), ToGuest::Input(vec![0; 3]), ToGuest::InputEnd, ToGuest::HangUp];
+        let bytes: Vec<u8> = frames.iter().flat_map(Frame::to_bytes).collect();
+        let mut input = bytes.as_slice();
+        for frame in frames {
+            assert_eq!(ToGuest::read(&mut input).unwrap(), Some(frame));
+        }
+        assert_eq!(ToGuest::read(&mut input).unwrap(), None);
+    }
+
+    #[test]
+    fn what_is_no_frame_is_refused_before_its_payload_is_read() {
+        let error = |bytes: &[u8]| ToHost::read(&mut &*bytes).unwrap_err().to_string();
+        assert_eq!(error(&[3, 1, 0, 1, 0]), "a frame of kind 3 with 65537 bytes");
+        assert_eq!(error(&[9, 0, 0, 0, 0]), "frame 9 to the host with 0 bytes");
+        assert_eq!(error(&[5, 1, 0, 0, 0, 7]), "frame 5 to the host with 1 bytes");
+        assert!(error(&[6, 2, 0, 0, 0, b'{', b'}']).starts_with("frame not understood"));
+    }
+}

@@ -1,0 +1,55 @@
+//! Builds the agent for `guest-lab` to carry inside: static, since a guest has no libraries.
+//!
+//! It is another program with other flags than what is being built now, so a cargo of its own builds it, in a target folder
+//! beside the others. `HCAD_AGENT` names one that was built elsewhere.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-env-changed=HCAD_AGENT");
+    let output = PathBuf::from(variable("OUT_DIR")?);
+    let agent = match env::var_os("HCAD_AGENT") {
+        Some(agent) => {
+            println!("cargo::rerun-if-changed={}", Path::new(&agent).display());
+            PathBuf::from(agent)
+        }
+        None => build(&output)?,
+    };
+    fs::copy(&agent, output.join("guest-agent"))
+        .map_err(|error| format!("copying {}: {error}", agent.display()))?;
+    Ok(())
+}
+
+fn build(output: &Path) -> Result<PathBuf, Box<dyn Error>> {
+    let here = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
+    for source in ["agent/src", "agent/Cargo.toml", "../Cargo.toml", "../Cargo.lock"] {
+        println!("cargo::rerun-if-changed={source}");
+    }
+    // One for all profiles, beside theirs.
+    let profile = output.ancestors().find(|folder| folder.join(".cargo-lock").is_file());
+    let all = profile.and_then(Path::parent);
+    let target_dir = all.unwrap_or(output).join("guest");
+    let mut command = Command::new(variable("CARGO")?);
+    command
+        .current_dir(here)
+        .args(["build", "--quiet", "--release", "--frozen", "-p", "agent", "--bin", "guest-agent"])
+        .args(["--target", TARGET, "--target-dir"])
+        .arg(&target_dir)
+        .env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=symbols")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        // Of `cargo clippy`, which does not build.
+        .env_remove("RUSTC_WORKSPACE_WRAPPER");
+    if !command.status()?.success() {
+        return Err(format!("building the agent failed: {command:?}").into());
+    }
+    Ok(target_dir.join(TARGET).join("release/guest-agent"))
+}
+
+fn variable(name: &str) -> Result<std::ffi::OsString, String> {
+    env::var_os(name).ok_or_else(|| format!("cargo sets no {name}"))
+}

@@ -1,0 +1,128 @@
+//! Packages that users add to the user space of their own guests. The scenarios' guests do without.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::str::FromStr;
+
+use anyhow::{Context, Result};
+
+/// The file of the cache that lists them, one a line.
+const LIST: &str = "added-packages";
+
+/// A Debian package, by a name as Debian's policy has them (section 5.6.7).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PackageName(String);
+
+/// Why a text is no name of a package.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadPackageName(String);
+
+impl fmt::Display for BadPackageName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "'{}' is no name of a Debian package", self.0)
+    }
+}
+
+impl std::error::Error for BadPackageName {}
+
+impl FromStr for PackageName {
+    type Err = BadPackageName;
+
+    fn from_str(text: &str) -> Result<Self, BadPackageName> {
+        let begins = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        let is_good = text.len() >= 2
+            && text.starts_with(begins)
+            && text.chars().all(|c| begins(c) || matches!(c, '+' | '-' | '.'));
+        // To apt a dash at the end means to remove, and a plus to install; no package ends so that is of use here.
+        if is_good && !text.ends_with(['-', '+']) || text == "g++" {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(BadPackageName(text.to_owned()))
+        }
+    }
+}
+
+impl fmt::Display for PackageName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Those that were added.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Added(BTreeSet<PackageName>);
+
+impl Added {
+    /// What the list in the cache says.
+    ///
+    /// # Errors
+    /// When it cannot be read, or holds what is no name.
+    pub fn read(cache: &Path) -> Result<Self> {
+        let path = cache.join(LIST);
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
+            text => text.with_context(|| format!("reading {}", path.display()))?,
+        };
+        let names: Result<_, _> = text.lines().map(str::parse).collect();
+        names.map(Self).with_context(|| format!("understanding {}", path.display()))
+    }
+
+    /// Writes the list.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self, cache: &Path) -> Result<()> {
+        let path = cache.join(LIST);
+        let text: String = self.names().map(|name| format!("{name}\n")).collect();
+        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// These and more.
+    #[must_use]
+    pub fn with(mut self, more: impl IntoIterator<Item = PackageName>) -> Self {
+        self.0.extend(more);
+        self
+    }
+
+    /// These but some.
+    #[must_use]
+    pub fn without(mut self, some: &[PackageName]) -> Self {
+        self.0.retain(|name| !some.contains(name));
+        self
+    }
+
+    /// Their names, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|name| name.0.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_one_that_apt_takes_for_a_package() {
+        for good in ["tcpdump", "libstdc++6", "python3.13", "0ad", "g++"] {
+            assert_eq!(good.parse::<PackageName>().unwrap().to_string(), good);
+        }
+        for bad in ["", "x", "-y", "Tcpdump", "a b", "tcpdump-", "tcpdump=1", "a/b", "--option"] {
+            assert!(bad.parse::<PackageName>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_list_holds_each_once_and_survives() {
+        let cache = tempfile::tempdir().unwrap();
+        assert_eq!(Added::read(cache.path()).unwrap(), Added::default());
+        let name = |text: &str| text.parse::<PackageName>().unwrap();
+        let added = Added::default().with([name("tcpdump"), name("gdb"), name("gdb")]);
+        added.write(cache.path()).unwrap();
+        let read = Added::read(cache.path()).unwrap();
+        assert_eq!(read.names().collect::<Vec<_>>(), ["gdb", "tcpdump"]);
+        assert_eq!(read.without(&[name("gdb")]).names().collect::<Vec<_>>(), ["tcpdump"]);
+    }
+}

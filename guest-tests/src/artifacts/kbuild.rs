@@ -1,0 +1,271 @@
+//! What builds modules for the guests' kernel: its headers and scripts, the compiler it was built with, and make.
+//!
+//! The programs are of the kernel's release of Debian, not of the host's, and start each other by their names. So each is
+//! replaced by a script that starts it by the loader and with the libraries it came with.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::apt::{Component, Package, Suite, run};
+use super::cache::{self, Work};
+use super::kernel::{Kernel, KernelChoice};
+use super::packages::Set;
+
+/// Beginnings of names of what is needed of all that headers of a kernel depend on.
+const WANTED: &[&str] =
+    &["binutils", "cpp", "gcc", "lib", "linux-headers-", "linux-kbuild-", "make", "pahole", "zlib1g"];
+/// Folders with programs that the others start.
+const PROGRAMS: &[&str] = &["usr/bin", "usr/libexec", "usr/lib/linux-kbuild-"];
+/// Where the kernel's own rules are.
+const SOURCES: &str = "usr/src";
+/// End of the names of programs behind scripts.
+const BEHIND: &str = "elf";
+
+/// How to build a module.
+#[derive(Clone, Debug)]
+pub struct ModuleBuild {
+    make: PathBuf,
+    /// The kernel's build folder.
+    tree: PathBuf,
+    /// Folder of the compiler, if it is not the host's.
+    programs: Option<PathBuf>,
+}
+
+impl ModuleBuild {
+    /// Finds what builds modules for a kernel, or fetches it. A user's own kernel has its build folder as `build`, and is
+    /// for the host's compiler.
+    ///
+    /// # Errors
+    /// When it cannot be fetched, or a kernel of the user's has no build folder.
+    pub fn obtain(cache: &Path, choice: &KernelChoice) -> Result<Self> {
+        let kernel = Kernel::obtain(cache, choice)?;
+        let suite = match choice {
+            KernelChoice::Stock(suite) => *suite,
+            KernelChoice::Folder(_) => {
+                let tree = kernel.modules.join("build");
+                ensure!(tree.is_dir(), "{} is no folder: modules are built in it", tree.display());
+                return Ok(Self { make: "make".into(), tree, programs: None });
+            }
+        };
+        let release = kernel.release();
+        let headers = format!("linux-headers-{release}");
+        let cache = cache.canonicalize()?;
+        let name = format!("kbuild-2-{release}");
+        let root = cache.join(&name).join("root");
+        let own = kernel.modules.ancestors().nth(4).map(|root| root.join("usr")).unwrap_or_default();
+        let has_own = own.join("src").join(&headers).is_dir();
+        cache::entry(&cache, &name, |work| {
+            let made = if has_own {
+                let compiler = format!("{}-x86-64-linux-gnu", compiler(&own.join("src").join(&headers))?);
+                let made = fetch(work, suite, &[&compiler, "binutils", "libelf1t64", "make", "pahole"])?;
+                copy_headers(&own, &made.join("usr"))?;
+                made
+            } else {
+                // A cache from before headers came with their kernel.
+                fetch(work, suite, &[&headers, "binutils", "make"]).with_context(|| {
+                    format!(
+                        "no headers of the lab's kernel; if the archive has those of a newer one only, remove 'linux-*' \
+                         from {} and the lab fetches both",
+                        cache.display()
+                    )
+                })?
+            };
+            relocate(&made, &root)
+        })?;
+        let tree = root.join(SOURCES).join(&headers);
+        Ok(Self { make: root.join("usr/bin/make"), tree, programs: Some(root.join("usr/bin")) })
+    }
+
+    /// The command that builds the modules of a folder.
+    ///
+    /// # Errors
+    /// When there is no such folder, or it has no makefile.
+    pub fn command(&self, folder: &Path) -> Result<Command> {
+        let folder = folder.canonicalize().with_context(|| folder.display().to_string())?;
+        let has_rules = ["Kbuild", "Makefile"].iter().any(|name| folder.join(name).is_file());
+        ensure!(has_rules, "{} has no Makefile, which says what to build: obj-m := NAME.o", folder.display());
+        let mut command = Command::new(&self.make);
+        command.arg("-C").arg(&self.tree).arg(format!("M={}", folder.display()));
+        if let Some(programs) = &self.programs {
+            let mut path = OsString::from(programs);
+            if let Some(others) = std::env::var_os("PATH") {
+                path.push(":");
+                path.push(others);
+            }
+            command.env("PATH", path);
+        }
+        Ok(command)
+    }
+}
+
+fn fetch(work: &Work, suite: Suite, install: &[&str]) -> Result<PathBuf> {
+    let is_wanted = |package: &Package| WANTED.iter().any(|beginning| package.name.starts_with(beginning));
+    Set { install, suite, component: Component::Main, wanted: &is_wanted }.fetch(work)
+}
+
+/// The compiler a kernel was built with, as its build folder names it: `gcc-14`.
+fn compiler(tree: &Path) -> Result<String> {
+    let file = tree.join(".kernelvariables");
+    let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+    let mut words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+    let is_versioned = |word: &&str| {
+        word.strip_prefix("gcc-").is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    let found = words.rfind(is_versioned);
+    found.map(str::to_owned).with_context(|| format!("{} names no gcc", file.display()))
+}
+
+/// Copies headers and scripts that came with a kernel. Both are folders `usr`.
+fn copy_headers(from: &Path, to: &Path) -> Result<()> {
+    let is_script = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("linux-kbuild-"))
+    };
+    let scripts = list(&from.join("lib"))?.into_iter().filter(is_script);
+    let folders = scripts.map(|path| (path, "lib")).chain([(from.join("src"), ".")]);
+    for (folder, parent) in folders {
+        let mut copy = Command::new("cp");
+        copy.args(["-a", "--reflink=auto"]).arg(folder).arg(to.join(parent));
+        run(&mut copy).context("copying headers")?;
+    }
+    Ok(())
+}
+
+/// Makes what was unpacked below `made` work when it is at `root`.
+fn relocate(made: &Path, root: &Path) -> Result<()> {
+    let mut folders = Vec::new();
+    for path in PROGRAMS {
+        let (parent, beginning) = path.rsplit_once('/').unwrap_or(("", path));
+        for entry in list(&made.join(parent))? {
+            if entry.file_name().is_some_and(|name| name.to_string_lossy().starts_with(beginning)) {
+                folders.push(entry);
+            }
+        }
+    }
+    while let Some(folder) = folders.pop() {
+        for path in list(&folder)? {
+            let kind = fs::symlink_metadata(&path)?;
+            if kind.is_dir() {
+                folders.push(path);
+            } else if kind.is_file() && kind.permissions().mode() & 0o111 != 0 && is_elf(&path)? {
+                put_behind_script(&path, made, root)?;
+            }
+        }
+    }
+    // The rules of a flavour include those of all by an absolute path.
+    let absolute = format!("/{SOURCES}");
+    for folder in list(&made.join(SOURCES))? {
+        let makefile = folder.join("Makefile");
+        if let Ok(text) = fs::read_to_string(&makefile)
+            && text.contains(&absolute)
+            && text.len() < 4096
+        {
+            let here = root.join(SOURCES).display().to_string();
+            fs::write(&makefile, text.replace(&absolute, &here))
+                .with_context(|| makefile.display().to_string())?;
+        }
+    }
+    Ok(())
+}
+
+fn put_behind_script(program: &Path, made: &Path, root: &Path) -> Result<()> {
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    let behind = program.with_file_name(format!("{name}.{BEHIND}"));
+    fs::rename(program, &behind).with_context(|| format!("renaming {}", program.display()))?;
+    let at = |path: &str| root.join(path).display().to_string();
+    let script = format!(
+        "#!/bin/sh\nexec '{}' --library-path '{}:{}' --argv0 \"$0\" '{}' \"$@\"\n",
+        at("usr/lib64/ld-linux-x86-64.so.2"),
+        at("usr/lib/x86_64-linux-gnu"),
+        at("usr/lib"),
+        root.join(behind.strip_prefix(made)?).display()
+    );
+    fs::write(program, script).with_context(|| format!("writing {}", program.display()))?;
+    Ok(fs::set_permissions(program, fs::Permissions::from_mode(0o755))?)
+}
+
+fn list(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+    entries.map(|entry| Ok(entry?.path())).collect()
+}
+
+fn is_elf(path: &Path) -> Result<bool> {
+    let mut magic = Vec::new();
+    File::open(path)?.take(4).read_to_end(&mut magic)?;
+    Ok(magic == *b"\x7fELF")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_put_behind_scripts_that_name_where_they_will_be() {
+        let made = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str, mode| {
+            let path = made.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        write("usr/bin/gcc", "\x7fELF of gcc", 0o755);
+        write("usr/bin/script", "#!/bin/sh\n", 0o755);
+        write("usr/libexec/gcc/14/plugin.so", "\x7fELF", 0o644);
+        write("usr/lib/linux-kbuild-7/scripts/mod/modpost", "\x7fELF", 0o755);
+        write(
+            "usr/src/linux-headers-7-amd64/Makefile",
+            "include /usr/src/linux-headers-7-common/Makefile\n",
+            0o644,
+        );
+        relocate(made.path(), Path::new("/at")).unwrap();
+        let read = |path: &str| fs::read_to_string(made.path().join(path)).unwrap();
+        assert_eq!(read("usr/bin/gcc.elf"), "\x7fELF of gcc");
+        assert_eq!(
+            read("usr/bin/gcc"),
+            "#!/bin/sh\nexec '/at/usr/lib64/ld-linux-x86-64.so.2' --library-path \
+             '/at/usr/lib/x86_64-linux-gnu:/at/usr/lib' --argv0 \"$0\" '/at/usr/bin/gcc.elf' \"$@\"\n"
+        );
+        assert_eq!(read("usr/bin/script"), "#!/bin/sh\n");
+        assert_eq!(read("usr/libexec/gcc/14/plugin.so"), "\x7fELF");
+        assert!(read("usr/lib/linux-kbuild-7/scripts/mod/modpost").starts_with("#!"));
+        let rules = read("usr/src/linux-headers-7-amd64/Makefile");
+        assert_eq!(rules, "include /at/usr/src/linux-headers-7-common/Makefile\n");
+    }
+
+    #[test]
+    fn headers_that_came_with_a_kernel_are_used_and_name_their_compiler() {
+        let kernel = tempfile::tempdir().unwrap();
+        let tree = kernel.path().join("src/linux-headers-7-amd64");
+        fs::create_dir_all(&tree).unwrap();
+        fs::create_dir_all(kernel.path().join("lib/linux-kbuild-7/scripts")).unwrap();
+        fs::create_dir_all(kernel.path().join("lib/modules")).unwrap();
+        fs::write(tree.join(".kernelvariables"), "CCACHE = ccache\nCC = $(CROSS_COMPILE)gcc-14\n").unwrap();
+        assert_eq!(compiler(&tree).unwrap(), "gcc-14");
+        let made = tempfile::tempdir().unwrap();
+        fs::create_dir(made.path().join("lib")).unwrap();
+        copy_headers(kernel.path(), made.path()).unwrap();
+        assert!(made.path().join("lib/linux-kbuild-7/scripts").is_dir());
+        assert!(made.path().join("src/linux-headers-7-amd64/.kernelvariables").is_file());
+        assert!(!made.path().join("lib/modules").exists());
+        fs::write(tree.join(".kernelvariables"), "CC = cc\n").unwrap();
+        assert!(compiler(&tree).unwrap_err().to_string().contains("names no gcc"));
+    }
+
+    #[test]
+    fn a_folder_without_rules_is_told_what_they_are() {
+        let build = ModuleBuild { make: "make".into(), tree: "/k".into(), programs: Some("/p".into()) };
+        let folder = tempfile::tempdir().unwrap();
+        let refused = build.command(folder.path()).unwrap_err().to_string();
+        assert!(refused.contains("obj-m := NAME.o"), "{refused}");
+        fs::write(folder.path().join("Makefile"), "obj-m := x.o\n").unwrap();
+        let command = build.command(folder.path()).unwrap();
+        let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
+        let folder = folder.path().canonicalize().unwrap();
+        assert_eq!(words, ["-C", "/k", &format!("M={}", folder.display())]);
+    }
+}

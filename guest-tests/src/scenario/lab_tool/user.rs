@@ -1,0 +1,283 @@
+//! Somebody who types commands of this program.
+
+use std::fmt;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::artifacts::cache_dir;
+use crate::lab::Lab;
+use crate::run_dir::RunDir;
+
+/// Longer than anything takes that a user waits for here, in emulated guests on a busy host.
+const PATIENCE: Duration = Duration::from_secs(180);
+/// From the end of a supervisor until its guests are gone.
+const END: Duration = Duration::from_secs(20);
+/// Between two looks at what the kernel says of processes.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A user with a folder of testbeds of their own.
+pub(super) struct User {
+    program: PathBuf,
+    state: PathBuf,
+    /// What `up` is told beside what is said here: the lab's own programs.
+    options: Vec<String>,
+    /// Instead of the one of whoever runs this.
+    cache: Option<PathBuf>,
+}
+
+/// How a command ended, and what it printed.
+pub(super) struct Outcome {
+    pub(super) code: Option<i32>,
+    pub(super) stdout: Vec<u8>,
+    pub(super) stderr: String,
+}
+
+impl User {
+    pub(super) fn new(lab: &Lab, run: &RunDir) -> Result<Self> {
+        let state = run.socket("state");
+        Ok(Self {
+            program: std::env::current_exe().context("finding this program")?,
+            state,
+            options: lab.given().to_vec(),
+            cache: None,
+        })
+    }
+
+    /// One with a cache in this folder, which begins with what this one's has.
+    pub(super) fn with_cache(&self, folder: &Path) -> Result<Self> {
+        fs::create_dir_all(folder)?;
+        for entry in fs::read_dir(cache_dir()?)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() && entry.file_name() != "testbeds" {
+                symlink(entry.path(), folder.join(entry.file_name()))?;
+            }
+        }
+        let (program, state, options) = (self.program.clone(), self.state.clone(), self.options.clone());
+        Ok(Self { program, state, options, cache: Some(folder.to_owned()) })
+    }
+
+    /// Builds the module in a folder for the lab's kernel.
+    pub(super) async fn build(&self, folder: &str) -> Result<Outcome> {
+        let kernel = self.options.iter().find(|option| option.starts_with("--kernel"));
+        let words: Vec<&str> =
+            ["build"].into_iter().chain(kernel.map(String::as_str)).chain([folder]).collect();
+        self.run(&words).await
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.env("HCAD_LAB_STATE", &self.state);
+        if let Some(cache) = &self.cache {
+            command.env("HCAD_LAB_CACHE", cache);
+        }
+        let (first, others) = arguments.split_at(arguments.len().min(1));
+        command.args(first);
+        if matches!(first, ["up" | "ci"]) {
+            command.args(&self.options);
+        }
+        command.args(others);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        command
+    }
+
+    /// Types a command and waits for its end.
+    pub(super) async fn run(&self, arguments: &[&str]) -> Result<Outcome> {
+        self.run_with(b"", arguments).await
+    }
+
+    /// The same for one that reads this.
+    pub(super) async fn run_with(&self, input: &[u8], arguments: &[&str]) -> Result<Outcome> {
+        let mut child = self.command(arguments).spawn().context("starting guest-lab")?;
+        let mut stdin = child.stdin.take().context("no input")?;
+        let feed = async {
+            // A command need not read it.
+            let _ = stdin.write_all(input).await;
+            drop(stdin);
+        };
+        let ended = timeout(PATIENCE, async { tokio::join!(feed, child.wait_with_output()).1 }).await;
+        let output = ended.with_context(|| format!("{arguments:?} had not ended after {PATIENCE:?}"))??;
+        Ok(Outcome {
+            code: output.status.code(),
+            stdout: output.stdout,
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        })
+    }
+
+    /// Types a command and goes on.
+    pub(super) fn start(&self, arguments: &[&str]) -> Result<Running> {
+        let mut child = self.command(arguments).spawn().context("starting guest-lab")?;
+        let stdout = BufReader::new(child.stdout.take().context("no output")?);
+        Ok(Running { child, stdout, seen: Vec::new() })
+    }
+
+    /// Processes of a testbed: supervisor, then QEMUs.
+    pub(super) async fn processes(&self, testbed: &str) -> Result<Vec<u32>> {
+        let all: Value = serde_json::from_slice(&self.run(&["ps", "--json"]).await?.stdout)?;
+        let found = all.as_array().into_iter().flatten().find(|one| one["name"] == testbed);
+        let found = found.with_context(|| format!("no {testbed} in {all}"))?;
+        let guests = found["guests"].as_array().into_iter().flatten().map(|guest| &guest["qemu"]);
+        let ids = std::iter::once(&found["supervisor"]).chain(guests).filter_map(Value::as_u64);
+        Ok(ids.map(u32::try_from).collect::<Result<_, _>>()?)
+    }
+
+    /// The same as soon as there is one.
+    pub(super) async fn processes_soon(&self, testbed: &str, limit: Duration) -> Result<Vec<u32>> {
+        let begun = Instant::now();
+        loop {
+            match self.processes(testbed).await {
+                Ok(processes) => {
+                    let all = processes.iter().flat_map(|id| descendants(*id)).chain(processes.clone());
+                    let all: Vec<u32> = all.collect();
+                    if all.len() > 1 {
+                        return Ok(all);
+                    }
+                }
+                Err(error) if begun.elapsed() > limit => return Err(error.context("it did not begin")),
+                Err(_) => {}
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// No testbed is listed, these processes are gone, and nothing is in the folder but its lock.
+    pub(super) async fn nothing_is_left(&self, processes: &[u32]) -> Result<()> {
+        let begun = Instant::now();
+        while let Some(alive) = processes.iter().find(|id| is_alive(**id)) {
+            ensure!(begun.elapsed() < END, "process {alive} of {processes:?} lives on after {END:?}");
+            sleep(LOOK).await;
+        }
+        let listed = self.run(&["ps", "--json"]).await?;
+        ensure!(listed.stdout.trim_ascii() == b"[]", "{listed:?}");
+        let left =
+            fs::read_dir(&self.state)?.map(|entry| Ok(entry?.file_name())).collect::<Result<Vec<_>>>()?;
+        ensure!(left == ["lock"], "{left:?} is left");
+        Ok(())
+    }
+}
+
+/// A process that is no zombie.
+fn is_alive(id: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| state != 'Z' && state != 'X')
+}
+
+/// Processes that a process has started.
+fn descendants(id: u32) -> Vec<u32> {
+    let children = fs::read_to_string(Path::new("/proc").join(format!("{id}/task/{id}/children")));
+    children.unwrap_or_default().split_whitespace().filter_map(|id| id.parse().ok()).collect()
+}
+
+/// Ends a process of a user's without warning.
+pub(super) fn kill(id: u32) -> Result<()> {
+    let process = rustix::process::Pid::from_raw(i32::try_from(id)?).context("no process has this number")?;
+    Ok(rustix::process::kill_process(process, rustix::process::Signal::KILL)?)
+}
+
+impl Outcome {
+    /// It ended with success.
+    pub(super) fn succeeded(&self) -> Result<()> {
+        ensure!(self.code == Some(0), "{self:?}");
+        Ok(())
+    }
+
+    /// It did, and printed just this.
+    pub(super) fn printed(&self, text: &str) -> Result<()> {
+        self.succeeded()?;
+        ensure!(self.stdout == text.as_bytes(), "not '{text}': {self:?}");
+        Ok(())
+    }
+
+    /// It did not, and says all this.
+    pub(super) fn failed(&self, parts: &[&str]) -> Result<()> {
+        ensure!(self.code.is_some_and(|code| code != 0), "{self:?}");
+        for part in parts {
+            ensure!(self.stderr.contains(part), "no '{part}' in {self:?}");
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stdout = &self.stdout[..self.stdout.len().min(2000)];
+        write!(f, "status {:?}, printed '{}', complained '{}'", self.code, stdout.escape_ascii(), self.stderr)
+    }
+}
+
+/// A command that runs.
+pub(super) struct Running {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    seen: Vec<u8>,
+}
+
+impl Running {
+    /// Waits for a line with this in it.
+    pub(super) async fn line(&mut self, text: &str) -> Result<()> {
+        let search = async {
+            loop {
+                let mut line = Vec::new();
+                if self.stdout.read_until(b'\n', &mut line).await? == 0 {
+                    bail!("it ended without a line with '{text}'");
+                }
+                self.seen.extend(&line);
+                if String::from_utf8_lossy(&line).contains(text) {
+                    return Ok(());
+                }
+            }
+        };
+        timeout(PATIENCE, search)
+            .await
+            .with_context(|| format!("no line with '{text}' within {PATIENCE:?}"))?
+    }
+
+    pub(super) fn signal(&self, signal: i32) -> Result<()> {
+        let id = libc::pid_t::try_from(self.child.id().context("it has ended")?)?;
+        // SAFETY: kill takes no pointers; the child was not waited for, so its number is no other's.
+        ensure!(unsafe { libc::kill(id, signal) } == 0, "{}", std::io::Error::last_os_error());
+        Ok(())
+    }
+
+    /// Reads no more of what it prints, and waits for its end.
+    pub(super) async fn end_unheard(self) -> Result<Outcome> {
+        let Self { child, stdout, .. } = self;
+        drop(stdout);
+        let output = timeout(PATIENCE, child.wait_with_output())
+            .await
+            .with_context(|| format!("it had not ended after {PATIENCE:?}"))??;
+        Ok(Outcome {
+            code: output.status.code(),
+            stdout: output.stdout,
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        })
+    }
+
+    /// Waits for its end.
+    pub(super) async fn end(mut self) -> Result<Outcome> {
+        // Nothing more to read.
+        drop(self.child.stdin.take());
+        let mut stderr = String::new();
+        let mut errors = self.child.stderr.take().context("no errors")?;
+        let all = async {
+            let (out, err) =
+                tokio::join!(self.stdout.read_to_end(&mut self.seen), errors.read_to_string(&mut stderr));
+            out?;
+            err?;
+            anyhow::Ok(self.child.wait().await?)
+        };
+        let status = timeout(PATIENCE, all)
+            .await
+            .with_context(|| format!("it had not ended after {PATIENCE:?}"))??;
+        Ok(Outcome { code: status.code(), stdout: self.seen, stderr })
+    }
+}

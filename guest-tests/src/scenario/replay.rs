@@ -1,0 +1,140 @@
+//! Devices that stock drivers use are recorded, and `hcad replay` does all of it again without guest, QEMU and network, bit
+//! for bit.
+
+mod pair;
+mod sessions;
+mod storm;
+mod verdict;
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use tokio::time::Instant;
+
+use self::pair::{Drawn, Pair};
+use self::verdict::Files;
+use crate::daemon::Interface;
+use crate::lab::Lab;
+use crate::report::{Report, line};
+
+/// Which sessions are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// One of each driver, with its trace.
+    Core,
+    /// Ten devices, for a minute each, with what is drawn at random.
+    Random,
+    /// Those that the device's own tests replay, for them to be written anew.
+    Kept,
+}
+
+/// Pairs of random sessions.
+const PAIRS: u64 = 5;
+/// How long programs are begun in each.
+const MINUTE: Duration = Duration::from_secs(60);
+/// What the last of them may take, and what goes before and after.
+const MARGIN: Duration = Duration::from_secs(240);
+
+/// How often a frame meets each evil.
+const ONE_PERCENT: &str = "0.01";
+
+/// What shows that a pair has taken no harm.
+const AT_LAST: &str = "ibv_rc_pingpong -n 100";
+
+/// What drivers are loaded and what devices are made for.
+const INTERFACES: [Interface; 2] = [Interface::Mthca, Interface::E810];
+
+pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
+    match extent {
+        Extent::Core => {
+            for interface in INTERFACES {
+                core(lab, report, interface).await?;
+            }
+            Ok(())
+        }
+        Extent::Random => random(lab, report).await,
+        Extent::Kept => sessions::run(lab, report).await,
+    }
+}
+
+/// What a guest does to its device and the wire to both, in each way that there is.
+async fn core(lab: &Lab, report: &mut Report, interface: Interface) -> Result<()> {
+    let run = lab.new_run("replay")?;
+    let hint = format!("consoles, logs, traces and records: {}", run.path().display());
+    let mut pair = Pair::start(lab, run, interface, true).await.with_context(|| hint.clone())?;
+    let name = |what: &str| format!("{}: {what}", interface.name());
+    report
+        .case(&name("a wire that loses, doubles and delays"), &hint, pair.make_wire_bad(ONE_PERCENT, 1))
+        .await?;
+    for program in pair.programs() {
+        report.case(&name(program), &hint, pair.run(program)).await?;
+    }
+    report.case(&name("errors of all kinds"), &hint, storm::run(&mut pair, storm::ROUNDS)).await?;
+    report.case(&name("the wire is good again"), &hint, pair.make_wire_good()).await?;
+    report.case(&name("the link goes down and up"), &hint, pair.bounce_link()).await?;
+    report.case(&name("a driver is loaded again"), &hint, pair.reload()).await?;
+    report.case(&name("both serve as before"), &hint, pair.run(AT_LAST)).await?;
+    let files = pair.files();
+    report.case(&name("the daemons end with success on SIGTERM"), &hint, pair.stop()).await?;
+    for (side, files) in ["a", "b"].iter().zip(&files) {
+        let name = name(&format!("the record of {side} is done again, with its trace"));
+        report.case(&name, &hint, same(lab, files, true)).await?;
+    }
+    Ok(())
+}
+
+/// Ten records of a minute each under loss.
+async fn random(lab: &Lab, report: &mut Report) -> Result<()> {
+    let seed = match lab.chance().seed {
+        Some(seed) => seed,
+        // Short enough to be typed.
+        None => SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() % 1_000_000,
+    };
+    line(&format!("      seed {seed}; again with: guest-lab run replay-random --seed {seed}"))?;
+    for (session, interface) in (0..PAIRS).zip(INTERFACES.into_iter().cycle()) {
+        // All are kept until the next run, to be replayed elsewhere.
+        let run = lab.new_run(&format!("replay-random-{session}"))?;
+        let hint = format!("seed {seed}; consoles, logs and records: {}", run.path().display());
+        let mut dice = ChaCha8Rng::seed_from_u64(seed);
+        dice.set_stream(session);
+        let mut pair = Pair::start(lab, run, interface, false).await.with_context(|| hint.clone())?;
+        let name = format!("session {session} of {}: a minute under loss", interface.name());
+        report.case_within(MINUTE + MARGIN, &name, &hint, minute(&mut pair, &mut dice)).await?;
+        let files = pair.files();
+        let name = format!("session {session}: the daemons end with success on SIGTERM");
+        report.case(&name, &hint, pair.stop()).await?;
+        for (side, files) in ["a", "b"].iter().zip(&files) {
+            let name = format!("session {session}: the record of {side} is done again");
+            report.case(&name, &hint, same(lab, files, false)).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn minute(pair: &mut Pair, dice: &mut ChaCha8Rng) -> Result<()> {
+    pair.make_wire_bad(ONE_PERCENT, dice.random()).await?;
+    let end = Instant::now() + MINUTE;
+    let mut programs = 0_u32;
+    while Instant::now() < end {
+        match Drawn::draw(dice, pair) {
+            Drawn::Program(program) => {
+                pair.run(&program).await.with_context(|| format!("{program}, after {programs} others"))?;
+            }
+            Drawn::Storm => storm::run(pair, 1).await?,
+        }
+        programs += 1;
+    }
+    line(&format!("      {programs} programs"))
+}
+
+/// A record is done again, and so is its trace, if there is one.
+async fn same(lab: &Lab, files: &Files, traced: bool) -> Result<()> {
+    line(&format!("      {}", files.replay(&lab.hcad()?).await?))?;
+    if traced {
+        let lines = files.compare_traces()?;
+        line(&format!("      {lines} lines of traces are the same but for times"))?;
+    }
+    Ok(())
+}

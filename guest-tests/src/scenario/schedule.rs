@@ -1,0 +1,68 @@
+//! Which scenarios run beside which: those that measure are alone, the others fill the processors.
+//!
+//! A guest boots with all it is given and then mostly waits, so a scenario by itself takes little more than one processor.
+
+use std::num::NonZeroUsize;
+
+use anyhow::Result;
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+
+use super::Scenario;
+use crate::lab::Lab;
+use crate::report::Report;
+
+/// Runs `scenarios`, up to `side_by_side` at a time of those that measure nothing, then the others one by one. With one at
+/// a time, in the order given.
+///
+/// # Errors
+/// When an outcome cannot be printed.
+pub async fn run(
+    scenarios: &[&'static Scenario],
+    side_by_side: NonZeroUsize,
+    lab: &Lab,
+    report: &mut Report,
+) -> Result<()> {
+    let (beside, alone) = split(scenarios, side_by_side);
+    let run = |scenario: &'static Scenario| {
+        let mut own = report.beside();
+        async move {
+            scenario.run(lab, &mut own).await?;
+            Ok::<_, anyhow::Error>(own.counts())
+        }
+    };
+    let counts: Vec<_> =
+        stream::iter(beside).map(run).buffer_unordered(side_by_side.get()).try_collect().await?;
+    for counts in counts {
+        report.add(counts);
+    }
+    for scenario in alone {
+        scenario.run(lab, report).await?;
+    }
+    Ok(())
+}
+
+/// What may run beside others, and what is alone.
+fn split(
+    scenarios: &[&'static Scenario],
+    side_by_side: NonZeroUsize,
+) -> (Vec<&'static Scenario>, Vec<&'static Scenario>) {
+    scenarios.iter().partition(|scenario| side_by_side.get() > 1 && !scenario.measures)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_measures_is_alone_and_one_at_a_time_keeps_the_order() {
+        let named = |name| Scenario::named(name).unwrap();
+        let wanted = [named("mthca-perftest"), named("boot"), named("e810-perftest"), named("mthca-probe")];
+        let names = |list: Vec<&'static Scenario>| list.iter().map(|s| s.name).collect::<Vec<_>>();
+        let (beside, alone) = split(&wanted, NonZeroUsize::new(2).unwrap());
+        assert_eq!(names(beside), ["boot", "mthca-probe"]);
+        assert_eq!(names(alone), ["mthca-perftest", "e810-perftest"]);
+        let (beside, alone) = split(&wanted, NonZeroUsize::MIN);
+        assert!(beside.is_empty());
+        assert_eq!(names(alone), ["mthca-perftest", "boot", "e810-perftest", "mthca-probe"]);
+    }
+}

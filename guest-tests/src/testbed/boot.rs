@@ -1,0 +1,334 @@
+//! From a wish to guests that take commands: daemons, machines, network, folders, drivers.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::sync::mpsc;
+
+use super::Wanted;
+use super::commands::{MOST_COMMANDS, Ports};
+use super::kind::{Device, Kind};
+use super::name::GuestName;
+use super::protocol::{Event, Stage};
+use super::switch::Switch;
+use crate::artifacts::ddp;
+use crate::daemon::{Daemon, HcaSpec, Peer, free_ports};
+use crate::lab::{Guest, Lab};
+use crate::qemu::{Nic, NicModel};
+use crate::run_dir::RunDir;
+use crate::tools::await_text;
+use crate::vm::{Image, Vm};
+
+/// Room on the Ethernet for a path MTU of 4096 and its headers.
+const ETHERNET_MTU: &str = "4200";
+/// Loading drivers, in an emulated guest of several on a busy host.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
+/// From the driver's start until its port is active.
+const PORT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Where a guest has what makes its RDMA device's network ready.
+pub(super) const NETWORK_SCRIPT: &str = "/run/hcad/network";
+/// Level of messages that the console shows: information too, which is what drivers tell their authors.
+const CONSOLE_LEVEL: &str = "7";
+
+/// A guest that takes commands.
+#[derive(Debug)]
+pub(super) struct Booted {
+    pub(super) place: Place,
+    pub(super) vm: Vm,
+    pub(super) daemon: Option<Daemon>,
+    pub(super) ports: Ports,
+}
+
+/// Who a guest is among the others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) name: GuestName,
+    /// Number of its HCA, from which addresses follow.
+    pub(super) id: u16,
+    pub(super) device: Device,
+    /// Soft-RoCE has a NIC of its own on the fabric of HCAs.
+    among_hcas: bool,
+}
+
+impl Place {
+    /// Places of all guests wanted.
+    pub(super) fn all(wanted: &Wanted) -> Vec<Self> {
+        let among_hcas = wanted.kind == Kind::Mixed;
+        let place = |(name, id)| Self { name, id, device: wanted.kind.of_guest(id), among_hcas };
+        GuestName::first(wanted.count).zip(1..).map(place).collect()
+    }
+
+    /// Address on the Ethernet between the guests.
+    pub(super) fn ip(self) -> Ipv4Addr {
+        let [high, low] = self.id.to_be_bytes();
+        Ipv4Addr::new(192, 168, high, low)
+    }
+
+    /// Address through the HCA, where the driver makes a network device of it.
+    pub(super) fn rdma_ip(self) -> Option<Ipv4Addr> {
+        let [high, low] = self.id.to_be_bytes();
+        // That by which HCAs of other kinds know whoever has this number.
+        let on_fabric = Ipv4Addr::new(10, 77, high, low);
+        match self.device {
+            Device::Rxe if !self.among_hcas => Some(self.ip()),
+            Device::E810 | Device::Rxe => Some(on_fabric),
+            Device::Mthca | Device::Jingzhao => None,
+        }
+    }
+
+    /// Whether it has a NIC on the fabric of HCAs, beside none of its own.
+    const fn is_nic_on_fabric(self) -> bool {
+        self.among_hcas && matches!(self.device, Device::Rxe)
+    }
+
+    /// Of the NIC on that Ethernet.
+    fn mac(self) -> [u8; 6] {
+        let [high, low] = self.id.to_be_bytes();
+        [2, 0, 0, 1, high, low]
+    }
+
+    /// Of a NIC on the fabric, as HCAs have it.
+    fn mac_on_fabric(self) -> [u8; 6] {
+        let [high, low] = self.id.to_be_bytes();
+        [2, 0, 0, 0, high, low]
+    }
+}
+
+/// Boots all guests at once, telling `events` how far each is.
+///
+/// # Errors
+/// When one does not come up.
+pub(super) async fn all(
+    lab: &Lab,
+    run: &RunDir,
+    wanted: &Wanted,
+    events: &mpsc::UnboundedSender<Event>,
+) -> Result<(Vec<Booted>, Switch)> {
+    let image = lab.debian_image(run).await?;
+    let places = Place::all(wanted);
+    let specs = fabric(&places)?;
+    let ethernet = free_ports(places.len())?;
+    let switch = Switch::start(&ethernet).await?;
+    let mut boots = Vec::new();
+    for (((&place, end), &bind), &peer) in places.iter().zip(specs).zip(&ethernet).zip(switch.ends()) {
+        let guest = One { lab, run, image: &image, wanted, places: &places, events };
+        let nic = Nic { model: NicModel::Virtio, mac: place.mac(), bind, peer };
+        boots.push(guest.boot(place, end, nic));
+    }
+    Ok((try_all(boots).await?, switch))
+}
+
+/// An end of the fabric.
+enum End {
+    /// Of an HCA.
+    Hca(HcaSpec),
+    /// Of a NIC, by way of an HCA.
+    Nic(Nic),
+    /// Of nobody: a guest has neither.
+    None,
+}
+
+/// Wires the fabric of HCAs. NICs on it are behind the first of them.
+fn fabric(places: &[Place]) -> Result<Vec<End>> {
+    let mut specs = HcaSpec::mesh_of(places.len())?;
+    let is_hca = |place: &Place| place.device.interface().is_some();
+    let nics: Vec<SocketAddr> =
+        places.iter().zip(&specs).filter_map(|(place, spec)| (!is_hca(place)).then_some(spec.bind)).collect();
+    for spec in &mut specs {
+        spec.peers.retain(|peer| !nics.contains(&peer.addr));
+    }
+    let first = places.iter().position(is_hca);
+    let gate = first.and_then(|first| specs.get_mut(first)).map(|spec| {
+        let leaves = nics.iter().map(|&addr| Peer { addr, leaf: true });
+        spec.peers.extend(leaves);
+        spec.bind
+    });
+    let end = |(place, spec): (&Place, HcaSpec)| match gate {
+        Some(_) if is_hca(place) => End::Hca(spec),
+        Some(peer) if place.is_nic_on_fabric() => {
+            End::Nic(Nic { model: NicModel::Virtio, mac: place.mac_on_fabric(), bind: spec.bind, peer })
+        }
+        _ => End::None,
+    };
+    Ok(places.iter().zip(specs).map(end).collect())
+}
+
+/// Runs all at once; the first error ends the others.
+async fn try_all<T>(futures: Vec<impl Future<Output = Result<T>>>) -> Result<Vec<T>> {
+    let mut pending: Vec<_> = futures.into_iter().map(Box::pin).map(Some).collect();
+    let mut done: Vec<Option<T>> = pending.iter().map(|_| None).collect();
+    std::future::poll_fn(|context| {
+        for (future, result) in pending.iter_mut().zip(&mut done) {
+            if let Some(running) = future
+                && let std::task::Poll::Ready(ended) = running.as_mut().poll(context)
+            {
+                *future = None;
+                match ended {
+                    Ok(value) => *result = Some(value),
+                    Err(error) => return std::task::Poll::Ready(Err(error)),
+                }
+            }
+        }
+        if pending.iter().all(Option::is_none) {
+            std::task::Poll::Ready(Ok(()))
+        } else {
+            std::task::Poll::Pending
+        }
+    })
+    .await?;
+    Ok(done.into_iter().flatten().collect())
+}
+
+/// What it takes to boot one.
+struct One<'a> {
+    lab: &'a Lab,
+    run: &'a RunDir,
+    image: &'a Image,
+    wanted: &'a Wanted,
+    places: &'a [Place],
+    events: &'a mpsc::UnboundedSender<Event>,
+}
+
+impl One<'_> {
+    async fn boot(self, place: Place, end: End, ethernet: Nic) -> Result<Booted> {
+        self.tell(place, Stage::Booting);
+        let name = place.name.to_string();
+        let mut nics = vec![ethernet];
+        let daemon = match (end, place.device.interface()) {
+            (End::Nic(nic), _) => {
+                nics.push(nic);
+                None
+            }
+            (End::None, _) | (_, None) => None,
+            (End::Hca(spec), Some(interface)) => {
+                let spec = HcaSpec {
+                    name: name.clone(),
+                    interface,
+                    capture: self.wanted.capture,
+                    trace: self.lab.trace(),
+                    strict: self.wanted.strict,
+                    explained: place.device.explained(),
+                    ..spec
+                };
+                Some(Daemon::start(&self.lab.hcad()?, &spec, self.run).await?)
+            }
+        };
+        let sockets = daemon.iter().map(|daemon| daemon.socket().to_owned()).collect();
+        let (hcas, cards) =
+            if place.device.is_card() { (Vec::new(), sockets) } else { (sockets, Vec::new()) };
+        let (least_cpus, least_memory_mib) = place.device.least();
+        let guest = Guest {
+            name: &name,
+            hcas,
+            cards,
+            nics,
+            shares: self.wanted.shares.iter().enumerate().map(|(n, share)| share.device(n)).collect(),
+            commands: MOST_COMMANDS,
+            least_cpus,
+            least_memory_mib,
+            ..Guest::default()
+        };
+        let mut vm = self.lab.boot(self.run, self.image, guest).await?;
+        let ports = Ports::new(vm.take_commands());
+        self.tell(place, Stage::SettingUp);
+        self.set_up(place, &mut vm, &ports).await.with_context(|| format!("setting up guest {name}"))?;
+        self.tell(place, Stage::Ready);
+        Ok(Booted { place, vm, daemon, ports })
+    }
+
+    async fn set_up(&self, place: Place, vm: &mut Vm, ports: &Ports) -> Result<()> {
+        let name = place.name;
+        sh(
+            ports,
+            &format!(
+                "echo {CONSOLE_LEVEL} > /proc/sys/kernel/printk && echo {name} > /proc/sys/kernel/hostname"
+            ),
+        )
+        .await?;
+        let hosts: String =
+            self.places.iter().map(|other| format!("{} {}\n", other.ip(), other.name)).collect();
+        ports.run(&["sh", "-c", "cat >> /etc/hosts && mkdir -p -m 700 /root"], hosts.as_bytes()).await?;
+        let (ip, find) = (place.ip(), find_interface(place.mac()));
+        sh(
+            ports,
+            &format!(
+                "modprobe virtio_net && {find} \
+                 ip link set $n mtu {ETHERNET_MTU} up && ip address add {ip}/16 dev $n"
+            ),
+        )
+        .await?;
+        for (number, share) in self.wanted.shares.iter().enumerate() {
+            let (tag, at, options) = (share.device(number).tag, share.at(), share.mount_options());
+            let steps: [&[&str]; 3] = [
+                &["modprobe", "-a", "9pnet_virtio", "9p"],
+                &["mkdir", "-p", at],
+                &["mount", "-t", "9p", "-o", &options, &tag, at],
+            ];
+            for step in steps {
+                ports.run(step, b"").await.context("mounting a shared folder")?;
+            }
+        }
+        self.drive(place, vm, ports).await
+    }
+
+    /// Loads drivers, and waits until the port of the RDMA device is active.
+    async fn drive(&self, place: Place, vm: &mut Vm, ports: &Ports) -> Result<()> {
+        if place.device == Device::E810 {
+            let folder = format!("/lib/firmware/{}", ddp::FOLDER);
+            let save = format!("mkdir -p {folder} && cat > {folder}/ice.pkg");
+            ports.run(&["sh", "-c", &save], &ddp::synthetic()).await.context("the driver's package")?;
+        }
+        vm.run_within(LOAD_TIMEOUT, &[&["modprobe", "-a"], place.device.modules()].concat()).await?;
+        if let Some(device) = place.device.rdma_device() {
+            if let Some(script) = network(place) {
+                let save = format!("mkdir -p {} && cat > {NETWORK_SCRIPT}", folder_of(NETWORK_SCRIPT));
+                ports.run(&["sh", "-c", &save], script.as_bytes()).await?;
+                ports.run(&["sh", NETWORK_SCRIPT], b"").await.context("the RDMA device's network")?;
+            }
+            let path = format!("/sys/class/infiniband/{device}/ports/1/state");
+            await_text(vm, &[&path], &["4: ACTIVE"], PORT_TIMEOUT).await?;
+        }
+        Ok(())
+    }
+
+    fn tell(&self, place: Place, stage: Stage) {
+        // Without anybody to tell the guests are to end, which is seen elsewhere.
+        let _ = self.events.send(Event::Guest { name: place.name, stage });
+    }
+}
+
+/// What makes the RDMA device's network ready, whenever its driver was loaded, if anything is to be done.
+fn network(place: Place) -> Option<String> {
+    let ip = place.rdma_ip()?;
+    Some(match place.device {
+        Device::Mthca | Device::Jingzhao => return None,
+        // The network device of the card, whose name follows from its bus.
+        Device::E810 => format!(
+            "for d in /sys/class/net/*; do case $(readlink $d/device/driver) in */ice) \
+             ip link set ${{d##*/}} up && ip address replace {ip}/16 dev ${{d##*/}};; esac; done"
+        ),
+        Device::Rxe => {
+            let mac = if place.is_nic_on_fabric() { place.mac_on_fabric() } else { place.mac() };
+            let find = find_interface(mac);
+            format!(
+                "{find} ip link set $n mtu {ETHERNET_MTU} up && ip address replace {ip}/16 dev $n && \
+                 {{ [ -d /sys/class/infiniband/rxe0 ] || rdma link add rxe0 type rxe netdev $n; }}"
+            )
+        }
+    })
+}
+
+/// A piece of a script that makes `$n` the interface with this address: names follow the order in which NICs were found.
+fn find_interface(mac: [u8; 6]) -> String {
+    let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
+    format!("for d in /sys/class/net/*; do [ \"$(cat $d/address)\" = {mac} ] && n=${{d##*/}}; done;")
+}
+
+fn folder_of(path: &str) -> &str {
+    path.rsplit_once('/').map_or("/", |(folder, _)| folder)
+}
+
+async fn sh(ports: &Ports, line: &str) -> Result<()> {
+    ports.run(&["sh", "-c", line], b"").await.map(drop)
+}

@@ -1,0 +1,246 @@
+//! `ci`: guests for one script, and no longer.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use agent::wire::ExitStatus;
+use agent::wire::exec::Start;
+use anyhow::{Context as _, Result, ensure};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::session::{Pipes, Printed, Session, channel};
+use super::up::Leased;
+use super::{copy, down, exit_code, logs, until_signal};
+use crate::artifacts::cache_dir;
+use crate::report::line;
+use crate::testbed::name::{GuestName, Target, TestbedName};
+use crate::testbed::protocol::Description;
+use crate::testbed::state::States;
+use crate::testbed::{LOGS, Wanted};
+
+/// Where the folder is in guests.
+const FOLDER: &str = "/work";
+/// How the names of its testbeds begin, before a number.
+const NAME: &str = "ci-";
+/// Bound: runs whose logs nobody has collected.
+const KEPT: usize = 3;
+/// Bound: bytes of a line that are kept until its end comes.
+const LONGEST_LINE: usize = 64 << 10;
+
+/// See [`super::Command::Ci`].
+#[derive(Clone, Debug, clap::Args)]
+pub struct Ci {
+    #[command(flatten)]
+    wanted: Wanted,
+    /// The folder that is copied into each guest, as /work
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    folder: PathBuf,
+    /// Where to collect consoles, kernel messages, logs, traces and captures, whatever happens
+    #[arg(long, value_name = "DIR")]
+    logs: Option<PathBuf>,
+    /// The longest time for the command
+    #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
+    timeout: u64,
+    /// What to run in /work of every guest at once; $HCAD_GUEST tells it which it is in
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+impl Ci {
+    /// Boots guests, copies the folder, runs the command in all of them, and ends them. The status is that of the first
+    /// command that failed, which ends the others. A signal ends the command; logs are collected all the same.
+    ///
+    /// # Errors
+    /// When the command could not be run.
+    pub(super) async fn run(self) -> Result<ExitCode> {
+        let half = u64::from(self.wanted.memory_mib()) << 19;
+        ensure!(
+            fits(&self.folder, half)?,
+            "{} is larger than half of a guest's memory, where its copy goes: name a smaller one with --folder, \
+             give guests more with --memory, or let them mount it with --share",
+            self.folder.display()
+        );
+        let all = cache_dir()?.join(LOGS);
+        forget_old(&all)?;
+        let name: TestbedName = format!("{NAME}{}", std::process::id()).parse()?;
+        let (folder, result) =
+            match until_signal(async { Ok(Leased::boot(&self.wanted, name).await) }).await? {
+                Ok(leased) => {
+                    let description = &leased.description;
+                    (Some(description.folder.clone()), self.in_testbed(description).await)
+                }
+                Err(not_up) => {
+                    if let (Some(from), Some(to)) = (&not_up.folder, &self.logs) {
+                        logs::copy(from, to)?;
+                    }
+                    (not_up.folder, Err(not_up.error))
+                }
+            };
+        if let Some(folder) = folder {
+            if self.logs.is_some() || matches!(result, Ok(0)) {
+                // The folder of this one run, in one for all of its name.
+                let _ = fs::remove_dir_all(folder.parent().unwrap_or(&folder));
+            } else {
+                tracing::info!("logs: {}", folder.display());
+            }
+        }
+        result.map(ExitCode::from)
+    }
+
+    /// In guests that are up, until they are down.
+    async fn in_testbed(&self, description: &Description) -> Result<u8> {
+        let testbed = &description.name;
+        let guests: Vec<GuestName> = description.guests.iter().map(|guest| guest.name).collect();
+        let result = until_signal(self.in_guests(testbed, &guests)).await;
+        if let Some(to) = &self.logs
+            && let Err(error) = logs::collect(testbed, to).await
+        {
+            tracing::warn!("logs: {error:#}");
+        }
+        let complaints = down::end(testbed).await?;
+        for complaint in &complaints {
+            tracing::error!("{complaint}");
+        }
+        Ok(match result? {
+            0 if !complaints.is_empty() => 1,
+            code => code,
+        })
+    }
+
+    async fn in_guests(&self, testbed: &TestbedName, guests: &[GuestName]) -> Result<u8> {
+        let target = |guest: &GuestName| Target { testbed: testbed.clone(), guest: *guest };
+        for guest in guests {
+            copy::into_guest(&self.folder, &target(guest), Path::new(FOLDER)).await?;
+        }
+        let start = Start { argv: self.command.clone(), folder: Some(FOLDER.into()), ..Start::default() };
+        let mut running = JoinSet::new();
+        for guest in guests {
+            running.spawn(one(target(guest), start.clone()));
+        }
+        let all = async {
+            while let Some(ended) = running.join_next().await {
+                let code = exit_code(ended??);
+                if code != 0 {
+                    return Ok(code);
+                }
+            }
+            Ok(0)
+        };
+        let limit = Duration::from_secs(self.timeout);
+        // Those that still run end with their connections.
+        timeout(limit, all).await.with_context(|| format!("the command had not ended after {limit:?}"))?
+    }
+}
+
+/// Runs the command in one guest; what it prints has the guest's name in front of each line.
+async fn one(target: Target, start: Start) -> Result<ExitStatus> {
+    let session = Session::start(&target, start).await?;
+    let (feed, input) = channel();
+    drop(feed);
+    let (_controls, controls) = channel();
+    let (output, mut printed) = channel();
+    let show = async {
+        let (mut lines, mut errors) = (Vec::new(), Vec::new());
+        while let Some(piece) = printed.recv().await {
+            let (kept, bytes) = match piece {
+                Printed::Output(bytes) => (&mut lines, bytes),
+                Printed::Errors(bytes) => (&mut errors, bytes),
+            };
+            kept.extend(bytes);
+            for text in take_lines(kept) {
+                line(&format!("{}| {text}", target.guest))?;
+            }
+        }
+        for rest in [lines, errors].into_iter().filter(|rest| !rest.is_empty()) {
+            line(&format!("{}| {}", target.guest, String::from_utf8_lossy(&rest)))?;
+        }
+        anyhow::Ok(())
+    };
+    let (status, shown) = tokio::join!(session.run(Pipes { input, controls, output }), show);
+    shown?;
+    let status = status?;
+    if status != ExitStatus::Code(0) {
+        tracing::error!("guest {}: the command ended with {status:?}", target.guest);
+    }
+    Ok(status)
+}
+
+/// Whether a folder's files have no more bytes than this.
+fn fits(folder: &Path, limit: u64) -> Result<bool> {
+    let (mut left, mut folders) = (limit, vec![folder.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+            let entry = entry?;
+            let metadata = entry.metadata()?;
+            if metadata.is_dir() {
+                folders.push(entry.path());
+            } else if metadata.is_file() {
+                match left.checked_sub(metadata.len()) {
+                    Some(rest) => left = rest,
+                    None => return Ok(false),
+                }
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// Removes what earlier runs left that failed, but the last few and those that still run.
+fn forget_old(all: &Path) -> Result<()> {
+    let living = States::open()?.living()?;
+    let mut old = Vec::new();
+    for entry in fs::read_dir(all).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_str().and_then(|name| name.parse::<TestbedName>().ok());
+        if name.is_some_and(|name| name.as_str().starts_with(NAME) && !living.contains(&name))
+            // Another run may be removing it.
+            && let Ok(modified) = entry.metadata().and_then(|metadata| metadata.modified())
+        {
+            old.push((modified, entry.path()));
+        }
+    }
+    old.sort();
+    for (_, folder) in old.iter().rev().skip(KEPT) {
+        let _ = fs::remove_dir_all(folder);
+    }
+    Ok(())
+}
+
+/// Takes whole lines from the front, and what is too long to wait for its end.
+fn take_lines(kept: &mut Vec<u8>) -> Vec<String> {
+    let end = match kept.iter().rposition(|&byte| byte == b'\n') {
+        Some(end) => end + 1,
+        None if kept.len() > LONGEST_LINE => kept.len(),
+        None => return Vec::new(),
+    };
+    let whole: Vec<u8> = kept.drain(..end).collect();
+    String::from_utf8_lossy(&whole).lines().map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_weighed_with_all_below_it() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("deep")).unwrap();
+        fs::write(root.path().join("deep/file"), [0; 600]).unwrap();
+        fs::write(root.path().join("file"), [0; 400]).unwrap();
+        assert!(fits(root.path(), 1000).unwrap() && !fits(root.path(), 999).unwrap());
+        assert!(fits(&root.path().join("none"), 1000).is_err());
+    }
+
+    #[test]
+    fn lines_are_taken_when_they_are_whole() {
+        let mut kept = b"one\ntwo\r\nthr".to_vec();
+        assert_eq!(take_lines(&mut kept), ["one", "two"]);
+        assert_eq!(kept, b"thr");
+        assert!(take_lines(&mut kept).is_empty());
+        let mut long = vec![b'x'; LONGEST_LINE + 1];
+        assert_eq!(take_lines(&mut long).len(), 1);
+        assert!(long.is_empty());
+    }
+}

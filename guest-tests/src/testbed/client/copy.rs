@@ -1,0 +1,234 @@
+//! `cp`: files and folders into a guest or out of it, as a tar archive on the way.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use agent::wire::ExitStatus;
+use agent::wire::exec::{MAX_PAYLOAD, Start};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use tokio::sync::mpsc;
+
+use super::session::{self, Pipes, Printed, Session, channel};
+use crate::testbed::name::{Place, Target};
+
+/// Debian's tar, or busybox's, which every guest has.
+const TAR: &str = r#"if ! command -v tar >/dev/null; then tar() { busybox tar "$@"; }; fi;"#;
+
+/// See [`super::Command::Cp`].
+#[derive(Clone, Debug, clap::Args)]
+pub struct Copy {
+    /// A path here, or NAME:GUEST:PATH
+    from: Place,
+    /// The same; into it, if it is a folder that exists
+    to: Place,
+}
+
+impl Copy {
+    /// Copies.
+    ///
+    /// # Errors
+    /// When not exactly one side is a guest, or something cannot be read or written.
+    pub(super) async fn run(self) -> Result<()> {
+        match (self.from, self.to) {
+            (Place::Host(from), Place::Guest(target, to)) => into_guest(&from, &target, &to).await,
+            (Place::Guest(target, from), Place::Host(to)) => out_of_guest(&target, &from, &to).await,
+            (Place::Host(_), Place::Host(_)) => bail!("neither is in a guest: write one as NAME:GUEST:PATH"),
+            (Place::Guest(..), Place::Guest(..)) => bail!("both are in guests: copy by way of the host"),
+        }
+    }
+}
+
+/// The last part of a path.
+fn last(path: &Path) -> Result<&str> {
+    path.file_name()
+        .and_then(|name| name.to_str())
+        .with_context(|| format!("{} names no file", path.display()))
+}
+
+pub(super) async fn into_guest(from: &Path, target: &Target, to: &Path) -> Result<()> {
+    // As it is, so that `.` has a name.
+    let from = from.canonicalize().with_context(|| from.display().to_string())?;
+    let to_text = to.to_str().context("a path of a guest is text")?;
+    let (is_folder, _) = session::run(target, &["test", "-d", to_text], Vec::new()).await?;
+    let (folder, name) = match is_folder {
+        ExitStatus::Code(0) => (to.to_owned(), last(&from)?.to_owned()),
+        _ => (to.parent().unwrap_or(Path::new("/")).to_owned(), last(to)?.to_owned()),
+    };
+    // The owner is a user of the host, who is nobody in a guest.
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { &folder };
+    let script = format!("{TAR} cd \"$1\" && tar -xof -");
+    let argv = ["sh", "-c", &script, "cp", folder.to_str().context("a path of a guest is text")?];
+    let (feed, input) = channel();
+    let packing = std::thread::spawn(move || pack(&from, &name, Feed(feed)));
+    let (status, text) = with_input(target, &argv, input).await?;
+    // A guest that takes no more says why, and that is the reason why the packing fails.
+    ensure!(status == ExitStatus::Code(0), "guest {}: {}", target.guest, text.trim_end());
+    tokio::task::spawn_blocking(move || packing.join()).await?.map_err(|_| anyhow!("packing failed"))?
+}
+
+async fn with_input(
+    target: &Target,
+    argv: &[&str],
+    input: mpsc::Receiver<Vec<u8>>,
+) -> Result<(ExitStatus, String)> {
+    let argv = argv.iter().map(|&word| word.to_owned()).collect();
+    let session = Session::start(target, Start { argv, ..Start::default() }).await?;
+    let (_controls, controls) = channel();
+    let (output, mut printed) = channel();
+    let collect = async {
+        let mut text = Vec::new();
+        while let Some(Printed::Output(bytes) | Printed::Errors(bytes)) = printed.recv().await {
+            text.extend(bytes);
+        }
+        String::from_utf8_lossy(&text).into_owned()
+    };
+    let (status, text) = tokio::join!(session.run(Pipes { input, controls, output }), collect);
+    Ok((status?, text))
+}
+
+/// Writes a file or folder as an archive in which it has this name.
+fn pack(from: &Path, name: &str, into: impl Write) -> Result<()> {
+    let mut archive = tar::Builder::new(io::BufWriter::with_capacity(MAX_PAYLOAD, into));
+    archive.follow_symlinks(false);
+    let packed = if from.is_dir() {
+        archive.append_dir_all(name, from)
+    } else {
+        archive.append_path_with_name(from, name)
+    };
+    packed.with_context(|| format!("reading {}", from.display()))?;
+    archive.into_inner()?.flush()?;
+    Ok(())
+}
+
+pub(super) async fn out_of_guest(target: &Target, from: &Path, to: &Path) -> Result<()> {
+    let name = last(from)?.to_owned();
+    let folder = from.parent().and_then(Path::to_str).filter(|folder| !folder.is_empty()).unwrap_or(".");
+    let to = if to.is_dir() { to.join(&name) } else { to.to_owned() };
+    let script = format!("{TAR} cd \"$1\" && tar -cf - \"$2\"");
+    let argv = ["sh", "-c", &script, "cp", folder, &name].map(str::to_owned).to_vec();
+    let session = Session::start(target, Start { argv, ..Start::default() }).await?;
+    let (feed, input) = channel();
+    drop(feed);
+    let (_controls, controls) = channel();
+    let (output, mut printed) = channel();
+    let (bytes, archive) = channel();
+    let unpacking =
+        std::thread::spawn(move || unpack(Drain { pieces: archive, rest: Vec::new() }, &name, &to));
+    let collect = async {
+        let mut errors = Vec::new();
+        while let Some(piece) = printed.recv().await {
+            match piece {
+                // One that unpacks no more has its reason.
+                Printed::Output(piece) => drop(bytes.send(piece).await),
+                Printed::Errors(piece) => errors.extend(piece),
+            }
+        }
+        drop(bytes);
+        String::from_utf8_lossy(&errors).into_owned()
+    };
+    let (status, errors) = tokio::join!(session.run(Pipes { input, controls, output }), collect);
+    ensure!(status? == ExitStatus::Code(0), "guest {}: {}", target.guest, errors.trim_end());
+    tokio::task::spawn_blocking(move || unpacking.join()).await?.map_err(|_| anyhow!("unpacking failed"))?
+}
+
+/// Unpacks the file or folder of this name as `to`, which appears when it is whole. A guest may say anything: what is not
+/// below that name is passed over, and nothing is written elsewhere.
+fn unpack(archive: impl Read, name: &str, to: &Path) -> Result<()> {
+    let parent = match to.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    let work = tempfile::Builder::new()
+        .prefix(".guest-lab-")
+        .tempdir_in(&parent)
+        .with_context(|| format!("writing to {}", parent.display()))?;
+    let mut archive = tar::Archive::new(archive);
+    archive.set_preserve_permissions(true);
+    archive.unpack(work.path()).context("unpacking")?;
+    let unpacked = work.path().join(name);
+    ensure!(fs::symlink_metadata(&unpacked).is_ok(), "the guest sent no {name}");
+    fs::rename(&unpacked, to).with_context(|| format!("writing {}", to.display()))
+}
+
+/// Sends what is written as input.
+struct Feed(mpsc::Sender<Vec<u8>>);
+
+impl Write for Feed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let piece = &bytes[..bytes.len().min(MAX_PAYLOAD)];
+        let sent = self.0.blocking_send(piece.to_vec());
+        sent.map(|()| piece.len()).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Reads what was printed.
+struct Drain {
+    pieces: mpsc::Receiver<Vec<u8>>,
+    rest: Vec<u8>,
+}
+
+impl Read for Drain {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.rest.is_empty() {
+            match self.pieces.blocking_recv() {
+                Some(piece) => self.rest = piece,
+                None => return Ok(0),
+            }
+        }
+        let len = self.rest.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&self.rest[..len]);
+        self.rest.drain(..len);
+        Ok(len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packed(from: &Path, name: &str) -> Vec<u8> {
+        let (feed, mut pieces) = mpsc::channel(1024);
+        pack(from, name, Feed(feed)).unwrap();
+        std::iter::from_fn(|| pieces.try_recv().ok()).flatten().collect()
+    }
+
+    #[test]
+    fn a_folder_arrives_under_its_new_name_with_modes_and_links() {
+        let root = tempfile::tempdir().unwrap();
+        let from = root.path().join("from");
+        fs::create_dir(&from).unwrap();
+        fs::write(from.join("run.sh"), "#!/bin/sh\n").unwrap();
+        fs::set_permissions(from.join("run.sh"), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
+        std::os::unix::fs::symlink("run.sh", from.join("link")).unwrap();
+        let to = root.path().join("to");
+        unpack(packed(&from, "new").as_slice(), "new", &to).unwrap();
+        assert_eq!(fs::read_to_string(to.join("link")).unwrap(), "#!/bin/sh\n");
+        let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(to.join("run.sh")).unwrap());
+        assert_eq!(mode & 0o777, 0o755);
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_guest_writes_nothing_but_what_was_asked_for() {
+        let root = tempfile::tempdir().unwrap();
+        let mut archive = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_size(4);
+        let name = &mut header.as_old_mut().name;
+        name[..10].copy_from_slice(b"../escaped");
+        header.set_cksum();
+        archive.append(&header, &b"evil"[..]).unwrap();
+        let bytes = archive.into_inner().unwrap();
+        let to = root.path().join("in/file");
+        fs::create_dir(root.path().join("in")).unwrap();
+        let error = unpack(bytes.as_slice(), "file", &to).unwrap_err().to_string();
+        assert_eq!(error, "the guest sent no file");
+        assert!(!root.path().join("escaped").exists() && !root.path().join("in/escaped").exists());
+    }
+}

@@ -1,0 +1,66 @@
+//! `down`: the end of guests and daemons.
+
+use anyhow::{Result, bail, ensure};
+use serde::Serialize;
+
+use super::{ask, print_json};
+use crate::report::line;
+use crate::testbed::name::TestbedName;
+use crate::testbed::progress::Line;
+use crate::testbed::protocol::{Reply, Request};
+use crate::testbed::state::States;
+
+/// See [`super::Command::Down`].
+#[derive(Clone, Debug, clap::Args)]
+pub struct Down {
+    /// Testbeds
+    #[arg(required_unless_present = "all")]
+    names: Vec<TestbedName>,
+    /// All that are up
+    #[arg(long, conflicts_with = "names")]
+    all: bool,
+    /// Print an array of what was wrong with each
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `down --json` prints for each testbed.
+#[derive(Clone, Debug, Serialize)]
+struct Ended {
+    name: TestbedName,
+    complaints: Vec<String>,
+}
+
+impl Down {
+    /// Ends them all, whatever was wrong with one.
+    ///
+    /// # Errors
+    /// When one is not there, or drivers of strict HCAs broke rules.
+    pub(super) async fn run(self) -> Result<()> {
+        let names = if self.all { States::open()?.living()? } else { self.names };
+        let mut all = Vec::new();
+        for name in names {
+            let complaints = end(&name).await.unwrap_or_else(|error| vec![format!("{error:#}")]);
+            if !self.json && complaints.is_empty() {
+                line(&format!("{name} is down"))?;
+            }
+            all.push(Ended { name, complaints });
+        }
+        if self.json {
+            print_json(&all)?;
+        }
+        let complaints: Vec<String> = all.into_iter().flat_map(|one| one.complaints).collect();
+        ensure!(complaints.is_empty(), "{}", complaints.join("\n"));
+        Ok(())
+    }
+}
+
+/// Ends one; what was wrong until then.
+pub(super) async fn end(name: &TestbedName) -> Result<Vec<String>> {
+    let progress = Line::begin(name.as_str());
+    progress.say("ending");
+    match ask(name, &Request::Down).await? {
+        Reply::Down { complaints } => Ok(complaints),
+        other => bail!("an answer to another question: {other:?}"),
+    }
+}

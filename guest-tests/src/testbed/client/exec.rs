@@ -1,0 +1,170 @@
+//! `exec`: a command of a guest as if it were one of the host.
+
+use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::process::ExitCode;
+
+use agent::wire::ExitStatus;
+use agent::wire::exec::{MAX_PAYLOAD, Start, ToGuest};
+use anyhow::{Context, Result};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use super::session::{Pipes, Printed, Session, channel};
+use super::terminal::{self, RawTerminal};
+use super::{exit_code, or_failure_of_lab};
+use crate::testbed::name::Target;
+
+/// What a terminal can do when nobody says.
+const TERM: &str = "xterm-256color";
+/// Signals that are passed on. With a terminal its keys make those of the first two that count, in the guest; and its end
+/// ends this program, and the command with it.
+const SIGNALS: [i32; 6] =
+    [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGHUP];
+
+/// See [`super::Command::Exec`].
+#[derive(Clone, Debug, clap::Args)]
+pub struct Exec {
+    /// The guest, as NAME:GUEST
+    target: Target,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    command: Vec<String>,
+    /// Give it a terminal, or none [default: if standard input and output are one]
+    #[arg(long)]
+    tty: Option<bool>,
+    /// A variable of its environment, beside those that tell of the testbed; may be repeated
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
+    environment: Vec<(String, String)>,
+    /// The folder of the guest it starts in
+    #[arg(long, value_name = "DIR")]
+    folder: Option<String>,
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    let (name, value) =
+        text.split_once('=').ok_or_else(|| format!("'{text}' is not of the form NAME=VALUE"))?;
+    if name.is_empty() || text.contains('\0') {
+        return Err(format!("'{text}' sets no variable"));
+    }
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// An interactive shell in a guest; its exit status.
+pub async fn shell(target: Target) -> ExitCode {
+    let command = ["sh", "-c", "if command -v bash >/dev/null; then exec bash -l; else exec sh -l; fi"];
+    let command = command.map(str::to_owned).to_vec();
+    let exec = Exec { target, command, tty: None, environment: Vec::new(), folder: None };
+    or_failure_of_lab(exec.run().await)
+}
+
+impl Exec {
+    /// Runs it; its exit status, or 128 and the number of the signal that ended it.
+    ///
+    /// # Errors
+    /// When it could not be started, or it is not known how it ended.
+    pub async fn run(self) -> Result<ExitCode> {
+        let with_terminal =
+            self.tty.unwrap_or_else(|| io::stdin().is_terminal() && io::stdout().is_terminal());
+        let size = with_terminal.then(terminal::size).flatten();
+        let mut start = Start {
+            argv: self.command,
+            env: self.environment.into_iter().collect(),
+            folder: self.folder,
+            terminal: with_terminal
+                .then_some(size.unwrap_or(agent::wire::exec::Size { rows: 24, columns: 80 })),
+        };
+        if with_terminal {
+            let term = std::env::var("TERM").unwrap_or_else(|_| TERM.into());
+            start.env.entry("TERM".into()).or_insert(term);
+        }
+        let session = Session::start(&self.target, start).await?;
+        let controls = controls(with_terminal)?;
+        let raw = if with_terminal { Some(RawTerminal::enter()?) } else { None };
+        let (output, printed) = channel();
+        let printing = std::thread::spawn(move || print(printed));
+        let result = session.run(Pipes { input: typed(), controls, output }).await;
+        // All that was printed is out before the terminal is as before and the status is known.
+        let printed = tokio::task::spawn_blocking(move || printing.join()).await?;
+        drop(raw);
+        match printed {
+            // What a program gets that prints to a pipe nobody reads any more.
+            Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+                return Ok(ExitCode::from(exit_code(ExitStatus::Signal(libc::SIGPIPE))));
+            }
+            Ok(Err(error)) => return Err(error).context("printing what the command printed"),
+            Ok(Ok(())) | Err(_) => {}
+        }
+        Ok(ExitCode::from(exit_code(result?)))
+    }
+}
+
+/// Standard input, read by a thread of its own: a blocking read cannot be cancelled, a thread can be left behind.
+fn typed() -> mpsc::Receiver<Vec<u8>> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; MAX_PAYLOAD / 2];
+        loop {
+            match io::stdin().lock().read(&mut buffer) {
+                Ok(len @ 1..) => {
+                    if sender.blocking_send(buffer[..len].to_vec()).is_err() {
+                        return;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The sender goes, and that is the end of the input.
+                _ => return,
+            }
+        }
+    });
+    receiver
+}
+
+fn print(mut printed: mpsc::Receiver<Printed>) -> io::Result<()> {
+    while let Some(piece) = printed.blocking_recv() {
+        match piece {
+            Printed::Output(bytes) => {
+                let mut out = io::stdout().lock();
+                out.write_all(&bytes)?;
+                out.flush()?;
+            }
+            Printed::Errors(bytes) => io::stderr().lock().write_all(&bytes)?,
+        }
+    }
+    Ok(())
+}
+
+/// Signals to pass on, and sizes of the terminal.
+fn controls(with_terminal: bool) -> Result<mpsc::Receiver<ToGuest>> {
+    let (sender, receiver) = channel();
+    for number in SIGNALS.into_iter().filter(|number| !(with_terminal && *number == libc::SIGHUP)) {
+        let mut coming = signal(SignalKind::from_raw(number))?;
+        let sender = sender.clone();
+        tokio::spawn(async move {
+            while coming.recv().await.is_some() && sender.send(ToGuest::Signal(number)).await.is_ok() {}
+        });
+    }
+    if with_terminal {
+        let mut changes = signal(SignalKind::window_change())?;
+        tokio::spawn(async move {
+            while changes.recv().await.is_some() {
+                let Some(size) = terminal::size() else { continue };
+                if sender.send(ToGuest::Resize(size)).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    Ok(receiver)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_has_a_name_and_a_value_that_may_have_anything_in_it() {
+        assert_eq!(variable("A=b=c"), Ok(("A".into(), "b=c".into())));
+        assert_eq!(variable("A="), Ok(("A".into(), String::new())));
+        assert!(variable("A").is_err() && variable("=b").is_err());
+    }
+}

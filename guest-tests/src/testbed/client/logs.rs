@@ -1,0 +1,72 @@
+//! `logs`: everything that tells what happened, in one folder.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::{describe, messages, print_json};
+use crate::report::line;
+use crate::testbed::name::TestbedName;
+
+/// See [`super::Command::Logs`].
+#[derive(Clone, Debug, clap::Args)]
+pub struct Logs {
+    /// The testbed
+    name: TestbedName,
+    /// Where to; made if it is not there
+    #[arg(long, value_name = "DIR")]
+    to: PathBuf,
+    /// Print the files as an array
+    #[arg(long)]
+    json: bool,
+}
+
+impl Logs {
+    /// Copies them.
+    ///
+    /// # Errors
+    /// When there is no such testbed, or a file cannot be copied.
+    pub(super) async fn run(self) -> Result<()> {
+        let files = collect(&self.name, &self.to).await?;
+        if self.json {
+            return print_json(&files);
+        }
+        files.iter().try_for_each(|file| line(&file.display().to_string()))
+    }
+}
+
+/// Copies all files of a testbed's folder and the messages of its guests' kernels into a folder; their paths there.
+pub(super) async fn collect(name: &TestbedName, to: &Path) -> Result<Vec<PathBuf>> {
+    let description = describe(name).await?;
+    let mut files = copy(&description.folder, to)?;
+    for guest in &description.guests {
+        match messages(name, guest.name).await {
+            Ok(lines) => {
+                let target = to.join(format!("guest-{}.dmesg", guest.name));
+                fs::write(&target, lines.join("\n") + "\n")
+                    .with_context(|| format!("writing {}", target.display()))?;
+                files.push(target);
+            }
+            // What it said before is on its console.
+            Err(error) => tracing::warn!("no kernel messages of guest {}: {error:#}", guest.name),
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Copies the files of a folder into another, which is made if it is not there; their paths there.
+pub(super) fn copy(from: &Path, to: &Path) -> Result<Vec<PathBuf>> {
+    fs::create_dir_all(to).with_context(|| format!("creating {}", to.display()))?;
+    let mut files = Vec::new();
+    for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            let target = to.join(entry.file_name());
+            fs::copy(entry.path(), &target).with_context(|| format!("copying to {}", target.display()))?;
+            files.push(target);
+        }
+    }
+    Ok(files)
+}

@@ -1,0 +1,166 @@
+//! Commands of users: each a process of its own that asks a supervisor.
+
+mod ci;
+mod copy;
+mod down;
+mod exec;
+mod list;
+mod logs;
+mod reload;
+mod root;
+mod session;
+mod terminal;
+mod up;
+
+use std::process::ExitCode;
+
+use agent::wire::ExitStatus;
+use anyhow::{Context, Result, bail};
+use tokio::io::BufReader;
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::signal::unix::{SignalKind, signal};
+
+pub use self::ci::Ci;
+pub use self::copy::Copy;
+pub use self::down::Down;
+pub use self::exec::{Exec, shell};
+pub use self::list::List;
+pub use self::logs::Logs;
+pub use self::reload::Reload;
+pub use self::root::Root;
+pub use self::terminal::RawTerminal;
+pub use self::up::{SUPERVISE, Supervise, Up};
+use super::name::{GuestName, TestbedName};
+use super::protocol::{Description, Reply, Request, receive, send};
+use super::state::States;
+
+/// A command line about testbeds.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum Command {
+    /// Boots guests that stay up for tests of your own
+    Up(Up),
+    /// Boots guests for one command, runs it in all of them with a folder of yours, and ends them; its status is the command's
+    Ci(Ci),
+    /// Runs a command in a guest: its input, outputs, signals, terminal and exit status are this command's
+    Exec(Exec),
+    /// Copies files and folders into a guest or out of it
+    Cp(Copy),
+    /// Puts a module built anew in the place of the one that is loaded, without a restart
+    Reload(Reload),
+    /// Collects consoles, kernel messages, logs of daemons, traces and captures
+    Logs(Logs),
+    /// Adds Debian packages to the guests' user space
+    #[command(subcommand)]
+    Root(Root),
+    /// Names the guests that are up
+    Ps(List),
+    /// Ends guests and their daemons
+    Down(Down),
+}
+
+/// Does what a command line says.
+///
+/// # Errors
+/// When it cannot be done.
+pub async fn run(command: Command) -> Result<ExitCode> {
+    match command {
+        // Its signals are the other command's.
+        Command::Exec(exec) => Ok(or_failure_of_lab(exec.run().await)),
+        Command::Up(up) => until_signal(up.run()).await.map(success),
+        // It collects logs when a signal comes.
+        Command::Ci(ci) => Ok(or_failure_of_lab(ci.run().await)),
+        Command::Cp(copy) => until_signal(copy.run()).await.map(success),
+        Command::Reload(reload) => until_signal(reload.run()).await.map(success),
+        Command::Logs(logs) => until_signal(logs.run()).await.map(success),
+        Command::Ps(list) => until_signal(list.run()).await.map(success),
+        Command::Root(root) => until_signal(root.run()).await.map(success),
+        Command::Down(down) => until_signal(down.run()).await.map(success),
+    }
+}
+
+const fn success((): ()) -> ExitCode {
+    ExitCode::SUCCESS
+}
+
+/// Runs something until it ends, or a signal says that it is to end.
+///
+/// # Errors
+/// Its own, or the signal.
+pub async fn until_signal<T>(command: impl Future<Output = Result<T>>) -> Result<T> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        result = command => result,
+        _ = terminate.recv() => bail!("ended by SIGTERM"),
+        _ = interrupt.recv() => bail!("ended by SIGINT"),
+    }
+}
+
+/// A connection to a testbed's supervisor.
+struct Connection {
+    reader: BufReader<OwnedReadHalf>,
+    writer: OwnedWriteHalf,
+}
+
+impl Connection {
+    async fn open(testbed: &TestbedName) -> Result<Self> {
+        let socket = States::open()?.socket(testbed)?;
+        let stream = UnixStream::connect(&socket)
+            .await
+            .with_context(|| format!("testbed {testbed} does not answer at {}", socket.display()))?;
+        let (reader, writer) = stream.into_split();
+        Ok(Self { reader: BufReader::new(reader), writer })
+    }
+
+    /// Asks, and waits for the answer.
+    async fn ask(&mut self, request: &Request) -> Result<Reply> {
+        send(&mut self.writer, request).await?;
+        match receive(&mut self.reader).await?.context("the testbed has ended")? {
+            Reply::Refused(reason) => bail!(reason),
+            reply => Ok(reply),
+        }
+    }
+}
+
+async fn ask(testbed: &TestbedName, request: &Request) -> Result<Reply> {
+    Connection::open(testbed).await?.ask(request).await
+}
+
+async fn describe(testbed: &TestbedName) -> Result<Description> {
+    match ask(testbed, &Request::Describe).await? {
+        Reply::Description(description) => Ok(description),
+        other => bail!("an answer to another question: {other:?}"),
+    }
+}
+
+/// All messages of a guest's kernel.
+async fn messages(testbed: &TestbedName, guest: GuestName) -> Result<Vec<String>> {
+    match ask(testbed, &Request::Messages { guest }).await? {
+        Reply::Messages(lines) => Ok(lines),
+        other => bail!("an answer to another question: {other:?}"),
+    }
+}
+
+/// What a program that runs another returns when it is not the other's status, as `env` and its like do.
+const FAILURE_OF_LAB: u8 = 125;
+
+fn or_failure_of_lab(result: Result<ExitCode>) -> ExitCode {
+    result.unwrap_or_else(|error| {
+        tracing::error!("{error:#}");
+        ExitCode::from(FAILURE_OF_LAB)
+    })
+}
+
+/// The exit status that stands for how a command ended: its own, or 128 and the signal's number, as shells have it.
+fn exit_code(status: ExitStatus) -> u8 {
+    let (base, number) = match status {
+        ExitStatus::Code(code) => (0, code),
+        ExitStatus::Signal(signal) => (128, signal),
+    };
+    u8::try_from(base + number).unwrap_or(u8::MAX)
+}
+
+fn print_json(value: &impl serde::Serialize) -> Result<()> {
+    crate::report::line(&serde_json::to_string_pretty(value)?)
+}

@@ -1,0 +1,96 @@
+//! `reload`: a driver built anew, in guests that run on.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+
+use super::{describe, messages, print_json, session};
+use crate::modules;
+use crate::report::line;
+use crate::testbed::boot::NETWORK_SCRIPT;
+use crate::testbed::name::{GuestName, Target, Targets};
+use crate::testbed::protocol::Description;
+
+/// Takes the old module out, and those that use it before; loads what the new one needs, it and them; and makes the network
+/// of the RDMA device ready again. Arguments: the network's script, name, file, parameters, then what it needs.
+const SCRIPT: &str = r#"
+network=$1 name=$2 file=$3 parameters=$4; shift 4
+cat > "$file" || exit
+out=
+remove() {
+    [ -d "/sys/module/$1" ] || return 0
+    for user in $(ls "/sys/module/$1/holders" 2>/dev/null); do remove "$user" || return; done
+    rmmod "$1" && out="$1 $out"
+}
+remove "$name" || exit
+[ $# = 0 ] || modprobe -a "$@" || exit
+insmod "$file" $parameters || exit
+for user in $out; do [ "$user" = "$name" ] || modprobe "$user" || exit; done
+[ ! -e "$network" ] || sh "$network" 2>/dev/null || true
+"#;
+
+/// See [`super::Command::Reload`].
+#[derive(Clone, Debug, clap::Args)]
+pub struct Reload {
+    /// The testbed, or one guest of it as NAME:GUEST
+    target: Targets,
+    /// The module's file
+    #[arg(long, value_name = "FILE")]
+    module: PathBuf,
+    /// Parameters of the module, as insmod takes them
+    #[arg(long, value_name = "NAME=VALUE")]
+    parameter: Vec<String>,
+    /// Print an array of what each guest said
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `reload --json` prints for each guest.
+#[derive(Clone, Debug, Serialize)]
+struct Reloaded {
+    guest: GuestName,
+    module: String,
+    /// From the first byte of the module to the end of the driver's initialisation.
+    seconds: f64,
+    /// Of the guest's kernel.
+    messages: Vec<String>,
+}
+
+impl Reload {
+    /// Loads it into one guest after the other, and prints what their kernels say of it.
+    ///
+    /// # Errors
+    /// When it is for another kernel, or a guest refuses it.
+    pub(super) async fn run(self) -> Result<()> {
+        let testbed = &self.target.testbed;
+        let Description { modules: kernel, guests, .. } = describe(testbed).await?;
+        modules::Wanted::new(&kernel)?.check_file(&self.module)?;
+        let name = modules::name_of(&self.module)?;
+        let (object, needs) = modules::open(&self.module)?;
+        let mut all = Vec::new();
+        let wanted = |guest: &GuestName| self.target.guest.is_none_or(|one| one == *guest);
+        for guest in guests.iter().map(|guest| guest.name).filter(wanted) {
+            let begun = Instant::now();
+            let target = Target { testbed: testbed.clone(), guest };
+            let before = messages(testbed, guest).await?.len();
+            let (file, parameters) = (format!("/run/{name}.ko"), self.parameter.join(" "));
+            let mut argv = vec!["sh", "-c", SCRIPT, "reload", NETWORK_SCRIPT, &name, &file, &parameters];
+            argv.extend(needs.iter().map(String::as_str));
+            let loaded = session::run_well(&target, &argv, object.clone()).await;
+            let after = messages(testbed, guest).await?;
+            let messages: Vec<String> = after.into_iter().skip(before).collect();
+            if !self.json {
+                messages.iter().try_for_each(|message| line(&format!("{guest}: {message}")))?;
+            }
+            loaded.with_context(|| format!("loading {name}"))?;
+            let seconds = begun.elapsed().as_secs_f64();
+            if !self.json {
+                line(&format!("{guest}: {name} loaded in {seconds:.1} s"))?;
+            }
+            all.push(Reloaded { guest, module: name.clone(), seconds, messages });
+        }
+        if self.json { print_json(&all) } else { Ok(()) }
+    }
+}

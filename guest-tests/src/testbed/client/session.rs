@@ -1,0 +1,161 @@
+//! One command in a guest, from its start to its end: what goes in, what comes out.
+
+use agent::wire::ExitStatus;
+use agent::wire::exec::{Frame as _, INPUT_WINDOW, MAX_PAYLOAD, Start, ToGuest, ToHost};
+use anyhow::{Context, Result, bail, ensure};
+use tokio::sync::mpsc;
+
+use super::Connection;
+use crate::testbed::frames;
+use crate::testbed::name::Target;
+use crate::testbed::protocol::{Reply, Request};
+
+/// Bound: pieces of output or input that wait within this program.
+const WAITING: usize = 4;
+
+/// A piece of what a command printed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Printed {
+    /// To its standard output, or its terminal.
+    Output(Vec<u8>),
+    /// To its standard error.
+    Errors(Vec<u8>),
+}
+
+/// What a command reads and prints, and what else it is told.
+pub(super) struct Pipes {
+    /// Pieces of at most [`MAX_PAYLOAD`] bytes; the end of this is the end of the input.
+    pub(super) input: mpsc::Receiver<Vec<u8>>,
+    /// Signals and sizes.
+    pub(super) controls: mpsc::Receiver<ToGuest>,
+    /// Takes what is printed. When it is closed, the command is ended.
+    pub(super) output: mpsc::Sender<Printed>,
+}
+
+/// A channel for input or output that holds no more than it must.
+pub(super) fn channel<T>() -> (mpsc::Sender<T>, mpsc::Receiver<T>) {
+    mpsc::channel(WAITING)
+}
+
+/// A command that has been started.
+pub(super) struct Session {
+    connection: Connection,
+}
+
+impl Session {
+    /// Starts a command.
+    ///
+    /// # Errors
+    /// When there is no such guest, or it runs as many commands as it can.
+    pub(super) async fn start(target: &Target, start: Start) -> Result<Self> {
+        let mut connection = Connection::open(&target.testbed).await?;
+        let request = Request::Exec { guest: target.guest, start };
+        match connection.ask(&request).await? {
+            Reply::Go => Ok(Self { connection }),
+            other => bail!("an answer to another question: {other:?}"),
+        }
+    }
+
+    /// Carries everything until the command has ended.
+    ///
+    /// # Errors
+    /// When it could not be started, nobody takes what it prints, or the guest has ended.
+    pub(super) async fn run(self, pipes: Pipes) -> Result<ExitStatus> {
+        let Connection { mut reader, mut writer } = self.connection;
+        let Pipes { mut input, mut controls, output } = pipes;
+        let (sender, mut frames) = channel();
+        // A frame that was read in part must not be lost, so nothing but this ends the reading.
+        let reading = tokio::spawn(async move {
+            while let Ok(Some(frame)) = frames::read::<ToHost>(&mut reader).await {
+                if sender.send(frame).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let (mut room, mut has_input, mut has_controls) = (INPUT_WINDOW, true, true);
+        let mut waiting: Option<Printed> = None;
+        let status = loop {
+            let frame = tokio::select! {
+                frame = frames.recv(), if waiting.is_none() => {
+                    match frame.context("the guest or the testbed has ended")? {
+                        ToHost::Started => {}
+                        ToHost::Failed(reason) => bail!(reason),
+                        ToHost::Output(bytes) => waiting = Some(Printed::Output(bytes)),
+                        ToHost::Errors(bytes) => waiting = Some(Printed::Errors(bytes)),
+                        ToHost::Taken(count) => room = (room + usize::try_from(count)?).min(INPUT_WINDOW),
+                        ToHost::Ended(status) => break status,
+                    }
+                    None
+                }
+                place = output.reserve(), if waiting.is_some() => {
+                    let place = place.context("nobody takes what the command prints")?;
+                    if let Some(printed) = waiting.take() {
+                        place.send(printed);
+                    }
+                    None
+                }
+                bytes = input.recv(), if has_input && room >= MAX_PAYLOAD => match bytes {
+                    Some(bytes) => {
+                        room -= bytes.len().min(room);
+                        Some(ToGuest::Input(bytes))
+                    }
+                    None => {
+                        has_input = false;
+                        Some(ToGuest::InputEnd)
+                    }
+                },
+                control = controls.recv(), if has_controls => {
+                    has_controls = control.is_some();
+                    control
+                }
+            };
+            if let Some(frame) = frame {
+                debug_assert!(frame.parts().1.len() <= MAX_PAYLOAD);
+                // One that does not arrive is for a command that has ended, as the next frame says.
+                let _ = frames::write(&mut writer, &frame).await;
+            }
+        };
+        reading.abort();
+        Ok(status)
+    }
+}
+
+/// Runs a command with this input to its end, and returns how it ended with what it printed to both outputs.
+///
+/// # Errors
+/// As [`Session::start`] and [`Session::run`].
+pub(super) async fn run(target: &Target, argv: &[&str], input: Vec<u8>) -> Result<(ExitStatus, String)> {
+    let argv = argv.iter().map(|&word| word.to_owned()).collect();
+    let session = Session::start(target, Start { argv, ..Start::default() }).await?;
+    let (feed, input_end) = channel();
+    let (_controls, controls) = channel();
+    let (output, mut printed) = channel();
+    let feeding = tokio::spawn(async move {
+        for piece in input.chunks(MAX_PAYLOAD) {
+            if feed.send(piece.to_vec()).await.is_err() {
+                return;
+            }
+        }
+    });
+    let pipes = Pipes { input: input_end, controls, output };
+    let collect = async {
+        let mut text = Vec::new();
+        while let Some(Printed::Output(bytes) | Printed::Errors(bytes)) = printed.recv().await {
+            text.extend(bytes);
+        }
+        text
+    };
+    let (status, text) = tokio::join!(session.run(pipes), collect);
+    feeding.abort();
+    Ok((status?, String::from_utf8_lossy(&text).into_owned()))
+}
+
+/// The same for one that must end with success; what it printed.
+///
+/// # Errors
+/// Also when it does not.
+pub(super) async fn run_well(target: &Target, argv: &[&str], input: Vec<u8>) -> Result<String> {
+    let (status, text) = run(target, argv, input).await?;
+    ensure!(status == ExitStatus::Code(0), "guest {}: {}", target.guest, text.trim_end());
+    Ok(text)
+}

@@ -1,0 +1,46 @@
+//! The terminal that this program runs on.
+
+use std::io::{IsTerminal as _, stdin};
+
+use agent::wire::exec::Size;
+use anyhow::{Context, Result};
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+
+/// A terminal that passes every key on. It is as before when this is dropped.
+#[derive(Debug)]
+pub struct RawTerminal {
+    before: Option<Termios>,
+}
+
+impl RawTerminal {
+    /// Changes the terminal of standard input, if it is one.
+    ///
+    /// # Errors
+    /// When it cannot be changed.
+    pub fn enter() -> Result<Self> {
+        let stdin = stdin();
+        if !stdin.is_terminal() {
+            return Ok(Self { before: None });
+        }
+        let before = tcgetattr(&stdin).context("asking for the terminal's mode")?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        tcsetattr(&stdin, OptionalActions::Now, &raw).context("setting the terminal's mode")?;
+        Ok(Self { before: Some(before) })
+    }
+}
+
+impl Drop for RawTerminal {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            // Nobody is left to tell.
+            let _ = tcsetattr(stdin(), OptionalActions::Drain, before);
+        }
+    }
+}
+
+/// Its size now.
+pub(super) fn size() -> Option<Size> {
+    let size = tcgetwinsize(stdin()).ok()?;
+    Some(Size { rows: size.ws_row, columns: size.ws_col })
+}

@@ -1,0 +1,243 @@
+//! `up`: checks, fetches, starts a supervisor and shows how far its guests are.
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Error, Result, anyhow, bail};
+use tokio::io::BufReader;
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+
+use super::{list, print_json};
+use crate::artifacts::{Added, cache_dir};
+use crate::lab::Lab;
+use crate::report::line;
+use crate::testbed::name::{GuestName, TestbedName};
+use crate::testbed::progress::Line;
+use crate::testbed::protocol::{Description, Event, Keep, Stage, receive, send};
+use crate::testbed::state::States;
+use crate::testbed::{LOGS, Wanted};
+
+/// The hidden command that this program runs for it.
+pub const SUPERVISE: &str = "supervise";
+
+/// See [`super::Command::Up`].
+#[derive(Clone, Debug, clap::Args)]
+pub struct Up {
+    #[command(flatten)]
+    wanted: Wanted,
+    /// Stay, and end the guests when this command is ended
+    #[arg(long)]
+    foreground: bool,
+    /// Print what is up as an object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a supervisor is told: what a user's command line says, of which it needs no more than what guests are wanted.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Supervise {
+    /// See the other commands
+    #[command(flatten)]
+    pub wanted: Wanted,
+    #[arg(long)]
+    foreground: bool,
+    #[arg(long)]
+    json: bool,
+    #[arg(long)]
+    folder: Option<PathBuf>,
+    #[arg(long)]
+    logs: Option<PathBuf>,
+    #[arg(long)]
+    timeout: Option<u64>,
+    #[arg(last = true)]
+    command: Vec<String>,
+}
+
+impl Up {
+    /// Boots them.
+    ///
+    /// # Errors
+    /// When something is missing or wrong, which is found out before anything boots as far as it can; or when a guest does
+    /// not come up.
+    pub(super) async fn run(self) -> Result<()> {
+        let booted = Leased::boot(&self.wanted, self.wanted.kind.name().parse()?).await;
+        let mut leased = booted.map_err(NotUp::into_error)?;
+        if self.json {
+            print_json(&leased.description)?;
+        } else {
+            line(&list::table(std::slice::from_ref(&leased.description)))?;
+        }
+        if self.foreground {
+            // Nothing is said any more, so this ends with the supervisor.
+            while leased.supervisor.event().await?.is_some() {}
+            bail!("the guests have ended; logs: {}", leased.description.folder.display());
+        }
+        leased.keep().await
+    }
+}
+
+/// Why guests did not come up.
+#[derive(Debug)]
+pub(super) struct NotUp {
+    pub(super) error: Error,
+    /// Consoles and logs, if it came so far.
+    pub(super) folder: Option<PathBuf>,
+}
+
+impl NotUp {
+    /// With the place of the logs.
+    pub(super) fn into_error(self) -> Error {
+        match self.folder {
+            Some(folder) => self.error.context(format!("logs: {}", folder.display())),
+            None => self.error,
+        }
+    }
+}
+
+impl From<Error> for NotUp {
+    fn from(error: Error) -> Self {
+        Self { error, folder: None }
+    }
+}
+
+/// Guests that are up as long as this is held.
+pub(super) struct Leased {
+    pub(super) description: Description,
+    supervisor: Supervisor,
+}
+
+impl Leased {
+    /// Boots them under the name that is wanted, else this one.
+    pub(super) async fn boot(wanted: &Wanted, default_name: TestbedName) -> Result<Self, NotUp> {
+        let mut supervisor = Self::begin(wanted, default_name).await?;
+        let mut lines: BTreeMap<GuestName, Line> = BTreeMap::new();
+        loop {
+            match supervisor.event().await?.context("the supervisor has ended without a word")? {
+                Event::Guest { name, stage } => {
+                    let line = lines.entry(name).or_insert_with(|| Line::begin(format!("guest {name}")));
+                    line.say(stage.words());
+                    if !std::io::stderr().is_terminal() && stage != Stage::Booting {
+                        tracing::info!("guest {name}: {}", stage.words());
+                    }
+                }
+                Event::Up(description) => return Ok(Self { description, supervisor }),
+                Event::Failed { reason, folder } => return Err(NotUp { error: anyhow!(reason), folder }),
+            }
+        }
+    }
+
+    /// Everything that can go wrong before anything boots.
+    async fn begin(wanted: &Wanted, default_name: TestbedName) -> Result<Supervisor> {
+        let progress = Line::begin(wanted.kind.name());
+        progress.say("finding what is needed");
+        let name = wanted.name.clone().unwrap_or(default_name);
+        if States::open()?.living()?.contains(&name) {
+            bail!("there is a testbed {name} already; 'guest-lab down {name}' ends it");
+        }
+        let lab = Lab::prepare_with(&wanted.options, Added::read(&cache_dir()?)?).await?;
+        progress.say("finding a user space");
+        lab.fetch_user_space().await?;
+        lab.hcad()?;
+        Supervisor::start(wanted.name.is_none().then_some(&name))
+    }
+
+    /// Leaves the guests up.
+    async fn keep(mut self) -> Result<()> {
+        send(&mut self.supervisor.writer, &Keep::Keep).await?;
+        self.supervisor.is_kept = true;
+        Ok(())
+    }
+}
+
+/// Longer than a supervisor takes to end guests and daemons.
+const END: Duration = Duration::from_secs(20);
+/// Between two looks whether it has ended.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A supervisor that this program has started. Unless it is kept, it ends when this is dropped, and everything with it.
+struct Supervisor {
+    process: Child,
+    reader: BufReader<OwnedReadHalf>,
+    writer: OwnedWriteHalf,
+    is_kept: bool,
+}
+
+impl Supervisor {
+    fn start(name: Option<&TestbedName>) -> Result<Self> {
+        let (process, stream) = start_supervisor(name)?;
+        let (reader, writer) = stream.into_split();
+        Ok(Self { process, reader: BufReader::new(reader), writer, is_kept: false })
+    }
+
+    /// The next event; none when it has ended.
+    async fn event(&mut self) -> Result<Option<Event>> {
+        receive(&mut self.reader).await
+    }
+}
+
+impl Drop for Supervisor {
+    /// Waits for its end: who sees this program end can rely on it that nothing is left.
+    fn drop(&mut self) {
+        if self.is_kept {
+            return;
+        }
+        let lease: &UnixStream = self.writer.as_ref();
+        let _ = rustix::net::shutdown(lease, rustix::net::Shutdown::Both);
+        let begun = Instant::now();
+        while matches!(self.process.try_wait(), Ok(None)) && begun.elapsed() < END {
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+/// Starts this program as the supervisor of what its own command line says, in a session of its own: it must not hear of a
+/// Ctrl-C, nor of the end of the terminal. A name that its command line does not say is added.
+fn start_supervisor(name: Option<&TestbedName>) -> Result<(Child, UnixStream)> {
+    let (ours, theirs) = StdUnixStream::pair().context("making the lease")?;
+    ours.set_nonblocking(true)?;
+    let program = std::env::current_exe().context("finding this program")?;
+    let mut command = Command::new(program);
+    // As they were given: they were understood once, and mean the same in the same folder.
+    command.arg(SUPERVISE);
+    if let Some(name) = name {
+        command.args(["--name", name.as_str()]);
+    }
+    command.args(std::env::args_os().skip(2));
+    command.stdin(Stdio::from(OwnedFd::from(theirs)));
+    let log = supervisor_log()?;
+    command.stdout(log.try_clone()?).stderr(log);
+    // SAFETY: between fork and exec only setsid is called, which is async-signal-safe and touches no memory.
+    unsafe {
+        command.pre_exec(|| rustix::process::setsid().map(drop).map_err(Into::into));
+    }
+    let child = command.spawn().context("starting a supervisor")?;
+    Ok((child, UnixStream::from_std(ours)?))
+}
+
+/// Bound: bytes of the supervisors' log; then it begins anew.
+const LONGEST_LOG: u64 = 1 << 20;
+
+/// Where a supervisor says what happens, each run after the other.
+fn supervisor_log() -> Result<std::fs::File> {
+    let folder = cache_dir()?.join(LOGS);
+    std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    let path = folder.join("supervisor.log");
+    let mut file = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(&path)
+        .with_context(|| format!("opening {}", path.display()))?;
+    if file.metadata()?.len() > LONGEST_LOG {
+        file.set_len(0)?;
+    }
+    // For people; the supervisor does without.
+    let _ = writeln!(file, "supervisor of {:?}", std::env::args_os().skip(1).collect::<Vec<_>>());
+    Ok(file)
+}

@@ -1,0 +1,277 @@
+//! A guest's ports for commands, at the supervisor: who has which, and the relay between a port and whoever started the
+//! command.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use agent::wire::ExitStatus;
+use agent::wire::exec::{Frame as _, INPUT_WINDOW, MAX_PAYLOAD, Start, ToGuest, ToHost};
+use anyhow::{Context as _, Result, bail, ensure};
+use tokio::io::{AsyncRead, AsyncWrite, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::watch;
+
+use super::frames;
+
+/// Bound: commands that run in a guest at once.
+pub(super) const MOST_COMMANDS: usize = 12;
+/// Bound: what the lab itself keeps of an output.
+const LONGEST_OUTPUT: usize = 1 << 20;
+
+/// The ports of one guest.
+#[derive(Clone, Debug)]
+pub(super) struct Ports {
+    free: Arc<Mutex<Vec<Port>>>,
+    count: usize,
+}
+
+/// A port that carries nothing now.
+#[derive(Debug)]
+struct Port {
+    input: BufReader<OwnedReadHalf>,
+    output: OwnedWriteHalf,
+}
+
+impl Ports {
+    /// Those of a guest that has just booted.
+    pub(super) fn new(streams: Vec<UnixStream>) -> Self {
+        let port = |stream: UnixStream| {
+            let (input, output) = stream.into_split();
+            Port { input: BufReader::new(input), output }
+        };
+        let free: Vec<Port> = streams.into_iter().map(port).collect();
+        Self { count: free.len(), free: Arc::new(Mutex::new(free)) }
+    }
+
+    /// Commands that run.
+    pub(super) fn busy(&self) -> usize {
+        self.count - self.lock().len()
+    }
+
+    /// A port for one command.
+    ///
+    /// # Errors
+    /// When all are taken.
+    pub(super) fn take(&self) -> Result<Taken> {
+        let port = self.lock().pop();
+        ensure!(port.is_some(), "{} commands run in this guest, and no more can", self.count);
+        Ok(Taken { port, home: self.clone() })
+    }
+
+    /// Runs a command of the lab's own to its end, which must be success, and returns what it printed.
+    ///
+    /// # Errors
+    /// When it cannot be started or fails, with what it complained about, or the guest is gone.
+    pub(super) async fn run(&self, argv: &[&str], input: &[u8]) -> Result<String> {
+        let mut port = self.take()?.begin()?;
+        let owned = argv.iter().map(|&word| word.to_owned()).collect();
+        frames::write(&mut port.output, &ToGuest::Start(Start { argv: owned, ..Start::default() })).await?;
+        let (mut chunks, mut room, mut ended) = (input.chunks(MAX_PAYLOAD), INPUT_WINDOW, false);
+        let (mut output, mut errors) = (Vec::new(), Vec::new());
+        let status = loop {
+            while !ended && room >= MAX_PAYLOAD {
+                let frame = chunks.next().map_or(ToGuest::InputEnd, |chunk| ToGuest::Input(chunk.to_vec()));
+                room -= frame.parts().1.len();
+                ended = frame == ToGuest::InputEnd;
+                frames::write(&mut port.output, &frame).await?;
+            }
+            match frames::read(&mut port.input).await?.context("the guest has ended")? {
+                ToHost::Started => {}
+                ToHost::Taken(count) => room += usize::try_from(count)?,
+                ToHost::Output(bytes) => append(&mut output, &bytes),
+                ToHost::Errors(bytes) => append(&mut errors, &bytes),
+                ToHost::Ended(status) => break status,
+                ToHost::Failed(reason) => bail!(reason),
+            }
+        };
+        self.lock().push(port);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (output, errors) = (text(&output), text(&errors));
+        ensure!(status == ExitStatus::Code(0), "{argv:?} ended with {status:?}: {output}{errors}");
+        Ok(output)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Port>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn append(kept: &mut Vec<u8>, bytes: &[u8]) {
+    let room = LONGEST_OUTPUT.saturating_sub(kept.len());
+    kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+}
+
+/// A port that somebody has. It becomes free again when its command has ended, or was never started, and is given up when
+/// nobody knows.
+#[derive(Debug)]
+pub(super) struct Taken {
+    port: Option<Port>,
+    home: Ports,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.home.lock().extend(self.port.take());
+    }
+}
+
+impl Taken {
+    /// Starts a command and carries what its user and the guest say to each other until it has ended. When the user goes
+    /// away, the command is ended.
+    ///
+    /// # Errors
+    /// When the guest is gone, or says what is no frame.
+    pub(super) async fn relay(
+        mut self,
+        start: Start,
+        from_user: impl AsyncRead + Unpin,
+        to_user: impl AsyncWrite + Unpin,
+    ) -> Result<()> {
+        let Port { mut input, mut output } = self.begin()?;
+        frames::write(&mut output, &ToGuest::Start(start)).await?;
+        let (ended, end) = watch::channel(false);
+        let (forth, back) = tokio::join!(forward(from_user, &mut output, end), async {
+            let result = backward(&mut input, to_user).await;
+            ended.send_replace(true);
+            result
+        });
+        forth?;
+        back?;
+        self.port = Some(Port { input, output });
+        Ok(())
+    }
+
+    /// The port, from when on it is not known to be free.
+    fn begin(&mut self) -> Result<Port> {
+        self.port.take().context("a port is used once")
+    }
+}
+
+/// From the user to the guest, until the command has ended.
+async fn forward(
+    mut user: impl AsyncRead + Unpin,
+    guest: &mut OwnedWriteHalf,
+    mut end: watch::Receiver<bool>,
+) -> Result<()> {
+    loop {
+        let frame = tokio::select! {
+            biased;
+            _ = end.wait_for(|ended| *ended) => return Ok(()),
+            // What was read of a frame is lost when the command ends, and nobody waits for it.
+            frame = frames::read::<ToGuest>(&mut user) => frame,
+        };
+        match frame {
+            // It has been started.
+            Ok(Some(ToGuest::Start(_))) => {}
+            Ok(Some(frame)) => frames::write(guest, &frame).await?,
+            Ok(None) | Err(_) => {
+                frames::write(guest, &ToGuest::HangUp).await?;
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// From the guest to the user; when the user is gone, to nobody.
+async fn backward(guest: &mut (impl AsyncRead + Unpin), mut user: impl AsyncWrite + Unpin) -> Result<()> {
+    let mut listens = true;
+    loop {
+        let frame: ToHost = frames::read(guest).await?.context("the guest has ended")?;
+        listens = listens && frames::write(&mut user, &frame).await.is_ok();
+        if matches!(frame, ToHost::Ended(_) | ToHost::Failed(_)) {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A guest whose one port is answered by hand.
+    fn guest() -> (Ports, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (Ports::new(vec![ours]), theirs)
+    }
+
+    #[tokio::test]
+    async fn a_command_passes_through_and_its_port_is_free_again() {
+        let (ports, mut guest) = guest();
+        let (user, ours) = UnixStream::pair().unwrap();
+        let (read, write) = ours.into_split();
+        let start = Start { argv: vec!["x".into()], ..Start::default() };
+        let relay = tokio::spawn(ports.take().unwrap().relay(start.clone(), read, write));
+        assert!(ports.take().unwrap_err().to_string().starts_with("1 commands run"));
+        let (mut from, mut to) = user.into_split();
+        assert_eq!(frames::read(&mut guest).await.unwrap(), Some(ToGuest::Start(start)));
+        frames::write(&mut to, &ToGuest::Signal(15)).await.unwrap();
+        assert_eq!(frames::read(&mut guest).await.unwrap(), Some(ToGuest::Signal(15)));
+        let ended = ToHost::Ended(ExitStatus::Signal(15));
+        for frame in [ToHost::Started, ToHost::Output(b"bye".to_vec()), ended] {
+            frames::write(&mut guest, &frame).await.unwrap();
+            assert_eq!(frames::read(&mut from).await.unwrap(), Some(frame));
+        }
+        relay.await.unwrap().unwrap();
+        assert_eq!(ports.busy(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_user_who_goes_away_ends_the_command_and_the_port_is_free_when_it_has_ended() {
+        let (ports, mut guest) = guest();
+        let (user, ours) = UnixStream::pair().unwrap();
+        let (read, write) = ours.into_split();
+        let relay = tokio::spawn(ports.take().unwrap().relay(Start::default(), read, write));
+        drop(user);
+        assert!(matches!(frames::read(&mut guest).await.unwrap(), Some(ToGuest::Start(_))));
+        assert_eq!(frames::read(&mut guest).await.unwrap(), Some(ToGuest::HangUp));
+        frames::write(&mut guest, &ToHost::Output(vec![0; 9])).await.unwrap();
+        assert_eq!(ports.busy(), 1);
+        frames::write(&mut guest, &ToHost::Ended(ExitStatus::Signal(1))).await.unwrap();
+        relay.await.unwrap().unwrap();
+        assert_eq!(ports.busy(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_port_that_was_not_used_is_free_again() {
+        let (ports, _guest) = guest();
+        drop(ports.take().unwrap());
+        assert_eq!(ports.busy(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_port_whose_guest_has_ended_is_given_up() {
+        let (ports, guest) = guest();
+        drop(guest);
+        assert!(ports.run(&["true"], b"").await.is_err());
+        assert!(ports.take().is_err());
+    }
+
+    #[tokio::test]
+    async fn input_of_the_labs_own_keeps_to_the_window() {
+        let (ports, mut guest) = guest();
+        let input = vec![7; 2 * INPUT_WINDOW];
+        let serve = tokio::spawn(async move {
+            let (mut got, mut owed) = (0, 0);
+            loop {
+                match frames::read(&mut guest).await.unwrap().unwrap() {
+                    ToGuest::Input(bytes) => {
+                        (got, owed) = (got + bytes.len(), owed + bytes.len());
+                        assert!(owed <= INPUT_WINDOW);
+                        if owed == INPUT_WINDOW {
+                            frames::write(&mut guest, &ToHost::Taken(u32::try_from(owed).unwrap()))
+                                .await
+                                .unwrap();
+                            owed = 0;
+                        }
+                    }
+                    ToGuest::InputEnd => break,
+                    _ => {}
+                }
+            }
+            frames::write(&mut guest, &ToHost::Ended(ExitStatus::Code(0))).await.unwrap();
+            got
+        });
+        ports.run(&["cat"], &input).await.unwrap();
+        assert_eq!(serve.await.unwrap(), input.len());
+    }
+}

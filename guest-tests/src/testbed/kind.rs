@@ -1,0 +1,134 @@
+//! Kinds of testbeds, and what their guests have: which HCA, which driver, which name the driver's device gets.
+
+use serde::{Deserialize, Serialize};
+
+use crate::daemon::{Explained, Interface};
+use crate::scenario::RECORDS_LENT_AGAIN;
+
+/// What HCAs guests have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A Mellanox InfiniHost III Lx, driven by the stock ib_mthca
+    Mthca,
+    /// A JingZhao HCA; no stock driver knows it, so bring yours with --module
+    Jingzhao,
+    /// An Intel E810, driven by the stock ice and irdma
+    E810,
+    /// None: Linux's soft-RoCE over the guests' Ethernet
+    Rxe,
+    /// Of all that speak RoCE with stock drivers, in turns and on one fabric: E810, soft-RoCE, mthca
+    Mixed,
+}
+
+impl Kind {
+    /// As users type it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mthca => "mthca",
+            Self::Jingzhao => "jingzhao",
+            Self::E810 => "e810",
+            Self::Rxe => "rxe",
+            Self::Mixed => "mixed",
+        }
+    }
+
+    /// What the guest of this number has, from 1 on.
+    pub const fn of_guest(self, number: u16) -> Device {
+        match (self, number % 3) {
+            (Self::Mthca, _) | (Self::Mixed, 0) => Device::Mthca,
+            (Self::Jingzhao, _) => Device::Jingzhao,
+            (Self::E810, _) | (Self::Mixed, 1) => Device::E810,
+            (Self::Rxe, _) | (Self::Mixed, _) => Device::Rxe,
+        }
+    }
+}
+
+/// What RDMA device one guest has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// An HCA for `ib_mthca`.
+    Mthca,
+    /// An HCA without a stock driver.
+    Jingzhao,
+    /// A NIC for `ice` and `irdma`.
+    E810,
+    /// Linux's soft-RoCE.
+    Rxe,
+}
+
+impl Device {
+    /// As users know it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mthca => "mthca",
+            Self::Jingzhao => "jingzhao",
+            Self::E810 => "e810",
+            Self::Rxe => "rxe",
+        }
+    }
+
+    /// The interface of the HCA, if there is one.
+    pub const fn interface(self) -> Option<Interface> {
+        match self {
+            Self::Mthca => Some(Interface::Mthca),
+            Self::Jingzhao => Some(Interface::Jingzhao),
+            Self::E810 => Some(Interface::E810),
+            Self::Rxe => None,
+        }
+    }
+
+    /// What strict rules may report of the stock driver.
+    pub const fn explained(self) -> &'static [Explained] {
+        match self {
+            Self::Mthca => &RECORDS_LENT_AGAIN,
+            Self::Jingzhao | Self::E810 | Self::Rxe => &[],
+        }
+    }
+
+    /// What `modprobe` is to load: drivers, and what programs of verbs need besides.
+    pub const fn modules(self) -> &'static [&'static str] {
+        match self {
+            Self::Mthca => &["ib_mthca", "ib_uverbs", "ib_umad", "rdma_ucm"],
+            Self::Jingzhao => &["ib_uverbs", "rdma_ucm"],
+            Self::E810 => &["ice", "irdma", "ib_uverbs", "rdma_ucm"],
+            Self::Rxe => &["rdma_rxe", "ib_uverbs", "rdma_ucm"],
+        }
+    }
+
+    /// Name of the RDMA device, if a stock driver makes one.
+    pub const fn rdma_device(self) -> Option<&'static str> {
+        match self {
+            Self::Mthca => Some("mthca0"),
+            Self::Jingzhao => None,
+            Self::E810 => Some("irdma0"),
+            Self::Rxe => Some("rxe0"),
+        }
+    }
+
+    /// Its card is behind a root port, as drivers of cards expect.
+    pub const fn is_card(self) -> bool {
+        matches!(self, Self::E810)
+    }
+
+    /// What a guest needs at least: processors, and memory in MiB.
+    pub const fn least(self) -> (u32, u32) {
+        match self {
+            // Queue pairs of the driver for two processors, and their buffers.
+            Self::E810 => (2, 1024),
+            _ => (1, 512),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mixed_pair_is_one_that_every_program_of_roce_can_use() {
+        let devices = |kind: Kind, count| (1..=count).map(|n| kind.of_guest(n).name()).collect::<Vec<_>>();
+        assert_eq!(devices(Kind::Mixed, 4), ["e810", "rxe", "mthca", "e810"]);
+        assert_eq!(devices(Kind::Jingzhao, 2), ["jingzhao", "jingzhao"]);
+    }
+}

@@ -1,0 +1,220 @@
+//! Names that users give and type: of testbeds, of guests, of files in guests.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::MOST_GUESTS;
+
+/// Bound: characters of a testbed's name, which is a part of paths of sockets.
+const LONGEST: usize = 24;
+
+/// Why a text is no name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadName(String);
+
+impl fmt::Display for BadName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadName {}
+
+/// A testbed: letters, digits and dashes, no dash at the beginning.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct TestbedName(String);
+
+impl TestbedName {
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for TestbedName {
+    type Err = BadName;
+
+    fn from_str(text: &str) -> Result<Self, BadName> {
+        let is_good = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        if text.is_empty() || text.len() > LONGEST || text.starts_with('-') || !text.chars().all(is_good) {
+            return Err(BadName(format!(
+                "'{text}' is no name of a testbed: those have up to {LONGEST} letters, digits and dashes"
+            )));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for TestbedName {
+    type Error = BadName;
+
+    fn try_from(text: String) -> Result<Self, BadName> {
+        text.parse()
+    }
+}
+
+impl From<TestbedName> for String {
+    fn from(name: TestbedName) -> Self {
+        name.0
+    }
+}
+
+impl fmt::Display for TestbedName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A guest of a testbed: a letter, from `a` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct GuestName(char);
+
+impl GuestName {
+    /// The first so many.
+    pub fn first(count: u8) -> impl Iterator<Item = Self> {
+        ('a'..='z').take(count.min(MOST_GUESTS).into()).map(Self)
+    }
+}
+
+impl FromStr for GuestName {
+    type Err = BadName;
+
+    fn from_str(text: &str) -> Result<Self, BadName> {
+        Self::first(MOST_GUESTS)
+            .find(|name| text.chars().eq([name.0]))
+            .ok_or_else(|| BadName(format!("'{text}' is no guest: those are named a, b and so on")))
+    }
+}
+
+impl TryFrom<String> for GuestName {
+    type Error = BadName;
+
+    fn try_from(text: String) -> Result<Self, BadName> {
+        text.parse()
+    }
+}
+
+impl From<GuestName> for String {
+    fn from(name: GuestName) -> Self {
+        name.0.into()
+    }
+}
+
+impl fmt::Display for GuestName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// One guest of one testbed: `NAME:GUEST`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The testbed.
+    pub testbed: TestbedName,
+    /// The guest.
+    pub guest: GuestName,
+}
+
+impl FromStr for Target {
+    type Err = BadName;
+
+    fn from_str(text: &str) -> Result<Self, BadName> {
+        let (testbed, guest) = text
+            .split_once(':')
+            .ok_or_else(|| BadName(format!("'{text}' names no guest: write it as '{text}:a'")))?;
+        Ok(Self { testbed: testbed.parse()?, guest: guest.parse()? })
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.testbed, self.guest)
+    }
+}
+
+/// All guests of a testbed, or one: `NAME` or `NAME:GUEST`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Targets {
+    /// The testbed.
+    pub testbed: TestbedName,
+    /// The guest, if it is one.
+    pub guest: Option<GuestName>,
+}
+
+impl FromStr for Targets {
+    type Err = BadName;
+
+    fn from_str(text: &str) -> Result<Self, BadName> {
+        match text.split_once(':') {
+            None => Ok(Self { testbed: text.parse()?, guest: None }),
+            Some((testbed, guest)) => Ok(Self { testbed: testbed.parse()?, guest: Some(guest.parse()?) }),
+        }
+    }
+}
+
+/// Where a copy comes from or goes to: a path of the host, or `NAME:GUEST:PATH`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Here.
+    Host(PathBuf),
+    /// In a guest.
+    Guest(Target, PathBuf),
+}
+
+impl FromStr for Place {
+    type Err = BadName;
+
+    /// A path with colons in it is one of the host when a slash comes before them, as in `./a:b:c`.
+    fn from_str(text: &str) -> Result<Self, BadName> {
+        let parts: Vec<&str> = text.splitn(3, ':').collect();
+        let [testbed, guest, path] = parts[..] else { return Ok(Self::Host(text.into())) };
+        if testbed.contains('/') {
+            return Ok(Self::Host(text.into()));
+        }
+        let target = Target { testbed: testbed.parse()?, guest: guest.parse()? };
+        if path.is_empty() {
+            return Err(BadName(format!("'{text}' names no file of guest {guest}")));
+        }
+        Ok(Self::Guest(target, path.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_that_can_be_folders_and_typed() {
+        for good in ["ci", "mthca", "Run-12", "0"] {
+            assert_eq!(good.parse::<TestbedName>().unwrap().as_str(), good);
+        }
+        for bad in ["", "-x", "a/b", "..", "a b", "a:b", "abcdefghijklmnopqrstuvwxyz"] {
+            assert!(bad.parse::<TestbedName>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_target_is_a_testbed_and_a_guest() {
+        assert_eq!("ci:b".parse::<Target>().unwrap().to_string(), "ci:b");
+        assert_eq!(
+            "ci".parse::<Target>().unwrap_err().to_string(),
+            "'ci' names no guest: write it as 'ci:a'"
+        );
+        assert!("ci:z".parse::<Target>().is_err() && "ci:ab".parse::<Target>().is_err());
+        assert_eq!("ci".parse::<Targets>().unwrap().guest, None);
+    }
+
+    #[test]
+    fn a_place_with_two_colons_is_in_a_guest() {
+        let place = |text: &str| text.parse::<Place>();
+        assert_eq!(place("./a:b:c"), Ok(Place::Host("./a:b:c".into())));
+        assert_eq!(place("file"), Ok(Place::Host("file".into())));
+        assert_eq!(place("ci:a:/t/x:y"), Ok(Place::Guest("ci:a".parse().unwrap(), "/t/x:y".into())));
+        assert!(place("ci:a:").is_err() && place("ci:other:/x").is_err());
+    }
+}

@@ -1,0 +1,96 @@
+//! Folders of the host that guests mount.
+
+use std::path::{Component, Path, PathBuf};
+use std::str::FromStr;
+
+use crate::qemu::Share;
+
+/// `DIR:/AT`, or `DIR:/AT:ro`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedFolder {
+    folder: PathBuf,
+    at: String,
+    read_only: bool,
+}
+
+impl SharedFolder {
+    /// What QEMU is told, with a tag of this number.
+    pub(super) fn device(&self, number: usize) -> Share {
+        Share { folder: self.folder.clone(), tag: format!("share{number}"), read_only: self.read_only }
+    }
+
+    /// Where guests mount it.
+    pub(super) fn at(&self) -> &str {
+        &self.at
+    }
+
+    /// Options of the guest's mount.
+    pub(super) fn mount_options(&self) -> String {
+        // As little as possible is kept, since the host changes files too.
+        let mode = if self.read_only { "ro" } else { "rw" };
+        format!("trans=virtio,version=9p2000.L,msize=262144,cache=none,{mode}")
+    }
+}
+
+impl FromStr for SharedFolder {
+    type Err = BadShare;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (rest, read_only) = match text.strip_suffix(":ro") {
+            Some(rest) => (rest, true),
+            None => (text, false),
+        };
+        let usage = || BadShare(format!("'{text}' is not of the form DIR:/AT or DIR:/AT:ro"));
+        // The host's folder may have colons in its name.
+        let (folder, at) =
+            rest.rsplit_once(':').filter(|(folder, _)| !folder.is_empty()).ok_or_else(usage)?;
+        let is_plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
+        if !at.starts_with('/') || at == "/" || !Path::new(at).components().all(is_plain) {
+            return Err(usage());
+        }
+        let folder =
+            Path::new(folder).canonicalize().map_err(|error| BadShare(format!("{folder}: {error}")))?;
+        if !folder.is_dir() {
+            return Err(BadShare(format!("{} is no folder", folder.display())));
+        }
+        Ok(Self { folder, at: at.to_owned(), read_only })
+    }
+}
+
+/// Why a text is no shared folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadShare(String);
+
+impl std::fmt::Display for BadShare {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadShare {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_a_folder_that_exists_and_an_absolute_path_of_the_guest() {
+        let share: SharedFolder = "/usr/../usr:/t".parse().unwrap();
+        assert_eq!((share.folder.as_path(), share.at(), share.read_only), (Path::new("/usr"), "/t", false));
+        let share: SharedFolder = "/usr:/t/tests:ro".parse().unwrap();
+        assert_eq!((share.at(), share.read_only), ("/t/tests", true));
+        assert!(share.mount_options().ends_with(",ro"));
+        for wrong in [
+            "/usr",
+            "/usr:",
+            ":/t",
+            "/usr:t",
+            "/usr:/",
+            "/usr:/../etc",
+            "/does/not/exist:/t",
+            "/etc/passwd:/t",
+        ] {
+            assert!(wrong.parse::<SharedFolder>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Folders of testbeds: who is there, and what is left of those whose supervisors were killed.
+
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::name::TestbedName;
+
+/// Held while folders come and go.
+const LOCK: &str = "lock";
+/// Held in a testbed's folder as long as its supervisor lives.
+const ALIVE: &str = "alive";
+const SOCKET: &str = "socket";
+
+/// Where the folders are: `$HCAD_LAB_STATE`, else below `$XDG_RUNTIME_DIR`, else in the folder for temporary files, named
+/// by the user. Nobody else can enter it.
+#[derive(Clone, Debug)]
+pub(super) struct States(PathBuf);
+
+impl States {
+    /// Finds or makes it.
+    ///
+    /// # Errors
+    /// When it cannot be made, or is somebody else's.
+    pub(super) fn open() -> Result<Self> {
+        let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let user = rustix::process::getuid().as_raw();
+        let folder = var("HCAD_LAB_STATE")
+            .or_else(|| Some(var("XDG_RUNTIME_DIR").filter(|folder| folder.is_dir())?.join("hcad-lab")))
+            .unwrap_or_else(|| std::env::temp_dir().join(format!("hcad-lab-{user}")));
+        Self::at(folder)
+    }
+
+    fn at(folder: PathBuf) -> Result<Self> {
+        let name = folder.display();
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&folder)
+            .with_context(|| format!("creating {name}"))?;
+        // Not through a link: in a folder for all, somebody else may have made one of this name.
+        let stat = fs::symlink_metadata(&folder).with_context(|| name.to_string())?;
+        ensure!(stat.is_dir(), "{name} is no folder");
+        ensure!(
+            stat.uid() == rustix::process::getuid().as_raw() && stat.mode() & 0o022 == 0,
+            "{name} belongs to somebody else, or others may write to it: set HCAD_LAB_STATE to a folder of your own"
+        );
+        Ok(Self(folder))
+    }
+
+    /// Makes the folder of a new testbed.
+    ///
+    /// # Errors
+    /// When there is one of this name.
+    pub(super) fn claim(&self, name: &TestbedName) -> Result<State> {
+        let _lock = self.lock()?;
+        let folder = self.0.join(name.as_str());
+        if folder.exists() {
+            ensure!(
+                remove_if_dead(&folder)?,
+                "there is a testbed {name} already; 'guest-lab down {name}' ends it"
+            );
+        }
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&folder)
+            .with_context(|| format!("creating {}", folder.display()))?;
+        let alive = File::create(folder.join(ALIVE)).context("creating the lock of a testbed")?;
+        alive.try_lock().context("locking a testbed")?;
+        Ok(State { states: self.clone(), folder, _alive: alive })
+    }
+
+    /// Names of all that live, in order. What the others have left is removed.
+    ///
+    /// # Errors
+    /// When folders cannot be read or removed.
+    pub(super) fn living(&self) -> Result<Vec<TestbedName>> {
+        let _lock = self.lock()?;
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.0).with_context(|| self.0.display().to_string())? {
+            let entry = entry?;
+            // The lock, or a file of nobody's.
+            let Some(Ok(name)) = entry.file_name().to_str().map(str::parse) else { continue };
+            if entry.file_type()?.is_dir() && !remove_if_dead(&entry.path())? {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// The socket of a testbed.
+    ///
+    /// # Errors
+    /// When there is no testbed of this name.
+    pub(super) fn socket(&self, name: &TestbedName) -> Result<PathBuf> {
+        let living = self.living()?;
+        if !living.contains(name) {
+            let names: Vec<&str> = living.iter().map(TestbedName::as_str).collect();
+            let others =
+                if names.is_empty() { "none is up".into() } else { format!("up: {}", names.join(", ")) };
+            bail!("there is no testbed {name} ({others})");
+        }
+        Ok(self.0.join(name.as_str()).join(SOCKET))
+    }
+
+    fn lock(&self) -> Result<File> {
+        let path = self.0.join(LOCK);
+        let lock = File::create(&path).with_context(|| format!("creating {}", path.display()))?;
+        lock.lock().with_context(|| format!("locking {}", path.display()))?;
+        Ok(lock)
+    }
+}
+
+/// The folder of a living testbed. It goes when this is dropped.
+#[derive(Debug)]
+pub(super) struct State {
+    states: States,
+    folder: PathBuf,
+    _alive: File,
+}
+
+impl State {
+    /// Where commands connect.
+    pub(super) fn socket(&self) -> PathBuf {
+        self.folder.join(SOCKET)
+    }
+
+    /// The folder, for what is to go with it.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        let _lock = self.states.lock();
+        // Whoever comes across what is left removes it.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Whether a folder was nobody's, and is gone now.
+fn remove_if_dead(folder: &Path) -> Result<bool> {
+    match File::open(folder.join(ALIVE)).map(|alive| alive.try_lock()) {
+        Ok(Err(TryLockError::WouldBlock)) => return Ok(false),
+        Ok(Err(TryLockError::Error(error))) => return Err(error).context("asking for the lock of a testbed"),
+        // One without a lock was never finished.
+        Ok(Ok(())) | Err(_) => {}
+    }
+    fs::remove_dir_all(folder).with_context(|| format!("removing what is left of {}", folder.display()))?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> TestbedName {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_name_is_taken_as_long_as_its_testbed_lives() {
+        let root = tempfile::tempdir().unwrap();
+        let states = States::at(root.path().join("state")).unwrap();
+        let state = states.claim(&name("ci")).unwrap();
+        let refused = states.claim(&name("ci")).unwrap_err().to_string();
+        assert!(refused.contains("there is a testbed ci already"), "{refused}");
+        assert_eq!(states.living().unwrap(), [name("ci")]);
+        assert_eq!(states.socket(&name("ci")).unwrap(), state.socket());
+        let refused = states.socket(&name("other")).unwrap_err().to_string();
+        assert_eq!(refused, "there is no testbed other (up: ci)");
+        drop(state);
+        assert_eq!(states.living().unwrap(), []);
+        assert!(!root.path().join("state/ci").exists());
+    }
+
+    #[test]
+    fn what_a_killed_supervisor_left_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let states = States::at(root.path().to_owned()).unwrap();
+        for left in ["listed", "claimed"] {
+            fs::create_dir(root.path().join(left)).unwrap();
+            fs::write(root.path().join(left).join(ALIVE), "").unwrap();
+            fs::write(root.path().join(left).join("guest-a.agent"), "").unwrap();
+        }
+        let state = states.claim(&name("claimed")).unwrap();
+        assert!(!state.folder().join("guest-a.agent").exists());
+        assert_eq!(states.living().unwrap(), [name("claimed")]);
+        assert!(!root.path().join("listed").exists());
+    }
+
+    #[test]
+    fn a_folder_that_others_may_write_to_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let open = root.path().join("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        assert!(States::at(open.clone()).is_err());
+        fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+        let link = root.path().join("link");
+        std::os::unix::fs::symlink(&open, &link).unwrap();
+        assert!(States::at(link).unwrap_err().to_string().contains("is no folder"));
+    }
+}

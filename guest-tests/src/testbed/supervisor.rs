@@ -1,0 +1,448 @@
+//! The process that owns a testbed's guests and daemons, and serves its socket.
+
+use std::collections::BTreeMap;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use agent::wire::Dmesg;
+use agent::wire::exec::{MAX_PAYLOAD, Start};
+use anyhow::{Context as _, Error, Result, anyhow, bail, ensure};
+use rustix::event::{PollFd, PollFlags, poll};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+
+use super::boot::{self, Booted, Place};
+use super::commands::{Ports, Taken};
+use super::name::{GuestName, TestbedName};
+use super::protocol::{Description, Event, GuestDescription, Keep, Reply, Request, Stage, receive, send};
+use super::state::{State, States};
+use super::{LOGS, Wanted};
+use crate::artifacts::{Added, cache_dir};
+use crate::daemon::Daemon;
+use crate::lab::Lab;
+use crate::run_dir::RunDir;
+use crate::vm::Vm;
+
+/// Boots guests and keeps them until somebody ends them: with `down`, by a signal, or by what they were bound to.
+///
+/// # Errors
+/// When they do not come up, or not everything went well until the end. Whoever holds the lease has been told.
+pub async fn run(wanted: Wanted, lease: StdUnixStream) -> Result<()> {
+    lease.set_nonblocking(true).context("the lease")?;
+    let (reader, mut writer) = UnixStream::from_std(lease).context("the lease")?.into_split();
+    let mut reader = BufReader::new(reader);
+    let mut folder = None;
+    let result = supervise(wanted, &mut reader, &mut writer, &mut folder).await;
+    if let Err(error) = &result {
+        // One that is gone need not be told.
+        let _ = send(&mut writer, &Event::Failed { reason: format!("{error:#}"), folder }).await;
+    }
+    result
+}
+
+type LeaseReader = BufReader<tokio::net::unix::OwnedReadHalf>;
+
+async fn supervise(
+    wanted: Wanted,
+    reader: &mut LeaseReader,
+    writer: &mut OwnedWriteHalf,
+    folder: &mut Option<PathBuf>,
+) -> Result<()> {
+    let name = wanted.name.clone().context("a testbed without a name")?;
+    let state = States::open()?.claim(&name)?;
+    let listener = UnixListener::bind(state.socket()).context("listening on the testbed's socket")?;
+    let lab = Lab::prepare_with(&wanted.options, Added::read(&cache_dir()?)?).await?;
+    let run = RunDir::create_with(&cache_dir()?.join(LOGS), name.as_str(), state.folder())?;
+    *folder = Some(run.path().to_owned());
+    let (downs, mut wishes) = mpsc::channel(1);
+    let bed = Arc::new(Bed::new(&name, &wanted, &lab, &run, downs));
+    let server = tokio::spawn(serve(listener, Arc::clone(&bed)));
+    let mut ends = Ends::watch(&wanted)?;
+
+    let (events, mut told) = mpsc::unbounded_channel();
+    let booted = {
+        let boot = boot::all(&lab, &run, &wanted, &events);
+        tokio::pin!(boot);
+        loop {
+            tokio::select! {
+                booted = &mut boot => break booted.map_err(NotBooted::Because),
+                Some(event) = told.recv() => {
+                    bed.note(&event);
+                    send(writer, &event).await.context("nobody waits for the guests any more")?;
+                }
+                reason = ends.next(reader, true) => {
+                    break Err(NotBooted::Because(anyhow!("{}", reason.words())));
+                }
+                Some(wish) = wishes.recv() => break Err(NotBooted::Wished(wish)),
+            }
+        }
+    };
+    let (guests, switch) = match booted {
+        Ok(guests) => guests,
+        Err(NotBooted::Because(error)) => return Err(error),
+        Err(NotBooted::Wished(wish)) => {
+            server.abort();
+            drop(run);
+            drop::<State>(state);
+            wish.answer(&Reply::Down { complaints: Vec::new() }).await;
+            bail!("ended by 'guest-lab down' before the guests were up");
+        }
+    };
+    while let Ok(event) = told.try_recv() {
+        bed.note(&event);
+        send(writer, &event).await.context("nobody waits for the guests any more")?;
+    }
+    bed.furnish(guests);
+    send(writer, &Event::Up(bed.description())).await.context("nobody waits for the guests any more")?;
+    tracing::info!("up");
+
+    let mut leased = true;
+    let wish = loop {
+        tokio::select! {
+            reason = ends.next(reader, leased) => match reason {
+                Reason::Kept => leased = false,
+                other => {
+                    tracing::info!("{}", other.words());
+                    break None;
+                }
+            },
+            wish = wishes.recv() => break wish,
+        }
+    };
+    server.abort();
+    let complaints = bed.end().await;
+    drop(switch);
+    for complaint in &complaints {
+        tracing::warn!("{complaint}");
+    }
+    // Before the reply: who was told that it is down may take the name again.
+    drop(run);
+    drop::<State>(state);
+    if let Some(wish) = wish {
+        wish.answer(&Reply::Down { complaints }).await;
+    }
+    Ok(())
+}
+
+/// Why guests that were booting boot no more.
+enum NotBooted {
+    Because(Error),
+    Wished(Wish),
+}
+
+/// Why everything is to end, or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    /// The lease has been released: its end means nothing any more.
+    Kept,
+    LeaseClosed,
+    Signal,
+    ProcessEnded,
+}
+
+impl Reason {
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Kept => "kept",
+            Self::LeaseClosed => "ended, since 'guest-lab up' has ended",
+            Self::Signal => "ended by a signal",
+            Self::ProcessEnded => "ended, since the process of --for-pid has ended",
+        }
+    }
+}
+
+/// What may end a testbed, beside `down`.
+struct Ends {
+    signals: [tokio::signal::unix::Signal; 3],
+    process: Option<oneshot::Receiver<()>>,
+}
+
+impl Ends {
+    fn watch(wanted: &Wanted) -> Result<Self> {
+        let process = match wanted.for_pid {
+            None => None,
+            Some(pid) => {
+                let id = rustix::process::Pid::from_raw(i32::try_from(pid.get())?).context("--for-pid")?;
+                let process = rustix::process::pidfd_open(id, rustix::process::PidfdFlags::empty())
+                    .with_context(|| format!("there is no process {pid} to end with"))?;
+                let (ended, end) = oneshot::channel();
+                std::thread::spawn(move || {
+                    let mut wanted = [PollFd::new(&process, PollFlags::IN)];
+                    // Bound: the life of the process; this thread does not keep ours alive.
+                    while poll(&mut wanted, None) == Err(rustix::io::Errno::INTR) {}
+                    // Without anybody to tell everything has ended already.
+                    let _ = ended.send(());
+                });
+                Some(end)
+            }
+        };
+        let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
+        let [a, b, c] = kinds.map(signal);
+        Ok(Self { signals: [a?, b?, c?], process })
+    }
+
+    /// The next reason. Can be given up at any time.
+    async fn next(&mut self, lease: &mut LeaseReader, leased: bool) -> Reason {
+        let [terminate, interrupt, hangup] = &mut self.signals;
+        tokio::select! {
+            _ = terminate.recv() => Reason::Signal,
+            _ = interrupt.recv() => Reason::Signal,
+            _ = hangup.recv() => Reason::Signal,
+            () = ended(self.process.as_mut()) => Reason::ProcessEnded,
+            reason = said(lease), if leased => reason,
+        }
+    }
+}
+
+async fn ended(process: Option<&mut oneshot::Receiver<()>>) {
+    match process {
+        Some(process) => {
+            let _ = process.await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// What the lease says.
+async fn said(lease: &mut LeaseReader) -> Reason {
+    // A line that was read in part stays in the buffer: it is looked at, and taken only when it is whole.
+    match lease.fill_buf().await {
+        Ok([]) | Err(_) => return Reason::LeaseClosed,
+        Ok(_) => {}
+    }
+    match receive::<Keep>(lease).await {
+        Ok(Some(Keep::Keep)) => Reason::Kept,
+        _ => Reason::LeaseClosed,
+    }
+}
+
+/// Somebody who wants the testbed to end, and waits for it.
+struct Wish(OwnedWriteHalf);
+
+impl Wish {
+    async fn answer(mut self, reply: &Reply) {
+        // One that has gone away meanwhile need not know.
+        let _ = send(&mut self.0, reply).await;
+    }
+}
+
+/// What commands see of a testbed.
+struct Bed {
+    name: TestbedName,
+    wanted: Wanted,
+    kernel: (String, PathBuf),
+    folder: PathBuf,
+    begun: Instant,
+    stages: Mutex<BTreeMap<GuestName, Stage>>,
+    guests: Mutex<BTreeMap<GuestName, Arc<Inhabited>>>,
+    downs: mpsc::Sender<Wish>,
+}
+
+/// A guest that takes commands.
+struct Inhabited {
+    place: Place,
+    boot_ms: u64,
+    qemu: Option<u32>,
+    ports: Ports,
+    control_socket: Option<PathBuf>,
+    vm: tokio::sync::Mutex<Vm>,
+    daemon: tokio::sync::Mutex<Option<Daemon>>,
+}
+
+impl Bed {
+    fn new(name: &TestbedName, wanted: &Wanted, lab: &Lab, run: &RunDir, downs: mpsc::Sender<Wish>) -> Self {
+        let kernel = lab.kernel();
+        Self {
+            name: name.clone(),
+            wanted: wanted.clone(),
+            kernel: (kernel.release(), kernel.modules.clone()),
+            folder: run.path().to_owned(),
+            begun: Instant::now(),
+            stages: Mutex::default(),
+            guests: Mutex::default(),
+            downs,
+        }
+    }
+
+    fn note(&self, event: &Event) {
+        if let Event::Guest { name, stage } = event {
+            lock(&self.stages).insert(*name, *stage);
+        }
+    }
+
+    fn furnish(&self, guests: Vec<Booted>) {
+        *lock(&self.guests) = guests
+            .into_iter()
+            .map(|Booted { place, vm, daemon, ports }| {
+                let guest = Inhabited {
+                    place,
+                    boot_ms: u64::try_from(vm.boot_time().as_millis()).unwrap_or(u64::MAX),
+                    qemu: vm.process_id().ok(),
+                    ports,
+                    control_socket: daemon.as_ref().map(|daemon| daemon.controls().socket().to_owned()),
+                    vm: tokio::sync::Mutex::new(vm),
+                    daemon: tokio::sync::Mutex::new(daemon),
+                };
+                (place.name, Arc::new(guest))
+            })
+            .collect();
+    }
+
+    fn guest(&self, name: GuestName) -> Result<Arc<Inhabited>> {
+        let found = lock(&self.guests).get(&name).cloned();
+        found.with_context(|| format!("testbed {} has no guest {name} that takes commands", self.name))
+    }
+
+    fn description(&self) -> Description {
+        let mut guests = Vec::new();
+        for place in Place::all(&self.wanted) {
+            let stage = lock(&self.stages).get(&place.name).copied().unwrap_or(Stage::Booting);
+            let booted = self.guest(place.name).ok();
+            let (stage, qemu) = match &booted {
+                Some(guest) => {
+                    // One that is being asked something need not be asked whether it lives.
+                    let state = guest.vm.try_lock().map(|mut vm| !matches!(vm.status(), Ok(None)));
+                    let ended = state.unwrap_or(false);
+                    (if ended { Stage::Ended } else { stage }, guest.qemu.filter(|_| !ended))
+                }
+                None => (stage, None),
+            };
+            guests.push(GuestDescription {
+                name: place.name,
+                device: place.device.name().to_owned(),
+                stage,
+                ip: place.ip(),
+                rdma_ip: place.rdma_ip(),
+                rdma_device: place.device.rdma_device().map(str::to_owned),
+                boot_ms: booted.as_ref().map_or(0, |guest| guest.boot_ms),
+                commands: booted.as_ref().map_or(0, |guest| guest.ports.busy()),
+                qemu,
+                control_socket: booted.as_ref().and_then(|guest| guest.control_socket.clone()),
+            });
+        }
+        Description {
+            name: self.name.clone(),
+            kind: self.wanted.kind,
+            kernel: self.kernel.0.clone(),
+            modules: self.kernel.1.clone(),
+            folder: self.folder.clone(),
+            supervisor: std::process::id(),
+            seconds: self.begun.elapsed().as_secs(),
+            guests,
+        }
+    }
+
+    /// What every command in a guest finds in its environment.
+    fn environment(&self, guest: &Inhabited) -> BTreeMap<String, String> {
+        let places = Place::all(&self.wanted);
+        let names: Vec<String> = places.iter().map(|place| place.name.to_string()).collect();
+        let mut environment: BTreeMap<String, String> = [
+            ("HCAD_TESTBED", self.name.to_string()),
+            ("HCAD_GUEST", guest.place.name.to_string()),
+            ("HCAD_GUESTS", names.join(" ")),
+            ("HCAD_IP", guest.place.ip().to_string()),
+        ]
+        .map(|(key, value)| (key.to_owned(), value))
+        .into();
+        if let Some(device) = guest.place.device.rdma_device() {
+            environment.insert("HCAD_RDMA_DEVICE".into(), device.to_owned());
+        }
+        for place in places {
+            let letter = place.name.to_string().to_uppercase();
+            environment.insert(format!("HCAD_IP_{letter}"), place.ip().to_string());
+            if let Some(ip) = place.rdma_ip() {
+                environment.insert(format!("HCAD_RDMA_IP_{letter}"), ip.to_string());
+            }
+        }
+        environment
+    }
+
+    /// Ends guests, then daemons as an operator would; what was wrong.
+    async fn end(&self) -> Vec<String> {
+        let guests = std::mem::take(&mut *lock(&self.guests));
+        let mut complaints = Vec::new();
+        for guest in guests.values() {
+            let _ = guest.vm.lock().await.kill().await;
+        }
+        for (name, guest) in &guests {
+            if let Some(daemon) = guest.daemon.lock().await.take()
+                && let Err(error) = daemon.stop().await
+            {
+                complaints.push(format!("guest {name}: {error:#}"));
+            }
+        }
+        complaints
+    }
+}
+
+/// Answers commands, each by a task of its own.
+async fn serve(listener: UnixListener, bed: Arc<Bed>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let bed = Arc::clone(&bed);
+                tokio::spawn(async move {
+                    if let Err(error) = answer(stream, &bed).await {
+                        tracing::warn!("{error:#}");
+                    }
+                });
+            }
+            Err(error) => {
+                tracing::error!("the testbed's socket: {error}");
+                return;
+            }
+        }
+    }
+}
+
+async fn answer(stream: UnixStream, bed: &Bed) -> Result<()> {
+    let (reader, mut writer) = stream.into_split();
+    let mut reader = BufReader::new(reader);
+    let Some(request) = receive::<Request>(&mut reader).await? else { return Ok(()) };
+    let reply = match request {
+        Request::Describe => Reply::Description(bed.description()),
+        Request::Down => {
+            // One wish is enough; another waits for its connection's end.
+            let _ = bed.downs.send(Wish(writer)).await;
+            return Ok(());
+        }
+        Request::Messages { guest } => match messages(bed, guest).await {
+            Ok(lines) => Reply::Messages(lines),
+            Err(error) => Reply::Refused(format!("{error:#}")),
+        },
+        Request::Exec { guest, start } => match begin(bed, guest, start) {
+            Ok((port, start)) => {
+                send(&mut writer, &Reply::Go).await?;
+                return port.relay(start, reader, writer).await.with_context(|| format!("guest {guest}"));
+            }
+            Err(error) => Reply::Refused(format!("{error:#}")),
+        },
+    };
+    send(&mut writer, &reply).await
+}
+
+/// A port for a command, and the command with what every one finds in its environment.
+fn begin(bed: &Bed, guest: GuestName, mut start: Start) -> Result<(Taken, Start)> {
+    let guest = bed.guest(guest)?;
+    let mut environment = bed.environment(&guest);
+    environment.append(&mut start.env);
+    start.env = environment;
+    let len = serde_json::to_vec(&start)?.len();
+    ensure!(len <= MAX_PAYLOAD, "a command line and an environment of {len} bytes are too long");
+    Ok((guest.ports.take()?, start))
+}
+
+async fn messages(bed: &Bed, guest: GuestName) -> Result<Vec<String>> {
+    let guest = bed.guest(guest)?;
+    let mut vm = guest.vm.lock().await;
+    Ok(vm.call(Dmesg { level: None }).await?.lines)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

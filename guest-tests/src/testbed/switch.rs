@@ -1,0 +1,159 @@
+//! The Ethernet between guests: a learning switch for NICs whose wires are UDP.
+//!
+//! It is for what tests tell each other outside RDMA, and for soft-RoCE. Each guest has a socket of ours, so a frame's
+//! sender is known by where it comes in.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use tokio::net::UdpSocket;
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+
+/// The largest datagram.
+const LARGEST: usize = 65_536;
+/// Two addresses and a type.
+const HEADER: usize = 14;
+/// Bound: addresses that are remembered; a frame to another goes to all.
+const MOST_ADDRESSES: usize = 1024;
+
+type Mac = [u8; 6];
+
+/// A switch. It ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Switch {
+    ends: Vec<SocketAddr>,
+    _tasks: JoinSet<()>,
+}
+
+impl Switch {
+    /// Joins NICs that receive frames at these addresses.
+    ///
+    /// # Errors
+    /// When there are no free ports.
+    pub(super) async fn start(nics: &[SocketAddr]) -> Result<Self> {
+        let mut sockets = Vec::new();
+        for &nic in nics {
+            let socket = UdpSocket::bind((nic.ip(), 0)).await.context("looking for a free UDP port")?;
+            socket.connect(nic).await.context("wiring a NIC")?;
+            sockets.push(Arc::new(socket));
+        }
+        let ends = sockets.iter().map(|socket| socket.local_addr()).collect::<Result<_, _>>()?;
+        let table = Arc::new(Mutex::new(Table::default()));
+        let mut tasks = JoinSet::new();
+        for port in 0..sockets.len() {
+            tasks.spawn(forward(port, sockets.clone(), Arc::clone(&table)));
+        }
+        Ok(Self { ends, _tasks: tasks })
+    }
+
+    /// Where each NIC sends its frames, in the order given.
+    pub(super) fn ends(&self) -> &[SocketAddr] {
+        &self.ends
+    }
+}
+
+async fn forward(port: usize, sockets: Vec<Arc<UdpSocket>>, table: Arc<Mutex<Table>>) {
+    let mut frame = vec![0; LARGEST];
+    let Some(socket) = sockets.get(port).cloned() else { return };
+    loop {
+        // A NIC that is not there yet, or no more, is reported once for each frame that was sent to it.
+        let Ok(len) = socket.recv(&mut frame).await else { continue };
+        let Some(frame) = frame.get(..len) else { continue };
+        let target = table.lock().await.target(port, frame);
+        for (other, socket) in sockets.iter().enumerate() {
+            if target.reaches(port, other) {
+                // A frame that does not fit in is lost, as on any wire.
+                let _ = socket.try_send(frame);
+            }
+        }
+    }
+}
+
+/// Where a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    Nobody,
+    One(usize),
+    Others,
+}
+
+impl Target {
+    fn reaches(self, from: usize, port: usize) -> bool {
+        match self {
+            Self::Nobody => false,
+            Self::One(one) => one == port,
+            Self::Others => from != port,
+        }
+    }
+}
+
+/// Which address is behind which port.
+#[derive(Debug, Default)]
+struct Table(HashMap<Mac, usize>);
+
+impl Table {
+    /// Learns from a frame that came in, and says where it goes.
+    fn target(&mut self, from: usize, frame: &[u8]) -> Target {
+        let addresses = frame.get(..HEADER).and_then(|header| header.first_chunk::<12>());
+        let Some(&[d0, d1, d2, d3, d4, d5, source @ ..]) = addresses else { return Target::Nobody };
+        let to_group = |address: &Mac| address[0] & 1 != 0;
+        if !to_group(&source) && (self.0.contains_key(&source) || self.0.len() < MOST_ADDRESSES) {
+            self.0.insert(source, from);
+        }
+        let destination = [d0, d1, d2, d3, d4, d5];
+        match self.0.get(&destination) {
+            Some(&port) if port == from => Target::Nobody,
+            Some(&port) => Target::One(port),
+            None => Target::Others,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(to: u8, from: u8) -> Vec<u8> {
+        [[to, 0, 0, 0, 0, 1], [from, 0, 0, 0, 0, 1]].concat().into_iter().chain([8, 0, 1, 2, 3]).collect()
+    }
+
+    #[test]
+    fn a_frame_goes_where_its_address_was_seen_and_else_to_all_others() {
+        let mut table = Table::default();
+        assert_eq!(table.target(0, &frame(4, 2)), Target::Others);
+        assert_eq!(table.target(1, &frame(2, 4)), Target::One(0));
+        assert_eq!(table.target(0, &frame(4, 2)), Target::One(1));
+        assert_eq!(table.target(2, &frame(0xff, 6)), Target::Others);
+        assert_eq!(table.target(0, &frame(2, 2)), Target::Nobody);
+        assert_eq!(table.target(0, &[0; 13]), Target::Nobody);
+        // A group is no source.
+        table.target(2, &frame(2, 5));
+        assert_eq!(table.target(0, &frame(5, 2)), Target::Others);
+    }
+
+    #[tokio::test]
+    async fn frames_cross_between_sockets_and_do_not_come_back() {
+        let mut nics = Vec::new();
+        for _ in 0..3 {
+            nics.push(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+        }
+        let addresses: Vec<_> = nics.iter().map(|nic| nic.local_addr().unwrap()).collect();
+        let switch = Switch::start(&addresses).await.unwrap();
+        for (nic, end) in nics.iter().zip(switch.ends()) {
+            nic.connect(end).await.unwrap();
+        }
+        nics[0].send(&frame(4, 2)).await.unwrap();
+        let mut buffer = [0; 64];
+        for nic in &nics[1..] {
+            let len = nic.recv(&mut buffer).await.unwrap();
+            assert_eq!(&buffer[..len], frame(4, 2));
+        }
+        nics[1].send(&frame(2, 4)).await.unwrap();
+        let len = nics[0].recv(&mut buffer).await.unwrap();
+        assert_eq!(&buffer[..len], frame(2, 4));
+        assert!(nics[2].try_recv(&mut buffer).is_err());
+    }
+}
