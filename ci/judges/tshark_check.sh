@@ -19,14 +19,15 @@ trap 'rm -rf "$WIRESHARK_CONFIG_DIR"' EXIT
 printf '%s,0\n' drbd_rdma eth_over_ib fc_infiniband iser_infiniband lnet_ib mellanox_eoib nvme_rdma rpcrdma_infiniband \
     sdp_infiniband smb_direct_infiniband smcr_infiniband >"$WIRESHARK_CONFIG_DIR/heuristic_protos"
 
-status=0
-for file in "$@"; do
+# check FILE: what there is in it, or what is wrong.
+check() {
+    local file=$1 table
     # One line a packet: protocols, opcode, malformed marker.
     # soft-RoCE leaves the UDP checksum out over IPv6 too.
     table=$(tshark -n -o udp.check_checksum:TRUE -o udp.ignore_ipv6_zero_checksum:TRUE -r "$file" -Y "$packets" -T fields -E separator='|' \
         -e frame.number -e frame.protocols -e infiniband.bth.opcode -e _ws.malformed -e _ws.expert.severity \
         -e _ws.expert.message 2>/dev/null)
-    [ -n "$table" ] || { echo "$file: no RoCE packets"; status=1; continue; }
+    [ -n "$table" ] || { echo "$file: no RoCE packets"; return 1; }
     awk -F'|' -v file="$file" '
         # Whether a list of severities has one above 1048576, which is the comment that the capture itself has.
         function remarks(list,    n, i, severity) {
@@ -59,6 +60,8 @@ for file in "$@"; do
                 if (code in count) printf ", %s %d", name[code], count[code]
             print ""
             exit bad
-        }' <<<"$table" || status=1
-done
-exit $status
+        }' <<<"$table"
+}
+export -f check
+export packets
+printf '%s\0' "$@" | xargs -0 -n 1 -P "$(nproc)" bash -c 'check "$1"' check

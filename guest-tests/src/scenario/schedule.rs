@@ -1,4 +1,4 @@
-//! Which scenarios run beside which: those that measure are alone, the others fill the processors.
+//! Which scenarios run beside which: some are alone, the others fill the processors.
 //!
 //! A guest boots with all it is given and then mostly waits, so a scenario by itself takes little more than one processor.
 
@@ -11,7 +11,7 @@ use super::Scenario;
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Runs `scenarios`, up to `side_by_side` at a time of those that measure nothing, then the others one by one. With one at
+/// Runs `scenarios`, up to `side_by_side` at a time of those that may have company, then the others one by one. With one at
 /// a time, in the order given.
 ///
 /// # Errors
@@ -46,7 +46,7 @@ fn split(
     scenarios: &[&'static Scenario],
     side_by_side: NonZeroUsize,
 ) -> (Vec<&'static Scenario>, Vec<&'static Scenario>) {
-    scenarios.iter().partition(|scenario| side_by_side.get() > 1 && !scenario.measures)
+    scenarios.iter().partition(|scenario| side_by_side.get() > 1 && !scenario.alone)
 }
 
 #[cfg(test)]
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_measures_is_alone_and_one_at_a_time_keeps_the_order() {
+    fn some_are_alone_and_one_at_a_time_keeps_the_order() {
         let named = |name| Scenario::named(name).unwrap();
         let wanted = [named("mthca-perftest"), named("boot"), named("e810-perftest"), named("mthca-probe")];
         let names = |list: Vec<&'static Scenario>| list.iter().map(|s| s.name).collect::<Vec<_>>();
