@@ -34,6 +34,17 @@ need_python() {
     python3 -c 'import ensurepip' 2>/dev/null || need_command pyvenv python3-venv
 }
 
+# What is shipped and what is measured.
 build_release() {
-    cargo build --quiet --release --workspace --bins
+    cargo build --quiet --release --workspace --bin hcad --bin hcactl --bin fabric-bench
+}
+
+# guest-lab as the tests build it, for it mostly waits, and what it tests as it is shipped.
+build_lab() {
+    build_release
+    cargo build --quiet --workspace --all-features --bin guest-lab
+}
+
+lab() {
+    HCAD_PROGRAMS=$PWD/target/release target/debug/guest-lab "$@"
 }

@@ -19,7 +19,7 @@ pub fn lab_dir() -> Result<PathBuf> {
     Ok(target.map_or_else(cache_dir, |target| Ok(target.to_owned()))?.join("lab"))
 }
 
-/// The daemon, beside this program.
+/// The daemon, beside this program or in `HCAD_PROGRAMS`.
 ///
 /// # Errors
 /// When it was not built.
@@ -27,7 +27,7 @@ pub fn hcad() -> Result<PathBuf> {
     beside("hcad")
 }
 
-/// What looks into a running daemon, beside this program.
+/// What looks into a running daemon, beside this program or in `HCAD_PROGRAMS`.
 ///
 /// # Errors
 /// When it was not built.
@@ -39,10 +39,11 @@ pub fn hcactl() -> Result<PathBuf> {
 pub const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guest-agent"));
 
 fn beside(program: &str) -> Result<PathBuf> {
-    let path = profile_dir()?.join(program);
+    let folder = std::env::var_os("HCAD_PROGRAMS").filter(|folder| !folder.is_empty());
+    let path = folder.map_or_else(profile_dir, |folder| Ok(folder.into()))?.join(program);
     ensure!(
         path.is_file(),
-        "{} does not exist: run 'cargo build --release --workspace --bins'",
+        "{} does not exist: run 'cargo build --release'",
         path.display()
     );
     Ok(path)
