@@ -41,11 +41,7 @@ pub const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guest-agent")
 fn beside(program: &str) -> Result<PathBuf> {
     let folder = std::env::var_os("HCAD_PROGRAMS").filter(|folder| !folder.is_empty());
     let path = folder.map_or_else(profile_dir, |folder| Ok(folder.into()))?.join(program);
-    ensure!(
-        path.is_file(),
-        "{} does not exist: run 'cargo build --release'",
-        path.display()
-    );
+    ensure!(path.is_file(), "{} does not exist: run 'cargo build --release'", path.display());
     Ok(path)
 }
 
