@@ -10,13 +10,12 @@
 //! fail, and every later one to that file, see [`GuestMemory::is_lost`].
 
 mod file;
+mod map;
 mod mapping;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use protocol::ids::Iova;
@@ -25,6 +24,7 @@ use thiserror::Error;
 use vm_memory::{Bytes, VolatileMemory, VolatileSlice, WriteVolatile as _};
 
 use self::file::MappedFile;
+use self::map::{DmaMap, Reach};
 use super::limits::Limits;
 use crate::record::Tape;
 
@@ -110,29 +110,10 @@ pub struct Permissions {
 /// time, so everything is copied out once and used from the copy.
 #[derive(Debug, Default)]
 pub struct GuestMemory {
-    /// By first address. They do not overlap.
-    windows: BTreeMap<u64, Window>,
-    files: Vec<Arc<MappedFile>>,
-    limits: Limits,
+    map: DmaMap,
     blocked: bool,
     /// Of a device that is recorded or replayed.
     tape: Option<Tape>,
-}
-
-#[derive(Clone, Debug)]
-struct Window {
-    /// Last address, so that a range may end where the address space does.
-    last: u64,
-    permissions: Permissions,
-    /// `None`: the client gave no descriptor, so we know of the range but cannot reach it.
-    host: Option<HostRange>,
-}
-
-#[derive(Clone, Debug)]
-struct HostRange {
-    file: Arc<MappedFile>,
-    /// Of the window's first byte.
-    offset: u64,
 }
 
 /// Bytes of one window.
@@ -146,7 +127,7 @@ type Pieces<'a> = SmallVec<[Piece<'a>; 2]>;
 impl GuestMemory {
     /// Nothing yet, and no more than these limits ever.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, ..Self::default() }
+        Self { map: DmaMap::new(limits), ..Self::default() }
     }
 
     /// Records every access from now on, or gives each the outcome that was recorded: then guest memory itself is not
@@ -193,25 +174,12 @@ impl GuestMemory {
         if !permissions.read && !permissions.write {
             return Err(MapError::Invalid { what: "permissions", value: 0 });
         }
-        if self.windows.range(..=last).next_back().is_some_and(|(_, window)| window.last >= first) {
-            return Err(MapError::Overlap { iova });
-        }
-
-        let host = match backing {
-            None => None,
-            Some((_, offset)) if !offset.is_multiple_of(PAGE_LEN) => {
-                return Err(MapError::Invalid { what: "offset", value: offset });
-            }
-            Some((fd, offset)) => {
-                Some(HostRange { file: self.file(fd, offset, len, permissions.write)?, offset })
-            }
-        };
-        self.insert(first, Window { last, permissions, host })
+        self.map.change().add(first, last, permissions, backing)
     }
 
     /// Ranges that are mapped.
     pub fn ranges(&self) -> u64 {
-        self.windows.len() as u64
+        self.map.window_count() as u64
     }
 
     /// Forgets whatever is mapped between `iova` and `iova + len`, which need not be what was mapped at once; `len`
@@ -223,17 +191,7 @@ impl GuestMemory {
         let Some(reach) = len.checked_sub(1) else { return Ok(()) };
         let first = iova.get() & !(PAGE_LEN - 1);
         let last = iova.get().saturating_add(reach) | (PAGE_LEN - 1);
-        // Only what is taken out of the middle of a window leaves more windows than there were.
-        let divides = self.windows.range(..first).next_back().is_some_and(|(_, window)| window.last > last);
-        if divides && self.windows.len() >= self.limits.windows {
-            return Err(MapError::TooManyRanges(self.limits.windows));
-        }
-        self.split_at(first);
-        if let Some(next) = last.checked_add(1) {
-            self.split_at(next);
-        }
-        self.windows.extract_if(first..=last, |_, _| true).for_each(drop);
-        self.drop_unused_files();
+        self.map.change().remove(first, last)?;
         if let Some(tape) = &self.tape {
             tape.unmap(iova.get(), len);
         }
@@ -242,8 +200,7 @@ impl GuestMemory {
 
     /// Forgets everything.
     pub fn unmap_all(&mut self) {
-        self.windows.clear();
-        self.files.clear();
+        self.map.change().clear();
         if let Some(tape) = &self.tape {
             tape.unmap_all();
         }
@@ -256,13 +213,13 @@ impl GuestMemory {
 
     /// Ranges there are, after merging.
     pub fn window_count(&self) -> usize {
-        self.windows.len()
+        self.map.window_count()
     }
 
     /// Whether the host could not give a page of the client's files: one was truncated, its file system is full, or
     /// there is no huge page left. Its client cannot be served any more.
     pub fn is_lost(&self) -> bool {
-        self.files.iter().any(|file| file.is_lost())
+        self.map.is_lost()
     }
 
     /// Copies bytes out of guest memory. The range may cross mappings that adjoin.
@@ -281,6 +238,10 @@ impl GuestMemory {
 
     pub(super) fn copy_out(&self, iova: Iova, out: &mut [u8]) -> Result<(), DmaError> {
         let error = DmaError { iova, len: out.len(), access: "read" };
+        if let Some(piece) = self.piece(iova, out.len(), |permissions| permissions.read) {
+            piece.bytes.copy_to(out);
+            return piece.there(error);
+        }
         let mut rest = out;
         let pieces = self.pieces(iova, rest.len(), |permissions| permissions.read).ok_or(error)?;
         for piece in &pieces {
@@ -307,6 +268,10 @@ impl GuestMemory {
     fn gather(&self, iova: Iova, len: usize, out: &mut Vec<u8>) -> Result<(), DmaError> {
         let error = DmaError { iova, len, access: "read" };
         let before = out.len();
+        if let Some(piece) = self.piece(iova, len, |permissions| permissions.read) {
+            out.write_all_volatile(&piece.bytes).map_err(|_| error)?;
+            return piece.there(error).inspect_err(|_| out.truncate(before));
+        }
         let pieces = self.pieces(iova, len, |permissions| permissions.read).ok_or(error)?;
         for piece in &pieces {
             out.write_all_volatile(&piece.bytes).map_err(|_| error)?;
@@ -328,6 +293,10 @@ impl GuestMemory {
 
     pub(super) fn copy_in(&self, iova: Iova, data: &[u8]) -> Result<(), DmaError> {
         let error = DmaError { iova, len: data.len(), access: "write" };
+        if let Some(piece) = self.piece(iova, data.len(), |permissions| permissions.write) {
+            piece.bytes.copy_from(data);
+            return piece.there(error);
+        }
         let mut rest = data;
         let pieces = self.pieces(iova, rest.len(), |permissions| permissions.write).ok_or(error)?;
         for piece in &pieces {
@@ -355,12 +324,12 @@ impl GuestMemory {
     fn hand_over(&self, iova: Iova, entry: &[u8]) -> Result<(), DmaError> {
         let error = DmaError { iova, len: entry.len(), access: "write" };
         let (&owner, body) = entry.split_last().ok_or(error)?;
-        let slot = self.slot(iova, entry.len()).ok_or(error)?;
+        let slot = self.writable(iova, entry.len()).ok_or(error)?;
         slot.bytes
             .write_slice(body, 0)
             .and_then(|()| slot.bytes.store(owner, body.len(), Ordering::Release))
             .map_err(|_| error)?;
-        all_there(&[slot], error)
+        slot.there(error)
     }
 
     /// Replaces the naturally aligned 64-bit word at `iova` atomically: `update` gets the current value and gives
@@ -378,17 +347,26 @@ impl GuestMemory {
 
     fn exchange(&self, iova: Iova, update: impl FnMut(u64) -> Option<u64>) -> Result<u64, DmaError> {
         let error = DmaError { iova, len: 8, access: "write" };
-        let slot = self.slot(iova, 8).ok_or(error)?;
+        let slot = self.writable(iova, 8).ok_or(error)?;
         let word = slot.bytes.get_atomic_ref::<AtomicU64>(0).map_err(|_| error)?;
         let (Ok(before) | Err(before)) = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, update);
-        all_there(&[slot], error)?;
+        slot.there(error)?;
         Ok(before)
     }
 
     /// The writable bytes of something inside one page. Ranges are whole pages, so it is inside one of them.
-    fn slot(&self, iova: Iova, len: usize) -> Option<Piece<'_>> {
-        let mut pieces = self.pieces(iova, len, |permissions| permissions.write)?;
-        if pieces.len() == 1 { pieces.pop() } else { None }
+    fn writable(&self, iova: Iova, len: usize) -> Option<Piece<'_>> {
+        self.piece(iova, len, |permissions| permissions.write)
+    }
+
+    /// All of a range that is not empty, if one window has it, as it does unless the range crosses into another.
+    fn piece(&self, iova: Iova, len: usize, allowed: impl Fn(Permissions) -> bool) -> Option<Piece<'_>> {
+        let reach = self.map.reach(iova.get()).filter(|reach| !self.blocked && allowed(reach.permissions))?;
+        // The first byte is there, so `behind` are those after it.
+        if (len as u64).checked_sub(1)? > reach.behind {
+            return None;
+        }
+        Some(Piece { bytes: reach.file.slice(reach.offset, len)?, file: reach.file })
     }
 
     /// All of a range, in order, or nothing. The number of pieces is bounded by `len` and the size of a page.
@@ -399,115 +377,27 @@ impl GuestMemory {
         let mut pieces = SmallVec::new();
         let (mut at, mut rest) = (iova.get(), len);
         while rest > 0 {
-            let (first, window) = self.windows.range(..=at).next_back()?;
-            if at > window.last || !allowed(window.permissions) {
-                return None;
-            }
-            let host = window.host.as_ref()?;
-            let here =
-                usize::try_from(window.last - at).map_or(rest, |tail| rest.min(tail.saturating_add(1)));
-            pieces
-                .push(Piece { bytes: host.file.slice(host.offset + (at - first), here)?, file: &host.file });
+            let Reach { file, offset, behind, .. } =
+                self.map.reach(at).filter(|reach| allowed(reach.permissions))?;
+            let here = usize::try_from(behind).map_or(rest, |behind| rest.min(behind.saturating_add(1)));
+            pieces.push(Piece { bytes: file.slice(offset, here)?, file });
             rest -= here;
             if rest > 0 {
-                at = window.last.checked_add(1)?;
+                at = at.checked_add(behind)?.checked_add(1)?;
             }
         }
         Some(pieces)
     }
+}
 
-    /// Adds a window that overlaps none, as part of its neighbours where it continues them.
-    fn insert(&mut self, first: u64, mut window: Window) -> Result<(), MapError> {
-        let before = first
-            .checked_sub(1)
-            .and_then(|end| self.windows.range(..=end).next_back())
-            .filter(|(start, earlier)| earlier.continues_into(**start, first, &window))
-            .map(|(start, _)| *start);
-        let after = window.last.checked_add(1).filter(|next| {
-            self.windows.get(next).is_some_and(|later| window.continues_into(first, *next, later))
-        });
-        if before.is_none() && after.is_none() && self.windows.len() >= self.limits.windows {
-            self.drop_unused_files();
-            return Err(MapError::TooManyRanges(self.limits.windows));
-        }
-
-        if let Some(later) = after.and_then(|next| self.windows.remove(&next)) {
-            window.last = later.last;
-        }
-        match before.and_then(|start| self.windows.get_mut(&start)) {
-            Some(earlier) => earlier.last = window.last,
-            None => {
-                self.windows.insert(first, window);
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes `at` the first address of a window if it is inside one.
-    fn split_at(&mut self, at: u64) {
-        let Some((first, window)) = self.windows.range_mut(..at).next_back() else { return };
-        if window.last < at {
-            return;
-        }
-        let mut upper = window.clone();
-        if let Some(host) = &mut upper.host {
-            host.offset += at - first;
-        }
-        window.last = at - 1;
-        self.windows.insert(at, upper);
-    }
-
-    /// The mapping of a descriptor's file that has the given part.
-    fn file(
-        &mut self,
-        fd: OwnedFd,
-        offset: u64,
-        len: u64,
-        writable: bool,
-    ) -> Result<Arc<MappedFile>, MapError> {
-        let candidate = file::Candidate::new(fd, writable)?;
-        let file_len = candidate.len();
-        if offset > file_len || len > file_len - offset {
-            return Err(MapError::OutsideFile { offset, len, file_len });
-        }
-        if let Some(known) = self.files.iter().find(|file| file.serves(&candidate, offset, len)) {
-            return Ok(Arc::clone(known));
-        }
-        if self.files.len() >= self.limits.files {
-            return Err(MapError::TooManyFiles(self.limits.files));
-        }
-        // The sum is below the limit, so it does not overflow.
-        let mapped = self.files.iter().map(|file| file.len()).sum();
-        let limit = self.limits.bytes;
-        if file_len > limit.saturating_sub(mapped) {
-            return Err(MapError::TooManyBytes { file_len, mapped, limit });
-        }
-        let file = Arc::new(candidate.map(self.limits.file_systems)?);
-        self.files.push(Arc::clone(&file));
-        Ok(file)
-    }
-
-    fn drop_unused_files(&mut self) {
-        self.files.retain(|file| Arc::strong_count(file) > 1);
+impl Piece<'_> {
+    /// Says after an access whether it met a page that the host could not give.
+    fn there(&self, error: DmaError) -> Result<(), DmaError> {
+        if self.file.is_lost() { Err(error) } else { Ok(()) }
     }
 }
 
-impl Window {
-    /// Whether `next`, which begins at `at`, is what this window, which begins at `first`, would be if it were longer.
-    fn continues_into(&self, first: u64, at: u64, next: &Self) -> bool {
-        let adjoins = self.last.checked_add(1) == Some(at);
-        let same_host = match (&self.host, &next.host) {
-            (None, None) => true,
-            (Some(a), Some(b)) => {
-                Arc::ptr_eq(&a.file, &b.file) && b.offset.checked_sub(a.offset) == Some(at - first)
-            }
-            _ => false,
-        };
-        adjoins && self.permissions == next.permissions && same_host
-    }
-}
-
-/// Says after an access whether it met a page that the host could not give.
+/// As [`Piece::there`] of all.
 fn all_there(pieces: &[Piece<'_>], error: DmaError) -> Result<(), DmaError> {
-    if pieces.iter().any(|piece| piece.file.is_lost()) { Err(error) } else { Ok(()) }
+    pieces.iter().try_for_each(|piece| piece.there(error))
 }

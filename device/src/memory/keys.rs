@@ -1,8 +1,13 @@
 //! The key table of one device.
 
-use engine::{AccessError, WindowKind};
-use protocol::ids::{Lkey, Pdn};
+mod recent;
 
+use engine::{AccessError, WindowKind};
+use protocol::ids::{Lkey, Pdn, Va};
+
+pub use self::recent::Generation;
+pub(super) use self::recent::Piece;
+use self::recent::RecentPieces;
 use super::region::{Kind, MemoryRegion};
 use crate::sparse::{Capacity, SparseTable, TableFull};
 
@@ -78,6 +83,8 @@ pub struct KeyTable {
     shift: u32,
     mask: u32,
     slots: SparseTable<Slot>,
+    /// Pieces of regions as they are in `slots`: whoever changes those goes through [`KeyTable::change`].
+    recent: RecentPieces,
 }
 
 impl KeyTable {
@@ -93,7 +100,7 @@ impl KeyTable {
     /// The same for keys whose low `shift` bits are software's, and whose index begins above them.
     pub fn rotated(log2_entries: u8, shift: u32) -> Self {
         let mask = u32::MAX.checked_shr(32u32.saturating_sub(u32::from(log2_entries))).unwrap_or(0);
-        Self { shift, mask, slots: SparseTable::new(Self::CAPACITY) }
+        Self { shift, mask, slots: SparseTable::new(Self::CAPACITY), recent: RecentPieces::default() }
     }
 
     /// Whether the table has such an entry, valid or not.
@@ -104,6 +111,23 @@ impl KeyTable {
     /// Index of a key.
     pub fn index(&self, key: Lkey) -> u32 {
         key.get().rotate_right(self.shift) & self.mask
+    }
+
+    /// The table, to be changed: by all that is done to keys, since there is no other way. No piece is worth anything then.
+    fn change(&mut self) -> &mut SparseTable<Slot> {
+        self.recent.forget();
+        &mut self.slots
+    }
+
+    /// The piece of a key's region that was met last of those around `va`.
+    #[inline]
+    pub(super) fn remembered(&self, key: Lkey, va: Va) -> Option<Piece> {
+        self.recent.get(key, self.index(key), va)
+    }
+
+    /// Keeps a piece of the region that has this key now.
+    pub(super) fn remember(&self, key: Lkey, va: Va, piece: Piece) {
+        self.recent.put(self.index(key), va, piece);
     }
 
     /// The region or window of a key.
@@ -133,7 +157,8 @@ impl KeyTable {
     /// # Errors
     /// The table is at its capacity.
     pub fn insert(&mut self, region: MemoryRegion) -> Result<Option<MemoryRegion>, TableFull> {
-        let old = self.slots.insert(self.index(region.key), Slot::new(Entry::Valid(region)))?;
+        let index = self.index(region.key);
+        let old = self.change().insert(index, Slot::new(Entry::Valid(region)))?;
         Ok(old.and_then(|slot| slot.entry.valid().copied()))
     }
 
@@ -142,12 +167,13 @@ impl KeyTable {
     /// # Errors
     /// The table is at its capacity.
     pub fn allocate(&mut self, allocated: Allocated) -> Result<(), TableFull> {
-        self.slots.insert(self.index(allocated.key), Slot::new(Entry::Allocated(allocated))).map(drop)
+        let index = self.index(allocated.key);
+        self.change().insert(index, Slot::new(Entry::Allocated(allocated))).map(drop)
     }
 
     /// Invalidates an entry and returns what it was.
     pub fn remove(&mut self, index: u32) -> Option<MemoryRegion> {
-        self.slots.remove(index)?.entry.valid().copied()
+        self.change().remove(index)?.entry.valid().copied()
     }
 
     /// Gives up an entry, valid or not, and returns what it was.
@@ -159,7 +185,7 @@ impl KeyTable {
         if slot.windows > 0 {
             return Err(AccessError::Bound);
         }
-        let slot = self.slots.remove(index).ok_or(AccessError::Key)?;
+        let slot = self.change().remove(index).ok_or(AccessError::Key)?;
         self.release(&slot.entry);
         Ok(slot.entry)
     }
@@ -193,12 +219,12 @@ impl KeyTable {
     pub(super) fn set(&mut self, entry: Entry) {
         let index = self.index(entry.key());
         if let Entry::Valid(MemoryRegion { kind: Kind::Window { parent, .. }, .. }) = entry
-            && let Some(parent) = self.slots.get_mut(parent)
+            && let Some(parent) = self.change().get_mut(parent)
         {
             // Bound: as many windows as the table has entries.
             parent.windows += 1;
         }
-        let Some(slot) = self.slots.get_mut(index) else { return };
+        let Some(slot) = self.change().get_mut(index) else { return };
         let old = std::mem::replace(&mut slot.entry, entry);
         self.release(&old);
     }
@@ -206,7 +232,7 @@ impl KeyTable {
     /// An entry is no longer what it was.
     fn release(&mut self, old: &Entry) {
         if let Entry::Valid(MemoryRegion { kind: Kind::Window { parent, .. }, .. }) = *old
-            && let Some(parent) = self.slots.get_mut(parent)
+            && let Some(parent) = self.change().get_mut(parent)
         {
             parent.windows = parent.windows.saturating_sub(1);
         }

@@ -1,5 +1,7 @@
 //! Guest memory for tests.
 
+use std::os::fd::OwnedFd;
+
 use protocol::ids::Iova;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
@@ -12,14 +14,30 @@ pub(crate) fn guest_memory(iova: u64, pages: u64) -> GuestMemory {
     memory
 }
 
+/// The same once for the device and once for a thread that is software's: a map belongs to one thread.
+pub(crate) fn shared_memory(iova: u64, pages: u64) -> [GuestMemory; 2] {
+    let len = pages * super::dma::PAGE_LEN;
+    let fd = zeros(len);
+    [fd.try_clone().unwrap(), fd].map(|fd| {
+        let mut memory = GuestMemory::default();
+        memory.map(Iova::new(iova), len, ALL, Some((fd, 0))).unwrap();
+        memory
+    })
+}
+
+const ALL: Permissions = Permissions { read: true, write: true };
+
+fn zeros(len: u64) -> OwnedFd {
+    let fd = memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&fd, len).unwrap();
+    fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+    fd
+}
+
 impl GuestMemory {
     /// Maps zeros, readable and writable. They take memory where they are touched only.
     pub(crate) fn lend(&mut self, iova: u64, len: u64) {
-        let fd = memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-        ftruncate(&fd, len).unwrap();
-        fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
-        let all = Permissions { read: true, write: true };
-        self.map(Iova::new(iova), len, all, Some((fd, 0))).unwrap();
+        self.map(Iova::new(iova), len, ALL, Some((zeros(len), 0))).unwrap();
     }
 
     /// The bytes at an address, which must be there.

@@ -5,7 +5,7 @@ use protocol::ids::{Iova, Lkey, Pdn, Qpn, Va};
 
 use super::GuestMemory;
 use super::dma::PAGE_LEN;
-use super::keys::KeyTable;
+use super::keys::{Generation, KeyTable, Piece};
 use super::region::{MemoryRegion, Origin, Translation};
 
 /// A device's page table, as a view that costs nothing to copy.
@@ -17,6 +17,11 @@ pub trait PageTable: Copy {
     /// First entry of the list of 512 pages that entry `entry` names, of a table with two levels.
     fn list(self, entry: u64) -> Option<u64> {
         let _ = entry;
+        None
+    }
+
+    /// The state of the table: while it is the same, every entry is. `None` where entries may change unseen.
+    fn generation(self) -> Option<Generation> {
         None
     }
 }
@@ -91,6 +96,17 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
         Ok((region, region.grant(at.who, at.va, at.origin, len, access)?))
     }
 
+    /// Bus address of a range that is not empty, if it is in a piece that was met before and that grants it.
+    #[inline]
+    fn known(&self, at: Place, len: usize, access: Access) -> Option<Iova> {
+        // The reserved key may stand for something else than the region that has its number.
+        if len == 0 || at.key == RESERVED_LKEY {
+            return None;
+        }
+        let piece = self.keys.remembered(at.key, at.va)?;
+        piece.find(at.who.pd, at.va, at.origin, len, access, self.pages.generation())
+    }
+
     /// Whether `access` to `len` bytes at `at` would be granted. Says nothing on whether its pages are there.
     ///
     /// # Errors
@@ -108,10 +124,26 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// As `check`; the segments themselves may fail with [`AccessError::Unmapped`].
     pub fn segments(&self, at: Place, len: usize, access: Access) -> Result<Segments<'a, P>, AccessError> {
         if len == 0 {
-            return Ok(Segments { region: None, pages: self.pages, offset: 0, left: 0 });
+            return Ok(Segments {
+                region: None,
+                keys: self.keys,
+                pages: self.pages,
+                va: at.va,
+                is_first: true,
+                offset: 0,
+                left: 0,
+            });
         }
         let (region, offset) = self.grant(at, len as u64, access)?;
-        Ok(Segments { region: Some(region), pages: self.pages, offset, left: len })
+        Ok(Segments {
+            region: Some(region),
+            keys: self.keys,
+            pages: self.pages,
+            va: at.va,
+            is_first: true,
+            offset,
+            left: len,
+        })
     }
 
     /// Copies a range into `out`.
@@ -119,6 +151,9 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// # Errors
     /// As `check`, or [`AccessError::Unmapped`]; `out` may then be partly written.
     pub fn read(&self, at: Place, out: &mut [u8], access: Access) -> Result<(), AccessError> {
+        if let Some(iova) = self.known(at, out.len(), access) {
+            return self.dma.read(iova, out).map_err(|_| AccessError::Unmapped);
+        }
         let mut rest = out;
         for segment in self.segments(at, rest.len(), access)? {
             let segment = segment?;
@@ -140,6 +175,9 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
         out: &mut Vec<u8>,
         access: Access,
     ) -> Result<(), AccessError> {
+        if let Some(iova) = self.known(at, len, access) {
+            return self.dma.append(iova, len, out).map_err(|_| AccessError::Unmapped);
+        }
         for segment in self.segments(at, len, access)? {
             let segment = segment?;
             self.dma.append(segment.iova, segment.len, out).map_err(|_| AccessError::Unmapped)?;
@@ -152,6 +190,9 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// # Errors
     /// As `read`; pages before the failing one are written.
     pub fn write(&self, at: Place, data: &[u8], access: Access) -> Result<(), AccessError> {
+        if let Some(iova) = self.known(at, data.len(), access) {
+            return self.dma.write(iova, data).map_err(|_| AccessError::Unmapped);
+        }
         let mut rest = data;
         for segment in self.segments(at, rest.len(), access)? {
             let segment = segment?;
@@ -168,13 +209,18 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// # Errors
     /// As `write`; the last byte is not written then.
     pub fn publish(&self, at: Place, entry: &[u8]) -> Result<(), AccessError> {
+        if let Some(iova) = self.known(at, entry.len(), Access::LocalWrite)
+            && is_in_one_page(iova, entry.len())
+        {
+            return self.dma.publish(iova, entry).map_err(|_| AccessError::Unmapped);
+        }
         let segments = self.segments(at, entry.len(), Access::LocalWrite)?;
         let Some((owner, body)) = entry.split_last() else { return Ok(()) };
         let mut rest = body;
         for segment in segments {
             let segment = segment?;
             let whole = rest.len() == body.len() && segment.len == entry.len();
-            if whole && segment.iova.get() % PAGE_LEN + entry.len() as u64 <= PAGE_LEN {
+            if whole && is_in_one_page(segment.iova, entry.len()) {
                 return self.dma.publish(segment.iova, entry).map_err(|_| AccessError::Unmapped);
             }
             let (head, tail) = rest.split_at(segment.len.min(rest.len()));
@@ -194,11 +240,13 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// As `check` with [`Access::RemoteAtomic`]; [`AccessError::Unmapped`] also if the word is not aligned on the
     /// bus.
     pub fn atomic(&self, at: Place, op: AtomicOp) -> Result<u64, AccessError> {
-        let mut segments = self.segments(at, 8, Access::RemoteAtomic)?;
-        let iova = match segments.next() {
-            Some(Ok(Segment { iova, len: 8 })) => iova,
-            Some(Err(error)) => return Err(error),
-            _ => return Err(AccessError::Unmapped),
+        let iova = match self.known(at, 8, Access::RemoteAtomic) {
+            Some(iova) => iova,
+            None => match self.segments(at, 8, Access::RemoteAtomic)?.next() {
+                Some(Ok(Segment { iova, len: 8 })) => iova,
+                Some(Err(error)) => return Err(error),
+                _ => return Err(AccessError::Unmapped),
+            },
         };
         let update = |current: u64| match op {
             AtomicOp::CompareSwap { compare, swap } => (current == compare).then_some(swap),
@@ -213,18 +261,34 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
 pub struct Segments<'a, P> {
     /// `None` only when nothing is left.
     region: Option<&'a MemoryRegion>,
+    keys: &'a KeyTable,
     pages: P,
+    /// Of the first byte, for which a piece is remembered.
+    va: Va,
+    is_first: bool,
     offset: u64,
     left: usize,
 }
 
+/// Where a byte of a region is on the bus.
+struct Located {
+    bus: u64,
+    /// Bytes before it that are in the same page, and may be outside of the region.
+    before: u64,
+    /// Bytes from it on that are in the same page.
+    room: u64,
+    /// Whether a page table said so.
+    paged: bool,
+}
+
 impl<P: PageTable> Segments<'_, P> {
-    /// Bus address of the byte at `offset`, and how many bytes from there on lie in the same page.
-    fn locate(&self, region: &MemoryRegion, offset: u64) -> Result<(u64, u64), AccessError> {
-        let (page_shift, offset, entry) = match region.translation {
+    /// Where the byte at `offset` is.
+    fn locate(&self, region: &MemoryRegion, offset: u64) -> Result<Located, AccessError> {
+        let (page_shift, linear, entry) = match region.translation {
             Translation::Contiguous { bus } => {
                 let bus = bus.get().checked_add(offset).ok_or(AccessError::Bounds)?;
-                return Ok((bus, (u64::MAX - bus).saturating_add(1)));
+                let room = (u64::MAX - bus).saturating_add(1);
+                return Ok(Located { bus, before: offset, room, paged: false });
             }
             Translation::Paged { page_shift, first_entry, offset: first } => {
                 let linear = first.checked_add(offset).ok_or(AccessError::Bounds)?;
@@ -239,18 +303,37 @@ impl<P: PageTable> Segments<'_, P> {
         };
         let mask = page_shift.offset_mask();
         let base = entry.and_then(|entry| self.pages.page(entry)).ok_or(AccessError::Unmapped)?;
-        let in_page = offset & mask;
-        Ok(((base.get() & !mask) | in_page, mask + 1 - in_page))
+        let before = linear & mask;
+        Ok(Located { bus: (base.get() & !mask) | before, before, room: mask + 1 - before, paged: true })
     }
 
-    fn advance(&mut self, region: &MemoryRegion) -> Result<Segment, AccessError> {
-        let (first, room) = self.locate(region, self.offset)?;
+    /// Keeps the piece around the byte at `offset`, if the tables that say where it is tell of their changes.
+    fn remember(&self, region: &MemoryRegion, offset: u64, at: &Located) {
+        let generation = self.pages.generation();
+        if (at.paged && generation.is_none()) || region.key == RESERVED_LKEY {
+            return;
+        }
+        let before = at.before.min(offset);
+        let first = offset - before;
+        let len = before.saturating_add(at.room).min(region.len - first);
+        let bus = Iova::new(at.bus - before);
+        if let Some(piece) = Piece::of(region, first, len, bus, generation.filter(|_| at.paged)) {
+            self.keys.remember(region.key, self.va, piece);
+        }
+    }
+
+    fn advance(&mut self, region: &MemoryRegion, is_first: bool) -> Result<Segment, AccessError> {
+        let found = self.locate(region, self.offset)?;
+        if is_first {
+            self.remember(region, self.offset, &found);
+        }
+        let Located { bus: first, room, .. } = found;
         let mut len = take(room, self.left);
         while len < self.left {
             let offset = self.offset + len as u64;
             let next = first.checked_add(len as u64);
             match self.locate(region, offset) {
-                Ok((bus, room)) if Some(bus) == next => len += take(room, self.left - len),
+                Ok(Located { bus, room, .. }) if Some(bus) == next => len += take(room, self.left - len),
                 _ => break,
             }
         }
@@ -258,6 +341,11 @@ impl<P: PageTable> Segments<'_, P> {
         self.left -= len;
         Ok(Segment { iova: Iova::new(first), len })
     }
+}
+
+/// Whether bytes on the bus, few of them, cross no page.
+fn is_in_one_page(iova: Iova, len: usize) -> bool {
+    iova.get() % PAGE_LEN + len as u64 <= PAGE_LEN
 }
 
 /// The smaller of the two.
@@ -270,7 +358,8 @@ impl<P: PageTable> Iterator for Segments<'_, P> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let region = self.region.filter(|_| self.left != 0)?;
-        let segment = self.advance(region);
+        let is_first = std::mem::take(&mut self.is_first);
+        let segment = self.advance(region, is_first);
         if segment.is_err() {
             self.left = 0;
         }

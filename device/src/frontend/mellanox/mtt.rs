@@ -10,6 +10,7 @@ use protocol::ids::{IcmAddr, Iova};
 
 use crate::frontend::mellanox::icm::page_of;
 use crate::memory::dma::PAGE_LEN;
+use crate::memory::keys::Generation;
 use crate::memory::translate::PageTable;
 use crate::sparse::{Capacity, SparseTable, TableFull};
 
@@ -28,6 +29,8 @@ pub struct Mtt {
     base: IcmAddr,
     /// By ICM page, counted from the base's page.
     chunks: SparseTable<Box<Chunk>>,
+    /// Of `chunks`: whoever changes those goes through [`Mtt::change`].
+    generation: Generation,
 }
 
 /// A bus address, whose low bits never count, so that the lowest says that the entry was written.
@@ -40,7 +43,7 @@ struct Chunk([Slot; CHUNK_LEN]);
 impl Mtt {
     /// A table without entries whose entry 0 is at `base`.
     pub fn new(base: IcmAddr) -> Self {
-        Self { base, chunks: SparseTable::new(CAPACITY) }
+        Self { base, chunks: SparseTable::new(CAPACITY), generation: Generation::fresh() }
     }
 
     /// ICM address of an entry; `None` past the end of ICM.
@@ -59,7 +62,7 @@ impl Mtt {
         let ((first, _), (last, _)) = self.locate(start).zip(self.locate(last)).ok_or(TableFull)?;
         for page in first..=last {
             if self.chunks.get(page).is_none() {
-                self.chunks.insert(page, Box::new(Chunk([Slot::default(); CHUNK_LEN])))?;
+                self.change().insert(page, Box::new(Chunk([Slot::default(); CHUNK_LEN])))?;
             }
         }
         Ok(())
@@ -68,7 +71,7 @@ impl Mtt {
     /// Writes an entry for which there is room; `None` is an entry that names no page.
     pub fn set(&mut self, entry: u64, page: Option<Iova>) {
         if let Some((chunk, slot)) = self.locate(entry)
-            && let Some(chunk) = self.chunks.get_mut(chunk)
+            && let Some(chunk) = self.change().get_mut(chunk)
         {
             chunk.0[slot] = Slot(page.map_or(0, |page| page.get() & !(PAGE_LEN - 1) | 1));
         }
@@ -80,7 +83,13 @@ impl Mtt {
         let (first, last) = icm_pages.into_inner();
         let Some(last) = last.checked_sub(base) else { return };
         let Ok(first) = u32::try_from(first.saturating_sub(base)) else { return };
-        self.chunks.remove_range(first, u32::try_from(last).unwrap_or(u32::MAX));
+        self.change().remove_range(first, u32::try_from(last).unwrap_or(u32::MAX));
+    }
+
+    /// The chunks, to be changed: nobody may go on with what they said.
+    fn change(&mut self) -> &mut SparseTable<Box<Chunk>> {
+        self.generation = Generation::fresh();
+        &mut self.chunks
     }
 
     /// Chunk and slot of an entry.
@@ -97,6 +106,10 @@ impl PageTable for &Mtt {
         let (page, slot) = self.locate(entry)?;
         let Slot(value) = self.chunks.get(page)?.0[slot];
         (value & 1 != 0).then_some(Iova::new(value & !1))
+    }
+
+    fn generation(self) -> Option<Generation> {
+        Some(self.generation)
     }
 }
 
@@ -120,6 +133,24 @@ mod tests {
         assert_eq!(mtt.page(0), Some(Iova::new(0)), "bus page 0 is a page");
         assert_eq!((mtt.page(1), mtt.page(513), mtt.page(1024)), (None, None, None));
         assert_eq!(mtt.addr(0x10), Some(IcmAddr::new(0x180_0080)));
+    }
+
+    #[test]
+    fn whatever_changes_the_table_begins_another_generation() {
+        let mut mtt = written(0, &[4]);
+        let changes: [fn(&mut Mtt); 4] = [
+            |mtt| mtt.set(4, Some(Iova::new(0x1000))),
+            |mtt| mtt.set(4, None),
+            |mtt| mtt.reserve(600, 1).unwrap(),
+            |mtt| mtt.forget(0..=0),
+        ];
+        let mut met = vec![(&mtt).generation(), (&written(0, &[4])).generation()];
+        for change in changes {
+            change(&mut mtt);
+            assert!(!met.contains(&(&mtt).generation()));
+            met.push((&mtt).generation());
+        }
+        assert_eq!((&mtt).generation(), (&mtt).generation());
     }
 
     #[test]

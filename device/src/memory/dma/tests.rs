@@ -51,7 +51,7 @@ fn pages_of_one_file_with_a_descriptor_each_become_one_window_and_one_mapping() 
         memory.map(iova(page * PAGE_LEN), PAGE_LEN, RW, Some((dup(&fd), page * PAGE_LEN))).unwrap();
     }
     assert_eq!(memory.window_count(), 1);
-    assert_eq!(memory.files.len(), 1);
+    assert_eq!(memory.map.tables().file_count(), 1);
     let data: Vec<u8> = (0..=255).cycle().take(100_000).collect();
     memory.write(iova(123), &data).unwrap();
     assert_eq!(file_bytes(&fd, 123, data.len()), data);
@@ -132,7 +132,7 @@ fn a_range_over_another_is_refused_and_changes_nothing() {
         let result = memory.map(iova(first * PAGE_LEN), pages * PAGE_LEN, RW, Some((memfd(8), 0)));
         assert!(matches!(result, Err(MapError::Overlap { .. })), "{first} {pages}");
     }
-    assert_eq!((memory.window_count(), memory.files.len()), (1, 1));
+    assert_eq!((memory.window_count(), memory.map.tables().file_count()), (1, 1));
     memory.map(iova(0), 2 * PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
     memory.map(iova(4 * PAGE_LEN), PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
 }
@@ -163,11 +163,11 @@ fn unmap_covers_several_windows_and_what_was_never_mapped() {
         memory.map(iova(page * PAGE_LEN), PAGE_LEN, RW, Some((dup(&fd), page * PAGE_LEN))).unwrap();
     }
     memory.unmap(iova(PAGE_LEN), 4 * PAGE_LEN).unwrap();
-    assert_eq!(memory.windows.keys().copied().collect::<Vec<_>>(), [0, 6 * PAGE_LEN]);
+    assert_eq!(memory.map.tables().addresses(), [0, 6 * PAGE_LEN]);
     memory.unmap(iova(0x7fff_0000_0000), 0x1_0000).unwrap();
     assert_eq!(memory.window_count(), 2);
     memory.unmap(iova(0), u64::MAX).unwrap();
-    assert_eq!((memory.window_count(), memory.files.len()), (0, 0));
+    assert_eq!((memory.window_count(), memory.map.tables().file_count()), (0, 0));
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn a_range_beyond_the_end_of_its_file_is_refused() {
         let result = memory.map(iova(0), len * PAGE_LEN, RW, backing);
         assert!(matches!(result, Err(MapError::OutsideFile { .. })), "{offset} {len}");
     }
-    assert!(memory.files.is_empty());
+    assert_eq!(memory.map.tables().file_count(), 0);
 }
 
 #[test]
@@ -251,9 +251,9 @@ fn files_are_unmapped_with_their_last_range() {
     memory.map(iova(0), PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
     memory.map(iova(8 * PAGE_LEN), PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
     memory.unmap(iova(0), PAGE_LEN).unwrap();
-    assert_eq!(memory.files.len(), 1);
+    assert_eq!(memory.map.tables().file_count(), 1);
     memory.unmap(iova(8 * PAGE_LEN), PAGE_LEN).unwrap();
-    assert!(memory.files.is_empty());
+    assert_eq!(memory.map.tables().file_count(), 0);
 }
 
 #[test]
@@ -341,7 +341,7 @@ fn holes_in_a_range_without_descriptor_are_limited_and_all_is_given_back() {
     assert_eq!(refused, Some(65_534));
     assert_eq!(memory.window_count(), 65_535);
     memory.unmap_all();
-    assert_eq!((memory.window_count(), memory.windows.range(..).count()), (0, 0));
+    assert_eq!((memory.window_count(), memory.map.tables().addresses().len()), (0, 0));
     memory.map(iova(0), PAGE_LEN, RO, None).unwrap();
 }
 
@@ -361,7 +361,7 @@ fn files_are_limited_in_number_and_together_in_length() {
     memory.map(iova(2 << 20), PAGE_LEN, RW, Some((memfd(1), 0))).unwrap();
     let refused = memory.map(iova(3 << 20), PAGE_LEN, RW, Some((memfd(1), 0))).unwrap_err();
     assert!(matches!(refused, MapError::TooManyFiles(3)), "{refused}");
-    assert_eq!((memory.window_count(), memory.files.len()), (3, 3));
+    assert_eq!((memory.window_count(), memory.map.tables().file_count()), (3, 3));
 
     memory.unmap(iova(0), 2 * PAGE_LEN).unwrap();
     memory.map(iova(0), PAGE_LEN, RW, Some((memfd(8), 0))).unwrap();
@@ -460,4 +460,93 @@ fn a_file_whose_pages_others_could_withhold_is_refused_unless_it_is_allowed() {
     let mut start = [0; 4];
     memory.read(iova(0), &mut start).unwrap();
     assert_eq!(&start, b"\x7fELF");
+}
+
+/// Accesses remember windows; each of these begins with one that does.
+mod remembered_windows {
+    use super::*;
+
+    fn byte_at(memory: &GuestMemory, at: u64) -> Option<u8> {
+        let mut byte = [0];
+        memory.read(iova(at), &mut byte).ok().map(|()| byte[0])
+    }
+
+    /// A file whose pages are filled with their numbers, from `first` on.
+    fn numbered(pages: u8, first: u8) -> OwnedFd {
+        let fd = memfd(pages.into());
+        for page in 0..pages {
+            rustix::io::pwrite(&fd, &[first + page; 4096], u64::from(page) * PAGE_LEN).unwrap();
+        }
+        fd
+    }
+
+    #[test]
+    fn are_not_met_after_their_unmap() {
+        let fd = numbered(4, 1);
+        let mut memory = GuestMemory::default();
+        memory.map(iova(0), 4 * PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
+        assert_eq!(byte_at(&memory, 2 * PAGE_LEN), Some(3));
+        memory.unmap(iova(2 * PAGE_LEN), PAGE_LEN).unwrap();
+        let bytes: Vec<_> = (0..4).map(|page| byte_at(&memory, page * PAGE_LEN)).collect();
+        assert_eq!(bytes, [Some(1), Some(2), None, Some(4)]);
+        memory.unmap_all();
+        assert!((0..4).all(|page| byte_at(&memory, page * PAGE_LEN).is_none()));
+    }
+
+    #[test]
+    fn give_way_to_what_is_mapped_in_their_place() {
+        let (old, new) = (numbered(2, 1), numbered(2, 11));
+        let mut memory = GuestMemory::default();
+        memory.map(iova(0), 2 * PAGE_LEN, RW, Some((dup(&old), 0))).unwrap();
+        assert_eq!((byte_at(&memory, 0), byte_at(&memory, PAGE_LEN)), (Some(1), Some(2)));
+        memory.unmap(iova(PAGE_LEN), PAGE_LEN).unwrap();
+        memory.map(iova(PAGE_LEN), PAGE_LEN, RO, Some((dup(&new), 0))).unwrap();
+        assert_eq!((byte_at(&memory, 0), byte_at(&memory, PAGE_LEN)), (Some(1), Some(11)));
+        assert!(memory.write(iova(PAGE_LEN), &[9]).is_err(), "with the permissions of then");
+
+        // The first file goes, and the second takes its place in the list.
+        memory.unmap(iova(0), PAGE_LEN).unwrap();
+        assert_eq!((byte_at(&memory, 0), byte_at(&memory, PAGE_LEN)), (None, Some(11)));
+    }
+
+    #[test]
+    fn grow_with_what_is_mapped_behind_them() {
+        let fd = numbered(3, 1);
+        let mut memory = GuestMemory::default();
+        memory.map(iova(PAGE_LEN), PAGE_LEN, RW, Some((dup(&fd), PAGE_LEN))).unwrap();
+        assert_eq!((byte_at(&memory, PAGE_LEN), byte_at(&memory, 2 * PAGE_LEN)), (Some(2), None));
+        memory.map(iova(2 * PAGE_LEN), PAGE_LEN, RW, Some((dup(&fd), 2 * PAGE_LEN))).unwrap();
+        memory.map(iova(0), PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
+        let mut all = [0; 3 * 4096];
+        memory.read(iova(0), &mut all).unwrap();
+        assert_eq!([all[4095], all[4096], all[8192]], [1, 2, 3]);
+    }
+
+    #[test]
+    fn are_out_of_reach_while_the_function_is_no_bus_master() {
+        let mut memory = GuestMemory::default();
+        memory.map(iova(0), PAGE_LEN, RW, Some((numbered(1, 5), 0))).unwrap();
+        assert_eq!(byte_at(&memory, 0), Some(5));
+        memory.set_blocked(true);
+        assert_eq!((byte_at(&memory, 0), memory.write(iova(0), &[1]).is_err()), (None, true));
+        memory.set_blocked(false);
+        assert_eq!(byte_at(&memory, 0), Some(5));
+    }
+
+    #[test]
+    fn push_each_other_out_and_are_found_again() {
+        const WINDOWS: u64 = 40;
+        let fd = numbered(40, 1);
+        let mut memory = GuestMemory::default();
+        // Backwards in the file, so that none continues another.
+        for page in 0..WINDOWS {
+            let backing = (dup(&fd), (WINDOWS - 1 - page) * PAGE_LEN);
+            memory.map(iova(page * PAGE_LEN), PAGE_LEN, RW, Some(backing)).unwrap();
+        }
+        for _ in 0..2 {
+            for page in 0..WINDOWS {
+                assert_eq!(byte_at(&memory, page * PAGE_LEN).map(u64::from), Some(WINDOWS - page));
+            }
+        }
+    }
 }

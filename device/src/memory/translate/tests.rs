@@ -318,3 +318,172 @@ impl PageTable for Everywhere {
         Some(Iova::new(entry.wrapping_mul(3) << 12))
     }
 }
+
+/// An access remembers where it was; each of these begins with one that does.
+mod remembered_pieces {
+    use super::*;
+    use crate::memory::keys::{Allocated, Entry, Generation, Purpose};
+
+    /// A page table that tells of its changes.
+    struct Told {
+        pages: BTreeMap<u64, u64>,
+        generation: Generation,
+    }
+
+    impl Told {
+        fn new(pages: impl IntoIterator<Item = (u64, u64)>) -> Self {
+            Self { pages: pages.into_iter().collect(), generation: Generation::fresh() }
+        }
+    }
+
+    impl PageTable for &Told {
+        fn page(self, entry: u64) -> Option<Iova> {
+            self.pages.get(&entry).copied().map(Iova::new)
+        }
+
+        fn generation(self) -> Option<Generation> {
+            Some(self.generation)
+        }
+    }
+
+    /// Four pages, whose bytes are their numbers, from 1 on.
+    fn memory() -> GuestMemory {
+        let dma = guest_memory(0, 4);
+        for page in 0..4u8 {
+            dma.write(Iova::new(u64::from(page) * PAGE_LEN), &[page + 1; 4096]).unwrap();
+        }
+        dma
+    }
+
+    fn region() -> MemoryRegion {
+        MemoryRegion {
+            key: KEY,
+            pd: PD,
+            start: Va::new(0x7000_0800),
+            len: 0x1000,
+            origin: Origin::Zero,
+            rights: Rights::LOCAL_WRITE,
+            translation: Translation::paged(PageShift::MIN, 0, Va::new(0x7000_0800)),
+            kind: Kind::Registered,
+        }
+    }
+
+    fn byte<P: PageTable>(access: &RegionAccess<'_, P>, place: Place) -> Result<u8, AccessError> {
+        let mut byte = [0];
+        access.read(place, &mut byte, Access::LocalRead).map(|()| byte[0])
+    }
+
+    const FIRST: u64 = 0x7000_0800;
+
+    #[test]
+    fn say_what_the_tables_say_of_every_byte() {
+        let (keys, pages, dma) = (table([region()]), Told::new([(0, 0x1000), (1, 0x3000)]), memory());
+        let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
+        for _ in 0..2 {
+            assert_eq!(byte(&access, at(FIRST)), Ok(2));
+            assert_eq!(byte(&access, at(FIRST + 0x7ff)), Ok(2));
+            assert_eq!(byte(&access, at(FIRST + 0x800)), Ok(4));
+            assert_eq!(byte(&access, at(FIRST + 0xfff)), Ok(4));
+            assert_eq!(byte(&access, at(FIRST + 0x1000)), Err(AccessError::Bounds));
+            assert_eq!(byte(&access, at(FIRST - 1)), Err(AccessError::Bounds));
+            let mut across = [0; 2];
+            access.read(at(FIRST + 0x7ff), &mut across, Access::LocalRead).unwrap();
+            assert_eq!(across, [2, 4]);
+            let queue = Place { who: who(PD), key: KEY, va: Va::new(0x800), origin: Origin::Start };
+            assert_eq!(byte(&access, queue), Ok(4));
+        }
+    }
+
+    #[test]
+    fn grant_nothing_to_others_and_nothing_else() {
+        let (keys, pages, dma) = (table([region()]), Told::new([(0, 0x1000), (1, 0x3000)]), memory());
+        let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
+        assert_eq!(byte(&access, at(FIRST)), Ok(2));
+        let place = |pd, key| Place::address(who(pd), key, Va::new(FIRST));
+        assert_eq!(byte(&access, place(Pdn::new(4), KEY)), Err(AccessError::Pd));
+        // The same index.
+        assert_eq!(byte(&access, place(PD, Lkey::new(0x40005))), Err(AccessError::Key));
+        assert_eq!(access.write(at(FIRST), &[1], Access::RemoteWrite), Err(AccessError::Right));
+        assert_eq!(access.write(at(FIRST), &[9], Access::LocalWrite), Ok(()));
+        assert_eq!(byte(&access, at(FIRST)), Ok(9));
+    }
+
+    #[test]
+    fn end_with_whatever_is_done_to_a_key() {
+        let (pages, dma) = (Told::new([(0, 0x1000), (1, 0x3000), (8, 0)]), memory());
+        let elsewhere =
+            MemoryRegion { translation: Translation::paged(PageShift::MIN, 8, Va::new(FIRST)), ..region() };
+        let foreign = MemoryRegion { pd: Pdn::new(4), ..region() };
+        let allocated = Allocated { key: KEY, pd: PD, purpose: Purpose::Region { most: 0x1000 } };
+        type Change<'a> = &'a dyn Fn(&mut KeyTable);
+        let changes: [(Change<'_>, Result<u8, AccessError>); 6] = [
+            (&|keys| assert!(keys.remove(5).is_some()), Err(AccessError::Key)),
+            (&|keys| assert!(keys.deregister(5).is_ok()), Err(AccessError::Key)),
+            (&|keys| assert!(keys.insert(elsewhere).is_ok()), Ok(1)),
+            (&|keys| assert!(keys.insert(foreign).is_ok()), Err(AccessError::Pd)),
+            (&|keys| keys.allocate(allocated).unwrap(), Err(AccessError::Invalid)),
+            (&|keys| keys.set(Entry::Valid(elsewhere)), Ok(1)),
+        ];
+        for (number, (change, expected)) in changes.into_iter().enumerate() {
+            let mut keys = table([region()]);
+            for _ in 0..2 {
+                assert_eq!(byte(&RegionAccess { keys: &keys, pages: &pages, dma: &dma }, at(FIRST)), Ok(2));
+            }
+            change(&mut keys);
+            let after = byte(&RegionAccess { keys: &keys, pages: &pages, dma: &dma }, at(FIRST));
+            assert_eq!(after, expected, "change {number}");
+        }
+    }
+
+    #[test]
+    fn end_with_their_generation_of_the_page_table() {
+        let (keys, dma) = (table([region()]), memory());
+        let (mut pages, read) = (Told::new([(0, 0x1000), (1, 0x3000)]), at(FIRST));
+        assert_eq!(byte(&RegionAccess { keys: &keys, pages: &pages, dma: &dma }, read), Ok(2));
+        pages = Told::new([(0, 0x2000), (1, 0x3000)]);
+        assert_eq!(byte(&RegionAccess { keys: &keys, pages: &pages, dma: &dma }, read), Ok(3));
+        pages = Told::new([(1, 0x3000)]);
+        let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
+        assert_eq!(byte(&access, read), Err(AccessError::Unmapped));
+    }
+
+    /// As of the E810, whose lists of pages are in memory of the guest.
+    #[test]
+    fn are_not_made_of_a_page_table_that_changes_unseen() {
+        let (keys, dma) = (table([region()]), memory());
+        let mut pages = Pages(BTreeMap::from([(0, 0x1000), (1, 0x3000)]));
+        assert_eq!(byte(&RegionAccess { keys: &keys, pages: &pages, dma: &dma }, at(FIRST)), Ok(2));
+        pages.0.insert(0, 0x2000);
+        assert_eq!(byte(&RegionAccess { keys: &keys, pages: &pages, dma: &dma }, at(FIRST)), Ok(3));
+    }
+
+    #[test]
+    fn are_not_made_of_the_reserved_key() {
+        let (keys, pages, dma) = (KeyTable::new(17), Told::new([]), memory());
+        let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
+        let place = |reserved_lkey| {
+            let who = Accessor { reserved_lkey, ..who(Pdn::new(0)) };
+            Place::address(who, RESERVED_LKEY, Va::new(0x1000))
+        };
+        assert_eq!(byte(&access, place(true)), Ok(2));
+        assert_eq!(byte(&access, place(false)), Err(AccessError::Key));
+    }
+
+    #[test]
+    fn are_not_made_of_windows_which_have_owners() {
+        let window = |owner| MemoryRegion {
+            rights: Rights::REMOTE_READ,
+            kind: Kind::Window { kind: engine::WindowKind::Type2B, owner: Some(Qpn::new(owner)), parent: 0 },
+            ..region()
+        };
+        let (pages, dma) = (Told::new([(0, 0x1000), (1, 0x3000)]), memory());
+        let keys = table([window(0x41)]);
+        let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
+        let mut out = [0];
+        assert_eq!(access.read(at(FIRST), &mut out, Access::RemoteRead), Ok(()));
+        let other = Accessor { qpn: Qpn::new(0x42), ..who(PD) };
+        let place = Place::address(other, KEY, Va::new(FIRST));
+        assert_eq!(access.read(place, &mut out, Access::RemoteRead), Err(AccessError::Qp));
+        assert_eq!(byte(&access, at(FIRST)), Err(AccessError::Kind));
+    }
+}

@@ -16,7 +16,7 @@ use super::*;
 use crate::memory::GuestMemory;
 use crate::memory::keys::KeyTable;
 use crate::memory::region::{Kind, MemoryRegion, Origin, Rights, Translation};
-use crate::memory::testing::guest_memory;
+use crate::memory::testing::shared_memory;
 use crate::memory::translate::{PageTable, RegionAccess};
 
 const PD: Pdn = Pdn::new(3);
@@ -70,14 +70,14 @@ fn scatter(number: u64) -> u64 {
 }
 
 /// The library's side of a queue.
-struct Library<'a> {
+struct Library {
     case: Case,
-    dma: &'a GuestMemory,
+    dma: GuestMemory,
     /// Stores made.
     stores: u64,
 }
 
-impl Library<'_> {
+impl Library {
     /// One store, whole and in its turn, after which the virtual CPU may be held up.
     fn store(&mut self, at: u64, bytes: &[u8]) {
         self.dma.poke(RING + at, bytes);
@@ -141,7 +141,7 @@ fn race(case: Case, time: Duration, forgetful: bool) -> (u64, u64) {
     const PATIENCE: u32 = 256;
     let _alone = ALONE.lock();
     let bytes = case.slots << LOG_SLOT;
-    let dma = guest_memory(0, 16);
+    let [dma, software] = shared_memory(0, 16);
     let mut keys = KeyTable::new(17);
     let region = MemoryRegion {
         key: RQ_KEY,
@@ -168,14 +168,15 @@ fn race(case: Case, time: Duration, forgetful: bool) -> (u64, u64) {
     queue.configure(&rst, &mem);
     queue.prepare(&mem);
 
-    let mut library = Library { case, dma: &dma, stores: 0 };
+    let mut library = Library { case, dma: software, stores: 0 };
     // A program posts its first receives before it lets its peer begin.
     (0..case.slots).for_each(|count| library.post(count));
     queue.configure(&RdQpRst { state: Some(QpState::Rtr), ..rst }, &mem);
     let (taken, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let mut misplaced = 0;
     thread::scope(|scope| {
-        scope.spawn(|| library.run(&taken, &stop));
+        let (taken, stop) = (&taken, &stop);
+        scope.spawn(move || library.run(taken, stop));
         let start = std::time::Instant::now();
         let (mut count, mut in_vain) = (0, 0);
         while start.elapsed() < time && !(forgetful && misplaced > 0) {
