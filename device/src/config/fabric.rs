@@ -8,8 +8,9 @@ use protocol::ids::MacAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::device::{lid, unicast_mac};
 use super::peer_addr::PeerAddr;
-use super::{ConfigError, unicast_mac, value};
+use super::{ConfigError, value};
 use crate::fabric::tap::InterfaceName;
 use crate::fabric::udp::UdpPeer;
 
@@ -121,8 +122,7 @@ impl UdpPeerEntry {
         if addr.port() == 0 {
             return Err(value(&format!("{key}addr"), "port 0 cannot be sent to"));
         }
-        let by_id =
-            self.id.map(|id| super::lid(id, &format!("{key}id")).map(MacAddr::from_lid)).transpose()?;
+        let by_id = self.id.map(|id| lid(id, &format!("{key}id")).map(MacAddr::from_lid)).transpose()?;
         let ip = addr.ip();
         if ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
             return Err(value(&format!("{key}addr"), format!("{ip} is not one host")));
@@ -195,5 +195,93 @@ impl FabricConfig {
             peers.push(peer);
         }
         Ok(Self::Udp { bind, peers })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{check, device};
+    use super::*;
+
+    #[test]
+    fn a_udp_peer_has_the_mac_of_its_number_or_its_own() {
+        let peer = |extra: &str| {
+            let peer = format!(r#""peers": [{{"addr": "127.0.0.1:7001" {extra}}}]"#);
+            check(&device("").replace(r#""peers": []"#, &peer)).map(|config| {
+                match &config.devices[0].fabric {
+                    FabricConfig::Udp { peers, .. } => peers[0].mac.map(|mac| mac.to_string()),
+                    other => panic!("{other:?}"),
+                }
+            })
+        };
+        assert_eq!(peer(""), Ok(None));
+        assert_eq!(peer(r#", "id": 259"#), Ok(Some("02:00:00:00:01:03".to_owned())));
+        assert_eq!(peer(r#", "mac": "52:54:00:00:00:09""#), Ok(Some("52:54:00:00:00:09".to_owned())));
+        for (extra, problem) in [
+            (r#", "id": 0"#, "devices[0].fabric.udp.peers[0].id: 0 is not in 1..=49150"),
+            (
+                r#", "id": 3, "mac": "52:54:00:00:00:09""#,
+                "devices[0].fabric.udp.peers[0].mac: id has given a MAC",
+            ),
+        ] {
+            let error = peer(extra).unwrap_err();
+            assert!(error.contains(problem), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_tap_has_a_name_an_interface_can_have() {
+        let tap = |name: &str| {
+            let device = format!(
+                r#"{{"id": 1, "frontend": {{"jingzhao": {{}}}}, "fabric": {{"tap": {{"interface": "{name}"}}}}}}"#
+            );
+            check(&device).map(drop)
+        };
+        assert_eq!(tap("hca-tap.0"), Ok(()));
+        for name in ["", "sixteen-letters-", "a b", "a/b", "..", "tap%d", "a:1", "\u{e4}"] {
+            let error = tap(name).unwrap_err();
+            assert!(error.starts_with("devices[0].fabric.tap.interface: "), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_peer_is_somebody_else_and_one() {
+        let peers = |bind: &str, peers: &str| {
+            let entry = device("").replace(
+                r#""bind": "127.0.0.1:7000", "peers": []"#,
+                &format!(r#""bind": "{bind}", "peers": [{peers}]"#),
+            );
+            check(&entry).map(drop)
+        };
+        let ours = r#"{"addr": "127.0.0.1:7000"}"#;
+        let others = r#"{"addr": "127.0.0.1:7001"}, {"addr": "127.0.0.1:7002"}"#;
+        assert_eq!(peers("127.0.0.1:7000", others), Ok(()));
+        assert_eq!(peers("127.0.0.1:7003", ours), Ok(()));
+        let key = "devices[0].fabric.udp.peers";
+        let mac = r#""mac": "52:54:00:00:00:07""#;
+        for (bind, list, message) in [
+            ("127.0.0.1:7000", ours.to_owned(), "[0].addr: 127.0.0.1:7000 is where this HCA receives"),
+            ("0.0.0.0:7000", ours.to_owned(), "[0].addr: 127.0.0.1:7000 is where this HCA receives"),
+            ("127.0.0.1:7003", format!("{ours}, {ours}"), "[1].addr: 127.0.0.1:7000 is a peer already"),
+            (
+                "127.0.0.1:7000",
+                format!(r#"{{"addr": "127.0.0.1:1", {mac}}}, {{"addr": "127.0.0.1:2", {mac}}}"#),
+                "[1].mac: 52:54:00:00:00:07 is the MAC of peers[0] already",
+            ),
+            (
+                "127.0.0.1:7000",
+                r#"{"addr": "127.0.0.1:1", "mac": "02:00:00:00:01:02"}"#.to_owned(),
+                "[0].mac: 02:00:00:00:01:02 is this HCA's own",
+            ),
+            (
+                "127.0.0.1:7000",
+                r#"{"addr": "239.1.1.1:1"}"#.to_owned(),
+                "[0].addr: 239.1.1.1 is not one host",
+            ),
+            ("127.0.0.1:7000", r#"{"addr": "0.0.0.0:1"}"#.to_owned(), "[0].addr: 0.0.0.0 is not one host"),
+        ] {
+            let error = peers(bind, &list).unwrap_err();
+            assert!(error.starts_with(&format!("{key}{message}")), "{error:?} should say {message:?}");
+        }
     }
 }
