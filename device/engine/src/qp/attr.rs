@@ -1,5 +1,6 @@
 //! What software sets on a queue pair and reads back.
 
+use std::fmt;
 use std::time::Duration;
 
 use protocol::Psn;
@@ -123,6 +124,21 @@ pub enum State {
     Sqe,
     Sqd,
     Err,
+}
+
+/// In the words of the specification.
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Reset => "RESET",
+            Self::Init => "INIT",
+            Self::Rtr => "RTR",
+            Self::Rts => "RTS",
+            Self::Sqe => "SQE",
+            Self::Sqd => "SQD",
+            Self::Err => "ERR",
+        })
+    }
 }
 
 /// Path MTU.
