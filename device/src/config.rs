@@ -26,7 +26,7 @@ use self::access::AccessEntry;
 pub use self::access::GroupEntry;
 pub use self::confinement::ConfinementEntry;
 use self::device::OF_THE_HOST;
-pub use self::device::{DeviceConfig, DeviceEntry, PeerEntry, TraceConfig};
+pub use self::device::{CaptureConfig, DeviceConfig, DeviceEntry, PeerEntry, TraceConfig, TraceEntry};
 pub use self::fabric::{FabricConfig, FabricEntry, LocalEntry, TapEntry, UdpEntry, UdpPeerEntry};
 pub(crate) use self::files::Use;
 pub use self::memory::GuestMemoryEntry;

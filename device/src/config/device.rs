@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::path::PathBuf;
+use std::num::NonZeroU16;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use protocol::ids::{Lid, MacAddr};
@@ -19,7 +20,9 @@ use crate::frontend::FrontendEntry;
 use crate::identity::Identity;
 use crate::management;
 use crate::memory::Limits;
-use crate::telemetry::trace::TraceFormat;
+use crate::telemetry::filter::{CaptureFilter, TraceFilter};
+use crate::telemetry::store::{Keep, MAX_FILES, RingBytes};
+use crate::telemetry::trace::{STANDARD_ERROR, TraceFormat};
 use crate::vfio::server::Access;
 
 /// One HCA as the file describes it.
@@ -58,8 +61,18 @@ pub struct DeviceEntry {
     /// Bound of a capture, bytes: it ends when its file is so long, and the HCA goes on without.
     #[serde(default = "default_capture_max_bytes")]
     pub capture_max_bytes: u64,
+    /// Files of the capture, 1..=64, each of that length: after the last the first is used again. The second is called as the
+    /// first with `.1` behind.
+    #[serde(default = "one_file")]
+    pub capture_files: u16,
+    /// Keep the newest so many bytes of frames in memory, 65536..=67108864, in place of a file, until `hcactl capture dump`
+    /// asks for them.
+    pub capture_ring_bytes: Option<u64>,
+    /// Which frames a capture has.
+    #[serde(default)]
+    pub capture_filter: CaptureFilter,
     /// Record register accesses, commands and queue entries. `--trace` overrides it for a single device.
-    pub trace: Option<TraceConfig>,
+    pub trace: Option<TraceEntry>,
     /// Bound of a trace, bytes: it ends when its file is so long, and the HCA goes on without.
     #[serde(default = "default_trace_max_bytes")]
     pub trace_max_bytes: u64,
@@ -88,12 +101,42 @@ pub struct DeviceEntry {
 /// Where the trace of a device goes, see [`crate::telemetry::trace`].
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct TraceConfig {
+pub struct TraceEntry {
     /// File to write, or "-" for standard error.
-    pub file: PathBuf,
+    pub file: Option<PathBuf>,
+    /// Files, 1..=64, each of `trace_max_bytes`: after the last the first is used again. The second is called as the first
+    /// with `.1` behind.
+    #[serde(default = "one_file")]
+    pub files: u16,
+    /// Keep the newest so many bytes of records in memory, 65536..=67108864, in place of a file, until `hcactl trace dump`
+    /// asks for them.
+    pub ring_bytes: Option<u64>,
     /// Form of a record.
     #[serde(default)]
     pub format: TraceFormat,
+    /// Which records it has.
+    #[serde(default)]
+    pub filter: TraceFilter,
+}
+
+/// Where the trace of a device goes, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceConfig {
+    /// Files or memory.
+    pub keep: Keep,
+    /// Form of a record.
+    pub format: TraceFormat,
+    /// Which records it has.
+    pub filter: TraceFilter,
+}
+
+/// Where the capture of a device goes, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CaptureConfig {
+    /// Files or memory.
+    pub keep: Keep,
+    /// Which frames it has.
+    pub filter: CaptureFilter,
 }
 
 /// An HCA or NIC on the fabric.
@@ -130,8 +173,8 @@ pub struct DeviceConfig {
     pub frontend: FrontendEntry,
     /// How frames travel.
     pub fabric: FabricConfig,
-    /// Capture file.
-    pub capture: Option<PathBuf>,
+    /// Where its capture goes.
+    pub capture: Option<CaptureConfig>,
     /// Bound of a capture file, also of one that begins at run time.
     pub capture_max_bytes: u64,
     /// Where its trace goes.
@@ -159,6 +202,10 @@ const fn default_capture_max_bytes() -> u64 {
     4 << 30
 }
 
+const fn one_file() -> u16 {
+    1
+}
+
 /// Bound of a record unless the configuration says another: some seconds at full rate, and no full disk.
 const fn default_record_max_bytes() -> u64 {
     4 << 30
@@ -173,12 +220,15 @@ const fn default_trace_max_bytes() -> u64 {
 const MAX_LINGER_US: u16 = 1000;
 
 /// Keys of a device that say what is around it, and nothing of what it does.
-pub(super) const OF_THE_HOST: [&str; 11] = [
+pub(super) const OF_THE_HOST: [&str; 14] = [
     "socket_path",
     "socket_mode",
     "socket_group",
     "capture",
     "capture_max_bytes",
+    "capture_files",
+    "capture_ring_bytes",
+    "capture_filter",
     "trace",
     "trace_max_bytes",
     "record",
@@ -228,6 +278,17 @@ impl DeviceConfig {
             Rule::try_from(rule)
                 .map_err(|error| value(&format!("{key}.impairments[{index}].{}", error.key), error.problem))
         };
+        let names = ["capture", "capture_ring_bytes", "capture_files"].map(|name| format!("{key}.{name}"));
+        let capture = keep((entry.capture, entry.capture_ring_bytes, entry.capture_files), names)?;
+        let trace = match entry.trace {
+            None => None,
+            Some(entry) => {
+                let names = ["file", "ring_bytes", "files"].map(|name| format!("{key}.trace.{name}"));
+                let keep = keep((entry.file, entry.ring_bytes, entry.files), names)?
+                    .ok_or_else(|| value(&format!("{key}.trace"), "needs `file` or `ring_bytes`"))?;
+                Some(TraceConfig { keep, format: entry.format, filter: entry.filter })
+            }
+        };
         Ok(Self {
             identity,
             default_peer,
@@ -236,9 +297,9 @@ impl DeviceConfig {
             socket_access: socket.or(sockets).check(&format!("{key}."))?,
             frontend: entry.frontend,
             fabric,
-            capture: entry.capture,
+            capture: capture.map(|keep| CaptureConfig { keep, filter: entry.capture_filter }),
             capture_max_bytes: entry.capture_max_bytes,
-            trace: entry.trace,
+            trace,
             trace_max_bytes: entry.trace_max_bytes,
             strict: entry.strict,
             linger: linger(entry.linger_us, &format!("{key}.linger_us"))?,
@@ -248,6 +309,28 @@ impl DeviceConfig {
             record_max_bytes: entry.record_max_bytes,
             entry: Map::new(),
         })
+    }
+}
+
+/// Where a trace or capture is kept, if it is. `keys`: of the file, of the size in memory, and of the number of files.
+fn keep(
+    (file, ring, files): (Option<PathBuf>, Option<u64>, u16),
+    [file_key, ring_key, files_key]: [String; 3],
+) -> Result<Option<Keep>, ConfigError> {
+    let count = NonZeroU16::new(files)
+        .filter(|count| count.get() <= MAX_FILES)
+        .ok_or_else(|| value(&files_key, format!("{files} is not in 1..={MAX_FILES}")))?;
+    match (file, ring) {
+        (Some(_), Some(_)) => Err(value(&ring_key, format!("{file_key} says where it goes already"))),
+        (Some(path), None) if path == Path::new(STANDARD_ERROR) && files > 1 => {
+            Err(value(&files_key, "standard error is one"))
+        }
+        (Some(path), None) => Ok(Some(Keep::Files { path, count })),
+        (None, _) if files > 1 => Err(value(&files_key, format!("needs {file_key}"))),
+        (None, Some(bytes)) => RingBytes::try_from(bytes)
+            .map(|bytes| Some(Keep::Memory(bytes)))
+            .map_err(|why| value(&ring_key, why)),
+        (None, None) => Ok(None),
     }
 }
 

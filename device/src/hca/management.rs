@@ -5,7 +5,7 @@ use protocol::net::icmpv6;
 use protocol::roce::{IpAddrs, RoceFrame, Shell};
 
 use super::Hca;
-use crate::capture::Direction;
+use crate::capture::{About, Direction};
 use crate::frontend::Frontend;
 use crate::identity::Identity;
 use crate::management::{Admitted, Counters, Datagram, Management, Output, PERMISSIVE_LID, QP0, QP1, View};
@@ -114,7 +114,7 @@ impl<F: Frontend> Hca<F> {
         };
         let mut frame = Vec::new();
         datagram.emit(&shell, &mut frame);
-        self.record(Direction::Inbound, &frame, || Some("of management".to_owned()));
+        self.record(Direction::Inbound, &frame, || About::note("of management"));
         self.looped.push(frame);
     }
 
@@ -137,7 +137,7 @@ impl<F: Frontend> Hca<F> {
             self.outbound.mark_answer();
         }
         self.count_sent();
-        self.leave(|| Some("of management".to_owned()));
+        self.leave(|| About::note("of management"));
     }
 
     /// To QP0 of everybody: all nodes of the link (RFC 4291, section 2.7.1).
