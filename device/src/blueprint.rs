@@ -195,8 +195,8 @@ impl Blueprint {
                 let fabric = UdpFabric::bind(*bind, mac, peers);
                 Box::new(fabric.map_err(|source| failed("udp.bind", bind.to_string(), source))?)
             }
-            (FabricConfig::Tap { interface }, _) => {
-                let fabric = TapFabric::open(interface);
+            (FabricConfig::Tap { interface, path_mtu }, _) => {
+                let fabric = TapFabric::open(interface, *path_mtu);
                 Box::new(fabric.map_err(|source| failed("tap.interface", interface.to_string(), source))?)
             }
             (FabricConfig::Local { .. }, Some(network)) => Box::new(network.join(mac)?),
@@ -230,6 +230,9 @@ impl<'a> Subject<'a> {
     pub fn hca<F: Interface>(&self, frontend: F, capture: Option<Capture>) -> io::Result<Hca<F>> {
         let device = self.0;
         let mut hca = Hca::new(frontend, self.addresses(), capture);
+        if let FabricConfig::Tap { path_mtu, .. } = &device.fabric {
+            hca.limit_path_mtu(*path_mtu);
+        }
         self.peer_macs().for_each(|mac| hca.know(mac));
         hca.set_strict(device.strict);
         hca.set_memory_limits(device.memory);

@@ -188,6 +188,12 @@ impl Config {
         for (device, entry) in config.devices.iter_mut().zip(entries) {
             let Some(entry) = entry.as_object_mut() else { continue };
             OF_THE_HOST.iter().for_each(|key| drop(entry.remove(*key)));
+            // The MTU of an interface is what it was at the start.
+            if let FabricConfig::Tap { path_mtu, .. } = &device.fabric
+                && let Some(tap) = entry.get_mut("fabric").and_then(|fabric| fabric.get_mut("tap"))
+            {
+                tap["path_mtu"] = json!(path_mtu.bytes());
+            }
             // Names of hosts mean what they meant here and now.
             if let FabricConfig::Udp { peers, .. } = &device.fabric {
                 let entries = entry.get_mut("fabric").and_then(|fabric| fabric.pointer_mut("/udp/peers"));

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 
+use engine::Mtu;
 use protocol::ids::MacAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::device::{lid, unicast_mac};
 use super::peer_addr::PeerAddr;
 use super::{ConfigError, value};
-use crate::fabric::tap::InterfaceName;
+use crate::fabric::tap::{self, InterfaceName};
 use crate::fabric::udp::UdpPeer;
 
 /// How frames travel.
@@ -48,6 +49,10 @@ pub struct TapEntry {
     /// the process may. Its MTU and that of the network must have room for the path MTU, 4200 bytes for 4096, and for the
     /// MTU that the guest of a NIC sets.
     pub interface: String,
+    /// Path MTU of the port at the most: 256, 512, 1024, 2048 or 4096. By default the largest whose packets fit the MTU that
+    /// the interface has at the start; one that is made then has 1500 bytes, which is a path MTU of 1024. Interfaces whose
+    /// driver is told no path MTU, such as that of the E810, have their own rules.
+    pub path_mtu: Option<u16>,
 }
 
 /// The `udp` fabric.
@@ -101,6 +106,8 @@ pub enum FabricConfig {
     Tap {
         /// Name of the interface.
         interface: InterfaceName,
+        /// Largest path MTU of the port.
+        path_mtu: Mtu,
     },
 }
 
@@ -146,10 +153,18 @@ impl FabricConfig {
         match entry {
             FabricEntry::Udp(udp) => Self::check_udp(&udp, own, &format!("{key}.udp")),
             FabricEntry::Local(LocalEntry { network }) => Ok(Self::Local { network }),
-            FabricEntry::Tap(TapEntry { interface }) => {
+            FabricEntry::Tap(TapEntry { interface, path_mtu }) => {
                 let name = InterfaceName::try_from(interface);
                 let interface = name.map_err(|problem| value(&format!("{key}.tap.interface"), problem))?;
-                Ok(Self::Tap { interface })
+                let path_mtu = match path_mtu {
+                    None => tap::path_mtu(&interface),
+                    Some(bytes) => {
+                        let known = Mtu::ALL.into_iter().find(|mtu| mtu.bytes() == usize::from(bytes));
+                        let wrong = || format!("{bytes} is not 256, 512, 1024, 2048 or 4096");
+                        known.ok_or_else(|| value(&format!("{key}.tap.path_mtu"), wrong()))?
+                    }
+                };
+                Ok(Self::Tap { interface, path_mtu })
             }
         }
     }
@@ -242,6 +257,22 @@ mod tests {
             let error = tap(name).unwrap_err();
             assert!(error.starts_with("devices[0].fabric.tap.interface: "), "{error}");
         }
+    }
+
+    #[test]
+    fn the_path_mtu_of_a_tap_is_one_there_is_and_by_default_fits_the_interface() {
+        let tap = |more: &str| {
+            let device = format!(
+                r#"{{"id": 1, "frontend": {{"mthca": {{}}}}, "fabric": {{"tap": {{"interface": "no-such-tap" {more}}}}}}}"#
+            );
+            check(&device).map(|config| match config.devices[0].fabric {
+                FabricConfig::Tap { path_mtu, .. } => path_mtu.bytes(),
+                ref other => panic!("{other:?}"),
+            })
+        };
+        assert_eq!((tap(r#", "path_mtu": 2048"#), tap("")), (Ok(2048), Ok(1024)));
+        let error = tap(r#", "path_mtu": 1500"#).unwrap_err();
+        assert_eq!(error, "devices[0].fabric.tap.path_mtu: 1500 is not 256, 512, 1024, 2048 or 4096");
     }
 
     #[test]

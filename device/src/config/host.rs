@@ -23,7 +23,7 @@ impl Config {
             check_path(&path, used).map_err(|problem| value(&key, problem))?;
         }
         for (index, device) in self.devices.iter().enumerate() {
-            if let FabricConfig::Tap { interface } = &device.fabric {
+            if let FabricConfig::Tap { interface, .. } = &device.fabric {
                 let key = format!("devices[{index}].fabric.tap.interface");
                 check_tap(interface).map_err(|problem| value(&key, problem))?;
             }

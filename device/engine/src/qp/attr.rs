@@ -165,6 +165,20 @@ impl Mtu {
         })
     }
 
+    /// All, the smallest first.
+    pub const ALL: [Self; 5] = [Self::Mtu256, Self::Mtu512, Self::Mtu1024, Self::Mtu2048, Self::Mtu4096];
+
+    /// Its IBTA code.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Mtu256 => 1,
+            Self::Mtu512 => 2,
+            Self::Mtu1024 => 3,
+            Self::Mtu2048 => 4,
+            Self::Mtu4096 => 5,
+        }
+    }
+
     /// Payload bytes of a full packet.
     pub const fn bytes(self) -> usize {
         match self {
