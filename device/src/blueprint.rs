@@ -8,7 +8,7 @@ use protocol::ids::MacAddr;
 use thiserror::Error;
 
 use crate::capture::Capture;
-use crate::config::{DeviceConfig, FabricConfig, TraceConfig};
+use crate::config::{CaptureConfig, DeviceConfig, FabricConfig, TraceConfig};
 use crate::fabric::Fabric;
 use crate::fabric::local::{Network, Networks};
 use crate::fabric::tap::TapFabric;
@@ -18,6 +18,7 @@ use crate::hca::Hca;
 use crate::inherited::Inherited;
 use crate::net::address::Addresses;
 use crate::record::{Header, Recorder};
+use crate::telemetry::store::{Keep, Opening};
 use crate::telemetry::trace::Trace;
 use crate::vfio::server::{ListenError, Listener, Source};
 use crate::worker::{Run, Worker};
@@ -128,24 +129,22 @@ impl Blueprint {
     fn make_on(&self, occasion: Occasion, source: Source) -> Result<Box<dyn Run>, MakeError> {
         let Self { device, .. } = self;
         let fabric = self.fabric()?;
-        let capture = match (&device.capture, occasion) {
-            (None, _) => None,
-            (Some(path), Occasion::Start) => {
-                Some(self.must("capture", path, Capture::create(path, &self.name()))?)
-            }
-            (Some(path), Occasion::Restart) => unless(path, Capture::append(path, &self.name())),
+        let opening = match occasion {
+            Occasion::Start => Opening::Replace,
+            Occasion::Restart => Opening::Append,
         };
-        let trace = match (&device.trace, occasion) {
-            (None, _) => None,
-            (Some(TraceConfig { file, format }), Occasion::Start) => {
-                Some(self.must("trace.file", file, Trace::create(file, *format, &self.name()))?)
-            }
-            (Some(TraceConfig { file, format }), Occasion::Restart) => {
-                unless(file, Trace::append(file, *format, &self.name()))
-            }
+        let capture = match &device.capture {
+            None => None,
+            Some(CaptureConfig { keep, filter }) => self
+                .opened("capture", occasion, keep, Capture::open(keep, opening, &self.name()))?
+                .map(|capture| capture.with_limit(device.capture_max_bytes).with_filter(filter.clone())),
         };
-        let capture = capture.map(|capture| capture.with_limit(device.capture_max_bytes));
-        let trace = trace.map(|trace| trace.with_limit(device.trace_max_bytes));
+        let trace = match &device.trace {
+            None => None,
+            Some(TraceConfig { keep, format, filter }) => self
+                .opened("trace.file", occasion, keep, Trace::open(keep, opening, *format, &self.name()))?
+                .map(|trace| trace.with_limit(device.trace_max_bytes).with_filter(filter.clone())),
+        };
         let record = match (&device.record, occasion) {
             (None, _) => None,
             (Some(path), Occasion::Start) => {
@@ -160,6 +159,20 @@ impl Blueprint {
         device
             .frontend
             .make(&setup(device), Parts { blueprint: self, source, fabric, capture, trace, record })
+    }
+
+    /// At the start it must be there; later the device serves without.
+    fn opened<T>(
+        &self,
+        key: &str,
+        occasion: Occasion,
+        keep: &Keep,
+        opened: io::Result<T>,
+    ) -> Result<Option<T>, MakeError> {
+        match occasion {
+            Occasion::Start => self.must(key, keep.path(), opened).map(Some),
+            Occasion::Restart => Ok(unless(keep.path(), opened)),
+        }
     }
 
     fn must<T>(&self, key: &str, path: &Path, opened: io::Result<T>) -> Result<T, MakeError> {
@@ -182,8 +195,8 @@ impl Blueprint {
                 let fabric = UdpFabric::bind(*bind, mac, peers);
                 Box::new(fabric.map_err(|source| failed("udp.bind", bind.to_string(), source))?)
             }
-            (FabricConfig::Tap { interface }, _) => {
-                let fabric = TapFabric::open(interface);
+            (FabricConfig::Tap { interface, path_mtu }, _) => {
+                let fabric = TapFabric::open(interface, *path_mtu);
                 Box::new(fabric.map_err(|source| failed("tap.interface", interface.to_string(), source))?)
             }
             (FabricConfig::Local { .. }, Some(network)) => Box::new(network.join(mac)?),
@@ -217,6 +230,9 @@ impl<'a> Subject<'a> {
     pub fn hca<F: Interface>(&self, frontend: F, capture: Option<Capture>) -> io::Result<Hca<F>> {
         let device = self.0;
         let mut hca = Hca::new(frontend, self.addresses(), capture);
+        if let FabricConfig::Tap { path_mtu, .. } = &device.fabric {
+            hca.limit_path_mtu(*path_mtu);
+        }
         self.peer_macs().for_each(|mac| hca.know(mac));
         hca.set_strict(device.strict);
         hca.set_memory_limits(device.memory);

@@ -2,9 +2,8 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use pcap_file::pcapng::PcapNgWriter;
@@ -13,8 +12,17 @@ use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
 use pcap_file::{DataLink, PcapError};
+use protocol::ids::Qpn;
+use protocol::net::ether::{EtherFrame, EtherType};
+use protocol::net::ipv4::Ipv4;
+use protocol::net::ipv6::Ipv6;
+use protocol::roce::Bth;
 
-use crate::telemetry::file;
+use crate::telemetry::filter::CaptureFilter;
+use crate::telemetry::store::{Keep, Opening, Store};
+
+/// Bytes of a UDP header.
+const UDP_LEN: usize = 8;
 
 /// Which way a frame went, from the HCA's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,63 +33,69 @@ pub enum Direction {
     Outbound,
 }
 
-/// Bytes collected before a write to the file. Large enough that a burst at full rate costs few system calls.
-const BUFFER_LEN: usize = 1 << 20;
+/// What is known of a frame beside its bytes.
+#[derive(Clone, Debug, Default)]
+pub struct About {
+    /// Local queue pair that sent it. That a packet from the fabric is for is in its bytes.
+    pub qpn: Option<Qpn>,
+    /// Work request that it belongs to, by the name that a trace gives it.
+    pub wr: Option<u64>,
+    /// More for people.
+    pub note: Option<String>,
+}
 
-/// A capture file of one HCA: every frame with its time in nanoseconds, its direction and, where there is one, a
-/// comment that names the local QP.
+impl About {
+    /// Only a remark.
+    pub fn note(text: impl Into<String>) -> Self {
+        Self { note: Some(text.into()), ..Self::default() }
+    }
+}
+
+/// The comment of a packet: queue pair and work request as a trace has them.
+impl fmt::Display for About {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        if let Some(qpn) = self.qpn {
+            write!(f, "qpn={qpn}")?;
+            separator = " ";
+        }
+        if let Some(wr) = self.wr {
+            write!(f, "{separator}wr={wr}")?;
+            separator = "; ";
+        } else if self.qpn.is_some() {
+            separator = "; ";
+        }
+        match &self.note {
+            Some(note) => write!(f, "{separator}{note}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A capture of one HCA: every frame with its time in nanoseconds, its direction and, where there is one, a comment that
+/// names the local QP.
 ///
-/// A write that fails ends the capture with one log line, never the device. So does a file of the greatest length.
+/// A write that fails ends the capture with one log line, never the device. So does a file of the greatest length, if
+/// there is no other to go on with.
 ///
 /// # Spec
 /// IETF draft-ietf-opsawg-pcapng: Section Header, Interface Description and Enhanced Packet blocks.
 pub struct Capture {
-    path: PathBuf,
-    writer: Option<PcapNgWriter<BufWriter<File>>>,
-    unflushed: bool,
-    /// Bytes of the file.
-    len: u64,
-    max_len: u64,
-    /// Why it ended.
-    ended: Option<String>,
+    store: Store,
+    filter: CaptureFilter,
+    /// Makes blocks, which are taken out one by one.
+    blocks: PcapNgWriter<Vec<u8>>,
 }
 
 impl Capture {
-    /// Creates or replaces the file at `path`; `interface` is the name Wireshark shows.
+    /// Keeps frames as `keep` says; `interface` is the name Wireshark shows. What goes on in a file that is there begins a
+    /// section of its own.
     ///
     /// # Errors
-    /// The file cannot be created or written.
-    pub fn create(path: &Path, interface: &str) -> io::Result<Self> {
-        Self::to_file(file::create(path)?, path, interface)
-    }
-
-    /// Creates the file at `path`, which must not exist: nothing is overwritten, and nobody waits for a pipe.
-    ///
-    /// # Errors
-    /// The file exists, or cannot be created or written.
-    pub fn create_new(path: &Path, interface: &str) -> io::Result<Self> {
-        Self::to_file(file::create_new(path)?, path, interface)
-    }
-
-    /// Goes on in the file at `path`, with a section of its own behind those there are.
-    ///
-    /// # Errors
-    /// The file cannot be opened or written.
-    pub fn append(path: &Path, interface: &str) -> io::Result<Self> {
-        Self::to_file(file::append(path)?, path, interface)
-    }
-
-    /// Ends when the file is so long.
-    #[must_use]
-    pub fn with_limit(self, max_len: u64) -> Self {
-        Self { max_len, ..self }
-    }
-
-    fn to_file(file: File, path: &Path, interface: &str) -> io::Result<Self> {
-        let len = file.metadata()?.len();
-        let file = BufWriter::with_capacity(BUFFER_LEN, file);
-        let mut writer = PcapNgWriter::new(file).map_err(into_io)?;
-        writer
+    /// A file cannot be opened.
+    pub fn open(keep: &Keep, opening: Opening, interface: &str) -> io::Result<Self> {
+        let mut blocks = PcapNgWriter::new(Vec::new()).map_err(into_io)?;
+        blocks
             .write_pcapng_block(InterfaceDescriptionBlock {
                 linktype: DataLink::ETHERNET,
                 snaplen: 0,
@@ -92,78 +106,105 @@ impl Capture {
                 ],
             })
             .map_err(into_io)?;
-        Ok(Self {
-            path: path.to_owned(),
-            writer: Some(writer),
-            unflushed: true,
-            len,
-            max_len: u64::MAX,
-            ended: None,
-        })
+        let head = std::mem::take(blocks.get_mut());
+        let store = Store::open("capture", keep, opening, head)?;
+        Ok(Self { store, filter: CaptureFilter::default(), blocks })
     }
 
-    /// The file, unless the capture has ended.
+    /// Creates or replaces the file at `path`.
+    ///
+    /// # Errors
+    /// The file cannot be created or written.
+    pub fn create(path: &Path, interface: &str) -> io::Result<Self> {
+        Self::open(&Keep::file(path), Opening::Replace, interface)
+    }
+
+    /// Ends, or goes on in the next file, when a file is so long.
+    #[must_use]
+    pub fn with_limit(self, max_len: u64) -> Self {
+        Self { store: self.store.with_limit(max_len), ..self }
+    }
+
+    /// Has only these frames.
+    #[must_use]
+    pub fn with_filter(self, filter: CaptureFilter) -> Self {
+        Self { filter, ..self }
+    }
+
+    /// Where it goes, unless it has ended.
     pub fn path(&self) -> Option<&Path> {
-        self.writer.is_some().then_some(&self.path)
+        self.store.path()
     }
 
     /// Why it ended before its time, and in which file.
     pub fn ended(&self) -> Option<(&Path, &str)> {
-        self.ended.as_deref().map(|why| (self.path.as_path(), why))
+        self.store.ended()
+    }
+
+    /// The newest frames, of a capture that is kept in memory.
+    pub fn kept(&self) -> Option<Vec<u8>> {
+        self.store.kept()
     }
 
     /// Adds one frame, from its Ethernet header to its ICRC.
-    pub fn record(&mut self, direction: Direction, frame: &[u8], comment: Option<String>) {
-        let Some(writer) = &mut self.writer else { return };
-        if self.len >= self.max_len {
-            self.flush();
-            return self.stop(&format!("the file has reached its bound of {} bytes", self.max_len));
+    pub fn record(&mut self, direction: Direction, frame: &[u8], about: About) {
+        if self.store.path().is_none() {
+            return;
+        }
+        let bth = bth(frame);
+        let qpn = match direction {
+            Direction::Inbound => bth.map(|bth| bth.dest_qp),
+            Direction::Outbound => about.qpn,
+        };
+        if !self.filter.is_empty() {
+            let opcode = bth.map(|bth| bth.opcode.to_string());
+            if !self.filter.admits(opcode.as_deref(), qpn) {
+                return;
+            }
         }
         let flags = match direction {
             Direction::Inbound => 1,
             Direction::Outbound => 2,
         };
         let mut options = vec![EnhancedPacketOption::Flags(flags)];
-        options.extend(comment.map(|text| EnhancedPacketOption::Comment(Cow::Owned(text))));
-        let written = writer.write_pcapng_block(EnhancedPacketBlock {
+        let comment = About { qpn, ..about }.to_string();
+        if !comment.is_empty() {
+            options.push(EnhancedPacketOption::Comment(Cow::Owned(comment)));
+        }
+        let written = self.blocks.write_pcapng_block(EnhancedPacketBlock {
             interface_id: 0,
             timestamp: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
             original_len: u32::try_from(frame.len()).unwrap_or(u32::MAX),
             data: Cow::Borrowed(frame),
             options,
         });
-        self.unflushed = true;
-        match written.map_err(into_io) {
-            Ok(len) => self.len += len as u64,
-            Err(error) => self.stop(&error.to_string()),
+        // Memory takes whatever a block is made of.
+        if written.is_ok() {
+            self.store.push(self.blocks.get_ref());
         }
+        self.blocks.get_mut().clear();
     }
 
     /// Hands buffered frames to the operating system. Call when there is nothing better to do.
     pub fn flush(&mut self) {
-        if !self.unflushed {
-            return;
-        }
-        self.unflushed = false;
-        if let Some(writer) = &mut self.writer
-            && let Err(error) = writer.get_mut().flush()
-        {
-            self.stop(&error.to_string());
-        }
+        self.store.flush();
     }
+}
 
-    fn stop(&mut self, why: &str) {
-        if self.ended.is_none() {
-            tracing::error!(path = %self.path.display(), why, "capture ends: the file cannot be written");
-            self.ended = Some(why.to_owned());
-        }
-        self.writer = None;
-    }
+/// The transport header of a RoCE packet.
+fn bth(frame: &[u8]) -> Option<Bth> {
+    let ether = EtherFrame::parse(frame).ok().filter(EtherFrame::is_roce)?;
+    let datagram = match ether.ether_type {
+        EtherType::Ipv4 => Ipv4::parse(ether.payload).ok()?.1,
+        EtherType::Ipv6 => Ipv6::parse(ether.payload).ok()?.1,
+        EtherType::Arp | EtherType::Other(_) => return None,
+    };
+    Some(Bth::parse(datagram.get(UDP_LEN..)?).ok()?.0)
 }
 
 impl fmt::Debug for Capture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Capture").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("Capture").field("store", &self.store).finish_non_exhaustive()
     }
 }
 
@@ -179,49 +220,51 @@ mod tests {
     use super::*;
     use pcap_file::pcapng::{Block, PcapNgReader};
 
-    #[test]
-    fn frames_are_kept_whole_with_direction_and_comment() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a.pcapng");
-        let mut capture = Capture::create(&path, "hca0").unwrap();
-        capture.record(Direction::Outbound, &[0xab; 61], Some("qp 0x12".into()));
-        capture.record(Direction::Inbound, &[0xcd; 60], None);
-        capture.flush();
+    fn about(qpn: u32, wr: u64) -> About {
+        About { qpn: Some(Qpn::new(qpn)), wr: Some(wr), note: None }
+    }
 
-        let mut reader = PcapNgReader::new(File::open(&path).unwrap()).unwrap();
+    /// Bytes and comment of each frame in what a file holds, which must be whole.
+    fn frames(bytes: &[u8]) -> Vec<(Vec<u8>, String)> {
+        let mut reader = PcapNgReader::new(bytes).unwrap();
         let mut seen = Vec::new();
         while let Some(block) = reader.next_block() {
             if let Block::EnhancedPacket(packet) = block.unwrap() {
                 seen.push((packet.data.to_vec(), format!("{:?}", packet.options)));
             }
         }
+        seen
+    }
+
+    #[test]
+    fn frames_are_kept_whole_with_direction_and_comment() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.pcapng");
+        let mut capture = Capture::create(&path, "hca0").unwrap();
+        let noted = About { note: Some("dropped".into()), ..about(0x12, 128) };
+        capture.record(Direction::Outbound, &[0xab; 61], noted);
+        capture.record(Direction::Inbound, &[0xcd; 60], About::default());
+        capture.flush();
+
+        let seen = frames(&std::fs::read(&path).unwrap());
         assert_eq!(seen.len(), 2);
         assert_eq!(seen[0].0, [0xab; 61]);
-        assert!(seen[0].1.contains("Flags(2)") && seen[0].1.contains("qp 0x12"), "{}", seen[0].1);
+        assert!(seen[0].1.contains("Flags(2)"), "{}", seen[0].1);
+        assert!(seen[0].1.contains("qpn=0x12 wr=128; dropped"), "{}", seen[0].1);
         assert_eq!(seen[1].0, [0xcd; 60]);
-        assert!(seen[1].1.contains("Flags(1)"), "{}", seen[1].1);
+        assert!(seen[1].1.contains("Flags(1)") && !seen[1].1.contains("Comment"), "{}", seen[1].1);
     }
 
     #[test]
     fn a_full_disk_ends_the_capture_and_nothing_else() {
         let mut capture = Capture::create(Path::new("/dev/full"), "hca0").unwrap();
         for _ in 0..3 {
-            capture.record(Direction::Outbound, &[0; BUFFER_LEN], None);
+            capture.record(Direction::Outbound, &[0; 1 << 20], About::default());
         }
         capture.flush();
-        assert!(capture.writer.is_none());
+        assert!(capture.path().is_none());
         let (path, why) = capture.ended().unwrap();
         assert!(path == Path::new("/dev/full") && why.contains("No space left"), "{why}");
-    }
-
-    /// Frames in the file, which must be whole.
-    fn frames(path: &Path) -> usize {
-        let mut reader = PcapNgReader::new(File::open(path).unwrap()).unwrap();
-        let mut count = 0;
-        while let Some(block) = reader.next_block() {
-            count += usize::from(matches!(block.unwrap(), Block::EnhancedPacket(_)));
-        }
-        count
     }
 
     #[test]
@@ -230,28 +273,54 @@ mod tests {
         let path = dir.path().join("a.pcapng");
         let mut capture = Capture::create(&path, "hca0").unwrap().with_limit(10_000);
         for _ in 0..1000 {
-            capture.record(Direction::Outbound, &[0; 1000], None);
+            capture.record(Direction::Outbound, &[0; 1000], About::default());
         }
         assert_eq!(capture.path(), None);
         assert!(capture.ended().unwrap().1.contains("its bound of 10000 bytes"));
-        let len = std::fs::metadata(&path).unwrap().len();
-        assert!((10_000..12_000).contains(&len), "{len}");
-        assert!((9..11).contains(&frames(&path)));
+        let bytes = std::fs::read(&path).unwrap();
+        assert!((10_000..12_000).contains(&bytes.len()), "{}", bytes.len());
+        assert!((9..11).contains(&frames(&bytes).len()));
+    }
+
+    #[test]
+    fn files_that_take_turns_and_memory_are_each_a_whole_capture_of_the_newest() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Keep::Files { path: dir.path().join("a.pcapng"), count: 2.try_into().unwrap() };
+        let memory = Keep::Memory((64 << 10).try_into().unwrap());
+        let [mut turns, mut ring] = [&files, &memory]
+            .map(|keep| Capture::open(keep, Opening::New, "hca0").unwrap().with_limit(20_000));
+        for n in 0..=255 {
+            for capture in [&mut turns, &mut ring] {
+                capture.record(Direction::Outbound, &[n; 1000], About::default());
+                capture.flush();
+            }
+        }
+        assert!(turns.ended().is_none() && turns.kept().is_none());
+        let turned = files.files().flat_map(|path| frames(&std::fs::read(path).unwrap()));
+        let mut turned: Vec<_> = turned.map(|(bytes, _)| bytes[0]).collect();
+        turned.sort_unstable();
+        let kept: Vec<_> = frames(&ring.kept().unwrap()).iter().map(|(bytes, _)| bytes[0]).collect();
+        for newest in [turned, kept] {
+            assert!(newest.len() >= 20, "{newest:?}");
+            let last: Vec<u8> = (0..=255).collect();
+            assert!(last.ends_with(&newest), "{newest:?}");
+        }
     }
 
     #[test]
     fn a_capture_goes_on_behind_what_there_is() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.pcapng");
+        let append = || Capture::open(&Keep::file(&path), Opening::Append, "hca0").unwrap();
         for _ in 0..2 {
-            let mut capture = Capture::append(&path, "hca0").unwrap();
-            capture.record(Direction::Inbound, &[0; 60], None);
+            let mut capture = append();
+            capture.record(Direction::Inbound, &[0; 60], About::default());
             capture.flush();
         }
-        assert_eq!(frames(&path), 2);
-        let len = std::fs::metadata(&path).unwrap().len();
-        let mut capture = Capture::append(&path, "hca0").unwrap().with_limit(len);
-        capture.record(Direction::Inbound, &[0; 60], None);
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(frames(&bytes).len(), 2);
+        let mut capture = append().with_limit(bytes.len() as u64);
+        capture.record(Direction::Inbound, &[0; 60], About::default());
         assert!(capture.ended().is_some(), "what there is counts");
     }
 }

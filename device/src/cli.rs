@@ -10,10 +10,12 @@ use schemars::{Schema, schema_for};
 use serde_json::Value;
 
 use self::device::{COMMAND_LINE, DeviceArgs};
-use crate::config::{Config, ConfigError, FabricEntry, TraceConfig};
+use crate::config::{CaptureConfig, Config, ConfigError, FabricEntry, TraceConfig};
 use crate::frontend::FrontendEntry;
 use crate::inherited::Inherited;
 use crate::runtime_folder;
+use crate::telemetry::filter::{CaptureFilter, TraceFilter};
+use crate::telemetry::store::Keep;
 use crate::telemetry::trace::TraceFormat;
 
 /// Serves RDMA HCAs as vfio-user PCI devices.
@@ -160,13 +162,15 @@ impl Cli {
                 device.socket_path.clone_from(&self.socket_path);
             }
             if self.capture.is_some() {
-                device.capture.clone_from(&self.capture);
+                let keep = self.capture.as_ref().map(Keep::file);
+                device.capture = keep.map(|keep| CaptureConfig { keep, filter: CaptureFilter::default() });
             }
             if self.record.is_some() {
                 device.record.clone_from(&self.record);
             }
             if let Some(file) = &self.trace {
-                device.trace = Some(TraceConfig { file: file.clone(), format: self.trace_format });
+                let (keep, format) = (Keep::file(file), self.trace_format);
+                device.trace = Some(TraceConfig { keep, format, filter: TraceFilter::default() });
             }
         }
         config.confinement.enabled &= !self.no_confinement;
@@ -256,10 +260,11 @@ mod tests {
         let config = configuration("jingzhao.json");
         let config = apply(&["--socket-path", "/run/s", "--capture", "c"], config).unwrap();
         assert_eq!(config.devices[0].socket_path.as_deref(), Some(Path::new("/run/s")));
-        assert_eq!(config.devices[0].capture.as_deref(), Some(Path::new("c")));
+        assert_eq!(config.devices[0].capture.as_ref().unwrap().keep, Keep::file("c"));
 
         let config = apply(&["--trace", "-", "--trace-format", "json"], config).unwrap();
-        let trace = TraceConfig { file: "-".into(), format: TraceFormat::Json };
+        let (keep, filter) = (Keep::file("-"), TraceFilter::default());
+        let trace = TraceConfig { keep, format: TraceFormat::Json, filter };
         assert_eq!(config.devices[0].trace, Some(trace));
         assert!(parse(&["--config", "x", "--trace-format", "json"]).is_err());
 

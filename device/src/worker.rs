@@ -283,7 +283,13 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                     let _ = answer.send(());
                 }
                 Call::SetCapture(capture, answer) => {
-                    let _ = answer.send(hca.set_capture(capture));
+                    let _ = answer.send(hca.set_capture(capture.map(|capture| *capture)));
+                }
+                Call::KeptFrames(answer) => {
+                    let _ = answer.send(hca.capture().and_then(Capture::kept));
+                }
+                Call::KeptRecords(answer) => {
+                    let _ = answer.send(hca.monitor().trace_kept());
                 }
                 Call::SetTrace(trace, answer) => {
                     let _ = answer.send(hca.set_trace(trace.map(|trace| *trace)));

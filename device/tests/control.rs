@@ -379,6 +379,58 @@ fn a_capture_begins_and_ends_on_request_and_overwrites_nothing() {
 }
 
 #[test]
+fn memory_keeps_what_is_chosen_until_it_is_dumped_and_goes_on_then() {
+    let (daemon, control) = start();
+    let mut guest = connect(&daemon);
+    let file = |name: &str| daemon.folder.path().join(name).to_str().unwrap().to_owned();
+    let error = hcactl(&control, &["trace", "dump", &file("none")]).unwrap_err();
+    assert_eq!(error, "hcactl: no trace is kept in memory\n");
+    assert!(hcactl(&control, &["trace", "ring", "1K"]).unwrap_err().contains("1024 is not in 65536..="));
+    hcactl(&control, &["trace", "ring", "64K", "--kind", "command", "--kind", "wqe"]).unwrap();
+    assert_eq!(hcactl_json(&control, "devices")[0]["trace"], "memory");
+    for dumped in ["first", "second"] {
+        guest.ok(Op::Nop, 0, 0x1f, &[]);
+        hcactl(&control, &["trace", "dump", &file(dumped)]).unwrap();
+    }
+    let error = hcactl(&control, &["trace", "dump", &file("first")]).unwrap_err();
+    assert!(error.starts_with("hcactl: cannot create "), "{error}");
+    for (dumped, commands) in [("first", 1), ("second", 2)] {
+        let text = std::fs::read_to_string(file(dumped)).unwrap();
+        assert!(text.lines().all(|line| line.contains(" command NOP ")), "{text}");
+        assert_eq!(text.lines().count(), commands);
+    }
+    hcactl(&control, &["trace", "off"]).unwrap();
+
+    hcactl(&control, &["capture", "ring", "1M", "--kind", "roce"]).unwrap();
+    hcactl(&control, &["capture", "dump", &file("x.pcapng")]).unwrap();
+    assert_eq!(std::fs::read(file("x.pcapng")).unwrap()[..4], [0x0a, 0x0d, 0x0d, 0x0a]);
+    hcactl(&control, &["capture", "off"]).unwrap();
+}
+
+#[test]
+fn files_of_a_trace_take_turns_and_none_of_them_is_overwritten() {
+    let (daemon, control) = start();
+    let mut guest = connect(&daemon);
+    let name = daemon.folder.path().join("x.trace");
+    let name = name.to_str().unwrap();
+    let second = format!("{name}.1");
+    std::fs::write(&second, "mine").unwrap();
+    let on = ["trace", "on", name, "--max", "1K", "--files", "2"];
+    assert!(hcactl(&control, &on).unwrap_err().starts_with("hcactl: cannot create "));
+    assert!(!std::path::Path::new(name).exists(), "nothing is left behind");
+    std::fs::remove_file(&second).unwrap();
+    hcactl(&control, &on).unwrap();
+    for _ in 0..50 {
+        guest.ok(Op::Nop, 0, 0x1f, &[]);
+    }
+    hcactl(&control, &["trace", "off"]).unwrap();
+    for file in [name, &second] {
+        let len = std::fs::metadata(file).unwrap().len();
+        assert!((1..2048).contains(&len), "{file}: {len}");
+    }
+}
+
+#[test]
 fn a_trace_begins_and_ends_on_request_and_overwrites_nothing() {
     let (daemon, control) = start();
     let mut guest = connect(&daemon);

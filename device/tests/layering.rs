@@ -204,3 +204,37 @@ fn an_interface_knows_its_lineage_and_no_other() {
         }
     }
 }
+
+/// What Rust prints of a value for its own programmers is no interface: it changes with the names of types. Tests may show
+/// it.
+#[test]
+fn traces_captures_and_reports_show_nothing_by_debug() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut seen = 0;
+    for part in ["frontend", "hca", "telemetry/monitor.rs", "capture.rs"] {
+        for path in sources(&src.join(part)) {
+            let text = fs::read_to_string(&path).unwrap();
+            let shipped = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+            assert!(!shipped.contains(":?}"), "{} shows something by Debug", path.display());
+            seen += 1;
+        }
+    }
+    assert!(seen > 100, "only {seen} files were found");
+}
+
+/// Files of Rust in a folder, but for those of tests alone; or the one file.
+fn sources(at: &Path) -> Vec<PathBuf> {
+    if at.is_file() {
+        return vec![at.to_owned()];
+    }
+    let is_test = |path: &Path| {
+        path.components().any(|part| part.as_os_str() == "tests")
+            || path.file_stem().is_some_and(|stem| stem == "tests" || stem == "testing" || stem == "race")
+    };
+    fs::read_dir(at)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| !is_test(path) && (path.is_dir() || path.extension().is_some_and(|ext| ext == "rs")))
+        .flat_map(|path| sources(&path))
+        .collect()
+}

@@ -1,5 +1,7 @@
 //! What the engine borrows from its owner: work queues and memory.
 
+use std::fmt;
+
 use protocol::ids::{Lkey, MacAddr, Pdn, Qpn, Rkey, Va};
 use protocol::net::layers::Tci;
 use serde::{Deserialize, Serialize};
@@ -54,6 +56,18 @@ pub enum Access {
     RemoteAtomic,
 }
 
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::LocalRead => "local read",
+            Self::LocalWrite => "local write",
+            Self::RemoteRead => "remote read",
+            Self::RemoteWrite => "remote write",
+            Self::RemoteAtomic => "remote atomic",
+        })
+    }
+}
+
 impl Access {
     /// Whether the QP's own work request asks for it.
     pub const fn is_local(self) -> bool {
@@ -102,6 +116,13 @@ impl AccessError {
             Self::Valid => "valid",
             Self::Bound => "bound",
         }
+    }
+}
+
+/// By its name.
+impl fmt::Display for AccessError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
     }
 }
 

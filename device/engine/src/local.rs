@@ -3,6 +3,8 @@
 //! # Spec
 //! IBTA volume 1, sections 10.6.5 (fast registration, local invalidate), 10.6.7 (memory windows) and 10.8.3.3 (ordering).
 
+use std::fmt;
+
 use bitflags::bitflags;
 use protocol::ids::{Iova, Lkey, Rkey, Va};
 
@@ -59,6 +61,21 @@ impl PageShift {
     /// Bytes of a page less one: the mask of an offset inside a page.
     pub const fn offset_mask(self) -> u64 {
         (1 << self.0) - 1
+    }
+}
+
+/// How they are found, where that begins, and the exponent of a page's size: one word.
+impl fmt::Display for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Contiguous { base, page_shift } => {
+                write!(f, "contiguous,base={base},page={}", page_shift.get())
+            }
+            Self::List { first, page_shift } => write!(f, "list,first={first:#x},page={}", page_shift.get()),
+            Self::TwoLevel { first, page_shift } => {
+                write!(f, "two_level,first={first:#x},page={}", page_shift.get())
+            }
+        }
     }
 }
 

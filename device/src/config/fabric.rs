@@ -4,13 +4,15 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 
+use engine::Mtu;
 use protocol::ids::MacAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::device::{lid, unicast_mac};
 use super::peer_addr::PeerAddr;
-use super::{ConfigError, unicast_mac, value};
-use crate::fabric::tap::InterfaceName;
+use super::{ConfigError, value};
+use crate::fabric::tap::{self, InterfaceName};
 use crate::fabric::udp::UdpPeer;
 
 /// How frames travel.
@@ -47,6 +49,10 @@ pub struct TapEntry {
     /// the process may. Its MTU and that of the network must have room for the path MTU, 4200 bytes for 4096, and for the
     /// MTU that the guest of a NIC sets.
     pub interface: String,
+    /// Path MTU of the port at the most: 256, 512, 1024, 2048 or 4096. By default the largest whose packets fit the MTU that
+    /// the interface has at the start; one that is made then has 1500 bytes, which is a path MTU of 1024. Interfaces whose
+    /// driver is told no path MTU, such as that of the E810, have their own rules.
+    pub path_mtu: Option<u16>,
 }
 
 /// The `udp` fabric.
@@ -100,6 +106,8 @@ pub enum FabricConfig {
     Tap {
         /// Name of the interface.
         interface: InterfaceName,
+        /// Largest path MTU of the port.
+        path_mtu: Mtu,
     },
 }
 
@@ -121,8 +129,7 @@ impl UdpPeerEntry {
         if addr.port() == 0 {
             return Err(value(&format!("{key}addr"), "port 0 cannot be sent to"));
         }
-        let by_id =
-            self.id.map(|id| super::lid(id, &format!("{key}id")).map(MacAddr::from_lid)).transpose()?;
+        let by_id = self.id.map(|id| lid(id, &format!("{key}id")).map(MacAddr::from_lid)).transpose()?;
         let ip = addr.ip();
         if ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
             return Err(value(&format!("{key}addr"), format!("{ip} is not one host")));
@@ -146,10 +153,18 @@ impl FabricConfig {
         match entry {
             FabricEntry::Udp(udp) => Self::check_udp(&udp, own, &format!("{key}.udp")),
             FabricEntry::Local(LocalEntry { network }) => Ok(Self::Local { network }),
-            FabricEntry::Tap(TapEntry { interface }) => {
+            FabricEntry::Tap(TapEntry { interface, path_mtu }) => {
                 let name = InterfaceName::try_from(interface);
                 let interface = name.map_err(|problem| value(&format!("{key}.tap.interface"), problem))?;
-                Ok(Self::Tap { interface })
+                let path_mtu = match path_mtu {
+                    None => tap::path_mtu(&interface),
+                    Some(bytes) => {
+                        let known = Mtu::ALL.into_iter().find(|mtu| mtu.bytes() == usize::from(bytes));
+                        let wrong = || format!("{bytes} is not 256, 512, 1024, 2048 or 4096");
+                        known.ok_or_else(|| value(&format!("{key}.tap.path_mtu"), wrong()))?
+                    }
+                };
+                Ok(Self::Tap { interface, path_mtu })
             }
         }
     }
@@ -195,5 +210,109 @@ impl FabricConfig {
             peers.push(peer);
         }
         Ok(Self::Udp { bind, peers })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{check, device};
+    use super::*;
+
+    #[test]
+    fn a_udp_peer_has_the_mac_of_its_number_or_its_own() {
+        let peer = |extra: &str| {
+            let peer = format!(r#""peers": [{{"addr": "127.0.0.1:7001" {extra}}}]"#);
+            check(&device("").replace(r#""peers": []"#, &peer)).map(|config| {
+                match &config.devices[0].fabric {
+                    FabricConfig::Udp { peers, .. } => peers[0].mac.map(|mac| mac.to_string()),
+                    other => panic!("{other:?}"),
+                }
+            })
+        };
+        assert_eq!(peer(""), Ok(None));
+        assert_eq!(peer(r#", "id": 259"#), Ok(Some("02:00:00:00:01:03".to_owned())));
+        assert_eq!(peer(r#", "mac": "52:54:00:00:00:09""#), Ok(Some("52:54:00:00:00:09".to_owned())));
+        for (extra, problem) in [
+            (r#", "id": 0"#, "devices[0].fabric.udp.peers[0].id: 0 is not in 1..=49150"),
+            (
+                r#", "id": 3, "mac": "52:54:00:00:00:09""#,
+                "devices[0].fabric.udp.peers[0].mac: id has given a MAC",
+            ),
+        ] {
+            let error = peer(extra).unwrap_err();
+            assert!(error.contains(problem), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_tap_has_a_name_an_interface_can_have() {
+        let tap = |name: &str| {
+            let device = format!(
+                r#"{{"id": 1, "frontend": {{"jingzhao": {{}}}}, "fabric": {{"tap": {{"interface": "{name}"}}}}}}"#
+            );
+            check(&device).map(drop)
+        };
+        assert_eq!(tap("hca-tap.0"), Ok(()));
+        for name in ["", "sixteen-letters-", "a b", "a/b", "..", "tap%d", "a:1", "\u{e4}"] {
+            let error = tap(name).unwrap_err();
+            assert!(error.starts_with("devices[0].fabric.tap.interface: "), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_path_mtu_of_a_tap_is_one_there_is_and_by_default_fits_the_interface() {
+        let tap = |more: &str| {
+            let device = format!(
+                r#"{{"id": 1, "frontend": {{"mthca": {{}}}}, "fabric": {{"tap": {{"interface": "no-such-tap" {more}}}}}}}"#
+            );
+            check(&device).map(|config| match config.devices[0].fabric {
+                FabricConfig::Tap { path_mtu, .. } => path_mtu.bytes(),
+                ref other => panic!("{other:?}"),
+            })
+        };
+        assert_eq!((tap(r#", "path_mtu": 2048"#), tap("")), (Ok(2048), Ok(1024)));
+        let error = tap(r#", "path_mtu": 1500"#).unwrap_err();
+        assert_eq!(error, "devices[0].fabric.tap.path_mtu: 1500 is not 256, 512, 1024, 2048 or 4096");
+    }
+
+    #[test]
+    fn a_peer_is_somebody_else_and_one() {
+        let peers = |bind: &str, peers: &str| {
+            let entry = device("").replace(
+                r#""bind": "127.0.0.1:7000", "peers": []"#,
+                &format!(r#""bind": "{bind}", "peers": [{peers}]"#),
+            );
+            check(&entry).map(drop)
+        };
+        let ours = r#"{"addr": "127.0.0.1:7000"}"#;
+        let others = r#"{"addr": "127.0.0.1:7001"}, {"addr": "127.0.0.1:7002"}"#;
+        assert_eq!(peers("127.0.0.1:7000", others), Ok(()));
+        assert_eq!(peers("127.0.0.1:7003", ours), Ok(()));
+        let key = "devices[0].fabric.udp.peers";
+        let mac = r#""mac": "52:54:00:00:00:07""#;
+        for (bind, list, message) in [
+            ("127.0.0.1:7000", ours.to_owned(), "[0].addr: 127.0.0.1:7000 is where this HCA receives"),
+            ("0.0.0.0:7000", ours.to_owned(), "[0].addr: 127.0.0.1:7000 is where this HCA receives"),
+            ("127.0.0.1:7003", format!("{ours}, {ours}"), "[1].addr: 127.0.0.1:7000 is a peer already"),
+            (
+                "127.0.0.1:7000",
+                format!(r#"{{"addr": "127.0.0.1:1", {mac}}}, {{"addr": "127.0.0.1:2", {mac}}}"#),
+                "[1].mac: 52:54:00:00:00:07 is the MAC of peers[0] already",
+            ),
+            (
+                "127.0.0.1:7000",
+                r#"{"addr": "127.0.0.1:1", "mac": "02:00:00:00:01:02"}"#.to_owned(),
+                "[0].mac: 02:00:00:00:01:02 is this HCA's own",
+            ),
+            (
+                "127.0.0.1:7000",
+                r#"{"addr": "239.1.1.1:1"}"#.to_owned(),
+                "[0].addr: 239.1.1.1 is not one host",
+            ),
+            ("127.0.0.1:7000", r#"{"addr": "0.0.0.0:1"}"#.to_owned(), "[0].addr: 0.0.0.0 is not one host"),
+        ] {
+            let error = peers(bind, &list).unwrap_err();
+            assert!(error.starts_with(&format!("{key}{message}")), "{error:?} should say {message:?}");
+        }
     }
 }

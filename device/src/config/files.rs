@@ -5,8 +5,9 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
-use super::{Config, ConfigError, MetricsConfig, value};
+use super::{Config, ConfigError, DeviceConfig, MetricsConfig, value};
 use crate::runtime_folder;
+use crate::telemetry::store::Keep;
 use crate::telemetry::trace::STANDARD_ERROR;
 
 /// What is made of a path.
@@ -18,27 +19,36 @@ pub(crate) enum Use {
     File,
 }
 
+impl DeviceConfig {
+    /// Every path that is made for it, with its key, but for standard error.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = (&'static str, PathBuf, Use)> {
+        let files = |key, keep: Option<&Keep>| {
+            let paths: Vec<_> = keep.into_iter().flat_map(Keep::files).collect();
+            paths.into_iter().map(move |path| (key, path, Use::File))
+        };
+        let socket = self.socket_path.clone().map(|path| ("socket_path", path, Use::Socket));
+        let record = self.record.clone().map(|path| ("record", path, Use::File));
+        let trace = self.trace.as_ref().map(|trace| &trace.keep);
+        socket
+            .into_iter()
+            .chain(files("capture", self.capture.as_ref().map(|capture| &capture.keep)))
+            .chain(record)
+            .chain(files("trace.file", trace.filter(|keep| keep.path() != Path::new(STANDARD_ERROR))))
+    }
+}
+
 impl Config {
     /// Every path that is made, with its key, but for standard error.
-    pub(crate) fn paths(&self) -> impl Iterator<Item = (String, &Path, Use)> {
+    pub(crate) fn paths(&self) -> impl Iterator<Item = (String, PathBuf, Use)> {
         let of_devices = self.devices.iter().enumerate().flat_map(|(index, device)| {
-            let key = move |name| format!("devices[{index}].{name}");
-            let trace = device.trace.as_ref().map(|trace| trace.file.as_path());
-            [
-                device.socket_path.as_deref().map(|path| (key("socket_path"), path, Use::Socket)),
-                device.capture.as_deref().map(|path| (key("capture"), path, Use::File)),
-                device.record.as_deref().map(|path| (key("record"), path, Use::File)),
-                trace
-                    .filter(|path| *path != Path::new(STANDARD_ERROR))
-                    .map(|path| (key("trace.file"), path, Use::File)),
-            ]
+            device.paths().map(move |(name, path, used)| (format!("devices[{index}].{name}"), path, used))
         });
-        let control = self.control_socket.as_deref().map(|path| ("control_socket".into(), path, Use::Socket));
+        let control = self.control_socket.clone().map(|path| ("control_socket".into(), path, Use::Socket));
         let metrics = match &self.metrics {
-            Some(MetricsConfig::Unix(path)) => Some(("metrics".into(), path.as_path(), Use::Socket)),
+            Some(MetricsConfig::Unix(path)) => Some(("metrics".into(), path.clone(), Use::Socket)),
             Some(MetricsConfig::Tcp(_)) | None => None,
         };
-        of_devices.chain([control, metrics]).flatten()
+        of_devices.chain(control).chain(metrics)
     }
 
     /// Makes the folder of sockets that nobody has named a place for, if there are any.
@@ -61,6 +71,7 @@ impl Config {
     pub fn check_paths(&self) -> Result<(), ConfigError> {
         let mut users: HashMap<PathBuf, String> = HashMap::new();
         for (key, path, _) in self.paths() {
+            let path = path.as_path();
             // All may write to /dev/null.
             if fs::metadata(path).is_ok_and(|there| there.file_type().is_char_device()) {
                 continue;

@@ -20,10 +20,10 @@ impl Config {
     /// [`ConfigError::Value`] for the first.
     pub fn check_host(&self) -> Result<(), ConfigError> {
         for (key, path, used) in self.paths() {
-            check_path(path, used).map_err(|problem| value(&key, problem))?;
+            check_path(&path, used).map_err(|problem| value(&key, problem))?;
         }
         for (index, device) in self.devices.iter().enumerate() {
-            if let FabricConfig::Tap { interface } = &device.fabric {
+            if let FabricConfig::Tap { interface, .. } = &device.fabric {
                 let key = format!("devices[{index}].fabric.tap.interface");
                 check_tap(interface).map_err(|problem| value(&key, problem))?;
             }

@@ -32,3 +32,32 @@ impl GuestMemoryEntry {
         Ok(Limits { bytes, file_systems: self.files, ..Limits::default() })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{check, device};
+
+    #[test]
+    fn devices_share_what_may_be_mapped() {
+        const GIB: u64 = 1 << 30;
+        let one = |id: u32, extra: &str| {
+            device(extra).replace("258", &id.to_string()).replace("7000", &(7000 + id).to_string())
+        };
+        let bytes = |devices: &[String]| -> Result<Vec<u64>, String> {
+            Ok(check(&devices.join(","))?.devices.iter().map(|device| device.memory.bytes / GIB).collect())
+        };
+        assert_eq!(bytes(&[device("")]), Ok(vec![1024]));
+        assert_eq!(bytes(&[device(r#", "guest_memory": {"max_gib": 65536}"#)]), Ok(vec![65536]));
+        let many: Vec<_> = (1..=128).map(|id| one(id, "")).collect();
+        assert_eq!(bytes(&many), Ok(vec![512; 128]));
+        let large = r#", "guest_memory": {"max_gib": 40000, "files": "any"}"#;
+        let error = bytes(&[one(1, large), one(2, large)]).unwrap_err();
+        assert!(
+            error.contains(
+                "devices[1].guest_memory.max_gib: 40000 GiB where the devices before it leave 25536"
+            )
+        );
+        let config = check(&device(large)).unwrap();
+        assert_eq!(config.devices[0].memory.file_systems, crate::memory::FileSystems::Any);
+    }
+}

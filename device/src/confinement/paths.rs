@@ -65,6 +65,7 @@ pub(super) fn grants(config: &Config) -> Result<Vec<Grant>, ConfigError> {
         let _ = grant(folder_of(control), FILES);
     }
     for (_, path, used) in config.paths() {
+        let path = path.as_path();
         let _ = match (used, path.canonicalize()) {
             (Use::Socket, _) => grant(folder_of(path), SOCKETS),
             // A link, which is followed: the file is where it leads. What is made anew, after the records were moved

@@ -44,7 +44,11 @@ pub enum Call {
     /// Have an internal error.
     Fail(oneshot::Sender<()>),
     /// Use another capture from now on, or none. Gives back what was there: files are opened and closed elsewhere.
-    SetCapture(Option<Capture>, oneshot::Sender<Option<Capture>>),
+    SetCapture(Option<Box<Capture>>, oneshot::Sender<Option<Capture>>),
+    /// What memory holds of the capture.
+    KeptFrames(oneshot::Sender<Option<Vec<u8>>>),
+    /// What memory holds of the trace.
+    KeptRecords(oneshot::Sender<Option<Vec<u8>>>),
     /// Use another trace from now on, or none. Gives back what was there.
     SetTrace(Option<Box<Trace>>, oneshot::Sender<Option<Trace>>),
     /// Make the device anew and record it.
@@ -68,6 +72,7 @@ impl Call {
             Self::SetPort(_, answer) | Self::Fail(answer) => answer.is_closed(),
             Self::SetCapture(_, answer) => answer.is_closed(),
             Self::SetTrace(_, answer) => answer.is_closed(),
+            Self::KeptFrames(answer) | Self::KeptRecords(answer) => answer.is_closed(),
             Self::BeginRecord(_, answer) => answer.is_closed(),
             Self::EndRecord(answer) => answer.is_closed(),
             Self::Impair(call) => call.is_abandoned(),

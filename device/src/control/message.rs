@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 
 use engine::{Durations, QpStates, Stats};
@@ -18,7 +19,9 @@ use crate::frontend::FrontendCounters;
 use crate::frontend::snapshot::{Page, Table};
 use crate::hca::Explanation;
 use crate::net::{DropReason, PortStats, Traffic};
+use crate::telemetry::filter::{CaptureFilter, TraceFilter};
 use crate::telemetry::monitor::Monitor;
+use crate::telemetry::store::RingBytes;
 use crate::telemetry::trace::TraceFormat;
 use crate::vfio::msix;
 use crate::vfio::server::MessageStats;
@@ -57,6 +60,32 @@ pub enum Request {
         device: u16,
         /// A file that does not exist yet; relative to the daemon's folder.
         path: PathBuf,
+        /// Which frames.
+        #[serde(default)]
+        filter: CaptureFilter,
+        /// Length of a file at the most; without it as configured.
+        #[serde(default)]
+        max_bytes: Option<u64>,
+        /// Files that take turns.
+        #[serde(default = "one_file")]
+        files: NonZeroU16,
+    },
+    /// Keep the newest frames in memory from now on: [`Response::Done`].
+    CaptureRing {
+        /// Frames of which device.
+        device: u16,
+        /// How many bytes of them.
+        bytes: RingBytes,
+        /// Which of them.
+        #[serde(default)]
+        filter: CaptureFilter,
+    },
+    /// Write what memory holds of a capture to a file: [`Response::Done`]. The capture goes on.
+    CaptureDump {
+        /// Frames of which device.
+        device: u16,
+        /// A file that does not exist yet; relative to the daemon's folder.
+        path: PathBuf,
     },
     /// Plug the cable in or pull it out: [`Response::Done`]. The guest is told.
     SetPort {
@@ -84,6 +113,35 @@ pub enum Request {
         /// Form of a record.
         #[serde(default)]
         format: TraceFormat,
+        /// Which records.
+        #[serde(default)]
+        filter: TraceFilter,
+        /// Length of a file at the most; without it as configured.
+        #[serde(default)]
+        max_bytes: Option<u64>,
+        /// Files that take turns.
+        #[serde(default = "one_file")]
+        files: NonZeroU16,
+    },
+    /// Keep the newest records in memory from now on: [`Response::Done`].
+    TraceRing {
+        /// Of which device.
+        device: u16,
+        /// How many bytes of them.
+        bytes: RingBytes,
+        /// Form of a record.
+        #[serde(default)]
+        format: TraceFormat,
+        /// Which of them.
+        #[serde(default)]
+        filter: TraceFilter,
+    },
+    /// Write what memory holds of a trace to a file: [`Response::Done`]. The trace goes on.
+    TraceDump {
+        /// Of which device.
+        device: u16,
+        /// A file that does not exist yet; relative to the daemon's folder.
+        path: PathBuf,
     },
     /// End the trace; its file is complete when [`Response::Done`] comes.
     TraceOff {
@@ -140,6 +198,10 @@ pub enum Request {
         /// Its number; all without.
         id: Option<u32>,
     },
+}
+
+const fn one_file() -> NonZeroU16 {
+    NonZeroU16::MIN
 }
 
 /// What a request led to.
@@ -381,7 +443,13 @@ mod tests {
             (r#"{"counters":{"device":2}}"#, Request::Counters { device: 2 }),
             (
                 r#"{"capture_on":{"device":2,"path":"/tmp/x"}}"#,
-                Request::CaptureOn { device: 2, path: "/tmp/x".into() },
+                Request::CaptureOn {
+                    device: 2,
+                    path: "/tmp/x".into(),
+                    filter: CaptureFilter::default(),
+                    max_bytes: None,
+                    files: NonZeroU16::MIN,
+                },
             ),
             (r#"{"capture_off":{"device":2}}"#, Request::CaptureOff { device: 2 }),
         ] {

@@ -1,7 +1,8 @@
 //! Serving the control socket.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
+use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -25,6 +26,9 @@ use crate::fabric::impair::{Rule, RuleError, TooManyRules};
 use crate::identity::Identity;
 use crate::limited;
 use crate::record::{Header, Recorder};
+use crate::telemetry::file;
+use crate::telemetry::filter::{CaptureFilter, TraceFilter};
+use crate::telemetry::store::{Keep, MAX_FILES, Opening};
 use crate::telemetry::trace::{Trace, TraceFormat};
 use crate::vfio::server::Listener;
 
@@ -192,6 +196,10 @@ enum Refused {
     Tracing(PathBuf),
     #[error("no trace is running")]
     NotTracing,
+    #[error("no {0} is kept in memory")]
+    NothingKept(&'static str),
+    #[error("{0} files, and at most {MAX_FILES} take turns")]
+    TooManyFiles(u16),
     #[error("a record to {} is being written", .0.display())]
     Recording(PathBuf),
     #[error("no record is being written")]
@@ -244,8 +252,18 @@ async fn answer(request: Request, devices: &[Device]) -> Result<Response, Refuse
         Request::Counters { device } => {
             Response::Counters(Box::new(find(device)?.handle.call(Call::Counters).await?))
         }
-        Request::CaptureOn { device, path } => {
-            start_capture(find(device)?, &path).await?;
+        Request::CaptureOn { device, path, filter, max_bytes, files } => {
+            check_files(files)?;
+            start_capture(find(device)?, &Keep::Files { path, count: files }, max_bytes, filter).await?;
+            Response::Done {}
+        }
+        Request::CaptureRing { device, bytes, filter } => {
+            start_capture(find(device)?, &Keep::Memory(bytes), None, filter).await?;
+            Response::Done {}
+        }
+        Request::CaptureDump { device, path } => {
+            let kept = find(device)?.handle.call(Call::KeptFrames).await?;
+            dump(&path, &kept.ok_or(Refused::NothingKept("capture"))?)?;
             Response::Done {}
         }
         Request::SetPort { device, state } => {
@@ -263,8 +281,19 @@ async fn answer(request: Request, devices: &[Device]) -> Result<Response, Refuse
             capture.flush();
             ended("the capture", capture.ended())?
         }
-        Request::TraceOn { device, path, format } => {
-            start_trace(find(device)?, &path, format).await?;
+        Request::TraceOn { device, path, format, filter, max_bytes, files } => {
+            check_files(files)?;
+            let keep = Keep::Files { path, count: files };
+            start_trace(find(device)?, &keep, max_bytes, format, filter).await?;
+            Response::Done {}
+        }
+        Request::TraceRing { device, bytes, format, filter } => {
+            start_trace(find(device)?, &Keep::Memory(bytes), None, format, filter).await?;
+            Response::Done {}
+        }
+        Request::TraceDump { device, path } => {
+            let kept = find(device)?.handle.call(Call::KeptRecords).await?;
+            dump(&path, &kept.ok_or(Refused::NothingKept("trace"))?)?;
             Response::Done {}
         }
         Request::TraceOff { device } => {
@@ -367,29 +396,57 @@ fn row(device: &Device, status: Result<call::Status, NoAnswer>) -> DeviceRow {
     }
 }
 
-async fn start_capture(device: &Device, path: &Path) -> Result<(), Refused> {
+async fn start_capture(
+    device: &Device,
+    keep: &Keep,
+    max_bytes: Option<u64>,
+    filter: CaptureFilter,
+) -> Result<(), Refused> {
     if let Some(running) = device.handle.call(Call::Status).await?.capture {
         return Err(Refused::Capturing(running));
     }
-    let capture = Capture::create_new(path, &device.name)
-        .map_err(|error| Refused::file(path, error))?
-        .with_limit(device.capture_max_bytes);
+    let capture = Capture::open(keep, Opening::New, &device.name)
+        .map_err(|error| Refused::file(keep.path(), error))?
+        .with_limit(max_bytes.unwrap_or(device.capture_max_bytes))
+        .with_filter(filter);
+    let capture = Some(Box::new(capture));
     // If another client was faster, its capture ends here: the later request wins.
-    device.handle.call(|answer| Call::SetCapture(Some(capture), answer)).await?;
+    device.handle.call(|answer| Call::SetCapture(capture, answer)).await?;
     Ok(())
 }
 
-async fn start_trace(device: &Device, path: &Path, format: TraceFormat) -> Result<(), Refused> {
+async fn start_trace(
+    device: &Device,
+    keep: &Keep,
+    max_bytes: Option<u64>,
+    format: TraceFormat,
+    filter: TraceFilter,
+) -> Result<(), Refused> {
     if let Some(running) = device.handle.call(Call::Status).await?.trace {
         return Err(Refused::Tracing(running));
     }
-    let trace = Trace::create_new(path, format, &device.name)
-        .map_err(|error| Refused::file(path, error))?
-        .with_limit(device.trace_max_bytes);
+    let trace = Trace::open(keep, Opening::New, format, &device.name)
+        .map_err(|error| Refused::file(keep.path(), error))?
+        .with_limit(max_bytes.unwrap_or(device.trace_max_bytes))
+        .with_filter(filter);
     let trace = Some(Box::new(trace));
     // As with captures: of two clients at the same moment the later wins.
     device.handle.call(|answer| Call::SetTrace(trace, answer)).await?;
     Ok(())
+}
+
+fn check_files(files: NonZeroU16) -> Result<(), Refused> {
+    if files.get() > MAX_FILES { Err(Refused::TooManyFiles(files.get())) } else { Ok(()) }
+}
+
+/// Writes what memory held to a new file.
+fn dump(path: &Path, kept: &[u8]) -> Result<(), Refused> {
+    let mut file = file::create_new(path).map_err(|error| Refused::file(path, error))?;
+    file.write_all(kept).map_err(|error| {
+        // Nobody takes a part of it for the whole.
+        let _ = fs::remove_file(path);
+        Refused::file(path, error)
+    })
 }
 
 async fn start_record(device: &Device, path: &Path) -> Result<(), Refused> {

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 
+use engine::Mtu;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
@@ -15,9 +16,12 @@ use super::{Fabric, FabricStats, MAX_FRAME_LEN, RxBatch, Sent, TxBatch};
 /// The driver of tap interfaces.
 pub(crate) const DEVICE: &str = "/dev/net/tun";
 
-/// Without its Ethernet header, the longest frame of a RoCE packet with a payload of 4096 bytes: IPv6, UDP, BTH, the
-/// longest extension headers, ICRC.
-const ROCE_MTU: usize = 40 + 8 + 12 + 28 + 4096 + 4;
+/// Without its Ethernet header, what the longest frame of a RoCE packet has beside its payload: IPv6, UDP, BTH, the longest
+/// extension headers, ICRC.
+const ROCE_HEADERS: usize = 40 + 8 + 12 + 28 + 4;
+
+/// MTU of an interface that nobody has given another.
+const USUAL_MTU: usize = 1500;
 
 /// Name of a network interface: 1 to 15 characters, none of them a slash, a colon or white space.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,15 +65,16 @@ impl TapFabric {
     ///
     /// # Errors
     /// There is no tap, or somebody else uses it.
-    pub fn open(interface: &InterfaceName) -> io::Result<Self> {
+    pub fn open(interface: &InterfaceName, path_mtu: Mtu) -> io::Result<Self> {
         let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
         let tap: OwnedFd =
             OpenOptions::new().read(true).write(true).custom_flags(nonblocking).open(DEVICE)?.into();
         attach(&tap, interface)?;
         let mtu = mtu(interface);
-        tracing::info!(%interface, mtu, "tap fabric");
-        if mtu.is_some_and(|mtu| mtu < ROCE_MTU) {
-            tracing::warn!(%interface, mtu, need = ROCE_MTU, "packets of path MTU 4096 do not fit the interface");
+        let (path_mtu, need) = (path_mtu.bytes(), path_mtu.bytes() + ROCE_HEADERS);
+        tracing::info!(%interface, mtu, path_mtu, "tap fabric");
+        if mtu.is_some_and(|mtu| mtu < need) {
+            tracing::warn!(%interface, mtu, need, "packets of path MTU {path_mtu} do not fit the interface");
         }
         Ok(Self { tap, stats: FabricStats::default() })
     }
@@ -149,9 +154,40 @@ fn attach(tap: &OwnedFd, interface: &InterfaceName) -> io::Result<()> {
     Ok(())
 }
 
+/// The largest path MTU whose packets fit an interface, or the smallest there is.
+pub fn path_mtu(interface: &InterfaceName) -> Mtu {
+    fitting(mtu(interface).unwrap_or(USUAL_MTU))
+}
+
+fn fitting(mtu: usize) -> Mtu {
+    let fits = |path: &Mtu| path.bytes() + ROCE_HEADERS <= mtu;
+    Mtu::ALL.into_iter().rev().find(fits).unwrap_or(Mtu::Mtu256)
+}
+
 /// MTU of an interface, if the host tells.
 fn mtu(interface: &InterfaceName) -> Option<usize> {
     let path = format!("/sys/class/net/{interface}/mtu");
     let text = io::read_to_string(File::open(path).ok()?).ok()?;
     text.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_mtu_is_the_largest_whose_packets_fit() {
+        for (mtu, path) in [
+            (68, 256),
+            (348, 256),
+            (604, 512),
+            (1420, 1024),
+            (1500, 1024),
+            (2139, 1024),
+            (2140, 2048),
+            (9000, 4096),
+        ] {
+            assert_eq!(fitting(mtu).bytes(), path, "{mtu}");
+        }
+    }
 }

@@ -215,6 +215,12 @@ pub trait Frontend {
     /// The view the engine works through.
     fn host<'a>(&'a mut self, cx: HostContext<'a>) -> Self::Host<'a>;
 
+    /// The number by which a trace and completions name the work request that has this `wr_id` in the engine: where it is in
+    /// its queue.
+    fn work_request(&self, wr_id: u64) -> u64 {
+        wr_id
+    }
+
     /// Whether a queue pair has a request to receive, where that can be found out without taking it.
     fn can_receive(&mut self, qpn: Qpn, dma: &GuestMemory) -> bool {
         let _ = (qpn, dma);

@@ -279,6 +279,15 @@ pub enum Fault {
     Access,
 }
 
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Overrun => "overrun",
+            Self::Access => "access",
+        })
+    }
+}
+
 /// An event queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EqRow {

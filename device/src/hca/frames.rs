@@ -7,7 +7,7 @@ use protocol::net::ether::EtherFrame;
 use protocol::roce::RoceFrame;
 
 use super::Hca;
-use crate::capture::Direction;
+use crate::capture::{About, Direction};
 use crate::fabric::Origin;
 use crate::fabric::impair::{self, Verdict};
 use crate::frontend::{Context, Frontend, HostContext};
@@ -47,17 +47,17 @@ impl<F: Frontend> Hca<F> {
     pub fn handle_frame(&mut self, frame: &[u8]) {
         self.step(Input::Frame(frame.into()));
         if !self.is_port_active() || self.impairments.is_idle() {
-            self.record(Direction::Inbound, frame, || None);
+            self.record(Direction::Inbound, frame, About::default);
             self.deliver(frame);
             return;
         }
         match self.impairments.judge(self.now, impair::Direction::Rx, frame, Origin::Own) {
             Verdict::Untouched => {
-                self.record(Direction::Inbound, frame, || None);
+                self.record(Direction::Inbound, frame, About::default);
                 self.deliver(frame);
             }
             Verdict::Touched { note, frames } => {
-                self.record(Direction::Inbound, frame, || Some(note));
+                self.record(Direction::Inbound, frame, || About::note(note));
                 frames.iter().for_each(|frame| self.deliver(frame));
             }
         }
@@ -105,7 +105,7 @@ impl<F: Frontend> Hca<F> {
                 if let Some(frame) = self.outbound.last().filter(|_| self.is_port_active()) {
                     self.port.count_plain_sent(frame);
                 }
-                self.leave(|| None);
+                self.leave(About::default);
             } else {
                 self.port.count_malformed();
             }
@@ -126,6 +126,7 @@ impl<F: Frontend> Hca<F> {
             };
             drop(host);
             self.outbound.commit(sent.dst_mac);
+            let wr = sent.wr_id.map(|wr_id| self.frontend.work_request(wr_id));
             if sent.wr_id.is_none() {
                 self.outbound.mark_answer();
             }
@@ -137,19 +138,19 @@ impl<F: Frontend> Hca<F> {
             }
             if self.management.as_ref().is_some_and(|management| management.serves(sent.dst_mac)) {
                 let Some(frame) = self.outbound.take_last() else { continue };
-                self.record(Direction::Outbound, &frame, || comment(sent.qpn, sent.wr_id));
+                self.record(Direction::Outbound, &frame, || about(sent.qpn, wr));
                 self.port.count_sent(&frame);
                 self.manage(&frame);
             } else if sent.dst_mac == self.port.addresses().own.mac {
                 let Some(frame) = self.outbound.take_last() else { continue };
-                self.record(Direction::Outbound, &frame, || comment(sent.qpn, sent.wr_id));
+                self.record(Direction::Outbound, &frame, || about(sent.qpn, wr));
                 self.looped.push(frame);
             } else if sent.dst_mac == UNRESOLVED {
                 self.count_sent();
-                self.resolve_and_leave(|| comment(sent.qpn, sent.wr_id));
+                self.resolve_and_leave(|| about(sent.qpn, wr));
             } else {
                 self.count_sent();
-                self.leave(|| comment(sent.qpn, sent.wr_id));
+                self.leave(|| about(sent.qpn, wr));
             }
         }
         quota
@@ -169,11 +170,11 @@ impl<F: Frontend> Hca<F> {
         let waiting = self.outbound.len();
         let received = self.port.receive(self.now, frame, &mut self.outbound);
         if self.outbound.len() > waiting {
-            self.leave(|| None);
+            self.leave(About::default);
         }
         while let Some(frame) = self.port.next_resolved() {
             self.outbound.push(&frame);
-            self.leave(|| Some("waited for the MAC of its destination".to_owned()));
+            self.leave(|| About::note("waited for the MAC of its destination"));
         }
         let Some(received) = received else { return self.say_why_dropped(frame) };
         self.port.count_received(frame);
@@ -228,7 +229,7 @@ impl<F: Frontend> Hca<F> {
     }
 
     /// The frame committed last is on its way to the fabric.
-    pub(super) fn leave(&mut self, comment: impl FnOnce() -> Option<String>) {
+    pub(super) fn leave(&mut self, about: impl FnOnce() -> About) {
         let Some(frame) = self.outbound.last().filter(|_| self.is_port_active()) else { return };
         let origin = self.outbound.last_origin();
         let verdict = match self.impairments.is_idle() {
@@ -236,16 +237,12 @@ impl<F: Frontend> Hca<F> {
             false => self.impairments.judge(self.now, impair::Direction::Tx, frame, origin),
         };
         if let Some(capture) = &mut self.capture {
-            let note = match &verdict {
-                Verdict::Untouched => None,
-                Verdict::Touched { note, .. } => Some(note.clone()),
-            };
-            let comment: Vec<_> = comment().into_iter().chain(note).collect();
-            capture.record(
-                Direction::Outbound,
-                frame,
-                Some(comment.join("; ")).filter(|text| !text.is_empty()),
-            );
+            let mut about = about();
+            if let Verdict::Touched { note, .. } = &verdict {
+                let notes: Vec<_> = about.note.iter().chain([note]).map(String::as_str).collect();
+                about.note = Some(notes.join("; "));
+            }
+            capture.record(Direction::Outbound, frame, about);
         }
         if let Verdict::Touched { frames, .. } = verdict {
             self.outbound.take_last();
@@ -255,7 +252,7 @@ impl<F: Frontend> Hca<F> {
     }
 
     /// The frame committed last has an IP address for destination, and no MAC yet.
-    fn resolve_and_leave(&mut self, comment: impl FnOnce() -> Option<String>) {
+    fn resolve_and_leave(&mut self, about: impl FnOnce() -> About) {
         let ip = self
             .outbound
             .last()
@@ -269,13 +266,13 @@ impl<F: Frontend> Hca<F> {
         let neighbour = self.port.resolve(self.now, ip);
         if let Some(mac) = neighbour.mac {
             self.outbound.readdress_last(mac);
-            self.leave(comment);
+            self.leave(about);
         } else if let Some(frame) = self.outbound.take_last() {
             self.port.wait(self.now, ip, frame);
         }
         if neighbour.ask {
             self.port.ask(ip, &mut self.outbound);
-            self.leave(|| None);
+            self.leave(About::default);
         }
     }
 
@@ -298,24 +295,17 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    pub(super) fn record(
-        &mut self,
-        direction: Direction,
-        frame: &[u8],
-        comment: impl FnOnce() -> Option<String>,
-    ) {
+    pub(super) fn record(&mut self, direction: Direction, frame: &[u8], about: impl FnOnce() -> About) {
         if !self.is_port_active() {
             return;
         }
         if let Some(capture) = &mut self.capture {
-            capture.record(direction, frame, comment());
+            capture.record(direction, frame, about());
         }
     }
 }
 
-fn comment(qpn: Qpn, wr_id: Option<u64>) -> Option<String> {
-    Some(match wr_id {
-        Some(wr_id) => format!("QP {qpn}, work request {wr_id:#x}"),
-        None => format!("QP {qpn}"),
-    })
+/// A packet of this queue pair, and of this work request if it is a request.
+fn about(qpn: Qpn, wr: Option<u64>) -> About {
+    About { qpn: Some(qpn), wr, note: None }
 }

@@ -5,10 +5,12 @@ use protocol::net::icmpv6;
 use protocol::roce::{IpAddrs, RoceFrame, Shell};
 
 use super::Hca;
-use crate::capture::Direction;
+use crate::capture::{About, Direction};
 use crate::frontend::Frontend;
 use crate::identity::Identity;
-use crate::management::{Admitted, Counters, Datagram, Management, Output, PERMISSIVE_LID, QP0, QP1, View};
+use crate::management::{
+    Admitted, Counters, Datagram, Management, NodeProfile, Output, PERMISSIVE_LID, QP0, QP1, View,
+};
 use crate::net::lid::Route;
 
 /// Hop limit of what stays on the link.
@@ -17,6 +19,13 @@ const HOP_LIMIT: u8 = 64;
 const SOURCE_PORT: u16 = 0xc000;
 
 impl<F: Frontend> Hca<F> {
+    /// Packets of a larger path MTU do not pass the fabric: the port shows none. Not for a device that has a client.
+    pub fn limit_path_mtu(&mut self, most: engine::Mtu) {
+        let own = self.port.addresses().own;
+        let limited = |node: NodeProfile| NodeProfile { mtu: node.mtu.min(most.code()), ..node };
+        self.management = self.frontend.node().map(|node| Management::new(own, limited(node)));
+    }
+
     /// What management is to know.
     pub(super) fn view(&self) -> View {
         View { now: self.now, counters: Counters::of(self.port.stats(), self.engine.stats()) }
@@ -114,7 +123,7 @@ impl<F: Frontend> Hca<F> {
         };
         let mut frame = Vec::new();
         datagram.emit(&shell, &mut frame);
-        self.record(Direction::Inbound, &frame, || Some("of management".to_owned()));
+        self.record(Direction::Inbound, &frame, || About::note("of management"));
         self.looped.push(frame);
     }
 
@@ -137,7 +146,7 @@ impl<F: Frontend> Hca<F> {
             self.outbound.mark_answer();
         }
         self.count_sent();
-        self.leave(|| Some("of management".to_owned()));
+        self.leave(|| About::note("of management"));
     }
 
     /// To QP0 of everybody: all nodes of the link (RFC 4291, section 2.7.1).

@@ -13,6 +13,7 @@ use crate::config::{Config, ConfigError};
 use crate::descriptors;
 use crate::frontend::{FrontendVisitor, Interface};
 use crate::record::{Player, ReadError, Reader};
+use crate::telemetry::store::{Keep, Opening};
 use crate::telemetry::trace::{Trace, TraceFormat};
 
 /// Bytes of the file that are read at once.
@@ -85,7 +86,7 @@ pub fn run(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), Re
     descriptors::raise_limit();
 
     let trace = options.trace.as_ref().map(|(path, format)| {
-        Trace::create(path, *format, &header.device)
+        Trace::open(&Keep::file(path), Opening::Replace, *format, &header.device)
             .map(|trace| trace.with_clock(clock::now))
             .map_err(|source| ReplayError::Trace { path: path.clone(), source })
     });

@@ -75,6 +75,11 @@ impl Monitor {
         self.trace.as_ref().and_then(Trace::path)
     }
 
+    /// The newest records, of a trace that is kept in memory.
+    pub fn trace_kept(&self) -> Option<Vec<u8>> {
+        self.trace.as_ref().and_then(Trace::kept)
+    }
+
     /// Uses another trace from now on, or none, and gives back what was there.
     pub fn set_trace(&mut self, trace: Option<Trace>) -> Option<Trace> {
         std::mem::replace(&mut self.trace, trace)

@@ -5,20 +5,21 @@
 //! ```text
 //! 1762351200.000123 hca1 write HCR.in_modifier at=bar0+0x80008 width=4 value=0x5
 //! 1762351200.000241 hca1 command SW2HW_MPT status=OK us=18.2 index=0x5 … in.key=0x20005 in.pd=0x3
-//! 1762351200.000377 hca1 cqe send cqn=0x1 slot=4 qpn=0x5 queue=send wqe=0x80 opcode=SEND byte_len=64 …
+//! 1762351200.000377 hca1 cqe send cqn=0x1 slot=4 wr=128 qpn=0x5 queue=send wqe=0x80 opcode=SEND byte_len=64 …
 //! ```
 //!
 //! Time is in seconds since 1970, as captures have it. A mailbox's fields follow `in.` and `out.`; those that are 0 are
-//! left out. A JSON line is one object with the same keys and all fields. Kinds, names and keys are an interface: they
+//! left out. A work request is named by `qpn` and `wr`, in its `wqe` and its `cqe` and in the comments of captured frames:
+//! where it is in its queue, as completions of the interface tell it (a byte offset, of an E810 the index of its first
+//! quantum). Nothing is shown by Rust's `Debug`. A JSON line is one object with the same keys and all fields. Kinds, names and keys are an interface: they
 //! are added, not changed. What they mean is said where the types of `protocol` describe themselves.
 
 mod json;
 mod text;
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Write};
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::ValueEnum;
@@ -28,7 +29,9 @@ use serde::{Deserialize, Serialize};
 
 use self::json::JsonLine;
 use self::text::TextLine;
-use super::{file, outlet};
+use super::filter::{Sieve, TraceFilter};
+use super::outlet;
+use super::store::{Keep, Opening, Store};
 
 /// Form of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
@@ -42,7 +45,8 @@ pub enum TraceFormat {
 }
 
 /// What a record is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
+#[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// The guest read a register.
     Read,
@@ -95,93 +99,62 @@ pub const STANDARD_ERROR: &str = "-";
 
 /// The trace of one device.
 ///
-/// A write that fails ends it with one log line, never the device. So does a file of the greatest length.
+/// A write that fails ends it with one log line, never the device. So does a file of the greatest length, if there is no
+/// other to go on with.
 pub struct Trace {
-    path: PathBuf,
-    out: Option<BufWriter<Box<dyn Write + Send>>>,
-    unflushed: bool,
+    store: Store,
     device: String,
     format: TraceFormat,
+    filter: TraceFilter,
     clock: Clock,
     line: String,
-    /// Bytes written, with those of the file before.
-    len: u64,
-    max_len: u64,
-    /// Why it ended.
-    ended: Option<String>,
 }
-
-/// Bytes collected before a write. Large enough for some hundred records.
-const BUFFER_LEN: usize = 1 << 16;
 
 impl Trace {
     /// A trace that goes to `out`, which is called `path`. `device` is the name its records have.
     pub fn new(out: Box<dyn Write + Send>, path: &Path, format: TraceFormat, device: &str) -> Self {
+        Self::of(Store::to("trace", out, path, Vec::new()), format, device)
+    }
+
+    /// Keeps records as `keep` says, or has them go to [`STANDARD_ERROR`].
+    ///
+    /// # Errors
+    /// A file cannot be opened.
+    pub fn open(keep: &Keep, opening: Opening, format: TraceFormat, device: &str) -> io::Result<Self> {
+        let store = match keep.path().to_str() {
+            Some(STANDARD_ERROR) => {
+                let out = Box::new(outlet::standard_error().map_err(io::Error::other)?);
+                Store::to("trace", out, keep.path(), Vec::new())
+            }
+            _ => Store::open("trace", keep, opening, Vec::new())?,
+        };
+        Ok(Self::of(store, format, device))
+    }
+
+    fn of(store: Store, format: TraceFormat, device: &str) -> Self {
         Self {
-            path: path.to_owned(),
-            out: Some(BufWriter::with_capacity(BUFFER_LEN, out)),
-            unflushed: false,
+            store,
             device: device.to_owned(),
             format,
+            filter: TraceFilter::default(),
             clock: since_1970,
             line: String::new(),
-            len: 0,
-            max_len: u64::MAX,
-            ended: None,
         }
     }
 
-    /// Creates or replaces the file at `path`, or goes to [`STANDARD_ERROR`].
-    ///
-    /// # Errors
-    /// The file cannot be created.
-    pub fn create(path: &Path, format: TraceFormat, device: &str) -> io::Result<Self> {
-        Self::open(path, format, device, file::create)
-    }
-
-    /// Creates the file at `path`, which must not exist: nothing is overwritten, and nobody waits for a pipe. Or goes to
-    /// [`STANDARD_ERROR`].
-    ///
-    /// # Errors
-    /// The file exists, or cannot be created.
-    pub fn create_new(path: &Path, format: TraceFormat, device: &str) -> io::Result<Self> {
-        Self::open(path, format, device, file::create_new)
-    }
-
-    /// Goes on in the file at `path`, or on [`STANDARD_ERROR`].
-    ///
-    /// # Errors
-    /// The file cannot be opened.
-    pub fn append(path: &Path, format: TraceFormat, device: &str) -> io::Result<Self> {
-        let mut len = 0;
-        let trace = Self::open(path, format, device, |path| {
-            let file = file::append(path)?;
-            len = file.metadata()?.len();
-            Ok(file)
-        });
-        Ok(Self { len, ..trace? })
-    }
-
-    /// Ends when the file is so long. Standard error has bounds of its own.
+    /// Ends, or goes on in the next file, when a file is so long. Standard error has bounds of its own.
     #[must_use]
     pub fn with_limit(self, max_len: u64) -> Self {
-        match self.path.to_str() {
+        match self.store.path().and_then(Path::to_str) {
             Some(STANDARD_ERROR) => self,
-            _ => Self { max_len, ..self },
+            _ => Self { store: self.store.with_limit(max_len), ..self },
         }
     }
 
-    fn open(
-        path: &Path,
-        format: TraceFormat,
-        device: &str,
-        file: impl FnOnce(&Path) -> io::Result<File>,
-    ) -> io::Result<Self> {
-        let out: Box<dyn Write + Send> = match path.to_str() {
-            Some(STANDARD_ERROR) => Box::new(outlet::standard_error().map_err(io::Error::other)?),
-            _ => Box::new(file(path)?),
-        };
-        Ok(Self::new(out, path, format, device))
+    /// Has only these records.
+    #[must_use]
+    pub fn with_filter(self, filter: TraceFilter) -> Self {
+        Self { filter, ..self }
     }
 
     /// With another clock: tests have one that stands still.
@@ -192,12 +165,17 @@ impl Trace {
 
     /// Where it goes, unless it has ended.
     pub fn path(&self) -> Option<&Path> {
-        self.out.is_some().then_some(&self.path)
+        self.store.path()
     }
 
     /// Why it ended before its time, and in which file.
     pub fn ended(&self) -> Option<(&Path, &str)> {
-        self.ended.as_deref().map(|why| (self.path.as_path(), why))
+        self.store.ended()
+    }
+
+    /// The newest records, of a trace that is kept in memory.
+    pub fn kept(&self) -> Option<Vec<u8>> {
+        self.store.kept()
     }
 
     /// What time it is.
@@ -207,55 +185,49 @@ impl Trace {
 
     /// Writes a record; `fields` tells its fields.
     pub fn record(&mut self, kind: Kind, name: &str, fields: impl FnOnce(&mut dyn Visitor)) {
-        let now = self.now();
-        if self.len >= self.max_len && self.out.is_some() {
-            self.flush();
-            return self.stop(&format!("the file has reached its bound of {} bytes", self.max_len));
+        if !self.filter.admits(kind) || self.store.path().is_none() {
+            return;
         }
-        let Some(out) = &mut self.out else { return };
+        let now = self.now();
         self.line.clear();
-        match self.format {
-            TraceFormat::Text => fields(&mut TextLine::begin(&mut self.line, now, &self.device, kind, name)),
+        let filter = &self.filter;
+        let wanted = |to: &mut dyn Visitor| match filter.is_about_fields() {
+            false => {
+                fields(to);
+                true
+            }
+            true => {
+                let mut sieve = Sieve::new(filter, to);
+                fields(&mut sieve);
+                sieve.admits()
+            }
+        };
+        let wanted = match self.format {
+            TraceFormat::Text => wanted(&mut TextLine::begin(&mut self.line, now, &self.device, kind, name)),
             TraceFormat::Json => {
                 let mut line = JsonLine::begin(&mut self.line, now, &self.device, kind, name);
-                fields(&mut line);
+                let wanted = wanted(&mut line);
                 line.end();
+                wanted
             }
-        }
-        self.line.push('\n');
-        self.unflushed = true;
-        match out.write_all(self.line.as_bytes()) {
-            Ok(()) => self.len += self.line.len() as u64,
-            Err(error) => self.stop(&error.to_string()),
+        };
+        if wanted {
+            self.line.push('\n');
+            self.store.push(self.line.as_bytes());
         }
     }
 
     /// Hands buffered records to the operating system. Call when there is nothing better to do.
     pub fn flush(&mut self) {
-        if !std::mem::take(&mut self.unflushed) {
-            return;
-        }
-        if let Some(out) = &mut self.out
-            && let Err(error) = out.flush()
-        {
-            self.stop(&error.to_string());
-        }
-    }
-
-    fn stop(&mut self, why: &str) {
-        if self.ended.is_none() {
-            tracing::error!(path = %self.path.display(), why, "trace ends: it cannot be written");
-            self.ended = Some(why.to_owned());
-        }
-        self.out = None;
+        self.store.flush();
     }
 }
 
 impl fmt::Debug for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { path, device, format, .. } = self;
+        let Self { store, device, format, .. } = self;
         let mut debug = f.debug_struct("Trace");
-        debug.field("path", path).field("device", device).field("format", format).finish_non_exhaustive()
+        debug.field("store", store).field("device", device).field("format", format).finish_non_exhaustive()
     }
 }
 

@@ -1,5 +1,6 @@
 //! What software sets on a queue pair and reads back.
 
+use std::fmt;
 use std::time::Duration;
 
 use protocol::Psn;
@@ -125,6 +126,21 @@ pub enum State {
     Err,
 }
 
+/// In the words of the specification.
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Reset => "RESET",
+            Self::Init => "INIT",
+            Self::Rtr => "RTR",
+            Self::Rts => "RTS",
+            Self::Sqe => "SQE",
+            Self::Sqd => "SQD",
+            Self::Err => "ERR",
+        })
+    }
+}
+
 /// Path MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)]
@@ -147,6 +163,20 @@ impl Mtu {
             5 => Self::Mtu4096,
             _ => return None,
         })
+    }
+
+    /// All, the smallest first.
+    pub const ALL: [Self; 5] = [Self::Mtu256, Self::Mtu512, Self::Mtu1024, Self::Mtu2048, Self::Mtu4096];
+
+    /// Its IBTA code.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Mtu256 => 1,
+            Self::Mtu512 => 2,
+            Self::Mtu1024 => 3,
+            Self::Mtu2048 => 4,
+            Self::Mtu4096 => 5,
+        }
     }
 
     /// Payload bytes of a full packet.

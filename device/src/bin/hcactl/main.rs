@@ -4,6 +4,7 @@ mod counters;
 mod impair;
 mod peer;
 mod plain;
+mod sight;
 mod table;
 mod top;
 
@@ -18,7 +19,6 @@ use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 use device::control::explain;
 use device::control::message::{DeviceRow, PortState, Request, Response};
 use device::frontend::snapshot::{Rows, Table};
-use device::telemetry::trace::{STANDARD_ERROR, TraceFormat};
 use device::{manual, runtime_folder};
 use serde_json::{Value, json};
 
@@ -105,10 +105,10 @@ enum Command {
     },
     /// Writing every frame to a pcapng file
     #[command(subcommand)]
-    Capture(Capture),
+    Capture(sight::Capture),
     /// Recording register accesses, commands, queue entries and interrupts, a line each
     #[command(subcommand)]
-    Trace(Trace),
+    Trace(sight::Trace),
     /// Keeping all that reaches a device from its start on, for `hcad replay`
     #[command(subcommand)]
     Record(Record),
@@ -140,28 +140,6 @@ enum Explain {
         #[arg(value_name = "QPN", value_parser = impair::number)]
         qpn: u32,
     },
-}
-
-#[derive(Clone, Debug, Subcommand)]
-enum Capture {
-    /// Begin; the file must not exist
-    On {
-        /// File to write
-        file: PathBuf,
-    },
-    /// End; the file is complete
-    Off,
-}
-
-#[derive(Clone, Debug, Subcommand)]
-enum Trace {
-    /// Begin; the file must not exist. With --json, a record is a JSON object
-    On {
-        /// File to write; without one it goes to the daemon's standard error
-        file: Option<PathBuf>,
-    },
-    /// End; the file is complete
-    Off,
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -255,29 +233,14 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         }
         Command::Capture(capture) => {
             let device = daemon.choose(&cli.device)?;
-            // The daemon's folder is another.
-            let path = match capture {
-                Capture::On { file } => Some(std::path::absolute(file)?),
-                Capture::Off => None,
-            };
-            daemon.tell(&match path.clone() {
-                Some(path) => Request::CaptureOn { device, path },
-                None => Request::CaptureOff { device },
-            })?;
+            let (request, path) = capture.request(device)?;
+            daemon.tell(&request)?;
             done(cli, device, "capture", &path)?
         }
         Command::Trace(trace) => {
             let device = daemon.choose(&cli.device)?;
-            let path = match trace {
-                Trace::On { file: Some(file) } => Some(std::path::absolute(file)?),
-                Trace::On { file: None } => Some(STANDARD_ERROR.into()),
-                Trace::Off => None,
-            };
-            let format = if cli.json { TraceFormat::Json } else { TraceFormat::Text };
-            daemon.tell(&match path.clone() {
-                Some(path) => Request::TraceOn { device, path, format },
-                None => Request::TraceOff { device },
-            })?;
+            let (request, path) = trace.request(device, cli.json)?;
+            daemon.tell(&request)?;
             done(cli, device, "trace", &path)?
         }
         Command::Record(record) => {

@@ -286,6 +286,10 @@ impl Frontend for E810 {
         RdmaHost { rdma: &mut self.function.rdma, cx }
     }
 
+    fn work_request(&self, wr_id: u64) -> u64 {
+        rdma::work_request(wr_id)
+    }
+
     fn handle_event(&mut self, cx: &mut Context<'_>, event: Event) {
         rdma::handle_event(&mut self.function.rdma, cx, event);
     }

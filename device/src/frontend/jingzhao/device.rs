@@ -27,6 +27,7 @@ use crate::frontend::mellanox::command::{self, Words};
 use crate::frontend::mellanox::hcr::Hcr;
 use crate::frontend::mellanox::host::DeviceHost;
 use crate::frontend::mellanox::snapshot as rows;
+use crate::frontend::mellanox::verbs::WorkTag;
 use crate::frontend::snapshot::{Page, Table};
 use crate::frontend::{self, Context, Frontend, FrontendCounters, HostContext, Interface, RegisterAccess};
 use crate::limited;
@@ -270,6 +271,10 @@ impl Frontend for JingZhao {
 
     fn host<'a>(&'a mut self, cx: HostContext<'a>) -> Self::Host<'a> {
         DeviceHost { queues: self.state.resources.as_mut(), cx }
+    }
+
+    fn work_request(&self, wr_id: u64) -> u64 {
+        WorkTag::from_bits(wr_id).wqe().into()
     }
 
     fn handle_event(&mut self, cx: &mut Context<'_>, event: Event) {

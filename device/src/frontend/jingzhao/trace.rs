@@ -79,6 +79,7 @@ pub(super) fn send_wqe(trace: &mut Trace, qpn: Qpn, taken: &TakenWqe<'_>) {
     let Entry { position, opcode, size, fence } = taken.entry;
     trace.record(Kind::Wqe, "send", |to| {
         qpn.show("qpn", to);
+        position.show("wr", to);
         Hex(position).show("at", to);
         WqeOpcode::word(opcode).show("opcode", to);
         size.show("size", to);
@@ -104,6 +105,7 @@ pub(super) fn recv_wqe(trace: &mut Trace, qpn: Qpn, fetch: &Fetch<RecvRequest>) 
     };
     trace.record(Kind::Wqe, "recv", |to| {
         qpn.show("qpn", to);
+        at.show("wr", to);
         Hex(at).show("at", to);
         refused.show("refused", to);
         let units: DataSegments =
@@ -122,6 +124,7 @@ pub(super) fn cqe(trace: &mut Trace, cqn: Cqn, slot: u32, cqe: &Cqe, lost: Optio
         cqn.show("cqn", to);
         slot.show("slot", to);
         lost.show("lost", to);
+        cqe.wqe.show("wr", to);
         cqe.describe(to);
     });
 }

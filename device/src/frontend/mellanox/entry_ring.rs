@@ -23,7 +23,7 @@ pub enum WriteError {
     #[error("software has not read the oldest entry")]
     Full,
     /// The buffer cannot be reached.
-    #[error("the buffer cannot be reached ({0:?})")]
+    #[error("the buffer cannot be reached ({0})")]
     Access(AccessError),
 }
 

@@ -18,7 +18,7 @@ pub enum Notify {
 
 /// A completion was lost. The QP it belongs to goes to ERR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("completion lost: {fault:?}")]
+#[error("completion lost: {fault}")]
 pub struct CqError {
     /// Why.
     pub fault: Fault,

@@ -176,7 +176,7 @@ pub fn ring_reached(
     let place = Place::offset(buffer.pd, buffer.lkey, buffer.start);
     let granted = access.check(place, len, Access::LocalWrite);
     if let Err(error) = granted {
-        found.add(rule, format!("{len} bytes in the region of key {} for {queue}: {error:?}", buffer.lkey));
+        found.add(rule, format!("{len} bytes in the region of key {} for {queue}: {error}", buffer.lkey));
     }
     granted.is_ok()
 }

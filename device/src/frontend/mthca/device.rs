@@ -26,6 +26,7 @@ use crate::frontend::mellanox::command::{self, Words};
 use crate::frontend::mellanox::hcr::Hcr;
 use crate::frontend::mellanox::host::DeviceHost;
 use crate::frontend::mellanox::snapshot as rows;
+use crate::frontend::mellanox::verbs::WorkTag;
 use crate::frontend::snapshot::{Page, Table};
 use crate::frontend::strict::Findings;
 use crate::frontend::{self, Context, Frontend, FrontendCounters, HostContext, Interface, RegisterAccess};
@@ -248,6 +249,10 @@ impl Frontend for Mthca {
 
     fn can_receive(&mut self, qpn: Qpn, dma: &GuestMemory) -> bool {
         self.state.resources_mut().is_some_and(|resources| resources.can_receive(qpn, dma))
+    }
+
+    fn work_request(&self, wr_id: u64) -> u64 {
+        WorkTag::from_bits(wr_id).wqe().into()
     }
 
     fn handle_event(&mut self, cx: &mut Context<'_>, event: Event) {

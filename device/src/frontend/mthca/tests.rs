@@ -6,6 +6,7 @@ mod datagrams;
 mod events;
 mod hostile;
 mod ignored;
+mod lost_ack;
 mod port;
 mod probe;
 mod regions;

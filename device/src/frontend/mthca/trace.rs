@@ -5,7 +5,7 @@ use protocol::describe::{Describe, Field as _, Hex, Visitor};
 use protocol::hca::hcr::{CommandWord, HcrWord, Latched};
 use protocol::hca::mthca::cmd::{Op, describe_parameters};
 use protocol::hca::mthca::cqe::{Cqe, Outcome, With};
-use protocol::hca::mthca::doorbell::{ArmCq, SendDoorbell, UAR_PAGE, UarRegister};
+use protocol::hca::mthca::doorbell::{ArmCq, ArmFor, SendDoorbell, UAR_PAGE, UarRegister};
 use protocol::hca::mthca::eqe::Eqe;
 use protocol::hca::mthca::mailbox::Mailbox;
 use protocol::hca::mthca::regs::Register;
@@ -78,7 +78,7 @@ pub(super) fn describe_access(access: &RegisterAccess<'_>, to: &mut dyn Visitor)
                 Some((UarRegister::ArmCq, false)) => {
                     let arm = ArmCq::parse(bytes);
                     arm.cqn.show("cqn", to);
-                    format_args!("{:?}", arm.arm_for).show("for", to);
+                    arm.arm_for.map(ArmFor::name).show("for", to);
                     arm.consumer.show("consumer", to);
                     arm.sequence.show("sequence", to);
                 }
@@ -100,7 +100,7 @@ pub(super) fn describe_command(latched: &Latched, mailboxes: &Mailboxes, to: &mu
 
 /// Records an event: queue and slot it was written to, if it was.
 pub(super) fn eqe(trace: &mut Trace, place: Option<(Eqn, u32)>, event: &Eqe, lost: Option<&WriteError>) {
-    trace.record(Kind::Eqe, &format!("{event:?}"), |fields| {
+    trace.record(Kind::Eqe, event.name(), |fields| {
         match place {
             Some((eqn, slot)) => {
                 Hex(eqn.get()).show("eqn", fields);
@@ -109,6 +109,7 @@ pub(super) fn eqe(trace: &mut Trace, place: Option<(Eqn, u32)>, event: &Eqe, los
             None => "no EQ takes it".show("lost", fields),
         }
         lost.map(|error| format!("{error}")).as_deref().show("lost", fields);
+        event.describe(fields);
     });
 }
 
@@ -122,6 +123,7 @@ pub(super) fn send_wqe(trace: &mut Trace, qpn: Qpn, fetch: &Fetch<SendRequest>) 
     let tag = WorkTag::from_bits(wr_id);
     trace.record(Kind::Wqe, "send", |to| {
         qpn.show("qpn", to);
+        tag.wqe().show("wr", to);
         Hex(tag.wqe()).show("wqe", to);
         WqeOpcode::word(tag.opcode()).show("opcode", to);
         tag.signalled().show("signalled", to);
@@ -151,7 +153,9 @@ pub(super) fn recv_wqe(trace: &mut Trace, qpn: Qpn, fetch: &Fetch<RecvRequest>) 
     };
     trace.record(Kind::Wqe, "recv", |to| {
         qpn.show("qpn", to);
-        Hex(WorkTag::from_bits(wr_id).wqe()).show("wqe", to);
+        let wqe = WorkTag::from_bits(wr_id).wqe();
+        wqe.show("wr", to);
+        Hex(wqe).show("wqe", to);
         to.objects("sge", &mut sges.iter().map(|data| data as &dyn Describe));
     });
 }
@@ -171,6 +175,7 @@ pub(super) fn cqe(trace: &mut Trace, cqn: Cqn, slot: u32, cqe: &Cqe, lost: Optio
         slot.show("slot", to);
         lost.map(|error| format!("{error}")).as_deref().show("lost", to);
         cqe.qpn.show("qpn", to);
+        cqe.wqe.show("wr", to);
         Hex(cqe.wqe).show("wqe", to);
         match cqe.outcome {
             Outcome::Sent { opcode, byte_len } => {

@@ -46,7 +46,7 @@ fn a_frame_that_is_dropped_on_its_way_out_is_captured_with_the_reason() {
     hca.flush();
     let packets = captured(&path);
     assert_eq!(packets.len(), 1);
-    let comment = "QP 0x1, work request 0x4d; impairment 1: dropped";
+    let comment = "qpn=0x1 wr=77; impairment 1: dropped";
     assert!(packets[0].0.contains("Flags(2)") && packets[0].0.contains(comment), "{}", packets[0].0);
 }
 

@@ -112,3 +112,45 @@ fn a_trace_that_cannot_be_written_ends() {
     assert_eq!(trace.path(), None);
     trace.record(Kind::Reset, "vfio", |_| {});
 }
+
+fn traced(filter: &str, records: impl Fn(&mut Trace)) -> Vec<String> {
+    let written = Written::default();
+    let filter = serde_json::from_str(filter).unwrap();
+    let mut trace = written.trace(TraceFormat::Text).with_filter(filter);
+    records(&mut trace);
+    trace.flush();
+    let words = |line: &str| line.split(' ').skip(2).take(2).collect::<Vec<_>>().join(" ");
+    written.text().lines().map(words).collect()
+}
+
+#[test]
+fn records_are_chosen_by_kind_opcode_and_queue_pair() {
+    let records = |trace: &mut Trace| {
+        trace.record(Kind::Read, "HCR", |_| {});
+        trace.record(Kind::Wqe, "a", |to| {
+            Hex(5_u32).show("qpn", to);
+            "RDMA_WRITE".show("opcode", to);
+        });
+        trace.record(Kind::Wqe, "b", |to| {
+            Hex(6_u32).show("qpn", to);
+            "SEND".show("opcode", to);
+        });
+        struct Entry;
+        impl Describe for Entry {
+            fn describe(&self, to: &mut dyn Visitor) {
+                Hex(5_u32).show("qpn", to);
+            }
+        }
+        trace.record(Kind::Cqe, "c", |to| to.object("entry", &Entry));
+    };
+    for (filter, wanted) in [
+        ("{}", &["read HCR", "wqe a", "wqe b", "cqe c"][..]),
+        (r#"{"kinds": ["wqe", "read"]}"#, &["read HCR", "wqe a", "wqe b"]),
+        (r#"{"opcodes": ["rdma write"]}"#, &["wqe a"]),
+        (r#"{"qpns": [5]}"#, &["wqe a", "cqe c"]),
+        (r#"{"kinds": ["wqe"], "qpns": [6, 7], "opcodes": ["SEND"]}"#, &["wqe b"]),
+        (r#"{"qpns": [9]}"#, &[]),
+    ] {
+        assert_eq!(traced(filter, records), wanted, "{filter}");
+    }
+}

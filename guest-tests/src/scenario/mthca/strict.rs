@@ -44,7 +44,7 @@ const PLANTED: &[Planted] = &[
         "wrong_lkey",
         "a WQE with a wrong L_Key",
         &["wqe_key"],
-        "element 0 of the WQE at 0x40 of QP 0x8: LocalRead of 8 bytes",
+        "element 0 of the WQE at 0x40 of QP 0x8: local read of 8 bytes",
     ),
     planted(
         "early_doorbell",

@@ -93,6 +93,16 @@ pub enum ArmFor {
     Any,
 }
 
+impl ArmFor {
+    /// Its word.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Solicited => "solicited",
+            Self::Any => "any",
+        }
+    }
+}
+
 /// A doorbell that arms a CQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArmCq {
@@ -146,6 +156,17 @@ impl RecordKind {
             5 => Self::Shared,
             _ => return None,
         })
+    }
+
+    /// Its word.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Consumer => "consumer",
+            Self::Arm => "arm",
+            Self::Send => "send",
+            Self::Receive => "receive",
+            Self::Shared => "shared",
+        }
     }
 }
 

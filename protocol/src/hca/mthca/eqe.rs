@@ -3,6 +3,7 @@
 //! # Spec
 //! mthca interface, section 7.7.
 
+use crate::describe::{Describe, Field as _, Hex, Visitor};
 pub use crate::hca::event::CqFault;
 use crate::ids::{Cqn, Qpn, Srqn};
 
@@ -59,6 +60,30 @@ pub enum Eqe {
     SrqLimit(Srqn),
 }
 
+impl Describe for Eqe {
+    fn describe(&self, to: &mut dyn Visitor) {
+        match *self {
+            Self::Completion(cqn) => cqn.show("cqn", to),
+            Self::Qp(qpn, _) => qpn.show("qpn", to),
+            Self::CqError(cqn, fault) => {
+                cqn.show("cqn", to);
+                fault.show("fault", to);
+            }
+            Self::PortChange { port, active } => {
+                port.show("port", to);
+                active.show("active", to);
+            }
+            Self::Command { token, status, out_param } => {
+                Hex(token).show("token", to);
+                Hex(status).show("status", to);
+                Hex(out_param).show("out_param", to);
+            }
+            Self::EqOverflow => {}
+            Self::SrqCatastrophic(srqn) | Self::SrqLimit(srqn) => srqn.show("srqn", to),
+        }
+    }
+}
+
 impl Eqe {
     /// Code of the type; also its bit in the masks of MAP_EQ. Completions go to the queue that their CQ names,
     /// whatever the masks are.
@@ -79,6 +104,27 @@ impl Eqe {
             Self::EqOverflow => 0x0f,
             Self::SrqCatastrophic(_) => 0x12,
             Self::SrqLimit(_) => 0x14,
+        }
+    }
+
+    /// Its word.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Completion(_) => "completion",
+            Self::Qp(_, event) => match event {
+                QpEvent::CommunicationEstablished => "communication_established",
+                QpEvent::SqDrained => "sq_drained",
+                QpEvent::Catastrophic => "qp_catastrophic",
+                QpEvent::InvalidRequest => "invalid_request",
+                QpEvent::AccessViolation => "access_violation",
+                QpEvent::LastWqeReached => "last_wqe_reached",
+            },
+            Self::CqError(..) => "cq_error",
+            Self::PortChange { .. } => "port_change",
+            Self::Command { .. } => "command",
+            Self::EqOverflow => "eq_overflow",
+            Self::SrqCatastrophic(_) => "srq_catastrophic",
+            Self::SrqLimit(_) => "srq_limit",
         }
     }
 

@@ -45,6 +45,16 @@ pub(super) enum Fault {
     Unreachable,
 }
 
+impl Fault {
+    /// Its word in a trace.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Overflow => "overflow",
+            Self::Unreachable => "unreachable",
+        }
+    }
+}
+
 /// An entry was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lost {

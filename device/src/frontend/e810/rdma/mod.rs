@@ -48,6 +48,7 @@ use self::paths::Paths;
 use self::queues::Queues;
 use self::regions::Regions;
 pub(super) use self::registers::{read, write};
+pub(super) use self::send_queue::work_request;
 pub(super) use self::snapshot::View;
 use self::statistics::Counts;
 use super::vectors::Cause;

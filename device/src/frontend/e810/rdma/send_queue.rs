@@ -35,6 +35,11 @@ pub(super) struct SendTag {
     __: u64,
 }
 
+/// The index by which completions and a trace name a request of a send queue.
+pub(in super::super) fn work_request(wr_id: u64) -> u64 {
+    SendTag::from_bits(wr_id).index().into()
+}
+
 /// What came of looking for a WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Taken {

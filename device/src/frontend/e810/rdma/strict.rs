@@ -76,13 +76,13 @@ pub(super) fn operation(rdma: &Rdma, operation: &Operation, in_turn: bool) -> Fi
         Operation::DestroyQp(command) => {
             let qp = rdma.queues.qp(command.qpn);
             if let Some(qp) = qp.filter(|qp| qp.state == QpState::Rts) {
-                found.add(&QP_RUNNING, format!("QP {} is in {:?}", command.qpn, qp.state));
+                found.add(&QP_RUNNING, format!("QP {} is in {}", command.qpn, qp.state));
             }
         }
         Operation::FlushQp(command) if command.sq || command.rq => {
             let qp = rdma.queues.qp(command.qpn);
             if let Some(qp) = qp.filter(|qp| qp.state != QpState::Error) {
-                found.add(&FLUSH_STATE, format!("QP {} is in {:?}", command.qpn, qp.state));
+                found.add(&FLUSH_STATE, format!("QP {} is in {}", command.qpn, qp.state));
             }
         }
         Operation::UpdateSegments(command) if takes_back(command) => {
@@ -93,7 +93,7 @@ pub(super) fn operation(rdma: &Rdma, operation: &Operation, in_turn: bool) -> Fi
         Operation::RegisterMr(command) => {
             let rights = StagRights::REMOTE_READ | StagRights::REMOTE_WRITE;
             if command.remote != command.rights.intersects(rights) {
-                found.add(&REGION_REMOTE, format!("STag {:#x} with {:?}", command.stag, command.rights));
+                found.add(&REGION_REMOTE, format!("STag {:#x} with {}", command.stag, names(command.rights)));
             }
         }
         _ => {}
@@ -112,4 +112,10 @@ fn takes_back(command: &UpdateSegments) -> bool {
 fn in_use(rdma: &Rdma) -> Option<String> {
     let qp = rdma.queues.qps_from(0).next().map(|(qpn, _)| format!("QP {qpn:#x}"));
     qp.or_else(|| rdma.regions.keys.iter().next().map(|region| format!("STag {:#x}", region.key.get())))
+}
+
+/// Those rights that are given.
+fn names(rights: StagRights) -> String {
+    let names: Vec<_> = rights.iter_names().map(|(name, _)| name).collect();
+    if names.is_empty() { "no rights".to_owned() } else { names.join("|") }
 }

@@ -20,6 +20,7 @@ pub(super) fn send(monitor: &mut Monitor, qpn: Qpn, fetch: &Fetch<SendRequest>, 
     let tag = SendTag::from_bits(*wr_id);
     trace.record(Kind::Wqe, "send", |to| {
         qpn.show("qpn", to);
+        tag.index().show("wr", to);
         tag.index().show("index", to);
         Code(tag.opcode().into(), opcode::name(tag.opcode())).show("opcode", to);
         tag.signaled().show("signaled", to);
@@ -76,7 +77,7 @@ fn describe_local(op: &LocalOp, to: &mut dyn Visitor) {
             region.start.show("va", to);
             region.len.show("len", to);
             Hex(region.rights.bits()).show("rights", to);
-            format_args!("{:?}", region.pages).show("pages", to);
+            format_args!("{}", region.pages).show("pages", to);
         }
         LocalOp::Bind(bind) => {
             bind.window.show("window", to);
@@ -94,6 +95,7 @@ pub(super) fn receive(monitor: &mut Monitor, qpn: Qpn, fetch: &Fetch<RecvRequest
     let Fetch::Ready(request) = fetch else { return };
     trace.record(Kind::Wqe, "receive", |to| {
         qpn.show("qpn", to);
+        request.wr_id.show("wr", to);
         request.wr_id.show("index", to);
         show_list(&request.sges, to);
     });
@@ -117,8 +119,10 @@ pub(super) fn completion(
         cqn.show("cqn", to);
         slot.show("slot", to);
         if let Some(lost) = lost {
-            format_args!("{:?}", lost.fault).show("lost", to);
+            lost.fault.name().show("lost", to);
         }
+        entry.qpn.show("qpn", to);
+        entry.wqe_index.show("wr", to);
         to.object("entry", entry);
         if let Some(more) = more {
             to.object("more", more);

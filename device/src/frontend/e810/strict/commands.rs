@@ -34,15 +34,21 @@ fn buffer(opcode: Opcode, descriptor: &Descriptor, found: &mut Findings) {
     let flags = descriptor.flags;
     let wanted = opcode.buffer_use();
     if flags.contains(Flags::BUFFER) != (wanted != BufferUse::None) {
-        found.add(&BUFFER_MISSING, format!("{name}: {flags:?}"));
+        found.add(&BUFFER_MISSING, format!("{name}: {}", names(flags)));
         return;
     }
     if flags.contains(Flags::LARGE) != (usize::from(descriptor.buffer_len) > LARGE_FROM) {
-        found.add(&BUFFER_LARGE, format!("{name}: {} bytes, {flags:?}", descriptor.buffer_len));
+        found.add(&BUFFER_LARGE, format!("{name}: {} bytes, {}", descriptor.buffer_len, names(flags)));
     }
     if flags.contains(Flags::READ) != (wanted == BufferUse::Input) {
-        found.add(&BUFFER_DIRECTION, format!("{name}: {flags:?}"));
+        found.add(&BUFFER_DIRECTION, format!("{name}: {}", names(flags)));
     }
+}
+
+/// Those flags that are set.
+fn names(flags: Flags) -> String {
+    let names: Vec<_> = flags.iter_names().map(|(name, _)| name).collect();
+    if names.is_empty() { "no flags".to_owned() } else { names.join("|") }
 }
 
 fn locks(strict: &mut Strict, opcode: Opcode, descriptor: &Descriptor, found: &mut Findings) {
@@ -54,16 +60,16 @@ fn locks(strict: &mut Strict, opcode: Opcode, descriptor: &Descriptor, found: &m
         _ => None,
     };
     if let Some(needed) = needed.filter(|needed| !strict.locks.contains(needed)) {
-        found.add(&LOCK_MISSING, format!("{name} without the lock {needed:?}"));
+        found.add(&LOCK_MISSING, format!("{name} without the lock {needed}"));
     }
     let ResourceLock { resource, .. } = ResourceLock::parse(&descriptor.parameters);
     let known = !matches!(resource, ResourceId::Other(_));
     let taken = strict.locks.contains(&resource);
     match opcode {
-        Opcode::RequestResource if taken => found.add(&LOCK_TWICE, format!("{resource:?}")),
+        Opcode::RequestResource if taken => found.add(&LOCK_TWICE, format!("{resource}")),
         Opcode::RequestResource if known => strict.locks.push(resource),
         Opcode::ReleaseResource if taken => strict.locks.retain(|other| *other != resource),
-        Opcode::ReleaseResource if known => found.add(&LOCK_NOT_TAKEN, format!("{resource:?}")),
+        Opcode::ReleaseResource if known => found.add(&LOCK_NOT_TAKEN, format!("{resource}")),
         _ => {}
     }
 }

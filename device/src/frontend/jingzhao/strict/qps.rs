@@ -163,7 +163,7 @@ fn queue_begins(
     let access = view.resources.regions.access(view.dma);
     if let Err(error) = access.check(Place::offset(pd, key, 0), len.into(), Access::LocalRead) {
         let what =
-            format!("{len} bytes in the region of key {key} for the {queue} queue of QP {number}: {error:?}");
+            format!("{len} bytes in the region of key {key} for the {queue} queue of QP {number}: {error}");
         found.add(&QP_BUFFER, what);
     }
     if view.resources.cqs.get(view.resources.ctx.cq_index(cqn)).is_none() {

@@ -38,7 +38,7 @@ pub(in super::super) fn send(
         return found;
     }
     if let None | Some(State::Reset | State::Init | State::Rtr) = state {
-        found.add(&DOORBELL_STATE, format!("QP {qpn} in {state:?}"));
+        found.add(&DOORBELL_STATE, format!("QP {qpn} in {}", state.unwrap_or(State::Reset)));
         return found;
     }
     if doorbell.count == 0 {
@@ -102,12 +102,17 @@ fn send_record(qp: &QueuePair, producer: u16, record: Record, found: &mut Findin
 /// Looks at the half of a record that says whose it is.
 pub(super) fn tag(record: Record, kind: RecordKind, number: u32, index: u32, found: &mut Findings) {
     if record.kind != Some(kind) || record.number != number & 0xff_ffff {
-        let Record { kind: said, number: of, .. } = record;
+        let (said, of) = (kind_name(record.kind), record.number);
         found.add(
             &RECORD_TAG,
-            format!("doorbell record {index} is {said:?} of {of:#x}, not {kind:?} of {number:#x}"),
+            format!("doorbell record {index} is {said} of {of:#x}, not {} of {number:#x}", kind.name()),
         );
     }
+}
+
+/// What a record says it is.
+fn kind_name(kind: Option<RecordKind>) -> &'static str {
+    kind.map_or("none", RecordKind::name)
 }
 
 /// Looks at a doorbell that arms a CQ, before it has an effect.
@@ -140,7 +145,10 @@ pub(in super::super) fn arm_cq(
         {
             found.add(
                 &ARM_RECORD,
-                format!("CQ {cqn} at {consumer:#x}, doorbell record {index} is {kind:?} of {number:#x} at {counter:#x}"),
+                format!(
+                    "CQ {cqn} at {consumer:#x}, doorbell record {index} is {} of {number:#x} at {counter:#x}",
+                    kind_name(kind)
+                ),
             );
         }
     }

@@ -60,7 +60,7 @@ fn begins(view: View<'_>, qpn: Qpn, qpc: &Qpc, found: &mut Findings) {
             let key = qpc.wqe_lkey;
             found.add(
                 &QP_BUFFER,
-                format!("{len} bytes at {base:#x} in the region of key {key} for the {name} queue of {queue}: {error:?}"),
+                format!("{len} bytes at {base:#x} in the region of key {key} for the {name} queue of {queue}: {error}"),
             );
         }
     }

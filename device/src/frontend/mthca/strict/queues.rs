@@ -96,10 +96,8 @@ pub(super) fn sw2hw_srq(view: View<'_>, command: &Command, srqc: &Srqc, found: &
     let len = 1u64 << (u32::from(srqc.log_slots) + u32::from(srqc.log_slot)).min(32);
     let place = Place::offset(srqc.pd, srqc.lkey, 0);
     if let Err(error) = resources.regions.access(view.dma).check(place, len, Access::LocalRead) {
-        found.add(
-            &SRQ_BUFFER,
-            format!("{len} bytes in the region of key {} for {queue}: {error:?}", srqc.lkey),
-        );
+        found
+            .add(&SRQ_BUFFER, format!("{len} bytes in the region of key {} for {queue}: {error}", srqc.lkey));
     }
 }
 

@@ -119,7 +119,7 @@ fn keys(
             let pd = qp.qpc.pd;
             found.add(
                 &WQE_KEY,
-                format!("element {n} of {place}: {access:?} of {len} bytes at {va} by key {lkey} in PD {pd}: {error:?}"),
+                format!("element {n} of {place}: {access} of {len} bytes at {va} by key {lkey} in PD {pd}: {error}"),
             );
             return;
         }
@@ -204,7 +204,7 @@ fn receive(
                 let (at, len, va, lkey) = (request.wr_id, sge.len, sge.va, sge.lkey);
                 found.add(
                     &WQE_KEY,
-                    format!("element {n} of the WQE at {at:#x} of {queue}: LocalWrite of {len} bytes at {va} by key {lkey} in PD {pd}: {error:?}"),
+                    format!("element {n} of the WQE at {at:#x} of {queue}: local write of {len} bytes at {va} by key {lkey} in PD {pd}: {error}"),
                 );
             }
         }

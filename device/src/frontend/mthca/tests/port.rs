@@ -65,6 +65,21 @@ fn the_queries_of_registration_are_answered_before_the_port_is_up() {
 }
 
 #[test]
+fn a_port_on_a_fabric_of_small_frames_has_a_small_path_mtu() {
+    // NeighborMTU and MTUCap (IBTA volume 1, section 14.2.5.6).
+    let mtus = |driver: &mut Driver| {
+        let info = attribute(driver, 1, PORT_INFO, 1);
+        (info[36] >> 4, info[41] & 0xf)
+    };
+    let mut driver = initialised();
+    assert_eq!(mtus(&mut driver), (4, 4));
+    for (limit, code) in [(engine::Mtu::Mtu1024, 3), (engine::Mtu::Mtu4096, 4)] {
+        driver.hca.limit_path_mtu(limit);
+        assert_eq!(mtus(&mut driver), (code, code));
+    }
+}
+
+#[test]
 fn the_port_is_active_from_init_ib_to_close_ib() {
     let mut driver = initialised();
     assert_eq!(port_state(&mut driver).0, 1, "down");

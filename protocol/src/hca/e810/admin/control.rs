@@ -3,6 +3,8 @@
 //! # Spec
 //! E810 interface, sections 5.2 and 7.1.
 
+use std::fmt;
+
 use crate::describe::{Field, Value, Visitor};
 use crate::layout;
 
@@ -88,6 +90,17 @@ pub enum ResourceId {
     GlobalConfig,
     /// None of them.
     Other(u16),
+}
+
+impl fmt::Display for ResourceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nvm => f.pad("nvm"),
+            Self::ChangeLock => f.pad("change_lock"),
+            Self::GlobalConfig => f.pad("global_config"),
+            Self::Other(code) => write!(f, "{code:#x}"),
+        }
+    }
 }
 
 impl From<u16> for ResourceId {

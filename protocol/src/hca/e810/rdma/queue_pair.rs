@@ -3,6 +3,8 @@
 //! # Spec
 //! E810 interface, sections 10.3 and 13.
 
+use std::fmt;
+
 use crate::describe::{Code, Field, Visitor};
 use crate::ids::{Iova, Qpn};
 use crate::layout;
@@ -69,6 +71,21 @@ pub enum QpState {
     Error,
     /// None of them.
     Other(u8),
+}
+
+impl fmt::Display for QpState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Same => f.pad("same"),
+            Self::Idle => f.pad("idle"),
+            Self::Rts => f.pad("rts"),
+            Self::Sqd => f.pad("sqd"),
+            Self::Rtr => f.pad("rtr"),
+            Self::Terminate => f.pad("terminate"),
+            Self::Error => f.pad("error"),
+            Self::Other(code) => write!(f, "{code:#x}"),
+        }
+    }
 }
 
 impl From<u8> for QpState {

@@ -91,16 +91,18 @@ fn requests_completions_and_events_are_in_the_trace() {
     assert_eq!(
         records(&text, "wqe"),
         [
-            "wqe send qpn=0x3 index=0 opcode=send signaled=true solicited=false len=64 \
+            "wqe send qpn=0x3 wr=0 index=0 opcode=send signaled=true solicited=false len=64 \
              sge=[{va=0x8000000 key=0x0 len=64}]",
-            "wqe send qpn=0x3 index=1 opcode=write signaled=true solicited=false remote_va=0xa000000 \
+            "wqe send qpn=0x3 wr=1 index=1 opcode=write signaled=true solicited=false remote_va=0xa000000 \
              rkey=0x77 len=8 sge=[{va=0x8000000 key=0x12345600 len=8}]",
         ]
     );
     assert_eq!(
         records(&text, "cqe"),
-        ["cqe send cqn=0x4 slot=0 entry.len=64 entry.context=0x55ecbd10d511 entry.qpn=0x3 entry.opcode=0x3 \
-          entry.send=true"]
+        [
+            "cqe send cqn=0x4 slot=0 qpn=0x3 wr=0 entry.len=64 entry.context=0x55ecbd10d511 entry.qpn=0x3 entry.opcode=0x3 \
+          entry.send=true"
+        ]
     );
     let events = records(&text, "eqe");
     let [completion, failure] = &events[..] else { panic!("{events:?}") };

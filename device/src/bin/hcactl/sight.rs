@@ -1,0 +1,218 @@
+//! `hcactl capture` and `hcactl trace`: what is written of a device's frames and of its driver's doings, and where.
+
+use std::num::NonZeroU16;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use device::control::message::Request;
+use device::telemetry::filter::{CaptureFilter, FrameKind, TraceFilter};
+use device::telemetry::store::{MEMORY, RingBytes};
+use device::telemetry::trace::{Kind, STANDARD_ERROR, TraceFormat};
+
+use crate::impair::number;
+
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Capture {
+    /// Begin; the file must not exist
+    On {
+        /// File to write
+        file: PathBuf,
+        #[command(flatten)]
+        bound: Bound,
+        #[command(flatten)]
+        frames: Frames,
+    },
+    /// Keep the newest frames in memory, until `dump` or `off`
+    Ring {
+        /// How much of them, such as 4M
+        #[arg(value_parser = ring)]
+        size: RingBytes,
+        #[command(flatten)]
+        frames: Frames,
+    },
+    /// Write the frames that memory has to a file, which must not exist, and go on
+    Dump {
+        /// File to write
+        file: PathBuf,
+    },
+    /// End; the file is complete
+    Off,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Trace {
+    /// Begin; the file must not exist. With --json, a record is a JSON object
+    On {
+        /// File to write; without one it goes to the daemon's standard error
+        file: Option<PathBuf>,
+        #[command(flatten)]
+        bound: Bound,
+        #[command(flatten)]
+        records: Records,
+    },
+    /// Keep the newest records in memory, until `dump` or `off`. With --json, a record is a JSON object
+    Ring {
+        /// How much of them, such as 4M
+        #[arg(value_parser = ring)]
+        size: RingBytes,
+        #[command(flatten)]
+        records: Records,
+    },
+    /// Write the records that memory has to a file, which must not exist, and go on
+    Dump {
+        /// File to write
+        file: PathBuf,
+    },
+    /// End; the file is complete
+    Off,
+}
+
+/// How much is written.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Bound {
+    /// Length of a file at the most, such as 100M; without it as configured
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    max: Option<u64>,
+    /// Files that take turns, each of that length: FILE, FILE.1 and so on
+    #[arg(long, value_name = "N", default_value = "1")]
+    files: NonZeroU16,
+}
+
+/// Which frames are written; all without.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Frames {
+    /// Frames of this kind; again for others
+    #[arg(long, value_name = "KIND")]
+    kind: Vec<FrameKind>,
+    /// RoCE packets with this word in their opcode, such as SEND or ack; again for others
+    #[arg(long, value_name = "WORD")]
+    opcode: Vec<String>,
+    /// RoCE packets of this local queue pair; again for others
+    #[arg(long, value_name = "QPN", value_parser = number)]
+    qpn: Vec<u32>,
+}
+
+/// Which records are written; all without.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Records {
+    /// Records of this kind; again for others
+    #[arg(long, value_name = "KIND")]
+    kind: Vec<Kind>,
+    /// Records with this word in their opcode, such as SEND; again for others
+    #[arg(long, value_name = "WORD")]
+    opcode: Vec<String>,
+    /// Records of this queue pair; again for others
+    #[arg(long, value_name = "QPN", value_parser = number)]
+    qpn: Vec<u32>,
+}
+
+impl Capture {
+    /// What the daemon is asked, and the file of the capture from now on.
+    pub(crate) fn request(&self, device: u16) -> anyhow::Result<(Request, Option<PathBuf>)> {
+        Ok(match self {
+            Self::On { file, bound: Bound { max, files }, frames } => {
+                let path = absolute(file)?;
+                let request = Request::CaptureOn {
+                    device,
+                    path: path.clone(),
+                    filter: frames.filter(),
+                    max_bytes: *max,
+                    files: *files,
+                };
+                (request, Some(path))
+            }
+            Self::Ring { size, frames } => {
+                let request = Request::CaptureRing { device, bytes: *size, filter: frames.filter() };
+                (request, Some(MEMORY.into()))
+            }
+            Self::Dump { file } => {
+                let path = absolute(file)?;
+                (Request::CaptureDump { device, path: path.clone() }, Some(path))
+            }
+            Self::Off => (Request::CaptureOff { device }, None),
+        })
+    }
+}
+
+impl Trace {
+    /// What the daemon is asked, and the file of the trace from now on.
+    pub(crate) fn request(&self, device: u16, json: bool) -> anyhow::Result<(Request, Option<PathBuf>)> {
+        let format = if json { TraceFormat::Json } else { TraceFormat::Text };
+        Ok(match self {
+            Self::On { file, bound: Bound { max, files }, records } => {
+                let path = file.as_deref().map_or_else(|| Ok(STANDARD_ERROR.into()), absolute)?;
+                let request = Request::TraceOn {
+                    device,
+                    path: path.clone(),
+                    format,
+                    filter: records.filter(),
+                    max_bytes: *max,
+                    files: *files,
+                };
+                (request, Some(path))
+            }
+            Self::Ring { size, records } => {
+                let request = Request::TraceRing { device, bytes: *size, format, filter: records.filter() };
+                (request, Some(MEMORY.into()))
+            }
+            Self::Dump { file } => {
+                let path = absolute(file)?;
+                (Request::TraceDump { device, path: path.clone() }, Some(path))
+            }
+            Self::Off => (Request::TraceOff { device }, None),
+        })
+    }
+}
+
+impl Frames {
+    fn filter(&self) -> CaptureFilter {
+        let Self { kind, opcode, qpn } = self.clone();
+        CaptureFilter { kinds: kind, opcodes: opcode, qpns: qpn }
+    }
+}
+
+impl Records {
+    fn filter(&self) -> TraceFilter {
+        let Self { kind, opcode, qpn } = self.clone();
+        TraceFilter { kinds: kind, opcodes: opcode, qpns: qpn }
+    }
+}
+
+/// The daemon's folder is another.
+fn absolute(file: &Path) -> anyhow::Result<PathBuf> {
+    std::path::absolute(file).with_context(|| file.display().to_string())
+}
+
+/// A number of bytes, with K, M or G for powers of 1024.
+fn size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text} is no size such as 512K, 100M or 2G");
+    let (digits, shift) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 10),
+        Some((at, 'm' | 'M')) => (&text[..at], 20),
+        Some((at, 'g' | 'G')) => (&text[..at], 30),
+        _ => (text, 0),
+    };
+    let count: u64 = digits.parse().map_err(|_| wrong())?;
+    count.checked_mul(1 << shift).ok_or_else(wrong)
+}
+
+fn ring(text: &str) -> Result<RingBytes, String> {
+    RingBytes::try_from(size(text)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_powers_of_1024() {
+        assert_eq!(size("17"), Ok(17));
+        assert_eq!(size("4k"), Ok(4096));
+        assert_eq!(size("2G"), Ok(2 << 30));
+        for text in ["", "M", "1T", "-1", "1.5M", "99999999999G", "é"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+        assert!(ring("4M").is_ok() && ring("4k").is_err());
+    }
+}

@@ -1,0 +1,385 @@
+//! A device of the configuration: the entry in the file, and what is run once it is checked.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU16;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use protocol::ids::{Lid, MacAddr};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::access::{AccessEntry, GroupEntry};
+use super::fabric::{FabricConfig, FabricEntry};
+use super::memory::GuestMemoryEntry;
+use super::{ConfigError, value};
+use crate::fabric::impair::{self, Rule, RuleEntry};
+use crate::frontend::FrontendEntry;
+use crate::identity::Identity;
+use crate::management;
+use crate::memory::Limits;
+use crate::telemetry::filter::{CaptureFilter, TraceFilter};
+use crate::telemetry::store::{Keep, MAX_FILES, RingBytes};
+use crate::telemetry::trace::{STANDARD_ERROR, TraceFormat};
+use crate::vfio::server::Access;
+
+/// One HCA as the file describes it.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceEntry {
+    /// Number of this HCA on its fabric, 1..=49150. It is the LID, and gives the MAC 02:00:00:00:hi:lo and the IPv4
+    /// address 10.77.hi.lo unless they are set.
+    pub id: u16,
+    /// Unix socket that the VMM connects to. Without it, it is `hca<ID>.sock` in $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR/hcad or
+    /// /run/hcad. `--socket-path` and `--fd` override it for a single device. A socket that systemd passes is used if it has
+    /// this path, or if there is one device that has none.
+    pub socket_path: Option<PathBuf>,
+    /// Permissions of that socket, in octal.
+    pub socket_mode: Option<String>,
+    /// Group of that socket, by name or number: QEMU's, if that runs as another user.
+    pub socket_group: Option<GroupEntry>,
+    /// Device interface.
+    pub frontend: FrontendEntry,
+    /// Ethernet address.
+    pub mac: Option<String>,
+    /// IPv4 address.
+    pub ipv4: Option<Ipv4Addr>,
+    /// IPv6 address, beside the link-local one that follows from the MAC.
+    pub ipv6: Option<Ipv6Addr>,
+    /// Where packets go whose work request or context names no destination. The public JingZhao driver never names one
+    /// for a connection, and gives every port the LID 4112 (1010h): a default peer with that id also gets datagrams.
+    pub default_peer: Option<PeerEntry>,
+    /// Others whose addresses do not follow from their number, so that software can name them by it.
+    #[serde(default)]
+    pub peers: Vec<PeerEntry>,
+    /// How frames reach others.
+    pub fabric: FabricEntry,
+    /// Write every frame to this pcapng file. `--capture` overrides it for a single device.
+    pub capture: Option<PathBuf>,
+    /// Bound of a capture, bytes: it ends when its file is so long, and the HCA goes on without.
+    #[serde(default = "default_capture_max_bytes")]
+    pub capture_max_bytes: u64,
+    /// Files of the capture, 1..=64, each of that length: after the last the first is used again. The second is called as the
+    /// first with `.1` behind.
+    #[serde(default = "one_file")]
+    pub capture_files: u16,
+    /// Keep the newest so many bytes of frames in memory, 65536..=67108864, in place of a file, until `hcactl capture dump`
+    /// asks for them.
+    pub capture_ring_bytes: Option<u64>,
+    /// Which frames a capture has.
+    #[serde(default)]
+    pub capture_filter: CaptureFilter,
+    /// Record register accesses, commands and queue entries. `--trace` overrides it for a single device.
+    pub trace: Option<TraceEntry>,
+    /// Bound of a trace, bytes: it ends when its file is so long, and the HCA goes on without.
+    #[serde(default = "default_trace_max_bytes")]
+    pub trace_max_bytes: u64,
+    /// Report what the driver does against the interface though the device tolerates it: a log line each, limited, a
+    /// record in the trace, and counters. Costs time.
+    #[serde(default)]
+    pub strict: bool,
+    /// How long the thread of this HCA looks for more work before it sleeps, microseconds up to 1000, while data are moved
+    /// in bulk and pauses are short. It keeps a processor busy meanwhile. 0: it sleeps at once.
+    #[serde(default = "default_linger_us")]
+    pub linger_us: u16,
+    /// What the VMM may lend as guest memory.
+    #[serde(default)]
+    pub guest_memory: GuestMemoryEntry,
+    /// What is done to frames between this HCA and its fabric, to see how guests and peers take it.
+    #[serde(default)]
+    pub impairments: Vec<RuleEntry>,
+    /// Keep everything that reaches this HCA from its start on in this file, with what of guest memory it read, so that
+    /// `hcad replay` can run the HCA again without a guest. It holds what guests send.
+    pub record: Option<PathBuf>,
+    /// Bound of a record, bytes: it ends when its file is so long, and the HCA goes on without.
+    #[serde(default = "default_record_max_bytes")]
+    pub record_max_bytes: u64,
+}
+
+/// Where the trace of a device goes, see [`crate::telemetry::trace`].
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TraceEntry {
+    /// File to write, or "-" for standard error.
+    pub file: Option<PathBuf>,
+    /// Files, 1..=64, each of `trace_max_bytes`: after the last the first is used again. The second is called as the first
+    /// with `.1` behind.
+    #[serde(default = "one_file")]
+    pub files: u16,
+    /// Keep the newest so many bytes of records in memory, 65536..=67108864, in place of a file, until `hcactl trace dump`
+    /// asks for them.
+    pub ring_bytes: Option<u64>,
+    /// Form of a record.
+    #[serde(default)]
+    pub format: TraceFormat,
+    /// Which records it has.
+    #[serde(default)]
+    pub filter: TraceFilter,
+}
+
+/// Where the trace of a device goes, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceConfig {
+    /// Files or memory.
+    pub keep: Keep,
+    /// Form of a record.
+    pub format: TraceFormat,
+    /// Which records it has.
+    pub filter: TraceFilter,
+}
+
+/// Where the capture of a device goes, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CaptureConfig {
+    /// Files or memory.
+    pub keep: Keep,
+    /// Which frames it has.
+    pub filter: CaptureFilter,
+}
+
+/// An HCA or NIC on the fabric.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PeerEntry {
+    /// Its number; gives the addresses that are not set.
+    pub id: u16,
+    /// Ethernet address.
+    pub mac: Option<String>,
+    /// IPv4 address.
+    pub ipv4: Option<Ipv4Addr>,
+    /// IPv6 address, beside the link-local one that follows from the MAC.
+    pub ipv6: Option<Ipv6Addr>,
+    /// Reach it over IPv6 when software names it by number or MAC.
+    #[serde(default)]
+    pub prefer_ipv6: bool,
+}
+
+/// One HCA, checked.
+#[derive(Clone, Debug)]
+pub struct DeviceConfig {
+    /// Own addresses.
+    pub identity: Identity,
+    /// Destination of last resort.
+    pub default_peer: Option<Identity>,
+    /// Others whose addresses do not follow from their LID.
+    pub peers: Vec<Identity>,
+    /// Socket for the VMM, if the file names one.
+    pub socket_path: Option<PathBuf>,
+    /// Who may connect to it.
+    pub socket_access: Access,
+    /// Device interface.
+    pub frontend: FrontendEntry,
+    /// How frames travel.
+    pub fabric: FabricConfig,
+    /// Where its capture goes.
+    pub capture: Option<CaptureConfig>,
+    /// Bound of a capture file, also of one that begins at run time.
+    pub capture_max_bytes: u64,
+    /// Where its trace goes.
+    pub trace: Option<TraceConfig>,
+    /// Bound of a trace file, also of one that begins at run time.
+    pub trace_max_bytes: u64,
+    /// Report what the driver does against the interface.
+    pub strict: bool,
+    /// How long its thread looks for more work before it sleeps.
+    pub linger: Duration,
+    /// What its client may have mapped.
+    pub memory: Limits,
+    /// At most [`impair::MAX_RULES`].
+    pub impairments: Vec<Rule>,
+    /// Record file.
+    pub record: Option<PathBuf>,
+    /// Bound of the record file.
+    pub record_max_bytes: u64,
+    /// The entry as the file has it, without what names files and sockets of the host: the device that a record describes.
+    pub entry: Map<String, Value>,
+}
+
+/// Bound of a capture unless the configuration says another: some seconds at full rate, and no full disk.
+const fn default_capture_max_bytes() -> u64 {
+    4 << 30
+}
+
+const fn one_file() -> u16 {
+    1
+}
+
+/// Bound of a record unless the configuration says another: some seconds at full rate, and no full disk.
+const fn default_record_max_bytes() -> u64 {
+    4 << 30
+}
+
+/// Bound of a trace unless the configuration says another: some ten million records.
+const fn default_trace_max_bytes() -> u64 {
+    1 << 30
+}
+
+/// Longest time a thread may look for work, microseconds.
+const MAX_LINGER_US: u16 = 1000;
+
+/// Keys of a device that say what is around it, and nothing of what it does.
+pub(super) const OF_THE_HOST: [&str; 14] = [
+    "socket_path",
+    "socket_mode",
+    "socket_group",
+    "capture",
+    "capture_max_bytes",
+    "capture_files",
+    "capture_ring_bytes",
+    "capture_filter",
+    "trace",
+    "trace_max_bytes",
+    "record",
+    "record_max_bytes",
+    "linger_us",
+    "guest_memory",
+];
+
+impl DeviceConfig {
+    pub(super) fn from_entry(
+        entry: DeviceEntry,
+        memory: Limits,
+        sockets: AccessEntry<'_>,
+        key: &str,
+    ) -> Result<Self, ConfigError> {
+        let own = PeerEntry {
+            id: entry.id,
+            mac: entry.mac,
+            ipv4: entry.ipv4,
+            ipv6: entry.ipv6,
+            prefer_ipv6: false,
+        };
+        let identity = identity(&own, key)?;
+        let socket = AccessEntry { mode: entry.socket_mode.as_deref(), group: entry.socket_group.as_ref() };
+        let default_peer = entry
+            .default_peer
+            .map(|peer| self::identity(&peer, &format!("{key}.default_peer")))
+            .transpose()?;
+        let peers = entry
+            .peers
+            .iter()
+            .enumerate()
+            .map(|(index, peer)| self::identity(peer, &format!("{key}.peers[{index}]")))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut macs = HashMap::from([(identity.mac, format!("{key}.mac"))]);
+        for (index, peer) in peers.iter().enumerate() {
+            let peer_key = format!("{key}.peers[{index}].mac");
+            if let Some(other) = macs.insert(peer.mac, peer_key.clone()) {
+                return Err(value(&peer_key, format!("{} is {other} already", peer.mac)));
+            }
+        }
+        let fabric = FabricConfig::check(entry.fabric, identity.mac, &format!("{key}.fabric"))?;
+        if entry.impairments.len() > impair::MAX_RULES {
+            return Err(value(&format!("{key}.impairments"), impair::TooManyRules.to_string()));
+        }
+        let rule = |(index, rule): (usize, RuleEntry)| {
+            Rule::try_from(rule)
+                .map_err(|error| value(&format!("{key}.impairments[{index}].{}", error.key), error.problem))
+        };
+        let names = ["capture", "capture_ring_bytes", "capture_files"].map(|name| format!("{key}.{name}"));
+        let capture = keep((entry.capture, entry.capture_ring_bytes, entry.capture_files), names)?;
+        let trace = match entry.trace {
+            None => None,
+            Some(entry) => {
+                let names = ["file", "ring_bytes", "files"].map(|name| format!("{key}.trace.{name}"));
+                let keep = keep((entry.file, entry.ring_bytes, entry.files), names)?
+                    .ok_or_else(|| value(&format!("{key}.trace"), "needs `file` or `ring_bytes`"))?;
+                Some(TraceConfig { keep, format: entry.format, filter: entry.filter })
+            }
+        };
+        Ok(Self {
+            identity,
+            default_peer,
+            peers,
+            socket_path: entry.socket_path,
+            socket_access: socket.or(sockets).check(&format!("{key}."))?,
+            frontend: entry.frontend,
+            fabric,
+            capture: capture.map(|keep| CaptureConfig { keep, filter: entry.capture_filter }),
+            capture_max_bytes: entry.capture_max_bytes,
+            trace,
+            trace_max_bytes: entry.trace_max_bytes,
+            strict: entry.strict,
+            linger: linger(entry.linger_us, &format!("{key}.linger_us"))?,
+            memory,
+            impairments: entry.impairments.into_iter().enumerate().map(rule).collect::<Result<_, _>>()?,
+            record: entry.record,
+            record_max_bytes: entry.record_max_bytes,
+            entry: Map::new(),
+        })
+    }
+}
+
+/// Where a trace or capture is kept, if it is. `keys`: of the file, of the size in memory, and of the number of files.
+fn keep(
+    (file, ring, files): (Option<PathBuf>, Option<u64>, u16),
+    [file_key, ring_key, files_key]: [String; 3],
+) -> Result<Option<Keep>, ConfigError> {
+    let count = NonZeroU16::new(files)
+        .filter(|count| count.get() <= MAX_FILES)
+        .ok_or_else(|| value(&files_key, format!("{files} is not in 1..={MAX_FILES}")))?;
+    match (file, ring) {
+        (Some(_), Some(_)) => Err(value(&ring_key, format!("{file_key} says where it goes already"))),
+        (Some(path), None) if path == Path::new(STANDARD_ERROR) && files > 1 => {
+            Err(value(&files_key, "standard error is one"))
+        }
+        (Some(path), None) => Ok(Some(Keep::Files { path, count })),
+        (None, _) if files > 1 => Err(value(&files_key, format!("needs {file_key}"))),
+        (None, Some(bytes)) => RingBytes::try_from(bytes)
+            .map(|bytes| Some(Keep::Memory(bytes)))
+            .map_err(|why| value(&ring_key, why)),
+        (None, None) => Ok(None),
+    }
+}
+
+fn identity(entry: &PeerEntry, key: &str) -> Result<Identity, ConfigError> {
+    let derived = Identity::from_lid(lid(entry.id, &format!("{key}.id"))?);
+    let mac = entry.mac.as_deref().map(|text| unicast_mac(text, &format!("{key}.mac"))).transpose()?;
+    if let Some(ip) = entry
+        .ipv4
+        .filter(|ip| ip.is_multicast() || ip.is_unspecified() || ip.is_broadcast() || ip.is_loopback())
+    {
+        return Err(value(&format!("{key}.ipv4"), format!("{ip} is not an address a port can have")));
+    }
+    if let Some(ip) = entry.ipv6.filter(|ip| ip.is_multicast() || ip.is_unspecified() || ip.is_loopback()) {
+        return Err(value(&format!("{key}.ipv6"), format!("{ip} is not an address a port can have")));
+    }
+    Ok(Identity {
+        mac: mac.unwrap_or(derived.mac),
+        ipv4: entry.ipv4.unwrap_or(derived.ipv4),
+        ipv6: entry.ipv6,
+        lid: derived.lid,
+        prefer_ipv6: entry.prefer_ipv6,
+    })
+}
+
+/// The LID of a number.
+pub(super) fn lid(id: u16, key: &str) -> Result<Lid, ConfigError> {
+    // Unicast LIDs of IBTA volume 1, section 4.1.3, but for the last, which is of the subnet manager.
+    if !(1..management::SM_LID.get()).contains(&id) {
+        return Err(value(key, format!("{id} is not in 1..=49150")));
+    }
+    Ok(Lid::new(id))
+}
+
+pub(super) fn unicast_mac(text: &str, key: &str) -> Result<MacAddr, ConfigError> {
+    let mac: MacAddr = text.parse().map_err(|error| value(key, format!("{text:?} is {error}")))?;
+    if mac.is_multicast() || mac == MacAddr::default() {
+        return Err(value(key, format!("{mac} is not a unicast address")));
+    }
+    Ok(mac)
+}
+
+/// Longer than most pauses in the middle of a message, shorter than waking up takes on a busy host.
+const fn default_linger_us() -> u16 {
+    50
+}
+
+fn linger(micros: u16, key: &str) -> Result<Duration, ConfigError> {
+    if micros > MAX_LINGER_US {
+        return Err(value(key, format!("{micros} is not in 0..={MAX_LINGER_US}")));
+    }
+    Ok(Duration::from_micros(micros.into()))
+}

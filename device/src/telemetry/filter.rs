@@ -1,0 +1,171 @@
+//! Which records of a trace and which frames of a capture are wanted: by kind, opcode and queue pair.
+//!
+//! All selectors that are given must fit, and of each one of its values. What has no opcode or belongs to no queue pair
+//! does not fit a selector for it.
+
+use protocol::describe::{Describe, Value, Visitor};
+use protocol::ids::Qpn;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::trace::Kind;
+
+/// Which records of a trace are wanted. Empty: all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TraceFilter {
+    /// Of these kinds.
+    pub kinds: Vec<Kind>,
+    /// With an opcode that has one of these words in its name, such as "SEND" or "RDMA_READ". Case, spaces and underscores do
+    /// not matter.
+    pub opcodes: Vec<String>,
+    /// Of these queue pairs.
+    pub qpns: Vec<u32>,
+}
+
+/// Which frames of a capture are wanted. Empty: all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct CaptureFilter {
+    /// Of these kinds.
+    pub kinds: Vec<FrameKind>,
+    /// With an opcode that has one of these words in its name, such as "SEND" or "Acknowledge". Case, spaces and underscores
+    /// do not matter.
+    pub opcodes: Vec<String>,
+    /// From or for these local queue pairs.
+    pub qpns: Vec<u32>,
+}
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum FrameKind {
+    /// RoCE packets.
+    Roce,
+    /// All others.
+    Other,
+}
+
+impl TraceFilter {
+    /// Whether records of this kind may be wanted.
+    pub fn admits(&self, kind: Kind) -> bool {
+        self.kinds.is_empty() || self.kinds.contains(&kind)
+    }
+
+    /// Whether it depends on the fields of a record.
+    pub fn is_about_fields(&self) -> bool {
+        !self.opcodes.is_empty() || !self.qpns.is_empty()
+    }
+}
+
+impl CaptureFilter {
+    /// Whether every frame is wanted.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether a frame is wanted: a RoCE packet with this opcode, or another frame, of this local queue pair.
+    pub fn admits(&self, opcode: Option<&str>, qpn: Option<Qpn>) -> bool {
+        let kind = if opcode.is_some() { FrameKind::Roce } else { FrameKind::Other };
+        (self.kinds.is_empty() || self.kinds.contains(&kind))
+            && (self.opcodes.is_empty() || opcode.is_some_and(|name| fits(&self.opcodes, name)))
+            && (self.qpns.is_empty() || qpn.is_some_and(|qpn| self.qpns.contains(&qpn.get())))
+    }
+}
+
+/// Whether a name has one of these words.
+fn fits(words: &[String], name: &str) -> bool {
+    let name = plain(name);
+    words.iter().any(|word| name.contains(&plain(word)))
+}
+
+fn plain(text: &str) -> String {
+    text.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_uppercase()).collect()
+}
+
+/// Looks at the fields of a record on their way to its line.
+pub struct Sieve<'a> {
+    filter: &'a TraceFilter,
+    to: Option<&'a mut dyn Visitor>,
+    opcode: bool,
+    qpn: bool,
+}
+
+impl<'a> Sieve<'a> {
+    /// In front of `to`.
+    pub fn new(filter: &'a TraceFilter, to: &'a mut dyn Visitor) -> Self {
+        Self { to: Some(to), ..Self::blind(filter) }
+    }
+
+    fn blind(filter: &'a TraceFilter) -> Self {
+        Self { filter, to: None, opcode: filter.opcodes.is_empty(), qpn: filter.qpns.is_empty() }
+    }
+
+    /// Whether the record is wanted, once all its fields were told.
+    pub fn admits(&self) -> bool {
+        self.opcode && self.qpn
+    }
+}
+
+impl Visitor for Sieve<'_> {
+    fn value(&mut self, name: &str, value: Value<'_>) {
+        match (name, value) {
+            ("qpn", Value::Number(number) | Value::Hex(number)) => {
+                self.qpn |= self.filter.qpns.iter().any(|qpn| u64::from(*qpn) == number);
+            }
+            ("opcode", Value::Name(word)) => self.opcode |= fits(&self.filter.opcodes, word),
+            ("opcode", Value::Text(text)) => self.opcode |= fits(&self.filter.opcodes, &text.to_string()),
+            _ => {}
+        }
+        if let Some(to) = &mut self.to {
+            to.value(name, value);
+        }
+    }
+
+    fn object(&mut self, name: &str, object: &dyn Describe) {
+        let mut inside = Sieve::blind(self.filter);
+        object.describe(&mut inside);
+        self.opcode |= inside.opcode;
+        self.qpn |= inside.qpn;
+        if let Some(to) = &mut self.to {
+            to.object(name, object);
+        }
+    }
+
+    fn objects(&mut self, name: &str, objects: &mut dyn Iterator<Item = &dyn Describe>) {
+        if let Some(to) = &mut self.to {
+            to.objects(name, objects);
+        }
+    }
+
+    fn addresses(&mut self, name: &str, addresses: &mut dyn Iterator<Item = u64>) {
+        if let Some(to) = &mut self.to {
+            to.addresses(name, addresses);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_chosen_by_kind_opcode_and_queue_pair() {
+        let filter = |text: &str| serde_json::from_str::<CaptureFilter>(text).unwrap();
+        let (send, ack) = (Some("RC SEND Only"), Some("RC Acknowledge"));
+        let (five, six) = (Some(Qpn::new(5)), Some(Qpn::new(6)));
+        assert!(filter("{}").is_empty() && filter("{}").admits(None, None));
+        for (text, admitted) in [
+            (r#"{"kinds": ["roce"]}"#, [true, true, true, false]),
+            (r#"{"kinds": ["other"]}"#, [false, false, false, true]),
+            (r#"{"opcodes": ["send_only"]}"#, [true, true, false, false]),
+            (r#"{"opcodes": ["ack", "send"]}"#, [true, true, true, false]),
+            (r#"{"qpns": [5]}"#, [true, false, true, false]),
+            (r#"{"opcodes": ["SEND"], "qpns": [6]}"#, [false, true, false, false]),
+        ] {
+            let seen = [(send, five), (send, six), (ack, five), (None, None)]
+                .map(|(opcode, qpn)| filter(text).admits(opcode, qpn));
+            assert_eq!(seen, admitted, "{text}");
+        }
+    }
+}
