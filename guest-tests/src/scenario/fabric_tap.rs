@@ -7,14 +7,11 @@
 //!   br0: tap1 = HCA 1, tap2 = HCA 2, vx0 --(veth, VXLAN)-- br0: vx0, tap3 = HCA 3
 //! ```
 
-mod namespace;
-
 use anyhow::{Context as _, Result, ensure};
-use tokio::process::Command;
 
-use self::namespace::Namespace;
 use super::endpoint::jingzhao::{InProcess, Jingzhao};
 use super::endpoint::{Endpoint as _, connect};
+use super::namespace::Namespace;
 use super::rxe_interop::ip;
 use crate::daemon::{Daemon, Fabric, HcaSpec};
 use crate::lab::Lab;
@@ -75,8 +72,7 @@ impl Host {
             fabric: Fabric::Tap(format!("tap{id}")),
             ..example
         };
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", namespace.name()]).arg(lab.hcad()?);
+        let command = namespace.command(lab.hcad()?);
         let daemon = Daemon::start_by(command, std::slice::from_ref(&spec), run).await?;
         let hca = Jingzhao::attach(daemon.socket(), ip(id), ip(spec.default_peer)).await?;
         Ok(Self { id, hca, daemon })

@@ -8,6 +8,7 @@ pub mod demo;
 mod driver;
 mod e810;
 mod endpoint;
+mod fabric_hosts;
 mod fabric_mesh;
 mod fabric_tap;
 mod failing;
@@ -23,6 +24,7 @@ mod lab_tool;
 mod leak;
 mod mixed_fabric;
 mod mthca;
+mod namespace;
 mod pair;
 mod perftest;
 mod rdma_core_suite;
@@ -370,6 +372,13 @@ pub const ALL: &[Scenario] = &[
         pair: false,
         alone: false,
         run: |lab, report| Box::pin(fabric_tap::run(lab, report)),
+    },
+    Scenario {
+        name: "fabric-hosts",
+        about: "HCAs of three hosts, each with each: over a VXLAN and over WireGuard, with the MTUs of networks as they are",
+        pair: false,
+        alone: false,
+        run: |lab, report| Box::pin(fabric_hosts::run(lab, report)),
     },
     Scenario {
         name: "mixed-fabric",

@@ -1,5 +1,6 @@
 //! A network namespace that goes when its owner does.
 
+use std::ffi::OsStr;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -53,9 +54,16 @@ impl Namespace {
         run(&[&["ip", "-netns", &self.name][..], arguments].concat()).await
     }
 
-    /// Runs a program in it, which must end with success.
-    pub(super) async fn exec(&self, argv: &[&str]) -> Result<()> {
-        run(&[&["ip", "netns", "exec", &self.name][..], argv].concat()).await.map(drop)
+    /// Runs a program in it, which must end with success; what it printed.
+    pub(super) async fn exec(&self, argv: &[&str]) -> Result<String> {
+        run(&[&["ip", "netns", "exec", &self.name][..], argv].concat()).await
+    }
+
+    /// The command that runs a program in it.
+    pub(super) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name]).arg(program);
+        command
     }
 }
 
@@ -66,8 +74,8 @@ impl Drop for Namespace {
     }
 }
 
-/// What it printed.
-async fn run(argv: &[&str]) -> Result<String> {
+/// Runs a program, which must end with success; what it printed.
+pub(super) async fn run(argv: &[&str]) -> Result<String> {
     let (program, arguments) = argv.split_first().context("no program")?;
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);

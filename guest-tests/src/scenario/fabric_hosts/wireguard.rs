@@ -1,0 +1,116 @@
+//! WireGuard between the hosts of a site, each with each: the kernel's, or where it has none, the one that is a program.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
+use tokio::time::{Instant, sleep};
+
+use super::site::{self, HOSTS, Site};
+use crate::process::Process;
+use crate::report::Skip;
+use crate::run_dir::RunDir;
+use crate::scenario::namespace::{Namespace, run};
+
+/// What `wg-quick` sets too: 1500 bytes less the 80 that WireGuard puts around a packet over IPv6.
+const MTU: u16 = 1420;
+const PORT: &str = "51820";
+/// Where HCAs receive, as RoCEv2 does.
+const HCA_PORT: u16 = 4791;
+/// Far above what the program takes to make its interface.
+const STARTED: Duration = Duration::from_secs(20);
+
+/// They end with it.
+#[derive(Debug)]
+pub(super) struct Tunnels {
+    /// Nothing where the kernel does it.
+    _programs: Vec<Process>,
+}
+
+impl Tunnels {
+    /// # Errors
+    /// [`Skip`] where the host has no WireGuard.
+    pub(super) async fn start(site: &Site, files: &RunDir) -> Result<Self> {
+        let mut keys = Vec::new();
+        for number in 1..=HOSTS {
+            let private = match run(&["wg", "genkey"]).await {
+                Ok(key) => key,
+                Err(error) => return Err(Skip(format!("no WireGuard here: {error:#}")).into()),
+            };
+            let file = files.file(format!("wireguard-{number}.key"));
+            std::fs::write(&file, &private).with_context(|| format!("writing {}", file.display()))?;
+            keys.push((file, public_key(&private).await?));
+        }
+        let mut programs = Vec::new();
+        for (number, host) in site.hosts().iter().enumerate() {
+            // Programs of all namespaces share the folder of sockets that are named by the interface.
+            let interface = format!("wg{}-{}", std::process::id(), number + 1);
+            programs.extend(make(host, &interface, files).await?);
+            let own = keys.get(number).context("a key each")?;
+            let own = own.0.to_str().context("a path in UTF-8")?;
+            host.exec(&["wg", "set", &interface, "listen-port", PORT, "private-key", own]).await?;
+            for (other, (_, public)) in keys.iter().enumerate().filter(|(other, _)| *other != number) {
+                let endpoint = format!("{}:{PORT}", site::address(other));
+                let allowed = format!("{}/32", inner(other));
+                let peer = ["peer", public, "endpoint", &endpoint, "allowed-ips", &allowed];
+                host.exec(&[&["wg", "set", &interface][..], &peer].concat()).await?;
+            }
+            host.ip(&["address", "add", &format!("{}/24", inner(number)), "dev", &interface]).await?;
+            host.ip(&["link", "set", &interface, "mtu", &MTU.to_string(), "up"]).await?;
+        }
+        Ok(Self { _programs: programs })
+    }
+
+    /// Where the HCA of a host receives.
+    pub(super) fn address(&self, host: usize) -> SocketAddr {
+        (inner(host), HCA_PORT).into()
+    }
+
+    /// Bytes of the longest packet.
+    pub(super) fn mtu(&self) -> u16 {
+        MTU
+    }
+}
+
+/// The address of a host in WireGuard's network.
+fn inner(host: usize) -> Ipv4Addr {
+    let [a, b, c, d] = Ipv4Addr::new(198, 51, 100, 1).octets();
+    Ipv4Addr::new(a, b, c, d.saturating_add(u8::try_from(host).unwrap_or(u8::MAX)))
+}
+
+/// Makes the interface, by the kernel or by a program.
+async fn make(host: &Namespace, interface: &str, files: &RunDir) -> Result<Option<Process>> {
+    let Err(refused) = host.ip(&["link", "add", interface, "type", "wireguard"]).await else {
+        return Ok(None);
+    };
+    if let Err(missing) = run(&["wireguard-go", "--version"]).await {
+        let why = format!("the kernel has no WireGuard ({refused:#}), and there is no program: {missing:#}");
+        return Err(Skip(why).into());
+    }
+    let mut command = host.command("wireguard-go");
+    command.args(["--foreground", interface]);
+    let mut program = Process::start(interface, command, files)?;
+    let deadline = Instant::now() + STARTED;
+    // It is there when the program can be spoken to.
+    while host.exec(&["wg", "show", interface]).await.is_err() {
+        ensure!(program.status()?.is_none(), "wireguard-go ended; see {}", program.log().display());
+        ensure!(Instant::now() < deadline, "no interface after {STARTED:?}; see {}", program.log().display());
+        sleep(Duration::from_millis(20)).await;
+    }
+    Ok(Some(program))
+}
+
+async fn public_key(private: &str) -> Result<String> {
+    let mut command = Command::new("wg");
+    command.arg("pubkey").stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn().context("starting wg")?;
+    let mut input = child.stdin.take().context("no way to tell wg the key")?;
+    input.write_all(private.as_bytes()).await?;
+    drop(input);
+    let output = child.wait_with_output().await?;
+    ensure!(output.status.success(), "wg pubkey: {}", output.status);
+    Ok(String::from_utf8(output.stdout)?.trim_end().to_owned())
+}
