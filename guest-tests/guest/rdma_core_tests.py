@@ -1,7 +1,8 @@
-"""Runs rdma-core's tests in a guest: `FOLDER DEVICE TURNS MODULE...`. One line of JSON on standard output for each test:
+"""Runs rdma-core's tests in a guest: `FOLDER DEVICE TURNS PATIENT MODULE...`. One line of JSON on standard output for each test:
 {"test": ID, "outcome": "passed" | "skipped" | "failed", "text": reason, or what went wrong}.
 
-TURNS are methods, "module.Class.method" separated by commas, that are in one process at a time.
+TURNS are methods, "module.Class.method" separated by commas, that are in one process at a time. PATIENT are tests, in the
+same form, that go on after each SEND only when it has had time to complete.
 
 Each test has a process of its own, made from one that has loaded them all. The verbs of Python leave objects of a test
 that skips itself half-way to the garbage collector, which closes a device before what was made on it, and crashes.
@@ -16,6 +17,7 @@ import random
 import signal
 import sys
 import tempfile
+import time
 import unittest
 from importlib.machinery import SourceFileLoader
 
@@ -23,6 +25,8 @@ from importlib.machinery import SourceFileLoader
 LIMIT = 120
 # Who holds it has the turn.
 TURN = "/tmp/turn"
+# A SEND to a device that others keep busy. Seconds.
+COMPLETED = 0.5
 
 
 def load(folder, device, modules):
@@ -36,11 +40,16 @@ def load(folder, device, modules):
     return unittest.defaultTestLoader.loadTestsFromNames(modules, package)
 
 
-def take_turns(name):
-    """Makes processes wait for each other before a method."""
+def find(name):
+    """The class of a method, its name and the method."""
     module, owner, method = name.split(".")
     owner = getattr(sys.modules[f"tests.{module}"], owner)
-    plain = getattr(owner, method)
+    return owner, method, getattr(owner, method)
+
+
+def take_turns(name):
+    """Makes processes wait for each other before a method."""
+    owner, method, plain = find(name)
 
     @functools.wraps(plain)
     def in_turn(*args, **kwargs):
@@ -49,6 +58,25 @@ def take_turns(name):
             return plain(*args, **kwargs)
 
     setattr(owner, method, in_turn)
+
+
+def be_patient(name):
+    """Makes a test wait after each SEND."""
+    owner, method, plain = find(name)
+    utils = sys.modules["tests.utils"]
+    send = utils.send
+
+    def send_and_wait(*args, **kwargs):
+        send(*args, **kwargs)
+        time.sleep(COMPLETED)
+
+    @functools.wraps(plain)
+    def patient(*args, **kwargs):
+        # The test has the process to itself.
+        utils.send = send_and_wait
+        return plain(*args, **kwargs)
+
+    setattr(owner, method, patient)
 
 
 def cases(suite):
@@ -101,10 +129,12 @@ def run(test):
 
 
 def main():
-    folder, device, turns, *modules = sys.argv[1:]
+    folder, device, turns, patient, *modules = sys.argv[1:]
     tests = load(folder, device, modules)
     for name in filter(None, turns.split(",")):
         take_turns(name)
+    for name in filter(None, patient.split(",")):
+        be_patient(name)
     for test in cases(tests):
         print(json.dumps(run(test)), flush=True)
 

@@ -79,6 +79,11 @@ pub(super) struct Known {
     pub(super) turns: &'static [&'static str],
 }
 
+/// Tests of the suite, "module.Class.method", that do not wait for what they have sent, though their outcome depends on it:
+/// the completion queue is made smaller than the SENDs in flight, and a completion that comes after that finds no room, with
+/// any device (`irdma_uresize_cq` in uverbs.c, `mthca_resize_cq` in verbs.c).
+const PATIENT: &[&str] = &["test_cq.CQTest.test_resize_cq"];
+
 /// Makes a guest ready, whose next disk is that with the tests. The device is there already.
 pub(super) async fn prepare(vm: &mut Vm) -> Result<()> {
     // Some tests want huge pages first and look at what the device can do then.
@@ -141,10 +146,11 @@ struct Suite<'a> {
 
 impl<'a> Suite<'a> {
     async fn start(vm: &'a mut Vm, known: Known, log: File) -> Result<Self> {
-        let turns = known.turns.join(",");
-        let mut argv = ["python3", "-W", "ignore", "-c", PROGRAM, "/mnt/tests", known.device, &turns]
-            .map(str::to_owned)
-            .to_vec();
+        let (turns, patient) = (known.turns.join(","), PATIENT.join(","));
+        let mut argv =
+            ["python3", "-W", "ignore", "-c", PROGRAM, "/mnt/tests", known.device, &turns, &patient]
+                .map(str::to_owned)
+                .to_vec();
         argv.extend(MODULES.iter().map(|&module| module.to_owned()));
         let program = vm.call(Spawn { argv }).await?.program;
         let mut suite = Self { vm, known, program, log, next: None };
