@@ -6,6 +6,7 @@ mod batch;
 pub mod impair;
 pub mod local;
 mod macs;
+pub mod ring;
 pub mod switch;
 pub mod tap;
 pub mod udp;
@@ -49,6 +50,28 @@ pub trait Fabric {
     /// Becomes readable when frames arrive, writable when [`Sent::Blocked`] is over.
     fn as_fd(&self) -> BorrowedFd<'_>;
 
+    /// The descriptor is readable.
+    ///
+    /// # Errors
+    /// The descriptor is unusable.
+    fn attend(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Whether frames have arrived that the descriptor says nothing of, as it does not between [`Fabric::awake`] and
+    /// [`Fabric::doze`].
+    fn has_frames(&self) -> bool {
+        false
+    }
+
+    /// The thread is about to sleep: from now on the descriptor tells of frames. False: some have arrived already.
+    fn doze(&mut self) -> bool {
+        true
+    }
+
+    /// The thread does not sleep any more: nobody needs to pay for waking it.
+    fn awake(&mut self) {}
+
     /// What was carried and what was lost.
     fn stats(&mut self) -> FabricStats;
 
@@ -72,6 +95,22 @@ impl<F: Fabric + ?Sized> Fabric for Box<F> {
 
     fn as_fd(&self) -> BorrowedFd<'_> {
         (**self).as_fd()
+    }
+
+    fn attend(&mut self) -> io::Result<()> {
+        (**self).attend()
+    }
+
+    fn has_frames(&self) -> bool {
+        (**self).has_frames()
+    }
+
+    fn doze(&mut self) -> bool {
+        (**self).doze()
+    }
+
+    fn awake(&mut self) {
+        (**self).awake();
     }
 
     fn stats(&mut self) -> FabricStats {
@@ -115,4 +154,6 @@ pub struct FabricStats {
     pub rx_overflow: u64,
     /// Frames of one peer sent on to another.
     pub passed_on: u64,
+    /// Peers whose shared memory was given up because of what they wrote to it or handed over.
+    pub rings_broken: u64,
 }
