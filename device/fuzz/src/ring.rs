@@ -28,7 +28,7 @@ pub fn run(input: &[u8]) {
     let (mut producer, _) = ends(memory.clone(), len, Side::Maker).expect("it is long enough");
     let (_, mut consumer) = ends(memory.clone(), len, Side::Taker).expect("it is long enough");
     let set = |at: usize, value: u32| {
-        let word = memory.get_atomic_ref::<AtomicU32>(at % len.memory_len() & !3);
+        let word = memory.get_atomic_ref::<AtomicU32>((at % len.memory_len()) & !3);
         word.expect("it is in the memory").store(value, Ordering::SeqCst);
     };
     let mut batch = RxBatch::new();
