@@ -12,6 +12,7 @@ use std::sync::Arc;
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
 };
+use rustix::io::Errno;
 use thiserror::Error;
 use vm_memory::{FileOffset, MmapRegion};
 
@@ -19,6 +20,9 @@ use super::memory::{Consumer, Producer, RingLen, Side, ends};
 
 /// `TMPFS_MAGIC` of linux/magic.h.
 const TMPFS: u64 = 0x0102_1994;
+
+/// What the memory is called in `/proc/PID/maps`.
+const NAME: &str = "hcad-ring";
 
 /// Seals without which a file is not taken.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
@@ -42,12 +46,22 @@ pub(super) enum Unusable {
 
 /// New memory with our ends of it, and the file to hand over.
 pub(super) fn make(len: RingLen) -> io::Result<(OwnedFd, Producer, Consumer)> {
-    let memfd = memfd_create("hcad-ring", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let memfd = create()?;
     ftruncate(&memfd, len.memory_len() as u64)?;
     fcntl_add_seals(&memfd, SEALS | SealFlags::SEAL)?;
     let region = map(memfd.try_clone()?, len)?;
     let (producer, consumer) = ends(region, len, Side::Maker)?;
     Ok((memfd, producer, consumer))
+}
+
+/// A memfd whose bytes nobody can execute as a program, whoever holds it. Kernels before 6.3 know no such files; from then on
+/// one may refuse all others (`vm.memfd_noexec`).
+fn create() -> rustix::io::Result<OwnedFd> {
+    let usual = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    match memfd_create(NAME, usual | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => memfd_create(NAME, usual),
+        made => made,
+    }
 }
 
 /// Our ends of memory that a peer has made.
@@ -90,6 +104,18 @@ mod tests {
         let (memfd, ..) = make(LEN).unwrap();
         assert!(ftruncate(&memfd, 0).is_err());
         take(memfd, LEN).unwrap();
+    }
+
+    #[test]
+    fn memory_that_was_made_is_no_program_for_anybody() {
+        let (memfd, ..) = make(LEN).unwrap();
+        if !fcntl_get_seals(&memfd).unwrap().contains(SealFlags::EXEC) {
+            // A kernel before 6.3.
+            assert_eq!(memfd_create(NAME, MemfdFlags::NOEXEC_SEAL).unwrap_err(), Errno::INVAL);
+            return;
+        }
+        assert_eq!(fstat(&memfd).unwrap().st_mode & 0o111, 0);
+        assert!(rustix::fs::fchmod(&memfd, rustix::fs::Mode::RWXU).is_err());
     }
 
     #[test]
