@@ -332,7 +332,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
 
     /// Looks at all descriptors, and sleeps before that unless there is work or a deadline has passed.
     fn wait(&mut self, ready: &mut Ready, work_left: bool) -> io::Result<()> {
-        let deadline = self.hca.next_deadline().into_iter().chain(self.accept_after).min();
+        let retry = self.fabric.patience().filter(|_| self.blocked).map(|patience| now() + patience);
+        let deadline = self.hca.next_deadline().into_iter().chain(self.accept_after).chain(retry).min();
         let at_once =
             work_left || self.fabric.has_frames() || deadline.is_some_and(|deadline| deadline <= now());
         if at_once {

@@ -13,6 +13,7 @@ pub mod udp;
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 pub use batch::{Origin, RxBatch, TxBatch};
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,12 @@ pub trait Fabric {
         Ok(())
     }
 
+    /// After [`Sent::Blocked`]: for how much longer the descriptor's word is waited for before the frames are offered again all
+    /// the same. None: without end.
+    fn patience(&self) -> Option<Duration> {
+        None
+    }
+
     /// Whether frames have arrived that the descriptor says nothing of, as it does not between [`Fabric::awake`] and
     /// [`Fabric::doze`].
     fn has_frames(&self) -> bool {
@@ -99,6 +106,10 @@ impl<F: Fabric + ?Sized> Fabric for Box<F> {
 
     fn attend(&mut self) -> io::Result<()> {
         (**self).attend()
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        (**self).patience()
     }
 
     fn has_frames(&self) -> bool {

@@ -500,6 +500,10 @@ impl Fabric for RingFabric {
         Ok(())
     }
 
+    fn patience(&self) -> Option<Duration> {
+        self.full_since.map(|since| PATIENCE.saturating_sub(since.elapsed()))
+    }
+
     fn has_frames(&self) -> bool {
         self.links.iter().flatten().any(Link::has_frames)
     }

@@ -129,6 +129,7 @@ fn the_only_member_is_waited_for_a_while_and_woken_when_there_is_room() {
     let long = [&B.0[..], &A.0, &[9; 4000]].concat();
     (0..600).for_each(|_| frames.push(&long));
     assert_eq!(a.send(&mut frames), Sent::Blocked);
+    assert!(a.patience().is_some_and(|patience| patience <= PATIENCE), "it does not wait without end");
     let left = frames.len();
     assert!(left > 0 && a.stats().tx_refused == 0);
     let mut arrived = RxBatch::new();
