@@ -18,6 +18,7 @@ use std::time::Duration;
 pub use batch::{Origin, RxBatch, TxBatch};
 use serde::{Deserialize, Serialize};
 
+use self::ring::MemberRow;
 use self::switch::Switch;
 
 /// Longest frame a fabric carries: a jumbo Ethernet frame of 9728 bytes with two VLAN tags. A RoCE packet with a 4096-byte
@@ -89,6 +90,11 @@ pub trait Fabric {
     fn switch(&mut self) -> Option<&mut Switch> {
         None
     }
+
+    /// The members of a ring, if the fabric is one.
+    fn members(&self) -> Option<Vec<MemberRow>> {
+        None
+    }
 }
 
 impl<F: Fabric + ?Sized> Fabric for Box<F> {
@@ -134,6 +140,10 @@ impl<F: Fabric + ?Sized> Fabric for Box<F> {
 
     fn switch(&mut self) -> Option<&mut Switch> {
         (**self).switch()
+    }
+
+    fn members(&self) -> Option<Vec<MemberRow>> {
+        (**self).members()
     }
 }
 

@@ -27,6 +27,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use self::hello::{Hello, Unheard};
+pub use self::link::MemberRow;
 use self::link::{Fault, Link};
 use self::memory::RingLen;
 use super::batch::TxFrame;
@@ -46,6 +47,9 @@ const MAX_EVENTS: usize = 32;
 
 /// Bound: frames of one member in one turn.
 const MAX_FRAMES: usize = 512;
+
+/// Bound: MACs that a row of the list shows.
+const MACS_SHOWN: usize = 16;
 
 /// How long the only member there is may leave its ring full before frames to it are lost. Where there are more, one that
 /// does not take its frames must not keep them from the others: there they are lost at once.
@@ -148,7 +152,7 @@ impl RingFabric {
     }
 
     /// Members that are linked.
-    pub fn members(&self) -> impl Iterator<Item = MacAddr> {
+    pub fn linked(&self) -> impl Iterator<Item = MacAddr> {
         self.links.iter().flatten().map(Link::mac)
     }
 
@@ -159,7 +163,7 @@ impl RingFabric {
     /// Calls whoever is in the folder and not linked.
     fn scan(&mut self) {
         self.scanned = Instant::now();
-        let linked: HashSet<MacAddr> = self.members().chain([self.own]).collect();
+        let linked: HashSet<MacAddr> = self.linked().chain([self.own]).collect();
         let entries = match std::fs::read_dir(&self.folder) {
             Ok(entries) => entries,
             Err(error) => {
@@ -295,7 +299,7 @@ impl RingFabric {
             return Err("its MAC is not one that calls".to_owned());
         }
         self.forget_gone(mac);
-        if self.members().any(|other| other == mac) {
+        if self.linked().any(|other| other == mac) {
             return Err("another member has this MAC".to_owned());
         }
         let (producer, consumer) = share::take(memfd, len).map_err(|error| error.to_string())?;
@@ -304,7 +308,7 @@ impl RingFabric {
 
     fn call_back(&mut self, mac: MacAddr) {
         self.forget_gone(mac);
-        if mac.0 < self.own.0 && !mac.is_multicast() && self.members().all(|other| other != mac) {
+        if mac.0 < self.own.0 && !mac.is_multicast() && self.linked().all(|other| other != mac) {
             self.call(mac);
         }
     }
@@ -355,6 +359,14 @@ impl RingFabric {
         }
     }
 
+    /// Counts frames that a member has no room for.
+    fn refuse(&mut self, place: usize, count: usize) {
+        self.stats.tx_refused += count as u64;
+        if let Some(Some(link)) = self.links.get_mut(place) {
+            link.counters.tx_refused += count as u64;
+        }
+    }
+
     /// Sends to one member. Blocked: see [`PATIENCE`].
     fn send_one(&mut self, place: usize, batch: &mut TxBatch, count: usize) -> Sent {
         let put = self.put(place, batch, count);
@@ -378,7 +390,7 @@ impl RingFabric {
                 Err(fault) => self.unlink(place, &fault),
             }
         }
-        self.stats.tx_refused += left as u64;
+        self.refuse(place, left);
         batch.advance(left);
         Sent::All
     }
@@ -389,7 +401,7 @@ impl RingFabric {
         for place in 0..self.links.len() {
             if self.links[place].is_some() {
                 let put = self.put(place, batch, count);
-                self.stats.tx_refused += (count - put) as u64;
+                self.refuse(place, count - put);
                 found = true;
             }
         }
@@ -461,17 +473,23 @@ impl Fabric for RingFabric {
                 self.unlink(place, &fault);
                 batch.retain_from(before, |_| false);
             }
-            self.stats.rx_frames += (batch.len() - before) as u64;
+            let arrived = batch.len() - before;
             batch.retain_from(before, |frame| {
                 let source = frame.get(6..).and_then(|bytes| bytes.first_chunk()).map(|mac| MacAddr(*mac));
                 let admitted = source.is_some_and(|source| self.admit(now, source, Station::Link(place)));
                 if !admitted {
-                    self.stats.rx_foreign_mac += 1;
-                    self.stats.rx_frames -= 1;
                     limited!(warn, mac = ?source, "a member of the ring sends as another");
                 }
                 admitted
             });
+            let admitted = (batch.len() - before) as u64;
+            let foreign = arrived as u64 - admitted;
+            self.stats.rx_frames += admitted;
+            self.stats.rx_foreign_mac += foreign;
+            if let Some(Some(link)) = self.links.get_mut(place) {
+                link.counters.rx_frames += admitted;
+                link.counters.rx_foreign_mac += foreign;
+            }
         }
         Ok(())
     }
@@ -518,6 +536,18 @@ impl Fabric for RingFabric {
 
     fn stats(&mut self) -> FabricStats {
         self.stats
+    }
+
+    fn members(&self) -> Option<Vec<MemberRow>> {
+        let row = |(place, link): (usize, &Option<Link>)| {
+            let behind = self.macs.iter().filter(|(_, station)| *station == Station::Link(place));
+            let mut macs: Vec<MacAddr> = behind.map(|(mac, _)| mac).collect();
+            macs.sort_unstable_by_key(|mac| mac.0);
+            link.as_ref().map(|link| link.row(macs.iter().take(MACS_SHOWN).map(MacAddr::to_string).collect()))
+        };
+        let mut rows: Vec<MemberRow> = self.links.iter().enumerate().filter_map(row).collect();
+        rows.sort_unstable_by(|a, b| a.mac.cmp(&b.mac));
+        Some(rows)
     }
 }
 

@@ -5,9 +5,40 @@ use std::os::unix::net::UnixStream;
 use protocol::ids::MacAddr;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
+use serde::{Deserialize, Serialize};
 
 use super::memory::{Broken, Consumer, Producer};
 use crate::fabric::RxBatch;
+
+/// A member and what it did, as `hcactl` lists it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberRow {
+    /// Its own MAC.
+    pub mac: String,
+    /// MACs that are reached through it, at most 16 of them: its own and those of its NIC.
+    pub macs: Vec<String>,
+    /// It sleeps until frames come.
+    pub asleep: bool,
+    /// Frames that came from it.
+    pub rx_frames: u64,
+    /// Frames that came from it and were dropped, because their source MAC is another's.
+    pub rx_foreign_mac: u64,
+    /// Frames put into its ring.
+    pub tx_frames: u64,
+    /// Frames that were lost because its ring was full.
+    pub tx_refused: u64,
+    /// Bytes in its ring that it has not taken yet.
+    pub tx_waiting_bytes: u32,
+}
+
+/// What passed a link, and what did not.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counters {
+    pub(super) rx_frames: u64,
+    pub(super) rx_foreign_mac: u64,
+    pub(super) tx_frames: u64,
+    pub(super) tx_refused: u64,
+}
 
 /// Why a link ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,11 +64,12 @@ pub(super) struct Link {
     consumer: Consumer,
     /// Frames were put in that the other side does not see yet.
     unpublished: bool,
+    pub(super) counters: Counters,
 }
 
 impl Link {
     pub(super) fn new(mac: MacAddr, socket: UnixStream, producer: Producer, consumer: Consumer) -> Self {
-        Self { mac, socket, producer, consumer, unpublished: false }
+        Self { mac, socket, producer, consumer, unpublished: false, counters: Counters::default() }
     }
 
     pub(super) fn mac(&self) -> MacAddr {
@@ -58,7 +90,23 @@ impl Link {
             self.unpublished = true;
             put += 1;
         }
+        self.counters.tx_frames += put as u64;
         Ok(put)
+    }
+
+    /// The link as `hcactl` shows it; `macs` are behind it.
+    pub(super) fn row(&self, macs: Vec<String>) -> MemberRow {
+        let Counters { rx_frames, rx_foreign_mac, tx_frames, tx_refused } = self.counters;
+        MemberRow {
+            mac: self.mac.to_string(),
+            macs,
+            asleep: self.producer.is_awaited(),
+            rx_frames,
+            rx_foreign_mac,
+            tx_frames,
+            tx_refused,
+            tx_waiting_bytes: self.producer.waiting(),
+        }
     }
 
     /// Shows the other side what was put in. Whether it had to be woken.

@@ -226,6 +226,17 @@ impl Producer {
         Ok(self.room() < record_len(frame))
     }
 
+    /// Bytes that the consumer has not taken, by its own word.
+    pub fn waiting(&self) -> u32 {
+        let tail = self.ring.counter(TAIL_AT).load(Ordering::Relaxed);
+        self.head.wrapping_sub(tail).min(self.ring.len.get())
+    }
+
+    /// Whether the consumer says that it sleeps until something comes.
+    pub fn is_awaited(&self) -> bool {
+        self.ring.counter(SLEEPING_AT).load(Ordering::Relaxed) != 0
+    }
+
     fn room(&self) -> usize {
         (self.ring.len.get() - self.head.wrapping_sub(self.tail)) as usize
     }

@@ -79,7 +79,7 @@ fn one_that_is_gone_comes_back_and_is_reached_again() {
     settle(&mut [&mut a, &mut b]);
     drop(b);
     settle(&mut [&mut a]);
-    assert_eq!(a.members().count(), 0);
+    assert_eq!(a.linked().count(), 0);
     a.send(&mut batch(A, &[(B, 1)]));
     assert_eq!(a.stats().tx_no_peer, 1);
     let mut b = join(&folder, B);
@@ -112,6 +112,7 @@ fn only_who_sleeps_is_woken() {
     b.awake();
     received(&mut b);
     assert!(b.doze());
+    assert!(a.members().unwrap()[0].asleep);
     a.send(&mut batch(A, &[(B, 2)]));
     assert!(is_ready(&b));
     b.attend().unwrap();
@@ -158,7 +159,12 @@ fn one_that_takes_nothing_keeps_nobody_else_waiting() {
     frames.push(&[&C.0[..], &A.0, &[7; 60]].concat());
     assert_eq!(a.send(&mut frames), Sent::All);
     assert_eq!(received(&mut c), [7]);
-    assert!(a.stats().tx_refused > 0);
+    let refused = a.stats().tx_refused;
+    let rows = a.members().unwrap();
+    assert_eq!([&rows[0].mac, &rows[1].mac], [&B.to_string(), &C.to_string()]);
+    assert!(refused > 0 && rows[0].tx_refused == refused && rows[0].tx_waiting_bytes > 1 << 20, "{rows:?}");
+    assert_eq!((rows[1].tx_refused, rows[1].tx_waiting_bytes, rows[1].tx_frames), (0, 0, 1));
+    assert_eq!(rows[1].macs, [C.to_string()]);
 }
 
 #[test]
@@ -171,6 +177,8 @@ fn a_member_speaks_in_no_other_name() {
     b.send(&mut batch(B, &[(A, 3)]));
     assert_eq!(received(&mut a), [3]);
     assert_eq!(a.stats().rx_foreign_mac, 2);
+    let rows = a.members().unwrap();
+    assert_eq!((rows[0].rx_frames, rows[0].rx_foreign_mac), (1, 2));
 }
 
 #[test]
@@ -181,12 +189,12 @@ fn garbage_costs_its_author_the_link_and_nobody_else_anything() {
     let (memfd, ..) = share::make(RingLen::USUAL).unwrap();
     let stranger = hand_over(&folder, A, C, &memfd);
     settle(&mut [&mut a, &mut b]);
-    assert_eq!(a.members().count(), 2);
+    assert_eq!(a.linked().count(), 2);
     // A head that no ring has.
     rustix::io::pwrite(&memfd, &[0xff; 64], 0).unwrap();
     assert!(a.has_frames());
     assert_eq!(received(&mut a), Vec::<u8>::new());
-    assert_eq!((a.members().count(), a.stats().rings_broken), (1, 1));
+    assert_eq!((a.linked().count(), a.stats().rings_broken), (1, 1));
     b.send(&mut batch(B, &[(A, 4)]));
     assert_eq!(received(&mut a), [4]);
     drop(stranger);
@@ -200,11 +208,11 @@ fn memory_that_could_be_cut_short_is_refused_and_a_seal_holds() {
     ftruncate(&loose, RingLen::USUAL.memory_len() as u64).unwrap();
     let _stranger = hand_over(&folder, A, C, &loose);
     settle(&mut [&mut a]);
-    assert_eq!((a.members().count(), a.stats().rings_broken), (0, 1));
+    assert_eq!((a.linked().count(), a.stats().rings_broken), (0, 1));
     let (memfd, ..) = share::make(RingLen::USUAL).unwrap();
     let _stranger = hand_over(&folder, A, C, &memfd);
     settle(&mut [&mut a]);
-    assert_eq!(a.members().count(), 1);
+    assert_eq!(a.linked().count(), 1);
     assert!(ftruncate(&memfd, 0).is_err());
 }
 
@@ -217,10 +225,10 @@ fn callers_that_say_nothing_or_nonsense_are_forgotten() {
     connect(&path).unwrap().write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     settle(&mut [&mut a]);
     settle(&mut [&mut a]);
-    assert_eq!((a.members().count(), a.stats().rings_broken), (0, 1));
+    assert_eq!((a.linked().count(), a.stats().rings_broken), (0, 1));
     let mut b = join(&folder, B);
     settle(&mut [&mut a, &mut b]);
-    assert_eq!(a.members().count(), 1);
+    assert_eq!(a.linked().count(), 1);
     drop(silent);
 }
 
@@ -234,7 +242,7 @@ fn nobody_takes_the_mac_of_a_member_or_one_that_does_not_call() {
         let _stranger = hand_over(&folder, B, mac, &memfd);
         settle(&mut [&mut b]);
     }
-    assert_eq!(b.members().collect::<Vec<_>>(), [C]);
+    assert_eq!(b.linked().collect::<Vec<_>>(), [C]);
     c.send(&mut batch(C, &[(B, 1)]));
     assert_eq!(received(&mut b), [1]);
 }
@@ -248,7 +256,7 @@ fn other_files_of_the_folder_do_not_matter() {
     let mut a = join(&folder, A);
     let mut b = join(&folder, B);
     settle(&mut [&mut a, &mut b]);
-    assert_eq!(a.members().count(), 1);
+    assert_eq!(a.linked().count(), 1);
     for wrong in
         ["020000000001", "0200000000.ring", "02000000000g.ring", "0200000000ABC.ring", "ff0000000000.ring"]
     {
