@@ -11,6 +11,7 @@ use crate::capture::Capture;
 use crate::config::{CaptureConfig, DeviceConfig, FabricConfig, TraceConfig};
 use crate::fabric::Fabric;
 use crate::fabric::local::{Network, Networks};
+use crate::fabric::ring::RingFabric;
 use crate::fabric::tap::TapFabric;
 use crate::fabric::udp::UdpFabric;
 use crate::frontend::{FrontendVisitor, Interface, Setup};
@@ -81,7 +82,7 @@ impl Blueprint {
     pub fn new(device: &DeviceConfig, index: usize, networks: &mut Networks) -> Self {
         let network = match &device.fabric {
             FabricConfig::Local { network } => Some(networks.network(network)),
-            FabricConfig::Udp { .. } | FabricConfig::Tap { .. } => None,
+            FabricConfig::Udp { .. } | FabricConfig::Ring { .. } | FabricConfig::Tap { .. } => None,
         };
         Self { device: device.clone(), key: format!("devices[{index}]"), network }
     }
@@ -195,6 +196,12 @@ impl Blueprint {
                 let fabric = UdpFabric::bind(*bind, mac, peers);
                 Box::new(fabric.map_err(|source| failed("udp.bind", bind.to_string(), source))?)
             }
+            (FabricConfig::Ring { folder, .. }, _) => {
+                let fabric = RingFabric::join(folder, mac);
+                Box::new(
+                    fabric.map_err(|source| failed("ring.folder", folder.display().to_string(), source))?,
+                )
+            }
             (FabricConfig::Tap { interface, path_mtu }, _) => {
                 let fabric = TapFabric::open(interface, *path_mtu);
                 Box::new(fabric.map_err(|source| failed("tap.interface", interface.to_string(), source))?)
@@ -251,7 +258,7 @@ impl<'a> Subject<'a> {
     fn peer_macs(&self) -> impl Iterator<Item = MacAddr> {
         let peers = match &self.0.fabric {
             FabricConfig::Udp { peers, .. } => peers.as_slice(),
-            FabricConfig::Local { .. } | FabricConfig::Tap { .. } => &[],
+            FabricConfig::Local { .. } | FabricConfig::Ring { .. } | FabricConfig::Tap { .. } => &[],
         };
         peers.iter().filter_map(|peer| peer.mac)
     }

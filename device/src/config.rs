@@ -27,7 +27,7 @@ pub use self::access::GroupEntry;
 pub use self::confinement::ConfinementEntry;
 use self::device::OF_THE_HOST;
 pub use self::device::{CaptureConfig, DeviceConfig, DeviceEntry, PeerEntry, TraceConfig, TraceEntry};
-pub use self::fabric::{FabricConfig, FabricEntry, LocalEntry, TapEntry, UdpEntry, UdpPeerEntry};
+pub use self::fabric::{FabricConfig, FabricEntry, LocalEntry, RingEntry, TapEntry, UdpEntry, UdpPeerEntry};
 pub(crate) use self::files::Use;
 pub use self::memory::GuestMemoryEntry;
 pub use self::metrics::MetricsConfig;
@@ -391,6 +391,7 @@ mod tests {
             "hgrnic.json",
             "jingzhao.json",
             "local.json",
+            "ring.json",
             "lossy.json",
             "mthca.json",
             "pair.json",

@@ -37,6 +37,26 @@ pub fn device(folder: &Path, id: u16) -> PathBuf {
     folder.join(format!("hca{id}.sock"))
 }
 
+/// The folder of HCAs that reach each other through shared memory, in a folder.
+pub fn ring(folder: &Path) -> PathBuf {
+    folder.join("ring")
+}
+
+/// Makes the folder of a ring, unless it is there, for its user alone.
+///
+/// # Errors
+/// It cannot be made.
+pub fn make_ring(folder: &Path) -> io::Result<()> {
+    let shared = shared();
+    if folder.parent() == Some(&shared) {
+        make(&shared)?;
+    }
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}
+
 /// Makes it, unless it is there. Everybody may pass through: each socket says who may connect to it.
 ///
 /// # Errors

@@ -207,7 +207,11 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             if self.accept_after.is_some_and(|after| after <= now()) {
                 self.resume_accepting()?;
             }
-            if is_ready(token::FABRIC) {
+            let fabric_is_ready = is_ready(token::FABRIC);
+            if fabric_is_ready {
+                self.fabric.attend()?;
+            }
+            if fabric_is_ready || self.fabric.has_frames() {
                 // Bound: one batch, a few hundred frames at most.
                 self.fabric.recv(&mut self.arrived)?;
                 // A wait that a packet asks for begins when it is here, not when the turn began.
@@ -328,8 +332,10 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
 
     /// Looks at all descriptors, and sleeps before that unless there is work or a deadline has passed.
     fn wait(&mut self, ready: &mut Ready, work_left: bool) -> io::Result<()> {
-        let deadline = self.hca.next_deadline().into_iter().chain(self.accept_after).min();
-        let at_once = work_left || deadline.is_some_and(|deadline| deadline <= now());
+        let retry = self.fabric.patience().filter(|_| self.blocked).map(|patience| now() + patience);
+        let deadline = self.hca.next_deadline().into_iter().chain(self.accept_after).chain(retry).min();
+        let at_once =
+            work_left || self.fabric.has_frames() || deadline.is_some_and(|deadline| deadline <= now());
         if at_once {
             return self.look(ready, Some(Duration::ZERO));
         }
@@ -337,15 +343,20 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             let until = deadline.into_iter().chain([now() + patience]).min();
             while until.is_some_and(|until| now() < until) {
                 self.look(ready, Some(Duration::ZERO))?;
-                if !ready.events.is_empty() {
+                if !ready.events.is_empty() || self.fabric.has_frames() {
                     return Ok(());
                 }
                 std::hint::spin_loop();
             }
         }
         self.hca.flush();
+        if !self.fabric.doze() {
+            self.fabric.awake();
+            return self.look(ready, Some(Duration::ZERO));
+        }
         let asleep_since = now();
         self.look(ready, deadline.map(|deadline| deadline.saturating_since(asleep_since)))?;
+        self.fabric.awake();
         self.linger.slept(now().saturating_since(asleep_since));
         Ok(())
     }

@@ -18,6 +18,7 @@ fn the_corpora_replay() {
     replay("impairments", 8, device_fuzz::impair::run);
     replay("records", 8, device_fuzz::record::run);
     replay("switch", 8, device_fuzz::switch::run);
+    replay("ring", 8, device_fuzz::ring::run);
 }
 
 /// Runs a target on its corpus, which has at least so many files.
@@ -66,6 +67,11 @@ fn frames_come_out_as_often_as_rules_say() {
 #[test]
 fn peers_are_told_apart_whatever_they_sent() {
     random_inputs(300, 4, device_fuzz::switch::run);
+}
+
+#[test]
+fn memory_that_others_write_to_gives_frames_or_nothing() {
+    random_inputs(500, 8, device_fuzz::ring::run);
 }
 
 #[test]

@@ -20,7 +20,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("memory", &["sparse", "record"]),
     ("vfio", &["memory", "telemetry", "record"]),
     ("inherited", &["vfio"]),
-    ("fabric", &["rate", "telemetry"]),
+    ("fabric", &["rate", "telemetry", "vfio"]),
     ("net", &["identity", "rate", "telemetry", "fabric"]),
     ("management", &["identity", "net"]),
     ("frontend", &["identity", "sparse", "telemetry", "memory", "vfio", "net", "management"]),

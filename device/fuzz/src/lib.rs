@@ -17,6 +17,7 @@ pub mod mthca;
 pub mod net;
 mod peer_frames;
 pub mod record;
+pub mod ring;
 pub mod switch;
 pub mod vfio;
 

@@ -3,17 +3,21 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
+use std::path::PathBuf;
 
 use engine::Mtu;
 use protocol::ids::MacAddr;
+use rustix::net::SocketAddrUnix;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::device::{lid, unicast_mac};
 use super::peer_addr::PeerAddr;
 use super::{ConfigError, value};
+use crate::fabric::ring;
 use crate::fabric::tap::{self, InterfaceName};
 use crate::fabric::udp::UdpPeer;
+use crate::runtime_folder;
 
 /// How frames travel.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -23,8 +27,19 @@ pub enum FabricEntry {
     Udp(UdpEntry),
     /// Memory shared by the HCAs of this process.
     Local(LocalEntry),
+    /// Memory shared with HCAs of other processes of this host.
+    Ring(RingEntry),
     /// A Linux tap interface, for bridges, VXLAN and other networks of the host.
     Tap(TapEntry),
+}
+
+/// The `ring` fabric.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RingEntry {
+    /// HCAs of one user that name the same folder reach each other, in whatever process they are; each makes a socket
+    /// there. It is made unless it is there. By default `ring` in $XDG_RUNTIME_DIR/hcad or /run/hcad.
+    pub folder: Option<PathBuf>,
 }
 
 /// The `local` fabric.
@@ -102,6 +117,13 @@ pub enum FabricConfig {
         /// Name of the network.
         network: String,
     },
+    /// See [`FabricEntry::Ring`].
+    Ring {
+        /// The folder of the network.
+        folder: PathBuf,
+        /// Our socket in it.
+        socket: PathBuf,
+    },
     /// See [`FabricEntry::Tap`].
     Tap {
         /// Name of the interface.
@@ -153,6 +175,15 @@ impl FabricConfig {
         match entry {
             FabricEntry::Udp(udp) => Self::check_udp(&udp, own, &format!("{key}.udp")),
             FabricEntry::Local(LocalEntry { network }) => Ok(Self::Local { network }),
+            FabricEntry::Ring(RingEntry { folder }) => {
+                let folder = folder.unwrap_or_else(|| runtime_folder::ring(&runtime_folder::shared()));
+                let socket = ring::socket_path(&folder, own);
+                if let Err(error) = SocketAddrUnix::new(&socket) {
+                    let problem = format!("{} cannot be a socket: {error}", socket.display());
+                    return Err(value(&format!("{key}.ring.folder"), problem));
+                }
+                Ok(Self::Ring { folder, socket })
+            }
             FabricEntry::Tap(TapEntry { interface, path_mtu }) => {
                 let name = InterfaceName::try_from(interface);
                 let interface = name.map_err(|problem| value(&format!("{key}.tap.interface"), problem))?;

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
-use super::{Config, ConfigError, DeviceConfig, MetricsConfig, value};
+use super::{Config, ConfigError, DeviceConfig, FabricConfig, MetricsConfig, value};
 use crate::runtime_folder;
 use crate::telemetry::store::Keep;
 use crate::telemetry::trace::STANDARD_ERROR;
@@ -29,8 +29,13 @@ impl DeviceConfig {
         let socket = self.socket_path.clone().map(|path| ("socket_path", path, Use::Socket));
         let record = self.record.clone().map(|path| ("record", path, Use::File));
         let trace = self.trace.as_ref().map(|trace| &trace.keep);
+        let ring = match &self.fabric {
+            FabricConfig::Ring { socket, .. } => Some(("fabric.ring.folder", socket.clone(), Use::Socket)),
+            FabricConfig::Udp { .. } | FabricConfig::Local { .. } | FabricConfig::Tap { .. } => None,
+        };
         socket
             .into_iter()
+            .chain(ring)
             .chain(files("capture", self.capture.as_ref().map(|capture| &capture.keep)))
             .chain(record)
             .chain(files("trace.file", trace.filter(|keep| keep.path() != Path::new(STANDARD_ERROR))))
@@ -51,17 +56,34 @@ impl Config {
         of_devices.chain(control).chain(metrics)
     }
 
-    /// Makes the folder of sockets that nobody has named a place for, if there are any.
+    /// Makes the folder of sockets that nobody has named a place for, if there are any, and those of rings.
     ///
     /// # Errors
     /// [`ConfigError::Value`].
     pub fn make_runtime_folder(&self) -> Result<(), ConfigError> {
+        for (index, device) in self.devices.iter().enumerate() {
+            if let FabricConfig::Ring { folder, .. } = &device.fabric {
+                runtime_folder::make_ring(folder).map_err(|error| {
+                    let key = format!("devices[{index}].fabric.ring.folder");
+                    value(&key, format!("cannot make {}: {error}", folder.display()))
+                })?;
+            }
+        }
         let folder = runtime_folder::own();
         match self.paths().find(|(_, path, used)| *used == Use::Socket && path.parent() == Some(&folder)) {
             Some((key, ..)) => runtime_folder::make(&folder)
                 .map_err(|error| value(&key, format!("cannot make {}: {error}", folder.display()))),
             None => Ok(()),
         }
+    }
+
+    /// Folders that are made at the start unless they are there.
+    pub(super) fn made_folders(&self) -> Vec<PathBuf> {
+        let rings = self.devices.iter().filter_map(|device| match &device.fabric {
+            FabricConfig::Ring { folder, .. } => Some(folder.clone()),
+            FabricConfig::Udp { .. } | FabricConfig::Local { .. } | FabricConfig::Tap { .. } => None,
+        });
+        rings.chain([runtime_folder::own(), runtime_folder::shared()]).collect()
     }
 
     /// Sees to it that no path is used twice.

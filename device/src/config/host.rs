@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileTypeExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 use rustix::thread::{CapabilitySet, capabilities};
@@ -11,7 +11,6 @@ use rustix::thread::{CapabilitySet, capabilities};
 use super::files::Use;
 use super::{Config, ConfigError, FabricConfig, value};
 use crate::fabric::tap::{self, InterfaceName};
-use crate::runtime_folder;
 
 impl Config {
     /// Looks for folders, interfaces and rights that are missing.
@@ -19,8 +18,9 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Value`] for the first.
     pub fn check_host(&self) -> Result<(), ConfigError> {
+        let made = self.made_folders();
         for (key, path, used) in self.paths() {
-            check_path(&path, used).map_err(|problem| value(&key, problem))?;
+            check_path(&path, used, &made).map_err(|problem| value(&key, problem))?;
         }
         for (index, device) in self.devices.iter().enumerate() {
             if let FabricConfig::Tap { interface, .. } = &device.fabric {
@@ -32,16 +32,18 @@ impl Config {
     }
 }
 
-fn check_path(path: &Path, used: Use) -> Result<(), String> {
+/// `made` are folders that are made at the start.
+fn check_path(path: &Path, used: Use, made: &[PathBuf]) -> Result<(), String> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
     let cannot = |what: &Path, error: io::Error| format!("{}: {error}", what.display());
     let writable = |what: &Path| access(what, Access::WRITE_OK).map_err(|error| cannot(what, error.into()));
-    // It is made at the start.
-    if let (true, false, Some(above)) = (folder == runtime_folder::own(), folder.exists(), folder.parent()) {
-        return writable(above);
+    let is_made = |folder: &&Path| !folder.exists() && made.iter().any(|made| made == folder);
+    if is_made(&folder) {
+        let above = folder.ancestors().find(|folder| !is_made(folder));
+        return above.map_or(Ok(()), writable);
     }
     let is_folder = fs::metadata(folder).map_err(|error| cannot(folder, error))?.is_dir();
     if !is_folder {

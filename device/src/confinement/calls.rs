@@ -49,7 +49,7 @@ const ANY_ARGUMENTS: &[i64] = &[
     libc::SYS_faccessat2,
     libc::SYS_getdents64,
     libc::SYS_getcwd,
-    // Sockets that exist. Nobody is connected to.
+    // Sockets that exist. Nobody is connected to, but by a ring.
     libc::SYS_bind,
     libc::SYS_accept,
     libc::SYS_accept4,
@@ -141,6 +141,7 @@ const FCNTL: &[i32] = &[
     libc::F_DUPFD,
     libc::F_DUPFD_CLOEXEC,
     libc::F_GET_SEALS,
+    libc::F_ADD_SEALS,
     libc::F_GETPIPE_SZ,
 ];
 
@@ -167,11 +168,12 @@ const PRCTL: &[i32] =
 /// `linux/prctl.h`.
 const PR_GET_AUXV: i32 = 0x4155_5856;
 
-/// Refuses all other calls to every thread there is or will be.
-pub(super) fn restrict() -> Outcome<()> {
+/// Refuses all other calls to every thread there is or will be. `calls_others`: some device is on a ring, whose members
+/// connect to each other.
+pub(super) fn restrict(calls_others: bool) -> Outcome<()> {
     use seccompiler::Error;
 
-    let filter = filter().map_err(|error| Missing::Refused(error.to_string()))?;
+    let filter = filter(calls_others).map_err(|error| Missing::Refused(error.to_string()))?;
     seccompiler::apply_filter_all_threads(&filter).map_err(|error| match error {
         Error::Seccomp(error)
             if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EOPNOTSUPP)) =>
@@ -182,11 +184,15 @@ pub(super) fn restrict() -> Outcome<()> {
     })
 }
 
-fn filter() -> Result<BpfProgram, BackendError> {
+fn filter(calls_others: bool) -> Result<BpfProgram, BackendError> {
     let architecture: TargetArch = std::env::consts::ARCH.try_into()?;
     let mut rules = BTreeMap::new();
     for call in ANY_ARGUMENTS.iter().chain(OLD_NAMES) {
         rules.insert(*call, Vec::new());
+    }
+    if calls_others {
+        // To whom, landlock says where the kernel has that; else permissions of files. There are only Unix sockets and UDP.
+        rules.insert(libc::SYS_connect, Vec::new());
     }
     for (call, alternatives) in limited() {
         let alternatives = alternatives.into_iter().map(|conditions| {
@@ -255,7 +261,7 @@ mod tests {
 
     /// Runs `test` in a thread that is confined alone.
     fn confined<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) -> T {
-        let filter = filter().unwrap();
+        let filter = filter(false).unwrap();
         let thread = thread::spawn(move || {
             seccompiler::apply_filter(&filter).unwrap();
             test()

@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 use thiserror::Error;
 
 use self::paths::Paths;
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, FabricConfig};
 
 /// What is in force, or why it is not.
 type Outcome<T> = Result<T, Missing>;
@@ -39,6 +39,8 @@ static BEGUN: OnceLock<Begun> = OnceLock::new();
 struct Begun {
     no_new_privileges: bool,
     paths: Outcome<Paths>,
+    /// Some device is on a ring.
+    calls_others: bool,
 }
 
 /// Begins, unless the configuration says otherwise: no new privileges, and no files but those that `config` needs. To be
@@ -52,7 +54,9 @@ pub fn begin(config: &Config) -> Result<(), ConfigError> {
     }
     let grants = paths::grants(config)?;
     let no_new_privileges = rustix::thread::set_no_new_privs(true).is_ok();
-    let _ = BEGUN.set(Begun { no_new_privileges, paths: paths::restrict(grants, paths::port(config)) });
+    let paths = paths::restrict(grants, paths::port(config));
+    let calls_others = config.devices.iter().any(|device| matches!(device.fabric, FabricConfig::Ring { .. }));
+    let _ = BEGUN.set(Begun { no_new_privileges, paths, calls_others });
     Ok(())
 }
 
@@ -67,7 +71,7 @@ pub fn complete() {
         Ok(paths) => in_force.push(paths.to_string()),
         Err(error) => missing.push(format!("landlock ({error})")),
     }
-    match calls::restrict() {
+    match calls::restrict(begun.calls_others) {
         Ok(()) => in_force.push("seccomp".to_owned()),
         Err(error) => missing.push(format!("seccomp ({error})")),
     }

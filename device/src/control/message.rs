@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::UdpPeerEntry;
 use crate::fabric::FabricStats;
 use crate::fabric::impair::{ImpairmentRow, RuleEntry};
+use crate::fabric::ring::MemberRow;
 use crate::fabric::switch::PeerRow;
 use crate::frontend::FrontendCounters;
 use crate::frontend::snapshot::{Page, Table};
@@ -172,7 +173,7 @@ pub enum Request {
         /// What it does.
         rule: RuleEntry,
     },
-    /// Who is on its fabric: [`Response::Peers`].
+    /// Who is on its fabric: [`Response::Peers`], or [`Response::Members`] on a ring.
     Peers {
         /// Of which device.
         device: u16,
@@ -220,6 +221,8 @@ pub enum Response {
     Impairments(Vec<ImpairmentRow>),
     /// All peers.
     Peers(Vec<PeerRow>),
+    /// All members of the ring that the device is on.
+    Members(Vec<MemberRow>),
     /// Number of the impairment that was added.
     Impairment(u32),
     /// It is done.

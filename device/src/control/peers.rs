@@ -7,6 +7,7 @@ use thiserror::Error;
 use tokio::sync::oneshot;
 
 use crate::fabric::Fabric;
+use crate::fabric::ring::MemberRow;
 use crate::fabric::switch::{PeerError, PeerRow};
 use crate::fabric::udp::UdpPeer;
 use crate::frontend::Frontend;
@@ -16,11 +17,20 @@ use crate::hca::Hca;
 #[derive(Debug)]
 pub enum PeerCall {
     /// Which there are and what they did.
-    List(oneshot::Sender<Result<Vec<PeerRow>, PeersError>>),
+    List(oneshot::Sender<Result<PeerList, PeersError>>),
     /// One more.
     Add(UdpPeer, oneshot::Sender<Result<(), PeersError>>),
     /// One less.
     Remove(SocketAddr, oneshot::Sender<Result<(), PeersError>>),
+}
+
+/// Whom a fabric has, by its kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerList {
+    /// Peers of UDP.
+    Peers(Vec<PeerRow>),
+    /// Members of a ring, who come by themselves.
+    Members(Vec<MemberRow>),
 }
 
 /// Why nothing was answered or changed.
@@ -29,6 +39,9 @@ pub enum PeersError {
     /// Who is on a network is not for the device to say.
     #[error("the device's fabric has no list of peers")]
     NoList,
+    /// Members of a ring find each other.
+    #[error("whoever is in the folder of the ring is a member of it; there is no list to change")]
+    Ring,
     /// The MAC is its own.
     #[error("mac: {0} is this HCA's own")]
     OwnMac(MacAddr),
@@ -50,10 +63,17 @@ impl PeerCall {
     /// Answers. An asker that is gone wants no answer. The port of the HCA hears whose addresses are bound to a MAC, as when
     /// it starts.
     pub fn answer<F: Frontend>(self, hca: &mut Hca<F>, fabric: &mut impl Fabric) {
-        let switch = fabric.switch().ok_or(PeersError::NoList);
+        let members = fabric.members();
+        let switch = fabric.switch().ok_or(match members {
+            Some(_) => PeersError::Ring,
+            None => PeersError::NoList,
+        });
         match self {
             Self::List(answer) => {
-                let _ = answer.send(switch.map(|switch| switch.rows()));
+                let _ = answer.send(match members {
+                    Some(members) => Ok(PeerList::Members(members)),
+                    None => switch.map(|switch| PeerList::Peers(switch.rows())),
+                });
             }
             Self::Add(peer, answer) => {
                 let added = match peer.mac.filter(|mac| *mac == hca.mac()) {

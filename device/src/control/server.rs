@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::call::{self, Call, Handle, Life, NoAnswer, NotRecorded};
 use super::impair::ImpairCall;
 use super::message::{DeviceRow, DeviceState, Request, Response};
-use super::peers::{PeerCall, PeersError};
+use super::peers::{PeerCall, PeerList, PeersError};
 use crate::capture::Capture;
 use crate::config::ConfigError;
 use crate::confinement::{self, Outside};
@@ -322,7 +322,10 @@ async fn answer(request: Request, devices: &[Device]) -> Result<Response, Refuse
         }
         Request::Peers { device } => {
             let handle = &find(device)?.handle;
-            Response::Peers(handle.call(|answer| Call::Peers(PeerCall::List(answer))).await??)
+            match handle.call(|answer| Call::Peers(PeerCall::List(answer))).await?? {
+                PeerList::Peers(rows) => Response::Peers(rows),
+                PeerList::Members(rows) => Response::Members(rows),
+            }
         }
         Request::PeerAdd { device, peer } => {
             let handle = &find(device)?.handle;

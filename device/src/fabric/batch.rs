@@ -247,6 +247,37 @@ impl RxBatch {
         Self { storage: vec![0; Self::SLOTS * Self::SLOT_LEN], frames: Vec::new() }
     }
 
+    /// Forgets the frames and keeps the memory.
+    pub(super) fn clear(&mut self) {
+        self.frames.clear();
+    }
+
+    /// Room for a frame behind the others, if there is so much. Call [`RxBatch::commit`] after it.
+    pub(super) fn space(&mut self, len: usize) -> Option<&mut [u8]> {
+        let start = self.end();
+        self.storage.get_mut(start..start + len)
+    }
+
+    /// What was written to [`RxBatch::space`] is a frame.
+    pub(super) fn commit(&mut self, len: usize) {
+        let start = self.end();
+        self.frames.push(start..start + len);
+    }
+
+    /// Forgets those frames from a number on that are not to be kept.
+    pub(super) fn retain_from(&mut self, first: usize, mut keep: impl FnMut(&[u8]) -> bool) {
+        let Self { storage, frames } = self;
+        let mut number = 0;
+        frames.retain(|range| {
+            number += 1;
+            number <= first || keep(&storage[range.clone()])
+        });
+    }
+
+    fn end(&self) -> usize {
+        self.frames.last().map_or(0, |frame| frame.end)
+    }
+
     /// Takes the frames of `other` in place of its own, and leaves the memory of those to it.
     pub(super) fn swap(&mut self, other: &mut Frames) {
         self.storage.clear();

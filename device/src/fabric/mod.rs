@@ -6,16 +6,19 @@ mod batch;
 pub mod impair;
 pub mod local;
 mod macs;
+pub mod ring;
 pub mod switch;
 pub mod tap;
 pub mod udp;
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 pub use batch::{Origin, RxBatch, TxBatch};
 use serde::{Deserialize, Serialize};
 
+use self::ring::MemberRow;
 use self::switch::Switch;
 
 /// Longest frame a fabric carries: a jumbo Ethernet frame of 9728 bytes with two VLAN tags. A RoCE packet with a 4096-byte
@@ -49,6 +52,34 @@ pub trait Fabric {
     /// Becomes readable when frames arrive, writable when [`Sent::Blocked`] is over.
     fn as_fd(&self) -> BorrowedFd<'_>;
 
+    /// The descriptor is readable.
+    ///
+    /// # Errors
+    /// The descriptor is unusable.
+    fn attend(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// After [`Sent::Blocked`]: for how much longer the descriptor's word is waited for before the frames are offered again all
+    /// the same. None: without end.
+    fn patience(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Whether frames have arrived that the descriptor says nothing of, as it does not between [`Fabric::awake`] and
+    /// [`Fabric::doze`].
+    fn has_frames(&self) -> bool {
+        false
+    }
+
+    /// The thread is about to sleep: from now on the descriptor tells of frames. False: some have arrived already.
+    fn doze(&mut self) -> bool {
+        true
+    }
+
+    /// The thread does not sleep any more: nobody needs to pay for waking it.
+    fn awake(&mut self) {}
+
     /// What was carried and what was lost.
     fn stats(&mut self) -> FabricStats;
 
@@ -57,6 +88,11 @@ pub trait Fabric {
 
     /// The list of peers, if the fabric has one.
     fn switch(&mut self) -> Option<&mut Switch> {
+        None
+    }
+
+    /// The members of a ring, if the fabric is one.
+    fn members(&self) -> Option<Vec<MemberRow>> {
         None
     }
 }
@@ -74,6 +110,26 @@ impl<F: Fabric + ?Sized> Fabric for Box<F> {
         (**self).as_fd()
     }
 
+    fn attend(&mut self) -> io::Result<()> {
+        (**self).attend()
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        (**self).patience()
+    }
+
+    fn has_frames(&self) -> bool {
+        (**self).has_frames()
+    }
+
+    fn doze(&mut self) -> bool {
+        (**self).doze()
+    }
+
+    fn awake(&mut self) {
+        (**self).awake();
+    }
+
     fn stats(&mut self) -> FabricStats {
         (**self).stats()
     }
@@ -84,6 +140,10 @@ impl<F: Fabric + ?Sized> Fabric for Box<F> {
 
     fn switch(&mut self) -> Option<&mut Switch> {
         (**self).switch()
+    }
+
+    fn members(&self) -> Option<Vec<MemberRow>> {
+        (**self).members()
     }
 }
 
@@ -115,4 +175,6 @@ pub struct FabricStats {
     pub rx_overflow: u64,
     /// Frames of one peer sent on to another.
     pub passed_on: u64,
+    /// Peers whose shared memory was given up because of what they wrote to it or handed over.
+    pub rings_broken: u64,
 }

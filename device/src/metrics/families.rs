@@ -277,6 +277,11 @@ impl Writer<'_> {
         self.counter("hcad_fabric_send_calls_total", "System calls that sending took.", |counters| {
             counters.fabric.tx_calls
         });
+        self.counter(
+            "hcad_fabric_rings_broken_total",
+            "Members of a ring that were given up because of what they wrote or handed over.",
+            |counters| counters.fabric.rings_broken,
+        );
         self.samples(
             Kind::Counter,
             "hcad_fabric_drops_total",
@@ -465,6 +470,7 @@ mod tests {
             "hcad_command_duration_seconds_count",
             "hcad_command_duration_seconds_sum",
             "hcad_dma_ranges",
+            "hcad_fabric_rings_broken_total",
             "hcad_send_request_duration_seconds_count",
             "hcad_send_request_duration_seconds_sum",
             "hcad_vfio_clients_total",

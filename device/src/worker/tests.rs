@@ -99,6 +99,56 @@ fn a_full_fabric_is_waited_for_and_gets_every_frame() {
     assert_eq!(thread.join().unwrap().unwrap(), Ended::ClientGone);
 }
 
+/// Is full, and never says that it has room.
+struct Silent {
+    never_ready: OwnedFd,
+    was_full: bool,
+    sent: mpsc::Sender<usize>,
+}
+
+impl Fabric for Silent {
+    fn send(&mut self, batch: &mut TxBatch) -> Sent {
+        if !std::mem::replace(&mut self.was_full, true) {
+            return Sent::Blocked;
+        }
+        self.sent.send(batch.len()).unwrap();
+        batch.clear();
+        Sent::All
+    }
+
+    fn recv(&mut self, _: &mut RxBatch) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.never_ready.as_fd()
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        Some(Duration::from_millis(10))
+    }
+
+    fn stats(&mut self) -> FabricStats {
+        FabricStats::default()
+    }
+}
+
+#[test]
+fn a_fabric_that_waits_for_room_so_long_and_no_longer_is_offered_the_frames_again() {
+    let (sent, arrived) = mpsc::channel();
+    let never_ready = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let fabric = Silent { never_ready, was_full: false, sent };
+    let hca = Hca::new(Stub::default(), Identity::from_lid(Lid::new(9)), None);
+    let (server, mut client) = UnixStream::pair().unwrap();
+    let worker = Worker::new(Source::Client(server), hca, fabric).unwrap();
+    let (_handle, mut mailbox) = call::mailbox().unwrap();
+    let thread = std::thread::spawn(move || worker.run(&mut mailbox));
+    make_it_send(&mut client);
+    assert_eq!(arrived.recv_timeout(PATIENCE), Ok(1));
+    drop(client);
+    assert_eq!(thread.join().unwrap().unwrap(), Ended::ClientGone);
+}
+
 #[test]
 fn a_worker_that_sleeps_wakes_up_at_its_deadline() {
     let (gate, _other_end) = UnixStream::pair().unwrap();

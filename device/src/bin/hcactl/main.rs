@@ -261,6 +261,8 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
             match daemon.ask(&command.request(device))? {
                 Response::Peers(rows) if cli.json => json(&rows)?,
                 Response::Peers(rows) => table::peers(&rows),
+                Response::Members(rows) if cli.json => json(&rows)?,
+                Response::Members(rows) => table::members(&rows),
                 Response::Done {} => done(cli, device, "peer", &command.addr())?,
                 _ => bail!("the daemon gave an answer to another question"),
             }

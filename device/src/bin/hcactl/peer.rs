@@ -6,6 +6,7 @@ use std::num::NonZeroU32;
 use clap::Subcommand;
 use device::config::UdpPeerEntry;
 use device::control::message::Request;
+use device::fabric::ring::MemberRow;
 use device::fabric::switch::PeerRow;
 
 /// What to do with peers.
@@ -73,6 +74,20 @@ pub(crate) fn cells(row: &PeerRow) -> Vec<String> {
         row.rx_over_rate.to_string(),
         row.rx_foreign_mac.to_string(),
         row.tx_frames.to_string(),
+        if row.macs.is_empty() { "-".to_owned() } else { row.macs.join(",") },
+    ]
+}
+
+/// Cells of a row: MAC, state, frames each way, MACs.
+pub(crate) fn member_cells(row: &MemberRow) -> Vec<String> {
+    vec![
+        row.mac.clone(),
+        if row.asleep { "asleep" } else { "awake" }.to_owned(),
+        row.rx_frames.to_string(),
+        row.rx_foreign_mac.to_string(),
+        row.tx_frames.to_string(),
+        row.tx_refused.to_string(),
+        row.tx_waiting_bytes.to_string(),
         if row.macs.is_empty() { "-".to_owned() } else { row.macs.join(",") },
     ]
 }

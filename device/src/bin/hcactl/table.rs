@@ -7,6 +7,7 @@ use std::fmt::{Display, Write};
 
 use device::control::message::{DeviceRow, DeviceState, PortState};
 use device::fabric::impair::ImpairmentRow;
+use device::fabric::ring::MemberRow;
 use device::fabric::switch::PeerRow;
 use device::frontend::snapshot::{
     Armed, CqRow, EqRow, Fault, IcmRow, IcmTable, LinkRow, MrRow, Peer, QpRow, QueueDirection, QueueRow,
@@ -214,6 +215,23 @@ pub(crate) fn peers(rows: &[PeerRow]) -> String {
     let mut text = Text::default();
     text.head(&["ADDRESS", "KIND", "RX-FRAMES", "OVER-RATE", "FOREIGN-MAC", "TX-FRAMES", "MACS"]);
     text.lines.extend(rows.iter().map(crate::peer::cells));
+    text.finish()
+}
+
+/// The members of the ring that a device is on.
+pub(crate) fn members(rows: &[MemberRow]) -> String {
+    let mut text = Text::default();
+    text.head(&[
+        "MEMBER",
+        "STATE",
+        "RX-FRAMES",
+        "FOREIGN-MAC",
+        "TX-FRAMES",
+        "TX-REFUSED",
+        "WAITING-BYTES",
+        "MACS",
+    ]);
+    text.lines.extend(rows.iter().map(crate::peer::member_cells));
     text.finish()
 }
 

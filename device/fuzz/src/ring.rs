@@ -1,0 +1,73 @@
+//! The memory that two HCAs share on a ring, while somebody writes to it: words anywhere, counters, lengths of frames.
+//!
+//! One ring has an honest producer, its other end an honest consumer, and both take every word from that memory. What comes
+//! out must be frames by length, and an end that has seen a word no peer writes must say so instead of going on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use device::fabric::ring::memory::{RingLen, Side, ends};
+use device::fabric::{MAX_FRAME_LEN, MIN_FRAME_LEN, RxBatch};
+use vm_memory::{MmapRegion, VolatileMemory as _};
+
+use super::input::Input;
+
+/// Bound: operations of one run.
+const OPERATIONS: usize = 256;
+
+/// Where the counters of a direction are, and the bytes of the first.
+const COUNTERS: [usize; 4] = [0, 256, 512, 768];
+const COUNTERS_LEN: usize = 4096;
+const DATA_AT: usize = 8192;
+
+/// Runs an input.
+pub fn run(input: &[u8]) {
+    let mut input = Input::new(input);
+    let Some(len) = RingLen::new(64 << 10) else { return };
+    let memory = Arc::new(MmapRegion::new(len.memory_len()).expect("there is memory"));
+    let (mut producer, _) = ends(memory.clone(), len, Side::Maker).expect("it is long enough");
+    let (_, mut consumer) = ends(memory.clone(), len, Side::Taker).expect("it is long enough");
+    let set = |at: usize, value: u32| {
+        let word = memory.get_atomic_ref::<AtomicU32>((at % len.memory_len()) & !3);
+        word.expect("it is in the memory").store(value, Ordering::SeqCst);
+    };
+    let mut batch = RxBatch::new();
+    for _ in 0..OPERATIONS {
+        let Some(operation) = input.next_byte() else { break };
+        let alive = match operation % 8 {
+            0 => {
+                set(usize::from(input.half()) * 4, input.word());
+                true
+            }
+            1 => {
+                let which = usize::from(input.byte());
+                set(which / 4 % 2 * COUNTERS_LEN + COUNTERS[which % 4], input.word());
+                true
+            }
+            2 => {
+                set(DATA_AT + usize::from(input.half()), u32::from(input.half()));
+                true
+            }
+            3 | 4 => producer.push(&vec![operation; usize::from(input.half())]).is_ok(),
+            5 => {
+                let _ = producer.publish();
+                true
+            }
+            6 => {
+                let taken = consumer.take(&mut batch, usize::from(input.byte()));
+                assert!(batch.iter().all(|frame| (MIN_FRAME_LEN..=MAX_FRAME_LEN).contains(&frame.len())));
+                let _ = consumer.release();
+                batch = RxBatch::new();
+                taken.is_ok()
+            }
+            _ => {
+                let _ = consumer.doze();
+                consumer.wake();
+                producer.starve(usize::from(input.half())).is_ok()
+            }
+        };
+        if !alive {
+            break;
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! One member of the network: its memory, and the socket that wakes it and tells of its end.
+
+use std::os::unix::net::UnixStream;
+
+use protocol::ids::MacAddr;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use serde::{Deserialize, Serialize};
+
+use super::memory::{Broken, Consumer, Producer};
+use crate::fabric::RxBatch;
+
+/// A member and what it did, as `hcactl` lists it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberRow {
+    /// Its own MAC.
+    pub mac: String,
+    /// MACs that are reached through it, at most 16 of them: its own and those of its NIC.
+    pub macs: Vec<String>,
+    /// It sleeps until frames come.
+    pub asleep: bool,
+    /// Frames that came from it.
+    pub rx_frames: u64,
+    /// Frames that came from it and were dropped, because their source MAC is another's.
+    pub rx_foreign_mac: u64,
+    /// Frames put into its ring.
+    pub tx_frames: u64,
+    /// Frames that were lost because its ring was full.
+    pub tx_refused: u64,
+    /// Bytes in its ring that it has not taken yet.
+    pub tx_waiting_bytes: u32,
+}
+
+/// What passed a link, and what did not.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counters {
+    pub(super) rx_frames: u64,
+    pub(super) rx_foreign_mac: u64,
+    pub(super) tx_frames: u64,
+    pub(super) tx_refused: u64,
+}
+
+/// Why a link ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The other side closed it.
+    Gone,
+    /// The other side wrote what no peer of ours writes.
+    Broken(Broken),
+}
+
+impl From<Broken> for Fault {
+    fn from(error: Broken) -> Self {
+        Self::Broken(error)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Link {
+    mac: MacAddr,
+    socket: UnixStream,
+    producer: Producer,
+    consumer: Consumer,
+    /// Frames were put in that the other side does not see yet.
+    unpublished: bool,
+    pub(super) counters: Counters,
+}
+
+impl Link {
+    pub(super) fn new(mac: MacAddr, socket: UnixStream, producer: Producer, consumer: Consumer) -> Self {
+        Self { mac, socket, producer, consumer, unpublished: false, counters: Counters::default() }
+    }
+
+    pub(super) fn mac(&self) -> MacAddr {
+        self.mac
+    }
+
+    pub(super) fn socket(&self) -> &UnixStream {
+        &self.socket
+    }
+
+    /// Puts frames in until one does not fit; returns how many did.
+    pub(super) fn put<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) -> Result<usize, Fault> {
+        let mut put = 0;
+        for frame in frames {
+            if !self.producer.push(frame)? {
+                break;
+            }
+            self.unpublished = true;
+            put += 1;
+        }
+        self.counters.tx_frames += put as u64;
+        Ok(put)
+    }
+
+    /// The link as `hcactl` shows it; `macs` are behind it.
+    pub(super) fn row(&self, macs: Vec<String>) -> MemberRow {
+        let Counters { rx_frames, rx_foreign_mac, tx_frames, tx_refused } = self.counters;
+        MemberRow {
+            mac: self.mac.to_string(),
+            macs,
+            asleep: self.producer.is_awaited(),
+            rx_frames,
+            rx_foreign_mac,
+            tx_frames,
+            tx_refused,
+            tx_waiting_bytes: self.producer.waiting(),
+        }
+    }
+
+    /// Shows the other side what was put in. Whether it had to be woken.
+    pub(super) fn publish(&mut self) -> bool {
+        let woken = std::mem::take(&mut self.unpublished) && self.producer.publish();
+        if woken {
+            self.ring_bell();
+        }
+        woken
+    }
+
+    /// Sees to it that the other side wakes us once it has made room. False: it has already.
+    pub(super) fn wait_for_room(&mut self, frame: usize) -> Result<bool, Fault> {
+        // It can only take what it sees.
+        self.publish();
+        Ok(self.producer.starve(frame)?)
+    }
+
+    pub(super) fn has_frames(&self) -> bool {
+        self.consumer.has_frames()
+    }
+
+    /// Appends what has arrived, and lets the other side have the room.
+    pub(super) fn take(&mut self, batch: &mut RxBatch, max_frames: usize) -> Result<(), Fault> {
+        self.consumer.take(batch, max_frames)?;
+        if self.consumer.release() {
+            self.ring_bell();
+        }
+        Ok(())
+    }
+
+    pub(super) fn doze(&mut self) -> bool {
+        self.consumer.doze()
+    }
+
+    pub(super) fn wake(&mut self) {
+        self.consumer.wake();
+    }
+
+    fn ring_bell(&self) {
+        // Fails when the socket is full of bells, and then it rings already; or when the other side is gone, and then the
+        // socket says so.
+        let _ = send(&self.socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+
+    /// Takes the bells that rang.
+    pub(super) fn hear_bell(&self) -> Result<(), Fault> {
+        let mut bells = [0; 64];
+        match recv(&self.socket, &mut bells, RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => Err(Fault::Gone),
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(_) => Err(Fault::Gone),
+        }
+    }
+}

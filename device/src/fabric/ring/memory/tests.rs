@@ -1,0 +1,200 @@
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const LEN: RingLen = RingLen(RingLen::MIN);
+
+/// Both ends of the maker's direction, and the memory.
+fn pair() -> (Producer, Consumer, Arc<MmapRegion>) {
+    let memory = Arc::new(MmapRegion::new(LEN.memory_len()).unwrap());
+    let (producer, _) = ends(memory.clone(), LEN, Side::Maker).unwrap();
+    let (_, consumer) = ends(memory.clone(), LEN, Side::Taker).unwrap();
+    (producer, consumer, memory)
+}
+
+fn frames(consumer: &mut Consumer) -> Result<Vec<Vec<u8>>, Broken> {
+    let mut batch = RxBatch::new();
+    consumer.take(&mut batch, 1000)?;
+    let _ = consumer.release();
+    Ok(batch.iter().map(<[u8]>::to_vec).collect())
+}
+
+fn set(memory: &MmapRegion, at: usize, value: u32) {
+    memory.get_atomic_ref::<AtomicU32>(at).unwrap().store(value, Ordering::SeqCst);
+}
+
+#[test]
+fn frames_come_out_as_they_were_put_in_across_the_end_of_the_ring() {
+    let (mut producer, mut consumer, _) = pair();
+    for round in 0..2000_u32 {
+        let sent: Vec<Vec<u8>> = (0..round % 7)
+            .map(|n| {
+                vec![
+                    u8::try_from(round % 251).unwrap();
+                    MIN_FRAME_LEN + ((round * 37 + n * 501) % 4200) as usize
+                ]
+            })
+            .collect();
+        assert!(sent.iter().all(|frame| producer.push(frame).unwrap()));
+        assert!(!consumer.has_frames(), "what is not published is not seen");
+        let _ = producer.publish();
+        assert_eq!(frames(&mut consumer).unwrap(), sent);
+    }
+}
+
+#[test]
+fn a_full_ring_takes_no_more_until_there_is_room() {
+    let (mut producer, mut consumer, _) = pair();
+    let frame = [7; 1000];
+    let mut put = 0;
+    while producer.push(&frame).unwrap() {
+        put += 1;
+    }
+    assert_eq!(put, LEN.get() as usize / record_len(1000));
+    let _ = producer.publish();
+    assert!(producer.starve(1000).unwrap());
+    let mut batch = RxBatch::new();
+    consumer.take(&mut batch, 1).unwrap();
+    assert!(consumer.release(), "who waits for room is woken");
+    assert!(!consumer.release(), "once");
+    assert!(producer.push(&frame).unwrap());
+    assert!(!producer.push(&frame).unwrap());
+}
+
+#[test]
+fn only_who_sleeps_is_woken_and_nobody_sleeps_over_a_frame() {
+    let (mut producer, mut consumer, _) = pair();
+    producer.push(&[1; 60]).unwrap();
+    assert!(!producer.publish());
+    assert!(!consumer.doze(), "a frame is here");
+    consumer.wake();
+    frames(&mut consumer).unwrap();
+    assert!(consumer.doze());
+    producer.push(&[1; 60]).unwrap();
+    assert!(producer.publish());
+    producer.push(&[1; 60]).unwrap();
+    assert!(!producer.publish(), "it was woken already");
+}
+
+#[test]
+fn counters_that_no_peer_writes_end_the_ring() {
+    for head in [LEN.get() + 8, u32::MAX - 7, 12] {
+        let (_producer, mut consumer, memory) = pair();
+        set(&memory, HEAD_AT, head);
+        assert_eq!(frames(&mut consumer), Err(Broken::Head(head)));
+    }
+    for tail in [8, u32::MAX, 1 << 31] {
+        let (mut producer, _consumer, memory) = pair();
+        set(&memory, TAIL_AT, tail);
+        let mut pushed = Ok(true);
+        while pushed == Ok(true) {
+            pushed = producer.push(&[0; 1000]);
+        }
+        // A tail that was ahead of its head at first may be behind it by now: then it only lies to itself.
+        assert!(matches!(pushed, Err(Broken::Tail(_)) | Ok(false)), "{tail:#x}");
+    }
+    let (mut producer, mut consumer, memory) = pair();
+    while producer.push(&[0; 1000]).unwrap() {}
+    let _ = producer.publish();
+    frames(&mut consumer).unwrap();
+    assert!(producer.push(&[0; 1000]).unwrap());
+    set(&memory, TAIL_AT, 0);
+    assert!(matches!(producer.starve(60), Err(Broken::Tail(_))), "a tail does not go back");
+}
+
+#[test]
+fn lengths_that_no_frame_has_end_the_ring() {
+    for len in [0, 13, 61, u32::try_from(MAX_FRAME_LEN).unwrap() + 1, u32::MAX] {
+        let (mut producer, mut consumer, memory) = pair();
+        producer.push(&[1; 60]).unwrap();
+        let _ = producer.publish();
+        set(&memory, DATA_AT, len);
+        assert_eq!(frames(&mut consumer), Err(Broken::Length(len)));
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_in_the_memory_harms_nobody(
+        words in prop::collection::vec((0..LEN.memory_len() / 4, any::<u32>()), 0..64),
+        counters in prop::collection::vec((0..8_usize, prop_oneof![0..200_000_u32, any::<u32>()]), 0..8),
+        lengths in prop::collection::vec(0..12_000_usize, 0..40),
+    ) {
+        let (mut producer, mut consumer, memory) = pair();
+        let places = [HEAD_AT, SLEEPING_AT, TAIL_AT, STARVING_AT];
+        for (word, value) in words {
+            set(&memory, word * 4, value);
+        }
+        for (counter, value) in counters {
+            set(&memory, counter / 4 * COUNTERS_LEN + places[counter % 4], value);
+        }
+        for len in lengths {
+            let _ = producer.push(&vec![0; len]);
+            let _ = producer.publish();
+            if let Ok(frames) = frames(&mut consumer) {
+                prop_assert!(frames.iter().all(|frame| (MIN_FRAME_LEN..=MAX_FRAME_LEN).contains(&frame.len())));
+            }
+        }
+        let _ = (producer.starve(100), consumer.doze());
+    }
+}
+
+/// Two threads that sleep whenever they can: each frame, and each byte of room, is waited for with a bell alone. A bell that
+/// is lost leaves a thread without one for ever.
+#[test]
+fn no_bell_is_lost_whoever_falls_asleep_when() {
+    const FRAMES: u32 = 200_000;
+    let (mut producer, mut consumer, _) = pair();
+    let (mut left, mut right) = UnixStream::pair().unwrap();
+    for end in [&left, &right] {
+        end.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    }
+    let sender = thread::spawn(move || {
+        for number in 0..FRAMES {
+            let frame = [&number.to_le_bytes()[..], &[0; 56]].concat();
+            while !producer.push(&frame).unwrap() {
+                if producer.publish() {
+                    left.write_all(&[1]).unwrap();
+                }
+                if producer.starve(frame.len()).unwrap() {
+                    left.read_exact(&mut [0]).expect("a bell for room is lost");
+                }
+            }
+            // Now and then a burst, that the ring fills too.
+            if number % 3000 > 2000 && producer.publish() {
+                left.write_all(&[1]).unwrap();
+            }
+        }
+        if producer.publish() {
+            left.write_all(&[1]).unwrap();
+        }
+        left
+    });
+    let mut batch = RxBatch::new();
+    let mut next = 0;
+    while next < FRAMES {
+        batch.clear();
+        consumer.take(&mut batch, 64).unwrap();
+        if consumer.release() {
+            right.write_all(&[1]).unwrap();
+        }
+        for frame in batch.iter() {
+            assert_eq!(frame[..4], next.to_le_bytes());
+            next += 1;
+        }
+        if next == FRAMES {
+            break;
+        }
+        if consumer.doze() {
+            right.read_exact(&mut [0]).expect("a bell for a frame is lost");
+        } else {
+            consumer.wake();
+        }
+    }
+    drop(sender.join().unwrap());
+}

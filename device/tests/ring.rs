@@ -1,0 +1,313 @@
+//! `hcad` processes of one host that reach each other through shared memory, confined as they are by default.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{Daemon, hcad, until};
+use drivers::Bus;
+use drivers::jingzhao::{self, Driver, Queues, cqc, data_unit, region, remote_unit, signalled};
+use protocol::hca::jingzhao::mpt::MptFlags;
+use protocol::hca::jingzhao::qpc::Qpc;
+use protocol::ids::{Lid, Qpn};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
+use vfio_user::Client;
+
+/// Bytes of guest memory. It has pages where they are touched only.
+const MEMORY: u64 = 0x2000_0000;
+const PAGE: u64 = 0x1000;
+
+/// Each QP has a page of guest memory for its queues; offsets in it.
+const QUEUES: u64 = 0x200_0000;
+const SQ: u64 = 0;
+const RQ: u64 = 0x400;
+const CQ: u64 = 0x800;
+const LOG_CQES: u8 = 5;
+/// Bound: QPs.
+const QPS: u32 = 20;
+const FIRST_QPN: u32 = 16;
+
+/// The region that messages are in: its bus address, its key, its place in the page table, its first address.
+const DATA: u64 = 0x400_0000;
+const DATA_LEN: u32 = 4 << 20;
+const DATA_KEY: u32 = 0xf0;
+const DATA_MTT: u64 = 64;
+const VA: u64 = 0x7f00_0000_0000;
+
+const WRITE: u8 = 0x08;
+const SEND: u8 = 0x0a;
+
+/// The memory of a VMM, and its connection to the device.
+struct Guest {
+    client: Client,
+    memory: OwnedFd,
+}
+
+impl Bus for Guest {
+    fn configure(&mut self, offset: u64, bytes: &[u8]) {
+        self.client.region_write(VFIO_PCI_CONFIG_REGION_INDEX, offset, bytes).unwrap();
+    }
+
+    fn store(&mut self, bar: u8, offset: u64, bytes: &[u8]) {
+        self.client.region_write(bar.into(), offset, bytes).unwrap();
+    }
+
+    fn load<const LEN: usize>(&mut self, bar: u8, offset: u64) -> [u8; LEN] {
+        let mut bytes = [0; LEN];
+        self.client.region_read(bar.into(), offset, &mut bytes).unwrap();
+        bytes
+    }
+
+    fn poke(&mut self, at: u64, bytes: &[u8]) {
+        assert_eq!(rustix::io::pwrite(&self.memory, bytes, at), Ok(bytes.len()));
+    }
+
+    fn peek(&mut self, at: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        assert_eq!(rustix::io::pread(&self.memory, &mut bytes, at), Ok(len));
+        bytes
+    }
+}
+
+/// A process with one HCA on the ring, and the driver of that.
+struct Machine {
+    // Before the daemon: it disconnects.
+    driver: Driver<Guest>,
+    daemon: Daemon,
+    control: PathBuf,
+}
+
+impl Machine {
+    fn start(ring: &TempDir, id: u16) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (socket, control) = (folder.path().join("hca.sock"), folder.path().join("control.sock"));
+        let device = json!({
+            "id": id,
+            "socket_path": socket,
+            "frontend": { "jingzhao": {} },
+            "fabric": { "ring": { "folder": ring.path().join("ring") } },
+        });
+        let config = folder.path().join("hcad.json");
+        std::fs::write(&config, json!({ "control_socket": control, "devices": [device] }).to_string())
+            .unwrap();
+        let mut command = hcad();
+        command.arg("--config").arg(config);
+        let mut daemon = Daemon::of(command.spawn().unwrap(), folder, socket);
+        let line = daemon.wait_for_line("confined: ");
+        assert!(line.contains("seccomp"), "{line}");
+        daemon.wait_for_line("ready");
+        let driver = drive(&daemon.socket);
+        Self { driver, daemon, control }
+    }
+
+    /// Connects QP `n` to QP `n` of another.
+    fn connect(&mut self, n: u32, peer: u16) {
+        let (sq, rq, cq) = (3 * n + 1, 3 * n + 2, 3 * n + 3);
+        let driver = &mut self.driver;
+        driver.poke(page(n) + CQ, &[0x80; 32 << LOG_CQES]);
+        driver.register(&region(sq, n.into(), SQ, 0x400, MptFlags::empty()));
+        driver.register(&region(rq, n.into(), RQ, 0x400, MptFlags::empty()));
+        driver.register(&region(cq, n.into(), CQ, 0x400, MptFlags::LOCAL_WRITE));
+        driver.create_cq(&cqc(n, cq, LOG_CQES));
+        // 67 ms (IBTA volume 1, section 9.7.6.1.3).
+        let mut qpc = Qpc {
+            mtu: 5,
+            ack_timeout: 14,
+            remote_qpn: Qpn::new(FIRST_QPN + n),
+            dlid: Lid::new(peer),
+            ..jingzhao::qpc(n, [sq, rq], 0x400)
+        };
+        qpc.set_retry_count(7);
+        driver.connect(FIRST_QPN + n, &qpc);
+    }
+
+    fn send(&mut self, n: u32, slot: u32, opcode: u8, units: &[Vec<u8>]) {
+        self.driver.post_send(&queues(n), slot, opcode, &signalled(&units.concat()));
+    }
+
+    fn post_recv(&mut self, n: u32, slot: u32, at: u64, len: u32) {
+        self.driver.post_recv(&queues(n), slot, &data_unit(DATA_KEY, VA + at, len));
+    }
+
+    fn fill(&mut self, at: u64, bytes: &[u8]) {
+        self.driver.poke(DATA + at, bytes);
+    }
+
+    fn data(&mut self, at: u64, len: usize) -> Vec<u8> {
+        self.driver.peek(DATA + at, len)
+    }
+
+    /// Waits for a completion of QP `n` and gives its syndrome.
+    fn completion(&mut self, n: u32, index: u64) -> u8 {
+        until("a completion", || {
+            let entry = self.driver.peek(page(n) + CQ + 32 * index, 32);
+            (entry[0x1f] == 0).then(|| drivers::syndrome(&entry))
+        })
+    }
+
+    /// What `hcactl` answers.
+    fn ask(&self, arguments: &[&str]) -> Value {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
+        let output =
+            command.arg("--socket").arg(&self.control).arg("--json").args(arguments).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    fn fabric(&self, counter: &str) -> u64 {
+        self.ask(&["counters"])["fabric"][counter].as_u64().unwrap()
+    }
+
+    /// Waits until these and no others are members.
+    fn wait_for_members(&self, ids: &[u16]) {
+        let wanted: Vec<_> = ids.iter().map(|id| format!("02:00:00:00:00:{id:02x}")).collect();
+        until("members of the ring", || {
+            let rows = self.ask(&["peer", "list"]);
+            let macs = rows.as_array().unwrap().iter().map(|row| row["mac"].as_str().unwrap());
+            macs.eq(wanted.iter().map(String::as_str)).then_some(())
+        });
+    }
+
+    fn signal(&self, signal: libc::c_int) {
+        let pid = libc::pid_t::try_from(self.daemon.child.id()).unwrap();
+        // SAFETY: sends a signal to a child that has not been waited for, so its number is still its own.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+    }
+}
+
+/// A driver of an initialised device, with a region for messages.
+fn drive(socket: &Path) -> Driver<Guest> {
+    let mut client = Client::new(socket).unwrap();
+    let memory = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&memory, MEMORY).unwrap();
+    client.dma_map(0, 0, MEMORY, memory.as_raw_fd()).unwrap();
+    let mut driver = Driver::new(Guest { client, memory });
+    driver.enable();
+    driver.initialise(4);
+    driver.write_mtt(0, (0..QPS).map(page));
+    driver.write_mtt(DATA_MTT, (0..u64::from(DATA_LEN) / PAGE).map(|page| DATA + page * PAGE));
+    let rights = MptFlags::LOCAL_WRITE | MptFlags::REMOTE_WRITE;
+    driver.register(&region(DATA_KEY, DATA_MTT, VA, DATA_LEN.into(), rights));
+    driver
+}
+
+fn page(n: u32) -> u64 {
+    QUEUES + u64::from(n) * PAGE
+}
+
+fn queues(n: u32) -> Queues {
+    Queues { qpn: FIRST_QPN + n, page: 1, sq: page(n) + SQ, rq: page(n) + RQ }
+}
+
+/// Units of a WRITE from the beginning of our region to this place of the peer's.
+fn write_to(at: u64, len: u32) -> [Vec<u8>; 2] {
+    [remote_unit(DATA_KEY, VA + at), data_unit(DATA_KEY, VA, len)]
+}
+
+/// Bytes that no other seed gives.
+fn pattern(seed: u32, len: usize) -> Vec<u8> {
+    (0..).map(|at: u32| (at ^ seed).wrapping_mul(0x9e37_79b1).to_le_bytes()[3]).take(len).collect()
+}
+
+/// Moves a message of each length by SEND one way, and one of 1 MiB by WRITE, over QP `n` that was used for nothing.
+fn exchange(from: &mut Machine, to: &mut Machine, n: u32) {
+    const AT: u64 = 2 << 20;
+    let lens = [1, 64, 4096, 4097, 100_000];
+    for (slot, len) in (0..).zip(lens) {
+        let bytes = pattern(n << 8 | slot, len);
+        let len = u32::try_from(len).unwrap();
+        from.fill(0, &bytes);
+        to.post_recv(n, slot, AT, len);
+        from.send(n, slot, SEND, &[data_unit(DATA_KEY, VA, len)]);
+        assert_eq!(from.completion(n, slot.into()), 0, "SEND of {len} bytes");
+        assert_eq!(to.completion(n, slot.into()), 0);
+        assert_eq!(to.data(AT, bytes.len()), bytes);
+    }
+    let bytes = pattern(n, 1 << 20);
+    from.fill(0, &bytes);
+    from.send(n, 5, WRITE, &write_to(AT, 1 << 20));
+    assert_eq!(from.completion(n, 5), 0, "WRITE");
+    assert_eq!(to.data(AT, bytes.len()), bytes);
+}
+
+#[test]
+fn processes_that_name_one_folder_reach_each_other() {
+    let ring = tempfile::tempdir().unwrap();
+    let (mut a, mut b) = (Machine::start(&ring, 1), Machine::start(&ring, 2));
+    a.wait_for_members(&[2]);
+    b.wait_for_members(&[1]);
+    for n in 0..2 {
+        a.connect(n, 2);
+        b.connect(n, 1);
+    }
+    exchange(&mut a, &mut b, 0);
+    exchange(&mut b, &mut a, 1);
+    for machine in [&a, &b] {
+        assert_eq!((machine.fabric("rings_broken"), machine.fabric("tx_refused")), (0, 0));
+        let rows = machine.ask(&["peer", "list"]);
+        assert_eq!(rows[0]["rx_frames"], machine.fabric("rx_frames"));
+        assert_eq!(rows[0]["tx_frames"], machine.fabric("tx_frames"));
+    }
+    let refused = Command::new(env!("CARGO_BIN_EXE_hcactl"))
+        .arg("--socket")
+        .arg(&a.control)
+        .args(["peer", "add", "127.0.0.1:9"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && text.contains("there is no list to change"), "{text}");
+}
+
+#[test]
+fn one_that_is_killed_is_reached_again_when_it_is_back() {
+    let ring = tempfile::tempdir().unwrap();
+    // Both that makes the memory of the link, and that is given it.
+    for (stays, killed) in [(1, 2), (2, 1)] {
+        let (mut a, b) = (Machine::start(&ring, stays), Machine::start(&ring, killed));
+        a.wait_for_members(&[killed]);
+        b.signal(libc::SIGKILL);
+        a.wait_for_members(&[]);
+        drop(b);
+        let mut b = Machine::start(&ring, killed);
+        a.wait_for_members(&[killed]);
+        a.connect(0, killed);
+        b.connect(0, stays);
+        exchange(&mut a, &mut b, 0);
+        assert_eq!(a.fabric("rings_broken"), 0);
+    }
+}
+
+#[test]
+fn one_that_stands_still_stops_nobody_else() {
+    /// QPs that send to the one that stands still: more than its ring has room for.
+    const MANY: u32 = 16;
+    let ring = tempfile::tempdir().unwrap();
+    let mut machines = [1, 2, 3].map(|id| Machine::start(&ring, id));
+    let [a, b, c] = &mut machines;
+    a.wait_for_members(&[2, 3]);
+    for n in 0..MANY + 1 {
+        a.connect(n, 3);
+        c.connect(n, 1);
+    }
+    a.connect(MANY + 1, 2);
+    b.connect(MANY + 1, 1);
+
+    c.signal(libc::SIGSTOP);
+    for n in 0..MANY {
+        a.send(n, 0, WRITE, &write_to(0, 1 << 20));
+    }
+    until("frames that are refused", || (a.fabric("tx_refused") > 0).then_some(()));
+    let rows = a.ask(&["peer", "list"]);
+    assert!(rows[1]["tx_refused"].as_u64() > Some(0) && rows[0]["tx_refused"] == 0, "{rows}");
+    exchange(a, b, MANY + 1);
+
+    c.signal(libc::SIGCONT);
+    exchange(a, c, MANY);
+    assert_eq!((a.fabric("rings_broken"), c.fabric("rings_broken")), (0, 0));
+}
