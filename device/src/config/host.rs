@@ -9,7 +9,7 @@ use rustix::fs::{Access, access};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use super::files::Use;
-use super::{Config, ConfigError, FabricConfig, value};
+use super::{Config, ConfigError, DeviceConfig, FabricConfig, value};
 use crate::fabric::tap::{self, InterfaceName};
 use crate::runtime_folder;
 
@@ -19,14 +19,28 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Value`] for the first.
     pub fn check_host(&self) -> Result<(), ConfigError> {
-        for (key, path, used) in self.paths() {
+        for (index, device) in self.devices.iter().enumerate() {
+            device.check_host(&format!("devices[{index}]"))?;
+        }
+        for (key, path, used) in self.paths_of_the_process() {
             check_path(&path, used).map_err(|problem| value(&key, problem))?;
         }
-        for (index, device) in self.devices.iter().enumerate() {
-            if let FabricConfig::Tap { interface, .. } = &device.fabric {
-                let key = format!("devices[{index}].fabric.tap.interface");
-                check_tap(interface).map_err(|problem| value(&key, problem))?;
-            }
+        Ok(())
+    }
+}
+
+impl DeviceConfig {
+    /// Looks for folders, interfaces and rights that the device lacks; `name` is what messages call it.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] for the first.
+    pub fn check_host(&self, name: &str) -> Result<(), ConfigError> {
+        for (key, path, used) in self.paths_of(name) {
+            check_path(&path, used).map_err(|problem| value(&key, problem))?;
+        }
+        if let FabricConfig::Tap { interface, .. } = &self.fabric {
+            let key = format!("{name}.fabric.tap.interface");
+            check_tap(interface).map_err(|problem| value(&key, problem))?;
         }
         Ok(())
     }

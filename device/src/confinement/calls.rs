@@ -49,8 +49,9 @@ const ANY_ARGUMENTS: &[i64] = &[
     libc::SYS_faccessat2,
     libc::SYS_getdents64,
     libc::SYS_getcwd,
-    // Sockets that exist. Nobody is connected to.
+    // Sockets of the kinds below. Nobody is connected to.
     libc::SYS_bind,
+    libc::SYS_listen,
     libc::SYS_accept,
     libc::SYS_accept4,
     libc::SYS_sendto,
@@ -167,11 +168,11 @@ const PRCTL: &[i32] =
 /// `linux/prctl.h`.
 const PR_GET_AUXV: i32 = 0x4155_5856;
 
-/// Refuses all other calls to every thread there is or will be.
-pub(super) fn restrict() -> Outcome<()> {
+/// Refuses all other calls to every thread there is or will be. Sockets may be given to `groups`.
+pub(super) fn restrict(groups: &[u32]) -> Outcome<()> {
     use seccompiler::Error;
 
-    let filter = filter().map_err(|error| Missing::Refused(error.to_string()))?;
+    let filter = filter(groups).map_err(|error| Missing::Refused(error.to_string()))?;
     seccompiler::apply_filter_all_threads(&filter).map_err(|error| match error {
         Error::Seccomp(error)
             if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EOPNOTSUPP)) =>
@@ -182,13 +183,13 @@ pub(super) fn restrict() -> Outcome<()> {
     })
 }
 
-fn filter() -> Result<BpfProgram, BackendError> {
+fn filter(groups: &[u32]) -> Result<BpfProgram, BackendError> {
     let architecture: TargetArch = std::env::consts::ARCH.try_into()?;
     let mut rules = BTreeMap::new();
     for call in ANY_ARGUMENTS.iter().chain(OLD_NAMES) {
         rules.insert(*call, Vec::new());
     }
-    for (call, alternatives) in limited() {
+    for (call, alternatives) in limited(groups) {
         let alternatives = alternatives.into_iter().map(|conditions| {
             let conditions = conditions.into_iter().map(|Condition { argument, mask, value }| {
                 let equal = SeccompCmpOp::MaskedEq(mask.into());
@@ -210,7 +211,7 @@ struct Condition {
 }
 
 /// Calls that are let through with some arguments: alternatives, of each of which all conditions hold.
-fn limited() -> Vec<(i64, Vec<Vec<Condition>>)> {
+fn limited(groups: &[u32]) -> Vec<(i64, Vec<Vec<Condition>>)> {
     let masked = |argument, mask: i32, value: i32| Condition {
         argument,
         mask: mask.cast_unsigned(),
@@ -220,7 +221,8 @@ fn limited() -> Vec<(i64, Vec<Vec<Condition>>)> {
     let one_of = |argument, values: &[i32]| values.iter().map(|value| is(argument, *value)).collect();
     // Above the kind of a socket are flags.
     let datagrams = |family| vec![masked(0, -1, family), masked(1, 0xf, libc::SOCK_DGRAM)];
-    vec![
+    let given = |group: &u32| vec![masked(2, -1, -1), masked(3, -1, group.cast_signed())];
+    let mut calls = vec![
         // UDP, and sockets of this host. No TCP, no packets, no netlink.
         (libc::SYS_socket, vec![is(0, libc::AF_UNIX), datagrams(libc::AF_INET), datagrams(libc::AF_INET6)]),
         (libc::SYS_socketpair, vec![is(0, libc::AF_UNIX)]),
@@ -242,7 +244,12 @@ fn limited() -> Vec<(i64, Vec<Vec<Condition>>)> {
         // Our own signals and limits.
         (libc::SYS_tgkill, vec![is(0, getpid().as_raw_nonzero().get())]),
         (libc::SYS_prlimit64, vec![is(0, 0)]),
-    ]
+    ];
+    // The socket of a device that comes later, to a group that was named. Without a rule all arguments would do.
+    if !groups.is_empty() {
+        calls.push((libc::SYS_fchownat, groups.iter().map(given).collect()));
+    }
+    calls
 }
 
 #[cfg(test)]
@@ -253,9 +260,12 @@ mod tests {
 
     use super::*;
 
+    /// A group that sockets may be given to.
+    const GROUP: u32 = 4711;
+
     /// Runs `test` in a thread that is confined alone.
     fn confined<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) -> T {
-        let filter = filter().unwrap();
+        let filter = filter(&[GROUP]).unwrap();
         let thread = thread::spawn(move || {
             seccompiler::apply_filter(&filter).unwrap();
             test()
@@ -285,6 +295,7 @@ mod tests {
                 ("init_module", libc::SYS_init_module),
                 ("setuid", libc::SYS_setuid),
                 ("connect", libc::SYS_connect),
+                ("fchmodat", libc::SYS_fchmodat),
                 ("seccomp", libc::SYS_seccomp),
                 // Numbers that no kernel has yet.
                 ("unknown", 100_000),
@@ -327,6 +338,21 @@ mod tests {
         };
         assert!(!executable(libc::PROT_READ | libc::PROT_WRITE));
         assert!(executable(libc::PROT_READ | libc::PROT_EXEC));
+    }
+
+    #[test]
+    fn a_socket_is_given_to_a_group_that_was_named_and_to_nobody_else() {
+        let errors = confined(|| {
+            let anybody = u32::MAX;
+            [(anybody, GROUP), (anybody, GROUP + 1), (0, GROUP)].map(|(user, group)| {
+                let path = c"/nonexistent".as_ptr();
+                // SAFETY: a path that ends with a zero and numbers; there is no such file.
+                let result = unsafe { libc::fchownat(libc::AT_FDCWD, path, user, group, 0) };
+                assert_eq!(result, -1);
+                io::Error::last_os_error().raw_os_error()
+            })
+        });
+        assert_eq!(errors, [Some(libc::ENOENT), Some(libc::ENOSYS), Some(libc::ENOSYS)]);
     }
 
     #[test]
