@@ -78,13 +78,13 @@ enum Occasion {
 }
 
 impl Blueprint {
-    /// Of the device with this index in the configuration.
-    pub fn new(device: &DeviceConfig, index: usize, networks: &mut Networks) -> Self {
+    /// Of a device; `key` is what messages call it.
+    pub fn new(device: &DeviceConfig, key: &str, networks: &mut Networks) -> Self {
         let network = match &device.fabric {
             FabricConfig::Local { network } => Some(networks.network(network)),
             FabricConfig::Udp { .. } | FabricConfig::Ring { .. } | FabricConfig::Tap { .. } => None,
         };
-        Self { device: device.clone(), key: format!("devices[{index}]"), network }
+        Self { device: device.clone(), key: key.to_owned(), network }
     }
 
     /// Of the thread, and of the interface in captures.

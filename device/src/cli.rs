@@ -20,9 +20,10 @@ use crate::telemetry::trace::TraceFormat;
 
 /// Serves RDMA HCAs as vfio-user PCI devices.
 ///
-/// Runs in the foreground until SIGTERM or SIGINT. Log lines go to standard error; RUST_LOG filters them. Sockets that
-/// nobody names are made in $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR/hcad or /run/hcad; those that systemd passes are used where
-/// the configuration names their paths, or for its only device.
+/// Runs in the foreground until SIGTERM or SIGINT; SIGHUP, or `hcactl reload`, has it read its configuration file again. Log
+/// lines go to standard error; RUST_LOG filters them. Sockets that nobody names are made in $RUNTIME_DIRECTORY,
+/// $XDG_RUNTIME_DIR/hcad or /run/hcad; those that systemd passes are used where the configuration names their paths, or for
+/// its only device.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "hcad", version, subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 pub struct Cli {
@@ -144,6 +145,21 @@ impl Cli {
         Ok(config)
     }
 
+    /// The file that the configuration comes from, if it can be read again.
+    pub fn file(&self) -> Option<&Path> {
+        self.config.as_deref().filter(|path| *path != Path::new("-"))
+    }
+
+    /// The configuration that is to run from now on, of the text of a file, as at the start.
+    ///
+    /// # Errors
+    /// Something in it, or in it with the options, is wrong.
+    pub fn again(&self, text: &str, inherited: &mut Inherited) -> Result<Config, ConfigError> {
+        let mut config = Config::from_text(text, self.origin())?;
+        self.apply(&mut config, inherited).map_err(|error| error.in_file(self.origin()))?;
+        Ok(config)
+    }
+
     fn apply(&self, config: &mut Config, inherited: &mut Inherited) -> Result<(), ConfigError> {
         let overrides = [
             ("--socket-path", self.socket_path.is_some()),
@@ -185,7 +201,7 @@ impl Cli {
         {
             inherited.prefer_only();
         }
-        if !inherited.has_only() {
+        if !(config.devices.len() == 1 && inherited.has_only()) {
             for device in config.devices.iter_mut().filter(|device| device.socket_path.is_none()) {
                 device.socket_path = Some(runtime_folder::device(&folder, device.identity.lid.get()));
             }

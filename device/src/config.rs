@@ -22,13 +22,11 @@ use serde_json::{Map, Value, json};
 use thiserror::Error;
 use tracing_subscriber::EnvFilter;
 
-use self::access::AccessEntry;
-pub use self::access::GroupEntry;
+pub use self::access::{GroupEntry, SocketsEntry};
 pub use self::confinement::ConfinementEntry;
-use self::device::OF_THE_HOST;
-pub use self::device::{CaptureConfig, DeviceConfig, DeviceEntry, PeerEntry, TraceConfig, TraceEntry};
+pub use self::device::{ADDED, CaptureConfig, DeviceConfig, DeviceEntry, PeerEntry, TraceConfig, TraceEntry};
 pub use self::fabric::{FabricConfig, FabricEntry, LocalEntry, RingEntry, TapEntry, UdpEntry, UdpPeerEntry};
-pub(crate) use self::files::Use;
+pub(crate) use self::files::{Use, check_paths};
 pub use self::memory::GuestMemoryEntry;
 pub use self::metrics::MetricsConfig;
 pub use self::peer_addr::PeerAddr;
@@ -76,7 +74,14 @@ pub struct Config {
     pub metrics: Option<MetricsConfig>,
     /// What the process takes from itself.
     pub confinement: ConfinementEntry,
+    /// Of devices that say nothing themselves.
+    pub sockets: SocketsEntry,
+    /// What the file says of the process itself, which cannot change while it runs: keys and values.
+    pub of_the_process: Vec<(&'static str, Value)>,
 }
+
+/// Keys of what cannot change while the process runs.
+const OF_THE_PROCESS: [&str; 4] = ["log", "control_socket", "metrics", "confinement"];
 
 /// What is wrong with a configuration. One line each, naming the key.
 #[derive(Debug, Error)]
@@ -184,25 +189,13 @@ impl Config {
             Self::parse(text).map_err(ReadError::Shape).and_then(|file| Ok(Self::try_from(file)?))?;
         let mut whole: Value =
             serde_json::from_str(text).map_err(|error| ReadError::Shape(error.to_string()))?;
+        let said = |key: &'static str| (key, whole.get(key).cloned().unwrap_or_default());
+        config.of_the_process = OF_THE_PROCESS.map(said).into();
         let entries = whole.get_mut("devices").and_then(Value::as_array_mut).into_iter().flatten();
         for (device, entry) in config.devices.iter_mut().zip(entries) {
-            let Some(entry) = entry.as_object_mut() else { continue };
-            OF_THE_HOST.iter().for_each(|key| drop(entry.remove(*key)));
-            // The MTU of an interface is what it was at the start.
-            if let FabricConfig::Tap { path_mtu, .. } = &device.fabric
-                && let Some(tap) = entry.get_mut("fabric").and_then(|fabric| fabric.get_mut("tap"))
-            {
-                tap["path_mtu"] = json!(path_mtu.bytes());
+            if let Some(entry) = entry.as_object_mut() {
+                device.keep(std::mem::take(entry));
             }
-            // Names of hosts mean what they meant here and now.
-            if let FabricConfig::Udp { peers, .. } = &device.fabric {
-                let entries = entry.get_mut("fabric").and_then(|fabric| fabric.pointer_mut("/udp/peers"));
-                let entries = entries.and_then(Value::as_array_mut).into_iter().flatten();
-                for (addr, peer) in entries.filter_map(|entry| entry.get_mut("addr")).zip(peers) {
-                    *addr = json!(peer.addr);
-                }
-            }
-            device.entry = std::mem::take(entry);
         }
         Ok(config)
     }
@@ -223,7 +216,8 @@ impl TryFrom<ConfigFile> for Config {
         if file.devices.is_empty() {
             return Err(value("devices", "at least one device is needed"));
         }
-        let all = AccessEntry { mode: file.socket_mode.as_deref(), group: file.socket_group.as_ref() };
+        let sockets = SocketsEntry { mode: file.socket_mode, group: file.socket_group };
+        let all = sockets.entry();
         all.check("")?;
         let count = file.devices.len();
         let mut memory_left = MAX_BYTES_OF_ALL;
@@ -238,29 +232,9 @@ impl TryFrom<ConfigFile> for Config {
                 DeviceConfig::from_entry(entry, memory, all, &key)
             })
             .collect::<Result<Vec<_>, _>>()?;
-        let mut numbers = HashMap::new();
-        let mut macs = HashMap::new();
-        let mut binds: HashMap<SocketAddr, usize> = HashMap::new();
-        for (index, device) in devices.iter().enumerate() {
-            let key = |name| format!("devices[{index}].{name}");
-            let Identity { lid, mac, .. } = device.identity;
-            if let Some(other) = numbers.insert(lid, index) {
-                return Err(value(
-                    &key("id"),
-                    format!("{} is the number of devices[{other}] already", lid.get()),
-                ));
-            }
-            if let Some(other) = macs.insert(mac, index) {
-                return Err(value(&key("mac"), format!("{mac} is the MAC of devices[{other}] already")));
-            }
-            if let FabricConfig::Udp { bind, .. } = device.fabric
-                && bind.port() != 0
-                && let Some(other) = binds.insert(bind, index)
-            {
-                let problem = format!("devices[{other}] receives on {bind} already");
-                return Err(value(&key("fabric.udp.bind"), problem));
-            }
-        }
+        let named: Vec<_> =
+            devices.iter().enumerate().map(|(index, device)| (format!("devices[{index}]"), device)).collect();
+        check_together(&named)?;
         EnvFilter::try_new(&file.log.filter)
             .map_err(|error| value("log.filter", format!("{:?}: {error}", file.log.filter)))?;
         let config = Self {
@@ -269,9 +243,42 @@ impl TryFrom<ConfigFile> for Config {
             control_socket: file.control_socket,
             metrics: file.metrics.map(|text| MetricsConfig::check(&text, "metrics")).transpose()?,
             confinement: file.confinement,
+            sockets,
+            of_the_process: Vec::new(),
         };
         config.check_paths()?;
         Ok(config)
+    }
+}
+
+/// Sees to it that devices can be in one process, each by its name in messages.
+///
+/// # Errors
+/// [`ConfigError::Value`] that names two.
+pub fn check_together(devices: &[(String, &DeviceConfig)]) -> Result<(), ConfigError> {
+    let mut numbers = HashMap::new();
+    let mut macs = HashMap::new();
+    let mut binds: HashMap<SocketAddr, &str> = HashMap::new();
+    for (name, device) in devices {
+        let key = |part| format!("{name}.{part}");
+        let Identity { lid, mac, .. } = device.identity;
+        if let Some(other) = numbers.insert(lid, name) {
+            return Err(value(&key("id"), format!("{} is the number of {other} already", lid.get())));
+        }
+        if let Some(other) = macs.insert(mac, name) {
+            return Err(value(&key("mac"), format!("{mac} is the MAC of {other} already")));
+        }
+        if let FabricConfig::Udp { bind, .. } = device.fabric
+            && bind.port() != 0
+            && let Some(other) = binds.insert(bind, name)
+        {
+            return Err(value(&key("fabric.udp.bind"), format!("{other} receives on {bind} already")));
+        }
+    }
+    let bytes = devices.iter().try_fold(0_u64, |sum, (_, device)| sum.checked_add(device.memory.bytes));
+    match bytes {
+        Some(bytes) if bytes <= MAX_BYTES_OF_ALL => Ok(()),
+        _ => Err(value("guest_memory", "devices may have more mapped than all of them together may")),
     }
 }
 

@@ -44,6 +44,8 @@ pub enum InheritedError {
 pub struct Inherited {
     /// For the one device of a configuration that names no path for it.
     only: Option<Source>,
+    /// There was one for it.
+    had_only: bool,
     /// Listening ones, by their paths.
     listening: BTreeMap<PathBuf, Arc<Listener>>,
 }
@@ -63,22 +65,31 @@ impl Inherited {
             let path = listener.path().unwrap_or_else(|| format!("descriptor {number}").into());
             listening.insert(path, listener);
         }
-        Ok(Self { only, listening })
+        Ok(Self { had_only: only.is_some(), only, listening })
     }
 
     /// Makes the one listening socket that was passed that of a device without a path, as `--fd` does.
     pub fn prefer_only(&mut self) {
-        if self.only.is_none()
+        if !self.had_only
             && self.listening.len() == 1
             && let Some((_, listener)) = self.listening.pop_first()
         {
             self.only = Some(Source::Listener(listener));
+            self.had_only = true;
         }
     }
 
-    /// Whether a device without a path has a socket.
+    /// Whether a device without a path has a socket, or had one.
     pub fn has_only(&self) -> bool {
-        self.only.is_some()
+        self.had_only
+    }
+
+    /// Has a socket again that a device does not use any more; `path` is what its configuration said.
+    pub fn put_back(&mut self, path: Option<&Path>, listener: Arc<Listener>) {
+        match path {
+            Some(path) => drop(self.listening.insert(path.to_owned(), listener)),
+            None => self.only = Some(Source::Listener(listener)),
+        }
     }
 
     /// The socket of a device without a path.

@@ -12,6 +12,7 @@ pub mod control;
 pub mod daemon;
 pub mod descriptors;
 pub mod fabric;
+pub mod fleet;
 pub mod frontend;
 pub mod hca;
 pub mod identity;

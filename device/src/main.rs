@@ -11,6 +11,7 @@ use device::cli::{self, Cli, Command, ReplayArgs};
 use device::config;
 use device::confinement;
 use device::daemon::{self, DaemonError};
+use device::fleet::{FleetError, Origin};
 use device::inherited::Inherited;
 use device::manual;
 use device::notify::Notify;
@@ -54,16 +55,24 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         config.check_host().map_err(|error| error.in_file(origin))?;
         return print(&format!("{}: ok", config::shown(origin)));
     }
+    let file = cli.file().map(std::path::absolute).transpose().context(config::shown(origin).to_string())?;
+    let again = file.clone().map(|path| {
+        let cli = cli.clone();
+        Origin { path, parse: Box::new(move |text, inherited| cli.again(text, inherited)) }
+    });
     let notify = Notify::from_environment().context("NOTIFY_SOCKET")?;
     config.make_runtime_folder()?;
     // Before the log has its thread.
-    confinement::begin(&config).map_err(|error| error.in_file(origin))?;
+    confinement::begin(&config, file.as_deref()).map_err(|error| error.in_file(origin))?;
     subscriber::init(&config.log).map_err(anyhow::Error::msg)?;
-    match daemon::run(&config, inherited, &notify) {
+    match daemon::run(config, inherited, &notify, again) {
         Err(
-            error @ DaemonError::Make(
+            error @ (DaemonError::Make(
                 MakeError::Listen { .. } | MakeError::Fabric { .. } | MakeError::File { .. },
-            ),
+            )
+            | DaemonError::Fleet(FleetError::Make(
+                MakeError::Listen { .. } | MakeError::Fabric { .. } | MakeError::File { .. },
+            ))),
         ) => Err(anyhow::Error::new(error).context(config::shown(origin).to_string())),
         ended => Ok(ended?),
     }

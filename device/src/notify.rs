@@ -14,6 +14,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// Way to the service manager, if there is one.
 #[derive(Debug, Default)]
 pub struct Notify {
@@ -46,6 +48,18 @@ impl Notify {
     /// We serve, and this is what.
     pub fn ready(&self, status: &str) {
         self.tell(&format!("READY=1\nSTATUS={status}"));
+    }
+
+    /// We read our configuration again.
+    pub fn reloading(&self) {
+        let now = clock_gettime(ClockId::Monotonic);
+        let micros = now.tv_sec.saturating_mul(1_000_000).saturating_add(now.tv_nsec / 1000);
+        self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
+    }
+
+    /// We serve something else now.
+    pub fn status(&self, status: &str) {
+        self.tell(&format!("STATUS={status}"));
     }
 
     /// We end.

@@ -230,9 +230,13 @@ fn a_log_filter_that_is_wrong_is_named() {
 }
 
 #[test]
-fn sigterm_sigint_and_sighup_end_it_with_success_and_remove_the_socket() {
-    for number in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-        let mut daemon = start_with_hangup(libc::SIG_DFL);
+fn sigterm_and_sigint_end_it_with_success_and_remove_the_socket_and_sighup_where_there_is_no_file() {
+    for (number, arguments) in [
+        (libc::SIGTERM, &["--config", "hcad.json"][..]),
+        (libc::SIGINT, &["--config", "hcad.json"]),
+        (libc::SIGHUP, &["--frontend", "mthca", "--id", "1", "--udp", "127.0.0.1:0"]),
+    ] {
+        let mut daemon = start_with_hangup(libc::SIG_DFL, arguments);
         let client = Client::new(&daemon.socket).unwrap();
         signal(&daemon, number);
         let line = daemon.wait_for_line("guests lose their HCA");
@@ -314,11 +318,12 @@ fn an_answer_that_nobody_takes_is_an_error_and_no_panic() {
 }
 
 /// A daemon that inherits this disposition of SIGHUP, whatever the tests themselves were started with.
-fn start_with_hangup(disposition: libc::sighandler_t) -> Daemon {
+fn start_with_hangup(disposition: libc::sighandler_t, arguments: &[&str]) -> Daemon {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");
+    configuration(folder.path(), None);
     let mut command = hcad();
-    command.arg("--config").arg(configuration(folder.path(), Some(&socket)));
+    command.current_dir(folder.path()).args(arguments).arg("--socket-path").arg(&socket);
     // SAFETY: between fork and exec this only calls signal, which is safe there.
     unsafe {
         command.pre_exec(move || match libc::signal(libc::SIGHUP, disposition) {
@@ -332,7 +337,7 @@ fn start_with_hangup(disposition: libc::sighandler_t) -> Daemon {
 /// As nohup(1) starts programs.
 #[test]
 fn a_hangup_that_is_to_be_ignored_is_ignored() {
-    let mut daemon = start_with_hangup(libc::SIG_IGN);
+    let mut daemon = start_with_hangup(libc::SIG_IGN, &["--config", "hcad.json"]);
     signal(&daemon, libc::SIGHUP);
     drop(Client::new(&daemon.socket).unwrap());
     daemon.wait_for_line("client is gone");

@@ -44,7 +44,7 @@ const PARTS: &[(&str, &[&str])] = &[
         &["identity", "runtime_folder", "telemetry", "memory", "vfio", "fabric", "management", "frontend"],
     ),
     ("cli", &["inherited", "runtime_folder", "telemetry", "frontend", "config"]),
-    ("confinement", &["fabric", "config"]),
+    ("confinement", &["runtime_folder", "fabric", "config"]),
     (
         "control",
         &[
@@ -89,20 +89,33 @@ const PARTS: &[(&str, &[&str])] = &[
     ),
     ("supervisor", &["telemetry", "control", "worker"]),
     (
+        "fleet",
+        &[
+            "inherited",
+            "runtime_folder",
+            "vfio",
+            "fabric",
+            "config",
+            "confinement",
+            "control",
+            "worker",
+            "blueprint",
+            "supervisor",
+        ],
+    ),
+    (
         "daemon",
         &[
             "descriptors",
             "inherited",
             "notify",
             "vfio",
-            "fabric",
             "config",
             "confinement",
             "control",
             "metrics",
-            "worker",
             "blueprint",
-            "supervisor",
+            "fleet",
         ],
     ),
 ];

@@ -1,5 +1,8 @@
 //! Who may connect to the socket of a device.
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use nix::unistd::Group;
 use rustix::fs::{Gid, Mode};
 use schemars::JsonSchema;
@@ -23,6 +26,26 @@ pub enum GroupEntry {
 pub(super) struct AccessEntry<'a> {
     pub(super) mode: Option<&'a str>,
     pub(super) group: Option<&'a GroupEntry>,
+}
+
+/// What a file says of the sockets of devices that say nothing themselves.
+#[derive(Clone, Debug, Default)]
+pub struct SocketsEntry {
+    /// Permissions.
+    pub(super) mode: Option<String>,
+    /// Group.
+    pub(super) group: Option<GroupEntry>,
+}
+
+impl SocketsEntry {
+    pub(super) fn entry(&self) -> AccessEntry<'_> {
+        AccessEntry { mode: self.mode.as_deref(), group: self.group.as_ref() }
+    }
+
+    /// The group, if one is named.
+    pub(crate) fn group(&self) -> Option<Gid> {
+        self.group.as_ref().and_then(|entry| gid(entry, "socket_group").ok())
+    }
 }
 
 impl AccessEntry<'_> {
@@ -62,12 +85,28 @@ fn gid(entry: &GroupEntry, key: &str) -> Result<Gid, ConfigError> {
         // The system calls take it for "leave as it is".
         GroupEntry::Number(u32::MAX) => Err(value(key, format!("{} is not the number of a group", u32::MAX))),
         GroupEntry::Number(number) => Ok(Gid::from_raw(*number)),
-        GroupEntry::Name(name) => match Group::from_name(name) {
-            Ok(Some(group)) => Ok(Gid::from_raw(group.gid.as_raw())),
-            Ok(None) => Err(value(key, format!("there is no group {name:?}"))),
-            Err(error) => Err(value(key, format!("cannot look up group {name:?}: {error}"))),
-        },
+        GroupEntry::Name(name) => {
+            let found = Group::from_name(name).map(|group| group.map(|group| group.gid.as_raw()));
+            let number = match found {
+                Ok(Some(number)) => {
+                    known().insert(name.clone(), number);
+                    Some(number)
+                }
+                Ok(None) | Err(_) => known().get(name).copied(),
+            };
+            match (number, found) {
+                (Some(number), _) => Ok(Gid::from_raw(number)),
+                (None, Err(error)) => Err(value(key, format!("cannot look up group {name:?}: {error}"))),
+                (None, Ok(_)) => Err(value(key, format!("there is no group {name:?}"))),
+            }
+        }
     }
+}
+
+/// Groups that were found once. A process that has confined itself cannot look them up again.
+fn known() -> MutexGuard<'static, BTreeMap<String, u32>> {
+    static KNOWN: Mutex<BTreeMap<String, u32>> = Mutex::new(BTreeMap::new());
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

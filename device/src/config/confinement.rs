@@ -15,10 +15,28 @@ pub struct ConfinementEntry {
     /// Folders below which `hcactl capture on` and `hcactl trace on` may make files, beside those in which captures and
     /// traces of this file are. The folder of the control socket if this is not said.
     pub writable: Option<Vec<PathBuf>>,
+    /// Folders below which devices that come later, by `hcactl device add` or a reload, may have their sockets, beside those
+    /// in which sockets of this file are and the one for sockets that nobody names.
+    pub sockets: Vec<PathBuf>,
+    /// Folders below which files may be read: that of this file, if SIGHUP is to find another that was put in its place.
+    /// `hcactl reload` needs none.
+    pub readable: Vec<PathBuf>,
+    /// Devices that come later may be on tap interfaces; so they may if a device of this file is.
+    pub tap: bool,
+    /// Devices that come later may be on rings, in the folder that is usual or one of those for sockets; so they may if a
+    /// device of this file is.
+    pub ring: bool,
 }
 
 impl Default for ConfinementEntry {
     fn default() -> Self {
-        Self { enabled: true, writable: None }
+        Self {
+            enabled: true,
+            writable: None,
+            sockets: Vec::new(),
+            readable: Vec::new(),
+            tap: false,
+            ring: false,
+        }
     }
 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 use protocol::ids::{Lid, MacAddr};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use super::access::{AccessEntry, GroupEntry};
+use super::access::{AccessEntry, GroupEntry, SocketsEntry};
 use super::fabric::{FabricConfig, FabricEntry};
 use super::memory::GuestMemoryEntry;
 use super::{ConfigError, value};
@@ -20,6 +20,7 @@ use crate::frontend::FrontendEntry;
 use crate::identity::Identity;
 use crate::management;
 use crate::memory::Limits;
+use crate::memory::limits::MAX_BYTES_OF_ALL;
 use crate::telemetry::filter::{CaptureFilter, TraceFilter};
 use crate::telemetry::store::{Keep, MAX_FILES, RingBytes};
 use crate::telemetry::trace::{STANDARD_ERROR, TraceFormat};
@@ -195,6 +196,8 @@ pub struct DeviceConfig {
     pub record_max_bytes: u64,
     /// The entry as the file has it, without what names files and sockets of the host: the device that a record describes.
     pub entry: Map<String, Value>,
+    /// The entry as the file has it.
+    pub said: Map<String, Value>,
 }
 
 /// Bound of a capture unless the configuration says another: some seconds at full rate, and no full disk.
@@ -220,7 +223,7 @@ const fn default_trace_max_bytes() -> u64 {
 const MAX_LINGER_US: u16 = 1000;
 
 /// Keys of a device that say what is around it, and nothing of what it does.
-pub(super) const OF_THE_HOST: [&str; 14] = [
+const OF_THE_HOST: [&str; 14] = [
     "socket_path",
     "socket_mode",
     "socket_group",
@@ -308,9 +311,80 @@ impl DeviceConfig {
             record: entry.record,
             record_max_bytes: entry.record_max_bytes,
             entry: Map::new(),
+            said: Map::new(),
         })
     }
+
+    /// One device more beside those that run, of an entry as in a file whose devices have such sockets.
+    ///
+    /// # Errors
+    /// Something in it is wrong. What it has in common with the others is not looked for.
+    pub fn beside(
+        entry: Map<String, Value>,
+        sockets: &SocketsEntry,
+        others: &[&Self],
+    ) -> Result<Self, ConfigError> {
+        let shape: DeviceEntry =
+            serde_path_to_error::deserialize(Value::Object(entry.clone())).map_err(|error| {
+                match error.path().to_string() {
+                    path if path == "." => value(ADDED, error.into_inner().to_string()),
+                    path => value(&format!("{ADDED}.{path}"), error.into_inner().to_string()),
+                }
+            })?;
+        let taken: u64 = others.iter().map(|device| device.memory.bytes).sum();
+        let mut left = MAX_BYTES_OF_ALL.saturating_sub(taken);
+        let key = format!("{ADDED}.guest_memory");
+        let memory = shape.guest_memory.check(others.len() + 1, &mut left, &key)?;
+        let mut device = Self::from_entry(shape, memory, sockets.entry(), ADDED)?;
+        device.keep(entry);
+        Ok(device)
+    }
+
+    /// Keeps the entry it was made of.
+    pub(super) fn keep(&mut self, mut entry: Map<String, Value>) {
+        self.said.clone_from(&entry);
+        OF_THE_HOST.iter().for_each(|key| drop(entry.remove(*key)));
+        // The MTU of an interface is what it was at the start.
+        if let FabricConfig::Tap { path_mtu, .. } = &self.fabric
+            && let Some(tap) = entry.get_mut("fabric").and_then(|fabric| fabric.get_mut("tap"))
+        {
+            tap["path_mtu"] = json!(path_mtu.bytes());
+        }
+        // Names of hosts mean what they meant here and now.
+        if let FabricConfig::Udp { peers, .. } = &self.fabric {
+            let entries = entry.get_mut("fabric").and_then(|fabric| fabric.pointer_mut("/udp/peers"));
+            let entries = entries.and_then(Value::as_array_mut).into_iter().flatten();
+            for (addr, peer) in entries.filter_map(|entry| entry.get_mut("addr")).zip(peers) {
+                *addr = json!(peer.addr);
+            }
+        }
+        self.entry = entry;
+    }
+
+    /// Whether another entry says the same, so that what runs by this one need not be touched.
+    pub fn says_as(&self, other: &Self) -> bool {
+        self.said == other.said
+            && self.socket_path == other.socket_path
+            && self.socket_access == other.socket_access
+    }
+
+    /// Whether both cannot be there at the same time.
+    pub fn excludes(&self, other: &Self) -> bool {
+        let (own, its) = (self.identity, other.identity);
+        let fabric = match (&self.fabric, &other.fabric) {
+            (FabricConfig::Udp { bind, .. }, FabricConfig::Udp { bind: its, .. }) => bind == its,
+            (FabricConfig::Tap { interface, .. }, FabricConfig::Tap { interface: its, .. }) => {
+                interface == its
+            }
+            _ => false,
+        };
+        let shares_path = || self.paths().any(|(_, path, _)| other.paths().any(|(_, its, _)| path == its));
+        own.lid == its.lid || own.mac == its.mac || fabric || shares_path()
+    }
 }
+
+/// What messages call the entry of a device that is added.
+pub const ADDED: &str = "device";
 
 /// Where a trace or capture is kept, if it is. `keys`: of the file, of the size in memory, and of the number of files.
 fn keep(

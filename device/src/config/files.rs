@@ -20,6 +20,25 @@ pub(crate) enum Use {
 }
 
 impl DeviceConfig {
+    /// Makes the folder of its ring, if it is on one whose folder is not there; `name` is what messages call it.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`].
+    pub(crate) fn make_ring_folder(&self, name: &str) -> Result<(), ConfigError> {
+        match &self.fabric {
+            FabricConfig::Ring { folder, .. } => runtime_folder::make_ring(folder).map_err(|error| {
+                let problem = format!("cannot make {}: {error}", folder.display());
+                value(&format!("{name}.fabric.ring.folder"), problem)
+            }),
+            FabricConfig::Udp { .. } | FabricConfig::Local { .. } | FabricConfig::Tap { .. } => Ok(()),
+        }
+    }
+
+    /// The same, with keys below `name`.
+    pub(crate) fn paths_of(&self, name: &str) -> impl Iterator<Item = (String, PathBuf, Use)> {
+        self.paths().map(move |(key, path, used)| (format!("{name}.{key}"), path, used))
+    }
+
     /// Every path that is made for it, with its key, but for standard error.
     pub(crate) fn paths(&self) -> impl Iterator<Item = (&'static str, PathBuf, Use)> {
         let files = |key, keep: Option<&Keep>| {
@@ -45,15 +64,21 @@ impl DeviceConfig {
 impl Config {
     /// Every path that is made, with its key, but for standard error.
     pub(crate) fn paths(&self) -> impl Iterator<Item = (String, PathBuf, Use)> {
-        let of_devices = self.devices.iter().enumerate().flat_map(|(index, device)| {
-            device.paths().map(move |(name, path, used)| (format!("devices[{index}].{name}"), path, used))
-        });
+        let of_devices =
+            self.devices.iter().enumerate().flat_map(|(index, device)| {
+                device.paths_of(&format!("devices[{index}]")).collect::<Vec<_>>()
+            });
+        of_devices.chain(self.paths_of_the_process())
+    }
+
+    /// Every path that is made for no device.
+    pub(crate) fn paths_of_the_process(&self) -> impl Iterator<Item = (String, PathBuf, Use)> {
         let control = self.control_socket.clone().map(|path| ("control_socket".into(), path, Use::Socket));
         let metrics = match &self.metrics {
             Some(MetricsConfig::Unix(path)) => Some(("metrics".into(), path.clone(), Use::Socket)),
             Some(MetricsConfig::Tcp(_)) | None => None,
         };
-        of_devices.chain(control).chain(metrics)
+        control.into_iter().chain(metrics)
     }
 
     /// Makes the folder of sockets that nobody has named a place for, if there are any, and those of rings.
@@ -62,12 +87,13 @@ impl Config {
     /// [`ConfigError::Value`].
     pub fn make_runtime_folder(&self) -> Result<(), ConfigError> {
         for (index, device) in self.devices.iter().enumerate() {
-            if let FabricConfig::Ring { folder, .. } = &device.fabric {
-                runtime_folder::make_ring(folder).map_err(|error| {
-                    let key = format!("devices[{index}].fabric.ring.folder");
-                    value(&key, format!("cannot make {}: {error}", folder.display()))
-                })?;
-            }
+            device.make_ring_folder(&format!("devices[{index}]"))?;
+        }
+        if self.confinement.ring {
+            let folder = runtime_folder::ring(&runtime_folder::shared());
+            runtime_folder::make_ring(&folder).map_err(|error| {
+                value("confinement.ring", format!("cannot make {}: {error}", folder.display()))
+            })?;
         }
         let folder = runtime_folder::own();
         match self.paths().find(|(_, path, used)| *used == Use::Socket && path.parent() == Some(&folder)) {
@@ -75,6 +101,12 @@ impl Config {
                 .map_err(|error| value(&key, format!("cannot make {}: {error}", folder.display()))),
             None => Ok(()),
         }
+    }
+
+    /// Whether devices are on rings, or may be later.
+    pub(crate) fn may_have_rings(&self) -> bool {
+        self.confinement.ring
+            || self.devices.iter().any(|device| matches!(device.fabric, FabricConfig::Ring { .. }))
     }
 
     /// Folders that are made at the start unless they are there.
@@ -91,20 +123,28 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Value`].
     pub fn check_paths(&self) -> Result<(), ConfigError> {
-        let mut users: HashMap<PathBuf, String> = HashMap::new();
-        for (key, path, _) in self.paths() {
-            let path = path.as_path();
-            // All may write to /dev/null.
-            if fs::metadata(path).is_ok_and(|there| there.file_type().is_char_device()) {
-                continue;
-            }
-            if let Some(user) = users.get(&resolved(path)) {
-                return Err(value(&key, format!("{} is {user} already", path.display())));
-            }
-            users.insert(resolved(path), key);
-        }
-        Ok(())
+        check_paths(self.paths())
     }
+}
+
+/// Sees to it that no path is used twice.
+///
+/// # Errors
+/// [`ConfigError::Value`].
+pub(crate) fn check_paths(paths: impl Iterator<Item = (String, PathBuf, Use)>) -> Result<(), ConfigError> {
+    let mut users: HashMap<PathBuf, String> = HashMap::new();
+    for (key, path, _) in paths {
+        let path = path.as_path();
+        // All may write to /dev/null.
+        if fs::metadata(path).is_ok_and(|there| there.file_type().is_char_device()) {
+            continue;
+        }
+        if let Some(user) = users.get(&resolved(path)) {
+            return Err(value(&key, format!("{} is {user} already", path.display())));
+        }
+        users.insert(resolved(path), key);
+    }
+    Ok(())
 }
 
 /// A path by its one name, as far as it exists.

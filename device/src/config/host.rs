@@ -9,7 +9,7 @@ use rustix::fs::{Access, access};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use super::files::Use;
-use super::{Config, ConfigError, FabricConfig, value};
+use super::{Config, ConfigError, DeviceConfig, FabricConfig, value};
 use crate::fabric::tap::{self, InterfaceName};
 
 impl Config {
@@ -19,14 +19,29 @@ impl Config {
     /// [`ConfigError::Value`] for the first.
     pub fn check_host(&self) -> Result<(), ConfigError> {
         let made = self.made_folders();
-        for (key, path, used) in self.paths() {
+        for (index, device) in self.devices.iter().enumerate() {
+            device.check_host(&format!("devices[{index}]"), &made)?;
+        }
+        for (key, path, used) in self.paths_of_the_process() {
             check_path(&path, used, &made).map_err(|problem| value(&key, problem))?;
         }
-        for (index, device) in self.devices.iter().enumerate() {
-            if let FabricConfig::Tap { interface, .. } = &device.fabric {
-                let key = format!("devices[{index}].fabric.tap.interface");
-                check_tap(interface).map_err(|problem| value(&key, problem))?;
-            }
+        Ok(())
+    }
+}
+
+impl DeviceConfig {
+    /// Looks for folders, interfaces and rights that the device lacks; `name` is what messages call it. `made` are folders that
+    /// will be there.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] for the first.
+    pub fn check_host(&self, name: &str, made: &[PathBuf]) -> Result<(), ConfigError> {
+        for (key, path, used) in self.paths_of(name) {
+            check_path(&path, used, made).map_err(|problem| value(&key, problem))?;
+        }
+        if let FabricConfig::Tap { interface, .. } = &self.fabric {
+            let key = format!("{name}.fabric.tap.interface");
+            check_tap(interface).map_err(|problem| value(&key, problem))?;
         }
         Ok(())
     }

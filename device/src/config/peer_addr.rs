@@ -1,7 +1,9 @@
 //! Where a UDP peer is: an address, or a host's name.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -26,20 +28,32 @@ pub enum PeerAddr {
 }
 
 impl PeerAddr {
-    /// The address that one who receives on `bind` sends to: of a name the first of the same IP version.
+    /// The address that one who receives on `bind` sends to: of a name the first of the same IP version, or the one that it
+    /// had before where it cannot be looked up any more.
     pub(super) fn resolve(&self, bind: SocketAddr) -> Result<SocketAddr, String> {
         let (host, port) = match self {
             Self::Address(addr) => return Ok(*addr),
             Self::Name { host, port } => (host, *port),
         };
-        let mut found = (host.as_str(), port)
-            .to_socket_addrs()
-            .map_err(|error| format!("cannot look up {host:?}: {error}"))?;
-        found.find(|addr| addr.is_ipv4() == bind.is_ipv4()).ok_or_else(|| {
+        let name = (host.clone(), bind.is_ipv4());
+        let mut found = match ((host.as_str(), port).to_socket_addrs(), known().get(&name)) {
+            (Ok(found), _) => found,
+            (Err(_), Some(before)) => return Ok(SocketAddr::new(*before, port)),
+            (Err(error), None) => return Err(format!("cannot look up {host:?}: {error}")),
+        };
+        let addr = found.find(|addr| addr.is_ipv4() == bind.is_ipv4()).ok_or_else(|| {
             let version = if bind.is_ipv4() { 4 } else { 6 };
             format!("{host:?} has no IPv{version} address, and this HCA receives on {bind}")
-        })
+        })?;
+        known().insert(name, addr.ip());
+        Ok(addr)
     }
+}
+
+/// What names meant, and in which IP version. A process that has confined itself cannot look them up again.
+fn known() -> MutexGuard<'static, BTreeMap<(String, bool), IpAddr>> {
+    static KNOWN: Mutex<BTreeMap<(String, bool), IpAddr>> = Mutex::new(BTreeMap::new());
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl From<SocketAddr> for PeerAddr {

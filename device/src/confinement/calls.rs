@@ -49,8 +49,9 @@ const ANY_ARGUMENTS: &[i64] = &[
     libc::SYS_faccessat2,
     libc::SYS_getdents64,
     libc::SYS_getcwd,
-    // Sockets that exist. Nobody is connected to, but by a ring.
+    // Sockets of the kinds below. Nobody is connected to, but by a ring.
     libc::SYS_bind,
+    libc::SYS_listen,
     libc::SYS_accept,
     libc::SYS_accept4,
     libc::SYS_sendto,
@@ -168,12 +169,20 @@ const PRCTL: &[i32] =
 /// `linux/prctl.h`.
 const PR_GET_AUXV: i32 = 0x4155_5856;
 
-/// Refuses all other calls to every thread there is or will be. `calls_others`: some device is on a ring, whose members
-/// connect to each other.
-pub(super) fn restrict(calls_others: bool) -> Outcome<()> {
+/// What calls are let through because of the configuration.
+#[derive(Clone, Debug)]
+pub(super) struct Let {
+    /// Sockets may be given to these groups.
+    pub(super) groups: Vec<u32>,
+    /// Devices may be on rings, whose members connect to each other.
+    pub(super) ring: bool,
+}
+
+/// Refuses all other calls to every thread there is or will be.
+pub(super) fn restrict(through: &Let) -> Outcome<()> {
     use seccompiler::Error;
 
-    let filter = filter(calls_others).map_err(|error| Missing::Refused(error.to_string()))?;
+    let filter = filter(through).map_err(|error| Missing::Refused(error.to_string()))?;
     seccompiler::apply_filter_all_threads(&filter).map_err(|error| match error {
         Error::Seccomp(error)
             if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EOPNOTSUPP)) =>
@@ -184,17 +193,17 @@ pub(super) fn restrict(calls_others: bool) -> Outcome<()> {
     })
 }
 
-fn filter(calls_others: bool) -> Result<BpfProgram, BackendError> {
+fn filter(through: &Let) -> Result<BpfProgram, BackendError> {
     let architecture: TargetArch = std::env::consts::ARCH.try_into()?;
     let mut rules = BTreeMap::new();
     for call in ANY_ARGUMENTS.iter().chain(OLD_NAMES) {
         rules.insert(*call, Vec::new());
     }
-    if calls_others {
+    if through.ring {
         // To whom, landlock says where the kernel has that; else permissions of files. There are only Unix sockets and UDP.
         rules.insert(libc::SYS_connect, Vec::new());
     }
-    for (call, alternatives) in limited() {
+    for (call, alternatives) in limited(&through.groups) {
         let alternatives = alternatives.into_iter().map(|conditions| {
             let conditions = conditions.into_iter().map(|Condition { argument, mask, value }| {
                 let equal = SeccompCmpOp::MaskedEq(mask.into());
@@ -216,7 +225,7 @@ struct Condition {
 }
 
 /// Calls that are let through with some arguments: alternatives, of each of which all conditions hold.
-fn limited() -> Vec<(i64, Vec<Vec<Condition>>)> {
+fn limited(groups: &[u32]) -> Vec<(i64, Vec<Vec<Condition>>)> {
     let masked = |argument, mask: i32, value: i32| Condition {
         argument,
         mask: mask.cast_unsigned(),
@@ -226,7 +235,8 @@ fn limited() -> Vec<(i64, Vec<Vec<Condition>>)> {
     let one_of = |argument, values: &[i32]| values.iter().map(|value| is(argument, *value)).collect();
     // Above the kind of a socket are flags.
     let datagrams = |family| vec![masked(0, -1, family), masked(1, 0xf, libc::SOCK_DGRAM)];
-    vec![
+    let given = |group: &u32| vec![masked(2, -1, -1), masked(3, -1, group.cast_signed())];
+    let mut calls = vec![
         // UDP, and sockets of this host. No TCP, no packets, no netlink.
         (libc::SYS_socket, vec![is(0, libc::AF_UNIX), datagrams(libc::AF_INET), datagrams(libc::AF_INET6)]),
         (libc::SYS_socketpair, vec![is(0, libc::AF_UNIX)]),
@@ -248,7 +258,12 @@ fn limited() -> Vec<(i64, Vec<Vec<Condition>>)> {
         // Our own signals and limits.
         (libc::SYS_tgkill, vec![is(0, getpid().as_raw_nonzero().get())]),
         (libc::SYS_prlimit64, vec![is(0, 0)]),
-    ]
+    ];
+    // The socket of a device that comes later, to a group that was named. Without a rule all arguments would do.
+    if !groups.is_empty() {
+        calls.push((libc::SYS_fchownat, groups.iter().map(given).collect()));
+    }
+    calls
 }
 
 #[cfg(test)]
@@ -259,9 +274,12 @@ mod tests {
 
     use super::*;
 
+    /// A group that sockets may be given to.
+    const GROUP: u32 = 4711;
+
     /// Runs `test` in a thread that is confined alone.
     fn confined<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) -> T {
-        let filter = filter(false).unwrap();
+        let filter = filter(&Let { groups: vec![GROUP], ring: false }).unwrap();
         let thread = thread::spawn(move || {
             seccompiler::apply_filter(&filter).unwrap();
             test()
@@ -291,6 +309,7 @@ mod tests {
                 ("init_module", libc::SYS_init_module),
                 ("setuid", libc::SYS_setuid),
                 ("connect", libc::SYS_connect),
+                ("fchmodat", libc::SYS_fchmodat),
                 ("seccomp", libc::SYS_seccomp),
                 // Numbers that no kernel has yet.
                 ("unknown", 100_000),
@@ -333,6 +352,21 @@ mod tests {
         };
         assert!(!executable(libc::PROT_READ | libc::PROT_WRITE));
         assert!(executable(libc::PROT_READ | libc::PROT_EXEC));
+    }
+
+    #[test]
+    fn a_socket_is_given_to_a_group_that_was_named_and_to_nobody_else() {
+        let errors = confined(|| {
+            let anybody = u32::MAX;
+            [(anybody, GROUP), (anybody, GROUP + 1), (0, GROUP)].map(|(user, group)| {
+                let path = c"/nonexistent".as_ptr();
+                // SAFETY: a path that ends with a zero and numbers; there is no such file.
+                let result = unsafe { libc::fchownat(libc::AT_FDCWD, path, user, group, 0) };
+                assert_eq!(result, -1);
+                io::Error::last_os_error().raw_os_error()
+            })
+        });
+        assert_eq!(errors, [Some(libc::ENOENT), Some(libc::ENOSYS), Some(libc::ENOSYS)]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 use thiserror::Error;
 
 use self::paths::Paths;
-use crate::config::{Config, ConfigError, FabricConfig};
+use crate::config::{Config, ConfigError, DeviceConfig, FabricConfig, Use};
 
 /// What is in force, or why it is not.
 type Outcome<T> = Result<T, Missing>;
@@ -39,24 +39,26 @@ static BEGUN: OnceLock<Begun> = OnceLock::new();
 struct Begun {
     no_new_privileges: bool,
     paths: Outcome<Paths>,
-    /// Some device is on a ring.
-    calls_others: bool,
+    /// System calls that are let through.
+    through: calls::Let,
 }
 
 /// Begins, unless the configuration says otherwise: no new privileges, and no files but those that `config` needs. To be
-/// called before there are other threads.
+/// called before there are other threads. `file` is where the configuration is read again.
 ///
 /// # Errors
 /// A folder that is to be reached cannot be.
-pub fn begin(config: &Config) -> Result<(), ConfigError> {
+pub fn begin(config: &Config, file: Option<&Path>) -> Result<(), ConfigError> {
     if !config.confinement.enabled {
         return Ok(());
     }
-    let grants = paths::grants(config)?;
+    let grants = paths::grants(config, file)?;
     let no_new_privileges = rustix::thread::set_no_new_privs(true).is_ok();
-    let paths = paths::restrict(grants, paths::port(config));
-    let calls_others = config.devices.iter().any(|device| matches!(device.fabric, FabricConfig::Ring { .. }));
-    let _ = BEGUN.set(Begun { no_new_privileges, paths, calls_others });
+    let paths = paths::restrict(config, grants);
+    let of_devices = config.devices.iter().filter_map(|device| device.socket_access.group);
+    let groups = of_devices.chain(config.sockets.group()).map(|group| group.as_raw()).collect();
+    let through = calls::Let { groups, ring: config.may_have_rings() };
+    let _ = BEGUN.set(Begun { no_new_privileges, paths, through });
     Ok(())
 }
 
@@ -71,7 +73,9 @@ pub fn complete() {
         Ok(paths) => in_force.push(paths.to_string()),
         Err(error) => missing.push(format!("landlock ({error})")),
     }
-    match calls::restrict(begun.calls_others) {
+    // What is made from here on has the mode that it is given: modes cannot be changed any more.
+    rustix::process::umask(rustix::fs::Mode::empty());
+    match calls::restrict(&begun.through) {
         Ok(()) => in_force.push("seccomp".to_owned()),
         Err(error) => missing.push(format!("seccomp ({error})")),
     }
@@ -97,6 +101,55 @@ pub fn check_file(path: &Path) -> Result<(), Outside> {
         Some(Ok(paths)) => paths.check_file(path),
         _ => Ok(()),
     }
+}
+
+/// Whether a device that comes later can be made as far as confinement goes; `name` is what messages call it.
+///
+/// # Errors
+/// [`ConfigError::Value`], with what of the configuration would have let it.
+pub fn check_device(device: &DeviceConfig, name: &str) -> Result<(), ConfigError> {
+    let Some(begun) = BEGUN.get() else { return Ok(()) };
+    let refused = |key: String, problem: String| {
+        let problem =
+            format!("{problem}: hcad confines itself to what its configuration named when it started");
+        Err(ConfigError::Value { key, problem })
+    };
+    if let Some(group) =
+        device.socket_access.group.filter(|group| !begun.through.groups.contains(&group.as_raw()))
+    {
+        let problem = format!("group {} was named by no `socket_group`", group.as_raw());
+        return refused(format!("{name}.socket_group"), problem);
+    }
+    if matches!(device.fabric, FabricConfig::Ring { .. }) && !begun.through.ring {
+        let problem = "no device was on a ring, and `confinement.ring` did not say that one may be";
+        return refused(format!("{name}.fabric.ring"), problem.to_owned());
+    }
+    let Ok(paths) = &begun.paths else { return Ok(()) };
+    for (key, path, used) in device.paths_of(name) {
+        match used {
+            Use::Socket if !paths.may_have_socket(&path) => {
+                let problem = format!("{} is in none of the folders for sockets", path.display());
+                return refused(key, format!("{problem} (`confinement.sockets` may name more)"));
+            }
+            Use::File => paths
+                .check_file(&path)
+                .map_err(|outside| ConfigError::Value { key, problem: outside.to_string() })?,
+            Use::Socket => {}
+        }
+    }
+    match device.fabric {
+        FabricConfig::Tap { .. } if !paths.tap => {
+            let problem =
+                "no device was on a tap interface, and `confinement.tap` did not say that one may be";
+            refused(format!("{name}.fabric.tap"), problem.to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether the process keeps itself from some files.
+pub fn is_in_force() -> bool {
+    BEGUN.get().is_some_and(|begun| begun.paths.is_ok())
 }
 
 /// A file would be where the process does not let itself write.

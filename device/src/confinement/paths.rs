@@ -13,6 +13,7 @@ use landlock::{
 use super::{Missing, Outcome, Outside};
 use crate::config::{Config, ConfigError, FabricConfig, MetricsConfig, Use};
 use crate::fabric::tap;
+use crate::runtime_folder;
 
 /// The newest rules that this module was written for. Newer kernels apply these, older ones those they know.
 const WRITTEN_FOR: ABI = ABI::V9;
@@ -35,6 +36,8 @@ pub(super) struct Grant {
     rights: BitFlags<AccessFs>,
     /// By its one name, if files may be made in it.
     folder: Option<PathBuf>,
+    /// The same for sockets.
+    sockets: Option<PathBuf>,
 }
 
 /// What is in force.
@@ -43,23 +46,44 @@ pub(super) struct Paths {
     abi: i32,
     /// Folders below which files may be made.
     folders: Vec<PathBuf>,
+    /// Folders below which sockets may be.
+    sockets: Vec<PathBuf>,
+    /// Whether tap interfaces can be had.
+    pub(super) tap: bool,
 }
 
 /// What a configuration needs, now and when a device is started anew. What does not exist is left out: its use fails with
 /// the reason.
-pub(super) fn grants(config: &Config) -> Result<Vec<Grant>, ConfigError> {
+pub(super) fn grants(config: &Config, file: Option<&Path>) -> Result<Vec<Grant>, ConfigError> {
     let mut grants = Vec::new();
     let mut grant = |path: &Path, rights: BitFlags<AccessFs>| -> io::Result<()> {
-        let folder = rights.contains(AccessFs::MakeReg).then(|| path.canonicalize()).transpose()?;
+        let of = |right: AccessFs| rights.contains(right).then(|| path.canonicalize()).transpose();
+        let (folder, sockets) = (of(AccessFs::MakeReg)?, of(AccessFs::MakeSock)?);
         let path = PathFd::new(path).map_err(io::Error::other)?;
-        grants.push(Grant { path, rights, folder });
+        grants.push(Grant { path, rights, folder, sockets });
         Ok(())
     };
-    for (index, folder) in config.confinement.writable.iter().flatten().enumerate() {
-        grant(folder, FILES).map_err(|error| ConfigError::Value {
-            key: format!("confinement.writable[{index}]"),
-            problem: format!("{}: {error}", folder.display()),
-        })?;
+    let confinement = &config.confinement;
+    let writable = confinement.writable.as_deref().unwrap_or_default();
+    for (key, folders, rights) in [
+        ("writable", writable, FILES),
+        ("sockets", &confinement.sockets, SOCKETS),
+        ("readable", &confinement.readable, READ),
+    ] {
+        for (index, folder) in folders.iter().enumerate() {
+            grant(folder, rights).map_err(|error| ConfigError::Value {
+                key: format!("confinement.{key}[{index}]"),
+                problem: format!("{}: {error}", folder.display()),
+            })?;
+        }
+    }
+    // Of a file alone: a folder may hold what is none of our business.
+    if let Some(file) = file {
+        let _ = grant(file, READ);
+    }
+    let _ = grant(&runtime_folder::own(), SOCKETS);
+    if config.confinement.ring {
+        let _ = grant(&runtime_folder::ring(&runtime_folder::shared()), SOCKETS);
     }
     if let (None, Some(control)) = (&config.confinement.writable, &config.control_socket) {
         let _ = grant(folder_of(control), FILES);
@@ -77,7 +101,7 @@ pub(super) fn grants(config: &Config) -> Result<Vec<Grant>, ConfigError> {
             (Use::File, Err(_)) => grant(folder_of(path), FILES),
         };
     }
-    if config.devices.iter().any(|device| matches!(device.fabric, FabricConfig::Tap { .. })) {
+    if has_tap(config) {
         let _ = grant(Path::new(tap::DEVICE), READ | AccessFs::WriteFile | AccessFs::IoctlDev);
         // Where an interface tells its MTU.
         let _ = grant(Path::new("/sys/devices/virtual/net"), READ);
@@ -95,25 +119,36 @@ pub(super) fn grants(config: &Config) -> Result<Vec<Grant>, ConfigError> {
     Ok(grants)
 }
 
+/// Whether devices may be on tap interfaces.
+fn has_tap(config: &Config) -> bool {
+    config.confinement.tap
+        || config.devices.iter().any(|device| matches!(device.fabric, FabricConfig::Tap { .. }))
+}
+
 /// The one TCP port that is listened on, if one is.
-pub(super) fn port(config: &Config) -> Option<u16> {
+fn port(config: &Config) -> Option<u16> {
     match &config.metrics {
         Some(MetricsConfig::Tcp(address)) => Some(address.port()),
         Some(MetricsConfig::Unix(_)) | None => None,
     }
 }
 
-/// Lets this thread, and those it will make, reach nothing but what is granted.
-pub(super) fn restrict(grants: Vec<Grant>, port: Option<u16>) -> Outcome<Paths> {
-    let mut folders: Vec<_> = grants.iter().filter_map(|grant| grant.folder.clone()).collect();
-    folders.sort();
-    folders.dedup();
+/// Lets this thread, and those it will make, reach nothing but what is granted to `config`.
+pub(super) fn restrict(config: &Config, grants: Vec<Grant>) -> Outcome<Paths> {
+    let each = |folder: fn(&Grant) -> Option<PathBuf>| {
+        let mut folders: Vec<_> = grants.iter().filter_map(folder).collect();
+        folders.sort();
+        folders.dedup();
+        folders
+    };
+    let (folders, sockets) = (each(|grant| grant.folder.clone()), each(|grant| grant.sockets.clone()));
+    let (tap, port) = (has_tap(config), port(config));
     let status = apply(grants, port).map_err(|error| Missing::Refused(error.to_string()))?;
     match (status.ruleset, status.landlock) {
         (RulesetStatus::NotEnforced, _)
         | (_, LandlockStatus::NotEnabled | LandlockStatus::NotImplemented) => Err(Missing::Kernel),
         (_, LandlockStatus::Available { effective_abi, kernel_abi }) => {
-            Ok(Paths { abi: kernel_abi.unwrap_or(effective_abi as i32), folders })
+            Ok(Paths { abi: kernel_abi.unwrap_or(effective_abi as i32), folders, sockets, tap })
         }
     }
 }
@@ -135,10 +170,12 @@ fn apply(grants: Vec<Grant>, port: Option<u16>) -> Result<RestrictionStatus, Rul
 }
 
 impl Paths {
+    pub(super) fn may_have_socket(&self, path: &Path) -> bool {
+        is_below(path, &self.sockets)
+    }
+
     pub(super) fn check_file(&self, path: &Path) -> Result<(), Outside> {
-        let folder = folder_of(path).canonicalize();
-        // Where there is no folder, that is what is wrong.
-        if folder.map_or(true, |folder| self.folders.iter().any(|granted| folder.starts_with(granted))) {
+        if is_below(path, &self.folders) {
             return Ok(());
         }
         let folders: Vec<_> = self.folders.iter().map(|folder| folder.display().to_string()).collect();
@@ -152,6 +189,12 @@ impl fmt::Display for Paths {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "landlock ABI {}", self.abi)
     }
+}
+
+/// Whether the folder of `path` is one of `granted` or below. Where there is no folder, that is what is wrong.
+fn is_below(path: &Path, granted: &[PathBuf]) -> bool {
+    let folder = folder_of(path).canonicalize();
+    folder.map_or(true, |folder| granted.iter().any(|granted| folder.starts_with(granted)))
 }
 
 fn folder_of(path: &Path) -> &Path {

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use engine::{Durations, QpStates, Stats};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::config::UdpPeerEntry;
 use crate::fabric::FabricStats;
@@ -33,6 +34,23 @@ use crate::vfio::server::MessageStats;
 pub enum Request {
     /// Which devices there are: [`Response::Devices`].
     Devices {},
+    /// Where the configuration was read: [`Response::Configuration`].
+    Configuration {},
+    /// One device more, until it is removed or the daemon ends: [`Response::Added`].
+    DeviceAdd {
+        /// As in `devices` of the configuration.
+        entry: Map<String, Value>,
+    },
+    /// One device less. Its VMM loses its connection: [`Response::Done`].
+    DeviceRemove {
+        /// Which.
+        device: u16,
+    },
+    /// Have the devices that a configuration says: [`Response::Reloaded`].
+    Reload {
+        /// The whole file.
+        text: String,
+    },
     /// Objects of one kind: [`Response::Page`].
     List {
         /// Of which device.
@@ -209,8 +227,19 @@ const fn one_file() -> NonZeroU16 {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
-    /// All devices, in the order of the configuration.
+    /// All devices, in the order in which they came.
     Devices(Vec<DeviceRow>),
+    /// The file, if there was one.
+    Configuration(Option<PathBuf>),
+    /// The device is there.
+    Added {
+        /// Its number.
+        device: u16,
+        /// Its socket.
+        socket: Option<PathBuf>,
+    },
+    /// What a reload has changed.
+    Reloaded(Reloaded),
     /// Objects.
     Page(Page),
     /// What a queue pair waits for.
@@ -229,6 +258,23 @@ pub enum Response {
     Done {},
     /// It is not, and nothing has changed. One line for people.
     Error(String),
+}
+
+/// What a reload has changed, by numbers of devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// Those that are new.
+    pub added: Vec<u16>,
+    /// Those that are gone.
+    pub removed: Vec<u16>,
+    /// Those whose entries say something else now; they were made anew, and their VMMs have lost their connections.
+    pub changed: Vec<u16>,
+    /// Those that did not notice.
+    pub unchanged: Vec<u16>,
+    /// Keys of what changes only when the daemon starts anew.
+    pub not_changed: Vec<String>,
+    /// What went wrong on the way.
+    pub problems: Vec<String>,
 }
 
 /// Link of a port.

@@ -9,4 +9,5 @@ pub mod explain;
 pub mod impair;
 pub mod message;
 pub mod peers;
+pub mod roster;
 pub mod server;

@@ -11,21 +11,22 @@ use std::time::Duration;
 use protocol::ids::Qpn;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::call::{self, Call, Handle, Life, NoAnswer, NotRecorded};
+use super::call::{self, Call, Life, NoAnswer, NotRecorded};
 use super::impair::ImpairCall;
 use super::message::{DeviceRow, DeviceState, Request, Response};
 use super::peers::{PeerCall, PeerList, PeersError};
+use super::roster::{Change, Device, Roster};
 use crate::capture::Capture;
 use crate::config::ConfigError;
 use crate::confinement::{self, Outside};
 use crate::descriptors::Reserve;
 use crate::fabric::impair::{Rule, RuleError, TooManyRules};
-use crate::identity::Identity;
 use crate::limited;
-use crate::record::{Header, Recorder};
+use crate::record::Recorder;
 use crate::telemetry::file;
 use crate::telemetry::filter::{CaptureFilter, TraceFilter};
 use crate::telemetry::store::{Keep, MAX_FILES, Opening};
@@ -39,44 +40,33 @@ const MAX_CLIENTS: usize = 16;
 /// How long a client keeps its place without a request when there is none left for others.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// Bound: bytes of a request with its line feed. The longest one names a file.
-const MAX_REQUEST_LEN: u64 = 8192;
+/// Bound: bytes of a request with its line feed. The longest one holds a configuration of some thousand devices.
+const MAX_REQUEST_LEN: u64 = 4 << 20;
+
+/// Memory that a client keeps for requests.
+const USUAL_REQUEST_LEN: usize = 8192;
 
 /// How long nobody is accepted after accepting failed, which is for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// A device as the server knows it.
+/// What clients can ask for.
 #[derive(Debug)]
-pub struct Device {
-    /// Number.
-    pub id: u16,
-    /// Device interface, by its key in the configuration.
-    pub interface: &'static str,
-    /// Interface name in captures.
-    pub name: String,
-    /// Addresses.
-    pub identity: Identity,
-    /// Socket of the VMM.
-    pub socket: Option<PathBuf>,
-    /// Bound of a capture, bytes.
-    pub capture_max_bytes: u64,
-    /// Bound of a trace, bytes.
-    pub trace_max_bytes: u64,
-    /// Bound of a record, bytes.
-    pub record_max_bytes: u64,
-    /// What a record says of it.
-    pub header: Header,
-    /// Its thread.
-    pub handle: Handle,
+pub struct Service {
+    /// The devices.
+    pub roster: Roster,
+    /// Where others are asked for.
+    pub changes: mpsc::Sender<Change>,
+    /// Where the configuration was read, and may be read again.
+    pub configuration: Option<PathBuf>,
 }
 
 /// Serves clients until dropped, in a tokio runtime with I/O and time.
 ///
 /// # Errors
 /// The runtime cannot watch the socket.
-pub async fn serve(listener: &Listener, devices: Vec<Device>) -> io::Result<()> {
+pub async fn serve(listener: &Listener, service: Service) -> io::Result<()> {
     let socket = UnixListener::from_std(listener.try_clone()?)?;
-    let devices: Arc<[Device]> = devices.into();
+    let service = Arc::new(service);
     let mut places: Vec<Place> = Vec::new();
     let mut reserve = Reserve::new();
     loop {
@@ -96,11 +86,11 @@ pub async fn serve(listener: &Listener, devices: Vec<Device>) -> io::Result<()> 
             let _ = stream.try_write(&line(&Response::Error("too many clients".into())));
             continue;
         }
-        let devices = devices.clone();
+        let service = service.clone();
         let silence = Arc::new(Silence::default());
         let kept = silence.clone();
         let task = tokio::spawn(async move {
-            if let Err(error) = client(stream, &devices, &silence).await {
+            if let Err(error) = client(stream, &service, &silence).await {
                 limited!(debug, %error, "connection of a control client failed");
             }
         });
@@ -153,12 +143,13 @@ fn make_room(places: &mut Vec<Place>) -> bool {
 }
 
 /// Answers one request after the other until the client closes or sends what is no line.
-async fn client(mut stream: UnixStream, devices: &[Device], silence: &Silence) -> io::Result<()> {
+async fn client(mut stream: UnixStream, service: &Service, silence: &Silence) -> io::Result<()> {
     let (reader, mut writer) = stream.split();
     let mut reader = BufReader::new(reader);
     let mut request = Vec::new();
     loop {
         request.clear();
+        request.shrink_to(USUAL_REQUEST_LEN);
         silence.begin();
         if (&mut reader).take(MAX_REQUEST_LEN).read_until(b'\n', &mut request).await? == 0 {
             return Ok(());
@@ -171,7 +162,7 @@ async fn client(mut stream: UnixStream, devices: &[Device], silence: &Silence) -
         silence.end();
         let response = match serde_json::from_slice(&request) {
             Ok(request) => {
-                answer(request, devices).await.unwrap_or_else(|problem| Response::Error(problem.to_string()))
+                answer(request, service).await.unwrap_or_else(|problem| Response::Error(problem.to_string()))
             }
             Err(error) => Response::Error(format!("not a request: {error}")),
         };
@@ -184,6 +175,10 @@ async fn client(mut stream: UnixStream, devices: &[Device], silence: &Silence) -
 /// Why a request was not carried out.
 #[derive(Debug, thiserror::Error)]
 enum Refused {
+    #[error("{0}")]
+    Unchanged(String),
+    #[error("hcad is ending")]
+    Ending,
     #[error("there is no device {0}")]
     NoDevice(u16),
     #[error(transparent)]
@@ -237,10 +232,23 @@ impl Refused {
     }
 }
 
-async fn answer(request: Request, devices: &[Device]) -> Result<Response, Refused> {
+async fn answer(request: Request, service: &Service) -> Result<Response, Refused> {
+    let devices = service.roster.borrow().clone();
     let find = |id| devices.iter().find(|device| device.id == id).ok_or(Refused::NoDevice(id));
     Ok(match request {
-        Request::Devices {} => Response::Devices(rows(devices).await),
+        Request::Devices {} => Response::Devices(rows(&devices).await),
+        Request::Configuration {} => Response::Configuration(service.configuration.clone()),
+        Request::DeviceAdd { entry } => {
+            let (device, socket) = change(service, |answer| Change::Add(entry, answer)).await?;
+            Response::Added { device, socket }
+        }
+        Request::DeviceRemove { device } => {
+            change(service, |answer| Change::Remove(device, answer)).await?;
+            Response::Done {}
+        }
+        Request::Reload { text } => {
+            Response::Reloaded(change(service, |answer| Change::Reload(text, answer)).await?)
+        }
         Request::List { device, table, from } => {
             Response::Page(find(device)?.handle.call(|answer| Call::List(table, from, answer)).await?)
         }
@@ -349,6 +357,17 @@ async fn answer(request: Request, devices: &[Device]) -> Result<Response, Refuse
     })
 }
 
+/// Has which devices there are changed.
+async fn change<T>(
+    service: &Service,
+    change: impl FnOnce(oneshot::Sender<Result<T, String>>) -> Change,
+) -> Result<T, Refused> {
+    let (answer, answered) = oneshot::channel();
+    service.changes.send(change(answer)).await.map_err(|_| Refused::Ending)?;
+    // As long as it takes: a device that does not end has its time, and no other change is begun.
+    answered.await.map_err(|_| Refused::Ending)?.map_err(Refused::Unchanged)
+}
+
 /// The answer to who ends what may have ended of itself.
 fn ended(what: &'static str, before: Option<(&Path, &str)>) -> Result<Response, Refused> {
     match before {
@@ -358,7 +377,7 @@ fn ended(what: &'static str, before: Option<(&Path, &str)>) -> Result<Response, 
 }
 
 /// All devices. Those that do not answer are waited for at the same time.
-async fn rows(devices: &[Device]) -> Vec<DeviceRow> {
+async fn rows(devices: &[Arc<Device>]) -> Vec<DeviceRow> {
     let deadline = Instant::now() + call::ANSWER;
     let asked: Vec<_> = devices.iter().map(|device| device.handle.ask(Call::Status)).collect();
     let mut rows = Vec::with_capacity(devices.len());

@@ -18,8 +18,9 @@ use tokio::time::Instant;
 use super::exposition::{CONTENT_TYPE, Exposition};
 use super::families::{self, Reading};
 use super::process::Process;
-use crate::control::call::{self, Answer, Call, Handle, NoAnswer, Status};
+use crate::control::call::{self, Answer, Call, NoAnswer, Status};
 use crate::control::message::Counters;
+use crate::control::roster::{Device, Roster};
 use crate::descriptors::Reserve;
 use crate::limited;
 use crate::vfio::server::Listener as UnixSocket;
@@ -71,23 +72,12 @@ impl Listener {
     }
 }
 
-/// A device as the server knows it.
-#[derive(Debug)]
-pub struct Device {
-    /// Number.
-    pub id: u16,
-    /// Device interface, by its key in the configuration.
-    pub interface: &'static str,
-    /// Its thread.
-    pub handle: Handle,
-}
-
 /// Serves until dropped, in a tokio runtime with I/O and time.
 ///
 /// # Errors
 /// The runtime cannot watch the socket.
-pub async fn serve(listener: &Listener, process: Process, devices: Vec<Device>) -> io::Result<()> {
-    let source = Arc::new(Mutex::new(Source { process, devices, text: None }));
+pub async fn serve(listener: &Listener, process: Process, roster: Roster) -> io::Result<()> {
+    let source = Arc::new(Mutex::new(Source { process, roster, text: None }));
     let mut clients = Clients { tasks: VecDeque::new(), source, reserve: Reserve::new() };
     match listener {
         Listener::Tcp(listener) => {
@@ -147,7 +137,7 @@ impl Clients {
 /// What is served, and where it comes from.
 struct Source {
     process: Process,
-    devices: Vec<Device>,
+    roster: Roster,
     /// The newest text, and since when it is.
     text: Option<(Instant, Arc<str>)>,
 }
@@ -157,7 +147,8 @@ impl Source {
         if let Some((_, text)) = self.text.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
             return text.clone();
         }
-        let readings = read(&self.devices).await;
+        let devices = self.roster.borrow().clone();
+        let readings = read(&devices).await;
         let mut exposition = Exposition::default();
         families::expose(&mut exposition, &readings);
         self.process.expose(&mut exposition);
@@ -168,10 +159,10 @@ impl Source {
 }
 
 /// Asks all devices. Those that do not answer are waited for at the same time.
-async fn read(devices: &[Device]) -> Vec<Reading> {
+async fn read(devices: &[Arc<Device>]) -> Vec<Reading> {
     type Asked = Result<(Answer<Status>, Answer<Counters>), NoAnswer>;
     let deadline = Instant::now() + call::ANSWER;
-    let ask = |device: &Device| -> Asked {
+    let ask = |device: &Arc<Device>| -> Asked {
         Ok((device.handle.ask(Call::Status)?, device.handle.ask(Call::Counters)?))
     };
     let asked: Vec<_> = devices.iter().map(ask).collect();
@@ -277,17 +268,35 @@ fn response(status: &str, content_type: &str, text: &str, body: bool) -> Vec<u8>
 
 #[cfg(test)]
 mod tests {
+    use protocol::ids::Lid;
+    use tokio::sync::watch;
+
     use super::*;
     use crate::control::call::{ANSWER, mailbox};
+    use crate::identity::Identity;
+    use crate::record::Header;
 
     #[test]
     fn a_device_that_hangs_is_told_to_be_down_and_holds_up_nobody_for_long() {
         let (hung, _kept) = mailbox().unwrap();
         let (gone, mailbox) = mailbox().unwrap();
         drop(mailbox);
-        let device = |id, handle| Device { id, interface: "mthca", handle };
-        let mut source =
-            Source { process: Process::new(), devices: vec![device(1, hung), device(2, gone)], text: None };
+        let device = |id, handle| {
+            Arc::new(Device {
+                id,
+                interface: "mthca",
+                name: format!("hca{id}"),
+                identity: Identity::from_lid(Lid::new(id)),
+                socket: None,
+                capture_max_bytes: 0,
+                trace_max_bytes: 0,
+                record_max_bytes: 0,
+                header: Header::new("", serde_json::Map::new()),
+                handle,
+            })
+        };
+        let (_sender, roster) = watch::channel([device(1, hung), device(2, gone)].into());
+        let mut source = Source { process: Process::new(), roster, text: None };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let asked = Instant::now();

@@ -1,6 +1,7 @@
 //! `hcactl`: looks into a running `hcad` and changes what can be changed from outside.
 
 mod counters;
+mod device;
 mod impair;
 mod peer;
 mod plain;
@@ -14,12 +15,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use ::device::control::explain;
+use ::device::control::message::{DeviceRow, PortState, Request, Response};
+use ::device::frontend::snapshot::{Rows, Table};
+use ::device::{manual, runtime_folder};
 use anyhow::{Context as _, anyhow, bail, ensure};
 use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
-use device::control::explain;
-use device::control::message::{DeviceRow, PortState, Request, Response};
-use device::frontend::snapshot::{Rows, Table};
-use device::{manual, runtime_folder};
 use serde_json::{Value, json};
 
 /// Bound: bytes of one answer. A page of a list has some 200 kB.
@@ -55,6 +56,17 @@ struct Cli {
 enum Command {
     /// Devices, their addresses and who uses them
     Devices,
+    /// Adding and removing devices while hcad runs
+    #[command(subcommand)]
+    Device(self::device::Device),
+    /// Have hcad do what its configuration file says now
+    ///
+    /// Devices that are new there are added, those that are gone are removed, and those whose entries say something else are
+    /// made anew. All others do not notice. If something is wrong with the file nothing changes.
+    Reload {
+        /// Another file that says it, or "-" for standard input
+        file: Option<PathBuf>,
+    },
     /// Queue pairs: state, PSNs, peer, queues
     Qps,
     /// Completion queues
@@ -178,6 +190,13 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
             }
             devices.retain(|device| cli.device.is_empty() || cli.device.contains(&device.id));
             if cli.json { json(&devices)? } else { table::devices(&devices) }
+        }
+        Command::Device(device) => device.run(&mut daemon, cli)?,
+        Command::Reload { file } => {
+            let (text, went_well) = self::device::reload(&mut daemon, cli, file.as_deref())?;
+            print(&text)?;
+            ensure!(went_well, "not all of it could be done");
+            return Ok(());
         }
         Command::Qps => list(&mut daemon, cli, Table::Qps)?,
         Command::Cqs => list(&mut daemon, cli, Table::Cqs)?,

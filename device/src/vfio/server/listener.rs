@@ -16,7 +16,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use rustix::net::sockopt::{socket_acceptconn, socket_domain, socket_type};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sendto};
 use thiserror::Error;
 
 /// Clients that may wait to be accepted.
@@ -143,6 +143,11 @@ impl Listener {
         Ok(Self { listener, file: Some((path.to_path_buf(), made.dev(), made.ino())) })
     }
 
+    /// Whether whoever started the process made it, so that it cannot be made again.
+    pub fn is_passed(&self) -> bool {
+        self.file.is_none()
+    }
+
     /// Where it listens, unless it is nowhere in the file system.
     pub fn path(&self) -> Option<PathBuf> {
         self.listener.local_addr().ok()?.as_pathname().map(Path::to_path_buf)
@@ -240,15 +245,15 @@ fn lock(folder: &File, path: &Path) -> rustix::io::Result<()> {
     }
 }
 
-/// A listening socket for those that `access` names. Nobody else can connect at any moment: its file begins as its
-/// owner's, and is given its group and mode before the socket listens.
+/// A listening socket for those that `access` names. Nobody else can connect at any moment: its file is given its group and
+/// mode before the socket listens.
 fn listen(path: &Path, access: Access) -> Result<UnixListener, ListenError> {
     let bind_error = |error: Errno| ListenError::Bind { path: path.to_path_buf(), error: error.into() };
     let flags = SocketFlags::CLOEXEC;
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(bind_error)?;
     // Linux gives a socket's own mode, less the umask, to the file it makes.
-    fchmod(&socket, access.mode & Mode::RWXU).map_err(bind_error)?;
+    fchmod(&socket, access.mode).map_err(bind_error)?;
     let address = SocketAddrUnix::new(path).map_err(bind_error)?;
     rustix::net::bind(&socket, &address).map_err(bind_error)?;
     let given = give(path, access).and_then(|()| rustix::net::listen(&socket, BACKLOG));
@@ -263,11 +268,16 @@ fn listen(path: &Path, access: Access) -> Result<UnixListener, ListenError> {
 fn give(path: &Path, access: Access) -> rustix::io::Result<()> {
     // By descriptor, so that what is changed is what is looked at, whoever else may write to the folder.
     let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-    if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::Socket {
+    let made = fstat(&file)?;
+    if FileType::from_raw_mode(made.st_mode) != FileType::Socket {
         return Err(Errno::NOTSOCK);
     }
     if access.group.is_some() {
         chownat(&file, "", None, access.group, AtFlags::EMPTY_PATH)?;
+    }
+    // Without a umask it is so from the beginning. A process that has confined itself has none, and no way to change modes.
+    if Mode::from_raw_mode(made.st_mode) == access.mode {
+        return Ok(());
     }
     // A descriptor of this kind has no fchmod, and fchmodat follows its link in /proc.
     chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), access.mode)
@@ -293,11 +303,16 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
 }
 
 /// Tries to connect in a way that no server of streams notices: to a datagram socket, Linux says EPROTOTYPE where there
-/// is a socket of another type, and ECONNREFUSED where there is none any more.
+/// is a socket of another type, and ECONNREFUSED where there is none any more. A process that has confined itself connects to
+/// nobody; to send says the same, and only a server of datagrams would hear of it, by an empty one.
 fn probe(path: &Path) -> rustix::io::Result<()> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
-    rustix::net::connect(&probe, &SocketAddrUnix::new(path)?)
+    let address = SocketAddrUnix::new(path)?;
+    match rustix::net::connect(&probe, &address) {
+        Err(Errno::NOSYS) => sendto(&probe, &[], SendFlags::NOSIGNAL, &address).map(drop),
+        tried => tried,
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,107 @@
+//! `hcactl device` and `hcactl reload`: which devices there are.
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use ::device::control::message::{Reloaded, Request, Response};
+use anyhow::{Context as _, bail, ensure};
+use clap::Subcommand;
+use serde_json::{Map, Value};
+
+use super::{Cli, Daemon, confirmed, done, json};
+
+/// What to do with devices.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Device {
+    /// Add one, and print its socket. It stays until it is removed or hcad ends; the file is not changed
+    Add {
+        /// An entry of `devices` as in a configuration, one JSON object, or "-" for standard input
+        file: PathBuf,
+    },
+    /// Remove one. Its VMM loses its connection, and its guest the device
+    Remove {
+        /// Its number
+        id: u16,
+        /// Do not ask first if a VMM is connected
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+impl Device {
+    /// What it prints.
+    pub(crate) fn run(&self, daemon: &mut Daemon, cli: &Cli) -> anyhow::Result<String> {
+        match self {
+            Self::Add { file } => {
+                let text = read(file)?;
+                let entry: Map<String, Value> = serde_json::from_str(&text)
+                    .with_context(|| format!("{} is not one JSON object", shown(file)))?;
+                let Response::Added { device, socket } = daemon.ask(&Request::DeviceAdd { entry })? else {
+                    bail!("the daemon gave an answer to another question")
+                };
+                match (cli.json, socket) {
+                    (true, socket) => json(&json!({ "device": device, "added": socket })),
+                    (false, Some(socket)) => Ok(format!("{}\n", socket.display())),
+                    (false, None) => Ok(String::new()),
+                }
+            }
+            Self::Remove { id, yes } => {
+                let has_vmm = daemon.devices()?.iter().any(|device| device.id == *id && device.connected);
+                ensure!(
+                    !has_vmm || *yes || confirmed(&format!("Take device {id} away from its guest?"))?,
+                    "nothing was done"
+                );
+                daemon.tell(&Request::DeviceRemove { device: *id })?;
+                done(cli, *id, "removed", &true)
+            }
+        }
+    }
+}
+
+/// Has the daemon do what a file says, by default the one that it has read; what it prints, and whether all went well.
+pub(crate) fn reload(daemon: &mut Daemon, cli: &Cli, file: Option<&Path>) -> anyhow::Result<(String, bool)> {
+    let file = match (file, daemon.ask(&Request::Configuration {})?) {
+        (Some(file), _) => file.to_owned(),
+        (None, Response::Configuration(Some(file))) => file,
+        (None, Response::Configuration(None)) => bail!("hcad was started without a file"),
+        _ => bail!("the daemon gave an answer to another question"),
+    };
+    let text = read(&file)?;
+    let Response::Reloaded(reloaded) = daemon.ask(&Request::Reload { text })? else {
+        bail!("the daemon gave an answer to another question")
+    };
+    let went_well = reloaded.problems.is_empty();
+    Ok((if cli.json { json(&reloaded)? } else { lines(&reloaded) }, went_well))
+}
+
+fn lines(reloaded: &Reloaded) -> String {
+    let Reloaded { added, removed, changed, unchanged, not_changed, problems } = reloaded;
+    let mut text = String::new();
+    for (what, ids) in
+        [("added", added), ("removed", removed), ("changed", changed), ("unchanged", unchanged)]
+    {
+        if !ids.is_empty() {
+            let ids: Vec<_> = ids.iter().map(u16::to_string).collect();
+            text += &format!("{what}: {}\n", ids.join(", "));
+        }
+    }
+    for key in not_changed {
+        text += &format!("{key} is as it was: it changes when hcad starts anew\n");
+    }
+    problems.iter().for_each(|problem| text += &format!("{problem}\n"));
+    text
+}
+
+fn read(file: &Path) -> anyhow::Result<String> {
+    if file == Path::new("-") {
+        let mut text = String::new();
+        io::stdin().read_to_string(&mut text).context("standard input")?;
+        return Ok(text);
+    }
+    fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
+}
+
+fn shown(file: &Path) -> String {
+    if file == Path::new("-") { "standard input".to_owned() } else { file.display().to_string() }
+}

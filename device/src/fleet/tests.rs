@@ -1,0 +1,80 @@
+use std::time::Instant;
+
+use tempfile::TempDir;
+
+use super::*;
+
+/// A worker that ends when it is asked to, or never.
+struct Stub {
+    hangs: bool,
+}
+
+impl Run for Stub {
+    fn run(self: Box<Self>, mailbox: &mut Mailbox) -> io::Result<Ended> {
+        if self.hangs {
+            loop {
+                thread::park();
+            }
+        }
+        while !mailbox.is_stopped_within(ENDING) {}
+        Ok(Ended::Shutdown)
+    }
+}
+
+/// A device with a socket in `folder`.
+fn device(folder: &TempDir, id: usize) -> String {
+    let socket = folder.path().join(id.to_string());
+    let socket = socket.display();
+    format!(
+        r#"{{"id": {id}, "frontend": {{"mthca": {{}}}}, "fabric": {{"local": {{}}}}, "socket_path": "{socket}"}}"#
+    )
+}
+
+/// Devices of which some hang, numbered from 1 on.
+fn fleet(folder: &TempDir, hang: &[bool]) -> Fleet {
+    let devices: Vec<_> = (1..=hang.len()).map(|id| device(folder, id)).collect();
+    let text = format!(r#"{{"devices": [{}]}}"#, devices.join(","));
+    let config = Config::from_text(&text, "test".as_ref()).unwrap();
+    let (mut fleet, devices) = Fleet::new(config, Inherited::default(), None);
+    let Prepared(mut made) = fleet.prepare(devices).unwrap();
+    for (made, hangs) in made.iter_mut().zip(hang) {
+        made.worker = Box::new(Stub { hangs: *hangs });
+    }
+    fleet.start(Prepared(made)).unwrap();
+    fleet
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+fn files(folder: &TempDir) -> usize {
+    fs::read_dir(folder.path()).unwrap().count()
+}
+
+#[test]
+fn a_device_that_hangs_is_left_behind_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut fleet = fleet(&folder, &[false, true, false]);
+    let asked = Instant::now();
+    let error = block_on(fleet.end()).unwrap_err();
+    assert_eq!(error.to_string(), "hca2 did not end within 2 s");
+    assert!(asked.elapsed() < ENDING * 3);
+    assert_eq!(files(&folder), 0, "the socket of the hung device goes with the process");
+}
+
+#[test]
+fn a_device_that_hangs_is_not_removed_and_keeps_its_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut fleet = fleet(&folder, &[true, false]);
+    let roster = fleet.roster();
+    let error = block_on(fleet.remove(1)).unwrap_err().to_string();
+    assert_eq!(error, "hca1 did not end within 2 s: it is removed when it does");
+    assert_eq!(files(&folder), 1, "nobody finds its socket");
+    assert!(block_on(fleet.remove(1)).unwrap_err().to_string().contains("has not ended yet"));
+    let entry = serde_json::from_str(&device(&folder, 1)).unwrap();
+    let error = fleet.add(entry).unwrap_err().to_string();
+    assert_eq!(error, "device.id: 1 is the number of hca1 already");
+    block_on(fleet.remove(2)).unwrap();
+    assert_eq!(roster.borrow().len(), 1);
+}

@@ -1,0 +1,394 @@
+//! Devices that come and go while `hcad` runs: by `hcactl device`, and by a configuration that is read again.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use common::{Daemon, hcad, until};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
+use vfio_user::Client;
+
+/// A device by this number, on a fabric where others reach it.
+fn device(folder: &Path, id: u16) -> Value {
+    json!({
+        "id": id,
+        "frontend": { "mthca": {} },
+        "fabric": { "local": {} },
+        "socket_path": folder.join(format!("{id}.sock")),
+    })
+}
+
+fn write(folder: &Path, devices: &[Value], more: &[(&str, Value)]) -> PathBuf {
+    let mut config = json!({ "devices": devices, "control_socket": folder.join("control.sock") });
+    for (key, value) in more {
+        config[key] = value.clone();
+    }
+    let path = folder.join("hcad.json");
+    fs::write(&path, config.to_string()).unwrap();
+    path
+}
+
+/// A daemon with such devices, which finds its file in `folder`.
+fn start(folder: TempDir, devices: &[Value], more: &[(&str, Value)]) -> Daemon {
+    let mut command = hcad();
+    command.arg("--config").arg(write(folder.path(), devices, more));
+    let socket = folder.path().join("1.sock");
+    Daemon::ready(command, folder, socket)
+}
+
+fn hcactl(daemon: &Daemon, arguments: &[&str]) -> Result<String, String> {
+    hcactl_with(daemon, arguments, None)
+}
+
+/// The same with a text for its standard input.
+fn hcactl_with(daemon: &Daemon, arguments: &[&str], input: Option<&Value>) -> Result<String, String> {
+    let control = daemon.folder.path().join("control.sock");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
+    command.env_remove("HCACTL_SOCKET").arg("--socket").arg(control).args(arguments);
+    let input = input.map(|input| {
+        let path = daemon.folder.path().join("input");
+        fs::write(&path, input.to_string()).unwrap();
+        fs::File::open(path).unwrap()
+    });
+    let output = command.stdin(input.map_or(Stdio::null(), Stdio::from)).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
+}
+
+fn add(daemon: &Daemon, entry: &Value) -> Result<String, String> {
+    hcactl_with(daemon, &["device", "add", "-"], Some(entry))
+}
+
+/// Numbers of the devices there are, in their order.
+fn devices(daemon: &Daemon) -> Vec<u64> {
+    let rows: Value = serde_json::from_str(&hcactl(daemon, &["--json", "devices"]).unwrap()).unwrap();
+    rows.as_array().unwrap().iter().map(|row| row["id"].as_u64().unwrap()).collect()
+}
+
+/// Connects to a device, as a VMM does.
+fn connect(daemon: &Daemon, id: u16) -> Client {
+    Client::new(&daemon.folder.path().join(format!("{id}.sock"))).unwrap()
+}
+
+/// Whether a VMM still has its device.
+fn is_served(client: &mut Client) -> bool {
+    let mut id = [0; 2];
+    client.region_read(VFIO_PCI_CONFIG_REGION_INDEX, 0, &mut id).is_ok() && u16::from_le_bytes(id) == 0x15b3
+}
+
+fn hang_up(daemon: &Daemon) {
+    let pid = libc::pid_t::try_from(daemon.child.id()).unwrap();
+    // SAFETY: sends a signal to a child that has not been waited for, so its number is still its own.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGHUP) }, 0);
+}
+
+/// Whether the kernel keeps processes from files.
+fn has_landlock() -> bool {
+    // Number of linux/unistd.h, the same everywhere; the flag asks for the version of the rules.
+    const LANDLOCK_CREATE_RULESET: i64 = 444;
+    // SAFETY: with this flag there is no ruleset to be read.
+    unsafe { libc::syscall(LANDLOCK_CREATE_RULESET, std::ptr::null::<u8>(), 0, 1) > 0 }
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+#[test]
+fn a_device_is_added_and_removed_and_the_others_do_not_notice() {
+    let folder = folder();
+    let first = device(folder.path(), 1);
+    let daemon = start(folder, &[first], &[]);
+    let path = daemon.folder.path();
+    let mut one = connect(&daemon, 1);
+
+    let socket = add(&daemon, &device(path, 2)).unwrap();
+    assert_eq!(socket, format!("{}\n", path.join("2.sock").display()));
+    assert_eq!(fs::metadata(path.join("2.sock")).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(devices(&daemon), [1, 2]);
+    let mut two = connect(&daemon, 2);
+    assert!(is_served(&mut one) && is_served(&mut two));
+    hcactl(&daemon, &["--device", "2", "counters"]).unwrap();
+
+    let refused = hcactl(&daemon, &["device", "remove", "2"]).unwrap_err();
+    assert_eq!(refused, "hcactl: nobody can be asked whether it is meant: say --yes\n");
+    assert_eq!(hcactl(&daemon, &["device", "remove", "2", "--yes"]), Ok(String::new()));
+    assert_eq!(devices(&daemon), [1]);
+    assert!(!is_served(&mut two) && !path.join("2.sock").exists());
+    assert!(is_served(&mut one));
+    let error = hcactl(&daemon, &["device", "remove", "2"]).unwrap_err();
+    assert_eq!(error, "hcactl: there is no device 2\n");
+
+    // Its number, MAC and socket can be had again, and where the socket of a process that was killed is left behind.
+    drop(UnixListener::bind(path.join("2.sock")).unwrap());
+    add(&daemon, &device(path, 2)).unwrap();
+    assert!(is_served(&mut connect(&daemon, 2)) && is_served(&mut one));
+}
+
+#[test]
+fn the_last_device_may_go_and_another_come() {
+    let folder = folder();
+    let first = device(folder.path(), 1);
+    let daemon = start(folder, &[first], &[]);
+    hcactl(&daemon, &["device", "remove", "1"]).unwrap();
+    assert_eq!(devices(&daemon), [0_u64; 0]);
+    add(&daemon, &device(daemon.folder.path(), 3)).unwrap();
+    assert!(is_served(&mut connect(&daemon, 3)));
+}
+
+#[test]
+fn a_device_that_cannot_be_added_is_refused_with_its_key_and_nothing_is_lost() {
+    let folder = folder();
+    let (elsewhere, taken) = (self::folder(), std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
+    let mut first = device(folder.path(), 1);
+    first["fabric"] = json!({ "udp": { "bind": "127.0.0.1:47999", "peers": [] } });
+    let mut daemon = start(folder, &[first], &[]);
+    let mut one = connect(&daemon, 1);
+    let path = daemon.folder.path().to_owned();
+    let with = |key: &str, value: Value| {
+        let mut entry = device(&path, 2);
+        entry[key] = value;
+        entry
+    };
+    let udp = |bind: &str| json!({ "udp": { "bind": bind, "peers": [] } });
+    let cases = [
+        (json!([1]), "standard input is not one JSON object"),
+        (with("id", json!("two")), "device.id: invalid type"),
+        (with("sockt", json!(1)), "device.sockt: unknown field `sockt`"),
+        (with("id", json!(1)), "device.id: 1 is the number of hca1 already"),
+        (with("mac", json!("02:00:00:00:00:01")), "device.mac: 02:00:00:00:00:01 is the MAC of hca1 already"),
+        (with("fabric", udp("127.0.0.1:47999")), "device.fabric.udp.bind: hca1 receives on 127.0.0.1:47999"),
+        (
+            with("fabric", udp(&taken.local_addr().unwrap().to_string())),
+            "device.fabric.udp.bind: cannot receive on 127.0.0.1:",
+        ),
+        (with("socket_path", json!(path.join("1.sock"))), "1.sock is hca1.socket_path already"),
+        (with("capture", json!(path.join("control.sock"))), "control.sock is control_socket already"),
+        (with("guest_memory", json!({ "max_gib": 65536 })), "device.guest_memory.max_gib: 65536 GiB where"),
+    ];
+    for (entry, expected) in cases {
+        let error = add(&daemon, &entry).unwrap_err();
+        assert!(
+            error.starts_with("hcactl: ") && error.contains(expected),
+            "{error:?} should say {expected:?}"
+        );
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    let confined = [
+        (with("socket_path", json!(elsewhere.path().join("s"))), "`confinement.sockets` may name more"),
+        (with("capture", json!(elsewhere.path().join("c"))), "`confinement.writable` may name more folders"),
+        (with("fabric", json!({ "tap": { "interface": "t" } })), "device.fabric.tap: no device was on a tap"),
+        (with("fabric", json!({ "ring": { "folder": path } })), "device.fabric.ring: no device was on a ring"),
+        (with("socket_group", json!(1)), "device.socket_group: group 1 was named by no `socket_group`"),
+    ];
+    for (entry, expected) in confined.into_iter().filter(|_| has_landlock()) {
+        let error = add(&daemon, &entry).unwrap_err();
+        assert!(error.contains(expected), "{error:?} should say {expected:?}");
+    }
+    assert_eq!(devices(&daemon), [1]);
+    assert!(!path.join("2.sock").exists());
+    assert!(is_served(&mut one));
+    add(&daemon, &device(&path, 2)).unwrap();
+    daemon.wait_for_line("no device is added: device.id: ");
+}
+
+#[test]
+fn confinement_lets_a_device_that_comes_later_have_what_was_named_for_it() {
+    let folder = folder();
+    let elsewhere = self::folder();
+    let group = rustix::process::getegid().as_raw();
+    let first = device(folder.path(), 1);
+    let confinement = json!({ "sockets": [elsewhere.path()], "writable": [elsewhere.path()] });
+    let daemon = start(folder, &[first], &[("confinement", confinement), ("socket_group", json!(group))]);
+    let mut entry = device(elsewhere.path(), 2);
+    entry["capture"] = json!(elsewhere.path().join("c.pcapng"));
+    add(&daemon, &entry).unwrap();
+    let made = fs::metadata(elsewhere.path().join("2.sock")).unwrap();
+    assert_eq!((made.permissions().mode() & 0o777, made.gid()), (0o660, group));
+    assert!(is_served(&mut Client::new(&elsewhere.path().join("2.sock")).unwrap()));
+    assert!(elsewhere.path().join("c.pcapng").exists());
+}
+
+#[test]
+fn a_ring_takes_a_device_that_comes_later() {
+    let folder = folder();
+    let first = device(folder.path(), 1);
+    let ring = json!({ "ring": { "folder": folder.path() } });
+    let daemon = start(folder, &[first], &[("confinement", json!({ "ring": true }))]);
+    let path = daemon.folder.path();
+    for id in [2, 3] {
+        let mut entry = device(path, id);
+        entry["fabric"] = ring.clone();
+        add(&daemon, &entry).unwrap();
+    }
+    // Making folders is not among what is left to the process.
+    let mut entry = device(path, 4);
+    entry["fabric"] = json!({ "ring": { "folder": path.join("new") } });
+    let missing = add(&daemon, &entry).map_err(|error| error.contains("device.fabric.ring.folder: "));
+    assert!(if has_landlock() { missing == Err(true) } else { missing.is_ok() });
+    let members = || {
+        let text = hcactl(&daemon, &["--json", "--device", "3", "peer", "list"]).unwrap();
+        text.contains("02:00:00:00:00:02").then_some(())
+    };
+    until("the other member", members);
+}
+
+#[test]
+fn a_reload_touches_what_has_changed_and_nothing_else() {
+    let folder = folder();
+    let [one, two, three] = [1, 2, 3].map(|id| device(folder.path(), id));
+    // A name that can be looked up only before the process has confined itself.
+    let mut named = device(folder.path(), 4);
+    named["fabric"] =
+        json!({ "udp": { "bind": "127.0.0.1:0", "peers": [{ "addr": "localhost:9", "id": 9 }] } });
+    let mut daemon = start(folder, &[one.clone(), two.clone(), three, named.clone()], &[]);
+    let path = daemon.folder.path().to_owned();
+    add(&daemon, &device(&path, 7)).unwrap();
+    let mut clients = [1, 2, 3, 4, 7].map(|id| connect(&daemon, id));
+
+    let mut changed = two;
+    changed["strict"] = json!(true);
+    write(&path, &[one, changed, named, device(&path, 5)], &[("log", json!({ "filter": "warn" }))]);
+    let reloaded = hcactl(&daemon, &["--json", "reload"]).unwrap();
+    let expected = json!({
+        "added": [5], "removed": [3], "changed": [2], "unchanged": [1, 4], "not_changed": ["log"], "problems": [],
+    });
+    assert_eq!(serde_json::from_str::<Value>(&reloaded).unwrap(), expected);
+    let served = clients.each_mut().map(is_served);
+    assert_eq!(served, [true, false, false, true, true], "those of 2 and 3 are gone");
+    assert!(is_served(&mut connect(&daemon, 2)) && is_served(&mut connect(&daemon, 5)));
+    assert!(!path.join("3.sock").exists());
+    let mut there = devices(&daemon);
+    there.sort_unstable();
+    assert_eq!(there, [1, 2, 4, 5, 7], "what hcactl has added stays");
+    daemon.wait_for_line("not changed: it is as it was when hcad started");
+
+    // Again, without a change: nobody notices.
+    let again = hcactl(&daemon, &["reload"]).unwrap();
+    assert!(again.starts_with("unchanged: 1, 2, 4, 5\n"), "{again}");
+    assert!(is_served(&mut clients[0]));
+}
+
+#[test]
+fn a_file_that_is_wrong_changes_nothing() {
+    let folder = folder();
+    let [one, two] = [1, 2].map(|id| device(folder.path(), id));
+    let mut daemon = start(folder, &[one.clone(), two.clone()], &[]);
+    let path = daemon.folder.path().to_owned();
+    let mut clients = [1, 2].map(|id| connect(&daemon, id));
+    let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut in_use = device(&path, 3);
+    in_use["fabric"] = json!({ "udp": { "bind": taken.local_addr().unwrap(), "peers": [] } });
+    let mut elsewhere = device(&path, 3);
+    elsewhere["socket_path"] = json!("/nonexistent/s");
+    add(&daemon, &device(&path, 7)).unwrap();
+    let mut like_added = device(&path, 8);
+    like_added["mac"] = json!("02:00:00:00:00:07");
+    for (devices, problem) in [
+        (vec![], "devices: at least one device is needed"),
+        (vec![one.clone(), one.clone()], "devices[1].id: 1 is the number of devices[0] already"),
+        // Only with what is not in the file.
+        (vec![one.clone(), like_added], "devices[1].mac: 02:00:00:00:00:07 is the MAC of hca7 already"),
+        (vec![one.clone(), elsewhere], "devices[1].socket_path: /nonexistent"),
+        // Seen only when the device is made; device 2 would go.
+        (vec![one, device(&path, 4), in_use], "devices[2].fabric.udp.bind: cannot receive on 127.0.0.1:"),
+    ] {
+        write(&path, &devices, &[]);
+        let error = hcactl(&daemon, &["reload"]).unwrap_err();
+        assert!(error.contains(problem), "{error:?} should say {problem:?}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+        let line = daemon.wait_for_line("not reloaded: ");
+        assert!(line.contains(problem), "{line}");
+    }
+    fs::write(path.join("hcad.json"), "{").unwrap();
+    assert!(hcactl(&daemon, &["reload"]).unwrap_err().contains("EOF while parsing"));
+    assert_eq!(self::devices(&daemon), [1, 2, 7]);
+    assert!(clients.iter_mut().all(is_served));
+    assert!(!path.join("4.sock").exists());
+}
+
+#[test]
+fn a_device_that_has_changed_and_cannot_be_made_is_tried_until_it_can() {
+    let folder = folder();
+    let one = device(folder.path(), 1);
+    let daemon = start(folder, std::slice::from_ref(&one), &[]);
+    let path = daemon.folder.path();
+    let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut changed = one;
+    changed["fabric"] = json!({ "udp": { "bind": taken.local_addr().unwrap(), "peers": [] } });
+    write(path, &[changed], &[]);
+    assert_eq!(hcactl(&daemon, &["reload"]).unwrap(), "changed: 1\n");
+    let row = || -> Value {
+        let rows = hcactl(&daemon, &["--json", "devices"]).unwrap();
+        serde_json::from_str::<Value>(&rows).unwrap()[0].clone()
+    };
+    until("the failure", || (row()["restarts"].as_u64() > Some(0)).then_some(()));
+    assert!(row()["problem"].as_str().unwrap().contains("cannot receive on 127.0.0.1:"), "{}", row());
+    drop(taken);
+    until("the device", || (row()["state"] == "running").then_some(()));
+    assert!(is_served(&mut connect(&daemon, 1)));
+}
+
+#[test]
+fn a_hangup_has_the_file_read_again_and_the_service_manager_told() {
+    let folder = folder();
+    let [one, two] = [1, 2].map(|id| device(folder.path(), id));
+    let manager = UnixDatagram::bind(folder.path().join("notify")).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut command = hcad();
+    command.env("NOTIFY_SOCKET", folder.path().join("notify"));
+    command.arg("--config").arg(write(folder.path(), std::slice::from_ref(&one), &[]));
+    let mut daemon = Daemon::ready(command, folder, PathBuf::new());
+    let mut client = connect(&daemon, 1);
+    let path = daemon.folder.path().to_owned();
+
+    write(&path, &[one.clone(), two.clone()], &[]);
+    hang_up(&daemon);
+    daemon.wait_for_line("reloaded added=[2] removed=[] changed=[] unchanged=1");
+    let told = || {
+        let mut message = [0; 256];
+        let len = manager.recv(&mut message).unwrap();
+        String::from_utf8(message[..len].to_vec()).unwrap()
+    };
+    assert_eq!(told(), "READY=1\nSTATUS=devices: 1");
+    assert!(told().starts_with("RELOADING=1\nMONOTONIC_USEC="));
+    assert_eq!(told(), "READY=1\nSTATUS=devices: 2");
+    assert!(is_served(&mut client) && is_served(&mut connect(&daemon, 2)));
+
+    fs::write(path.join("hcad.json"), "{").unwrap();
+    hang_up(&daemon);
+    daemon.wait_for_line("not reloaded: ");
+    assert!(is_served(&mut client));
+
+    // Another file in its place, which confinement keeps the daemon from, and not hcactl.
+    fs::remove_file(path.join("hcad.json")).unwrap();
+    write(&path, &[one, two], &[]);
+    if !has_landlock() {
+        return;
+    }
+    hang_up(&daemon);
+    let line = daemon.wait_for_line("not reloaded: ");
+    assert!(line.contains("Permission denied") && line.contains("`hcactl reload` hands over"), "{line}");
+    assert_eq!(hcactl(&daemon, &["reload"]).unwrap().lines().next(), Some("unchanged: 1, 2"));
+}
+
+#[test]
+fn a_file_in_a_folder_that_may_be_read_may_be_replaced() {
+    let folder = folder();
+    let one = device(folder.path(), 1);
+    let readable = json!({ "readable": [folder.path()] });
+    let mut daemon = start(folder, std::slice::from_ref(&one), &[("confinement", readable.clone())]);
+    let path = daemon.folder.path();
+    fs::remove_file(path.join("hcad.json")).unwrap();
+    write(path, &[one, device(path, 2)], &[("confinement", readable)]);
+    hang_up(&daemon);
+    daemon.wait_for_line("reloaded added=[2]");
+}
