@@ -665,7 +665,7 @@ fn a_line_without_end_closes_its_client_only() {
     let (_daemon, control) = start();
     let mut stream = UnixStream::connect(&control).unwrap();
     // Fails where the daemon has closed the connection in the middle.
-    let _ = stream.write_all(&vec![b'x'; 1 << 20]);
+    let _ = stream.write_all(&vec![b'x'; 8 << 20]);
     let mut answer = Vec::new();
     // The daemon closes with bytes unread, which the socket may report behind the answer.
     let _ = stream.read_to_end(&mut answer);

@@ -186,7 +186,10 @@ fn a_device_that_cannot_be_added_is_refused_with_its_key_and_nothing_is_lost() {
         (with("socket_path", json!(elsewhere.path().join("s"))), "`confinement.sockets` may name more"),
         (with("capture", json!(elsewhere.path().join("c"))), "`confinement.writable` may name more folders"),
         (with("fabric", json!({ "tap": { "interface": "t" } })), "device.fabric.tap: no device was on a tap"),
-        (with("fabric", json!({ "ring": { "folder": path } })), "device.fabric.ring: no device was on a ring"),
+        (
+            with("fabric", json!({ "ring": { "folder": path } })),
+            "device.fabric.ring: no device was on a ring",
+        ),
         (with("socket_group", json!(1)), "device.socket_group: group 1 was named by no `socket_group`"),
     ];
     for (entry, expected) in confined.into_iter().filter(|_| has_landlock()) {
