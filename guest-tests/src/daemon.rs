@@ -175,7 +175,8 @@ pub struct Daemon {
 #[derive(Clone, Debug)]
 pub struct Control {
     socket: PathBuf,
-    device: u16,
+    /// The only one that is spoken of.
+    device: Option<u16>,
 }
 
 impl Daemon {
@@ -196,7 +197,7 @@ impl Daemon {
         let path_of = |spec: &HcaSpec| run.socket(&format!("hcad-{}.sock", spec.name));
         let capture_of = |spec: &HcaSpec| run.file(format!("hcad-{}.pcapng", spec.name));
         let name = format!("hcad-{}", first.name);
-        let control = Control { socket: run.socket(&format!("{name}.control")), device: first.id };
+        let control = Control { socket: run.socket(&format!("{name}.control")), device: Some(first.id) };
         let devices: Vec<Value> =
             specs.iter().map(|spec| device_of(spec, &path_of(spec), &capture_of(spec))).collect();
         let text = json!({
@@ -231,7 +232,12 @@ impl Daemon {
 
     /// The same for the HCA of this number.
     pub fn controls_of(&self, device: u16) -> Control {
-        Control { device, ..self.control.clone() }
+        Control { device: Some(device), ..self.control.clone() }
+    }
+
+    /// The same for all that the daemon serves.
+    pub fn controls_of_all(&self) -> Control {
+        Control { device: None, ..self.control.clone() }
     }
 
     /// Where a VMM attaches.
@@ -328,8 +334,11 @@ impl Control {
     /// hcactl fails, or says what is no JSON.
     pub async fn ask(&self, arguments: &[&str]) -> Result<Value> {
         let mut command = Command::new(programs::hcactl()?);
-        command.arg("--socket").arg(&self.socket).args(["--device", &self.device.to_string(), "--json"]);
-        command.args(arguments).kill_on_drop(true);
+        command.arg("--socket").arg(&self.socket);
+        if let Some(device) = self.device {
+            command.args(["--device", &device.to_string()]);
+        }
+        command.arg("--json").args(arguments).kill_on_drop(true);
         let answer = timeout(CONTROL_TIMEOUT, command.output())
             .await
             .with_context(|| format!("no answer to hcactl {arguments:?} within {CONTROL_TIMEOUT:?}"))?

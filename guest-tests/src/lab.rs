@@ -128,6 +128,8 @@ pub struct Guest<'a> {
     pub hcas: Vec<PathBuf>,
     /// Sockets of HCAs that are behind root ports, as a card is.
     pub cards: Vec<PathBuf>,
+    /// Slots behind those where HCAs can be plugged in while it runs.
+    pub free_slots: usize,
     /// Its Ethernet NICs.
     pub nics: Vec<Nic>,
     /// The lab wants to type into its console.
@@ -374,10 +376,15 @@ impl Lab {
             nics: guest.nics,
             hcas: guest.hcas,
             cards: guest.cards,
+            free_slots: guest.free_slots,
             shares: guest.shares,
             reboots: guest.reboots,
         };
-        let wanted = vm::Wanted { console: guest.with_console, commands: guest.commands };
+        let wanted = vm::Wanted {
+            console: guest.with_console,
+            commands: guest.commands,
+            monitor: guest.free_slots > 0,
+        };
         Vm::boot(&machine, &self.artifacts, image, run, wanted, limit).await
     }
 

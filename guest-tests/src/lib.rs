@@ -12,6 +12,7 @@ pub mod initramfs;
 pub mod lab;
 pub mod line_program;
 pub mod modules;
+pub mod monitor;
 pub mod packet_peer;
 pub mod process;
 pub mod programs;

@@ -9,6 +9,9 @@ use tokio::process::Command;
 
 use crate::artifacts::{Kernel, QemuProgram};
 
+/// Room for the BARs of what is plugged in.
+const FREE_SLOT_MEMORY: &str = "32M";
+
 /// How guest code is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Accelerator {
@@ -43,6 +46,8 @@ pub struct Machine {
     pub hcas: Vec<PathBuf>,
     /// Sockets of further ones, each behind a root port of its own, where a card is plugged in.
     pub cards: Vec<PathBuf>,
+    /// Root ports behind those, where nothing is plugged in yet: `slot1` and so on if there are no cards.
+    pub free_slots: usize,
     /// Folders of the host that it can mount.
     pub shares: Vec<Share>,
     /// Restart when the guest does, instead of ending.
@@ -112,6 +117,8 @@ pub struct Endpoints {
     pub console_log: PathBuf,
     /// Where the lab listens for the console, if it wants to type into it.
     pub console: Option<PathBuf>,
+    /// Where the lab listens for QEMU's monitor, if it wants to change the machine.
+    pub monitor: Option<PathBuf>,
 }
 
 impl Machine {
@@ -153,6 +160,9 @@ impl Machine {
             },
         );
         args.pair("-serial", "chardev:console");
+        if let Some(socket) = &endpoints.monitor {
+            args.pair("-qmp", format!("unix:{}", escaped(socket)));
+        }
 
         if self.iommu {
             // caching-mode makes the guest's IOMMU tell about each mapping, so that QEMU can pass it on. It must come
@@ -201,12 +211,14 @@ impl Machine {
             args.pair("-device", vfio_user(socket).to_string());
         }
         for (index, socket) in self.cards.iter().enumerate() {
-            let slot = index + 1;
-            let bus = format!("slot{slot}");
-            args.pair("-device", format!("pcie-root-port,id={bus},chassis={slot},slot={slot}"));
-            let mut device = vfio_user(socket);
-            device["bus"] = bus.into();
-            args.pair("-device", device.to_string());
+            let bus = slot(index + 1);
+            args.pair("-device", root_port(index + 1));
+            args.pair("-device", vfio_user_behind(socket, &bus).to_string());
+        }
+        for index in 0..self.free_slots {
+            // Firmware gives an empty slot less room than the BARs of an HCA take.
+            let port = root_port(self.cards.len() + index + 1);
+            args.pair("-device", format!("{port},mem-reserve={FREE_SLOT_MEMORY}"));
         }
 
         let mut command = Command::new(&qemu.program);
@@ -238,6 +250,22 @@ fn vfio_user(socket: &Path) -> Value {
     })
 }
 
+/// The same in a slot.
+pub(crate) fn vfio_user_behind(socket: &Path, slot: &str) -> Value {
+    let mut device = vfio_user(socket);
+    device["bus"] = slot.into();
+    device
+}
+
+/// The name of the root port of a slot, counted from 1.
+pub(crate) fn slot(number: usize) -> String {
+    format!("slot{number}")
+}
+
+fn root_port(number: usize) -> String {
+    format!("pcie-root-port,id={},chassis={number},slot={number}", slot(number))
+}
+
 /// An address as an option of `-netdev dgram`.
 fn inet(name: &str, address: SocketAddr) -> String {
     format!("{name}.type=inet,{name}.host={},{name}.port={}", address.ip(), address.port())
@@ -260,6 +288,7 @@ mod tests {
             commands: vec!["s/exec".into()],
             console_log: "a,b.console".into(),
             console,
+            monitor: None,
         };
         let command = machine.command(&qemu, &kernel, Path::new("initrd"), &endpoints);
         let words: Vec<_> = command.as_std().get_args().map(|a| a.to_string_lossy().into_owned()).collect();
@@ -279,6 +308,7 @@ mod tests {
             nics: Vec::new(),
             hcas: vec!["s/hca".into()],
             cards: Vec::new(),
+            free_slots: 0,
             shares: Vec::new(),
             reboots: false,
         }

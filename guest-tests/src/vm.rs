@@ -12,8 +12,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::agent_link::AgentLink;
 use crate::artifacts::{Artifacts, Disks};
+use crate::monitor::Monitor;
 use crate::process::{Process, tail};
-use crate::qemu::{Endpoints, Machine};
+use crate::qemu::{Endpoints, Machine, slot, vfio_user_behind};
 use crate::run_dir::RunDir;
 use crate::tools::words;
 
@@ -53,6 +54,7 @@ pub struct Vm {
     console_log: PathBuf,
     console: Option<UnixStream>,
     commands: Vec<UnixStream>,
+    monitor: Option<Monitor>,
     boot_time: Duration,
 }
 
@@ -63,6 +65,8 @@ pub struct Wanted {
     pub console: bool,
     /// So many ports that carry commands, at most [`Self::MOST_COMMANDS`].
     pub commands: usize,
+    /// To change the machine while it runs.
+    pub monitor: bool,
 }
 
 impl Wanted {
@@ -90,12 +94,14 @@ impl Vm {
             console_log: run.file(format!("{name}.console")),
             commands: (0..wanted.commands).map(|n| run.socket(&format!("{name}.exec{n}"))).collect(),
             console: wanted.console.then(|| run.socket(&format!("{name}.tty"))),
+            monitor: wanted.monitor.then(|| run.socket(&format!("{name}.monitor"))),
         };
         // QEMU connects to us, so there is nothing to wait for and to try again.
         let agent_listener = listen(&endpoints.agent)?;
         let command_listeners: Vec<_> =
             endpoints.commands.iter().map(|path| listen(path)).collect::<Result<_>>()?;
         let console_listener = endpoints.console.as_deref().map(listen).transpose()?;
+        let monitor_listener = endpoints.monitor.as_deref().map(listen).transpose()?;
         let command = machine.command(&artifacts.qemu, &artifacts.kernel, &image.initramfs, &endpoints);
         let mut qemu = Process::start(&name, command, run)?;
 
@@ -107,6 +113,10 @@ impl Vm {
         for listener in &command_listeners {
             commands.push(accept(listener, &mut qemu).await?);
         }
+        let monitor = match &monitor_listener {
+            Some(listener) => Some(Monitor::new(accept(listener, &mut qemu).await?).await?),
+            None => None,
+        };
         let stream = accept(&agent_listener, &mut qemu).await?;
         let agent = AgentLink::new(stream, &run.file(format!("{name}.agent.jsonl")))?;
         let mut vm = Self {
@@ -116,6 +126,7 @@ impl Vm {
             console_log: endpoints.console_log,
             console,
             commands,
+            monitor,
             boot_time: Duration::ZERO,
         };
         vm.call_within(limit, Ping {}).await.context("booting")?;
@@ -185,6 +196,16 @@ impl Vm {
     /// The ports that carry commands; only once.
     pub fn take_commands(&mut self) -> Vec<UnixStream> {
         std::mem::take(&mut self.commands)
+    }
+
+    /// Plugs the HCA behind `socket` into a free slot, counted from 1, whose guest is told of it as of any card.
+    ///
+    /// # Errors
+    /// When QEMU refuses, or the guest was started without a free slot.
+    pub async fn plug(&mut self, number: usize, socket: &Path) -> Result<()> {
+        let monitor = self.monitor.as_mut().context("a guest without a free slot")?;
+        let added = monitor.execute("device_add", vfio_user_behind(socket, &slot(number))).await;
+        self.explained(added.map(drop)).await
     }
 
     /// How QEMU ended, if it has.

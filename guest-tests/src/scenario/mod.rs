@@ -25,6 +25,7 @@ mod leak;
 mod mixed_fabric;
 mod mthca;
 mod namespace;
+mod operator;
 mod pair;
 mod perftest;
 mod rdma_core_suite;
@@ -379,6 +380,13 @@ pub const ALL: &[Scenario] = &[
         pair: false,
         alone: false,
         run: |lab, report| Box::pin(fabric_hosts::run(lab, report)),
+    },
+    Scenario {
+        name: "operator",
+        about: "devices come, go and change while guests of the same process run, and a card is plugged into one of them",
+        pair: false,
+        alone: false,
+        run: |lab, report| Box::pin(operator::run(lab, report)),
     },
     Scenario {
         name: "mixed-fabric",

@@ -1,0 +1,63 @@
+//! QEMU's monitor, to change a machine while it runs: QMP, one JSON object a line (qemu-qmp-ref(7)).
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::timeout;
+
+/// QEMU answers between two turns of its loop; a device that is plugged in is set up in one.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A connection to one. One command is in flight at a time.
+#[derive(Debug)]
+pub struct Monitor {
+    lines: BufReader<OwnedReadHalf>,
+    writer: OwnedWriteHalf,
+}
+
+impl Monitor {
+    /// Takes part in the negotiation that comes before any command.
+    ///
+    /// # Errors
+    /// When what is at the other end is no monitor.
+    pub async fn new(stream: UnixStream) -> Result<Self> {
+        let (reader, writer) = stream.into_split();
+        let mut monitor = Self { lines: BufReader::new(reader), writer };
+        let greeting = monitor.message().await?;
+        greeting.get("QMP").with_context(|| format!("no greeting of a monitor: {greeting}"))?;
+        monitor.execute("qmp_capabilities", json!({})).await?;
+        Ok(monitor)
+    }
+
+    /// Runs a command; what it returns.
+    ///
+    /// # Errors
+    /// When QEMU refuses, with its reason, or is gone or silent.
+    pub async fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
+        let line = json!({ "execute": command, "arguments": arguments });
+        self.writer.write_all(format!("{line}\n").as_bytes()).await.context("telling QEMU")?;
+        loop {
+            let mut message = self.message().await.with_context(|| format!("no answer to {command}"))?;
+            if let Some(answer) = message.get_mut("return") {
+                return Ok(answer.take());
+            }
+            if let Some(refusal) = message.pointer("/error/desc") {
+                bail!("{command}: {}", refusal.as_str().unwrap_or_default());
+            }
+            // Else it tells of an event.
+        }
+    }
+
+    async fn message(&mut self) -> Result<Value> {
+        let mut line = String::new();
+        let read = timeout(ANSWER_TIMEOUT, self.lines.read_line(&mut line));
+        if read.await.with_context(|| format!("the monitor says nothing for {ANSWER_TIMEOUT:?}"))?? == 0 {
+            bail!("QEMU has closed its monitor");
+        }
+        serde_json::from_str(&line).with_context(|| format!("{line:?} is no message of a monitor"))
+    }
+}

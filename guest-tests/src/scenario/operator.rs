@@ -1,0 +1,272 @@
+//! What an operator changes while guests run: devices that come, go and change, and a card plugged into a running guest.
+//!
+//! One process serves guests a and b. Messages go between them all the while, checked at both ends; neither is to notice.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use agent::wire::{Dmesg, ExitStatus, ProgramId};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use super::stock_pair::{MTHCA, load_mthca};
+use crate::daemon::{Control, Daemon, Fabric, HcaSpec, Interface, free_udp_ports};
+use crate::lab::{Guest, Lab};
+use crate::qemu::{Nic, NicModel};
+use crate::report::Report;
+use crate::run_dir::RunDir;
+use crate::tools::{Exchange, Ready, await_text, spawn, wait};
+use crate::vm::{Image, Vm};
+
+/// Messages between a and b while things change: some 20 s of them.
+const MESSAGES: &str = "ibv_rc_pingpong -c -d mthca0 -n 60000";
+const MESSAGES_LIMIT: Duration = Duration::from_secs(240);
+/// Where its server waits for its client.
+const PORT: u16 = 18515;
+/// Between the press of a slot's button and an active port: the kernel waits 5 s for a second press, the driver for a reset.
+const PLUG_LIMIT: Duration = Duration::from_secs(60);
+/// What the kernel calls the second HCA of `ib_mthca`.
+const SECOND: &str = "mthca1";
+/// How soon a daemon does what its file says.
+const RELOAD_LIMIT: Duration = Duration::from_secs(10);
+
+pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let run = lab.new_run("operator")?;
+    let hint = format!("consoles, logs and command lines: {}", run.path().display());
+    let mut site = Site::start(lab, run).await.with_context(|| hint.clone())?;
+    report.case("both guests have an active port", &hint, site.load()).await?;
+    let mut going = None;
+    report
+        .case("messages go between them", &hint, async { site.begin().await.map(|it| going = Some(it)) })
+        .await?;
+    report.case("a device is added, and no other changes", &hint, site.add()).await?;
+    report
+        .case("its card is plugged into the running guest, whose driver takes it", &hint, site.plug())
+        .await?;
+    report.case("what the file says anew is done by reload, and nothing else", &hint, site.reload()).await?;
+    report.case("and by SIGHUP", &hint, site.hang_up()).await?;
+    report
+        .case("a file that is wrong is refused in a line, and changes nothing", &hint, site.refuse())
+        .await?;
+    report.case("no message between a and b was lost meanwhile", &hint, site.end(going.as_ref())).await?;
+    report.case("the card that came later reaches the other guest", &hint, site.talk(SECOND)).await?;
+    report.case("removed, it is gone for its guest alone", &hint, site.remove()).await?;
+    report.case("and the first one still reaches the other guest", &hint, site.talk(MTHCA)).await?;
+    report.case("the daemon ends with success on SIGTERM", &hint, site.stop()).await
+}
+
+/// One daemon, its two guests, and what the operator has.
+struct Site {
+    a: Vm,
+    b: Vm,
+    /// Address of b.
+    server: String,
+    daemon: Daemon,
+    control: Control,
+    file: PathBuf,
+    run: RunDir,
+}
+
+/// A program that runs at both ends.
+struct Going {
+    server: ProgramId,
+    client: ProgramId,
+}
+
+impl Site {
+    async fn start(lab: &Lab, run: RunDir) -> Result<Self> {
+        let image = lab.debian_image(&run).await?;
+        let specs = HcaSpec::pair()?.map(|spec| HcaSpec {
+            interface: Interface::Mthca,
+            fabric: Fabric::Local,
+            capture: false,
+            trace: lab.trace(),
+            ..spec
+        });
+        let daemon = Daemon::start_by(Command::new(lab.hcad()?), &specs, &run).await?;
+        let [one, other] = free_udp_ports()?;
+        let (a, b) = tokio::try_join!(
+            boot(lab, &run, &image, &specs[0], &daemon.sockets()[0], [one, other]),
+            boot(lab, &run, &image, &specs[1], &daemon.sockets()[1], [other, one])
+        )?;
+        let file = run.file(format!("hcad-{}.json", specs[0].name));
+        let server = address(specs[1].id).to_string();
+        Ok(Self { a, b, server, control: daemon.controls_of_all(), daemon, file, run })
+    }
+
+    async fn load(&mut self) -> Result<()> {
+        tokio::try_join!(load_mthca(&mut self.a), load_mthca(&mut self.b)).map(drop)
+    }
+
+    async fn begin(&mut self) -> Result<Going> {
+        let server = spawn(&mut self.b, MESSAGES).await?;
+        Ready::Tcp(PORT).wait(&mut self.b, server, MESSAGES).await?;
+        let client = spawn(&mut self.a, &format!("{MESSAGES} {}", self.server)).await?;
+        Ok(Going { server, client })
+    }
+
+    async fn end(&mut self, going: Option<&Going>) -> Result<()> {
+        let going = going.context("there are none")?;
+        let client = wait(&mut self.a, going.client, MESSAGES_LIMIT).await?;
+        let server = wait(&mut self.b, going.server, MESSAGES_LIMIT).await?;
+        for end in [client, server] {
+            let text = format!("{}{}", end.stdout, end.stderr);
+            ensure!(end.status == ExitStatus::Code(0), "{:?}: {text}", end.status);
+            ensure!(text.contains(" iters in ") && !text.contains("invalid data"), "{text}");
+        }
+        Ok(())
+    }
+
+    /// `hcactl device add`, of what a user would write.
+    async fn add(&mut self) -> Result<()> {
+        let entry = self.run.file("hca3.json");
+        let socket = self.run.socket("hca3.sock");
+        fs::write(&entry, device(3, &socket).to_string())?;
+        let answer = self.control.ask(&["device", "add", &entry.display().to_string()]).await?;
+        ensure!(answer == json!({ "device": 3, "added": socket }), "{answer}");
+        self.devices_are(&[1, 2, 3]).await
+    }
+
+    async fn plug(&mut self) -> Result<()> {
+        self.a.plug(1, &self.run.socket("hca3.sock")).await?;
+        let state = format!("/sys/class/infiniband/{SECOND}/ports/1/state");
+        await_text(&mut self.a, &[&state], &["4: ACTIVE"], PLUG_LIMIT).await
+    }
+
+    /// One device more and one that is otherwise, of which no guest knows; those of the guests are as they were.
+    async fn reload(&mut self) -> Result<()> {
+        let sockets = [4, 5].map(|id| (id, self.run.socket(&format!("hca{id}.sock"))));
+        self.rewrite(|devices| devices.extend(sockets.iter().map(|(id, socket)| device(*id, socket))))?;
+        let answer = self.control.ask(&["reload"]).await?;
+        ensure!(answer == outcome(&[4, 5], &[], &[], &[1, 2]), "{answer}");
+        self.rewrite(|devices| {
+            devices.retain(|device| device["id"] != 4);
+            for device in devices.iter_mut().filter(|device| device["id"] == 5) {
+                device["strict"] = json!(true);
+            }
+        })?;
+        let answer = self.control.ask(&["reload"]).await?;
+        ensure!(answer == outcome(&[], &[4], &[5], &[1, 2]), "{answer}");
+        ensure!(!self.run.socket("hca4.sock").exists(), "the socket of device 4 is still there");
+        self.devices_are(&[1, 2, 3, 5]).await
+    }
+
+    async fn hang_up(&mut self) -> Result<()> {
+        self.rewrite(|devices| devices.retain(|device| device["id"] != 5))?;
+        self.daemon.process().signal(libc::SIGHUP)?;
+        self.daemon.process().line("reloaded added=[] removed=[5]", RELOAD_LIMIT).await?;
+        self.devices_are(&[1, 2, 3]).await
+    }
+
+    async fn refuse(&mut self) -> Result<()> {
+        let good = fs::read(&self.file)?;
+        // The number of a device that `hcactl` has added, in another's name.
+        let socket = self.run.socket("hca9.sock");
+        self.rewrite(|devices| {
+            let mut wrong = device(9, &socket);
+            wrong["mac"] = json!("02:00:00:00:00:03");
+            devices.push(wrong);
+        })?;
+        let refusal = match self.control.ask(&["reload"]).await {
+            Ok(answer) => anyhow::bail!("not refused: {answer}"),
+            Err(error) => error.to_string(),
+        };
+        let problem = "devices[2].mac: 02:00:00:00:00:03 is the MAC of hca3 already";
+        ensure!(refusal.contains(problem) && refusal.lines().count() == 1, "{refusal}");
+        self.daemon.process().line("not reloaded", RELOAD_LIMIT).await?;
+        fs::write(&self.file, good)?;
+        self.devices_are(&[1, 2, 3]).await
+    }
+
+    /// A ping-pong of b with an HCA of a.
+    async fn talk(&mut self, hca: &str) -> Result<()> {
+        let command = |hca| format!("ibv_rc_pingpong -c -d {hca}");
+        let client = format!("{} {}", command(hca), self.server);
+        let exchange =
+            Exchange { server: command(MTHCA), client, ready: Ready::Tcp(PORT), limit: PLUG_LIMIT };
+        let ends = exchange.run(&mut self.b, &mut self.a).await?;
+        ensure!(!ends.client.stdout.contains("invalid data"), "{}", ends.client.stdout);
+        Ok(())
+    }
+
+    async fn remove(&mut self) -> Result<()> {
+        let refusal = self.control.ask(&["device", "remove", "3"]).await;
+        ensure!(refusal.is_err(), "a guest has it, and nobody was asked");
+        self.control.ask(&["device", "remove", "3", "--yes"]).await?;
+        self.devices_are(&[1, 2]).await?;
+        ensure!(!self.run.socket("hca3.sock").exists(), "its socket is still there");
+        // What its driver finds at once: nothing answers.
+        self.a.call(Dmesg { level: None }).await.map(drop)
+    }
+
+    async fn devices_are(&self, expected: &[u64]) -> Result<()> {
+        let rows = self.control.ask(&["devices"]).await?;
+        let rows = rows.as_array().context("no list of devices")?;
+        let ids: Vec<_> = rows.iter().filter_map(|row| row["id"].as_u64()).collect();
+        ensure!(ids == expected, "there are {ids:?} instead of {expected:?}");
+        let restarts: u64 = rows.iter().filter_map(|row| row["restarts"].as_u64()).sum();
+        ensure!(restarts == 0, "a device failed: {rows:?}");
+        Ok(())
+    }
+
+    /// Changes the devices of the daemon's file, as an editor would.
+    fn rewrite(&self, change: impl FnOnce(&mut Vec<Value>)) -> Result<()> {
+        let mut config: Value = serde_json::from_slice(&fs::read(&self.file)?)?;
+        change(config["devices"].as_array_mut().context("no devices in the daemon's file")?);
+        fs::write(&self.file, serde_json::to_string_pretty(&config)?)?;
+        Ok(())
+    }
+
+    async fn stop(mut self) -> Result<()> {
+        self.a.kill().await?;
+        self.b.kill().await?;
+        self.daemon.stop().await
+    }
+}
+
+/// What a reload says that it did.
+fn outcome(added: &[u16], removed: &[u16], changed: &[u16], unchanged: &[u16]) -> Value {
+    json!({
+        "added": added, "removed": removed, "changed": changed, "unchanged": unchanged,
+        "not_changed": [], "problems": [],
+    })
+}
+
+/// An entry of `devices`, on the fabric of those that are there.
+fn device(id: u16, socket: &Path) -> Value {
+    json!({ "id": id, "frontend": { "mthca": {} }, "fabric": { "local": {} }, "socket_path": socket })
+}
+
+/// Of the Ethernet NIC of a guest.
+fn address(id: u16) -> Ipv4Addr {
+    let [high, low] = id.to_be_bytes();
+    Ipv4Addr::new(192, 168, high, low)
+}
+
+/// Boots a guest with an HCA, a free slot, and an Ethernet NIC whose ends are `wire`.
+async fn boot(
+    lab: &Lab,
+    run: &RunDir,
+    image: &Image,
+    spec: &HcaSpec,
+    socket: &Path,
+    [bind, peer]: [SocketAddr; 2],
+) -> Result<Vm> {
+    let [high, low] = spec.id.to_be_bytes();
+    let nic = Nic { model: NicModel::Virtio, mac: [2, 0, 0, 1, high, low], bind, peer };
+    let guest = Guest {
+        name: &spec.name,
+        hcas: vec![socket.to_owned()],
+        nics: vec![nic],
+        free_slots: 1,
+        ..Guest::default()
+    };
+    let mut vm = lab.boot(run, image, guest).await?;
+    vm.run(&["modprobe", "virtio_net"]).await?;
+    vm.run(&["ip", "link", "set", "eth0", "up"]).await?;
+    vm.run(&["ip", "address", "add", &format!("{}/16", address(spec.id)), "dev", "eth0"]).await?;
+    Ok(vm)
+}
