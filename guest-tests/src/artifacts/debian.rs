@@ -18,6 +18,7 @@ use super::apt::{Component, Suite, run};
 use super::cache;
 use super::kernel::Kernel;
 use super::packages::{self, Set, Unpacked};
+use super::python;
 
 /// Shells and tools, everything RDMA, storage and MPI over it, what looks at NICs and measures them, and what makes the
 /// images.
@@ -157,7 +158,7 @@ pub(super) const IMAGE: &str = "image.ext4";
 /// The entry of the system: unpacked in `root`, and as image.
 pub(super) fn debian(cache: &Path) -> Result<PathBuf> {
     // Another list of packages is another system.
-    let name = format!("debian-4-{:016x}", digest(INSTALL.iter().chain(WITHOUT).chain(PRUNED).copied()));
+    let name = format!("debian-5-{:016x}", digest(INSTALL.iter().chain(WITHOUT).chain(PRUNED).copied()));
     cache::entry(cache, &name, |work| {
         let set = Set {
             install: INSTALL,
@@ -167,6 +168,7 @@ pub(super) fn debian(cache: &Path) -> Result<PathBuf> {
         };
         let root = set.fetch(work)?;
         configure(&root)?;
+        python::compile_system(&root)?;
         make_image(&root, &root, &work.entry.join(IMAGE))
     })
 }
@@ -193,6 +195,7 @@ pub(super) fn with_added(cache: &Path, added: &Added) -> Result<PathBuf> {
         };
         let root = set.fetch(work)?;
         configure(&root)?;
+        python::compile_system(&root)?;
         make_image(&system.join("root"), &root, &work.entry.join(IMAGE))
     })
 }

@@ -11,6 +11,7 @@ mod debian;
 mod kbuild;
 mod kernel;
 mod packages;
+mod python;
 mod rdma_core;
 mod sources;
 

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use super::apt::{Apt, Component, Kind, Package, run};
 use super::cache;
 use super::debian::{IMAGE, debian, make_image};
-use super::packages;
+use super::{packages, python};
 
 /// What they test against, and in whose version they must be.
 const TESTED: &str = "python3-pyverbs";
@@ -19,7 +19,7 @@ pub(super) fn tests(cache: &Path) -> Result<PathBuf> {
     let system = debian(cache)?;
     let built = packages::version(&system, TESTED)?;
     let version = source_version(&built);
-    let entry = cache::entry(cache, &format!("rdma-core-tests-{version}"), |work| {
+    let entry = cache::entry(cache, &format!("rdma-core-tests-2-{version}"), |work| {
         let folder = |name: &str| -> Result<PathBuf> {
             let folder = work.scratch.join(name);
             fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
@@ -33,6 +33,7 @@ pub(super) fn tests(cache: &Path) -> Result<PathBuf> {
         let mut tar = Command::new("tar");
         tar.arg("-xf").arg(&archive).arg("-C").arg(&tree);
         run(tar.args(["--strip-components=1", "--wildcards", "*/tests"])).context("unpacking the tests")?;
+        python::compile(&system.join("root"), &tree, &[tree.join("tests")])?;
         make_image(&system.join("root"), &tree, &work.entry.join(IMAGE))
     })?;
     Ok(entry.join(IMAGE))
