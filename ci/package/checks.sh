@@ -1,0 +1,26 @@
+# Sourced by what runs where process 1 is systemd, and names its subject: a line a case, and the words of ci/test's tally.
+passed=0
+
+check() {
+    local what=$1 log
+    shift
+    if log=$("$@" 2>&1); then
+        passed=$((passed + 1))
+        echo "ok    $subject: $what"
+    else
+        printf 'FAIL  %s: %s\n%s\n' "$subject" "$what" "$log"
+        journalctl --no-pager -n 80 -u 'hcad@*' -u 'virt*' -u 'libvirt*'
+        echo "$passed passed, 1 failed, 0 skipped"
+        exit 1
+    fi
+}
+# until SECONDS COMMAND...
+until_true() {
+    local end=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        [ $SECONDS -lt $end ] || { echo "not within the time: $*"; return 1; }
+        sleep 0.1
+    done
+}
+property() { systemctl show --value -p "$1" "$2"; }
