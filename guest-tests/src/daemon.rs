@@ -96,6 +96,8 @@ pub enum Fabric {
     Udp,
     /// Memory of the process that serves them all.
     Local,
+    /// Memory that processes share which know the same folder.
+    Ring(PathBuf),
     /// A tap interface of this name.
     Tap(String),
 }
@@ -382,6 +384,7 @@ fn device_of(spec: &HcaSpec, socket: &Path, capture: &Path) -> Value {
     let fabric = match &spec.fabric {
         Fabric::Udp => json!({ "udp": { "bind": spec.bind, "peers": peers } }),
         Fabric::Local => json!({ "local": {} }),
+        Fabric::Ring(folder) => json!({ "ring": { "folder": folder } }),
         Fabric::Tap(interface) => json!({ "tap": { "interface": interface } }),
     };
     json!({

@@ -1,8 +1,8 @@
-//! `fabric-bench`: what two hcad processes reach over the `udp` fabric, against what UDP reaches on the same machine
-//! in the same run.
+//! `fabric-bench`: what two HCAs reach over each fabric, against what UDP reaches on the same machine in the same run.
 //!
 //! No guest is involved: this program is the VMM and the driver of both devices.
 
+mod copy;
 mod pair;
 mod processors;
 mod report;
@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use agent::wire::{Flow, MrInfo, PingPong, ReceiveFlow, SendFlow, SendOp, TrafficReport};
 use anyhow::{Context as _, Result};
-use clap::Parser;
-use pair::{Node, Qp};
+use clap::{Parser, ValueEnum as _};
+use pair::{Node, Place, Qp, Wire};
 use report::{Figure, Reference};
 
-/// Measures hcad over the udp fabric against raw UDP.
+/// Measures hcad over its fabrics against raw UDP.
 #[derive(Debug, Parser)]
 struct Cli {
     /// Results, one JSON object a line
@@ -31,6 +31,10 @@ struct Cli {
     /// Of the figures of RDMA, only those with this in their name
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+
+    /// Only over these fabrics; over all of them without
+    #[arg(long, value_name = "FABRIC", value_delimiter = ',')]
+    wire: Vec<Wire>,
 
     /// Have both ends of RDMA record themselves in this folder, to see what that costs
     #[arg(long, value_name = "FOLDER")]
@@ -99,47 +103,74 @@ fn main() -> Result<()> {
         add(Figure::new(reference.name, "us", runs, reference));
     }
 
+    for (name, len) in [("memcpy_4k_bw", FRAME_LEN), ("memcpy_16m_bw", copy::LONG)] {
+        let copied = runs(cli.runs, || Ok(mega(copy::bandwidth(len, RUN_TIME))))?;
+        add(Figure::new(name, "MB/s", &copied, udp_bw));
+    }
+    let references = References { bandwidth: udp_bw, rate: udp_rate, latency: udp_latency };
+    let is_wanted = |wire: &&Wire| cli.wire.is_empty() || cli.wire.contains(wire);
+    for &wire in Wire::value_variants().iter().filter(is_wanted) {
+        measure(&cli, wire, references, &mut add)?;
+    }
+    report::write(&cli.output, &figures)
+}
+
+/// What raw UDP reaches in this run.
+#[derive(Clone, Copy)]
+struct References {
+    bandwidth: Reference,
+    rate: Reference,
+    /// Median and 99th percentile.
+    latency: [Reference; 2],
+}
+
+/// Measures two HCAs on a wire.
+fn measure(cli: &Cli, wire: Wire, references: References, add: &mut impl FnMut(Figure)) -> Result<()> {
+    let prefix = wire.prefix();
     let folder = tempfile::tempdir().context("cannot make a folder for sockets")?;
-    let mut nodes = Node::pair(folder.path(), cli.record.as_deref())?;
+    let mut nodes = Node::pair(Place { folder: folder.path(), wire, records: cli.record.as_deref() })?;
     let qps = pair::connections(&mut nodes, 16, LOG_SLOTS)?;
     let regions = [nodes[0].region(REGION_LEN.into())?, nodes[1].region(REGION_LEN.into())?];
     let one = &qps[..1];
     let wanted = |name: &str| cli.only.as_ref().is_none_or(|part| name.contains(part));
     for (size, len) in [("4k", 4 << 10), ("64k", 64 << 10), ("1m", 1 << 20), ("8m", 8 << 20)] {
-        let name = format!("rc_write_{size}_bw");
+        let name = format!("{prefix}rc_write_{size}_bw");
         if wanted(&name) {
             let write = runs(cli.runs, || write_bandwidth(&mut nodes, one, regions, len, Buffers::One))?;
-            add(Figure::new(name, "MB/s", &write, udp_bw));
+            add(Figure::new(name, "MB/s", &write, references.bandwidth));
         }
-        let name = format!("rc_send_{size}_bw");
+        let name = format!("{prefix}rc_send_{size}_bw");
         if wanted(&name) {
             let send = runs(cli.runs, || send_bandwidth(&mut nodes, one, regions, len))?;
-            add(Figure::new(name, "MB/s", &send, udp_bw));
+            add(Figure::new(name, "MB/s", &send, references.bandwidth));
         }
     }
     for (size, len) in [("1m", 1 << 20), ("8m", 8 << 20)] {
-        let name = format!("rc_write_{size}_spread_bw");
+        let name = format!("{prefix}rc_write_{size}_spread_bw");
         if wanted(&name) {
             let write = runs(cli.runs, || write_bandwidth(&mut nodes, one, regions, len, Buffers::All))?;
-            add(Figure::new(name, "MB/s", &write, udp_bw));
+            add(Figure::new(name, "MB/s", &write, references.bandwidth));
         }
     }
-    if wanted("rc_write_64b_latency") {
+    if wanted(&format!("{prefix}rc_write_64b_latency")) {
         let marks = [nodes[0].region(4096)?, nodes[1].region(4096)?];
         let one_way = repeated(cli.runs, || write_latency(&mut nodes, qps[0], marks))?;
-        for ((name, runs), reference) in
-            ["rc_write_64b_latency", "rc_write_64b_latency_p99"].into_iter().zip(&one_way).zip(udp_latency)
+        for ((name, runs), reference) in ["rc_write_64b_latency", "rc_write_64b_latency_p99"]
+            .into_iter()
+            .zip(&one_way)
+            .zip(references.latency)
         {
-            add(Figure::new(name, "us", runs, reference));
+            add(Figure::new(format!("{prefix}{name}"), "us", runs, reference));
         }
     }
     for (name, qps) in [("rc_send_64b_rate_1qp", one), ("rc_send_64b_rate_16qp", &qps)] {
-        if wanted(name) {
+        let name = format!("{prefix}{name}");
+        if wanted(&name) {
             let rate = runs(cli.runs, || send_rate(&mut nodes, qps, regions))?;
-            add(Figure::new(name, "1/s", &rate, udp_rate));
+            add(Figure::new(name, "1/s", &rate, references.rate));
         }
     }
-    report::write(&cli.output, &figures)
+    Ok(())
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a rate for people")]

@@ -1,9 +1,10 @@
-//! Two hcad processes wired to each other, each driven by the userspace driver over its vfio-user socket.
+//! Two HCAs wired to each other, each driven by the userspace driver over its vfio-user socket.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::Arc;
 use std::thread;
 
 use agent::serve::Agent;
@@ -12,7 +13,8 @@ use agent::wire::{
     PingPong, QpId, RoundTrips, Traffic, TrafficReport, Transition,
 };
 use anyhow::{Context as _, Result, bail, ensure};
-use serde_json::json;
+use clap::ValueEnum;
+use serde_json::{Value, json};
 
 use crate::processors;
 
@@ -23,11 +25,81 @@ const CQ_LOG_ENTRIES: u8 = 14;
 /// Longest wait for one measurement.
 const TIMEOUT_MS: u32 = 60_000;
 
-/// One daemon and its driver.
+/// How frames travel between the HCAs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Wire {
+    /// UDP, between two processes
+    Udp,
+    /// Memory that two processes share
+    Ring,
+    /// Both HCAs in one process
+    Local,
+}
+
+impl Wire {
+    /// What names of figures begin with.
+    pub(crate) fn prefix(self) -> &'static str {
+        match self {
+            Self::Udp => "",
+            Self::Ring => "ring_",
+            Self::Local => "local_",
+        }
+    }
+
+    /// The HCAs of each daemon.
+    fn daemons(self) -> &'static [&'static [usize]] {
+        match self {
+            Self::Udp | Self::Ring => &[&[0], &[1]],
+            Self::Local => &[&[0, 1]],
+        }
+    }
+}
+
+/// Where everything of a pair is.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    /// For sockets and configurations.
+    pub(crate) folder: &'a Path,
+    pub(crate) wire: Wire,
+    /// For records of the devices, if there are to be any.
+    pub(crate) records: Option<&'a Path>,
+}
+
+impl Place<'_> {
+    fn socket(self, own: usize) -> PathBuf {
+        self.folder.join(format!("hcad-{own}.sock"))
+    }
+
+    /// The entry of an HCA.
+    fn device(self, own: usize, ports: [u16; 2]) -> Value {
+        let fabric = match self.wire {
+            Wire::Udp => json!({ "udp": {
+                "bind": format!("127.0.0.1:{}", ports[own]),
+                "peers": [{ "addr": format!("127.0.0.1:{}", ports[1 - own]) }],
+            }}),
+            Wire::Ring => json!({ "ring": { "folder": self.folder.join("ring") } }),
+            Wire::Local => json!({ "local": {} }),
+        };
+        let mut device = json!({
+            "id": own + 1,
+            "socket_path": self.socket(own),
+            "frontend": { "jingzhao": {} },
+            "default_peer": { "id": 2 - own },
+            "fabric": fabric,
+        });
+        if let Some(records) = self.records {
+            let file = format!("{}hca{}.record", self.wire.prefix(), own + 1);
+            device["record"] = json!(records.join(file));
+        }
+        device
+    }
+}
+
+/// One HCA and its driver.
 pub(crate) struct Node {
     agent: Agent,
     // After the agent: the driver lets go of its device before the daemon ends.
-    _daemon: Daemon,
+    _daemon: Arc<Daemon>,
 }
 
 /// A queue pair of a node, connected.
@@ -38,17 +110,19 @@ pub(crate) struct Qp {
 }
 
 impl Node {
-    /// Two nodes that are each other's peers, with records of their devices if there is a folder for them.
-    pub(crate) fn pair(folder: &Path, records: Option<&Path>) -> Result<[Self; 2]> {
+    /// Two nodes that are each other's peers.
+    pub(crate) fn pair(place: Place<'_>) -> Result<[Self; 2]> {
         let ports = {
             let any = ("127.0.0.1", 0);
             let held = [UdpSocket::bind(any)?, UdpSocket::bind(any)?];
             [held[0].local_addr()?.port(), held[1].local_addr()?.port()]
         };
+        let daemons = place.wire.daemons().iter().map(|devices| Daemon::start(place, devices, ports));
+        let daemons = daemons.map(|daemon| daemon.map(Arc::new)).collect::<Result<Vec<_>>>()?;
         let node = |own: usize| -> Result<Self> {
-            let daemon = Daemon::start(folder, own, ports, records)?;
+            let daemon = daemons.get(own).or_else(|| daemons.last()).context("there is a daemon")?;
             let mut agent = Agent::default();
-            let socket = daemon.socket.display().to_string();
+            let socket = place.socket(own).display().to_string();
             call(
                 &mut agent,
                 OpenHca {
@@ -58,7 +132,7 @@ impl Node {
                     ..OpenHca::default()
                 },
             )?;
-            Ok(Self { agent, _daemon: daemon })
+            Ok(Self { agent, _daemon: daemon.clone() })
         };
         Ok([node(0)?, node(1)?])
     }
@@ -151,45 +225,36 @@ fn call<C: Call>(agent: &mut Agent, step: C) -> Result<C::Answer> {
 /// A running hcad, stopped when dropped.
 struct Daemon {
     child: Child,
-    socket: PathBuf,
     _stderr: BufReader<ChildStderr>,
 }
 
 impl Daemon {
-    fn start(folder: &Path, own: usize, ports: [u16; 2], records: Option<&Path>) -> Result<Self> {
-        let socket = folder.join(format!("hcad-{own}.sock"));
-        let config = folder.join(format!("hcad-{own}.json"));
+    /// A daemon with these HCAs. One with a single HCA has a processor of its own.
+    fn start(place: Place<'_>, devices: &[usize], ports: [u16; 2]) -> Result<Self> {
+        let first = devices.first().copied().unwrap_or_default();
+        let config = place.folder.join(format!("hcad-{first}.json"));
         let text = json!({
-            "control_socket": folder.join(format!("hcad-{own}.control")),
-            "devices": [{
-                "id": own + 1,
-                "socket_path": socket,
-                "frontend": { "jingzhao": {} },
-                "default_peer": { "id": 2 - own },
-                "fabric": { "udp": {
-                    "bind": format!("127.0.0.1:{}", ports[own]),
-                    "peers": [{ "addr": format!("127.0.0.1:{}", ports[1 - own]) }],
-                }},
-            }],
+            "control_socket": place.folder.join(format!("hcad-{first}.control")),
+            "devices": devices.iter().map(|&own| place.device(own, ports)).collect::<Vec<_>>(),
         });
         std::fs::write(&config, text.to_string())?;
         let program = std::env::current_exe()?.with_file_name("hcad");
         let mut command = Command::new(&program);
         command.arg("--config").arg(&config).env("RUST_LOG", "info").stderr(Stdio::piped());
-        if let Some(records) = records {
-            command.arg("--record").arg(records.join(format!("hca{}.record", own + 1)));
-        }
-        let mut child =
-            processors::bound(&processors::two()?[own], || command.spawn())?.with_context(|| {
-                format!("cannot start {}: cargo build --release builds it", program.display())
-            })?;
+        let spawned = match devices {
+            [own] => processors::bound(&processors::two()?[*own], || command.spawn())?,
+            _ => command.spawn(),
+        };
+        let mut child = spawned.with_context(|| {
+            format!("cannot start {}: cargo build --release builds it", program.display())
+        })?;
         let stderr = child.stderr.take().context("standard error is a pipe")?;
         let mut stderr = BufReader::new(stderr);
         let mut said = String::new();
         while !said.contains("ready") {
             ensure!(stderr.read_line(&mut said)? > 0, "hcad ended before it was ready: {said}");
         }
-        Ok(Self { child, socket, _stderr: stderr })
+        Ok(Self { child, _stderr: stderr })
     }
 }
 

@@ -54,7 +54,7 @@ impl Figure {
     /// A line of the table.
     pub(crate) fn line(&self) -> String {
         format!(
-            "{:<28} {:>12.1} {:<8} {:>6.3} of {:<24} ({:.1} .. {:.1}, {} runs)",
+            "{:<30} {:>12.1} {:<8} {:>6.3} of {:<24} ({:.1} .. {:.1}, {} runs)",
             self.name,
             self.value,
             self.unit,

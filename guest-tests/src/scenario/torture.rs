@@ -10,9 +10,11 @@
 //! ```
 //!
 //! The first process is never ended: what is done to one of its HCAs is nothing to the others. The daemons of c and d
-//! are killed too. Each of the pairs, the clients and the first process has a lane of its own, a plan ([`plan`]) drawn
-//! from the seed; lanes do not wait for each other. A lane knows what its own disturbance costs the connection: nothing,
-//! or an end that is gone, whose peer must then see exactly that. Anything else is a failure, wherever it comes from.
+//! are killed and stopped too; they are on a ring, whose memory they share. So are e and f, who send as fast as they can,
+//! if the seed is even; all others talk over UDP. Each of the pairs, the clients and the first process has a lane of its
+//! own, a plan ([`plan`]) drawn from the seed; lanes do not wait for each other. A lane knows what its own disturbance costs
+//! the connection: nothing, or an end that is gone, whose peer must then see exactly that. Anything else is a failure,
+//! wherever it comes from.
 
 mod account;
 mod clients;
@@ -35,7 +37,7 @@ use self::guests::Pair;
 use self::neighbour::Neighbour;
 use self::plan::Plan;
 use self::timeline::Timeline;
-use crate::daemon::{Control, Daemon, HcaSpec, Interface, Peer, free_udp_ports};
+use crate::daemon::{Control, Daemon, Fabric, HcaSpec, Interface, Peer, free_udp_ports};
 use crate::lab::Lab;
 use crate::report::{Report, line};
 use crate::run_dir::RunDir;
@@ -102,7 +104,7 @@ struct All<'a> {
 
 impl<'a> All<'a> {
     async fn start(ground: &'a Ground<'a>) -> Result<Self> {
-        let [a, b, c, d, e, f, h, g] = specs()?;
+        let [a, b, c, d, e, f, h, g] = specs(ground)?;
         let hcad = ground.lab.hcad()?;
         let shared = [a, b, e, f, h, g];
         let first = Daemon::start_by(Command::new(&hcad), &shared, ground.run).await?;
@@ -206,7 +208,7 @@ impl<'a> All<'a> {
 }
 
 /// The HCAs `a` to `f`, `h` and `g`, numbered from 1 on; each knows one other.
-fn specs() -> Result<[HcaSpec; 8]> {
+fn specs(ground: &Ground<'_>) -> Result<[HcaSpec; 8]> {
     let ports = free_udp_ports::<8>()?;
     let [example, _] = HcaSpec::pair()?;
     let mut specs = ["a", "b", "c", "d", "e", "f", "h", "g"].map(|name| HcaSpec {
@@ -221,6 +223,15 @@ fn specs() -> Result<[HcaSpec; 8]> {
         spec.bind = ports[index];
         spec.peers = vec![Peer { addr: ports[other], leaf: false }];
         spec.interface = if index < 4 { Interface::Mthca } else { Interface::Jingzhao };
+    }
+    let [_, _, c, d, e, f, ..] = &mut specs;
+    for spec in [c, d] {
+        spec.fabric = Fabric::Ring(ground.run.socket("ring"));
+    }
+    if ground.seed.is_multiple_of(2) {
+        for spec in [e, f] {
+            spec.fabric = Fabric::Ring(ground.run.socket("ring-clients"));
+        }
     }
     Ok(specs)
 }
