@@ -1,7 +1,7 @@
 //! The `ring` fabric: HCAs of different processes of one host hand frames to each other through shared memory.
 //!
 //! A network is a folder. Each HCA listens there on a socket that is named by its MAC, so a MAC has one HCA, and calls the
-//! others that it finds. Of two the one with the greater MAC makes the memory and hands it over ([`hello`]); the other, when
+//! others that it finds. Of two the one with the greater MAC makes the memory and hands it over (`hello`); the other, when
 //! it comes later, asks to be called. The socket stays: a byte on it wakes who sleeps, and its end says that the other is
 //! gone. An eventfd would wake a little faster, but both sides of one share its flags: a peer could fill it, make it
 //! blocking, and so stop whoever writes to it. A send on a socket of our own never waits.
