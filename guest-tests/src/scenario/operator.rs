@@ -21,8 +21,8 @@ use crate::run_dir::RunDir;
 use crate::tools::{Exchange, Ready, await_text, spawn, wait};
 use crate::vm::{Image, Vm};
 
-/// Messages between a and b while things change: some 20 s of them.
-const MESSAGES: &str = "ibv_rc_pingpong -c -d mthca0 -n 60000";
+/// Messages between a and b while things change: some 7 s of them on a quiet machine.
+const MESSAGES: &str = "ibv_rc_pingpong -c -d mthca0 -n 20000";
 const MESSAGES_LIMIT: Duration = Duration::from_secs(240);
 /// Where its server waits for its client.
 const PORT: u16 = 18515;
