@@ -119,10 +119,12 @@ impl Ready {
                     .await
             }
             Self::Cm => {
-                // Its own, for whoever listened before it may still be going.
+                // Its own, for whoever listened before it may still be going; and as many as the time before: one that takes
+                // connections of every device begins to listen on one after the other, and says so before it does.
                 let name = command.split_whitespace().next().unwrap_or_default();
+                let count = format!("rdma resource show cm_id | grep LISTEN | grep -c 'comm {name} '");
                 let until = format!(
-                    "until rdma resource show cm_id | grep LISTEN | grep -q 'comm {name} '; do sleep 0.1; done"
+                    "until now=$({count}) && [ \"$now\" = \"$before\" ]; do before=$now; sleep 0.05; done"
                 );
                 vm.run_within(READY_TIMEOUT, &["sh", "-c", &until]).await.map(drop)
             }
