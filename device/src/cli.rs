@@ -145,9 +145,9 @@ impl Cli {
         Ok(config)
     }
 
-    /// The file that the configuration comes from, if it can be read again.
+    /// The file that the configuration comes from, if it can be read again: a pipe would have us wait for who writes to it.
     pub fn file(&self) -> Option<&Path> {
-        self.config.as_deref().filter(|path| *path != Path::new("-"))
+        self.config.as_deref().filter(|path| path.is_file())
     }
 
     /// The configuration that is to run from now on, of the text of a file, as at the start.
@@ -248,6 +248,16 @@ mod tests {
     fn configuration(name: &str) -> Config {
         let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../configs"));
         Config::load(&folder.join(name)).unwrap()
+    }
+
+    #[test]
+    fn a_configuration_is_read_again_from_a_regular_file_only() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_str().unwrap();
+        assert_eq!(parse(&["--config", path]).unwrap().file(), Some(file.path()));
+        for other in ["-", "/dev/null"] {
+            assert_eq!(parse(&["--config", other]).unwrap().file(), None, "{other}");
+        }
     }
 
     #[test]

@@ -198,7 +198,7 @@ impl Vm {
         std::mem::take(&mut self.commands)
     }
 
-    /// Plugs the HCA behind `socket` into a free slot, counted from 1, whose guest is told of it as of any card.
+    /// Plugs the HCA behind `socket` into a free slot, by its number behind those of its cards; the guest is told of it as of any card.
     ///
     /// # Errors
     /// When QEMU refuses, or the guest was started without a free slot.

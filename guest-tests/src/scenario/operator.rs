@@ -3,7 +3,7 @@
 //! One process serves guests a and b. Messages go between them all the while, checked at both ends; neither is to notice.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,10 +12,9 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use super::stock_pair::{MTHCA, load_mthca};
+use super::stock_pair::{MTHCA, address, load_mthca, nic};
 use crate::daemon::{Control, Daemon, Fabric, HcaSpec, Interface, free_udp_ports};
 use crate::lab::{Guest, Lab};
-use crate::qemu::{Nic, NicModel};
 use crate::report::Report;
 use crate::run_dir::RunDir;
 use crate::tools::{Exchange, Ready, await_text, spawn, wait};
@@ -240,12 +239,6 @@ fn device(id: u16, socket: &Path) -> Value {
     json!({ "id": id, "frontend": { "mthca": {} }, "fabric": { "local": {} }, "socket_path": socket })
 }
 
-/// Of the Ethernet NIC of a guest.
-fn address(id: u16) -> Ipv4Addr {
-    let [high, low] = id.to_be_bytes();
-    Ipv4Addr::new(192, 168, high, low)
-}
-
 /// Boots a guest with an HCA, a free slot, and an Ethernet NIC whose ends are `wire`.
 async fn boot(
     lab: &Lab,
@@ -253,14 +246,12 @@ async fn boot(
     image: &Image,
     spec: &HcaSpec,
     socket: &Path,
-    [bind, peer]: [SocketAddr; 2],
+    wire: [SocketAddr; 2],
 ) -> Result<Vm> {
-    let [high, low] = spec.id.to_be_bytes();
-    let nic = Nic { model: NicModel::Virtio, mac: [2, 0, 0, 1, high, low], bind, peer };
     let guest = Guest {
         name: &spec.name,
         hcas: vec![socket.to_owned()],
-        nics: vec![nic],
+        nics: vec![nic(spec.id, wire)],
         free_slots: 1,
         ..Guest::default()
     };

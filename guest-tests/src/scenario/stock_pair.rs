@@ -250,9 +250,7 @@ impl StockNode {
         disks: Vec<PathBuf>,
     ) -> Result<Self> {
         let daemon = Daemon::start(&lab.hcad()?, spec, run).await?;
-        let nic = Nic { model: NicModel::Virtio, mac: mac(spec.id), bind: wire[0], peer: wire[1] };
-        let [high, low] = spec.id.to_be_bytes();
-        let ip = Ipv4Addr::new(192, 168, high, low);
+        let (nic, ip) = (nic(spec.id, wire), address(spec.id));
         let place = Place { name: spec.name.clone(), hcas: vec![daemon.socket().to_owned()], nic, disks };
         let vm = lab.boot(run, image, place.guest()).await?;
         let mut node = Self { vm, daemon, id: spec.id, ip, place, old_warnings: 0 };
@@ -338,8 +336,15 @@ async fn port_is(vm: &mut Vm, state: &str) -> Result<()> {
     await_text(vm, &[&path], &[state], PORT_TIMEOUT).await
 }
 
-/// Of the NIC, not the HCA: the two are on different networks, and are still told apart.
-fn mac(id: u16) -> [u8; 6] {
+/// The NIC of the guest whose HCA has this number; `wire` is its end and the other. Its MAC is not the HCA's: the two are on
+/// different networks, and are still told apart.
+pub(super) fn nic(id: u16, [bind, peer]: [SocketAddr; 2]) -> Nic {
     let [high, low] = id.to_be_bytes();
-    [2, 0, 0, 1, high, low]
+    Nic { model: NicModel::Virtio, mac: [2, 0, 0, 1, high, low], bind, peer }
+}
+
+/// Address of that NIC.
+pub(super) fn address(id: u16) -> Ipv4Addr {
+    let [high, low] = id.to_be_bytes();
+    Ipv4Addr::new(192, 168, high, low)
 }
