@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use agent::pattern;
-use agent::wire::{SendOp, Service};
+use agent::wire::{Remote, SendOp, Service};
 use anyhow::{Context, Result, ensure};
 
 use super::endpoint::{Completion, Endpoint, GRH, Message};
@@ -155,11 +155,17 @@ impl Cell {
         let (off, len) =
             if self.operation.is_atomic() { (ATOMIC_OFF, ATOMIC) } else { (RESPONDER_OFF, self.len) };
         let needs_remote = !matches!(self.operation, Operation::Send | Operation::SendImm);
+        let remote = needs_remote.then(|| match responder.remote(off) {
+            // No key is looked at for no bytes (IBTA C9-88). Soft-RoCE remembers such a READ by the key 0 and leaves a
+            // repetition that names another unanswered.
+            Remote { va, .. } if len == 0 => Remote { va, rkey: 0 },
+            remote => remote,
+        });
         Message {
             op,
             off: REQUESTER_OFF,
             len,
-            remote: needs_remote.then(|| responder.remote(off)),
+            remote,
             imm: IMM,
             datagram: self.service == Service::Ud,
         }

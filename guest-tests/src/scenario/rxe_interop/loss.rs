@@ -33,6 +33,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
         report.case(&format!("{percent} bad: every rule met frames"), &hint, met(&bench, &rules)).await?;
         rules.clear(&bench.hca.driver.daemon).await?;
     }
+    report.case("a READ of no bytes whose answer is lost is asked again", &hint, empty_answer(&mut bench)).await?;
     report.case("damaged frames are dropped and counted, both ways", &hint, damaged(&mut bench)).await?;
     report.case("marked data is answered with notifications, and arrives", &hint, marked(&mut bench)).await?;
     report.case("the daemon ends with success on SIGTERM", &hint, bench.stop()).await
@@ -54,6 +55,18 @@ async fn met(bench: &Bench, rules: &Impairments) -> Result<()> {
     let hits = rules.hits_of_each(&bench.hca.driver.daemon).await?;
     ensure!(hits.len() == 6 && hits.iter().all(|&hits| hits > 0), "hits by rule: {hits:?}");
     line(&format!("      frames lost, doubled, overtaken: sent {:?}, received {:?}", &hits[..3], &hits[3..]))
+}
+
+async fn empty_answer(bench: &mut Bench) -> Result<()> {
+    let [hca_qpn, _] = bench.connect(Service::Rc, 1024).await?;
+    let mut rules = Impairments::default();
+    let rule = ["rx", "--qpn", &hca_qpn.to_string(), "--opcode", "RDMA READ response Only", "--nth", "1", "drop"];
+    rules.add(&bench.hca.driver.daemon, &rule).await?;
+    let cell = Cell { service: Service::Rc, operation: Operation::Read, len: 0, seed: 0x4000 << 32 };
+    cell.run(&mut bench.hca, &mut bench.rxe).await?;
+    let hits = rules.hits(&bench.hca.driver.daemon).await?;
+    ensure!(hits == 1, "{hits} answers were lost");
+    rules.clear(&bench.hca.driver.daemon).await
 }
 
 /// 64 KiB each way, as SEND and as READ.
