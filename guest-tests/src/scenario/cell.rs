@@ -161,14 +161,7 @@ impl Cell {
             Remote { va, .. } if len == 0 => Remote { va, rkey: 0 },
             remote => remote,
         });
-        Message {
-            op,
-            off: REQUESTER_OFF,
-            len,
-            remote,
-            imm: IMM,
-            datagram: self.service == Service::Ud,
-        }
+        Message { op, off: REQUESTER_OFF, len, remote, imm: IMM, datagram: self.service == Service::Ud }
     }
 
     /// The operand holds the stream of the seed before, and that of the next seed after, if it is changed.

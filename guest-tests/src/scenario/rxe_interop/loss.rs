@@ -33,7 +33,9 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
         report.case(&format!("{percent} bad: every rule met frames"), &hint, met(&bench, &rules)).await?;
         rules.clear(&bench.hca.driver.daemon).await?;
     }
-    report.case("a READ of no bytes whose answer is lost is asked again", &hint, empty_answer(&mut bench)).await?;
+    report
+        .case("a READ of no bytes whose answer is lost is asked again", &hint, empty_answer(&mut bench))
+        .await?;
     report.case("damaged frames are dropped and counted, both ways", &hint, damaged(&mut bench)).await?;
     report.case("marked data is answered with notifications, and arrives", &hint, marked(&mut bench)).await?;
     report.case("the daemon ends with success on SIGTERM", &hint, bench.stop()).await
@@ -60,7 +62,8 @@ async fn met(bench: &Bench, rules: &Impairments) -> Result<()> {
 async fn empty_answer(bench: &mut Bench) -> Result<()> {
     let [hca_qpn, _] = bench.connect(Service::Rc, 1024).await?;
     let mut rules = Impairments::default();
-    let rule = ["rx", "--qpn", &hca_qpn.to_string(), "--opcode", "RDMA READ response Only", "--nth", "1", "drop"];
+    let rule =
+        ["rx", "--qpn", &hca_qpn.to_string(), "--opcode", "RDMA READ response Only", "--nth", "1", "drop"];
     rules.add(&bench.hca.driver.daemon, &rule).await?;
     let cell = Cell { service: Service::Rc, operation: Operation::Read, len: 0, seed: 0x4000 << 32 };
     cell.run(&mut bench.hca, &mut bench.rxe).await?;
