@@ -114,7 +114,7 @@ impl Hca {
     pub(crate) fn poll(&mut self, step: &Poll) -> Result<Completions> {
         let started = Instant::now();
         let patience = Duration::from_millis(step.timeout_ms.into());
-        let mut idle = Idle::default();
+        let mut idle = Idle::new();
         let mut cqes = Vec::new();
         while cqes.len() < step.count as usize {
             match self.take_completion(step.cq)? {

@@ -114,7 +114,7 @@ impl Hca {
         let started = Instant::now();
         let patience = Duration::from_millis(step.timeout_ms.into());
         let eq = self.eqs.get_mut(&step.eq).ok_or_else(|| bad_step(format!("no {:?}", step.eq)))?;
-        let mut idle = Idle::default();
+        let mut idle = Idle::new();
         let mut eqes = Vec::new();
         while eqes.len() < step.count as usize {
             match eq.take(&self.arena) {

@@ -18,13 +18,15 @@ pub(crate) struct Idle {
     next: Duration,
 }
 
-impl Default for Idle {
-    fn default() -> Self {
+impl Idle {
+    /// The calling thread is the one that waits.
+    pub(crate) fn new() -> Self {
+        // By default the kernel wakes 50 us late, which is longer than the shortest sleep.
+        // SAFETY: it sets a number of the calling thread; where the kernel refuses, sleeps are longer.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
         Self { spins: 0, found: 0, next: SHORTEST }
     }
-}
 
-impl Idle {
     /// A look was not in vain.
     pub(crate) fn found(&mut self) {
         self.spins = 0;
@@ -62,7 +64,7 @@ mod tests {
 
     #[test]
     fn sleeps_grow_while_nothing_comes_and_shrink_before_the_device_runs_dry() {
-        let mut idle = Idle::default();
+        let mut idle = Idle::new();
         let mut micros = |found, under_way| {
             (0..found).for_each(|_| idle.found());
             idle.sleep(under_way).as_micros()

@@ -58,15 +58,15 @@ impl WorkQueue {
         (count & (self.slots - 1)) * self.slot_bytes
     }
 
-    /// Takes slots; the free-running counts of them.
-    fn reserve(&mut self, count: usize) -> Result<impl Iterator<Item = u32> + use<>> {
+    /// Takes slots; their byte offsets.
+    fn reserve(&mut self, count: usize) -> Result<Vec<u32>> {
         let (free, slots) = (self.free(), self.slots);
         let count = u32::try_from(count).ok().filter(|&count| count <= free);
         let count =
             count.ok_or_else(|| bad_step(format!("more requests than {free} free slots of {slots}")))?;
         let first = self.posted;
         self.posted = first.wrapping_add(count);
-        Ok((0..count).map(move |i| first.wrapping_add(i)))
+        Ok((0..count).map(|i| self.offset(first.wrapping_add(i))).collect())
     }
 
     /// Frees slots up to the one at byte offset `wqe`; whether that was the oldest.
@@ -114,21 +114,34 @@ impl Qp {
         requests: &[SendRequest],
         ring: Ring,
     ) -> Result<Vec<u32>> {
+        let wqes = requests.iter().map(|request| self.send_wqe(request)).collect::<Result<Vec<_>>>()?;
+        self.post_wqes(arena, device, &wqes.iter().collect::<Vec<_>>(), ring)
+    }
+
+    /// Lays a request out for a slot.
+    pub(crate) fn send_wqe(&self, request: &SendRequest) -> Result<SendWqe> {
+        let wqe = SendWqe::new(self.fixed.service, request)?;
+        let (len, slot) = (wqe.bytes().len(), self.sq.slot_bytes);
+        ensure!(len <= slot as usize, bad_step(format!("a WQE of {len} bytes for slots of {slot}")));
+        Ok(wqe)
+    }
+
+    /// Writes a chain of WQEs that [`Qp::send_wqe`] made, and rings for it; the byte offset of each.
+    pub(crate) fn post_wqes(
+        &mut self,
+        arena: &Arena,
+        device: &Device,
+        wqes: &[&SendWqe],
+        ring: Ring,
+    ) -> Result<Vec<u32>> {
         let sq = &mut self.sq;
-        let slot_bytes = sq.slot_bytes as usize;
-        let mut wqes =
-            requests.iter().map(|r| SendWqe::new(self.fixed.service, r)).collect::<Result<Vec<_>>>()?;
-        if let Some(wqe) = wqes.iter().find(|wqe| wqe.bytes().len() > slot_bytes) {
-            return Err(bad_step(format!("a WQE of {} bytes for slots of {slot_bytes}", wqe.bytes().len())));
-        }
         let head = sq.posted.wrapping_mul(sq.slot_bytes / UNIT_BYTES);
-        let offsets: Vec<u32> = sq.reserve(wqes.len())?.map(|count| sq.offset(count)).collect();
-        for i in 1..wqes.len() {
-            let (before, after) = wqes.split_at_mut(i);
-            before[i - 1].link(&after[0], offsets[i] / UNIT_BYTES);
-        }
-        for (wqe, &offset) in wqes.iter().zip(&offsets) {
+        let offsets = sq.reserve(wqes.len())?;
+        for (i, (wqe, &offset)) in wqes.iter().zip(&offsets).enumerate() {
             sq.ring.write(arena, offset as usize, wqe.bytes());
+            if let (Some(next), Some(position)) = (wqes.get(i + 1), offsets.get(i + 1)) {
+                sq.ring.write(arena, offset as usize, &next.link(position / UNIT_BYTES));
+            }
         }
         let Some(first) = wqes.first() else { return Ok(offsets) };
         let (word0, word1) = first.doorbell(self.fixed.qpn, head);
@@ -150,24 +163,38 @@ impl Qp {
 
     /// Writes receive requests; the byte offset of each WQE.
     pub(crate) fn post_recv(&mut self, arena: &Arena, requests: &[Vec<Sge>]) -> Result<Vec<u32>> {
-        let rq = &mut self.rq;
-        let slot_bytes = rq.slot_bytes as usize;
-        let style = self.recv_style;
-        let lists = requests
-            .iter()
-            .map(|sges| match style {
-                RecvStyle::Valid => wqe::valid_receive(sges, slot_bytes),
-                RecvStyle::Terminated => wqe::terminated_receive(sges, slot_bytes),
-            })
-            .collect::<Result<Vec<_>>>()?;
-        let offsets: Vec<u32> = rq.reserve(lists.len())?.map(|count| rq.offset(count)).collect();
+        let lists = requests.iter().map(|sges| self.receive_list(sges)).collect::<Result<Vec<_>>>()?;
+        let offsets = self.rq.reserve(lists.len())?;
         for (list, &offset) in lists.iter().zip(&offsets) {
-            rq.ring.write(arena, offset as usize + UNIT, list);
-            if style == RecvStyle::Valid {
-                arena.publish_word(rq.ring.locate(offset as usize), wqe::VALID);
-            }
+            self.write_receive(arena, offset, list);
         }
         Ok(offsets)
+    }
+
+    /// Lays a receive request out for a slot.
+    pub(crate) fn receive_list(&self, sges: &[Sge]) -> Result<Vec<u8>> {
+        let slot_bytes = self.rq.slot_bytes as usize;
+        match self.recv_style {
+            RecvStyle::Valid => wqe::valid_receive(sges, slot_bytes),
+            RecvStyle::Terminated => wqe::terminated_receive(sges, slot_bytes),
+        }
+    }
+
+    /// Posts a receive request that [`Qp::receive_list`] made; the byte offset of its WQE.
+    pub(crate) fn post_list(&mut self, arena: &Arena, list: &[u8]) -> Result<u32> {
+        ensure!(self.rq.free() > 0, bad_step("no free receive slot"));
+        let offset = self.rq.offset(self.rq.posted);
+        self.rq.posted = self.rq.posted.wrapping_add(1);
+        self.write_receive(arena, offset, list);
+        Ok(offset)
+    }
+
+    fn write_receive(&self, arena: &Arena, offset: u32, list: &[u8]) {
+        let ring = &self.rq.ring;
+        ring.write(arena, offset as usize + UNIT, list);
+        if self.recv_style == RecvStyle::Valid {
+            arena.publish_word(ring.locate(offset as usize), wqe::VALID);
+        }
     }
 
     /// Takes note of a completion; whether it was the oldest request of its queue.

@@ -1,6 +1,6 @@
 //! Flows: many messages on queue pairs, posted, completed and checked without the host.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use super::idle::Idle;
 use super::mr::Region;
 use super::open::Hca;
-use super::wqe;
+use super::wqe::{self, SendWqe};
 use crate::error::{bad_step, mismatch, timeout};
 use crate::vfio::Arena;
 use crate::wire::{
@@ -28,6 +28,9 @@ struct Running<'a> {
     flow: &'a Flow,
     qpn: u32,
     slots: Slots,
+    /// WQEs by slot, where all messages of a slot are posted alike: a driver's own work should cost as little as what
+    /// libraries do.
+    prepared: Prepared,
     /// Messages posted and completed.
     posted: u32,
     completed: u32,
@@ -35,6 +38,14 @@ struct Running<'a> {
     wqes: VecDeque<u32>,
     started: Option<Instant>,
     report: FlowReport,
+}
+
+/// WQEs that are made once.
+enum Prepared {
+    /// Every message has one of its own.
+    Nothing,
+    Sends(Vec<SendWqe>),
+    Receives(Vec<Vec<u8>>),
 }
 
 /// The buffer of a flow.
@@ -164,6 +175,7 @@ impl<'a> Running<'a> {
             flow,
             qpn,
             slots,
+            prepared: Prepared::Nothing,
             posted: 0,
             completed: 0,
             wqes: VecDeque::new(),
@@ -199,14 +211,29 @@ impl<'a> Running<'a> {
         self.completed == self.count()
     }
 
-    /// Puts into the buffer what must be there before the first message. The flow's time begins later.
+    /// Makes what can be made before the first message. The flow's time begins later.
     fn prepare(&mut self, hca: &Hca) -> Result<()> {
-        let slots = self.slots;
-        if slots.len == 0 {
-            return Ok(());
+        let used = self.slots.count.min(self.count());
+        if self.slots.len > 0 {
+            self.prepare_buffer(hca, used)?;
         }
+        self.prepared = match self.flow {
+            Flow::Send(flow) if flow.fresh => Prepared::Nothing,
+            Flow::Send(flow) => {
+                let wqe = |message| hca.qp(flow.qp)?.send_wqe(&self.request(hca, flow, message)?);
+                Prepared::Sends((0..used).map(wqe).collect::<Result<_>>()?)
+            }
+            Flow::Receive(flow) => {
+                let list = |message| hca.qp(flow.qp)?.receive_list(&self.elements(hca, flow, message)?);
+                Prepared::Receives((0..used).map(list).collect::<Result<_>>()?)
+            }
+        };
+        Ok(())
+    }
+
+    fn prepare_buffer(&self, hca: &Hca, used: u32) -> Result<()> {
+        let slots = self.slots;
         let region = hca.mr(slots.mr)?;
-        let used = slots.count.min(self.count());
         match self.flow {
             Flow::Send(flow) if flow.op == SendOp::Read => {
                 for message in 0..if flow.verify { used } else { 0 } {
@@ -244,28 +271,52 @@ impl<'a> Running<'a> {
             }
             let batch = batch.min(room);
             self.started.get_or_insert_with(Instant::now);
-            let requests = (self.posted..self.posted + batch)
-                .map(|message| self.request(hca, flow, message))
-                .collect::<Result<Vec<_>>>()?;
+            let messages = self.posted..self.posted + batch;
+            for message in messages.clone() {
+                self.renew(hca, flow, message)?;
+            }
+            let made;
+            let wqes: Vec<&SendWqe> = if let Prepared::Sends(prepared) = &mut self.prepared {
+                let slot = |message| (message % self.slots.count) as usize;
+                for message in messages.clone() {
+                    prepared[slot(message)].set_imm(imm(flow.imm, message));
+                }
+                let prepared = &*prepared;
+                messages.map(|message| &prepared[slot(message)]).collect()
+            } else {
+                let qp = hca.qp(flow.qp)?;
+                let wqe = |message| qp.send_wqe(&self.request(hca, flow, message)?);
+                made = messages.map(wqe).collect::<Result<Vec<_>>>()?;
+                made.iter().collect()
+            };
             let (qp, arena, device) = hca.qp_mut(flow.qp)?;
-            self.wqes.extend(qp.post_send(arena, device, &requests, Ring::Once)?);
+            self.wqes.extend(qp.post_wqes(arena, device, &wqes, Ring::Once)?);
             self.posted += batch;
         }
     }
 
-    fn request(&mut self, hca: &Hca, flow: &SendFlow, message: u32) -> Result<SendRequest> {
+    /// Gives a slot the content it must have for a message.
+    fn renew(&mut self, hca: &Hca, flow: &SendFlow, message: u32) -> Result<()> {
+        let slots = self.slots;
+        let fills = flow.op != SendOp::Read && flow.fresh;
+        // What the slot's last message left must not pass for this one's content.
+        let wipes = flow.op == SendOp::Read && flow.verify && message >= slots.count;
+        if slots.len == 0 || !(fills || wipes) {
+            return Ok(());
+        }
+        let started = Instant::now();
+        let region = hca.mr(slots.mr)?;
+        match fills {
+            true => slots.fill(hca.arena(), region, message)?,
+            false => slots.wipe(hca.arena(), region, message)?,
+        }
+        self.report.content_ns += elapsed_ns(started);
+        Ok(())
+    }
+
+    fn request(&self, hca: &Hca, flow: &SendFlow, message: u32) -> Result<SendRequest> {
         let slots = self.slots;
         let region = hca.mr(slots.mr)?;
-        if slots.len > 0 {
-            let started = Instant::now();
-            if flow.op != SendOp::Read && flow.fresh {
-                slots.fill(hca.arena(), region, message)?;
-            } else if flow.op == SendOp::Read && flow.verify && message >= slots.count {
-                // What the slot's last message left must not pass for this one's content.
-                slots.wipe(hca.arena(), region, message)?;
-            }
-            self.report.content_ns += elapsed_ns(started);
-        }
         let data = if flow.inline {
             let mut payload = Vec::with_capacity(slots.len as usize);
             for (at, len, _) in slots.pieces(message) {
@@ -290,23 +341,22 @@ impl<'a> Running<'a> {
         while self.posted < flow.count && self.posted - self.completed < depth {
             let slots = self.slots;
             self.started.get_or_insert_with(Instant::now);
-            // The immediate of a WRITE needs a receive, but not its elements.
-            let sges = if flow.op == SendOp::WriteImm || slots.len == 0 {
-                Vec::new()
-            } else {
-                let region = hca.mr(slots.mr)?;
-                if flow.verify {
-                    let started = Instant::now();
-                    slots.wipe(hca.arena(), region, self.posted)?;
-                    self.report.content_ns += elapsed_ns(started);
-                }
-                slots.sges(region, self.posted)
-            };
+            if flow.verify && has_elements(flow) {
+                let started = Instant::now();
+                slots.wipe(hca.arena(), hca.mr(slots.mr)?, self.posted)?;
+                self.report.content_ns += elapsed_ns(started);
+            }
+            let Prepared::Receives(lists) = &self.prepared else { return Ok(()) };
+            let list = &lists[(self.posted % slots.count) as usize];
             let (qp, arena, _) = hca.qp_mut(flow.qp)?;
-            self.wqes.extend(qp.post_recv(arena, &[sges])?);
+            self.wqes.push_back(qp.post_list(arena, list)?);
             self.posted += 1;
         }
         Ok(())
+    }
+
+    fn elements(&self, hca: &Hca, flow: &ReceiveFlow, message: u32) -> Result<Vec<Sge>> {
+        if has_elements(flow) { Ok(self.slots.sges(hca.mr(self.slots.mr)?, message)) } else { Ok(Vec::new()) }
     }
 
     /// Checks a completion and what came with it.
@@ -403,25 +453,30 @@ impl Hca {
             ms => Duration::from_millis(ms.into()),
         };
         let started = Instant::now();
-        let mut idle = Idle::default();
+        let mut idle = Idle::new();
         // Receives before sends: the peer's first message may already be on its way.
         running.sort_by_key(Running::is_send);
         for flow in &mut running {
             flow.pump(self)?;
         }
-        while !running.iter().all(Running::done) {
+        let place = |(i, flow): (usize, &Running<'_>)| ((flow.qpn, flow.is_send()), i);
+        let places: HashMap<_, _> = running.iter().enumerate().map(place).collect();
+        let mut left = running.iter().filter(|flow| !flow.done()).count();
+        while left > 0 {
             let mut progress = false;
             for &cq in &cqs {
                 // Bound: one entry a queue and turn, so that no flow waits for another's checks.
                 let Some((cqe, in_order)) = self.take_completion(cq)? else { continue };
                 progress = true;
                 idle.found();
-                let flow = running
-                    .iter_mut()
-                    .find(|flow| (flow.qpn, flow.is_send()) == (cqe.qpn, cqe.is_send))
+                let flow = places
+                    .get(&(cqe.qpn, cqe.is_send))
+                    .and_then(|&place| running.get_mut(place))
                     .ok_or_else(|| mismatch(format!("completion of no flow: {}", cqe.raw)))?;
-                let context = format!("{} flow of QP {:#x}", side(flow.is_send()), flow.qpn);
-                flow.complete(self, &cqe, in_order).and_then(|()| flow.pump(self)).context(context)?;
+                flow.complete(self, &cqe, in_order)
+                    .and_then(|()| flow.pump(self))
+                    .with_context(|| format!("{} flow of QP {:#x}", side(flow.is_send()), flow.qpn))?;
+                left -= usize::from(flow.done());
             }
             if progress {
                 continue;
@@ -446,6 +501,11 @@ impl Hca {
             .collect();
         Ok(TrafficReport { flows, elapsed_ns })
     }
+}
+
+/// The immediate of a WRITE needs a receive, but not its elements.
+fn has_elements(flow: &ReceiveFlow) -> bool {
+    flow.op != SendOp::WriteImm && flow.len > 0
 }
 
 fn scatter_fits(slots: &Slots) -> bool {

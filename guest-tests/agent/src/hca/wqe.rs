@@ -24,7 +24,7 @@ const INVALID_LKEY: u32 = 0x100;
 /// First word of a posted receive slot of the user library's kind: V.
 pub(crate) const VALID: u32 = 1 << 5;
 
-/// A send WQE that is not linked yet.
+/// A send WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SendWqe {
     bytes: Vec<u8>,
@@ -79,16 +79,23 @@ impl SendWqe {
         Ok(Self { bytes, opcode, fence: request.fence })
     }
 
-    /// The bytes to write, the link last.
+    /// The bytes to write, without a link to the next.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Lets this WQE be followed by `next`, which lies `position` units from the start of the queue.
-    pub(crate) fn link(&mut self, next: &Self, position: u32) {
+    /// Gives it another immediate.
+    pub(crate) fn set_imm(&mut self, imm: [u8; 4]) {
+        self.bytes[0x0c..0x10].copy_from_slice(&imm);
+    }
+
+    /// The first bytes of the WQE before this one, which lies `position` units from the start of the queue.
+    pub(crate) fn link(&self, position: u32) -> [u8; 8] {
         const DBD: u32 = 1 << 7;
-        put32(&mut self.bytes, 0x00, position << 6 | u32::from(next.opcode));
-        put32(&mut self.bytes, 0x04, DBD | u32::from(next.fence) << 6 | u32::from(next.units()));
+        let mut link = [0; 8];
+        put32(&mut link, 0x00, position << 6 | u32::from(self.opcode));
+        put32(&mut link, 0x04, DBD | u32::from(self.fence) << 6 | u32::from(self.units()));
+        link
     }
 
     /// Words 0 and 1 of the doorbell that starts a chain with this WQE. `head` counts units and never wraps at the end
@@ -208,7 +215,7 @@ pub(crate) fn parse_cqe(raw: &[u8; CQE]) -> Cqe {
         is_send,
         syndrome: error.then_some(raw[0x10]),
         vendor_error: if error { raw[0x11] } else { 0 },
-        raw: Hex(raw.to_vec()),
+        raw: Hex(*raw),
     }
 }
 

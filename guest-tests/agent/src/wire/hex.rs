@@ -4,8 +4,8 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Bytes; in JSON a string of two lower-case hexadecimal digits a byte.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Hex(pub Vec<u8>);
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Hex<B = Vec<u8>>(pub B);
 
 impl From<Vec<u8>> for Hex {
     fn from(bytes: Vec<u8>) -> Self {
@@ -13,38 +13,39 @@ impl From<Vec<u8>> for Hex {
     }
 }
 
-impl std::ops::Deref for Hex {
+impl<B: AsRef<[u8]>> std::ops::Deref for Hex<B> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.0
+        self.0.as_ref()
     }
 }
 
-impl std::fmt::Display for Hex {
+impl<B: AsRef<[u8]>> std::fmt::Display for Hex<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
-impl std::fmt::Debug for Hex {
+impl<B: AsRef<[u8]>> std::fmt::Debug for Hex<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Hex({self})")
     }
 }
 
-impl Serialize for Hex {
+impl<B: AsRef<[u8]>> Serialize for Hex<B> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Hex {
+impl<'de, B: TryFrom<Vec<u8>>> Deserialize<'de> for Hex<B> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        parse(&text)
-            .map(Self)
-            .ok_or_else(|| D::Error::custom("expected an even number of hexadecimal digits"))
+        let bytes =
+            parse(&text).ok_or_else(|| D::Error::custom("expected an even number of hexadecimal digits"))?;
+        let len = bytes.len();
+        B::try_from(bytes).map(Self).map_err(|_| D::Error::invalid_length(len, &"another number of bytes"))
     }
 }
 
@@ -78,5 +79,11 @@ mod tests {
         assert!(serde_json::from_str::<Hex>("\"00f\"").is_err());
         assert!(serde_json::from_str::<Hex>("\"0g\"").is_err());
         assert!(serde_json::from_str::<Hex>("\"+1\"").is_err());
+    }
+
+    #[test]
+    fn an_array_takes_as_many_bytes_as_it_has() {
+        assert_eq!(serde_json::from_str::<Hex<[u8; 2]>>("\"00ff\"").unwrap(), Hex([0x00, 0xff]));
+        assert!(serde_json::from_str::<Hex<[u8; 2]>>("\"00ff00\"").is_err());
     }
 }

@@ -433,6 +433,6 @@ pub struct Cqe {
     pub syndrome: Option<u8>,
     /// Vendor error byte, for an error.
     pub vendor_error: u8,
-    /// All 32 bytes.
-    pub raw: Hex,
+    /// All of it.
+    pub raw: Hex<[u8; 32]>,
 }

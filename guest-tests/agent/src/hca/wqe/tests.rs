@@ -26,12 +26,12 @@ fn a_linked_write_matches_the_specification_vector() {
         imm: [0x11, 0x22, 0x33, 0x44],
         ..SendRequest::default()
     };
-    let mut wqe = SendWqe::new(Service::Rc, &request).unwrap();
-    wqe.link(&SendWqe::new(Service::Rc, &send(vec![SGE])).unwrap(), 8);
+    let wqe = SendWqe::new(Service::Rc, &request).unwrap();
+    let link = SendWqe::new(Service::Rc, &send(vec![SGE])).unwrap().link(8);
     let expected = hex("0A 02 00 00 82 00 00 00 08 00 00 00 11 22 33 44
          00 00 BB AA 00 7F 00 00 77 07 00 00 00 00 00 00
          00 10 00 00 05 00 02 00 00 60 34 12 00 7F 00 00");
-    assert_eq!(wqe.bytes(), expected);
+    assert_eq!([&link, &wqe.bytes()[link.len()..]].concat(), expected);
 }
 
 #[test]
