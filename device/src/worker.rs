@@ -21,10 +21,10 @@ use engine::Instant;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use rustix::thread::set_current_timer_slack;
+use rustix::thread::{sched_yield, set_current_timer_slack};
 use rustix::time::{ClockId, clock_gettime};
 
-use self::linger::Linger;
+use self::linger::{Linger, Pause};
 use crate::capture::Capture;
 use crate::control::call::{Begun, Call, Mailbox, NotRecorded, Status};
 use crate::control::message::{Counters, LogCounters, PortState, VfioCounters};
@@ -47,6 +47,9 @@ const SUCCESSION: Duration = Duration::from_secs(4);
 
 /// How long nobody is accepted after accepting failed, which is for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+
+/// How often a thread that looks for frames in memory looks at its descriptors.
+const DESCRIPTORS_PERIOD: Duration = Duration::from_micros(2);
 
 /// What a descriptor is, in the events of `epoll`.
 mod token {
@@ -339,15 +342,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         if at_once {
             return self.look(ready, Some(Duration::ZERO));
         }
-        if let Some(patience) = self.linger.pause() {
-            let until = deadline.into_iter().chain([now() + patience]).min();
-            while until.is_some_and(|until| now() < until) {
-                self.look(ready, Some(Duration::ZERO))?;
-                if !ready.events.is_empty() || self.fabric.has_frames() {
-                    return Ok(());
-                }
-                std::hint::spin_loop();
-            }
+        if self.linger(ready, deadline)? {
+            return Ok(());
         }
         self.hca.flush();
         if !self.fabric.doze() {
@@ -359,6 +355,39 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         self.fabric.awake();
         self.linger.slept(now().saturating_since(asleep_since));
         Ok(())
+    }
+
+    /// Looks for work for as long as that is worth it. Whether there is some.
+    fn linger(&mut self, ready: &mut Ready, deadline: Option<Instant>) -> io::Result<bool> {
+        let begun = now();
+        let Some(Pause { limit, mut gives_way }) = self.linger.pause(begun) else { return Ok(false) };
+        let until = deadline.into_iter().chain([begun + limit]).min().unwrap_or(begun);
+        // A system call for each look would take longer than the memory that most arrivals show in.
+        let period = if self.fabric.is_memory() { DESCRIPTORS_PERIOD } else { Duration::ZERO };
+        let mut looked = begun;
+        let mut time = begun;
+        ready.events.clear();
+        while time < until {
+            if self.fabric.has_frames() {
+                return Ok(true);
+            }
+            if time >= looked + period {
+                self.look(ready, Some(Duration::ZERO))?;
+                if !ready.events.is_empty() {
+                    return Ok(true);
+                }
+                looked = time;
+            }
+            let before = now();
+            if gives_way {
+                sched_yield();
+            } else {
+                std::hint::spin_loop();
+            }
+            time = now();
+            gives_way = gives_way && self.linger.gave_way(time, time.saturating_since(before));
+        }
+        Ok(false)
     }
 
     /// Looks at all descriptors, for so long, or without end.

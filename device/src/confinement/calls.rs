@@ -73,6 +73,7 @@ const ANY_ARGUMENTS: &[i64] = &[
     libc::SYS_ppoll,
     libc::SYS_eventfd2,
     libc::SYS_nanosleep,
+    libc::SYS_sched_yield,
     libc::SYS_clock_nanosleep,
     libc::SYS_clock_gettime,
     libc::SYS_clock_getres,

@@ -145,6 +145,13 @@ impl TxBatch {
         self.advance(self.frames.len().saturating_sub(frames));
     }
 
+    /// Gives away all frames, for memory to put others in.
+    pub(super) fn hand_over(&mut self, memory: Frames) -> Frames {
+        let Frames { bytes, mut frames } = memory;
+        frames.extend(self.frames.drain(..).map(|frame| frame.start..frame.end));
+        Frames { bytes: std::mem::replace(&mut self.bytes, bytes), frames }
+    }
+
     pub(super) fn front(&self) -> Option<TxFrame> {
         self.frames.front().copied()
     }
@@ -209,7 +216,7 @@ pub struct RxBatch {
     pub(super) frames: Vec<Range<usize>>,
 }
 
-/// Frames end to end, to become those of an [`RxBatch`] without being copied.
+/// Frames of a [`TxBatch`] that become those of an [`RxBatch`] without being copied.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     bytes: Vec<u8>,
@@ -227,12 +234,15 @@ impl Frames {
         self.frames.len()
     }
 
+    /// Bytes of memory that they take.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.frames.is_empty()
+    /// Forgets all frames and keeps the memory.
+    pub(super) fn clear(&mut self) {
+        self.frames.clear();
+        self.bytes.clear();
     }
 }
 
@@ -278,12 +288,13 @@ impl RxBatch {
         self.frames.last().map_or(0, |frame| frame.end)
     }
 
-    /// Takes the frames of `other` in place of its own, and leaves the memory of those to it.
-    pub(super) fn swap(&mut self, other: &mut Frames) {
-        self.storage.clear();
-        self.frames.clear();
-        std::mem::swap(&mut self.storage, &mut other.bytes);
-        std::mem::swap(&mut self.frames, &mut other.frames);
+    /// Takes these frames in place of its own, and returns the memory of those.
+    pub(super) fn replace(&mut self, frames: Frames) -> Frames {
+        let bytes = std::mem::replace(&mut self.storage, frames.bytes);
+        let frames = std::mem::replace(&mut self.frames, frames.frames);
+        let mut memory = Frames { bytes, frames };
+        memory.clear();
+        memory
     }
 
     /// The frames, in order of arrival.

@@ -4,10 +4,10 @@
 //! members that are NICs: they filter by themselves, and behind one there may be a bridge. A MAC of the configuration is
 //! its member's; others are learned from what NICs send.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
 
@@ -16,12 +16,16 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::batch::{Frames, TxFrame};
 use super::macs::{MacTable, REFRESH};
+use super::wish::{is_wanted, want};
 use super::{Fabric, FabricStats, Origin, RxBatch, Sent, TxBatch};
 
-/// Bound: frames that wait for one HCA, and their bytes. It takes them all in one turn; what comes beyond is lost, as in
-/// a socket's buffer.
+/// Bound: frames that wait for one HCA, and their bytes. What comes beyond is lost, as in a socket's buffer.
 const MAX_FRAMES: usize = 4096;
 const MAX_BYTES: usize = 16 << 20;
+
+/// Bound: pieces of memory that wait for frames, of which each had a turn's frames. More than are ever under way while a
+/// member keeps up.
+const MAX_SPARES: usize = 4;
 
 /// Networks by name. Those with the same name are the same.
 #[derive(Debug, Default)]
@@ -52,9 +56,24 @@ struct Members {
 struct Member {
     /// It is a NIC: see [`Fabric::hear_all`].
     hears_all: AtomicBool,
-    /// Readable when there are arrivals.
+    /// Readable when there are arrivals that it slept for.
     bell: OwnedFd,
-    arrivals: Mutex<Frames>,
+    /// It sleeps: see [`want`].
+    asleep: AtomicU32,
+    has_arrivals: AtomicBool,
+    arrivals: Mutex<Arrivals>,
+}
+
+/// Frames that wait for an HCA.
+#[derive(Debug, Default)]
+struct Arrivals {
+    /// As they were sent, each what a sender had for it in one turn.
+    runs: VecDeque<Frames>,
+    /// Of all runs.
+    frames: usize,
+    bytes: usize,
+    /// Memory of runs that were taken.
+    spares: Vec<Frames>,
 }
 
 /// See the module.
@@ -82,7 +101,13 @@ impl Network {
     /// The host has no descriptors left.
     pub fn join(self: &Arc<Self>, mac: MacAddr) -> io::Result<LocalFabric> {
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        let own = Arc::new(Member { hears_all: AtomicBool::new(false), bell, arrivals: Mutex::default() });
+        let own = Arc::new(Member {
+            hears_all: AtomicBool::new(false),
+            bell,
+            asleep: AtomicU32::new(1),
+            has_arrivals: AtomicBool::new(false),
+            arrivals: Mutex::default(),
+        });
         let mut members = self.change();
         members.all.insert(mac, own.clone());
         members.macs.fix(mac, mac);
@@ -107,28 +132,69 @@ impl Network {
 
 impl Member {
     /// Never poisoned in a way that matters: each change leaves the frames whole.
-    fn arrivals(&self) -> MutexGuard<'_, Frames> {
+    fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives it frames, and returns how many it took.
-    fn deliver<'a>(&self, frames: impl Iterator<Item = &'a [u8]>) -> u64 {
-        let mut taken = 0;
+    /// Gives it copies of the first frames of a batch, and returns how many it took.
+    fn deliver(&self, batch: &TxBatch, count: usize) -> usize {
         let mut arrivals = self.arrivals();
-        let was_empty = arrivals.is_empty();
-        for frame in frames {
-            if arrivals.len() >= MAX_FRAMES || arrivals.bytes() + frame.len() > MAX_BYTES {
+        let mut run = arrivals.spares.pop().unwrap_or_default();
+        for (_, frame) in batch.iter().take(count) {
+            if !arrivals.have_room(run.len() + 1, run.bytes() + frame.len()) {
                 break;
             }
-            arrivals.push(frame);
-            taken += 1;
+            run.push(frame);
         }
+        let taken = run.len();
+        self.add(arrivals, run);
+        taken
+    }
+
+    /// Gives it all of a batch, which has other memory then. False: it has no room for that.
+    fn hand_over(&self, batch: &mut TxBatch) -> bool {
+        let mut arrivals = self.arrivals();
+        if !arrivals.have_room(batch.len(), batch.bytes()) {
+            return false;
+        }
+        let memory = arrivals.spares.pop().unwrap_or_default();
+        self.add(arrivals, batch.hand_over(memory));
+        true
+    }
+
+    fn add(&self, mut arrivals: MutexGuard<'_, Arrivals>, run: Frames) {
+        if run.len() == 0 {
+            return arrivals.keep(run);
+        }
+        arrivals.frames += run.len();
+        arrivals.bytes += run.bytes();
+        arrivals.runs.push_back(run);
+        self.has_arrivals.store(true, Ordering::Relaxed);
         drop(arrivals);
-        if was_empty && taken > 0 {
+        if is_wanted(&self.asleep) {
             // Fails only when the counter is full, and then it rings already.
             let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
         }
-        taken
+    }
+}
+
+impl Arrivals {
+    fn have_room(&self, frames: usize, bytes: usize) -> bool {
+        self.frames + frames <= MAX_FRAMES && self.bytes + bytes <= MAX_BYTES
+    }
+
+    fn take(&mut self) -> Option<Frames> {
+        let run = self.runs.pop_front()?;
+        self.frames -= run.len();
+        self.bytes -= run.bytes();
+        Some(run)
+    }
+
+    /// Keeps the memory of what was taken.
+    fn keep(&mut self, memory: Frames) {
+        if self.spares.len() < MAX_SPARES {
+            self.spares.push(memory);
+        }
     }
 }
 
@@ -171,12 +237,19 @@ impl LocalFabric {
             // An answer is for one, or for nobody.
             let is_flooded = owner.is_none() && !(is_nobodys && first.origin == Origin::Answer);
             let others = is_flooded.then(|| members.others(self.mac, first.dst)).into_iter().flatten();
+            if let Some(member) = one.filter(|_| count == batch.len())
+                && member.hand_over(batch)
+            {
+                self.stats.tx_calls += 1;
+                self.stats.tx_frames += count as u64;
+                return;
+            }
             let mut found = false;
             for member in one.into_iter().chain(others) {
-                let taken = member.deliver(batch.iter().take(count).map(|(_, frame)| frame));
+                let taken = member.deliver(batch, count);
                 self.stats.tx_calls += 1;
-                self.stats.tx_frames += taken;
-                self.stats.tx_refused += count as u64 - taken;
+                self.stats.tx_frames += taken as u64;
+                self.stats.tx_refused += (count - taken) as u64;
                 found = true;
             }
             if !found {
@@ -203,11 +276,39 @@ impl Fabric for LocalFabric {
     }
 
     fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()> {
-        // Before the frames are taken: who adds to none rings after this.
-        let _ = rustix::io::read(&self.own.bell, &mut [0_u8; 8]);
-        batch.swap(&mut self.own.arrivals());
+        batch.clear();
+        let mut arrivals = self.own.arrivals();
+        if let Some(run) = arrivals.take() {
+            let memory = batch.replace(run);
+            arrivals.keep(memory);
+        }
+        self.own.has_arrivals.store(!arrivals.runs.is_empty(), Ordering::Relaxed);
+        drop(arrivals);
         self.stats.rx_frames += batch.len() as u64;
         Ok(())
+    }
+
+    fn attend(&mut self) -> io::Result<()> {
+        // Fails only when it was heard already.
+        let _ = rustix::io::read(&self.own.bell, &mut [0_u8; 8]);
+        Ok(())
+    }
+
+    fn has_frames(&self) -> bool {
+        self.own.has_arrivals.load(Ordering::Relaxed)
+    }
+
+    fn is_memory(&self) -> bool {
+        true
+    }
+
+    fn doze(&mut self) -> bool {
+        want(&self.own.asleep);
+        !self.has_frames()
+    }
+
+    fn awake(&mut self) {
+        self.own.asleep.store(0, Ordering::Relaxed);
     }
 
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -260,9 +361,19 @@ mod tests {
 
     /// Tags of the frames that arrived.
     fn received(fabric: &mut LocalFabric) -> Vec<u8> {
+        all_received(fabric).map(|frame| frame[6]).collect()
+    }
+
+    fn all_received(fabric: &mut LocalFabric) -> impl Iterator<Item = Vec<u8>> {
+        fabric.attend().unwrap();
         let mut batch = RxBatch::new();
-        fabric.recv(&mut batch).unwrap();
-        batch.iter().map(|frame| frame[6]).collect()
+        let mut frames = Vec::new();
+        while fabric.has_frames() {
+            fabric.recv(&mut batch).unwrap();
+            assert!(!batch.is_empty());
+            frames.extend(batch.iter().map(<[u8]>::to_vec));
+        }
+        frames.into_iter()
     }
 
     #[test]
@@ -311,6 +422,34 @@ mod tests {
         assert_eq!((a.stats().tx_frames, a.stats().tx_refused), (4096, 904));
     }
 
+    #[test]
+    fn who_sleeps_is_woken_once_and_nobody_else_is() {
+        let [mut a, mut b, _c] = network();
+        b.awake();
+        a.send(&mut batch(&[(MACS[1], 1)]));
+        assert!(b.has_frames() && !is_ready(&b) && !b.doze(), "who is awake looks by itself");
+        b.awake();
+        assert_eq!(received(&mut b), [1]);
+        assert!(b.doze());
+        a.send(&mut batch(&[(MACS[1], 2)]));
+        a.send(&mut batch(&[(MACS[1], 3)]));
+        assert!(is_ready(&b));
+        assert_eq!(received(&mut b), [2, 3]);
+        assert!(!is_ready(&b));
+    }
+
+    #[test]
+    fn a_batch_for_one_is_handed_over_without_a_copy() {
+        let [mut a, mut b, _c] = network();
+        let mut frames = batch(&[(MACS[1], 1), (MACS[1], 2)]);
+        let place = frames.buffer().as_ptr();
+        a.send(&mut frames);
+        let mut arrived = RxBatch::new();
+        b.recv(&mut arrived).unwrap();
+        assert_eq!(arrived.iter().map(<[u8]>::as_ptr).next(), Some(place));
+        assert!(frames.is_empty() && frames.buffer().is_empty());
+    }
+
     /// Frames of a NIC, with their sources.
     fn plain(frames: &[(MacAddr, MacAddr, u8)]) -> TxBatch {
         let mut batch = TxBatch::default();
@@ -323,9 +462,7 @@ mod tests {
 
     /// Tags of the frames that arrived from a NIC.
     fn received_plain(fabric: &mut LocalFabric) -> Vec<u8> {
-        let mut batch = RxBatch::new();
-        fabric.recv(&mut batch).unwrap();
-        batch.iter().map(|frame| frame[12]).collect()
+        all_received(fabric).map(|frame| frame[12]).collect()
     }
 
     const NOBODYS: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 1]);

@@ -10,6 +10,7 @@ pub mod ring;
 pub mod switch;
 pub mod tap;
 pub mod udp;
+mod wish;
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -72,6 +73,11 @@ pub trait Fabric {
         false
     }
 
+    /// Whether [`Fabric::has_frames`] tells of all frames, with no look at the descriptor.
+    fn is_memory(&self) -> bool {
+        false
+    }
+
     /// The thread is about to sleep: from now on the descriptor tells of frames. False: some have arrived already.
     fn doze(&mut self) -> bool {
         true
@@ -120,6 +126,10 @@ impl<F: Fabric + ?Sized> Fabric for Box<F> {
 
     fn has_frames(&self) -> bool {
         (**self).has_frames()
+    }
+
+    fn is_memory(&self) -> bool {
+        (**self).is_memory()
     }
 
     fn doze(&mut self) -> bool {

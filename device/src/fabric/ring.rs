@@ -526,6 +526,10 @@ impl Fabric for RingFabric {
         self.links.iter().flatten().any(Link::has_frames)
     }
 
+    fn is_memory(&self) -> bool {
+        true
+    }
+
     fn doze(&mut self) -> bool {
         self.links.iter_mut().flatten().all(Link::doze)
     }

@@ -5,12 +5,16 @@
 //! does for a virtual CPU that halts, a thread whose last sleep was short looks again for a while; one whose last sleep
 //! was long sleeps at once, and an idle HCA costs nothing.
 //!
-//! Only while data are moved in bulk, though. Who looks instead of sleeping uses up its share of a processor, and is put
-//! behind busy virtual CPUs when a message comes at last, while who wakes up goes before them. That is worth more to
-//! small messages than the time to wake up. For the same reason it never yields in between: with that, a 64-byte WRITE
-//! between emulated guests took 1.9 ms instead of 30 us.
+//! In between it gives way to whoever waits for its processor: its own driver, most often, which is to give it work. Where
+//! those others compute without end, as virtual CPUs of an emulated guest do, who gives way has to wait until the scheduler
+//! takes the processor from them, while who sleeps and is woken goes before them: with that, a 64-byte WRITE between such
+//! guests took 1.9 ms instead of 30 us. So a thread that was not back at once does not give way for a while, twice as
+//! long each time. Until then it looks only while data are moved in bulk, where looking is worth more than its share of a
+//! processor, and never gives way.
 
 use std::time::Duration;
+
+use engine::Instant;
 
 /// Bytes moved from one pause to the next, as a decaying sum, that make them many.
 const BULK: usize = 32 << 10;
@@ -18,20 +22,38 @@ const BULK: usize = 32 << 10;
 /// A sleep of up to this is short: on a busy host the waking up alone takes some hundred microseconds.
 const SHORT: Duration = Duration::from_micros(400);
 
+/// Who gives way and is back within this met nobody who computes without end.
+const BACK_AT_ONCE: Duration = Duration::from_micros(300);
+
+/// For how long a thread does not give way after it was not back at once, the first time and at most.
+const AVOIDS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(20)];
+
 /// See the module.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Linger {
     limit: Duration,
-    /// The last sleep was short.
-    busy: bool,
+    /// How long the last sleep was.
+    slept: Duration,
     /// Bytes of frames, halved at each pause.
     moved: usize,
+    /// Until then it gives way to nobody, which the next time is for so long.
+    avoids_until: Instant,
+    avoids: Duration,
+}
+
+/// How to wait for work before sleeping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pause {
+    /// At most.
+    pub(super) limit: Duration,
+    /// Lets others have the processor between two looks, and tells [`Linger::gave_way`] how long that took.
+    pub(super) gives_way: bool,
 }
 
 impl Linger {
     /// Looks for up to `limit` before a sleep; not at all if that is zero.
     pub(super) const fn new(limit: Duration) -> Self {
-        Self { limit, busy: false, moved: 0 }
+        Self { limit, slept: Duration::MAX, moved: 0, avoids_until: Instant::ZERO, avoids: AVOIDS[0] }
     }
 
     /// Frames of so many bytes came or went.
@@ -39,16 +61,30 @@ impl Linger {
         self.moved = self.moved.saturating_add(bytes);
     }
 
-    /// There is nothing to do: how long to look before sleeping.
-    pub(super) fn pause(&mut self) -> Option<Duration> {
+    /// There is nothing to do: how to look before sleeping.
+    pub(super) fn pause(&mut self, now: Instant) -> Option<Pause> {
         let bulk = self.moved >= BULK;
         self.moved /= 2;
-        (bulk && self.busy && !self.limit.is_zero()).then_some(self.limit)
+        let gives_way = now >= self.avoids_until;
+        // What is awaited for longer than the looking lasts is not worth it, but to who would sleep in the middle of a stream.
+        let short = if bulk { SHORT } else { self.limit };
+        (!self.limit.is_zero() && self.slept <= short && (bulk || gives_way))
+            .then_some(Pause { limit: self.limit, gives_way })
+    }
+
+    /// It gave way, and was back after `time`. Whether to go on so.
+    pub(super) fn gave_way(&mut self, now: Instant, time: Duration) -> bool {
+        let is_back_at_once = time <= BACK_AT_ONCE;
+        if !is_back_at_once {
+            self.avoids_until = now + self.avoids;
+            self.avoids = (self.avoids * 2).min(AVOIDS[1]);
+        }
+        is_back_at_once
     }
 
     /// There is something to do again, after a sleep of `time`.
     pub(super) fn slept(&mut self, time: Duration) {
-        self.busy = time <= SHORT;
+        self.slept = time;
     }
 }
 
@@ -57,6 +93,12 @@ mod tests {
     use super::*;
 
     const LIMIT: Duration = Duration::from_micros(50);
+    const GIVING_WAY: Option<Pause> = Some(Pause { limit: LIMIT, gives_way: true });
+    const KEEPING: Option<Pause> = Some(Pause { limit: LIMIT, gives_way: false });
+
+    fn at(millis: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(millis)
+    }
 
     fn after(bytes: usize, sleep: Duration) -> Linger {
         let mut linger = Linger::new(LIMIT);
@@ -65,23 +107,51 @@ mod tests {
         linger
     }
 
+    /// Whether it looks before each of so many sleeps, while small messages come.
+    fn looks(linger: &mut Linger, pauses: usize) -> usize {
+        let look = |_: &usize| {
+            linger.moved(64);
+            linger.pause(at(0)).is_some()
+        };
+        (0..pauses).take_while(look).count()
+    }
+
     #[test]
     fn only_short_sleeps_are_followed_by_looking() {
         let mut linger = Linger::new(LIMIT);
         linger.moved(BULK);
-        assert_eq!(linger.pause(), None, "nothing is known yet");
-        assert_eq!(after(BULK, SHORT).pause(), Some(LIMIT));
-        assert_eq!(after(BULK, Duration::from_millis(1)).pause(), None);
+        assert_eq!(linger.pause(at(0)), None, "nothing is known yet");
+        assert_eq!(after(BULK, SHORT).pause(at(0)), GIVING_WAY);
+        assert_eq!(after(BULK, Duration::from_millis(1)).pause(at(0)), None);
+        assert_eq!(after(64, LIMIT).pause(at(0)), GIVING_WAY);
+        assert_eq!(after(64, SHORT).pause(at(0)), None, "small messages are rarer than looking lasts");
     }
 
     #[test]
-    fn small_messages_are_not_worth_looking_for() {
+    fn where_others_compute_without_end_only_bulk_data_are_looked_for() {
         let mut linger = after(8 * BULK, Duration::ZERO);
-        let looks = (0..100).take_while(|_| {
-            linger.moved(64);
-            linger.pause().is_some()
-        });
-        assert_eq!(looks.count(), 4, "what was moved long ago does not count");
+        assert_eq!(looks(&mut linger, 100), 100);
+        assert!(linger.gave_way(at(0), BACK_AT_ONCE));
+        assert!(!linger.gave_way(at(0), Duration::from_millis(3)));
+        linger.moved(8 * BULK);
+        assert_eq!(linger.pause(at(0)), KEEPING);
+        assert_eq!(looks(&mut linger, 100), 3, "what was moved long ago does not count");
+    }
+
+    #[test]
+    fn giving_way_is_tried_again_ever_more_rarely() {
+        let mut linger = after(64, Duration::ZERO);
+        let mut now = 0;
+        let mut tries = Vec::new();
+        for _ in 0..10 {
+            assert!(!linger.gave_way(at(now), Duration::from_millis(3)));
+            let began = now;
+            while linger.pause(at(now)).is_none() {
+                now += 10;
+            }
+            tries.push(now - began);
+        }
+        assert_eq!(tries, [100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 20_000, 20_000]);
     }
 
     #[test]
@@ -89,6 +159,6 @@ mod tests {
         let mut linger = Linger::new(Duration::ZERO);
         linger.slept(Duration::ZERO);
         linger.moved(BULK);
-        assert_eq!(linger.pause(), None);
+        assert_eq!(linger.pause(at(0)), None);
     }
 }
