@@ -81,8 +81,9 @@ pub struct DeviceEntry {
     /// record in the trace, and counters. Costs time.
     #[serde(default)]
     pub strict: bool,
-    /// How long the thread of this HCA looks for more work before it sleeps, microseconds up to 1000, while data are moved
-    /// in bulk and pauses are short. It keeps a processor busy meanwhile. 0: it sleeps at once.
+    /// How long the thread of this HCA looks for more work before it sleeps, microseconds up to 1000, while pauses are
+    /// short. In between others may have its processor; where they do not give it back at once, the thread looks only while
+    /// data are moved in bulk, and keeps a processor busy meanwhile. 0: it sleeps at once.
     #[serde(default = "default_linger_us")]
     pub linger_us: u16,
     /// What the VMM may lend as guest memory.
