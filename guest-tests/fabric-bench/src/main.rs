@@ -41,7 +41,7 @@ struct Cli {
     record: Option<PathBuf>,
 
     /// Have the first hcad of a pair serve its metrics on this port of 127.0.0.1, and the second on the next
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..u16::MAX as i64))]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..65_535))]
     metrics: Option<u16>,
 }
 
