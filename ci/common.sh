@@ -22,6 +22,16 @@ need_command() {
     fi
 }
 
+# wait_for SECONDS WHAT COMMAND...: until the command succeeds.
+wait_for() {
+    local patience=$1 what=$2 end=$((SECONDS + $1))
+    shift 2
+    until "$@"; do
+        [ "$SECONDS" -lt "$end" ] || die "$what did not come in $patience s"
+        sleep 0.2
+    done
+}
+
 need_toolchain() {
     command -v cargo >/dev/null || die "cargo is missing: install a Rust toolchain (1.95 or later) with rustup"
     need_command cc gcc

@@ -31,12 +31,16 @@ use crate::fabric::local::Networks;
 use crate::inherited::{Inherited, InheritedError};
 use crate::runtime_folder;
 use crate::supervisor::{Failure, Rebuild, supervise};
+use crate::telemetry::subscriber::{self, LogConfig};
 use crate::vfio::server::{Listener, Source};
 use crate::worker::{Ended, Run};
 
 /// How long devices have to end once they are asked to. A turn takes milliseconds; what takes longer hangs and ends with
 /// the process.
 pub const ENDING: Duration = Duration::from_secs(2);
+
+/// The key of what the process says of itself.
+const LOG: &str = "log";
 
 /// Why the devices are not there, or did not end well.
 #[derive(Debug, Error)]
@@ -407,6 +411,9 @@ impl Fleet {
 
         // From here on it is done.
         self.config.sockets = config.sockets;
+        if self.refilter(&config.log) {
+            reloaded.not_changed.retain(|key| key != LOG);
+        }
         for member in self.members.iter_mut().filter(|member| kept.contains(&member.serial)) {
             member.is_of_file = true;
         }
@@ -428,6 +435,21 @@ impl Fleet {
             }
         }
         Ok(reloaded)
+    }
+
+    /// Has the log pass by the filter of these settings, if that is all that is new in them; whether the log is as they say.
+    fn refilter(&mut self, log: &LogConfig) -> bool {
+        let now = &mut self.config.log;
+        if log.format != now.format {
+            return false;
+        }
+        if log.filter != now.filter {
+            if !subscriber::set_filter(&log.filter) {
+                return false;
+            }
+            now.filter.clone_from(&log.filter);
+        }
+        true
     }
 
     /// Whether new devices, by their names in messages, can be beside those that stay.

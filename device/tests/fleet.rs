@@ -260,7 +260,7 @@ fn a_reload_touches_what_has_changed_and_nothing_else() {
 
     let mut changed = two;
     changed["strict"] = json!(true);
-    write(&path, &[one, changed, named, device(&path, 5)], &[("log", json!({ "filter": "warn" }))]);
+    write(&path, &[one, changed, named, device(&path, 5)], &[("log", json!({ "format": "json" }))]);
     let reloaded = hcactl(&daemon, &["--json", "reload"]).unwrap();
     let expected = json!({
         "added": [5], "removed": [3], "changed": [2], "unchanged": [1, 4], "not_changed": ["log"], "problems": [],
@@ -279,6 +279,25 @@ fn a_reload_touches_what_has_changed_and_nothing_else() {
     let again = hcactl(&daemon, &["reload"]).unwrap();
     assert!(again.starts_with("unchanged: 1, 2, 4, 5\n"), "{again}");
     assert!(is_served(&mut clients[0]));
+}
+
+#[test]
+fn a_reload_has_the_log_pass_by_another_filter() {
+    let folder = folder();
+    let one = device(folder.path(), 1);
+    let mut daemon = start(
+        folder,
+        std::slice::from_ref(&one),
+        &[("log", json!({ "filter": "warn,device::daemon=info" }))],
+    );
+    let path = daemon.folder.path().to_owned();
+    let reload = |filter: &str| {
+        write(&path, std::slice::from_ref(&one), &[("log", json!({ "filter": filter }))]);
+        hcactl(&daemon, &["reload"]).unwrap()
+    };
+    assert_eq!(reload("info"), "unchanged: 1\n");
+    // Which the filter at the start leaves out.
+    daemon.wait_for_line("INFO device::fleet: reloaded ");
 }
 
 #[test]

@@ -39,8 +39,8 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub qemu: Option<PathBuf>,
     /// Debian's stock kernel of `trixie` or `trixie-backports` (the default), or a kernel of your own: a folder like
-    /// /lib/modules/7.2.12 with the image as `vmlinuz`
-    #[arg(long, value_name = "SUITE|DIR")]
+    /// /lib/modules/7.2.12 with the image as `vmlinuz`, or an image whose modules are installed in such a folder
+    #[arg(long, value_name = "SUITE|PATH")]
     pub kernel: Option<KernelChoice>,
     /// User space to use instead of the fetched one, in scenarios whose guests have one: an ext4 image
     #[arg(long, value_name = "FILE")]
@@ -73,7 +73,7 @@ impl Options {
     fn given(&self) -> Vec<String> {
         let kernel = self.kernel.as_ref().map(|kernel| match kernel {
             KernelChoice::Stock(suite) => suite.name().into(),
-            KernelChoice::Folder(folder) => folder.clone(),
+            KernelChoice::Path(path) => path.clone(),
         });
         let accel = self.accel.map(|accel| match accel {
             Accelerator::Tcg => "tcg".into(),

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
 use guest_tests::artifacts::{self, Added, KernelChoice, ModuleBuild};
 use guest_tests::lab::{Chance, Lab, Options};
-use guest_tests::report::{Report, line};
+use guest_tests::report::{Counts, Report, line};
 use guest_tests::scenario::{self, Scenario};
 use guest_tests::testbed::client::{self, SUPERVISE, Supervise, until_signal};
 use guest_tests::testbed::name::Target;
@@ -47,6 +47,9 @@ enum Command {
         /// Longest time for one case
         #[arg(long, default_value_t = 240, value_name = "SECONDS")]
         timeout: u64,
+        /// Only cases with this in their names; what others do before them is not done
+        #[arg(long, value_name = "TEXT")]
+        case: Option<String>,
         #[command(flatten)]
         chance: Chance,
         #[command(flatten)]
@@ -79,7 +82,7 @@ enum Command {
         #[arg(value_name = "DIR", default_value = ".")]
         folder: PathBuf,
         /// As of `up`
-        #[arg(long, value_name = "SUITE|DIR")]
+        #[arg(long, value_name = "SUITE|PATH")]
         kernel: Option<KernelChoice>,
         /// Targets and variables for make, such as `clean`, `V=1`, `KCFLAGS=-DDEBUG`
         #[arg(last = true, value_name = "ARGUMENT")]
@@ -136,8 +139,8 @@ fn run(command: Command) -> Result<ExitCode> {
     let result = runtime.block_on(async {
         match command {
             Command::List => list(),
-            Command::Run { scenarios, keep, jobs, timeout, chance, options } => {
-                let mut report = Report::new(Duration::from_secs(timeout), keep);
+            Command::Run { scenarios, keep, jobs, timeout, case, chance, options } => {
+                let mut report = Report::new(Duration::from_secs(timeout), keep).with_only(case);
                 until_signal(run_scenarios(&scenarios, jobs, chance, &options, &mut report)).await
             }
             Command::Shell { place: ShellPlace::Scenario(scenario), guest, options } => {
@@ -196,6 +199,7 @@ async fn run_scenarios(
     let lab = Lab::prepare(options).await?.with_chance(chance);
     scenario::schedule::run(scenarios, jobs, &lab, report).await?;
     line(&report.counts().to_string())?;
+    ensure!(report.counts() != Counts::default(), "no case ran: none has such a name");
     Ok(if report.counts().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

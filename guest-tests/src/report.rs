@@ -43,19 +43,26 @@ pub struct Report {
     counts: Counts,
     case_timeout: Duration,
     stop_at_failure: bool,
+    only: Option<String>,
 }
 
 impl Report {
     /// A case that waits for something without a bound of its own is ended after `case_timeout`. With
     /// `stop_at_failure`, guests and daemons stay as a failed case left them until Enter is pressed.
     pub fn new(case_timeout: Duration, stop_at_failure: bool) -> Self {
-        Self { scenario: String::new(), counts: Counts::default(), case_timeout, stop_at_failure }
+        Self { scenario: String::new(), counts: Counts::default(), case_timeout, stop_at_failure, only: None }
+    }
+
+    /// Runs only cases that have `text` in their names, if there is one. The others are not counted.
+    #[must_use]
+    pub fn with_only(self, text: Option<String>) -> Self {
+        Self { only: text, ..self }
     }
 
     /// An empty one with the same rules, for a scenario that runs beside others.
     #[must_use]
     pub fn beside(&self) -> Self {
-        Self { scenario: String::new(), counts: Counts::default(), ..*self }
+        Self { scenario: String::new(), counts: Counts::default(), only: self.only.clone(), ..*self }
     }
 
     /// Adds the outcomes of one that was beside it.
@@ -99,6 +106,9 @@ impl Report {
         hint: &str,
         case: impl Future<Output = Result<()>>,
     ) -> Result<()> {
+        if self.only.as_ref().is_some_and(|text| !name.contains(text)) {
+            return Ok(());
+        }
         let begun = Instant::now();
         let result = timeout(limit, case)
             .await
@@ -159,5 +169,14 @@ mod tests {
         report.case("bad", "", async { anyhow::bail!("broken") }).await.unwrap();
         report.case("not here", "", async { Err(Skip("no KVM".into()).into()) }).await.unwrap();
         assert_eq!(report.counts().to_string(), "1 passed, 1 failed, 1 skipped");
+    }
+
+    #[tokio::test]
+    async fn of_chosen_cases_the_others_do_not_run() {
+        let mut report =
+            Report::new(Duration::from_secs(9), false).with_only(Some("ib_write".into())).beside();
+        report.case("ib_write_bw -s 64", "", async { Ok(()) }).await.unwrap();
+        report.case("ib_read_bw -s 64", "", async { anyhow::bail!("it runs") }).await.unwrap();
+        assert_eq!(report.counts().to_string(), "1 passed, 0 failed, 0 skipped");
     }
 }

@@ -2,16 +2,23 @@
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::panic::{self, PanicHookInfo};
+use std::sync::OnceLock;
 use std::thread;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{EnvFilter, reload};
 
 use super::outlet;
 
+/// Has lines pass by another filter.
+type SetFilter = dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync;
+
+/// Of the log that [`init`] has set up.
+static SET_FILTER: OnceLock<Box<SetFilter>> = OnceLock::new();
+
 /// Log settings.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogConfig {
     /// Filter directives such as "info" or "info,device::vfio=debug". The environment variable RUST_LOG wins.
@@ -56,13 +63,32 @@ pub fn init(config: &LogConfig) -> Result<(), String> {
         .with_ansi(false)
         // They would go to standard error directly, in a way that panics.
         .log_internal_errors(false);
-    let set = match config.format {
-        LogFormat::Text => builder.try_init(),
-        LogFormat::Json => builder.json().try_init(),
+    let (set, filter): (_, Box<SetFilter>) = match config.format {
+        LogFormat::Text => {
+            let builder = builder.with_filter_reloading();
+            let handle = builder.reload_handle();
+            (builder.try_init(), Box::new(move |filter| handle.reload(filter)))
+        }
+        LogFormat::Json => {
+            let builder = builder.json().with_filter_reloading();
+            let handle = builder.reload_handle();
+            (builder.try_init(), Box::new(move |filter| handle.reload(filter)))
+        }
     };
     set.map_err(|error| error.to_string())?;
+    // Whoever was first has set up the log.
+    let _ = SET_FILTER.set(filter);
     panic::set_hook(Box::new(report));
     Ok(())
+}
+
+/// Has later lines pass by this filter. `false` where it stays as it is: RUST_LOG says what it is, or there is no log.
+pub fn set_filter(directives: &str) -> bool {
+    let is_ours = std::env::var_os(EnvFilter::DEFAULT_ENV).is_none();
+    match (SET_FILTER.get(), EnvFilter::try_new(directives)) {
+        (Some(set), Ok(filter)) if is_ours => set(filter).is_ok(),
+        _ => false,
+    }
 }
 
 /// What the hook of the standard library says, but for its waiting until standard error takes it.

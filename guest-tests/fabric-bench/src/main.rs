@@ -39,6 +39,10 @@ struct Cli {
     /// Have both ends of RDMA record themselves in this folder, to see what that costs
     #[arg(long, value_name = "FOLDER")]
     record: Option<PathBuf>,
+
+    /// Have the first hcad of a pair serve its metrics on this port of 127.0.0.1, and the second on the next
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..65_535))]
+    metrics: Option<u16>,
 }
 
 /// Bytes of a full MIDDLE packet's frame at path MTU 4096: Ethernet, IPv4, UDP, BTH, payload, ICRC.
@@ -128,7 +132,8 @@ struct References {
 fn measure(cli: &Cli, wire: Wire, references: References, add: &mut impl FnMut(Figure)) -> Result<()> {
     let prefix = wire.prefix();
     let folder = tempfile::tempdir().context("cannot make a folder for sockets")?;
-    let mut nodes = Node::pair(Place { folder: folder.path(), wire, records: cli.record.as_deref() })?;
+    let place = Place { folder: folder.path(), wire, records: cli.record.as_deref(), metrics: cli.metrics };
+    let mut nodes = Node::pair(place)?;
     let qps = pair::connections(&mut nodes, 16, LOG_SLOTS)?;
     let regions = [nodes[0].region(REGION_LEN.into())?, nodes[1].region(REGION_LEN.into())?];
     let one = &qps[..1];

@@ -63,6 +63,8 @@ pub(crate) struct Place<'a> {
     pub(crate) wire: Wire,
     /// For records of the devices, if there are to be any.
     pub(crate) records: Option<&'a Path>,
+    /// Port of the first daemon's metrics, if they are served.
+    pub(crate) metrics: Option<u16>,
 }
 
 impl Place<'_> {
@@ -233,10 +235,13 @@ impl Daemon {
     fn start(place: Place<'_>, devices: &[usize], ports: [u16; 2]) -> Result<Self> {
         let first = devices.first().copied().unwrap_or_default();
         let config = place.folder.join(format!("hcad-{first}.json"));
-        let text = json!({
+        let mut text = json!({
             "control_socket": place.folder.join(format!("hcad-{first}.control")),
             "devices": devices.iter().map(|&own| place.device(own, ports)).collect::<Vec<_>>(),
         });
+        if let Some(port) = place.metrics {
+            text["metrics"] = json!(format!("127.0.0.1:{}", usize::from(port) + first));
+        }
         std::fs::write(&config, text.to_string())?;
         let program = std::env::current_exe()?.with_file_name("hcad");
         let mut command = Command::new(&program);

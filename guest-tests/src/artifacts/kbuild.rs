@@ -47,7 +47,7 @@ impl ModuleBuild {
         let kernel = Kernel::obtain(cache, choice)?;
         let suite = match choice {
             KernelChoice::Stock(suite) => *suite,
-            KernelChoice::Folder(_) => {
+            KernelChoice::Path(_) => {
                 let tree = kernel.modules.join("build");
                 ensure!(tree.is_dir(), "{} is no folder: modules are built in it", tree.display());
                 return Ok(Self { make: "make".into(), tree, programs: None });

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::apt::{Component, Suite};
 use super::cache;
@@ -15,8 +15,8 @@ use super::packages::Set;
 pub enum KernelChoice {
     /// Debian's stock kernel of this suite.
     Stock(Suite),
-    /// A folder such as `/lib/modules/7.2.12`, with the image as `vmlinuz` inside.
-    Folder(PathBuf),
+    /// A folder such as `/lib/modules/7.2.12`, with the image as `vmlinuz` inside; or an image, whose modules are installed.
+    Path(PathBuf),
 }
 
 impl Default for KernelChoice {
@@ -31,7 +31,7 @@ impl FromStr for KernelChoice {
     /// The name of a suite, else a path.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let suite = [Suite::Trixie, Suite::TrixieBackports].into_iter().find(|suite| suite.name() == text);
-        Ok(suite.map_or_else(|| Self::Folder(text.into()), Self::Stock))
+        Ok(suite.map_or_else(|| Self::Path(text.into()), Self::Stock))
     }
 }
 
@@ -49,13 +49,29 @@ impl Kernel {
     pub(super) fn obtain(cache: &Path, choice: &KernelChoice) -> Result<Self> {
         let kernel = match choice {
             KernelChoice::Stock(suite) => Self::unpacked(&stock_root(cache, *suite)?)?,
-            KernelChoice::Folder(folder) => {
+            KernelChoice::Path(path) if path.is_file() => Self::of_image(path, Path::new("/lib/modules"))?,
+            KernelChoice::Path(folder) => {
                 let modules = folder.canonicalize().with_context(|| folder.display().to_string())?;
                 Self { image: modules.join("vmlinuz"), modules }
             }
         };
         ensure!(kernel.image.is_file(), "{} does not exist", kernel.image.display());
         Ok(kernel)
+    }
+
+    /// A kernel's image, such as a bzImage, whose modules are in a folder of `installed`.
+    fn of_image(image: &Path, installed: &Path) -> Result<Self> {
+        let release = release_in(&fs::read(image).with_context(|| image.display().to_string())?)
+            .with_context(|| format!("{} is no image of an x86 kernel", image.display()))?;
+        let modules = installed.join(&release);
+        if !modules.is_dir() {
+            bail!(
+                "{} is kernel {release}, whose modules are not in {}: name a folder with them and the image as vmlinuz",
+                image.display(),
+                modules.display()
+            );
+        }
+        Ok(Self { image: image.canonicalize()?, modules })
     }
 
     fn unpacked(root: &Path) -> Result<Self> {
@@ -96,6 +112,20 @@ impl Kernel {
     }
 }
 
+/// The release in an image's boot header: a pointer at offset 20eh, 200h less than where the text is.
+///
+/// # Spec
+/// Linux, `Documentation/arch/x86/boot.rst`.
+fn release_in(image: &[u8]) -> Option<String> {
+    let pointer = image.get(0x20e..0x210)?;
+    let text = image.get(0x200 + usize::from(u16::from_le_bytes(pointer.try_into().ok()?))..)?;
+    let is_header = image.get(0x202..0x206)? == b"HdrS";
+    let end = text.iter().position(|byte| matches!(byte, 0 | b' '))?;
+    let release = std::str::from_utf8(&text[..end]).ok()?;
+    // It becomes the name of a folder.
+    (is_header && !release.is_empty() && !release.contains('/')).then(|| release.to_owned())
+}
+
 fn release_of(modules: &Path) -> String {
     modules.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
@@ -104,7 +134,7 @@ fn release_of(modules: &Path) -> String {
 pub(super) fn busybox(cache: &Path, choice: &KernelChoice) -> Result<PathBuf> {
     let suite = match choice {
         KernelChoice::Stock(suite) => *suite,
-        KernelChoice::Folder(_) => Suite::TrixieBackports,
+        KernelChoice::Path(_) => Suite::TrixieBackports,
     };
     Ok(stock_root(cache, suite)?.join("usr/bin/busybox"))
 }
@@ -144,7 +174,25 @@ mod tests {
         let choice = |text: &str| text.parse::<KernelChoice>().unwrap();
         assert_eq!(choice("trixie"), KernelChoice::Stock(Suite::Trixie));
         assert_eq!(choice("trixie-backports"), KernelChoice::default());
-        assert_eq!(choice("/lib/modules/7.2"), KernelChoice::Folder("/lib/modules/7.2".into()));
+        assert_eq!(choice("/lib/modules/7.2"), KernelChoice::Path("/lib/modules/7.2".into()));
+    }
+
+    #[test]
+    fn an_image_says_which_modules_are_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("bzImage");
+        let mut bytes = vec![0; 0x400];
+        bytes[0x202..0x206].copy_from_slice(b"HdrS");
+        bytes[0x20e..0x210].copy_from_slice(&[0x40, 0x01]);
+        bytes[0x340..0x358].copy_from_slice(b"6.12.9-own (me@host) #1\0");
+        fs::write(&image, &bytes).unwrap();
+        let missing = Kernel::of_image(&image, folder.path()).unwrap_err().to_string();
+        assert!(missing.contains("is kernel 6.12.9-own, whose modules are not in"), "{missing}");
+        fs::create_dir(folder.path().join("6.12.9-own")).unwrap();
+        assert_eq!(Kernel::of_image(&image, folder.path()).unwrap().release(), "6.12.9-own");
+        fs::write(&image, b"no image").unwrap();
+        let wrong = Kernel::of_image(&image, folder.path()).unwrap_err().to_string();
+        assert!(wrong.contains("is no image of an x86 kernel"), "{wrong}");
     }
 
     #[test]

@@ -23,7 +23,11 @@ const SESSION: Duration = Duration::from_secs(30 * 24 * 3600);
 /// # Errors
 /// When the scenario has no guests with HCAs, or they do not come up.
 pub async fn run(lab: &Lab, scenario: &Scenario, guest: &str) -> Result<()> {
-    ensure!(scenario.pair, "{} has no guests with HCAs", scenario.name);
+    ensure!(
+        scenario.pair,
+        "{} has no guests that stay: 'guest-lab up mthca' boots some, 'guest-lab shell NAME:a' is a shell in one",
+        scenario.name
+    );
     let direction = if guest == "b" { Direction::BToA } else { Direction::AToB };
     line("booting two guests")?;
     let mut pair = Pair::start_with_console(lab, "shell", guest).await?;

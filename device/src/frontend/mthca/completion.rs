@@ -14,7 +14,7 @@ use super::resources::Resources;
 use super::{strict, trace};
 use crate::frontend::Context;
 use crate::frontend::mellanox::notify::{CqError, Notify};
-use crate::frontend::mellanox::verbs::{WorkTag, cq_fault, is_solicited, syndrome};
+use crate::frontend::mellanox::verbs::{WorkTag, cq_fault, is_solicited, syndrome, vendor_code};
 use crate::frontend::snapshot::Fault;
 use crate::limited;
 use crate::net::address::Addresses;
@@ -48,9 +48,11 @@ fn cqe(completion: &Completion, qp: &QueuePair, addresses: &Addresses) -> Cqe {
                 byte_len: done.byte_len,
             })
         }
-        Err(status) => {
-            Outcome::Failed { send: completion.queue == Queue::Send, syndrome: syndrome(status), vendor: 0 }
-        }
+        Err(status) => Outcome::Failed {
+            send: completion.queue == Queue::Send,
+            syndrome: syndrome(status),
+            vendor: vendor_code(status),
+        },
     };
     // The tag of a receive is the offset alone, which is where a send's tag has its own.
     Cqe { qpn: qp.qpn, wqe: tag.wqe(), outcome }

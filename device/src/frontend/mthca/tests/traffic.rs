@@ -238,13 +238,16 @@ fn a_wrong_key_fails_the_request_and_flushes_the_rest() {
 }
 
 #[test]
-fn local_errors_have_their_syndromes() {
+fn local_errors_have_their_syndromes_and_their_causes() {
     let failing = |wqe: &protocol::hca::mthca::wqe::SendWqe| {
         let (mut a, mut b) = User::pair(RC);
         b.post_recv(0, 16);
         a.post(wqe);
         exchange(&mut a, &mut b);
-        (syndromes(&a.reap()), syndromes(&b.reap()))
+        let [sender, receiver] = [&mut a, &mut b].map(User::reap);
+        // What the vendor says more is behind the syndrome.
+        let causes = sender.iter().map(|entry| entry[0x11]).collect::<Vec<_>>();
+        (syndromes(&sender), causes, syndromes(&receiver))
     };
     let mut foreign = send(0, 8);
     foreign.data = WqeData::Segments(SmallVec::from_elem(
@@ -255,10 +258,10 @@ fn local_errors_have_their_syndromes() {
         },
         1,
     ));
-    assert_eq!(failing(&foreign), (vec![0x04], vec![]), "local protection");
-    assert_eq!(failing(&send(0x3000, 8)), (vec![0x04], vec![]), "outside the region");
+    assert_eq!(failing(&foreign), (vec![0x04], vec![1], vec![]), "no such key");
+    assert_eq!(failing(&send(0x3000, 8)), (vec![0x04], vec![7], vec![]), "outside the region");
     // The receive is too short: local length there, remote invalid request here.
-    assert_eq!(failing(&send(0, 17)), (vec![0x12], vec![0x01]));
+    assert_eq!(failing(&send(0, 17)), (vec![0x12], vec![0], vec![0x01]));
 }
 
 #[test]
