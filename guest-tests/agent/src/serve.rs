@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::Sender;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -60,6 +61,15 @@ impl Agent {
     pub fn call<C: Call>(&mut self, step: C) -> Result<C::Answer, Failure> {
         let result = self.run(step.into()).map_err(|error| into_failure(&error));
         Response { id: 0, result }.into_answer::<C>()
+    }
+
+    /// Has the next [`Traffic`](wire::Traffic) tell when its first requests are posted, so that nobody sends before that.
+    ///
+    /// # Errors
+    /// No HCA is open.
+    pub fn announce(&mut self, posted: Sender<()>) -> Result<()> {
+        self.hca()?.announce(posted);
+        Ok(())
     }
 
     fn answer_line(&mut self, line: &str) -> Response {

@@ -1,29 +1,18 @@
 //! Two HCAs wired to each other, each driven by the userspace driver over its vfio-user socket.
 
-use std::io::{BufRead as _, BufReader};
-use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
-use agent::serve::Agent;
-use agent::wire::{
-    Call, CreateCq, CreateMr, CreateQp, DeviceSelector, Flow, ModifyQp, MrInfo, OpenHca, Path as QpPath,
-    PingPong, QpId, RoundTrips, Traffic, TrafficReport, Transition,
-};
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, bail};
 use clap::ValueEnum;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use crate::daemon::Daemon;
+use crate::node::{self, Node, Qp, Rings, Sizes, Spent};
 use crate::processors;
-
-/// Memory lent to each device, MiB: buffers of 8 MiB and everything around them.
-const ARENA_MIB: u32 = 64;
-/// Completions of all queue pairs that wait to be taken, log2.
-const CQ_LOG_ENTRIES: u8 = 14;
-/// Longest wait for one measurement.
-const TIMEOUT_MS: u32 = 60_000;
+use agent::wire::{Flow, TrafficReport};
 
 /// How frames travel between the HCAs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -38,7 +27,7 @@ pub(crate) enum Wire {
 
 impl Wire {
     /// What names of figures begin with.
-    pub(crate) fn prefix(self) -> &'static str {
+    pub(crate) const fn prefix(self) -> &'static str {
         match self {
             Self::Udp => "",
             Self::Ring => "ring_",
@@ -46,11 +35,12 @@ impl Wire {
         }
     }
 
-    /// The HCAs of each daemon.
-    fn daemons(self) -> &'static [&'static [usize]] {
+    /// What pictures call it.
+    pub(crate) const fn title(self) -> &'static str {
         match self {
-            Self::Udp | Self::Ring => &[&[0], &[1]],
-            Self::Local => &[&[0, 1]],
+            Self::Udp => "udp",
+            Self::Ring => "ring",
+            Self::Local => "local, one process",
         }
     }
 }
@@ -71,138 +61,60 @@ impl Place<'_> {
     fn socket(self, own: usize) -> PathBuf {
         self.folder.join(format!("hcad-{own}.sock"))
     }
+}
 
-    /// The entry of an HCA.
-    fn device(self, own: usize, ports: [u16; 2]) -> Value {
-        let fabric = match self.wire {
-            Wire::Udp => json!({ "udp": {
-                "bind": format!("127.0.0.1:{}", ports[own]),
-                "peers": [{ "addr": format!("127.0.0.1:{}", ports[1 - own]) }],
-            }}),
-            Wire::Ring => json!({ "ring": { "folder": self.folder.join("ring") } }),
-            Wire::Local => json!({ "local": {} }),
-        };
-        let mut device = json!({
-            "id": own + 1,
-            "socket_path": self.socket(own),
-            "frontend": { "jingzhao": {} },
-            "default_peer": { "id": 2 - own },
-            "fabric": fabric,
-        });
-        if let Some(records) = self.records {
-            let file = format!("{}hca{}.record", self.wire.prefix(), own + 1);
+/// Two nodes that are each other's peers. A daemon with a single HCA has a processor of its own.
+pub(crate) fn start(place: Place<'_>, sizes: &Sizes) -> Result<[Node; 2]> {
+    let addresses = node::free_addresses(2)?;
+    let device = |own: usize| {
+        let fabric = node::fabric(place.wire, place.folder, &addresses, own);
+        let mut device = node::device(own + 1, &place.socket(own), &fabric);
+        device["default_peer"] = json!({ "id": 2 - own });
+        if let Some(records) = place.records {
+            let file = format!("{}hca{}.record", place.wire.prefix(), own + 1);
             device["record"] = json!(records.join(file));
         }
         device
-    }
-}
-
-/// One HCA and its driver.
-pub(crate) struct Node {
-    agent: Agent,
-    // After the agent: the driver lets go of its device before the daemon ends.
-    _daemon: Arc<Daemon>,
-}
-
-/// A queue pair of a node, connected.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Qp {
-    pub(crate) id: QpId,
-    qpn: u32,
-}
-
-impl Node {
-    /// Two nodes that are each other's peers.
-    pub(crate) fn pair(place: Place<'_>) -> Result<[Self; 2]> {
-        let ports = {
-            let any = ("127.0.0.1", 0);
-            let held = [UdpSocket::bind(any)?, UdpSocket::bind(any)?];
-            [held[0].local_addr()?.port(), held[1].local_addr()?.port()]
+    };
+    let daemons = if place.wire == Wire::Local {
+        let both =
+            Arc::new(Daemon::start(place.folder, "hcad", &[device(0), device(1)], place.metrics, None)?);
+        [both.clone(), both]
+    } else {
+        let cpus = processors::two()?;
+        let single = |own: usize| {
+            let name = format!("hcad-{own}");
+            let metrics = place.metrics.map(|port| port + u16::from(own > 0));
+            Daemon::start(place.folder, &name, &[device(own)], metrics, Some(&cpus[own])).map(Arc::new)
         };
-        let daemons = place.wire.daemons().iter().map(|devices| Daemon::start(place, devices, ports));
-        let daemons = daemons.map(|daemon| daemon.map(Arc::new)).collect::<Result<Vec<_>>>()?;
-        let node = |own: usize| -> Result<Self> {
-            let daemon = daemons.get(own).or_else(|| daemons.last()).context("there is a daemon")?;
-            let mut agent = Agent::default();
-            let socket = place.socket(own).display().to_string();
-            call(
-                &mut agent,
-                OpenHca {
-                    device: DeviceSelector::Socket(socket),
-                    arena_mib: ARENA_MIB,
-                    huge_pages: true,
-                    ..OpenHca::default()
-                },
-            )?;
-            Ok(Self { agent, _daemon: daemon.clone() })
-        };
-        Ok([node(0)?, node(1)?])
-    }
-
-    /// A region of `len` bytes with all rights.
-    pub(crate) fn region(&mut self, len: u64) -> Result<MrInfo> {
-        call(&mut self.agent, CreateMr { len, scattered: false, ..CreateMr::default() })
-    }
-
-    /// Runs flows to their end.
-    pub(crate) fn run(&mut self, flows: Vec<Flow>) -> Result<TrafficReport> {
-        call(&mut self.agent, Traffic { flows, timeout_ms: TIMEOUT_MS })
-    }
-
-    /// Exchanges messages with the other node.
-    pub(crate) fn ping_pong(&mut self, step: PingPong) -> Result<RoundTrips> {
-        call(&mut self.agent, step)
-    }
-
-    /// Queue pairs with `2^log_slots` work requests each way, that share two completion queues.
-    fn queue_pairs(&mut self, count: usize, log_slots: u8) -> Result<Vec<Qp>> {
-        let cq = CreateCq { log_entries: CQ_LOG_ENTRIES, ..CreateCq::default() };
-        let (send_cq, recv_cq) = (call(&mut self.agent, cq)?.id, call(&mut self.agent, cq)?.id);
-        let step = CreateQp {
-            send_cq,
-            recv_cq,
-            log_sq_slots: log_slots,
-            log_sq_slot_bytes: 7,
-            log_rq_slots: log_slots,
-            log_rq_slot_bytes: 7,
-            ..CreateQp::default()
-        };
-        let create = |_| {
-            let info = call(&mut self.agent, step)?;
-            Ok(Qp { id: info.id, qpn: info.qpn })
-        };
-        (0..count).map(create).collect()
-    }
-
-    fn connect(&mut self, qp: Qp, peer: Qp) -> Result<()> {
-        let path = QpPath::default();
-        for transition in [
-            Transition::ToInit { pkey_index: 0, qkey: 0 },
-            Transition::ToRtr { remote_qpn: peer.qpn, mtu: 4096, psn: 0, rnr_timer: 1, path },
-            Transition::ToRts { psn: 0, timeout: 14, retry: 7, rnr_retry: 7 },
-        ] {
-            call(&mut self.agent, ModifyQp { qp: qp.id, transition })?;
-        }
-        Ok(())
-    }
+        [single(0)?, single(1)?]
+    };
+    let [near, far] = daemons;
+    Ok([Node::open(1, &place.socket(0), near, sizes)?, Node::open(2, &place.socket(1), far, sizes)?])
 }
 
 /// Connections: the queue pairs of each, at either node.
-pub(crate) fn connections(nodes: &mut [Node; 2], count: usize, log_slots: u8) -> Result<Vec<[Qp; 2]>> {
-    let [a, b] = nodes;
-    let near = a.queue_pairs(count, log_slots)?;
-    let far = b.queue_pairs(count, log_slots)?;
-    let connect = |(near, far): (Qp, Qp)| {
-        a.connect(near, far)?;
-        b.connect(far, near)?;
-        Ok([near, far])
-    };
-    near.into_iter().zip(far).map(connect).collect()
+pub(crate) fn connections(nodes: &mut [Node; 2], count: usize, rings: Rings) -> Result<Vec<[Qp; 2]>> {
+    let made = both(nodes, [(), ()], |node, ()| node.queue_pairs(count, rings))?;
+    let [near, far] = made;
+    let pairs = |own: Vec<Qp>, other: &[Qp]| own.into_iter().zip(other.to_vec()).collect::<Vec<_>>();
+    let steps = [pairs(near.clone(), &far), pairs(far.clone(), &near)];
+    both(nodes, steps, |node, pairs| {
+        pairs.into_iter().try_for_each(|(own, peer)| node.connect(own, peer, None))
+    })?;
+    Ok(near.into_iter().zip(far).map(|(near, far)| [near, far]).collect())
 }
 
-/// Runs flows on both nodes at once.
+/// Runs flows on both nodes, those of the near one once the far one's receives are posted.
 pub(crate) fn run_both(nodes: &mut [Node; 2], near: Vec<Flow>, far: Vec<Flow>) -> Result<[TrafficReport; 2]> {
-    both(nodes, [near, far], Node::run)
+    let posted = nodes[1].announce()?;
+    both(nodes, [(near, Some(posted)), (far, None)], |node, (flows, posted)| {
+        if let Some(posted) = posted {
+            // If it has failed instead, that is its error to tell.
+            let _ = posted.recv();
+        }
+        node.run(flows)
+    })
 }
 
 /// Does something on both nodes at once.
@@ -213,60 +125,23 @@ pub(crate) fn both<S: Send, T: Send>(
 ) -> Result<[T; 2]> {
     let [a, b] = nodes;
     thread::scope(|scope| {
-        let far = scope.spawn(|| run(b, far));
+        // Profiles tell threads by their names.
+        let far = thread::Builder::new().name("driver2".into()).spawn_scoped(scope, || run(b, far))?;
         let near = run(a, near)?;
         let Ok(far) = far.join() else { bail!("the far node's thread panicked") };
         Ok([near, far?])
     })
 }
 
-fn call<C: Call>(agent: &mut Agent, step: C) -> Result<C::Answer> {
-    Ok(agent.call(step)?)
-}
-
-/// A running hcad, stopped when dropped.
-struct Daemon {
-    child: Child,
-    _stderr: BufReader<ChildStderr>,
-}
-
-impl Daemon {
-    /// A daemon with these HCAs. One with a single HCA has a processor of its own.
-    fn start(place: Place<'_>, devices: &[usize], ports: [u16; 2]) -> Result<Self> {
-        let first = devices.first().copied().unwrap_or_default();
-        let config = place.folder.join(format!("hcad-{first}.json"));
-        let mut text = json!({
-            "control_socket": place.folder.join(format!("hcad-{first}.control")),
-            "devices": devices.iter().map(|&own| place.device(own, ports)).collect::<Vec<_>>(),
-        });
-        if let Some(port) = place.metrics {
-            text["metrics"] = json!(format!("127.0.0.1:{}", usize::from(port) + first));
-        }
-        std::fs::write(&config, text.to_string())?;
-        let program = std::env::current_exe()?.with_file_name("hcad");
-        let mut command = Command::new(&program);
-        command.arg("--config").arg(&config).env("RUST_LOG", "info").stderr(Stdio::piped());
-        let spawned = match devices {
-            [own] => processors::bound(&processors::two()?[*own], || command.spawn())?,
-            _ => command.spawn(),
-        };
-        let mut child = spawned.with_context(|| {
-            format!("cannot start {}: cargo build --release builds it", program.display())
-        })?;
-        let stderr = child.stderr.take().context("standard error is a pipe")?;
-        let mut stderr = BufReader::new(stderr);
-        let mut said = String::new();
-        while !said.contains("ready") {
-            ensure!(stderr.read_line(&mut said)? > 0, "hcad ended before it was ready: {said}");
-        }
-        Ok(Self { child, _stderr: stderr })
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Runs something, and what each end took of the processors for it.
+pub(crate) fn measured<T>(
+    nodes: &mut [Node; 2],
+    run: impl FnOnce(&mut [Node; 2]) -> Result<T>,
+) -> Result<(T, [Spent; 2])> {
+    let before = [nodes[0].spent()?, nodes[1].spent()?];
+    let result = run(nodes)?;
+    // What runs is accounted for when it sleeps.
+    thread::sleep(Duration::from_millis(2));
+    let after = [nodes[0].spent()?, nodes[1].spent()?];
+    Ok((result, [after[0] - before[0], after[1] - before[1]]))
 }

@@ -1,34 +1,43 @@
 //! Results: a table for people, one JSON object a line for machines.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// One figure and what it is measured against.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Figure {
     /// Operation, size and quantity.
     pub(crate) name: String,
     /// Median of the runs.
     pub(crate) value: f64,
-    pub(crate) unit: &'static str,
+    pub(crate) unit: Cow<'static, str>,
     /// What the reference was measured on, in the same run.
-    pub(crate) against: &'static str,
+    pub(crate) against: Cow<'static, str>,
     pub(crate) reference: f64,
     /// `value` divided by `reference`.
     pub(crate) ratio: f64,
     /// What each run gave, in order.
+    #[serde(default)]
     pub(crate) runs: Vec<f64>,
 }
 
 /// What a figure is measured against.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Reference {
-    pub(crate) name: &'static str,
+    pub(crate) name: Cow<'static, str>,
     pub(crate) value: f64,
+}
+
+impl Reference {
+    /// The median of a figure's runs.
+    pub(crate) fn of(name: impl Into<Cow<'static, str>>, runs: &[f64]) -> Self {
+        Self { name: name.into(), value: median(runs) }
+    }
 }
 
 impl Figure {
@@ -37,14 +46,14 @@ impl Figure {
         name: impl Into<String>,
         unit: &'static str,
         runs: &[f64],
-        reference: Reference,
+        reference: &Reference,
     ) -> Self {
         let value = median(runs);
         Self {
             name: name.into(),
             value,
-            unit,
-            against: reference.name,
+            unit: unit.into(),
+            against: reference.name.clone(),
             reference: reference.value,
             ratio: value / reference.value,
             runs: runs.to_vec(),
@@ -53,8 +62,9 @@ impl Figure {
 
     /// A line of the table.
     pub(crate) fn line(&self) -> String {
+        let digits = if self.value < 10.0 { 3 } else { 1 };
         format!(
-            "{:<30} {:>12.1} {:<8} {:>6.3} of {:<24} ({:.1} .. {:.1}, {} runs)",
+            "{:<48} {:>12.digits$} {:<5} {:>7.3} of {:<40} ({:.digits$} .. {:.digits$}, {} runs)",
             self.name,
             self.value,
             self.unit,
@@ -62,8 +72,32 @@ impl Figure {
             self.against,
             self.runs.iter().copied().fold(f64::INFINITY, f64::min),
             self.runs.iter().copied().fold(f64::NEG_INFINITY, f64::max),
-            self.runs.len()
+            self.runs.len(),
         )
+    }
+
+    /// Whether less of it is better: times are, what is moved in a time is not.
+    pub(crate) fn is_cost(&self) -> bool {
+        matches!(&*self.unit, "us" | "ns" | "%")
+    }
+}
+
+/// The figures of a run, printed as they come.
+#[derive(Debug, Default)]
+pub(crate) struct Figures {
+    pub(crate) all: Vec<Figure>,
+}
+
+impl Figures {
+    /// Prints and keeps a figure.
+    pub(crate) fn add(&mut self, figure: Figure) {
+        print(&figure.line());
+        self.all.push(figure);
+    }
+
+    /// Of the figure of this name.
+    pub(crate) fn value(&self, name: &str) -> Option<f64> {
+        self.all.iter().find(|figure| figure.name == name).map(|figure| figure.value)
     }
 }
 
@@ -71,7 +105,13 @@ impl Figure {
 pub(crate) fn median(runs: &[f64]) -> f64 {
     let mut sorted = runs.to_vec();
     sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// A line for people.
+#[expect(clippy::print_stdout, reason = "the table")]
+pub(crate) fn print(line: &str) {
+    println!("{line}");
 }
 
 /// Writes all figures to `path`.

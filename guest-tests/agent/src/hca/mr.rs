@@ -13,7 +13,7 @@ use crate::vfio::{Arena, PAGE};
 use crate::wire::{Access, CreateMr, MrId, MrInfo};
 
 /// A registered piece of memory.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Region {
     /// lkey and rkey.
     pub(crate) key: u32,
@@ -30,6 +30,8 @@ pub(crate) struct Region {
     mtt: u32,
     /// Arena offset of the whole allocation.
     allocation: usize,
+    /// Memory and translation entries are another region's.
+    shared: bool,
 }
 
 impl Region {
@@ -197,6 +199,9 @@ impl Hca {
     }
 
     fn register(&mut self, step: &CreateMr) -> Result<Region> {
+        if let Some(other) = step.over {
+            return self.register_over(step, other);
+        }
         let page_size = step.page_size as usize;
         ensure!(page_size >= PAGE && page_size.is_power_of_two(), bad_step(format!("page size {page_size}")));
         let first_byte = match step.va {
@@ -233,26 +238,44 @@ impl Hca {
             first_byte,
             mtt,
             allocation,
+            shared: false,
         };
-        let mpt = Mpt {
-            access: step.access,
-            zero_based: step.zero_based,
-            page_size: step.page_size_field.unwrap_or(step.page_size),
-            key,
-            pd: step.pd,
-            start,
-            length: step.len,
-            mtt_seg: u64::from(mtt),
-        };
-        let entered = self
-            .write_mtt(&region)
-            .and_then(|()| self.command(Op::Sw2HwMpt, 0, index, Inbox::Bytes(&mpt.emit())));
+        let entered = self.write_mtt(&region).and_then(|()| self.enter(step, &region, start));
         if let Err(error) = entered {
             self.mpts.free(index, 1);
             self.release(&region);
             return Err(error);
         }
         Ok(region)
+    }
+
+    /// Another key for the memory of `other`.
+    fn register_over(&mut self, step: &CreateMr, other: MrId) -> Result<Region> {
+        let mut region = self.mr(other)?.clone();
+        let index = self.mpts.alloc(1, 1).ok_or_else(|| bad_step("no free memory region"))?;
+        let key = self.new_key(index);
+        let start = virtual_address(key, region.first_byte);
+        (region.key, region.addr, region.shared) = (key, if step.zero_based { 0 } else { start }, true);
+        if let Err(error) = self.enter(step, &region, start) {
+            self.mpts.free(index, 1);
+            return Err(error);
+        }
+        Ok(region)
+    }
+
+    /// Makes a region's key valid; `start` is the address of its first byte.
+    fn enter(&mut self, step: &CreateMr, region: &Region, start: u64) -> Result<()> {
+        let mpt = Mpt {
+            access: step.access,
+            zero_based: step.zero_based,
+            page_size: step.page_size_field.unwrap_or(u32::try_from(region.page_size)?),
+            key: region.key,
+            pd: step.pd,
+            start,
+            length: region.len as u64,
+            mtt_seg: u64::from(region.mtt),
+        };
+        self.command(Op::Sw2HwMpt, 0, self.mpt_index(region.key), Inbox::Bytes(&mpt.emit()))
     }
 
     /// Writes a region's translation entries. Like the public driver, each command says how many are left in all.
@@ -271,6 +294,9 @@ impl Hca {
     }
 
     fn release(&mut self, region: &Region) {
+        if region.shared {
+            return;
+        }
         let pages = region.pages.len() * region.page_size / PAGE;
         self.arena.free(region.allocation, pages);
         self.mtts.free(region.mtt, u32::try_from(region.pages.len()).expect("allocated as 32-bit units"));
@@ -327,6 +353,7 @@ mod tests {
             first_byte: 100,
             mtt: 0,
             allocation,
+            shared: false,
         };
         region.fill(&arena, 50..3 * PAGE, 9, 0);
         assert_eq!(region.first_difference(&arena, 50..3 * PAGE, 9, 0), None);

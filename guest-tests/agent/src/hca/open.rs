@@ -1,6 +1,7 @@
 //! The HCA as a whole: bring-up, commands, tear-down.
 
 use std::collections::BTreeMap;
+use std::sync::mpsc::Sender;
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -64,6 +65,8 @@ pub(crate) struct Hca {
     pub(super) qpns_in_use: BTreeMap<u32, QpId>,
     /// Counter of each vector's interrupts, while they are enabled.
     pub(super) interrupts: Vec<Signal>,
+    /// Who is to be told that the next traffic has posted.
+    pub(super) posted: Option<Sender<()>>,
     last_id: u32,
 }
 
@@ -108,6 +111,7 @@ impl Hca {
             qps: BTreeMap::new(),
             qpns_in_use: BTreeMap::new(),
             interrupts: Vec::new(),
+            posted: None,
             last_id: 0,
         };
         let board_id = layout::board_id(&hca.query(Op::QueryAdapter, 0, ADAPTER)?);

@@ -1,6 +1,7 @@
 //! Flows: many messages on queue pairs, posted, completed and checked without the host.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -218,7 +219,9 @@ impl<'a> Running<'a> {
             self.prepare_buffer(hca, used)?;
         }
         self.prepared = match self.flow {
-            Flow::Send(flow) if flow.fresh => Prepared::Nothing,
+            Flow::Send(flow) if flow.fresh || !(flow.mrs.is_empty() && flow.remotes.is_empty()) => {
+                Prepared::Nothing
+            }
             Flow::Send(flow) => {
                 let wqe = |message| hca.qp(flow.qp)?.send_wqe(&self.request(hca, flow, message)?);
                 Prepared::Sends((0..used).map(wqe).collect::<Result<_>>()?)
@@ -316,7 +319,7 @@ impl<'a> Running<'a> {
 
     fn request(&self, hca: &Hca, flow: &SendFlow, message: u32) -> Result<SendRequest> {
         let slots = self.slots;
-        let region = hca.mr(slots.mr)?;
+        let region = hca.mr(in_turn(&flow.mrs, message).unwrap_or(slots.mr))?;
         let data = if flow.inline {
             let mut payload = Vec::with_capacity(slots.len as usize);
             for (at, len, _) in slots.pieces(message) {
@@ -329,7 +332,7 @@ impl<'a> Running<'a> {
         } else {
             Data::Sges(slots.sges(region, message))
         };
-        let remote = flow.remote.map(|remote| Remote {
+        let remote = in_turn(&flow.remotes, message).or(flow.remote).map(|remote| Remote {
             va: remote.va.wrapping_add(flow.remote_stride * u64::from(message % flow.slots)),
             ..remote
         });
@@ -432,8 +435,14 @@ impl<'a> Running<'a> {
 }
 
 impl Hca {
+    /// Has the next traffic tell when its first requests are posted, or that it failed before by hanging up.
+    pub(crate) fn announce(&mut self, posted: Sender<()>) {
+        self.posted = Some(posted);
+    }
+
     /// Runs flows until all are done.
     pub(crate) fn traffic(&mut self, step: &Traffic) -> Result<TrafficReport> {
+        let posted = self.posted.take();
         let mut running =
             step.flows.iter().map(|flow| Running::new(self, flow)).collect::<Result<Vec<_>>>()?;
         let mut cqs = BTreeSet::<CqId>::new();
@@ -459,9 +468,15 @@ impl Hca {
         for flow in &mut running {
             flow.pump(self)?;
         }
-        let place = |(i, flow): (usize, &Running<'_>)| ((flow.qpn, flow.is_send()), i);
-        let places: HashMap<_, _> = running.iter().enumerate().map(place).collect();
+        if let Some(posted) = posted {
+            // Whoever asked may wait no longer.
+            let _ = posted.send(());
+        }
+        // Of thousands of flows none is looked for, and none is counted again for each completion.
+        let places: HashMap<_, _> =
+            running.iter().enumerate().map(|(i, flow)| ((flow.qpn, flow.is_send()), i)).collect();
         let mut left = running.iter().filter(|flow| !flow.done()).count();
+        let mut under_way: usize = running.iter().map(Running::under_way).sum();
         while left > 0 {
             let mut progress = false;
             for &cq in &cqs {
@@ -471,11 +486,13 @@ impl Hca {
                 idle.found();
                 let flow = places
                     .get(&(cqe.qpn, cqe.is_send))
-                    .and_then(|&place| running.get_mut(place))
+                    .and_then(|&i| running.get_mut(i))
                     .ok_or_else(|| mismatch(format!("completion of no flow: {}", cqe.raw)))?;
+                under_way -= flow.under_way();
                 flow.complete(self, &cqe, in_order)
                     .and_then(|()| flow.pump(self))
                     .with_context(|| format!("{} flow of QP {:#x}", side(flow.is_send()), flow.qpn))?;
+                under_way += flow.under_way();
                 left -= usize::from(flow.done());
             }
             if progress {
@@ -490,7 +507,7 @@ impl Hca {
                     .collect();
                 return Err(timeout(format!("flows not done after {patience:?}: {}", states.join(", "))));
             }
-            idle.pause(running.iter().map(Running::under_way).sum());
+            idle.pause(under_way);
         }
         let elapsed_ns = elapsed_ns(started);
         // The order of the step, not of the run.
@@ -510,6 +527,11 @@ fn has_elements(flow: &ReceiveFlow) -> bool {
 
 fn scatter_fits(slots: &Slots) -> bool {
     slots.scatter.span(slots.len) <= slots.stride
+}
+
+/// The one whose turn it is at a message.
+fn in_turn<T: Copy>(all: &[T], message: u32) -> Option<T> {
+    all.get(message as usize % all.len().max(1)).copied()
 }
 
 const fn side(is_send: bool) -> &'static str {
@@ -544,6 +566,12 @@ mod tests {
         let pieces: Vec<_> = SLOTS.pieces(5).collect();
         assert_eq!(pieces, [(1010, 33, 0), (1093, 33, 33), (1176, 34, 66)]);
         assert_eq!(SLOTS.watched(), 264);
+    }
+
+    #[test]
+    fn what_there_are_several_of_is_taken_in_turns() {
+        assert_eq!([0, 1, 2, 3].map(|message| in_turn(&[7, 8, 9], message)), [7, 8, 9, 7].map(Some));
+        assert_eq!(in_turn::<u8>(&[], 1), None);
     }
 
     #[test]

@@ -100,6 +100,10 @@ pub struct SendFlow {
     pub remote: Option<Remote>,
     /// Bytes from slot to slot at the peer.
     pub remote_stride: u64,
+    /// Regions over the same memory as `mr`, by whose keys the messages go in turns, instead of its.
+    pub mrs: Vec<MrId>,
+    /// The same at the peer, instead of `remote`.
+    pub remotes: Vec<Remote>,
     /// Immediate of message `i` is the little-endian number `imm + i`.
     pub imm: u32,
     /// Seed of the first message.
@@ -127,6 +131,8 @@ impl Default for SendFlow {
             scatter: Scatter::default(),
             remote: None,
             remote_stride: 0,
+            mrs: Vec::new(),
+            remotes: Vec::new(),
             imm: 0,
             seed: 0,
             fresh: false,

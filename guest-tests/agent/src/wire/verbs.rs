@@ -55,6 +55,9 @@ pub struct CreateMr {
     pub zero_based: bool,
     /// Value of the MPT's page_size field, when it is not `page_size` itself.
     pub page_size_field: Option<u32>,
+    /// Take no memory, but enter another key for all of this region's, through its translation entries. Of the rest of the
+    /// step only the rights, the protection domain and `zero_based` count then. To be destroyed before that region.
+    pub over: Option<MrId>,
 }
 
 impl Default for CreateMr {
@@ -69,6 +72,7 @@ impl Default for CreateMr {
             scattered: true,
             zero_based: false,
             page_size_field: None,
+            over: None,
         }
     }
 }

@@ -1,0 +1,169 @@
+//! Flows of a measurement, and how they are run.
+
+use std::time::Duration;
+
+use agent::wire::{Flow, MrInfo, PingPong, ReceiveFlow, SendFlow, SendOp, TrafficReport};
+use anyhow::Result;
+
+use crate::node::{Node, Qp, Spent};
+use crate::pair;
+use crate::runs::{micros, nanos_each, rate};
+use crate::yardstick::PINGS;
+
+/// Messages of one kind on some queue pairs.
+#[derive(Clone, Copy)]
+pub(crate) struct Plan {
+    pub(crate) op: SendOp,
+    pub(crate) len: u32,
+    /// Messages of all queue pairs together.
+    pub(crate) count: u32,
+    /// Messages of a queue pair that are under way at once, posted by halves.
+    pub(crate) depth: u32,
+    pub(crate) buffers: Buffers,
+}
+
+/// Where the messages of a flow are.
+#[derive(Clone, Copy)]
+pub(crate) enum Buffers {
+    /// All in one place, as perftest has them and the yardstick too.
+    One,
+    /// Spread over the whole region, so that processor caches hold little of them.
+    All,
+}
+
+impl Buffers {
+    const fn stride(self, len: u32) -> u64 {
+        match self {
+            Self::One => 0,
+            Self::All => len as u64,
+        }
+    }
+}
+
+/// What a run of messages took.
+#[derive(Clone, Copy)]
+pub(crate) struct Ran {
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+    /// From the first post to the last completion.
+    pub(crate) elapsed_ns: u64,
+    /// Of the sender and of the receiver.
+    pub(crate) spent: [Spent; 2],
+}
+
+impl Ran {
+    fn new(report: &TrafficReport, spent: [Spent; 2]) -> Self {
+        Self {
+            messages: report.flows.iter().map(|flow| flow.messages).sum(),
+            bytes: report.flows.iter().map(|flow| flow.bytes).sum(),
+            elapsed_ns: report.elapsed_ns,
+            spent,
+        }
+    }
+
+    /// MB a second.
+    pub(crate) fn bandwidth(&self) -> f64 {
+        rate(self.bytes, self.elapsed_ns) / 1e6
+    }
+
+    /// Messages a second, and the nanoseconds a message took of the sender's device and driver, and of the receiver's.
+    pub(crate) fn rate_and_costs(&self) -> [f64; 5] {
+        let each = |time| nanos_each(time, self.messages);
+        let [near, far] = self.spent;
+        [
+            rate(self.messages, self.elapsed_ns),
+            each(near.device),
+            each(near.driver),
+            each(far.device),
+            each(far.driver),
+        ]
+    }
+}
+
+/// What [`Ran::rate_and_costs`] has behind the rate.
+pub(crate) const COSTS: [&str; 4] =
+    ["sender_device_ns", "sender_driver_ns", "receiver_device_ns", "receiver_driver_ns"];
+
+/// RDMA WRITEs.
+pub(crate) fn write(nodes: &mut [Node; 2], qps: &[[Qp; 2]], regions: [MrInfo; 2], plan: Plan) -> Result<Ran> {
+    let mut run = sends(qps, regions[0], plan);
+    for flow in &mut run {
+        flow.remote = Some(regions[1].remote(0));
+        flow.remote_stride = plan.buffers.stride(plan.len);
+    }
+    run_sends(nodes, run)
+}
+
+/// Flows that only the sender notices.
+pub(crate) fn run_sends(nodes: &mut [Node; 2], flows: Vec<SendFlow>) -> Result<Ran> {
+    let flows = flows.into_iter().map(Flow::Send).collect();
+    let (report, spent) = pair::measured(nodes, |nodes| nodes[0].run(flows))?;
+    Ok(Ran::new(&report, spent))
+}
+
+/// SENDs.
+pub(crate) fn send(nodes: &mut [Node; 2], qps: &[[Qp; 2]], regions: [MrInfo; 2], plan: Plan) -> Result<Ran> {
+    let sends = sends(qps, regions[0], plan);
+    let receives = qps.iter().zip(&sends).map(|(qp, send)| receive(qp[1], regions[1], send)).collect();
+    let sends = sends.into_iter().map(Flow::Send).collect();
+    let (reports, spent) = pair::measured(nodes, |nodes| pair::run_both(nodes, sends, receives))?;
+    Ok(Ran::new(&reports[0], spent))
+}
+
+/// Flows that share a plan's messages among queue pairs.
+pub(crate) fn sends(qps: &[[Qp; 2]], region: MrInfo, plan: Plan) -> Vec<SendFlow> {
+    let share = plan.count / u32::try_from(qps.len()).unwrap_or(u32::MAX).max(1);
+    qps.iter().map(|qp| send_flow(qp[0], region, Plan { count: share, ..plan })).collect()
+}
+
+/// The flow of one queue pair.
+pub(crate) fn send_flow(qp: Qp, region: MrInfo, plan: Plan) -> SendFlow {
+    // All that are under way have places of their own in the region.
+    let room = u32::try_from(region.len / u64::from(plan.len)).unwrap_or(u32::MAX);
+    let slots = room.min(plan.depth);
+    SendFlow {
+        qp: qp.id,
+        op: plan.op,
+        count: plan.count,
+        len: plan.len,
+        depth: slots,
+        slots,
+        stride: plan.buffers.stride(plan.len),
+        batch: (slots / 2).max(1),
+        mr: region.id,
+        verify: false,
+        ..SendFlow::default()
+    }
+}
+
+/// The peer's side of a flow of SENDs: twice as many receives as messages are under way, for whoever has been told of a
+/// completion sends the next before its receiver has posted again.
+pub(crate) fn receive(qp: Qp, region: MrInfo, send: &SendFlow) -> Flow {
+    Flow::Receive(ReceiveFlow {
+        qp: qp.id,
+        count: send.count,
+        len: send.len,
+        depth: 2 * send.depth,
+        slots: 2 * send.slots,
+        // All in one place.
+        stride: 0,
+        mr: region.id,
+        verify: false,
+        ..ReceiveFlow::default()
+    })
+}
+
+/// Median and 99th percentile of the time from the doorbell of a 64-byte WRITE until its bytes are seen in the peer's
+/// memory, microseconds: half of the way there and back.
+pub(crate) fn write_latency(nodes: &mut [Node; 2], qps: [Qp; 2], regions: [MrInfo; 2]) -> Result<[f64; 2]> {
+    let ping = |own: usize| PingPong {
+        qp: qps[own].id,
+        mr: regions[own].id,
+        remote: regions[1 - own].remote(0),
+        rounds: PINGS,
+        first: own == 0,
+        ..PingPong::default()
+    };
+    let [round_trips, _] = pair::both(nodes, [ping(0), ping(1)], Node::ping_pong)?;
+    Ok([round_trips.median_ns, round_trips.p99_ns].map(|nanos| micros(Duration::from_nanos(nanos)) / 2.0))
+}

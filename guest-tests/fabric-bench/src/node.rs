@@ -1,0 +1,218 @@
+//! One HCA and its driver.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::ops::Sub;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
+
+use agent::serve::Agent;
+use agent::wire::{
+    Call, CreateCq, CreateMr, CreateQp, DeviceSelector, Flow, IcmOptions, ModifyQp, MrId, MrInfo, OpenHca,
+    Path as QpPath, PingPong, QpId, RoundTrips, Traffic, TrafficReport, Transition,
+};
+use anyhow::Result;
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
+
+use crate::daemon::Daemon;
+use crate::pair::Wire;
+
+/// Longest wait for one measurement.
+const TIMEOUT_MS: u32 = 60_000;
+
+/// What is lent to a device.
+#[derive(Clone, Debug)]
+pub(crate) struct Sizes {
+    pub(crate) arena_mib: u32,
+    pub(crate) icm: IcmOptions,
+    /// Completions of all queue pairs of a completion queue that wait to be taken, log2.
+    pub(crate) log_cq: u8,
+}
+
+impl Default for Sizes {
+    /// For a few queue pairs, and buffers of 8 MiB.
+    fn default() -> Self {
+        Self { arena_mib: 64, icm: IcmOptions::default(), log_cq: 14 }
+    }
+}
+
+/// Work requests of a queue pair each way, and bytes of each; log2.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rings {
+    pub(crate) log_slots: u8,
+    pub(crate) log_slot_bytes: u8,
+}
+
+/// See the module.
+pub(crate) struct Node {
+    agent: Agent,
+    // After the agent: the driver lets go of its device before the daemon ends.
+    daemon: Arc<Daemon>,
+    /// Name of the device's thread.
+    thread: String,
+    log_cq: u8,
+    /// Processor time of the driver so far.
+    driver: Duration,
+}
+
+/// A queue pair of a node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Qp {
+    pub(crate) id: QpId,
+    qpn: u32,
+}
+
+/// Processor time of one end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spent {
+    /// Posting, ringing and taking completions.
+    pub(crate) driver: Duration,
+    /// The device's thread.
+    pub(crate) device: Duration,
+}
+
+impl Sub for Spent {
+    type Output = Self;
+
+    fn sub(self, before: Self) -> Self {
+        Self {
+            driver: self.driver.saturating_sub(before.driver),
+            device: self.device.saturating_sub(before.device),
+        }
+    }
+}
+
+impl Node {
+    /// Opens the HCA of number `id` behind a socket.
+    pub(crate) fn open(id: usize, socket: &Path, daemon: Arc<Daemon>, sizes: &Sizes) -> Result<Self> {
+        let mut agent = Agent::default();
+        let open = OpenHca {
+            device: DeviceSelector::Socket(socket.display().to_string()),
+            arena_mib: sizes.arena_mib,
+            icm: sizes.icm,
+            huge_pages: true,
+            ..OpenHca::default()
+        };
+        agent.call(open)?;
+        let thread = format!("hca{id}");
+        Ok(Self { agent, daemon, thread, log_cq: sizes.log_cq, driver: Duration::ZERO })
+    }
+
+    /// The daemon of its device.
+    pub(crate) fn daemon(&self) -> &Daemon {
+        &self.daemon
+    }
+
+    /// A region of `len` bytes with all rights.
+    pub(crate) fn region(&mut self, len: u64) -> Result<MrInfo> {
+        self.call(CreateMr { len, scattered: false, ..CreateMr::default() })
+    }
+
+    /// Another key for a region's memory.
+    pub(crate) fn region_over(&mut self, other: MrId) -> Result<MrInfo> {
+        self.call(CreateMr { over: Some(other), ..CreateMr::default() })
+    }
+
+    /// Runs flows to their end.
+    pub(crate) fn run(&mut self, flows: Vec<Flow>) -> Result<TrafficReport> {
+        let before = thread_time();
+        let report = self.call(Traffic { flows, timeout_ms: TIMEOUT_MS });
+        self.driver += thread_time().saturating_sub(before);
+        report
+    }
+
+    /// Who waits for this hears when the flows that are run next have posted what they can, or have failed.
+    pub(crate) fn announce(&mut self) -> Result<Receiver<()>> {
+        let (posted, waiting) = mpsc::channel();
+        self.agent.announce(posted)?;
+        Ok(waiting)
+    }
+
+    /// Exchanges messages with the other node.
+    pub(crate) fn ping_pong(&mut self, step: PingPong) -> Result<RoundTrips> {
+        self.call(step)
+    }
+
+    /// Processor time so far.
+    pub(crate) fn spent(&self) -> Result<Spent> {
+        Ok(Spent { driver: self.driver, device: self.daemon.time(Some(&self.thread))? })
+    }
+
+    /// Queue pairs. As many share two completion queues as these have room for.
+    pub(crate) fn queue_pairs(&mut self, count: usize, rings: Rings) -> Result<Vec<Qp>> {
+        let Rings { log_slots, log_slot_bytes } = rings;
+        let cq = CreateCq { log_entries: self.log_cq, ..CreateCq::default() };
+        let sharing = 1_usize << (self.log_cq - log_slots);
+        let mut all = Vec::with_capacity(count);
+        while all.len() < count {
+            let (send_cq, recv_cq) = (self.call(cq)?.id, self.call(cq)?.id);
+            let step = CreateQp {
+                send_cq,
+                recv_cq,
+                log_sq_slots: log_slots,
+                log_sq_slot_bytes: log_slot_bytes,
+                log_rq_slots: log_slots,
+                log_rq_slot_bytes: log_slot_bytes,
+                ..CreateQp::default()
+            };
+            for _ in 0..sharing.min(count - all.len()) {
+                let info = self.call(step)?;
+                all.push(Qp { id: info.id, qpn: info.qpn });
+            }
+        }
+        Ok(all)
+    }
+
+    /// Connects a queue pair to one of the HCA of number `peer_id`, or of the default peer.
+    pub(crate) fn connect(&mut self, qp: Qp, peer: Qp, peer_id: Option<u16>) -> Result<()> {
+        let path = QpPath { dlid: peer_id, ..QpPath::default() };
+        for transition in [
+            Transition::ToInit { pkey_index: 0, qkey: 0 },
+            Transition::ToRtr { remote_qpn: peer.qpn, mtu: 4096, psn: 0, rnr_timer: 1, path },
+            // A quarter of a second, longer than a busy host keeps one of many daemons waiting.
+            Transition::ToRts { psn: 0, timeout: 16, retry: 7, rnr_retry: 7 },
+        ] {
+            self.call(ModifyQp { qp: qp.id, transition })?;
+        }
+        Ok(())
+    }
+
+    fn call<C: Call>(&mut self, step: C) -> Result<C::Answer> {
+        Ok(self.agent.call(step)?)
+    }
+}
+
+/// The entry of an HCA in a configuration.
+pub(crate) fn device(id: usize, socket: &Path, fabric: &Value) -> Value {
+    json!({ "id": id, "socket_path": socket, "frontend": { "jingzhao": {} }, "fabric": fabric })
+}
+
+/// The wire of an HCA. If it has an address, that is the one at `own` of all.
+pub(crate) fn fabric(wire: Wire, folder: &Path, addresses: &[SocketAddr], own: usize) -> Value {
+    match wire {
+        Wire::Udp => {
+            let peers = addresses.iter().enumerate().filter(|&(other, _)| other != own);
+            // Not whose they are: that is learned.
+            let peers: Vec<_> = peers.map(|(_, addr)| json!({ "addr": addr })).collect();
+            json!({ "udp": { "bind": addresses[own], "peers": peers } })
+        }
+        Wire::Ring => json!({ "ring": { "folder": folder.join("ring") } }),
+        Wire::Local => json!({ "local": {} }),
+    }
+}
+
+/// Addresses of this host that nobody receives on.
+pub(crate) fn free_addresses(count: usize) -> io::Result<Vec<SocketAddr>> {
+    let held: Vec<_> = (0..count).map(|_| UdpSocket::bind(("127.0.0.1", 0))).collect::<io::Result<_>>()?;
+    held.iter().map(UdpSocket::local_addr).collect()
+}
+
+/// What this thread has taken of the processors.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    // Neither is ever negative.
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}

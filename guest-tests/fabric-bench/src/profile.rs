@@ -1,0 +1,220 @@
+//! In which stages devices and drivers spend their time for a 64-byte SEND: samples of perf(1), grouped by the modules that
+//! their symbols are of. Nothing of this is in the programs that are measured.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::Cli;
+use crate::fabric::Bench;
+use crate::node::Spent;
+use crate::pair::{Place, Wire};
+use crate::report::{Figure, Figures, Reference, print};
+use crate::runs::nanos_each;
+
+/// Samples a second of each thread.
+const FREQUENCY: &str = "4000";
+const SECONDS: &str = "4";
+const QPS: usize = 16;
+const MESSAGES: u32 = 100_000;
+
+/// Threads by name, and what figures call them.
+const THREADS: [(&str, &str); 4] = [
+    ("hca1", "sender_device"),
+    ("hca2", "receiver_device"),
+    ("fabric-bench", "sender_driver"),
+    ("driver2", "receiver_driver"),
+];
+
+/// Stages in the order of a message's way, and what the symbol of a sample has in it; the first that fits counts. What is
+/// inlined counts as what it is inlined into.
+const STAGES: &[(&str, &[&str])] = &[
+    ("doorbell", &["device::vfio", "doorbell", "jingzhao::ring", "vfio_user::", "agent::vfio"]),
+    ("fetch", &["next_send", "next_recv", "send_queue", "recv_queue", "queue_start", "::wqe"]),
+    (
+        "completion",
+        &["completion", "entry_ring", "::notify", "cqe", "report_events", "event_queue", "hca::cq"],
+    ),
+    ("contexts", &["ctxmgt", "jingzhao::resources"]),
+    ("memory", &["device::memory", "vm_memory"]),
+    ("wire", &["device::net", "device::fabric", "hca::frames", "protocol::", "crc32", "quinn_udp"]),
+    ("engine", &["engine::"]),
+    ("copy", &["memmove", "memcpy", "memset"]),
+    ("turn", &["device::"]),
+    ("driver", &["agent::", "fabric_bench::"]),
+    ("allocation", &["malloc", "_int_free", "cfree", "realloc", "alloc::"]),
+];
+
+/// The same of a sample in the kernel: of any symbol that led there.
+const KERNEL_STAGES: &[(&str, &[&str])] = &[
+    ("doorbell", &["unix_stream", "unix_poll"]),
+    ("wire", &["udp_", "udpv6_", "inet_send", "inet_recv", "sock_wfree"]),
+    ("sleep", &["epoll", "nanosleep", "futex", "schedule", "do_idle", "eventfd"]),
+];
+
+const REST: &str = "rest";
+
+/// Samples of each stage, by thread.
+type Samples = BTreeMap<String, BTreeMap<&'static str, u64>>;
+
+/// Profiles a wire.
+pub(crate) fn measure(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()> {
+    let folder = tempfile::tempdir().context("cannot make a folder for sockets")?;
+    let mut bench = Bench::start(Place { folder: folder.path(), wire, records: None, metrics: None })?;
+    // So that nothing is done for the first time.
+    bench.rate(QPS, MESSAGES)?;
+    let data = cli.pictures.join(format!("perf-{}.data", wire.title().split(',').next().unwrap_or_default()));
+    std::fs::create_dir_all(&cli.pictures)?;
+    let ids = [std::process::id(), bench.nodes[0].daemon().id(), bench.nodes[1].daemon().id()];
+    let ids = ids.map(|id| id.to_string()).join(",");
+    let mut perf = Command::new("perf");
+    perf.args(["record", "-q", "-g", "-F", FREQUENCY, "-p", &ids, "-o"]).arg(&data);
+    let spawned = perf.args(["--", "sleep", SECONDS]).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let mut perf = match spawned {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            print("perf is not there, so that there is no profile: apt-get install linux-perf");
+            return Ok(());
+        }
+        other => other.context("cannot start perf")?,
+    };
+    let (mut messages, mut spent) = (0, [Spent::default(); 2]);
+    let ended = loop {
+        if let Some(status) = perf.try_wait()? {
+            break status;
+        }
+        let ran = bench.rate(QPS, MESSAGES)?;
+        messages += ran.messages;
+        for (sum, ran) in spent.iter_mut().zip(ran.spent) {
+            sum.driver += ran.driver;
+            sum.device += ran.device;
+        }
+    };
+    ensure!(ended.success(), "perf record: {ended}; /proc/sys/kernel/perf_event_paranoid may forbid it");
+    let samples = group(&script(&data)?);
+    let times = [spent[0].device, spent[1].device, spent[0].driver, spent[1].driver];
+    for ((thread, name), time) in THREADS.into_iter().zip(times) {
+        let name = format!("{}profile_send_64b_{name}", wire.prefix());
+        add(figures, &name, samples.get(thread), time, messages);
+    }
+    Ok(())
+}
+
+/// Adds what a thread takes for each stage of a message.
+#[expect(clippy::cast_precision_loss, reason = "a share of samples")]
+fn add(
+    figures: &mut Figures,
+    name: &str,
+    stages: Option<&BTreeMap<&'static str, u64>>,
+    time: Duration,
+    messages: u64,
+) {
+    let Some(stages) = stages else { return };
+    let total = nanos_each(time, messages);
+    let all: u64 = stages.values().sum();
+    let whole = Reference { name: format!("{name}_ns").into(), value: total };
+    figures.add(Figure::new(format!("{name}_ns"), "ns", &[total], &whole));
+    let mut stages: Vec<_> = stages.iter().collect();
+    stages.sort_by_key(|&(_, &count)| std::cmp::Reverse(count));
+    for (stage, &count) in stages {
+        let part = total * count as f64 / all as f64;
+        figures.add(Figure::new(format!("{name}_{stage}_ns"), "ns", &[part], &whole));
+    }
+}
+
+/// The samples as text: of each a line that names its thread, then its symbols, the innermost first, then an empty line.
+fn script(data: &Path) -> Result<String> {
+    let mut perf = Command::new("perf");
+    perf.args(["script", "--no-inline", "-F", "comm,ip,sym", "-i"]).arg(data).stderr(Stdio::null());
+    let output = perf.output().context("cannot start perf")?;
+    ensure!(output.status.success(), "perf script: {}", output.status);
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn group(text: &str) -> Samples {
+    let mut samples = Samples::new();
+    for sample in text.split("\n\n") {
+        let mut lines = sample.lines().filter(|line| !line.is_empty());
+        let Some(thread) = lines.next() else { continue };
+        let symbols: Vec<_> = lines.filter_map(Symbol::parse).collect();
+        let count = samples.entry(thread.trim().to_owned()).or_default().entry(stage(&symbols)).or_default();
+        *count += 1;
+    }
+    samples
+}
+
+/// A place in a program or in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Symbol<'a> {
+    is_kernel: bool,
+    name: &'a str,
+}
+
+impl<'a> Symbol<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        let (address, name) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
+        let address = u64::from_str_radix(address, 16).ok()?;
+        // The upper half of the addresses is the kernel's.
+        Some(Self { is_kernel: address >> 63 == 1, name })
+    }
+}
+
+/// The stage of a sample, by its symbols, the innermost first.
+fn stage(symbols: &[Symbol<'_>]) -> &'static str {
+    let fits = |symbol: &Symbol<'_>, parts: &[&str]| parts.iter().any(|part| symbol.name.contains(part));
+    let Some(innermost) = symbols.first() else { return REST };
+    let found = if innermost.is_kernel {
+        let in_kernel = || symbols.iter().take_while(|symbol| symbol.is_kernel);
+        KERNEL_STAGES.iter().find(|(_, parts)| in_kernel().any(|symbol| fits(symbol, parts)))
+    } else {
+        STAGES.iter().find(|(_, parts)| fits(innermost, parts))
+    };
+    found.map_or(REST, |(stage, _)| stage)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "hca1 \n\tffffffff81a23456 unix_stream_read_generic\n\tffffffff81a20000 __x64_sys_recvmsg\n\
+        \t    55d0c0de0000 device::vfio::server::input::Input::read\n\n\
+        hca1 \n\t    55d0c0de1000 <engine::qp::requester::Requester as X>::next\n\n\
+        driver2 \n\t    55d0c0de2000 agent::hca::cq::Cq::consume\n\n\
+        hca1 \n\t    7f00c0de1000 __memmove_avx512_unaligned_erms\n\n";
+
+    #[test]
+    fn samples_are_counted_by_thread_and_stage() {
+        let samples = group(TEXT);
+        let hca1 = BTreeMap::from([("doorbell", 1), ("engine", 1), ("copy", 1)]);
+        let driver2 = BTreeMap::from([("completion", 1)]);
+        assert_eq!(samples, BTreeMap::from([("hca1".into(), hca1), ("driver2".into(), driver2)]));
+    }
+
+    #[test]
+    fn the_first_stage_that_fits_counts() {
+        let user = |name| [Symbol { is_kernel: false, name }];
+        let fetch = "device::frontend::jingzhao::host::<impl device::frontend::mellanox::host::Queues for \
+            device::frontend::jingzhao::resources::Resources>::next_send";
+        for (name, expected) in [
+            (fetch, "fetch"),
+            ("device::hca::frames::<impl device::hca::Hca<F>>::transmit_roce", "wire"),
+            ("device::memory::translate::Segments<P>::locate", "memory"),
+            ("device::worker::Worker<F>::turn", "turn"),
+            ("something", REST),
+        ] {
+            assert_eq!(stage(&user(name)), expected, "{name}");
+        }
+        assert_eq!(stage(&[]), REST);
+    }
+
+    #[test]
+    fn a_symbol_is_the_kernels_by_its_address() {
+        let symbol = Symbol::parse("\tffffffff81a23456 do_epoll_wait").unwrap();
+        assert_eq!(symbol, Symbol { is_kernel: true, name: "do_epoll_wait" });
+        assert_eq!(stage(&[symbol]), "sleep");
+        assert_eq!(Symbol::parse("hca1"), None);
+    }
+}

@@ -1,0 +1,123 @@
+//! Rates of 64-byte messages between two HCAs that have many queue pairs, or many memory regions: whatever slopes beyond
+//! what caches explain is a defect.
+
+use agent::wire::{IcmOptions, MrId, Remote, SendOp};
+use anyhow::{Context as _, Result};
+
+use crate::Cli;
+use crate::fabric::{DEPTH, RINGS, add_costs};
+use crate::flows::{self, Buffers, COSTS, Plan};
+use crate::node::{Node, Rings, Sizes};
+use crate::pair::{self, Place, Wire};
+use crate::report::{Figure, Figures, Reference};
+use crate::runs::{rate, repeated};
+
+/// One of the measurements.
+pub(crate) type Measure = fn(&Cli, Wire, &mut Figures) -> Result<()>;
+
+/// Queue pairs with traffic. The first is what the others are held against.
+pub(crate) const QPS: [usize; 5] = [16, 1, 256, 4096, 16_384];
+/// Memory regions that messages are spread over, the same.
+const MRS: [usize; 4] = [100, 1, 10_000, 100_000];
+
+/// Messages of a run, on all queue pairs together.
+const MESSAGES: u32 = 200_000;
+/// Rings, and what is under way of each: of 16,384 queue pairs as much as of one.
+const QP_RINGS: Rings = Rings { log_slots: 7, log_slot_bytes: 6 };
+const QP_DEPTH: u32 = 64;
+/// Queue pairs of the measurement of regions.
+const MR_QPS: usize = 16;
+
+/// By number of queue pairs.
+pub(crate) fn queue_pairs(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()> {
+    let name = |count: usize| format!("{}scale_rc_send_64b_rate_{count}qp", wire.prefix());
+    let costs = |count: usize| format!("{}scale_rc_send_64b_{count}qp", wire.prefix());
+    if wanted(cli, &QPS, name).is_empty() {
+        return Ok(());
+    }
+    let folder = tempfile::tempdir().context("cannot make a folder for sockets")?;
+    let place = Place { folder: folder.path(), wire, records: None, metrics: None };
+    let icm = IcmOptions { log_qps: 15, log_mpts: 16, log_mtts: 17, ..IcmOptions::default() };
+    let mut nodes = pair::start(place, &Sizes { arena_mib: 480, icm, log_cq: 16 })?;
+    let regions = [nodes[0].region(4096)?, nodes[1].region(4096)?];
+    let mut qps = Vec::new();
+    let mut references = None;
+    for count in wanted(cli, &QPS, name) {
+        let missing = count.saturating_sub(qps.len());
+        qps.extend(pair::connections(&mut nodes, missing, QP_RINGS)?);
+        // At least what is under way of each.
+        let total = MESSAGES.max(QP_DEPTH * u32::try_from(count)?);
+        let plan = Plan { op: SendOp::Send, len: 64, count: total, depth: QP_DEPTH, buffers: Buffers::One };
+        let ran = repeated(cli.runs, || {
+            Ok(flows::send(&mut nodes, &qps[..count], regions, plan)?.rate_and_costs())
+        })?;
+        let [reference, cost] = references.get_or_insert_with(|| {
+            let cost = format!("{}_{}", costs(count), COSTS[0]);
+            [Reference::of(name(count), &ran[0]), Reference::of(cost, &ran[1])]
+        });
+        figures.add(Figure::new(name(count), "1/s", &ran[0], reference));
+        add_costs(figures, &costs(count), &ran[1..], cost);
+    }
+    Ok(())
+}
+
+/// What has names that are wanted, and the first, which they are held against; nothing if none is.
+pub(crate) fn wanted(cli: &Cli, counts: &[usize], name: impl Fn(usize) -> String) -> Vec<usize> {
+    let mut wanted: Vec<_> = counts.iter().copied().filter(|&count| cli.wants(&name(count))).collect();
+    if let (Some(&first), true) = (counts.first(), !wanted.is_empty() && wanted.first() != counts.first()) {
+        wanted.insert(0, first);
+    }
+    wanted
+}
+
+/// By number of memory regions at either end. All are keys for the same few pages, so that caches of what is moved are the
+/// same, and what differs is what the device keeps of keys.
+pub(crate) fn regions(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()> {
+    let name = |count: usize| format!("{}scale_rc_write_64b_rate_{count}mr", wire.prefix());
+    let costs = |count: usize| format!("{}scale_rc_write_64b_{count}mr", wire.prefix());
+    if wanted(cli, &MRS, name).is_empty() {
+        return Ok(());
+    }
+    let folder = tempfile::tempdir().context("cannot make a folder for sockets")?;
+    let place = Place { folder: folder.path(), wire, records: None, metrics: None };
+    let icm = IcmOptions { log_mpts: 17, ..IcmOptions::default() };
+    let mut nodes = pair::start(place, &Sizes { arena_mib: 64, icm, log_cq: 14 })?;
+    let qps = pair::connections(&mut nodes, MR_QPS, RINGS)?;
+    let region = nodes[0].region(4096)?;
+    let far = nodes[1].region(4096)?;
+    let mut keys: [Vec<(MrId, Remote)>; 2] =
+        [vec![(region.id, region.remote(0))], vec![(far.id, far.remote(0))]];
+    let mut references = None;
+    for count in wanted(cli, &MRS, name) {
+        let missing = count.saturating_sub(keys[0].len());
+        let over = [region.id, far.id].map(|over| (over, missing));
+        let more = pair::both(&mut nodes, over, |node: &mut Node, (over, missing)| {
+            let another = |_| node.region_over(over).map(|made| (made.id, made.remote(0)));
+            (0..missing).map(another).collect::<Result<Vec<_>>>()
+        })?;
+        for (keys, more) in keys.iter_mut().zip(more) {
+            keys.extend(more);
+        }
+        let plan = Plan { op: SendOp::Write, len: 64, count: MESSAGES, depth: DEPTH, buffers: Buffers::One };
+        let mut sends = flows::sends(&qps, region, plan);
+        for (i, flow) in sends.iter_mut().enumerate() {
+            // Each has every sixteenth, or all if there are fewer.
+            let step = if count < MR_QPS { 1 } else { MR_QPS };
+            let first = if count < MR_QPS { 0 } else { i };
+            flow.mrs = keys[0][..count].iter().skip(first).step_by(step).map(|key| key.0).collect();
+            flow.remotes = keys[1][..count].iter().skip(first).step_by(step).map(|key| key.1).collect();
+        }
+        let ran = repeated(cli.runs, || {
+            let ran = flows::run_sends(&mut nodes, sends.clone())?;
+            let [_, near_device, near_driver, far_device, _] = ran.rate_and_costs();
+            Ok([rate(ran.messages, ran.elapsed_ns), near_device, near_driver, far_device])
+        })?;
+        let [reference, cost] = references.get_or_insert_with(|| {
+            let cost = format!("{}_{}", costs(count), COSTS[0]);
+            [Reference::of(name(count), &ran[0]), Reference::of(cost, &ran[1])]
+        });
+        figures.add(Figure::new(name(count), "1/s", &ran[0], reference));
+        add_costs(figures, &costs(count), &ran[1..], cost);
+    }
+    Ok(())
+}
