@@ -226,7 +226,16 @@ impl GuestMemory {
     ///
     /// # Errors
     /// Some of the range is not mapped readable; `out` is then unchanged. Or a page is lost; `out` then has zeros for it.
+    #[inline]
     pub fn read(&self, iova: Iova, out: &mut [u8]) -> Result<(), DmaError> {
+        if self.at_once(iova, out.len(), readable, |bytes| bytes.copy_to(out) == out.len()) {
+            return Ok(());
+        }
+        self.read_in_pieces(iova, out)
+    }
+
+    #[cold]
+    fn read_in_pieces(&self, iova: Iova, out: &mut [u8]) -> Result<(), DmaError> {
         match &self.tape {
             None => self.copy_out(iova, out),
             Some(tape) => {
@@ -238,12 +247,8 @@ impl GuestMemory {
 
     pub(super) fn copy_out(&self, iova: Iova, out: &mut [u8]) -> Result<(), DmaError> {
         let error = DmaError { iova, len: out.len(), access: "read" };
-        if let Some(piece) = self.piece(iova, out.len(), |permissions| permissions.read) {
-            piece.bytes.copy_to(out);
-            return piece.there(error);
-        }
         let mut rest = out;
-        let pieces = self.pieces(iova, rest.len(), |permissions| permissions.read).ok_or(error)?;
+        let pieces = self.pieces(iova, rest.len(), readable).ok_or(error)?;
         for piece in &pieces {
             let (now, later) = rest.split_at_mut(piece.bytes.len());
             piece.bytes.copy_to(now);
@@ -257,7 +262,18 @@ impl GuestMemory {
     ///
     /// # Errors
     /// Some of the range is not mapped readable, or a page is lost; `out` is then unchanged.
+    #[inline]
     pub fn append(&self, iova: Iova, len: usize, out: &mut Vec<u8>) -> Result<(), DmaError> {
+        let before = out.len();
+        if self.at_once(iova, len, readable, |bytes| out.write_all_volatile(bytes).is_ok()) {
+            return Ok(());
+        }
+        out.truncate(before);
+        self.append_in_pieces(iova, len, out)
+    }
+
+    #[cold]
+    fn append_in_pieces(&self, iova: Iova, len: usize, out: &mut Vec<u8>) -> Result<(), DmaError> {
         let error = DmaError { iova, len, access: "read" };
         match &self.tape {
             None => self.gather(iova, len, out),
@@ -268,11 +284,7 @@ impl GuestMemory {
     fn gather(&self, iova: Iova, len: usize, out: &mut Vec<u8>) -> Result<(), DmaError> {
         let error = DmaError { iova, len, access: "read" };
         let before = out.len();
-        if let Some(piece) = self.piece(iova, len, |permissions| permissions.read) {
-            out.write_all_volatile(&piece.bytes).map_err(|_| error)?;
-            return piece.there(error).inspect_err(|_| out.truncate(before));
-        }
-        let pieces = self.pieces(iova, len, |permissions| permissions.read).ok_or(error)?;
+        let pieces = self.pieces(iova, len, readable).ok_or(error)?;
         for piece in &pieces {
             out.write_all_volatile(&piece.bytes).map_err(|_| error)?;
         }
@@ -283,7 +295,20 @@ impl GuestMemory {
     ///
     /// # Errors
     /// Some of the range is not mapped writable; then nothing was written. Or a page is lost; then the rest was.
+    #[inline]
     pub fn write(&self, iova: Iova, data: &[u8]) -> Result<(), DmaError> {
+        let copy = |bytes: &VolatileSlice<'_>| {
+            bytes.copy_from(data);
+            true
+        };
+        if self.at_once(iova, data.len(), writable, copy) {
+            return Ok(());
+        }
+        self.write_in_pieces(iova, data)
+    }
+
+    #[cold]
+    fn write_in_pieces(&self, iova: Iova, data: &[u8]) -> Result<(), DmaError> {
         let error = DmaError { iova, len: data.len(), access: "write" };
         match &self.tape {
             None => self.copy_in(iova, data),
@@ -293,12 +318,8 @@ impl GuestMemory {
 
     pub(super) fn copy_in(&self, iova: Iova, data: &[u8]) -> Result<(), DmaError> {
         let error = DmaError { iova, len: data.len(), access: "write" };
-        if let Some(piece) = self.piece(iova, data.len(), |permissions| permissions.write) {
-            piece.bytes.copy_from(data);
-            return piece.there(error);
-        }
         let mut rest = data;
-        let pieces = self.pieces(iova, rest.len(), |permissions| permissions.write).ok_or(error)?;
+        let pieces = self.pieces(iova, rest.len(), writable).ok_or(error)?;
         for piece in &pieces {
             let (now, later) = rest.split_at(piece.bytes.len());
             piece.bytes.copy_from(now);
@@ -313,23 +334,25 @@ impl GuestMemory {
     ///
     /// # Errors
     /// As `write`, or the entry is empty or crosses a page.
+    #[inline]
     pub fn publish(&self, iova: Iova, entry: &[u8]) -> Result<(), DmaError> {
-        let error = DmaError { iova, len: entry.len(), access: "write" };
-        match &self.tape {
-            None => self.hand_over(iova, entry),
-            Some(tape) => tape.write(iova.get(), entry, error, || self.hand_over(iova, entry)),
+        if self.at_once(iova, entry.len(), writable, |bytes| hand_over(bytes, entry)) {
+            return Ok(());
         }
+        self.publish_with_tape(iova, entry)
     }
 
-    fn hand_over(&self, iova: Iova, entry: &[u8]) -> Result<(), DmaError> {
+    #[cold]
+    fn publish_with_tape(&self, iova: Iova, entry: &[u8]) -> Result<(), DmaError> {
         let error = DmaError { iova, len: entry.len(), access: "write" };
-        let (&owner, body) = entry.split_last().ok_or(error)?;
-        let slot = self.writable(iova, entry.len()).ok_or(error)?;
-        slot.bytes
-            .write_slice(body, 0)
-            .and_then(|()| slot.bytes.store(owner, body.len(), Ordering::Release))
-            .map_err(|_| error)?;
-        slot.there(error)
+        let publish = || {
+            let slot = self.writable(iova, entry.len()).ok_or(error)?;
+            if hand_over(&slot.bytes, entry) { slot.there(error) } else { Err(error) }
+        };
+        match &self.tape {
+            None => publish(),
+            Some(tape) => tape.write(iova.get(), entry, error, publish),
+        }
     }
 
     /// Replaces the naturally aligned 64-bit word at `iova` atomically: `update` gets the current value and gives
@@ -356,10 +379,27 @@ impl GuestMemory {
 
     /// The writable bytes of something inside one page. Ranges are whole pages, so it is inside one of them.
     fn writable(&self, iova: Iova, len: usize) -> Option<Piece<'_>> {
-        self.piece(iova, len, |permissions| permissions.write)
+        self.piece(iova, len, writable)
+    }
+
+    /// Does an access to a range that is in one window, as almost all are, if there is no tape. False: it is to be done in
+    /// pieces, from its beginning, which also finds out why it fails.
+    #[inline(always)]
+    fn at_once(
+        &self,
+        iova: Iova,
+        len: usize,
+        allowed: impl Fn(Permissions) -> bool,
+        access: impl FnOnce(&VolatileSlice<'_>) -> bool,
+    ) -> bool {
+        self.tape.is_none()
+            && self
+                .piece(iova, len, allowed)
+                .is_some_and(|piece| access(&piece.bytes) && !piece.file.is_lost())
     }
 
     /// All of a range that is not empty, if one window has it, as it does unless the range crosses into another.
+    #[inline(always)]
     fn piece(&self, iova: Iova, len: usize, allowed: impl Fn(Permissions) -> bool) -> Option<Piece<'_>> {
         let reach = self.map.reach(iova.get()).filter(|reach| !self.blocked && allowed(reach.permissions))?;
         // The first byte is there, so `behind` are those after it.
@@ -395,6 +435,21 @@ impl Piece<'_> {
     fn there(&self, error: DmaError) -> Result<(), DmaError> {
         if self.file.is_lost() { Err(error) } else { Ok(()) }
     }
+}
+
+/// Writes the last byte of an entry behind all others, which whoever sees it sees.
+fn hand_over(to: &VolatileSlice<'_>, entry: &[u8]) -> bool {
+    let Some((&owner, body)) = entry.split_last() else { return false };
+    to.copy_from(body);
+    to.store(owner, body.len(), Ordering::Release).is_ok()
+}
+
+fn readable(permissions: Permissions) -> bool {
+    permissions.read
+}
+
+fn writable(permissions: Permissions) -> bool {
+    permissions.write
 }
 
 /// As [`Piece::there`] of all.

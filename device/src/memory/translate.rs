@@ -154,6 +154,11 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
         if let Some(iova) = self.known(at, out.len(), access) {
             return self.dma.read(iova, out).map_err(|_| AccessError::Unmapped);
         }
+        self.read_segments(at, out, access)
+    }
+
+    #[inline(never)]
+    fn read_segments(&self, at: Place, out: &mut [u8], access: Access) -> Result<(), AccessError> {
         let mut rest = out;
         for segment in self.segments(at, rest.len(), access)? {
             let segment = segment?;
@@ -178,6 +183,17 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
         if let Some(iova) = self.known(at, len, access) {
             return self.dma.append(iova, len, out).map_err(|_| AccessError::Unmapped);
         }
+        self.append_segments(at, len, out, access)
+    }
+
+    #[inline(never)]
+    fn append_segments(
+        &self,
+        at: Place,
+        len: usize,
+        out: &mut Vec<u8>,
+        access: Access,
+    ) -> Result<(), AccessError> {
         for segment in self.segments(at, len, access)? {
             let segment = segment?;
             self.dma.append(segment.iova, segment.len, out).map_err(|_| AccessError::Unmapped)?;
@@ -193,6 +209,11 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
         if let Some(iova) = self.known(at, data.len(), access) {
             return self.dma.write(iova, data).map_err(|_| AccessError::Unmapped);
         }
+        self.write_segments(at, data, access)
+    }
+
+    #[inline(never)]
+    fn write_segments(&self, at: Place, data: &[u8], access: Access) -> Result<(), AccessError> {
         let mut rest = data;
         for segment in self.segments(at, rest.len(), access)? {
             let segment = segment?;
@@ -214,6 +235,11 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
         {
             return self.dma.publish(iova, entry).map_err(|_| AccessError::Unmapped);
         }
+        self.publish_segments(at, entry)
+    }
+
+    #[inline(never)]
+    fn publish_segments(&self, at: Place, entry: &[u8]) -> Result<(), AccessError> {
         let segments = self.segments(at, entry.len(), Access::LocalWrite)?;
         let Some((owner, body)) = entry.split_last() else { return Ok(()) };
         let mut rest = body;

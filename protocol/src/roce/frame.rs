@@ -114,13 +114,16 @@ impl<'a> FrameWriter<'a> {
 
     /// Computes what depends on the payload. Returns the frame's length in bytes.
     pub fn finish(mut self) -> usize {
-        self.out.resize(self.payload + self.payload_len + pad_count(self.payload_len) + ICRC_LEN, 0);
+        let covered_len = self.payload + self.payload_len + pad_count(self.payload_len);
+        if self.out.len() < covered_len {
+            self.out.resize(covered_len, 0);
+        }
+        let covered = &self.out[self.frame + self.ether..];
+        let (ip_and_udp, transport) = covered.split_at(self.ip.header_len() + size_of::<RawUdp>());
+        let icrc = icrc(ip_and_udp, transport);
+        self.out.extend_from_slice(&icrc.to_le_bytes());
         let frame = &mut self.out[self.frame..];
         let len = frame.len();
-        let (covered, icrc_field) = frame.split_at_mut(len - ICRC_LEN);
-        let (ip_and_udp, transport) =
-            covered[self.ether..].split_at(self.ip.header_len() + size_of::<RawUdp>());
-        icrc_field.copy_from_slice(&icrc(ip_and_udp, transport).to_le_bytes());
         if let IpAddrs::V6 { .. } = self.ip {
             emit_udp_checksum(&self.ip, &mut frame[self.ether + self.ip.header_len()..]);
         }

@@ -20,23 +20,31 @@ pub const ICRC_LEN: usize = 4;
 
 const BTH_LEN: usize = size_of::<RawBth>();
 
-/// State of the CRC after eight bytes of ones.
-fn seeded() -> crc32fast::Hasher {
-    const CRC_OF_EIGHT_FF: u32 = 0x2144_df1c;
-    crc32fast::Hasher::new_with_initial_len(CRC_OF_EIGHT_FF, 8)
-}
+/// Bytes that are folded at once: a CRC over whole blocks leaves no tail to be taken byte by byte.
+const BLOCK: usize = 16;
+
+/// Bytes that are copied at the most: a short packet whole, of others the headers and what is behind them up to whole
+/// blocks.
+const COPIED: usize = 8 * BLOCK;
+const _: () = assert!(size_of::<RawIpv6>() + size_of::<RawUdp>() + BTH_LEN + BLOCK <= COPIED);
+
+/// The register of the CRC behind eight bytes of ones.
+const REGISTER: u32 = !0x2144_df1c;
 
 /// ICRC of a packet: `ip_and_udp` are the headers as sent, `transport` everything from the BTH up to the ICRC. Nothing
 /// sent over RoCEv2 lacks one of these headers; for slices too short to have them the result means nothing.
 pub fn icrc(ip_and_udp: &[u8], transport: &[u8]) -> u32 {
-    // The masked headers are a small copy, so that the CRC runs over two slices only.
-    let mut masked = [0; size_of::<RawIpv6>() + size_of::<RawUdp>() + BTH_LEN];
-    let (bth, rest) = transport.split_at_checked(BTH_LEN).unwrap_or((transport, &[]));
-    let header_len = ip_and_udp.len() + bth.len();
-    let Some(headers) = masked.get_mut(..header_len) else { return 0 };
-    let (to_ip_and_udp, to_bth) = headers.split_at_mut(ip_and_udp.len());
+    let head_len = match ip_and_udp.len() + transport.len() {
+        ..=COPIED => transport.len(),
+        _ => BTH_LEN + transport.len().saturating_sub(BTH_LEN) % BLOCK,
+    };
+    let mut copy = [0; COPIED];
+    let start = COPIED.checked_sub(ip_and_udp.len() + head_len);
+    let (Some(start), Some((head, rest))) = (start, transport.split_at_checked(head_len)) else { return 0 };
+    let (_, masked) = copy.split_at_mut(start);
+    let (to_ip_and_udp, to_head) = masked.split_at_mut(ip_and_udp.len());
     to_ip_and_udp.copy_from_slice(ip_and_udp);
-    to_bth.copy_from_slice(bth);
+    to_head.copy_from_slice(head);
 
     let udp = if ip_and_udp.len() == size_of::<RawIpv4>() + size_of::<RawUdp>() {
         RawIpv4::mut_from_prefix(to_ip_and_udp).ok().map(|(ip, udp)| {
@@ -55,25 +63,66 @@ pub fn icrc(ip_and_udp: &[u8], transport: &[u8]) -> u32 {
     if let Some(Ok((udp, _))) = udp.map(RawUdp::mut_from_prefix) {
         udp.checksum = 0xffff.into();
     }
-    if let Some(congestion_bits) = to_bth.get_mut(4) {
+    if let Some(congestion_bits) = to_head.get_mut(4) {
         *congestion_bits = 0xff;
     }
 
-    let mut hasher = seeded();
-    hasher.update(headers);
-    hasher.update(rest);
+    // To a register of zeros, zeros in front are nothing, so that they can fill up the first block. What the register
+    // should have been is added to the first bytes instead: a CRC is linear.
+    masked.iter_mut().zip(REGISTER.to_le_bytes()).for_each(|(byte, of_register)| *byte ^= of_register);
+    let mut hasher = crc32fast::Hasher::new_with_initial(!0);
+    hasher.update(copy.get(start / BLOCK * BLOCK..).unwrap_or_default());
+    if !rest.is_empty() {
+        hasher.update(rest);
+    }
     hasher.finalize()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
-    fn seed_is_the_crc_of_eight_bytes_of_ones() {
-        let mut plain = crc32fast::Hasher::new();
-        plain.update(&[0xff; 8]);
-        plain.update(b"headers");
-        let mut seeded = super::seeded();
-        seeded.update(b"headers");
-        assert_eq!(seeded.finalize(), plain.finalize());
+    fn the_register_is_that_behind_eight_bytes_of_ones() {
+        let mut ones = crc32fast::Hasher::new();
+        ones.update(&[0xff; 8]);
+        assert_eq!(REGISTER, !ones.finalize());
+    }
+
+    /// As the specification says it: byte by byte over the packet with its changing fields as ones.
+    fn by_definition(ip_and_udp: &[u8], transport: &[u8]) -> u32 {
+        let masked: &[(usize, u8)] = match ip_and_udp.len() {
+            28 => &[(1, 0xff), (8, 0xff), (10, 0xff), (11, 0xff), (26, 0xff), (27, 0xff), (32, 0xff)],
+            _ => &[(0, 0x0f), (1, 0xff), (2, 0xff), (3, 0xff), (7, 0xff), (46, 0xff), (47, 0xff), (52, 0xff)],
+        };
+        let mut bytes = [ip_and_udp, transport].concat();
+        masked.iter().for_each(|&(at, ones)| bytes[at] |= ones);
+        let crc = [&[0xff; 8], &bytes[..]].concat().iter().fold(u32::MAX, |crc, byte| {
+            (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ ((crc & 1) * 0xedb8_8320))
+        });
+        !crc
+    }
+
+    #[test]
+    fn packets_of_all_lengths_have_the_icrc_of_the_definition() {
+        for headers in [28, 48] {
+            for len in (12..300).chain([1036, 4108, 4124, 4125]) {
+                let bytes: Vec<u8> =
+                    (0u32..).map(|n| n.wrapping_mul(0x9e37).to_be_bytes()[2]).take(headers + len).collect();
+                let (ip_and_udp, transport) = bytes.split_at(headers);
+                assert_eq!(
+                    icrc(ip_and_udp, transport),
+                    by_definition(ip_and_udp, transport),
+                    "{headers}, {len}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_lacks_its_headers_has_some_icrc() {
+        for (headers, len) in [(0, 0), (0, 11), (28, 3), (129, 2), (200, 0), (60, 4000)] {
+            icrc(&vec![0; headers], &vec![0; len]);
+        }
     }
 }

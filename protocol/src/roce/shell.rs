@@ -2,14 +2,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use zerocopy::IntoBytes;
 use zerocopy::byteorder::network_endian::U16;
+use zerocopy::{Immutable, IntoBytes, Unaligned};
 
 use crate::WireError;
 use crate::ids::{FlowLabel, MacAddr};
 use crate::net::checksum::Checksum;
 use crate::net::ether::{self, EtherFrame, EtherType, RawEther};
-use crate::net::ipv4::Ipv4;
+use crate::net::ipv4::{Ipv4, RawIpv4};
 use crate::net::ipv6::Ipv6;
 use crate::net::layers::Tci;
 use crate::net::udp::{self, RawUdp};
@@ -52,6 +52,15 @@ pub struct Shell {
     pub hop_limit: u8,
     /// UDP source port; the destination is always 4791.
     pub src_port: u16,
+}
+
+/// The headers of a frame over IPv4 without a tag.
+#[repr(C)]
+#[derive(IntoBytes, Immutable, Unaligned)]
+struct RawHeaders {
+    ether: RawEther,
+    ip: RawIpv4,
+    udp: RawUdp,
 }
 
 impl IpAddrs {
@@ -163,6 +172,12 @@ impl Shell {
                 let ip =
                     Ipv4 { tos: self.traffic_class, ttl: self.hop_limit, protocol: udp::PROTOCOL, src, dst };
                 let ip = ip.emit(udp_len)?;
+                if self.tag.is_none() {
+                    // What most frames have, in one piece.
+                    let ether = RawEther::new(self.dst_mac, self.src_mac, EtherType::Ipv4);
+                    out.extend_from_slice(RawHeaders { ether, ip, udp }.as_bytes());
+                    return Ok(());
+                }
                 self.emit_ether(EtherType::Ipv4, out);
                 out.extend_from_slice(ip.as_bytes());
             }

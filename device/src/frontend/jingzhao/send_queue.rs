@@ -36,6 +36,9 @@ const KEPT_DOORBELLS: usize = 16;
 /// requests can be full. Without it 2^17 stalled queues held 96 GiB.
 const POOLED_DOORBELLS: usize = 1 << 20;
 
+/// Bytes of a WQE that are copied without room for the longest being cleared first: a slot of most queues.
+const SHORT_WQE: usize = 128;
+
 /// Why a doorbell was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum TooManyDoorbells {
@@ -204,8 +207,15 @@ impl SendQueue {
         let size_is_bad = entry.size == 0 || entry.size > wqe::MAX_SIZE;
         // A WQE of impossible size fails, but its next unit still leads to the rest of the chain.
         let granules = usize::from(if size_is_bad { 1 } else { entry.size });
-        let mut copy = [0; wqe::MAX_SIZE as usize * GRANULE];
-        let (bytes, _) = copy.split_at_mut(granules * GRANULE);
+        let mut short = [0; SHORT_WQE];
+        let mut long;
+        let bytes = match short.get_mut(..granules * GRANULE) {
+            Some(bytes) => bytes,
+            None => {
+                long = [0; wqe::MAX_SIZE as usize * GRANULE];
+                &mut long[..granules * GRANULE]
+            }
+        };
         if self.ring.read(mem, entry.position, bytes).is_err() {
             return Fetch::Broken;
         }

@@ -89,11 +89,13 @@ impl MappedFile {
     }
 
     /// Bytes of the file.
+    #[inline]
     pub(super) fn slice(&self, offset: u64, len: usize) -> Option<VolatileSlice<'_>> {
         self.mapping.slice(usize::try_from(offset).ok()?, len)
     }
 
     /// See [`Mapping::is_lost`].
+    #[inline]
     pub(super) fn is_lost(&self) -> bool {
         self.mapping.is_lost()
     }

@@ -94,7 +94,7 @@ impl DmaMap {
     }
 
     /// What there is at an address, if it can be reached.
-    #[inline]
+    #[inline(always)]
     pub(super) fn reach(&self, at: u64) -> Option<Reach<'_>> {
         // The remainder is below 16.
         let place = &self.recent[(at / PAGE_LEN % REMEMBERED as u64) as usize];

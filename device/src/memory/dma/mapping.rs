@@ -69,11 +69,13 @@ impl Mapping {
     }
 
     /// Some of the bytes, if they are all there.
+    #[inline]
     pub(super) fn slice(&self, offset: usize, len: usize) -> Option<VolatileSlice<'_>> {
         self.region.get_slice(offset, len).ok()
     }
 
     /// Whether the host had no page for an access. What such an access read is zeros, what it wrote went nowhere.
+    #[inline]
     pub(super) fn is_lost(&self) -> bool {
         // The handler ran on this very thread.
         self.slot.lost.load(Ordering::Relaxed)

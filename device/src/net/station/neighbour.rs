@@ -1,5 +1,6 @@
 //! Which MAC has which IP address.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -41,6 +42,9 @@ pub(super) struct Neighbours {
     entries: HashMap<IpAddr, Entry>,
     /// Entries that are not fixed.
     changeable: usize,
+    /// An address and a MAC of which [`Neighbours::is_anothers`] said no, and nothing was fixed since, which alone could
+    /// make it a yes. Frames of one peer follow each other, and each asks.
+    admitted: Cell<Option<(IpAddr, MacAddr)>>,
 }
 
 impl Neighbours {
@@ -49,6 +53,7 @@ impl Neighbours {
         if self.is_anothers(ip, mac) {
             return;
         }
+        self.admitted.set(None);
         if let Some(Entry::Learned { .. } | Entry::Wanted { .. }) = self.entries.insert(ip, Entry::Fixed(mac))
         {
             self.changeable -= 1;
@@ -64,7 +69,14 @@ impl Neighbours {
 
     /// Whether the configuration gives `ip` to another MAC.
     pub(super) fn is_anothers(&self, ip: IpAddr, mac: MacAddr) -> bool {
-        matches!(self.entries.get(&ip), Some(Entry::Fixed(owner)) if *owner != mac)
+        if self.admitted.get() == Some((ip, mac)) {
+            return false;
+        }
+        let anothers = matches!(self.entries.get(&ip), Some(Entry::Fixed(owner)) if *owner != mac);
+        if !anothers {
+            self.admitted.set(Some((ip, mac)));
+        }
+        anothers
     }
 
     /// Whether there is a fixed neighbour.
@@ -183,6 +195,18 @@ mod tests {
         table.learn(at(1), IP, mac(9), true);
         assert_eq!(table.resolve(at(100_000), IP), resolved(Some(mac(2)), false));
         assert_eq!(table.changeable, 0);
+    }
+
+    #[test]
+    fn an_address_that_was_anybodys_is_not_once_it_is_fixed() {
+        let mut table = Neighbours::default();
+        assert!(!table.is_anothers(IP, mac(3)) && !table.is_anothers(IP, mac(3)));
+        table.fix(IP, mac(2));
+        assert!(
+            table.is_anothers(IP, mac(3)) && !table.is_anothers(IP, mac(2)) && table.is_anothers(IP, mac(3))
+        );
+        table.release(IP, mac(2));
+        assert!(!table.is_anothers(IP, mac(3)));
     }
 
     #[test]

@@ -282,10 +282,12 @@ impl Requester {
 
     /// The front request is done: it completes with success.
     fn complete_front<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
-        if let Some(request) = self.pop_front() {
+        if let Some(request) = self.queue.front() {
+            let (wr_id, op, len, since) = (request.wr.wr_id, request.wr.op, request.len, request.since);
             self.takers_done = request.taker;
-            ctx.stats.request_time.record(ctx.now.saturating_since(request.since));
-            ctx.complete_send(core, request.wr.wr_id, request.wr.op, request.len);
+            self.drop_front();
+            ctx.stats.request_time.record(ctx.now.saturating_since(since));
+            ctx.complete_send(core, wr_id, op, len);
         }
         // Those behind it that were executed without a packet waited for their turn to complete.
         while self.queue.front().is_some_and(|request| request.executed) {
@@ -295,8 +297,9 @@ impl Requester {
 
     /// The front request failed.
     fn fail_front<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, status: Status) -> Failure {
-        if let Some(request) = self.pop_front() {
-            ctx.complete(core, Queue::Send, request.wr.wr_id, Err(status));
+        if let Some(wr_id) = self.queue.front().map(|request| request.wr.wr_id) {
+            self.drop_front();
+            ctx.complete(core, Queue::Send, wr_id, Err(status));
         }
         Failure::Send(status)
     }
@@ -356,14 +359,14 @@ impl Requester {
         self.holes_count = false;
     }
 
-    fn pop_front(&mut self) -> Option<Request> {
-        let request = self.queue.pop_front()?;
+    /// Takes the front request out, without giving it back: some hundred bytes would have to be moved for that.
+    fn drop_front(&mut self) {
+        drop(self.queue.pop_front());
         shrink_if_empty(&mut self.queue, limits::KEPT_REQUESTS);
         match self.cursor.checked_sub(1) {
             Some(cursor) => self.cursor = cursor,
             None => self.next = 0,
         }
-        Some(request)
     }
 
     /// Executes the request at the cursor, which has no packets, and goes on to the next.
@@ -384,8 +387,9 @@ impl Requester {
     }
 
     fn complete_local<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
-        if let Some(request) = self.pop_front() {
-            ctx.complete_send(core, request.wr.wr_id, request.wr.op, 0);
+        if let Some((wr_id, op)) = self.queue.front().map(|request| (request.wr.wr_id, request.wr.op)) {
+            self.drop_front();
+            ctx.complete_send(core, wr_id, op, 0);
         }
     }
 
