@@ -91,6 +91,7 @@ const PARTS: &[(&str, &[&str])] = &[
     (
         "fleet",
         &[
+            "telemetry",
             "inherited",
             "runtime_folder",
             "vfio",
