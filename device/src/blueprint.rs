@@ -8,7 +8,7 @@ use protocol::ids::MacAddr;
 use thiserror::Error;
 
 use crate::capture::Capture;
-use crate::config::{CaptureConfig, DeviceConfig, FabricConfig, TraceConfig};
+use crate::config::{CaptureConfig, DeviceConfig, Doorbells, FabricConfig, TraceConfig};
 use crate::fabric::Fabric;
 use crate::fabric::local::{Network, Networks};
 use crate::fabric::ring::RingFabric;
@@ -243,6 +243,9 @@ impl<'a> Subject<'a> {
         self.peer_macs().for_each(|mac| hca.know(mac));
         hca.set_strict(device.strict);
         hca.set_memory_limits(device.memory);
+        if device.doorbells == Doorbells::Mapped {
+            hca.map_doorbells();
+        }
         for rule in &device.impairments {
             hca.impair(rule.clone()).map_err(io::Error::other)?;
         }

@@ -24,7 +24,9 @@ use tracing_subscriber::EnvFilter;
 
 pub use self::access::{GroupEntry, SocketsEntry};
 pub use self::confinement::ConfinementEntry;
-pub use self::device::{ADDED, CaptureConfig, DeviceConfig, DeviceEntry, PeerEntry, TraceConfig, TraceEntry};
+pub use self::device::{
+    ADDED, CaptureConfig, DeviceConfig, DeviceEntry, Doorbells, PeerEntry, TraceConfig, TraceEntry,
+};
 pub use self::fabric::{FabricConfig, FabricEntry, LocalEntry, RingEntry, TapEntry, UdpEntry, UdpPeerEntry};
 pub(crate) use self::files::{Use, check_paths};
 pub use self::memory::GuestMemoryEntry;

@@ -32,6 +32,8 @@ macro_rules! host_context {
     };
 }
 
+mod accesses;
+mod doorbells;
 mod frames;
 mod management;
 mod tape;
@@ -39,19 +41,18 @@ mod tape;
 pub(crate) mod tests;
 mod trace;
 
-use std::ops::Range;
-
 use engine::{Completion, Config, Engine, Event, Instant, QpStates, Situation, Stats};
 use protocol::ids::{MacAddr, Qpn};
 use serde::{Deserialize, Serialize};
 
+use self::doorbells::Doorbells;
 use self::frames::Sender;
 use self::tape::Outgoing;
 use crate::capture::Capture;
 use crate::fabric::TxBatch;
 use crate::fabric::impair::{Impairments, Rule, TooManyRules};
 use crate::frontend::snapshot::{Page, Rows, Table};
-use crate::frontend::{Context, Frontend, FrontendCounters, HostContext, RegisterAccess};
+use crate::frontend::{Context, Frontend, FrontendCounters, HostContext};
 use crate::identity::Identity;
 use crate::limited;
 use crate::management::Management;
@@ -60,18 +61,13 @@ use crate::net::address::Addresses;
 use crate::net::{Link, Port, PortStats};
 use crate::record::{Input, Tape};
 use crate::telemetry::monitor::{Ignored, Monitor};
-use crate::telemetry::reason::InterfaceReason;
 use crate::telemetry::trace::{Kind, Trace};
+use crate::vfio::PciFunction;
 use crate::vfio::msix::Interrupts;
-use crate::vfio::pci::{CONFIG_LEN, ConfigSpace, Effect};
-use crate::vfio::server::{Device, Region};
-use crate::vfio::{Bar, PciFunction};
+use crate::vfio::pci::ConfigSpace;
 
 /// Bound: events the front-end is told in one go, so that a flush of many queues does not hold up an access for long.
 const EVENTS_PER_TURN: usize = 4096;
-
-/// Widest access a front-end sees, bytes.
-const ACCESS_LEN: u64 = 8;
 
 /// Work that a turn did not finish, and that needs no new input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +112,8 @@ pub struct Hca<F: Frontend> {
     /// Of a device that is recorded or replayed.
     tape: Option<Tape>,
     outgoing: Outgoing,
+    /// Of a device whose guest stores doorbells without an exit.
+    doorbells: Option<Doorbells>,
 }
 
 impl<F: Frontend> Hca<F> {
@@ -146,6 +144,7 @@ impl<F: Frontend> Hca<F> {
             now: Instant::ZERO,
             tape: None,
             outgoing: Outgoing::default(),
+            doorbells: None,
         };
         hca.apply_config();
         hca
@@ -423,6 +422,9 @@ impl<F: Frontend> Hca<F> {
         self.trace_reset("disconnect");
         self.memory.unmap_all();
         self.interrupts.unwire();
+        if let Some(doorbells) = &mut self.doorbells {
+            doorbells.take_back();
+        }
         self.power_on();
     }
 
@@ -465,135 +467,9 @@ impl<F: Frontend> Hca<F> {
         true
     }
 
-    fn bar_read(&mut self, bar: Bar, offset: u64, out: &mut [u8]) {
-        if !self.config.memory_enabled() {
-            // Nobody answers on the bus.
-            out.fill(0xff);
-            return;
-        }
-        for (at, part) in pieces(offset, out.len()) {
-            let part = &mut out[part];
-            match self.decode(bar, at) {
-                Target::MsixTable(offset) => self.interrupts.read_table(offset, part),
-                Target::MsixPending(offset) => self.interrupts.read_pba(offset, part),
-                Target::Frontend => {
-                    let cx = &mut context!(self);
-                    self.frontend.bar_read(cx, bar, at, part);
-                }
-            }
-            self.trace_access(&RegisterAccess { bar, offset: at, data: part, write: false });
-        }
-        self.report_events();
-    }
-
-    fn bar_write(&mut self, bar: Bar, offset: u64, data: &[u8]) {
-        if !self.config.memory_enabled() {
-            let reason = InterfaceReason::MemorySpaceOff;
-            return self.monitor.ignored_store(reason, bar.number(), offset);
-        }
-        for (at, part) in pieces(offset, data.len()) {
-            let part = &data[part];
-            // Before what it does.
-            self.trace_access(&RegisterAccess { bar, offset: at, data: part, write: true });
-            match self.decode(bar, at) {
-                Target::MsixTable(offset) => self.interrupts.write_table(offset, part),
-                Target::MsixPending(_) => {}
-                Target::Frontend => {
-                    let cx = &mut context!(self);
-                    self.frontend.bar_write(cx, bar, at, part);
-                }
-            }
-        }
-        self.report_events();
-    }
-
-    fn trace_access(&mut self, access: &RegisterAccess<'_>) {
-        if self.monitor.trace().is_some() {
-            trace::access(self, access);
-        }
-    }
-
-    /// Who serves an address. The MSI-X structures begin and end at multiples of 8.
-    fn decode(&self, bar: Bar, offset: u64) -> Target {
-        let inside = |(of, start): (Bar, u32), len: u64| {
-            let within = offset.checked_sub(u64::from(start)).filter(|within| of == bar && *within < len);
-            within.and_then(|within| usize::try_from(within).ok())
-        };
-        let table = inside(self.pci.msix.table, self.interrupts.table_len()).map(Target::MsixTable);
-        let pending = || inside(self.pci.msix.pending, self.interrupts.pba_len()).map(Target::MsixPending);
-        table.or_else(pending).unwrap_or(Target::Frontend)
-    }
-
     /// Makes config space's permissions hold.
     fn apply_config(&mut self) {
         self.memory.set_blocked(!self.config.bus_master());
         self.interrupts.set_gate(self.config.msix_gate());
     }
-}
-
-impl<F: Frontend> Device for Hca<F> {
-    fn region_len(&self, region: Region) -> u64 {
-        match region {
-            Region::Bar(bar) => self.pci.bars.len_of(bar),
-            Region::Config => CONFIG_LEN,
-        }
-    }
-
-    fn region_read(&mut self, region: Region, offset: u64, out: &mut [u8]) {
-        self.step(Input::RegionRead { region: region.index(), offset, len: out.len() });
-        match region {
-            Region::Bar(bar) => self.bar_read(bar, offset, out),
-            Region::Config => self.config.read(offset, out),
-        }
-        self.tell_answer(out);
-    }
-
-    fn region_write(&mut self, region: Region, offset: u64, data: &[u8]) {
-        self.step(Input::RegionWrite { region: region.index(), offset, data: data.into() });
-        match region {
-            Region::Bar(bar) => self.bar_write(bar, offset, data),
-            Region::Config => match self.config.write(offset, data) {
-                Effect::None => self.apply_config(),
-                Effect::FunctionLevelReset => {
-                    limited!(info, "function level reset");
-                    self.trace_reset("function_level");
-                    self.power_on();
-                }
-            },
-        }
-    }
-
-    fn memory(&mut self) -> &mut GuestMemory {
-        &mut self.memory
-    }
-
-    fn interrupts(&mut self) -> &mut Interrupts {
-        &mut self.interrupts
-    }
-
-    fn reset(&mut self) {
-        self.step(Input::Reset);
-        self.trace_reset("vfio");
-        self.power_on();
-    }
-}
-
-/// Who serves an address of a BAR.
-enum Target {
-    MsixTable(usize),
-    MsixPending(usize),
-    Frontend,
-}
-
-/// Cuts an access of any length into such as a front-end sees: 8 bytes at most, none across a multiple of 8.
-fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
-    let mut done = 0;
-    std::iter::from_fn(move || {
-        let at = offset.wrapping_add(done as u64);
-        let room = usize::try_from(ACCESS_LEN - at % ACCESS_LEN).unwrap_or(1);
-        let end = done + room.min(len - done);
-        let part = done..end;
-        done = end;
-        (!part.is_empty()).then_some((at, part))
-    })
 }

@@ -224,6 +224,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                     self.hca.handle_frame(frame);
                 }
             }
+            self.hca.poll_doorbells();
             if self.hca.next_deadline().is_some_and(|deadline| deadline <= now()) {
                 self.hca.handle_deadline();
             }
@@ -336,7 +337,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
     /// Looks at all descriptors, and sleeps before that unless there is work or a deadline has passed.
     fn wait(&mut self, ready: &mut Ready, work_left: bool) -> io::Result<()> {
         let retry = self.fabric.patience().filter(|_| self.blocked).map(|patience| now() + patience);
-        let deadline = self.hca.next_deadline().into_iter().chain(self.accept_after).chain(retry).min();
+        let deadlines = [self.hca.next_deadline(), self.hca.next_poll(), self.accept_after, retry];
+        let deadline = deadlines.into_iter().flatten().min();
         let at_once =
             work_left || self.fabric.has_frames() || deadline.is_some_and(|deadline| deadline <= now());
         if at_once {

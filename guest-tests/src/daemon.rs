@@ -75,6 +75,8 @@ pub struct HcaSpec {
     pub record: bool,
     /// Look for what its driver does against the interface, of which there must be nothing but what is explained.
     pub strict: bool,
+    /// Its guest stores doorbells without an exit.
+    pub mapped: bool,
     /// Rules that may be reported of it.
     pub explained: &'static [Explained],
 }
@@ -132,6 +134,7 @@ impl HcaSpec {
             trace: false,
             record: false,
             strict: false,
+            mapped: false,
             explained: &[],
         };
         Ok([spec("a", 1, 2, a, b), spec("b", 2, 1, b, a)])
@@ -394,6 +397,7 @@ fn device_of(spec: &HcaSpec, socket: &Path, capture: &Path) -> Value {
         "default_peer": { "id": spec.default_peer, "prefer_ipv6": spec.prefer_ipv6 },
         "fabric": fabric,
         "strict": spec.strict,
+        "doorbells": if spec.mapped { "mapped" } else { "trapped" },
         "capture": spec.capture.then_some(capture),
         "trace": spec.trace.then(|| json!({ "file": capture.with_extension("trace") })),
         "record": spec.record.then(|| capture.with_extension("record")),

@@ -62,11 +62,14 @@ pub(crate) struct Machine<F: Frontend> {
 }
 
 impl<F: Frontend> Machine<F> {
-    /// A device with memory; bits of `watched` say whether it is traced and checked by strict rules.
+    /// A device with memory; bits of `watched` say whether it is traced, checked by strict rules, and may miss doorbells.
     pub(crate) fn of(frontend: F, addresses: Addresses, watched: u8, aim: Aim) -> Self {
         let hca = Hca::new(frontend, addresses, None);
         let mut machine = Self { hca, now: Instant::ZERO, sent: Psn::new(PSN), aim };
         machine.hca.set_strict(watched & 1 != 0);
+        if watched & 8 != 0 {
+            machine.hca.map_doorbells();
+        }
         if watched & 2 != 0 {
             let format = if watched & 4 == 0 { TraceFormat::Text } else { TraceFormat::Json };
             let nowhere = Box::new(std::io::sink());

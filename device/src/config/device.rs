@@ -86,6 +86,9 @@ pub struct DeviceEntry {
     /// data are moved in bulk, and keeps a processor busy meanwhile. 0: it sleeps at once.
     #[serde(default = "default_linger_us")]
     pub linger_us: u16,
+    /// How this HCA learns of its guest's doorbells.
+    #[serde(default)]
+    pub doorbells: Doorbells,
     /// What the VMM may lend as guest memory.
     #[serde(default)]
     pub guest_memory: GuestMemoryEntry,
@@ -98,6 +101,20 @@ pub struct DeviceEntry {
     /// Bound of a record, bytes: it ends when its file is so long, and the HCA goes on without.
     #[serde(default = "default_record_max_bytes")]
     pub record_max_bytes: u64,
+}
+
+/// How a device learns of its guest's doorbells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Doorbells {
+    /// Each is a message of the VMM.
+    #[default]
+    Trapped,
+    /// The VMM maps the pages of doorbells into its guest, and the device looks for what the guest has stored there and in
+    /// its memory: a doorbell costs the guest no exit. While there is traffic the device looks every 20 microseconds; a
+    /// doorbell after a pause is found up to an eighth of the pause later, at most 1 millisecond, or 10 after a pause of
+    /// a second. Only of interfaces whose doorbells repeat what is in memory, which is `mthca`.
+    Mapped,
 }
 
 /// Where the trace of a device goes, see [`crate::telemetry::trace`].
@@ -187,6 +204,8 @@ pub struct DeviceConfig {
     pub strict: bool,
     /// How long its thread looks for more work before it sleeps.
     pub linger: Duration,
+    /// How it learns of its guest's doorbells.
+    pub doorbells: Doorbells,
     /// What its client may have mapped.
     pub memory: Limits,
     /// At most [`impair::MAX_RULES`].
@@ -282,6 +301,13 @@ impl DeviceConfig {
             Rule::try_from(rule)
                 .map_err(|error| value(&format!("{key}.impairments[{index}].{}", error.key), error.problem))
         };
+        if let (Doorbells::Mapped, Some(why)) = (entry.doorbells, entry.frontend.needs_traps()) {
+            let interface = entry.frontend.key();
+            return Err(value(
+                &format!("{key}.doorbells"),
+                format!("{interface} needs \"trapped\": its doorbells {why}"),
+            ));
+        }
         let names = ["capture", "capture_ring_bytes", "capture_files"].map(|name| format!("{key}.{name}"));
         let capture = keep((entry.capture, entry.capture_ring_bytes, entry.capture_files), names)?;
         let trace = match entry.trace {
@@ -307,6 +333,7 @@ impl DeviceConfig {
             trace_max_bytes: entry.trace_max_bytes,
             strict: entry.strict,
             linger: linger(entry.linger_us, &format!("{key}.linger_us"))?,
+            doorbells: entry.doorbells,
             memory,
             impairments: entry.impairments.into_iter().enumerate().map(rule).collect::<Result<_, _>>()?,
             record: entry.record,

@@ -25,6 +25,13 @@ macro_rules! interfaces {
                 }
             }
 
+            /// Why its doorbells have to trap, if they have to.
+            pub const fn needs_traps(&self) -> Option<&'static str> {
+                match self {
+                    $(Self::$name(_) => <$module::Device as Interface>::NEEDS_TRAPS,)*
+                }
+            }
+
             /// Gives `visitor` what makes devices as after power-on, of whatever type they are.
             pub fn make<T: FrontendVisitor>(&self, common: &Setup<()>, visitor: T) -> T::Output {
                 match self {
@@ -58,6 +65,10 @@ interfaces! {
 pub trait Interface: Frontend + Send + 'static {
     /// What the configuration says of it.
     type Options;
+
+    /// Why its doorbells have to trap, in words that go on behind "its doorbells": `None` if it has
+    /// [`Frontend::map_doorbells`].
+    const NEEDS_TRAPS: Option<&'static str>;
 
     /// A device as after power-on.
     fn new(setup: Setup<Self::Options>) -> Self;

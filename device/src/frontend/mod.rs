@@ -200,6 +200,19 @@ pub trait Frontend {
         let _ = cx;
     }
 
+    /// Can do without the stores of software to this BAR from now on, which is called once after power-on: whoever maps its
+    /// pages stores there without an exit, and what is stored may be overwritten before it is found, or be found late. So
+    /// a store then says no more than that something in the guest's memory has changed, and where to begin to look.
+    /// `None`: the interface needs each of them.
+    fn map_doorbells(&mut self) -> Option<Bar> {
+        None
+    }
+
+    /// Appends where in that BAR stores of eight bytes may be found that mean anything, of queues that there are.
+    fn doorbell_words(&self, words: &mut Vec<u64>) {
+        let _ = words;
+    }
+
     /// Serves a read of 1 to 8 bytes inside one BAR. Bytes without a register read 0.
     fn bar_read(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]);
 

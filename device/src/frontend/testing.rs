@@ -1,6 +1,7 @@
 //! A driver's view of a device, without QEMU: a guest whose memory is a memfd, and whose program reads and writes the
 //! registers as a driver does.
 
+use std::fs::File;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 
@@ -8,6 +9,7 @@ use drivers::Bus;
 use engine::Instant;
 use protocol::ids::{Lid, MacAddr};
 use rustix::event::{EventfdFlags, eventfd};
+use vm_memory::{Bytes as _, FileOffset, MmapRegion, VolatileMemory as _};
 
 use super::Frontend;
 use crate::fabric::impair::{Rule, RuleEntry};
@@ -75,6 +77,8 @@ pub(crate) struct Guest<F: Frontend> {
     pub(crate) now: Instant,
     /// What the VMM waits for, by MSI-X vector.
     vectors: Vec<OwnedFd>,
+    /// A BAR whose stores make no messages.
+    pages: Option<(Bar, MmapRegion)>,
     /// Of a session that is recorded.
     _record: Option<Recorder>,
 }
@@ -87,7 +91,7 @@ impl<F: Frontend> Guest<F> {
         if let Some(record) = &record {
             hca.set_tape(record.tape());
         }
-        let mut guest = Self { hca, now: Instant::ZERO, vectors: Vec::new(), _record: record };
+        let mut guest = Self { hca, now: Instant::ZERO, vectors: Vec::new(), pages: None, _record: record };
         guest.enable();
         guest.lend(0, MEMORY);
         guest
@@ -108,8 +112,23 @@ impl<F: Frontend> Guest<F> {
         bytes
     }
 
+    /// Maps the pages of doorbells from now on, as a VMM does.
+    pub(crate) fn map_doorbells(&mut self) {
+        self.hca.map_doorbells();
+        self.pages = Bar::ALL.into_iter().find_map(|bar| {
+            let region = Region::Bar(bar);
+            let file = File::from(self.hca.region_file(region)?.try_clone().unwrap());
+            let len = usize::try_from(self.hca.region_len(region)).unwrap();
+            Some((bar, MmapRegion::from_file(FileOffset::new(file, 0), len).unwrap()))
+        });
+    }
+
     /// Stores to a register.
     pub(crate) fn store(&mut self, bar: Bar, offset: u64, bytes: &[u8]) {
+        if let Some((_, pages)) = self.pages.as_ref().filter(|(mapped, _)| *mapped == bar) {
+            let at = usize::try_from(offset).unwrap();
+            return pages.as_volatile_slice().write_slice(bytes, at).unwrap();
+        }
         self.hca.region_write(Region::Bar(bar), offset, bytes);
     }
 
@@ -151,6 +170,7 @@ impl<F: Frontend> Guest<F> {
         let mut frames = Vec::new();
         loop {
             self.hca.set_now(self.now);
+            self.hca.poll_doorbells();
             let left = self.hca.drain();
             frames.extend(self.hca.outbound().iter().map(|(_, frame)| frame.to_vec()));
             self.hca.outbound().clear();

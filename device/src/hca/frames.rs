@@ -46,6 +46,7 @@ impl<F: Frontend> Hca<F> {
     /// A frame arrived from the fabric.
     pub fn handle_frame(&mut self, frame: &[u8]) {
         self.step(Input::Frame(frame.into()));
+        self.expect_doorbells();
         if !self.is_port_active() || self.impairments.is_idle() {
             self.record(Direction::Inbound, frame, About::default);
             self.deliver(frame);

@@ -20,16 +20,17 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use smallvec::SmallVec;
 
 use super::*;
-use crate::frontend::FrontendCounters;
 use crate::frontend::jingzhao::Counters;
 use crate::frontend::snapshot::{Page, Rows, Table};
+use crate::frontend::{FrontendCounters, RegisterAccess};
 use crate::management::NodeProfile;
 use crate::memory::Permissions;
 use crate::net::DropReason;
 use crate::net::address::Addresses;
 use crate::net::lid::{Grh, Route};
 use crate::telemetry::trace::tests::Written;
-use crate::vfio::{Bars, MemoryBar, MsixLayout};
+use crate::vfio::server::{Device as _, Region};
+use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout};
 
 const TABLE: u64 = 0x2000;
 const PBA: u64 = 0x3000;

@@ -2,7 +2,8 @@
 
 use protocol::describe::{Field as _, Hex};
 
-use super::{Hca, Target};
+use super::Hca;
+use super::accesses::Target;
 use crate::frontend::{Frontend, RegisterAccess};
 use crate::telemetry::trace::Kind;
 

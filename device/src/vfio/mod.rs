@@ -2,6 +2,7 @@
 
 mod function;
 pub mod msix;
+pub mod pages;
 pub mod pci;
 pub mod server;
 

@@ -179,6 +179,13 @@ pub const ALL: &[Scenario] = &[
         run: |lab, report| Box::pin(mthca::perftest::run(lab, report)),
     },
     Scenario {
+        name: "mthca-doorbells",
+        about: "ib_mthca whose doorbells do not trap: content, judged drivers, and figures beside those that trap",
+        pair: false,
+        alone: true,
+        run: |lab, report| Box::pin(mthca::doorbells::run(lab, report)),
+    },
+    Scenario {
         name: "mthca-pyverbs",
         about: "rdma-core's own tests for devices in a guest with ib_mthca",
         pair: false,

@@ -1,6 +1,7 @@
 //! Stock guests whose kernel's own `ib_mthca` drives the HCA, judged by the tools Debian has for RDMA hardware.
 
 mod counters;
+pub(super) mod doorbells;
 pub(super) mod errors;
 pub(super) mod ipoib;
 pub(super) mod opensm;

@@ -72,6 +72,9 @@ pub struct E810 {
 impl Interface for E810 {
     type Options = Options;
 
+    const NEEDS_TRAPS: Option<&'static str> =
+        Some("stand in one page for all processes, of which the next overwrites the last");
+
     fn new(setup: Setup) -> Self {
         let function = Function::new(&setup);
         Self {

@@ -58,6 +58,9 @@ pub struct JingZhao {
 impl Interface for JingZhao {
     type Options = Options;
 
+    const NEEDS_TRAPS: Option<&'static str> =
+        Some("say what was posted, and nothing in the guest's memory says it again");
+
     fn new(setup: Setup) -> Self {
         let doorbells = Doorbells::new(setup.options.uar_pages.bar_len());
         Self { setup, hcr: Hcr::default(), doorbells, state: DeviceState::default() }

@@ -141,14 +141,15 @@ impl Resources {
         self.raise(cx, &Eqe::Qp(qpn, event));
     }
 
-    /// Does what can wait for the end of a turn: tells of shared receive queues that ran low. Whether more waits.
+    /// Does what can wait for the end of a turn: tells of shared receive queues that ran low, and looks for doorbells that
+    /// were missed. Whether more waits.
     pub fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
         while let Some(srqn) = self.low_srqs.pop() {
             self.raise(cx, &Eqe::SrqLimit(srqn));
         }
         // Contexts are kept here, and read from the engine when software asks for them.
         while cx.engine.poll_dirty().is_some() {}
-        false
+        self.go_round(cx)
     }
 
     /// Tells of a CQ that lost a completion.

@@ -5,7 +5,7 @@
 
 use protocol::hca::mthca::cqc::{Cqc, ResizeCq};
 use protocol::hca::mthca::cqe::Cqe;
-use protocol::hca::mthca::doorbell::{ArmCq, ArmFor};
+use protocol::hca::mthca::doorbell::{ArmCq, ArmFor, RECORD_LEN};
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::{Cqn, Eqn};
 
@@ -27,6 +27,8 @@ pub struct CompletionQueue {
     /// The newest entry that is solicited, or of a failed request.
     solicited: Option<u32>,
     notifier: Notifier,
+    /// How its doorbell record said last that it was armed, where the device goes by that.
+    recorded: Option<ArmCq>,
     /// What strict mode knows of its events.
     pub(super) sequence: Sequence,
 }
@@ -43,6 +45,7 @@ impl CompletionQueue {
             ring: CountedRing::new(buffer),
             solicited: None,
             notifier: Notifier::new(cqc.comp_eqn, Armed::No),
+            recorded: None,
             sequence: Sequence::default(),
         }
     }
@@ -62,7 +65,8 @@ impl CompletionQueue {
         (self.page, self.consumer_record)
     }
 
-    /// Number of the doorbell record that says how it was armed last. The device goes by the doorbell.
+    /// Number of the doorbell record that says how it was armed last. The device goes by the doorbell, unless it may miss
+    /// some.
     pub fn arm_record(&self) -> u32 {
         self.arm_record
     }
@@ -97,6 +101,16 @@ impl CompletionQueue {
         }
         self.ring = ring;
         Ok(())
+    }
+
+    /// How software has armed it, by its doorbell record of now; `None` if it has not since the last time it was asked. Two
+    /// times are told apart by the sequence number, which software counts up with each event it has seen: what says the
+    /// same again was written by software that has yet to see an event which is on its way.
+    pub fn rearmed(&mut self, record: [u8; RECORD_LEN]) -> Option<ArmCq> {
+        let arm = ArmCq::from_record(record)
+            .filter(|arm| arm.arm_for.is_some() && arm.cqn.get() == self.cqn.get() & 0xff_ffff)?;
+        let arm = ArmCq { cqn: self.cqn, ..arm };
+        (self.recorded.replace(arm) != Some(arm)).then_some(arm)
     }
 
     /// Asks for an event. What was asked for may be there already: software may have armed the queue while the entry was

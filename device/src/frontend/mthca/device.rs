@@ -63,10 +63,14 @@ pub struct Mthca {
     counters: Counters,
     /// The buffer of catastrophic errors says so.
     failed: bool,
+    /// Doorbells may be missed.
+    mapped: bool,
 }
 
 impl Interface for Mthca {
     type Options = Options;
+
+    const NEEDS_TRAPS: Option<&'static str> = None;
 
     fn new(setup: Setup) -> Self {
         let doorbells = Doorbells::new(setup.options.limits.bar2_len());
@@ -78,6 +82,7 @@ impl Interface for Mthca {
             strict: Strict::default(),
             counters: Counters::default(),
             failed: false,
+            mapped: false,
         }
     }
 }
@@ -202,6 +207,17 @@ impl Frontend for Mthca {
         })
     }
 
+    fn map_doorbells(&mut self) -> Option<Bar> {
+        self.mapped = true;
+        Some(Bar::Bar2)
+    }
+
+    fn doorbell_words(&self, words: &mut Vec<u64>) {
+        if let Some(resources) = self.state.resources() {
+            resources.uar.words(self.setup.options.limits.uar_pages(), words);
+        }
+    }
+
     fn bar_read(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]) {
         if cx.monitor.is_strict() {
             strict::read(&mut self.strict, bar, offset, data.len()).report(cx.monitor);
@@ -227,6 +243,7 @@ impl Frontend for Mthca {
                 }
             }
             _ => match (self.doorbells.write(offset, data), self.state.resources_mut()) {
+                (Ok(Some(rung)), Some(resources)) if self.mapped => resources.find(cx, &rung),
                 (Ok(Some(rung)), Some(resources)) => resources.ring(cx, rung),
                 (Ok(Some(rung)), None) => rung.ignore(cx.monitor, InterfaceReason::NotInitialised),
                 (Ok(None), _) => {}

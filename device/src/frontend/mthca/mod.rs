@@ -30,6 +30,7 @@ pub mod strict;
 #[cfg(test)]
 mod tests;
 mod trace;
+pub mod uar;
 pub mod work_queue;
 
 pub use device::{Counters, Mthca, Mthca as Device, Setup};

@@ -10,6 +10,7 @@
 //! | QP | 1 KiB | 2^17, in 2^16 groups | 200 MiB |
 //! | CQ | 100 B | 2^17, in 2^16 groups | 60 MiB |
 //! | SRQ | 100 B | 2^16, in 2^14 groups | 15 MiB |
+//! | place of a queue in its UAR page | 200 B | 2^18 | 50 MiB |
 //! | EQ | 80 B | 2^5 | 3 KiB |
 //! | key | 80 B | 2^20, or 2^14 groups of 64 | 83 MiB |
 //! | page table chunk | 4 KiB | 2^15 | 128 MiB |
@@ -32,6 +33,7 @@ use super::groups::Groups;
 use super::mpt::{PageEntries, region};
 use super::qp::QueuePair;
 use super::srq::SharedReceiveQueue;
+use super::uar::UarQueues;
 use crate::frontend::mellanox::icm::{IcmRange, PageMap};
 use crate::frontend::mellanox::mtt::{ENTRY_LEN, Mtt};
 use crate::memory::GuestMemory;
@@ -141,6 +143,8 @@ pub struct Resources {
     pub qps: SparseTable<Box<QueuePair>>,
     /// Valid SRQs, by index.
     pub srqs: SparseTable<Box<SharedReceiveQueue>>,
+    /// Where QPs and CQs ring.
+    pub uar: UarQueues,
     /// SRQs that passed their limit in this turn, which software is told of when it ends.
     pub low_srqs: Vec<Srqn>,
     /// Multicast groups.
@@ -156,6 +160,7 @@ impl Resources {
             cqs: SparseTable::new(CQS),
             qps: SparseTable::new(QPS),
             srqs: SparseTable::new(SRQS),
+            uar: UarQueues::default(),
             low_srqs: Vec::new(),
             groups: Groups::default(),
         }

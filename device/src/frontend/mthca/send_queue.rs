@@ -125,6 +125,12 @@ impl SendQueue {
         }
     }
 
+    /// Takes note of what the doorbell record says by now.
+    pub fn learn(&mut self, record: u32) -> Advance {
+        let slots = self.slots();
+        self.counters.learn(Some(record), slots)
+    }
+
     /// Takes the next WQE.
     pub fn take(&mut self, mem: &impl QueueMemory) -> Fetch<Taken> {
         if self.waiting() == 0 {

@@ -29,7 +29,7 @@ use crate::frontend::mellanox::strict::HcrWatch;
 use crate::memory::GuestMemory;
 
 pub(super) use self::commands::examine;
-pub(super) use self::doorbells::{arm_cq, send};
+pub(super) use self::doorbells::{arm_cq, arms, send, sends};
 pub(super) use self::entries::{cqe, eqe};
 pub(super) use self::registers::{arm_eqs, read, set_consumer, write};
 pub(super) use self::sequence::Sequence;

@@ -7,6 +7,7 @@ mod events;
 mod hostile;
 mod ignored;
 mod lost_ack;
+mod mapped;
 mod port;
 mod probe;
 mod regions;

@@ -1,10 +1,14 @@
 //! One client's socket.
 
+use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
-use rustix::net::{SendFlags, send};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, sendmsg};
 use thiserror::Error;
 
 use super::Device;
@@ -23,6 +27,8 @@ pub struct Connection {
     /// Replies; the first `sent` bytes are on their way.
     replies: Vec<u8>,
     sent: usize,
+    /// Files that go with the replies which begin at these bytes.
+    files: VecDeque<(usize, Arc<OwnedFd>)>,
 }
 
 /// Why a client is gone.
@@ -59,7 +65,14 @@ impl Connection {
     /// The socket cannot be made non-blocking.
     pub fn new(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Ok(Self { stream, input: Input::new(), session: Session::default(), replies: Vec::new(), sent: 0 })
+        Ok(Self {
+            stream,
+            input: Input::new(),
+            session: Session::default(),
+            replies: Vec::new(),
+            sent: 0,
+            files: VecDeque::new(),
+        })
     }
 
     /// Serves up to `budget` messages, in order. Their replies wait for [`Connection::reply`]: what a store set in
@@ -74,7 +87,9 @@ impl Connection {
             while messages < budget && self.replies.len() - self.sent < MAX_UNSENT {
                 let Some(message) = self.input.next()? else { break };
                 let (header, payload, fds) = (message.header, message.payload, message.fds);
-                self.session.handle(header, payload, fds, device, &mut self.replies)?;
+                let start = self.replies.len();
+                let file = self.session.handle(header, payload, fds, device, &mut self.replies)?;
+                self.files.extend(file.map(|file| (start, file)));
                 messages += 1;
             }
             if self.input.has_next() {
@@ -107,7 +122,7 @@ impl Connection {
     /// The client is gone.
     pub fn reply(&mut self) -> Result<(), Gone> {
         while self.sent < self.replies.len() {
-            match send(&self.stream, &self.replies[self.sent..], SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            match self.send_some() {
                 Ok(sent) => self.sent += sent,
                 Err(rustix::io::Errno::AGAIN) => return Ok(()),
                 Err(rustix::io::Errno::INTR) => {}
@@ -119,6 +134,26 @@ impl Connection {
         self.replies.shrink_to(MAX_UNSENT);
         self.sent = 0;
         Ok(())
+    }
+
+    /// Sends up to the next reply that has a file, or the beginning of that one with its file: a client looks for it where
+    /// it looks for the header.
+    fn send_some(&mut self) -> rustix::io::Result<usize> {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let next = self.files.front().map(|(start, _)| *start);
+        if next != Some(self.sent) {
+            let end = next.unwrap_or(self.replies.len());
+            return send(&self.stream, &self.replies[self.sent..end], flags);
+        }
+        let end = self.files.get(1).map_or(self.replies.len(), |(start, _)| *start);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let fds: Vec<BorrowedFd<'_>> = self.files.front().iter().map(|(_, file)| file.as_fd()).collect();
+        ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+        let bytes = [IoSlice::new(&self.replies[self.sent..end])];
+        let sent = sendmsg(&self.stream, &bytes, &mut ancillary, flags)?;
+        self.files.pop_front();
+        Ok(sent)
     }
 }
 

@@ -27,6 +27,9 @@ pub use listener::{Access, ListenError, Listener, Source};
 pub use message::{MAX_TRANSFER_LEN, Region};
 pub use stats::MessageStats;
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
 use super::msix::Interrupts;
 use crate::memory::GuestMemory;
 
@@ -37,6 +40,13 @@ use crate::memory::GuestMemory;
 pub trait Device {
     /// Bytes of a region; 0 if there is none.
     fn region_len(&self, region: Region) -> u64;
+
+    /// The file behind a region, if the client may map it: all of the region, from the file's first byte on. What is
+    /// stored there makes no message.
+    fn region_file(&mut self, region: Region) -> Option<Arc<OwnedFd>> {
+        let _ = region;
+        None
+    }
 
     /// Reads bytes of a region.
     fn region_read(&mut self, region: Region, offset: u64, out: &mut [u8]);

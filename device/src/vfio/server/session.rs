@@ -2,13 +2,15 @@
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use protocol::ids::Iova;
 use serde::{Deserialize, Serialize};
 use vfio_bindings::bindings::vfio::{
     VFIO_DEVICE_FLAGS_PCI, VFIO_DEVICE_FLAGS_RESET, VFIO_DMA_UNMAP_FLAG_ALL, VFIO_IRQ_INFO_EVENTFD,
     VFIO_IRQ_INFO_MASKABLE, VFIO_PCI_ERR_IRQ_INDEX, VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_NUM_IRQS,
-    VFIO_PCI_NUM_REGIONS, VFIO_REGION_INFO_FLAG_READ, VFIO_REGION_INFO_FLAG_WRITE,
+    VFIO_PCI_NUM_REGIONS, VFIO_REGION_INFO_FLAG_MMAP, VFIO_REGION_INFO_FLAG_READ,
+    VFIO_REGION_INFO_FLAG_WRITE,
 };
 use vfio_user::{DmaMapFlags, DmaUnmapFlags};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -65,7 +67,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Serves one whole message and appends the reply, if there is one, to `out`.
+    /// Serves one whole message and appends the reply, if there is one, to `out`; what is to be sent with that reply.
     ///
     /// # Errors
     /// Only what leaves no way to go on.
@@ -76,7 +78,7 @@ impl Session {
         fds: Result<Vec<OwnedFd>, OutOfDescriptors>,
         device: &mut impl Device,
         out: &mut Vec<u8>,
-    ) -> Result<(), Violation> {
+    ) -> Result<Option<Arc<OwnedFd>>, Violation> {
         if header.flags & FLAG_TYPE != 0 {
             // We send no commands, so there is nothing to reply to.
             return Err(Violation::NotACommand { flags: header.flags });
@@ -88,9 +90,10 @@ impl Session {
 
         self.stats.count(command);
         let reply = Reply::begin(out);
+        let mut file = None;
         let result = match (command, fds) {
             (None, _) => Err(Errno::NOT_SUPPORTED),
-            (Some(command), Ok(fds)) => self.execute(command, payload, fds, device, reply.out),
+            (Some(command), Ok(fds)) => self.execute(command, payload, fds, device, reply.out, &mut file),
             (Some(_), Err(OutOfDescriptors)) => {
                 limited!(error, "out of descriptors: refused a message for want of those that came with it");
                 Err(Errno::OUT_OF_DESCRIPTORS)
@@ -100,8 +103,8 @@ impl Session {
             self.stats.refused += 1;
             limited!(debug, command = header.command, errno, "refused a vfio-user message");
         }
-        reply.finish(header, result);
-        Ok(())
+        let is_sent = reply.finish(header, result);
+        Ok(file.filter(|_| is_sent))
     }
 
     fn execute(
@@ -111,6 +114,7 @@ impl Session {
         fds: Vec<OwnedFd>,
         device: &mut impl Device,
         out: &mut Vec<u8>,
+        file: &mut Option<Arc<OwnedFd>>,
     ) -> Result<(), Errno> {
         match command {
             Command::Version => self.version(payload, out),
@@ -122,7 +126,10 @@ impl Session {
                 Ok(())
             }
             Command::GetInfo => get_info(&parse(payload)?, out),
-            Command::GetRegionInfo => get_region_info(&parse(payload)?, device, out),
+            Command::GetRegionInfo => {
+                *file = get_region_info(&parse(payload)?, device, out)?;
+                Ok(())
+            }
             Command::GetIrqInfo => get_irq_info(&parse(payload)?, device, out),
             Command::SetIrqs => {
                 let (set, booleans) = IrqSet::read_from_prefix(payload).map_err(|_| Errno::INVALID)?;
@@ -249,17 +256,27 @@ fn get_info(request: &DeviceInfo, out: &mut Vec<u8>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// No region offers mmap: every access has to arrive here, and a client that may map one stops posting its writes.
-fn get_region_info(request: &RegionInfo, device: &impl Device, out: &mut Vec<u8>) -> Result<(), Errno> {
+/// A region that the client may map comes with its file. QEMU then posts no writes to any region of the device, since those
+/// to that one do not stand in line with them.
+fn get_region_info(
+    request: &RegionInfo,
+    device: &mut impl Device,
+    out: &mut Vec<u8>,
+) -> Result<Option<Arc<OwnedFd>>, Errno> {
     let argsz = reply_len::<RegionInfo>(request.argsz)?;
     if request.index >= VFIO_PCI_NUM_REGIONS {
         return Err(Errno::INVALID);
     }
-    let size = Region::from_index(request.index).map_or(0, |region| device.region_len(region));
-    let flags = if size == 0 { 0 } else { VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE };
+    let region = Region::from_index(request.index);
+    let size = region.map_or(0, |region| device.region_len(region));
+    let file = region.and_then(|region| device.region_file(region));
+    let mut flags = if size == 0 { 0 } else { VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE };
+    if file.is_some() {
+        flags |= VFIO_REGION_INFO_FLAG_MMAP;
+    }
     let info = RegionInfo { argsz, flags, index: request.index, cap_offset: 0, size, offset: 0 };
     out.extend_from_slice(info.as_bytes());
-    Ok(())
+    Ok(file)
 }
 
 fn get_irq_info(request: &IrqInfo, device: &mut impl Device, out: &mut Vec<u8>) -> Result<(), Errno> {
@@ -345,11 +362,11 @@ impl<'a> Reply<'a> {
         Self { out, start }
     }
 
-    /// Fills in the header. An error has no payload, and what wants no reply gets none.
-    fn finish(self, request: Header, result: Result<(), Errno>) {
+    /// Fills in the header. An error has no payload, and what wants no reply gets none. Whether there is one.
+    fn finish(self, request: Header, result: Result<(), Errno>) -> bool {
         if request.flags & FLAG_NO_REPLY != 0 {
             self.out.truncate(self.start);
-            return;
+            return false;
         }
         let (flags, error) = match result {
             Ok(()) => (FLAG_REPLY, 0),
@@ -363,5 +380,6 @@ impl<'a> Reply<'a> {
         let size = u32::try_from(reply.len()).unwrap_or(u32::MAX);
         let header = Header { id: request.id, command: request.command, size, flags, error };
         reply[..HEADER_LEN].copy_from_slice(header.as_bytes());
+        true
     }
 }

@@ -1,6 +1,6 @@
 //! A client made of bytes against [`Connection`], on a socket pair.
 
-use std::io::{IoSlice, Read, Write};
+use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -8,7 +8,10 @@ use std::os::unix::net::UnixStream;
 use protocol::ids::Iova;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
 
 use super::*;
 use crate::vfio::Bar;
@@ -22,6 +25,8 @@ struct Stub {
     log: Vec<String>,
     memory: GuestMemory,
     interrupts: Interrupts,
+    /// Of BAR 2.
+    file: Option<Arc<OwnedFd>>,
 }
 
 impl Device for Stub {
@@ -32,6 +37,10 @@ impl Device for Stub {
             Region::Bar(_) => 0,
             Region::Config => 256,
         }
+    }
+
+    fn region_file(&mut self, region: Region) -> Option<Arc<OwnedFd>> {
+        self.file.clone().filter(|_| region == Region::Bar(Bar::Bar2))
     }
 
     fn region_read(&mut self, region: Region, offset: u64, out: &mut [u8]) {
@@ -87,6 +96,7 @@ impl Bench {
             log: Vec::new(),
             memory: GuestMemory::default(),
             interrupts: Interrupts::new(4),
+            file: None,
         };
         Self { device, connection: Connection::new(server).unwrap(), client }
     }
@@ -252,6 +262,48 @@ fn device_regions_and_interrupts_are_described() {
     assert_eq!(bench.call(7, &words(&[16, 0, 0, 0])).payload, words(&[16, 0, 0, 0]), "no INTx");
     assert_eq!(bench.call(7, &words(&[16, 0, 3, 0])).payload, words(&[16, 1, 3, 1]), "errors");
     assert_eq!(bench.call(7, &words(&[16, 0, 5, 0])).error, errno(libc::EINVAL));
+}
+
+/// QEMU reads a header at a time, and takes a descriptor for what it belongs to that comes with it.
+#[test]
+fn a_region_that_may_be_mapped_comes_with_its_file_where_its_own_reply_begins() {
+    let mut bench = Bench::new();
+    let file = Arc::new(memfd(4 << 20));
+    bench.device.file = Some(file.clone());
+    let request = |id, index: u32, flags| {
+        let payload = [words(&[32, 0, index, 0]), longs(&[0, 0])].concat();
+        message(id, 5, flags, &payload)
+    };
+    let order = [0, 2, 2, 7, 2];
+    for (id, index) in (0..).zip(order) {
+        bench.send(&request(id, index, 0));
+        bench.send(&request(99, 2, NO_REPLY));
+    }
+    bench.serve().unwrap();
+    for (id, index) in (0..).zip(order) {
+        let mut header = [0; 16];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(&mut header)];
+        let received = recvmsg(&bench.client, &mut parts, &mut control, RecvFlags::empty()).unwrap();
+        assert_eq!(received.bytes, 16);
+        let fds: Vec<OwnedFd> = control
+            .drain()
+            .filter_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+                _ => None,
+            })
+            .flatten()
+            .collect();
+        assert_eq!(u16::from_ne_bytes([header[0], header[1]]), id);
+        let inode = |file: &OwnedFd| rustix::fs::fstat(file).unwrap().st_ino;
+        let expected = if index == 2 { vec![inode(&file)] } else { Vec::new() };
+        assert_eq!(fds.iter().map(inode).collect::<Vec<_>>(), expected, "reply {id}");
+        let mut payload = [0; 32];
+        bench.client.read_exact(&mut payload).unwrap();
+        assert_eq!(payload[4], if index == 2 { 7 } else { 3 }, "flags of region {index}");
+    }
+    assert_eq!(bench.answer(), None);
 }
 
 #[test]

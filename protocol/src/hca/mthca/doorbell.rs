@@ -14,7 +14,7 @@ pub const RECORD_LEN: usize = 8;
 
 /// A doorbell of a UAR page, eight bytes written at once or one half after the other. All other offsets ignore writes,
 /// and the whole page reads 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UarRegister {
     /// 10h
     Send,
@@ -23,6 +23,14 @@ pub enum UarRegister {
 }
 
 impl UarRegister {
+    /// Where it is in its page.
+    pub const fn offset(self) -> u64 {
+        match self {
+            Self::Send => 0x10,
+            Self::ArmCq => 0x20,
+        }
+    }
+
     /// The register whose first or second half is at an offset of a page, and whether it is the second.
     pub const fn at(offset: u64) -> Option<(Self, bool)> {
         match offset {
@@ -128,6 +136,23 @@ impl ArmCq {
         };
         Self { arm_for, cqn: Cqn::new(raw.cqn()), consumer: raw.consumer(), sequence: raw.sequence() }
     }
+
+    /// Reads what a doorbell record says of how a CQ was armed last; `None` if it is the record of something else, as it is
+    /// until the CQ was armed for the first time.
+    pub fn from_record(bytes: [u8; RECORD_LEN]) -> Option<Self> {
+        let raw = RawRecord::from_bits(u64::from_be_bytes(bytes));
+        let arm_for = match raw.command() {
+            1 => Some(ArmFor::Solicited),
+            2 => Some(ArmFor::Any),
+            _ => None,
+        };
+        (RecordKind::from_code(raw.kind()) == Some(RecordKind::Arm)).then(|| Self {
+            arm_for,
+            cqn: Cqn::new(raw.number()),
+            consumer: raw.counter(),
+            sequence: raw.sequence(),
+        })
+    }
 }
 
 /// What a doorbell record is about: a field of its second half.
@@ -213,9 +238,11 @@ struct RawSend {
 
 #[bitfield(u64)]
 struct RawRecord {
-    /// Of an armed CQ: sequence number and command.
-    #[bits(5)]
-    __: u8,
+    /// Of an armed CQ, as the next.
+    #[bits(3)]
+    command: u8,
+    #[bits(2)]
+    sequence: u8,
     #[bits(3)]
     kind: u8,
     #[bits(24)]
@@ -281,8 +308,24 @@ mod tests {
         }
     }
 
+    /// Section 13.3.
+    #[test]
+    fn the_record_of_an_armed_cq_says_what_its_doorbell_does() {
+        let record = [0x00, 0x00, 0x00, 0x05, 0x00, 0x00, 0x11, 0x4a];
+        let doorbell = [0x12, 0x00, 0x00, 0x11, 0x00, 0x00, 0x00, 0x05];
+        assert_eq!(ArmCq::from_record(record), Some(ArmCq::parse(doorbell)));
+        let created = [0, 0, 0, 0, 0x00, 0x00, 0x11, 0x40];
+        assert_eq!(ArmCq::from_record(created).unwrap().arm_for, None);
+        for other in [[0; 8], [0, 0, 0, 1, 0x00, 0x00, 0x14, 0x60]] {
+            assert_eq!(ArmCq::from_record(other), None);
+        }
+    }
+
     #[test]
     fn a_page_has_two_registers() {
+        for register in [UarRegister::Send, UarRegister::ArmCq] {
+            assert_eq!(UarRegister::at(register.offset()), Some((register, false)));
+        }
         assert_eq!(UarRegister::at(0x10), Some((UarRegister::Send, false)));
         assert_eq!(UarRegister::at(0x24), Some((UarRegister::ArmCq, true)));
         for offset in [0x00, 0x08, 0x12, 0x18, 0x1c, 0x28, 0x30, 0xff8] {

@@ -5,6 +5,7 @@
 
 use protocol::hca::mthca::cmd::Command;
 use protocol::hca::mthca::cqc::{Cqc, ResizeCq};
+use protocol::hca::mthca::doorbell::UarRegister;
 use protocol::hca::status::{CmdError, CmdStatus};
 
 use super::{Answer, Call};
@@ -23,15 +24,17 @@ pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     }
     let full = |TableFull| CmdError::new(CmdStatus::ExceedLim, "CQs in use with", index.into());
     resources.cqs.insert(index, Box::new(CompletionQueue::new(cqn, &cqc))).map_err(full)?;
+    resources.uar.add(cqc.page, UarRegister::ArmCq, index);
     Ok(Answer::Nothing)
 }
 
 /// QPs that still name it lose their completions.
 pub(super) fn hw2sw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, command, .. } = call;
-    find(resources, command)?;
+    let page = find(resources, command)?.page();
     let index = resources.cq_index(command.cqn());
     resources.cqs.remove(index);
+    resources.uar.remove(page, UarRegister::ArmCq, index);
     Ok(Answer::Nothing)
 }
 

@@ -3,6 +3,7 @@
 //! # Spec
 //! mthca interface, sections 3.1, 6.5 and 8.1.
 
+use protocol::hca::mthca::doorbell::UarRegister;
 use protocol::hca::mthca::modify::{ModifyQp, Named};
 use protocol::hca::mthca::qpc::Qpc;
 use protocol::hca::qp::Transition;
@@ -35,6 +36,7 @@ pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answe
             cx.engine.destroy_qp(qpn);
             cx.monitor.forget_qp(qpn);
             resources.qps.remove(index);
+            resources.uar.remove(current.page, UarRegister::Send, index);
             let wanted = command.wants_context().then(|| ModifyQp::outbox(&current).to_vec());
             return Ok(wanted.map_or(Answer::Nothing, Answer::Mailbox));
         }
@@ -56,12 +58,14 @@ fn create(resources: &mut Resources, cx: &mut Context<'_>, qpn: Qpn, qpc: Qpc) -
     let kind = qpc.kind().ok_or(CmdError::param("service type", qpc.kind.into()))?;
     let service = service(kind, qpn, cx.engine.smi(), cx.engine.gsi());
     let service = service.ok_or(CmdError::param("QP for management datagrams", qpn.get().into()))?;
+    let page = qpc.page;
     let qp = QueuePair::new(qpn, service, kind, qpc);
     cx.engine.create_qp(qpn, qp.attributes(cx.port.addresses())).map_err(|_| exceeded)?;
     if resources.qps.insert(index, Box::new(qp)).is_err() {
         cx.engine.destroy_qp(qpn);
         return Err(exceeded);
     }
+    resources.uar.add(page, UarRegister::Send, index);
     Ok(())
 }
 

@@ -8,6 +8,8 @@ use super::rules::{
     ARM_COMMAND, ARM_NO_CQ, ARM_RECORD, ARM_SEQUENCE, CQ_CONSUMER, DOORBELL_EMPTY, DOORBELL_LINK,
     DOORBELL_NO_QP, DOORBELL_ORDER, DOORBELL_PAGE, DOORBELL_RECORD, DOORBELL_STATE, RECORD_TAG, SQ_OVERRUN,
 };
+use crate::frontend::mthca::completion_queue::CompletionQueue;
+use crate::frontend::mthca::event_queue::EventQueues;
 use crate::frontend::mthca::qp::QueuePair;
 use crate::frontend::mthca::resources::Resources;
 use crate::frontend::strict::Findings;
@@ -74,14 +76,28 @@ pub(in super::super) fn send(
             format!("QP {qpn}: WQE {first:#x} is {said:x?}, the slot in front has {link:x?}"),
         );
     }
+    overrun(qp, [Some(producer), record.map(|record| record.posted())], &mut found);
+    found
+}
+
+/// Looks at the record of a send queue that says more than before, where doorbells may be missed: of those there is nothing
+/// to be said.
+pub(in super::super) fn sends(qp: &QueuePair, record: Record) -> Findings {
+    let mut found = Findings::default();
+    tag(record, RecordKind::Send, qp.qpn.get(), qp.qpc.sq_record, &mut found);
+    overrun(qp, [Some(record.posted()), None], &mut found);
+    found
+}
+
+/// Looks whether more was posted than there is room for, by what a doorbell and a record say.
+fn overrun(qp: &QueuePair, counts: [Option<u16>; 2], found: &mut Findings) {
     let ahead = |count: u16| count.wrapping_sub(qp.send.taken());
-    let counts = [Some(producer), record.map(|record| record.posted())];
     let waiting = counts.into_iter().flatten().map(ahead).filter(|ahead| *ahead < OLDER).max();
     let posted = qp.counters.sends_outstanding() + u64::from(waiting.unwrap_or(0));
     if posted > u64::from(qp.send.slots()) {
-        found.add(&SQ_OVERRUN, format!("QP {qpn} has {} slots and {posted} requests", qp.send.slots()));
+        let (qpn, slots) = (qp.qpn, qp.send.slots());
+        found.add(&SQ_OVERRUN, format!("QP {qpn} has {slots} slots and {posted} requests"));
     }
-    found
 }
 
 fn send_record(qp: &QueuePair, producer: u16, record: Record, found: &mut Findings) {
@@ -124,7 +140,7 @@ pub(in super::super) fn arm_cq(
 ) -> Findings {
     let mut found = Findings::default();
     let Resources { layout, regions, cqs, eqs, .. } = resources;
-    let ArmCq { cqn, consumer, sequence, .. } = *arm;
+    let ArmCq { cqn, consumer, .. } = *arm;
     let Some(cq) = cqs.get_mut(layout.cqc.index(cqn.get())).filter(|cq| cq.cqn() == cqn) else {
         found.add(&ARM_NO_CQ, format!("CQ {cqn}"));
         return found;
@@ -152,6 +168,20 @@ pub(in super::super) fn arm_cq(
             );
         }
     }
+    armed(cq, eqs, arm, &mut found);
+    found
+}
+
+/// Looks at a record that says a CQ was armed, where doorbells may be missed.
+pub(in super::super) fn arms(cq: &mut CompletionQueue, eqs: &EventQueues, arm: &ArmCq) -> Findings {
+    let mut found = Findings::default();
+    armed(cq, eqs, arm, &mut found);
+    found
+}
+
+/// Looks at how a CQ is armed.
+fn armed(cq: &mut CompletionQueue, eqs: &EventQueues, arm: &ArmCq, found: &mut Findings) {
+    let ArmCq { cqn, consumer, sequence, .. } = *arm;
     let producer = cq.row().producer;
     if producer.wrapping_sub(consumer) >= LONG_OLDER {
         found.add(&CQ_CONSUMER, format!("CQ {cqn} up to {consumer:#x}, {producer:#x} entries were written"));
@@ -170,5 +200,4 @@ pub(in super::super) fn arm_cq(
             format!("CQ {cqn} with sequence number {sequence}, {first}{unseen} is right"),
         );
     }
-    found
 }

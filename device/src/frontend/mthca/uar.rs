@@ -1,0 +1,260 @@
+//! Doorbells that nobody tells the device of: UAR pages that are mapped into the guest.
+//!
+//! Software writes a doorbell record to its memory and then stores the doorbell, which repeats what the record says. In a
+//! page that is mapped the store is only a word in memory, found later or overwritten by the doorbell of another queue
+//! before it is found. So a word that is found has the device look at the record of the queue it names, and then at those of
+//! all queues of the page, in rounds; the word itself is believed in nothing else. A 32-bit guest stores it in two halves,
+//! and what is found may be one of them.
+//!
+//! # Spec
+//! mthca interface, sections 5.1 to 5.4.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound::{Excluded, Unbounded};
+
+use engine::State;
+use protocol::hca::mthca::doorbell::{RECORD_LEN, UAR_PAGE, UarRegister};
+
+use super::doorbell::Rung;
+use super::resources::Resources;
+use super::strict;
+use super::work_queue::Advance;
+use crate::frontend::Context;
+use crate::frontend::mellanox::notify::Notify;
+use crate::telemetry::reason::InterfaceReason;
+
+/// Bound: records looked at when a word was found, before the turn goes on. No program of so few queues waits for a turn.
+const AT_ONCE: usize = 16;
+/// Bound: records looked at at the end of a turn.
+const IN_A_TURN: usize = 256;
+
+/// A register of a UAR page, and with it the queues that ring there.
+type Place = (u32, UarRegister);
+
+/// Which queues ring in which page.
+#[derive(Debug, Default)]
+pub struct UarQueues {
+    places: BTreeMap<Place, Queues>,
+    /// Places with a round that is under way, and some whose round has ended.
+    rounds: VecDeque<Place>,
+}
+
+/// Queues of one kind, and how far a round of looking at them has come.
+#[derive(Debug, Default)]
+struct Queues {
+    /// Their indices.
+    all: BTreeSet<u32>,
+    /// A round is under way.
+    round: bool,
+    /// The last one that it has looked at; `None`: none yet.
+    last: Option<u32>,
+    /// A word was found since it began: those that it has passed are looked at again.
+    again: bool,
+}
+
+impl UarQueues {
+    /// There is a queue that rings in a page.
+    pub fn add(&mut self, page: u32, register: UarRegister, index: u32) {
+        self.places.entry((page, register)).or_default().all.insert(index);
+    }
+
+    /// There is no such queue any more.
+    pub fn remove(&mut self, page: u32, register: UarRegister, index: u32) {
+        if let Entry::Occupied(mut queues) = self.places.entry((page, register)) {
+            queues.get_mut().all.remove(&index);
+            if queues.get().all.is_empty() {
+                queues.remove();
+            }
+        }
+    }
+
+    /// Appends where in BAR2, which has so many pages, the doorbells of these queues are stored.
+    pub fn words(&self, pages: u32, words: &mut Vec<u64>) {
+        let word = |(page, register): &Place| u64::from(*page) * UAR_PAGE + register.offset();
+        words.extend(self.places.range(..(pages, UarRegister::Send)).map(|(place, _)| word(place)));
+    }
+
+    /// Has all queues of a place looked at, unless the only one was `seen` just now.
+    fn begin(&mut self, place: Place, seen: Option<u32>) {
+        let Some(queues) = self.places.get_mut(&place) else { return };
+        if queues.round {
+            queues.again = true;
+        } else if queues.all.len() > 1 || queues.all.first().copied() != seen {
+            (queues.round, queues.last) = (true, None);
+            self.rounds.push_back(place);
+        }
+    }
+
+    /// The next queue to look at in a place. `None`: its round has ended.
+    fn next(&mut self, place: Place) -> Option<u32> {
+        let queues = self.places.get_mut(&place).filter(|queues| queues.round)?;
+        let from = queues.last.map_or(Unbounded, Excluded);
+        let mut next = queues.all.range((from, Unbounded)).next();
+        if next.is_none() && std::mem::take(&mut queues.again) {
+            next = queues.all.first();
+        }
+        queues.last = next.copied();
+        queues.round = next.is_some();
+        queues.last
+    }
+}
+
+impl Resources {
+    /// A word was found in a mapped page.
+    pub fn find(&mut self, cx: &mut Context<'_>, rung: &Rung) {
+        let (place, index, of_page) = match *rung {
+            Rung::Send { page, doorbell } => {
+                let index = self.qp_index(doorbell.qpn);
+                ((page, UarRegister::Send), index, self.qps.get(index).map(|qp| qp.qpc.page))
+            }
+            Rung::Arm { page, arm } => {
+                let index = self.cq_index(arm.cqn);
+                ((page, UarRegister::ArmCq), index, self.cqs.get(index).map(|cq| cq.page()))
+            }
+        };
+        let named = (of_page == Some(place.0)).then_some(index);
+        if let Some(index) = named {
+            self.look(cx, place.1, index);
+        }
+        self.uar.begin(place, named);
+        for _ in 0..AT_ONCE {
+            let Some(index) = self.uar.next(place) else { return };
+            self.look(cx, place.1, index);
+        }
+    }
+
+    /// Goes on with rounds. Whether there was one, so that something may have been found or is left to be looked at.
+    pub fn go_round(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.uar.rounds.is_empty() {
+            return false;
+        }
+        for _ in 0..IN_A_TURN {
+            let Some(place) = self.uar.rounds.front().copied() else { break };
+            match self.uar.next(place) {
+                Some(index) => self.look(cx, place.1, index),
+                None => drop(self.uar.rounds.pop_front()),
+            }
+        }
+        // The next turn begins with another place.
+        if self.uar.rounds.len() > 1 {
+            self.uar.rounds.rotate_left(1);
+        }
+        true
+    }
+
+    /// Looks at the record of a queue.
+    fn look(&mut self, cx: &mut Context<'_>, register: UarRegister, index: u32) {
+        match register {
+            UarRegister::Send => self.look_at_sends(cx, index),
+            UarRegister::ArmCq => self.look_at_arm(cx, index),
+        }
+    }
+
+    fn look_at_sends(&mut self, cx: &mut Context<'_>, index: u32) {
+        let Self { layout, regions, qps, .. } = self;
+        let Some(qp) = qps.get_mut(index) else { return };
+        // Before that software posts nothing, and the record may still be that of an earlier QP.
+        let state = cx.engine.query_qp(qp.qpn).map(|live| live.state);
+        let Some(State::Rts | State::Sqd | State::Sqe | State::Err) = state else { return };
+        let record = regions.whole_record(layout, cx.dma, qp.qpc.page, qp.qpc.sq_record);
+        let Some(record) = record else { return };
+        let learned = qp.send.learn(record.counter);
+        if learned == Advance::Nothing {
+            return;
+        }
+        if cx.monitor.is_strict() {
+            strict::sends(qp, record).report(cx.monitor);
+        }
+        let qpn = qp.qpn;
+        if learned == Advance::TooMany {
+            let what = format_args!("UAR[{}].send", qp.qpc.page);
+            return cx.monitor.ignored(InterfaceReason::Overflow, Some(qpn), what, |_| {});
+        }
+        qp.counters.doorbells += 1;
+        cx.monitor.count_doorbell("send");
+        cx.ring(self, qpn);
+    }
+
+    fn look_at_arm(&mut self, cx: &mut Context<'_>, index: u32) {
+        let Self { layout, regions, cqs, eqs, .. } = self;
+        let Some(cq) = cqs.get_mut(index) else { return };
+        let mut record = [0; RECORD_LEN];
+        if regions.icm.read(cx.dma, layout.record(cq.page(), cq.arm_record()), &mut record).is_err() {
+            return;
+        }
+        let Some(arm) = cq.rearmed(record) else { return };
+        if cx.monitor.is_strict() {
+            strict::arms(cq, eqs, &arm).report(cx.monitor);
+        }
+        cx.monitor.count_doorbell("arm_cq");
+        if let Notify::Yes(eqn) = cq.arm(&arm) {
+            self.notify(cx, eqn, arm.cqn);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLACE: Place = (2, UarRegister::Send);
+
+    fn queues<const N: usize>(indices: [u32; N]) -> UarQueues {
+        let mut queues = UarQueues::default();
+        indices.into_iter().for_each(|index| queues.add(PLACE.0, PLACE.1, index));
+        queues
+    }
+
+    fn rest(queues: &mut UarQueues) -> Vec<u32> {
+        std::iter::from_fn(|| queues.next(PLACE)).collect()
+    }
+
+    #[test]
+    fn words_are_looked_at_where_queues_ring() {
+        let mut queues = queues([1, 2]);
+        queues.add(7, UarRegister::ArmCq, 1);
+        queues.add(8, UarRegister::Send, 1);
+        let mut words = Vec::new();
+        queues.words(8, &mut words);
+        assert_eq!(words, [0x2010, 0x7020]);
+        queues.remove(2, UarRegister::Send, 1);
+        queues.remove(7, UarRegister::ArmCq, 1);
+        queues.remove(9, UarRegister::ArmCq, 1);
+        words.clear();
+        queues.words(8, &mut words);
+        assert_eq!(words, [0x2010]);
+    }
+
+    #[test]
+    fn a_queue_alone_is_looked_at_once() {
+        let mut queues = queues([5]);
+        queues.begin(PLACE, Some(5));
+        assert!(queues.rounds.is_empty() && rest(&mut queues).is_empty());
+        queues.begin(PLACE, None);
+        assert_eq!(rest(&mut queues), [5]);
+    }
+
+    #[test]
+    fn a_word_that_is_found_in_the_middle_of_a_round_has_all_looked_at_after_it() {
+        let mut queues = queues([1, 2, 3, 4]);
+        queues.begin(PLACE, Some(1));
+        assert_eq!([queues.next(PLACE), queues.next(PLACE)], [Some(1), Some(2)]);
+        queues.begin(PLACE, Some(1));
+        queues.begin(PLACE, Some(3));
+        assert_eq!(rest(&mut queues), [3, 4, 1, 2, 3, 4]);
+        assert_eq!(queues.rounds, [PLACE], "it began once");
+    }
+
+    #[test]
+    fn queues_may_come_and_go_in_a_round() {
+        let mut queues = queues([1, 3, 5]);
+        queues.begin(PLACE, None);
+        assert_eq!([queues.next(PLACE), queues.next(PLACE)], [Some(1), Some(3)]);
+        queues.remove(PLACE.0, PLACE.1, 3);
+        queues.add(PLACE.0, PLACE.1, 4);
+        assert_eq!(rest(&mut queues), [4, 5]);
+        [1, 4, 5].into_iter().for_each(|index| queues.remove(PLACE.0, PLACE.1, index));
+        assert_eq!(queues.next(PLACE), None);
+    }
+}

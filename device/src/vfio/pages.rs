@@ -1,0 +1,104 @@
+//! Pages of a BAR that the client maps: what is stored there makes no message, and is found by whoever looks.
+//!
+//! They are a memfd of ours. Its length is sealed, so that nobody who is given it can cut it short and end us by SIGBUS in
+//! the middle of a look, and it is no program for anybody (MFD_NOEXEC_SEAL, where the kernel has that). What is in it is the
+//! guest's and may change at any time: a word is taken out once, and used from the copy.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::io::Errno;
+use vm_memory::{FileOffset, MmapRegion, VolatileMemory as _};
+
+/// What the memory is called in `/proc/PID/maps`.
+const NAME: &str = "hcad-doorbells";
+
+/// A BAR as memory that is shared with the client.
+#[derive(Debug)]
+pub struct SharedPages {
+    file: Arc<OwnedFd>,
+    region: MmapRegion,
+}
+
+impl SharedPages {
+    /// `len` bytes of zeros, of which the host has none until they are touched.
+    ///
+    /// # Errors
+    /// The host refuses a descriptor or the mapping.
+    pub fn new(len: usize) -> io::Result<Self> {
+        let usual = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = match memfd_create(NAME, usual | MemfdFlags::NOEXEC_SEAL) {
+            Err(Errno::INVAL) => memfd_create(NAME, usual),
+            made => made,
+        }?;
+        ftruncate(&file, len as u64)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let ours = FileOffset::new(File::from(file.try_clone()?), 0);
+        let region = MmapRegion::from_file(ours, len).map_err(io::Error::other)?;
+        Ok(Self { file: Arc::new(file), region })
+    }
+
+    /// For the client to map.
+    pub fn file(&self) -> Arc<OwnedFd> {
+        self.file.clone()
+    }
+
+    /// Takes the eight bytes out that were stored at a multiple of eight, and leaves zeros. `None`: there is nothing new, or
+    /// no such place.
+    ///
+    /// What software wrote to memory before it stored the word is visible to reads that come after.
+    pub fn take(&self, offset: u64) -> Option<[u8; 8]> {
+        let word = self.region.get_atomic_ref::<AtomicU64>(usize::try_from(offset).ok()?).ok()?;
+        // Only looked at as long as it is zero: its cache line stays with the processor that stores there.
+        if word.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        Some(word.swap(0, Ordering::AcqRel)).filter(|word| *word != 0).map(u64::to_ne_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vm_memory::Bytes as _;
+
+    use super::*;
+
+    /// The pages as a client maps them.
+    fn mapped(pages: &SharedPages, len: usize) -> MmapRegion {
+        let file = File::from(pages.file().try_clone().unwrap());
+        MmapRegion::from_file(FileOffset::new(file, 0), len).unwrap()
+    }
+
+    #[test]
+    fn what_the_client_stores_is_taken_once() {
+        let pages = SharedPages::new(8192).unwrap();
+        let theirs = mapped(&pages, 8192);
+        assert_eq!(pages.take(0x1010), None);
+        theirs.as_volatile_slice().write_slice(&[1, 2, 3, 4, 5, 6, 7, 8], 0x1010).unwrap();
+        assert_eq!(pages.take(0x1018), None);
+        assert_eq!(pages.take(0x1010), Some([1, 2, 3, 4, 5, 6, 7, 8]));
+        assert_eq!(pages.take(0x1010), None);
+        theirs.as_volatile_slice().write_slice(&[9], 0x1017).unwrap();
+        assert_eq!(pages.take(0x1010), Some([0, 0, 0, 0, 0, 0, 0, 9]), "half a doorbell, or less");
+    }
+
+    #[test]
+    fn there_is_nothing_beyond_them_and_between_words() {
+        let pages = SharedPages::new(4096).unwrap();
+        for offset in [4096, 4089, 12, u64::MAX] {
+            assert_eq!(pages.take(offset), None, "{offset:#x}");
+        }
+    }
+
+    #[test]
+    fn the_client_cannot_change_their_length() {
+        let pages = SharedPages::new(4096).unwrap();
+        for len in [0, 8192] {
+            assert_eq!(ftruncate(&*pages.file(), len).unwrap_err(), Errno::PERM);
+        }
+    }
+}

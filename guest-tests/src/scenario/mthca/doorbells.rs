@@ -1,0 +1,107 @@
+//! Doorbells without traps: guests whose UAR pages are mapped do what others do, and how much faster. Figures are taken of
+//! one pair after the other, on the ring fabric, where nothing else keeps small messages waiting.
+
+use anyhow::Result;
+
+use super::super::perftest::{self, FIGURES, Figure};
+use super::super::stock_pair::StockPair;
+use super::pingpong::ping_pong;
+use crate::daemon::{Explained, Fabric, HcaSpec};
+use crate::lab::Lab;
+use crate::report::{Report, line};
+
+/// What a judged pair does, content checked: by polling and by events, which need every arming of a CQ to be found.
+const PING_PONGS: &[&str] = &[
+    "ibv_rc_pingpong",
+    "ibv_rc_pingpong -e",
+    "ibv_rc_pingpong -s 1 -n 2000 -e",
+    "ibv_rc_pingpong -s 1048576 -m 2048 -n 50",
+    "ibv_uc_pingpong -s 1 -n 2000",
+    "ibv_ud_pingpong -e",
+    "ibv_srq_pingpong",
+    "ibv_srq_pingpong -s 4096 -m 2048 -q 16 -e -g 0",
+];
+
+/// Programs of perftest, and how many sizes they report: one queue pair, and several that overwrite each other's doorbells.
+const PERFTESTS: &[(&str, usize)] = &[
+    ("ib_write_bw -a -n 20", 23),
+    ("ib_send_bw -s 64 -n 2000 -q 16", 1),
+    ("ib_send_bw -s 4096 -n 1000 -q 4 -b", 1),
+    ("ib_send_bw -s 4096 -n 1000 -e", 1),
+    ("ib_send_bw -c UD -s 2048 -n 500 -q 2", 1),
+    ("ib_atomic_bw -A FETCH_AND_ADD -n 1000", 1),
+    ("ib_write_lat -a -n 20", 23),
+    ("ib_send_lat -s 64 -n 500", 1),
+];
+
+/// What strict mode reports of it all.
+const EXPLAINED: &[Explained] = &super::RECORDS_LENT_AGAIN;
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let strict = |spec| HcaSpec { strict: true, explained: EXPLAINED, ..spec };
+    let mut pair = start(lab, "mthca-doorbells", true, strict).await?;
+    let hint = pair.hint();
+    report.case("both ports are active, doorbells mapped", &hint, pair.load()).await?;
+    for case in PING_PONGS {
+        let command = format!("{case} -c -d mthca0");
+        report.case(case, &hint, async { ping_pong(&mut pair, &command).await.map(drop) }).await?;
+    }
+    let device = pair.mthca();
+    for &(case, sizes) in PERFTESTS {
+        report.case(case, &hint, perftest::complete(&mut pair.ends(), case, sizes, &device)).await?;
+    }
+    report.case("no kernel warned of anything", &hint, pair.no_warnings()).await?;
+    report.case("the daemons end with success on SIGTERM", &hint, pair.stop()).await?;
+
+    let mut taken = Vec::new();
+    let mut devices = Vec::new();
+    for (mapped, title) in [(true, "mapped"), (false, "trapped")] {
+        let mut pair = start(lab, &format!("mthca-doorbells-{title}"), mapped, |spec| spec).await?;
+        let hint = pair.hint();
+        report.case(&format!("both ports are active, doorbells {title}"), &hint, pair.load()).await?;
+        let mut figures = Vec::new();
+        let name = format!("figures with doorbells {title}");
+        report.case(&name, &hint, take(&mut pair, &mut figures)).await?;
+        taken.push(figures);
+        devices.push(perftest::Device { title, ..pair.mthca() });
+        report.case("the daemons end with success on SIGTERM", &hint, pair.stop()).await?;
+    }
+    let mut table = perftest::heading(&devices.iter().collect::<Vec<_>>());
+    if let [mapped, trapped] = taken.as_slice() {
+        for (figure, (mapped, trapped)) in FIGURES.iter().zip(mapped.iter().zip(trapped)) {
+            table.push_str(&perftest::table_line(figure, &[*mapped, *trapped]));
+        }
+    }
+    line(&table)
+}
+
+/// Two guests on a ring.
+async fn start(
+    lab: &Lab,
+    name: &str,
+    mapped: bool,
+    change: impl Fn(HcaSpec) -> HcaSpec,
+) -> Result<StockPair> {
+    let run = lab.new_run(name)?;
+    let fabric = Fabric::Ring(run.socket("ring"));
+    let change = |spec| change(HcaSpec { fabric: fabric.clone(), mapped, ..spec });
+    StockPair::start_with(lab, run, change).await
+}
+
+/// Takes each figure several times.
+async fn take(pair: &mut StockPair, figures: &mut Vec<f64>) -> Result<()> {
+    let device = pair.mthca();
+    for figure in FIGURES {
+        figures.push(median(figure, pair, &device).await?);
+    }
+    Ok(())
+}
+
+async fn median(figure: &Figure, pair: &mut StockPair, device: &perftest::Device) -> Result<f64> {
+    let mut values = Vec::new();
+    for _ in 0..figure.rounds {
+        values.push(figure.take(&mut pair.ends(), device).await?);
+    }
+    values.sort_by(f64::total_cmp);
+    Ok(values.get(values.len() / 2).copied().unwrap_or(f64::NAN))
+}
