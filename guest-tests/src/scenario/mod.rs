@@ -33,6 +33,7 @@ mod replay;
 mod rxe_interop;
 pub mod schedule;
 pub mod shell;
+mod speed_guests;
 mod stock_pair;
 mod torture;
 mod transfer;
@@ -443,6 +444,13 @@ pub const ALL: &[Scenario] = &[
         pair: false,
         alone: false,
         run: |lab, report| Box::pin(replay::run(lab, report, replay::Extent::Kept)),
+    },
+    Scenario {
+        name: "speed-guests",
+        about: "perftest on ib_mthca, E810 and soft-RoCE, and JingZhao HCAs by our own driver: one table, as ratios",
+        pair: false,
+        alone: true,
+        run: |lab, report| Box::pin(speed_guests::run(lab, report)),
     },
     Scenario {
         name: "torture",

@@ -98,6 +98,27 @@ impl Figure {
         self.program.ends_with("_lat")
     }
 
+    /// What its messages do: `write`, `read`, `send`.
+    pub(super) fn operation(&self) -> &'static str {
+        self.program.split('_').nth(1).unwrap_or_default()
+    }
+
+    /// Bytes of a message.
+    pub(super) const fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// As results name it: operation, size and quantity.
+    pub(super) fn key(&self) -> String {
+        let size = match self.size {
+            size if size >= 1 << 20 => format!("{}m", size >> 20),
+            size if size >= 1 << 10 => format!("{}k", size >> 10),
+            size => format!("{size}b"),
+        };
+        let quantity = if self.is_latency() { "latency" } else { "bw" };
+        format!("rc_{}_{size}_{quantity}", self.operation())
+    }
+
     /// Program and size.
     pub(super) fn name(&self) -> String {
         format!("{} of {} bytes", self.program, self.size)
@@ -241,6 +262,12 @@ mod tests {
         assert_eq!(latency("ib_send_lat", None).estimate(&values), 1.0);
         assert_eq!(typical(bandwidth("ib_send_bw", 64, [1, 1], None)).estimate(&values), 2.5);
         assert!(latency("ib_send_lat", None).estimate(&[]).is_nan());
+    }
+
+    #[test]
+    fn a_figure_is_named_by_operation_size_and_quantity() {
+        assert_eq!(bandwidth("ib_send_bw", 65536, [1, 1], None).key(), "rc_send_64k_bw");
+        assert_eq!(latency("ib_read_lat", None).key(), "rc_read_64b_latency");
     }
 
     #[test]

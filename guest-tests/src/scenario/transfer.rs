@@ -205,6 +205,8 @@ fn send_flow(planned: &Planned<'_>, memory: &Memory) -> Flow {
         scatter: plan.scatter(),
         remote: (!plan.is_send()).then(|| memory.responder.remote(GUARD)),
         remote_stride: plan.flat_stride(),
+        mrs: Vec::new(),
+        remotes: Vec::new(),
         imm: FIRST_IMM,
         seed: plan.seed,
         fresh: false,

@@ -95,7 +95,7 @@ const VIRTIO: u16 = 1;
 const MEMORY_MIB: u32 = 1024;
 
 /// Two guests, each with all three devices.
-struct Bench {
+pub(in super::super) struct Bench {
     a: Station,
     b: Station,
     /// Behind the other HCAs.
@@ -130,7 +130,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
 
 impl Bench {
     /// Guests with all devices, of which the E810 are up.
-    async fn start(lab: &Lab, run: &RunDir) -> Result<Self> {
+    pub(in super::super) async fn start(lab: &Lab, run: &RunDir) -> Result<Self> {
         let image = lab.debian_image(run).await?;
         let cards = HcaSpec::pair()?.map(|spec| unjudged(lab, spec));
         let mut daemons = Vec::new();
@@ -153,18 +153,18 @@ impl Bench {
         Ok(bench)
     }
 
-    fn ends(&mut self) -> Ends<'_> {
+    pub(in super::super) fn ends(&mut self) -> Ends<'_> {
         Ends { a: &mut self.a.vm, b: &mut self.b.vm }
     }
 
     /// The E810 of both.
-    async fn e810(&mut self) -> Result<Device> {
+    pub(in super::super) async fn e810(&mut self) -> Result<Device> {
         let names = self.by_gid(DEVICE).await?;
         Ok(Device { title: "E810", names, server: self.b.address(0).ipv4, slow: false })
     }
 
     /// The other HCA and soft-RoCE, which are brought up.
-    async fn others(&mut self) -> Result<[Device; 2]> {
+    pub(in super::super) async fn others(&mut self) -> Result<[Device; 2]> {
         for station in [&mut self.a, &mut self.b] {
             load_mthca(&mut station.vm).await?;
             load(&mut station.vm, &["virtio_net"]).await?;
@@ -218,7 +218,7 @@ impl Bench {
         figure.bound.map_or(Ok(()), |bound| bound.judge(ours, soft)).context("beside soft-RoCE")
     }
 
-    async fn stop(self) -> Result<()> {
+    pub(in super::super) async fn stop(self) -> Result<()> {
         ensure!(self.daemons.len() == 2, "{} daemons", self.daemons.len());
         self.a.stop().await?;
         self.b.stop().await?;

@@ -1,0 +1,293 @@
+//! What guests reach of each HCA, and of soft-RoCE beside it: perftest on an E810, on `ib_mthca` and on soft-RoCE in the same
+//! guests, then the same messages by our own driver on JingZhao HCAs in two others. None of it is judged.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use agent::wire::{
+    CreateCq, CreateMr, CreateQp, Flow, MrInfo, PingPong, ReceiveFlow, SendFlow, SendOp, Traffic,
+};
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+
+use super::connection::{Attributes, End};
+use super::e810::perftest::Bench;
+use super::pair::{Node, VFIO_MODULES};
+use super::perftest::{FIGURES, Figure};
+use crate::daemon::{Daemon, HcaSpec};
+use crate::lab::Lab;
+use crate::report::{Report, line};
+use crate::run_dir::RunDir;
+
+const NAME: &str = "speed-guests";
+/// Of each figure and device; what is kept is the median.
+const ROUNDS: usize = 5;
+/// Columns of the table. The last is what the others are compared with.
+const DEVICES: [&str; 4] = ["mthca", "jingzhao", "e810", "soft-roce"];
+const LIMIT: Duration = Duration::from_secs(120);
+/// As perftest has them under way.
+const DEPTH: u32 = 128;
+const LOG_SLOTS: u8 = 8;
+/// Messages of a run, by length: as much as takes a good part of a second.
+const RUN_BYTES: u32 = 256 << 20;
+const MESSAGES: u32 = 30_000;
+const ROUND_TRIPS: u32 = 1000;
+
+/// Values of a figure, by device; none where it has not been measured.
+struct Row {
+    figure: &'static Figure,
+    values: [Vec<f64>; DEVICES.len()],
+}
+
+impl Row {
+    fn median(&self, device: usize) -> Option<f64> {
+        let mut sorted = self.values.get(device)?.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied()
+    }
+}
+
+pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let run = lab.new_run(NAME)?;
+    let hint = format!("consoles, logs and command lines: {}", run.path().display());
+    let mut rows: Vec<_> =
+        FIGURES.iter().map(|figure| Row { figure, values: [const { Vec::new() }; 4] }).collect();
+
+    let mut bench = Bench::start(lab, &run).await.context(hint.clone())?;
+    let e810 = bench.e810().await.context(hint.clone())?;
+    let [mthca, soft] = bench.others().await.context(hint.clone())?;
+    for row in &mut rows {
+        let name = format!("{}, {ROUNDS} times each", row.figure.name());
+        let measure = async {
+            for _ in 0..ROUNDS {
+                for (i, device) in [(0, &mthca), (2, &e810), (3, &soft)] {
+                    let value = row.figure.take(&mut bench.ends(), device).await.context(device.title)?;
+                    row.values[i].push(value);
+                }
+            }
+            Ok(())
+        };
+        report.case(&name, &hint, measure).await?;
+    }
+    report.case("these guests end", &hint, bench.stop()).await?;
+
+    let mut pair = Pair::start(lab, &run).await.context(hint.clone())?;
+    for row in &mut rows {
+        let name = format!("{} on JingZhao HCAs, {ROUNDS} times", row.figure.name());
+        let measure = async {
+            for _ in 0..ROUNDS {
+                row.values[1].extend(pair.take(row.figure).await?);
+            }
+            Ok(())
+        };
+        report.case(&name, &hint, measure).await?;
+    }
+    report.case("these guests end too", &hint, pair.stop()).await?;
+    line(&table(&rows))?;
+    report.case("the results are kept", &hint, async { keep(&rows, run.file("speed.jsonl")) }).await
+}
+
+/// Two guests with JingZhao HCAs and a connection.
+struct Pair {
+    a: Node,
+    b: Node,
+    ends: [End; 2],
+    regions: [MrInfo; 2],
+}
+
+impl Pair {
+    async fn start(lab: &Lab, run: &RunDir) -> Result<Self> {
+        let image = lab.image(run, VFIO_MODULES)?;
+        let [a, b] = HcaSpec::pair()?;
+        // The names a and b are those of the other guests.
+        let specs = [HcaSpec { name: "c".into(), ..a }, HcaSpec { name: "d".into(), ..b }]
+            .map(|spec| HcaSpec { capture: false, ..spec });
+        let hcad = lab.hcad()?;
+        let daemons =
+            [Daemon::start(&hcad, &specs[0], run).await?, Daemon::start(&hcad, &specs[1], run).await?];
+        let [of_a, of_b] = daemons;
+        let (mut a, mut b) = tokio::try_join!(
+            Node::boot(lab, run, &image, "c", of_a),
+            Node::boot(lab, run, &image, "d", of_b),
+        )?;
+        tokio::try_join!(a.open(), b.open())?;
+        let shape = CreateQp {
+            log_sq_slots: LOG_SLOTS,
+            log_sq_slot_bytes: 7,
+            log_rq_slots: LOG_SLOTS,
+            log_rq_slot_bytes: 7,
+            ..CreateQp::default()
+        };
+        let cq = CreateCq { log_entries: LOG_SLOTS + 1, ..CreateCq::default() };
+        let ends = [End::create(&mut a.vm, shape, cq).await?, End::create(&mut b.vm, shape, cq).await?];
+        let attributes = Attributes::default();
+        for (own, node) in [&mut a, &mut b].into_iter().enumerate() {
+            ends[own].ready_to_receive(&mut node.vm, &ends[1 - own], &attributes, own).await?;
+        }
+        for (own, node) in [&mut a, &mut b].into_iter().enumerate() {
+            ends[own].ready_to_send(&mut node.vm, &attributes, own).await?;
+        }
+        let region = CreateMr { len: 1 << 20, scattered: false, ..CreateMr::default() };
+        let regions = [a.vm.call(region.clone()).await?, b.vm.call(region).await?];
+        Ok(Self { a, b, ends, regions })
+    }
+
+    /// A figure, in the unit that perftest has for it; none of what our driver cannot do.
+    async fn take(&mut self, figure: &Figure) -> Result<Option<f64>> {
+        let (op, is_latency, len) = (figure.operation(), figure.is_latency(), figure.size());
+        Ok(match (op, is_latency) {
+            ("write", true) => Some(self.ping_pong(len).await?),
+            ("read", true) => {
+                let nanos = self.flow(SendOp::Read, len, ROUND_TRIPS, 1).await?;
+                Some(nanos / f64::from(ROUND_TRIPS) / 1e3)
+            }
+            ("write" | "read" | "send", false) => {
+                let op = match op {
+                    "write" => SendOp::Write,
+                    "read" => SendOp::Read,
+                    _ => SendOp::Send,
+                };
+                let count = (RUN_BYTES / len).min(MESSAGES);
+                let nanos = self.flow(op, len, count, DEPTH).await?;
+                Some(f64::from(count) * f64::from(len) / f64::from(1 << 20) / nanos * 1e9)
+            }
+            _ => None,
+        })
+    }
+
+    /// Nanoseconds of messages, all of which are in one place as perftest has them.
+    #[expect(clippy::cast_precision_loss, reason = "a time for people")]
+    async fn flow(&mut self, op: SendOp, len: u32, count: u32, depth: u32) -> Result<f64> {
+        let send = SendFlow {
+            qp: self.ends[0].qp.id,
+            op,
+            count,
+            len,
+            depth,
+            slots: depth,
+            mr: self.regions[0].id,
+            remote: (op != SendOp::Send).then(|| self.regions[1].remote(0)),
+            verify: false,
+            ..SendFlow::default()
+        };
+        let timeout_ms = u32::try_from(LIMIT.as_millis())?;
+        let sending =
+            self.a.vm.call_within(LIMIT, Traffic { flows: vec![Flow::Send(send.clone())], timeout_ms });
+        if op != SendOp::Send {
+            return Ok(sending.await?.elapsed_ns as f64);
+        }
+        let receive = ReceiveFlow {
+            qp: self.ends[1].qp.id,
+            count,
+            len,
+            depth: 2 * depth,
+            slots: 2 * depth,
+            mr: self.regions[1].id,
+            verify: false,
+            ..ReceiveFlow::default()
+        };
+        let receiving =
+            self.b.vm.call_within(LIMIT, Traffic { flows: vec![Flow::Receive(receive)], timeout_ms });
+        let (sent, _) = tokio::try_join!(sending, receiving)?;
+        Ok(sent.elapsed_ns as f64)
+    }
+
+    /// One way of a WRITE, microseconds.
+    #[expect(clippy::cast_precision_loss, reason = "a time for people")]
+    async fn ping_pong(&mut self, len: u32) -> Result<f64> {
+        let [a, b] = self.regions;
+        let ping = |own: usize, mr: &MrInfo, peer: &MrInfo| PingPong {
+            qp: self.ends[own].qp.id,
+            mr: mr.id,
+            remote: peer.remote(0),
+            len,
+            rounds: ROUND_TRIPS,
+            first: own == 0,
+            ..PingPong::default()
+        };
+        let (first, second) = (ping(0, &a, &b), ping(1, &b, &a));
+        let (round_trips, _) =
+            tokio::try_join!(self.a.vm.call_within(LIMIT, first), self.b.vm.call_within(LIMIT, second))?;
+        Ok(round_trips.median_ns as f64 / 2e3)
+    }
+
+    async fn stop(mut self) -> Result<()> {
+        self.a.vm.kill().await?;
+        self.b.vm.kill().await?;
+        self.a.daemon.stop().await?;
+        self.b.daemon.stop().await
+    }
+}
+
+/// A line a figure: what each device gives, and how often that is what soft-RoCE gives.
+fn table(rows: &[Row]) -> String {
+    let mut text = format!("\n{:34}", "");
+    for device in DEVICES {
+        write!(text, "{device:>20}").expect("a String takes every write");
+    }
+    for row in rows {
+        write!(text, "\n{}", row.figure.row()).expect("a String takes every write");
+        let reference = row.median(DEVICES.len() - 1);
+        for device in 0..DEVICES.len() {
+            let cell = match (row.median(device), reference) {
+                (None, _) => "-".into(),
+                (Some(value), Some(of)) if device + 1 < DEVICES.len() => {
+                    format!("{value:.1} x{:.2}", value / of)
+                }
+                (Some(value), _) => format!("{value:.1}"),
+            };
+            write!(text, "{cell:>20}").expect("a String takes every write");
+        }
+    }
+    text + "\nxN: N times as much as soft-RoCE"
+}
+
+/// Writes the ratios as `ci/bench` does.
+fn keep(rows: &[Row], file: PathBuf) -> Result<()> {
+    let mut lines = String::new();
+    for row in rows {
+        let (of, reference) = (DEVICES.len() - 1, row.median(DEVICES.len() - 1));
+        for (device, title) in DEVICES.iter().enumerate().take(of) {
+            let (Some(value), Some(reference)) = (row.median(device), reference) else { continue };
+            let result = json!({
+                "name": format!("guest_{title}_{}", row.figure.key()),
+                "value": value,
+                "unit": row.figure.unit(),
+                "against": DEVICES[of],
+                "reference": reference,
+                "ratio": value / reference,
+                "runs": row.values[device],
+            });
+            writeln!(lines, "{result}")?;
+        }
+    }
+    ensure!(!lines.is_empty(), "nothing was measured");
+    fs::write(&file, lines).with_context(|| format!("writing {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_says_how_often_a_device_is_what_soft_roce_is_and_leaves_out_what_there_is_not() {
+        let figure = &FIGURES[0];
+        let values = [vec![90.0, 100.0, 300.0], Vec::new(), vec![50.0], vec![10.0, 11.0, 9.0]];
+        let rows = [Row { figure, values }];
+        let text = table(&rows);
+        let cells: Vec<_> = text.lines().nth(2).unwrap().split_whitespace().skip(4).collect();
+        assert_eq!(cells, ["100.0", "x10.00", "-", "50.0", "x5.00", "10.0"], "{text}");
+
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("speed.jsonl");
+        keep(&rows, file.clone()).unwrap();
+        let lines = fs::read_to_string(file).unwrap();
+        let names: Vec<_> = lines
+            .lines()
+            .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["name"].to_string())
+            .collect();
+        assert_eq!(names, ["\"guest_mthca_rc_write_64k_bw\"", "\"guest_e810_rc_write_64k_bw\""]);
+    }
+}
