@@ -211,7 +211,6 @@ fn send_flow(planned: &Planned<'_>, memory: &Memory) -> Flow {
         seed: plan.seed,
         fresh: false,
         verify: true,
-        ..SendFlow::default()
     })
 }
 
