@@ -23,7 +23,7 @@ const BULK: usize = 32 << 10;
 const SHORT: Duration = Duration::from_micros(400);
 
 /// Who gives way and is back within this met nobody who computes without end.
-const BACK_AT_ONCE: Duration = Duration::from_micros(100);
+const BACK_AT_ONCE: Duration = Duration::from_micros(300);
 
 /// For how long a thread does not give way after it was not back at once, the first time and at most.
 const AVOIDS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(20)];
