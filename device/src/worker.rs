@@ -140,7 +140,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             gone: MessageStats::default(),
             successor: None,
             epoll,
-            linger: Linger::new(Duration::ZERO),
+            linger: Linger::new(Duration::ZERO, false),
             reserve: Reserve::new(),
             record: None,
             maker: None,
@@ -159,7 +159,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
     /// call the worker always sleeps at once.
     #[must_use]
     pub fn with_linger(self, limit: Duration) -> Self {
-        Self { linger: Linger::new(limit), ..self }
+        let linger = Linger::new(limit, self.fabric.is_memory());
+        Self { linger, ..self }
     }
 
     /// Records all that reaches the device and all that it does.
@@ -337,10 +338,9 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
     /// Looks at all descriptors, and sleeps before that unless there is work or a deadline has passed.
     fn wait(&mut self, ready: &mut Ready, work_left: bool) -> io::Result<()> {
         let retry = self.fabric.patience().filter(|_| self.blocked).map(|patience| now() + patience);
-        let deadlines = [self.hca.next_deadline(), self.hca.next_poll(), self.accept_after, retry];
-        let deadline = deadlines.into_iter().flatten().min();
-        let at_once =
-            work_left || self.fabric.has_frames() || deadline.is_some_and(|deadline| deadline <= now());
+        let deadline = self.hca.next_deadline().into_iter().chain(self.accept_after).chain(retry).min();
+        let until = deadline.into_iter().chain(self.hca.next_poll()).min();
+        let at_once = work_left || self.fabric.has_frames() || until.is_some_and(|until| until <= now());
         if at_once {
             return self.look(ready, Some(Duration::ZERO));
         }
@@ -353,13 +353,15 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             return self.look(ready, Some(Duration::ZERO));
         }
         let asleep_since = now();
-        self.look(ready, deadline.map(|deadline| deadline.saturating_since(asleep_since)))?;
+        self.look(ready, until.map(|until| until.saturating_since(asleep_since)))?;
         self.fabric.awake();
-        self.linger.slept(now().saturating_since(asleep_since));
+        if until.is_none_or(|until| until > asleep_since) {
+            self.linger.slept(now().saturating_since(asleep_since));
+        }
         Ok(())
     }
 
-    /// Looks for work for as long as that is worth it. Whether there is some.
+    /// Looks for work, doorbells in mapped pages too, for as long as that is worth it. Whether there is some.
     fn linger(&mut self, ready: &mut Ready, deadline: Option<Instant>) -> io::Result<bool> {
         let begun = now();
         let Some(Pause { limit, mut gives_way }) = self.linger.pause(begun) else { return Ok(false) };
@@ -370,7 +372,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         let mut time = begun;
         ready.events.clear();
         while time < until {
-            if self.fabric.has_frames() {
+            if self.fabric.has_frames() || self.hca.has_doorbells() {
                 return Ok(true);
             }
             if time >= looked + period {
@@ -389,6 +391,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             time = now();
             gives_way = gives_way && self.linger.gave_way(time, time.saturating_since(before));
         }
+        self.linger.in_vain();
         Ok(false)
     }
 

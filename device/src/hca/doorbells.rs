@@ -128,6 +128,12 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
+    /// Whether there is one to serve, where some were looked for last.
+    pub fn has_doorbells(&self) -> bool {
+        let Some(Doorbells { pages: Some(pages), words, .. }) = &self.doorbells else { return false };
+        words.iter().any(|word| pages.has(*word))
+    }
+
     /// When [`Hca::poll_doorbells`] is wanted at the latest.
     pub fn next_poll(&self) -> Option<Instant> {
         self.doorbells.as_ref()?.next

@@ -52,12 +52,18 @@ impl SharedPages {
     ///
     /// What software wrote to memory before it stored the word is visible to reads that come after.
     pub fn take(&self, offset: u64) -> Option<[u8; 8]> {
-        let word = self.region.get_atomic_ref::<AtomicU64>(usize::try_from(offset).ok()?).ok()?;
         // Only looked at as long as it is zero: its cache line stays with the processor that stores there.
-        if word.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
+        let word = self.word(offset).filter(|word| word.load(Ordering::Relaxed) != 0)?;
         Some(word.swap(0, Ordering::AcqRel)).filter(|word| *word != 0).map(u64::to_ne_bytes)
+    }
+
+    /// Whether there is something to take.
+    pub fn has(&self, offset: u64) -> bool {
+        self.word(offset).is_some_and(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
+    fn word(&self, offset: u64) -> Option<&AtomicU64> {
+        self.region.get_atomic_ref(usize::try_from(offset).ok()?).ok()
     }
 }
 
@@ -80,6 +86,7 @@ mod tests {
         assert_eq!(pages.take(0x1010), None);
         theirs.as_volatile_slice().write_slice(&[1, 2, 3, 4, 5, 6, 7, 8], 0x1010).unwrap();
         assert_eq!(pages.take(0x1018), None);
+        assert!(pages.has(0x1010) && !pages.has(0x1018));
         assert_eq!(pages.take(0x1010), Some([1, 2, 3, 4, 5, 6, 7, 8]));
         assert_eq!(pages.take(0x1010), None);
         theirs.as_volatile_slice().write_slice(&[9], 0x1017).unwrap();
@@ -90,7 +97,7 @@ mod tests {
     fn there_is_nothing_beyond_them_and_between_words() {
         let pages = SharedPages::new(4096).unwrap();
         for offset in [4096, 4089, 12, u64::MAX] {
-            assert_eq!(pages.take(offset), None, "{offset:#x}");
+            assert!(!pages.has(offset) && pages.take(offset).is_none(), "{offset:#x}");
         }
     }
 

@@ -11,6 +11,9 @@
 //! guests took 1.9 ms instead of 30 us. So a thread that was not back at once does not give way for a while, twice as
 //! long each time. Until then it looks only while data are moved in bulk, where looking is worth more than its share of a
 //! processor, and never gives way.
+//!
+//! For small messages it looks only where frames show in memory: at a socket each look is a system call, which brings less
+//! than it takes from the guest.
 
 use std::time::Duration;
 
@@ -32,6 +35,8 @@ const AVOIDS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Linger {
     limit: Duration,
+    /// A look is no system call.
+    is_cheap: bool,
     /// How long the last sleep was.
     slept: Duration,
     /// Bytes of frames, halved at each pause.
@@ -51,9 +56,16 @@ pub(super) struct Pause {
 }
 
 impl Linger {
-    /// Looks for up to `limit` before a sleep; not at all if that is zero.
-    pub(super) const fn new(limit: Duration) -> Self {
-        Self { limit, slept: Duration::MAX, moved: 0, avoids_until: Instant::ZERO, avoids: AVOIDS[0] }
+    /// Looks for up to `limit` before a sleep; not at all if that is zero. `is_cheap`: arrivals show in memory.
+    pub(super) const fn new(limit: Duration, is_cheap: bool) -> Self {
+        Self {
+            limit,
+            is_cheap,
+            slept: Duration::MAX,
+            moved: 0,
+            avoids_until: Instant::ZERO,
+            avoids: AVOIDS[0],
+        }
     }
 
     /// Frames of so many bytes came or went.
@@ -68,7 +80,7 @@ impl Linger {
         let gives_way = now >= self.avoids_until;
         // What is awaited for longer than the looking lasts is not worth it, but to who would sleep in the middle of a stream.
         let short = if bulk { SHORT } else { self.limit };
-        (!self.limit.is_zero() && self.slept <= short && (bulk || gives_way))
+        (!self.limit.is_zero() && self.slept <= short && (bulk || (self.is_cheap && gives_way)))
             .then_some(Pause { limit: self.limit, gives_way })
     }
 
@@ -80,6 +92,11 @@ impl Linger {
             self.avoids = (self.avoids * 2).min(AVOIDS[1]);
         }
         is_back_at_once
+    }
+
+    /// It looked for as long as it may: not again before the next sleep.
+    pub(super) fn in_vain(&mut self) {
+        self.slept = Duration::MAX;
     }
 
     /// There is something to do again, after a sleep of `time`.
@@ -101,7 +118,7 @@ mod tests {
     }
 
     fn after(bytes: usize, sleep: Duration) -> Linger {
-        let mut linger = Linger::new(LIMIT);
+        let mut linger = Linger::new(LIMIT, true);
         linger.slept(sleep);
         linger.moved(bytes);
         linger
@@ -118,7 +135,7 @@ mod tests {
 
     #[test]
     fn only_short_sleeps_are_followed_by_looking() {
-        let mut linger = Linger::new(LIMIT);
+        let mut linger = Linger::new(LIMIT, true);
         linger.moved(BULK);
         assert_eq!(linger.pause(at(0)), None, "nothing is known yet");
         assert_eq!(after(BULK, SHORT).pause(at(0)), GIVING_WAY);
@@ -155,8 +172,27 @@ mod tests {
     }
 
     #[test]
+    fn who_looked_in_vain_sleeps_before_it_looks_again() {
+        let mut linger = after(64, Duration::ZERO);
+        linger.in_vain();
+        assert_eq!(linger.pause(at(0)), None);
+        linger.slept(LIMIT);
+        assert_eq!(linger.pause(at(0)), GIVING_WAY);
+    }
+
+    #[test]
+    fn a_socket_is_looked_at_for_bulk_data_alone() {
+        let mut linger = Linger::new(LIMIT, false);
+        linger.slept(Duration::ZERO);
+        linger.moved(64);
+        assert_eq!(linger.pause(at(0)), None);
+        linger.moved(BULK);
+        assert_eq!(linger.pause(at(0)), GIVING_WAY);
+    }
+
+    #[test]
     fn a_limit_of_zero_always_sleeps() {
-        let mut linger = Linger::new(Duration::ZERO);
+        let mut linger = Linger::new(Duration::ZERO, true);
         linger.slept(Duration::ZERO);
         linger.moved(BULK);
         assert_eq!(linger.pause(at(0)), None);
