@@ -12,8 +12,8 @@
 //! long each time. Until then it looks only while data are moved in bulk, where looking is worth more than its share of a
 //! processor, and never gives way.
 //!
-//! For small messages it looks only where frames show in memory: at a socket each look is a system call, which brings less
-//! than it takes from the guest.
+//! All that is only where frames show in memory. At a socket each look is a system call, which brings small messages less than
+//! it takes from the guest: there a thread looks for bulk data alone, and never gives way.
 
 use std::time::Duration;
 
@@ -77,10 +77,10 @@ impl Linger {
     pub(super) fn pause(&mut self, now: Instant) -> Option<Pause> {
         let bulk = self.moved >= BULK;
         self.moved /= 2;
-        let gives_way = now >= self.avoids_until;
+        let gives_way = self.is_cheap && now >= self.avoids_until;
         // What is awaited for longer than the looking lasts is not worth it, but to who would sleep in the middle of a stream.
         let short = if bulk { SHORT } else { self.limit };
-        (!self.limit.is_zero() && self.slept <= short && (bulk || (self.is_cheap && gives_way)))
+        (!self.limit.is_zero() && self.slept <= short && (bulk || gives_way))
             .then_some(Pause { limit: self.limit, gives_way })
     }
 
@@ -187,7 +187,7 @@ mod tests {
         linger.moved(64);
         assert_eq!(linger.pause(at(0)), None);
         linger.moved(BULK);
-        assert_eq!(linger.pause(at(0)), GIVING_WAY);
+        assert_eq!(linger.pause(at(0)), KEEPING);
     }
 
     #[test]
