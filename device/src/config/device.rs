@@ -82,8 +82,8 @@ pub struct DeviceEntry {
     #[serde(default)]
     pub strict: bool,
     /// How long the thread of this HCA looks for more work before it sleeps, microseconds up to 1000, while pauses are
-    /// short. In between others may have its processor; where they do not give it back at once, the thread looks only while
-    /// data are moved in bulk, and keeps a processor busy meanwhile. 0: it sleeps at once.
+    /// short: on a ring and in one process always, lending its processor to others as long as they give it back at once; else
+    /// while data are moved in bulk, which keeps a processor busy. 0: it sleeps at once.
     #[serde(default = "default_linger_us")]
     pub linger_us: u16,
     /// How this HCA learns of its guest's doorbells.
