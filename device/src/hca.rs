@@ -104,6 +104,8 @@ pub struct Hca<F: Frontend> {
     monitor: Monitor,
     /// Frames for the fabric.
     outbound: TxBatch,
+    /// What carries them may damage them.
+    needs_icrc: bool,
     /// Whose turn it is to make frames.
     sender: Sender,
     /// Frames for this HCA itself, for the next turn. Bound: those of one turn.
@@ -139,6 +141,7 @@ impl<F: Frontend> Hca<F> {
             impairments: Impairments::default(),
             monitor: Monitor::default(),
             outbound: TxBatch::default(),
+            needs_icrc: true,
             sender: Sender::default(),
             looped: Vec::new(),
             now: Instant::ZERO,
@@ -148,6 +151,12 @@ impl<F: Frontend> Hca<F> {
         };
         hca.apply_config();
         hca
+    }
+
+    /// An HCA that makes frames without ICRC where nothing needs it: see [`Fabric::needs_icrc`](crate::fabric::Fabric::needs_icrc).
+    #[must_use]
+    pub fn with_icrc_needed(self, needs_icrc: bool) -> Self {
+        Self { needs_icrc, ..self }
     }
 
     /// What time it is for everything until the next call.

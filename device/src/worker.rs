@@ -129,7 +129,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         watch(&epoll, fabric.as_fd(), token::FABRIC)?;
 
         let mut worker = Self {
-            hca,
+            hca: hca.with_icrc_needed(fabric.needs_icrc()),
             fabric,
             arrived: RxBatch::new(),
             blocked: false,
@@ -220,9 +220,9 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 self.fabric.recv(&mut self.arrived)?;
                 // A wait that a packet asks for begins when it is here, not when the turn began.
                 self.hca.set_now(now());
-                for frame in self.arrived.iter() {
+                for (frame, icrc) in self.arrived.iter() {
                     self.linger.moved(frame.len());
-                    self.hca.handle_frame(frame);
+                    self.hca.handle_arrival(frame, icrc);
                 }
             }
             self.hca.poll_doorbells();
@@ -331,7 +331,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         hca.set_tape(record.tape());
         hca.take_over(&self.hca);
         self.fabric.switch().into_iter().flat_map(|switch| switch.given_macs()).for_each(|mac| hca.know(mac));
-        self.hca = hca;
+        self.hca = hca.with_icrc_needed(self.fabric.needs_icrc());
         Ok(self.record.replace(*record))
     }
 

@@ -59,9 +59,18 @@ impl Exchange {
     /// When one does not, with what both printed.
     pub async fn run(&self, server: &mut Vm, client: &mut Vm) -> Result<Ends> {
         let ends = self.ends(server, client).await?;
+        self.succeeded(&ends)?;
+        Ok(ends)
+    }
+
+    /// Whether both ended with success.
+    ///
+    /// # Errors
+    /// When one did not, with what both printed.
+    pub fn succeeded(&self, ends: &Ends) -> Result<()> {
         for (end, line) in [(&ends.client, &self.client), (&ends.server, &self.server)] {
             if end.status != ExitStatus::Code(0) {
-                let Ends { server, client } = &ends;
+                let Ends { server, client } = ends;
                 bail!(
                     "{line} ended with {:?}\nclient: {}{}\nserver: {}{}",
                     end.status,
@@ -72,7 +81,7 @@ impl Exchange {
                 );
             }
         }
-        Ok(ends)
+        Ok(())
     }
 
     /// Runs both, whatever their statuses. A server that waits on though its client has failed is ended.

@@ -7,8 +7,8 @@ use protocol::ids::{FlowLabel, Lid, MacAddr, Msn, Pkey, Qkey, Qpn, Rkey, Va};
 use protocol::net::ether::EtherFrame;
 use protocol::net::layers::Tci;
 use protocol::roce::{
-    Aeth, AtomicEth, Bth, Deth, Ext, FrameWriter, Imm, IpAddrs, NakCode, Opcode, Operation as O, Packet,
-    Reth, RoceFrame, Shell, Syndrome, Transport,
+    Aeth, AtomicEth, Bth, Deth, Ext, FrameWriter, IcrcField, Imm, IpAddrs, NakCode, Opcode, Operation as O,
+    Packet, Reth, RoceFrame, Shell, Syndrome, Transport, seal,
 };
 use protocol::{Psn, WireError};
 
@@ -228,6 +228,23 @@ fn frames_are_written_as_scapy_writes_them() {
         assert_eq!(writer.finish(), bytes.len(), "{name}");
         assert_eq!(out[..3], [0xa5; 3], "{name}");
         assert_eq!(out[3..], bytes, "{name}");
+    }
+}
+
+#[test]
+fn a_frame_without_icrc_is_read_as_meant_and_made_whole_later() {
+    for ((name, bytes), (_, shell, bth, ext, payload)) in frames().zip(meanings()) {
+        let mut out = Vec::new();
+        let mut writer = FrameWriter::new(&mut out, &shell, &bth, &ext, payload.len());
+        writer.extend(&payload);
+        assert_eq!(writer.finish_with(IcrcField::LeftOut), bytes.len(), "{name}");
+        let meant = RoceFrame { shell, packet: Packet { bth, ext, payload: &payload } };
+        assert_eq!(RoceFrame::parse_with(&out, IcrcField::LeftOut), Ok(meant), "{name}");
+        assert!(matches!(RoceFrame::parse(&out), Err(WireError::Icrc { .. })), "{name}");
+        seal(&mut out).unwrap();
+        assert_eq!(out, bytes, "{name}");
+        seal(&mut out).unwrap();
+        assert_eq!(out, bytes, "{name}: of a whole one nothing changes");
     }
 }
 

@@ -14,8 +14,8 @@ use protocol::net::ipv6::Ipv6;
 use protocol::net::layers::Tci;
 use protocol::roce::ext::ExtKind;
 use protocol::roce::{
-    Aeth, AtomicEth, Bth, Deth, Ext, FrameWriter, Imm, IpAddrs, Opcode, Packet, Reth, RoceFrame, Shell,
-    Syndrome,
+    Aeth, AtomicEth, Bth, Deth, Ext, FrameWriter, IcrcField, Imm, IpAddrs, Opcode, Packet, Reth, RoceFrame,
+    Shell, Syndrome, seal,
 };
 
 fn shells() -> impl Strategy<Value = Shell> {
@@ -129,6 +129,8 @@ proptest! {
         }
         out.truncate(len.index(out.len()) + 1);
         let _ = RoceFrame::parse(&out);
+        let _ = RoceFrame::parse_with(&out, IcrcField::LeftOut);
+        let _ = seal(&mut out.clone());
         let _ = EtherFrame::parse(&out).map(|frame| frame.is_roce());
         let _ = Packet::parse(out.get(42..).unwrap_or_default());
     }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use protocol::ids::{MacAddr, Pkey, Qpn};
+use protocol::roce::IcrcField;
 
 use crate::held::Held;
 use crate::pkeys::Pkeys;
@@ -158,6 +159,7 @@ pub struct Engine {
     pub(crate) stats: Stats,
     states: QpStates,
     held: Held,
+    icrc: IcrcField,
 }
 
 impl Engine {
@@ -180,13 +182,14 @@ impl Engine {
             stats: Stats::default(),
             states: QpStates::default(),
             held: Held::default(),
+            icrc: IcrcField::default(),
         }
     }
 
     /// Forgets all QPs, queued events, deadlines and partitions, silently, and takes a new configuration (INIT_HCA,
     /// reset). Counters go on.
     pub fn reset(&mut self, config: Config) {
-        *self = Self { stats: self.stats, ..Self::new(config) };
+        *self = Self { stats: self.stats, icrc: self.icrc, ..Self::new(config) };
     }
 
     /// Replaces the P_Key table, for all QPs at once. Before the first call it has one entry, the default partition. An
@@ -304,7 +307,7 @@ impl Engine {
         }
     }
 
-    /// Appends the next frame to `out`, complete from Ethernet header to ICRC. QPs take turns of up to 32 frames.
+    /// Appends the next frame to `out`, complete from Ethernet header to ICRC (but see [`Engine::set_icrc`]). QPs take turns of up to 32 frames.
     /// `None`: nothing to send until the next input or deadline. May itself produce events (a gather that fails, a
     /// datagram that is done).
     pub fn poll_transmit(
@@ -331,6 +334,7 @@ impl Engine {
                 stats: &mut self.stats,
                 pkeys: &self.pkeys,
                 held: self.held,
+                icrc: self.icrc,
             };
             let step = qp.transmit(&mut ctx, out);
             self.held.update(before, qp.held());
@@ -370,6 +374,11 @@ impl Engine {
             }
         }
         None
+    }
+
+    /// Whether frames get their ICRC from now on, as they do at first, or from who takes them out of memory.
+    pub fn set_icrc(&mut self, field: IcrcField) {
+        self.icrc = field;
     }
 
     /// The next event, in the order things happened.
@@ -456,6 +465,7 @@ impl Engine {
             stats: &mut self.stats,
             pkeys: &self.pkeys,
             held: self.held,
+            icrc: self.icrc,
         };
         act(qp, &mut ctx);
         self.held.update(before, qp.held());

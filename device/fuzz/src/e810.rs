@@ -316,7 +316,7 @@ fn len(rows: &Rows) -> usize {
 fn received(port: &mut LocalFabric) -> Vec<Vec<u8>> {
     let mut batch = RxBatch::new();
     port.recv(&mut batch).expect("a fabric in memory does not fail");
-    batch.iter().map(<[u8]>::to_vec).collect()
+    batch.iter().map(|(frame, _)| frame.to_vec()).collect()
 }
 
 fn sealed_pages() -> OwnedFd {

@@ -15,7 +15,7 @@ use drivers::{Bus, syndrome};
 use engine::Instant;
 use protocol::Psn;
 use protocol::ids::{Iova, Lid};
-use protocol::roce::RoceFrame;
+use protocol::roce::{IcrcField, RoceFrame};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
@@ -115,7 +115,10 @@ impl<F: Frontend> Machine<F> {
                 let frame = peer_frames::request(&self.aim, input);
                 self.hca.handle_frame(&frame);
             }
-            10 => self.hca.handle_frame(input.bytes(255)),
+            10 => {
+                let icrc = if input.byte() < 128 { IcrcField::Computed } else { IcrcField::LeftOut };
+                self.hca.handle_arrival(input.bytes(255), icrc);
+            }
             11 => {
                 let step = u64::from(input.word()) << (input.byte() % 16);
                 self.now = Instant::from_nanos(self.now.as_nanos().saturating_add(step));

@@ -7,6 +7,7 @@ use device::net::{DropReason, Port};
 use engine::Instant;
 use protocol::ids::Lid;
 use protocol::net::checksum::Checksum;
+use protocol::roce::IcrcField;
 
 use super::OPERATIONS;
 use super::input::Input;
@@ -50,7 +51,7 @@ pub fn run(input: &[u8]) {
 fn receive(port: &mut Port, now: Instant, frame: &[u8]) {
     let Some(untagged) = port.untag(frame) else { return };
     let mut answers = TxBatch::default();
-    let handed_on = port.receive(now, &untagged, &mut answers).is_some();
+    let handed_on = port.receive(now, &untagged, IcrcField::Computed, &mut answers).is_some();
     assert!(answers.len() <= usize::from(!handed_on));
     for (dst, answer) in answers.iter() {
         assert_eq!(
@@ -189,6 +190,6 @@ fn answers_still(port: &mut Port, now: Instant) {
     frame.extend(identity(TOLD).mac.0);
     arp(&mut frame, identity(TOLD), identity(OWN), &mut Input::new(&[1]));
     let mut answers = TxBatch::default();
-    assert!(port.receive(later, &frame, &mut answers).is_none());
+    assert!(port.receive(later, &frame, IcrcField::Computed, &mut answers).is_none());
     assert_eq!(answers.len(), 1, "an ARP request is answered");
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use device::fabric::ring::memory::{RingLen, Side, ends};
 use device::fabric::{MAX_FRAME_LEN, MIN_FRAME_LEN, RxBatch};
+use protocol::roce::IcrcField;
 use vm_memory::{MmapRegion, VolatileMemory as _};
 
 use super::input::Input;
@@ -19,6 +20,9 @@ const OPERATIONS: usize = 256;
 const COUNTERS: [usize; 4] = [0, 256, 512, 768];
 const COUNTERS_LEN: usize = 4096;
 const DATA_AT: usize = 8192;
+
+/// What frames have for an ICRC.
+const FIELDS: [IcrcField; 2] = [IcrcField::Computed, IcrcField::LeftOut];
 
 /// Runs an input.
 pub fn run(input: &[u8]) {
@@ -48,14 +52,18 @@ pub fn run(input: &[u8]) {
                 set(DATA_AT + usize::from(input.half()), u32::from(input.half()));
                 true
             }
-            3 | 4 => producer.push(&vec![operation; usize::from(input.half())]).is_ok(),
+            3 | 4 => producer
+                .push(&vec![operation; usize::from(input.half())], FIELDS[usize::from(operation) % 2])
+                .is_ok(),
             5 => {
                 let _ = producer.publish();
                 true
             }
             6 => {
                 let taken = consumer.take(&mut batch, usize::from(input.byte()));
-                assert!(batch.iter().all(|frame| (MIN_FRAME_LEN..=MAX_FRAME_LEN).contains(&frame.len())));
+                assert!(
+                    batch.iter().all(|(frame, _)| (MIN_FRAME_LEN..=MAX_FRAME_LEN).contains(&frame.len()))
+                );
                 let _ = consumer.release();
                 batch = RxBatch::new();
                 taken.is_ok()

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use protocol::ids::MacAddr;
+use protocol::roce::{IcrcField, seal};
 
 use super::{MAX_FRAME_LEN, MIN_FRAME_LEN};
 
@@ -20,6 +21,7 @@ pub(super) struct TxFrame {
     pub(super) end: usize,
     pub(super) dst: MacAddr,
     pub(super) origin: Origin,
+    pub(super) icrc: IcrcField,
 }
 
 /// Why a frame leaves, which says how a fabric treats it.
@@ -43,7 +45,8 @@ impl TxBatch {
     /// What was appended since the last commit is a frame for `dst`.
     pub fn commit(&mut self, dst: MacAddr) {
         let start = self.frames.back().map_or(0, |frame| frame.end);
-        self.frames.push_back(TxFrame { start, end: self.bytes.len(), dst, origin: Origin::Own });
+        let icrc = IcrcField::Computed;
+        self.frames.push_back(TxFrame { start, end: self.bytes.len(), dst, origin: Origin::Own, icrc });
     }
 
     /// The frame committed last answers one that came. It is for whoever sent that and for nobody else, so a fabric that
@@ -56,6 +59,25 @@ impl TxBatch {
     pub fn mark(&mut self, origin: Origin) {
         if let Some(frame) = self.frames.back_mut() {
             frame.origin = origin;
+        }
+    }
+
+    /// Says whether the frame committed last, which the engine made, has its ICRC.
+    pub fn mark_icrc(&mut self, icrc: IcrcField) {
+        if let Some(frame) = self.frames.back_mut() {
+            frame.icrc = icrc;
+        }
+    }
+
+    /// Sees to it that the frame committed last has its ICRC.
+    pub fn seal_last(&mut self) {
+        if let Some(frame) = self.frames.back_mut()
+            && frame.icrc == IcrcField::LeftOut
+            && let Some(bytes) = self.bytes.get_mut(frame.start..)
+        {
+            frame.icrc = IcrcField::Computed;
+            // The engine makes nothing that fails here.
+            let _ = seal(bytes);
         }
     }
 
@@ -148,7 +170,9 @@ impl TxBatch {
     /// Gives away all frames, for memory to put others in.
     pub(super) fn hand_over(&mut self, memory: Frames) -> Frames {
         let Frames { bytes, mut frames } = memory;
-        frames.extend(self.frames.drain(..).map(|frame| frame.start..frame.end));
+        frames.extend(
+            self.frames.drain(..).map(|TxFrame { start, end, icrc, .. }| RxFrame { range: start..end, icrc }),
+        );
         Frames { bytes: std::mem::replace(&mut self.bytes, bytes), frames }
     }
 
@@ -213,21 +237,34 @@ pub(super) struct Run {
 #[derive(Debug)]
 pub struct RxBatch {
     pub(super) storage: Vec<u8>,
-    pub(super) frames: Vec<Range<usize>>,
+    pub(super) frames: Vec<RxFrame>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct RxFrame {
+    range: Range<usize>,
+    icrc: IcrcField,
+}
+
+impl RxFrame {
+    /// One that came as it was on a wire.
+    pub(super) fn whole(range: Range<usize>) -> Self {
+        Self { range, icrc: IcrcField::Computed }
+    }
 }
 
 /// Frames of a [`TxBatch`] that become those of an [`RxBatch`] without being copied.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     bytes: Vec<u8>,
-    frames: Vec<Range<usize>>,
+    frames: Vec<RxFrame>,
 }
 
 impl Frames {
-    pub(super) fn push(&mut self, frame: &[u8]) {
+    pub(super) fn push(&mut self, frame: &[u8], icrc: IcrcField) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(frame);
-        self.frames.push(start..self.bytes.len());
+        self.frames.push(RxFrame { range: start..self.bytes.len(), icrc });
     }
 
     pub(super) fn len(&self) -> usize {
@@ -269,23 +306,23 @@ impl RxBatch {
     }
 
     /// What was written to [`RxBatch::space`] is a frame.
-    pub(super) fn commit(&mut self, len: usize) {
+    pub(super) fn commit(&mut self, len: usize, icrc: IcrcField) {
         let start = self.end();
-        self.frames.push(start..start + len);
+        self.frames.push(RxFrame { range: start..start + len, icrc });
     }
 
     /// Forgets those frames from a number on that are not to be kept.
     pub(super) fn retain_from(&mut self, first: usize, mut keep: impl FnMut(&[u8]) -> bool) {
         let Self { storage, frames } = self;
         let mut number = 0;
-        frames.retain(|range| {
+        frames.retain(|frame| {
             number += 1;
-            number <= first || keep(&storage[range.clone()])
+            number <= first || keep(&storage[frame.range.clone()])
         });
     }
 
     fn end(&self) -> usize {
-        self.frames.last().map_or(0, |frame| frame.end)
+        self.frames.last().map_or(0, |frame| frame.range.end)
     }
 
     /// Takes these frames in place of its own, and returns the memory of those.
@@ -297,9 +334,9 @@ impl RxBatch {
         memory
     }
 
-    /// The frames, in order of arrival.
-    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        self.frames.iter().map(|range| &self.storage[range.clone()])
+    /// The frames, in order of arrival, and whether each has its ICRC.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], IcrcField)> {
+        self.frames.iter().map(|frame| (&self.storage[frame.range.clone()], frame.icrc))
     }
 
     /// How many there are.

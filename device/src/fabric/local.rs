@@ -140,11 +140,12 @@ impl Member {
     fn deliver(&self, batch: &TxBatch, count: usize) -> usize {
         let mut arrivals = self.arrivals();
         let mut run = arrivals.spares.pop().unwrap_or_default();
-        for (_, frame) in batch.iter().take(count) {
-            if !arrivals.have_room(run.len() + 1, run.bytes() + frame.len()) {
+        for frame in batch.frames().take(count) {
+            let bytes = batch.slice(frame.start..frame.end);
+            if !arrivals.have_room(run.len() + 1, run.bytes() + bytes.len()) {
                 break;
             }
-            run.push(frame);
+            run.push(bytes, frame.icrc);
         }
         let taken = run.len();
         self.add(arrivals, run);
@@ -302,6 +303,10 @@ impl Fabric for LocalFabric {
         true
     }
 
+    fn needs_icrc(&self) -> bool {
+        false
+    }
+
     fn doze(&mut self) -> bool {
         want(&self.own.asleep);
         !self.has_frames()
@@ -371,7 +376,7 @@ mod tests {
         while fabric.has_frames() {
             fabric.recv(&mut batch).unwrap();
             assert!(!batch.is_empty());
-            frames.extend(batch.iter().map(<[u8]>::to_vec));
+            frames.extend(batch.iter().map(|(frame, _)| frame.to_vec()));
         }
         frames.into_iter()
     }
@@ -446,7 +451,7 @@ mod tests {
         a.send(&mut frames);
         let mut arrived = RxBatch::new();
         b.recv(&mut arrived).unwrap();
-        assert_eq!(arrived.iter().map(<[u8]>::as_ptr).next(), Some(place));
+        assert_eq!(arrived.iter().map(|(frame, _)| frame.as_ptr()).next(), Some(place));
         assert!(frames.is_empty() && frames.buffer().is_empty());
     }
 

@@ -73,6 +73,11 @@ pub trait Fabric {
         false
     }
 
+    /// Whether a frame needs an ICRC on its way. In memory it comes to no harm, and the computing costs more than the carrying.
+    fn needs_icrc(&self) -> bool {
+        true
+    }
+
     /// Whether [`Fabric::has_frames`] tells of all frames, with no look at the descriptor.
     fn is_memory(&self) -> bool {
         false
@@ -130,6 +135,10 @@ impl<F: Fabric + ?Sized> Fabric for Box<F> {
 
     fn is_memory(&self) -> bool {
         (**self).is_memory()
+    }
+
+    fn needs_icrc(&self) -> bool {
+        (**self).needs_icrc()
     }
 
     fn doze(&mut self) -> bool {

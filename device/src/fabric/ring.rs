@@ -347,7 +347,8 @@ impl RingFabric {
     /// Puts the first frames of the batch into a ring; returns how many fitted.
     fn put(&mut self, place: usize, batch: &TxBatch, count: usize) -> usize {
         let Some(Some(link)) = self.links.get_mut(place) else { return 0 };
-        match link.put(batch.iter().take(count).map(|(_, frame)| frame)) {
+        let frames = batch.frames().take(count);
+        match link.put(frames.map(|frame| (batch.slice(frame.start..frame.end), frame.icrc))) {
             Ok(put) => {
                 self.stats.tx_frames += put as u64;
                 put
@@ -528,6 +529,10 @@ impl Fabric for RingFabric {
 
     fn is_memory(&self) -> bool {
         true
+    }
+
+    fn needs_icrc(&self) -> bool {
+        false
     }
 
     fn doze(&mut self) -> bool {

@@ -11,6 +11,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 
+use super::batch::RxFrame;
 use super::{Fabric, FabricStats, MAX_FRAME_LEN, RxBatch, Sent, TxBatch};
 
 /// The driver of tap interfaces.
@@ -120,7 +121,7 @@ impl Fabric for TapFabric {
             }
             self.stats.rx_frames += 1;
             let start = index * RxBatch::SLOT_LEN;
-            batch.frames.push(start..start + len);
+            batch.frames.push(RxFrame::whole(start..start + len));
         }
         Ok(())
     }

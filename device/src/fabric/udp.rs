@@ -15,6 +15,7 @@ use rustix::net::sockopt;
 
 use self::losses::Losses;
 pub use self::peer::UdpPeer;
+use super::batch::RxFrame;
 use super::switch::{Refusal, Route, Switch};
 use super::{Fabric, FabricStats, MAX_FRAME_LEN, MIN_FRAME_LEN, Origin, RxBatch, Sent, TxBatch};
 
@@ -265,7 +266,7 @@ impl Fabric for UdpFabric {
                     Ok(peer) => {
                         self.stats.rx_frames += 1;
                         if !self.switch.may_pass(peer) || self.pass_on(now, peer, frame) {
-                            batch.frames.push(range);
+                            batch.frames.push(RxFrame::whole(range));
                         }
                     }
                     Err(Refusal::Stranger) => {
@@ -375,7 +376,7 @@ mod tests {
             if batch.is_empty() {
                 return all;
             }
-            all.extend(batch.iter().map(<[u8]>::to_vec));
+            all.extend(batch.iter().map(|(frame, _)| frame.to_vec()));
         }
     }
 

@@ -1,10 +1,12 @@
 //! Frames between the port and the fabric, with everything that stands between: capture, impairments, the search for
 //! MACs.
 
+use std::borrow::Cow;
+
 use protocol::describe::Field as _;
 use protocol::ids::Qpn;
 use protocol::net::ether::EtherFrame;
-use protocol::roce::RoceFrame;
+use protocol::roce::{IcrcField, RoceFrame, seal};
 
 use super::Hca;
 use crate::capture::{About, Direction};
@@ -43,7 +45,16 @@ impl Sender {
 }
 
 impl<F: Frontend> Hca<F> {
-    /// A frame arrived from the fabric.
+    /// A frame arrived from the fabric, which may have left out its ICRC.
+    pub fn handle_arrival(&mut self, frame: &[u8], icrc: IcrcField) {
+        if icrc == IcrcField::Computed || self.shows_frames() {
+            return self.handle_frame(&sealed(frame, icrc));
+        }
+        self.expect_doorbells();
+        self.deliver_with(frame, icrc);
+    }
+
+    /// A frame arrived from the fabric, as it is on a wire.
     pub fn handle_frame(&mut self, frame: &[u8]) {
         self.step(Input::Frame(frame.into()));
         self.expect_doorbells();
@@ -114,9 +125,17 @@ impl<F: Frontend> Hca<F> {
         quota
     }
 
+    /// Whether somebody sees frames on their way, and may change them.
+    fn shows_frames(&self) -> bool {
+        self.capture.is_some() || self.tape.is_some() || !self.impairments.is_idle()
+    }
+
     /// Takes frames of the engine. How many there were, as far as there was room: those that a rule drops or holds back
     /// count too.
     fn transmit_roce(&mut self, quota: usize) -> usize {
+        let icrc =
+            if self.needs_icrc || self.shows_frames() { IcrcField::Computed } else { IcrcField::LeftOut };
+        self.engine.set_icrc(icrc);
         for made in 0..quota {
             if !self.has_room() {
                 return made;
@@ -127,6 +146,13 @@ impl<F: Frontend> Hca<F> {
             };
             drop(host);
             self.outbound.commit(sent.dst_mac);
+            self.outbound.mark_icrc(icrc);
+            let own = self.port.addresses().own.mac;
+            let for_management =
+                self.management.as_ref().is_some_and(|management| management.serves(sent.dst_mac));
+            if sent.dst_mac.is_multicast() || for_management || [own, UNRESOLVED].contains(&sent.dst_mac) {
+                self.outbound.seal_last();
+            }
             let wr = sent.wr_id.map(|wr_id| self.frontend.work_request(wr_id));
             if sent.wr_id.is_none() {
                 self.outbound.mark_answer();
@@ -137,12 +163,12 @@ impl<F: Frontend> Hca<F> {
             {
                 self.looped.push(frame.to_vec());
             }
-            if self.management.as_ref().is_some_and(|management| management.serves(sent.dst_mac)) {
+            if for_management {
                 let Some(frame) = self.outbound.take_last() else { continue };
                 self.record(Direction::Outbound, &frame, || about(sent.qpn, wr));
                 self.port.count_sent(&frame);
                 self.manage(&frame);
-            } else if sent.dst_mac == self.port.addresses().own.mac {
+            } else if sent.dst_mac == own {
                 let Some(frame) = self.outbound.take_last() else { continue };
                 self.record(Direction::Outbound, &frame, || about(sent.qpn, wr));
                 self.looped.push(frame);
@@ -158,18 +184,22 @@ impl<F: Frontend> Hca<F> {
     }
 
     pub(super) fn deliver(&mut self, frame: &[u8]) {
+        self.deliver_with(frame, IcrcField::Computed);
+    }
+
+    fn deliver_with(&mut self, frame: &[u8], icrc: IcrcField) {
         if !self.is_port_active() {
             self.port.refuse(DropReason::LinkDown);
             return self.say_why_dropped(frame);
         }
         if self.frontend.serves_frames() && self.port.is_for_nic(frame) {
-            return self.deliver_plain(frame);
+            return self.deliver_plain(&sealed(frame, icrc));
         }
         let whole = frame;
         let Some(frame) = self.port.untag(whole) else { return self.say_why_dropped(whole) };
         let frame = &*frame;
         let waiting = self.outbound.len();
-        let received = self.port.receive(self.now, frame, &mut self.outbound);
+        let received = self.port.receive(self.now, frame, icrc, &mut self.outbound);
         if self.outbound.len() > waiting {
             self.leave(About::default);
         }
@@ -304,6 +334,16 @@ impl<F: Frontend> Hca<F> {
             capture.record(direction, frame, about());
         }
     }
+}
+
+/// A frame as it is on a wire.
+fn sealed(frame: &[u8], icrc: IcrcField) -> Cow<'_, [u8]> {
+    let mut frame = Cow::from(frame);
+    if icrc == IcrcField::LeftOut {
+        // What is no RoCE frame has no ICRC.
+        let _ = seal(frame.to_mut());
+    }
+    frame
 }
 
 /// A packet of this queue pair, and of this work request if it is a request.

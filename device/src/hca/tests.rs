@@ -13,7 +13,7 @@ use engine::{
 use protocol::Psn;
 use protocol::describe::Visitor;
 use protocol::ids::{FlowLabel, Iova, Lid, Lkey, MacAddr, Pdn, Qkey, Qpn, Va};
-use protocol::roce::{FrameWriter, IpAddrs, RoceFrame, Shell};
+use protocol::roce::{FrameWriter, IcrcField, IpAddrs, RoceFrame, Shell};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
@@ -456,6 +456,56 @@ fn frames_for_others_are_left_to_the_fabric() {
     assert_eq!(hca.drain(), WorkLeft { frames: false, other: false });
     let sent: Vec<_> = hca.outbound().iter().map(|(dst, _)| dst).collect();
     assert_eq!(sent, [Identity::from_lid(Lid::new(1)).mac]);
+}
+
+/// It is computed for whoever sees frames, and for groups, where a peer may be on a wire.
+#[test]
+fn where_nothing_needs_an_icrc_frames_for_one_peer_have_it_only_in_a_capture() {
+    let folder = tempfile::tempdir().unwrap();
+    for (captured, doorbell, icrc) in [(false, 8, false), (true, 8, true), (false, 16, true)] {
+        let mut hca = powered_on().with_icrc_needed(false);
+        if captured {
+            let path = folder.path().join("frames.pcapng");
+            hca.set_capture(Some(Capture::create(&path, "hca9").unwrap()));
+        }
+        hca.port.addresses_mut().own =
+            Identity { ipv4: Ipv4Addr::new(10, 77, 9, 9), ..Identity::from_lid(Lid::new(9)) };
+        hca.region_write(Region::Config, 4, &[6, 0]);
+        hca.region_write(Region::Bar(Bar::Bar0), doorbell, &[1]);
+        hca.drain();
+        let sent: Vec<_> = hca.outbound().iter().map(|(_, frame)| frame.to_vec()).collect();
+        let [frame] = sent.as_slice() else { panic!("{sent:?}") };
+        assert_eq!(RoceFrame::parse(frame).is_ok(), icrc, "captured: {captured}, doorbell {doorbell}");
+        assert!(RoceFrame::parse_with(frame, IcrcField::LeftOut).is_ok());
+    }
+}
+
+#[test]
+fn a_frame_that_comes_without_icrc_is_taken_and_captured_with_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut sender = ready();
+    sender.region_write(Region::Bar(Bar::Bar0), 16, &[1]);
+    sender.drain();
+    let whole = from_lid_9(sender.outbound().last().unwrap());
+    let mut frame = whole.clone();
+    frame.iter_mut().rev().take(4).for_each(|byte| *byte = 0);
+    for path in [None, Some(folder.path().join("frames.pcapng"))] {
+        let mut hca = ready();
+        hca.region_write(Region::Bar(Bar::Bar0), 16, &[1]);
+        hca.drain();
+        hca.set_capture(path.as_ref().map(|path| Capture::create(path, "hca1").unwrap()));
+        hca.drain();
+        hca.frontend.queues.received.clear();
+        hca.handle_arrival(&frame, IcrcField::LeftOut);
+        hca.handle_frame(&frame);
+        assert_eq!(hca.frontend.queues.received.len(), 200);
+        assert_eq!(hca.port_stats().dropped(DropReason::Icrc), 1, "only a fabric may say that it needs none");
+        hca.set_capture(None);
+        if let Some(path) = path {
+            let frames: Vec<_> = impairments::captured(&path).into_iter().map(|(_, frame)| frame).collect();
+            assert_eq!(frames, [whole.clone(), frame.clone()]);
+        }
+    }
 }
 
 #[test]

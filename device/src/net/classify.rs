@@ -7,7 +7,7 @@ use protocol::net::ether::{EtherFrame, EtherType, group_mac};
 use protocol::net::icmpv6;
 use protocol::net::ipv4::Ipv4;
 use protocol::net::ipv6::Ipv6;
-use protocol::roce::RoceFrame;
+use protocol::roce::{IcrcField, RoceFrame};
 
 use super::DropReason;
 use crate::identity::Identity;
@@ -54,13 +54,14 @@ pub(super) fn check_destination(ether: &EtherFrame<'_>, own: &Identity) -> Resul
     if ours { Ok(()) } else { Err(DropReason::OtherMac) }
 }
 
-/// A RoCE packet, verified up to its ICRC, to a group or to an address that is ours.
+/// A RoCE packet, verified up to its ICRC if it has one, to a group or to an address that is ours.
 pub(super) fn verified<'a>(
     frame: &'a [u8],
+    icrc: IcrcField,
     ether: &EtherFrame<'_>,
     is_ours: impl FnOnce(IpAddr) -> bool,
 ) -> Result<RoceFrame<'a>, DropReason> {
-    let roce = RoceFrame::parse(frame)?;
+    let roce = RoceFrame::parse_with(frame, icrc)?;
     let dst = roce.shell.ip.dst();
     let group = ether.dst.is_multicast();
     // Which groups we are in, the transport knows.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use engine::Instant;
 use protocol::ids::MacAddr;
 use protocol::net::ether::{self, EtherFrame};
-use protocol::roce::RoceFrame;
+use protocol::roce::{IcrcField, RoceFrame};
 
 use super::address::Addresses;
 use super::classify::{Class, check_destination, classify, is_for_rdma, verified};
@@ -180,15 +180,16 @@ impl Port {
         untagged.inspect_err(|_| self.stats.count_drop(DropReason::Vlan)).ok()
     }
 
-    /// Takes a frame from the fabric. What is for a QP comes back, verified up to its ICRC; the rest is answered into
-    /// `answers`, learned from, or dropped and counted.
+    /// Takes a frame from the fabric. What is for a QP comes back, verified up to its ICRC if it has one; the rest is answered
+    /// into `answers`, learned from, or dropped and counted.
     pub fn receive<'a>(
         &mut self,
         now: Instant,
         frame: &'a [u8],
+        icrc: IcrcField,
         answers: &mut TxBatch,
     ) -> Option<RoceFrame<'a>> {
-        match self.sort(now, frame, answers) {
+        match self.sort(now, frame, icrc, answers) {
             Ok(roce) => roce,
             Err(reason) => {
                 self.stats.count_drop(reason);
@@ -249,8 +250,8 @@ impl Port {
     pub fn receive_own<'a>(&mut self, frame: &'a [u8]) -> Option<RoceFrame<'a>> {
         let (ether, _) = EtherFrame::parse_tagged(frame).ok()?;
         let Self { addresses: Addresses { own, .. }, speaker, .. } = self;
-        let sorted =
-            check_destination(&ether, own).and_then(|()| verified(frame, &ether, |ip| speaker.has(own, ip)));
+        let sorted = check_destination(&ether, own)
+            .and_then(|()| verified(frame, IcrcField::Computed, &ether, |ip| speaker.has(own, ip)));
         self.stats.roce += u64::from(sorted.is_ok());
         sorted.inspect_err(|reason| self.stats.count_drop(*reason)).ok()
     }
@@ -276,6 +277,7 @@ impl Port {
         &mut self,
         now: Instant,
         frame: &'a [u8],
+        icrc: IcrcField,
         answers: &mut TxBatch,
     ) -> Result<Option<RoceFrame<'a>>, DropReason> {
         if !self.is_up() {
@@ -288,7 +290,7 @@ impl Port {
         };
         match (classify(&ether, own)?, speaker) {
             (Class::Roce, speaker) => {
-                let roce = verified(frame, &ether, |ip| speaker.has(own, ip))?;
+                let roce = verified(frame, icrc, &ether, |ip| speaker.has(own, ip))?;
                 if let Speaker::Station(station) = speaker {
                     station.check_source(own, ether.src, roce.shell.ip.src())?;
                 }

@@ -16,6 +16,11 @@ const SOON: Duration = Duration::from_secs(10);
 pub(super) struct Impairments(Vec<u64>);
 
 impl Impairments {
+    /// Whether nothing is done to frames.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Adds a rule in the words of `hcactl impair add`.
     pub(super) async fn add(&mut self, daemon: &Daemon, rule: &[&str]) -> Result<()> {
         let answer = daemon.control(&[&["impair", "add"], rule].concat()).await?;

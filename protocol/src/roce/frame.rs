@@ -1,10 +1,11 @@
 //! Whole frames, from the Ethernet header to the ICRC.
 
 use std::convert::Infallible;
+use std::ops::Range;
 
 use zerocopy::IntoBytes;
 
-use super::icrc::{ICRC_LEN, icrc};
+use super::icrc::{ICRC_LEN, IcrcField, icrc};
 use super::packet::pad_count;
 use super::shell::Unwrapped;
 use super::{Bth, Ext, IpAddrs, Packet, Shell};
@@ -14,6 +15,9 @@ use crate::view::split;
 
 /// Largest payload of one packet: the largest path MTU.
 pub const MAX_PAYLOAD: usize = 4096;
+
+/// The UDP checksum in its datagram.
+const CHECKSUM: Range<usize> = 6..8;
 
 /// A received RoCEv2 frame whose checksums, lengths and ICRC are right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,16 +35,26 @@ impl<'a> RoceFrame<'a> {
     /// The first thing found wrong, from the outside in: each header's length and fields, the IPv4 and UDP checksums
     /// (a UDP checksum of 0 is none), the ICRC, then as [`Packet::parse`].
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
+        Self::parse_with(frame, IcrcField::Computed)
+    }
+
+    /// Reads a frame whose ICRC is checked only if it is there.
+    ///
+    /// # Errors
+    /// As [`RoceFrame::parse`].
+    pub fn parse_with(frame: &'a [u8], field: IcrcField) -> Result<Self, WireError> {
         let Unwrapped { shell, ip_and_udp, transport } = Shell::unwrap(frame)?;
         let Some((covered, found)) = transport.split_last_chunk::<ICRC_LEN>() else {
             return Err(WireError::Short { what: "icrc", need: ICRC_LEN, have: transport.len() });
         };
         // Whether the CRC is right or not, what has no BTH is short.
         split(covered, 12, "bth")?;
-        let expected = icrc(ip_and_udp, covered);
-        let found = u32::from_le_bytes(*found);
-        if found != expected {
-            return Err(WireError::Icrc { found, expected });
+        if field == IcrcField::Computed {
+            let expected = icrc(ip_and_udp, covered);
+            let found = u32::from_le_bytes(*found);
+            if found != expected {
+                return Err(WireError::Icrc { found, expected });
+            }
         }
         Ok(Self { shell, packet: Packet::parse(covered)? })
     }
@@ -113,10 +127,21 @@ impl<'a> FrameWriter<'a> {
     }
 
     /// Computes what depends on the payload. Returns the frame's length in bytes.
-    pub fn finish(mut self) -> usize {
+    pub fn finish(self) -> usize {
+        self.finish_with(IcrcField::Computed)
+    }
+
+    /// The same, computing the ICRC and a UDP checksum over it only if the frame is to have them: [`seal`] does it later.
+    pub fn finish_with(mut self, field: IcrcField) -> usize {
         let covered_len = self.payload + self.payload_len + pad_count(self.payload_len);
         if self.out.len() < covered_len {
             self.out.resize(covered_len, 0);
+        }
+        if field == IcrcField::LeftOut {
+            self.out.extend_from_slice(&[0; ICRC_LEN]);
+            let len = self.out.len() - self.frame;
+            self.keep += len;
+            return len;
         }
         let covered = &self.out[self.frame + self.ether..];
         let (ip_and_udp, transport) = covered.split_at(self.ip.header_len() + size_of::<RawUdp>());
@@ -138,6 +163,28 @@ impl Drop for FrameWriter<'_> {
     }
 }
 
+/// Makes a frame whole whose ICRC was left out, and leaves others as they are.
+///
+/// # Errors
+/// As [`RoceFrame::parse`]: it is no such frame.
+pub fn seal(frame: &mut [u8]) -> Result<(), WireError> {
+    let Unwrapped { shell, ip_and_udp, transport } = Shell::unwrap(frame)?;
+    let Some((covered, _)) = transport.split_last_chunk::<ICRC_LEN>() else {
+        return Err(WireError::Short { what: "icrc", need: ICRC_LEN, have: transport.len() });
+    };
+    let icrc = icrc(ip_and_udp, covered);
+    let datagram_at = shell.ether_len() + shell.ip.header_len();
+    let icrc_at = datagram_at + size_of::<RawUdp>() + covered.len();
+    frame[icrc_at..icrc_at + ICRC_LEN].copy_from_slice(&icrc.to_le_bytes());
+    let datagram = &mut frame[datagram_at..icrc_at + ICRC_LEN];
+    // Over IPv4 none, zeros, stays none.
+    if matches!(shell.ip, IpAddrs::V6 { .. }) || datagram[CHECKSUM] != [0; 2] {
+        datagram[CHECKSUM].fill(0);
+        emit_udp_checksum(&shell.ip, datagram);
+    }
+    Ok(())
+}
+
 /// Fills in the UDP checksum of an IPv6 datagram.
 ///
 /// Over IPv4 we send 0, none, as soft-RoCE does. Over IPv6 a receiver may discard 0 unless it was told that the port is
@@ -148,5 +195,5 @@ fn emit_udp_checksum(ip: &IpAddrs, datagram: &mut [u8]) {
         0 => 0xffff,
         sum => sum,
     };
-    datagram[6..8].copy_from_slice(&sum.to_be_bytes());
+    datagram[CHECKSUM].copy_from_slice(&sum.to_be_bytes());
 }

@@ -18,6 +18,17 @@ use crate::net::udp::RawUdp;
 /// Bytes of the ICRC field.
 pub const ICRC_LEN: usize = 4;
 
+/// What the ICRC field of a frame holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IcrcField {
+    /// The ICRC.
+    #[default]
+    Computed,
+    /// Nothing yet. The frame has not left memory, which damages none, and [`seal`](super::seal) makes it whole before
+    /// anybody else has it.
+    LeftOut,
+}
+
 const BTH_LEN: usize = size_of::<RawBth>();
 
 /// Bytes that are folded at once: a CRC over whole blocks leaves no tail to be taken byte by byte.

@@ -14,7 +14,8 @@ pub mod shell;
 
 pub use bth::Bth;
 pub use ext::{Aeth, AtomicEth, Deth, Ext, ExtKind, Imm, NakCode, Reth, Syndrome};
-pub use frame::{FrameWriter, MAX_PAYLOAD, RoceFrame};
+pub use frame::{FrameWriter, MAX_PAYLOAD, RoceFrame, seal};
+pub use icrc::IcrcField;
 pub use opcode::{Kind, Opcode, Operation, Position, Transport};
 pub use opcode_name::OpcodePattern;
 pub use packet::Packet;

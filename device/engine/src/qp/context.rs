@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use protocol::Psn;
 use protocol::ids::{MacAddr, Qpn};
-use protocol::roce::{Bth, Ext, FrameWriter, Opcode, Operation, Shell};
+use protocol::roce::{Bth, Ext, FrameWriter, IcrcField, Opcode, Operation, Shell};
 
 use super::attr::{Flush, QpAttrs, State};
 use crate::held::Held;
@@ -32,6 +32,8 @@ pub(crate) struct Ctx<'a, H> {
     pub(crate) pkeys: &'a Pkeys,
     /// Of all QPs, as of the beginning of the input.
     pub(crate) held: Held,
+    /// What frames are to have in it.
+    pub(crate) icrc: IcrcField,
 }
 
 /// Why a machine cannot go on. Its own completion, event and NAK are already queued; the QP changes state and flushes.
@@ -150,7 +152,7 @@ impl<H: Host> Ctx<'_, H> {
         if payload_len > 0 {
             writer.payload(|out| fill(self.host, out))?;
         }
-        let len = writer.finish();
+        let len = writer.finish_with(self.icrc);
         self.stats.sent_packets += 1;
         self.stats.sent_opcodes.count(bth.opcode);
         self.stats.sent_payload_bytes += payload_len as u64;

@@ -28,7 +28,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::memory::RingLen;
 
 const MAGIC: [u8; 8] = *b"hcadring";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const MEMORY: u8 = 1;
 const CALL: u8 = 2;
 

@@ -3,6 +3,7 @@
 use std::os::unix::net::UnixStream;
 
 use protocol::ids::MacAddr;
+use protocol::roce::IcrcField;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use serde::{Deserialize, Serialize};
@@ -81,10 +82,13 @@ impl Link {
     }
 
     /// Puts frames in until one does not fit; returns how many did.
-    pub(super) fn put<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) -> Result<usize, Fault> {
+    pub(super) fn put<'a>(
+        &mut self,
+        frames: impl Iterator<Item = (&'a [u8], IcrcField)>,
+    ) -> Result<usize, Fault> {
         let mut put = 0;
-        for frame in frames {
-            if !self.producer.push(frame)? {
+        for (frame, icrc) in frames {
+            if !self.producer.push(frame, icrc)? {
                 break;
             }
             self.unpublished = true;

@@ -6,8 +6,9 @@
 //! 8192  bytes of the first, then those of the second
 //! ```
 //!
-//! `head` and `tail` count bytes and wrap at 2^32; the bytes between them are records: a length of 32 bits, the frame, and
-//! padding to eight. Who made the memory sends in the first direction.
+//! `head` and `tail` count bytes and wrap at 2^32; the bytes between them are records: a word of 32 bits, the frame, and
+//! padding to eight. The word is the frame's length, and says in its highest bit that the ICRC is left out. Who made the
+//! memory sends in the first direction.
 //!
 //! The other side may write anything anywhere at any time. So what a side has written itself it keeps for itself and never
 //! reads back; what the other has written is loaded once, checked, and used from the copy; and a frame is copied out before
@@ -17,6 +18,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use protocol::roce::IcrcField;
 use thiserror::Error;
 use vm_memory::{MmapRegion, VolatileMemory as _};
 
@@ -33,8 +35,10 @@ const SLEEPING_AT: usize = 256;
 const TAIL_AT: usize = 512;
 const STARVING_AT: usize = 768;
 
-/// Length of a record's length.
+/// Length of the word before a frame.
 const PREFIX: u32 = 4;
+/// Of that word. It says what is computed, not what may be believed: who writes what it likes could compute an ICRC too.
+const ICRC_LEFT_OUT: u32 = 1 << 31;
 /// Records begin at multiples of it, so that no length is cut by the end of the ring.
 const ALIGNMENT: usize = 8;
 
@@ -145,7 +149,7 @@ const fn record_len(frame: usize) -> usize {
 }
 
 impl Ring {
-    /// A counter, or the length of a record. All places are computed from masked counts, so they are in the region.
+    /// A counter, or the word before a frame. All places are computed from masked counts, so they are in the region.
     fn word(&self, at: usize) -> &AtomicU32 {
         self.region.get_atomic_ref(at).expect("the region is as long as its rings, and the place is aligned")
     }
@@ -193,7 +197,7 @@ impl Producer {
     ///
     /// # Errors
     /// [`Broken::Tail`].
-    pub fn push(&mut self, frame: &[u8]) -> Result<bool, Broken> {
+    pub fn push(&mut self, frame: &[u8], icrc: IcrcField) -> Result<bool, Broken> {
         let wanted = record_len(frame.len());
         if self.room() < wanted {
             self.look()?;
@@ -204,7 +208,8 @@ impl Producer {
         let (Ok(len), Ok(record)) = (u32::try_from(frame.len()), u32::try_from(wanted)) else {
             return Ok(false);
         };
-        self.ring.prefix(self.head).store(len, Ordering::Relaxed);
+        let prefix = if icrc == IcrcField::LeftOut { len | ICRC_LEFT_OUT } else { len };
+        self.ring.prefix(self.head).store(prefix, Ordering::Relaxed);
         self.ring.write(self.head.wrapping_add(PREFIX), frame);
         self.head = self.head.wrapping_add(record);
         Ok(true)
@@ -278,13 +283,15 @@ impl Consumer {
                 break;
             }
             let prefix = self.ring.prefix(self.tail).load(Ordering::Relaxed);
-            let len = prefix as usize;
+            let len = (prefix & !ICRC_LEFT_OUT) as usize;
+            let icrc =
+                if prefix == (prefix & !ICRC_LEFT_OUT) { IcrcField::Computed } else { IcrcField::LeftOut };
             if !(MIN_FRAME_LEN..=MAX_FRAME_LEN).contains(&len) || record_len(len) > waiting as usize {
                 return Err(Broken::Length(prefix));
             }
             let Some(space) = batch.space(len) else { break };
             self.ring.read(self.tail.wrapping_add(PREFIX), space);
-            batch.commit(len);
+            batch.commit(len, icrc);
             #[expect(clippy::cast_possible_truncation, reason = "a frame is no longer than MAX_FRAME_LEN")]
             let record = record_len(len) as u32;
             self.tail = self.tail.wrapping_add(record);

@@ -37,7 +37,7 @@ fn batch(from: MacAddr, frames: &[(MacAddr, u8)]) -> TxBatch {
 fn received(fabric: &mut RingFabric) -> Vec<u8> {
     let mut batch = RxBatch::new();
     fabric.recv(&mut batch).unwrap();
-    batch.iter().map(|frame| frame[12]).collect()
+    batch.iter().map(|(frame, _)| frame[12]).collect()
 }
 
 fn is_ready(fabric: &RingFabric) -> bool {

@@ -216,6 +216,22 @@ fn roce_to_the_mac_of_the_rdma_half_is_the_engines_while_that_is_in_use() {
     assert_eq!((hca.port_stats().roce, hca.frontend.received.len()), (3, 5));
 }
 
+/// RoCE for the guest's own software, soft-RoCE for one, which judges the ICRC.
+#[test]
+fn what_reaches_the_nic_has_its_icrc() {
+    let mut hca = nic(2);
+    let roce = roce_for_lid_1();
+    let mut unsealed = roce.clone();
+    unsealed.iter_mut().rev().take(4).for_each(|byte| *byte = 0);
+    hca.handle_arrival(&unsealed, IcrcField::LeftOut);
+    hca.handle_arrival(&[0; 13], IcrcField::LeftOut);
+    assert_eq!(hca.frontend.received, [roce]);
+    hca.port.set_rdma(true);
+    unsealed[..6].copy_from_slice(&mac(2).0);
+    hca.handle_arrival(&unsealed, IcrcField::LeftOut);
+    assert_eq!((hca.port_stats().roce, hca.frontend.received.len()), (1, 1), "and the engine does without");
+}
+
 #[test]
 fn the_mac_of_a_nic_is_its_drivers_to_change_until_a_reset() {
     let mut hca = nic(1);
@@ -343,7 +359,7 @@ fn exchange<A: Frontend, B: Frontend>(
 ) {
     fn turn<F: Frontend>(hca: &mut Hca<F>, fabric: &mut dyn Fabric, batch: &mut RxBatch) -> bool {
         fabric.recv(batch).unwrap();
-        batch.iter().for_each(|frame| hca.handle_frame(frame));
+        batch.iter().for_each(|(frame, icrc)| hca.handle_arrival(frame, icrc));
         let left = hca.drain();
         let sent = !hca.outbound().is_empty();
         // What the other end has no room for now, it has later.

@@ -59,7 +59,7 @@ fn pong() -> Vec<u8> {
 fn answers(port: &mut Port, frames: &[Vec<u8>]) -> Vec<(MacAddr, Vec<u8>)> {
     let mut out = TxBatch::default();
     for frame in frames {
-        assert_eq!(port.receive(NOW, frame, &mut out), None);
+        assert_eq!(port.receive(NOW, frame, IcrcField::Computed, &mut out), None);
     }
     out.iter().map(|(dst, frame)| (dst, frame.to_vec())).collect()
 }
@@ -80,7 +80,7 @@ fn packets_for_a_qp_are_handed_on() {
     let mut port = port();
     let frame = roce("rc_write_only");
     let mut out = TxBatch::default();
-    let packet = port.receive(NOW, &frame, &mut out).unwrap();
+    let packet = port.receive(NOW, &frame, IcrcField::Computed, &mut out).unwrap();
     assert_eq!(packet.packet.payload.len(), 5);
     assert_eq!((out.len(), port.stats().roce), (0, 1));
 }
@@ -193,7 +193,7 @@ fn answers_wait_in_a_bounded_line() {
         out.push(&pong());
     }
     for frame in [ping(), arp_request(), ping6(), solicitation()] {
-        assert_eq!(port.receive(NOW, &frame, &mut out), None);
+        assert_eq!(port.receive(NOW, &frame, IcrcField::Computed, &mut out), None);
     }
     assert_eq!(out.len(), MAX_WAITING);
     assert_eq!(port.stats().dropped(DropReason::NoRoom), 4);
@@ -320,7 +320,9 @@ fn what_no_other_station_can_be_is_no_source() {
             assert_eq!(drop_reason(question), DropReason::BadSource, "claims to be at {claimed}");
         }
     }
-    assert!(port().receive(NOW, &send_from(mac(1), ip), &mut TxBatch::default()).is_some());
+    assert!(
+        port().receive(NOW, &send_from(mac(1), ip), IcrcField::Computed, &mut TxBatch::default()).is_some()
+    );
 }
 
 #[test]
@@ -342,15 +344,18 @@ fn an_ip_address_that_is_configured_comes_from_its_mac_only() {
     .into_iter()
     .enumerate()
     {
-        assert_eq!(port.receive(NOW, &frame, &mut out), None);
+        assert_eq!(port.receive(NOW, &frame, IcrcField::Computed, &mut out), None);
         assert_eq!(port.stats().dropped(DropReason::ForeignSource), dropped as u64 + 1, "{frame:02x?}");
     }
     assert!(out.is_empty());
     for ip in [v4, v6] {
-        assert!(port.receive(NOW, &send_from(mac(1), ip), &mut out).is_some());
+        assert!(port.receive(NOW, &send_from(mac(1), ip), IcrcField::Computed, &mut out).is_some());
     }
     let stranger = IpAddrs::V4 { src: Ipv4Addr::new(10, 77, 0, 9), dst: own.ipv4 };
-    assert!(port.receive(NOW, &send_from(mac(3), stranger), &mut out).is_some(), "nobody's");
+    assert!(
+        port.receive(NOW, &send_from(mac(3), stranger), IcrcField::Computed, &mut out).is_some(),
+        "nobody's"
+    );
 }
 
 /// RFC 4861, sections 4.3 and 7.1.1.
@@ -393,7 +398,7 @@ fn datagram_to_group() -> Vec<u8> {
 fn datagrams_to_groups_go_to_the_transport_if_both_addresses_are_the_groups() {
     let mut port = port();
     let frame = datagram_to_group();
-    let roce = port.receive(Instant::ZERO, &frame, &mut TxBatch::default()).unwrap();
+    let roce = port.receive(Instant::ZERO, &frame, IcrcField::Computed, &mut TxBatch::default()).unwrap();
     assert_eq!((roce.packet.bth.dest_qp.get(), roce.packet.payload), (0xff_ffff, &b"hallo!!!"[..]));
     assert_eq!(port.stats().roce, 1);
     for dst in [[0x33, 0x33, 0xff, 0xff, 0xff, 0xfe], [0x01, 0x00, 0x5e, 0x7f, 0xff, 0xff], [0xff; 6]] {
@@ -532,7 +537,7 @@ fn packets_over_ipv6_are_handed_on() {
     let mut port = port();
     let frame = roce("v6_rc_ack");
     let mut out = TxBatch::default();
-    assert!(port.receive(NOW, &frame, &mut out).is_some());
+    assert!(port.receive(NOW, &frame, IcrcField::Computed, &mut out).is_some());
     assert_eq!((out.len(), port.stats().roce), (0, 1));
 }
 

@@ -21,7 +21,7 @@ fn frames(consumer: &mut Consumer) -> Result<Vec<Vec<u8>>, Broken> {
     let mut batch = RxBatch::new();
     consumer.take(&mut batch, 1000)?;
     let _ = consumer.release();
-    Ok(batch.iter().map(<[u8]>::to_vec).collect())
+    Ok(batch.iter().map(|(frame, _)| frame.to_vec()).collect())
 }
 
 fn set(memory: &MmapRegion, at: usize, value: u32) {
@@ -40,7 +40,7 @@ fn frames_come_out_as_they_were_put_in_across_the_end_of_the_ring() {
                 ]
             })
             .collect();
-        assert!(sent.iter().all(|frame| producer.push(frame).unwrap()));
+        assert!(sent.iter().all(|frame| producer.push(frame, IcrcField::Computed).unwrap()));
         assert!(!consumer.has_frames(), "what is not published is not seen");
         let _ = producer.publish();
         assert_eq!(frames(&mut consumer).unwrap(), sent);
@@ -48,11 +48,22 @@ fn frames_come_out_as_they_were_put_in_across_the_end_of_the_ring() {
 }
 
 #[test]
+fn a_frame_without_icrc_is_marked() {
+    let (mut producer, mut consumer, _) = pair();
+    let fields = [IcrcField::LeftOut, IcrcField::Computed, IcrcField::LeftOut];
+    assert!(fields.iter().all(|icrc| producer.push(&[7; 100], *icrc).unwrap()));
+    let _ = producer.publish();
+    let mut batch = RxBatch::new();
+    consumer.take(&mut batch, 9).unwrap();
+    assert_eq!(batch.iter().map(|(_, icrc)| icrc).collect::<Vec<_>>(), fields);
+}
+
+#[test]
 fn a_full_ring_takes_no_more_until_there_is_room() {
     let (mut producer, mut consumer, _) = pair();
     let frame = [7; 1000];
     let mut put = 0;
-    while producer.push(&frame).unwrap() {
+    while producer.push(&frame, IcrcField::Computed).unwrap() {
         put += 1;
     }
     assert_eq!(put, LEN.get() as usize / record_len(1000));
@@ -62,22 +73,22 @@ fn a_full_ring_takes_no_more_until_there_is_room() {
     consumer.take(&mut batch, 1).unwrap();
     assert!(consumer.release(), "who waits for room is woken");
     assert!(!consumer.release(), "once");
-    assert!(producer.push(&frame).unwrap());
-    assert!(!producer.push(&frame).unwrap());
+    assert!(producer.push(&frame, IcrcField::Computed).unwrap());
+    assert!(!producer.push(&frame, IcrcField::Computed).unwrap());
 }
 
 #[test]
 fn only_who_sleeps_is_woken_and_nobody_sleeps_over_a_frame() {
     let (mut producer, mut consumer, _) = pair();
-    producer.push(&[1; 60]).unwrap();
+    producer.push(&[1; 60], IcrcField::Computed).unwrap();
     assert!(!producer.publish());
     assert!(!consumer.doze(), "a frame is here");
     consumer.wake();
     frames(&mut consumer).unwrap();
     assert!(consumer.doze());
-    producer.push(&[1; 60]).unwrap();
+    producer.push(&[1; 60], IcrcField::Computed).unwrap();
     assert!(producer.publish());
-    producer.push(&[1; 60]).unwrap();
+    producer.push(&[1; 60], IcrcField::Computed).unwrap();
     assert!(!producer.publish(), "it was woken already");
 }
 
@@ -93,16 +104,16 @@ fn counters_that_no_peer_writes_end_the_ring() {
         set(&memory, TAIL_AT, tail);
         let mut pushed = Ok(true);
         while pushed == Ok(true) {
-            pushed = producer.push(&[0; 1000]);
+            pushed = producer.push(&[0; 1000], IcrcField::Computed);
         }
         // A tail that was ahead of its head at first may be behind it by now: then it only lies to itself.
         assert!(matches!(pushed, Err(Broken::Tail(_)) | Ok(false)), "{tail:#x}");
     }
     let (mut producer, mut consumer, memory) = pair();
-    while producer.push(&[0; 1000]).unwrap() {}
+    while producer.push(&[0; 1000], IcrcField::Computed).unwrap() {}
     let _ = producer.publish();
     frames(&mut consumer).unwrap();
-    assert!(producer.push(&[0; 1000]).unwrap());
+    assert!(producer.push(&[0; 1000], IcrcField::Computed).unwrap());
     set(&memory, TAIL_AT, 0);
     assert!(matches!(producer.starve(60), Err(Broken::Tail(_))), "a tail does not go back");
 }
@@ -111,7 +122,7 @@ fn counters_that_no_peer_writes_end_the_ring() {
 fn lengths_that_no_frame_has_end_the_ring() {
     for len in [0, 13, 61, u32::try_from(MAX_FRAME_LEN).unwrap() + 1, u32::MAX] {
         let (mut producer, mut consumer, memory) = pair();
-        producer.push(&[1; 60]).unwrap();
+        producer.push(&[1; 60], IcrcField::Computed).unwrap();
         let _ = producer.publish();
         set(&memory, DATA_AT, len);
         assert_eq!(frames(&mut consumer), Err(Broken::Length(len)));
@@ -134,7 +145,7 @@ proptest! {
             set(&memory, counter / 4 * COUNTERS_LEN + places[counter % 4], value);
         }
         for len in lengths {
-            let _ = producer.push(&vec![0; len]);
+            let _ = producer.push(&vec![0; len], IcrcField::Computed);
             let _ = producer.publish();
             if let Ok(frames) = frames(&mut consumer) {
                 prop_assert!(frames.iter().all(|frame| (MIN_FRAME_LEN..=MAX_FRAME_LEN).contains(&frame.len())));
@@ -157,7 +168,7 @@ fn no_bell_is_lost_whoever_falls_asleep_when() {
     let sender = thread::spawn(move || {
         for number in 0..FRAMES {
             let frame = [&number.to_le_bytes()[..], &[0; 56]].concat();
-            while !producer.push(&frame).unwrap() {
+            while !producer.push(&frame, IcrcField::Computed).unwrap() {
                 if producer.publish() {
                     left.write_all(&[1]).unwrap();
                 }
@@ -183,7 +194,7 @@ fn no_bell_is_lost_whoever_falls_asleep_when() {
         if consumer.release() {
             right.write_all(&[1]).unwrap();
         }
-        for frame in batch.iter() {
+        for (frame, _) in batch.iter() {
             assert_eq!(frame[..4], next.to_le_bytes());
             next += 1;
         }

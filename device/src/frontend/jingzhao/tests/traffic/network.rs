@@ -9,7 +9,7 @@ use crate::fabric::{Fabric as _, RxBatch, TxBatch};
 fn received(fabric: &mut LocalFabric) -> Vec<Vec<u8>> {
     let mut batch = RxBatch::new();
     fabric.recv(&mut batch).unwrap();
-    batch.iter().map(<[u8]>::to_vec).collect()
+    batch.iter().map(|(frame, _)| frame.to_vec()).collect()
 }
 
 #[test]
