@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
-use crate::artifacts::{Added, Artifacts, Disks, Kernel, KernelChoice, Overrides, cache_dir};
+use crate::artifacts::{
+    Added, Artifacts, Disks, Kernel, KernelChoice, ModuleBuild, Overrides, cache_dir, folder_of_linux,
+};
 use crate::initramfs::Initramfs;
 use crate::modules::Wanted;
 use crate::programs;
@@ -107,6 +109,7 @@ pub struct Chance {
 #[derive(Debug)]
 pub struct Lab {
     artifacts: Artifacts,
+    kernel: KernelChoice,
     own_modules: Vec<PathBuf>,
     agent: Option<PathBuf>,
     hcad: Option<PathBuf>,
@@ -195,6 +198,7 @@ impl Lab {
         }
         Ok(Self {
             artifacts,
+            kernel: overrides.kernel,
             own_modules: options.modules.clone(),
             agent: options.agent.clone(),
             hcad: options.hcad.clone(),
@@ -308,6 +312,34 @@ impl Lab {
     pub async fn rdma_core_tests(&self) -> Result<PathBuf> {
         let artifacts = self.artifacts.clone();
         tokio::task::spawn_blocking(move || artifacts.rdma_core_tests()).await?
+    }
+
+    /// Builds a driver of Linux's for the guests' kernel, from its own source after `change` was made to that.
+    ///
+    /// # Errors
+    /// When the source or a compiler cannot be fetched, it cannot be changed so, or does not compile.
+    pub async fn build_changed_driver(
+        &self,
+        run: &RunDir,
+        folder: &'static str,
+        change: fn(&Path) -> Result<()>,
+    ) -> Result<PathBuf> {
+        let (kernel, own) = (self.kernel.clone(), run.file("driver"));
+        tokio::task::spawn_blocking(move || {
+            let cache = cache_dir()?;
+            let source = folder_of_linux(&cache, &kernel, folder)?;
+            let copied =
+                Command::new("cp").arg("-r").args([&source, &own]).status().context("starting cp")?;
+            ensure!(copied.success(), "{} cannot be copied", source.display());
+            change(&own)?;
+            let mut make = ModuleBuild::obtain(&cache, &kernel)?.command(&own)?;
+            let made = make.args(["-j2", "modules"]).output().context("starting make")?;
+            ensure!(made.status.success(), "make fails: {}", String::from_utf8_lossy(&made.stderr));
+            let files = fs::read_dir(&own)?.filter_map(|entry| Some(entry.ok()?.path()));
+            let mut modules = files.filter(|file| file.extension().is_some_and(|end| end == "ko"));
+            modules.next().context("make made no module")
+        })
+        .await?
     }
 
     fn pack(

@@ -413,6 +413,10 @@ fn frames_to_oneself_arrive_without_the_fabric() {
 
 /// What an HCA sent, as if another had.
 pub(super) fn from_lid_9(frame: &[u8]) -> Vec<u8> {
+    from_lid_9_with(frame, IcrcField::Computed)
+}
+
+fn from_lid_9_with(frame: &[u8], icrc: IcrcField) -> Vec<u8> {
     let other = Identity::from_lid(Lid::new(9));
     let RoceFrame { mut shell, packet } = RoceFrame::parse(frame).unwrap();
     shell.src_mac = other.mac;
@@ -423,7 +427,7 @@ pub(super) fn from_lid_9(frame: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut writer = FrameWriter::new(&mut out, &shell, &packet.bth, &packet.ext, packet.payload.len());
     writer.extend(packet.payload);
-    writer.finish();
+    writer.finish_with(icrc);
     out
 }
 
@@ -486,9 +490,8 @@ fn a_frame_that_comes_without_icrc_is_taken_and_captured_with_one() {
     let mut sender = ready();
     sender.region_write(Region::Bar(Bar::Bar0), 16, &[1]);
     sender.drain();
-    let whole = from_lid_9(sender.outbound().last().unwrap());
-    let mut frame = whole.clone();
-    frame.iter_mut().rev().take(4).for_each(|byte| *byte = 0);
+    let [whole, frame] = [IcrcField::Computed, IcrcField::LeftOut]
+        .map(|icrc| from_lid_9_with(sender.outbound().last().unwrap(), icrc));
     for path in [None, Some(folder.path().join("frames.pcapng"))] {
         let mut hca = ready();
         hca.region_write(Region::Bar(Bar::Bar0), 16, &[1]);

@@ -10,6 +10,7 @@ pub mod ddp;
 mod debian;
 mod kbuild;
 mod kernel;
+mod linux_source;
 mod packages;
 mod python;
 mod rdma_core;
@@ -26,6 +27,7 @@ pub use self::apt::Suite;
 pub use self::debian::Disks;
 pub use self::kbuild::ModuleBuild;
 pub use self::kernel::{Kernel, KernelChoice};
+pub use self::linux_source::folder_of_linux;
 use self::packages::{Set, Unpacked};
 
 /// What the user brings instead of the lab's own.

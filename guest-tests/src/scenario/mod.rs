@@ -222,6 +222,13 @@ pub const ALL: &[Scenario] = &[
         run: |lab, report| Box::pin(mthca::strict::run(lab, report)),
     },
     Scenario {
+        name: "strict-mthca-kernel",
+        about: "the same with bugs planted in Linux's own ib_mthca, which is built for it; fetches Linux's source",
+        pair: false,
+        alone: false,
+        run: |lab, report| Box::pin(mthca::strict_kernel::run(lab, report)),
+    },
+    Scenario {
         name: "e810-probe",
         about: "Debian's own ice binds two E810, with every kind of package; reloads, resets, restarts, links that go",
         pair: false,

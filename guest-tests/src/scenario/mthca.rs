@@ -10,6 +10,7 @@ pub(super) mod pingpong;
 pub(super) mod probe;
 pub(super) mod pyverbs;
 pub(super) mod strict;
+pub(super) mod strict_kernel;
 
 use crate::daemon::Explained;
 

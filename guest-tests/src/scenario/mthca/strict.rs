@@ -165,7 +165,7 @@ async fn found(node: &mut StockNode, driver: LineProgram, planted: &Planted) -> 
 }
 
 /// Lines of the daemon's log about broken rules.
-fn told(node: &mut StockNode) -> Result<Vec<String>> {
+pub(super) fn told(node: &mut StockNode) -> Result<Vec<String>> {
     let log = node.daemon.process().log();
     let text = std::fs::read_to_string(log).with_context(|| format!("reading {}", log.display()))?;
     Ok(text.lines().filter(|line| line.contains("driver breaks the interface")).map(str::to_owned).collect())

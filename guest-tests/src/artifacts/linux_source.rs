@@ -1,0 +1,63 @@
+//! The source of a driver, in the version of the guests' kernel: Debian packages all of Linux as one archive.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::apt::{Component, Package, run};
+use super::cache;
+use super::kernel::{Kernel, KernelChoice};
+use super::packages::Set;
+
+/// A folder of Linux's source, such as `drivers/infiniband/hw/mthca`. Not to be changed: it is the cache's.
+///
+/// # Errors
+/// When it cannot be fetched, or the kernel is none of Debian's.
+pub fn folder_of_linux(cache: &Path, choice: &KernelChoice, folder: &str) -> Result<PathBuf> {
+    let KernelChoice::Stock(suite) = choice else {
+        bail!("only the source of Debian's kernels can be fetched")
+    };
+    let release = Kernel::obtain(cache, choice)?.release();
+    let package =
+        format!("linux-source-{}", version(&release).with_context(|| format!("the kernel {release}"))?);
+    let name = folder.rsplit('/').next().unwrap_or(folder);
+    let entry = cache::entry(cache, &format!("{package}-{name}-1"), |work| {
+        let is_wanted = |found: &Package| found.name == package;
+        let set = Set { install: &[&package], suite: *suite, component: Component::Main, wanted: &is_wanted };
+        let fetched = set.fetch(work).with_context(|| {
+            format!(
+                "no source of the lab's kernel; if the archive has that of a newer one only, remove 'linux-*' from {} and \
+                 the lab fetches both",
+                cache.display()
+            )
+        })?;
+        let sources = fetched.join("usr/src");
+        let mut tar = Command::new("tar");
+        tar.arg("-xf").arg(sources.join(format!("{package}.tar.xz"))).arg("-C").arg(&work.entry);
+        let parents = 1 + folder.matches('/').count();
+        run(tar.arg(format!("--strip-components={parents}")).arg(format!("{package}/{folder}")))
+            .with_context(|| format!("unpacking {folder}"))?;
+        fs::remove_dir_all(&sources).with_context(|| format!("removing {}", sources.display()))
+    })?;
+    Ok(entry.join(name))
+}
+
+/// What Debian names the sources of a release after: `7.3` of `7.3.4+deb13-amd64`.
+fn version(release: &str) -> Option<String> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some([numbers.next()?, numbers.next()?].join(".")).filter(|version| version.len() > 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_named_after_the_first_two_numbers() {
+        assert_eq!(version("7.3.4+deb13-amd64").unwrap(), "7.3");
+        assert_eq!(version("6.12.117+deb13-amd64").unwrap(), "6.12");
+        assert_eq!(version("custom"), None);
+    }
+}

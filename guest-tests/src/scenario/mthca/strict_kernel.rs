@@ -1,0 +1,164 @@
+//! Bugs planted in Linux's own `ib_mthca`: hcad's lines lead to each, and of the driver without them there is none.
+//!
+//! The driver is built from its own source with a parameter that says which bug it has. What makes them show is management
+//! datagrams: their queue pairs are the kernel's.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::super::stock_pair::StockNode;
+use super::strict::told;
+use crate::daemon::Explained;
+use crate::lab::Lab;
+use crate::report::{Report, line};
+
+/// The driver in Linux's source.
+const DRIVER: &str = "drivers/infiniband/hw/mthca";
+/// Loading and unloading it, in an emulated guest on a busy host.
+const LIMIT: Duration = Duration::from_secs(180);
+/// The disk with the module, behind those of the user space.
+const DISK: &str = "/dev/vdc";
+/// Disks have whole sectors; what is behind the module is nothing to the kernel.
+const SECTOR: usize = 512;
+
+/// What stands in the driver's files, and what is to stand there instead, wherever it does.
+const CHANGES: &[(&str, &str, &str)] = &[
+    (
+        "mthca_dev.h",
+        "#endif /* MTHCA_DEV_H */",
+        "#include <linux/delay.h>\nextern int mthca_planted;\n#endif",
+    ),
+    (
+        "mthca_main.c",
+        "MODULE_LICENSE(",
+        "int mthca_planted;\nmodule_param_named(planted, mthca_planted, int, 0444);\nMODULE_LICENSE(",
+    ),
+    ("mthca_wqe.h", "cpu_to_be32(sg->lkey)", "cpu_to_be32(sg->lkey ^ (mthca_planted == 1) << 20)"),
+    ("mthca_qp.c", RECORD, "if (mthca_planted != 2) *qp->sq.db = cpu_to_be32(qp->sq.head & 0xffff);"),
+    (
+        "mthca_qp.c",
+        "MTHCA_GET_DOORBELL_LOCK(&dev->doorbell_lock));",
+        "MTHCA_GET_DOORBELL_LOCK(&dev->doorbell_lock));\n\
+         if (mthca_planted == 2) { udelay(500); *qp->sq.db = cpu_to_be32(qp->sq.head & 0xffff); }",
+    ),
+    ("mthca_cq.c", "++cq->arm_sn;", "cq->arm_sn += mthca_planted != 3;"),
+];
+/// Where a doorbell record is written.
+const RECORD: &str = "*qp->sq.db = cpu_to_be32(qp->sq.head & 0xffff);";
+
+/// A bug, by its number in the parameter.
+struct Planted {
+    number: u32,
+    about: &'static str,
+    /// What is reported.
+    rules: &'static [&'static str],
+    /// What a line says that leads to the bug.
+    says: &'static str,
+}
+
+const PLANTED: &[Planted] = &[
+    Planted {
+        number: 1,
+        about: "a WQE with a wrong L_Key",
+        rules: &["wqe_key"],
+        says: "of QP 0x10: local read of",
+    },
+    Planted {
+        number: 2,
+        about: "a doorbell before its doorbell record",
+        rules: &["doorbell_record"],
+        says: "QP 0x10: a doorbell for",
+    },
+    Planted {
+        number: 3,
+        about: "a CQ armed with a stale sequence number",
+        rules: &["arm_sequence"],
+        says: "with sequence number 1, 2 is right",
+    },
+];
+
+/// All of them are meant.
+const EXPLAINED: &[Explained] = &[
+    Explained { rule: "wqe_key", why: "planted" },
+    Explained { rule: "doorbell_record", why: "planted" },
+    Explained { rule: "arm_sequence", why: "planted" },
+];
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let run = lab.new_run("strict-mthca-kernel")?;
+    let hint = format!("consoles, logs and the driver: {}", run.path().display());
+    let module = lab.build_changed_driver(&run, DRIVER, plant).await.with_context(|| hint.clone())?;
+    let disk = disk_of(&module).with_context(|| hint.clone())?;
+    let started = StockNode::start_alone(lab, &run, vec![disk], Some(EXPLAINED)).await;
+    let mut node = started.with_context(|| hint.clone())?;
+    report.case("the driver as it is is not reported", &hint, right(&mut node)).await?;
+    for planted in PLANTED {
+        report.case(planted.about, &hint, found(&mut node, planted)).await?;
+    }
+    report.case("after them it is as right as before", &hint, right(&mut node)).await?;
+    report.case("the daemon ends with success on SIGTERM", &hint, node.stop()).await
+}
+
+/// Makes the changes to the driver's source.
+fn plant(folder: &Path) -> Result<()> {
+    for (file, old, new) in CHANGES {
+        let path = folder.join(file);
+        let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        ensure!(text.contains(old), "{file} of this kernel has no {old:?}");
+        fs::write(&path, text.replace(old, new)).with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// A disk whose first bytes are the module.
+fn disk_of(module: &Path) -> Result<PathBuf> {
+    let mut bytes = fs::read(module)?;
+    bytes.resize(bytes.len().next_multiple_of(SECTOR), 0);
+    let disk = module.with_extension("disk");
+    fs::write(&disk, bytes)?;
+    Ok(disk)
+}
+
+/// Loads the driver with this bug, asks the subnet's manager a few things, and unloads it.
+async fn use_driver(node: &mut StockNode, planted: u32) -> Result<()> {
+    const LOAD: &str = "cat $1 > /run/ib_mthca.ko && modprobe -a ib_uverbs ib_umad || exit; \
+                        insmod /run/ib_mthca.ko planted=$2";
+    // With some of the bugs there is no answer.
+    const USE: &str = "for turn in 1 2 3; do timeout 2 sminfo; done; rmmod ib_mthca";
+    node.vm.run_within(LIMIT, &["sh", "-c", LOAD, "sh", DISK, &planted.to_string()]).await?;
+    node.port_is("4: ACTIVE").await?;
+    node.vm.run_within(LIMIT, &["sh", "-c", USE]).await.map(drop)
+}
+
+/// Nothing is reported.
+async fn right(node: &mut StockNode) -> Result<()> {
+    let before = node.daemon.violations().await?;
+    use_driver(node, 0).await?;
+    let after = node.daemon.violations().await?;
+    ensure!(after == before, "{after:?} are reported, before it were {before:?}");
+    Ok(())
+}
+
+/// These rules are reported and no others, and a line leads to the bug.
+async fn found(node: &mut StockNode, planted: &Planted) -> Result<()> {
+    let before = node.daemon.violations().await?;
+    let lines_before = told(node)?.len();
+    use_driver(node, planted.number).await?;
+    let after = node.daemon.violations().await?;
+    let is_new = |(rule, count): &(&String, &u64)| before.get(*rule) != Some(*count);
+    let new: Vec<&str> = after.iter().filter(is_new).map(|(rule, _)| rule.as_str()).collect();
+    ensure!(new == planted.rules, "reported: {new:?}, not {:?}", planted.rules);
+    let lines = told(node)?.split_off(lines_before);
+    for told in lines.iter().take(3) {
+        line(&format!("      {told}"))?;
+    }
+    ensure!(
+        lines.iter().any(|told| told.contains(planted.says)),
+        "no line says {:?}: {lines:#?}",
+        planted.says
+    );
+    Ok(())
+}
