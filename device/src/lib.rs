@@ -27,6 +27,7 @@ pub mod rate;
 pub mod record;
 pub mod replay;
 pub mod runtime_folder;
+pub mod shared_memory;
 pub mod sparse;
 pub mod supervisor;
 pub mod telemetry;

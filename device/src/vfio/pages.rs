@@ -1,18 +1,15 @@
 //! Pages of a BAR that the client maps: what is stored there makes no message, and is found by whoever looks.
 //!
-//! They are a memfd of ours. Its length is sealed, so that nobody who is given it can cut it short and end us by SIGBUS in
-//! the middle of a look, and it is no program for anybody (MFD_NOEXEC_SEAL, where the kernel has that). What is in it is the
-//! guest's and may change at any time: a word is taken out once, and used from the copy.
+//! What is in them is the guest's and may change at any time: a word is taken out once, and used from the copy.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-use rustix::io::Errno;
-use vm_memory::{FileOffset, MmapRegion, VolatileMemory as _};
+use vm_memory::{MmapRegion, VolatileMemory as _};
+
+use crate::shared_memory;
 
 /// What the memory is called in `/proc/PID/maps`.
 const NAME: &str = "hcad-doorbells";
@@ -30,15 +27,8 @@ impl SharedPages {
     /// # Errors
     /// The host refuses a descriptor or the mapping.
     pub fn new(len: usize) -> io::Result<Self> {
-        let usual = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = match memfd_create(NAME, usual | MemfdFlags::NOEXEC_SEAL) {
-            Err(Errno::INVAL) => memfd_create(NAME, usual),
-            made => made,
-        }?;
-        ftruncate(&file, len as u64)?;
-        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        let ours = FileOffset::new(File::from(file.try_clone()?), 0);
-        let region = MmapRegion::from_file(ours, len).map_err(io::Error::other)?;
+        let file = shared_memory::make(NAME, len)?;
+        let region = shared_memory::map(file.try_clone()?, len)?;
         Ok(Self { file: Arc::new(file), region })
     }
 
@@ -75,8 +65,7 @@ mod tests {
 
     /// The pages as a client maps them.
     fn mapped(pages: &SharedPages, len: usize) -> MmapRegion {
-        let file = File::from(pages.file().try_clone().unwrap());
-        MmapRegion::from_file(FileOffset::new(file, 0), len).unwrap()
+        shared_memory::map(pages.file().try_clone().unwrap(), len).unwrap()
     }
 
     #[test]
@@ -98,14 +87,6 @@ mod tests {
         let pages = SharedPages::new(4096).unwrap();
         for offset in [4096, 4089, 12, u64::MAX] {
             assert!(!pages.has(offset) && pages.take(offset).is_none(), "{offset:#x}");
-        }
-    }
-
-    #[test]
-    fn the_client_cannot_change_their_length() {
-        let pages = SharedPages::new(4096).unwrap();
-        for len in [0, 8192] {
-            assert_eq!(ftruncate(&*pages.file(), len).unwrap_err(), Errno::PERM);
         }
     }
 }

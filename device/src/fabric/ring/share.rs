@@ -1,31 +1,23 @@
 //! Memory that is handed from one process to another.
 //!
-//! It is a memfd whose length is sealed: a file that could be cut short would end us by SIGBUS in the middle of a copy.
-//! Seals are looked at before the file is mapped and cannot be taken back. Only a file of tmpfs is taken, because a
+//! Seals of a peer's file are looked at before it is mapped and cannot be taken back. Only a file of tmpfs is taken, because a
 //! huge page may be missing whatever the seals say.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rustix::fs::{
-    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
-};
-use rustix::io::Errno;
+use rustix::fs::{fcntl_get_seals, fstat, fstatfs};
 use thiserror::Error;
-use vm_memory::{FileOffset, MmapRegion};
 
 use super::memory::{Consumer, Producer, RingLen, Side, ends};
+use crate::shared_memory::{self, LENGTH_SEALS};
 
 /// `TMPFS_MAGIC` of linux/magic.h.
 const TMPFS: u64 = 0x0102_1994;
 
 /// What the memory is called in `/proc/PID/maps`.
 const NAME: &str = "hcad-ring";
-
-/// Seals without which a file is not taken.
-const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// Why memory that a peer hands over is not taken.
 #[derive(Debug, Error)]
@@ -46,28 +38,16 @@ pub(super) enum Unusable {
 
 /// New memory with our ends of it, and the file to hand over.
 pub(super) fn make(len: RingLen) -> io::Result<(OwnedFd, Producer, Consumer)> {
-    let memfd = create()?;
-    ftruncate(&memfd, len.memory_len() as u64)?;
-    fcntl_add_seals(&memfd, SEALS | SealFlags::SEAL)?;
-    let region = map(memfd.try_clone()?, len)?;
-    let (producer, consumer) = ends(region, len, Side::Maker)?;
+    let memfd = shared_memory::make(NAME, len.memory_len())?;
+    let region = shared_memory::map(memfd.try_clone()?, len.memory_len())?;
+    let (producer, consumer) = ends(Arc::new(region), len, Side::Maker)?;
     Ok((memfd, producer, consumer))
-}
-
-/// A memfd whose bytes nobody can execute as a program, whoever holds it. Kernels before 6.3 know no such files; from then on
-/// one may refuse all others (`vm.memfd_noexec`).
-fn create() -> rustix::io::Result<OwnedFd> {
-    let usual = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    match memfd_create(NAME, usual | MemfdFlags::NOEXEC_SEAL) {
-        Err(Errno::INVAL) => memfd_create(NAME, usual),
-        made => made,
-    }
 }
 
 /// Our ends of memory that a peer has made.
 pub(super) fn take(memfd: OwnedFd, len: RingLen) -> Result<(Producer, Consumer), Unusable> {
     // What has no seals, such as a file or a socket, answers EINVAL.
-    if !fcntl_get_seals(&memfd).is_ok_and(|seals| seals.contains(SEALS)) {
+    if !fcntl_get_seals(&memfd).is_ok_and(|seals| seals.contains(LENGTH_SEALS)) {
         return Err(Unusable::Unsealed);
     }
     let kind = fstatfs(&memfd).map_err(io::Error::from)?.f_type;
@@ -78,16 +58,14 @@ pub(super) fn take(memfd: OwnedFd, len: RingLen) -> Result<(Producer, Consumer),
     if bytes != len.memory_len() as u64 {
         return Err(Unusable::Len(bytes));
     }
-    Ok(ends(map(memfd, len)?, len, Side::Taker)?)
-}
-
-fn map(memfd: OwnedFd, len: RingLen) -> io::Result<Arc<MmapRegion>> {
-    let file = FileOffset::new(File::from(memfd), 0);
-    MmapRegion::from_file(file, len.memory_len()).map(Arc::new).map_err(io::Error::other)
+    let region = shared_memory::map(memfd, len.memory_len())?;
+    Ok(ends(Arc::new(region), len, Side::Taker)?)
 }
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
     use super::*;
 
     const LEN: RingLen = RingLen::USUAL;
@@ -107,18 +85,6 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_was_made_is_no_program_for_anybody() {
-        let (memfd, ..) = make(LEN).unwrap();
-        if !fcntl_get_seals(&memfd).unwrap().contains(SealFlags::EXEC) {
-            // A kernel before 6.3.
-            assert_eq!(memfd_create(NAME, MemfdFlags::NOEXEC_SEAL).unwrap_err(), Errno::INVAL);
-            return;
-        }
-        assert_eq!(fstat(&memfd).unwrap().st_mode & 0o111, 0);
-        assert!(rustix::fs::fchmod(&memfd, rustix::fs::Mode::RWXU).is_err());
-    }
-
-    #[test]
     fn memory_whose_length_could_change_is_not_taken() {
         let bytes = LEN.memory_len() as u64;
         for seals in [SealFlags::empty(), SealFlags::GROW, SealFlags::SHRINK] {
@@ -135,9 +101,9 @@ mod tests {
     fn memory_of_another_length_or_that_cannot_be_written_is_not_taken() {
         let bytes = LEN.memory_len() as u64;
         for wrong in [0, 4096, bytes - 1, bytes + 1] {
-            assert!(matches!(take(memfd(SEALS, wrong), LEN), Err(Unusable::Len(len)) if len == wrong));
+            assert!(matches!(take(memfd(LENGTH_SEALS, wrong), LEN), Err(Unusable::Len(len)) if len == wrong));
         }
-        let read_only = memfd(SEALS | SealFlags::WRITE, bytes);
+        let read_only = memfd(LENGTH_SEALS | SealFlags::WRITE, bytes);
         assert!(matches!(take(read_only, LEN), Err(Unusable::Io(_))));
     }
 }
