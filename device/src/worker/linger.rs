@@ -9,7 +9,7 @@
 //! those others compute without end, as virtual CPUs of an emulated guest do, who gives way has to wait until the scheduler
 //! takes the processor from them, while who sleeps and is woken goes before them: with that, a 64-byte WRITE between such
 //! guests took 1.9 ms instead of 30 us. So a thread that was not back at once does not give way for a while, twice as
-//! long each time. Until then it looks only while data are moved in bulk, where looking is worth more than its share of a
+//! long each time; but who gave way well for as long as that only met a host that was busy for once. Until then it looks only while data are moved in bulk, where looking is worth more than its share of a
 //! processor, and never gives way.
 //!
 //! All that is only where frames show in memory. At a socket each look is a system call, which brings small messages less than
@@ -44,6 +44,8 @@ pub(super) struct Linger {
     /// Until then it gives way to nobody, which the next time is for so long.
     avoids_until: Instant,
     avoids: Duration,
+    /// For how long it has given way and was back at once each time.
+    well: Duration,
 }
 
 /// How to wait for work before sleeping.
@@ -65,6 +67,7 @@ impl Linger {
             moved: 0,
             avoids_until: Instant::ZERO,
             avoids: AVOIDS[0],
+            well: Duration::ZERO,
         }
     }
 
@@ -87,7 +90,12 @@ impl Linger {
     /// It gave way, and was back after `time`. Whether to go on so.
     pub(super) fn gave_way(&mut self, now: Instant, time: Duration) -> bool {
         let is_back_at_once = time <= BACK_AT_ONCE;
-        if !is_back_at_once {
+        if is_back_at_once {
+            self.well = self.well.saturating_add(time);
+        } else {
+            if std::mem::take(&mut self.well) >= self.avoids {
+                self.avoids = AVOIDS[0];
+            }
             self.avoids_until = now + self.avoids;
             self.avoids = (self.avoids * 2).min(AVOIDS[1]);
         }
@@ -169,6 +177,20 @@ mod tests {
             tries.push(now - began);
         }
         assert_eq!(tries, [100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 20_000, 20_000]);
+    }
+
+    #[test]
+    fn a_host_that_is_busy_for_once_is_not_held_against_others() {
+        let mut linger = after(64, Duration::ZERO);
+        for _ in 0..20 {
+            assert!(!linger.gave_way(at(0), Duration::from_millis(3)));
+            assert_eq!(linger.pause(at(99)), None);
+            assert_eq!(linger.pause(at(100)), GIVING_WAY, "as after the first time");
+            (0..1000).for_each(|_| assert!(linger.gave_way(at(100), Duration::from_micros(200))));
+        }
+        assert!(!linger.gave_way(at(0), Duration::from_millis(3)));
+        assert!(!linger.gave_way(at(100), Duration::from_millis(3)));
+        assert_eq!(linger.pause(at(299)), None, "nothing went well since");
     }
 
     #[test]
