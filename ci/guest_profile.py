@@ -1,0 +1,85 @@
+"""Groups the samples of ci/guest-profile, perf script's text on standard input, by thread and by what it does.
+
+Usage: guest_profile.py FILE PROCESSORS. FILE is what ib_send_lat printed: its typical latency is half of a round trip.
+"""
+
+import collections
+import re
+import sys
+
+# What a thread is, by how its name begins.
+THREADS = (
+    ("CPU ", "QEMU, virtual CPU"),
+    ("hca", "hcad"),
+    ("swapper", "idle"),
+    ("qemu", "QEMU, other"),
+    ("ld-linux", "QEMU, other"),
+)
+
+# What the kernel does for it: the first that any of the sample's kernel symbols has in it.
+KERNEL = (
+    ("messages of vfio-user", ("unix_stream", "sock_alloc_send", "unix_poll")),
+    ("the fabric's UDP", ("udp_", "udpv6_", "inet_send", "inet_recv", "__dev_queue_xmit")),
+    ("eventfds", ("eventfd",)),
+    ("waiting and waking", ("epoll", "poll", "futex", "schedule", "do_idle", "nanosleep", "hrtimer", "select")),
+)
+
+SYMBOL = re.compile(r"\s*([0-9a-f]+) (.*) \(([^()]*(?:\([^()]*\))?[^()]*)\)$")
+
+
+def activity(thread, symbols):
+    """What a sample of a thread shows, from its symbols, the innermost first."""
+    address, name, dso = symbols[0]
+    if address >> 63:
+        kernel = [name for address, name, _ in symbols if address >> 63]
+        for what, parts in KERNEL:
+            if any(part in name for name in kernel for part in parts):
+                return f"kernel: {what}"
+        return "kernel: else"
+    if thread.startswith("hca"):
+        return "the device"
+    # What is in no file was made by QEMU, of the guest's code.
+    made = any(part in dso.lower() for part in ("jit", "anon", "unknown"))
+    return "the guest's code, translated" if made else "emulation"
+
+
+def samples(lines):
+    """The thread of each sample, and its symbols."""
+    thread, symbols = None, []
+    for line in lines:
+        line = line.rstrip("\n")
+        if not line:
+            if thread is not None and symbols:
+                yield thread, symbols
+            thread, symbols = None, []
+        elif thread is None:
+            thread = line.strip()
+        elif found := SYMBOL.match(line):
+            symbols.append((int(found[1], 16), found[2], found[3]))
+    if thread is not None and symbols:
+        yield thread, symbols
+
+
+def main():
+    """Prints the table."""
+    client, processors = sys.argv[1], int(sys.argv[2])
+    rows = [line.split() for line in open(client, encoding="utf-8")]
+    # Size, iterations, minimum, maximum, typical.
+    typical = [float(row[4]) for row in rows if len(row) > 5 and row[0] == "64" and row[1].isdigit()]
+    if not typical:
+        sys.exit(f"no figures in {client}")
+    counts = collections.Counter()
+    for thread, symbols in samples(sys.stdin):
+        kind = next((kind for start, kind in THREADS if thread.startswith(start)), "else")
+        counts[kind, "" if kind in ("idle", "else") else activity(thread, symbols)] += 1
+    total = sum(counts.values())
+    trip = 2 * typical[0]
+    print(f"a round trip takes {trip:.1f} us; {processors} processors spend {processors * trip:.1f} us meanwhile:")
+    for (kind, what), count in counts.most_common():
+        spent = count / total * processors * trip
+        if spent >= 0.05:
+            print(f"{spent:7.1f} us  {100 * count / total:4.1f} %  {kind}{': ' if what else ''}{what}")
+
+
+if __name__ == "__main__":
+    main()
