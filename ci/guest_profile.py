@@ -38,8 +38,8 @@ def activity(thread, symbols):
         return "kernel: else"
     if thread.startswith("hca"):
         return "the device"
-    # What is in no file was made by QEMU, of the guest's code.
-    made = any(part in dso.lower() for part in ("jit", "anon", "unknown"))
+    # What is in no file was made by QEMU, of the guest's code; perf looks for its symbols in /tmp/perf-PID.map.
+    made = any(part in dso.lower() for part in ("/perf-", "jit", "anon"))
     return "the guest's code, translated" if made else "emulation"
 
 
