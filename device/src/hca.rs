@@ -153,7 +153,8 @@ impl<F: Frontend> Hca<F> {
         hca
     }
 
-    /// An HCA that makes frames without ICRC where nothing needs it: see [`Fabric::needs_icrc`](crate::fabric::Fabric::needs_icrc).
+    /// An HCA that makes frames without ICRC where nothing needs it: see
+    /// [`Fabric::needs_icrc`](crate::fabric::Fabric::needs_icrc).
     #[must_use]
     pub fn with_icrc_needed(self, needs_icrc: bool) -> Self {
         Self { needs_icrc, ..self }

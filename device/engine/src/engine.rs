@@ -307,7 +307,8 @@ impl Engine {
         }
     }
 
-    /// Appends the next frame to `out`, complete from Ethernet header to ICRC (but see [`Engine::set_icrc`]). QPs take turns of up to 32 frames.
+    /// Appends the next frame to `out`, complete from Ethernet header to ICRC (but see [`Engine::set_icrc`]). QPs take
+    /// turns of up to 32 frames.
     /// `None`: nothing to send until the next input or deadline. May itself produce events (a gather that fails, a
     /// datagram that is done).
     pub fn poll_transmit(

@@ -9,8 +9,8 @@
 //! those others compute without end, as virtual CPUs of an emulated guest do, who gives way has to wait until the scheduler
 //! takes the processor from them, while who sleeps and is woken goes before them: with that, a 64-byte WRITE between such
 //! guests took 1.9 ms instead of 30 us. So a thread that was not back at once does not give way for a while, twice as
-//! long each time; but who gave way well for as long as that only met a host that was busy for once. Until then it looks only while data are moved in bulk, where looking is worth more than its share of a
-//! processor, and never gives way.
+//! long each time; but who gave way well for as long as that only met a host that was busy for once. Until then it looks
+//! only while data are moved in bulk, where looking is worth more than its share of a processor, and never gives way.
 //!
 //! All that is only where frames show in memory. At a socket each look is a system call, which brings small messages less than
 //! it takes from the guest: there a thread looks for bulk data alone, and never gives way.

@@ -19,7 +19,7 @@ pub const MAX_PAYLOAD: usize = 4096;
 /// The UDP checksum in its datagram.
 const CHECKSUM: Range<usize> = 6..8;
 
-/// A received RoCEv2 frame whose checksums, lengths and ICRC are right.
+/// A received RoCEv2 frame whose checksums and lengths are right, and its ICRC, if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoceFrame<'a> {
     /// Where it came from and how.
@@ -163,7 +163,7 @@ impl Drop for FrameWriter<'_> {
     }
 }
 
-/// Makes a frame whole whose ICRC was left out, and leaves others as they are.
+/// Makes a frame whole whose ICRC was left out. A whole one stays as it is, one that was damaged is no longer seen to be.
 ///
 /// # Errors
 /// As [`RoceFrame::parse`]: it is no such frame.

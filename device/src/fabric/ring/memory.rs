@@ -284,8 +284,7 @@ impl Consumer {
             }
             let prefix = self.ring.prefix(self.tail).load(Ordering::Relaxed);
             let len = (prefix & !ICRC_LEFT_OUT) as usize;
-            let icrc =
-                if prefix == (prefix & !ICRC_LEFT_OUT) { IcrcField::Computed } else { IcrcField::LeftOut };
+            let icrc = if prefix & ICRC_LEFT_OUT == 0 { IcrcField::Computed } else { IcrcField::LeftOut };
             if !(MIN_FRAME_LEN..=MAX_FRAME_LEN).contains(&len) || record_len(len) > waiting as usize {
                 return Err(Broken::Length(prefix));
             }

@@ -132,40 +132,61 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
 
 /// Nothing is reported but what was before.
 async fn right(node: &mut StockNode, driver: LineProgram) -> Result<()> {
-    let before = node.daemon.violations().await?;
+    let told = Told::by_now(node).await?;
     driver.ask::<Value>(LIMIT, &mut node.vm, "nothing", json!({})).await?;
-    let after = node.daemon.violations().await?;
-    ensure!(after == before, "{after:?} are reported, before it were {before:?}");
-    Ok(())
+    told.nothing_since(node).await
 }
 
 /// The reports of a mistake are these, and the daemon's lines lead to it.
 async fn found(node: &mut StockNode, driver: LineProgram, planted: &Planted) -> Result<()> {
-    let before = node.daemon.violations().await?;
-    let lines_before = told(node)?.len();
+    let told = Told::by_now(node).await?;
     driver.ask::<Value>(LIMIT, &mut node.vm, planted.name, json!({})).await?;
-    let after = node.daemon.violations().await?;
-    let new = |(rule, count): (&String, &u64)| {
-        let new = count - before.get(rule).unwrap_or(&0);
-        (new != 0).then(|| (rule.clone(), new))
-    };
-    let new: BTreeMap<String, u64> = after.iter().filter_map(new).collect();
+    let new = told.since(node, planted.says).await?;
     let expected: BTreeMap<String, u64> = planted.rules.iter().map(|rule| (rule.to_string(), 1)).collect();
     ensure!(new == expected, "reported: {new:?}, not {expected:?}");
-    let lines = told(node)?.split_off(lines_before);
-    for told in &lines {
-        line(&format!("      {told}"))?;
-    }
-    ensure!(
-        lines.iter().any(|told| told.contains(planted.says)),
-        "no line says {:?}: {lines:#?}",
-        planted.says
-    );
     Ok(())
 }
 
+/// What a daemon has said of broken rules so far.
+pub(super) struct Told {
+    violations: BTreeMap<String, u64>,
+    lines: usize,
+}
+
+impl Told {
+    pub(super) async fn by_now(node: &mut StockNode) -> Result<Self> {
+        Ok(Self { violations: node.daemon.violations().await?, lines: lines(node)?.len() })
+    }
+
+    /// Nothing was reported since.
+    pub(super) async fn nothing_since(self, node: &StockNode) -> Result<()> {
+        let (before, after) = (self.violations, node.daemon.violations().await?);
+        ensure!(after == before, "{after:?} are reported, before it were {before:?}");
+        Ok(())
+    }
+
+    /// How often each rule was reported since. A line must say what leads to the mistake; the first few are printed.
+    pub(super) async fn since(self, node: &mut StockNode, says: &str) -> Result<BTreeMap<String, u64>> {
+        let after = node.daemon.violations().await?;
+        let new = |(rule, count): (&String, &u64)| {
+            let new = count - self.violations.get(rule).unwrap_or(&0);
+            (new != 0).then(|| (rule.clone(), new))
+        };
+        let new: BTreeMap<String, u64> = after.iter().filter_map(new).collect();
+        let lines = lines(node)?.split_off(self.lines);
+        for told in lines.iter().take(3) {
+            line(&format!("      {told}"))?;
+        }
+        ensure!(
+            lines.iter().any(|told| told.contains(says)),
+            "no line says {says:?}, reported: {new:?}, lines: {lines:#?}"
+        );
+        Ok(new)
+    }
+}
+
 /// Lines of the daemon's log about broken rules.
-pub(super) fn told(node: &mut StockNode) -> Result<Vec<String>> {
+fn lines(node: &mut StockNode) -> Result<Vec<String>> {
     let log = node.daemon.process().log();
     let text = std::fs::read_to_string(log).with_context(|| format!("reading {}", log.display()))?;
     Ok(text.lines().filter(|line| line.contains("driver breaks the interface")).map(str::to_owned).collect())

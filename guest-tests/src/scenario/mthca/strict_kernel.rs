@@ -10,10 +10,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::super::stock_pair::StockNode;
-use super::strict::told;
+use super::strict::Told;
 use crate::daemon::Explained;
 use crate::lab::Lab;
-use crate::report::{Report, line};
+use crate::report::Report;
 
 /// The driver in Linux's source.
 const DRIVER: &str = "drivers/infiniband/hw/mthca";
@@ -135,30 +135,16 @@ async fn use_driver(node: &mut StockNode, planted: u32) -> Result<()> {
 
 /// Nothing is reported.
 async fn right(node: &mut StockNode) -> Result<()> {
-    let before = node.daemon.violations().await?;
+    let told = Told::by_now(node).await?;
     use_driver(node, 0).await?;
-    let after = node.daemon.violations().await?;
-    ensure!(after == before, "{after:?} are reported, before it were {before:?}");
-    Ok(())
+    told.nothing_since(node).await
 }
 
 /// These rules are reported and no others, and a line leads to the bug.
 async fn found(node: &mut StockNode, planted: &Planted) -> Result<()> {
-    let before = node.daemon.violations().await?;
-    let lines_before = told(node)?.len();
+    let told = Told::by_now(node).await?;
     use_driver(node, planted.number).await?;
-    let after = node.daemon.violations().await?;
-    let is_new = |(rule, count): &(&String, &u64)| before.get(*rule) != Some(*count);
-    let new: Vec<&str> = after.iter().filter(is_new).map(|(rule, _)| rule.as_str()).collect();
-    ensure!(new == planted.rules, "reported: {new:?}, not {:?}", planted.rules);
-    let lines = told(node)?.split_off(lines_before);
-    for told in lines.iter().take(3) {
-        line(&format!("      {told}"))?;
-    }
-    ensure!(
-        lines.iter().any(|told| told.contains(planted.says)),
-        "no line says {:?}: {lines:#?}",
-        planted.says
-    );
+    let new = told.since(node, planted.says).await?;
+    ensure!(new.keys().eq(planted.rules), "reported: {new:?}, not {:?}", planted.rules);
     Ok(())
 }
