@@ -300,7 +300,7 @@ impl FrontendVisitor for Parts<'_> {
     fn visit<F: Interface>(self, frontend: impl Fn() -> F + Send + 'static) -> Self::Output {
         let Self { blueprint, source, mut fabric, capture, trace, record } = self;
         let device = blueprint.device.clone();
-        let linger = device.linger;
+        let (linger, coalesce) = (device.linger, device.coalesce);
         let first = frontend();
         if first.serves_frames() {
             fabric.hear_all();
@@ -308,7 +308,10 @@ impl FrontendVisitor for Parts<'_> {
         let mut hca = Subject::of(&device).hca(first, capture)?;
         hca.set_trace(trace);
         let anew = move || Subject::of(&device).hca(frontend(), None);
-        let worker = Worker::new(source, hca, fabric)?.with_linger(linger).with_maker(Box::new(anew));
+        let worker = Worker::new(source, hca, fabric)?
+            .with_linger(linger)
+            .with_coalescing(coalesce)
+            .with_maker(Box::new(anew));
         Ok(Box::new(match record {
             Some(record) => worker.with_record(record),
             None => worker,

@@ -5,6 +5,7 @@
 //! taken up at once in the next turn, after every descriptor has been looked at again. With nothing left the thread
 //! sleeps.
 
+mod coalesce;
 mod linger;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ use rustix::io::Errno;
 use rustix::thread::{sched_yield, set_current_timer_slack};
 use rustix::time::{ClockId, clock_gettime};
 
+use self::coalesce::Coalescing;
 use self::linger::{Linger, Pause};
 use crate::capture::Capture;
 use crate::control::call::{Begun, Call, Mailbox, NotRecorded, Status};
@@ -87,6 +89,7 @@ pub struct Worker<F: Frontend, N: Fabric> {
     successor: Option<UnixStream>,
     epoll: OwnedFd,
     linger: Linger,
+    coalescing: Coalescing,
     reserve: Reserve,
     /// Ends with the worker.
     record: Option<Recorder>,
@@ -140,7 +143,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             gone: MessageStats::default(),
             successor: None,
             epoll,
-            linger: Linger::new(Duration::ZERO, false),
+            linger: Linger::new(Duration::ZERO),
+            coalescing: Coalescing::new(Duration::ZERO),
             reserve: Reserve::new(),
             record: None,
             maker: None,
@@ -155,12 +159,17 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(worker)
     }
 
-    /// Looks for work for up to `limit` before sleeping, while data are moved in bulk and pauses are short. Without this
-    /// call the worker always sleeps at once.
+    /// Looks for work for up to `limit` before sleeping, while pauses are short. Without this call the worker always sleeps
+    /// at once.
     #[must_use]
     pub fn with_linger(self, limit: Duration) -> Self {
-        let linger = Linger::new(limit, self.fabric.is_memory());
-        Self { linger, ..self }
+        Self { linger: Linger::new(limit), ..self }
+    }
+
+    /// Sleeps for `sleep` without being woken, while more is done that way. Without this call every message wakes it.
+    #[must_use]
+    pub fn with_coalescing(self, sleep: Duration) -> Self {
+        Self { coalescing: Coalescing::new(sleep), ..self }
     }
 
     /// Records all that reaches the device and all that it does.
@@ -344,7 +353,11 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         if at_once {
             return self.look(ready, Some(Duration::ZERO));
         }
-        if self.linger(ready, deadline)? {
+        let has_come = match self.linger.pause(now()) {
+            Some(pause) => self.linger(ready, pause, deadline)?,
+            None => self.coalesce(ready, until)?,
+        };
+        if has_come {
             return Ok(());
         }
         self.hca.flush();
@@ -361,10 +374,24 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(())
     }
 
+    /// Lets messages gather for a while, if that pays. Whether there are some.
+    fn coalesce(&mut self, ready: &mut Ready, until: Option<Instant>) -> io::Result<bool> {
+        let asleep_since = now();
+        let done = self.hca.engine_stats().messages();
+        let Some(sleep) = self.coalescing.sleep(asleep_since, done) else { return Ok(false) };
+        let left = until.map_or(sleep, |until| until.saturating_since(asleep_since));
+        std::thread::sleep(sleep.min(left));
+        self.look(ready, Some(Duration::ZERO))?;
+        let has_come = !ready.events.is_empty() || self.fabric.has_frames() || self.hca.has_doorbells();
+        // It came before the sleep was over, maybe at its beginning.
+        self.linger.slept(if has_come { Duration::ZERO } else { sleep });
+        Ok(has_come)
+    }
+
     /// Looks for work, doorbells in mapped pages too, for as long as that is worth it. Whether there is some.
-    fn linger(&mut self, ready: &mut Ready, deadline: Option<Instant>) -> io::Result<bool> {
+    fn linger(&mut self, ready: &mut Ready, pause: Pause, deadline: Option<Instant>) -> io::Result<bool> {
+        let Pause { limit, mut gives_way } = pause;
         let begun = now();
-        let Some(Pause { limit, mut gives_way }) = self.linger.pause(begun) else { return Ok(false) };
         let until = deadline.into_iter().chain([begun + limit]).min().unwrap_or(begun);
         // A system call for each look would take longer than the memory that most arrivals show in.
         let period = if self.fabric.is_memory() { DESCRIPTORS_PERIOD } else { Duration::ZERO };

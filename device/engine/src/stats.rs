@@ -100,7 +100,19 @@ impl IpTraffic {
     }
 }
 
+impl Stats {
+    /// Messages that were sent and completed, and messages of peers that were executed.
+    pub const fn messages(&self) -> u64 {
+        self.requested.total().wrapping_add(self.executed.total())
+    }
+}
+
 impl Messages {
+    /// Of all kinds.
+    pub const fn total(&self) -> u64 {
+        self.sends.wrapping_add(self.writes).wrapping_add(self.reads).wrapping_add(self.atomics)
+    }
+
     pub(crate) fn count(&mut self, kind: Kind) {
         match kind {
             Kind::Send => self.sends += 1,

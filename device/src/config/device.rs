@@ -82,10 +82,14 @@ pub struct DeviceEntry {
     #[serde(default)]
     pub strict: bool,
     /// How long the thread of this HCA looks for more work before it sleeps, microseconds up to 1000, while pauses are
-    /// short: on a ring and in one process always, lending its processor to others as long as they give it back at once; else
-    /// while data are moved in bulk, which keeps a processor busy. 0: it sleeps at once.
+    /// short: it lends its processor to others as long as they give it back at once; else it looks only while data are moved
+    /// in bulk, which keeps a processor busy. 0: it sleeps at once.
     #[serde(default = "default_linger_us")]
     pub linger_us: u16,
+    /// How long the thread of this HCA lets messages gather, microseconds up to 1000, instead of being woken for each, while
+    /// more messages are done in the same time that way. 0: never.
+    #[serde(default = "default_coalesce_us")]
+    pub coalesce_us: u16,
     /// How this HCA learns of its guest's doorbells.
     #[serde(default)]
     pub doorbells: Doorbells,
@@ -204,6 +208,8 @@ pub struct DeviceConfig {
     pub strict: bool,
     /// How long its thread looks for more work before it sleeps.
     pub linger: Duration,
+    /// How long it lets messages gather.
+    pub coalesce: Duration,
     /// How it learns of its guest's doorbells.
     pub doorbells: Doorbells,
     /// What its client may have mapped.
@@ -239,11 +245,11 @@ const fn default_trace_max_bytes() -> u64 {
     1 << 30
 }
 
-/// Longest time a thread may look for work, microseconds.
-const MAX_LINGER_US: u16 = 1000;
+/// Longest time a thread may look for work, or let messages gather, microseconds.
+const MAX_PAUSE_US: u16 = 1000;
 
 /// Keys of a device that say what is around it, and nothing of what it does.
-const OF_THE_HOST: [&str; 14] = [
+const OF_THE_HOST: [&str; 15] = [
     "socket_path",
     "socket_mode",
     "socket_group",
@@ -257,6 +263,7 @@ const OF_THE_HOST: [&str; 14] = [
     "record",
     "record_max_bytes",
     "linger_us",
+    "coalesce_us",
     "guest_memory",
 ];
 
@@ -332,7 +339,8 @@ impl DeviceConfig {
             trace,
             trace_max_bytes: entry.trace_max_bytes,
             strict: entry.strict,
-            linger: linger(entry.linger_us, &format!("{key}.linger_us"))?,
+            linger: pause(entry.linger_us, &format!("{key}.linger_us"))?,
+            coalesce: pause(entry.coalesce_us, &format!("{key}.coalesce_us"))?,
             doorbells: entry.doorbells,
             memory,
             impairments: entry.impairments.into_iter().enumerate().map(rule).collect::<Result<_, _>>()?,
@@ -479,9 +487,14 @@ const fn default_linger_us() -> u16 {
     50
 }
 
-fn linger(micros: u16, key: &str) -> Result<Duration, ConfigError> {
-    if micros > MAX_LINGER_US {
-        return Err(value(key, format!("{micros} is not in 0..={MAX_LINGER_US}")));
+/// Long enough for ten doorbells of an emulated guest, no longer than NICs coalesce interrupts for.
+const fn default_coalesce_us() -> u16 {
+    60
+}
+
+fn pause(micros: u16, key: &str) -> Result<Duration, ConfigError> {
+    if micros > MAX_PAUSE_US {
+        return Err(value(key, format!("{micros} is not in 0..={MAX_PAUSE_US}")));
     }
     Ok(Duration::from_micros(micros.into()))
 }

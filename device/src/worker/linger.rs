@@ -11,9 +11,6 @@
 //! guests took 1.9 ms instead of 30 us. So a thread that was not back at once does not give way for a while, twice as
 //! long each time; but who gave way well for as long as that only met a host that was busy for once. Until then it looks
 //! only while data are moved in bulk, where looking is worth more than its share of a processor, and never gives way.
-//!
-//! All that is only where frames show in memory. At a socket each look is a system call, which brings small messages less than
-//! it takes from the guest: there a thread looks for bulk data alone, and never gives way.
 
 use std::time::Duration;
 
@@ -29,14 +26,12 @@ const SHORT: Duration = Duration::from_micros(400);
 const BACK_AT_ONCE: Duration = Duration::from_micros(300);
 
 /// For how long a thread does not give way after it was not back at once, the first time and at most.
-const AVOIDS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(20)];
+const AVOIDS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
 /// See the module.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Linger {
     limit: Duration,
-    /// A look is no system call.
-    is_cheap: bool,
     /// How long the last sleep was.
     slept: Duration,
     /// Bytes of frames, halved at each pause.
@@ -58,11 +53,10 @@ pub(super) struct Pause {
 }
 
 impl Linger {
-    /// Looks for up to `limit` before a sleep; not at all if that is zero. `is_cheap`: arrivals show in memory.
-    pub(super) const fn new(limit: Duration, is_cheap: bool) -> Self {
+    /// Looks for up to `limit` before a sleep; not at all if that is zero.
+    pub(super) const fn new(limit: Duration) -> Self {
         Self {
             limit,
-            is_cheap,
             slept: Duration::MAX,
             moved: 0,
             avoids_until: Instant::ZERO,
@@ -80,7 +74,7 @@ impl Linger {
     pub(super) fn pause(&mut self, now: Instant) -> Option<Pause> {
         let bulk = self.moved >= BULK;
         self.moved /= 2;
-        let gives_way = self.is_cheap && now >= self.avoids_until;
+        let gives_way = now >= self.avoids_until;
         // What is awaited for longer than the looking lasts is not worth it, but to who would sleep in the middle of a stream.
         let short = if bulk { SHORT } else { self.limit };
         (!self.limit.is_zero() && self.slept <= short && (bulk || gives_way))
@@ -126,7 +120,7 @@ mod tests {
     }
 
     fn after(bytes: usize, sleep: Duration) -> Linger {
-        let mut linger = Linger::new(LIMIT, true);
+        let mut linger = Linger::new(LIMIT);
         linger.slept(sleep);
         linger.moved(bytes);
         linger
@@ -143,7 +137,7 @@ mod tests {
 
     #[test]
     fn only_short_sleeps_are_followed_by_looking() {
-        let mut linger = Linger::new(LIMIT, true);
+        let mut linger = Linger::new(LIMIT);
         linger.moved(BULK);
         assert_eq!(linger.pause(at(0)), None, "nothing is known yet");
         assert_eq!(after(BULK, SHORT).pause(at(0)), GIVING_WAY);
@@ -203,18 +197,8 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_looked_at_for_bulk_data_alone() {
-        let mut linger = Linger::new(LIMIT, false);
-        linger.slept(Duration::ZERO);
-        linger.moved(64);
-        assert_eq!(linger.pause(at(0)), None);
-        linger.moved(BULK);
-        assert_eq!(linger.pause(at(0)), KEEPING);
-    }
-
-    #[test]
     fn a_limit_of_zero_always_sleeps() {
-        let mut linger = Linger::new(Duration::ZERO, true);
+        let mut linger = Linger::new(Duration::ZERO);
         linger.slept(Duration::ZERO);
         linger.moved(BULK);
         assert_eq!(linger.pause(at(0)), None);

@@ -1,0 +1,232 @@
+//! Whether to let messages gather instead of being woken for each.
+//!
+//! Where processors are scarce, each doorbell wakes this thread, which takes the processor from the virtual CPU that rang,
+//! handles one message and sleeps again: two switches a message, and most of a processor's time. A driver that sends without
+//! waiting for completions would have rung the next doorbell meanwhile. As a NIC coalesces interrupts, the thread then
+//! sleeps for a fixed while in which nothing wakes it, and finds what has gathered.
+//!
+//! Whoever waits for an answer would wait for longer, and from here that looks the same: one message, a short sleep, one
+//! message. So it is tried. After many short sleeps in a row the thread coalesces a few times, gives up at once if almost nothing
+//! has gathered, and else compares how many messages are done in the same time. What does not pay is not tried again for a
+//! while, twice as long each time; what pays is compared anew every second, for the load may have changed.
+
+use std::time::Duration;
+
+use engine::Instant;
+
+/// Sleeps that show what is done without coalescing.
+const PLAIN_SLEEPS: u32 = 256;
+
+/// A thread that sleeps for longer than this, on average, is not woken too often.
+const OFTEN: Duration = Duration::from_micros(100);
+
+/// After a longer sleep than this something else goes on.
+const IDLE: Duration = Duration::from_millis(20);
+
+/// Sleeps of a trial, and how many of them show that nothing gathers.
+const TRIAL_SLEEPS: u32 = 32;
+const FIRST_SLEEPS: u32 = 3;
+
+/// Messages that have to gather in each sleep on average.
+const GATHERED: u64 = 2;
+
+/// In how many sleeps they have to, later on.
+const LATER_SLEEPS: u32 = 16;
+
+/// After this the plain way is compared anew.
+const COMPARED_FOR: Duration = Duration::from_secs(1);
+
+/// For how long coalescing is not tried after it did not pay, the first time and at most.
+const AVOIDS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
+
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Coalescing {
+    sleep: Duration,
+    phase: Phase,
+    /// Since when, sleeps since then, and messages done before.
+    since: Instant,
+    sleeps: u32,
+    done: u64,
+    last_sleep: Instant,
+    avoids_until: Instant,
+    avoids: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Plain,
+    Trial {
+        /// Of the plain way.
+        per_second: u64,
+    },
+    Coalescing {
+        until: Instant,
+    },
+}
+
+impl Coalescing {
+    /// Sleeps of `sleep` in which nothing wakes the thread; never if that is zero.
+    pub(super) const fn new(sleep: Duration) -> Self {
+        Self {
+            sleep,
+            phase: Phase::Plain,
+            since: Instant::ZERO,
+            sleeps: 0,
+            done: 0,
+            last_sleep: Instant::ZERO,
+            avoids_until: Instant::ZERO,
+            avoids: AVOIDS[0],
+        }
+    }
+
+    /// The thread is about to sleep, and `done` messages were sent or executed until now: for how long nothing should wake
+    /// it, if at all.
+    pub(super) fn sleep(&mut self, now: Instant, done: u64) -> Option<Duration> {
+        if self.sleep.is_zero() {
+            return None;
+        }
+        if now.saturating_since(self.last_sleep) > IDLE {
+            self.avoids = AVOIDS[0];
+            self.avoids_until = now;
+            self.begin(Phase::Plain, now, done);
+        }
+        self.last_sleep = now;
+        let gathered = done.wrapping_sub(self.done);
+        match self.phase {
+            Phase::Plain if self.sleeps >= PLAIN_SLEEPS => {
+                let is_often = now.saturating_since(self.since) <= OFTEN * self.sleeps;
+                let per_second = self.per_second(now, done);
+                let tries = is_often && now >= self.avoids_until;
+                self.begin(if tries { Phase::Trial { per_second } } else { Phase::Plain }, now, done);
+            }
+            Phase::Trial { .. }
+                if self.sleeps == FIRST_SLEEPS && gathered < GATHERED * u64::from(FIRST_SLEEPS) =>
+            {
+                self.give_up(now, done);
+            }
+            Phase::Trial { per_second } if self.sleeps >= TRIAL_SLEEPS => {
+                if self.per_second(now, done) > per_second {
+                    self.avoids = AVOIDS[0];
+                    self.begin(Phase::Coalescing { until: now + COMPARED_FOR }, now, done);
+                } else {
+                    self.give_up(now, done);
+                }
+            }
+            Phase::Coalescing { until } if self.sleeps >= LATER_SLEEPS => {
+                let pays = gathered >= GATHERED * u64::from(self.sleeps) && now < until;
+                self.begin(if pays { self.phase } else { Phase::Plain }, now, done);
+            }
+            _ => {}
+        }
+        self.sleeps += 1;
+        (self.phase != Phase::Plain).then_some(self.sleep)
+    }
+
+    fn begin(&mut self, phase: Phase, now: Instant, done: u64) {
+        self.phase = phase;
+        self.since = now;
+        self.sleeps = 0;
+        self.done = done;
+    }
+
+    fn give_up(&mut self, now: Instant, done: u64) {
+        self.avoids_until = now + self.avoids;
+        self.avoids = (self.avoids * 2).min(AVOIDS[1]);
+        self.begin(Phase::Plain, now, done);
+    }
+
+    /// Messages done in a second, as since `since`.
+    fn per_second(&self, now: Instant, done: u64) -> u64 {
+        let nanos = u64::try_from(now.saturating_since(self.since).as_nanos()).unwrap_or(u64::MAX);
+        done.wrapping_sub(self.done).saturating_mul(1_000_000_000) / nanos.max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLEEP: Duration = Duration::from_micros(60);
+
+    /// Sleeps of the thread before a load: how long each lasts, and how many messages are done after it.
+    struct Load {
+        coalescing: Coalescing,
+        now: Instant,
+        done: u64,
+    }
+
+    impl Load {
+        fn new(sleep: Duration) -> Self {
+            Self { coalescing: Coalescing::new(sleep), now: Instant::ZERO + Duration::from_secs(9), done: 0 }
+        }
+
+        /// So many sleeps, each of which takes so many microseconds and is followed by so many messages, `plain` or coalesced;
+        /// how many were coalesced.
+        fn sleep(&mut self, sleeps: u32, plain: (u64, u64), coalesced: (u64, u64)) -> u32 {
+            let mut times = 0;
+            for _ in 0..sleeps {
+                let is_coalesced = self.coalescing.sleep(self.now, self.done).is_some();
+                let (micros, messages) = if is_coalesced { coalesced } else { plain };
+                self.now = self.now + Duration::from_micros(micros);
+                self.done += messages;
+                times += u32::from(is_coalesced);
+            }
+            times
+        }
+    }
+
+    #[test]
+    fn a_stream_that_gathers_is_coalesced_and_compared_anew_each_second() {
+        let mut load = Load::new(SLEEP);
+        assert_eq!(load.sleep(PLAIN_SLEEPS, (45, 1), (80, 10)), 0);
+        assert_eq!(load.sleep(10_000, (45, 1), (80, 10)), 10_000, "80 us each are less than a second");
+        let coalesced = load.sleep(100_000, (45, 1), (80, 10));
+        assert_eq!(coalesced, 100_000 - 8 * PLAIN_SLEEPS, "eight seconds");
+    }
+
+    #[test]
+    fn whoever_waits_for_an_answer_hardly_ever_waits_longer() {
+        let mut load = Load::new(SLEEP);
+        // Two seconds; the pauses between tries are 50, 100, 200, 400 and 800 ms.
+        let coalesced = load.sleep(80_000, (25, 1), (85, 1));
+        assert_eq!(coalesced, 6 * FIRST_SLEEPS);
+        let coalesced = load.sleep(400_000, (25, 1), (85, 1));
+        assert_eq!(coalesced, 5 * FIRST_SLEEPS, "every two seconds of ten");
+    }
+
+    #[test]
+    fn what_gathers_but_is_no_faster_is_not_coalesced() {
+        let mut load = Load::new(SLEEP);
+        let coalesced = load.sleep(10_000, (5, 1), (80, 16));
+        assert_eq!(coalesced, TRIAL_SLEEPS, "one try in 50 ms");
+    }
+
+    #[test]
+    fn a_stream_that_becomes_a_trickle_is_no_longer_coalesced() {
+        let mut load = Load::new(SLEEP);
+        load.sleep(PLAIN_SLEEPS + 100, (45, 1), (80, 10));
+        let coalesced = load.sleep(PLAIN_SLEEPS, (25, 1), (85, 1));
+        assert!(coalesced <= 2 * LATER_SLEEPS, "{coalesced}");
+    }
+
+    #[test]
+    fn a_thread_that_is_woken_rarely_is_left_alone() {
+        let mut load = Load::new(SLEEP);
+        assert_eq!(load.sleep(10_000, (150, 1), (80, 10)), 0);
+    }
+
+    #[test]
+    fn after_a_rest_everything_is_open_again() {
+        let mut load = Load::new(SLEEP);
+        load.sleep(80_000, (25, 1), (85, 1));
+        load.now = load.now + IDLE + Duration::from_micros(1);
+        assert_eq!(load.sleep(PLAIN_SLEEPS, (45, 1), (80, 10)), 0);
+        assert_eq!(load.sleep(100, (45, 1), (80, 10)), 100, "though the last try was in vain");
+    }
+
+    #[test]
+    fn a_sleep_of_zero_is_none() {
+        assert_eq!(Load::new(Duration::ZERO).sleep(10_000, (45, 1), (80, 10)), 0);
+    }
+}
