@@ -328,6 +328,8 @@ mod tests {
             (device(r#", "mac": "2:0""#), "devices[0].mac: \"2:0\" is not a MAC address"),
             (device(r#", "mac": "01:00:00:00:00:01""#), "devices[0].mac: 01:00:00:00:00:01 is not a unicast"),
             (device(r#", "default_peer": {"id": 0}"#), "devices[0].default_peer.id: 0 is not in 1..=49150"),
+            (device(r#", "linger_us": 1001"#), "devices[0].linger_us: 1001 is not in 0..=1000"),
+            (device(r#", "coalesce_us": 1001"#), "devices[0].coalesce_us: 1001 is not in 0..=1000"),
             (
                 format!("{},{}", device(""), device("")),
                 "devices[1].id: 258 is the number of devices[0] already",
