@@ -6,9 +6,9 @@
 //! sleeps for a fixed while in which nothing wakes it, and finds what has gathered.
 //!
 //! Whoever waits for an answer would wait for longer, and from here that looks the same: one message, a short sleep, one
-//! message. So it is tried. After many short sleeps in a row the thread coalesces a few times, gives up at once if almost nothing
-//! has gathered, and else compares how many messages are done in the same time. What does not pay is not tried again for a
-//! while, twice as long each time; what pays is compared anew every second, for the load may have changed.
+//! message. So it is tried. After many short sleeps in a row, each for few messages, the thread coalesces a few times, gives up
+//! at once if almost nothing has gathered, and else compares how many messages are done in the same time. What does not pay is
+//! not tried again for a while, twice as long each time; what pays is compared anew every second, for the load may have changed.
 
 use std::time::Duration;
 
@@ -19,6 +19,9 @@ const PLAIN_SLEEPS: u32 = 256;
 
 /// A thread that sleeps for longer than this, on average, is not woken too often.
 const OFTEN: Duration = Duration::from_micros(100);
+
+/// A thread that does more messages than this each time it is woken, on average, finds enough as it is.
+const FEW: u64 = 8;
 
 /// After a longer sleep than this something else goes on.
 const IDLE: Duration = Duration::from_millis(20);
@@ -96,8 +99,9 @@ impl Coalescing {
         match self.phase {
             Phase::Plain if self.sleeps >= PLAIN_SLEEPS => {
                 let is_often = now.saturating_since(self.since) <= OFTEN * self.sleeps;
+                let is_for_few = gathered <= FEW * u64::from(self.sleeps);
                 let per_second = self.per_second(now, done);
-                let tries = is_often && now >= self.avoids_until;
+                let tries = is_often && is_for_few && now >= self.avoids_until;
                 self.begin(if tries { Phase::Trial { per_second } } else { Phase::Plain }, now, done);
             }
             Phase::Trial { .. }
@@ -211,9 +215,11 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_woken_rarely_is_left_alone() {
+    fn a_thread_that_is_woken_rarely_or_for_much_is_left_alone() {
         let mut load = Load::new(SLEEP);
         assert_eq!(load.sleep(10_000, (150, 1), (80, 10)), 0);
+        let mut load = Load::new(SLEEP);
+        assert_eq!(load.sleep(10_000, (50, FEW + 1), (80, 100)), 0);
     }
 
     #[test]
