@@ -84,7 +84,7 @@ impl Coalescing {
     }
 
     /// The thread is about to sleep, and `done` messages were sent or executed until now: for how long nothing should wake
-    /// it, if at all.
+    /// it, if at all. A device that was made anew, and counts from zero again, has done nothing.
     pub(super) fn sleep(&mut self, now: Instant, done: u64) -> Option<Duration> {
         if self.sleep.is_zero() {
             return None;
@@ -95,7 +95,7 @@ impl Coalescing {
             self.begin(Phase::Plain, now, done);
         }
         self.last_sleep = now;
-        let gathered = done.wrapping_sub(self.done);
+        let gathered = done.saturating_sub(self.done);
         match self.phase {
             Phase::Plain if self.sleeps >= PLAIN_SLEEPS => {
                 let is_often = now.saturating_since(self.since) <= OFTEN * self.sleeps;
@@ -143,7 +143,7 @@ impl Coalescing {
     /// Messages done in a second, as since `since`.
     fn per_second(&self, now: Instant, done: u64) -> u64 {
         let nanos = u64::try_from(now.saturating_since(self.since).as_nanos()).unwrap_or(u64::MAX);
-        done.wrapping_sub(self.done).saturating_mul(1_000_000_000) / nanos.max(1)
+        done.saturating_sub(self.done).saturating_mul(1_000_000_000) / nanos.max(1)
     }
 }
 
@@ -229,6 +229,15 @@ mod tests {
         load.now = load.now + IDLE + Duration::from_micros(1);
         assert_eq!(load.sleep(PLAIN_SLEEPS, (45, 1), (80, 10)), 0);
         assert_eq!(load.sleep(100, (45, 1), (80, 10)), 100, "though the last try was in vain");
+    }
+
+    #[test]
+    fn a_device_made_anew_is_not_taken_for_a_flood() {
+        let mut load = Load::new(SLEEP);
+        load.sleep(PLAIN_SLEEPS, (45, 1), (80, 10));
+        assert_eq!(load.sleep(10, (45, 1), (80, 10)), 10, "a trial");
+        load.done = 0;
+        assert_eq!(load.sleep(100, (45, 1), (80, 1)), TRIAL_SLEEPS - 10, "which shows nothing");
     }
 
     #[test]
