@@ -399,15 +399,17 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         let mut time = begun;
         ready.events.clear();
         while time < until {
-            if self.fabric.has_frames() || self.hca.has_doorbells() {
-                return Ok(true);
-            }
-            if time >= looked + period {
+            let mut has_come = self.fabric.has_frames() || self.hca.has_doorbells();
+            if !has_come && time >= looked + period {
                 self.look(ready, Some(Duration::ZERO))?;
-                if !ready.events.is_empty() {
-                    return Ok(true);
-                }
+                has_come = !ready.events.is_empty();
                 looked = time;
+            }
+            if has_come {
+                if time > begun {
+                    self.linger.found();
+                }
+                return Ok(true);
             }
             let before = now();
             if gives_way {

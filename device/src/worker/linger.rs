@@ -10,7 +10,8 @@
 //! takes the processor from them, while who sleeps and is woken goes before them: with that, a 64-byte WRITE between such
 //! guests took 1.9 ms instead of 30 us. So a thread that was not back at once does not give way for a while, twice as
 //! long each time; but who gave way well for as long as that only met a host that was busy for once. Until then it looks
-//! only while data are moved in bulk, where looking is worth more than its share of a processor, and never gives way.
+//! only while data are moved in bulk, never gives way, and goes on so only as long as it finds something: where what it
+//! waits for is another thread that waits for the same processor, there is nothing to be seen before it sleeps.
 
 use std::time::Duration;
 
@@ -26,7 +27,10 @@ const SHORT: Duration = Duration::from_micros(400);
 const BACK_AT_ONCE: Duration = Duration::from_micros(300);
 
 /// For how long a thread does not give way after it was not back at once, the first time and at most.
-const AVOIDS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
+const AVOIDS: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
+
+/// How many pauses at most go by without looking after it looked in vain and gave way to nobody.
+const SKIPS: u32 = 256;
 
 /// See the module.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +45,11 @@ pub(super) struct Linger {
     avoids: Duration,
     /// For how long it has given way and was back at once each time.
     well: Duration,
+    /// Whether the present look is one that gives way.
+    gives_way: bool,
+    /// Pauses to come in which it does not look if it cannot give way, and how many those were the last time.
+    skip: u32,
+    skips: u32,
 }
 
 /// How to wait for work before sleeping.
@@ -62,6 +71,9 @@ impl Linger {
             avoids_until: Instant::ZERO,
             avoids: AVOIDS[0],
             well: Duration::ZERO,
+            gives_way: false,
+            skip: 0,
+            skips: 0,
         }
     }
 
@@ -74,11 +86,17 @@ impl Linger {
     pub(super) fn pause(&mut self, now: Instant) -> Option<Pause> {
         let bulk = self.moved >= BULK;
         self.moved /= 2;
-        let gives_way = now >= self.avoids_until;
+        self.gives_way = now >= self.avoids_until;
         // What is awaited for longer than the looking lasts is not worth it, but to who would sleep in the middle of a stream.
         let short = if bulk { SHORT } else { self.limit };
-        (!self.limit.is_zero() && self.slept <= short && (bulk || gives_way))
-            .then_some(Pause { limit: self.limit, gives_way })
+        if self.limit.is_zero() || self.slept > short || !(bulk || self.gives_way) {
+            return None;
+        }
+        if !self.gives_way && self.skip > 0 {
+            self.skip -= 1;
+            return None;
+        }
+        Some(Pause { limit: self.limit, gives_way: self.gives_way })
     }
 
     /// It gave way, and was back after `time`. Whether to go on so.
@@ -96,9 +114,20 @@ impl Linger {
         is_back_at_once
     }
 
+    /// Something came while it looked, and was not there before.
+    pub(super) fn found(&mut self) {
+        if !self.gives_way {
+            self.skips /= 2;
+        }
+    }
+
     /// It looked for as long as it may: not again before the next sleep.
     pub(super) fn in_vain(&mut self) {
         self.slept = Duration::MAX;
+        if !self.gives_way {
+            self.skips = (2 * self.skips).clamp(1, SKIPS);
+            self.skip = self.skips;
+        }
     }
 
     /// There is something to do again, after a sleep of `time`.
@@ -170,7 +199,46 @@ mod tests {
             }
             tries.push(now - began);
         }
-        assert_eq!(tries, [100, 200, 400, 800, 1_600, 2_000, 2_000, 2_000, 2_000, 2_000]);
+        assert_eq!(tries, [100, 200, 400, 400, 400, 400, 400, 400, 400, 400]);
+    }
+
+    /// How many of so many pauses go by without looking, in a stream of bulk data beside others that compute.
+    fn skipped(linger: &mut Linger, pauses: u32) -> u32 {
+        let skips = |_: &u32| {
+            linger.slept(Duration::ZERO);
+            linger.moved(8 * BULK);
+            linger.pause(at(0)).is_none()
+        };
+        (0..pauses).filter(skips).count() as u32
+    }
+
+    #[test]
+    fn beside_others_that_compute_it_looks_ever_more_rarely_for_what_does_not_come() {
+        let mut linger = after(8 * BULK, Duration::ZERO);
+        assert!(!linger.gave_way(at(0), Duration::from_millis(3)));
+        assert_eq!(skipped(&mut linger, 10), 0);
+        for skips in [1, 2, 4, 8, 16, 32, 64, 128, 256, 256] {
+            linger.in_vain();
+            assert_eq!(skipped(&mut linger, skips + 1), skips, "it looks once, after as many");
+        }
+        for skips in [128, 64, 32] {
+            linger.found();
+            linger.found();
+            linger.in_vain();
+            assert_eq!(skipped(&mut linger, skips + 1), skips, "what came while it looked counts too");
+        }
+        (0..10).for_each(|_| linger.found());
+        linger.in_vain();
+        assert_eq!(skipped(&mut linger, 100), 1);
+    }
+
+    #[test]
+    fn a_look_in_vain_that_gives_way_is_not_counted() {
+        let mut linger = after(8 * BULK, Duration::ZERO);
+        assert_eq!(linger.pause(at(0)), GIVING_WAY);
+        (0..10).for_each(|_| linger.in_vain());
+        assert!(!linger.gave_way(at(0), Duration::from_millis(3)));
+        assert_eq!(skipped(&mut linger, 100), 0);
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub(super) struct Figure {
     /// What HCAs must reach, as a multiple of soft-RoCE's.
     pub(super) bound: Option<Bound>,
     /// How often it is taken.
-    pub(super) rounds: usize,
+    rounds: usize,
     estimate: Estimate,
 }
 
@@ -108,6 +108,11 @@ impl Figure {
         self.size
     }
 
+    /// How often it is taken.
+    pub(super) const fn rounds(&self) -> usize {
+        self.rounds
+    }
+
     /// As results name it: operation, size and quantity.
     pub(super) fn key(&self) -> String {
         let size = match self.size {
@@ -134,13 +139,26 @@ impl Figure {
     }
 
     /// What stands for the values it took.
-    pub(super) fn estimate(&self, values: &[f64]) -> f64 {
+    fn estimate(&self, values: &[f64]) -> f64 {
         let values = values.iter().copied();
         match self.estimate {
             Estimate::Best if self.is_latency() => values.fold(f64::NAN, f64::min),
             Estimate::Best => values.fold(f64::NAN, f64::max),
             Estimate::Mean => values.clone().sum::<f64>() / values.len() as f64,
         }
+    }
+
+    /// Its value for each of several devices, measured in turns; of a slow one once where nothing is judged by it.
+    pub(super) async fn in_turns(&self, ends: &mut Ends<'_>, devices: &[&Device]) -> Result<Vec<f64>> {
+        let mut values = vec![Vec::new(); devices.len()];
+        for round in 0..self.rounds {
+            for (device, values) in devices.iter().zip(&mut values) {
+                if round == 0 || !device.slow || self.bound.is_some() {
+                    values.push(self.take(ends, device).await.context(device.title)?);
+                }
+            }
+        }
+        Ok(values.iter().map(|values| self.estimate(values)).collect())
     }
 
     /// Measures it once: bandwidth on average, or the typical latency.

@@ -1,7 +1,7 @@
 //! perftest between two E810 that `irdma` drives: every operation, service and size, connections made by `rdma_cm` too;
 //! and its figures beside those of `ib_mthca` and of soft-RoCE on virtio-net, which the same guests have, taken in turns.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::roce::{self, DEVICE, Gid, gid_index_of};
 use super::station::{self, Address, Station, load, unjudged};
@@ -204,16 +204,9 @@ impl Bench {
         devices: [&Device; 3],
         table: &mut String,
     ) -> Result<()> {
-        let mut values = [const { Vec::new() }; 3];
-        for round in 0..figure.rounds {
-            // Without a bound one value of the slow one is enough for the table.
-            let measured = if round > 0 && figure.bound.is_none() { 2 } else { devices.len() };
-            for (device, values) in devices.iter().zip(&mut values).take(measured) {
-                values.push(figure.take(&mut self.ends(), device).await.context(device.title)?);
-            }
-        }
-        let [ours, mthca, soft] = values.map(|values| figure.estimate(&values));
-        table.push_str(&perftest::table_line(figure, &[ours, mthca, soft]));
+        let values = figure.in_turns(&mut self.ends(), &devices).await?;
+        table.push_str(&perftest::table_line(figure, &values));
+        let [ours, mthca, soft] = values[..] else { bail!("{} values of three devices", values.len()) };
         beside.judge(ours, mthca).context("beside ib_mthca")?;
         figure.bound.map_or(Ok(()), |bound| bound.judge(ours, soft)).context("beside soft-RoCE")
     }

@@ -99,7 +99,7 @@ async fn take(pair: &mut StockPair, figures: &mut Vec<f64>) -> Result<()> {
 
 async fn median(figure: &Figure, pair: &mut StockPair, device: &perftest::Device) -> Result<f64> {
     let mut values = Vec::new();
-    for _ in 0..figure.rounds {
+    for _ in 0..figure.rounds() {
         values.push(figure.take(&mut pair.ends(), device).await?);
     }
     values.sort_by(f64::total_cmp);

@@ -1,7 +1,7 @@
 //! perftest between two guests: every operation, service and size; and its figures beside those of soft-RoCE, measured
 //! by the same programs in the same guests.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use super::super::perftest::{self, Bound, Device, FIGURES, Figure};
 use super::super::stock_pair::StockPair;
@@ -76,11 +76,11 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
 async fn compare(
     figure: &Figure,
     pair: &mut StockPair,
-    [ours, theirs]: [&Device; 2],
+    devices: [&Device; 2],
     table: &mut String,
 ) -> Result<()> {
-    let ours = figure.take(&mut pair.ends(), ours).await?;
-    let theirs = figure.take(&mut pair.ends(), theirs).await?;
-    table.push_str(&perftest::table_line(figure, &[ours, theirs]));
+    let values = figure.in_turns(&mut pair.ends(), &devices).await?;
+    table.push_str(&perftest::table_line(figure, &values));
+    let [ours, theirs] = values[..] else { bail!("{} values of two devices", values.len()) };
     figure.bound.map_or(Ok(()), |bound| bound.judge(ours, theirs))
 }
