@@ -203,13 +203,13 @@ mod tests {
     }
 
     /// How many of so many pauses go by without looking, in a stream of bulk data beside others that compute.
-    fn skipped(linger: &mut Linger, pauses: u32) -> u32 {
-        let skips = |_: &u32| {
+    fn skipped(linger: &mut Linger, pauses: usize) -> usize {
+        let skips = |_: &usize| {
             linger.slept(Duration::ZERO);
             linger.moved(8 * BULK);
             linger.pause(at(0)).is_none()
         };
-        (0..pauses).filter(skips).count() as u32
+        (0..pauses).filter(skips).count()
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 /// Looks in vain before the first sleep.
 const SPINS: u32 = 32;
+/// The same while a single request is under way: how long it takes is what its sender waits for, and may measure.
+const SPINS_FOR_ONE: u32 = 2048;
 const SHORTEST: Duration = Duration::from_micros(20);
 const LONGEST: Duration = Duration::from_micros(400);
 
@@ -35,7 +37,7 @@ impl Idle {
 
     /// Waits a little, after a look in vain; `under_way` requests are still to be completed.
     pub(crate) fn pause(&mut self, under_way: usize) {
-        if self.spins < SPINS {
+        if self.spins < if under_way == 1 { SPINS_FOR_ONE } else { SPINS } {
             self.spins += 1;
             std::hint::spin_loop();
         } else {
