@@ -83,7 +83,7 @@ pub struct DeviceEntry {
     pub strict: bool,
     /// How long the thread of this HCA looks for more work before it sleeps, microseconds up to 1000, while pauses are
     /// short: it lends its processor to others as long as they give it back at once; else it looks only while data are moved
-    /// in bulk, which keeps a processor busy. 0: it sleeps at once.
+    /// in bulk and looking finds some, which keeps a processor busy. 0: it sleeps at once.
     #[serde(default = "default_linger_us")]
     pub linger_us: u16,
     /// How long the thread of this HCA lets messages gather, microseconds up to 1000, instead of being woken for each, while

@@ -108,11 +108,6 @@ impl Figure {
         self.size
     }
 
-    /// How often it is taken.
-    pub(super) const fn rounds(&self) -> usize {
-        self.rounds
-    }
-
     /// As results name it: operation, size and quantity.
     pub(super) fn key(&self) -> String {
         let size = match self.size {

@@ -37,7 +37,8 @@ impl Idle {
 
     /// Waits a little, after a look in vain; `under_way` requests are still to be completed.
     pub(crate) fn pause(&mut self, under_way: usize) {
-        if self.spins < if under_way == 1 { SPINS_FOR_ONE } else { SPINS } {
+        let spins = if under_way == 1 { SPINS_FOR_ONE } else { SPINS };
+        if self.spins < spins {
             self.spins += 1;
             std::hint::spin_loop();
         } else {

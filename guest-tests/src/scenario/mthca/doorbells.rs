@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use super::super::perftest::{self, FIGURES, Figure};
+use super::super::perftest::{self, FIGURES};
 use super::super::stock_pair::StockPair;
 use super::pingpong::ping_pong;
 use crate::daemon::{Explained, Fabric, HcaSpec};
@@ -88,20 +88,11 @@ async fn start(
     StockPair::start_with(lab, run, change).await
 }
 
-/// Takes each figure several times.
+/// Takes each figure.
 async fn take(pair: &mut StockPair, figures: &mut Vec<f64>) -> Result<()> {
     let device = pair.mthca();
     for figure in FIGURES {
-        figures.push(median(figure, pair, &device).await?);
+        figures.extend(figure.in_turns(&mut pair.ends(), &[&device]).await?);
     }
     Ok(())
-}
-
-async fn median(figure: &Figure, pair: &mut StockPair, device: &perftest::Device) -> Result<f64> {
-    let mut values = Vec::new();
-    for _ in 0..figure.rounds() {
-        values.push(figure.take(&mut pair.ends(), device).await?);
-    }
-    values.sort_by(f64::total_cmp);
-    Ok(values.get(values.len() / 2).copied().unwrap_or(f64::NAN))
 }
