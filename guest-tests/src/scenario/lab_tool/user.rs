@@ -164,11 +164,14 @@ impl User {
     }
 }
 
-/// A process that is no zombie.
+/// A process with a thread that is no zombie. The first thread may be one long before the others let go of the files.
 fn is_alive(id: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-    state.is_some_and(|state| state != 'Z' && state != 'X')
+    let Ok(threads) = fs::read_dir(format!("/proc/{id}/task")) else { return false };
+    threads.flatten().any(|thread| {
+        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        state.is_some_and(|state| state != 'Z' && state != 'X')
+    })
 }
 
 /// Processes that a process has started.
