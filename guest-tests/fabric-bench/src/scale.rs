@@ -20,8 +20,11 @@ pub(crate) const QPS: [usize; 5] = [16, 1, 256, 4096, 16_384];
 /// Memory regions that messages are spread over, the same.
 const MRS: [usize; 4] = [100, 1, 10_000, 100_000];
 
-/// Messages of a run, on all queue pairs together.
+/// Messages of a run, on all queue pairs together, for regions.
 const MESSAGES: u32 = 200_000;
+/// The same for queue pairs: what is under way of the most of them, so that each number of them has as many messages to
+/// begin in.
+const QP_MESSAGES: u32 = 1 << 20;
 /// Rings, and what is under way of each: of 16,384 queue pairs as much as of one.
 const QP_RINGS: Rings = Rings { log_slots: 7, log_slot_bytes: 6 };
 const QP_DEPTH: u32 = 64;
@@ -45,9 +48,8 @@ pub(crate) fn queue_pairs(cli: &Cli, wire: Wire, figures: &mut Figures) -> Resul
     for count in wanted(cli, &QPS, name) {
         let missing = count.saturating_sub(qps.len());
         qps.extend(pair::connections(&mut nodes, missing, QP_RINGS)?);
-        // At least what is under way of each.
-        let total = MESSAGES.max(QP_DEPTH * u32::try_from(count)?);
-        let plan = Plan { op: SendOp::Send, len: 64, count: total, depth: QP_DEPTH, buffers: Buffers::One };
+        let plan =
+            Plan { op: SendOp::Send, len: 64, count: QP_MESSAGES, depth: QP_DEPTH, buffers: Buffers::One };
         let ran = repeated(cli.runs, || {
             Ok(flows::send(&mut nodes, &qps[..count], regions, plan)?.rate_and_costs())
         })?;
