@@ -130,16 +130,6 @@ impl KeyTable {
         self.recent.put(self.index(key), va, piece);
     }
 
-    /// The run of a key's region.
-    pub(super) fn remembered_run(&self, key: Lkey) -> Option<Piece> {
-        self.recent.run(key, self.index(key))
-    }
-
-    /// Keeps a run of the region that has this key now.
-    pub(super) fn remember_run(&self, key: Lkey, run: Piece) {
-        self.recent.put_run(self.index(key), run);
-    }
-
     /// The region or window of a key.
     ///
     /// # Errors

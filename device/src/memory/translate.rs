@@ -26,9 +26,6 @@ pub trait PageTable: Copy {
     }
 }
 
-/// Bound: pages that are looked up ahead, in a table of the device, of a region that is gone through in order.
-const PAGES_AHEAD: usize = 64;
-
 /// Pages of one list, where a page table has two levels.
 const LIST_LEN: u64 = 512;
 
@@ -110,17 +107,6 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
         piece.find(at.who.pd, at.va, at.origin, len, access, self.pages.generation())
     }
 
-    /// As `known`, of a run, which then serves the next accesses around there.
-    fn known_in_run(&self, at: Place, len: usize, access: Access) -> Option<Iova> {
-        if len == 0 || at.key == RESERVED_LKEY {
-            return None;
-        }
-        let run = self.keys.remembered_run(at.key)?;
-        let iova = run.find(at.who.pd, at.va, at.origin, len, access, self.pages.generation())?;
-        self.keys.remember(at.key, at.va, run);
-        Some(iova)
-    }
-
     /// Whether `access` to `len` bytes at `at` would be granted. Says nothing on whether its pages are there.
     ///
     /// # Errors
@@ -173,9 +159,6 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
 
     #[inline(never)]
     fn read_segments(&self, at: Place, out: &mut [u8], access: Access) -> Result<(), AccessError> {
-        if let Some(iova) = self.known_in_run(at, out.len(), access) {
-            return self.dma.read(iova, out).map_err(|_| AccessError::Unmapped);
-        }
         let mut rest = out;
         for segment in self.segments(at, rest.len(), access)? {
             let segment = segment?;
@@ -211,9 +194,6 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
         out: &mut Vec<u8>,
         access: Access,
     ) -> Result<(), AccessError> {
-        if let Some(iova) = self.known_in_run(at, len, access) {
-            return self.dma.append(iova, len, out).map_err(|_| AccessError::Unmapped);
-        }
         for segment in self.segments(at, len, access)? {
             let segment = segment?;
             self.dma.append(segment.iova, segment.len, out).map_err(|_| AccessError::Unmapped)?;
@@ -234,9 +214,6 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
 
     #[inline(never)]
     fn write_segments(&self, at: Place, data: &[u8], access: Access) -> Result<(), AccessError> {
-        if let Some(iova) = self.known_in_run(at, data.len(), access) {
-            return self.dma.write(iova, data).map_err(|_| AccessError::Unmapped);
-        }
         let mut rest = data;
         for segment in self.segments(at, rest.len(), access)? {
             let segment = segment?;
@@ -366,31 +343,9 @@ impl<P: PageTable> Segments<'_, P> {
         let first = offset - before;
         let len = before.saturating_add(at.room).min(region.len - first);
         let bus = Iova::new(at.bus - before);
-        let generation = generation.filter(|_| at.paged);
-        let Some(piece) = Piece::of(region, first, len, bus, generation) else { return };
-        self.keys.remember(region.key, self.va, piece);
-        let in_order = self.keys.remembered_run(region.key).is_some_and(|run| run.ends_at(first, generation));
-        let run_len = if in_order { self.run_len(region, first, bus, len) } else { len };
-        if let Some(run) = Piece::of(region, first, run_len, bus, generation) {
-            self.keys.remember_run(region.key, run);
+        if let Some(piece) = Piece::of(region, first, len, bus, generation.filter(|_| at.paged)) {
+            self.keys.remember(region.key, self.va, piece);
         }
-    }
-
-    /// How many bytes from the one at `first` on follow each other on the bus, as far as it is worth looking; `page` of them
-    /// are known to do.
-    fn run_len(&self, region: &MemoryRegion, first: u64, bus: Iova, page: u64) -> u64 {
-        let mut len = page;
-        for _ in 0..PAGES_AHEAD {
-            let left = region.len - first - len;
-            if left == 0 {
-                break;
-            }
-            match self.locate(region, first + len) {
-                Ok(next) if Some(next.bus) == bus.get().checked_add(len) => len += next.room.min(left),
-                _ => break,
-            }
-        }
-        len
     }
 
     fn advance(&mut self, region: &MemoryRegion, is_first: bool) -> Result<Segment, AccessError> {

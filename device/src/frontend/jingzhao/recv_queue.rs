@@ -64,14 +64,6 @@ const MAX_PREPARED: u32 = 16 << 20;
 /// Log2 of the bytes prepared at once, no less than a slot.
 const LOG_PREPARED_CHUNK: u8 = 14;
 
-/// The longest slot, free and [`UNTOUCHED`].
-static FREE: [u8; 1 << MAX_LOG_SLOT] = {
-    let mut free = [0xff; 1 << MAX_LOG_SLOT];
-    let (next_unit, _) = free.split_at_mut(GRANULE);
-    next_unit.copy_from_slice(&[0; GRANULE]);
-    free
-};
-
 /// Most slots have 128 to 512 bytes; larger ones cost an allocation.
 type Slot = SmallVec<[u8; 512]>;
 
@@ -354,22 +346,23 @@ impl RecvQueue {
 
     /// Makes a slot look unposted; `false` if it still looks posted.
     fn release(&self, mem: &impl QueueMemory, at: u32, found: Look, bytes: &[u8]) -> bool {
+        let mut free: Slot = SmallVec::new();
         match found {
             Look::Marked(extent) => {
                 // What remains of a library's slot is a next unit that is not zero if it was linked, with data units
                 // behind it: without the bit that is the kernel driver's idea of a posted slot.
+                free.extend_from_slice(&[0; GRANULE]);
                 let written = match extent.end {
                     _ if !self.shows_untouched() => bytes.len(),
                     End::Terminator => GRANULE * (2 + extent.units),
                     // Software may be about to write what follows.
                     End::Slot | End::Untouched => GRANULE * (1 + extent.units),
                 };
-                let free = FREE.get(..written.min(bytes.len())).unwrap_or(&FREE);
-                self.ring.patch(mem, at, free).is_ok()
+                free.resize(written.min(bytes.len()), 0xff);
+                self.ring.patch(mem, at, &free).is_ok()
             }
             Look::Unmarked if self.options.rq_clear => {
                 let units = RecvWqe::extent(bytes, |_| true).units.max(1);
-                let mut free: Slot = SmallVec::new();
                 (0..units).for_each(|_| free.extend_from_slice(&CONSUMED));
                 self.ring.patch(mem, at + FIRST_DATA_UNIT, &free).is_ok()
             }

@@ -5,9 +5,6 @@
 //! entries may change unseen, in memory of the guest, has none, and nothing of it is kept. What is not in one piece, or
 //! is not granted by it, is looked up, so that an error is always the tables' own.
 //!
-//! Bulk data meet each page once. So of a region that is gone through in order, the pages to come are looked up with the one
-//! that is needed, and kept as one piece, a run, as far as they adjoin on the bus.
-//!
 //! [`KeyTable`]: super::KeyTable
 
 use std::cell::Cell;
@@ -22,9 +19,6 @@ use crate::memory::region::{Kind, MemoryRegion, Origin};
 
 /// Places for pieces; a power of two. They take 5 KiB: each busy queue needs one or two, and so do its buffers.
 const REMEMBERED: usize = 64;
-
-/// Places for runs of pages; a power of two. Each region that is gone through from one end to the other needs one.
-const RUNS: usize = 16;
 
 /// A state of a page table, of all that there are in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,11 +64,6 @@ impl Piece {
         (!matches!(region.kind, Kind::Window { .. })).then_some(piece)
     }
 
-    /// Whether the byte at this offset of the region is the one behind it, in the same state of the page table.
-    pub(in crate::memory) fn ends_at(&self, offset: u64, pages: Option<Generation>) -> bool {
-        self.pages == pages && self.first.checked_add(self.len) == Some(offset)
-    }
-
     /// Bus address of `len` bytes at `va`, if they are all here and the domain may do `access`, as
     /// [`MemoryRegion::grant`] would say.
     pub(in crate::memory) fn find(
@@ -102,27 +91,17 @@ impl Piece {
     }
 }
 
-/// A piece, and the number of changes there had been.
-type Slot = Cell<Option<(u64, Piece)>>;
-
 /// See the module.
 #[derive(Debug)]
 pub(super) struct RecentPieces {
-    /// By key and page.
-    places: [Slot; REMEMBERED],
-    /// By key.
-    runs: [Slot; RUNS],
-    /// Changes of the key table.
+    /// Each with the number of changes there had been.
+    places: [Cell<Option<(u64, Piece)>>; REMEMBERED],
     changes: u64,
 }
 
 impl Default for RecentPieces {
     fn default() -> Self {
-        Self {
-            places: [const { Cell::new(None) }; REMEMBERED],
-            runs: [const { Cell::new(None) }; RUNS],
-            changes: 0,
-        }
+        Self { places: [const { Cell::new(None) }; REMEMBERED], changes: 0 }
     }
 }
 
@@ -136,35 +115,17 @@ impl RecentPieces {
     /// The piece that was met last of those that share the place of `va` in the region with this key and index.
     #[inline]
     pub(super) fn get(&self, key: Lkey, index: u32, va: Va) -> Option<Piece> {
-        self.valid(self.place(index, va), key)
+        let (changes, piece) = self.place(index, va).get()?;
+        (changes == self.changes && piece.key == key).then_some(piece)
     }
 
     pub(super) fn put(&self, index: u32, va: Va, piece: Piece) {
         self.place(index, va).set(Some((self.changes, piece)));
     }
 
-    /// The run of the region with this key and index.
-    pub(super) fn run(&self, key: Lkey, index: u32) -> Option<Piece> {
-        self.valid(self.run_place(index), key)
-    }
-
-    pub(super) fn put_run(&self, index: u32, run: Piece) {
-        self.run_place(index).set(Some((self.changes, run)));
-    }
-
-    #[inline]
-    fn valid(&self, place: &Slot, key: Lkey) -> Option<Piece> {
-        let (changes, piece) = place.get()?;
-        (changes == self.changes && piece.key == key).then_some(piece)
-    }
-
     /// Neighbouring keys and pages have places of their own.
-    fn place(&self, index: u32, va: Va) -> &Slot {
+    fn place(&self, index: u32, va: Va) -> &Cell<Option<(u64, Piece)>> {
         let page = usize::try_from(va.get() / PAGE_LEN).unwrap_or_default();
         &self.places[(index as usize).wrapping_add(page) % REMEMBERED]
-    }
-
-    fn run_place(&self, index: u32) -> &Slot {
-        &self.runs[index as usize % RUNS]
     }
 }

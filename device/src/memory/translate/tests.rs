@@ -321,8 +321,6 @@ impl PageTable for Everywhere {
 
 /// An access remembers where it was; each of these begins with one that does.
 mod remembered_pieces {
-    use std::cell::Cell;
-
     use super::*;
     use crate::memory::keys::{Allocated, Entry, Generation, Purpose};
 
@@ -330,19 +328,16 @@ mod remembered_pieces {
     struct Told {
         pages: BTreeMap<u64, u64>,
         generation: Generation,
-        /// Entries that were asked for.
-        asked: Cell<u32>,
     }
 
     impl Told {
         fn new(pages: impl IntoIterator<Item = (u64, u64)>) -> Self {
-            Self { pages: pages.into_iter().collect(), generation: Generation::fresh(), asked: Cell::new(0) }
+            Self { pages: pages.into_iter().collect(), generation: Generation::fresh() }
         }
     }
 
     impl PageTable for &Told {
         fn page(self, entry: u64) -> Option<Iova> {
-            self.asked.update(|asked| asked + 1);
             self.pages.get(&entry).copied().map(Iova::new)
         }
 
@@ -450,38 +445,6 @@ mod remembered_pieces {
         pages = Told::new([(1, 0x3000)]);
         let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
         assert_eq!(byte(&access, read), Err(AccessError::Unmapped));
-    }
-
-    /// Page by page: what is read, and whether the page table was asked for it.
-    fn in_order(keys: &KeyTable, pages: &Told, dma: &GuestMemory) -> [(Result<u8, AccessError>, bool); 4] {
-        [0, 1, 2, 3].map(|page| {
-            let before = pages.asked.get();
-            let read = byte(&RegionAccess { keys, pages, dma }, at(0x7000_0000 + page * PAGE_LEN));
-            (read, pages.asked.get() > before)
-        })
-    }
-
-    #[test]
-    fn of_a_region_that_is_read_in_order_reach_as_far_as_its_pages_adjoin() {
-        let start = Va::new(0x7000_0000);
-        let translation = Translation::paged(PageShift::MIN, 0, start);
-        let whole = MemoryRegion { start, len: 4 * PAGE_LEN, translation, ..region() };
-        let (mut keys, dma) = (table([whole]), memory());
-        let pages = Told::new([(0, 0x1000), (1, 0x2000), (2, 0x3000), (3, 0)]);
-        assert_eq!(
-            in_order(&keys, &pages, &dma),
-            [(Ok(2), true), (Ok(3), true), (Ok(4), false), (Ok(1), true)]
-        );
-
-        let others = Told::new([(0, 0x1000), (1, 0x2000), (2, 0), (3, 0x1000)]);
-        assert_eq!(in_order(&keys, &others, &dma).map(|(read, _)| read), [Ok(2), Ok(3), Ok(1), Ok(2)]);
-
-        assert_eq!(in_order(&keys, &pages, &dma).map(|(read, _)| read), [Ok(2), Ok(3), Ok(4), Ok(1)]);
-        keys.insert(MemoryRegion { len: 2 * PAGE_LEN, ..whole }).unwrap();
-        let bounds = Err(AccessError::Bounds);
-        assert_eq!(in_order(&keys, &pages, &dma).map(|(read, _)| read), [Ok(2), Ok(3), bounds, bounds]);
-        keys.remove(5);
-        assert_eq!(in_order(&keys, &pages, &dma).map(|(read, _)| read), [Err(AccessError::Key); 4]);
     }
 
     /// As of the E810, whose lists of pages are in memory of the guest.
