@@ -20,14 +20,15 @@ pub(crate) const QPS: [usize; 5] = [16, 1, 256, 4096, 16_384];
 /// Memory regions that messages are spread over, the same.
 const MRS: [usize; 4] = [100, 1, 10_000, 100_000];
 
-/// Messages of a run, on all queue pairs together, for regions.
+/// Messages of a run on regions, on all queue pairs together.
 const MESSAGES: u32 = 200_000;
-/// The same for queue pairs: what is under way of the most of them, so that each number of them has as many messages to
-/// begin in.
-const QP_MESSAGES: u32 = 1 << 20;
 /// Rings, and what is under way of each: of 16,384 queue pairs as much as of one.
 const QP_RINGS: Rings = Rings { log_slots: 7, log_slot_bytes: 6 };
 const QP_DEPTH: u32 = 64;
+/// Messages of a run, on all of however many queue pairs together: what is under way of the most. With fewer, a run on
+/// thousands would be little but the burst that each begins with; with another number for each, their beginnings would
+/// weigh differently.
+const QP_MESSAGES: u32 = QP_DEPTH * 16_384;
 /// Queue pairs of the measurement of regions.
 const MR_QPS: usize = 16;
 
