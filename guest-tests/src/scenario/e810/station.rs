@@ -257,10 +257,15 @@ pub(super) fn mac_text(id: u16) -> String {
 }
 
 /// Gives a device its addresses and waits until it can be used.
+///
+/// Until the kernel has found nobody else with the link-local address, which takes it up to two seconds, it asks for no
+/// neighbour on behalf of a queue pair, and fails that one after a second (`ib_core`, `addr.c`). Here MACs differ, so it need
+/// not look.
 pub(super) async fn bring_up(vm: &mut Vm, device: &str, address: &Address) -> Result<()> {
     let Address { ipv4, ipv6 } = address;
     let commands = format!(
-        "ip link set {device} up && ip address add {ipv4}/24 dev {device} && \
+        "echo 0 > /proc/sys/net/ipv6/conf/{device}/accept_dad && \
+         ip link set {device} up && ip address add {ipv4}/24 dev {device} && \
          ip address add {ipv6}/64 dev {device} nodad"
     );
     vm.run(&["sh", "-c", &commands]).await?;
