@@ -8,6 +8,10 @@ use protocol::roce::{IcrcField, seal};
 
 use super::{MAX_FRAME_LEN, MIN_FRAME_LEN};
 
+/// Bound: bytes of frames that a turn copies, but for the last frame. Whoever copies them on finds them in the second-level
+/// cache, of which the guest's memory they come from or go to takes as much again.
+pub(crate) const TURN_BYTES: usize = 128 << 10;
+
 /// Frames on their way out, end to end in one buffer that is used again and again.
 #[derive(Debug, Default)]
 pub struct TxBatch {
@@ -299,10 +303,10 @@ impl RxBatch {
         self.frames.clear();
     }
 
-    /// Room for a frame behind the others, if there is so much. Call [`RxBatch::commit`] after it.
+    /// Room for a frame behind the others, if a turn takes one more. Call [`RxBatch::commit`] after it.
     pub(super) fn space(&mut self, len: usize) -> Option<&mut [u8]> {
         let start = self.end();
-        self.storage.get_mut(start..start + len)
+        if start < TURN_BYTES { self.storage.get_mut(start..start + len) } else { None }
     }
 
     /// What was written to [`RxBatch::space`] is a frame.

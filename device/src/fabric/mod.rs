@@ -16,6 +16,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+pub(crate) use batch::TURN_BYTES;
 pub use batch::{Origin, RxBatch, TxBatch};
 use serde::{Deserialize, Serialize};
 

@@ -10,15 +10,15 @@ use protocol::roce::{IcrcField, RoceFrame, seal};
 
 use super::Hca;
 use crate::capture::{About, Direction};
-use crate::fabric::Origin;
 use crate::fabric::impair::{self, Verdict};
+use crate::fabric::{Origin, TURN_BYTES};
 use crate::frontend::{Context, Frontend, HostContext};
 use crate::net::classify::destination;
 use crate::net::{DropReason, UNRESOLVED};
 use crate::record::Input;
 
-/// Bound: frames that leave in one turn, so that arrivals and accesses are looked at in between. At the largest path MTU
-/// a turn's frames are half a megabyte, jumbo frames of a NIC a little more than a whole one.
+/// Bound: frames that leave in one turn, so that arrivals and accesses are looked at in between. Of long ones fewer leave,
+/// see [`TURN_BYTES`].
 const FRAMES_PER_TURN: usize = 128;
 
 /// Bound: frames that the engine or the NIC sends before the other has its turn. As long as the turn of a queue pair, so
@@ -96,11 +96,14 @@ impl<F: Frontend> Hca<F> {
             left -= made;
             exhausted = if made < quota { exhausted + 1 } else { 0 };
         }
-        false
+        // The last may have stopped for want of room.
+        !self.has_room()
     }
 
     fn has_room(&self) -> bool {
-        self.outbound.len() < FRAMES_PER_TURN && self.looped.len() < FRAMES_PER_TURN
+        self.outbound.len() < FRAMES_PER_TURN
+            && self.outbound.bytes() < TURN_BYTES
+            && self.looped.len() < FRAMES_PER_TURN
     }
 
     /// Takes frames of the NIC. How many there were, as far as there was room.

@@ -293,6 +293,14 @@ fn the_engine_and_the_nic_send_in_turns_that_are_bounded_together() {
 }
 
 #[test]
+fn of_long_frames_fewer_leave_in_a_turn_and_the_rest_in_the_next() {
+    let mut hca = nic(9);
+    hca.frontend.to_send = vec![plain(mac(1), mac(9), 9000); 40].into();
+    // The fifteenth is the first that goes beyond 128 KiB.
+    assert_eq!(turns(&mut hca).iter().map(Vec::len).collect::<Vec<_>>(), [15, 15, 10]);
+}
+
+#[test]
 fn a_nic_has_deadlines() {
     let mut hca = nic(2);
     let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
