@@ -8,8 +8,8 @@ use protocol::roce::{IcrcField, seal};
 
 use super::{MAX_FRAME_LEN, MIN_FRAME_LEN};
 
-/// Bound: bytes of frames that a turn copies, but for the last frame. Whoever copies them on finds them in the second-level
-/// cache, of which the guest's memory they come from or go to takes as much again.
+/// Bound: bytes of frames that a turn makes, and that it takes from memory shared with others, but for the last frame. Whoever
+/// copies them on finds them in the second-level cache, of which the guest's memory takes as much again.
 pub(crate) const TURN_BYTES: usize = 128 << 10;
 
 /// Frames on their way out, end to end in one buffer that is used again and again.
