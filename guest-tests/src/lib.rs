@@ -15,6 +15,7 @@ pub mod modules;
 pub mod monitor;
 pub mod packet_peer;
 pub mod process;
+mod processors;
 pub mod programs;
 pub mod qemu;
 pub mod report;

@@ -72,10 +72,9 @@ pub(super) const FIGURES: &[Figure] = &[
     bandwidth("ib_read_bw", 65536, [1000, 60], None),
     // So many that threads are placed anew several times meanwhile.
     typical(9, bandwidth("ib_send_bw", 64, [100_000, 2000], None)),
-    latency("ib_write_lat", 5, 20_000, Some(Bound::AtMost(0.2))),
-    latency("ib_send_lat", 5, 20_000, None),
-    // Of a READ a measurement of any length is of one placement.
-    latency("ib_read_lat", 15, 3000, None),
+    latency("ib_write_lat", Some(Bound::AtMost(0.2))),
+    latency("ib_send_lat", None),
+    latency("ib_read_lat", None),
 ];
 
 const fn bandwidth(program: &'static str, size: u32, messages: [u32; 2], bound: Option<Bound>) -> Figure {
@@ -86,10 +85,8 @@ const fn bounded(figure: Figure) -> Figure {
     Figure { rounds: 5, ..figure }
 }
 
-/// One way is some 14, 32 or 50 us, as none, one or two of its threads are woken on another processor, and stays so for a
-/// thousand messages or more: only many, or many measurements, tell a device from its luck.
-const fn latency(program: &'static str, rounds: usize, messages: u32, bound: Option<Bound>) -> Figure {
-    typical(rounds, bandwidth(program, 64, [messages, 300], bound))
+const fn latency(program: &'static str, bound: Option<Bound>) -> Figure {
+    typical(5, bandwidth(program, 64, [3000, 300], bound))
 }
 
 const fn typical(rounds: usize, figure: Figure) -> Figure {
@@ -272,14 +269,14 @@ mod tests {
     fn a_figure_is_its_best_value_or_the_mean() {
         let values = [3.0, 1.0, 9.0, 2.0, 2.5];
         assert_eq!(bandwidth("ib_send_bw", 64, [1, 1], None).estimate(&values), 9.0);
-        assert_eq!(latency("ib_send_lat", 5, 1, None).estimate(&values), 3.5);
-        assert!(latency("ib_send_lat", 5, 1, None).estimate(&[]).is_nan());
+        assert_eq!(latency("ib_send_lat", None).estimate(&values), 3.5);
+        assert!(latency("ib_send_lat", None).estimate(&[]).is_nan());
     }
 
     #[test]
     fn a_figure_is_named_by_operation_size_and_quantity() {
         assert_eq!(bandwidth("ib_send_bw", 65536, [1, 1], None).key(), "rc_send_64k_bw");
-        assert_eq!(latency("ib_read_lat", 1, 1, None).key(), "rc_read_64b_latency");
+        assert_eq!(latency("ib_read_lat", None).key(), "rc_read_64b_latency");
     }
 
     #[test]
