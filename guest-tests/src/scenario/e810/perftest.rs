@@ -1,7 +1,7 @@
 //! perftest between two E810 that `irdma` drives: every operation, service and size, connections made by `rdma_cm` too;
 //! and its figures beside those of `ib_mthca` and of soft-RoCE on virtio-net, which the same guests have, taken in turns.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use super::roce::{self, DEVICE, Gid, gid_index_of};
 use super::station::{self, Address, Station, load, unjudged};
@@ -189,7 +189,7 @@ impl Bench {
             let index = gid_index_of(&mut station.vm, device, Gid::V4).await?;
             names.push(format!("{device} -x {index}"));
         }
-        names.try_into().map_err(|names| anyhow::anyhow!("{names:?} are not two"))
+        names.try_into().map_err(|names| anyhow!("{names:?} are not two"))
     }
 
     async fn no_warnings(&mut self) -> Result<()> {
@@ -205,26 +205,36 @@ impl Bench {
         devices: [&Device; 3],
         table: &mut String,
     ) -> Result<()> {
-        if figure.is_latency() {
-            self.place_alike().context("place")?;
-        }
-        let values = figure.in_turns(&mut self.ends(), &devices).await;
-        self.place(&processors::ours()?, &processors::ours()?).context("let go")?;
-        let values = values?;
+        let values = figure.in_turns(&mut self.ends(), &devices).await?;
         table.push_str(&perftest::table_line(figure, &values));
-        let [ours, mthca, soft] = values[..] else { bail!("{} values of three devices", values.len()) };
-        beside.judge(ours, mthca).context("beside ib_mthca")?;
-        figure.bound.map_or(Ok(()), |bound| bound.judge(ours, soft)).context("beside soft-RoCE")
+        let [mut ours, mut mthca, soft] = values[..] else {
+            bail!("{} values of three devices", values.len())
+        };
+        figure.bound.map_or(Ok(()), |bound| bound.judge(ours, soft)).context("beside soft-RoCE")?;
+        if figure.is_latency() {
+            let values = self.placed_alike(figure, [devices[0], devices[1]]).await?;
+            table.push_str(&perftest::table_row("  its threads placed alike", &values));
+            [ours, mthca] = values.try_into().map_err(|values| anyhow!("{values:?} are not two"))?;
+        }
+        beside.judge(ours, mthca).context("beside ib_mthca")
     }
 
-    /// Puts each guest and what is behind its devices on a processor of its own. Left to itself a host wakes some of a
-    /// device's threads on the other processor and keeps to that for a thousand messages or more: one way is then 14, 32 or 50
-    /// us, of whichever device.
-    fn place_alike(&mut self) -> Result<()> {
-        match processors::ours()?[..] {
-            [one, other, ..] => self.place(&[one], &[other]),
-            _ => Ok(()),
-        }
+    /// Measures a figure of two devices, in turns, while each guest and what is behind its devices have a processor of their
+    /// own. Left to itself a host wakes some of a device's threads on the other processor and keeps to that for a thousand
+    /// messages or more: one way is then 14, 32 or 50 us, of whichever device.
+    async fn placed_alike(&mut self, figure: &Figure, devices: [&Device; 2]) -> Result<Vec<f64>> {
+        let all = processors::ours()?;
+        let (one, other) = match all[..] {
+            [one, other, ..] => (one, other),
+            [only] => (only, only),
+            [] => bail!("no processors"),
+        };
+        let values = match self.place(&[one], &[other]).context("place") {
+            Ok(()) => figure.in_turns(&mut self.ends(), &devices).await,
+            Err(error) => Err(error),
+        };
+        self.place(&all, &all).context("let go")?;
+        values
     }
 
     /// Lets the processes of each side run on these processors alone.
