@@ -64,7 +64,7 @@ struct Cli {
     #[arg(long)]
     profile: bool,
 
-    /// Measure HCAs and NICs in guests too, by guest-lab, which is to be built; takes a quarter of an hour more
+    /// Measure HCAs and NICs in guests too, by guest-lab, which is to be built; takes six minutes more
     #[arg(long)]
     guests: bool,
 
