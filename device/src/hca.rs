@@ -49,8 +49,8 @@ use self::doorbells::Doorbells;
 use self::frames::Sender;
 use self::tape::Outgoing;
 use crate::capture::Capture;
-use crate::fabric::TxBatch;
 use crate::fabric::impair::{Impairments, Rule, TooManyRules};
+use crate::fabric::{MEMORY_TURN_BYTES, TxBatch};
 use crate::frontend::snapshot::{Page, Rows, Table};
 use crate::frontend::{Context, Frontend, FrontendCounters, HostContext};
 use crate::identity::Identity;
@@ -106,6 +106,8 @@ pub struct Hca<F: Frontend> {
     outbound: TxBatch,
     /// What carries them may damage them.
     needs_icrc: bool,
+    /// How many bytes of them a turn makes.
+    turn_bytes: usize,
     /// Whose turn it is to make frames.
     sender: Sender,
     /// Frames for this HCA itself, for the next turn. Bound: those of one turn.
@@ -142,6 +144,7 @@ impl<F: Frontend> Hca<F> {
             monitor: Monitor::default(),
             outbound: TxBatch::default(),
             needs_icrc: true,
+            turn_bytes: MEMORY_TURN_BYTES,
             sender: Sender::default(),
             looped: Vec::new(),
             now: Instant::ZERO,
@@ -158,6 +161,12 @@ impl<F: Frontend> Hca<F> {
     #[must_use]
     pub fn with_icrc_needed(self, needs_icrc: bool) -> Self {
         Self { needs_icrc, ..self }
+    }
+
+    /// An HCA whose turns make so many bytes of frames: see [`Fabric::turn_bytes`](crate::fabric::Fabric::turn_bytes).
+    #[must_use]
+    pub fn with_turn_bytes(self, turn_bytes: usize) -> Self {
+        Self { turn_bytes, ..self }
     }
 
     /// What time it is for everything until the next call.

@@ -132,7 +132,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         watch(&epoll, fabric.as_fd(), token::FABRIC)?;
 
         let mut worker = Self {
-            hca: hca.with_icrc_needed(fabric.needs_icrc()),
+            hca: hca.with_icrc_needed(fabric.needs_icrc()).with_turn_bytes(fabric.turn_bytes()),
             fabric,
             arrived: RxBatch::new(),
             blocked: false,
@@ -340,7 +340,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         hca.set_tape(record.tape());
         hca.take_over(&self.hca);
         self.fabric.switch().into_iter().flat_map(|switch| switch.given_macs()).for_each(|mac| hca.know(mac));
-        self.hca = hca.with_icrc_needed(self.fabric.needs_icrc());
+        self.hca = hca.with_icrc_needed(self.fabric.needs_icrc()).with_turn_bytes(self.fabric.turn_bytes());
         Ok(self.record.replace(*record))
     }
 

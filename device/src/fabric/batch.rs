@@ -8,9 +8,9 @@ use protocol::roce::{IcrcField, seal};
 
 use super::{MAX_FRAME_LEN, MIN_FRAME_LEN};
 
-/// Bound: bytes of frames that a turn makes, and that it takes from memory shared with others, but for the last frame. Whoever
-/// copies them on finds them in the second-level cache, of which the guest's memory takes as much again.
-pub(crate) const TURN_BYTES: usize = 128 << 10;
+/// Bound: bytes of frames that a turn makes for memory shared with others, and that it takes from there, but for the last
+/// frame. Whoever copies them on finds them in the second-level cache, of which the guest's memory takes as much again.
+pub(crate) const MEMORY_TURN_BYTES: usize = 256 << 10;
 
 /// Frames on their way out, end to end in one buffer that is used again and again.
 #[derive(Debug, Default)]
@@ -306,7 +306,7 @@ impl RxBatch {
     /// Room for a frame behind the others, if a turn takes one more. Call [`RxBatch::commit`] after it.
     pub(super) fn space(&mut self, len: usize) -> Option<&mut [u8]> {
         let start = self.end();
-        if start < TURN_BYTES { self.storage.get_mut(start..start + len) } else { None }
+        if start < MEMORY_TURN_BYTES { self.storage.get_mut(start..start + len) } else { None }
     }
 
     /// What was written to [`RxBatch::space`] is a frame.

@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-pub(crate) use batch::TURN_BYTES;
+pub(crate) use batch::MEMORY_TURN_BYTES;
 pub use batch::{Origin, RxBatch, TxBatch};
 use serde::{Deserialize, Serialize};
 
@@ -84,6 +84,12 @@ pub trait Fabric {
         false
     }
 
+    /// Bytes of frames that a turn makes, but for the last frame. A socket's kernel copies them at once, and the more each turn
+    /// brings it the fewer turns there are.
+    fn turn_bytes(&self) -> usize {
+        if self.is_memory() { MEMORY_TURN_BYTES } else { usize::MAX }
+    }
+
     /// The thread is about to sleep: from now on the descriptor tells of frames. False: some have arrived already.
     fn doze(&mut self) -> bool {
         true
@@ -136,6 +142,10 @@ impl<F: Fabric + ?Sized> Fabric for Box<F> {
 
     fn is_memory(&self) -> bool {
         (**self).is_memory()
+    }
+
+    fn turn_bytes(&self) -> usize {
+        (**self).turn_bytes()
     }
 
     fn needs_icrc(&self) -> bool {

@@ -11,14 +11,14 @@ use protocol::roce::{IcrcField, RoceFrame, seal};
 use super::Hca;
 use crate::capture::{About, Direction};
 use crate::fabric::impair::{self, Verdict};
-use crate::fabric::{Origin, TURN_BYTES};
+use crate::fabric::{MEMORY_TURN_BYTES, Origin};
 use crate::frontend::{Context, Frontend, HostContext};
 use crate::net::classify::destination;
 use crate::net::{DropReason, UNRESOLVED};
 use crate::record::Input;
 
-/// Bound: frames that leave in one turn, so that arrivals and accesses are looked at in between. Of long ones fewer leave,
-/// see [`TURN_BYTES`].
+/// Bound: frames that leave in one turn, so that arrivals and accesses are looked at in between. At the largest path MTU a
+/// turn's frames are half a megabyte, jumbo frames of a NIC a little more than a whole one; to memory fewer of them leave.
 const FRAMES_PER_TURN: usize = 128;
 
 /// Bound: frames that the engine or the NIC sends before the other has its turn. As long as the turn of a queue pair, so
@@ -101,8 +101,10 @@ impl<F: Frontend> Hca<F> {
     }
 
     fn has_room(&self) -> bool {
+        // A replay has no fabric, and its turns are to be those of the record.
+        let turn_bytes = if self.tape.is_some() { MEMORY_TURN_BYTES } else { self.turn_bytes };
         self.outbound.len() < FRAMES_PER_TURN
-            && self.outbound.bytes() < TURN_BYTES
+            && self.outbound.bytes() < turn_bytes
             && self.looped.len() < FRAMES_PER_TURN
     }
 

@@ -11,6 +11,7 @@ use crate::fabric::tap::TapFabric;
 use crate::fabric::udp::{UdpFabric, UdpPeer};
 use crate::fabric::{Fabric, RxBatch, Sent};
 use crate::net::Traffic;
+use crate::replay::testing::{assert_same, record, recorded};
 
 /// A device with queue pairs, as [`Stub`], and a NIC without filters.
 #[derive(Default)]
@@ -292,12 +293,36 @@ fn the_engine_and_the_nic_send_in_turns_that_are_bounded_together() {
     assert_eq!((sent.iter().position(|len| *len != 1000), sent.len()), (Some(32), 101));
 }
 
-#[test]
-fn of_long_frames_fewer_leave_in_a_turn_and_the_rest_in_the_next() {
+/// A device with more long frames than one turn makes for memory.
+fn nic_with_long_frames() -> Hca<Nic> {
     let mut hca = nic(9);
-    hca.frontend.to_send = vec![plain(mac(1), mac(9), 9000); 40].into();
-    // The fifteenth is the first that goes beyond 128 KiB.
-    assert_eq!(turns(&mut hca).iter().map(Vec::len).collect::<Vec<_>>(), [15, 15, 10]);
+    hca.frontend.to_send = vec![plain(mac(1), mac(9), 9000); 70].into();
+    hca
+}
+
+fn lengths_of_turns(hca: &mut Hca<Nic>) -> Vec<usize> {
+    turns(hca).iter().map(Vec::len).collect()
+}
+
+#[test]
+fn of_long_frames_fewer_leave_for_memory_in_a_turn_and_the_rest_in_the_next() {
+    // The thirtieth is the first that goes beyond 256 KiB.
+    let expected = [("local", vec![30, 30, 10]), ("udp", vec![70]), ("tap", vec![70])];
+    for ((name, [fabric, _]), expected) in fabrics().into_iter().zip(expected) {
+        let mut hca = nic_with_long_frames().with_turn_bytes(fabric.turn_bytes());
+        assert_eq!((name, lengths_of_turns(&mut hca)), expected);
+    }
+}
+
+#[test]
+fn turns_for_a_socket_are_as_long_in_a_replay_as_they_were_while_they_were_recorded() {
+    let records = recorded(|| {
+        let mut hca = nic_with_long_frames().with_turn_bytes(usize::MAX);
+        let recorder = record().unwrap();
+        hca.set_tape(recorder.tape());
+        lengths_of_turns(&mut hca);
+    });
+    assert_eq!(assert_same(&mut nic_with_long_frames(), &records[0]).frames, 70);
 }
 
 #[test]
