@@ -12,6 +12,7 @@
 mod file;
 mod map;
 mod mapping;
+mod store;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +26,7 @@ use vm_memory::{Bytes, VolatileMemory, VolatileSlice, WriteVolatile as _};
 
 use self::file::MappedFile;
 use self::map::{DmaMap, Reach};
+use self::store::put;
 use super::limits::Limits;
 use crate::record::Tape;
 
@@ -298,7 +300,7 @@ impl GuestMemory {
     #[inline]
     pub fn write(&self, iova: Iova, data: &[u8]) -> Result<(), DmaError> {
         let copy = |bytes: &VolatileSlice<'_>| {
-            bytes.copy_from(data);
+            put(bytes, data);
             true
         };
         if self.at_once(iova, data.len(), writable, copy) {
@@ -322,7 +324,7 @@ impl GuestMemory {
         let pieces = self.pieces(iova, rest.len(), writable).ok_or(error)?;
         for piece in &pieces {
             let (now, later) = rest.split_at(piece.bytes.len());
-            piece.bytes.copy_from(now);
+            put(&piece.bytes, now);
             rest = later;
         }
         all_there(&pieces, error)

@@ -1,9 +1,12 @@
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, fcntl_add_seals, ftruncate, memfd_create, open};
 
 use super::*;
 use crate::memory::FileSystems;
+use crate::memory::testing::shared_memory;
 
 const RW: Permissions = Permissions { read: true, write: true };
 const RO: Permissions = Permissions { read: true, write: false };
@@ -279,6 +282,64 @@ fn publish_writes_the_whole_entry() {
     memory.publish(iova(4096), &[0x5a]).unwrap();
     assert_eq!(file_bytes(&fd, 4096 - 32, 33), [[0xa5; 32].as_slice(), &[0x5a]].concat());
     assert!(memory.publish(iova(0), &[]).is_err());
+}
+
+#[test]
+fn writes_of_any_length_are_whole_and_touch_nothing_else() {
+    let fd = memfd(1);
+    let mut memory = GuestMemory::default();
+    memory.map(iova(0), PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
+    for (len, at) in (0..600).zip((8..24).cycle()) {
+        let data: Vec<u8> = (1..=251).cycle().take(len).collect();
+        memory.write(iova(0), &[0; 700]).unwrap();
+        memory.write(iova(at), &data).unwrap();
+        let at = usize::try_from(at).unwrap();
+        let found = file_bytes(&fd, 0, 700);
+        assert_eq!(found[at..at + len], data, "{len} bytes at {at}");
+        assert!(found[..at].iter().chain(&found[at + len..]).all(|byte| *byte == 0), "{len} bytes at {at}");
+    }
+}
+
+/// As rsockets do, whose peers WRITE credits that are taken from the memory they come to.
+#[test]
+fn what_software_has_seen_and_changed_is_not_written_again() {
+    const ARRIVED: u64 = u64::from_le_bytes(*b"arrived ");
+    const TAKEN: u64 = u64::from_le_bytes(*b"taken   ");
+    let end = 1024;
+    for len in [16, 24, 32, 40, 64, 512] {
+        let [device, software] = shared_memory(0, 1);
+        let last = iova(end - 8);
+        let mut message = vec![0; usize::try_from(len - 8).unwrap()];
+        message.extend(ARRIVED.to_le_bytes());
+        let (taken, stopped) = (AtomicU64::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let software = software;
+                while !stopped.load(Ordering::Relaxed) {
+                    let before =
+                        software.update_u64(last, |word| (word == ARRIVED).then_some(TAKEN)).unwrap();
+                    taken.fetch_add(u64::from(before == ARRIVED), Ordering::Release);
+                }
+            });
+            // Bound in time, for where there is one processor the threads wait for each other.
+            let begun = Instant::now();
+            let mut rounds = 0;
+            while rounds < 200_000 && begun.elapsed() < Duration::from_millis(500) {
+                device.write(iova(end - len), &message).unwrap();
+                rounds += 1;
+                while taken.load(Ordering::Acquire) < rounds {
+                    std::hint::spin_loop();
+                }
+                let now = device.update_u64(last, |_| None).unwrap();
+                if now != TAKEN {
+                    stopped.store(true, Ordering::Relaxed);
+                }
+                assert_eq!(now, TAKEN, "{len} bytes, round {rounds}");
+            }
+            stopped.store(true, Ordering::Relaxed);
+            assert_eq!(taken.load(Ordering::Acquire), rounds, "{len} bytes");
+        });
+    }
 }
 
 #[test]
