@@ -5,6 +5,8 @@
 //! behind the rest, and nothing of it twice, as `memcpy` does where its stores overlap: for 16 bytes it stores all of them
 //! twice, and the second time may be after the software's change.
 
+use std::sync::atomic::{Ordering, fence};
+
 use vm_memory::{ByteValued, VolatileSlice};
 
 /// Bytes at the end of a write that software may be looking at: more than the messages have that programs pass to each other
@@ -16,6 +18,8 @@ pub(super) fn put(to: &VolatileSlice<'_>, data: &[u8]) {
     let (body, end) = data.split_at(data.len().saturating_sub(WATCHED));
     if !body.is_empty() {
         to.copy_from(body);
+        // Nothing else keeps the compiler, or another processor than x86, from storing the end first.
+        fence(Ordering::Release);
     }
     let (pairs, rest) = end.as_chunks::<16>();
     store(to, body.len(), pairs);
