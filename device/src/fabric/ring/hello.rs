@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0  8  "hcadring"
-//! 8  2  version: 1
+//! 8  2  version: 2
 //! 10 1  kind: 1 the memory comes with this message, 2 please call me
 //! 11 6  MAC of the sender
 //! 17 3  reserved, 0
