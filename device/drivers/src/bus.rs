@@ -22,8 +22,10 @@ pub trait Bus {
         0
     }
 
-    /// Lets the function decode accesses to its BARs and master the bus, by its command register.
+    /// Lets the function decode accesses to its BARs and master the bus: full power, by the PMCSR, which is at 44h of all our
+    /// devices, and the command register. Whoever had the device before may have left it in D3.
     fn enable(&mut self) {
+        self.configure(0x44, &[0, 0]);
         self.configure(4, &[6, 0]);
     }
 }
