@@ -20,6 +20,7 @@ use guest_tests::scenario::{self, Scenario};
 use guest_tests::testbed::client::{self, SUPERVISE, Supervise, until_signal};
 use guest_tests::testbed::name::Target;
 use guest_tests::testbed::{progress, supervisor};
+use guest_tests::vm;
 
 /// Boots stock guests on HCAs served by hcad and judges what happens.
 #[derive(Debug, Parser)]
@@ -198,6 +199,10 @@ async fn run_scenarios(
 ) -> Result<ExitCode> {
     let lab = Lab::prepare(options).await?.with_chance(chance);
     scenario::schedule::run(scenarios, jobs, &lab, report).await?;
+    match vm::panicked_boots() {
+        0 => {}
+        count => line(&format!("boots that ended in a kernel panic and were tried again: {count}"))?,
+    }
     line(&report.counts().to_string())?;
     ensure!(report.counts() != Counts::default(), "no case ran: none has such a name");
     Ok(if report.counts().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })

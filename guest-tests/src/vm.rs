@@ -1,6 +1,7 @@
 //! One guest: its QEMU, its agent, its end.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use agent::wire::{
@@ -33,6 +34,16 @@ const REBOOT_TIMEOUT: Duration = Duration::from_secs(180);
 const REBOOT_POLL: Duration = Duration::from_millis(200);
 /// Lines of console and log in a failure's message.
 const TAIL_LINES: usize = 12;
+/// How Linux begins its last line.
+const KERNEL_PANIC: &str = "Kernel panic - not syncing";
+
+/// Boots of this process that were tried again.
+static PANICKED_BOOTS: AtomicU32 = AtomicU32::new(0);
+
+/// Returns how many boots ended in a kernel panic and were tried again.
+pub fn panicked_boots() -> u32 {
+    PANICKED_BOOTS.load(Ordering::Relaxed)
+}
 
 /// What a guest starts from.
 #[derive(Clone, Debug)]
@@ -87,6 +98,24 @@ impl Vm {
         wanted: Wanted,
         limit: Duration,
     ) -> Result<Self> {
+        let console_log = run.file(format!("guest-{}.console", machine.name));
+        let mut vm = boot_again_after_panic(&machine.name, &console_log, async || {
+            Self::start(machine, artifacts, image, run, wanted, limit).await
+        })
+        .await?;
+        vm.furnish(image).await?;
+        Ok(vm)
+    }
+
+    /// Starts a machine and waits for its agent.
+    async fn start(
+        machine: &Machine,
+        artifacts: &Artifacts,
+        image: &Image,
+        run: &RunDir,
+        wanted: Wanted,
+        limit: Duration,
+    ) -> Result<Self> {
         let begun = Instant::now();
         let name = format!("guest-{}", machine.name);
         let endpoints = Endpoints {
@@ -131,7 +160,6 @@ impl Vm {
         };
         vm.call_within(limit, Ping {}).await.context("booting")?;
         vm.boot_time = begun.elapsed();
-        vm.furnish(image).await?;
         Ok(vm)
     }
 
@@ -329,6 +357,30 @@ impl Vm {
     }
 }
 
+/// Boots, and once more if the kernel panics before the agent answers: on a busy host, QEMU's emulation of several
+/// processors sometimes lets one execute the breakpoint by which Linux patches its own text. No driver of an HCA is loaded by
+/// then, so that this hides no fault of a device.
+async fn boot_again_after_panic<T>(
+    name: &str,
+    console_log: &Path,
+    mut boot: impl AsyncFnMut() -> Result<T>,
+) -> Result<T> {
+    let first = boot().await;
+    let console = std::fs::read(console_log).unwrap_or_default();
+    if !String::from_utf8_lossy(&console).contains(KERNEL_PANIC) {
+        return first;
+    }
+    PANICKED_BOOTS.fetch_add(1, Ordering::Relaxed);
+    let kept = console_log.with_extension("console.panic");
+    std::fs::write(&kept, console).with_context(|| format!("writing {}", kept.display()))?;
+    tracing::warn!("guest {name} panicked while it booted, and is booted once more: {}", kept.display());
+    match first {
+        // A guest that may restart has done so by itself.
+        Ok(vm) => Ok(vm),
+        Err(_) => boot().await.context("the second boot, after a kernel panic"),
+    }
+}
+
 fn listen(path: &Path) -> Result<UnixListener> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -356,5 +408,40 @@ async fn accept(listener: &UnixListener, qemu: &mut Process) -> Result<UnixStrea
             qemu.log().display(),
             tail(qemu.log(), TAIL_LINES)
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Boots whose consoles end like these, and returns how many there were and how the last one ended.
+    async fn boots(consoles: &[&str]) -> (usize, Result<usize>) {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("guest-a.console");
+        let mut count = 0;
+        let result = boot_again_after_panic("a", &log, async || {
+            let console = consoles[count];
+            count += 1;
+            std::fs::write(&log, console)?;
+            if console == "agent" { Ok(count) } else { bail!("the guest closed the link") }
+        })
+        .await;
+        (count, result)
+    }
+
+    #[tokio::test]
+    async fn panicked_boot_is_repeated_once() {
+        const PANIC: &str = "[    0.9] Kernel panic - not syncing: Fatal exception in interrupt";
+        assert_eq!(boots(&["agent"]).await.1.unwrap(), 1);
+        let before = panicked_boots();
+        assert_eq!(boots(&[PANIC, "agent"]).await.1.unwrap(), 2);
+        assert_eq!(panicked_boots(), before + 1);
+        let (count, result) = boots(&[PANIC, PANIC]).await;
+        assert_eq!(count, 2);
+        assert!(format!("{:#}", result.unwrap_err()).contains("closed the link"));
+        let (count, result) = boots(&["[    0.9] Oops: int3"]).await;
+        assert_eq!(count, 1);
+        result.unwrap_err();
     }
 }
