@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
-use common::{Daemon, hcad, until};
+use common::{Daemon, hcad, rests, until};
 use drivers::Bus;
 use drivers::mthca::{Cq, Driver, Mpt, eq_context};
 use protocol::hca::mthca::icm::Block;
@@ -242,15 +242,5 @@ fn an_idle_device_takes_hardly_any_of_a_processor() {
     let mut driver = with_cq(&daemon);
     arm(&mut driver, 1, 7);
     wait_for_event(&mut driver, 0);
-    thread::sleep(Duration::from_secs(1));
-    let used = || {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", daemon.child.id())).unwrap();
-        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
-        // utime and stime, in ticks of 10 ms.
-        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
-    };
-    let before = used();
-    thread::sleep(Duration::from_secs(3));
-    let ticks = used() - before;
-    assert!(ticks <= 6, "{ticks} of 300 ticks");
+    rests(&daemon, Duration::from_secs(3), 6);
 }

@@ -8,9 +8,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
-use common::{Daemon, hcad};
+use common::{Daemon, PATIENCE, hcad};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -205,16 +204,14 @@ fn clients_that_say_nothing_shut_nobody_out_and_are_ended() {
     }
     let (head, _) = exchange(TcpStream::connect(address).unwrap(), GET);
     assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
-    let asked = Instant::now();
     for mut stream in silent {
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         // The end, or a reset: not a time out.
         match stream.read(&mut [0]) {
             Ok(len) => assert_eq!(len, 0),
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
         }
     }
-    assert!(asked.elapsed() < Duration::from_secs(15));
 }
 
 #[test]

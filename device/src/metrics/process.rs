@@ -86,11 +86,13 @@ mod tests {
     #[test]
     fn descriptors_and_memory_are_counted_again_each_time() {
         let mut process = Process::new();
-        let before = process.open_descriptors().unwrap();
-        let more: Vec<_> = (0..50).map(|_| File::open("/dev/null").unwrap()).collect();
-        // Other tests open and close some, too.
-        assert!(process.open_descriptors().unwrap() > before + 25);
-        drop(more);
+        // Other tests open and close some, too, but not at every try more than are opened here.
+        let are_counted = (0..100).any(|_| {
+            let before = process.open_descriptors().unwrap();
+            let _more: Vec<_> = (0..50).map(|_| File::open("/dev/null").unwrap()).collect();
+            process.open_descriptors().unwrap() > before + 25
+        });
+        assert!(are_counted);
         let [all, resident] = process.memory().unwrap();
         assert!(all > resident && resident > 100_000);
     }

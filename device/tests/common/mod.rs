@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 /// Long enough for anything but a defect.
 #[allow(dead_code, reason = "not every test waits")]
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Asks again and again until there is an answer.
 #[allow(dead_code, reason = "not every test waits")]
@@ -26,6 +26,24 @@ pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         assert!(Instant::now() < end, "{what} did not come in {PATIENCE:?}");
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Waits for a time of this length in which a daemon uses at most so many ticks, of 10 ms, of a processor. What it still does
+/// for a client that just came is over by then; a thread that spins never lets such a time come.
+#[allow(dead_code, reason = "not every test lets it rest")]
+#[track_caller]
+pub(crate) fn rests(daemon: &Daemon, length: Duration, most: u64) {
+    let used = || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", daemon.child.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+        // proc(5): utime and stime.
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    };
+    until("rest of the daemon", || {
+        let before = used();
+        thread::sleep(length);
+        (used() - before <= most).then_some(())
+    });
 }
 
 /// Ends with the test, whatever its outcome.
