@@ -10,6 +10,7 @@ pub mod artifacts;
 pub mod daemon;
 pub mod initramfs;
 pub mod lab;
+pub mod limits;
 pub mod line_program;
 pub mod modules;
 pub mod monitor;

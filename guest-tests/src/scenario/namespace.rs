@@ -4,9 +4,11 @@ use std::ffi::OsStr;
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use tokio::process::Command;
 use tokio::time::Instant;
+
+use crate::limits::Limit;
 
 /// Far above the second that duplicate address detection and the activation of a link take.
 const SETTLED: Duration = Duration::from_secs(20);
@@ -20,6 +22,9 @@ pub(super) struct Namespace {
 impl Namespace {
     /// A new one, with its loopback interface up. The name is made unique.
     pub(super) async fn create(name: &str) -> Result<Self> {
+        if let Some(reason) = Limit::NetworkNamespaces.reason() {
+            bail!(reason);
+        }
         let name = format!("hcad-lab-{}-{name}", std::process::id());
         run(&["ip", "netns", "add", &name]).await?;
         let namespace = Self { name };

@@ -57,6 +57,16 @@ impl Attack {
     pub(super) const ALL: &[Self] =
         &[Self::HugeFiles, Self::ManyWindows, Self::NoHugePages, Self::FullDisk, Self::CutFile];
 
+    /// Returns why it cannot be tried on this machine, if it cannot.
+    pub(super) fn obstacle(self) -> Option<String> {
+        let tried = match self {
+            Self::FullDisk => FullDisk::create().map(drop),
+            Self::NoHugePages => memory("huge", HUGE_PAGE, MemfdFlags::HUGETLB).map(drop),
+            Self::HugeFiles | Self::ManyWindows | Self::CutFile => Ok(()),
+        };
+        tried.err().map(|error| format!("{error:#}"))
+    }
+
     /// Does it, as far as it is let.
     ///
     /// # Errors

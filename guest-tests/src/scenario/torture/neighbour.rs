@@ -30,8 +30,8 @@ pub(super) enum Disturbance {
 }
 
 impl Disturbance {
-    pub(super) fn all() -> Vec<Self> {
-        let attacks = Attack::ALL.iter().copied().map(Self::Attack);
+    pub(super) fn with(attacks: &[Attack]) -> Vec<Self> {
+        let attacks = attacks.iter().copied().map(Self::Attack);
         [Self::Stop, Self::StallLog].into_iter().chain(attacks).collect()
     }
 }
@@ -45,6 +45,8 @@ pub(super) struct Neighbour<'a> {
     pub(super) hostile: (PathBuf, Control),
     /// An HCA for somebody who has done nothing.
     pub(super) bystander: (PathBuf, Control),
+    /// What the hostile client can do on this machine.
+    pub(super) attacks: Vec<Attack>,
 }
 
 impl Neighbour<'_> {
@@ -65,7 +67,7 @@ impl Neighbour<'_> {
     /// Lives through every attack once. What an allocator keeps of the largest for the next is no leak, and is to be
     /// known before anything is compared.
     pub(super) async fn warm_up(&mut self) -> Result<()> {
-        for attack in Attack::ALL {
+        for attack in &self.attacks {
             self.attack(*attack, Duration::ZERO).await.with_context(|| format!("{attack:?}"))?;
         }
         self.serves().await

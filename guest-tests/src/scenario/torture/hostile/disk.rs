@@ -1,10 +1,12 @@
 //! A file with a hole, on a file system in memory that has no room left.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Stdio};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::limits::Limit;
 
 /// Bytes of the file, none of which has a place.
 const LEN: u64 = 1 << 20;
@@ -19,6 +21,9 @@ pub(super) struct FullDisk {
 impl FullDisk {
     /// Makes one that nobody else sees; where that needs root, in a user namespace.
     pub(super) fn create() -> Result<Self> {
+        if let Some(reason) = Limit::Mounts.reason() {
+            bail!(reason);
+        }
         let script = format!(
             "set -e; mount -t tmpfs -o size=64k none /mnt; truncate -s {LEN} /mnt/memory; \
              dd if=/dev/zero of=/mnt/rest bs=4k 2>/dev/null || true; echo full; read -r _"
@@ -27,25 +32,28 @@ impl FullDisk {
             .args(["--user", "--map-root-user", "--mount", "sh", "-c", &script])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .spawn()
             .context("starting unshare")?;
         let mut said = String::new();
         let output = holder.stdout.take().context("its output is a pipe")?;
         BufReader::new(output).read_line(&mut said)?;
+        if said != "full\n" {
+            let mut complaint = String::new();
+            holder.stderr.take().context("its errors are a pipe")?.read_to_string(&mut complaint)?;
+            holder.wait()?;
+            bail!("no full disk could be made: {}", complaint.trim_end());
+        }
         let path = format!("/proc/{}/root/mnt/memory", holder.id());
-        let file =
-            File::options().read(true).write(true).open(&path).with_context(|| format!("opening {path}"));
-        let file = match file {
-            Ok(file) if said == "full\n" => file,
-            other => {
+        match open(&path) {
+            Ok(file) => Ok(Self { holder, file }),
+            Err(error) => {
                 // It has ended, or is to.
                 let _ = holder.kill();
                 let _ = holder.wait();
-                return other.and_then(|_| anyhow::bail!("no full disk could be made"));
+                Err(error)
             }
-        };
-        ensure!(file.metadata()?.len() == LEN, "{path} is not the file that was made");
-        Ok(Self { holder, file })
+        }
     }
 
     pub(super) const fn file(&self) -> &File {
@@ -55,6 +63,13 @@ impl FullDisk {
     pub(super) const fn len(&self) -> u64 {
         LEN
     }
+}
+
+fn open(path: &str) -> Result<File> {
+    let file = File::options().read(true).write(true).open(path);
+    let file = file.with_context(|| format!("opening {path}"))?;
+    ensure!(file.metadata()?.len() == LEN, "{path} is not the file that was made");
+    Ok(file)
 }
 
 impl Drop for FullDisk {
