@@ -436,7 +436,7 @@ impl Lab {
                 self.accelerator = Accelerator::Kvm;
                 let answer = match self.try_boot().await {
                     Ok(()) => KVM_RUNS.to_owned(),
-                    Err(error) => format!("{}: {}", error, error.root_cause()),
+                    Err(error) => format!("{error:#}"),
                 };
                 // Without the note the next run asks again.
                 let _ = fs::write(&known, &answer);

@@ -259,6 +259,6 @@ mod tests {
     fn a_module_that_is_nowhere_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let error = Wanted::new(folder.path()).unwrap().add("ib-mthca").unwrap_err();
-        assert!(error.to_string().contains("ib_mthca"), "{error}");
+        assert!(error.to_string().contains("ib_mthca"), "{error:#}");
     }
 }

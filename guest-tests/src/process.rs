@@ -294,7 +294,7 @@ mod tests {
         let mut process = Process::start("stubborn", command, &run).unwrap();
         process.line("ready", Duration::from_secs(10)).await.unwrap();
         let error = process.stop(Duration::from_millis(100)).await.unwrap_err();
-        assert!(error.to_string().contains("stubborn"), "{error}");
+        assert!(error.to_string().contains("stubborn"), "{error:#}");
         assert!(process.status().unwrap().is_some());
     }
 
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(process.line("two", limit).await.unwrap(), "two");
         assert_eq!(process.line("two", limit).await.unwrap(), "last two");
         let error = process.line("one", limit).await.unwrap_err();
-        assert!(error.to_string().starts_with("speaker ended without writing 'one'"), "{error}");
+        assert!(error.to_string().starts_with("speaker ended without writing 'one'"), "{error:#}");
     }
 
     #[tokio::test]

@@ -253,14 +253,15 @@ mod tests {
         assert!(made.path().join("src/linux-headers-7-amd64/.kernelvariables").is_file());
         assert!(!made.path().join("lib/modules").exists());
         fs::write(tree.join(".kernelvariables"), "CC = cc\n").unwrap();
-        assert!(compiler(&tree).unwrap_err().to_string().contains("names no gcc"));
+        let error = compiler(&tree).unwrap_err();
+        assert!(error.to_string().contains("names no gcc"), "{error:#}");
     }
 
     #[test]
     fn a_folder_without_rules_is_told_what_they_are() {
         let build = ModuleBuild { make: "make".into(), tree: "/k".into(), programs: Some("/p".into()) };
         let folder = tempfile::tempdir().unwrap();
-        let refused = build.command(folder.path()).unwrap_err().to_string();
+        let refused = format!("{:#}", build.command(folder.path()).unwrap_err());
         assert!(refused.contains("obj-m := NAME.o"), "{refused}");
         fs::write(folder.path().join("Makefile"), "obj-m := x.o\n").unwrap();
         let command = build.command(folder.path()).unwrap();

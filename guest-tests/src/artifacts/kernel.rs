@@ -186,12 +186,12 @@ mod tests {
         bytes[0x20e..0x210].copy_from_slice(&[0x40, 0x01]);
         bytes[0x340..0x358].copy_from_slice(b"6.12.9-own (me@host) #1\0");
         fs::write(&image, &bytes).unwrap();
-        let missing = Kernel::of_image(&image, folder.path()).unwrap_err().to_string();
+        let missing = format!("{:#}", Kernel::of_image(&image, folder.path()).unwrap_err());
         assert!(missing.contains("is kernel 6.12.9-own, whose modules are not in"), "{missing}");
         fs::create_dir(folder.path().join("6.12.9-own")).unwrap();
         assert_eq!(Kernel::of_image(&image, folder.path()).unwrap().release(), "6.12.9-own");
         fs::write(&image, b"no image").unwrap();
-        let wrong = Kernel::of_image(&image, folder.path()).unwrap_err().to_string();
+        let wrong = format!("{:#}", Kernel::of_image(&image, folder.path()).unwrap_err());
         assert!(wrong.contains("is no image of an x86 kernel"), "{wrong}");
     }
 

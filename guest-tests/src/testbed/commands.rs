@@ -201,7 +201,8 @@ mod tests {
         let (read, write) = ours.into_split();
         let start = Start { argv: vec!["x".into()], ..Start::default() };
         let relay = tokio::spawn(ports.take().unwrap().relay(start.clone(), read, write));
-        assert!(ports.take().unwrap_err().to_string().starts_with("1 commands run"));
+        let error = ports.take().unwrap_err();
+        assert!(error.to_string().starts_with("1 commands run"), "{error:#}");
         let (mut from, mut to) = user.into_split();
         assert_eq!(frames::read(&mut guest).await.unwrap(), Some(ToGuest::Start(start)));
         frames::write(&mut to, &ToGuest::Signal(15)).await.unwrap();

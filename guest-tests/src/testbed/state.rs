@@ -167,11 +167,11 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let states = States::at(root.path().join("state")).unwrap();
         let state = states.claim(&name("ci")).unwrap();
-        let refused = states.claim(&name("ci")).unwrap_err().to_string();
+        let refused = format!("{:#}", states.claim(&name("ci")).unwrap_err());
         assert!(refused.contains("there is a testbed ci already"), "{refused}");
         assert_eq!(states.living().unwrap(), [name("ci")]);
         assert_eq!(states.socket(&name("ci")).unwrap(), state.socket());
-        let refused = states.socket(&name("other")).unwrap_err().to_string();
+        let refused = format!("{:#}", states.socket(&name("other")).unwrap_err());
         assert_eq!(refused, "there is no testbed other (up: ci)");
         drop(state);
         assert_eq!(states.living().unwrap(), []);
@@ -203,6 +203,7 @@ mod tests {
         fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
         let link = root.path().join("link");
         std::os::unix::fs::symlink(&open, &link).unwrap();
-        assert!(States::at(link).unwrap_err().to_string().contains("is no folder"));
+        let error = States::at(link).unwrap_err();
+        assert!(error.to_string().contains("is no folder"), "{error:#}");
     }
 }

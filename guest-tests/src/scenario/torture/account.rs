@@ -104,7 +104,8 @@ mod tests {
         let mut more = before.clone();
         more.is_like(&before).unwrap();
         more.descriptors.push("socket:".into());
-        assert!(more.is_like(&before).unwrap_err().to_string().starts_with("descriptors"));
+        let error = more.is_like(&before).unwrap_err();
+        assert!(error.to_string().starts_with("descriptors"), "{error:#}");
         let more = Account { anonymous_kib: before.anonymous_kib + KEPT_KIB + 1, ..before.clone() };
         assert!(more.is_like(&before).is_err());
         let more = Account { shared_maps: before.shared_maps + 1, ..before.clone() };

@@ -227,7 +227,7 @@ mod tests {
         let bytes = archive.into_inner().unwrap();
         let to = root.path().join("in/file");
         fs::create_dir(root.path().join("in")).unwrap();
-        let error = unpack(bytes.as_slice(), "file", &to).unwrap_err().to_string();
+        let error = format!("{:#}", unpack(bytes.as_slice(), "file", &to).unwrap_err());
         assert_eq!(error, "the guest sent no file");
         assert!(!root.path().join("escaped").exists() && !root.path().join("in/escaped").exists());
     }
