@@ -98,7 +98,7 @@ class Verbs:
     def bind(self, qp, window, info):
         """Binds a window and waits until that is done; nothing else may be under way in the send queue."""
         self.objects[qp][0].bind_mw(window, MWBind(info, e.IBV_SEND_SIGNALED))
-        statuses = [completion["status"] for completion in self.poll(qp, 1, 10_000)]
+        statuses = [completion["status"] for completion in self.poll(qp, 1, 60_000)]
         if statuses != [e.IBV_WC_SUCCESS]:
             raise RuntimeError(f"binding ended with statuses {statuses}")
 

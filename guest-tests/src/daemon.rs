@@ -19,9 +19,9 @@ use crate::run_dir::RunDir;
 const READY: &str = " ready";
 /// What it says when a guest is gone and its device is as new.
 const GONE: &str = "device reset";
-const READY_TIMEOUT: Duration = Duration::from_secs(10);
-const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-const CONTROL_TIMEOUT: Duration = Duration::from_secs(10);
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+const STOP_TIMEOUT: Duration = Duration::from_secs(60);
+const CONTROL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A device interface, by its name in configurations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -18,7 +18,7 @@ const PROGRAM: &str = include_str!("../guest/stock_verbs.py");
 /// Loading an interpreter and all of verbs, uncompiled, in an emulated guest on a busy host.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// For anything that does not wait by itself.
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The program, with one device open.
 #[derive(Clone, Copy, Debug)]

@@ -8,9 +8,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use crate::vm::Vm;
 
 /// Loading a program and its libraries in an emulated guest on a busy host, until it waits for its client.
-const READY_TIMEOUT: Duration = Duration::from_secs(30);
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a server may take to end when its client has, or when it was told to.
-const END_TIMEOUT: Duration = Duration::from_secs(30);
+const END_TIMEOUT: Duration = Duration::from_secs(60);
 /// Beyond the time a step waits.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 

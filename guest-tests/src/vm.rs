@@ -20,7 +20,7 @@ use crate::run_dir::RunDir;
 use crate::tools::words;
 
 /// From the start of QEMU until it has opened its side of the agent's port.
-const QEMU_START_TIMEOUT: Duration = Duration::from_secs(30);
+const QEMU_START_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a QEMU that has closed a socket may take to end.
 const LAST_BREATH: Duration = Duration::from_secs(1);
 /// What a program in the guest may take when nothing else is said.

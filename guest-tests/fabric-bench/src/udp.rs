@@ -90,7 +90,7 @@ fn connected() -> io::Result<(UdpSocket, UdpSocket)> {
     a.connect(b.local_addr()?)?;
     b.connect(a.local_addr()?)?;
     for socket in [&a, &b] {
-        socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+        socket.set_read_timeout(Some(Duration::from_secs(60)))?;
         if sockopt::set_socket_recv_buffer_size_force(socket, BUFFER_LEN).is_err() {
             sockopt::set_socket_recv_buffer_size(socket, BUFFER_LEN)?;
         }

@@ -31,9 +31,9 @@ pub(super) mod event {
 
 /// Bytes of each side's region.
 pub(super) const REGION: u32 = 1 << 16;
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(60);
 /// An event follows what causes it at once.
-pub(super) const EVENT_LIMIT: Duration = Duration::from_secs(10);
+pub(super) const EVENT_LIMIT: Duration = Duration::from_secs(60);
 
 /// A side of a connection.
 #[derive(Clone, Copy, Debug)]

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::daemon::Daemon;
 
 /// For frames that are due at once.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 
 /// Rules of one device's wire.
 #[derive(Debug, Default)]

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::limits::Limit;
 
 /// Far above the second that duplicate address detection and the activation of a link take.
-const SETTLED: Duration = Duration::from_secs(20);
+const SETTLED: Duration = Duration::from_secs(60);
 
 /// See the module.
 #[derive(Debug)]

@@ -30,7 +30,7 @@ const PLUG_LIMIT: Duration = Duration::from_secs(60);
 /// What the kernel calls the second HCA of `ib_mthca`.
 const SECOND: &str = "mthca1";
 /// How soon a daemon does what its file says.
-const RELOAD_LIMIT: Duration = Duration::from_secs(10);
+const RELOAD_LIMIT: Duration = Duration::from_secs(60);
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("operator")?;

@@ -27,7 +27,7 @@ const WARNING: u8 = 4;
 /// Loading the driver, in an emulated guest of several on a busy host.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
 /// From the driver's start until its port is active. The driver waits a second for the device's reset.
-const PORT_TIMEOUT: Duration = Duration::from_secs(20);
+const PORT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One guest, its HCA's daemon, and its place on the Ethernet.
 #[derive(Debug)]

@@ -11,9 +11,9 @@ use crate::line_program::LineProgram;
 
 /// The program in both guests.
 const FRAMES: &str = include_str!("../../../guest/frames.py");
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(60);
 /// Until the driver, which does so later, has told the NIC what its kernel wants.
-const SETTLED: Duration = Duration::from_secs(10);
+const SETTLED: Duration = Duration::from_secs(60);
 /// For the last of some frames to arrive.
 const ARRIVAL_SECONDS: u32 = 10;
 

@@ -19,7 +19,7 @@ const MODULES: &[&str] = &["irdma", "ib_uverbs", "rdma_ucm"];
 /// Name that the kernel gives the first device of this driver.
 pub(super) const DEVICE: &str = "irdma0";
 /// From the driver's start until its port is active.
-const PORT_TIMEOUT: Duration = Duration::from_secs(30);
+const PORT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Frames that a path MTU of 4096 fits in.
 const JUMBO: u32 = 9000;

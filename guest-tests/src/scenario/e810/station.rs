@@ -24,7 +24,7 @@ const MEMORY_MIB: u32 = 1024;
 /// Loading a driver, in an emulated guest of several on a busy host.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
 /// From `ip link set up` until there is a carrier.
-const CARRIER_TIMEOUT: Duration = Duration::from_secs(20);
+const CARRIER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Kernel messages of this level or worse are judged.
 const WARNING: u8 = 4;
 /// What makes networks of devices that share a NIC.

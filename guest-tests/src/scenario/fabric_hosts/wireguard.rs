@@ -21,7 +21,7 @@ const PORT: &str = "51820";
 /// Where HCAs receive, as RoCEv2 does.
 const HCA_PORT: u16 = 4791;
 /// Far above what the program takes to make its interface.
-const STARTED: Duration = Duration::from_secs(20);
+const STARTED: Duration = Duration::from_secs(60);
 
 /// They end with it.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use crate::run_dir::RunDir;
 /// Longer than anything takes that a user waits for here, in emulated guests on a busy host.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// From the end of a supervisor until its guests are gone.
-const END: Duration = Duration::from_secs(20);
+const END: Duration = Duration::from_secs(60);
 /// Between two looks at what the kernel says of processes.
 const LOOK: Duration = Duration::from_millis(50);
 

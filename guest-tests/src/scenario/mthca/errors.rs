@@ -12,7 +12,7 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::{self, Exchange, Ready};
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(60);
 const PERFTEST_PORT: u16 = 18515;
 
 /// A program of stock verbs in each guest, with a queue pair connected to the other's.

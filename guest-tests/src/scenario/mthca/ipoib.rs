@@ -11,7 +11,7 @@ use crate::report::Report;
 use crate::tools::{Exchange, Ready, await_text};
 
 /// From the interface's start until it has joined the broadcast group.
-const CARRIER_TIMEOUT: Duration = Duration::from_secs(20);
+const CARRIER_TIMEOUT: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(60);
 /// Where iperf3 and perftest wait for their clients.
 const IPERF_PORT: u16 = 5201;

@@ -36,7 +36,7 @@ const ATOMICS: &[&str] = &["ib_atomic_bw -A FETCH_AND_ADD -n 300", "ib_atomic_bw
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(120);
 /// Until a port is what it is to be.
-const PORT_TIMEOUT: Duration = Duration::from_secs(30);
+const PORT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Unloading a driver, in an emulated guest on a busy host.
 const UNLOAD_TIMEOUT: Duration = Duration::from_secs(60);
 

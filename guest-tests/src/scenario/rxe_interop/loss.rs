@@ -14,7 +14,7 @@ use crate::lab::Lab;
 use crate::report::{Report, line};
 
 /// For frames that are under way to be counted.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let mut bench = Bench::start(lab, Extent::Lossy).await?;

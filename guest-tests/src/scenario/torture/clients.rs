@@ -35,7 +35,7 @@ const STEP: Duration = Duration::from_secs(90);
 /// Packets that have arrived when a flood is under way.
 const UNDER_WAY: u64 = 100;
 /// From a flood's begin until so many have.
-const BEGIN_TIMEOUT: Duration = Duration::from_secs(20);
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(60);
 const OPERATIONS: [SendOp; 4] = [SendOp::Send, SendOp::SendImm, SendOp::WriteImm, SendOp::Read];
 
 /// What can happen to a client.

@@ -28,7 +28,7 @@ const GUEST_MEMORY: u64 = 64 << 20;
 /// Bytes of a huge page.
 const HUGE_PAGE: u64 = 2 << 20;
 /// Until a client that has left has made place for the next.
-const SUCCESSION: Duration = Duration::from_secs(10);
+const SUCCESSION: Duration = Duration::from_secs(60);
 
 /// Ways to harm a process that maps what it is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use crate::process::Reading;
 /// Changes of a port's state, which the daemon wants to log, while nobody reads.
 const CHANGES: usize = 10;
 /// Until the process has noticed that a client has left.
-const SETTLED: Duration = Duration::from_secs(20);
+const SETTLED: Duration = Duration::from_secs(60);
 
 /// What can happen to the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 /// Longest wait for an answer, on a busy host whose daemon may be stopped for seconds.
-const ANSWER: Duration = Duration::from_secs(20);
+const ANSWER: Duration = Duration::from_secs(60);
 /// Bound: bytes of an answer.
 const LONGEST: usize = 1 << 16;
 const HEADER: usize = 16;
