@@ -28,12 +28,13 @@ fn start(more: &[(&str, Value)], prepare: impl FnOnce(&mut Command)) -> (Daemon,
 /// The value of `key` in every thread's status.
 fn statuses(daemon: &Daemon, key: &str) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.child.id())).unwrap();
+    // A thread may end meanwhile.
     let status = |task: std::io::Result<std::fs::DirEntry>| {
-        let text = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        let text = std::fs::read_to_string(task.ok()?.path().join("status")).ok()?;
         let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap();
-        line.trim().to_owned()
+        Some(line.trim().to_owned())
     };
-    tasks.map(status).collect()
+    tasks.filter_map(status).collect()
 }
 
 fn hcactl(control: &Path, arguments: &[&str]) -> Result<String, String> {

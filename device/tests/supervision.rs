@@ -78,7 +78,8 @@ impl Stopped {
         let mut tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.child.id())).unwrap();
         let task = tasks.find_map(|task| {
             let path = task.unwrap().path();
-            let is_it = std::fs::read_to_string(path.join("comm")).unwrap().trim() == name;
+            // Another thread may end meanwhile.
+            let is_it = std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim() == name);
             is_it.then(|| path.file_name().unwrap().to_str().unwrap().parse().unwrap())
         });
         let task: libc::pid_t = task.unwrap();

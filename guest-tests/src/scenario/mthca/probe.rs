@@ -85,7 +85,7 @@ const CYCLES: Cycles<'static> = Cycles {
     commands: "modprobe -r ib_mthca && modprobe ib_mthca",
     batches: 7,
     batch: 7,
-    timeout: Duration::from_secs(60),
+    timeout: Duration::from_secs(240),
 };
 
 /// What strict mode reports of it all.
