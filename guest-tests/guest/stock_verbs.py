@@ -142,6 +142,11 @@ class Verbs:
         """An address handle."""
         return self.add(AH(self.pd, attr=self.route(peer["gid"], peer["sgid_index"], peer["lid"])))
 
+    def migration(self, qp):
+        """The path migration state of a queue pair."""
+        attributes, _ = self.objects[qp][0].query(e.IBV_QP_PATH_MIG_STATE)
+        return attributes.path_mig_state
+
     def post_recv(self, qp, lists):
         """Posts receives, each a list of [addr, len, lkey]."""
         for elements in lists:

@@ -234,6 +234,14 @@ impl StockVerbs {
         self.ask(vm, "address", json!({ "peer": peer })).await
     }
 
+    /// The path migration state of a queue pair, in `ibv_mig_state`.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub async fn migration(&self, vm: &mut Vm, qp: StockQp) -> Result<u32> {
+        self.ask(vm, "migration", json!({ "qp": qp.id })).await
+    }
+
     /// Posts receives.
     ///
     /// # Errors

@@ -29,6 +29,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     let mut pair = StockPair::start_strict(lab, "mthca-errors", EXPLAINED).await?;
     let hint = pair.hint();
     report.case("both ports are active", &hint, pair.load()).await?;
+    report.case("a connection's path is migrated", &hint, migrated(&mut pair)).await?;
     report.case("a WRITE with a wrong key", &hint, wrong_key(&mut pair)).await?;
     report.case("a WRITE beyond the region", &hint, out_of_bounds(&mut pair)).await?;
     report.case("a SEND from memory with a wrong key", &hint, wrong_local_key(&mut pair)).await?;
@@ -63,6 +64,18 @@ impl Ends {
         self.a.verbs.close(&mut pair.a.vm).await?;
         self.b.verbs.close(&mut pair.b.vm).await
     }
+}
+
+/// No path is ready to migrate to: there is no automatic path migration.
+async fn migrated(pair: &mut StockPair) -> Result<()> {
+    /// `IBV_MIG_MIGRATED`.
+    const MIGRATED: u32 = 0;
+    let ends = Ends::open(pair).await?;
+    for (side, vm) in [(ends.a, &mut pair.a.vm), (ends.b, &mut pair.b.vm)] {
+        let state = side.verbs.migration(vm, side.qp).await?;
+        ensure!(state == MIGRATED, "path_mig_state {state} in guest {}", vm.name());
+    }
+    ends.close(pair).await
 }
 
 /// A request that fails takes those behind it along.

@@ -159,6 +159,8 @@ impl Qpc {
         }
         let mut next = Self {
             kind: self.kind,
+            // No bit names it where its caller does not: software then brings "migrated", the state that a QP begins with.
+            migration: self.migration,
             rq: self.rq,
             sq: self.sq,
             page: self.page,
@@ -341,6 +343,7 @@ mod tests {
     fn rst2init_takes_what_never_changes_and_no_more() {
         let qpc = init();
         assert_eq!((qpc.state, qpc.kind, qpc.page, qpc.pd), (1, 0, 7, Pdn::new(5)));
+        assert_eq!(qpc.migration, 3, "migrated (IBTA volume 1, section 17.2.8)");
         assert_eq!((qpc.rq, qpc.sq, qpc.sq_base), (full().rq, full().sq, 0x400));
         assert_eq!((qpc.wqe_lkey, qpc.sq_record, qpc.rq_record), (Lkey::new(0x1800), 1, 0x7ffe));
         assert_eq!((qpc.send_cqn, qpc.recv_cqn, qpc.srqn), (Cqn::new(0x11), Cqn::new(0x12), Srqn::new(0x17)));
@@ -373,7 +376,8 @@ mod tests {
             (Named::SCHED_QUEUE, |qpc| qpc.sched_queue.into(), 2),
         ];
         for (bit, _, _) in fields {
-            let qpc = after(&init(), Transition::Init2Init, bit);
+            let armed = Qpc { migration: 0, ..init() };
+            let qpc = after(&armed, Transition::Init2Init, bit);
             for (other, get, value) in fields {
                 assert_eq!(get(&qpc), if other == bit { value } else { 0 }, "{bit:?} changes {other:?}");
             }
