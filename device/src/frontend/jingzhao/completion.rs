@@ -6,14 +6,20 @@
 use engine::{Completion, Queue, Success};
 use protocol::hca::jingzhao::cqe::{Cqe, CqeQueue, Outcome};
 use protocol::ids::{Lid, Qpn};
-use protocol::roce::Imm;
+use protocol::roce::{Imm, Transport};
 
 use crate::frontend::mellanox::verbs::{WorkTag, syndrome, vendor_code};
 use crate::net::address::Addresses;
 
 /// The entry that tells software of a completion. `qpn` is the QP with the high bits software knows it by,
-/// `connected_lid` the destination LID of its context.
-pub fn cqe(completion: &Completion, qpn: Qpn, connected_lid: Lid, addresses: &Addresses) -> Cqe {
+/// `connected_lid` the destination LID of its context, `ud_grh` whether datagrams are received behind their GRH.
+pub fn cqe(
+    completion: &Completion,
+    qpn: Qpn,
+    connected_lid: Lid,
+    addresses: &Addresses,
+    ud_grh: bool,
+) -> Cqe {
     let tag = WorkTag::from_bits(completion.wr_id);
     let queue = match completion.queue {
         Queue::Send => CqeQueue::Send,
@@ -24,6 +30,7 @@ pub fn cqe(completion: &Completion, qpn: Qpn, connected_lid: Lid, addresses: &Ad
             opcode: tag.opcode(),
             remote_qpn: done.remote_qpn,
             remote_lid: tag.remote_lid(),
+            grh: false,
             imm: Imm::default(),
             byte_len: done.byte_len,
         },
@@ -34,6 +41,7 @@ pub fn cqe(completion: &Completion, qpn: Qpn, connected_lid: Lid, addresses: &Ad
                 0 => addresses.lid_of(done.remote_mac),
                 _ => connected_lid,
             },
+            grh: ud_grh && done.opcode.transport == Transport::Ud,
             imm: done.imm.unwrap_or_default(),
             byte_len: done.byte_len,
         },
@@ -94,7 +102,7 @@ mod tests {
     }
 
     fn bytes(completion: &Completion, lid: u16) -> [u8; 32] {
-        cqe(completion, QPN, Lid::new(lid), &addresses()).emit()
+        cqe(completion, QPN, Lid::new(lid), &addresses(), true).emit()
     }
 
     #[test]

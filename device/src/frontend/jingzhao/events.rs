@@ -60,7 +60,7 @@ impl Resources {
         }
         let qpn = qp.qpn;
         let (channel, cqn, rlid) = reader(ctx, &qp.key, completion.queue);
-        let entry = cqe(completion, qpn, rlid, cx.port.addresses());
+        let entry = cqe(completion, qpn, rlid, cx.port.addresses(), setup.options.ud_grh);
         let Some(cq) = cqs.get_mut(ctx.cq_index(cqn)) else {
             ctx.miss(channel);
             limited!(debug, %qpn, %cqn, "completion lost: no such CQ");

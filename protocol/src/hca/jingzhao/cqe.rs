@@ -24,6 +24,9 @@ const SEND_ERROR: u8 = 0xff;
 /// Opcode of an error entry of a receive queue.
 const RECV_ERROR: u8 = 0xfe;
 
+/// `g_mlpath`: a GRH is used.
+const HAS_GRH: u8 = 0x80;
+
 /// A work queue of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CqeQueue {
@@ -44,6 +47,8 @@ pub enum Outcome {
         remote_qpn: Qpn,
         /// Peer LID, 0 if unknown.
         remote_lid: Lid,
+        /// Of a datagram: 40 bytes before the payload are for its GRH.
+        grh: bool,
         /// Immediate data received; zero if none.
         imm: Imm,
         /// Bytes of the message.
@@ -91,6 +96,7 @@ impl Cqe {
                     opcode,
                     remote_qpn: Qpn::new(raw.remote_qpn.get()),
                     remote_lid: Lid::new(raw.remote_lid.get()),
+                    grh: raw.g_mlpath & HAS_GRH != 0,
                     imm: Imm(raw.imm),
                     byte_len: raw.byte_len.get(),
                 };
@@ -118,8 +124,9 @@ impl Cqe {
             owner: 0,
         };
         let raw = match self.outcome {
-            Outcome::Success { opcode, remote_qpn, remote_lid, imm, byte_len } => Raw {
+            Outcome::Success { opcode, remote_qpn, remote_lid, grh, imm, byte_len } => Raw {
                 remote_qpn: remote_qpn.get().into(),
+                g_mlpath: if grh { HAS_GRH } else { 0 },
                 remote_lid: remote_lid.get().into(),
                 imm: imm.0,
                 byte_len: byte_len.into(),
@@ -150,7 +157,7 @@ impl Describe for Cqe {
         }
         Hex(*wqe).show("wqe", to);
         match *outcome {
-            Outcome::Success { opcode, remote_qpn, remote_lid, imm, byte_len } => {
+            Outcome::Success { opcode, remote_qpn, remote_lid, grh, imm, byte_len } => {
                 match queue {
                     CqeQueue::Send => WqeOpcode::word(opcode).show("opcode", to),
                     CqeQueue::Recv => format_args!("{}", Opcode::from_byte(opcode)).show("opcode", to),
@@ -158,6 +165,7 @@ impl Describe for Cqe {
                 byte_len.show("byte_len", to);
                 remote_qpn.show("remote_qpn", to);
                 remote_lid.show("remote_lid", to);
+                grh.show("grh", to);
                 imm.show("imm", to);
             }
             Outcome::Error { syndrome, vendor } => {
@@ -223,6 +231,7 @@ mod tests {
             opcode,
             remote_qpn: Qpn::new(9),
             remote_lid: Lid::new(2),
+            grh: false,
             imm: Imm(imm),
             byte_len,
         };
@@ -237,6 +246,16 @@ mod tests {
             assert_eq!(Cqe::parse(&bytes), Some(cqe));
             assert_eq!(cqe.emit(), bytes);
         }
+    }
+
+    /// Document, table 3-3-2: `g_mlpath` is bits 15:8 of the word at 0Ch, and "has grh" its bit 7.
+    #[test]
+    fn has_grh_is_bit_7_of_mlpath() {
+        let mut entry = RECV_IMM;
+        entry[0x0d] = 0x80;
+        let cqe = Cqe::parse(&entry).unwrap();
+        assert!(matches!(cqe.outcome, Outcome::Success { grh: true, .. }));
+        assert_eq!(cqe.emit(), entry);
     }
 
     #[test]

@@ -229,7 +229,9 @@ fn ud_grh_leaves_40_bytes_before_the_payload() {
         send(&mut a, 0, 0x0a, &[unit, data_unit(0, 8)]);
         exchange(&mut a, &mut b);
         assert_eq!(get_data(&mut b, 0x100 + before, 8), b"datagram", "{json}");
-        assert_eq!(u64::from(cqe(&mut b, 0)[0x14]), 8 + before, "byte_cnt");
+        let entry = cqe(&mut b, 0);
+        assert_eq!(u64::from(entry[0x14]), 8 + before, "byte_cnt");
+        assert_eq!(entry[0x0d], if before == 0 { 0 } else { 0x80 }, "g_mlpath");
     }
 }
 
