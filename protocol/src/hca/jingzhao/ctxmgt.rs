@@ -2,11 +2,12 @@
 //!
 //! A request header has 128 bits, the first field of its table in the highest. A payload is a row of 32-bit words, the first
 //! row of its table the lowest. The text of the document that there is lacks the payloads of Requester Recv Control and
-//! Execution Engine, the words of Requester Trans Control's that its list of fields demands beyond 192 bits (PD and key
-//! of the EQ, vector), and the numbers of the engine's types and opcodes: those are not here.
+//! Execution Engine, and the words of Requester Trans Control's that its list of fields demands beyond 192 bits (PD and key
+//! of the EQ, vector): those are not here. The engine's types and opcodes it has by name; their numbers are the public
+//! hardware description's.
 //!
 //! # Spec
-//! CtxMgt document, tables 2.1, 3.1 and 3.2.
+//! CtxMgt document, tables 2.1, 2.2, 3.1 and 3.2; JingZhao interface, section 5.5.
 
 use std::net::Ipv4Addr;
 
@@ -80,9 +81,49 @@ impl CeuRequest {
     }
 }
 
-/// Type, opcode and 24 bits: the part that both kinds of header have. An engine's unit gives the number of a QP there,
-/// and nothing in the 96 bits below.
-pub const fn header(kind: u8, opcode: u8, number: u32) -> u128 {
+/// What the units of the RDMA engine ask for, each of a QP (tables 2.2 and 3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineRequest {
+    /// RD_QP_NPST of Requester Trans Control.
+    ReadNpst,
+    /// RD_QP_SST of Doorbell Processing.
+    ReadSst,
+    /// RD_QP_RST of Execution Engine.
+    ReadRst,
+    /// RD_QP_STATE of WQE Parser.
+    ReadState,
+    /// RD_ENCAP of Frame Encap.
+    ReadEncap,
+    /// RD_CQ_CST of Requester Recv Control.
+    ReadCst,
+    /// WR_QP_UAPST of Requester Recv Control.
+    WriteUapst,
+    /// WR_QP_NPST of Requester Trans Control.
+    WriteNpst,
+    /// WR_QP_EPST of Execution Engine.
+    WriteEpst,
+}
+
+impl EngineRequest {
+    /// The header: type, opcode and the number of the QP. The 96 bits below are zero.
+    pub const fn header(self, qpn: Qpn) -> u128 {
+        let (kind, opcode) = match self {
+            Self::ReadNpst => (1, 2),
+            Self::ReadSst => (1, 3),
+            Self::ReadRst => (1, 4),
+            Self::ReadState => (1, 5),
+            Self::ReadEncap => (1, 6),
+            Self::ReadCst => (7, 2),
+            Self::WriteUapst => (2, 2),
+            Self::WriteNpst => (2, 3),
+            Self::WriteEpst => (2, 4),
+        };
+        header(kind, opcode, qpn.get())
+    }
+}
+
+/// Type, opcode and 24 bits: the part that both kinds of header have.
+const fn header(kind: u8, opcode: u8, number: u32) -> u128 {
     (kind as u128 & 0xf) << 124 | (opcode as u128 & 0xf) << 120 | (number as u128 & 0xff_ffff) << 96
 }
 
@@ -254,8 +295,20 @@ mod tests {
 
     /// Table 2.1: an engine's header has the number of the QP in the 24 bits behind the opcode.
     #[test]
-    fn requests_of_the_engine_have_the_number_behind_the_opcode() {
-        assert_eq!(header(1, 2, 0x9c_0005), 0x129c_0005_0000_0000_0000_0000_0000_0000);
+    fn engine_requests_have_type_opcode_and_qpn() {
+        for (request, high) in [
+            (EngineRequest::ReadNpst, 0x129c_0005_u32),
+            (EngineRequest::ReadSst, 0x139c_0005),
+            (EngineRequest::ReadRst, 0x149c_0005),
+            (EngineRequest::ReadState, 0x159c_0005),
+            (EngineRequest::ReadEncap, 0x169c_0005),
+            (EngineRequest::ReadCst, 0x729c_0005),
+            (EngineRequest::WriteUapst, 0x229c_0005),
+            (EngineRequest::WriteNpst, 0x239c_0005),
+            (EngineRequest::WriteEpst, 0x249c_0005),
+        ] {
+            assert_eq!(request.header(Qpn::new(0x9c_0005)), u128::from(high) << 96, "{request:?}");
+        }
     }
 
     /// Table 3.2.

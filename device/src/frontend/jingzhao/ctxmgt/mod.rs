@@ -23,10 +23,10 @@
 //!
 //! # Differences
 //! - Units exchange typed values, not words. The bits of request headers and of payloads are in
-//!   [`protocol::hca::jingzhao::ctxmgt`], for those that compare with RTL: all headers of the command unit, the answers to
-//!   Doorbell Processing, WQE Parser, Requester Trans Control and Frame Encap, and what RTC writes. Not there is what the
-//!   document's text does not have: types and opcodes of the engine's requests as numbers, the payloads of RRC and EE, and
-//!   in RTC's the PD and key of the EQ and its vector.
+//!   [`protocol::hca::jingzhao::ctxmgt`], for those that compare with RTL: all headers of the command unit and of the
+//!   engine, the answers to Doorbell Processing, WQE Parser, Requester Trans Control and Frame Encap, and what RTC writes.
+//!   Not there is what the document's text does not have: the payloads of RRC and EE, and in RTC's the PD and key of the EQ
+//!   and its vector. Neither is what passes between submodules of the context manager and to the DMA engine (J-51).
 //! - What an answer has of a CQ and its EQ is read where the entry is written, see [`message`].
 //! - RD_QP_SST and RD_QP_RST have the index in the P_Key table as PKey; DstQPN has 24 bits here, 16 in RD_QP_SST's payload.
 //! - There are no channels with a depth: commands and reads are answered at once, see [`request_controller`].
