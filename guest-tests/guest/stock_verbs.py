@@ -6,11 +6,13 @@ hexadecimal.
 """
 
 import ctypes
+import ipaddress
 import itertools
 import json
 import mmap
 import os
 import select
+import struct
 import sys
 import time
 
@@ -43,6 +45,10 @@ REMOTE = {
     "ud": 0,
 }
 QUEUE_LEN = 128
+# Of the kernel's calls that libibverbs makes by writing to the device.
+ATTACH_MCAST = 30
+# More than this program has objects.
+HANDLES = 64
 
 
 class Verbs:
@@ -146,6 +152,21 @@ class Verbs:
         """The path migration state of a queue pair."""
         attributes, _ = self.objects[qp][0].query(e.IBV_QP_PATH_MIG_STATE)
         return attributes.path_mig_state
+
+    def join(self, qp, gid):
+        """Attaches a queue pair, the only one, to a group.
+
+        The binding has no call for it, so this is the kernel's (ib_user_verbs.h, IB_USER_VERBS_CMD_ATTACH_MCAST). Nor
+        does it tell the queue pair's handle: of a program's handles, which are small, the call takes no other object's.
+        """
+        group = ipaddress.ip_address(gid).packed
+        for handle in range(HANDLES):
+            try:
+                os.write(self.context.cmd_fd, struct.pack("=IHH16sIHH", ATTACH_MCAST, 8, 0, group, handle, 0, 0))
+                return
+            except OSError as error:
+                refusal = error
+        raise RuntimeError(f"queue pair {qp} joins no group: {refusal}")
 
     def post_recv(self, qp, lists):
         """Posts receives, each a list of [addr, len, lkey]."""

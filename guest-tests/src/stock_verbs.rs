@@ -242,6 +242,14 @@ impl StockVerbs {
         self.ask(vm, "migration", json!({ "qp": qp.id })).await
     }
 
+    /// Attaches the program's only queue pair to a multicast group.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub async fn join(&self, vm: &mut Vm, qp: StockQp, gid: &str) -> Result<()> {
+        self.ask(vm, "join", json!({ "qp": qp.id, "gid": gid })).await
+    }
+
     /// Posts receives.
     ///
     /// # Errors

@@ -49,6 +49,7 @@ impl Engine {
         let mut members = match packet.ext {
             Ext::Deth(deth) | Ext::DethImm(deth, _) => host.group_members(&GroupDatagram {
                 gid: gid(shell),
+                dst_mac: shell.dst_mac,
                 tag: shell.tag,
                 src_mac: shell.src_mac,
                 src_qp: deth.src_qp,

@@ -65,6 +65,8 @@ reasons! {
     WrongPkey wrong_pkey,
     /// A connected QP's packet from somebody else's address.
     WrongSource wrong_source,
+    /// A connected QP's packet to another address than its own.
+    WrongDestination wrong_destination,
     /// The queue key does not match (UD).
     WrongQkey wrong_qkey,
     /// Request beyond the expected PSN.

@@ -148,6 +148,8 @@ pub enum AtomicOp {
 pub struct GroupDatagram {
     /// The group: an IPv6 address, or a mapped IPv4 address.
     pub gid: [u8; 16],
+    /// MAC that it came to.
+    pub dst_mac: MacAddr,
     /// The tag it came with.
     pub tag: Option<Tci>,
     /// MAC of the sender's port. Our own of a copy that never left.

@@ -69,6 +69,7 @@ fn attrs() -> QpAttrs {
         max_message_len: 1 << 20,
         remote_qpn: Qpn::new(1),
         path: A.path(),
+        own_address: false,
         pkey_index: 0,
         qkey: Qkey::new(0),
         any_qkey: true,

@@ -373,6 +373,31 @@ fn packets_that_are_not_for_the_qp_are_dropped_and_counted() {
     assert_eq!(pair.b.recvs(), ok([7]));
 }
 
+/// IBTA volume 1, section 9.6.1.2.
+#[test]
+fn connection_with_own_address_drops_others() {
+    use protocol::roce::{IpAddrs, Packet, Shell};
+    for own_address in [false, true] {
+        let mut pair = Pair::with(|_, attrs| attrs.own_address = own_address);
+        pair.post_recv(B, 7, 0x8000, 100);
+        let mut bth = None;
+        pair.inject_with(B, Operation::SendOnly, p(0x200), Ext::None, b"", |sent| bth = Some(*sent));
+        let packet = Packet {
+            bth: protocol::roce::Bth { psn: p(0x100), ..bth.unwrap() },
+            ext: Ext::None,
+            payload: b"x",
+        };
+        let to = |dst: [u8; 4]| {
+            let ip = IpAddrs::V4 { src: [10, 77, 0, 1].into(), dst: dst.into() };
+            Shell { ip, ..A.path() }
+        };
+        pair.deliver_packet(B, &to([10, 77, 0, 3]), &packet);
+        assert_eq!(pair.b.engine.stats().drops.wrong_destination, u64::from(own_address));
+        pair.deliver_packet(B, &to([10, 77, 0, 2]), &packet);
+        assert_eq!(pair.b.recvs(), ok([7]), "once");
+    }
+}
+
 /// A global route header is an IPv6 header here, and LIDs are MACs. A connection may have one in one direction only.
 #[test]
 fn a_route_header_in_one_direction_only_leaves_the_source_to_the_lids() {

@@ -184,6 +184,7 @@ impl Stub {
                 tag: None,
                 src_port: 0xc000,
             },
+            own_address: false,
             pkey_index: 0,
             qkey: Qkey::new(0),
             any_qkey: true,

@@ -3,11 +3,10 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use protocol::ids::MacAddr;
-use protocol::net::ether::{EtherFrame, EtherType, group_mac};
+use protocol::net::ether::{EtherFrame, EtherType};
 use protocol::net::icmpv6;
 use protocol::net::ipv4::Ipv4;
 use protocol::net::ipv6::Ipv6;
-use protocol::roce::{IcrcField, RoceFrame};
 
 use super::DropReason;
 use crate::identity::Identity;
@@ -54,24 +53,11 @@ pub(super) fn check_destination(ether: &EtherFrame<'_>, own: &Identity) -> Resul
     if ours { Ok(()) } else { Err(DropReason::OtherMac) }
 }
 
-/// A RoCE packet, verified up to its ICRC if it has one, to a group or to an address that is ours.
-pub(super) fn verified<'a>(
-    frame: &'a [u8],
-    icrc: IcrcField,
-    ether: &EtherFrame<'_>,
-    is_ours: impl FnOnce(IpAddr) -> bool,
-) -> Result<RoceFrame<'a>, DropReason> {
-    let roce = RoceFrame::parse_with(frame, icrc)?;
-    let dst = roce.shell.ip.dst();
-    let group = ether.dst.is_multicast();
-    // Which groups we are in, the transport knows.
-    if group && group_mac(dst) != Some(ether.dst) {
-        return Err(DropReason::OtherMac);
-    }
-    if !group && !is_ours(dst) {
-        return Err(DropReason::OtherIp);
-    }
-    Ok(roce)
+/// Whether a station can have an address and send from it over a wire: RFC 1122, section 3.2.1.3, and RFC 4291, sections
+/// 2.5.2, 2.5.3 and 2.7.
+pub(super) fn is_a_stations(ip: IpAddr) -> bool {
+    let of_no_network = matches!(ip, IpAddr::V4(ip) if ip.octets()[0] == 0 || ip.is_broadcast());
+    !(of_no_network || ip.is_unspecified() || ip.is_loopback() || ip.is_multicast())
 }
 
 /// Where the IP header of a frame says it goes.

@@ -5,11 +5,11 @@ use std::net::IpAddr;
 
 use engine::Instant;
 use protocol::ids::MacAddr;
-use protocol::net::ether::{self, EtherFrame};
-use protocol::roce::{IcrcField, RoceFrame};
+use protocol::net::ether::{self, EtherFrame, group_mac};
+use protocol::roce::{IcrcField, IpAddrs, RoceFrame};
 
 use super::address::Addresses;
-use super::classify::{Class, check_destination, classify, is_for_rdma, verified};
+use super::classify::{Class, check_destination, classify, is_a_stations, is_for_rdma};
 use super::link::Link;
 use super::station::{Station, Visit};
 use super::{DropReason, PortStats, Resolved};
@@ -41,9 +41,32 @@ enum Speaker {
 }
 
 impl Speaker {
-    /// Whether an IP address is this port's. Those behind a NIC are its driver's.
-    fn has(&self, own: &Identity, ip: IpAddr) -> bool {
-        matches!(self, Self::Nic { .. }) || own.owns(ip)
+    /// Whether a RoCE packet to a MAC that is this port's or a group's may be to this IP address.
+    fn check_destination(&self, own: &Identity, mac: MacAddr, ip: IpAddr) -> Result<(), DropReason> {
+        let takes = match self {
+            // Which groups we are in, the transport knows.
+            Self::Station(_) if mac.is_multicast() => group_mac(ip) == Some(mac),
+            Self::Station(_) => own.owns(ip),
+            // MACs of groups are what the driver has programmed.
+            Self::Nic { .. } if mac.is_multicast() => ip.is_multicast(),
+            // A driver tells the device no address of the port, only those of each connection, which checks its own.
+            Self::Nic { .. } => is_a_stations(ip),
+        };
+        match takes {
+            true => Ok(()),
+            false if mac.is_multicast() => Err(DropReason::OtherMac),
+            false => Err(DropReason::OtherIp),
+        }
+    }
+
+    /// Whether a RoCE packet from a wire may come from this source.
+    fn check_source(&self, own: &Identity, mac: MacAddr, ip: &IpAddrs) -> Result<(), DropReason> {
+        match self {
+            Self::Station(station) => station.check_source(own, mac, ip.src()),
+            // What the port takes is to its own address.
+            Self::Nic { .. } if is_a_stations(ip.src()) && ip.src() != ip.dst() => Ok(()),
+            Self::Nic { .. } => Err(DropReason::BadSource),
+        }
     }
 }
 
@@ -250,8 +273,11 @@ impl Port {
     pub fn receive_own<'a>(&mut self, frame: &'a [u8]) -> Option<RoceFrame<'a>> {
         let (ether, _) = EtherFrame::parse_tagged(frame).ok()?;
         let Self { addresses: Addresses { own, .. }, speaker, .. } = self;
-        let sorted = check_destination(&ether, own)
-            .and_then(|()| verified(frame, IcrcField::Computed, &ether, |ip| speaker.has(own, ip)));
+        let sorted = check_destination(&ether, own).and_then(|()| {
+            let roce = RoceFrame::parse(frame)?;
+            speaker.check_destination(own, ether.dst, roce.shell.ip.dst())?;
+            Ok(roce)
+        });
         self.stats.roce += u64::from(sorted.is_ok());
         sorted.inspect_err(|reason| self.stats.count_drop(*reason)).ok()
     }
@@ -290,10 +316,9 @@ impl Port {
         };
         match (classify(&ether, own)?, speaker) {
             (Class::Roce, speaker) => {
-                let roce = verified(frame, icrc, &ether, |ip| speaker.has(own, ip))?;
-                if let Speaker::Station(station) = speaker {
-                    station.check_source(own, ether.src, roce.shell.ip.src())?;
-                }
+                let roce = RoceFrame::parse_with(frame, icrc)?;
+                speaker.check_destination(own, ether.dst, roce.shell.ip.dst())?;
+                speaker.check_source(own, ether.src, &roce.shell.ip)?;
                 stats.roce += 1;
                 Ok(Some(roce))
             }

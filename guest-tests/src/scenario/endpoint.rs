@@ -136,7 +136,7 @@ fn gid(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-fn expect_same(name: &str, off: u64, len: u64, verified: Verified) -> Result<()> {
+pub(super) fn expect_same(name: &str, off: u64, len: u64, verified: Verified) -> Result<()> {
     let first = verified.first_difference;
     ensure!(
         first.is_none(),

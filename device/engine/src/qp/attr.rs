@@ -285,6 +285,9 @@ pub struct QpAttrs {
     pub remote_qpn: Qpn,
     /// Addresses of the connected peer (RC, UC). `src_port` carries this QP's entropy.
     pub path: Shell,
+    /// What its peer sends has to go to the source address of `path`, not only to an address of the port (RC, UC). False
+    /// where a connection does not know which of the port's addresses its peer uses.
+    pub own_address: bool,
     /// Partition, by its place in the table of [`Engine::set_pkeys`](crate::Engine::set_pkeys).
     pub pkey_index: u16,
     /// Queue key (UD): demanded of datagrams that arrive, and sent where a request has a controlled key.

@@ -244,6 +244,8 @@ impl Qp {
             Err(DropReason::WrongState)
         } else if connected && !is_from(shell, &self.core.attrs.path) {
             Err(DropReason::WrongSource)
+        } else if connected && self.core.attrs.own_address && !is_to(shell, &self.core.attrs.path) {
+            Err(DropReason::WrongDestination)
         } else {
             partition.ok_or(DropReason::WrongPkey)
         };
@@ -581,6 +583,18 @@ fn is_from(shell: &Shell, path: &Shell) -> bool {
         _ => path.dst_mac != MacAddr::default() && shell.src_mac == path.dst_mac,
     };
     by_address && vlan(shell) == vlan(path)
+}
+
+/// Whether a packet goes to the address that the connection has at this end.
+///
+/// # Spec
+/// IBTA volume 1, section 9.6.1.2: the destination GID of a connection's packets is that of its own port.
+fn is_to(shell: &Shell, path: &Shell) -> bool {
+    match (shell.ip, path.ip) {
+        (IpAddrs::V4 { dst, .. }, IpAddrs::V4 { src, .. }) => dst == src,
+        (IpAddrs::V6 { dst, .. }, IpAddrs::V6 { src, .. }) => dst == src,
+        _ => false,
+    }
 }
 
 /// Completes one posted request as flushed. False: there was none.

@@ -98,6 +98,7 @@ pub fn attrs(who: Who) -> QpAttrs {
         max_message_len: 1 << 31,
         remote_qpn: who.peer().qpn(),
         path: who.path(),
+        own_address: false,
         pkey_index: 0,
         qkey: Qkey::new(0x1111_1111),
         any_qkey: false,

@@ -152,6 +152,7 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
         max_message_len: MAX_MESSAGE,
         remote_qpn: sst.remote_qpn,
         path: path(qpn, &sst, &rst, &key.read(), addresses),
+        own_address: false,
         pkey_index: sst.pkey_index.into(),
         qkey: rst.qkey,
         any_qkey: rst.qkey == Qkey::default(),

@@ -168,6 +168,7 @@ impl QueuePair {
             max_message_len: 1 << (self.qpc.log_max_msg & 0x1f),
             remote_qpn: self.qpc.remote_qpn,
             path: self.peer_path(addresses),
+            own_address: false,
             pkey_index: primary.pkey_index.into(),
             qkey: self.qpc.qkey,
             any_qkey: false,

@@ -20,6 +20,7 @@ use self::limit::AnswerLimit;
 use self::neighbour::Neighbours;
 pub use self::neighbour::Resolved;
 use self::waiting::Waiting;
+use super::classify::is_a_stations;
 use super::{DropReason, PortStats};
 use crate::fabric::TxBatch;
 use crate::identity::Identity;
@@ -170,13 +171,6 @@ impl Station {
         stats.echo += 1;
         Ok(())
     }
-}
-
-/// Whether a station can have an address and send from it over a wire: RFC 1122, section 3.2.1.3, and RFC 4291, sections
-/// 2.5.2, 2.5.3 and 2.7.
-fn is_a_stations(ip: IpAddr) -> bool {
-    let of_no_network = matches!(ip, IpAddr::V4(ip) if ip.octets()[0] == 0 || ip.is_broadcast());
-    !(of_no_network || ip.is_unspecified() || ip.is_loopback() || ip.is_multicast())
 }
 
 /// What was appended since the last commit answers a frame that came from `asker`, and goes back there.

@@ -4,6 +4,7 @@
 
 mod changes;
 mod gids;
+mod groups;
 mod traffic;
 mod wire;
 
@@ -40,6 +41,8 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
             report.case(&format!("{program} by the GID of {name}"), &hint, case).await?;
         }
     }
+    report.case("a datagram to a group of IPv6", &hint, groups::datagram(a, b)).await?;
+    report.case("and one in the other direction", &hint, groups::datagram(b, a)).await?;
     let wire = Wire(&run);
     report.case("class and priority of a connection", &hint, wire.class_of_connection(a, b)).await?;
     report.case("class and priority of datagrams", &hint, wire.class_of_datagrams(a, b)).await?;

@@ -367,6 +367,7 @@ impl Pair {
             max_message_len: 1 << 31,
             remote_qpn: theirs.qpn,
             path: path(mine.node, theirs.node),
+            own_address: true,
             pkey_index: pkey_index(self.index, side),
             qkey: mine.qkey,
             any_qkey: mine.qkey == Qkey::default(),

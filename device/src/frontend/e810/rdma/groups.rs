@@ -8,7 +8,8 @@ use std::net::IpAddr;
 
 use protocol::hca::e810::rdma::error::{CqpError, Refusal};
 use protocol::hca::e810::rdma::group::{GroupCommand, MAX_MEMBERS, Member};
-use protocol::ids::{Iova, Qpn};
+use protocol::ids::{Iova, MacAddr, Qpn};
+use protocol::net::ether::group_mac;
 use smallvec::SmallVec;
 
 use super::dispatch::Outcome;
@@ -31,6 +32,8 @@ pub(in super::super) struct Groups {
 #[derive(Debug)]
 struct Group {
     address: IpAddr,
+    /// MAC that the driver has programmed.
+    mac: MacAddr,
     /// VLAN of its datagrams. Software that names none means all: it has one group for an address, whatever networks its
     /// members are in.
     vlan: Option<u16>,
@@ -39,8 +42,17 @@ struct Group {
 
 impl Groups {
     /// Queue pairs that get what goes to an address in a VLAN, or outside of any.
-    pub(super) fn members(&self, address: IpAddr, vlan: Option<u16>) -> Members {
-        let takes = |group: &&Group| group.address == address && (group.vlan.is_none() || group.vlan == vlan);
+    ///
+    /// A group's MAC is the one that its driver has programmed: irdma makes that of an IPv6 group, and the one in the path
+    /// of what it sends there, of the first four bytes of the address. Peers that make it of the last four (RFC 2464,
+    /// section 7) are heard too.
+    pub(super) fn members(&self, address: IpAddr, mac: MacAddr, vlan: Option<u16>) -> Members {
+        let by_rule = group_mac(address) == Some(mac);
+        let takes = |group: &&Group| {
+            group.address == address
+                && (by_rule || group.mac == mac)
+                && (group.vlan.is_none() || group.vlan == vlan)
+        };
         let groups = self.groups.values().filter(takes);
         groups.flat_map(|group| group.members.iter().copied()).collect()
     }
@@ -53,7 +65,7 @@ impl Groups {
     /// Groups from one on, as an operator sees them.
     pub(super) fn rows(&self, from: u32) -> impl Iterator<Item = (u32, GroupRow)> {
         let groups = u16::try_from(from).into_iter().flat_map(|from| self.groups.range(from..));
-        groups.map(|(number, Group { address, vlan, members })| {
+        groups.map(|(number, Group { address, vlan, members, .. })| {
             let members = members.iter().map(|qpn| qpn.get()).collect();
             let row = GroupRow { group: *number, address: *address, vlan: *vlan, members };
             (u32::from(*number), row)
@@ -108,6 +120,7 @@ impl Group {
         let members = places.iter().map(Member::parse).filter(|member| member.valid);
         Ok(Self {
             address: command.address.address(command.ipv4),
+            mac: command.mac.0,
             vlan: command.vlan_valid.then_some(command.vlan),
             members: members.map(|member| member.qpn).collect(),
         })

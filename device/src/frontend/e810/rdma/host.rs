@@ -54,9 +54,9 @@ impl engine::Host for RdmaHost<'_> {
 
     /// A queue pair does not hear itself (section 13.8).
     fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
-        let GroupDatagram { gid, tag, src_mac, src_qp } = *datagram;
-        let mut members =
-            self.rdma.groups.members(IpAddr::from(gid).to_canonical(), tag.map(|tag| tag.vid()));
+        let GroupDatagram { gid, dst_mac, tag, src_mac, src_qp } = *datagram;
+        let address = IpAddr::from(gid).to_canonical();
+        let mut members = self.rdma.groups.members(address, dst_mac, tag.map(|tag| tag.vid()));
         if src_mac == self.cx.addresses.own.mac {
             members.retain(|member| *member != src_qp);
         }

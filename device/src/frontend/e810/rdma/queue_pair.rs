@@ -174,6 +174,7 @@ impl QueuePair {
             },
             remote_qpn,
             path: self.path(around),
+            own_address: true,
             pkey_index: 0,
             qkey,
             any_qkey: false,

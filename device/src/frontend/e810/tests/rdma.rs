@@ -1,6 +1,7 @@
 //! Work of queue pairs from one device to another, posted as a user provider does; queue pairs are privileged where what is
 //! tested is not memory.
 
+mod addresses;
 mod errors;
 mod hostile;
 mod keys;
@@ -8,11 +9,14 @@ mod observation;
 mod statistics;
 mod transfers;
 
+use std::net::IpAddr;
+
 use drivers::e810::queue_pair::{Polled, fragment};
 use protocol::Psn;
 use protocol::hca::e810::rdma::Operation;
 use protocol::hca::e810::rdma::cqe::Cqe;
 use protocol::hca::e810::rdma::event_queue::AsyncEvent;
+use protocol::hca::e810::rdma::group::GroupCommand;
 use protocol::hca::e810::rdma::index::{AhIndex, ArpIndex};
 use protocol::hca::e810::rdma::number::{IpNumber, MacNumber};
 use protocol::hca::e810::rdma::path::AddressHandleCommand;
@@ -45,7 +49,7 @@ pub(super) fn mac(id: u8) -> MacAddr {
 }
 
 fn ip(id: u8) -> IpNumber {
-    std::net::IpAddr::from([10, 81, 0, id]).into()
+    IpAddr::from([10, 81, 0, id]).into()
 }
 
 /// Two devices with a queue pair each.
@@ -208,4 +212,21 @@ pub(super) fn handle(id: u8) -> AddressHandleCommand {
         source: ip(id),
         ..AddressHandleCommand::default()
     }
+}
+
+/// Creates group 1, with these members.
+fn join(driver: &mut Driver, group: IpAddr, mac: MacAddr, members: &[Qpn]) {
+    const MEMBERS: u64 = 0xc00_0000;
+    let member = |qpn: &Qpn| (4791_u64 << 32 | 1 << 31 | u64::from(qpn.get())).to_le_bytes();
+    let mut places: Vec<u8> = members.iter().flat_map(member).collect();
+    places.resize(64, 0);
+    driver.poke(MEMBERS, &places);
+    driver.perform_well(&Operation::CreateGroup(GroupCommand {
+        mac: MacNumber(mac),
+        group: 1,
+        ipv4: group.is_ipv4(),
+        members: Iova::new(MEMBERS),
+        address: group.into(),
+        ..GroupCommand::default()
+    }));
 }

@@ -69,6 +69,8 @@ fn an_address_handle_says_where_datagrams_go() {
     assert_eq!(refused(&mut driver, &destroy), codes(Refusal::NoObject));
 }
 
+const GROUP_MAC: MacAddr = MacAddr([0x01, 0x00, 0x5e, 0x01, 0x02, 0x03]);
+
 /// Where the context of a group is.
 const MEMBERS: u64 = 0x90_0000;
 
@@ -93,18 +95,18 @@ fn a_group_has_the_members_of_its_context() {
     driver.bus.poke(MEMBERS, &[member(5), [0; 8], member(0x3_0007), [0; 8]].concat());
     driver.perform_well(&wqe(&group(0x26)));
     let address = IpAddr::from([239, 1, 2, 3]);
-    let members = rdma(&mut driver).groups.members(address, None);
+    let members = rdma(&mut driver).groups.members(address, GROUP_MAC, None);
     assert_eq!(*members, [Qpn::new(5), Qpn::new(0x3_0007)]);
-    assert_eq!(rdma(&mut driver).groups.members(address, Some(1)), members, "it names no VLAN");
+    assert_eq!(rdma(&mut driver).groups.members(address, GROUP_MAC, Some(1)), members, "it names no VLAN");
     let of_vlan = |words: [(usize, u64); 5]| words.map(|(at, word)| (at, word | u64::from(at == 24) << 59));
     driver.perform_well(&wqe(&of_vlan(group(0x27))));
-    assert_eq!(rdma(&mut driver).groups.members(address, Some(0xfff)), members);
+    assert_eq!(rdma(&mut driver).groups.members(address, GROUP_MAC, Some(0xfff)), members);
     for other in [None, Some(1)] {
-        assert!(rdma(&mut driver).groups.members(address, other).is_empty(), "{other:?}");
+        assert!(rdma(&mut driver).groups.members(address, GROUP_MAC, other).is_empty(), "{other:?}");
     }
     driver.bus.poke(MEMBERS, &[0; 64]);
     driver.perform_well(&wqe(&group(0x27)));
-    assert!(rdma(&mut driver).groups.members(address, None).is_empty());
+    assert!(rdma(&mut driver).groups.members(address, GROUP_MAC, None).is_empty());
     driver.perform_well(&wqe(&group(0x28)));
     assert_eq!(refused(&mut driver, &wqe(&group(0x28))), codes(Refusal::NoObject));
 }
@@ -119,7 +121,7 @@ fn a_group_is_modified_before_it_is_created_and_after_it_is_destroyed() {
         places.iter_mut().zip(members).for_each(|(place, qpn)| *place = member(*qpn));
         driver.bus.poke(MEMBERS, &places.concat());
         driver.perform_well(&wqe(&group(operation)));
-        let members = rdma(&mut driver).groups.members(address, None);
+        let members = rdma(&mut driver).groups.members(address, GROUP_MAC, None);
         members.into_iter().map(|qpn| u64::from(qpn.get())).collect::<Vec<_>>()
     };
     // Two join at once: what the second asks for comes first, what the first asks for says nothing of the second.

@@ -1,9 +1,10 @@
 //! What arrives: by content, with the completions of both sides.
 
+use std::net::IpAddr;
+
 use drivers::e810::queue_pair::{gather, inline};
 use protocol::hca::e810::rdma::completion_queue::CqCommand;
 use protocol::hca::e810::rdma::cqe::ExtendedCqe;
-use protocol::hca::e810::rdma::group::GroupCommand;
 use protocol::hca::e810::rdma::path::ManageArp;
 use protocol::ids::FlowLabel;
 
@@ -291,15 +292,20 @@ fn a_datagram_carries_its_class_and_label_and_a_port_of_its_flow() {
     }
 }
 
-/// Section 13.8: all members of the group get it but the one that sent it, whatever VLAN it came in.
+/// Section 13.8: all members of the group get it but the one that sent it, whatever VLAN it came in. The MAC of a group is
+/// what the driver makes of its address, of IPv6 33:33 and the first four bytes.
 #[test]
 fn a_datagram_to_a_group_reaches_all_members_but_its_sender() {
-    const GROUP: [u8; 4] = [239, 1, 2, 3];
-    const GROUP_MAC: MacAddr = MacAddr([0x01, 0x00, 0x5e, 1, 2, 3]);
-    const MEMBERS: u64 = 0xc00_0000;
+    let v4 =
+        (IpAddr::from([239, 1, 2, 3]), MacAddr([0x01, 0x00, 0x5e, 1, 2, 3]), IpAddr::from([10, 81, 0, 1]));
+    let v6 = (
+        IpAddr::from([0xff15, 0x401b, 0xffff, 0, 0, 0, 0x1234, 0x5678]),
+        MacAddr([0x33, 0x33, 0xff, 0x15, 0x40, 0x1b]),
+        IpAddr::from([0xfd81, 0, 0, 0, 0, 0, 0, 1]),
+    );
     const SECOND: Qpn = Qpn::new(9);
     const SECOND_CQ: Cqn = Cqn::new(6);
-    for tag in [None, Some(100)] {
+    for ((group, group_mac, source), tag) in [(v4, None), (v4, Some(100)), (v6, None)] {
         let mut pair = Pair::new(QpKind::Ud, |_| {});
         pair.a.create_cq(SECOND_CQ, 256);
         let second = QpContext { send_cqn: SECOND_CQ, recv_cqn: SECOND_CQ, ..context(1) };
@@ -308,23 +314,14 @@ fn a_datagram_to_a_group_reaches_all_members_but_its_sender() {
             assert_eq!(pair.a.modify_qp(SECOND, QpKind::Ud, state, &second).error, None, "{state:?}");
         }
         for (driver, members) in [(&mut pair.a, &[QPN, SECOND][..]), (&mut pair.b, &[QPN])] {
-            let member = |qpn: &Qpn| (4791_u64 << 32 | 1 << 31 | u64::from(qpn.get())).to_le_bytes();
-            let mut places: Vec<u8> = members.iter().flat_map(member).collect();
-            places.resize(64, 0);
-            driver.poke(MEMBERS, &places);
-            driver.perform_well(&Operation::CreateGroup(GroupCommand {
-                mac: MacNumber(GROUP_MAC),
-                group: 1,
-                ipv4: true,
-                members: Iova::new(MEMBERS),
-                address: std::net::IpAddr::from(GROUP).into(),
-                ..GroupCommand::default()
-            }));
+            join(driver, group, group_mac, members);
         }
-        pair.a.set_neighbour(3, GROUP_MAC);
+        pair.a.set_neighbour(3, group_mac);
         pair.a.perform_well(&Operation::CreateAddressHandle(AddressHandleCommand {
             arp: ArpIndex::new(3),
-            destination: std::net::IpAddr::from(GROUP).into(),
+            ipv4: group.is_ipv4(),
+            destination: group.into(),
+            source: source.into(),
             insert_vlan: tag.is_some(),
             vlan_tag: tag.unwrap_or(0xffff),
             loopback: true,
