@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use protocol::ids::{FlowLabel, Lid, MacAddr, Msn, Pkey, Qkey, Qpn, Rkey, Va};
 use protocol::net::ether::EtherFrame;
+use protocol::net::ipv4::Fragmentation;
 use protocol::net::layers::Tci;
 use protocol::roce::{
     Aeth, AtomicEth, Bth, Deth, Ext, FrameWriter, IcrcField, Imm, IpAddrs, NakCode, Opcode, Operation as O,
@@ -35,6 +36,7 @@ fn v4() -> Shell {
         traffic_class: 0,
         flow_label: FlowLabel::default(),
         hop_limit: 64,
+        fragment: Fragmentation::default(),
         tag: None,
         src_port: 0xc123,
     }

@@ -2,6 +2,7 @@
 
 use protocol::Psn;
 use protocol::ids::{FlowLabel, Msn, Pkey, Qpn};
+use protocol::net::ipv4::Fragmentation;
 use protocol::roce::{Aeth, Bth, Ext, FrameWriter, IpAddrs, NakCode, Opcode, Shell, Syndrome};
 
 use super::input::Input;
@@ -18,6 +19,7 @@ fn headers(aim: &Aim, own: bool) -> Shell {
         traffic_class: 0,
         flow_label: FlowLabel::default(),
         hop_limit: 64,
+        fragment: Fragmentation::default(),
         tag: None,
         src_port: 0xc000,
     }

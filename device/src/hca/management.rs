@@ -2,6 +2,7 @@
 
 use protocol::ids::{FlowLabel, MacAddr};
 use protocol::net::icmpv6;
+use protocol::net::ipv4::Fragmentation;
 use protocol::roce::{IpAddrs, RoceFrame, Shell};
 
 use super::Hca;
@@ -118,6 +119,7 @@ impl<F: Frontend> Hca<F> {
             traffic_class: 0,
             flow_label: FlowLabel::default(),
             hop_limit: HOP_LIMIT,
+            fragment: Fragmentation::default(),
             tag: None,
             src_port: SOURCE_PORT,
         };
@@ -158,6 +160,7 @@ impl<F: Frontend> Hca<F> {
             traffic_class: 0,
             flow_label: FlowLabel::default(),
             hop_limit: HOP_LIMIT,
+            fragment: Fragmentation::default(),
             tag: None,
             src_port: SOURCE_PORT,
         }

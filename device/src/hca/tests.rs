@@ -13,6 +13,7 @@ use engine::{
 use protocol::Psn;
 use protocol::describe::Visitor;
 use protocol::ids::{FlowLabel, Iova, Lid, Lkey, MacAddr, Pdn, Qkey, Qpn, Va};
+use protocol::net::ipv4::Fragmentation;
 use protocol::roce::{FrameWriter, IcrcField, IpAddrs, RoceFrame, Shell};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -181,6 +182,7 @@ impl Stub {
                 traffic_class: 0,
                 flow_label: FlowLabel::default(),
                 hop_limit: 64,
+                fragment: Fragmentation::default(),
                 tag: None,
                 src_port: 0xc000,
             },

@@ -6,6 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use protocol::ids::{FlowLabel, Lid, MacAddr, Qpn};
+use protocol::net::ipv4::Fragmentation;
 use protocol::roce::{IpAddrs, Shell};
 
 use crate::identity::Identity;
@@ -77,6 +78,7 @@ impl Addresses {
             traffic_class: class.traffic_class,
             flow_label: FlowLabel::default(),
             hop_limit: if class.hop_limit == 0 { HOP_LIMIT } else { class.hop_limit },
+            fragment: Fragmentation::default(),
             tag: None,
             src_port: entropy(local, remote),
         })
@@ -92,6 +94,7 @@ impl Addresses {
             traffic_class: 0,
             flow_label: FlowLabel::default(),
             hop_limit: HOP_LIMIT,
+            fragment: Fragmentation::default(),
             tag: None,
             src_port: 0xc000,
         }

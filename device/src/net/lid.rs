@@ -19,6 +19,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use engine::RecvDone;
 use protocol::ids::{FlowLabel, Lid, Qpn};
 use protocol::net::ether::group_mac;
+use protocol::net::ipv4::Fragmentation;
 use protocol::roce::{IpAddrs, Shell};
 
 use super::address::{Addresses, HOP_LIMIT, entropy};
@@ -91,6 +92,7 @@ impl Addresses {
             traffic_class: own_class.unwrap_or(class_of(service_level)),
             flow_label: grh.map(|grh| grh.flow_label).unwrap_or_default(),
             hop_limit: grh.map_or(HOP_LIMIT, |grh| grh.hop_limit),
+            fragment: Fragmentation::default(),
             tag: None,
             src_port: entropy(local, remote),
         })

@@ -53,6 +53,22 @@ pub struct Ipv4Fragment {
     __: u8,
 }
 
+/// Identification and flags of an IPv4 header whose datagram is whole. By default those of an atomic one, which is what we
+/// send: identification 0, and DF.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fragmentation {
+    /// Identification.
+    pub id: u16,
+    /// Flags and fragment offset.
+    pub flags: u16,
+}
+
+impl Default for Fragmentation {
+    fn default() -> Self {
+        Self { id: 0, flags: Ipv4Fragment::new().with_dont_fragment(true).into_bits().get() }
+    }
+}
+
 /// IPv4 header, parsed: what is neither constant nor computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4 {
@@ -99,6 +115,15 @@ impl Ipv4 {
             dst: raw.dst.into(),
         };
         Ok((header, payload))
+    }
+
+    /// Identification and flags of the header that a datagram begins with.
+    ///
+    /// # Errors
+    /// [`WireError::Short`].
+    pub fn fragmentation(bytes: &[u8]) -> Result<Fragmentation, WireError> {
+        let (raw, _) = view::<RawIpv4>(bytes, "ipv4")?;
+        Ok(Fragmentation { id: raw.id.get(), flags: raw.fragment.into_bits().get() })
     }
 
     /// The header's bytes in front of `payload_len` bytes, at most 65515.

@@ -9,7 +9,7 @@ use crate::WireError;
 use crate::ids::{FlowLabel, MacAddr};
 use crate::net::checksum::Checksum;
 use crate::net::ether::{self, EtherFrame, EtherType, RawEther};
-use crate::net::ipv4::{Ipv4, RawIpv4};
+use crate::net::ipv4::{Fragmentation, Ipv4, RawIpv4};
 use crate::net::ipv6::Ipv6;
 use crate::net::layers::Tci;
 use crate::net::udp::{self, RawUdp};
@@ -50,6 +50,8 @@ pub struct Shell {
     pub flow_label: FlowLabel,
     /// TTL or hop limit.
     pub hop_limit: u8,
+    /// Of IPv4, as it came. What is sent has the default, whatever this is.
+    pub fragment: Fragmentation,
     /// UDP source port; the destination is always 4791.
     pub src_port: u16,
 }
@@ -136,6 +138,10 @@ impl Shell {
         if udp.dst_port.get() != udp::ROCE_PORT {
             return Err(WireError::Invalid { what: "udp port", value: udp.dst_port.get().into() });
         }
+        let fragment = match ip {
+            IpAddrs::V4 { .. } => Ipv4::fragmentation(ether.payload)?,
+            IpAddrs::V6 { .. } => Fragmentation::default(),
+        };
         let shell = Self {
             src_mac: ether.src,
             dst_mac: ether.dst,
@@ -144,6 +150,7 @@ impl Shell {
             traffic_class,
             flow_label,
             hop_limit,
+            fragment,
             src_port: udp.src_port.get(),
         };
         let ip_and_udp = ether.payload.get(..ip.header_len() + size_of::<RawUdp>()).unwrap_or_default();

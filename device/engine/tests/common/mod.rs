@@ -9,6 +9,7 @@ use engine::sim::host::SimHost;
 use engine::*;
 use protocol::Psn;
 use protocol::ids::*;
+use protocol::net::ipv4::Fragmentation;
 use protocol::roce::*;
 
 /// Which engine.
@@ -50,6 +51,7 @@ impl Who {
             traffic_class: 0,
             flow_label: FlowLabel::default(),
             hop_limit: 64,
+            fragment: Fragmentation::default(),
             tag: None,
             src_port: 49152,
         }

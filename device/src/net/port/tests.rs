@@ -8,6 +8,7 @@ use super::*;
 use crate::net::station::MAX_WAITING;
 use protocol::Psn;
 use protocol::ids::{FlowLabel, Lid, Pkey, Qkey, Qpn};
+use protocol::net::ipv4::Fragmentation;
 use protocol::roce::{Bth, Deth, Ext, FrameWriter, IpAddrs, Opcode, Operation, Shell};
 
 const NOW: Instant = Instant::ZERO;
@@ -261,6 +262,7 @@ fn send_from(src_mac: MacAddr, ip: IpAddrs) -> Vec<u8> {
         traffic_class: 0,
         flow_label: FlowLabel::default(),
         hop_limit: 64,
+        fragment: Fragmentation::default(),
         tag: None,
         src_port: 0xc000,
     };

@@ -36,7 +36,8 @@ pub(super) fn roce(shell: &Shell, udp_len: u16) -> [u8; GRH_BYTES] {
             header[0] = 0x45;
             header[1] = shell.traffic_class;
             header[2..4].copy_from_slice(&udp_len.saturating_add(20).to_be_bytes());
-            header[6] = 0x40;
+            header[4..6].copy_from_slice(&shell.fragment.id.to_be_bytes());
+            header[6..8].copy_from_slice(&shell.fragment.flags.to_be_bytes());
             header[8] = shell.hop_limit;
             header[9] = UDP;
             header[12..16].copy_from_slice(&src.octets());

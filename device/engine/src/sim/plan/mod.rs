@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use protocol::ids::{FlowLabel, Lkey, MacAddr, Pdn, Pkey, Qkey, Qpn, Rkey, Va};
+use protocol::net::ipv4::Fragmentation;
 use protocol::roce::{IpAddrs, Shell};
 use protocol::{Psn, roce};
 
@@ -283,6 +284,7 @@ pub fn path(from: usize, to: usize) -> Shell {
         traffic_class: 0,
         flow_label: FlowLabel::default(),
         hop_limit: 64,
+        fragment: Fragmentation::default(),
         tag: None,
         src_port: 49152,
     }

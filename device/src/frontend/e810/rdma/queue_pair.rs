@@ -17,6 +17,7 @@ use protocol::hca::e810::rdma::qp_context::QpContext;
 use protocol::hca::e810::rdma::queue_pair::{QpCommand, QpKind, QpState};
 use protocol::hca::e810::rdma::send_wqe;
 use protocol::ids::{FlowLabel, MacAddr, Qpn};
+use protocol::net::ipv4::Fragmentation;
 use protocol::net::layers::Tci;
 use protocol::roce::{IpAddrs, Shell};
 
@@ -257,6 +258,7 @@ impl QueuePair {
             traffic_class: handle.traffic_class,
             flow_label: label(&handle.addresses, handle.flow_label),
             hop_limit: handle.hop_limit,
+            fragment: Fragmentation::default(),
             src_port: source_port(handle.flow_label),
         };
         Ok(UdDestination { path, qpn: to.qpn, qkey: to.qkey, header: None })
@@ -274,6 +276,7 @@ impl QueuePair {
             traffic_class: context.traffic_class,
             flow_label: label(&ip, context.flow_label),
             hop_limit: context.hop_limit,
+            fragment: Fragmentation::default(),
             src_port: context.source_port,
         }
     }

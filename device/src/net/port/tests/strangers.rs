@@ -100,6 +100,7 @@ fn shell(ip: IpAddrs, dst_mac: MacAddr) -> Shell {
         traffic_class: 0,
         flow_label: FlowLabel::default(),
         hop_limit: 64,
+        fragment: Fragmentation::default(),
         tag: None,
         src_port: 0xc000,
     }

@@ -3,7 +3,8 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use drivers::e810::queue_pair::{gather, inline};
-use protocol::roce::{FrameWriter, IpAddrs, Packet, RoceFrame, Shell};
+use protocol::net::checksum::Checksum;
+use protocol::roce::{FrameWriter, IpAddrs, Packet, RoceFrame, Shell, seal};
 
 use super::*;
 use crate::net::DropReason;
@@ -166,4 +167,21 @@ fn to_members(frame: &[u8], ip: IpAddrs) -> Vec<u8> {
     let RoceFrame { shell, mut packet } = RoceFrame::parse(frame).unwrap();
     packet.bth.dest_qp = MEMBERS;
     written(&Shell { ip, ..shell }, &packet)
+}
+
+/// IBTA annex A17, section A17.4.5.1: the area has the header that came.
+#[test]
+fn grh_area_keeps_identification_and_flags() {
+    for (id, flags) in [(0xbeef_u16, 0x0000_u16), (0x1234, 0x4000)] {
+        let (mut pair, mut frame) = datagram();
+        frame[18..20].copy_from_slice(&id.to_be_bytes());
+        frame[20..22].copy_from_slice(&flags.to_be_bytes());
+        frame[24..26].fill(0);
+        let sum = Checksum::new().with(&frame[14..34]).value();
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        seal(&mut frame).unwrap();
+        pair.b.bus.hca.handle_frame(&frame);
+        assert_eq!(pair.received().cqe.len, 48);
+        assert_eq!(pair.b.peek(TARGET + 20, 20), frame[14..34]);
+    }
 }
