@@ -71,7 +71,7 @@ reasons! {
     WrongQkey wrong_qkey,
     /// Request beyond the expected PSN.
     OutOfSequence out_of_sequence,
-    /// Duplicate request that was not worth an answer.
+    /// Request behind the expected PSN that was never executed, or whose record is gone.
     StaleDuplicate stale_duplicate,
     /// Response for a PSN nobody waits for.
     GhostResponse ghost_response,
@@ -83,7 +83,8 @@ reasons! {
     Vl15Dropped vl15_dropped,
     /// Longer than the receive request.
     TooLong too_long,
-    /// Not a legal packet of its service, or part of a message that was given up (UC, UD).
+    /// Not a legal packet of its service, part of a message that was given up (UC, UD), or an acknowledge with a payload
+    /// (RC).
     Malformed malformed,
     /// Not a legal request, or not one that the QP allows (RC); it ends the connection.
     InvalidRequest invalid_request,

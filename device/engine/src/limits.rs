@@ -8,7 +8,7 @@
 //! | table leaf | 2 KiB | 2^16 (2^24 numbers) | 128 MiB |
 //! | request, with 60 data segments | 0.2 + 1 KiB | 2^17 x [`KEPT_REQUESTS`] + [`POOLED_REQUESTS`] | 700 MiB |
 //! | answer due | 48 B | 2^17 x [`KEPT_REPLIES`] + [`POOLED_REPLIES`] | 40 MiB |
-//! | saved atomic result | 16 B | 2^17 x 16 | 32 MiB |
+//! | READ or atomic that was executed | 32 B | 2^17 x 16 | 64 MiB |
 //! | receive request that is held, with 60 data segments | 1 KiB | 2^17 | 128 MiB |
 //! | event | 72 B | [`EVENT_BACKLOG`], and those of one input | 30 MiB |
 //!

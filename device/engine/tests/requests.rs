@@ -145,26 +145,30 @@ fn payloads_are_as_long_as_their_place_demands() {
     }
 }
 
-/// Section 9.7.1, with one message executed before: what lies up to 2^23 behind is a duplicate, what lies less ahead a gap.
+/// Section 9.7.1: what lies up to 2^23 behind is a duplicate, what lies less ahead a gap. Of what is behind the first PSN of
+/// the connection nothing was ever sent in it.
 #[test]
 fn half_the_psn_space_is_behind_and_half_ahead() {
     for (n, answer) in [
-        (-0x80_0000, "B Acknowledge 0x100 msn1"),
-        (-0x7f_ffff, "B Acknowledge 0x100 msn1"),
-        (-2, "B Acknowledge 0x100 msn1"),
-        (-1, "B Acknowledge 0x100 msn1"),
-        (0, "B Acknowledge 0x101 msn2"),
-        (1, "B Acknowledge 0x101 PsnSequence msn1"),
-        (2, "B Acknowledge 0x101 PsnSequence msn1"),
-        (0x7f_ffff, "B Acknowledge 0x101 PsnSequence msn1"),
+        (-0x80_0000, None),
+        (-0x7f_ffff, None),
+        (-3, None),
+        (-2, Some("B Acknowledge 0x101 msn2")),
+        (-1, Some("B Acknowledge 0x101 msn2")),
+        (0, Some("B Acknowledge 0x102 msn3")),
+        (1, Some("B Acknowledge 0x102 PsnSequence msn2")),
+        (2, Some("B Acknowledge 0x102 PsnSequence msn2")),
+        (0x7f_ffff, Some("B Acknowledge 0x102 PsnSequence msn2")),
     ] {
         for operation in [O::SendOnly, O::WriteOnly, O::SendOnlyImm, O::WriteOnlyImm] {
-            let mut pair = ready(2);
-            inject(&mut pair, 0, operation, 44, 44);
+            let mut pair = ready(3);
+            for n in 0..2 {
+                inject(&mut pair, n, operation, 44, 44);
+            }
             pair.flow();
-            let psn = Psn::new(0x101u32.wrapping_add_signed(n));
+            let psn = Psn::new(0x102u32.wrapping_add_signed(n));
             pair.inject(B, operation, psn, ext(operation, 44), &[1; 44]);
-            assert_eq!(pair.flow(), [answer], "{operation:?} at {n}");
+            assert_eq!(pair.flow(), Vec::from_iter(answer), "{operation:?} at {n}");
         }
     }
 }
@@ -310,6 +314,90 @@ fn any_part_of_a_read_is_answered_again() {
             }
         }
     }
+}
+
+/// The QP has executed a SEND, a READ of 4 packets and a WRITE; only what repeats a part of the READ is a duplicate.
+#[test]
+fn read_that_was_never_executed_is_dropped() {
+    let read_at = 1;
+    let executed = || {
+        let mut pair = ready(1);
+        inject(&mut pair, 0, O::SendOnly, 0, 44);
+        ask(&mut pair, read_at, 4);
+        inject(&mut pair, read_at + 4, O::WriteOnly, 44, 44);
+        pair.flow();
+        pair
+    };
+    let reth = Reth { va: Va::new(VA + 0x8000 + 256), rkey: Rkey::new(KEY), dma_len: 4 * 256 };
+    let later = |packets: u32| Reth {
+        va: Va::new(reth.va.get() + u64::from(packets) * 256),
+        dma_len: (4 - packets) * 256,
+        ..reth
+    };
+    for (n, reth, answers) in [
+        (read_at, reth, 4),
+        (read_at + 2, later(2), 2),
+        (read_at + 3, Reth { dma_len: 100, ..later(3) }, 1),
+        // Of other bytes, of another region, or longer than what was executed.
+        (read_at + 2, later(1), 0),
+        (read_at, later(1), 0),
+        (read_at, Reth { rkey: Rkey::new(LOCKED), ..reth }, 0),
+        (read_at, Reth { dma_len: 4 * 256 + 1, ..reth }, 0),
+        (read_at + 3, Reth { dma_len: 257, ..later(3) }, 0),
+        // At PSNs of a SEND and a WRITE.
+        (0, Reth { dma_len: 8, ..reth }, 0),
+        (read_at + 4, Reth { dma_len: 8, ..reth }, 0),
+        // From before the connection, near and far.
+        (0xff_ffff, Reth { dma_len: 8, ..reth }, 0),
+        (0xff_ff00, reth, 0),
+        (0x80_0006, reth, 0),
+    ] {
+        let mut pair = executed();
+        pair.inject(B, O::ReadRequest, psn_a().advance(n), Ext::Reth(reth), b"");
+        assert_eq!(pair.frames(B).len(), answers, "{reth:?} at {n:#x}");
+        let dropped = pair.b.engine.stats().drops.stale_duplicate;
+        assert_eq!(dropped, u64::from(answers == 0), "{reth:?} at {n:#x}");
+        assert_eq!(pair.snapshot(B).state, State::Rts);
+    }
+}
+
+#[test]
+fn only_newest_reads_and_atomics_are_repeated() {
+    let mut pair = Pair::with(|_, attrs| attrs.max_dest_rd_atomic = 2);
+    for n in 0..3 {
+        inject(&mut pair, n, if n == 1 { O::FetchAdd } else { O::ReadRequest }, 8, 0);
+        assert_eq!(pair.frames(B).len(), 1);
+    }
+    for (n, operation, answers) in [
+        (0, O::ReadRequest, 0),
+        (1, O::FetchAdd, 1),
+        (1, O::ReadRequest, 0),
+        (2, O::ReadRequest, 1),
+        (2, O::FetchAdd, 0),
+    ] {
+        inject(&mut pair, n, operation, 8, 0);
+        assert_eq!(pair.frames(B).len(), answers, "{operation:?} at {n}");
+    }
+}
+
+/// READs of the connection before lie behind the expected PSN of the next one, and are none of its requests.
+#[test]
+fn read_of_former_connection_is_dropped() {
+    let mut pair = Pair::new();
+    ask(&mut pair, 0, 4);
+    assert_eq!(pair.flow(), responses(0, 4));
+    for to in [State::Reset, State::Init, State::Rtr, State::Rts] {
+        pair.modify_with(B, to, |modify| {
+            modify.recv_psn = (to == State::Rtr).then_some(psn_a().advance(0x1000));
+            modify.send_psn = (to == State::Rts).then_some(psn_b());
+        });
+    }
+    for start in 0..4 {
+        ask(&mut pair, start, 4 - start);
+    }
+    inject(&mut pair, 0xfff, O::SendOnly, 0, 44);
+    assert_eq!(pair.frames(B), Vec::<Vec<u8>>::new());
+    assert_eq!(pair.b.engine.stats().drops.stale_duplicate, 5);
 }
 
 #[test]

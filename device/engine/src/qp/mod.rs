@@ -4,6 +4,7 @@
 pub(crate) mod attr;
 mod congestion;
 mod context;
+mod executed;
 mod inbound;
 mod queue_pair;
 mod reply;

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | expected | executed; ACK if asked for, RNR NAK without a receive request, fatal NAK if it is refused |
 //! | ahead | dropped; one sequence NAK per gap |
-//! | behind (duplicate) | SEND, WRITE: acknowledged with the newest PSN; READ: answered again; atomic: saved result |
+//! | behind, executed (duplicate) | SEND, WRITE: acknowledged with the newest PSN; READ: answered again; atomic: saved result |
+//! | behind, never executed | dropped |
 //!
 //! A fatal NAK takes the QP to ERR; the answers that were due before it, and the NAK, still go out. Only the packet with
 //! the expected PSN can draw one: a duplicate READ whose key is not valid (any more) draws silence, whoever sent it.
@@ -12,12 +13,11 @@
 //! # Spec
 //! IBTA volume 1, sections 9.7.1, 9.7.4 and 9.9.3; JingZhao interface, sections 9.5 and 11.3.
 
-use std::collections::VecDeque;
-
 use protocol::Psn;
 use protocol::ids::{Lkey, Msn};
 use protocol::roce::{AtomicEth, Bth, Ext, Kind, NakCode, Operation, Packet, Reth, Syndrome};
 
+use super::executed::Executed;
 use super::inbound::{Fault, Inbound, has_right_length};
 use super::reply::{Occasion, Replies};
 use super::{Core, Ctx, Failure, Step};
@@ -51,8 +51,7 @@ pub(crate) struct Responder {
     rnr_naks: u8,
     inbound: Inbound,
     replies: Replies,
-    /// Results of the newest atomics.
-    atomics: VecDeque<(Psn, u64)>,
+    executed: Executed,
 }
 
 impl Responder {
@@ -64,12 +63,13 @@ impl Responder {
             rnr_naks: 0,
             inbound: Inbound::default(),
             replies: Replies::default(),
-            atomics: VecDeque::new(),
+            executed: Executed::default(),
         }
     }
 
     pub(crate) fn set_psn(&mut self, psn: Psn) {
         self.expected = psn;
+        self.executed = Executed::default();
     }
 
     pub(crate) fn recv_psn(&self) -> Psn {
@@ -133,7 +133,8 @@ impl Responder {
         packet: &Packet<'_>,
     ) -> Result<bool, Failure> {
         self.replies.restrict(ctx.held.no_replies_left());
-        match packet.bth.psn.since(self.expected) {
+        let distance = packet.bth.psn.since(self.expected);
+        match distance {
             0 => self.on_expected(core, ctx, packet),
             1.. => {
                 ctx.drop(&Dropped::new(core.qpn, packet, DropReason::OutOfSequence));
@@ -144,7 +145,7 @@ impl Responder {
                 Ok(false)
             }
             _ => {
-                self.on_duplicate(core, ctx, packet);
+                self.on_behind(core, ctx, packet, distance.unsigned_abs());
                 Ok(false)
             }
         }
@@ -160,6 +161,7 @@ impl Responder {
         match self.execute(core, ctx, packet) {
             Ok(psns) => {
                 self.expected = self.expected.advance(psns);
+                self.executed.advance(psns);
                 self.told = false;
                 self.rnr_naks = 0;
                 if bth.ack_req && matches!(bth.opcode.operation.kind(), Kind::Send | Kind::Write) {
@@ -273,6 +275,7 @@ impl Responder {
         }
         self.msn = self.msn.next();
         ctx.stats.executed.count(Kind::Read);
+        self.executed.remember_read(*reth, core.attrs.max_dest_rd_atomic);
         self.replies.read(psn, self.msn, reth, core.mtu(), Occasion::First);
         Ok(packet_count(reth.dma_len, core.mtu()))
     }
@@ -300,26 +303,27 @@ impl Responder {
             .host
             .atomic(core.accessor(), atomic.rkey.as_lkey(), atomic.va, op)
             .map_err(Fault::NoAccess)?;
-        // Bound: as many as the peer may have unanswered, at most 255.
-        while self.atomics.len() >= usize::from(core.attrs.max_dest_rd_atomic.max(1)) {
-            self.atomics.pop_front();
-        }
-        self.atomics.push_back((bth.psn, original));
+        self.executed.remember_atomic(original, core.attrs.max_dest_rd_atomic);
         self.msn = self.msn.next();
         ctx.stats.executed.count(Kind::Atomic);
         self.replies.atomic(bth.psn, self.msn, original, Occasion::First);
         Ok(1)
     }
 
-    fn on_duplicate<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, packet: &Packet<'_>) {
+    /// A request whose PSN is `behind` the expected one.
+    fn on_behind<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, packet: &Packet<'_>, behind: u32) {
         let psn = packet.bth.psn;
-        let answered = match (packet.bth.opcode.operation.kind(), packet.ext) {
-            (Kind::Send | Kind::Write, _) => {
+        let answered = match (self.executed.packet(behind), packet.bth.opcode.operation.kind(), packet.ext) {
+            (Some(_), Kind::Send | Kind::Write, _) => {
                 self.replies.acknowledge(self.expected.retreat(1), self.msn);
                 true
             }
-            (Kind::Read, Ext::Reth(reth)) => self.replay_read(core, ctx, psn, &reth),
-            (Kind::Atomic, Ext::Atomic(_)) => self.replay_atomic(psn),
+            (Some(at), Kind::Read, Ext::Reth(reth)) if self.executed.covers_read(at, &reth, core.mtu()) => {
+                self.replay_read(core, ctx, psn, &reth)
+            }
+            (Some(at), Kind::Atomic, Ext::Atomic(_)) => {
+                self.executed.atomic_result(at).is_some_and(|original| self.replay_atomic(psn, original))
+            }
             _ => false,
         };
         if answered {
@@ -330,17 +334,10 @@ impl Responder {
     }
 
     fn replay_read<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, psn: Psn, reth: &Reth) -> bool {
-        if reth.dma_len > limits::MAX_RDMA_LEN {
-            return false;
-        }
-        // It must lie in what was executed: a READ that reaches beyond the expected PSN was never accepted.
-        let behind = i64::from(self.expected.since(psn));
-        if i64::from(packet_count(reth.dma_len, core.mtu())) > behind {
-            return false;
-        }
         if self.replies.rewind_read(psn) {
             return true;
         }
+        // Its key may have become invalid since.
         if check_read(core, ctx, reth).is_err() || !self.replies.has_room() {
             return false;
         }
@@ -348,8 +345,7 @@ impl Responder {
         true
     }
 
-    fn replay_atomic(&mut self, psn: Psn) -> bool {
-        let Some(&(_, original)) = self.atomics.iter().find(|(saved, _)| *saved == psn) else { return false };
+    fn replay_atomic(&mut self, psn: Psn, original: u64) -> bool {
         if !self.replies.has_atomic(psn) {
             if !self.replies.has_room() {
                 return false;

@@ -27,6 +27,12 @@ impl Requester {
         packet: &Packet<'_>,
     ) -> Result<(), Failure> {
         let psn = packet.bth.psn;
+        // IBTA 9.4.2: only READ responses have a payload.
+        let kind = packet.bth.opcode.operation.kind();
+        if matches!(kind, Kind::Acknowledge | Kind::AtomicAcknowledge) && !packet.payload.is_empty() {
+            ctx.drop(&Dropped::new(core.qpn, packet, DropReason::Malformed));
+            return Ok(());
+        }
         if !self.is_outstanding(psn) {
             ctx.drop(&Dropped::new(core.qpn, packet, DropReason::GhostResponse));
             // A responder that has more receive requests now may say so by repeating its last acknowledge.
@@ -35,7 +41,7 @@ impl Requester {
             }
             return Ok(());
         }
-        match (packet.bth.opcode.operation.kind(), packet.ext) {
+        match (kind, packet.ext) {
             (Kind::Acknowledge, Ext::Aeth(aeth)) => self.on_acknowledge(core, ctx, packet, aeth),
             (Kind::AtomicAcknowledge, Ext::AtomicAck(aeth, original)) => {
                 self.on_atomic_acknowledge(core, ctx, packet, aeth, original)
