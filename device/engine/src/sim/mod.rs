@@ -2,7 +2,7 @@
 //!
 //! [`run`] draws a world from a seed: two engines, queue pairs of all services, work in both directions, software that
 //! drains, breaks and resets queue pairs in the middle of it, and a net that loses, corrupts, duplicates, reorders and
-//! delays. First it runs with faults, then the net is healed and everything must drain within a bound of simulated time.
+//! delays, while READs of former connections reach the responders. First it runs with faults, then the net is healed and everything must drain within a bound of simulated time.
 //! The [checker](check) stands outside of the engines: it knows what was posted, sees every access to memory, every
 //! completion and every frame, and believes nothing else.
 //!
@@ -13,6 +13,7 @@ pub mod check;
 pub mod host;
 pub mod net;
 pub mod plan;
+mod stale;
 pub mod trace;
 mod world;
 

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use protocol::ids::{Lkey, Pkey, Qpn, Va};
 use protocol::roce::RoceFrame;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
 use super::check::{Checker, Violation};
 use super::host::SimHost;
@@ -14,10 +16,11 @@ use super::plan::{
     Action, CELLS_BYTES, End, Group, HOT, HOT_BYTES, PDS, PRIVATE, PRIVATE_BYTES, Pair, Plan, SHARED, SLOTS,
     SOURCE, TARGET, cells_key, draw, nodes_of, pkey_index, slots_key, va,
 };
+use super::stale;
 use super::trace::describe;
 use crate::{
-    Blocked, Completion, Config, Engine, Event, Flush, Instant, Modify, Queue, Rights, Sge, State, Stats,
-    Transmit,
+    Blocked, Completion, Config, Engine, Event, Flush, Instant, Modify, Queue, Rights, Service, Sge, State,
+    Stats, Transmit,
 };
 
 /// Simulated time in which everything must be done after the net is healed and software did its last.
@@ -57,6 +60,8 @@ struct World<'a> {
     srqs: BTreeMap<usize, Slots>,
     /// Software posts to a shared queue as soon as it can.
     attentive: bool,
+    /// Chance of its own, so that a seed's plan and net are the same with it and without.
+    stale: ChaCha8Rng,
 }
 
 /// Software's view of a shared receive queue.
@@ -117,6 +122,7 @@ impl<'a> World<'a> {
             posted: vec![Posted::default(); plan.pairs.len()],
             srqs: BTreeMap::new(),
             attentive: false,
+            stale: ChaCha8Rng::seed_from_u64(!seed),
             pkeys: [(); NODES].map(|()| vec![Pkey::DEFAULT; 1 + plan.pairs.len() * 2]),
         };
         world.make_shared();
@@ -304,11 +310,8 @@ impl<'a> World<'a> {
         }
         while let Some((to, frame)) = self.net.receive(self.now) {
             let Ok(frame) = RoceFrame::parse(&frame) else { continue };
-            self.checker.on_arrival(to, &frame)?;
-            let Node { engine, host } = &mut self.nodes[to];
-            engine.handle_packet(self.now, &frame.shell, &frame.packet, host);
-            self.judge(to, Some(frame.packet.bth.dest_qp))?;
-            self.checker.after_arrival()?;
+            self.arrive(to, &frame)?;
+            self.arrive_stale(to, frame.packet.bth.dest_qp)?;
         }
         for node in 0..NODES {
             let Node { engine, host } = &mut self.nodes[node];
@@ -316,6 +319,40 @@ impl<'a> World<'a> {
             self.judge(node, None)?;
         }
         Ok(())
+    }
+
+    fn arrive(&mut self, to: usize, frame: &RoceFrame<'_>) -> Result<(), Violation> {
+        self.checker.on_arrival(to, frame)?;
+        let Node { engine, host } = &mut self.nodes[to];
+        engine.handle_packet(self.now, &frame.shell, &frame.packet, host);
+        self.judge(to, Some(frame.packet.bth.dest_qp))?;
+        self.checker.after_arrival()
+    }
+
+    /// Now and then a responder receives a READ that repeats nothing. It comes without delay: at the expected PSN, where
+    /// nothing tells it from a request of the peer, it would be executed.
+    fn arrive_stale(&mut self, to: usize, qpn: Qpn) -> Result<(), Violation> {
+        const ONE_IN: u32 = 8;
+        let mut ends = self
+            .plan
+            .pairs
+            .iter()
+            .filter(|pair| pair.service == Service::Rc)
+            .flat_map(|pair| pair.ends.iter().enumerate().map(move |(side, end)| (pair, side, end)));
+        let Some((pair, side, _)) = ends.find(|(.., end)| (end.node, end.qpn) == (to, qpn)) else {
+            return Ok(());
+        };
+        if !self.stale.random_ratio(1, ONE_IN) {
+            return Ok(());
+        }
+        let Some(live) = self.nodes[to].engine.query_qp(qpn).filter(|live| live.state.receives()) else {
+            return Ok(());
+        };
+        let frame = stale::draw_read(&mut self.stale, pair, side, live.recv_psn);
+        if self.trace {
+            self.say(&format!("stale> qp {:#x} {}", qpn.get(), describe(&frame.packet, 0)));
+        }
+        self.arrive(to, &frame)
     }
 
     fn act(&mut self, action: Action) -> Result<(), Violation> {

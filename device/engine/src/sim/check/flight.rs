@@ -105,6 +105,13 @@ impl Flight {
         psn.get().wrapping_sub(self.start.get()) & 0xff_ffff
     }
 
+    /// The request of which a packet with `psn` was sent, and the place of the packet in it.
+    pub(super) fn find(&self, psn: Psn) -> (Option<usize>, u32) {
+        let psn = self.relative(psn);
+        let nth = self.ends.partition_point(|&end| end <= psn);
+        (Some(nth).filter(|_| psn < self.high), psn - self.first(nth).min(psn))
+    }
+
     fn first(&self, nth: usize) -> u32 {
         nth.checked_sub(1).map_or(0, |before| self.ends[before])
     }

@@ -5,6 +5,7 @@
 //! | every request completes once, in posting order, as it must; flushed after a failure; never after RESET | `side` |
 //! | RC executes every request once, in order, with the right bytes, and touches no other byte | `execution` |
 //! | RC asks, asks again, waits and gives up when the specification says | `flight` |
+//! | a READ is answered with its bytes, and none that was never executed | `reads` |
 //! | nobody hears or is heard outside of the partition | `partition` |
 //! | answers are no more than what is asked for | `amplification` |
 //! | a request of a shared queue belongs to one QP, and the last one is told of | `shared` |
@@ -19,6 +20,7 @@ mod congestion;
 mod execution;
 mod flight;
 mod partition;
+mod reads;
 mod shared;
 mod side;
 mod unreliable;

@@ -427,6 +427,9 @@ impl Checker<'_> {
             demand!(credits == 31, "{credits} credits of a shared queue");
         }
         if bth.opcode.is_response() {
+            if bth.opcode.operation.kind() == Kind::ReadResponse {
+                self.judge_read_response(place, &frame.packet)?;
+            }
             return self.judge_answer(place, &frame.packet);
         }
         let life = side.life;

@@ -230,7 +230,7 @@ pub(super) fn of_bytes(op: SendOp, payload: Payload, len: usize, from: Vec<Area>
 }
 
 /// Lengths around the borders of packets, and anything in between.
-pub(super) fn draw_len(rng: &mut ChaCha8Rng, mtu: usize) -> usize {
+pub(in crate::sim) fn draw_len(rng: &mut ChaCha8Rng, mtu: usize) -> usize {
     match rng.random_range(0..6) {
         0 => 0,
         1 => rng.random_range(1..=64),
@@ -241,7 +241,7 @@ pub(super) fn draw_len(rng: &mut ChaCha8Rng, mtu: usize) -> usize {
     }
 }
 
-pub(super) fn draw_source(rng: &mut ChaCha8Rng, pair: &Pair, side: usize, len: usize) -> Area {
+pub(in crate::sim) fn draw_source(rng: &mut ChaCha8Rng, pair: &Pair, side: usize, len: usize) -> Area {
     let whole = pair.ends[side].source.len();
     Area { region: SOURCE, offset: rng.random_range(0..=whole - len), len }
 }

@@ -1,0 +1,31 @@
+//! READ requests that repeat nothing: what is left of a former connection of the same QPs, or forged.
+
+use protocol::Psn;
+use protocol::roce::{Bth, Ext, Opcode, Operation, Packet, Reth, RoceFrame};
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+
+use super::plan::{Pair, draw, path};
+
+/// A READ of the peer of `side` behind `expected`, with a valid key: near, where requests of this connection are, or
+/// anywhere.
+pub(super) fn draw_read(rng: &mut ChaCha8Rng, pair: &Pair, side: usize, expected: Psn) -> RoceFrame<'static> {
+    let (mine, theirs) = (&pair.ends[side], &pair.ends[1 - side]);
+    let behind = if rng.random() { rng.random_range(1..=64) } else { rng.random_range(1..=1 << 23) };
+    let len = draw::draw_len(rng, pair.mtu.bytes());
+    let remote = pair.remote(side, draw::draw_source(rng, pair, side, len));
+    let dma_len = u32::try_from(len).expect("messages are short");
+    let bth = Bth {
+        opcode: Opcode::rc(Operation::ReadRequest),
+        solicited: false,
+        mig_req: true,
+        pkey: theirs.pkey,
+        fecn: false,
+        becn: false,
+        dest_qp: mine.qpn,
+        ack_req: true,
+        psn: expected.retreat(behind),
+    };
+    let ext = Ext::Reth(Reth { va: remote.va, rkey: remote.rkey, dma_len });
+    RoceFrame { shell: path(theirs.node, mine.node), packet: Packet { bth, ext, payload: b"" } }
+}
