@@ -169,6 +169,11 @@ pub trait Host {
     /// Takes the next request of `qpn`'s receive queue, or of the one it shares. From then on the request is the QP's.
     fn next_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest>;
 
+    /// As [`Host::next_recv`], for a request that completes as flushed: its list is not used.
+    fn next_flushed_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
+        self.next_recv(qpn)
+    }
+
     /// Receive requests of `qpn` that are posted and not taken, if counting them costs next to nothing. They are told to
     /// the peer of a reliable connection, who then need not try in vain. `None`, where posting leaves no trace but in
     /// guest memory: the peer is told that it is not limited.

@@ -7,7 +7,8 @@ use std::time::Duration;
 use common::*;
 use engine::{AckTimeout, SendOp, Status};
 use protocol::Psn;
-use protocol::roce::{Ext, NakCode, Operation, Syndrome};
+use protocol::ids::Msn;
+use protocol::roce::{Aeth, Ext, NakCode, Operation, Syndrome};
 
 #[test]
 fn lost_first_packet_is_sent_again_with_all_after_it() {
@@ -155,6 +156,26 @@ fn ghost_and_duplicate_acknowledges_change_nothing() {
     assert_eq!(pair.a.sends(), ok([1]));
     pair.inject(A, Operation::Acknowledge, Psn::new(0x100), aeth(ACK), b"");
     assert_eq!(pair.a.sends(), []);
+}
+
+/// IBTA 9.4.2: the packet of an acknowledge ends with its extended headers.
+#[test]
+fn acknowledge_with_payload_is_dropped() {
+    let mut pair = Pair::new();
+    pair.post(A, write(1, 0x8000, 10));
+    pair.post(A, request(2, SendOp::FetchAdd { remote: remote(0x100), add: 5 }, &[sge(0x8000, 8)]));
+    pair.frames(A);
+    let original = Ext::AtomicAck(Aeth { syndrome: ACK, msn: Msn::new(2) }, 7);
+    for (operation, psn, ext, completed) in
+        [(Operation::Acknowledge, 0x100, aeth(ACK), 1), (Operation::AtomicAcknowledge, 0x101, original, 2)]
+    {
+        pair.inject(A, operation, Psn::new(psn), ext, &[0; 4]);
+        pair.inject(A, operation, Psn::new(psn), ext, &[0; 256]);
+        assert_eq!(pair.a.sends(), []);
+        pair.inject(A, operation, Psn::new(psn), ext, b"");
+        assert_eq!(pair.a.sends(), ok([completed]));
+    }
+    assert_eq!(pair.a.engine.stats().drops.malformed, 4);
 }
 
 #[test]

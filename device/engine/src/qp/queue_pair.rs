@@ -509,7 +509,7 @@ impl Qp {
             self.flush_recv &= each;
             while self.flush_recv && left > 0 {
                 left -= 1;
-                let fetch = ctx.host.next_recv(core.qpn);
+                let fetch = ctx.host.next_flushed_recv(core.qpn);
                 self.flush_recv = flush_one(core, ctx, Queue::Recv, fetch, |wr| wr.wr_id);
             }
         }
