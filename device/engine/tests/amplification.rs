@@ -56,9 +56,15 @@ fn what_is_refused_is_refused_once() {
     assert_eq!(answers.len(), 1);
 }
 
+/// A WRITE that is executed the first time and a duplicate afterwards.
+fn repeated_write(pair: &mut Pair) {
+    let reth = Reth { va: Va::new(VA), rkey: Rkey::new(KEY), dma_len: 8 };
+    pair.inject(B, Operation::WriteOnly, psn_a(), Ext::Reth(reth), &[1; 8]);
+}
+
 #[test]
 fn a_duplicate_draws_one_acknowledge() {
-    let answers = flood(|pair| send_only(pair, 0x80_0000));
+    let answers = flood(repeated_write);
     assert_eq!(answers.len(), FLOOD);
     assert!(answers.iter().all(|frame| frame.len() == ACKNOWLEDGE));
 }
@@ -68,7 +74,7 @@ fn a_duplicate_draws_one_acknowledge() {
 fn duplicates_that_come_together_draw_one_acknowledge() {
     let mut pair = Pair::new();
     for _ in 0..FLOOD {
-        send_only(&mut pair, 0x80_0000);
+        repeated_write(&mut pair);
     }
     assert_eq!(pair.frames(B).len(), 1);
 }
