@@ -8,6 +8,7 @@ pub mod jingzhao;
 pub mod list;
 pub mod mellanox;
 pub mod mthca;
+pub(crate) mod poll_set;
 pub mod snapshot;
 pub mod strict;
 #[cfg(test)]

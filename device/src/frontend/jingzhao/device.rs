@@ -3,7 +3,7 @@
 //! # Spec
 //! JingZhao interface, section 1.
 
-use engine::{Engine, Event};
+use engine::{Engine, Event, Instant};
 use protocol::describe::Visitor;
 use protocol::hca::jingzhao::cmd::{CmdStatus, Latched, Op};
 use protocol::hca::jingzhao::doorbell::SendDoorbell;
@@ -285,6 +285,16 @@ impl Frontend for JingZhao {
         match event {
             Event::Completion(completion) => resources.complete(&self.setup, cx, &completion),
             Event::Async { qpn, event } => resources.qp_event(cx, qpn, event),
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.state.resources.as_ref().and_then(|resources| resources.watch.deadline())
+    }
+
+    fn handle_deadline(&mut self, cx: &mut Context<'_>) {
+        if let Some(resources) = &mut self.state.resources {
+            resources.watch_receives(cx);
         }
     }
 

@@ -1,8 +1,9 @@
 //! The device as the engine sees it: work queues and memory.
 
-use engine::{Fetch, RecvRequest, SendRequest};
+use engine::{Fetch, Instant, RecvRequest, SendRequest};
 use protocol::ids::Qpn;
 
+use super::recv_queue::RecvQueue;
 use super::resources::Resources;
 use super::{strict, trace};
 use crate::frontend::HostContext;
@@ -31,9 +32,28 @@ impl Queues for Resources {
     }
 
     fn next_recv(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<RecvRequest> {
+        self.take_recv(qpn, cx, |queue, now, mem| queue.next(now, mem))
+    }
+
+    fn next_flushed_recv(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<RecvRequest> {
+        self.take_recv(qpn, cx, |queue, now, mem| queue.next_flushed(now, mem))
+    }
+
+    fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, &'a Mtt> {
+        self.regions.access(dma)
+    }
+}
+
+impl Resources {
+    fn take_recv(
+        &mut self,
+        qpn: Qpn,
+        cx: &mut HostContext<'_>,
+        take: impl FnOnce(&mut RecvQueue, Instant, &RegionAccess<'_, &Mtt>) -> Fetch<RecvRequest>,
+    ) -> Fetch<RecvRequest> {
         let Self { ctx, regions, qps, .. } = self;
         let Some(qp) = qps.get_mut(ctx.qp_index(qpn)) else { return Fetch::Empty };
-        let fetch = qp.recv.next(cx.now, &regions.access(cx.dma));
+        let fetch = take(&mut qp.recv, cx.now, &regions.access(cx.dma));
         qp.counters.receives += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
         if let Some(trace) = cx.monitor.trace() {
             trace::recv_wqe(trace, qp.qpn, &fetch);
@@ -44,9 +64,5 @@ impl Queues for Resources {
             strict::recv_wqe(qp, *wr_id).report(cx.monitor);
         }
         fetch
-    }
-
-    fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, &'a Mtt> {
-        self.regions.access(dma)
     }
 }

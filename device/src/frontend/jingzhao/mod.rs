@@ -24,6 +24,7 @@ pub mod options;
 pub mod qp;
 pub mod queue_start;
 pub mod recv_queue;
+mod recv_watch;
 pub mod resources;
 pub mod ring;
 pub mod send_queue;

@@ -15,9 +15,11 @@
 //! - the slot behind it is begun: software writes one after the other.
 //!
 //! Until then it is not posted: the sender is told to come again (RC), or its message is dropped (UC, UD). Where nothing
-//! tells a whole list from one that is longer than all before and to be continued, RC waits for `PATIENCE`; for UC and
-//! UD, whose message would be lost, the slot is read some times more and taken as it is, which may make a list too short
-//! but never wrong. Receives that are there when the QP enters RTR tell, so that hardly any queue comes into this.
+//! tells a whole list from one that is longer than all before and to be continued, RC waits until it has been as it is for
+//! `PATIENCE`. That time begins when the slot is polled (`recv_watch`), not with the message, so a receive that was posted
+//! a while before its message is ready. For UC and UD, whose message would be lost, the slot is read some times more and
+//! taken as it is, which may make a list too short but never wrong. Receives that are there when the QP enters RTR tell,
+//! so that hardly any queue comes into this. A flush takes the list as it is: no message goes there.
 //!
 //! Without `rq_valid_bit` the slots of the first lap are as software made them, and an empty one may be one without
 //! elements: it is read some times more, too.
@@ -185,16 +187,46 @@ impl RecvQueue {
 
     /// Takes the WQE of the next slot, if it is posted. `wr_id` is its byte offset.
     pub fn next(&mut self, now: Instant, mem: &impl QueueMemory) -> Fetch<RecvRequest> {
-        let slots = self.ring.slots();
-        if slots == 0 || self.ring.log_slot() > MAX_LOG_SLOT {
-            return Fetch::Empty;
+        self.take(now, mem, PATIENCE)
+    }
+
+    /// As [`RecvQueue::next`], for a request that completes without a message.
+    pub fn next_flushed(&mut self, now: Instant, mem: &impl QueueMemory) -> Fetch<RecvRequest> {
+        self.take(now, mem, Duration::ZERO)
+    }
+
+    /// Looks at the next slot, so that the time its list stays as it is counts from now on. Whether later looks may find
+    /// out more: the length of lists is not known yet, and messages wait for it.
+    pub fn watch(&mut self, now: Instant, mem: &impl QueueMemory) -> bool {
+        if !self.is_unsettled() {
+            return false;
         }
-        let mut copy: Slot = SmallVec::from_elem(0, 1 << self.ring.log_slot());
-        let bytes = &mut copy[..];
+        if let Some(mut copy) = self.slot_copy() {
+            // A queue that cannot be read is reported when a message needs it.
+            let _ = self.look(now, mem, &mut copy, PATIENCE);
+        }
+        self.is_unsettled()
+    }
+
+    /// Whether nothing but time may tell that a list is whole, and messages can wait.
+    fn is_unsettled(&self) -> bool {
+        self.reliable && self.shows_untouched() && self.ring.slots() > 0 && !self.longest.is_known()
+    }
+
+    /// Room for the next slot; `None` without a queue.
+    fn slot_copy(&mut self) -> Option<Slot> {
+        let slots = self.ring.slots();
         // A queue that became shorter starts anew.
         self.slot = if self.slot < slots { self.slot } else { 0 };
+        (slots > 0 && self.ring.log_slot() <= MAX_LOG_SLOT)
+            .then(|| SmallVec::from_elem(0, 1 << self.ring.log_slot()))
+    }
+
+    fn take(&mut self, now: Instant, mem: &impl QueueMemory, patience: Duration) -> Fetch<RecvRequest> {
+        let Some(mut copy) = self.slot_copy() else { return Fetch::Empty };
+        let (slots, bytes) = (self.ring.slots(), &mut copy[..]);
         let at = self.at(self.slot);
-        let found = match self.look(now, mem, bytes) {
+        let found = match self.look(now, mem, bytes, patience) {
             Ok(Look::Free) => {
                 self.unreleased = 0;
                 return Fetch::Empty;
@@ -238,7 +270,13 @@ impl RecvQueue {
     }
 
     /// Copies the next slot and says whether it is posted; what is behind the extent of a marked one is not its list's.
-    fn look(&mut self, now: Instant, mem: &impl QueueMemory, bytes: &mut [u8]) -> Result<Look, AccessError> {
+    fn look(
+        &mut self,
+        now: Instant,
+        mem: &impl QueueMemory,
+        bytes: &mut [u8],
+        patience: Duration,
+    ) -> Result<Look, AccessError> {
         let at = self.at(self.slot);
         let mut reads = 0;
         let extent = loop {
@@ -252,7 +290,7 @@ impl RecvQueue {
                 Some(true) => break extent,
                 Some(false) => return Ok(Look::Free),
                 None if self.reliable && self.shows_untouched() => {
-                    if !self.is_patience_over(now, extent.units) {
+                    if !self.is_patience_over(now, extent.units, patience) {
                         return Ok(Look::Free);
                     }
                     break extent;
@@ -330,14 +368,14 @@ impl RecvQueue {
         Ok(begun)
     }
 
-    /// Whether the next slot has had so many elements for long.
-    fn is_patience_over(&mut self, now: Instant, units: usize) -> bool {
+    /// Whether the next slot has had so many elements for as long as `patience`.
+    fn is_patience_over(&mut self, now: Instant, units: usize, patience: Duration) -> bool {
         let since = match self.doubtful {
             Some((then, since)) if then == units => since,
             _ => now,
         };
         self.doubtful = Some((units, since));
-        let over = now.saturating_since(since) >= PATIENCE;
+        let over = now.saturating_since(since) >= patience;
         if over {
             self.longest.whole_with(units);
         }

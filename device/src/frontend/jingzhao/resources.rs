@@ -7,6 +7,7 @@
 //! | QP | 1 KiB | 2^17, in 2^16 groups | 200 MiB |
 //! | pending doorbell | 12 B | 2^17 x 16 kept + 2^20 pooled | 36 MiB |
 //! | CQ | 100 B | 2^17, in 2^16 groups | 60 MiB |
+//! | QP whose receives are polled | 16 B | 2^17 | 2 MiB |
 //! | EQ | 80 B | 2^8 | 20 KiB |
 //! | key | 80 B | 2^20, or 2^14 groups of 64 | 83 MiB |
 //! | page table chunk | 4 KiB | 2^15 | 128 MiB |
@@ -24,6 +25,7 @@ use super::ctxmgt::CtxMgt;
 use super::ctxmgt::stats::CtxStats;
 use super::event_queue::EventQueues;
 use super::qp::QueuePair;
+use super::recv_watch::RecvWatch;
 use super::send_queue::DoorbellPool;
 use super::strict::Strict;
 use crate::frontend::Context;
@@ -89,6 +91,8 @@ pub struct Resources {
     pub eqs: EventQueues,
     /// Of the send queues of all QPs.
     pub doorbells: DoorbellPool,
+    /// Receive queues to look at without a message.
+    pub(super) watch: RecvWatch,
 }
 
 /// VirtToPhys: memory regions and the pages behind them.
@@ -114,6 +118,7 @@ impl Resources {
             cqs: SparseTable::new(CQS),
             eqs: EventQueues::default(),
             doorbells: DoorbellPool::default(),
+            watch: RecvWatch::default(),
         }
     }
 

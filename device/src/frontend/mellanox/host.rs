@@ -20,6 +20,11 @@ pub trait Queues {
     /// Takes the next request of a QP's receive queue, or of the one it shares.
     fn next_recv(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<RecvRequest>;
 
+    /// As [`Queues::next_recv`], for a request that completes as flushed: its list is not used.
+    fn next_flushed_recv(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<RecvRequest> {
+        self.next_recv(qpn, cx)
+    }
+
     /// QPs that are attached to a multicast group.
     fn group_members(&self, gid: &[u8; 16]) -> SmallVec<[Qpn; 8]> {
         let _ = gid;
@@ -55,6 +60,11 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
     fn next_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
         let Self { queues, cx } = self;
         queues.as_mut().map_or(Fetch::Empty, |queues| queues.next_recv(qpn, cx))
+    }
+
+    fn next_flushed_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
+        let Self { queues, cx } = self;
+        queues.as_mut().map_or(Fetch::Empty, |queues| queues.next_flushed_recv(qpn, cx))
     }
 
     fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {

@@ -51,11 +51,14 @@ pub(super) fn modify(
         }
     }
 
-    let Resources { ctx, regions, qps, .. } = resources;
+    let Resources { ctx, regions, qps, watch, .. } = resources;
     let Some(qp) = qps.get_mut(index) else { return Ok(()) };
     qp.configure_queues(&regions.access(cx.dma));
     if transition == Transition::Rst2Init {
         qp.recv.prepare(&regions.access(cx.dma));
+    }
+    if transition == Transition::Init2Rtr {
+        watch.insert(index, cx.now);
     }
     // A page that was unmapped meanwhile is the guest's own loss.
     let _ = ctx.wr_qp_all(cx.dma, index, &mut qp.key);
@@ -86,6 +89,7 @@ fn create(
 /// Drops a QP without completions or events. ICM keeps its last PSNs, in state RESET.
 fn forget(resources: &mut Resources, cx: &mut Context<'_>, index: u32) {
     let Some(mut qp) = resources.qps.remove(index) else { return };
+    resources.watch.remove(index);
     cx.engine.destroy_qp(qp.qpn);
     cx.monitor.forget_qp(qp.qpn);
     resources.doorbells.update(qp.send.doorbells_taken(), 0);

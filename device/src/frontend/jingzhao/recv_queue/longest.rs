@@ -40,6 +40,11 @@ impl Longest {
         self.exactly = self.exactly.filter(|exactly| *exactly >= self.at_least);
     }
 
+    /// Whether its length is known.
+    pub(super) fn is_known(&self) -> bool {
+        self.exactly.is_some()
+    }
+
     /// Whether so many elements without a terminator are a whole list; `None` if nothing tells.
     pub(super) fn is_whole(&self, units: usize) -> Option<bool> {
         match self.exactly {

@@ -309,6 +309,57 @@ fn a_lone_receive_that_nothing_tells_of_is_waited_for_by_rc_and_taken_by_uc() {
     }
 }
 
+/// The time counts from the look that no message asked for.
+#[test]
+fn watched_receive_is_ready_for_its_message() {
+    let at = |time: Duration| NOW + time;
+    for longest in 1..=2usize {
+        let data: Vec<_> = (1..).take(longest).map(unit).collect();
+        let (mem, mut queue) = of_library();
+        assert!(queue.watch(NOW, &mem), "nothing is posted");
+        post(&mem, 0, &data, longest);
+        assert!(queue.watch(NOW, &mem));
+        assert_eq!(lens(queue.next(at(PATIENCE), &mem)).1.len(), longest);
+        assert!(!queue.watch(at(PATIENCE), &mem), "the length is known");
+        for slot in 1..4 {
+            post(&mem, slot, &data, longest);
+            assert_eq!(lens(queue.next(at(PATIENCE), &mem)).1.len(), longest, "slot {slot}");
+        }
+    }
+}
+
+/// A virtual CPU is held up between two elements.
+#[test]
+fn list_that_grows_under_watch_is_not_taken() {
+    let (mem, mut queue) = of_library();
+    let data = [unit(1), unit(2)];
+    post(&mem, 0, &data[..1], 1);
+    queue.watch(NOW, &mem);
+    post(&mem, 0, &data, 2);
+    queue.watch(NOW + PATIENCE, &mem);
+    assert_eq!(queue.next(NOW + PATIENCE, &mem), Fetch::Empty);
+    assert_eq!(lens(queue.next(NOW + 2 * PATIENCE, &mem)).1, [1, 2]);
+}
+
+#[test]
+fn flushed_receive_is_taken_at_once() {
+    let (mem, mut queue) = of_library();
+    post(&mem, 0, &[unit(1)], 1);
+    assert_eq!(queue.next(NOW, &mem), Fetch::Empty);
+    assert_eq!(lens(queue.next_flushed(NOW, &mem)), (0, vec![1]));
+    assert_eq!(queue.next_flushed(NOW, &mem), Fetch::Empty);
+}
+
+#[test]
+fn queues_that_tell_by_themselves_are_not_watched() {
+    let (mem, mut queue) = of_library();
+    queue.configure(&RdQpRst { service: Some(ServiceType::Ud), ..library_rst() }, &mem);
+    assert!(!queue.watch(NOW, &mem), "messages do not wait");
+    let (mem, mut queue) = self::queue(QueueOptions::default());
+    assert!(!queue.watch(NOW, &mem), "no valid bit");
+    assert!(!RecvQueue::new(QueueOptions::default()).watch(NOW, &mem), "no queue");
+}
+
 /// The library marks a slot again when it links the next receive of a list to it.
 #[test]
 fn a_slot_that_is_marked_again_by_a_link_is_not_posted_again() {

@@ -441,6 +441,22 @@ fn a_receive_without_the_valid_bit_is_not_ready() {
     assert_eq!((polled(&mut a), polled(&mut b)), ((5, 0, SEND, 1), (5, 0, 0x04, 0)));
 }
 
+/// J-50: the list fills what the library allows, so nothing but time tells that it is whole.
+#[test]
+fn receive_posted_before_its_message_draws_no_nak() {
+    let (mut a, mut b) = pair(Caps { max_recv_sges: 1, ..Caps::default() });
+    b.post_recv(&[&[(DATA, 64)]]);
+    wait(&mut a, &mut b, Instant::from_nanos(301_000_000));
+    for program in [&mut a, &mut b] {
+        program.machine().advance(Instant::from_nanos(301_000_000));
+    }
+    a.post_send(&[inline(b"hello")]);
+    settle(&mut a, &mut b);
+    assert_eq!(b.machine().hca.engine_stats().naks_sent.rnr, 0);
+    assert_eq!(b.get(DATA, 5), b"hello");
+    assert_eq!((polled(&mut a).0, polled(&mut b).0), (5, 5));
+}
+
 #[test]
 fn errors_name_their_queue_and_the_byte_offset_of_their_request() {
     let (mut a, mut b) = pair(Caps::default());

@@ -24,6 +24,8 @@ pub(super) struct Caps {
     pub(super) max_wr: u32,
     /// Receives; 0 for as many as sends.
     pub(super) max_recv: u32,
+    /// Elements of a receive.
+    pub(super) max_recv_sges: usize,
     pub(super) max_inline: u32,
     pub(super) log_cqes: u32,
     /// Of RC and UC QPs. The driver always writes 31.
@@ -38,7 +40,15 @@ impl Caps {
 
 impl Default for Caps {
     fn default() -> Self {
-        Self { service: RC, max_wr: 4, max_recv: 0, max_inline: 0, log_cqes: 4, log_max_msg: 31 }
+        Self {
+            service: RC,
+            max_wr: 4,
+            max_recv: 0,
+            max_recv_sges: 7,
+            max_inline: 0,
+            log_cqes: 4,
+            log_max_msg: 31,
+        }
     }
 }
 
@@ -284,7 +294,6 @@ impl Program {
     /// Posts a list of receives, with no doorbell.
     pub(super) fn post_recv(&mut self, list: &[&[(u64, u32)]]) {
         const VALID: u32 = 0x20;
-        const MAX_SGES: usize = 7;
         for (left, sges) in (0..list.len()).rev().zip(list) {
             let at = self.rq.at(self.rq.head);
             let next = u32::try_from(self.rq.at(self.rq.head + 1) / 16).unwrap();
@@ -292,7 +301,7 @@ impl Program {
             let link = if left > 0 { [next << 6 | VALID, size] } else { [VALID, 0] };
             self.driver.put(&self.rq.region.buffer, at, &link.map(u32::to_le_bytes).concat());
             let mut units: Vec<u8> = sges.iter().flat_map(|(va, len)| self.data_unit(*va, *len)).collect();
-            if sges.len() < MAX_SGES {
+            if sges.len() < self.caps.max_recv_sges {
                 units.extend([0; 16]);
             }
             self.driver.put(&self.rq.region.buffer, at + 16, &units);
