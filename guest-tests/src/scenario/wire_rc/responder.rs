@@ -44,6 +44,7 @@ pub(super) const CASES: &[Case] = &[
     case("sixteen FETCH_ADDs are remembered", remembered_atomics),
     case("a duplicate READ beyond what was read gets nothing", duplicate_read_beyond),
     case("a duplicate READ with a key that is not valid gets nothing", duplicate_read_of_wrong_key),
+    case("a READ that was never executed gets nothing, wherever it lies behind", read_never_executed),
     case("a limited member of the partition is heard", limited_member),
     case("a solicited SEND with immediate arrives whole", send_imm),
 ];
@@ -435,6 +436,19 @@ fn duplicate_read_beyond(link: &mut Link<'_>) -> Result<()> {
         ensure!(answer.payload.len() <= 8, "answered {answer:?}");
     }
     Ok(())
+}
+
+/// What is left of a former connection of the same queue pairs has a valid key, and a PSN that is not expected.
+fn read_never_executed(link: &mut Link<'_>) -> Result<()> {
+    let write = write_only(link, link.reth(0, 64), &message(64));
+    link.send(&write)?;
+    link.expect_acknowledge(0, syndrome::ACK, 1)?;
+    for n in [0, 0xff_ffff, 0xff_0000, 0x80_0001] {
+        let stale = link.read_request(n, link.reth(0, 8));
+        link.send(&stale)?;
+        link.expect_silence()?;
+    }
+    link.expect_state(state::RTS)
 }
 
 fn limited_member(link: &mut Link<'_>) -> Result<()> {
