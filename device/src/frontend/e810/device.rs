@@ -322,11 +322,13 @@ impl Frontend for E810 {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        self.function.vectors.next_deadline()
+        let deadlines = [self.function.vectors.next_deadline(), rdma::next_deadline(&self.function.rdma)];
+        deadlines.into_iter().flatten().min()
     }
 
     fn handle_deadline(&mut self, cx: &mut Context<'_>) {
         self.function.vectors.handle_deadline(cx);
+        rdma::flush_late(&mut self.function.rdma, cx);
     }
 
     fn link_changed(&mut self, cx: &mut Context<'_>, _: bool) {

@@ -57,6 +57,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("both ports are active", &hint, pair.start()).await?;
     pair.capture(true).await?;
     report.case("a WRITE with a wrong key", &hint, wrong_key(&mut pair)).await?;
+    report.case("requests posted after the failure", &hint, posted_afterwards(&mut pair)).await?;
     report.case("a WRITE beyond the region", &hint, out_of_bounds(&mut pair)).await?;
     report.case("a SEND from memory with a wrong key", &hint, wrong_local_key(&mut pair)).await?;
     report.case("a SEND longer than the receive", &hint, too_long(&mut pair)).await?;
@@ -161,6 +162,33 @@ async fn wrong_key(pair: &mut Pair) -> Result<()> {
     ends.a.expect(vm, &[status::SUCCESS, status::REM_ACCESS_ERR, status::WR_FLUSH_ERR]).await?;
     ends.a.expect_event(vm, event::QP_ACCESS_ERR).await?;
     ends.b.expect_event(&mut pair.b.vm, event::QP_ACCESS_ERR).await?;
+    pair.tell(&[REMOTE_ACCESS], &[KEY_INBOUND]).await?;
+    ends.close(pair).await
+}
+
+/// IBTA volume 1, section 10.3.1.8: they complete as flushed, though the program does not move the queue pair to error
+/// itself, which is when libirdma asks for it (section 14.2).
+async fn posted_afterwards(pair: &mut Pair) -> Result<()> {
+    const SENDS: usize = 5;
+    let ends = Ends::open(pair).await?;
+    let (good, mut bad) = (ends.write(4096), ends.write(4096));
+    bad.rkey ^= 0x100;
+    let vm = &mut pair.a.vm;
+    ends.a.post(vm, &[bad]).await?;
+    ends.a.expect(vm, &[status::REM_ACCESS_ERR]).await?;
+    ends.a.expect_event(vm, event::QP_ACCESS_ERR).await?;
+    for _ in 0..2 {
+        for _ in 0..SENDS {
+            ends.a.post(vm, std::slice::from_ref(&good)).await?;
+        }
+        ends.a.receive(vm, 4096).await?;
+        ends.a.expect(vm, &[status::WR_FLUSH_ERR; SENDS + 1]).await?;
+    }
+    let vm = &mut pair.b.vm;
+    ends.b.expect_event(vm, event::QP_ACCESS_ERR).await?;
+    ends.b.receive(vm, 4096).await?;
+    ends.b.post(vm, &[ends.b.send(64)]).await?;
+    ends.b.expect(vm, &[status::WR_FLUSH_ERR; 2]).await?;
     pair.tell(&[REMOTE_ACCESS], &[KEY_INBOUND]).await?;
     ends.close(pair).await
 }

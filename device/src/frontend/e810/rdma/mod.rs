@@ -46,6 +46,7 @@ pub(super) use self::host::RdmaHost;
 use self::nodes::Nodes;
 use self::paths::Paths;
 use self::queues::Queues;
+pub(super) use self::queues::{flush_late, next_deadline};
 use self::regions::Regions;
 pub(super) use self::registers::{read, write};
 pub(super) use self::send_queue::work_request;

@@ -60,6 +60,8 @@ pub(super) struct QueuePair {
     peer: Option<(ArpIndex, MacAddr)>,
     /// As software knows it.
     pub(super) state: QpState,
+    /// What software has had flushed.
+    pub(super) flushed: Flushed,
     /// Its send queue is stopped for a while.
     pub(super) suspended: bool,
     /// Send queue.
@@ -70,6 +72,15 @@ pub(super) struct QueuePair {
     pub(super) refusal: Option<EventCode>,
     /// What it did.
     pub(super) counters: QpCounters,
+}
+
+/// Queues of a QP that software has had flushed: it knows of the failure, and the code of what failed is told.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Flushed {
+    /// Send queue.
+    pub(super) sends: bool,
+    /// Receive queue.
+    pub(super) receives: bool,
 }
 
 impl QueuePair {
@@ -95,6 +106,7 @@ impl QueuePair {
             context,
             peer: None,
             state: QpState::Idle,
+            flushed: Flushed::default(),
             suspended: false,
             send: SendQueue::new(send, service, command.shadow),
             receive: receive.ok_or(wrong(receives))?,

@@ -3,6 +3,7 @@
 //! # Spec
 //! E810 interface, sections 10.3, 12, 13 and 14.2.
 
+use engine::Instant;
 use protocol::describe::Field as _;
 use protocol::hca::e810::rdma::completion_queue::{CqCommand, DestroyCq};
 use protocol::hca::e810::rdma::control::Completion;
@@ -20,8 +21,9 @@ use super::completion_queue::{CompletionQueue, Notice};
 use super::dispatch::Outcome;
 use super::fpm::{MAX_CQS, MAX_QPS};
 use super::host;
-use super::queue_pair::{Around, QueuePair};
+use super::queue_pair::{Around, Flushed, QueuePair};
 use crate::frontend::Context;
+use crate::frontend::poll_set::PollSet;
 use crate::limited;
 use crate::memory::GuestMemory;
 use crate::sparse::{Capacity, SparseTable};
@@ -35,6 +37,8 @@ pub(super) const CONTROL_CQ: Cqn = Cqn::new(0);
 pub(in super::super) struct Queues {
     cqs: SparseTable<CompletionQueue>,
     qps: SparseTable<Box<QueuePair>>,
+    /// QPs in error that software has had flushed, polled for what is posted afterwards.
+    flushed: PollSet<10>,
 }
 
 impl Default for Queues {
@@ -42,7 +46,7 @@ impl Default for Queues {
         /// Bound: numbers are those of context memory.
         const CQS: Capacity = Capacity { entries: MAX_CQS as usize, leaves: MAX_CQS as usize / 64 };
         const QPS: Capacity = Capacity { entries: MAX_QPS as usize, leaves: MAX_QPS as usize / 64 };
-        Self { cqs: SparseTable::new(CQS), qps: SparseTable::new(QPS) }
+        Self { cqs: SparseTable::new(CQS), qps: SparseTable::new(QPS), flushed: PollSet::default() }
     }
 }
 
@@ -193,18 +197,68 @@ pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
 pub(super) fn destroy_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &DestroyQp) -> Outcome {
     cx.engine.destroy_qp(command.qpn);
     cx.monitor.forget_qp(command.qpn);
+    rdma.queues.flushed.remove(command.qpn.get());
     let was = rdma.queues.qps.remove(command.qpn.get());
     was.map(|_| 0).ok_or(unknown(command.qpn))
 }
 
 /// Writes one completion for each queue that has something left, which software takes for the rest of the queue.
 pub(super) fn flush_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &FlushQp) -> Outcome {
-    /// Major code of what was flushed, and minor code without a reason.
-    const FLUSHED: u16 = 1;
     let qpn = command.qpn;
+    let qp = rdma.queues.qp_mut(qpn).ok_or(unknown(qpn))?;
+    qp.flushed.sends |= command.sq;
+    qp.flushed.receives |= command.rq;
+    if qp.state == QpState::Error {
+        rdma.queues.flushed.insert(qpn.get(), cx.now);
+    }
+    // Software takes an entry without a major code for one of success.
+    let codes = |major: u16, minor| {
+        if command.codes_valid { (major.max(FLUSHED), minor) } else { (FLUSHED, FLUSHED) }
+    };
+    let sends = command.sq.then(|| codes(command.sq_major, command.sq_minor));
+    let receives = command.rq.then(|| codes(command.rq_major, command.rq_minor));
+    complete_flushed(rdma, cx, qpn, sends, receives);
+    if command.generate_event {
+        let (code, source) = (EventCode::from(command.event), EventSource::from(command.source));
+        report(rdma, cx, qpn, code, source, 0);
+    }
+    Ok(0)
+}
+
+/// Major code of what was flushed, and minor code without a reason.
+const FLUSHED: u16 = 1;
+
+/// Completes what was posted to QPs in error after software had them flushed.
+///
+/// Software asks for another flush only of a QP that it has itself moved to error (section 14.2). Of one that failed by
+/// itself nothing more would complete, which IBTA volume 1, section 10.3.1.8, does not allow. Both queues are
+/// polled, since receive queues have no doorbell.
+pub(in super::super) fn flush_late(rdma: &mut Rdma, cx: &mut Context<'_>) {
+    for number in rdma.queues.flushed.take_due(cx.now) {
+        let qpn = Qpn::new(number);
+        let Some(qp) = rdma.queues.qp(qpn) else { continue };
+        let Flushed { sends, receives } = qp.flushed;
+        let codes = |flushed: bool| flushed.then_some((FLUSHED, FLUSHED));
+        complete_flushed(rdma, cx, qpn, codes(sends), codes(receives));
+    }
+}
+
+/// When [`flush_late`] is wanted next.
+pub(in super::super) fn next_deadline(rdma: &Rdma) -> Option<Instant> {
+    rdma.queues.flushed.deadline()
+}
+
+/// Writes one completion for each queue that has something left and for which there are major and minor codes.
+fn complete_flushed(
+    rdma: &mut Rdma,
+    cx: &mut Context<'_>,
+    qpn: Qpn,
+    sends: Option<(u16, u16)>,
+    receives: Option<(u16, u16)>,
+) {
     let Rdma { queues, hmc, .. } = rdma;
     let pages = hmc.pages(cx.dma);
-    let qp = queues.qp_mut(qpn).ok_or(unknown(qpn))?;
+    let Some(qp) = queues.qp_mut(qpn) else { return };
     let context = qp.context;
     let entry = |send: bool, wqe_index: u16, (major, minor): (u16, u16)| Cqe {
         context: context.completion_context,
@@ -216,24 +270,12 @@ pub(super) fn flush_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &FlushQp)
         send,
         ..Cqe::default()
     };
-    // Software takes an entry without a major code for one of success.
-    let codes = |major: u16, minor| {
-        if command.codes_valid { (major.max(FLUSHED), minor) } else { (FLUSHED, FLUSHED) }
-    };
-    let sends = if command.sq { qp.send.flush(pages) } else { None };
-    let receives = if command.rq { qp.receive.flush(pages) } else { None };
-    let sends =
-        sends.map(|index| (context.send_cqn, entry(true, index, codes(command.sq_major, command.sq_minor))));
-    let receives = receives
-        .map(|index| (context.recv_cqn, entry(false, index, codes(command.rq_major, command.rq_minor))));
+    let sends = sends.and_then(|codes| Some((context.send_cqn, entry(true, qp.send.flush(pages)?, codes))));
+    let receives =
+        receives.and_then(|codes| Some((context.recv_cqn, entry(false, qp.receive.flush(pages)?, codes))));
     for (cqn, entry) in sends.into_iter().chain(receives) {
         push(rdma, cx, (qpn, cqn), &entry, None, true);
     }
-    if command.generate_event {
-        let (code, source) = (EventCode::from(command.event), EventSource::from(command.source));
-        report(rdma, cx, qpn, code, source, 0);
-    }
-    Ok(0)
 }
 
 /// Stops a send queue. Software waits for the event that says it rests.

@@ -62,10 +62,11 @@ impl ReceiveQueue {
         self.unfinished = self.unfinished.saturating_sub(1);
     }
 
-    /// What is left is completed in another way: whether there is anything, and where that begins.
+    /// All that is left is completed in another way: whether there is anything, and where that begins.
     pub(super) fn flush(&mut self, pages: Pages<'_>) -> Option<u16> {
-        let posted = matches!(self.ring.peek(pages), Ok(Some(_)));
-        let anything = std::mem::take(&mut self.unfinished) != 0 || posted;
-        anything.then_some(self.ring.next())
+        let (begin, unfinished) = (self.ring.next(), std::mem::take(&mut self.unfinished));
+        let anything = unfinished != 0 || matches!(self.ring.peek(pages), Ok(Some(_)));
+        self.ring.skip_posted(pages, |_, _| self.quanta);
+        anything.then_some(begin)
     }
 }

@@ -103,11 +103,16 @@ impl SendQueue {
         self.unfinished = self.unfinished.saturating_sub(1);
     }
 
-    /// What is left is completed in another way: whether there is anything, and where that begins.
+    /// All that is left is completed in another way: whether there is anything, and where that begins.
     pub(super) fn flush(&mut self, pages: Pages<'_>) -> Option<u16> {
-        let posted = matches!(self.ring.peek(pages), Ok(Some(_)));
-        let anything = std::mem::take(&mut self.unfinished) != 0 || posted;
-        anything.then_some(self.ring.next())
+        let (begin, unfinished) = (self.ring.next(), std::mem::take(&mut self.unfinished));
+        let anything = unfinished != 0 || matches!(self.ring.peek(pages), Ok(Some(_)));
+        self.ring.skip_posted(pages, |ring, word| {
+            let quanta = Control::parse(word).quanta();
+            // As one that is taken: a WQE that is too long for its place counts as one quantum.
+            if quanta > ring.room() { 1 } else { u32::try_from(quanta).unwrap_or(u32::MAX) }
+        });
+        anything.then_some(begin)
     }
 
     fn try_take(&mut self, pages: Pages<'_>) -> Result<Taken, Unreachable> {

@@ -81,6 +81,20 @@ impl WorkRing {
         self.next = next % self.quanta;
     }
 
+    /// Goes on behind all WQEs that are posted, each of so many quanta as `quanta` says.
+    ///
+    /// Bound: the ring, of which each quantum is looked at once in a lap.
+    pub(super) fn skip_posted(&mut self, pages: Pages<'_>, quanta: impl Fn(&Self, &ControlWord) -> u32) {
+        let mut left = self.quanta;
+        while left > 0
+            && let Ok(Some(word)) = self.peek(pages)
+        {
+            let quanta = quanta(self, &word).max(1);
+            self.advance(quanta);
+            left = left.saturating_sub(quanta);
+        }
+    }
+
     /// No WQE crosses a page: pages are multiples of what WQEs do not cross.
     fn copy(&self, pages: Pages<'_>, offset: usize, out: &mut [u8]) -> Result<(), Unreachable> {
         let offset = u64::from(self.next) * QUANTUM as u64 + offset as u64;

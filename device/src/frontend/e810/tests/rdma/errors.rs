@@ -1,7 +1,7 @@
 //! What fails: event, state, and what the flush tells of it (sections 14.1 and 14.2).
 
 use drivers::e810::queue_pair::{gather, inline};
-use protocol::hca::e810::rdma::queue_pair::FlushQp;
+use protocol::hca::e810::rdma::queue_pair::{DestroyQp, FlushQp};
 
 use super::*;
 
@@ -55,7 +55,7 @@ fn a_flush_of_empty_queues_writes_nothing() {
         flush(driver, 1, 1);
         nothing(driver);
     }
-    // Software asks again when it posts to a queue pair in error.
+    // Software asks again when it posts to a queue pair that it has moved to error.
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
     pair.a.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     pair.settle();
@@ -63,6 +63,41 @@ fn a_flush_of_empty_queues_writes_nothing() {
     flush(&mut pair.a, 1, 1);
     assert_eq!(codes(&mut pair.a, SEND_CQ), [(true, 1, 1)]);
     assert_eq!(codes(&mut pair.a, RECV_CQ), [(true, 1, 1)]);
+    flush(&mut pair.a, 1, 1);
+    nothing(&mut pair.a);
+}
+
+/// IBTA volume 1, section 10.3.1.8: what is posted in error completes as flushed, though software does not ask again.
+#[test]
+fn requests_after_the_flush_are_flushed() {
+    const PERIOD_US: u64 = 10_000;
+    let mut pair = Pair::connected();
+    pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0x1234_5600, 64)]));
+    pair.settle();
+    assert_eq!(failure(&mut pair.a, 1).0, 0x102);
+    // The driver has not asked yet: the code of the failure is still to be told.
+    pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
+    wait_us(&mut pair, PERIOD_US);
+    nothing(&mut pair.a);
+    flush(&mut pair.a, 2, 1);
+    assert_eq!(codes(&mut pair.a, SEND_CQ), [(true, 1, 2)], "one for both");
+    for posted in [1, 3, 5] {
+        for _ in 0..posted {
+            pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1; 100]));
+            pair.a.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
+        }
+        wait_us(&mut pair, PERIOD_US);
+        assert_eq!(codes(&mut pair.a, SEND_CQ), [(true, 1, 1)], "one for {posted}");
+        assert_eq!(codes(&mut pair.a, RECV_CQ), [(true, 1, 1)], "one for {posted}");
+        wait_us(&mut pair, PERIOD_US);
+        nothing(&mut pair.a);
+    }
+    // Software that asks all the same finds nothing left.
+    flush(&mut pair.a, 1, 1);
+    nothing(&mut pair.a);
+    pair.a.perform_well(&Operation::DestroyQp(DestroyQp { qpn: QPN, ..DestroyQp::default() }));
+    wait_us(&mut pair, PERIOD_US);
+    nothing(&mut pair.a);
 }
 
 /// The failing receive counts as posted: its flush is what software completes it by.
