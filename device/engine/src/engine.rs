@@ -291,9 +291,10 @@ impl Engine {
     /// The instant of [`Engine::poll_timeout`] may have come. Harmless when early.
     pub fn handle_timeout(&mut self, now: Instant, host: &mut impl Host) {
         self.unfinished = false;
+        let most = self.most_events();
         // Bound: what is still due is due at once again.
         for _ in 0..limits::TIMEOUTS_PER_CALL {
-            if self.events.len() >= limits::EVENT_BACKLOG {
+            if self.events.len() >= most {
                 return;
             }
             let Some(index) = self.timers.pop_due(now) else { break };
@@ -494,9 +495,15 @@ impl Engine {
         }
     }
 
+    /// Events that wait for the owner when a call has to end.
+    fn most_events(&self) -> usize {
+        limits::EVENT_BACKLOG.min(self.events.len() + limits::EVENTS_PER_CALL)
+    }
+
     fn poll_errors(&mut self, now: Instant, host: &mut impl Host) {
+        let most = self.most_events();
         for _ in 0..self.in_error.len().min(limits::ERROR_POLLS_PER_PERIOD) {
-            if self.events.len() >= limits::EVENT_BACKLOG {
+            if self.events.len() >= most {
                 break;
             }
             let Some(index) = self.in_error.pop_front() else { break };

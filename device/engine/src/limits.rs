@@ -36,9 +36,10 @@ pub(crate) const FRAMES_PER_QP_TURN: u32 = 32;
 /// to itself, so the chain may have no end.
 pub(crate) const REQUESTS_PER_STEP: u32 = 64;
 
-/// Steps without a frame before `poll_transmit` returns to its caller and asks for another call by a deadline in the
-/// past.
-pub(crate) const IDLE_STEPS_PER_POLL: u32 = 64;
+/// Steps that used up their requests and gave no frame, before `poll_transmit` returns to its caller and asks for another
+/// call by a deadline in the past. Each takes up to [`FLUSHES_PER_STEP`] requests, and a host may write a line to a trace
+/// for every one of them.
+pub(crate) const IDLE_STEPS_PER_POLL: u32 = 4;
 
 /// Requests of one queue flushed at once. The rest follows in later turns.
 pub(crate) const FLUSHES_PER_STEP: usize = 256;
@@ -63,6 +64,10 @@ pub(crate) const POOLED_REPLIES: usize = 1 << 18;
 /// Events that wait for the owner before work stops that makes more of them: flushes and deadlines. An owner that
 /// reports slower than queues are flushed would collect them without end.
 pub(crate) const EVENT_BACKLOG: usize = 1 << 14;
+
+/// Events of one call for deadlines or for QPs in ERR, before it returns to its caller and asks for another. What makes
+/// them costs a host with a trace a line each.
+pub(crate) const EVENTS_PER_CALL: usize = 1024;
 
 /// How often a QP in ERR is asked for receive requests posted late, for which there is no doorbell (JingZhao interface,
 /// section 10.5, asks for 1 to 10 ms).

@@ -135,6 +135,29 @@ fn flushes_wait_for_an_owner_that_does_not_collect_events() {
     assert!(engine.poll_event().is_some(), "flushing goes on once there is room");
 }
 
+/// Each request that is flushed is a line in the trace of an owner that has one.
+#[test]
+fn endless_flush_is_cut_into_short_calls() {
+    let (mut engine, mut host) = (Engine::new(Config::default()), Endless::default());
+    host.receives = true;
+    host.sends_taken = vec![0; 64];
+    let taken = |host: &Endless| host.sends_taken.iter().sum::<u32>();
+    for qpn in (0..64).map(Qpn::new) {
+        in_rts(&mut engine, &mut host, qpn);
+        modify(&mut engine, &mut host, qpn, State::Err);
+    }
+    while engine.poll_event().is_some() {}
+    for period in 1..50 {
+        let before = taken(&host);
+        frames(&mut engine, &mut host);
+        assert!((1..=1024).contains(&(taken(&host) - before)), "{} requests", taken(&host) - before);
+        while engine.poll_event().is_some() {}
+        engine.handle_timeout(Instant::from_nanos(period * 20_000_000), &mut host);
+        let events = std::iter::from_fn(|| engine.poll_event()).count();
+        assert!(events <= 1024 + 512, "{events} events");
+    }
+}
+
 #[test]
 fn a_peer_that_alternates_duplicates_and_unready_sends_cannot_pile_up_answers() {
     let (mut engine, mut host) = (Engine::new(Config::default()), Endless::default());
