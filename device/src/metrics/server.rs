@@ -239,6 +239,12 @@ fn parse(head: &[u8]) -> Option<Asked> {
     match request.parse(head) {
         Ok(httparse::Status::Partial) => None,
         Ok(httparse::Status::Complete(_)) => {
+            let hosts =
+                request.headers.iter().filter(|field| field.name.eq_ignore_ascii_case("host")).count();
+            // RFC 9112, section 3.2: a request of HTTP/1.1 has one Host, and none has two.
+            if hosts > 1 || hosts == 0 && request.version == Some(1) {
+                return Some(Asked::Refused("400 Bad Request"));
+            }
             let path = request.path.unwrap_or_default();
             // Parameters, which some scrapers add, change nothing.
             let known = path.split('?').next() == Some("/metrics");
@@ -324,9 +330,12 @@ mod tests {
         assert_eq!(parse("HEAD /metrics HTTP/1.1\r\n\r\n"), Some(Asked::Metrics { body: false }));
         assert_eq!(parse("GET /metrics HTTP/1.1\r\nHost:"), None);
         for (text, status) in [
-            ("POST /metrics HTTP/1.1\r\n\r\n", "405 Method Not Allowed"),
-            ("GET /metrics/ HTTP/1.1\r\n\r\n", "404 Not Found"),
-            ("GET /../metrics HTTP/1.1\r\n\r\n", "404 Not Found"),
+            ("POST /metrics HTTP/1.1\r\nHost: a\r\n\r\n", "405 Method Not Allowed"),
+            ("GET /metrics/ HTTP/1.1\r\nhost:\r\n\r\n", "404 Not Found"),
+            ("GET /../metrics HTTP/1.1\r\nHost: a\r\n\r\n", "404 Not Found"),
+            ("GET /metrics HTTP/1.1\r\n\r\n", "400 Bad Request"),
+            ("GET /metrics HTTP/1.1\r\nHost: a\r\nhOST: a\r\n\r\n", "400 Bad Request"),
+            ("GET /metrics HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n", "400 Bad Request"),
             ("GET /metrics HTTP/2.0\r\n\r\n", "400 Bad Request"),
             ("GET /metrics\r\n\r\n", "400 Bad Request"),
             ("\0\0\0\0", "400 Bad Request"),
