@@ -197,7 +197,7 @@ impl Blueprint {
                 Box::new(fabric.map_err(|source| failed("udp.bind", bind.to_string(), source))?)
             }
             (FabricConfig::Ring { folder, .. }, _) => {
-                let fabric = RingFabric::join(folder, mac);
+                let fabric = RingFabric::join(folder, &self.device.identity);
                 Box::new(
                     fabric.map_err(|source| failed("ring.folder", folder.display().to_string(), source))?,
                 )
@@ -206,7 +206,7 @@ impl Blueprint {
                 let fabric = TapFabric::open(interface, *path_mtu);
                 Box::new(fabric.map_err(|source| failed("tap.interface", interface.to_string(), source))?)
             }
-            (FabricConfig::Local { .. }, Some(network)) => Box::new(network.join(mac)?),
+            (FabricConfig::Local { .. }, Some(network)) => Box::new(network.join(&self.device.identity)?),
             (FabricConfig::Local { network }, None) => {
                 let missing = io::Error::from(io::ErrorKind::NotFound);
                 return Err(failed("local.network", network.clone(), missing));

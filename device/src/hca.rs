@@ -124,7 +124,8 @@ impl<F: Frontend> Hca<F> {
     /// An HCA after power-on.
     pub fn new(frontend: F, addresses: impl Into<Addresses>, capture: Option<Capture>) -> Self {
         let pci = frontend.pci();
-        let port = match frontend.serves_frames() {
+        let is_nic = frontend.serves_frames();
+        let port = match is_nic {
             true => Port::of_nic(addresses),
             false => Port::new(addresses),
         };
@@ -142,7 +143,7 @@ impl<F: Frontend> Hca<F> {
             capture,
             impairments: Impairments::default(),
             monitor: Monitor::default(),
-            outbound: TxBatch::default(),
+            outbound: if is_nic { TxBatch::of_nic() } else { TxBatch::default() },
             needs_icrc: true,
             turn_bytes: MEMORY_TURN_BYTES,
             sender: Sender::default(),

@@ -21,7 +21,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ("memory", &["sparse", "record"]),
     ("vfio", &["shared_memory", "memory", "telemetry", "record"]),
     ("inherited", &["vfio"]),
-    ("fabric", &["rate", "shared_memory", "telemetry", "vfio"]),
+    ("fabric", &["identity", "rate", "shared_memory", "telemetry", "vfio"]),
     ("net", &["identity", "rate", "telemetry", "fabric"]),
     ("management", &["identity", "net"]),
     ("frontend", &["identity", "sparse", "telemetry", "memory", "vfio", "net", "management"]),

@@ -114,7 +114,10 @@ impl Bench {
     /// Two devices whose drivers have brought them up; somebody looks at the attacker's or not.
     fn new(watched: u8) -> Self {
         let network = Networks::default().network("bench");
-        let join = |mac| network.join(mac).expect("a descriptor is left");
+        let join = |mac: MacAddr| {
+            let identity = Identity { mac, ..Identity::from_lid(Lid::new(mac.0[5].into())) };
+            network.join(&identity).expect("a descriptor is left")
+        };
         let mut bench = Self {
             attacker: Nic::new(ATTACKER, watched, true, join(ATTACKER)),
             neighbour: Nic::new(NEIGHBOUR, 0, false, join(NEIGHBOUR)),

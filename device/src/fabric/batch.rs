@@ -6,6 +6,7 @@ use std::ops::Range;
 use protocol::ids::MacAddr;
 use protocol::roce::{IcrcField, seal};
 
+use super::sources::Source;
 use super::{MAX_FRAME_LEN, MIN_FRAME_LEN};
 
 /// Bound: bytes of frames that a turn makes for memory shared with others, and that it takes from there, but for the last
@@ -17,6 +18,8 @@ pub(crate) const MEMORY_TURN_BYTES: usize = 256 << 10;
 pub struct TxBatch {
     bytes: Vec<u8>,
     frames: VecDeque<TxFrame>,
+    /// The driver of a NIC chooses the sources of its frames.
+    has_chosen_sources: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -36,11 +39,15 @@ pub enum Origin {
     Own,
     /// It answers a frame that came, so its destination was heard of just now: see [`TxBatch::mark_answer`].
     Answer,
-    /// A NIC sends it, whose driver chose its source: fabrics look whether that is somebody else's.
-    Nic,
 }
 
 impl TxBatch {
+    /// Frames of a device that is a NIC. Its driver chooses their sources, those of its RDMA half too, and fabrics check
+    /// that no other member has them.
+    pub fn of_nic() -> Self {
+        Self { has_chosen_sources: true, ..Self::default() }
+    }
+
     /// Where the next frame is to be appended. Call [`TxBatch::commit`] after it.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
@@ -107,7 +114,6 @@ impl TxBatch {
             Some(dst) if (MIN_FRAME_LEN..=MAX_FRAME_LEN).contains(&frame.len()) => {
                 let dst = MacAddr(*dst);
                 self.commit(dst);
-                self.mark(Origin::Nic);
                 true
             }
             _ => {
@@ -184,10 +190,15 @@ impl TxBatch {
         self.frames.front().copied()
     }
 
-    /// Source of a frame whose fabric looks at it: of those of a NIC.
-    pub(super) fn chosen_source(&self, frame: &TxFrame) -> Option<MacAddr> {
-        let source = || self.bytes.get(frame.start + 6..)?.first_chunk().map(|mac| MacAddr(*mac));
-        if frame.origin == Origin::Nic { source() } else { None }
+    /// The sender that a frame of a NIC names. `None`: it is the configured one.
+    pub(super) fn chosen_source(&self, frame: &TxFrame) -> Option<Source> {
+        if self.has_chosen_sources { Source::of(self.bytes.get(frame.start..frame.end)?) } else { None }
+    }
+
+    /// MAC of [`TxBatch::chosen_source`].
+    pub(super) fn chosen_mac(&self, frame: &TxFrame) -> Option<MacAddr> {
+        let mac = || self.bytes.get(frame.start + 6..)?.first_chunk().map(|mac| MacAddr(*mac));
+        if self.has_chosen_sources { mac() } else { None }
     }
 
     /// The longest run from the front that one segmented send can carry: same destination and length, of which only
@@ -195,11 +206,11 @@ impl TxBatch {
     pub(super) fn run(&self, max_frames: usize, max_bytes: usize) -> Run {
         let Some(first) = self.front() else { return Run { frames: 0, bytes: 0..0, segment: 0 } };
         let segment = first.end - first.start;
-        let source = self.chosen_source(&first);
+        let source = self.chosen_mac(&first);
         let mut run = Run { frames: 1, bytes: first.start..first.end, segment };
         for frame in self.frames.iter().skip(1).take(max_frames.saturating_sub(1)) {
             let len = frame.end - frame.start;
-            let is_alike = frame.dst == first.dst && self.chosen_source(frame) == source;
+            let is_alike = frame.dst == first.dst && self.chosen_mac(frame) == source;
             if !is_alike || len > segment || frame.end - first.start > max_bytes {
                 break;
             }
@@ -415,7 +426,7 @@ mod tests {
 
     #[test]
     fn a_run_of_a_nic_ends_at_another_source() {
-        let mut batch = TxBatch::default();
+        let mut batch = TxBatch::of_nic();
         for source in [A, A, B, A] {
             batch.buffer().extend([&B.0[..], &source.0, &[0x5a; 48]].concat());
             assert!(batch.commit_plain());
@@ -423,7 +434,7 @@ mod tests {
         let mut runs = Vec::new();
         while let Some(first) = batch.front() {
             let run = batch.run(64, 60_000);
-            runs.push((batch.chosen_source(&first), run.frames));
+            runs.push((batch.chosen_mac(&first), run.frames));
             batch.advance(run.frames);
         }
         assert_eq!(runs, [(Some(A), 2), (Some(B), 1), (Some(A), 1)]);

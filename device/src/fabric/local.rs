@@ -1,13 +1,13 @@
 //! The `local` fabric: HCAs of one process, each on its own thread, hand frames to each other in memory.
 //!
 //! A frame goes to the member whose MAC it is for, to all others if it is for a group. What is for nobody's MAC goes to
-//! members that are NICs: they filter by themselves, and behind one there may be a bridge. A MAC of the configuration is
-//! its member's; others are learned from what NICs send.
+//! members that are NICs: they filter by themselves, and behind one there may be a bridge. Configured MAC and IP addresses are
+//! their member's; other MACs are learned from what NICs send.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
 
@@ -16,8 +16,11 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::batch::{Frames, TxFrame};
 use super::macs::{MacTable, REFRESH};
+use super::sources::{IpOwners, Source};
 use super::wish::{is_wanted, want};
 use super::{Fabric, FabricStats, Origin, RxBatch, Sent, TxBatch};
+use crate::identity::Identity;
+use crate::limited;
 
 /// Bound: frames that wait for one HCA, and their bytes. What comes beyond is lost, as in a socket's buffer.
 const MAX_FRAMES: usize = 4096;
@@ -35,13 +38,15 @@ pub struct Networks(HashMap<String, Arc<Network>>);
 #[derive(Debug)]
 pub struct Network {
     members: RwLock<Members>,
+    /// Times that somebody has joined. Whatever was admitted before is to be checked again.
+    joins: AtomicU64,
     /// Origin of the clock that lets addresses age.
     started: Instant,
 }
 
 impl Default for Network {
     fn default() -> Self {
-        Self { members: RwLock::default(), started: Instant::now() }
+        Self { members: RwLock::default(), joins: AtomicU64::new(0), started: Instant::now() }
     }
 }
 
@@ -50,6 +55,7 @@ impl Default for Network {
 struct Members {
     all: HashMap<MacAddr, Arc<Member>>,
     macs: MacTable<MacAddr>,
+    ips: IpOwners,
 }
 
 #[derive(Debug)]
@@ -82,9 +88,17 @@ pub struct LocalFabric {
     mac: MacAddr,
     network: Arc<Network>,
     own: Arc<Member>,
-    /// The MAC that the NIC sent from last, beside its own, and when it was looked up.
-    last: Option<(MacAddr, engine::Instant)>,
+    last: Option<Admitted>,
     stats: FabricStats,
+}
+
+/// The sender that the NIC named last.
+#[derive(Clone, Copy, Debug)]
+struct Admitted {
+    source: Source,
+    at: engine::Instant,
+    /// [`Network::joins`] then.
+    joins: u64,
 }
 
 impl Networks {
@@ -95,11 +109,12 @@ impl Networks {
 }
 
 impl Network {
-    /// Plugs the HCA with a MAC into the network, until the fabric is dropped.
+    /// Plugs the HCA with these addresses into the network, until the fabric is dropped.
     ///
     /// # Errors
     /// The host has no descriptors left.
-    pub fn join(self: &Arc<Self>, mac: MacAddr) -> io::Result<LocalFabric> {
+    pub fn join(self: &Arc<Self>, identity: &Identity) -> io::Result<LocalFabric> {
+        let mac = identity.mac;
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         let own = Arc::new(Member {
             hears_all: AtomicBool::new(false),
@@ -111,6 +126,8 @@ impl Network {
         let mut members = self.change();
         members.all.insert(mac, own.clone());
         members.macs.fix(mac, mac);
+        members.ips.add(identity);
+        self.joins.fetch_add(1, Ordering::Relaxed);
         drop(members);
         tracing::info!(%mac, "local fabric");
         Ok(LocalFabric { mac, network: self.clone(), own, last: None, stats: FabricStats::default() })
@@ -208,22 +225,29 @@ impl Members {
 }
 
 impl LocalFabric {
-    /// Whether the NIC may send from a MAC that its driver chose: not in the name of another member. The MAC is learned.
-    fn admit(&mut self, now: engine::Instant, source: MacAddr) -> bool {
-        let is_alike =
-            |(last, at): (MacAddr, engine::Instant)| last == source && now.saturating_since(at) < REFRESH;
-        if source == self.mac || self.last.is_some_and(is_alike) {
+    /// Whether the NIC may send as a sender that its driver chose. Its MAC is learned.
+    fn admit(&mut self, now: engine::Instant, source: Source) -> bool {
+        let joins = self.network.joins.load(Ordering::Relaxed);
+        let is_alike = |last: Admitted| {
+            last.source == source && last.joins == joins && now.saturating_since(last.at) < REFRESH
+        };
+        if self.last.is_some_and(is_alike) {
             return true;
         }
-        let admitted = self.network.change().macs.show(now, source, self.mac);
-        if admitted {
-            self.last = Some((source, now));
+        if !self.network.members().ips.admits(&source, self.mac) {
+            self.stats.tx_foreign_ip += 1;
+        } else if source.mac != self.mac && !self.network.change().macs.show(now, source.mac, self.mac) {
+            self.stats.tx_foreign_mac += 1;
+        } else {
+            self.last = Some(Admitted { source, at: now, joins });
+            return true;
         }
-        admitted
+        limited!(warn, own = %self.mac, ?source, "the guest of a NIC sends as another member");
+        false
     }
 
     /// Sends frames from the front that need no look at their source, or have that one.
-    fn send_from(&mut self, now: engine::Instant, source: Option<MacAddr>, batch: &mut TxBatch) {
+    fn send_from(&mut self, now: engine::Instant, source: Option<Source>, batch: &mut TxBatch) {
         let members = self.network.members();
         while let Some(first) = batch.front().filter(|frame| batch.chosen_source(frame) == source) {
             let owner = members.macs.owner(now, first.dst);
@@ -269,7 +293,6 @@ impl Fabric for LocalFabric {
             if source.is_none_or(|source| self.admit(now, source)) {
                 self.send_from(now, source, batch);
             } else {
-                self.stats.tx_foreign_mac += 1;
                 batch.advance(1);
             }
         }
@@ -334,6 +357,7 @@ impl Drop for LocalFabric {
         let mut members = self.network.change();
         members.all.remove(&self.mac);
         members.macs.rename(|owner| Some(owner).filter(|owner| *owner != self.mac));
+        members.ips.remove(self.mac);
     }
 }
 
@@ -341,14 +365,19 @@ impl Drop for LocalFabric {
 mod tests {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+    use super::super::sources::tests::{frames_from, member};
     use super::*;
 
     const MACS: [MacAddr; 3] =
         [MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2]), MacAddr([2, 0, 0, 0, 0, 3])];
 
+    fn join(networks: &mut Networks, name: &str, mac: MacAddr) -> LocalFabric {
+        networks.network(name).join(&Identity::of_mac(mac).unwrap()).unwrap()
+    }
+
     fn network() -> [LocalFabric; 3] {
         let mut networks = Networks::default();
-        MACS.map(|mac| networks.network("a").join(mac).unwrap())
+        MACS.map(|mac| join(&mut networks, "a", mac))
     }
 
     fn batch(frames: &[(MacAddr, u8)]) -> TxBatch {
@@ -404,12 +433,12 @@ mod tests {
     #[test]
     fn networks_are_apart_and_members_leave_them() {
         let mut networks = Networks::default();
-        let mut a = networks.network("a").join(MACS[0]).unwrap();
-        let b = networks.network("b").join(MACS[1]).unwrap();
+        let mut a = join(&mut networks, "a", MACS[0]);
+        let b = join(&mut networks, "b", MACS[1]);
         a.send(&mut batch(&[(MACS[1], 1)]));
         assert_eq!(a.stats().tx_no_peer, 1);
         drop(b);
-        let mut b = networks.network("a").join(MACS[1]).unwrap();
+        let mut b = join(&mut networks, "a", MACS[1]);
         a.send(&mut batch(&[(MACS[1], 2)]));
         assert_eq!(received(&mut b), [2]);
         drop(b);
@@ -457,7 +486,7 @@ mod tests {
 
     /// Frames of a NIC, with their sources.
     fn plain(frames: &[(MacAddr, MacAddr, u8)]) -> TxBatch {
-        let mut batch = TxBatch::default();
+        let mut batch = TxBatch::of_nic();
         for (dst, src, tag) in frames {
             batch.buffer().extend([&dst.0[..], &src.0, &[*tag; 60]].concat());
             assert!(batch.commit_plain());
@@ -506,5 +535,46 @@ mod tests {
         drop(a);
         b.send(&mut plain(&[(MACS[2], NOBODYS, 9)]));
         assert_eq!(received_plain(&mut c), [9], "what was learned of who is gone is anybody's");
+    }
+
+    #[test]
+    fn nic_never_sends_as_another_member() {
+        let [mut a, mut b, mut c] = network();
+        a.hear_all();
+        let of = |frames: Vec<Vec<u8>>| {
+            let mut batch = TxBatch::of_nic();
+            frames.iter().for_each(|frame| batch.push(frame));
+            batch
+        };
+        // Raw frames and those of the RDMA half are alike here: requests, and answers.
+        for is_answer in [false, true] {
+            for mac in [MACS[0], NOBODYS] {
+                let mut frames = TxBatch::of_nic();
+                for frame in frames_from(mac, MACS[1], &member(3)) {
+                    frames.push(&frame);
+                    if is_answer {
+                        frames.mark_answer();
+                    }
+                }
+                a.send(&mut frames);
+            }
+        }
+        a.send(&mut of(frames_from(MACS[2], MACS[1], &member(1))));
+        assert_eq!(all_received(&mut b).count(), 0);
+        assert_eq!((a.stats().tx_foreign_ip, a.stats().tx_foreign_mac), (24, 6));
+
+        // Its own addresses, those of a guest behind it, and what the HCA itself sends.
+        for (mac, ip) in [(MACS[0], 1), (MACS[0], 9), (NOBODYS, 8)] {
+            a.send(&mut of(frames_from(mac, MACS[1], &member(ip))));
+        }
+        c.send(&mut batch(&[(MACS[1], 1)]));
+        assert_eq!(all_received(&mut b).count(), 19);
+
+        // From the moment its owner is there an address is the owner's.
+        let late = MacAddr([2, 0, 0, 0, 0, 9]);
+        let _late = a.network.join(&member(9)).unwrap();
+        a.send(&mut of(frames_from(MACS[0], MACS[1], &member(9))));
+        a.send(&mut of(frames_from(late, MACS[1], &member(1))));
+        assert_eq!(all_received(&mut b).count(), 0);
     }
 }

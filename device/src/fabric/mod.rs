@@ -7,6 +7,7 @@ pub mod impair;
 pub mod local;
 mod macs;
 pub mod ring;
+mod sources;
 pub mod switch;
 pub mod tap;
 pub mod udp;
@@ -190,6 +191,9 @@ pub struct FabricStats {
     pub tx_refused: u64,
     /// Frames of a NIC that say to come from a MAC of somebody else.
     pub tx_foreign_mac: u64,
+    /// Frames of a NIC that say to come from an IP address of another member.
+    #[serde(default)]
+    pub tx_foreign_ip: u64,
     /// Frames that had no peer to go to: there is none, or they answer somebody who is not known any more, or they are for
     /// who sent them.
     pub tx_no_peer: u64,
@@ -201,6 +205,9 @@ pub struct FabricStats {
     pub rx_over_rate: u64,
     /// Frames from a MAC that is another peer's.
     pub rx_foreign_mac: u64,
+    /// Frames from an IP address that is another member's.
+    #[serde(default)]
+    pub rx_foreign_ip: u64,
     /// Datagrams the kernel lost at our socket, nearly always because its buffer was full: raise `net.core.rmem_max`.
     pub rx_overflow: u64,
     /// Frames of one peer sent on to another.

@@ -1,19 +1,19 @@
 //! The `ring` fabric: HCAs of different processes of one host hand frames to each other through shared memory.
 //!
 //! A network is a folder. Each HCA listens there on a socket that is named by its MAC, so a MAC has one HCA, and calls the
-//! others that it finds. Of two the one with the greater MAC makes the memory and hands it over (`hello`); the other, when
-//! it comes later, asks to be called. The socket stays: a byte on it wakes who sleeps, and its end says that the other is
-//! gone. An eventfd would wake a little faster, but both sides of one share its flags: a peer could fill it, make it
-//! blocking, and so stop whoever writes to it. A send on a socket of our own never waits.
+//! others that it finds (`meeting`). The socket between two stays: a byte on it wakes who sleeps, and its end says that the
+//! other is gone. An eventfd would wake a little faster, but both sides of one share its flags: a peer could fill it, make
+//! it blocking, and so stop whoever writes to it. A send on a socket of our own never waits.
 //!
-//! Of frames, every MAC of a member is its own while it is here; those of NICs are learned.
+//! Of frames, every MAC and IP address of a member is its own while it is here; the MACs of NICs are learned.
 
 mod hello;
 mod link;
+mod meeting;
 pub mod memory;
 mod share;
+mod tokens;
 
-use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -24,15 +24,17 @@ use protocol::ids::MacAddr;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use self::hello::{Hello, Unheard};
 pub use self::link::MemberRow;
 use self::link::{Fault, Link};
-use self::memory::RingLen;
+use self::meeting::Scan;
+pub use self::meeting::socket_path;
+use self::tokens::Tokens;
 use super::batch::TxFrame;
 use super::macs::{MacTable, REFRESH};
+use super::sources::{IpOwners, Source};
 use super::{Fabric, FabricStats, Origin, RxBatch, Sent, TxBatch};
+use crate::identity::Identity;
 use crate::limited;
 use crate::vfio::server::Listener;
 
@@ -58,9 +60,6 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// How often the folder is looked at while frames go to MACs that nobody has.
 const SCAN_PERIOD: Duration = Duration::from_secs(1);
 
-/// What follows the MAC in the name of a socket.
-const SUFFIX: &str = ".ring";
-
 mod token {
     pub(super) const LISTENER: u64 = 0;
     /// The first caller; those of links begin behind the last.
@@ -80,74 +79,71 @@ enum Station {
 /// See the module.
 #[derive(Debug)]
 pub struct RingFabric {
-    own: MacAddr,
+    own: Identity,
     folder: PathBuf,
     listener: Listener,
     epoll: OwnedFd,
     links: Vec<Option<Link>>,
     callers: [Option<UnixStream>; MAX_CALLERS],
     next_caller: usize,
+    tokens: Tokens,
     macs: MacTable<Station>,
-    /// Who showed which MAC last, and when it was looked up.
-    last: Option<(MacAddr, Station, engine::Instant)>,
+    ips: IpOwners,
+    /// The sender that was admitted last, of which station, and when.
+    last: Option<(Source, Station, engine::Instant)>,
     /// Link that is served first in the next turn.
     first: usize,
     full_since: Option<Instant>,
     scanned: Instant,
+    /// The last member that the folder was searched up to.
+    scanned_to: Option<MacAddr>,
     /// Origin of the clock that lets addresses age.
     started: Instant,
     stats: FabricStats,
 }
 
-/// Name of a member's socket.
-pub fn socket_path(folder: &Path, mac: MacAddr) -> PathBuf {
-    let digits: String = mac.0.iter().map(|byte| format!("{byte:02x}")).collect();
-    folder.join(digits + SUFFIX)
-}
-
-/// The member that has a socket of this name.
-fn member(name: &str) -> Option<MacAddr> {
-    let digits = name.strip_suffix(SUFFIX)?;
-    if digits.len() != 12
-        || !digits.bytes().all(|digit| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit))
-    {
-        return None;
-    }
-    let number = u64::from_str_radix(digits, 16).ok()?;
-    let [_, _, mac @ ..] = number.to_be_bytes();
-    Some(MacAddr(mac)).filter(|mac| !mac.is_multicast())
+/// An address of a frame is another member's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Foreign {
+    Mac,
+    Ip,
 }
 
 impl RingFabric {
-    /// Joins the network of a folder as the HCA with a MAC, until it is dropped.
+    /// Joins the network of a folder as the HCA with these addresses, until it is dropped.
     ///
     /// # Errors
     /// The folder cannot be used, another HCA has the MAC, or the host has no descriptors left.
-    pub fn join(folder: &Path, own: MacAddr) -> io::Result<Self> {
-        let listener = Listener::bind(&socket_path(folder, own)).map_err(io::Error::other)?;
+    pub fn join(folder: &Path, own: &Identity) -> io::Result<Self> {
+        let listener = Listener::bind(&socket_path(folder, own.mac)).map_err(io::Error::other)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         watch(&epoll, &listener, token::LISTENER)?;
         let now = Instant::now();
         let mut macs = MacTable::default();
-        macs.fix(own, Station::Own);
+        macs.fix(own.mac, Station::Own);
+        let mut ips = IpOwners::default();
+        ips.add(own);
         let mut fabric = Self {
-            own,
+            own: *own,
             folder: folder.to_path_buf(),
             listener,
             epoll,
             links: Vec::new(),
             callers: [const { None }; MAX_CALLERS],
             next_caller: 0,
+            tokens: Tokens::default(),
             macs,
+            ips,
             last: None,
             first: 0,
             full_since: None,
             scanned: now,
+            scanned_to: None,
             started: now,
             stats: FabricStats::default(),
         };
-        tracing::info!(folder = %folder.display(), mac = %own, "ring fabric");
-        fabric.scan();
+        tracing::info!(folder = %folder.display(), mac = %own.mac, "ring fabric");
+        fabric.scan(Scan::Whole);
         Ok(fabric)
     }
 
@@ -160,55 +156,8 @@ impl RingFabric {
         engine::Instant::ZERO + self.started.elapsed()
     }
 
-    /// Calls whoever is in the folder and not linked.
-    fn scan(&mut self) {
-        self.scanned = Instant::now();
-        let linked: HashSet<MacAddr> = self.linked().chain([self.own]).collect();
-        let entries = match std::fs::read_dir(&self.folder) {
-            Ok(entries) => entries,
-            Err(error) => {
-                limited!(warn, folder = %self.folder.display(), %error, "the ring's folder cannot be read");
-                return;
-            }
-        };
-        // Bound: whoever may make files there can make many.
-        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-        let found: Vec<MacAddr> = names
-            .filter_map(|name| member(&name))
-            .filter(|mac| !linked.contains(mac))
-            .take(2 * MAX_LINKS)
-            .collect();
-        for mac in found {
-            self.call(mac);
-        }
-    }
-
-    /// Calls a member: with memory if it is ours to make it.
-    fn call(&mut self, mac: MacAddr) {
-        let socket = match connect(&socket_path(&self.folder, mac)) {
-            Ok(socket) => socket,
-            // Killed, or gone meanwhile: it calls when it is back.
-            Err(Errno::CONNREFUSED | Errno::NOENT) => return,
-            Err(error) => {
-                limited!(warn, %mac, %error, "a member of the ring cannot be called");
-                return;
-            }
-        };
-        let made = if self.own.0 > mac.0 {
-            share::make(RingLen::USUAL).and_then(|(memfd, producer, consumer)| {
-                hello::send(&socket, self.own, RingLen::USUAL, Some(memfd.as_fd()))?;
-                self.link(Link::new(mac, socket, producer, consumer))
-            })
-        } else {
-            hello::send(&socket, self.own, RingLen::USUAL, None)
-        };
-        if let Err(error) = made {
-            limited!(warn, %mac, %error, "a member of the ring cannot be called");
-        }
-    }
-
-    /// Takes up a link.
-    fn link(&mut self, link: Link) -> io::Result<()> {
+    /// Takes up a link to a member with these addresses.
+    fn link(&mut self, link: Link, member: &Identity) -> io::Result<()> {
         let place = match self.links.iter().position(Option::is_none) {
             Some(place) => place,
             None if self.links.len() < MAX_LINKS => {
@@ -220,6 +169,7 @@ impl RingFabric {
         watch(&self.epoll, link.socket(), token::LINKS + place as u64)?;
         let mac = link.mac();
         self.macs.fix(mac, Station::Link(place));
+        self.ips.add(member);
         self.last = None;
         self.links[place] = Some(link);
         limited!(info, %mac, "a member of the ring is here");
@@ -239,86 +189,8 @@ impl RingFabric {
             }
         }
         self.macs.rename(|station| Some(station).filter(|station| *station != Station::Link(place)));
+        self.ips.remove(mac);
         self.last = None;
-    }
-
-    fn accept(&mut self) {
-        // Bound: as many as can be kept.
-        for _ in 0..MAX_CALLERS {
-            let socket = match self.listener.accept() {
-                Ok(Some(socket)) => socket,
-                Ok(None) => return,
-                Err(error) => {
-                    limited!(warn, %error, "members of the ring cannot be accepted");
-                    return;
-                }
-            };
-            let place = self.next_caller;
-            self.next_caller = (place + 1) % MAX_CALLERS;
-            if watch(&self.epoll, &socket, token::CALLERS + place as u64).is_ok() {
-                self.callers[place] = Some(socket);
-                self.hear(place);
-            }
-        }
-    }
-
-    /// Hears who a caller is.
-    fn hear(&mut self, place: usize) {
-        let Some(socket) = &self.callers[place] else { return };
-        let heard = hello::receive(socket);
-        if matches!(heard, Ok(None)) {
-            return;
-        }
-        let Some(socket) = self.callers[place].take() else { return };
-        let _ = epoll::delete(&self.epoll, &socket);
-        match heard {
-            Ok(Some(Hello::Memory { mac, len, memfd })) => {
-                if let Err(reason) = self.answer(socket, mac, len, memfd) {
-                    self.stats.rings_broken += 1;
-                    limited!(warn, %mac, reason, "a caller is not made a member of the ring");
-                }
-            }
-            Ok(Some(Hello::Call { mac })) => self.call_back(mac),
-            Ok(None) | Err(Unheard::Closed) => {}
-            Err(error) => {
-                self.stats.rings_broken += 1;
-                limited!(warn, %error, "a caller is no member of the ring");
-            }
-        }
-    }
-
-    fn answer(
-        &mut self,
-        socket: UnixStream,
-        mac: MacAddr,
-        len: RingLen,
-        memfd: OwnedFd,
-    ) -> Result<(), String> {
-        // The smaller MAC never makes memory, so that two who call each other at once end with one link.
-        if mac.0 <= self.own.0 || mac.is_multicast() {
-            return Err("its MAC is not one that calls".to_owned());
-        }
-        self.forget_gone(mac);
-        if self.linked().any(|other| other == mac) {
-            return Err("another member has this MAC".to_owned());
-        }
-        let (producer, consumer) = share::take(memfd, len).map_err(|error| error.to_string())?;
-        self.link(Link::new(mac, socket, producer, consumer)).map_err(|error| error.to_string())
-    }
-
-    fn call_back(&mut self, mac: MacAddr) {
-        self.forget_gone(mac);
-        if mac.0 < self.own.0 && !mac.is_multicast() && self.linked().all(|other| other != mac) {
-            self.call(mac);
-        }
-    }
-
-    /// Gives up the link to a member of this MAC that has ended: its successor may be noticed before its end.
-    fn forget_gone(&mut self, mac: MacAddr) {
-        let is_of = |link: &Option<Link>| link.as_ref().is_some_and(|link| link.mac() == mac);
-        if let Some(place) = self.links.iter().position(is_of) {
-            self.hear_bell(place);
-        }
     }
 
     fn hear_bell(&mut self, place: usize) {
@@ -329,19 +201,28 @@ impl RingFabric {
         }
     }
 
-    /// Whether somebody may use a source MAC, which is learned.
-    fn admit(&mut self, now: engine::Instant, source: MacAddr, station: Station) -> bool {
-        let is_alike = |(mac, who, at): (MacAddr, Station, engine::Instant)| {
-            mac == source && who == station && now.saturating_since(at) < REFRESH
+    /// Whether a station may send as this sender, whose MAC is learned.
+    fn admit(&mut self, now: engine::Instant, source: Source, station: Station) -> Result<(), Foreign> {
+        let is_alike = |(last, of, at): (Source, Station, engine::Instant)| {
+            last == source && of == station && now.saturating_since(at) < REFRESH
         };
         if self.last.is_some_and(is_alike) {
-            return true;
+            return Ok(());
         }
-        let admitted = self.macs.show(now, source, station);
-        if admitted {
+        let member = match station {
+            Station::Own => Some(self.own.mac),
+            Station::Link(place) => self.links.get(place).and_then(Option::as_ref).map(Link::mac),
+        };
+        let foreign = if !member.is_some_and(|member| self.ips.admits(&source, member)) {
+            Foreign::Ip
+        } else if !self.macs.show(now, source.mac, station) {
+            Foreign::Mac
+        } else {
             self.last = Some((source, station, now));
-        }
-        admitted
+            return Ok(());
+        };
+        limited!(warn, ?member, ?source, "a member of the ring sends as another");
+        Err(foreign)
     }
 
     /// Puts the first frames of the batch into a ring; returns how many fitted.
@@ -416,9 +297,12 @@ impl RingFabric {
         while let Some(first) = batch.front() {
             let source = batch.chosen_source(&first);
             if let Some(source) = source
-                && !self.admit(now, source, Station::Own)
+                && let Err(foreign) = self.admit(now, source, Station::Own)
             {
-                self.stats.tx_foreign_mac += 1;
+                match foreign {
+                    Foreign::Mac => self.stats.tx_foreign_mac += 1,
+                    Foreign::Ip => self.stats.tx_foreign_ip += 1,
+                }
                 batch.advance(1);
                 continue;
             }
@@ -438,7 +322,7 @@ impl RingFabric {
                 }
                 None => {
                     if self.scanned.elapsed() >= SCAN_PERIOD {
-                        self.scan();
+                        self.scan(Scan::Part);
                     }
                     self.flood(batch, count);
                 }
@@ -474,22 +358,23 @@ impl Fabric for RingFabric {
                 self.unlink(place, &fault);
                 batch.retain_from(before, |_| false);
             }
-            let arrived = batch.len() - before;
+            let (mut foreign_macs, mut foreign_ips) = (0, 0);
             batch.retain_from(before, |frame| {
-                let source = frame.get(6..).and_then(|bytes| bytes.first_chunk()).map(|mac| MacAddr(*mac));
-                let admitted = source.is_some_and(|source| self.admit(now, source, Station::Link(place)));
-                if !admitted {
-                    limited!(warn, mac = ?source, "a member of the ring sends as another");
-                }
-                admitted
+                // The ring carries nothing shorter than an Ethernet header.
+                let Some(source) = Source::of(frame) else { return false };
+                let admitted = self.admit(now, source, Station::Link(place));
+                foreign_macs += u64::from(admitted == Err(Foreign::Mac));
+                foreign_ips += u64::from(admitted == Err(Foreign::Ip));
+                admitted.is_ok()
             });
             let admitted = (batch.len() - before) as u64;
-            let foreign = arrived as u64 - admitted;
             self.stats.rx_frames += admitted;
-            self.stats.rx_foreign_mac += foreign;
+            self.stats.rx_foreign_mac += foreign_macs;
+            self.stats.rx_foreign_ip += foreign_ips;
             if let Some(Some(link)) = self.links.get_mut(place) {
                 link.counters.rx_frames += admitted;
-                link.counters.rx_foreign_mac += foreign;
+                link.counters.rx_foreign_mac += foreign_macs;
+                link.counters.rx_foreign_ip += foreign_ips;
             }
         }
         Ok(())
@@ -562,14 +447,6 @@ impl Fabric for RingFabric {
 
 fn watch(epoll: &OwnedFd, source: impl AsFd, token: u64) -> io::Result<()> {
     Ok(epoll::add(epoll, source, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
-}
-
-/// Connects without waiting: a member that accepts nobody is called again later.
-fn connect(path: &Path) -> Result<UnixStream, Errno> {
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket.into())
 }
 
 #[cfg(test)]

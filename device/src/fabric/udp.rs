@@ -189,7 +189,7 @@ impl Fabric for UdpFabric {
     fn send(&mut self, batch: &mut TxBatch) -> Sent {
         let now = self.now();
         while let Some(first) = batch.front() {
-            if let Some(source) = batch.chosen_source(&first)
+            if let Some(source) = batch.chosen_mac(&first)
                 && source != self.own
                 && !self.switch.admit_own(now, source)
             {
@@ -568,7 +568,7 @@ mod tests {
         from_leaf(BEHIND);
         assert_eq!((received(&mut hub).len(), received(&mut other).len()), (1, 1), "flooded");
 
-        let mut batch = TxBatch::default();
+        let mut batch = TxBatch::of_nic();
         push_plain(&mut batch, MacAddr::BROADCAST, BEHIND);
         push_plain(&mut batch, BEHIND, OWN);
         hub.send(&mut batch);
@@ -577,8 +577,9 @@ mod tests {
         from_leaf(BEHIND);
         assert_eq!((received(&mut hub).len(), received(&mut other).len()), (1, 0));
 
-        push(&mut batch, OWN, BEHIND, 64, 1);
-        other.send(&mut batch);
+        let mut peers = TxBatch::default();
+        push(&mut peers, OWN, BEHIND, 64, 1);
+        other.send(&mut peers);
         assert_eq!(
             (received(&mut hub).len(), hub.stats().rx_foreign_mac),
             (0, 1),

@@ -291,11 +291,13 @@ impl Writer<'_> {
                 for (reason, count) in [
                     ("tx_refused", fabric.tx_refused),
                     ("tx_foreign_mac", fabric.tx_foreign_mac),
+                    ("tx_foreign_ip", fabric.tx_foreign_ip),
                     ("tx_no_peer", fabric.tx_no_peer),
                     ("rx_stranger", fabric.rx_stranger),
                     ("rx_bad_length", fabric.rx_bad_length),
                     ("rx_over_rate", fabric.rx_over_rate),
                     ("rx_foreign_mac", fabric.rx_foreign_mac),
+                    ("rx_foreign_ip", fabric.rx_foreign_ip),
                     ("rx_overflow", fabric.rx_overflow),
                 ] {
                     sample(&[("reason", reason)], count);

@@ -102,10 +102,10 @@ impl<'a> EtherFrame<'a> {
 }
 
 /// EtherType of a tag: IEEE 802.1Q-2018, section 9.5, table 9-1, the C-TAG and the S-TAG.
-const TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
+pub const TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
 
 /// Bytes of a tag.
-pub(crate) const TAG_LEN: usize = 4;
+pub const TAG_LEN: usize = 4;
 /// Bytes of the addresses, which a tag is behind.
 pub(crate) const ADDRESSES_LEN: usize = 12;
 

@@ -84,7 +84,7 @@ pub(crate) fn member_cells(row: &MemberRow) -> Vec<String> {
         row.mac.clone(),
         if row.asleep { "asleep" } else { "awake" }.to_owned(),
         row.rx_frames.to_string(),
-        row.rx_foreign_mac.to_string(),
+        (row.rx_foreign_mac + row.rx_foreign_ip).to_string(),
         row.tx_frames.to_string(),
         row.tx_refused.to_string(),
         row.tx_waiting_bytes.to_string(),

@@ -225,7 +225,7 @@ pub(crate) fn members(rows: &[MemberRow]) -> String {
         "MEMBER",
         "STATE",
         "RX-FRAMES",
-        "FOREIGN-MAC",
+        "FOREIGN",
         "TX-FRAMES",
         "TX-REFUSED",
         "WAITING-BYTES",

@@ -2,17 +2,22 @@
 //!
 //! ```text
 //! 0  8  "hcadring"
-//! 8  2  version: 2
-//! 10 1  kind: 1 the memory comes with this message, 2 please call me
+//! 8  2  version: 3
+//! 10 1  kind: 1 the memory comes with this message, 2 call, 3 answer to a call
 //! 11 6  MAC of the sender
 //! 17 3  reserved, 0
 //! 20 4  bytes of one ring
+//! 24 4  IPv4 address of the sender
+//! 28 16 IPv6 address of the sender beside its link-local one, 0 if it has none
+//! 44 8  token of the sender
+//! 52 8  token of the message that this one answers, 0 if there is none
 //! ```
 //!
-//! Little-endian. A message comes in one piece, with one descriptor if its kind is 1.
+//! Numbers are little-endian, addresses as on a wire. A message comes in one piece, with one descriptor if its kind is 1.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use protocol::ids::MacAddr;
@@ -22,15 +27,18 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 use thiserror::Error;
-use zerocopy::little_endian::{U16, U32};
+use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::memory::RingLen;
+use super::tokens::Token;
+use crate::identity::Identity;
 
 const MAGIC: [u8; 8] = *b"hcadring";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 const MEMORY: u8 = 1;
 const CALL: u8 = 2;
+const ANSWER: u8 = 3;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -41,15 +49,33 @@ struct Raw {
     mac: [u8; 6],
     reserved: [u8; 3],
     ring_len: U32,
+    ipv4: [u8; 4],
+    ipv6: [u8; 16],
+    token: U64,
+    answered: U64,
 }
 
-/// What a message says.
+/// A message.
 #[derive(Debug)]
-pub(super) enum Hello {
+pub(super) struct Hello {
+    /// The sender's addresses.
+    pub(super) from: Identity,
+    /// To be repeated in the answer.
+    pub(super) token: Option<Token>,
+    /// Token of the message that this one answers.
+    pub(super) answered: Option<Token>,
+    pub(super) kind: Kind,
+}
+
+/// What a message is for.
+#[derive(Debug)]
+pub(super) enum Kind {
     /// The rings are in this file.
-    Memory { mac: MacAddr, len: RingLen, memfd: OwnedFd },
-    /// The sender wants to be called.
-    Call { mac: MacAddr },
+    Memory { len: RingLen, memfd: OwnedFd },
+    /// The sender has no link to the receiver, and wants one.
+    Call,
+    /// It answers a call, and asks the caller to prove that it has the socket of its name.
+    Answer,
 }
 
 /// Why a message is none.
@@ -65,20 +91,37 @@ pub(super) enum Unheard {
     Io(#[from] io::Error),
 }
 
-/// Sends the memory, or without any the wish to be called.
+/// What is sent, but for the sender.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Message<'a> {
+    Memory(BorrowedFd<'a>),
+    Call,
+    Answer,
+}
+
+/// Sends a message to the member at the other end of a socket.
 pub(super) fn send(
     socket: impl AsFd,
-    mac: MacAddr,
-    len: RingLen,
-    memfd: Option<BorrowedFd<'_>>,
+    from: &Identity,
+    message: Message<'_>,
+    [token, answered]: [Option<Token>; 2],
 ) -> io::Result<()> {
+    let (kind, memfd) = match message {
+        Message::Memory(memfd) => (MEMORY, Some(memfd)),
+        Message::Call => (CALL, None),
+        Message::Answer => (ANSWER, None),
+    };
     let raw = Raw {
         magic: MAGIC,
         version: U16::new(VERSION),
-        kind: if memfd.is_some() { MEMORY } else { CALL },
-        mac: mac.0,
+        kind,
+        mac: from.mac.0,
         reserved: [0; 3],
-        ring_len: U32::new(len.get()),
+        ring_len: U32::new(RingLen::USUAL.get()),
+        ipv4: from.ipv4.octets(),
+        ipv6: from.ipv6.map_or([0; 16], |ip| ip.octets()),
+        token: U64::new(token.map_or(0, Token::get)),
+        answered: U64::new(answered.map_or(0, Token::get)),
     };
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -91,7 +134,7 @@ pub(super) fn send(
     Ok(())
 }
 
-/// The message of a newcomer, if it is there.
+/// The message of a caller, if it is there.
 pub(super) fn receive(socket: impl AsFd) -> Result<Option<Hello>, Unheard> {
     let mut bytes = [0; size_of::<Raw>()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -118,9 +161,20 @@ pub(super) fn receive(socket: impl AsFd) -> Result<Option<Hello>, Unheard> {
         return Err(Unheard::Version(raw.version.get()));
     }
     let mac = MacAddr(raw.mac);
-    match (raw.kind, RingLen::new(raw.ring_len.get()), memfd) {
-        (MEMORY, Some(len), Some(memfd)) => Ok(Some(Hello::Memory { mac, len, memfd })),
-        (CALL, ..) => Ok(Some(Hello::Call { mac })),
-        _ => Err(Unheard::NotHello),
-    }
+    let ipv6 = Ipv6Addr::from(raw.ipv6);
+    let kind = match (raw.kind, RingLen::new(raw.ring_len.get()), memfd) {
+        (MEMORY, Some(len), Some(memfd)) => Kind::Memory { len, memfd },
+        (CALL, ..) => Kind::Call,
+        (ANSWER, ..) => Kind::Answer,
+        _ => return Err(Unheard::NotHello),
+    };
+    let from = Identity {
+        mac,
+        ipv4: Ipv4Addr::from(raw.ipv4),
+        ipv6: Some(ipv6).filter(|ip| !ip.is_unspecified()),
+        lid: Identity::lid_of(mac),
+        prefer_ipv6: false,
+    };
+    let token = |number: U64| Token::new(number.get());
+    Ok(Some(Hello { from, token: token(raw.token), answered: token(raw.answered), kind }))
 }

@@ -24,6 +24,9 @@ pub struct MemberRow {
     pub rx_frames: u64,
     /// Frames that came from it and were dropped, because their source MAC is another's.
     pub rx_foreign_mac: u64,
+    /// Frames that came from it and were dropped, because they come from an IP address of another.
+    #[serde(default)]
+    pub rx_foreign_ip: u64,
     /// Frames put into its ring.
     pub tx_frames: u64,
     /// Frames that were lost because its ring was full.
@@ -37,6 +40,7 @@ pub struct MemberRow {
 pub(super) struct Counters {
     pub(super) rx_frames: u64,
     pub(super) rx_foreign_mac: u64,
+    pub(super) rx_foreign_ip: u64,
     pub(super) tx_frames: u64,
     pub(super) tx_refused: u64,
 }
@@ -100,13 +104,14 @@ impl Link {
 
     /// The link as `hcactl` shows it; `macs` are behind it.
     pub(super) fn row(&self, macs: Vec<String>) -> MemberRow {
-        let Counters { rx_frames, rx_foreign_mac, tx_frames, tx_refused } = self.counters;
+        let Counters { rx_frames, rx_foreign_mac, rx_foreign_ip, tx_frames, tx_refused } = self.counters;
         MemberRow {
             mac: self.mac.to_string(),
             macs,
             asleep: self.producer.is_awaited(),
             rx_frames,
             rx_foreign_mac,
+            rx_foreign_ip,
             tx_frames,
             tx_refused,
             tx_waiting_bytes: self.producer.waiting(),

@@ -5,23 +5,34 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use tempfile::TempDir;
 
+use super::hello::{self, Hello, Kind, Message};
+use super::meeting::{connect, member};
+use super::memory::RingLen;
+use super::tokens::Token;
 use super::*;
+use crate::fabric::sources::tests::{frames_from, member as identity};
 
 const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 const C: MacAddr = MacAddr([2, 0, 0, 0, 0, 3]);
+const D: MacAddr = MacAddr([2, 0, 0, 0, 0, 4]);
+const E: MacAddr = MacAddr([2, 0, 0, 0, 0, 5]);
 
 fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
+fn of(mac: MacAddr) -> Identity {
+    Identity::of_mac(mac).unwrap()
+}
+
 fn join(folder: &TempDir, mac: MacAddr) -> RingFabric {
-    RingFabric::join(folder.path(), mac).unwrap()
+    RingFabric::join(folder.path(), &of(mac)).unwrap()
 }
 
 /// Has all look at what came until nothing comes any more.
 fn settle(fabrics: &mut [&mut RingFabric]) {
-    for _ in 0..4 {
+    for _ in 0..8 {
         fabrics.iter_mut().for_each(|fabric| fabric.attend().unwrap());
     }
 }
@@ -45,11 +56,46 @@ fn is_ready(fabric: &RingFabric) -> bool {
     poll(&mut [PollFd::new(&fabric.as_fd(), PollFlags::IN)], Some(&now)).unwrap() == 1
 }
 
-/// A stranger who speaks the protocol as far as a test wants it to.
-fn hand_over(folder: &TempDir, to: MacAddr, from: MacAddr, memfd: &OwnedFd) -> UnixStream {
-    let socket = connect(&socket_path(folder.path(), to)).unwrap();
-    hello::send(&socket, from, RingLen::USUAL, Some(memfd.as_fd())).unwrap();
-    socket
+/// A member that speaks the protocol as far as a test wants it to.
+struct Stranger {
+    own: Identity,
+    folder: PathBuf,
+    listener: UnixListener,
+}
+
+impl Stranger {
+    fn new(folder: &TempDir, own: Identity) -> Self {
+        let listener = UnixListener::bind(socket_path(folder.path(), own.mac)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        Self { own, folder: folder.path().to_path_buf(), listener }
+    }
+
+    fn send(&self, to: MacAddr, message: Message<'_>, answered: Option<Token>) -> UnixStream {
+        let socket = connect(&socket_path(&self.folder, to)).unwrap();
+        hello::send(&socket, &self.own, message, [None, answered]).unwrap();
+        socket
+    }
+
+    /// What came to its socket last.
+    fn last(&self) -> Option<(UnixStream, Hello)> {
+        let callers = std::iter::from_fn(|| self.listener.accept().ok());
+        callers.filter_map(|(socket, _)| hello::receive(&socket).unwrap().map(|hello| (socket, hello))).last()
+    }
+
+    /// Calls a member, which asks for a proof.
+    fn call(&self, member: &mut RingFabric) -> Option<Token> {
+        let _ = self.send(member.own.mac, Message::Call, None);
+        settle(&mut [member]);
+        self.last()?.1.token
+    }
+
+    /// Hands memory over as a member does.
+    fn link(&self, member: &mut RingFabric, memfd: &OwnedFd) -> UnixStream {
+        let token = self.call(member);
+        let socket = self.send(member.own.mac, Message::Memory(memfd.as_fd()), token);
+        settle(&mut [member]);
+        socket
+    }
 }
 
 #[test]
@@ -58,16 +104,18 @@ fn members_find_each_other_whoever_comes_first() {
         let folder = folder();
         let mut fabrics = order.map(|mac| join(&folder, mac));
         settle(&mut fabrics.iter_mut().collect::<Vec<_>>());
-        fabrics.sort_by_key(|fabric| fabric.own.0);
+        fabrics.sort_by_key(|fabric| fabric.own.mac.0);
         let [a, b, c] = &mut fabrics;
         a.send(&mut batch(A, &[(B, 1), (C, 2), (B, 3)]));
         c.send(&mut batch(C, &[(A, 4)]));
         b.send(&mut batch(B, &[(MacAddr::BROADCAST, 5)]));
-        assert_eq!(received(c), [2, 5], "{order:?}");
-        assert_eq!(received(b), [1, 3]);
-        let mut at_a = received(a);
-        at_a.sort_unstable();
-        assert_eq!(at_a, [4, 5]);
+        assert_eq!(received(b), [1, 3], "{order:?}");
+        // Frames of different members come in any order.
+        for (member, tags) in [(&mut *a, [4, 5]), (c, [2, 5])] {
+            let mut all = received(member);
+            all.sort_unstable();
+            assert_eq!(all, tags, "{order:?}");
+        }
         assert_eq!((a.stats().tx_frames, a.stats().rx_frames), (3, 2));
     }
 }
@@ -98,7 +146,7 @@ fn one_that_is_gone_comes_back_and_is_reached_again() {
 fn a_mac_has_one_member() {
     let folder = folder();
     let _a = join(&folder, A);
-    let error = RingFabric::join(folder.path(), A).unwrap_err();
+    let error = RingFabric::join(folder.path(), &of(A)).unwrap_err();
     assert!(error.to_string().contains("in use") || error.to_string().contains("020000000001"), "{error}");
 }
 
@@ -189,8 +237,7 @@ fn garbage_costs_its_author_the_link_and_nobody_else_anything() {
     let (mut a, mut b) = (join(&folder, A), join(&folder, B));
     settle(&mut [&mut a, &mut b]);
     let (memfd, ..) = share::make(RingLen::USUAL).unwrap();
-    let stranger = hand_over(&folder, A, C, &memfd);
-    settle(&mut [&mut a, &mut b]);
+    let stranger = Stranger::new(&folder, of(C)).link(&mut a, &memfd);
     assert_eq!(a.linked().count(), 2);
     // A head that no ring has.
     rustix::io::pwrite(&memfd, &[0xff; 64], 0).unwrap();
@@ -208,12 +255,11 @@ fn memory_that_could_be_cut_short_is_refused_and_a_seal_holds() {
     let mut a = join(&folder, A);
     let loose = memfd_create("loose", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&loose, RingLen::USUAL.memory_len() as u64).unwrap();
-    let _stranger = hand_over(&folder, A, C, &loose);
-    settle(&mut [&mut a]);
+    let stranger = Stranger::new(&folder, of(C));
+    let _socket = stranger.link(&mut a, &loose);
     assert_eq!((a.linked().count(), a.stats().rings_broken), (0, 1));
     let (memfd, ..) = share::make(RingLen::USUAL).unwrap();
-    let _stranger = hand_over(&folder, A, C, &memfd);
-    settle(&mut [&mut a]);
+    let _socket = stranger.link(&mut a, &memfd);
     assert_eq!(a.linked().count(), 1);
     assert!(ftruncate(&memfd, 0).is_err());
 }
@@ -234,19 +280,147 @@ fn callers_that_say_nothing_or_nonsense_are_forgotten() {
     drop(silent);
 }
 
+/// Members that are linked, in order.
+fn links(member: &RingFabric) -> Vec<MacAddr> {
+    let mut linked: Vec<_> = member.linked().collect();
+    linked.sort_unstable_by_key(|mac| mac.0);
+    linked
+}
+
 #[test]
-fn nobody_takes_the_mac_of_a_member_or_one_that_does_not_call() {
+fn caller_without_the_socket_is_refused() {
     let folder = folder();
     let (mut b, mut c) = (join(&folder, B), join(&folder, C));
     settle(&mut [&mut b, &mut c]);
     let (memfd, ..) = share::make(RingLen::USUAL).unwrap();
-    for mac in [C, B, A, MacAddr::BROADCAST] {
-        let _stranger = hand_over(&folder, B, mac, &memfd);
-        settle(&mut [&mut b]);
+    let speaker = Stranger::new(&folder, of(E));
+    // Of a member, of the receiver, of one that never makes memory, of a group, and of members that are absent.
+    for mac in [C, B, A, MacAddr::BROADCAST, D] {
+        let own = Identity { mac, ..of(C) };
+        let liar = Stranger {
+            own,
+            folder: folder.path().to_path_buf(),
+            listener: speaker.listener.try_clone().unwrap(),
+        };
+        for answered in [None, Token::new(7), speaker.call(&mut b)] {
+            let _call = liar.send(B, Message::Call, answered);
+            let _memory = liar.send(B, Message::Memory(memfd.as_fd()), answered);
+            settle(&mut [&mut b, &mut c]);
+            assert_eq!(links(&b), [C], "{mac}");
+        }
     }
-    assert_eq!(b.linked().collect::<Vec<_>>(), [C]);
     c.send(&mut batch(C, &[(B, 1)]));
-    assert_eq!(received(&mut b), [1]);
+    b.send(&mut batch(B, &[(C, 2)]));
+    assert_eq!((received(&mut b), received(&mut c)), (vec![1], vec![2]));
+}
+
+#[test]
+fn owner_of_the_socket_replaces_a_pretender() {
+    let folder = folder();
+    let mut b = join(&folder, B);
+    let (memfd, ..) = share::make(RingLen::USUAL).unwrap();
+    // Each had the socket of an absent member and keeps its link, one of those that make memory and one of those that get it.
+    let greater = Stranger::new(&folder, of(C));
+    let mut spare = greater.call(&mut b);
+    let kept_greater = greater.link(&mut b, &memfd);
+    let lesser = Stranger::new(&folder, of(A));
+    let proof = lesser.call(&mut b);
+    let _call = lesser.send(B, Message::Call, proof);
+    settle(&mut [&mut b]);
+    let (kept_lesser, hello) = lesser.last().unwrap();
+    assert!(matches!(hello.kind, Kind::Memory { .. }));
+    assert_eq!(links(&b), [A, C]);
+
+    [A, C].map(|mac| std::fs::remove_file(socket_path(folder.path(), mac)).unwrap());
+    let (mut a, mut c) = (join(&folder, A), join(&folder, C));
+    settle(&mut [&mut a, &mut b, &mut c]);
+    a.send(&mut batch(A, &[(B, 1)]));
+    c.send(&mut batch(C, &[(B, 2)]));
+    let mut at_b = received(&mut b);
+    at_b.sort_unstable();
+    assert_eq!(at_b, [1, 2]);
+    b.send(&mut batch(B, &[(A, 3), (C, 4)]));
+    assert_eq!((received(&mut a), received(&mut c)), (vec![3], vec![4]));
+
+    // What the pretenders have read before proves nothing any more.
+    for token in [spare.take(), proof] {
+        let _late = greater.send(B, Message::Memory(memfd.as_fd()), token);
+        let _late = lesser.send(B, Message::Call, token);
+        settle(&mut [&mut a, &mut b, &mut c]);
+    }
+    c.send(&mut batch(C, &[(B, 5)]));
+    a.send(&mut batch(A, &[(B, 5)]));
+    assert_eq!(received(&mut b), [5, 5]);
+    drop((kept_greater, kept_lesser));
+}
+
+#[test]
+fn member_never_sends_from_anothers_ip() {
+    let folder = folder();
+    let own =
+        |lid: u16| Identity { ipv6: Some(format!("2001:db8::{lid}").parse().unwrap()), ..identity(lid) };
+    let elsewhere = Identity { ipv4: [192, 0, 2, 3].into(), ..own(3) };
+    // A hostile process that names addresses of others as its own, which came before their owners did.
+    let liar = Identity { ipv4: own(1).ipv4, ipv6: Some(identity(3).link_local()), ..identity(2) };
+    let mut b = RingFabric::join(folder.path(), &liar).unwrap();
+    let mut a = RingFabric::join(folder.path(), &own(1)).unwrap();
+    let mut c = RingFabric::join(folder.path(), &elsewhere).unwrap();
+    settle(&mut [&mut a, &mut b, &mut c]);
+    let mut refused = 0;
+    for victim in [own(1), elsewhere] {
+        let mut frames = TxBatch::default();
+        for frame in frames_from(B, A, &victim) {
+            frames.push(&frame);
+            refused += 1;
+        }
+        b.send(&mut frames);
+        assert_eq!(received(&mut a), Vec::<u8>::new());
+    }
+    assert_eq!((a.stats().rx_foreign_ip, a.members().unwrap()[0].rx_foreign_ip), (refused, refused));
+
+    // The NIC of a member is kept from it at once, whoever reads the frame.
+    let mut frames = TxBatch::of_nic();
+    frames_from(C, A, &own(1)).iter().for_each(|frame| frames.push(frame));
+    c.send(&mut frames);
+    assert_eq!((c.stats().tx_foreign_ip, a.has_frames()), (6, false));
+
+    // Its own address, one that nobody has, and once the owner is gone that one too.
+    for member in [elsewhere, identity(9)] {
+        let mut frames = TxBatch::of_nic();
+        frames_from(C, A, &member).iter().for_each(|frame| frames.push(frame));
+        c.send(&mut frames);
+        assert_eq!(received(&mut a).len(), 6);
+    }
+    drop(c);
+    settle(&mut [&mut a]);
+    let mut frames = TxBatch::default();
+    frames_from(B, A, &elsewhere)[..1].iter().for_each(|frame| frames.push(frame));
+    b.send(&mut frames);
+    assert_eq!(received(&mut a).len(), 1);
+}
+
+#[test]
+fn dead_sockets_hide_no_member() {
+    let folder = folder();
+    let dead = |n: u16| {
+        let [hi, lo] = n.to_be_bytes();
+        MacAddr([2, 0, 0, 1, hi, lo])
+    };
+    (0..1000).for_each(|n| drop(UnixListener::bind(socket_path(folder.path(), dead(n))).unwrap()));
+    let behind = Identity { mac: MacAddr([6, 0, 0, 0, 0, 1]), ..of(B) };
+    let mut last = RingFabric::join(folder.path(), &behind).unwrap();
+    let mut first = join(&folder, A);
+    settle(&mut [&mut first, &mut last]);
+    assert_eq!((first.linked().count(), last.linked().count()), (1, 1));
+
+    // A member that starts and calls nobody is found in searches that each have a bound.
+    let silent = Stranger::new(&folder, of(B));
+    let mut searches = 0;
+    while silent.last().is_none() {
+        first.scan(Scan::Part);
+        searches += 1;
+    }
+    assert!(searches <= 1000 / 128 + 1, "{searches}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use super::impairments::captured;
 use super::*;
 use crate::fabric::impair::{Rule, RuleEntry};
 use crate::fabric::local::Networks;
+use crate::fabric::ring::RingFabric;
 use crate::fabric::tap::TapFabric;
 use crate::fabric::udp::{UdpFabric, UdpPeer};
 use crate::fabric::{Fabric, RxBatch, Sent};
@@ -364,10 +365,57 @@ fn an_unplugged_cable_stops_frames_both_ways_and_the_nic_is_told() {
     assert_eq!(hca.frontend.link, [false, true]);
 }
 
+/// A datagram of the RDMA half, and a raw frame, which both come from the addresses of LID 1.
+fn speaks_as_lid_1(hca: &mut Hca<Nic>) {
+    let own = hca.mac();
+    let ipv4 = [&[0x45; 12][..], &[10, 77, 0, 1], &[0; 40]].concat();
+    hca.frontend.to_send.push_back([&mac(2).0[..], &own.0, &[0x08, 0x00], &ipv4].concat());
+    hca.region_write(Region::Bar(Bar::Bar0), 16, &[0; 4]);
+    hca.drain();
+    assert_eq!(hca.outbound().len(), 2);
+}
+
+#[test]
+fn nic_and_rdma_half_never_speak_as_another() {
+    let identity = |lid| Identity::from_lid(Lid::new(lid));
+    let folder = tempfile::tempdir().unwrap();
+    let mut networks = Networks::default();
+    let local =
+        [7, 1, 2].map(|lid| Box::new(networks.network("a").join(&identity(lid)).unwrap()) as Box<dyn Fabric>);
+    let ring = [7, 1, 2]
+        .map(|lid| Box::new(RingFabric::join(folder.path(), &identity(lid)).unwrap()) as Box<dyn Fabric>);
+    for mut members in [local, ring] {
+        for _ in 0..8 {
+            members.iter_mut().for_each(|member| member.attend().unwrap());
+        }
+        let [own, owner, listener] = &mut members;
+        let mut heard = || {
+            let (mut batch, mut frames) = (RxBatch::new(), 0);
+            loop {
+                listener.recv(&mut batch).unwrap();
+                if batch.is_empty() {
+                    return frames;
+                }
+                frames += batch.len();
+            }
+        };
+        let mut hca = nic(7);
+        speaks_as_lid_1(&mut hca);
+        own.send(hca.outbound());
+        assert_eq!((own.stats().tx_foreign_ip, own.stats().tx_frames, heard()), (2, 0, 0));
+        let mut hca = nic(1);
+        speaks_as_lid_1(&mut hca);
+        owner.send(hca.outbound());
+        assert_eq!((owner.stats().tx_foreign_ip, heard()), (0, 2));
+    }
+}
+
 /// Two ends of each fabric, for LID 1 and LID 2.
 fn fabrics() -> Vec<(&'static str, [Box<dyn Fabric>; 2])> {
     let mut networks = Networks::default();
-    let local = [1, 2].map(|lid| Box::new(networks.network("a").join(mac(lid)).unwrap()) as Box<dyn Fabric>);
+    let local = [1, 2].map(|lid| {
+        Box::new(networks.network("a").join(&Identity::from_lid(Lid::new(lid))).unwrap()) as Box<dyn Fabric>
+    });
 
     let held = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
     let [a, b] = held.each_ref().map(|socket| socket.local_addr().unwrap());

@@ -176,6 +176,7 @@ impl Totals {
             + fabric.rx_bad_length
             + fabric.rx_over_rate
             + fabric.rx_foreign_mac
+            + fabric.rx_foreign_ip
             + fabric.rx_overflow;
         Self {
             qps: sum(qps),

@@ -5,6 +5,7 @@ use protocol::ids::MacAddr;
 use super::*;
 use crate::fabric::local::{LocalFabric, Networks};
 use crate::fabric::{Fabric as _, RxBatch, TxBatch};
+use crate::identity::Identity;
 
 fn received(fabric: &mut LocalFabric) -> Vec<Vec<u8>> {
     let mut batch = RxBatch::new();
@@ -15,7 +16,7 @@ fn received(fabric: &mut LocalFabric) -> Vec<Vec<u8>> {
 #[test]
 fn a_connection_is_served_beside_a_nic_which_hears_none_of_it() {
     let mut networks = Networks::default();
-    let mut join = |lid| networks.network("a").join(MacAddr::from_lid(Lid::new(lid))).unwrap();
+    let mut join = |lid| networks.network("a").join(&Identity::from_lid(Lid::new(lid))).unwrap();
     let (mut ends, mut nic) = ([join(1), join(2)], join(3));
     nic.hear_all();
     let (mut a, mut b) = pair();
@@ -25,7 +26,7 @@ fn a_connection_is_served_beside_a_nic_which_hears_none_of_it() {
     send(&mut a, 0, 0x0a, &[data_unit(0, 300)]);
     // A frame of the NIC in between, to one of them and to nobody.
     for dst in [MacAddr::from_lid(Lid::new(2)), MacAddr([0x52, 0x54, 0, 0, 0, 1])] {
-        let mut batch = TxBatch::default();
+        let mut batch = TxBatch::of_nic();
         batch.buffer().extend([&dst.0[..], &[2, 0, 0, 0, 0, 3], &[0x88; 48]].concat());
         assert!(batch.commit_plain());
         nic.send(&mut batch);

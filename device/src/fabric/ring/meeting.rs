@@ -1,0 +1,226 @@
+//! How the members of a ring find each other and make links.
+//!
+//! A message goes to the socket that is named by the receiver's MAC, where only its member can read it. So what repeats a
+//! token that was sent there comes from that member, and a caller has to repeat one before it is believed:
+//!
+//! ```text
+//! newcomer  call, token a             ->  to the member's socket
+//!           <-  answer, token b, repeats a    to the newcomer's socket
+//! ```
+//!
+//! Now the newcomer knows the member. If its MAC is the greater it makes the memory and hands it over, with b; if not it calls
+//! again with b and another token, and the member makes the memory. Of two that call each other at once the same one makes
+//! it, so they end with one link. One that proves its name takes the place of a link that was there.
+
+use std::collections::HashSet;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use protocol::ids::MacAddr;
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::hello::{self, Hello, Kind, Message, Unheard};
+use super::link::{Fault, Link};
+use super::memory::RingLen;
+use super::tokens::Token;
+use super::{MAX_CALLERS, RingFabric, share, token, watch};
+use crate::identity::Identity;
+use crate::limited;
+
+/// Bound: members that are called in one search of the folder while frames are sent. The next search goes on behind them.
+const CALLS: usize = 128;
+
+/// What follows the MAC in the name of a socket.
+const SUFFIX: &str = ".ring";
+
+/// How much of a folder is searched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scan {
+    /// All of it, as a newcomer does.
+    Whole,
+    /// At most [`CALLS`] names, behind those of the last search.
+    Part,
+}
+
+/// Name of a member's socket.
+pub fn socket_path(folder: &Path, mac: MacAddr) -> PathBuf {
+    let digits: String = mac.0.iter().map(|byte| format!("{byte:02x}")).collect();
+    folder.join(digits + SUFFIX)
+}
+
+/// The member that has a socket of this name.
+pub(super) fn member(name: &str) -> Option<MacAddr> {
+    let digits = name.strip_suffix(SUFFIX)?;
+    if digits.len() != 12
+        || !digits.bytes().all(|digit| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit))
+    {
+        return None;
+    }
+    let number = u64::from_str_radix(digits, 16).ok()?;
+    let [_, _, mac @ ..] = number.to_be_bytes();
+    Some(MacAddr(mac)).filter(|mac| !mac.is_multicast())
+}
+
+/// Connects without waiting: a member that accepts nobody is called again later.
+pub(super) fn connect(path: &Path) -> Result<UnixStream, Errno> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
+}
+
+impl RingFabric {
+    /// Calls the members in the folder that are not linked.
+    pub(super) fn scan(&mut self, scan: Scan) {
+        self.scanned = Instant::now();
+        let linked: HashSet<MacAddr> = self.linked().chain([self.own.mac]).collect();
+        let entries = match std::fs::read_dir(&self.folder) {
+            Ok(entries) => entries,
+            Err(error) => {
+                limited!(warn, folder = %self.folder.display(), %error, "the ring's folder cannot be read");
+                return;
+            }
+        };
+        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        let mut found: Vec<MacAddr> =
+            names.filter_map(|name| member(&name)).filter(|mac| !linked.contains(mac)).collect();
+        if scan == Scan::Part && found.len() > CALLS {
+            // Sockets of members that were killed stay in the folder, and there may be any number: each search goes on where
+            // the last one ended, so that none hides those behind it.
+            found.sort_unstable_by_key(|mac| mac.0);
+            let start = self.scanned_to.map_or(0, |last| found.partition_point(|mac| mac.0 <= last.0));
+            found.rotate_left(start);
+            found.truncate(CALLS);
+            self.scanned_to = found.last().copied();
+        }
+        for mac in found {
+            self.say(mac, Message::Call, None);
+        }
+    }
+
+    /// Sends a message to the socket of a member.
+    fn say(&mut self, mac: MacAddr, message: Message<'_>, answered: Option<Token>) {
+        let Some(socket) = self.reach(mac) else { return };
+        let token = self.tokens.make(mac);
+        if let Err(error) = hello::send(&socket, &self.own, message, [token, answered]) {
+            limited!(warn, %mac, %error, "a member of the ring cannot be called");
+        }
+    }
+
+    /// A connection to the socket of a member.
+    fn reach(&self, mac: MacAddr) -> Option<UnixStream> {
+        match connect(&socket_path(&self.folder, mac)) {
+            Ok(socket) => Some(socket),
+            // Killed, or gone meanwhile: it calls when it is back.
+            Err(Errno::CONNREFUSED | Errno::NOENT) => None,
+            Err(error) => {
+                limited!(warn, %mac, %error, "a member of the ring cannot be called");
+                None
+            }
+        }
+    }
+
+    pub(super) fn accept(&mut self) {
+        // Bound: as many as can be kept.
+        for _ in 0..MAX_CALLERS {
+            let socket = match self.listener.accept() {
+                Ok(Some(socket)) => socket,
+                Ok(None) => return,
+                Err(error) => {
+                    limited!(warn, %error, "members of the ring cannot be accepted");
+                    return;
+                }
+            };
+            let place = self.next_caller;
+            self.next_caller = (place + 1) % MAX_CALLERS;
+            if watch(&self.epoll, &socket, token::CALLERS + place as u64).is_ok() {
+                self.callers[place] = Some(socket);
+                self.hear(place);
+            }
+        }
+    }
+
+    /// Takes the message of a caller.
+    pub(super) fn hear(&mut self, place: usize) {
+        let Some(socket) = &self.callers[place] else { return };
+        let heard = hello::receive(socket);
+        if matches!(heard, Ok(None)) {
+            return;
+        }
+        let Some(socket) = self.callers[place].take() else { return };
+        let _ = epoll::delete(&self.epoll, &socket);
+        match heard {
+            Ok(Some(hello)) => {
+                let mac = hello.from.mac;
+                if let Err(reason) = self.on_hello(socket, hello) {
+                    self.stats.rings_broken += 1;
+                    limited!(warn, %mac, reason, "a caller is not made a member of the ring");
+                }
+            }
+            Ok(None) | Err(Unheard::Closed) => {}
+            Err(error) => {
+                self.stats.rings_broken += 1;
+                limited!(warn, %error, "a caller is no member of the ring");
+            }
+        }
+    }
+
+    fn on_hello(&mut self, socket: UnixStream, hello: Hello) -> Result<(), String> {
+        let Hello { from, token, answered, kind } = hello;
+        let mac = from.mac;
+        if mac == self.own.mac || mac.is_multicast() {
+            return Err("its MAC is not one that calls".to_owned());
+        }
+        let proven = self.tokens.proves(mac, answered);
+        match kind {
+            Kind::Memory { .. } if !proven => {
+                Err("it has not shown that the socket of its MAC is its own".to_owned())
+            }
+            // The smaller MAC never makes memory.
+            Kind::Memory { .. } if mac.0 < self.own.mac.0 => {
+                Err("its MAC is not one that makes memory".to_owned())
+            }
+            Kind::Memory { len, memfd } => {
+                let (producer, consumer) = share::take(memfd, len).map_err(|error| error.to_string())?;
+                self.tokens.spend(mac, answered);
+                self.replace(Link::new(mac, socket, producer, consumer), &from)
+                    .map_err(|error| error.to_string())
+            }
+            // It crossed with a message that has made the link.
+            Kind::Answer if self.linked().any(|other| other == mac) => Ok(()),
+            // A link that is there stays until another proves that it has the name.
+            Kind::Call | Kind::Answer if !proven => {
+                self.say(mac, Message::Answer, token);
+                Ok(())
+            }
+            Kind::Call | Kind::Answer if self.own.mac.0 < mac.0 => {
+                self.say(mac, Message::Call, token);
+                Ok(())
+            }
+            Kind::Call | Kind::Answer => self.hand_over(&from, token).map_err(|error| error.to_string()),
+        }
+    }
+
+    /// Makes memory for a member that has proven its name, and hands it over.
+    fn hand_over(&mut self, member: &Identity, answered: Option<Token>) -> std::io::Result<()> {
+        let mac = member.mac;
+        let Some(socket) = self.reach(mac) else { return Ok(()) };
+        let (memfd, producer, consumer) = share::make(RingLen::USUAL)?;
+        hello::send(&socket, &self.own, Message::Memory(memfd.as_fd()), [None, answered])?;
+        self.tokens.forget(mac);
+        self.replace(Link::new(mac, socket, producer, consumer), member)
+    }
+
+    /// Takes up a link in place of the one that was there.
+    fn replace(&mut self, link: Link, member: &Identity) -> std::io::Result<()> {
+        let is_of = |other: &Option<Link>| other.as_ref().is_some_and(|other| other.mac() == link.mac());
+        if let Some(place) = self.links.iter().position(is_of) {
+            self.unlink(place, &Fault::Gone);
+        }
+        self.link(link, member)
+    }
+}

@@ -1,0 +1,114 @@
+//! Proof that a caller is the member whose name it gives.
+//!
+//! A token is sent to the socket that is named by a MAC, where only the process that listens there can read it. A message
+//! that repeats it comes from that process, whatever the other members of the ring say.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher as _, RandomState};
+use std::num::NonZeroU64;
+
+use protocol::ids::MacAddr;
+
+/// Bound: tokens of one member that are not repeated yet. With each beyond them the oldest is worth nothing.
+const MAX_OF_MEMBER: usize = 4;
+
+/// Bound: tokens of all members.
+const MAX: usize = 512;
+
+/// A random number that is used once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Token(NonZeroU64);
+
+impl Token {
+    /// `None` for 0, which is no token.
+    pub(super) fn new(number: u64) -> Option<Self> {
+        NonZeroU64::new(number).map(Self)
+    }
+
+    pub(super) fn get(self) -> u64 {
+        self.0.get()
+    }
+}
+
+/// Tokens that were sent and not repeated yet.
+#[derive(Debug, Default)]
+pub(super) struct Tokens {
+    /// The oldest first.
+    sent: VecDeque<(MacAddr, Token)>,
+    /// Keyed by random numbers of the host.
+    random: RandomState,
+    made: u64,
+}
+
+impl Tokens {
+    /// A token to send to the socket of a member.
+    pub(super) fn make(&mut self, mac: MacAddr) -> Option<Token> {
+        self.made += 1;
+        let token = Token::new(self.random.hash_one(self.made))?;
+        let of_member = self.sent.iter().filter(|(other, _)| *other == mac).count();
+        let oldest = match of_member >= MAX_OF_MEMBER {
+            true => self.sent.iter().position(|(other, _)| *other == mac),
+            false => Some(0).filter(|_| self.sent.len() >= MAX),
+        };
+        oldest.and_then(|oldest| self.sent.remove(oldest));
+        self.sent.push_back((mac, token));
+        Some(token)
+    }
+
+    /// Whether a message that repeats this token comes from the process that has the socket of this member.
+    pub(super) fn proves(&self, mac: MacAddr, repeated: Option<Token>) -> bool {
+        repeated.is_some_and(|token| self.sent.contains(&(mac, token)))
+    }
+
+    /// A message with this token has made a link: the token and those before it prove nothing any more. Those behind it are
+    /// in messages that crossed with that one.
+    pub(super) fn spend(&mut self, mac: MacAddr, token: Option<Token>) {
+        let spent = self.sent.iter().position(|(other, sent)| *other == mac && Some(*sent) == token);
+        let Some(spent) = spent else { return };
+        let newer = self.sent.split_off(spent + 1);
+        self.forget(mac);
+        self.sent.extend(newer);
+    }
+
+    /// Tokens of a member prove nothing any more.
+    pub(super) fn forget(&mut self, mac: MacAddr) {
+        self.sent.retain(|(other, _)| *other != mac);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+    const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+
+    #[test]
+    fn token_proves_its_member_until_linked() {
+        let mut tokens = Tokens::default();
+        let (of_a, of_b) = (tokens.make(A), tokens.make(B));
+        assert!(of_a.is_some() && of_a != of_b);
+        assert!(tokens.proves(A, of_a) && tokens.proves(B, of_b));
+        assert!(!tokens.proves(B, of_a) && !tokens.proves(A, None) && !tokens.proves(A, Token::new(7)));
+        let newer = tokens.make(A);
+        tokens.spend(A, of_a);
+        assert!(!tokens.proves(A, of_a) && tokens.proves(B, of_b) && tokens.proves(A, newer));
+        tokens.forget(A);
+        assert!(!tokens.proves(A, newer) && tokens.proves(B, of_b));
+    }
+
+    #[test]
+    fn flood_of_calls_is_bounded() {
+        let mut tokens = Tokens::default();
+        let first = tokens.make(B);
+        for _ in 0..1000 {
+            tokens.make(A);
+        }
+        assert!(tokens.proves(B, first) && tokens.sent.len() == 1 + MAX_OF_MEMBER);
+        for n in 0..1000_u16 {
+            let [hi, lo] = n.to_be_bytes();
+            tokens.make(MacAddr([6, 0, 0, 0, hi, lo]));
+        }
+        assert_eq!(tokens.sent.len(), MAX);
+    }
+}

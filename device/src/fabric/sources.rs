@@ -1,0 +1,195 @@
+//! The sender that a frame names, and which member of a network may send from which IP address.
+//!
+//! Members of `local` and `ring` have configured addresses. A frame of one member must not name an address of another as
+//! its source, whoever chose it: the driver of a NIC, or another process.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use protocol::ids::MacAddr;
+use protocol::net::ether::{TAG_LEN, TAGS};
+use protocol::net::icmpv6;
+
+use crate::identity::Identity;
+
+const ETHER_TYPE: usize = 12;
+const ARP: [u8; 2] = [0x08, 0x06];
+const IPV4: [u8; 2] = [0x08, 0x00];
+const IPV6: [u8; 2] = [0x86, 0xdd];
+
+/// RFC 4861, section 4.4.
+const NEIGHBOR_ADVERTISEMENT: u8 = 136;
+
+/// The sender that a frame names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Source {
+    /// Source address of its Ethernet header.
+    pub(super) mac: MacAddr,
+    /// Source address of its IP header, or the sender's protocol address of ARP.
+    ip: Option<IpAddr>,
+    /// Target of a neighbour advertisement, which says that the sender has this address.
+    target: Option<Ipv6Addr>,
+}
+
+impl Source {
+    /// Of a frame, which may have VLAN tags. `None`: it is shorter than an Ethernet header.
+    pub(super) fn of(frame: &[u8]) -> Option<Self> {
+        let mac = MacAddr(bytes(frame, 6)?);
+        let mut at = ETHER_TYPE;
+        let mut ether_type: [u8; 2] = bytes(frame, at)?;
+        // A tag keeps nobody from reading the frame: a NIC gets tagged ones, and its RDMA half reads through a tag.
+        while TAGS.contains(&ether_type) {
+            at += TAG_LEN;
+            let Some(next) = bytes(frame, at) else { return Some(Self { mac, ip: None, target: None }) };
+            ether_type = next;
+        }
+        let payload = frame.get(at + 2..).unwrap_or_default();
+        let ipv4 = |at| bytes(payload, at).map(|ip: [u8; 4]| Ipv4Addr::from(ip));
+        let ipv6 = |at| bytes(payload, at).map(|ip: [u8; 16]| Ipv6Addr::from(ip));
+        let (ip, target) = match ether_type {
+            IPV4 => (ipv4(12).map(IpAddr::from), None),
+            ARP => (ipv4(14).map(IpAddr::from), None),
+            IPV6 => {
+                let advertises = payload.get(6) == Some(&icmpv6::PROTOCOL)
+                    && payload.get(40) == Some(&NEIGHBOR_ADVERTISEMENT);
+                (ipv6(8).map(IpAddr::from), ipv6(48).filter(|_| advertises))
+            }
+            _ => (None, None),
+        };
+        Some(Self { mac, ip, target })
+    }
+
+    fn ips(&self) -> impl Iterator<Item = IpAddr> {
+        self.ip.into_iter().chain(self.target.map(IpAddr::from))
+    }
+}
+
+fn bytes<const N: usize>(from: &[u8], at: usize) -> Option<[u8; N]> {
+    from.get(at..)?.first_chunk().copied()
+}
+
+/// The IP addresses of the members of a network. Each member is named by its configured MAC.
+#[derive(Debug, Default)]
+pub(super) struct IpOwners {
+    /// Members that are configured with an address; the first is its owner.
+    claims: HashMap<IpAddr, Vec<MacAddr>>,
+}
+
+impl IpOwners {
+    /// Gives a member its addresses. Where two have the same, it is that of the member whose MAC it follows from, else of the
+    /// one that was there first.
+    pub(super) fn add(&mut self, member: &Identity) {
+        for ip in member.addresses() {
+            let claims = self.claims.entry(ip).or_default();
+            match follows(ip, member.mac) {
+                true => claims.insert(0, member.mac),
+                false => claims.push(member.mac),
+            }
+        }
+    }
+
+    /// Takes the addresses of a member back.
+    pub(super) fn remove(&mut self, member: MacAddr) {
+        self.claims.retain(|_, claims| {
+            claims.retain(|other| *other != member);
+            !claims.is_empty()
+        });
+    }
+
+    /// Whether a member may send a frame that names such a sender.
+    pub(super) fn admits(&self, source: &Source, member: MacAddr) -> bool {
+        source.ips().all(|ip| {
+            self.claims.get(&ip).and_then(|claims| claims.first()).is_none_or(|owner| *owner == member)
+        })
+    }
+}
+
+/// Whether the default rule, or the form of a link-local address, gives an address to this MAC.
+fn follows(ip: IpAddr, mac: MacAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => Identity::of_mac(mac).is_some_and(|by_rule| by_rule.ipv4 == ip),
+        IpAddr::V6(ip) => Identity::mac_of_link_local(ip) == Some(mac),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use protocol::ids::Lid;
+    use protocol::net::arp::{Arp, ArpOperation};
+    use protocol::net::icmpv6::Advertisement;
+
+    use super::*;
+
+    pub(in super::super) fn member(lid: u16) -> Identity {
+        Identity::from_lid(Lid::new(lid))
+    }
+
+    /// Frames from a MAC to another, each of which names an IP address as its sender's in another way.
+    pub(in super::super) fn frames_from(mac: MacAddr, dst: MacAddr, of: &Identity) -> Vec<Vec<u8>> {
+        let ether = |rest: &[&[u8]]| [&dst.0[..], &mac.0, &rest.concat()].concat();
+        let ipv4 = [&[0x45; 12][..], &of.ipv4.octets(), &[0; 30]].concat();
+        let ipv6 = [&[0x60; 8][..], &of.link_local().octets(), &[0; 40]].concat();
+        let mut arp = Vec::new();
+        let reply = Arp {
+            operation: ArpOperation::Reply,
+            sender_mac: mac,
+            sender_ip: of.ipv4,
+            target_mac: dst,
+            target_ip: Ipv4Addr::new(10, 77, 0, 9),
+        };
+        reply.emit_frame(&mut arp);
+        let mut advertisement = Vec::new();
+        let said = Advertisement { target: of.link_local(), target_mac: Some(mac), solicited: true };
+        said.emit_frame(mac, dst, member(9).link_local(), &mut advertisement);
+        // Its target alone is the other's: the source is an address that nobody has.
+        advertisement[22..38].copy_from_slice(&member(9).link_local().octets());
+        vec![
+            ether(&[&IPV4, &ipv4]),
+            ether(&[&TAGS[0], &[0, 5], &IPV4, &ipv4]),
+            ether(&[&TAGS[1], &[0, 5], &TAGS[0], &[0, 6], &IPV6, &ipv6]),
+            ether(&[&IPV6, &ipv6]),
+            arp,
+            advertisement,
+        ]
+    }
+
+    #[test]
+    fn only_the_owner_sends_from_an_address() {
+        let mut owners = IpOwners::default();
+        owners.add(&member(2));
+        owners.add(&member(3));
+        let (dst, bridged) = (member(2).mac, MacAddr([0x52, 0x54, 0, 0, 0, 1]));
+        for mac in [member(1).mac, member(3).mac, bridged] {
+            for (kind, frame) in frames_from(mac, dst, &member(3)).iter().enumerate() {
+                let source = Source::of(frame).unwrap();
+                assert_eq!(source.mac, mac);
+                assert!(!owners.admits(&source, member(1).mac), "kind {kind}");
+                assert!(owners.admits(&source, member(3).mac), "kind {kind}");
+            }
+        }
+        owners.remove(member(3).mac);
+        let freed = Source::of(&frames_from(member(1).mac, dst, &member(3))[0]).unwrap();
+        assert!(owners.admits(&freed, member(1).mac));
+    }
+
+    #[test]
+    fn an_address_belongs_to_the_mac_it_follows_from() {
+        let mut owners = IpOwners::default();
+        let pretender = Identity { ipv4: member(3).ipv4, ipv6: Some(member(3).link_local()), ..member(7) };
+        owners.add(&pretender);
+        owners.add(&member(3));
+        for frame in frames_from(member(7).mac, member(2).mac, &member(3)) {
+            assert!(!owners.admits(&Source::of(&frame).unwrap(), member(7).mac));
+        }
+    }
+
+    #[test]
+    fn short_frames_name_no_address() {
+        for frame in frames_from(member(1).mac, member(2).mac, &member(3)) {
+            for len in 0..frame.len() {
+                let source = Source::of(&frame[..len]);
+                assert_eq!(source.is_some(), len >= 14, "{len}");
+            }
+        }
+    }
+}
