@@ -12,7 +12,6 @@ mod peer_addr;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -35,6 +34,7 @@ pub use self::peer_addr::PeerAddr;
 use crate::identity::Identity;
 use crate::memory::limits::MAX_BYTES_OF_ALL;
 use crate::telemetry::subscriber::LogConfig;
+use crate::text_file;
 
 /// The whole file.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -155,10 +155,9 @@ impl Config {
     /// The file cannot be read, or something in it is wrong.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text = if path == Path::new(STANDARD_INPUT) {
-            let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text).map(|_| text)
+            text_file::read_standard_input()
         } else {
-            std::fs::read_to_string(path)
+            text_file::read(path)
         };
         let text = text.map_err(|source| ConfigError::Read { path: path.into(), source })?;
         Self::from_text(&text, path)

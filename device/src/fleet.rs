@@ -9,7 +9,6 @@ mod refusal;
 mod tests;
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,6 +31,7 @@ use crate::inherited::{Inherited, InheritedError};
 use crate::runtime_folder;
 use crate::supervisor::{Failure, Rebuild, supervise};
 use crate::telemetry::subscriber::{self, LogConfig};
+use crate::text_file;
 use crate::vfio::server::{Listener, Source};
 use crate::worker::{Ended, Run};
 
@@ -264,7 +264,7 @@ impl Fleet {
     async fn reload_file(&mut self) {
         let text = match &self.origin {
             None => Err(Refusal::NoFile),
-            Some(Origin { path, .. }) => fs::read_to_string(path).map_err(|error| {
+            Some(Origin { path, .. }) => text_file::read(path).map_err(|error| {
                 let confined = error.kind() == io::ErrorKind::PermissionDenied && confinement::is_in_force();
                 Refusal::Unreadable { path: path.clone(), error, hint: if confined { HINT } else { "" } }
             }),

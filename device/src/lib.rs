@@ -31,5 +31,6 @@ pub mod shared_memory;
 pub mod sparse;
 pub mod supervisor;
 pub mod telemetry;
+pub mod text_file;
 pub mod vfio;
 pub mod worker;

@@ -1,10 +1,9 @@
 //! `hcactl device` and `hcactl reload`: which devices there are.
 
-use std::fs;
-use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use ::device::control::message::{Reloaded, Request, Response};
+use ::device::text_file;
 use anyhow::{Context as _, bail, ensure};
 use clap::Subcommand;
 use serde_json::{Map, Value};
@@ -95,11 +94,9 @@ fn lines(reloaded: &Reloaded) -> String {
 
 fn read(file: &Path) -> anyhow::Result<String> {
     if file == Path::new("-") {
-        let mut text = String::new();
-        io::stdin().read_to_string(&mut text).context("standard input")?;
-        return Ok(text);
+        return text_file::read_standard_input().context("standard input");
     }
-    fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
+    text_file::read(file).with_context(|| format!("cannot read {}", file.display()))
 }
 
 fn shown(file: &Path) -> String {

@@ -1,0 +1,93 @@
+//! Reading a file that an operator names, which may turn out to be anything.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, open};
+
+/// Bound: bytes of a text. A configuration of a thousand devices has half of it, and a request of `hcactl` has room for it.
+pub const MAX_LEN: u64 = 2 << 20;
+
+/// The text of a regular file.
+///
+/// # Errors
+/// It cannot be read, is longer than [`MAX_LEN`], or is no regular file.
+pub fn read(path: &Path) -> io::Result<String> {
+    // Else opening a FIFO waits for a writer.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(open(path, flags, Mode::empty())?);
+    let kind = file.metadata()?.file_type();
+    if !kind.is_file() {
+        let name = match kind {
+            kind if kind.is_dir() => "a folder",
+            kind if kind.is_fifo() => "a FIFO",
+            kind if kind.is_char_device() => "a character device",
+            kind if kind.is_block_device() => "a block device",
+            _ => "something else",
+        };
+        return Err(io::Error::other(format!("it is {name}, and has to be a regular file")));
+    }
+    read_from(file)
+}
+
+/// The text of standard input up to its end.
+///
+/// # Errors
+/// It cannot be read, or is longer than [`MAX_LEN`].
+pub fn read_standard_input() -> io::Result<String> {
+    read_from(io::stdin().lock())
+}
+
+fn read_from(from: impl Read) -> io::Result<String> {
+    let mut text = String::new();
+    from.take(MAX_LEN + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > MAX_LEN {
+        true => Err(io::Error::other(format!("it has more than {MAX_LEN} bytes"))),
+        false => Ok(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use rustix::fs::{CWD, FileType, mknodat};
+
+    use super::*;
+
+    fn refusal(path: &Path) -> String {
+        read(path).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn only_a_regular_file_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("file"), "{}").unwrap();
+        std::os::unix::fs::symlink(at("file"), at("link")).unwrap();
+        assert_eq!(
+            (read(&at("file")).unwrap(), read(&at("link")).unwrap()),
+            ("{}".to_owned(), "{}".to_owned())
+        );
+        mknodat(CWD, at("fifo"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        assert_eq!(refusal(&at("fifo")), "it is a FIFO, and has to be a regular file");
+        assert!(refusal(Path::new("/dev/zero")).contains("a character device"));
+        assert!(refusal(folder.path()).contains("a folder"));
+        let _socket = UnixListener::bind(at("socket")).unwrap();
+        read(&at("socket")).unwrap_err();
+    }
+
+    #[test]
+    fn longer_texts_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        File::create(&path).unwrap().set_len(MAX_LEN).unwrap();
+        assert_eq!(read(&path).unwrap().len() as u64, MAX_LEN);
+        File::create(&path).unwrap().set_len(MAX_LEN + 1).unwrap();
+        assert_eq!(refusal(&path), "it has more than 2097152 bytes");
+        assert!(read_from(io::repeat(0)).unwrap_err().to_string().contains("more than"));
+        assert!(read_from(&[0xff][..]).is_err());
+    }
+}
