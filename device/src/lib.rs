@@ -23,6 +23,7 @@ pub mod memory;
 pub mod metrics;
 pub mod net;
 pub mod notify;
+pub mod plain;
 pub mod rate;
 pub mod record;
 pub mod replay;

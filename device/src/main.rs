@@ -15,6 +15,7 @@ use device::fleet::{FleetError, Origin};
 use device::inherited::Inherited;
 use device::manual;
 use device::notify::Notify;
+use device::plain;
 use device::telemetry::{outlet, subscriber};
 
 /// How long lines that wait for standard error hold up the end.
@@ -24,7 +25,7 @@ fn main() -> ExitCode {
     let code = match run(&Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            report(&format!("hcad: {error:#}\n"));
+            report(&format!("hcad: {}\n", plain::text(&format!("{error:#}"))));
             ExitCode::FAILURE
         }
     };

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::entry::{Content, Ending, Entry, Input, Update};
 use super::reader::{ReadError, Reader};
+use crate::plain;
 
 /// A record on its way through a device.
 #[derive(Debug)]
@@ -275,6 +276,7 @@ impl Player {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { step, at, input, recorded, found } = self;
+        let [input, recorded, found] = [input, recorded, found].map(|said| plain::text(said));
         writeln!(f, "step {step}, after {:.6} s: {input}", at.as_secs_f64())?;
         writeln!(f, "  recorded: {recorded}")?;
         write!(f, "  now:      {found}")
@@ -287,7 +289,7 @@ impl fmt::Display for Finish {
             Self::Ended(ending) => write!(f, "{ending}"),
             Self::Stopped { cut_off: false } => write!(f, "its writer was stopped"),
             Self::Stopped { cut_off: true } => write!(f, "the file is cut off"),
-            Self::Unreadable(error) => write!(f, "the file {error}"),
+            Self::Unreadable(error) => write!(f, "the file {}", plain::text(&error.to_string())),
         }
     }
 }

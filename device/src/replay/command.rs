@@ -12,7 +12,8 @@ use crate::blueprint::{self, Subject};
 use crate::config::{Config, ConfigError};
 use crate::descriptors;
 use crate::frontend::{FrontendVisitor, Interface};
-use crate::record::{Player, ReadError, Reader};
+use crate::plain;
+use crate::record::{Finish, Player, ReadError, Reader};
 use crate::telemetry::store::{Keep, Opening};
 use crate::telemetry::trace::{Trace, TraceFormat};
 
@@ -65,6 +66,12 @@ pub enum ReplayError {
         /// The file.
         path: PathBuf,
     },
+    /// The record was changed, and the device was replayed up to there only.
+    #[error("{}: damaged", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+    },
     /// Standard output is gone.
     #[error("standard output")]
     Output(#[from] io::Error),
@@ -85,8 +92,9 @@ pub fn run(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), Re
     // An eventfd for each vector.
     descriptors::raise_limit();
 
+    let name = plain::text(&header.device);
     let trace = options.trace.as_ref().map(|(path, format)| {
-        Trace::open(&Keep::file(path), Opening::Replace, *format, &header.device)
+        Trace::open(&Keep::file(path), Opening::Replace, *format, &name)
             .map(|trace| trace.with_clock(clock::now))
             .map_err(|source| ReplayError::Trace { path: path.clone(), source })
     });
@@ -94,14 +102,8 @@ pub fn run(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), Re
     if options.steps {
         player.keep_log();
     }
-    writeln!(
-        out,
-        "{}: {} ({}) of hcad {}",
-        path.display(),
-        header.device,
-        device.frontend.key(),
-        header.hcad
-    )?;
+    let title = format!("{}: {name} ({}) of hcad {}", path.display(), device.frontend.key(), header.hcad);
+    writeln!(out, "{}", plain::text(&title))?;
     if header.hcad != env!("CARGO_PKG_VERSION") {
         writeln!(out, "this is hcad {}: it may do other things", env!("CARGO_PKG_VERSION"))?;
     }
@@ -110,6 +112,7 @@ pub fn run(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), Re
     let report = device.frontend.make(&blueprint::setup(device), run)?;
     writeln!(out, "{report}")?;
     match report.outcome {
+        Outcome::Same(Finish::Unreadable(_)) => Err(ReplayError::Damaged { path: path.to_owned() }),
         Outcome::Same(_) | Outcome::Stopped => Ok(()),
         _ => Err(ReplayError::Differs { path: path.to_owned() }),
     }
@@ -149,8 +152,9 @@ impl FrontendVisitor for Run<'_> {
 }
 
 fn show(step: &Step<'_>, out: &mut dyn Write) -> io::Result<()> {
-    step.before.iter().try_for_each(|what| writeln!(out, "    {what}"))?;
-    writeln!(out, "{} {:.6} {}", step.counts.steps, step.counts.span.as_secs_f64(), step.input)?;
+    step.before.iter().try_for_each(|what| writeln!(out, "    {}", plain::text(what)))?;
+    let input = plain::text(&step.input.to_string());
+    writeln!(out, "{} {:.6} {input}", step.counts.steps, step.counts.span.as_secs_f64())?;
     out.flush()
 }
 
@@ -173,8 +177,10 @@ impl fmt::Display for Report {
             Outcome::Same(finish) => write!(f, "all the same; the record ends: {finish}"),
             Outcome::Stopped => write!(f, "all the same up to here"),
             Outcome::Differs(difference) => write!(f, "differs in {difference}"),
-            Outcome::Panicked { step, message } => write!(f, "panics in step {step}: {message}"),
-            Outcome::Impossible { step, input } => write!(f, "step {step} cannot be: {input}"),
+            Outcome::Panicked { step, message } => {
+                write!(f, "panics in step {step}: {}", plain::text(message))
+            }
+            Outcome::Impossible { step, input } => write!(f, "step {step} cannot be: {}", plain::text(input)),
         }
     }
 }

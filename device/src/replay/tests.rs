@@ -146,3 +146,39 @@ fn a_panic_is_a_result() {
     let Outcome::Panicked { step, message } = &report.outcome else { panic!("{report}") };
     assert_eq!(*message, format!("a defect of step {step}"));
 }
+
+#[test]
+fn hostile_record_sends_nothing_to_the_terminal() {
+    let device = serde_json::json!({
+        "id": 1, "frontend": { "jingzhao": {} }, "fabric": { "local": {} }
+    });
+    let configuration = device.as_object().unwrap().clone();
+    let header = Header {
+        hcad: "9\u{1b}]0;x\u{7}\nall the same".to_owned(),
+        ..Header::new("\u{1b}[2J\u{9b}hca1\r\n", configuration)
+    };
+    let file = Written::default();
+    drop(Recorder::to(Box::new(file.clone()), Path::new("record"), &header, u64::MAX).unwrap());
+    let mut record = file.bytes();
+    let run = |record: &[u8]| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("record");
+        std::fs::write(&path, record).unwrap();
+        let mut out = Vec::new();
+        let ended = run(&path, &Options { steps: true, ..Options::default() }, &mut out);
+        (String::from_utf8(out).unwrap(), ended)
+    };
+    let (out, ended) = run(&record);
+    assert!(ended.is_ok() && out.contains("\\u{1b}[2J\\u{9b}hca1\\r\\n"), "{out}");
+    assert!(out.chars().all(|char| char == '\n' || !char.is_control()), "{out:?}");
+    assert_eq!(out.lines().filter(|line| line.starts_with("all the same")).count(), 1, "{out}");
+
+    // What was changed after it was written is no success, however much of it is right.
+    *record.last_mut().unwrap() ^= 1;
+    let (out, ended) = run(&record);
+    assert!(matches!(ended, Err(ReplayError::Damaged { .. })) && out.contains("is damaged at byte"), "{out}");
+
+    let outcome = Outcome::Impossible { step: 1, input: "\u{1b}\n".to_owned() };
+    let report = Report { counts: Counts::default(), outcome };
+    assert!(report.to_string().ends_with("step 1 cannot be: \\u{1b}\\n"), "{report}");
+}

@@ -1,9 +1,9 @@
-//! What a daemon says, so that it can do nothing to the terminal it is shown on.
+//! Text of strangers, such that it can do nothing to the terminal it is shown on.
 
 use std::fmt::Write as _;
 
 /// Text on one line, with control characters as escapes.
-pub(crate) fn text(text: &str) -> String {
+pub fn text(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut plain, char| {
         match char.is_control() {
             true => plain.extend(char.escape_default()),
@@ -14,7 +14,7 @@ pub(crate) fn text(text: &str) -> String {
 }
 
 /// JSON with the control characters that JSON lets stand, DEL and C1, as escapes.
-pub(crate) fn json(text: &str) -> String {
+pub fn json(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut plain, char| {
         match char.is_control() {
             true => {
