@@ -16,13 +16,14 @@ use device::inherited::Inherited;
 use device::manual;
 use device::notify::Notify;
 use device::plain;
-use device::telemetry::{outlet, subscriber};
+use device::telemetry::{file, outlet, subscriber};
 
 /// How long lines that wait for standard error hold up the end.
 const FAREWELL: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
-    let code = match run(&Cli::parse()) {
+    let ran = file::survive_size_limit().context("SIGXFSZ").and_then(|()| run(&Cli::parse()));
+    let code = match ran {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             report(&format!("hcad: {}\n", plain::text(&format!("{error:#}"))));

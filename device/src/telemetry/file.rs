@@ -5,7 +5,9 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use rustix::fs::{Mode, fchmod};
+use libc::{c_int, c_void, siginfo_t};
+use rustix::fs::{Mode, fchmod, fstat};
+use vmm_sys_util::signal::register_signal_handler;
 
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
@@ -33,6 +35,18 @@ pub fn create_new(path: &Path) -> io::Result<File> {
     private(path, OpenOptions::new().write(true))
 }
 
+/// Has a write beyond RLIMIT_FSIZE fail as one to a full disk does. Otherwise it ends the process by SIGXFSZ, and with it the
+/// devices of all guests.
+///
+/// # Errors
+/// The host refuses the handler.
+pub fn survive_size_limit() -> io::Result<()> {
+    // The signal is of the thread that writes, whose call then returns EFBIG.
+    extern "C" fn nothing(_: c_int, _: *mut siginfo_t, _: *mut c_void) {}
+    register_signal_handler(libc::SIGXFSZ, nothing)
+        .map_err(|error| io::Error::from_raw_os_error(error.errno()))
+}
+
 fn create_or(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     match private(path, options) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -44,8 +58,11 @@ fn create_or(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 
 fn private(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let file = options.create_new(true).mode(PRIVATE.bits()).open(path)?;
-    // The umask may have taken the rights of the owner.
-    fchmod(&file, PRIVATE)?;
+    // The umask may have taken the rights of the owner. A process that has confined itself has no such umask, and cannot
+    // change modes.
+    if Mode::from_raw_mode(fstat(&file)?.st_mode) != PRIVATE {
+        fchmod(&file, PRIVATE)?;
+    }
     Ok(file)
 }
 

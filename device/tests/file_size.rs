@@ -1,0 +1,90 @@
+//! A limit of the length of files (`ulimit -f`, `LimitFSIZE=`) costs what would be longer, and no guest its device.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::fs::File;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use common::{Daemon, hcad, until, with_control};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use serde_json::{Value, json};
+
+/// `hcad`, whose files end at `len` bytes.
+fn limited(len: u64) -> Command {
+    let mut command = hcad();
+    let limit = Rlimit { current: Some(len), maximum: Some(len) };
+    // SAFETY: between fork and exec this only makes a system call.
+    unsafe { command.pre_exec(move || setrlimit(Resource::Fsize, limit.clone()).map_err(io::Error::from)) };
+    command
+}
+
+fn hcactl(control: &Path, arguments: &[&str]) -> Option<String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
+    let output = command.arg("--socket").arg(control).args(arguments).output().unwrap();
+    output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn a_full_log_file_costs_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, _, control) = with_control(folder.path(), &[]);
+    let log = folder.path().join("log");
+    let mut command = limited(64);
+    command.arg("--config").arg(config).stderr(Stdio::from(File::create(&log).unwrap()));
+    let mut child = command.spawn().unwrap();
+    let serves = || {
+        assert_eq!(child.try_wait().unwrap(), None, "hcad has ended");
+        hcactl(&control, &["devices"])
+    };
+    until("an answer", serves);
+    assert_eq!(std::fs::metadata(&log).unwrap().len(), 64);
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn files_at_their_limit_end_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, socket, control) = with_control(folder.path(), &[]);
+    let mut entry: Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
+    entry["devices"][0]["capture"] = json!(folder.path().join("x.pcapng"));
+    std::fs::write(&config, entry.to_string()).unwrap();
+    let mut command = limited(16);
+    command.arg("--config").arg(config);
+    let mut daemon = Daemon::ready(command, folder, socket);
+    for (what, name) in [("trace", "x.trace"), ("record", "x.record")] {
+        let file = daemon.folder.path().join(name);
+        // Whether it begins and ends at once, or does not begin.
+        let _ = hcactl(&control, &[what, "on", file.to_str().unwrap()]);
+    }
+    let _ = hcactl(&control, &["capture", "off"]);
+    until("an answer", || hcactl(&control, &["devices"]));
+    assert_eq!(daemon.child.try_wait().unwrap(), None);
+    assert!(std::fs::metadata(daemon.folder.path().join("x.pcapng")).unwrap().len() <= 16);
+}
+
+#[test]
+fn a_ring_beyond_the_limit_is_not_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let ring = folder.path().join("ring");
+    let device = |id: u16| {
+        json!({
+            "id": id,
+            "socket_path": folder.path().join(format!("{id}.sock")),
+            "frontend": { "jingzhao": {} },
+            "fabric": { "ring": { "folder": ring } },
+        })
+    };
+    let (config, control) = (folder.path().join("hcad.json"), folder.path().join("control.sock"));
+    let devices = json!({ "control_socket": control, "devices": [device(1), device(2)] });
+    std::fs::write(&config, devices.to_string()).unwrap();
+    let mut command = limited(4096);
+    command.arg("--config").arg(config);
+    let mut daemon = Daemon::of(command.spawn().unwrap(), folder, control.clone());
+    daemon.wait_for_line("a member of the ring cannot be called");
+    until("an answer", || hcactl(&control, &["devices"]));
+}
