@@ -1,8 +1,9 @@
-//! Log lines a guest or a peer can cause, limited for each device at each place that writes one.
+//! Log lines a guest or a peer can cause, limited for each device at each place that writes one, and in bytes altogether.
 //!
-//! `limited!(warn, "…")` takes what `tracing::warn!` takes. A place may write [`BURST`] lines in [`WINDOW_MS`]; the
-//! first line of a later window says how many were left out. Every device has a thread of its own, and every thread its
-//! own allowance at each place: a guest that makes noise hides nothing of what others cause.
+//! `limited!(warn, "…")` takes what `tracing::warn!` takes. A place may write [`BURST`] lines in [`WINDOW_MS`], as long as its
+//! device has bytes left of its [`Allowance`]; the first line after that says how many were left out. Every device has a thread
+//! of its own, and every thread its own allowance, also at each place: a guest that makes noise hides nothing of what others
+//! cause.
 
 use std::cell::Cell;
 use std::sync::LazyLock;
@@ -14,35 +15,92 @@ pub const BURST: u64 = 8;
 /// Length of a window, milliseconds.
 pub const WINDOW_MS: u64 = 5_000;
 
+/// Bytes of log that a device may cause in a day, beside [`BURST_LEN`].
+pub const LEN_PER_DAY: u64 = 16 << 20;
+
+/// Bytes of log that a device may cause at once.
+pub const BURST_LEN: u64 = 1 << 20;
+
+const DAY_MS: u64 = 86_400_000;
+
+/// Milliseconds of the process's clock.
+fn now_ms() -> u64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
 /// The allowance of one place on one thread.
 #[derive(Debug, Default)]
 pub struct Site {
-    /// When the current window began, milliseconds of the process's clock.
+    /// When the current window began.
     window_start: Cell<u64>,
-    /// Lines asked for in the current window.
-    asked: Cell<u64>,
+    /// Lines written in the current window.
+    written: Cell<u64>,
+    /// Lines not written since the last one that was.
+    left_out: Cell<u64>,
 }
 
 impl Site {
     /// A place that has not written yet.
     pub const fn new() -> Self {
-        Self { window_start: Cell::new(0), asked: Cell::new(0) }
+        Self { window_start: Cell::new(0), written: Cell::new(0), left_out: Cell::new(0) }
     }
 
     /// Whether a line may be written now, and how many were not since the last one that was.
     pub fn admit(&self) -> Option<u64> {
-        static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-        self.admit_at(u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX))
+        let now = now_ms();
+        self.admit_at(now, ALLOWANCE.with(|allowance| allowance.is_left_at(now)))
     }
 
-    fn admit_at(&self, now_ms: u64) -> Option<u64> {
+    fn admit_at(&self, now_ms: u64, is_allowed: bool) -> Option<u64> {
         if now_ms.saturating_sub(self.window_start.get()) >= WINDOW_MS {
             self.window_start.set(now_ms);
-            return Some(self.asked.replace(1).saturating_sub(BURST));
+            self.written.set(0);
         }
-        let asked = self.asked.get();
-        self.asked.set(asked + 1);
-        (asked < BURST).then_some(0)
+        if !is_allowed || self.written.get() >= BURST {
+            self.left_out.set(self.left_out.get() + 1);
+            return None;
+        }
+        self.written.set(self.written.get() + 1);
+        Some(self.left_out.take())
+    }
+}
+
+std::thread_local! {
+    static ALLOWANCE: Allowance = const { Allowance::new() };
+}
+
+/// This thread has written a line of so many bytes.
+pub(super) fn count(len: usize) {
+    ALLOWANCE.with(|allowance| allowance.spend_at(now_ms(), len as u64));
+}
+
+/// Bytes that a thread may still write.
+#[derive(Debug)]
+struct Allowance {
+    left: Cell<u64>,
+    /// When it was last added to.
+    counted: Cell<u64>,
+}
+
+impl Allowance {
+    const fn new() -> Self {
+        Self { left: Cell::new(BURST_LEN), counted: Cell::new(0) }
+    }
+
+    fn is_left_at(&self, now_ms: u64) -> bool {
+        let passed = now_ms.saturating_sub(self.counted.get()).min(DAY_MS);
+        let gained = passed * LEN_PER_DAY / DAY_MS;
+        if gained > 0 {
+            self.counted.set(now_ms);
+            self.left.set((self.left.get() + gained).min(BURST_LEN));
+        }
+        self.left.get() > 0
+    }
+
+    fn spend_at(&self, now_ms: u64, len: u64) {
+        let _ = self.is_left_at(now_ms);
+        self.left.set(self.left.get().saturating_sub(len));
     }
 }
 
@@ -75,12 +133,28 @@ mod tests {
     #[test]
     fn a_burst_is_cut_and_counted_in_the_next_window() {
         let site = Site::new();
-        let admitted = (0..20).filter(|_| site.admit_at(10).is_some()).count();
+        let admitted = (0..20).filter(|_| site.admit_at(10, true).is_some()).count();
         assert_eq!(admitted as u64, BURST);
-        assert_eq!(site.admit_at(WINDOW_MS - 1), None);
-        assert_eq!(site.admit_at(WINDOW_MS + 10), Some(21 - BURST));
-        assert_eq!(site.admit_at(WINDOW_MS + 11), Some(0));
-        assert_eq!(site.admit_at(3 * WINDOW_MS), Some(0));
+        assert_eq!(site.admit_at(WINDOW_MS - 1, true), None);
+        assert_eq!(site.admit_at(WINDOW_MS + 10, true), Some(21 - BURST));
+        assert_eq!(site.admit_at(WINDOW_MS + 11, true), Some(0));
+        assert_eq!(site.admit_at(3 * WINDOW_MS, false), None);
+        assert_eq!(site.admit_at(4 * WINDOW_MS, true), Some(1));
+    }
+
+    #[test]
+    fn a_day_of_noise_stays_within_the_allowance() {
+        const LINE: u64 = 2048;
+        let (allowance, site) = (Allowance::new(), Site::new());
+        let mut written = 0;
+        for now in (0..DAY_MS).step_by(100) {
+            if site.admit_at(now, allowance.is_left_at(now)).is_some() {
+                allowance.spend_at(now, LINE);
+                written += LINE;
+            }
+        }
+        let most = LEN_PER_DAY + BURST_LEN + LINE;
+        assert!((most / 2..=most).contains(&written), "{written}");
     }
 
     #[derive(Clone, Default)]

@@ -2,6 +2,7 @@
 
 pub mod file;
 pub mod filter;
+mod line;
 pub mod log;
 pub mod monitor;
 pub mod outlet;

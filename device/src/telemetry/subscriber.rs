@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tracing_subscriber::{EnvFilter, reload};
 
-use super::outlet;
+use super::{line, outlet};
 
 /// Has lines pass by another filter.
 type SetFilter = dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync;
@@ -59,7 +59,7 @@ pub fn init(config: &LogConfig) -> Result<(), String> {
     outlet.set_format(config.format);
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(move || outlet)
+        .with_writer(line::Lines::to(outlet, config.format))
         .with_ansi(false)
         // They would go to standard error directly, in a way that panics.
         .log_internal_errors(false);
@@ -100,5 +100,5 @@ fn report(panic: &PanicHookInfo<'_>) {
     let backtrace = Backtrace::capture();
     let backtrace =
         (backtrace.status() == BacktraceStatus::Captured).then(|| tracing::field::display(&backtrace));
-    tracing::error!(thread = name, location, backtrace, "panic: {what}");
+    tracing::error!(target: line::PANIC, thread = name, location, backtrace, "panic: {what}");
 }

@@ -1,0 +1,133 @@
+//! Lines on their way to the log: none is longer than [`MAX_LEN`], whatever a guest or a peer has put into it, and each is counted
+//! to what its thread may write.
+
+use std::io::{self, Write};
+
+use serde_json::Value;
+use tracing::{Level, Metadata};
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::log;
+use super::outlet::Outlet;
+use super::subscriber::LogFormat;
+
+/// Bound: bytes of a line, without its line feed.
+pub(super) const MAX_LEN: usize = 2048;
+
+/// The target of a panic, whose backtrace is as long as it is.
+pub(super) const PANIC: &str = "device::panic";
+
+/// Bytes that a string of a JSON line is cut to, the first with which the line is short enough.
+const STRING_LENS: [usize; 3] = [512, 128, 32];
+
+/// Makes a writer for each line.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lines {
+    outlet: &'static Outlet,
+    format: LogFormat,
+}
+
+impl Lines {
+    /// Lines of this form.
+    pub(super) const fn to(outlet: &'static Outlet, format: LogFormat) -> Self {
+        Self { outlet, format }
+    }
+}
+
+/// Takes one line, in one call.
+#[derive(Debug)]
+pub(super) struct Line {
+    lines: Lines,
+    /// What the operator has asked for, and what tells of a defect of ours, costs nothing.
+    is_bounded: bool,
+    is_counted: bool,
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Line;
+
+    fn make_writer(&'a self) -> Line {
+        Line { lines: *self, is_bounded: true, is_counted: true }
+    }
+
+    fn make_writer_for(&'a self, of: &Metadata<'_>) -> Line {
+        let is_panic = of.target() == PANIC;
+        Line { lines: *self, is_bounded: !is_panic, is_counted: !is_panic && *of.level() <= Level::INFO }
+    }
+}
+
+impl Write for Line {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let cut = (self.is_bounded && line.len() > MAX_LEN + 1).then(|| cut(line, self.lines.format));
+        let line_to_write = cut.as_deref().unwrap_or(line);
+        if self.is_counted {
+            log::count(line_to_write.len());
+        }
+        self.lines.outlet.push(line_to_write);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A line that is short enough, and says how many bytes of it are missing.
+fn cut(line: &[u8], format: LogFormat) -> Vec<u8> {
+    let mut short = match (format, serde_json::from_slice::<Value>(line)) {
+        (LogFormat::Json, Ok(whole)) => STRING_LENS
+            .iter()
+            .map(|len| {
+                let mut whole = whole.clone();
+                cut_strings(&mut whole, *len);
+                whole.to_string()
+            })
+            .find(|line| line.len() <= MAX_LEN)
+            .unwrap_or_else(|| "{}".to_owned()),
+        _ => cut_text(String::from_utf8_lossy(line).trim_end(), MAX_LEN - 32),
+    };
+    short.push('\n');
+    short.into_bytes()
+}
+
+fn cut_text(text: &str, len: usize) -> String {
+    let kept = text.floor_char_boundary(len);
+    match text.len() - kept {
+        0 => text.to_owned(),
+        missing => format!("{} ({missing} bytes more)", &text[..kept]),
+    }
+}
+
+fn cut_strings(value: &mut Value, len: usize) {
+    match value {
+        Value::String(text) => *text = cut_text(text, len),
+        Value::Array(values) => values.iter_mut().for_each(|value| cut_strings(value, len)),
+        Value::Object(values) => values.values_mut().for_each(|value| cut_strings(value, len)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_line_is_cut_and_says_so() {
+        let line = format!("WARN device: driver {}\n", "\u{e4}".repeat(8192));
+        let short = String::from_utf8(cut(line.as_bytes(), LogFormat::Text)).unwrap();
+        assert!(short.len() <= MAX_LEN && short.starts_with("WARN device: driver \u{e4}"), "{short}");
+        assert!(short.ends_with(" bytes more)\n"), "{short}");
+    }
+
+    #[test]
+    fn a_long_json_line_stays_json() {
+        let fields = serde_json::json!({ "message": format!("driver {}", "x".repeat(8192)), "qpn": 7 });
+        let line = serde_json::json!({ "level": "INFO", "fields": fields }).to_string() + "\n";
+        let short = cut(line.as_bytes(), LogFormat::Json);
+        assert!(short.len() <= MAX_LEN + 1 && short.ends_with(b"\n"), "{}", short.len());
+        let short: Value = serde_json::from_slice(&short).unwrap();
+        assert_eq!((&short["level"], &short["fields"]["qpn"]), (&"INFO".into(), &7.into()));
+        let message = short["fields"]["message"].as_str().unwrap();
+        assert!(message.starts_with("driver xxx") && message.ends_with(" bytes more)"), "{message}");
+    }
+}
