@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,9 +22,12 @@ use thiserror::Error;
 /// Clients that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// How long the lock of a folder is waited for. Other daemons keep it for a moment; somebody who keeps it longer has it
-/// for something else, and in a shared folder that may be anybody.
+/// How long the locks of folders are waited for, all together, in [`LOCK_WINDOW`]. Other daemons keep one for a moment;
+/// somebody who keeps it longer has it for something else, and in a shared folder that may be anybody.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// See [`LOCK_PATIENCE`]. Longer than the start with many devices takes.
+const LOCK_WINDOW: Duration = Duration::from_secs(60);
 
 /// Pause between two tries to lock a folder.
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
@@ -231,17 +234,39 @@ impl Drop for Listener {
 /// Locks a folder for as long as it is open, or goes on without the lock: then two daemons that start at the same moment
 /// may both replace a stale file, and one of them is not reached.
 fn lock(folder: &File, path: &Path) -> rustix::io::Result<()> {
-    let end = Instant::now() + LOCK_PATIENCE;
-    loop {
+    static WAITED: Mutex<Waited> = Mutex::new(Waited { since: None, total: Duration::ZERO });
+    let begun = Instant::now();
+    let mut waited = WAITED.lock().unwrap_or_else(PoisonError::into_inner);
+    let end = begun + waited.left(begun);
+    let locked = loop {
         match flock(folder, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) if Instant::now() < end => thread::sleep(LOCK_PAUSE),
             Err(Errno::WOULDBLOCK) => {
                 tracing::warn!(socket = %path.display(), "somebody keeps the folder locked: not waited for");
-                return Ok(());
+                break Ok(());
             }
             Err(Errno::INTR) => {}
-            locked => return locked,
+            locked => break locked,
         }
+    };
+    waited.total += begun.elapsed();
+    locked
+}
+
+/// What this process has waited for locks.
+struct Waited {
+    /// When the window began.
+    since: Option<Instant>,
+    total: Duration,
+}
+
+impl Waited {
+    /// How long it may still wait.
+    fn left(&mut self, now: Instant) -> Duration {
+        if self.since.is_none_or(|since| now.saturating_duration_since(since) >= LOCK_WINDOW) {
+            *self = Self { since: Some(now), total: Duration::ZERO };
+        }
+        LOCK_PATIENCE.saturating_sub(self.total)
     }
 }
 
@@ -332,13 +357,26 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_somebody_keeps_locked_is_not_waited_for_without_end() {
+    fn a_locked_folder_delays_all_sockets_once() {
         let folder = tempfile::tempdir().unwrap();
         let somebody = File::open(folder.path()).unwrap();
         flock(&somebody, FlockOperation::LockExclusive).unwrap();
-        let path = folder.path().join("hca.sock");
-        let _listener = Listener::bind(&path).unwrap();
-        UnixStream::connect(&path).unwrap();
+        let begun = Instant::now();
+        let paths: Vec<_> = (0..20).map(|id| folder.path().join(format!("{id}.sock"))).collect();
+        let _listeners: Vec<_> = paths.iter().map(|path| Listener::bind(path).unwrap()).collect();
+        assert!(begun.elapsed() < 10 * LOCK_PATIENCE, "each socket has waited");
+        UnixStream::connect(&paths[0]).unwrap();
+    }
+
+    #[test]
+    fn locks_share_one_bounded_wait() {
+        let (mut waited, start) = (Waited { since: None, total: Duration::ZERO }, Instant::now());
+        assert_eq!(waited.left(start), LOCK_PATIENCE);
+        waited.total += LOCK_PATIENCE / 4;
+        assert_eq!(waited.left(start), LOCK_PATIENCE * 3 / 4);
+        waited.total += LOCK_PATIENCE;
+        assert_eq!(waited.left(start + LOCK_WINDOW / 2), Duration::ZERO);
+        assert_eq!(waited.left(start + LOCK_WINDOW), LOCK_PATIENCE);
     }
 
     #[test]
