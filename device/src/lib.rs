@@ -4,6 +4,7 @@
 //! through the command line. `DESIGN.md` beside this crate tells threads, trust and the life of a send.
 
 pub mod blueprint;
+pub mod capabilities;
 pub mod capture;
 pub mod cli;
 pub mod config;

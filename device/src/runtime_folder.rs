@@ -1,10 +1,12 @@
 //! Where sockets are that nobody has named a place for.
 
 use std::env;
-use std::fs::DirBuilder;
+use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+
+use rustix::process::geteuid;
 
 /// Where they are without a folder of the user's own.
 const OF_THE_SYSTEM: &str = "/run/hcad";
@@ -53,6 +55,21 @@ pub fn make_ring(folder: &Path) -> io::Result<()> {
     }
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}
+
+/// Makes a folder of this user alone, unless it is there.
+///
+/// # Errors
+/// It cannot be made, or what is there is a link or others may write to it.
+pub fn make_own(folder: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let there = fs::symlink_metadata(folder)?;
+            let is_own = there.uid() == geteuid().as_raw() && there.mode() & 0o022 == 0;
+            if there.is_dir() && is_own { Ok(()) } else { Err(error) }
+        }
         made => made,
     }
 }

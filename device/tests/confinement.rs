@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -86,10 +87,75 @@ fn files_are_made_where_the_configuration_says_and_nowhere_else() {
 }
 
 #[test]
-fn the_folder_of_the_control_socket_is_for_files_where_nothing_is_said() {
-    let (daemon, control, _) = start(&[], |_| ());
-    let file = daemon.folder.path().join("x.pcapng");
-    hcactl(&control, &["capture", "on", file.to_str().unwrap()]).unwrap();
+fn files_go_beside_the_control_socket_by_default() {
+    let (daemon, control, line) = start(&[("confinement", json!({}))], |_| ());
+    let own = daemon.folder.path().join("control.files");
+    assert_eq!(std::fs::metadata(&own).unwrap().permissions().mode() & 0o777, 0o700);
+    hcactl(&control, &["capture", "on", own.join("x.pcapng").to_str().unwrap()]).unwrap();
+    if line.contains("landlock ABI") {
+        let beside = daemon.folder.path().join("x.trace");
+        let error = hcactl(&control, &["trace", "on", beside.to_str().unwrap()]).unwrap_err();
+        assert!(error.contains(&format!("for files below {}: ", own.display())), "{error}");
+    }
+}
+
+#[test]
+fn a_folder_of_strangers_is_not_for_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, _, _) = with_control(folder.path(), &[("confinement", json!({}))]);
+    std::os::unix::fs::symlink("/tmp", folder.path().join("control.files")).unwrap();
+    let output = hcad().arg("--config").arg(&config).output().unwrap();
+    let line = String::from_utf8(output.stderr).unwrap();
+    assert!(line.contains("control.files is not a folder of this user alone"), "{line}");
+}
+
+#[test]
+fn capabilities_are_given_up_by_every_thread() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, socket, _) = with_control(folder.path(), &[]);
+    let mut entry: Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
+    // A thread that is there before the process has confined itself.
+    entry["devices"][0]["record"] = json!(folder.path().join("x.record"));
+    std::fs::write(&config, entry.to_string()).unwrap();
+    let mut command = hcad();
+    command.arg("--config").arg(config);
+    let mut daemon = Daemon::of(command.spawn().unwrap(), folder, socket);
+    let line = daemon.wait_for_line("confined");
+    assert!(line.contains("no capabilities, "), "{line}");
+    daemon.wait_for_line("ready");
+    for key in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+        let sets = statuses(&daemon, key);
+        assert!(sets.len() >= 4 && sets.iter().all(|set| set == "0000000000000000"), "{key}: {sets:?}");
+    }
+    if rustix::process::geteuid().is_root() {
+        let bounds = statuses(&daemon, "CapBnd");
+        assert!(bounds.iter().all(|set| set == "0000000000000000"), "{bounds:?}");
+    }
+}
+
+#[test]
+fn capabilities_for_what_comes_later_stay() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let elsewhere = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(elsewhere.path(), Some(65_534), Some(65_534)).unwrap();
+    let confinement = json!({ "writable": [elsewhere.path()], "tap": true });
+    let (_daemon, control, line) =
+        start(&[("confinement", confinement), ("socket_group", json!(4711))], |_| ());
+    assert!(line.contains("no capabilities but CAP_DAC_OVERRIDE CAP_NET_ADMIN"), "{line}");
+    hcactl(&control, &["capture", "on", elsewhere.path().join("x").to_str().unwrap()]).unwrap();
+    let mut entry = json!({
+        "id": 2,
+        "frontend": { "jingzhao": {} },
+        "fabric": { "udp": { "bind": "127.0.0.1:0", "peers": [] } },
+    });
+    let later = control.with_file_name("later.sock");
+    entry["socket_path"] = json!(later);
+    let file = control.with_file_name("later.json");
+    std::fs::write(&file, entry.to_string()).unwrap();
+    hcactl(&control, &["device", "add", file.to_str().unwrap()]).unwrap();
+    assert_eq!(std::fs::metadata(later).unwrap().gid(), 4711, "the group is one of the process");
 }
 
 #[test]

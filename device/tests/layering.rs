@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// The parts from the bottom up, each with those that it may use. These stand above it, so no arrow runs back.
 const PARTS: &[(&str, &[&str])] = &[
+    ("capabilities", &[]),
     ("descriptors", &[]),
     ("identity", &[]),
     ("manual", &[]),
@@ -17,9 +18,9 @@ const PARTS: &[(&str, &[&str])] = &[
     ("shared_memory", &[]),
     ("sparse", &[]),
     ("text_file", &[]),
-    ("telemetry", &[]),
+    ("telemetry", &["capabilities"]),
     ("capture", &["telemetry"]),
-    ("record", &["plain", "telemetry"]),
+    ("record", &["capabilities", "plain", "telemetry"]),
     ("memory", &["sparse", "record"]),
     ("vfio", &["shared_memory", "memory", "telemetry", "record"]),
     ("inherited", &["vfio"]),
@@ -57,7 +58,7 @@ const PARTS: &[(&str, &[&str])] = &[
         ],
     ),
     ("cli", &["inherited", "runtime_folder", "telemetry", "frontend", "config"]),
-    ("confinement", &["runtime_folder", "fabric", "config"]),
+    ("confinement", &["capabilities", "runtime_folder", "telemetry", "vfio", "fabric", "config"]),
     (
         "control",
         &[

@@ -12,8 +12,8 @@ use serde::Deserialize;
 pub struct ConfinementEntry {
     /// False, or `--no-confinement`: it may do all that its user may.
     pub enabled: bool,
-    /// Folders below which `hcactl capture on` and `hcactl trace on` may make files, beside those in which captures and
-    /// traces of this file are. The folder of the control socket if this is not said.
+    /// Folders below which `hcactl capture on` and `hcactl trace on` may make files. If this is not said, a folder beside the
+    /// control socket that is made for them: `control.files` for `control.sock`.
     pub writable: Option<Vec<PathBuf>>,
     /// Folders below which devices that come later, by `hcactl device add` or a reload, may have their sockets, beside those
     /// in which sockets of this file are and the one for sockets that nobody names.
@@ -26,6 +26,8 @@ pub struct ConfinementEntry {
     /// Devices that come later may be on rings, in the folder that is usual or one of those for sockets; so they may if a
     /// device of this file is.
     pub ring: bool,
+    /// Devices that come later may be on UDP. If this is false they may only if a device of this file is.
+    pub udp: bool,
 }
 
 impl Default for ConfinementEntry {
@@ -37,6 +39,7 @@ impl Default for ConfinementEntry {
             readable: Vec::new(),
             tap: false,
             ring: false,
+            udp: true,
         }
     }
 }

@@ -109,6 +109,20 @@ impl Config {
             || self.devices.iter().any(|device| matches!(device.fabric, FabricConfig::Ring { .. }))
     }
 
+    /// Whether devices are on UDP, or may be later.
+    pub(crate) fn may_have_udp(&self) -> bool {
+        self.confinement.udp
+            || self.devices.iter().any(|device| matches!(device.fabric, FabricConfig::Udp { .. }))
+    }
+
+    /// The folder that is made for files that `hcactl` asks for, where nothing is said of them.
+    pub(crate) fn own_folder(&self) -> Option<PathBuf> {
+        match (&self.confinement.writable, &self.control_socket) {
+            (None, Some(control)) => Some(control.with_extension("files")),
+            _ => None,
+        }
+    }
+
     /// Folders that are made at the start unless they are there.
     pub(super) fn made_folders(&self) -> Vec<PathBuf> {
         let rings = self.devices.iter().filter_map(|device| match &device.fabric {

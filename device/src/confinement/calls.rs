@@ -6,6 +6,7 @@
 //! intruder does not work either way: no other program, no other process, no kernel interface beyond these.
 
 use std::collections::BTreeMap;
+use std::os::fd::RawFd;
 
 use rustix::process::getpid;
 use seccompiler::{
@@ -27,18 +28,15 @@ const ANY_ARGUMENTS: &[i64] = &[
     libc::SYS_pwrite64,
     libc::SYS_pwritev,
     libc::SYS_lseek,
-    libc::SYS_close,
     libc::SYS_dup,
-    libc::SYS_dup3,
     libc::SYS_pipe2,
     libc::SYS_fsync,
     libc::SYS_fdatasync,
     libc::SYS_ftruncate,
     libc::SYS_flock,
-    // Files and their names. A socket's file goes with its server.
-    libc::SYS_openat,
+    // Files and their names. A socket's file goes with its server, and is given its mode by the umask.
     libc::SYS_unlinkat,
-    libc::SYS_fchmod,
+    libc::SYS_umask,
     libc::SYS_fstat,
     libc::SYS_newfstatat,
     libc::SYS_statx,
@@ -49,7 +47,7 @@ const ANY_ARGUMENTS: &[i64] = &[
     libc::SYS_faccessat2,
     libc::SYS_getdents64,
     libc::SYS_getcwd,
-    // Sockets of the kinds below. Nobody is connected to, but by a ring.
+    // Sockets of the kinds below.
     libc::SYS_bind,
     libc::SYS_listen,
     libc::SYS_accept,
@@ -119,13 +117,11 @@ const ANY_ARGUMENTS: &[i64] = &[
 /// The same under the names they had first, which only this architecture kept.
 #[cfg(target_arch = "x86_64")]
 const OLD_NAMES: &[i64] = &[
-    libc::SYS_open,
     libc::SYS_stat,
     libc::SYS_lstat,
     libc::SYS_access,
     libc::SYS_readlink,
     libc::SYS_unlink,
-    libc::SYS_dup2,
     libc::SYS_pipe,
     libc::SYS_poll,
     libc::SYS_epoll_wait,
@@ -177,6 +173,10 @@ pub(super) struct Let {
     pub(super) groups: Vec<u32>,
     /// Devices may be on rings, whose members connect to each other.
     pub(super) ring: bool,
+    /// Devices may be on UDP.
+    pub(super) udp: bool,
+    /// A socket that may connect, and can send nothing.
+    pub(super) probe: Option<RawFd>,
 }
 
 /// Refuses all other calls to every thread there is or will be.
@@ -204,11 +204,15 @@ fn filter(through: &Let) -> Result<BpfProgram, BackendError> {
         // To whom, landlock says where the kernel has that; else permissions of files. There are only Unix sockets and UDP.
         rules.insert(libc::SYS_connect, Vec::new());
     }
-    for (call, alternatives) in limited(&through.groups) {
+    if through.probe.is_none() {
+        rules.extend([libc::SYS_close, libc::SYS_dup3].map(|call| (call, Vec::new())));
+        #[cfg(target_arch = "x86_64")]
+        rules.insert(libc::SYS_dup2, Vec::new());
+    }
+    for (call, alternatives) in limited(through) {
         let alternatives = alternatives.into_iter().map(|conditions| {
-            let conditions = conditions.into_iter().map(|Condition { argument, mask, value }| {
-                let equal = SeccompCmpOp::MaskedEq(mask.into());
-                SeccompCondition::new(argument, SeccompCmpArgLen::Dword, equal, value.into())
+            let conditions = conditions.into_iter().map(|Condition { argument, is, value }| {
+                SeccompCondition::new(argument, SeccompCmpArgLen::Dword, is, value.into())
             });
             SeccompRule::new(conditions.collect::<Result<_, _>>()?)
         });
@@ -218,35 +222,49 @@ fn filter(through: &Let) -> Result<BpfProgram, BackendError> {
     SeccompFilter::new(rules, refusal, SeccompAction::Allow, architecture)?.try_into()
 }
 
-/// Bits of an argument have a value. All arguments that are looked at are of 32 bits, or have nothing above them.
+/// An argument has a value, or bits of it have. All that are looked at are of 32 bits, or have nothing above them.
 struct Condition {
     argument: u8,
-    mask: u32,
+    is: SeccompCmpOp,
     value: u32,
 }
 
 /// Calls that are let through with some arguments: alternatives, of each of which all conditions hold.
-fn limited(groups: &[u32]) -> Vec<(i64, Vec<Vec<Condition>>)> {
+fn limited(through: &Let) -> Vec<(i64, Vec<Vec<Condition>>)> {
     let masked = |argument, mask: i32, value: i32| Condition {
         argument,
-        mask: mask.cast_unsigned(),
+        is: SeccompCmpOp::MaskedEq(mask.cast_unsigned().into()),
         value: value.cast_unsigned(),
     };
     let is = |argument, value| vec![masked(argument, -1, value)];
     let one_of = |argument, values: &[i32]| values.iter().map(|value| is(argument, *value)).collect();
     // Above the kind of a socket are flags.
-    let datagrams = |family| vec![masked(0, -1, family), masked(1, 0xf, libc::SOCK_DGRAM)];
-    let given = |group: &u32| vec![masked(2, -1, -1), masked(3, -1, group.cast_signed())];
+    let socket = |family, kind| vec![masked(0, -1, family), masked(1, 0xf, kind)];
+    // A file that is made is for its owner to read and write: no program, and of no other user's rights.
+    let open = |flags, mode| {
+        let made = libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY);
+        vec![vec![masked(flags, made, 0)], vec![masked(mode, !0o600, 0)]]
+    };
+    let given = |group: &u32| {
+        vec![masked(2, -1, -1), masked(3, -1, group.cast_signed()), masked(4, -1, libc::AT_EMPTY_PATH)]
+    };
+    // No TCP, no packets, no netlink, and no datagrams to sockets of this host: each could name any other as it is sent.
+    let mut sockets = vec![socket(libc::AF_UNIX, libc::SOCK_STREAM)];
+    if through.udp {
+        sockets.extend([libc::AF_INET, libc::AF_INET6].map(|family| socket(family, libc::SOCK_DGRAM)));
+    }
     let mut calls = vec![
-        // UDP, and sockets of this host. No TCP, no packets, no netlink.
-        (libc::SYS_socket, vec![is(0, libc::AF_UNIX), datagrams(libc::AF_INET), datagrams(libc::AF_INET6)]),
-        (libc::SYS_socketpair, vec![is(0, libc::AF_UNIX)]),
+        (libc::SYS_openat, open(2, 3)),
+        #[cfg(target_arch = "x86_64")]
+        (libc::SYS_open, open(1, 2)),
+        (libc::SYS_socket, sockets),
+        (libc::SYS_socketpair, vec![socket(libc::AF_UNIX, libc::SOCK_STREAM)]),
         (libc::SYS_fcntl, one_of(1, FCNTL)),
         (
             libc::SYS_ioctl,
             IOCTL
                 .iter()
-                .map(|request| vec![Condition { argument: 1, mask: u32::MAX, value: *request }])
+                .map(|request| vec![Condition { argument: 1, is: SeccompCmpOp::Eq, value: *request }])
                 .collect(),
         ),
         (libc::SYS_prctl, one_of(0, PRCTL)),
@@ -260,9 +278,22 @@ fn limited(groups: &[u32]) -> Vec<(i64, Vec<Vec<Condition>>)> {
         (libc::SYS_tgkill, vec![is(0, getpid().as_raw_nonzero().get())]),
         (libc::SYS_prlimit64, vec![is(0, 0)]),
     ];
+    if let Some(probe) = through.probe {
+        // Nothing else can take its number.
+        let other = |argument| {
+            let value = probe.cast_unsigned();
+            vec![vec![Condition { argument, is: SeccompCmpOp::Ne, value }]]
+        };
+        calls.extend([(libc::SYS_close, other(0)), (libc::SYS_dup3, other(1))]);
+        #[cfg(target_arch = "x86_64")]
+        calls.push((libc::SYS_dup2, other(1)));
+        if !through.ring {
+            calls.push((libc::SYS_connect, vec![is(0, probe)]));
+        }
+    }
     // The socket of a device that comes later, to a group that was named. Without a rule all arguments would do.
-    if !groups.is_empty() {
-        calls.push((libc::SYS_fchownat, groups.iter().map(given).collect()));
+    if !through.groups.is_empty() {
+        calls.push((libc::SYS_fchownat, through.groups.iter().map(given).collect()));
     }
     calls
 }
@@ -280,7 +311,7 @@ mod tests {
 
     /// Runs `test` in a thread that is confined alone.
     fn confined<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) -> T {
-        let filter = filter(&Let { groups: vec![GROUP], ring: false }).unwrap();
+        let filter = filter(&Let { groups: vec![GROUP], ring: false, udp: true, probe: None }).unwrap();
         let thread = thread::spawn(move || {
             seccompiler::apply_filter(&filter).unwrap();
             test()
@@ -310,7 +341,9 @@ mod tests {
                 ("init_module", libc::SYS_init_module),
                 ("setuid", libc::SYS_setuid),
                 ("connect", libc::SYS_connect),
+                ("fchmod", libc::SYS_fchmod),
                 ("fchmodat", libc::SYS_fchmodat),
+                ("openat2", libc::SYS_openat2),
                 ("seccomp", libc::SYS_seccomp),
                 // Numbers that no kernel has yet.
                 ("unknown", 100_000),
@@ -360,14 +393,14 @@ mod tests {
         let errors = confined(|| {
             let anybody = u32::MAX;
             [(anybody, GROUP), (anybody, GROUP + 1), (0, GROUP)].map(|(user, group)| {
-                let path = c"/nonexistent".as_ptr();
-                // SAFETY: a path that ends with a zero and numbers; there is no such file.
-                let result = unsafe { libc::fchownat(libc::AT_FDCWD, path, user, group, 0) };
+                let path = c"".as_ptr();
+                // SAFETY: a path that ends with a zero and numbers; there is no such descriptor.
+                let result = unsafe { libc::fchownat(1 << 30, path, user, group, libc::AT_EMPTY_PATH) };
                 assert_eq!(result, -1);
                 io::Error::last_os_error().raw_os_error()
             })
         });
-        assert_eq!(errors, [Some(libc::ENOENT), Some(libc::ENOSYS), Some(libc::ENOSYS)]);
+        assert_eq!(errors, [Some(libc::EBADF), Some(libc::ENOSYS), Some(libc::ENOSYS)]);
     }
 
     #[test]

@@ -1,22 +1,29 @@
 //! What the process takes from itself, so that whoever gets hold of it through a guest, a VMM or a peer gets little.
 //!
-//! Three of Linux's means, each as far as the kernel has it: no new privileges, so that no program run from here gains
-//! any; landlock, so that files are reached only where the configuration names some (`paths`); seccomp, so that only
-//! the system calls that serving takes are there (`calls`). What is confined stays so, and threads made later are too.
+//! Four of Linux's means, each as far as the kernel has it: no new privileges, so that no program run from here gains
+//! any; landlock, so that files are reached only where the configuration names some (`paths`); no capabilities but those that
+//! what is made later takes; seccomp, so that only the system calls that serving takes are there (`calls`). What is confined
+//! stays so, and threads made later are too.
 //!
-//! Paths come first, before the process has a second thread: landlock holds for a thread and those it makes. System
-//! calls come last, when all that takes more of them is done.
+//! Paths come first, before the process has a second thread: landlock holds for a thread and those it makes. Capabilities and
+//! system calls come last, when all that takes more of them is done.
 
 mod calls;
 mod paths;
 
+use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use rustix::fs::Gid;
+use rustix::process::{getegid, getgroups};
+use rustix::thread::{CapabilitySet, set_thread_groups};
 use thiserror::Error;
 
-use self::paths::Paths;
+use self::paths::{Grant, Paths};
+use crate::capabilities;
 use crate::config::{Config, ConfigError, DeviceConfig, FabricConfig, Use};
+use crate::vfio::server::keep_probe;
 
 /// What is in force, or why it is not.
 type Outcome<T> = Result<T, Missing>;
@@ -41,6 +48,8 @@ struct Begun {
     paths: Outcome<Paths>,
     /// System calls that are let through.
     through: calls::Let,
+    /// Capabilities that are not given up.
+    kept: CapabilitySet,
 }
 
 /// Begins, unless the configuration says otherwise: no new privileges, and no files but those that `config` needs. To be
@@ -53,13 +62,47 @@ pub fn begin(config: &Config, file: Option<&Path>) -> Result<(), ConfigError> {
         return Ok(());
     }
     let grants = paths::grants(config, file)?;
+    capabilities::begin();
+    // Without it a socket's file that is there counts as in use.
+    let probe = keep_probe().ok().map(|probe| probe.as_raw_fd());
+    let of_devices = config.devices.iter().filter_map(|device| device.socket_access.group);
+    let groups: Vec<_> = of_devices.chain(config.sockets.group()).collect();
+    join(&groups);
+    let kept = needed(config, &groups, &grants);
     let no_new_privileges = rustix::thread::set_no_new_privs(true).is_ok();
     let paths = paths::restrict(config, grants);
-    let of_devices = config.devices.iter().filter_map(|device| device.socket_access.group);
-    let groups = of_devices.chain(config.sockets.group()).map(|group| group.as_raw()).collect();
-    let through = calls::Let { groups, ring: config.may_have_rings() };
-    let _ = BEGUN.set(Begun { no_new_privileges, paths, through });
+    let groups = groups.iter().map(|group| group.as_raw()).collect();
+    let through = calls::Let { groups, ring: config.may_have_rings(), udp: config.may_have_udp(), probe };
+    let _ = BEGUN.set(Begun { no_new_privileges, paths, through, kept });
     Ok(())
+}
+
+/// Has this process be in the groups of its sockets, if it may: a file's owner may give it to a group of its own without
+/// CAP_CHOWN, which is for every file.
+fn join(groups: &[Gid]) {
+    let mut all = getgroups().unwrap_or_default();
+    all.extend(groups.iter().copied().filter(|group| !is_member(*group)));
+    let _ = set_thread_groups(&all);
+}
+
+fn is_member(group: Gid) -> bool {
+    getegid() == group || getgroups().is_ok_and(|groups| groups.contains(&group))
+}
+
+/// Capabilities that what is made later takes, by a device that is made anew or one that comes.
+fn needed(config: &Config, groups: &[Gid], grants: &[Grant]) -> CapabilitySet {
+    let is_low = |device: &DeviceConfig| matches!(device.fabric, FabricConfig::Udp { bind, .. } if (1..1024).contains(&bind.port()));
+    [
+        // To attach to an interface of another user, and to make one.
+        (CapabilitySet::NET_ADMIN, paths::has_tap(config)),
+        (CapabilitySet::NET_BIND_SERVICE, config.devices.iter().any(is_low)),
+        (CapabilitySet::CHOWN, !groups.iter().all(|group| is_member(*group))),
+        // Folders and files of other users.
+        (CapabilitySet::DAC_OVERRIDE, !capabilities::without(|| paths::are_usable(grants))),
+    ]
+    .into_iter()
+    .filter_map(|(capability, needed)| needed.then_some(capability))
+    .collect()
 }
 
 /// Completes what [`begin`] began, in all threads, and logs what is in force.
@@ -72,6 +115,14 @@ pub fn complete() {
     match &begun.paths {
         Ok(paths) => in_force.push(paths.to_string()),
         Err(error) => missing.push(format!("landlock ({error})")),
+    }
+    match capabilities::keep(begun.kept) {
+        Ok(kept) if kept.is_empty() => in_force.push("no capabilities".to_owned()),
+        Ok(kept) => {
+            let names: Vec<_> = kept.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
+            in_force.push(format!("no capabilities but {}", names.join(" ")));
+        }
+        Err(error) => missing.push(format!("no capabilities ({error})")),
     }
     // What is made from here on has the mode that it is given: modes cannot be changed any more.
     rustix::process::umask(rustix::fs::Mode::empty());
@@ -123,6 +174,10 @@ pub fn check_device(device: &DeviceConfig, name: &str) -> Result<(), ConfigError
     if matches!(device.fabric, FabricConfig::Ring { .. }) && !begun.through.ring {
         let problem = "no device was on a ring, and `confinement.ring` did not say that one may be";
         return refused(format!("{name}.fabric.ring"), problem.to_owned());
+    }
+    if matches!(device.fabric, FabricConfig::Udp { .. }) && !begun.through.udp {
+        let problem = "no device was on UDP, and `confinement.udp` said that none may be";
+        return refused(format!("{name}.fabric.udp"), problem.to_owned());
     }
     let Ok(paths) = &begun.paths else { return Ok(()) };
     for (key, path, used) in device.paths_of(name) {

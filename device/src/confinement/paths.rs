@@ -9,11 +9,13 @@ use landlock::{
     RestrictionStatus, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetError, RulesetStatus,
     Scope, make_bitflags,
 };
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use super::{Missing, Outcome, Outside};
 use crate::config::{Config, ConfigError, FabricConfig, MetricsConfig, Use};
 use crate::fabric::tap;
 use crate::runtime_folder;
+use crate::telemetry::file;
 
 /// The newest rules that this module was written for. Newer kernels apply these, older ones those they know.
 const WRITTEN_FOR: ABI = ABI::V9;
@@ -25,6 +27,9 @@ const SOCKETS: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadDir | MakeSock
 /// tell new from old.
 const FILES: BitFlags<AccessFs> = make_bitflags!(AccessFs::{MakeReg | WriteFile | Truncate});
 
+/// A file that the configuration names.
+const FILE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{WriteFile | Truncate});
+
 /// A file that is no regular one: a pipe or a device.
 const WRITE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{WriteFile});
 
@@ -33,11 +38,28 @@ const READ: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile});
 /// What landlock lets through below a path.
 pub(super) struct Grant {
     path: PathFd,
+    name: PathBuf,
     rights: BitFlags<AccessFs>,
     /// By its one name, if files may be made in it.
     folder: Option<PathBuf>,
     /// The same for sockets.
     sockets: Option<PathBuf>,
+    /// The same of a file that the configuration names.
+    file: Option<PathBuf>,
+}
+
+impl Grant {
+    /// Whether the user of this thread may do what it lets through.
+    fn is_usable(&self) -> bool {
+        let needs = [
+            (AccessFs::ReadFile.into(), Access::READ_OK),
+            (AccessFs::WriteFile.into(), Access::WRITE_OK),
+            (AccessFs::MakeReg | AccessFs::MakeSock, Access::WRITE_OK | Access::EXEC_OK),
+        ];
+        let needs = needs.iter().filter(|(right, _)| self.rights.intersects(*right));
+        let access = needs.fold(Access::EXISTS, |all, (_, access)| all | *access);
+        accessat(CWD, &self.name, access, AtFlags::EACCESS).is_ok()
+    }
 }
 
 /// What is in force.
@@ -46,6 +68,8 @@ pub(super) struct Paths {
     abi: i32,
     /// Folders below which files may be made.
     folders: Vec<PathBuf>,
+    /// Files that may be written.
+    files: Vec<PathBuf>,
     /// Folders below which sockets may be.
     sockets: Vec<PathBuf>,
     /// Whether tap interfaces can be had.
@@ -54,13 +78,15 @@ pub(super) struct Paths {
 
 /// What a configuration needs, now and when a device is started anew. What does not exist is left out: its use fails with
 /// the reason.
-pub(super) fn grants(config: &Config, file: Option<&Path>) -> Result<Vec<Grant>, ConfigError> {
+pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant>, ConfigError> {
     let mut grants = Vec::new();
     let mut grant = |path: &Path, rights: BitFlags<AccessFs>| -> io::Result<()> {
         let of = |right: AccessFs| rights.contains(right).then(|| path.canonicalize()).transpose();
         let (folder, sockets) = (of(AccessFs::MakeReg)?, of(AccessFs::MakeSock)?);
+        let file = (rights == FILE).then(|| path.canonicalize()).transpose()?;
+        let name = path.to_owned();
         let path = PathFd::new(path).map_err(io::Error::other)?;
-        grants.push(Grant { path, rights, folder, sockets });
+        grants.push(Grant { path, name, rights, folder, sockets, file });
         Ok(())
     };
     let confinement = &config.confinement;
@@ -78,27 +104,39 @@ pub(super) fn grants(config: &Config, file: Option<&Path>) -> Result<Vec<Grant>,
         }
     }
     // Of a file alone: a folder may hold what is none of our business.
-    if let Some(file) = file {
-        let _ = grant(file, READ);
+    if let Some(origin) = origin {
+        let _ = grant(origin, READ);
     }
     let _ = grant(&runtime_folder::own(), SOCKETS);
     if config.confinement.ring {
         let _ = grant(&runtime_folder::ring(&runtime_folder::shared()), SOCKETS);
     }
-    if let (None, Some(control)) = (&config.confinement.writable, &config.control_socket) {
-        let _ = grant(folder_of(control), FILES);
+    if let Some(folder) = config.own_folder() {
+        match runtime_folder::make_own(&folder) {
+            // Of several files that are to be made, those before one that cannot be are removed.
+            Ok(()) => drop(grant(&folder, FILES | AccessFs::RemoveFile)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let problem = format!(
+                    "{} is not a folder of this user alone (`confinement.writable` may name another)",
+                    folder.display()
+                );
+                return Err(ConfigError::Value { key: "control_socket".to_owned(), problem });
+            }
+            // So it is with the socket, or no file can be made.
+            Err(_) => {}
+        }
     }
     for (_, path, used) in config.paths() {
         let path = path.as_path();
+        if used == Use::File && !path.exists() {
+            // Landlock knows a file once it is there. What keeps it from being made is said when it is used.
+            let _ = file::append(path);
+        }
         let _ = match (used, path.canonicalize()) {
             (Use::Socket, _) => grant(folder_of(path), SOCKETS),
-            // A link, which is followed: the file is where it leads. What is made anew, after the records were moved
-            // away, is where it stands.
-            (Use::File, Ok(file)) if file.is_file() => {
-                grant(folder_of(path), FILES).and_then(|()| grant(folder_of(&file), FILES))
-            }
+            (Use::File, Ok(file)) if file.is_file() => grant(&file, FILE),
             (Use::File, Ok(device)) => grant(&device, WRITE),
-            (Use::File, Err(_)) => grant(folder_of(path), FILES),
+            (Use::File, Err(_)) => Ok(()),
         };
     }
     if has_tap(config) {
@@ -119,8 +157,13 @@ pub(super) fn grants(config: &Config, file: Option<&Path>) -> Result<Vec<Grant>,
     Ok(grants)
 }
 
+/// Whether the user of this thread may do all that is granted.
+pub(super) fn are_usable(grants: &[Grant]) -> bool {
+    grants.iter().all(Grant::is_usable)
+}
+
 /// Whether devices may be on tap interfaces.
-fn has_tap(config: &Config) -> bool {
+pub(super) fn has_tap(config: &Config) -> bool {
     config.confinement.tap
         || config.devices.iter().any(|device| matches!(device.fabric, FabricConfig::Tap { .. }))
 }
@@ -142,13 +185,14 @@ pub(super) fn restrict(config: &Config, grants: Vec<Grant>) -> Outcome<Paths> {
         folders
     };
     let (folders, sockets) = (each(|grant| grant.folder.clone()), each(|grant| grant.sockets.clone()));
+    let files = each(|grant| grant.file.clone());
     let (tap, port) = (has_tap(config), port(config));
     let status = apply(grants, port).map_err(|error| Missing::Refused(error.to_string()))?;
     match (status.ruleset, status.landlock) {
         (RulesetStatus::NotEnforced, _)
         | (_, LandlockStatus::NotEnabled | LandlockStatus::NotImplemented) => Err(Missing::Kernel),
         (_, LandlockStatus::Available { effective_abi, kernel_abi }) => {
-            Ok(Paths { abi: kernel_abi.unwrap_or(effective_abi as i32), folders, sockets, tap })
+            Ok(Paths { abi: kernel_abi.unwrap_or(effective_abi as i32), folders, files, sockets, tap })
         }
     }
 }
@@ -175,7 +219,7 @@ impl Paths {
     }
 
     pub(super) fn check_file(&self, path: &Path) -> Result<(), Outside> {
-        if is_below(path, &self.folders) {
+        if is_below(path, &self.folders) || path.canonicalize().is_ok_and(|file| self.files.contains(&file)) {
             return Ok(());
         }
         let folders: Vec<_> = self.folders.iter().map(|folder| folder.display().to_string()).collect();

@@ -13,6 +13,7 @@ use super::entry::{Ending, Entry};
 use super::header::{Header, MAGIC};
 use super::queue::{MAX_WAITING, Queue};
 use super::tape::Tape;
+use crate::capabilities;
 use crate::telemetry::file;
 
 /// How long the end of a device waits for the end of its record. A disk that takes longer does not hold up the daemon.
@@ -63,6 +64,7 @@ impl Recorder {
         let mut writer = Writer { out, queue: queue.clone(), left: max_len.saturating_sub(len) };
         let called = path.to_owned();
         thread::Builder::new().name("record".to_owned()).spawn(move || {
+            capabilities::give_up_all();
             let failure = match writer.run() {
                 Ok(Written::All) => None,
                 Ok(Written::UpToBound) => {

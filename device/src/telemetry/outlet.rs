@@ -16,6 +16,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 
 use super::subscriber::LogFormat;
+use crate::capabilities;
 
 /// Bound: bytes that wait to be written. Some ten thousand lines, or a second of a busy device's trace.
 const MAX_WAITING: usize = 4 << 20;
@@ -74,9 +75,10 @@ impl Outlet {
     pub fn start(sink: impl Write + AsFd + Send + 'static) -> io::Result<Self> {
         let shared = Arc::<Shared>::default();
         let outlet = Self { shared: shared.clone() };
-        thread::Builder::new()
-            .name("log".into())
-            .spawn(move || Pump { shared, sink, missing: 0, torn: false }.run())?;
+        thread::Builder::new().name("log".into()).spawn(move || {
+            capabilities::give_up_all();
+            Pump { shared, sink, missing: 0, torn: false }.run();
+        })?;
         Ok(outlet)
     }
 

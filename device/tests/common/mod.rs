@@ -71,13 +71,14 @@ pub(crate) fn configuration(folder: &Path, socket: Option<&Path>) -> PathBuf {
     path
 }
 
-/// A configuration of one device with a control socket, and these further keys: the file, and its sockets.
+/// A configuration of one device with a control socket, files in `folder`, and these further keys: the file, and its sockets.
 #[allow(dead_code, reason = "not every test has a control socket")]
 pub(crate) fn with_control(folder: &Path, more: &[(&str, serde_json::Value)]) -> (PathBuf, PathBuf, PathBuf) {
     let (socket, control) = (folder.join("hca.sock"), folder.join("control.sock"));
     let path = configuration(folder, Some(&socket));
     let mut config: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     config["control_socket"] = serde_json::json!(control);
+    config["confinement"] = serde_json::json!({ "writable": [folder] });
     for (key, value) in more {
         config[key] = value.clone();
     }

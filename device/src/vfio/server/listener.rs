@@ -3,20 +3,19 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, chmod, chownat, fchmod, flock, fstat, open,
-};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, chownat, flock, fstat, open};
 use rustix::io::Errno;
 use rustix::net::sockopt::{socket_acceptconn, socket_domain, socket_type};
-use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sendto};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, shutdown};
+use rustix::process::umask;
 use thiserror::Error;
 
 /// Clients that may wait to be accepted.
@@ -277,10 +276,8 @@ fn listen(path: &Path, access: Access) -> Result<UnixListener, ListenError> {
     let flags = SocketFlags::CLOEXEC;
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(bind_error)?;
-    // Linux gives a socket's own mode, less the umask, to the file it makes.
-    fchmod(&socket, access.mode).map_err(bind_error)?;
     let address = SocketAddrUnix::new(path).map_err(bind_error)?;
-    rustix::net::bind(&socket, &address).map_err(bind_error)?;
+    bind_with(&socket, &address, access.mode).map_err(bind_error)?;
     let given = give(path, access).and_then(|()| rustix::net::listen(&socket, BACKLOG));
     given.map_err(|error| {
         let _ = std::fs::remove_file(path);
@@ -289,23 +286,28 @@ fn listen(path: &Path, access: Access) -> Result<UnixListener, ListenError> {
     Ok(UnixListener::from(socket))
 }
 
-/// Gives a socket's file its group and mode.
+/// Makes the socket's file with this mode, by the umask: a process that has confined itself cannot change modes. The umask is
+/// of all threads, and private files that they make meanwhile stay so: any mode of a socket has what theirs has.
+fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Mode) -> rustix::io::Result<()> {
+    static UMASK: Mutex<()> = Mutex::new(());
+    let _ours = UMASK.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = umask((Mode::RWXU | Mode::RWXG | Mode::RWXO) - mode);
+    let bound = rustix::net::bind(socket, address);
+    umask(before);
+    bound
+}
+
+/// Gives a socket's file its group.
 fn give(path: &Path, access: Access) -> rustix::io::Result<()> {
     // By descriptor, so that what is changed is what is looked at, whoever else may write to the folder.
     let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-    let made = fstat(&file)?;
-    if FileType::from_raw_mode(made.st_mode) != FileType::Socket {
+    if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::Socket {
         return Err(Errno::NOTSOCK);
     }
-    if access.group.is_some() {
-        chownat(&file, "", None, access.group, AtFlags::EMPTY_PATH)?;
+    match access.group {
+        Some(_) => chownat(&file, "", None, access.group, AtFlags::EMPTY_PATH),
+        None => Ok(()),
     }
-    // Without a umask it is so from the beginning. A process that has confined itself has none, and no way to change modes.
-    if Mode::from_raw_mode(made.st_mode) == access.mode {
-        return Ok(());
-    }
-    // A descriptor of this kind has no fchmod, and fchmodat follows its link in /proc.
-    chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), access.mode)
 }
 
 /// Removes a socket file nobody listens on.
@@ -322,22 +324,39 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
     match probe(path) {
         Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(bind_error),
         Err(Errno::NOENT) => Ok(()),
-        Ok(()) | Err(Errno::PROTOTYPE) => Err(ListenError::InUse(path.to_path_buf())),
+        Ok(()) | Err(Errno::PROTOTYPE | Errno::ISCONN) => Err(ListenError::InUse(path.to_path_buf())),
         Err(error) => Err(bind_error(error.into())),
     }
 }
 
-/// Tries to connect in a way that no server of streams notices: to a datagram socket, Linux says EPROTOTYPE where there
-/// is a socket of another type, and ECONNREFUSED where there is none any more. A process that has confined itself connects to
-/// nobody; to send says the same, and only a server of datagrams would hear of it, by an empty one.
+/// Tries to connect in a way that no server of streams notices: to a socket of sequenced packets, Linux says EPROTOTYPE where
+/// there is a socket of another type, and ECONNREFUSED where there is none any more.
 fn probe(path: &Path) -> rustix::io::Result<()> {
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
     let address = SocketAddrUnix::new(path)?;
-    match rustix::net::connect(&probe, &address) {
-        Err(Errno::NOSYS) => sendto(&probe, &[], SendFlags::NOSIGNAL, &address).map(drop),
-        tried => tried,
+    match PROBE.get() {
+        Some(kept) => rustix::net::connect(kept, &address),
+        None => rustix::net::connect(&make_probe()?, &address),
     }
+}
+
+/// A socket that can connect, and send nothing to whatever it has reached.
+fn make_probe() -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    shutdown(&probe, Shutdown::Both)?;
+    Ok(probe)
+}
+
+/// Made before the process confines itself: afterwards no other socket connects.
+static PROBE: OnceLock<OwnedFd> = OnceLock::new();
+
+/// Makes the socket by which sockets are found to be in use once the process has confined itself.
+///
+/// # Errors
+/// The host refuses a descriptor.
+pub fn keep_probe() -> io::Result<BorrowedFd<'static>> {
+    let made = make_probe()?;
+    Ok(PROBE.get_or_init(|| made).as_fd())
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ mod tests;
 
 pub use connection::{Connection, Gone, Served};
 pub use input::Violation;
-pub use listener::{Access, ListenError, Listener, Source};
+pub use listener::{Access, ListenError, Listener, Source, keep_probe};
 pub use message::{MAX_TRANSFER_LEN, Region};
 pub use stats::MessageStats;
 

@@ -1,0 +1,314 @@
+//! What a process that was taken over through a guest, a VMM or a peer cannot do any more: each row of the table in `DESIGN.md`,
+//! tried by a process that has confined itself as `hcad` does, as the user of the test and, if that is root, as another.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(unsafe_code, reason = "probes are system calls that no library makes so")]
+
+use std::ffi::c_long;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use device::config::Config;
+use device::confinement;
+use device::vfio::server::Listener;
+use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
+use rustix::fs::{AtFlags, CWD, Mode, fchmod, unlinkat};
+use rustix::net::{AddressFamily, SocketType, socket, socketpair};
+use rustix::process::geteuid;
+use serde_json::{Value, json};
+
+/// Where a probe is told to run, in its own process.
+const FOLDER: &str = "HCAD_PROBE_FOLDER";
+const USER: &str = "HCAD_PROBE_USER";
+
+/// Another user than root, who has nothing.
+const NOBODY: u32 = 65_534;
+
+/// The inside of a confined process.
+struct Intruder {
+    folder: PathBuf,
+    has_landlock: bool,
+}
+
+impl Intruder {
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+}
+
+/// A process of its own for `probe`, as this user and as another.
+fn run(test: &str, more: Value, probe: fn(&Intruder)) {
+    if let Some(folder) = std::env::var_os(FOLDER) {
+        let user = std::env::var(USER).ok().map(|user| user.parse().unwrap());
+        return probe(&confine(Path::new(&folder), user, more));
+    }
+    let users: &[Option<u32>] = if geteuid().is_root() { &[None, Some(NOBODY)] } else { &[None] };
+    for user in users {
+        let folder = tempfile::tempdir().unwrap();
+        prepare(folder.path(), *user);
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(FOLDER, folder.path());
+        command.envs(user.map(|user| (USER, user.to_string()))).env_remove("XDG_RUNTIME_DIR");
+        let output = command.output().unwrap();
+        let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        assert!(output.status.success(), "as {user:?}:\n{}", said.concat());
+        assert!(said[0].contains("1 passed"), "as {user:?}: no such test:\n{}", said.concat());
+    }
+}
+
+/// What there is before the process starts: things of others beside its own.
+fn prepare(folder: &Path, user: Option<u32>) {
+    fs::create_dir(folder.join("below")).unwrap();
+    for name in ["secret", ".bashrc", "below/notes", "old.pcapng"] {
+        fs::write(folder.join(name), "precious").unwrap();
+    }
+    if let Some(user) = user {
+        let names = ["", "below", "secret", ".bashrc", "below/notes", "old.pcapng"];
+        names.map(|name| std::os::unix::fs::chown(folder.join(name), Some(user), Some(user)).unwrap());
+    }
+}
+
+/// Does what `hcad` does between its configuration and its first guest.
+fn confine(folder: &Path, user: Option<u32>, more: Value) -> Intruder {
+    if let Some(user) = user {
+        setgroups(&[]).unwrap();
+        setgid(Gid::from_raw(user)).unwrap();
+        setuid(Uid::from_raw(user)).unwrap();
+    }
+    let mut config = json!({
+        "control_socket": folder.join("control.sock"),
+        "devices": [{
+            "id": 1,
+            "frontend": { "jingzhao": {} },
+            "fabric": { "udp": { "bind": "127.0.0.1:0", "peers": [] } },
+            "socket_path": folder.join("hca.sock"),
+            "capture": folder.join("new.pcapng"),
+            "trace": { "file": folder.join("old.pcapng") },
+        }],
+    });
+    for (key, value) in more.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    let config = Config::from_text(&config.to_string(), Path::new("hcad.json")).unwrap();
+    confinement::begin(&config, None).unwrap();
+    std::mem::forget(Listener::bind(&folder.join("control.sock")).unwrap());
+    confinement::complete();
+    Intruder { folder: folder.to_owned(), has_landlock: confinement::is_in_force() }
+}
+
+/// Declares a test for each row.
+macro_rules! probes {
+    ($($name:ident $(with $more:tt)?: $probe:expr;)+) => {
+        $(
+            #[test]
+            fn $name() {
+                let more = probes!(@more $($more)?);
+                run(stringify!($name), more, $probe);
+            }
+        )+
+    };
+    (@more) => { json!({}) };
+    (@more $more:tt) => { json!($more) };
+}
+
+/// A system call that is refused with this error, whatever it is given.
+#[track_caller]
+fn refused(call: c_long, arguments: [c_long; 6], error: i32) {
+    let [a, b, c, d, e, f] = arguments;
+    // SAFETY: what the callers pass are numbers, or point to what outlives the call.
+    let result = unsafe { libc::syscall(call, a, b, c, d, e, f) };
+    assert_eq!((result, io::Error::last_os_error().raw_os_error()), (-1, Some(error)));
+}
+
+#[track_caller]
+fn missing(calls: &[c_long]) {
+    calls.iter().for_each(|call| refused(*call, [0; 6], libc::ENOSYS));
+}
+
+/// Landlock's answer, where the kernel has it.
+#[track_caller]
+fn denied<T>(intruder: &Intruder, result: io::Result<T>) {
+    if intruder.has_landlock {
+        let error = result.err().expect("landlock lets it through").raw_os_error();
+        assert!(matches!(error, Some(libc::EACCES | libc::EXDEV)), "{error:?}");
+    }
+}
+
+fn write_to(path: &Path) -> io::Result<File> {
+    File::options().write(true).open(path)
+}
+
+probes! {
+    programs_are_not_run: |_| missing(&[libc::SYS_execve, libc::SYS_execveat]);
+    processes_are_not_made: |_| {
+        missing(&[libc::SYS_clone3, libc::SYS_unshare, libc::SYS_setns]);
+        refused(libc::SYS_clone, [libc::SIGCHLD.into(), 0, 0, 0, 0, 0], libc::ENOSYS);
+    };
+    code_is_not_made: |_| {
+        let protection = c_long::from(libc::PROT_READ | libc::PROT_EXEC);
+        let flags = c_long::from(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        refused(libc::SYS_mmap, [0, 4096, protection, flags, -1, 0], libc::ENOSYS);
+        refused(libc::SYS_mprotect, [0, 4096, protection, 0, 0, 0], libc::ENOSYS);
+    };
+    other_processes_are_not_touched: |_| {
+        missing(&[
+            libc::SYS_ptrace, libc::SYS_kill, libc::SYS_tkill, libc::SYS_process_vm_readv,
+            libc::SYS_process_vm_writev, libc::SYS_pidfd_open, libc::SYS_pidfd_getfd, libc::SYS_kcmp,
+            libc::SYS_pidfd_send_signal,
+        ]);
+        refused(libc::SYS_tgkill, [1, 1, 0, 0, 0, 0], libc::ENOSYS);
+        refused(libc::SYS_prlimit64, [1, 0, 0, 0, 0, 0], libc::ENOSYS);
+    };
+    kernel_interfaces_are_not_reached: |_| missing(&[
+        libc::SYS_mount, libc::SYS_bpf, libc::SYS_io_uring_setup, libc::SYS_userfaultfd, libc::SYS_keyctl,
+        libc::SYS_add_key, libc::SYS_perf_event_open, libc::SYS_init_module, libc::SYS_kexec_load, libc::SYS_reboot,
+        libc::SYS_seccomp, libc::SYS_personality, libc::SYS_chroot, libc::SYS_pivot_root, libc::SYS_settimeofday,
+        libc::SYS_sethostname, libc::SYS_fanotify_init, libc::SYS_name_to_handle_at, libc::SYS_open_by_handle_at,
+    ]);
+    users_are_not_changed: |_| missing(&[
+        libc::SYS_setuid, libc::SYS_setgid, libc::SYS_setresuid, libc::SYS_setresgid, libc::SYS_setfsuid,
+        libc::SYS_setfsgid, libc::SYS_setgroups, libc::SYS_capset,
+    ]);
+    capabilities_are_gone: |_| {
+        missing(&[libc::SYS_capget, libc::SYS_capset]);
+        let udp = socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
+        let len: libc::c_int = 1 << 16;
+        // SAFETY: the option is a number of this length, and outlives the call. It takes CAP_NET_ADMIN.
+        let result = unsafe {
+            libc::setsockopt(udp.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, (&raw const len).cast(), 4)
+        };
+        assert_eq!((result, io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EPERM)));
+    };
+    modes_are_not_changed: |intruder| {
+        let file = File::options().append(true).open(intruder.path("new.pcapng")).unwrap();
+        assert_eq!(fchmod(&file, Mode::from_raw_mode(0o4755)), Err(rustix::io::Errno::NOSYS));
+        missing(&[libc::SYS_fchmod, libc::SYS_fchmodat]);
+        #[cfg(target_arch = "x86_64")]
+        missing(&[libc::SYS_chmod, libc::SYS_creat, libc::SYS_mkdir, libc::SYS_mknod]);
+        missing(&[libc::SYS_mkdirat, libc::SYS_mknodat, libc::SYS_openat2, libc::SYS_fsetxattr]);
+    };
+    files_are_made_for_their_owner: |intruder| {
+        for (index, mode) in [0o4600, 0o2600, 0o1600, 0o700, 0o640, 0o604].into_iter().enumerate() {
+            let path = intruder.path("control.files").join(index.to_string());
+            let made = File::options().write(true).create_new(true).mode(mode).open(path);
+            assert_eq!(made.unwrap_err().raw_os_error(), Some(libc::ENOSYS), "{mode:o}");
+        }
+        let path = intruder.path("control.files/x");
+        File::options().write(true).create_new(true).mode(0o600).open(&path).unwrap();
+        assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o7777, 0o600);
+    };
+    owners_are_not_changed: |_| {
+        missing(&[libc::SYS_fchown, libc::SYS_fchownat]);
+        #[cfg(target_arch = "x86_64")]
+        missing(&[libc::SYS_chown, libc::SYS_lchown]);
+    };
+    files_of_others_are_not_read: |intruder| {
+        for name in ["secret", ".bashrc", "below/notes"] {
+            denied(intruder, File::open(intruder.path(name)));
+        }
+        denied(intruder, File::open("/etc/passwd"));
+        denied(intruder, File::open("/proc/self/mem"));
+        denied(intruder, fs::read_dir("/etc"));
+    };
+    files_of_others_are_not_written: |intruder| {
+        for name in ["secret", ".bashrc", "below/notes"] {
+            denied(intruder, write_to(&intruder.path(name)));
+            assert_eq!(fs::metadata(intruder.path(name)).unwrap().len(), 8, "{name}");
+        }
+    };
+    files_are_not_made_beside_sockets: |intruder| {
+        for name in ["x", ".bash_profile", "below/x"] {
+            let file = File::options().write(true).create_new(true).mode(0o600).open(intruder.path(name));
+            denied(intruder, file);
+        }
+    };
+    named_files_are_written: |intruder| {
+        for name in ["old.pcapng", "new.pcapng"] {
+            write_to(&intruder.path(name)).unwrap();
+        }
+    };
+    names_are_not_changed: |_| {
+        missing(&[libc::SYS_renameat2, libc::SYS_linkat, libc::SYS_symlinkat, libc::SYS_truncate]);
+        #[cfg(target_arch = "x86_64")]
+        missing(&[libc::SYS_rename, libc::SYS_link, libc::SYS_symlink, libc::SYS_renameat]);
+    };
+    folders_are_not_removed: |intruder| {
+        let removed = unlinkat(CWD, intruder.path("below"), AtFlags::REMOVEDIR);
+        denied(intruder, removed.map_err(io::Error::from));
+    };
+    streams_do_not_connect: |intruder| {
+        let error = UnixStream::connect(intruder.path("control.sock")).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOSYS));
+    };
+    streams_connect_for_a_ring_alone with { "confinement": { "ring": true } }: |intruder| {
+        UnixStream::connect(intruder.path("control.sock")).unwrap();
+    };
+    datagrams_do_not_reach_sockets_of_the_host: |_| {
+        assert_eq!(UnixDatagram::unbound().unwrap_err().raw_os_error(), Some(libc::ENOSYS));
+        for kind in [SocketType::DGRAM, SocketType::SEQPACKET, SocketType::RAW] {
+            let pair = socketpair(AddressFamily::UNIX, kind, rustix::net::SocketFlags::empty(), None);
+            assert_eq!(pair.unwrap_err(), rustix::io::Errno::NOSYS);
+            assert_eq!(socket(AddressFamily::UNIX, kind, None).unwrap_err(), rustix::io::Errno::NOSYS);
+        }
+    };
+    the_socket_that_connects_says_nothing: |intruder| {
+        // Nothing else takes its number, and nothing can be sent by it.
+        let connects = |fd: i32| {
+            let mut address = [0_u8; 110];
+            address[0] = 1;
+            let path = intruder.path("none");
+            address[2..][..path.as_os_str().len()].copy_from_slice(path.as_os_str().as_bytes());
+            // SAFETY: the address is of its length, and any number may be tried.
+            let result = unsafe { libc::connect(fd, address.as_ptr().cast(), 110) };
+            assert_eq!(result, -1);
+            io::Error::last_os_error().raw_os_error() != Some(libc::ENOSYS)
+        };
+        let probes: Vec<_> = (0..64).filter(|fd| connects(*fd)).collect();
+        let [probe] = probes[..] else { panic!("{probes:?}") };
+        let stream = UnixStream::pair().unwrap().0;
+        refused(libc::SYS_close, [probe.into(), 0, 0, 0, 0, 0], libc::ENOSYS);
+        refused(libc::SYS_dup3, [stream.as_raw_fd().into(), probe.into(), 0, 0, 0, 0], libc::ENOSYS);
+        // SAFETY: a copy of it is ours.
+        let copy = unsafe { OwnedFd::from_raw_fd(libc::dup(probe)) };
+        assert!(rustix::net::send(&copy, b"x", rustix::net::SendFlags::NOSIGNAL).is_err());
+    };
+    networks_are_udp_alone: |_| {
+        let nosys = Err(rustix::io::Errno::NOSYS);
+        for (family, kind) in [
+            (AddressFamily::INET, SocketType::STREAM),
+            (AddressFamily::INET6, SocketType::STREAM),
+            (AddressFamily::INET, SocketType::RAW),
+            (AddressFamily::NETLINK, SocketType::RAW),
+            (AddressFamily::PACKET, SocketType::RAW),
+            (AddressFamily::VSOCK, SocketType::STREAM),
+        ] {
+            assert_eq!(socket(family, kind, None).map(drop), nosys, "{family:?}");
+        }
+        socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
+    };
+    networks_are_none_where_nothing_is_on_udp with {
+        "confinement": { "udp": false },
+        "devices": [{ "id": 1, "frontend": { "jingzhao": {} }, "fabric": { "local": {} },
+            "socket_path": "/nonexistent/hca.sock" }]
+    }: |_| {
+        for family in [AddressFamily::INET, AddressFamily::INET6] {
+            let made = socket(family, SocketType::DGRAM, None);
+            assert_eq!(made.map(drop), Err(rustix::io::Errno::NOSYS));
+        }
+    };
+    sockets_of_later_devices_are_made: |intruder| {
+        let later = intruder.path("later.sock");
+        // As the process that made it was killed, and another lives.
+        drop(UnixListener::bind(&later).unwrap());
+        let listener = Listener::bind(&later).unwrap();
+        assert_eq!(fs::metadata(&later).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(Listener::bind(&later).is_err(), "a socket that is served is not replaced");
+        drop(listener);
+        assert!(!later.exists());
+    };
+}
