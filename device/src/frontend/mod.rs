@@ -3,6 +3,7 @@
 //! A front-end speaks its device's registers, mailboxes, contexts, descriptors and event formats. Towards the engine
 //! it speaks verbs. It owns no socket, thread or clock: [`Context`] lends it what it needs for one turn.
 
+pub mod count;
 pub mod e810;
 pub mod jingzhao;
 pub mod list;

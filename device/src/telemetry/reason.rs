@@ -109,6 +109,8 @@ reasons! {
         LongerThanQueue "longer_than_queue",
         /// The VSI may not send this frame.
         MayNotSend "may_not_send",
+        /// The RDMA half's table of neighbours has no room for the one that is needed.
+        ArpTableFull "arp_table_full",
     }
 }
 
@@ -172,7 +174,8 @@ impl Reason {
                 | Interface::StaleQpn
                 | Interface::Overflow
                 | Interface::NotInitialised
-                | Interface::Width,
+                | Interface::Width
+                | Interface::ArpTableFull,
             ) => Weight::Mistake,
             Self::Interface(_) => Weight::Usual,
             Self::Packet(

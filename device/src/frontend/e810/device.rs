@@ -204,7 +204,7 @@ impl E810 {
     pub(super) fn drop_rdma(&mut self, cx: &mut Context<'_>) {
         cx.engine.reset(self.setup.engine);
         cx.monitor.forget_qps();
-        self.function.rdma = Rdma::default();
+        self.function.rdma = Rdma::new(self.setup.options.limits);
     }
 
     /// The driver enables or disables its link, and is told in any case.

@@ -15,12 +15,13 @@
 //! | element of the scheduler | 120 B | 4,608 | 540 KiB |
 //! | handle of a set of RDMA queues | 20 B | 512 | 10 KiB |
 //! | buffer of a command | 4 KiB | 1 | 4 KiB |
-//! | queue pair of the RDMA half, beside what the engine has of it | 310 B | 1,024 | 310 KiB |
-//! | completion queue | 80 B | 2,048 | 160 KiB |
-//! | memory region or window | 80 B | 16,384 | 1.3 MiB |
-//! | address handle | 100 B | 4,096 | 400 KiB |
-//! | neighbour | 16 B | 256 | 4 KiB |
-//! | multicast group | 100 B | 1,024 | 100 KiB |
+//! | queue pair of the RDMA half, beside what the engine has of it | 310 B | 1,024, as configured | 310 KiB |
+//! | completion queue | 80 B | 2,048, as configured | 160 KiB |
+//! | memory region or window | 80 B | 16,384, as configured | 1.3 MiB |
+//! | segment of context memory | 24 B | 319, as configured | 8 KiB |
+//! | address handle | 100 B | 4,096, as configured | 400 KiB |
+//! | neighbour | 16 B | 4,096, as configured | 64 KiB |
+//! | multicast group | 100 B | 1,024, as many as queue pairs | 100 KiB |
 //! | node of its scheduler | 20 B | 512 | 10 KiB |
 //!
 //! The flash image, 128 KiB, is the device's own.
@@ -88,7 +89,7 @@ impl Function {
             switching: Switching::default(),
             strict: Strict::default(),
             leaves: Leaves::default(),
-            rdma: Rdma::default(),
+            rdma: Rdma::new(options.limits),
         }
     }
 }

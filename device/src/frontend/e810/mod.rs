@@ -13,6 +13,7 @@ mod buffer;
 pub mod device;
 pub mod function;
 mod lan;
+pub mod limits;
 pub mod link;
 mod numbers;
 pub mod nvm;

@@ -4,6 +4,8 @@ use protocol::hca::e810::pci;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::limits::Limits;
+
 /// Options of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -18,11 +20,19 @@ pub struct Options {
     pub rdma: bool,
     /// What the link says its speed is. Nothing is made slower.
     pub link_speed: LinkSpeed,
+    /// How many objects the RDMA half has.
+    pub limits: Limits,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { queues: Queues(16), vectors: MsixVectors(64), rdma: true, link_speed: LinkSpeed::Gbps100 }
+        Self {
+            queues: Queues(16),
+            vectors: MsixVectors(64),
+            rdma: true,
+            link_speed: LinkSpeed::Gbps100,
+            limits: Limits::default(),
+        }
     }
 }
 

@@ -9,24 +9,8 @@ use protocol::hca::e810::admin::resource::{ResourceHeader, ResourceKind};
 use protocol::hca::e810::admin::{AdminError, AdminStatus};
 
 use super::buffer::Buffer;
+use super::limits::{FUNCTION_FILTERS, MAX_COUNTER_BLOCKS, MAX_LISTS, MAX_PROFILES, MAX_TCAM_ENTRIES};
 use super::numbers::Numbers;
-
-/// Lists of VSIs of either kind.
-///
-/// Bound: rules have ten bits for them, and list 0 is not given out.
-const MAX_LISTS: u16 = 1023;
-/// Blocks of counters of flow director filters.
-const MAX_COUNTER_BLOCKS: u16 = 64;
-/// Profiles of the flow director or of the receive hash.
-///
-/// Bound: of what a driver can have; it programs one for each kind of flow, some 30 at once.
-const MAX_PROFILES: u16 = 128;
-/// Entries of the tables that choose a profile.
-///
-/// Bound: of what a driver can have, a few for each profile.
-const MAX_TCAM_ENTRIES: u16 = 512;
-/// Flow director filters, as capability 0045 says for each kind.
-const MAX_FILTERS: u16 = 512;
 
 /// What was given to software.
 #[derive(Debug)]
@@ -51,7 +35,7 @@ impl Default for Resources {
         Self {
             numbered: numbered.map(|(kind, count)| (kind, Numbers::new(1, count))).into(),
             left: [ResourceKind::OwnFilters, ResourceKind::SharedFilters]
-                .map(|kind| (kind, MAX_FILTERS))
+                .map(|kind| (kind, FUNCTION_FILTERS))
                 .into(),
         }
     }
@@ -89,8 +73,9 @@ impl Resources {
         let mut left = Buffer::new(buffer);
         let ResourceHeader { kind, count, .. } = ResourceHeader::parse(left.next()?);
         if let Some(room) = self.left.get_mut(&kind) {
-            let after = room.checked_add(count).filter(|after| *after <= MAX_FILTERS);
-            *room = after.ok_or(AdminError::no_entry("filters allocated", (MAX_FILTERS - *room).into()))?;
+            let after = room.checked_add(count).filter(|after| *after <= FUNCTION_FILTERS);
+            *room =
+                after.ok_or(AdminError::no_entry("filters allocated", (FUNCTION_FILTERS - *room).into()))?;
             return Ok(());
         }
         let numbers = self.numbered.get_mut(&kind).ok_or(unknown(kind))?;

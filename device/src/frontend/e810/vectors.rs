@@ -20,7 +20,7 @@ use engine::Instant;
 use protocol::hca::e810::interrupt::{DynCtl, INTERVAL_UNIT_US, Interval, NO_INTERVAL, OtherCauses, Route};
 use protocol::hca::e810::regs::Register;
 
-use super::rdma::MAX_CEQS;
+use super::limits::MAX_CEQS;
 use crate::frontend::Context;
 
 /// What can fire.

@@ -9,7 +9,6 @@ pub mod entry_ring;
 pub mod hcr;
 pub mod host;
 pub mod icm;
-pub mod limits;
 pub mod mtt;
 pub mod notify;
 pub mod snapshot;

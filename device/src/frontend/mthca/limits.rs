@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use thiserror::Error;
 
-use crate::frontend::mellanox::limits::Count;
+use crate::frontend::count::Count;
 
 /// The limits of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

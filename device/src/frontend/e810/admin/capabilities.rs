@@ -9,25 +9,23 @@ use protocol::hca::e810::admin::capability::{Capabilities, Capability, id};
 
 use super::Command;
 use crate::frontend::e810::device::E810;
+use crate::frontend::e810::limits::{DEVICE_FILTERS, DEVICE_VSIS, FUNCTION_FILTERS, FUNCTION_VSIS};
 use crate::frontend::e810::link::MAX_FRAME;
 
 /// Entries of the table behind the hash. Drivers accept no other number.
 const RSS_TABLE: u32 = 2048;
 /// Exponent of the number of queues that an entry of it can name.
 const RSS_ENTRY_WIDTH: u32 = 9;
-/// VSIs of the device.
-const DEVICE_VSIS: u32 = 768;
-/// VSIs of a function.
-const FUNCTION_VSIS: u32 = 384;
-/// Filters of the flow director that the device guarantees to all functions together.
-const DEVICE_FILTERS: u32 = 1024;
-/// Filters of the flow director of a function: guaranteed, and as far as there is room. Without them drivers warn.
-const FUNCTION_FILTERS: u32 = 512;
 /// Traffic classes.
 const TRAFFIC_CLASSES: u32 = 8;
 
 pub(super) fn function(device: &E810, command: &mut Command) -> Result<(), AdminError> {
-    list(device, command, FUNCTION_VSIS, record(id::FLOW_DIRECTOR, FUNCTION_FILTERS, FUNCTION_FILTERS, 0))
+    list(
+        device,
+        command,
+        FUNCTION_VSIS,
+        record(id::FLOW_DIRECTOR, FUNCTION_FILTERS.into(), FUNCTION_FILTERS.into(), 0),
+    )
 }
 
 pub(super) fn device(device: &E810, command: &mut Command) -> Result<(), AdminError> {

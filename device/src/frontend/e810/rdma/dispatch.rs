@@ -109,11 +109,7 @@ fn dispatch(rdma: &mut Rdma, cx: &mut Context<'_>, operation: &Operation) -> Out
         Operation::AllocateStag(command) => rdma.regions.allocate(command),
         Operation::RegisterMr(command) => rdma.regions.register(command),
         Operation::DeallocateStag(command) => rdma.regions.deallocate(command),
-        Operation::ManageArp(command) => {
-            let outcome = rdma.paths.manage_arp(command);
-            queues::arp_changed(rdma, cx, command.index);
-            outcome
-        }
+        Operation::ManageArp(command) => queues::manage_arp(rdma, cx, command),
         Operation::CreateAddressHandle(command) => rdma.paths.create(command),
         Operation::ModifyAddressHandle(command) => rdma.paths.modify(command),
         Operation::DestroyAddressHandle(command) => rdma.paths.destroy(command),
@@ -123,8 +119,8 @@ fn dispatch(rdma: &mut Rdma, cx: &mut Context<'_>, operation: &Operation) -> Out
         Operation::CreateAeq(command) => rdma.events.create_aeq(command),
         Operation::DestroyAeq(_) => rdma.events.destroy_aeq(),
         Operation::UpdateSegments(command) => rdma.hmc.update(dma, command),
-        Operation::QueryFpm(command) => fpm::query(dma, command),
-        Operation::CommitFpm(command) => fpm::commit(&mut rdma.hmc, dma, command),
+        Operation::QueryFpm(command) => fpm::query(&rdma.limits, dma, command),
+        Operation::CommitFpm(command) => fpm::commit(&rdma.limits, &mut rdma.hmc, dma, command),
         Operation::CreateGroup(command) => rdma.groups.create(dma, command),
         Operation::ModifyGroup(command) => rdma.groups.modify(dma, command),
         Operation::DestroyGroup(command) => rdma.groups.destroy(command),

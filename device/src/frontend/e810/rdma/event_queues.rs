@@ -11,10 +11,10 @@ use protocol::hca::e810::rdma::event_queue::{AsyncEvent, CompletionEvent, Create
 use protocol::hca::e810::rdma::page_list::ListLevel;
 
 use super::dispatch::Outcome;
-use super::fpm::MAX_CEQS;
 use super::hmc::Pages;
 use super::ring::{EntryRing, Location};
 use super::trace;
+use crate::frontend::e810::limits::MAX_CEQS;
 use crate::frontend::e810::vectors::Cause;
 use crate::limited;
 use crate::telemetry::monitor::Monitor;

@@ -12,41 +12,16 @@ use protocol::hca::e810::rdma::hmc::{
 
 use super::dispatch::Outcome;
 use super::hmc::{Hmc, Pbles};
+use crate::frontend::e810::limits::{Limits, MAX_CEQS};
 use crate::memory::GuestMemory;
 
-/// Segment descriptors.
-pub(super) const MAX_SEGMENTS: u16 = 64;
-/// Queue pairs.
-pub(super) const MAX_QPS: u32 = 1024;
-/// Completion queues, of which drivers want two for each queue pair.
-pub(super) const MAX_CQS: u32 = 2048;
-/// Memory regions and windows.
-pub(super) const MAX_REGIONS: u32 = 1 << LOG2_MAX_REGIONS;
-/// The same as an exponent.
-pub(super) const LOG2_MAX_REGIONS: u8 = 14;
-/// Entries of the ARP table.
-pub(super) const MAX_ARP_ENTRIES: u32 = 256;
-/// Multicast groups.
-pub(super) const MAX_GROUPS: u32 = 1024;
-/// Address handles.
-pub(super) const MAX_ADDRESS_HANDLES: u32 = 4096;
-/// Completion event queues.
-pub(in super::super) const MAX_CEQS: u16 = 16;
-/// PBLEs: 1 GiB of small pages.
-const MAX_PBLES: u32 = 1 << 18;
-
-/// Entries of the hash table.
-const MAX_HASH_ENTRIES: u32 = 4096;
-/// Transmit buffers.
-const MAX_TRANSMIT_BUFFERS: u32 = 8192;
-/// Read responses: drivers want 254 for each queue pair and 512, and have fewer queue pairs where there are less.
-const MAX_RESPONSES: u32 = 1 << 18;
+/// Segments beside those of PBLEs. All other objects together take at most ten; drivers commit more objects of some kinds than
+/// they are offered.
+const OTHER_SEGMENTS: u16 = 63;
 /// Timers.
 const MAX_TIMERS: u32 = 4096;
 /// A multicast group takes eight objects.
 const OBJECTS_PER_GROUP: u32 = 8;
-/// Headers.
-const MAX_HEADERS: u32 = 1024;
 
 /// Of objects that the device keeps itself: a byte of context memory each.
 const fn own(max: u32) -> Limit {
@@ -58,33 +33,50 @@ const fn list(max: u32) -> BlockLimit {
     BlockLimit { max, block: 1 }
 }
 
-const LIMITS: FpmLimits = FpmLimits {
-    first_segment: 0,
-    max_segments: MAX_SEGMENTS,
-    qps: own(MAX_QPS),
-    cqs: own(MAX_CQS),
-    srqs: own(0),
-    hash_entries: own(MAX_HASH_ENTRIES),
-    arp_entries: own(MAX_ARP_ENTRIES),
-    regions: own(MAX_REGIONS),
-    transmit_buffers: own(MAX_TRANSMIT_BUFFERS),
-    transmit_free: list(MAX_TRANSMIT_BUFFERS),
-    responses: own(MAX_RESPONSES),
-    responses_free: list(MAX_RESPONSES),
-    timers: own(MAX_TIMERS),
-    groups: own(MAX_GROUPS * OBJECTS_PER_GROUP),
-    address_handles: own(MAX_ADDRESS_HANDLES),
-    pbles: MAX_PBLES,
-    max_ceqs: MAX_CEQS,
-    hash_multiplier: 1,
-    timer_buckets: 1,
-    read_requests: own(0),
-    read_requests_free: list(0),
-    headers: own(MAX_HEADERS),
-    metadata: own(1),
-    out_of_order: own(0),
-    out_of_order_free: list(0),
-};
+/// Multicast groups: drivers number as many as there are queue pairs.
+pub(super) const fn groups(limits: &Limits) -> u32 {
+    limits.max_qps.get()
+}
+
+/// Segment descriptors.
+pub(super) fn segments(limits: &Limits) -> u16 {
+    let pbles = u64::from(limits.max_pbles.get()) * ENTRY_LEN;
+    u16::try_from(pbles.div_ceil(SEGMENT_LEN)).unwrap_or(u16::MAX).saturating_add(OTHER_SEGMENTS)
+}
+
+fn offered(limits: &Limits) -> FpmLimits {
+    let qps = limits.max_qps.get();
+    // Drivers want 254 for each queue pair and 512, and have fewer queue pairs where there are less.
+    let responses = (254 * qps + 512).next_power_of_two();
+    let transmit_buffers = 8 * qps;
+    FpmLimits {
+        first_segment: 0,
+        max_segments: segments(limits),
+        qps: own(qps),
+        cqs: own(limits.max_cqs.get()),
+        srqs: own(0),
+        hash_entries: own(4 * qps),
+        arp_entries: own(limits.max_arp_entries.get()),
+        regions: own(limits.max_regions.get()),
+        transmit_buffers: own(transmit_buffers),
+        transmit_free: list(transmit_buffers),
+        responses: own(responses),
+        responses_free: list(responses),
+        timers: own(MAX_TIMERS),
+        groups: own(groups(limits) * OBJECTS_PER_GROUP),
+        address_handles: own(limits.max_ahs.get()),
+        pbles: limits.max_pbles.get(),
+        max_ceqs: MAX_CEQS,
+        hash_multiplier: 1,
+        timer_buckets: 1,
+        read_requests: own(0),
+        read_requests_free: list(0),
+        headers: own(qps),
+        metadata: own(1),
+        out_of_order: own(0),
+        out_of_order_free: list(0),
+    }
+}
 
 /// An object of which the device says where it is.
 struct Object {
@@ -137,8 +129,8 @@ const COMMIT_LEN: usize = 176;
 ///
 /// # Errors
 /// The buffer cannot be reached.
-pub(super) fn query(dma: &GuestMemory, command: &FpmCommand) -> Outcome {
-    dma.write(command.buffer, &LIMITS.emit()).map_err(|_| unreachable(command))?;
+pub(super) fn query(limits: &Limits, dma: &GuestMemory, command: &FpmCommand) -> Outcome {
+    dma.write(command.buffer, &offered(limits).emit()).map_err(|_| unreachable(command))?;
     Ok(0)
 }
 
@@ -146,31 +138,40 @@ pub(super) fn query(dma: &GuestMemory, command: &FpmCommand) -> Outcome {
 ///
 /// # Errors
 /// More objects than there is room for; the buffer is too short or cannot be reached.
-pub(super) fn commit(hmc: &mut Hmc, dma: &GuestMemory, command: &FpmCommand) -> Outcome {
+pub(super) fn commit(limits: &Limits, hmc: &mut Hmc, dma: &GuestMemory, command: &FpmCommand) -> Outcome {
     if command.len < u32::try_from(COMMIT_LEN).unwrap_or(u32::MAX) {
         return Err(CqpError::invalid("length of the buffer", command.len.into()));
     }
     let mut buffer = [0; COMMIT_LEN];
     dma.read(command.buffer, &mut buffer).map_err(|_| unreachable(command))?;
+    let end = hmc.len();
     let mut free = 0;
     for object in &OBJECTS {
-        free = place(&mut buffer, object, free)?.1;
+        free = place(&mut buffer, object, free, end)?.1;
     }
     // They begin with a segment, so that drivers lend whole ones for them.
-    let (Placement { count, base }, _) = place(&mut buffer, &PBLES, free.next_multiple_of(SEGMENT_LEN))?;
+    let (Placement { count, base }, _) = place(&mut buffer, &PBLES, free.next_multiple_of(SEGMENT_LEN), end)?;
+    if count > limits.max_pbles.get() {
+        return Err(CqpError::new(Refusal::NoRoom, "PBLEs", count.into()));
+    }
     dma.write(command.buffer, &buffer).map_err(|_| unreachable(command))?;
     hmc.place_pbles(Pbles { base, count });
     Ok(0)
 }
 
-/// Puts objects at the first free address, and gives the next.
-fn place(buffer: &mut [u8; COMMIT_LEN], object: &Object, free: u64) -> Result<(Placement, u64), CqpError> {
+/// Puts objects at the first free address, and gives the next. The address space ends at `most`.
+fn place(
+    buffer: &mut [u8; COMMIT_LEN],
+    object: &Object,
+    free: u64,
+    most: u64,
+) -> Result<(Placement, u64), CqpError> {
     let Some(word) = buffer.get_mut(object.at..).and_then(|bytes| bytes.first_chunk_mut()) else {
         return Err(CqpError::invalid("word of the buffer", object.at as u64));
     };
     let Placement { count, .. } = Placement::parse(word);
     let end = free + u64::from(count) * object.len;
-    if end > u64::from(MAX_SEGMENTS) * SEGMENT_LEN {
+    if end > most {
         return Err(CqpError::new(Refusal::NoRoom, "objects of context memory", count.into()));
     }
     let base = u32::try_from(free / BASE_UNIT).unwrap_or(u32::MAX);

@@ -13,7 +13,8 @@ use protocol::net::ether::group_mac;
 use smallvec::SmallVec;
 
 use super::dispatch::Outcome;
-use super::fpm::MAX_GROUPS;
+use super::fpm;
+use crate::frontend::e810::limits::Limits;
 use crate::frontend::snapshot::GroupRow;
 use crate::memory::GuestMemory;
 
@@ -21,11 +22,12 @@ use crate::memory::GuestMemory;
 pub(super) type Members = SmallVec<[Qpn; MAX_MEMBERS]>;
 
 /// Multicast groups.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in super::super) struct Groups {
-    /// Bound: [`MAX_GROUPS`].
+    /// How many there can be, which bounds both tables.
+    most: u32,
     groups: BTreeMap<u16, Group>,
-    /// What groups that are not there were modified to: see [`modify`](Self::modify). Bound: [`MAX_GROUPS`].
+    /// What groups that are not there were modified to: see [`modify`](Self::modify).
     modified: BTreeMap<u16, Group>,
 }
 
@@ -41,6 +43,11 @@ struct Group {
 }
 
 impl Groups {
+    /// No groups yet.
+    pub(super) const fn new(limits: &Limits) -> Self {
+        Self { most: fpm::groups(limits), groups: BTreeMap::new(), modified: BTreeMap::new() }
+    }
+
     /// Queue pairs that get what goes to an address in a VLAN, or outside of any.
     ///
     /// A group's MAC is the one that its driver has programmed: irdma makes that of an IPv6 group, and the one in the path
@@ -77,7 +84,7 @@ impl Groups {
     /// # Errors
     /// There is no such group, or its members cannot be read.
     pub(super) fn create(&mut self, dma: &GuestMemory, command: &GroupCommand) -> Outcome {
-        let created = Group::read(dma, command)?;
+        let created = self.read(dma, command)?;
         let modified = self.modified.remove(&command.group).filter(|modified| modified.succeeds(&created));
         self.groups.insert(command.group, modified.unwrap_or(created));
         Ok(0)
@@ -92,7 +99,7 @@ impl Groups {
     /// # Errors
     /// There is no such group, or its members cannot be read.
     pub(super) fn modify(&mut self, dma: &GuestMemory, command: &GroupCommand) -> Outcome {
-        let modified = Group::read(dma, command)?;
+        let modified = self.read(dma, command)?;
         let is_there = self.groups.contains_key(&command.group);
         let place = if is_there { &mut self.groups } else { &mut self.modified };
         place.insert(command.group, modified);
@@ -107,24 +114,25 @@ impl Groups {
         let unknown = CqpError::no_object("multicast group", command.group.into());
         self.groups.remove(&command.group).map(|_| 0).ok_or(unknown)
     }
-}
 
-impl Group {
-    fn read(dma: &GuestMemory, command: &GroupCommand) -> Result<Self, CqpError> {
-        if u32::from(command.group) >= MAX_GROUPS {
+    fn read(&self, dma: &GuestMemory, command: &GroupCommand) -> Result<Group, CqpError> {
+        if u32::from(command.group) >= self.most {
             return Err(CqpError::invalid("multicast group", command.group.into()));
         }
         let mut places = [[0; Member::LEN]; MAX_MEMBERS];
         let unreachable = |_| CqpError::new(Refusal::Unreachable, "members", command.members.get());
         dma.read(Iova::new(command.members.get()), places.as_flattened_mut()).map_err(unreachable)?;
         let members = places.iter().map(Member::parse).filter(|member| member.valid);
-        Ok(Self {
+        Ok(Group {
             address: command.address.address(command.ipv4),
             mac: command.mac.0,
             vlan: command.vlan_valid.then_some(command.vlan),
             members: members.map(|member| member.qpn).collect(),
         })
     }
+}
+
+impl Group {
     /// Whether it can be what another became when more joined.
     fn succeeds(&self, earlier: &Self) -> bool {
         let is_same = self.address == earlier.address && self.vlan == earlier.vlan;

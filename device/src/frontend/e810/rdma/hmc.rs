@@ -13,7 +13,6 @@ use protocol::hca::e810::rdma::index::PbleIndex;
 use protocol::ids::Iova;
 
 use super::dispatch::Outcome;
-use super::fpm::MAX_SEGMENTS;
 use crate::frontend::snapshot::{IcmRow, IcmTable};
 use crate::memory::GuestMemory;
 use crate::memory::translate::PageTable;
@@ -27,15 +26,10 @@ const MAX_MORE: usize = 15;
 /// Context memory.
 #[derive(Debug)]
 pub(in super::super) struct Hmc {
-    segments: [Option<Segment>; MAX_SEGMENTS as usize],
+    /// Bound: as many as "query FPM" offers, all there from the start.
+    segments: Vec<Option<Segment>>,
     /// The array of PBLEs, once software has said how large it is to be.
     pbles: Pbles,
-}
-
-impl Default for Hmc {
-    fn default() -> Self {
-        Self { segments: [None; MAX_SEGMENTS as usize], pbles: Pbles::default() }
-    }
 }
 
 /// 2 MiB of context memory.
@@ -57,6 +51,16 @@ pub(super) struct Pbles {
 }
 
 impl Hmc {
+    /// With so many segments, none of which the guest lends yet.
+    pub(super) fn new(segments: u16) -> Self {
+        Self { segments: vec![None; segments.into()], pbles: Pbles::default() }
+    }
+
+    /// Bytes of the function's own address space.
+    pub(super) const fn len(&self) -> u64 {
+        self.segments.len() as u64 * SEGMENT_LEN
+    }
+
     /// "Update SDs".
     ///
     /// # Errors
@@ -105,7 +109,7 @@ impl Hmc {
     /// Segments that the guest lends, from one on. Of one whose pages are listed the list's address.
     pub(super) fn rows(&self, from: u64) -> impl Iterator<Item = (u64, IcmRow)> {
         let segments =
-            self.segments.iter().zip(0..).filter_map(|(segment, place)| Some(((*segment)?, place)));
+            self.segments.iter().zip(0_u64..).filter_map(|(segment, place)| Some(((*segment)?, place)));
         segments.filter(move |(_, place)| *place >= from).map(|(segment, place)| {
             let (Segment::Direct(at) | Segment::Paged(at)) = segment;
             let row = IcmRow {

@@ -39,7 +39,6 @@ mod work_ring;
 pub(super) use self::completion::handle_event;
 use self::cqp::Cqp;
 use self::event_queues::EventQueues;
-pub(super) use self::fpm::MAX_CEQS;
 use self::groups::Groups;
 use self::hmc::Hmc;
 pub(super) use self::host::RdmaHost;
@@ -52,11 +51,14 @@ pub(super) use self::registers::{read, write};
 pub(super) use self::send_queue::work_request;
 pub(super) use self::snapshot::View;
 use self::statistics::Counts;
+use super::limits::Limits;
 use super::vectors::Cause;
 
 /// State of the RDMA half.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Rdma {
+    /// How many objects of each kind there can be.
+    pub(super) limits: Limits,
     /// Its control queue. While that does not run there are no objects.
     pub(super) cqp: Cqp,
     /// Context memory.
@@ -78,6 +80,22 @@ pub(super) struct Rdma {
 }
 
 impl Rdma {
+    /// Without a control queue, so without any objects.
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            cqp: Cqp::default(),
+            hmc: Hmc::new(fpm::segments(&limits)),
+            regions: Regions::new(&limits),
+            paths: Paths::new(&limits),
+            groups: Groups::new(&limits),
+            nodes: Nodes::default(),
+            queues: Queues::new(&limits),
+            events: EventQueues::default(),
+            counts: Counts::default(),
+        }
+    }
+
     /// Event queues that have something new since the last call.
     pub(super) fn take_causes(&mut self) -> impl Iterator<Item = Cause> + use<> {
         self.events.take_causes()

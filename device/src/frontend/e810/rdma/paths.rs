@@ -13,15 +13,17 @@ use protocol::net::layers::Tci;
 use protocol::roce::IpAddrs;
 
 use super::dispatch::Outcome;
-use super::fpm::{MAX_ADDRESS_HANDLES, MAX_ARP_ENTRIES};
+use crate::frontend::e810::limits::Limits;
 use crate::frontend::snapshot::HandleRow;
 
 /// Neighbours and address handles.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in super::super) struct Paths {
-    /// Bound: [`MAX_ARP_ENTRIES`].
+    max_arp_entries: u32,
+    max_handles: u32,
+    /// Bound: `max_arp_entries`.
     arp: BTreeMap<ArpIndex, MacAddr>,
-    /// Bound: [`MAX_ADDRESS_HANDLES`].
+    /// Bound: `max_handles`.
     handles: BTreeMap<AhIndex, AddressHandle>,
 }
 
@@ -60,6 +62,22 @@ impl AddressHandle {
 }
 
 impl Paths {
+    /// No neighbours and no handles yet.
+    pub(super) const fn new(limits: &Limits) -> Self {
+        Self {
+            max_arp_entries: limits.max_arp_entries.get(),
+            max_handles: limits.max_ahs.get(),
+            arp: BTreeMap::new(),
+            handles: BTreeMap::new(),
+        }
+    }
+
+    /// Whether the driver has no ARP entry left: it keeps entry 0 for itself.
+    pub(super) fn arp_table_is_full(&self) -> bool {
+        let usable = self.max_arp_entries as usize - 1;
+        self.arp.len() - usize::from(self.arp.contains_key(&ArpIndex::new(0))) >= usable
+    }
+
     /// MAC of a neighbour.
     pub(super) fn neighbour(&self, index: ArpIndex) -> Option<MacAddr> {
         self.arp.get(&index).copied()
@@ -98,7 +116,7 @@ impl Paths {
     /// The table has no such entry.
     pub(super) fn manage_arp(&mut self, command: &ManageArp) -> Outcome {
         let index = command.index;
-        if u32::from(index.get()) >= MAX_ARP_ENTRIES {
+        if u32::from(index.get()) >= self.max_arp_entries {
             return Err(CqpError::invalid("entry of the ARP table", index.get().into()));
         }
         if command.valid {
@@ -115,7 +133,7 @@ impl Paths {
     /// There is no such handle, or it is there already.
     pub(super) fn create(&mut self, command: &AddressHandleCommand) -> Outcome {
         let index = command.index;
-        if index.get() >= MAX_ADDRESS_HANDLES {
+        if index.get() >= self.max_handles {
             return Err(CqpError::invalid("address handle", index.get().into()));
         }
         if self.handles.contains_key(&index) {

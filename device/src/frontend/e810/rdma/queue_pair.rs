@@ -28,6 +28,7 @@ use super::ring::Location;
 use super::send_queue::{SendQueue, SendTag, Taken, Work};
 use super::work::{fence, request};
 use super::work_ring::WorkRing;
+use crate::frontend::e810::limits::MAX_MESSAGE;
 use crate::frontend::snapshot::QpCounters;
 use crate::net::UNRESOLVED;
 
@@ -43,9 +44,6 @@ const MAX_RETRIES: u8 = 7;
 /// of 655 ms, and retries that are few.
 const FIRST_RNR_TIMER: RnrTimer = RnrTimer::new(12);
 const LAST_RNR_TIMER: RnrTimer = RnrTimer::new(28);
-
-/// Longest message of a connection, bytes.
-const MAX_MESSAGE: u32 = 1 << 31;
 
 /// A queue pair.
 #[derive(Debug)]
@@ -166,6 +164,11 @@ impl QueuePair {
         };
         let attrs = self.attributes(around);
         Modify { to, attrs, send_psn: None, recv_psn: None, notify_drained: false }
+    }
+
+    /// Whether a connection has no neighbour to send to.
+    pub(super) fn lacks_peer(&self) -> bool {
+        self.service == send_wqe::Service::Connection && self.peer.is_none()
     }
 
     /// What the engine has to know of the context.

@@ -11,6 +11,7 @@ use protocol::hca::e810::rdma::cqe::Cqe;
 use protocol::hca::e810::rdma::error::{CqpError, Refusal};
 use protocol::hca::e810::rdma::event_queue::{EventCode, EventSource};
 use protocol::hca::e810::rdma::index::ArpIndex;
+use protocol::hca::e810::rdma::path::ManageArp;
 use protocol::hca::e810::rdma::qp_context::QpContext;
 use protocol::hca::e810::rdma::queue_pair::{DestroyQp, FlushQp, QpCommand, QpState, SuspendQp};
 use protocol::ids::{Cqn, Iova, Qpn};
@@ -19,10 +20,10 @@ use super::Rdma;
 use super::completion::{push, report, tell_suspended};
 use super::completion_queue::{CompletionQueue, Notice};
 use super::dispatch::Outcome;
-use super::fpm::{MAX_CQS, MAX_QPS};
 use super::host;
 use super::queue_pair::{Around, Flushed, QueuePair};
 use crate::frontend::Context;
+use crate::frontend::e810::limits::Limits;
 use crate::frontend::poll_set::PollSet;
 use crate::limited;
 use crate::memory::GuestMemory;
@@ -41,16 +42,18 @@ pub(in super::super) struct Queues {
     flushed: PollSet<10>,
 }
 
-impl Default for Queues {
-    fn default() -> Self {
-        /// Bound: numbers are those of context memory.
-        const CQS: Capacity = Capacity { entries: MAX_CQS as usize, leaves: MAX_CQS as usize / 64 };
-        const QPS: Capacity = Capacity { entries: MAX_QPS as usize, leaves: MAX_QPS as usize / 64 };
-        Self { cqs: SparseTable::new(CQS), qps: SparseTable::new(QPS), flushed: PollSet::default() }
-    }
-}
-
 impl Queues {
+    /// No queues yet.
+    pub(super) fn new(limits: &Limits) -> Self {
+        // Bound: numbers are those of context memory.
+        let capacity = |most: u32| Capacity { entries: most as usize, leaves: most as usize / 64 + 1 };
+        Self {
+            cqs: SparseTable::new(capacity(limits.max_cqs.get())),
+            qps: SparseTable::new(capacity(limits.max_qps.get())),
+            flushed: PollSet::default(),
+        }
+    }
+
     /// A queue pair, to look at.
     pub(super) fn qp(&self, qpn: Qpn) -> Option<&QueuePair> {
         self.qps.get(qpn.get()).map(AsRef::as_ref)
@@ -121,7 +124,7 @@ pub(super) fn complete_operation(rdma: &mut Rdma, cx: &mut Context<'_>, completi
 
 pub(super) fn create_cq(rdma: &mut Rdma, command: &CqCommand) -> Outcome {
     let cqn = command.cqn.get();
-    if cqn >= MAX_CQS {
+    if cqn >= rdma.limits.max_cqs.get() {
         return Err(CqpError::invalid("completion queue", cqn.into()));
     }
     if rdma.queues.cqs.get(cqn).is_some() {
@@ -150,7 +153,7 @@ pub(super) fn destroy_cq(rdma: &mut Rdma, command: &DestroyCq) -> Outcome {
 pub(super) fn create_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpCommand) -> Outcome {
     let qpn = command.qpn;
     let number = qpn.get();
-    if number >= MAX_QPS {
+    if number >= rdma.limits.max_qps.get() {
         return Err(CqpError::invalid("queue pair", number.into()));
     }
     if rdma.queues.qps.get(number).is_some() {
@@ -185,6 +188,10 @@ pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
     let Rdma { queues, paths, .. } = rdma;
     let qp = queues.qp_mut(command.qpn).ok_or(unknown(command.qpn))?;
     let modify = qp.modify(command.state, context, Around { paths, mac })?;
+    if modify.to == engine::State::Rtr && qp.lacks_peer() && paths.arp_table_is_full() {
+        let what = format_args!("all packets: ARP entry {} does not exist", qp.context.arp_index);
+        cx.monitor.ignored(InterfaceReason::ArpTableFull, Some(command.qpn), what, |_| {});
+    }
     let runs = modify.to == engine::State::Rts;
     host::modify(rdma, cx, command.qpn, &modify);
     if runs {
@@ -305,10 +312,23 @@ pub(super) fn resume_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Suspend
     Ok(0)
 }
 
+/// Changes an entry of the ARP table, and with it the connections through it.
+pub(super) fn manage_arp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &ManageArp) -> Outcome {
+    let was_full = rdma.paths.arp_table_is_full();
+    let outcome = rdma.paths.manage_arp(command);
+    if !was_full && rdma.paths.arp_table_is_full() {
+        // The driver says nothing of a neighbour that it finds no entry for, to anybody.
+        let what = format_args!("further neighbours: no ARP entry is left");
+        cx.monitor.ignored(InterfaceReason::ArpTableFull, None, what, |_| {});
+    }
+    arp_changed(rdma, cx, command.index);
+    outcome
+}
+
 /// An entry of the ARP table has changed: connections through it take the new way.
 ///
 /// Bound: all queue pairs.
-pub(super) fn arp_changed(rdma: &mut Rdma, cx: &mut Context<'_>, index: ArpIndex) {
+fn arp_changed(rdma: &mut Rdma, cx: &mut Context<'_>, index: ArpIndex) {
     let all = rdma.queues.qps.iter().map(|(_, qp)| qp);
     let changed: Vec<Qpn> = all.filter(|qp| qp.context.arp_index == index).map(|qp| qp.qpn).collect();
     for qpn in changed {

@@ -10,7 +10,7 @@ use protocol::hca::e810::rdma::region::{AllocateStag, DeallocateStag, RegisterMr
 use protocol::ids::Lkey;
 
 use super::dispatch::Outcome;
-use super::fpm::LOG2_MAX_REGIONS;
+use crate::frontend::e810::limits::Limits;
 use crate::memory::keys::{Allocated, KeyTable, Purpose};
 use crate::memory::region::{Kind, MemoryRegion, Origin, PageShift, Rights, Translation};
 
@@ -25,13 +25,12 @@ pub(in super::super) struct Regions {
     pub(super) keys: KeyTable,
 }
 
-impl Default for Regions {
-    fn default() -> Self {
-        Self { keys: KeyTable::rotated(LOG2_MAX_REGIONS, KEY_BITS) }
-    }
-}
-
 impl Regions {
+    /// No keys yet.
+    pub(super) fn new(limits: &Limits) -> Self {
+        Self { keys: KeyTable::rotated(limits.max_regions.log(), KEY_BITS) }
+    }
+
     /// "Allocate STag".
     ///
     /// # Errors

@@ -5,8 +5,8 @@ use protocol::hca::e810::rdma::send_wqe;
 
 use super::Rdma;
 use super::completion_queue::CompletionQueue;
-use super::fpm::MAX_CEQS;
 use super::queue_pair::{Around, QueuePair};
+use crate::frontend::e810::limits::MAX_CEQS;
 use crate::frontend::e810::vectors::{RouteRegister, Vectors};
 use crate::frontend::snapshot::{
     self, ControlRow, EqRow, GroupRow, HandleRow, MrRow, Page, Peer, QpRow, Rows, Service, Table,

@@ -5,6 +5,7 @@ mod addresses;
 mod errors;
 mod hostile;
 mod keys;
+mod limits;
 mod observation;
 mod statistics;
 mod transfers;
@@ -60,7 +61,11 @@ pub(super) struct Pair {
 
 /// One of them with its RDMA half open, which knows the other as neighbour 2.
 fn opened(id: u8) -> Driver {
-    let mut driver = powered_on_as(mac(id), Options { rdma: true, ..Options::default() });
+    opened_with(id, Options::default())
+}
+
+fn opened_with(id: u8, options: Options) -> Driver {
+    let mut driver = powered_on_as(mac(id), options);
     driver.bring_up(mac(id));
     driver.open_rdma(mac(id));
     driver.set_neighbour(2, mac(3 - id));

@@ -25,12 +25,12 @@ fn limits_are_those_of_the_interface() {
     let query = FpmCommand { buffer: Iova::new(RDMA_BUFFER), ..FpmCommand::default() };
     driver.perform_well(&Operation::QueryFpm(query));
     for (offset, value) in [
-        (0, 64 << 32),
+        (0, 319 << 32),
         (8, 1024),
         (16, 2048),
         (24, 0),
         (32, 4096),
-        (40, 256),
+        (40, 4096),
         (48, 16384),
         (56, 8192),
         (64, 1 << 32 | 8192),
@@ -39,7 +39,7 @@ fn limits_are_those_of_the_interface() {
         (88, 4096),
         (96, 8192),
         (104, 4096),
-        (112, 262_144),
+        (112, 1 << 26),
         (120, 1 << 32 | 1 << 16 | 16),
         (128, 0),
         (136, 1 << 32),
@@ -70,7 +70,7 @@ fn objects_follow_each_other_and_pbles_begin_with_the_second_segment() {
 fn more_objects_than_the_segments_have_room_for_are_refused() {
     let mut driver = started();
     driver.start_cqp();
-    driver.bus.poke(RDMA_BUFFER + 48, &((128_u32 << 20) + 1).to_le_bytes());
+    driver.bus.poke(RDMA_BUFFER + 48, &((638_u32 << 20) + 1).to_le_bytes());
     let commit = FpmCommand { len: 176, buffer: Iova::new(RDMA_BUFFER), ..FpmCommand::default() };
     assert_eq!(driver.perform(&Operation::CommitFpm(commit)).error, codes(Refusal::NoRoom));
     let short = FpmCommand { len: 168, ..commit };
@@ -139,6 +139,6 @@ fn one_command_can_set_many_segments() {
     driver.perform_well(&Operation::UpdateSegments(update));
     driver.bus.poke(0xa0_0000, &0x5555_0000_u64.to_le_bytes());
     assert_eq!(page(&mut driver, 0), Some(0x5555_0000), "the last one holds");
-    driver.bus.poke(MORE, &entry(64, 0xb00).emit());
+    driver.bus.poke(MORE, &entry(319, 0xb00).emit());
     assert_eq!(refused(&mut driver, &Operation::UpdateSegments(update)), codes(Refusal::Invalid));
 }

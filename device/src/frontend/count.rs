@@ -1,4 +1,4 @@
-//! Limits that a configuration can set.
+//! Counts of limits that a configuration can set.
 
 use std::borrow::Cow;
 
@@ -22,9 +22,17 @@ impl<const MIN: u8, const MAX: u8> Count<MIN, MAX> {
         }
     }
 
+    /// The least and the greatest there is.
+    pub const RANGE: [u32; 2] = [1 << MIN, 1 << MAX];
+
     /// The logarithm.
     pub const fn log(self) -> u8 {
         self.0
+    }
+
+    /// The count.
+    pub const fn get(self) -> u32 {
+        1 << self.0
     }
 }
 
