@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how these tests fail")]
 
 mod configuration;
+mod limits;
 mod links;
 mod markdown;
 mod metrics;
@@ -34,6 +35,11 @@ fn the_configuration_reference_is_that_of_the_schema() {
 #[test]
 fn the_reference_of_metrics_is_that_of_what_is_exposed() {
     is_current("reference/metrics.md", &metrics::page());
+}
+
+#[test]
+fn page_of_limits_is_that_of_the_code() {
+    is_current("limits.md", &limits::page());
 }
 
 #[test]
