@@ -10,6 +10,7 @@ mod filter;
 mod flows;
 mod jumbo;
 mod lifecycle;
+pub(super) mod limits;
 mod messages;
 pub(super) mod middleware;
 pub(super) mod net;

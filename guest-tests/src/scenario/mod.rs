@@ -306,6 +306,13 @@ pub const ALL: &[Scenario] = &[
         run: |lab, report| Box::pin(e810::storage::run(lab, report, e810::storage::Extent::Full)),
     },
     Scenario {
+        name: "e810-limits",
+        about: "an E810 with 1,000 neighbours, 16 GiB of regions, and NVMe by 8 queues of 4 controllers, all at once",
+        pair: false,
+        alone: false,
+        run: |lab, report| Box::pin(e810::limits::run(lab, report)),
+    },
+    Scenario {
         name: "e810-paths",
         about: "GIDs, classes and flows of RoCE between E810; addresses, MTUs, links and drivers that change under connections",
         pair: false,

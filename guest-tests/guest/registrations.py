@@ -1,0 +1,23 @@
+"""Registers one buffer again and again, says so, and keeps the regions until standard input ends.
+
+Arguments: the device, the bytes of the buffer, the number of regions.
+"""
+
+import ctypes
+import mmap
+import sys
+
+from pyverbs import libibverbs_enums as e
+from pyverbs.device import Context
+from pyverbs.mr import MR
+from pyverbs.pd import PD
+
+device, length, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+memory = mmap.mmap(-1, length)
+# A region of huge pages has an entry for each of those only.
+memory.madvise(mmap.MADV_NOHUGEPAGE)
+address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+pd = PD(Context(name=device))
+regions = [MR(pd, length, e.IBV_ACCESS_LOCAL_WRITE, address=address) for _ in range(count)]
+print(f"registered {len(regions)} regions", flush=True)
+sys.stdin.read()
