@@ -43,6 +43,7 @@ mod trace;
 
 use engine::{Completion, Config, Engine, Event, Instant, QpStates, Situation, Stats};
 use protocol::ids::{MacAddr, Qpn};
+use protocol::roce::IcrcField;
 use serde::{Deserialize, Serialize};
 
 use self::doorbells::Doorbells;
@@ -112,6 +113,8 @@ pub struct Hca<F: Frontend> {
     sender: Sender,
     /// Frames for this HCA itself, for the next turn. Bound: those of one turn.
     looped: Vec<Vec<u8>>,
+    /// Frames that the loopback of the port returns, for the next turn. Bound: those of one turn.
+    looped_back: Vec<Vec<u8>>,
     now: Instant,
     /// Of a device that is recorded or replayed.
     tape: Option<Tape>,
@@ -148,6 +151,7 @@ impl<F: Frontend> Hca<F> {
             turn_bytes: MEMORY_TURN_BYTES,
             sender: Sender::default(),
             looped: Vec::new(),
+            looped_back: Vec::new(),
             now: Instant::ZERO,
             tape: None,
             outgoing: Outgoing::default(),
@@ -220,21 +224,26 @@ impl<F: Frontend> Hca<F> {
         for frame in std::mem::take(&mut self.looped) {
             self.deliver_looped(&frame);
         }
+        for frame in std::mem::take(&mut self.looped_back) {
+            self.take_in(&frame, IcrcField::Computed);
+        }
         self.serve_management();
 
         // A peer must not learn of what the guest cannot see yet: events before frames.
         let more_events = self.report_events();
         let more_frames = !more_events && self.transmit();
         if !self.is_port_active() {
-            self.port.count_lost(self.outbound.len() + self.looped.len());
+            self.port.count_lost(self.outbound.len() + self.looped.len() + self.looped_back.len());
             self.outbound.clear();
             self.outgoing.clear();
             self.looped.clear();
+            self.looped_back.clear();
         }
         // Making frames may have completed or failed requests.
         let more_events = self.report_events() || more_events;
         let more_work = self.frontend.end_turn(&mut context!(self));
-        WorkLeft { frames: more_frames, other: more_events || more_work || !self.looped.is_empty() }
+        let is_looped = !(self.looped.is_empty() && self.looped_back.is_empty());
+        WorkLeft { frames: more_frames, other: more_events || more_work || is_looped }
     }
 
     /// Frames to send.
@@ -459,6 +468,7 @@ impl<F: Frontend> Hca<F> {
         self.outbound.clear();
         self.outgoing.clear();
         self.looped.clear();
+        self.looped_back.clear();
         self.port.reset();
         // Closed by now, so that nobody is told.
         self.set_enabled(true);

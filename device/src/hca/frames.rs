@@ -106,6 +106,7 @@ impl<F: Frontend> Hca<F> {
         self.outbound.len() < FRAMES_PER_TURN
             && self.outbound.bytes() < turn_bytes
             && self.looped.len() < FRAMES_PER_TURN
+            && self.looped_back.len() < FRAMES_PER_TURN
     }
 
     /// Takes frames of the NIC. How many there were, as far as there was room.
@@ -193,6 +194,15 @@ impl<F: Frontend> Hca<F> {
     }
 
     fn deliver_with(&mut self, frame: &[u8], icrc: IcrcField) {
+        if self.port.is_looped_back() {
+            self.port.refuse(DropReason::Loopback);
+            return self.say_why_dropped(frame);
+        }
+        self.take_in(frame, icrc);
+    }
+
+    /// A frame for the port, from the fabric or looped back.
+    pub(super) fn take_in(&mut self, frame: &[u8], icrc: IcrcField) {
         if !self.is_port_active() {
             self.port.refuse(DropReason::LinkDown);
             return self.say_why_dropped(frame);
@@ -266,6 +276,11 @@ impl<F: Frontend> Hca<F> {
 
     /// The frame committed last is on its way to the fabric.
     pub(super) fn leave(&mut self, about: impl FnOnce() -> About) {
+        if self.port.is_looped_back() {
+            self.outbound.seal_last();
+            self.looped_back.extend(self.outbound.take_last());
+            return;
+        }
         let Some(frame) = self.outbound.last().filter(|_| self.is_port_active()) else { return };
         let origin = self.outbound.last_origin();
         let verdict = match self.impairments.is_idle() {

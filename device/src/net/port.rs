@@ -23,6 +23,8 @@ pub struct Port {
     /// The one place where they are: others look here, so that they can change.
     addresses: Addresses,
     speaker: Speaker,
+    /// What the port sends comes back to it, and the wire is cut off.
+    loopback: bool,
     stats: PortStats,
 }
 
@@ -87,7 +89,7 @@ impl Port {
     }
 
     fn of(addresses: Addresses, speaker: Speaker) -> Self {
-        Self { link: Link::default(), addresses, speaker, stats: PortStats::default() }
+        Self { link: Link::default(), addresses, speaker, loopback: false, stats: PortStats::default() }
     }
 
     /// Who is where, and who we are.
@@ -131,8 +133,19 @@ impl Port {
         }
     }
 
+    /// Loops the port back to itself, up to the next [`Port::reset`], or ends that. Whether that is a change.
+    pub fn set_loopback(&mut self, loopback: bool) -> bool {
+        std::mem::replace(&mut self.loopback, loopback) != loopback
+    }
+
+    /// Whether what the port sends comes back to it instead of leaving.
+    pub fn is_looped_back(&self) -> bool {
+        self.loopback
+    }
+
     /// The device is reset: what waits for an answer is lost, and what a driver has set is forgotten.
     pub fn reset(&mut self) {
+        self.loopback = false;
         match &mut self.speaker {
             Speaker::Station(station) => station.forget_waiting(),
             Speaker::Nic { rdma, permanent } => {
@@ -162,11 +175,11 @@ impl Port {
         self.stats.receive.count(frame);
     }
 
-    /// Takes a frame for the NIC, unless it comes from the NIC's own MAC: the fabric gave us back what we sent to a group, or
-    /// somebody has our address.
+    /// Takes a frame for the NIC, unless it comes from the NIC's own MAC without a loopback: the fabric gave us back what we
+    /// sent to a group, or somebody has our address.
     pub fn admit_plain(&mut self, frame: &[u8]) -> bool {
         let reason = match EtherFrame::parse(frame) {
-            Ok(ether) if ether.src != self.addresses.own.mac => {
+            Ok(ether) if self.loopback || ether.src != self.addresses.own.mac => {
                 self.stats.nic_receive.count_plain(frame);
                 return true;
             }

@@ -61,6 +61,8 @@ reasons! {
         OverRate "over_rate",
         /// The link is down.
         LinkDown "link_down",
+        /// From the wire, from which the loopback of the port cuts it off.
+        Loopback "loopback",
     }
 }
 

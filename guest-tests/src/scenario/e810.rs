@@ -23,6 +23,7 @@ pub(super) mod probe;
 pub(super) mod pyverbs;
 pub(super) mod rdma_probe;
 pub(super) mod roce;
+pub(super) mod selftest;
 pub(super) mod speed;
 mod station;
 pub(super) mod storage;

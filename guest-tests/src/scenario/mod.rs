@@ -236,6 +236,13 @@ pub const ALL: &[Scenario] = &[
         run: |lab, report| Box::pin(e810::probe::run(lab, report)),
     },
     Scenario {
+        name: "e810-selftest",
+        about: "the self-test of Debian's own ice passes, online and offline; its loopback loops",
+        pair: false,
+        alone: false,
+        run: |lab, report| Box::pin(e810::selftest::run(lab, report)),
+    },
+    Scenario {
         name: "e810-rdma-probe",
         about: "Debian's own irdma binds to an E810 with RDMA: an active port, tools, GIDs, reloads, resets, links that go",
         pair: false,

@@ -4,9 +4,9 @@
 //! E810 interface, section 5.3.
 
 use protocol::hca::e810::nvm::{
-    AUTHENTICATION_WORDS, CONTROL_VALID, COPY_ALIGNMENT_WORDS, CSS_HEADER_LEN, NETLIST_ID, NETLIST_LEN,
-    NETLIST_NODES, NETLIST_TYPE, NETLIST_VERSION, OPTION_ROM_SIGNATURE, SECTOR_LEN, TLV_PART_NUMBER,
-    sector_pointer, word,
+    AUTHENTICATION_WORDS, CHECKSUM, CONTROL_VALID, COPY_ALIGNMENT_WORDS, CSS_HEADER_LEN, NETLIST_ID,
+    NETLIST_LEN, NETLIST_NODES, NETLIST_TYPE, NETLIST_VERSION, OPTION_ROM_SIGNATURE, SECTOR_LEN,
+    SHADOW_RAM_LEN, TLV_PART_NUMBER, sector_pointer, word,
 };
 
 /// Bytes of the image. The driver finds that out one byte at a time.
@@ -53,6 +53,7 @@ impl Default for Nvm {
         nvm.put_bank();
         nvm.put_option_rom();
         nvm.put_netlist();
+        nvm.put_word(0, word::CHECKSUM, CHECKSUM.wrapping_sub(nvm.checksum()));
         nvm
     }
 }
@@ -62,6 +63,12 @@ impl Nvm {
     pub fn get(&self, offset: u32, len: u16) -> Option<&[u8]> {
         let first = usize::try_from(offset).ok()?;
         self.image.get(first..first + usize::from(len))
+    }
+
+    /// Sum of the words of the shadow RAM.
+    pub fn checksum(&self) -> u16 {
+        let (words, _) = self.image[..SHADOW_RAM_LEN].as_chunks::<2>();
+        words.iter().fold(0, |sum: u16, word| sum.wrapping_add(u16::from_le_bytes(*word)))
     }
 
     fn put_shadow_ram(&mut self) {

@@ -321,6 +321,10 @@ impl Vectors {
         if let Some(interval) = vector.intervals.get_mut(usize::from(written.interval_index)) {
             *interval = Interval { interval: written.interval };
         }
+        let other = Route::parse(&self.other.to_le_bytes());
+        if written.trigger && other.enable && other.vector == index {
+            self.causes |= OtherCauses::SOFTWARE;
+        }
         if written.trigger {
             let index = if written.software_interval { written.software_interval_index } else { NO_INTERVAL };
             vector.pend(vector.interval(index));

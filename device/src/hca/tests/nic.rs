@@ -194,6 +194,27 @@ fn frames_reach_the_nic_as_they_came_whatever_they_are_and_wherever_they_go() {
 }
 
 #[test]
+fn looped_back_port_is_cut_off_from_wire() {
+    let mut hca = nic(2);
+    assert!(hca.port.set_loopback(true));
+    let sent = [plain(MacAddr::BROADCAST, mac(2), 60), plain(mac(1), mac(2), 9728)];
+    hca.frontend.to_send.extend(sent.clone());
+    hca.handle_frame(&plain(mac(2), mac(1), 60));
+    assert!(turns(&mut hca).concat().is_empty());
+    // Frames return in the turn after the one that sent them.
+    assert!(!hca.drain().other);
+    assert!(hca.frontend.received == sent);
+    assert_eq!(hca.port_stats().dropped(DropReason::Loopback), 1);
+    // More of them than a turn has room for.
+    hca.frontend.to_send.extend(vec![sent[0].clone(); 1000]);
+    while hca.drain() != (WorkLeft { frames: false, other: false }) {}
+    assert_eq!((hca.frontend.received.len(), hca.outbound().len()), (1002, 0));
+    hca.port.reset();
+    hca.frontend.to_send.extend(sent);
+    assert_eq!(turns(&mut hca).concat(), [60, 9728]);
+}
+
+#[test]
 fn roce_to_the_mac_of_the_rdma_half_is_the_engines_while_that_is_in_use() {
     let mut hca = nic(1);
     hca.port.set_rdma(true);

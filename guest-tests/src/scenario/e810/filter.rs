@@ -10,8 +10,8 @@ use super::station::{Station, mac_text};
 use crate::line_program::LineProgram;
 
 /// The program in both guests.
-const FRAMES: &str = include_str!("../../../guest/frames.py");
-const LIMIT: Duration = Duration::from_secs(60);
+pub(super) const FRAMES: &str = include_str!("../../../guest/frames.py");
+pub(super) const LIMIT: Duration = Duration::from_secs(60);
 /// Until the driver, which does so later, has told the NIC what its kernel wants.
 const SETTLED: Duration = Duration::from_secs(60);
 /// For the last of some frames to arrive.
@@ -20,7 +20,7 @@ const ARRIVAL_SECONDS: u32 = 10;
 /// A group that is joined, one that is not, and everybody.
 const GROUP: &str = "01:00:5e:51:00:01";
 const OTHER_GROUP: &str = "01:00:5e:51:00:02";
-const EVERYBODY: &str = "ff:ff:ff:ff:ff:ff";
+pub(super) const EVERYBODY: &str = "ff:ff:ff:ff:ff:ff";
 /// Nobody's, so that a switch brings it to all.
 const NOBODY: &str = "02:00:00:00:77:77";
 

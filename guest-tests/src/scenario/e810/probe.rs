@@ -76,7 +76,7 @@ async fn with_debians(probe: &mut Probe, debian: std::result::Result<(), Skip>) 
 }
 
 impl Probe {
-    async fn start(lab: &Lab, run: &RunDir, disks: Vec<PathBuf>) -> Result<Self> {
+    pub(super) async fn start(lab: &Lab, run: &RunDir, disks: Vec<PathBuf>) -> Result<Self> {
         let image = lab.debian_image(run).await?;
         // When devlink reloads it, ice ends its control queue and leaves its VSI to the reset that follows.
         let specs = HcaSpec::pair()?.map(|spec| unjudged(lab, spec));
@@ -97,7 +97,7 @@ impl Probe {
     }
 
     /// Loads the driver with this package, or none, and sees what it makes of both functions.
-    async fn binds(&mut self, package: Package) -> Result<()> {
+    pub(super) async fn binds(&mut self, package: Package) -> Result<()> {
         self.unload().await?;
         package.install(&mut self.vm).await?;
         self.load().await?;
@@ -199,7 +199,7 @@ impl Probe {
         if package == Package::None { messages::judge_safe_mode(&new) } else { messages::judge(&new) }
     }
 
-    async fn stop(mut self) -> Result<()> {
+    pub(super) async fn stop(mut self) -> Result<()> {
         self.vm.kill().await?;
         self.daemon.stop().await
     }

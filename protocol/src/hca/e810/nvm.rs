@@ -13,6 +13,8 @@ pub mod word {
     pub const EETRACK_LOW: usize = 0x2d;
     /// Identifier of the image, high half.
     pub const EETRACK_HIGH: usize = 0x2e;
+    /// Makes the words of the shadow RAM add up to [`CHECKSUM`](super::CHECKSUM).
+    pub const CHECKSUM: usize = 0x3f;
     /// Where the area of preserved fields begins, in words.
     pub const PRESERVED_FIELDS: usize = 0x40;
     /// Where the banks of the image begin.
@@ -33,6 +35,10 @@ pub mod word {
 pub const CONTROL_VALID: u16 = 0b01 << 6;
 /// In a pointer: it counts sectors of [`SECTOR_LEN`] bytes instead of words.
 pub const POINTER_IN_SECTORS: u16 = 1 << 15;
+/// Sum of the words of a valid shadow RAM.
+pub const CHECKSUM: u16 = 0xbaba;
+/// Bytes of the shadow RAM.
+pub const SHADOW_RAM_LEN: usize = 0x1_0000;
 /// Unit of bank pointers and sizes, bytes.
 pub const SECTOR_LEN: usize = 4096;
 

@@ -1,4 +1,4 @@
-//! Versions, locks and the flash: 0001, 0002, 0008, 0009, 0701.
+//! Versions, locks and the flash: 0001, 0002, 0008, 0009, 0701, 0706.
 //!
 //! # Spec
 //! E810 interface, sections 5.2, 5.3 and 7.1.
@@ -6,7 +6,7 @@
 use protocol::hca::e810::admin::control::{
     ACCESS_READ, ACCESS_WRITE, ResourceId, ResourceLock, STATUS_DONE, Version,
 };
-use protocol::hca::e810::admin::nvm::ReadNvm;
+use protocol::hca::e810::admin::nvm::{NvmChecksum, ReadNvm};
 use protocol::hca::e810::admin::{AdminError, AdminStatus};
 
 use super::Command;
@@ -82,4 +82,14 @@ pub(super) fn read_nvm(device: &E810, command: &mut Command) -> Result<(), Admin
     let bytes = device.nvm.get(read.offset, read.len);
     let bytes = bytes.ok_or(AdminError::invalid("offset in the flash", read.offset.into()))?;
     command.reply(bytes)
+}
+
+/// Answers the sum of the shadow RAM, which the driver compares.
+pub(super) fn nvm_checksum(device: &E810, command: &mut Command) -> Result<(), AdminError> {
+    let asked = command.parameters(NvmChecksum::parse);
+    if asked.recalculate {
+        return Err(AdminError::new(AdminStatus::NotPermitted, "write to the flash", 0));
+    }
+    command.answer(NvmChecksum { checksum: device.nvm.checksum(), ..asked }.emit());
+    Ok(())
 }

@@ -117,7 +117,12 @@ fn dispatch(
         Opcode::SetPhyConfig => link::set_phy_config(device, cx, command),
         Opcode::RestartNegotiation => link::restart_negotiation(device, cx, command),
         Opcode::GetLinkStatus => link::get_status(device, cx, command),
+        Opcode::SetMacLoopback => {
+            link::set_mac_loopback(cx, command);
+            Ok(())
+        }
         Opcode::ReadNvm => control::read_nvm(device, command),
+        Opcode::NvmChecksum => control::nvm_checksum(device, command),
         Opcode::DownloadPackage => package::download(device, command),
         Opcode::UpdatePackage => package::update(device, command),
         Opcode::GetPackageInfo => package::info(device, command),
@@ -127,7 +132,6 @@ fn dispatch(
         | Opcode::SetPortParameters
         | Opcode::SetPfcMode
         | Opcode::SetEventMask
-        | Opcode::SetMacLoopback
         | Opcode::SetPortLed
         | Opcode::LldpEvents
         | Opcode::StopLldp

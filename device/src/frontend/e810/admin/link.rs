@@ -1,10 +1,10 @@
-//! PHY and link: 0600, 0601, 0605, 0607, and the event that the link has changed.
+//! PHY and link: 0600, 0601, 0605, 0607, 0620, and the event that the link has changed.
 //!
 //! # Spec
 //! E810 interface, sections 4.3 and 5.6.
 
 use protocol::hca::e810::admin::link::{
-    EVENTS_DISABLE, EVENTS_ENABLE, GetLinkStatus, PhyAbilities, PhyConfig, RestartNegotiation,
+    EVENTS_DISABLE, EVENTS_ENABLE, GetLinkStatus, PhyAbilities, PhyConfig, RestartNegotiation, SetMacLoopback,
 };
 use protocol::hca::e810::admin::{AdminError, Opcode, PARAMETERS_LEN};
 
@@ -36,6 +36,14 @@ pub(super) fn restart_negotiation(
     let restart = command.parameters(RestartNegotiation::parse);
     device.set_link_enabled(cx, restart.enable);
     Ok(())
+}
+
+/// Every reset ends the loopback, so that no driver inherits a port without a wire.
+pub(super) fn set_mac_loopback(cx: &mut Context<'_>, command: &Command) {
+    let SetMacLoopback { enable } = command.parameters(SetMacLoopback::parse);
+    if cx.port.set_loopback(enable) {
+        limited!(info, enable, "driver changes the loopback of its MAC");
+    }
 }
 
 pub(super) fn get_status(

@@ -54,7 +54,7 @@ fn names(flags: Flags) -> String {
 fn locks(strict: &mut Strict, opcode: Opcode, descriptor: &Descriptor, found: &mut Findings) {
     let name = opcode.name();
     let needed = match opcode {
-        Opcode::ReadNvm => Some(ResourceId::Nvm),
+        Opcode::ReadNvm | Opcode::NvmChecksum => Some(ResourceId::Nvm),
         Opcode::DownloadPackage => Some(ResourceId::GlobalConfig),
         Opcode::UpdatePackage => Some(ResourceId::ChangeLock),
         _ => None,

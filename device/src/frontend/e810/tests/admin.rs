@@ -11,6 +11,7 @@ use crate::frontend::e810::testing::MAC;
 use crate::frontend::e810::testing::{BUFFER, ENTRIES, SEND_RING};
 use crate::vfio::server::Device as _;
 
+const EPERM: u16 = 1;
 const ENOSYS: u16 = 17;
 const EINVAL: u16 = 14;
 const EIO: u16 = 5;
@@ -138,6 +139,19 @@ fn what_is_beyond_the_flash_is_invalid_and_nothing_else() {
     assert_eq!(read(0x1_f000, 4096, 0), 0);
     assert_eq!(read(0x1_f001, 4096, 0), EINVAL);
     assert_eq!(read(0, 2, 1), EINVAL, "another module");
+}
+
+#[test]
+fn checksum_command_verifies_and_never_writes() {
+    let mut driver = started();
+    let ask = |flags| {
+        let mut parameters = [0; 16];
+        parameters[0] = flags;
+        Ask::direct(Opcode::NvmChecksum, parameters)
+    };
+    // `ice` compares the answer with BABAh.
+    assert_eq!(driver.succeed(&ask(1)).parameters[..4], [1, 0, 0xba, 0xba]);
+    assert_eq!(driver.ask(&ask(2)).status, EPERM);
 }
 
 fn capabilities(driver: &mut Driver, opcode: Opcode) -> Vec<Capability> {

@@ -76,6 +76,23 @@ fn software_triggers_a_vector() {
 }
 
 #[test]
+fn software_trigger_shows_in_other_causes() {
+    const SWINT: u32 = 1 << 31;
+    let mut driver = started();
+    driver.write(Register::PfintOicrCtl, 1 << 30 | 4);
+    driver.enable_vector(4);
+    // As `ice` writes it for its interrupt test: no interval, the enable as it is.
+    driver.write(Register::GlintDynCtl(4), INTENA_MSK | SWINT_TRIG | 3 << 25);
+    assert_eq!(driver.interrupts(4), 1);
+    assert_eq!(driver.read(Register::PfintOicr), SWINT);
+    driver.write(Register::GlintDynCtl(3), INTENA | SWINT_TRIG);
+    assert_eq!(driver.read(Register::PfintOicr), 0, "the vector of a queue");
+    driver.write(Register::PfintOicrCtl, 4);
+    driver.write(Register::GlintDynCtl(4), INTENA | SWINT_TRIG);
+    assert_eq!(driver.read(Register::PfintOicr), 0, "other causes are disabled");
+}
+
+#[test]
 fn a_write_with_the_mask_bit_leaves_the_enable_as_it_is() {
     let mut driver = started();
     driver.write(Register::GlintDynCtl(2), INTENA_MSK | INTENA | SWINT_TRIG);

@@ -211,6 +211,32 @@ fn what_is_for_others_does_not_arrive() {
 }
 
 #[test]
+fn mac_loopback_returns_frames_until_reset() {
+    let mut nic = Nic::new();
+    let set = |on: u8| {
+        let mut parameters = [0; 16];
+        parameters[0] = on;
+        Ask::direct(Opcode::SetMacLoopback, parameters)
+    };
+    nic.driver.succeed(&set(1));
+    // The frame of the driver's self-test, and one from the own address.
+    let sent = [vec![0xff; 64], frame([0xff; 6], MAC.0, 1514)];
+    sent.iter().for_each(|frame| nic.send(frame, 0));
+    nic.arrive(&frame(MAC.0, PEER, 60));
+    assert_eq!([0, 1].map(|entry| nic.received(entry).0), sent);
+    assert_eq!(nic.received(2).1, 0, "nothing comes from the wire");
+    nic.driver.succeed(&set(0));
+    nic.send(&sent[1], 0);
+    assert_eq!(nic.driver.bus.settle(), sent[1..]);
+    nic.driver.succeed(&set(1));
+    nic.driver.write(Register::PfgenCtrl, 1);
+    nic.driver.open_admin_queue();
+    let mut nic = Nic::with(nic.driver);
+    nic.send(&sent[1], 0);
+    assert_eq!(nic.driver.bus.settle(), sent[1..]);
+}
+
+#[test]
 fn many_frames_of_a_turn_make_one_interrupt() {
     let mut nic = Nic::new();
     for _ in 0..5 {

@@ -4,10 +4,10 @@ use super::capability::{Capabilities, Capability};
 use super::control::{DriverVersion, QueueShutdown, ResourceLock, Version};
 use super::link::{
     GetLinkStatus, GetPhyCapabilities, LinkStatus, PhyCapabilities, PhyConfig, RestartNegotiation,
-    SetEventMask,
+    SetEventMask, SetMacLoopback,
 };
 use super::mac::{MacConfig, MacEntry, PortParameters, ReadMac, WriteMac};
-use super::nvm::ReadNvm;
+use super::nvm::{NvmChecksum, ReadNvm};
 use super::resource::{ResourceHeader, ResourceParameters};
 use super::rss::{KeyParameters, TableParameters};
 use super::scheduler::{
@@ -74,7 +74,9 @@ impl Describe for Parameters<'_> {
             Opcode::RestartNegotiation => RestartNegotiation::parse(bytes).describe(to),
             Opcode::GetLinkStatus => GetLinkStatus::parse(bytes).describe(to),
             Opcode::SetEventMask => SetEventMask::parse(bytes).describe(to),
+            Opcode::SetMacLoopback => SetMacLoopback::parse(bytes).describe(to),
             Opcode::ReadNvm => ReadNvm::parse(bytes).describe(to),
+            Opcode::NvmChecksum => NvmChecksum::parse(bytes).describe(to),
             Opcode::SetRssKey | Opcode::GetRssKey => KeyParameters::parse(bytes).describe(to),
             Opcode::SetRssTable | Opcode::GetRssTable => TableParameters::parse(bytes).describe(to),
             Opcode::DownloadPackage | Opcode::UpdatePackage => Download::parse(bytes).describe(to),
@@ -103,13 +105,7 @@ impl Describe for Buffer<'_> {
             Some(Opcode::ReadMac) => one(bytes, MacEntry::parse_prefix, to),
             Some(Opcode::GetSwitchConfig) => one(bytes, SwitchElement::parse_prefix, to),
             Some(Opcode::AllocateResources | Opcode::FreeResources) => {
-                headed(bytes, ResourceHeader::parse_prefix, to, |rest, to| {
-                    numbers(
-                        "id",
-                        rest.as_chunks::<2>().0.iter().map(|id| u16::from_le_bytes(*id).into()),
-                        to,
-                    );
-                })
+                headed(bytes, ResourceHeader::parse_prefix, to, identifiers)
             }
             Some(Opcode::AddVsi | Opcode::UpdateVsi) => one(bytes, VsiContext::parse_prefix, to),
             Some(Opcode::AddRules | Opcode::UpdateRules | Opcode::RemoveRules) => {
@@ -185,6 +181,10 @@ fn list<T: Describe, const LEN: usize>(
     let (objects, _) = bytes.as_chunks::<LEN>();
     let objects: Vec<T> = objects.iter().filter(|bytes| **bytes != [0; LEN]).map(parse).collect();
     to.objects(name, &mut objects.iter().map(|object| object as &dyn Describe));
+}
+
+fn identifiers(bytes: &[u8], to: &mut dyn Visitor) {
+    numbers("id", bytes.as_chunks::<2>().0.iter().map(|id| u16::from_le_bytes(*id).into()), to);
 }
 
 fn teids(bytes: &[u8], to: &mut dyn Visitor) {

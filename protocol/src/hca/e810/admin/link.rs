@@ -1,4 +1,4 @@
-//! PHY and link: 0600, 0601, 0605, 0607, 0613.
+//! PHY and link: 0600, 0601, 0605, 0607, 0613, 0620.
 //!
 //! # Spec
 //! E810 interface, section 5.6.
@@ -15,6 +15,14 @@ layout! {
         @2[0]    report_qualified: bool,
         /// 0 what there is without media, 1 with it, 2 what is configured, 4 the default.
         @2[3:1]  mode: u8,
+    }
+}
+
+layout! {
+    /// "Set MAC loopback".
+    pub struct SetMacLoopback[16] {
+        /// The MAC receives what it sends, and nothing from the wire.
+        @0[0]    enable: bool,
     }
 }
 

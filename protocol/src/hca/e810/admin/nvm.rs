@@ -1,4 +1,4 @@
-//! Reads of the flash: 0701.
+//! Reads of the flash and its checksum: 0701, 0706.
 //!
 //! # Spec
 //! E810 interface, section 5.3.
@@ -18,6 +18,18 @@ layout! {
         @4        module: u16,
         /// Bytes.
         @6        len: u16,
+    }
+}
+
+layout! {
+    /// "NVM checksum", and its answer.
+    pub struct NvmChecksum[16] {
+        /// Verify the checksum.
+        @0[0]     verify: bool,
+        /// Compute and store it anew.
+        @0[1]     recalculate: bool,
+        /// In an answer: [`CHECKSUM`](crate::hca::e810::nvm::CHECKSUM) if it is right.
+        @2        checksum: u16 => Hex,
     }
 }
 

@@ -126,6 +126,8 @@ opcodes! {
     SetPortLed = 0x06e9 "set_port_led";
     /// Reads the flash.
     ReadNvm = 0x0701 "read_nvm";
+    /// Verifies the checksum of the flash.
+    NvmChecksum = 0x0706 "nvm_checksum";
     /// Wants events of LLDP.
     LldpEvents = 0x0a01 "lldp_events";
     /// Stops the LLDP agent.
@@ -192,6 +194,7 @@ impl Opcode {
             | Self::SetEventMask
             | Self::SetMacLoopback
             | Self::SetPortLed
+            | Self::NvmChecksum
             | Self::LldpEvents
             | Self::StopLldp
             | Self::StartLldp
