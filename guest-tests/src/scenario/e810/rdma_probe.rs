@@ -74,6 +74,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the path MTU follows the interface's", &hint, probe.mtu()).await?;
     report.case("link down and up by hcactl", &hint, probe.link_flap()).await?;
     report.case("link down and up by ip", &hint, probe.interface_flap()).await?;
+    report.case("iWARP is refused, and RoCE comes back", &hint, probe.iwarp()).await?;
     let name = format!("{CYCLES} times unloaded and loaded");
     report.case_within(CYCLES_TIMEOUT, &name, &hint, probe.cycles()).await?;
     report.case("the driver resets its function", &hint, probe.driver_reset()).await?;
@@ -232,6 +233,43 @@ impl Probe {
             self.port_is("4: ACTIVE").await?;
         }
         self.station.no_warnings().await
+    }
+
+    /// The device has RoCE only. `ice` does not know that and lets iWARP be enabled in its place; `irdma` then refuses the
+    /// device.
+    async fn iwarp(&mut self) -> Result<()> {
+        const REFUSED: [&str; 2] = ["status=-95", "failed with error -95"];
+        let said = self.set_protocol("enable_iwarp", true).await?;
+        ensure!(said.contains("Operation not supported"), "beside RoCE: {said:?}");
+        self.station.no_warnings().await?;
+        for (protocol, enabled) in [("enable_roce", false), ("enable_iwarp", true)] {
+            let said = self.set_protocol(protocol, enabled).await?;
+            ensure!(said.is_empty(), "{protocol} {enabled}: {said}");
+            let devices = self.station.sh("ls /sys/class/infiniband").await?;
+            ensure!(devices.is_empty(), "after {protocol} {enabled} there is {devices}");
+        }
+        let warnings = self.station.new_warnings().await?;
+        for text in REFUSED {
+            ensure!(warnings.iter().any(|line| line.contains(text)), "no {text} in {warnings:#?}");
+        }
+        let others = warnings.iter().filter(|line| !REFUSED.iter().any(|text| line.contains(text)));
+        ensure!(others.count() == 0, "the kernel warns:\n{warnings:#?}");
+        for (protocol, enabled) in [("enable_iwarp", false), ("enable_roce", true)] {
+            let said = self.set_protocol(protocol, enabled).await?;
+            ensure!(said.is_empty(), "{protocol} {enabled}: {said}");
+        }
+        self.find().await?;
+        self.station.no_warnings().await
+    }
+
+    /// Switches a protocol of the RDMA half; returns why the driver refuses, if it does.
+    async fn set_protocol(&mut self, protocol: &str, enabled: bool) -> Result<String> {
+        let line = format!(
+            "devlink dev param set pci/$(basename $(readlink /sys/class/net/{}/device)) \
+             name {protocol} value {enabled} cmode runtime 2>&1; true",
+            self.station.device
+        );
+        self.station.sh(&line).await
     }
 
     /// Both drivers are unloaded and loaded: one takes the other with it.
