@@ -116,6 +116,7 @@ impl E810 {
         match register {
             // Resets are done when they are asked for.
             Register::PfgenCtrl | Register::GlgenRtrig => 0,
+            Register::PflanRxQalloc => registers::receive_queues(self.setup.options.queues.get()),
             Register::PfintOicr => function.vectors.take_other(),
             Register::PfintOicrEna => function.vectors.other_enabled(),
             Register::GlintDynCtl(vector) => function.vectors.control(vector),

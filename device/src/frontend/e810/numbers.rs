@@ -36,6 +36,12 @@ impl Numbers {
         number.checked_sub(self.first).and_then(|at| self.used.get(usize::from(at))).is_some_and(|used| *used)
     }
 
+    /// Those in use from `first` on, in ascending order.
+    pub(super) fn used_from(&self, first: u16) -> impl Iterator<Item = u16> {
+        let used = (self.first..).zip(&self.used).filter(|(_, used)| **used).map(|(number, _)| number);
+        used.skip_while(move |number| *number < first)
+    }
+
     /// How many are in use.
     pub(super) const fn used(&self) -> u16 {
         self.count

@@ -24,6 +24,11 @@ const DCB_DISABLED: u32 = 7;
 /// Filters of the flow director: guaranteed, and as far as there is room.
 const FLOW_DIRECTOR_SIZE: u32 = 0x200 << 16 | 0x200;
 
+/// GLFLXP_RXDID_FLAGS of the profiles that receive queues have, 2 and 22, as words of the GLFLXP block.
+const PROFILE_FLAGS: [u16; 2] = [0x200 + 2, 0x200 + 22];
+/// A flag is in the first place, which DPDK takes for a profile that the package has set up.
+const PROFILE_IS_THERE: u32 = 1;
+
 /// Value of a register that is always the same.
 pub(super) fn constant(register: Register) -> Option<u32> {
     Some(match register {
@@ -48,6 +53,12 @@ pub(super) fn constant(register: Register) -> Option<u32> {
         Register::GlqfFdSize => FLOW_DIRECTOR_SIZE,
         _ => return None,
     })
+}
+
+/// PFLAN_RX_QALLOC: the first and the last of the function's receive queues, which are all that the device has.
+pub(super) fn receive_queues(count: u16) -> u32 {
+    const VALID: u32 = 1 << 31;
+    VALID | u32::from(count.saturating_sub(1)) << 16
 }
 
 /// Whether a register only keeps what is written to it.
@@ -83,7 +94,10 @@ pub struct Stored(BTreeMap<u32, u32>);
 impl Stored {
     /// What was written last.
     pub(super) fn read(&self, register: Register) -> u32 {
-        self.0.get(&register.offset()).copied().unwrap_or(0)
+        self.0.get(&register.offset()).copied().unwrap_or(match register {
+            Register::Glflxp(index) if PROFILE_FLAGS.contains(&index) => PROFILE_IS_THERE,
+            _ => 0,
+        })
     }
 
     /// Keeps a value. Whether the register is of this kind.
@@ -91,11 +105,7 @@ impl Stored {
         if !is_stored(register) {
             return false;
         }
-        if value == 0 {
-            self.0.remove(&register.offset());
-        } else {
-            self.0.insert(register.offset(), value);
-        }
+        self.0.insert(register.offset(), value);
         true
     }
 }

@@ -1,11 +1,11 @@
-//! Things of which there are only so many, and which software asks for before it uses them: 0208, 0209.
+//! Things of which there are only so many, and which software asks for before it uses them: 0208 to 020A.
 //!
 //! # Spec
 //! E810 interface, section 5.8.
 
 use std::collections::BTreeMap;
 
-use protocol::hca::e810::admin::resource::{ResourceHeader, ResourceKind};
+use protocol::hca::e810::admin::resource::{AllocatedResources, ResourceHeader, ResourceKind};
 use protocol::hca::e810::admin::{AdminError, AdminStatus};
 
 use super::buffer::Buffer;
@@ -87,6 +87,26 @@ impl Resources {
             }
         }
         Ok(())
+    }
+
+    /// "Get allocated resource descriptors": fills in identifiers as far as there is room. There is one function, so it does
+    /// not matter whether they are shared.
+    ///
+    /// # Errors
+    /// EINVAL for a kind without identifiers.
+    pub(super) fn allocated(
+        &self,
+        asked: AllocatedResources,
+        buffer: &mut [u8],
+    ) -> Result<AllocatedResources, AdminError> {
+        let numbers = self.numbered.get(&asked.kind).ok_or(unknown(asked.kind))?;
+        let mut used = numbers.used_from(asked.first);
+        let mut count = 0;
+        for (place, number) in buffer.as_chunks_mut::<2>().0.iter_mut().zip(&mut used) {
+            *place = number.to_le_bytes();
+            count += 1;
+        }
+        Ok(AllocatedResources { first: used.next().unwrap_or(0), count, ..asked })
     }
 
     /// Whether software was given this.

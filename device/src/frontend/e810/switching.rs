@@ -4,6 +4,7 @@
 mod snapshot;
 
 use protocol::hca::e810::admin::AdminError;
+use protocol::hca::e810::admin::resource::AllocatedResources;
 use protocol::hca::e810::admin::vsi::{VsiAnswer, VsiParameters};
 use protocol::net::layers::Layers;
 
@@ -77,6 +78,18 @@ impl Switching {
     /// As [`Resources::allocate`].
     pub(super) fn allocate(&mut self, buffer: &mut [u8]) -> Result<(), AdminError> {
         self.resources.allocate(buffer)
+    }
+
+    /// "Get allocated resource descriptors".
+    ///
+    /// # Errors
+    /// As [`Resources::allocated`].
+    pub(super) fn allocated(
+        &self,
+        asked: AllocatedResources,
+        buffer: &mut [u8],
+    ) -> Result<AllocatedResources, AdminError> {
+        self.resources.allocated(asked, buffer)
     }
 
     /// "Free resources".

@@ -108,6 +108,8 @@ register_map! {
         PfintAeqctl              "PFINT_AEQCTL"       at 0x16_cb00;
         /// Granularity of moderation.
         GlintCtl                 "GLINT_CTL"          at 0x16_cc54;
+        /// Receive queues of the function.
+        PflanRxQalloc            "PFLAN_RX_QALLOC"    at 0x1d_2500;
         /// Vectors of the function.
         PfintAlloc               "PFINT_ALLOC"        at 0x1d_2600;
         /// Traffic classes of priorities.

@@ -17,8 +17,26 @@ pub const LEN: usize = 32;
 /// Bytes in front of those that a device writes last: the first byte of the status hands the descriptor to software.
 pub const STATUS_OFFSET: usize = 8;
 
-/// Profile of what the device writes: the one for NICs with hash and flow.
-const PROFILE: u8 = 2;
+/// Where the fields of what the device writes are, by QRXFLXP_CNTXT of the queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Profile {
+    /// The one of Linux, and in the place of all that are not here: first the hash, then the flow.
+    #[default]
+    Nic = 2,
+    /// The one of DPDK: first the flow, then the hash.
+    Comms = 22,
+}
+
+impl Profile {
+    /// The profile that a queue's register chooses.
+    pub const fn of_register(value: u32) -> Self {
+        match value & 0x3f {
+            22 => Self::Comms,
+            _ => Self::Nic,
+        }
+    }
+}
 
 describe!(RxBuffers { data, headers });
 describe!(RxWriteBack { packet_type, len, header_len, end_of_packet, checks, tag, hash as hex });
@@ -136,13 +154,13 @@ struct Raw {
     header_len: U16,
     status0: Status0,
     tag_first: U16,
-    hash: U32,
+    hash_or_flow: U32,
     status1: U16,
     flags: u8,
     timestamp_low: u8,
     reserved: U16,
     tag_second: U16,
-    flow: U32,
+    flow_or_hash: U32,
     timestamp_high: U32,
 }
 
@@ -151,7 +169,9 @@ const _: () = assert!(std::mem::offset_of!(Raw, status0) == STATUS_OFFSET);
 
 impl RxWriteBack {
     /// The descriptor, handed to software.
-    pub fn emit(&self) -> [u8; LEN] {
+    pub fn emit(&self, profile: Profile) -> [u8; LEN] {
+        /// What DPDK takes for a frame that no filter of flows has marked.
+        const NO_FLOW: U32 = U32::new(u32::MAX);
         /// A header buffer was used.
         const SPLIT: u16 = 1 << 11;
         const SECOND_TAG: u16 = 1 << 11;
@@ -160,8 +180,13 @@ impl RxWriteBack {
             Some(Tag::First(tag)) => (Some(tag), None),
             Some(Tag::Second(tag)) => (None, Some(tag)),
         };
+        let hash = U32::new(self.hash.unwrap_or_default());
+        let (hash_or_flow, flow_or_hash) = match profile {
+            Profile::Nic => (hash, U32::ZERO),
+            Profile::Comms => (NO_FLOW, hash),
+        };
         transmute!(Raw {
-            profile: PROFILE,
+            profile: profile as u8,
             cast: 0,
             packet_type: U16::new(self.packet_type.get()),
             len: U16::new(self.len & 0x3fff),
@@ -175,13 +200,13 @@ impl RxWriteBack {
                 .with_hash_valid(self.hash.is_some())
                 .with_first_tag(first.is_some()),
             tag_first: U16::new(first.unwrap_or_default()),
-            hash: U32::new(self.hash.unwrap_or_default()),
+            hash_or_flow,
             status1: U16::new(if second.is_some() { SECOND_TAG } else { 0 }),
             flags: 0,
             timestamp_low: 0,
             reserved: U16::ZERO,
             tag_second: U16::new(second.unwrap_or_default()),
-            flow: U32::ZERO,
+            flow_or_hash,
             timestamp_high: U32::ZERO,
         })
     }
@@ -217,10 +242,14 @@ mod tests {
             0x02, 0x00, 0x01, 0x00, 0xe6, 0x05, 0x00, 0x00, //
             0x0b, 0x30, 0x05, 0x60, 0xca, 0x71, 0x61, 0x51,
         ]);
-        assert_eq!(frame.emit(), expected);
+        assert_eq!(frame.emit(Profile::Nic), expected);
+
+        let bytes = frame.emit(Profile::Comms);
+        assert_eq!((bytes[0], &bytes[1..12]), (22, &expected[1..12]));
+        assert_eq!((&bytes[12..16], &bytes[24..28]), (&[0xff; 4][..], &expected[12..16]));
 
         let split = RxWriteBack { header_len: Some(54), tag: Some(Tag::Second(0x0102)), hash: None, ..frame };
-        let bytes = split.emit();
+        let bytes = split.emit(Profile::Nic);
         assert_eq!(bytes[6..8], [0x36, 0x08]);
         assert_eq!(bytes[8..16], [0x0b, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(bytes[16..24], [0, 0x08, 0, 0, 0, 0, 0x02, 0x01]);
@@ -238,7 +267,7 @@ mod tests {
             hash: None,
         };
         let status = |frame: RxWriteBack| {
-            let bytes = frame.emit();
+            let bytes = frame.emit(Profile::Nic);
             u16::from_le_bytes([bytes[8], bytes[9]])
         };
         let checks = |checks| status(RxWriteBack { checks, ..blank });

@@ -3,6 +3,7 @@
 //! # Spec
 //! E810 interface, sections 5.4 and 5.7 to 5.9.
 
+use protocol::hca::e810::admin::resource::AllocatedResources;
 use protocol::hca::e810::admin::rss::{KeyParameters, TableParameters};
 use protocol::hca::e810::admin::scheduler::ListParameters;
 use protocol::hca::e810::admin::switch::SwitchParameters;
@@ -27,6 +28,10 @@ pub(in crate::frontend::e810) fn dispatch(
         }
         Opcode::AllocateResources => switching.allocate(command.buffer_mut()),
         Opcode::FreeResources => switching.free(command.buffer_mut()),
+        Opcode::AllocatedResources => {
+            let asked = command.parameters(AllocatedResources::parse);
+            switching.allocated(asked, command.buffer_mut()).map(|answer| command.answer(answer.emit()))
+        }
         Opcode::AddVsi => {
             let parameters = command.parameters(VsiParameters::parse);
             vsis.add(&parameters, command.buffer_mut()).map(|answer| command.answer(answer.emit()))

@@ -23,6 +23,7 @@ use std::collections::VecDeque;
 use protocol::describe::Field as _;
 use protocol::hca::e810::regs::Register;
 use protocol::hca::e810::rx_context::{self, RxContext};
+use protocol::hca::e810::rx_descriptor::Profile;
 use protocol::hca::e810::tx_context::TxContext;
 use protocol::hca::e810::tx_descriptor::Destination;
 use protocol::net::layers::Layers;
@@ -101,6 +102,7 @@ struct Transmit {
 #[derive(Debug, Default)]
 struct Receive {
     context: [u32; rx_context::WORDS],
+    profile: u32,
     tail: u32,
     control: u32,
     queue: Option<Box<ReceiveQueue>>,
@@ -212,6 +214,7 @@ impl Lan {
             Register::QtxCommDbell(queue) => self.transmit_tail(queue).into(),
             Register::QrxCtrl(queue) => self.receive_control(queue).into(),
             Register::QrxContext(word, queue) => self.receive_context(queue, word.into()).into(),
+            Register::QrxflxpCntxt(queue) => self.receive_profile(queue).into(),
             Register::QrxTail(queue) => self.receive_tail(queue).into(),
             _ => {
                 return self
@@ -254,6 +257,7 @@ impl Lan {
             Register::QtxCommDbell(queue) => self.ring_doorbell(queue, value),
             Register::QrxCtrl(queue) => self.write_receive_control(queue, value),
             Register::QrxContext(word, queue) => self.write_receive_context(queue, word.into(), value),
+            Register::QrxflxpCntxt(queue) => self.write_receive_profile(queue, value),
             Register::QrxTail(queue) => self.write_receive_tail(queue, value),
             _ if self.malicious.read(register).is_some() => self.malicious.clear(register),
             _ => return self.read(register).is_some(),
@@ -383,6 +387,18 @@ impl Lan {
         context.and_then(|context| context.get(index)).copied().unwrap_or_default()
     }
 
+    /// The layout of what a queue writes, which takes effect when it is enabled.
+    fn write_receive_profile(&mut self, number: u16, value: u32) {
+        if let Some(receive) = self.receive_mut(number) {
+            receive.profile = value;
+        }
+    }
+
+    /// As it was written.
+    fn receive_profile(&self, number: u16) -> u32 {
+        self.receive.get(usize::from(number)).map_or(0, |receive| receive.profile)
+    }
+
     /// Enables or disables a queue, at once.
     fn write_receive_control(&mut self, number: u16, value: u32) {
         let Some(receive) = self.receive_mut(number) else { return };
@@ -393,8 +409,10 @@ impl Lan {
             return;
         }
         receive.lost = false;
-        receive.queue =
-            enable.then(|| Box::new(ReceiveQueue::new(number, RxContext::from_registers(&receive.context))));
+        receive.queue = enable.then(|| {
+            let context = RxContext::from_registers(&receive.context);
+            Box::new(ReceiveQueue::new(number, context, Profile::of_register(receive.profile)))
+        });
         let tail = receive.tail;
         if enable {
             self.move_receive_tail(number, tail);

@@ -5,7 +5,7 @@
 
 use protocol::hca::e810::packet_type::PacketType;
 use protocol::hca::e810::rx_context::{RxContext, Split};
-use protocol::hca::e810::rx_descriptor::{LEN, RxBuffers, RxWriteBack, STATUS_OFFSET, Tag};
+use protocol::hca::e810::rx_descriptor::{LEN, Profile, RxBuffers, RxWriteBack, STATUS_OFFSET, Tag};
 use protocol::ids::Iova;
 use protocol::net::layers::Layers;
 use smallvec::SmallVec;
@@ -30,6 +30,7 @@ const FCS_LEN: usize = 4;
 pub(super) struct ReceiveQueue {
     number: u16,
     context: RxContext,
+    profile: Profile,
     head: u16,
     tail: u16,
     window: Window,
@@ -80,11 +81,11 @@ type Parts<'a> = SmallVec<[&'a [u8]; 4]>;
 
 impl ReceiveQueue {
     /// A queue without buffers.
-    pub(super) fn new(number: u16, context: RxContext) -> Self {
+    pub(super) fn new(number: u16, context: RxContext, profile: Profile) -> Self {
         let window = Window { bytes: [[0; LEN]; WINDOW], len: 0, next: 0 };
         // A head that the ring does not have never meets the tail; the ring is then empty at its begin.
         let head = if context.head < context.ring_len { context.head } else { 0 };
-        Self { number, context, head, tail: head, window, counts: Counts::default() }
+        Self { number, context, profile, head, tail: head, window, counts: Counts::default() }
     }
 
     /// Why no frame can be received with a context, or not all that it says. A queue that gets no frames needs no buffers:
@@ -241,7 +242,7 @@ impl ReceiveQueue {
         }
         // Software must not see the first buffers of a frame whose last cannot be written.
         for (entry, write_back) in &entries {
-            self.publish(memory, *entry, &write_back.emit()).map_err(Refusal::Fault)?;
+            self.publish(memory, *entry, &write_back.emit(self.profile)).map_err(Refusal::Fault)?;
             trace::receive_done(monitor, (self.number, *entry), write_back);
         }
         Ok(())

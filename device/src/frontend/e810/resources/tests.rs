@@ -28,6 +28,25 @@ fn identifiers_of_a_kind_are_unique_until_they_are_freed() {
 }
 
 #[test]
+fn allocated_resources_are_listed_in_order() {
+    let mut resources = Resources::default();
+    resources.allocate(&mut buffer(0x60, 4, &[0; 4])).unwrap();
+    resources.free(&mut buffer(0x60, 1, &[2])).unwrap();
+    let list = |kind, first, room: usize| {
+        let mut listed = vec![0; 2 * room];
+        let asked = AllocatedResources { kind, shared: true, first, count: 0 };
+        let answer = resources.allocated(asked, &mut listed)?;
+        let listed: Vec<_> = listed.as_chunks().0.iter().map(|id| u16::from_le_bytes(*id)).collect();
+        Ok::<_, AdminError>((answer.count, answer.first, listed))
+    };
+    assert_eq!(list(ResourceKind::HashProfile, 1, 4).unwrap(), (3, 0, vec![1, 3, 4, 0]));
+    assert_eq!(list(ResourceKind::HashProfile, 2, 1).unwrap(), (1, 4, vec![3]));
+    assert_eq!(list(ResourceKind::FilterProfile, 1, 1).unwrap(), (0, 0, vec![0]));
+    assert_eq!(list(ResourceKind::HashProfile, u16::MAX, 0).unwrap(), (0, 0, vec![]));
+    assert!(list(ResourceKind::OwnFilters, 1, 1).is_err(), "they have no identifiers");
+}
+
+#[test]
 fn what_is_not_allocated_cannot_be_freed() {
     let mut resources = Resources::default();
     resources.allocate(&mut buffer(4, 1, &[0])).unwrap();

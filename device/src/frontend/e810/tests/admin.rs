@@ -154,6 +154,25 @@ fn checksum_command_verifies_and_never_writes() {
     assert_eq!(driver.ask(&ask(2)).status, EPERM);
 }
 
+/// As DPDK asks when it starts, by a command that no driver of Linux has.
+#[test]
+fn allocated_resources_are_told() {
+    let mut driver = started();
+    let ask = |kind: u8| {
+        let mut parameters = [0; 16];
+        (parameters[0], parameters[2]) = (0x80 | kind, 1);
+        Ask::with_output(Opcode::AllocatedResources, parameters, 8)
+    };
+    assert_eq!(driver.succeed(&ask(0x60)).parameters[..8], [0xe0, 0, 0, 0, 0, 0, 0, 0]);
+    driver.succeed(&Ask::with_input(Opcode::AllocateResources, [1; 16], &[0x60, 0, 2, 0, 0, 0, 0, 0]));
+    let told = driver.succeed(&ask(0x60));
+    assert_eq!(
+        (&told.parameters[..8], &told.buffer[..4]),
+        (&[0xe0, 0, 0, 0, 2, 0, 0, 0][..], &[1, 0, 2, 0][..])
+    );
+    assert_eq!(driver.ask(&ask(0x7f)).status, EINVAL);
+}
+
 fn capabilities(driver: &mut Driver, opcode: Opcode) -> Vec<Capability> {
     let told = driver.succeed(&Ask::with_output(opcode, [0; 16], 4096));
     let (records, rest) = told.buffer.as_chunks::<32>();

@@ -28,6 +28,8 @@ fn constants_are_those_that_the_driver_checks() {
         (Register::GlpeCpustatus(0), 0x80),
         (Register::GlpeCpustatus(2), 0x80),
         (Register::PrtdcbGens, 7),
+        // Queues 0 to 15.
+        (Register::PflanRxQalloc, 1 << 31 | 15 << 16),
     ] {
         driver.write(register, !value);
         assert_eq!(driver.read(register), value, "{register}");

@@ -8,7 +8,7 @@ use super::link::{
 };
 use super::mac::{MacConfig, MacEntry, PortParameters, ReadMac, WriteMac};
 use super::nvm::{NvmChecksum, ReadNvm};
-use super::resource::{ResourceHeader, ResourceParameters};
+use super::resource::{AllocatedResources, ResourceHeader, ResourceParameters};
 use super::rss::{KeyParameters, TableParameters};
 use super::scheduler::{
     Element, Group, ListParameters, Move, PortEts, PortEtsParameters, RateProfile, SchedulerResources, Teid,
@@ -52,6 +52,7 @@ impl Describe for Parameters<'_> {
             Opcode::AllocateResources | Opcode::FreeResources => {
                 ResourceParameters::parse(bytes).describe(to);
             }
+            Opcode::AllocatedResources => AllocatedResources::parse(bytes).describe(to),
             Opcode::AddVsi | Opcode::UpdateVsi | Opcode::FreeVsi if answer => {
                 VsiAnswer::parse(bytes).describe(to);
             }
@@ -106,6 +107,10 @@ impl Describe for Buffer<'_> {
             Some(Opcode::GetSwitchConfig) => one(bytes, SwitchElement::parse_prefix, to),
             Some(Opcode::AllocateResources | Opcode::FreeResources) => {
                 headed(bytes, ResourceHeader::parse_prefix, to, identifiers)
+            }
+            Some(Opcode::AllocatedResources) => {
+                identifiers(bytes, to);
+                true
             }
             Some(Opcode::AddVsi | Opcode::UpdateVsi) => one(bytes, VsiContext::parse_prefix, to),
             Some(Opcode::AddRules | Opcode::UpdateRules | Opcode::RemoveRules) => {

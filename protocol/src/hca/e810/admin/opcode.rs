@@ -68,6 +68,8 @@ opcodes! {
     AllocateResources = 0x0208 "allocate_resources";
     /// Gives them back.
     FreeResources = 0x0209 "free_resources";
+    /// Lists the numbers of some kind that are taken.
+    AllocatedResources = 0x020a "allocated_resources";
     /// Adds a VSI.
     AddVsi = 0x0210 "add_vsi";
     /// Changes one.
@@ -204,6 +206,7 @@ impl Opcode {
             | Self::DeviceCapabilities
             | Self::ReadMac
             | Self::GetSwitchConfig
+            | Self::AllocatedResources
             | Self::GetDefaultTopology
             | Self::QueryPortEts
             | Self::QuerySchedulerResources

@@ -1,4 +1,4 @@
-//! Things of which there are only so many: 0208, 0209.
+//! Things of which there are only so many: 0208 to 020A.
 //!
 //! # Spec
 //! E810 interface, section 5.8.
@@ -25,6 +25,20 @@ layout! {
         @0[15:8]  flags: u8 => Hex,
         /// How many.
         @2        count: u16,
+    }
+}
+
+layout! {
+    /// "Get allocated resource descriptors", and its answer, whose buffer has the identifiers, two bytes each.
+    pub struct AllocatedResources[16] {
+        /// Kind of resource.
+        @0[6:0]   kind: ResourceKind as u8,
+        /// Of those that other functions may use too.
+        @0[7]     shared: bool,
+        /// First identifier of interest; in an answer the first that did not fit, or 0.
+        @2        first: u16,
+        /// In an answer: how many identifiers there are in the buffer.
+        @4        count: u16,
     }
 }
 
