@@ -72,7 +72,7 @@ struct Node {
 }
 
 impl Default for Scheduler {
-    /// The tree after a reset: one branch from the port to a leaf.
+    /// The tree after a reset: one branch from the port to a group of queues, where boot loaders add theirs.
     fn default() -> Self {
         let mut scheduler = Self {
             elements: BTreeMap::new(),
@@ -82,13 +82,12 @@ impl Default for Scheduler {
             profiles: std::array::from_fn(|_| std::array::from_fn(|_| Numbers::new(1, MAX_PROFILES - 1))),
         };
         let mut parent = Teid::NONE;
-        for layer in 0..LAYERS {
+        for layer in 0..LEAF_LAYER {
             let kind = match layer {
                 0 => ElementKind::RootPort,
                 CLASS_LAYER => ElementKind::TrafficClass,
                 // Not the first element of the branch: the driver looks for it behind that.
                 2 => ElementKind::EntryPoint,
-                LEAF_LAYER => ElementKind::Leaf,
                 _ => ElementKind::Generic,
             };
             parent = scheduler.insert(parent, layer, ElementData { kind, ..ElementData::default() });
@@ -144,7 +143,7 @@ impl Scheduler {
         let header: &mut [u8; Group::LEN] = left.next()?;
         let mut count = 0;
         // The first TEIDs were given to them, from the port down.
-        for (teid, node) in self.elements.range(..=Teid::new(LEVELS.into())) {
+        for (teid, node) in self.elements.range(..Teid::new(LEVELS.into())) {
             *left.next()? = node.element(*teid).emit();
             count += 1;
         }

@@ -102,14 +102,37 @@ impl Default for Switch {
 }
 
 impl Switch {
-    /// "Get switch configuration": the port. Gives the bytes written; they are one element.
+    /// "Get switch configuration": the port and all VSIs, from element `first` on, as many as the buffer holds. Returns
+    /// the number of elements written and the first one left over, or 0.
     ///
     /// # Errors
-    /// EINVAL for a buffer that is too short.
-    pub(super) fn configuration(buffer: &mut [u8]) -> Result<usize, AdminError> {
-        let port = SwitchElement { number: PORT, kind: 0, switch_id: SWITCH_ID, function: 0 };
-        *Buffer::new(buffer).next()? = port.emit();
-        Ok(SwitchElement::LEN)
+    /// EINVAL for a buffer that is too short for one element, or a `first` past the end.
+    pub(super) fn configuration(
+        vsis: &Vsis,
+        first: u16,
+        buffer: &mut [u8],
+    ) -> Result<(u16, u16), AdminError> {
+        const PHYSICAL_PORT: u8 = 0;
+        const VSI: u8 = 2;
+        let element = |number, kind| SwitchElement { number, kind, switch_id: SWITCH_ID, function: 0 };
+        let all = std::iter::once(element(PORT, PHYSICAL_PORT))
+            .chain(vsis.iter().map(|(number, _)| element(number.get(), VSI)));
+        let mut left = all.skip(first.into()).peekable();
+        if left.peek().is_none() {
+            return Err(AdminError::invalid("first element of the switch", first.into()));
+        }
+        let mut places = Buffer::new(buffer);
+        let mut count = 0;
+        while let Some(element) = left.peek() {
+            match places.next() {
+                Ok(place) => *place = element.emit(),
+                Err(error) if count == 0 => return Err(error),
+                Err(_) => return Ok((count, first + count)),
+            }
+            left.next();
+            count += 1;
+        }
+        Ok((count, 0))
     }
 
     /// "Add", "update" and "remove rules": `count` of them, back to back. The indices of look-ups that are added are filled

@@ -26,6 +26,9 @@ pub(super) const MAX_VSIS: u16 = 768;
 /// Kinds of VSIs that a driver may add: VMDq (of subfunctions), and those of the physical function.
 const KINDS: std::ops::RangeInclusive<u8> = 1..=2;
 
+/// The VSI that a reset leaves behind, for boot loaders, which add none: behind the numbers of those that drivers add.
+const DEFAULT: VsiNumber = VsiNumber(MAX_VSIS + 1);
+
 /// Number of a VSI that there is or was.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct VsiNumber(u16);
@@ -158,7 +161,8 @@ impl Default for Vsis {
     fn default() -> Self {
         Self {
             numbers: Numbers::new(1, MAX_VSIS),
-            vsis: BTreeMap::new(),
+            // Its one queue is the function's first, and no rule names it yet.
+            vsis: BTreeMap::from([(DEFAULT, Vsi::new(&VsiContext::default()))]),
             function_table: FunctionTable::default(),
             profiles: Profiles::default(),
         }
@@ -203,9 +207,13 @@ impl Vsis {
     /// "Free VSI".
     ///
     /// # Errors
-    /// ENOENT for an unknown one.
+    /// ENOENT for an unknown one; EPERM for the default VSI.
     pub(super) fn free(&mut self, parameters: &VsiParameters) -> Result<VsiAnswer, AdminError> {
         self.named(parameters)?;
+        if VsiNumber::new(parameters.number) == DEFAULT {
+            let status = AdminStatus::NotPermitted;
+            return Err(AdminError::new(status, "free of the default vsi", parameters.number.into()));
+        }
         self.vsis.remove(&VsiNumber::new(parameters.number));
         self.numbers.give_back(parameters.number);
         // The number is answered as it was asked for, with the bit that makes it valid.

@@ -99,7 +99,7 @@ impl Mthca {
     fn write_register(&mut self, cx: &mut Context<'_>, offset: u64, value: u32) {
         if cx.monitor.is_strict() {
             let found = match Register::at(offset) {
-                Some(Register::EqArm) => strict::arm_eqs(&self.state, value),
+                Some(Register::EqArm(first)) => strict::arm_eqs(&self.state, first, value),
                 Some(Register::EqSetCi(eqn)) => strict::set_consumer(&self.state, eqn, value),
                 _ => Findings::default(),
             };
@@ -112,7 +112,7 @@ impl Mthca {
                     self.execute(cx, &latched);
                 }
             }
-            (Some(Register::EqArm), Some(resources)) => resources.arm_eqs(cx, value),
+            (Some(Register::EqArm(first)), Some(resources)) => resources.arm_eqs(cx, first, value),
             (Some(Register::EqSetCi(eqn)), Some(resources)) => match resources.eqs.get_mut(eqn) {
                 Some(queue) => queue.set_consumer(value),
                 None => {
@@ -120,7 +120,7 @@ impl Mthca {
                     cx.monitor.ignored(InterfaceReason::NoEq, None, what, |_| {});
                 }
             },
-            (Some(Register::EqArm | Register::EqSetCi(_)), None) => {
+            (Some(Register::EqArm(_) | Register::EqSetCi(_)), None) => {
                 cx.monitor.ignored_store(InterfaceReason::NotInitialised, Bar::Bar0.number(), offset);
             }
             (None, _) => cx.monitor.ignored_store(InterfaceReason::NoRegister, Bar::Bar0.number(), offset),

@@ -19,7 +19,7 @@ const TYPES: usize = 64;
 /// The valid event queues of a device.
 #[derive(Debug)]
 pub struct EventQueues {
-    /// Bound: INIT_HCA refuses more than 2^5.
+    /// Bound: INIT_HCA refuses more than 2^6.
     queues: BTreeMap<u32, EventQueue>,
     /// Who takes events of a type. A queue may have been destroyed since.
     takers: [Option<Eqn>; TYPES],

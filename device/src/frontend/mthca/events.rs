@@ -27,10 +27,10 @@ impl Resources {
         }
     }
 
-    /// Obeys a write to the arm register: bit n arms queue n. Queues that do not exist are not missed.
-    pub fn arm_eqs(&mut self, cx: &mut Context<'_>, mask: u32) {
-        for eqn in (0..u32::BITS).filter(|eqn| mask >> eqn & 1 != 0) {
-            let Some(queue) = self.eqs.get_mut(Eqn::new(eqn)) else { continue };
+    /// Executes a write to the arm register: bit n arms queue `first + n`. Bits of unknown queues have no effect.
+    pub fn arm_eqs(&mut self, cx: &mut Context<'_>, first: Eqn, mask: u32) {
+        for bit in (0..u32::BITS).filter(|bit| mask >> bit & 1 != 0) {
+            let Some(queue) = self.eqs.get_mut(Eqn::new(first.get() + bit)) else { continue };
             cx.monitor.count_doorbell("arm_eq");
             if let Some(interrupt) = queue.arm() {
                 interrupt_by(cx, interrupt);

@@ -46,7 +46,8 @@ pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {
 fn name(register: Register) -> String {
     match register {
         Register::Hcr(word) => word.name().into(),
-        Register::EqArm => "eq_arm".into(),
+        Register::EqArm(first) if first == Eqn::new(0) => "eq_arm".into(),
+        Register::EqArm(_) => "eq_arm_high".into(),
         Register::EqSetCi(eqn) => format!("eq_set_ci[{eqn}]"),
         Register::Catastrophe => "catastrophe".into(),
         Register::ClearInterrupt => "clear_interrupt".into(),

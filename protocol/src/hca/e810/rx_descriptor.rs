@@ -21,6 +21,8 @@ pub const STATUS_OFFSET: usize = 8;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Profile {
+    /// The one of earlier controllers, which iPXE uses.
+    Legacy = 1,
     /// The one of Linux, and in the place of all that are not here: first the hash, then the flow.
     #[default]
     Nic = 2,
@@ -32,6 +34,7 @@ impl Profile {
     /// The profile that a queue's register chooses.
     pub const fn of_register(value: u32) -> Self {
         match value & 0x3f {
+            1 => Self::Legacy,
             22 => Self::Comms,
             _ => Self::Nic,
         }
@@ -167,23 +170,105 @@ struct Raw {
 const _: () = assert!(size_of::<Raw>() == LEN);
 const _: () = assert!(std::mem::offset_of!(Raw, status0) == STATUS_OFFSET);
 
+#[bitfield(u64, repr = U64, from = U64::new, into = U64::get)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+struct LegacyStatus {
+    done: bool,
+    end_of_packet: bool,
+    first_tag: bool,
+    l3_l4_checked: bool,
+    #[bits(8)]
+    __: u8,
+    /// 3: the hash is valid.
+    #[bits(2)]
+    filter: u8,
+    #[bits(8)]
+    __: u8,
+    ipv4_error: bool,
+    l4_error: bool,
+    #[bits(6)]
+    __: u8,
+    packet_type: u8,
+    #[bits(14)]
+    len: u16,
+    #[bits(11)]
+    header_len: u16,
+    split: bool,
+}
+
+#[repr(C)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+struct LegacyRaw {
+    mirror: U16,
+    tag_first: U16,
+    hash: U32,
+    status: LegacyStatus,
+    extended_status: U16,
+    reserved: U16,
+    tag_second: U16,
+    tag_third: U16,
+    flow: U64,
+}
+
+const _: () = assert!(size_of::<LegacyRaw>() == LEN);
+const _: () = assert!(std::mem::offset_of!(LegacyRaw, status) == STATUS_OFFSET);
+
 impl RxWriteBack {
-    /// The descriptor, handed to software.
+    /// The descriptor in a layout, handed to software.
     pub fn emit(&self, profile: Profile) -> [u8; LEN] {
+        match profile {
+            Profile::Legacy => self.emit_legacy(),
+            Profile::Nic | Profile::Comms => self.emit_flexible(profile),
+        }
+    }
+
+    fn tags(&self) -> (Option<u16>, Option<u16>) {
+        match self.tag {
+            None => (None, None),
+            Some(Tag::First(tag)) => (Some(tag), None),
+            Some(Tag::Second(tag)) => (None, Some(tag)),
+        }
+    }
+
+    fn emit_legacy(&self) -> [u8; LEN] {
+        const HASH: u8 = 3;
+        let (first, second) = self.tags();
+        let [packet_type, _] = self.packet_type.get().to_le_bytes();
+        transmute!(LegacyRaw {
+            mirror: U16::ZERO,
+            tag_first: U16::new(first.unwrap_or_default()),
+            hash: U32::new(self.hash.unwrap_or_default()),
+            status: LegacyStatus::new()
+                .with_done(true)
+                .with_end_of_packet(self.end_of_packet)
+                .with_first_tag(first.is_some())
+                .with_l3_l4_checked(self.checks.done)
+                .with_filter(if self.hash.is_some() { HASH } else { 0 })
+                .with_ipv4_error(self.checks.ipv4_error)
+                .with_l4_error(self.checks.l4_error)
+                .with_packet_type(packet_type)
+                .with_len(self.len & 0x3fff)
+                .with_header_len(self.header_len.unwrap_or_default() & 0x7ff)
+                .with_split(self.header_len.is_some()),
+            extended_status: U16::new(second.is_some().into()),
+            reserved: U16::ZERO,
+            tag_second: U16::new(second.unwrap_or_default()),
+            tag_third: U16::ZERO,
+            flow: U64::ZERO,
+        })
+    }
+
+    fn emit_flexible(&self, profile: Profile) -> [u8; LEN] {
         /// What DPDK takes for a frame that no filter of flows has marked.
         const NO_FLOW: U32 = U32::new(u32::MAX);
         /// A header buffer was used.
         const SPLIT: u16 = 1 << 11;
         const SECOND_TAG: u16 = 1 << 11;
-        let (first, second) = match self.tag {
-            None => (None, None),
-            Some(Tag::First(tag)) => (Some(tag), None),
-            Some(Tag::Second(tag)) => (None, Some(tag)),
-        };
+        let (first, second) = self.tags();
         let hash = U32::new(self.hash.unwrap_or_default());
         let (hash_or_flow, flow_or_hash) = match profile {
-            Profile::Nic => (hash, U32::ZERO),
             Profile::Comms => (NO_FLOW, hash),
+            Profile::Legacy | Profile::Nic => (hash, U32::ZERO),
         };
         transmute!(Raw {
             profile: profile as u8,
@@ -253,6 +338,31 @@ mod tests {
         assert_eq!(bytes[6..8], [0x36, 0x08]);
         assert_eq!(bytes[8..16], [0x0b, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(bytes[16..24], [0, 0x08, 0, 0, 0, 0, 0x02, 0x01]);
+    }
+
+    /// A tagged frame of 1510 bytes with a wrong TCP checksum, as controllers before the E810 write it.
+    #[test]
+    fn legacy_layout_places_each_field() {
+        let frame = RxWriteBack {
+            packet_type: PacketType::ETHERNET,
+            len: 1510,
+            header_len: None,
+            end_of_packet: true,
+            checks: Checks { done: true, ipv4_error: false, l4_error: true },
+            tag: Some(Tag::First(0x6005)),
+            hash: Some(0x5161_71ca),
+        };
+        let mut expected = [0; LEN];
+        expected[..16].copy_from_slice(&[
+            0x00, 0x00, 0x05, 0x60, 0xca, 0x71, 0x61, 0x51, //
+            0x0f, 0x30, 0x80, 0x40, 0x80, 0x79, 0x01, 0x00,
+        ]);
+        assert_eq!(frame.emit(Profile::Legacy), expected);
+
+        let split = RxWriteBack { header_len: Some(54), tag: Some(Tag::Second(0x0102)), ..frame };
+        let bytes = split.emit(Profile::Legacy);
+        assert_eq!(bytes[8..16], [0x0b, 0x30, 0x80, 0x40, 0x80, 0x79, 0x61, 0x83]);
+        assert_eq!(bytes[16..24], [0x01, 0, 0, 0, 0x02, 0x01, 0, 0]);
     }
 
     #[test]

@@ -177,7 +177,8 @@ impl DevLim {
         log_max_cqs: 16,
         log_max_mpts: 17,
         log_reserved_eqs: 0,
-        log_max_eqs: 5,
+        // As an MT25204 has; iPXE insists on 64.
+        log_max_eqs: 6,
         log_reserved_mtts: 4,
         log_reserved_mpts: 4,
         log_max_mtt_segments: 20,
@@ -452,7 +453,7 @@ mod tests {
             &[
                 (0x10, &[14, 14, 4, 16, 0x40, 12]),
                 (0x19, &[17, 4, 16]),
-                (0x1d, &[17, 0, 5, 0x40, 30, 4, 20]),
+                (0x1d, &[17, 0, 6, 0x40, 30, 4, 20]),
                 (0x29, &[4, 0, 2]),
                 (0x2f, &[20]),
                 (0x35, &[15, 0x43, 0x41]),

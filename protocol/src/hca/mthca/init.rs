@@ -98,7 +98,7 @@ impl InitHca {
     }
 
     /// Log2 of the event queues there can be: the arm register has as many bits.
-    const LOG_MAX_EQS: u8 = 5;
+    const LOG_MAX_EQS: u8 = 6;
 
     /// Whether there can be an event queue of this number.
     pub const fn has_eq(&self, eqn: Eqn) -> bool {
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn counts_beyond_the_limits_of_dev_lim_are_accepted_up_to_what_numbers_hold() {
         for (at, accepted) in
-            [(0x37, 24), (0x4f, 24), (0x57, 24), (0x87, 5), (0xdb, 16), (0xfb, 24), (0x129, 20)]
+            [(0x37, 24), (0x4f, 24), (0x57, 24), (0x87, 6), (0xdb, 16), (0xfb, 24), (0x129, 20)]
         {
             let mut inbox = inbox();
             inbox[at] = accepted;

@@ -13,8 +13,8 @@ use crate::ids::Eqn;
 pub enum Register {
     /// A word of the command register.
     Hcr(HcrWord),
-    /// Write: bit n arms event queue n.
-    EqArm,
+    /// Write: bit n arms the event queue with this number plus n.
+    EqArm(Eqn),
     /// Write: consumer index of an event queue.
     EqSetCi(Eqn),
     /// Read: not 0 once the device has failed.
@@ -25,12 +25,12 @@ pub enum Register {
     Reset,
 }
 
-/// Event queues that can be armed: bits of a register.
-pub const EQS: u32 = 32;
+/// Event queues that can be armed: bits of the arm register.
+pub const EQS: u32 = 64;
 
 /// Where the command register is.
 pub const HCR: u32 = 0x8_0680;
-/// Where the arm register is; software uses its second dword only.
+/// Where the arm register is: 64 bits, big-endian. Linux writes its second dword only.
 pub const EQ_ARM: u32 = 0x8_0a00;
 /// Where the consumer indices are, eight bytes each, of which the first four count.
 pub const EQ_SET_CI: u32 = 0x8_0b00;
@@ -46,7 +46,7 @@ pub const RESET: u32 = 0xf_0010;
 /// First byte, bytes and first register of each block, in address order.
 const MAP: [Block<Register>; 6] = [
     (HCR, 4 * 7, Register::Hcr(HcrWord::InParamHigh)),
-    (EQ_ARM + 4, 4, Register::EqArm),
+    (EQ_ARM, 8, Register::EqArm(Eqn::new(0))),
     (EQ_SET_CI, 8 * EQS, Register::EqSetCi(Eqn::new(0))),
     (CATASTROPHE, 4 * CATASTROPHE_DWORDS, Register::Catastrophe),
     (RESET, 4, Register::Reset),
@@ -61,6 +61,7 @@ impl Register {
         let (block, inside) = words::find(&MAP, offset)?;
         match block {
             Self::Hcr(_) => HcrWord::ALL.get(inside as usize / 4).copied().map(Self::Hcr),
+            Self::EqArm(_) => Some(Self::EqArm(Eqn::new(if inside < 4 { 32 } else { 0 }))),
             Self::EqSetCi(_) => inside.is_multiple_of(8).then_some(Self::EqSetCi(Eqn::new(inside / 8))),
             single => Some(single),
         }
@@ -80,13 +81,14 @@ mod tests {
             (0x80680, Some(Register::Hcr(HcrWord::InParamHigh))),
             (0x80698, Some(Register::Hcr(HcrWord::Command))),
             (0x8069c, None),
-            (0x80a00, None),
-            (0x80a04, Some(Register::EqArm)),
+            (0x80a00, Some(Register::EqArm(Eqn::new(32)))),
+            (0x80a04, Some(Register::EqArm(Eqn::new(0)))),
+            (0x80a08, None),
             (0x80b00, Some(Register::EqSetCi(Eqn::new(0)))),
             (0x80b04, None),
             (0x80b18, Some(Register::EqSetCi(Eqn::new(3)))),
-            (0x80bf8, Some(Register::EqSetCi(Eqn::new(31)))),
-            (0x80c00, None),
+            (0x80cf8, Some(Register::EqSetCi(Eqn::new(63)))),
+            (0x80d00, None),
             (0x83000, Some(Register::Catastrophe)),
             (0x83004, None),
             (0xf0010, Some(Register::Reset)),

@@ -6,7 +6,7 @@
 use protocol::hca::e810::admin::resource::AllocatedResources;
 use protocol::hca::e810::admin::rss::{KeyParameters, TableParameters};
 use protocol::hca::e810::admin::scheduler::ListParameters;
-use protocol::hca::e810::admin::switch::SwitchParameters;
+use protocol::hca::e810::admin::switch::{SwitchElement, SwitchParameters};
 use protocol::hca::e810::admin::vsi::VsiParameters;
 use protocol::hca::e810::admin::{AdminError, Opcode};
 
@@ -23,8 +23,11 @@ pub(in crate::frontend::e810) fn dispatch(
     let vsis = &mut switching.vsis;
     Some(match opcode {
         Opcode::GetSwitchConfig => {
-            command.answer(SwitchParameters { count: 1, ..SwitchParameters::default() }.emit());
-            command.fill(Switch::configuration)
+            let first = command.parameters(SwitchParameters::parse).next;
+            Switch::configuration(vsis, first, command.buffer_mut()).and_then(|(count, next)| {
+                command.answer(SwitchParameters { count, next, ..SwitchParameters::default() }.emit());
+                command.fill(|_| Ok(usize::from(count) * SwitchElement::LEN))
+            })
         }
         Opcode::AllocateResources => switching.allocate(command.buffer_mut()),
         Opcode::FreeResources => switching.free(command.buffer_mut()),

@@ -54,14 +54,18 @@ fn get(scheduler: &Scheduler, teid: u32) -> Result<Element, AdminStatus> {
 }
 
 #[test]
-fn the_default_branch_has_nine_elements_and_its_entry_point_is_not_the_first() {
+fn default_branch_ends_in_queue_group() {
     let scheduler = Scheduler::default();
     let mut buffer = [0xa5; 4096];
-    assert_eq!(scheduler.default_topology(&mut buffer), Ok(8 + 9 * 24));
-    assert_eq!(Group::parse_prefix(&buffer), Some(Group { parent: Teid::NONE, count: 9 }));
-    let (elements, _) = buffer[Group::LEN..8 + 9 * 24].as_chunks();
+    assert_eq!(scheduler.default_topology(&mut buffer), Ok(8 + 8 * 24));
+    assert_eq!(Group::parse_prefix(&buffer), Some(Group { parent: Teid::NONE, count: 8 }));
+    let (elements, _) = buffer[Group::LEN..8 + 8 * 24].as_chunks();
     let kinds: Vec<_> = elements.iter().map(|bytes| u8::from(Element::parse(bytes).data.kind)).collect();
-    assert_eq!(kinds, [1, 2, 4, 3, 3, 3, 3, 3, 5]);
+    // Drivers look for the entry point behind the first element.
+    assert_eq!(kinds, [1, 2, 4, 3, 3, 3, 3, 3]);
+    // Boot loaders add their queue below the last element.
+    let last = Element::parse(&elements[7]).teid;
+    assert!(Scheduler::default().add_leaf(last, ElementData::default()).is_ok());
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn bar0(strict: &mut Strict, offset: u64, value: u32, found: &mut Findings) {
         Some(Register::Catastrophe) => {
             found.add(&READ_ONLY_WRITE, format!("{value:#x} to the buffer of catastrophic errors"));
         }
-        Some(Register::Reset | Register::EqArm | Register::EqSetCi(_) | Register::ClearInterrupt) => {}
+        Some(Register::Reset | Register::EqArm(_) | Register::EqSetCi(_) | Register::ClearInterrupt) => {}
         None => found.add(&NO_REGISTER, format!("bar0+{offset:#x}")),
     }
 }
@@ -96,11 +96,11 @@ fn bar2(strict: &mut Strict, offset: u64, data: &[u8], found: &mut Findings) {
 }
 
 /// Looks at a write to the arm register.
-pub(in super::super) fn arm_eqs(state: &DeviceState, mask: u32) -> Findings {
+pub(in super::super) fn arm_eqs(state: &DeviceState, first: Eqn, mask: u32) -> Findings {
     let mut found = Findings::default();
     let valid = |eqn: &u32| state.resources().is_some_and(|all| all.eqs.contains(Eqn::new(*eqn)));
-    let nothing = (0..u32::BITS).filter(|eqn| mask >> eqn & 1 != 0 && !valid(eqn));
-    if let Some(eqn) = nothing.into_iter().next() {
+    let armed = (0..u32::BITS).filter(|bit| mask >> bit & 1 != 0).map(|bit| first.get() + bit);
+    if let Some(eqn) = armed.into_iter().find(|eqn| !valid(eqn)) {
         found.add(&EQ_NOTHING, format!("EQ {eqn:#x} is armed"));
     }
     found

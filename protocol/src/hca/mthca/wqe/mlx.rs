@@ -12,6 +12,9 @@ use super::{DataSegments, GRANULE, WqeError};
 use crate::hca::segment::Segments;
 use crate::ids::Lid;
 
+/// Bytes of the ICRC, for which software leaves room behind the payload.
+const ICRC_LEN: u32 = 4;
+
 /// A management datagram to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MlxWqe {
@@ -25,7 +28,7 @@ pub struct MlxWqe {
     pub signalled: bool,
     /// Destination.
     pub dlid: Lid,
-    /// Gather list: headers, then payload. The place holder of the CRC is not in it.
+    /// Gather list: headers, then payload, without the room for the ICRC.
     pub data: DataSegments,
 }
 
@@ -38,11 +41,15 @@ impl MlxWqe {
         let mut rest = Segments(wqe);
         let raw: Raw = transmute!(*rest.take::<GRANULE>("MLX segment")?);
         let mut data = DataSegments::new();
+        let mut inline_len = 0;
         while !rest.0.is_empty() {
-            if let Data::Region(segment) = next_data(&mut rest)? {
-                data.push(segment);
+            match next_data(&mut rest)? {
+                Data::Region(segment) => data.push(segment),
+                Data::Inline(bytes) => inline_len += bytes.len(),
             }
         }
+        // Linux appends the place of the ICRC as an inline segment; iPXE has it at the end of the payload's segment.
+        trim_end(&mut data, ICRC_LEN.saturating_sub(u32::try_from(inline_len).unwrap_or(u32::MAX)))?;
         Ok(Self {
             vl15: raw.flags.vl15(),
             keep_source_lid: raw.flags.keep_source_lid(),
@@ -52,6 +59,20 @@ impl MlxWqe {
             data,
         })
     }
+}
+
+/// Removes the last `excess` bytes of a gather list.
+fn trim_end(data: &mut DataSegments, mut excess: u32) -> Result<(), WqeError> {
+    while excess > 0 {
+        let last = data.last_mut().ok_or(WqeError::Truncated("ICRC"))?;
+        let removed = last.len.min(excess);
+        last.len -= removed;
+        excess -= removed;
+        if last.len == 0 {
+            data.pop();
+        }
+    }
+    Ok(())
 }
 
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]

@@ -143,9 +143,24 @@ fn a_management_datagram_is_headers_payload_and_a_place_for_the_crc() {
     assert_eq!(wqe, expected);
     let mut directed = mlx;
     directed[8..12].copy_from_slice(&[0x00, 0x01, 0x05, 0x08]);
-    let wqe = MlxWqe::parse(&directed).unwrap();
+    let wqe = MlxWqe::parse(&[directed, DATA_BYTES, crc].concat()).unwrap();
     assert!(wqe.keep_source_lid && !wqe.vl15);
     assert_eq!(wqe.service_level, 5);
+}
+
+/// iPXE's way: one segment of headers, and one of payload with the ICRC's four bytes behind it.
+#[test]
+fn icrc_placeholder_may_end_last_segment() {
+    let mlx = [0, 0, 0, 0x84, 0, 0, 0, 0x83, 0x00, 0x02, 0x00, 0x08, 0xff, 0xff, 0, 0];
+    let segment = |len| DataSegment { len, ..DATA };
+    let parse = |parts: &[DataSegment]| {
+        let mut bytes = mlx.to_vec();
+        parts.iter().for_each(|part| bytes.extend(part.emit_be()));
+        MlxWqe::parse(&bytes).map(|wqe| wqe.data)
+    };
+    assert_eq!(parse(&[segment(28), segment(260)]), Ok(smallvec![segment(28), segment(256)]));
+    assert_eq!(parse(&[segment(28), segment(257), segment(3)]), Ok(smallvec![segment(28), segment(256)]));
+    assert_eq!(parse(&[segment(3)]), Err(WqeError::Truncated("ICRC")));
 }
 
 proptest! {

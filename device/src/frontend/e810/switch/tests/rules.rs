@@ -1,10 +1,25 @@
 use super::*;
 
 #[test]
-fn the_switch_connects_one_port() {
+fn switch_configuration_lists_port_and_default_vsi() {
     let mut buffer = [0xa5; 2048];
-    assert_eq!(Switch::configuration(&mut buffer), Ok(6));
+    assert_eq!(Switch::configuration(&Vsis::default(), 0, &mut buffer), Ok((2, 0)));
     assert_eq!(buffer[..6], [0, 0, 1, 0, 0, 0], "0200 of run73-all.aq.gz");
+    assert_eq!(buffer[6..12], [0x01, 0x83, 1, 0, 0, 0], "VSI 769");
+}
+
+/// iPXE asks for one element at a time.
+#[test]
+fn short_buffer_continues_switch_configuration() {
+    let vsis = Vsis::default();
+    let mut buffer = [0; SwitchElement::LEN];
+    assert_eq!(Switch::configuration(&vsis, 0, &mut buffer), Ok((1, 1)));
+    assert_eq!(Switch::configuration(&vsis, 1, &mut buffer), Ok((1, 0)));
+    assert_eq!(SwitchElement::parse(&buffer).kind, 2);
+    for (first, len) in [(2, SwitchElement::LEN), (0, SwitchElement::LEN - 1)] {
+        let error = Switch::configuration(&vsis, first, &mut buffer[..len]).unwrap_err();
+        assert_eq!(error.status, AdminStatus::Invalid, "{first} {len}");
+    }
 }
 
 #[test]
