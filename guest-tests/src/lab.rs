@@ -13,10 +13,12 @@ use crate::artifacts::{
 use crate::initramfs::Initramfs;
 use crate::modules::Wanted;
 use crate::programs;
-use crate::qemu::{Accelerator, Machine, Nic, Share};
+use crate::qemu::{Accelerator, Machine, Nic, Share, command_line};
 use crate::run_dir::RunDir;
 use crate::vm::{self, Image, Vm};
 
+/// Name of the script in [`Lab::boot_files`].
+pub const BOOT_SCRIPT: &str = "boot.ipxe";
 /// From QEMU's start until the agent answers. Emulated guests on two busy cores have been seen to take a minute.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 /// The same where the processor runs the guest.
@@ -151,6 +153,8 @@ pub struct Guest<'a> {
     pub least_cpus: u32,
     /// It needs so much memory.
     pub least_memory_mib: u32,
+    /// It boots from the network by this loader, which fetches what [`Lab::boot_files`] made.
+    pub boot_loader: Option<PathBuf>,
 }
 
 impl Lab {
@@ -305,6 +309,32 @@ impl Lab {
         tokio::task::spawn_blocking(move || artifacts.debian_ddp()).await?
     }
 
+    /// The boot loader iPXE, for [`Guest::boot_loader`].
+    ///
+    /// # Errors
+    /// When it cannot be fetched.
+    pub async fn ipxe(&self) -> Result<PathBuf> {
+        let artifacts = self.artifacts.clone();
+        tokio::task::spawn_blocking(move || artifacts.ipxe()).await?
+    }
+
+    /// A folder of the run with what a guest of this image fetches to boot from the network: the kernel, the initramfs,
+    /// and the iPXE script [`BOOT_SCRIPT`] that starts them.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn boot_files(&self, run: &RunDir, image: &Image) -> Result<PathBuf> {
+        let folder = run.scratch("tftp");
+        fs::create_dir_all(&folder)?;
+        fs::copy(&self.artifacts.kernel.image, folder.join("vmlinuz"))?;
+        fs::copy(&image.initramfs, folder.join("initramfs"))?;
+        // iPXE takes names as relative to the script. `initrd=` is how a kernel started by EFI finds its initramfs.
+        let args = command_line(KERNEL_ARGS);
+        let script = format!("#!ipxe\nkernel vmlinuz initrd=initramfs {args}\ninitrd initramfs\nboot\n");
+        fs::write(folder.join(BOOT_SCRIPT), script)?;
+        Ok(folder)
+    }
+
     /// A disk with rdma-core's tests, whose folder `tests` is to be mounted somewhere.
     ///
     /// # Errors
@@ -411,6 +441,7 @@ impl Lab {
             free_slots: guest.free_slots,
             shares: guest.shares,
             reboots: guest.reboots,
+            boot_loader: guest.boot_loader,
         };
         let wanted = vm::Wanted {
             console: guest.with_console,

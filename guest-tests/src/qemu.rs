@@ -52,6 +52,8 @@ pub struct Machine {
     pub shares: Vec<Share>,
     /// Restart when the guest does, instead of ending.
     pub reboots: bool,
+    /// The boot loader that fetches kernel and initramfs from the network; without one QEMU loads both.
+    pub boot_loader: Option<PathBuf>,
 }
 
 /// A folder of the host, which the guest mounts by its tag.
@@ -137,7 +139,9 @@ impl Machine {
         }
         args.pair("-name", format!("guest-{}", self.name)).pair("-display", "none");
         // A memory backend that other processes can map is what makes DMA possible.
-        args.pair("-M", "q35,memory-backend=mem");
+        // Without graphics, firmware and boot loader write to the serial port.
+        let graphics = if self.boot_loader.is_some() { ",graphics=off" } else { "" };
+        args.pair("-M", format!("q35,memory-backend=mem{graphics}"));
         args.pair("-m", format!("{}M", self.memory_mib));
         args.pair("-object", format!("memory-backend-memfd,id=mem,size={}M,share=on", self.memory_mib));
         match self.accelerator {
@@ -147,9 +151,16 @@ impl Machine {
         };
         args.pair("-smp", self.cpus.to_string());
 
-        args.pair("-kernel", kernel.image.display().to_string());
-        args.pair("-initrd", initramfs.display().to_string());
-        args.pair("-append", format!("console=ttyS0 panic=-1 {}", self.kernel_args).trim_end());
+        match &self.boot_loader {
+            Some(loader) => {
+                args.pair("-kernel", loader.display().to_string());
+            }
+            None => {
+                args.pair("-kernel", kernel.image.display().to_string());
+                args.pair("-initrd", initramfs.display().to_string());
+                args.pair("-append", command_line(&self.kernel_args));
+            }
+        }
 
         let console_log = escaped(&endpoints.console_log);
         args.pair(
@@ -242,6 +253,11 @@ impl Args {
     }
 }
 
+/// The command line of a guest's kernel, with `args` of its own.
+pub(crate) fn command_line(args: &str) -> String {
+    format!("console=ttyS0 panic=-1 {args}").trim_end().to_owned()
+}
+
 /// A device whose server is behind a socket.
 fn vfio_user(socket: &Path) -> Value {
     json!({
@@ -311,6 +327,7 @@ mod tests {
             free_slots: 0,
             shares: Vec::new(),
             reboots: false,
+            boot_loader: None,
         }
     }
 

@@ -29,6 +29,7 @@ const INSTALL: &[&str] = &[
     "busybox-static",
     "coreutils",
     "dash",
+    "dnsmasq-base",
     "e2fsprogs",
     "ethtool",
     "findutils",

@@ -8,6 +8,7 @@ mod apt;
 mod cache;
 pub mod ddp;
 mod debian;
+mod ipxe;
 mod kbuild;
 mod kernel;
 mod linux_source;
@@ -130,6 +131,14 @@ impl Artifacts {
     /// When it cannot be fetched or the image cannot be made.
     pub fn debian_ddp(&self) -> Result<PathBuf> {
         ddp::of_debian(&self.cache)
+    }
+
+    /// The boot loader iPXE, as an image that boots like a Linux kernel.
+    ///
+    /// # Errors
+    /// When it cannot be fetched.
+    pub fn ipxe(&self) -> Result<PathBuf> {
+        ipxe::image(&self.cache)
     }
 
     /// A disk with rdma-core's own tests, in the version of the lab's user space.

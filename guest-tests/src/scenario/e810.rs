@@ -25,7 +25,7 @@ pub(super) mod rdma_probe;
 pub(super) mod roce;
 pub(super) mod selftest;
 pub(super) mod speed;
-mod station;
+pub(super) mod station;
 pub(super) mod storage;
 mod streams;
 mod vlan;

@@ -25,6 +25,7 @@ mod leak;
 mod mixed_fabric;
 mod mthca;
 mod namespace;
+mod netboot;
 mod operator;
 mod pair;
 mod perftest;
@@ -241,6 +242,13 @@ pub const ALL: &[Scenario] = &[
         pair: false,
         alone: false,
         run: |lab, report| Box::pin(e810::selftest::run(lab, report)),
+    },
+    Scenario {
+        name: "netboot",
+        about: "iPXE boots a guest over the E810 and over InfiniBand, by DHCP and TFTP",
+        pair: false,
+        alone: false,
+        run: |lab, report| Box::pin(netboot::run(lab, report)),
     },
     Scenario {
         name: "e810-rdma-probe",

@@ -235,12 +235,12 @@ pub(super) async fn warnings(vm: &mut Vm) -> Result<Vec<String>> {
 }
 
 /// Loads modules.
-pub(super) async fn load(vm: &mut Vm, modules: &[&str]) -> Result<()> {
+pub(in crate::scenario) async fn load(vm: &mut Vm, modules: &[&str]) -> Result<()> {
     vm.run_within(LOAD_TIMEOUT, &[&["modprobe", "-a"], modules].concat()).await.map(drop)
 }
 
 /// The network device of the NIC with this number; none that is stacked on it, which would share its MAC.
-pub(super) async fn device(vm: &mut Vm, id: u16) -> Result<String> {
+pub(in crate::scenario) async fn device(vm: &mut Vm, id: u16) -> Result<String> {
     let wanted = mac_text(id);
     let links = vm.run(&["ip", "-j", "-d", "link", "show"]).await?;
     let links: Vec<Value> = serde_json::from_str(&links).with_context(|| links.clone())?;
