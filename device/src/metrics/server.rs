@@ -327,7 +327,7 @@ mod tests {
         let parse = |text: &str| parse(text.as_bytes());
         assert_eq!(parse("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"), Some(Asked::Metrics { body: true }));
         assert_eq!(parse("GET /metrics?x=y HTTP/1.0\r\n\r\n"), Some(Asked::Metrics { body: true }));
-        assert_eq!(parse("HEAD /metrics HTTP/1.1\r\n\r\n"), Some(Asked::Metrics { body: false }));
+        assert_eq!(parse("HEAD /metrics HTTP/1.1\r\nHost: a\r\n\r\n"), Some(Asked::Metrics { body: false }));
         assert_eq!(parse("GET /metrics HTTP/1.1\r\nHost:"), None);
         for (text, status) in [
             ("POST /metrics HTTP/1.1\r\nHost: a\r\n\r\n", "405 Method Not Allowed"),
