@@ -1,14 +1,13 @@
 //! What a process that was taken over through a guest, a VMM or a peer cannot do any more: each row of the table in `DESIGN.md`,
 //! tried by a process that has confined itself as `hcad` does, as the user of the test and, if that is root, as another.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(unsafe_code, reason = "probes are system calls that no library makes so")]
 
 use std::ffi::c_long;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -68,8 +67,9 @@ fn prepare(folder: &Path, user: Option<u32>) {
         fs::write(folder.join(name), "precious").unwrap();
     }
     if let Some(user) = user {
-        let names = ["", "below", "secret", ".bashrc", "below/notes", "old.pcapng"];
-        names.map(|name| std::os::unix::fs::chown(folder.join(name), Some(user), Some(user)).unwrap());
+        for name in ["", "below", "secret", ".bashrc", "below/notes", "old.pcapng"] {
+            chown(folder.join(name), Some(user), Some(user)).unwrap();
+        }
     }
 }
 

@@ -75,17 +75,17 @@ pub(super) fn count(len: usize) {
     ALLOWANCE.with(|allowance| allowance.spend_at(now_ms(), len as u64));
 }
 
-/// Bytes that a thread may still write.
+/// Bytes that a thread may still write. Below zero once a line was longer than what was left.
 #[derive(Debug)]
 struct Allowance {
-    left: Cell<u64>,
+    left: Cell<i64>,
     /// When it was last added to.
     counted: Cell<u64>,
 }
 
 impl Allowance {
     const fn new() -> Self {
-        Self { left: Cell::new(BURST_LEN), counted: Cell::new(0) }
+        Self { left: Cell::new(BURST_LEN.cast_signed()), counted: Cell::new(0) }
     }
 
     fn is_left_at(&self, now_ms: u64) -> bool {
@@ -93,14 +93,15 @@ impl Allowance {
         let gained = passed * LEN_PER_DAY / DAY_MS;
         if gained > 0 {
             self.counted.set(now_ms);
-            self.left.set((self.left.get() + gained).min(BURST_LEN));
+            let left = self.left.get().saturating_add_unsigned(gained);
+            self.left.set(left.min(BURST_LEN.cast_signed()));
         }
         self.left.get() > 0
     }
 
     fn spend_at(&self, now_ms: u64, len: u64) {
         let _ = self.is_left_at(now_ms);
-        self.left.set(self.left.get().saturating_sub(len));
+        self.left.set(self.left.get().saturating_sub_unsigned(len));
     }
 }
 
