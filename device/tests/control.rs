@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::{Daemon, configuration, hcad, until};
+use common::{Daemon, hcad, until, with_control};
 use drivers::Bus;
 use drivers::hcr;
 use drivers::jingzhao::{
@@ -43,11 +43,8 @@ fn start() -> (Daemon, PathBuf) {
 /// The same, with more keys for its device.
 fn start_with(more: &[(&str, Value)]) -> (Daemon, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("hca.sock");
-    let control = folder.path().join("control.sock");
-    let path = configuration(folder.path(), Some(&socket));
+    let (path, socket, control) = with_control(folder.path(), &[]);
     let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    config["control_socket"] = json!(control);
     for (key, value) in more {
         config["devices"][0][key] = value.clone();
     }
