@@ -18,7 +18,7 @@ fn limited(len: u64) -> Command {
     let mut command = hcad();
     let limit = Rlimit { current: Some(len), maximum: Some(len) };
     // SAFETY: between fork and exec this only makes a system call.
-    unsafe { command.pre_exec(move || setrlimit(Resource::Fsize, limit.clone()).map_err(io::Error::from)) };
+    unsafe { command.pre_exec(move || setrlimit(Resource::Fsize, limit).map_err(io::Error::from)) };
     command
 }
 
