@@ -417,7 +417,7 @@ fn a_message_leaves_its_doorbell_wqes_cqes_and_interrupt_in_the_traces() {
          1.500000 hca1 wqe send qpn=0x10005 wr=0 at=0x0 opcode=SEND size=2 fence=false next.signalled=true \
          sge=[{len=5 lkey=0x40005 va=0x7f0000000900}]\n\
          1.500000 hca1 cqe send cqn=0x1 slot=0 wr=0 qpn=0x10005 queue=send wqe=0x0 opcode=SEND byte_len=5 \
-         remote_qpn=0x5 remote_lid=0x0 imm=00000000\n\
+         remote_qpn=0x5 remote_lid=0x0 grh=false imm=00000000\n\
          1.500000 hca1 write UAR[1].sq_doorbell at=bar2+0x1000 width=8 value=0x100050100000817 qpn=0x10005 \
          opcode=0x17 size=1 head=8 fence=false\n\
          1.500000 hca1 wqe send qpn=0x10005 wr=128 at=0x80 opcode=0x17 size=1 fence=false \
@@ -428,6 +428,6 @@ fn a_message_leaves_its_doorbell_wqes_cqes_and_interrupt_in_the_traces() {
         at_b.text(),
         "1.500000 hca1 wqe recv qpn=0x10005 wr=0 at=0x0 refused=false sge=[{len=64 lkey=0x40005 va=0x7f0000000800}]\n\
          1.500000 hca1 cqe recv cqn=0x1 slot=0 wr=0 qpn=0x10005 queue=recv wqe=0x0 opcode=\"RC SEND Only\" byte_len=5 \
-         remote_qpn=0x5 remote_lid=0x1 imm=00000000\n"
+         remote_qpn=0x5 remote_lid=0x1 grh=false imm=00000000\n"
     );
 }
