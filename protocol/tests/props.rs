@@ -9,7 +9,7 @@ use protocol::ids::{FlowLabel, MacAddr, Msn, Pkey, Qkey, Qpn, Rkey, Va};
 use protocol::net::arp::Arp;
 use protocol::net::ether::EtherFrame;
 use protocol::net::icmp::EchoRequest;
-use protocol::net::ipv4::Ipv4;
+use protocol::net::ipv4::{Fragmentation, Ipv4};
 use protocol::net::ipv6::Ipv6;
 use protocol::net::layers::Tci;
 use protocol::roce::ext::ExtKind;
@@ -39,6 +39,7 @@ fn shells() -> impl Strategy<Value = Shell> {
             // IPv4 has none.
             flow_label: FlowLabel::new(if let IpAddrs::V6 { .. } = ip { flow_label } else { 0 }),
             hop_limit,
+            fragment: Fragmentation::default(),
             src_port,
         },
     )
