@@ -39,7 +39,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let site = match Site::create().await {
         Ok(site) => site,
         Err(error) => {
-            let why = format!("no network namespaces here: {error:#}");
+            let why = format!("{error:#}");
             return report.case("HCAs of three hosts", &hint, async { Err(Skip(why).into()) }).await;
         }
     };

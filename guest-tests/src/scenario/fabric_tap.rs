@@ -31,7 +31,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let networks = match Networks::create().await {
         Ok(networks) => networks,
         Err(error) => {
-            let why = format!("no network namespaces here: {error:#}");
+            let why = format!("{error:#}");
             return report.case("HCAs on tap interfaces", &hint, async { Err(Skip(why).into()) }).await;
         }
     };
