@@ -227,7 +227,8 @@ impl GuestMemory {
     /// Copies bytes out of guest memory. The range may cross mappings that adjoin.
     ///
     /// # Errors
-    /// Some of the range is not mapped readable; `out` is then unchanged. Or a page is lost; `out` then has zeros for it.
+    /// Some of the range is not mapped readable, or is in a file that is lost; `out` is then unchanged. Or a page is lost
+    /// in this access; `out` then has zeros for it.
     #[inline]
     pub fn read(&self, iova: Iova, out: &mut [u8]) -> Result<(), DmaError> {
         if self.at_once(iova, out.len(), readable, |bytes| bytes.copy_to(out) == out.len()) {
@@ -296,7 +297,8 @@ impl GuestMemory {
     /// Copies bytes into guest memory.
     ///
     /// # Errors
-    /// Some of the range is not mapped writable; then nothing was written. Or a page is lost; then the rest was.
+    /// Some of the range is not mapped writable, or is in a file that is lost; then nothing was written. Or a page is lost in
+    /// this access; then the rest was.
     #[inline]
     pub fn write(&self, iova: Iova, data: &[u8]) -> Result<(), DmaError> {
         let copy = |bytes: &VolatileSlice<'_>| {

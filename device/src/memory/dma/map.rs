@@ -93,7 +93,7 @@ impl DmaMap {
         self.tables.files.iter().any(|file| file.is_lost())
     }
 
-    /// What there is at an address, if it can be reached.
+    /// What there is at an address, if it can be reached. Nothing of a file that is lost can.
     #[inline(always)]
     pub(super) fn reach(&self, at: u64) -> Option<Reach<'_>> {
         // The remainder is below 16.
@@ -107,7 +107,7 @@ impl DmaMap {
             }
         };
         Some(Reach {
-            file: self.tables.files.get(recent.file)?,
+            file: self.tables.files.get(recent.file).filter(|file| !file.is_lost())?,
             offset: recent.offset + (at - recent.first),
             behind: recent.last - at,
             permissions: recent.permissions,

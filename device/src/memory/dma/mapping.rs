@@ -1,9 +1,10 @@
 //! Mappings of the client's files, and what becomes of one when the host has no page for it.
 //!
 //! The client may truncate a file; a page of a sparse file may find its file system full, or no huge page left. The kernel
-//! tells of it by SIGBUS in the middle of an access. The handler puts a page of zeros where the page is missing, notes
-//! that the mapping is lost, and returns: the access goes on, and its caller learns by [`Mapping::is_lost`] that it is
-//! worth nothing. A SIGBUS anywhere else ends the process, as it does without a handler.
+//! reports it by SIGBUS in the middle of an access. At the first one the handler replaces the whole mapping by zeros, marks it
+//! as lost, and returns: the access goes on without another fault, its caller learns by [`Mapping::is_lost`] that it is worth
+//! nothing, and no access is made to that mapping afterwards. A mapping stays one mapping, so that clients cannot exceed what
+//! the kernel allows a process (`vm.max_map_count`). A SIGBUS anywhere else ends the process, as it does without a handler.
 //!
 //! The handler finds the mapping in a table of the whole process. It takes no lock: the thread that faults is inside an
 //! access, which keeps its own mapping, and so that mapping's slot, as it is. Slots that change meanwhile are of others.
@@ -12,10 +13,11 @@ use std::io;
 use std::os::fd::AsFd;
 use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{c_int, c_void, siginfo_t};
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use vm_memory::{MmapRegion, VolatileMemory as _, VolatileSlice};
 use vmm_sys_util::signal::register_signal_handler;
 
@@ -23,10 +25,19 @@ use vmm_sys_util::signal::register_signal_handler;
 /// half of them are for everything else.
 const MAX_MAPPINGS: usize = 32_768;
 
+/// Bound: times that one mapping is replaced. Once is enough for a thread; more are of threads that meet the loss at the same
+/// moment, or of a host without a single page for the zeros either.
+const MAX_LOSSES: usize = 16;
+
+/// Bound: bytes whose pages are released by one system call. Each holds the lock of the address space, for which other
+/// devices may wait to map memory: 2 to 4 ms where all of these pages are in use.
+const RELEASE_LEN: usize = 64 << 20;
+
 /// A file in our address space, from its first byte on.
 #[derive(Debug)]
 pub(super) struct Mapping {
     region: MmapRegion,
+    page_len: usize,
     slot: &'static Slot,
 }
 
@@ -51,8 +62,8 @@ impl Mapping {
         // SAFETY: these bytes were mapped just now, and stay so for as long as the region lives: see `drop`.
         match unsafe { MmapRegion::build_raw(start.cast(), len, raw_protection, raw_flags) } {
             Ok(region) => {
-                slot.fill(start.addr(), len, page_len);
-                Ok(Self { region, slot })
+                slot.fill(start.addr(), len);
+                Ok(Self { region, page_len, slot })
             }
             Err(error) => {
                 slot.release();
@@ -78,7 +89,7 @@ impl Mapping {
     #[inline]
     pub(super) fn is_lost(&self) -> bool {
         // The handler ran on this very thread.
-        self.slot.lost.load(Ordering::Relaxed)
+        self.slot.losses.load(Ordering::Relaxed) != 0
     }
 }
 
@@ -86,8 +97,15 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // First, so that the address is not another's while the slot has it.
         self.slot.release();
-        // SAFETY: made by `new` and not undone since. Slices borrow `self`, so there are none.
-        let _ = unsafe { munmap(self.region.as_ptr().cast(), self.region.size()) };
+        let start: *mut c_void = self.region.as_ptr().cast();
+        let mut done = 0;
+        while done < self.region.size() {
+            // A huge page is unmapped whole or not at all; both lengths are powers of two.
+            let len = RELEASE_LEN.max(self.page_len).min(self.region.size() - done);
+            // SAFETY: made by `new` and not undone since. Slices borrow `self`, so there are none.
+            let _ = unsafe { munmap(start.wrapping_byte_add(done), len) };
+            done += len;
+        }
     }
 }
 
@@ -97,11 +115,17 @@ struct Slot {
     /// First address. [`Slot::FREE`] and [`Slot::CLAIMED`] are no addresses of mappings.
     start: AtomicUsize,
     len: AtomicUsize,
-    page_len: AtomicUsize,
-    lost: AtomicBool,
+    /// Mappings that the slot has had.
+    generation: AtomicUsize,
+    /// Times that the handler has replaced it.
+    losses: AtomicUsize,
 }
 
 static SLOTS: [Slot; MAX_MAPPINGS] = [const { Slot::new() }; MAX_MAPPINGS];
+
+/// Slots from this one on have never been used: as mappings take the first free slot, there are about as many before it as
+/// there ever were mappings at once.
+static UNUSED_FROM: AtomicUsize = AtomicUsize::new(0);
 
 impl Slot {
     const FREE: usize = 0;
@@ -111,23 +135,33 @@ impl Slot {
         Self {
             start: AtomicUsize::new(Self::FREE),
             len: AtomicUsize::new(0),
-            page_len: AtomicUsize::new(0),
-            lost: AtomicBool::new(false),
+            generation: AtomicUsize::new(0),
+            losses: AtomicUsize::new(0),
         }
     }
 
     fn claim() -> Option<&'static Self> {
-        SLOTS.iter().find(|slot| {
-            slot.start
-                .compare_exchange(Self::FREE, Self::CLAIMED, Ordering::SeqCst, Ordering::Relaxed)
-                .is_ok()
-        })
+        let (index, slot) = SLOTS.iter().enumerate().find(|(_, slot)| {
+            // A load leaves the slot in the caches of other threads.
+            slot.start.load(Ordering::Relaxed) == Self::FREE
+                && slot
+                    .start
+                    .compare_exchange(Self::FREE, Self::CLAIMED, Ordering::SeqCst, Ordering::Relaxed)
+                    .is_ok()
+        })?;
+        UNUSED_FROM.fetch_max(index + 1, Ordering::SeqCst);
+        Some(slot)
     }
 
-    fn fill(&self, start: usize, len: usize, page_len: usize) {
+    /// Slots that may have a mapping.
+    fn used() -> &'static [Self] {
+        SLOTS.get(..UNUSED_FROM.load(Ordering::SeqCst)).unwrap_or(&SLOTS)
+    }
+
+    fn fill(&self, start: usize, len: usize) {
+        self.generation.fetch_add(1, Ordering::SeqCst);
         self.len.store(len, Ordering::SeqCst);
-        self.page_len.store(page_len, Ordering::SeqCst);
-        self.lost.store(false, Ordering::SeqCst);
+        self.losses.store(0, Ordering::SeqCst);
         self.start.store(start, Ordering::SeqCst);
     }
 
@@ -135,15 +169,14 @@ impl Slot {
         self.start.store(Self::FREE, Ordering::SeqCst);
     }
 
-    /// The first address and the length of the page of this mapping that has the address.
-    fn page_of(&self, address: usize) -> Option<(usize, usize)> {
-        let start = self.start.load(Ordering::SeqCst);
-        let (len, page_len) = (self.len.load(Ordering::SeqCst), self.page_len.load(Ordering::SeqCst));
-        // Another thread may have used the slot anew between the loads. If its mapping begins at the same address, all
-        // three are that mapping's; else they belong to none.
-        let whole = self.start.load(Ordering::SeqCst) == start && start > Self::CLAIMED;
-        let within = address.checked_sub(start).filter(|within| whole && *within < len)?;
-        Some((address - within % page_len, page_len))
+    /// First address and length of the mapping, if it has the address.
+    fn mapping_with(&self, address: usize) -> Option<(usize, usize)> {
+        let generation = self.generation.load(Ordering::SeqCst);
+        let (start, len) = (self.start.load(Ordering::SeqCst), self.len.load(Ordering::SeqCst));
+        // Another thread may have used the slot anew between the loads, but not that of the mapping in question.
+        let is_one = self.generation.load(Ordering::SeqCst) == generation && start > Self::CLAIMED;
+        address.checked_sub(start).filter(|within| is_one && *within < len)?;
+        Some((start, len))
     }
 }
 
@@ -159,7 +192,7 @@ extern "C" fn on_sigbus(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
     // SAFETY: the kernel gives every SIGBUS handler that was registered with SA_SIGINFO the description of its signal.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
     // What is not above 0 was sent by a process, not by a page fault.
-    if code > 0 && SLOTS.iter().any(|slot| replace(slot, address)) {
+    if code > 0 && Slot::used().iter().any(|slot| replace(slot, address)) {
         return;
     }
     // SAFETY: both are system calls a handler may make. The signal waits until this returns, and then ends the process.
@@ -169,16 +202,30 @@ extern "C" fn on_sigbus(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
     }
 }
 
-/// Puts zeros in place of the page that has the address, if it is of this mapping.
+/// Puts zeros in place of the mapping of a slot, if it has the address.
 fn replace(slot: &Slot, address: usize) -> bool {
-    let Some((page, len)) = slot.page_of(address) else { return false };
-    let protection = ProtFlags::READ | ProtFlags::WRITE;
-    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-    // SAFETY: the page is inside a mapping of this file's that the access under way keeps in place. All that looks at it
-    // are volatile accesses, for which its bytes may change at any time.
-    let zeros = unsafe { mmap_anonymous(without_provenance_mut(page), len, protection, flags) };
-    if zeros.is_ok() {
-        slot.lost.store(true, Ordering::SeqCst);
+    let Some((start, len)) = slot.mapping_with(address) else { return false };
+    if slot.losses.fetch_add(1, Ordering::SeqCst) >= MAX_LOSSES {
+        return false;
     }
-    zeros.is_ok()
+    let at: *mut c_void = without_provenance_mut(start);
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    let fixed = MapFlags::FIXED | MapFlags::NORESERVE;
+    // SAFETY: this is one whole mapping of this file's, which the access under way keeps in place. All that looks at it are
+    // volatile accesses, for which its bytes may change at any time.
+    unsafe {
+        // In pieces, so that little is left for the call that replaces them all, during which nobody else can map memory.
+        // It does no harm that a huge page longer than a piece stays.
+        for done in (0..len).step_by(RELEASE_LEN) {
+            let _ = madvise(at.wrapping_byte_add(done), RELEASE_LEN.min(len - done), Advice::LinuxDontNeed);
+        }
+        if mmap_anonymous(at, len, protection, MapFlags::PRIVATE | fixed).is_ok() {
+            return true;
+        }
+        // Where memory is limited by what is mapped (RLIMIT_DATA, vm.overcommit_memory=2) there may be no room for so much of
+        // it. Of a shared file only the pages that are touched count.
+        let zeros = memfd_create(c"hcad-lost", MemfdFlags::CLOEXEC)
+            .and_then(|zeros| ftruncate(&zeros, len as u64).map(|()| zeros));
+        zeros.is_ok_and(|zeros| mmap(at, len, protection, MapFlags::SHARED | fixed, zeros, 0).is_ok())
+    }
 }

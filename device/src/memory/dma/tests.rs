@@ -493,6 +493,41 @@ fn a_file_that_is_cut_short_is_lost_to_its_client_and_to_nobody_else() {
     memory.write(iova(0), &[1]).unwrap();
 }
 
+/// Each page that the host lacks would be two mappings more, of the 65,530 that Linux allows, if it were replaced by itself.
+#[test]
+fn lost_file_stays_one_mapping() {
+    const PAGES: u64 = 40_000;
+    let cut = memfd_create("cut", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&cut, 2 * PAGES * PAGE_LEN).unwrap();
+    let mut memory = GuestMemory::default();
+    // Every second page of the file, so that pages that are lost do not adjoin.
+    for page in 0..PAGES {
+        memory.map(iova(page * PAGE_LEN), PAGE_LEN, RW, Some((dup(&cut), 2 * page * PAGE_LEN))).unwrap();
+    }
+    ftruncate(&cut, 0).unwrap();
+    let mut out = vec![7; usize::try_from(PAGES * PAGE_LEN).unwrap()];
+    assert!(memory.read(iova(0), &mut out).is_err());
+    let mappings = std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
+    assert!(mappings < 10_000, "{mappings}");
+}
+
+#[test]
+fn lost_file_is_not_accessed_again() {
+    let cut = memfd_create("cut", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&cut, 4 * PAGE_LEN).unwrap();
+    let mut memory = GuestMemory::default();
+    memory.map(iova(0), 4 * PAGE_LEN, RW, Some((dup(&cut), 0))).unwrap();
+    ftruncate(&cut, PAGE_LEN).unwrap();
+    let mut out = [7; 4];
+    assert!(memory.read(iova(3 * PAGE_LEN), &mut out).is_err());
+    assert_eq!(out, [0; 4], "the access that met the loss");
+    let mut out = [7; 4];
+    for page in 0..4 {
+        assert!(memory.read(iova(page * PAGE_LEN), &mut out).is_err());
+    }
+    assert_eq!(out, [7; 4], "later ones, to pages that are there as well");
+}
+
 #[test]
 fn a_huge_page_that_the_host_does_not_have_is_lost() {
     // A kernel without huge pages has no such file.
