@@ -1,0 +1,634 @@
+//! Sixteen hostile clients, each with a device of its own, beside two devices of the same process that move data.
+//!
+//! The clients of this process run at the lowest priority, so that what is measured is the work they make for the daemon, not
+//! their own. Rate and latency follow from the machine and from what else runs there, so they are printed, and judged only where
+//! HCAD_DAILY is set.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "figures, for whoever asks with --nocapture")]
+
+mod common;
+
+use std::fs;
+use std::io::{IoSlice, Read as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Daemon, hcad};
+use drivers::Bus;
+use drivers::jingzhao::{Driver, Queues, cqc, data_unit, qpc, region, remote_unit, signalled};
+use protocol::Psn;
+use protocol::hca::e810::rdma::Operation;
+use protocol::hca::e810::rdma::control::HostContext;
+use protocol::hca::e810::rdma::hmc::FpmCommand;
+use protocol::hca::e810::regs::Register;
+use protocol::hca::jingzhao::mpt::MptFlags;
+use protocol::hca::jingzhao::qpc::Qpc;
+use protocol::ids::{Iova, Qpn};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::io::{pread, pwrite};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::{Pid, Resource, Rlimit, prlimit, setpriority_process};
+use serde_json::{Value, json};
+use vfio_user::Client;
+
+/// Devices of the neighbour, and the first of the hostile ones.
+const NEIGHBOUR: [u16; 2] = [1, 2];
+const FIRST_HOSTILE: u16 = 3;
+const HOSTILE: u16 = 16;
+
+/// Mappings that the daemon may have: `vm.max_map_count` is 65,530, and it has about 300 in peace.
+const MAX_MAPPINGS: usize = 1000;
+
+/// What the neighbour must keep of its rate, and how long it may wait for a reply. Judged where HCAD_DAILY is set.
+const KEPT_RATE: f64 = 0.8;
+const LONGEST_REPLY: Duration = Duration::from_millis(100);
+
+/// Long enough for anything but a defect.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long the attacks last, and how long calm is measured before them: half of it.
+fn attacked() -> Duration {
+    Duration::from_secs(if is_daily() { 60 } else { 6 })
+}
+
+fn is_daily() -> bool {
+    std::env::var_os("HCAD_DAILY").is_some_and(|daily| !daily.is_empty())
+}
+
+fn socket(folder: &Path, id: u16) -> PathBuf {
+    folder.join(format!("{id}.sock"))
+}
+
+fn start() -> Daemon {
+    let folder = tempfile::tempdir().unwrap();
+    let device = |id: u16, frontend: Value, peer: u16| {
+        json!({
+            "id": id,
+            "socket_path": socket(folder.path(), id),
+            "frontend": frontend,
+            "default_peer": { "id": peer },
+            "fabric": { "local": {} },
+        })
+    };
+    let neighbours = [(1, 2), (2, 1)].map(|(id, peer)| device(id, json!({ "jingzhao": {} }), peer));
+    let hostile = (0..HOSTILE).map(|n| {
+        let id = FIRST_HOSTILE + n;
+        let frontend = if n % 2 == 0 { json!({ "e810": {} }) } else { json!({ "mthca": {} }) };
+        let mut device = device(id, frontend, 1);
+        if n % 2 == 0 {
+            device.as_object_mut().unwrap().remove("default_peer");
+        }
+        device
+    });
+    let devices: Vec<Value> = neighbours.into_iter().chain(hostile).collect();
+    let config = folder.path().join("hcad.json");
+    fs::write(&config, json!({ "devices": devices }).to_string()).unwrap();
+    let mut command = hcad();
+    // What hostile clients have it say is of no interest, and nobody reads it.
+    command.arg("--config").arg(config).env("RUST_LOG", "warn,device::daemon=info");
+    Daemon::ready(command, folder, PathBuf::new())
+}
+
+// The neighbour.
+
+const PAGE: u64 = 0x1000;
+/// Bus addresses of the neighbour's queues, and of the buffers it sends from and receives to.
+const SQ: u64 = 0x20_0000;
+const RQ: u64 = SQ + PAGE;
+const CQ: u64 = SQ + 2 * PAGE;
+const DATA: u64 = SQ + 3 * PAGE;
+const SLOTS: u32 = 32;
+const LOG_CQES: u8 = 7;
+const DATA_KEY: u32 = 4;
+const QUEUES: Queues = Queues { qpn: 5, page: 1, sq: SQ, rq: RQ };
+const WRITE: u8 = 0x08;
+const LEN: u32 = 0x1000;
+const WINDOW: u32 = 16;
+
+/// A VMM of the neighbour, which takes the time of each reply.
+struct Vmm {
+    client: Client,
+    memory: OwnedFd,
+    longest: Duration,
+}
+
+impl Vmm {
+    fn attach(path: &Path) -> Self {
+        let mut client = Client::new(path).unwrap();
+        let memory = memfd_create("neighbour", MemfdFlags::CLOEXEC).unwrap();
+        // Up to the end of what the driver lends for contexts.
+        ftruncate(&memory, 0x2000_0000).unwrap();
+        client.dma_map(0, 0, 0x2000_0000, memory.as_raw_fd()).unwrap();
+        Self { client, memory, longest: Duration::ZERO }
+    }
+
+    fn timed<T>(&mut self, ask: impl FnOnce(&mut Client) -> T) -> T {
+        let asked = Instant::now();
+        let answer = ask(&mut self.client);
+        self.longest = self.longest.max(asked.elapsed());
+        answer
+    }
+}
+
+impl Bus for Vmm {
+    fn configure(&mut self, offset: u64, bytes: &[u8]) {
+        self.timed(|client| client.region_write(7, offset, bytes)).unwrap();
+    }
+
+    fn store(&mut self, bar: u8, offset: u64, bytes: &[u8]) {
+        self.timed(|client| client.region_write(bar.into(), offset, bytes)).unwrap();
+    }
+
+    fn load<const LEN: usize>(&mut self, bar: u8, offset: u64) -> [u8; LEN] {
+        let mut bytes = [0; LEN];
+        self.timed(|client| client.region_read(bar.into(), offset, &mut bytes)).unwrap();
+        bytes
+    }
+
+    fn poke(&mut self, at: u64, bytes: &[u8]) {
+        assert_eq!(pwrite(&self.memory, bytes, at).unwrap(), bytes.len());
+    }
+
+    fn peek(&mut self, at: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        assert_eq!(pread(&self.memory, &mut bytes, at).unwrap(), len);
+        bytes
+    }
+}
+
+/// A driver with a QP in RTS towards the other's.
+fn connected(path: &Path) -> Driver<Vmm> {
+    let mut driver = Driver::new(Vmm::attach(path));
+    driver.enable();
+    driver.initialise(16);
+    driver.write_mtt(0, (0..3 + 2 * u64::from(SLOTS)).map(|page| SQ + page * PAGE));
+    driver.poke(CQ, &[0x80; 32 << LOG_CQES]);
+    let (none, write) = (MptFlags::empty(), MptFlags::LOCAL_WRITE);
+    for (key, mtt, flags) in [(1, 0, none), (2, 1, none), (3, 2, write)] {
+        driver.register(&region(key, mtt, 0, PAGE, flags));
+    }
+    let all = 2 * u64::from(SLOTS) * PAGE;
+    driver.register(&region(DATA_KEY, 3, 0, all, MptFlags::LOCAL_WRITE | MptFlags::REMOTE_WRITE));
+    driver.create_cq(&cqc(1, 3, LOG_CQES));
+    let (qpn, psn) = (Qpn::new(QUEUES.qpn), Psn::new(0));
+    // Path MTU 4096.
+    let context = qpc(1, [1, 2], u32::try_from(PAGE).unwrap());
+    driver.connect(
+        QUEUES.qpn,
+        &Qpc {
+            mtu: 5,
+            ack_timeout: 16,
+            rnr_retry: 7,
+            local_qpn: qpn,
+            remote_qpn: qpn,
+            recv_psn: psn,
+            ..context
+        },
+    );
+    driver
+}
+
+/// Where a slot's message is sent from and written to, in the region of data.
+fn source(slot: u32) -> u64 {
+    u64::from(slot) * PAGE
+}
+
+fn target(slot: u32) -> u64 {
+    u64::from(SLOTS + slot) * PAGE
+}
+
+/// Messages from one device of the neighbour to the other.
+struct Traffic {
+    sender: Driver<Vmm>,
+    receiver: Driver<Vmm>,
+    posted: u32,
+    completed: u32,
+}
+
+impl Traffic {
+    /// WRITEs one message after the other, up to [`WINDOW`] at once, and verifies each by content, until told to stop. Counts
+    /// them in `done`. Returns the longest wait for a reply.
+    fn run(&mut self, done: &AtomicU64, stop: &AtomicBool) -> Duration {
+        self.sender.bus.longest = Duration::ZERO;
+        let mut last = Instant::now();
+        while self.completed != self.posted || !stop.load(Ordering::Relaxed) {
+            let waiting = self.posted - self.completed;
+            if waiting < WINDOW && !stop.load(Ordering::Relaxed) {
+                self.post();
+            }
+            if self.poll() {
+                done.fetch_add(1, Ordering::Relaxed);
+                last = Instant::now();
+            } else if waiting == WINDOW {
+                assert!(last.elapsed() < PATIENCE, "message {} is not completed", self.completed);
+                thread::yield_now();
+            }
+        }
+        self.sender.bus.longest
+    }
+
+    fn content(message: u32) -> Vec<u8> {
+        (0..LEN / 8).flat_map(|at| (u64::from(message) << 32 | u64::from(at)).to_le_bytes()).collect()
+    }
+
+    fn post(&mut self) {
+        let slot = self.posted % SLOTS;
+        self.sender.poke(DATA + source(slot), &Self::content(self.posted));
+        let units = [remote_unit(DATA_KEY, target(slot)), data_unit(DATA_KEY, source(slot), LEN)];
+        self.sender.post_send(&QUEUES, slot, WRITE, &signalled(&units.concat()));
+        self.posted += 1;
+    }
+
+    /// Whether the next message is completed.
+    fn poll(&mut self) -> bool {
+        let (slot, message) = (self.completed % SLOTS, self.completed);
+        let entry = CQ + 32 * u64::from(self.completed % (1 << LOG_CQES));
+        let cqe = self.sender.peek(entry, 32);
+        if cqe[31] != 0 {
+            return false;
+        }
+        assert_eq!((cqe[0x1c], cqe[0x1d]), (WRITE, 1), "message {message}: {cqe:02x?}");
+        let received = self.receiver.peek(DATA + target(slot), LEN as usize);
+        assert!(received == Self::content(message), "content of message {message}");
+        self.sender.poke(entry + 31, &[0x80]);
+        self.completed += 1;
+        true
+    }
+}
+
+// Hostile clients.
+
+/// A client that sends what it likes.
+struct Hostile {
+    stream: UnixStream,
+}
+
+fn message(command: u16, payload: &[u8]) -> Vec<u8> {
+    let size = u32::try_from(16 + payload.len()).unwrap();
+    let mut bytes = vec![0, 0];
+    bytes.extend(command.to_ne_bytes());
+    bytes.extend(size.to_ne_bytes());
+    bytes.extend([0; 8]);
+    bytes.extend(payload);
+    bytes
+}
+
+fn access(region: u32, offset: u64, count: u32) -> Vec<u8> {
+    [&offset.to_ne_bytes()[..], &region.to_ne_bytes(), &count.to_ne_bytes()].concat()
+}
+
+fn write(region: u32, offset: u64, data: &[u8]) -> Vec<u8> {
+    let count = u32::try_from(data.len()).unwrap();
+    message(10, &[access(region, offset, count), data.to_vec()].concat())
+}
+
+/// REGION_WRITE_MULTI of writes to BAR 0.
+fn multi(writes: &[(u64, u32)], order: fn(u32) -> [u8; 4]) -> Vec<u8> {
+    let mut payload = (writes.len() as u64).to_ne_bytes().to_vec();
+    for (offset, value) in writes {
+        payload.extend(access(0, *offset, 4));
+        payload.extend(order(*value));
+        payload.extend([0; 4]);
+    }
+    message(15, &payload)
+}
+
+fn dma_map(address: u64, len: u64, offset: u64) -> Vec<u8> {
+    let words = [offset, address, len].map(u64::to_ne_bytes).concat();
+    message(2, &[&32_u32.to_ne_bytes()[..], &3_u32.to_ne_bytes(), &words].concat())
+}
+
+fn dma_unmap(address: u64, len: u64) -> Vec<u8> {
+    let words = [address, len].map(u64::to_ne_bytes).concat();
+    message(3, &[&24_u32.to_ne_bytes()[..], &0_u32.to_ne_bytes(), &words].concat())
+}
+
+impl Hostile {
+    /// Connects, and lets the device master the bus.
+    fn attach(path: &Path) -> Option<Self> {
+        let stream = UnixStream::connect(path).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        let client = Self { stream };
+        client.send(&message(1, b"\0\0\x01\0{}\0"), None)?;
+        client.send(&write(7, 4, &[6, 0]), None)?;
+        Some(client)
+    }
+
+    /// `None`: the connection is gone.
+    fn send(&self, bytes: &[u8], fd: Option<&OwnedFd>) -> Option<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds: Vec<BorrowedFd<'_>> = fd.iter().map(|fd| fd.as_fd()).collect();
+        if !fds.is_empty() {
+            assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+        }
+        let sent = sendmsg(&self.stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).ok()?;
+        let mut rest = &bytes[sent..];
+        while !rest.is_empty() {
+            rest = &rest[rustix::net::send(&self.stream, rest, SendFlags::NOSIGNAL).ok()?..];
+        }
+        Some(())
+    }
+
+    /// Takes so many replies.
+    fn replies(&mut self, count: usize) -> Option<()> {
+        for _ in 0..count {
+            let mut header = [0; 16];
+            self.stream.read_exact(&mut header).ok()?;
+            let size = u32::from_ne_bytes(header[4..8].try_into().unwrap());
+            self.stream.read_exact(&mut vec![0; size as usize - 16]).ok()?;
+        }
+        Some(())
+    }
+
+    /// Waits for the end of the connection.
+    fn end(mut self) {
+        let _ = self.stream.shutdown(std::net::Shutdown::Write);
+        let _ = self.stream.read_to_end(&mut Vec::new());
+    }
+}
+
+/// Bytes of the file that is lost, and its bus address. Queues are in another file, from bus address 0 on.
+const LOST_LEN: u64 = 256 << 20;
+const LOST: u64 = 1 << 30;
+const QUEUES_LEN: u64 = 16 << 20;
+const ROUNDS: u64 = 16;
+
+fn file(len: u64) -> OwnedFd {
+    let memory = memfd_create("hostile", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&memory, len).unwrap();
+    memory
+}
+
+/// The control queues of an E810, one behind the other, of 2,047 operations each. Every operation has its buffer in another page
+/// of the lost file, none of which adjoin.
+struct ControlQueues {
+    memory: OwnedFd,
+    /// Registers that start one after the other.
+    stores: Vec<u8>,
+}
+
+impl ControlQueues {
+    fn new() -> Self {
+        let memory = file(QUEUES_LEN);
+        let mut stores = Vec::new();
+        for n in 0..ROUNDS {
+            let (at, ring) = ((n + 1) * PAGE, 0x10_0000 + n * 0x2_0000);
+            let context = HostContext {
+                size: 10,
+                protocol: 2,
+                ring: Iova::new(ring),
+                profile: 1,
+                hardware_major: 1,
+                ..HostContext::default()
+            };
+            pwrite(&memory, &context.emit(), at).unwrap();
+            let operations = (0..2047).flat_map(|operation| {
+                let buffer = Iova::new(LOST + 2 * (n * 2047 + operation) * PAGE);
+                Operation::QueryFpm(FpmCommand { len: 0xd0, buffer, ..FpmCommand::default() }).emit(true)
+            });
+            pwrite(&memory, &operations.collect::<Vec<u8>>(), ring).unwrap();
+            let at = u32::try_from(at).unwrap();
+            for (register, value) in
+                [(Register::PfpeCcqphigh, 0), (Register::PfpeCcqplow, at), (Register::PfpeCqpdb, 2047)]
+            {
+                stores.extend(write(0, register.offset().into(), &value.to_le_bytes()));
+            }
+        }
+        Self { memory, stores }
+    }
+}
+
+/// Commands of an mthca whose mailboxes are in pages of the lost file.
+fn commands(round: u32) -> Vec<u8> {
+    let words = (0..28).flat_map(|n: u32| {
+        let page = 2 * u64::from(round * 28 + n) % (LOST_LEN / PAGE);
+        let mailbox = u32::try_from(LOST + page * PAGE).unwrap();
+        // QUERY_DEV_LIM and QUERY_FW, polled for.
+        let word = 1 << 23 | if n % 2 == 0 { 0x003 } else { 0x004 };
+        let words = [0, mailbox, 0, 0, mailbox, 0, word];
+        (0..).step_by(4).map(|at: u64| 0x8_0680 + at).zip(words)
+    });
+    multi(&words.collect::<Vec<_>>(), u32::to_be_bytes)
+}
+
+/// What a hostile client keeps from one connection to the next.
+struct Tools {
+    queues: ControlQueues,
+    /// A file for which the host has no pages.
+    sparse: OwnedFd,
+}
+
+/// Lends a file, cuts it short if that is wanted, and has the device reach for all of it. Devices of either kind take what is
+/// meant for the other as stores to nothing.
+fn reaches(path: &Path, tools: &Tools, memory: &OwnedFd, cut: bool) -> Option<()> {
+    ftruncate(memory, LOST_LEN).unwrap();
+    let mut client = Hostile::attach(path)?;
+    client.send(&dma_map(0, QUEUES_LEN, 0), Some(&tools.queues.memory))?;
+    client.send(&dma_map(LOST, LOST_LEN, 0), Some(memory))?;
+    client.replies(4)?;
+    if cut {
+        ftruncate(memory, 0).unwrap();
+    }
+    client.send(&tools.queues.stores, None)?;
+    client.send(&(0..64).flat_map(commands).collect::<Vec<u8>>(), None)?;
+    client.end();
+    Some(())
+}
+
+/// Sends messages that are refused, and ranges that come and go, without a pause.
+fn floods(path: &Path, rounds: &AtomicU32, stop: &AtomicBool) -> Option<()> {
+    let mut client = Hostile::attach(path)?;
+    client.send(&dma_map(0, QUEUES_LEN, 0), Some(&file(QUEUES_LEN)))?;
+    client.replies(3)?;
+    let refused = [dma_map(0, PAGE, 0), dma_map(1, 5, 7), message(9, &access(77, 0, 4)), message(99, &[])];
+    let reads = (0..16).map(|n| message(9, &access(0, 4 * n, 4)));
+    let many: Vec<(u64, u32)> = (0..200).map(|n| (8 * n, 0)).collect();
+    let batch: Vec<u8> =
+        refused.into_iter().chain(reads).chain([multi(&many, u32::to_be_bytes)]).flatten().collect();
+    while !stop.load(Ordering::Relaxed) {
+        client.send(&batch, None)?;
+        client.replies(21)?;
+        client.send(&dma_map(LOST, LOST_LEN, 0), Some(&file(LOST_LEN)))?;
+        client.send(&dma_unmap(LOST, LOST_LEN), None)?;
+        client.replies(2)?;
+        rounds.fetch_add(1, Ordering::Relaxed);
+    }
+    Some(())
+}
+
+/// Has commands executed without a pause, by a device whose memory is there.
+fn commands_without_pause(path: &Path, tools: &Tools, rounds: &AtomicU32, stop: &AtomicBool) -> Option<()> {
+    let mut client = Hostile::attach(path)?;
+    client.send(&dma_map(0, QUEUES_LEN, 0), Some(&tools.queues.memory))?;
+    client.send(&dma_map(LOST, LOST_LEN, 0), Some(&file(LOST_LEN)))?;
+    client.replies(4)?;
+    while !stop.load(Ordering::Relaxed) {
+        client.send(&tools.queues.stores, None)?;
+        client.send(&(0..64).flat_map(commands).collect::<Vec<u8>>(), None)?;
+        client.replies(3 * 16 + 64)?;
+        rounds.fetch_add(1, Ordering::Relaxed);
+    }
+    Some(())
+}
+
+/// Breaks the protocol, and comes again.
+fn violates(path: &Path) -> Option<()> {
+    let client = Hostile::attach(path)?;
+    client.send(&[0xff; 4096], None)?;
+    client.end();
+    Some(())
+}
+
+/// A file on a tmpfs that is full, or of huge pages that the host does not have where this user may not mount.
+fn file_without_pages() -> OwnedFd {
+    let folder = tempfile::tempdir().unwrap();
+    let mount = |command: &str, arguments: &[&str]| {
+        let status = Command::new(command).args(arguments).arg(folder.path()).stderr(Stdio::null()).status();
+        status.is_ok_and(|status| status.success())
+    };
+    if !mount("mount", &["-t", "tmpfs", "-o", "size=64k", "none"]) {
+        let huge = memfd_create("hostile", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB);
+        return huge.unwrap_or_else(|_| file(LOST_LEN));
+    }
+    let _ = fs::write(folder.path().join("filler"), vec![1; 128 << 10]);
+    let memory =
+        fs::OpenOptions::new().read(true).write(true).create_new(true).open(folder.path().join("memory"));
+    // The file keeps it.
+    assert!(mount("umount", &["-l"]));
+    memory.unwrap().into()
+}
+
+/// One hostile client after the other on one device, until told to stop. Counts what they did in `rounds`.
+fn attack(n: u16, path: &Path, rounds: &AtomicU32, stop: &AtomicBool) {
+    let tools = Tools { queues: ControlQueues::new(), sparse: file_without_pages() };
+    let memory = file(LOST_LEN);
+    // This thread only.
+    setpriority_process(None, 19).unwrap();
+    while !stop.load(Ordering::Relaxed) {
+        let attacked = match n / 2 % 5 {
+            0 => reaches(path, &tools, &memory, true),
+            1 => reaches(path, &tools, &tools.sparse, false),
+            2 => floods(path, rounds, stop),
+            3 => commands_without_pause(path, &tools, rounds, stop),
+            _ => violates(path),
+        };
+        // A connection that is lost in the middle is what is wanted.
+        let _ = attacked;
+        rounds.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn mappings(daemon: &Daemon) -> usize {
+    fs::read_to_string(format!("/proc/{}/maps", daemon.child.id())).unwrap().lines().count()
+}
+
+/// Threads of the daemon that run at the lowest priority.
+fn low_threads(daemon: &Daemon) -> usize {
+    let tasks = fs::read_dir(format!("/proc/{}/task", daemon.child.id())).unwrap();
+    let stats = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("stat")).ok());
+    // The nice value is field 19, and the 17th behind the name.
+    stats
+        .filter(|stat| stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(16)) == Some("19"))
+        .count()
+}
+
+#[test]
+fn hostile_clients_leave_a_neighbour_alone() {
+    let mut daemon = start();
+    let folder = daemon.folder.path().to_owned();
+    let [sender, receiver] = NEIGHBOUR.map(|id| connected(&socket(&folder, id)));
+    let mut traffic = Traffic { sender, receiver, posted: 0, completed: 0 };
+    let (done, stop, quiet) = (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
+    let rounds = [const { AtomicU32::new(0) }; HOSTILE as usize];
+    let (over, is_over) = mpsc::channel();
+    thread::scope(|scope| {
+        // Whatever fails, the other threads have to end.
+        let _end = Defer(|| {
+            stop.store(true, Ordering::Relaxed);
+            quiet.store(true, Ordering::Relaxed);
+        });
+        let neighbour = scope.spawn(|| {
+            let _over = over;
+            [&quiet, &stop].map(|stop| traffic.run(&done, stop))
+        });
+        // For so long at least, and until every attacker has done something.
+        let measured = |least: Duration, rounds: &[AtomicU32]| {
+            let (begun, before) = (Instant::now(), done.load(Ordering::Relaxed));
+            let (mut most, mut low) = (0, 0);
+            while begun.elapsed() < least || rounds.iter().any(|rounds| rounds.load(Ordering::Relaxed) < 2) {
+                assert!(begun.elapsed() < least + PATIENCE, "not every attack was made: {rounds:?}");
+                if neighbour.is_finished() {
+                    break;
+                }
+                most = most.max(mappings(&daemon));
+                low = low.max(low_threads(&daemon));
+                thread::sleep(Duration::from_millis(20));
+            }
+            let moved = done.load(Ordering::Relaxed) - before;
+            (moved as f64 / begun.elapsed().as_secs_f64(), most, low)
+        };
+        let (calm, ..) = measured(attacked() / 2, &[]);
+        quiet.store(true, Ordering::Relaxed);
+        for (n, rounds) in (0..).zip(&rounds) {
+            let (path, stop) = (socket(&folder, FIRST_HOSTILE + n), &stop);
+            scope.spawn(move || attack(n, &path, rounds, stop));
+        }
+        let (rate, most, low) = measured(attacked(), &rounds);
+        stop.store(true, Ordering::Relaxed);
+        // The sender of what never comes is dropped by the neighbour's thread, whichever way it ends.
+        assert_eq!(
+            is_over.recv_timeout(PATIENCE),
+            Err::<(), _>(mpsc::RecvTimeoutError::Disconnected),
+            "a reply or a completion did not come"
+        );
+        let longest = neighbour.join().unwrap();
+        let attacks: u32 = rounds.iter().map(|rounds| rounds.load(Ordering::Relaxed)).sum();
+        let kept = rate / calm;
+        println!(
+            "{calm:.0} messages/s in calm, {rate:.0} beside {HOSTILE} hostile clients ({attacks} attacks): {kept:.2}; \
+             longest reply {:?} in calm, {:?}; at most {most} mappings, {low} threads at low priority",
+            longest[0], longest[1]
+        );
+        assert!(most < MAX_MAPPINGS, "{most} mappings");
+        if is_daily() {
+            assert!(kept >= KEPT_RATE, "{kept:.2} of the rate");
+            assert!(longest[1] < LONGEST_REPLY, "{:?} for a reply", longest[1]);
+        }
+    });
+    assert!(daemon.child.try_wait().unwrap().is_none(), "the daemon has ended");
+}
+
+/// Private memory of the length of a guest's cannot be had then, to take the place of a file that is lost.
+#[test]
+fn lost_memory_is_survived_where_little_may_be_mapped() {
+    let mut daemon = start();
+    let folder = daemon.folder.path().to_owned();
+    let pid = Pid::from_child(&daemon.child);
+    let limit = Some(LOST_LEN);
+    prlimit(Some(pid), Resource::Data, Rlimit { current: limit, maximum: limit }).unwrap();
+    let tools = Tools { queues: ControlQueues::new(), sparse: file(LOST_LEN) };
+    for id in [FIRST_HOSTILE, FIRST_HOSTILE + 1] {
+        // The connection ends at whichever message it has come to.
+        let _ = reaches(&socket(&folder, id), &tools, &file(LOST_LEN), true);
+        daemon.wait_for_line("was cut short");
+        Client::new(&socket(&folder, id)).unwrap();
+    }
+}
+
+/// Calls a function when it goes.
+struct Defer<F: Fn()>(F);
+
+impl<F: Fn()> Drop for Defer<F> {
+    fn drop(&mut self) {
+        self.0();
+    }
+}
