@@ -219,13 +219,43 @@ fn replace(slot: &Slot, address: usize) -> bool {
         for done in (0..len).step_by(RELEASE_LEN) {
             let _ = madvise(at.wrapping_byte_add(done), RELEASE_LEN.min(len - done), Advice::LinuxDontNeed);
         }
-        if mmap_anonymous(at, len, protection, MapFlags::PRIVATE | fixed).is_ok() {
-            return true;
-        }
-        // Where memory is limited by what is mapped (RLIMIT_DATA, vm.overcommit_memory=2) there may be no room for so much of
-        // it. Of a shared file only the pages that are touched count.
-        let zeros = memfd_create(c"hcad-lost", MemfdFlags::CLOEXEC)
-            .and_then(|zeros| ftruncate(&zeros, len as u64).map(|()| zeros));
-        zeros.is_ok_and(|zeros| mmap(at, len, protection, MapFlags::SHARED | fixed, zeros, 0).is_ok())
+        mmap_anonymous(at, len, protection, MapFlags::PRIVATE | fixed).is_ok() || put_file(at, len).is_ok()
+    }
+}
+
+/// Puts a file of zeros in place of a mapping. Where the host counts memory by what is mapped (`vm.overcommit_memory=2`) there
+/// may be no room for so much private memory; of a shared file only the pages that are touched count.
+///
+/// # Safety
+/// As for a mapping at a fixed address: nothing else than the mapping is there.
+unsafe fn put_file(at: *mut c_void, len: usize) -> rustix::io::Result<()> {
+    let zeros = memfd_create(c"hcad-lost", MemfdFlags::CLOEXEC)?;
+    ftruncate(&zeros, len as u64)?;
+    let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
+    // SAFETY: the caller's.
+    unsafe { mmap(at, len, ProtFlags::READ | ProtFlags::WRITE, flags, zeros, 0) }.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use vm_memory::Bytes as _;
+
+    use super::*;
+
+    #[test]
+    fn file_of_zeros_replaces_mapping() {
+        let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 0x3000).unwrap();
+        let mapping = Mapping::new(&file, 0x3000, 0x1000, true).unwrap();
+        let bytes = mapping.slice(0x1000, 16).unwrap();
+        bytes.write_slice(&[1; 16], 0).unwrap();
+        // SAFETY: the mapping is this test's, and all of it is replaced.
+        unsafe { put_file(mapping.region.as_ptr().cast(), 0x3000) }.unwrap();
+        let mut found = [7; 16];
+        bytes.read_slice(&mut found, 0).unwrap();
+        assert_eq!(found, [0; 16]);
+        bytes.write_slice(&[2; 16], 0).unwrap();
+        rustix::io::pread(&file, &mut found, 0x1000).unwrap();
+        assert_eq!(found, [1; 16], "the client's file");
     }
 }
