@@ -14,7 +14,6 @@ use crate::config::{Config, MetricsConfig};
 use crate::confinement;
 use crate::control;
 use crate::control::roster::{self, Change, Roster};
-use crate::descriptors;
 use crate::fleet::{Fleet, FleetError, Next, Origin};
 use crate::inherited::{Inherited, InheritedError};
 use crate::metrics;
@@ -52,7 +51,6 @@ pub fn run(
     notify: &Notify,
     origin: Option<Origin>,
 ) -> Result<(), DaemonError> {
-    descriptors::raise_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Handlers are in place before the first socket is: whoever sees a socket may already send SIGTERM.
     let mut signals = {

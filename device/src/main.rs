@@ -11,6 +11,7 @@ use device::cli::{self, Cli, Command, ReplayArgs};
 use device::config;
 use device::confinement;
 use device::daemon::{self, DaemonError};
+use device::descriptors;
 use device::fleet::{FleetError, Origin};
 use device::inherited::Inherited;
 use device::manual;
@@ -64,7 +65,8 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     });
     let notify = Notify::from_environment().context("NOTIFY_SOCKET")?;
     config.make_runtime_folder()?;
-    // Before the log has its thread.
+    // Both before the log has its thread.
+    descriptors::raise_limit();
     confinement::begin(&config, file.as_deref()).map_err(|error| error.in_file(origin))?;
     subscriber::init(&config.log).map_err(anyhow::Error::msg)?;
     match daemon::run(config, inherited, &notify, again) {

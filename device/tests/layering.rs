@@ -133,7 +133,6 @@ const PARTS: &[(&str, &[&str])] = &[
     (
         "daemon",
         &[
-            "descriptors",
             "inherited",
             "notify",
             "vfio",

@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use device::frontend::jingzhao::Options;
+use device::memory::{GuestMemory, Permissions};
 use drivers::Bus as _;
 use drivers::jingzhao::{LOG_CQS, LOG_MPTS, LOG_QPS, cqc, doorbell, layout, region};
 use machine::{BUFFERS, PAGE, initialised, pages, powered_on, rc};
@@ -17,6 +18,8 @@ use protocol::hca::jingzhao::cmd::Op;
 use protocol::hca::jingzhao::icm::IcmTable;
 use protocol::hca::jingzhao::mpt::MptFlags;
 use protocol::hca::jingzhao::qpc::Qpc;
+use protocol::ids::Iova;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Taken by every test: memory is that of the process.
@@ -158,6 +161,32 @@ fn all_uar_pages_of_the_public_driver_take_doorbells() {
     let mut rung: Vec<u32> = (0..PAGES).map(|slot| machine.word(BUFFERS + u64::from(slot) * 32)).collect();
     rung.sort_unstable();
     assert!(rung.into_iter().eq(0..PAGES), "one completion for each QP");
+}
+
+/// Behind an emulated IOMMU each page is a range, which comes and goes by itself.
+#[test]
+fn most_dma_ranges_come_and_go_one_by_one() {
+    const RANGES: u64 = 65_535;
+    let _alone = alone();
+    let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&file, RANGES * PAGE).unwrap();
+    let mut memory = GuestMemory::default();
+    let all = Permissions { read: true, write: true };
+    measured("DMA ranges", RANGES, RANGES, 256, || {
+        for n in 0..RANGES {
+            // Backwards in the file, so that none continues another.
+            let backing = (file.try_clone().unwrap(), (RANGES - 1 - n) * PAGE);
+            memory.map(Iova::new(n * PAGE), PAGE, all, Some(backing)).unwrap();
+        }
+    });
+    measured("the same, taken out and put in again", RANGES, 2 * RANGES, 256, || {
+        for n in 0..RANGES {
+            memory.unmap(Iova::new(n * PAGE), PAGE).unwrap();
+            let backing = (file.try_clone().unwrap(), (RANGES - 1 - n) * PAGE);
+            memory.map(Iova::new(n * PAGE), PAGE, all, Some(backing)).unwrap();
+        }
+    });
+    assert_eq!(memory.window_count() as u64, RANGES);
 }
 
 /// Interface, section 3.3: the greatest counts, of which hardly anything is used.
