@@ -4,6 +4,8 @@
 //! process has confined itself give up theirs themselves, and the rest is made by one that has.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
 
 use rustix::io;
 use rustix::thread::{
@@ -14,13 +16,30 @@ use rustix::thread::{
 /// Whether the process confines itself.
 static CONFINED: AtomicBool = AtomicBool::new(false);
 
-/// From here on [`give_up_all`] does so. To be called before there are other threads.
+/// From here on [`spawn_without`] does so. To be called before there are other threads.
 pub fn begin() {
     CONFINED.store(true, Ordering::Release);
 }
 
-/// Leaves this thread none, if the process confines itself. For threads that only write to what is open.
-pub fn give_up_all() {
+/// Starts a thread that only writes to what is open, and waits until it has given up all it has, if the process confines itself:
+/// once system calls are confined too it could not any more.
+///
+/// # Errors
+/// The host refuses threads.
+pub fn spawn_without(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    let (done, given_up) = mpsc::sync_channel(1);
+    thread::Builder::new().name(name.to_owned()).spawn(move || {
+        give_up_all();
+        let _ = done.send(());
+        run();
+    })?;
+    // It sends, or has ended.
+    let _ = given_up.recv();
+    Ok(())
+}
+
+/// Leaves this thread none, if the process confines itself.
+fn give_up_all() {
     if CONFINED.load(Ordering::Acquire) {
         // Whoever may do nothing needs no leave to give it up, and a kernel without them has none to take.
         let _ = keep(CapabilitySet::empty());

@@ -63,8 +63,7 @@ impl Recorder {
         let queue = Arc::new(Queue::new(room));
         let mut writer = Writer { out, queue: queue.clone(), left: max_len.saturating_sub(len) };
         let called = path.to_owned();
-        thread::Builder::new().name("record".to_owned()).spawn(move || {
-            capabilities::give_up_all();
+        capabilities::spawn_without("record", move || {
             let failure = match writer.run() {
                 Ok(Written::All) => None,
                 Ok(Written::UpToBound) => {

@@ -8,7 +8,6 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -75,8 +74,7 @@ impl Outlet {
     pub fn start(sink: impl Write + AsFd + Send + 'static) -> io::Result<Self> {
         let shared = Arc::<Shared>::default();
         let outlet = Self { shared: shared.clone() };
-        thread::Builder::new().name("log".into()).spawn(move || {
-            capabilities::give_up_all();
+        capabilities::spawn_without("log", move || {
             Pump { shared, sink, missing: 0, torn: false }.run();
         })?;
         Ok(outlet)
