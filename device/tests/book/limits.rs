@@ -158,7 +158,13 @@ fn mthca(page: &mut Page) {
     page.count("shared receive queues", "max_srqs", max_srqs, UNKNOWN, DRIVER);
     page.count("memory regions", "max_mpts", max_mpts, UNKNOWN, MODULE_PARAMETER);
     page.count("work requests of a queue", "max_wqes", max_wqes, UNKNOWN, DRIVER);
-    page.count("work requests of a shared receive queue", "max_srq_wqes", max_srq_wqes, UNKNOWN, "EXCEED_LIM");
+    page.count(
+        "work requests of a shared receive queue",
+        "max_srq_wqes",
+        max_srq_wqes,
+        UNKNOWN,
+        "EXCEED_LIM",
+    );
     page.count("entries of a completion queue", "max_cqes", max_cqes, UNKNOWN, "EXCEED_LIM");
     page.count("READs and atomics under way", "max_rd_atomic", max_rd_atomic, UNKNOWN, DRIVER);
     page.count("GIDs", "max_gids", max_gids, UNKNOWN, DRIVER);
