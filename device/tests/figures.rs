@@ -167,8 +167,8 @@ fn figures_of_all_devices_are_told_to_who_asks_as_prometheus_does() {
     is_some("process_start_time_seconds", 1e9);
 
     for (request, status) in [
-        ("GET / HTTP/1.1\r\n\r\n", "404 Not Found"),
-        ("DELETE /metrics HTTP/1.1\r\n\r\n", "405 Method Not Allowed"),
+        ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", "404 Not Found"),
+        ("DELETE /metrics HTTP/1.1\r\nHost: a\r\n\r\n", "405 Method Not Allowed"),
         ("{\"devices\":{}}\n\r\n\r\n", "400 Bad Request"),
         (
             &*format!("GET /metrics HTTP/1.1\r\nA: {}", "a".repeat(4096 - 26)),

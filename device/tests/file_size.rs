@@ -85,6 +85,6 @@ fn a_ring_beyond_the_limit_is_not_made() {
     let mut command = limited(4096);
     command.arg("--config").arg(config);
     let mut daemon = Daemon::of(command.spawn().unwrap(), folder, control.clone());
-    daemon.wait_for_line("a member of the ring cannot be called");
+    daemon.wait_for_line("File too large");
     until("an answer", || hcactl(&control, &["devices"]));
 }

@@ -49,7 +49,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn files(folder: &TempDir) -> usize {
-    fs::read_dir(folder.path()).unwrap().count()
+    std::fs::read_dir(folder.path()).unwrap().count()
 }
 
 #[test]

@@ -50,7 +50,7 @@ const HOST_CONTEXT: u64 = 0x40_0000;
 /// Entries of the control queue.
 const CQP_ENTRIES: u32 = 2048;
 /// The most of what has no table of its own.
-const MAX_NEIGHBOURS: usize = 256;
+const MAX_NEIGHBOURS: usize = 4096;
 const MAX_NODES: usize = 512;
 
 /// Gives the device memory of zeros for the RDMA half.

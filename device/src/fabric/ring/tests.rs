@@ -331,7 +331,9 @@ fn owner_of_the_socket_replaces_a_pretender() {
     assert!(matches!(hello.kind, Kind::Memory { .. }));
     assert_eq!(links(&b), [A, C]);
 
-    [A, C].map(|mac| std::fs::remove_file(socket_path(folder.path(), mac)).unwrap());
+    for mac in [A, C] {
+        std::fs::remove_file(socket_path(folder.path(), mac)).unwrap();
+    }
     let (mut a, mut c) = (join(&folder, A), join(&folder, C));
     settle(&mut [&mut a, &mut b, &mut c]);
     a.send(&mut batch(A, &[(B, 1)]));

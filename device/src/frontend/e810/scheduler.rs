@@ -72,7 +72,7 @@ struct Node {
 }
 
 impl Default for Scheduler {
-    /// The tree after a reset: one branch from the port to a group of queues, where boot loaders add theirs.
+    /// The tree after a reset: one branch from the port to a leaf.
     fn default() -> Self {
         let mut scheduler = Self {
             elements: BTreeMap::new(),
@@ -82,12 +82,13 @@ impl Default for Scheduler {
             profiles: std::array::from_fn(|_| std::array::from_fn(|_| Numbers::new(1, MAX_PROFILES - 1))),
         };
         let mut parent = Teid::NONE;
-        for layer in 0..LEAF_LAYER {
+        for layer in 0..LAYERS {
             let kind = match layer {
                 0 => ElementKind::RootPort,
                 CLASS_LAYER => ElementKind::TrafficClass,
                 // Not the first element of the branch: the driver looks for it behind that.
                 2 => ElementKind::EntryPoint,
+                LEAF_LAYER => ElementKind::Leaf,
                 _ => ElementKind::Generic,
             };
             parent = scheduler.insert(parent, layer, ElementData { kind, ..ElementData::default() });
@@ -99,6 +100,8 @@ impl Default for Scheduler {
 impl Scheduler {
     /// The port's element.
     const ROOT: Teid = Teid::new(1);
+    /// The leaf of the branch that a reset leaves behind.
+    const DEFAULT_LEAF: Teid = Teid::new(LEVELS as u32);
 
     /// "Query scheduler resources"; gives the bytes written.
     ///
@@ -143,7 +146,7 @@ impl Scheduler {
         let header: &mut [u8; Group::LEN] = left.next()?;
         let mut count = 0;
         // The first TEIDs were given to them, from the port down.
-        for (teid, node) in self.elements.range(..Teid::new(LEVELS.into())) {
+        for (teid, node) in self.elements.range(..=Teid::new(LEVELS.into())) {
             *left.next()? = node.element(*teid).emit();
             count += 1;
         }
@@ -339,6 +342,8 @@ impl Scheduler {
     /// # Errors
     /// ENOENT for an unknown parent; EINVAL for one on another layer than that above the leaves; ENOSPC.
     pub(super) fn add_leaf(&mut self, parent: Teid, data: ElementData) -> Result<Teid, AdminError> {
+        // iPXE adds its queue to the last element of the default branch, which Linux removes first.
+        let parent = if parent == Self::DEFAULT_LEAF { self.node(parent)?.parent } else { parent };
         let layer = self.room_below(parent, 1)?;
         if layer != LEAF_LAYER {
             return Err(AdminError::invalid("parent of a queue", parent.get().into()));

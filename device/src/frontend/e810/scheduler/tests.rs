@@ -54,18 +54,24 @@ fn get(scheduler: &Scheduler, teid: u32) -> Result<Element, AdminStatus> {
 }
 
 #[test]
-fn default_branch_ends_in_queue_group() {
+fn the_default_branch_has_nine_elements_and_its_entry_point_is_not_the_first() {
     let scheduler = Scheduler::default();
     let mut buffer = [0xa5; 4096];
-    assert_eq!(scheduler.default_topology(&mut buffer), Ok(8 + 8 * 24));
-    assert_eq!(Group::parse_prefix(&buffer), Some(Group { parent: Teid::NONE, count: 8 }));
-    let (elements, _) = buffer[Group::LEN..8 + 8 * 24].as_chunks();
+    assert_eq!(scheduler.default_topology(&mut buffer), Ok(8 + 9 * 24));
+    assert_eq!(Group::parse_prefix(&buffer), Some(Group { parent: Teid::NONE, count: 9 }));
+    let (elements, _) = buffer[Group::LEN..8 + 9 * 24].as_chunks();
     let kinds: Vec<_> = elements.iter().map(|bytes| u8::from(Element::parse(bytes).data.kind)).collect();
-    // Drivers look for the entry point behind the first element.
-    assert_eq!(kinds, [1, 2, 4, 3, 3, 3, 3, 3]);
-    // Boot loaders add their queue below the last element.
-    let last = Element::parse(&elements[7]).teid;
-    assert!(Scheduler::default().add_leaf(last, ElementData::default()).is_ok());
+    assert_eq!(kinds, [1, 2, 4, 3, 3, 3, 3, 3, 5]);
+}
+
+#[test]
+fn queue_of_default_leaf_joins_its_group() {
+    let mut scheduler = Scheduler::default();
+    let queue = scheduler.add_leaf(Teid::new(9), ElementData::default()).unwrap();
+    assert_eq!(get(&scheduler, queue.get()).unwrap().parent, Teid::new(8));
+    assert_eq!(delete(&mut scheduler, 8, 9), Ok(1));
+    let refused = scheduler.add_leaf(Teid::new(9), ElementData::default()).unwrap_err();
+    assert_eq!(refused.status, AdminStatus::NoEntry);
 }
 
 #[test]

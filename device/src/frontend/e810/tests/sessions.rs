@@ -172,6 +172,8 @@ fn replay(session: &str) {
         let parameters = match opcode {
             // The recorded device counted the VSIs that are left wrong.
             Some(Opcode::AddVsi | Opcode::UpdateVsi | Opcode::FreeVsi) => 4,
+            // It had no default VSI, so that its port was the only element.
+            Some(Opcode::GetSwitchConfig) => 4,
             _ if line.ask.flags.contains(Flags::BUFFER) => 8,
             _ => 16,
         };

@@ -45,7 +45,7 @@ fn there_are_no_more_vsis_than_capability_0017_says() {
     let parameters = VsiParameters { kind: PF, ..VsiParameters::default() };
     let refused = vsis.add(&parameters, &mut context().emit()).unwrap_err();
     assert_eq!(refused.status, AdminStatus::NoSpace);
-    assert_eq!(vsis.iter().count(), usize::from(MAX_VSIS));
+    assert_eq!(vsis.iter().count(), usize::from(MAX_VSIS) + 1, "and the default one");
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn what_is_no_vsi_of_this_function_is_refused() {
     assert_eq!(of_virtual_function.unwrap_err().status, AdminStatus::Invalid);
     let parameters = VsiParameters { kind: PF, ..VsiParameters::default() };
     assert_eq!(vsis.add(&parameters, &mut [0; 127]).unwrap_err().status, AdminStatus::Invalid);
-    assert_eq!(vsis.iter().count(), 0);
+    assert_eq!(vsis.iter().count(), 1, "the default one");
 
     add(&mut vsis);
     let unmarked = VsiParameters { number_valid: false, ..named(1) };
@@ -64,6 +64,14 @@ fn what_is_no_vsi_of_this_function_is_refused() {
         assert_eq!(refused.status, AdminStatus::NoEntry);
         assert_eq!(vsis.free(&parameters).unwrap_err().status, AdminStatus::NoEntry);
     }
+}
+
+#[test]
+fn default_vsi_is_never_freed() {
+    let mut vsis = Vsis::default();
+    assert_eq!(vsis.free(&named(769)).unwrap_err().status, AdminStatus::NotPermitted);
+    let default = vsis.get(VsiNumber::new(769)).unwrap();
+    assert_eq!((default.queues.receive_queue(0), default.queues.len()), (0, 1));
 }
 
 #[test]

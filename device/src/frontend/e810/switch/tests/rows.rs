@@ -64,8 +64,8 @@ fn an_operator_sees_vsis_and_the_tree_of_the_scheduler() {
     let mut driver = Driver::new();
     driver.update(2, |context| context.switch.vlan_prune = true);
     let vsis: Vec<_> = driver.0.vsi_rows(0).map(|(_, row)| (row.vsi, row.vlan_prune, row.loopback)).collect();
-    assert_eq!(vsis, [(1, false, true), (2, true, true)]);
-    assert_eq!(driver.0.vsi_rows(2).count(), 1);
+    assert_eq!(vsis, [(1, false, true), (2, true, true), (769, false, false)]);
+    assert_eq!(driver.0.vsi_rows(2).count(), 2);
     let parents: Vec<_> = driver.0.node_rows(0).map(|(_, row)| row.parent).collect();
     assert_eq!(parents, [None, Some(1), Some(2), Some(3), Some(4), Some(5), Some(6), Some(7), Some(8)]);
     assert_eq!(driver.0.node_rows(9).count(), 1);
