@@ -4,7 +4,6 @@
 //! their own. Rate and latency follow from the machine and from what else runs there, so they are printed, and judged only where
 //! HCAD_DAILY is set.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stdout, reason = "figures, for whoever asks with --nocapture")]
 
 mod common;
 
