@@ -132,17 +132,7 @@ const PARTS: &[(&str, &[&str])] = &[
     ),
     (
         "daemon",
-        &[
-            "inherited",
-            "notify",
-            "vfio",
-            "config",
-            "confinement",
-            "control",
-            "metrics",
-            "blueprint",
-            "fleet",
-        ],
+        &["inherited", "notify", "vfio", "config", "confinement", "control", "metrics", "blueprint", "fleet"],
     ),
 ];
 

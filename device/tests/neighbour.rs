@@ -412,7 +412,7 @@ fn commands(round: u32) -> Vec<u8> {
         let page = 2 * u64::from(round * 28 + n) % (LOST_LEN / PAGE);
         let mailbox = u32::try_from(LOST + page * PAGE).unwrap();
         // QUERY_DEV_LIM and QUERY_FW, polled for.
-        let word = 1 << 23 | if n % 2 == 0 { 0x003 } else { 0x004 };
+        let word = 1 << 23 | if n.is_multiple_of(2) { 0x003 } else { 0x004 };
         let words = [0, mailbox, 0, 0, mailbox, 0, word];
         (0..).step_by(4).map(|at: u64| 0x8_0680 + at).zip(words)
     });

@@ -1,7 +1,7 @@
 //! Log lines a guest or a peer can cause, limited for each device at each place that writes one, and in bytes altogether.
 //!
 //! `limited!(warn, "…")` takes what `tracing::warn!` takes. A place may write [`BURST`] lines in [`WINDOW_MS`], as long as its
-//! device has bytes left of its [`Allowance`]; the first line after that says how many were left out. Every device has a thread
+//! device has bytes left of its allowance; the first line after that says how many were left out. Every device has a thread
 //! of its own, and every thread its own allowance, also at each place: a guest that makes noise hides nothing of what others
 //! cause.
 

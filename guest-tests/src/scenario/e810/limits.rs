@@ -80,7 +80,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case_within(LIMIT, &name, &hint, neighbours(&mut pair.client)).await?;
     let name = format!(
         "with {} GiB registered, {CONTROLLERS} NVMe controllers have {CPUS} queues each, and their data comes over",
-        REGIONS * REGION_MIB >> 10
+        (REGIONS * REGION_MIB) >> 10
     );
     report.case_within(LIMIT * 2, &name, &hint, everything(&mut pair)).await?;
     let stop = async {
