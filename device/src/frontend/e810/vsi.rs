@@ -161,8 +161,7 @@ impl Default for Vsis {
     fn default() -> Self {
         Self {
             numbers: Numbers::new(1, MAX_VSIS),
-            // Its one queue is the function's first, and no rule names it yet.
-            vsis: BTreeMap::from([(DEFAULT, Vsi::new(&VsiContext::default()))]),
+            vsis: BTreeMap::from([(DEFAULT, default_vsi())]),
             function_table: FunctionTable::default(),
             profiles: Profiles::default(),
         }
@@ -244,6 +243,12 @@ impl Vsis {
     fn answer(&self, number: u16) -> VsiAnswer {
         VsiAnswer { number, used: self.numbers.used(), free: self.numbers.free() }
     }
+}
+
+/// The VSI of a boot loader: its one queue is the function's first, it reaches the wire, and no rule names it yet.
+fn default_vsi() -> Vsi {
+    let switch = SwitchSection { lan: true, ..SwitchSection::default() };
+    Vsi::new(&VsiContext { switch, ..VsiContext::default() })
 }
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ fn default_vsi_is_never_freed() {
     let mut vsis = Vsis::default();
     assert_eq!(vsis.free(&named(769)).unwrap_err().status, AdminStatus::NotPermitted);
     let default = vsis.get(VsiNumber::new(769)).unwrap();
-    assert_eq!((default.queues.receive_queue(0), default.queues.len()), (0, 1));
+    assert_eq!((default.queues.receive_queue(0), default.queues.len(), default.switch.lan), (0, 1, true));
 }
 
 #[test]
