@@ -245,7 +245,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "netboot",
-        about: "iPXE boots a guest over the E810 and over InfiniBand, by DHCP and TFTP",
+        about: "iPXE boots a guest over the E810 by DHCP and TFTP, and Linux takes the card over",
         pair: false,
         alone: false,
         run: |lab, report| Box::pin(netboot::run(lab, report)),
