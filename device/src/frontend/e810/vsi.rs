@@ -230,6 +230,11 @@ impl Vsis {
         self.vsis.get_mut(&number)
     }
 
+    /// Whether a driver has added some that it has not freed.
+    pub(super) fn has_added(&self) -> bool {
+        self.numbers.used() > 0
+    }
+
     /// All of them.
     pub(super) fn iter(&self) -> impl Iterator<Item = (VsiNumber, &Vsi)> {
         self.vsis.iter().map(|(number, vsi)| (*number, vsi))

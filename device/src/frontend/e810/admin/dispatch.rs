@@ -35,7 +35,7 @@ fn execute(device: &mut E810, cx: &mut Context<'_>, descriptor: &mut Descriptor)
     let asked = *descriptor;
     if cx.monitor.is_strict() {
         let function = &mut device.function;
-        let in_use = !function.leaves.queues.is_empty() || function.switching.vsis.iter().next().is_some();
+        let in_use = !function.leaves.queues.is_empty() || function.switching.vsis.has_added();
         strict::examine(&mut function.strict, descriptor, in_use).report(cx.monitor);
     }
     let opcode = Opcode::from_code(descriptor.opcode);

@@ -69,6 +69,7 @@ fn what_is_no_vsi_of_this_function_is_refused() {
 #[test]
 fn default_vsi_is_never_freed() {
     let mut vsis = Vsis::default();
+    assert!(!vsis.has_added());
     assert_eq!(vsis.free(&named(769)).unwrap_err().status, AdminStatus::NotPermitted);
     let default = vsis.get(VsiNumber::new(769)).unwrap();
     assert_eq!((default.queues.receive_queue(0), default.queues.len(), default.switch.lan), (0, 1, true));
