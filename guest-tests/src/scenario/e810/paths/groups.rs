@@ -11,7 +11,7 @@ use crate::scenario::failing::status;
 use crate::stock_verbs::{FileRegion, StockConnect, StockPath, StockQp, StockSend, StockVerbs};
 
 /// Its first and last four bytes differ, of which Ethernet addresses are made.
-const GROUP: &str = "ff15:401b::1234:5678";
+const GROUP: &str = "ff15:401b:0000:0000:0000:0000:1234:5678";
 /// Where groups take datagrams.
 const GROUP_QPN: u32 = 0xff_ffff;
 const QKEY: u32 = 0x1111_1111;
