@@ -530,16 +530,6 @@ fn mappings(daemon: &Daemon) -> usize {
     fs::read_to_string(format!("/proc/{}/maps", daemon.child.id())).unwrap().lines().count()
 }
 
-/// Threads of the daemon that run at the lowest priority.
-fn low_threads(daemon: &Daemon) -> usize {
-    let tasks = fs::read_dir(format!("/proc/{}/task", daemon.child.id())).unwrap();
-    let stats = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("stat")).ok());
-    // The nice value is field 19, and the 17th behind the name.
-    stats
-        .filter(|stat| stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(16)) == Some("19"))
-        .count()
-}
-
 #[test]
 fn hostile_clients_leave_a_neighbour_alone() {
     let mut daemon = start();
@@ -562,26 +552,25 @@ fn hostile_clients_leave_a_neighbour_alone() {
         // For so long at least, and until every attacker has done something.
         let measured = |least: Duration, rounds: &[AtomicU32]| {
             let (begun, before) = (Instant::now(), done.load(Ordering::Relaxed));
-            let (mut most, mut low) = (0, 0);
+            let mut most = 0;
             while begun.elapsed() < least || rounds.iter().any(|rounds| rounds.load(Ordering::Relaxed) < 2) {
                 assert!(begun.elapsed() < least + PATIENCE, "not every attack was made: {rounds:?}");
                 if neighbour.is_finished() {
                     break;
                 }
                 most = most.max(mappings(&daemon));
-                low = low.max(low_threads(&daemon));
                 thread::sleep(Duration::from_millis(20));
             }
             let moved = done.load(Ordering::Relaxed) - before;
-            (moved as f64 / begun.elapsed().as_secs_f64(), most, low)
+            (moved as f64 / begun.elapsed().as_secs_f64(), most)
         };
-        let (calm, ..) = measured(attacked() / 2, &[]);
+        let (calm, _) = measured(attacked() / 2, &[]);
         quiet.store(true, Ordering::Relaxed);
         for (n, rounds) in (0..).zip(&rounds) {
             let (path, stop) = (socket(&folder, FIRST_HOSTILE + n), &stop);
             scope.spawn(move || attack(n, &path, rounds, stop));
         }
-        let (rate, most, low) = measured(attacked(), &rounds);
+        let (rate, most) = measured(attacked(), &rounds);
         stop.store(true, Ordering::Relaxed);
         // The sender of what never comes is dropped by the neighbour's thread, whichever way it ends.
         assert_eq!(
@@ -594,7 +583,7 @@ fn hostile_clients_leave_a_neighbour_alone() {
         let kept = rate / calm;
         println!(
             "{calm:.0} messages/s in calm, {rate:.0} beside {HOSTILE} hostile clients ({attacks} attacks): {kept:.2}; \
-             longest reply {:?} in calm, {:?}; at most {most} mappings, {low} threads at low priority",
+             longest reply {:?} in calm, {:?}; at most {most} mappings",
             longest[0], longest[1]
         );
         assert!(most < MAX_MAPPINGS, "{most} mappings");
