@@ -313,7 +313,7 @@ fn endless_chains_are_cut_into_bounded_steps() {
     engine.ring(Instant::ZERO, qpn, &mut host);
     assert_eq!(engine.poll_transmit(Instant::ZERO, &mut host, &mut Vec::new()), None);
     let done = std::iter::from_fn(|| engine.poll_event()).count();
-    assert!((1000..10_000).contains(&done), "{done} NOPs in one call");
+    assert!((64..=1024).contains(&done), "{done} NOPs in one call");
     // It wants to go on at once, and flushing is bounded as well.
     assert_eq!(engine.poll_timeout(), Some(Instant::ZERO));
     to(&mut engine, State::Err, &mut host);
