@@ -10,6 +10,7 @@ macro_rules! context {
     ($hca:ident) => {
         Context {
             now: $hca.now,
+            config: &$hca.config,
             engine: &mut $hca.engine,
             dma: &$hca.memory,
             port: &mut $hca.port,

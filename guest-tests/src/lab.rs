@@ -300,6 +300,16 @@ impl Lab {
         self.pack(run, "initramfs-debian", DISK_MODULES, DISK_MODULES_IF_ANY, Some(disks))
     }
 
+    /// The same with DPDK's `testpmd` in the user space.
+    ///
+    /// # Errors
+    /// As [`Lab::debian_image`].
+    pub async fn dpdk_image(&self, run: &RunDir) -> Result<Image> {
+        let artifacts = self.artifacts.clone();
+        let disks = tokio::task::spawn_blocking(move || artifacts.dpdk_disks()).await??;
+        self.pack(run, "initramfs-dpdk", DISK_MODULES, DISK_MODULES_IF_ANY, Some(disks))
+    }
+
     /// A disk with Debian's package for the E810 as `ice.pkg`.
     ///
     /// # Errors

@@ -30,6 +30,7 @@ use crate::net::address::Addresses;
 use crate::telemetry::monitor::Monitor;
 use crate::telemetry::trace::Kind;
 use crate::vfio::msix::Interrupts;
+use crate::vfio::pci::ConfigSpace;
 use crate::vfio::{Bar, PciFunction};
 
 /// What a device is given at its creation and keeps.
@@ -54,6 +55,8 @@ impl<Options> Setup<Options> {
 pub struct Context<'a> {
     /// When the input came.
     pub now: Instant,
+    /// PCI configuration space, as software has programmed it.
+    pub config: &'a ConfigSpace,
     /// Transport.
     pub engine: &'a mut Engine,
     /// Memory the guest lets the device reach.

@@ -45,6 +45,8 @@ const STATUS_CLEARED_BY_ONE: u16 = 0xf900;
 /// 64-bit memory.
 const BAR_MEMORY_64: u64 = 0b100;
 const BAR_PREFETCHABLE: u64 = 0b1000;
+/// Bits of a memory BAR that are no part of its address.
+const BAR_ATTRIBUTES: u64 = 0xf;
 
 /// Power management capability, 8 bytes.
 const PM_POINTER: u8 = 0x40;
@@ -178,6 +180,13 @@ impl ConfigSpace {
     /// Whether the function may access memory: bus master enabled, full power.
     pub fn bus_master(&self) -> bool {
         self.word(header::COMMAND) & COMMAND_MASTER != 0 && self.full_power()
+    }
+
+    /// The bus address that software gave to a memory BAR; 0 if it gave none.
+    pub fn bar_address(&self, bar: Bar) -> u64 {
+        let at = header::BAR0 + 4 * usize::from(bar.number());
+        let dword = |at| u64::from(self.word(at)) | u64::from(self.word(at + 2)) << 16;
+        (dword(at) | dword(at + 4) << 32) & !BAR_ATTRIBUTES
     }
 
     /// What this space says about interrupts.
@@ -365,6 +374,17 @@ mod tests {
             let _ = write32(&mut space, unimplemented, u32::MAX);
             assert_eq!(dword(&space, unimplemented), 0);
         }
+    }
+
+    #[test]
+    fn bar_address_is_without_attributes() {
+        let mut space = space();
+        assert_eq!(space.bar_address(Bar::Bar0), 0);
+        let _ = write32(&mut space, 0x10, 0xfe10_0000);
+        let _ = write32(&mut space, 0x14, 0x38);
+        assert_eq!(space.bar_address(Bar::Bar0), 0x38_fe10_0000);
+        space.reset();
+        assert_eq!(space.bar_address(Bar::Bar0), 0);
     }
 
     #[test]

@@ -148,9 +148,20 @@ impl Disks {
     /// # Errors
     /// When packages cannot be fetched or an image cannot be made.
     pub fn obtain(cache: &Path, kernel: &Kernel, added: &Added) -> Result<Self> {
+        Self::of(cache, kernel, &with_added(cache, added)?)
+    }
+
+    /// The same with DPDK.
+    ///
+    /// # Errors
+    /// As [`Disks::obtain`].
+    pub fn with_dpdk(cache: &Path, kernel: &Kernel) -> Result<Self> {
+        Self::of(cache, kernel, &with_dpdk(cache)?)
+    }
+
+    fn of(cache: &Path, kernel: &Kernel, system: &Path) -> Result<Self> {
         let tools = debian(cache)?.join("root");
-        let system = with_added(cache, added)?.join(IMAGE);
-        Ok(Self { system, modules: modules(cache, &tools, kernel)? })
+        Ok(Self { system: system.join(IMAGE), modules: modules(cache, &tools, kernel)? })
     }
 }
 
@@ -174,13 +185,23 @@ pub(super) fn debian(cache: &Path) -> Result<PathBuf> {
     })
 }
 
-/// The same with packages added, and with all that these depend on.
+/// The same with the packages that a user added, and with all that these depend on.
 pub(super) fn with_added(cache: &Path, added: &Added) -> Result<PathBuf> {
-    let system = debian(cache)?;
     let names: Vec<&str> = added.names().collect();
-    if names.is_empty() {
-        return Ok(system);
-    }
+    if names.is_empty() { debian(cache) } else { with(cache, &names, &|_| true) }
+}
+
+/// The same with DPDK's `testpmd` and its drivers. Debian has the program in a package for developers, whose libraries for
+/// them are left out.
+pub(super) fn with_dpdk(cache: &Path) -> Result<PathBuf> {
+    const PACKAGE: &str = "dpdk-dev";
+    let runs = |name: &str| name == PACKAGE || !name.ends_with("-dev") && !WITHOUT.contains(&name);
+    with(cache, &[PACKAGE], &runs)
+}
+
+/// The same with packages added, and those of their dependencies that are wanted by name.
+fn with(cache: &Path, names: &[&str], wanted: &dyn Fn(&str) -> bool) -> Result<PathBuf> {
+    let system = debian(cache)?;
     let base = system.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let name = format!("debian-added-1-{:016x}", digest(names.iter().copied().chain([base])));
     let present = packages::packages(&system)?;
@@ -189,10 +210,10 @@ pub(super) fn with_added(cache: &Path, added: &Added) -> Result<PathBuf> {
         copy.args(["-a", "--reflink=auto"]).arg(system.join("root")).arg(&work.entry);
         run(&mut copy).context("copying the user space")?;
         let set = Set {
-            install: &names,
+            install: names,
             suite: Suite::Trixie,
             component: Component::Main,
-            wanted: &|package| !present.contains(package),
+            wanted: &|package| !present.contains(package) && wanted(&package.name),
         };
         let root = set.fetch(work)?;
         configure(&root)?;

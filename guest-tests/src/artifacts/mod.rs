@@ -125,6 +125,14 @@ impl Artifacts {
         Ok(Disks { system: self.root.clone().unwrap_or(disks.system), ..disks })
     }
 
+    /// Disks of guests with DPDK.
+    ///
+    /// # Errors
+    /// As [`Disks::obtain`].
+    pub fn dpdk_disks(&self) -> Result<Disks> {
+        Disks::with_dpdk(&self.cache, &self.kernel)
+    }
+
     /// A disk with Debian's package for the E810 of Linux's `ice`, if the machine's archive has firmware that is not free.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ mod answers;
 mod bridge;
 pub(super) mod cm;
 mod content;
+pub(super) mod dpdk;
 mod effort;
 pub(super) mod errors;
 mod filter;

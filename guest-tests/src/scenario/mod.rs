@@ -244,8 +244,15 @@ pub const ALL: &[Scenario] = &[
         run: |lab, report| Box::pin(e810::selftest::run(lab, report)),
     },
     Scenario {
+        name: "dpdk",
+        about: "DPDK's testpmd forwards between two E810, as a wire between guests with Debian's own ice",
+        pair: false,
+        alone: false,
+        run: |lab, report| Box::pin(e810::dpdk::run(lab, report)),
+    },
+    Scenario {
         name: "netboot",
-        about: "iPXE boots a guest over the E810 by DHCP and TFTP, and Linux takes the card over",
+        about: "iPXE boots a guest over the E810 and over the InfiniHost by DHCP and TFTP, and Linux takes the card over",
         pair: false,
         alone: false,
         run: |lab, report| Box::pin(netboot::run(lab, report)),

@@ -1,5 +1,5 @@
-//! iPXE boots a guest from the network over its only network device, an E810: the driver that iPXE brings gets an address by
-//! DHCP from another guest, and a kernel by TFTP. Then the stock driver takes the device over.
+//! iPXE boots a guest from the network over its only network device: the drivers that iPXE brings for the E810 and the
+//! InfiniHost get an address by DHCP from another guest, and a kernel by TFTP. Then the stock driver takes the device over.
 
 use std::time::Duration;
 
@@ -7,6 +7,7 @@ use agent::wire::ProgramId;
 use anyhow::{Context as _, Result, ensure};
 
 use super::e810::station;
+use super::stock_pair::load_mthca;
 use crate::daemon::{Daemon, HcaSpec, Interface};
 use crate::lab::{BOOT_SCRIPT, Guest, Lab};
 use crate::qemu::Share;
@@ -23,19 +24,38 @@ const NETWORK: &str = "10.82.0";
 const SERVER_TIMEOUT: Duration = Duration::from_secs(20);
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// A network device that iPXE and Linux both have drivers for.
+#[derive(Clone, Copy, Debug)]
+struct Card {
+    interface: Interface,
+    name: &'static str,
+    modules: &'static [&'static str],
+}
+
+const CARDS: [Card; 2] = [
+    Card { interface: Interface::E810, name: "the E810", modules: &["ice"] },
+    Card { interface: Interface::Mthca, name: "the InfiniHost", modules: &["ib_ipoib"] },
+];
+
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("netboot")?;
     let hint = format!("consoles, logs and command lines: {}", run.path().display());
     let image = lab.debian_image(&run).await?;
-    let mut network = Network::start(lab, &run, &image).await.context(hint.clone())?;
-    report.case("iPXE boots a kernel", &hint, network.boot_client(lab, &run, &image)).await?;
-    report.case("Linux takes the card over", &hint, network.client_pings()).await?;
-    network.stop().await
+    for card in CARDS {
+        let mut network = Network::start(lab, &run, &image, card).await.context(hint.clone())?;
+        let name = format!("iPXE boots a kernel over {}", card.name);
+        report.case(&name, &hint, network.boot_client(lab, &run, &image)).await?;
+        let name = format!("{} serves Linux after iPXE", card.name);
+        report.case(&name, &hint, network.client_pings()).await?;
+        network.stop().await?;
+    }
+    Ok(())
 }
 
 /// A guest that serves DHCP and TFTP, and one that boots from it.
 #[derive(Debug)]
 struct Network {
+    card: Card,
     server: Vm,
     dnsmasq: ProgramId,
     client: Option<Vm>,
@@ -43,9 +63,10 @@ struct Network {
 }
 
 impl Network {
-    async fn start(lab: &Lab, run: &RunDir, image: &Image) -> Result<Self> {
+    async fn start(lab: &Lab, run: &RunDir, image: &Image, card: Card) -> Result<Self> {
         let specs = HcaSpec::pair()?.map(|spec| HcaSpec {
-            interface: Interface::E810,
+            name: format!("{}-{}", card.interface.name(), spec.name),
+            interface: card.interface,
             capture: false,
             trace: lab.trace(),
             ..spec
@@ -61,7 +82,7 @@ impl Network {
             ..Guest::default()
         };
         let mut server = lab.boot(run, image, guest).await?;
-        let device = bring_up(&mut server, 1).await?;
+        let device = bring_up(&mut server, card, 1).await?;
         sh(
             &mut server,
             &format!(
@@ -78,14 +99,15 @@ impl Network {
         .await?;
         // Port 67, as the kernel writes it.
         await_text(&mut server, &["/proc/net/udp"], &[":0043 "], SERVER_TIMEOUT).await.context("dnsmasq")?;
-        Ok(Self { server, dnsmasq, client: None, daemons })
+        Ok(Self { card, server, dnsmasq, client: None, daemons })
     }
 
     /// Boots the other guest. Its agent is in the initramfs that came over the network, so its answer shows that all of that
     /// arrived.
     async fn boot_client(&mut self, lab: &Lab, run: &RunDir, image: &Image) -> Result<()> {
+        let name = format!("{}-b", self.card.interface.name());
         let guest = Guest {
-            name: "b",
+            name: &name,
             hcas: vec![self.daemons[1].socket().to_owned()],
             boot_loader: Some(lab.ipxe().await?),
             least_memory_mib: 1024,
@@ -103,7 +125,7 @@ impl Network {
 
     async fn client_pings(&mut self) -> Result<()> {
         let client = self.client.as_mut().context("the guest did not boot")?;
-        bring_up(client, 2).await?;
+        bring_up(client, self.card, 2).await?;
         let answer =
             client.run(&["ping", "-c", "5", "-i", "0.2", "-s", "1400", &format!("{NETWORK}.1")]).await?;
         ensure!(answer.contains(" 0% packet loss"), "{answer}");
@@ -123,9 +145,15 @@ impl Network {
 }
 
 /// Loads the stock driver and gives its network device, the name of which is returned, an address.
-async fn bring_up(vm: &mut Vm, host: u16) -> Result<String> {
-    station::load(vm, &["ice"]).await?;
-    let device = station::device(vm, host).await?;
+async fn bring_up(vm: &mut Vm, card: Card, host: u16) -> Result<String> {
+    if let Interface::Mthca = card.interface {
+        load_mthca(vm).await?;
+    }
+    station::load(vm, card.modules).await?;
+    let device = match card.interface {
+        Interface::Mthca => "ib0".to_owned(),
+        _ => station::device(vm, host).await?,
+    };
     sh(vm, &format!("ip link set {device} up && ip address add {NETWORK}.{host}/24 dev {device}")).await?;
     let carrier = format!("/sys/class/net/{device}/carrier");
     await_text(vm, &[&carrier], &["1"], CARRIER_TIMEOUT).await.context("no carrier")?;

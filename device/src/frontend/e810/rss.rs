@@ -44,13 +44,18 @@ impl VsiRss {
     }
 }
 
-/// Table of the function, which its VSIs can share: queues by the low bits of a hash.
+/// Table of the function, which its VSIs can share: queues by the low bits of a hash. Software chooses its length each time
+/// it sets the table. Linux's driver takes the longest, DPDK's 512 entries.
 #[derive(Clone, Debug)]
-pub(super) struct FunctionTable(Box<[u8; FUNCTION_ENTRIES]>);
+pub(super) struct FunctionTable {
+    entries: Box<[u8; FUNCTION_ENTRIES]>,
+    /// A power of two.
+    len: usize,
+}
 
 impl Default for FunctionTable {
     fn default() -> Self {
-        Self(Box::new([0; FUNCTION_ENTRIES]))
+        Self { entries: Box::new([0; FUNCTION_ENTRIES]), len: FUNCTION_ENTRIES }
     }
 }
 
@@ -82,7 +87,7 @@ impl Vsis {
         let low_bits = usize::from(u16::from_le_bytes([low, high]));
         let index = match vsi.options.table {
             TableKind::Vsi => vsi.rss.table[low_bits % VSI_ENTRIES],
-            TableKind::Function => self.function_table.0[low_bits % FUNCTION_ENTRIES],
+            TableKind::Function => self.function_table.entries[low_bits % self.function_table.len],
             // No command sets one.
             TableKind::Global | TableKind::Reserved => 0,
         };
@@ -119,7 +124,7 @@ impl Vsis {
     /// "Set RSS table".
     ///
     /// # Errors
-    /// ENOENT for an unknown VSI; EINVAL for a table that there is not, or a buffer that is too short.
+    /// ENOENT for an unknown VSI; EINVAL for an unknown table or length, or a buffer that is too short.
     pub(super) fn set_table(
         &mut self,
         parameters: &TableParameters,
@@ -130,19 +135,26 @@ impl Vsis {
             return Err(AdminError::invalid("bytes of an rss table", buffer.len() as u64));
         };
         table.copy_from_slice(entries);
+        if let TableKind::Function = parameters.table() {
+            self.function_table.len = entries.len();
+        }
         Ok(())
     }
 
     /// "Get RSS table"; gives the bytes written.
     ///
     /// # Errors
-    /// As for [`Vsis::set_table`].
+    /// As for [`Vsis::set_table`], and EINVAL for a length that differs from the function table's.
     pub(super) fn get_table(
         &mut self,
         parameters: &TableParameters,
         buffer: &mut [u8],
     ) -> Result<usize, AdminError> {
+        let set = self.function_table.len;
         let table = self.table(parameters)?;
+        if parameters.table() == TableKind::Function && table.len() != set {
+            return Err(AdminError::invalid("size of an rss table", parameters.size.into()));
+        }
         let len = buffer.len();
         let Some(entries) = buffer.get_mut(..table.len()) else {
             return Err(AdminError::invalid("bytes of an rss table", len as u64));
@@ -151,15 +163,15 @@ impl Vsis {
         Ok(table.len())
     }
 
-    /// The table that a command names. Of the function's there is one size only, that of its capability.
+    /// The table that a command names, in the length that the command names.
     fn table(&mut self, parameters: &TableParameters) -> Result<&mut [u8], AdminError> {
         self.scaled(parameters.vsi, parameters.vsi_valid)?;
         match parameters.table() {
             TableKind::Vsi => Ok(&mut self.scaled(parameters.vsi, parameters.vsi_valid)?.rss.table),
-            TableKind::Function if parameters.function_entries() == Some(FUNCTION_ENTRIES) => {
-                Ok(self.function_table.0.as_mut_slice())
-            }
-            TableKind::Function => Err(AdminError::invalid("size of an rss table", parameters.size.into())),
+            TableKind::Function => parameters
+                .function_entries()
+                .and_then(|len| self.function_table.entries.get_mut(..len))
+                .ok_or(AdminError::invalid("size of an rss table", parameters.size.into())),
             TableKind::Global | TableKind::Reserved => {
                 Err(AdminError::invalid("kind of rss table", parameters.kind.into()))
             }

@@ -76,7 +76,7 @@ fn dispatch(
     inbox: &[u8],
 ) -> Result<Answer, CmdError> {
     match command.op {
-        Op::QueryFw => Ok(hca::query_fw()),
+        Op::QueryFw => Ok(hca::query_fw(cx)),
         Op::EnableLam | Op::DisableLam => Err(hca::no_local_memory()),
         Op::MapFa | Op::MapIcmAux => icm::map_unused(inbox),
         // Firmware and its memory are none of this device's.

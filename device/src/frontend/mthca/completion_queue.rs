@@ -36,7 +36,7 @@ pub struct CompletionQueue {
 impl CompletionQueue {
     /// The queue of a SW2HW_CQ. `cqn` is the whole number software gave.
     pub fn new(cqn: Cqn, cqc: &Cqc) -> Self {
-        let buffer = Buffer { pd: cqc.pd, lkey: cqc.lkey, start: 0, log_entries: cqc.log_entries };
+        let buffer = Buffer { pd: cqc.pd, lkey: cqc.lkey, start: cqc.start, log_entries: cqc.log_entries };
         Self {
             cqn,
             page: cqc.page,
@@ -94,7 +94,8 @@ impl CompletionQueue {
     pub fn resize(&mut self, resize: &ResizeCq, record: Option<u32>) -> Result<(), CmdError> {
         let mut ring = self.ring;
         record.into_iter().for_each(|consumer| ring.set_consumer(consumer));
-        ring.move_to(Buffer { lkey: resize.lkey, log_entries: resize.log_entries, ..*ring.ring().buffer() });
+        let ResizeCq { start, lkey, log_entries } = *resize;
+        ring.move_to(Buffer { start, lkey, log_entries, ..*ring.ring().buffer() });
         let unread = ring.unread();
         if u64::from(unread) > ring.ring().entries() {
             return Err(CmdError::new(CmdStatus::BadSize, "entries software has not read", unread.into()));

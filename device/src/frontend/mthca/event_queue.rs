@@ -101,7 +101,7 @@ pub struct EventQueue {
 impl EventQueue {
     /// The queue of a SW2HW_EQ, armed.
     pub fn new(eqc: &Eqc) -> Self {
-        let buffer = Buffer { pd: eqc.pd, lkey: eqc.lkey, start: 0, log_entries: eqc.log_entries };
+        let buffer = Buffer { pd: eqc.pd, lkey: eqc.lkey, start: eqc.start, log_entries: eqc.log_entries };
         let events = EventRing::new(CountedRing::new(buffer));
         Self { events, interrupt: eqc.interrupt, armed: true }
     }

@@ -21,46 +21,54 @@ pub struct QueryFw {
     pub version: [u16; 3],
     /// Log2 of the commands that may wait for their events.
     pub log_max_commands: u8,
+    /// Bus address of BAR0. Linux uses the offsets within the BAR only and iPXE the addresses as they are, so registers
+    /// are reported by their whole address.
+    pub bar0: u64,
 }
 
 impl QueryFw {
-    /// Reads version and sizes of the outbox, as software does.
+    /// Reads the outbox as software does.
     pub fn parse(out: &[u8; LEN]) -> Self {
         let half = |at| u16::from_be_bytes(get(out, at));
         Self {
             area_pages: half(0x00),
             version: [half(0x02), half(0x06), half(0x04)],
             log_max_commands: out[0x0f],
+            bar0: u64::from_be_bytes(get(out, 0x30)).wrapping_sub(regs::CATASTROPHE.into()),
         }
     }
 
-    /// The lowest version the driver does not complain about.
-    pub const RECOMMENDED: Self = Self { area_pages: 1, version: [1, 2, 0], log_max_commands: 5 };
+    /// The lowest version for which the driver logs no warning.
+    pub const fn recommended(bar0: u64) -> Self {
+        Self { area_pages: 1, version: [1, 2, 0], log_max_commands: 5, bar0 }
+    }
 
-    /// The outbox. Registers are where [`regs`] has them.
+    /// The outbox. Registers have the offsets of [`regs`] from BAR0.
     pub fn emit(&self) -> [u8; LEN] {
         let mut out = [0; LEN];
+        let register = |offset: u32| self.bar0.wrapping_add(offset.into());
         let [major, minor, subminor] = self.version;
         put(&mut out, 0x00, self.area_pages.to_be_bytes());
         put(&mut out, 0x02, major.to_be_bytes());
         put(&mut out, 0x04, subminor.to_be_bytes());
         put(&mut out, 0x06, minor.to_be_bytes());
         out[0x0f] = self.log_max_commands;
-        put(&mut out, 0x20, u64::from(regs::CLEAR_INTERRUPT).to_be_bytes());
-        put(&mut out, 0x30, u64::from(regs::CATASTROPHE).to_be_bytes());
+        put(&mut out, 0x20, register(regs::CLEAR_INTERRUPT).to_be_bytes());
+        put(&mut out, 0x30, register(regs::CATASTROPHE).to_be_bytes());
         put(&mut out, 0x38, regs::CATASTROPHE_DWORDS.to_be_bytes());
-        put(&mut out, 0x40, u64::from(regs::EQ_ARM).to_be_bytes());
-        put(&mut out, 0x48, u64::from(regs::EQ_SET_CI).to_be_bytes());
+        put(&mut out, 0x40, register(regs::EQ_ARM).to_be_bytes());
+        put(&mut out, 0x48, register(regs::EQ_SET_CI).to_be_bytes());
         out
     }
 }
 
 impl Describe for QueryFw {
     fn describe(&self, to: &mut dyn Visitor) {
-        let Self { area_pages, version: [major, minor, subminor], log_max_commands } = self;
+        let Self { area_pages, version: [major, minor, subminor], log_max_commands, bar0 } = self;
         area_pages.show("area_pages", to);
         format_args!("{major}.{minor}.{subminor}").show("version", to);
         log_max_commands.show("log_max_commands", to);
+        Hex(*bar0).show("bar0", to);
     }
 }
 
@@ -432,15 +440,15 @@ mod tests {
     #[test]
     fn query_fw_has_subminor_before_minor_and_the_registers() {
         check(
-            &QueryFw::RECOMMENDED.emit(),
+            &QueryFw::recommended(0x38_fe10_0000).emit(),
             &[
                 (0x00, &[0, 1, 0, 1, 0, 0, 0, 2]),
                 (0x0f, &[5]),
-                (0x20, &[0, 0, 0, 0, 0, 0x0f, 0x00, 0xd8]),
-                (0x30, &[0, 0, 0, 0, 0, 0x08, 0x30, 0x00]),
+                (0x20, &[0, 0, 0, 0x38, 0xfe, 0x1f, 0x00, 0xd8]),
+                (0x30, &[0, 0, 0, 0x38, 0xfe, 0x18, 0x30, 0x00]),
                 (0x38, &[0, 0, 0, 1]),
-                (0x40, &[0, 0, 0, 0, 0, 0x08, 0x0a, 0x00]),
-                (0x48, &[0, 0, 0, 0, 0, 0x08, 0x0b, 0x00]),
+                (0x40, &[0, 0, 0, 0x38, 0xfe, 0x18, 0x0a, 0x00]),
+                (0x48, &[0, 0, 0, 0x38, 0xfe, 0x18, 0x0b, 0x00]),
             ],
         );
     }
@@ -481,7 +489,8 @@ mod tests {
     /// The bytes are pinned above.
     #[test]
     fn what_is_written_is_read_back() {
-        assert_eq!(QueryFw::parse(&QueryFw::RECOMMENDED.emit()), QueryFw::RECOMMENDED);
+        let firmware = QueryFw::recommended(0x38_fe10_0000);
+        assert_eq!(QueryFw::parse(&firmware.emit()), firmware);
         assert_eq!(DevLim::parse(&DevLim::RECOMMENDED.emit()), DevLim::RECOMMENDED);
         let adapter = Adapter { board_id: *b"HCAD_MT25204\0\0\0\0" };
         assert_eq!(Adapter::parse(&adapter.emit()), adapter);

@@ -14,6 +14,8 @@ use crate::ids::{Cqn, Eqn, Lkey, Pdn};
 /// What the device uses of a completion queue context. The queue is not armed at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cqc {
+    /// Address of the first entry within the region.
+    pub start: u64,
     /// Log2 of the entries.
     pub log_entries: u8,
     /// UAR page of its doorbells and records.
@@ -32,7 +34,7 @@ pub struct Cqc {
     pub arm_record: u32,
 }
 
-describe!(Cqc { log_entries, page as Hex, comp_eqn, pd, lkey, cqn, consumer_record, arm_record });
+describe!(Cqc { start as Hex, log_entries, page as Hex, comp_eqn, pd, lkey, cqn, consumer_record, arm_record });
 
 impl Cqc {
     /// Bytes of the inbox.
@@ -45,6 +47,7 @@ impl Cqc {
     pub fn parse(inbox: &[u8; Self::LEN], max_log_entries: u8) -> Result<Self, CmdError> {
         let raw: Raw = transmute!(*inbox);
         Ok(Self {
+            start: raw.start.get(),
             log_entries: check_size(raw.size.log_entries(), max_log_entries)?,
             page: raw.size.page(),
             comp_eqn: Eqn::new(raw.comp_eqn.get() & 0xff),
@@ -60,13 +63,15 @@ impl Cqc {
 /// The inbox of RESIZE_CQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResizeCq {
+    /// Address of the first entry within the region.
+    pub start: u64,
     /// Log2 of the entries.
     pub log_entries: u8,
     /// Region that is the new buffer.
     pub lkey: Lkey,
 }
 
-describe!(ResizeCq { log_entries, lkey });
+describe!(ResizeCq { start as Hex, log_entries, lkey });
 
 impl ResizeCq {
     /// Bytes of the inbox.
@@ -80,7 +85,11 @@ impl ResizeCq {
         let raw: Raw = transmute!(*inbox);
         // The size is a whole byte here.
         let [log_entries, ..] = raw.size.into_bits().to_bytes();
-        Ok(Self { log_entries: check_size(log_entries, max_log_entries)?, lkey: Lkey::new(raw.lkey.get()) })
+        Ok(Self {
+            start: raw.start.get(),
+            log_entries: check_size(log_entries, max_log_entries)?,
+            lkey: Lkey::new(raw.lkey.get()),
+        })
     }
 }
 
@@ -122,6 +131,8 @@ mod tests {
         let mut inbox = [0; Cqc::LEN];
         for (at, bytes) in [
             (0x00, [0x00, 0x04, 0x00, 0x00]),
+            (0x04, [0, 0, 0, 0x12]),
+            (0x08, [0x34, 0x50, 0, 0]),
             (0x0c, [0x0b, 0x00, 0x00, 0x02]),
             (0x10, [0, 0, 0, 2]),
             (0x14, [0, 0, 0, 1]),
@@ -139,6 +150,7 @@ mod tests {
     #[test]
     fn each_field_has_its_place() {
         let expected = Cqc {
+            start: 0x12_3450_0000,
             log_entries: 11,
             page: 2,
             comp_eqn: Eqn::new(1),
@@ -154,9 +166,10 @@ mod tests {
     #[test]
     fn resize_takes_size_and_key() {
         let mut bytes = [0; ResizeCq::LEN];
+        bytes[0x09] = 0x30;
         bytes[0x0c] = 8;
         bytes[0x1c..0x20].copy_from_slice(&[0, 0, 0x17, 0]);
-        let expected = ResizeCq { log_entries: 8, lkey: Lkey::new(0x1700) };
+        let expected = ResizeCq { start: 0x30_0000, log_entries: 8, lkey: Lkey::new(0x1700) };
         assert_eq!(ResizeCq::parse(&bytes, 17), Ok(expected));
         bytes[0x0c] = 0x28;
         assert_eq!(ResizeCq::parse(&bytes, 17).unwrap_err().status, CmdStatus::ExceedLim);

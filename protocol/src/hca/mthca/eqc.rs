@@ -7,7 +7,7 @@ use bitfield_struct::bitfield;
 use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
-use crate::describe::{Field, Visitor, describe};
+use crate::describe::{Field, Hex, Visitor, describe};
 use crate::hca::status::{CmdError, CmdStatus};
 use crate::ids::{Lkey, Pdn};
 
@@ -23,6 +23,8 @@ pub enum Interrupt {
 /// What the device uses of an event queue context. The queue is armed from the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Eqc {
+    /// Address of the first entry within the region.
+    pub start: u64,
     /// Log2 of the entries.
     pub log_entries: u8,
     /// How it interrupts.
@@ -33,7 +35,7 @@ pub struct Eqc {
     pub lkey: Lkey,
 }
 
-describe!(Eqc { log_entries, interrupt, pd, lkey });
+describe!(Eqc { start as Hex, log_entries, interrupt, pd, lkey });
 
 impl Field for Interrupt {
     fn show(&self, name: &str, to: &mut dyn Visitor) {
@@ -65,7 +67,7 @@ impl Eqc {
         let interrupt =
             if raw.interrupt & MSIX == 0 { Interrupt::Pin } else { Interrupt::MsiX(vector.into()) };
         let (pd, lkey) = (Pdn::new(raw.pd.get() & 0xff_ffff), Lkey::new(raw.lkey.get()));
-        Ok(Self { log_entries, interrupt, pd, lkey })
+        Ok(Self { start: raw.start.get(), log_entries, interrupt, pd, lkey })
     }
 }
 
@@ -118,9 +120,17 @@ mod tests {
 
     #[test]
     fn published_completion_queue_is_read() {
-        let expected =
-            Eqc { log_entries: 17, interrupt: Interrupt::MsiX(0), pd: Pdn::new(1), lkey: Lkey::new(0x1100) };
+        let expected = Eqc {
+            start: 0,
+            log_entries: 17,
+            interrupt: Interrupt::MsiX(0),
+            pd: Pdn::new(1),
+            lkey: Lkey::new(0x1100),
+        };
         assert_eq!(Eqc::parse(&INBOX), Ok(expected));
+        let mut inbox = INBOX;
+        inbox[0x04..0x0c].copy_from_slice(&[0, 0, 0, 0x12, 0x34, 0x50, 0, 0]);
+        assert_eq!(Eqc::parse(&inbox), Ok(Eqc { start: 0x12_3450_0000, ..expected }));
     }
 
     #[test]

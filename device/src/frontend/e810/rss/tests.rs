@@ -105,6 +105,20 @@ fn the_low_bits_of_the_hash_choose_the_entry_of_the_table() {
 }
 
 #[test]
+fn function_table_has_the_length_last_set() {
+    let mut vsis = vsis(TableKind::Function);
+    vsis.set_key(&key_of(1), &KEY).unwrap();
+    for (size, len) in [(0, 128), (2, 2048), (1, 512)] {
+        let mut table = vec![1; len];
+        table[WITH_PORTS as usize % len] = 5;
+        vsis.set_table(&table_of(1, size), &table).unwrap();
+        assert_eq!(steer(&vsis, &frame(6, false)).queue, 8 + 5, "{len} entries");
+        assert_eq!(vsis.get_table(&table_of(1, size), &mut [0; 2048]), Ok(len));
+    }
+    assert_eq!(vsis.get_table(&table_of(1, 2), &mut [0; 2048]).unwrap_err().status, AdminStatus::Invalid);
+}
+
+#[test]
 fn a_vsi_can_have_a_table_of_its_own() {
     let mut vsis = vsis(TableKind::Vsi);
     vsis.set_key(&key_of(1), &KEY).unwrap();
@@ -159,8 +173,8 @@ fn what_there_is_not_is_refused() {
         assert_eq!(status(vsis.set_key(&parameters, &KEY)), AdminStatus::NoEntry);
     }
     assert_eq!(status(vsis.set_key(&key_of(1), &KEY[1..])), AdminStatus::Invalid);
-    // The function's table has the size of its capability, no other; nobody has a global one.
-    for parameters in [table_of(1, 0), table_of(1, 1), table_of(1, 3), table_of(2, 2), table_of(3, 0)] {
+    // Length 3 is reserved, and no VSI has a global table.
+    for parameters in [table_of(1, 3), table_of(2, 2), table_of(3, 0)] {
         assert_eq!(status(vsis.set_table(&parameters, &[0; 2048])), AdminStatus::Invalid, "{parameters:?}");
     }
     assert_eq!(status(vsis.set_table(&table_of(1, 2), &[0; 2047])), AdminStatus::Invalid);

@@ -14,12 +14,13 @@ use crate::frontend::Context;
 use crate::frontend::mellanox::command::fixed;
 use crate::frontend::mthca::device::Setup;
 use crate::frontend::mthca::resources::DeviceState;
+use crate::vfio::Bar;
 
 /// Pages the device wants for itself beside ICM; it never uses them. With none the driver would leave commands out.
 const AUX_PAGES: u64 = 1;
 
-pub(super) fn query_fw() -> Answer {
-    Answer::Mailbox(QueryFw::RECOMMENDED.emit().to_vec())
+pub(super) fn query_fw(cx: &Context<'_>) -> Answer {
+    Answer::Mailbox(QueryFw::recommended(cx.config.bar_address(Bar::Bar0)).emit().to_vec())
 }
 
 /// The answer of a device without memory to commands that are about its memory; any other makes the driver give up.

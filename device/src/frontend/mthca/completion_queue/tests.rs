@@ -11,7 +11,13 @@ const YES: Notify = Notify::Yes(Eqn::new(1));
 
 /// Four entries.
 fn queue(mem: &Region) -> CompletionQueue {
+    queue_at(mem, 0)
+}
+
+/// Four entries, of which the first has this address within the region.
+fn queue_at(mem: &Region, start: u64) -> CompletionQueue {
     let cqc = Cqc {
+        start,
         log_entries: 2,
         page: 2,
         comp_eqn: Eqn::new(1),
@@ -51,6 +57,15 @@ fn entries_go_round_as_software_reads_them() {
         assert_eq!(mem.get::<LEN>((count as usize & 3) * LEN), cqe(count << 6).emit());
     }
     assert_eq!(mem.get::<1>(5 * LEN - 1), [0x80], "behind the buffer");
+}
+
+#[test]
+fn entries_begin_at_the_start_address() {
+    let mem = memory();
+    let mut queue = queue_at(&mem, 3 * LEN as u64);
+    assert_eq!(push(&mut queue, &mem, 1 << 6, 0), Ok(Notify::No));
+    assert_eq!(mem.get::<LEN>(3 * LEN), cqe(1 << 6).emit());
+    assert_eq!(mem.get::<1>(LEN - 1), [0x80], "before the buffer");
 }
 
 #[test]
@@ -145,7 +160,7 @@ fn resizing_goes_on_at_the_same_count() {
     let mut larger = memory();
     larger.key = Lkey::new(0x22);
     queue.arm(&arm(ArmFor::Any, 6));
-    queue.resize(&ResizeCq { log_entries: 3, lkey: larger.key }, Some(3)).unwrap();
+    queue.resize(&ResizeCq { start: 0, log_entries: 3, lkey: larger.key }, Some(3)).unwrap();
     assert_eq!(push(&mut queue, &larger, 6, 3), Ok(YES), "still armed");
     assert_eq!(larger.get::<LEN>(6 * LEN), cqe(6).emit());
 }
@@ -155,7 +170,7 @@ fn what_software_has_not_read_must_fit() {
     let mem = memory();
     let mut queue = queue(&mem);
     (0..3).for_each(|count| assert!(push(&mut queue, &mem, count, 0).is_ok()));
-    let resize = ResizeCq { log_entries: 1, lkey: mem.key };
+    let resize = ResizeCq { start: 0, log_entries: 1, lkey: mem.key };
     assert_eq!(queue.resize(&resize, Some(0)).unwrap_err().status, CmdStatus::BadSize);
     assert_eq!(queue.row().entries, 4);
     assert!(queue.resize(&resize, Some(1)).is_ok());

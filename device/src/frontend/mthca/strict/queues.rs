@@ -30,7 +30,7 @@ pub(super) fn sw2hw_cq(view: View<'_>, command: &Command, cqc: &Cqc, found: &mut
     if !resources.eqs.contains(cqc.comp_eqn) {
         found.add(&CQ_EQ, format!("{number} names EQ {}", cqc.comp_eqn));
     }
-    let buffer = Buffer { pd: cqc.pd, lkey: cqc.lkey, start: 0, log_entries: cqc.log_entries };
+    let buffer = Buffer { pd: cqc.pd, lkey: cqc.lkey, start: cqc.start, log_entries: cqc.log_entries };
     ring_begins(&resources.regions.access(view.dma), &buffer, &number, (&CQ_BUFFER, &CQ_OWNER), found);
 }
 
@@ -38,7 +38,8 @@ pub(super) fn resize_cq(view: View<'_>, command: &Command, resize: &ResizeCq, fo
     let resources = view.resources;
     let cqn = command.cqn();
     let Some(cq) = resources.cqs.get(resources.cq_index(cqn)) else { return };
-    let buffer = Buffer { lkey: resize.lkey, log_entries: resize.log_entries, ..*cq.ring().buffer() };
+    let &ResizeCq { start, lkey, log_entries } = resize;
+    let buffer = Buffer { start, lkey, log_entries, ..*cq.ring().buffer() };
     let access = resources.regions.access(view.dma);
     // Software may have begun to move entries, which are its own.
     ring_reached(&access, &buffer, &format!("CQ {cqn}"), &CQ_BUFFER, found);
@@ -61,7 +62,7 @@ pub(super) fn sw2hw_eq(view: View<'_>, command: &Command, eqc: &Eqc, found: &mut
         Interrupt::MsiX(vector) => found.add(&EQ_VECTOR, format!("{number} has vector {vector}")),
         Interrupt::Pin => found.add(&EQ_VECTOR, format!("{number} wants INTx")),
     }
-    let buffer = Buffer { pd: eqc.pd, lkey: eqc.lkey, start: 0, log_entries: eqc.log_entries };
+    let buffer = Buffer { pd: eqc.pd, lkey: eqc.lkey, start: eqc.start, log_entries: eqc.log_entries };
     ring_begins(&resources.regions.access(view.dma), &buffer, &number, (&EQ_BUFFER, &EQ_OWNER), found);
 }
 

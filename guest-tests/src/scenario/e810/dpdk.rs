@@ -1,0 +1,151 @@
+//! DPDK's own driver, `net_ice`: a guest whose `testpmd` forwards each frame from one E810 to another is a wire between two
+//! guests with Linux's driver.
+
+use std::time::Duration;
+
+use agent::wire::ProgramId;
+use anyhow::{Context as _, Result, ensure};
+
+use super::content;
+use super::net::Wire;
+use super::package::Package;
+use super::ping;
+use super::station::{Station, judged, shape};
+use super::streams::{Amount, Protocol, Streams};
+use super::vlan;
+use crate::daemon::{Daemon, Explained, HcaSpec};
+use crate::lab::{Guest, Lab};
+use crate::report::Report;
+use crate::run_dir::RunDir;
+use crate::tools::{line, signal, spawn, wait};
+use crate::vm::Vm;
+
+/// Pages of 2 MiB for DPDK's buffers.
+const HUGE_PAGES: u32 = 100;
+const MEMORY_MIB: u32 = 1024;
+/// Of `testpmd`, which probes every PCI device and sets up both ports, in an emulated guest on a busy host.
+const START_TIMEOUT: Duration = Duration::from_secs(180);
+const END_TIMEOUT: Duration = Duration::from_secs(60);
+
+const FILE_MIB: u64 = 32;
+
+/// TCP with segmentation at its senders, and UDP, either way.
+const STREAMS: &[(&str, Streams)] = &[
+    ("TCP", stream(Protocol::Tcp, 1, false, false)),
+    ("TCP by IPv6 back", stream(Protocol::Tcp, 1, true, true)),
+    ("8 streams of UDP", stream(Protocol::Udp, 8, false, false)),
+];
+
+/// What `net_ice` does that the interface does not foresee.
+const EXPLAINED: &[Explained] = &[Explained {
+    rule: "doorbell_no_queue",
+    why: "net_ice clears the tail of a transmit queue before it adds the queue",
+}];
+
+const fn stream(protocol: Protocol, count: u32, back: bool, ipv6: bool) -> Streams {
+    Streams { protocol, count, back, ipv6, amount: Amount::Seconds(2) }
+}
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let run = lab.new_run("dpdk")?;
+    let hint = format!("consoles, logs and command lines: {}", run.path().display());
+    let mut bench = Bench::start(lab, &run).await.context(hint.clone())?;
+    report
+        .case_within(START_TIMEOUT * 2, "testpmd starts both ports", &hint, bench.start_forwarder())
+        .await?;
+    let Bench { a, b, .. } = &mut bench;
+    let address = b.address(0);
+    report.case("ping by IPv4", &hint, ping::some_sizes(a, &address.ipv4, Wire::Good)).await?;
+    report.case("ping by IPv6", &hint, ping::some_sizes(a, &address.ipv6, Wire::Good)).await?;
+    for &(name, streams) in STREAMS {
+        report.case(name, &hint, streams.arrive(a, b, 0, Wire::Good)).await?;
+    }
+    report.case("VLANs 1 and 4094", &hint, vlan::customer(a, b, Wire::Good)).await?;
+    let checksum = content::make_of(a, 30, FILE_MIB).await?;
+    let file = content::send(a, b, &checksum, Wire::Good);
+    report.case_within(content::limit(Wire::Good), "a file, its content checked", &hint, file).await?;
+    report.case("testpmd ends and has counted what it forwarded", &hint, bench.end_forwarder()).await?;
+    report.case("no kernel warned of anything", &hint, bench.no_warnings()).await?;
+    report.case("the daemons end with success on SIGTERM", &hint, bench.stop()).await
+}
+
+/// Two guests with Linux's driver, and the one between them.
+struct Bench {
+    a: Station,
+    b: Station,
+    forwarder: Vm,
+    /// Behind the cards of the forwarder: the one that faces a, and the one that faces b.
+    daemons: [Daemon; 2],
+    testpmd: Option<ProgramId>,
+}
+
+impl Bench {
+    async fn start(lab: &Lab, run: &RunDir) -> Result<Self> {
+        let image = lab.debian_image(run).await?;
+        let dpdk = lab.dpdk_image(run).await?;
+        let facing = |name: &str, spec: HcaSpec, id| HcaSpec { name: name.into(), id, ..judged(lab, spec) };
+        let [a, to_a] = HcaSpec::pair()?;
+        let [to_b, b] = HcaSpec::pair()?;
+        let (a, b) = (facing("a", a, 1), facing("b", b, 2));
+        let [to_a, to_b] = [facing("to-a", to_a, 3), facing("to-b", to_b, 4)]
+            .map(|spec| HcaSpec { explained: EXPLAINED, ..spec });
+        let hcad = lab.hcad()?;
+        let daemons = [Daemon::start(&hcad, &to_a, run).await?, Daemon::start(&hcad, &to_b, run).await?];
+        let cards = daemons.iter().map(|daemon| daemon.socket().to_owned()).collect();
+        let shape_of_forwarder = Guest { cards, least_memory_mib: MEMORY_MIB, ..shape("forwarder") };
+        let (a, b, forwarder) = tokio::try_join!(
+            Station::with_e810(lab, run, &image, &a, Vec::new()),
+            Station::with_e810(lab, run, &image, &b, Vec::new()),
+            lab.boot(run, &dpdk, shape_of_forwarder),
+        )?;
+        Ok(Self { a, b, forwarder, daemons, testpmd: None })
+    }
+
+    /// Gives both cards to DPDK and starts to forward.
+    async fn start_forwarder(&mut self) -> Result<()> {
+        let vm = &mut self.forwarder;
+        Package::Synthetic.install(vm).await?;
+        let prepare = format!(
+            "modprobe uio_pci_generic && echo 8086 1592 > /sys/bus/pci/drivers/uio_pci_generic/new_id && \
+             echo {HUGE_PAGES} > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages && \
+             mkdir -p /dev/hugepages && mount -t hugetlbfs none /dev/hugepages"
+        );
+        vm.run(&["sh", "-c", &prepare]).await?;
+        let command = "dpdk-testpmd -l 0,1 --in-memory -- --forward-mode=io --auto-start --total-num-mbufs=8192 \
+                       --rxq=2 --txq=2 --nb-cores=1 --stats-period=1";
+        let testpmd = spawn(vm, command).await?;
+        self.testpmd = Some(testpmd);
+        match line(vm, testpmd, "NIC statistics", START_TIMEOUT).await {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                signal(vm, testpmd, libc::SIGKILL).await?;
+                let end = wait(vm, testpmd, END_TIMEOUT).await?;
+                Err(error.context(format!("testpmd said:\n{}{}", end.stdout, end.stderr)))
+            }
+        }
+    }
+
+    async fn end_forwarder(&mut self) -> Result<()> {
+        let testpmd = self.testpmd.take().context("testpmd did not start")?;
+        signal(&mut self.forwarder, testpmd, libc::SIGINT).await?;
+        let end = wait(&mut self.forwarder, testpmd, END_TIMEOUT).await?;
+        let text = end.stdout + &end.stderr;
+        ensure!(text.contains("Bye"), "{text}");
+        Ok(())
+    }
+
+    async fn no_warnings(&mut self) -> Result<()> {
+        self.a.no_warnings().await?;
+        self.b.no_warnings().await
+    }
+
+    async fn stop(mut self) -> Result<()> {
+        self.a.stop().await?;
+        self.b.stop().await?;
+        self.forwarder.kill().await?;
+        for daemon in self.daemons {
+            daemon.stop().await?;
+        }
+        Ok(())
+    }
+}
