@@ -18,6 +18,7 @@ use crate::identity::Identity;
 use crate::net::address::Addresses;
 use crate::record::Recorder;
 use crate::replay::testing as session;
+use crate::telemetry::trace::tests::Written;
 use crate::vfio::Bar;
 use crate::vfio::server::{Device as _, Region};
 
@@ -55,6 +56,18 @@ pub(crate) fn dump(text: &str, len: usize) -> Vec<u8> {
         }
     }
     bytes
+}
+
+/// The lines that `work` logs.
+pub(crate) fn logged(work: impl FnOnce() + Send) -> String {
+    let written = Written::default();
+    let to = written.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || to.clone()).finish();
+    // A device has a thread of its own, and that has its own allowance of lines.
+    std::thread::scope(|scope| {
+        scope.spawn(|| tracing::subscriber::with_default(subscriber, work)).join().expect("the work is done");
+    });
+    written.text()
 }
 
 /// Checks text against a file of this crate, line by line, or writes the file if HCAD_UPDATE_GOLDEN is set.

@@ -6,6 +6,7 @@ mod datagrams;
 mod events;
 mod hostile;
 mod ignored;
+mod limits;
 mod lost_ack;
 mod mapped;
 mod port;

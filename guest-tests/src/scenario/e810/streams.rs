@@ -95,8 +95,8 @@ impl Streams {
         })
     }
 
-    /// Runs it; what was sent must arrive. Content is for others to judge, and so is how much of it: the client ends when it
-    /// has given all to its kernel, and of datagrams a guest that its host starves drops some.
+    /// Runs it; what was sent must arrive. Other cases judge content and amount: the client ends once its kernel has all bytes,
+    /// and a guest that its host starves drops datagrams.
     pub(super) async fn arrive(
         self,
         client: &mut Station,
@@ -108,8 +108,6 @@ impl Streams {
         const LATE: u64 = 1 << 19;
         /// Runs that may end with a greeting: of eight streams one in seven does.
         const GREETINGS_LOST: usize = 4;
-        /// Datagrams, in percent.
-        const MOST_LOST: f64 = 25.0;
         let mut arrived = self.run(client, server, network).await;
         // iperf3 greets with one datagram a stream, and gives up when it or its answer is lost.
         for _ in 0..GREETINGS_LOST {
@@ -122,7 +120,7 @@ impl Streams {
         if let (Protocol::Tcp, Amount::Mib(mib)) = (self.protocol, self.amount) {
             ensure!(arrived.bytes >= u64::from(mib) * LATE, "{arrived:?}");
         }
-        ensure!(arrived.bytes > 0 && arrived.lost <= MOST_LOST, "{arrived:?}");
+        ensure!(arrived.bytes > 0, "{arrived:?}");
         Ok(())
     }
 }

@@ -9,11 +9,13 @@ use super::*;
 use crate::frontend::e810::Options;
 use crate::frontend::e810::testing::MAC;
 use crate::frontend::e810::testing::{BUFFER, ENTRIES, SEND_RING};
+use crate::frontend::testing::logged;
 use crate::vfio::server::Device as _;
 
 const EPERM: u16 = 1;
 const ENOSYS: u16 = 17;
 const EINVAL: u16 = 14;
+const ENOSPC: u16 = 16;
 const EIO: u16 = 5;
 const CRITICAL: u32 = 1 << 30;
 
@@ -152,6 +154,19 @@ fn checksum_command_verifies_and_never_writes() {
     // `ice` compares the answer with BABAh.
     assert_eq!(driver.succeed(&ask(1)).parameters[..4], [1, 0, 0xba, 0xba]);
     assert_eq!(driver.ask(&ask(2)).status, EPERM);
+}
+
+#[test]
+fn last_filter_is_granted_and_the_next_refusal_logged() {
+    let mut driver = started();
+    let allocate = |count: u16| {
+        let [low, high] = count.to_le_bytes();
+        Ask::with_input(Opcode::AllocateResources, [1; 16], &[0x22, 0, low, high, 0, 0, 0, 0])
+    };
+    driver.succeed(&allocate(512));
+    let text = logged(|| assert_eq!(driver.ask(&allocate(1)).status, ENOSPC));
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains("allocate_resources") && text.contains("resources of kind 0x22"), "{text}");
 }
 
 /// As DPDK asks when it starts, by a command that no driver of Linux has.

@@ -6,6 +6,7 @@ use protocol::hca::jingzhao::mtt::WriteMtt;
 use protocol::ids::Lkey;
 
 use super::*;
+use crate::frontend::testing::logged;
 
 const OK: u8 = 0x00;
 const INTERNAL_ERR: u8 = 0x01;
@@ -167,6 +168,15 @@ fn configured_limits_are_advertised_and_only_the_length_of_a_cq_is_held_against_
     machine.ok(Op::ResizeCq, 1, 40, &[4, 0, 0, 0, 0, 0, 0, 0]);
     // J-09: INIT_HCA was granted 2^16 CQs.
     machine.ok(Op::Sw2HwCq, 0, 0xffff, &cqc(4));
+}
+
+#[test]
+fn refused_command_is_one_line_of_the_log() {
+    let mut machine = initialised(Options::default());
+    machine.ok(Op::Sw2HwCq, 0, 40, &cqc(16));
+    let text = logged(|| assert_eq!(machine.command(Op::Sw2HwCq, 0, 41, &cqc(17)), BAD_PARAM));
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains("SW2HW_CQ") && text.contains("0x11"), "{text}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use protocol::hca::e810::rdma::hmc::{FpmCommand, SegmentDescriptor};
 use protocol::hca::e810::rdma::path::ManageArp;
 
 use super::*;
+use crate::frontend::testing::logged;
 
 /// What a device of the least size has.
 const QPS: u32 = 32;
@@ -48,10 +49,14 @@ fn refused(driver: &mut Driver, operation: &Operation, refusal: Refusal) {
         counted.and_then(|by_status| by_status.get(refusal.name())).copied().unwrap_or(0)
     };
     let before = count(driver);
-    let Performed { error, completion } = driver.perform(operation);
-    assert_eq!(error, Some(refusal.codes()), "{name}");
-    assert!(completion.expect("there is CQ 0").error);
+    let text = logged(|| {
+        let Performed { error, completion } = driver.perform(operation);
+        assert_eq!(error, Some(refusal.codes()), "{name}");
+        assert!(completion.expect("there is CQ 0").error);
+    });
     assert_eq!(count(driver), before + 1);
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains(name), "{text}");
 }
 
 #[test]
