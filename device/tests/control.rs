@@ -300,8 +300,9 @@ fn what_vmm_and_driver_asked_for_is_counted() {
     assert_eq!(interface["ignored"], json!({ "qp_reset": 1 }));
     assert_eq!(interface["violations"], json!({}));
     let qp = &hcactl_json(&control, "qps")[0]["counters"];
-    assert_eq!((&qp["doorbells"], &qp["sends"], &qp["receives"]), (&1.into(), &1.into(), &0.into()));
-    assert_eq!((&qp["sends_completed"], &qp["failed"]), (&1.into(), &1.into()));
+    // Receives are polled in ERR, and a slot of zeros counts as posted if the poll comes before the unmapping.
+    assert_eq!((&qp["doorbells"], &qp["sends"], &qp["sends_completed"]), (&1.into(), &1.into(), &1.into()));
+    assert!(qp["failed"].as_u64() >= Some(1), "{qp}");
 
     let text = hcactl(&control, &["counters"]).unwrap();
     assert!(text.lines().any(|line| line.starts_with("interface.commands.MAP_ICM.OK ")), "{text}");

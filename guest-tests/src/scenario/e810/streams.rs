@@ -44,12 +44,7 @@ const UDP_RATE: u32 = 20_000_000;
 
 impl Streams {
     /// Runs it over a network and returns the number of bytes that arrived.
-    async fn run(
-        self,
-        client: &mut Station,
-        server: &mut Station,
-        network: u16,
-    ) -> Result<u64> {
+    async fn run(self, client: &mut Station, server: &mut Station, network: u16) -> Result<u64> {
         let address = server.address(network);
         let peer = if self.ipv6 { address.ipv6 } else { address.ipv4 };
         let mut line = format!("iperf3 -c {peer} -J -P {}", self.count);
