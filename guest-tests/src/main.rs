@@ -1,5 +1,8 @@
 //! `guest-lab`: boots stock guests on HCAs served by `hcad` and judges what happens.
 
+#[cfg(test)]
+mod documented;
+
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
 use std::num::NonZeroUsize;
