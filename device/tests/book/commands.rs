@@ -90,8 +90,7 @@ fn commands(block: &str) -> Vec<Vec<String>> {
 fn split(line: &str) -> Vec<Vec<String>> {
     let mut all = vec![Vec::new()];
     let (mut word, mut has_word, mut quote) = (String::new(), false, None);
-    let mut chars = line.chars().peekable();
-    while let Some(c) = chars.next() {
+    for c in line.chars() {
         match (quote, c) {
             (Some(open), _) if c == open => quote = None,
             (Some(_), _) => word.push(c),
