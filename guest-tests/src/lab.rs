@@ -36,42 +36,45 @@ const DISK_MODULES: &[&str] = &["virtio_blk", "ext4", "overlay"];
 /// What ext4 asks for by another name than a module's, as far as a kernel has it.
 const DISK_MODULES_IF_ANY: &[&str] = &["crc32c_generic", "crc32c_cryptoapi"];
 
+/// Heading of the options that choose the parts of guests.
+const PARTS: &str = "Parts of the guests";
+
 /// Options for the parts of guests.
 #[derive(Clone, Debug, Default, clap::Args)]
-#[command(next_help_heading = "Parts of the guests")]
 pub struct Options {
     /// QEMU to use instead of the lab's own; it must support vfio-user-pci (QEMU 11.0 or later)
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub qemu: Option<PathBuf>,
-    /// Kernel: Debian's `trixie` or `trixie-backports` [default: trixie-backports], or your own. For the latter pass a
-    /// folder like /lib/modules/7.2.12 with the image as `vmlinuz`, or an image whose modules are installed in such a
-    /// folder
-    #[arg(long, value_name = "SUITE|PATH")]
+    /// Kernel: `trixie` or `trixie-backports` of Debian, or the path of your own [default: trixie-backports]
+    ///
+    /// The path is a folder like /lib/modules/7.2.12 with the image as `vmlinuz`, or an image whose modules are installed
+    /// in such a folder.
+    #[arg(help_heading = PARTS, long, value_name = "SUITE|PATH")]
     pub kernel: Option<KernelChoice>,
     /// User space to use instead of the lab's own: an ext4 image
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub root: Option<PathBuf>,
     /// Kernel module to load into the guests, after the modules it depends on; may be repeated
-    #[arg(long = "module", value_name = "FILE")]
+    #[arg(help_heading = PARTS, long = "module", value_name = "FILE")]
     pub modules: Vec<PathBuf>,
     /// The hcad to run [default: the one beside guest-lab]
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub hcad: Option<PathBuf>,
     /// Guest agent, a static program, to use instead of the built-in one
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub agent: Option<PathBuf>,
     /// How guests are executed [default: kvm if it boots the lab's kernel, else tcg]
-    #[arg(long, value_enum)]
+    #[arg(help_heading = PARTS, long, value_enum)]
     pub accel: Option<Accelerator>,
     /// Virtual processors per guest
-    #[arg(long, visible_alias = "smp", default_value_t = 1, value_name = "N",
+    #[arg(help_heading = PARTS, long, visible_alias = "smp", default_value_t = 1, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cpus: u32,
     /// Record a trace of each device that a stock driver uses, beside the logs
-    #[arg(long)]
+    #[arg(help_heading = PARTS, long)]
     pub trace: bool,
     /// Memory per guest, in MiB or with a unit, such as `2G`
-    #[arg(long, default_value = "512", value_name = "SIZE", value_parser = mebibytes)]
+    #[arg(help_heading = PARTS, long, default_value = "512", value_name = "SIZE", value_parser = mebibytes)]
     pub memory: u32,
 }
 
@@ -509,9 +512,11 @@ fn mebibytes(text: &str) -> Result<u32, String> {
         Some(digits) => (digits, 1024),
         None => (text.strip_suffix(['M', 'm']).unwrap_or(text), 1),
     };
-    let number: u32 = digits.parse().map_err(|_| "is not a size such as 512M or 2G".to_owned())?;
-    let size = number.checked_mul(unit).ok_or("is too large")?;
-    if size < LEAST_MIB { Err(format!("is less than {LEAST_MIB}M")) } else { Ok(size) }
+    let number: u32 = digits
+        .parse()
+        .map_err(|_| "a size is a number of MiB, or a number with M or G, such as 2G".to_owned())?;
+    let size = number.checked_mul(unit).ok_or("the size is too large")?;
+    if size < LEAST_MIB { Err(format!("the minimum is {LEAST_MIB}M")) } else { Ok(size) }
 }
 
 /// The names a busybox goes by; it is static, so it runs here too.

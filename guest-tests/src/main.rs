@@ -55,7 +55,7 @@ enum Command {
         /// Time limit of a case
         #[arg(long, default_value_t = 240, value_name = "SECONDS")]
         timeout: u64,
-        /// Run only cases whose names contain this text; they do without the effects of the cases before them
+        /// Run only the cases whose names contain this text
         #[arg(long, value_name = "TEXT")]
         case: Option<String>,
         #[command(flatten)]
@@ -277,7 +277,6 @@ fn shell_place(text: &str) -> Result<ShellPlace, String> {
 
 fn scenario_named(name: &str) -> Result<&'static Scenario, String> {
     Scenario::named(name).ok_or_else(|| {
-        let names: Vec<_> = scenario::ALL.iter().map(|s| s.name).collect();
-        format!("unknown scenario '{name}'; the scenarios are: {}", names.join(", "))
+        format!("unknown scenario '{name}'; 'guest-lab list' prints the names of all scenarios")
     })
 }

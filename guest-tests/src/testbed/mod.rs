@@ -49,7 +49,7 @@ pub struct Wanted {
     /// RDMA device of the guests
     #[arg(value_enum, default_value = "mthca")]
     pub kind: Kind,
-    /// Name of the testbed, for later commands [default: the kind]
+    /// Name of the testbed, for later commands [default: the kind; for `ci` a unique one]
     #[arg(long, value_name = "NAME")]
     pub name: Option<TestbedName>,
     /// Number of guests; they are named a, b and so on

@@ -52,8 +52,9 @@ impl FromStr for SharedFolder {
         if !at.starts_with('/') || at == "/" || !Path::new(at).components().all(is_plain) {
             return Err(usage());
         }
-        let folder =
-            Path::new(folder).canonicalize().map_err(|error| BadShare(format!("{folder}: {error}")))?;
+        let folder = Path::new(folder)
+            .canonicalize()
+            .map_err(|error| BadShare(format!("cannot open the folder {folder}: {error}")))?;
         if !folder.is_dir() {
             return Err(BadShare(format!("{} is not a folder", folder.display())));
         }
