@@ -6,7 +6,7 @@ use crate::artifacts::NoArchive;
 
 const MIB: u64 = 1 << 20;
 /// Free space needed to fetch all parts: the packages, the unpacked files and the images made of them.
-const SPACE_TO_FETCH: u64 = 3 << 30;
+const SPACE_TO_FETCH: u64 = 2 << 30;
 /// Free space for logs and captures once everything is cached.
 const SPACE_TO_RUN: u64 = 512 * MIB;
 /// Memory of one guest of the default size, with its QEMU and its daemon.

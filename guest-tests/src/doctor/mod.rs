@@ -89,7 +89,7 @@ fn conclusion(checks: &[Check]) -> String {
     let count = |state| checks.iter().filter(|check| check.state == state).count();
     match (count(State::Missing), count(State::Limited)) {
         (0, 0) => "Guests can be booted.".into(),
-        (0, limited) => format!("Guests can be booted. {limited} limited: see above for what that affects."),
-        (missing, _) => format!("Guests cannot be booted: {missing} missing. See above for how to get it."),
+        (0, limited) => format!("Guests can be booted, with {limited} limited (see above)."),
+        (missing, _) => format!("Guests cannot be booted, with {missing} missing (see above)."),
     }
 }

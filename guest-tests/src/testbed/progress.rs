@@ -49,6 +49,7 @@ impl Line {
         if self.bar.is_hidden() {
             tracing::info!("{}: {step}", self.name);
         }
+        *self.logged.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         self.show(step);
     }
 
