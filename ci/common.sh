@@ -1,7 +1,7 @@
-# Sourced by the entry points: where we are, and what they need.
+# Sourced by the scripts in ci: changes to the repository, and checks that the programs a script needs are installed.
 #
-# A script names the programs it runs, and their Debian packages, in lines that begin as the next one does. Every script
-# needs these: a C compiler that can link, and what the lab unpacks packages with.
+# A script lists the programs that it runs, with their Debian packages, in comment lines like the next one. Every script
+# needs the following: a C compiler that can link, and the programs with which the lab unpacks packages.
 # Needs: linking=gcc,libc6-dev dpkg-deb=dpkg certificates=ca-certificates
 set -euo pipefail
 script=$(realpath "$0")
@@ -13,11 +13,11 @@ die() {
     exit 1
 }
 
-# has NEED: whether there is a program of this name, or what these words stand for.
+# has NEED: whether a program of this name is installed. The words below stand for something else.
 has() {
     local made status=0
     case $1 in
-    # gcc only recommends the C library's development files, without which it compiles and does not link.
+    # Debian's gcc does not depend on the C library's development files, without which it cannot link.
     linking)
         made=$(mktemp)
         echo 'int main(void) { return 0; }' | cc -x c -o "$made" - 2>/dev/null || status=1
@@ -30,7 +30,8 @@ has() {
     esac
 }
 
-# need NEED=PACKAGE,...: as root installs the Debian packages of what is missing, else names all of them at once.
+# need NEED=PACKAGE,...: installs the Debian packages of missing programs if the user is root. Otherwise ends with one
+# message that lists all of them.
 need() {
     local pair packages=() components=() update=
     for pair in "$@"; do
@@ -42,21 +43,22 @@ need() {
     done
     [ -n "$(find /var/lib/apt/lists -maxdepth 1 -name '*Packages*' -mmin -1440 -print -quit 2>/dev/null)" ] || update=1
     if [ ${#packages[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        echo "installing ${packages[*]}" >&2
-        [ -z "$update" ] || apt-get -qq update || die "apt-get update failed"
+        echo "installing Debian packages: ${packages[*]}" >&2
+        [ -z "$update" ] || apt-get -qq update || die "apt-get update failed; its messages are above"
         DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "${packages[@]}" >/dev/null ||
-            die "could not install ${packages[*]}"
+            die "apt-get could not install: ${packages[*]}"
         packages=()
     fi
-    local told=()
-    has cargo || told+=("cargo: install a Rust toolchain, 1.95 or later, with rustup")
-    [ ${#components[@]} = 0 ] || ! has cargo || told+=("rustup component add ${components[*]}")
+    local missing=()
+    has cargo || missing+=("cargo: install a Rust toolchain, 1.95 or later, with rustup")
+    [ ${#components[@]} = 0 ] || ! has cargo || missing+=("rustup component add ${components[*]}")
     [ ${#packages[@]} = 0 ] ||
-        told+=("${update:+sudo apt-get update && }sudo apt-get install --no-install-recommends ${packages[*]}")
-    [ ${#told[@]} = 0 ] || die "missing on this machine:$(printf '\n    %s' "${told[@]}")"
+        missing+=("${update:+sudo apt-get update && }sudo apt-get install --no-install-recommends ${packages[*]}")
+    [ ${#missing[@]} = 0 ] ||
+        die "programs are missing on this machine. Install them with:$(printf '\n    %s' "${missing[@]}")"
 }
 
-# need_of SCRIPT...: all that they need, unless whoever runs them has seen to that.
+# need_of SCRIPT...: everything that these scripts need, unless the calling script has checked that already.
 need_of() {
     local needs
     [ -z "${HCAD_NEEDS_MET-}" ] || return 0
@@ -65,8 +67,8 @@ need_of() {
     export HCAD_NEEDS_MET=1
 }
 
-# What tests need and this machine may refuse is tried once, before the first of them: each of these is the reason why not,
-# or empty. Steps and guest-lab skip by them.
+# Tries once, before the first test, what some tests need and not every machine permits. Each variable is empty, or the
+# reason why it is not permitted; steps and guest-lab skip the tests that need it.
 find_limits() {
     [ -z "${HCAD_LIMITS_FOUND-}" ] || return 0
     export HCAD_LIMITS_FOUND=1 HCAD_NO_NETNS HCAD_NO_MOUNTS HCAD_NO_ROOT
@@ -75,16 +77,17 @@ find_limits() {
     HCAD_NO_ROOT=$(why_not no root with namespaces try_root)
 }
 
-# why_not WORD... COMMAND: nothing, or in one line that these are not to be had, and what the command said last.
+# why_not WORD... COMMAND: runs the command. If it fails, prints these words and the last line of its output.
 why_not() {
-    local said command=${*: -1}
-    said=$($command 2>&1) || printf '%s here: %s' "${*:1:$#-1}" "$(tail -n 1 <<<"${said:-it says nothing}")"
+    local output command=${*: -1}
+    output=$($command 2>&1) ||
+        printf '%s on this machine: %s' "${*:1:$#-1}" "$(tail -n 1 <<<"${output:-no message}")"
 }
 
-# What the lab's networks are made of.
+# Creates what the networks of the lab consist of.
 try_network() (
     name=hcad-try-$$
-    [ -e /dev/net/tun ] || { echo "there is no /dev/net/tun"; exit 1; }
+    [ -e /dev/net/tun ] || { echo "/dev/net/tun does not exist"; exit 1; }
     ip netns add "$name" || exit 1
     trap 'ip netns del "$name"' EXIT
     ip netns exec "$name" sh -c 'ip link add br0 type bridge && ip link add one type veth peer two &&
@@ -94,51 +97,92 @@ try_mount() {
     unshare --user --map-root-user --mount mount -t tmpfs -o size=64k none /mnt
 }
 try_root() {
-    [ "$(id -u)" = 0 ] || { echo "not run as root"; return 1; }
+    [ "$(id -u)" = 0 ] || { echo "the user is not root"; return 1; }
     unshare --mount --pid --fork true
 }
 
-# Packages of roots come from where this machine has its own from.
+# Prints the address of the archive from which this machine has its own packages.
 debian_site() {
     apt-get indextargets --format '$(SITE)' 'Created-By: Packages' \
         "Codename: $(. /etc/os-release && echo "$VERSION_CODENAME")" | head -n 1
 }
 
-# make_root FILE SUITE PACKAGES ARGUMENT...: an archive of a minimal Debian with these packages, made once, for mmdebstrap's
-# further arguments.
+# make_root FILE SUITE PACKAGES ARGUMENT...: creates an archive of a minimal Debian with these packages, unless it exists.
+# mmdebstrap gets the further arguments.
 make_root() {
     local file=$1 suite=$2 packages=$3
     shift 3
     [ ! -e "$file" ] || return 0
+    echo "creating $file with mmdebstrap" >&2
     mkdir -p "${file%/*}"
     mmdebstrap --quiet --format=tar --variant=minbase --include="$packages" "$suite" "$file.new" "$@"
     mv "$file.new" "$file"
 }
 
-# wait_for SECONDS WHAT COMMAND...: until the command succeeds.
+# wait_for SECONDS WHAT COMMAND...: repeats the command until it succeeds.
 wait_for() {
-    local patience=$1 what=$2 end=$((SECONDS + $1))
+    local timeout=$1 what=$2 end=$((SECONDS + $1))
     shift 2
     until "$@"; do
-        [ "$SECONDS" -lt "$end" ] || die "$what did not come in $patience s"
+        [ "$SECONDS" -lt "$end" ] || die "waited $timeout s for $what"
         sleep 0.2
     done
 }
 
-# What is shipped and what is measured.
-build_release() {
-    cargo build --quiet --release --workspace --bin hcad --bin hcactl --bin fabric-bench
+# build ARGUMENT...: cargo build, which shows its progress on a terminal and prints only errors elsewhere.
+build() {
+    if [ -t 2 ]; then cargo build "$@"; else cargo build --quiet "$@"; fi
 }
 
-# guest-lab as the tests build it, for it mostly waits, and what it tests as it is shipped.
+# build_shown ARGUMENT...: cargo build with progress everywhere. Where no terminal shows that of cargo, prints a line every
+# 20 seconds, without control characters.
+build_shown() {
+    local begun=$SECONDS log=target/ci/build.log ticker status=0
+    if [ -t 2 ]; then
+        CARGO_TERM_COLOR=auto cargo build "$@" || die "cargo build failed; its messages are above"
+    else
+        mkdir -p target/ci
+        : >"$log"
+        report_build "$log" "$begun" &
+        ticker=$!
+        cargo build "$@" 2>"$log" || status=$?
+        kill "$ticker" 2>/dev/null || :
+        wait "$ticker" 2>/dev/null || :
+        [ $status = 0 ] || { tail -n 60 "$log" >&2; die "cargo build failed; all its messages are in $log"; }
+    fi
+    echo "   built in $((SECONDS - begun)) s"
+}
+
+# report_build LOG BEGUN: every 20 seconds says how far the build is that writes this log, as long as this script runs.
+report_build() {
+    local compiled all=
+    while sleep 20 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
+        compiled=$(grep -c '^ *Compiling ' "$1" || :)
+        if [ "$compiled" = 0 ]; then
+            echo "   $((SECONDS - $2)) s: $(grep -c '^ *Downloaded ' "$1" || :) crates downloaded"
+            continue
+        fi
+        # Once crates are downloaded, cargo can list them; some are compiled twice, for build scripts.
+        [ -n "$all" ] || all=$(cargo tree --offline -p device -p guest-tests -e normal,build --prefix none 2>/dev/null |
+            cut -d' ' -f1,2 | sort -u | wc -l)
+        echo "   $((SECONDS - $2)) s: $compiled of about $all crates compiled"
+    done
+}
+
+# The programs that are shipped or measured.
+build_release() {
+    build --release --workspace --bin hcad --bin hcactl --bin fabric-bench
+}
+
+# The shipped programs, and guest-lab without optimisation, as it mostly waits.
 build_lab() {
     build_release
-    cargo build --quiet --workspace --all-features --bin guest-lab
+    build --workspace --all-features --bin guest-lab
 }
 
 lab() {
     HCAD_PROGRAMS=$PWD/target/release target/debug/guest-lab "$@"
 }
 
-# ci/test asks for all its steps at once.
+# ci/test checks for all its steps at once.
 [ "${script##*/}" = test ] || need_of "$script"

@@ -1,6 +1,6 @@
-"""Groups the samples of ci/guest-profile, perf script's text on standard input, by thread and by what it does.
+"""Groups the samples of ci/guest-profile by thread and activity. Reads the output of perf script on standard input.
 
-Usage: guest_profile.py FILE PROCESSORS. FILE is what ib_send_lat printed: its typical latency is half of a round trip.
+Usage: guest_profile.py FILE PROCESSORS. FILE is the output of ib_send_lat, whose typical latency is half of a round trip.
 """
 
 import collections

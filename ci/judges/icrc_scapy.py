@@ -1,8 +1,9 @@
 """Recomputes the invariant CRC of every RoCEv2 packet in captures with scapy's implementation.
 
 Usage: icrc_scapy.py [--from MAC] FILE.pcapng...
-With --from only packets that this MAC sent count: where the other side breaks rules on purpose. Fails on a packet whose ICRC scapy computes otherwise, and on captures without RoCE packets. A frame that occurs more
-than once (captured at both ends, or sent again) is computed once: scapy needs about a millisecond for each.
+With --from, checks only packets from this MAC: the other side violates the protocol on purpose. Fails if scapy computes another
+ICRC for a packet, and on captures without RoCE packets. A frame that occurs more than once (captured at both ends, or
+retransmitted) is computed once, as scapy needs about a millisecond for each.
 """
 
 import multiprocessing
@@ -24,12 +25,12 @@ def is_roce(frame):
 
 
 def untagged(frame):
-    """A frame without the tag of a VLAN, which the ICRC does not cover."""
+    """Returns the frame without its VLAN tag, which the ICRC does not cover."""
     return frame[:12] + frame[16:] if frame[12:14] == b"\x81\x00" else frame
 
 
 def roce_frames(paths, source):
-    """Every different RoCE frame, of one source if there is one, with the place it is first seen at."""
+    """Yields each distinct RoCE frame with its first position; only frames from `source` if it is given."""
     seen = set()
     for path in paths:
         count = 0
@@ -44,7 +45,7 @@ def roce_frames(paths, source):
 
 
 def judge(place):
-    """What is wrong with a frame, if anything."""
+    """Returns what is wrong with a frame, or None."""
     path, number, frame = place
     packet = Ether(frame)
     if BTH not in packet:

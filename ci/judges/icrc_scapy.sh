@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# icrc_scapy.py with a scapy of a pinned version, from a private virtual environment.
+# Runs icrc_scapy.py with a pinned version of scapy, in a private virtual environment.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 python=$("$here/../../guest-tests/peer/python")

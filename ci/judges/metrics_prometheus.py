@@ -1,4 +1,4 @@
-"""Reads the metrics of a running hcad by Prometheus's own parser and holds them to its conventions for names.
+"""Reads the metrics of a running hcad with Prometheus's own parser, and checks its conventions for names.
 
 Usage: metrics_prometheus.py SOCKET
 """
@@ -39,7 +39,7 @@ def main():
     for line in text.splitlines():
         if line.startswith("# TYPE "):
             _, _, name, kind = line.split(" ")
-            assert name not in types, f"{name} stands twice"
+            assert name not in types, f"{name} is declared twice"
             types[name] = kind
     families = list(text_string_to_metric_families(text))
     assert len(families) == len(types), (len(families), len(types))
@@ -55,7 +55,7 @@ def main():
         seen = set()
         for sample in family.samples:
             key = (sample.name, tuple(sorted(sample.labels.items())))
-            assert key not in seen, f"{key} stands twice"
+            assert key not in seen, f"{key} occurs twice"
             seen.add(key)
             assert "qpn" not in sample.labels, key
             device = sample.labels.get("device")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# metrics_prometheus.py with a prometheus-client of a pinned version, over what a running hcad serves.
+# Runs metrics_prometheus.py with a pinned version of prometheus-client on the metrics of a running hcad.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 hcad=$1

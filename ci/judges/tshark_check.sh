@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Wireshark's dissector as judge of captures: every UDP packet to port 4791 must be dissected as InfiniBand, with an
-# opcode its service defines, nothing malformed and no data left over that it cannot name. With --from, of the packets
-# that this MAC sent: where the other side breaks rules on purpose.
+# Checks captures with Wireshark's dissector: it must dissect every UDP packet to port 4791 as InfiniBand, with an opcode of its
+# service, without malformed parts or unknown data. With --from, checks only packets from this MAC: the other side violates
+# the protocol on purpose.
 set -euo pipefail
 packets='udp.dstport == 4791'
 if [ "${1-}" = --from ]; then
@@ -19,7 +19,7 @@ trap 'rm -rf "$WIRESHARK_CONFIG_DIR"' EXIT
 printf '%s,0\n' drbd_rdma eth_over_ib fc_infiniband iser_infiniband lnet_ib mellanox_eoib nvme_rdma rpcrdma_infiniband \
     sdp_infiniband smb_direct_infiniband smcr_infiniband >"$WIRESHARK_CONFIG_DIR/heuristic_protos"
 
-# check FILE: what there is in it, or what is wrong.
+# check FILE: prints the packets that it contains, or what is wrong.
 check() {
     local file=$1 table
     # One line a packet: protocols, opcode, malformed marker.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Wireshark's dissector as judge of what a NIC put on the wire: no frame that it sent has a wrong checksum of IP, ICMP, TCP
-# or UDP, and there were frames with each of these. What came to it is its peer's doing: where a kernel computes checksums
-# itself, it may send a segment again, with another header in the same place, while the first copy still waits.
+# Checks the frames that a NIC sent with Wireshark's dissector. No checksum of IP, ICMP, TCP or UDP may be wrong, and each of
+# these must occur. Received frames are not checked: a kernel that computes checksums itself may retransmit a segment, with
+# a changed header in the same buffer, while the first copy still waits.
 set -euo pipefail
 [ $# -gt 0 ] || { echo "usage: $0 FILE.pcapng..." >&2; exit 2; }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Wireshark as judge of the profile that the package ships: it is read without a complaint, its columns are there, and the
-# last one names queue pairs and work requests of a capture of hcad. Usage: tshark_profile.sh FILE.pcapng
+# Checks the Wireshark profile of the package: Wireshark reads it without a message, it has its columns, and the last one
+# shows queue pairs and work requests of a capture. Usage: tshark_profile.sh FILE.pcapng
 set -euo pipefail
 [ $# = 1 ] || { echo "usage: $0 FILE.pcapng" >&2; exit 2; }
 WIRESHARK_CONFIG_DIR=$(mktemp -d)
@@ -13,7 +13,7 @@ cp -r "$(dirname "$0")/../../device/package/wireshark" "$WIRESHARK_CONFIG_DIR/pr
 tshark -C hcad --color -T psml -n -r "$1" -Y 'udp.dstport == 4791' \
     >"$WIRESHARK_CONFIG_DIR/shown" 2>"$WIRESHARK_CONFIG_DIR/said"
 if grep -v 'Running as user' "$WIRESHARK_CONFIG_DIR/said"; then
-    echo "$1: Wireshark has something to say of the profile"
+    echo "$1: Wireshark reports the lines above when it reads the profile"
     exit 1
 fi
 named=$(grep -c 'qpn=0x[0-9a-f]* wr=[0-9]' "$WIRESHARK_CONFIG_DIR/shown" || :)
@@ -22,4 +22,4 @@ if [ "$named" = 0 ] || [ "$coloured" = 0 ]; then
     echo "$1: $named packets with a work request, $coloured with a colour"
     exit 1
 fi
-echo "$1: by the profile, $named packets name their work request, $coloured have a colour"
+echo "$1: with the profile, $named packets show their work request, $coloured have a colour"

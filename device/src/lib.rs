@@ -1,7 +1,7 @@
 //! The hcad daemon as a library: an HCA behind a vfio-user socket, on a fabric.
 //!
 //! `main` parses arguments into a [`config`] value and runs it; everything else is here, so that tests never go
-//! through the command line. `DESIGN.md` beside this crate tells threads, trust and the life of a send.
+//! through the command line. `ARCHITECTURE.md` beside this crate describes threads, trust and the life of a SEND.
 
 pub mod blueprint;
 pub mod capabilities;

@@ -1,4 +1,4 @@
-//! What a process that was taken over through a guest, a VMM or a peer cannot do any more: each row of the table in `DESIGN.md`,
+//! What a compromised process cannot do any more: each row of the table in `device/book/src/security.md`,
 //! tried by a process that has confined itself as `hcad` does, as the user of the test and, if that is root, as another.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -235,7 +235,7 @@ fn interfaces_whose_doorbells_have_to_trap_say_so() {
 }
 
 /// A device whose guest is silent wakes up a hundred times a second. This is a bound for a host that is busy with other
-/// tests; what it takes on a quiet one is in DESIGN.
+/// tests; `device/book/src/inside/doorbells.md` has the figure of a quiet one.
 #[test]
 fn an_idle_device_takes_hardly_any_of_a_processor() {
     let daemon = start(&[]);

@@ -1,4 +1,4 @@
-//! Which part of the device may use which, as the picture in `DESIGN.md` says.
+//! Which part of the device may use which, as the picture in `ARCHITECTURE.md` says.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;

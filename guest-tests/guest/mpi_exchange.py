@@ -1,4 +1,4 @@
-"""Ring and all-to-all of MPI, every byte checked by who receives it. Each rank prints a line when all was right."""
+"""MPI ring and all-to-all exchanges. Each rank checks every byte it receives, and prints a line on success."""
 
 from mpi4py import MPI
 
@@ -46,4 +46,4 @@ for round in range(ROUNDS):
         ring(world, size, round)
         all_to_all(world, size, round)
 world.Barrier()
-print(f"rank {world.Get_rank()} of {world.Get_size()} on {MPI.Get_processor_name()} found all as it was sent", flush=True)
+print(f"rank {world.Get_rank()} of {world.Get_size()} on {MPI.Get_processor_name()} received everything as sent", flush=True)

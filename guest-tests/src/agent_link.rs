@@ -31,8 +31,8 @@ impl AgentLink {
     /// When the transcript cannot be made.
     pub fn new(stream: UnixStream, transcript: &Path) -> Result<Self> {
         let (reader, writer) = stream.into_split();
-        let transcript = File::create(transcript)
-            .with_context(|| format!("creating the transcript {}", transcript.display()))?;
+        let transcript =
+            File::create(transcript).with_context(|| format!("creating {}", transcript.display()))?;
         Ok(Self { lines: BufReader::new(reader), writer, transcript, last_id: 0 })
     }
 
@@ -60,7 +60,7 @@ impl AgentLink {
         let response = self.exchange(STEP_TIMEOUT, step).await?;
         match response.result {
             Err(failure) => Ok(failure),
-            Ok(answer) => bail!("the step succeeded, though it must fail: {answer}"),
+            Ok(answer) => bail!("the step succeeded, but it should have failed: {answer}"),
         }
     }
 
@@ -70,8 +70,8 @@ impl AgentLink {
         let line = Request::new(self.last_id, step).to_line();
         timeout(limit, self.send_and_receive(&line))
             .await
-            .with_context(|| format!("the agent did not answer {step_name} within {limit:?}"))?
-            .with_context(|| format!("asking the agent for {step_name}"))
+            .with_context(|| format!("the agent did not reply to {step_name} within {limit:?}"))?
+            .with_context(|| format!("sending {step_name} to the agent"))
     }
 
     async fn send_and_receive(&mut self, line: &str) -> Result<Response> {
@@ -80,11 +80,11 @@ impl AgentLink {
         loop {
             let mut answer = String::new();
             if self.lines.read_line(&mut answer).await? == 0 {
-                bail!("the guest closed the link");
+                bail!("the guest closed its connection to the lab");
             }
             self.transcript.write_all(answer.as_bytes())?;
             let response: Response = serde_json::from_str(&answer)
-                .with_context(|| format!("not an answer: {}", answer.trim_end()))?;
+                .with_context(|| format!("the agent sent an invalid reply: {}", answer.trim_end()))?;
             // An answer to a request that was given up comes late; id 0 is the agent's word for a request it could
             // not read, which can only be this one.
             if response.id == self.last_id || response.id == 0 {
@@ -129,6 +129,6 @@ mod tests {
     async fn silence_is_reported_with_the_name_of_the_step() {
         let (mut link, _folder) = answering("").await;
         let error = link.call_within(Duration::from_millis(1), Ping {}).await.unwrap_err();
-        assert_eq!(error.to_string(), "the agent did not answer Ping within 1ms");
+        assert_eq!(error.to_string(), "the agent did not reply to Ping within 1ms");
     }
 }

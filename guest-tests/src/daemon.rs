@@ -145,7 +145,7 @@ impl HcaSpec {
     /// # Errors
     /// When there are no free ports.
     pub fn mesh<const N: usize>() -> Result<[Self; N]> {
-        Self::mesh_of(N)?.try_into().map_err(|_| anyhow!("a mesh of {N}"))
+        Self::mesh_of(N)?.try_into().map_err(|_| anyhow!("a mesh of {N} devices"))
     }
 
     /// The same, as many as are wanted.
@@ -198,7 +198,7 @@ impl Daemon {
     /// # Errors
     /// When it does not get that far, or is to serve none.
     pub async fn start_by(mut command: Command, specs: &[HcaSpec], run: &RunDir) -> Result<Self> {
-        let first = specs.first().context("a daemon without an HCA")?;
+        let first = specs.first().context("hcad needs at least one device")?;
         let path_of = |spec: &HcaSpec| run.socket(&format!("hcad-{}.sock", spec.name));
         let capture_of = |spec: &HcaSpec| run.file(format!("hcad-{}.pcapng", spec.name));
         let name = format!("hcad-{}", first.name);
@@ -309,18 +309,20 @@ impl Daemon {
             let rules = self.controls_of(device).violations().await?;
             let unexplained =
                 rules.iter().filter(|(rule, _)| !explained.iter().any(|known| known.rule == **rule));
-            broken.extend(unexplained.map(|(rule, count)| format!("HCA {device}: {rule}: {count} times")));
+            broken
+                .extend(unexplained.map(|(rule, count)| format!("device {device}: {rule} ({count} times)")));
         }
         let status = self.process.stop(STOP_TIMEOUT).await?;
         ensure!(
             status.success(),
-            "{} ended with {status} after SIGTERM; see {}",
+            "{} ended with {status} after SIGTERM; its log is {}",
             self.process.name(),
             self.process.log().display()
         );
         ensure!(
             broken.is_empty(),
-            "drivers broke the interface: {broken:?}; see {}",
+            "drivers violated the interface: {}; each violation is in {}",
+            broken.join(", "),
             self.process.log().display()
         );
         Ok(())
@@ -346,17 +348,18 @@ impl Control {
         command.arg("--json").args(arguments).kill_on_drop(true);
         let answer = timeout(CONTROL_TIMEOUT, command.output())
             .await
-            .with_context(|| format!("no answer to hcactl {arguments:?} within {CONTROL_TIMEOUT:?}"))?
+            .with_context(|| format!("hcactl {arguments:?} still ran after {CONTROL_TIMEOUT:?}"))?
             .with_context(|| format!("starting {command:?}"))?;
         ensure!(
             answer.status.success(),
-            "hcactl {arguments:?}: {}",
+            "hcactl {arguments:?} failed: {}",
             String::from_utf8_lossy(&answer.stderr).trim_end()
         );
         if answer.stdout.is_empty() {
             return Ok(Value::Null);
         }
-        serde_json::from_slice(&answer.stdout).with_context(|| format!("answer to hcactl {arguments:?}"))
+        serde_json::from_slice(&answer.stdout)
+            .with_context(|| format!("parsing the output of hcactl {arguments:?}"))
     }
 
     /// See [`Daemon::violations`].
@@ -366,8 +369,8 @@ impl Control {
     pub async fn violations(&self) -> Result<BTreeMap<String, u64>> {
         let mut counters = self.ask(&["counters"]).await?;
         let rules = counters.pointer_mut("/interface/violations").map(Value::take);
-        let rules = rules.with_context(|| format!("no rules in {counters}"))?;
-        serde_json::from_value(rules).context("counts of broken rules")
+        let rules = rules.with_context(|| format!("the counters contain no rules: {counters}"))?;
+        serde_json::from_value(rules).context("parsing the counts of violated rules")
     }
 
     /// See [`Daemon::counter`].
@@ -377,7 +380,7 @@ impl Control {
     pub async fn counter(&self, place: &str) -> Result<u64> {
         let counters = self.ask(&["counters"]).await?;
         let value = counters.pointer(place).and_then(Value::as_u64);
-        value.with_context(|| format!("no counter {place} in {counters}"))
+        value.with_context(|| format!("the counters contain no {place}: {counters}"))
     }
 }
 
@@ -410,7 +413,7 @@ fn device_of(spec: &HcaSpec, socket: &Path, capture: &Path) -> Value {
 /// # Errors
 /// When there are none.
 pub fn free_udp_ports<const N: usize>() -> Result<[SocketAddr; N]> {
-    free_ports(N)?.try_into().map_err(|_| anyhow!("{N} free UDP ports"))
+    free_ports(N)?.try_into().map_err(|_| anyhow!("not {N} UDP ports"))
 }
 
 /// The same, as many as are wanted.
@@ -424,7 +427,7 @@ pub fn free_ports(count: usize) -> Result<Vec<SocketAddr>> {
     // Held until all are found, so that the system names each port once.
     let mut held = Vec::new();
     while ports.len() < count {
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("looking for a free UDP port")?;
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("binding a free UDP port")?;
         let addr = socket.local_addr()?;
         held.push(socket);
         if given.insert(addr.port()) {

@@ -23,8 +23,8 @@ pub const BOOT_SCRIPT: &str = "boot.ipxe";
 const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 /// The same where the processor runs the guest.
 const KVM_BOOT_TIMEOUT: Duration = Duration::from_secs(10);
-/// What is noted of a host where it does.
-const KVM_RUNS: &str = "yes";
+/// Content of the [`kvm_note`] where it does.
+pub(crate) const KVM_RUNS: &str = "yes";
 /// Warnings go to the console, the rest only to the kernel's log: an emulated serial line is slow. Mitigations protect
 /// guests from nobody here and cost an emulated one dearly. The timer check counts ticks against busy waiting, and
 /// panics on a busy host where both come late; the watchdog of the TSC warns there of its own delays.
@@ -36,40 +36,45 @@ const DISK_MODULES: &[&str] = &["virtio_blk", "ext4", "overlay"];
 /// What ext4 asks for by another name than a module's, as far as a kernel has it.
 const DISK_MODULES_IF_ANY: &[&str] = &["crc32c_generic", "crc32c_cryptoapi"];
 
-/// What the user may choose.
+/// Heading of the options that choose the parts of guests.
+const PARTS: &str = "Parts of the guests";
+
+/// Options for the parts of guests.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Options {
-    /// A QEMU program to use instead of the fetched one; it must know vfio-user-pci
-    #[arg(long, value_name = "FILE")]
+    /// QEMU to use instead of the lab's own; it must support vfio-user-pci (QEMU 11.0 or later)
+    #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub qemu: Option<PathBuf>,
-    /// Debian's stock kernel of `trixie` or `trixie-backports` (the default), or a kernel of your own: a folder like
-    /// /lib/modules/7.2.12 with the image as `vmlinuz`, or an image whose modules are installed in such a folder
-    #[arg(long, value_name = "SUITE|PATH")]
+    /// Kernel: `trixie` or `trixie-backports` of Debian, or the path of your own [default: trixie-backports]
+    ///
+    /// The path is a folder like /lib/modules/7.2.12 with the image as `vmlinuz`, or an image whose modules are installed
+    /// in such a folder.
+    #[arg(help_heading = PARTS, long, value_name = "SUITE|PATH")]
     pub kernel: Option<KernelChoice>,
-    /// User space to use instead of the fetched one, in scenarios whose guests have one: an ext4 image
-    #[arg(long, value_name = "FILE")]
+    /// User space to use instead of the lab's own: an ext4 image
+    #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub root: Option<PathBuf>,
-    /// A module built for the guests' kernel to load into them, after the modules it depends on; may be repeated
-    #[arg(long = "module", value_name = "FILE")]
+    /// Kernel module to load into the guests, after the modules it depends on; may be repeated
+    #[arg(help_heading = PARTS, long = "module", value_name = "FILE")]
     pub modules: Vec<PathBuf>,
-    /// The daemon to test [default: hcad beside this program]
-    #[arg(long, value_name = "FILE")]
+    /// The hcad to run [default: the one beside guest-lab]
+    #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub hcad: Option<PathBuf>,
-    /// A static guest agent to use instead of the one inside this program
-    #[arg(long, value_name = "FILE")]
+    /// Guest agent, a static program, to use instead of the built-in one
+    #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub agent: Option<PathBuf>,
-    /// How guests are executed [default: kvm where it runs the guest's kernel, else tcg]
-    #[arg(long, value_enum)]
+    /// How guests are executed [default: kvm if it boots the lab's kernel, else tcg]
+    #[arg(help_heading = PARTS, long, value_enum)]
     pub accel: Option<Accelerator>,
-    /// Virtual processors of a guest
-    #[arg(long, visible_alias = "smp", default_value_t = 1, value_name = "N",
+    /// Virtual processors per guest
+    #[arg(help_heading = PARTS, long, visible_alias = "smp", default_value_t = 1, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cpus: u32,
-    /// Record what drivers do and devices answer, in the run's folder; only of HCAs that stock drivers use
-    #[arg(long)]
+    /// Record a trace of each device that a stock driver uses, beside the logs
+    #[arg(help_heading = PARTS, long)]
     pub trace: bool,
-    /// Memory of a guest, in MiB or with a unit, such as `2G`
-    #[arg(long, default_value = "512", value_name = "SIZE", value_parser = mebibytes)]
+    /// Memory per guest, in MiB or with a unit, such as `2G`
+    #[arg(help_heading = PARTS, long, default_value = "512", value_name = "SIZE", value_parser = mebibytes)]
     pub memory: u32,
 }
 
@@ -99,10 +104,10 @@ impl Options {
 /// What the user may choose for scenarios that draw at random.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct Chance {
-    /// How long a scenario goes on that could go on for ever [default: 5]
+    /// Duration of a scenario without an end, such as torture [default: 5]
     #[arg(long, value_name = "N")]
     pub minutes: Option<u64>,
-    /// Draw what an earlier run drew that printed this number
+    /// Seed of random choices, as printed by an earlier run [default: random]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 }
@@ -178,7 +183,7 @@ impl Lab {
         lab.accelerator = match chosen {
             Some(Accelerator::Tcg) => Accelerator::Tcg,
             Some(Accelerator::Kvm) => match lab.kvm_obstacle().await? {
-                Some(obstacle) => bail!("KVM does not work here: {obstacle}"),
+                Some(obstacle) => bail!("--accel kvm: KVM is not usable on this host: {obstacle}"),
                 None => Accelerator::Kvm,
             },
             None if lab.kvm_obstacle().await?.is_some() => Accelerator::Tcg,
@@ -370,14 +375,14 @@ impl Lab {
             let source = folder_of_linux(&cache, &kernel, folder)?;
             let copied =
                 Command::new("cp").arg("-r").args([&source, &own]).status().context("starting cp")?;
-            ensure!(copied.success(), "{} cannot be copied", source.display());
+            ensure!(copied.success(), "copying {} failed", source.display());
             change(&own)?;
             let mut make = ModuleBuild::obtain(&cache, &kernel)?.command(&own)?;
             let made = make.args(["-j2", "modules"]).output().context("starting make")?;
-            ensure!(made.status.success(), "make fails: {}", String::from_utf8_lossy(&made.stderr));
+            ensure!(made.status.success(), "make failed: {}", String::from_utf8_lossy(&made.stderr));
             let files = fs::read_dir(&own)?.filter_map(|entry| Some(entry.ok()?.path()));
             let mut modules = files.filter(|file| file.extension().is_some_and(|end| end == "ko"));
-            modules.next().context("make made no module")
+            modules.next().with_context(|| format!("make created no module in {}", own.display()))
         })
         .await?
     }
@@ -468,12 +473,14 @@ impl Lab {
         if let Err(error) = fs::File::options().read(true).write(true).open("/dev/kvm") {
             return Ok(Some(format!("/dev/kvm: {error}")));
         }
-        let host = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let known = cache_dir()?.join(format!("kvm-{}", host.trim()));
+        let known = kvm_note(&cache_dir()?);
         let obstacle = match fs::read_to_string(&known) {
             Ok(answer) => answer,
             Err(_) => {
-                tracing::info!("trying whether KVM runs a guest here (up to {KVM_BOOT_TIMEOUT:?}, once)");
+                tracing::info!(
+                    "testing whether KVM runs a guest on this host (up to {} s, once until it restarts)",
+                    KVM_BOOT_TIMEOUT.as_secs()
+                );
                 self.accelerator = Accelerator::Kvm;
                 let answer = match self.try_boot().await {
                     Ok(()) => KVM_RUNS.to_owned(),
@@ -487,7 +494,7 @@ impl Lab {
         let first = obstacle.lines().next().unwrap_or_default();
         Ok((first != KVM_RUNS).then(|| {
             format!(
-                "it did not run a guest since this host started ({first}); without {} it is tried again",
+                "a guest did not boot under it since this host started ({first}); remove {} to test it again",
                 known.display()
             )
         }))
@@ -501,6 +508,12 @@ impl Lab {
     }
 }
 
+/// The file that records until the host restarts whether KVM boots a guest: [`KVM_RUNS`] or the error.
+pub(crate) fn kvm_note(cache: &Path) -> PathBuf {
+    let host = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    cache.join(format!("kvm-{}", host.trim()))
+}
+
 /// A size of memory: MiB, or a number with M or G behind it.
 fn mebibytes(text: &str) -> Result<u32, String> {
     /// Debian's kernel unpacks its initramfs in no less.
@@ -509,9 +522,11 @@ fn mebibytes(text: &str) -> Result<u32, String> {
         Some(digits) => (digits, 1024),
         None => (text.strip_suffix(['M', 'm']).unwrap_or(text), 1),
     };
-    let number: u32 = digits.parse().map_err(|_| "is no size such as 512M or 2G".to_owned())?;
-    let size = number.checked_mul(unit).ok_or("is too large")?;
-    if size < LEAST_MIB { Err(format!("is less than {LEAST_MIB}M")) } else { Ok(size) }
+    let number: u32 = digits
+        .parse()
+        .map_err(|_| "a size is a number of MiB, or a number with M or G, such as 2G".to_owned())?;
+    let size = number.checked_mul(unit).ok_or("the size is too large")?;
+    if size < LEAST_MIB { Err(format!("the minimum is {LEAST_MIB}M")) } else { Ok(size) }
 }
 
 /// The names a busybox goes by; it is static, so it runs here too.

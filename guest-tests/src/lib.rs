@@ -1,13 +1,15 @@
-//! The lab: boots stock guests on HCAs served by `hcad` and judges what happens.
+//! The lab: boots guests with RDMA devices served by `hcad`, and tests them.
 //!
-//! Guests that stay up for somebody else's tests are [`testbed`].
+//! A [`testbed`] is a set of guests that stay up for the tests of a user.
 //!
-//! A scenario ([`scenario`]) starts daemons ([`daemon`]) and guests ([`vm`]) from what the [`lab`] has gathered, then
-//! asks the agents in the guests ([`agent_link`]) to do things and compares their answers with the specification.
+//! A [`scenario`] is a test of the project. It starts daemons ([`daemon`]) and guests ([`vm`]) from the programs and
+//! images that the [`lab`] provides. It sends requests to the agents in the guests ([`agent_link`]), and compares the
+//! results with the specification.
 
 pub mod agent_link;
 pub mod artifacts;
 pub mod daemon;
+pub mod doctor;
 pub mod initramfs;
 pub mod lab;
 pub mod limits;

@@ -56,11 +56,12 @@ impl LineProgram {
             timeout_ms: u32::try_from(limit.as_millis())?,
         };
         let said = vm.call_within(limit + ANSWER_MARGIN, step).await?;
-        match serde_json::from_str(&said.line).with_context(|| format!("answer to {what}: {}", said.line))? {
-            Answer::Ok(value) => {
-                serde_json::from_value(value).with_context(|| format!("answer to {what}: {}", said.line))
-            }
-            Answer::Error(error) => bail!("the program in guest {} refuses {what}: {error}", vm.name()),
+        match serde_json::from_str(&said.line)
+            .with_context(|| format!("parsing the reply to {what}: {}", said.line))?
+        {
+            Answer::Ok(value) => serde_json::from_value(value)
+                .with_context(|| format!("parsing the reply to {what}: {}", said.line)),
+            Answer::Error(error) => bail!("the program in guest {} failed at {what}: {error}", vm.name()),
         }
     }
 

@@ -1,4 +1,8 @@
-//! `guest-lab`: boots stock guests on HCAs served by `hcad` and judges what happens.
+//! `guest-lab`: boots guests with RDMA devices served by `hcad`, runs commands in them, and tests the project.
+
+#[cfg(test)]
+mod documented;
+mod overview;
 
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
@@ -12,8 +16,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use clap::{Parser, Subcommand};
+use clap::{FromArgMatches as _, Parser, Subcommand};
 use guest_tests::artifacts::{self, Added, KernelChoice, ModuleBuild};
+use guest_tests::doctor::Doctor;
 use guest_tests::lab::{Chance, Lab, Options};
 use guest_tests::report::{Counts, Report, line};
 use guest_tests::scenario::{self, Scenario};
@@ -22,33 +27,35 @@ use guest_tests::testbed::name::Target;
 use guest_tests::testbed::{progress, supervisor};
 use guest_tests::vm;
 
-/// Boots stock guests on HCAs served by hcad and judges what happens.
+/// Boots virtual machines with RDMA devices served by hcad, and runs commands and tests in them.
 #[derive(Debug, Parser)]
 #[command(name = "guest-lab", version)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Names the scenarios
+    /// List the scenarios, which are the project's own tests
     List,
-    /// Runs scenarios; prints a line a case and the counts at the end
+    /// Run scenarios, and print a line per case
+    ///
+    /// The last line counts the cases: N passed, N failed, N skipped. The exit status is 0 if no case failed.
     Run {
-        /// Scenarios, as `list` names them
-        #[arg(required = true, value_parser = scenario_named)]
+        /// Scenarios, as printed by `guest-lab list`
+        #[arg(required = true, value_parser = scenario_named, value_name = "SCENARIO")]
         scenarios: Vec<&'static Scenario>,
-        /// Leave guests and daemons as a failed case left them until Enter is pressed
+        /// After a failed case, keep guests and daemons running until Enter is pressed
         #[arg(long, conflicts_with = "jobs")]
         keep: bool,
-        /// Scenarios at a time; those that measure something run alone, after the others
+        /// Number of scenarios to run at once; those that measure time run alone, after the others
         #[arg(long, default_value = "1", value_name = "N")]
         jobs: NonZeroUsize,
-        /// Longest time for one case
+        /// Time limit of a case
         #[arg(long, default_value_t = 240, value_name = "SECONDS")]
         timeout: u64,
-        /// Only cases with this in their names; what others do before them is not done
+        /// Run only the cases whose names contain this text
         #[arg(long, value_name = "TEXT")]
         case: Option<String>,
         #[command(flatten)]
@@ -56,12 +63,12 @@ enum Command {
         #[command(flatten)]
         options: Options,
     },
-    /// Gives a shell in a guest: NAME:GUEST of those that `up` booted, or one of a scenario, booted for it
+    /// Open a shell in a running guest, or in a new guest of a scenario
     Shell {
-        /// NAME:GUEST as `ps` lists them, or a scenario as `list` names it
+        /// A guest as NAME:GUEST, as printed by `guest-lab ps`, or a scenario, whose guests are booted for the shell
         #[arg(value_parser = shell_place, value_name = "GUEST|SCENARIO")]
         place: ShellPlace,
-        /// Which guest of a scenario
+        /// The guest of a scenario
         #[arg(long, default_value = "a", value_parser = ["a", "b"])]
         guest: String,
         #[command(flatten)]
@@ -69,50 +76,57 @@ enum Command {
     },
     #[command(flatten)]
     Testbed(client::Command),
-    /// Owns guests; what `up` starts
+    /// Own guests (started by `up`)
     #[command(name = SUPERVISE, hide = true)]
     Supervise(Box<Supervise>),
-    /// Fetches what guests are made of, so that later commands need no network
+    /// Download QEMU, kernel and user space, so that later commands need no network
     Fetch {
         #[command(flatten)]
         options: Options,
     },
-    /// Builds the module in a folder for the guests' kernel, with the compiler of that, both fetched if need be
+    /// Build a kernel module for the guests' kernel
+    ///
+    /// Downloads the headers of the kernel and the compiler that built it, once.
     Build {
-        /// The folder, with a Makefile that says `obj-m := NAME.o`
+        /// Folder of the module, with a Makefile that contains `obj-m := NAME.o`
         #[arg(value_name = "DIR", default_value = ".")]
         folder: PathBuf,
-        /// As of `up`
+        /// The kernel, as for `guest-lab up`
         #[arg(long, value_name = "SUITE|PATH")]
         kernel: Option<KernelChoice>,
-        /// Targets and variables for make, such as `clean`, `V=1`, `KCFLAGS=-DDEBUG`
+        /// Targets and variables for make, such as `clean`, `V=1` or `KCFLAGS=-DDEBUG`
         #[arg(last = true, value_name = "ARGUMENT")]
         arguments: Vec<OsString>,
     },
-    /// Runs the lab's QEMU, fetched if need be, with arguments of your own
+    /// Run the lab's QEMU with your own arguments
     Qemu {
-        /// Its arguments
+        /// Arguments of QEMU
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
         arguments: Vec<OsString>,
     },
-    /// Moves RDMA traffic between two guests and prints a table of it
+    /// Move RDMA traffic between two guests, and print a table
     Demo {
         #[command(flatten)]
         options: Options,
     },
+    /// Check whether guests can be booted on this machine, and say how to get what is missing
+    ///
+    /// Each line begins with `ok`, `limited` or `missing`. Guests boot unless something is missing. `limited` names what
+    /// is slower or skipped. The exit status is 0 if guests can be booted, and 1 if not.
+    Doctor(Doctor),
 }
 
-/// Where a shell is wanted.
+/// The guest of a shell.
 #[derive(Clone, Debug)]
 enum ShellPlace {
-    /// In a guest that is up.
+    /// A guest of a running testbed.
     Guest(Target),
-    /// In one that is to be booted.
+    /// A guest of a scenario, not booted yet.
     Scenario(&'static Scenario),
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::from_arg_matches(&overview::command().get_matches()).unwrap_or_else(|error| error.exit());
     tracing_subscriber::fmt()
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_default_env()
@@ -123,7 +137,11 @@ fn main() -> ExitCode {
         .with_target(false)
         .without_time()
         .init();
-    match run(cli.command) {
+    let result = match cli.command {
+        Some(command) => run(command),
+        None => overview::command().print_help().map(|()| ExitCode::SUCCESS).map_err(Into::into),
+    };
+    match result {
         Ok(code) => code,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -132,11 +150,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the command; but for commands that pass it on, a signal ends it early, and with it all guests, daemons and their
-/// sockets.
+/// Runs the command. A signal ends it early, with all its guests, daemons and sockets, unless the command forwards
+/// signals.
 fn run(command: Command) -> Result<ExitCode> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("starting the tokio runtime")?;
     let result = runtime.block_on(async {
         match command {
             Command::List => list(),
@@ -160,12 +180,21 @@ fn run(command: Command) -> Result<ExitCode> {
                 until_signal(async {
                     let lab = Lab::prepare_with(&options, Added::read(&artifacts::cache_dir()?)?).await?;
                     lab.fetch_user_space().await?;
+                    let cache = artifacts::cache_dir()?;
+                    let qemu = artifacts::CachedParts::read(&cache).qemu;
+                    let qemu = qemu.map(|version| format!("QEMU {version}, ")).unwrap_or_default();
+                    let kernel = lab.kernel().release();
+                    line(&format!("ready in {}: {qemu}kernel {kernel}, user space", cache.display()))?;
                     Ok(ExitCode::SUCCESS)
                 })
                 .await
             }
             Command::Build { folder, kernel, arguments } => {
                 until_signal(build(folder, kernel.unwrap_or_default(), arguments)).await
+            }
+            Command::Doctor(doctor) => {
+                let bootable = doctor.run()?;
+                Ok(if bootable { ExitCode::SUCCESS } else { ExitCode::FAILURE })
             }
             Command::Qemu { arguments } => until_signal(qemu(arguments)).await,
             Command::Demo { options } => {
@@ -177,14 +206,14 @@ fn run(command: Command) -> Result<ExitCode> {
             }
         }
     });
-    // A download under way cannot be cancelled; it need not be waited for either.
+    // A download cannot be cancelled, and nothing waits for it.
     runtime.shutdown_background();
     result
 }
 
 fn list() -> Result<ExitCode> {
     for scenario in scenario::ALL {
-        line(&format!("{:16} {}", scenario.name, scenario.about))?;
+        line(&format!("{:20} {}", scenario.name, scenario.about))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -201,10 +230,13 @@ async fn run_scenarios(
     scenario::schedule::run(scenarios, jobs, &lab, report).await?;
     match vm::panicked_boots() {
         0 => {}
-        count => line(&format!("boots that ended in a kernel panic and were tried again: {count}"))?,
+        count => line(&format!("boots repeated after a kernel panic: {count}"))?,
     }
     line(&report.counts().to_string())?;
-    ensure!(report.counts() != Counts::default(), "no case ran: none has such a name");
+    ensure!(
+        report.counts() != Counts::default(),
+        "no case ran: no case of these scenarios has the text of --case in its name"
+    );
     Ok(if report.counts().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -223,10 +255,14 @@ async fn build(folder: PathBuf, kernel: KernelChoice, arguments: Vec<OsString>) 
     Err(error).context("starting make")
 }
 
-/// The lease, which a supervisor has as its standard input.
+/// The lease: a socket, which `up` passes as standard input.
 fn lease() -> Result<UnixStream> {
-    let lease = std::fs::File::from(std::io::stdin().as_fd().try_clone_to_owned().context("the lease")?);
-    ensure!(lease.metadata()?.file_type().is_socket(), "this is for 'guest-lab up' to start");
+    let lease =
+        std::fs::File::from(std::io::stdin().as_fd().try_clone_to_owned().context("duplicating the lease")?);
+    ensure!(
+        lease.metadata()?.file_type().is_socket(),
+        "standard input is not a socket; only 'guest-lab up' starts this command"
+    );
     Ok(UnixStream::from(OwnedFd::from(lease)))
 }
 
@@ -235,13 +271,12 @@ fn shell_place(text: &str) -> Result<ShellPlace, String> {
         Ok(target) => Ok(ShellPlace::Guest(target)),
         Err(_) => scenario_named(text)
             .map(ShellPlace::Scenario)
-            .map_err(|error| format!("{error}; a guest that is up is written as NAME:GUEST")),
+            .map_err(|error| format!("{error}. A running guest is written as NAME:GUEST, such as lab:a")),
     }
 }
 
 fn scenario_named(name: &str) -> Result<&'static Scenario, String> {
     Scenario::named(name).ok_or_else(|| {
-        let names: Vec<_> = scenario::ALL.iter().map(|s| s.name).collect();
-        format!("there is no scenario {name}; there are {}", names.join(", "))
+        format!("unknown scenario '{name}'; 'guest-lab list' prints the names of all scenarios")
     })
 }

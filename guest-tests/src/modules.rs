@@ -50,7 +50,7 @@ impl Wanted {
         if self.modules.iter().any(|m| m.name == name) || self.builtin.contains(&name) {
             return Ok(());
         }
-        let Some(path) = self.files.get(&name) else { bail!("the kernel has no module {name}") };
+        let Some(path) = self.files.get(&name) else { bail!("the guests' kernel has no module {name}") };
         let object = read(path)?;
         self.add_object(name, object)
     }
@@ -63,7 +63,10 @@ impl Wanted {
     pub fn check_file(&self, file: &Path) -> Result<()> {
         let (Some(own), Some(example)) = (modinfo(&read(file)?, "vermagic"), self.files.values().min())
         else {
-            bail!("{} is no kernel module: it does not say what kernel it was built for", file.display())
+            bail!(
+                "{} is not a kernel module: it has no vermagic, the version of the kernel it was built for",
+                file.display()
+            )
         };
         let object = read(file)?;
         let Some(kernel) = modinfo(&read(example)?, "vermagic") else { return Ok(()) };
@@ -75,7 +78,8 @@ impl Wanted {
             return Ok(());
         }
         bail!(
-            "{} was built for the kernel '{}', guests run '{}': build it against the latter, or choose another with --kernel",
+            "{} was built for the kernel '{}', but the guests run '{}'; build it with 'guest-lab build', or choose another \
+             kernel with --kernel",
             file.display(),
             own.trim_end(),
             kernel.trim_end()
@@ -113,7 +117,9 @@ impl Wanted {
 /// When the file has none.
 pub fn name_of(file: &Path) -> Result<String> {
     let stem = file.file_name().and_then(|name| name.to_str()?.split('.').next());
-    Ok(canonical(stem.with_context(|| format!("{} is no file of a module", file.display()))?))
+    Ok(canonical(stem.with_context(|| {
+        format!("{} does not have the name of a module, such as driver.ko", file.display())
+    })?))
 }
 
 /// The file of a module of the kernel whose modules are below `folder`.
@@ -121,7 +127,9 @@ pub fn name_of(file: &Path) -> Result<String> {
 /// # Errors
 /// When there is none.
 pub fn find(folder: &Path, name: &str) -> Result<PathBuf> {
-    index(folder)?.remove(&canonical(name)).with_context(|| format!("the kernel has no module {name}"))
+    index(folder)?
+        .remove(&canonical(name))
+        .with_context(|| format!("the guests' kernel has no module {name}"))
 }
 
 /// A module of the user's own: its object, uncompressed, and the names of what must be loaded before it.
@@ -247,12 +255,14 @@ mod tests {
         assert_eq!(check(module("7.3.3 SMP mod_unload modversions", "__versions\0")), Ok(()));
         let other = check(module("7.3.3 SMP mod_unload modversions", "")).unwrap_err();
         assert!(
-            other.contains("built for the kernel '7.3.3 SMP mod_unload modversions', guests run '7.3.4"),
+            other.contains(
+                "built for the kernel '7.3.3 SMP mod_unload modversions', but the guests run '7.3.4"
+            ),
             "{other}"
         );
         let other = check(module("7.3.4 SMP preempt mod_unload", "__versions\0")).unwrap_err();
         assert!(other.contains("preempt"), "{other}");
-        assert!(check("text".into()).unwrap_err().contains("is no kernel module"));
+        assert!(check("text".into()).unwrap_err().contains("is not a kernel module"));
     }
 
     #[test]

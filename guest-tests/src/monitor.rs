@@ -28,7 +28,7 @@ impl Monitor {
         let (reader, writer) = stream.into_split();
         let mut monitor = Self { lines: BufReader::new(reader), writer };
         let greeting = monitor.message().await?;
-        greeting.get("QMP").with_context(|| format!("no greeting of a monitor: {greeting}"))?;
+        greeting.get("QMP").with_context(|| format!("QEMU's monitor sent no QMP greeting: {greeting}"))?;
         monitor.execute("qmp_capabilities", json!({})).await?;
         Ok(monitor)
     }
@@ -39,14 +39,15 @@ impl Monitor {
     /// When QEMU refuses, with its reason, or is gone or silent.
     pub async fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
         let line = json!({ "execute": command, "arguments": arguments });
-        self.writer.write_all(format!("{line}\n").as_bytes()).await.context("telling QEMU")?;
+        self.writer.write_all(format!("{line}\n").as_bytes()).await.context("writing to QEMU's monitor")?;
         loop {
-            let mut message = self.message().await.with_context(|| format!("no answer to {command}"))?;
+            let mut message =
+                self.message().await.with_context(|| format!("waiting for the reply to {command}"))?;
             if let Some(answer) = message.get_mut("return") {
                 return Ok(answer.take());
             }
             if let Some(refusal) = message.pointer("/error/desc") {
-                bail!("{command}: {}", refusal.as_str().unwrap_or_default());
+                bail!("QEMU rejected {command}: {}", refusal.as_str().unwrap_or_default());
             }
             // Else it tells of an event.
         }
@@ -55,9 +56,10 @@ impl Monitor {
     async fn message(&mut self) -> Result<Value> {
         let mut line = String::new();
         let read = timeout(ANSWER_TIMEOUT, self.lines.read_line(&mut line));
-        if read.await.with_context(|| format!("the monitor says nothing for {ANSWER_TIMEOUT:?}"))?? == 0 {
-            bail!("QEMU has closed its monitor");
+        if read.await.with_context(|| format!("QEMU's monitor sent nothing within {ANSWER_TIMEOUT:?}"))?? == 0
+        {
+            bail!("QEMU closed its monitor");
         }
-        serde_json::from_str(&line).with_context(|| format!("{line:?} is no message of a monitor"))
+        serde_json::from_str(&line).with_context(|| format!("QEMU's monitor sent invalid JSON: {line:?}"))
     }
 }

@@ -169,10 +169,9 @@ impl Peer {
     /// When there is no Python, or scapy cannot be fetched.
     pub fn start(id: u16, bind: SocketAddr, other: u16, to: SocketAddr) -> Result<Self> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("peer");
-        let output =
-            Command::new(folder.join("python")).output().context("looking for a Python with scapy")?;
+        let output = Command::new(folder.join("python")).output().context("running the Python with scapy")?;
         let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "no Python with scapy: {said}");
+        ensure!(output.status.success(), "preparing a Python with scapy failed: {said}");
         let python = String::from_utf8(output.stdout)?;
         let mut child = Command::new(python.trim())
             .arg(folder.join("peer.py"))
@@ -203,7 +202,7 @@ impl Peer {
     /// # Errors
     /// When none comes, or one with a wrong ICRC.
     pub fn receive(&mut self) -> Result<Packet> {
-        self.receive_within(ANSWER)?.with_context(|| format!("no packet came within {ANSWER:?}"))
+        self.receive_within(ANSWER)?.with_context(|| format!("no packet arrived within {ANSWER:?}"))
     }
 
     /// The next packet, if one comes in time.
@@ -225,7 +224,7 @@ impl Peer {
     }
 
     fn ask<T: for<'de> Deserialize<'de>>(&mut self, request: &Value) -> Result<T> {
-        writeln!(self.requests, "{request}").context("talking to the peer")?;
+        writeln!(self.requests, "{request}").context("writing to the packet peer")?;
         self.answer()
     }
 
@@ -237,10 +236,12 @@ impl Peer {
             Error(String),
         }
         let mut line = String::new();
-        ensure!(self.answers.read_line(&mut line)? > 0, "the peer has ended");
-        match serde_json::from_str(&line).with_context(|| format!("the peer says {line}"))? {
+        ensure!(self.answers.read_line(&mut line)? > 0, "the packet peer ended");
+        match serde_json::from_str(&line)
+            .with_context(|| format!("parsing the reply of the packet peer: {line}"))?
+        {
             Answer::Ok(value) => Ok(value),
-            Answer::Error(message) => Err(anyhow::Error::msg(message)).context("the peer"),
+            Answer::Error(message) => Err(anyhow::Error::msg(message)).context("the packet peer failed"),
         }
     }
 }

@@ -154,7 +154,7 @@ impl Process {
     /// # Errors
     /// When the process cannot be asked.
     pub fn status(&mut self) -> Result<Option<ExitStatus>> {
-        self.child.try_wait().with_context(|| format!("asking for the state of {}", self.name))
+        self.child.try_wait().with_context(|| format!("reading the status of {}", self.name))
     }
 
     /// Ends it with SIGKILL and waits for the end.
@@ -176,7 +176,7 @@ impl Process {
             Ok(status) => Ok(status?),
             Err(_) => {
                 self.kill().await?;
-                bail!("{} did not end within {patience:?} of SIGTERM", self.name)
+                bail!("{} did not end within {patience:?} after SIGTERM, and was killed", self.name)
             }
         }
     }

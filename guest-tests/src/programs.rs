@@ -27,7 +27,7 @@ pub fn hcad() -> Result<PathBuf> {
     beside("hcad")
 }
 
-/// What looks into a running daemon, beside this program or in `HCAD_PROGRAMS`.
+/// The control program of a running daemon, beside this program or in `HCAD_PROGRAMS`.
 ///
 /// # Errors
 /// When it was not built.
@@ -41,7 +41,11 @@ pub const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guest-agent")
 fn beside(program: &str) -> Result<PathBuf> {
     let folder = std::env::var_os("HCAD_PROGRAMS").filter(|folder| !folder.is_empty());
     let path = folder.map_or_else(profile_dir, |folder| Ok(folder.into()))?.join(program);
-    ensure!(path.is_file(), "{} does not exist: run 'cargo build --release'", path.display());
+    ensure!(
+        path.is_file(),
+        "{} does not exist; run 'cargo build --release', or set HCAD_PROGRAMS to the folder that contains it",
+        path.display()
+    );
     Ok(path)
 }
 

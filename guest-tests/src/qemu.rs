@@ -15,9 +15,9 @@ const FREE_SLOT_MEMORY: &str = "32M";
 /// How guest code is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Accelerator {
-    /// Emulated; works everywhere.
+    /// Emulation; works on every host.
     Tcg,
-    /// By the host's processor.
+    /// Virtualization by the host's processor.
     Kvm,
 }
 

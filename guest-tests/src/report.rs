@@ -110,9 +110,9 @@ impl Report {
             return Ok(());
         }
         let begun = Instant::now();
-        let result = timeout(limit, case)
-            .await
-            .unwrap_or_else(|_| Err(anyhow::anyhow!("the case was not done after {limit:?}")));
+        let result = timeout(limit, case).await.unwrap_or_else(|_| {
+            Err(anyhow::anyhow!("the case still ran after {} s; see --timeout", limit.as_secs()))
+        });
         let seconds = begun.elapsed().as_secs_f64();
         let scenario = &self.scenario;
         match result {
@@ -133,7 +133,7 @@ impl Report {
                         indented(hint)
                     ))?;
                     if self.stop_at_failure {
-                        line("      guests and daemons are kept as they are until Enter is pressed")?;
+                        line("      guests and daemons keep running; press Enter to end them")?;
                         tokio::task::spawn_blocking(|| io::stdin().read_line(&mut String::new())).await??;
                     }
                     Ok(())

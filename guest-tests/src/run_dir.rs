@@ -52,14 +52,14 @@ impl RunDir {
                     let sockets = tempfile::Builder::new()
                         .prefix("hcad-lab-")
                         .tempdir_in(sockets)
-                        .context("making a folder for sockets")?;
+                        .context("creating a folder for sockets")?;
                     return Ok(Self { path, sockets });
                 }
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error).with_context(|| format!("creating {}", path.display())),
             }
         }
-        bail!("no free run number below {}", parent.display())
+        bail!("{} has no free number for another run; remove old runs there", parent.display())
     }
 
     /// The folder.

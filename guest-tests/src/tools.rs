@@ -92,16 +92,14 @@ impl Exchange {
         let waiting = spawn(server, &self.server).await?;
         if let Err(error) = self.ready.wait(server, waiting, &self.server).await {
             let end = stop(server, waiting).await?;
-            return Err(error.context(format!(
-                "{} does not wait for a client: {}{}",
-                self.server, end.stdout, end.stderr
-            )));
+            return Err(error
+                .context(format!("{} did not start to listen: {}{}", self.server, end.stdout, end.stderr)));
         }
         let ended = client.program(self.limit, &self.client).await;
         match ended {
             Ok(client) if client.status == ExitStatus::Code(0) => {
                 let server = wait(server, waiting, END_TIMEOUT).await.with_context(|| {
-                    format!("the client of {} ended with success: {}", self.server, client.stdout)
+                    format!("{} still ran after its client had succeeded: {}", self.server, client.stdout)
                 })?;
                 Ok(Ends { server, client })
             }
@@ -174,7 +172,8 @@ pub async fn line(vm: &mut Vm, program: ProgramId, text: &str, limit: Duration) 
         let left = deadline.saturating_duration_since(tokio::time::Instant::now());
         let step = agent::wire::Ask { program, line: None, timeout_ms: u32::try_from(left.as_millis())? };
         let said = vm.call_within(left + ANSWER_MARGIN, step).await;
-        let said = said.with_context(|| anyhow!("waiting for {text:?} after {before:?}"))?.line;
+        let said =
+            said.with_context(|| anyhow!("waiting for a line with {text:?}; lines so far: {before:?}"))?.line;
         if said.contains(text) {
             return Ok(said);
         }

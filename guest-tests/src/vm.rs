@@ -158,7 +158,9 @@ impl Vm {
             monitor,
             boot_time: Duration::ZERO,
         };
-        vm.call_within(limit, Ping {}).await.context("booting")?;
+        vm.call_within(limit, Ping {})
+            .await
+            .with_context(|| format!("the guest did not boot within {} s", limit.as_secs()))?;
         vm.boot_time = begun.elapsed();
         Ok(vm)
     }
@@ -181,7 +183,8 @@ impl Vm {
             }
             sleep(REBOOT_POLL).await;
         }
-        let result = Err(anyhow!("the guest did not come back"));
+        let result =
+            Err(anyhow!("the guest did not reply within {} s after its reboot", REBOOT_TIMEOUT.as_secs()));
         self.explained(result).await
     }
 
@@ -195,7 +198,7 @@ impl Vm {
         if image.disks.is_some() {
             // The disks as `Lab` orders them.
             let step = EnterRoot { system: "/dev/vda".into(), modules: Some("/dev/vdb".into()) };
-            self.call(step).await.context("entering the user space")?;
+            self.call(step).await.context("mounting the user space")?;
             self.run(&["ip", "link", "set", "lo", "up"]).await?;
         }
         Ok(())
@@ -231,7 +234,7 @@ impl Vm {
     /// # Errors
     /// When QEMU refuses, or the guest was started without a free slot.
     pub async fn plug(&mut self, number: usize, socket: &Path) -> Result<()> {
-        let monitor = self.monitor.as_mut().context("a guest without a free slot")?;
+        let monitor = self.monitor.as_mut().context("the guest was started without a free slot")?;
         let added = monitor.execute("device_add", vfio_user_behind(socket, &slot(number))).await;
         self.explained(added.map(drop)).await
     }
@@ -373,11 +376,14 @@ async fn boot_again_after_panic<T>(
     PANICKED_BOOTS.fetch_add(1, Ordering::Relaxed);
     let kept = console_log.with_extension("console.panic");
     std::fs::write(&kept, console).with_context(|| format!("writing {}", kept.display()))?;
-    tracing::warn!("guest {name} panicked while it booted, and is booted once more: {}", kept.display());
+    tracing::warn!(
+        "the kernel of guest {name} panicked during boot; booting it again. Console: {}",
+        kept.display()
+    );
     match first {
         // A guest that may restart has done so by itself.
         Ok(vm) => Ok(vm),
-        Err(_) => boot().await.context("the second boot, after a kernel panic"),
+        Err(_) => boot().await.context("booting again after a kernel panic"),
     }
 }
 
@@ -404,7 +410,7 @@ async fn accept(listener: &UnixListener, qemu: &mut Process) -> Result<UnixStrea
             Err(error.context(format!("end of {}:\n{}", qemu.log().display(), tail(qemu.log(), TAIL_LINES))))
         }
         Err(_) => bail!(
-            "QEMU did not open its sockets within {QEMU_START_TIMEOUT:?}; end of {}:\n{}",
+            "QEMU did not connect to the lab within {QEMU_START_TIMEOUT:?}; end of {}:\n{}",
             qemu.log().display(),
             tail(qemu.log(), TAIL_LINES)
         ),
@@ -424,7 +430,7 @@ mod tests {
             let console = consoles[count];
             count += 1;
             std::fs::write(&log, console)?;
-            if console == "agent" { Ok(count) } else { bail!("the guest closed the link") }
+            if console == "agent" { Ok(count) } else { bail!("the guest closed its connection to the lab") }
         })
         .await;
         (count, result)
@@ -439,7 +445,7 @@ mod tests {
         assert_eq!(panicked_boots(), before + 1);
         let (count, result) = boots(&[PANIC, PANIC]).await;
         assert_eq!(count, 2);
-        assert!(format!("{:#}", result.unwrap_err()).contains("closed the link"));
+        assert!(format!("{:#}", result.unwrap_err()).contains("closed its connection"));
         let (count, result) = boots(&["[    0.9] Oops: int3"]).await;
         assert_eq!(count, 1);
         result.unwrap_err();

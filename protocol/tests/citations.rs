@@ -130,7 +130,7 @@ fn named<'a>(interfaces: &'a [Interface], before: &str, behind: &str) -> Named<'
         "PCI local bus",
         "annex",
         "chapter",
-        "DESIGN",
+        "ARCHITECTURE",
         "802.1Q",
         "IEEE 802",
         "CtxMgt",

@@ -1,7 +1,7 @@
 //! Who is where on the fabric: from what software says of a peer to the headers of a frame.
 //!
 //! # Spec
-//! `device/DESIGN.md`, Addresses.
+//! `device/book/src/inside/addresses.md`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

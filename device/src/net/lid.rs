@@ -12,7 +12,7 @@
 //! every port has one LID; the SL beside a traffic class of software's own in a GRH.
 //!
 //! # Spec
-//! `device/DESIGN.md`, Addresses; IBTA annex A17, section A17.3.2.
+//! `device/book/src/inside/addresses.md`; IBTA annex A17, section A17.3.2.
 
 use std::net::{IpAddr, Ipv6Addr};
 

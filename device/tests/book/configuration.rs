@@ -13,9 +13,8 @@ const HEAD: &str = "# Configuration reference
 
 <!-- Made by `HCAD_UPDATE_BOOK=1 cargo test -p device --test book` from the types of the configuration. -->
 
-`hcad --config FILE` reads one JSON object; `-` is standard input. A key that is not listed here is refused, and
-`hcad --config FILE --check` says what is wrong with a file, and what it needs that this host does not have. For editors
-there is `configs/config.schema.json`.
+`hcad --config FILE` reads one JSON object; `-` is standard input. Unknown keys are rejected. `hcad --config FILE --check`
+reports errors, and requirements that this host does not meet. `configs/config.schema.json` is the schema for editors.
 ";
 
 /// Objects that are still to be described, by their place, and the places of those that have one.

@@ -14,10 +14,10 @@ const HEAD: &str = "# Limits
 
 <!-- Made by `HCAD_UPDATE_BOOK=1 cargo test -p device --test book` from the code. -->
 
-Everything that a driver is told there is so much of. Keys are those of `limits` in the device's options, unless they have a
-dot. *Silicon* is what the imitated part has, where its documents or drivers say it. The last column is what the object after
-the last gets. A command that the device refuses is also a line of the log, limited like all lines that a guest can cause, and
-is counted: `hcad_commands_total`, by status.
+All limits that a device reports to its driver or enforces. A key without a dot belongs to `limits` in the device's options.
+*Silicon* is the limit of the real part, where its documents or drivers state it. The last column is the result of exceeding the
+limit. A refused command is also a log line, at the limited rate of all lines that a guest can cause. `hcad_commands_total` counts it
+by status.
 ";
 
 /// Completion of an operation of the E810's control queue.
@@ -30,8 +30,7 @@ const NO_SPACE: &str = "ENOSPC";
 const DRIVER: &str = "refused by the driver";
 /// It is no limit of the device.
 const MODULE_PARAMETER: &str = "the driver sizes its table by a module parameter instead";
-const PROFILE: &str =
-    "the public driver has counts of its own instead; INIT_HCA refuses more than numbers have bits: 03h";
+const PROFILE: &str = "the public driver uses constants instead; INIT_HCA rejects counts that exceed the width of a number: 03h";
 const UNUSED: &str = "not enforced, and unused by the driver";
 /// There is no key for it.
 const FIXED: &str = "";
@@ -90,7 +89,7 @@ fn power(count: u64) -> String {
 fn rdma(page: &mut Page) {
     let e810::Options { queues: _, vectors: _, rdma: _, link_speed: _, limits } = e810::Options::default();
     let e810::limits::Limits { max_qps, max_cqs, max_regions, max_pbles, max_arp_entries, max_ahs } = limits;
-    page.table("E810: RDMA", "The driver learns them by \"query FPM\" (operation 20h).");
+    page.table("E810: RDMA", "The driver reads them by \"query FPM\" (operation 20h).");
     page.count("queue pairs, three of which the driver keeps", "max_qps", max_qps, "2^18", INVALID);
     page.count("completion queues", "max_cqs", max_cqs, "2^19", INVALID);
     page.count(
@@ -120,7 +119,7 @@ fn nic(page: &mut Page) {
     let e810::Options { queues, vectors, rdma: _, link_speed: _, limits: _ } = e810::Options::default();
     page.table(
         "E810: NIC",
-        "The driver learns them by capabilities (000Ah, 000Bh) and by what 0208h grants.",
+        "The driver reads them from capabilities (000Ah, 000Bh) and from the reply to 0208h.",
     );
     let most = format!("1 to {}", e810::options::Queues::MAX);
     page.row("queue pairs", queues.get(), "e810.queues", &most, "2048", "EINVAL");
@@ -152,7 +151,7 @@ fn mthca(page: &mut Page) {
         max_send_sges,
         max_recv_sges,
     } = mthca::limits::LimitsEntry::default();
-    page.table("mthca", "The driver learns them by QUERY_DEV_LIM.");
+    page.table("mthca", "The driver reads them by QUERY_DEV_LIM.");
     page.count("queue pairs", "max_qps", max_qps, UNKNOWN, MODULE_PARAMETER);
     page.count("completion queues", "max_cqs", max_cqs, UNKNOWN, MODULE_PARAMETER);
     page.count("shared receive queues", "max_srqs", max_srqs, UNKNOWN, DRIVER);
@@ -199,7 +198,7 @@ fn jingzhao(page: &mut Page) {
         reserved_qps,
         max_icm_len,
     } = jingzhao::limits::LimitsEntry::default();
-    page.table("JingZhao", "The driver learns them by QUERY_DEV_LIM. Silicon is the public RTL.");
+    page.table("JingZhao", "The driver reads them by QUERY_DEV_LIM. Silicon is the public RTL.");
     page.count("queue pairs", "max_qps", max_qps, "2^14", PROFILE);
     page.count("completion queues", "max_cqs", max_cqs, "2^13", PROFILE);
     page.count("event queues", "max_eqs", max_eqs, "32", PROFILE);
@@ -221,7 +220,7 @@ fn jingzhao(page: &mut Page) {
 }
 
 fn process(page: &mut Page) {
-    page.table("Guest memory", "Of each device but for the last; [the design](design.md) says more of them.");
+    page.table("Guest memory", "Per device, except for the last. [Guest memory that fails](inside/guest-memory.md#what-a-vmm-may-map) has more.");
     page.row("files", memory::MAX_FILES, FIXED, "", "", NO_SPACE);
     page.row("ranges, after merging", memory::MAX_WINDOWS, FIXED, "", "", NO_SPACE);
     page.row("bytes of files", power(memory::DEFAULT_BYTES), "guest_memory.max_gib", "", "", "ENOMEM");

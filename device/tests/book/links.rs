@@ -10,7 +10,7 @@ use crate::markdown::anchor;
 /// Folders without pages of ours.
 const SKIPPED: [&str; 3] = ["target", ".git", "node_modules"];
 
-fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
+pub(crate) fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let entry = entry.unwrap();
         let (path, name) = (entry.path(), entry.file_name());
@@ -25,7 +25,7 @@ fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 /// Lines of a page that are text: not those of blocks of code.
-fn text_lines(page: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn text_lines(page: &str) -> impl Iterator<Item = &str> {
     let mut in_code = false;
     page.lines().filter(move |line| {
         let is_fence = line.trim_start().starts_with("```");
@@ -102,7 +102,7 @@ fn every_link_of_every_page_leads_somewhere() {
     for path in &all {
         let page = with_inclusions(path);
         for target in targets(&page) {
-            // Elsewhere; or a page of the book that is not written yet.
+            // A place on the network.
             if target.contains("://") || target.starts_with("mailto:") || target.is_empty() {
                 continue;
             }

@@ -1,9 +1,14 @@
-//! The book (`device/book`): pages that are made from the code's own tables are as the code is, and links of all pages of
-//! the repository lead somewhere.
+//! The documentation: README, ARCHITECTURE, CONTRIBUTING and the book (`device/book`).
+//!
+//! Generated pages match the code's tables, links resolve, pages keep to their lengths and do not repeat each other, and the
+//! examples they print parse.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how these tests fail")]
 
+mod commands;
 mod configuration;
+mod documents;
+mod examples;
 mod limits;
 mod links;
 mod markdown;

@@ -11,9 +11,8 @@ const HEAD: &str = "# Metrics
 
 <!-- Made by `HCAD_UPDATE_BOOK=1 cargo test -p device --test book` from the families themselves. -->
 
-What Prometheus reads at the address that `metrics` in the [configuration](configuration.md#the-file) names. Each sample
-has the number of its device as label `device`. `hcactl counters` tells the same numbers, and more, by part of the
-device.
+The metrics served to Prometheus at the address in `metrics` of the [configuration](configuration.md#the-file). The label
+`device` of a sample is the number of its device. `hcactl counters` shows the same numbers and more, by part of the device.
 
 | metric | kind | |
 | --- | --- | --- |

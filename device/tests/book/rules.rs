@@ -11,9 +11,9 @@ const HEAD: &str = "# Strict rules
 
 <!-- Made by `HCAD_UPDATE_BOOK=1 cargo test -p device --test book` from the tables of the rules. -->
 
-What a device with [`\"strict\": true`](configuration.md#devices) reports of its driver, though it tolerates it: a line of the
-log, a `violation` in the trace and a counter, all with the rule's name, and the log and the trace with the section of the
-interface. A rule is what a driver does when it is broken.
+The violations that a device in [strict mode](../strict.md) reports. Each row describes what a driver does when it breaks the
+rule. The rule's name is in the log line, in the `violation` of the trace and in the counter. Log and trace also have the section
+of the interface.
 ";
 
 pub(crate) fn page() -> String {
@@ -28,7 +28,7 @@ fn table(page: &mut String, interface: &str, rules: &[&Rule]) {
     let file = interface.to_lowercase();
     let _ = write!(
         page,
-        "\n## {interface}\n\nSections are those of [the {interface} interface](../interfaces/{file}.md).\n\n\
+        "\n## {interface}\n\nSections refer to [the {interface} interface](../interfaces/{file}.md).\n\n\
          | rule | section | |\n| --- | --- | --- |\n"
     );
     for Rule { name, section, about } in rules {

@@ -21,7 +21,7 @@ const RETRY: Duration = Duration::from_millis(20);
 /// Runs as PID 1, which must never end: the last resort is to power off.
 pub fn run() -> ! {
     if let Err(error) = prepare().and_then(|()| serve_port()) {
-        guest::say(&format!("giving up: {error:#}"));
+        guest::say(&format!("the agent ends: {error:#}"));
     }
     if let Err(error) = guest::shutdown(crate::wire::ShutdownKind::PowerOff) {
         guest::say(&format!("{error:#}"));

@@ -76,7 +76,7 @@ impl Agent {
         let request: Request = match serde_json::from_str(line) {
             Ok(request) => request,
             Err(error) => {
-                let failure = Failure::new(FailureKind::Protocol, format!("request not understood: {error}"));
+                let failure = Failure::new(FailureKind::Protocol, format!("invalid request: {error}"));
                 return Response { id: request_id(line), result: Err(failure) };
             }
         };
@@ -209,7 +209,7 @@ impl Agent {
     }
 
     fn open(&mut self, step: &OpenHca) -> Result<wire::HcaInfo> {
-        ensure!(self.hca.is_none(), bad_step("an HCA is open already"));
+        ensure!(self.hca.is_none(), bad_step("an HCA is already open"));
         let (hca, info) = Hca::open(step)?;
         self.hca = Some(hca);
         Ok(info)

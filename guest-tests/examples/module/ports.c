@@ -1,4 +1,4 @@
-// Says what ports the kernel's RDMA devices have, as each comes:
+// Prints the state of port 1 of each RDMA device of the kernel when it is added:
 //
 //   guest-lab build guest-tests/examples/module
 //   guest-lab reload lab --module guest-tests/examples/module/ports.ko

@@ -1,5 +1,5 @@
 #!/bin/sh -e
-# Guest a exports a disk by NVMe over RDMA, guest b makes a file system on it and reads back what it wrote:
+# Guest a exports a disk over NVMe/RDMA. Guest b creates a file system on it, writes a file and compares it:
 #
 #   guest-lab ci e810 --folder guest-tests/examples/nvme -- ./test.sh
 case $HCAD_GUEST in
@@ -18,7 +18,7 @@ a)
     echo "$HCAD_RDMA_IP_A" > ports/1/addr_traddr
     echo 4420 > ports/1/addr_trsvcid
     ln -s /sys/kernel/config/nvmet/subsystems/test ports/1/subsystems/test
-    # Until b has what it wants.
+    # Waits until b has finished.
     busybox nc -l -p 4421
     ;;
 b)
@@ -34,7 +34,7 @@ b)
     echo 3 > /proc/sys/vm/drop_caches
     mount /dev/nvme0n1 /mnt
     busybox cmp /tmp/file /mnt/file
-    echo "16 MiB came back as they were written"
+    echo "16 MiB were read back as written"
     umount /mnt
     nvme disconnect -n test
     busybox nc a 4421 < /dev/null

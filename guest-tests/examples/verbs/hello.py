@@ -1,4 +1,4 @@
-"""A message by RDMA: hello.py serve ADDRESS waits for it, hello.py send ADDRESS sends it there."""
+"""Sends a message over RDMA. "hello.py serve ADDRESS" receives it, "hello.py send ADDRESS" sends it."""
 import sys
 import pyverbs.cm_enums as cm
 from pyverbs.cmid import CMID, AddrInfo
@@ -16,7 +16,7 @@ if serves:
     peer.accept()
     peer.get_recv_comp()
     assert memory.read(5, 0) == b"hello"
-    print("heard: hello")
+    print("received: hello")
 else:
     memory = end.reg_msgs(64)
     end.connect()

@@ -44,7 +44,7 @@ impl Daemon {
             None => command.spawn(),
         };
         let mut child = spawned.with_context(|| {
-            format!("cannot start {}: cargo build --release builds it", program.display())
+            format!("cannot start {}; build it with 'cargo build --release'", program.display())
         })?;
         let stderr = child.stderr.take().context("standard error is a pipe")?;
         let mut stderr = BufReader::new(stderr);

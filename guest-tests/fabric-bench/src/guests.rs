@@ -19,11 +19,11 @@ pub(crate) fn measure(figures: &mut Figures) -> Result<()> {
         let mut command = Command::new(&lab);
         command.args(["run", scenario]).env("HCAD_PROGRAMS", release);
         let status = command.status().with_context(|| {
-            format!("cannot start {}: cargo build --bin guest-lab builds it", lab.display())
+            format!("cannot start {}; build it with 'cargo build --bin guest-lab'", lab.display())
         })?;
         // What was measured counts even if a case failed, for that is judged elsewhere.
         if !status.success() {
-            print(&format!("{scenario}: {status}"));
+            print(&format!("guest-lab run {scenario} ended with {status}; its figures count all the same"));
         }
         let path = Path::new("target/lab").join(scenario).join("latest").join(file);
         let text =
@@ -37,7 +37,7 @@ fn parse(text: &str) -> Result<Vec<Figure>> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     let figures = lines.map(|line| serde_json::from_str(line).with_context(|| line.to_owned()));
     let figures = figures.collect::<Result<Vec<Figure>>>()?;
-    ensure!(!figures.is_empty(), "no figures");
+    ensure!(!figures.is_empty(), "the scenario wrote no figures");
     Ok(figures)
 }
 

@@ -61,7 +61,7 @@ impl Machine {
 
 /// Prints what has fallen against the last entry of a machine like this one, and with `keep` adds an entry.
 pub(crate) fn compare(path: &Path, figures: &[Figure], keep: bool) -> Result<()> {
-    let context = || format!("the history, {}", path.display());
+    let context = || format!("reading or writing the history {}", path.display());
     let text = match fs::read_to_string(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
         other => other.with_context(context)?,
@@ -69,13 +69,16 @@ pub(crate) fn compare(path: &Path, figures: &[Figure], keep: bool) -> Result<()>
     let machine = Machine::here()?;
     let now = ratios(figures);
     if let Some(last) = last_of(&parse(&text).with_context(context)?, &machine) {
-        print(&format!("\nagainst {} of {}, the last entry of a machine like this:", last.commit, last.date));
+        print(&format!(
+            "\ncompared with commit {} of {}, the last entry of a similar machine:",
+            last.commit, last.date
+        ));
         let fallen = fallen(&last.ratios, &now);
         for line in &fallen {
             print(line);
         }
         if fallen.is_empty() {
-            print(&format!("nothing has fallen by more than {:.0} %", FALL * 100.0));
+            print(&format!("no ratio is worse by more than {:.0} %", FALL * 100.0));
         }
     }
     if keep {

@@ -29,50 +29,50 @@ use self::pair::Wire;
 use self::report::Figures;
 use self::yardstick::Yardstick;
 
-/// Measures hcad over its fabrics against raw UDP.
+/// Measures hcad over each fabric, as ratios to raw UDP or to a copy in memory.
 #[derive(Debug, Parser)]
 struct Cli {
-    /// Results, one JSON object a line
+    /// Output file: one JSON object per figure and line
     #[arg(long, value_name = "FILE", default_value = "target/bench/results.jsonl")]
     output: PathBuf,
 
-    /// Runs of each figure
+    /// Number of runs per figure; the median counts
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
 
-    /// Of the figures of RDMA, only those with this in their name
+    /// Measure only the RDMA figures whose names contain this text
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
 
-    /// Only these parts; all of them without
+    /// Measure only these parts [default: all]
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     part: Vec<Part>,
 
-    /// Only over these fabrics. Without, over all of them, but for queue pairs and regions by number: these over the ring
+    /// Measure only over these fabrics [default: all; the parts qps and mrs: ring]
     #[arg(long, value_name = "FABRIC", value_delimiter = ',')]
     wire: Vec<Wire>,
 
-    /// Have both ends of RDMA record themselves in this folder, to see what that costs
+    /// Record both devices in this folder, to measure the cost of recording
     #[arg(long, value_name = "FOLDER")]
     record: Option<PathBuf>,
 
-    /// Have the first hcad of a pair serve its metrics on this port of 127.0.0.1, and the second on the next
+    /// Serve the metrics of the first hcad of a pair on this port of 127.0.0.1, and those of the second on the next port
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..65_535))]
     metrics: Option<u16>,
 
-    /// Say by perf(1) in which stages devices and drivers spend their time for a 64-byte SEND
+    /// Print the stages in which devices and drivers spend the time of a 64-byte SEND, sampled with perf(1)
     #[arg(long)]
     profile: bool,
 
-    /// Measure HCAs and NICs in guests too, by guest-lab, which is to be built; takes six minutes more
+    /// Also measure devices in guests with guest-lab, which must be built; takes six more minutes
     #[arg(long)]
     guests: bool,
 
-    /// Where pictures of the figures are drawn
+    /// Folder for pictures of the figures
     #[arg(long, value_name = "FOLDER", default_value = "target/bench")]
     pictures: PathBuf,
 
-    /// The history of ratios, against whose last entry of a machine like this one what has fallen is printed
+    /// History of ratios; prints the ratios that are worse than its last entry of a similar machine
     #[arg(long, value_name = "FILE", default_value = "guest-tests/fabric-bench/history.jsonl")]
     history: PathBuf,
 
@@ -84,13 +84,13 @@ struct Cli {
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// Two HCAs: bandwidth, latency, rate, and what a message costs device and driver
+    /// Two HCAs: bandwidth, latency, rate, and CPU time per message of device and driver
     Fabric,
     /// Rates by number of queue pairs
     Qps,
     /// Rates by number of memory regions
     Mrs,
-    /// Rates by number of HCAs, and what an idle daemon takes
+    /// Rates by number of HCAs, and CPU time and memory of an idle daemon
     Hcas,
 }
 

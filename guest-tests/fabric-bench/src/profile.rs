@@ -93,7 +93,10 @@ pub(crate) fn measure(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()
             sum.device += ran.device;
         }
     };
-    ensure!(ended.success(), "perf record: {ended}; /proc/sys/kernel/perf_event_paranoid may forbid it");
+    ensure!(
+        ended.success(),
+        "perf record ended with {ended}; set /proc/sys/kernel/perf_event_paranoid to 1 or lower"
+    );
     let samples = group(&script(&data)?);
     let times = [spent[0].device, spent[1].device, spent[0].driver, spent[1].driver];
     for ((thread, name), time) in THREADS.into_iter().zip(times) {

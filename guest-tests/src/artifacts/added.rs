@@ -22,7 +22,7 @@ pub struct BadPackageName(String);
 
 impl fmt::Display for BadPackageName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "'{}' is no name of a Debian package", self.0)
+        write!(f, "'{}' is not the name of a Debian package (such as 'gdb' or 'libstdc++6')", self.0)
     }
 }
 
@@ -67,7 +67,7 @@ impl Added {
             text => text.with_context(|| format!("reading {}", path.display()))?,
         };
         let names: Result<_, _> = text.lines().map(str::parse).collect();
-        names.map(Self).with_context(|| format!("understanding {}", path.display()))
+        names.map(Self).with_context(|| format!("parsing {}", path.display()))
     }
 
     /// Writes the list.

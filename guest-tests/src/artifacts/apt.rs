@@ -7,18 +7,34 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::sources::Archive;
 use crate::testbed::progress::Line;
 
-/// Between two looks how much of a download is there.
-const LOOK: Duration = Duration::from_millis(200);
+/// Interval between two measurements of a download's size.
+const POLL: Duration = Duration::from_millis(200);
 
 /// The release whose packages the lab uses, and the newer packages prepared for it.
 const SUITES: &str = "trixie trixie-backports";
 
-/// One of the two.
+/// Options of apt-get for [`Apt::probe`].
+const PROBE_OPTIONS: &[&str] = &[
+    "-o",
+    "Acquire::Retries=0",
+    "-o",
+    "Acquire::http::Timeout=10",
+    "-o",
+    "Acquire::https::Timeout=10",
+    "-o",
+    "Acquire::IndexTargets::deb::Packages::DefaultEnabled=false",
+    "-o",
+    "Acquire::IndexTargets::deb::Translations::DefaultEnabled=false",
+    "-o",
+    "Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled=false",
+];
+
+/// A suite of [`SUITES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suite {
     /// The release.
@@ -85,14 +101,32 @@ impl Apt {
     /// # Errors
     /// When apt is missing, or no archive of the machine answers.
     pub(super) fn open(dir: &Path, etc_apt: &Path, kind: Kind, component: Component) -> Result<Self> {
-        for tool in ["apt-get", "dpkg-deb"] {
-            Command::new(tool).arg("--version").output().map_err(|error| {
-                anyhow!(
-                    "{tool} cannot be run ({error}): the lab unpacks Debian packages; run 'apt-get install apt dpkg' \
-                     on Debian, or name your own QEMU and kernel with --qemu and --kernel"
-                )
-            })?;
+        if let Some(tool) = missing_tool() {
+            bail!(
+                "the program {tool} is missing; the lab needs it to fetch and unpack Debian packages. Install the \
+                 Debian packages apt and dpkg, or copy the lab's cache folder from a machine where 'guest-lab fetch' \
+                 has run"
+            );
         }
+        Self::update(dir, etc_apt, kind, component, &[])
+    }
+
+    /// Checks whether one of the machine's archives has the suites. Fetches only their release files, and waits for
+    /// each of them for a few seconds.
+    ///
+    /// # Errors
+    /// When no archive of the machine answers, with apt's messages.
+    pub(super) fn probe(dir: &Path, etc_apt: &Path) -> Result<()> {
+        Self::update(dir, etc_apt, Kind::Binary, Component::Main, PROBE_OPTIONS).map(drop)
+    }
+
+    fn update(
+        dir: &Path,
+        etc_apt: &Path,
+        kind: Kind,
+        component: Component,
+        options: &[&'static str],
+    ) -> Result<Self> {
         let apt = Self { config: dir.join("apt.conf") };
         for folder in ["lists/partial", "archives/partial", "log"] {
             fs::create_dir_all(dir.join(folder))?;
@@ -103,12 +137,16 @@ impl Apt {
         let mut failures = Vec::new();
         for archive in Archive::of_machine(etc_apt)? {
             fs::write(dir.join("debian.sources"), archive.source_list(kind, SUITES, component))?;
-            match apt.get(["-qq", "update"], None) {
+            match apt.get(options.iter().chain(&["-qq", "update"]), None) {
                 Ok(_) => return Ok(apt),
                 Err(error) => failures.push(format!("{error:#}")),
             }
         }
-        bail!("no archive of {} offers '{SUITES}':\n{}", etc_apt.display(), failures.join("\n"))
+        bail!(
+            "no archive in {} has the suites '{SUITES}'; apt-get says:\n{}",
+            etc_apt.display(),
+            failures.join("\n")
+        )
     }
 
     /// What installing `names` on an empty system would bring in, without recommendations. Where several suites have
@@ -120,17 +158,17 @@ impl Apt {
         let fixed = ["-s", "-qq", "--no-install-recommends", "-t", preferred.name(), "install"];
         let plan = self.get(fixed.iter().chain(names), None)?;
         let packages: Vec<Package> = plan.lines().filter_map(parse_plan_line).collect();
-        ensure!(!packages.is_empty(), "apt has nothing to install for {}", names.join(" "));
+        ensure!(!packages.is_empty(), "apt-get found no packages to install for: {}", names.join(" "));
         Ok(packages)
     }
 
-    /// Downloads packages into `into`, telling `progress` how much is there; apt checks them against the signed lists.
+    /// Downloads packages into `into` and returns their bytes. apt verifies them against the signed lists.
     ///
     /// # Errors
     /// When one cannot be downloaded.
-    pub(super) fn download(&self, packages: &[Package], into: &Path, progress: &Line) -> Result<()> {
+    pub(super) fn download(&self, packages: &[Package], into: &Path, progress: &Line) -> Result<u64> {
         if packages.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         let wanted: Vec<String> = packages.iter().map(|p| format!("{}={}", p.name, p.version)).collect();
         let download = |options: &[&'static str]| {
@@ -142,13 +180,13 @@ impl Apt {
         let (done, end) = mpsc::channel::<()>();
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                while end.recv_timeout(LOOK) == Err(mpsc::RecvTimeoutError::Timeout) {
-                    progress.say_bytes(size_of(into), all);
+                while end.recv_timeout(POLL) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    progress.bytes(size_of(into), all);
                 }
             });
             let result = download(&["-qq", "download"]);
             drop(done);
-            result.map(drop)
+            result.map(|_| all)
         })
     }
 
@@ -161,7 +199,9 @@ impl Apt {
         self.get(["-qq", "source", "--download-only", "--tar-only", &wanted], Some(into))?;
         let mut files = fs::read_dir(into)?.filter_map(|entry| Some(entry.ok()?.path()));
         let is_upstream = |path: &PathBuf| path.to_string_lossy().contains(".orig.tar.");
-        files.find(is_upstream).with_context(|| format!("apt brought no sources of {wanted}"))
+        files
+            .find(is_upstream)
+            .with_context(|| format!("apt-get downloaded no upstream archive of the source package {wanted}"))
     }
 
     fn get<I>(&self, args: I, folder: Option<&Path>) -> Result<String>
@@ -186,10 +226,16 @@ pub(super) fn unpack(package: &Path, root: &Path) -> Result<()> {
     run(Command::new("dpkg-deb").arg("-x").arg(package).arg(root)).map(drop)
 }
 
-/// Runs a program to its end and returns what it printed.
+/// The first program of those that fetch and unpack packages that cannot be started here.
+pub(super) fn missing_tool() -> Option<&'static str> {
+    let starts = |tool: &&str| Command::new(tool).arg("--version").output().is_ok();
+    ["apt-get", "dpkg-deb"].into_iter().find(|tool| !starts(tool))
+}
+
+/// Runs a program and returns its standard output.
 ///
 /// # Errors
-/// When it cannot be started or fails, with what it complained about.
+/// When it cannot be started or fails, with its standard error.
 pub(super) fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("starting {command:?}"))?;
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -26,10 +26,15 @@ pub(super) fn entry(cache: &Path, name: &str, make: impl FnOnce(&Work) -> Result
         return Ok(entry);
     }
     fs::create_dir_all(cache).with_context(|| format!("creating {}", cache.display()))?;
-    let lock = File::create(cache.join("lock")).context("creating the cache's lock")?;
-    lock.lock().context("locking the cache")?;
+    let lock = File::create(cache.join("lock"))
+        .with_context(|| format!("creating the lock file in {}", cache.display()))?;
+    if lock.try_lock().is_err() {
+        tracing::info!("waiting for another guest-lab that fills {}", cache.display());
+        lock.lock().context("locking the cache")?;
+    }
     if !entry.exists() {
-        make_locked(cache, &entry, make).with_context(|| format!("making {name} in the cache"))?;
+        make_locked(cache, &entry, make)
+            .with_context(|| format!("creating {name} in the cache {}", cache.display()))?;
     }
     Ok(entry)
 }

@@ -125,6 +125,7 @@ pub(super) fn of_debian(cache: &Path) -> Result<PathBuf> {
     let tools = debian(cache)?.join("root");
     let entry = cache::entry(cache, "ice-ddp-1", |work| {
         let set = Set {
+            name: "E810 firmware",
             install: &["firmware-intel-misc"],
             suite: Suite::Trixie,
             component: Component::NonFreeFirmware,

@@ -8,7 +8,6 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
 
 use agent::pattern::Digest;
 use anyhow::{Context, Result, ensure};
@@ -19,6 +18,7 @@ use super::cache;
 use super::kernel::Kernel;
 use super::packages::{self, Set, Unpacked};
 use super::python;
+use crate::testbed::progress::Line;
 
 /// Shells and tools, everything RDMA, storage and MPI over it, what looks at NICs and measures them, and what makes the
 /// images.
@@ -169,20 +169,34 @@ pub(super) const IMAGE: &str = "image.ext4";
 
 /// The entry of the system: unpacked in `root`, and as image.
 pub(super) fn debian(cache: &Path) -> Result<PathBuf> {
-    // Another list of packages is another system.
-    let name = format!("debian-5-{:016x}", digest(INSTALL.iter().chain(WITHOUT).chain(PRUNED).copied()));
-    cache::entry(cache, &name, |work| {
+    cache::entry(cache, &entry_name(), |work| {
         let set = Set {
+            name: "user space",
             install: INSTALL,
             suite: Suite::Trixie,
             component: Component::Main,
             wanted: &|package| !WITHOUT.contains(&package.name.as_str()),
         };
         let root = set.fetch(work)?;
-        configure(&root)?;
-        python::compile_system(&root)?;
-        make_image(&root, &root, &work.entry.join(IMAGE))
+        finish(&root, &root, &work.entry.join(IMAGE))
     })
+}
+
+/// Name of its cache entry. It changes with the list of packages.
+pub(super) fn entry_name() -> String {
+    format!("debian-5-{:016x}", digest(INSTALL.iter().chain(WITHOUT).chain(PRUNED).copied()))
+}
+
+/// Turns unpacked packages into an image, with the tools of the system at `tools`.
+fn finish(tools: &Path, root: &Path, image: &Path) -> Result<()> {
+    let progress = Line::begin("user space");
+    configure(root)?;
+    progress.step("compiling Python modules");
+    python::compile_system(root)?;
+    progress.step("creating the disk image");
+    make_image(tools, root, image)?;
+    progress.done("disk image created");
+    Ok(())
 }
 
 /// The same with the packages that a user added, and with all that these depend on.
@@ -210,15 +224,14 @@ fn with(cache: &Path, names: &[&str], wanted: &dyn Fn(&str) -> bool) -> Result<P
         copy.args(["-a", "--reflink=auto"]).arg(system.join("root")).arg(&work.entry);
         run(&mut copy).context("copying the user space")?;
         let set = Set {
+            name: "user space",
             install: names,
             suite: Suite::Trixie,
             component: Component::Main,
             wanted: &|package| !present.contains(package) && wanted(&package.name),
         };
         let root = set.fetch(work)?;
-        configure(&root)?;
-        python::compile_system(&root)?;
-        make_image(&system.join("root"), &root, &work.entry.join(IMAGE))
+        finish(&system.join("root"), &root, &work.entry.join(IMAGE))
     })
 }
 
@@ -265,13 +278,14 @@ fn modules(cache: &Path, tools: &Path, kernel: &Kernel) -> Result<PathBuf> {
     let release = kernel.release();
     let name = format!("modules-1-{release}-{:016x}", digest.finish());
     let entry = cache::entry(cache, &name, |work| {
-        let begun = Instant::now();
+        let progress = Line::begin("kernel");
+        progress.step(format!("creating the disk image of the modules of {release}"));
         let folder = work.scratch.join("lib/modules").join(&release);
         mirror(&kernel.modules, &folder)?;
         let depmod = Unpacked::new(tools, "usr/bin/kmod", Some("depmod"));
-        run(depmod.command().arg("-b").arg(&work.scratch).arg(&release)).context("listing modules")?;
+        run(depmod.command().arg("-b").arg(&work.scratch).arg(&release)).context("running depmod")?;
         make_image(tools, &folder, &work.entry.join(IMAGE))?;
-        tracing::info!("packed the modules of {release} in {:.1} s", begun.elapsed().as_secs_f64());
+        progress.done(&format!("disk image of the modules of {release} created"));
         Ok(())
     })?;
     Ok(entry.join(IMAGE))
@@ -326,8 +340,8 @@ pub(super) fn make_image(tools: &Path, tree: &Path, image: &Path) -> Result<()> 
     command.arg(tree).arg(image).arg(blocks.to_string());
     // The host's own configuration, if it has one, would give other features than the package's.
     command.env("MKE2FS_CONFIG", tools.join("etc/mke2fs.conf"));
-    run(&mut command).context("making an image")?;
-    ensure!(image.is_file(), "mke2fs made no {}", image.display());
+    run(&mut command).with_context(|| format!("creating the image {}", image.display()))?;
+    ensure!(image.is_file(), "mke2fs succeeded but did not create {}", image.display());
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use super::packages::Set;
 /// iPXE as an image that boots like a Linux kernel, fetched if it is not in the cache.
 pub(super) fn image(cache: &Path) -> Result<PathBuf> {
     let set = Set {
+        name: "iPXE",
         install: &["ipxe"],
         suite: Suite::Trixie,
         component: Component::Main,

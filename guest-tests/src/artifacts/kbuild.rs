@@ -1,4 +1,4 @@
-//! What builds modules for the guests' kernel: its headers and scripts, the compiler it was built with, and make.
+//! The tool chain for modules of the guests' kernel: its headers and scripts, the compiler that built it, and make.
 //!
 //! The programs are of the kernel's release of Debian, not of the host's, and start each other by their names. So each is
 //! replaced by a script that starts it by the loader and with the libraries it came with.
@@ -49,7 +49,11 @@ impl ModuleBuild {
             KernelChoice::Stock(suite) => *suite,
             KernelChoice::Path(_) => {
                 let tree = kernel.modules.join("build");
-                ensure!(tree.is_dir(), "{} is no folder: modules are built in it", tree.display());
+                ensure!(
+                    tree.is_dir(),
+                    "{} is not a folder; the kernel's build folder is needed there to build modules",
+                    tree.display()
+                );
                 return Ok(Self { make: "make".into(), tree, programs: None });
             }
         };
@@ -70,8 +74,8 @@ impl ModuleBuild {
                 // A cache from before headers came with their kernel.
                 fetch(work, suite, &[&headers, "binutils", "make"]).with_context(|| {
                     format!(
-                        "no headers of the lab's kernel; if the archive has those of a newer one only, remove 'linux-*' \
-                         from {} and the lab fetches both",
+                        "fetching the headers of kernel {release}. If the archive has a newer kernel only, remove \
+                         '{}/linux-*'; the lab then fetches the newer kernel with its headers",
                         cache.display()
                     )
                 })?
@@ -89,7 +93,7 @@ impl ModuleBuild {
     pub fn command(&self, folder: &Path) -> Result<Command> {
         let folder = folder.canonicalize().with_context(|| folder.display().to_string())?;
         let has_rules = ["Kbuild", "Makefile"].iter().any(|name| folder.join(name).is_file());
-        ensure!(has_rules, "{} has no Makefile, which says what to build: obj-m := NAME.o", folder.display());
+        ensure!(has_rules, "{} has no Makefile; write one with the line 'obj-m := NAME.o'", folder.display());
         let mut command = Command::new(&self.make);
         command.arg("-C").arg(&self.tree).arg(format!("M={}", folder.display()));
         if let Some(programs) = &self.programs {
@@ -106,7 +110,8 @@ impl ModuleBuild {
 
 fn fetch(work: &Work, suite: Suite, install: &[&str]) -> Result<PathBuf> {
     let is_wanted = |package: &Package| WANTED.iter().any(|beginning| package.name.starts_with(beginning));
-    Set { install, suite, component: Component::Main, wanted: &is_wanted }.fetch(work)
+    let set = Set { name: "compiler", install, suite, component: Component::Main, wanted: &is_wanted };
+    set.fetch(work)
 }
 
 /// The compiler a kernel was built with, as its build folder names it: `gcc-14`.
@@ -118,7 +123,9 @@ fn compiler(tree: &Path) -> Result<String> {
         word.strip_prefix("gcc-").is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit()))
     };
     let found = words.rfind(is_versioned);
-    found.map(str::to_owned).with_context(|| format!("{} names no gcc", file.display()))
+    found
+        .map(str::to_owned)
+        .with_context(|| format!("{} does not name the version of gcc that built the kernel", file.display()))
 }
 
 /// Copies headers and scripts that came with a kernel. Both are folders `usr`.
@@ -254,7 +261,7 @@ mod tests {
         assert!(!made.path().join("lib/modules").exists());
         fs::write(tree.join(".kernelvariables"), "CC = cc\n").unwrap();
         let error = compiler(&tree).unwrap_err();
-        assert!(error.to_string().contains("names no gcc"), "{error:#}");
+        assert!(error.to_string().contains("does not name the version of gcc"), "{error:#}");
     }
 
     #[test]

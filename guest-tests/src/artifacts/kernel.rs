@@ -62,11 +62,12 @@ impl Kernel {
     /// A kernel's image, such as a bzImage, whose modules are in a folder of `installed`.
     fn of_image(image: &Path, installed: &Path) -> Result<Self> {
         let release = release_in(&fs::read(image).with_context(|| image.display().to_string())?)
-            .with_context(|| format!("{} is no image of an x86 kernel", image.display()))?;
+            .with_context(|| format!("{} is not the image of an x86 kernel", image.display()))?;
         let modules = installed.join(&release);
         if !modules.is_dir() {
             bail!(
-                "{} is kernel {release}, whose modules are not in {}: name a folder with them and the image as vmlinuz",
+                "{} is kernel {release}, whose modules are not in {}. Install them there, or pass a folder that contains \
+                 the modules, and the image as 'vmlinuz'",
                 image.display(),
                 modules.display()
             );
@@ -80,7 +81,7 @@ impl Kernel {
             .with_context(|| format!("reading {}", folder.display()))?
             .filter_map(|entry| Some(entry.ok()?.path()))
             .find(|path| path.join("kernel").is_dir())
-            .with_context(|| format!("no kernel modules below {}", folder.display()))?;
+            .with_context(|| format!("{} contains no kernel modules", folder.display()))?;
         // Backports has the image beside the modules, trixie in /boot.
         let beside = modules.join("vmlinuz");
         let image = if beside.is_file() {
@@ -152,17 +153,27 @@ fn stock_root(cache: &Path, suite: Suite) -> Result<PathBuf> {
         "linux-kbuild-",
         "busybox-static",
     ];
-    let name = match suite {
-        Suite::Trixie => "linux-trixie-1",
-        Suite::TrixieBackports => "linux-1",
-    };
     let set = Set {
+        name: &format!("kernel ({})", suite.name()),
         install: &["linux-image-amd64", "linux-headers-amd64", "busybox-static"],
         suite,
         component: Component::Main,
         wanted: &|package| WANTED.iter().any(|beginning| package.name.starts_with(beginning)),
     };
-    Ok(cache::entry(cache, name, |work| set.fetch(work).map(drop))?.join("root"))
+    Ok(cache::entry(cache, entry_name(suite), |work| set.fetch(work).map(drop))?.join("root"))
+}
+
+const fn entry_name(suite: Suite) -> &'static str {
+    match suite {
+        Suite::Trixie => "linux-trixie-1",
+        Suite::TrixieBackports => "linux-1",
+    }
+}
+
+/// The release of the default kernel, if it is in the cache.
+pub(super) fn cached_release(cache: &Path) -> Option<String> {
+    let root = cache.join(entry_name(Suite::TrixieBackports)).join("root");
+    Kernel::unpacked(&root).ok().map(|kernel| kernel.release())
 }
 
 #[cfg(test)]
@@ -192,7 +203,7 @@ mod tests {
         assert_eq!(Kernel::of_image(&image, folder.path()).unwrap().release(), "6.12.9-own");
         fs::write(&image, b"no image").unwrap();
         let wrong = format!("{:#}", Kernel::of_image(&image, folder.path()).unwrap_err());
-        assert!(wrong.contains("is no image of an x86 kernel"), "{wrong}");
+        assert!(wrong.contains("is not the image of an x86 kernel"), "{wrong}");
     }
 
     #[test]

@@ -17,19 +17,30 @@ use super::packages::Set;
 /// When it cannot be fetched, or the kernel is none of Debian's.
 pub fn folder_of_linux(cache: &Path, choice: &KernelChoice, folder: &str) -> Result<PathBuf> {
     let KernelChoice::Stock(suite) = choice else {
-        bail!("only the source of Debian's kernels can be fetched")
+        bail!(
+            "the source of a kernel can only be fetched for Debian's: use --kernel trixie or trixie-backports"
+        )
     };
     let release = Kernel::obtain(cache, choice)?.release();
-    let package =
-        format!("linux-source-{}", version(&release).with_context(|| format!("the kernel {release}"))?);
+    let package = format!(
+        "linux-source-{}",
+        version(&release)
+            .with_context(|| format!("kernel release '{release}' does not begin with two numbers"))?
+    );
     let name = folder.rsplit('/').next().unwrap_or(folder);
     let entry = cache::entry(cache, &format!("{package}-{name}-1"), |work| {
         let is_wanted = |found: &Package| found.name == package;
-        let set = Set { install: &[&package], suite: *suite, component: Component::Main, wanted: &is_wanted };
+        let set = Set {
+            name: "Linux source",
+            install: &[&package],
+            suite: *suite,
+            component: Component::Main,
+            wanted: &is_wanted,
+        };
         let fetched = set.fetch(work).with_context(|| {
             format!(
-                "no source of the lab's kernel; if the archive has that of a newer one only, remove 'linux-*' from {} and \
-                 the lab fetches both",
+                "fetching the source of kernel {release}. If the archive has a newer kernel only, remove '{}/linux-*'; \
+                 the lab then fetches the newer kernel with its source",
                 cache.display()
             )
         })?;

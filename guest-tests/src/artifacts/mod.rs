@@ -71,7 +71,7 @@ impl QemuProgram {
     /// A program of the user's, which must be a QEMU that has the device the lab's guests need.
     fn own(program: &Path) -> Result<Self> {
         let name = program.display();
-        ensure!(program.is_file(), "{name} does not exist");
+        ensure!(program.is_file(), "{name} does not exist; pass the path of a QEMU to --qemu");
         let asked = Command::new(program).args(["-device", "help"]).stdin(Stdio::null()).output();
         let devices = asked.with_context(|| format!("starting {name}"))?.stdout;
         check_devices(program, &String::from_utf8_lossy(&devices))?;
@@ -85,9 +85,12 @@ fn check_devices(program: &Path, devices: &str) -> Result<()> {
     let name = program.display();
     ensure!(
         devices.contains("name \""),
-        "{name} is not a QEMU: asked with '-device help' it names no devices"
+        "{name} is not a QEMU: its answer to '-device help' lists no devices"
     );
-    ensure!(devices.contains(DEVICE), "{name} has no {DEVICE}: QEMU 11.0 and later have it");
+    ensure!(
+        devices.contains(DEVICE),
+        "{name} does not support the device {DEVICE}; use QEMU 11.0 or later, built with vfio-user"
+    );
     Ok(())
 }
 
@@ -167,7 +170,61 @@ pub fn cache_dir() -> Result<PathBuf> {
     var("HCAD_LAB_CACHE")
         .or_else(|| Some(var("XDG_CACHE_HOME")?.join("hcad-lab")))
         .or_else(|| Some(var("HOME")?.join(".cache/hcad-lab")))
-        .context("set HCAD_LAB_CACHE to a folder: there is no HOME to put the cache in")
+        .context("no cache folder: neither HCAD_LAB_CACHE, XDG_CACHE_HOME nor HOME is set; set one of them")
+}
+
+/// Cache entry of the lab's QEMU.
+const QEMU_ENTRY: &str = "qemu-1";
+
+/// The versions of guest parts that are in the cache.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CachedParts {
+    /// Version of the Debian package of QEMU.
+    pub qemu: Option<String>,
+    /// Release of the default kernel.
+    pub kernel: Option<String>,
+    /// Number of packages in the user space.
+    pub user_space: Option<usize>,
+}
+
+impl CachedParts {
+    /// Reads the cache and fetches nothing.
+    pub fn read(cache: &Path) -> Self {
+        Self {
+            qemu: packages::version(&cache.join(QEMU_ENTRY), "qemu-system-x86").ok(),
+            kernel: kernel::cached_release(cache),
+            user_space: packages::packages(&cache.join(debian::entry_name())).ok().map(|all| all.len()),
+        }
+    }
+
+    /// Whether guests boot without fetching anything.
+    pub const fn is_complete(&self) -> bool {
+        self.qemu.is_some() && self.kernel.is_some() && self.user_space.is_some()
+    }
+}
+
+/// Why packages cannot be fetched from the machine's Debian archives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoArchive {
+    /// This program cannot be started.
+    Program(&'static str),
+    /// No archive is configured, or none answers as it should: the message of the lab or of apt.
+    Answer(String),
+}
+
+/// Checks whether one of the machine's archives offers what the lab fetches. Downloads a few kilobytes.
+///
+/// # Errors
+/// When none does.
+pub fn probe_archive() -> Result<(), NoArchive> {
+    if let Some(program) = apt::missing_tool() {
+        return Err(NoArchive::Program(program));
+    }
+    let probe = || {
+        let folder = tempfile::tempdir().context("creating a temporary folder")?;
+        apt::Apt::probe(folder.path(), Path::new("/etc/apt"))
+    };
+    probe().map_err(|error| NoArchive::Answer(format!("{error:#}")))
 }
 
 /// Makes the user space with these packages beside the lab's own, if it is not in the cache.
@@ -184,12 +241,13 @@ pub fn user_space(cache: &Path, added: &Added) -> Result<()> {
 /// When it cannot be fetched.
 pub fn fetched_qemu(cache: &Path) -> Result<QemuProgram> {
     let set = Set {
+        name: "QEMU",
         install: &["qemu-system-x86", "seabios"],
         suite: Suite::TrixieBackports,
         component: Component::Main,
         wanted: &|_| true,
     };
-    let root = cache::entry(cache, "qemu-1", |work| set.fetch(work).map(drop))?.join("root");
+    let root = cache::entry(cache, QEMU_ENTRY, |work| set.fetch(work).map(drop))?.join("root");
     let Unpacked { program, mut leading_args } = Unpacked::new(&root, "usr/bin/qemu-system-x86_64", None);
     for firmware in ["usr/share/qemu", "usr/share/seabios"] {
         leading_args.extend(["-L".into(), root.join(firmware).display().to_string()]);
@@ -206,7 +264,7 @@ mod tests {
         let refusal = |program: &str| format!("{:#}", QemuProgram::own(Path::new(program)).unwrap_err());
         let refused = refusal("/bin/true");
         assert!(refused.starts_with("/bin/true is not a QEMU"), "{refused}");
-        assert_eq!(refusal("/does/not/exist"), "/does/not/exist does not exist");
+        assert!(refusal("/does/not/exist").starts_with("/does/not/exist does not exist"));
     }
 
     #[test]
@@ -214,6 +272,6 @@ mod tests {
         let qemu = Path::new("/usr/bin/qemu");
         check_devices(qemu, "name \"vfio-user-pci\", bus PCI\n").unwrap();
         let error = check_devices(qemu, "name \"virtio-net-pci\", bus PCI\n").unwrap_err();
-        assert!(format!("{error:#}").contains("has no vfio-user-pci"), "{error:#}");
+        assert!(format!("{error:#}").contains("does not support the device vfio-user-pci"), "{error:#}");
     }
 }

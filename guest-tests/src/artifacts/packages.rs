@@ -3,17 +3,18 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
 use super::apt::{Apt, Component, Kind, Package, Suite, unpack};
 use super::cache::Work;
-use crate::testbed::progress::Line;
+use crate::testbed::progress::{Line, mebibytes};
 
-/// What is fetched and unpacked together.
+/// Packages that are fetched and unpacked together.
 pub(super) struct Set<'a> {
+    /// What they are for, as progress lines name it.
+    pub(super) name: &'a str,
     /// What apt is asked to install.
     pub(super) install: &'a [&'a str],
     /// The suite that wins where several have a package.
@@ -30,29 +31,25 @@ impl Set<'_> {
     /// # Errors
     /// When apt is missing or has no answer, or a package cannot be fetched.
     pub(super) fn fetch(&self, work: &Work) -> Result<PathBuf> {
-        let begun = Instant::now();
         let (state, debs, root) =
             (work.scratch.join("apt"), work.scratch.join("debs"), work.entry.join("root"));
         for folder in [&state, &debs, &root] {
             fs::create_dir_all(folder)?;
         }
-        let (few, others) = self.install.split_at(self.install.len().min(3));
-        let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
-        tracing::info!("fetching {}{more} (Debian packages, once)", few.join(", "));
-        let progress = Line::begin("fetching");
-        progress.say("asking for packages");
+        let progress = Line::begin(self.name);
+        progress.step("reading the package lists of the Debian archive");
         let apt = Apt::open(&state, Path::new("/etc/apt"), Kind::Binary, self.component)?;
         let mut packages = apt.resolve(self.install, self.suite)?;
         packages.retain(self.wanted);
-        progress.say(format!("downloading {} packages", packages.len()));
-        apt.download(&packages, &debs, &progress)?;
-        progress.say("unpacking");
+        progress.step(format!("downloading {} packages", packages.len()));
+        let bytes = apt.download(&packages, &debs, &progress)?;
+        progress.step("unpacking");
         for deb in fs::read_dir(&debs)? {
             unpack(&deb?.path(), &root)?;
         }
         let manifest = serde_json::to_string_pretty(&Manifest::new(&packages))?;
         fs::write(work.entry.join(MANIFEST), manifest)?;
-        tracing::info!("fetched {} packages in {:.0} s", packages.len(), begun.elapsed().as_secs_f64());
+        progress.done(&format!("{} packages ({} MiB) fetched", packages.len(), mebibytes(bytes)));
         Ok(root)
     }
 }
@@ -63,7 +60,9 @@ impl Set<'_> {
 /// When the entry was not made of packages, or not of this one.
 pub(super) fn version(entry: &Path, package: &str) -> Result<String> {
     let found = packages(entry)?.into_iter().find(|one| one.name == package);
-    found.map(|one| one.version).with_context(|| format!("{} has no {package}", entry.display()))
+    found
+        .map(|one| one.version)
+        .with_context(|| format!("the manifest of {} does not list the package {package}", entry.display()))
 }
 
 /// The packages an entry was made of.
@@ -74,7 +73,7 @@ pub(super) fn packages(entry: &Path) -> Result<Vec<Package>> {
     let path = entry.join(MANIFEST);
     let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     let Manifest { packages } =
-        serde_json::from_str(&text).with_context(|| format!("understanding {}", path.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("parsing {}", path.display()))?;
     let package = |line: &String| {
         let (name, version) = line.split_once(' ')?;
         Some(Package { name: name.to_owned(), version: version.to_owned() })

@@ -27,7 +27,7 @@ pub(super) fn compile(system: &Path, tree: &Path, folders: &[PathBuf]) -> Result
     // Others beside it are configured by scripts, or links.
     let program = programs.iter().find(|path| fs::symlink_metadata(path).is_ok_and(|there| there.is_file()));
     let program = program.and_then(|path| path.strip_prefix(system).ok()?.to_str());
-    let program = program.with_context(|| format!("there is no Python below {}", system.display()))?;
+    let program = program.with_context(|| format!("{} contains no Python interpreter", system.display()))?;
     let mut command = Unpacked::new(system, program, None).command();
     command.env("PYTHONHOME", system.join("usr")).args(["-S", "-m", "compileall", "-q"]);
     // Nobody changes a module, and the image's times need not be those of the files.

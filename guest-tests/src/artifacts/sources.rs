@@ -57,7 +57,12 @@ impl Archive {
                 }
             }
         }
-        ensure!(!archives.is_empty(), "no Debian archive is named in {}", etc_apt.display());
+        ensure!(
+            !archives.is_empty(),
+            "neither sources.list nor sources.list.d in {} names a Debian archive; add one, as the lab fetches its parts \
+             from it",
+            etc_apt.display()
+        );
         Ok(archives)
     }
 

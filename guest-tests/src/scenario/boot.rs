@@ -17,11 +17,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         let mut vm = lab.boot(&run, &image, Guest { name, ..Guest::default() }).await?;
         let info = vm.call(Info {}).await?;
         ensure!(info.cmdline.contains("intel_iommu=on"), "kernel command line: {}", info.cmdline);
-        line(&format!(
-            "      guest {name}: {} answered after {:.1} s",
-            info.kernel,
-            vm.boot_time().as_secs_f64()
-        ))
+        line(&format!("      guest {name}: {} booted in {:.1} s", info.kernel, vm.boot_time().as_secs_f64()))
     };
     report.case("one guest", &hint, boot("alone")).await?;
     report
@@ -48,7 +44,7 @@ async fn debian(lab: &Lab, run: &RunDir) -> Result<()> {
     }
     let devices =
         vm.run(&["python3", "-c", "import pyverbs.device as d; print(d.get_device_list())"]).await?;
-    ensure!(devices.trim() == "[]", "pyverbs sees devices where there are none: {devices}");
+    ensure!(devices.trim() == "[]", "pyverbs lists devices, but the guest has none: {devices}");
     line(&format!(
         "      guest debian: {} ran its first program after {:.1} s",
         release.trim(),

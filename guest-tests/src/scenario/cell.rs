@@ -178,9 +178,13 @@ impl Cell {
 
     /// A place that was guarded holds the message, and its guards what they held.
     async fn arrived(&self, at: &mut impl Endpoint, off: u64, len: u64) -> Result<()> {
-        at.verify(off - GUARD, GUARD, GUARD_SEED, 0).await.context("before the message")?;
-        at.verify(off, len, self.seed, 0).await.context("the message")?;
-        at.verify(off + len, GUARD, GUARD_SEED, GUARD + len).await.context("behind the message")
+        at.verify(off - GUARD, GUARD, GUARD_SEED, 0)
+            .await
+            .context("comparing the bytes before the message")?;
+        at.verify(off, len, self.seed, 0).await.context("comparing the message")?;
+        at.verify(off + len, GUARD, GUARD_SEED, GUARD + len)
+            .await
+            .context("comparing the bytes behind the message")
     }
 
     fn grh(&self) -> u64 {

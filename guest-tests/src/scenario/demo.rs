@@ -1,4 +1,4 @@
-//! The first thing a newcomer sees: all operations and sizes between two guests, as a table.
+//! The demo: all operations and sizes between two guests as a table, and the same between stock guests.
 
 use anyhow::Result;
 use tokio::time::Instant;
@@ -11,20 +11,37 @@ use super::perftest;
 use super::stock_pair::StockPair;
 use super::transfer::{Plan, Transfer, transfer};
 use crate::lab::Lab;
+use crate::qemu::Accelerator;
 use crate::report::line;
+
+/// Printed at the end. `guest-lab` stands for the command with which this program was started.
+const SHOWN: &str = "\
+What you saw:
+  1. Two guests with JingZhao HCAs, driven from user space: every operation and size, every byte compared.
+  2. Two guests with stock Debian kernels and ib_mthca: ping-pong and bandwidth with rdma-core's own tools.
+What to try next:
+  guest-lab up mthca --name lab --share .:/t   # two guests that stay, with this folder at /t
+  guest-lab exec lab:a -- ibv_devinfo          # a command in one of them
+  guest-lab shell lab:b                        # a shell in the other
+  guest-lab down lab
+The page device/book/src/quick-start.md explains these commands, and 'guest-lab help' lists all of them.";
 
 const HEADING: &str = "operation       size  messages        bytes        time        rate  verified";
 
-/// Boots two guests, moves everything once and prints what happened.
+/// Boots two guests, moves all operations and sizes once, does the same with stock guests, and prints the results.
 ///
 /// # Errors
 /// When a guest does not come up, or anything arrives late, wrong or not at all.
 pub async fn run(lab: &Lab) -> Result<()> {
     let begun = Instant::now();
-    line(&format!("booting two guests ({:?})", lab.accelerator()))?;
+    let accelerator = match lab.accelerator() {
+        Accelerator::Kvm => "KVM",
+        Accelerator::Tcg => "emulated, without KVM",
+    };
+    line(&format!("booting two guests with JingZhao HCAs ({accelerator})"))?;
     let mut pair = Pair::start_open(lab, "demo").await?;
     line(&format!(
-        "guests answered after {:.1} s and {:.1} s; moving data over a path MTU of 4096\n",
+        "guests booted in {:.1} s and {:.1} s; moving data with a path MTU of 4096\n",
         pair.a.vm.boot_time().as_secs_f64(),
         pair.b.vm.boot_time().as_secs_f64()
     ))?;
@@ -43,22 +60,29 @@ pub async fn run(lab: &Lab) -> Result<()> {
     let folder = pair.run().path().to_owned();
     pair.stop().await?;
     line(&format!(
-        "\n{} messages, {} bytes, all of them compared at both ends; {:.0} s in all",
+        "\n{} messages with {} bytes, all compared at both ends, in {:.0} s",
         total.messages,
         total.bytes,
         begun.elapsed().as_secs_f64()
     ))?;
     for capture in captures {
-        line(&format!("capture: {}", capture.display()))?;
+        line(&format!("capture for Wireshark: {}", capture.display()))?;
     }
     line(&format!("consoles, logs and command lines: {}", folder.display()))?;
-    stock(lab).await
+    stock(lab).await?;
+    let program = std::env::args().next().unwrap_or_else(|| "guest-lab".into());
+    line(&format!("\n{}", shown(&program)))
 }
 
-/// The same on what Debian ships: kernel, driver, user library and tools.
+/// [`SHOWN`] for a program that was started by this command.
+fn shown(program: &str) -> String {
+    SHOWN.replace("guest-lab ", &format!("{program} "))
+}
+
+/// The same with Debian's kernel, driver, user library and tools.
 async fn stock(lab: &Lab) -> Result<()> {
     let begun = Instant::now();
-    line("\nbooting two guests whose kernel's own ib_mthca drives the HCA")?;
+    line("\nbooting two guests with stock Debian kernels and ib_mthca")?;
     let mut pair = StockPair::start(lab, "demo-stock").await?;
     pair.load().await?;
     for command in ["ibv_devices", "ibv_rc_pingpong -d mthca0 -c -s 4096 -n 1000"] {
@@ -81,7 +105,7 @@ async fn stock(lab: &Lab) -> Result<()> {
     }
     let folder = pair.folder().to_owned();
     pair.stop().await?;
-    line(&format!("\nstock guests, start to end: {:.0} s", begun.elapsed().as_secs_f64()))?;
+    line(&format!("\nstock guests: {:.0} s from boot to end", begun.elapsed().as_secs_f64()))?;
     line(&format!("consoles, logs and command lines: {}", folder.display()))
 }
 
@@ -134,6 +158,14 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn next_commands_name_the_program_that_ran() {
+        let text = shown("target/release/guest-lab");
+        assert!(text.contains("  target/release/guest-lab up mthca --name lab"), "{text}");
+        assert!(text.contains("'target/release/guest-lab help'"), "{text}");
+        assert!(!text.contains("  guest-lab"), "{text}");
+    }
 
     #[test]
     fn columns_line_up_with_their_heading() {

@@ -24,6 +24,6 @@ pub(super) struct Guestless(Agent);
 
 impl Driver for Guestless {
     async fn call<C: Call>(&mut self, step: C) -> Result<C::Answer> {
-        self.0.call(step).context("without a guest")
+        self.0.call(step).context("the device has no guest")
     }
 }

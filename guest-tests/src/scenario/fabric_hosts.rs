@@ -77,7 +77,7 @@ async fn vxlan(lab: &Lab, run: &RunDir, site: &Site, frames: u16, path_mtu: u16)
     for host in &mut hosts {
         let log = std::fs::read_to_string(host.daemon.process().log())?;
         let says = format!("path_mtu={path_mtu}");
-        ensure!(log.contains(&says), "a port that is not said to have {says}:\n{log}");
+        ensure!(log.contains(&says), "the log does not say '{says}' for each port:\n{log}");
     }
     talk(&mut hosts, path_mtu).await?;
     Host::stop_all(hosts).await
@@ -98,7 +98,11 @@ async fn tunnelled(lab: &Lab, run: &RunDir, site: &Site, tunnels: &Tunnels, path
     let made = site.fragments().await? - before;
     // Four packets of a READ's answer have more bytes than one datagram of the tunnel.
     let is_cut = path_mtu > tunnels.mtu();
-    ensure!((made > 0) == is_cut, "{made} fragments for path MTU {path_mtu} in frames of {}", tunnels.mtu());
+    ensure!(
+        (made > 0) == is_cut,
+        "path MTU {path_mtu} caused {made} fragments in frames of {}",
+        tunnels.mtu()
+    );
     Host::stop_all(hosts).await
 }
 

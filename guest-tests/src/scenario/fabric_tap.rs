@@ -86,7 +86,7 @@ struct Networks {
 
 impl Networks {
     async fn create() -> Result<Self> {
-        ensure!(std::path::Path::new("/dev/net/tun").exists(), "there is no /dev/net/tun");
+        ensure!(std::path::Path::new("/dev/net/tun").exists(), "/dev/net/tun does not exist");
         let (near, far) = (Namespace::create("near").await?, Namespace::create("far").await?);
         let peer = far.name();
         near.ip(&["link", "add", "wire", "mtu", OUTER_MTU, "type", "veth", "peer", "wire", "netns", peer])
@@ -129,11 +129,14 @@ async fn talk(a: &mut Host, b: &mut Host, seed: u64) -> Result<()> {
         (Operation::FetchAdd, 8),
     ]) {
         let cell = |n: u64| Cell { service: Service::Rc, operation, len, seed: seed << 48 | n << 32 };
-        cell(n).run(&mut a.hca, &mut b.hca).await.with_context(|| format!("{}, there", operation.name()))?;
+        cell(n)
+            .run(&mut a.hca, &mut b.hca)
+            .await
+            .with_context(|| format!("{}, forward", operation.name()))?;
         cell(n + 1)
             .run(&mut b.hca, &mut a.hca)
             .await
-            .with_context(|| format!("{}, back", operation.name()))?;
+            .with_context(|| format!("{}, backward", operation.name()))?;
     }
     Ok(())
 }
@@ -148,7 +151,7 @@ async fn pinged(from: &Namespace, hosts: &[Host]) -> Result<()> {
             from.exec(&ping).await.with_context(|| format!("HCA {}", host.id))?;
         }
         let answered = host.daemon.counter("/port/echo").await? - before;
-        ensure!(answered == 6, "HCA {} answered {answered} of 6", host.id);
+        ensure!(answered == 6, "HCA {} answered {answered} of 6 requests", host.id);
     }
     Ok(())
 }

@@ -24,7 +24,7 @@ impl Impairments {
     /// Adds a rule in the words of `hcactl impair add`.
     pub(super) async fn add(&mut self, daemon: &Daemon, rule: &[&str]) -> Result<()> {
         let answer = daemon.control(&[&["impair", "add"], rule].concat()).await?;
-        let id = answer.as_u64().with_context(|| format!("no number of a rule: {answer}"))?;
+        let id = answer.as_u64().with_context(|| format!("the reply has no rule number: {answer}"))?;
         self.0.push(id);
         Ok(())
     }
@@ -47,7 +47,7 @@ impl Impairments {
     async fn column(&self, daemon: &Daemon, column: &str) -> Result<Vec<u64>> {
         let rows = daemon.control(&["impair", "list"]).await?;
         let number = |row: &Value, column: &str| row.get(column).and_then(Value::as_u64);
-        let rows = rows.as_array().with_context(|| format!("no list: {rows}"))?;
+        let rows = rows.as_array().with_context(|| format!("the reply is not a list: {rows}"))?;
         rows.iter()
             .filter(|row| number(row, "id").is_some_and(|id| self.0.contains(&id)))
             .map(|row| number(row, column).with_context(|| format!("no {column} in {row}")))
@@ -58,7 +58,7 @@ impl Impairments {
     pub(super) async fn await_matches(&self, daemon: &Daemon, count: u64) -> Result<()> {
         let deadline = Instant::now() + SOON;
         while self.matched(daemon).await? < count {
-            ensure!(Instant::now() < deadline, "not within {SOON:?}: {count} frames");
+            ensure!(Instant::now() < deadline, "waited {SOON:?} for {count} frames");
         }
         Ok(())
     }

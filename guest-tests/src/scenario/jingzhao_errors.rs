@@ -204,7 +204,7 @@ fn expect_duration(took: Duration, computed: Duration) -> Result<()> {
     let latest = computed + computed / 2 + Duration::from_secs(1);
     ensure!(
         (computed..=latest).contains(&took),
-        "failed after {took:?}; computed are {computed:?}, allowed is up to {latest:?}"
+        "failed after {took:?}; the computed time is {computed:?}, the limit {latest:?}"
     );
     Ok(())
 }

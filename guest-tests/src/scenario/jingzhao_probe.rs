@@ -48,6 +48,6 @@ fn resources(hca: &DeviceInfo) -> Result<()> {
 
 fn no_warning(info: &GuestInfo, hca: &DeviceInfo) -> Result<()> {
     let about: Vec<_> = info.warnings.iter().filter(|line| line.contains(&hca.address)).collect();
-    ensure!(about.is_empty(), "the kernel warns about {}: {about:#?}", hca.address);
+    ensure!(about.is_empty(), "the kernel logged warnings about {}: {about:#?}", hca.address);
     Ok(())
 }

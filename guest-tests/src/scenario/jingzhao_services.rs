@@ -63,7 +63,7 @@ impl Growth {
             ensure!(growth < by, "{} grew by {growth}, not {by}", self.place);
             ensure!(
                 Instant::now() < deadline,
-                "not within {SOON_MS} ms: {} grows by {by}; it grew by {growth}",
+                "{} grew by {growth} within {SOON_MS} ms, expected {by}",
                 self.place
             );
         }

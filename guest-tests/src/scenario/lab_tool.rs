@@ -38,7 +38,7 @@ impl Extent {
 
 pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
     let run = lab.new_run(extent.name())?;
-    let hint = format!("what was said to whom: {}", run.path().display());
+    let hint = format!("transcripts of all commands: {}", run.path().display());
     let user = User::new(lab, &run)?;
     let shared = run.file("shared");
     fs::create_dir_all(&shared)?;
@@ -98,9 +98,13 @@ async fn refusals(user: &User, lab: &Lab, folder: &Path) -> Result<()> {
         .failed(&["was built for the kernel '1.2.3", &release])?;
     user.run(&["up", "mthca", "--qemu", "/bin/true"]).await?.failed(&["/bin/true is not a QEMU"])?;
     user.run(&["up", "mthca", "--share", "/does/not/exist:/t"]).await?.failed(&["/does/not/exist"])?;
-    user.run(&["up", "mthca", "--name", "a/b"]).await?.failed(&["'a/b' is no name of a testbed"])?;
-    user.run(&["exec", "ci:a", "--", "true"]).await?.failed(&["there is no testbed ci (none is up)"])?;
-    user.run(&["exec", "ci", "--", "true"]).await?.failed(&["'ci' names no guest: write it as 'ci:a'"])
+    user.run(&["up", "mthca", "--name", "a/b"]).await?.failed(&["'a/b' is not a name for a testbed"])?;
+    user.run(&["exec", "ci:a", "--", "true"])
+        .await?
+        .failed(&["testbed ci does not exist; none is running"])?;
+    user.run(&["exec", "ci", "--", "true"])
+        .await?
+        .failed(&["'ci' does not name a guest; write it as NAME:GUEST, such as 'ci:a'"])
 }
 
 async fn up(user: &User, shared: &Path) -> Result<()> {
@@ -115,7 +119,7 @@ async fn up(user: &User, shared: &Path) -> Result<()> {
         ensure!(names == ["a", "b"] && guests.iter().all(|guest| guest["stage"] == "ready"), "{described}");
         ensure!(guests.iter().all(|guest| guest["rdma_device"] == "mthca0"), "{described}");
     }
-    user.run(&["up", "mthca", "--name", "ci"]).await?.failed(&["there is a testbed ci already"])
+    user.run(&["up", "mthca", "--name", "ci"]).await?.failed(&["testbed ci is already running"])
 }
 
 async fn streams(user: &User) -> Result<()> {
@@ -123,12 +127,7 @@ async fn streams(user: &User) -> Result<()> {
     // Larger than what may be under way, and no text.
     let input: Vec<u8> = (0..3_000_000_u32).map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect();
     let outcome = user.run_with(&input, &["exec", "ci:b", "--", "sh", "-c", script]).await?;
-    ensure!(
-        outcome.stdout == input,
-        "{} bytes came back, not the {} sent",
-        outcome.stdout.len(),
-        input.len()
-    );
+    ensure!(outcome.stdout == input, "received {} bytes, sent {}", outcome.stdout.len(), input.len());
     ensure!((outcome.code, outcome.stderr.as_str()) == (Some(3), "to stderr\n"), "{outcome:?}");
     let mut command = user.start(&["exec", "ci:a", "--", "yes"])?;
     command.line("y").await?;
@@ -214,9 +213,9 @@ async fn copies(user: &User, folder: &Path) -> Result<()> {
         .succeeded()?;
     let back = folder.join("back");
     user.run(&["cp", "ci:a:/tmp/from", &text(&back)]).await?.succeeded()?;
-    ensure!(fs::read(back.join("deep/data"))? == content, "another content came back");
+    ensure!(fs::read(back.join("deep/data"))? == content, "the content differs after copying it back");
     user.run(&["cp", "ci:a:/no/such", &text(&folder.join("x"))]).await?.failed(&["guest a"])?;
-    user.run(&["cp", "x", "y"]).await?.failed(&["neither is in a guest"])
+    user.run(&["cp", "x", "y"]).await?.failed(&["neither path is in a guest"])
 }
 
 /// An author's module that says a number.
@@ -245,7 +244,7 @@ async fn build(user: &User, folder: &Path) -> Result<()> {
             let said = |line: &str| {
                 line.starts_with(&format!("{guest}: ")) && line.contains(&format!("own says {number}"))
             };
-            ensure!(text.lines().any(said), "guest {guest} did not say {number}: {outcome:?}");
+            ensure!(text.lines().any(said), "guest {guest} did not print {number}: {outcome:?}");
             ensure!(text.contains(&format!("{guest}: own loaded in")), "{outcome:?}");
         }
     }
@@ -290,7 +289,7 @@ async fn logs(user: &User, folder: &Path) -> Result<()> {
         ensure!(String::from_utf8_lossy(&text).contains("told by the driver"), "not in {file}");
     }
     for file in ["hcad-a.log", "hcad-b.json", "guest-b.cmd"] {
-        ensure!(to.join(file).is_file(), "there is no {file}");
+        ensure!(to.join(file).is_file(), "{file} does not exist");
     }
     Ok(())
 }
@@ -313,7 +312,7 @@ async fn ci(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     ensure!(outcome.code == Some(5), "{outcome:?}");
     ensure!(text.contains("b| b in /work\n"), "{outcome:?}");
     for file in ["guest-a.dmesg", "hcad-b.log"] {
-        ensure!(logs.join(file).is_file(), "there is no {file}");
+        ensure!(logs.join(file).is_file(), "{file} does not exist");
     }
     user.nothing_is_left(&[]).await
 }
@@ -337,7 +336,7 @@ async fn verbs_example(user: &User, folder: &Path) -> Result<()> {
         user.run(&["ci", "mixed", "--folder", &from, "--timeout", "120", "--", "./test.sh"]).await?;
     outcome.succeeded()?;
     let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
-    ensure!(text.contains("a| heard: hello\n"), "{outcome:?}");
+    ensure!(text.contains("a| received: hello\n"), "{outcome:?}");
     user.nothing_is_left(&[]).await
 }
 
@@ -348,7 +347,7 @@ async fn nvme_example(user: &User, folder: &Path) -> Result<()> {
         .await?;
     outcome.succeeded()?;
     let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
-    ensure!(text.contains("b| 16 MiB came back as they were written\n"), "{outcome:?}");
+    ensure!(text.contains("b| 16 MiB were read back as written\n"), "{outcome:?}");
     user.nothing_is_left(&[]).await
 }
 
@@ -361,13 +360,13 @@ async fn ci_failures(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     let logs = folder.join("late-logs");
     let to = logs.display().to_string();
     let outcome = ci(&["--timeout", "1", "--logs", &to, "--", "sleep", "777"]).await?;
-    outcome.failed(&["had not ended after 1s"])?;
+    outcome.failed(&["still ran after 1 s"])?;
     ensure!(outcome.code == Some(125) && logs.join("guest-a.console").is_file(), "{outcome:?}");
     let large = folder.join("large");
     fs::create_dir_all(&large)?;
     fs::File::create(large.join("file"))?.set_len(257 << 20)?;
     let outcome = user.run(&["ci", "rxe", "--folder", &large.display().to_string(), "--", "true"]).await?;
-    outcome.failed(&["larger than half of a guest's memory"])?;
+    outcome.failed(&["half of a guest's memory"])?;
     // A CI system that ends a job sends SIGTERM first.
     let mut running = user.start(&[
         "ci",
@@ -391,7 +390,7 @@ async fn ci_failures(user: &User, shared: &Path, folder: &Path) -> Result<()> {
 /// In a cache of its own, so that the user's guests stay as they are.
 async fn root(user: &User, cache: &Path) -> Result<()> {
     let user = user.with_cache(cache)?;
-    user.run(&["root", "add", "--", "-y"]).await?.failed(&["'-y' is no name of a Debian package"])?;
+    user.run(&["root", "add", "--", "-y"]).await?.failed(&["'-y' is not the name of a Debian package"])?;
     user.run(&["root", "add", "no-such-package-at-all"]).await?.failed(&["no-such-package-at-all"])?;
     user.run(&["root", "list"]).await?.printed("")?;
     user.run(&["root", "add", "strace"]).await?.succeeded()?;

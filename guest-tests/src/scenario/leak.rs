@@ -44,7 +44,7 @@ impl Cycles<'_> {
         let taken = taken(&free);
         ensure!(
             taken < LEAK_KIB,
-            "{} cycles take {taken} KiB; free in KiB after each so many: {free:?}",
+            "{} cycles leak {taken} KiB; free memory in KiB over time: {free:?}",
             self.batch
         );
         Ok(())

@@ -112,8 +112,8 @@ impl Talk {
         for (n, &(operation, len)) in (0..).step_by(2).zip(self.cells) {
             let cell = |n: u64| Cell { service: self.service, operation, len, seed: self.seed + (n << 32) };
             let what = format!("{} of {len} bytes", operation.name());
-            cell(n).run(a, b).await.with_context(|| format!("{what}, there"))?;
-            cell(n + 1).run(b, a).await.with_context(|| format!("{what}, back"))?;
+            cell(n).run(a, b).await.with_context(|| format!("{what}, forward"))?;
+            cell(n + 1).run(b, a).await.with_context(|| format!("{what}, backward"))?;
         }
         Ok(())
     }

@@ -50,7 +50,10 @@ impl Namespace {
             if tentative.is_empty() && !links.contains("state DOWN") {
                 return Ok(());
             }
-            ensure!(Instant::now() < deadline, "not settled within {SETTLED:?}: {tentative}{links}");
+            ensure!(
+                Instant::now() < deadline,
+                "addresses or links were not ready within {SETTLED:?}: {tentative}{links}"
+            );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }

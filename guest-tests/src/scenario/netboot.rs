@@ -117,7 +117,7 @@ impl Network {
             Ok(client) => self.client = Some(client),
             Err(error) => {
                 let end = stop(&mut self.server, self.dnsmasq).await?;
-                return Err(error.context(format!("dnsmasq said:\n{}{}", end.stdout, end.stderr)));
+                return Err(error.context(format!("output of dnsmasq:\n{}{}", end.stdout, end.stderr)));
             }
         }
         Ok(())

@@ -170,7 +170,7 @@ impl Site {
             devices.push(wrong);
         })?;
         let refusal = match self.control.ask(&["reload"]).await {
-            Ok(answer) => anyhow::bail!("not refused: {answer}"),
+            Ok(answer) => anyhow::bail!("the device was added, expected an error: {answer}"),
             Err(error) => error.to_string(),
         };
         let problem = "devices[2].mac: 02:00:00:00:00:03 is the MAC of hca3 already";
@@ -193,7 +193,7 @@ impl Site {
 
     async fn remove(&mut self) -> Result<()> {
         let refusal = self.control.ask(&["device", "remove", "3"]).await;
-        ensure!(refusal.is_err(), "a guest has it, and nobody was asked");
+        ensure!(refusal.is_err(), "a device with a guest was removed without --force");
         self.control.ask(&["device", "remove", "3", "--yes"]).await?;
         self.devices_are(&[1, 2]).await?;
         ensure!(!self.run.socket("hca3.sock").exists(), "its socket is still there");
@@ -205,7 +205,7 @@ impl Site {
         let rows = self.control.ask(&["devices"]).await?;
         let rows = rows.as_array().context("no list of devices")?;
         let ids: Vec<_> = rows.iter().filter_map(|row| row["id"].as_u64()).collect();
-        ensure!(ids == expected, "there are {ids:?} instead of {expected:?}");
+        ensure!(ids == expected, "devices {ids:?}, expected {expected:?}");
         let restarts: u64 = rows.iter().filter_map(|row| row["restarts"].as_u64()).sum();
         ensure!(restarts == 0, "a device failed: {rows:?}");
         Ok(())

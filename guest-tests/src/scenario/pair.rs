@@ -54,7 +54,8 @@ impl Pair {
     async fn start_as(lab: &Lab, scenario: &str, console: &str, options: [Value; 2]) -> Result<Self> {
         let run = lab.new_run(scenario)?;
         let started = Self::start_in(lab, &run, console, options).await;
-        let (image, a, b) = started.with_context(|| format!("see {}", run.path().display()))?;
+        let (image, a, b) =
+            started.with_context(|| format!("consoles and logs are in {}", run.path().display()))?;
         Ok(Self { a, b, image, run })
     }
 

@@ -173,7 +173,7 @@ impl Figure {
                 return Ok(value);
             }
         }
-        bail!("{command} did not find out how fast its processor is, {CALIBRATIONS} times");
+        bail!("{command} failed {CALIBRATIONS} times to measure the clock rate of its processor");
     }
 }
 
@@ -182,9 +182,11 @@ impl Bound {
     pub(super) fn judge(self, value: f64, of: f64) -> Result<()> {
         let ratio = value / of;
         match self {
-            Self::AtLeast(least) => ensure!(ratio >= least, "{value}: {ratio:.2} times {of}, not {least}"),
+            Self::AtLeast(least) => {
+                ensure!(ratio >= least, "{value}: {ratio:.2} times {of}, expected at least {least}")
+            }
             Self::AtMost(most) => {
-                ensure!(ratio <= most, "{value}: {ratio:.2} times {of}, not {most} at most")
+                ensure!(ratio <= most, "{value}: {ratio:.2} times {of}, expected at most {most}")
             }
         }
         Ok(())
@@ -241,7 +243,7 @@ pub(super) async fn measure(ends: &mut Ends<'_>, command: &str, device: &Device)
     let ready = if is_by_cm(command) { Ready::Cm } else { Ready::Tcp(PORT) };
     let ended = Exchange { server, client, ready, limit: LIMIT }.run(ends.b, ends.a).await?;
     let rows = rows(&ended.client.stdout);
-    ensure!(!rows.is_empty(), "no figures: {}{}", ended.client.stdout, ended.client.stderr);
+    ensure!(!rows.is_empty(), "no figures in the output: {}{}", ended.client.stdout, ended.client.stderr);
     Ok(rows)
 }
 

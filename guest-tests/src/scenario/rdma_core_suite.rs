@@ -111,7 +111,7 @@ pub(super) async fn run(
         MODULES.iter().filter(|name| !modules.iter().any(|module| module == *name)).collect();
     report
         .case("the suite went through all its modules", hint, async {
-            ensure!(missing.is_empty(), "no test of {missing:?} was run");
+            ensure!(missing.is_empty(), "no test of {missing:?} ran");
             Ok(())
         })
         .await

@@ -92,7 +92,7 @@ async fn random(lab: &Lab, report: &mut Report) -> Result<()> {
         // Short enough to be typed.
         None => SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() % 1_000_000,
     };
-    line(&format!("      seed {seed}; again with: guest-lab run replay-random --seed {seed}"))?;
+    line(&format!("      seed {seed}; repeat with: guest-lab run replay-random --seed {seed}"))?;
     for (session, interface) in (0..PAIRS).zip(INTERFACES.into_iter().cycle()) {
         // All are kept until the next run, to be replayed elsewhere.
         let run = lab.new_run(&format!("replay-random-{session}"))?;
@@ -120,7 +120,9 @@ async fn minute(pair: &mut Pair, dice: &mut ChaCha8Rng) -> Result<()> {
     while Instant::now() < end {
         match Drawn::draw(dice, pair) {
             Drawn::Program(program) => {
-                pair.run(&program).await.with_context(|| format!("{program}, after {programs} others"))?;
+                pair.run(&program)
+                    .await
+                    .with_context(|| format!("{program}, the program after {programs} others"))?;
             }
             Drawn::Storm => storm::run(pair, 1).await?,
         }
@@ -134,7 +136,7 @@ async fn same(lab: &Lab, files: &Files, traced: bool) -> Result<()> {
     line(&format!("      {}", files.replay(&lab.hcad()?).await?))?;
     if traced {
         let lines = files.compare_traces()?;
-        line(&format!("      {lines} lines of traces are the same but for times"))?;
+        line(&format!("      {lines} lines of traces are equal except for times"))?;
     }
     Ok(())
 }

@@ -81,8 +81,9 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
 impl Bench {
     async fn start(lab: &Lab, extent: Extent) -> Result<Self> {
         let run = lab.new_run(extent.scenario())?;
-        let (hca, rxe) =
-            Self::boot(lab, &run, extent).await.with_context(|| format!("see {}", run.path().display()))?;
+        let (hca, rxe) = Self::boot(lab, &run, extent)
+            .await
+            .with_context(|| format!("consoles and logs are in {}", run.path().display()))?;
         Ok(Self { run, hca, rxe })
     }
 

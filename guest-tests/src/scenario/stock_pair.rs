@@ -96,7 +96,8 @@ impl StockPair {
         change: impl Fn(HcaSpec) -> HcaSpec,
     ) -> Result<Self> {
         let started = Self::start_in(lab, &run, change).await;
-        let (image, a, b) = started.with_context(|| format!("see {}", run.path().display()))?;
+        let (image, a, b) =
+            started.with_context(|| format!("consoles and logs are in {}", run.path().display()))?;
         Ok(Self { a, b, image, run })
     }
 
@@ -296,7 +297,12 @@ impl StockNode {
     /// The kernel has warned of nothing that is not accounted for.
     pub(super) async fn no_warnings(&mut self) -> Result<()> {
         let new = self.new_warnings().await?;
-        ensure!(new.is_empty(), "guest {} warns:\n{}", self.place.name, new.join("\n"));
+        ensure!(
+            new.is_empty(),
+            "the kernel of guest {} logged warnings:\n{}",
+            self.place.name,
+            new.join("\n")
+        );
         Ok(())
     }
 

@@ -73,7 +73,9 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let chance = lab.chance();
     let minutes = chance.minutes.unwrap_or(MINUTES);
     let seed = chance.seed.map_or_else(seed_of_now, Ok)?;
-    line(&format!("      seed {seed}; again with: guest-lab run torture --seed {seed} --minutes {minutes}"))?;
+    line(&format!(
+        "      seed {seed}; repeat with: guest-lab run torture --seed {seed} --minutes {minutes}"
+    ))?;
     let run = lab.new_run("torture")?;
     let timeline = Timeline::create(&run.file("timeline.log"))?;
     let hint = format!("seed {seed}; timeline, logs and consoles: {}", run.path().display());
@@ -180,7 +182,7 @@ impl<'a> All<'a> {
             }
             before = now;
         }
-        bail!("what the daemons hold changes though nobody comes or goes")
+        bail!("memory and descriptors of the daemons change although no client connects or leaves")
     }
 
     fn accounts_now(&mut self) -> Result<Vec<(String, Account)>> {

@@ -266,7 +266,10 @@ impl One<'_> {
                 &["mount", "-t", "9p", "-o", &options, &tag, at],
             ];
             for step in steps {
-                ports.run(step, b"").await.context("mounting a shared folder")?;
+                ports
+                    .run(step, b"")
+                    .await
+                    .with_context(|| format!("mounting a shared folder at {}", share.at()))?;
             }
         }
         self.drive(place, vm, ports).await
@@ -277,14 +280,20 @@ impl One<'_> {
         if place.device == Device::E810 {
             let folder = format!("/lib/firmware/{}", ddp::FOLDER);
             let save = format!("mkdir -p {folder} && cat > {folder}/ice.pkg");
-            ports.run(&["sh", "-c", &save], &ddp::synthetic()).await.context("the driver's package")?;
+            ports
+                .run(&["sh", "-c", &save], &ddp::synthetic())
+                .await
+                .context("writing the DDP package of the driver ice")?;
         }
         vm.run_within(LOAD_TIMEOUT, &[&["modprobe", "-a"], place.device.modules()].concat()).await?;
         if let Some(device) = place.device.rdma_device() {
             if let Some(script) = network(place) {
                 let save = format!("mkdir -p {} && cat > {NETWORK_SCRIPT}", folder_of(NETWORK_SCRIPT));
                 ports.run(&["sh", "-c", &save], script.as_bytes()).await?;
-                ports.run(&["sh", NETWORK_SCRIPT], b"").await.context("the RDMA device's network")?;
+                ports
+                    .run(&["sh", NETWORK_SCRIPT], b"")
+                    .await
+                    .context("configuring the network of the RDMA device")?;
             }
             let path = format!("/sys/class/infiniband/{device}/ports/1/state");
             await_text(vm, &[&path], &["4: ACTIVE"], PORT_TIMEOUT).await?;

@@ -54,7 +54,11 @@ impl Ports {
     /// When all are taken.
     pub(super) fn take(&self) -> Result<Taken> {
         let port = self.lock().pop();
-        ensure!(port.is_some(), "{} commands run in this guest, and no more can", self.count);
+        ensure!(
+            port.is_some(),
+            "the guest already runs {} commands, which is the maximum; wait for one of them to end",
+            self.count
+        );
         Ok(Taken { port, home: self.clone() })
     }
 
@@ -75,7 +79,7 @@ impl Ports {
                 ended = frame == ToGuest::InputEnd;
                 frames::write(&mut port.output, &frame).await?;
             }
-            match frames::read(&mut port.input).await?.context("the guest has ended")? {
+            match frames::read(&mut port.input).await?.context("the guest ended before the command")? {
                 ToHost::Started => {}
                 ToHost::Taken(count) => room += usize::try_from(count)?,
                 ToHost::Output(bytes) => append(&mut output, &bytes),
@@ -143,7 +147,7 @@ impl Taken {
 
     /// The port, from when on it is not known to be free.
     fn begin(&mut self) -> Result<Port> {
-        self.port.take().context("a port is used once")
+        self.port.take().context("the port has been used already")
     }
 }
 
@@ -176,7 +180,7 @@ async fn forward(
 async fn backward(guest: &mut (impl AsyncRead + Unpin), mut user: impl AsyncWrite + Unpin) -> Result<()> {
     let mut listens = true;
     loop {
-        let frame: ToHost = frames::read(guest).await?.context("the guest has ended")?;
+        let frame: ToHost = frames::read(guest).await?.context("the guest ended before the command")?;
         listens = listens && frames::write(&mut user, &frame).await.is_ok();
         if matches!(frame, ToHost::Ended(_) | ToHost::Failed(_)) {
             return Ok(());
@@ -202,7 +206,7 @@ mod tests {
         let start = Start { argv: vec!["x".into()], ..Start::default() };
         let relay = tokio::spawn(ports.take().unwrap().relay(start.clone(), read, write));
         let error = ports.take().unwrap_err();
-        assert!(error.to_string().starts_with("1 commands run"), "{error:#}");
+        assert!(error.to_string().contains("already runs 1 commands"), "{error:#}");
         let (mut from, mut to) = user.into_split();
         assert_eq!(frames::read(&mut guest).await.unwrap(), Some(ToGuest::Start(start)));
         frames::write(&mut to, &ToGuest::Signal(15)).await.unwrap();

@@ -5,19 +5,19 @@ use serde::{Deserialize, Serialize};
 use crate::daemon::{Explained, Interface};
 use crate::scenario::RECORDS_LENT_AGAIN;
 
-/// What HCAs guests have.
+/// RDMA devices of a testbed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// A Mellanox InfiniHost III Lx, driven by the stock ib_mthca
+    /// Mellanox InfiniHost III Lx with the stock driver ib_mthca
     Mthca,
-    /// A JingZhao HCA; no stock driver knows it, so bring yours with --module
+    /// JingZhao HCA; it has no stock driver, so load your own with --module
     Jingzhao,
-    /// An Intel E810, driven by the stock ice and irdma
+    /// Intel E810 with the stock drivers ice and irdma
     E810,
-    /// None: Linux's soft-RoCE over the guests' Ethernet
+    /// No device; Linux's soft-RoCE over the Ethernet between the guests
     Rxe,
-    /// Of all that speak RoCE with stock drivers, in turns and on one fabric: E810, soft-RoCE, mthca
+    /// E810, soft-RoCE and mthca in turns, on one fabric
     Mixed,
 }
 

@@ -43,33 +43,41 @@ pub const MOST_GUESTS: u8 = 8;
 /// Folder of the cache with the logs of testbeds.
 const LOGS: &str = "testbeds";
 
-/// What guests are wanted, as `up` is told.
+/// Options of `up`: the guests to boot.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Wanted {
-    /// What HCA they have
+    /// RDMA device of the guests
     #[arg(value_enum, default_value = "mthca")]
     pub kind: Kind,
-    /// How later commands name them [default: the kind]
-    #[arg(long)]
+    /// Name of the testbed, for later commands [default: the kind; for `ci` a unique one]
+    #[arg(long, value_name = "NAME")]
     pub name: Option<TestbedName>,
-    /// How many; they are named a, b and so on
+    /// Number of guests; they are named a, b and so on
     #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=i64::from(MOST_GUESTS)))]
     pub count: u8,
-    /// A folder of the host to mount in all guests, where they can change it unless `:ro` follows; may be repeated
+    /// Mount a folder of the host at /AT in all guests, read-only with `:ro`; may be repeated
     #[arg(long = "share", value_name = "DIR:/AT[:ro]")]
     pub shares: Vec<SharedFolder>,
-    /// Look for what drivers do against the interface; `down` fails when they did
+    /// Report violations of the device's interface by the driver; `down` fails if there were any
     #[arg(long)]
     pub strict: bool,
-    /// Record the frames of all HCAs, in the folder of logs
+    /// Capture the frames of all RDMA devices, as pcapng files beside the logs
     #[arg(long)]
     pub capture: bool,
-    /// End the guests when this process ends, such as the shell of a CI job (`$$`)
+    /// End the guests when this process ends, such as `$$`, the shell of a CI job
     #[arg(long, value_name = "PID")]
     pub for_pid: Option<NonZeroU32>,
-    /// What they are made of
+    /// Parts of the guests.
     #[command(flatten)]
     pub options: Options,
+}
+
+/// The folder with the state of running testbeds, created if it does not exist.
+///
+/// # Errors
+/// When it cannot be created, or others may write to it.
+pub fn state_dir() -> anyhow::Result<std::path::PathBuf> {
+    Ok(state::States::open()?.folder().to_owned())
 }
 
 impl Wanted {

@@ -42,7 +42,8 @@ impl FromStr for TestbedName {
         let is_good = |c: char| c.is_ascii_alphanumeric() || c == '-';
         if text.is_empty() || text.len() > LONGEST || text.starts_with('-') || !text.chars().all(is_good) {
             return Err(BadName(format!(
-                "'{text}' is no name of a testbed: those have up to {LONGEST} letters, digits and dashes"
+                "'{text}' is not a name for a testbed: use 1 to {LONGEST} letters, digits and dashes, and begin with a \
+                 letter or digit"
             )));
         }
         Ok(Self(text.to_owned()))
@@ -87,7 +88,7 @@ impl FromStr for GuestName {
     fn from_str(text: &str) -> Result<Self, BadName> {
         Self::first(MOST_GUESTS)
             .find(|name| text.chars().eq([name.0]))
-            .ok_or_else(|| BadName(format!("'{text}' is no guest: those are named a, b and so on")))
+            .ok_or_else(|| BadName(format!("'{text}' is not a guest; guests are named a, b and so on")))
     }
 }
 
@@ -124,9 +125,9 @@ impl FromStr for Target {
     type Err = BadName;
 
     fn from_str(text: &str) -> Result<Self, BadName> {
-        let (testbed, guest) = text
-            .split_once(':')
-            .ok_or_else(|| BadName(format!("'{text}' names no guest: write it as '{text}:a'")))?;
+        let (testbed, guest) = text.split_once(':').ok_or_else(|| {
+            BadName(format!("'{text}' does not name a guest; write it as NAME:GUEST, such as '{text}:a'"))
+        })?;
         Ok(Self { testbed: testbed.parse()?, guest: guest.parse()? })
     }
 }
@@ -203,7 +204,7 @@ mod tests {
         assert_eq!("ci:b".parse::<Target>().unwrap().to_string(), "ci:b");
         assert_eq!(
             "ci".parse::<Target>().unwrap_err().to_string(),
-            "'ci' names no guest: write it as 'ci:a'"
+            "'ci' does not name a guest; write it as NAME:GUEST, such as 'ci:a'"
         );
         assert!("ci:z".parse::<Target>().is_err() && "ci:ab".parse::<Target>().is_err());
         assert_eq!("ci".parse::<Targets>().unwrap().guest, None);

@@ -1,13 +1,15 @@
-//! What is under way, for whoever waits: lines that change on a terminal, and nothing elsewhere, where the log says it.
+//! Progress of long operations: lines that change on a terminal, and elsewhere plain lines in the log.
 
 use std::io::{self, IsTerminal as _, Write};
-use std::sync::LazyLock;
-use std::time::Duration;
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// How often a line moves while nothing happens.
+/// Redraw interval of the spinner.
 const TICK: Duration = Duration::from_millis(120);
+/// Minimum interval between two lines about the same download in a log.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 static LINES: LazyLock<MultiProgress> = LazyLock::new(|| {
     let target =
@@ -15,40 +17,71 @@ static LINES: LazyLock<MultiProgress> = LazyLock::new(|| {
     MultiProgress::with_draw_target(target)
 });
 
-/// A line for something that goes on. It goes when this is dropped.
+/// The progress of one operation. On a terminal its line disappears when this is dropped.
 #[derive(Debug)]
-pub struct Line(ProgressBar);
+pub struct Line {
+    bar: ProgressBar,
+    name: String,
+    begun: Instant,
+    logged: Mutex<Instant>,
+}
 
 impl Line {
-    /// A line that begins with `what`.
-    pub fn begin(what: impl Into<String>) -> Self {
+    /// Starts a line with the name of the operation.
+    pub fn begin(name: impl Into<String>) -> Self {
+        let (name, begun) = (name.into(), Instant::now());
         let style = ProgressStyle::with_template("{spinner} {prefix:12} {msg} ({elapsed})");
         let bar = LINES.add(ProgressBar::new_spinner());
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
-        bar.set_prefix(what.into());
+        bar.set_prefix(name.clone());
         bar.enable_steady_tick(TICK);
-        Self(bar)
+        Self { bar, name, begun, logged: Mutex::new(begun) }
     }
 
-    /// Says how far it is.
-    pub fn say(&self, message: impl Into<String>) {
-        self.0.set_message(message.into());
+    /// Shows the current step on a terminal.
+    pub fn show(&self, step: impl Into<String>) {
+        self.bar.set_message(step.into());
     }
 
-    /// Says how many bytes there are of how many.
-    pub fn say_bytes(&self, done: u64, all: u64) {
-        let mebibytes = |bytes: u64| bytes.div_ceil(1 << 20);
-        self.say(format!("{} of {} MiB", mebibytes(done.min(all)), mebibytes(all)));
+    /// Shows the current step, and logs it where no terminal shows it.
+    pub fn step(&self, step: impl Into<String>) {
+        let step = step.into();
+        if self.bar.is_hidden() {
+            tracing::info!("{}: {step}", self.name);
+        }
+        *self.logged.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        self.show(step);
+    }
+
+    /// Shows how much of a download has arrived. Where no terminal shows it, logs it every [`LOG_INTERVAL`].
+    pub fn bytes(&self, done: u64, all: u64) {
+        let step = format!("{} of {} MiB", mebibytes(done.min(all)), mebibytes(all));
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.bar.is_hidden() && logged.elapsed() >= LOG_INTERVAL {
+            *logged = Instant::now();
+            tracing::info!("{}: downloaded {step}, {:.0} s", self.name, self.begun.elapsed().as_secs_f64());
+        }
+        self.show(step);
+    }
+
+    /// Logs the result with the time it took.
+    pub fn done(&self, result: &str) {
+        tracing::info!("{}: {result} in {:.0} s", self.name, self.begun.elapsed().as_secs_f64());
     }
 }
 
 impl Drop for Line {
     fn drop(&mut self) {
-        self.0.finish_and_clear();
+        self.bar.finish_and_clear();
     }
 }
 
-/// Standard error for a log: lines that change make room for it.
+/// Bytes in MiB, rounded up.
+pub fn mebibytes(bytes: u64) -> u64 {
+    bytes.div_ceil(1 << 20)
+}
+
+/// Standard error for a log. Progress lines are hidden while a log line is written.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stderr;
 

@@ -40,7 +40,11 @@ impl FromStr for SharedFolder {
             Some(rest) => (rest, true),
             None => (text, false),
         };
-        let usage = || BadShare(format!("'{text}' is not of the form DIR:/AT or DIR:/AT:ro"));
+        let usage = || {
+            BadShare(format!(
+                "'{text}' is not of the form DIR:/AT or DIR:/AT:ro, where /AT is an absolute path in the guest"
+            ))
+        };
         // The host's folder may have colons in its name.
         let (folder, at) =
             rest.rsplit_once(':').filter(|(folder, _)| !folder.is_empty()).ok_or_else(usage)?;
@@ -48,10 +52,11 @@ impl FromStr for SharedFolder {
         if !at.starts_with('/') || at == "/" || !Path::new(at).components().all(is_plain) {
             return Err(usage());
         }
-        let folder =
-            Path::new(folder).canonicalize().map_err(|error| BadShare(format!("{folder}: {error}")))?;
+        let folder = Path::new(folder)
+            .canonicalize()
+            .map_err(|error| BadShare(format!("cannot open the folder {folder}: {error}")))?;
         if !folder.is_dir() {
-            return Err(BadShare(format!("{} is no folder", folder.display())));
+            return Err(BadShare(format!("{} is not a folder", folder.display())));
         }
         Ok(Self { folder, at: at.to_owned(), read_only })
     }

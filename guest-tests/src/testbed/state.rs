@@ -42,12 +42,17 @@ impl States {
             .with_context(|| format!("creating {name}"))?;
         // Not through a link: in a folder for all, somebody else may have made one of this name.
         let stat = fs::symlink_metadata(&folder).with_context(|| name.to_string())?;
-        ensure!(stat.is_dir(), "{name} is no folder");
+        ensure!(stat.is_dir(), "{name} is not a folder; set HCAD_LAB_STATE to one");
         ensure!(
             stat.uid() == rustix::process::getuid().as_raw() && stat.mode() & 0o022 == 0,
-            "{name} belongs to somebody else, or others may write to it: set HCAD_LAB_STATE to a folder of your own"
+            "{name} belongs to another user, or other users may write to it; set HCAD_LAB_STATE to a folder of your own"
         );
         Ok(Self(folder))
+    }
+
+    /// The folder itself.
+    pub(super) fn folder(&self) -> &Path {
+        &self.0
     }
 
     /// Makes the folder of a new testbed.
@@ -60,15 +65,16 @@ impl States {
         if folder.exists() {
             ensure!(
                 remove_if_dead(&folder)?,
-                "there is a testbed {name} already; 'guest-lab down {name}' ends it"
+                "testbed {name} is already running; end it with 'guest-lab down {name}', or choose another --name"
             );
         }
         DirBuilder::new()
             .mode(0o700)
             .create(&folder)
             .with_context(|| format!("creating {}", folder.display()))?;
-        let alive = File::create(folder.join(ALIVE)).context("creating the lock of a testbed")?;
-        alive.try_lock().context("locking a testbed")?;
+        let alive = File::create(folder.join(ALIVE))
+            .with_context(|| format!("creating the lock file of testbed {name}"))?;
+        alive.try_lock().with_context(|| format!("locking testbed {name}"))?;
         Ok(State { states: self.clone(), folder, _alive: alive })
     }
 
@@ -99,9 +105,12 @@ impl States {
         let living = self.living()?;
         if !living.contains(name) {
             let names: Vec<&str> = living.iter().map(TestbedName::as_str).collect();
-            let others =
-                if names.is_empty() { "none is up".into() } else { format!("up: {}", names.join(", ")) };
-            bail!("there is no testbed {name} ({others})");
+            let others = if names.is_empty() {
+                "none is running".into()
+            } else {
+                format!("running: {}", names.join(", "))
+            };
+            bail!("testbed {name} does not exist; {others}");
         }
         Ok(self.0.join(name.as_str()).join(SOCKET))
     }
@@ -146,11 +155,14 @@ impl Drop for State {
 fn remove_if_dead(folder: &Path) -> Result<bool> {
     match File::open(folder.join(ALIVE)).map(|alive| alive.try_lock()) {
         Ok(Err(TryLockError::WouldBlock)) => return Ok(false),
-        Ok(Err(TryLockError::Error(error))) => return Err(error).context("asking for the lock of a testbed"),
+        Ok(Err(TryLockError::Error(error))) => {
+            return Err(error).with_context(|| format!("locking {}", folder.display()));
+        }
         // One without a lock was never finished.
         Ok(Ok(())) | Err(_) => {}
     }
-    fs::remove_dir_all(folder).with_context(|| format!("removing what is left of {}", folder.display()))?;
+    fs::remove_dir_all(folder)
+        .with_context(|| format!("removing {}, left behind by a testbed that has ended", folder.display()))?;
     Ok(true)
 }
 
@@ -168,11 +180,11 @@ mod tests {
         let states = States::at(root.path().join("state")).unwrap();
         let state = states.claim(&name("ci")).unwrap();
         let refused = format!("{:#}", states.claim(&name("ci")).unwrap_err());
-        assert!(refused.contains("there is a testbed ci already"), "{refused}");
+        assert!(refused.contains("testbed ci is already running"), "{refused}");
         assert_eq!(states.living().unwrap(), [name("ci")]);
         assert_eq!(states.socket(&name("ci")).unwrap(), state.socket());
         let refused = format!("{:#}", states.socket(&name("other")).unwrap_err());
-        assert_eq!(refused, "there is no testbed other (up: ci)");
+        assert_eq!(refused, "testbed other does not exist; running: ci");
         drop(state);
         assert_eq!(states.living().unwrap(), []);
         assert!(!root.path().join("state/ci").exists());
@@ -204,6 +216,6 @@ mod tests {
         let link = root.path().join("link");
         std::os::unix::fs::symlink(&open, &link).unwrap();
         let error = States::at(link).unwrap_err();
-        assert!(error.to_string().contains("is no folder"), "{error:#}");
+        assert!(error.to_string().contains("is not a folder"), "{error:#}");
     }
 }

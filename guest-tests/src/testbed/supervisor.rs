@@ -33,8 +33,8 @@ use crate::vm::Vm;
 /// # Errors
 /// When they do not come up, or not everything went well until the end. Whoever holds the lease has been told.
 pub async fn run(wanted: Wanted, lease: StdUnixStream) -> Result<()> {
-    lease.set_nonblocking(true).context("the lease")?;
-    let (reader, mut writer) = UnixStream::from_std(lease).context("the lease")?.into_split();
+    lease.set_nonblocking(true).context("preparing the lease")?;
+    let (reader, mut writer) = UnixStream::from_std(lease).context("preparing the lease")?.into_split();
     let mut reader = BufReader::new(reader);
     let mut folder = None;
     let result = supervise(wanted, &mut reader, &mut writer, &mut folder).await;
@@ -53,9 +53,10 @@ async fn supervise(
     writer: &mut OwnedWriteHalf,
     folder: &mut Option<PathBuf>,
 ) -> Result<()> {
-    let name = wanted.name.clone().context("a testbed without a name")?;
+    let name = wanted.name.clone().context("supervise needs --name")?;
     let state = States::open()?.claim(&name)?;
-    let listener = UnixListener::bind(state.socket()).context("listening on the testbed's socket")?;
+    let listener = UnixListener::bind(state.socket())
+        .with_context(|| format!("listening on {}", state.socket().display()))?;
     let lab = Lab::prepare_with(&wanted.options, Added::read(&cache_dir()?)?).await?;
     let run = RunDir::create_with(&cache_dir()?.join(LOGS), name.as_str(), state.folder())?;
     *folder = Some(run.path().to_owned());
@@ -73,7 +74,7 @@ async fn supervise(
                 booted = &mut boot => break booted.map_err(NotBooted::Because),
                 Some(event) = told.recv() => {
                     bed.note(&event);
-                    send(writer, &event).await.context("nobody waits for the guests any more")?;
+                    send(writer, &event).await.context("'guest-lab up' has ended")?;
                 }
                 reason = ends.next(reader, true) => {
                     break Err(NotBooted::Because(anyhow!("{}", reason.words())));
@@ -90,16 +91,16 @@ async fn supervise(
             drop(run);
             drop::<State>(state);
             wish.answer(&Reply::Down { complaints: Vec::new() }).await;
-            bail!("ended by 'guest-lab down' before the guests were up");
+            bail!("'guest-lab down' ended the guests while they booted");
         }
     };
     while let Ok(event) = told.try_recv() {
         bed.note(&event);
-        send(writer, &event).await.context("nobody waits for the guests any more")?;
+        send(writer, &event).await.context("'guest-lab up' has ended")?;
     }
     bed.furnish(guests);
-    send(writer, &Event::Up(bed.description())).await.context("nobody waits for the guests any more")?;
-    tracing::info!("up");
+    send(writer, &Event::Up(bed.description())).await.context("'guest-lab up' has ended")?;
+    tracing::info!("all guests are ready");
 
     let mut leased = true;
     let wish = loop {
@@ -149,9 +150,9 @@ impl Reason {
     const fn words(self) -> &'static str {
         match self {
             Self::Kept => "kept",
-            Self::LeaseClosed => "ended, since 'guest-lab up' has ended",
-            Self::Signal => "ended by a signal",
-            Self::ProcessEnded => "ended, since the process of --for-pid has ended",
+            Self::LeaseClosed => "'guest-lab up' ended, and so do its guests",
+            Self::Signal => "a signal ended the supervisor",
+            Self::ProcessEnded => "the process of --for-pid ended, and so do the guests",
         }
     }
 }
@@ -167,9 +168,10 @@ impl Ends {
         let process = match wanted.for_pid {
             None => None,
             Some(pid) => {
-                let id = rustix::process::Pid::from_raw(i32::try_from(pid.get())?).context("--for-pid")?;
+                let id = rustix::process::Pid::from_raw(i32::try_from(pid.get())?)
+                    .with_context(|| format!("--for-pid {pid}"))?;
                 let process = rustix::process::pidfd_open(id, rustix::process::PidfdFlags::empty())
-                    .with_context(|| format!("there is no process {pid} to end with"))?;
+                    .with_context(|| format!("--for-pid: process {pid} does not exist"))?;
                 let (ended, end) = oneshot::channel();
                 std::thread::spawn(move || {
                     let mut wanted = [PollFd::new(&process, PollFlags::IN)];
@@ -295,7 +297,12 @@ impl Bed {
 
     fn guest(&self, name: GuestName) -> Result<Arc<Inhabited>> {
         let found = lock(&self.guests).get(&name).cloned();
-        found.with_context(|| format!("testbed {} has no guest {name} that takes commands", self.name))
+        found.with_context(|| {
+            format!(
+                "testbed {} has no guest {name} that accepts commands; 'guest-lab ps' lists its guests",
+                self.name
+            )
+        })
     }
 
     fn description(&self) -> Description {
@@ -393,7 +400,7 @@ async fn serve(listener: UnixListener, bed: Arc<Bed>) {
                 });
             }
             Err(error) => {
-                tracing::error!("the testbed's socket: {error}");
+                tracing::error!("accepting a connection on the socket of the testbed: {error}");
                 return;
             }
         }
@@ -433,7 +440,11 @@ fn begin(bed: &Bed, guest: GuestName, mut start: Start) -> Result<(Taken, Start)
     environment.append(&mut start.env);
     start.env = environment;
     let len = serde_json::to_vec(&start)?.len();
-    ensure!(len <= MAX_PAYLOAD, "a command line and an environment of {len} bytes are too long");
+    ensure!(
+        len <= MAX_PAYLOAD,
+        "command line and environment have {len} bytes, maximum is {MAX_PAYLOAD}; pass long input through a file or \
+         standard input"
+    );
     Ok((guest.ports.take()?, start))
 }
 

@@ -36,8 +36,11 @@ impl Switch {
     pub(super) async fn start(nics: &[SocketAddr]) -> Result<Self> {
         let mut sockets = Vec::new();
         for &nic in nics {
-            let socket = UdpSocket::bind((nic.ip(), 0)).await.context("looking for a free UDP port")?;
-            socket.connect(nic).await.context("wiring a NIC")?;
+            let socket = UdpSocket::bind((nic.ip(), 0)).await.context("binding a UDP port of the switch")?;
+            socket
+                .connect(nic)
+                .await
+                .with_context(|| format!("connecting the switch to the NIC at {nic}"))?;
             sockets.push(Arc::new(socket));
         }
         let ends = sockets.iter().map(|socket| socket.local_addr()).collect::<Result<_, _>>()?;

@@ -63,7 +63,7 @@ impl Running {
         drop(command);
         host.send(&ToHost::Started);
 
-        let end = Arc::new(pidfd(&child).context("watching a command")?);
+        let end = Arc::new(pidfd(&child).context("opening a pidfd of the command")?);
         let terminal = terminal.map(|(ours, _)| ours);
         let (stdin, outputs) = match &terminal {
             Some(terminal) => {

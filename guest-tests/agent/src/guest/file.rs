@@ -60,7 +60,10 @@ pub(crate) fn await_text(step: &AwaitText) -> Result<()> {
         }
         if Instant::now() >= deadline {
             let (texts, paths) = (&step.texts, &step.paths);
-            return Err(timeout(format!("none of {texts:?} in {paths:?}:\n{}", held.concat())));
+            return Err(timeout(format!(
+                "none of {texts:?} appeared in {paths:?}, which contain:\n{}",
+                held.concat()
+            )));
         }
         std::thread::sleep(LOOK_AGAIN);
     }

@@ -33,8 +33,9 @@ pub(crate) fn info() -> Result<GuestInfo> {
 
 /// Time since the guest started.
 pub(crate) fn uptime() -> Result<Duration> {
-    let text = fs::read_to_string("/proc/uptime").context("/proc/uptime")?;
-    let seconds: f64 = text.split_whitespace().next().unwrap_or_default().parse().context("/proc/uptime")?;
+    let text = fs::read_to_string("/proc/uptime").context("reading /proc/uptime")?;
+    let seconds: f64 =
+        text.split_whitespace().next().unwrap_or_default().parse().context("reading /proc/uptime")?;
     Ok(Duration::from_secs_f64(seconds))
 }
 
@@ -130,7 +131,7 @@ pub(crate) fn shutdown(kind: ShutdownKind) -> Result<()> {
         libc::sync();
         libc::reboot(how)
     };
-    if result < 0 { Err(io::Error::last_os_error()).context("asking the kernel to end") } else { Ok(()) }
+    if result < 0 { Err(io::Error::last_os_error()).context("shutting down the guest") } else { Ok(()) }
 }
 
 /// Level and text of a log record: `facility-and-level,sequence,time,flags;text`, then lines of details.

@@ -44,7 +44,10 @@ impl Programs {
 
     /// Runs a [`Spawn`].
     pub(crate) fn spawn(&mut self, step: &Spawn) -> Result<Spawned> {
-        ensure!(self.running.len() < MAX_PROGRAMS, bad_step(format!("{MAX_PROGRAMS} programs are running")));
+        ensure!(
+            self.running.len() < MAX_PROGRAMS,
+            bad_step(format!("{MAX_PROGRAMS} programs are running, which is the maximum"))
+        );
         let program = Program::start(&step.argv)?;
         self.last_id += 1;
         let id = ProgramId(self.last_id);
@@ -58,7 +61,7 @@ impl Programs {
         if let Some(line) = &step.line {
             let input = program.stdin.as_mut().ok_or_else(|| bad_step("its input is closed"))?;
             let told = writeln!(input, "{line}").and_then(|()| input.flush());
-            told.with_context(|| program.complaint("was not told"))?;
+            told.with_context(|| program.complaint("does not read its input"))?;
         }
         let line = program.next_line(Duration::from_millis(step.timeout_ms.into()))?;
         Ok(Said { line })
@@ -107,7 +110,7 @@ impl Program {
             .process_group(0)
             .spawn()
             .with_context(|| format!("starting {name}"))?;
-        let end = pidfd(&child).context("watching a program")?;
+        let end = pidfd(&child).context("opening a pidfd of the program")?;
         let stdin = child.stdin.take();
         let stdout = Output::of(child.stdout.take());
         let stderr = Output::of(child.stderr.take());
@@ -124,7 +127,7 @@ impl Program {
             let closed = buffer.closed;
             drop(buffer);
             ensure!(!closed, self.complaint("closed its output"));
-            return Err(timeout(self.complaint("printed no line in time")));
+            return Err(timeout(self.complaint("printed no further line within the time limit")));
         };
         let line: Vec<u8> = buffer.bytes.drain(..=end).collect();
         Ok(String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_owned())
@@ -137,9 +140,9 @@ impl Program {
         if ended != [true] {
             let _ = self.signal(libc::SIGKILL);
             let _ = self.child.wait();
-            return Err(timeout(self.complaint(&format!("was not done after {limit:?}"))));
+            return Err(timeout(self.complaint(&format!("still ran after {limit:?}"))));
         }
-        let status = self.child.wait().context("asking for a program's end")?;
+        let status = self.child.wait().context("reading the exit status of a program")?;
         let status = match (status.code(), status.signal()) {
             (Some(code), _) => ExitStatus::Code(code),
             (None, signal) => ExitStatus::Signal(signal.unwrap_or(0)),
@@ -156,7 +159,7 @@ impl Program {
 
     fn complaint(&self, what: &str) -> String {
         let (stdout, stderr) = (self.stdout.rest(), self.stderr.rest());
-        format!("{} {what}; it printed: {}\nand complained: {}", self.name, stdout.trim(), stderr.trim())
+        format!("{} {what}; its output: {}\nits errors: {}", self.name, stdout.trim(), stderr.trim())
     }
 }
 
@@ -288,7 +291,7 @@ mod tests {
         let begun = Instant::now();
         let failure = into_failure(&run("echo begun; sleep 60 & wait", "", 200).unwrap_err());
         assert_eq!(failure.kind, FailureKind::Timeout);
-        assert!(failure.message.contains("it printed: begun"), "{}", failure.message);
+        assert!(failure.message.contains("its output: begun"), "{}", failure.message);
         // The sleep holds both outputs: had it survived, collecting them would have taken longer.
         assert!(begun.elapsed() < Duration::from_secs(30));
     }

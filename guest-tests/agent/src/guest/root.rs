@@ -27,7 +27,8 @@ pub(crate) fn enter(step: &EnterRoot) -> Result<()> {
 
     let at = |path: &str| format!("{ROOT}{path}");
     if let Some(modules) = &step.modules {
-        let release = fs::read_to_string("/proc/sys/kernel/osrelease").context("asking for the release")?;
+        let release =
+            fs::read_to_string("/proc/sys/kernel/osrelease").context("reading the release of the kernel")?;
         let folder = at(&format!("/usr/lib/modules/{}", release.trim()));
         fs::create_dir_all(&folder).with_context(|| format!("creating {folder}"))?;
         mount(modules, &folder, "ext4", libc::MS_RDONLY, "")?;
@@ -40,8 +41,8 @@ pub(crate) fn enter(step: &EnterRoot) -> Result<()> {
         fs::create_dir_all(at(folder)).with_context(|| format!("creating {folder}"))?;
         mount(kind, &at(folder), kind, 0, "")?;
     }
-    std::env::set_current_dir(ROOT).context("going to the new root")?;
+    std::env::set_current_dir(ROOT).context("entering the new root")?;
     mount(".", "/", "", libc::MS_MOVE, "")?;
-    std::os::unix::fs::chroot(".").context("making it the root")?;
-    std::env::set_current_dir("/").context("going to the root")
+    std::os::unix::fs::chroot(".").context("changing the root")?;
+    std::env::set_current_dir("/").context("entering the root")
 }

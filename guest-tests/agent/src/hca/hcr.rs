@@ -124,7 +124,7 @@ pub(crate) fn execute(registers: &impl Registers, base: u64, command: &Command) 
             return Ok(Outcome { status: (word >> 24) as u8, word, busy_polls });
         }
         if Instant::now() > deadline {
-            return Err(timeout(format!("command {:#05x} still runs after {PATIENCE:?}", command.op)));
+            return Err(timeout(format!("command {:#05x} still ran after {PATIENCE:?}", command.op)));
         }
         busy_polls += 1;
     }

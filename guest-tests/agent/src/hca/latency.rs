@@ -28,7 +28,10 @@ impl Hca {
             }
             let waiting = Instant::now();
             while self.arena().observe_byte(mark) != number {
-                ensure!(waiting.elapsed() < patience, timeout(format!("message {round} did not come")));
+                ensure!(
+                    waiting.elapsed() < patience,
+                    timeout(format!("message {round} did not arrive within {patience:?}"))
+                );
                 // The device and its peer may need this processor.
                 thread::yield_now();
             }

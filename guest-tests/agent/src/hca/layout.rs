@@ -74,7 +74,11 @@ impl DevLim {
         let byte = |offset| outbox.get(offset).copied().unwrap_or(0);
         ensure!(byte(0x15) == 8, "MTT entries of {} bytes instead of 8", byte(0x15));
         ensure!(byte(0x23) & 0xf == 1, "{} ports instead of 1", byte(0x23) & 0xf);
-        ensure!(byte(0x25) <= 12, "smallest page 2^{} bytes, larger than this guest's", byte(0x25));
+        ensure!(
+            byte(0x25) <= 12,
+            "smallest page of the device is 2^{} bytes, larger than the guest's page",
+            byte(0x25)
+        );
         for (name, size) in
             [("QPC", lim.qpc_entry), ("CQC", lim.cqc_entry), ("EQC", lim.eqc_entry), ("MPT", lim.mpt_entry)]
         {

@@ -227,7 +227,7 @@ fn mtu_code(bytes: u16) -> Result<u8> {
         1024 => Ok(3),
         2048 => Ok(4),
         4096 => Ok(5),
-        _ => Err(bad_step(format!("{bytes} is no path MTU"))),
+        _ => Err(bad_step(format!("{bytes} is not a path MTU (256 to 4096, a power of two)"))),
     }
 }
 

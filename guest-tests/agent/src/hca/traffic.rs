@@ -487,7 +487,7 @@ impl Hca {
                 let flow = places
                     .get(&(cqe.qpn, cqe.is_send))
                     .and_then(|&i| running.get_mut(i))
-                    .ok_or_else(|| mismatch(format!("completion of no flow: {}", cqe.raw)))?;
+                    .ok_or_else(|| mismatch(format!("completion that belongs to no flow: {}", cqe.raw)))?;
                 under_way -= flow.under_way();
                 flow.complete(self, &cqe, in_order)
                     .and_then(|()| flow.pump(self))
@@ -505,7 +505,7 @@ impl Hca {
                         format!("{} on QP {:#x} {} of {}", side(f.is_send()), f.qpn, f.completed, f.count())
                     })
                     .collect();
-                return Err(timeout(format!("flows not done after {patience:?}: {}", states.join(", "))));
+                return Err(timeout(format!("flows still ran after {patience:?}: {}", states.join(", "))));
             }
             idle.pause(under_way);
         }

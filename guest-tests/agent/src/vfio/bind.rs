@@ -37,10 +37,10 @@ pub(crate) fn bind(device: &DeviceSelector) -> Result<Bound> {
     }
     match driver(&node).as_deref() {
         Some(DRIVER) => {}
-        other => bail!("{address} is bound to {other:?} instead of {DRIVER}: is its module loaded?"),
+        other => bail!("{address} is bound to {other:?} instead of {DRIVER}; load the module vfio-pci"),
     }
     let iommu_group = pci::iommu_group(&node)
-        .with_context(|| format!("{address} is in no IOMMU group: is the guest's IOMMU on?"))?;
+        .with_context(|| format!("{address} is in no IOMMU group; enable the guest's IOMMU"))?;
     Ok(Bound { address, iommu_group })
 }
 

@@ -41,16 +41,17 @@ impl Function {
         let group_number = pci::iommu_group(&pci::node(address))
             .with_context(|| format!("{address} is in no IOMMU group"))?;
         let container = open(Path::new("/dev/vfio/vfio"))?;
-        ioctl::check_container(container.as_fd()).context("asking vfio for its version")?;
+        ioctl::check_container(container.as_fd()).context("reading the version of vfio")?;
         let group = open(Path::new(&format!("/dev/vfio/{group_number}")))?;
         ensure!(
-            ioctl::group_is_viable(group.as_fd()).context("asking for the group's state")?,
+            ioctl::group_is_viable(group.as_fd()).context("reading the status of the IOMMU group")?,
             "a function of IOMMU group {group_number} has another driver"
         );
         ioctl::attach(group.as_fd(), container.as_fd()).context("attaching the group to the container")?;
         let file: File = ioctl::device_fd(group.as_fd(), address).context("opening the function")?.into();
         let info = |index| {
-            ioctl::region_info(file.as_fd(), index).with_context(|| format!("asking for region {index}"))
+            ioctl::region_info(file.as_fd(), index)
+                .with_context(|| format!("reading the description of region {index}"))
         };
         let regions = [info(0)?, info(2)?, info(CONFIG_REGION)?];
         let mut device = Self {

@@ -49,7 +49,7 @@ impl Function {
     }
 
     pub(super) fn map_dma(&self, file: Option<(&File, u64)>, iova: u64, len: u64) -> Result<()> {
-        let (file, offset) = file.context("only memory in a file can be lent over a socket")?;
+        let (file, offset) = file.context("only memory of a file can be mapped over a socket")?;
         Ok(self.client().dma_map(offset, iova, len, file.as_raw_fd())?)
     }
 

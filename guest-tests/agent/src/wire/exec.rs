@@ -218,7 +218,7 @@ fn json(value: &impl Serialize) -> Vec<u8> {
 }
 
 fn of_json<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T, BadFrame> {
-    serde_json::from_slice(payload).map_err(|error| BadFrame(format!("frame not understood: {error}")))
+    serde_json::from_slice(payload).map_err(|error| BadFrame(format!("invalid frame: {error}")))
 }
 
 #[cfg(test)]
@@ -255,6 +255,6 @@ mod tests {
         assert_eq!(error(&[3, 1, 0, 1, 0]), "a frame of kind 3 with 65537 bytes");
         assert_eq!(error(&[9, 0, 0, 0, 0]), "frame 9 to the host with 0 bytes");
         assert_eq!(error(&[5, 1, 0, 0, 0, 7]), "frame 5 to the host with 1 bytes");
-        assert!(error(&[6, 2, 0, 0, 0, b'{', b'}']).starts_with("frame not understood"));
+        assert!(error(&[6, 2, 0, 0, 0, b'{', b'}']).starts_with("invalid frame"));
     }
 }

@@ -103,7 +103,7 @@ impl Response {
     pub fn into_answer<C: Call>(self) -> Result<C::Answer, Failure> {
         let value = self.result?;
         serde_json::from_value(value).map_err(|error| {
-            Failure::new(FailureKind::Protocol, format!("answer of an unexpected type: {error}"))
+            Failure::new(FailureKind::Protocol, format!("reply of an unexpected type: {error}"))
         })
     }
 

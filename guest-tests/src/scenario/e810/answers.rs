@@ -88,6 +88,6 @@ pub(super) async fn check(probe: &mut Probe, line: &str, expected: &[&str]) -> R
     let plain = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let missing: Vec<&String> = parts.iter().filter(|part| !plain.contains(part.as_str())).collect();
     ensure!(missing.is_empty(), "no {missing:?} in\n{text}");
-    ensure!(!plain.is_empty(), "{line} says nothing");
+    ensure!(!plain.is_empty(), "{line} printed nothing");
     Ok(())
 }

@@ -96,7 +96,7 @@ impl Pair {
             let name = station.vm.name();
             ensure!(
                 found.as_deref() == Some(expected),
-                "guest {name} warns of {lines:#?}, not {expected:x?}"
+                "guest {name} logged the warnings {lines:#?}, expected {expected:x?}"
             );
         }
         Ok(())
@@ -266,7 +266,7 @@ async fn overrun(pair: &mut Pair) -> Result<()> {
     ensure!(events.contains(&event::CQ_ERR), "events {events:?} without CQ_ERR");
     ends.close(pair).await?;
     let warnings = pair.a.new_warnings().await?;
-    ensure!(warnings.iter().any(|line| line.contains("CQ")), "the driver warns: {warnings:?}");
+    ensure!(warnings.iter().any(|line| line.contains("CQ")), "the driver logged warnings: {warnings:?}");
     pair.tell(&[], &[]).await
 }
 
@@ -331,7 +331,7 @@ async fn flows(pair: &Pair) -> Result<()> {
     let before = received(pair).await?;
     let deadline = Instant::now() + LIMIT;
     while received(pair).await? < before + 1000 {
-        ensure!(Instant::now() < deadline, "no traffic within {LIMIT:?}");
+        ensure!(Instant::now() < deadline, "no traffic started within {LIMIT:?}");
         sleep(POLL).await;
     }
     Ok(())
@@ -339,13 +339,13 @@ async fn flows(pair: &Pair) -> Result<()> {
 
 /// RoCE packets that b has got.
 async fn received(pair: &Pair) -> Result<u64> {
-    pair.b.daemon.as_ref().context("no daemon")?.counter("/port/roce").await
+    pair.b.daemon.as_ref().context("the guest has no daemon")?.counter("/port/roce").await
 }
 
 async fn server_killed(pair: &mut Pair) -> Result<()> {
     let [server, client] = traffic(pair).await?;
     tools::stop(&mut pair.b.vm, server).await?;
-    let end = tools::wait(&mut pair.a.vm, client, LIMIT).await.context("the client goes on")?;
+    let end = tools::wait(&mut pair.a.vm, client, LIMIT).await.context("the client did not end")?;
     let text = format!("{}{}", end.stdout, end.stderr);
     ensure!(
         end.status != ExitStatus::Code(0) && text.contains("Failed status 12"),
@@ -359,8 +359,12 @@ async fn server_killed(pair: &mut Pair) -> Result<()> {
 async fn client_killed(pair: &mut Pair) -> Result<()> {
     let [server, client] = traffic(pair).await?;
     tools::stop(&mut pair.a.vm, client).await?;
-    let end = tools::wait(&mut pair.b.vm, server, LIMIT).await.context("the server goes on")?;
-    ensure!(end.status != ExitStatus::Code(0), "the server ends with success: {}", end.stdout);
+    let end = tools::wait(&mut pair.b.vm, server, LIMIT).await.context("the server did not end")?;
+    ensure!(
+        end.status != ExitStatus::Code(0),
+        "the server ended with success, expected a failure: {}",
+        end.stdout
+    );
     pair.tell(&[], &[]).await
 }
 

@@ -75,11 +75,11 @@ async fn all(a: &mut Station, sender: LineProgram, b: &mut Station, receiver: Li
             sender.ask::<()>(LIMIT, &mut a.vm, "send", json!({ "frames": frames })).await?;
             let until = json!({ "until": END, "seconds": ARRIVAL_SECONDS });
             let marks = receiver.ask::<Vec<u32>>(LIMIT, &mut b.vm, "marks", until).await;
-            let marks = marks.with_context(|| format!("who wants {name}"))?;
+            let marks = marks.with_context(|| format!("receivers of {name}"))?;
             if marks == expected {
                 break;
             }
-            ensure!(Instant::now() < deadline, "who wants {name} gets {marks:?}, not {expected:?}");
+            ensure!(Instant::now() < deadline, "receivers of {name} got {marks:?}, expected {expected:?}");
         }
         if kind.is_some() {
             receiver.ask::<()>(LIMIT, &mut b.vm, "member", member(false)).await?;

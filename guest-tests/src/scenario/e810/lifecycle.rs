@@ -96,7 +96,9 @@ pub(super) async fn driver_resets(probe: &mut Probe) -> Result<()> {
             while probe.talk().await.is_err() {}
             anyhow::Ok(())
         };
-        timeout(RESET_TIMEOUT, again).await.with_context(|| format!("{line} within {RESET_TIMEOUT:?}"))??;
+        timeout(RESET_TIMEOUT, again)
+            .await
+            .with_context(|| format!("waited {RESET_TIMEOUT:?} for: {line}"))??;
     }
     probe.no_warnings(Package::Synthetic).await
 }

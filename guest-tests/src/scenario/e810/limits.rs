@@ -112,7 +112,7 @@ async fn neighbours(client: &mut Station) -> Result<()> {
         if known >= NEIGHBOURS {
             return Ok(());
         }
-        ensure!(Instant::now() < deadline, "the device knows {known} neighbours after {LIMIT:?}");
+        ensure!(Instant::now() < deadline, "the device has {known} neighbours after {LIMIT:?}");
         sleep(POLL).await;
     }
 }

@@ -54,7 +54,7 @@ pub(super) fn judge_but(lines: &[String], also: &[&str]) -> Result<()> {
 fn judge_others(lines: &[String], also: &[&str]) -> Result<()> {
     let others: Vec<_> =
         others(lines).into_iter().filter(|line| !also.iter().any(|text| line.contains(text))).collect();
-    ensure!(others.is_empty(), "the kernel warns:\n{others:#?}");
+    ensure!(others.is_empty(), "the kernel logged warnings:\n{others:#?}");
     Ok(())
 }
 

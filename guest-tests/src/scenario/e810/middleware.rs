@@ -177,7 +177,7 @@ async fn fi_pingpong(
     let ends = exchange.run(&mut b.vm, &mut a.vm).await?;
     for end in [&ends.client, &ends.server] {
         let came_to = end.stdout.lines().any(|line| line.split_whitespace().next() == Some(largest));
-        ensure!(came_to, "nothing of {largest} bytes: {}{}", end.stdout, end.stderr);
+        ensure!(came_to, "no result for {largest} bytes: {}{}", end.stdout, end.stderr);
     }
     Ok(())
 }
@@ -219,7 +219,7 @@ async fn exchange(a: &mut Station, arguments: &str) -> Result<()> {
     ensure!(end.status == ExitStatus::Code(0), "{line} ended with {:?}: {printed}", end.status);
     for rank in 0..ranks {
         let guest = if rank < RANKS { "a" } else { "b" };
-        let said = format!("rank {rank} of {ranks} on {guest} found all as it was sent");
+        let said = format!("rank {rank} of {ranks} on {guest} received everything as sent");
         ensure!(end.stdout.contains(&said), "no {said:?}: {printed}");
     }
     Ok(())

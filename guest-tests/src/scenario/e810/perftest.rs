@@ -189,7 +189,7 @@ impl Bench {
             let index = gid_index_of(&mut station.vm, device, Gid::V4).await?;
             names.push(format!("{device} -x {index}"));
         }
-        names.try_into().map_err(|names| anyhow!("{names:?} are not two"))
+        names.try_into().map_err(|names| anyhow!("expected two devices, found {names:?}"))
     }
 
     async fn no_warnings(&mut self) -> Result<()> {
@@ -210,13 +210,14 @@ impl Bench {
         let [mut ours, mut mthca, soft] = values[..] else {
             bail!("{} values of three devices", values.len())
         };
-        figure.bound.map_or(Ok(()), |bound| bound.judge(ours, soft)).context("beside soft-RoCE")?;
+        figure.bound.map_or(Ok(()), |bound| bound.judge(ours, soft)).context("compared with soft-RoCE")?;
         if figure.is_latency() {
             let values = self.placed_alike(figure, [devices[0], devices[1]]).await?;
             table.push_str(&perftest::table_row("  its threads placed alike", &values));
-            [ours, mthca] = values.try_into().map_err(|values| anyhow!("{values:?} are not two"))?;
+            [ours, mthca] =
+                values.try_into().map_err(|values| anyhow!("expected two values, found {values:?}"))?;
         }
-        beside.judge(ours, mthca).context("beside ib_mthca")
+        beside.judge(ours, mthca).context("compared with ib_mthca")
     }
 
     /// Measures a figure of two devices, in turns, while each guest and what is behind its devices have a processor of their
@@ -233,7 +234,7 @@ impl Bench {
             Ok(()) => figure.in_turns(&mut self.ends(), &devices).await,
             Err(error) => Err(error),
         };
-        self.place(&all, &all).context("let go")?;
+        self.place(&all, &all).context("releasing the processors")?;
         values
     }
 

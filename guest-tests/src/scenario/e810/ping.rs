@@ -42,7 +42,7 @@ async fn sizes(from: &mut Station, address: &str, sizes: &[u32], wire: Wire) -> 
         let least = if wire == Wire::Good { count } else { least_of(count, size) };
         ensure!(
             answered >= least && answered <= count,
-            "{size} bytes: {answered} of {count} answered: {part}"
+            "{size} bytes: {answered} of {count} requests were answered: {part}"
         );
     }
     Ok(())
@@ -55,14 +55,14 @@ pub(super) async fn one_size(from: &mut Station, address: &str, size: u32, wire:
     let text = from.sh(&line).await?;
     let answered = received(&text).with_context(|| text.clone())?;
     let least = if wire == Wire::Good { count } else { least_of(count, 0) };
-    ensure!(answered >= least, "{size} bytes: {answered} of {count} answered: {text}");
+    ensure!(answered >= least, "{size} bytes: {answered} of {count} requests were answered: {text}");
     Ok(())
 }
 
 /// Waits until an address answers: a driver tells its NIC later than it is told what to let in.
 pub(super) async fn until_answered(from: &mut Station, address: &str) -> Result<()> {
     let line = format!("for i in $(seq 20); do ping -n -q -c 1 -W 1 {address} && exit 0; done; exit 1");
-    from.sh(&line).await.map(drop).context("it never answered")
+    from.sh(&line).await.map(drop).context("the peer never replied")
 }
 
 /// A group's members answer, each by its own address.
@@ -104,7 +104,7 @@ pub(super) async fn congestion_marks(a: &mut Station, b: &mut Station, wire: Wir
         let seen = [after[0] - before[0], after[1] - before[1]];
         ensure!(
             seen.iter().all(|&seen| seen >= least),
-            "{counter} of {count} requests, there and back: {seen:?}"
+            "{counter} of {count} requests and replies: {seen:?}"
         );
     }
     Ok(())

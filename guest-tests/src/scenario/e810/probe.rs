@@ -112,7 +112,7 @@ impl Probe {
         let message = package.message();
         let said = lines.iter().filter(|line| line.contains(&message)).count();
         // The driver keeps what two functions have in common apart by their serial numbers.
-        ensure!(said >= 2, "{said} times {message:?} in {lines:#?}");
+        ensure!(said >= 2, "{message:?} occurs {said} times in {lines:#?}");
         self.talk().await?;
         self.no_warnings(package).await
     }
@@ -171,7 +171,7 @@ impl Probe {
         let mut serials: Vec<&str> = serials.lines().map(str::trim).collect();
         ensure!(serials.len() == 2, "{serials:?}");
         serials.dedup();
-        ensure!(serials.len() == 2, "both have {serials:?}");
+        ensure!(serials.len() == 2, "both have the serial number {serials:?}");
         Ok(())
     }
 

@@ -167,7 +167,7 @@ impl Probe {
             let text = self.station.sh(&line).await?;
             let plain = text.split_whitespace().collect::<Vec<_>>().join(" ");
             let missing: Vec<&String> = parts.iter().filter(|part| !plain.contains(part.as_str())).collect();
-            ensure!(missing.is_empty(), "no {missing:?} in what {line} says:\n{text}");
+            ensure!(missing.is_empty(), "the output of {line} lacks {missing:?}:\n{text}");
         }
         Ok(())
     }
@@ -193,7 +193,7 @@ impl Probe {
             anyhow::Ok(())
         };
         let settled = timeout(PORT_TIMEOUT, settled).await;
-        settled.with_context(|| format!("GID {gid} within {PORT_TIMEOUT:?}: {wanted}"))?
+        settled.with_context(|| format!("GID {gid} did not become {wanted} within {PORT_TIMEOUT:?}"))?
     }
 
     async fn mtu(&mut self) -> Result<()> {
@@ -240,7 +240,7 @@ impl Probe {
     async fn iwarp(&mut self) -> Result<()> {
         const REFUSED: [&str; 2] = ["status=-95", "failed with error -95"];
         let said = self.set_protocol("enable_iwarp", true).await?;
-        ensure!(said.contains("Operation not supported"), "beside RoCE: {said:?}");
+        ensure!(said.contains("Operation not supported"), "enabling iWARP in addition to RoCE: {said:?}");
         self.station.no_warnings().await?;
         for (protocol, enabled) in [("enable_roce", false), ("enable_iwarp", true)] {
             let said = self.set_protocol(protocol, enabled).await?;
@@ -253,7 +253,7 @@ impl Probe {
             ensure!(warnings.iter().any(|line| line.contains(text)), "no {text} in {warnings:#?}");
         }
         let others = warnings.iter().filter(|line| !REFUSED.iter().any(|text| line.contains(text)));
-        ensure!(others.count() == 0, "the kernel warns:\n{warnings:#?}");
+        ensure!(others.count() == 0, "the kernel logged warnings:\n{warnings:#?}");
         for (protocol, enabled) in [("enable_iwarp", false), ("enable_roce", true)] {
             let said = self.set_protocol(protocol, enabled).await?;
             ensure!(said.is_empty(), "{protocol} {enabled}: {said}");
@@ -299,7 +299,9 @@ impl Probe {
             }
             anyhow::Ok(())
         };
-        timeout(PORT_TIMEOUT, began).await.with_context(|| format!("{line} within {PORT_TIMEOUT:?}"))??;
+        timeout(PORT_TIMEOUT, began)
+            .await
+            .with_context(|| format!("waited {PORT_TIMEOUT:?} for: {line}"))??;
         self.find().await?;
         self.station.no_warnings().await
     }

@@ -87,7 +87,7 @@ pub(in super::super) async fn irdma_guest(
     station.sh(&format!("ip link set {device} mtu {JUMBO} && ip address add {ip}/16 dev {device}")).await?;
     port_is_active(&mut station).await?;
     let Station { vm, daemon, .. } = station;
-    Ok((vm, DEVICE, daemon.context("no daemon")?))
+    Ok((vm, DEVICE, daemon.context("the guest has no daemon")?))
 }
 
 /// Index of a GID of this kind.

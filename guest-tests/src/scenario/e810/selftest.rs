@@ -87,7 +87,7 @@ async fn loopback(probe: &mut Probe) -> Result<()> {
     program.close(LIMIT, &mut probe.vm).await?;
     ensure!(marks == [1, 2], "frames {marks:?} and 3 came back of {sent:?}");
     let cut_off = probe.talk().await;
-    ensure!(cut_off.is_err(), "the other interface answers in spite of the loopback");
+    ensure!(cut_off.is_err(), "the other interface replied although loopback is on");
     set_loopback(probe, "off").await?;
     probe.talk().await
 }

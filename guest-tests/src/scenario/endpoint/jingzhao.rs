@@ -208,7 +208,7 @@ impl<D: Driver> Endpoint for Jingzhao<D> {
         let found = self.driver.step(POLL_TIMEOUT * 2, step).await?.cqes;
         ensure!(found.len() == count as usize, "{} of {count} completions at hcad", found.len());
         let bad = found.iter().find(|cqe| cqe.syndrome.is_some());
-        ensure!(bad.is_none(), "hcad completes with {bad:?}");
+        ensure!(bad.is_none(), "hcad completed requests with {bad:?}");
         // A receive's entry has the transport's opcode of the last packet (J-39): here SEND last and only, WRITE last
         // and only, each with immediate.
         let has_imm = |cqe: &Cqe| !cqe.is_send && [0x03, 0x05, 0x09, 0x0b].contains(&(cqe.opcode & 0x1f));

@@ -162,7 +162,7 @@ impl Endpoint for Stock {
                 SendOp::Read => ("read", 0, 0),
                 SendOp::CmpSwap { compare, swap } => ("cmp_swap", compare, swap),
                 SendOp::FetchAdd { add } => ("fetch_add", add, 0),
-                SendOp::Raw(code) => anyhow::bail!("stock verbs have no operation {code:#x}"),
+                SendOp::Raw(code) => anyhow::bail!("stock verbs do not support operation {code:#x}"),
             };
             let datagram = self.datagram.filter(|_| message.datagram);
             requests.push(StockSend {
@@ -186,7 +186,7 @@ impl Endpoint for Stock {
         let found = self.verbs.poll(&mut self.vm, qp, count, POLL_TIMEOUT).await?;
         ensure!(found.len() == count as usize, "{} of {count} completions at {}", found.len(), self.name);
         let bad = found.iter().find(|completion| completion.status != 0);
-        ensure!(bad.is_none(), "{} completes with {bad:?}", self.name);
+        ensure!(bad.is_none(), "{} completed requests with {bad:?}", self.name);
         let imm = |imm: &Option<Hex>| imm.as_ref().and_then(|imm| imm.0.as_slice().try_into().ok());
         let completion =
             |c: &StockCompletion| Completion { received: c.received, bytes: c.bytes, imm: imm(&c.imm) };

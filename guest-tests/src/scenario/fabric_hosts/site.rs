@@ -34,7 +34,7 @@ fn port(host: usize) -> String {
 
 impl Site {
     pub(super) async fn create() -> Result<Self> {
-        ensure!(std::path::Path::new("/dev/net/tun").exists(), "there is no /dev/net/tun");
+        ensure!(std::path::Path::new("/dev/net/tun").exists(), "/dev/net/tun does not exist");
         let wire = Namespace::create("wire").await?;
         wire.ip(&["link", "add", "br0", "type", "bridge"]).await?;
         wire.ip(&["link", "set", "br0", "up"]).await?;

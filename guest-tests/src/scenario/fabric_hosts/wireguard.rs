@@ -38,7 +38,9 @@ impl Tunnels {
         for number in 1..=HOSTS {
             let private = match run(&["wg", "genkey"]).await {
                 Ok(key) => key,
-                Err(error) => return Err(Skip(format!("no WireGuard here: {error:#}")).into()),
+                Err(error) => {
+                    return Err(Skip(format!("WireGuard does not work on this machine: {error:#}")).into());
+                }
             };
             let file = files.file(format!("wireguard-{number}.key"));
             std::fs::write(&file, &private).with_context(|| format!("writing {}", file.display()))?;
@@ -49,7 +51,7 @@ impl Tunnels {
             // Programs of all namespaces share the folder of sockets that are named by the interface.
             let interface = format!("wg{}-{}", std::process::id(), number + 1);
             programs.extend(make(host, &interface, files).await?);
-            let own = keys.get(number).context("a key each")?;
+            let own = keys.get(number).context("one key per host")?;
             let own = own.0.to_str().context("a path in UTF-8")?;
             host.exec(&["wg", "set", &interface, "listen-port", PORT, "private-key", own]).await?;
             for (other, (_, public)) in keys.iter().enumerate().filter(|(other, _)| *other != number) {
@@ -107,7 +109,7 @@ async fn public_key(private: &str) -> Result<String> {
     let mut command = Command::new("wg");
     command.arg("pubkey").stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().context("starting wg")?;
-    let mut input = child.stdin.take().context("no way to tell wg the key")?;
+    let mut input = child.stdin.take().context("wg has no standard input")?;
     input.write_all(private.as_bytes()).await?;
     drop(input);
     let output = child.wait_with_output().await?;

@@ -24,7 +24,7 @@ pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
     let others: Vec<&Daemon> =
         mesh.daemons.iter().enumerate().filter(|(n, _)| *n != LEAVES).map(|(_, daemon)| daemon).collect();
     let [hub, second, third, leaver, caller, _, _, nic] = mesh.stations.as_mut_slice() else {
-        anyhow::bail!("eight stations, no more and no less")
+        anyhow::bail!("expected eight stations")
     };
     let (stop, stopped) = watch::channel(false);
     let (near_count, near) = watch::channel(0);
@@ -37,14 +37,14 @@ pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
             daemon.control(&["peer", "remove", &address]).await?;
         }
         let called = talk(leaver, caller, 0x71_0000 << 32).await;
-        ensure!(called.is_err(), "HCA {} is heard though it is nobody's peer", LEAVES + 1);
+        ensure!(called.is_err(), "HCA {} is not a peer, but its frames were accepted", LEAVES + 1);
         let strangers = others.get(CALLS - 1).context("the caller's daemon")?.counter("/fabric/rx_stranger");
-        ensure!(strangers.await? > 0, "its frames are not a stranger's");
-        go_on(&mut counts).await.context("without it")?;
+        ensure!(strangers.await? > 0, "its frames were not counted as those of an unknown peer");
+        go_on(&mut counts).await.context("while it was not a peer")?;
         for daemon in &others {
             daemon.control(&["peer", "add", &address]).await?;
         }
-        talk(leaver, caller, 0x72_0000 << 32).await.context("with it again")?;
+        talk(leaver, caller, 0x72_0000 << 32).await.context("after it became a peer again")?;
         go_on(&mut counts).await.context("afterwards")?;
         stop.send(true).context("the others have stopped")
     };
@@ -60,7 +60,7 @@ async fn go_on(counts: &mut [watch::Receiver<u64>]) -> Result<()> {
         let goal = *count.borrow() + TALKS;
         timeout(PHASE, count.wait_for(|done| *done >= goal))
             .await
-            .with_context(|| format!("no {TALKS} talks of the others within {PHASE:?}"))?
+            .with_context(|| format!("the others did not complete {TALKS} exchanges within {PHASE:?}"))?
             .context("the others have stopped")?;
     }
     Ok(())
@@ -78,7 +78,7 @@ async fn talk_on(
         let done = *count.borrow();
         talk(a, b, (seed + 16 * done) << 32)
             .await
-            .with_context(|| format!("talk {done} of those who go on"))?;
+            .with_context(|| format!("exchange {done} of the remaining peers"))?;
         count.send_replace(done + 1);
     }
     Ok(())

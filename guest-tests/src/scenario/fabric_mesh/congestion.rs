@@ -25,10 +25,13 @@ pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
     let after = counts(sender, receiver).await?;
     let [seen, told, heard] = [0, 1, 2].map(|n| after[n] - before[n]);
     let hits = marks.hits(receiver).await?;
-    ensure!(seen == hits && hits > 1000, "{seen} of {hits} marks seen");
-    ensure!(told > 0 && told < seen && heard == told, "{told} notifications for {seen} marks, {heard} heard");
+    ensure!(seen == hits && hits > 1000, "{seen} of {hits} marks arrived");
+    ensure!(
+        told > 0 && told < seen && heard == told,
+        "{told} notifications were sent for {seen} marks, {heard} arrived"
+    );
     marks.clear(receiver).await?;
-    line(&format!("      {seen} packets marked, {told} notifications sent and heard"))
+    line(&format!("      {seen} packets marked, {told} notifications sent and received"))
 }
 
 /// Marked packets seen, notifications sent for them, notifications heard.

@@ -59,7 +59,7 @@ async fn round(stations: &mut Vec<Station>, pairs: &[(usize, usize)], number: u6
     let mut outcome = Ok(());
     let mut back = Vec::new();
     while let Some(talk) = talks.join_next().await {
-        let Ok((result, both)) = talk else { bail!("a talk panicked") };
+        let Ok((result, both)) = talk else { bail!("an exchange panicked") };
         outcome = outcome.and(result);
         back.extend(both);
     }
@@ -73,8 +73,8 @@ pub(super) async fn talk(a: &mut Station, b: &mut Station, seed: u64) -> Result<
     connect(a, b, Service::Rc, MTU).await?;
     for (n, (operation, len)) in (0..).step_by(2).zip(WORDS) {
         let cell = |n: u64| Cell { service: Service::Rc, operation, len, seed: seed + (n << 32) };
-        cell(n).run(a, b).await.with_context(|| format!("{}, there", operation.name()))?;
-        cell(n + 1).run(b, a).await.with_context(|| format!("{}, back", operation.name()))?;
+        cell(n).run(a, b).await.with_context(|| format!("{}, forward", operation.name()))?;
+        cell(n + 1).run(b, a).await.with_context(|| format!("{}, backward", operation.name()))?;
     }
     Ok(())
 }

@@ -115,7 +115,7 @@ async fn forgotten_mask(driver: &mut impl Driver) -> Result<()> {
     let before = Watch::create(driver, 14, &[kind::COMMAND]).await?;
     driver.call(DestroyEq { eq: before.eq.id }).await?;
     let after = Watch::create(driver, 14, &[]).await?;
-    ensure!(after.eq.eqn == before.eq.eqn, "another number: {} and {}", before.eq.eqn, after.eq.eqn);
+    ensure!(after.eq.eqn == before.eq.eqn, "the numbers differ: {} and {}", before.eq.eqn, after.eq.eqn);
     nop(driver, 1).await?;
     after.expect_no_interrupt(driver).await?;
     after.destroy(driver).await
@@ -151,7 +151,7 @@ async fn unprepared(driver: &mut impl Driver) -> Result<()> {
         events.push(nop(driver, token).await?);
         eq.expect_interrupt(driver).await?;
     }
-    let [_, second, third] = events[..] else { anyhow::bail!("three events were made") };
+    let [_, second, third] = events[..] else { anyhow::bail!("expected three events") };
     eq.expect_entries(driver, &[third, second]).await?;
     eq.destroy(driver).await
 }

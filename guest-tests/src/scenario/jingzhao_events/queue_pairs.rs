@@ -91,7 +91,7 @@ async fn drained(pair: &mut Pair) -> Result<()> {
     at_a.expect_state(&mut pair.a.vm, state::SQD).await?;
     at_a.poll(&mut pair.a.vm, 1, SOON_MS).await?;
     let early = pair.a.vm.call(Poll { cq: at_a.cq.id, count: 1, timeout_ms: NEVER_MS }).await?;
-    ensure!(early.cqes.is_empty(), "a message that was not started completed in SQD: {early:?}");
+    ensure!(early.cqes.is_empty(), "a message that had not started completed in SQD: {early:?}");
 
     at_a.to(&mut pair.a.vm, Transition::SqdToRts(Changes::default())).await?;
     at_a.poll(&mut pair.a.vm, 1, SOON_MS).await?;
@@ -124,7 +124,10 @@ async fn cq_overrun(pair: &mut Pair) -> Result<()> {
     let small = CreateCq { log_entries: 1, high_bits: 3, ..CreateCq::default() };
     let at_a = cq_failure(pair, small, 1, 0x9).await?;
     let cqes = at_a.poll(&mut pair.a.vm, 2, SOON_MS).await?;
-    ensure!(cqes.iter().all(|cqe| cqe.syndrome.is_none()), "what fitted was overwritten: {cqes:?}");
+    ensure!(
+        cqes.iter().all(|cqe| cqe.syndrome.is_none()),
+        "entries before the overflow were overwritten: {cqes:?}"
+    );
     at_a.destroy(&mut pair.a.vm).await
 }
 
@@ -247,6 +250,6 @@ async fn await_qp(vm: &mut Vm, end: &End, what: &str, wanted: impl Fn(&QpAttribu
         if wanted(&qp) {
             return Ok(());
         }
-        ensure!(Instant::now() < deadline, "not within {SOON_MS} ms: {what}; {qp:?}");
+        ensure!(Instant::now() < deadline, "waited {SOON_MS} ms for: {what}; {qp:?}");
     }
 }

@@ -146,7 +146,7 @@ fn differences(devices: &[Answers; 2], expected: &BTreeMap<Key, Expected>) -> Ve
 
 /// A block for each opcode: its forms by the statuses of both devices.
 fn print(devices: &[Answers; 2], expected: &BTreeMap<Key, Expected>) -> Result<()> {
-    line("      commands of section 2: status by default, status with extended_status and mad_ifc; forms")?;
+    line("      commands of section 2: status by default, status with extended_status and mad_ifc, forms")?;
     let keys: BTreeSet<Key> = devices.iter().flat_map(BTreeMap::keys).copied().collect();
     let mut blocks: BTreeMap<u16, BTreeMap<Vec<String>, Vec<String>>> = BTreeMap::new();
     for key in keys {

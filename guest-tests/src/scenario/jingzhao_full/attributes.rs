@@ -116,7 +116,7 @@ fn judge(
     results: &[CommandResult],
 ) -> Result<()> {
     let [steps @ .., before, command, after] = results else { bail!("{} results", results.len()) };
-    ensure!(steps.iter().all(|step| step.status == 0), "the way to {from:?}: {steps:?}");
+    ensure!(steps.iter().all(|step| step.status == 0), "transitions to {from:?} failed: {steps:?}");
     ensure!(command.status == 0, "status {:02x}h", command.status);
     expect_state(before, from)?;
     expect_state(after, row.to)?;
@@ -207,7 +207,7 @@ pub(super) async fn drivers_mask(vm: &mut Vm) -> Result<()> {
             script.extend([query.clone(), with(op, qp.qp.qpn, &zeros().word(0x00, given)), query]);
             let results = issue(vm, script).await?;
             let [steps @ .., before, command, after] = results.as_slice() else { bail!("no results") };
-            ensure!(steps.iter().all(|step| step.status == 0), "the way to {from:?}: {steps:?}");
+            ensure!(steps.iter().all(|step| step.status == 0), "transitions to {from:?} failed: {steps:?}");
             ensure!(command.status == 0, "status {:02x}h", command.status);
             let expected = |at| {
                 let timer_bits = MIN_RNR_TIMER.fields.iter().find(|field| timer && field.offset == at);

@@ -115,7 +115,7 @@ fn command(qp: &TestQp, op: u16, op_modifier: u8) -> RawCommand {
 /// The last three results are those of [`observed`]; all but the command's own must be OK.
 fn outcome(from: State, results: &[CommandResult]) -> Result<Outcome> {
     let [steps @ .., before, command, after] = results else { bail!("{} results", results.len()) };
-    ensure!(steps.iter().all(|step| step.status == OK), "the way to {from:?}: {steps:?}");
+    ensure!(steps.iter().all(|step| step.status == OK), "transitions to {from:?} failed: {steps:?}");
     expect_state(before, from)?;
     Ok((command.status, state(after)?))
 }

@@ -68,7 +68,7 @@ impl Counter {
     pub(super) async fn value(&self, pair: &mut Pair) -> Result<u64> {
         for at in [0, 16] {
             let neighbour = peek(&mut pair.b.vm, &self.word, at).await?;
-            ensure!(neighbour == 0, "the word's neighbour was written: {neighbour:#x}");
+            ensure!(neighbour == 0, "the neighbouring word was written: {neighbour:#x}");
         }
         peek(&mut pair.b.vm, &self.word, 8).await
     }
@@ -88,7 +88,7 @@ impl Counter {
 /// The number at byte `off`; guests are little-endian.
 async fn peek(vm: &mut Vm, mr: &MrInfo, off: u64) -> Result<u64> {
     let Hex(bytes) = vm.call(Peek { mr: mr.id, off, len: 8 }).await?;
-    Ok(u64::from_le_bytes(bytes.as_slice().try_into().context("a short answer")?))
+    Ok(u64::from_le_bytes(bytes.as_slice().try_into().context("the reply is too short")?))
 }
 
 /// Sections 6.4 and 7.1.

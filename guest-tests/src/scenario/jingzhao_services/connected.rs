@@ -222,7 +222,8 @@ async fn too_small(pair: &mut Pair) -> Result<()> {
     link.send(pair, vec![link.request(SendOp::Send, 1001)]).await?;
     dropped.await_growth(&pair.b, 1).await?;
     link.send(pair, vec![link.request(SendOp::SendImm, 1000)]).await?;
-    let arrived = link.arrival(pair, SOON_MS).await?.context("a message that fits does not arrive")?;
+    let arrived =
+        link.arrival(pair, SOON_MS).await?.context("a message of the maximum size did not arrive")?;
     link.check_arrived(&arrived, (SendOp::SendImm, 1000))?;
     link.buffers.expect_arrived(pair, 0, 1000).await?;
     link.ends().1.expect_state(&mut pair.b.vm, state::RTS).await?;

@@ -64,7 +64,7 @@ async fn expect(vm: &mut Vm, end: &End, wanted: Live) -> Result<()> {
         }
         ensure!(
             Instant::now() < deadline,
-            "not within {SOON_MS} ms: the context in the memory of guest {} is {wanted:x?}; it is {live:x?}",
+            "the context in the memory of guest {} did not become {wanted:x?} within {SOON_MS} ms; it is {live:x?}",
             vm.name()
         );
     }
@@ -157,7 +157,10 @@ async fn moving(pair: &mut Pair) -> Result<()> {
         arrivals += u32::from(now_received.expected > received.expected && now_received.expected < last);
         (sent, received) = (now_sent, now_received);
     }
-    ensure!(steps > 1 && arrivals > 1, "seen to move {steps} and {arrivals} times on the way to {last:#x}");
+    ensure!(
+        steps > 1 && arrivals > 1,
+        "the counters moved only {steps} and {arrivals} times before they reached {last:#x}"
+    );
     at_a.expect_completions(&mut pair.a.vm, &[None; MESSAGES as usize], SOON_MS).await?;
     expect(&mut pair.b.vm, at_b, Live { expected: last, ..received }).await?;
     destroy_region(&mut pair.a.vm, &source).await?;

@@ -135,7 +135,7 @@ impl Link {
         let (_, receiver) = pair.towards(self.direction);
         let (mr, off) = (self.buffers.sink.id, self.buffers.remote().va - self.buffers.sink.addr);
         let Hex(area) = receiver.call(Peek { mr, off, len: GRH }).await?;
-        let header = area.get(20..40).context("a short answer")?;
+        let header = area.get(20..40).context("the reply is too short")?;
         // UDP header, BTH, DETH (immediate data apart), padding and ICRC around the payload.
         let longest = 20 + 8 + 12 + 8 + 4 + len.next_multiple_of(4) + 4;
         let total = u32::from(u16::from_be_bytes([header[2], header[3]]));
@@ -220,7 +220,7 @@ async fn several(pair: &mut Pair) -> Result<()> {
     }
     // Among the queue pairs of one HCA, too: to its own address.
     let own = Path { dlid: Some(2), ..Path::default() };
-    let [first, second] = others[..] else { anyhow::bail!("two were made") };
+    let [first, second] = others[..] else { anyhow::bail!("expected two datagrams") };
     first.ready_to_send(&mut pair.b.vm, &attributes(), 1).await?;
     pair.b.vm.call(PostRecv { qp: second.qp.id, requests: vec![link.buffers.scatter(GRH)] }).await?;
     let to = Datagram { qpn: second.qp.qpn, qkey: QKEY, path: own };

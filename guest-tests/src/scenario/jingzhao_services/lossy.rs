@@ -45,7 +45,7 @@ async fn lost_answer(pair: &mut Pair, op: SendOp) -> Result<()> {
     .await?;
     executes_once(pair, &counter, op).await?;
     let hits = loss.hits(&pair.b.daemon).await?;
-    ensure!(hits == 2, "{hits} answers were lost, not two");
+    ensure!(hits == 2, "{hits} replies were lost, expected two");
     loss.clear(&pair.b.daemon).await?;
     counter.destroy(pair).await
 }
@@ -57,7 +57,7 @@ async fn doubled_request(pair: &mut Pair, op: SendOp) -> Result<()> {
     double.add(&pair.b.daemon, &["rx", "--opcode", name, "duplicate"]).await?;
     executes_once(pair, &counter, op).await?;
     let hits = double.hits(&pair.b.daemon).await?;
-    ensure!(hits > 0, "no request came twice");
+    ensure!(hits > 0, "no request arrived twice");
     double.clear(&pair.b.daemon).await?;
     counter.destroy(pair).await
 }
@@ -123,7 +123,8 @@ async fn broken(pair: &mut Pair, op: SendOp, name: &str, part: &str) -> Result<(
     // The second one, unlike the first, in all its bytes.
     link.buffers.prepare(pair, LEN).await?;
     link.send(pair, vec![SendRequest { imm: [9; 4], ..link.request(op, LEN) }]).await?;
-    let arrived = link.arrival(pair, SOON_MS).await?.context("the message after it does not arrive")?;
+    let arrived =
+        link.arrival(pair, SOON_MS).await?.context("the message after the lost one did not arrive")?;
     ensure!((arrived.syndrome, arrived.byte_count, arrived.imm) == (None, LEN, [9; 4]), "{arrived:?}");
     link.buffers.expect_arrived(pair, 0, LEN).await?;
     let more = link.arrival(pair, 0).await?;
@@ -172,7 +173,7 @@ async fn lossy_messages(pair: &mut Pair) -> Result<()> {
             // A message is lost with the first of its packets, and with more it is lost only once.
             ensure!(
                 u64::from(MESSAGES - arrived) <= lost,
-                "{arrived} arrived though {lost} packets were lost"
+                "{arrived} messages arrived although {lost} packets were lost"
             );
             break;
         };

@@ -104,7 +104,7 @@ impl User {
             drop(stdin);
         };
         let ended = timeout(PATIENCE, async { tokio::join!(feed, child.wait_with_output()).1 }).await;
-        let output = ended.with_context(|| format!("{arguments:?} had not ended after {PATIENCE:?}"))??;
+        let output = ended.with_context(|| format!("{arguments:?} still ran after {PATIENCE:?}"))??;
         Ok(Outcome {
             code: output.status.code(),
             stdout: output.stdout,
@@ -141,7 +141,9 @@ impl User {
                         return Ok(all);
                     }
                 }
-                Err(error) if begun.elapsed() > limit => return Err(error.context("it did not begin")),
+                Err(error) if begun.elapsed() > limit => {
+                    return Err(error.context("the command did not start"));
+                }
                 Err(_) => {}
             }
             sleep(LOOK).await;
@@ -152,14 +154,14 @@ impl User {
     pub(super) async fn nothing_is_left(&self, processes: &[u32]) -> Result<()> {
         let begun = Instant::now();
         while let Some(alive) = processes.iter().find(|id| is_alive(**id)) {
-            ensure!(begun.elapsed() < END, "process {alive} of {processes:?} lives on after {END:?}");
+            ensure!(begun.elapsed() < END, "process {alive} of {processes:?} still runs after {END:?}");
             sleep(LOOK).await;
         }
         let listed = self.run(&["ps", "--json"]).await?;
         ensure!(listed.stdout.trim_ascii() == b"[]", "{listed:?}");
         let left =
             fs::read_dir(&self.state)?.map(|entry| Ok(entry?.file_name())).collect::<Result<Vec<_>>>()?;
-        ensure!(left == ["lock"], "{left:?} is left");
+        ensure!(left == ["lock"], "left behind: {left:?}");
         Ok(())
     }
 }
@@ -196,7 +198,7 @@ impl Outcome {
     /// It did, and printed just this.
     pub(super) fn printed(&self, text: &str) -> Result<()> {
         self.succeeded()?;
-        ensure!(self.stdout == text.as_bytes(), "not '{text}': {self:?}");
+        ensure!(self.stdout == text.as_bytes(), "expected '{text}': {self:?}");
         Ok(())
     }
 
@@ -204,7 +206,7 @@ impl Outcome {
     pub(super) fn failed(&self, parts: &[&str]) -> Result<()> {
         ensure!(self.code.is_some_and(|code| code != 0), "{self:?}");
         for part in parts {
-            ensure!(self.stderr.contains(part), "no '{part}' in {self:?}");
+            ensure!(self.stderr.contains(part), "expected '{part}' in {self:?}");
         }
         Ok(())
     }
@@ -231,7 +233,7 @@ impl Running {
             loop {
                 let mut line = Vec::new();
                 if self.stdout.read_until(b'\n', &mut line).await? == 0 {
-                    bail!("it ended without a line with '{text}'");
+                    bail!("the command ended without a line that contains '{text}'");
                 }
                 self.seen.extend(&line);
                 if String::from_utf8_lossy(&line).contains(text) {
@@ -241,7 +243,7 @@ impl Running {
         };
         timeout(PATIENCE, search)
             .await
-            .with_context(|| format!("no line with '{text}' within {PATIENCE:?}"))?
+            .with_context(|| format!("no line that contains '{text}' within {PATIENCE:?}"))?
     }
 
     pub(super) fn signal(&self, signal: i32) -> Result<()> {
@@ -257,7 +259,7 @@ impl Running {
         drop(stdout);
         let output = timeout(PATIENCE, child.wait_with_output())
             .await
-            .with_context(|| format!("it had not ended after {PATIENCE:?}"))??;
+            .with_context(|| format!("the command still ran after {PATIENCE:?}"))??;
         Ok(Outcome {
             code: output.status.code(),
             stdout: output.stdout,
@@ -280,7 +282,7 @@ impl Running {
         };
         let status = timeout(PATIENCE, all)
             .await
-            .with_context(|| format!("it had not ended after {PATIENCE:?}"))??;
+            .with_context(|| format!("the command still ran after {PATIENCE:?}"))??;
         Ok(Outcome { code: status.code(), stdout: self.seen, stderr })
     }
 }

@@ -48,7 +48,7 @@ impl Look {
     fn compare(&self, fit: impl Fn(u64) -> u64, count: usize) -> Result<()> {
         for (name, expected) in self.expected.iter().take(count) {
             let found = perfquery(&self.guest, name)?;
-            ensure!(found == fit(*expected), "{name} is {found}, hcactl says {expected}: {}", self.guest);
+            ensure!(found == fit(*expected), "{name} is {found}, but {expected} in hcactl: {}", self.guest);
         }
         Ok(())
     }
@@ -64,7 +64,7 @@ async fn quiet(node: &mut StockNode, command: &str) -> Result<Look> {
             return Ok(Look { guest: end.stdout, expected });
         }
     }
-    anyhow::bail!("traffic does not stop in {LOOKS} looks")
+    anyhow::bail!("traffic did not stop within {LOOKS} polls")
 }
 
 /// Counters of `hcactl counters` by their names in PortCountersExtended (IBTA volume 1, section 16.1.4.11): data is in

@@ -150,7 +150,7 @@ async fn overrun(pair: &mut StockPair) -> Result<()> {
     let warnings = pair.a.new_warnings().await?;
     ensure!(
         warnings.len() == 1 && warnings[0].contains("CQ overrun on CQN"),
-        "the driver warns: {warnings:?}"
+        "the driver logged warnings: {warnings:?}"
     );
     Ok(())
 }
@@ -175,7 +175,7 @@ async fn port_down(pair: &mut StockPair) -> Result<()> {
     ensure!(
         states.next_back().is_some_and(|line| line.ends_with("ACTIVE"))
             && states.next_back().is_some_and(|line| line.ends_with("DOWN")),
-        "the kernel does not tell of the port: {messages:#?}"
+        "the kernel logged nothing about the port: {messages:#?}"
     );
     Ok(())
 }
@@ -189,7 +189,7 @@ async fn traffic(pair: &mut StockPair) -> Result<[agent::wire::ProgramId; 2]> {
     let client = tools::spawn(&mut pair.a.vm, &format!("{command} {}", pair.b.ip)).await?;
     let deadline = tokio::time::Instant::now() + LIMIT;
     while sent(pair).await? < before + 1000 {
-        ensure!(tokio::time::Instant::now() < deadline, "no traffic within {LIMIT:?}");
+        ensure!(tokio::time::Instant::now() < deadline, "no traffic started within {LIMIT:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     Ok([server, client])
@@ -203,7 +203,7 @@ async fn sent(pair: &StockPair) -> Result<u64> {
 async fn server_killed(pair: &mut StockPair) -> Result<()> {
     let [server, client] = traffic(pair).await?;
     tools::stop(&mut pair.b.vm, server).await?;
-    let end = tools::wait(&mut pair.a.vm, client, LIMIT).await.context("the client goes on")?;
+    let end = tools::wait(&mut pair.a.vm, client, LIMIT).await.context("the client did not end")?;
     let text = format!("{}{}", end.stdout, end.stderr);
     ensure!(
         end.status != ExitStatus::Code(0) && text.contains("Failed status 12"),
@@ -217,8 +217,12 @@ async fn server_killed(pair: &mut StockPair) -> Result<()> {
 async fn client_killed(pair: &mut StockPair) -> Result<()> {
     let [server, client] = traffic(pair).await?;
     tools::stop(&mut pair.a.vm, client).await?;
-    let end = tools::wait(&mut pair.b.vm, server, LIMIT).await.context("the server goes on")?;
-    ensure!(end.status != ExitStatus::Code(0), "the server ends with success: {}", end.stdout);
+    let end = tools::wait(&mut pair.b.vm, server, LIMIT).await.context("the server did not end")?;
+    ensure!(
+        end.status != ExitStatus::Code(0),
+        "the server ended with success, expected a failure: {}",
+        end.stdout
+    );
     Ok(())
 }
 

@@ -155,7 +155,7 @@ async fn switch(pair: &mut StockPair, mode: &str, mtu: u32) -> Result<()> {
         // That packets of connections do not fit into those of groups.
         let warnings = node.new_warnings().await?;
         let expected = |line: &String| line.contains("will cause multicast packet drops");
-        ensure!(warnings.iter().all(expected), "the kernel warns: {warnings:?}");
+        ensure!(warnings.iter().all(expected), "the kernel logged warnings: {warnings:?}");
     }
     Ok(())
 }

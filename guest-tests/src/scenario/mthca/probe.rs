@@ -149,7 +149,7 @@ async fn devinfo(node: &mut StockNode) -> Result<()> {
         .collect();
     ensure!(differences.is_empty(), "{}\n{text}", differences.join("\n"));
     let lid = found.get("port_lid").and_then(|lid| lid.parse::<u16>().ok());
-    ensure!(lid == Some(node.id), "LID {lid:?}, though the HCA's number is {}", node.id);
+    ensure!(lid == Some(node.id), "LID {lid:?}, expected the number of the HCA, {}", node.id);
     Ok(())
 }
 
@@ -173,7 +173,7 @@ async fn interrupts(vm: &mut Vm) -> Result<()> {
         // Number, then a count for each processor.
         let counts = line.split_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok());
         let count: u64 = counts.sum();
-        ensure!(count >= *least, "{name} came {count} times, not {least}");
+        ensure!(count >= *least, "{name} occurred {count} times, expected at least {least}");
     }
     ensure!(text.contains("MSI") && !text.contains("ib_mthca\n"), "not by MSI-X:\n{text}");
     Ok(())
@@ -183,7 +183,7 @@ async fn differ(pair: &mut StockPair) -> Result<()> {
     for file in ["node_guid", "sys_image_guid", "ports/1/gids/0", "ports/1/lid"] {
         let path = format!("/sys/class/infiniband/mthca0/{file}");
         let (a, b) = (pair.a.vm.run(&["cat", &path]).await?, pair.b.vm.run(&["cat", &path]).await?);
-        ensure!(a != b, "{file} of both is {a}");
+        ensure!(a != b, "{file} is {a} in both guests");
     }
     Ok(())
 }

@@ -143,7 +143,7 @@ async fn found(node: &mut StockNode, driver: LineProgram, planted: &Planted) -> 
     driver.ask::<Value>(LIMIT, &mut node.vm, planted.name, json!({})).await?;
     let new = told.since(node, planted.says).await?;
     let expected: BTreeMap<String, u64> = planted.rules.iter().map(|rule| (rule.to_string(), 1)).collect();
-    ensure!(new == expected, "reported: {new:?}, not {expected:?}");
+    ensure!(new == expected, "reported: {new:?}, expected {expected:?}");
     Ok(())
 }
 
@@ -161,7 +161,7 @@ impl Told {
     /// Nothing was reported since.
     pub(super) async fn nothing_since(self, node: &StockNode) -> Result<()> {
         let (before, after) = (self.violations, node.daemon.violations().await?);
-        ensure!(after == before, "{after:?} are reported, before it were {before:?}");
+        ensure!(after == before, "{after:?} were reported, before it {before:?}");
         Ok(())
     }
 
@@ -179,7 +179,7 @@ impl Told {
         }
         ensure!(
             lines.iter().any(|told| told.contains(says)),
-            "no line says {says:?}, reported: {new:?}, lines: {lines:#?}"
+            "no line contains {says:?}; reported: {new:?}, lines: {lines:#?}"
         );
         Ok(new)
     }

@@ -107,7 +107,7 @@ fn plant(folder: &Path) -> Result<()> {
     for (file, old, new) in CHANGES {
         let path = folder.join(file);
         let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-        ensure!(text.contains(old), "{file} of this kernel has no {old:?}");
+        ensure!(text.contains(old), "{file} of this kernel does not contain {old:?}");
         fs::write(&path, text.replace(old, new)).with_context(|| format!("writing {}", path.display()))?;
     }
     Ok(())
@@ -145,6 +145,6 @@ async fn found(node: &mut StockNode, planted: &Planted) -> Result<()> {
     let told = Told::by_now(node).await?;
     use_driver(node, planted.number).await?;
     let new = told.since(node, planted.says).await?;
-    ensure!(new.keys().eq(planted.rules), "reported: {new:?}, not {:?}", planted.rules);
+    ensure!(new.keys().eq(planted.rules), "reported: {new:?}, expected {:?}", planted.rules);
     Ok(())
 }

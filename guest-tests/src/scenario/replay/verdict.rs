@@ -30,8 +30,9 @@ impl Files {
     pub(super) async fn replay(&self, hcad: &Path) -> Result<String> {
         let mut command = Command::new(hcad);
         command.arg("replay").arg(&self.record).arg("--trace").arg(self.trace_again()).kill_on_drop(true);
-        let output =
-            timeout(LIMIT, command.output()).await.with_context(|| format!("no end within {LIMIT:?}"))??;
+        let output = timeout(LIMIT, command.output())
+            .await
+            .with_context(|| format!("the replay did not end within {LIMIT:?}"))??;
         let (text, error) =
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         ensure!(output.status.success() && text.ends_with(ALL), "{text}{error}");
@@ -57,7 +58,7 @@ impl Files {
                 (first, again) if first == again => lines += 1,
                 (first, again) => {
                     let show = |line: Option<String>| line.unwrap_or_else(|| "(the end)".into());
-                    bail!("line {} was {}, and is {}", lines + 1, show(first), show(again))
+                    bail!("line {} was {}, and is {} in the replay", lines + 1, show(first), show(again))
                 }
             }
         }

@@ -29,7 +29,9 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
                 report.case(&name, &hint, matrix.run(&row, &mut bench.hca, &mut bench.rxe)).await?;
             }
         }
-        line(&format!("\n{percent} lost, {percent} doubled, {percent} overtaken, each way:{matrix}"))?;
+        line(&format!(
+            "\n{percent} lost, {percent} duplicated, {percent} reordered in each direction:{matrix}"
+        ))?;
         report.case(&format!("{percent} bad: every rule met frames"), &hint, met(&bench, &rules)).await?;
         rules.clear(&bench.hca.driver.daemon).await?;
     }
@@ -56,7 +58,11 @@ async fn bad_wire(bench: &Bench, probability: &str) -> Result<Impairments> {
 async fn met(bench: &Bench, rules: &Impairments) -> Result<()> {
     let hits = rules.hits_of_each(&bench.hca.driver.daemon).await?;
     ensure!(hits.len() == 6 && hits.iter().all(|&hits| hits > 0), "hits by rule: {hits:?}");
-    line(&format!("      frames lost, doubled, overtaken: sent {:?}, received {:?}", &hits[..3], &hits[3..]))
+    line(&format!(
+        "      frames lost, duplicated, reordered: sent {:?}, received {:?}",
+        &hits[..3],
+        &hits[3..]
+    ))
 }
 
 async fn empty_answer(bench: &mut Bench) -> Result<()> {
@@ -68,7 +74,7 @@ async fn empty_answer(bench: &mut Bench) -> Result<()> {
     let cell = Cell { service: Service::Rc, operation: Operation::Read, len: 0, seed: 0x4000 << 32 };
     cell.run(&mut bench.hca, &mut bench.rxe).await?;
     let hits = rules.hits(&bench.hca.driver.daemon).await?;
-    ensure!(hits == 1, "{hits} answers were lost");
+    ensure!(hits == 1, "{hits} replies were lost");
     rules.clear(&bench.hca.driver.daemon).await
 }
 
@@ -98,21 +104,21 @@ async fn damaged(bench: &mut Bench) -> Result<()> {
     }
     let daemon = &bench.hca.driver.daemon;
     let (in_hits, out_hits) = (received.hits(daemon).await?, sent.hits(daemon).await?);
-    ensure!(in_hits > 0 && out_hits > 0, "{in_hits} packets damaged on their way in, {out_hits} out");
+    ensure!(in_hits > 0 && out_hits > 0, "{in_hits} received and {out_hits} sent packets were corrupted");
     received.clear(daemon).await?;
     sent.clear(daemon).await?;
 
     let icrc = dropped(bench).await? - ours;
-    ensure!(icrc == in_hits, "hcad dropped {icrc} of {in_hits} damaged packets");
+    ensure!(icrc == in_hits, "hcad dropped {icrc} of {in_hits} corrupted packets");
     let deadline = Instant::now() + SOON;
     loop {
         let by_rxe = witness::dropped_by_rxe(bench).await? - theirs;
         if by_rxe == out_hits {
             break;
         }
-        ensure!(Instant::now() < deadline, "rxe dropped {by_rxe} of {out_hits} damaged packets");
+        ensure!(Instant::now() < deadline, "rxe dropped {by_rxe} of {out_hits} corrupted packets");
     }
-    line(&format!("      damaged and dropped: {in_hits} by hcad, {out_hits} by soft-RoCE"))
+    line(&format!("      corrupted and dropped: {in_hits} by hcad, {out_hits} by soft-RoCE"))
 }
 
 /// Packets that hcad dropped because a bit of them was wrong: the ICRC says so, unless a length does before.
@@ -138,7 +144,10 @@ async fn marked(bench: &mut Bench) -> Result<()> {
     let of = async |name: &str| daemon.counter(&format!("/engine/congestion/{name}")).await;
     let (seen, told) = (of("received_marked").await? - before.0, of("sent_cnps").await? - before.1);
     let hits = marks.hits(daemon).await?;
-    ensure!(seen == hits && told > 0 && told <= seen, "{hits} packets marked, {seen} seen, {told} told");
+    ensure!(
+        seen == hits && told > 0 && told <= seen,
+        "{hits} packets marked, {seen} arrived, {told} notifications"
+    );
     marks.clear(daemon).await?;
     line(&format!("      {seen} packets marked, {told} notifications"))
 }

@@ -22,10 +22,10 @@ pub(super) async fn check(bench: &mut Bench) -> Result<()> {
     let counters = bench.hca.driver.daemon.control(&["counters"]).await?;
 
     let (received, sent) = (hw_counter(&hw, "rcvd_pkts")?, hw_counter(&hw, "sent_pkts")?);
-    ensure!(received > 0 && received == udp, "rxe took {received} of {udp} datagrams");
+    ensure!(received > 0 && received == udp, "rxe accepted {received} of {udp} datagrams");
     let hca = |pointer: &str| counters.pointer(pointer).and_then(Value::as_u64);
     let arrived = hca("/port/roce").with_context(|| format!("counters: {counters}"))?;
-    ensure!(arrived == sent, "hcad took {arrived} of the {sent} packets rxe sent: {counters}");
+    ensure!(arrived == sent, "hcad accepted {arrived} of the {sent} packets that rxe sent: {counters}");
     for reason in ["icrc", "invalid", "short", "checksum", "no_room"] {
         let dropped = hca(&format!("/port/dropped/{reason}"));
         ensure!(dropped == Some(0), "hcad dropped {dropped:?} frames for {reason}");

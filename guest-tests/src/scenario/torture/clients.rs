@@ -120,7 +120,7 @@ impl<'a> Clients<'a> {
             Disturbance::Reset | Disturbance::Leave => {
                 self.strike(step).await?;
                 self.connect().await?;
-                self.round().await.context("the first round afterwards")
+                self.round().await.context("the first round after the torture")
             }
         }
     }
@@ -165,7 +165,7 @@ impl<'a> Clients<'a> {
         let strike = async {
             let deadline = Instant::now() + BEGIN_TIMEOUT;
             while victim.seat.control.counter("/port/roce").await? < before + UNDER_WAY {
-                ensure!(Instant::now() < deadline, "no flood within {BEGIN_TIMEOUT:?}");
+                ensure!(Instant::now() < deadline, "no flood started within {BEGIN_TIMEOUT:?}");
             }
             match step.kind {
                 Disturbance::Reset => victim.driver.step(STEP, ResetHca {}).await.map(drop)?,
@@ -180,10 +180,12 @@ impl<'a> Clients<'a> {
         let flood = survivor.driver.step(STEP, Traffic { flows: vec![flood], timeout_ms: ROUND_TIMEOUT_MS });
         let (flood, struck) = tokio::join!(flood, strike);
         struck?;
-        let Err(error) = flood else { bail!("a flood of {} messages got through", u32::MAX) };
+        let Err(error) = flood else {
+            bail!("all {} messages of a flood arrived, expected an error", u32::MAX)
+        };
         let expected = FailureKind::Completion { syndrome: syndrome::RETRY_EXCEEDED };
         let is_right = error.downcast_ref::<Failure>().is_some_and(|failure| failure.kind == expected);
-        ensure!(is_right, "requests to a peer that is gone end wrongly: {error:#}");
+        ensure!(is_right, "requests to a killed peer ended with a wrong status: {error:#}");
         Ok(())
     }
 

@@ -76,7 +76,7 @@ impl Seat {
     }
 
     fn daemon(&mut self) -> Result<&mut (HcaSpec, Daemon)> {
-        self.own.as_mut().with_context(|| format!("guest {} shares its daemon", self.name))
+        self.own.as_mut().with_context(|| format!("guest {}, which shares the daemon", self.name))
     }
 }
 
@@ -253,7 +253,7 @@ impl End {
             }
             ensure!(
                 Instant::now() < deadline,
-                "guest {} does not go on within {PROGRESS_TIMEOUT:?}: {now:?}",
+                "guest {} made no progress within {PROGRESS_TIMEOUT:?}: {now:?}",
                 self.seat.name
             );
         }
@@ -270,7 +270,7 @@ impl End {
             }
             ensure!(
                 Instant::now() < deadline,
-                "guest {} has not learned within {limit:?} that its peer is gone: {report:?}",
+                "guest {} did not report within {limit:?} that its peer is gone: {report:?}",
                 self.seat.name
             );
             sleep(ASK_AGAIN).await;

@@ -111,7 +111,7 @@ impl Attack {
         if self == Self::ManyWindows {
             ensure!(
                 outcome.as_ref().map_or(true, |holes| *holes < HOLES),
-                "the daemon remembers {HOLES} windows of one client"
+                "the daemon keeps {HOLES} DMA windows of one client"
             );
         }
         Ok(Attacker { _client: outcome.is_ok().then_some(client), _files: files, _disk: disk })
@@ -151,7 +151,7 @@ pub(super) fn behave(socket: &Path) -> Result<()> {
     let mut client = connect(socket)?;
     let file = memory("guest", GUEST_MEMORY, MemfdFlags::empty())?;
     let mapped = client.map(0, GUEST_MEMORY, Some((file.as_fd(), 0)))?;
-    ensure!(mapped.is_ok(), "its memory is refused with error {mapped:?}");
+    ensure!(mapped.is_ok(), "mapping its memory failed with error {mapped:?}");
     let status = query_adapter(&mut client, GUEST_MEMORY - PAGE)?;
     ensure!(status == 0, "QUERY_ADAPTER ends with status {status}");
     let mut answer = [0; 32];
@@ -184,7 +184,7 @@ fn query_adapter(client: &mut Client, mailbox: u64) -> Result<u32> {
         client.write(Region::Bar0, HCR + offset, &value.to_le_bytes())?;
     }
     let word = client.read(Region::Bar0, HCR + 0x18)?;
-    ensure!(word & GO == 0, "a command is not done when the write that started it is acknowledged");
+    ensure!(word & GO == 0, "a command had not completed when the write that started it was acknowledged");
     Ok(word >> 24)
 }
 

@@ -80,7 +80,7 @@ impl Neighbour<'_> {
             while control.ask(&["devices"]).await?.pointer("/0/connected") != Some(&Value::Bool(false)) {
                 ensure!(
                     Instant::now() < deadline,
-                    "the client of {} is not gone within {SETTLED:?}",
+                    "the client of {} was not removed within {SETTLED:?}",
                     socket.display()
                 );
             }
@@ -100,7 +100,7 @@ impl Neighbour<'_> {
                 for _ in 0..CHANGES {
                     take_port_down(&self.hostile.1, Duration::ZERO).await?;
                 }
-                self.serves().await.context("while nobody reads its log")?;
+                self.serves().await.context("while its log is not read")?;
                 sleep(step.length).await;
                 self.daemon.process().read_output(Reading::On);
                 Ok(())
@@ -113,17 +113,17 @@ impl Neighbour<'_> {
     async fn attack(&self, attack: Attack, length: Duration) -> Result<()> {
         let socket = self.hostile.0.clone();
         let attacker = spawn_blocking(move || attack.begin(&socket)).await??;
-        self.serves().await.context("beside the attacker")?;
+        self.serves().await.context("on a device beside the attacker's")?;
         sleep(length).await;
         drop(attacker);
         let socket = self.hostile.0.clone();
-        spawn_blocking(move || hostile::behave(&socket)).await?.context("where the attacker was")
+        spawn_blocking(move || hostile::behave(&socket)).await?.context("on the attacker's former device")
     }
 
     /// It answers its operator, and does what a new client wants.
     async fn serves(&self) -> Result<()> {
         self.hostile.1.ask(&["devices"]).await?;
         let bystander = self.bystander.0.clone();
-        spawn_blocking(move || hostile::behave(&bystander)).await?.context("somebody who has done nothing")
+        spawn_blocking(move || hostile::behave(&bystander)).await?.context("a client that has sent nothing")
     }
 }

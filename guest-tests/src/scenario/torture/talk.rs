@@ -101,7 +101,10 @@ impl Talker {
 impl Report {
     /// Nothing but right messages.
     pub(super) fn is_undisturbed(&self) -> Result<()> {
-        ensure!(self.wrong.is_none() && self.errors.is_empty(), "who was not disturbed notices: {self:?}");
+        ensure!(
+            self.wrong.is_none() && self.errors.is_empty(),
+            "an undisturbed connection had an error: {self:?}"
+        );
         Ok(())
     }
 
@@ -112,7 +115,7 @@ impl Report {
         let Some((first, others)) = self.errors.split_first() else { return Ok(false) };
         let is_right = *first == (Request::Request, status::RETRY_EXC_ERR)
             && others.iter().all(|(_, status)| *status == status::WR_FLUSH_ERR);
-        ensure!(is_right, "requests to a peer that is gone end wrongly: {self:?}");
+        ensure!(is_right, "requests to a killed peer ended with a wrong status: {self:?}");
         Ok(self.outstanding == 0)
     }
 }

@@ -250,7 +250,7 @@ impl<'a> Link<'a> {
         let packet = self.bench.peer.receive()?;
         ensure!(
             packet.qpn == PEER_QPN && packet.mig_req && packet.pkey == 0xffff,
-            "addressed wrongly: {packet:?}"
+            "wrong addresses: {packet:?}"
         );
         Ok(packet)
     }
@@ -298,7 +298,7 @@ impl<'a> Link<'a> {
     /// The HCA has nothing to say to what it got.
     pub(super) fn expect_silence(&mut self) -> Result<()> {
         let packets = self.bench.peer.rest()?;
-        ensure!(packets.is_empty(), "not silent: {packets:?}");
+        ensure!(packets.is_empty(), "expected no packet: {packets:?}");
         Ok(())
     }
 

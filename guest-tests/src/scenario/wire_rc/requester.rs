@@ -111,7 +111,7 @@ fn expect_send(link: &mut Link<'_>, from: u32) -> Result<()> {
         let start = n as usize * link.mtu;
         let end = (start + link.mtu).min(THREE as usize);
         ensure!(*packet.payload == content(start, end - start), "packet {n} has other content: {packet:?}");
-        ensure!(n < 2 || packet.ack_req, "the last packet asks for no acknowledge");
+        ensure!(n < 2 || packet.ack_req, "the last packet does not request an acknowledge");
     }
     Ok(())
 }
@@ -146,7 +146,7 @@ fn lost_ack(link: &mut Link<'_>) -> Result<()> {
     expect_send(link, 0)?;
     // The clock began when the packets were sent, a little before they were seen.
     let least = ack_timeout(Attributes::DEFAULT.timeout) * 9 / 10;
-    ensure!(begun.elapsed() >= least, "sent again after {:?}", begun.elapsed());
+    ensure!(begun.elapsed() >= least, "retransmitted after {:?}", begun.elapsed());
     acknowledge(link, 2, 1)?;
     link.expect_success()?;
     link.expect_silence()?;
@@ -277,7 +277,7 @@ fn rnr_then_success(link: &mut Link<'_>) -> Result<()> {
         let nak = link.ack(0, syndrome::RNR | RNR_CODE, 0);
         link.send(&nak)?;
         expect_send(link, 0)?;
-        ensure!(begun.elapsed() >= RNR_TIME, "sent again after {:?}", begun.elapsed());
+        ensure!(begun.elapsed() >= RNR_TIME, "retransmitted after {:?}", begun.elapsed());
     }
     acknowledge(link, 2, 1)?;
     link.expect_success().map(drop)
@@ -315,7 +315,7 @@ fn retry_exhausted(link: &mut Link<'_>) -> Result<()> {
     }
     link.expect_error(completion::RETRY_EXCEEDED)?;
     let least = ack_timeout(Attributes::DEFAULT.timeout) * 3 * 9 / 10;
-    ensure!(begun.elapsed() >= least, "given up after {:?}", begun.elapsed());
+    ensure!(begun.elapsed() >= least, "gave up after {:?}", begun.elapsed());
     link.expect_silence()
 }
 
@@ -330,7 +330,7 @@ fn nak_retries_exhausted(link: &mut Link<'_>) -> Result<()> {
     }
     link.expect_error(completion::RETRY_EXCEEDED)?;
     let least = ack_timeout(Attributes::DEFAULT.timeout) * 2 * 9 / 10;
-    ensure!(begun.elapsed() >= least, "given up after {:?}", begun.elapsed());
+    ensure!(begun.elapsed() >= least, "gave up after {:?}", begun.elapsed());
     link.expect_silence()
 }
 
@@ -388,7 +388,7 @@ fn nak_during_rnr_wait(link: &mut Link<'_>) -> Result<()> {
     let naks = [link.ack(0, syndrome::RNR | RNR_CODE, 0), link.ack(0, syndrome::NAK_SEQUENCE, 0)];
     link.send_all(&naks)?;
     expect_send(link, 0)?;
-    ensure!(begun.elapsed() >= RNR_TIME, "sent again after {:?}", begun.elapsed());
+    ensure!(begun.elapsed() >= RNR_TIME, "retransmitted after {:?}", begun.elapsed());
     acknowledge(link, 2, 1)?;
     link.expect_success().map(drop)
 }

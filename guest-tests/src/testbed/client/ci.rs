@@ -35,16 +35,16 @@ const LONGEST_LINE: usize = 64 << 10;
 pub struct Ci {
     #[command(flatten)]
     wanted: Wanted,
-    /// The folder that is copied into each guest, as /work
+    /// Folder to copy into each guest, as /work
     #[arg(long, value_name = "DIR", default_value = ".")]
     folder: PathBuf,
-    /// Where to collect consoles, kernel messages, logs, traces and captures, whatever happens
+    /// Collect consoles, kernel messages, logs, traces and captures in this folder, whatever the result
     #[arg(long, value_name = "DIR")]
     logs: Option<PathBuf>,
-    /// The longest time for the command
+    /// Time limit of the command
     #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
     timeout: u64,
-    /// What to run in /work of every guest at once; $HCAD_GUEST tells it which it is in
+    /// Command to run in /work of all guests at once; $HCAD_GUEST is the name of its guest
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -59,9 +59,10 @@ impl Ci {
         let half = u64::from(self.wanted.memory_mib()) << 19;
         ensure!(
             fits(&self.folder, half)?,
-            "{} is larger than half of a guest's memory, where its copy goes: name a smaller one with --folder, \
-             give guests more with --memory, or let them mount it with --share",
-            self.folder.display()
+            "{} is larger than {} MiB, half of a guest's memory, into which it is copied; choose a smaller folder with \
+             --folder, set --memory, or mount it with --share instead",
+            self.folder.display(),
+            half >> 20
         );
         let all = cache_dir()?.join(LOGS);
         forget_old(&all)?;
@@ -84,7 +85,7 @@ impl Ci {
                 // The folder of this one run, in one for all of its name.
                 let _ = fs::remove_dir_all(folder.parent().unwrap_or(&folder));
             } else {
-                tracing::info!("logs: {}", folder.display());
+                tracing::info!("the logs are in {}", folder.display());
             }
         }
         result.map(ExitCode::from)
@@ -98,7 +99,7 @@ impl Ci {
         if let Some(to) = &self.logs
             && let Err(error) = logs::collect(testbed, to).await
         {
-            tracing::warn!("logs: {error:#}");
+            tracing::warn!("collecting logs in {}: {error:#}", to.display());
         }
         let complaints = down::end(testbed).await?;
         for complaint in &complaints {
@@ -131,7 +132,9 @@ impl Ci {
         };
         let limit = Duration::from_secs(self.timeout);
         // Those that still run end with their connections.
-        timeout(limit, all).await.with_context(|| format!("the command had not ended after {limit:?}"))?
+        timeout(limit, all)
+            .await
+            .with_context(|| format!("the command still ran after {} s; see --timeout", self.timeout))?
     }
 }
 
@@ -163,12 +166,19 @@ async fn one(target: Target, start: Start) -> Result<ExitStatus> {
     shown?;
     let status = status?;
     if status != ExitStatus::Code(0) {
-        tracing::error!("guest {}: the command ended with {status:?}", target.guest);
+        tracing::error!("guest {}: the command ended with {}", target.guest, words(status));
     }
     Ok(status)
 }
 
-/// Whether a folder's files have no more bytes than this.
+fn words(status: ExitStatus) -> String {
+    match status {
+        ExitStatus::Code(code) => format!("exit status {code}"),
+        ExitStatus::Signal(signal) => format!("signal {signal}"),
+    }
+}
+
+/// Whether the files of a folder have at most `limit` bytes.
 fn fits(folder: &Path, limit: u64) -> Result<bool> {
     let (mut left, mut folders) = (limit, vec![folder.to_owned()]);
     while let Some(folder) = folders.pop() {

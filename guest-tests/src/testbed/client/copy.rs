@@ -18,9 +18,11 @@ const TAR: &str = r#"if ! command -v tar >/dev/null; then tar() { busybox tar "$
 /// See [`super::Command::Cp`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct Copy {
-    /// A path here, or NAME:GUEST:PATH
+    /// Source: a path of the host, or NAME:GUEST:PATH
+    #[arg(value_name = "SOURCE")]
     from: Place,
-    /// The same; into it, if it is a folder that exists
+    /// Target, in the same form; if it is an existing folder, the copy goes into it
+    #[arg(value_name = "TARGET")]
     to: Place,
 }
 
@@ -33,8 +35,12 @@ impl Copy {
         match (self.from, self.to) {
             (Place::Host(from), Place::Guest(target, to)) => into_guest(&from, &target, &to).await,
             (Place::Guest(target, from), Place::Host(to)) => out_of_guest(&target, &from, &to).await,
-            (Place::Host(_), Place::Host(_)) => bail!("neither is in a guest: write one as NAME:GUEST:PATH"),
-            (Place::Guest(..), Place::Guest(..)) => bail!("both are in guests: copy by way of the host"),
+            (Place::Host(_), Place::Host(_)) => {
+                bail!("neither path is in a guest; write one of them as NAME:GUEST:PATH")
+            }
+            (Place::Guest(..), Place::Guest(..)) => {
+                bail!("both paths are in guests; copy to the host first, and from there to the other guest")
+            }
         }
     }
 }
@@ -43,13 +49,14 @@ impl Copy {
 fn last(path: &Path) -> Result<&str> {
     path.file_name()
         .and_then(|name| name.to_str())
-        .with_context(|| format!("{} names no file", path.display()))
+        .with_context(|| format!("the path {} does not end in the name of a file or folder", path.display()))
 }
 
 pub(super) async fn into_guest(from: &Path, target: &Target, to: &Path) -> Result<()> {
     // As it is, so that `.` has a name.
     let from = from.canonicalize().with_context(|| from.display().to_string())?;
-    let to_text = to.to_str().context("a path of a guest is text")?;
+    let to_text =
+        to.to_str().with_context(|| format!("the path {} in the guest is not UTF-8", to.display()))?;
     let (is_folder, _) = session::run(target, &["test", "-d", to_text], Vec::new()).await?;
     let (folder, name) = match is_folder {
         ExitStatus::Code(0) => (to.to_owned(), last(&from)?.to_owned()),
@@ -58,13 +65,15 @@ pub(super) async fn into_guest(from: &Path, target: &Target, to: &Path) -> Resul
     // The owner is a user of the host, who is nobody in a guest.
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { &folder };
     let script = format!("{TAR} cd \"$1\" && tar -xof -");
-    let argv = ["sh", "-c", &script, "cp", folder.to_str().context("a path of a guest is text")?];
+    let argv = ["sh", "-c", &script, "cp", folder.to_str().unwrap_or_default()];
     let (feed, input) = channel();
     let packing = std::thread::spawn(move || pack(&from, &name, Feed(feed)));
     let (status, text) = with_input(target, &argv, input).await?;
     // A guest that takes no more says why, and that is the reason why the packing fails.
-    ensure!(status == ExitStatus::Code(0), "guest {}: {}", target.guest, text.trim_end());
-    tokio::task::spawn_blocking(move || packing.join()).await?.map_err(|_| anyhow!("packing failed"))?
+    ensure!(status == ExitStatus::Code(0), "writing in guest {}: {}", target.guest, text.trim_end());
+    tokio::task::spawn_blocking(move || packing.join())
+        .await?
+        .map_err(|_| anyhow!("the thread that reads the files panicked"))?
 }
 
 async fn with_input(
@@ -128,8 +137,10 @@ pub(super) async fn out_of_guest(target: &Target, from: &Path, to: &Path) -> Res
         String::from_utf8_lossy(&errors).into_owned()
     };
     let (status, errors) = tokio::join!(session.run(Pipes { input, controls, output }), collect);
-    ensure!(status? == ExitStatus::Code(0), "guest {}: {}", target.guest, errors.trim_end());
-    tokio::task::spawn_blocking(move || unpacking.join()).await?.map_err(|_| anyhow!("unpacking failed"))?
+    ensure!(status? == ExitStatus::Code(0), "reading in guest {}: {}", target.guest, errors.trim_end());
+    tokio::task::spawn_blocking(move || unpacking.join())
+        .await?
+        .map_err(|_| anyhow!("the thread that writes the files panicked"))?
 }
 
 /// Unpacks the file or folder of this name as `to`, which appears when it is whole. A guest may say anything: what is not
@@ -145,9 +156,9 @@ fn unpack(archive: impl Read, name: &str, to: &Path) -> Result<()> {
         .with_context(|| format!("writing to {}", parent.display()))?;
     let mut archive = tar::Archive::new(archive);
     archive.set_preserve_permissions(true);
-    archive.unpack(work.path()).context("unpacking")?;
+    archive.unpack(work.path()).context("unpacking the archive that the guest sent")?;
     let unpacked = work.path().join(name);
-    ensure!(fs::symlink_metadata(&unpacked).is_ok(), "the guest sent no {name}");
+    ensure!(fs::symlink_metadata(&unpacked).is_ok(), "the guest did not send {name}");
     fs::rename(&unpacked, to).with_context(|| format!("writing {}", to.display()))
 }
 
@@ -228,7 +239,7 @@ mod tests {
         let to = root.path().join("in/file");
         fs::create_dir(root.path().join("in")).unwrap();
         let error = format!("{:#}", unpack(bytes.as_slice(), "file", &to).unwrap_err());
-        assert_eq!(error, "the guest sent no file");
+        assert_eq!(error, "the guest did not send file");
         assert!(!root.path().join("escaped").exists() && !root.path().join("in/escaped").exists());
     }
 }

@@ -13,13 +13,13 @@ use crate::testbed::state::States;
 /// See [`super::Command::Down`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct Down {
-    /// Testbeds
-    #[arg(required_unless_present = "all")]
+    /// Names of testbeds
+    #[arg(required_unless_present = "all", value_name = "NAME")]
     names: Vec<TestbedName>,
-    /// All that are up
+    /// End all running testbeds
     #[arg(long, conflicts_with = "names")]
     all: bool,
-    /// Print an array of what was wrong with each
+    /// Print a JSON array with the problems of each testbed
     #[arg(long)]
     json: bool,
 }
@@ -58,9 +58,9 @@ impl Down {
 /// Ends one; what was wrong until then.
 pub(super) async fn end(name: &TestbedName) -> Result<Vec<String>> {
     let progress = Line::begin(name.as_str());
-    progress.say("ending");
+    progress.show("ending guests");
     match ask(name, &Request::Down).await? {
         Reply::Down { complaints } => Ok(complaints),
-        other => bail!("an answer to another question: {other:?}"),
+        other => bail!("unexpected reply of testbed {name}: {other:?}"),
     }
 }

@@ -10,7 +10,7 @@ use crate::testbed::state::States;
 /// See [`super::Command::Ps`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct List {
-    /// Print an array of objects
+    /// Print a JSON array
     #[arg(long)]
     json: bool,
 }
@@ -39,7 +39,7 @@ impl List {
 /// A line a guest, under a heading.
 pub(super) fn table(all: &[Description]) -> String {
     let mut rows =
-        vec![["GUEST", "HAS", "STATE", "ADDRESS", "RDMA DEVICE", "COMMANDS", "KERNEL"].map(str::to_owned)];
+        vec![["GUEST", "KIND", "STATE", "ADDRESS", "RDMA DEVICE", "COMMANDS", "KERNEL"].map(str::to_owned)];
     for testbed in all {
         for guest in &testbed.guests {
             rows.push([

@@ -12,12 +12,12 @@ use crate::testbed::name::TestbedName;
 /// See [`super::Command::Logs`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct Logs {
-    /// The testbed
+    /// Name of the testbed
     name: TestbedName,
-    /// Where to; made if it is not there
+    /// Target folder; created if it does not exist
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
-    /// Print the files as an array
+    /// Print the paths of the files as a JSON array
     #[arg(long)]
     json: bool,
 }
@@ -49,7 +49,9 @@ pub(super) async fn collect(name: &TestbedName, to: &Path) -> Result<Vec<PathBuf
                 files.push(target);
             }
             // What it said before is on its console.
-            Err(error) => tracing::warn!("no kernel messages of guest {}: {error:#}", guest.name),
+            Err(error) => {
+                tracing::warn!("cannot read the kernel messages of guest {}: {error:#}", guest.name)
+            }
         }
     }
     files.sort();

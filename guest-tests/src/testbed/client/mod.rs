@@ -38,24 +38,28 @@ use super::state::States;
 /// A command line about testbeds.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum Command {
-    /// Boots guests that stay up for tests of your own
+    /// Boot guests that stay up
     Up(Up),
-    /// Boots guests for one command, runs it in all of them with a folder of yours, and ends them; its status is the command's
+    /// Boot guests, run a command in all of them, and end them
+    ///
+    /// Copies a folder into each guest first. The exit status is that of the command, or 125 if the lab itself failed.
     Ci(Ci),
-    /// Runs a command in a guest: its input, outputs, signals, terminal and exit status are this command's
+    /// Run a command in a guest
+    ///
+    /// Forwards input, output, signals, the terminal and the exit status. Status 125 means that the lab itself failed.
     Exec(Exec),
-    /// Copies files and folders into a guest or out of it
+    /// Copy files and folders into a guest or out of it
     Cp(Copy),
-    /// Puts a module built anew in the place of the one that is loaded, without a restart
+    /// Replace a loaded kernel module in running guests
     Reload(Reload),
-    /// Collects consoles, kernel messages, logs of daemons, traces and captures
+    /// Collect consoles, kernel messages, logs of hcad, traces and captures
     Logs(Logs),
-    /// Adds Debian packages to the guests' user space
+    /// Add Debian packages to the user space of new guests
     #[command(subcommand)]
     Root(Root),
-    /// Names the guests that are up
+    /// List the running guests
     Ps(List),
-    /// Ends guests and their daemons
+    /// End guests and their daemons
     Down(Down),
 }
 
@@ -92,8 +96,8 @@ pub async fn until_signal<T>(command: impl Future<Output = Result<T>>) -> Result
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! {
         result = command => result,
-        _ = terminate.recv() => bail!("ended by SIGTERM"),
-        _ = interrupt.recv() => bail!("ended by SIGINT"),
+        _ = terminate.recv() => bail!("terminated by SIGTERM"),
+        _ = interrupt.recv() => bail!("interrupted by SIGINT"),
     }
 }
 
@@ -108,7 +112,7 @@ impl Connection {
         let socket = States::open()?.socket(testbed)?;
         let stream = UnixStream::connect(&socket)
             .await
-            .with_context(|| format!("testbed {testbed} does not answer at {}", socket.display()))?;
+            .with_context(|| format!("connecting to testbed {testbed} at {}", socket.display()))?;
         let (reader, writer) = stream.into_split();
         Ok(Self { reader: BufReader::new(reader), writer })
     }
@@ -116,7 +120,7 @@ impl Connection {
     /// Asks, and waits for the answer.
     async fn ask(&mut self, request: &Request) -> Result<Reply> {
         send(&mut self.writer, request).await?;
-        match receive(&mut self.reader).await?.context("the testbed has ended")? {
+        match receive(&mut self.reader).await?.context("the testbed ended before it replied")? {
             Reply::Refused(reason) => bail!(reason),
             reply => Ok(reply),
         }
@@ -130,7 +134,7 @@ async fn ask(testbed: &TestbedName, request: &Request) -> Result<Reply> {
 async fn describe(testbed: &TestbedName) -> Result<Description> {
     match ask(testbed, &Request::Describe).await? {
         Reply::Description(description) => Ok(description),
-        other => bail!("an answer to another question: {other:?}"),
+        other => bail!("unexpected reply of testbed {testbed}: {other:?}"),
     }
 }
 
@@ -138,7 +142,7 @@ async fn describe(testbed: &TestbedName) -> Result<Description> {
 async fn messages(testbed: &TestbedName, guest: GuestName) -> Result<Vec<String>> {
     match ask(testbed, &Request::Messages { guest }).await? {
         Reply::Messages(lines) => Ok(lines),
-        other => bail!("an answer to another question: {other:?}"),
+        other => bail!("unexpected reply of testbed {testbed}: {other:?}"),
     }
 }
 

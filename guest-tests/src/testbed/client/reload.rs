@@ -34,15 +34,16 @@ for user in $out; do [ "$user" = "$name" ] || modprobe "$user" || exit; done
 /// See [`super::Command::Reload`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct Reload {
-    /// The testbed, or one guest of it as NAME:GUEST
+    /// The testbed, or one of its guests as NAME:GUEST
+    #[arg(value_name = "NAME[:GUEST]")]
     target: Targets,
-    /// The module's file
+    /// The module (.ko)
     #[arg(long, value_name = "FILE")]
     module: PathBuf,
-    /// Parameters of the module, as insmod takes them
+    /// A parameter of the module, as for insmod; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     parameter: Vec<String>,
-    /// Print an array of what each guest said
+    /// Print a JSON array with the kernel messages of each guest
     #[arg(long)]
     json: bool,
 }
@@ -84,7 +85,7 @@ impl Reload {
             if !self.json {
                 messages.iter().try_for_each(|message| line(&format!("{guest}: {message}")))?;
             }
-            loaded.with_context(|| format!("loading {name}"))?;
+            loaded.with_context(|| format!("replacing module {name} in guest {guest}"))?;
             let seconds = begun.elapsed().as_secs_f64();
             if !self.json {
                 line(&format!("{guest}: {name} loaded in {seconds:.1} s"))?;

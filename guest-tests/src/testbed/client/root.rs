@@ -9,19 +9,19 @@ use crate::testbed::progress::Line;
 /// See [`super::Command::Root`].
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum Root {
-    /// Adds Debian packages with all they depend on, for guests that `up` and `ci` boot from now on
+    /// Add Debian packages and their dependencies
     Add {
-        /// Packages of Debian trixie
+        /// Names of packages in Debian trixie
         #[arg(required = true, value_name = "PACKAGE")]
         packages: Vec<PackageName>,
     },
-    /// Takes packages out that were added
+    /// Remove packages that were added
     Remove {
-        /// As `list` names them
+        /// Packages, as printed by `guest-lab root list`
         #[arg(required = true, value_name = "PACKAGE")]
         packages: Vec<PackageName>,
     },
-    /// Names what was added
+    /// List the packages that were added
     List,
 }
 
@@ -39,7 +39,7 @@ impl Root {
             Self::List => return before.names().try_for_each(line),
         };
         let progress = Line::begin("user space");
-        progress.say("being made");
+        progress.show("rebuilding");
         tokio::task::spawn_blocking(move || {
             user_space(&cache, &after)?;
             after.write(&cache)

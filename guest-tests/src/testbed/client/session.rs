@@ -52,7 +52,7 @@ impl Session {
         let request = Request::Exec { guest: target.guest, start };
         match connection.ask(&request).await? {
             Reply::Go => Ok(Self { connection }),
-            other => bail!("an answer to another question: {other:?}"),
+            other => bail!("unexpected reply of testbed {}: {other:?}", target.testbed),
         }
     }
 
@@ -77,7 +77,7 @@ impl Session {
         let status = loop {
             let frame = tokio::select! {
                 frame = frames.recv(), if waiting.is_none() => {
-                    match frame.context("the guest or the testbed has ended")? {
+                    match frame.context("the guest or its testbed ended before the command")? {
                         ToHost::Started => {}
                         ToHost::Failed(reason) => bail!(reason),
                         ToHost::Output(bytes) => waiting = Some(Printed::Output(bytes)),
@@ -88,7 +88,7 @@ impl Session {
                     None
                 }
                 place = output.reserve(), if waiting.is_some() => {
-                    let place = place.context("nobody takes what the command prints")?;
+                    let place = place.context("the reader of the command's output is gone")?;
                     if let Some(printed) = waiting.take() {
                         place.send(printed);
                     }
@@ -156,6 +156,12 @@ pub(super) async fn run(target: &Target, argv: &[&str], input: Vec<u8>) -> Resul
 /// Also when it does not.
 pub(super) async fn run_well(target: &Target, argv: &[&str], input: Vec<u8>) -> Result<String> {
     let (status, text) = run(target, argv, input).await?;
-    ensure!(status == ExitStatus::Code(0), "guest {}: {}", target.guest, text.trim_end());
+    ensure!(
+        status == ExitStatus::Code(0),
+        "guest {}: {} ended with {status:?}: {}",
+        target.guest,
+        argv.first().unwrap_or(&"the command"),
+        text.trim_end()
+    );
     Ok(text)
 }

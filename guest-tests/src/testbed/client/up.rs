@@ -32,10 +32,10 @@ pub const SUPERVISE: &str = "supervise";
 pub struct Up {
     #[command(flatten)]
     wanted: Wanted,
-    /// Stay, and end the guests when this command is ended
+    /// Stay in the foreground, and end the guests when this command ends
     #[arg(long)]
     foreground: bool,
-    /// Print what is up as an object
+    /// Print a JSON object that describes the guests
     #[arg(long)]
     json: bool,
 }
@@ -77,7 +77,7 @@ impl Up {
         if self.foreground {
             // Nothing is said any more, so this ends with the supervisor.
             while leased.supervisor.event().await?.is_some() {}
-            bail!("the guests have ended; logs: {}", leased.description.folder.display());
+            bail!("the guests ended; their logs are in {}", leased.description.folder.display());
         }
         leased.keep().await
     }
@@ -95,7 +95,9 @@ impl NotUp {
     /// With the place of the logs.
     pub(super) fn into_error(self) -> Error {
         match self.folder {
-            Some(folder) => self.error.context(format!("logs: {}", folder.display())),
+            Some(folder) => {
+                self.error.context(format!("the guests did not boot; their logs are in {}", folder.display()))
+            }
             None => self.error,
         }
     }
@@ -119,10 +121,12 @@ impl Leased {
         let mut supervisor = Self::begin(wanted, default_name).await?;
         let mut lines: BTreeMap<GuestName, Line> = BTreeMap::new();
         loop {
-            match supervisor.event().await?.context("the supervisor has ended without a word")? {
+            match supervisor.event().await?.context(
+                "the supervisor ended without a message; see testbeds/supervisor.log in the cache folder",
+            )? {
                 Event::Guest { name, stage } => {
                     let line = lines.entry(name).or_insert_with(|| Line::begin(format!("guest {name}")));
-                    line.say(stage.words());
+                    line.show(stage.words());
                     if !std::io::stderr().is_terminal() && stage != Stage::Booting {
                         tracing::info!("guest {name}: {}", stage.words());
                     }
@@ -136,13 +140,15 @@ impl Leased {
     /// Everything that can go wrong before anything boots.
     async fn begin(wanted: &Wanted, default_name: TestbedName) -> Result<Supervisor> {
         let progress = Line::begin(wanted.kind.name());
-        progress.say("finding what is needed");
+        progress.show("finding QEMU and kernel");
         let name = wanted.name.clone().unwrap_or(default_name);
         if States::open()?.living()?.contains(&name) {
-            bail!("there is a testbed {name} already; 'guest-lab down {name}' ends it");
+            bail!(
+                "testbed {name} is already running; end it with 'guest-lab down {name}', or choose another --name"
+            );
         }
         let lab = Lab::prepare_with(&wanted.options, Added::read(&cache_dir()?)?).await?;
-        progress.say("finding a user space");
+        progress.show("finding the user space");
         lab.fetch_user_space().await?;
         lab.hcad()?;
         Supervisor::start(wanted.name.is_none().then_some(&name))
@@ -200,9 +206,9 @@ impl Drop for Supervisor {
 /// Starts this program as the supervisor of what its own command line says, in a session of its own: it must not hear of a
 /// Ctrl-C, nor of the end of the terminal. A name that its command line does not say is added.
 fn start_supervisor(name: Option<&TestbedName>) -> Result<(Child, UnixStream)> {
-    let (ours, theirs) = StdUnixStream::pair().context("making the lease")?;
+    let (ours, theirs) = StdUnixStream::pair().context("creating the lease of the supervisor")?;
     ours.set_nonblocking(true)?;
-    let program = std::env::current_exe().context("finding this program")?;
+    let program = std::env::current_exe().context("finding the path of guest-lab")?;
     let mut command = Command::new(program);
     // As they were given: they were understood once, and mean the same in the same folder.
     command.arg(SUPERVISE);
@@ -217,7 +223,7 @@ fn start_supervisor(name: Option<&TestbedName>) -> Result<(Child, UnixStream)> {
     unsafe {
         command.pre_exec(|| rustix::process::setsid().map(drop).map_err(Into::into));
     }
-    let child = command.spawn().context("starting a supervisor")?;
+    let child = command.spawn().context("starting the supervisor")?;
     Ok((child, UnixStream::from_std(ours)?))
 }
 

@@ -153,7 +153,7 @@ impl Bench {
             (Side::B, Side::A) => (b, a),
             (Side::A, Side::C) => (a, c),
             (Side::C, Side::A) => (c, a),
-            other => anyhow::bail!("{other:?} are no pair"),
+            other => anyhow::bail!("expected two values, found {other:?}"),
         };
         program.judge(&exchange.run(&mut server.vm, &mut client.vm).await?)
     }

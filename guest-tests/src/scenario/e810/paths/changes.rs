@@ -55,7 +55,7 @@ async fn address(a: &mut Station, b: &mut Station) -> Result<()> {
     let (device, own) = (a.device.clone(), a.address(SECOND));
     let traffic = Traffic::start(a, b, &b.address(SECOND).ipv4).await?;
     a.sh(&format!("ip address del {}/24 dev {device}", own.ipv4)).await?;
-    traffic.moves_on(a, b).await.context("without its address")?;
+    traffic.moves_on(a, b).await.context("after its address was removed")?;
     traffic.end(a, b).await?;
     let gid = gids::text(own.ipv4.parse()?);
     gid_is_there(a, &gid, false).await?;
@@ -73,7 +73,7 @@ async fn gid_is_there(station: &mut Station, gid: &str, wanted: bool) -> Result<
     };
     timeout(FOLLOW_TIMEOUT, settled)
         .await
-        .with_context(|| format!("GID {gid} within {FOLLOW_TIMEOUT:?}: {wanted}"))?
+        .with_context(|| format!("GID {gid} did not become {wanted} within {FOLLOW_TIMEOUT:?}"))?
 }
 
 async fn mtu(a: &mut Station, b: &mut Station) -> Result<()> {
@@ -86,14 +86,14 @@ async fn mtu(a: &mut Station, b: &mut Station) -> Result<()> {
             ensure!(text.contains(active), "at {mtu}: {text}");
         }
         traffic.moves_on(a, b).await.with_context(|| format!("at {mtu}"))?;
-        Traffic::start(a, b, &b.address(0).ipv6).await.context("another connection")?.end(a, b).await?;
+        Traffic::start(a, b, &b.address(0).ipv6).await.context("over another connection")?.end(a, b).await?;
     }
     traffic.end(a, b).await
 }
 
 async fn cable(a: &mut Station, b: &mut Station) -> Result<()> {
     let traffic = Traffic::start(a, b, &b.address(0).ipv4).await?;
-    let daemon = a.daemon.as_ref().context("no daemon")?;
+    let daemon = a.daemon.as_ref().context("the guest has no daemon")?;
     let lost = async || {
         anyhow::Ok(
             daemon.counter("/port/lost_link_down").await? + daemon.counter("/port/dropped/link_down").await?,
@@ -133,7 +133,7 @@ async fn interface(a: &mut Station, b: &mut Station) -> Result<()> {
 pub(super) async fn given_up(a: &mut Station, b: &mut Station) -> Result<()> {
     const RETRIES_EXCEEDED: &str = "cq completion failed status 12";
     let traffic = Traffic::start(a, b, &b.address(0).ipv4).await?;
-    let daemon = a.daemon.as_ref().context("no daemon")?.controls();
+    let daemon = a.daemon.as_ref().context("the guest has no daemon")?.controls();
     daemon.ask(&["port", "down"]).await?;
     // Whichever waits for an answer; the other waits for what that one would have said.
     let end = first_to_end(a, b, traffic).await;
@@ -162,7 +162,8 @@ async fn first_to_end(a: &mut Station, b: &mut Station, traffic: Traffic) -> Res
         }
     };
     let is_client = timeout(GIVE_UP_TIMEOUT, is_client).await;
-    let is_client = is_client.with_context(|| format!("no end within {GIVE_UP_TIMEOUT:?}"))??;
+    let is_client =
+        is_client.with_context(|| format!("the program did not end within {GIVE_UP_TIMEOUT:?}"))??;
     let ends = (stop(&mut a.vm, client).await?, stop(&mut b.vm, server).await?);
     Ok(if is_client { ends.0 } else { ends.1 })
 }

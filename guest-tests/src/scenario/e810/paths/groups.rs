@@ -56,7 +56,7 @@ impl End {
     async fn complete(&self, station: &mut Station, received: bool) -> Result<()> {
         let found = self.verbs.poll(&mut station.vm, self.qp, 1, LIMIT).await?;
         let name = station.vm.name();
-        let [done] = found.as_slice() else { anyhow::bail!("nothing completes in guest {name}") };
+        let [done] = found.as_slice() else { anyhow::bail!("no request completed in guest {name}") };
         ensure!((done.status, done.received) == (status::SUCCESS, received), "guest {name}: {done:?}");
         ensure!(!received || done.bytes == GRH + LEN, "guest {name}: {done:?}");
         Ok(())

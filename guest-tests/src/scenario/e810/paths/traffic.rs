@@ -35,7 +35,7 @@ impl Traffic {
         Ready::Cm.wait(&mut b.vm, server, &line).await?;
         let client = spawn(&mut a.vm, &format!("rping -c -a {address} -S 4000 -V")).await?;
         let traffic = Self { server, client };
-        traffic.moves_on(a, b).await.context("at first")?;
+        traffic.moves_on(a, b).await.context("before the change")?;
         Ok(traffic)
     }
 
@@ -54,14 +54,14 @@ impl Traffic {
             Ok(moved) => moved,
             Err(_) => {
                 let ends = [stop(&mut a.vm, self.client).await?, stop(&mut b.vm, self.server).await?];
-                bail!("{PROGRESS} packets are not through within {PROGRESS_TIMEOUT:?}: {ends:?}");
+                bail!("fewer than {PROGRESS} packets arrived within {PROGRESS_TIMEOUT:?}: {ends:?}");
             }
         }
     }
 
     /// Ends it; until now it was well.
     pub(super) async fn end(self, a: &mut Station, b: &mut Station) -> Result<()> {
-        self.moves_on(a, b).await.context("in the end")?;
+        self.moves_on(a, b).await.context("at the end")?;
         let said = |end: ProgramEnd| format!("{}{}", end.stdout, end.stderr);
         let client = said(stop(&mut a.vm, self.client).await?);
         ensure!(!client.contains("mismatch") && !client.contains("failed"), "{client}");
@@ -82,7 +82,7 @@ impl Traffic {
 
 /// Packets that a station's RDMA half has received.
 async fn received(station: &Station) -> Result<u64> {
-    let daemon = station.daemon.as_ref().context("no daemon")?;
+    let daemon = station.daemon.as_ref().context("the guest has no daemon")?;
     daemon.counter("/engine/received_packets").await
 }
 

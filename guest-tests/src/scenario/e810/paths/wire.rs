@@ -86,7 +86,10 @@ impl Wire<'_> {
             let mut ports = BTreeMap::new();
             for packet in packets.iter().filter(|packet| packet.source == own && packet.opcode & 0xe0 == 0) {
                 let port = *ports.entry(packet.qpn).or_insert(packet.port);
-                ensure!(packet.port == port && port >= FIRST_PORT, "{packet:?}, of a flow of port {port}");
+                ensure!(
+                    packet.port == port && port >= FIRST_PORT,
+                    "{packet:?} belongs to a flow with port {port}"
+                );
             }
             ensure!(ports.len() == CONNECTIONS, "{CONNECTIONS} connections, {ports:?}");
             let mut different: Vec<u16> = ports.into_values().collect();
@@ -106,7 +109,7 @@ impl Wire<'_> {
         [server, client]: [String; 2],
     ) -> Result<Vec<Packet>> {
         let file = self.0.file(format!("hcad-a-{name}.pcapng"));
-        let daemon = a.daemon.as_ref().context("no daemon")?.controls();
+        let daemon = a.daemon.as_ref().context("the guest has no daemon")?.controls();
         daemon.ask(&["capture", "on", &file.display().to_string()]).await?;
         let exchange = Exchange { server, client, ready: Ready::Cm, limit: LIMIT };
         let ends = exchange.run(&mut b.vm, &mut a.vm).await;

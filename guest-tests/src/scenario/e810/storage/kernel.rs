@@ -41,8 +41,8 @@ pub(super) async fn cases(report: &mut Report, hint: &str, config: &Config) -> R
             None => format!("{protocol}: this kernel has none"),
         };
         let case = async {
-            ensure!(config.has("CONFIG_NVME_RDMA"), "this is no configuration of a kernel with RDMA");
-            off.map(drop).with_context(|| format!("{options:?} are on, and nothing tests it"))
+            ensure!(config.has("CONFIG_NVME_RDMA"), "this is not the configuration of a kernel with RDMA");
+            off.map(drop).with_context(|| format!("the kernel enables {options:?}, which no scenario tests"))
         };
         report.case(&name, hint, case).await?;
     }

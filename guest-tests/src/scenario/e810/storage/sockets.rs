@@ -97,7 +97,7 @@ async fn transfer(pair: &mut Pair, family: Family) -> Result<()> {
     let end = wait(&mut server.vm, waiting, LIMIT).await?;
     ensure!(end.stdout.contains(sent.trim()), "sent {sent}, received {}{}", end.stdout, end.stderr);
     let by_rdma = received(server).await? - before;
-    ensure!(by_rdma >= BYTES, "{by_rdma} of {BYTES} bytes came by RDMA");
+    ensure!(by_rdma >= BYTES, "{by_rdma} of {BYTES} bytes arrived over RDMA");
     client.no_warnings_but(family.tells).await?;
     server.no_warnings_but(family.tells).await
 }

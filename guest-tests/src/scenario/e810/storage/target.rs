@@ -167,7 +167,11 @@ impl Target {
                     part * part_mib
                 );
                 let found = station.within(self.limit(), &line).await?;
-                ensure!(found == *sum, "part {part} is {sum}, and in guest {} {found}", station.vm.name());
+                ensure!(
+                    found == *sum,
+                    "part {part} has the checksum {sum}, but {found} in guest {}",
+                    station.vm.name()
+                );
             }
         }
         let all = u64::from(self.amount.mib()) << 20;
@@ -253,12 +257,15 @@ impl Target {
             }
             anyhow::Ok(())
         };
-        timeout(SOON, moving).await.with_context(|| format!("fio moves no data within {SOON:?}"))??;
+        timeout(SOON, moving).await.with_context(|| format!("fio moved no data within {SOON:?}"))??;
         match outage {
             Outage::LetGo => {
                 pair.server.within(SOON, self.protocol.pause).await?;
                 let noticed = format!("until {}; do sleep 0.1; done", self.protocol.noticed);
-                pair.client.within(SOON, &noticed).await.context("the client notices nothing")?;
+                pair.client
+                    .within(SOON, &noticed)
+                    .await
+                    .context("the client did not report the loss of the server")?;
                 pair.server.within(SOON, self.protocol.resume).await.map(drop)
             }
             Outage::Killed(place) => {
@@ -287,7 +294,7 @@ fn daemon(station: &Station) -> Result<&Daemon> {
 /// As much data has come to a station by RDMA since it was so much.
 async fn came(station: &Station, before: u64, bytes: u64) -> Result<()> {
     let by_rdma = received(station).await?.saturating_sub(before);
-    ensure!(by_rdma >= bytes, "{by_rdma} of {bytes} bytes came to guest {} by RDMA", station.vm.name());
+    ensure!(by_rdma >= bytes, "{by_rdma} of {bytes} bytes arrived in guest {} over RDMA", station.vm.name());
     Ok(())
 }
 

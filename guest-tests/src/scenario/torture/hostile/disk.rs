@@ -42,7 +42,7 @@ impl FullDisk {
             let mut complaint = String::new();
             holder.stderr.take().context("its errors are a pipe")?.read_to_string(&mut complaint)?;
             holder.wait()?;
-            bail!("no full disk could be made: {}", complaint.trim_end());
+            bail!("creating a full disk failed: {}", complaint.trim_end());
         }
         let path = format!("/proc/{}/root/mnt/memory", holder.id());
         match open(&path) {
@@ -68,7 +68,7 @@ impl FullDisk {
 fn open(path: &str) -> Result<File> {
     let file = File::options().read(true).write(true).open(path);
     let file = file.with_context(|| format!("opening {path}"))?;
-    ensure!(file.metadata()?.len() == LEN, "{path} is not the file that was made");
+    ensure!(file.metadata()?.len() == LEN, "{path} is not the file that was created");
     Ok(file)
 }
 

@@ -116,11 +116,14 @@ impl Client {
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         let files: Vec<BorrowedFd<'_>> = file.into_iter().collect();
         if !files.is_empty() {
-            ensure!(ancillary.push(SendAncillaryMessage::ScmRights(&files)), "no room for a descriptor");
+            ensure!(
+                ancillary.push(SendAncillaryMessage::ScmRights(&files)),
+                "the control message has no room for a descriptor"
+            );
         }
         let sent =
             sendmsg(&self.stream, &[std::io::IoSlice::new(&message)], &mut ancillary, SendFlags::NOSIGNAL)?;
-        ensure!(sent == message.len(), "{sent} of {} bytes were taken", message.len());
+        ensure!(sent == message.len(), "{sent} of {} bytes were accepted", message.len());
         self.answer()
     }
 
@@ -140,7 +143,7 @@ impl Client {
         let word = |at: usize| -> Result<u32> { Ok(u32::from_le_bytes(header[at..at + 4].try_into()?)) };
         let (len, flags, error) = (usize::try_from(word(4)?)?, word(8)?, word(12)?);
         let Some(rest) = len.checked_sub(HEADER).filter(|rest| *rest <= LONGEST) else {
-            bail!("an answer of {len} bytes");
+            bail!("a reply of {len} bytes");
         };
         let mut body = vec![0; rest];
         self.stream.read_exact(&mut body)?;
@@ -151,6 +154,6 @@ impl Client {
 fn refused(error: u32) -> anyhow::Error {
     match i32::try_from(error) {
         Ok(error) => std::io::Error::from_raw_os_error(error).into(),
-        Err(_) => anyhow::anyhow!("refused with {error:#x}"),
+        Err(_) => anyhow::anyhow!("rejected with error {error:#x}"),
     }
 }

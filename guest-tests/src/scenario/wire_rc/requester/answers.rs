@@ -173,7 +173,7 @@ fn rnr_of_last(link: &mut Link<'_>) -> Result<()> {
     let nak = link.ack(2, syndrome::RNR | RNR_CODE, 0);
     link.send(&nak)?;
     link.expect("RC_RDMA_WRITE_LAST_WITH_IMMEDIATE", 2)?;
-    ensure!(begun.elapsed() >= RNR_TIME, "sent again after {:?}", begun.elapsed());
+    ensure!(begun.elapsed() >= RNR_TIME, "retransmitted after {:?}", begun.elapsed());
     acknowledge(link, 2, 1)?;
     link.expect_success().map(drop)
 }
@@ -190,7 +190,7 @@ fn notified(link: &mut Link<'_>) -> Result<()> {
     link.expect_success()?;
     link.expect_success()?;
     let heard = link.counter("/engine/congestion/received_cnps")? - before;
-    ensure!(heard == 1, "{heard} notifications heard");
+    ensure!(heard == 1, "{heard} notifications received");
     Ok(())
 }
 
@@ -198,7 +198,7 @@ fn empty_read(link: &mut Link<'_>) -> Result<()> {
     let request = link.request(SendOp::Read, 0, 0);
     link.post(vec![request])?;
     let packet = link.expect("RC_RDMA_READ_REQUEST", 0)?;
-    ensure!(packet.reth.is_some_and(|reth| reth.len == 0), "asks with {packet:?}");
+    ensure!(packet.reth.is_some_and(|reth| reth.len == 0), "retried with {packet:?}");
     let answer = link.response("RC_RDMA_READ_RESPONSE_ONLY", 0, &[]);
     link.send(&answer)?;
     link.expect_success()?;

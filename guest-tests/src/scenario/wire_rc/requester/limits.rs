@@ -41,7 +41,7 @@ fn longest_rnr_wait(link: &mut Link<'_>) -> Result<()> {
     let nak = link.ack(0, syndrome::RNR, 0);
     link.send(&nak)?;
     link.expect("RC_SEND_ONLY", 0)?;
-    ensure!(begun.elapsed() >= Duration::from_micros(655_360), "sent again after {:?}", begun.elapsed());
+    ensure!(begun.elapsed() >= Duration::from_micros(655_360), "retransmitted after {:?}", begun.elapsed());
     acknowledge(link, 0, 1)?;
     link.expect_success().map(drop)
 }
@@ -58,7 +58,7 @@ fn credits(link: &mut Link<'_>) -> Result<()> {
     let request = link.request(SendOp::Send, 0, 8);
     link.post(vec![request; 4])?;
     let only = link.expect("RC_SEND_ONLY", 1)?;
-    ensure!(only.ack_req, "{only:?} asks for no acknowledge");
+    ensure!(only.ack_req, "{only:?} does not request an acknowledge");
     link.expect_silence()?;
     let ack = link.ack(1, TWO_CREDITS, 2);
     link.send(&ack)?;
@@ -117,7 +117,7 @@ fn window(link: &mut Link<'_>) -> Result<()> {
             seen += 1;
         }
         let last = packets.last().is_some_and(|packet| packet.ack_req);
-        ensure!(last, "the last of {} packets asks for no acknowledge", packets.len());
+        ensure!(last, "the last of {} packets does not request an acknowledge", packets.len());
         let before = match acknowledged {
             128 => 0,
             384 => 128,

@@ -47,7 +47,7 @@ fn rnr_of_second(link: &mut Link<'_>) -> Result<()> {
     for n in 1..4 {
         link.expect("RC_SEND_ONLY", n)?;
     }
-    ensure!(begun.elapsed() >= RNR_TIME, "sent again after {:?}", begun.elapsed());
+    ensure!(begun.elapsed() >= RNR_TIME, "retransmitted after {:?}", begun.elapsed());
     acknowledge(link, 3, 4)?;
     for _ in 1..4 {
         link.expect_success()?;
@@ -88,7 +88,7 @@ fn rnr_codes(link: &mut Link<'_>) -> Result<()> {
         link.send(&nak)?;
         link.expect("RC_SEND_ONLY", 0)?;
         let (wait, waited) = (Duration::from_micros(micros), begun.elapsed());
-        ensure!(waited >= wait, "code {code}: sent again after {waited:?}");
+        ensure!(waited >= wait, "code {code}: retransmitted after {waited:?}");
     }
     acknowledge(link, 0, 1)?;
     link.expect_success().map(drop)
@@ -130,7 +130,7 @@ fn on_time(link: &mut Link<'_>) -> Result<()> {
         link.expect("RC_SEND_ONLY", 0)?;
         let waited = seen.elapsed();
         // The clock began when the packet was sent, a little before it was seen.
-        ensure!(waited >= timeout * 9 / 10 && waited <= 4 * timeout, "sent again after {waited:?}");
+        ensure!(waited >= timeout * 9 / 10 && waited <= 4 * timeout, "retransmitted after {waited:?}");
     }
     acknowledge(link, 0, 1)?;
     link.expect_success().map(drop)
@@ -142,7 +142,7 @@ fn unanswered_read(link: &mut Link<'_>) -> Result<()> {
     for attempt in 0..8 {
         let packet = link.expect("RC_RDMA_READ_REQUEST", 0)?;
         let len = packet.reth.map(|reth| reth.len);
-        ensure!(len == Some(4096), "attempt {attempt} asks with {packet:?}");
+        ensure!(len == Some(4096), "attempt {attempt} retried with {packet:?}");
     }
     link.expect_error(completion::RETRY_EXCEEDED)?;
     link.expect_silence()

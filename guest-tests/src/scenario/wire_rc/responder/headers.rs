@@ -50,7 +50,7 @@ fn notification(link: &mut Link<'_>) -> Result<()> {
     link.send(&notice)?;
     link.expect_silence()?;
     let heard = link.counter("/engine/congestion/received_cnps")? - before;
-    ensure!(heard == 1, "{heard} notifications heard");
+    ensure!(heard == 1, "{heard} notifications received");
     link.expect_state(state::RTS)?;
     link.expect_receives(0, 1)?;
     link.expect_memory(4096, &message(3 * link.mtu))

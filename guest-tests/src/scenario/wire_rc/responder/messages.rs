@@ -60,7 +60,7 @@ fn odd_lengths(link: &mut Link<'_>) -> Result<()> {
         link.send_all(&packets)?;
         link.expect_acknowledge(n, syndrome::ACK, n + 1)?;
         let cqe = link.expect_success()?;
-        ensure!(cqe.byte_count == u32::from(len), "{len} bytes complete with {cqe:?}");
+        ensure!(cqe.byte_count == u32::from(len), "{len} bytes completed with {cqe:?}");
         link.expect_memory(off as u64, &[message(size), content(off + size, 16)].concat())?;
     }
     Ok(())
@@ -152,7 +152,7 @@ fn burst(link: &mut Link<'_>) -> Result<()> {
     ensure!(done == COUNT, "acknowledged up to {done}");
     for n in 0..COUNT {
         let cqe = link.expect_success()?;
-        ensure!(cqe.byte_count == n + 1, "SEND {n} completes with {cqe:?}");
+        ensure!(cqe.byte_count == n + 1, "SEND {n} completed with {cqe:?}");
         link.expect_memory(u64::from(n) * 64, &message(1 + n as usize))?;
     }
     Ok(())

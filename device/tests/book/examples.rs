@@ -1,0 +1,110 @@
+//! What a reader copies from a page works: command lines parse, configurations load.
+
+use std::path::Path;
+use std::process::Command;
+
+use clap::Parser as _;
+use device::cli::Cli;
+use device::config::Config;
+use serde_json::{Value, json};
+
+use crate::commands::{blocks, of, pages};
+use crate::{REPOSITORY, commands};
+
+/// A socket on which no daemon listens.
+const NO_DAEMON: &str = "/nonexistent/control.sock";
+
+/// Keys that stand beside `devices`.
+const TOP_LEVEL: [&str; 6] =
+    ["log", "control_socket", "metrics", "socket_mode", "socket_group", "confinement"];
+
+#[test]
+fn printed_hcad_lines_parse() {
+    let printed = of(Path::new(REPOSITORY), "hcad");
+    for commands::Printed { place, words } in &printed {
+        if let Err(error) = Cli::try_parse_from(words) {
+            panic!("{place}: {words:?}\n{error}");
+        }
+    }
+    assert!(printed.len() > 5, "only {printed:?}");
+}
+
+/// `hcactl` reports a wrong command line by status 2, before it looks for a daemon.
+#[test]
+fn printed_hcactl_lines_parse() {
+    let printed = of(Path::new(REPOSITORY), "hcactl");
+    for commands::Printed { place, words } in &printed {
+        let mut arguments = words[1..].to_vec();
+        match arguments.iter().position(|word| word == "--socket") {
+            Some(at) => NO_DAEMON.clone_into(&mut arguments[at + 1]),
+            None => arguments.extend(["--socket".to_owned(), NO_DAEMON.to_owned()]),
+        }
+        let output = Command::new(env!("CARGO_BIN_EXE_hcactl")).args(&arguments).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{place}: {words:?}\n{error}");
+        assert!(error.contains(NO_DAEMON), "{place}: {words:?}\n{error}");
+    }
+    assert!(printed.len() > 20, "only {printed:?}");
+}
+
+/// The configuration that a block is, or is part of.
+fn whole(block: &str) -> Value {
+    let part: Value = serde_json::from_str(block)
+        .or_else(|_| serde_json::from_str(&format!("{{{block}}}")))
+        .unwrap_or_else(|error| panic!("{error}: {block}"));
+    let part = part.as_object().unwrap();
+    let merge = |mut base: Value| {
+        base.as_object_mut().unwrap().extend(part.clone());
+        base
+    };
+    let device = json!({ "id": 1, "frontend": { "mthca": {} }, "fabric": { "local": {} } });
+    match part {
+        _ if part.contains_key("devices") => Value::Object(part.clone()),
+        _ if part.keys().all(|key| TOP_LEVEL.contains(&key.as_str())) => {
+            merge(json!({ "devices": [device] }))
+        }
+        _ => json!({ "devices": [merge(device)] }),
+    }
+}
+
+/// Groups are left out: whether a host has them is no matter of the page.
+fn without_groups(mut config: Value) -> Value {
+    config.as_object_mut().unwrap().remove("socket_group");
+    for device in config["devices"].as_array_mut().unwrap() {
+        device.as_object_mut().unwrap().remove("socket_group");
+    }
+    config
+}
+
+#[test]
+fn printed_configurations_load() {
+    let mut count = 0;
+    for path in pages(Path::new(REPOSITORY)) {
+        let text = std::fs::read_to_string(&path).unwrap();
+        for (line, language, block) in blocks(&text) {
+            if language == "json" {
+                let config = without_groups(whole(&block)).to_string();
+                if let Err(error) = Config::from_text(&config, &path) {
+                    panic!("{}:{line}: {error}", path.display());
+                }
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 8, "only {count}");
+}
+
+/// `-device` of QEMU takes JSON, in which a slip shows only when QEMU starts.
+#[test]
+fn printed_qemu_devices_name_a_socket() {
+    let printed = of(Path::new(REPOSITORY), "qemu-system-x86_64");
+    for commands::Printed { place, words } in &printed {
+        let device = words.iter().skip_while(|word| *word != "-device").nth(1).expect(place);
+        let device: Value = serde_json::from_str(device).expect(place);
+        assert_eq!(device["driver"], "vfio-user-pci", "{place}");
+        assert_eq!(device["socket"]["type"], "unix", "{place}");
+        let socket = device["socket"]["path"].as_str().expect(place);
+        assert!(socket.ends_with("/hca1.sock"), "{place}: {socket}");
+    }
+    assert!(printed.len() > 1, "only {printed:?}");
+}

@@ -1,0 +1,187 @@
+//! What the checks look at.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::artifacts::{CachedParts, NoArchive, cache_dir, probe_archive};
+use crate::lab::{KVM_RUNS, kvm_note};
+use crate::programs;
+use crate::testbed::state_dir;
+
+/// Everything that was found on a machine.
+#[derive(Clone, Debug)]
+pub(super) struct Findings {
+    /// Architecture, as Rust names it.
+    pub(super) arch: String,
+    /// Release of the host's kernel.
+    pub(super) kernel: String,
+    pub(super) kvm: Kvm,
+    pub(super) cache: Result<Cache, String>,
+    /// `None` if it was not contacted.
+    pub(super) archive: Option<Result<(), NoArchive>>,
+    /// Memory that can be allocated, in bytes.
+    pub(super) memory: Option<u64>,
+    /// Folder for sockets of running guests.
+    pub(super) runtime: Result<PathBuf, String>,
+    /// Whether mounts in a user namespace work; else the error.
+    pub(super) user_namespaces: Result<(), String>,
+    /// Whether a network namespace and tap interfaces can be created; else the error.
+    pub(super) network_namespaces: Result<(), String>,
+    /// First line of `rustc --version`.
+    pub(super) rustc: Option<String>,
+    /// Whether a C compiler is installed.
+    pub(super) has_cc: bool,
+    pub(super) hcad: Result<Program, String>,
+    pub(super) hcactl: Result<Program, String>,
+}
+
+/// Whether guests run under KVM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kvm {
+    /// `/dev/kvm` does not exist.
+    Absent,
+    /// The user may not open it.
+    Denied,
+    /// It cannot be opened for another reason.
+    Unusable(String),
+    /// It opens; whether it runs a guest is tested when the first one boots.
+    Untested,
+    /// A guest has booted under it.
+    Works,
+    /// A guest did not boot under it. Some virtual hosts offer such a device.
+    Fails {
+        /// The first line of the error.
+        error: String,
+        /// The file that records it.
+        note: PathBuf,
+    },
+}
+
+/// The cache folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Cache {
+    pub(super) folder: PathBuf,
+    /// Bytes that the user can still write there.
+    pub(super) free: u64,
+    pub(super) parts: CachedParts,
+}
+
+/// A program of the project.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Program {
+    pub(super) path: PathBuf,
+    pub(super) version: String,
+}
+
+impl Findings {
+    /// Looks at this machine. Contacts the Debian archive if `ask_archive` is set.
+    pub(super) fn collect(ask_archive: bool) -> Self {
+        let cache = cache_dir();
+        Self {
+            arch: std::env::consts::ARCH.into(),
+            kernel: read("/proc/sys/kernel/osrelease"),
+            kvm: kvm(cache.as_deref().ok()),
+            cache: cache.map_err(|error| error.to_string()).and_then(open_cache),
+            archive: ask_archive.then(probe_archive),
+            memory: memory(),
+            runtime: state_dir().map_err(|error| format!("{error:#}")),
+            user_namespaces: succeeds(
+                "unshare",
+                &["--user", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"],
+            ),
+            network_namespaces: network_namespaces(),
+            rustc: version_of(Path::new("rustc")).ok(),
+            has_cc: succeeds("cc", &["--version"]).is_ok(),
+            hcad: program(programs::hcad()),
+            hcactl: program(programs::hcactl()),
+        }
+    }
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+fn kvm(cache: Option<&Path>) -> Kvm {
+    match File::options().read(true).write(true).open("/dev/kvm") {
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::NotFound => return Kvm::Absent,
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => return Kvm::Denied,
+        Err(error) => return Kvm::Unusable(error.to_string()),
+    }
+    let Some(note) = cache.map(kvm_note) else { return Kvm::Untested };
+    match fs::read_to_string(&note) {
+        Err(_) => Kvm::Untested,
+        Ok(text) => match text.lines().next().unwrap_or_default() {
+            KVM_RUNS => Kvm::Works,
+            error => Kvm::Fails { error: error.to_owned(), note },
+        },
+    }
+}
+
+/// Creates the cache folder, which every other command would do too, and proves that it can be written to.
+fn open_cache(folder: PathBuf) -> Result<Cache, String> {
+    let name = folder.display().to_string();
+    fs::create_dir_all(&folder).map_err(|error| format!("{name} cannot be created: {error}"))?;
+    tempfile::tempfile_in(&folder).map_err(|error| format!("{name} cannot be written to: {error}"))?;
+    let stat = rustix::fs::statvfs(&folder).map_err(|error| format!("{name}: {error}"))?;
+    let parts = CachedParts::read(&folder);
+    Ok(Cache { folder, free: stat.f_bavail.saturating_mul(stat.f_frsize), parts })
+}
+
+/// What the kernel could give to new processes, or the limit of the control group where that is lower.
+fn memory() -> Option<u64> {
+    let text = read("/proc/meminfo");
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+    let group = read("/proc/self/cgroup");
+    let limit = group.lines().find_map(|line| line.strip_prefix("0::"));
+    let limit = limit.and_then(|path| read(&format!("/sys/fs/cgroup{path}/memory.max")).parse().ok());
+    Some((kibibytes * 1024).min(limit.unwrap_or(u64::MAX)))
+}
+
+/// The scenarios create network namespaces as root, and tap interfaces in them.
+fn network_namespaces() -> Result<(), String> {
+    if !rustix::process::getuid().is_root() {
+        return Err("guest-lab does not run as root".into());
+    }
+    if !Path::new("/dev/net/tun").exists() {
+        return Err("/dev/net/tun does not exist".into());
+    }
+    succeeds("unshare", &["--net", "true"])?;
+    succeeds("ip", &["-Version"])
+}
+
+/// Runs a program without output; else why it failed.
+fn succeeds(program: &str, arguments: &[&str]) -> Result<(), String> {
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => format!("the program {program} is not installed"),
+        _ => format!("{program}: {error}"),
+    })?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let reason = errors.lines().last().map_or_else(|| output.status.to_string(), str::to_owned);
+    if output.status.success() { Ok(()) } else { Err(reason) }
+}
+
+fn version_of(program: &Path) -> Result<String, String> {
+    let output = Command::new(program).arg("--version").stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("{} does not start: {error}", program.display()))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().next().unwrap_or_default().trim();
+    if output.status.success() && !line.is_empty() {
+        Ok(line.to_owned())
+    } else {
+        Err(format!("{} --version fails: {}", program.display(), output.status))
+    }
+}
+
+fn program(found: anyhow::Result<PathBuf>) -> Result<Program, String> {
+    // The rest of the message is the remedy, which the check has too.
+    let path = found.map_err(|error| error.to_string().split(';').next().unwrap_or_default().to_owned())?;
+    let version = version_of(&path)?;
+    let version = version.rsplit(' ').next().unwrap_or_default().to_owned();
+    Ok(Program { path, version })
+}

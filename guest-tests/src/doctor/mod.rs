@@ -1,0 +1,95 @@
+//! `doctor`: checks whether guests can be booted on this machine.
+//!
+//! [`findings`] looks at the machine, [`checks`] judges what it found. The judgement is a pure function, so that tests
+//! can judge machines that do not exist.
+
+mod checks;
+mod findings;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use self::checks::judge;
+use self::findings::Findings;
+use crate::report::line;
+use crate::testbed::progress::Line;
+
+/// The `doctor` command.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Doctor {
+    /// Do not contact the Debian archive
+    #[arg(long)]
+    offline: bool,
+    /// Print the checks as a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+/// Result of one check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    /// Nothing to do.
+    Ok,
+    /// Guests boot, but something else is slower or does not work.
+    Limited,
+    /// Guests do not boot.
+    Missing,
+}
+
+/// One line of the output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Check {
+    /// What was checked.
+    name: &'static str,
+    state: State,
+    /// What was found, and its consequence.
+    found: String,
+    /// How to get what is missing.
+    remedy: Option<String>,
+}
+
+impl Check {
+    fn to_line(&self) -> String {
+        let state = match self.state {
+            State::Ok => "ok",
+            State::Limited => "limited",
+            State::Missing => "missing",
+        };
+        let Self { name, found, .. } = self;
+        let remedy = self.remedy.as_ref().map(|remedy| format!(". {remedy}")).unwrap_or_default();
+        format!("{state:8} {name:19} {found}{remedy}")
+    }
+}
+
+impl Doctor {
+    /// Prints a line per check, and returns whether guests can be booted.
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    pub fn run(self) -> Result<bool> {
+        let progress = Line::begin("doctor");
+        progress.show(if self.offline { "checking" } else { "checking, and asking the Debian archive" });
+        let checks = judge(&Findings::collect(!self.offline));
+        drop(progress);
+        let bootable = checks.iter().all(|check| check.state != State::Missing);
+        if self.json {
+            line(&serde_json::to_string_pretty(&checks)?)?;
+        } else {
+            for check in &checks {
+                line(&check.to_line())?;
+            }
+            line(&format!("\n{}", conclusion(&checks)))?;
+        }
+        Ok(bootable)
+    }
+}
+
+fn conclusion(checks: &[Check]) -> String {
+    let count = |state| checks.iter().filter(|check| check.state == state).count();
+    match (count(State::Missing), count(State::Limited)) {
+        (0, 0) => "Guests can be booted.".into(),
+        (0, limited) => format!("Guests can be booted, with {limited} limited (see above)."),
+        (missing, _) => format!("Guests cannot be booted, with {missing} missing (see above)."),
+    }
+}

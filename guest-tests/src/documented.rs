@@ -1,0 +1,43 @@
+//! What the documentation says of `guest-lab`: the command lines it prints parse, and its table names every scenario.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how these tests fail")]
+
+use std::path::Path;
+
+use clap::Parser as _;
+use guest_tests::scenario;
+
+use crate::Cli;
+
+#[path = "../../device/tests/book/commands.rs"]
+mod commands;
+
+const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// A shared folder has to exist, so `.` stands for those of the reader.
+#[test]
+fn printed_lines_parse() {
+    let printed = commands::of(Path::new(REPOSITORY), "guest-lab");
+    for commands::Printed { place, words } in &printed {
+        if let Err(error) = Cli::try_parse_from(words) {
+            panic!("{place}: {words:?}\n{error}");
+        }
+    }
+    assert!(printed.len() > 20, "only {printed:?}");
+}
+
+/// The table has names, and patterns such as `jingzhao-*`.
+#[test]
+fn table_names_every_scenario() {
+    let page = std::fs::read_to_string(Path::new(REPOSITORY).join("device/book/src/scenarios.md")).unwrap();
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
+    let patterns: Vec<&str> =
+        rows.flat_map(|cell| cell.split(['`', ',', ' '])).filter(|name| !name.is_empty()).collect();
+    for scenario in scenario::ALL {
+        let is_named = |pattern: &&str| match pattern.strip_suffix('*') {
+            Some(prefix) => scenario.name.starts_with(prefix),
+            None => *pattern == scenario.name,
+        };
+        assert!(patterns.iter().any(is_named), "{} is in no row", scenario.name);
+    }
+}

@@ -1,0 +1,97 @@
+//! The help of `guest-lab` itself: its commands in groups, and examples.
+
+use std::fmt::Write as _;
+
+use clap::CommandFactory as _;
+
+use crate::Cli;
+
+/// Every command in the order of the help.
+const GROUPS: &[(&str, &[&str])] = &[
+    ("Guests", &["up", "exec", "shell", "cp", "ps", "logs", "down", "ci"]),
+    ("Drivers", &["build", "reload"]),
+    ("Scenarios", &["list", "run"]),
+    ("Machine", &["doctor", "demo", "fetch", "root", "qemu"]),
+];
+
+const EXAMPLES: &str = "\
+Examples:
+  guest-lab doctor                              check whether guests can be booted here
+  guest-lab up mthca --name lab --share .:/t    boot two guests, with this folder at /t
+  guest-lab exec lab:a -- ibv_devinfo           run a command in one of them
+  guest-lab down lab                            end them
+  guest-lab ci e810 -- ./test.sh                run a script in two guests, and end them
+  guest-lab run mthca-probe                     run one of the project's own tests";
+
+/// The parser of the command line, with the help in groups.
+pub(crate) fn command() -> clap::Command {
+    let command = Cli::command();
+    let groups = groups(&command);
+    let template = format!(
+        "{{about}}\n\n{{usage-heading}} {{usage}}\n\n{groups}\nOptions:\n{{options}}\n\n{EXAMPLES}\n\n\
+         'guest-lab help COMMAND' describes a command and its options.\n\
+         The documentation is device/book/src/lab.md.\n"
+    );
+    command.override_usage("guest-lab COMMAND [ARGUMENTS]").help_template(template)
+}
+
+/// The groups, a line per command, with the first sentence of its own help.
+fn groups(command: &clap::Command) -> String {
+    let mut text = String::new();
+    for (heading, names) in GROUPS {
+        writeln!(text, "{heading}:").expect("a String takes every write");
+        for name in *names {
+            let about = command.find_subcommand(name).and_then(clap::Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            writeln!(text, "  {name:8} {about}").expect("a String takes every write");
+        }
+        text.push('\n');
+    }
+    text.pop();
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[test]
+    fn groups_list_every_visible_command_once() {
+        let command = Cli::command();
+        let visible: BTreeSet<&str> =
+            command.get_subcommands().filter(|one| !one.is_hide_set()).map(clap::Command::get_name).collect();
+        let mut listed: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
+        assert_eq!(listed.iter().copied().collect::<BTreeSet<_>>(), visible);
+        listed.sort_unstable();
+        listed.dedup();
+        assert_eq!(listed.len(), visible.len());
+    }
+
+    #[test]
+    fn help_shows_each_command_and_fits_a_wide_terminal() {
+        let help = command().render_help().to_string();
+        for line in help.lines() {
+            assert!(line.chars().count() <= 110, "{line}");
+        }
+        for (heading, names) in GROUPS {
+            assert!(help.contains(&format!("\n{heading}:\n")), "{heading}: {help}");
+            for name in *names {
+                assert!(help.lines().any(|line| line.starts_with(&format!("  {name:8} "))), "{name}: {help}");
+            }
+        }
+    }
+
+    #[test]
+    fn examples_parse() {
+        let examples = EXAMPLES.lines().skip(1);
+        for line in examples {
+            let (command, _) = line.trim().split_once("  ").unwrap();
+            let words: Vec<&str> = command.split(' ').collect();
+            Cli::try_parse_from(&words).unwrap_or_else(|error| panic!("{words:?}\n{error}"));
+        }
+    }
+}
