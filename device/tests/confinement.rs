@@ -73,8 +73,7 @@ fn files_are_made_where_the_configuration_says_and_nowhere_else() {
             let file = path(folder);
             let error = hcactl(&control, &[what, "on", &file]).unwrap_err();
             let expected = format!(
-                "hcactl: cannot create {file}: hcad confines itself to what its configuration names, for files below {}: \
-                 `confinement.writable` may name more folders\n",
+                "hcactl: cannot create {file}: the sandbox allows new files only below {}; add directories with `confinement.writable`\n",
                 allowed.path().display()
             );
             assert_eq!(error, expected);
@@ -167,7 +166,7 @@ fn off_means_off() {
     });
     let other = tempfile::tempdir().unwrap();
     for (name, (daemon, control, line)) in [("a", by_file), ("b", by_option)] {
-        assert!(line.contains("not confined: it is switched off"), "{line}");
+        assert!(line.contains("sandbox disabled by configuration"), "{line}");
         for key in ["Seccomp", "NoNewPrivs"] {
             // As this process has it.
             let own = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -184,8 +183,8 @@ fn a_kernel_that_lacks_something_is_named_and_serves() {
     // Numbers of linux/unistd.h, the same everywhere.
     const LANDLOCK_CREATE_RULESET: i64 = 444;
     for (call, missing) in [
-        (LANDLOCK_CREATE_RULESET, "missing: landlock (the kernel has none)"),
-        (libc::SYS_seccomp, "missing: seccomp (the kernel has none)"),
+        (LANDLOCK_CREATE_RULESET, "missing: landlock (not supported by the kernel)"),
+        (libc::SYS_seccomp, "missing: seccomp (not supported by the kernel)"),
     ] {
         let filter = without(call);
         let (daemon, control, line) = start(&[], |command| {

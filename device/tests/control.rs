@@ -310,11 +310,11 @@ fn what_vmm_and_driver_asked_for_is_counted() {
     let text = hcactl(&control, &["explain", "qp", &format!("{QPN:#x}")]).unwrap();
     let said: Vec<_> = text.lines().collect();
     assert_eq!(said[0], format!("QP {QPN:#x}: RC, ERR"));
-    assert!(said[1].starts_with("stopped ") && said[1].ends_with(": its software moved it to ERR"), "{text}");
+    assert!(said[1].starts_with("stopped ") && said[1].ends_with(": software moved it to ERR"), "{text}");
     assert_eq!(
         hcactl(&control, &["explain", "qp", "9"]).unwrap(),
-        "QP 0x9: there is none, or it is in RESET: doorbells and packets are ignored\n\
-         ignored: once, the last time for qp_reset\n"
+        "QP 0x9: does not exist or is in RESET; doorbells and packets are ignored\n\
+         ignored: once, last reason qp_reset\n"
     );
     let json: Value = hcactl(&control, &["--json", "explain", "qp", "9"]).unwrap().parse().unwrap();
     let ignored = json!({ "count": 1, "last": "qp_reset" });
@@ -348,7 +348,7 @@ fn a_strict_device_reports_a_line_each() {
     for (rule, what) in [
         ("doorbell_state", "QP 0x10005 in INIT"),
         ("key_reuse", "key 0x2"),
-        ("hcr_not_polled", "is written and the end of the command before was not read"),
+        ("hcr_not_polled", "written before software read the end of the previous command"),
         ("unmap_in_use", "CQ 0x6"),
     ] {
         assert_eq!(violations[rule], 1, "{rule}: {violations}");
@@ -465,7 +465,7 @@ fn a_record_begins_on_request_before_a_client_comes_and_is_replayed() {
     let (mut daemon, control) = start();
     let file = daemon.folder.path().join("x.record");
     let name = file.to_str().unwrap();
-    assert_eq!(hcactl(&control, &["record", "off"]).unwrap_err(), "hcactl: no record is being written\n");
+    assert_eq!(hcactl(&control, &["record", "off"]).unwrap_err(), "hcactl: no recording is running\n");
     let mut guest = connect(&daemon);
     let error = hcactl(&control, &["record", "on", name]).unwrap_err();
     assert!(error.starts_with("hcactl: a VMM is connected, and a record begins with the device"), "{error}");
@@ -497,7 +497,7 @@ fn a_record_begins_on_request_before_a_client_comes_and_is_replayed() {
         String::from_utf8(output.stdout).unwrap()
     };
     let text = replay(&["--steps"]);
-    assert!(text.ends_with("all the same; the record ends: the daemon ended it\n"), "{text}");
+    assert!(text.ends_with("no differences; recording ended: closed by hcad\n"), "{text}");
     for step in ["link goes down", "impairment {", "link goes up"] {
         assert!(text.contains(step), "{step} is missing in\n{text}");
     }
@@ -516,16 +516,16 @@ fn a_record_ends_at_its_bound_and_the_device_goes_on() {
     hcactl(&control, &["record", "on", name]).unwrap();
     let mut guest = connect(&daemon);
     (0..100).for_each(|_| guest.ok(Op::QueryAdapter, 0, 0, &[]));
-    daemon.wait_for_line("record ends: the file has reached its bound");
+    daemon.wait_for_line("recording stopped: size limit reached");
     guest.ok(Op::QueryAdapter, 0, 0, &[]);
     let error = hcactl(&control, &["record", "off"]).unwrap_err();
-    assert_eq!(error, format!("hcactl: the record to {name} had ended: the file has reached its bound\n"));
+    assert_eq!(error, format!("hcactl: the recording to {name} had already stopped: size limit reached\n"));
     assert!(file.metadata().unwrap().len() <= 5000);
 }
 
 #[test]
 fn who_ends_what_a_full_disk_has_ended_is_told() {
-    let full = "to /dev/full had ended: No space left on device (os error 28)";
+    let full = "to /dev/full had already stopped: No space left on device (os error 28)";
     let (daemon, control) = start_with(&[("trace", json!({ "file": "/dev/full" }))]);
     connect(&daemon).ok(Op::Nop, 0, 0x1f, &[]);
     until("the end of the trace", || hcactl_json(&control, "devices")[0]["trace"].is_null().then_some(()));
@@ -552,7 +552,7 @@ fn a_trace_ends_at_its_bound_and_the_device_goes_on() {
     let error = hcactl(&control, &["trace", "off"]).unwrap_err();
     assert_eq!(
         error,
-        format!("hcactl: the trace to {name} had ended: the file has reached its bound of 1000 bytes\n")
+        format!("hcactl: the trace to {name} had already stopped: size limit of 1000 bytes reached\n")
     );
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(text.ends_with('\n') && (1000..1300).contains(&text.len()), "{}", text.len());
@@ -594,10 +594,10 @@ fn impairments_are_added_listed_and_cleared_at_run_time() {
     );
 
     let error = hcactl(&control, &["impair", "add", "tx", "--opcode", "SEND", "drop"]).unwrap_err();
-    assert_eq!(error, "hcactl: opcode: is not a name of IBTA table 38\n");
+    assert_eq!(error, "hcactl: opcode: is not an opcode name of IBTA volume 1, table 38\n");
     hcactl(&control, &["impair", "clear", "1"]).unwrap();
     let error = hcactl(&control, &["impair", "clear", "1"]).unwrap_err();
-    assert_eq!(error, "hcactl: there is no impairment 1\n");
+    assert_eq!(error, "hcactl: impairment 1 does not exist\n");
     hcactl(&control, &["impair", "clear"]).unwrap();
     assert_eq!(hcactl(&control, &["--json", "impair", "list"]).unwrap(), "[]\n");
 }
@@ -621,7 +621,7 @@ fn peers_come_and_go_at_run_time() {
             "tx_frames": 0
         }])
     );
-    assert_eq!(hcactl(&control, &add).unwrap_err(), format!("hcactl: {addr} is a peer already\n"));
+    assert_eq!(hcactl(&control, &add).unwrap_err(), format!("hcactl: {addr} is already a peer\n"));
     let wrong = ["peer", "add", "127.0.0.1:9", "--mac", "01:00:00:00:00:00"];
     let error = hcactl(&control, &wrong).unwrap_err();
     assert_eq!(error, "hcactl: mac: 01:00:00:00:00:00 is not a unicast address\n");

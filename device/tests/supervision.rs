@@ -134,7 +134,7 @@ fn a_thread_that_hangs_keeps_neither_others_from_serving_nor_the_daemon_from_end
     assert_eq!(until("the end of hcad", || daemon.child.try_wait().unwrap()).code(), Some(1));
     let mut log = String::new();
     daemon.log.read_to_string(&mut log).unwrap();
-    assert!(log.contains("hcad: hca1 did not end within 2 s"), "{log}");
+    assert!(log.contains("hcad: hca1 did not stop within 2 s"), "{log}");
     assert!(!socket(&daemon, 1).exists() && !socket(&daemon, 2).exists());
 }
 

@@ -27,7 +27,7 @@ impl DeviceConfig {
     pub(crate) fn make_ring_folder(&self, name: &str) -> Result<(), ConfigError> {
         match &self.fabric {
             FabricConfig::Ring { folder, .. } => runtime_folder::make_ring(folder).map_err(|error| {
-                let problem = format!("cannot make {}: {error}", folder.display());
+                let problem = format!("cannot create {}: {error}", folder.display());
                 value(&format!("{name}.fabric.ring.folder"), problem)
             }),
             FabricConfig::Udp { .. } | FabricConfig::Local { .. } | FabricConfig::Tap { .. } => Ok(()),
@@ -92,13 +92,13 @@ impl Config {
         if self.confinement.ring {
             let folder = runtime_folder::ring(&runtime_folder::shared());
             runtime_folder::make_ring(&folder).map_err(|error| {
-                value("confinement.ring", format!("cannot make {}: {error}", folder.display()))
+                value("confinement.ring", format!("cannot create {}: {error}", folder.display()))
             })?;
         }
         let folder = runtime_folder::own();
         match self.paths().find(|(_, path, used)| *used == Use::Socket && path.parent() == Some(&folder)) {
             Some((key, ..)) => runtime_folder::make(&folder)
-                .map_err(|error| value(&key, format!("cannot make {}: {error}", folder.display()))),
+                .map_err(|error| value(&key, format!("cannot create {}: {error}", folder.display()))),
             None => Ok(()),
         }
     }
@@ -154,7 +154,7 @@ pub(crate) fn check_paths(paths: impl Iterator<Item = (String, PathBuf, Use)>) -
             continue;
         }
         if let Some(user) = users.get(&resolved(path)) {
-            return Err(value(&key, format!("{} is {user} already", path.display())));
+            return Err(value(&key, format!("{} is already used by {user}", path.display())));
         }
         users.insert(resolved(path), key);
     }

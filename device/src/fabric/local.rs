@@ -242,7 +242,7 @@ impl LocalFabric {
             self.last = Some(Admitted { source, at: now, joins });
             return true;
         }
-        limited!(warn, own = %self.mac, ?source, "the guest of a NIC sends as another member");
+        limited!(warn, own = %self.mac, ?source, "dropped a frame with the MAC or IP address of another member");
         false
     }
 

@@ -94,7 +94,7 @@ fn cut_text(text: &str, len: usize) -> String {
     let kept = text.floor_char_boundary(len);
     match text.len() - kept {
         0 => text.to_owned(),
-        missing => format!("{} ({missing} bytes more)", &text[..kept]),
+        missing => format!("{} ({missing} more bytes)", &text[..kept]),
     }
 }
 

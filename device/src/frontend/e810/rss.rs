@@ -96,7 +96,7 @@ impl Vsis {
     pub(super) fn set_key(&mut self, parameters: &KeyParameters, buffer: &[u8]) -> Result<(), AdminError> {
         let vsi = self.scaled(parameters.vsi, parameters.vsi_valid)?;
         let Some(written) = buffer.first_chunk() else {
-            return Err(AdminError::invalid("bytes of an rss key", buffer.len() as u64));
+            return Err(AdminError::invalid("RSS key length", buffer.len() as u64));
         };
         vsi.rss.key = Some(Key::new(*written));
         Ok(())
@@ -127,7 +127,7 @@ impl Vsis {
     ) -> Result<(), AdminError> {
         let table = self.table(parameters)?;
         let Some(entries) = buffer.get(..table.len()) else {
-            return Err(AdminError::invalid("bytes of an rss table", buffer.len() as u64));
+            return Err(AdminError::invalid("RSS table length", buffer.len() as u64));
         };
         table.copy_from_slice(entries);
         Ok(())
@@ -145,7 +145,7 @@ impl Vsis {
         let table = self.table(parameters)?;
         let len = buffer.len();
         let Some(entries) = buffer.get_mut(..table.len()) else {
-            return Err(AdminError::invalid("bytes of an rss table", len as u64));
+            return Err(AdminError::invalid("RSS table length", len as u64));
         };
         entries.copy_from_slice(table);
         Ok(table.len())
@@ -159,9 +159,9 @@ impl Vsis {
             TableKind::Function if parameters.function_entries() == Some(FUNCTION_ENTRIES) => {
                 Ok(self.function_table.0.as_mut_slice())
             }
-            TableKind::Function => Err(AdminError::invalid("size of an rss table", parameters.size.into())),
+            TableKind::Function => Err(AdminError::invalid("RSS table size", parameters.size.into())),
             TableKind::Global | TableKind::Reserved => {
-                Err(AdminError::invalid("kind of rss table", parameters.kind.into()))
+                Err(AdminError::invalid("RSS table type", parameters.kind.into()))
             }
         }
     }
