@@ -344,7 +344,7 @@ mod tests {
             ),
             (
                 format!("{},{}", device(""), device("").replace("258", "259")),
-                "devices[1].fabric.udp.bind: devices[0] receives on 127.0.0.1:7000 already",
+                "devices[1].fabric.udp.bind: devices[0] already receives on 127.0.0.1:7000",
             ),
             (
                 device(r#", "peers": [{"id": 1}, {"id": 2, "mac": "02:00:00:00:00:01"}]"#),

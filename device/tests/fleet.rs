@@ -165,14 +165,14 @@ fn a_device_that_cannot_be_added_is_refused_with_its_key_and_nothing_is_lost() {
         (with("id", json!("two")), "device.id: invalid type"),
         (with("sockt", json!(1)), "device.sockt: unknown field `sockt`"),
         (with("id", json!(1)), "device.id: 1 is already the number of hca1"),
-        (with("mac", json!("02:00:00:00:00:01")), "device.mac: 02:00:00:00:00:01 is the MAC of hca1 already"),
+        (with("mac", json!("02:00:00:00:00:01")), "device.mac: 02:00:00:00:00:01 is already the MAC of hca1"),
         (with("fabric", udp(&own)), "device.fabric.udp.bind: hca1 receives on 127.0.0.1:"),
         (
             with("fabric", udp(&taken.local_addr().unwrap().to_string())),
             "device.fabric.udp.bind: cannot open 127.0.0.1:",
         ),
-        (with("socket_path", json!(path.join("1.sock"))), "1.sock is hca1.socket_path already"),
-        (with("capture", json!(path.join("control.sock"))), "control.sock is control_socket already"),
+        (with("socket_path", json!(path.join("1.sock"))), "1.sock is already used by hca1.socket_path"),
+        (with("capture", json!(path.join("control.sock"))), "control.sock is already used by control_socket"),
         (with("guest_memory", json!({ "max_gib": 65536 })), "device.guest_memory.max_gib: 65536 GiB where"),
     ];
     for (entry, expected) in cases {
@@ -319,7 +319,7 @@ fn a_file_that_is_wrong_changes_nothing() {
         (vec![], "devices: at least one device is needed"),
         (vec![one.clone(), one.clone()], "devices[1].id: 1 is already the number of devices[0]"),
         // Only with what is not in the file.
-        (vec![one.clone(), like_added], "devices[1].mac: 02:00:00:00:00:07 is the MAC of hca7 already"),
+        (vec![one.clone(), like_added], "devices[1].mac: 02:00:00:00:00:07 is already the MAC of hca7"),
         (vec![one.clone(), elsewhere], "devices[1].socket_path: /nonexistent"),
         // Seen only when the device is made; device 2 would go.
         (vec![one, device(&path, 4), in_use], "devices[2].fabric.udp.bind: cannot open 127.0.0.1:"),

@@ -264,10 +264,7 @@ mod tests {
         assert_eq!(peer(r#", "mac": "52:54:00:00:00:09""#), Ok(Some("52:54:00:00:00:09".to_owned())));
         for (extra, problem) in [
             (r#", "id": 0"#, "devices[0].fabric.udp.peers[0].id: 0 is not in 1..=49150"),
-            (
-                r#", "id": 3, "mac": "52:54:00:00:00:09""#,
-                "devices[0].fabric.udp.peers[0].mac: id has given a MAC",
-            ),
+            (r#", "id": 3, "mac": "52:54:00:00:00:09""#, "devices[0].fabric.udp.peers[0].mac: excludes `id`"),
         ] {
             let error = peer(extra).unwrap_err();
             assert!(error.contains(problem), "{error}");

@@ -187,11 +187,11 @@ mod tests {
         for (devices, message) in [
             (
                 device(r#", "socket_path": "/x/./s", "capture": "/x/s""#),
-                "devices[0].capture: /x/s is devices[0].socket_path already".to_owned(),
+                "devices[0].capture: /x/s is already used by devices[0].socket_path".to_owned(),
             ),
             (
                 device(&format!(r#", "capture": "{direct}", "trace": {{"file": "{linked}"}}"#)),
-                format!("devices[0].trace.file: {linked} is devices[0].capture already"),
+                format!("devices[0].trace.file: {linked} is already used by devices[0].capture"),
             ),
             (
                 format!(
@@ -199,7 +199,7 @@ mod tests {
                     device(r#", "trace": {"file": "/x/t"}"#),
                     device(r#", "capture": "/x/t""#).replace("258", "259").replace("7000", "7001")
                 ),
-                "devices[1].capture: /x/t is devices[0].trace.file already".to_owned(),
+                "devices[1].capture: /x/t is already used by devices[0].trace.file".to_owned(),
             ),
         ] {
             assert_eq!(check(&devices).unwrap_err(), message);

@@ -117,7 +117,7 @@ mod tests {
             ),
             (
                 r#", "socket_path": "/etc/passwd/s""#.to_owned(),
-                "devices[0].socket_path: /etc/passwd is no folder",
+                "devices[0].socket_path: /etc/passwd is not a directory",
             ),
             (r#", "socket_path": "/etc/passwd""#.to_owned(), "/etc/passwd exists and is not a socket"),
             (format!(r#", "capture": "{folder}""#), "exists and is not a regular file"),

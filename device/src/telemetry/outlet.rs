@@ -310,7 +310,10 @@ mod tests {
         outlet.finish(PATIENCE);
         let text = read_all(outlet, reader);
         let lines: Vec<_> = text.lines().collect();
-        assert!(matches!(lines[..], ["one", note, "five"] if note.ends_with("in time lines=3")), "{text}");
+        assert!(
+            matches!(lines[..], ["one", note, "five"] if note.ends_with("fast enough lines=3")),
+            "{text}"
+        );
     }
 
     #[test]

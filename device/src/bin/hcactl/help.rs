@@ -19,7 +19,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("hcactl qps --device 1", "list the queue pairs of device 1"),
     ("hcactl explain qp 0x12", "say why a queue pair makes no progress"),
     ("hcactl top", "show rates and errors live"),
-    ("hcactl trace on", "trace what the driver does, to standard error of hcad"),
+    ("hcactl trace on", "trace driver accesses to standard error of hcad"),
     ("hcactl impair add rx --probability 0.01 drop", "drop one received frame in a hundred"),
 ];
 
