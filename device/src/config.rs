@@ -348,10 +348,10 @@ mod tests {
             ),
             (
                 device(r#", "peers": [{"id": 1}, {"id": 2, "mac": "02:00:00:00:00:01"}]"#),
-                "devices[0].peers[1].mac: 02:00:00:00:00:01 is devices[0].peers[0].mac already",
+                "devices[0].peers[1].mac: 02:00:00:00:00:01 is already used by devices[0].peers[0].mac",
             ),
-            (device(r#", "peers": [{"id": 258}]"#), "02:00:00:00:01:02 is devices[0].mac already"),
-            (device(r#", "socket_mode": "rw""#), "devices[0].socket_mode: \"rw\" is no permissions"),
+            (device(r#", "peers": [{"id": 258}]"#), "02:00:00:00:01:02 is already used by devices[0].mac"),
+            (device(r#", "socket_mode": "rw""#), "devices[0].socket_mode: \"rw\" is not an octal mode"),
             (device(r#", "sockt_path": "x""#), "devices[0].sockt_path: unknown field `sockt_path`"),
             (device(r#", "ipv4": "10.0.0""#), "devices[0].ipv4: invalid IPv4 address syntax"),
             (
@@ -359,8 +359,8 @@ mod tests {
                 "devices[0].ipv4: 224.0.0.1 is not a valid address for a port",
             ),
             (device(r#", "ipv4": "0.0.0.0""#), "devices[0].ipv4: 0.0.0.0 is not a valid address for a port"),
-            (device(r#", "ipv4": "255.255.255.255""#), "devices[0].ipv4: 255.255.255.255 is not an address"),
-            (device(r#", "ipv4": "127.1.2.3""#), "devices[0].ipv4: 127.1.2.3 is not an address a port can"),
+            (device(r#", "ipv4": "255.255.255.255""#), "devices[0].ipv4: 255.255.255.255 is not a valid address"),
+            (device(r#", "ipv4": "127.1.2.3""#), "devices[0].ipv4: 127.1.2.3 is not a valid address for a port"),
             (
                 device(r#", "default_peer": {"id": 3, "ipv4": "127.0.0.1"}"#),
                 "devices[0].default_peer.ipv4: 127.0.0.1 is not a valid address for a port",

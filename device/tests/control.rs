@@ -366,7 +366,7 @@ fn a_capture_begins_and_ends_on_request_and_overwrites_nothing() {
     hcactl(&control, &["capture", "on", name]).unwrap();
     assert_eq!(hcactl_json(&control, "devices")[0]["capture"], name);
     let error = hcactl(&control, &["capture", "on", name]).unwrap_err();
-    assert_eq!(error, format!("hcactl: a capture to {name} is running\n"));
+    assert_eq!(error, format!("hcactl: a capture to {name} is already running\n"));
     hcactl(&control, &["capture", "off"]).unwrap();
     assert_eq!(hcactl_json(&control, "devices")[0]["capture"], Value::Null);
     // A section header block.
@@ -381,7 +381,7 @@ fn memory_keeps_what_is_chosen_until_it_is_dumped_and_goes_on_then() {
     let mut guest = connect(&daemon);
     let file = |name: &str| daemon.folder.path().join(name).to_str().unwrap().to_owned();
     let error = hcactl(&control, &["trace", "dump", &file("none")]).unwrap_err();
-    assert_eq!(error, "hcactl: no trace is kept in memory\n");
+    assert_eq!(error, "hcactl: no trace is kept in memory; start one with `hcactl trace ring`\n");
     assert!(hcactl(&control, &["trace", "ring", "1K"]).unwrap_err().contains("1024 is not in 65536..="));
     hcactl(&control, &["trace", "ring", "64K", "--kind", "command", "--kind", "wqe"]).unwrap();
     assert_eq!(hcactl_json(&control, "devices")[0]["trace"], "memory");
@@ -437,7 +437,7 @@ fn a_trace_begins_and_ends_on_request_and_overwrites_nothing() {
     hcactl(&control, &["trace", "on", name]).unwrap();
     assert_eq!(hcactl_json(&control, "devices")[0]["trace"], name);
     let error = hcactl(&control, &["trace", "on", name]).unwrap_err();
-    assert_eq!(error, format!("hcactl: a trace to {name} is running\n"));
+    assert_eq!(error, format!("hcactl: a trace to {name} is already running\n"));
     guest.ok(Op::Nop, 0, 0x1f, &[]);
     hcactl(&control, &["trace", "off"]).unwrap();
     guest.ok(Op::Nop, 0, 0x1f, &[]);
@@ -468,7 +468,7 @@ fn a_record_begins_on_request_before_a_client_comes_and_is_replayed() {
     assert_eq!(hcactl(&control, &["record", "off"]).unwrap_err(), "hcactl: no recording is running\n");
     let mut guest = connect(&daemon);
     let error = hcactl(&control, &["record", "on", name]).unwrap_err();
-    assert!(error.starts_with("hcactl: a VMM is connected, and a record begins with the device"), "{error}");
+    assert!(error.starts_with("hcactl: a VMM is connected; start recording before the VMM connects"), "{error}");
     assert!(!file.exists(), "a record of nothing is left");
     guest.ok(Op::Nop, 0, 0x1f, &[]);
     drop(guest);
@@ -481,7 +481,7 @@ fn a_record_begins_on_request_before_a_client_comes_and_is_replayed() {
     assert_eq!(hcactl_json(&control, "devices")[0]["record"], name);
     assert_eq!(hcactl_json(&control, "devices")[0]["port"], "down");
     let error = hcactl(&control, &["record", "on", name]).unwrap_err();
-    assert_eq!(error, format!("hcactl: a record to {name} is being written\n"));
+    assert_eq!(error, format!("hcactl: a recording to {name} is already running\n"));
     let mut guest = connect(&daemon);
     guest.ok(Op::QueryAdapter, 0, 0, &[]);
     hcactl(&control, &["port", "up"]).unwrap();
@@ -547,8 +547,8 @@ fn a_trace_ends_at_its_bound_and_the_device_goes_on() {
     let name = file.to_str().unwrap();
     hcactl(&control, &["trace", "on", name]).unwrap();
     (0..100).for_each(|_| guest.ok(Op::Nop, 0, 0x1f, &[]));
-    let line = daemon.wait_for_line("trace ends");
-    assert!(line.contains("bound of 1000 bytes"), "{line}");
+    let line = daemon.wait_for_line("trace stopped");
+    assert!(line.contains("size limit of 1000 bytes"), "{line}");
     let error = hcactl(&control, &["trace", "off"]).unwrap_err();
     assert_eq!(
         error,
@@ -589,7 +589,7 @@ fn impairments_are_added_listed_and_cleared_at_run_time() {
     );
     let text = hcactl(&control, &["impair", "list"]).unwrap();
     assert!(
-        text.contains("QP 0x12, READ response middle  number 3") && text.contains("p=0.01 seed 7"),
+        text.contains("QP 0x12, READ response middle  #3") && text.contains("p=0.01 seed 7"),
         "{text}"
     );
 
@@ -666,7 +666,7 @@ fn a_line_without_end_closes_its_client_only() {
     let mut answer = Vec::new();
     // The daemon closes with bytes unread, which the socket may report behind the answer.
     let _ = stream.read_to_end(&mut answer);
-    assert!(answer.starts_with(br#"{"error":"a request is one line of at most"#));
+    assert!(answer.starts_with(br#"{"error":"request exceeds"#));
     assert!(hcactl(&control, &["devices"]).is_ok());
 }
 
@@ -677,7 +677,7 @@ fn a_seventeenth_client_is_told_that_there_are_too_many() {
     for client in &mut clients {
         assert!(ask(client, br#"{"devices":{}}"#)["devices"].is_array());
     }
-    assert_eq!(hcactl(&control, &["devices"]).unwrap_err(), "hcactl: too many clients\n");
+    assert_eq!(hcactl(&control, &["devices"]).unwrap_err(), "hcactl: too many control clients\n");
     for client in &mut clients {
         assert!(ask(client, br#"{"counters":{"device":1}}"#)["counters"].is_object());
     }
@@ -694,5 +694,5 @@ fn clients_that_say_nothing_do_not_lock_others_out() {
 #[test]
 fn a_daemon_that_is_not_there_is_named() {
     let error = hcactl(&"/nonexistent/control.sock".into(), &["devices"]).unwrap_err();
-    assert!(error.starts_with("hcactl: cannot reach /nonexistent/control.sock: "), "{error}");
+    assert!(error.starts_with("hcactl: cannot connect to /nonexistent/control.sock: "), "{error}");
 }

@@ -142,7 +142,7 @@ fn counters_are_watched_with_their_rates_until_nobody_reads() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
     let mut child = command.args(["counters", "--watch", "0"]).stderr(Stdio::piped()).spawn().unwrap();
     child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
-    assert!(!child.wait().unwrap().success() && error.contains("shorter than 0.1 s"), "{error}");
+    assert!(!child.wait().unwrap().success() && error.contains("must be at least 0.1 s"), "{error}");
 }
 
 #[test]

@@ -166,14 +166,14 @@ fn a_device_that_cannot_be_added_is_refused_with_its_key_and_nothing_is_lost() {
         (with("sockt", json!(1)), "device.sockt: unknown field `sockt`"),
         (with("id", json!(1)), "device.id: 1 is already the number of hca1"),
         (with("mac", json!("02:00:00:00:00:01")), "device.mac: 02:00:00:00:00:01 is already the MAC of hca1"),
-        (with("fabric", udp(&own)), "device.fabric.udp.bind: hca1 receives on 127.0.0.1:"),
+        (with("fabric", udp(&own)), "device.fabric.udp.bind: hca1 already receives on 127.0.0.1:"),
         (
             with("fabric", udp(&taken.local_addr().unwrap().to_string())),
             "device.fabric.udp.bind: cannot open 127.0.0.1:",
         ),
         (with("socket_path", json!(path.join("1.sock"))), "1.sock is already used by hca1.socket_path"),
         (with("capture", json!(path.join("control.sock"))), "control.sock is already used by control_socket"),
-        (with("guest_memory", json!({ "max_gib": 65536 })), "device.guest_memory.max_gib: 65536 GiB where"),
+        (with("guest_memory", json!({ "max_gib": 65536 })), "device.guest_memory.max_gib: 65536 GiB exceeds"),
     ];
     for (entry, expected) in cases {
         let error = add(&daemon, &entry).unwrap_err();
@@ -186,10 +186,10 @@ fn a_device_that_cannot_be_added_is_refused_with_its_key_and_nothing_is_lost() {
     let confined = [
         (with("socket_path", json!(elsewhere.path().join("s"))), "add more with `confinement.sockets`"),
         (with("capture", json!(elsewhere.path().join("c"))), "add directories with `confinement.writable`"),
-        (with("fabric", json!({ "tap": { "interface": "t" } })), "device.fabric.tap: no device was on a tap"),
+        (with("fabric", json!({ "tap": { "interface": "t" } })), "device.fabric.tap: no device used the tap"),
         (
             with("fabric", json!({ "ring": { "folder": path } })),
-            "device.fabric.ring: no device was on a ring",
+            "device.fabric.ring: no device used the ring",
         ),
         (with("socket_group", json!(1)), "device.socket_group: group 1 was not named by any `socket_group`"),
     ];
@@ -354,7 +354,7 @@ fn a_device_that_has_changed_and_cannot_be_made_is_tried_until_it_can() {
         serde_json::from_str::<Value>(&rows).unwrap()[0].clone()
     };
     until("the failure", || (row()["restarts"].as_u64() > Some(0)).then_some(()));
-    assert!(row()["problem"].as_str().unwrap().contains("cannot receive on 127.0.0.1:"), "{}", row());
+    assert!(row()["problem"].as_str().unwrap().contains("cannot open 127.0.0.1:"), "{}", row());
     drop(taken);
     until("the device", || (row()["state"] == "running").then_some(()));
     assert!(is_served(&mut connect(&daemon, 1)));

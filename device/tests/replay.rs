@@ -93,7 +93,7 @@ fn a_killed_daemon_leaves_a_record_up_to_there() {
     // What is in the file a moment later is there whatever happens to the daemon.
     let text = until("the last step in the file", || {
         let text = same(&record, &["--steps"]);
-        text.contains("client disconnected").then_some(text)
+        text.contains("client disconnects").then_some(text)
     });
     assert!(text.ends_with("no differences; recording ended: the recorder was stopped\n"), "{text}");
     daemon.child.kill().unwrap();

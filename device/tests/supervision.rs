@@ -166,7 +166,7 @@ fn a_tap_that_is_deleted_restarts_its_device_alone() {
     let mut delete = Command::new("nsenter");
     delete.args(["--net", "--target", &daemon.child.id().to_string(), "ip", "link", "delete", TAP]);
     assert!(delete.status().unwrap().success());
-    let line = daemon.wait_for_line("the device failed");
+    let line = daemon.wait_for_line("device failed; ");
     assert!(line.contains("device{id=1}"), "{line}");
 
     let rows = until("the device", || {

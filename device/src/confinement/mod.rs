@@ -108,7 +108,7 @@ fn needed(config: &Config, groups: &[Gid], grants: &[Grant]) -> CapabilitySet {
 /// Completes what [`begin`] began, in all threads, and logs what is in force.
 pub fn complete() {
     let Some(begun) = BEGUN.get() else {
-        tracing::info!("sandbox disabled by configuration");
+        tracing::info!("not confined: the sandbox is disabled");
         return;
     };
     let (mut in_force, mut missing) = (Vec::new(), Vec::new());

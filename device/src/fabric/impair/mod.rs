@@ -180,7 +180,7 @@ impl Impairments {
                 held.overtake();
             }
             if !kept {
-                fate.note += "; dropped: too many frames are held";
+                fate.note += "; lost: too many frames are held";
             }
         }
         Verdict::Touched { note: fate.note, frames }

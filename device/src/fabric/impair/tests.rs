@@ -250,7 +250,7 @@ fn what_is_held_back_is_bounded() {
     let mut impairments = rules(&[r#"{"direction": "tx", "action": {"delay": {"us": 1000}}}"#]);
     let lost = (0..10_000)
         .filter(|_| match impairments.judge(T0, Direction::Tx, &ARP, Origin::Own) {
-            Verdict::Touched { note, .. } => note.ends_with("dropped: too many frames are held"),
+            Verdict::Touched { note, .. } => note.ends_with("lost: too many frames are held"),
             Verdict::Untouched => false,
         })
         .count();
