@@ -359,8 +359,14 @@ mod tests {
                 "devices[0].ipv4: 224.0.0.1 is not a valid address for a port",
             ),
             (device(r#", "ipv4": "0.0.0.0""#), "devices[0].ipv4: 0.0.0.0 is not a valid address for a port"),
-            (device(r#", "ipv4": "255.255.255.255""#), "devices[0].ipv4: 255.255.255.255 is not a valid address"),
-            (device(r#", "ipv4": "127.1.2.3""#), "devices[0].ipv4: 127.1.2.3 is not a valid address for a port"),
+            (
+                device(r#", "ipv4": "255.255.255.255""#),
+                "devices[0].ipv4: 255.255.255.255 is not a valid address",
+            ),
+            (
+                device(r#", "ipv4": "127.1.2.3""#),
+                "devices[0].ipv4: 127.1.2.3 is not a valid address for a port",
+            ),
             (
                 device(r#", "default_peer": {"id": 3, "ipv4": "127.0.0.1"}"#),
                 "devices[0].default_peer.ipv4: 127.0.0.1 is not a valid address for a port",

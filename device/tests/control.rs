@@ -468,7 +468,10 @@ fn a_record_begins_on_request_before_a_client_comes_and_is_replayed() {
     assert_eq!(hcactl(&control, &["record", "off"]).unwrap_err(), "hcactl: no recording is running\n");
     let mut guest = connect(&daemon);
     let error = hcactl(&control, &["record", "on", name]).unwrap_err();
-    assert!(error.starts_with("hcactl: a VMM is connected; start recording before the VMM connects"), "{error}");
+    assert!(
+        error.starts_with("hcactl: a VMM is connected; start recording before the VMM connects"),
+        "{error}"
+    );
     assert!(!file.exists(), "a record of nothing is left");
     guest.ok(Op::Nop, 0, 0x1f, &[]);
     drop(guest);
@@ -588,10 +591,7 @@ fn impairments_are_added_listed_and_cleared_at_run_time() {
         ])
     );
     let text = hcactl(&control, &["impair", "list"]).unwrap();
-    assert!(
-        text.contains("QP 0x12, READ response middle  #3") && text.contains("p=0.01 seed 7"),
-        "{text}"
-    );
+    assert!(text.contains("QP 0x12, READ response middle  #3") && text.contains("p=0.01 seed 7"), "{text}");
 
     let error = hcactl(&control, &["impair", "add", "tx", "--opcode", "SEND", "drop"]).unwrap_err();
     assert_eq!(error, "hcactl: opcode: is not an opcode name of IBTA volume 1, table 38\n");
