@@ -67,6 +67,16 @@ fn the_socket_is_named_before_or_behind_the_command_or_by_the_environment() {
 }
 
 #[test]
+fn no_command_prints_grouped_help() {
+    let output = hcactl().env("HCACTL_SOCKET", "/nonexistent/control.sock").output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in ["\nDevices:\n  devices ", "\nOptions:\n", "\nExamples:\n  hcactl devices "] {
+        assert!(text.contains(part), "{part:?} is missing in\n{text}");
+    }
+}
+
+#[test]
 fn devices_shows_the_one_that_was_chosen() {
     let (_daemon, control) = start();
     let one: Value =

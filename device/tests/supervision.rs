@@ -122,7 +122,7 @@ fn a_thread_that_hangs_keeps_neither_others_from_serving_nor_the_daemon_from_end
     let text = hcactl(&daemon, &["devices"]).unwrap();
     assert!(text.contains("not answering"), "{text}");
     let error = hcactl(&daemon, &["--device", "1", "port", "down"]).unwrap_err();
-    assert_eq!(error, "hcactl: the device does not answer\n");
+    assert_eq!(error, "hcactl: the device is not responding\n");
     assert!(asked.elapsed() < PATIENCE, "{:?}", asked.elapsed());
 
     is_served(&mut client);

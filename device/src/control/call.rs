@@ -119,7 +119,7 @@ pub enum NoAnswer {
     #[error("the device is not running")]
     NotRunning,
     /// Its thread is busy with something else.
-    #[error("the device does not answer")]
+    #[error("the device is not responding")]
     Late,
 }
 

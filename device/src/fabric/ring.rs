@@ -142,7 +142,7 @@ impl RingFabric {
             started: now,
             stats: FabricStats::default(),
         };
-        tracing::info!(folder = %folder.display(), mac = %own.mac, "ring fabric");
+        tracing::info!(folder = %folder.display(), mac = %own.mac, "ring fabric joined");
         fabric.scan(Scan::Whole);
         Ok(fabric)
     }

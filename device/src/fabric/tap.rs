@@ -73,7 +73,7 @@ impl TapFabric {
         attach(&tap, interface)?;
         let mtu = mtu(interface);
         let (path_mtu, need) = (path_mtu.bytes(), path_mtu.bytes() + ROCE_HEADERS);
-        tracing::info!(%interface, mtu, path_mtu, "tap fabric");
+        tracing::info!(%interface, mtu, path_mtu, "tap fabric opened");
         if mtu.is_some_and(|mtu| mtu < need) {
             tracing::warn!(%interface, mtu, need, "interface MTU is too small for path MTU {path_mtu}");
         }

@@ -58,7 +58,7 @@ impl UdpFabric {
             receive_buffer = receive,
             send_buffer = send,
             gso_segments = max_run,
-            "udp fabric"
+            "UDP fabric opened"
         );
         if receive < SOCKET_BUFFER_LEN / 4 {
             tracing::warn!(

@@ -207,7 +207,7 @@ fn a_corrupted_packet_has_one_bit_inverted_and_a_wrong_icrc() {
         }
     }
     let over_ipv6 = send(&mut impairments, T0, &frame("v6_rc_ack")).remove(0);
-    assert_eq!(RoceFrame::parse(&over_ipv6), Err(WireError::Checksum { what: "udp" }));
+    assert_eq!(RoceFrame::parse(&over_ipv6), Err(WireError::Checksum { what: "UDP" }));
 }
 
 #[test]
