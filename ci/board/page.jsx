@@ -82,7 +82,7 @@ function frame({ name, values }, index, { defaults }) {
 
 const hasValues = (frame) => frame.fields[1].values.some((value) => value !== null);
 
-function Lines({ frames, width, height }) {
+function Lines({ frames, width, height, legend }) {
   const ends = { from: dateTime(from * 1000), to: dateTime(to * 1000) };
   return (
     <TimeSeries
@@ -92,7 +92,7 @@ function Lines({ frames, width, height }) {
       height={height}
       timeRange={{ ...ends, raw: ends }}
       timeZone="utc"
-      legend={{ showLegend: true, displayMode: "list", placement: "bottom", calcs: [] }}
+      legend={legend}
     />
   );
 }
@@ -133,10 +133,10 @@ function Panel({ panel, frames }) {
       <PanelChrome title={panel.title} width={width} height={height}>
         {(width, height) =>
           frames.some(hasValues) ? (
-            <Content frames={frames.filter(hasValues)} width={width} height={height} />
+            <Content frames={frames.filter(hasValues)} width={width} height={height} legend={panel.options?.legend} />
           ) : (
             <div style={{ width, lineHeight: `${height}px`, textAlign: "center", color: theme.colors.text.secondary }}>
-              No data
+              {panel.fieldConfig.defaults.noValue ?? "No data"}
             </div>
           )}
       </PanelChrome>

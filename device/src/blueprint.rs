@@ -36,7 +36,7 @@ pub enum MakeError {
         source: ListenError,
     },
     /// No fabric.
-    #[error("{key}: cannot receive on {name}")]
+    #[error("{key}: cannot open {name}")]
     Fabric {
         /// Which device's.
         key: String,
@@ -56,7 +56,7 @@ pub enum MakeError {
         source: io::Error,
     },
     /// The host refuses descriptors or memory.
-    #[error("the host does not let us start")]
+    #[error("cannot allocate host resources")]
     Host(#[from] io::Error),
 }
 
@@ -153,7 +153,7 @@ impl Blueprint {
                 Some(self.must("record", path, record)?)
             }
             (Some(path), Occasion::Restart) => {
-                tracing::warn!(path = %path.display(), "the record ends with the failure of the device");
+                tracing::warn!(path = %path.display(), "recording ended because the device failed");
                 None
             }
         };
@@ -279,9 +279,7 @@ pub fn name(device: &DeviceConfig) -> String {
 
 /// What could be opened again; the log says what could not.
 fn unless<T>(path: &Path, opened: io::Result<T>) -> Option<T> {
-    opened
-        .inspect_err(|error| tracing::warn!(path = %path.display(), %error, "file is not written any more"))
-        .ok()
+    opened.inspect_err(|error| tracing::warn!(path = %path.display(), %error, "writing stopped")).ok()
 }
 
 /// What a worker is made of beside its front-end.

@@ -276,7 +276,7 @@ mod tests {
             capture.record(Direction::Outbound, &[0; 1000], About::default());
         }
         assert_eq!(capture.path(), None);
-        assert!(capture.ended().unwrap().1.contains("its bound of 10000 bytes"));
+        assert!(capture.ended().unwrap().1.contains("size limit of 10000 bytes"));
         let bytes = std::fs::read(&path).unwrap();
         assert!((10_000..12_000).contains(&bytes.len()), "{}", bytes.len());
         assert!((9..11).contains(&frames(&bytes).len()));

@@ -18,20 +18,38 @@ use crate::telemetry::filter::{CaptureFilter, TraceFilter};
 use crate::telemetry::store::Keep;
 use crate::telemetry::trace::TraceFormat;
 
-/// Serves RDMA HCAs as vfio-user PCI devices.
+/// Heading of options that override the configuration of the only device.
+const OVERRIDES: &str = "Overrides (for configurations with one device)";
+
+/// Shown below the options.
+const EXAMPLES: &str = "\
+Examples:
+  hcad --config configs/jingzhao.json            serve the devices of a configuration
+  hcad --config configs/jingzhao.json --check    check the configuration only
+  hcad --frontend mthca --id 1 --udp 127.0.0.1:47911 --peer 127.0.0.1:47912
+                                                 serve one device without a file
+  hcad replay device.record                      replay a recording";
+
+/// Emulates RDMA network cards as vfio-user PCI devices.
 ///
-/// Runs in the foreground until SIGTERM or SIGINT; SIGHUP, or `hcactl reload`, has it read its configuration file again. Log
-/// lines go to standard error; RUST_LOG filters them. Sockets that nobody names are made in $RUNTIME_DIRECTORY,
-/// $XDG_RUNTIME_DIR/hcad or /run/hcad; those that systemd passes are used where the configuration names their paths, or for
-/// its only device.
+/// Runs in the foreground until SIGTERM or SIGINT. SIGHUP or `hcactl reload` reloads the configuration file. The log goes to
+/// standard error; RUST_LOG sets its filter. Sockets without a configured path are created in $RUNTIME_DIRECTORY,
+/// $XDG_RUNTIME_DIR/hcad or /run/hcad. A socket passed by systemd is used if the configuration names its path, or if there is
+/// only one device and it has no path.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "hcad", version, subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
+#[command(
+    name = "hcad",
+    version,
+    subcommand_negates_reqs = true,
+    args_conflicts_with_subcommands = true,
+    after_help = EXAMPLES
+)]
 pub struct Cli {
-    /// Something else than serving
+    /// Run a command instead of serving devices
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// Configuration file (JSON; its keys are described in configs/config.schema.json), or "-" for standard input
+    /// Configuration file in JSON (schema: configs/config.schema.json), or "-" for standard input
     #[arg(long, value_name = "FILE", required_unless_present_any = ["print_capabilities", "frontend", "write_manual"])]
     pub config: Option<PathBuf>,
 
@@ -39,37 +57,35 @@ pub struct Cli {
     #[expect(missing_docs, reason = "clap would take it for the help of the whole program")]
     pub device: DeviceArgs,
 
-    /// Unix socket to serve the VMM on, instead of the file's; for a configuration with one device
-    #[arg(long, value_name = "PATH", conflicts_with = "fd")]
+    /// Unix socket for the VMM
+    #[arg(long, help_heading = OVERRIDES, value_name = "PATH", conflicts_with = "fd")]
     pub socket_path: Option<PathBuf>,
 
-    /// Inherited Unix socket, listening or connected, instead of a path; for a configuration with one device
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(RawFd).range(3..))]
+    /// Inherited file descriptor of a listening or connected Unix socket
+    #[arg(long, help_heading = OVERRIDES, value_name = "N", value_parser = clap::value_parser!(RawFd).range(3..))]
     pub fd: Option<RawFd>,
 
-    /// Unix socket that hcactl connects to, instead of the file's; without PATH it is control.sock where sockets are that
-    /// nobody names
+    /// Unix socket for hcactl. Without PATH: control.sock in the runtime directory
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
     pub control_socket: Option<Option<PathBuf>>,
 
-    /// Write every frame to this pcapng file; for a configuration with one device
-    #[arg(long, value_name = "FILE")]
+    /// Capture all frames to this pcapng file
+    #[arg(long, help_heading = OVERRIDES, value_name = "FILE")]
     pub capture: Option<PathBuf>,
 
-    /// Record register accesses, commands and queue entries in this file, or on standard error for "-"; for a
-    /// configuration with one device
-    #[arg(long, value_name = "FILE")]
+    /// Trace register accesses, commands and queue entries to this file ("-": standard error)
+    #[arg(long, help_heading = OVERRIDES, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 
-    /// Form of the records
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t, requires = "trace")]
+    /// Format of the trace
+    #[arg(long, help_heading = OVERRIDES, value_name = "FORMAT", value_enum, default_value_t, requires = "trace")]
     pub trace_format: TraceFormat,
 
-    /// Keep everything that reaches the device in this file, for `hcad replay`; for a configuration with one device
-    #[arg(long, value_name = "FILE")]
+    /// Record all input to this file, for `hcad replay`
+    #[arg(long, help_heading = OVERRIDES, value_name = "FILE")]
     pub record: Option<PathBuf>,
 
-    /// Leave the process all that its user may do
+    /// Disable the sandbox
     #[arg(long)]
     pub no_confinement: bool,
 
@@ -77,11 +93,11 @@ pub struct Cli {
     #[arg(long)]
     pub check: bool,
 
-    /// Print what this back-end can do, as JSON, and exit
+    /// Print the capabilities of this back-end as JSON and exit
     #[arg(long)]
     pub print_capabilities: bool,
 
-    /// Write man page and completions into this folder, and exit: for who makes packages
+    /// Write man pages and shell completions to this folder and exit (for packagers)
     #[arg(long, value_name = "FOLDER", hide = true, exclusive = true)]
     pub write_manual: Option<PathBuf>,
 }
@@ -89,35 +105,35 @@ pub struct Cli {
 /// What hcad does beside serving.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
-    /// Run a device again from a record of it, and compare everything it does with what it did
+    /// Replay a recording and compare the device's output with the recorded output
     ///
-    /// Needs neither guest nor network. Ends with status 1 where something differs, and says where first.
+    /// Needs neither a guest nor a network. Reports the first difference and exits with status 1 if there is one.
     Replay(ReplayArgs),
 }
 
 /// Arguments of `hcad replay`.
 #[derive(Clone, Debug, Args)]
 pub struct ReplayArgs {
-    /// The record
+    /// Recording to replay
     pub file: PathBuf,
 
-    /// Stop behind the step of this number; the first is 1
+    /// Stop after step N; steps are numbered from 1
     #[arg(long, value_name = "N")]
     pub until: Option<u64>,
 
-    /// Record register accesses, commands and queue entries in this file. Times are those of the device's clock
+    /// Trace register accesses, commands and queue entries to this file, with times of the device's clock
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 
-    /// Form of the records
+    /// Format of the trace
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t, requires = "trace")]
     pub trace_format: TraceFormat,
 
-    /// Print each step, and what the device does in it
+    /// Print each step and the device's actions in it
     #[arg(long)]
     pub steps: bool,
 
-    /// Print each step and wait for a line on standard input before it is done
+    /// Print each step and wait for Enter before executing it
     #[arg(long)]
     pub wait: bool,
 }
@@ -138,7 +154,10 @@ impl Cli {
             (Some(config), _) => config?,
             (None, Some(path)) => Config::load(path)?,
             (None, None) => {
-                return Err(ConfigError::Value { key: "--config".into(), problem: "is missing".into() });
+                return Err(ConfigError::Value {
+                    key: "--config".into(),
+                    problem: "a configuration file is required".into(),
+                });
             }
         };
         self.apply(&mut config, inherited).map_err(|error| error.in_file(self.origin()))?;
@@ -170,8 +189,10 @@ impl Cli {
         ];
         if let Some((option, _)) = overrides.iter().find(|(_, given)| *given) {
             let [device] = config.devices.as_mut_slice() else {
-                let problem =
-                    format!("needs a configuration with one device, this has {}", config.devices.len());
+                let problem = format!(
+                    "requires a configuration with exactly one device, this one has {}",
+                    config.devices.len()
+                );
                 return Err(ConfigError::Value { key: (*option).into(), problem });
             };
             if self.socket_path.is_some() || self.fd.is_some() {
@@ -301,7 +322,7 @@ mod tests {
     #[test]
     fn overrides_need_a_single_device() {
         let error = apply(&["--capture", "c"], configuration("pair.json")).unwrap_err();
-        assert_eq!(error, "--capture: needs a configuration with one device, this has 2");
+        assert_eq!(error, "--capture: requires a configuration with exactly one device, this one has 2");
     }
 
     #[test]

@@ -36,29 +36,28 @@ use crate::memory::limits::MAX_BYTES_OF_ALL;
 use crate::telemetry::subscriber::LogConfig;
 use crate::text_file;
 
-/// The whole file.
+/// The configuration file of hcad.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "hcad configuration")]
 pub struct ConfigFile {
-    /// What goes to standard error.
+    /// Log settings. The log goes to standard error.
     #[serde(default)]
     pub log: LogConfig,
-    /// The HCAs this process serves, one thread each.
+    /// The devices that this process serves, one thread each.
     pub devices: Vec<DeviceEntry>,
-    /// Unix socket that `hcactl` connects to, for the user of this process only. Without it there is none, unless
-    /// `--control-socket` is given.
+    /// Unix socket for `hcactl`, accessible to the user of this process only. Without it there is no control
+    /// socket, unless `--control-socket` is given.
     pub control_socket: Option<PathBuf>,
-    /// Where `GET /metrics` answers with figures for Prometheus: an address of this host with its port, such as
-    /// "127.0.0.1:9474", for whoever reaches it, or the path of a Unix socket, for the user of this process only. Without
-    /// it nowhere.
+    /// Listen address for Prometheus (`GET /metrics`). Either ADDRESS:PORT, such as "127.0.0.1:9474", which is open
+    /// to everyone who can reach the address, or the path of a Unix socket, accessible to the user of this process
+    /// only. Without it, metrics are not served.
     pub metrics: Option<String>,
-    /// Permissions of the devices' sockets, for those that have none of their own. In octal, "0600" by default, "0660"
-    /// with a `socket_group`.
+    /// Default `socket_mode` of the devices, in octal: "0600", or "0660" with a `socket_group`.
     pub socket_mode: Option<String>,
-    /// Group of the devices' sockets, for those that have none of their own.
+    /// Default `socket_group` of the devices.
     pub socket_group: Option<GroupEntry>,
-    /// What the process may still do once it serves.
+    /// Sandbox settings.
     #[serde(default)]
     pub confinement: ConfinementEntry,
 }
@@ -264,22 +263,28 @@ pub fn check_together(devices: &[(String, &DeviceConfig)]) -> Result<(), ConfigE
         let key = |part| format!("{name}.{part}");
         let Identity { lid, mac, .. } = device.identity;
         if let Some(other) = numbers.insert(lid, name) {
-            return Err(value(&key("id"), format!("{} is the number of {other} already", lid.get())));
+            return Err(value(&key("id"), format!("{} is already the number of {other}", lid.get())));
         }
         if let Some(other) = macs.insert(mac, name) {
-            return Err(value(&key("mac"), format!("{mac} is the MAC of {other} already")));
+            return Err(value(&key("mac"), format!("{mac} is already the MAC of {other}")));
         }
         if let FabricConfig::Udp { bind, .. } = device.fabric
             && bind.port() != 0
             && let Some(other) = binds.insert(bind, name)
         {
-            return Err(value(&key("fabric.udp.bind"), format!("{other} receives on {bind} already")));
+            return Err(value(&key("fabric.udp.bind"), format!("{other} already receives on {bind}")));
         }
     }
     let bytes = devices.iter().try_fold(0_u64, |sum, (_, device)| sum.checked_add(device.memory.bytes));
     match bytes {
         Some(bytes) if bytes <= MAX_BYTES_OF_ALL => Ok(()),
-        _ => Err(value("guest_memory", "devices may have more mapped than all of them together may")),
+        _ => Err(value(
+            "guest_memory",
+            format!(
+                "the devices' max_gib add up to more than {} GiB, the limit for all devices",
+                MAX_BYTES_OF_ALL >> 30
+            ),
+        )),
     }
 }
 
@@ -331,39 +336,45 @@ mod tests {
             (device(r#", "coalesce_us": 1001"#), "devices[0].coalesce_us: 1001 is not in 0..=1000"),
             (
                 format!("{},{}", device(""), device("")),
-                "devices[1].id: 258 is the number of devices[0] already",
+                "devices[1].id: 258 is already the number of devices[0]",
             ),
             (
                 format!("{},{}", device(""), device(r#", "mac": "02:00:00:00:01:02""#).replace("258", "259")),
-                "devices[1].mac: 02:00:00:00:01:02 is the MAC of devices[0] already",
+                "devices[1].mac: 02:00:00:00:01:02 is already the MAC of devices[0]",
             ),
             (
                 format!("{},{}", device(""), device("").replace("258", "259")),
-                "devices[1].fabric.udp.bind: devices[0] receives on 127.0.0.1:7000 already",
+                "devices[1].fabric.udp.bind: devices[0] already receives on 127.0.0.1:7000",
             ),
             (
                 device(r#", "peers": [{"id": 1}, {"id": 2, "mac": "02:00:00:00:00:01"}]"#),
-                "devices[0].peers[1].mac: 02:00:00:00:00:01 is devices[0].peers[0].mac already",
+                "devices[0].peers[1].mac: 02:00:00:00:00:01 is already used by devices[0].peers[0].mac",
             ),
-            (device(r#", "peers": [{"id": 258}]"#), "02:00:00:00:01:02 is devices[0].mac already"),
-            (device(r#", "socket_mode": "rw""#), "devices[0].socket_mode: \"rw\" is no permissions"),
+            (device(r#", "peers": [{"id": 258}]"#), "02:00:00:00:01:02 is already used by devices[0].mac"),
+            (device(r#", "socket_mode": "rw""#), "devices[0].socket_mode: \"rw\" is not an octal mode"),
             (device(r#", "sockt_path": "x""#), "devices[0].sockt_path: unknown field `sockt_path`"),
             (device(r#", "ipv4": "10.0.0""#), "devices[0].ipv4: invalid IPv4 address syntax"),
             (
                 device(r#", "ipv4": "224.0.0.1""#),
-                "devices[0].ipv4: 224.0.0.1 is not an address a port can have",
+                "devices[0].ipv4: 224.0.0.1 is not a valid address for a port",
             ),
-            (device(r#", "ipv4": "0.0.0.0""#), "devices[0].ipv4: 0.0.0.0 is not an address a port can have"),
-            (device(r#", "ipv4": "255.255.255.255""#), "devices[0].ipv4: 255.255.255.255 is not an address"),
-            (device(r#", "ipv4": "127.1.2.3""#), "devices[0].ipv4: 127.1.2.3 is not an address a port can"),
+            (device(r#", "ipv4": "0.0.0.0""#), "devices[0].ipv4: 0.0.0.0 is not a valid address for a port"),
+            (
+                device(r#", "ipv4": "255.255.255.255""#),
+                "devices[0].ipv4: 255.255.255.255 is not a valid address",
+            ),
+            (
+                device(r#", "ipv4": "127.1.2.3""#),
+                "devices[0].ipv4: 127.1.2.3 is not a valid address for a port",
+            ),
             (
                 device(r#", "default_peer": {"id": 3, "ipv4": "127.0.0.1"}"#),
-                "devices[0].default_peer.ipv4: 127.0.0.1 is not an address a port can have",
+                "devices[0].default_peer.ipv4: 127.0.0.1 is not a valid address for a port",
             ),
-            (device(r#", "ipv6": "ff02::1""#), "devices[0].ipv6: ff02::1 is not an address a port can have"),
+            (device(r#", "ipv6": "ff02::1""#), "devices[0].ipv6: ff02::1 is not a valid address for a port"),
             (
                 device(r#", "impairments": [{"direction": "tx", "action": "drop", "nth": 0}]"#),
-                "devices[0].impairments[0].nth: is counted from 1",
+                "devices[0].impairments[0].nth: must be at least 1",
             ),
             (
                 device(r#", "impairments": [{"direction": "tx", "action": "drop", "probability": 1.5}]"#),
@@ -375,7 +386,7 @@ mod tests {
             ),
             (
                 device("").replace(r#""jingzhao": {}"#, r#""jingzhao": {"limits": {"max_send_sges": 40}}"#),
-                "devices[0].frontend.jingzhao.limits: max_send_sges: 40 do not fit into a WQE of 512 bytes",
+                "devices[0].frontend.jingzhao.limits: max_send_sges: 40 elements do not fit in a WQE of 512 bytes",
             ),
         ] {
             let error = check(&devices).unwrap_err();

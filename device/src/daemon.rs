@@ -34,7 +34,7 @@ pub enum DaemonError {
     #[error(transparent)]
     Inherited(#[from] InheritedError),
     /// The host refuses threads, signals or descriptors.
-    #[error("the host does not let us start")]
+    #[error("cannot allocate host resources")]
     Host(#[from] io::Error),
 }
 
@@ -98,7 +98,11 @@ pub fn run(
     if let Err(signal) = &ended {
         let guests = fleet.guests();
         if guests > 0 {
-            tracing::warn!(signal, guests, "guests lose their HCA: QEMU does not connect again");
+            tracing::warn!(
+                signal,
+                guests,
+                "shutting down while guests are connected; they lose their devices, because QEMU does not reconnect"
+            );
         }
     }
     let all_ended = runtime.block_on(fleet.end());
@@ -147,7 +151,7 @@ async fn serve_control(
     if let Some(listener) = listener {
         let service = control::server::Service { roster, changes, configuration };
         if let Err(error) = control::server::serve(&listener, service).await {
-            tracing::error!(%error, "the control socket is not served");
+            tracing::error!(%error, "control socket failed");
         }
     }
     future::pending().await
@@ -164,7 +168,7 @@ fn listen_for_metrics(config: &MetricsConfig) -> Result<(metrics::server::Listen
             .map_err(|source| MakeError::Fabric { key: key(), name: address.to_string(), source })?,
     };
     if let Some(address) = listener.address() {
-        tracing::info!(%address, "metrics are served to whoever reaches this address");
+        tracing::info!(%address, "serving metrics on a network address, without authentication");
     }
     Ok((listener, Process::new()))
 }
@@ -174,7 +178,7 @@ async fn serve_metrics(figures: Option<(metrics::server::Listener, Process)>, ro
     if let Some((listener, process)) = figures
         && let Err(error) = metrics::server::serve(&listener, process, roster).await
     {
-        tracing::error!(%error, "metrics are not served");
+        tracing::error!(%error, "metrics listener failed");
     }
     future::pending().await
 }

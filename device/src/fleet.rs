@@ -49,7 +49,7 @@ pub enum FleetError {
     #[error(transparent)]
     Make(#[from] MakeError),
     /// The host refuses threads or descriptors.
-    #[error("the host does not let us start")]
+    #[error("cannot allocate host resources")]
     Host(#[from] io::Error),
     /// A device cannot go on, and without its client cannot be made anew.
     #[error("{name} stopped")]
@@ -60,7 +60,7 @@ pub enum FleetError {
         source: Failure,
     },
     /// Devices did not end when they were asked to.
-    #[error("{} did not end within {} s", names.join(", "), ENDING.as_secs())]
+    #[error("{} did not stop within {} s", names.join(", "), ENDING.as_secs())]
     Hung {
         /// Which.
         names: Vec<String>,
@@ -271,7 +271,7 @@ impl Fleet {
         };
         match text {
             Ok(text) => drop(self.reload(&text).await),
-            Err(refusal) => tracing::error!("not reloaded: {refusal}"),
+            Err(refusal) => tracing::error!("configuration not reloaded: {refusal}"),
         }
     }
 
@@ -291,7 +291,7 @@ impl Fleet {
             Change::Add(entry, answer) => {
                 let added = self.add(entry);
                 if let Err(refusal) = &added {
-                    tracing::warn!("no device is added: {refusal}");
+                    tracing::warn!("device not added: {refusal}");
                 }
                 let _ = answer.send(added.map_err(|refusal| refusal.to_string()));
             }
@@ -338,15 +338,14 @@ impl Fleet {
     async fn reload(&mut self, text: &str) -> Result<Reloaded, Refusal> {
         let reloaded = self.reload_text(text).await;
         match &reloaded {
-            Err(refusal) => tracing::error!("not reloaded: {refusal}"),
+            Err(refusal) => tracing::error!("configuration not reloaded: {refusal}"),
             Ok(Reloaded { added, removed, changed, unchanged, not_changed, problems }) => {
                 for key in not_changed {
-                    tracing::warn!(
-                        key,
-                        "not changed: it is as it was when hcad started, until it starts anew"
-                    );
+                    tracing::warn!(key, "not changed: takes effect when hcad restarts");
                 }
-                problems.iter().for_each(|problem| tracing::error!("reloaded, but {problem}"));
+                problems
+                    .iter()
+                    .for_each(|problem| tracing::error!("configuration reloaded with a problem: {problem}"));
                 tracing::info!(?added, ?removed, ?changed, unchanged = unchanged.len(), "reloaded");
             }
         }
@@ -431,7 +430,7 @@ impl Fleet {
         for made in made {
             let name = made.blueprint.name();
             if let Err(error) = self.run(made, true) {
-                reloaded.problems.push(format!("{name} has no thread: {error}"));
+                reloaded.problems.push(format!("cannot start the thread of {name}: {error}"));
             }
         }
         Ok(reloaded)
@@ -580,8 +579,10 @@ impl Fleet {
             _ if is_leaving => {}
             (Ok(_), true) => self.over = Some(Ok(())),
             (Err(source), true) => self.over = Some(Err(FleetError::Device { name, source })),
-            (Ok(_), false) => tracing::info!(device = name, "its only client is gone, and it with it"),
-            (Err(failure), false) => tracing::error!(device = name, %failure, "the device is gone"),
+            (Ok(_), false) => tracing::info!(device = name, "only client disconnected; device stopped"),
+            (Err(failure), false) => {
+                tracing::error!(device = name, %failure, "device stopped after a failure")
+            }
         }
     }
 

@@ -405,7 +405,7 @@ impl<F: Frontend> Hca<F> {
     /// See [`Frontend::fail`].
     pub fn fail(&mut self) {
         self.step(Input::Fail);
-        tracing::info!("the device is told to fail");
+        tracing::info!("operator injected a device error");
         let cx = &mut context!(self);
         self.frontend.fail(cx);
     }

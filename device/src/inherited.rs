@@ -26,14 +26,14 @@ pub enum InheritedError {
     #[error(transparent)]
     Descriptor(#[from] ListenError),
     /// One that is connected, where sockets to listen on are wanted.
-    #[error("LISTEN_FDS: descriptor {0} is connected to somebody: the socket unit wants Accept=no")]
+    #[error("LISTEN_FDS: descriptor {0} is a connected socket; set Accept=no in the socket unit")]
     Connected(RawFd),
     /// No number, or too many.
-    #[error("LISTEN_FDS: {0:?} is no number of descriptors up to {MAX}")]
+    #[error("LISTEN_FDS: {0:?} is not a number of descriptors up to {MAX}")]
     Number(String),
     /// Nothing in the configuration is served there.
     #[error(
-        "LISTEN_FDS: nothing is served on {}: the configuration names it neither as a socket_path nor as control_socket",
+        "LISTEN_FDS: {} is not used; name it as `socket_path` or `control_socket` in the configuration",
         .0.display()
     )]
     Unused(PathBuf),

@@ -86,7 +86,7 @@ fn connect(name: &OsStr) -> io::Result<UnixDatagram> {
     match name.as_bytes() {
         [b'/', ..] => socket.connect(name)?,
         [b'@', name @ ..] => socket.connect_addr(&SocketAddr::from_abstract_name(name)?)?,
-        _ => return Err(io::Error::other("is neither a path nor an abstract name")),
+        _ => return Err(io::Error::other("must be a path or an abstract socket name")),
     }
     Ok(socket)
 }

@@ -39,7 +39,7 @@ pub enum Failure {
     #[error("{0:#}")]
     Rebuild(anyhow::Error),
     /// A panic, which has been reported.
-    #[error("panic: {0}: this is a defect of hcad")]
+    #[error("panic: {0} (this is a bug in hcad, please report it)")]
     Panic(String),
 }
 
@@ -62,7 +62,7 @@ pub fn supervise(
             Ok(worker) => {
                 mailbox.set_life(Life::Running);
                 if told.take().is_some() {
-                    limited!(info, "the device serves again");
+                    limited!(info, "device is running again");
                 }
                 let started = Instant::now();
                 // What the worker owned is gone afterwards. The mailbox holds whole calls at any moment.
@@ -82,7 +82,7 @@ pub fn supervise(
         let Some(rebuild) = &mut rebuild else { return Err(failure) };
         let problem = failure.to_string();
         if told.as_ref() != Some(&problem) {
-            limited!(error, %failure, "the device failed: its client is dropped and it is made anew");
+            limited!(error, %failure, "device failed; disconnecting its client and restarting it");
         }
         told = Some(problem.clone());
         mailbox.set_life(Life::Restarting(problem));
@@ -100,7 +100,7 @@ pub fn supervise(
 /// What a panic said.
 fn text(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("without a text").to_owned()
+    text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("without a message").to_owned()
 }
 
 #[cfg(test)]
@@ -204,6 +204,6 @@ mod tests {
     fn a_device_that_cannot_be_made_anew_ends_with_its_failure() {
         let (_handle, mut mailbox) = call::mailbox().unwrap();
         let failure = supervise(Box::new(Act::Panic), None, &mut mailbox).unwrap_err();
-        assert_eq!(failure.to_string(), "panic: no such thing: this is a defect of hcad");
+        assert_eq!(failure.to_string(), "panic: no such thing (this is a bug in hcad, please report it)");
     }
 }

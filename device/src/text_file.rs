@@ -21,13 +21,13 @@ pub fn read(path: &Path) -> io::Result<String> {
     let kind = file.metadata()?.file_type();
     if !kind.is_file() {
         let name = match kind {
-            kind if kind.is_dir() => "a folder",
+            kind if kind.is_dir() => "a directory",
             kind if kind.is_fifo() => "a FIFO",
             kind if kind.is_char_device() => "a character device",
             kind if kind.is_block_device() => "a block device",
             _ => "something else",
         };
-        return Err(io::Error::other(format!("it is {name}, and has to be a regular file")));
+        return Err(io::Error::other(format!("it is {name}, not a regular file")));
     }
     read_from(file)
 }
@@ -44,7 +44,7 @@ fn read_from(from: impl Read) -> io::Result<String> {
     let mut text = String::new();
     from.take(MAX_LEN + 1).read_to_string(&mut text)?;
     match text.len() as u64 > MAX_LEN {
-        true => Err(io::Error::other(format!("it has more than {MAX_LEN} bytes"))),
+        true => Err(io::Error::other(format!("it exceeds {MAX_LEN} bytes"))),
         false => Ok(text),
     }
 }
@@ -72,9 +72,9 @@ mod tests {
             ("{}".to_owned(), "{}".to_owned())
         );
         mknodat(CWD, at("fifo"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        assert_eq!(refusal(&at("fifo")), "it is a FIFO, and has to be a regular file");
+        assert_eq!(refusal(&at("fifo")), "it is a FIFO, not a regular file");
         assert!(refusal(Path::new("/dev/zero")).contains("a character device"));
-        assert!(refusal(folder.path()).contains("a folder"));
+        assert!(refusal(folder.path()).contains("a directory"));
         let _socket = UnixListener::bind(at("socket")).unwrap();
         read(&at("socket")).unwrap_err();
     }
@@ -86,8 +86,8 @@ mod tests {
         File::create(&path).unwrap().set_len(MAX_LEN).unwrap();
         assert_eq!(read(&path).unwrap().len() as u64, MAX_LEN);
         File::create(&path).unwrap().set_len(MAX_LEN + 1).unwrap();
-        assert_eq!(refusal(&path), "it has more than 2097152 bytes");
-        assert!(read_from(io::repeat(0)).unwrap_err().to_string().contains("more than"));
+        assert_eq!(refusal(&path), "it exceeds 2097152 bytes");
+        assert!(read_from(io::repeat(0)).unwrap_err().to_string().contains("exceeds"));
         assert!(read_from(&[0xff][..]).is_err());
     }
 }

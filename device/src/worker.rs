@@ -482,15 +482,15 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
 
     fn lose_client(&mut self, gone: &Gone) -> io::Result<()> {
         match gone {
-            Gone::Closed => limited!(info, "client is gone, device reset"),
+            Gone::Closed => limited!(info, "client disconnected; device reset"),
             Gone::Violation(error) => {
-                limited!(warn, %error, "client broke the vfio-user protocol, device reset");
+                limited!(warn, %error, "client violated the vfio-user protocol; device reset");
             }
             Gone::MemoryLost => limited!(
                 warn,
-                "a file of the client's memory was cut short, or the host has no page for it; device reset"
+                "client memory is not accessible (file truncated, or the host is out of pages); device reset"
             ),
-            Gone::Io(error) => limited!(warn, %error, "connection of the client failed, device reset"),
+            Gone::Io(error) => limited!(warn, %error, "client connection failed; device reset"),
         }
         if let Some(client) = &self.client {
             self.gone += *client.connection.stats();
@@ -514,7 +514,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             // The client still waits, and this turn's end sees that.
             Err(error) if self.reserve.give_up(&error) => Ok(()),
             Err(error) => {
-                limited!(error, %error, "cannot accept clients");
+                limited!(error, %error, "cannot accept client connections");
                 self.pause_accepting(ACCEPT_PAUSE)
             }
         }
@@ -536,7 +536,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
         match self.successor.take() {
             Some(_) if self.client.is_some() => {
-                limited!(warn, "refused a second client");
+                limited!(warn, "rejected a second client");
                 Ok(())
             }
             Some(stream) => self.adopt(Connection::new(stream)?),

@@ -239,7 +239,7 @@ fn sigterm_and_sigint_end_it_with_success_and_remove_the_socket_and_sighup_where
         let mut daemon = start_with_hangup(libc::SIG_DFL, arguments);
         let client = Client::new(&daemon.socket).unwrap();
         signal(&daemon, number);
-        let line = daemon.wait_for_line("guests lose their HCA");
+        let line = daemon.wait_for_line("they lose their devices");
         assert!(line.contains("WARN") && line.contains("guests=1"), "{line}");
         assert!(daemon.child.wait().unwrap().success());
         assert!(!daemon.socket.exists());
@@ -340,7 +340,7 @@ fn a_hangup_that_is_to_be_ignored_is_ignored() {
     let mut daemon = start_with_hangup(libc::SIG_IGN, &["--config", "hcad.json"]);
     signal(&daemon, libc::SIGHUP);
     drop(Client::new(&daemon.socket).unwrap());
-    daemon.wait_for_line("client is gone");
+    daemon.wait_for_line("client disconnected");
     signal(&daemon, libc::SIGTERM);
     assert!(daemon.child.wait().unwrap().success());
 }
@@ -415,7 +415,7 @@ fn an_inherited_listening_socket_serves_one_client_after_the_other() {
     let mut daemon = start_with_fd(&listener);
     for _ in 0..2 {
         drop(Client::new(&path).unwrap());
-        daemon.wait_for_line("client is gone");
+        daemon.wait_for_line("client disconnected");
     }
 }
 
@@ -459,5 +459,5 @@ fn a_descriptor_that_is_no_socket_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let config = configuration(folder.path(), None);
     let line = one_line(&run(&["--config", config.to_str().unwrap(), "--fd", "250"]));
-    assert_eq!(line, "hcad: --fd: descriptor 250: is no open socket\n");
+    assert_eq!(line, "hcad: --fd: descriptor 250: is not an open socket\n");
 }

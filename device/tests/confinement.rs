@@ -73,8 +73,7 @@ fn files_are_made_where_the_configuration_says_and_nowhere_else() {
             let file = path(folder);
             let error = hcactl(&control, &[what, "on", &file]).unwrap_err();
             let expected = format!(
-                "hcactl: cannot create {file}: hcad confines itself to what its configuration names, for files below {}: \
-                 `confinement.writable` may name more folders\n",
+                "hcactl: cannot create {file}: the sandbox allows new files only below {}; add directories with `confinement.writable`\n",
                 allowed.path().display()
             );
             assert_eq!(error, expected);
@@ -95,7 +94,7 @@ fn files_go_beside_the_control_socket_by_default() {
     if line.contains("landlock ABI") {
         let beside = daemon.folder.path().join("x.trace");
         let error = hcactl(&control, &["trace", "on", beside.to_str().unwrap()]).unwrap_err();
-        assert!(error.contains(&format!("for files below {}: ", own.display())), "{error}");
+        assert!(error.contains(&format!("new files only below {}; ", own.display())), "{error}");
     }
 }
 
@@ -106,7 +105,7 @@ fn a_folder_of_strangers_is_not_for_files() {
     std::os::unix::fs::symlink("/tmp", folder.path().join("control.files")).unwrap();
     let output = hcad().arg("--config").arg(&config).output().unwrap();
     let line = String::from_utf8(output.stderr).unwrap();
-    assert!(line.contains("control.files is not a folder of this user alone"), "{line}");
+    assert!(line.contains("control.files must be a directory that only this user can write"), "{line}");
 }
 
 #[test]
@@ -143,7 +142,7 @@ fn capabilities_for_what_comes_later_stay() {
     let confinement = json!({ "writable": [elsewhere.path()], "tap": true });
     let (_daemon, control, line) =
         start(&[("confinement", confinement), ("socket_group", json!(4711))], |_| ());
-    assert!(line.contains("no capabilities but CAP_DAC_OVERRIDE CAP_NET_ADMIN"), "{line}");
+    assert!(line.contains("no capabilities except CAP_DAC_OVERRIDE CAP_NET_ADMIN"), "{line}");
     hcactl(&control, &["capture", "on", elsewhere.path().join("x").to_str().unwrap()]).unwrap();
     let mut entry = json!({
         "id": 2,
@@ -167,7 +166,7 @@ fn off_means_off() {
     });
     let other = tempfile::tempdir().unwrap();
     for (name, (daemon, control, line)) in [("a", by_file), ("b", by_option)] {
-        assert!(line.contains("not confined: it is switched off"), "{line}");
+        assert!(line.contains("not confined: the sandbox is disabled"), "{line}");
         for key in ["Seccomp", "NoNewPrivs"] {
             // As this process has it.
             let own = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -184,8 +183,8 @@ fn a_kernel_that_lacks_something_is_named_and_serves() {
     // Numbers of linux/unistd.h, the same everywhere.
     const LANDLOCK_CREATE_RULESET: i64 = 444;
     for (call, missing) in [
-        (LANDLOCK_CREATE_RULESET, "missing: landlock (the kernel has none)"),
-        (libc::SYS_seccomp, "missing: seccomp (the kernel has none)"),
+        (LANDLOCK_CREATE_RULESET, "missing: landlock (not supported by the kernel)"),
+        (libc::SYS_seccomp, "missing: seccomp (not supported by the kernel)"),
     ] {
         let filter = without(call);
         let (daemon, control, line) = start(&[], |command| {

@@ -311,11 +311,11 @@ fn what_vmm_and_driver_asked_for_is_counted() {
     let text = hcactl(&control, &["explain", "qp", &format!("{QPN:#x}")]).unwrap();
     let said: Vec<_> = text.lines().collect();
     assert_eq!(said[0], format!("QP {QPN:#x}: RC, ERR"));
-    assert!(said[1].starts_with("stopped ") && said[1].ends_with(": its software moved it to ERR"), "{text}");
+    assert!(said[1].starts_with("stopped ") && said[1].ends_with(": software moved it to ERR"), "{text}");
     assert_eq!(
         hcactl(&control, &["explain", "qp", "9"]).unwrap(),
-        "QP 0x9: there is none, or it is in RESET: doorbells and packets are ignored\n\
-         ignored: once, the last time for qp_reset\n"
+        "QP 0x9: does not exist or is in RESET; doorbells and packets are ignored\n\
+         ignored: once, last reason qp_reset\n"
     );
     let json: Value = hcactl(&control, &["--json", "explain", "qp", "9"]).unwrap().parse().unwrap();
     let ignored = json!({ "count": 1, "last": "qp_reset" });
@@ -349,7 +349,7 @@ fn a_strict_device_reports_a_line_each() {
     for (rule, what) in [
         ("doorbell_state", "QP 0x10005 in INIT"),
         ("key_reuse", "key 0x2"),
-        ("hcr_not_polled", "is written and the end of the command before was not read"),
+        ("hcr_not_polled", "written before software read the end of the previous command"),
         ("unmap_in_use", "CQ 0x6"),
     ] {
         assert_eq!(violations[rule], 1, "{rule}: {violations}");
@@ -367,7 +367,7 @@ fn a_capture_begins_and_ends_on_request_and_overwrites_nothing() {
     hcactl(&control, &["capture", "on", name]).unwrap();
     assert_eq!(hcactl_json(&control, "devices")[0]["capture"], name);
     let error = hcactl(&control, &["capture", "on", name]).unwrap_err();
-    assert_eq!(error, format!("hcactl: a capture to {name} is running\n"));
+    assert_eq!(error, format!("hcactl: a capture to {name} is already running\n"));
     hcactl(&control, &["capture", "off"]).unwrap();
     assert_eq!(hcactl_json(&control, "devices")[0]["capture"], Value::Null);
     // A section header block.
@@ -382,7 +382,7 @@ fn memory_keeps_what_is_chosen_until_it_is_dumped_and_goes_on_then() {
     let mut guest = connect(&daemon);
     let file = |name: &str| daemon.folder.path().join(name).to_str().unwrap().to_owned();
     let error = hcactl(&control, &["trace", "dump", &file("none")]).unwrap_err();
-    assert_eq!(error, "hcactl: no trace is kept in memory\n");
+    assert_eq!(error, "hcactl: no trace is kept in memory; start one with `hcactl trace ring`\n");
     assert!(hcactl(&control, &["trace", "ring", "1K"]).unwrap_err().contains("1024 is not in 65536..="));
     hcactl(&control, &["trace", "ring", "64K", "--kind", "command", "--kind", "wqe"]).unwrap();
     assert_eq!(hcactl_json(&control, "devices")[0]["trace"], "memory");
@@ -438,7 +438,7 @@ fn a_trace_begins_and_ends_on_request_and_overwrites_nothing() {
     hcactl(&control, &["trace", "on", name]).unwrap();
     assert_eq!(hcactl_json(&control, "devices")[0]["trace"], name);
     let error = hcactl(&control, &["trace", "on", name]).unwrap_err();
-    assert_eq!(error, format!("hcactl: a trace to {name} is running\n"));
+    assert_eq!(error, format!("hcactl: a trace to {name} is already running\n"));
     guest.ok(Op::Nop, 0, 0x1f, &[]);
     hcactl(&control, &["trace", "off"]).unwrap();
     guest.ok(Op::Nop, 0, 0x1f, &[]);
@@ -466,10 +466,13 @@ fn a_record_begins_on_request_before_a_client_comes_and_is_replayed() {
     let (mut daemon, control) = start();
     let file = daemon.folder.path().join("x.record");
     let name = file.to_str().unwrap();
-    assert_eq!(hcactl(&control, &["record", "off"]).unwrap_err(), "hcactl: no record is being written\n");
+    assert_eq!(hcactl(&control, &["record", "off"]).unwrap_err(), "hcactl: no recording is running\n");
     let mut guest = connect(&daemon);
     let error = hcactl(&control, &["record", "on", name]).unwrap_err();
-    assert!(error.starts_with("hcactl: a VMM is connected, and a record begins with the device"), "{error}");
+    assert!(
+        error.starts_with("hcactl: a VMM is connected; start recording before the VMM connects"),
+        "{error}"
+    );
     assert!(!file.exists(), "a record of nothing is left");
     guest.ok(Op::Nop, 0, 0x1f, &[]);
     drop(guest);
@@ -482,7 +485,7 @@ fn a_record_begins_on_request_before_a_client_comes_and_is_replayed() {
     assert_eq!(hcactl_json(&control, "devices")[0]["record"], name);
     assert_eq!(hcactl_json(&control, "devices")[0]["port"], "down");
     let error = hcactl(&control, &["record", "on", name]).unwrap_err();
-    assert_eq!(error, format!("hcactl: a record to {name} is being written\n"));
+    assert_eq!(error, format!("hcactl: a recording to {name} is already running\n"));
     let mut guest = connect(&daemon);
     guest.ok(Op::QueryAdapter, 0, 0, &[]);
     hcactl(&control, &["port", "up"]).unwrap();
@@ -498,7 +501,7 @@ fn a_record_begins_on_request_before_a_client_comes_and_is_replayed() {
         String::from_utf8(output.stdout).unwrap()
     };
     let text = replay(&["--steps"]);
-    assert!(text.ends_with("all the same; the record ends: the daemon ended it\n"), "{text}");
+    assert!(text.ends_with("no differences; recording ended: closed by hcad\n"), "{text}");
     for step in ["link goes down", "impairment {", "link goes up"] {
         assert!(text.contains(step), "{step} is missing in\n{text}");
     }
@@ -517,16 +520,16 @@ fn a_record_ends_at_its_bound_and_the_device_goes_on() {
     hcactl(&control, &["record", "on", name]).unwrap();
     let mut guest = connect(&daemon);
     (0..100).for_each(|_| guest.ok(Op::QueryAdapter, 0, 0, &[]));
-    daemon.wait_for_line("record ends: the file has reached its bound");
+    daemon.wait_for_line("recording stopped: size limit reached");
     guest.ok(Op::QueryAdapter, 0, 0, &[]);
     let error = hcactl(&control, &["record", "off"]).unwrap_err();
-    assert_eq!(error, format!("hcactl: the record to {name} had ended: the file has reached its bound\n"));
+    assert_eq!(error, format!("hcactl: the recording to {name} had already stopped: size limit reached\n"));
     assert!(file.metadata().unwrap().len() <= 5000);
 }
 
 #[test]
 fn who_ends_what_a_full_disk_has_ended_is_told() {
-    let full = "to /dev/full had ended: No space left on device (os error 28)";
+    let full = "to /dev/full had already stopped: No space left on device (os error 28)";
     let (daemon, control) = start_with(&[("trace", json!({ "file": "/dev/full" }))]);
     connect(&daemon).ok(Op::Nop, 0, 0x1f, &[]);
     until("the end of the trace", || hcactl_json(&control, "devices")[0]["trace"].is_null().then_some(()));
@@ -548,12 +551,12 @@ fn a_trace_ends_at_its_bound_and_the_device_goes_on() {
     let name = file.to_str().unwrap();
     hcactl(&control, &["trace", "on", name]).unwrap();
     (0..100).for_each(|_| guest.ok(Op::Nop, 0, 0x1f, &[]));
-    let line = daemon.wait_for_line("trace ends");
-    assert!(line.contains("bound of 1000 bytes"), "{line}");
+    let line = daemon.wait_for_line("trace stopped");
+    assert!(line.contains("size limit of 1000 bytes"), "{line}");
     let error = hcactl(&control, &["trace", "off"]).unwrap_err();
     assert_eq!(
         error,
-        format!("hcactl: the trace to {name} had ended: the file has reached its bound of 1000 bytes\n")
+        format!("hcactl: the trace to {name} had already stopped: size limit of 1000 bytes reached\n")
     );
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(text.ends_with('\n') && (1000..1300).contains(&text.len()), "{}", text.len());
@@ -589,16 +592,13 @@ fn impairments_are_added_listed_and_cleared_at_run_time() {
         ])
     );
     let text = hcactl(&control, &["impair", "list"]).unwrap();
-    assert!(
-        text.contains("QP 0x12, READ response middle  number 3") && text.contains("p=0.01 seed 7"),
-        "{text}"
-    );
+    assert!(text.contains("QP 0x12, READ response middle  #3") && text.contains("p=0.01 seed 7"), "{text}");
 
     let error = hcactl(&control, &["impair", "add", "tx", "--opcode", "SEND", "drop"]).unwrap_err();
-    assert_eq!(error, "hcactl: opcode: is not a name of IBTA table 38\n");
+    assert_eq!(error, "hcactl: opcode: is not an opcode name of IBTA volume 1, table 38\n");
     hcactl(&control, &["impair", "clear", "1"]).unwrap();
     let error = hcactl(&control, &["impair", "clear", "1"]).unwrap_err();
-    assert_eq!(error, "hcactl: there is no impairment 1\n");
+    assert_eq!(error, "hcactl: impairment 1 does not exist\n");
     hcactl(&control, &["impair", "clear"]).unwrap();
     assert_eq!(hcactl(&control, &["--json", "impair", "list"]).unwrap(), "[]\n");
 }
@@ -622,7 +622,7 @@ fn peers_come_and_go_at_run_time() {
             "tx_frames": 0
         }])
     );
-    assert_eq!(hcactl(&control, &add).unwrap_err(), format!("hcactl: {addr} is a peer already\n"));
+    assert_eq!(hcactl(&control, &add).unwrap_err(), format!("hcactl: {addr} is already a peer\n"));
     let wrong = ["peer", "add", "127.0.0.1:9", "--mac", "01:00:00:00:00:00"];
     let error = hcactl(&control, &wrong).unwrap_err();
     assert_eq!(error, "hcactl: mac: 01:00:00:00:00:00 is not a unicast address\n");
@@ -667,7 +667,7 @@ fn a_line_without_end_closes_its_client_only() {
     let mut answer = Vec::new();
     // The daemon closes with bytes unread, which the socket may report behind the answer.
     let _ = stream.read_to_end(&mut answer);
-    assert!(answer.starts_with(br#"{"error":"a request is one line of at most"#));
+    assert!(answer.starts_with(br#"{"error":"request exceeds"#));
     assert!(hcactl(&control, &["devices"]).is_ok());
 }
 
@@ -678,7 +678,7 @@ fn a_seventeenth_client_is_told_that_there_are_too_many() {
     for client in &mut clients {
         assert!(ask(client, br#"{"devices":{}}"#)["devices"].is_array());
     }
-    assert_eq!(hcactl(&control, &["devices"]).unwrap_err(), "hcactl: too many clients\n");
+    assert_eq!(hcactl(&control, &["devices"]).unwrap_err(), "hcactl: too many control clients\n");
     for client in &mut clients {
         assert!(ask(client, br#"{"counters":{"device":1}}"#)["counters"].is_object());
     }
@@ -695,5 +695,5 @@ fn clients_that_say_nothing_do_not_lock_others_out() {
 #[test]
 fn a_daemon_that_is_not_there_is_named() {
     let error = hcactl(&"/nonexistent/control.sock".into(), &["devices"]).unwrap_err();
-    assert!(error.starts_with("hcactl: cannot reach /nonexistent/control.sock: "), "{error}");
+    assert!(error.starts_with("hcactl: cannot connect to /nonexistent/control.sock: "), "{error}");
 }

@@ -48,7 +48,7 @@ fn start_with_metrics() -> (Daemon, SocketAddr) {
     let (mut command, folder) = command(&[("metrics", json!("127.0.0.1:0"))]);
     let socket = folder.path().join("1.sock");
     let mut daemon = Daemon::of(command.spawn().unwrap(), folder, socket);
-    let line = daemon.wait_for_line("metrics are served");
+    let line = daemon.wait_for_line("serving metrics");
     let address = line.trim().rsplit_once("address=").unwrap().1.parse().unwrap();
     let confined = daemon.wait_for_line("confined");
     assert!(confined.contains("seccomp"), "{confined}");
@@ -108,10 +108,10 @@ fn counters_and_lists_are_of_all_devices_unless_some_are_chosen() {
     assert!(hcactl(&control, &["--device", "1", "qps"]).unwrap().starts_with("QPN "));
     assert_eq!(
         hcactl(&control, &["--device", "1", "--device", "7", "counters"]).unwrap_err(),
-        "hcactl: device 7: there is no device 7\n"
+        "hcactl: device 7: device 7 does not exist\n"
     );
     let error = hcactl(&control, &["--device", "1", "--device", "2", "port", "down"]).unwrap_err();
-    assert_eq!(error, "hcactl: there are several devices, say --device with one of 1, 2\n");
+    assert_eq!(error, "hcactl: there are several devices; choose one with --device: 1, 2\n");
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn counters_are_watched_with_their_rates_until_nobody_reads() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hcactl"));
     let mut child = command.args(["counters", "--watch", "0"]).stderr(Stdio::piped()).spawn().unwrap();
     child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
-    assert!(!child.wait().unwrap().success() && error.contains("shorter than 0.1 s"), "{error}");
+    assert!(!child.wait().unwrap().success() && error.contains("must be at least 0.1 s"), "{error}");
 }
 
 #[test]
@@ -223,9 +223,9 @@ fn top_prints_a_screen_of_all_devices_or_of_some() {
     assert!(lines[1].starts_with("DEVICE INTERFACE STATE "), "{text}");
     assert!(lines[2].starts_with("1      jingzhao  no VMM "), "{text}");
     assert!(lines[3].starts_with("2      mthca     no VMM "), "{text}");
-    assert_eq!(lines[4], "0 queue pairs, by SENDS/s");
+    assert_eq!(lines[4], "0 queue pairs, sorted by SENDS/s");
     let text = hcactl(&control, &["top", "--once", "--every", "0.1", "--device", "2"]).unwrap();
     assert!(text.lines().nth(2).unwrap().starts_with("2 "), "{text}");
     let error = hcactl(&control, &["top"]).unwrap_err();
-    assert_eq!(error, "hcactl: standard output is no terminal: say --once\n");
+    assert_eq!(error, "hcactl: standard output is not a terminal; use --once\n");
 }

@@ -119,13 +119,13 @@ fn a_device_is_added_and_removed_and_the_others_do_not_notice() {
     hcactl(&daemon, &["--device", "2", "counters"]).unwrap();
 
     let refused = hcactl(&daemon, &["device", "remove", "2"]).unwrap_err();
-    assert_eq!(refused, "hcactl: nobody can be asked whether it is meant: say --yes\n");
+    assert_eq!(refused, "hcactl: standard input is not a terminal; pass --yes to confirm\n");
     assert_eq!(hcactl(&daemon, &["device", "remove", "2", "--yes"]), Ok(String::new()));
     assert_eq!(devices(&daemon), [1]);
     assert!(!is_served(&mut two) && !path.join("2.sock").exists());
     assert!(is_served(&mut one));
     let error = hcactl(&daemon, &["device", "remove", "2"]).unwrap_err();
-    assert_eq!(error, "hcactl: there is no device 2\n");
+    assert_eq!(error, "hcactl: device 2 does not exist\n");
 
     // Its number, MAC and socket can be had again, and where the socket of a process that was killed is left behind.
     drop(UnixListener::bind(path.join("2.sock")).unwrap());
@@ -161,19 +161,19 @@ fn a_device_that_cannot_be_added_is_refused_with_its_key_and_nothing_is_lost() {
     };
     let udp = |bind: &str| json!({ "udp": { "bind": bind, "peers": [] } });
     let cases = [
-        (json!([1]), "standard input is not one JSON object"),
+        (json!([1]), "standard input does not contain one JSON object"),
         (with("id", json!("two")), "device.id: invalid type"),
         (with("sockt", json!(1)), "device.sockt: unknown field `sockt`"),
-        (with("id", json!(1)), "device.id: 1 is the number of hca1 already"),
-        (with("mac", json!("02:00:00:00:00:01")), "device.mac: 02:00:00:00:00:01 is the MAC of hca1 already"),
-        (with("fabric", udp(&own)), "device.fabric.udp.bind: hca1 receives on 127.0.0.1:"),
+        (with("id", json!(1)), "device.id: 1 is already the number of hca1"),
+        (with("mac", json!("02:00:00:00:00:01")), "device.mac: 02:00:00:00:00:01 is already the MAC of hca1"),
+        (with("fabric", udp(&own)), "device.fabric.udp.bind: hca1 already receives on 127.0.0.1:"),
         (
             with("fabric", udp(&taken.local_addr().unwrap().to_string())),
-            "device.fabric.udp.bind: cannot receive on 127.0.0.1:",
+            "device.fabric.udp.bind: cannot open 127.0.0.1:",
         ),
-        (with("socket_path", json!(path.join("1.sock"))), "1.sock is hca1.socket_path already"),
-        (with("capture", json!(path.join("control.sock"))), "control.sock is control_socket already"),
-        (with("guest_memory", json!({ "max_gib": 65536 })), "device.guest_memory.max_gib: 65536 GiB where"),
+        (with("socket_path", json!(path.join("1.sock"))), "1.sock is already used by hca1.socket_path"),
+        (with("capture", json!(path.join("control.sock"))), "control.sock is already used by control_socket"),
+        (with("guest_memory", json!({ "max_gib": 65536 })), "device.guest_memory.max_gib: 65536 GiB exceeds"),
     ];
     for (entry, expected) in cases {
         let error = add(&daemon, &entry).unwrap_err();
@@ -184,14 +184,14 @@ fn a_device_that_cannot_be_added_is_refused_with_its_key_and_nothing_is_lost() {
         assert_eq!(error.lines().count(), 1, "{error}");
     }
     let confined = [
-        (with("socket_path", json!(elsewhere.path().join("s"))), "`confinement.sockets` may name more"),
-        (with("capture", json!(elsewhere.path().join("c"))), "`confinement.writable` may name more folders"),
-        (with("fabric", json!({ "tap": { "interface": "t" } })), "device.fabric.tap: no device was on a tap"),
+        (with("socket_path", json!(elsewhere.path().join("s"))), "add more with `confinement.sockets`"),
+        (with("capture", json!(elsewhere.path().join("c"))), "add directories with `confinement.writable`"),
+        (with("fabric", json!({ "tap": { "interface": "t" } })), "device.fabric.tap: no device used the tap"),
         (
             with("fabric", json!({ "ring": { "folder": path } })),
-            "device.fabric.ring: no device was on a ring",
+            "device.fabric.ring: no device used the ring",
         ),
-        (with("socket_group", json!(1)), "device.socket_group: group 1 was named by no `socket_group`"),
+        (with("socket_group", json!(1)), "device.socket_group: group 1 was not named by any `socket_group`"),
     ];
     for (entry, expected) in confined.into_iter().filter(|_| has_landlock()) {
         let error = add(&daemon, &entry).unwrap_err();
@@ -201,7 +201,7 @@ fn a_device_that_cannot_be_added_is_refused_with_its_key_and_nothing_is_lost() {
     assert!(!path.join("2.sock").exists());
     assert!(is_served(&mut one));
     add(&daemon, &device(&path, 2)).unwrap();
-    daemon.wait_for_line("no device is added: device.id: ");
+    daemon.wait_for_line("device not added: device.id: ");
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn a_reload_touches_what_has_changed_and_nothing_else() {
     let mut there = devices(&daemon);
     there.sort_unstable();
     assert_eq!(there, [1, 2, 4, 5, 7], "what hcactl has added stays");
-    daemon.wait_for_line("not changed: it is as it was when hcad started");
+    daemon.wait_for_line("not changed: takes effect when hcad restarts");
 
     // Again, without a change: nobody notices.
     let again = hcactl(&daemon, &["reload"]).unwrap();
@@ -317,12 +317,12 @@ fn a_file_that_is_wrong_changes_nothing() {
     like_added["mac"] = json!("02:00:00:00:00:07");
     for (devices, problem) in [
         (vec![], "devices: at least one device is needed"),
-        (vec![one.clone(), one.clone()], "devices[1].id: 1 is the number of devices[0] already"),
+        (vec![one.clone(), one.clone()], "devices[1].id: 1 is already the number of devices[0]"),
         // Only with what is not in the file.
-        (vec![one.clone(), like_added], "devices[1].mac: 02:00:00:00:00:07 is the MAC of hca7 already"),
+        (vec![one.clone(), like_added], "devices[1].mac: 02:00:00:00:00:07 is already the MAC of hca7"),
         (vec![one.clone(), elsewhere], "devices[1].socket_path: /nonexistent"),
         // Seen only when the device is made; device 2 would go.
-        (vec![one, device(&path, 4), in_use], "devices[2].fabric.udp.bind: cannot receive on 127.0.0.1:"),
+        (vec![one, device(&path, 4), in_use], "devices[2].fabric.udp.bind: cannot open 127.0.0.1:"),
     ] {
         write(&path, &devices, &[]);
         let error = hcactl(&daemon, &["reload"]).unwrap_err();
@@ -354,7 +354,7 @@ fn a_device_that_has_changed_and_cannot_be_made_is_tried_until_it_can() {
         serde_json::from_str::<Value>(&rows).unwrap()[0].clone()
     };
     until("the failure", || (row()["restarts"].as_u64() > Some(0)).then_some(()));
-    assert!(row()["problem"].as_str().unwrap().contains("cannot receive on 127.0.0.1:"), "{}", row());
+    assert!(row()["problem"].as_str().unwrap().contains("cannot open 127.0.0.1:"), "{}", row());
     drop(taken);
     until("the device", || (row()["state"] == "running").then_some(()));
     assert!(is_served(&mut connect(&daemon, 1)));
@@ -399,7 +399,7 @@ fn a_hangup_has_the_file_read_again_and_the_service_manager_told() {
     }
     hang_up(&daemon);
     let line = daemon.wait_for_line("not reloaded: ");
-    assert!(line.contains("Permission denied") && line.contains("`hcactl reload` hands over"), "{line}");
+    assert!(line.contains("Permission denied") && line.contains("Use `hcactl reload`"), "{line}");
     assert_eq!(hcactl(&daemon, &["reload"]).unwrap().lines().next(), Some("unchanged: 1, 2"));
 }
 

@@ -67,13 +67,23 @@ fn the_socket_is_named_before_or_behind_the_command_or_by_the_environment() {
 }
 
 #[test]
+fn no_command_prints_grouped_help() {
+    let output = hcactl().env("HCACTL_SOCKET", "/nonexistent/control.sock").output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in ["\nDevices:\n  devices ", "\nOptions:\n", "\nExamples:\n  hcactl devices "] {
+        assert!(text.contains(part), "{part:?} is missing in\n{text}");
+    }
+}
+
+#[test]
 fn devices_shows_the_one_that_was_chosen() {
     let (_daemon, control) = start();
     let one: Value =
         serde_json::from_str(&printed(&run(&control, &["--json", "--device", "1", "devices"]))).unwrap();
     assert_eq!((one.as_array().unwrap().len(), &one[0]["id"]), (1, &json!(1)));
     let none = run(&control, &["--device", "7", "devices"]);
-    assert_eq!(complaint(&none), "hcactl: there is no device 7\n");
+    assert_eq!(complaint(&none), "hcactl: device 7 does not exist\n");
 }
 
 #[test]
@@ -97,14 +107,17 @@ fn json_tells_what_was_done() {
 fn an_internal_error_is_made_only_by_who_means_it() {
     let (_daemon, control) = start();
     let refused = run(&control, &["fail"]);
-    assert_eq!(complaint(&refused), "hcactl: nobody can be asked whether it is meant: say --yes\n");
+    assert_eq!(complaint(&refused), "hcactl: standard input is not a terminal; pass --yes to confirm\n");
     assert_eq!(printed(&run(&control, &["--json", "fail", "--yes"])), "{\"device\":1,\"failed\":true}\n");
 }
 
 #[test]
 fn a_daemon_that_cannot_be_reached_is_named_with_the_key_that_says_where_it_is() {
     let error = complaint(&run(Path::new("/nonexistent/control.sock"), &["devices"]));
-    assert!(error.starts_with("hcactl: cannot reach /nonexistent/control.sock: No such file"), "{error}");
+    assert!(
+        error.starts_with("hcactl: cannot connect to /nonexistent/control.sock: No such file"),
+        "{error}"
+    );
     assert!(error.contains("`control_socket`"), "{error}");
     assert_eq!(error.matches("No such file").count(), 1, "{error}");
 }
@@ -128,5 +141,8 @@ fn what_a_daemon_says_does_nothing_to_the_terminal() {
 fn an_answer_without_end_is_not_read_to_its_end() {
     static ENDLESS: [u8; 17 << 20] = [b'x'; 17 << 20];
     let (_folder, socket) = server(&ENDLESS);
-    assert_eq!(complaint(&run(&socket, &["devices"])), "hcactl: the daemon's answer is too long\n");
+    assert_eq!(
+        complaint(&run(&socket, &["devices"])),
+        "hcactl: the daemon's answer exceeds the size limit\n"
+    );
 }

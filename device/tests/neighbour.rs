@@ -607,7 +607,7 @@ fn lost_memory_is_survived_where_little_may_be_mapped() {
     for id in [FIRST_HOSTILE, FIRST_HOSTILE + 1] {
         // The connection ends at whichever message it has come to.
         let _ = reaches(&socket(&folder, id), &tools, &file(LOST_LEN), true);
-        daemon.wait_for_line("was cut short");
+        daemon.wait_for_line("memory is not accessible");
         Client::new(&socket(&folder, id)).unwrap();
     }
 }

@@ -44,7 +44,7 @@ fn use_device(daemon: &mut Daemon) {
     }
     client.dma_unmap(0, 1 << 20).unwrap();
     drop(client);
-    daemon.wait_for_line("client is gone");
+    daemon.wait_for_line("client disconnected");
 }
 
 fn replay(record: &Path, arguments: &[&str]) -> Output {
@@ -72,18 +72,14 @@ fn what_a_daemon_recorded_is_done_again_by_a_command() {
 
     let text = same(&record, &[]);
     assert!(text.contains(&format!("hca1 (jingzhao) of hcad {}", env!("CARGO_PKG_VERSION"))), "{text}");
-    assert!(text.ends_with("all the same; the record ends: the daemon ended it\n"), "{text}");
+    assert!(text.ends_with("no differences; recording ended: closed by hcad\n"), "{text}");
 
     let text = same(&record, &["--until", "10"]);
-    assert!(text.ends_with("all the same up to here\n"), "{text}");
+    assert!(text.ends_with("no differences up to this step\n"), "{text}");
 
     let trace = record.with_extension("trace");
     let text = same(&record, &["--steps", "--trace", trace.to_str().unwrap()]);
-    for shown in [
-        "map 0x100000 bytes at 0x0 to read and write",
-        "client reads 4 bytes at bar0+0x80000",
-        "answer the read: ",
-    ] {
+    for shown in ["map 0x100000 bytes at 0x0 read-write", "client reads 4 bytes at bar0+0x80000", "return "] {
         assert!(text.contains(shown), "{shown} is missing in\n{text}");
     }
     let trace = fs::read_to_string(trace).unwrap();
@@ -97,9 +93,9 @@ fn a_killed_daemon_leaves_a_record_up_to_there() {
     // What is in the file a moment later is there whatever happens to the daemon.
     let text = until("the last step in the file", || {
         let text = same(&record, &["--steps"]);
-        text.contains("client is gone").then_some(text)
+        text.contains("client disconnects").then_some(text)
     });
-    assert!(text.ends_with("all the same; the record ends: its writer was stopped\n"), "{text}");
+    assert!(text.ends_with("no differences; recording ended: the recorder was stopped\n"), "{text}");
     daemon.child.kill().unwrap();
     daemon.child.wait().unwrap();
     same(&record, &[]);
@@ -119,11 +115,16 @@ fn what_differs_is_told_and_fails() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(
-        text.contains("differs in step ") && text.contains("  recorded: ") && text.contains("  now: "),
+        text.contains("first difference in step ")
+            && text.contains("  recorded: ")
+            && text.contains("  now: "),
         "{text}"
     );
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.ends_with("other: not the same\n") && error.lines().count() == 1, "{error}");
+    assert!(
+        error.ends_with("other: replay differs from the recording\n") && error.lines().count() == 1,
+        "{error}"
+    );
 }
 
 /// The file with other words in its header, which is its first chunk.
@@ -142,7 +143,7 @@ fn what_is_no_record_is_refused_in_one_line() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("x");
     File::create(&path).unwrap();
-    for (path, problem) in [(&*path, "is no record of hcad"), (Path::new("/nonexistent"), "No such file")] {
+    for (path, problem) in [(&*path, "not an hcad recording"), (Path::new("/nonexistent"), "No such file")] {
         let output = replay(path, &[]);
         assert_eq!(output.status.code(), Some(1));
         let error = String::from_utf8(output.stderr).unwrap();

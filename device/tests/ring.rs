@@ -261,7 +261,7 @@ fn processes_that_name_one_folder_reach_each_other() {
         .output()
         .unwrap();
     let text = String::from_utf8(refused.stderr).unwrap();
-    assert!(!refused.status.success() && text.contains("there is no list to change"), "{text}");
+    assert!(!refused.status.success() && text.contains("ring members cannot be added or removed"), "{text}");
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn sockets_that_are_passed_are_used_where_the_configuration_names_them() {
     let mut daemon = Daemon::ready(command, folder, socket);
     for _ in 0..2 {
         drop(Client::new(&daemon.socket).unwrap());
-        daemon.wait_for_line("client is gone");
+        daemon.wait_for_line("client disconnected");
     }
     let hcactl =
         Command::new(env!("CARGO_BIN_EXE_hcactl")).arg("--socket").arg(&control).arg("devices").output();
@@ -139,7 +139,7 @@ fn a_socket_that_nobody_would_serve_is_an_error() {
     let (path, listener) = listening(&folder, "other");
     let output = passed(&[&listener], &[&config]).output().unwrap();
     let line = String::from_utf8(output.stderr).unwrap();
-    assert!(line.contains(&format!("LISTEN_FDS: nothing is served on {}", path.display())), "{line}");
+    assert!(line.contains(&format!("LISTEN_FDS: {} is not used", path.display())), "{line}");
     assert_eq!(output.status.code(), Some(1));
 }
 

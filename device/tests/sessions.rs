@@ -22,7 +22,7 @@ fn again(session: &str) -> (String, String) {
     let out = String::from_utf8(out).unwrap();
     let end = out.lines().rev().take(6).collect::<Vec<_>>();
     assert!(result.is_ok(), "{session}: {end:#?}");
-    assert_eq!(end[0], "all the same; the record ends: the daemon ended it");
+    assert_eq!(end[0], "no differences; recording ended: closed by hcad");
     (out, fs::read_to_string(trace).unwrap())
 }
 

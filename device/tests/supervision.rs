@@ -122,7 +122,7 @@ fn a_thread_that_hangs_keeps_neither_others_from_serving_nor_the_daemon_from_end
     let text = hcactl(&daemon, &["devices"]).unwrap();
     assert!(text.contains("not answering"), "{text}");
     let error = hcactl(&daemon, &["--device", "1", "port", "down"]).unwrap_err();
-    assert_eq!(error, "hcactl: the device does not answer\n");
+    assert_eq!(error, "hcactl: the device is not responding\n");
     assert!(asked.elapsed() < PATIENCE, "{:?}", asked.elapsed());
 
     is_served(&mut client);
@@ -134,7 +134,7 @@ fn a_thread_that_hangs_keeps_neither_others_from_serving_nor_the_daemon_from_end
     assert_eq!(until("the end of hcad", || daemon.child.try_wait().unwrap()).code(), Some(1));
     let mut log = String::new();
     daemon.log.read_to_string(&mut log).unwrap();
-    assert!(log.contains("hcad: hca1 did not end within 2 s"), "{log}");
+    assert!(log.contains("hcad: hca1 did not stop within 2 s"), "{log}");
     assert!(!socket(&daemon, 1).exists() && !socket(&daemon, 2).exists());
 }
 
@@ -166,7 +166,7 @@ fn a_tap_that_is_deleted_restarts_its_device_alone() {
     let mut delete = Command::new("nsenter");
     delete.args(["--net", "--target", &daemon.child.id().to_string(), "ip", "link", "delete", TAP]);
     assert!(delete.status().unwrap().success());
-    let line = daemon.wait_for_line("the device failed");
+    let line = daemon.wait_for_line("device failed; ");
     assert!(line.contains("device{id=1}"), "{line}");
 
     let rows = until("the device", || {

@@ -203,7 +203,7 @@ fn reset_clears_registers_and_config_space() {
     let [low, high] = config_read(&mut client, 0x68);
     client.region_write(CONFIG, 0x68, &[low, high | 0x80]).unwrap();
     enable(&mut client);
-    assert_eq!(register(&mut client, 8), 0, "function level reset");
+    assert_eq!(register(&mut client, 8), 0, "function-level reset");
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn the_next_client_finds_a_device_as_after_power_on() {
         map_mailbox(&mut client, &memory);
         assert_eq!(query_adapter(&mut client), 0);
         drop(client);
-        daemon.wait_for_line("client is gone");
+        daemon.wait_for_line("client disconnected");
     }
 }
 
@@ -394,7 +394,7 @@ fn a_client_that_cuts_its_memory_short_loses_its_connection_and_nobody_else_noti
     let mailbox = u32::try_from(MAILBOX).unwrap();
     set_register(&mut client, 0x8_0010, mailbox);
     let _ = client.region_write(BAR0, 0x8_0018, &0x80_0006_u32.to_le_bytes());
-    daemon.wait_for_line("a file of the client's memory was cut short");
+    daemon.wait_for_line("client memory is not accessible");
     assert!(client.region_read(BAR0, 0, &mut [0; 4]).is_err(), "the connection is closed");
 
     let mut next = Client::new(&daemon.socket).unwrap();

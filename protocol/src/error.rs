@@ -6,7 +6,7 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WireError {
     /// Fewer bytes than the header or length field demands.
-    #[error("{what} needs {need} bytes, has {have}")]
+    #[error("{what} requires {need} bytes, {have} available")]
     Short {
         /// The header that did not fit.
         what: &'static str,
@@ -16,7 +16,7 @@ pub enum WireError {
         have: usize,
     },
     /// A field holds a value the specification excludes.
-    #[error("{what} is {value:#x}")]
+    #[error("invalid {what} {value:#x}")]
     Invalid {
         /// The field.
         what: &'static str,
@@ -24,7 +24,7 @@ pub enum WireError {
         value: u64,
     },
     /// The invariant CRC does not cover these bytes.
-    #[error("icrc is {found:#010x}, expected {expected:#010x}")]
+    #[error("ICRC is {found:#010x}, expected {expected:#010x}")]
     Icrc {
         /// CRC in the packet.
         found: u32,
@@ -32,7 +32,7 @@ pub enum WireError {
         expected: u32,
     },
     /// A checksum of an IP or UDP header is wrong.
-    #[error("{what} checksum is wrong")]
+    #[error("invalid {what} checksum")]
     Checksum {
         /// The header.
         what: &'static str,

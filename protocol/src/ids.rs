@@ -207,7 +207,7 @@ impl std::str::FromStr for MacAddr {
 
 /// Text is not six two-digit hexadecimal bytes joined by colons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a MAC address of the form 02:00:00:00:00:01")]
+#[error("not a MAC address such as 02:00:00:00:00:01")]
 pub struct ParseMacError;
 
 #[cfg(test)]

@@ -11,36 +11,43 @@ use crate::config::{Config, ConfigError};
 /// How errors name a configuration that has no file.
 pub const COMMAND_LINE: &str = "command line";
 
+/// Heading of these options in the help text.
+const SINGLE: &str = "One device without a configuration file";
+
 /// One device, in place of a configuration file.
 #[derive(Clone, Debug, Default, Args)]
 pub struct DeviceArgs {
-    /// Serve one device without a file: the key of its interface in a configuration, such as mthca
-    #[arg(long, value_name = "NAME", requires = "id", requires = "fabric", conflicts_with = "config")]
+    /// Interface of the device: mthca, e810 or jingzhao
+    #[arg(long, help_heading = SINGLE, value_name = "NAME", requires = "id", requires = "fabric", conflicts_with = "config")]
     pub frontend: Option<String>,
 
-    /// Number of the device on its fabric, which gives its LID, MAC and IPv4 address
-    #[arg(long, value_name = "ID", requires = "frontend")]
+    /// Number of the device on its fabric; determines its LID, MAC and IPv4 address
+    #[arg(long, help_heading = SINGLE, value_name = "ID", requires = "frontend")]
     id: Option<u16>,
 
-    /// Receive frames as UDP datagrams on this address
-    #[arg(long, value_name = "ADDR:PORT", requires = "frontend", group = "fabric")]
+    /// Use the UDP fabric, receiving on this address
+    #[arg(long, help_heading = SINGLE, value_name = "ADDR:PORT", requires = "frontend", group = "fabric")]
     udp: Option<SocketAddr>,
 
-    /// Put the device on this tap interface
-    #[arg(long, value_name = "INTERFACE", requires = "frontend", group = "fabric")]
+    /// Use the tap fabric with this interface
+    #[arg(long, help_heading = SINGLE, value_name = "INTERFACE", requires = "frontend", group = "fabric")]
     tap: Option<String>,
 
-    /// One who receives UDP datagrams; its number or MAC keeps others from speaking in its name. May be repeated
+    /// Peer on the UDP fabric; may be repeated
+    ///
+    /// With id or mac, frames with that source MAC are accepted from this peer only. A leaf sends to this device only, as
+    /// QEMU's -netdev dgram does.
     #[arg(
         long = "peer",
+        help_heading = SINGLE,
         value_name = "HOST:PORT[,id=ID|,mac=MAC][,leaf]",
         requires = "udp",
         conflicts_with = "tap"
     )]
     peers: Vec<PeerArg>,
 
-    /// Report what the driver does against the interface though the device tolerates it
-    #[arg(long, requires = "frontend")]
+    /// Report driver violations that the device would tolerate silently
+    #[arg(long, help_heading = SINGLE, requires = "frontend")]
     strict: bool,
 }
 
@@ -57,13 +64,12 @@ impl FromStr for PeerArg {
         for part in parts {
             let (key, value) = match part.split_once('=') {
                 Some(("id", number)) => {
-                    let id: u16 =
-                        number.parse().map_err(|_| format!("{number:?} is no number of a device"))?;
+                    let id: u16 = number.parse().map_err(|_| format!("{number:?} is not a device number"))?;
                     ("id", json!(id))
                 }
                 Some(("mac", mac)) => ("mac", json!(mac)),
                 None if part == "leaf" => ("leaf", json!(true)),
-                _ => return Err(format!("{part:?} is not one of id=ID, mac=MAC and leaf")),
+                _ => return Err(format!("{part:?} is not id=ID, mac=MAC or leaf")),
             };
             if peer.insert(key.into(), value).is_some() {
                 return Err(format!("{key} is given twice"));
@@ -162,7 +168,7 @@ mod tests {
             (&["--frontend", "mthca", "--id", "0", "--udp", "127.0.0.1:1"], "--id: 0 is not in 1..=49150"),
             (
                 &["--frontend", "mthca", "--id", "1", "--udp", "224.0.0.1:1"],
-                "--udp: 224.0.0.1 is not an address",
+                "--udp: 224.0.0.1 is not a unicast",
             ),
             (
                 &[DEVICE, &["--peer", "127.0.0.1:2", "--peer", "127.0.0.1:2"]].concat(),
@@ -170,9 +176,9 @@ mod tests {
             ),
             (
                 &[DEVICE, &["--peer", "127.0.0.1:2,id=1"]].concat(),
-                "--peer 1.mac: 02:00:00:00:00:01 is this HCA's",
+                "--peer 1.mac: 02:00:00:00:00:01 is the MAC of this device",
             ),
-            (&["--frontend", "mthca", "--id", "1", "--tap", "a/b"], "--tap: \"a/b\" is not a name"),
+            (&["--frontend", "mthca", "--id", "1", "--tap", "a/b"], "--tap: \"a/b\" is not a valid"),
         ] {
             let error = configuration(more).unwrap_err();
             assert!(error.contains(expected), "{error:?} should contain {expected:?}");

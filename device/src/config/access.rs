@@ -17,7 +17,7 @@ use crate::vfio::server::Access;
 pub enum GroupEntry {
     /// Number.
     Number(u32),
-    /// Name, as `getent group` knows it.
+    /// Name, as listed by `getent group`.
     Name(String),
 }
 
@@ -68,14 +68,17 @@ impl AccessEntry<'_> {
 }
 
 fn mode(text: &str, key: &str) -> Result<Mode, ConfigError> {
-    let wrong = || value(key, format!("{text:?} is no permissions in octal, such as \"0660\""));
+    let wrong = || value(key, format!("{text:?} is not an octal mode such as \"0660\""));
     // `from_str_radix` takes a sign.
     let is_octal = !text.is_empty() && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
     let bits =
         u32::from_str_radix(text, 8).ok().filter(|bits| is_octal && *bits <= 0o777).ok_or_else(wrong)?;
     let mode = Mode::from_raw_mode(bits);
     if !mode.contains(Access::PRIVATE.mode) {
-        return Err(value(key, format!("{text:?} keeps out the user of this process")));
+        return Err(value(
+            key,
+            format!("{text:?} denies access to the user of this process; it must include 0600"),
+        ));
     }
     Ok(mode)
 }
@@ -83,7 +86,7 @@ fn mode(text: &str, key: &str) -> Result<Mode, ConfigError> {
 fn gid(entry: &GroupEntry, key: &str) -> Result<Gid, ConfigError> {
     match entry {
         // The system calls take it for "leave as it is".
-        GroupEntry::Number(u32::MAX) => Err(value(key, format!("{} is not the number of a group", u32::MAX))),
+        GroupEntry::Number(u32::MAX) => Err(value(key, format!("{} is not a valid group number", u32::MAX))),
         GroupEntry::Number(number) => Ok(Gid::from_raw(*number)),
         GroupEntry::Name(name) => {
             let found = Group::from_name(name).map(|group| group.map(|group| group.gid.as_raw()));
@@ -97,7 +100,7 @@ fn gid(entry: &GroupEntry, key: &str) -> Result<Gid, ConfigError> {
             match (number, found) {
                 (Some(number), _) => Ok(Gid::from_raw(number)),
                 (None, Err(error)) => Err(value(key, format!("cannot look up group {name:?}: {error}"))),
-                (None, Ok(_)) => Err(value(key, format!("there is no group {name:?}"))),
+                (None, Ok(_)) => Err(value(key, format!("group {name:?} does not exist"))),
             }
         }
     }
@@ -132,9 +135,9 @@ mod tests {
             let error = check(Some(mode), None).unwrap_err();
             assert!(error.starts_with("devices[0].socket_mode: ") && error.contains("octal"), "{error}");
         }
-        assert!(check(Some("0060"), None).unwrap_err().contains("keeps out the user of this process"));
+        assert!(check(Some("0060"), None).unwrap_err().contains("denies access to the user of this process"));
         let error = check(None, Some(GroupEntry::Name("no such group".into()))).unwrap_err();
-        assert_eq!(error, "devices[0].socket_group: there is no group \"no such group\"");
+        assert_eq!(error, "devices[0].socket_group: group \"no such group\" does not exist");
         assert!(check(None, Some(GroupEntry::Number(u32::MAX))).is_err());
     }
 }

@@ -5,28 +5,28 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// The process confines itself to what its configuration names, as far as the kernel can: no new privileges, landlock,
-/// seccomp. What is in force is in the log.
+/// The sandbox. The process restricts itself to what its configuration names, as far as the kernel supports it: no
+/// new privileges, landlock, seccomp. The log lists the measures in force.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConfinementEntry {
-    /// False, or `--no-confinement`: it may do all that its user may.
+    /// Whether the sandbox is enabled. `false` has the effect of `--no-confinement`.
     pub enabled: bool,
-    /// Folders below which `hcactl capture on` and `hcactl trace on` may make files. If this is not said, a folder beside the
-    /// control socket that is made for them: `control.files` for `control.sock`.
+    /// Directories in which `hcactl capture on` and `hcactl trace on` may create files, including subdirectories.
+    /// Default: a directory created next to the control socket, `control.files` for `control.sock`.
     pub writable: Option<Vec<PathBuf>>,
-    /// Folders below which devices that come later, by `hcactl device add` or a reload, may have their sockets, beside those
-    /// in which sockets of this file are and the one for sockets that nobody names.
+    /// Additional directories for the sockets of devices that are added by `hcactl device add` or a reload. Always
+    /// allowed are the directories of the sockets in this file and the runtime directory.
     pub sockets: Vec<PathBuf>,
-    /// Folders below which files may be read: that of this file, if SIGHUP is to find another that was put in its place.
-    /// `hcactl reload` needs none.
+    /// Directories whose files may be read. Needed if SIGHUP should read a configuration file that was replaced;
+    /// `hcactl reload` does not need it.
     pub readable: Vec<PathBuf>,
-    /// Devices that come later may be on tap interfaces; so they may if a device of this file is.
+    /// Whether devices added later may use the tap fabric. Always allowed if a device in this file uses it.
     pub tap: bool,
-    /// Devices that come later may be on rings, in the folder that is usual or one of those for sockets; so they may if a
-    /// device of this file is.
+    /// Whether devices added later may use the ring fabric, in the default directory or in a directory for sockets.
+    /// Always allowed if a device in this file uses it.
     pub ring: bool,
-    /// Devices that come later may be on UDP. If this is false they may only if a device of this file is.
+    /// Whether devices added later may use the UDP fabric. Always allowed if a device in this file uses it.
     pub udp: bool,
 }
 

@@ -26,118 +26,119 @@ use crate::telemetry::store::{Keep, MAX_FILES, RingBytes};
 use crate::telemetry::trace::{STANDARD_ERROR, TraceFormat};
 use crate::vfio::server::Access;
 
-/// One HCA as the file describes it.
+/// One emulated device.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceEntry {
-    /// Number of this HCA on its fabric, 1..=49150. It is the LID, and gives the MAC 02:00:00:00:hi:lo and the IPv4
-    /// address 10.77.hi.lo unless they are set.
+    /// Number of the device on its fabric, 1..=49150. It is the LID of the port. It also determines the MAC
+    /// (02:00:00:00:hi:lo) and the IPv4 address (10.77.hi.lo) unless these are set.
     pub id: u16,
-    /// Unix socket that the VMM connects to. Without it, it is `hca<ID>.sock` in $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR/hcad or
-    /// /run/hcad. `--socket-path` and `--fd` override it for a single device. A socket that systemd passes is used if it has
-    /// this path, or if there is one device that has none.
+    /// Unix socket for the VMM. Default: `hca<ID>.sock` in $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR/hcad or /run/hcad.
+    /// For a single device, `--socket-path` and `--fd` override it. A socket passed by systemd is used if it has
+    /// this path, or if there is one device and it has no path.
     pub socket_path: Option<PathBuf>,
-    /// Permissions of that socket, in octal.
+    /// Permissions of the socket, in octal.
     pub socket_mode: Option<String>,
-    /// Group of that socket, by name or number: QEMU's, if that runs as another user.
+    /// Group of the socket, by name or number. Set it to the group of QEMU if QEMU runs as a different user.
     pub socket_group: Option<GroupEntry>,
-    /// Device interface.
+    /// Device interface that the guest sees.
     pub frontend: FrontendEntry,
-    /// Ethernet address.
+    /// MAC address. Default: derived from `id`.
     pub mac: Option<String>,
-    /// IPv4 address.
+    /// IPv4 address. Default: derived from `id`.
     pub ipv4: Option<Ipv4Addr>,
-    /// IPv6 address, beside the link-local one that follows from the MAC.
+    /// IPv6 address, in addition to the link-local address derived from the MAC.
     pub ipv6: Option<Ipv6Addr>,
-    /// Where packets go whose work request or context names no destination. The public JingZhao driver never names one
-    /// for a connection, and gives every port the LID 4112 (1010h): a default peer with that id also gets datagrams.
+    /// Destination of packets whose work request or context names none. The public JingZhao driver never names the
+    /// destination of a connection, and gives every port the LID 4112 (1010h). A default peer with that `id` also
+    /// receives datagrams.
     pub default_peer: Option<PeerEntry>,
-    /// Others whose addresses do not follow from their number, so that software can name them by it.
+    /// Devices whose addresses are not derived from their number, so that software can address them by number.
     #[serde(default)]
     pub peers: Vec<PeerEntry>,
-    /// How frames reach others.
+    /// Fabric that connects the device to others.
     pub fabric: FabricEntry,
-    /// Write every frame to this pcapng file. `--capture` overrides it for a single device.
+    /// Capture all frames to this pcapng file. For a single device, `--capture` overrides it.
     pub capture: Option<PathBuf>,
-    /// Bound of a capture, bytes: it ends when its file is so long, and the HCA goes on without.
+    /// Maximum size of a capture file in bytes. The capture stops there; the device continues.
     #[serde(default = "default_capture_max_bytes")]
     pub capture_max_bytes: u64,
-    /// Files of the capture, 1..=64, each of that length: after the last the first is used again. The second is called as the
-    /// first with `.1` behind.
+    /// Number of capture files to rotate through, 1..=64, each up to `capture_max_bytes`. The first has the name in
+    /// `capture`, the second the same name with `.1` appended, and so on.
     #[serde(default = "one_file")]
     pub capture_files: u16,
-    /// Keep the newest so many bytes of frames in memory, 65536..=67108864, in place of a file, until `hcactl capture dump`
-    /// asks for them.
+    /// Keep the newest frames in a ring of this many bytes in memory, 65536..=67108864, instead of a file. `hcactl
+    /// capture dump` writes them to a file.
     pub capture_ring_bytes: Option<u64>,
-    /// Which frames a capture has.
+    /// Frames to capture.
     #[serde(default)]
     pub capture_filter: CaptureFilter,
-    /// Record register accesses, commands and queue entries. `--trace` overrides it for a single device.
+    /// Trace register accesses, commands and queue entries. For a single device, `--trace` overrides it.
     pub trace: Option<TraceEntry>,
-    /// Bound of a trace, bytes: it ends when its file is so long, and the HCA goes on without.
+    /// Maximum size of a trace file in bytes. The trace stops there; the device continues.
     #[serde(default = "default_trace_max_bytes")]
     pub trace_max_bytes: u64,
-    /// Report what the driver does against the interface though the device tolerates it: a log line each, limited, a
-    /// record in the trace, and counters. Costs time.
+    /// Report driver violations that the device tolerates: a rate-limited log line, a trace record and a counter
+    /// for each. Slows the device down.
     #[serde(default)]
     pub strict: bool,
-    /// How long the thread of this HCA looks for more work before it sleeps, microseconds up to 1000, while pauses are
-    /// short: it lends its processor to others as long as they give it back at once; else it looks only while data are moved
-    /// in bulk and looking finds some, which keeps a processor busy. 0: it sleeps at once.
+    /// How long to busy-poll before blocking, in microseconds up to 1000. 0 disables busy-polling. The thread polls
+    /// while recent pauses were short and yields the CPU in between. If yielding is slow because CPUs are
+    /// oversubscribed, it polls during bulk transfers only.
     #[serde(default = "default_linger_us")]
     pub linger_us: u16,
-    /// How long the thread of this HCA lets messages gather, microseconds up to 1000, instead of being woken for each, while
-    /// more messages are done in the same time that way. 0: never.
+    /// How long to collect VMM messages before handling them, in microseconds up to 1000, instead of waking up for
+    /// each. Applied only while it raises the number of messages handled. 0 disables it.
     #[serde(default = "default_coalesce_us")]
     pub coalesce_us: u16,
-    /// How this HCA learns of its guest's doorbells.
+    /// How doorbells reach the device.
     #[serde(default)]
     pub doorbells: Doorbells,
-    /// What the VMM may lend as guest memory.
+    /// Limits of the guest memory that the VMM may map.
     #[serde(default)]
     pub guest_memory: GuestMemoryEntry,
-    /// What is done to frames between this HCA and its fabric, to see how guests and peers take it.
+    /// Faults to inject between the device and its fabric, for testing guests and peers.
     #[serde(default)]
     pub impairments: Vec<RuleEntry>,
-    /// Keep everything that reaches this HCA from its start on in this file, with what of guest memory it read, so that
-    /// `hcad replay` can run the HCA again without a guest. It holds what guests send.
+    /// Record all input of the device from its start to this file, including the guest memory it read, so that
+    /// `hcad replay` can replay it without a guest. The file contains data sent by guests.
     pub record: Option<PathBuf>,
-    /// Bound of a record, bytes: it ends when its file is so long, and the HCA goes on without.
+    /// Maximum size of the recording in bytes. Recording stops there; the device continues.
     #[serde(default = "default_record_max_bytes")]
     pub record_max_bytes: u64,
 }
 
-/// How a device learns of its guest's doorbells.
+/// How doorbells reach the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Doorbells {
-    /// Each is a message of the VMM.
+    /// The VMM sends a message for each doorbell.
     #[default]
     Trapped,
-    /// The VMM maps the pages of doorbells into its guest, and the device looks for what the guest has stored there and in
-    /// its memory: a doorbell costs the guest no exit. While there is traffic the device looks every 20 microseconds; a
-    /// doorbell after a pause is found up to an eighth of the pause later, at most 1 millisecond, or 10 after a pause of
-    /// a second. Only of interfaces whose doorbells repeat what is in memory, which is `mthca`.
+    /// The doorbell pages are mapped into the guest, so that a doorbell does not cause a VM exit. The device polls
+    /// these pages and guest memory. It polls every 20 microseconds during traffic. After a pause, a doorbell is
+    /// found within an eighth of the length of the pause, at most 1 millisecond, or 10 milliseconds after a pause
+    /// of a second. Only for interfaces whose doorbells repeat information in memory, currently `mthca`.
     Mapped,
 }
 
-/// Where the trace of a device goes, see [`crate::telemetry::trace`].
+/// Destination of the trace of a device, see [`crate::telemetry::trace`].
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceEntry {
     /// File to write, or "-" for standard error.
     pub file: Option<PathBuf>,
-    /// Files, 1..=64, each of `trace_max_bytes`: after the last the first is used again. The second is called as the first
-    /// with `.1` behind.
+    /// Number of trace files to rotate through, 1..=64, each up to `trace_max_bytes`. The first has the name in
+    /// `file`, the second the same name with `.1` appended, and so on.
     #[serde(default = "one_file")]
     pub files: u16,
-    /// Keep the newest so many bytes of records in memory, 65536..=67108864, in place of a file, until `hcactl trace dump`
-    /// asks for them.
+    /// Keep the newest records in a ring of this many bytes in memory, 65536..=67108864, instead of a file. `hcactl
+    /// trace dump` writes them to a file.
     pub ring_bytes: Option<u64>,
-    /// Form of a record.
+    /// Format of a record.
     #[serde(default)]
     pub format: TraceFormat,
-    /// Which records it has.
+    /// Records to write.
     #[serde(default)]
     pub filter: TraceFilter,
 }
@@ -162,19 +163,19 @@ pub struct CaptureConfig {
     pub filter: CaptureFilter,
 }
 
-/// An HCA or NIC on the fabric.
+/// A device on the fabric.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PeerEntry {
-    /// Its number; gives the addresses that are not set.
+    /// Number of the device. It determines the addresses that are not set.
     pub id: u16,
-    /// Ethernet address.
+    /// MAC address. Default: derived from `id`.
     pub mac: Option<String>,
-    /// IPv4 address.
+    /// IPv4 address. Default: derived from `id`.
     pub ipv4: Option<Ipv4Addr>,
-    /// IPv6 address, beside the link-local one that follows from the MAC.
+    /// IPv6 address, in addition to the link-local address derived from the MAC.
     pub ipv6: Option<Ipv6Addr>,
-    /// Reach it over IPv6 when software names it by number or MAC.
+    /// Send to this device over IPv6 if software addresses it by number or MAC.
     #[serde(default)]
     pub prefer_ipv6: bool,
 }
@@ -297,7 +298,7 @@ impl DeviceConfig {
         for (index, peer) in peers.iter().enumerate() {
             let peer_key = format!("{key}.peers[{index}].mac");
             if let Some(other) = macs.insert(peer.mac, peer_key.clone()) {
-                return Err(value(&peer_key, format!("{} is {other} already", peer.mac)));
+                return Err(value(&peer_key, format!("{} is already used by {other}", peer.mac)));
             }
         }
         let fabric = FabricConfig::check(entry.fabric, identity.mac, &format!("{key}.fabric"))?;
@@ -312,7 +313,7 @@ impl DeviceConfig {
             let interface = entry.frontend.key();
             return Err(value(
                 &format!("{key}.doorbells"),
-                format!("{interface} needs \"trapped\": its doorbells {why}"),
+                format!("{interface} requires \"trapped\": its doorbells {why}"),
             ));
         }
         let names = ["capture", "capture_ring_bytes", "capture_files"].map(|name| format!("{key}.{name}"));
@@ -322,7 +323,7 @@ impl DeviceConfig {
             Some(entry) => {
                 let names = ["file", "ring_bytes", "files"].map(|name| format!("{key}.trace.{name}"));
                 let keep = keep((entry.file, entry.ring_bytes, entry.files), names)?
-                    .ok_or_else(|| value(&format!("{key}.trace"), "needs `file` or `ring_bytes`"))?;
+                    .ok_or_else(|| value(&format!("{key}.trace"), "requires `file` or `ring_bytes`"))?;
                 Some(TraceConfig { keep, format: entry.format, filter: entry.filter })
             }
         };
@@ -431,12 +432,12 @@ fn keep(
         .filter(|count| count.get() <= MAX_FILES)
         .ok_or_else(|| value(&files_key, format!("{files} is not in 1..={MAX_FILES}")))?;
     match (file, ring) {
-        (Some(_), Some(_)) => Err(value(&ring_key, format!("{file_key} says where it goes already"))),
+        (Some(_), Some(_)) => Err(value(&ring_key, format!("excludes {file_key}; remove one of them"))),
         (Some(path), None) if path == Path::new(STANDARD_ERROR) && files > 1 => {
-            Err(value(&files_key, "standard error is one"))
+            Err(value(&files_key, "must be 1 if the file is standard error"))
         }
         (Some(path), None) => Ok(Some(Keep::Files { path, count })),
-        (None, _) if files > 1 => Err(value(&files_key, format!("needs {file_key}"))),
+        (None, _) if files > 1 => Err(value(&files_key, format!("requires {file_key}"))),
         (None, Some(bytes)) => RingBytes::try_from(bytes)
             .map(|bytes| Some(Keep::Memory(bytes)))
             .map_err(|why| value(&ring_key, why)),
@@ -451,10 +452,10 @@ fn identity(entry: &PeerEntry, key: &str) -> Result<Identity, ConfigError> {
         .ipv4
         .filter(|ip| ip.is_multicast() || ip.is_unspecified() || ip.is_broadcast() || ip.is_loopback())
     {
-        return Err(value(&format!("{key}.ipv4"), format!("{ip} is not an address a port can have")));
+        return Err(value(&format!("{key}.ipv4"), format!("{ip} is not a valid address for a port")));
     }
     if let Some(ip) = entry.ipv6.filter(|ip| ip.is_multicast() || ip.is_unspecified() || ip.is_loopback()) {
-        return Err(value(&format!("{key}.ipv6"), format!("{ip} is not an address a port can have")));
+        return Err(value(&format!("{key}.ipv6"), format!("{ip} is not a valid address for a port")));
     }
     Ok(Identity {
         mac: mac.unwrap_or(derived.mac),

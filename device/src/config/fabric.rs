@@ -19,17 +19,17 @@ use crate::fabric::tap::{self, InterfaceName};
 use crate::fabric::udp::UdpPeer;
 use crate::runtime_folder;
 
-/// How frames travel.
+/// Fabric that connects devices.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FabricEntry {
-    /// One UDP datagram per Ethernet frame; also what QEMU's `-netdev dgram` speaks.
+    /// One UDP datagram per Ethernet frame. Compatible with QEMU's `-netdev dgram`.
     Udp(UdpEntry),
-    /// Memory shared by the HCAs of this process.
+    /// Shared memory between devices of this process.
     Local(LocalEntry),
-    /// Memory shared with HCAs of other processes of this host.
+    /// Shared memory between devices of different processes on this host.
     Ring(RingEntry),
-    /// A Linux tap interface, for bridges, VXLAN and other networks of the host.
+    /// A Linux tap interface, for bridges, VXLAN and other host networks.
     Tap(TapEntry),
 }
 
@@ -37,8 +37,9 @@ pub enum FabricEntry {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RingEntry {
-    /// HCAs of one user that name the same folder reach each other, in whatever process they are; each makes a socket
-    /// there. It is made unless it is there. By default `ring` in $XDG_RUNTIME_DIR/hcad or /run/hcad.
+    /// Directory of the ring. Devices of one user with the same directory are connected, whichever process they
+    /// belong to. Each creates a socket in it. The directory is created if it does not exist. Default: `ring` in
+    /// $XDG_RUNTIME_DIR/hcad or /run/hcad.
     pub folder: Option<PathBuf>,
 }
 
@@ -46,7 +47,7 @@ pub struct RingEntry {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LocalEntry {
-    /// HCAs that name the same network reach each other.
+    /// Name of the network. Devices with the same name are connected.
     pub network: String,
 }
 
@@ -60,13 +61,13 @@ impl Default for LocalEntry {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TapEntry {
-    /// Name of the interface, which exists and is ours (`ip tuntap add dev NAME mode tap user USER`), or is created where
-    /// the process may. Its MTU and that of the network must have room for the path MTU, 4200 bytes for 4096, and for the
-    /// MTU that the guest of a NIC sets.
+    /// Name of the tap interface. It must exist and be usable by this user (`ip tuntap add dev NAME mode tap user
+    /// USER`), or the process needs the permission to create it. Its MTU must have room for the path MTU (4200
+    /// bytes for 4096) and for the MTU that the guest of a NIC sets.
     pub interface: String,
-    /// Path MTU of the port at the most: 256, 512, 1024, 2048 or 4096. By default the largest whose packets fit the MTU that
-    /// the interface has at the start; one that is made then has 1500 bytes, which is a path MTU of 1024. Interfaces whose
-    /// driver is told no path MTU, such as that of the E810, have their own rules.
+    /// Maximum path MTU of the port: 256, 512, 1024, 2048 or 4096. Default: the largest path MTU whose packets fit
+    /// the MTU of the interface at the start. An interface created by hcad has an MTU of 1500, which allows a path
+    /// MTU of 1024. Drivers that choose the path MTU themselves, such as that of the E810, are not affected.
     pub path_mtu: Option<u16>,
 }
 
@@ -74,9 +75,9 @@ pub struct TapEntry {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UdpEntry {
-    /// Address and port to receive on.
+    /// Local address and port.
     pub bind: SocketAddr,
-    /// Where the others receive. Frames from anybody else are dropped.
+    /// Peers to exchange frames with. Frames from other addresses are dropped.
     pub peers: Vec<UdpPeerEntry>,
 }
 
@@ -84,20 +85,21 @@ pub struct UdpEntry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UdpPeerEntry {
-    /// Its address and port; in a file also the name of a host and a port, which is looked up when the file is read.
+    /// Address and port of the peer. In a configuration file it may also be a host name and a port; the name is
+    /// resolved when the file is read.
     pub addr: PeerAddr,
-    /// Its number, if it is an HCA that has the MAC of its number: stands for `mac`.
+    /// Number of the peer, if its MAC is derived from its number. Replaces `mac`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<u16>,
-    /// Its MAC, if known beforehand. Frames of other peers that come from this MAC are dropped, so no other peer can speak
-    /// in its name. Otherwise its MAC is learned from its frames, and is its own while it talks.
+    /// MAC of the peer. Frames with this source MAC are accepted from this peer only. Without `mac` or `id` the MAC
+    /// is learned from the peer's frames, and is reserved for the peer while it is active.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
-    /// It sends to this HCA only, as QEMU's `-netdev dgram` does: frames pass between it and the other peers. Peers that
-    /// are no leaves must know each other.
+    /// Whether the peer sends to this device only, as QEMU's `-netdev dgram` does. The device then forwards frames
+    /// between this peer and the others. Peers that are not leaves must be peers of each other.
     #[serde(default)]
     pub leaf: bool,
-    /// What it sends beyond this is dropped. No limit by default.
+    /// Frames per second to accept from the peer; more are dropped. Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_frames_per_second: Option<NonZeroU32>,
 }
@@ -149,16 +151,16 @@ impl UdpPeerEntry {
             }
         };
         if addr.port() == 0 {
-            return Err(value(&format!("{key}addr"), "port 0 cannot be sent to"));
+            return Err(value(&format!("{key}addr"), "port 0 is not a valid destination"));
         }
         let by_id = self.id.map(|id| lid(id, &format!("{key}id")).map(MacAddr::from_lid)).transpose()?;
         let ip = addr.ip();
         if ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
-            return Err(value(&format!("{key}addr"), format!("{ip} is not one host")));
+            return Err(value(&format!("{key}addr"), format!("{ip} is not a unicast address")));
         }
         let mac = self.mac.as_deref().map(|text| unicast_mac(text, &format!("{key}mac"))).transpose()?;
         if by_id.is_some() && mac.is_some() {
-            return Err(value(&format!("{key}mac"), "id has given a MAC already"));
+            return Err(value(&format!("{key}mac"), "excludes `id`, which already determines the MAC"));
         }
         Ok(UdpPeer {
             addr,
@@ -179,7 +181,7 @@ impl FabricConfig {
                 let folder = folder.unwrap_or_else(|| runtime_folder::ring(&runtime_folder::shared()));
                 let socket = ring::socket_path(&folder, own);
                 if let Err(error) = SocketAddrUnix::new(&socket) {
-                    let problem = format!("{} cannot be a socket: {error}", socket.display());
+                    let problem = format!("{} is not usable as a socket path: {error}", socket.display());
                     return Err(value(&format!("{key}.ring.folder"), problem));
                 }
                 Ok(Self::Ring { folder, socket })
@@ -203,10 +205,7 @@ impl FabricConfig {
     fn check_udp(udp: &UdpEntry, own: MacAddr, key: &str) -> Result<Self, ConfigError> {
         let bind = udp.bind;
         if bind.ip().is_multicast() || bind.ip() == IpAddr::V4(Ipv4Addr::BROADCAST) {
-            return Err(value(
-                &format!("{key}.bind"),
-                format!("{} is not an address of this host", bind.ip()),
-            ));
+            return Err(value(&format!("{key}.bind"), format!("{} is not a unicast address", bind.ip())));
         }
         let mut peers: Vec<UdpPeer> = Vec::with_capacity(udp.peers.len());
         let mut macs = HashMap::new();
@@ -219,23 +218,23 @@ impl FabricConfig {
             };
             let entry = UdpPeerEntry { addr: addr.into(), ..entry.clone() };
             if addr.is_ipv4() != bind.is_ipv4() {
-                return wrong("addr", format!("{addr} and bind {bind} differ in IP version"));
+                return wrong("addr", format!("{addr} and `bind` {bind} must have the same IP version"));
             }
             let peer = entry.check(&key)?;
             // A socket that is bound to no address receives on those of loopback too.
             let is_bound = addr.ip() == bind.ip() || bind.ip().is_unspecified() && addr.ip().is_loopback();
             if is_bound && addr.port() == bind.port() {
-                return wrong("addr", format!("{addr} is where this HCA receives"));
+                return wrong("addr", format!("{addr} is this device's own address"));
             }
             if peers.iter().any(|earlier| earlier.addr == addr) {
-                return wrong("addr", format!("{addr} is a peer already"));
+                return wrong("addr", format!("{addr} is already a peer"));
             }
             if let Some(mac) = peer.mac {
                 if mac == own {
-                    return wrong("mac", format!("{mac} is this HCA's own"));
+                    return wrong("mac", format!("{mac} is the MAC of this device"));
                 }
                 if let Some(other) = macs.insert(mac, index) {
-                    return wrong("mac", format!("{mac} is the MAC of peers[{other}] already"));
+                    return wrong("mac", format!("{mac} is already the MAC of peers[{other}]"));
                 }
             }
             peers.push(peer);
@@ -265,10 +264,7 @@ mod tests {
         assert_eq!(peer(r#", "mac": "52:54:00:00:00:09""#), Ok(Some("52:54:00:00:00:09".to_owned())));
         for (extra, problem) in [
             (r#", "id": 0"#, "devices[0].fabric.udp.peers[0].id: 0 is not in 1..=49150"),
-            (
-                r#", "id": 3, "mac": "52:54:00:00:00:09""#,
-                "devices[0].fabric.udp.peers[0].mac: id has given a MAC",
-            ),
+            (r#", "id": 3, "mac": "52:54:00:00:00:09""#, "devices[0].fabric.udp.peers[0].mac: excludes `id`"),
         ] {
             let error = peer(extra).unwrap_err();
             assert!(error.contains(problem), "{error}");
@@ -322,25 +318,29 @@ mod tests {
         let key = "devices[0].fabric.udp.peers";
         let mac = r#""mac": "52:54:00:00:00:07""#;
         for (bind, list, message) in [
-            ("127.0.0.1:7000", ours.to_owned(), "[0].addr: 127.0.0.1:7000 is where this HCA receives"),
-            ("0.0.0.0:7000", ours.to_owned(), "[0].addr: 127.0.0.1:7000 is where this HCA receives"),
-            ("127.0.0.1:7003", format!("{ours}, {ours}"), "[1].addr: 127.0.0.1:7000 is a peer already"),
+            ("127.0.0.1:7000", ours.to_owned(), "[0].addr: 127.0.0.1:7000 is this device's own address"),
+            ("0.0.0.0:7000", ours.to_owned(), "[0].addr: 127.0.0.1:7000 is this device's own address"),
+            ("127.0.0.1:7003", format!("{ours}, {ours}"), "[1].addr: 127.0.0.1:7000 is already a peer"),
             (
                 "127.0.0.1:7000",
                 format!(r#"{{"addr": "127.0.0.1:1", {mac}}}, {{"addr": "127.0.0.1:2", {mac}}}"#),
-                "[1].mac: 52:54:00:00:00:07 is the MAC of peers[0] already",
+                "[1].mac: 52:54:00:00:00:07 is already the MAC of peers[0]",
             ),
             (
                 "127.0.0.1:7000",
                 r#"{"addr": "127.0.0.1:1", "mac": "02:00:00:00:01:02"}"#.to_owned(),
-                "[0].mac: 02:00:00:00:01:02 is this HCA's own",
+                "[0].mac: 02:00:00:00:01:02 is the MAC of this device",
             ),
             (
                 "127.0.0.1:7000",
                 r#"{"addr": "239.1.1.1:1"}"#.to_owned(),
-                "[0].addr: 239.1.1.1 is not one host",
+                "[0].addr: 239.1.1.1 is not a unicast address",
             ),
-            ("127.0.0.1:7000", r#"{"addr": "0.0.0.0:1"}"#.to_owned(), "[0].addr: 0.0.0.0 is not one host"),
+            (
+                "127.0.0.1:7000",
+                r#"{"addr": "0.0.0.0:1"}"#.to_owned(),
+                "[0].addr: 0.0.0.0 is not a unicast address",
+            ),
         ] {
             let error = peers(bind, &list).unwrap_err();
             assert!(error.starts_with(&format!("{key}{message}")), "{error:?} should say {message:?}");

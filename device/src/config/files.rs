@@ -27,7 +27,7 @@ impl DeviceConfig {
     pub(crate) fn make_ring_folder(&self, name: &str) -> Result<(), ConfigError> {
         match &self.fabric {
             FabricConfig::Ring { folder, .. } => runtime_folder::make_ring(folder).map_err(|error| {
-                let problem = format!("cannot make {}: {error}", folder.display());
+                let problem = format!("cannot create {}: {error}", folder.display());
                 value(&format!("{name}.fabric.ring.folder"), problem)
             }),
             FabricConfig::Udp { .. } | FabricConfig::Local { .. } | FabricConfig::Tap { .. } => Ok(()),
@@ -92,13 +92,13 @@ impl Config {
         if self.confinement.ring {
             let folder = runtime_folder::ring(&runtime_folder::shared());
             runtime_folder::make_ring(&folder).map_err(|error| {
-                value("confinement.ring", format!("cannot make {}: {error}", folder.display()))
+                value("confinement.ring", format!("cannot create {}: {error}", folder.display()))
             })?;
         }
         let folder = runtime_folder::own();
         match self.paths().find(|(_, path, used)| *used == Use::Socket && path.parent() == Some(&folder)) {
             Some((key, ..)) => runtime_folder::make(&folder)
-                .map_err(|error| value(&key, format!("cannot make {}: {error}", folder.display()))),
+                .map_err(|error| value(&key, format!("cannot create {}: {error}", folder.display()))),
             None => Ok(()),
         }
     }
@@ -154,7 +154,7 @@ pub(crate) fn check_paths(paths: impl Iterator<Item = (String, PathBuf, Use)>) -
             continue;
         }
         if let Some(user) = users.get(&resolved(path)) {
-            return Err(value(&key, format!("{} is {user} already", path.display())));
+            return Err(value(&key, format!("{} is already used by {user}", path.display())));
         }
         users.insert(resolved(path), key);
     }
@@ -187,11 +187,11 @@ mod tests {
         for (devices, message) in [
             (
                 device(r#", "socket_path": "/x/./s", "capture": "/x/s""#),
-                "devices[0].capture: /x/s is devices[0].socket_path already".to_owned(),
+                "devices[0].capture: /x/s is already used by devices[0].socket_path".to_owned(),
             ),
             (
                 device(&format!(r#", "capture": "{direct}", "trace": {{"file": "{linked}"}}"#)),
-                format!("devices[0].trace.file: {linked} is devices[0].capture already"),
+                format!("devices[0].trace.file: {linked} is already used by devices[0].capture"),
             ),
             (
                 format!(
@@ -199,7 +199,7 @@ mod tests {
                     device(r#", "trace": {"file": "/x/t"}"#),
                     device(r#", "capture": "/x/t""#).replace("258", "259").replace("7000", "7001")
                 ),
-                "devices[1].capture: /x/t is devices[0].trace.file already".to_owned(),
+                "devices[1].capture: /x/t is already used by devices[0].trace.file".to_owned(),
             ),
         ] {
             assert_eq!(check(&devices).unwrap_err(), message);

@@ -62,7 +62,7 @@ fn check_path(path: &Path, used: Use, made: &[PathBuf]) -> Result<(), String> {
     }
     let is_folder = fs::metadata(folder).map_err(|error| cannot(folder, error))?.is_dir();
     if !is_folder {
-        return Err(format!("{} is no folder", folder.display()));
+        return Err(format!("{} is not a directory", folder.display()));
     }
     match (fs::symlink_metadata(path), used) {
         (Err(error), _) if error.kind() == io::ErrorKind::NotFound => writable(folder),
@@ -71,7 +71,7 @@ fn check_path(path: &Path, used: Use, made: &[PathBuf]) -> Result<(), String> {
             Err(format!("{} exists and is not a socket", path.display()))
         }
         (Ok(there), Use::File) if there.is_dir() || there.file_type().is_socket() => {
-            Err(format!("{} exists and is not a file", path.display()))
+            Err(format!("{} exists and is not a regular file", path.display()))
         }
         // A socket that was left behind is replaced; whether somebody serves it is seen at the start.
         (Ok(_), Use::Socket) => writable(folder),
@@ -87,13 +87,13 @@ fn check_tap(interface: &InterfaceName) -> Result<(), String> {
     if known.exists() {
         return match known.join("tun_flags").exists() {
             true => Ok(()),
-            false => Err(format!("{interface} is no tap interface")),
+            false => Err(format!("{interface} is not a tap interface")),
         };
     }
     let may_make = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN));
     match may_make {
         true => Ok(()),
-        false => Err(format!("there is no {interface}, and making it takes CAP_NET_ADMIN")),
+        false => Err(format!("interface {interface} does not exist, and creating it requires CAP_NET_ADMIN")),
     }
 }
 
@@ -117,10 +117,10 @@ mod tests {
             ),
             (
                 r#", "socket_path": "/etc/passwd/s""#.to_owned(),
-                "devices[0].socket_path: /etc/passwd is no folder",
+                "devices[0].socket_path: /etc/passwd is not a directory",
             ),
             (r#", "socket_path": "/etc/passwd""#.to_owned(), "/etc/passwd exists and is not a socket"),
-            (format!(r#", "capture": "{folder}""#), "exists and is not a file"),
+            (format!(r#", "capture": "{folder}""#), "exists and is not a regular file"),
         ] {
             let problem = problem(&extra).unwrap();
             assert!(problem.contains(message), "{problem:?} should contain {message:?}");
@@ -130,7 +130,7 @@ mod tests {
             r#"{"tap": {"interface": "lo"}}"#,
         );
         let error = check(&tap).unwrap().check_host().unwrap_err().to_string();
-        let expected = ["lo is no tap interface", "/dev/net/tun: "];
+        let expected = ["lo is not a tap interface", "/dev/net/tun: "];
         assert!(expected.iter().any(|part| error.contains(part)), "{error}");
     }
 }

@@ -9,14 +9,15 @@ use crate::memory::{FileSystems, Limits};
 
 const GIB: u64 = 1 << 30;
 
-/// What the VMM of a device may lend as guest memory.
+/// Limits of the guest memory that the VMM may map.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct GuestMemoryEntry {
-    /// Length of the files that are mapped at once, GiB. A file counts whole, however much of it is lent. All devices
-    /// together have 65536. Without it 1024, or an equal share of all where that is less.
+    /// Maximum total size in GiB of the files that are mapped. A file counts with its full size, even if only a
+    /// part is mapped. All devices together may have 65536. Default: 1024, or an equal share of the total if that
+    /// is less.
     pub max_gib: Option<u32>,
-    /// Where these files may be.
+    /// Accepted file systems.
     pub files: FileSystems,
 }
 
@@ -27,7 +28,10 @@ impl GuestMemoryEntry {
         let bytes = self.max_gib.map_or(DEFAULT_BYTES.min(share), |gib| u64::from(gib) * GIB);
         *left = left.checked_sub(bytes).ok_or_else(|| {
             let (bytes, left) = (bytes / GIB, *left / GIB);
-            value(&format!("{key}.max_gib"), format!("{bytes} GiB where the devices before it leave {left}"))
+            value(
+                &format!("{key}.max_gib"),
+                format!("{bytes} GiB exceeds the {left} GiB that the preceding devices leave"),
+            )
         })?;
         Ok(Limits { bytes, file_systems: self.files, ..Limits::default() })
     }
@@ -54,7 +58,7 @@ mod tests {
         let error = bytes(&[one(1, large), one(2, large)]).unwrap_err();
         assert!(
             error.contains(
-                "devices[1].guest_memory.max_gib: 40000 GiB where the devices before it leave 25536"
+                "devices[1].guest_memory.max_gib: 40000 GiB exceeds the 25536 GiB that the preceding devices leave"
             )
         );
         let config = check(&device(large)).unwrap();

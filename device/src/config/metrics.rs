@@ -23,7 +23,7 @@ impl MetricsConfig {
         if text.contains('/') {
             return Ok(Self::Unix(text.into()));
         }
-        let problem = "is neither an address with a port, such as 127.0.0.1:9474, nor a path with a /";
+        let problem = "is neither ADDRESS:PORT, such as 127.0.0.1:9474, nor a path containing /";
         Err(value(key, format!("{text:?} {problem}")))
     }
 }

@@ -32,7 +32,7 @@ type Outcome<T> = Result<T, Missing>;
 #[derive(Clone, Debug, Error)]
 enum Missing {
     /// Neither in the kernel's code nor switched on there.
-    #[error("the kernel has none")]
+    #[error("not supported by the kernel")]
     Kernel,
     /// Another reason.
     #[error("{0}")]
@@ -108,7 +108,7 @@ fn needed(config: &Config, groups: &[Gid], grants: &[Grant]) -> CapabilitySet {
 /// Completes what [`begin`] began, in all threads, and logs what is in force.
 pub fn complete() {
     let Some(begun) = BEGUN.get() else {
-        tracing::info!("not confined: it is switched off");
+        tracing::info!("not confined: the sandbox is disabled");
         return;
     };
     let (mut in_force, mut missing) = (Vec::new(), Vec::new());
@@ -120,7 +120,7 @@ pub fn complete() {
         Ok(kept) if kept.is_empty() => in_force.push("no capabilities".to_owned()),
         Ok(kept) => {
             let names: Vec<_> = kept.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
-            in_force.push(format!("no capabilities but {}", names.join(" ")));
+            in_force.push(format!("no capabilities except {}", names.join(" ")));
         }
         Err(error) => missing.push(format!("no capabilities ({error})")),
     }
@@ -162,29 +162,29 @@ pub fn check_device(device: &DeviceConfig, name: &str) -> Result<(), ConfigError
     let Some(begun) = BEGUN.get() else { return Ok(()) };
     let refused = |key: String, problem: String| {
         let problem =
-            format!("{problem}: hcad confines itself to what its configuration named when it started");
+            format!("{problem}; the sandbox allows only what the configuration named when hcad started");
         Err(ConfigError::Value { key, problem })
     };
     if let Some(group) =
         device.socket_access.group.filter(|group| !begun.through.groups.contains(&group.as_raw()))
     {
-        let problem = format!("group {} was named by no `socket_group`", group.as_raw());
+        let problem = format!("group {} was not named by any `socket_group`", group.as_raw());
         return refused(format!("{name}.socket_group"), problem);
     }
     if matches!(device.fabric, FabricConfig::Ring { .. }) && !begun.through.ring {
-        let problem = "no device was on a ring, and `confinement.ring` did not say that one may be";
+        let problem = "no device used the ring fabric, and `confinement.ring` was not set";
         return refused(format!("{name}.fabric.ring"), problem.to_owned());
     }
     if matches!(device.fabric, FabricConfig::Udp { .. }) && !begun.through.udp {
-        let problem = "no device was on UDP, and `confinement.udp` said that none may be";
+        let problem = "no device used the UDP fabric, and `confinement.udp` was false";
         return refused(format!("{name}.fabric.udp"), problem.to_owned());
     }
     let Ok(paths) = &begun.paths else { return Ok(()) };
     for (key, path, used) in device.paths_of(name) {
         match used {
             Use::Socket if !paths.may_have_socket(&path) => {
-                let problem = format!("{} is in none of the folders for sockets", path.display());
-                return refused(key, format!("{problem} (`confinement.sockets` may name more)"));
+                let problem = format!("{} is outside the directories for sockets", path.display());
+                return refused(key, format!("{problem} (add more with `confinement.sockets`)"));
             }
             Use::File => paths
                 .check_file(&path)
@@ -194,8 +194,7 @@ pub fn check_device(device: &DeviceConfig, name: &str) -> Result<(), ConfigError
     }
     match device.fabric {
         FabricConfig::Tap { .. } if !paths.tap => {
-            let problem =
-                "no device was on a tap interface, and `confinement.tap` did not say that one may be";
+            let problem = "no device used the tap fabric, and `confinement.tap` was not set";
             refused(format!("{name}.fabric.tap"), problem.to_owned())
         }
         _ => Ok(()),
@@ -209,10 +208,7 @@ pub fn is_in_force() -> bool {
 
 /// A file would be where the process does not let itself write.
 #[derive(Debug, Error)]
-#[error(
-    "hcad confines itself to what its configuration names, for files {folders}: \
-     `confinement.writable` may name more folders"
-)]
+#[error("the sandbox allows new files only {folders}; add directories with `confinement.writable`")]
 pub struct Outside {
     /// Where it does.
     folders: String,

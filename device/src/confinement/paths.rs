@@ -117,7 +117,7 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
             Ok(()) => drop(grant(&folder, FILES | AccessFs::RemoveFile)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 let problem = format!(
-                    "{} is not a folder of this user alone (`confinement.writable` may name another)",
+                    "{} must be a directory that only this user can write (choose another with `confinement.writable`)",
                     folder.display()
                 );
                 return Err(ConfigError::Value { key: "control_socket".to_owned(), problem });
@@ -223,8 +223,11 @@ impl Paths {
             return Ok(());
         }
         let folders: Vec<_> = self.folders.iter().map(|folder| folder.display().to_string()).collect();
-        let folders =
-            if folders.is_empty() { "nowhere".to_owned() } else { format!("below {}", folders.join(", ")) };
+        let folders = if folders.is_empty() {
+            "in no directory".to_owned()
+        } else {
+            format!("below {}", folders.join(", "))
+        };
         Err(Outside { folders })
     }
 }

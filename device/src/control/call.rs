@@ -104,11 +104,11 @@ pub type Begun = Result<Option<Recorder>, (Box<Recorder>, NotRecorded)>;
 pub enum NotRecorded {
     /// What it is made of now cannot be told from outside.
     #[error(
-        "a VMM is connected, and a record begins with the device: begin it before the VMM connects, or configure `record`"
+        "a VMM is connected; start recording before the VMM connects, or set `record` in the configuration"
     )]
     HasClient,
     /// The device cannot be made anew.
-    #[error("the device cannot be made anew: {0}")]
+    #[error("cannot restart the device: {0}")]
     NotMade(String),
 }
 
@@ -119,7 +119,7 @@ pub enum NoAnswer {
     #[error("the device is not running")]
     NotRunning,
     /// Its thread is busy with something else.
-    #[error("the device does not answer")]
+    #[error("the device is not responding")]
     Late,
 }
 

@@ -16,12 +16,12 @@ pub fn lines(qpn: u32, explanation: &Explanation) -> Vec<String> {
     let mut lines = match situation {
         Some(situation) => of(qpn, situation),
         None => {
-            vec![format!("QP {qpn:#x}: there is none, or it is in RESET: doorbells and packets are ignored")]
+            vec![format!("QP {qpn:#x}: does not exist or is in RESET; doorbells and packets are ignored")]
         }
     };
     if let Some(ignored) = ignored {
         let times = times(ignored.count);
-        lines.push(format!("ignored: {times}, the last time for {}", ignored.last.name()));
+        lines.push(format!("ignored: {times}, last reason {}", ignored.last.name()));
     }
     lines
 }
@@ -46,61 +46,56 @@ fn of(qpn: u32, situation: &Situation) -> Vec<String> {
     }
     lines.push(format!("responder: {}", responder(situation)));
     lines.push(match situation.heard {
-        Some(heard) => format!("peer: last heard {} ago", time(heard)),
-        None => "peer: never heard".to_owned(),
+        Some(heard) => format!("peer: last packet received {} ago", time(heard)),
+        None => "peer: nothing received yet".to_owned(),
     });
     lines
 }
 
 fn requester(situation: &Situation) -> String {
     match situation.send {
-        Blocked::State => "cannot send in this state, and ignores doorbells; it can from RTS on".into(),
-        Blocked::Ended => "sends nothing any more; what is posted completes as flushed".into(),
+        Blocked::State => "cannot send in this state, doorbells are ignored; move the QP to RTS".into(),
+        Blocked::Ended => "stopped; posted requests complete as flushed".into(),
         Blocked::NothingPosted if situation.unanswered.is_some() => {
-            "all that was announced is sent; it waits for the peer's answer".into()
+            "all posted requests are sent; waiting for the peer's acknowledgement".into()
         }
-        Blocked::NothingPosted => {
-            "waits for its software: nothing is posted that a doorbell announced".into()
-        }
-        Blocked::Turn => "nothing is in its way: the next packet leaves with its turn".into(),
+        Blocked::NothingPosted => "idle: no doorbell has announced further requests".into(),
+        Blocked::Turn => "ready: the next packet is sent in this QP's turn".into(),
         Blocked::Congestion { left } => {
-            format!("slowed down by the peer's notifications of congestion; goes on in {}", time(left))
+            format!("throttled by congestion notifications (CNP); resumes in {}", time(left))
         }
         Blocked::ReceiverNotReady { left, refusals, most } => format!(
-            "receiver not ready (RNR): the peer has no receive request posted; refused {} of {}, asks again in {}",
+            "receiver not ready (RNR): the peer has no receive request posted; rejected {}, limit {}, retries in {}",
             times(refusals.into()),
             at_most(most),
             time(left)
         ),
         Blocked::AskedAgain { refusals, most } => format!(
-            "receiver not ready (RNR): refused {} of {}, has asked again and waits for the answer",
+            "receiver not ready (RNR): rejected {}, limit {}; retry sent, waiting for the response",
             times(refusals.into()),
             at_most(most)
         ),
         Blocked::Credits { beyond } => format!(
-            "credits: the peer says that it has no receive request for the next message, which is {beyond} beyond \
-             those it has"
+            "credits: the peer has not advertised a receive request for the next message, which is {beyond} past its limit"
         ),
         Blocked::Fence { older } => format!("fence: the next request waits for {}", requests(older)),
         Blocked::Invalidation { older } => {
-            format!("the next request ends a key, and waits for {} that may need it", requests(older))
+            format!("local invalidate: the next request waits for {} that may use the key", requests(older))
         }
         Blocked::Reads { most } => {
-            format!("as many READs and atomics are unanswered as may be (max_rd_atomic {most})")
+            format!("limit of outstanding READs and atomics reached (max_rd_atomic {most})")
         }
-        Blocked::ReadPieces => "a long READ waits for the piece before the newest".into(),
+        Blocked::ReadPieces => "a long READ waits for the response to an earlier part".into(),
         Blocked::Window { in_flight, most } => {
-            format!("window: {} without an answer, of at most {most}", packets(in_flight))
+            format!("window full: {} unacknowledged, limit {most}", packets(in_flight))
         }
-        Blocked::PacketNumbers => "half of all packet numbers are unanswered".into(),
-        Blocked::Requests { most } => format!("as many requests are under way as may be ({most})"),
+        Blocked::PacketNumbers => "PSN window full: half of all PSNs are unacknowledged".into(),
+        Blocked::Requests { most } => format!("limit of outstanding requests reached ({most})"),
         Blocked::Failed { status, older } => {
-            format!("the next request will fail ({}) once {} are done", status_words(status), requests(older))
+            format!("the next request fails ({}) after {} complete", status_words(status), requests(older))
         }
-        Blocked::Draining => "drains: what was begun is not answered, and nothing new begins".into(),
-        Blocked::Drained => {
-            "drained: nothing is under way, and nothing begins until it is in RTS again".into()
-        }
+        Blocked::Draining => "draining (SQD): waiting for outstanding requests; starts no new ones".into(),
+        Blocked::Drained => "drained (SQD): nothing is outstanding; move the QP to RTS to continue".into(),
     }
 }
 
@@ -108,7 +103,7 @@ fn without_answer(unanswered: &Unanswered) -> String {
     let Unanswered { oldest, packets: count, requests: open, waiting, retries, most_retries, timeout } =
         *unanswered;
     let mut text = format!(
-        "{} from PSN {oldest:#x} on, of {}; silent for {}; sent again {} of {most_retries}",
+        "{} from PSN {oldest:#x}, of {}; no response for {}; retransmitted {}, limit {most_retries}",
         packets(count),
         if open == 1 { "1 request".to_owned() } else { format!("{open} requests") },
         time(waiting),
@@ -116,7 +111,7 @@ fn without_answer(unanswered: &Unanswered) -> String {
     );
     let _ = match timeout {
         Some(left) if retries >= most_retries => write!(text, ", fails in {}", time(left)),
-        Some(left) => write!(text, ", the next time in {}", time(left)),
+        Some(left) => write!(text, ", next in {}", time(left)),
         None => Ok(()),
     };
     text
@@ -124,55 +119,54 @@ fn without_answer(unanswered: &Unanswered) -> String {
 
 fn responder(situation: &Situation) -> String {
     let mut text = match situation.receive {
-        Expecting::State => "drops packets in this state; it receives from RTR on".to_owned(),
+        Expecting::State => "drops packets in this state; move the QP to RTR to receive".to_owned(),
         Expecting::Ended => "drops packets".into(),
-        Expecting::Message { .. } if situation.service.is_datagram() => "waits for datagrams".into(),
-        Expecting::Message { psn } => format!("waits for the peer's next message, PSN {psn:#x}"),
+        Expecting::Message { .. } if situation.service.is_datagram() => "waiting for datagrams".into(),
+        Expecting::Message { psn } => format!("waiting for the peer's next message, PSN {psn:#x}"),
         Expecting::Rest { psn, received } => {
-            format!("has {received} bytes of a message, and waits for the rest from PSN {psn:#x} on")
+            format!("received {received} bytes of a message; waiting for the rest from PSN {psn:#x}")
         }
         Expecting::Missing { psn } => {
-            format!("misses PSN {psn:#x}: younger packets came, and the peer was told")
+            format!("PSN {psn:#x} is missing: later packets arrived, NAK sent")
         }
         Expecting::ReceiveRequest { psn, refusals } => format!(
-            "waits for its software: no receive request is posted for the message at PSN {psn:#x}; told the peer \
-             so (RNR) {}",
+            "no receive request is posted for the message at PSN {psn:#x}; RNR NAK sent {}",
             times(refusals.into())
         ),
     };
     if situation.answers > 0 {
-        let _ = write!(text, "; owes {} answers", situation.answers);
+        let _ = write!(text, "; {} responses pending", situation.answers);
     }
     text
 }
 
 fn ended_by(by: &EndedBy) -> String {
     match by {
-        EndedBy::Software => "its software moved it to ERR".into(),
+        EndedBy::Software => "software moved it to ERR".into(),
         EndedBy::Send(status) => format!("a request failed: {}", status_words(*status)),
         EndedBy::Peer { reason, cause } => {
             let cause = cause.map(|cause| format!(": {}", cause_words(cause))).unwrap_or_default();
             format!("{}{cause}", drop_words(*reason))
         }
-        EndedBy::Queue(Queue::Send) => "its send queue cannot be read".into(),
-        EndedBy::Queue(Queue::Recv) => "its receive queue cannot be read".into(),
+        EndedBy::Queue(Queue::Send) => "cannot read its send queue".into(),
+        EndedBy::Queue(Queue::Recv) => "cannot read its receive queue".into(),
     }
 }
 
 fn status_words(status: Status) -> String {
     match status {
         Status::LocalLength => "local length error".into(),
-        Status::LocalQpOperation => "local QP operation error: a request that cannot be executed".into(),
+        Status::LocalQpOperation => "local QP operation error: the request cannot be executed".into(),
         Status::LocalProtection(cause) => format!("local protection error: {}", cause_words(cause)),
         Status::MemoryManagement(cause) => format!("memory management error: {}", cause_words(cause)),
         Status::Flushed => "flushed".into(),
-        Status::BadResponse => "the peer's answer made no sense".into(),
-        Status::RemoteInvalidRequest => "the peer refused it as invalid".into(),
-        Status::RemoteAccess => "the peer refused the access".into(),
+        Status::BadResponse => "invalid response from the peer".into(),
+        Status::RemoteInvalidRequest => "the peer rejected it as invalid".into(),
+        Status::RemoteAccess => "the peer denied access".into(),
         Status::RemoteOperational => "the peer could not execute it".into(),
-        Status::RetryExceeded => "the peer did not answer, and the retries are used up".into(),
-        Status::RnrRetryExceeded => "the peer had no receive request, and the RNR retries are used up".into(),
-        Status::RemoteInvalidRdRequest => "the peer refused it as an invalid RD request".into(),
+        Status::RetryExceeded => "no response from the peer, retries exhausted".into(),
+        Status::RnrRetryExceeded => "the peer had no receive request, RNR retries exhausted".into(),
+        Status::RemoteInvalidRdRequest => "the peer rejected it as an invalid RD request".into(),
     }
 }
 
@@ -181,8 +175,8 @@ fn drop_words(reason: DropReason) -> &'static str {
     match reason {
         DropReason::InvalidRequest => "the peer's request was invalid",
         DropReason::TooLong => "the peer's message was longer than its receive request",
-        DropReason::NoAccess => "the peer was refused access",
-        DropReason::BadReceive => "the receive request of the peer's message could not be used",
+        DropReason::NoAccess => "the peer was denied access",
+        DropReason::BadReceive => "the receive request for the peer's message was not usable",
         other => other.name(),
     }
 }
@@ -190,20 +184,22 @@ fn drop_words(reason: DropReason) -> &'static str {
 fn cause_words(cause: AccessError) -> &'static str {
     match cause {
         AccessError::Key => "no region or window has the key",
-        AccessError::Invalid => "the key is allocated or invalidated, and not valid now",
-        AccessError::Kind => "the key is of a kind that this is not for",
+        AccessError::Invalid => {
+            "the key is not valid; it was allocated without being registered, or invalidated"
+        }
+        AccessError::Kind => "the key has the wrong type for this operation",
         AccessError::Pd => "the key belongs to another protection domain",
         AccessError::Qp => "the window belongs to another queue pair",
         AccessError::Right => "the key does not grant the right",
         AccessError::Bounds => "the range is not inside the region",
-        AccessError::Unmapped => "the region's memory cannot be reached by the device",
-        AccessError::Valid => "the key is valid, and has to be invalidated first",
-        AccessError::Bound => "windows are bound to the region",
+        AccessError::Unmapped => "the region's memory is not mapped for the device",
+        AccessError::Valid => "the key is still valid and must be invalidated first",
+        AccessError::Bound => "memory windows are still bound to the region",
     }
 }
 
 fn at_most(most: Option<u8>) -> String {
-    most.map_or_else(|| "any number".to_owned(), |most| most.to_string())
+    most.map_or_else(|| "none".to_owned(), |most| most.to_string())
 }
 
 fn times(count: u64) -> String {
@@ -260,9 +256,9 @@ mod tests {
             said(IDLE),
             [
                 "QP 0x15: RC, RTS",
-                "requester: waits for its software: nothing is posted that a doorbell announced",
-                "responder: waits for the peer's next message, PSN 0x900",
-                "peer: never heard",
+                "requester: idle: no doorbell has announced further requests",
+                "responder: waiting for the peer's next message, PSN 0x900",
+                "peer: nothing received yet",
             ]
         );
     }
@@ -280,13 +276,15 @@ mod tests {
         };
         let heard = Some(Duration::from_secs(2));
         let lines = said(Situation { unanswered: Some(unanswered), heard, ..IDLE });
-        assert_eq!(lines[1], "requester: all that was announced is sent; it waits for the peer's answer");
+        assert_eq!(
+            lines[1],
+            "requester: all posted requests are sent; waiting for the peer's acknowledgement"
+        );
         assert_eq!(
             lines[2],
-            "unanswered: 2 packets from PSN 0x100 on, of 1 request; silent for 1.5 s; sent again 3 times of 7, \
-             the next time in 640 us"
+            "unanswered: 2 packets from PSN 0x100, of 1 request; no response for 1.5 s; retransmitted 3 times, limit 7, next in 640 us"
         );
-        assert_eq!(lines[4], "peer: last heard 2.0 s ago");
+        assert_eq!(lines[4], "peer: last packet received 2.0 s ago");
     }
 
     #[test]
@@ -295,14 +293,12 @@ mod tests {
         let send = Blocked::ReceiverNotReady { left, refusals: 2, most: Some(6) };
         assert_eq!(
             said(Situation { send, ..IDLE })[1],
-            "requester: receiver not ready (RNR): the peer has no receive request posted; refused twice of 6, asks \
-             again in 600 us"
+            "requester: receiver not ready (RNR): the peer has no receive request posted; rejected twice, limit 6, retries in 600 us"
         );
         let receive = Expecting::ReceiveRequest { psn: 0x100, refusals: 1 };
         assert_eq!(
             said(Situation { receive, ..IDLE })[2],
-            "responder: waits for its software: no receive request is posted for the message at PSN 0x100; told the \
-             peer so (RNR) once"
+            "responder: no receive request is posted for the message at PSN 0x100; RNR NAK sent once"
         );
     }
 
@@ -323,8 +319,8 @@ mod tests {
         assert_eq!(
             lines(0x15, &Explanation { situation: None, ignored: Some(ignored) }),
             [
-                "QP 0x15: there is none, or it is in RESET: doorbells and packets are ignored",
-                "ignored: twice, the last time for qp_reset",
+                "QP 0x15: does not exist or is in RESET; doorbells and packets are ignored",
+                "ignored: twice, last reason qp_reset",
             ]
         );
     }

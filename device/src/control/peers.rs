@@ -37,13 +37,15 @@ pub enum PeerList {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PeersError {
     /// Who is on a network is not for the device to say.
-    #[error("the device's fabric has no list of peers")]
+    #[error("the fabric of this device has no peers; only the UDP fabric does")]
     NoList,
     /// Members of a ring find each other.
-    #[error("whoever is in the folder of the ring is a member of it; there is no list to change")]
+    #[error(
+        "ring members cannot be added or removed; every process that uses the ring's directory is a member"
+    )]
     Ring,
     /// The MAC is its own.
-    #[error("mac: {0} is this HCA's own")]
+    #[error("mac: {0} is the MAC of this device")]
     OwnMac(MacAddr),
     /// The list of peers refuses.
     #[error(transparent)]

@@ -74,7 +74,7 @@ pub async fn serve(listener: &Listener, service: Service) -> io::Result<()> {
             Ok((stream, _)) => stream,
             Err(error) if reserve.give_up(&error) => continue,
             Err(error) => {
-                limited!(error, %error, "cannot accept control clients");
+                limited!(error, %error, "cannot accept control connections");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -83,7 +83,7 @@ pub async fn serve(listener: &Listener, service: Service) -> io::Result<()> {
         reserve.refill();
         if places.len() >= MAX_CLIENTS && !make_room(&mut places) {
             // A line fits into the buffer of a new socket; a client that does not get it sees the end.
-            let _ = stream.try_write(&line(&Response::Error("too many clients".into())));
+            let _ = stream.try_write(&line(&Response::Error("too many control clients".into())));
             continue;
         }
         let service = service.clone();
@@ -91,7 +91,7 @@ pub async fn serve(listener: &Listener, service: Service) -> io::Result<()> {
         let kept = silence.clone();
         let task = tokio::spawn(async move {
             if let Err(error) = client(stream, &service, &silence).await {
-                limited!(debug, %error, "connection of a control client failed");
+                limited!(debug, %error, "control connection failed");
             }
         });
         places.push(Place { task: task.abort_handle(), silence: kept });
@@ -156,7 +156,8 @@ async fn client(mut stream: UnixStream, service: &Service, silence: &Silence) ->
         }
         if request.last() != Some(&b'\n') {
             // Where the next request would begin is unknown.
-            let problem = format!("a request is one line of at most {MAX_REQUEST_LEN} bytes");
+            let problem =
+                format!("request exceeds {MAX_REQUEST_LEN} bytes or is not terminated by a newline");
             return writer.write_all(&line(&Response::Error(problem))).await;
         }
         silence.end();
@@ -164,7 +165,7 @@ async fn client(mut stream: UnixStream, service: &Service, silence: &Silence) ->
             Ok(request) => {
                 answer(request, service).await.unwrap_or_else(|problem| Response::Error(problem.to_string()))
             }
-            Err(error) => Response::Error(format!("not a request: {error}")),
+            Err(error) => Response::Error(format!("invalid request: {error}")),
         };
         // Who does not read is as good as silent.
         silence.begin();
@@ -177,31 +178,31 @@ async fn client(mut stream: UnixStream, service: &Service, silence: &Silence) ->
 enum Refused {
     #[error("{0}")]
     Unchanged(String),
-    #[error("hcad is ending")]
+    #[error("hcad is shutting down")]
     Ending,
-    #[error("there is no device {0}")]
+    #[error("device {0} does not exist")]
     NoDevice(u16),
     #[error(transparent)]
     NoAnswer(#[from] NoAnswer),
-    #[error("a capture to {} is running", .0.display())]
+    #[error("a capture to {} is already running", .0.display())]
     Capturing(PathBuf),
     #[error("no capture is running")]
     NotCapturing,
-    #[error("a trace to {} is running", .0.display())]
+    #[error("a trace to {} is already running", .0.display())]
     Tracing(PathBuf),
     #[error("no trace is running")]
     NotTracing,
-    #[error("no {0} is kept in memory")]
+    #[error("no {0} is kept in memory; start one with `hcactl {0} ring`")]
     NothingKept(&'static str),
-    #[error("{0} files, and at most {MAX_FILES} take turns")]
+    #[error("{0} files requested, the maximum is {MAX_FILES}")]
     TooManyFiles(u16),
-    #[error("a record to {} is being written", .0.display())]
+    #[error("a recording to {} is already running", .0.display())]
     Recording(PathBuf),
-    #[error("no record is being written")]
+    #[error("no recording is running")]
     NotRecording,
     #[error(transparent)]
     NotRecorded(#[from] NotRecorded),
-    #[error("{what} to {} had ended: {why}", path.display())]
+    #[error("{what} to {} had already stopped: {why}", path.display())]
     Ended { what: &'static str, path: PathBuf, why: String },
     #[error(transparent)]
     Rule(#[from] RuleError),
@@ -211,7 +212,7 @@ enum Refused {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Peers(#[from] PeersError),
-    #[error("there is no impairment {0}")]
+    #[error("impairment {0} does not exist")]
     NoImpairment(u32),
     #[error("cannot create {}: {error}", path.display())]
     File { path: PathBuf, error: io::Error },
@@ -317,7 +318,7 @@ async fn answer(request: Request, service: &Service) -> Result<Response, Refused
         Request::RecordOff { device } => {
             let record = find(device)?.handle.call(Call::EndRecord).await?;
             let (path, failure) = record.ok_or(Refused::NotRecording)?.finish();
-            ended("the record", failure.as_deref().map(|why| (&*path, why)))?
+            ended("the recording", failure.as_deref().map(|why| (&*path, why)))?
         }
         Request::Impairments { device } => {
             let handle = &find(device)?.handle;

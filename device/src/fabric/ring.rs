@@ -142,7 +142,7 @@ impl RingFabric {
             started: now,
             stats: FabricStats::default(),
         };
-        tracing::info!(folder = %folder.display(), mac = %own.mac, "ring fabric");
+        tracing::info!(folder = %folder.display(), mac = %own.mac, "ring fabric joined");
         fabric.scan(Scan::Whole);
         Ok(fabric)
     }
@@ -164,7 +164,7 @@ impl RingFabric {
                 self.links.push(None);
                 self.links.len() - 1
             }
-            None => return Err(io::Error::other(format!("there are {MAX_LINKS} members already"))),
+            None => return Err(io::Error::other(format!("limit of {MAX_LINKS} ring members reached"))),
         };
         watch(&self.epoll, link.socket(), token::LINKS + place as u64)?;
         let mac = link.mac();
@@ -172,7 +172,7 @@ impl RingFabric {
         self.ips.add(member);
         self.last = None;
         self.links[place] = Some(link);
-        limited!(info, %mac, "a member of the ring is here");
+        limited!(info, %mac, "ring member joined");
         Ok(())
     }
 
@@ -182,10 +182,10 @@ impl RingFabric {
         let Some(link) = self.links.get_mut(place).and_then(Option::take) else { return };
         let mac = link.mac();
         match fault {
-            Fault::Gone => limited!(info, %mac, "a member of the ring is gone"),
+            Fault::Gone => limited!(info, %mac, "ring member left"),
             Fault::Broken(error) => {
                 self.stats.rings_broken += 1;
-                limited!(warn, %mac, %error, "a member of the ring breaks it and is not heard any more");
+                limited!(warn, %mac, %error, "ring member violated the protocol; disconnected");
             }
         }
         self.macs.rename(|station| Some(station).filter(|station| *station != Station::Link(place)));
@@ -221,7 +221,12 @@ impl RingFabric {
             self.last = Some((source, station, now));
             return Ok(());
         };
-        limited!(warn, ?member, ?source, "a member of the ring sends as another");
+        limited!(
+            warn,
+            ?member,
+            ?source,
+            "ring member sent a frame with the address of another member; dropped"
+        );
         Err(foreign)
     }
 

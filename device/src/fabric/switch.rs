@@ -50,15 +50,15 @@ pub enum Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum PeerError {
-    #[error("{0} is a peer already")]
+    #[error("{0} is already a peer")]
     Known(SocketAddr),
     #[error("{0} is not a peer")]
     Unknown(SocketAddr),
-    #[error("{0} differs from our own address in IP version")]
+    #[error("{0} must have the IP version of this device's own address")]
     IpVersion(SocketAddr),
-    #[error("{0} is the MAC of {1} already")]
+    #[error("{0} is already the MAC of {1}")]
     KnownMac(MacAddr, SocketAddr),
-    #[error("there are {MAX_PEERS} peers already")]
+    #[error("limit of {MAX_PEERS} peers reached")]
     TooMany,
 }
 

@@ -44,7 +44,7 @@ impl TryFrom<String> for InterfaceName {
             && name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b':' | b'%'))
             && name != "."
             && name != "..";
-        if is_valid { Ok(Self(name)) } else { Err(format!("{name:?} is not a name of an interface")) }
+        if is_valid { Ok(Self(name)) } else { Err(format!("{name:?} is not a valid interface name")) }
     }
 }
 
@@ -73,9 +73,9 @@ impl TapFabric {
         attach(&tap, interface)?;
         let mtu = mtu(interface);
         let (path_mtu, need) = (path_mtu.bytes(), path_mtu.bytes() + ROCE_HEADERS);
-        tracing::info!(%interface, mtu, path_mtu, "tap fabric");
+        tracing::info!(%interface, mtu, path_mtu, "tap fabric opened");
         if mtu.is_some_and(|mtu| mtu < need) {
-            tracing::warn!(%interface, mtu, need, "packets of path MTU {path_mtu} do not fit the interface");
+            tracing::warn!(%interface, mtu, need, "interface MTU is too small for path MTU {path_mtu}");
         }
         Ok(Self { tap, stats: FabricStats::default() })
     }
@@ -98,7 +98,7 @@ impl Fabric for TapFabric {
                 Err(error) => {
                     self.stats.tx_refused += 1;
                     // EIO: the interface is down.
-                    crate::limited!(warn, %error, "the tap refuses frames");
+                    crate::limited!(warn, %error, "tap interface rejected frames");
                 }
             }
             batch.advance(1);

@@ -58,12 +58,12 @@ impl UdpFabric {
             receive_buffer = receive,
             send_buffer = send,
             gso_segments = max_run,
-            "udp fabric"
+            "UDP fabric opened"
         );
         if receive < SOCKET_BUFFER_LEN / 4 {
             tracing::warn!(
                 receive_buffer = receive,
-                "bursts may be lost and sent again: raise net.core.rmem_max, or run with CAP_NET_ADMIN"
+                "small socket buffer, bursts may be lost and retransmitted; raise net.core.rmem_max or run with CAP_NET_ADMIN"
             );
         }
         Ok(Self {
@@ -99,7 +99,7 @@ impl UdpFabric {
             crate::limited!(
                 warn,
                 lost,
-                "datagrams were lost for want of room in the socket's buffer: raise net.core.rmem_max"
+                "socket buffer overflow, datagrams were lost; raise net.core.rmem_max"
             );
         }
     }
@@ -125,14 +125,14 @@ impl UdpFabric {
                 // The usual reasons: frames above the path's MTU, which go alone, in fragments; an interface that
                 // cannot segment. Neither passes with time.
                 self.max_run = 1;
-                tracing::warn!(%destination, %error, segment, "runs of frames are refused: one by one from now on");
+                tracing::warn!(%destination, %error, segment, "UDP segmentation offload failed; sending frames one by one");
                 return Transmitted::RunRefused;
             }
             Err(error) => {
                 self.stats.tx_refused += frames as u64;
                 // A peer that is not up yet answers with ICMP, which the next send reports: no news.
                 if error.kind() != io::ErrorKind::ConnectionRefused {
-                    crate::limited!(warn, %destination, %error, frames, "the network refuses frames");
+                    crate::limited!(warn, %destination, %error, frames, "network rejected frames");
                 }
             }
         }
@@ -271,15 +271,15 @@ impl Fabric for UdpFabric {
                     }
                     Err(Refusal::Stranger) => {
                         self.stats.rx_stranger += 1;
-                        crate::limited!(warn, from = %meta.addr, "frames of a stranger are dropped");
+                        crate::limited!(warn, from = %meta.addr, "dropped frames from an unknown sender");
                     }
                     Err(Refusal::ForeignMac) => {
                         self.stats.rx_foreign_mac += 1;
-                        crate::limited!(warn, from = %meta.addr, mac = %address(frame, 6), "a peer sends as another");
+                        crate::limited!(warn, from = %meta.addr, mac = %address(frame, 6), "dropped a frame with the address of another peer");
                     }
                     Err(Refusal::OverRate) => {
                         self.stats.rx_over_rate += 1;
-                        crate::limited!(warn, from = %meta.addr, "a peer sends more than it may");
+                        crate::limited!(warn, from = %meta.addr, "peer exceeded its rate limit; frames dropped");
                     }
                 }
             }

@@ -16,25 +16,24 @@ pub(super) enum Refusal {
     Config(#[from] ConfigError),
     #[error("{}", causes(.0))]
     Make(#[from] MakeError),
-    #[error("the host does not let it start: {0}")]
+    #[error("cannot allocate host resources: {0}")]
     Host(#[from] io::Error),
-    #[error("there is no device {0}")]
+    #[error("device {0} does not exist")]
     NoDevice(u16),
-    #[error("{0} has been removed, and has not ended yet")]
+    #[error("{0} was removed and is still shutting down")]
     Leaving(String),
-    #[error("{0} did not end within {s} s: it is removed when it does", s = ENDING.as_secs())]
+    #[error("{0} did not stop within {s} s; it is removed when it stops", s = ENDING.as_secs())]
     Hung(String),
-    #[error("{key}: {name} cannot be made anew, for its client came with --fd")]
+    #[error("{key}: {name} cannot be recreated, because its connection was passed with --fd")]
     OnlyClient { key: String, name: String },
-    #[error("no file was named when hcad started")]
+    #[error("hcad was started without a configuration file")]
     NoFile,
     #[error("cannot read {}: {error}{hint}", path.display())]
     Unreadable { path: PathBuf, error: io::Error, hint: &'static str },
 }
 
 /// What to do where confinement keeps the process from its own file.
-pub(super) const HINT: &str = ", for confinement lets it be read only while it is the same file: `hcactl reload` hands over \
-                               the one that is there now, and `confinement.readable` may name its folder";
+pub(super) const HINT: &str = "; the sandbox allows reading only the original file. Use `hcactl reload`, which passes the current file, or add its directory to `confinement.readable`";
 
 /// An error with what led to it, in one line.
 pub(super) fn causes(error: &MakeError) -> String {

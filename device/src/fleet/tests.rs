@@ -58,7 +58,7 @@ fn a_device_that_hangs_is_left_behind_and_named() {
     let mut fleet = fleet(&folder, &[false, true, false]);
     let asked = Instant::now();
     let error = block_on(fleet.end()).unwrap_err();
-    assert_eq!(error.to_string(), "hca2 did not end within 2 s");
+    assert_eq!(error.to_string(), "hca2 did not stop within 2 s");
     assert!(asked.elapsed() < Duration::from_secs(60), "{:?}", asked.elapsed());
     assert_eq!(files(&folder), 0, "the socket of the hung device goes with the process");
 }
@@ -69,12 +69,12 @@ fn a_device_that_hangs_is_not_removed_and_keeps_its_number() {
     let mut fleet = fleet(&folder, &[true, false]);
     let roster = fleet.roster();
     let error = block_on(fleet.remove(1)).unwrap_err().to_string();
-    assert_eq!(error, "hca1 did not end within 2 s: it is removed when it does");
+    assert_eq!(error, "hca1 did not stop within 2 s; it is removed when it stops");
     assert_eq!(files(&folder), 1, "nobody finds its socket");
-    assert!(block_on(fleet.remove(1)).unwrap_err().to_string().contains("has not ended yet"));
+    assert!(block_on(fleet.remove(1)).unwrap_err().to_string().contains("is still shutting down"));
     let entry = serde_json::from_str(&device(&folder, 1)).unwrap();
     let error = fleet.add(entry).unwrap_err().to_string();
-    assert_eq!(error, "device.id: 1 is the number of hca1 already");
+    assert_eq!(error, "device.id: 1 is already the number of hca1");
     block_on(fleet.remove(2)).unwrap();
     assert_eq!(roster.borrow().len(), 1);
 }

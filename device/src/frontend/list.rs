@@ -55,9 +55,9 @@ macro_rules! interfaces {
 interfaces! {
     /// JingZhao (HanGu) HCA.
     Jingzhao: jingzhao,
-    /// Mellanox InfiniHost III Lx (MT25204), for Linux's own `ib_mthca` driver.
+    /// Mellanox InfiniHost III Lx (MT25204), for the in-tree Linux driver `ib_mthca`.
     Mthca: mthca,
-    /// Intel E810-C, for Linux's own `ice` driver.
+    /// Intel E810-C, for the in-tree Linux drivers `ice` and `irdma`.
     E810: e810,
 }
 

@@ -69,7 +69,9 @@ impl Doorbells {
             self.pages = usize::try_from(self.len)
                 .map_err(std::io::Error::other)
                 .and_then(SharedPages::new)
-                .inspect_err(|error| limited!(warn, %error, "cannot share doorbell pages, they trap"))
+                .inspect_err(
+                    |error| limited!(warn, %error, "cannot map doorbell pages; using trapped doorbells"),
+                )
                 .ok();
         }
         self.pages.as_ref().map(SharedPages::file)

@@ -220,7 +220,7 @@ impl<F: Frontend> Hca<F> {
         }
         while let Some(frame) = self.port.next_resolved() {
             self.outbound.push(&frame);
-            self.leave(|| About::note("waited for the MAC of its destination"));
+            self.leave(|| About::note("delayed until its destination MAC was resolved"));
         }
         let Some(received) = received else { return self.say_why_dropped(frame) };
         self.port.count_received(frame);

@@ -125,7 +125,7 @@ impl<F: Frontend> Hca<F> {
         };
         let mut frame = Vec::new();
         datagram.emit(&shell, &mut frame);
-        self.record(Direction::Inbound, &frame, || About::note("of management"));
+        self.record(Direction::Inbound, &frame, || About::note("management"));
         self.looped.push(frame);
     }
 
@@ -148,7 +148,7 @@ impl<F: Frontend> Hca<F> {
             self.outbound.mark_answer();
         }
         self.count_sent();
-        self.leave(|| About::note("of management"));
+        self.leave(|| About::note("management"));
     }
 
     /// To QP0 of everybody: all nodes of the link (RFC 4291, section 2.7.1).

@@ -49,7 +49,7 @@ pub struct DmaError {
 #[derive(Debug, Error)]
 pub enum MapError {
     /// The range is empty, passes the end of the address space, is not made of whole pages, or grants nothing.
-    #[error("{what} of a DMA range: {value:#x}")]
+    #[error("invalid {what} of a DMA range: {value:#x}")]
     Invalid {
         /// Which field.
         what: &'static str,
@@ -57,13 +57,13 @@ pub enum MapError {
         value: u64,
     },
     /// Some of it is mapped already.
-    #[error("DMA range at {iova} overlaps one that is mapped")]
+    #[error("DMA range at {iova} overlaps a mapped range")]
     Overlap {
         /// First address of the new range.
         iova: Iova,
     },
     /// The part of the file does not exist.
-    #[error("{len:#x} bytes at {offset:#x} are outside of the file's {file_len:#x}")]
+    #[error("{len:#x} bytes at offset {offset:#x} exceed the file length of {file_len:#x}")]
     OutsideFile {
         /// First byte.
         offset: u64,
@@ -73,13 +73,15 @@ pub enum MapError {
         file_len: u64,
     },
     /// More ranges than we keep.
-    #[error("more than {0} DMA ranges")]
+    #[error("limit of {0} DMA ranges reached")]
     TooManyRanges(usize),
     /// More files than we keep.
-    #[error("more than {0} files of guest memory")]
+    #[error("limit of {0} guest memory files reached")]
     TooManyFiles(usize),
     /// The client's files would take more of our address space than is theirs.
-    #[error("a file of {file_len:#x} bytes, beside {mapped:#x} mapped, passes the limit of {limit:#x}")]
+    #[error(
+        "a file of {file_len:#x} bytes, with {mapped:#x} bytes already mapped, exceeds the limit of {limit:#x}; raise `guest_memory.max_gib`"
+    )]
     TooManyBytes {
         /// Of the new file.
         file_len: u64,
@@ -89,7 +91,7 @@ pub enum MapError {
         limit: u64,
     },
     /// Its pages come from where they may be kept from us.
-    #[error("a file on a file system of type {magic:#x}: guest memory has to be on tmpfs or hugetlbfs")]
+    #[error("guest memory file is on a file system of type {magic:#x}; it must be on tmpfs or hugetlbfs")]
     FileSystem {
         /// As `statfs` tells it.
         magic: u64,

@@ -40,13 +40,14 @@ impl Default for Limits {
     }
 }
 
-/// File systems of which a file may be guest memory.
+/// File systems accepted for guest memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FileSystems {
-    /// tmpfs (so every memfd) and hugetlbfs: the host has a page at once, or never.
+    /// tmpfs (including memfds) and hugetlbfs. A page is available immediately or never.
     #[default]
     Memory,
-    /// All. Whoever serves the file system can keep the device waiting in any access for as long as they like.
+    /// All file systems. The server of a network or FUSE file system can block the device on any access for any
+    /// time.
     Any,
 }

@@ -104,10 +104,14 @@ impl Writer<'_> {
     }
 
     fn devices(&mut self) {
-        let mut family = self.to.family(Kind::Gauge, "hcad_build_info", "Always 1; the version of hcad.");
-        family.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
         let mut family =
-            self.to.family(Kind::Gauge, "hcad_device_up", "Whether the device answers; its interface.");
+            self.to.family(Kind::Gauge, "hcad_build_info", "Version of hcad; the value is always 1.");
+        family.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+        let mut family = self.to.family(
+            Kind::Gauge,
+            "hcad_device_up",
+            "1 if the device is responding; labelled with its interface.",
+        );
         for device in self.devices {
             let labels = [("device", &*device.id.to_string()), ("interface", device.interface)];
             family.sample(&labels, device.answer.is_some().into());
@@ -115,13 +119,13 @@ impl Writer<'_> {
         self.each(
             Kind::Counter,
             "hcad_device_restarts_total",
-            "Times the device failed and was made anew.",
+            "Restarts of the device after a failure.",
             |device| Some(device.health.restarts),
         );
-        self.each(Kind::Gauge, "hcad_vmm_connected", "Whether a VMM is connected.", |device| {
+        self.each(Kind::Gauge, "hcad_vmm_connected", "1 if a VMM is connected.", |device| {
             Some(device.connected.into())
         });
-        self.each(Kind::Gauge, "hcad_port_up", "Whether the link of the port is up.", |device| {
+        self.each(Kind::Gauge, "hcad_port_up", "1 if the port link is up.", |device| {
             device.answer.as_ref().map(|(status, _)| (status.port == PortState::Up).into())
         });
     }
@@ -135,7 +139,7 @@ impl Writer<'_> {
         self.samples(
             Kind::Counter,
             "hcad_sent_packets_total",
-            "RoCE packets that queue pairs sent, by opcode.",
+            "RoCE packets sent by queue pairs, by opcode.",
             |counters, sample| {
                 counters
                     .engine
@@ -147,68 +151,75 @@ impl Writer<'_> {
         self.samples(
             Kind::Counter,
             "hcad_received_packets_total",
-            "RoCE packets that were for queue pairs, by opcode.",
+            "RoCE packets received for queue pairs, by opcode.",
             |counters, sample| {
                 let opcodes = &counters.engine.received_opcodes;
                 opcodes.iter().for_each(|(name, count)| sample(&[("opcode", &name)], count));
             },
         );
-        self.counter("hcad_sent_payload_bytes_total", "Payload in packets that were sent.", |counters| {
+        self.counter("hcad_sent_payload_bytes_total", "Payload bytes sent in RoCE packets.", |counters| {
             counters.engine.sent_payload_bytes
         });
-        self.counter("hcad_received_payload_bytes_total", "Payload in packets received.", |counters| {
-            counters.engine.received_payload_bytes
-        });
+        self.counter(
+            "hcad_received_payload_bytes_total",
+            "Payload bytes received in RoCE packets.",
+            |counters| counters.engine.received_payload_bytes,
+        );
         self.fields(
             "hcad_requested_messages_total",
-            "Messages of this device that completed, by what they asked for.",
+            "Messages requested by this device and completed, by operation.",
             "operation",
             |counters| counters.engine.requested,
         );
         self.fields(
             "hcad_executed_messages_total",
-            "Messages of peers that were executed, by what they asked for.",
+            "Messages requested by peers and executed, by operation.",
             "operation",
             |counters| counters.engine.executed,
         );
         self.fields(
             "hcad_transport_drops_total",
-            "RoCE packets that changed nothing, by reason.",
+            "Received RoCE packets that the transport dropped, by reason.",
             "reason",
             |counters| counters.engine.drops,
         );
         self.fields("hcad_sent_naks_total", "Negative acknowledgements sent.", "kind", |counters| {
             counters.engine.naks_sent
         });
-        self.fields("hcad_received_naks_total", "Negative acknowledgements obeyed.", "kind", |counters| {
-            counters.engine.naks_received
-        });
-        self.counter(
-            "hcad_retransmitted_packets_total",
-            "Request packets that were sent again.",
-            |counters| counters.engine.recovery.retransmitted_packets,
+        self.fields(
+            "hcad_received_naks_total",
+            "Negative acknowledgements received and processed.",
+            "kind",
+            |counters| counters.engine.naks_received,
         );
-        self.counter("hcad_ack_timeouts_total", "Acknowledgements that did not come in time.", |counters| {
+        self.counter("hcad_retransmitted_packets_total", "Request packets retransmitted.", |counters| {
+            counters.engine.recovery.retransmitted_packets
+        });
+        self.counter("hcad_ack_timeouts_total", "Acknowledgement timeouts.", |counters| {
             counters.engine.recovery.timeouts
         });
-        self.counter("hcad_implied_naks_total", "Losses noticed by a later response.", |counters| {
-            counters.engine.recovery.implied_naks
-        });
-        self.counter("hcad_duplicate_requests_total", "Duplicate requests answered.", |counters| {
-            counters.engine.recovery.duplicates
-        });
-        self.counter("hcad_window_cuts_total", "Congestion windows halved.", |counters| {
+        self.counter(
+            "hcad_implied_naks_total",
+            "Losses detected from a later response (implied NAK).",
+            |counters| counters.engine.recovery.implied_naks,
+        );
+        self.counter(
+            "hcad_duplicate_requests_total",
+            "Duplicate requests received and answered.",
+            |counters| counters.engine.recovery.duplicates,
+        );
+        self.counter("hcad_window_cuts_total", "Times a congestion window was halved.", |counters| {
             counters.engine.recovery.window_cuts
         });
         self.fields(
             "hcad_congestion_packets_total",
-            "Packets with a mark of congestion, and notifications of it.",
+            "Packets with an ECN congestion mark, and congestion notification packets (CNP).",
             "kind",
             |counters| counters.engine.congestion,
         );
         self.histogram(
             "hcad_send_request_duration_seconds",
-            "From doorbell, or room in the window, to completion: send requests of reliable connections.",
+            "Time from the doorbell, or from free space in the send window, to completion of RC send requests.",
             |counters| counters.engine.request_time,
         );
     }
@@ -228,19 +239,19 @@ impl Writer<'_> {
         self.samples(
             Kind::Counter,
             "hcad_port_frames_total",
-            "Frames to and from the fabric: RoCE, and those of a NIC.",
+            "Frames sent to and received from the fabric, RoCE or NIC.",
             |counters, sample| of(counters, sample, |traffic| traffic.packets),
         );
         self.samples(
             Kind::Counter,
             "hcad_port_bytes_total",
-            "Bytes of these: of RoCE from BTH to ICRC, of a NIC the whole frame.",
+            "Bytes of these frames; RoCE counts BTH to ICRC, NIC the whole frame.",
             |counters, sample| of(counters, sample, |traffic| traffic.octets),
         );
         self.samples(
             Kind::Counter,
             "hcad_port_drops_total",
-            "Frames that arrived and were dropped, by reason.",
+            "Received frames dropped by the port, by reason.",
             |counters, sample| {
                 let dropped = &counters.port.dropped;
                 dropped.iter().for_each(|(reason, count)| sample(&[("reason", reason)], *count));
@@ -249,7 +260,7 @@ impl Writer<'_> {
         self.samples(
             Kind::Counter,
             "hcad_port_lost_total",
-            "Frames that were to be sent and were lost, by reason.",
+            "Outgoing frames dropped by the port, by reason.",
             |counters, sample| {
                 let port = &counters.port;
                 sample(&[("reason", "link_down")], port.lost_link_down);
@@ -266,7 +277,7 @@ impl Writer<'_> {
         self.samples(
             Kind::Counter,
             "hcad_fabric_frames_total",
-            "Frames handed to the network and taken from it, and those of one peer for another.",
+            "Frames sent to the network, received from it, or forwarded between peers.",
             |counters, sample| {
                 let fabric = &counters.fabric;
                 sample(&[("direction", "sent")], fabric.tx_frames);
@@ -274,18 +285,18 @@ impl Writer<'_> {
                 sample(&[("direction", "passed_on")], fabric.passed_on);
             },
         );
-        self.counter("hcad_fabric_send_calls_total", "System calls that sending took.", |counters| {
+        self.counter("hcad_fabric_send_calls_total", "System calls made to send frames.", |counters| {
             counters.fabric.tx_calls
         });
         self.counter(
             "hcad_fabric_rings_broken_total",
-            "Members of a ring that were given up because of what they wrote or handed over.",
+            "Ring members disconnected for a protocol violation.",
             |counters| counters.fabric.rings_broken,
         );
         self.samples(
             Kind::Counter,
             "hcad_fabric_drops_total",
-            "Frames that the network did not carry, or that were not taken from it, by reason.",
+            "Frames dropped between the device and the network, by reason.",
             |counters, sample| {
                 let fabric = &counters.fabric;
                 for (reason, count) in [
@@ -310,7 +321,7 @@ impl Writer<'_> {
         self.samples(
             Kind::Counter,
             "hcad_commands_total",
-            "Commands of the driver, by name and status.",
+            "Driver commands, by name and status.",
             |counters, sample| {
                 for (command, statuses) in &counters.interface.commands {
                     for (status, count) in statuses {
@@ -319,15 +330,13 @@ impl Writer<'_> {
                 }
             },
         );
-        self.histogram(
-            "hcad_command_duration_seconds",
-            "Time that commands of the driver took.",
-            |counters| counters.interface.command_time,
-        );
+        self.histogram("hcad_command_duration_seconds", "Execution time of driver commands.", |counters| {
+            counters.interface.command_time
+        });
         self.samples(
             Kind::Counter,
             "hcad_doorbells_total",
-            "Doorbells that were obeyed, by kind.",
+            "Doorbells executed, by kind.",
             |counters, sample| {
                 let doorbells = &counters.interface.doorbells;
                 doorbells.iter().for_each(|(kind, count)| sample(&[("kind", kind)], *count));
@@ -336,7 +345,7 @@ impl Writer<'_> {
         self.samples(
             Kind::Counter,
             "hcad_ignored_total",
-            "Doorbells, stores and frames of a NIC for which nothing was done, by reason.",
+            "Doorbells, register writes and NIC frames that were ignored, by reason.",
             |counters, sample| {
                 let ignored = &counters.interface.ignored;
                 ignored.iter().for_each(|(reason, count)| sample(&[("reason", reason)], *count));
@@ -345,7 +354,7 @@ impl Writer<'_> {
         self.samples(
             Kind::Counter,
             "hcad_refused_requests_total",
-            "Requests that failed because an access was refused, by cause.",
+            "Requests that failed because a memory access was denied, by cause.",
             |counters, sample| {
                 let refused = &counters.interface.refused;
                 refused.iter().for_each(|(cause, count)| sample(&[("cause", cause)], *count));
@@ -354,7 +363,7 @@ impl Writer<'_> {
         self.samples(
             Kind::Counter,
             "hcad_violations_total",
-            "What the driver of a strict device did against the interface, by rule.",
+            "Driver violations on a device in strict mode, by rule.",
             |counters, sample| {
                 let violations = &counters.interface.violations;
                 violations.iter().for_each(|(rule, count)| sample(&[("rule", rule)], *count));
@@ -363,11 +372,13 @@ impl Writer<'_> {
     }
 
     fn vmm(&mut self) {
-        self.counter("hcad_vfio_clients_total", "VMMs that connected.", |counters| counters.vfio.clients);
+        self.counter("hcad_vfio_clients_total", "VMM connections accepted.", |counters| {
+            counters.vfio.clients
+        });
         self.samples(
             Kind::Counter,
             "hcad_vfio_messages_total",
-            "Messages of the VMM, by kind.",
+            "vfio-user messages received from the VMM, by kind.",
             |counters, sample| {
                 for (kind, count) in fields(&counters.vfio.messages) {
                     if kind != "refused" {
@@ -376,15 +387,18 @@ impl Writer<'_> {
                 }
             },
         );
-        self.counter("hcad_vfio_refused_messages_total", "Those answered with an error.", |counters| {
-            counters.vfio.messages.refused
-        });
-        self.gauge("hcad_dma_ranges", "Ranges of guest memory that are mapped.", |counters| {
-            counters.vfio.dma_ranges
-        });
-        self.fields("hcad_interrupts_total", "Interrupts, by what became of them.", "outcome", |counters| {
-            counters.vfio.interrupts
-        });
+        self.counter(
+            "hcad_vfio_refused_messages_total",
+            "vfio-user messages answered with an error.",
+            |counters| counters.vfio.messages.refused,
+        );
+        self.gauge("hcad_dma_ranges", "Mapped ranges of guest memory.", |counters| counters.vfio.dma_ranges);
+        self.fields(
+            "hcad_interrupts_total",
+            "Interrupts raised by the device, by outcome.",
+            "outcome",
+            |counters| counters.vfio.interrupts,
+        );
     }
 }
 

@@ -33,25 +33,33 @@ impl Process {
     pub fn expose(&mut self, to: &mut Exposition) {
         let spent = clock_gettime(ClockId::ProcessCPUTime);
         let spent = Duration::new(spent.tv_sec.unsigned_abs(), u32::try_from(spent.tv_nsec).unwrap_or(0));
-        to.family(Kind::Counter, "process_cpu_seconds_total", "Processor time the process took.")
+        to.family(Kind::Counter, "process_cpu_seconds_total", "CPU time used by the process.")
             .seconds(&[], spent.as_secs_f64());
-        to.family(Kind::Gauge, "process_start_time_seconds", "When the process started, since 1970.")
-            .seconds(&[], self.began.as_secs_f64());
+        to.family(
+            Kind::Gauge,
+            "process_start_time_seconds",
+            "Start time of the process, in seconds since 1970.",
+        )
+        .seconds(&[], self.began.as_secs_f64());
         if let Some([all, resident]) = self.memory() {
-            to.family(Kind::Gauge, "process_virtual_memory_bytes", "Addresses in use, guest memory too.")
-                .sample(&[], all);
+            to.family(
+                Kind::Gauge,
+                "process_virtual_memory_bytes",
+                "Virtual memory size, including guest memory.",
+            )
+            .sample(&[], all);
             to.family(
                 Kind::Gauge,
                 "process_resident_memory_bytes",
-                "Memory in use, with the pages of guests that were touched.",
+                "Resident memory size, including resident guest pages.",
             )
             .sample(&[], resident);
         }
         if let Some(open) = self.open_descriptors() {
-            to.family(Kind::Gauge, "process_open_fds", "Descriptors in use.").sample(&[], open);
+            to.family(Kind::Gauge, "process_open_fds", "Open file descriptors.").sample(&[], open);
         }
         if let Some(most) = getrlimit(Resource::Nofile).current {
-            to.family(Kind::Gauge, "process_max_fds", "Descriptors there may be.").sample(&[], most);
+            to.family(Kind::Gauge, "process_max_fds", "Limit of open file descriptors.").sample(&[], most);
         }
     }
 

@@ -112,7 +112,7 @@ impl Clients {
             Ok((stream, _)) => stream,
             Err(error) if self.reserve.give_up(&error) => return,
             Err(error) => {
-                limited!(error, %error, "cannot accept clients of the metrics");
+                limited!(error, %error, "cannot accept metrics connections");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 return;
             }
@@ -127,7 +127,7 @@ impl Clients {
         let source = self.source.clone();
         let task = tokio::spawn(async move {
             if let Err(error) = client(stream, &source).await {
-                limited!(debug, %error, "a client of the metrics was not served");
+                limited!(debug, %error, "metrics connection failed");
             }
         });
         self.tasks.push_back(task.abort_handle());
@@ -195,7 +195,7 @@ async fn client(mut stream: impl AsyncRead + AsyncWrite + Unpin, source: &Mutex<
             let text = source.lock().await.text().await;
             response("200 OK", CONTENT_TYPE, &text, body)
         }
-        Asked::Refused(status) => response(status, "text/plain", "only GET /metrics is served here\n", true),
+        Asked::Refused(status) => response(status, "text/plain", "only GET /metrics is supported\n", true),
     };
     let give = async {
         stream.write_all(&answer).await?;

@@ -85,10 +85,10 @@ mod left {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Malformed {
     /// It goes on behind the end of its chunk.
-    #[error("an entry is cut off")]
+    #[error("truncated entry")]
     CutOff,
     /// There is no such tag, form or flag.
-    #[error("an entry has an unknown {what} of {value:#x}")]
+    #[error("entry with unknown {what} {value:#x}")]
     Unknown {
         /// What is unknown.
         what: &'static str,
@@ -96,13 +96,13 @@ pub enum Malformed {
         value: u64,
     },
     /// A number is larger than it can be.
-    #[error("a number of an entry is too large")]
+    #[error("number out of range in an entry")]
     TooLarge,
     /// What is to be there again was not there.
-    #[error("an entry repeats what was not recorded before")]
+    #[error("entry refers to data that was not recorded before")]
     NotKnown,
     /// A rule is not UTF-8.
-    #[error("a text of an entry is not UTF-8")]
+    #[error("text in an entry is not UTF-8")]
     Text,
 }
 

@@ -175,7 +175,7 @@ impl Player {
     pub(super) fn update(&mut self, iova: u64, mut update: impl FnMut(u64) -> Option<u64>) -> Option<u64> {
         let mut now = None;
         let recorded = self.exchange(
-            || format!("exchange the word of guest memory at {iova:#x}"),
+            || format!("compare and swap guest memory at {iova:#x}"),
             |entry| match entry {
                 Entry::Update { iova: at, outcome } if *at == iova => {
                     let before = match *outcome {
@@ -287,8 +287,8 @@ impl fmt::Display for Finish {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ended(ending) => write!(f, "{ending}"),
-            Self::Stopped { cut_off: false } => write!(f, "its writer was stopped"),
-            Self::Stopped { cut_off: true } => write!(f, "the file is cut off"),
+            Self::Stopped { cut_off: false } => write!(f, "the recorder was stopped"),
+            Self::Stopped { cut_off: true } => write!(f, "the file is truncated"),
             Self::Unreadable(error) => write!(f, "the file {}", plain::text(&error.to_string())),
         }
     }

@@ -15,10 +15,10 @@ use super::memo::Memo;
 #[derive(Debug, Error)]
 pub enum ReadError {
     /// The file is something else.
-    #[error("is no record of hcad")]
+    #[error("not an hcad recording")]
     NoRecord,
     /// It is of another version.
-    #[error("is of format {found}, and this hcad reads format {FORMAT}: use hcad {hcad}")]
+    #[error("recording has format {found}, this hcad reads format {FORMAT}; use hcad {hcad}")]
     Format {
         /// The version it has.
         found: u32,
@@ -26,16 +26,16 @@ pub enum ReadError {
         hcad: String,
     },
     /// The header is not what it has to be.
-    #[error("has no header that can be read: {0}")]
+    #[error("cannot read the header: {0}")]
     Header(#[from] serde_json::Error),
     /// Bytes have changed since they were written.
-    #[error("is damaged at byte {at}")]
+    #[error("recording is damaged at byte {at}")]
     Damaged {
         /// Where in the file the chunk begins.
         at: u64,
     },
     /// A chunk has something that is no entry.
-    #[error("is damaged in the chunk before byte {at}: {malformed}")]
+    #[error("recording is damaged in the chunk that ends at byte {at}: {malformed}")]
     Malformed {
         /// Where in the file the chunk ends.
         at: u64,

@@ -67,11 +67,11 @@ impl Recorder {
             let failure = match writer.run() {
                 Ok(Written::All) => None,
                 Ok(Written::UpToBound) => {
-                    tracing::warn!(path = %called.display(), "record ends: the file has reached its bound");
+                    tracing::warn!(path = %called.display(), "recording stopped: size limit reached");
                     Some(Ending::Full.to_string())
                 }
                 Err(error) => {
-                    tracing::error!(path = %called.display(), %error, "record ends: it cannot be written");
+                    tracing::error!(path = %called.display(), %error, "recording stopped: write failed");
                     Some(error.to_string())
                 }
             };
@@ -110,7 +110,7 @@ impl Drop for Recorder {
     fn drop(&mut self) {
         let ending = if thread::panicking() { Ending::Failed } else { Ending::Closed };
         if !self.queue.close(ending, FAREWELL) {
-            tracing::warn!(path = %self.path.display(), "the end of the record is not written in time");
+            tracing::warn!(path = %self.path.display(), "timed out while writing the end of the recording");
         }
     }
 }

@@ -10,41 +10,41 @@ const SHOWN: usize = 64;
 impl fmt::Display for Entry<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Time { passed } => write!(f, "{passed} ns pass"),
+            Self::Time { passed } => write!(f, "{passed} ns elapse"),
             Self::Map { iova, len, read, write, reachable } => {
                 let rights = match (read, write) {
-                    (true, true) => "to read and write",
-                    (true, false) => "to read",
-                    _ => "to write",
+                    (true, true) => "read-write",
+                    (true, false) => "read-only",
+                    _ => "write-only",
                 };
-                let reach = if *reachable { "" } else { ", without a file" };
+                let reach = if *reachable { "" } else { ", not accessible" };
                 write!(f, "map {len:#x} bytes at {iova:#x} {rights}{reach}")
             }
             Self::Unmap { iova, len } => write!(f, "unmap {len:#x} bytes at {iova:#x}"),
-            Self::UnmapAll => write!(f, "unmap everything"),
+            Self::UnmapAll => write!(f, "unmap all memory"),
             Self::Input(input) => write!(f, "{input}"),
             Self::Read { iova, len, bytes } => {
                 write!(f, "read {len} bytes of guest memory at {iova:#x}")?;
                 match bytes {
                     Some(bytes) => write!(f, ": {}", Hex(bytes)),
-                    None => write!(f, ": refused"),
+                    None => write!(f, ": failed"),
                 }
             }
             Self::Write { iova, data, done } => {
                 write!(f, "write guest memory at {iova:#x}: {data}")?;
-                if *done { Ok(()) } else { write!(f, ", refused") }
+                if *done { Ok(()) } else { write!(f, ", failed") }
             }
             Self::Update { iova, outcome } => {
-                write!(f, "exchange the word of guest memory at {iova:#x}: ")?;
+                write!(f, "compare and swap guest memory at {iova:#x}: ")?;
                 match outcome {
-                    Update::Replaced { before, after } => write!(f, "{before:#x} becomes {after:#x}"),
-                    Update::Kept(before) => write!(f, "{before:#x} stays"),
+                    Update::Replaced { before, after } => write!(f, "{before:#x} replaced by {after:#x}"),
+                    Update::Kept(before) => write!(f, "{before:#x} unchanged"),
                     Update::Refused => write!(f, "refused"),
                 }
             }
             Self::Interrupt { vector } => write!(f, "signal vector {vector}"),
             Self::Frame(frame) => write!(f, "send a frame: {frame}"),
-            Self::Answer(answer) => write!(f, "answer the read: {answer}"),
+            Self::Answer(answer) => write!(f, "return {answer} to the read"),
             Self::Drained { frames, other } => {
                 let left = match (frames, other) {
                     (false, false) => "nothing",
@@ -52,7 +52,7 @@ impl fmt::Display for Entry<'_> {
                     (false, true) => "events",
                     (true, true) => "frames and events",
                 };
-                write!(f, "end the turn with {left} left")
+                write!(f, "end the turn, {left} pending")
             }
             Self::End(ending) => write!(f, "{ending}"),
         }
@@ -68,25 +68,29 @@ impl fmt::Display for Input<'_> {
             Self::RegionWrite { region, offset, data } => {
                 write!(f, "client writes at {}+{offset:#x}: {}", Region(*region), Hex(data))
             }
-            Self::Eventfd { vector, present: true } => write!(f, "client listens to vector {vector}"),
-            Self::Eventfd { vector, present: false } => write!(f, "client ignores vector {vector}"),
+            Self::Eventfd { vector, present: true } => {
+                write!(f, "client sets the eventfd of vector {vector}")
+            }
+            Self::Eventfd { vector, present: false } => {
+                write!(f, "client clears the eventfd of vector {vector}")
+            }
             Self::Mask { vector, masked: true } => write!(f, "client masks vector {vector}"),
             Self::Mask { vector, masked: false } => write!(f, "client unmasks vector {vector}"),
             Self::Trigger { vector } => write!(f, "client signals vector {vector}"),
-            Self::Unwire => write!(f, "client takes its eventfds away"),
+            Self::Unwire => write!(f, "client clears all eventfds"),
             Self::Reset => write!(f, "client resets the device"),
-            Self::Disconnect => write!(f, "client is gone"),
+            Self::Disconnect => write!(f, "client disconnects"),
             Self::Frame(frame) => write!(f, "frame of {} bytes arrives: {}", frame.len(), Hex(frame)),
             Self::Deadline => write!(f, "deadline"),
             Self::Drain => write!(f, "turn ends"),
-            Self::Left { frames } => write!(f, "fabric has taken frames and left {frames}"),
+            Self::Left { frames } => write!(f, "fabric sends frames, {frames} remain"),
             Self::Link { up } => write!(f, "link goes {}", if *up { "up" } else { "down" }),
-            Self::Fail => write!(f, "operator lets the device fail"),
-            Self::Know(mac) => write!(f, "{mac} is somebody's"),
-            Self::Forget(mac) => write!(f, "{mac} is nobody's"),
-            Self::Impair(rule) => write!(f, "impairment {rule}"),
-            Self::Unimpair(Some(id)) => write!(f, "impairment {id} ends"),
-            Self::Unimpair(None) => write!(f, "impairments end"),
+            Self::Fail => write!(f, "operator injects a device error"),
+            Self::Know(mac) => write!(f, "MAC {mac} appears on the fabric"),
+            Self::Forget(mac) => write!(f, "MAC {mac} disappears from the fabric"),
+            Self::Impair(rule) => write!(f, "operator adds impairment {rule}"),
+            Self::Unimpair(Some(id)) => write!(f, "operator removes impairment {id}"),
+            Self::Unimpair(None) => write!(f, "operator removes all impairments"),
         }
     }
 }
@@ -95,7 +99,7 @@ impl fmt::Display for Content<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bytes(bytes) => write!(f, "{}", Hex(bytes)),
-            Self::Digest { len, xxh3 } => write!(f, "{len} bytes with the XXH3 {xxh3:016x}"),
+            Self::Digest { len, xxh3 } => write!(f, "{len} bytes with XXH3 {xxh3:016x}"),
         }
     }
 }
@@ -103,10 +107,10 @@ impl fmt::Display for Content<'_> {
 impl fmt::Display for Ending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Closed => "the daemon ended it",
+            Self::Closed => "closed by hcad",
             Self::Failed => "the device failed",
-            Self::Full => "the file has reached its bound",
-            Self::Overrun => "more came than the file took in time",
+            Self::Full => "size limit reached",
+            Self::Overrun => "the file could not be written fast enough",
         })
     }
 }

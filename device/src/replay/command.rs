@@ -45,7 +45,7 @@ pub enum ReplayError {
         source: ReadError,
     },
     /// The device that was recorded cannot be made.
-    #[error("{}: the configuration in it: {source}", path.display())]
+    #[error("{}: recorded configuration: {source}", path.display())]
     Config {
         /// The file.
         path: PathBuf,
@@ -61,13 +61,13 @@ pub enum ReplayError {
         source: io::Error,
     },
     /// The device does something else.
-    #[error("{}: not the same", path.display())]
+    #[error("{}: replay differs from the recording", path.display())]
     Differs {
         /// The file.
         path: PathBuf,
     },
     /// The record was changed, and the device was replayed up to there only.
-    #[error("{}: damaged", path.display())]
+    #[error("{}: recording is damaged", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -105,7 +105,11 @@ pub fn run(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), Re
     let title = format!("{}: {name} ({}) of hcad {}", path.display(), device.frontend.key(), header.hcad);
     writeln!(out, "{}", plain::text(&title))?;
     if header.hcad != env!("CARGO_PKG_VERSION") {
-        writeln!(out, "this is hcad {}: it may do other things", env!("CARGO_PKG_VERSION"))?;
+        writeln!(
+            out,
+            "recorded by another version; this is hcad {}, which may behave differently",
+            env!("CARGO_PKG_VERSION")
+        )?;
     }
     let subject = Subject::of(device);
     let run = Run { subject, player, trace: trace.transpose()?, options, out };
@@ -174,13 +178,15 @@ impl fmt::Display for Report {
              interrupts, {frames} frames"
         )?;
         match &self.outcome {
-            Outcome::Same(finish) => write!(f, "all the same; the record ends: {finish}"),
-            Outcome::Stopped => write!(f, "all the same up to here"),
-            Outcome::Differs(difference) => write!(f, "differs in {difference}"),
+            Outcome::Same(finish) => write!(f, "no differences; recording ended: {finish}"),
+            Outcome::Stopped => write!(f, "no differences up to this step"),
+            Outcome::Differs(difference) => write!(f, "first difference in {difference}"),
             Outcome::Panicked { step, message } => {
-                write!(f, "panics in step {step}: {}", plain::text(message))
+                write!(f, "panic in step {step}: {}", plain::text(message))
             }
-            Outcome::Impossible { step, input } => write!(f, "step {step} cannot be: {}", plain::text(input)),
+            Outcome::Impossible { step, input } => {
+                write!(f, "step {step} is not possible: {}", plain::text(input))
+            }
         }
     }
 }

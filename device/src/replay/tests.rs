@@ -78,7 +78,7 @@ fn a_replay_stops_where_it_is_to_stop() {
         seen,
         [
             "client writes at config+0x4: 0600",
-            "client listens to vector 1",
+            "client sets the eventfd of vector 1",
             "client writes at config+0x52: 0080",
             "client writes at config+0x4: 0600",
         ]
@@ -130,7 +130,7 @@ fn impairments_come_and_go_as_they_did() {
         Next::Go
     });
     assert!(matches!(report.outcome, Outcome::Same(_)), "{report}");
-    assert_eq!(seen.iter().filter(|input| input.starts_with("impairment")).count(), 3, "{seen:?}");
+    assert_eq!(seen.iter().filter(|input| input.contains("impairment")).count(), 3, "{seen:?}");
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn hostile_record_sends_nothing_to_the_terminal() {
     });
     let configuration = device.as_object().unwrap().clone();
     let header = Header {
-        hcad: "9\u{1b}]0;x\u{7}\nall the same".to_owned(),
+        hcad: "9\u{1b}]0;x\u{7}\nno differences".to_owned(),
         ..Header::new("\u{1b}[2J\u{9b}hca1\r\n", configuration)
     };
     let file = Written::default();
@@ -171,7 +171,7 @@ fn hostile_record_sends_nothing_to_the_terminal() {
     let (out, ended) = run(&record);
     assert!(ended.is_ok() && out.contains("\\u{1b}[2J\\u{9b}hca1\\r\\n"), "{out}");
     assert!(out.chars().all(|char| char == '\n' || !char.is_control()), "{out:?}");
-    assert_eq!(out.lines().filter(|line| line.starts_with("all the same")).count(), 1, "{out}");
+    assert_eq!(out.lines().filter(|line| line.starts_with("no differences")).count(), 1, "{out}");
 
     // What was changed after it was written is no success, however much of it is right.
     *record.last_mut().unwrap() ^= 1;
@@ -180,5 +180,5 @@ fn hostile_record_sends_nothing_to_the_terminal() {
 
     let outcome = Outcome::Impossible { step: 1, input: "\u{1b}\n".to_owned() };
     let report = Report { counts: Counts::default(), outcome };
-    assert!(report.to_string().ends_with("step 1 cannot be: \\u{1b}\\n"), "{report}");
+    assert!(report.to_string().ends_with("step 1 is not possible: \\u{1b}\\n"), "{report}");
 }

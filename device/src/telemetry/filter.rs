@@ -10,39 +10,39 @@ use serde::{Deserialize, Serialize};
 
 use super::trace::Kind;
 
-/// Which records of a trace are wanted. Empty: all.
+/// Trace records to write. An empty list does not restrict.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TraceFilter {
-    /// Of these kinds.
+    /// Kinds of records.
     pub kinds: Vec<Kind>,
-    /// With an opcode that has one of these words in its name, such as "SEND" or "RDMA_READ". Case, spaces and underscores do
-    /// not matter.
+    /// Words of which the opcode name must contain one, such as "SEND" or "RDMA_READ". Case, spaces and underscores
+    /// are ignored.
     pub opcodes: Vec<String>,
-    /// Of these queue pairs.
+    /// Queue pair numbers.
     pub qpns: Vec<u32>,
 }
 
-/// Which frames of a capture are wanted. Empty: all.
+/// Frames to capture. An empty list does not restrict.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CaptureFilter {
-    /// Of these kinds.
+    /// Kinds of frames.
     pub kinds: Vec<FrameKind>,
-    /// With an opcode that has one of these words in its name, such as "SEND" or "Acknowledge". Case, spaces and underscores
-    /// do not matter.
+    /// Words of which the opcode name must contain one, such as "SEND" or "Acknowledge". Case, spaces and
+    /// underscores are ignored.
     pub opcodes: Vec<String>,
-    /// From or for these local queue pairs.
+    /// Local queue pair numbers.
     pub qpns: Vec<u32>,
 }
 
-/// What a frame is.
+/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum FrameKind {
     /// RoCE packets.
     Roce,
-    /// All others.
+    /// All other frames.
     Other,
 }
 

@@ -94,7 +94,7 @@ fn cut_text(text: &str, len: usize) -> String {
     let kept = text.floor_char_boundary(len);
     match text.len() - kept {
         0 => text.to_owned(),
-        missing => format!("{} ({missing} bytes more)", &text[..kept]),
+        missing => format!("{} ({missing} more bytes)", &text[..kept]),
     }
 }
 
@@ -116,7 +116,7 @@ mod tests {
         let line = format!("WARN device: driver {}\n", "\u{e4}".repeat(8192));
         let short = String::from_utf8(cut(line.as_bytes(), LogFormat::Text)).unwrap();
         assert!(short.len() <= MAX_LEN && short.starts_with("WARN device: driver \u{e4}"), "{short}");
-        assert!(short.ends_with(" bytes more)\n"), "{short}");
+        assert!(short.ends_with(" more bytes)\n"), "{short}");
     }
 
     #[test]
@@ -128,6 +128,6 @@ mod tests {
         let short: Value = serde_json::from_slice(&short).unwrap();
         assert_eq!((&short["level"], &short["fields"]["qpn"]), (&"INFO".into(), &7.into()));
         let message = short["fields"]["message"].as_str().unwrap();
-        assert!(message.starts_with("driver xxx") && message.ends_with(" bytes more)"), "{message}");
+        assert!(message.starts_with("driver xxx") && message.ends_with(" more bytes)"), "{message}");
     }
 }

@@ -242,7 +242,7 @@ impl Monitor {
         let seen = self.violations.entry(name).or_default();
         seen.count += 1;
         if let Some(suppressed) = seen.site.admit() {
-            tracing::warn!(rule = name, section, suppressed, "driver breaks the interface: {what}");
+            tracing::warn!(rule = name, section, suppressed, "driver violation: {what}");
         }
         if let Some(trace) = &mut self.trace {
             trace.record(Kind::Violation, name, |to| {

@@ -231,7 +231,7 @@ fn count(lines: &[u8]) -> u64 {
 
 /// A line as the log has them.
 fn note(missing: u64, format: LogFormat) -> String {
-    const MESSAGE: &str = "lines were lost: standard error did not take them in time";
+    const MESSAGE: &str = "log lines lost: standard error was not read fast enough";
     let mut time = String::new();
     // Writing to a string does not fail.
     let _ = SystemTime.format_time(&mut Writer::new(&mut time));
@@ -310,7 +310,10 @@ mod tests {
         outlet.finish(PATIENCE);
         let text = read_all(outlet, reader);
         let lines: Vec<_> = text.lines().collect();
-        assert!(matches!(lines[..], ["one", note, "five"] if note.ends_with("in time lines=3")), "{text}");
+        assert!(
+            matches!(lines[..], ["one", note, "five"] if note.ends_with("fast enough lines=3")),
+            "{text}"
+        );
     }
 
     #[test]

@@ -216,7 +216,7 @@ impl TryFrom<String> for Reason {
     type Error = String;
 
     fn try_from(name: String) -> Result<Self, Self::Error> {
-        Self::of_name(&name).ok_or_else(|| format!("there is no reason {name}"))
+        Self::of_name(&name).ok_or_else(|| format!("unknown reason {name:?}"))
     }
 }
 

@@ -297,14 +297,14 @@ impl Store {
                     Err(error) => self.stop(&error.to_string()),
                 }
             }
-            Some(_) => self.stop(&format!("the file has reached its bound of {} bytes", self.max_len)),
+            Some(_) => self.stop(&format!("size limit of {} bytes reached", self.max_len)),
             None => {}
         }
     }
 
     fn stop(&mut self, why: &str) {
         if self.ended.is_none() {
-            tracing::error!(path = %self.path.display(), why, "{} ends: it cannot be written", self.what);
+            tracing::error!(path = %self.path.display(), why, "{} stopped: write failed", self.what);
             self.ended = Some(why.to_owned());
         }
         self.target = None;

@@ -21,9 +21,10 @@ static SET_FILTER: OnceLock<Box<SetFilter>> = OnceLock::new();
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogConfig {
-    /// Filter directives such as "info" or "info,device::vfio=debug". The environment variable RUST_LOG wins.
+    /// Filter directives such as "info" or "info,device::vfio=debug". The environment variable RUST_LOG overrides
+    /// them.
     pub filter: String,
-    /// Form of a line.
+    /// Format of a log line.
     pub format: LogFormat,
 }
 
@@ -33,14 +34,14 @@ impl Default for LogConfig {
     }
 }
 
-/// Form of a log line.
+/// Format of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
-    /// For people.
+    /// Plain text.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -55,7 +56,7 @@ pub fn init(config: &LogConfig) -> Result<(), String> {
     };
     let filter =
         EnvFilter::try_new(&directives).map_err(|error| format!("{source} {directives:?}: {error}"))?;
-    let outlet = outlet::standard_error().map_err(|error| format!("the log has no thread: {error}"))?;
+    let outlet = outlet::standard_error().map_err(|error| format!("cannot start the log thread: {error}"))?;
     outlet.set_format(config.format);
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -96,7 +97,7 @@ fn report(panic: &PanicHookInfo<'_>) {
     let thread = thread::current();
     let name = thread.name().unwrap_or("unnamed");
     let location = panic.location().map(tracing::field::display);
-    let what = panic.payload_as_str().unwrap_or("with a value that is no text");
+    let what = panic.payload_as_str().unwrap_or("with a payload that is not text");
     let backtrace = Backtrace::capture();
     let backtrace =
         (backtrace.status() == BacktraceStatus::Captured).then(|| tracing::field::display(&backtrace));

@@ -33,42 +33,42 @@ use super::filter::{Sieve, TraceFilter};
 use super::outlet;
 use super::store::{Keep, Opening, Store};
 
-/// Form of a record.
+/// Format of a trace record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum TraceFormat {
-    /// For people and grep.
+    /// Plain text, suitable for grep.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// What a record is about.
+/// Kind of a trace record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// The guest read a register.
+    /// Register read by the guest.
     Read,
-    /// The guest wrote a register.
+    /// Register write by the guest.
     Write,
-    /// A command ended.
+    /// Completed command.
     Command,
-    /// The device took a work queue entry.
+    /// Work queue entry taken by the device.
     Wqe,
-    /// The device wrote a completion queue entry, or tried to.
+    /// Completion queue entry written by the device, or a failed attempt.
     Cqe,
-    /// The device wrote an event queue entry, or tried to.
+    /// Event queue entry written by the device, or a failed attempt.
     Eqe,
-    /// The device raised an MSI-X vector.
+    /// MSI-X interrupt raised by the device.
     Interrupt,
-    /// The device was reset.
+    /// Device reset.
     Reset,
-    /// Nothing was done for a doorbell, a store, a packet or a frame, and why.
+    /// Ignored doorbell, register write, packet or frame, with the reason.
     Ignored,
-    /// A request failed, and why.
+    /// Failed request, with the reason.
     Refused,
-    /// The driver did something against the interface; of a strict device only.
+    /// Driver violation; only in strict mode.
     Violation,
 }
 

@@ -174,6 +174,6 @@ impl Transition {
         if self.allowed(from, service) {
             return Ok(());
         }
-        Err(CmdError::new(CmdStatus::BadQpState, "QP is in state", from.code().into()))
+        Err(CmdError::new(CmdStatus::BadQpState, "invalid transition from QP state", from.code().into()))
     }
 }

@@ -29,13 +29,13 @@ pub enum WqeError {
     #[error("opcode {0:#04x} is not supported")]
     Opcode(u8),
     /// The WQE ends inside a segment that its operation needs.
-    #[error("the WQE ends inside its {0}")]
+    #[error("the WQE is too short for its {0}")]
     Truncated(&'static str),
     /// Inline data where the operation scatters, or beside data in regions.
     #[error("inline data is not allowed here")]
     Inline,
     /// An atomic operation needs exactly one data segment of eight bytes.
-    #[error("the result of an atomic operation is not one segment of eight bytes")]
+    #[error("the result buffer of an atomic operation is not one segment of 8 bytes")]
     AtomicResult,
 }
 

@@ -65,18 +65,18 @@ impl Arp {
     /// # Errors
     /// [`WireError::Short`]; [`WireError::Invalid`] for other address types and operations.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
-        let (raw, _) = view::<RawArp>(bytes, "arp")?;
+        let (raw, _) = view::<RawArp>(bytes, "ARP")?;
         let invalid = |what, value: U16| WireError::Invalid { what, value: value.get().into() };
         if raw.hardware_type.get() != 1 || raw.hardware_len != 6 {
-            return Err(invalid("arp hardware type", raw.hardware_type));
+            return Err(invalid("ARP hardware type", raw.hardware_type));
         }
         if raw.protocol_type.get() != EtherType::Ipv4.number() || raw.protocol_len != 4 {
-            return Err(invalid("arp protocol type", raw.protocol_type));
+            return Err(invalid("ARP protocol type", raw.protocol_type));
         }
         let operation = match raw.operation.get() {
             1 => ArpOperation::Request,
             2 => ArpOperation::Reply,
-            _ => return Err(invalid("arp operation", raw.operation)),
+            _ => return Err(invalid("ARP operation", raw.operation)),
         };
         Ok(Self {
             operation,

@@ -57,7 +57,7 @@ impl<'a> EtherFrame<'a> {
     /// # Errors
     /// [`WireError::Short`].
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
-        let (raw, payload) = view::<RawEther>(frame, "ethernet")?;
+        let (raw, payload) = view::<RawEther>(frame, "Ethernet")?;
         Ok(Self {
             dst: MacAddr(raw.dst),
             src: MacAddr(raw.src),
@@ -78,7 +78,7 @@ impl<'a> EtherFrame<'a> {
         let Some((&[tci_high, tci_low, type_high, type_low], payload)) = whole.payload.split_first_chunk()
         else {
             let (need, have) = (size_of::<RawEther>() + TAG_LEN, frame.len());
-            return Err(WireError::Short { what: "vlan tag", need, have });
+            return Err(WireError::Short { what: "VLAN tag", need, have });
         };
         let ether_type = EtherType::from_number(u16::from_be_bytes([type_high, type_low]));
         Ok((Self { ether_type, payload, ..whole }, Some(u16::from_be_bytes([tci_high, tci_low]))))
@@ -127,9 +127,9 @@ pub fn untagged(frame: &[u8]) -> Result<Cow<'_, [u8]>, WireError> {
         [high, low, ..] if !TAGS.contains(&[*high, *low]) => Ok(frame.into()),
         [_, _, high, low, untagged @ ..] => match u16::from_be_bytes([*high, *low]) & VID {
             0 => Ok([addresses, untagged].concat().into()),
-            vid => Err(WireError::Invalid { what: "vlan", value: vid.into() }),
+            vid => Err(WireError::Invalid { what: "VLAN", value: vid.into() }),
         },
-        _ => Err(WireError::Short { what: "vlan tag", need: ADDRESSES_LEN + TAG_LEN, have: frame.len() }),
+        _ => Err(WireError::Short { what: "VLAN tag", need: ADDRESSES_LEN + TAG_LEN, have: frame.len() }),
     }
 }
 
@@ -191,7 +191,7 @@ mod tests {
             assert_eq!(untagged(&frame(&tag)), Ok(frame(&[]).into()), "{tag:02x?}");
         }
         for (tag, vid) in [([0x81, 0x00, 0x00, 0x01], 1), ([0x81, 0x00, 0xff, 0xff], 0xfff)] {
-            let refused = Err(WireError::Invalid { what: "vlan", value: vid });
+            let refused = Err(WireError::Invalid { what: "VLAN", value: vid });
             assert_eq!(untagged(&frame(&tag)), refused, "{tag:02x?}");
         }
         for len in 0..12 {

@@ -71,9 +71,9 @@ impl<'a> Icmpv6<'a> {
     /// [`WireError::Short`], [`WireError::Checksum`]; [`WireError::Invalid`] for what RFC 4861, section 7.1, tells
     /// receivers to discard.
     pub fn parse(ip: &Ipv6, bytes: &'a [u8]) -> Result<Self, WireError> {
-        let (header, body) = split(bytes, 4, "icmpv6")?;
+        let (header, body) = split(bytes, 4, "ICMPv6")?;
         if checksum(ip, bytes).value() != 0 {
-            return Err(WireError::Checksum { what: "icmpv6" });
+            return Err(WireError::Checksum { what: "ICMPv6" });
         }
         let (kind, code) = match header {
             [kind, code, ..] => (*kind, *code),
@@ -81,7 +81,7 @@ impl<'a> Icmpv6<'a> {
         };
         match kind {
             ECHO_REQUEST if code == 0 => {
-                split(body, 4, "icmpv6 echo")?;
+                split(body, 4, "ICMPv6 echo")?;
                 Ok(Self::EchoRequest(body))
             }
             SOLICITATION | ADVERTISEMENT => {
@@ -353,7 +353,7 @@ mod tests {
         );
         let mut damaged = good;
         damaged[8] ^= 1;
-        assert_eq!(Icmpv6::parse(&ip, &damaged), Err(WireError::Checksum { what: "icmpv6" }));
+        assert_eq!(Icmpv6::parse(&ip, &damaged), Err(WireError::Checksum { what: "ICMPv6" }));
     }
 
     #[test]

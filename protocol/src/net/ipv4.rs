@@ -91,22 +91,22 @@ impl Ipv4 {
     /// [`WireError::Short`]; [`WireError::Invalid`] for other versions, headers with options and fragments;
     /// [`WireError::Checksum`] of the header.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
-        let (raw, rest) = view::<RawIpv4>(bytes, "ipv4")?;
+        let (raw, rest) = view::<RawIpv4>(bytes, "IPv4")?;
         // Options make the header longer. Nobody sends them on RoCE, and the datagrams of a port's own replies have none.
         if raw.version_ihl != 0x45 {
-            return Err(WireError::Invalid { what: "ipv4 version and ihl", value: raw.version_ihl.into() });
+            return Err(WireError::Invalid { what: "IPv4 version and IHL", value: raw.version_ihl.into() });
         }
         if Checksum::new().with(raw.as_bytes()).value() != 0 {
-            return Err(WireError::Checksum { what: "ipv4" });
+            return Err(WireError::Checksum { what: "IPv4" });
         }
         if raw.fragment.more() || raw.fragment.offset() != 0 {
-            return Err(WireError::Invalid { what: "ipv4 fragment", value: raw.fragment.offset().into() });
+            return Err(WireError::Invalid { what: "IPv4 fragment", value: raw.fragment.offset().into() });
         }
         let total = usize::from(raw.total_len.get());
         let Some(payload_len) = total.checked_sub(size_of::<RawIpv4>()) else {
-            return Err(WireError::Invalid { what: "ipv4 total length", value: raw.total_len.get().into() });
+            return Err(WireError::Invalid { what: "IPv4 total length", value: raw.total_len.get().into() });
         };
-        let (payload, _) = split(rest, payload_len, "ipv4 payload")?;
+        let (payload, _) = split(rest, payload_len, "IPv4 payload")?;
         let header = Self {
             tos: raw.tos,
             ttl: raw.ttl,
@@ -122,7 +122,7 @@ impl Ipv4 {
     /// # Errors
     /// [`WireError::Short`].
     pub fn fragmentation(bytes: &[u8]) -> Result<Fragmentation, WireError> {
-        let (raw, _) = view::<RawIpv4>(bytes, "ipv4")?;
+        let (raw, _) = view::<RawIpv4>(bytes, "IPv4")?;
         Ok(Fragmentation { id: raw.id.get(), flags: raw.fragment.into_bits().get() })
     }
 
@@ -136,7 +136,7 @@ impl Ipv4 {
     pub fn emit(&self, payload_len: usize) -> Result<RawIpv4, WireError> {
         let total = size_of::<RawIpv4>().saturating_add(payload_len);
         let total_len = u16::try_from(total).map_err(|_| WireError::Invalid {
-            what: "ipv4 total length",
+            what: "IPv4 total length",
             value: u64::try_from(total).unwrap_or(u64::MAX),
         })?;
         let mut raw = RawIpv4 {

@@ -68,11 +68,11 @@ impl Ipv6 {
     /// # Errors
     /// [`WireError::Short`]; [`WireError::Invalid`] for other versions.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
-        let (raw, rest) = view::<RawIpv6>(bytes, "ipv6")?;
+        let (raw, rest) = view::<RawIpv6>(bytes, "IPv6")?;
         if raw.flow.version() != 6 {
-            return Err(WireError::Invalid { what: "ipv6 version", value: raw.flow.version().into() });
+            return Err(WireError::Invalid { what: "IPv6 version", value: raw.flow.version().into() });
         }
-        let (payload, _) = split(rest, raw.payload_len.get().into(), "ipv6 payload")?;
+        let (payload, _) = split(rest, raw.payload_len.get().into(), "IPv6 payload")?;
         let header = Self {
             traffic_class: raw.flow.traffic_class(),
             flow_label: FlowLabel::new(raw.flow.label()),
@@ -90,7 +90,7 @@ impl Ipv6 {
     /// [`WireError::Invalid`] when the length does not fit its field.
     pub fn emit(&self, payload_len: usize) -> Result<RawIpv6, WireError> {
         let payload_len = u16::try_from(payload_len).map_err(|_| WireError::Invalid {
-            what: "ipv6 payload length",
+            what: "IPv6 payload length",
             value: u64::try_from(payload_len).unwrap_or(u64::MAX),
         })?;
         Ok(RawIpv6 {

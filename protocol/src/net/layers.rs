@@ -166,7 +166,7 @@ impl Layers {
     /// # Errors
     /// [`WireError::Short`] for a frame that ends in its Ethernet header or in a VLAN tag.
     pub fn parse(frame: &[u8]) -> Result<Self, WireError> {
-        let (ether, mut rest) = view::<RawEther>(frame, "ethernet")?;
+        let (ether, mut rest) = view::<RawEther>(frame, "Ethernet")?;
         let mut ether_type = ether.ether_type.get();
         let mut next_tag = || -> Result<Option<VlanTag>, WireError> {
             let Some(kind) = TagKind::from_ether_type(ether_type) else { return Ok(None) };
@@ -203,7 +203,7 @@ impl Layers {
 impl Ip {
     /// Reads a datagram; offsets count from its first byte.
     fn parse_v4(bytes: &[u8]) -> Option<Self> {
-        let (raw, _) = view::<RawIpv4>(bytes, "ipv4").ok()?;
+        let (raw, _) = view::<RawIpv4>(bytes, "IPv4").ok()?;
         let payload_at = usize::from(raw.version_ihl & 0xf) * 4;
         if raw.version_ihl >> 4 != 4 || payload_at < size_of::<RawIpv4>() {
             return None;
@@ -225,7 +225,7 @@ impl Ip {
     /// Reads a datagram; offsets count from its first byte. An extension header that does not fit, or one too many, is
     /// left as the payload.
     fn parse_v6(bytes: &[u8]) -> Option<Self> {
-        let (raw, _) = view::<RawIpv6>(bytes, "ipv6").ok()?;
+        let (raw, _) = view::<RawIpv6>(bytes, "IPv6").ok()?;
         if raw.flow.version() != 6 {
             return None;
         }

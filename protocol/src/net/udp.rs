@@ -37,15 +37,15 @@ impl RawUdp {
     /// [`WireError::Short`]; [`WireError::Invalid`] when the length is below the header's own;
     /// [`WireError::Checksum`] when there is one and it is wrong.
     pub fn parse(datagram: &[u8], pseudo: Checksum) -> Result<(&Self, &[u8]), WireError> {
-        let (raw, rest) = view::<Self>(datagram, "udp")?;
+        let (raw, rest) = view::<Self>(datagram, "UDP")?;
         let Some(payload_len) = usize::from(raw.len.get()).checked_sub(size_of::<Self>()) else {
-            return Err(WireError::Invalid { what: "udp length", value: raw.len.get().into() });
+            return Err(WireError::Invalid { what: "UDP length", value: raw.len.get().into() });
         };
-        let (payload, _) = split(rest, payload_len, "udp payload")?;
+        let (payload, _) = split(rest, payload_len, "UDP payload")?;
         if raw.checksum != U16::ZERO {
             let sum = pseudo.with_u16(raw.len.get()).with(raw.as_bytes()).with(payload);
             if sum.value() != 0 {
-                return Err(WireError::Checksum { what: "udp" });
+                return Err(WireError::Checksum { what: "UDP" });
             }
         }
         Ok((raw, payload))

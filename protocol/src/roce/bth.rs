@@ -107,9 +107,9 @@ impl Bth {
     /// # Errors
     /// [`WireError::Short`]; [`WireError::Invalid`] for a transport version other than 0, whose layout may differ.
     pub fn parse(bytes: &[u8]) -> Result<(Self, usize, &[u8]), WireError> {
-        let (raw, rest) = view::<RawBth>(bytes, "bth")?;
+        let (raw, rest) = view::<RawBth>(bytes, "BTH")?;
         if raw.flags.tver() != 0 {
-            return Err(WireError::Invalid { what: "bth tver", value: raw.flags.tver().into() });
+            return Err(WireError::Invalid { what: "BTH TVer", value: raw.flags.tver().into() });
         }
         let bth = Self {
             opcode: Opcode::from_byte(raw.opcode),

@@ -273,7 +273,7 @@ const _: () = assert!(size_of::<RawReth>() == ExtKind::Reth.len_bytes());
 
 impl Reth {
     fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
-        let (raw, rest) = view::<RawReth>(bytes, "reth")?;
+        let (raw, rest) = view::<RawReth>(bytes, "RETH")?;
         let reth =
             Self { va: Va::new(raw.va.get()), rkey: Rkey::new(raw.rkey.get()), dma_len: raw.dma_len.get() };
         Ok((reth, rest))
@@ -347,7 +347,7 @@ pub struct DethSource {
 
 impl Deth {
     fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
-        let (raw, rest) = view::<RawDeth>(bytes, "deth")?;
+        let (raw, rest) = view::<RawDeth>(bytes, "DETH")?;
         Ok((Self { qkey: Qkey::new(raw.qkey.get()), src_qp: Qpn::new(raw.src.qpn()) }, rest))
     }
 
@@ -372,7 +372,7 @@ const _: () = assert!(size_of::<RawAeth>() == ExtKind::Aeth.len_bytes());
 
 impl Aeth {
     fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
-        let (raw, rest) = view::<RawAeth>(bytes, "aeth")?;
+        let (raw, rest) = view::<RawAeth>(bytes, "AETH")?;
         Ok((Self { syndrome: Syndrome::from_byte(raw.syndrome()), msn: Msn::new(raw.msn()) }, rest))
     }
 

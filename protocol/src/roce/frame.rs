@@ -45,10 +45,10 @@ impl<'a> RoceFrame<'a> {
     pub fn parse_with(frame: &'a [u8], field: IcrcField) -> Result<Self, WireError> {
         let Unwrapped { shell, ip_and_udp, transport } = Shell::unwrap(frame)?;
         let Some((covered, found)) = transport.split_last_chunk::<ICRC_LEN>() else {
-            return Err(WireError::Short { what: "icrc", need: ICRC_LEN, have: transport.len() });
+            return Err(WireError::Short { what: "ICRC", need: ICRC_LEN, have: transport.len() });
         };
         // Whether the CRC is right or not, what has no BTH is short.
-        split(covered, 12, "bth")?;
+        split(covered, 12, "BTH")?;
         if field == IcrcField::Computed {
             let expected = icrc(ip_and_udp, covered);
             let found = u32::from_le_bytes(*found);
@@ -170,7 +170,7 @@ impl Drop for FrameWriter<'_> {
 pub fn seal(frame: &mut [u8]) -> Result<(), WireError> {
     let Unwrapped { shell, ip_and_udp, transport } = Shell::unwrap(frame)?;
     let Some((covered, _)) = transport.split_last_chunk::<ICRC_LEN>() else {
-        return Err(WireError::Short { what: "icrc", need: ICRC_LEN, have: transport.len() });
+        return Err(WireError::Short { what: "ICRC", need: ICRC_LEN, have: transport.len() });
     };
     let icrc = icrc(ip_and_udp, covered);
     let datagram_at = shell.ether_len() + shell.ip.header_len();

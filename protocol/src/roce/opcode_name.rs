@@ -59,7 +59,7 @@ pub enum OpcodePattern {
 
 /// No name of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("not an opcode, such as \"RC SEND Only\" or \"RDMA READ response Middle\"")]
+#[error("not an opcode name such as \"RC SEND Only\" or \"RDMA READ response Middle\"")]
 pub struct UnknownOpcode;
 
 impl OpcodePattern {

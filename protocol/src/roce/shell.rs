@@ -124,19 +124,19 @@ impl Shell {
                 (addrs, ip.traffic_class, ip.flow_label, ip.hop_limit, ip.next_header, datagram)
             }
             other => {
-                return Err(WireError::Invalid { what: "ethertype", value: other.number().into() });
+                return Err(WireError::Invalid { what: "EtherType", value: other.number().into() });
             }
         };
         if protocol != udp::PROTOCOL {
-            return Err(WireError::Invalid { what: "ip protocol", value: protocol.into() });
+            return Err(WireError::Invalid { what: "IP protocol", value: protocol.into() });
         }
         let (udp, transport) = RawUdp::parse(datagram, ip.pseudo_header())?;
         // The ICRC ends the datagram, and one length must tell where that is.
         if usize::from(udp.len.get()) != datagram.len() {
-            return Err(WireError::Invalid { what: "udp length", value: udp.len.get().into() });
+            return Err(WireError::Invalid { what: "UDP length", value: udp.len.get().into() });
         }
         if udp.dst_port.get() != udp::ROCE_PORT {
-            return Err(WireError::Invalid { what: "udp port", value: udp.dst_port.get().into() });
+            return Err(WireError::Invalid { what: "UDP port", value: udp.dst_port.get().into() });
         }
         let fragment = match ip {
             IpAddrs::V4 { .. } => Ipv4::fragmentation(ether.payload)?,
@@ -168,7 +168,7 @@ impl Shell {
             dst_port: udp::ROCE_PORT.into(),
             len: u16::try_from(udp_len)
                 .map_err(|_| WireError::Invalid {
-                    what: "udp length",
+                    what: "UDP length",
                     value: u64::try_from(udp_len).unwrap_or(u64::MAX),
                 })?
                 .into(),

@@ -17,9 +17,9 @@ fn main() -> ExitCode {
         },
         ["--seeds", range] => match range.split_once("..").map(|(a, b)| (a.parse(), b.parse())) {
             Some((Ok(first), Ok(end))) => (first, end, false),
-            _ => return usage("not a range"),
+            _ => return usage("invalid range of seeds, expected A..B"),
         },
-        _ => return usage("what to run?"),
+        _ => return usage("missing or unknown arguments"),
     };
     let started = Instant::now();
     let next = AtomicU64::new(first);

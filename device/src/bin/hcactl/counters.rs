@@ -19,8 +19,8 @@ const CLEAR: &str = "\x1b[H\x1b[J";
 /// A period in seconds.
 pub(crate) fn period(text: &str) -> anyhow::Result<Duration> {
     let seconds: f64 = text.parse().context("not a number of seconds")?;
-    let period = Duration::try_from_secs_f64(seconds).context("not a time")?;
-    ensure!(period >= SHORTEST, "shorter than {} s", SHORTEST.as_secs_f64());
+    let period = Duration::try_from_secs_f64(seconds).context("not a valid time")?;
+    ensure!(period >= SHORTEST, "must be at least {} s", SHORTEST.as_secs_f64());
     Ok(period)
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn period(text: &str) -> anyhow::Result<Duration> {
 pub(crate) fn of(daemon: &mut Daemon, device: u16) -> anyhow::Result<Counters> {
     match daemon.ask(&Request::Counters { device })? {
         Response::Counters(counters) => Ok(*counters),
-        _ => bail!("the daemon gave an answer to another question"),
+        _ => bail!("unexpected answer from the daemon"),
     }
 }
 

@@ -13,16 +13,16 @@ use super::{Cli, Daemon, confirmed, done, json};
 /// What to do with devices.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Device {
-    /// Add one, and print its socket. It stays until it is removed or hcad ends; the file is not changed
+    /// Add a device and print its socket. It exists until it is removed or hcad exits; the file does not change
     Add {
-        /// An entry of `devices` as in a configuration, one JSON object, or "-" for standard input
+        /// File with one JSON object, as in `devices` of a configuration, or "-" for standard input
         file: PathBuf,
     },
-    /// Remove one. Its VMM loses its connection, and its guest the device
+    /// Remove a device. Disconnects its VMM, and the guest loses the device
     Remove {
-        /// Its number
+        /// Device number
         id: u16,
-        /// Do not ask first if a VMM is connected
+        /// Do not ask for confirmation if a VMM is connected
         #[arg(long)]
         yes: bool,
     },
@@ -35,9 +35,9 @@ impl Device {
             Self::Add { file } => {
                 let text = read(file)?;
                 let entry: Map<String, Value> = serde_json::from_str(&text)
-                    .with_context(|| format!("{} is not one JSON object", shown(file)))?;
+                    .with_context(|| format!("{} does not contain one JSON object", shown(file)))?;
                 let Response::Added { device, socket } = daemon.ask(&Request::DeviceAdd { entry })? else {
-                    bail!("the daemon gave an answer to another question")
+                    bail!("unexpected answer from the daemon")
                 };
                 match (cli.json, socket) {
                     (true, socket) => json(&json!({ "device": device, "added": socket })),
@@ -48,8 +48,8 @@ impl Device {
             Self::Remove { id, yes } => {
                 let has_vmm = daemon.devices()?.iter().any(|device| device.id == *id && device.connected);
                 ensure!(
-                    !has_vmm || *yes || confirmed(&format!("Take device {id} away from its guest?"))?,
-                    "nothing was done"
+                    !has_vmm || *yes || confirmed(&format!("Remove device {id}, which a VMM is using?"))?,
+                    "cancelled; nothing was changed"
                 );
                 daemon.tell(&Request::DeviceRemove { device: *id })?;
                 done(cli, *id, "removed", &true)
@@ -63,12 +63,14 @@ pub(crate) fn reload(daemon: &mut Daemon, cli: &Cli, file: Option<&Path>) -> any
     let file = match (file, daemon.ask(&Request::Configuration {})?) {
         (Some(file), _) => file.to_owned(),
         (None, Response::Configuration(Some(file))) => file,
-        (None, Response::Configuration(None)) => bail!("hcad was started without a file"),
-        _ => bail!("the daemon gave an answer to another question"),
+        (None, Response::Configuration(None)) => {
+            bail!("hcad was started without a configuration file; name one: hcactl reload FILE")
+        }
+        _ => bail!("unexpected answer from the daemon"),
     };
     let text = read(&file)?;
     let Response::Reloaded(reloaded) = daemon.ask(&Request::Reload { text })? else {
-        bail!("the daemon gave an answer to another question")
+        bail!("unexpected answer from the daemon")
     };
     let went_well = reloaded.problems.is_empty();
     Ok((if cli.json { json(&reloaded)? } else { lines(&reloaded) }, went_well))
@@ -86,7 +88,7 @@ fn lines(reloaded: &Reloaded) -> String {
         }
     }
     for key in not_changed {
-        text += &format!("{key} is as it was: it changes when hcad starts anew\n");
+        text += &format!("{key}: unchanged; restart hcad to apply the new value\n");
     }
     problems.iter().for_each(|problem| text += &format!("{problem}\n"));
     text

@@ -6,47 +6,47 @@ use device::fabric::impair::{Action, Direction, ImpairmentRow, Probability, Rule
 /// What to do with impairments.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Impair {
-    /// List them, and what they did
+    /// List impairments and how often they applied
     List,
-    /// Add one; prints its number
+    /// Add an impairment and print its number
     ///
-    /// It meets the frames that all selectors fit, and hits each of them, the n-th, or some by probability. For example
+    /// It applies to every frame that matches all selectors, or to some of them with --nth or --probability. Example:
     /// `hcactl impair add tx --qpn 0x12 --opcode "RDMA READ response Middle" --nth 3 drop`.
     Add(Box<Add>),
-    /// Take one away, or all
+    /// Remove one impairment, or all of them
     Clear {
-        /// Its number
+        /// Number of the impairment; without it, all are removed
         id: Option<u32>,
     },
 }
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Add {
-    /// Frames that leave the device, or frames that arrive at it
+    /// Direction: frames sent (tx) or received (rx) by the device
     #[arg(value_enum)]
     direction: Way,
-    /// Destination QP in the BTH
+    /// Match the destination QP in the BTH
     #[arg(long, value_name = "N", value_parser = number)]
     qpn: Option<u32>,
-    /// Packet sequence number
+    /// Match the packet sequence number
     #[arg(long, value_name = "N", value_parser = number)]
     psn: Option<u32>,
-    /// Operation by its IBTA name, with or without its service
+    /// Match the opcode by its IBTA name, with or without the service, such as "RC SEND Only"
     #[arg(long, value_name = "NAME")]
     opcode: Option<String>,
-    /// MAC or IP address of the other side
+    /// Match the MAC or IP address of the other side
     #[arg(long, value_name = "ADDRESS")]
     peer: Option<String>,
-    /// Hit the n-th frame only, counted from 1
+    /// Apply to the N-th matching frame only, counted from 1
     #[arg(long, value_name = "N", conflicts_with = "probability")]
     nth: Option<u64>,
-    /// Hit so many in a row from the n-th on
+    /// With --nth: apply to N frames in a row
     #[arg(long, value_name = "N", requires = "nth")]
     count: Option<u64>,
-    /// Hit a frame with this probability, 0 to 1
+    /// Apply to a matching frame with this probability, 0 to 1
     #[arg(long, value_name = "P", value_parser = probability)]
     probability: Option<Probability>,
-    /// Of everything left to chance
+    /// Seed for --probability, delay jitter and corruption [default: 0]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     #[command(subcommand)]
@@ -61,33 +61,33 @@ enum Way {
 
 #[derive(Clone, Copy, Debug, Subcommand)]
 enum What {
-    /// It vanishes
+    /// Drop the frame
     Drop,
-    /// It comes twice
+    /// Send the frame twice
     Duplicate {
-        /// Second time this much later, microseconds
+        /// Delay of the copy in microseconds
         #[arg(long, default_value_t = 0)]
         after_us: u64,
     },
-    /// It comes later
+    /// Delay the frame
     Delay {
-        /// Microseconds
+        /// Delay in microseconds
         us: u64,
-        /// Up to this much more, microseconds
+        /// Additional random delay, up to this many microseconds
         #[arg(long, default_value_t = 0)]
         jitter_us: u64,
     },
-    /// Later frames overtake it
+    /// Hold the frame until later frames have overtaken it
     Reorder {
-        /// How many
+        /// Number of frames that overtake it
         by: u32,
-        /// It waits no longer than this, microseconds
+        /// Longest time to hold the frame, in microseconds
         #[arg(long, default_value_t = 10_000)]
         within_us: u64,
     },
-    /// One bit is inverted
+    /// Invert one bit of the frame
     Corrupt,
-    /// ECN says that congestion was experienced
+    /// Set the ECN field to Congestion Experienced
     MarkCe,
 }
 
@@ -144,10 +144,10 @@ pub(crate) fn cells(row: &ImpairmentRow) -> Vec<String> {
     .flatten()
     .collect();
     let when = match (rule.nth, rule.count, rule.probability) {
-        (Some(nth), Some(count), _) => format!("{count} from {nth}"),
-        (Some(nth), None, _) => format!("number {nth}"),
+        (Some(nth), Some(count), _) => format!("{count} from #{nth}"),
+        (Some(nth), None, _) => format!("#{nth}"),
         (None, _, Some(probability)) => format!("p={probability} seed {}", rule.seed.unwrap_or(0)),
-        (None, _, None) => "each".to_owned(),
+        (None, _, None) => "always".to_owned(),
     };
     vec![
         row.id.to_string(),

@@ -2,12 +2,14 @@
 
 mod counters;
 mod device;
+mod help;
 mod impair;
 mod peer;
 mod sight;
 mod table;
 mod top;
 
+use std::env;
 use std::io::{self, BufRead, BufReader, IsTerminal as _, Read, Take, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -19,7 +21,7 @@ use ::device::control::message::{DeviceRow, PortState, Request, Response};
 use ::device::frontend::snapshot::{Rows, Table};
 use ::device::{manual, plain, runtime_folder};
 use anyhow::{Context as _, anyhow, bail, ensure};
-use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
 /// Bound: bytes of one answer. A page of a list has some 200 kB.
@@ -28,22 +30,28 @@ const MAX_ANSWER_LEN: u64 = 16 << 20;
 /// Bound: bytes of all answers to one command. The longest list, of all queue pairs a device can have, takes some 80 MB.
 const MAX_ANSWERS_LEN: u64 = 256 << 20;
 
-/// Looks into a running hcad.
+/// Exit status of a command line that is not valid, as clap has it.
+const USAGE: u8 = 2;
+
+/// Inspects and controls a running hcad.
 ///
-/// hcad serves the socket that `control_socket` in its configuration or its option --control-socket names.
+/// Connects to the socket that hcad creates for `control_socket` in its configuration or for its option --control-socket.
 #[derive(Debug, Parser)]
 #[command(name = "hcactl", version)]
 struct Cli {
-    /// Control socket of the daemon; control.sock in $XDG_RUNTIME_DIR/hcad or /run/hcad by default
+    /// Control socket of hcad
+    ///
+    /// Default: control.sock in $XDG_RUNTIME_DIR/hcad or /run/hcad.
     #[arg(long, value_name = "PATH", global = true, env = "HCACTL_SOCKET")]
     socket: Option<PathBuf>,
 
-    /// Number of the device, if the daemon has several; counters and lists are of all without it, and of some if it is
-    /// said more than once
+    /// Device number; may be repeated for lists and counters
+    ///
+    /// Lists and counters show all devices by default. Other commands need the option if hcad has several devices.
     #[arg(long, value_name = "ID", global = true)]
     device: Vec<u16>,
 
-    /// Print one line of JSON
+    /// Print JSON instead of text
     #[arg(long, global = true)]
     json: bool,
 
@@ -53,86 +61,88 @@ struct Cli {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Command {
-    /// Devices, their addresses and who uses them
+    /// List devices: addresses, state, VMM, socket
     Devices,
-    /// Adding and removing devices while hcad runs
+    /// Add or remove a device at run time
     #[command(subcommand)]
     Device(self::device::Device),
-    /// Have hcad do what its configuration file says now
+    /// Reload the configuration file
     ///
-    /// Devices that are new there are added, those that are gone are removed, and those whose entries say something else are
-    /// made anew. All others do not notice. If something is wrong with the file nothing changes.
+    /// Adds devices that are new in the file, removes those that are missing and recreates those whose entries have changed.
+    /// Other devices are not affected. If the file has an error, nothing changes.
     Reload {
-        /// Another file that says it, or "-" for standard input
+        /// Configuration to load instead of hcad's own file, or "-" for standard input
         file: Option<PathBuf>,
     },
-    /// Queue pairs: state, PSNs, peer, queues
+    /// List queue pairs: state, PSNs, peer, queues
     Qps,
-    /// Completion queues
+    /// List completion queues
     Cqs,
-    /// Event queues
+    /// List event queues
     Eqs,
-    /// Memory regions
+    /// List memory regions
     Mrs,
-    /// Context memory that the guest lends to the device
+    /// List context memory (ICM) that the guest has mapped
     Icm,
-    /// Queues of a NIC: state, ring, frames
+    /// List NIC queues: state, ring, frames
     Queues,
-    /// Link of a NIC as its driver sees it
+    /// Show the NIC link as its driver sees it
     Link,
-    /// Virtual station interfaces of a NIC: queues, VLAN tags, what they may send
+    /// List NIC virtual station interfaces (VSIs): queues, VLAN tags, filters
     Vsis,
-    /// Rules of a NIC's switch: addresses, VLANs and types of frames, and who takes them
+    /// List NIC switch rules: addresses, VLANs, EtherTypes, destination VSIs
     Rules,
-    /// Tree by which a NIC's queues share the line
+    /// Show the NIC transmit scheduler tree
     Scheduler,
-    /// Address handles of a NIC's RDMA half
+    /// List address handles (E810)
     Ahs,
-    /// Multicast groups of a NIC's RDMA half, and their queue pairs
+    /// List multicast groups and their queue pairs (E810)
     Groups,
-    /// Control queue of a NIC's RDMA half, and how much it has made
+    /// Show the RDMA control queue and its object counts (E810)
     Cqp,
-    /// What something waits for, in words
+    /// Explain in words what an object is waiting for
     #[command(subcommand)]
     Explain(Explain),
-    /// Everything that is counted
+    /// Show all counters
     Counters {
-        /// Again and again, with what each counter gained per second; without those that are zero
+        /// Repeat every SECONDS (default 1) with the rate of each counter; omits zero counters
         #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = counters::period)]
         watch: Option<Duration>,
     },
     Top(top::Top),
-    /// The link: a port that is down loses every frame, and the guest is told
+    /// Set the link up or down and notify the guest; a port that is down drops all frames
     Port {
-        /// What it is to be
+        /// New state
         #[arg(value_enum)]
         state: Port,
     },
-    /// An internal error of the device: the guest is told, and its driver is to reset it
+    /// Inject a catastrophic device error
+    ///
+    /// The guest driver is notified and should reset the device.
     Fail {
-        /// Do not ask first
+        /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
     },
-    /// Writing every frame to a pcapng file
+    /// Capture frames to a pcapng file
     #[command(subcommand)]
     Capture(sight::Capture),
-    /// Recording register accesses, commands, queue entries and interrupts, a line each
+    /// Trace register accesses, commands, queue entries and interrupts, one line each
     #[command(subcommand)]
     Trace(sight::Trace),
-    /// Keeping all that reaches a device from its start on, for `hcad replay`
+    /// Record all input of a device from its start, for `hcad replay`
     #[command(subcommand)]
     Record(Record),
-    /// Making the wire bad: lost, doubled, late, damaged frames
+    /// Inject faults on the wire: drop, duplicate, delay, reorder or corrupt frames
     #[command(subcommand)]
     Impair(impair::Impair),
-    /// Who is on the fabric
+    /// List, add or remove peers on the fabric
     #[command(subcommand)]
     Peer(peer::Peer),
-    /// Write man pages and completions into a folder: for who makes packages
+    /// Write man pages and shell completions to a folder (for packagers)
     #[command(hide = true)]
     WriteManual {
-        /// The folder
+        /// Destination folder
         folder: PathBuf,
     },
 }
@@ -145,9 +155,9 @@ enum Port {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Explain {
-    /// A queue pair, as requester and as responder
+    /// Explain a queue pair as requester and as responder
     Qp {
-        /// Its number, as `qps` shows it
+        /// QP number, as shown by `hcactl qps`
         #[arg(value_name = "QPN", value_parser = impair::number)]
         qpn: u32,
     },
@@ -155,17 +165,22 @@ enum Explain {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Record {
-    /// Make the device anew, and begin; before a VMM connects. The file must not exist
+    /// Restart the device and start recording to a new file; no VMM may be connected
     On {
         /// File to write
         file: PathBuf,
     },
-    /// End; the file is complete
+    /// Stop recording and complete the file
     Off,
 }
 
 fn main() -> ExitCode {
-    match run(&Cli::parse()) {
+    if env::args_os().len() < 2 {
+        let _ = help::command().print_help();
+        return ExitCode::from(USAGE);
+    }
+    let matches = help::command().get_matches();
+    match Cli::from_arg_matches(&matches).map_err(Into::into).and_then(|cli| run(&cli)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(io::stderr(), "hcactl: {}", plain::text(&format!("{error:#}")));
@@ -185,7 +200,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Devices => {
             let mut devices = daemon.devices()?;
             for id in &cli.device {
-                ensure!(devices.iter().any(|device| device.id == *id), "there is no device {id}");
+                ensure!(devices.iter().any(|device| device.id == *id), "device {id} does not exist");
             }
             devices.retain(|device| cli.device.is_empty() || cli.device.contains(&device.id));
             if cli.json { json(&devices)? } else { table::devices(&devices) }
@@ -194,7 +209,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Reload { file } => {
             let (text, went_well) = self::device::reload(&mut daemon, cli, file.as_deref())?;
             print(&text)?;
-            ensure!(went_well, "not all of it could be done");
+            ensure!(went_well, "the configuration was applied only in part; see the problems above");
             return Ok(());
         }
         Command::Qps => list(&mut daemon, cli, Table::Qps)?,
@@ -222,7 +237,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
             let device = daemon.choose(&cli.device)?;
             let Response::Explanation(explanation) = daemon.ask(&Request::Explain { device, qpn: *qpn })?
             else {
-                bail!("the daemon gave an answer to another question")
+                bail!("unexpected answer from the daemon")
             };
             let lines = explain::lines(*qpn, &explanation);
             match cli.json {
@@ -243,8 +258,8 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Fail { yes } => {
             let device = daemon.choose(&cli.device)?;
             ensure!(
-                *yes || confirmed(&format!("Report an internal error of device {device} to its guest?"))?,
-                "nothing was done"
+                *yes || confirmed(&format!("Inject a catastrophic error into device {device}?"))?,
+                "cancelled; nothing was changed"
             );
             daemon.tell(&Request::Fail { device })?;
             done(cli, device, "failed", &true)?
@@ -282,7 +297,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
                 Response::Members(rows) if cli.json => json(&rows)?,
                 Response::Members(rows) => table::members(&rows),
                 Response::Done {} => done(cli, device, "peer", &command.addr())?,
-                _ => bail!("the daemon gave an answer to another question"),
+                _ => bail!("unexpected answer from the daemon"),
             }
         }
         Command::Impair(command) => {
@@ -300,7 +315,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
                     impair::Impair::Clear { id } => done(cli, device, "cleared", id)?,
                     _ => String::new(),
                 },
-                _ => bail!("the daemon gave an answer to another question"),
+                _ => bail!("unexpected answer from the daemon"),
             }
         }
     };
@@ -327,7 +342,7 @@ fn done(cli: &Cli, device: u16, what: &str, value: &impl serde::Serialize) -> an
 
 /// Asks whoever sits at the terminal.
 fn confirmed(question: &str) -> anyhow::Result<bool> {
-    ensure!(io::stdin().is_terminal(), "nobody can be asked whether it is meant: say --yes");
+    ensure!(io::stdin().is_terminal(), "standard input is not a terminal; pass --yes to confirm");
     write!(io::stderr(), "{question} [y/N] ")?;
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
@@ -394,8 +409,8 @@ impl Daemon {
         };
         connect().map_err(|error| {
             anyhow!(
-                "cannot reach {}: {error}; the key `control_socket` of hcad's configuration, or its option \
-                 --control-socket, says where it is",
+                "cannot connect to {}: {error}; check that hcad is running and serves this path (`control_socket` in \
+                 its configuration, or --control-socket)",
                 path.display()
             )
         })
@@ -415,12 +430,12 @@ impl Daemon {
         let mut answer = Vec::new();
         let received = (&mut self.answers).take(MAX_ANSWER_LEN).read_until(b'\n', &mut answer);
         let too_long = answer.len() as u64 == MAX_ANSWER_LEN || self.answers.limit() == 0;
-        ensure!(!too_long, "the daemon's answer is too long");
+        ensure!(!too_long, "the daemon's answer exceeds the size limit");
         if answer.is_empty() {
-            sent.and(received).context("the daemon is gone")?;
+            sent.and(received).context("the daemon closed the connection")?;
             bail!("the daemon closed the connection");
         }
-        match serde_json::from_slice(&answer).context("the daemon's answer is not understood")? {
+        match serde_json::from_slice(&answer).context("cannot parse the daemon's answer")? {
             Response::Error(problem) => bail!(problem),
             response => Ok(response),
         }
@@ -430,14 +445,14 @@ impl Daemon {
     fn tell(&mut self, request: &Request) -> anyhow::Result<()> {
         match self.ask(request)? {
             Response::Done {} => Ok(()),
-            _ => bail!("the daemon gave an answer to another question"),
+            _ => bail!("unexpected answer from the daemon"),
         }
     }
 
     pub(crate) fn devices(&mut self) -> anyhow::Result<Vec<DeviceRow>> {
         match self.ask(&Request::Devices {})? {
             Response::Devices(devices) => Ok(devices),
-            _ => bail!("the daemon gave an answer to another question"),
+            _ => bail!("unexpected answer from the daemon"),
         }
     }
 
@@ -451,14 +466,14 @@ impl Daemon {
         let mut from = 0;
         loop {
             let Response::Page(page) = self.ask(&Request::List { device, table, from })? else {
-                bail!("the daemon gave an answer to another question");
+                bail!("unexpected answer from the daemon");
             };
             let more = take(&page.rows)?;
             match page.next.filter(|_| more) {
                 None => return Ok(()),
                 // A place behind the last one: a daemon cannot keep us here for ever.
                 Some(next) if next > from => from = next,
-                Some(_) => bail!("the daemon's pages do not end"),
+                Some(_) => bail!("the daemon sent a page list that does not end"),
             }
         }
     }
@@ -469,7 +484,7 @@ impl Daemon {
             [only] => Ok(*only),
             several => {
                 let ids: Vec<_> = several.iter().map(u16::to_string).collect();
-                bail!("there are several devices, say --device with one of {}", ids.join(", "))
+                bail!("there are several devices; choose one with --device: {}", ids.join(", "))
             }
         }
     }

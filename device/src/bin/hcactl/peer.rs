@@ -12,28 +12,28 @@ use device::fabric::switch::PeerRow;
 /// What to do with peers.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Peer {
-    /// List them, their MACs and what they sent
+    /// List peers: addresses, frames, MACs
     List,
-    /// Add one; frames go to it and are taken from it at once
+    /// Add a peer; takes effect at once
     Add {
-        /// Its address and port
+        /// Address and port of the peer
         addr: SocketAddr,
-        /// Its number, if it is an HCA that has the MAC of its number
+        /// Device number of the peer, if its MAC is derived from that number
         #[arg(long)]
         id: Option<u16>,
-        /// Its MAC, which no other peer may use then; learned from its frames otherwise
+        /// MAC reserved for this peer [default: learned from its frames]
         #[arg(long, conflicts_with = "id")]
         mac: Option<String>,
-        /// It sends to this device only, as QEMU's -netdev dgram does: pass frames between it and the others
+        /// The peer sends to this device only, as QEMU's -netdev dgram does; forward frames between it and other peers
         #[arg(long)]
         leaf: bool,
-        /// Drop what it sends beyond this
+        /// Drop frames above this rate
         #[arg(long, value_name = "N")]
         max_frames_per_second: Option<NonZeroU32>,
     },
-    /// Remove one; its frames are a stranger's from now on
+    /// Remove a peer; its frames are dropped from then on
     Remove {
-        /// Its address and port
+        /// Address and port of the peer
         addr: SocketAddr,
     },
 }

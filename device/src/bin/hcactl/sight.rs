@@ -14,7 +14,7 @@ use crate::impair::number;
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Capture {
-    /// Begin; the file must not exist
+    /// Start capturing to a new file
     On {
         /// File to write
         file: PathBuf,
@@ -23,58 +23,58 @@ pub(crate) enum Capture {
         #[command(flatten)]
         frames: Frames,
     },
-    /// Keep the newest frames in memory, until `dump` or `off`
+    /// Keep the newest frames in memory, for `dump`
     Ring {
-        /// How much of them, such as 4M
+        /// Size of the ring, 64K to 64M
         #[arg(value_parser = ring)]
         size: RingBytes,
         #[command(flatten)]
         frames: Frames,
     },
-    /// Write the frames that memory has to a file, which must not exist, and go on
+    /// Write the frames in memory to a new file and continue capturing
     Dump {
         /// File to write
         file: PathBuf,
     },
-    /// End; the file is complete
+    /// Stop capturing and complete the file
     Off,
 }
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Trace {
-    /// Begin; the file must not exist. With --json, a record is a JSON object
+    /// Start tracing to a new file. With --json, each record is a JSON object
     On {
-        /// File to write; without one it goes to the daemon's standard error
+        /// File to write [default: standard error of hcad]
         file: Option<PathBuf>,
         #[command(flatten)]
         bound: Bound,
         #[command(flatten)]
         records: Records,
     },
-    /// Keep the newest records in memory, until `dump` or `off`. With --json, a record is a JSON object
+    /// Keep the newest records in memory, for `dump`. With --json, each record is a JSON object
     Ring {
-        /// How much of them, such as 4M
+        /// Size of the ring, 64K to 64M
         #[arg(value_parser = ring)]
         size: RingBytes,
         #[command(flatten)]
         records: Records,
     },
-    /// Write the records that memory has to a file, which must not exist, and go on
+    /// Write the records in memory to a new file and continue tracing
     Dump {
         /// File to write
         file: PathBuf,
     },
-    /// End; the file is complete
+    /// Stop tracing and complete the file
     Off,
 }
 
 /// How much is written.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Bound {
-    /// Length of a file at the most, such as 100M; without it as configured
+    /// Maximum size of a file, such as 100M [default: as configured]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     max: Option<u64>,
-    /// Files that take turns, each of that length: FILE, FILE.1 and so on
+    /// Number of files to rotate through: FILE, FILE.1 and so on
     #[arg(long, value_name = "N", default_value = "1")]
     files: NonZeroU16,
 }
@@ -82,13 +82,13 @@ pub(crate) struct Bound {
 /// Which frames are written; all without.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Frames {
-    /// Frames of this kind; again for others
+    /// Only frames of this kind; repeatable
     #[arg(long, value_name = "KIND")]
     kind: Vec<FrameKind>,
-    /// RoCE packets with this word in their opcode, such as SEND or ack; again for others
+    /// Only RoCE packets with WORD in their opcode, such as SEND or ack; repeatable
     #[arg(long, value_name = "WORD")]
     opcode: Vec<String>,
-    /// RoCE packets of this local queue pair; again for others
+    /// Only RoCE packets of this local queue pair; repeatable
     #[arg(long, value_name = "QPN", value_parser = number)]
     qpn: Vec<u32>,
 }
@@ -96,13 +96,13 @@ pub(crate) struct Frames {
 /// Which records are written; all without.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Records {
-    /// Records of this kind; again for others
+    /// Only records of this kind; repeatable
     #[arg(long, value_name = "KIND")]
     kind: Vec<Kind>,
-    /// Records with this word in their opcode, such as SEND; again for others
+    /// Only records with WORD in their opcode, such as SEND; repeatable
     #[arg(long, value_name = "WORD")]
     opcode: Vec<String>,
-    /// Records of this queue pair; again for others
+    /// Only records of this queue pair; repeatable
     #[arg(long, value_name = "QPN", value_parser = number)]
     qpn: Vec<u32>,
 }
@@ -186,7 +186,7 @@ fn absolute(file: &Path) -> anyhow::Result<PathBuf> {
 
 /// A number of bytes, with K, M or G for powers of 1024.
 fn size(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text} is no size such as 512K, 100M or 2G");
+    let wrong = || format!("{text:?} is not a size such as 512K, 100M or 2G");
     let (digits, shift) = match text.char_indices().last() {
         Some((at, 'k' | 'K')) => (&text[..at], 10),
         Some((at, 'm' | 'M')) => (&text[..at], 20),

@@ -59,7 +59,7 @@ impl Text {
                     "SEND-CQ",
                     "RECV-CQ",
                     "SQ-SLOTS",
-                    "SQ-RUNG",
+                    "SQ-PENDING",
                     "RQ-SLOTS",
                     "REMOTE",
                     "RD-ATOMIC",
@@ -238,7 +238,7 @@ pub(crate) fn members(rows: &[MemberRow]) -> String {
 /// The impairments of a device.
 pub(crate) fn impairments(rows: &[ImpairmentRow]) -> String {
     let mut text = Text::default();
-    text.head(&["ID", "DIRECTION", "ACTION", "MEETS", "HITS", "MET", "HIT"]);
+    text.head(&["ID", "DIRECTION", "ACTION", "MATCH", "WHEN", "MATCHED", "APPLIED"]);
     text.lines.extend(rows.iter().map(crate::impair::cells));
     text.finish()
 }

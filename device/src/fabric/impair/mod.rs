@@ -48,7 +48,7 @@ pub enum Verdict {
 
 /// A device has [`MAX_RULES`] rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("there are {MAX_RULES} impairments already")]
+#[error("limit of {MAX_RULES} impairments reached; remove one first")]
 pub struct TooManyRules;
 
 /// A rule in force and what it did, as `hcactl` lists it.
@@ -180,7 +180,7 @@ impl Impairments {
                 held.overtake();
             }
             if !kept {
-                fate.note += "; lost: too many frames are held back";
+                fate.note += "; lost: too many frames are held";
             }
         }
         Verdict::Touched { note: fate.note, frames }
@@ -242,7 +242,7 @@ impl ActiveRule {
             }
             Action::Duplicate { after_us } => {
                 fate.copies.push(micros(after_us));
-                format!("sent again after {after_us} us")
+                format!("duplicated after {after_us} us")
             }
             Action::Delay { us, jitter_us } => {
                 let us = us + if jitter_us == 0 { 0 } else { self.rng.random_range(0..=jitter_us) };
@@ -251,12 +251,12 @@ impl ActiveRule {
             }
             Action::Reorder { by, within_us } => {
                 fate.overtakers = Some((by, micros(within_us)));
-                format!("held until {by} have overtaken it")
+                format!("held until {by} frames have overtaken it")
             }
             Action::Corrupt => {
                 let frame = altered.get_or_insert_with(|| frame.to_vec());
                 match alter::corrupt(frame, glance, &mut self.rng) {
-                    Some(byte) => format!("a bit of byte {byte} inverted"),
+                    Some(byte) => format!("one bit of byte {byte} inverted"),
                     None => "too short to corrupt".to_owned(),
                 }
             }

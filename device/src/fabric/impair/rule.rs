@@ -21,16 +21,17 @@ const MAX_OVERTAKERS: u32 = 1024;
 /// How long a reordered frame waits for others, microseconds, unless the rule says it.
 const OVERTAKEN_WITHIN_US: u64 = 10_000;
 
-/// A rule as it is written in the configuration and given to `hcactl`.
+/// An impairment, as written in the configuration and sent by `hcactl`.
 ///
-/// It meets the frames of its direction that all its selectors (`qpn`, `psn`, `opcode`, `peer`) fit; with `qpn`, `psn`
-/// or `opcode` these are RoCE packets only. Of those it hits each one, or the `nth`, or some by `probability`.
+/// It matches the frames in its direction that fit all selectors given (`qpn`, `psn`, `opcode`, `peer`). With
+/// `qpn`, `psn` or `opcode` it matches RoCE packets only. It applies to every matching frame, to the `nth`, or to a
+/// random choice with `probability`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleEntry {
-    /// Frames that leave the HCA, or frames that arrive at it.
+    /// Direction of the frames.
     pub direction: Direction,
-    /// What is done to a frame that is hit.
+    /// What to do with a frame.
     pub action: Action,
     /// Destination QP in the BTH.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -38,70 +39,70 @@ pub struct RuleEntry {
     /// Packet sequence number in the BTH.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub psn: Option<u32>,
-    /// Operation by its name in IBTA volume 1, table 38, such as "RDMA READ response Middle", with its service in front
-    /// ("RC SEND Only") or for any; also "CNP".
+    /// Operation, by its name in IBTA volume 1, table 38, such as "RDMA READ response Middle". With a service in
+    /// front ("RC SEND Only") it matches that service only. "CNP" is also accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub opcode: Option<String>,
     /// MAC or IP address of the other side.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// Hit the n-th frame it meets, counted from 1.
+    /// Apply to the n-th matching frame only, counted from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nth: Option<u64>,
-    /// With `nth`: hit this many in a row; 1 by default.
+    /// With `nth`: number of consecutive frames to apply to. Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// Hit a frame it meets with this probability, 0 to 1.
+    /// Apply to a matching frame with this probability, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probability: Option<Probability>,
-    /// Of everything left to chance; 0 by default. The same seed and the same frames give the same hits.
+    /// Seed of all random choices. The same seed and the same frames give the same result. Default: 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
 }
 
-/// Which way a frame goes, from the HCA's point of view.
+/// Direction of a frame, seen from the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
-    /// To the fabric.
+    /// Sent by the device.
     Tx,
-    /// From the fabric.
+    /// Received by the device.
     Rx,
 }
 
-/// What is done to a frame.
+/// What to do with a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Action {
-    /// It vanishes.
+    /// Drop the frame.
     Drop,
-    /// It comes twice.
+    /// Send the frame twice.
     Duplicate {
-        /// The second time this much later, microseconds.
+        /// Delay of the copy, in microseconds.
         #[serde(default)]
         after_us: u64,
     },
-    /// It comes later. Frames with the same delay keep their order.
+    /// Delay the frame. Frames with the same delay stay in order.
     Delay {
-        /// Microseconds.
+        /// Delay in microseconds.
         us: u64,
-        /// Up to this many microseconds more, by chance.
+        /// Additional random delay, up to this many microseconds.
         #[serde(default)]
         jitter_us: u64,
     },
-    /// Later frames overtake it.
+    /// Hold the frame until later frames have overtaken it.
     Reorder {
-        /// How many.
+        /// Number of frames that overtake it.
         by: u32,
-        /// It goes on after this time even if there were fewer, microseconds.
+        /// Longest time to hold the frame, in microseconds.
         #[serde(default = "overtaken_within")]
         within_us: u64,
     },
-    /// One bit is inverted, by chance: of what the ICRC covers in a RoCE packet, of anything behind the Ethernet header
-    /// in other frames.
+    /// Invert one random bit: in a RoCE packet among the bits covered by the ICRC, in other frames anywhere after
+    /// the Ethernet header.
     Corrupt,
-    /// ECN says that congestion was experienced, whether the sender is capable of ECN or not. Frames that are not IP
-    /// stay as they are.
+    /// Set the ECN field to Congestion Experienced, even if the sender is not ECN-capable. Only IP frames are
+    /// changed.
     MarkCe,
 }
 
@@ -134,7 +135,7 @@ impl TryFrom<f64> for Probability {
 
     fn try_from(value: f64) -> Result<Self, RuleError> {
         let valid = (0.0..=1.0).contains(&value);
-        valid.then_some(Self(value)).ok_or(RuleError { key: "probability", problem: "is not in 0..=1" })
+        valid.then_some(Self(value)).ok_or(RuleError { key: "probability", problem: "must be in 0..=1" })
     }
 }
 
@@ -183,16 +184,16 @@ impl TryFrom<RuleEntry> for Rule {
     fn try_from(entry: RuleEntry) -> Result<Self, RuleError> {
         let wrong = |key, problem| RuleError { key, problem };
         let number = |key, value: Option<u32>| match value {
-            Some(value) if value > 0xff_ffff => Err(wrong(key, "has more than 24 bits")),
+            Some(value) if value > 0xff_ffff => Err(wrong(key, "must fit in 24 bits")),
             value => Ok(value),
         };
         let when = match (entry.nth, entry.count, entry.probability) {
-            (Some(0), ..) => return Err(wrong("nth", "is counted from 1")),
+            (Some(0), ..) => return Err(wrong("nth", "must be at least 1")),
             (Some(first), count, None) => When::Nth { first, count: count.unwrap_or(1) },
             (None, None, Some(probability)) => When::Chance(probability),
             (None, None, None) => When::Always,
-            (Some(_), _, Some(_)) => return Err(wrong("probability", "excludes nth")),
-            (None, Some(_), _) => return Err(wrong("count", "needs nth")),
+            (Some(_), _, Some(_)) => return Err(wrong("probability", "excludes `nth`")),
+            (None, Some(_), _) => return Err(wrong("count", "requires `nth`")),
         };
         let opcode = entry.opcode.as_deref().map(str::parse).transpose();
         let peer = entry.peer.as_deref().map(Peer::parse).transpose()?;
@@ -203,15 +204,16 @@ impl TryFrom<RuleEntry> for Rule {
             Action::Drop | Action::Corrupt | Action::MarkCe => ([0, 0], 1),
         };
         if times.iter().any(|us| *us > MAX_HOLD_US) {
-            return Err(wrong("action", "holds a frame for more than 60 seconds"));
+            return Err(wrong("action", "must not hold a frame for more than 60 seconds"));
         }
         if !(1..=MAX_OVERTAKERS).contains(&overtakers) {
-            return Err(wrong("action.reorder.by", "is not in 1..=1024"));
+            return Err(wrong("action.reorder.by", "must be in 1..=1024"));
         }
         Ok(Self {
             qpn: number("qpn", entry.qpn)?.map(Qpn::new),
             psn: number("psn", entry.psn)?.map(Psn::new),
-            opcode: opcode.map_err(|_| wrong("opcode", "is not a name of IBTA table 38"))?,
+            opcode: opcode
+                .map_err(|_| wrong("opcode", "is not an opcode name of IBTA volume 1, table 38"))?,
             peer,
             when,
             entry,

@@ -207,7 +207,7 @@ fn a_corrupted_packet_has_one_bit_inverted_and_a_wrong_icrc() {
         }
     }
     let over_ipv6 = send(&mut impairments, T0, &frame("v6_rc_ack")).remove(0);
-    assert_eq!(RoceFrame::parse(&over_ipv6), Err(WireError::Checksum { what: "udp" }));
+    assert_eq!(RoceFrame::parse(&over_ipv6), Err(WireError::Checksum { what: "UDP" }));
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn rules_add_up_and_each_says_what_it_did() {
     assert_eq!(
         note,
         "impairment 1: marked as congestion experienced; impairment 2: delayed by 7 us; \
-         impairment 3: sent again after 5 us"
+         impairment 3: duplicated after 5 us"
     );
     let marked = |frame: Option<Vec<u8>>| frame.is_some_and(|frame| frame[15] == 3);
     assert!(marked(impairments.release(after(7), Direction::Tx).map(|on| on.bytes)));
@@ -250,7 +250,7 @@ fn what_is_held_back_is_bounded() {
     let mut impairments = rules(&[r#"{"direction": "tx", "action": {"delay": {"us": 1000}}}"#]);
     let lost = (0..10_000)
         .filter(|_| match impairments.judge(T0, Direction::Tx, &ARP, Origin::Own) {
-            Verdict::Touched { note, .. } => note.ends_with("lost: too many frames are held back"),
+            Verdict::Touched { note, .. } => note.ends_with("lost: too many frames are held"),
             Verdict::Untouched => false,
         })
         .count();
@@ -272,14 +272,17 @@ fn rules_have_numbers_and_a_limit() {
 #[test]
 fn a_rule_that_means_nothing_is_refused_by_its_key() {
     for (rule, error) in [
-        (r#""action": "drop", "nth": 0"#, "nth: is counted from 1"),
-        (r#""action": "drop", "count": 2"#, "count: needs nth"),
-        (r#""action": "drop", "nth": 2, "probability": 0.5"#, "probability: excludes nth"),
-        (r#""action": "drop", "qpn": 16777216"#, "qpn: has more than 24 bits"),
-        (r#""action": "drop", "opcode": "SEND""#, "opcode: is not a name of IBTA table 38"),
+        (r#""action": "drop", "nth": 0"#, "nth: must be at least 1"),
+        (r#""action": "drop", "count": 2"#, "count: requires `nth`"),
+        (r#""action": "drop", "nth": 2, "probability": 0.5"#, "probability: excludes `nth`"),
+        (r#""action": "drop", "qpn": 16777216"#, "qpn: must fit in 24 bits"),
+        (r#""action": "drop", "opcode": "SEND""#, "opcode: is not an opcode name of IBTA volume 1, table 38"),
         (r#""action": "drop", "peer": "host""#, "peer: is neither a MAC nor an IP address"),
-        (r#""action": {"reorder": {"by": 0}}"#, "action.reorder.by: is not in 1..=1024"),
-        (r#""action": {"delay": {"us": 60000001}}"#, "action: holds a frame for more than 60 seconds"),
+        (r#""action": {"reorder": {"by": 0}}"#, "action.reorder.by: must be in 1..=1024"),
+        (
+            r#""action": {"delay": {"us": 60000001}}"#,
+            "action: must not hold a frame for more than 60 seconds",
+        ),
     ] {
         let entry: RuleEntry = serde_json::from_str(&format!(r#"{{"direction": "tx", {rule}}}"#)).unwrap();
         assert_eq!(Rule::try_from(entry).unwrap_err().to_string(), error);

@@ -81,11 +81,11 @@ pub(super) enum Kind {
 /// Why a message is none.
 #[derive(Debug, Error)]
 pub(super) enum Unheard {
-    #[error("it closed the connection")]
+    #[error("the peer closed the connection")]
     Closed,
-    #[error("it does not begin as an HCA does")]
+    #[error("the peer did not send a valid hello")]
     NotHello,
-    #[error("it speaks version {0} of the protocol, and we {VERSION}")]
+    #[error("the peer uses protocol version {0}, this hcad uses {VERSION}")]
     Version(u16),
     #[error(transparent)]
     Io(#[from] io::Error),

@@ -81,7 +81,7 @@ impl RingFabric {
         let entries = match std::fs::read_dir(&self.folder) {
             Ok(entries) => entries,
             Err(error) => {
-                limited!(warn, folder = %self.folder.display(), %error, "the ring's folder cannot be read");
+                limited!(warn, folder = %self.folder.display(), %error, "cannot read the ring's directory");
                 return;
             }
         };
@@ -107,7 +107,7 @@ impl RingFabric {
         let Some(socket) = self.reach(mac) else { return };
         let token = self.tokens.make(mac);
         if let Err(error) = hello::send(&socket, &self.own, message, [token, answered]) {
-            limited!(warn, %mac, %error, "a member of the ring cannot be called");
+            limited!(warn, %mac, %error, "cannot connect to ring member");
         }
     }
 
@@ -118,7 +118,7 @@ impl RingFabric {
             // Killed, or gone meanwhile: it calls when it is back.
             Err(Errno::CONNREFUSED | Errno::NOENT) => None,
             Err(error) => {
-                limited!(warn, %mac, %error, "a member of the ring cannot be called");
+                limited!(warn, %mac, %error, "cannot connect to ring member");
                 None
             }
         }
@@ -131,7 +131,7 @@ impl RingFabric {
                 Ok(Some(socket)) => socket,
                 Ok(None) => return,
                 Err(error) => {
-                    limited!(warn, %error, "members of the ring cannot be accepted");
+                    limited!(warn, %error, "cannot accept ring connections");
                     return;
                 }
             };
@@ -158,13 +158,13 @@ impl RingFabric {
                 let mac = hello.from.mac;
                 if let Err(reason) = self.on_hello(socket, hello) {
                     self.stats.rings_broken += 1;
-                    limited!(warn, %mac, reason, "a caller is not made a member of the ring");
+                    limited!(warn, %mac, reason, "rejected a ring connection");
                 }
             }
             Ok(None) | Err(Unheard::Closed) => {}
             Err(error) => {
                 self.stats.rings_broken += 1;
-                limited!(warn, %error, "a caller is no member of the ring");
+                limited!(warn, %error, "rejected a ring connection");
             }
         }
     }
@@ -173,16 +173,16 @@ impl RingFabric {
         let Hello { from, token, answered, kind } = hello;
         let mac = from.mac;
         if mac == self.own.mac || mac.is_multicast() {
-            return Err("its MAC is not one that calls".to_owned());
+            return Err("the peer's MAC is this device's own or a multicast address".to_owned());
         }
         let proven = self.tokens.proves(mac, answered);
         match kind {
             Kind::Memory { .. } if !proven => {
-                Err("it has not shown that the socket of its MAC is its own".to_owned())
+                Err("the peer has not proved that it owns the socket of its MAC".to_owned())
             }
             // The smaller MAC never makes memory.
             Kind::Memory { .. } if mac.0 < self.own.mac.0 => {
-                Err("its MAC is not one that makes memory".to_owned())
+                Err("only the member with the larger MAC creates shared memory".to_owned())
             }
             Kind::Memory { len, memfd } => {
                 let (producer, consumer) = share::take(memfd, len).map_err(|error| error.to_string())?;

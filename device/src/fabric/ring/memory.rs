@@ -50,13 +50,13 @@ pub struct RingLen(u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Broken {
     /// It says to have sent more than there is room for.
-    #[error("{0} bytes in a ring that is shorter")]
+    #[error("ring index claims {0} bytes, more than the ring holds")]
     Head(u32),
     /// It says to have taken what was not sent.
-    #[error("a tail {0} bytes before the head of a ring that is shorter")]
+    #[error("ring tail is {0} bytes behind the head, more than the ring holds")]
     Tail(u32),
     /// The frame is longer than what was sent, or no frame.
-    #[error("a frame of {0} bytes")]
+    #[error("invalid frame length of {0} bytes")]
     Length(u32),
 }
 

@@ -23,13 +23,13 @@ const NAME: &str = "hcad-ring";
 #[derive(Debug, Error)]
 pub(super) enum Unusable {
     /// Its length could change.
-    #[error("its length is not sealed")]
+    #[error("the shared memory is not sealed against resizing")]
     Unsealed,
     /// It is not as long as it says.
-    #[error("it has {0} bytes, not those of its rings")]
+    #[error("the shared memory has {0} bytes, which does not match its rings")]
     Len(u64),
     /// It is on a file system where pages may be missing.
-    #[error("it is no memfd of ordinary pages")]
+    #[error("the shared memory is not a memfd with normal pages")]
     FileSystem,
     /// The host refuses to map it.
     #[error(transparent)]

@@ -19,7 +19,7 @@ impl<'a> Buffer<'a> {
     pub(super) fn next<const N: usize>(&mut self) -> Result<&'a mut [u8; N], AdminError> {
         let left = self.0.len();
         let Some((next, rest)) = std::mem::take(&mut self.0).split_first_chunk_mut() else {
-            return Err(AdminError::invalid("bytes left of the buffer", left as u64));
+            return Err(AdminError::invalid("truncated buffer, remaining bytes", left as u64));
         };
         self.0 = rest;
         Ok(next)
@@ -33,7 +33,7 @@ impl<'a> Buffer<'a> {
         let left = self.0.len();
         let Some((next, rest)) = std::mem::take(&mut self.0).split_at_mut_checked(usize::from(count) * N)
         else {
-            return Err(AdminError::invalid("bytes left of the buffer", left as u64));
+            return Err(AdminError::invalid("truncated buffer, remaining bytes", left as u64));
         };
         self.0 = rest;
         Ok(next.as_chunks_mut().0)

@@ -38,26 +38,26 @@ pub const MAX_PROFILES: u16 = 128;
 /// Bound: of what a driver can have, a few for each profile.
 pub const MAX_TCAM_ENTRIES: u16 = 512;
 
-/// Limits of the RDMA half, which the driver learns by "query FPM". All are powers of two.
+/// Limits of RDMA objects, which the driver reads by "query FPM". All are powers of two.
 ///
 /// # Spec
 /// E810 interface, section 11.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Queue pairs, 2^5 to 2^13, of which the driver keeps three. As many multicast groups.
+    /// Queue pairs, 2^5 to 2^13, of which the driver reserves three. Also the number of multicast groups.
     pub max_qps: Count<5, 13>,
-    /// Completion queues, 2^6 to 2^14. The driver takes two for each queue pair.
+    /// Completion queues, 2^6 to 2^14. The driver uses two per queue pair.
     pub max_cqs: Count<6, 14>,
     /// Memory regions and windows, 2^8 to 2^20.
     pub max_regions: Count<8, 20>,
-    /// Entries of page lists (PBLEs), 2^16 to 2^28: one for each 4 KiB page of registered memory, whether it is registered
-    /// once or many times. The guest spends 8 bytes on each that is in use.
+    /// Page list entries (PBLEs), 2^16 to 2^28: one for each registered 4 KiB page of memory. Each entry in use
+    /// takes 8 bytes of guest memory.
     pub max_pbles: Count<16, 28>,
-    /// Neighbours that RDMA can reach at once, 2^4 to 2^12: the driver keeps an entry for each valid neighbour of the
-    /// guest's kernel, and removes hardly any.
+    /// Neighbours that RDMA can reach at the same time, 2^4 to 2^12. The driver adds an entry for each valid
+    /// neighbour of the guest kernel and rarely removes one.
     pub max_arp_entries: Count<4, 12>,
-    /// Address handles of datagrams, 2^6 to 2^16.
+    /// Address handles, 2^6 to 2^16.
     pub max_ahs: Count<6, 16>,
 }
 

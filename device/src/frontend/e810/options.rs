@@ -6,21 +6,21 @@ use serde::Deserialize;
 
 use super::limits::Limits;
 
-/// Options of the device.
+/// Options of the E810 device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// Queue pairs that the driver may have: it takes one for each processor.
+    /// Queue pairs of the NIC. The driver uses one per CPU.
     #[schemars(with = "u16", range(min = 1, max = 256))]
     pub queues: Queues,
-    /// MSI-X vectors: twice the processors of the guest and 8 are enough.
+    /// MSI-X vectors. Twice the number of guest CPUs plus 8 is enough.
     #[schemars(with = "u16", range(min = 4, max = 2048))]
     pub vectors: MsixVectors,
-    /// Whether there is an RDMA half: without it `ice` says so once, and `irdma` finds nothing.
+    /// Whether the device supports RDMA. If not, `ice` logs this once and `irdma` finds no device.
     pub rdma: bool,
-    /// What the link says its speed is. Nothing is made slower.
+    /// Link speed that the device reports. It does not limit throughput.
     pub link_speed: LinkSpeed,
-    /// How many objects the RDMA half has.
+    /// Limits of the RDMA objects.
     pub limits: Limits,
 }
 
@@ -59,7 +59,7 @@ impl TryFrom<u16> for Queues {
     fn try_from(count: u16) -> Result<Self, Self::Error> {
         match count {
             1..=Self::MAX => Ok(Self(count)),
-            _ => Err("a device has 1 to 256 queue pairs"),
+            _ => Err("must be in 1..=256"),
         }
     }
 }
@@ -82,7 +82,7 @@ impl TryFrom<u16> for MsixVectors {
     fn try_from(count: u16) -> Result<Self, Self::Error> {
         match count {
             4..=pci::MAX_MSIX_VECTORS => Ok(Self(count)),
-            _ => Err("a device has 4 to 2048 MSI-X vectors"),
+            _ => Err("must be in 4..=2048"),
         }
     }
 }

@@ -101,7 +101,7 @@ impl Vsis {
     pub(super) fn set_key(&mut self, parameters: &KeyParameters, buffer: &[u8]) -> Result<(), AdminError> {
         let vsi = self.scaled(parameters.vsi, parameters.vsi_valid)?;
         let Some(written) = buffer.first_chunk() else {
-            return Err(AdminError::invalid("bytes of an rss key", buffer.len() as u64));
+            return Err(AdminError::invalid("RSS key length", buffer.len() as u64));
         };
         vsi.rss.key = Some(Key::new(*written));
         Ok(())
@@ -132,7 +132,7 @@ impl Vsis {
     ) -> Result<(), AdminError> {
         let table = self.table(parameters)?;
         let Some(entries) = buffer.get(..table.len()) else {
-            return Err(AdminError::invalid("bytes of an rss table", buffer.len() as u64));
+            return Err(AdminError::invalid("RSS table length", buffer.len() as u64));
         };
         table.copy_from_slice(entries);
         if let TableKind::Function = parameters.table() {
@@ -153,11 +153,11 @@ impl Vsis {
         let set = self.function_table.len;
         let table = self.table(parameters)?;
         if parameters.table() == TableKind::Function && table.len() != set {
-            return Err(AdminError::invalid("size of an rss table", parameters.size.into()));
+            return Err(AdminError::invalid("RSS table size", parameters.size.into()));
         }
         let len = buffer.len();
         let Some(entries) = buffer.get_mut(..table.len()) else {
-            return Err(AdminError::invalid("bytes of an rss table", len as u64));
+            return Err(AdminError::invalid("RSS table length", len as u64));
         };
         entries.copy_from_slice(table);
         Ok(table.len())
@@ -171,9 +171,9 @@ impl Vsis {
             TableKind::Function => parameters
                 .function_entries()
                 .and_then(|len| self.function_table.entries.get_mut(..len))
-                .ok_or(AdminError::invalid("size of an rss table", parameters.size.into())),
+                .ok_or(AdminError::invalid("RSS table size", parameters.size.into())),
             TableKind::Global | TableKind::Reserved => {
-                Err(AdminError::invalid("kind of rss table", parameters.kind.into()))
+                Err(AdminError::invalid("RSS table type", parameters.kind.into()))
             }
         }
     }

@@ -168,10 +168,10 @@ impl Scheduler {
             for bytes in &*elements {
                 let Element { parent, data, .. } = Element::parse(bytes);
                 if parent != group.parent {
-                    return Err(AdminError::invalid("parent of an element", parent.get().into()));
+                    return Err(AdminError::invalid("element parent", parent.get().into()));
                 }
                 if data.kind != ElementKind::Generic || layer >= LEAF_LAYER {
-                    return Err(AdminError::invalid("kind of an element", u8::from(data.kind).into()));
+                    return Err(AdminError::invalid("element type", u8::from(data.kind).into()));
                 }
             }
             for bytes in elements {
@@ -205,7 +205,7 @@ impl Scheduler {
             let Element { teid, data, .. } = Element::parse(bytes);
             let node = self.node(teid)?;
             if data.kind != node.data.kind {
-                return Err(AdminError::invalid("kind of an element", u8::from(data.kind).into()));
+                return Err(AdminError::invalid("element type", u8::from(data.kind).into()));
             }
             let sections = [
                 (data.committed_valid, data.committed_profile),
@@ -280,7 +280,7 @@ impl Scheduler {
                 let teid = Teid::new(u32::from_le_bytes(*bytes));
                 if self.child(group.parent, teid)?.layer <= CLASS_LAYER {
                     let status = AdminStatus::NotPermitted;
-                    return Err(AdminError::new(status, "deletion of a traffic class", teid.get().into()));
+                    return Err(AdminError::new(status, "traffic class deletion", teid.get().into()));
                 }
                 self.remove(teid);
             }
@@ -298,7 +298,7 @@ impl Scheduler {
             let Some(number) = self.profiles_of(&profile)?.take() else {
                 return Err(AdminError::new(
                     AdminStatus::NoSpace,
-                    "rate profiles of layer",
+                    "rate profiles on layer",
                     profile.level.into(),
                 ));
             };
@@ -346,7 +346,7 @@ impl Scheduler {
         let parent = if parent == Self::DEFAULT_LEAF { self.node(parent)?.parent } else { parent };
         let layer = self.room_below(parent, 1)?;
         if layer != LEAF_LAYER {
-            return Err(AdminError::invalid("parent of a queue", parent.get().into()));
+            return Err(AdminError::invalid("queue parent", parent.get().into()));
         }
         Ok(self.insert(parent, layer, ElementData { kind: ElementKind::Leaf, ..data }))
     }
@@ -390,7 +390,7 @@ impl Scheduler {
         }
         // The last number of all is no TEID.
         if u32::from(count) >= u32::MAX - self.last_teid {
-            return Err(AdminError::new(AdminStatus::NoSpace, "teids given", self.last_teid.into()));
+            return Err(AdminError::new(AdminStatus::NoSpace, "TEIDs", self.last_teid.into()));
         }
         Ok(layer)
     }
@@ -435,7 +435,7 @@ impl Scheduler {
     fn profiles_of(&mut self, profile: &RateProfile) -> Result<&mut Numbers, AdminError> {
         let of_layer = self.profiles.get_mut(usize::from(profile.level));
         let of_kind = of_layer.and_then(|kinds| kinds.get_mut(usize::from(profile.kind)));
-        of_kind.ok_or(AdminError::invalid("layer of a rate profile", profile.level.into()))
+        of_kind.ok_or(AdminError::invalid("rate profile layer", profile.level.into()))
     }
 }
 

@@ -119,7 +119,7 @@ impl Switch {
             .chain(vsis.iter().map(|(number, _)| element(number.get(), VSI)));
         let mut left = all.skip(first.into()).peekable();
         if left.peek().is_none() {
-            return Err(AdminError::invalid("first element of the switch", first.into()));
+            return Err(AdminError::invalid("first switch element", first.into()));
         }
         let mut places = Buffer::new(buffer);
         let mut count = 0;
@@ -179,7 +179,7 @@ impl Switch {
                 let set = kind == RuleKind::PruneListSet && command != RuleCommand::Remove;
                 list(&mut self.prune_lists, ResourceKind::PruneList, set, named, left)
             }
-            RuleKind::Other(code) => Err(AdminError::invalid("kind of rule", code.into())),
+            RuleKind::Other(code) => Err(AdminError::invalid("rule type", code.into())),
         }
     }
 
@@ -248,7 +248,7 @@ impl Switch {
             return removed.map(drop).ok_or(AdminError::no_entry("large action", index.into()));
         }
         if actions.len() > MAX_ACTIONS {
-            return Err(AdminError::invalid("actions of a large action", count.into()));
+            return Err(AdminError::invalid("large action length", count.into()));
         }
         let forwards =
             actions.iter().map(LargeAction::parse).filter(|action| action.kind == 0 && action.valid);

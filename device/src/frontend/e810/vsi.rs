@@ -179,7 +179,7 @@ impl Vsis {
         buffer: &mut [u8],
     ) -> Result<VsiAnswer, AdminError> {
         if !KINDS.contains(&parameters.kind) {
-            return Err(AdminError::invalid("kind of vsi", parameters.kind.into()));
+            return Err(AdminError::invalid("VSI type", parameters.kind.into()));
         }
         let context = VsiContext::parse(Buffer::new(buffer).next()?);
         let Some(number) = self.numbers.take() else {
@@ -211,7 +211,7 @@ impl Vsis {
         self.named(parameters)?;
         if VsiNumber::new(parameters.number) == DEFAULT {
             let status = AdminStatus::NotPermitted;
-            return Err(AdminError::new(status, "free of the default vsi", parameters.number.into()));
+            return Err(AdminError::new(status, "free of the default VSI", parameters.number.into()));
         }
         self.vsis.remove(&VsiNumber::new(parameters.number));
         self.numbers.give_back(parameters.number);

@@ -58,8 +58,7 @@ pub struct JingZhao {
 impl Interface for JingZhao {
     type Options = Options;
 
-    const NEEDS_TRAPS: Option<&'static str> =
-        Some("say what was posted, and nothing in the guest's memory says it again");
+    const NEEDS_TRAPS: Option<&'static str> = Some("carry information that guest memory does not repeat");
 
     fn new(setup: Setup) -> Self {
         let doorbells = Doorbells::new(setup.options.uar_pages.bar_len());
@@ -85,7 +84,7 @@ impl JingZhao {
                 }
             }
             Some(Register::Reset) if value & 1 != 0 => {
-                limited!(info, "device reset by its register");
+                limited!(info, "device reset requested by the driver");
                 cx.engine.reset(self.setup.engine);
                 cx.monitor.forget_qps();
                 self.reset();

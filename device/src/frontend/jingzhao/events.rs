@@ -63,7 +63,7 @@ impl Resources {
         let entry = cqe(completion, qpn, rlid, cx.port.addresses(), setup.options.ud_grh);
         let Some(cq) = cqs.get_mut(ctx.cq_index(cqn)) else {
             ctx.miss(channel);
-            limited!(debug, %qpn, %cqn, "completion lost: no such CQ");
+            limited!(debug, %qpn, %cqn, "completion lost: the CQ does not exist");
             return;
         };
         let (full_cqn, slot) = (cq.cqn(), cq.producer());
@@ -91,7 +91,7 @@ impl Resources {
 
     /// Tells of a CQ that lost a completion: in its context, and by an event.
     fn report_cq(&mut self, cx: &mut Context<'_>, cqn: Cqn, fault: Fault) {
-        limited!(warn, %cqn, ?fault, "CQ lost a completion");
+        limited!(warn, %cqn, ?fault, "completion lost: cannot write to the CQ");
         let status = match fault {
             Fault::Overrun => STATUS_OVERFLOW,
             Fault::Access => STATUS_WRITE_FAIL,
@@ -127,7 +127,7 @@ impl Resources {
             AsyncEvent::SrqCatastrophic | AsyncEvent::LastWqeReached => return,
         };
         if matches!(event, QpEvent::WqCatastrophic | QpEvent::WqInvalidRequest | QpEvent::WqAccess) {
-            limited!(info, %qpn, ?event, "QP failed");
+            limited!(info, %qpn, ?event, "QP entered the error state");
         }
         self.raise(cx, &Eqe::Qp { qpn, event });
     }

@@ -58,25 +58,25 @@ pub struct LimitsEntry {
     pub max_cqs: Count<0, 17>,
     /// EQs, 1 to 2^7.
     pub max_eqs: Count<0, 7>,
-    /// MPT entries, which are memory regions: 1 to 2^20.
+    /// MPT entries (memory regions), 1 to 2^20.
     pub max_mpts: Count<0, 20>,
     /// Protection domains, 1 to 2^24.
     pub max_pds: Count<0, 24>,
     /// Work requests in a queue, 1 to 2^16.
     pub max_wqes: Count<0, 16>,
-    /// Entries of a CQ, 1 to 2^20. SW2HW_CQ and RESIZE_CQ refuse more.
+    /// Entries of a CQ, 1 to 2^20. SW2HW_CQ and RESIZE_CQ reject larger CQs.
     pub max_cqes: Count<0, 20>,
-    /// Elements of a gather list; as many as fit into a WQE of `max_send_wqe_len`.
+    /// Elements of a gather list; they must fit in a WQE of `max_send_wqe_len`.
     pub max_send_sges: u8,
     /// Bytes of a send WQE: a multiple of 16, at most 1008.
     pub max_send_wqe_len: u16,
-    /// Elements of a scatter list; as many as fit into a WQE of `max_recv_wqe_len`.
+    /// Elements of a scatter list; they must fit in a WQE of `max_recv_wqe_len`.
     pub max_recv_sges: u8,
     /// Bytes of a receive WQE: a multiple of 16, at most 4096.
     pub max_recv_wqe_len: u16,
-    /// QP numbers that software leaves alone, from 0 on: 1 to 2^15 and fewer than `max_qps`.
+    /// Reserved QP numbers, starting at 0, that software does not use: 1 to 2^15 and less than `max_qps`.
     pub reserved_qps: Count<0, 15>,
-    /// Bytes of context memory. The public driver gives up if its tables do not fit.
+    /// Bytes of context memory. The public driver fails to load if its tables do not fit.
     #[schemars(with = "u64", range(min = 1))]
     pub max_icm_len: NonZeroU64,
 }
@@ -116,7 +116,7 @@ pub enum LimitsError {
         most: u16,
     },
     /// A list does not fit.
-    #[error("{key}: {sges} do not fit into a WQE of {len} bytes, {most} do")]
+    #[error("{key}: {sges} elements do not fit in a WQE of {len} bytes, the maximum is {most}")]
     Sges {
         /// Which.
         key: &'static str,
@@ -128,7 +128,7 @@ pub enum LimitsError {
         most: usize,
     },
     /// Nothing is left to software.
-    #[error("reserved_qps: all QPs are reserved")]
+    #[error("reserved_qps: must be less than max_qps")]
     Reserved,
 }
 
@@ -217,9 +217,15 @@ mod tests {
                 "max_send_wqe_len: 1024 is not a multiple of 16 from 16 to 1008",
             ),
             (r#"{"max_recv_wqe_len": 40}"#, "max_recv_wqe_len: 40 is not a multiple of 16 from 16 to 4096"),
-            (r#"{"max_send_sges": 29}"#, "max_send_sges: 29 do not fit into a WQE of 512 bytes, 28 do"),
-            (r#"{"max_recv_sges": 32}"#, "max_recv_sges: 32 do not fit into a WQE of 512 bytes, 31 do"),
-            (r#"{"reserved_qps": 16, "max_qps": 16}"#, "reserved_qps: all QPs are reserved"),
+            (
+                r#"{"max_send_sges": 29}"#,
+                "max_send_sges: 29 elements do not fit in a WQE of 512 bytes, the maximum is 28",
+            ),
+            (
+                r#"{"max_recv_sges": 32}"#,
+                "max_recv_sges: 32 elements do not fit in a WQE of 512 bytes, the maximum is 31",
+            ),
+            (r#"{"reserved_qps": 16, "max_qps": 16}"#, "reserved_qps: must be less than max_qps"),
             (r#"{"max_icm_len": 0}"#, "expected a nonzero u64"),
             (r#"{"max_srqs": 1}"#, "unknown field `max_srqs`"),
         ] {

@@ -8,54 +8,56 @@ use serde::Deserialize;
 
 use super::limits::{Limits, LimitsEntry};
 
-/// How queue positions are counted (`sq_addr`).
+/// Units of send queue positions (`sq_addr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SqAddr {
-    /// In 16-byte units.
+    /// Units of 16 bytes.
     #[default]
     Unit,
-    /// Doorbells in slots, links in bytes: the public kernel driver.
+    /// Doorbells in slots, links in bytes, as in the public kernel driver.
     Index,
-    /// Found out for each QP: by slot if only that leads to the slot behind the last WQE.
+    /// Detected for each QP: slots if only that leads to the slot after the last WQE.
     Auto,
 }
 
-/// Options of work queues. The defaults serve the document and the public user library.
+/// Options of work queues. The defaults work with the document and the public user library.
 ///
 /// # Spec
 /// JingZhao interface, section 12.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct QueueOptions {
-    /// J-06, J-07: units of positions in send queues. The public user library counts in units, so that with it
-    /// there is nothing to find out.
+    /// J-06, J-07: units of send queue positions. The public user library uses units of 16 bytes and does not need
+    /// detection.
     pub sq_addr: SqAddr,
-    /// J-24: skip a doorbell whose WQE was run already, through a link that was set after the chain's doorbell rang. The
-    /// public kernel driver links WQEs of different doorbells; without this such a WQE may run twice.
+    /// J-24: skip a doorbell whose WQE was already executed through a link that was set after the doorbell of the
+    /// chain. Needed with the public kernel driver, which links WQEs of different doorbells; otherwise such a WQE
+    /// may be executed twice.
     pub late_link: bool,
-    /// J-08: a user's queue is as long as its memory region, if that is a power of two and no shorter than the QPC
-    /// says. Needed by the public user library, which rounds lengths up and enlarges slots after the kernel driver wrote
-    /// the context.
+    /// J-08: take the length of a user queue from its memory region, if that is a power of two and not shorter than
+    /// the QPC says. Needed by the public user library, which rounds lengths up and enlarges slots after the kernel
+    /// driver has written the context.
     pub queue_len_from_region: bool,
-    /// J-12: clear the link of a user's send WQE once it is read, so that it is not followed again when the slot is
+    /// J-12: clear the link of a user send WQE after reading it, so that it is not followed again when the slot is
     /// reused. Needed by the public user library, which leaves the links of earlier batches in place.
     pub clear_links: bool,
-    /// J-23: mark a receive WQE that has no valid bit as consumed, by terminators in its data units. Without it such
-    /// a slot looks posted for ever: messages land in buffers that were not posted again, and a QP in ERR never
-    /// ends to flush.
+    /// J-23: mark a receive WQE without a valid bit as consumed, by writing terminators into its data units.
+    /// Without this such a slot looks posted forever: messages overwrite buffers that were not posted again, and a
+    /// QP in ERR never stops flushing.
     pub rq_clear: bool,
-    /// J-23: a receive WQE of a user's queue is posted if it has the valid bit, and not otherwise. The public user
-    /// library always sets it, and does not clear its queue when a QP is used again after RESET: without this, WQEs of
-    /// the QP's earlier life look like the first ones of a queue whose software knows no valid bit.
-    /// It also sets it before it writes the rest. With this, a receive is taken when it is whole: RST2INIT marks all that a
-    /// queue has as not written, which software may post to from INIT on (J-50).
+    /// J-23: treat a receive WQE of a user queue as posted only if its valid bit is set. The public user library
+    /// always sets the bit, but does not clear its queue when a QP is reused after RESET. Without this option, WQEs
+    /// from before the RESET look like those of software that does not use the bit. The library also sets the bit
+    /// before it writes the rest of the WQE. With this option, a receive WQE is taken only when it is complete:
+    /// RST2INIT marks all slots as not written, and software may post from INIT on (J-50).
     pub rq_valid_bit: bool,
-    /// J-21: no completion for a send WQE without the signalled bit, unless it fails. Not with the public driver: its
-    /// kernel consumers never set the bit, and it does not pass on that all of a QP's requests are signalled.
+    /// J-21: write no completion for a send WQE without the signalled bit, unless it fails. Do not use it with the
+    /// public driver: its kernel consumers never set the bit, and it does not tell the device that all requests of
+    /// a QP are signalled.
     pub honour_c: bool,
-    /// Believe the MAC and IP addresses of a ud unit. The public user library does not write them, so that they are
-    /// what the buffer held before.
+    /// Use the MAC and IP addresses in a ud unit. The public user library does not write them, so that they contain
+    /// old buffer contents.
     pub ud_addresses: bool,
 }
 
@@ -74,62 +76,63 @@ impl Default for QueueOptions {
     }
 }
 
-/// Options of the whole device.
+/// Options of the JingZhao device.
 ///
 /// # Spec
 /// JingZhao interface, section 12.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// Refuse commands with the precise status codes that only the public driver names, instead of 03h. It turns them
-    /// into error numbers that tell more than EINVAL.
+    /// Fail commands with the precise status codes that only the public driver defines, instead of 03h. The driver
+    /// turns them into more specific error numbers than EINVAL.
     pub extended_status: bool,
-    /// J-02: UAR pages, 2048 or 4096, and with them the size of BAR2. The public driver never reuses a low page, so that
-    /// with 2048 doorbells get lost once its device was opened some 2000 times.
+    /// J-02: number of UAR pages, 2048 or 4096, which determines the size of BAR2. The public driver never reuses a
+    /// low page, so that with 2048 pages doorbells get lost after the device has been opened about 2000 times.
     #[schemars(with = "u16", extend("enum" = [2048, 4096]))]
     pub uar_pages: UarPages,
-    /// Obey a doorbell only in the UAR page that the QP's context names.
+    /// Execute a doorbell only in the UAR page that the context of the QP names.
     pub uar_check: bool,
-    /// J-33: obey a doorbell only if it has the whole number its QP was last given, high bits included. The public
-    /// driver changes them when it gives a number again, so that doorbells of the number's earlier life are told apart.
+    /// J-33: execute a doorbell only if all 24 bits of the QP number match. The public driver changes the high bits
+    /// when it reuses a number, so that doorbells for the earlier QP can be detected.
     pub qpn_check: bool,
-    /// What QUERY_ADAPTER answers.
+    /// Board ID that QUERY_ADAPTER returns.
     pub board_id: BoardId,
-    /// J-29: which times software means by its RNR timer codes.
+    /// J-29: meaning of the RNR timer codes of software.
     pub rnr_timer_table: RnrTimerTable,
-    /// J-42: RNR timer code to send for QPs whose software gave 0, and to answer QUERY_QP. 0 itself is 655.36 ms, which
-    /// the public driver asks for whatever its user wanted.
+    /// J-42: RNR timer code used for QPs whose software set 0, and returned by QUERY_QP. The code 0 itself means
+    /// 655.36 ms, which the public driver sets regardless of its user's request.
     #[schemars(with = "u8", range(max = 31))]
     pub rnr_timer_zero: RnrTimerCode,
-    /// J-38: answer MAD_IFC as the hardware does, with LID and state of the port. The document lists the command without
-    /// a layout, and no driver issues it: without this it is an unknown opcode.
+    /// J-38: implement MAD_IFC as the hardware does, with the LID and state of the port. The document lists the
+    /// command without a layout, and no driver uses it. Without this option it is an unknown opcode.
     pub mad_ifc: bool,
     /// J-30: reserve the first 40 bytes of a UD receive buffer for the GRH, as verbs applications expect.
     pub ud_grh: bool,
-    /// J-47: what peers may ask of connected QPs, beside what a region grants: a QPC has no field for ACCESS_FLAGS.
+    /// J-47: operations that peers may use on connected QPs, in addition to the rights of the memory region. A QPC
+    /// has no field for ACCESS_FLAGS.
     pub qp_access: QpAccess,
-    /// J-47: READs and atomics that a QP may have under way, 1 to 16: a QPC has no field for MAX_QP_RD_ATOMIC.
+    /// J-47: outstanding READs and atomics of a QP as requester, 1 to 16. A QPC has no field for MAX_QP_RD_ATOMIC.
     #[schemars(with = "u8", range(min = 1, max = 16))]
     pub max_rd_atomic: RdAtomicDepth,
-    /// J-47: READs and atomics that a peer may have under way, 1 to 16: a QPC has no field for MAX_DEST_RD_ATOMIC. As
-    /// many answers of atomics are kept to be given again.
+    /// J-47: outstanding READs and atomics of a QP as responder, 1 to 16. A QPC has no field for
+    /// MAX_DEST_RD_ATOMIC. As many atomic responses are kept for duplicate requests.
     #[schemars(with = "u8", range(min = 1, max = 16))]
     pub max_dest_rd_atomic: RdAtomicDepth,
     /// Options of work queues.
     pub queues: QueueOptions,
-    /// What QUERY_DEV_LIM reports.
+    /// Limits that QUERY_DEV_LIM reports.
     #[schemars(with = "LimitsEntry")]
     pub limits: Limits,
 }
 
-/// Times of the RNR timer codes of contexts (`rnr_timer_table`).
+/// Meaning of the RNR timer codes in contexts (`rnr_timer_table`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RnrTimerTable {
-    /// IBTA's.
+    /// As in the IBTA specification.
     #[default]
     Ibta,
-    /// Those of the ibv_query_qp notes, which have the times of codes 6 to 21 in another order.
+    /// As in the ibv_query_qp notes, which list codes 6 to 21 in a different order.
     QueryQpNotes,
 }
 
@@ -158,7 +161,7 @@ impl RnrTimerTable {
     }
 }
 
-/// What peers may ask of a QP.
+/// Operations that peers may use on a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct QpAccess {
@@ -207,11 +210,7 @@ impl TryFrom<u8> for RdAtomicDepth {
     type Error = &'static str;
 
     fn try_from(depth: u8) -> Result<Self, Self::Error> {
-        if (1..=Self::MAX).contains(&depth) {
-            Ok(Self(depth))
-        } else {
-            Err("a QP has 1 to 16 READs and atomics under way")
-        }
+        if (1..=Self::MAX).contains(&depth) { Ok(Self(depth)) } else { Err("must be in 1..=16") }
     }
 }
 
@@ -233,7 +232,7 @@ impl TryFrom<u16> for UarPages {
         match pages {
             2048 => Ok(Self::Documented),
             4096 => Ok(Self::Driver),
-            _ => Err("a device has 2048 or 4096 UAR pages"),
+            _ => Err("must be 2048 or 4096"),
         }
     }
 }
@@ -275,6 +274,6 @@ impl TryFrom<u8> for RnrTimerCode {
     type Error = &'static str;
 
     fn try_from(code: u8) -> Result<Self, Self::Error> {
-        if code <= 31 { Ok(Self(code)) } else { Err("an RNR timer code is at most 31") }
+        if code <= 31 { Ok(Self(code)) } else { Err("must be in 0..=31") }
     }
 }

@@ -43,13 +43,13 @@ const SHORT_WQE: usize = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum TooManyDoorbells {
     /// Software rang for slots that are still in use.
-    #[error("more doorbells than the send queue has slots ({slots})")]
+    #[error("more doorbells are pending than the send queue has slots ({slots})")]
     OfQueue {
         /// Slots of the queue.
         slots: u32,
     },
     /// Software let very many queues stall and rang on.
-    #[error("{POOLED_DOORBELLS} doorbells wait in all send queues together")]
+    #[error("limit of {POOLED_DOORBELLS} pending doorbells of all send queues reached")]
     OfDevice,
 }
 

@@ -117,15 +117,20 @@ pub fn run<T>(
     let name = op.unwrap_or("unknown");
     let status = match &result {
         Ok(_) => {
-            limited!(debug, command = name, modifier = latched.in_modifier, "command done");
+            limited!(debug, command = name, modifier = latched.in_modifier, "command completed");
             CmdStatus::Ok
         }
         Err(error) if words.answers.contains(&error.status) => {
-            limited!(debug, command = name, modifier = latched.in_modifier, "command answered: {error}");
+            limited!(
+                debug,
+                command = name,
+                modifier = latched.in_modifier,
+                "command completed with status: {error}"
+            );
             (words.visible)(error.status)
         }
         Err(error) => {
-            limited!(warn, command = name, modifier = latched.in_modifier, "command refused: {error}");
+            limited!(warn, command = name, modifier = latched.in_modifier, "command rejected: {error}");
             (words.visible)(error.status)
         }
     };

@@ -20,7 +20,7 @@ const MAX_RUNS: usize = 1 << 18;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum IcmError {
     /// No MAP_ICM covers the address.
-    #[error("ICM page of {0} is not mapped")]
+    #[error("ICM address {0} is not mapped")]
     Unmapped(IcmAddr),
     /// The page behind it is not the guest's to give.
     #[error(transparent)]
@@ -32,7 +32,7 @@ impl From<IcmError> for CmdError {
         match error {
             IcmError::Unmapped(addr) => Self::param("unmapped ICM address", addr.get()),
             IcmError::Dma(error) => {
-                Self::new(CmdStatus::InternalErr, "ICM page beyond DMA at", error.iova.get())
+                Self::new(CmdStatus::InternalErr, "ICM page outside guest memory at", error.iova.get())
             }
         }
     }
@@ -182,7 +182,7 @@ pub fn page_of(addr: IcmAddr) -> u64 {
 }
 
 fn too_many(runs: &PageRuns) -> CmdError {
-    CmdError::new(CmdStatus::ExceedLim, "runs of mapped ICM pages", runs.0.len() as u64)
+    CmdError::new(CmdStatus::ExceedLim, "limit of mapped ICM ranges reached at", runs.0.len() as u64)
 }
 
 /// Pages that are consecutive in ICM and on the bus. By their first ICM page; they do not overlap.

@@ -51,7 +51,7 @@ impl HcrWatch {
         if std::mem::take(&mut self.unseen) {
             found.add(
                 rules.not_polled,
-                format!("{name} is written and the end of the command before was not read"),
+                format!("{name} written before software read the end of the previous command"),
             );
         }
         let reserved = match word {
@@ -60,12 +60,12 @@ impl HcrWatch {
             _ => 0,
         };
         if reserved != 0 {
-            found.add(rules.reserved, format!("bits {reserved:#x} of {name}"));
+            found.add(rules.reserved, format!("reserved bits {reserved:#x} of {name}"));
         }
         if word == HcrWord::Command {
             let go = CommandWord::from_bits(value).go();
             if !go {
-                found.add(rules.no_effect, format!("command word without go: {value:#x}"));
+                found.add(rules.no_effect, format!("command word without go bit: {value:#x}"));
             }
             self.unseen |= go;
         }
@@ -160,7 +160,7 @@ pub fn ring_begins(
 ) {
     if ring_reached(access, buffer, queue, reach, found) && !OwnedRing::new(*buffer, 0, access).checks_owner()
     {
-        found.add(owner, format!("entries of {queue} without the owner bit: overruns are not noticed"));
+        found.add(owner, format!("entries of {queue} without the owner bit; overruns cannot be detected"));
     }
 }
 
@@ -176,7 +176,10 @@ pub fn ring_reached(
     let place = Place::offset(buffer.pd, buffer.lkey, buffer.start);
     let granted = access.check(place, len, Access::LocalWrite);
     if let Err(error) = granted {
-        found.add(rule, format!("{len} bytes in the region of key {} for {queue}: {error}", buffer.lkey));
+        found.add(
+            rule,
+            format!("{len} bytes for {queue} in the memory region with key {}: {error}", buffer.lkey),
+        );
     }
     granted.is_ok()
 }

@@ -90,7 +90,7 @@ impl Resources {
         }
         let qpn = qp.qpn;
         let Some(cq) = cqs.get_mut(layout.cqc.index(cqn.get())).filter(|cq| cq.cqn() == cqn) else {
-            limited!(debug, %qpn, %cqn, "completion lost: no such CQ");
+            limited!(debug, %qpn, %cqn, "completion lost: the CQ does not exist");
             return;
         };
         let entry = cqe(completion, qp, cx.port.addresses());
@@ -136,7 +136,7 @@ impl Resources {
             }
         };
         if matches!(event, QpEvent::Catastrophic | QpEvent::InvalidRequest | QpEvent::AccessViolation) {
-            limited!(info, %qpn, ?event, "QP failed");
+            limited!(info, %qpn, ?event, "QP entered the error state");
         }
         self.raise(cx, &Eqe::Qp(qpn, event));
     }
@@ -154,7 +154,7 @@ impl Resources {
 
     /// Tells of a CQ that lost a completion.
     fn report_cq(&mut self, cx: &mut Context<'_>, cqn: Cqn, fault: Fault) {
-        limited!(warn, %cqn, ?fault, "CQ lost a completion");
+        limited!(warn, %cqn, ?fault, "completion lost: cannot write to the CQ");
         self.raise(cx, &Eqe::CqError(cqn, cq_fault(fault)));
     }
 
@@ -163,7 +163,7 @@ impl Resources {
         let index = self.srq_index(srqn);
         let reported = self.srqs.get_mut(index).map(|srq| std::mem::replace(&mut srq.reported_broken, true));
         if reported != Some(true) {
-            limited!(warn, %srqn, "SRQ cannot be read");
+            limited!(warn, %srqn, "cannot read the SRQ");
             self.raise(cx, &Eqe::SrqCatastrophic(srqn));
         }
     }

@@ -67,6 +67,8 @@ impl Resources {
 fn interrupt_by(cx: &mut Context<'_>, interrupt: Interrupt) {
     match interrupt {
         Interrupt::MsiX(vector) => cx.interrupt(vector),
-        Interrupt::Pin => limited!(warn, "the driver wants INTx, which this device does not have"),
+        Interrupt::Pin => {
+            limited!(warn, "driver requested INTx, which the device does not support; use MSI-X")
+        }
     }
 }

@@ -52,20 +52,20 @@ impl Default for Limits {
     }
 }
 
-/// Limits that QUERY_DEV_LIM reports. All counts but those of lists are powers of two.
+/// Limits that QUERY_DEV_LIM reports. All counts except the list lengths are powers of two.
 ///
 /// # Spec
 /// mthca interface, section 3.4.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitsEntry {
-    /// QPs, 2^8 to 2^17. The driver's module parameter num_qp counts.
+    /// QPs, 2^8 to 2^17. The driver uses its module parameter num_qp instead.
     pub max_qps: Count<8, 17>,
-    /// CQs, 2^8 to 2^17. The driver's module parameter num_cq counts.
+    /// CQs, 2^8 to 2^17. The driver uses its module parameter num_cq instead.
     pub max_cqs: Count<8, 17>,
-    /// SRQs, 2^12 to 2^16: the driver's table must fill a whole chunk of ICM.
+    /// SRQs, 2^12 to 2^16. The minimum is what fills one ICM chunk of the driver's table.
     pub max_srqs: Count<12, 16>,
-    /// MPT entries, which are memory regions: 2^8 to 2^20. The driver's module parameter num_mpt counts.
+    /// MPT entries (memory regions), 2^8 to 2^20. The driver uses its module parameter num_mpt instead.
     pub max_mpts: Count<8, 20>,
     /// Work requests in a queue of a QP, 1 to 2^15.
     pub max_wqes: Count<0, 15>,
@@ -73,13 +73,13 @@ pub struct LimitsEntry {
     pub max_srq_wqes: Count<0, 14>,
     /// Entries of a CQ, 1 to 2^17.
     pub max_cqes: Count<0, 17>,
-    /// READs and atomics a QP has outstanding as requester, 1 to 2^4.
+    /// Outstanding READs and atomics of a QP as requester, 1 to 2^4.
     pub max_rd_atomic: Count<0, 4>,
-    /// GIDs of the port, 8 to 2^5. The driver asks for each when it is loaded.
+    /// GIDs of the port, 2^3 to 2^5. The driver queries each of them when it is loaded.
     pub max_gids: Count<3, 5>,
-    /// P_Keys of the port, 2^5 or 2^6. The driver asks for each when it is loaded.
+    /// P_Keys of the port, 2^5 or 2^6. The driver queries each of them when it is loaded.
     pub max_pkeys: Count<5, 6>,
-    /// MiB of UAR pages, which are the size of BAR2: 1 to 2^3.
+    /// MiB of UAR pages, which is the size of BAR2: 1 to 2^3.
     pub uar_mib: Count<0, 3>,
     /// Elements of a gather list, 4 to 30.
     #[schemars(range(min = 4, max = 30))]

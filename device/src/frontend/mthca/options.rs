@@ -5,14 +5,14 @@ use serde::Deserialize;
 
 use super::limits::{Limits, LimitsEntry};
 
-/// Options of the device.
+/// Options of the mthca device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// What QUERY_ADAPTER answers, and the driver shows in sysfs: at most 16 ASCII characters.
+    /// Board ID that QUERY_ADAPTER returns and the driver shows in sysfs: at most 16 ASCII characters.
     #[schemars(with = "String", length(max = 16))]
     pub board_id: BoardId,
-    /// What QUERY_DEV_LIM reports.
+    /// Limits that QUERY_DEV_LIM reports.
     #[schemars(with = "LimitsEntry")]
     pub limits: Limits,
 }
@@ -38,7 +38,7 @@ impl TryFrom<String> for BoardId {
                 place.copy_from_slice(text.as_bytes());
                 Ok(Self(id))
             }
-            _ => Err("a board id has at most 16 printable ASCII characters"),
+            _ => Err("must have at most 16 characters, all printable ASCII"),
         }
     }
 }

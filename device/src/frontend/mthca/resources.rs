@@ -215,13 +215,18 @@ impl Regions {
     pub fn validate(&mut self, dma: &GuestMemory, mpt: &Mpt) -> Result<(), CmdError> {
         let index = self.keys.index(mpt.key);
         if self.keys.get(index).is_some() {
-            return Err(CmdError::new(CmdStatus::BadResState, "MPT entry is valid already", index.into()));
+            return Err(CmdError::new(
+                CmdStatus::BadResState,
+                "MPT entry already in hardware ownership",
+                index.into(),
+            ));
         }
         let (region, entries) = region(mpt)?;
         if let Some(entries) = entries {
             self.take_over(dma, &entries)?;
         }
-        let full = |TableFull| CmdError::new(CmdStatus::ExceedLim, "MPT entries in use with", index.into());
+        let full =
+            |TableFull| CmdError::new(CmdStatus::ExceedLim, "limit of MPT entries reached at", index.into());
         self.keys.insert(region).map_err(full)?;
         Ok(())
     }
@@ -234,7 +239,8 @@ impl Regions {
         if !self.keys.contains_index(index) {
             return Err(CmdError::new(CmdStatus::BadIndex, "MPT index", index.into()));
         }
-        let not_valid = CmdError::new(CmdStatus::BadResState, "MPT entry is not valid", index.into());
+        let not_valid =
+            CmdError::new(CmdStatus::BadResState, "MPT entry not in hardware ownership", index.into());
         self.keys.remove(index).ok_or(not_valid)
     }
 
@@ -260,7 +266,7 @@ impl Regions {
         let unmapped = CmdError::param("MTT entry", first);
         let start = self.mtt.addr(first).ok_or(unmapped)?;
         self.icm.check(start, count * ENTRY_LEN)?;
-        let full = |TableFull| CmdError::new(CmdStatus::ExceedLim, "MTT entries in use with", first);
+        let full = |TableFull| CmdError::new(CmdStatus::ExceedLim, "limit of MTT entries reached at", first);
         self.mtt.reserve(first, count).map_err(full)?;
         let mut at = first;
         let mut left = count;

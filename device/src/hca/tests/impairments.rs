@@ -88,7 +88,7 @@ fn a_frame_is_impaired_on_its_way_in_and_captured_as_it_came() {
     assert_eq!(packets.len(), 4);
     assert!(packets.iter().all(|(options, data)| options.contains("Flags(1)") && *data == frame));
     let notes =
-        ["impairment 1: a bit of byte ", "impairment 2: dropped", "impairment 3: sent again after 0 us"];
+        ["impairment 1: one bit of byte ", "impairment 2: dropped", "impairment 3: duplicated after 0 us"];
     assert!(packets.iter().zip(notes).all(|((options, _), note)| options.contains(note)));
     assert!(!packets[3].0.contains("impairment"));
 }

@@ -38,13 +38,13 @@ pub enum Gone {
     #[error("client closed the connection")]
     Closed,
     /// It broke the protocol.
-    #[error("client broke the protocol")]
+    #[error("client violated the vfio-user protocol")]
     Violation(#[from] Violation),
     /// Its memory is not all there, see [`GuestMemory::is_lost`](crate::memory::GuestMemory::is_lost).
-    #[error("a page of the client's memory cannot be had")]
+    #[error("client memory is not accessible")]
     MemoryLost,
     /// The socket failed.
-    #[error("socket of the client failed")]
+    #[error("client connection failed")]
     Io(#[source] io::Error),
 }
 

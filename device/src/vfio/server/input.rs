@@ -22,22 +22,22 @@ const BUFFER_LEN: usize = 64 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Violation {
     /// Shorter than its header, or longer than negotiated.
-    #[error("message size {size} is outside of {HEADER_LEN}..={MAX_MESSAGE_LEN}")]
+    #[error("message size {size} is not in {HEADER_LEN}..={MAX_MESSAGE_LEN}")]
     Size {
         /// Size field.
         size: u32,
     },
     /// More descriptors than we said we take.
-    #[error("message has more than {MAX_FDS} descriptors")]
+    #[error("message carries more than {MAX_FDS} descriptors")]
     Descriptors,
     /// A reply, or no known type of message.
-    #[error("message flags {flags:#x} are not those of a command")]
+    #[error("message flags {flags:#x} do not mark a command")]
     NotACommand {
         /// Flags field.
         flags: u32,
     },
     /// The first command was not VERSION, or VERSION was refused.
-    #[error("command {command} came before a version was negotiated")]
+    #[error("command {command} was sent before version negotiation")]
     NoVersion {
         /// Command field.
         command: u16,

@@ -49,7 +49,7 @@ pub enum ListenError {
         error: io::Error,
     },
     /// The socket cannot be given to those who are to connect.
-    #[error("{}: cannot be made a socket of {access}: {error}", path.display())]
+    #[error("{}: cannot set {access}: {error}", path.display())]
     Access {
         /// Path of the socket.
         path: PathBuf,
@@ -197,15 +197,15 @@ impl Source {
         std::fs::metadata(format!("/proc/self/fd/{fd}"))
             .ok()
             .filter(|metadata| metadata.file_type().is_socket())
-            .ok_or(wrong("is no open socket"))?;
+            .ok_or(wrong("is not an open socket"))?;
         // SAFETY: it is open, as just seen. It was inherited for this use and nothing else in the process knows its
         // number: this runs once, from the command line, before any other descriptor could be given it.
         let owned = unsafe { OwnedFd::from_raw_fd(fd) };
         if !socket_domain(&owned).is_ok_and(|family| family == AddressFamily::UNIX) {
-            return Err(wrong("is no Unix socket"));
+            return Err(wrong("is not a Unix socket"));
         }
         if !socket_type(&owned).is_ok_and(|kind| kind == SocketType::STREAM) {
-            return Err(wrong("is no stream socket"));
+            return Err(wrong("is not a stream socket"));
         }
         if socket_acceptconn(&owned).is_ok_and(|listening| listening) {
             let listener = UnixListener::from(owned);
@@ -241,7 +241,7 @@ fn lock(folder: &File, path: &Path) -> rustix::io::Result<()> {
         match flock(folder, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) if Instant::now() < end => thread::sleep(LOCK_PAUSE),
             Err(Errno::WOULDBLOCK) => {
-                tracing::warn!(socket = %path.display(), "somebody keeps the folder locked: not waited for");
+                tracing::warn!(socket = %path.display(), "directory is locked by another process; continuing without the lock");
                 break Ok(());
             }
             Err(Errno::INTR) => {}
@@ -466,11 +466,11 @@ mod tests {
         assert!(matches!(Source::from_inherited(ours.into_raw_fd()), Ok(Source::Client(_))));
         let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into_raw_fd();
         let error = Source::from_inherited(udp).unwrap_err();
-        assert_eq!(error.to_string(), format!("descriptor {udp}: is no Unix socket"));
+        assert_eq!(error.to_string(), format!("descriptor {udp}: is not a Unix socket"));
         let (datagrams, _theirs) = UnixDatagram::pair().unwrap();
         let datagrams = datagrams.into_raw_fd();
         let error = Source::from_inherited(datagrams).unwrap_err();
-        assert_eq!(error.to_string(), format!("descriptor {datagrams}: is no stream socket"));
+        assert_eq!(error.to_string(), format!("descriptor {datagrams}: is not a stream socket"));
         assert!(Source::from_inherited(1).is_err());
         assert!(Source::from_inherited(9_999).is_err());
     }

@@ -95,13 +95,13 @@ impl Session {
             (None, _) => Err(Errno::NOT_SUPPORTED),
             (Some(command), Ok(fds)) => self.execute(command, payload, fds, device, reply.out, &mut file),
             (Some(_), Err(OutOfDescriptors)) => {
-                limited!(error, "out of descriptors: refused a message for want of those that came with it");
+                limited!(error, "out of file descriptors; rejected a message that carried descriptors");
                 Err(Errno::OUT_OF_DESCRIPTORS)
             }
         };
         if let Err(Errno(errno)) = result {
             self.stats.refused += 1;
-            limited!(debug, command = header.command, errno, "refused a vfio-user message");
+            limited!(debug, command = header.command, errno, "rejected a vfio-user message");
         }
         let is_sent = reply.finish(header, result);
         Ok(file.filter(|_| is_sent))
@@ -156,7 +156,7 @@ impl Session {
         }
         let (version, data) = Version::read_from_prefix(payload).map_err(|_| Errno::INVALID)?;
         if version.major != MAJOR {
-            limited!(warn, major = version.major, "vfio-user client speaks an unknown major version");
+            limited!(warn, major = version.major, "vfio-user client uses an unsupported major version");
             return Err(Errno::INVALID);
         }
         let proposed = if data.is_empty() {
@@ -164,7 +164,7 @@ impl Session {
         } else {
             let text = CStr::from_bytes_until_nul(data).map_err(|_| Errno::INVALID)?;
             serde_json::from_slice(text.to_bytes()).map_err(|error| {
-                limited!(warn, %error, "vfio-user client sent version data that is no such JSON");
+                limited!(warn, %error, "vfio-user client sent invalid version JSON");
                 Errno::INVALID
             })?
         };
@@ -223,7 +223,7 @@ fn dma_map(request: &DmaMap, fds: Vec<OwnedFd>, device: &mut impl Device) -> Res
         Permissions { read: flags.contains(DmaMapFlags::READ), write: flags.contains(DmaMapFlags::WRITE) };
     let backing = fds.into_iter().next().map(|fd| (fd, request.offset));
     device.memory().map(Iova::new(request.address), request.size, permissions, backing).map_err(|error| {
-        limited!(warn, address = request.address, size = request.size, %error, "refused a DMA range");
+        limited!(warn, address = request.address, size = request.size, %error, "rejected a DMA range");
         Errno::from(&error)
     })
 }
@@ -232,7 +232,7 @@ fn dma_unmap(request: &DmaUnmap, device: &mut impl Device) -> Result<(), Errno> 
     match request.flags {
         0 if request.size != 0 => {
             device.memory().unmap(Iova::new(request.address), request.size).map_err(|error| {
-                limited!(warn, address = request.address, size = request.size, %error, "refused an unmap");
+                limited!(warn, address = request.address, size = request.size, %error, "rejected an unmap");
                 Errno::from(&error)
             })?;
         }

@@ -50,37 +50,37 @@ const PLANTED: &[Planted] = &[
         "early_doorbell",
         "a doorbell before its doorbell record",
         &["doorbell_link", "doorbell_record"],
-        "QP 0x8: a doorbell for 0x2 WQEs, doorbell record 1 has 0x1",
+        "QP 0x8: doorbell announces WQE count 0x2, doorbell record 1 has 0x1",
     ),
     planted(
         "stale_sequence",
         "a CQ armed with a stale sequence number",
         &["arm_sequence"],
-        "CQ 0x8 with sequence number 1, 2 is right",
+        "CQ 0x8 armed with sequence number 1, expected 2",
     ),
     planted(
         "entry_kept",
         "a CQ entry that is not given back",
         &["cqe_owner"],
-        "entry 0x10 of CQ 0x8, which has been read up to 0x10",
+        "entry 0x10 of CQ 0x8, whose consumer index is 0x10",
     ),
     planted(
         "unread_events",
         "an EQ read ahead of its entries",
         &["eq_consumer"],
-        "EQ 0x1 up to 0x3, 0x0 entries were written",
+        "EQ 0x1: consumer index 0x3, producer index 0x0",
     ),
     planted(
         "unnamed_attribute",
         "an attribute that the mask does not name",
         &["qp_unnamed"],
-        "ACK timeout without bit 14 of the mask with RST2INIT_QP of QP 0x8",
+        "ACK timeout without mask bit 14 in RST2INIT_QP of QP 0x8",
     ),
     planted(
         "freed_buffer",
         "a region freed before its CQ",
         &["mpt_in_use"],
-        "the region of key 0x400 is the buffer of CQ 0x8",
+        "the memory region with key 0x400 is the buffer of CQ 0x8",
     ),
     planted(
         "lost_records",
@@ -93,7 +93,7 @@ const PLANTED: &[Planted] = &[
         "busy_register",
         "a command before the end of the one before",
         &["hcr_not_polled"],
-        "HCR.in_param[63:32] is written and the end of the command before was not read",
+        "HCR.in_param[63:32] written before software read the end of the previous command",
     ),
 ];
 
@@ -189,5 +189,5 @@ impl Told {
 fn lines(node: &mut StockNode) -> Result<Vec<String>> {
     let log = node.daemon.process().log();
     let text = std::fs::read_to_string(log).with_context(|| format!("reading {}", log.display()))?;
-    Ok(text.lines().filter(|line| line.contains("driver breaks the interface")).map(str::to_owned).collect())
+    Ok(text.lines().filter(|line| line.contains("driver violation")).map(str::to_owned).collect())
 }

@@ -70,13 +70,13 @@ const PLANTED: &[Planted] = &[
         number: 2,
         about: "a doorbell before its doorbell record",
         rules: &["doorbell_record"],
-        says: "QP 0x10: a doorbell for",
+        says: "QP 0x10: doorbell announces",
     },
     Planted {
         number: 3,
         about: "a CQ armed with a stale sequence number",
         rules: &["arm_sequence"],
-        says: "with sequence number 1, 2 is right",
+        says: "with sequence number 1, expected 2",
     },
 ];
 

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 /// A record of minutes takes seconds. On a busy host, in a program that is not optimised, it takes longer.
 const LIMIT: Duration = Duration::from_secs(240);
 /// The end of a record whose daemon was told to end.
-const ALL: &str = "all the same; the record ends: the daemon ended it\n";
+const ALL: &str = "no differences; recording ended: closed by hcad\n";
 
 /// What a device leaves behind.
 #[derive(Clone, Debug)]

@@ -148,7 +148,11 @@ impl Mpt {
             return Err(CmdError::new(CmdStatus::BadIndex, "MPT index", index.into()));
         }
         if table.index(self.key.get()) != index {
-            return Err(CmdError::new(CmdStatus::BadIndex, "MPT key does not belong to index", index.into()));
+            return Err(CmdError::new(
+                CmdStatus::BadIndex,
+                "MPT index does not match the key:",
+                index.into(),
+            ));
         }
         Ok(())
     }

@@ -32,7 +32,7 @@ describe!(Block { start, bus, length as Hex });
 /// BAD_PARAM for none, or more than [`MAX_BLOCKS`].
 pub fn inbox_len(blocks: u32) -> Result<usize, CmdError> {
     if blocks == 0 || blocks > MAX_BLOCKS {
-        return Err(CmdError::param("count of blocks", blocks.into()));
+        return Err(CmdError::param("block count", blocks.into()));
     }
     Ok(blocks as usize * size_of::<Raw>())
 }
@@ -43,7 +43,7 @@ pub fn inbox_len(blocks: u32) -> Result<usize, CmdError> {
 /// BAD_PARAM for an address that is not page aligned, or a block that passes 2^64.
 pub fn parse(inbox: &[u8]) -> Result<Vec<Block>, CmdError> {
     let raw = <[Raw]>::ref_from_bytes(inbox)
-        .map_err(|_| CmdError::param("length of the list of blocks", inbox.len() as u64))?;
+        .map_err(|_| CmdError::param("block list length", inbox.len() as u64))?;
     raw.iter().map(Block::parse).collect()
 }
 
@@ -60,7 +60,7 @@ impl Block {
         let length = if log < 52 { 4096u64 << log } else { 0 };
         let ends = |first: u64| length.checked_sub(1).and_then(|reach| first.checked_add(reach)).is_some();
         if !ends(start) || !ends(bus) {
-            return Err(CmdError::param("block passes the end of memory", word));
+            return Err(CmdError::param("block exceeds the address space", word));
         }
         Ok(Self { start: IcmAddr::new(start), bus: Iova::new(bus), length })
     }

@@ -61,8 +61,8 @@ impl InitHca {
             eqc: table(0x80, Self::LOG_MAX_EQS, "log2 of the EQ count")?,
             mpt,
             group_buckets: u16::from_be_bytes(field(inbox, 0xd6)),
-            log_groups: limit(log_groups, 16, "log2 of the multicast groups")?,
-            log_uarc: 12 + limit(uarc_pages, 20, "log2 of the pages of doorbell records")?,
+            log_groups: limit(log_groups, 16, "log2 of the multicast group count")?,
+            log_uarc: 12 + limit(uarc_pages, 20, "log2 of the doorbell record pages")?,
             uarc_base: IcmAddr::new(wide(0x138)),
         })
     }

@@ -22,18 +22,18 @@ const WIDTH: u16 = 80;
 /// Queue pairs that a page key goes by.
 const PAGE: usize = 10;
 
-/// Devices and queue pairs, live: rates, retransmissions, errors
+/// Show devices and queue pairs live: rates, retransmissions, errors
 ///
-/// Keys: q, Esc or Ctrl-C ends; p pauses; s orders queue pairs by their requests, by those that wait, by those that failed
-/// and by number; d orders devices by number, by bytes sent and received, by retransmissions and by drops; r reverses both
-/// orders; arrows, page keys and Home scroll the queue pairs.
+/// Keys: q, Esc or Ctrl-C quits. p pauses. s sorts queue pairs by requests, waiting requests, failed requests or number.
+/// d sorts devices by number, bytes sent, bytes received, retransmissions or drops. r reverses both orders. The arrow keys,
+/// Page Up, Page Down and Home scroll the queue pairs.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Top {
-    /// Time between two looks
+    /// Refresh interval
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = counters::period)]
     every: Duration,
 
-    /// Print the first screen as text, all of it, and end
+    /// Print one complete screen as text and exit
     #[arg(long)]
     once: bool,
 }
@@ -55,7 +55,7 @@ impl Top {
             let view = Sample::take(daemon, devices)?.since(&first);
             return Ok(screen::text(&view, &title, &Choice::default(), WIDTH));
         }
-        ensure!(io::stdout().is_terminal(), "standard output is no terminal: say --once");
+        ensure!(io::stdout().is_terminal(), "standard output is not a terminal; use --once");
         // Has the terminal restored by a panic, too.
         let mut terminal = ratatui::try_init()?;
         let ended = self.show(&mut terminal, daemon, devices, &title, first);

@@ -18,7 +18,7 @@ const FRAME_LINES: u16 = 5;
 /// Bound: lines of a screen that is printed.
 const MOST_LINES: u16 = 2000;
 
-const KEYS: &str = "q quit  p pause  s, d order queue pairs, devices  r reverse  arrows scroll";
+const KEYS: &str = "q quit  p pause  s/d sort queue pairs/devices  r reverse  arrows scroll";
 
 /// By what devices are ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,8 +165,8 @@ fn draw(view: &View, title: &str, choice: &Choice, area: Rect, to: &mut Buffer) 
     let paused = if choice.paused { "  (paused)" } else { "" };
     Line::styled(plain::text(&format!("{title}{paused}")), bold).render(head, to);
     device_table(view, choice).render(upper, to);
-    let hidden = if view.cut { " and more" } else { "" };
-    let count = format!("{} queue pairs{hidden}, by {}", view.qps.len(), choice.qps.column());
+    let hidden = if view.cut { " (list truncated)" } else { "" };
+    let count = format!("{} queue pairs{hidden}, sorted by {}", view.qps.len(), choice.qps.column());
     Line::styled(count, bold).render(between, to);
     qp_table(view, choice, lower).render(lower, to);
     Line::styled(KEYS, Style::new().fg(Color::DarkGray)).render(keys, to);
@@ -326,7 +326,7 @@ mod tests {
             "DEVICE INTERFACE STATE         QPS  SENT/s  RCVD/s  PKTS/s RETX/s NAKS/s DROP/s",
             "1      mthca     up             12    1.2G     999    123K     <1      0     12",
             "2      mthca     down           12      64     999    123K     <1      0     12",
-            "40 queue pairs, by SENDS/s",
+            "40 queue pairs, sorted by SENDS/s",
             "DEVICE QPN     STATE      PEER                    SENDS/s RECVS/s WAITING FAILED",
             "1 0x400027     RC RTS     10.77.0.2 0x400012         3.9K       0      16      4",
             "1 0x400026     RC RTS     10.77.0.2 0x400012         3.8K       0      16      3",

@@ -116,5 +116,5 @@ impl Command {
 }
 
 fn unreachable_buffer(address: u64) -> AdminError {
-    AdminError::new(AdminStatus::Io, "buffer cannot be reached", address)
+    AdminError::new(AdminStatus::Io, "buffer address not mapped", address)
 }

@@ -80,7 +80,7 @@ pub(super) fn read_nvm(device: &E810, command: &mut Command) -> Result<(), Admin
         return Err(AdminError::new(AdminStatus::Invalid, "module", read.module.into()));
     }
     let bytes = device.nvm.get(read.offset, read.len);
-    let bytes = bytes.ok_or(AdminError::invalid("offset in the flash", read.offset.into()))?;
+    let bytes = bytes.ok_or(AdminError::invalid("flash offset", read.offset.into()))?;
     command.reply(bytes)
 }
 
@@ -88,7 +88,7 @@ pub(super) fn read_nvm(device: &E810, command: &mut Command) -> Result<(), Admin
 pub(super) fn nvm_checksum(device: &E810, command: &mut Command) -> Result<(), AdminError> {
     let asked = command.parameters(NvmChecksum::parse);
     if asked.recalculate {
-        return Err(AdminError::new(AdminStatus::NotPermitted, "write to the flash", 0));
+        return Err(AdminError::new(AdminStatus::NotPermitted, "flash write", 0));
     }
     command.answer(NvmChecksum { checksum: device.nvm.checksum(), ..asked }.emit());
     Ok(())

@@ -59,12 +59,12 @@ fn execute(device: &mut E810, cx: &mut Context<'_>, descriptor: &mut Descriptor)
 
     let name = opcode.map_or(protocol::hca::e810::admin::opcode::UNKNOWN, Opcode::name);
     match &result {
-        Ok(()) => limited!(debug, command = name, "command done"),
+        Ok(()) => limited!(debug, command = name, "command completed"),
         // The driver asks for much that it can do without, and searches for the end of the flash by reading beyond it.
         Err(error) if error.status == AdminStatus::NotImplemented || opcode == Some(Opcode::ReadNvm) => {
-            limited!(debug, command = name, "command answered: {error}");
+            limited!(debug, command = name, "command completed with status: {error}");
         }
-        Err(error) => limited!(info, command = name, "command refused: {error}"),
+        Err(error) => limited!(info, command = name, "command rejected: {error}"),
     }
     let status = result.err().map_or(OK, |error| error.status.name());
     cx.monitor.count_command(name, status, begun.elapsed());

@@ -42,7 +42,7 @@ pub(super) fn restart_negotiation(
 pub(super) fn set_mac_loopback(cx: &mut Context<'_>, command: &Command) {
     let SetMacLoopback { enable } = command.parameters(SetMacLoopback::parse);
     if cx.port.set_loopback(enable) {
-        limited!(info, enable, "driver changes the loopback of its MAC");
+        limited!(info, enable, "driver changed MAC loopback");
     }
 }
 
@@ -77,6 +77,6 @@ pub(in crate::frontend::e810) fn post_link_event(device: &mut E810, cx: &mut Con
     if device.function.rings.receive.post(cx.dma, Opcode::GetLinkStatus, parameters, &status) {
         device.function.vectors.fire(cx, Cause::AdminEvent);
     } else {
-        limited!(info, "no room for an event of the link in the admin receive queue");
+        limited!(info, "admin receive queue is full; link event not delivered");
     }
 }

@@ -22,7 +22,7 @@ pub(super) fn read(cx: &Context<'_>, command: &mut Command) -> Result<(), AdminE
 pub(super) fn write(cx: &mut Context<'_>, command: &Command) -> Result<(), AdminError> {
     let WriteMac { mac, .. } = command.parameters(WriteMac::parse);
     if mac.is_multicast() {
-        return Err(AdminError::invalid("group address", 0));
+        return Err(AdminError::invalid("multicast MAC address", 0));
     }
     cx.port.set_mac(mac);
     Ok(())

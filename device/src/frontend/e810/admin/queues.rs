@@ -42,7 +42,7 @@ fn add_queues(device: &mut E810, command: &mut Command) -> Result<(), AdminError
             let switching = &mut device.function.switching;
             let vsi = asked.context.vsi;
             if switching.vsis.get(VsiNumber::new(vsi)).is_none() {
-                return Err(AdminError::no_entry("vsi of a queue", vsi.into()));
+                return Err(AdminError::no_entry("VSI of a queue", vsi.into()));
             }
             let teid = switching.scheduler.add_leaf(group.parent, asked.element)?;
             device.lan.add_transmit(asked.queue, asked.context).map_err(|error| {
@@ -60,7 +60,7 @@ fn refusal(error: AddError) -> AdminError {
     match error {
         AddError::NoSuchQueue(queue) => AdminError::invalid("transmit queue", queue.into()),
         AddError::Enabled(queue) => AdminError::new(AdminStatus::Exists, "transmit queue", queue.into()),
-        AddError::RingLength(_, len) => AdminError::invalid("length of a ring", len.into()),
+        AddError::RingLength(_, len) => AdminError::invalid("ring length", len.into()),
     }
 }
 

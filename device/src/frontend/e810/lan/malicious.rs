@@ -14,37 +14,37 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum Fault {
     /// A doorbell names a descriptor that the ring does not have.
-    #[error("a tail beyond the ring")]
+    #[error("the tail is outside the ring")]
     TailBeyondRing,
     /// The ring is not in guest memory that the device may use.
-    #[error("a ring outside of memory")]
+    #[error("the ring is not in mapped memory")]
     RingOutsideMemory,
     /// A buffer has no bytes.
-    #[error("a buffer of 0 bytes")]
+    #[error("a buffer has 0 bytes")]
     EmptyBuffer,
     /// A frame has fewer bytes than the device takes.
-    #[error("a frame that is too short")]
+    #[error("the frame is too short")]
     FrameTooShort,
     /// A frame has more bytes than the wire takes.
-    #[error("a frame that is too long")]
+    #[error("the frame is too long")]
     FrameTooLong,
     /// A frame is in more buffers than the device takes.
-    #[error("a frame in too many buffers")]
+    #[error("the frame has too many buffers")]
     TooManyBuffers,
     /// A descriptor of no known type, or one where it cannot be.
-    #[error("a descriptor of the wrong type")]
+    #[error("invalid descriptor type")]
     DescriptorType,
     /// Headers overlap, do not fit what they are said to be, or pass the end of the frame.
-    #[error("wrong lengths of headers")]
+    #[error("invalid header lengths")]
     HeaderLengths,
     /// The size of pieces is out of bounds.
-    #[error("a wrong size of segments")]
+    #[error("invalid maximum segment size (MSS)")]
     SegmentSize,
     /// The bytes to be cut are not those that the buffers have.
-    #[error("a wrong length to segment")]
+    #[error("invalid segmentation length (TSO length)")]
     SegmentedLength,
     /// A buffer is not in guest memory that the device may use.
-    #[error("a buffer outside of memory")]
+    #[error("a buffer is not in mapped memory")]
     BufferOutsideMemory,
 }
 

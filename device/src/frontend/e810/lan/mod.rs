@@ -59,13 +59,13 @@ pub(super) struct Sent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum AddError {
     /// The device has no such queue.
-    #[error("there is no transmit queue {0}")]
+    #[error("transmit queue {0} does not exist")]
     NoSuchQueue(u16),
     /// It is there already.
-    #[error("transmit queue {0} is enabled")]
+    #[error("transmit queue {0} is already enabled")]
     Enabled(u16),
     /// Its ring has no descriptors.
-    #[error("transmit queue {0} has a ring of {1} descriptors")]
+    #[error("transmit queue {0} has an invalid ring length of {1} descriptors")]
     RingLength(u16, u16),
 }
 

@@ -93,11 +93,11 @@ impl ReceiveQueue {
     pub(super) fn complaint(context: &RxContext) -> Option<&'static str> {
         let buffers = usize::from(context.data_len()) * MAX_BUFFERS;
         if context.ring_len == 0 {
-            Some("no descriptors")
+            Some("the ring has no descriptors")
         } else if !context.long_descriptors {
-            Some("descriptors of 16 bytes")
+            Some("descriptors have 16 bytes, 32 are required")
         } else if context.data_len() != 0 && usize::from(context.max_frame) > buffers {
-            Some("frames longer than five buffers")
+            Some("the maximum frame exceeds five buffers")
         } else {
             None
         }

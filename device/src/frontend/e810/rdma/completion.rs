@@ -129,7 +129,7 @@ pub(super) fn push(
     let Rdma { queues, hmc, events, .. } = rdma;
     let pages = hmc.pages(cx.dma);
     let Some(cq) = queues.cq_mut(cqn) else {
-        return limited!(debug, %qpn, %cqn, "completion lost: no such CQ");
+        return limited!(debug, %qpn, %cqn, "completion lost: the CQ does not exist");
     };
     let slot = cq.next();
     let pushed = cq.push(pages, entry.emit(), more.map(ExtendedCqe::emit), noticed);
@@ -139,7 +139,7 @@ pub(super) fn push(
         Ok(Some(Notice { ceq, cookie })) => events.notify(pages, cx.monitor, ceq, cookie),
         Err(Lost { fault, first }) => {
             if first {
-                limited!(warn, %cqn, ?fault, "CQ lost a completion");
+                limited!(warn, %cqn, ?fault, "completion lost: cannot write to the CQ");
                 let event = event_queue::AsyncEvent {
                     context: cq.cookie(),
                     code: EventCode::CqOverflow,
@@ -184,7 +184,7 @@ fn fail(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, cause: Cause) {
     let Cause { code, source, wqe } = cause;
     let Some(qp) = rdma.queues.qp_mut(qpn).filter(|qp| qp.state != QpState::Error) else { return };
     qp.state = QpState::Error;
-    limited!(info, %qpn, ?code, ?source, "QP failed");
+    limited!(info, %qpn, ?code, ?source, "QP entered the error state");
     report(rdma, cx, qpn, code, source, wqe);
     stop(rdma, cx, qpn);
 }

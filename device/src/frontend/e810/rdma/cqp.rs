@@ -79,17 +79,17 @@ impl Cqp {
         let read = dma.read(context, &mut bytes);
         let context = HostContext::parse(&bytes);
         let wrong = if read.is_err() {
-            Some("its context cannot be reached")
+            Some("its context is not in mapped memory")
         } else if context.entries() > MAX_ENTRIES {
             Some("its ring is too long")
         } else if context.protocol != ROCE {
-            Some("its protocol is not RoCE")
+            Some("it requests a protocol other than RoCE")
         } else {
             None
         };
         self.state = match (wrong, u16::try_from(context.entries())) {
             (None, Ok(entries)) => {
-                limited!(info, entries, "RDMA control queue starts");
+                limited!(info, entries, "RDMA control queue started");
                 State::Running(Running {
                     ring: context.ring,
                     entries,
@@ -99,7 +99,7 @@ impl Cqp {
                 })
             }
             (wrong, _) => {
-                limited!(warn, "RDMA control queue does not start: {}", wrong.unwrap_or_default());
+                limited!(warn, "RDMA control queue rejected: {}", wrong.unwrap_or_default());
                 State::Refused
             }
         };

@@ -50,12 +50,12 @@ fn execute(rdma: &mut Rdma, cx: &mut Context<'_>, taken: &Taken) -> Outcome {
             }
             parsed.ok_or(unknown).and_then(|operation| dispatch(rdma, cx, &operation))
         }
-        Err(error) => Err(CqpError::new(Refusal::Unreachable, "entry of the ring", error.iova.get())),
+        Err(error) => Err(CqpError::new(Refusal::Unreachable, "ring entry", error.iova.get())),
     };
     let name = parsed.map_or(UNKNOWN, |operation| operation.opcode().name());
     match &outcome {
-        Ok(_) => limited!(debug, operation = name, "operation done"),
-        Err(error) => limited!(info, operation = name, "operation refused: {error}"),
+        Ok(_) => limited!(debug, operation = name, "operation completed"),
+        Err(error) => limited!(info, operation = name, "operation rejected: {error}"),
     }
     let status = outcome.err().map_or(OK, |error| error.refusal.name());
     cx.monitor.count_command(name, status, begun.elapsed());

@@ -27,7 +27,7 @@ const HARDWARE: HardwareFeature = HardwareFeature { minor: 0, major: 2, kind: HA
 /// The buffer is too short or cannot be reached.
 pub(super) fn query(dma: &GuestMemory, command: &QueryFeatures) -> Outcome {
     if usize::try_from(command.len).is_ok_and(|len| len < LEN) {
-        return Err(CqpError::invalid("length of the buffer", command.len.into()));
+        return Err(CqpError::invalid("buffer length", command.len.into()));
     }
     let words = [FIRMWARE.emit(), HARDWARE.emit()];
     let unreachable = |_| CqpError::new(Refusal::Unreachable, "buffer", command.buffer.get());

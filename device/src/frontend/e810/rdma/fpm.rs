@@ -140,7 +140,7 @@ pub(super) fn query(limits: &Limits, dma: &GuestMemory, command: &FpmCommand) ->
 /// More objects than there is room for; the buffer is too short or cannot be reached.
 pub(super) fn commit(limits: &Limits, hmc: &mut Hmc, dma: &GuestMemory, command: &FpmCommand) -> Outcome {
     if command.len < u32::try_from(COMMIT_LEN).unwrap_or(u32::MAX) {
-        return Err(CqpError::invalid("length of the buffer", command.len.into()));
+        return Err(CqpError::invalid("buffer length", command.len.into()));
     }
     let mut buffer = [0; COMMIT_LEN];
     dma.read(command.buffer, &mut buffer).map_err(|_| unreachable(command))?;
@@ -167,12 +167,12 @@ fn place(
     most: u64,
 ) -> Result<(Placement, u64), CqpError> {
     let Some(word) = buffer.get_mut(object.at..).and_then(|bytes| bytes.first_chunk_mut()) else {
-        return Err(CqpError::invalid("word of the buffer", object.at as u64));
+        return Err(CqpError::invalid("buffer word", object.at as u64));
     };
     let Placement { count, .. } = Placement::parse(word);
     let end = free + u64::from(count) * object.len;
     if end > most {
-        return Err(CqpError::new(Refusal::NoRoom, "objects of context memory", count.into()));
+        return Err(CqpError::new(Refusal::NoRoom, "context memory objects", count.into()));
     }
     let base = u32::try_from(free / BASE_UNIT).unwrap_or(u32::MAX);
     let placement = Placement { count, base };

@@ -56,7 +56,7 @@ impl Nodes {
             NodeAction::Add => self.add(command),
             NodeAction::Modify => self.nodes.get(&command.node).map(|_| 0).ok_or(unknown(command.node)),
             NodeAction::Delete => self.delete(command.node),
-            NodeAction::Other(code) => Err(CqpError::invalid("action on a node", code.into())),
+            NodeAction::Other(code) => Err(CqpError::invalid("node action", code.into())),
         }
     }
 

@@ -117,12 +117,12 @@ impl Paths {
     pub(super) fn manage_arp(&mut self, command: &ManageArp) -> Outcome {
         let index = command.index;
         if u32::from(index.get()) >= self.max_arp_entries {
-            return Err(CqpError::invalid("entry of the ARP table", index.get().into()));
+            return Err(CqpError::invalid("ARP table entry", index.get().into()));
         }
         if command.valid {
             self.arp.insert(index, command.mac.0);
         } else if self.arp.remove(&index).is_none() {
-            return Err(CqpError::no_object("entry of the ARP table", index.get().into()));
+            return Err(CqpError::no_object("ARP table entry", index.get().into()));
         }
         Ok(0)
     }

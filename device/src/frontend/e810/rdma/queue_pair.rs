@@ -90,10 +90,10 @@ impl QueuePair {
         let service = match command.kind {
             QpKind::Rc => send_wqe::Service::Connection,
             QpKind::Ud => send_wqe::Service::Datagram,
-            QpKind::Other(code) => return Err(CqpError::invalid("kind of queue pair", code.into())),
+            QpKind::Other(code) => return Err(CqpError::invalid("queue pair type", code.into())),
         };
         let location = |ring| Location::of_work(command.in_pages, ring);
-        let wrong = |quanta: u32| CqpError::invalid("quanta of a queue", quanta.into());
+        let wrong = |quanta: u32| CqpError::invalid("queue size in quanta", quanta.into());
         let (sends, receives) = (context.send_quanta(), context.receive_quanta());
         let send = WorkRing::new(location(context.send_ring)?, sends).ok_or(wrong(sends))?;
         let receive = WorkRing::new(location(context.receive_ring)?, receives)
@@ -131,7 +131,7 @@ impl QueuePair {
             to => to,
         };
         if !may_move(from, to) {
-            return Err(CqpError::new(Refusal::State, "state of a queue pair", u8::from(to).into()));
+            return Err(CqpError::new(Refusal::State, "queue pair state", u8::from(to).into()));
         }
         self.state = to;
         if let Some(context) = context {

@@ -104,7 +104,7 @@ fn region(command: &RegisterMr) -> Result<MemoryRegion, CqpError> {
         ListLevel::One => Pages::List { first, page_shift },
         ListLevel::Two => Pages::TwoLevel { first, page_shift },
         ListLevel::Reserved => {
-            return Err(CqpError::invalid("levels of the list of pages", u8::from(command.level).into()));
+            return Err(CqpError::invalid("page list levels", u8::from(command.level).into()));
         }
     };
     Ok(MemoryRegion {

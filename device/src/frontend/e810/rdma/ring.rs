@@ -38,7 +38,7 @@ impl Location {
             ListLevel::One => Ok(Self::Listed(first)),
             ListLevel::Two => Ok(Self::Nested(first)),
             ListLevel::Contiguous | ListLevel::Reserved => {
-                Err(CqpError::invalid("levels of the list of pages", u8::from(level).into()))
+                Err(CqpError::invalid("page list levels", u8::from(level).into()))
             }
         }
     }
@@ -51,7 +51,7 @@ impl Location {
         if !in_pages {
             return Ok(Self::Contiguous(Iova::new(ring)));
         }
-        let wrong = CqpError::invalid("first page of a queue", ring);
+        let wrong = CqpError::invalid("first page of the queue", ring);
         let first = u32::try_from(ring).map_err(|_| wrong)?;
         let index = PbleIndex::new(first);
         if index.get() == first { Ok(Self::Listed(index)) } else { Err(wrong) }
@@ -93,12 +93,12 @@ impl<const LEN: usize> EntryRing<LEN> {
     /// It has no entries; or one would not be inside of a page.
     pub(super) fn new(location: Location, entries: u32) -> Result<Self, CqpError> {
         if entries == 0 {
-            return Err(CqpError::invalid("entries of a ring", 0));
+            return Err(CqpError::invalid("ring entries", 0));
         }
         if let Location::Contiguous(first) = location
             && !first.get().is_multiple_of(LEN as u64)
         {
-            return Err(CqpError::invalid("address of a ring", first.get()));
+            return Err(CqpError::invalid("ring address", first.get()));
         }
         Ok(Self { location, entries, next: 0, polarity: true, written: 0 })
     }

@@ -64,13 +64,13 @@ pub(super) fn operation(rdma: &Rdma, operation: &Operation, in_turn: bool) -> Fi
                 .qps_from(0)
                 .filter(|(_, qp)| [qp.context.send_cqn, qp.context.recv_cqn].contains(&command.cqn));
             if let Some((qpn, _)) = users.into_iter().next() {
-                found.add(&CQ_IN_USE, format!("CQ {} is that of QP {qpn:#x}", command.cqn));
+                found.add(&CQ_IN_USE, format!("CQ {} is still used by QP {qpn:#x}", command.cqn));
             }
         }
         Operation::DestroyCeq(command) => {
             let mut users = rdma.queues.cqs_from(0).filter(|(_, cq)| cq.ceq() == Some(command.ceq));
             if let Some((cqn, _)) = users.find(|(cqn, _)| *cqn != CONTROL_CQ.get()) {
-                found.add(&CEQ_IN_USE, format!("CEQ {} is that of CQ {cqn:#x}", command.ceq));
+                found.add(&CEQ_IN_USE, format!("CEQ {} is still used by CQ {cqn:#x}", command.ceq));
             }
         }
         Operation::DestroyQp(command) => {
@@ -117,5 +117,5 @@ fn in_use(rdma: &Rdma) -> Option<String> {
 /// Those rights that are given.
 fn names(rights: StagRights) -> String {
     let names: Vec<_> = rights.iter_names().map(|(name, _)| name).collect();
-    if names.is_empty() { "no rights".to_owned() } else { names.join("|") }
+    if names.is_empty() { "no access rights".to_owned() } else { names.join("|") }
 }

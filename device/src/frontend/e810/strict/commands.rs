@@ -18,13 +18,13 @@ pub(in super::super) fn examine(strict: &mut Strict, descriptor: &Descriptor, in
     let Some(opcode) = Opcode::from_code(descriptor.opcode) else { return found };
     let name = opcode.name();
     if descriptor.flags.intersects(Flags::DONE | Flags::COMPLETE | Flags::ERROR) || descriptor.status != 0 {
-        found.add(&COMMAND_FLAGS, format!("{name} has the flags of a completion"));
+        found.add(&COMMAND_FLAGS, format!("{name} has completion flags set"));
     }
     buffer(opcode, descriptor, &mut found);
     locks(strict, opcode, descriptor, &mut found);
     let unloading = || QueueShutdown::parse(&descriptor.parameters).unloading;
     if opcode == Opcode::QueueShutdown && in_use && unloading() {
-        found.add(&SHUTDOWN_IN_USE, "there are VSIs or transmit queues");
+        found.add(&SHUTDOWN_IN_USE, "VSIs or transmit queues exist");
     }
     found
 }
@@ -60,7 +60,7 @@ fn locks(strict: &mut Strict, opcode: Opcode, descriptor: &Descriptor, found: &m
         _ => None,
     };
     if let Some(needed) = needed.filter(|needed| !strict.locks.contains(needed)) {
-        found.add(&LOCK_MISSING, format!("{name} without the lock {needed}"));
+        found.add(&LOCK_MISSING, format!("{name} without holding the lock {needed}"));
     }
     let ResourceLock { resource, .. } = ResourceLock::parse(&descriptor.parameters);
     let known = !matches!(resource, ResourceId::Other(_));

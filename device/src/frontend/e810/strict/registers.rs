@@ -35,7 +35,7 @@ pub(in super::super) struct View<'a> {
 pub(in super::super) fn write(strict: &mut Strict, view: View<'_>, offset: u64, data: &[u8]) -> Findings {
     let mut found = Findings::default();
     if !offset.is_multiple_of(4) || !matches!(data.len(), 4 | 8) {
-        found.add(&NARROW_WRITE, format!("{} bytes at bar0+{offset:#x} are ignored", data.len()));
+        found.add(&NARROW_WRITE, format!("{}-byte write at bar0+{offset:#x} ignored", data.len()));
         return found;
     }
     let (words, _) = data.as_chunks::<4>();
@@ -79,14 +79,17 @@ fn ring_register(
         RingRegister::Head | RingRegister::Tail
             if ring.is_enabled() && value != 0 && value >= ring.entries().into() =>
         {
-            found.add(&RING_INDEX, format!("{register} is {value}, of {} entries", ring.entries()));
+            found.add(
+                &RING_INDEX,
+                format!("{register} is {value}, but the ring has {} entries", ring.entries()),
+            );
         }
         RingRegister::Tail
             if name == RingName::Send
                 && ring.is_enabled()
                 && std::mem::replace(&mut strict.unseen_commands, true) =>
         {
-            found.add(&HEAD_NOT_POLLED, format!("{register} becomes {value}"));
+            found.add(&HEAD_NOT_POLLED, format!("{register} set to {value}"));
         }
         _ => {}
     }

@@ -95,7 +95,7 @@ impl Key {
             return Err(AdminError::invalid("recipe", lookup.recipe.into()));
         };
         if header.len() < SHORTEST {
-            return Err(AdminError::invalid("length of a rule's header", header.len() as u64));
+            return Err(AdminError::invalid("rule header length", header.len() as u64));
         }
         let origin = match direction {
             Direction::Receive if lookup.source == PORT => Origin::Port,
@@ -169,7 +169,7 @@ impl Target {
         let (exists, error) = match self {
             Self::Vsi(vsi) => (named.vsis.get(vsi).is_some(), AdminError::no_entry("vsi", vsi.get().into())),
             Self::List(list) => {
-                (named.resources.is_allocated(kind, list), AdminError::no_entry("list of vsis", list.into()))
+                (named.resources.is_allocated(kind, list), AdminError::no_entry("VSI list", list.into()))
             }
         };
         if exists { Ok(()) } else { Err(error) }
@@ -222,11 +222,11 @@ impl Action {
             (Recipe::Vlan, 2) if !action.drop => {
                 Ok(Self::Prune { by: to, ingress: action.ingress, egress: action.egress })
             }
-            (Recipe::Vlan, _) => Err(AdminError::invalid("action of a vlan's rule", word.into())),
+            (Recipe::Vlan, _) => Err(AdminError::invalid("VLAN rule action", word.into())),
             (_, 0) if action.drop => Ok(Self::Drop),
             (_, 0) if action.valid => Ok(Self::Forward { to, loopback, lan }),
             (_, 2) if action.drop => Ok(Self::Large { index: SingleAction::large(word), loopback, lan }),
-            _ => Err(AdminError::invalid("action of a rule", word.into())),
+            _ => Err(AdminError::invalid("rule action", word.into())),
         }
     }
 

@@ -166,7 +166,7 @@ fn last_filter_is_granted_and_the_next_refusal_logged() {
     driver.succeed(&allocate(512));
     let text = logged(|| assert_eq!(driver.ask(&allocate(1)).status, ENOSPC));
     assert_eq!(text.lines().count(), 1, "{text}");
-    assert!(text.contains("allocate_resources") && text.contains("resources of kind: 0x22"), "{text}");
+    assert!(text.contains("allocate_resources") && text.contains("resources of type"), "{text}");
 }
 
 /// As DPDK asks when it starts, by a command that no driver of Linux has.

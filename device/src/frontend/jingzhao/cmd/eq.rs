@@ -24,7 +24,11 @@ pub(super) fn sw2hw(
         return Err(CmdError::new(CmdStatus::BadIndex, "EQ number", eqn.get().into()));
     }
     if resources.eqs.contains(eqn.get()) {
-        return Err(CmdError::new(CmdStatus::BadResState, "EQ is valid already", eqn.get().into()));
+        return Err(CmdError::new(
+            CmdStatus::BadResState,
+            "EQ already in hardware ownership",
+            eqn.get().into(),
+        ));
     }
     resources.ctx.wr_eq_all(dma, eqn, inbox)?;
     let queue = EventQueue::new(&eqc, &resources.regions.access(dma));
@@ -46,5 +50,5 @@ pub(super) fn map(resources: &mut Resources, command: &Command) -> Result<(), Cm
 }
 
 fn not_valid(eqn: Eqn) -> CmdError {
-    CmdError::new(CmdStatus::BadResState, "EQ is not valid", eqn.get().into())
+    CmdError::new(CmdStatus::BadResState, "EQ not in hardware ownership", eqn.get().into())
 }

@@ -21,14 +21,18 @@ pub(super) fn sw2hw_mpt(
     let mpt = Mpt::parse(inbox)?;
     mpt.check_index(index, &resources.regions.mpt)?;
     if resources.regions.keys.get(index).is_some() {
-        return Err(CmdError::new(CmdStatus::BadResState, "MPT entry is valid already", index.into()));
+        return Err(CmdError::new(
+            CmdStatus::BadResState,
+            "MPT entry already in hardware ownership",
+            index.into(),
+        ));
     }
     resources.regions.icm.write(dma, resources.regions.mpt_entry(index), inbox)?;
     resources
         .regions
         .keys
         .insert(region(&mpt))
-        .map_err(|_| CmdError::new(CmdStatus::ExceedLim, "MPT entries in use with", index.into()))?;
+        .map_err(|_| CmdError::new(CmdStatus::ExceedLim, "limit of MPT entries reached at", index.into()))?;
     Ok(())
 }
 
@@ -42,7 +46,11 @@ pub(super) fn hw2sw_mpt(
         return Err(CmdError::new(CmdStatus::BadIndex, "MPT index", index.into()));
     }
     if resources.regions.keys.remove(index).is_none() {
-        return Err(CmdError::new(CmdStatus::BadResState, "MPT entry is not valid", index.into()));
+        return Err(CmdError::new(
+            CmdStatus::BadResState,
+            "MPT entry not in hardware ownership",
+            index.into(),
+        ));
     }
     // The page may have been unmapped; the entry is invalid all the same.
     let _ = resources.regions.icm.write(dma, resources.regions.mpt_entry(index), &[0; Mpt::LEN]);
@@ -61,7 +69,7 @@ pub(super) fn write_mtt(
     let addr = mtt.addr(start).ok_or(CmdError::param("MTT start index", start))?;
     icm.check(addr, write.pages.len() * ENTRY_LEN)?;
     mtt.reserve(start, write.pages.len())
-        .map_err(|_| CmdError::new(CmdStatus::ExceedLim, "MTT entries in use with", start))?;
+        .map_err(|_| CmdError::new(CmdStatus::ExceedLim, "limit of MTT entries reached at", start))?;
     let stored: Vec<u8> = write.pages.iter().flat_map(|page| page.get().to_be_bytes()).collect();
     icm.write(dma, addr, &stored)?;
     for (entry, page) in (start..).zip(write.pages) {

@@ -132,7 +132,7 @@ fn ignored_bits(op: Op, inbox: &[u8], mailbox: &Mailbox, found: &mut Findings) {
     if let Some((at, (given, kept))) = words.find(|(_, (given, kept))| *given & !*kept != 0) {
         found.add(
             &MAILBOX_IGNORED,
-            format!("bits {:#04x} of byte {at:#x} of the inbox of {op}", given & !kept),
+            format!("bits {:#04x} in byte {at:#x} of the inbox of {op}", given & !kept),
         );
     }
 }
@@ -149,7 +149,7 @@ fn layout(setup: &Setup, init: &InitHca, found: &mut Findings) {
         if table.log_entries > most {
             found.add(
                 &INIT_COUNTS,
-                format!("2^{} entries of the {name} table, 2^{most} are offered", table.log_entries),
+                format!("{name} table with 2^{} entries, the limit is 2^{most}", table.log_entries),
             );
         }
     }

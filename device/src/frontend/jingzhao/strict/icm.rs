@@ -76,7 +76,7 @@ fn region_in(resources: &Resources, pages: &RangeInclusive<u64>) -> Option<Strin
         .keys
         .iter_from(0)
         .find(|(index, region)| in_use(*index, region))
-        .map(|(_, region)| format!("the region of key {}", region.key))
+        .map(|(_, region)| format!("the memory region with key {}", region.key))
 }
 
 fn ranges(resources: &Resources, table: IcmTable) -> impl Iterator<Item = IcmRange> {

@@ -24,7 +24,7 @@ pub(super) fn sw2hw_mpt(view: View<'_>, strict: &Strict, mpt: &Mpt, found: &mut 
         let missing =
             entries.clone().take(mtt::MAX_ENTRIES).find(|entry| (&regions.mtt).page(*entry).is_none());
         if let Some(entry) = missing {
-            found.add(&MPT_PAGES, format!("MTT entry {entry:#x} of the region of key {}", mpt.key));
+            found.add(&MPT_PAGES, format!("MTT entry {entry:#x} of the memory region with key {}", mpt.key));
         }
     }
 }
@@ -32,7 +32,7 @@ pub(super) fn sw2hw_mpt(view: View<'_>, strict: &Strict, mpt: &Mpt, found: &mut 
 pub(super) fn hw2sw_mpt(resources: &Resources, command: &Command, found: &mut Findings) {
     let Some(region) = resources.regions.keys.get(command.in_modifier) else { return };
     if let Some(user) = user_of(resources, region.key) {
-        found.add(&MPT_IN_USE, format!("the region of key {} is the buffer of {user}", region.key));
+        found.add(&MPT_IN_USE, format!("the memory region with key {} is the buffer of {user}", region.key));
     }
 }
 
@@ -51,7 +51,10 @@ fn user_of(resources: &Resources, key: Lkey) -> Option<String> {
 
 pub(super) fn write_mtt(resources: &Resources, command: &Command, write: &WriteMtt, found: &mut Findings) {
     if command.in_modifier as usize > mtt::MAX_ENTRIES {
-        found.add(&MTT_COUNT, format!("{} entries, {} fit", command.in_modifier, mtt::MAX_ENTRIES));
+        found.add(
+            &MTT_COUNT,
+            format!("{} entries, the mailbox holds {}", command.in_modifier, mtt::MAX_ENTRIES),
+        );
     }
     let written = write.start..write.start.saturating_add(write.pages.len() as u64);
     let in_use = resources.regions.keys.iter().find(|region| {
@@ -60,7 +63,7 @@ pub(super) fn write_mtt(resources: &Resources, command: &Command, write: &WriteM
     if let Some(region) = in_use {
         found.add(
             &MTT_IN_USE,
-            format!("entries from {:#x} on are of the region of key {}", write.start, region.key),
+            format!("entries from {:#x} on belong to the memory region with key {}", write.start, region.key),
         );
     }
 }

@@ -33,16 +33,19 @@ pub(in super::super) fn doorbell(resources: &Resources, page: u32, doorbell: &Se
         return found;
     }
     if image.usr_page != page {
-        found.add(&DOORBELL_PAGE, format!("QP {number} of page {:#x} in page {page:#x}", image.usr_page));
+        found.add(
+            &DOORBELL_PAGE,
+            format!("QP {number} has UAR page {:#x}, doorbell in page {page:#x}", image.usr_page),
+        );
     }
     if number != qp.qpn {
-        found.add(&DOORBELL_NUMBER, format!("{number} for QP {}", qp.qpn));
+        found.add(&DOORBELL_NUMBER, format!("doorbell for QP {number}, the QP number is {}", qp.qpn));
     }
     // Every doorbell announces at least one request.
     let announced = qp.counters.sends_outstanding() + qp.send.waiting() as u64 + 1;
     if announced > u64::from(qp.send.slots()) {
         let slots = qp.send.slots();
-        found.add(&SQ_OVERRUN, format!("QP {number} has {slots} slots and {announced} requests or more"));
+        found.add(&SQ_OVERRUN, format!("QP {number} has {slots} slots and at least {announced} requests"));
     }
     found
 }
@@ -69,7 +72,7 @@ pub(super) fn modify(
         && mailbox.local_qpn != Qpn::default()
         && ctx.qp_index(mailbox.local_qpn) != ctx.qp_index(number)
     {
-        found.add(&QP_NUMBER, format!("{} in the context of QP {number}", mailbox.local_qpn));
+        found.add(&QP_NUMBER, format!("number {} in the context of QP {number}", mailbox.local_qpn));
     }
     let current = view.resources.qp(number).map(|qp| *qp.key.context()).unwrap_or_default();
     let Ok(next) = current.modify(transition, mailbox) else { return };
@@ -104,10 +107,7 @@ fn attributes(
     let taken = transition.required(service) | transition.optional(service) | Attributes::STATE;
     let others = given.difference(taken);
     if !others.is_empty() {
-        found.add(
-            &QP_ATTRIBUTES,
-            format!("bits {:#x} with {} of QP {number}", others.bits(), transition.op()),
-        );
+        found.add(&QP_ATTRIBUTES, format!("bits {:#x} in {} of QP {number}", others.bits(), transition.op()));
     }
 }
 
@@ -129,15 +129,17 @@ fn unnamed(number: Qpn, transition: Transition, next: &Qpc, mailbox: &Qpc, found
     };
     let mut bytes = given.emit().into_iter().zip(stored).enumerate();
     if let Some((at, (given, kept))) = bytes.find(|(_, (given, kept))| *given != 0 && given != kept) {
-        let what =
-            format!("{given:#04x} in byte {at:#x} with {} of QP {number} stays {kept:#04x}", transition.op());
+        let what = format!(
+            "{given:#04x} in byte {at:#x} of {} of QP {number} ignored; it stays {kept:#04x}",
+            transition.op()
+        );
         found.add(&QP_UNNAMED, what);
     }
 }
 
 fn source(number: Qpn, own: &Identity, image: &Qpc, found: &mut Findings) {
     let mut other = |what: &str, given: &dyn Display, own: &dyn Display| {
-        found.add(&QP_SOURCE, format!("{what} {given} of QP {number}, the port's is {own}"));
+        found.add(&QP_SOURCE, format!("{what} {given} of QP {number}, the port has {own}"));
     };
     if let Some(ip) = image.sip().filter(|ip| *ip != own.ipv4) {
         other("IP address", &ip, &own.ipv4);
@@ -162,8 +164,9 @@ fn queue_begins(
     }
     let access = view.resources.regions.access(view.dma);
     if let Err(error) = access.check(Place::offset(pd, key, 0), len.into(), Access::LocalRead) {
-        let what =
-            format!("{len} bytes in the region of key {key} for the {queue} queue of QP {number}: {error}");
+        let what = format!(
+            "{len} bytes for the {queue} queue of QP {number} in the memory region with key {key}: {error}"
+        );
         found.add(&QP_BUFFER, what);
     }
     if view.resources.cqs.get(view.resources.ctx.cq_index(cqn)).is_none() {
@@ -191,7 +194,7 @@ fn overrun_risk(resources: &Resources, number: Qpn, image: &Qpc, found: &mut Fin
             let (cqn, entries) = (queue.cqn(), queue.entries());
             found.add(
                 &CQ_OVERRUN_RISK,
-                format!("CQ {cqn} has {entries} entries, its queues {requests} slots"),
+                format!("CQ {cqn} has {entries} entries, its queues have {requests} slots"),
             );
         }
     }

@@ -19,10 +19,10 @@ pub(super) fn sw2hw_cq(view: View<'_>, command: &Command, cqc: &Cqc, found: &mut
     let ctx = &view.resources.ctx;
     let Ok(number) = command.cqn() else { return };
     if ctx.cq_index(cqc.cqn) != ctx.cq_index(number) {
-        found.add(&CQ_NUMBER, format!("{} in the context of CQ {number}", cqc.cqn));
+        found.add(&CQ_NUMBER, format!("number {} in the context of CQ {number}", cqc.cqn));
     }
     if cqc.flags.arm() != CqArm::Disarmed && !view.resources.eqs.contains(cqc.comp_eqn.get()) {
-        found.add(&CQ_EQ, format!("CQ {number} names EQ {}", cqc.comp_eqn));
+        found.add(&CQ_EQ, format!("CQ {number} uses EQ {}", cqc.comp_eqn));
     }
     let access = view.resources.regions.access(view.dma);
     let buffer = completion_queue::buffer(cqc.pd, cqc.lkey, cqc.start, cqc.log_entries, &access);
@@ -67,7 +67,7 @@ pub(super) fn hw2sw_eq(resources: &Resources, command: &Command, found: &mut Fin
         cq.notifier().armed() != Armed::No && cq.notifier().eqn().get() == command.in_modifier
     };
     if let Some(cq) = resources.cqs.iter().map(|(_, cq)| &**cq).find(armed) {
-        found.add(&EQ_IN_USE, format!("EQ {:#x} is named by CQ {}", command.in_modifier, cq.cqn()));
+        found.add(&EQ_IN_USE, format!("EQ {:#x} is used by CQ {}", command.in_modifier, cq.cqn()));
     }
 }
 
@@ -76,6 +76,6 @@ pub(super) fn map_eq(command: &Command, found: &mut Findings) {
     let known = (0..64).filter(by_mask).fold(0u64, |mask, code| mask | 1 << code);
     let unknown = command.in_param & !known;
     if unknown != 0 {
-        found.add(&EQ_EVENTS, format!("bits {unknown:#x} of the mask"));
+        found.add(&EQ_EVENTS, format!("event mask bits {unknown:#x}"));
     }
 }

@@ -25,7 +25,7 @@ pub(in super::super) fn read(strict: &mut Strict, bar: Bar, offset: u64, len: us
                 strict.hcr.read(HcrWord::Command);
             }
         }
-        _ => found.add(&DOORBELL_READ, format!("{len} bytes at bar{}+{offset:#x}", bar.number())),
+        _ => found.add(&DOORBELL_READ, format!("{len}-byte read at bar{}+{offset:#x}", bar.number())),
     }
     found
 }
@@ -36,7 +36,7 @@ pub(in super::super) fn write(strict: &mut Strict, bar: Bar, offset: u64, data: 
     let number = bar.number();
     if !offset.is_multiple_of(4) || !matches!(data.len(), 4 | 8) {
         let len = data.len();
-        found.add(&NARROW_WRITE, format!("{len} bytes at bar{number}+{offset:#x} are ignored"));
+        found.add(&NARROW_WRITE, format!("{len}-byte write at bar{number}+{offset:#x} ignored"));
         return found;
     }
     let (words, _) = data.as_chunks::<4>();
@@ -55,7 +55,7 @@ fn bar0(strict: &mut Strict, offset: u64, value: u32, found: &mut Findings) {
     match Register::at(offset) {
         Some(Register::Hcr(word)) => strict.hcr.write(&HCR, word, value, found),
         Some(Register::Reset) if value & 1 == 0 => {
-            found.add(&NO_EFFECT, format!("reset without bit 0: {value:#x}"));
+            found.add(&NO_EFFECT, format!("{value:#x} written to the reset register"));
         }
         Some(Register::Reset) => {}
         Some(Register::InitDone) => found.add(&READ_ONLY_WRITE, "init_done"),
@@ -70,13 +70,16 @@ fn bar2(strict: &mut Strict, offset: u64, words: &[[u8; 4]], found: &mut Finding
     if let (Some(UarRegister::SendLow), [low, ..]) = (register, words) {
         let reserved = u32::from_le_bytes(*low) & LOW_RESERVED;
         if reserved != 0 {
-            found.add(&DOORBELL_RESERVED, format!("bits {reserved:#x} of a doorbell in UAR page {page}"));
+            found.add(
+                &DOORBELL_RESERVED,
+                format!("reserved bits {reserved:#x} of a doorbell in UAR page {page}"),
+            );
         }
     }
     match (register, words.len()) {
         (Some(UarRegister::SendLow), 1) => strict.half_page = Some(page),
         (Some(UarRegister::SendHigh), _) if strict.half_page.take() != Some(page) => {
-            found.add(&DOORBELL_HALF, format!("second half alone in UAR page {page}"));
+            found.add(&DOORBELL_HALF, format!("second half without a first half in UAR page {page}"));
         }
         (Some(_), _) => {}
         (None, _) => found.add(&NO_REGISTER, format!("bar2+{offset:#x}")),

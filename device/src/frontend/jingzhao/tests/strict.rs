@@ -402,7 +402,7 @@ fn a_report_says_what_and_where() {
     let report = text.lines().find(|line| line.contains(" violation ")).unwrap();
     assert_eq!(
         report,
-        "1.500000 hca1 violation mpt_in_use section=\"3.7, 7\" what=\"the region of key 0x3 is the buffer of QP \
+        "1.500000 hca1 violation mpt_in_use section=\"3.7, 7\" what=\"the memory region with key 0x3 is the buffer of QP \
          0x5\""
     );
 }

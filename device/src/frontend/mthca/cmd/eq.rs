@@ -19,7 +19,11 @@ pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
         return Err(CmdError::new(CmdStatus::BadIndex, "EQ number", eqn.get().into()));
     }
     if resources.eqs.contains(eqn) {
-        return Err(CmdError::new(CmdStatus::BadResState, "EQ is valid already", eqn.get().into()));
+        return Err(CmdError::new(
+            CmdStatus::BadResState,
+            "EQ already in hardware ownership",
+            eqn.get().into(),
+        ));
     }
     resources.eqs.insert(eqn, EventQueue::new(&eqc));
     Ok(Answer::Nothing)
@@ -43,5 +47,5 @@ pub(super) fn map(call: Call<'_, '_>) -> Result<Answer, CmdError> {
 }
 
 fn not_valid(eqn: Eqn) -> CmdError {
-    CmdError::new(CmdStatus::BadResState, "EQ is not valid", eqn.get().into())
+    CmdError::new(CmdStatus::BadResState, "EQ not in hardware ownership", eqn.get().into())
 }

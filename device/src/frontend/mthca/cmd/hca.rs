@@ -25,7 +25,7 @@ pub(super) fn query_fw(cx: &Context<'_>) -> Answer {
 
 /// The answer of a device without memory to commands that are about its memory; any other makes the driver give up.
 pub(super) fn no_local_memory() -> CmdError {
-    CmdError::new(CmdStatus::NoLocalMemory, "memory of its own", 0)
+    CmdError::new(CmdStatus::NoLocalMemory, "local memory (the device has none)", 0)
 }
 
 pub(super) fn query_dev_lim(setup: &Setup) -> Answer {
@@ -39,10 +39,10 @@ pub(super) fn query_adapter(setup: &Setup) -> Answer {
 pub(super) fn set_icm_size(setup: &Setup, command: &Command) -> Result<Answer, CmdError> {
     let bytes = command.in_param;
     if bytes > setup.options.limits.dev_lim().max_icm_len {
-        return Err(CmdError::new(CmdStatus::ExceedLim, "bytes of ICM", bytes));
+        return Err(CmdError::new(CmdStatus::ExceedLim, "ICM size", bytes));
     }
     if !bytes.is_multiple_of(PAGE as u64) {
-        return Err(CmdError::param("bytes of ICM", bytes));
+        return Err(CmdError::param("ICM size", bytes));
     }
     Ok(Answer::Immediate(AUX_PAGES))
 }

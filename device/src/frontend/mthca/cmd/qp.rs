@@ -21,7 +21,11 @@ pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answe
     let qpn = command.qpn();
     let index = resources.qp_index(qpn);
     if resources.qps.get(index).is_some_and(|qp| qp.qpn != qpn) {
-        return Err(CmdError::new(CmdStatus::BadResState, "another QP is in the place of", qpn.get().into()));
+        return Err(CmdError::new(
+            CmdStatus::BadResState,
+            "table slot already used by another QP:",
+            qpn.get().into(),
+        ));
     }
     let new = match inbox {
         [] => ModifyQp { named: Named::empty(), qpc: Qpc::default() },
@@ -43,7 +47,7 @@ pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answe
         (Transition::Rst2Init, _) => create(resources, cx, qpn, next)?,
         (_, Some(qp)) => qp.qpc = next,
         // A QP in RESET has no queues that could be in error.
-        (_, None) => return Err(CmdError::new(CmdStatus::BadQpState, "no such QP", qpn.get().into())),
+        (_, None) => return Err(CmdError::new(CmdStatus::BadQpState, "unknown QP", qpn.get().into())),
     }
     let Some(qp) = resources.qps.get(index) else { return Ok(Answer::Nothing) };
     let modification = qp.modification(transition, cx.port.addresses(), command.wants_drained_event());
@@ -54,7 +58,7 @@ pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answe
 /// Puts a QP in the table and in the engine, where it is in RESET.
 fn create(resources: &mut Resources, cx: &mut Context<'_>, qpn: Qpn, qpc: Qpc) -> Result<(), CmdError> {
     let index = resources.qp_index(qpn);
-    let exceeded = CmdError::new(CmdStatus::ExceedLim, "QPs in use with", index.into());
+    let exceeded = CmdError::new(CmdStatus::ExceedLim, "limit of QPs reached at", index.into());
     let kind = qpc.kind().ok_or(CmdError::param("service type", qpc.kind.into()))?;
     let service = service(kind, qpn, cx.engine.smi(), cx.engine.gsi());
     let service = service.ok_or(CmdError::param("QP for management datagrams", qpn.get().into()))?;
@@ -88,7 +92,7 @@ pub(super) fn conf_special(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     match command.op_modifier {
         SMI => cx.engine.set_smi(qpn),
         GSI => cx.engine.set_gsi(qpn),
-        other => return Err(CmdError::new(CmdStatus::BadOp, "kind of special QP", other.into())),
+        other => return Err(CmdError::new(CmdStatus::BadOp, "special QP type", other.into())),
     }
     Ok(Answer::Nothing)
 }

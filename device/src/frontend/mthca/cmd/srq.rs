@@ -24,10 +24,10 @@ pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let max_log_slots = setup.options.limits.dev_lim().log_max_srq_wqes + 1;
     let context = Srqc::parse(fixed(inbox)?, max_log_slots)?;
     if resources.srqs.get(index).is_some() {
-        return Err(CmdError::new(CmdStatus::BadResState, "SRQ is valid already", index.into()));
+        return Err(CmdError::new(CmdStatus::BadResState, "SRQ already in hardware ownership", index.into()));
     }
     let queue = SharedReceiveQueue::new(Srqc { srqn, ..context });
-    let full = |TableFull| CmdError::new(CmdStatus::ExceedLim, "SRQs in use with", index.into());
+    let full = |TableFull| CmdError::new(CmdStatus::ExceedLim, "limit of SRQs reached at", index.into());
     resources.srqs.insert(index, Box::new(queue)).map_err(full)?;
     Ok(Answer::Nothing)
 }
@@ -53,7 +53,7 @@ pub(super) fn query(call: Call<'_, '_>) -> Result<Answer, CmdError> {
 pub(super) fn arm(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, cx, command, .. } = call;
     let limit = command.in_param;
-    let limit = u16::try_from(limit).map_err(|_| CmdError::param("limit of an SRQ", limit))?;
+    let limit = u16::try_from(limit).map_err(|_| CmdError::param("SRQ limit", limit))?;
     let srqn = number(resources, command)?;
     let Resources { layout, regions, srqs, .. } = resources;
     let srq = srqs.get_mut(layout.srqc.index(srqn.get())).ok_or(not_valid(srqn))?;
@@ -88,5 +88,5 @@ fn number(resources: &Resources, command: &Command) -> Result<Srqn, CmdError> {
 }
 
 fn not_valid(srqn: Srqn) -> CmdError {
-    CmdError::new(CmdStatus::BadResState, "SRQ is not valid", srqn.get().into())
+    CmdError::new(CmdStatus::BadResState, "SRQ not in hardware ownership", srqn.get().into())
 }

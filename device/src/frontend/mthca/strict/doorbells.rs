@@ -36,7 +36,10 @@ pub(in super::super) fn send(
         return found;
     };
     if qp.qpc.page != page {
-        found.add(&DOORBELL_PAGE, format!("QP {qpn} of UAR page {:#x} in page {page:#x}", qp.qpc.page));
+        found.add(
+            &DOORBELL_PAGE,
+            format!("QP {qpn} has UAR page {:#x}, doorbell in page {page:#x}", qp.qpc.page),
+        );
         return found;
     }
     if let None | Some(State::Reset | State::Init | State::Rtr) = state {
@@ -51,7 +54,10 @@ pub(in super::super) fn send(
     if first != qp.announced {
         found.add(
             &DOORBELL_ORDER,
-            format!("QP {qpn}: a doorbell for WQE {first:#x}, the one before was up to {:#x}", qp.announced),
+            format!(
+                "QP {qpn}: doorbell starts at WQE {first:#x}, the previous one ended at {:#x}",
+                qp.announced
+            ),
         );
     }
     let record = regions.whole_record(layout, dma, page, qp.qpc.sq_record);
@@ -73,7 +79,7 @@ pub(in super::super) fn send(
     {
         found.add(
             &DOORBELL_LINK,
-            format!("QP {qpn}: WQE {first:#x} is {said:x?}, the slot in front has {link:x?}"),
+            format!("QP {qpn}: doorbell describes WQE {first:#x} as {said:x?}, the preceding slot links to {link:x?}"),
         );
     }
     overrun(qp, [Some(producer), record.map(|record| record.posted())], &mut found);
@@ -96,7 +102,7 @@ fn overrun(qp: &QueuePair, counts: [Option<u16>; 2], found: &mut Findings) {
     let posted = qp.counters.sends_outstanding() + u64::from(waiting.unwrap_or(0));
     if posted > u64::from(qp.send.slots()) {
         let (qpn, slots) = (qp.qpn, qp.send.slots());
-        found.add(&SQ_OVERRUN, format!("QP {qpn} has {slots} slots and {posted} requests"));
+        found.add(&SQ_OVERRUN, format!("QP {qpn} has {slots} slots and {posted} posted requests"));
     }
 }
 
@@ -107,7 +113,7 @@ fn send_record(qp: &QueuePair, producer: u16, record: Record, found: &mut Findin
         found.add(
             &DOORBELL_RECORD,
             format!(
-                "QP {qpn}: a doorbell for {producer:#x} WQEs, doorbell record {} has {counter:#x}",
+                "QP {qpn}: doorbell announces WQE count {producer:#x}, doorbell record {} has {counter:#x}",
                 qp.qpc.sq_record
             ),
         );
@@ -121,7 +127,7 @@ pub(super) fn tag(record: Record, kind: RecordKind, number: u32, index: u32, fou
         let (said, of) = (kind_name(record.kind), record.number);
         found.add(
             &RECORD_TAG,
-            format!("doorbell record {index} is {said} of {of:#x}, not {} of {number:#x}", kind.name()),
+            format!("doorbell record {index} has type {said} and number {of:#x}, expected type {} and number {number:#x}", kind.name()),
         );
     }
 }
@@ -146,7 +152,10 @@ pub(in super::super) fn arm_cq(
         return found;
     };
     if cq.page() != page {
-        found.add(&DOORBELL_PAGE, format!("CQ {cqn} of UAR page {:#x} in page {page:#x}", cq.page()));
+        found.add(
+            &DOORBELL_PAGE,
+            format!("CQ {cqn} has UAR page {:#x}, doorbell in page {page:#x}", cq.page()),
+        );
         return found;
     }
     if arm.arm_for.is_none() {
@@ -162,7 +171,7 @@ pub(in super::super) fn arm_cq(
             found.add(
                 &ARM_RECORD,
                 format!(
-                    "CQ {cqn} at {consumer:#x}, doorbell record {index} is {} of {number:#x} at {counter:#x}",
+                    "CQ {cqn} armed at {consumer:#x}, doorbell record {index} has type {}, number {number:#x} and counter {counter:#x}",
                     kind_name(kind)
                 ),
             );
@@ -184,7 +193,10 @@ fn armed(cq: &mut CompletionQueue, eqs: &EventQueues, arm: &ArmCq, found: &mut F
     let ArmCq { cqn, consumer, sequence, .. } = *arm;
     let producer = cq.row().producer;
     if producer.wrapping_sub(consumer) >= LONG_OLDER {
-        found.add(&CQ_CONSUMER, format!("CQ {cqn} up to {consumer:#x}, {producer:#x} entries were written"));
+        found.add(
+            &CQ_CONSUMER,
+            format!("CQ {cqn}: consumer index {consumer:#x}, producer index {producer:#x}"),
+        );
     }
     // A driver's own CQs are in the PD of its EQs. A program may not have fetched what its driver has read (section 11).
     if let Some(eq) = eqs.get(cq.eqn())
@@ -197,7 +209,7 @@ fn armed(cq: &mut CompletionQueue, eqs: &EventQueues, arm: &ArmCq, found: &mut F
         let unseen = if more == 0 { String::new() } else { format!(" or up to {more} more") };
         found.add(
             &ARM_SEQUENCE,
-            format!("CQ {cqn} with sequence number {sequence}, {first}{unseen} is right"),
+            format!("CQ {cqn} armed with sequence number {sequence}, expected {first}{unseen}"),
         );
     }
 }

@@ -29,13 +29,13 @@ pub(in super::super) fn cqe(
         found.add(
             &CQ_CONSUMER,
             format!(
-                "CQ {cqn} up to {consumer:#x} in doorbell record {index}, {producer:#x} entries were written"
+                "CQ {cqn}: consumer index {consumer:#x} in doorbell record {index}, producer index {producer:#x}"
             ),
         );
     } else if u64::from(unread) < ring.entries() && !is_given(ring, memory) {
         found.add(
             &CQE_OWNER,
-            format!("entry {producer:#x} of CQ {cqn}, which has been read up to {consumer:#x}"),
+            format!("entry {producer:#x} of CQ {cqn}, whose consumer index is {consumer:#x}"),
         );
     }
     found
@@ -49,7 +49,7 @@ pub(in super::super) fn eqe(eqn: Eqn, queue: &EventQueue, memory: &impl QueueMem
     if u64::from(producer.wrapping_sub(consumer)) < ring.entries() && !is_given(ring, memory) {
         found.add(
             &EQE_OWNER,
-            format!("entry {producer:#x} of EQ {eqn}, which has been read up to {consumer:#x}"),
+            format!("entry {producer:#x} of EQ {eqn}, whose consumer index is {consumer:#x}"),
         );
     }
     found

@@ -68,7 +68,7 @@ impl Context {
 pub(super) fn context(resources: &Resources, context: Context, object: &str, found: &mut Findings) {
     let place = context.place(&resources.layout);
     if resources.regions.icm.translate(place).is_none() {
-        found.add(&CONTEXT_UNMAPPED, format!("{object} has its context at ICM {place}"));
+        found.add(&CONTEXT_UNMAPPED, format!("context of {object} is at ICM {place}"));
     }
 }
 
@@ -87,7 +87,7 @@ pub(super) fn records(view: View<'_>, page: u32, records: &[u32], queue: &str, f
         }
         let own = records.iter().take(n).any(|other| other == index).then(|| queue.to_owned());
         if let Some(other) = own.or_else(|| user_of(resources, |used| used == (page, *index))) {
-            found.add(&RECORD_SHARED, format!("doorbell record {index} of {queue} is that of {other}"));
+            found.add(&RECORD_SHARED, format!("doorbell record {index} of {queue} is also used by {other}"));
         }
     }
 }
@@ -168,7 +168,7 @@ fn used(resources: &Resources, pages: &RangeInclusive<u64>) -> Option<String> {
                 || entries(region)
                     .is_some_and(|(first, last)| first <= *pages.end() && *pages.start() <= last)
         });
-        found.map(|(_, region)| format!("the region of key {}", region.key))
+        found.map(|(_, region)| format!("the memory region with key {}", region.key))
     };
     qp().or_else(cq).or_else(srq).or_else(eq).or_else(record).or_else(key)
 }

@@ -24,14 +24,17 @@ pub(super) fn registered(resources: &Resources, key: Lkey, found: &mut Findings)
     let Some(entries) = regions.keys.find(key).ok().and_then(mtt_entries) else { return };
     if let Some(missing) = entries.take(LOOKED_AT).find(|entry| (&regions.mtt).page(*entry).is_none()) {
         let place = regions.mtt.addr(missing).unwrap_or_default();
-        found.add(&MPT_PAGES, format!("the entry at ICM {place} of the region of key {key} names no page"));
+        found.add(
+            &MPT_PAGES,
+            format!("the entry at ICM {place} of the memory region with key {key} has no page address"),
+        );
     }
 }
 
 pub(super) fn hw2sw_mpt(resources: &Resources, command: &Command, found: &mut Findings) {
     let Some(region) = resources.regions.keys.get(command.in_modifier) else { return };
     if let Some(user) = user_of(resources, region.key) {
-        found.add(&MPT_IN_USE, format!("the region of key {} is the buffer of {user}", region.key));
+        found.add(&MPT_IN_USE, format!("the memory region with key {} is the buffer of {user}", region.key));
     }
 }
 

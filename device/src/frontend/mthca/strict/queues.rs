@@ -25,10 +25,10 @@ pub(super) fn sw2hw_cq(view: View<'_>, command: &Command, cqc: &Cqc, found: &mut
     icm::context(resources, Context::Cq(cqn.get()), &number, found);
     icm::records(view, cqc.page, &[cqc.consumer_record, cqc.arm_record], &number, found);
     if cqc.cqn != cqn {
-        found.add(&CQ_NUMBER, format!("{} in the context of {number}", cqc.cqn));
+        found.add(&CQ_NUMBER, format!("number {} in the context of {number}", cqc.cqn));
     }
     if !resources.eqs.contains(cqc.comp_eqn) {
-        found.add(&CQ_EQ, format!("{number} names EQ {}", cqc.comp_eqn));
+        found.add(&CQ_EQ, format!("{number} uses EQ {}", cqc.comp_eqn));
     }
     let buffer = Buffer { pd: cqc.pd, lkey: cqc.lkey, start: cqc.start, log_entries: cqc.log_entries };
     ring_begins(&resources.regions.access(view.dma), &buffer, &number, (&CQ_BUFFER, &CQ_OWNER), found);
@@ -60,7 +60,7 @@ pub(super) fn sw2hw_eq(view: View<'_>, command: &Command, eqc: &Eqc, found: &mut
     match eqc.interrupt {
         Interrupt::MsiX(vector) if vector < MSIX_VECTORS => {}
         Interrupt::MsiX(vector) => found.add(&EQ_VECTOR, format!("{number} has vector {vector}")),
-        Interrupt::Pin => found.add(&EQ_VECTOR, format!("{number} wants INTx")),
+        Interrupt::Pin => found.add(&EQ_VECTOR, format!("{number} requests INTx")),
     }
     let buffer = Buffer { pd: eqc.pd, lkey: eqc.lkey, start: eqc.start, log_entries: eqc.log_entries };
     ring_begins(&resources.regions.access(view.dma), &buffer, &number, (&EQ_BUFFER, &EQ_OWNER), found);
@@ -69,11 +69,11 @@ pub(super) fn sw2hw_eq(view: View<'_>, command: &Command, eqc: &Eqc, found: &mut
 pub(super) fn hw2sw_eq(resources: &Resources, command: &Command, found: &mut Findings) {
     let eqn = command.eqn();
     if let Some((_, cq)) = resources.cqs.iter().find(|(_, cq)| cq.eqn() == eqn) {
-        found.add(&EQ_IN_USE, format!("EQ {eqn} is named by CQ {}", cq.cqn()));
+        found.add(&EQ_IN_USE, format!("EQ {eqn} is used by CQ {}", cq.cqn()));
     }
     let mask = resources.eqs.mask(eqn);
     if mask != 0 {
-        found.add(&EQ_MAPPED, format!("EQ {eqn} takes the events {mask:#x}"));
+        found.add(&EQ_MAPPED, format!("events {mask:#x} are routed to EQ {eqn}"));
     }
 }
 
@@ -92,13 +92,15 @@ pub(super) fn sw2hw_srq(view: View<'_>, command: &Command, srqc: &Srqc, found: &
     icm::context(resources, Context::Srq(number), &queue, found);
     icm::records(view, srqc.page, &[srqc.record], &queue, found);
     if srqc.srqn.get() != number {
-        found.add(&SRQ_NUMBER, format!("{} in the context of {queue}", srqc.srqn));
+        found.add(&SRQ_NUMBER, format!("number {} in the context of {queue}", srqc.srqn));
     }
     let len = 1u64 << (u32::from(srqc.log_slots) + u32::from(srqc.log_slot)).min(32);
     let place = Place::offset(srqc.pd, srqc.lkey, 0);
     if let Err(error) = resources.regions.access(view.dma).check(place, len, Access::LocalRead) {
-        found
-            .add(&SRQ_BUFFER, format!("{len} bytes in the region of key {} for {queue}: {error}", srqc.lkey));
+        found.add(
+            &SRQ_BUFFER,
+            format!("{len} bytes for {queue} in the memory region with key {}: {error}", srqc.lkey),
+        );
     }
 }
 

@@ -30,7 +30,7 @@ pub(in super::super) fn read(strict: &mut Strict, bar: Bar, offset: u64, len: us
                 strict.hcr.read(HcrWord::Command);
             }
         }
-        _ => found.add(&DOORBELL_READ, format!("{len} bytes at bar{}+{offset:#x}", bar.number())),
+        _ => found.add(&DOORBELL_READ, format!("{len}-byte read at bar{}+{offset:#x}", bar.number())),
     }
     found
 }
@@ -41,7 +41,7 @@ pub(in super::super) fn write(strict: &mut Strict, bar: Bar, offset: u64, data: 
     let number = bar.number();
     if !offset.is_multiple_of(4) || !matches!(data.len(), 4 | 8) {
         let len = data.len();
-        found.add(&NARROW_WRITE, format!("{len} bytes at bar{number}+{offset:#x} are ignored"));
+        found.add(&NARROW_WRITE, format!("{len}-byte write at bar{number}+{offset:#x} ignored"));
         return found;
     }
     match bar {
@@ -59,10 +59,10 @@ fn bar0(strict: &mut Strict, offset: u64, value: u32, found: &mut Findings) {
     match Register::at(offset) {
         Some(Register::Hcr(word)) => strict.hcr.write(&HCR, word, value, found),
         Some(Register::Reset) if value != RESET_VALUE => {
-            found.add(&NO_EFFECT, format!("{value:#x} to the reset register"));
+            found.add(&NO_EFFECT, format!("{value:#x} written to the reset register"));
         }
         Some(Register::Catastrophe) => {
-            found.add(&READ_ONLY_WRITE, format!("{value:#x} to the buffer of catastrophic errors"));
+            found.add(&READ_ONLY_WRITE, format!("{value:#x} written to the catastrophic error buffer"));
         }
         Some(Register::Reset | Register::EqArm(_) | Register::EqSetCi(_) | Register::ClearInterrupt) => {}
         None => found.add(&NO_REGISTER, format!("bar0+{offset:#x}")),
@@ -83,13 +83,14 @@ fn bar2(strict: &mut Strict, offset: u64, data: &[u8], found: &mut Findings) {
     for (word, reserved) in words.iter().zip(reserved.into_iter().skip(usize::from(second))) {
         let bits = u32::from_be_bytes(*word) & reserved;
         if bits != 0 {
-            found.add(&DOORBELL_RESERVED, format!("bits {bits:#x} of a doorbell in UAR page {page}"));
+            found
+                .add(&DOORBELL_RESERVED, format!("reserved bits {bits:#x} of a doorbell in UAR page {page}"));
         }
     }
     match (second, data.len()) {
         (false, 4) => strict.half = Some((page, register)),
         (true, 4) if strict.half.take() != Some((page, register)) => {
-            found.add(&DOORBELL_HALF, format!("second half alone in UAR page {page}"));
+            found.add(&DOORBELL_HALF, format!("second half without a first half in UAR page {page}"));
         }
         _ => {}
     }
@@ -111,14 +112,14 @@ pub(in super::super) fn set_consumer(state: &DeviceState, eqn: Eqn, value: u32) 
     const AHEAD: u32 = 1 << 31;
     let mut found = Findings::default();
     let Some(queue) = state.resources().and_then(|all| all.eqs.get(eqn)) else {
-        found.add(&EQ_NOTHING, format!("EQ {eqn} has been read up to {value:#x}"));
+        found.add(&EQ_NOTHING, format!("consumer index {value:#x} of EQ {eqn}"));
         return found;
     };
     let (producer, consumer) = (queue.ring().producer(), queue.consumer());
     if producer.wrapping_sub(value) >= AHEAD {
-        found.add(&EQ_CONSUMER, format!("EQ {eqn} up to {value:#x}, {producer:#x} entries were written"));
+        found.add(&EQ_CONSUMER, format!("EQ {eqn}: consumer index {value:#x}, producer index {producer:#x}"));
     } else if value.wrapping_sub(consumer) >= AHEAD {
-        found.add(&EQ_CONSUMER, format!("EQ {eqn} up to {value:#x}, before it was {consumer:#x}"));
+        found.add(&EQ_CONSUMER, format!("EQ {eqn}: consumer index {value:#x}, previously {consumer:#x}"));
     }
     found
 }

@@ -4,154 +4,154 @@ use crate::frontend::strict::rules;
 use crate::telemetry::monitor::Rule;
 
 rules! {
-    /// A store of another width than four or eight aligned bytes, which the device ignores.
+    /// A write that is not 4 or 8 aligned bytes, which the device ignores.
     NARROW_WRITE "narrow_write" "2.1, 5.1";
-    /// A store where no register is.
+    /// A write to an address without a register.
     NO_REGISTER "no_register" "2.1, 5.1";
-    /// A store to the buffer of catastrophic errors.
+    /// A write to the catastrophic error buffer.
     READ_ONLY_WRITE "read_only_write" "2.6";
-    /// A store that does nothing: the command word without go, the reset register with another value than 1.
+    /// A write without effect: the command word without the go bit, or a value other than 1 to the reset register.
     NO_EFFECT "no_effect" "1.5, 2.2";
-    /// Bits of the HCR that software must leave 0.
+    /// Reserved bits set in the HCR.
     HCR_RESERVED "hcr_reserved" "2.2";
-    /// A store to the HCR before software has seen go clear: hardware may still execute the command before.
+    /// A write to the HCR before software has read the go bit as 0; hardware may still be executing the previous command.
     HCR_NOT_POLLED "hcr_not_polled" "2.2";
-    /// Arming an EQ that is not valid, or telling how far it was read.
+    /// Arming an EQ that is not valid, or updating its consumer index.
     EQ_NOTHING "eq_nothing" "2.4, 7.8";
-    /// Software says that it has read more of an EQ than was written, or less than it said before.
+    /// An EQ consumer index that is past the producer index, or that moves backwards.
     EQ_CONSUMER "eq_consumer" "2.4, 7.8";
-    /// A load from a UAR page.
+    /// A read from a UAR page.
     DOORBELL_READ "doorbell_read" "5.1";
-    /// The second half of a doorbell without a first half of its own.
+    /// The second half of a doorbell without a preceding first half.
     DOORBELL_HALF "doorbell_half" "5.1";
-    /// Bits of a doorbell that are no field.
+    /// Reserved bits set in a doorbell.
     DOORBELL_RESERVED "doorbell_reserved" "5.2, 5.3";
-    /// A doorbell that announces nothing.
+    /// A doorbell that announces no request.
     DOORBELL_EMPTY "doorbell_empty" "5.2";
-    /// A doorbell of a QP that is in RESET or never was.
+    /// A doorbell for a QP that is in RESET or does not exist.
     DOORBELL_NO_QP "doorbell_no_qp" "5.2";
-    /// A doorbell of a QP in INIT or RTR.
+    /// A doorbell for a QP in INIT or RTR.
     DOORBELL_STATE "doorbell_state" "5.2";
-    /// A doorbell in another UAR page than its queue's context names.
+    /// A doorbell in a UAR page other than the one in the queue's context.
     DOORBELL_PAGE "doorbell_page" "5.1";
-    /// A doorbell before its doorbell record says the same.
+    /// A doorbell rung before its doorbell record is updated.
     DOORBELL_RECORD "doorbell_record" "5.2, 5.4";
-    /// A doorbell that does not begin where the one before ended.
+    /// A doorbell that does not start where the previous one ended.
     DOORBELL_ORDER "doorbell_order" "5.2";
-    /// A doorbell before the slot in front names its first WQE, or one that says otherwise of it.
+    /// A doorbell rung before the preceding slot links to its first WQE, or one that contradicts that link.
     DOORBELL_LINK "doorbell_link" "5.2, 7.3";
     /// More requests posted than the send queue has slots.
     SQ_OVERRUN "sq_overrun" "7.3";
-    /// More requests posted than a receive queue has slots; an SRQ has one that is never posted.
+    /// More requests posted than a receive queue has slots; an SRQ has one slot that is never posted.
     RQ_OVERRUN "rq_overrun" "5.4, 6.6, 7.3";
-    /// A doorbell record that does not say whose it is, when there is work.
+    /// A doorbell record without the type and number of its queue, when work is posted.
     RECORD_TAG "record_tag" "5.4";
-    /// A queue whose doorbell record is in no page that is lent.
+    /// A queue whose doorbell record is not in mapped ICM.
     RECORD_UNMAPPED "record_unmapped" "4.4, 5.4";
-    /// A queue whose doorbell record another one has.
+    /// A queue that shares its doorbell record with another queue.
     RECORD_SHARED "record_shared" "5.4";
-    /// A queue with a UAR page that there is not, or that software leaves alone.
+    /// A queue with a UAR page that does not exist or is reserved.
     UAR_RESERVED "uar_reserved" "5.1";
     /// Arming a CQ that is not valid.
     ARM_NO_CQ "arm_no_cq" "5.3";
-    /// Arming a CQ for something that there is not.
+    /// Arming a CQ with an undefined command.
     ARM_COMMAND "arm_command" "5.3";
-    /// Arming a CQ before its doorbell record says the same.
+    /// Arming a CQ before its doorbell record is updated.
     ARM_RECORD "arm_record" "5.3, 5.4";
-    /// Arming a CQ with another sequence number than the events that software has had: hardware ignores it.
+    /// Arming a CQ with a sequence number that does not match the events received; hardware ignores it.
     ARM_SEQUENCE "arm_sequence" "5.3, 7.6";
-    /// Software says that it has read more of a CQ than was written.
+    /// A CQ consumer index that is past the producer index.
     CQ_CONSUMER "cq_consumer" "5.4, 7.6";
-    /// An entry of a CQ that software has read and not given back.
+    /// A CQ entry that software has consumed but not returned to hardware ownership.
     CQE_OWNER "cqe_owner" "7.6";
-    /// An entry of an EQ that software has read and not given back.
+    /// An EQ entry that software has consumed but not returned to hardware ownership.
     EQE_OWNER "eqe_owner" "7.7, 7.8";
-    /// A WQE without size, or longer than its slot.
+    /// A WQE with size 0, or larger than its slot.
     WQE_SIZE "wqe_size" "7.1, 7.3";
-    /// A WQE that cannot be read: its opcode, or its segments.
+    /// A WQE with an invalid opcode or invalid segments.
     WQE_MALFORMED "wqe_malformed" "7.1, 7.2, 7.4";
-    /// Bits of a WQE that are no field.
+    /// Reserved bits set in a WQE.
     WQE_RESERVED "wqe_reserved" "7.1";
-    /// A WQE without the bit that is always set.
+    /// A WQE without the bit that must always be set.
     WQE_CONSTANT "wqe_constant" "7.1";
-    /// A WQE that names memory which its QP may not use so: the key, the domain, a right, or the bounds.
+    /// A WQE with a memory access that its QP may not make: wrong key, protection domain, access right or bounds.
     WQE_KEY "wqe_key" "6.2, 7.1";
-    /// A datagram whose address vector is of another domain or port.
+    /// A datagram whose address vector has another protection domain or port.
     WQE_VECTOR "wqe_vector" "6.8";
-    /// A WQE of an SRQ whose successor is no slot.
+    /// An SRQ WQE whose link does not point to a slot.
     SRQ_LINK "srq_link" "7.4";
-    /// A parameter that the command table has as 0.
+    /// A nonzero parameter that the command table defines as 0.
     UNUSED_PARAMETER "unused_parameter" "3.1";
-    /// An op_modifier that the command table does not have.
+    /// An op_modifier that the command table does not define.
     UNDOCUMENTED_MODIFIER "undocumented_modifier" "3.1";
-    /// A mailbox that does not begin with a page.
+    /// A mailbox that is not page-aligned.
     MAILBOX_ALIGNMENT "mailbox_alignment" "2.2";
-    /// The event bit, and no EQ that takes the event.
+    /// A command with the event bit set while no EQ receives command events.
     EVENT_DROPPED "event_dropped" "2.2, 3.5";
-    /// Firmware that is started before it has memory, ICM lent before its auxiliary pages, INIT_HCA before RUN_FW.
+    /// RUN_FW before the firmware has memory, ICM mapped before its auxiliary pages, or INIT_HCA before RUN_FW.
     FIRMWARE_ORDER "firmware_order" "3.2";
-    /// Memory of the firmware taken back before CLOSE_HCA.
+    /// Firmware memory unmapped before CLOSE_HCA.
     FIRMWARE_IN_USE "firmware_in_use" "3.6";
-    /// INIT_HCA without CLOSE_HCA before.
+    /// A second INIT_HCA without CLOSE_HCA.
     INIT_TWICE "init_twice" "3.2, 3.6";
-    /// Tables that overlap in ICM.
+    /// INIT_HCA with tables that overlap in ICM.
     INIT_OVERLAP "init_overlap" "4.2";
-    /// CLOSE_HCA with objects in use.
+    /// CLOSE_HCA while objects are in use.
     CLOSE_IN_USE "close_in_use" "3.6";
     /// CLOSE_HCA without INIT_HCA.
     CLOSE_TWICE "close_twice" "3.6";
-    /// MAP_ICM over pages that are mapped.
+    /// MAP_ICM over pages that are already mapped.
     MAP_OVER_MAPPED "map_over_mapped" "4.4";
-    /// MAP_ICM of a bus page that the device has already.
+    /// MAP_ICM of a bus page that is already mapped elsewhere.
     MAP_SAME_PAGE "map_same_page" "4.4";
-    /// UNMAP_ICM of pages with contexts, page table entries or doorbell records in use.
+    /// UNMAP_ICM of pages that hold contexts, page table entries or doorbell records in use.
     UNMAP_IN_USE "unmap_in_use" "3.6, 4.4";
-    /// UNMAP_ICM of pages none of which is mapped.
+    /// UNMAP_ICM of pages that are not mapped.
     UNMAP_NOTHING "unmap_nothing" "3.3.4, 4.4";
-    /// An object whose context is in no page that is lent.
+    /// An object whose context is not in mapped ICM.
     CONTEXT_UNMAPPED "context_unmapped" "3.2, 4.4";
-    /// HW2SW_MPT of the buffer of a queue in use.
+    /// HW2SW_MPT of a region that is the buffer of a queue in use.
     MPT_IN_USE "mpt_in_use" "3.6, 6.2";
     /// SW2HW_MPT with page table entries that software has not written.
     MPT_PAGES "mpt_pages" "4.5, 6.2";
-    /// A CQ whose buffer the device cannot write as a whole.
+    /// A CQ whose buffer is not completely writable by the device.
     CQ_BUFFER "cq_buffer" "6.4";
-    /// A CQ whose entries software has not all given to the device.
+    /// A CQ with entries that are not in hardware ownership.
     CQ_OWNER "cq_owner" "7.6";
-    /// A CQ context with the number of another.
+    /// A CQ context with a different CQ number.
     CQ_NUMBER "cq_number" "6.4";
-    /// A CQ that names no valid EQ.
+    /// A CQ with an EQ that is not valid.
     CQ_EQ "cq_eq" "6.4";
-    /// HW2SW_CQ of a CQ that QPs use.
+    /// HW2SW_CQ of a CQ that QPs still use.
     CQ_IN_USE "cq_in_use" "3.6";
-    /// An EQ whose buffer the device cannot write as a whole.
+    /// An EQ whose buffer is not completely writable by the device.
     EQ_BUFFER "eq_buffer" "6.3";
-    /// An EQ whose entries software has not all given to the device.
+    /// An EQ with entries that are not in hardware ownership.
     EQ_OWNER "eq_owner" "6.3, 7.7";
-    /// An EQ whose interrupt vector is not there.
+    /// An EQ with an interrupt vector that does not exist.
     EQ_VECTOR "eq_vector" "1.3, 1.7";
-    /// MAP_EQ of completion events, which never come by masks.
+    /// MAP_EQ of completion events, which are never routed by the mask.
     EQ_EVENTS "eq_events" "3.5";
-    /// HW2SW_EQ of an EQ that CQs name.
+    /// HW2SW_EQ of an EQ that CQs still use.
     EQ_IN_USE "eq_in_use" "3.6";
-    /// HW2SW_EQ of an EQ that still takes events.
+    /// HW2SW_EQ of an EQ to which events are still routed.
     EQ_MAPPED "eq_mapped" "3.6";
-    /// An SRQ whose buffer the device cannot read as a whole.
+    /// An SRQ whose buffer is not completely readable by the device.
     SRQ_BUFFER "srq_buffer" "6.6";
-    /// An SRQ context with the number of another.
+    /// An SRQ context with a different SRQ number.
     SRQ_NUMBER "srq_number" "6.6";
-    /// HW2SW_SRQ of an SRQ that QPs use.
+    /// HW2SW_SRQ of an SRQ that QPs still use.
     SRQ_IN_USE "srq_in_use" "3.6";
-    /// A QP context with the number of another.
+    /// A QP context with a different QP number.
     QP_NUMBER "qp_number" "6.5";
     /// A QP with a CQ that is not valid.
     QP_CQ "qp_cq" "6.5";
     /// A QP with an SRQ that is not valid.
     QP_SRQ "qp_srq" "6.5";
-    /// A QP whose queues the device cannot read as a whole.
+    /// A QP whose queues are not completely readable by the device.
     QP_BUFFER "qp_buffer" "6.5";
-    /// opt_param_mask names what the transition does not take.
+    /// opt_param_mask with bits that the transition does not accept.
     QP_ATTRIBUTES "qp_attributes" "6.5";
-    /// A value that a command does not take, since its mask does not name it.
+    /// A value that the command ignores because its bit in opt_param_mask is clear.
     QP_UNNAMED "qp_unnamed" "6.5";
 }

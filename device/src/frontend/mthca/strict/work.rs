@@ -31,7 +31,7 @@ pub(in super::super) fn send_wqe(qp: &QueuePair, memory: &Memory<'_>) -> Finding
     let len = usize::from(link.size) * GRANULE;
     let slot = qp.send.slot_len();
     if link.size == 0 || link.size > MAX_SIZE || len > slot {
-        found.add(&WQE_SIZE, format!("{len} bytes in {place}, slots have {slot}"));
+        found.add(&WQE_SIZE, format!("{place} has {len} bytes, slots have {slot} bytes"));
         return found;
     }
     let mut copy = [0; MAX_SIZE as usize * GRANULE];
@@ -68,7 +68,7 @@ fn ordinary(
     /// The rate of a datagram's address vector, into whose byte libmthca writes anything (T45).
     const RATE: usize = GRANULE + 0x0a;
     if bytes.get(FLAGS).is_some_and(|flags| flags & 1 == 0) {
-        found.add(&WQE_CONSTANT, format!("bit 0 of the flags of {place}"));
+        found.add(&WQE_CONSTANT, format!("bit 0 of the flags of {place} is clear"));
     }
     let datagram = matches!(wqe.operation, Operation::Datagram { .. });
     let nothing = matches!(wqe.operation, Operation::Nop);
@@ -83,13 +83,16 @@ fn ordinary(
         }
     });
     if let Some((at, bits)) = ignored.into_iter().find(|(_, bits)| *bits != 0) {
-        found.add(&WQE_RESERVED, format!("bits {bits:#04x} of byte {at:#x} of {place}"));
+        found.add(&WQE_RESERVED, format!("reserved bits {bits:#04x} in byte {at:#x} of {place}"));
     }
     if let Operation::Datagram { to, .. } = &wqe.operation
         && (to.vector.pd != qp.qpc.pd || to.vector.port != PORT)
     {
         let (pd, port, own) = (to.vector.pd, to.vector.port, qp.qpc.pd);
-        found.add(&WQE_VECTOR, format!("PD {pd} and port {port} in {place}, whose QP has PD {own}"));
+        found.add(
+            &WQE_VECTOR,
+            format!("{place} has an address vector with PD {pd} and port {port}, its QP has PD {own}"),
+        );
     }
     let access = match wqe.operation {
         Operation::Read { .. } | Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => {
@@ -119,7 +122,7 @@ fn keys(
             let pd = qp.qpc.pd;
             found.add(
                 &WQE_KEY,
-                format!("element {n} of {place}: {access} of {len} bytes at {va} by key {lkey} in PD {pd}: {error}"),
+                format!("element {n} of {place}: {access} of {len} bytes at {va} with key {lkey} in PD {pd}: {error}"),
             );
             return;
         }
@@ -165,7 +168,7 @@ pub(in super::super) fn shared_wqe(
     if taken && (!next.is_multiple_of(slot) || next / slot >= u32::from(srq.slots())) {
         found.add(
             &SRQ_LINK,
-            format!("offset {next:#x} in {queue}, which has {} slots of {slot}", srq.slots()),
+            format!("link to offset {next:#x} in {queue}, which has {} slots of {slot} bytes", srq.slots()),
         );
     }
     found
@@ -178,7 +181,7 @@ fn overrun(record: Record, taken: u16, others: u64, slots: u16, queue: &str, fou
     if waiting < OLDER && u64::from(waiting) + others > u64::from(slots) {
         found.add(
             &RQ_OVERRUN,
-            format!("{waiting} requests wait in {queue}, which has {slots} slots, {others} of them in use"),
+            format!("{queue} has {slots} slots, {others} of them in use, and {waiting} more requests posted"),
         );
     }
 }
@@ -204,7 +207,7 @@ fn receive(
                 let (at, len, va, lkey) = (request.wr_id, sge.len, sge.va, sge.lkey);
                 found.add(
                     &WQE_KEY,
-                    format!("element {n} of the WQE at {at:#x} of {queue}: local write of {len} bytes at {va} by key {lkey} in PD {pd}: {error}"),
+                    format!("element {n} of the WQE at {at:#x} of {queue}: local write of {len} bytes at {va} with key {lkey} in PD {pd}: {error}"),
                 );
             }
         }

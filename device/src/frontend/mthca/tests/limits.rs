@@ -62,5 +62,5 @@ fn last_page_of_context_memory_is_granted() {
     let text = logged(|| {
         assert_eq!(driver.command(0xffd, (1 << 35) + 0x1000, 0).0, CmdStatus::ExceedLim.code());
     });
-    assert!(text.lines().count() == 1 && text.contains("bytes of ICM 0x800001000"), "{text}");
+    assert!(text.lines().count() == 1 && text.contains("ICM size 0x800001000"), "{text}");
 }

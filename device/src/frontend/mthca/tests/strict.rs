@@ -550,10 +550,8 @@ fn a_report_says_what_and_where() {
     assert_eq!(
         reports,
         [
-            "1.500000 hca1 violation doorbell_record section=\"5.2, 5.4\" what=\"QP 0x10014: a doorbell for 0x1 \
-             WQEs, doorbell record 1 has 0x0\"",
-            "1.500000 hca1 violation arm_sequence section=\"5.3, 7.6\" what=\"CQ 0x10011 with sequence number 3, 1 is \
-             right\"",
+            "1.500000 hca1 violation doorbell_record section=\"5.2, 5.4\" what=\"QP 0x10014: doorbell announces WQE count 0x1, doorbell record 1 has 0x0\"",
+            "1.500000 hca1 violation arm_sequence section=\"5.3, 7.6\" what=\"CQ 0x10011 armed with sequence number 3, expected 1\"",
         ]
     );
 }

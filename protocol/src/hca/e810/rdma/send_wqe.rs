@@ -259,13 +259,13 @@ pub enum Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WqeError {
     /// No such operation, or not of such a queue.
-    #[error("no such operation: {0:#x}")]
+    #[error("unknown operation {0:#x}")]
     Opcode(u8),
     /// More quanta than a WQE can have, or than there are before the next multiple of that.
-    #[error("{0} quanta")]
+    #[error("send WQE has {0} quanta; it must fit in an aligned block of {MAX_QUANTA}")]
     Quanta(usize),
     /// A page list that there is not.
-    #[error("a page list of level 2")]
+    #[error("page lists of level 2 are not supported")]
     Level,
 }
 

@@ -52,14 +52,14 @@ impl PackedHeaders {
         /// Next header of the local route header: BTH, or GRH and BTH.
         const LOCAL: u8 = 2;
         const GLOBAL: u8 = 3;
-        let (lrh, rest) = view::<RawLrh>(bytes, "lrh")?;
+        let (lrh, rest) = view::<RawLrh>(bytes, "LRH")?;
         let (grh, rest) = match lrh.class.next() {
             LOCAL => (None, rest),
             GLOBAL => {
-                let (grh, rest) = view::<RawGrh>(rest, "grh")?;
+                let (grh, rest) = view::<RawGrh>(rest, "GRH")?;
                 (Some(grh.get()), rest)
             }
-            other => return Err(WireError::Invalid { what: "lrh next header", value: other.into() }),
+            other => return Err(WireError::Invalid { what: "LRH next header", value: other.into() }),
         };
         let (bth, _, rest) = Bth::parse(rest)?;
         let kind = match (bth.opcode.transport, bth.opcode.operation) {

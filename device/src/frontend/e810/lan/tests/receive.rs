@@ -309,10 +309,10 @@ fn enabling_an_enabled_queue_changes_nothing() {
 fn what_a_driver_does_wrong_stops_its_queue_alone() {
     type Wrong = fn(&mut Bench);
     let cases: [(&str, Wrong, u64); 4] = [
-        ("a tail beyond the ring", |bench| bench.write(Register::QrxTail(QUEUE), RING_LEN.into()), 1),
+        ("the tail is outside the ring", |bench| bench.write(Register::QrxTail(QUEUE), RING_LEN.into()), 1),
         ("a tail of more than 16 bits", |bench| bench.write(Register::QrxTail(QUEUE), 0x1_0001), 1),
         (
-            "a buffer outside of memory",
+            "a buffer is not in mapped memory",
             |bench| {
                 bench.memory.poke(RING, &MEMORY.to_le_bytes());
                 bench.arrive(&[2; 60], PLAIN);
@@ -320,7 +320,7 @@ fn what_a_driver_does_wrong_stops_its_queue_alone() {
             11,
         ),
         (
-            "a ring outside of memory",
+            "the ring is not in mapped memory",
             |bench| {
                 bench.memory.unmap(Iova::new(RING), 0x1000).unwrap();
                 bench.arrive(&[2; 60], PLAIN);

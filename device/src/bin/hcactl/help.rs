@@ -1,0 +1,85 @@
+//! `hcactl --help`: commands in groups, and examples.
+
+use clap::{Command, CommandFactory as _};
+
+use super::Cli;
+
+/// Commands by subject. Clap groups options, but not commands.
+const GROUPS: &[(&str, &[&str])] = &[
+    ("Devices", &["devices", "device", "reload"]),
+    ("Observe", &["explain", "counters", "top", "capture", "trace", "record"]),
+    ("RDMA objects", &["qps", "cqs", "eqs", "mrs", "icm", "ahs", "groups", "cqp"]),
+    ("NIC", &["queues", "link", "vsis", "rules", "scheduler"]),
+    ("Fabric and faults", &["peer", "impair", "port", "fail"]),
+    ("Help", &["help"]),
+];
+
+const EXAMPLES: &[(&str, &str)] = &[
+    ("hcactl devices", "list all devices"),
+    ("hcactl qps --device 1", "list the queue pairs of device 1"),
+    ("hcactl explain qp 0x12", "say why a queue pair makes no progress"),
+    ("hcactl top", "show rates and errors live"),
+    ("hcactl trace on", "trace driver accesses to standard error of hcad"),
+    ("hcactl impair add rx --probability 0.01 drop", "drop one received frame in a hundred"),
+];
+
+/// Width of the column of command names.
+const NAMES: usize = 11;
+
+/// The command line of `hcactl`, with a help text of its own.
+pub(crate) fn command() -> Command {
+    let mut command = Cli::command();
+    // Adds the `help` command.
+    command.build();
+    let styles = command.get_styles();
+    let (header, literal) = (*styles.get_header(), *styles.get_literal());
+    let mut template = format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n");
+    for (title, names) in GROUPS {
+        template += &format!("\n{header}{title}:{header:#}\n");
+        for name in *names {
+            let about = command.find_subcommand(name).and_then(Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            template += &format!("  {literal}{name:NAMES$}{literal:#}{about}\n");
+        }
+    }
+    template += &format!("\n{header}Options:{header:#}\n{{options}}\n\n{header}Examples:{header:#}\n");
+    for (example, purpose) in EXAMPLES {
+        template += &format!("  {literal}{example:46}{literal:#}{purpose}\n");
+    }
+    Cli::command().help_template(template)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[test]
+    fn every_command_is_in_one_group() {
+        let mut command = Cli::command();
+        command.build();
+        let mut names: Vec<_> = command
+            .get_subcommands()
+            .filter(|command| !command.is_hide_set())
+            .map(Command::get_name)
+            .collect();
+        let mut grouped: Vec<_> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        names.sort_unstable();
+        grouped.sort_unstable();
+        assert_eq!(grouped, names);
+    }
+
+    #[test]
+    fn examples_are_valid_and_lines_fit() {
+        for (example, _) in EXAMPLES {
+            let parsed = Cli::try_parse_from(example.split(' '));
+            assert!(parsed.is_ok(), "{example}: {parsed:?}");
+        }
+        let help = command().render_help().to_string();
+        let long: Vec<_> = help.lines().filter(|line| line.len() > 100).collect();
+        assert!(long.is_empty(), "{long:?}");
+        assert!(help.contains("\nRDMA objects:\n  qps        List queue pairs"), "{help}");
+        assert!(!help.contains('{'), "{help}");
+    }
+}
