@@ -356,7 +356,7 @@ fn icrc_covers_the_identification_that_was_sent() {
 fn wrong_udp_checksum_is_refused_before_the_icrc() {
     let mut bytes = frame("rc_ack");
     bytes[40..42].copy_from_slice(&[0x12, 0x34]);
-    assert_eq!(RoceFrame::parse(&bytes), Err(WireError::Checksum { what: "udp" }));
+    assert_eq!(RoceFrame::parse(&bytes), Err(WireError::Checksum { what: "UDP" }));
 }
 
 #[test]
@@ -365,7 +365,7 @@ fn other_transport_versions_are_refused() {
     let covered = bytes.len() - 4;
     bytes[BTH + 1] |= 1;
     let result = Packet::parse(&bytes[BTH..covered]);
-    assert_eq!(result, Err(WireError::Invalid { what: "bth tver", value: 1 }));
+    assert_eq!(result, Err(WireError::Invalid { what: "BTH TVer", value: 1 }));
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub(crate) fn command() -> Command {
     command.build();
     let styles = command.get_styles();
     let (header, literal) = (*styles.get_header(), *styles.get_literal());
-    let mut template = format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n");
+    let mut template = "{about-with-newline}\n{usage-heading} {usage}\n".to_owned();
     for (title, names) in GROUPS {
         template += &format!("\n{header}{title}:{header:#}\n");
         for name in *names {
