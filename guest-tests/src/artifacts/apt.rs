@@ -34,7 +34,7 @@ const PROBE_OPTIONS: &[&str] = &[
     "Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled=false",
 ];
 
-/// A suite of [`SUITES`].
+/// A suite of `SUITES`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suite {
     /// The release.

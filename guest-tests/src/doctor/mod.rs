@@ -1,6 +1,6 @@
 //! `doctor`: checks whether guests can be booted on this machine.
 //!
-//! [`findings`] looks at the machine, [`checks`] judges what it found. The judgement is a pure function, so that tests
+//! `findings` looks at the machine, `checks` judges what it found. The judgement is a pure function, so that tests
 //! can judge machines that do not exist.
 
 mod checks;

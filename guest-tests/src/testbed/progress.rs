@@ -53,7 +53,7 @@ impl Line {
         self.show(step);
     }
 
-    /// Shows how much of a download has arrived. Where no terminal shows it, logs it every [`LOG_INTERVAL`].
+    /// Shows how much of a download has arrived. Where no terminal shows it, logs it every `LOG_INTERVAL`.
     pub fn bytes(&self, done: u64, all: u64) {
         let step = format!("{} of {} MiB", mebibytes(done.min(all)), mebibytes(all));
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
