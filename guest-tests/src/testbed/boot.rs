@@ -206,6 +206,7 @@ impl One<'_> {
                     name: name.clone(),
                     interface,
                     capture: self.wanted.capture,
+                    record: self.wanted.record,
                     trace: self.lab.trace(),
                     strict: self.wanted.strict,
                     explained: place.device.explained(),

@@ -64,6 +64,9 @@ pub struct Wanted {
     /// Capture the frames of all RDMA devices, as pcapng files beside the logs
     #[arg(long)]
     pub capture: bool,
+    /// Record all input of all RDMA devices, for `hcad replay`, as files beside the logs
+    #[arg(long)]
+    pub record: bool,
     /// End the guests when this process ends, such as `$$`, the shell of a CI job
     #[arg(long, value_name = "PID")]
     pub for_pid: Option<NonZeroU32>,
