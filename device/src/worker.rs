@@ -5,6 +5,7 @@
 //! taken up at once in the next turn, after every descriptor has been looked at again. With nothing left the thread
 //! sleeps.
 
+mod budget;
 mod coalesce;
 mod linger;
 #[cfg(test)]
@@ -16,6 +17,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use engine::Instant;
@@ -25,6 +27,7 @@ use rustix::io::Errno;
 use rustix::thread::{sched_yield, set_current_timer_slack};
 use rustix::time::{ClockId, clock_gettime};
 
+use self::budget::ControlBudget;
 use self::coalesce::Coalescing;
 use self::linger::{Linger, Pause};
 use crate::capture::Capture;
@@ -85,11 +88,14 @@ pub struct Worker<F: Frontend, N: Fabric> {
     /// Clients there were, and messages of those that are gone.
     clients: u64,
     gone: MessageStats,
+    /// Frames received, plus one per batch sent.
+    frames: u64,
     /// A newcomer while there is a client; waits until `accept_after`.
     successor: Option<UnixStream>,
     epoll: OwnedFd,
     linger: Linger,
     coalescing: Coalescing,
+    budget: ControlBudget,
     reserve: Reserve,
     /// Ends with the worker.
     record: Option<Recorder>,
@@ -116,8 +122,8 @@ impl<F: Frontend + Send, N: Fabric + Send> Run for Worker<F, N> {
 
 struct Client {
     connection: Connection,
-    /// What `epoll` watches it for.
-    interest: epoll::EventFlags,
+    /// The events that `epoll` reports of it; `None` while it is not registered.
+    interest: Option<epoll::EventFlags>,
     /// The last turn left messages behind.
     more: bool,
 }
@@ -141,10 +147,12 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             client: None,
             clients: 0,
             gone: MessageStats::default(),
+            frames: 0,
             successor: None,
             epoll,
             linger: Linger::new(Duration::ZERO),
             coalescing: Coalescing::new(Duration::ZERO),
+            budget: ControlBudget::new(thread::available_parallelism().map_or(1, usize::from)),
             reserve: Reserve::new(),
             record: None,
             maker: None,
@@ -197,7 +205,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         let mut work_left = false;
         loop {
             mailbox.set_connected(self.client.is_some());
-            let messages_left = self.client.as_ref().is_some_and(|client| client.more);
+            let is_paused = self.budget.paused_until().is_some();
+            let messages_left = !is_paused && self.client.as_ref().is_some_and(|client| client.more);
             self.wait(&mut ready, work_left || messages_left)?;
             self.hca.set_now(now());
 
@@ -211,6 +220,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                     return Ok(Ended::Shutdown);
                 }
             }
+            let begun = now();
+            let moved = self.data_moved();
             if is_ready(token::CLIENT) || messages_left {
                 self.serve()?;
             }
@@ -230,6 +241,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 // A wait that a packet asks for begins when it is here, not when the turn began.
                 self.hca.set_now(now());
                 for (frame, icrc) in self.arrived.iter() {
+                    self.frames += 1;
                     self.linger.moved(frame.len());
                     self.hca.handle_arrival(frame, icrc);
                 }
@@ -244,6 +256,10 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             }
             work_left = (self.send()? == Sent::All && frames) || other;
             self.reply()?;
+            let now = now();
+            let moved_data = self.data_moved() != moved;
+            self.budget.add_turn(now, now.saturating_since(begun), moved_data, processor_time);
+            self.watch_client()?;
             if self.client.is_none() && self.listener.is_none() {
                 self.hca.flush();
                 return Ok(Ended::ClientGone);
@@ -347,7 +363,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
     /// Looks at all descriptors, and sleeps before that unless there is work or a deadline has passed.
     fn wait(&mut self, ready: &mut Ready, work_left: bool) -> io::Result<()> {
         let retry = self.fabric.patience().filter(|_| self.blocked).map(|patience| now() + patience);
-        let deadline = self.hca.next_deadline().into_iter().chain(self.accept_after).chain(retry).min();
+        let deadline = self.hca.next_deadline().into_iter();
+        let deadline = deadline.chain(self.accept_after).chain(retry).chain(self.budget.paused_until()).min();
         let until = deadline.into_iter().chain(self.hca.next_poll()).min();
         let at_once = work_left || self.fabric.has_frames() || until.is_some_and(|until| until <= now());
         if at_once {
@@ -380,7 +397,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         let done = self.hca.engine_stats().messages();
         let Some(sleep) = self.coalescing.sleep(asleep_since, done) else { return Ok(false) };
         let left = until.map_or(sleep, |until| until.saturating_since(asleep_since));
-        std::thread::sleep(sleep.min(left));
+        thread::sleep(sleep.min(left));
         self.look(ready, Some(Duration::ZERO))?;
         let has_come = !ready.events.is_empty() || self.fabric.has_frames() || self.hca.has_doorbells();
         // It came before the sleep was over, maybe at its beginning.
@@ -439,7 +456,9 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         let batch = self.hca.outbound();
         let waiting = batch.bytes();
         let sent = if batch.is_empty() { Sent::All } else { self.fabric.send(batch) };
-        self.linger.moved(waiting.saturating_sub(batch.bytes()));
+        let sent_bytes = waiting.saturating_sub(batch.bytes());
+        self.frames = self.frames.wrapping_add(u64::from(sent_bytes > 0));
+        self.linger.moved(sent_bytes);
         let blocked = sent == Sent::Blocked;
         if blocked != self.blocked {
             self.blocked = blocked;
@@ -474,10 +493,24 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         match client.connection.reply() {
             Ok(()) => {
                 client.more &= !client.connection.wants_to_send();
-                client.watch(&self.epoll)
+                Ok(())
             }
             Err(gone) => self.lose_client(&gone),
         }
+    }
+
+    /// Watches the client for what lets the connection go on, or not at all while its device has to save processor time.
+    fn watch_client(&mut self) -> io::Result<()> {
+        let is_paused = self.budget.paused_until().is_some();
+        match &mut self.client {
+            Some(client) => client.watch(&self.epoll, is_paused),
+            None => Ok(()),
+        }
+    }
+
+    /// Changes with each message and each frame.
+    fn data_moved(&self) -> u64 {
+        self.frames.wrapping_add(self.hca.engine_stats().messages())
     }
 
     fn lose_client(&mut self, gone: &Gone) -> io::Result<()> {
@@ -546,24 +579,30 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
 
     fn adopt(&mut self, connection: Connection) -> io::Result<()> {
         limited!(info, "client connected");
-        watch(&self.epoll, &connection, token::CLIENT)?;
         self.clients += 1;
-        self.client = Some(Client { connection, interest: epoll::EventFlags::IN, more: false });
-        Ok(())
+        self.client = Some(Client { connection, interest: None, more: false });
+        self.watch_client()
     }
 }
 
 impl Client {
-    /// Watches for what lets the connection go on: requests, or room for replies.
-    fn watch(&mut self, epoll: &OwnedFd) -> io::Result<()> {
-        let wanted = match self.connection.wants_to_send() {
-            true => epoll::EventFlags::OUT,
-            false => epoll::EventFlags::IN,
+    /// Watches for requests or for room for replies; for neither while paused.
+    ///
+    /// A paused client is not registered, since `epoll` reports a closed peer whatever the interest.
+    fn watch(&mut self, epoll: &OwnedFd, is_paused: bool) -> io::Result<()> {
+        let wanted = match (is_paused, self.connection.wants_to_send()) {
+            (true, _) => None,
+            (false, true) => Some(epoll::EventFlags::OUT),
+            (false, false) => Some(epoll::EventFlags::IN),
         };
-        if wanted != self.interest {
-            epoll::modify(epoll, &self.connection, epoll::EventData::new_u64(token::CLIENT), wanted)?;
-            self.interest = wanted;
+        let data = epoll::EventData::new_u64(token::CLIENT);
+        match (self.interest, wanted) {
+            (None, Some(flags)) => epoll::add(epoll, &self.connection, data, flags)?,
+            (Some(_), None) => epoll::delete(epoll, &self.connection)?,
+            (Some(old), Some(flags)) if old != flags => epoll::modify(epoll, &self.connection, data, flags)?,
+            _ => {}
         }
+        self.interest = wanted;
         Ok(())
     }
 }
@@ -585,6 +624,11 @@ impl Ready {
 
 fn watch(epoll: &OwnedFd, source: impl AsFd, token: u64) -> io::Result<()> {
     Ok(epoll::add(epoll, source, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
+}
+
+/// Processor time of this thread since its start.
+fn processor_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 /// The clock of engine and deadlines.

@@ -1,8 +1,6 @@
 //! What somebody types and reads: arguments, exit codes, the one line that says what is wrong.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::AsRawFd;
@@ -12,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use common::{Daemon, configuration, hcad, until, with_control};
+use crate::common::{Daemon, configuration, hcad, until, with_control};
 use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX};
 use vfio_user::Client;

@@ -1,14 +1,12 @@
 //! What `hcad` takes from itself, seen from outside: by the kernel's word, and by what it is refused.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Daemon, hcad, with_control};
+use crate::common::{Daemon, hcad, with_control};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use serde_json::{Value, json};
 

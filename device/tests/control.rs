@@ -1,15 +1,13 @@
 //! The control socket and `hcactl` against a daemon whose client brought up a QP.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::{Daemon, hcad, until, with_control};
+use crate::common::{Daemon, hcad, until, with_control};
 use drivers::Bus;
 use drivers::hcr;
 use drivers::jingzhao::{

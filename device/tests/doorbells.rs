@@ -1,14 +1,12 @@
 //! Doorbells without traps: somebody else's vfio-user client maps the pages, stores, and sends nothing.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::thread;
 use std::time::Duration;
 
-use common::{Daemon, hcad, rests, until};
+use crate::common::{Daemon, hcad, rests, until};
 use drivers::Bus;
 use drivers::mthca::{Cq, Driver, Mpt, eq_context};
 use protocol::hca::mthca::icm::Block;

@@ -1,15 +1,13 @@
 //! Figures of several devices at once: `hcactl counters` and lists, and what Prometheus reads.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use common::{Daemon, PATIENCE, hcad};
+use crate::common::{Daemon, PATIENCE, hcad};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

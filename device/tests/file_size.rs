@@ -1,15 +1,13 @@
 //! A limit of the length of files (`ulimit -f`, `LimitFSIZE=`) costs what would be longer, and no guest its device.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::fs::File;
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{Daemon, hcad, until, with_control};
+use crate::common::{Daemon, hcad, until, with_control};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde_json::{Value, json};
 

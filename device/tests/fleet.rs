@@ -1,8 +1,6 @@
 //! Devices that come and go while `hcad` runs: by `hcactl device`, and by a configuration that is read again.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixDatagram, UnixListener};
@@ -10,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Daemon, hcad, until};
+use crate::common::{Daemon, hcad, until};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;

@@ -1,15 +1,13 @@
 //! `hcactl` as somebody types it, and before a daemon that means no good.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::thread;
 
-use common::{Daemon, hcad, with_control};
+use crate::common::{Daemon, hcad, with_control};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -5,8 +5,6 @@
 //! HCAD_DAILY is set.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::fs;
 use std::io::{IoSlice, Read as _};
 use std::mem::MaybeUninit;
@@ -19,7 +17,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Daemon, hcad};
+use crate::common::{Daemon, hcad};
 use drivers::Bus;
 use drivers::jingzhao::{Driver, Queues, cqc, data_unit, qpc, region, remote_unit, signalled};
 use protocol::Psn;

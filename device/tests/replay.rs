@@ -1,15 +1,13 @@
 //! A record as its user meets it: a daemon writes it, `hcad replay` runs it again.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use common::{Daemon, configuration, hcad, until};
+use crate::common::{Daemon, configuration, hcad, until};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;

@@ -1,13 +1,11 @@
 //! `hcad` processes of one host that reach each other through shared memory, confined as they are by default.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Daemon, hcad, until};
+use crate::common::{Daemon, hcad, until};
 use drivers::Bus;
 use drivers::jingzhao::{self, Driver, Queues, cqc, data_unit, region, remote_unit, signalled};
 use protocol::hca::jingzhao::mpt::MptFlags;

@@ -1,8 +1,6 @@
 //! What whoever starts `hcad` as a service passes to it and hears from it, and a start without a file.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Daemon, configuration, hcad, until, with_control};
+use crate::common::{Daemon, configuration, hcad, until, with_control};
 use tempfile::TempDir;
 use vfio_user::Client;
 

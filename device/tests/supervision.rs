@@ -1,15 +1,13 @@
 //! What happens to one HCA of a process and must not be felt by another: its thread hangs, its fabric is taken away.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::io::{self, Read as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
-use common::{Daemon, PATIENCE, hcad, until};
+use crate::common::{Daemon, PATIENCE, hcad, until};
 use serde_json::{Value, json};
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_user::Client;

@@ -7,6 +7,8 @@ use std::time::Duration;
 use anyhow::Result;
 use tokio::time::{Instant, timeout};
 
+use crate::times;
+
 /// A case that cannot be run here, with the reason. Returned as an error from the case.
 #[derive(Debug)]
 pub struct Skip(pub String);
@@ -113,8 +115,10 @@ impl Report {
         let result = timeout(limit, case).await.unwrap_or_else(|_| {
             Err(anyhow::anyhow!("the case still ran after {} s; see --timeout", limit.as_secs()))
         });
-        let seconds = begun.elapsed().as_secs_f64();
+        let elapsed = begun.elapsed();
+        let seconds = elapsed.as_secs_f64();
         let scenario = &self.scenario;
+        times::case(scenario, name, elapsed);
         match result {
             Ok(()) => {
                 self.counts.passed += 1;

@@ -2,9 +2,7 @@
 //! use us against a third. A READ request draws what it asks for, as it must; that takes a key that permits it. How often
 //! marks are answered is in `congestion.rs`.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use protocol::ids::{Msn, Rkey, Va};
 use protocol::roce::{Aeth, Ext, NakCode, Operation, Reth, Syndrome};
 

@@ -1,10 +1,8 @@
 //! Every answer to every request: what a requester makes of it (IBTA volume 1, sections 9.7.5 and 9.9.2).
 
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use engine::*;
 use protocol::Psn;
 use protocol::roce::{Aeth, Ext, NakCode, Operation as O, Syndrome};

@@ -1,9 +1,7 @@
 //! What a guest and its peers can make an engine hold, however they go about it.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod common;
-
-use common::{A, psn_a, psn_b};
+use crate::common::{A, psn_a, psn_b};
 use engine::*;
 use protocol::ids::*;
 use protocol::roce::*;

@@ -1,10 +1,8 @@
 //! ECN marks, congestion notification packets and the rate of a flow: IBTA annex A17, section A17.9.
 
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use engine::{SendRequest, Service, State};
 use protocol::Psn;
 use protocol::ids::Pkey;

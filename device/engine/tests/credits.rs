@@ -1,8 +1,6 @@
 //! End-to-end message level flow control: IBTA volume 1, section 9.7.7.2.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use engine::SendOp;
 use protocol::Psn;
 use protocol::ids::Msn;

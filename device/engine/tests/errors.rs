@@ -1,8 +1,6 @@
 //! Requests that are refused, locally or by the peer, and answers that make no sense.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use engine::{AccessError, AsyncEvent, Fetch, Rights, SendOp, Sge, State, Status};
 use protocol::Psn;
 use protocol::ids::{Lkey, Rkey, Va};

@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use engine::*;
 use protocol::ids::{Lkey, Pkey, Qpn};
 use protocol::roce::{Bth, Ext, Opcode, Operation, Packet};

@@ -1,8 +1,6 @@
 //! What an engine counts beside packets: opcodes, states of queue pairs, how long requests took.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 
 #[test]
 fn packets_are_counted_by_opcode_on_both_ends_and_a_request_takes_until_its_acknowledge() {

@@ -3,11 +3,9 @@
 //! # Spec
 //! IBTA volume 1, section 10.5.2; annex A17, section A17.3.2 (MGIDs are IP group addresses).
 
-mod common;
-
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use common::*;
+use crate::common::*;
 use engine::*;
 use protocol::Psn;
 use protocol::ids::{MacAddr, Pkey, Qkey, Qpn};

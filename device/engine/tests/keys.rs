@@ -1,8 +1,6 @@
 //! Work on keys in its turn, SENDs that invalidate, and queues whose owner flushes.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use engine::sim::host::{Key, KeyKind, Mapping, Touch};
 use engine::{
     AccessError, AsyncEvent, Bind, Completion, FastRegister, Fence, Flush, LocalOp, PageShift, Pages,

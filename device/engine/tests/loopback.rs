@@ -1,8 +1,6 @@
 //! QPs that talk to QPs of their own engine, or to themselves.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use engine::*;
 use protocol::ids::Qkey;
 use protocol::roce::Shell;

@@ -1,10 +1,8 @@
 //! Lost, repeated and invented packets on a reliable connection.
 
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use engine::{AckTimeout, SendOp, Status};
 use protocol::Psn;
 use protocol::ids::Msn;

@@ -3,9 +3,7 @@
 //! # Spec
 //! IBTA volume 1, sections 9.6.1.1.3 (P_Key), 10.9 (partitions), 13.5 (QP0 and QP1).
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use engine::*;
 use protocol::Psn;
 use protocol::ids::{FlowLabel, Pkey, Qkey, Qpn};

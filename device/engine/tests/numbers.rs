@@ -1,9 +1,7 @@
 //! Numbers of queue pairs: a driver gives the next one at a place of the table the next generation above the same low
 //! bits, so that nothing that is late meets a successor (IBTA volume 1, section 9.6.1.1).
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use engine::{Modify, QpAttrs, QpError, Service, State};
 use protocol::Psn;
 use protocol::ids::{Qkey, Qpn};

@@ -1,8 +1,6 @@
 //! Every request in every situation: what a responder makes of it (IBTA volume 1, sections 9.7.1, 9.7.4 and 9.7.5).
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use engine::*;
 use protocol::Psn;
 use protocol::ids::{Rkey, Va};

@@ -1,10 +1,8 @@
 //! Receiver not ready.
 
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use engine::{RnrRetry, RnrTimer, SendOp, Status};
 use protocol::Psn;
 use protocol::roce::{Imm, NakCode, Operation, Syndrome};

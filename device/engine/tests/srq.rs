@@ -3,9 +3,7 @@
 //! # Spec
 //! IBTA volume 1, sections 10.2.9 (shared receive queues), 9.7.7.2 (no credits), 11.6.3 (affiliated events).
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use engine::*;
 use protocol::ids::Qpn;
 use protocol::roce::{Operation, RoceFrame, Syndrome};

@@ -1,10 +1,8 @@
 //! What each state does, and the ways between them.
 
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use engine::{
     AccessError, AsyncEvent, Config, Engine, Fetch, Instant, Modify, Queue, SendOp, Service, Sge, State,
     Status,

@@ -1,8 +1,6 @@
 //! Messages on a perfect wire.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use engine::{Fence, Mtu, Payload, Queue, SendOp, Success};
 use protocol::Psn;
 use protocol::roce::Imm;

@@ -1,10 +1,8 @@
 //! UC and UD.
 
-mod common;
-
 use std::net::Ipv4Addr;
 
-use common::*;
+use crate::common::*;
 use engine::{GrhArea, SendOp, SendRequest, Service, Status, Success, UdDestination};
 use protocol::Psn;
 use protocol::ids::Qkey;

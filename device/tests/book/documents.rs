@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::Path;
 
-use crate::REPOSITORY;
-use crate::commands;
-use crate::links::{pages, text_lines};
+use super::REPOSITORY;
+use super::commands;
+use super::links::{pages, text_lines};
 
 /// Most lines of a page.
 const LENGTHS: [(&str, usize); 3] =

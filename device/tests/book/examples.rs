@@ -8,8 +8,8 @@ use device::cli::Cli;
 use device::config::Config;
 use serde_json::{Value, json};
 
-use crate::commands::{blocks, of, pages};
-use crate::{REPOSITORY, commands};
+use super::commands::{blocks, of, pages};
+use super::{REPOSITORY, commands};
 
 /// A socket on which no daemon listens.
 const NO_DAEMON: &str = "/nonexistent/control.sock";

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use crate::REPOSITORY;
-use crate::markdown::anchor;
+use super::REPOSITORY;
+use super::markdown::anchor;
 
 /// Folders without pages of ours.
 const SKIPPED: [&str; 3] = ["target", ".git", "node_modules"];

@@ -41,6 +41,7 @@ mod transfer;
 mod wire_rc;
 
 use std::pin::Pin;
+use std::time::Instant;
 
 use anyhow::Result;
 
@@ -48,6 +49,7 @@ pub(crate) use self::mthca::RECORDS_LENT_AGAIN;
 use self::rxe_interop::Extent;
 use crate::lab::Lab;
 use crate::report::Report;
+use crate::times;
 
 /// A named group of cases.
 #[derive(Clone, Copy, Debug)]
@@ -175,9 +177,9 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "mthca-perftest",
-        about: "perftest between two guests with ib_mthca, compared with soft-RoCE",
+        about: "perftest between two guests with ib_mthca: every operation, service and size",
         pair: false,
-        alone: true,
+        alone: false,
         run: |lab, report| Box::pin(mthca::perftest::run(lab, report)),
     },
     Scenario {
@@ -392,16 +394,16 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "e810-perftest",
-        about: "perftest between two E810s with Debian's irdma, compared with ib_mthca and soft-RoCE",
+        about: "perftest between two E810s with Debian's irdma: every operation and service",
         pair: false,
-        alone: true,
+        alone: false,
         run: |lab, report| Box::pin(e810::perftest::run(lab, report, e810::perftest::Extent::Core)),
     },
     Scenario {
         name: "e810-perftest-full",
         about: "e810-perftest with all sizes, both directions, latencies and rdma_cm; takes minutes",
         pair: false,
-        alone: true,
+        alone: false,
         run: |lab, report| Box::pin(e810::perftest::run(lab, report, e810::perftest::Extent::Full)),
     },
     Scenario {
@@ -509,7 +511,9 @@ impl Scenario {
     /// When an outcome cannot be printed.
     pub async fn run(&self, lab: &Lab, report: &mut Report) -> Result<()> {
         report.begin(self.name);
+        let begun = Instant::now();
         let result = (self.run)(lab, report).await;
+        times::scenario(self.name, begun.elapsed());
         match result {
             Ok(()) => Ok(()),
             Err(error) => report.case("set-up", "", async { Err(error) }).await,

@@ -56,13 +56,13 @@ mod tests {
     #[test]
     fn some_are_alone_and_one_at_a_time_keeps_the_order() {
         let named = |name| Scenario::named(name).unwrap();
-        let wanted = [named("mthca-perftest"), named("boot"), named("e810-perftest"), named("mthca-probe")];
+        let wanted = [named("speed-guests"), named("boot"), named("e810-speed"), named("mthca-probe")];
         let names = |list: Vec<&'static Scenario>| list.iter().map(|s| s.name).collect::<Vec<_>>();
         let (beside, alone) = split(&wanted, NonZeroUsize::new(2).unwrap());
         assert_eq!(names(beside), ["boot", "mthca-probe"]);
-        assert_eq!(names(alone), ["mthca-perftest", "e810-perftest"]);
+        assert_eq!(names(alone), ["speed-guests", "e810-speed"]);
         let (beside, alone) = split(&wanted, NonZeroUsize::MIN);
         assert!(beside.is_empty());
-        assert_eq!(names(alone), ["mthca-perftest", "boot", "e810-perftest", "mthca-probe"]);
+        assert_eq!(names(alone), ["speed-guests", "boot", "e810-speed", "mthca-probe"]);
     }
 }

@@ -1,5 +1,6 @@
-//! What guests reach of each HCA, and of soft-RoCE beside it: perftest on an E810, on `ib_mthca` and on soft-RoCE in the same
-//! guests, then the same messages by our own driver on JingZhao HCAs in two others. None of it is judged.
+//! Figures of each HCA as guests measure them, as ratios to soft-RoCE: perftest on an E810, on `ib_mthca` and on soft-RoCE in
+//! the same guests, then the same messages by the lab's own driver on JingZhao HCAs in two other guests. `ci/bench --guests`
+//! runs it; the gate judges no rates, since they depend on what else runs on the host.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,7 +16,7 @@ use serde_json::json;
 use super::connection::{Attributes, End};
 use super::e810::perftest::Bench;
 use super::pair::{Node, VFIO_MODULES};
-use super::perftest::{FIGURES, Figure};
+use super::perftest::{Bound, FIGURES, Figure};
 use crate::daemon::{Daemon, HcaSpec};
 use crate::lab::Lab;
 use crate::report::{Report, line};
@@ -26,6 +27,8 @@ const NAME: &str = "speed-guests";
 const ROUNDS: usize = 5;
 /// Columns of the table. The last is what the others are compared with.
 const DEVICES: [&str; 4] = ["mthca", "jingzhao", "e810", "soft-roce"];
+/// What an E810 must reach of the rate of an `ib_mthca`.
+const E810_OF_MTHCA: f64 = 0.7;
 const LIMIT: Duration = Duration::from_secs(120);
 /// As perftest has them under way.
 const DEPTH: u32 = 128;
@@ -46,6 +49,22 @@ impl Row {
         let mut sorted = self.values.get(device)?.clone();
         sorted.sort_by(f64::total_cmp);
         sorted.get(sorted.len() / 2).copied()
+    }
+
+    /// What the devices must reach of each other: two indices of [`DEVICES`] and a ratio.
+    fn bounds(&self) -> Vec<(usize, usize, Bound)> {
+        let soft_roce = DEVICES.len() - 1;
+        let beside_mthca = match self.figure.is_latency() {
+            true => Bound::AtMost(1.0 / E810_OF_MTHCA),
+            false => Bound::AtLeast(E810_OF_MTHCA),
+        };
+        let of_soft_roce = self.figure.bound.into_iter().flat_map(|bound| [(0, soft_roce, bound), (2, soft_roce, bound)]);
+        of_soft_roce.chain([(2, 0, beside_mthca)]).collect()
+    }
+
+    fn judge(&self, device: usize, of: usize, bound: Bound) -> Result<()> {
+        let (value, reference) = (self.median(device), self.median(of));
+        bound.judge(value.context("not measured")?, reference.context("not measured")?)
     }
 }
 
@@ -86,6 +105,12 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     }
     report.case("these guests end too", &hint, pair.stop()).await?;
     line(&table(&rows))?;
+    for row in &rows {
+        for (device, of, bound) in row.bounds() {
+            let name = format!("{} on {}, {} {}'s", row.figure.name(), DEVICES[device], bound.text(), DEVICES[of]);
+            report.case(&name, &hint, async { row.judge(device, of, bound) }).await?;
+        }
+    }
     report.case("the results are kept", &hint, async { keep(&rows, run.file("speed.jsonl")) }).await
 }
 

@@ -1,17 +1,16 @@
-//! perftest between two E810 that `irdma` drives: every operation, service and size, connections made by `rdma_cm` too;
-//! and its figures beside those of `ib_mthca` and of soft-RoCE on virtio-net, which the same guests have, taken in turns.
+//! perftest between two E810s that `irdma` drives: every operation, service and size completes, also over connections made by
+//! `rdma_cm`. The same guests have an `ib_mthca` and soft-RoCE on virtio-net, with which `speed-guests` compares its figures.
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 
 use super::roce::{self, DEVICE, Gid, gid_index_of};
 use super::station::{self, Address, Station, load, unjudged};
 use crate::daemon::{Daemon, HcaSpec, Interface, free_udp_ports};
 use crate::lab::{Guest, Lab};
-use crate::processors;
 use crate::qemu::{Nic, NicModel};
-use crate::report::{Report, line};
+use crate::report::Report;
 use crate::run_dir::RunDir;
-use crate::scenario::perftest::{self, Bound, Device, Ends, FIGURES, Figure};
+use crate::scenario::perftest::{self, Device, Ends};
 use crate::scenario::rxe_interop::mac;
 use crate::scenario::stock_pair::{ETHERNET_MTU, MTHCA, add_soft_roce, load_mthca};
 use crate::vm::Image;
@@ -89,8 +88,6 @@ const MORE_CASES: &[(&str, usize)] = &[
     ("ib_write_lat -R -a -n 20", 23),
 ];
 
-/// What an E810 must reach of the other HCA.
-const OF_MTHCA: f64 = 0.7;
 /// The network of the virtio NICs; 0 is that of the E810.
 const VIRTIO: u16 = 1;
 const MEMORY_MIB: u32 = 1024;
@@ -114,18 +111,6 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
         report.case(case, &hint, perftest::complete(&mut bench.ends(), case, sizes, device)).await?;
     }
     report.case("no kernel warned of anything", &hint, bench.no_warnings()).await?;
-
-    let others = bench.others().await.context(hint.clone())?;
-    let devices = [&by_gid, &others[0], &others[1]];
-    let mut table = perftest::heading(&devices);
-    for figure in FIGURES {
-        let beside =
-            if figure.is_latency() { Bound::AtMost(1.0 / OF_MTHCA) } else { Bound::AtLeast(OF_MTHCA) };
-        let soft = figure.bound.map_or(String::new(), |bound| format!(", {} soft-RoCE's", bound.text()));
-        let name = format!("{}, {} ib_mthca's{soft}", figure.name(), beside.text());
-        report.case(&name, &hint, bench.compare(figure, beside, devices, &mut table)).await?;
-    }
-    line(&table)?;
     report.case("the daemons end with success on SIGTERM", &hint, bench.stop()).await
 }
 
@@ -195,59 +180,6 @@ impl Bench {
     async fn no_warnings(&mut self) -> Result<()> {
         self.a.no_warnings().await?;
         self.b.no_warnings().await
-    }
-
-    /// Measures a figure of the E810, the other HCA and soft-RoCE, in turns.
-    async fn compare(
-        &mut self,
-        figure: &Figure,
-        beside: Bound,
-        devices: [&Device; 3],
-        table: &mut String,
-    ) -> Result<()> {
-        let values = figure.in_turns(&mut self.ends(), &devices).await?;
-        table.push_str(&perftest::table_line(figure, &values));
-        let [mut ours, mut mthca, soft] = values[..] else {
-            bail!("{} values of three devices", values.len())
-        };
-        figure.bound.map_or(Ok(()), |bound| bound.judge(ours, soft)).context("compared with soft-RoCE")?;
-        if figure.is_latency() {
-            let values = self.placed_alike(figure, [devices[0], devices[1]]).await?;
-            table.push_str(&perftest::table_row("  its threads placed alike", &values));
-            [ours, mthca] =
-                values.try_into().map_err(|values| anyhow!("expected two values, found {values:?}"))?;
-        }
-        beside.judge(ours, mthca).context("compared with ib_mthca")
-    }
-
-    /// Measures a figure of two devices, in turns, while each guest and what is behind its devices have a processor of their
-    /// own. Left to itself a host wakes some of a device's threads on the other processor and keeps to that for a thousand
-    /// messages or more: one way is then 14, 32 or 50 us, of whichever device.
-    async fn placed_alike(&mut self, figure: &Figure, devices: [&Device; 2]) -> Result<Vec<f64>> {
-        let all = processors::ours()?;
-        let (one, other) = match all[..] {
-            [one, other, ..] => (one, other),
-            [only] => (only, only),
-            [] => bail!("no processors"),
-        };
-        let values = match self.place(&[one], &[other]).context("place") {
-            Ok(()) => figure.in_turns(&mut self.ends(), &devices).await,
-            Err(error) => Err(error),
-        };
-        self.place(&all, &all).context("releasing the processors")?;
-        values
-    }
-
-    /// Lets the processes of each side run on these processors alone.
-    fn place(&mut self, a: &[usize], b: &[usize]) -> Result<()> {
-        let stations = [(&mut self.a, a), (&mut self.b, b)];
-        for ((station, processors), other) in stations.into_iter().zip(&mut self.daemons) {
-            processors::keep(station.vm.process_id()?, processors)?;
-            for daemon in station.daemon.iter_mut().chain([other]) {
-                processors::keep(daemon.process().id()?, processors)?;
-            }
-        }
-        Ok(())
     }
 
     pub(in super::super) async fn stop(self) -> Result<()> {

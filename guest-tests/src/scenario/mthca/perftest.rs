@@ -1,12 +1,11 @@
-//! perftest between two guests: every operation, service and size; and its figures beside those of soft-RoCE, measured
-//! by the same programs in the same guests.
+//! perftest between two guests: every operation, service and size completes. Its figures are compared by `speed-guests`.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
-use super::super::perftest::{self, Bound, Device, FIGURES, Figure};
+use super::super::perftest;
 use super::super::stock_pair::StockPair;
 use crate::lab::Lab;
-use crate::report::{Report, line};
+use crate::report::Report;
 
 /// Program and arguments, and how many sizes it reports.
 const CASES: &[(&str, usize)] = &[
@@ -60,27 +59,5 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
         report.case(case, &hint, perftest::complete(&mut pair.ends(), case, sizes, &mthca)).await?;
     }
     report.case("no kernel warned of anything", &hint, pair.no_warnings()).await?;
-
-    report.case("soft-RoCE on the same guests' Ethernet", &hint, pair.add_soft_roce()).await?;
-    let soft = pair.soft_roce();
-    let mut table = perftest::heading(&[&mthca, &soft]);
-    for figure in FIGURES {
-        let bound = figure.bound.map_or("beside".into(), Bound::text);
-        let name = format!("{}, {bound} soft-RoCE's", figure.name());
-        report.case(&name, &hint, compare(figure, &mut pair, [&mthca, &soft], &mut table)).await?;
-    }
-    line(&table)?;
     report.case("the daemons end with success on SIGTERM", &hint, pair.stop()).await
-}
-
-async fn compare(
-    figure: &Figure,
-    pair: &mut StockPair,
-    devices: [&Device; 2],
-    table: &mut String,
-) -> Result<()> {
-    let values = figure.in_turns(&mut pair.ends(), &devices).await?;
-    table.push_str(&perftest::table_line(figure, &values));
-    let [ours, theirs] = values[..] else { bail!("{} values of two devices", values.len()) };
-    figure.bound.map_or(Ok(()), |bound| bound.judge(ours, theirs))
 }

@@ -1,0 +1,24 @@
+//! Tests of the engine by its public interface. One test program, since each links the whole crate.
+
+mod amplification;
+mod answers;
+mod bounds;
+mod common;
+mod congestion;
+mod credits;
+mod errors;
+mod explain;
+mod figures;
+mod groups;
+mod keys;
+mod loopback;
+mod loss;
+mod management;
+mod numbers;
+mod requests;
+mod rnr;
+mod sim;
+mod srq;
+mod states;
+mod transfer;
+mod unreliable;

@@ -1,0 +1,38 @@
+//! Keeps how long scenarios and cases take, one JSON object per line, in the file that the environment variable `HCAD_TIMES`
+//! names. `ci/test` sets it and adds the times of its steps.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+const FILE: &str = "HCAD_TIMES";
+
+/// Records one case.
+pub(crate) fn case(scenario: &str, case: &str, elapsed: Duration) {
+    append(&json!({ "scenario": scenario, "case": case, "seconds": rounded(elapsed) }));
+}
+
+/// Records a whole scenario, with its boots.
+pub(crate) fn scenario(scenario: &str, elapsed: Duration) {
+    append(&json!({ "scenario": scenario, "seconds": rounded(elapsed) }));
+}
+
+fn rounded(elapsed: Duration) -> f64 {
+    (elapsed.as_secs_f64() * 10.0).round() / 10.0
+}
+
+/// Appends a line. A failure is logged, as it says nothing about what is tested.
+fn append(times: &Value) {
+    let Some(path) = std::env::var_os(FILE).filter(|path| !path.is_empty()) else { return };
+    let appended = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&path)
+        // One write per line: scenarios of one run share the file.
+        .and_then(|mut file| file.write_all(format!("{times}\n").as_bytes()));
+    if let Err(error) = appended {
+        tracing::warn!("cannot write times to {}: {error}", path.display());
+    }
+}

@@ -1,0 +1,7 @@
+//! Tests of the layouts by their public interface. One test program, since each links the whole crate.
+
+mod citations;
+mod corpus;
+mod golden;
+mod mad_golden;
+mod props;
