@@ -51,7 +51,9 @@ fn run(test: &str, more: Value, probe: fn(&Intruder)) {
         let folder = tempfile::tempdir().unwrap();
         prepare(folder.path(), *user);
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", &format!("confinement_probes::{test}"), "--nocapture", "--test-threads=1"]).env(FOLDER, folder.path());
+        command
+            .args(["--exact", &format!("confinement_probes::{test}"), "--nocapture", "--test-threads=1"])
+            .env(FOLDER, folder.path());
         command.envs(user.map(|user| (USER, user.to_string()))).env_remove("XDG_RUNTIME_DIR");
         let output = command.output().unwrap();
         let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());

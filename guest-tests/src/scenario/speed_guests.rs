@@ -58,7 +58,8 @@ impl Row {
             true => Bound::AtMost(1.0 / E810_OF_MTHCA),
             false => Bound::AtLeast(E810_OF_MTHCA),
         };
-        let of_soft_roce = self.figure.bound.into_iter().flat_map(|bound| [(0, soft_roce, bound), (2, soft_roce, bound)]);
+        let of_soft_roce =
+            self.figure.bound.into_iter().flat_map(|bound| [(0, soft_roce, bound), (2, soft_roce, bound)]);
         of_soft_roce.chain([(2, 0, beside_mthca)]).collect()
     }
 
@@ -107,7 +108,8 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     line(&table(&rows))?;
     for row in &rows {
         for (device, of, bound) in row.bounds() {
-            let name = format!("{} on {}, {} {}'s", row.figure.name(), DEVICES[device], bound.text(), DEVICES[of]);
+            let name =
+                format!("{} on {}, {} {}'s", row.figure.name(), DEVICES[device], bound.text(), DEVICES[of]);
             report.case(&name, &hint, async { row.judge(device, of, bound) }).await?;
         }
     }

@@ -130,11 +130,6 @@ impl StockPair {
         tokio::try_join!(self.a.load(), self.b.load()).map(drop)
     }
 
-    /// Puts a soft-RoCE device `rxe0` on the Ethernet of both.
-    pub(super) async fn add_soft_roce(&mut self) -> Result<()> {
-        tokio::try_join!(self.a.add_soft_roce(), self.b.add_soft_roce()).map(drop)
-    }
-
     /// Runs a program of two ends, the server at b.
     pub(super) async fn exchange(&mut self, exchange: &Exchange) -> Result<Ends> {
         exchange.run(&mut self.b.vm, &mut self.a.vm).await
@@ -147,17 +142,12 @@ impl StockPair {
 
     /// The HCA of both, for them.
     pub(super) fn mthca(&self) -> Device {
-        self.device("ib_mthca", MTHCA, false)
-    }
-
-    /// The same of soft-RoCE.
-    pub(super) fn soft_roce(&self) -> Device {
-        // The GID of its IPv4 address.
-        self.device("soft-RoCE", "rxe0 -x 1", true)
-    }
-
-    fn device(&self, title: &'static str, name: &str, slow: bool) -> Device {
-        Device { title, names: [name.into(), name.into()], server: self.b.ip.to_string(), slow }
+        Device {
+            title: "ib_mthca",
+            names: [MTHCA.into(), MTHCA.into()],
+            server: self.b.ip.to_string(),
+            slow: false,
+        }
     }
 
     /// Neither kernel has warned of anything.
@@ -287,11 +277,6 @@ impl StockNode {
     /// Whether the RDMA core of its kernel reports the port's state in messages: that of 6.12 does not.
     pub(super) async fn tells_port_state(&mut self) -> Result<bool> {
         Ok(!self.vm.run(&["uname", "-r"]).await?.starts_with("6.12."))
-    }
-
-    /// Puts a soft-RoCE device `rxe0` on the Ethernet.
-    async fn add_soft_roce(&mut self) -> Result<()> {
-        add_soft_roce(&mut self.vm, "eth0").await
     }
 
     /// The kernel has warned of nothing that is not accounted for.
