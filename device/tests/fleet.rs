@@ -160,13 +160,14 @@ fn a_device_that_cannot_be_added_is_refused_with_its_key_and_nothing_is_lost() {
         entry
     };
     let udp = |bind: &str| json!({ "udp": { "bind": bind, "peers": [] } });
+    let in_use = format!("device.fabric.udp.bind: {own} is already used by hca1");
     let cases = [
         (json!([1]), "standard input does not contain one JSON object"),
         (with("id", json!("two")), "device.id: invalid type"),
         (with("sockt", json!(1)), "device.sockt: unknown field `sockt`"),
-        (with("id", json!(1)), "device.id: 1 is already the number of hca1"),
-        (with("mac", json!("02:00:00:00:00:01")), "device.mac: 02:00:00:00:00:01 is already the MAC of hca1"),
-        (with("fabric", udp(&own)), "device.fabric.udp.bind: hca1 already receives on 127.0.0.1:"),
+        (with("id", json!(1)), "device.id: 1 is already used by hca1"),
+        (with("mac", json!("02:00:00:00:00:01")), "device.mac: 02:00:00:00:00:01 is already used by hca1"),
+        (with("fabric", udp(&own)), in_use.as_str()),
         (
             with("fabric", udp(&taken.local_addr().unwrap().to_string())),
             "device.fabric.udp.bind: cannot open 127.0.0.1:",
@@ -316,10 +317,10 @@ fn a_file_that_is_wrong_changes_nothing() {
     let mut like_added = device(&path, 8);
     like_added["mac"] = json!("02:00:00:00:00:07");
     for (devices, problem) in [
-        (vec![], "devices: at least one device is needed"),
-        (vec![one.clone(), one.clone()], "devices[1].id: 1 is already the number of devices[0]"),
+        (vec![], "devices: at least one device is required"),
+        (vec![one.clone(), one.clone()], "devices[1].id: 1 is already used by devices[0]"),
         // Only with what is not in the file.
-        (vec![one.clone(), like_added], "devices[1].mac: 02:00:00:00:00:07 is already the MAC of hca7"),
+        (vec![one.clone(), like_added], "devices[1].mac: 02:00:00:00:00:07 is already used by hca7"),
         (vec![one.clone(), elsewhere], "devices[1].socket_path: /nonexistent"),
         // Seen only when the device is made; device 2 would go.
         (vec![one, device(&path, 4), in_use], "devices[2].fabric.udp.bind: cannot open 127.0.0.1:"),

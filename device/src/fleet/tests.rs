@@ -74,7 +74,7 @@ fn a_device_that_hangs_is_not_removed_and_keeps_its_number() {
     assert!(block_on(fleet.remove(1)).unwrap_err().to_string().contains("is still shutting down"));
     let entry = serde_json::from_str(&device(&folder, 1)).unwrap();
     let error = fleet.add(entry).unwrap_err().to_string();
-    assert_eq!(error, "device.id: 1 is already the number of hca1");
+    assert_eq!(error, "device.id: 1 is already used by hca1");
     block_on(fleet.remove(2)).unwrap();
     assert_eq!(roster.borrow().len(), 1);
 }
