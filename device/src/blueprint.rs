@@ -153,7 +153,7 @@ impl Blueprint {
                 Some(self.must("record", path, record)?)
             }
             (Some(path), Occasion::Restart) => {
-                tracing::warn!(path = %path.display(), "recording ended because the device failed");
+                tracing::warn!(path = %path.display(), "recording stopped: device failed");
                 None
             }
         };
@@ -277,9 +277,13 @@ pub fn name(device: &DeviceConfig) -> String {
     format!("hca{}", device.identity.lid.get())
 }
 
-/// What could be opened again; the log says what could not.
+/// Logs a file that cannot be reopened.
 fn unless<T>(path: &Path, opened: io::Result<T>) -> Option<T> {
-    opened.inspect_err(|error| tracing::warn!(path = %path.display(), %error, "writing stopped")).ok()
+    opened
+        .inspect_err(
+            |error| tracing::warn!(path = %path.display(), %error, "cannot reopen file, writing stopped"),
+        )
+        .ok()
 }
 
 /// What a worker is made of beside its front-end.

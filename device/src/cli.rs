@@ -1,4 +1,4 @@
-//! The command line, with the options that QEMU's conventions ask of a back-end program.
+//! The command line, including the options that QEMU requires of back-end programs.
 
 pub mod device;
 
@@ -18,24 +18,25 @@ use crate::telemetry::filter::{CaptureFilter, TraceFilter};
 use crate::telemetry::store::Keep;
 use crate::telemetry::trace::TraceFormat;
 
-/// Heading of options that override the configuration of the only device.
-const OVERRIDES: &str = "Overrides (for configurations with one device)";
+/// Heading of the options that override the configuration of a single device.
+const OVERRIDES: &str = "Overrides (only for configurations with one device)";
 
 /// Shown below the options.
 const EXAMPLES: &str = "\
 Examples:
-  hcad --config configs/jingzhao.json            serve the devices of a configuration
-  hcad --config configs/jingzhao.json --check    check the configuration only
+  hcad --config configs/jingzhao.json            serve the configured devices
+  hcad --config configs/jingzhao.json --check    check the configuration and exit
   hcad --frontend mthca --id 1 --udp 127.0.0.1:47911 --peer 127.0.0.1:47912
-                                                 serve one device without a file
-  hcad replay device.record                      replay a recording";
+                                                 serve one device without a configuration file
+  hcad replay device.record                      replay a session record";
 
-/// Emulates RDMA network cards as vfio-user PCI devices.
+/// Emulate RDMA NICs as vfio-user PCI devices
 ///
-/// Runs in the foreground until SIGTERM or SIGINT. SIGHUP or `hcactl reload` reloads the configuration file. The log goes to
-/// standard error; RUST_LOG sets its filter. Sockets without a configured path are created in $RUNTIME_DIRECTORY,
-/// $XDG_RUNTIME_DIR/hcad or /run/hcad. A socket passed by systemd is used if the configuration names its path, or if there is
-/// only one device and it has no path.
+/// hcad runs in the foreground until it receives SIGTERM or SIGINT. SIGHUP and `hcactl reload` reload the
+/// configuration file. The log is written to standard error; RUST_LOG sets its filter. Sockets without a
+/// configured path are created in $RUNTIME_DIRECTORY if it is set, otherwise in $XDG_RUNTIME_DIR/hcad or
+/// /run/hcad. hcad uses a socket passed by systemd if the configuration names its path, or if there is only
+/// one device and it has no path.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "hcad",
@@ -49,23 +50,23 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// Configuration file in JSON (schema: configs/config.schema.json), or "-" for standard input
+    /// Path of the configuration file (JSON; schema: configs/config.schema.json), or "-" for standard input
     #[arg(long, value_name = "FILE", required_unless_present_any = ["print_capabilities", "frontend", "write_manual"])]
     pub config: Option<PathBuf>,
 
     #[command(flatten)]
-    #[expect(missing_docs, reason = "clap would take it for the help of the whole program")]
+    #[expect(missing_docs, reason = "clap would use it as the help text of the program")]
     pub device: DeviceArgs,
 
-    /// Unix socket for the VMM
+    /// Path of the Unix socket for the VMM
     #[arg(long, help_heading = OVERRIDES, value_name = "PATH", conflicts_with = "fd")]
     pub socket_path: Option<PathBuf>,
 
-    /// Inherited file descriptor of a listening or connected Unix socket
+    /// File descriptor of an inherited Unix socket, listening or connected to the VMM
     #[arg(long, help_heading = OVERRIDES, value_name = "N", value_parser = clap::value_parser!(RawFd).range(3..))]
     pub fd: Option<RawFd>,
 
-    /// Unix socket for hcactl. Without PATH: control.sock in the runtime directory
+    /// Create a Unix socket for hcactl at PATH [default: control.sock in the runtime directory]
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
     pub control_socket: Option<Option<PathBuf>>,
 
@@ -73,15 +74,15 @@ pub struct Cli {
     #[arg(long, help_heading = OVERRIDES, value_name = "FILE")]
     pub capture: Option<PathBuf>,
 
-    /// Trace register accesses, commands and queue entries to this file ("-": standard error)
+    /// Trace register accesses, commands and queue entries to this file, or "-" for standard error
     #[arg(long, help_heading = OVERRIDES, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 
-    /// Format of the trace
+    /// Trace format
     #[arg(long, help_heading = OVERRIDES, value_name = "FORMAT", value_enum, default_value_t, requires = "trace")]
     pub trace_format: TraceFormat,
 
-    /// Record all input to this file, for `hcad replay`
+    /// Write a session record (all device input) to this file, for `hcad replay`
     #[arg(long, help_heading = OVERRIDES, value_name = "FILE")]
     pub record: Option<PathBuf>,
 
@@ -93,43 +94,44 @@ pub struct Cli {
     #[arg(long)]
     pub check: bool,
 
-    /// Print the capabilities of this back-end as JSON and exit
+    /// Print the back-end capabilities as JSON and exit
     #[arg(long)]
     pub print_capabilities: bool,
 
-    /// Write man pages and shell completions to this folder and exit (for packagers)
+    /// Write man pages and shell completions to this directory and exit (for packagers)
     #[arg(long, value_name = "FOLDER", hide = true, exclusive = true)]
     pub write_manual: Option<PathBuf>,
 }
 
-/// What hcad does beside serving.
+/// Commands other than serving devices.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
-    /// Replay a recording and compare the device's output with the recorded output
+    /// Replay a session record and compare the device's output with the recorded output
     ///
-    /// Needs neither a guest nor a network. Reports the first difference and exits with status 1 if there is one.
+    /// A replay needs neither a guest nor a network. If the output differs, hcad prints the first difference
+    /// and exits with status 1.
     Replay(ReplayArgs),
 }
 
 /// Arguments of `hcad replay`.
 #[derive(Clone, Debug, Args)]
 pub struct ReplayArgs {
-    /// Recording to replay
+    /// Path of the session record
     pub file: PathBuf,
 
-    /// Stop after step N; steps are numbered from 1
+    /// Stop after step N (the first step is 1)
     #[arg(long, value_name = "N")]
     pub until: Option<u64>,
 
-    /// Trace register accesses, commands and queue entries to this file, with times of the device's clock
+    /// Trace register accesses, commands and queue entries to this file, with timestamps of the device clock
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 
-    /// Format of the trace
+    /// Trace format
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t, requires = "trace")]
     pub trace_format: TraceFormat,
 
-    /// Print each step and the device's actions in it
+    /// Print each step and the resulting device actions
     #[arg(long)]
     pub steps: bool,
 
@@ -139,16 +141,16 @@ pub struct ReplayArgs {
 }
 
 impl Cli {
-    /// Where the configuration comes from.
+    /// Name of the configuration source in messages: the file, or the command line.
     pub fn origin(&self) -> &Path {
         self.config.as_deref().unwrap_or(COMMAND_LINE.as_ref())
     }
 
-    /// The configuration that is to run, of a file or of options: what options override is replaced, and each device has a
-    /// socket, if need be one of `inherited` or one in a folder of its own choice.
+    /// Loads the configuration from the file or from the device options and applies the overrides. Every
+    /// device without a configured socket gets one from `inherited` or a path in the runtime directory.
     ///
     /// # Errors
-    /// The file cannot be read, or something in it or in the options is wrong.
+    /// The file cannot be read, or the file or an option is invalid.
     pub fn configuration(&self, inherited: &mut Inherited) -> Result<Config, ConfigError> {
         let mut config = match (self.device.configuration(), &self.config) {
             (Some(config), _) => config?,
@@ -164,15 +166,16 @@ impl Cli {
         Ok(config)
     }
 
-    /// The file that the configuration comes from, if it can be read again: a pipe would have us wait for who writes to it.
+    /// The configuration file, if it can be read again. Reading a pipe again would block until somebody
+    /// writes to it.
     pub fn file(&self) -> Option<&Path> {
         self.config.as_deref().filter(|path| path.is_file())
     }
 
-    /// The configuration that is to run from now on, of the text of a file, as at the start.
+    /// Parses a new version of the configuration file and applies the same overrides as at startup.
     ///
     /// # Errors
-    /// Something in it, or in it with the options, is wrong.
+    /// The configuration is invalid, by itself or combined with the options.
     pub fn again(&self, text: &str, inherited: &mut Inherited) -> Result<Config, ConfigError> {
         let mut config = Config::from_text(text, self.origin())?;
         self.apply(&mut config, inherited).map_err(|error| error.in_file(self.origin()))?;
@@ -190,7 +193,7 @@ impl Cli {
         if let Some((option, _)) = overrides.iter().find(|(_, given)| *given) {
             let [device] = config.devices.as_mut_slice() else {
                 let problem = format!(
-                    "requires a configuration with exactly one device, this one has {}",
+                    "requires a configuration with exactly one device, but this one has {}",
                     config.devices.len()
                 );
                 return Err(ConfigError::Value { key: (*option).into(), problem });
@@ -243,7 +246,7 @@ pub fn capabilities() -> String {
     serde_json::json!({ "type": "vfio-user", "features": features }).to_string()
 }
 
-/// The keys of which an entry of the configuration has one.
+/// The keys of a `oneOf` schema.
 fn keys_of(schema: &Schema) -> Vec<String> {
     let variants = schema.get("oneOf").and_then(Value::as_array).into_iter().flatten();
     let keys = |variant: &Value| {
@@ -322,7 +325,7 @@ mod tests {
     #[test]
     fn overrides_need_a_single_device() {
         let error = apply(&["--capture", "c"], configuration("pair.json")).unwrap_err();
-        assert_eq!(error, "--capture: requires a configuration with exactly one device, this one has 2");
+        assert_eq!(error, "--capture: requires a configuration with exactly one device, but this one has 2");
     }
 
     #[test]

@@ -36,26 +36,26 @@ use crate::memory::limits::MAX_BYTES_OF_ALL;
 use crate::telemetry::subscriber::LogConfig;
 use crate::text_file;
 
-/// The configuration file of hcad.
+/// Configuration file of hcad.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "hcad configuration")]
 pub struct ConfigFile {
-    /// Log settings. The log goes to standard error.
+    /// Log settings. The log is written to standard error.
     #[serde(default)]
     pub log: LogConfig,
-    /// The devices that this process serves, one thread each.
+    /// Devices to serve. Each runs in its own thread.
     pub devices: Vec<DeviceEntry>,
-    /// Unix socket for `hcactl`, accessible to the user of this process only. Without it there is no control
+    /// Path of the Unix socket for `hcactl`. Only the user that runs hcad can connect. Default: no control
     /// socket, unless `--control-socket` is given.
     pub control_socket: Option<PathBuf>,
-    /// Listen address for Prometheus (`GET /metrics`). Either ADDRESS:PORT, such as "127.0.0.1:9474", which is open
-    /// to everyone who can reach the address, or the path of a Unix socket, accessible to the user of this process
-    /// only. Without it, metrics are not served.
+    /// Listen address for Prometheus (`GET /metrics`): ADDRESS:PORT, such as "127.0.0.1:9474", or the path of
+    /// a Unix socket. Anyone who can reach a network address can read the metrics. Only the user that runs
+    /// hcad can connect to a Unix socket. Default: metrics are not served.
     pub metrics: Option<String>,
-    /// Default `socket_mode` of the devices, in octal: "0600", or "0660" with a `socket_group`.
+    /// Default `socket_mode` of all devices, in octal. If not set: "0600", or "0660" with a `socket_group`.
     pub socket_mode: Option<String>,
-    /// Default `socket_group` of the devices.
+    /// Default `socket_group` of all devices.
     pub socket_group: Option<GroupEntry>,
     /// Sandbox settings.
     #[serde(default)]
@@ -84,7 +84,7 @@ pub struct Config {
 /// Keys of what cannot change while the process runs.
 const OF_THE_PROCESS: [&str; 4] = ["log", "control_socket", "metrics", "confinement"];
 
-/// What is wrong with a configuration. One line each, naming the key.
+/// A configuration error: one line that names the key.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -142,7 +142,7 @@ impl From<ConfigError> for ReadError {
 /// What stands for standard input where a configuration is named.
 const STANDARD_INPUT: &str = "-";
 
-/// How a configuration is called.
+/// Name of a configuration in messages.
 pub fn shown(path: &Path) -> impl fmt::Display {
     if path == Path::new(STANDARD_INPUT) { Path::new("standard input") } else { path }.display()
 }
@@ -214,7 +214,7 @@ impl TryFrom<ConfigFile> for Config {
 
     fn try_from(file: ConfigFile) -> Result<Self, ConfigError> {
         if file.devices.is_empty() {
-            return Err(value("devices", "at least one device is needed"));
+            return Err(value("devices", "at least one device is required"));
         }
         let sockets = SocketsEntry { mode: file.socket_mode, group: file.socket_group };
         let all = sockets.entry();
@@ -263,16 +263,16 @@ pub fn check_together(devices: &[(String, &DeviceConfig)]) -> Result<(), ConfigE
         let key = |part| format!("{name}.{part}");
         let Identity { lid, mac, .. } = device.identity;
         if let Some(other) = numbers.insert(lid, name) {
-            return Err(value(&key("id"), format!("{} is already the number of {other}", lid.get())));
+            return Err(value(&key("id"), format!("{} is already used by {other}", lid.get())));
         }
         if let Some(other) = macs.insert(mac, name) {
-            return Err(value(&key("mac"), format!("{mac} is already the MAC of {other}")));
+            return Err(value(&key("mac"), format!("{mac} is already used by {other}")));
         }
         if let FabricConfig::Udp { bind, .. } = device.fabric
             && bind.port() != 0
             && let Some(other) = binds.insert(bind, name)
         {
-            return Err(value(&key("fabric.udp.bind"), format!("{other} already receives on {bind}")));
+            return Err(value(&key("fabric.udp.bind"), format!("{bind} is already used by {other}")));
         }
     }
     let bytes = devices.iter().try_fold(0_u64, |sum, (_, device)| sum.checked_add(device.memory.bytes));
@@ -281,7 +281,7 @@ pub fn check_together(devices: &[(String, &DeviceConfig)]) -> Result<(), ConfigE
         _ => Err(value(
             "guest_memory",
             format!(
-                "the devices' max_gib add up to more than {} GiB, the limit for all devices",
+                "the sum of max_gib over all devices exceeds the maximum of {} GiB",
                 MAX_BYTES_OF_ALL >> 30
             ),
         )),
@@ -328,23 +328,23 @@ mod tests {
     #[test]
     fn errors_name_the_key() {
         for (devices, message) in [
-            (String::new(), "devices: at least one device is needed"),
+            (String::new(), "devices: at least one device is required"),
             (device(r#", "mac": "2:0""#), "devices[0].mac: \"2:0\" is not a MAC address"),
             (device(r#", "mac": "01:00:00:00:00:01""#), "devices[0].mac: 01:00:00:00:00:01 is not a unicast"),
-            (device(r#", "default_peer": {"id": 0}"#), "devices[0].default_peer.id: 0 is not in 1..=49150"),
-            (device(r#", "linger_us": 1001"#), "devices[0].linger_us: 1001 is not in 0..=1000"),
-            (device(r#", "coalesce_us": 1001"#), "devices[0].coalesce_us: 1001 is not in 0..=1000"),
             (
-                format!("{},{}", device(""), device("")),
-                "devices[1].id: 258 is already the number of devices[0]",
+                device(r#", "default_peer": {"id": 0}"#),
+                "devices[0].default_peer.id: 0 is not between 1 and 49150",
             ),
+            (device(r#", "linger_us": 1001"#), "devices[0].linger_us: 1001 is not between 0 and 1000"),
+            (device(r#", "coalesce_us": 1001"#), "devices[0].coalesce_us: 1001 is not between 0 and 1000"),
+            (format!("{},{}", device(""), device("")), "devices[1].id: 258 is already used by devices[0]"),
             (
                 format!("{},{}", device(""), device(r#", "mac": "02:00:00:00:01:02""#).replace("258", "259")),
-                "devices[1].mac: 02:00:00:00:01:02 is already the MAC of devices[0]",
+                "devices[1].mac: 02:00:00:00:01:02 is already used by devices[0]",
             ),
             (
                 format!("{},{}", device(""), device("").replace("258", "259")),
-                "devices[1].fabric.udp.bind: devices[0] already receives on 127.0.0.1:7000",
+                "devices[1].fabric.udp.bind: 127.0.0.1:7000 is already used by devices[0]",
             ),
             (
                 device(r#", "peers": [{"id": 1}, {"id": 2, "mac": "02:00:00:00:00:01"}]"#),
@@ -356,22 +356,22 @@ mod tests {
             (device(r#", "ipv4": "10.0.0""#), "devices[0].ipv4: invalid IPv4 address syntax"),
             (
                 device(r#", "ipv4": "224.0.0.1""#),
-                "devices[0].ipv4: 224.0.0.1 is not a valid address for a port",
+                "devices[0].ipv4: 224.0.0.1 is not a usable unicast address",
             ),
-            (device(r#", "ipv4": "0.0.0.0""#), "devices[0].ipv4: 0.0.0.0 is not a valid address for a port"),
+            (device(r#", "ipv4": "0.0.0.0""#), "devices[0].ipv4: 0.0.0.0 is not a usable unicast address"),
             (
                 device(r#", "ipv4": "255.255.255.255""#),
-                "devices[0].ipv4: 255.255.255.255 is not a valid address",
+                "devices[0].ipv4: 255.255.255.255 is not a usable unicast address",
             ),
             (
                 device(r#", "ipv4": "127.1.2.3""#),
-                "devices[0].ipv4: 127.1.2.3 is not a valid address for a port",
+                "devices[0].ipv4: 127.1.2.3 is not a usable unicast address",
             ),
             (
                 device(r#", "default_peer": {"id": 3, "ipv4": "127.0.0.1"}"#),
-                "devices[0].default_peer.ipv4: 127.0.0.1 is not a valid address for a port",
+                "devices[0].default_peer.ipv4: 127.0.0.1 is not a usable unicast address",
             ),
-            (device(r#", "ipv6": "ff02::1""#), "devices[0].ipv6: ff02::1 is not a valid address for a port"),
+            (device(r#", "ipv6": "ff02::1""#), "devices[0].ipv6: ff02::1 is not a usable unicast address"),
             (
                 device(r#", "impairments": [{"direction": "tx", "action": "drop", "nth": 0}]"#),
                 "devices[0].impairments[0].nth: must be at least 1",

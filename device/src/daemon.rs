@@ -101,7 +101,7 @@ pub fn run(
             tracing::warn!(
                 signal,
                 guests,
-                "shutting down while guests are connected; they lose their devices, because QEMU does not reconnect"
+                "shutting down while guests are connected; they lose their devices because QEMU does not reconnect"
             );
         }
     }
@@ -168,7 +168,7 @@ fn listen_for_metrics(config: &MetricsConfig) -> Result<(metrics::server::Listen
             .map_err(|source| MakeError::Fabric { key: key(), name: address.to_string(), source })?,
     };
     if let Some(address) = listener.address() {
-        tracing::info!(%address, "serving metrics on a network address, without authentication");
+        tracing::info!(%address, "serving metrics on a network address without authentication");
     }
     Ok((listener, Process::new()))
 }
@@ -178,7 +178,7 @@ async fn serve_metrics(figures: Option<(metrics::server::Listener, Process)>, ro
     if let Some((listener, process)) = figures
         && let Err(error) = metrics::server::serve(&listener, process, roster).await
     {
-        tracing::error!(%error, "metrics listener failed");
+        tracing::error!(%error, "metrics server failed");
     }
     future::pending().await
 }

@@ -260,7 +260,7 @@ impl Fleet {
         self.over.take()
     }
 
-    /// Reads the file again and does what it says; tells the log how it went.
+    /// Reads and applies the configuration file again, and logs the outcome.
     async fn reload_file(&mut self) {
         let text = match &self.origin {
             None => Err(Refusal::NoFile),
@@ -315,7 +315,7 @@ impl Fleet {
         let made = self.make(device, ADDED)?;
         let name = made.blueprint.name();
         self.run(made, false)?;
-        tracing::info!(device = name, "added");
+        tracing::info!(device = name, "device added");
         Ok((id, socket))
     }
 
@@ -327,7 +327,7 @@ impl Fleet {
             return Err(Refusal::Leaving(name));
         }
         if self.leave(&BTreeSet::from([serial])).await.is_empty() {
-            tracing::info!(device = name, "removed");
+            tracing::info!(device = name, "device removed");
             Ok(())
         } else {
             Err(Refusal::Hung(name))
@@ -341,12 +341,18 @@ impl Fleet {
             Err(refusal) => tracing::error!("configuration not reloaded: {refusal}"),
             Ok(Reloaded { added, removed, changed, unchanged, not_changed, problems }) => {
                 for key in not_changed {
-                    tracing::warn!(key, "not changed: takes effect when hcad restarts");
+                    tracing::warn!(key, "setting unchanged; restart hcad to apply the new value");
                 }
                 problems
                     .iter()
-                    .for_each(|problem| tracing::error!("configuration reloaded with a problem: {problem}"));
-                tracing::info!(?added, ?removed, ?changed, unchanged = unchanged.len(), "reloaded");
+                    .for_each(|problem| tracing::error!("configuration only partly applied: {problem}"));
+                tracing::info!(
+                    ?added,
+                    ?removed,
+                    ?changed,
+                    unchanged = unchanged.len(),
+                    "configuration reloaded"
+                );
             }
         }
         reloaded
@@ -579,7 +585,7 @@ impl Fleet {
             _ if is_leaving => {}
             (Ok(_), true) => self.over = Some(Ok(())),
             (Err(source), true) => self.over = Some(Err(FleetError::Device { name, source })),
-            (Ok(_), false) => tracing::info!(device = name, "only client disconnected; device stopped"),
+            (Ok(_), false) => tracing::info!(device = name, "the only client disconnected; device stopped"),
             (Err(failure), false) => {
                 tracing::error!(device = name, %failure, "device stopped after a failure")
             }

@@ -25,15 +25,15 @@ pub enum InheritedError {
     /// A descriptor is not what it should be.
     #[error(transparent)]
     Descriptor(#[from] ListenError),
-    /// One that is connected, where sockets to listen on are wanted.
+    /// A connected socket where a listening socket is required.
     #[error("LISTEN_FDS: descriptor {0} is a connected socket; set Accept=no in the socket unit")]
     Connected(RawFd),
     /// No number, or too many.
-    #[error("LISTEN_FDS: {0:?} is not a number of descriptors up to {MAX}")]
+    #[error("LISTEN_FDS: {0:?} is not a number between 0 and {MAX}")]
     Number(String),
-    /// Nothing in the configuration is served there.
+    /// The configuration does not use the socket.
     #[error(
-        "LISTEN_FDS: {} is not used; name it as `socket_path` or `control_socket` in the configuration",
+        "LISTEN_FDS: {} is not used; set it as `socket_path` or `control_socket` in the configuration",
         .0.display()
     )]
     Unused(PathBuf),

@@ -19,11 +19,11 @@ use device::notify::Notify;
 use device::plain;
 use device::telemetry::{file, outlet, subscriber};
 
-/// How long lines that wait for standard error hold up the end.
+/// How long an exit waits for log lines queued for standard error.
 const FAREWELL: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
-    let ran = file::survive_size_limit().context("SIGXFSZ").and_then(|()| run(&Cli::parse()));
+    let ran = file::survive_size_limit().context("cannot handle SIGXFSZ").and_then(|()| run(&Cli::parse()));
     let code = match ran {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -45,7 +45,8 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         return print(&cli::capabilities());
     }
     if let Some(folder) = &cli.write_manual {
-        return manual::write(Cli::command(), folder).context(folder.display().to_string());
+        return manual::write(Cli::command(), folder)
+            .with_context(|| format!("cannot write to {}", folder.display()));
     }
     // Before anything else here opens a descriptor.
     let mut inherited = Inherited::take_over(cli.fd).map_err(|error| match cli.fd {
@@ -92,12 +93,12 @@ fn replay(args: &ReplayArgs) -> anyhow::Result<()> {
     Ok(device::replay::run(&args.file, &options, &mut io::stdout().lock())?)
 }
 
-/// The answer that was asked for.
+/// Prints requested output.
 fn print(line: &str) -> anyhow::Result<()> {
-    writeln!(io::stdout(), "{line}").context("standard output")
+    writeln!(io::stdout(), "{line}").context("cannot write to standard output")
 }
 
-/// The one line that says why we end.
+/// Prints the error that ends the process.
 fn report(line: &str) {
     match outlet::standard_error() {
         Ok(outlet) => outlet.push(line.as_bytes()),

@@ -1,4 +1,4 @@
-//! Man pages and completions, from the definition of a program's command line.
+//! Man pages and shell completions, generated from the command-line definition of a program.
 
 use std::io;
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::path::Path;
 use clap::Command;
 use clap_complete::Shell;
 
-/// Shells that have completions.
+/// Shells for which completions are generated.
 const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Fish, Shell::Zsh];
 
-/// Writes the man page of a program, and one of each of its commands, and its completions into a folder.
+/// Writes the shell completions of a program to a directory, and one man page for it and for each command.
 ///
 /// # Errors
 /// A file cannot be written.
@@ -18,6 +18,6 @@ pub fn write(program: Command, folder: &Path) -> io::Result<()> {
     for shell in SHELLS {
         clap_complete::generate_to(shell, &mut program.clone(), &name, folder)?;
     }
-    // Its `help` command would have a page for each of the others.
+    // The `help` command would add a page for each command that it describes.
     clap_mangen::generate_to(program.disable_help_subcommand(true), folder)
 }

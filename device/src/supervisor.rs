@@ -54,7 +54,7 @@ pub fn supervise(
     mailbox: &mut Mailbox,
 ) -> Result<Ended, Failure> {
     let mut pause = FIRST_PAUSE;
-    // The last failure the log tells of: while something is missing, each try fails in the same way.
+    // The last failure in the log. While its cause persists, every attempt fails in the same way.
     let mut told = None;
     let mut worker = Ok(first);
     loop {
@@ -82,7 +82,7 @@ pub fn supervise(
         let Some(rebuild) = &mut rebuild else { return Err(failure) };
         let problem = failure.to_string();
         if told.as_ref() != Some(&problem) {
-            limited!(error, %failure, "device failed; disconnecting its client and restarting it");
+            limited!(error, %failure, "device failed; disconnecting the VMM and restarting the device");
         }
         told = Some(problem.clone());
         mailbox.set_life(Life::Restarting(problem));
@@ -100,7 +100,7 @@ pub fn supervise(
 /// What a panic said.
 fn text(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("without a message").to_owned()
+    text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
 }
 
 #[cfg(test)]

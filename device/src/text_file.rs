@@ -15,7 +15,7 @@ pub const MAX_LEN: u64 = 2 << 20;
 /// # Errors
 /// It cannot be read, is longer than [`MAX_LEN`], or is no regular file.
 pub fn read(path: &Path) -> io::Result<String> {
-    // Else opening a FIFO waits for a writer.
+    // With O_NONBLOCK, opening a FIFO does not wait for a writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(open(path, flags, Mode::empty())?);
     let kind = file.metadata()?.file_type();
@@ -25,9 +25,9 @@ pub fn read(path: &Path) -> io::Result<String> {
             kind if kind.is_fifo() => "a FIFO",
             kind if kind.is_char_device() => "a character device",
             kind if kind.is_block_device() => "a block device",
-            _ => "something else",
+            _ => "of unknown type",
         };
-        return Err(io::Error::other(format!("it is {name}, not a regular file")));
+        return Err(io::Error::other(format!("not a regular file but {name}")));
     }
     read_from(file)
 }
@@ -44,7 +44,7 @@ fn read_from(from: impl Read) -> io::Result<String> {
     let mut text = String::new();
     from.take(MAX_LEN + 1).read_to_string(&mut text)?;
     match text.len() as u64 > MAX_LEN {
-        true => Err(io::Error::other(format!("it exceeds {MAX_LEN} bytes"))),
+        true => Err(io::Error::other(format!("larger than {MAX_LEN} bytes"))),
         false => Ok(text),
     }
 }
@@ -72,7 +72,7 @@ mod tests {
             ("{}".to_owned(), "{}".to_owned())
         );
         mknodat(CWD, at("fifo"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        assert_eq!(refusal(&at("fifo")), "it is a FIFO, not a regular file");
+        assert_eq!(refusal(&at("fifo")), "not a regular file but a FIFO");
         assert!(refusal(Path::new("/dev/zero")).contains("a character device"));
         assert!(refusal(folder.path()).contains("a directory"));
         let _socket = UnixListener::bind(at("socket")).unwrap();
@@ -86,8 +86,8 @@ mod tests {
         File::create(&path).unwrap().set_len(MAX_LEN).unwrap();
         assert_eq!(read(&path).unwrap().len() as u64, MAX_LEN);
         File::create(&path).unwrap().set_len(MAX_LEN + 1).unwrap();
-        assert_eq!(refusal(&path), "it exceeds 2097152 bytes");
-        assert!(read_from(io::repeat(0)).unwrap_err().to_string().contains("exceeds"));
+        assert_eq!(refusal(&path), "larger than 2097152 bytes");
+        assert!(read_from(io::repeat(0)).unwrap_err().to_string().contains("larger than"));
         assert!(read_from(&[0xff][..]).is_err());
     }
 }

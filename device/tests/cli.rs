@@ -92,7 +92,7 @@ fn a_file_that_cannot_be_read_is_named() {
 fn a_wrong_configuration_is_refused_in_one_line_that_names_the_key() {
     let cases = [
         ("{", "EOF while parsing"),
-        (r#"{"devices": []}"#, "devices: at least one device is needed"),
+        (r#"{"devices": []}"#, "devices: at least one device is required"),
         (r#"{"devices": [{"id": 1, "frontnd": {}}]}"#, "devices[0].frontnd: unknown field `frontnd`"),
         (r#"{"devices": [{"id": "one"}]}"#, "devices[0].id: invalid type"),
         (r#"{"devices": [], "logs": 1}"#, "logs: unknown field"),
@@ -159,7 +159,7 @@ fn check_says_what_is_missing_on_this_host() {
     let folder = tempfile::tempdir().unwrap();
     let config = configuration(folder.path(), Some(Path::new("/nonexistent/s")));
     let line = one_line(&run(&["--config", config.to_str().unwrap(), "--check"]));
-    assert!(line.contains("devices[0].socket_path: /nonexistent: No such file"), "{line}");
+    assert!(line.contains("devices[0].socket_path: cannot access /nonexistent: No such file"), "{line}");
 }
 
 #[test]

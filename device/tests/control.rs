@@ -309,11 +309,14 @@ fn what_vmm_and_driver_asked_for_is_counted() {
     let text = hcactl(&control, &["explain", "qp", &format!("{QPN:#x}")]).unwrap();
     let said: Vec<_> = text.lines().collect();
     assert_eq!(said[0], format!("QP {QPN:#x}: RC, ERR"));
-    assert!(said[1].starts_with("stopped ") && said[1].ends_with(": software moved it to ERR"), "{text}");
+    assert!(
+        said[1].starts_with("stopped ") && said[1].ends_with(": software modified the QP to ERR"),
+        "{text}"
+    );
     assert_eq!(
         hcactl(&control, &["explain", "qp", "9"]).unwrap(),
         "QP 0x9: does not exist or is in RESET; doorbells and packets are ignored\n\
-         ignored: once, last reason qp_reset\n"
+         ignored: once, latest reason qp_reset\n"
     );
     let json: Value = hcactl(&control, &["--json", "explain", "qp", "9"]).unwrap().parse().unwrap();
     let ignored = json!({ "count": 1, "last": "qp_reset" });
@@ -380,7 +383,7 @@ fn memory_keeps_what_is_chosen_until_it_is_dumped_and_goes_on_then() {
     let mut guest = connect(&daemon);
     let file = |name: &str| daemon.folder.path().join(name).to_str().unwrap().to_owned();
     let error = hcactl(&control, &["trace", "dump", &file("none")]).unwrap_err();
-    assert_eq!(error, "hcactl: no trace is kept in memory; start one with `hcactl trace ring`\n");
+    assert_eq!(error, "hcactl: no trace in memory; start one with `hcactl trace ring`\n");
     assert!(hcactl(&control, &["trace", "ring", "1K"]).unwrap_err().contains("1024 is not in 65536..="));
     hcactl(&control, &["trace", "ring", "64K", "--kind", "command", "--kind", "wqe"]).unwrap();
     assert_eq!(hcactl_json(&control, "devices")[0]["trace"], "memory");
@@ -676,7 +679,10 @@ fn a_seventeenth_client_is_told_that_there_are_too_many() {
     for client in &mut clients {
         assert!(ask(client, br#"{"devices":{}}"#)["devices"].is_array());
     }
-    assert_eq!(hcactl(&control, &["devices"]).unwrap_err(), "hcactl: too many control clients\n");
+    assert_eq!(
+        hcactl(&control, &["devices"]).unwrap_err(),
+        "hcactl: too many control clients, maximum is 16\n"
+    );
     for client in &mut clients {
         assert!(ask(client, br#"{"counters":{"device":1}}"#)["counters"].is_object());
     }

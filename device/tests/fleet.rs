@@ -158,13 +158,14 @@ fn a_device_that_cannot_be_added_is_refused_with_its_key_and_nothing_is_lost() {
         entry
     };
     let udp = |bind: &str| json!({ "udp": { "bind": bind, "peers": [] } });
+    let in_use = format!("device.fabric.udp.bind: {own} is already used by hca1");
     let cases = [
-        (json!([1]), "standard input does not contain one JSON object"),
+        (json!([1]), "standard input is not a JSON object"),
         (with("id", json!("two")), "device.id: invalid type"),
         (with("sockt", json!(1)), "device.sockt: unknown field `sockt`"),
-        (with("id", json!(1)), "device.id: 1 is already the number of hca1"),
-        (with("mac", json!("02:00:00:00:00:01")), "device.mac: 02:00:00:00:00:01 is already the MAC of hca1"),
-        (with("fabric", udp(&own)), "device.fabric.udp.bind: hca1 already receives on 127.0.0.1:"),
+        (with("id", json!(1)), "device.id: 1 is already used by hca1"),
+        (with("mac", json!("02:00:00:00:00:01")), "device.mac: 02:00:00:00:00:01 is already used by hca1"),
+        (with("fabric", udp(&own)), in_use.as_str()),
         (
             with("fabric", udp(&taken.local_addr().unwrap().to_string())),
             "device.fabric.udp.bind: cannot open 127.0.0.1:",
@@ -189,7 +190,7 @@ fn a_device_that_cannot_be_added_is_refused_with_its_key_and_nothing_is_lost() {
             with("fabric", json!({ "ring": { "folder": path } })),
             "device.fabric.ring: no device used the ring",
         ),
-        (with("socket_group", json!(1)), "device.socket_group: group 1 was not named by any `socket_group`"),
+        (with("socket_group", json!(1)), "device.socket_group: group 1 was not set as a `socket_group`"),
     ];
     for (entry, expected) in confined.into_iter().filter(|_| has_landlock()) {
         let error = add(&daemon, &entry).unwrap_err();
@@ -271,7 +272,7 @@ fn a_reload_touches_what_has_changed_and_nothing_else() {
     let mut there = devices(&daemon);
     there.sort_unstable();
     assert_eq!(there, [1, 2, 4, 5, 7], "what hcactl has added stays");
-    daemon.wait_for_line("not changed: takes effect when hcad restarts");
+    daemon.wait_for_line("setting unchanged; restart hcad to apply the new value");
 
     // Again, without a change: nobody notices.
     let again = hcactl(&daemon, &["reload"]).unwrap();
@@ -295,7 +296,7 @@ fn a_reload_has_the_log_pass_by_another_filter() {
     };
     assert_eq!(reload("info"), "unchanged: 1\n");
     // Which the filter at the start leaves out.
-    daemon.wait_for_line("INFO device::fleet: reloaded ");
+    daemon.wait_for_line("INFO device::fleet: configuration reloaded ");
 }
 
 #[test]
@@ -314,11 +315,11 @@ fn a_file_that_is_wrong_changes_nothing() {
     let mut like_added = device(&path, 8);
     like_added["mac"] = json!("02:00:00:00:00:07");
     for (devices, problem) in [
-        (vec![], "devices: at least one device is needed"),
-        (vec![one.clone(), one.clone()], "devices[1].id: 1 is already the number of devices[0]"),
+        (vec![], "devices: at least one device is required"),
+        (vec![one.clone(), one.clone()], "devices[1].id: 1 is already used by devices[0]"),
         // Only with what is not in the file.
-        (vec![one.clone(), like_added], "devices[1].mac: 02:00:00:00:00:07 is already the MAC of hca7"),
-        (vec![one.clone(), elsewhere], "devices[1].socket_path: /nonexistent"),
+        (vec![one.clone(), like_added], "devices[1].mac: 02:00:00:00:00:07 is already used by hca7"),
+        (vec![one.clone(), elsewhere], "devices[1].socket_path: cannot access /nonexistent"),
         // Seen only when the device is made; device 2 would go.
         (vec![one, device(&path, 4), in_use], "devices[2].fabric.udp.bind: cannot open 127.0.0.1:"),
     ] {

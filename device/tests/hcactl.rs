@@ -141,6 +141,6 @@ fn an_answer_without_end_is_not_read_to_its_end() {
     let (_folder, socket) = server(&ENDLESS);
     assert_eq!(
         complaint(&run(&socket, &["devices"])),
-        "hcactl: the daemon's answer exceeds the size limit\n"
+        "hcactl: the response from hcad exceeds the size limit\n"
     );
 }

@@ -168,7 +168,7 @@ fn a_start_without_a_file_says_which_option_is_wrong() {
     let line =
         run(&["--frontend", "mthca", "--id", "1", "--udp", "127.0.0.1:1", "--peer", "nobody.invalid:1"]);
     assert!(
-        line.starts_with("hcad: command line: --peer 1.addr: cannot look up \"nobody.invalid\""),
+        line.starts_with("hcad: command line: --peer 1.addr: cannot resolve \"nobody.invalid\""),
         "{line}"
     );
     assert!(run(&["--frontend", "mthca", "--id", "1"]).contains("--udp"));

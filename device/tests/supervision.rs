@@ -118,7 +118,7 @@ fn a_thread_that_hangs_keeps_neither_others_from_serving_nor_the_daemon_from_end
     assert_eq!(states, ["not_answering", "running"], "{rows}");
     assert_eq!((&rows[0]["port"], &rows[0]["connected"]), (&Value::Null, &json!(true)));
     let text = hcactl(&daemon, &["devices"]).unwrap();
-    assert!(text.contains("not answering"), "{text}");
+    assert!(text.contains("not responding"), "{text}");
     let error = hcactl(&daemon, &["--device", "1", "port", "down"]).unwrap_err();
     assert_eq!(error, "hcactl: the device is not responding\n");
     assert!(asked.elapsed() < PATIENCE, "{:?}", asked.elapsed());

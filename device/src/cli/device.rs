@@ -1,4 +1,4 @@
-//! One device without a file: options that say what an entry of `devices` would.
+//! Options that describe one device and replace a configuration file.
 
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -17,26 +17,26 @@ const SINGLE: &str = "One device without a configuration file";
 /// One device, in place of a configuration file.
 #[derive(Clone, Debug, Default, Args)]
 pub struct DeviceArgs {
-    /// Interface of the device: mthca, e810 or jingzhao
+    /// Device interface: mthca, e810 or jingzhao
     #[arg(long, help_heading = SINGLE, value_name = "NAME", requires = "id", requires = "fabric", conflicts_with = "config")]
     pub frontend: Option<String>,
 
-    /// Number of the device on its fabric; determines its LID, MAC and IPv4 address
+    /// Device number on the fabric, 1 to 49150; determines the LID, MAC and IPv4 address
     #[arg(long, help_heading = SINGLE, value_name = "ID", requires = "frontend")]
     id: Option<u16>,
 
-    /// Use the UDP fabric, receiving on this address
+    /// Use the UDP fabric and receive on this address and port
     #[arg(long, help_heading = SINGLE, value_name = "ADDR:PORT", requires = "frontend", group = "fabric")]
     udp: Option<SocketAddr>,
 
-    /// Use the tap fabric with this interface
+    /// Use the tap fabric on this interface
     #[arg(long, help_heading = SINGLE, value_name = "INTERFACE", requires = "frontend", group = "fabric")]
     tap: Option<String>,
 
-    /// Peer on the UDP fabric; may be repeated
+    /// Add a UDP peer (repeatable)
     ///
-    /// With id or mac, frames with that source MAC are accepted from this peer only. A leaf sends to this device only, as
-    /// QEMU's -netdev dgram does.
+    /// With id=ID or mac=MAC, frames with that source MAC are accepted only from this peer. leaf marks a peer
+    /// that sends to this device only, such as QEMU's -netdev dgram.
     #[arg(
         long = "peer",
         help_heading = SINGLE,
@@ -46,7 +46,7 @@ pub struct DeviceArgs {
     )]
     peers: Vec<PeerArg>,
 
-    /// Report driver violations that the device would tolerate silently
+    /// Report driver violations that the device otherwise tolerates silently
     #[arg(long, help_heading = SINGLE, requires = "frontend")]
     strict: bool,
 }
@@ -69,10 +69,10 @@ impl FromStr for PeerArg {
                 }
                 Some(("mac", mac)) => ("mac", json!(mac)),
                 None if part == "leaf" => ("leaf", json!(true)),
-                _ => return Err(format!("{part:?} is not id=ID, mac=MAC or leaf")),
+                _ => return Err(format!("unknown peer option {part:?}, expected id=ID, mac=MAC or leaf")),
             };
             if peer.insert(key.into(), value).is_some() {
-                return Err(format!("{key} is given twice"));
+                return Err(format!("{key} is specified twice"));
             }
         }
         Ok(Self(peer))
@@ -80,10 +80,11 @@ impl FromStr for PeerArg {
 }
 
 impl DeviceArgs {
-    /// The configuration they stand for, if they stand for one.
+    /// The configuration that these options describe, if `--frontend` is given.
     ///
     /// # Errors
-    /// What a file with the same would be refused for. The message names options.
+    /// The equivalent configuration file would be rejected. The message names the option instead of
+    /// the key.
     pub fn configuration(&self) -> Option<Result<Config, ConfigError>> {
         let interface = self.frontend.as_ref()?;
         let peers: Vec<_> = self.peers.iter().map(|peer| &peer.0).collect();
@@ -106,7 +107,7 @@ impl DeviceArgs {
     }
 }
 
-/// A message with the option in place of the key that it begins with.
+/// Replaces the configuration key at the start of a message with the option.
 fn in_options(problem: &str) -> String {
     const OPTIONS: &[(&str, &str)] = &[
         ("devices[0].frontend", "--frontend"),
@@ -117,7 +118,7 @@ fn in_options(problem: &str) -> String {
     ];
     let option = OPTIONS.iter().find_map(|(key, option)| Some((option, problem.strip_prefix(key)?)));
     match option {
-        // The number of the peer, from one on as people count what they typed.
+        // Options are counted from 1, array entries from 0.
         Some((option, rest)) if option.ends_with(' ') => match rest.split_once(']') {
             Some((index, rest)) => {
                 let number = index.parse().map_or(0, |index: usize| index + 1);
@@ -165,7 +166,10 @@ mod tests {
     fn what_is_wrong_is_told_as_of_a_file_with_the_name_of_the_option() {
         for (more, expected) in [
             (&["--frontend", "hangu", "--id", "1", "--udp", "127.0.0.1:1"][..], "command line: --frontend"),
-            (&["--frontend", "mthca", "--id", "0", "--udp", "127.0.0.1:1"], "--id: 0 is not in 1..=49150"),
+            (
+                &["--frontend", "mthca", "--id", "0", "--udp", "127.0.0.1:1"],
+                "--id: 0 is not between 1 and 49150",
+            ),
             (
                 &["--frontend", "mthca", "--id", "1", "--udp", "224.0.0.1:1"],
                 "--udp: 224.0.0.1 is not a unicast",

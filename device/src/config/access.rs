@@ -15,9 +15,9 @@ use crate::vfio::server::Access;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum GroupEntry {
-    /// Number.
+    /// Group ID.
     Number(u32),
-    /// Name, as listed by `getent group`.
+    /// Group name, as listed by `getent group`.
     Name(String),
 }
 
@@ -77,7 +77,7 @@ fn mode(text: &str, key: &str) -> Result<Mode, ConfigError> {
     if !mode.contains(Access::PRIVATE.mode) {
         return Err(value(
             key,
-            format!("{text:?} denies access to the user of this process; it must include 0600"),
+            format!("{text:?} denies access to the user that runs hcad; the mode must include 0600"),
         ));
     }
     Ok(mode)
@@ -85,8 +85,8 @@ fn mode(text: &str, key: &str) -> Result<Mode, ConfigError> {
 
 fn gid(entry: &GroupEntry, key: &str) -> Result<Gid, ConfigError> {
     match entry {
-        // The system calls take it for "leave as it is".
-        GroupEntry::Number(u32::MAX) => Err(value(key, format!("{} is not a valid group number", u32::MAX))),
+        // chown(2) interprets -1 as "unchanged".
+        GroupEntry::Number(u32::MAX) => Err(value(key, format!("{} is not a valid group ID", u32::MAX))),
         GroupEntry::Number(number) => Ok(Gid::from_raw(*number)),
         GroupEntry::Name(name) => {
             let found = Group::from_name(name).map(|group| group.map(|group| group.gid.as_raw()));
@@ -135,7 +135,7 @@ mod tests {
             let error = check(Some(mode), None).unwrap_err();
             assert!(error.starts_with("devices[0].socket_mode: ") && error.contains("octal"), "{error}");
         }
-        assert!(check(Some("0060"), None).unwrap_err().contains("denies access to the user of this process"));
+        assert!(check(Some("0060"), None).unwrap_err().contains("denies access to the user that runs hcad"));
         let error = check(None, Some(GroupEntry::Name("no such group".into()))).unwrap_err();
         assert_eq!(error, "devices[0].socket_group: group \"no such group\" does not exist");
         assert!(check(None, Some(GroupEntry::Number(u32::MAX))).is_err());

@@ -1,4 +1,4 @@
-//! A device of the configuration: the entry in the file, and what is run once it is checked.
+//! The configuration of a device: the entry in the file, and its checked form.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -30,18 +30,21 @@ use crate::vfio::server::Access;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceEntry {
-    /// Number of the device on its fabric, 1..=49150. It is the LID of the port. It also determines the MAC
-    /// (02:00:00:00:hi:lo) and the IPv4 address (10.77.hi.lo) unless these are set.
+    /// Number of the device on its fabric, 1 to 49150. It is the LID of the port. Unless set explicitly, the
+    /// MAC address (02:00:00:00:hi:lo) and the IPv4 address (10.77.hi.lo) are derived from its high and low
+    /// byte.
     pub id: u16,
-    /// Unix socket for the VMM. Default: `hca<ID>.sock` in $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR/hcad or /run/hcad.
-    /// For a single device, `--socket-path` and `--fd` override it. A socket passed by systemd is used if it has
-    /// this path, or if there is one device and it has no path.
+    /// Path of the Unix socket for the VMM. Default: `hca<ID>.sock` in $RUNTIME_DIRECTORY,
+    /// $XDG_RUNTIME_DIR/hcad or /run/hcad. For a single device, `--socket-path` and `--fd` override it. A
+    /// socket passed by systemd is used if it has this path, or if there is only one device and it has no
+    /// path.
     pub socket_path: Option<PathBuf>,
-    /// Permissions of the socket, in octal.
+    /// Permissions of the socket, in octal, such as "0660". Default: the top-level `socket_mode`.
     pub socket_mode: Option<String>,
-    /// Group of the socket, by name or number. Set it to the group of QEMU if QEMU runs as a different user.
+    /// Group of the socket, by name or number. If QEMU runs as a different user, set this to its group.
+    /// Default: the top-level `socket_group`.
     pub socket_group: Option<GroupEntry>,
-    /// Device interface that the guest sees.
+    /// Device interface presented to the guest.
     pub frontend: FrontendEntry,
     /// MAC address. Default: derived from `id`.
     pub mac: Option<String>,
@@ -49,96 +52,102 @@ pub struct DeviceEntry {
     pub ipv4: Option<Ipv4Addr>,
     /// IPv6 address, in addition to the link-local address derived from the MAC.
     pub ipv6: Option<Ipv6Addr>,
-    /// Destination of packets whose work request or context names none. The public JingZhao driver never names the
-    /// destination of a connection, and gives every port the LID 4112 (1010h). A default peer with that `id` also
-    /// receives datagrams.
+    /// Destination of packets if the work request and the QP context name none. The public JingZhao driver
+    /// never names the destination of a connection, and assigns the LID 4112 (1010h) to every port. A default
+    /// peer with `id` 4112 also receives datagrams.
     pub default_peer: Option<PeerEntry>,
-    /// Devices whose addresses are not derived from their number, so that software can address them by number.
+    /// Other devices whose addresses are not derived from their numbers. Guest software can then address them
+    /// by number.
     #[serde(default)]
     pub peers: Vec<PeerEntry>,
-    /// Fabric that connects the device to others.
+    /// Fabric that connects the device to its peers.
     pub fabric: FabricEntry,
-    /// Capture all frames to this pcapng file. For a single device, `--capture` overrides it.
+    /// Write captured frames to this pcapng file. For a single device, `--capture` overrides it.
     pub capture: Option<PathBuf>,
-    /// Maximum size of a capture file in bytes. The capture stops there; the device continues.
+    /// Maximum size of a capture file, in bytes. A capture to a single file stops at this size, and the
+    /// device keeps running. If `capture_files` is greater than 1, the capture continues in the next file.
     #[serde(default = "default_capture_max_bytes")]
     pub capture_max_bytes: u64,
-    /// Number of capture files to rotate through, 1..=64, each up to `capture_max_bytes`. The first has the name in
-    /// `capture`, the second the same name with `.1` appended, and so on.
+    /// Number of capture files to rotate through, 1 to 64. Each can grow to `capture_max_bytes`. The first
+    /// file has the name in `capture`; the others have `.1`, `.2` and so on appended.
     #[serde(default = "one_file")]
     pub capture_files: u16,
-    /// Keep the newest frames in a ring of this many bytes in memory, 65536..=67108864, instead of a file. `hcactl
-    /// capture dump` writes them to a file.
+    /// Size of an in-memory ring for the newest frames, in bytes, 65536 to 67108864. Replaces `capture`.
+    /// `hcactl capture dump` writes the ring to a file.
     pub capture_ring_bytes: Option<u64>,
-    /// Frames to capture.
+    /// Frames to capture. Default: all.
     #[serde(default)]
     pub capture_filter: CaptureFilter,
     /// Trace register accesses, commands and queue entries. For a single device, `--trace` overrides it.
     pub trace: Option<TraceEntry>,
-    /// Maximum size of a trace file in bytes. The trace stops there; the device continues.
+    /// Maximum size of a trace file, in bytes. A trace to a single file stops at this size, and the device
+    /// keeps running. If `trace.files` is greater than 1, the trace continues in the next file.
     #[serde(default = "default_trace_max_bytes")]
     pub trace_max_bytes: u64,
-    /// Report driver violations that the device tolerates: a rate-limited log line, a trace record and a counter
-    /// for each. Slows the device down.
+    /// Report driver violations that the device otherwise tolerates silently. Each produces a trace entry, a
+    /// rate-limited log line and an increment of its counter. Slows the device down.
     #[serde(default)]
     pub strict: bool,
-    /// How long to busy-poll before blocking, in microseconds up to 1000. 0 disables busy-polling. The thread polls
-    /// while recent pauses were short and yields the CPU in between. If yielding is slow because CPUs are
-    /// oversubscribed, it polls during bulk transfers only.
+    /// Time to busy-poll before blocking, in microseconds, 0 to 1000. 0 disables busy-polling. The thread
+    /// polls only while recent pauses are short, and yields the CPU between polls. If yields take long
+    /// because CPUs are oversubscribed, it polls only during bulk transfers.
     #[serde(default = "default_linger_us")]
     pub linger_us: u16,
-    /// How long to collect VMM messages before handling them, in microseconds up to 1000, instead of waking up for
-    /// each. Applied only while it raises the number of messages handled. 0 disables it.
+    /// Time to collect VMM messages before handling them together, in microseconds, 0 to 1000. 0 disables
+    /// this coalescing, so that every message wakes the thread. The device coalesces only while doing so
+    /// increases its message rate.
     #[serde(default = "default_coalesce_us")]
     pub coalesce_us: u16,
-    /// How doorbells reach the device.
+    /// How guest doorbells reach the device.
     #[serde(default)]
     pub doorbells: Doorbells,
-    /// Limits of the guest memory that the VMM may map.
+    /// Limits on the guest memory that the VMM can map.
     #[serde(default)]
     pub guest_memory: GuestMemoryEntry,
     /// Faults to inject between the device and its fabric, for testing guests and peers.
     #[serde(default)]
     pub impairments: Vec<RuleEntry>,
-    /// Record all input of the device from its start to this file, including the guest memory it read, so that
-    /// `hcad replay` can replay it without a guest. The file contains data sent by guests.
+    /// Path of the session record. The record contains all input of the device from its start, including the
+    /// guest memory that the device reads. `hcad replay` replays it without a guest. The file contains guest
+    /// data.
     pub record: Option<PathBuf>,
-    /// Maximum size of the recording in bytes. Recording stops there; the device continues.
+    /// Maximum size of the session record, in bytes. Recording stops at this size. The device keeps running.
     #[serde(default = "default_record_max_bytes")]
     pub record_max_bytes: u64,
 }
 
-/// How doorbells reach the device.
+/// How guest doorbells reach the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Doorbells {
     /// The VMM sends a message for each doorbell.
     #[default]
     Trapped,
-    /// The doorbell pages are mapped into the guest, so that a doorbell does not cause a VM exit. The device polls
-    /// these pages and guest memory. It polls every 20 microseconds during traffic. After a pause, a doorbell is
-    /// found within an eighth of the length of the pause, at most 1 millisecond, or 10 milliseconds after a pause
-    /// of a second. Only for interfaces whose doorbells repeat information in memory, currently `mthca`.
+    /// The doorbell pages are mapped into the guest, so that a doorbell causes no VM exit. The device polls
+    /// these pages and guest memory instead. During traffic, it polls every 20 microseconds. After an idle
+    /// period, it finds a doorbell within 1/8 of that period, and within 1 millisecond at most (10
+    /// milliseconds after one second of idle time). Available only for interfaces whose doorbells repeat
+    /// information in memory, currently `mthca`.
     Mapped,
 }
 
-/// Destination of the trace of a device, see [`crate::telemetry::trace`].
+/// Destination, format and filter of a device trace, see [`crate::telemetry::trace`].
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceEntry {
-    /// File to write, or "-" for standard error.
+    /// Path of the trace file, or "-" for standard error.
     pub file: Option<PathBuf>,
-    /// Number of trace files to rotate through, 1..=64, each up to `trace_max_bytes`. The first has the name in
-    /// `file`, the second the same name with `.1` appended, and so on.
+    /// Number of trace files to rotate through, 1 to 64. Each can grow to `trace_max_bytes`. The first file
+    /// has the name in `file`; the others have `.1`, `.2` and so on appended.
     #[serde(default = "one_file")]
     pub files: u16,
-    /// Keep the newest records in a ring of this many bytes in memory, 65536..=67108864, instead of a file. `hcactl
-    /// trace dump` writes them to a file.
+    /// Size of an in-memory ring for the newest trace entries, in bytes, 65536 to 67108864. Replaces `file`.
+    /// `hcactl trace dump` writes the ring to a file.
     pub ring_bytes: Option<u64>,
-    /// Format of a record.
+    /// Format of a trace entry.
     #[serde(default)]
     pub format: TraceFormat,
-    /// Records to write.
+    /// Trace entries to write. Default: all.
     #[serde(default)]
     pub filter: TraceFilter,
 }
@@ -148,9 +157,9 @@ pub struct TraceEntry {
 pub struct TraceConfig {
     /// Files or memory.
     pub keep: Keep,
-    /// Form of a record.
+    /// Format of a trace entry.
     pub format: TraceFormat,
-    /// Which records it has.
+    /// Trace entries to write.
     pub filter: TraceFilter,
 }
 
@@ -159,15 +168,15 @@ pub struct TraceConfig {
 pub struct CaptureConfig {
     /// Files or memory.
     pub keep: Keep,
-    /// Which frames it has.
+    /// Frames to capture.
     pub filter: CaptureFilter,
 }
 
-/// A device on the fabric.
+/// Addresses of another device on the fabric.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PeerEntry {
-    /// Number of the device. It determines the addresses that are not set.
+    /// Number of the device, 1 to 49150. Addresses that are not set are derived from it.
     pub id: u16,
     /// MAC address. Default: derived from `id`.
     pub mac: Option<String>,
@@ -175,7 +184,7 @@ pub struct PeerEntry {
     pub ipv4: Option<Ipv4Addr>,
     /// IPv6 address, in addition to the link-local address derived from the MAC.
     pub ipv6: Option<Ipv6Addr>,
-    /// Send to this device over IPv6 if software addresses it by number or MAC.
+    /// Use IPv6 to send to this device if guest software addresses it by number or MAC.
     #[serde(default)]
     pub prefer_ipv6: bool,
 }
@@ -227,7 +236,7 @@ pub struct DeviceConfig {
     pub said: Map<String, Value>,
 }
 
-/// Bound of a capture unless the configuration says another: some seconds at full rate, and no full disk.
+/// Default maximum size of a capture file: some seconds at full rate, without filling the disk.
 const fn default_capture_max_bytes() -> u64 {
     4 << 30
 }
@@ -236,17 +245,17 @@ const fn one_file() -> u16 {
     1
 }
 
-/// Bound of a record unless the configuration says another: some seconds at full rate, and no full disk.
+/// Default maximum size of a session record: some seconds at full rate, without filling the disk.
 const fn default_record_max_bytes() -> u64 {
     4 << 30
 }
 
-/// Bound of a trace unless the configuration says another: some ten million records.
+/// Default maximum size of a trace file: some ten million entries.
 const fn default_trace_max_bytes() -> u64 {
     1 << 30
 }
 
-/// Longest time a thread may look for work, or let messages gather, microseconds.
+/// Maximum of `linger_us` and `coalesce_us`, in microseconds.
 const MAX_PAUSE_US: u16 = 1000;
 
 /// Keys of a device that say what is around it, and nothing of what it does.
@@ -420,21 +429,22 @@ impl DeviceConfig {
     }
 }
 
-/// What messages call the entry of a device that is added.
+/// Key of an added device in messages.
 pub const ADDED: &str = "device";
 
-/// Where a trace or capture is kept, if it is. `keys`: of the file, of the size in memory, and of the number of files.
+/// Destination of a trace or capture, if any. The keys are those of the file, the in-memory ring and the
+/// number of files.
 fn keep(
     (file, ring, files): (Option<PathBuf>, Option<u64>, u16),
     [file_key, ring_key, files_key]: [String; 3],
 ) -> Result<Option<Keep>, ConfigError> {
     let count = NonZeroU16::new(files)
         .filter(|count| count.get() <= MAX_FILES)
-        .ok_or_else(|| value(&files_key, format!("{files} is not in 1..={MAX_FILES}")))?;
+        .ok_or_else(|| value(&files_key, format!("{files} is not between 1 and {MAX_FILES}")))?;
     match (file, ring) {
-        (Some(_), Some(_)) => Err(value(&ring_key, format!("excludes {file_key}; remove one of them"))),
+        (Some(_), Some(_)) => Err(value(&ring_key, format!("conflicts with {file_key}; remove one of them"))),
         (Some(path), None) if path == Path::new(STANDARD_ERROR) && files > 1 => {
-            Err(value(&files_key, "must be 1 if the file is standard error"))
+            Err(value(&files_key, "must be 1 when writing to standard error"))
         }
         (Some(path), None) => Ok(Some(Keep::Files { path, count })),
         (None, _) if files > 1 => Err(value(&files_key, format!("requires {file_key}"))),
@@ -452,10 +462,10 @@ fn identity(entry: &PeerEntry, key: &str) -> Result<Identity, ConfigError> {
         .ipv4
         .filter(|ip| ip.is_multicast() || ip.is_unspecified() || ip.is_broadcast() || ip.is_loopback())
     {
-        return Err(value(&format!("{key}.ipv4"), format!("{ip} is not a valid address for a port")));
+        return Err(value(&format!("{key}.ipv4"), format!("{ip} is not a usable unicast address")));
     }
     if let Some(ip) = entry.ipv6.filter(|ip| ip.is_multicast() || ip.is_unspecified() || ip.is_loopback()) {
-        return Err(value(&format!("{key}.ipv6"), format!("{ip} is not a valid address for a port")));
+        return Err(value(&format!("{key}.ipv6"), format!("{ip} is not a usable unicast address")));
     }
     Ok(Identity {
         mac: mac.unwrap_or(derived.mac),
@@ -470,7 +480,7 @@ fn identity(entry: &PeerEntry, key: &str) -> Result<Identity, ConfigError> {
 pub(super) fn lid(id: u16, key: &str) -> Result<Lid, ConfigError> {
     // Unicast LIDs of IBTA volume 1, section 4.1.3, but for the last, which is of the subnet manager.
     if !(1..management::SM_LID.get()).contains(&id) {
-        return Err(value(key, format!("{id} is not in 1..=49150")));
+        return Err(value(key, format!("{id} is not between 1 and 49150")));
     }
     Ok(Lid::new(id))
 }
@@ -495,7 +505,7 @@ const fn default_coalesce_us() -> u16 {
 
 fn pause(micros: u16, key: &str) -> Result<Duration, ConfigError> {
     if micros > MAX_PAUSE_US {
-        return Err(value(key, format!("{micros} is not in 0..={MAX_PAUSE_US}")));
+        return Err(value(key, format!("{micros} is not between 0 and {MAX_PAUSE_US}")));
     }
     Ok(Duration::from_micros(micros.into()))
 }

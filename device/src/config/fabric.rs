@@ -37,9 +37,9 @@ pub enum FabricEntry {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RingEntry {
-    /// Directory of the ring. Devices of one user with the same directory are connected, whichever process they
-    /// belong to. Each creates a socket in it. The directory is created if it does not exist. Default: `ring` in
-    /// $XDG_RUNTIME_DIR/hcad or /run/hcad.
+    /// Directory of the ring. Devices with the same directory are connected, including those of other hcad
+    /// processes of the same user. Each device creates a socket in it. hcad creates the directory if it does
+    /// not exist. Default: `ring` in $XDG_RUNTIME_DIR/hcad or /run/hcad.
     pub folder: Option<PathBuf>,
 }
 
@@ -61,13 +61,15 @@ impl Default for LocalEntry {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TapEntry {
-    /// Name of the tap interface. It must exist and be usable by this user (`ip tuntap add dev NAME mode tap user
-    /// USER`), or the process needs the permission to create it. Its MTU must have room for the path MTU (4200
-    /// bytes for 4096) and for the MTU that the guest of a NIC sets.
+    /// Name of the tap interface. It must exist and be accessible to the user that runs hcad (`ip tuntap add
+    /// dev NAME mode tap user USER`). With CAP_NET_ADMIN, hcad creates it if it does not exist. The MTU of
+    /// the interface must accommodate the path MTU (4200 bytes for a path MTU of 4096) and, for a NIC, the
+    /// MTU that the guest sets.
     pub interface: String,
-    /// Maximum path MTU of the port: 256, 512, 1024, 2048 or 4096. Default: the largest path MTU whose packets fit
-    /// the MTU of the interface at the start. An interface created by hcad has an MTU of 1500, which allows a path
-    /// MTU of 1024. Drivers that choose the path MTU themselves, such as that of the E810, are not affected.
+    /// Maximum path MTU of the port: 256, 512, 1024, 2048 or 4096. Default: the largest path MTU whose
+    /// packets fit the MTU that the interface has when hcad starts. An interface created by hcad has an MTU
+    /// of 1500, which allows a path MTU of 1024. Drivers that choose the path MTU themselves, such as the
+    /// E810 driver, are not affected.
     pub path_mtu: Option<u16>,
 }
 
@@ -81,25 +83,27 @@ pub struct UdpEntry {
     pub peers: Vec<UdpPeerEntry>,
 }
 
-/// One peer of the `udp` fabric.
+/// A peer on the `udp` fabric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UdpPeerEntry {
-    /// Address and port of the peer. In a configuration file it may also be a host name and a port; the name is
-    /// resolved when the file is read.
+    /// Address and port of the peer. In a configuration file, a host name can replace the address. It is
+    /// resolved when the file is loaded.
     pub addr: PeerAddr,
-    /// Number of the peer, if its MAC is derived from its number. Replaces `mac`.
+    /// Device number of the peer, if its MAC is derived from that number. Conflicts with `mac`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<u16>,
-    /// MAC of the peer. Frames with this source MAC are accepted from this peer only. Without `mac` or `id` the MAC
-    /// is learned from the peer's frames, and is reserved for the peer while it is active.
+    /// MAC of the peer. Frames with this source MAC are accepted only from this peer. Default: learned from
+    /// the frames of the peer, and reserved for the peer while it is active.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
-    /// Whether the peer sends to this device only, as QEMU's `-netdev dgram` does. The device then forwards frames
-    /// between this peer and the others. Peers that are not leaves must be peers of each other.
+    /// Set for a peer that sends to this device only, such as QEMU's `-netdev dgram`. The device then
+    /// forwards frames between this peer and the others. Peers that are not leaves must be peers of each
+    /// other.
     #[serde(default)]
     pub leaf: bool,
-    /// Frames per second to accept from the peer; more are dropped. Default: no limit.
+    /// Maximum number of frames per second accepted from the peer. Frames above this rate are dropped.
+    /// Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_frames_per_second: Option<NonZeroU32>,
 }
@@ -146,7 +150,7 @@ impl UdpPeerEntry {
             PeerAddr::Name { .. } => {
                 return Err(value(
                     &format!("{key}addr"),
-                    format!("{} is not an address and a port", self.addr),
+                    format!("{} is not of the form ADDRESS:PORT", self.addr),
                 ));
             }
         };
@@ -160,7 +164,7 @@ impl UdpPeerEntry {
         }
         let mac = self.mac.as_deref().map(|text| unicast_mac(text, &format!("{key}mac"))).transpose()?;
         if by_id.is_some() && mac.is_some() {
-            return Err(value(&format!("{key}mac"), "excludes `id`, which already determines the MAC"));
+            return Err(value(&format!("{key}mac"), "conflicts with `id`, which already determines the MAC"));
         }
         Ok(UdpPeer {
             addr,
@@ -181,7 +185,7 @@ impl FabricConfig {
                 let folder = folder.unwrap_or_else(|| runtime_folder::ring(&runtime_folder::shared()));
                 let socket = ring::socket_path(&folder, own);
                 if let Err(error) = SocketAddrUnix::new(&socket) {
-                    let problem = format!("{} is not usable as a socket path: {error}", socket.display());
+                    let problem = format!("{} cannot be used as a socket path: {error}", socket.display());
                     return Err(value(&format!("{key}.ring.folder"), problem));
                 }
                 Ok(Self::Ring { folder, socket })
@@ -234,7 +238,7 @@ impl FabricConfig {
                     return wrong("mac", format!("{mac} is the MAC of this device"));
                 }
                 if let Some(other) = macs.insert(mac, index) {
-                    return wrong("mac", format!("{mac} is already the MAC of peers[{other}]"));
+                    return wrong("mac", format!("{mac} is already used by peers[{other}]"));
                 }
             }
             peers.push(peer);
@@ -263,8 +267,11 @@ mod tests {
         assert_eq!(peer(r#", "id": 259"#), Ok(Some("02:00:00:00:01:03".to_owned())));
         assert_eq!(peer(r#", "mac": "52:54:00:00:00:09""#), Ok(Some("52:54:00:00:00:09".to_owned())));
         for (extra, problem) in [
-            (r#", "id": 0"#, "devices[0].fabric.udp.peers[0].id: 0 is not in 1..=49150"),
-            (r#", "id": 3, "mac": "52:54:00:00:00:09""#, "devices[0].fabric.udp.peers[0].mac: excludes `id`"),
+            (r#", "id": 0"#, "devices[0].fabric.udp.peers[0].id: 0 is not between 1 and 49150"),
+            (
+                r#", "id": 3, "mac": "52:54:00:00:00:09""#,
+                "devices[0].fabric.udp.peers[0].mac: conflicts with `id`",
+            ),
         ] {
             let error = peer(extra).unwrap_err();
             assert!(error.contains(problem), "{error}");
@@ -324,7 +331,7 @@ mod tests {
             (
                 "127.0.0.1:7000",
                 format!(r#"{{"addr": "127.0.0.1:1", {mac}}}, {{"addr": "127.0.0.1:2", {mac}}}"#),
-                "[1].mac: 52:54:00:00:00:07 is already the MAC of peers[0]",
+                "[1].mac: 52:54:00:00:00:07 is already used by peers[0]",
             ),
             (
                 "127.0.0.1:7000",

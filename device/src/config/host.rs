@@ -1,4 +1,4 @@
-//! What a configuration needs of the host it is to run on, as far as can be seen without opening or making anything.
+//! Checks that the host meets the requirements of a configuration, without opening or creating anything.
 
 use std::fs;
 use std::io;
@@ -13,7 +13,7 @@ use super::{Config, ConfigError, DeviceConfig, FabricConfig, value};
 use crate::fabric::tap::{self, InterfaceName};
 
 impl Config {
-    /// Looks for folders, interfaces and rights that are missing.
+    /// Checks for missing directories, interfaces and permissions.
     ///
     /// # Errors
     /// [`ConfigError::Value`] for the first.
@@ -30,8 +30,8 @@ impl Config {
 }
 
 impl DeviceConfig {
-    /// Looks for folders, interfaces and rights that the device lacks; `name` is what messages call it. `made` are folders that
-    /// will be there.
+    /// Checks for directories, interfaces and permissions that the device lacks. `name` is its key in
+    /// messages. `made` lists directories that hcad will create.
     ///
     /// # Errors
     /// [`ConfigError::Value`] for the first.
@@ -47,14 +47,17 @@ impl DeviceConfig {
     }
 }
 
-/// `made` are folders that are made at the start.
+/// `made` lists directories that hcad creates at startup.
 fn check_path(path: &Path, used: Use, made: &[PathBuf]) -> Result<(), String> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    let cannot = |what: &Path, error: io::Error| format!("{}: {error}", what.display());
-    let writable = |what: &Path| access(what, Access::WRITE_OK).map_err(|error| cannot(what, error.into()));
+    let cannot = |what: &Path, error: io::Error| format!("cannot access {}: {error}", what.display());
+    let writable = |what: &Path| {
+        access(what, Access::WRITE_OK)
+            .map_err(|error| format!("cannot write to {}: {}", what.display(), io::Error::from(error)))
+    };
     let is_made = |folder: &&Path| !folder.exists() && made.iter().any(|made| made == folder);
     if is_made(&folder) {
         let above = folder.ancestors().find(|folder| !is_made(folder));
@@ -68,12 +71,12 @@ fn check_path(path: &Path, used: Use, made: &[PathBuf]) -> Result<(), String> {
         (Err(error), _) if error.kind() == io::ErrorKind::NotFound => writable(folder),
         (Err(error), _) => Err(cannot(path, error)),
         (Ok(there), Use::Socket) if !there.file_type().is_socket() => {
-            Err(format!("{} exists and is not a socket", path.display()))
+            Err(format!("{} exists but is not a socket", path.display()))
         }
         (Ok(there), Use::File) if there.is_dir() || there.file_type().is_socket() => {
-            Err(format!("{} exists and is not a regular file", path.display()))
+            Err(format!("{} exists but is not a regular file", path.display()))
         }
-        // A socket that was left behind is replaced; whether somebody serves it is seen at the start.
+        // A stale socket is replaced. Whether a server still uses it is checked at startup.
         (Ok(_), Use::Socket) => writable(folder),
         (Ok(_), Use::File) => writable(path),
     }
@@ -82,7 +85,7 @@ fn check_path(path: &Path, used: Use, made: &[PathBuf]) -> Result<(), String> {
 fn check_tap(interface: &InterfaceName) -> Result<(), String> {
     let driver = Path::new(tap::DEVICE);
     access(driver, Access::READ_OK | Access::WRITE_OK)
-        .map_err(|error| format!("{}: {}", driver.display(), io::Error::from(error)))?;
+        .map_err(|error| format!("cannot access {}: {}", driver.display(), io::Error::from(error)))?;
     let known = Path::new("/sys/class/net").join(interface.to_string());
     if known.exists() {
         return match known.join("tun_flags").exists() {
@@ -113,14 +116,14 @@ mod tests {
         for (extra, message) in [
             (
                 r#", "socket_path": "/nonexistent/s""#.to_owned(),
-                "devices[0].socket_path: /nonexistent: No such",
+                "devices[0].socket_path: cannot access /nonexistent: No such",
             ),
             (
                 r#", "socket_path": "/etc/passwd/s""#.to_owned(),
                 "devices[0].socket_path: /etc/passwd is not a directory",
             ),
-            (r#", "socket_path": "/etc/passwd""#.to_owned(), "/etc/passwd exists and is not a socket"),
-            (format!(r#", "capture": "{folder}""#), "exists and is not a regular file"),
+            (r#", "socket_path": "/etc/passwd""#.to_owned(), "/etc/passwd exists but is not a socket"),
+            (format!(r#", "capture": "{folder}""#), "exists but is not a regular file"),
         ] {
             let problem = problem(&extra).unwrap();
             assert!(problem.contains(message), "{problem:?} should contain {message:?}");

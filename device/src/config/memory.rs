@@ -1,4 +1,4 @@
-//! What a VMM may lend as guest memory.
+//! Limits on the guest memory that a VMM can map.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -9,20 +9,21 @@ use crate::memory::{FileSystems, Limits};
 
 const GIB: u64 = 1 << 30;
 
-/// Limits of the guest memory that the VMM may map.
+/// Limits on the guest memory that the VMM can map.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct GuestMemoryEntry {
-    /// Maximum total size in GiB of the files that are mapped. A file counts with its full size, even if only a
-    /// part is mapped. All devices together may have 65536. Default: 1024, or an equal share of the total if that
-    /// is less.
+    /// Maximum total size of the mapped files, in GiB. A file counts with its full size, even if only part of
+    /// it is mapped. The maximum for all devices together is 65536. Default: 1024, or an equal share of the
+    /// maximum if that is less.
     pub max_gib: Option<u32>,
-    /// Accepted file systems.
+    /// File systems whose files the VMM can pass as guest memory.
     pub files: FileSystems,
 }
 
 impl GuestMemoryEntry {
-    /// `devices`: how many there are. `left`: bytes that those before this one left of what all have together.
+    /// `devices` is the number of devices. `left` is what the preceding devices leave of the maximum for all
+    /// devices.
     pub(super) fn check(&self, devices: usize, left: &mut u64, key: &str) -> Result<Limits, ConfigError> {
         let share = MAX_BYTES_OF_ALL / u64::try_from(devices.max(1)).unwrap_or(u64::MAX);
         let bytes = self.max_gib.map_or(DEFAULT_BYTES.min(share), |gib| u64::from(gib) * GIB);
@@ -30,7 +31,7 @@ impl GuestMemoryEntry {
             let (bytes, left) = (bytes / GIB, *left / GIB);
             value(
                 &format!("{key}.max_gib"),
-                format!("{bytes} GiB exceeds the {left} GiB that the preceding devices leave"),
+                format!("{bytes} GiB exceeds the {left} GiB left by the preceding devices"),
             )
         })?;
         Ok(Limits { bytes, file_systems: self.files, ..Limits::default() })
@@ -56,11 +57,9 @@ mod tests {
         assert_eq!(bytes(&many), Ok(vec![512; 128]));
         let large = r#", "guest_memory": {"max_gib": 40000, "files": "any"}"#;
         let error = bytes(&[one(1, large), one(2, large)]).unwrap_err();
-        assert!(
-            error.contains(
-                "devices[1].guest_memory.max_gib: 40000 GiB exceeds the 25536 GiB that the preceding devices leave"
-            )
-        );
+        assert!(error.contains(
+            "devices[1].guest_memory.max_gib: 40000 GiB exceeds the 25536 GiB left by the preceding devices"
+        ));
         let config = check(&device(large)).unwrap();
         assert_eq!(config.devices[0].memory.file_systems, crate::memory::FileSystems::Any);
     }

@@ -1,11 +1,11 @@
-//! Where figures for Prometheus are served.
+//! Listen address for Prometheus metrics.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::{ConfigError, value};
 
-/// Where `GET /metrics` is answered.
+/// Listen address for `GET /metrics`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetricsConfig {
     /// An address of this host.
@@ -15,7 +15,7 @@ pub enum MetricsConfig {
 }
 
 impl MetricsConfig {
-    /// An address with its port, or a path, which has a slash.
+    /// Parses ADDRESS:PORT, or a path that contains a slash.
     pub(super) fn check(text: &str, key: &str) -> Result<Self, ConfigError> {
         if let Ok(address) = text.parse() {
             return Ok(Self::Tcp(address));
@@ -23,7 +23,7 @@ impl MetricsConfig {
         if text.contains('/') {
             return Ok(Self::Unix(text.into()));
         }
-        let problem = "is neither ADDRESS:PORT, such as 127.0.0.1:9474, nor a path containing /";
+        let problem = "is neither ADDRESS:PORT, such as 127.0.0.1:9474, nor a path with a slash";
         Err(value(key, format!("{text:?} {problem}")))
     }
 }

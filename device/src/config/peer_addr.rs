@@ -1,4 +1,4 @@
-//! Where a UDP peer is: an address, or a host's name.
+//! The address of a UDP peer, by IP address or host name.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// Longest name of a host, RFC 1035, section 2.3.4.
 const MAX_NAME_LEN: usize = 253;
 
-/// An address and a port, or a host's name and a port.
+/// An address or a host name, with a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
@@ -28,8 +28,8 @@ pub enum PeerAddr {
 }
 
 impl PeerAddr {
-    /// The address that one who receives on `bind` sends to: of a name the first of the same IP version, or the one that it
-    /// had before where it cannot be looked up any more.
+    /// Resolves the peer for a socket bound to `bind`. A name yields its first address of the same IP
+    /// version, or its previous address if it cannot be resolved any more.
     pub(super) fn resolve(&self, bind: SocketAddr) -> Result<SocketAddr, String> {
         let (host, port) = match self {
             Self::Address(addr) => return Ok(*addr),
@@ -39,18 +39,18 @@ impl PeerAddr {
         let mut found = match ((host.as_str(), port).to_socket_addrs(), known().get(&name)) {
             (Ok(found), _) => found,
             (Err(_), Some(before)) => return Ok(SocketAddr::new(*before, port)),
-            (Err(error), None) => return Err(format!("cannot look up {host:?}: {error}")),
+            (Err(error), None) => return Err(format!("cannot resolve {host:?}: {error}")),
         };
         let addr = found.find(|addr| addr.is_ipv4() == bind.is_ipv4()).ok_or_else(|| {
             let version = if bind.is_ipv4() { 4 } else { 6 };
-            format!("{host:?} has no IPv{version} address, and this HCA receives on {bind}")
+            format!("{host:?} has no IPv{version} address, but this device receives on {bind}")
         })?;
         known().insert(name, addr.ip());
         Ok(addr)
     }
 }
 
-/// What names meant, and in which IP version. A process that has confined itself cannot look them up again.
+/// Resolved names by IP version. A sandboxed process cannot resolve them again.
 fn known() -> MutexGuard<'static, BTreeMap<(String, bool), IpAddr>> {
     static KNOWN: Mutex<BTreeMap<(String, bool), IpAddr>> = Mutex::new(BTreeMap::new());
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -121,6 +121,6 @@ mod tests {
         let bind = SocketAddr::from(([127, 0, 0, 1], 1));
         assert_eq!(name.resolve(bind), Ok(SocketAddr::from(([127, 0, 0, 1], 7))));
         let nobody = PeerAddr::try_from("nobody.invalid:7".to_owned()).unwrap();
-        assert!(nobody.resolve(bind).unwrap_err().starts_with("cannot look up \"nobody.invalid\": "));
+        assert!(nobody.resolve(bind).unwrap_err().starts_with("cannot resolve \"nobody.invalid\": "));
     }
 }

@@ -132,7 +132,7 @@ pub fn complete() {
     }
     match begun.no_new_privileges {
         true => in_force.push("no new privileges".to_owned()),
-        false => missing.push("no new privileges (the kernel refuses)".to_owned()),
+        false => missing.push("no new privileges (rejected by the kernel)".to_owned()),
     }
     match (in_force.is_empty(), missing.is_empty()) {
         (_, true) => tracing::info!("confined: {}", in_force.join(", ")),
@@ -143,7 +143,7 @@ pub fn complete() {
     }
 }
 
-/// Whether a file could be made at `path` as far as confinement goes, and where it could if not.
+/// Checks that the sandbox allows a new file at `path`.
 ///
 /// # Errors
 /// [`Outside`].
@@ -154,25 +154,24 @@ pub fn check_file(path: &Path) -> Result<(), Outside> {
     }
 }
 
-/// Whether a device that comes later can be made as far as confinement goes; `name` is what messages call it.
+/// Checks that the sandbox allows a device that is added later. `name` is its key in messages.
 ///
 /// # Errors
-/// [`ConfigError::Value`], with what of the configuration would have let it.
+/// [`ConfigError::Value`], with the setting that would have allowed it.
 pub fn check_device(device: &DeviceConfig, name: &str) -> Result<(), ConfigError> {
     let Some(begun) = BEGUN.get() else { return Ok(()) };
     let refused = |key: String, problem: String| {
-        let problem =
-            format!("{problem}; the sandbox allows only what the configuration named when hcad started");
+        let problem = format!("{problem}; the sandbox allows only what was configured when hcad started");
         Err(ConfigError::Value { key, problem })
     };
     if let Some(group) =
         device.socket_access.group.filter(|group| !begun.through.groups.contains(&group.as_raw()))
     {
-        let problem = format!("group {} was not named by any `socket_group`", group.as_raw());
+        let problem = format!("group {} was not set as a `socket_group`", group.as_raw());
         return refused(format!("{name}.socket_group"), problem);
     }
     if matches!(device.fabric, FabricConfig::Ring { .. }) && !begun.through.ring {
-        let problem = "no device used the ring fabric, and `confinement.ring` was not set";
+        let problem = "no device used the ring fabric, and `confinement.ring` was false";
         return refused(format!("{name}.fabric.ring"), problem.to_owned());
     }
     if matches!(device.fabric, FabricConfig::Udp { .. }) && !begun.through.udp {
@@ -183,7 +182,7 @@ pub fn check_device(device: &DeviceConfig, name: &str) -> Result<(), ConfigError
     for (key, path, used) in device.paths_of(name) {
         match used {
             Use::Socket if !paths.may_have_socket(&path) => {
-                let problem = format!("{} is outside the directories for sockets", path.display());
+                let problem = format!("{} is outside the allowed socket directories", path.display());
                 return refused(key, format!("{problem} (add more with `confinement.sockets`)"));
             }
             Use::File => paths
@@ -194,7 +193,7 @@ pub fn check_device(device: &DeviceConfig, name: &str) -> Result<(), ConfigError
     }
     match device.fabric {
         FabricConfig::Tap { .. } if !paths.tap => {
-            let problem = "no device used the tap fabric, and `confinement.tap` was not set";
+            let problem = "no device used the tap fabric, and `confinement.tap` was false";
             refused(format!("{name}.fabric.tap"), problem.to_owned())
         }
         _ => Ok(()),
@@ -206,10 +205,10 @@ pub fn is_in_force() -> bool {
     BEGUN.get().is_some_and(|begun| begun.paths.is_ok())
 }
 
-/// A file would be where the process does not let itself write.
+/// The sandbox does not allow a file at this path.
 #[derive(Debug, Error)]
-#[error("the sandbox allows new files only {folders}; add directories with `confinement.writable`")]
+#[error("the sandbox allows {folders}; add directories with `confinement.writable`")]
 pub struct Outside {
-    /// Where it does.
+    /// Where files are allowed.
     folders: String,
 }

@@ -117,7 +117,7 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
             Ok(()) => drop(grant(&folder, FILES | AccessFs::RemoveFile)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 let problem = format!(
-                    "{} must be a directory that only this user can write (choose another with `confinement.writable`)",
+                    "{} must be a directory that only this user can write to; select another directory with `confinement.writable`",
                     folder.display()
                 );
                 return Err(ConfigError::Value { key: "control_socket".to_owned(), problem });
@@ -224,9 +224,9 @@ impl Paths {
         }
         let folders: Vec<_> = self.folders.iter().map(|folder| folder.display().to_string()).collect();
         let folders = if folders.is_empty() {
-            "in no directory".to_owned()
+            "no new files".to_owned()
         } else {
-            format!("below {}", folders.join(", "))
+            format!("new files only below {}", folders.join(", "))
         };
         Err(Outside { folders })
     }

@@ -102,7 +102,7 @@ pub type Begun = Result<Option<Recorder>, (Box<Recorder>, NotRecorded)>;
 /// Why a record does not begin.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NotRecorded {
-    /// What it is made of now cannot be told from outside.
+    /// The current state of the device cannot be reproduced from outside.
     #[error(
         "a VMM is connected; start recording before the VMM connects, or set `record` in the configuration"
     )]

@@ -1,4 +1,4 @@
-//! What a queue pair waits for, in words.
+//! Explains what a queue pair is waiting for.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use engine::{
 use crate::frontend::snapshot::QpState;
 use crate::hca::Explanation;
 
-/// A line for each thing that is to be said of the queue pair `qpn`.
+/// Returns the lines that explain the queue pair `qpn`.
 pub fn lines(qpn: u32, explanation: &Explanation) -> Vec<String> {
     let Explanation { situation, ignored } = explanation;
     let mut lines = match situation {
@@ -20,8 +20,7 @@ pub fn lines(qpn: u32, explanation: &Explanation) -> Vec<String> {
         }
     };
     if let Some(ignored) = ignored {
-        let times = times(ignored.count);
-        lines.push(format!("ignored: {times}, last reason {}", ignored.last.name()));
+        lines.push(format!("ignored: {}, latest reason {}", times(ignored.count), ignored.last.name()));
     }
     lines
 }
@@ -54,29 +53,29 @@ fn of(qpn: u32, situation: &Situation) -> Vec<String> {
 
 fn requester(situation: &Situation) -> String {
     match situation.send {
-        Blocked::State => "cannot send in this state, doorbells are ignored; move the QP to RTS".into(),
-        Blocked::Ended => "stopped; posted requests complete as flushed".into(),
+        Blocked::State => "cannot send in this state, doorbells are ignored; modify the QP to RTS".into(),
+        Blocked::Ended => "stopped; posted requests complete with a flush error".into(),
         Blocked::NothingPosted if situation.unanswered.is_some() => {
-            "all posted requests are sent; waiting for the peer's acknowledgement".into()
+            "all posted requests have been sent; waiting for the peer to acknowledge them".into()
         }
-        Blocked::NothingPosted => "idle: no doorbell has announced further requests".into(),
-        Blocked::Turn => "ready: the next packet is sent in this QP's turn".into(),
+        Blocked::NothingPosted => "idle: no doorbell received for further requests".into(),
+        Blocked::Turn => "ready: waiting for its turn to send the next packet".into(),
         Blocked::Congestion { left } => {
-            format!("throttled by congestion notifications (CNP); resumes in {}", time(left))
+            format!("throttled by congestion notification packets (CNPs); resumes in {}", time(left))
         }
         Blocked::ReceiverNotReady { left, refusals, most } => format!(
-            "receiver not ready (RNR): the peer has no receive request posted; rejected {}, limit {}, retries in {}",
+            "receiver not ready (RNR): the peer has no receive request posted; rejected {}, {}, next retry in {}",
             times(refusals.into()),
-            at_most(most),
+            limit(most),
             time(left)
         ),
         Blocked::AskedAgain { refusals, most } => format!(
-            "receiver not ready (RNR): rejected {}, limit {}; retry sent, waiting for the response",
+            "receiver not ready (RNR): rejected {}, {}; retry sent, waiting for the response",
             times(refusals.into()),
-            at_most(most)
+            limit(most)
         ),
         Blocked::Credits { beyond } => format!(
-            "credits: the peer has not advertised a receive request for the next message, which is {beyond} past its limit"
+            "out of credits: the next message exceeds the receive requests advertised by the peer by {beyond}"
         ),
         Blocked::Fence { older } => format!("fence: the next request waits for {}", requests(older)),
         Blocked::Invalidation { older } => {
@@ -85,17 +84,26 @@ fn requester(situation: &Situation) -> String {
         Blocked::Reads { most } => {
             format!("limit of outstanding READs and atomics reached (max_rd_atomic {most})")
         }
-        Blocked::ReadPieces => "a long READ waits for the response to an earlier part".into(),
+        Blocked::ReadPieces => "long READ: the next part waits for the response to an earlier part".into(),
         Blocked::Window { in_flight, most } => {
             format!("window full: {} unacknowledged, limit {most}", packets(in_flight))
         }
         Blocked::PacketNumbers => "PSN window full: half of all PSNs are unacknowledged".into(),
         Blocked::Requests { most } => format!("limit of outstanding requests reached ({most})"),
         Blocked::Failed { status, older } => {
-            format!("the next request fails ({}) after {} complete", status_words(status), requests(older))
+            format!(
+                "waiting for {} to complete; the next request will then fail ({})",
+                requests(older),
+                status_words(status)
+            )
         }
-        Blocked::Draining => "draining (SQD): waiting for outstanding requests; starts no new ones".into(),
-        Blocked::Drained => "drained (SQD): nothing is outstanding; move the QP to RTS to continue".into(),
+        Blocked::Draining => {
+            "draining (SQD): waiting for outstanding requests to complete; new requests are not started"
+                .into()
+        }
+        Blocked::Drained => {
+            "drained (SQD): no requests are outstanding; modify the QP to RTS to continue".into()
+        }
     }
 }
 
@@ -103,7 +111,7 @@ fn without_answer(unanswered: &Unanswered) -> String {
     let Unanswered { oldest, packets: count, requests: open, waiting, retries, most_retries, timeout } =
         *unanswered;
     let mut text = format!(
-        "{} from PSN {oldest:#x}, of {}; no response for {}; retransmitted {}, limit {most_retries}",
+        "{} of {}, starting at PSN {oldest:#x}; no response for {}; retransmitted {}, limit {most_retries}",
         packets(count),
         if open == 1 { "1 request".to_owned() } else { format!("{open} requests") },
         time(waiting),
@@ -111,7 +119,7 @@ fn without_answer(unanswered: &Unanswered) -> String {
     );
     let _ = match timeout {
         Some(left) if retries >= most_retries => write!(text, ", fails in {}", time(left)),
-        Some(left) => write!(text, ", next in {}", time(left)),
+        Some(left) => write!(text, ", next retry in {}", time(left)),
         None => Ok(()),
     };
     text
@@ -119,12 +127,12 @@ fn without_answer(unanswered: &Unanswered) -> String {
 
 fn responder(situation: &Situation) -> String {
     let mut text = match situation.receive {
-        Expecting::State => "drops packets in this state; move the QP to RTR to receive".to_owned(),
+        Expecting::State => "drops packets in this state; modify the QP to RTR to receive".to_owned(),
         Expecting::Ended => "drops packets".into(),
         Expecting::Message { .. } if situation.service.is_datagram() => "waiting for datagrams".into(),
         Expecting::Message { psn } => format!("waiting for the peer's next message, PSN {psn:#x}"),
         Expecting::Rest { psn, received } => {
-            format!("received {received} bytes of a message; waiting for the rest from PSN {psn:#x}")
+            format!("received {received} bytes of a message; waiting for the rest, starting at PSN {psn:#x}")
         }
         Expecting::Missing { psn } => {
             format!("PSN {psn:#x} is missing: later packets arrived, NAK sent")
@@ -135,21 +143,22 @@ fn responder(situation: &Situation) -> String {
         ),
     };
     if situation.answers > 0 {
-        let _ = write!(text, "; {} responses pending", situation.answers);
+        let responses = if situation.answers == 1 { "response" } else { "responses" };
+        let _ = write!(text, "; {} {responses} pending", situation.answers);
     }
     text
 }
 
 fn ended_by(by: &EndedBy) -> String {
     match by {
-        EndedBy::Software => "software moved it to ERR".into(),
+        EndedBy::Software => "software modified the QP to ERR".into(),
         EndedBy::Send(status) => format!("a request failed: {}", status_words(*status)),
         EndedBy::Peer { reason, cause } => {
             let cause = cause.map(|cause| format!(": {}", cause_words(cause))).unwrap_or_default();
             format!("{}{cause}", drop_words(*reason))
         }
-        EndedBy::Queue(Queue::Send) => "cannot read its send queue".into(),
-        EndedBy::Queue(Queue::Recv) => "cannot read its receive queue".into(),
+        EndedBy::Queue(Queue::Send) => "cannot read the send queue".into(),
+        EndedBy::Queue(Queue::Recv) => "cannot read the receive queue".into(),
     }
 }
 
@@ -160,13 +169,13 @@ fn status_words(status: Status) -> String {
         Status::LocalProtection(cause) => format!("local protection error: {}", cause_words(cause)),
         Status::MemoryManagement(cause) => format!("memory management error: {}", cause_words(cause)),
         Status::Flushed => "flushed".into(),
-        Status::BadResponse => "invalid response from the peer".into(),
-        Status::RemoteInvalidRequest => "the peer rejected it as invalid".into(),
-        Status::RemoteAccess => "the peer denied access".into(),
-        Status::RemoteOperational => "the peer could not execute it".into(),
-        Status::RetryExceeded => "no response from the peer, retries exhausted".into(),
-        Status::RnrRetryExceeded => "the peer had no receive request, RNR retries exhausted".into(),
-        Status::RemoteInvalidRdRequest => "the peer rejected it as an invalid RD request".into(),
+        Status::BadResponse => "bad response from the peer".into(),
+        Status::RemoteInvalidRequest => "remote invalid request error: the peer rejected the request".into(),
+        Status::RemoteAccess => "remote access error: the peer denied access".into(),
+        Status::RemoteOperational => "remote operation error: the peer could not execute the request".into(),
+        Status::RetryExceeded => "retry limit exceeded: no response from the peer".into(),
+        Status::RnrRetryExceeded => "RNR retry limit exceeded: the peer had no receive request posted".into(),
+        Status::RemoteInvalidRdRequest => "remote invalid RD request error".into(),
     }
 }
 
@@ -174,32 +183,32 @@ fn status_words(status: Status) -> String {
 fn drop_words(reason: DropReason) -> &'static str {
     match reason {
         DropReason::InvalidRequest => "the peer's request was invalid",
-        DropReason::TooLong => "the peer's message was longer than its receive request",
+        DropReason::TooLong => "the peer's message was longer than the receive request",
         DropReason::NoAccess => "the peer was denied access",
-        DropReason::BadReceive => "the receive request for the peer's message was not usable",
+        DropReason::BadReceive => "the receive request for the peer's message was invalid",
         other => other.name(),
     }
 }
 
 fn cause_words(cause: AccessError) -> &'static str {
     match cause {
-        AccessError::Key => "no region or window has the key",
+        AccessError::Key => "the key belongs to no memory region or window",
         AccessError::Invalid => {
-            "the key is not valid; it was allocated without being registered, or invalidated"
+            "the key is not valid: it was allocated but never registered, or has been invalidated"
         }
         AccessError::Kind => "the key has the wrong type for this operation",
         AccessError::Pd => "the key belongs to another protection domain",
         AccessError::Qp => "the window belongs to another queue pair",
-        AccessError::Right => "the key does not grant the right",
-        AccessError::Bounds => "the range is not inside the region",
-        AccessError::Unmapped => "the region's memory is not mapped for the device",
+        AccessError::Right => "the key does not grant the required access right",
+        AccessError::Bounds => "the access exceeds the bounds of the region",
+        AccessError::Unmapped => "the memory of the region is not mapped for DMA",
         AccessError::Valid => "the key is still valid and must be invalidated first",
         AccessError::Bound => "memory windows are still bound to the region",
     }
 }
 
-fn at_most(most: Option<u8>) -> String {
-    most.map_or_else(|| "none".to_owned(), |most| most.to_string())
+fn limit(most: Option<u8>) -> String {
+    most.map_or_else(|| "no limit".to_owned(), |most| format!("limit {most}"))
 }
 
 fn times(count: u64) -> String {
@@ -256,7 +265,7 @@ mod tests {
             said(IDLE),
             [
                 "QP 0x15: RC, RTS",
-                "requester: idle: no doorbell has announced further requests",
+                "requester: idle: no doorbell received for further requests",
                 "responder: waiting for the peer's next message, PSN 0x900",
                 "peer: nothing received yet",
             ]
@@ -278,11 +287,11 @@ mod tests {
         let lines = said(Situation { unanswered: Some(unanswered), heard, ..IDLE });
         assert_eq!(
             lines[1],
-            "requester: all posted requests are sent; waiting for the peer's acknowledgement"
+            "requester: all posted requests have been sent; waiting for the peer to acknowledge them"
         );
         assert_eq!(
             lines[2],
-            "unanswered: 2 packets from PSN 0x100, of 1 request; no response for 1.5 s; retransmitted 3 times, limit 7, next in 640 us"
+            "unanswered: 2 packets of 1 request, starting at PSN 0x100; no response for 1.5 s; retransmitted 3 times, limit 7, next retry in 640 us"
         );
         assert_eq!(lines[4], "peer: last packet received 2.0 s ago");
     }
@@ -293,7 +302,7 @@ mod tests {
         let send = Blocked::ReceiverNotReady { left, refusals: 2, most: Some(6) };
         assert_eq!(
             said(Situation { send, ..IDLE })[1],
-            "requester: receiver not ready (RNR): the peer has no receive request posted; rejected twice, limit 6, retries in 600 us"
+            "requester: receiver not ready (RNR): the peer has no receive request posted; rejected twice, limit 6, next retry in 600 us"
         );
         let receive = Expecting::ReceiveRequest { psn: 0x100, refusals: 1 };
         assert_eq!(
@@ -320,7 +329,7 @@ mod tests {
             lines(0x15, &Explanation { situation: None, ignored: Some(ignored) }),
             [
                 "QP 0x15: does not exist or is in RESET; doorbells and packets are ignored",
-                "ignored: twice, last reason qp_reset",
+                "ignored: twice, latest reason qp_reset",
             ]
         );
     }

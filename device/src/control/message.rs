@@ -1,7 +1,7 @@
-//! Requests and responses, one JSON object a line each.
+//! Requests and responses of the control socket, one JSON object per line.
 //!
-//! `{"list":{"device":1,"table":"qps"}}` gets `{"page":{"rows":{"qps":[…]},"next":null}}`. Field names are an interface:
-//! they are added, not changed.
+//! `{"list":{"device":1,"table":"qps"}}` gets `{"page":{"rows":{"qps":[…]},"next":null}}`. Field names are a
+//! stable interface: new ones can be added, existing ones do not change.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -28,193 +28,196 @@ use crate::telemetry::trace::TraceFormat;
 use crate::vfio::msix;
 use crate::vfio::server::MessageStats;
 
-/// What a client wants. `device` is the number of an HCA, its `id` in the configuration.
+/// A request. `device` is the number of the device, its `id` in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// Which devices there are: [`Response::Devices`].
+    /// Lists the devices: [`Response::Devices`].
     Devices {},
-    /// Where the configuration was read: [`Response::Configuration`].
+    /// Returns the path of the configuration file: [`Response::Configuration`].
     Configuration {},
-    /// One device more, until it is removed or the daemon ends: [`Response::Added`].
+    /// Adds a device, which exists until it is removed or hcad exits: [`Response::Added`].
     DeviceAdd {
-        /// As in `devices` of the configuration.
+        /// An entry as in `devices` of the configuration.
         entry: Map<String, Value>,
     },
-    /// One device less. Its VMM loses its connection: [`Response::Done`].
+    /// Removes a device and disconnects its VMM: [`Response::Done`].
     DeviceRemove {
-        /// Which.
+        /// Number of the device.
         device: u16,
     },
-    /// Have the devices that a configuration says: [`Response::Reloaded`].
+    /// Applies a configuration: [`Response::Reloaded`].
     Reload {
-        /// The whole file.
+        /// Content of the configuration file.
         text: String,
     },
-    /// Objects of one kind: [`Response::Page`].
+    /// Lists objects of one kind: [`Response::Page`].
     List {
-        /// Of which device.
+        /// Number of the device.
         device: u16,
-        /// Which kind.
+        /// Kind of the objects.
         table: Table,
-        /// 0, or the `next` of the page before.
+        /// 0, or `next` of the previous page.
         #[serde(default)]
         from: u64,
     },
-    /// What a queue pair waits for: [`Response::Explanation`].
+    /// Explains what a queue pair is waiting for: [`Response::Explanation`].
     Explain {
-        /// Of which device.
+        /// Number of the device.
         device: u16,
-        /// Its number.
+        /// Number of the queue pair.
         qpn: u32,
     },
-    /// What was counted since the daemon started: [`Response::Counters`].
+    /// Returns the counters since hcad started: [`Response::Counters`].
     Counters {
-        /// By which device.
+        /// Number of the device.
         device: u16,
     },
-    /// Write every frame to a pcapng file from now on: [`Response::Done`].
+    /// Starts a capture to a pcapng file: [`Response::Done`].
     CaptureOn {
-        /// Frames of which device.
+        /// Number of the device.
         device: u16,
-        /// A file that does not exist yet; relative to the daemon's folder.
+        /// Path of the new file, relative to the working directory of hcad. It must not exist.
         path: PathBuf,
-        /// Which frames.
+        /// Frames to capture.
         #[serde(default)]
         filter: CaptureFilter,
-        /// Length of a file at the most; without it as configured.
+        /// Maximum size of a file in bytes. Default: from the configuration.
         #[serde(default)]
         max_bytes: Option<u64>,
-        /// Files that take turns.
+        /// Number of files to rotate through.
         #[serde(default = "one_file")]
         files: NonZeroU16,
     },
-    /// Keep the newest frames in memory from now on: [`Response::Done`].
+    /// Starts a capture to a ring in memory: [`Response::Done`].
     CaptureRing {
-        /// Frames of which device.
+        /// Number of the device.
         device: u16,
-        /// How many bytes of them.
+        /// Size of the ring in bytes.
         bytes: RingBytes,
-        /// Which of them.
+        /// Filter for frames or trace entries.
         #[serde(default)]
         filter: CaptureFilter,
     },
-    /// Write what memory holds of a capture to a file: [`Response::Done`]. The capture goes on.
+    /// Writes the capture ring to a file: [`Response::Done`]. The capture continues.
     CaptureDump {
-        /// Frames of which device.
+        /// Number of the device.
         device: u16,
-        /// A file that does not exist yet; relative to the daemon's folder.
+        /// Path of the new file, relative to the working directory of hcad. It must not exist.
         path: PathBuf,
     },
-    /// Plug the cable in or pull it out: [`Response::Done`]. The guest is told.
+    /// Sets the link up or down and notifies the guest driver: [`Response::Done`].
     SetPort {
-        /// Of which device.
+        /// Number of the device.
         device: u16,
-        /// What the port is to be.
+        /// New link state.
         state: PortState,
     },
-    /// Have an internal error: [`Response::Done`]. The guest is told as such devices do.
+    /// Injects a catastrophic device error, which the device reports to the guest driver: [`Response::Done`].
     Fail {
-        /// Which device.
+        /// Number of the device.
         device: u16,
     },
-    /// End the capture; its file is complete when [`Response::Done`] comes.
+    /// Stops the capture. [`Response::Done`] is sent when the file is complete.
     CaptureOff {
-        /// Of which device.
+        /// Number of the device.
         device: u16,
     },
-    /// Record register accesses, commands and queue entries from now on: [`Response::Done`].
+    /// Starts a trace of register accesses, commands and queue entries: [`Response::Done`].
     TraceOn {
-        /// Of which device.
+        /// Number of the device.
         device: u16,
-        /// A file that does not exist yet, relative to the daemon's folder, or "-" for the daemon's standard error.
+        /// Path of the new file, relative to the working directory of hcad, or "-" for its standard error. It
+        /// must not exist.
         path: PathBuf,
-        /// Form of a record.
+        /// Format of a trace entry.
         #[serde(default)]
         format: TraceFormat,
-        /// Which records.
+        /// Trace entries to write.
         #[serde(default)]
         filter: TraceFilter,
-        /// Length of a file at the most; without it as configured.
+        /// Maximum size of a file in bytes. Default: from the configuration.
         #[serde(default)]
         max_bytes: Option<u64>,
-        /// Files that take turns.
+        /// Number of files to rotate through.
         #[serde(default = "one_file")]
         files: NonZeroU16,
     },
-    /// Keep the newest records in memory from now on: [`Response::Done`].
+    /// Starts a trace to a ring in memory: [`Response::Done`].
     TraceRing {
-        /// Of which device.
+        /// Number of the device.
         device: u16,
-        /// How many bytes of them.
+        /// Size of the ring in bytes.
         bytes: RingBytes,
-        /// Form of a record.
+        /// Format of a trace entry.
         #[serde(default)]
         format: TraceFormat,
-        /// Which of them.
+        /// Filter for frames or trace entries.
         #[serde(default)]
         filter: TraceFilter,
     },
-    /// Write what memory holds of a trace to a file: [`Response::Done`]. The trace goes on.
+    /// Writes the trace ring to a file: [`Response::Done`]. The trace continues.
     TraceDump {
-        /// Of which device.
+        /// Number of the device.
         device: u16,
-        /// A file that does not exist yet; relative to the daemon's folder.
+        /// Path of the new file, relative to the working directory of hcad. It must not exist.
         path: PathBuf,
     },
-    /// End the trace; its file is complete when [`Response::Done`] comes.
+    /// Stops the trace. [`Response::Done`] is sent when the file is complete.
     TraceOff {
-        /// Of which device.
+        /// Number of the device.
         device: u16,
     },
-    /// Make the device anew, and keep all that reaches it from then on: [`Response::Done`]. Not while a VMM is connected.
+    /// Restarts the device and writes a session record from then on: [`Response::Done`]. Fails while a VMM is
+    /// connected.
     RecordOn {
-        /// Of which device.
+        /// Number of the device.
         device: u16,
-        /// A file that does not exist yet; relative to the daemon's folder.
+        /// Path of the new file, relative to the working directory of hcad. It must not exist.
         path: PathBuf,
     },
-    /// End the record; its file is complete when [`Response::Done`] comes.
+    /// Stops recording. [`Response::Done`] is sent when the file is complete.
     RecordOff {
-        /// Of which device.
+        /// Number of the device.
         device: u16,
     },
-    /// What is done to frames on their way: [`Response::Impairments`].
+    /// Lists the impairments of a device: [`Response::Impairments`].
     Impairments {
-        /// Of which device.
+        /// Number of the device.
         device: u16,
     },
-    /// One impairment more: [`Response::Impairment`].
+    /// Adds an impairment: [`Response::Impairment`].
     ImpairAdd {
-        /// Of which device.
+        /// Number of the device.
         device: u16,
-        /// What it does.
+        /// Selectors and action.
         rule: RuleEntry,
     },
-    /// Who is on its fabric: [`Response::Peers`], or [`Response::Members`] on a ring.
+    /// Lists the peers of a device: [`Response::Peers`], or [`Response::Members`] on the ring fabric.
     Peers {
-        /// Of which device.
+        /// Number of the device.
         device: u16,
     },
-    /// One peer more: [`Response::Done`].
+    /// Adds a peer: [`Response::Done`].
     PeerAdd {
-        /// Of which device.
+        /// Number of the device.
         device: u16,
-        /// As in the configuration.
+        /// An entry as in `peers` of the configuration.
         peer: UdpPeerEntry,
     },
-    /// One peer less: [`Response::Done`].
+    /// Removes a peer: [`Response::Done`].
     PeerRemove {
-        /// Of which device.
+        /// Number of the device.
         device: u16,
-        /// Its address and port.
+        /// Address and port of the peer.
         addr: SocketAddr,
     },
-    /// One impairment less, or none any more: [`Response::Done`]. Frames that are held back still go on.
+    /// Removes one or all impairments: [`Response::Done`]. Frames that were already held or delayed are still
+    /// delivered.
     ImpairClear {
-        /// Of which device.
+        /// Number of the device.
         device: u16,
-        /// Its number; all without.
+        /// Number of the impairment. Default: all.
         id: Option<u32>,
     },
 }
@@ -223,26 +226,26 @@ const fn one_file() -> NonZeroU16 {
     NonZeroU16::MIN
 }
 
-/// What a request led to.
+/// A response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
-    /// All devices, in the order in which they came.
+    /// All devices, in the order in which they were added.
     Devices(Vec<DeviceRow>),
-    /// The file, if there was one.
+    /// Path of the configuration file, if there is one.
     Configuration(Option<PathBuf>),
-    /// The device is there.
+    /// The device was added.
     Added {
-        /// Its number.
+        /// Number of the device.
         device: u16,
-        /// Its socket.
+        /// Path of its socket.
         socket: Option<PathBuf>,
     },
-    /// What a reload has changed.
+    /// Outcome of a reload.
     Reloaded(Reloaded),
-    /// Objects.
+    /// One page of a list.
     Page(Page),
-    /// What a queue pair waits for.
+    /// What a queue pair is waiting for.
     Explanation(Box<Explanation>),
     /// Counters.
     Counters(Box<Counters>),
@@ -250,30 +253,30 @@ pub enum Response {
     Impairments(Vec<ImpairmentRow>),
     /// All peers.
     Peers(Vec<PeerRow>),
-    /// All members of the ring that the device is on.
+    /// All members of the ring.
     Members(Vec<MemberRow>),
     /// Number of the impairment that was added.
     Impairment(u32),
-    /// It is done.
+    /// Success.
     Done {},
-    /// It is not, and nothing has changed. One line for people.
+    /// Failure, with a message of one line. Nothing has changed.
     Error(String),
 }
 
-/// What a reload has changed, by numbers of devices.
+/// Outcome of a reload, by device number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reloaded {
-    /// Those that are new.
+    /// Devices that were added.
     pub added: Vec<u16>,
-    /// Those that are gone.
+    /// Devices that were removed.
     pub removed: Vec<u16>,
-    /// Those whose entries say something else now; they were made anew, and their VMMs have lost their connections.
+    /// Devices that were recreated because their entries changed. Their VMMs were disconnected.
     pub changed: Vec<u16>,
-    /// Those that did not notice.
+    /// Devices that were not affected.
     pub unchanged: Vec<u16>,
-    /// Keys of what changes only when the daemon starts anew.
+    /// Keys whose new values take effect only when hcad restarts.
     pub not_changed: Vec<String>,
-    /// What went wrong on the way.
+    /// Errors, one line each.
     pub problems: Vec<String>,
 }
 
@@ -283,26 +286,26 @@ pub struct Reloaded {
 pub enum PortState {
     /// Frames pass.
     Up,
-    /// Frames are lost, both ways.
+    /// Frames are dropped in both directions.
     Down,
 }
 
-/// What a device is at.
+/// State of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceState {
-    /// It serves.
+    /// The device is running.
     Running,
-    /// It failed, and will be made anew after a pause.
+    /// The device failed and will restart after a delay.
     Restarting,
-    /// Its thread does not answer.
+    /// The thread of the device does not respond.
     NotAnswering,
 }
 
 /// A device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceRow {
-    /// Its number.
+    /// Number of the device.
     pub id: u16,
     /// Device interface, by its key in the configuration.
     pub interface: String,
@@ -310,49 +313,50 @@ pub struct DeviceRow {
     pub mac: String,
     /// IPv4 address.
     pub ipv4: Ipv4Addr,
-    /// IPv6 address: the configured one, else the link-local one of its MAC.
+    /// IPv6 address: the configured one, or the link-local address derived from the MAC.
     pub ipv6: Ipv6Addr,
-    /// Socket of the VMM, unless it was inherited.
+    /// Path of the socket for the VMM. Absent if the socket was inherited.
     pub socket: Option<PathBuf>,
     /// A VMM is connected.
     pub connected: bool,
-    /// What it is at.
+    /// State of the device.
     pub state: DeviceState,
-    /// Times it failed and was made anew.
+    /// Number of restarts after failures.
     pub restarts: u64,
-    /// Why it failed, the last time.
+    /// Reason of the latest failure.
     pub problem: Option<String>,
-    /// Its link; nobody knows while it does not answer.
+    /// State of the link. Unknown while the device does not respond.
     pub port: Option<PortState>,
-    /// Software has disabled the port, so that it is down whatever the link could be. Ends with a reset of the device.
+    /// The guest driver has disabled the port, which is therefore down regardless of the link. Cleared by a
+    /// device reset.
     #[serde(default)]
     pub port_disabled: bool,
-    /// File that frames are written to.
+    /// File or ring of the capture.
     pub capture: Option<PathBuf>,
-    /// File that the trace is written to, or "-" for standard error.
+    /// File or ring of the trace, or "-" for standard error.
     pub trace: Option<PathBuf>,
-    /// File that the record is written to.
+    /// File of the session record.
     #[serde(default)]
     pub record: Option<PathBuf>,
 }
 
-/// Counters of one device by the part that counts.
+/// Counters of one device, by component.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
-    /// Parts of the device that its interface describes.
+    /// Counters specific to the device interface.
     pub frontend: FrontendCounters,
     /// Transport.
     pub engine: Stats,
     /// Queue pairs by state, as of this moment.
     #[serde(default)]
     pub qps: QpStates,
-    /// What arrived at the port.
+    /// Port.
     pub port: PortCounters,
-    /// What the fabric carried.
+    /// Fabric.
     pub fabric: FabricStats,
-    /// What the VMM asked for.
+    /// The vfio-user server.
     pub vfio: VfioCounters,
-    /// What the driver asked for.
+    /// Commands and doorbells.
     pub interface: InterfaceCounters,
     /// The log, which all devices share.
     pub log: LogCounters,
@@ -361,7 +365,7 @@ pub struct Counters {
 /// Counters of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogCounters {
-    /// Lines that standard error did not take.
+    /// Log lines that were lost because standard error was blocked.
     pub lines_lost: u64,
 }
 
@@ -370,32 +374,32 @@ pub struct LogCounters {
 pub struct VfioCounters {
     /// Clients that connected.
     pub clients: u64,
-    /// Messages of all of them.
+    /// Messages of all clients.
     pub messages: MessageStats,
-    /// Ranges of memory that are mapped, as of this moment.
+    /// DMA ranges that are currently mapped.
     pub dma_ranges: u64,
     /// Interrupts.
     pub interrupts: msix::Stats,
 }
 
-/// What the device interface served.
+/// Counters of the device interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterfaceCounters {
     /// Commands by name and status.
     pub commands: BTreeMap<String, BTreeMap<String, u64>>,
-    /// How long they took.
+    /// Durations of the commands.
     #[serde(default)]
     pub command_time: Durations,
-    /// Doorbells that were obeyed, by kind.
+    /// Doorbells that were executed, by kind.
     pub doorbells: BTreeMap<String, u64>,
-    /// Doorbells, stores and frames of a NIC for which nothing was done, by reason. Packets and other frames are counted
-    /// by the transport and the port.
+    /// Ignored doorbells, register writes and NIC frames, by reason. Ignored packets and other frames are
+    /// counted by the transport and the port.
     #[serde(default)]
     pub ignored: BTreeMap<String, u64>,
-    /// Requests that failed for want of access, by cause.
+    /// Requests that failed because memory access was denied, by cause.
     #[serde(default)]
     pub refused: BTreeMap<String, u64>,
-    /// What the driver did against the interface, by rule; of a strict device only.
+    /// Driver violations, by rule. Only in strict mode.
     pub violations: BTreeMap<String, u64>,
 }
 
@@ -419,29 +423,29 @@ impl From<&Monitor> for InterfaceCounters {
 /// See [`PortStats`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortCounters {
-    /// RoCE packets handed on.
+    /// RoCE packets delivered to the transport.
     pub roce: u64,
-    /// RoCE packets for the fabric.
+    /// RoCE packets sent to the fabric.
     pub transmit: Traffic,
-    /// RoCE packets from the fabric that were handed on.
+    /// RoCE packets received from the fabric and delivered.
     pub receive: Traffic,
-    /// Frames of the NIC for the fabric.
+    /// Frames that the NIC sent to the fabric.
     pub nic_transmit: Traffic,
-    /// Frames from the fabric that the NIC was given.
+    /// Frames from the fabric that were delivered to the NIC.
     pub nic_receive: Traffic,
-    /// Times the link went down.
+    /// Number of times the link went down.
     pub link_downed: u64,
-    /// ARP messages taken in.
+    /// ARP messages processed.
     pub arp: u64,
-    /// IPv6 neighbour discovery messages taken in.
+    /// IPv6 neighbour discovery messages processed.
     pub neighbour_discovery: u64,
     /// ICMP and ICMPv6 echo requests answered.
     pub echo: u64,
-    /// Frames to be sent that were lost because the link is down.
+    /// Outgoing frames dropped because the link was down.
     pub lost_link_down: u64,
-    /// Frames to be sent that were lost because nobody told the MAC of their destination.
+    /// Outgoing frames dropped because the MAC of their destination could not be resolved.
     pub lost_unresolved: u64,
-    /// Frames of the NIC that were lost because they are too short or too long to be frames.
+    /// NIC frames dropped because their length is invalid.
     pub lost_malformed: u64,
     /// Frames dropped, by [`DropReason::name`].
     pub dropped: BTreeMap<String, u64>,

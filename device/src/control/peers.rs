@@ -36,13 +36,11 @@ pub enum PeerList {
 /// Why nothing was answered or changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PeersError {
-    /// Who is on a network is not for the device to say.
-    #[error("the fabric of this device has no peers; only the UDP fabric does")]
+    /// Only the UDP and ring fabrics have a list of peers.
+    #[error("this device has no list of peers; only the UDP and ring fabrics have one")]
     NoList,
     /// Members of a ring find each other.
-    #[error(
-        "ring members cannot be added or removed; every process that uses the ring's directory is a member"
-    )]
+    #[error("ring members cannot be added or removed; every device that uses the ring directory is a member")]
     Ring,
     /// The MAC is its own.
     #[error("mac: {0} is the MAC of this device")]

@@ -33,8 +33,8 @@ use crate::telemetry::store::{Keep, MAX_FILES, Opening};
 use crate::telemetry::trace::{Trace, TraceFormat};
 use crate::vfio::server::Listener;
 
-/// Bound: clients at a time. One more takes the place of the one that has been silent for longest, if that is longer
-/// than [`SILENCE`], or is told that there are too many.
+/// Bound: concurrent clients. One more replaces the client that has been silent longest, if that is longer
+/// than [`SILENCE`]. Otherwise it gets an error.
 const MAX_CLIENTS: usize = 16;
 
 /// How long a client keeps its place without a request when there is none left for others.
@@ -49,7 +49,7 @@ const USUAL_REQUEST_LEN: usize = 8192;
 /// How long nobody is accepted after accepting failed, which is for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// What clients can ask for.
+/// What the control server needs to answer requests.
 #[derive(Debug)]
 pub struct Service {
     /// The devices.
@@ -83,7 +83,9 @@ pub async fn serve(listener: &Listener, service: Service) -> io::Result<()> {
         reserve.refill();
         if places.len() >= MAX_CLIENTS && !make_room(&mut places) {
             // A line fits into the buffer of a new socket; a client that does not get it sees the end.
-            let _ = stream.try_write(&line(&Response::Error("too many control clients".into())));
+            let _ = stream.try_write(&line(&Response::Error(format!(
+                "too many control clients, maximum is {MAX_CLIENTS}"
+            ))));
             continue;
         }
         let service = service.clone();
@@ -167,13 +169,13 @@ async fn client(mut stream: UnixStream, service: &Service, silence: &Silence) ->
             }
             Err(error) => Response::Error(format!("invalid request: {error}")),
         };
-        // Who does not read is as good as silent.
+        // A client that does not read counts as silent.
         silence.begin();
         writer.write_all(&line(&response)).await?;
     }
 }
 
-/// Why a request was not carried out.
+/// A request that was not executed.
 #[derive(Debug, thiserror::Error)]
 enum Refused {
     #[error("{0}")]
@@ -192,9 +194,9 @@ enum Refused {
     Tracing(PathBuf),
     #[error("no trace is running")]
     NotTracing,
-    #[error("no {0} is kept in memory; start one with `hcactl {0} ring`")]
+    #[error("no {0} in memory; start one with `hcactl {0} ring`")]
     NothingKept(&'static str),
-    #[error("{0} files requested, the maximum is {MAX_FILES}")]
+    #[error("{0} files requested, maximum is {MAX_FILES}")]
     TooManyFiles(u16),
     #[error("a recording to {} is already running", .0.display())]
     Recording(PathBuf),
@@ -221,7 +223,7 @@ enum Refused {
 }
 
 impl Refused {
-    /// Says why a file cannot be made: where confinement lets none be, that is the reason.
+    /// An error for a file that cannot be created. If the sandbox prevents it, the error says so.
     fn file(path: &Path, error: io::Error) -> Self {
         let path = path.to_owned();
         match confinement::check_file(&path) {
@@ -369,7 +371,7 @@ async fn change<T>(
     answered.await.map_err(|_| Refused::Ending)?.map_err(Refused::Unchanged)
 }
 
-/// The answer to who ends what may have ended of itself.
+/// The response to the end of a capture, trace or recording, which may have stopped earlier.
 fn ended(what: &'static str, before: Option<(&Path, &str)>) -> Result<Response, Refused> {
     match before {
         Some((path, why)) => Err(Refused::Ended { what, path: path.to_owned(), why: why.to_owned() }),
@@ -494,7 +496,7 @@ async fn start_record(device: &Device, path: &Path) -> Result<(), Refused> {
 /// A response as it is written.
 fn line(response: &Response) -> Vec<u8> {
     let mut line = serde_json::to_vec(response)
-        .unwrap_or_else(|_| br#"{"error":"the answer cannot be written as JSON"}"#.to_vec());
+        .unwrap_or_else(|_| br#"{"error":"cannot encode the response as JSON"}"#.to_vec());
     line.push(b'\n');
     line
 }

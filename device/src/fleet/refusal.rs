@@ -1,4 +1,4 @@
-//! Why which devices there are does not change.
+//! Errors of changes to the set of devices.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use super::ENDING;
 use crate::blueprint::MakeError;
 use crate::config::ConfigError;
 
-/// Why the devices stay those that they are.
+/// A change to the set of devices that was rejected.
 #[derive(Debug, Error)]
 pub(super) enum Refusal {
     #[error(transparent)]
@@ -20,11 +20,11 @@ pub(super) enum Refusal {
     Host(#[from] io::Error),
     #[error("device {0} does not exist")]
     NoDevice(u16),
-    #[error("{0} was removed and is still shutting down")]
+    #[error("{0} was removed but has not stopped yet")]
     Leaving(String),
-    #[error("{0} did not stop within {s} s; it is removed when it stops", s = ENDING.as_secs())]
+    #[error("{0} did not stop within {s} s; it will be removed when it stops", s = ENDING.as_secs())]
     Hung(String),
-    #[error("{key}: {name} cannot be recreated, because its connection was passed with --fd")]
+    #[error("{key}: {name} cannot be recreated because its connection was passed with --fd")]
     OnlyClient { key: String, name: String },
     #[error("hcad was started without a configuration file")]
     NoFile,
@@ -32,10 +32,10 @@ pub(super) enum Refusal {
     Unreadable { path: PathBuf, error: io::Error, hint: &'static str },
 }
 
-/// What to do where confinement keeps the process from its own file.
-pub(super) const HINT: &str = "; the sandbox allows reading only the original file. Use `hcactl reload`, which passes the current file, or add its directory to `confinement.readable`";
+/// Advice if the sandbox denies access to the configuration file.
+pub(super) const HINT: &str = "; the sandbox allows hcad to read only the file that existed when it started. Use `hcactl reload`, which sends the current file, or add its directory to `confinement.readable`";
 
-/// An error with what led to it, in one line.
+/// An error and its causes in one line.
 pub(super) fn causes(error: &MakeError) -> String {
     let mut line = error.to_string();
     let mut source = std::error::Error::source(error);

@@ -173,7 +173,7 @@ impl Site {
             Ok(answer) => anyhow::bail!("the device was added, expected an error: {answer}"),
             Err(error) => error.to_string(),
         };
-        let problem = "devices[2].mac: 02:00:00:00:00:03 is already the MAC of hca3";
+        let problem = "devices[2].mac: 02:00:00:00:00:03 is already used by hca3";
         ensure!(refusal.contains(problem) && refusal.lines().count() == 1, "{refusal}");
         self.daemon.process().line("not reloaded", RELOAD_LIMIT).await?;
         fs::write(&self.file, good)?;

@@ -1,4 +1,4 @@
-//! Counters of devices, once or again and again with their rates.
+//! Counters of devices, once or repeatedly with their rates.
 
 use std::io::{self, IsTerminal as _};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use crate::table::Text;
 use crate::{Daemon, json, print};
 
-/// Shortest time between two looks: each takes a turn of the device's thread.
+/// Minimum period: each sample takes an iteration of the device's event loop.
 const SHORTEST: Duration = Duration::from_millis(100);
 
 /// Puts the cursor at the top left of a terminal and clears what is below.
@@ -18,17 +18,17 @@ const CLEAR: &str = "\x1b[H\x1b[J";
 
 /// A period in seconds.
 pub(crate) fn period(text: &str) -> anyhow::Result<Duration> {
-    let seconds: f64 = text.parse().context("not a number of seconds")?;
-    let period = Duration::try_from_secs_f64(seconds).context("not a valid time")?;
+    let seconds: f64 = text.parse().context("not a valid number of seconds")?;
+    let period = Duration::try_from_secs_f64(seconds).context("number of seconds out of range")?;
     ensure!(period >= SHORTEST, "must be at least {} s", SHORTEST.as_secs_f64());
     Ok(period)
 }
 
-/// What a device has counted.
+/// The counters of a device.
 pub(crate) fn of(daemon: &mut Daemon, device: u16) -> anyhow::Result<Counters> {
     match daemon.ask(&Request::Counters { device })? {
         Response::Counters(counters) => Ok(*counters),
-        _ => bail!("unexpected answer from the daemon"),
+        _ => bail!("unexpected response from hcad"),
     }
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn once(daemon: &mut Daemon, devices: &[u16], as_json: bool) -> anyho
     }
 }
 
-/// Prints counters and rates until nobody reads any more.
+/// Prints counters and rates until the reader closes standard output.
 pub(crate) fn watch(
     daemon: &mut Daemon,
     devices: &[u16],
@@ -63,7 +63,7 @@ pub(crate) fn watch(
     }
 }
 
-/// What devices had counted at a moment, in the form of the control socket.
+/// Counters at one moment, in the format of the control socket.
 struct Sample {
     at: Instant,
     devices: Vec<(u16, Value)>,
@@ -101,7 +101,7 @@ impl Sample {
         text.finish()
     }
 
-    /// The same with what each counter gained per second, without lines that are all zeros.
+    /// The same with the rate of each counter, without lines that are all zeros.
     fn table_since(&self, before: &Self) -> String {
         let seconds = self.at.duration_since(before.at).as_secs_f64();
         let mut text = Text::default();
@@ -129,7 +129,7 @@ impl Sample {
         text.finish()
     }
 
-    /// For programs: totals as ever, and beside them rates of the same form.
+    /// JSON output: the totals, and rates with the same keys.
     fn since(&self, before: &Self) -> Value {
         let seconds = self.at.duration_since(before.at).as_secs_f64();
         let empty = Value::Null;
@@ -161,7 +161,7 @@ impl Sample {
     }
 }
 
-/// A counter that is smaller than before began anew, with its device.
+/// A counter that decreased was reset together with its device.
 pub(crate) fn rate(earlier: u64, now: u64, seconds: f64) -> f64 {
     let gained = now.checked_sub(earlier).unwrap_or(now);
     #[expect(clippy::cast_precision_loss, reason = "for people, and far below 2^53")]
@@ -193,7 +193,7 @@ fn walk(name: &str, value: &Value, each: &mut impl FnMut(&str, u64)) {
                 walk(&name, value, each);
             }
         }
-        // Buckets of histograms say nothing in a list.
+        // Histogram buckets are omitted from the list.
         Value::Array(_) => {}
         leaf => each(name, leaf.as_u64().unwrap_or(0)),
     }

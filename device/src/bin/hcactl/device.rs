@@ -1,4 +1,4 @@
-//! `hcactl device` and `hcactl reload`: which devices there are.
+//! `hcactl device` and `hcactl reload`.
 
 use std::path::{Path, PathBuf};
 
@@ -10,15 +10,17 @@ use serde_json::{Map, Value};
 
 use super::{Cli, Daemon, confirmed, done, json};
 
-/// What to do with devices.
+/// Commands of `hcactl device`.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Device {
-    /// Add a device and print its socket. It exists until it is removed or hcad exits; the file does not change
+    /// Add a device and print the path of its socket
+    ///
+    /// The device exists until it is removed or hcad exits. The configuration file does not change.
     Add {
-        /// File with one JSON object, as in `devices` of a configuration, or "-" for standard input
+        /// Path of a file with one JSON object, as in `devices` of a configuration, or "-" for standard input
         file: PathBuf,
     },
-    /// Remove a device. Disconnects its VMM, and the guest loses the device
+    /// Remove a device and disconnect its VMM; the guest loses the device
     Remove {
         /// Device number
         id: u16,
@@ -29,15 +31,15 @@ pub(crate) enum Device {
 }
 
 impl Device {
-    /// What it prints.
+    /// Runs the command and returns its output.
     pub(crate) fn run(&self, daemon: &mut Daemon, cli: &Cli) -> anyhow::Result<String> {
         match self {
             Self::Add { file } => {
                 let text = read(file)?;
                 let entry: Map<String, Value> = serde_json::from_str(&text)
-                    .with_context(|| format!("{} does not contain one JSON object", shown(file)))?;
+                    .with_context(|| format!("{} is not a JSON object", shown(file)))?;
                 let Response::Added { device, socket } = daemon.ask(&Request::DeviceAdd { entry })? else {
-                    bail!("unexpected answer from the daemon")
+                    bail!("unexpected response from hcad")
                 };
                 match (cli.json, socket) {
                     (true, socket) => json(&json!({ "device": device, "added": socket })),
@@ -48,7 +50,9 @@ impl Device {
             Self::Remove { id, yes } => {
                 let has_vmm = daemon.devices()?.iter().any(|device| device.id == *id && device.connected);
                 ensure!(
-                    !has_vmm || *yes || confirmed(&format!("Remove device {id}, which a VMM is using?"))?,
+                    !has_vmm
+                        || *yes
+                        || confirmed(&format!("A VMM is connected to device {id}. Remove the device?"))?,
                     "cancelled; nothing was changed"
                 );
                 daemon.tell(&Request::DeviceRemove { device: *id })?;
@@ -58,19 +62,20 @@ impl Device {
     }
 }
 
-/// Has the daemon do what a file says, by default the one that it has read; what it prints, and whether all went well.
+/// Loads a configuration into hcad, by default from the file that hcad was started with. Returns the output,
+/// and whether there were no problems.
 pub(crate) fn reload(daemon: &mut Daemon, cli: &Cli, file: Option<&Path>) -> anyhow::Result<(String, bool)> {
     let file = match (file, daemon.ask(&Request::Configuration {})?) {
         (Some(file), _) => file.to_owned(),
         (None, Response::Configuration(Some(file))) => file,
         (None, Response::Configuration(None)) => {
-            bail!("hcad was started without a configuration file; name one: hcactl reload FILE")
+            bail!("hcad was started without a configuration file; specify one: hcactl reload FILE")
         }
-        _ => bail!("unexpected answer from the daemon"),
+        _ => bail!("unexpected response from hcad"),
     };
     let text = read(&file)?;
     let Response::Reloaded(reloaded) = daemon.ask(&Request::Reload { text })? else {
-        bail!("unexpected answer from the daemon")
+        bail!("unexpected response from hcad")
     };
     let went_well = reloaded.problems.is_empty();
     Ok((if cli.json { json(&reloaded)? } else { lines(&reloaded) }, went_well))
@@ -96,7 +101,7 @@ fn lines(reloaded: &Reloaded) -> String {
 
 fn read(file: &Path) -> anyhow::Result<String> {
     if file == Path::new("-") {
-        return text_file::read_standard_input().context("standard input");
+        return text_file::read_standard_input().context("cannot read standard input");
     }
     text_file::read(file).with_context(|| format!("cannot read {}", file.display()))
 }

@@ -4,29 +4,29 @@ use clap::{Command, CommandFactory as _};
 
 use super::Cli;
 
-/// Commands by subject. Clap groups options, but not commands.
+/// Commands by subject. Clap can group options, but not commands.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Devices", &["devices", "device", "reload"]),
-    ("Observe", &["explain", "counters", "top", "capture", "trace", "record"]),
+    ("Diagnostics", &["explain", "counters", "top", "capture", "trace", "record"]),
     ("RDMA objects", &["qps", "cqs", "eqs", "mrs", "icm", "ahs", "groups", "cqp"]),
-    ("NIC", &["queues", "link", "vsis", "rules", "scheduler"]),
-    ("Fabric and faults", &["peer", "impair", "port", "fail"]),
+    ("NIC objects", &["queues", "link", "vsis", "rules", "scheduler"]),
+    ("Fabric and fault injection", &["peer", "impair", "port", "fail"]),
     ("Help", &["help"]),
 ];
 
 const EXAMPLES: &[(&str, &str)] = &[
     ("hcactl devices", "list all devices"),
     ("hcactl qps --device 1", "list the queue pairs of device 1"),
-    ("hcactl explain qp 0x12", "say why a queue pair makes no progress"),
-    ("hcactl top", "show rates and errors live"),
-    ("hcactl trace on", "trace driver accesses to standard error of hcad"),
-    ("hcactl impair add rx --probability 0.01 drop", "drop one received frame in a hundred"),
+    ("hcactl explain qp 0x12", "explain why a queue pair makes no progress"),
+    ("hcactl top", "monitor rates and errors"),
+    ("hcactl trace on", "write a trace to standard error of hcad"),
+    ("hcactl impair add rx --probability 0.01 drop", "drop 1 % of the received frames"),
 ];
 
 /// Width of the column of command names.
 const NAMES: usize = 11;
 
-/// The command line of `hcactl`, with a help text of its own.
+/// The command line of `hcactl` with grouped commands in its help.
 pub(crate) fn command() -> Command {
     let mut command = Cli::command();
     // Adds the `help` command.

@@ -1,49 +1,50 @@
-//! `hcactl impair`: making the wire of a device bad.
+//! `hcactl impair`: fault injection between a device and its fabric.
 
 use clap::{Args, Subcommand, ValueEnum};
 use device::fabric::impair::{Action, Direction, ImpairmentRow, Probability, RuleEntry};
 
-/// What to do with impairments.
+/// Commands of `hcactl impair`.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Impair {
-    /// List impairments and how often they applied
+    /// List impairments: rules, frames matched, frames affected
     List,
     /// Add an impairment and print its number
     ///
-    /// It applies to every frame that matches all selectors, or to some of them with --nth or --probability. Example:
-    /// `hcactl impair add tx --qpn 0x12 --opcode "RDMA READ response Middle" --nth 3 drop`.
+    /// An impairment applies to every frame that matches all selectors. --nth and --probability restrict it
+    /// to some of these frames. Example: `hcactl impair add tx --qpn 0x12 --opcode "RDMA READ response
+    /// Middle" --nth 3 drop`.
     Add(Box<Add>),
     /// Remove one impairment, or all of them
     Clear {
-        /// Number of the impairment; without it, all are removed
+        /// Number of the impairment [default: all]
         id: Option<u32>,
     },
 }
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Add {
-    /// Direction: frames sent (tx) or received (rx) by the device
+    /// Direction of the frames: sent (tx) or received (rx) by the device
     #[arg(value_enum)]
     direction: Way,
-    /// Match the destination QP in the BTH
+    /// Match the destination QP number in the BTH
     #[arg(long, value_name = "N", value_parser = number)]
     qpn: Option<u32>,
-    /// Match the packet sequence number
+    /// Match the packet sequence number (PSN) in the BTH
     #[arg(long, value_name = "N", value_parser = number)]
     psn: Option<u32>,
     /// Match the opcode by its IBTA name, with or without the service, such as "RC SEND Only"
     #[arg(long, value_name = "NAME")]
     opcode: Option<String>,
-    /// Match the MAC or IP address of the other side
+    /// Match the MAC or IP address of the peer
     #[arg(long, value_name = "ADDRESS")]
     peer: Option<String>,
-    /// Apply to the N-th matching frame only, counted from 1
+    /// Apply only to the Nth matching frame (the first is 1)
     #[arg(long, value_name = "N", conflicts_with = "probability")]
     nth: Option<u64>,
-    /// With --nth: apply to N frames in a row
+    /// With --nth: apply to N consecutive matching frames [default: 1]
     #[arg(long, value_name = "N", requires = "nth")]
     count: Option<u64>,
-    /// Apply to a matching frame with this probability, 0 to 1
+    /// Apply to each matching frame with this probability, 0 to 1
     #[arg(long, value_name = "P", value_parser = probability)]
     probability: Option<Probability>,
     /// Seed for --probability, delay jitter and corruption [default: 0]
@@ -63,9 +64,9 @@ enum Way {
 enum What {
     /// Drop the frame
     Drop,
-    /// Send the frame twice
+    /// Duplicate the frame
     Duplicate {
-        /// Delay of the copy in microseconds
+        /// Delay of the duplicate in microseconds
         #[arg(long, default_value_t = 0)]
         after_us: u64,
     },
@@ -73,19 +74,19 @@ enum What {
     Delay {
         /// Delay in microseconds
         us: u64,
-        /// Additional random delay, up to this many microseconds
+        /// Maximum additional random delay in microseconds
         #[arg(long, default_value_t = 0)]
         jitter_us: u64,
     },
     /// Hold the frame until later frames have overtaken it
     Reorder {
-        /// Number of frames that overtake it
+        /// Number of frames that overtake this frame
         by: u32,
-        /// Longest time to hold the frame, in microseconds
+        /// Maximum time to hold the frame in microseconds
         #[arg(long, default_value_t = 10_000)]
         within_us: u64,
     },
-    /// Invert one bit of the frame
+    /// Invert one random bit of the frame
     Corrupt,
     /// Set the ECN field to Congestion Experienced
     MarkCe,

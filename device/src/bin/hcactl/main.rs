@@ -1,4 +1,4 @@
-//! `hcactl`: looks into a running `hcad` and changes what can be changed from outside.
+//! `hcactl` inspects and controls a running `hcad`.
 
 mod counters;
 mod device;
@@ -24,30 +24,33 @@ use anyhow::{Context as _, anyhow, bail, ensure};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
-/// Bound: bytes of one answer. A page of a list has some 200 kB.
+/// Bound: bytes of one response. A page of a list has some 200 kB.
 const MAX_ANSWER_LEN: u64 = 16 << 20;
 
-/// Bound: bytes of all answers to one command. The longest list, of all queue pairs a device can have, takes some 80 MB.
+/// Bound: bytes of all responses to one command. The longest list, of all QPs that a device can have, takes
+/// some 80 MB.
 const MAX_ANSWERS_LEN: u64 = 256 << 20;
 
-/// Exit status of a command line that is not valid, as clap has it.
+/// Exit status of an invalid command line, as in clap.
 const USAGE: u8 = 2;
 
-/// Inspects and controls a running hcad.
+/// Inspect and control a running hcad
 ///
-/// Connects to the socket that hcad creates for `control_socket` in its configuration or for its option --control-socket.
+/// hcactl connects to the control socket of hcad. To create this socket, start hcad with --control-socket or
+/// set `control_socket` in its configuration.
 #[derive(Debug, Parser)]
 #[command(name = "hcactl", version)]
 struct Cli {
-    /// Control socket of hcad
+    /// Path of the control socket of hcad
     ///
-    /// Default: control.sock in $XDG_RUNTIME_DIR/hcad or /run/hcad.
+    /// Default: control.sock in $XDG_RUNTIME_DIR/hcad, or in /run/hcad if that variable is not set.
     #[arg(long, value_name = "PATH", global = true, env = "HCACTL_SOCKET")]
     socket: Option<PathBuf>,
 
-    /// Device number; may be repeated for lists and counters
+    /// Device number (repeatable for lists and counters)
     ///
-    /// Lists and counters show all devices by default. Other commands need the option if hcad has several devices.
+    /// By default, lists and counters cover all devices. Other commands require this option if hcad serves
+    /// several devices.
     #[arg(long, value_name = "ID", global = true)]
     device: Vec<u16>,
 
@@ -68,10 +71,11 @@ enum Command {
     Device(self::device::Device),
     /// Reload the configuration file
     ///
-    /// Adds devices that are new in the file, removes those that are missing and recreates those whose entries have changed.
-    /// Other devices are not affected. If the file has an error, nothing changes.
+    /// Adds new devices, removes devices that are no longer in the file and recreates devices whose entries
+    /// have changed. Other devices are not affected. If the file contains an error, nothing changes.
     Reload {
-        /// Configuration to load instead of hcad's own file, or "-" for standard input
+        /// Path of the configuration to load, or "-" for standard input [default: the file that hcad was
+        /// started with]
         file: Option<PathBuf>,
     },
     /// List queue pairs: state, PSNs, peer, queues
@@ -82,13 +86,13 @@ enum Command {
     Eqs,
     /// List memory regions
     Mrs,
-    /// List context memory (ICM) that the guest has mapped
+    /// List context memory (ICM) mapped by the guest driver
     Icm,
-    /// List NIC queues: state, ring, frames
+    /// List NIC queues: state, ring, frame counts
     Queues,
-    /// Show the NIC link as its driver sees it
+    /// Show the NIC link: speed, MAC, maximum frame size, frame counts
     Link,
-    /// List NIC virtual station interfaces (VSIs): queues, VLAN tags, filters
+    /// List virtual station interfaces (VSIs) of the NIC: queues, VLAN tags, filters
     Vsis,
     /// List NIC switch rules: addresses, VLANs, EtherTypes, destination VSIs
     Rules,
@@ -100,25 +104,27 @@ enum Command {
     Groups,
     /// Show the RDMA control queue and its object counts (E810)
     Cqp,
-    /// Explain in words what an object is waiting for
+    /// Explain what a queue pair is waiting for
     #[command(subcommand)]
     Explain(Explain),
     /// Show all counters
     Counters {
-        /// Repeat every SECONDS (default 1) with the rate of each counter; omits zero counters
+        /// Print counters and their rates every SECONDS (default: 1), without counters that are zero
         #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = counters::period)]
         watch: Option<Duration>,
     },
     Top(top::Top),
-    /// Set the link up or down and notify the guest; a port that is down drops all frames
+    /// Set the link up or down
+    ///
+    /// The device notifies the guest driver. While the link is down, the port drops all frames.
     Port {
-        /// New state
+        /// New link state
         #[arg(value_enum)]
         state: Port,
     },
     /// Inject a catastrophic device error
     ///
-    /// The guest driver is notified and should reset the device.
+    /// The device reports the error to the guest driver, which should reset the device.
     Fail {
         /// Do not ask for confirmation
         #[arg(long)]
@@ -130,19 +136,19 @@ enum Command {
     /// Trace register accesses, commands, queue entries and interrupts, one line each
     #[command(subcommand)]
     Trace(sight::Trace),
-    /// Record all input of a device from its start, for `hcad replay`
+    /// Write a session record (all device input from the start) for `hcad replay`
     #[command(subcommand)]
     Record(Record),
     /// Inject faults on the wire: drop, duplicate, delay, reorder or corrupt frames
     #[command(subcommand)]
     Impair(impair::Impair),
-    /// List, add or remove peers on the fabric
+    /// List, add or remove peers of a device
     #[command(subcommand)]
     Peer(peer::Peer),
-    /// Write man pages and shell completions to a folder (for packagers)
+    /// Write man pages and shell completions to a directory (for packagers)
     #[command(hide = true)]
     WriteManual {
-        /// Destination folder
+        /// Destination directory
         folder: PathBuf,
     },
 }
@@ -155,7 +161,7 @@ enum Port {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Explain {
-    /// Explain a queue pair as requester and as responder
+    /// Explain the requester and responder state of a queue pair
     Qp {
         /// QP number, as shown by `hcactl qps`
         #[arg(value_name = "QPN", value_parser = impair::number)]
@@ -165,12 +171,12 @@ enum Explain {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Record {
-    /// Restart the device and start recording to a new file; no VMM may be connected
+    /// Restart the device and write a session record to a new file; fails if a VMM is connected
     On {
-        /// File to write
+        /// Path of the new file
         file: PathBuf,
     },
-    /// Stop recording and complete the file
+    /// Stop recording and close the file
     Off,
 }
 
@@ -191,7 +197,8 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> anyhow::Result<()> {
     if let Command::WriteManual { folder } = &cli.command {
-        return manual::write(Cli::command(), folder).context(folder.display().to_string());
+        return manual::write(Cli::command(), folder)
+            .with_context(|| format!("cannot write to {}", folder.display()));
     }
     let by_default = || runtime_folder::control(&runtime_folder::shared());
     let socket = cli.socket.clone().unwrap_or_else(by_default);
@@ -209,7 +216,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Reload { file } => {
             let (text, went_well) = self::device::reload(&mut daemon, cli, file.as_deref())?;
             print(&text)?;
-            ensure!(went_well, "the configuration was applied only in part; see the problems above");
+            ensure!(went_well, "the configuration was only partly applied; see the errors above");
             return Ok(());
         }
         Command::Qps => list(&mut daemon, cli, Table::Qps)?,
@@ -237,7 +244,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
             let device = daemon.choose(&cli.device)?;
             let Response::Explanation(explanation) = daemon.ask(&Request::Explain { device, qpn: *qpn })?
             else {
-                bail!("unexpected answer from the daemon")
+                bail!("unexpected response from hcad")
             };
             let lines = explain::lines(*qpn, &explanation);
             match cli.json {
@@ -297,7 +304,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
                 Response::Members(rows) if cli.json => json(&rows)?,
                 Response::Members(rows) => table::members(&rows),
                 Response::Done {} => done(cli, device, "peer", &command.addr())?,
-                _ => bail!("unexpected answer from the daemon"),
+                _ => bail!("unexpected response from hcad"),
             }
         }
         Command::Impair(command) => {
@@ -315,17 +322,17 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
                     impair::Impair::Clear { id } => done(cli, device, "cleared", id)?,
                     _ => String::new(),
                 },
-                _ => bail!("unexpected answer from the daemon"),
+                _ => bail!("unexpected response from hcad"),
             }
         }
     };
     print(&text).map(drop)
 }
 
-/// Whether anybody still reads.
+/// Prints text. Returns false if the reader has closed standard output.
 fn print(text: &str) -> anyhow::Result<bool> {
     match io::stdout().write_all(text.as_bytes()) {
-        // Whoever read us has seen enough.
+        // The reader, such as `head`, needs no more output.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         written => Ok(written.map(|()| true)?),
     }
@@ -335,12 +342,12 @@ fn json(value: &impl serde::Serialize) -> anyhow::Result<String> {
     Ok(plain::json(&serde_json::to_string(value)?) + "\n")
 }
 
-/// What is printed of something that was done: nothing for people.
+/// Prints the outcome of a change as JSON. As text, success prints nothing.
 fn done(cli: &Cli, device: u16, what: &str, value: &impl serde::Serialize) -> anyhow::Result<String> {
     if cli.json { json(&json!({ "device": device, what: value })) } else { Ok(String::new()) }
 }
 
-/// Asks whoever sits at the terminal.
+/// Asks for confirmation on the terminal.
 fn confirmed(question: &str) -> anyhow::Result<bool> {
     ensure!(io::stdin().is_terminal(), "standard input is not a terminal; pass --yes to confirm");
     write!(io::stderr(), "{question} [y/N] ")?;
@@ -349,7 +356,7 @@ fn confirmed(question: &str) -> anyhow::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// A table of one device, or of several, whose rows then say whose they are.
+/// The table of one device, or of several devices with a column for the device.
 fn list(daemon: &mut Daemon, cli: &Cli, table: Table) -> anyhow::Result<String> {
     let devices = daemon.several(&cli.device)?;
     let mut all: Vec<Value> = Vec::new();
@@ -409,54 +416,54 @@ impl Daemon {
         };
         connect().map_err(|error| {
             anyhow!(
-                "cannot connect to {}: {error}; check that hcad is running and serves this path (`control_socket` in \
-                 its configuration, or --control-socket)",
+                "cannot connect to {}: {error}; check that hcad is running and uses this control socket (--control-socket, \
+                 or `control_socket` in its configuration)",
                 path.display()
             )
         })
     }
 
-    /// Begins another command: what its answers may take together is counted anew.
+    /// Begins another command, with a new limit for the size of its responses.
     pub(crate) fn begin(&mut self) {
         self.answers.set_limit(MAX_ANSWERS_LEN);
     }
 
-    /// Asks and waits. A refusal is an error.
+    /// Sends a request and waits for the response. An error response becomes an error.
     pub(crate) fn ask(&mut self, request: &Request) -> anyhow::Result<Response> {
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
-        // A daemon that turns us away has written why before it closed.
+        // If hcad rejects the connection, it writes the reason before it closes.
         let sent = self.requests.write_all(&line);
         let mut answer = Vec::new();
         let received = (&mut self.answers).take(MAX_ANSWER_LEN).read_until(b'\n', &mut answer);
         let too_long = answer.len() as u64 == MAX_ANSWER_LEN || self.answers.limit() == 0;
-        ensure!(!too_long, "the daemon's answer exceeds the size limit");
+        ensure!(!too_long, "the response from hcad exceeds the size limit");
         if answer.is_empty() {
-            sent.and(received).context("the daemon closed the connection")?;
-            bail!("the daemon closed the connection");
+            sent.and(received).context("hcad closed the connection")?;
+            bail!("hcad closed the connection");
         }
-        match serde_json::from_slice(&answer).context("cannot parse the daemon's answer")? {
+        match serde_json::from_slice(&answer).context("cannot parse the response from hcad")? {
             Response::Error(problem) => bail!(problem),
             response => Ok(response),
         }
     }
 
-    /// Has something done.
+    /// Sends a request that returns nothing.
     fn tell(&mut self, request: &Request) -> anyhow::Result<()> {
         match self.ask(request)? {
             Response::Done {} => Ok(()),
-            _ => bail!("unexpected answer from the daemon"),
+            _ => bail!("unexpected response from hcad"),
         }
     }
 
     pub(crate) fn devices(&mut self) -> anyhow::Result<Vec<DeviceRow>> {
         match self.ask(&Request::Devices {})? {
             Response::Devices(devices) => Ok(devices),
-            _ => bail!("unexpected answer from the daemon"),
+            _ => bail!("unexpected response from hcad"),
         }
     }
 
-    /// The pages of a table, until `take` wants no more.
+    /// Reads the pages of a table until `take` returns false.
     pub(crate) fn pages(
         &mut self,
         device: u16,
@@ -466,30 +473,31 @@ impl Daemon {
         let mut from = 0;
         loop {
             let Response::Page(page) = self.ask(&Request::List { device, table, from })? else {
-                bail!("unexpected answer from the daemon");
+                bail!("unexpected response from hcad");
             };
             let more = take(&page.rows)?;
             match page.next.filter(|_| more) {
                 None => return Ok(()),
-                // A place behind the last one: a daemon cannot keep us here for ever.
+                // `from` must increase, so that hcad cannot keep us here forever.
                 Some(next) if next > from => from = next,
-                Some(_) => bail!("the daemon sent a page list that does not end"),
+                Some(_) => bail!("hcad sent pages of a list out of order"),
             }
         }
     }
 
-    /// The one device that something is to be done to.
+    /// The only device, for commands that apply to one device.
     fn choose(&mut self, chosen: &[u16]) -> anyhow::Result<u16> {
         match self.several(chosen)?.as_slice() {
             [only] => Ok(*only),
+            [] => bail!("hcad serves no devices"),
             several => {
                 let ids: Vec<_> = several.iter().map(u16::to_string).collect();
-                bail!("there are several devices; choose one with --device: {}", ids.join(", "))
+                bail!("hcad serves several devices; select one with --device: {}", ids.join(", "))
             }
         }
     }
 
-    /// The devices that were chosen, each once; all of them if none was.
+    /// The chosen devices without duplicates, or all devices if none was chosen.
     fn several(&mut self, chosen: &[u16]) -> anyhow::Result<Vec<u16>> {
         if chosen.is_empty() {
             return Ok(self.devices()?.iter().map(|device| device.id).collect());

@@ -1,4 +1,4 @@
-//! `hcactl peer`: who is on the fabric of a device.
+//! `hcactl peer`: peers on the fabric of a device.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -9,12 +9,12 @@ use device::control::message::Request;
 use device::fabric::ring::MemberRow;
 use device::fabric::switch::PeerRow;
 
-/// What to do with peers.
+/// Commands of `hcactl peer`.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Peer {
-    /// List peers: addresses, frames, MACs
+    /// List peers: addresses, frame counts, MACs
     List,
-    /// Add a peer; takes effect at once
+    /// Add a peer; takes effect immediately
     Add {
         /// Address and port of the peer
         addr: SocketAddr,
@@ -24,14 +24,15 @@ pub(crate) enum Peer {
         /// MAC reserved for this peer [default: learned from its frames]
         #[arg(long, conflicts_with = "id")]
         mac: Option<String>,
-        /// The peer sends to this device only, as QEMU's -netdev dgram does; forward frames between it and other peers
+        /// Forward frames between this peer and the others; for peers that send to this device only, such as
+        /// QEMU's -netdev dgram
         #[arg(long)]
         leaf: bool,
-        /// Drop frames above this rate
+        /// Drop frames from this peer above N frames per second [default: no limit]
         #[arg(long, value_name = "N")]
         max_frames_per_second: Option<NonZeroU32>,
     },
-    /// Remove a peer; its frames are dropped from then on
+    /// Remove a peer and drop its frames from then on
     Remove {
         /// Address and port of the peer
         addr: SocketAddr,
@@ -56,7 +57,7 @@ impl Peer {
         }
     }
 
-    /// The one it is about.
+    /// The address of the peer to add or remove.
     pub(crate) fn addr(&self) -> Option<SocketAddr> {
         match self {
             Self::List => None,
@@ -65,7 +66,7 @@ impl Peer {
     }
 }
 
-/// Cells of a row: address, kind, frames each way, MACs.
+/// Cells of a row: address, kind, received frames, sent frames, MACs.
 pub(crate) fn cells(row: &PeerRow) -> Vec<String> {
     vec![
         row.addr.to_string(),
@@ -78,7 +79,7 @@ pub(crate) fn cells(row: &PeerRow) -> Vec<String> {
     ]
 }
 
-/// Cells of a row: MAC, state, frames each way, MACs.
+/// Cells of a row: MAC, state, received frames, sent frames, MACs.
 pub(crate) fn member_cells(row: &MemberRow) -> Vec<String> {
     vec![
         row.mac.clone(),

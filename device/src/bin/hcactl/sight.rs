@@ -1,4 +1,4 @@
-//! `hcactl capture` and `hcactl trace`: what is written of a device's frames and of its driver's doings, and where.
+//! `hcactl capture` and `hcactl trace`.
 
 use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
@@ -16,62 +16,66 @@ use crate::impair::number;
 pub(crate) enum Capture {
     /// Start capturing to a new file
     On {
-        /// File to write
+        /// Path of the new file
         file: PathBuf,
         #[command(flatten)]
         bound: Bound,
         #[command(flatten)]
         frames: Frames,
     },
-    /// Keep the newest frames in memory, for `dump`
+    /// Capture to a ring in memory that keeps the newest frames, for `dump`
     Ring {
-        /// Size of the ring, 64K to 64M
+        /// Size of the ring in bytes, 64K to 64M
         #[arg(value_parser = ring)]
         size: RingBytes,
         #[command(flatten)]
         frames: Frames,
     },
-    /// Write the frames in memory to a new file and continue capturing
+    /// Write the ring to a new file and continue capturing
     Dump {
-        /// File to write
+        /// Path of the new file
         file: PathBuf,
     },
-    /// Stop capturing and complete the file
+    /// Stop capturing and close the file
     Off,
 }
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Trace {
-    /// Start tracing to a new file. With --json, each record is a JSON object
+    /// Start tracing to a new file
+    ///
+    /// With --json, each trace entry is a JSON object.
     On {
-        /// File to write [default: standard error of hcad]
+        /// Path of the new file [default: standard error of hcad]
         file: Option<PathBuf>,
         #[command(flatten)]
         bound: Bound,
         #[command(flatten)]
         records: Records,
     },
-    /// Keep the newest records in memory, for `dump`. With --json, each record is a JSON object
+    /// Trace to a ring in memory that keeps the newest entries, for `dump`
+    ///
+    /// With --json, each trace entry is a JSON object.
     Ring {
-        /// Size of the ring, 64K to 64M
+        /// Size of the ring in bytes, 64K to 64M
         #[arg(value_parser = ring)]
         size: RingBytes,
         #[command(flatten)]
         records: Records,
     },
-    /// Write the records in memory to a new file and continue tracing
+    /// Write the ring to a new file and continue tracing
     Dump {
-        /// File to write
+        /// Path of the new file
         file: PathBuf,
     },
-    /// Stop tracing and complete the file
+    /// Stop tracing and close the file
     Off,
 }
 
-/// How much is written.
+/// Limits on the output files.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Bound {
-    /// Maximum size of a file, such as 100M [default: as configured]
+    /// Maximum size of each file, such as 100M [default: from the configuration]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     max: Option<u64>,
     /// Number of files to rotate through: FILE, FILE.1 and so on
@@ -79,36 +83,36 @@ pub(crate) struct Bound {
     files: NonZeroU16,
 }
 
-/// Which frames are written; all without.
+/// Filter for frames. An empty filter matches all frames.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Frames {
-    /// Only frames of this kind; repeatable
+    /// Capture only frames of this kind (repeatable)
     #[arg(long, value_name = "KIND")]
     kind: Vec<FrameKind>,
-    /// Only RoCE packets with WORD in their opcode, such as SEND or ack; repeatable
+    /// Capture only RoCE packets with WORD in their opcode, such as SEND or ack (repeatable)
     #[arg(long, value_name = "WORD")]
     opcode: Vec<String>,
-    /// Only RoCE packets of this local queue pair; repeatable
+    /// Capture only RoCE packets of this local queue pair (repeatable)
     #[arg(long, value_name = "QPN", value_parser = number)]
     qpn: Vec<u32>,
 }
 
-/// Which records are written; all without.
+/// Filter for trace entries. An empty filter matches all entries.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Records {
-    /// Only records of this kind; repeatable
+    /// Trace only entries of this kind (repeatable)
     #[arg(long, value_name = "KIND")]
     kind: Vec<Kind>,
-    /// Only records with WORD in their opcode, such as SEND; repeatable
+    /// Trace only entries with WORD in their opcode, such as SEND (repeatable)
     #[arg(long, value_name = "WORD")]
     opcode: Vec<String>,
-    /// Only records of this queue pair; repeatable
+    /// Trace only entries of this queue pair (repeatable)
     #[arg(long, value_name = "QPN", value_parser = number)]
     qpn: Vec<u32>,
 }
 
 impl Capture {
-    /// What the daemon is asked, and the file of the capture from now on.
+    /// The request, and the destination of the capture after it.
     pub(crate) fn request(&self, device: u16) -> anyhow::Result<(Request, Option<PathBuf>)> {
         Ok(match self {
             Self::On { file, bound: Bound { max, files }, frames } => {
@@ -136,7 +140,7 @@ impl Capture {
 }
 
 impl Trace {
-    /// What the daemon is asked, and the file of the trace from now on.
+    /// The request, and the destination of the trace after it.
     pub(crate) fn request(&self, device: u16, json: bool) -> anyhow::Result<(Request, Option<PathBuf>)> {
         let format = if json { TraceFormat::Json } else { TraceFormat::Text };
         Ok(match self {
@@ -179,7 +183,7 @@ impl Records {
     }
 }
 
-/// The daemon's folder is another.
+/// Makes a path absolute, because hcad has a different working directory.
 fn absolute(file: &Path) -> anyhow::Result<PathBuf> {
     std::path::absolute(file).with_context(|| file.display().to_string())
 }

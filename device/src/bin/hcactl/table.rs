@@ -1,4 +1,4 @@
-//! Tables for people.
+//! Text tables.
 
 mod nic;
 mod rdma;
@@ -189,7 +189,7 @@ pub(crate) fn devices(rows: &[DeviceRow]) -> String {
             match row.state {
                 DeviceState::Running => "running",
                 DeviceState::Restarting => "restarting",
-                DeviceState::NotAnswering => "not answering",
+                DeviceState::NotAnswering => "not responding",
             }
             .to_owned(),
             row.restarts.to_string(),

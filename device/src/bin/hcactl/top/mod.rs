@@ -1,4 +1,4 @@
-//! `hcactl top`: what devices and queue pairs do, live.
+//! `hcactl top`: a live view of devices and queue pairs.
 
 mod sample;
 mod screen;
@@ -16,20 +16,21 @@ use self::sample::{Sample, View};
 use self::screen::Choice;
 use crate::{Daemon, counters};
 
-/// Columns of what is printed.
+/// Width of the output of `--once`.
 const WIDTH: u16 = 80;
 
-/// Queue pairs that a page key goes by.
+/// Queue pairs per Page Up or Page Down.
 const PAGE: usize = 10;
 
-/// Show devices and queue pairs live: rates, retransmissions, errors
+/// Monitor devices and queue pairs: rates, retransmissions, errors
 ///
-/// Keys: q, Esc or Ctrl-C quits. p pauses. s sorts queue pairs by requests, waiting requests, failed requests or number.
-/// d sorts devices by number, bytes sent, bytes received, retransmissions or drops. r reverses both orders. The arrow keys,
-/// Page Up, Page Down and Home scroll the queue pairs.
+/// Keys: q, Esc and Ctrl-C quit. p pauses. s changes the sort key of the queue pairs: requests, outstanding
+/// requests, failed requests or number. d changes the sort key of the devices: number, bytes sent, bytes
+/// received, retransmissions or drops. r reverses both sort orders. The arrow keys, Page Up, Page Down and
+/// Home scroll the queue pairs.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Top {
-    /// Refresh interval
+    /// Refresh interval in seconds
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = counters::period)]
     every: Duration,
 
@@ -38,7 +39,7 @@ pub(crate) struct Top {
     once: bool,
 }
 
-/// What a key asked for.
+/// Effect of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
     GoOn,
@@ -46,7 +47,7 @@ enum Then {
 }
 
 impl Top {
-    /// Runs until the user ends it. What `--once` prints.
+    /// Runs until the user quits. Returns the output of `--once`.
     pub(crate) fn run(&self, daemon: &mut Daemon, socket: &Path, devices: &[u16]) -> anyhow::Result<String> {
         let title = format!("hcad at {}, every {} s", socket.display(), self.every.as_secs_f64());
         let first = Sample::take(daemon, devices)?;
@@ -56,7 +57,7 @@ impl Top {
             return Ok(screen::text(&view, &title, &Choice::default(), WIDTH));
         }
         ensure!(io::stdout().is_terminal(), "standard output is not a terminal; use --once");
-        // Has the terminal restored by a panic, too.
+        // A panic restores the terminal, too.
         let mut terminal = ratatui::try_init()?;
         let ended = self.show(&mut terminal, daemon, devices, &title, first);
         ratatui::try_restore()?;

@@ -202,7 +202,7 @@ fn sum(counters: &impl Serialize) -> u64 {
 fn state(row: &DeviceRow) -> (&'static str, bool) {
     match (row.state, row.port) {
         (DeviceState::Restarting, _) => ("restarting", false),
-        (DeviceState::NotAnswering, _) => ("no answer", false),
+        (DeviceState::NotAnswering, _) => ("no reply", false),
         (DeviceState::Running, _) if row.port_disabled => ("disabled", false),
         (DeviceState::Running, Some(PortState::Down)) => ("down", false),
         (DeviceState::Running, _) if !row.connected => ("no VMM", true),
