@@ -595,7 +595,7 @@ fn impairments_are_added_listed_and_cleared_at_run_time() {
     assert!(text.contains("QP 0x12, READ response middle  #3") && text.contains("p=0.01 seed 7"), "{text}");
 
     let error = hcactl(&control, &["impair", "add", "tx", "--opcode", "SEND", "drop"]).unwrap_err();
-    assert_eq!(error, "hcactl: opcode: is not an opcode name of IBTA volume 1, table 38\n");
+    assert_eq!(error, "hcactl: opcode: is not an opcode name from IBTA volume 1, table 38\n");
     hcactl(&control, &["impair", "clear", "1"]).unwrap();
     let error = hcactl(&control, &["impair", "clear", "1"]).unwrap_err();
     assert_eq!(error, "hcactl: impairment 1 does not exist\n");

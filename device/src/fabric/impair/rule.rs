@@ -192,7 +192,7 @@ impl TryFrom<RuleEntry> for Rule {
             (Some(first), count, None) => When::Nth { first, count: count.unwrap_or(1) },
             (None, None, Some(probability)) => When::Chance(probability),
             (None, None, None) => When::Always,
-            (Some(_), _, Some(_)) => return Err(wrong("probability", "excludes `nth`")),
+            (Some(_), _, Some(_)) => return Err(wrong("probability", "cannot be combined with `nth`")),
             (None, Some(_), _) => return Err(wrong("count", "requires `nth`")),
         };
         let opcode = entry.opcode.as_deref().map(str::parse).transpose();
@@ -204,7 +204,7 @@ impl TryFrom<RuleEntry> for Rule {
             Action::Drop | Action::Corrupt | Action::MarkCe => ([0, 0], 1),
         };
         if times.iter().any(|us| *us > MAX_HOLD_US) {
-            return Err(wrong("action", "must not hold a frame for more than 60 seconds"));
+            return Err(wrong("action", "must not delay a frame by more than 60 seconds"));
         }
         if !(1..=MAX_OVERTAKERS).contains(&overtakers) {
             return Err(wrong("action.reorder.by", "must be in 1..=1024"));
@@ -213,7 +213,7 @@ impl TryFrom<RuleEntry> for Rule {
             qpn: number("qpn", entry.qpn)?.map(Qpn::new),
             psn: number("psn", entry.psn)?.map(Psn::new),
             opcode: opcode
-                .map_err(|_| wrong("opcode", "is not an opcode name of IBTA volume 1, table 38"))?,
+                .map_err(|_| wrong("opcode", "is not an opcode name from IBTA volume 1, table 38"))?,
             peer,
             when,
             entry,

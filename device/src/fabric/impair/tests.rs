@@ -274,9 +274,12 @@ fn a_rule_that_means_nothing_is_refused_by_its_key() {
     for (rule, error) in [
         (r#""action": "drop", "nth": 0"#, "nth: must be at least 1"),
         (r#""action": "drop", "count": 2"#, "count: requires `nth`"),
-        (r#""action": "drop", "nth": 2, "probability": 0.5"#, "probability: excludes `nth`"),
+        (r#""action": "drop", "nth": 2, "probability": 0.5"#, "probability: cannot be combined with `nth`"),
         (r#""action": "drop", "qpn": 16777216"#, "qpn: must fit in 24 bits"),
-        (r#""action": "drop", "opcode": "SEND""#, "opcode: is not an opcode name of IBTA volume 1, table 38"),
+        (
+            r#""action": "drop", "opcode": "SEND""#,
+            "opcode: is not an opcode name from IBTA volume 1, table 38",
+        ),
         (r#""action": "drop", "peer": "host""#, "peer: is neither a MAC nor an IP address"),
         (r#""action": {"reorder": {"by": 0}}"#, "action.reorder.by: must be in 1..=1024"),
         (

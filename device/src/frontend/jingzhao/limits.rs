@@ -116,7 +116,7 @@ pub enum LimitsError {
         most: u16,
     },
     /// A list does not fit.
-    #[error("{key}: {sges} elements do not fit in a WQE of {len} bytes, the maximum is {most}")]
+    #[error("{key}: {sges} elements do not fit in a WQE of {len} bytes, maximum is {most}")]
     Sges {
         /// Which.
         key: &'static str,
@@ -219,11 +219,11 @@ mod tests {
             (r#"{"max_recv_wqe_len": 40}"#, "max_recv_wqe_len: 40 is not a multiple of 16 from 16 to 4096"),
             (
                 r#"{"max_send_sges": 29}"#,
-                "max_send_sges: 29 elements do not fit in a WQE of 512 bytes, the maximum is 28",
+                "max_send_sges: 29 elements do not fit in a WQE of 512 bytes, maximum is 28",
             ),
             (
                 r#"{"max_recv_sges": 32}"#,
-                "max_recv_sges: 32 elements do not fit in a WQE of 512 bytes, the maximum is 31",
+                "max_recv_sges: 32 elements do not fit in a WQE of 512 bytes, maximum is 31",
             ),
             (r#"{"reserved_qps": 16, "max_qps": 16}"#, "reserved_qps: must be less than max_qps"),
             (r#"{"max_icm_len": 0}"#, "expected a nonzero u64"),

@@ -118,7 +118,7 @@ pub(super) fn complete_operation(rdma: &mut Rdma, cx: &mut Context<'_>, completi
     match cq.push(pages, completion.emit(), None, false) {
         Ok(None) => {}
         Ok(Some(Notice { ceq, cookie })) => events.notify(pages, cx.monitor, ceq, cookie),
-        Err(lost) => limited!(warn, ?lost, "control queue completion lost"),
+        Err(lost) => limited!(warn, ?lost, "RDMA control queue completion lost"),
     }
 }
 
@@ -162,7 +162,7 @@ pub(super) fn create_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
     if !matches!(command.state, QpState::Idle | QpState::Same) {
         return Err(CqpError::new(
             Refusal::State,
-            "initial queue pair state",
+            "invalid initial queue pair state",
             u8::from(command.state).into(),
         ));
     }
@@ -349,7 +349,7 @@ fn around<'a>(rdma: &'a Rdma, cx: &Context<'_>) -> Around<'a> {
 
 fn read_context(dma: &GuestMemory, at: Iova) -> Result<QpContext, CqpError> {
     let mut bytes = [0; QpContext::LEN];
-    let unreachable = |_| CqpError::new(Refusal::Unreachable, "queue pair context", at.get());
+    let unreachable = |_| CqpError::new(Refusal::Unreachable, "queue pair context at", at.get());
     dma.read(at, &mut bytes).map_err(unreachable)?;
     Ok(QpContext::parse(&bytes))
 }
