@@ -23,8 +23,8 @@ const OVERTAKEN_WITHIN_US: u64 = 10_000;
 
 /// An impairment, as written in the configuration and sent by `hcactl`.
 ///
-/// It matches the frames in its direction that fit all selectors given (`qpn`, `psn`, `opcode`, `peer`). With
-/// `qpn`, `psn` or `opcode` it matches RoCE packets only. It applies to every matching frame, to the `nth`, or to a
+/// It matches the frames in its direction that match all given selectors (`qpn`, `psn`, `opcode`, `peer`). If `qpn`,
+/// `psn` or `opcode` is given, it matches RoCE packets only. It applies to every matching frame, to the `nth`, or to a
 /// random choice with `probability`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -39,11 +39,11 @@ pub struct RuleEntry {
     /// Packet sequence number in the BTH.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub psn: Option<u32>,
-    /// Operation, by its name in IBTA volume 1, table 38, such as "RDMA READ response Middle". With a service in
-    /// front ("RC SEND Only") it matches that service only. "CNP" is also accepted.
+    /// Opcode name from IBTA volume 1, table 38, such as "RDMA READ response Middle". With a service prefix ("RC SEND
+    /// Only"), only that service matches. "CNP" is also accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub opcode: Option<String>,
-    /// MAC or IP address of the other side.
+    /// MAC or IP address of the peer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
     /// Apply to the n-th matching frame only, counted from 1.
