@@ -45,7 +45,7 @@ pub enum ReplayError {
         source: ReadError,
     },
     /// The device that was recorded cannot be made.
-    #[error("{}: recorded configuration: {source}", path.display())]
+    #[error("{}: invalid recorded configuration: {source}", path.display())]
     Config {
         /// The file.
         path: PathBuf,

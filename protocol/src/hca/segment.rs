@@ -32,7 +32,7 @@ pub enum WqeError {
     #[error("the WQE is too short for its {0}")]
     Truncated(&'static str),
     /// Inline data where the operation scatters, or beside data in regions.
-    #[error("the operation does not support inline data")]
+    #[error("unsupported use of inline data")]
     Inline,
     /// An atomic operation needs exactly one data segment of eight bytes.
     #[error("the result buffer of an atomic operation must be one 8-byte segment")]

@@ -50,10 +50,10 @@ pub struct RingLen(u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Broken {
     /// It says to have sent more than there is room for.
-    #[error("ring head is {0} bytes ahead of the tail, which is not possible")]
+    #[error("invalid ring head, {0} bytes ahead of the tail")]
     Head(u32),
     /// It says to have taken what was not sent.
-    #[error("ring tail is {0} bytes behind the head, which is not possible")]
+    #[error("invalid ring tail, {0} bytes behind the head")]
     Tail(u32),
     /// The frame is longer than what was sent, or no frame.
     #[error("invalid length word {0:#x} in front of a frame")]

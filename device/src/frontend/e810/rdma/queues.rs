@@ -189,7 +189,10 @@ pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
     let qp = queues.qp_mut(command.qpn).ok_or(unknown(command.qpn))?;
     let modify = qp.modify(command.state, context, Around { paths, mac })?;
     if modify.to == engine::State::Rtr && qp.lacks_peer() && paths.arp_table_is_full() {
-        let what = format_args!("no packet can be sent: ARP entry {} does not exist", qp.context.arp_index);
+        let what = format_args!(
+            "neighbour of the QP: ARP entry {} does not exist, so the QP cannot send",
+            qp.context.arp_index
+        );
         cx.monitor.ignored(InterfaceReason::ArpTableFull, Some(command.qpn), what, |_| {});
     }
     let runs = modify.to == engine::State::Rts;
@@ -318,7 +321,7 @@ pub(super) fn manage_arp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Manage
     let outcome = rdma.paths.manage_arp(command);
     if !was_full && rdma.paths.arp_table_is_full() {
         // The driver says nothing of a neighbour that it finds no entry for, to anybody.
-        let what = format_args!("no neighbour can be added: the ARP table is full");
+        let what = format_args!("further neighbours: the ARP table is full");
         cx.monitor.ignored(InterfaceReason::ArpTableFull, None, what, |_| {});
     }
     arp_changed(rdma, cx, command.index);
