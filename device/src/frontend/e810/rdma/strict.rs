@@ -107,11 +107,11 @@ pub(super) fn operation(rdma: &Rdma, operation: &Operation, in_turn: bool) -> Fi
             let rights = StagRights::REMOTE_READ | StagRights::REMOTE_WRITE;
             if command.remote != command.rights.intersects(rights) {
                 let flag = if command.remote { "set" } else { "clear" };
-                let (stag, rights) = (command.stag, names(command.rights));
+                let (stag, granted) = (command.stag, names(command.rights));
                 found.add(
                     &REGION_REMOTE,
                     format!(
-                        "remote access flag of STag {stag:#x} is {flag}, but its access rights are {rights}"
+                        "remote access flag of STag {stag:#x} is {flag}, but its access rights are {granted}"
                     ),
                 );
             }

@@ -78,12 +78,12 @@ fn locks(strict: &mut Strict, opcode: Opcode, descriptor: &Descriptor, found: &m
     let taken = strict.locks.contains(&resource);
     match opcode {
         Opcode::RequestResource if taken => {
-            found.add(&LOCK_TWICE, format!("driver requests lock {resource}, which it already holds"))
+            found.add(&LOCK_TWICE, format!("driver requests lock {resource}, which it already holds"));
         }
         Opcode::RequestResource if known => strict.locks.push(resource),
         Opcode::ReleaseResource if taken => strict.locks.retain(|other| *other != resource),
         Opcode::ReleaseResource if known => {
-            found.add(&LOCK_NOT_TAKEN, format!("driver releases lock {resource}, which it does not hold"))
+            found.add(&LOCK_NOT_TAKEN, format!("driver releases lock {resource}, which it does not hold"));
         }
         _ => {}
     }

@@ -113,7 +113,7 @@ fn plain(view: View<'_>, register: Register, word: &[u8; 4], found: &mut Finding
         | Register::GlMngFwsm
         | Register::GlpeCpustatus(_)
         | Register::QtxCommHead(_) => {
-            found.add(&READ_ONLY_WRITE, format!("write to read-only register {register}"))
+            found.add(&READ_ONLY_WRITE, format!("write to read-only register {register}"));
         }
         Register::QtxCommDbell(queue)
         | Register::QintTqctl(queue)

@@ -84,8 +84,8 @@ pub(in super::super) fn send(
             &DOORBELL_LINK,
             format!(
                 "QP {qpn}: doorbell describes WQE {first:#x} as ({}), but the preceding slot links to ({})",
-                link_text(&said),
-                link_text(&link)
+                link_text(said),
+                link_text(link)
             ),
         );
     }
@@ -143,8 +143,8 @@ pub(super) fn tag(record: Record, kind: RecordKind, number: u32, index: u32, fou
 }
 
 /// A link as reports print it.
-fn link_text(link: &Link) -> String {
-    let Link { address, opcode, size, fence } = *link;
+fn link_text(link: Link) -> String {
+    let Link { address, opcode, size, fence } = link;
     format!("offset {address:#x}, opcode {opcode:#x}, size {size}, fence {fence}")
 }
 

@@ -60,10 +60,10 @@ pub(super) fn sw2hw_eq(view: View<'_>, command: &Command, eqc: &Eqc, found: &mut
     match eqc.interrupt {
         Interrupt::MsiX(vector) if vector < MSIX_VECTORS => {}
         Interrupt::MsiX(vector) => {
-            found.add(&EQ_VECTOR, format!("{number} uses MSI-X vector {vector}, which does not exist"))
+            found.add(&EQ_VECTOR, format!("{number} uses MSI-X vector {vector}, which does not exist"));
         }
         Interrupt::Pin => {
-            found.add(&EQ_VECTOR, format!("{number} requests INTx, which the device does not support"))
+            found.add(&EQ_VECTOR, format!("{number} requests INTx, which the device does not support"));
         }
     }
     let buffer = Buffer { pd: eqc.pd, lkey: eqc.lkey, start: eqc.start, log_entries: eqc.log_entries };
