@@ -349,7 +349,7 @@ fn a_strict_device_reports_a_line_each() {
     for (rule, what) in [
         ("doorbell_state", "QP 0x10005 in INIT"),
         ("key_reuse", "key 0x2"),
-        ("hcr_not_polled", "written before software read the end of the previous command"),
+        ("hcr_not_polled", "written before software polled the previous command to completion"),
         ("unmap_in_use", "CQ 0x6"),
     ] {
         assert_eq!(violations[rule], 1, "{rule}: {violations}");

@@ -237,7 +237,7 @@ fn rules_add_up_and_each_says_what_it_did() {
     assert!(frames.is_empty());
     assert_eq!(
         note,
-        "impairment 1: marked as congestion experienced; impairment 2: delayed by 7 us; \
+        "impairment 1: marked Congestion Experienced (CE); impairment 2: delayed by 7 us; \
          impairment 3: duplicated after 5 us"
     );
     let marked = |frame: Option<Vec<u8>>| frame.is_some_and(|frame| frame[15] == 3);
@@ -284,7 +284,7 @@ fn a_rule_that_means_nothing_is_refused_by_its_key() {
         (r#""action": {"reorder": {"by": 0}}"#, "action.reorder.by: must be in 1..=1024"),
         (
             r#""action": {"delay": {"us": 60000001}}"#,
-            "action: must not hold a frame for more than 60 seconds",
+            "action: must not delay a frame by more than 60 seconds",
         ),
     ] {
         let entry: RuleEntry = serde_json::from_str(&format!(r#"{{"direction": "tx", {rule}}}"#)).unwrap();
