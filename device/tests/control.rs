@@ -347,7 +347,7 @@ fn a_strict_device_reports_a_line_each() {
     let mut log = String::new();
     daemon.log.read_to_string(&mut log).unwrap();
     for (rule, what) in [
-        ("doorbell_state", "QP 0x10005 in INIT"),
+        ("doorbell_state", "doorbell for QP 0x10005, which is in INIT"),
         ("key_reuse", "key 0x2"),
         ("hcr_not_polled", "written before software polled the previous command to completion"),
         ("unmap_in_use", "CQ 0x6"),
